@@ -1,0 +1,27 @@
+# The extension fastjit._C: the only place with torch, Python.h and pybind11.
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+find_package(pybind11 CONFIG REQUIRED)
+execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.__path__[0]); print(torch.__version__)"
+                OUTPUT_VARIABLE TORCH_FACTS OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE TORCH_MISSING)
+if(TORCH_MISSING)
+  message(FATAL_ERROR "torch was not found for ${Python_EXECUTABLE}: install it there and build with --no-build-isolation")
+endif()
+string(REGEX MATCH "^[^\n]*" TORCH_ROOT "${TORCH_FACTS}")
+string(REGEX MATCH "[^\n]*$" TORCH_VERSION "${TORCH_FACTS}")
+message(STATUS "torch ${TORCH_VERSION} in ${TORCH_ROOT}")
+
+file(GLOB_RECURSE EXT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp ${PROJECT_SOURCE_DIR}/src/*.c)
+pybind11_add_module(_C MODULE NO_EXTRAS ${EXT_SOURCES})
+# torch's headers change layout without NDEBUG, so it is set in every build type.
+target_compile_definitions(_C PRIVATE NDEBUG FASTJIT_VERSION="${PROJECT_VERSION}" FASTJIT_TORCH_VERSION="${TORCH_VERSION}")
+target_include_directories(_C PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(_C SYSTEM PRIVATE ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+target_link_libraries(_C PRIVATE fj_jit fj_flags ${TORCH_ROOT}/lib/libtorch_python.so ${TORCH_ROOT}/lib/libtorch.so
+                      ${TORCH_ROOT}/lib/libtorch_cpu.so ${TORCH_ROOT}/lib/libc10.so)
+target_link_options(_C PRIVATE -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--as-needed
+                    -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
+set_target_properties(_C PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib" SKIP_BUILD_RPATH ON)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_link_options(_C PRIVATE -Wl,-s)
+endif()
+install(TARGETS _C LIBRARY DESTINATION fastjit)

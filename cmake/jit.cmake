@@ -1,0 +1,40 @@
+# The engine: a static library that knows neither Python nor torch.
+file(GLOB_RECURSE JIT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/jit/*.cpp)
+set(LLVM_ONLY ${JIT_SOURCES})
+list(FILTER LLVM_ONLY INCLUDE REGEX "_llvm\\.cpp$|/llvm_[a-z_]*\\.cpp$|_orc\\.cpp$")
+if(NOT FASTJIT_LLVM)
+  list(REMOVE_ITEM JIT_SOURCES ${LLVM_ONLY})
+else()
+  list(FILTER JIT_SOURCES EXCLUDE REGEX "no_backend\\.cpp$")
+endif()
+
+# Identity of the engine: a hash of its sources, part of every kernel key, so that no build runs another build's kernels.
+file(GLOB_RECURSE JIT_IDENTITY CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/jit/*.cpp ${PROJECT_SOURCE_DIR}/jit/*.h ${PROJECT_SOURCE_DIR}/jit/*.def)
+add_custom_command(
+  OUTPUT ${PROJECT_BINARY_DIR}/build_id.cpp
+  COMMAND ${CMAKE_COMMAND} -DOUT=${PROJECT_BINARY_DIR}/build_id.cpp -DROOT=${PROJECT_SOURCE_DIR}/jit -P ${PROJECT_SOURCE_DIR}/cmake/build_id.cmake
+  DEPENDS ${JIT_IDENTITY} ${PROJECT_SOURCE_DIR}/cmake/build_id.cmake)
+
+add_library(fj_jit STATIC ${JIT_SOURCES} ${PROJECT_BINARY_DIR}/build_id.cpp)
+target_include_directories(fj_jit PUBLIC ${PROJECT_SOURCE_DIR}/jit)
+target_link_libraries(fj_jit PUBLIC fj_flags ${CMAKE_DL_LIBS})
+if(FASTJIT_SANITIZE)
+  target_compile_options(fj_jit PUBLIC -fsanitize=${FASTJIT_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(fj_jit PUBLIC -fsanitize=${FASTJIT_SANITIZE})
+endif()
+
+if(FASTJIT_LLVM)
+  foreach(version 22 21 20 19)
+    if(NOT LLVM_FOUND)
+      find_package(LLVM ${version} CONFIG QUIET HINTS /usr/lib/llvm-${version})
+    endif()
+  endforeach()
+  if(NOT LLVM_FOUND)
+    message(FATAL_ERROR "LLVM 19 to 22 was not found. Install llvm-22-dev, or configure with -DFASTJIT_LLVM=OFF for the GPU half alone.")
+  endif()
+  message(STATUS "LLVM ${LLVM_PACKAGE_VERSION} in ${LLVM_DIR}")
+  llvm_map_components_to_libnames(LLVM_LIBS orcjit x86codegen x86asmparser x86desc x86info passes)
+  target_include_directories(fj_jit SYSTEM PRIVATE ${LLVM_INCLUDE_DIRS})
+  target_compile_definitions(fj_jit PRIVATE FASTJIT_LLVM=1 ${LLVM_DEFINITIONS_LIST})
+  target_link_libraries(fj_jit PRIVATE ${LLVM_LIBS})
+endif()

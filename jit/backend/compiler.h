@@ -1,0 +1,44 @@
+#pragma once
+// From a plan to bytes, and from bytes to something callable. The LLVM half exists only with FASTJIT_LLVM=ON.
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/kernel.h"
+#include "backend/target.h"
+#include "plan/kernel_plan.h"
+
+namespace fastjit::backend {
+
+/// A relocatable object (CPU) or a cubin (CUDA), and the text a person wants to see.
+struct Compiled {
+  std::string object;
+  std::string source;      // LLVM IR after optimisation, or CUDA C++
+  std::string assembly;    // only when asked for (CPU: assembly; CUDA: PTX)
+  double compile_ms = 0;
+};
+
+inline constexpr std::string_view kEntrySymbol = "fastjit_kernel";
+
+/// Compiles `plan` for a CPU level with LLVM. Equal (plan, target) give equal object bytes. Thread-safe.
+/// Throws std::runtime_error with LLVM's message. Absent from builds without LLVM (see has_llvm).
+Compiled compile_cpu(const plan::KernelPlan& plan, const Target& target, bool want_assembly = false);
+
+/// The same module before optimisation, as text.
+std::string llvm_ir(const plan::KernelPlan& plan, const Target& target);
+
+/// Empty when `object` is a self-contained ELF64 x86-64 kernel that may be linked: allow-listed sections and relocations,
+/// no undefined symbol, sizes within limits, the entry symbol present; else the reason. Reads untrusted bytes.
+std::string validate_object(std::span<const char> object);
+
+/// Validates, links and makes executable (never writable and executable at once). Throws std::runtime_error.
+/// Needs no LLVM: also used for cache hits.
+std::shared_ptr<const Kernel> load_cpu(std::span<const char> object);
+
+bool has_llvm();
+std::string llvm_version();   // "22.1.8", or "" without LLVM
+
+/// Identity of this build of the engine (hash of its sources): part of every kernel key.
+std::string_view engine_build_id();
+
+}  // namespace fastjit::backend

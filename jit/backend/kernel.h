@@ -1,0 +1,36 @@
+#pragma once
+// What a compiled kernel looks like to its caller: the binary interface between generated code and the runtime.
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace fastjit::backend {
+
+/// Arguments of one launch. Generated CPU code reads this struct at fixed offsets.
+///
+/// Work is a range of *units*. With rank r and K kept dims of sizes n0..n(K-1):
+///   vec_dim Kept (then it is dim K-1):  outer = n0*...*n(K-2);  blocks = ceil(n(K-1) / block);
+///       unit u is block u / outer of row u % outer: the kept dims before the last are decoded from u % outer, and the
+///       last one runs over [b*block, min((b+1)*block, n(K-1))). Block-major order is what tiles a transposed operand.
+///   otherwise:  unit u is one kept point, decoded from u (row-major over the kept dims); `block` is not read.
+/// With no kept dim there is one unit.
+struct KernelArgs {
+  void* const* ptrs;        // one per operand: address of its element at index 0 of every dim
+  const int64_t* sizes;     // one per dim
+  const int64_t* strides;   // operand-major, [operand * rank + dim], in elements; read only for StrideClass::Any
+  const uint64_t* scalars;  // one per run-time scalar: bits of a double or an int64
+  char* scratch;            // this thread's Keep slots: slot s starts at scratch + s * scratch_stride
+  int64_t scratch_stride;   // bytes, a multiple of 64
+  int64_t block;            // see above; a multiple of lanes unless it is the whole size
+};
+
+using KernelFn = void (*)(const KernelArgs*, int64_t begin, int64_t end);
+
+/// A loaded kernel. Its code lives as long as the object.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  KernelFn entry = nullptr;   // null for GPU kernels
+};
+
+}  // namespace fastjit::backend

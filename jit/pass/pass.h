@@ -1,0 +1,28 @@
+#pragma once
+// Graph to graph, one free function each; the pipeline is one visible list.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "plan/kernel_plan.h"
+
+namespace fastjit::pass {
+
+struct PassContext { plan::Numerics numerics = plan::Numerics::Eager; };
+
+ir::Graph fold(const ir::Graph& graph, const PassContext& context);   // constants, identities that keep every bit, conversion pairs
+ir::Graph dead(const ir::Graph& graph, const PassContext& context);   // drops pure nodes nothing needs
+
+struct Pass {
+  const char* name;
+  ir::Graph (*run)(const ir::Graph&, const PassContext&);
+};
+const std::vector<Pass>& pipeline();
+
+struct PassRecord { std::string name; size_t nodes = 0; double ms = 0; std::string graph; };
+
+/// Runs the pipeline; verifies after each pass in debug builds. `records`, if given, gets the graph's text after each pass.
+ir::Graph run(const ir::Graph& graph, const PassContext& context, std::vector<PassRecord>* records = nullptr);
+
+}  // namespace fastjit::pass

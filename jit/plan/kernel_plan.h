@@ -1,0 +1,92 @@
+#pragma once
+// One kernel, fully decided: what it loads, computes and stores, over which loops, in which order and how wide. Both
+// emitters (LLVM, CUDA) obey it and decide nothing. Sizes and strides are run-time arguments, so that a plan, and the
+// kernel key made from its text, does not change with the batch size.
+//
+// Iteration space: dims 0..rank-1, the Kept ones first (outer to inner), then the Reduced ones (outer to inner).
+// For each point of the kept space:
+//   for each phase:  run `elem` over the reduced space (in row-major order), then `row` once.
+// A pointwise kernel has no Reduced dim and one phase with only `row`.
+//
+// `vec_dim` is the dim whose consecutive indices form the lanes. If it is Kept, every row value is a vector (of lanes
+// different points) and reductions never cross lanes. If it is Reduced, row values are one number, and a Reduce in
+// `elem` combines its lanes at the end of the loop.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/dtype.h"
+#include "ir/graph.h"
+#include "ir/op.h"
+
+namespace fastjit::plan {
+
+enum class DimKind : uint8_t { Kept, Reduced };
+
+/// Zero: the operand does not move along the dim. Unit: stride 1. Any: a run-time stride.
+enum class StrideClass : uint8_t { Zero, Unit, Any };
+
+struct Operand {
+  ir::DType dtype;
+  bool output = false;                // stored to (an operand may be both loaded and stored: in place, same element)
+  std::vector<StrideClass> strides;   // one per dim; an output is Zero on Reduced dims unless stored in `elem`
+};
+
+/// What an instruction does. Values are SSA: an instruction's number is its place in KernelPlan::code.
+enum class Code : uint8_t {
+  Load,         // imm: operand                       -> its element, as dtype
+  Scalar,       // imm: run-time scalar (F64 or I64)  -> that number
+  Const,        // imm: 64 bits (double for floats, int64 otherwise)
+  Index,        // imm: dim                           -> I64 index along it
+  Compute,      // op, args                           -> pointwise op of op.def (Convert: from args[0]'s dtype to dtype)
+  Reduce,       // kind, args[0]; only in `elem`; its value is a row value after the phase. dtype: type of the result
+  Store,        // imm: operand, args[0]
+  Keep,         // imm: scratch slot, args[0]; only in `elem`, vec_dim Reduced: remembers the value per reduced index
+  Recall,       // imm: scratch slot                  -> what a Keep of an earlier phase stored at this reduced index
+};
+
+struct Instr {
+  Code code;
+  ir::DType dtype;
+  ir::Op op = ir::Op::Input;                       // Compute only
+  ir::ReduceKind kind = ir::ReduceKind::Sum;       // Reduce only
+  uint32_t args[3] = {0, 0, 0};
+  uint64_t imm = 0;
+};
+
+struct Phase {
+  std::vector<uint32_t> elem;   // instructions inside the reduced loops, in order; empty in a pointwise kernel
+  std::vector<uint32_t> row;    // instructions once per kept point (vector of points if vec_dim is Kept), in order
+};
+
+enum class Numerics : uint8_t { Eager, Accurate, Fast };
+
+struct KernelPlan {
+  std::vector<DimKind> dims;
+  std::vector<Operand> operands;
+  std::vector<ir::DType> scalars;      // F64 or I64
+  std::vector<ir::DType> scratch;      // type of each Keep slot
+  std::vector<Instr> code;
+  std::vector<Phase> phases;
+  int8_t vec_dim = -1;                 // -1: one lane
+  uint8_t lanes = 1;                   // vector length in elements, a power of two, the same for every type in the kernel
+  uint8_t unroll = 1;                  // independent vectors in flight
+  Numerics numerics = Numerics::Eager;
+
+  int rank() const { return static_cast<int>(dims.size()); }
+  int kept() const;                    // number of Kept dims
+  bool is_row_kernel() const { return kept() != rank(); }
+  bool vec_is_kept() const { return vec_dim >= 0 && dims[static_cast<size_t>(vec_dim)] == DimKind::Kept; }
+};
+
+/// Canonical text of the plan: complete (two plans with one text give the same machine code for one target), readable,
+/// what `inspect("plan")` and `cache show` print, and the main field of the kernel key.
+std::string text(const KernelPlan& plan);
+
+/// Empty when the plan is legal, else one sentence saying what is wrong.
+std::string verify(const KernelPlan& plan);
+
+/// Arithmetic operations and bytes per point, for benchmarks and for the choice of grain.
+double flops_per_point(const KernelPlan& plan);
+
+}  // namespace fastjit::plan
