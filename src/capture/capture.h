@@ -1,0 +1,66 @@
+#pragma once
+// One eager call, watched, and made into a graph. Two observers: at::RecordFunction for operators (record.cpp) and the
+// read observer of src/observe for Python (absent with pure=True). build.cpp turns the trace into ir::Graph.
+#include <Python.h>
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "capture/lower.h"
+#include "ir/graph.h"
+
+namespace fastjit::capture {
+
+/// An operator call with holes where its tensors go; ExternAttr::call indexes these. The executor fills the holes in
+/// order with the step's operands and calls the operator through the boxed dispatcher.
+struct CallTemplate {
+  c10::OperatorHandle op;
+  struct Hole { uint32_t arg; int32_t item; };        // item: position in a tensor list, -1 for a plain tensor
+  std::vector<c10::IValue> args;                      // constants; None (or a list of undefined tensors) at the holes
+  std::vector<Hole> holes;
+  std::vector<TensorMeta> results;                    // what eager returned: checked after each run unless `shape_from_metadata`
+  bool shape_from_metadata = true;
+};
+
+/// Where a program input comes from.
+struct InputSource {
+  enum class Kind : uint8_t { Argument, Captured } kind;
+  uint32_t index;   // Argument: n-th tensor among the flattened arguments. Captured: n-th of Capture::captured
+};
+
+/// How one leaf of the result is made; `recipe` says how leaves form the nested result.
+struct Capture {
+  ir::Graph graph;
+  std::vector<CallTemplate> calls;
+  std::vector<InputSource> inputs;                    // per graph input
+  std::vector<PyObject*> captured;                    // tensors reached by reads that the program uses (borrowed: the facts keep them)
+  std::vector<uint32_t> scalar_args;                  // per graph scalar: n-th number among the flattened arguments
+  std::string unsound;                                // not empty: why this call must stay eager, with file:line
+};
+
+/// What the caller passes in: the flattened arguments of the call about to run.
+struct CallInputs {
+  std::vector<at::Tensor> tensors;                    // exact torch.Tensor / Parameter arguments, in flattening order
+  std::vector<std::pair<PyObject*, std::string>> scalars;   // fresh int/float objects handed to the function (symbolic candidates) and their names
+  std::vector<std::string> tensor_names;              // "x", "arg[0]"
+};
+
+/// Records operators on this thread between construction and finish(). Callbacks are noexcept.
+class Recorder {
+ public:
+  explicit Recorder(CallInputs inputs);
+  ~Recorder();                                        // stops recording
+  /// Tells that `tensor` was reached by a recorded Python read and may be used by the program.
+  void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
+  /// Stops recording and builds the graph; `outputs` are the tensor leaves of the result in flattening order,
+  /// `symbolic` says for each scalar of CallInputs whether the read observer found only benign uses.
+  Capture finish(const std::vector<at::Tensor>& outputs, const std::vector<bool>& symbolic, plan::Numerics numerics);
+  struct Impl;
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fastjit::capture
