@@ -1,0 +1,329 @@
+#include "ir/graph.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <stdexcept>
+
+namespace fastjit::ir {
+namespace {
+
+constexpr uint64_t kMix = 0x9E3779B97F4A7C15ull;
+
+uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * kMix + (hash >> 29); }
+
+uint64_t hash_of(const Layout& layout) {
+  uint64_t hash = layout.sizes.size();
+  for (int64_t n : layout.sizes) hash = mix(hash, static_cast<uint64_t>(n));
+  for (int64_t s : layout.strides) hash = mix(hash, static_cast<uint64_t>(s));
+  return hash;
+}
+
+// The line is for people: equal work on two lines is one node.
+uint64_t hash_of(const Node& node) {
+  uint64_t hash = static_cast<uint64_t>(node.op);
+  hash = mix(hash, static_cast<uint64_t>(node.dtype));
+  hash = mix(hash, node.layout);
+  hash = mix(hash, node.attr);
+  for (NodeId id : node.in) hash = mix(hash, id);
+  return hash;
+}
+
+bool same_work(const Node& a, const Node& b) {
+  return a.op == b.op && a.dtype == b.dtype && a.layout == b.layout && a.attr == b.attr &&
+         std::equal(a.in, a.in + 4, b.in);
+}
+
+template <class T>
+uint32_t intern_in(std::vector<T>& table, T value) {
+  auto it = std::find(table.begin(), table.end(), value);
+  if (it != table.end()) return static_cast<uint32_t>(it - table.begin());
+  table.push_back(std::move(value));
+  return static_cast<uint32_t>(table.size() - 1);
+}
+
+Node blank(Op op, DType dtype, uint32_t layout, size_t rank, uint32_t attr = 0) {
+  return Node{op, dtype, static_cast<uint8_t>(rank), layout, attr, 0, {kNoNode, kNoNode, kNoNode, kNoNode}};
+}
+
+[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
+
+DType result_type(Op op, std::span<const DType> in) {
+  const std::string name(text(op));
+  auto all_equal = [&](size_t from) {
+    for (size_t i = from + 1; i < in.size(); ++i)
+      if (in[i] != in[from]) refuse(name + ": operand types differ");
+  };
+  switch (info(op).rule) {
+    case TypeRule::Same:
+      all_equal(0);
+      return in[0];
+    case TypeRule::Float:
+      all_equal(0);
+      if (!is_float(in[0])) refuse(name + ": needs f32 or f64");
+      return in[0];
+    case TypeRule::Integral:
+      all_equal(0);
+      if (is_floating(in[0])) refuse(name + ": needs integers or bool");
+      return in[0];
+    case TypeRule::Compare:
+      all_equal(0);
+      return DType::Bool;
+    case TypeRule::Select:
+      if (in[0] != DType::Bool) refuse(name + ": the condition must be bool");
+      all_equal(1);
+      return in[1];
+    case TypeRule::Leaf:
+    case TypeRule::Convert:
+    case TypeRule::Shaped:
+    case TypeRule::Opaque:
+      break;
+  }
+  refuse(name + ": not a pointwise op with an inferred type");
+}
+
+}  // namespace
+
+int64_t Layout::numel() const {
+  int64_t n = 1;
+  for (int64_t size : sizes) n *= size;
+  return n;
+}
+
+std::string_view text(ReduceKind kind) {
+  static constexpr std::string_view kNames[] = {"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::vector<int64_t> broadcast(std::span<const int64_t> a, std::span<const int64_t> b) {
+  std::vector<int64_t> out(std::max(a.size(), b.size()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1;
+    const int64_t y = i < b.size() ? b[b.size() - 1 - i] : 1;
+    if (x != y && x != 1 && y != 1)
+      refuse("sizes " + std::to_string(x) + " and " + std::to_string(y) + " do not broadcast");
+    out[out.size() - 1 - i] = x == 1 ? y : x;
+  }
+  return out;
+}
+
+std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= std::max<int64_t>(sizes[i], 1);
+  }
+  return strides;
+}
+
+std::span<const NodeId> Graph::operands(NodeId id) const {
+  const Node& node = nodes[id];
+  if (node.op == Op::Cat) return lists[node.attr].operands;
+  if (node.op == Op::Extern) return externs[node.attr].operands;
+  const size_t count = static_cast<size_t>(std::max<int8_t>(info(node.op).arity, 0));
+  return {node.in, count};
+}
+
+uint32_t Graph::intern(Layout layout) {
+  const uint64_t hash = hash_of(layout);
+  auto [first, last] = interned_layouts_.equal_range(hash);
+  for (; first != last; ++first)
+    if (layouts[first->second] == layout) return first->second;
+  layouts.push_back(std::move(layout));
+  const auto id = static_cast<uint32_t>(layouts.size() - 1);
+  interned_layouts_.emplace(hash, id);
+  return id;
+}
+
+uint32_t Graph::intern_line(std::string_view file_and_line) { return intern_in(lines, std::string(file_and_line)); }
+
+NodeId Graph::append(Node node) {
+  if (is_commutative(node.op) && node.in[0] > node.in[1]) std::swap(node.in[0], node.in[1]);
+  const uint64_t hash = hash_of(node);
+  if (is_pure(node.op)) {
+    auto [first, last] = interned_.equal_range(hash);
+    for (; first != last; ++first)
+      if (same_work(nodes[first->second], node)) return first->second;
+  }
+  node.line = line_;
+  nodes.push_back(node);
+  const auto id = static_cast<NodeId>(nodes.size() - 1);
+  if (is_pure(node.op)) interned_.emplace(hash, id);
+  return id;
+}
+
+NodeId Graph::input(DType dtype, Layout layout, InputInfo input_info) {
+  inputs.push_back(std::move(input_info));
+  const size_t rank = layout.sizes.size();
+  return append(blank(Op::Input, dtype, intern(std::move(layout)), rank, static_cast<uint32_t>(inputs.size() - 1)));
+}
+
+NodeId Graph::scalar(DType dtype, InputInfo input_info) {
+  if (dtype != DType::F64 && dtype != DType::I64) refuse("scalar: run-time scalars are f64 or i64");
+  scalars.push_back(std::move(input_info));
+  return append(blank(Op::Scalar, dtype, intern({}), 0, static_cast<uint32_t>(scalars.size() - 1)));
+}
+
+NodeId Graph::constant(DType dtype, double value) {
+  if (!is_float(dtype))
+    return is_half(dtype) ? (refuse("constant: halves are converted from f32"), kNoNode)
+                          : constant_int(dtype, static_cast<int64_t>(value));
+  if (dtype == DType::F32) value = static_cast<double>(static_cast<float>(value));
+  return append(blank(Op::Const, dtype, intern({}), 0, intern_in(constants, std::bit_cast<uint64_t>(value))));
+}
+
+NodeId Graph::constant_int(DType dtype, int64_t value) {
+  if (is_floating(dtype)) refuse("constant_int: needs an integer type");
+  switch (dtype) {
+    case DType::Bool:
+      value = value != 0;
+      break;
+    case DType::I8:
+      value = static_cast<int8_t>(value);
+      break;
+    case DType::U8:
+      value = static_cast<uint8_t>(value);
+      break;
+    case DType::I16:
+      value = static_cast<int16_t>(value);
+      break;
+    case DType::I32:
+      value = static_cast<int32_t>(value);
+      break;
+    default:
+      break;
+  }
+  return append(blank(Op::Const, dtype, intern({}), 0, intern_in(constants, static_cast<uint64_t>(value))));
+}
+
+NodeId Graph::iota(Layout layout, int dim) {
+  const size_t rank = layout.sizes.size();
+  if (dim < 0 || static_cast<size_t>(dim) >= rank) refuse("iota: no such dim");
+  layout.strides = row_major(layout.sizes);
+  return append(blank(Op::Iota, DType::I64, intern(std::move(layout)), rank, static_cast<uint32_t>(dim)));
+}
+
+NodeId Graph::pointwise(Op op, std::initializer_list<NodeId> values) {
+  if (!is_pointwise(op) || op == Op::Convert) refuse(std::string(text(op)) + ": not made by pointwise()");
+  if (values.size() != static_cast<size_t>(info(op).arity))
+    refuse(std::string(text(op)) + ": wrong number of operands");
+  DType types[4];
+  std::vector<int64_t> shape;
+  size_t count = 0;
+  Node node = blank(op, DType::F32, 0, 0);
+  for (NodeId id : values) {
+    types[count] = nodes[id].dtype;
+    node.in[count++] = id;
+    shape = count == 1 ? std::vector<int64_t>(sizes(id).begin(), sizes(id).end()) : broadcast(shape, sizes(id));
+  }
+  node.dtype = result_type(op, {types, count});
+  node.rank = static_cast<uint8_t>(shape.size());
+  std::vector<int64_t> strides = row_major(shape);
+  node.layout = intern({std::move(shape), std::move(strides)});
+  return append(node);
+}
+
+NodeId Graph::convert(NodeId value, DType to) {
+  if (nodes[value].dtype == to) return value;
+  const Layout& from = layout(value);
+  Node node = blank(Op::Convert, to, intern({from.sizes, row_major(from.sizes)}), from.sizes.size());
+  node.in[0] = value;
+  return append(node);
+}
+
+NodeId Graph::view(NodeId value, IndexMap map, std::vector<int64_t> out_sizes) {
+  if (map.dims.size() != sizes(value).size()) refuse("view: the map needs one row per dimension of the operand");
+  std::vector<int64_t> strides = row_major(out_sizes);
+  const size_t rank = out_sizes.size();
+  Node node = blank(Op::View, nodes[value].dtype, intern({std::move(out_sizes), std::move(strides)}), rank,
+                    intern_in(maps, std::move(map)));
+  node.in[0] = value;
+  return append(node);
+}
+
+NodeId Graph::reshape(NodeId value, std::vector<int64_t> out_sizes) {
+  if (std::ranges::equal(out_sizes, sizes(value))) return value;
+  std::vector<int64_t> strides = row_major(out_sizes);
+  Layout to{std::move(out_sizes), std::move(strides)};
+  if (to.numel() != layout(value).numel()) refuse("reshape: the number of elements differs");
+  const size_t rank = to.sizes.size();
+  Node node = blank(Op::Reshape, nodes[value].dtype, intern(std::move(to)), rank);
+  node.in[0] = value;
+  return append(node);
+}
+
+NodeId Graph::expand(NodeId value, std::vector<int64_t> out_sizes) {
+  const auto from = sizes(value);
+  if (std::ranges::equal(from, out_sizes)) return value;
+  if (from.size() > out_sizes.size()) refuse("expand: fewer dimensions than the operand");
+  const size_t lead = out_sizes.size() - from.size();
+  IndexMap map;
+  for (size_t k = 0; k < from.size(); ++k) {
+    const int64_t to = out_sizes[lead + k];
+    if (from[k] != to && from[k] != 1)
+      refuse("expand: size " + std::to_string(from[k]) + " cannot become " + std::to_string(to));
+    Affine row;
+    if (from[k] == to && to != 1) row.terms.emplace_back(static_cast<uint8_t>(lead + k), 1);
+    map.dims.push_back(std::move(row));
+  }
+  return view(value, std::move(map), std::move(out_sizes));
+}
+
+NodeId Graph::cat(std::vector<NodeId> values, int64_t dim) {
+  if (values.empty()) refuse("cat: no operands");
+  Layout to = layout(values[0]);
+  if (dim < 0 || dim >= to.rank()) refuse("cat: no such dim");
+  const auto d = static_cast<size_t>(dim);
+  to.sizes[d] = 0;
+  for (NodeId id : values) {
+    if (nodes[id].dtype != nodes[values[0]].dtype || nodes[id].rank != nodes[values[0]].rank)
+      refuse("cat: operand types or ranks differ");
+    to.sizes[d] += sizes(id)[d];
+  }
+  to.strides = row_major(to.sizes);
+  const DType dtype = nodes[values[0]].dtype;
+  const size_t rank = to.sizes.size();
+  return append(blank(Op::Cat, dtype, intern(std::move(to)), rank, intern_in(lists, ListAttr{dim, std::move(values)})));
+}
+
+NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result) {
+  Layout to;
+  for (size_t k = 0; k < sizes(value).size(); ++k)
+    if (std::ranges::find(dims, k) == dims.end()) to.sizes.push_back(sizes(value)[k]);
+  if (to.sizes.size() + dims.size() != sizes(value).size() || !std::ranges::is_sorted(dims))
+    refuse("reduce: dims must be distinct, ascending and in range");
+  to.strides = row_major(to.sizes);
+  const size_t rank = to.sizes.size();
+  Node node =
+      blank(Op::Reduce, result, intern(std::move(to)), rank, intern_in(reduces, ReduceAttr{kind, std::move(dims)}));
+  node.in[0] = value;
+  return append(node);
+}
+
+NodeId Graph::external(ExternAttr attr) {
+  externs.push_back(std::move(attr));
+  return append(blank(Op::Extern, DType::F32, intern({}), 0, static_cast<uint32_t>(externs.size() - 1)));
+}
+
+NodeId Graph::result(NodeId external, uint32_t which, DType dtype, Layout to) {
+  const size_t rank = to.sizes.size();
+  Node node = blank(Op::Result, dtype, intern(std::move(to)), rank, which);
+  node.in[0] = external;
+  return append(node);
+}
+
+NodeId Graph::with_strides(NodeId value, std::vector<int64_t> strides) {
+  const Layout& from = layout(value);
+  if (from.strides == strides) return value;
+  if (strides.size() != from.sizes.size()) refuse("with_strides: one stride per dimension");
+  IndexMap identity;
+  for (size_t k = 0; k < from.sizes.size(); ++k) identity.dims.push_back({0, {{static_cast<uint8_t>(k), 1}}});
+  const std::vector<int64_t> to = from.sizes;
+  Node node = blank(Op::View, nodes[value].dtype, intern({to, std::move(strides)}), to.size(),
+                    intern_in(maps, std::move(identity)));
+  node.in[0] = value;
+  return append(node);
+}
+
+}  // namespace fastjit::ir
