@@ -28,18 +28,18 @@ struct Layout {
 struct Node {
   Op op;
   DType dtype;
-  uint8_t rank;      // of the layout, for quick checks
-  uint32_t layout;   // index into Graph::layouts
-  uint32_t attr;     // meaning per op, see op.def
-  uint32_t line;     // index into Graph::lines: where the user wrote it (0: unknown)
-  NodeId in[4];      // kNoNode where unused
+  uint8_t rank;     // of the layout, for quick checks
+  uint32_t layout;  // index into Graph::layouts
+  uint32_t attr;    // meaning per op, see op.def
+  uint32_t line;    // index into Graph::lines: where the user wrote it (0: unknown)
+  NodeId in[4];     // kNoNode where unused
 };
 static_assert(sizeof(Node) == 32);
 
 /// One input index as an affine function of the output indices: offset + sum(coef * out[dim]).
 struct Affine {
   int64_t offset = 0;
-  std::vector<std::pair<uint8_t, int64_t>> terms;   // (output dim, coefficient), dims ascending
+  std::vector<std::pair<uint8_t, int64_t>> terms;  // (output dim, coefficient), dims ascending
   bool operator==(const Affine&) const = default;
 };
 /// One Affine per dimension of the operand. Every index it gives lies inside the operand.
@@ -52,9 +52,9 @@ enum class ReduceKind : uint8_t { Sum, Prod, Max, Min, ArgMax, ArgMin, Any, All 
 std::string_view text(ReduceKind kind);
 
 /// Reduces `dims` (ascending) of the operand; the result has the other dims, in order (no keepdim).
-/// Sum and Prod: operand and result have one type (F32, F64 or I64). Max and Min: any type but halves become F32 first; NaN wins.
-/// ArgMax and ArgMin: result I64, index along the one reduced dim (row-major over all if `dims` is every dim); first NaN, else first hit, wins.
-/// Any and All: Bool.
+/// Sum and Prod: operand and result have one type (F32, F64 or I64). Max and Min: any type but halves become F32 first;
+/// NaN wins. ArgMax and ArgMin: result I64, index along the one reduced dim (row-major over all if `dims` is every
+/// dim); first NaN, else first hit, wins. Any and All: Bool.
 struct ReduceAttr {
   ReduceKind kind;
   std::vector<uint8_t> dims;
@@ -70,16 +70,17 @@ struct ListAttr {
 enum class ExternKind : uint8_t {
   Op,      // any operator, run as it is
   View,    // an operator whose outputs alias its first tensor operand (torch's own view op)
-  Matmul,  // mm, bmm, addmm, baddbmm, linear: one new contiguous output that a pointwise epilogue may overwrite in place
+  Matmul,  // mm, bmm, addmm, baddbmm, linear: one new contiguous output that a pointwise epilogue may overwrite in
+           // place
 };
 /// A call that torch runs. `call` is the index of the call template that the capture keeps (operator handle and
 /// arguments with holes); `operands` fill the holes in order, as real tensors with eager's strides.
 struct ExternAttr {
   ExternKind kind = ExternKind::Op;
   uint32_t call = 0;
-  std::string name;                 // "aten::mm", for people
+  std::string name;  // "aten::mm", for people
   std::vector<NodeId> operands;
-  std::vector<uint8_t> written;     // operands that the call writes: their storage is read by nothing fused afterwards
+  std::vector<uint8_t> written;  // operands that the call writes: their storage is read by nothing fused afterwards
   uint8_t outputs = 1;
 };
 
@@ -87,12 +88,12 @@ struct ExternAttr {
 struct Store {
   uint32_t input;
   NodeId value;
-  uint32_t bumps;                   // by how much eager moved the input's version counter
+  uint32_t bumps;  // by how much eager moved the input's version counter
 };
 
 struct InputInfo {
-  std::string name;                 // "x", "arg1[0]", "model.fc1.weight": for people
-  bool scalar = false;              // a run-time scalar, not a tensor
+  std::string name;     // "x", "arg1[0]", "model.fc1.weight": for people
+  bool scalar = false;  // a run-time scalar, not a tensor
 };
 
 class Graph {
@@ -105,9 +106,10 @@ class Graph {
   std::vector<ListAttr> lists;
   std::vector<ExternAttr> externs;
   std::vector<std::string> lines{""};
-  std::vector<InputInfo> inputs;    // tensors, by Input's attr
-  std::vector<InputInfo> scalars;   // by Scalar's attr
-  std::vector<NodeId> outputs;      // values the caller gets, each a fresh tensor unless the node is an Input or an Extern View result
+  std::vector<InputInfo> inputs;   // tensors, by Input's attr
+  std::vector<InputInfo> scalars;  // by Scalar's attr
+  std::vector<NodeId>
+      outputs;  // values the caller gets, each a fresh tensor unless the node is an Input or an Extern View result
   std::vector<Store> stores;
 
   const Node& operator[](NodeId id) const { return nodes[id]; }
@@ -125,14 +127,14 @@ class Graph {
   void set_line(uint32_t line) { line_ = line; }
   NodeId input(DType dtype, Layout layout, InputInfo info);
   NodeId scalar(DType dtype, InputInfo info);
-  NodeId constant(DType dtype, double value);         // floats (value rounded to dtype for F32; halves not allowed)
-  NodeId constant_int(DType dtype, int64_t value);    // integers and Bool
+  NodeId constant(DType dtype, double value);       // floats (value rounded to dtype for F32; halves not allowed)
+  NodeId constant_int(DType dtype, int64_t value);  // integers and Bool
   NodeId iota(Layout layout, int dim);
-  NodeId pointwise(Op op, std::initializer_list<NodeId> operands);   // result type by the op's rule
-  NodeId convert(NodeId value, DType to);                            // the value itself when nothing changes
+  NodeId pointwise(Op op, std::initializer_list<NodeId> operands);  // result type by the op's rule
+  NodeId convert(NodeId value, DType to);                           // the value itself when nothing changes
   NodeId view(NodeId value, IndexMap map, std::vector<int64_t> sizes);
   NodeId reshape(NodeId value, std::vector<int64_t> sizes);
-  NodeId expand(NodeId value, std::vector<int64_t> sizes);           // numpy broadcasting to `sizes`
+  NodeId expand(NodeId value, std::vector<int64_t> sizes);  // numpy broadcasting to `sizes`
   NodeId cat(std::vector<NodeId> values, int64_t dim);
   NodeId reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result);
   NodeId external(ExternAttr attr);
@@ -140,8 +142,10 @@ class Graph {
   /// The same value with other strides (eager's); does not intern with the original.
   NodeId with_strides(NodeId value, std::vector<int64_t> strides);
 
- private:
+  /// Adds a node whose side-table entries exist already; for passes and the parser.
   NodeId append(Node node);
+
+ private:
   std::unordered_multimap<uint64_t, NodeId> interned_;
   std::unordered_multimap<uint64_t, uint32_t> interned_layouts_;
   uint32_t line_ = 0;
@@ -153,8 +157,8 @@ std::vector<int64_t> row_major(std::span<const int64_t> sizes);
 
 /// Text form: one node a line, printed and parsed back without loss (`parse(print(g)) == g` up to side-table order).
 std::string print(const Graph& graph);
-Graph parse(std::string_view text);           // throws std::invalid_argument naming the line
-std::string dot(const Graph& graph);          // GraphViz
+Graph parse(std::string_view text);   // throws std::invalid_argument naming the line
+std::string dot(const Graph& graph);  // GraphViz
 
 /// Empty when the graph is legal, else one sentence naming the node and the rule it breaks.
 std::string verify(const Graph& graph);

@@ -1,0 +1,132 @@
+// Text form of a graph, its parser's inverse (parse.cpp), and GraphViz.
+#include <bit>
+#include <charconv>
+
+#include "ir/graph.h"
+
+namespace fastjit::ir {
+namespace {
+
+std::string join(std::span<const int64_t> values) {
+  std::string out;
+  for (int64_t v : values) out += (out.empty() ? "" : ",") + std::to_string(v);
+  return out;
+}
+
+std::string quoted(std::string_view value) {
+  std::string out = "\"";
+  for (char c : value) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out + '"';
+}
+
+std::string type_text(const Graph& graph, const Node& node) {
+  const Layout& layout = graph.layouts[node.layout];
+  std::string out = std::string(text(node.dtype)) + "[" + join(layout.sizes) + "]";
+  if (layout.strides != row_major(layout.sizes)) out += "(" + join(layout.strides) + ")";
+  return out;
+}
+
+std::string map_text(const IndexMap& map) {
+  std::string out = "map{";
+  for (size_t k = 0; k < map.dims.size(); ++k) {
+    out += (k ? ";" : "") + std::to_string(map.dims[k].offset);
+    for (auto [dim, coef] : map.dims[k].terms) out += "+" + std::to_string(coef) + "*d" + std::to_string(dim);
+  }
+  return out + "}";
+}
+
+std::string number(DType dtype, uint64_t bits) {
+  if (!is_floating(dtype)) return std::to_string(static_cast<int64_t>(bits));
+  char buffer[40];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::bit_cast<double>(bits)).ptr;
+  return {buffer, end};
+}
+
+std::string_view kind_text(ExternKind kind) {
+  switch (kind) {
+    case ExternKind::Op:
+      return "op";
+    case ExternKind::View:
+      return "view";
+    case ExternKind::Matmul:
+      return "matmul";
+  }
+  return "";
+}
+
+std::string attr_text(const Graph& graph, const Node& node) {
+  switch (node.op) {
+    case Op::Input:
+      return " " + quoted(graph.inputs[node.attr].name);
+    case Op::Scalar:
+      return " " + quoted(graph.scalars[node.attr].name);
+    case Op::Const: {
+      char bits[17];
+      const auto end = std::to_chars(bits, bits + sizeof bits, graph.constants[node.attr], 16).ptr;
+      return " " + number(node.dtype, graph.constants[node.attr]) + " bits=" + std::string(bits, end);
+    }
+    case Op::Iota:
+      return " dim=" + std::to_string(node.attr);
+    case Op::View:
+      return " " + map_text(graph.maps[node.attr]);
+    case Op::Cat:
+      return " dim=" + std::to_string(graph.lists[node.attr].dim);
+    case Op::Result:
+      return " which=" + std::to_string(node.attr);
+    case Op::Reduce: {
+      const ReduceAttr& attr = graph.reduces[node.attr];
+      std::vector<int64_t> dims(attr.dims.begin(), attr.dims.end());
+      return " " + std::string(text(attr.kind)) + " dims=" + join(dims);
+    }
+    case Op::Extern: {
+      const ExternAttr& attr = graph.externs[node.attr];
+      std::vector<int64_t> written(attr.written.begin(), attr.written.end());
+      return " " + quoted(attr.name) + " kind=" + std::string(kind_text(attr.kind)) +
+             " call=" + std::to_string(attr.call) + " outputs=" + std::to_string(attr.outputs) +
+             " written=" + join(written);
+    }
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+std::string print(const Graph& graph) {
+  std::string out;
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    const Node& node = graph[id];
+    out += "%" + std::to_string(id) + " = " + std::string(text(node.op)) + " " + type_text(graph, node);
+    for (NodeId in : graph.operands(id)) out += in == kNoNode ? " -" : " %" + std::to_string(in);
+    out += attr_text(graph, node);
+    if (node.line) out += " @ " + quoted(graph.lines[node.line]);
+    out += '\n';
+  }
+  for (const Store& store : graph.stores)
+    out += "store input=" + std::to_string(store.input) + " %" + std::to_string(store.value) +
+           " bumps=" + std::to_string(store.bumps) + '\n';
+  out += "return";
+  for (NodeId id : graph.outputs) out += " %" + std::to_string(id);
+  return out + '\n';
+}
+
+std::string dot(const Graph& graph) {
+  std::string out = "digraph fastjit {\n  node [shape=box, fontname=monospace];\n";
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    const Node& node = graph[id];
+    std::string label = std::string(text(node.op)) + attr_text(graph, node) + "  " + type_text(graph, node);
+    out += "  n" + std::to_string(id) + " [label=" + quoted(label) + "];\n";
+    for (NodeId in : graph.operands(id))
+      if (in != kNoNode) out += "  n" + std::to_string(in) + " -> n" + std::to_string(id) + ";\n";
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    out += "  out" + std::to_string(i) + " [label=\"output " + std::to_string(i) + "\", shape=oval];\n";
+    out += "  n" + std::to_string(graph.outputs[i]) + " -> out" + std::to_string(i) + ";\n";
+  }
+  return out + "}\n";
+}
+
+}  // namespace fastjit::ir

@@ -1,0 +1,110 @@
+// The rules of a legal graph.
+#include <algorithm>
+
+#include "ir/graph.h"
+
+namespace fastjit::ir {
+namespace {
+
+std::string type_fault(const Graph& graph, NodeId id) {
+  const Node& node = graph[id];
+  const auto in = graph.operands(id);
+  auto type = [&](size_t i) { return graph[in[i]].dtype; };
+  auto equal_from = [&](size_t first) {
+    return std::all_of(in.begin() + first, in.end(), [&](NodeId x) { return graph[x].dtype == type(first); });
+  };
+  switch (info(node.op).rule) {
+    case TypeRule::Same:
+      return equal_from(0) && node.dtype == type(0) && !is_half(node.dtype)
+                 ? ""
+                 : "operands and result must have one type that is not a half";
+    case TypeRule::Float:
+      return equal_from(0) && node.dtype == type(0) && is_float(node.dtype) ? ""
+                                                                            : "operands and result must be f32 or f64";
+    case TypeRule::Integral:
+      return equal_from(0) && node.dtype == type(0) && !is_floating(node.dtype)
+                 ? ""
+                 : "operands and result must be one integer type or bool";
+    case TypeRule::Compare:
+      return equal_from(0) && node.dtype == DType::Bool && !is_half(type(0))
+                 ? ""
+                 : "operands must have one type that is not a half, the result is bool";
+    case TypeRule::Select:
+      return type(0) == DType::Bool && type(1) == type(2) && node.dtype == type(1) ? "" : "needs (bool, T, T) -> T";
+    case TypeRule::Shaped:
+      return equal_from(0) && node.dtype == type(0) ? "" : "operand and result types differ";
+    case TypeRule::Leaf:
+    case TypeRule::Convert:
+    case TypeRule::Opaque:
+      return "";
+  }
+  return "";
+}
+
+std::string view_fault(const Graph& graph, NodeId id) {
+  const Node& node = graph[id];
+  const auto from = graph.sizes(node.in[0]);
+  const auto to = graph.sizes(id);
+  const IndexMap& map = graph.maps[node.attr];
+  if (map.dims.size() != from.size()) return "the map needs one row per operand dimension";
+  if (graph.layout(id).numel() == 0) return "";
+  for (size_t k = 0; k < from.size(); ++k) {
+    int64_t low = map.dims[k].offset, high = low;
+    for (auto [dim, coef] : map.dims[k].terms) {
+      if (dim >= to.size()) return "the map names a dimension the result lacks";
+      (coef < 0 ? low : high) += coef * (to[dim] - 1);
+    }
+    if (low < 0 || high >= from[k]) return "the map leaves the operand";
+  }
+  return "";
+}
+
+std::string shape_fault(const Graph& graph, NodeId id) {
+  const Node& node = graph[id];
+  if (node.op == Op::View) return view_fault(graph, id);
+  if (node.op == Op::Reshape && graph.layout(id).numel() != graph.layout(node.in[0]).numel())
+    return "the number of elements differs";
+  if (!is_pointwise(node.op)) return "";
+  std::vector<int64_t> shape;
+  try {
+    for (NodeId in : graph.operands(id)) shape = broadcast(shape, graph.sizes(in));
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return std::ranges::equal(shape, graph.sizes(id)) ? ""
+                                                    : "the result's sizes are not the broadcast sizes of the operands";
+}
+
+std::string node_fault(const Graph& graph, NodeId id) {
+  const Node& node = graph[id];
+  const Layout& layout = graph.layouts[node.layout];
+  if (layout.sizes.size() != layout.strides.size() || layout.sizes.size() != node.rank)
+    return "sizes, strides and rank disagree";
+  for (NodeId in : graph.operands(id)) {
+    if (in == kNoNode && node.op == Op::Extern) continue;
+    if (in >= id) return "operand %" + std::to_string(in) + " is not an earlier node";
+    if (graph[in].op == Op::Extern && node.op != Op::Result)
+      return "operand %" + std::to_string(in) + " is a call; only its results are values";
+  }
+  if (node.op == Op::Result && graph[node.in[0]].op != Op::Extern) return "its operand is not an extern call";
+  std::string fault = type_fault(graph, id);
+  return fault.empty() ? shape_fault(graph, id) : fault;
+}
+
+}  // namespace
+
+std::string verify(const Graph& graph) {
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    const std::string fault = node_fault(graph, id);
+    if (!fault.empty()) return "node %" + std::to_string(id) + " " + std::string(text(graph[id].op)) + ": " + fault;
+  }
+  for (NodeId id : graph.outputs)
+    if (id >= graph.nodes.size() || graph[id].op == Op::Extern)
+      return "output %" + std::to_string(id) + " is not a value";
+  for (const Store& store : graph.stores)
+    if (store.input >= graph.inputs.size() || store.value >= graph.nodes.size())
+      return "store into input " + std::to_string(store.input) + " names no input or no value";
+  return "";
+}
+
+}  // namespace fastjit::ir
