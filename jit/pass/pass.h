@@ -9,10 +9,13 @@
 
 namespace fastjit::pass {
 
-struct PassContext { plan::Numerics numerics = plan::Numerics::Eager; };
+struct PassContext {
+  plan::Numerics numerics = plan::Numerics::Eager;
+};
 
-ir::Graph fold(const ir::Graph& graph, const PassContext& context);   // constants, identities that keep every bit, conversion pairs
-ir::Graph dead(const ir::Graph& graph, const PassContext& context);   // drops pure nodes nothing needs
+ir::Graph fold(const ir::Graph& graph,
+               const PassContext& context);  // constants, identities that keep every bit, conversion pairs
+ir::Graph dead(const ir::Graph& graph, const PassContext& context);  // drops pure nodes nothing needs
 
 struct Pass {
   const char* name;
@@ -20,9 +23,15 @@ struct Pass {
 };
 const std::vector<Pass>& pipeline();
 
-struct PassRecord { std::string name; size_t nodes = 0; double ms = 0; std::string graph; };
+struct PassRecord {
+  std::string name;
+  size_t nodes = 0;
+  double ms = 0;
+  std::string graph;
+};
 
-/// Runs the pipeline; verifies after each pass in debug builds. `records`, if given, gets the graph's text after each pass.
+/// Runs the pipeline; verifies after each pass in debug builds. `records`, if given, gets the graph's text after each
+/// pass.
 ir::Graph run(const ir::Graph& graph, const PassContext& context, std::vector<PassRecord>* records = nullptr);
 
 }  // namespace fastjit::pass

@@ -1,0 +1,26 @@
+#include "pass/pass.h"
+#include "pass/rewrite.h"
+
+namespace fastjit::pass {
+
+using namespace ir;
+
+// Inputs and scalars stay even when unused: their numbers are the caller's. Extern calls stay: they may have effects.
+Graph dead(const Graph& graph, const PassContext&) {
+  std::vector<bool> live(graph.nodes.size(), false);
+  for (NodeId id : graph.outputs) live[id] = true;
+  for (const Store& store : graph.stores) live[store.value] = true;
+  for (NodeId id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
+    const Op op = graph[id].op;
+    if (op == Op::Extern || op == Op::Input || op == Op::Scalar) live[id] = true;
+    if (!live[id]) continue;
+    for (NodeId in : graph.operands(id))
+      if (in != kNoNode) live[in] = true;
+  }
+  Rewriter rewriter(graph);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id)
+    if (live[id]) rewriter.copy(id);
+  return rewriter.finish();
+}
+
+}  // namespace fastjit::pass

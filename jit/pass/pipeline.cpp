@@ -1,0 +1,37 @@
+#include <chrono>
+#include <stdexcept>
+
+#include "pass/pass.h"
+
+namespace fastjit::pass {
+
+const std::vector<Pass>& pipeline() {
+  static const std::vector<Pass> kPasses{{"fold", fold}, {"dead", dead}};
+  return kPasses;
+}
+
+static void check(const ir::Graph& graph, const char* pass) {
+#ifdef FASTJIT_DEBUG
+  const std::string fault = ir::verify(graph);
+  if (!fault.empty()) throw std::logic_error("illegal graph after pass '" + std::string(pass) + "': " + fault);
+#else
+  (void)graph;
+  (void)pass;
+#endif
+}
+
+ir::Graph run(const ir::Graph& graph, const PassContext& context, std::vector<PassRecord>* records) {
+  if (records) records->push_back({"capture", graph.nodes.size(), 0, ir::print(graph)});
+  check(graph, "capture");
+  ir::Graph current = graph;
+  for (const Pass& pass : pipeline()) {
+    const auto start = std::chrono::steady_clock::now();
+    current = pass.run(current, context);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    check(current, pass.name);
+    if (records) records->push_back({pass.name, current.nodes.size(), took.count(), ir::print(current)});
+  }
+  return current;
+}
+
+}  // namespace fastjit::pass

@@ -1,0 +1,39 @@
+#pragma once
+// Rebuilding a graph node by node: what every pass does around its own rule.
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace fastjit::pass {
+
+/// Copies nodes of one graph into a fresh one, remembering where each went.
+class Rewriter {
+ public:
+  explicit Rewriter(const ir::Graph& from) : from_(from), map_(from.nodes.size(), ir::kNoNode) {
+    to_.lines = from.lines;
+    to_.inputs = from.inputs;
+    to_.scalars = from.scalars;
+    to_.constants = from.constants;
+    to_.maps = from.maps;
+    to_.reduces = from.reduces;
+    to_.layouts = {};
+  }
+
+  const ir::Graph& from() const { return from_; }
+  ir::Graph& to() { return to_; }
+  ir::NodeId operator[](ir::NodeId old) const { return old == ir::kNoNode ? old : map_[old]; }
+  void set(ir::NodeId old, ir::NodeId now) { map_[old] = now; }
+
+  /// The same node with its operands where they went.
+  ir::NodeId copy(ir::NodeId old);
+
+  /// Outputs and stores, carried over; call once after all nodes.
+  ir::Graph finish();
+
+ private:
+  const ir::Graph& from_;
+  ir::Graph to_;
+  std::vector<ir::NodeId> map_;
+};
+
+}  // namespace fastjit::pass
