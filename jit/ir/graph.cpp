@@ -313,17 +313,27 @@ NodeId Graph::result(NodeId external, uint32_t which, DType dtype, Layout to) {
   return append(node);
 }
 
-NodeId Graph::with_strides(NodeId value, std::vector<int64_t> strides) {
-  const Layout& from = layout(value);
-  if (from.strides == strides) return value;
-  if (strides.size() != from.sizes.size()) refuse("with_strides: one stride per dimension");
+Node Graph::identity_view(NodeId value, std::vector<int64_t> strides) {
+  const std::vector<int64_t> to = layout(value).sizes;
+  if (strides.size() != to.size()) refuse("with_strides: one stride per dimension");
   IndexMap identity;
-  for (size_t k = 0; k < from.sizes.size(); ++k) identity.dims.push_back({0, {{static_cast<uint8_t>(k), 1}}});
-  const std::vector<int64_t> to = from.sizes;
-  Node node = blank(Op::View, nodes[value].dtype, intern({to, std::move(strides)}), to.size(),
-                    intern_in(maps, std::move(identity)));
+  for (size_t k = 0; k < to.size(); ++k) identity.dims.push_back({0, {{static_cast<uint8_t>(k), 1}}});
+  const size_t rank = to.size();
+  Node node =
+      blank(Op::View, nodes[value].dtype, intern({to, std::move(strides)}), rank, intern_in(maps, std::move(identity)));
   node.in[0] = value;
-  return append(node);
+  return node;
+}
+
+NodeId Graph::with_strides(NodeId value, std::vector<int64_t> strides) {
+  return layout(value).strides == strides ? value : append(identity_view(value, std::move(strides)));
+}
+
+NodeId Graph::fresh_copy(NodeId value, std::vector<int64_t> strides) {
+  Node node = identity_view(value, std::move(strides));
+  node.line = line_;
+  nodes.push_back(node);
+  return static_cast<NodeId>(nodes.size() - 1);
 }
 
 }  // namespace fastjit::ir

@@ -142,10 +142,16 @@ class Graph {
   /// The same value with other strides (eager's); does not intern with the original.
   NodeId with_strides(NodeId value, std::vector<int64_t> strides);
 
+  /// The same value as a tensor of its own, with these strides: an identity View that is never interned. For outputs
+  /// that are equal values but different tensors. The planner gives each output that is not an Input or Extern result
+  /// its own memory.
+  NodeId fresh_copy(NodeId value, std::vector<int64_t> strides);
+
   /// Adds a node whose side-table entries exist already; for passes and the parser.
   NodeId append(Node node);
 
  private:
+  Node identity_view(NodeId value, std::vector<int64_t> strides);
   std::unordered_multimap<uint64_t, NodeId> interned_;
   std::unordered_multimap<uint64_t, uint32_t> interned_layouts_;
   uint32_t line_ = 0;

@@ -25,8 +25,20 @@ NodeId Rewriter::copy(NodeId old) {
   return now;
 }
 
+// A pass may turn an output into an input's value or into another output's; the caller still gets a tensor of its own.
+NodeId Rewriter::finish_output(size_t i) {
+  const NodeId old = from_.outputs[i];
+  const NodeId now = (*this)[old];
+  const std::vector<int64_t>& strides = from_.layout(old).strides;
+  const auto is_tensor_already = [](Op op) { return op == Op::Input || op == Op::Result; };
+  if (is_tensor_already(to_[now].op) && !is_tensor_already(from_[old].op)) return to_.fresh_copy(now, strides);
+  for (size_t k = 0; k < i; ++k)
+    if (to_.outputs[k] == now && from_.outputs[k] != old) return to_.fresh_copy(now, strides);
+  return to_.with_strides(now, strides);
+}
+
 Graph Rewriter::finish() {
-  for (NodeId id : from_.outputs) to_.outputs.push_back((*this)[id]);
+  for (size_t i = 0; i < from_.outputs.size(); ++i) to_.outputs.push_back(finish_output(i));
   for (Store store : from_.stores) {
     store.value = (*this)[store.value];
     to_.stores.push_back(store);

@@ -31,6 +31,8 @@ class Rewriter {
   ir::Graph finish();
 
  private:
+  ir::NodeId finish_output(size_t i);
+
   const ir::Graph& from_;
   ir::Graph to_;
   std::vector<ir::NodeId> map_;
