@@ -1,0 +1,61 @@
+"""FastJIT: makes repeated PyTorch code fast without making its user wait or worry.
+
+    from fastjit import fastjit
+
+    @fastjit
+    def f(x, w, b):
+        return torch.nn.functional.gelu(x @ w + b)
+
+Names are loaded when they are first used, so that ``fastjit cache`` starts without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fastjit import cache as cache
+    from fastjit import testing as testing
+    from fastjit.api import FastFunction as FastFunction
+    from fastjit.api import FastJITWarning as FastJITWarning
+    from fastjit.api import UnsupportedError as UnsupportedError
+    from fastjit.api import fastjit as fastjit
+    from fastjit.api import of as of
+    from fastjit.api import stance as stance
+    from fastjit.bench import compare as compare
+
+    jit = fastjit
+
+# Public name -> (module, attribute; "" for the module itself).
+_LAZY = {
+    "fastjit": ("fastjit.api", "fastjit"),
+    "jit": ("fastjit.api", "fastjit"),
+    "FastFunction": ("fastjit.api", "FastFunction"),
+    "FastJITWarning": ("fastjit.api", "FastJITWarning"),
+    "UnsupportedError": ("fastjit.api", "UnsupportedError"),
+    "of": ("fastjit.api", "of"),
+    "stance": ("fastjit.api", "stance"),
+    "compare": ("fastjit.bench", "compare"),
+    "cache": ("fastjit.cache", ""),
+    "testing": ("fastjit.testing", ""),
+}
+
+__all__ = ["FastFunction", "FastJITWarning", "UnsupportedError", "cache", "compare", "fastjit", "jit", "of", "stance", "testing"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fastjit' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    value: Any = importlib.import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

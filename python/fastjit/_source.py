@@ -1,0 +1,153 @@
+"""The captured program as runnable Python: one line a node, over plain torch."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_DTYPES = {
+    "f32": "torch.float32", "f64": "torch.float64", "f16": "torch.float16", "bf16": "torch.bfloat16", "i8": "torch.int8",
+    "i16": "torch.int16", "i32": "torch.int32", "i64": "torch.int64", "u8": "torch.uint8", "bool": "torch.bool",
+}  # fmt: skip
+
+# IR op -> expression over {0}, {1}, {2}; ops that are torch functions of the same name stand in _SAME.
+_SAME = """
+    add sub mul neg abs sqrt rsqrt floor ceil trunc round copysign exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan
+    sinh cosh tanh asinh acosh atanh erf erfc erfinv sigmoid pow atan2 hypot eq ne lt le gt ge signbit where remainder fmod fmin fmax
+""".split()
+_FORMS = {name: f"torch.{name}({{args}})" for name in _SAME} | {
+    "div": "torch.div({args}, rounding_mode={trunc})",
+    "floordiv": "torch.div({args}, rounding_mode='floor')",
+    "min": "torch.minimum({args})",
+    "max": "torch.maximum({args})",
+    "fma": "torch.addcmul({2}, {0}, {1})",
+    "and": "torch.bitwise_and({args})",
+    "or": "torch.bitwise_or({args})",
+    "xor": "torch.bitwise_xor({args})",
+    "not": "torch.bitwise_not({args})",
+    "shl": "torch.bitwise_left_shift({args})",
+    "shr": "torch.bitwise_right_shift({args})",
+}
+_REDUCE = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin", "any": "any", "all": "all"}
+
+_HELPERS = '''
+def view(x, sizes, rows):
+    """out[i] = x[offset + sum(coef * i[dim])], one row (offset, [(dim, coef), ...]) per dimension of x."""
+    index = []
+    for offset, terms in rows:
+        at = torch.full([1] * len(sizes), offset, dtype=torch.int64)
+        for dim, coef in terms:
+            shape = [1] * len(sizes)
+            shape[dim] = sizes[dim]
+            at = at + coef * torch.arange(sizes[dim]).reshape(shape)
+        index.append(at.expand(sizes))
+    return x[tuple(index)] if index else x.expand(sizes)
+
+
+def strided(x, strides):
+    """x in memory with these strides."""
+    out = torch.empty_strided(x.shape, strides, dtype=x.dtype)
+    return out.copy_(x)
+'''
+
+_NODE = re.compile(r"%(\d+) = (\w+) (\w+)\[([-\d,]*)\](?:\(([-\d,]*)\))?((?: (?:%\d+|-(?= |$)))*)(.*)")
+
+
+def _ints(text: str | None) -> list[int]:
+    return [int(x) for x in text.split(",")] if text else []
+
+
+def _map_rows(text: str) -> list[tuple[int, list[tuple[int, int]]]]:
+    rows = []
+    body = text[text.index("{") + 1 : text.rindex("}")]
+    for row in body.split(";") if body else []:
+        offset, *terms = row.split("+")
+        rows.append((int(offset), [(int(d), int(c)) for c, d in (t.split("*d") for t in terms)]))
+    return rows
+
+
+def _constant(dtype: str, text: str) -> str:
+    value = text.split()[0]
+    if dtype in ("f32", "f64", "f16", "bf16"):
+        value = f"float({value!r})"
+    return f"torch.tensor({value}, dtype={_DTYPES[dtype]})"
+
+
+def _reduce(operand: str, dtype: str, rest: str) -> str:
+    kind, dims_text = rest.split()[:2]
+    dims = _ints(dims_text.removeprefix("dims="))
+    if kind in ("argmax", "argmin"):
+        return f"{operand}.{kind}({dims[0]})" if len(dims) == 1 else f"{operand}.{kind}()"
+    if kind == "prod":
+        for dim in reversed(dims):
+            operand = f"{operand}.prod({dim})"
+        return operand
+    if not dims:
+        return operand
+    extra = f", dtype={_DTYPES[dtype]}" if kind == "sum" else ""
+    return f"{operand}.{_REDUCE[kind]}({dims}{extra})"
+
+
+def _expression(op: str, dtype: str, sizes: list[int], strides: list[int] | None, args: list[str], rest: str, calls: list[dict[str, Any]]) -> str:
+    if op in _FORMS:
+        trunc = "None" if dtype in ("f32", "f64") else "'trunc'"
+        return _FORMS[op].format(*args, args=", ".join(args), trunc=trunc)
+    if op == "const":
+        return _constant(dtype, rest)
+    if op == "iota":
+        dim = int(rest.split("dim=")[1].split()[0])
+        shape = [sizes[k] if k == dim else 1 for k in range(len(sizes))]
+        return f"torch.arange({sizes[dim]}).reshape({shape}).expand({sizes})"
+    if op == "convert":
+        return f"{args[0]}.to({_DTYPES[dtype]})"
+    if op == "view":
+        text = f"view({args[0]}, {sizes}, {_map_rows(rest)})"
+        return f"strided({text}, {strides})" if strides is not None else text
+    if op == "reshape":
+        return f"{args[0]}.reshape({sizes})"
+    if op == "cat":
+        return f"torch.cat([{', '.join(args)}], {int(rest.split('dim=')[1].split()[0])})"
+    if op == "reduce":
+        return _reduce(args[0], dtype, rest)
+    if op == "extern":
+        call = calls[int(rest.split("call=")[1].split()[0])]
+        # A call gives a tuple of its tensors; lists count as their elements.
+        text = call["text"].format(*args)
+        return text if call["many"] else f"({text},)"
+    if op == "result":
+        return f"{args[0]}[{int(rest.split('which=')[1].split()[0])}]"
+    raise ValueError(f"IR op {op!r} has no Python form")
+
+
+def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
+    """Python source of a function ``program(inputs, scalars)`` that returns the list of the graph's outputs.
+
+    Args:
+        ir: text of a graph.
+        calls: per extern call {"text": expression with {0}, {1}, ... for its tensors, "many": it returns several tensors}.
+    """
+    lines: list[str] = []
+    inputs: list[str] = []
+    scalars: list[str] = []
+    for line in ir.splitlines():
+        node = _NODE.fullmatch(line)
+        if node:
+            number, op, dtype, sizes, strides, operands, rest = node.groups()
+            rest, _, where = rest.partition(" @ ")
+            note = f"  # {where.strip(chr(34))}" if where else ""
+            args = ["None" if a == "-" else f"v{a[1:]}" for a in operands.split()]
+            if op in ("input", "scalar"):
+                names = inputs if op == "input" else scalars
+                names.append(rest.strip().strip('"'))
+                value = f"inputs[{len(inputs) - 1}]" if op == "input" else f"torch.tensor(scalars[{len(scalars) - 1}], dtype={_DTYPES[dtype]})"
+                note = f"  # {names[-1]}"
+            else:
+                value = _expression(op, dtype, _ints(sizes), _ints(strides) if strides is not None else None, args, rest.strip(), calls)
+            lines.append(f"    v{number} = {value}{note}")
+        elif line.startswith("store"):
+            _, target, value_of, _ = line.split()
+            lines.append(f"    inputs[{target.removeprefix('input=')}].copy_(v{value_of[1:]})")
+        elif line.startswith("return"):
+            lines.append(f"    return [{', '.join('v' + v[1:] for v in line.split()[1:])}]")
+    head = f'import torch\n{_HELPERS}\n\ndef program(inputs, scalars=()):\n    """inputs: {", ".join(inputs)}."""\n'
+    return head + "\n".join(lines) + "\n"

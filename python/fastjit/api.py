@@ -1,0 +1,315 @@
+"""The decorator and what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+import torch
+
+from fastjit import _source
+from fastjit._load import FastJITWarning, UnsupportedError, disabled
+from fastjit._load import extension as _C
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=torch.nn.Module)
+
+Stage = Literal["source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot"]
+STAGES = ("source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot")
+
+# Option -> (default, allowed values or type).
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "name": (None, (str, type(None))),
+    "pure": (False, (bool,)),
+    "numerics": ("eager", ("eager", "accurate", "fast")),
+    "on_unsupported": ("warn", ("warn", "eager", "error")),
+    "max_variants": (64, (int,)),
+    "cache": (True, (True, False, "readonly", "memory")),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PassStep:
+    """The graph after one pass."""
+
+    name: str
+    nodes: int
+    ms: float
+    graph: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """What a function did so far.
+
+    ``calls == hits + misses + sum(fallbacks of known reasons)``. ``compiles``, ``memory_hits`` and ``disk_hits`` count
+    kernels by where they came from. ``fallbacks`` maps a reason to the calls that ran eagerly because of it.
+    ``kernels`` and ``steps`` describe one call of the program used last. Times are milliseconds.
+    """
+
+    calls: int
+    hits: int
+    misses: int
+    compiles: int
+    memory_hits: int
+    disk_hits: int
+    fallbacks: dict[str, int]
+    kernels: int
+    steps: int
+    variants: int
+    compile_ms: float
+    record_ms: float
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{k}</td><td>{v}</td></tr>" for k, v in dataclasses.asdict(self).items())
+        return f"<table>{rows}</table>"
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantInfo:
+    """One thing a function knows: a program for a signature, or the reason why that signature stays eager."""
+
+    signature: str
+    hits: int
+    kernels: int
+    steps: int
+    reason: str
+    compile_ms: float
+    record_ms: float
+    keys: list[str]
+
+
+class FastFunction(Generic[P, R]):
+    """A function that watches its first call and runs compiled kernels on calls like it.
+
+    Only the type of what :func:`fastjit` returns; the object itself is made in C, so that a call costs no Python.
+    """
+
+    __wrapped__: Callable[P, R]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        raise NotImplementedError
+
+    def stats(self) -> Stats:
+        """Counters since the function was made (or since ``clear(stats=True)``)."""
+        return Stats(**cast(Any, self)._stats())
+
+    def variants(self) -> list[VariantInfo]:
+        """Every known signature, the most recently used first."""
+        return [VariantInfo(**row) for row in cast(Any, self)._variants()]
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Says whether this call would be a hit, a new variant, or eager, and why. Runs nothing."""
+        return cast(str, cast(Any, self)._explain(*args, **kwargs))
+
+    def inspect(self, stage: Stage, variant: int = 0) -> Any:
+        """One stage of a compiled variant as text (``"passes"``: a list of :class:`PassStep`).
+
+        Args:
+            stage: "source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards" or "dot".
+            variant: which program, counted from the most recently used one.
+
+        Raises:
+            ValueError: for an unknown stage.
+            LookupError: when there is no such program; the text says what there is.
+        """
+        if stage not in STAGES:
+            raise ValueError(f"unknown stage {stage!r}; choose one of {', '.join(STAGES)}")
+        return _inspect(cast(Any, self), stage, variant)
+
+    def clear(self) -> None:
+        """Forgets every variant (not the kernels on disk)."""
+        cast(Any, self)._clear()
+
+    def warmup(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Calls the function until a call like this one is a hit, at most three times; results are dropped.
+
+        Effects of the function happen each time, as in any call.
+        """
+        for _ in range(3):
+            hits = self.stats().hits
+            self(*args, **kwargs)
+            if self.stats().hits > hits:
+                return
+
+    def eager(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function as it was written."""
+        return self.__wrapped__(*args, **kwargs)
+
+
+def _inspect(function: Any, stage: str, variant: int) -> Any:
+    if stage == "source":
+        text = function._inspect("ir", variant)
+        result: Any = None if text is None else _source.from_ir(text, function._inspect("calls", variant))
+    elif stage in ("cuda", "ptx"):
+        result = _cuda_stage(function, stage, variant)
+    else:
+        result = function._inspect(stage, variant)
+    if result is None:
+        count = sum(1 for v in function._variants() if not v["reason"])
+        raise LookupError(f"{function.__qualname__} has {count} compiled variants, so there is no variant {variant} to inspect; call it first")
+    return [PassStep(**row) for row in result] if stage == "passes" else result
+
+
+def _cuda_stage(function: Any, stage: str, variant: int) -> Any:
+    return function._inspect(stage, variant)
+
+
+def _attach_methods() -> None:
+    for name in ("stats", "variants", "explain", "inspect", "clear", "warmup", "eager"):
+        setattr(_C.Function, name, FastFunction.__dict__[name])
+    _C.Function.__repr__ = lambda self: f"<fastjit function {getattr(self, '__qualname__', self._name)}>"
+    _C.Function.__reduce__ = lambda self: self.__qualname__ if self.__dict__.get("_by_name") else (_rebuild, (self.__wrapped__, self._options))
+    _C.Function.__deepcopy__ = lambda self, memo: self
+    _C.Function.__copy__ = lambda self: self
+
+
+def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    return _make(function, options)
+
+
+_attach_methods()
+
+
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+    for key, value in options.items():
+        if key not in OPTIONS:
+            near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.3)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(OPTIONS)}"
+            raise TypeError(f"unknown option {key!r}{hint}")
+        allowed = OPTIONS[key][1]
+        fits = isinstance(value, allowed) if isinstance(allowed[0], type) else any(value is a or value == a for a in allowed)
+        if not fits or (allowed == (int,) and (isinstance(value, bool) or value < 1)):
+            names = " or ".join("a positive int" if a is int else getattr(a, "__name__", repr(a)) for a in allowed)
+            raise TypeError(f"option {key!r} must be {names}, not {value!r}")
+    return options
+
+
+def _refuse_kind(function: Any) -> None:
+    what = None
+    if isinstance(function, type):
+        what = f"the class {function.__qualname__}; decorate its forward method or pass an instance"
+    elif inspect.iscoroutinefunction(function):
+        what = f"the coroutine function {function.__qualname__}; decorate the plain functions that it awaits between"
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        what = f"the generator function {function.__qualname__}; decorate the function that computes one item"
+    elif not callable(function):
+        what = f"an object of type {type(function).__name__}; it needs something callable"
+    if what:
+        raise TypeError(f"fastjit cannot compile {what}")
+
+
+def _make(function: Any, options: dict[str, Any]) -> Any:
+    raw = {"numerics": "eager", **{k: v for k, v in options.items() if v is not None}}
+    where = getattr(function, "__module__", "") or ""
+    raw["name"] = options.get("name") or (f"{where}." if where not in ("", "__main__") else "") + getattr(function, "__qualname__", type(function).__name__)
+    if raw.get("cache") in (True, False):
+        raw["cache"] = "on" if raw["cache"] else "memory"
+    made = _C.Function(function, raw)
+    made.__dict__["_options"] = dict(options)
+    for name in functools.WRAPPER_ASSIGNMENTS:
+        with contextlib.suppress(AttributeError):
+            made.__dict__[name] = getattr(function, name)
+    made.__dict__.setdefault("__qualname__", raw["name"])
+    made.__dict__.setdefault("__name__", raw["name"])
+    with contextlib.suppress(ValueError, TypeError):
+        made.__dict__["__signature__"] = inspect.signature(function)
+    return made
+
+
+def _wrap(target: Any, options: dict[str, Any]) -> Any:
+    if isinstance(target, _C.Function):
+        return _make(target.__wrapped__, {**target._options, **options})
+    if isinstance(target, torch.nn.Module) and not isinstance(target, torch.jit.ScriptModule):
+        if disabled:
+            return target
+        options = {"name": type(target).__qualname__, **options}
+        target._compiled_call_impl = _make(target._call_impl, options)  # type: ignore[assignment]
+        return target
+    _refuse_kind(target)
+    if isinstance(target, (staticmethod, classmethod)):
+        raise TypeError(f"fastjit cannot compile a {type(target).__name__} object; put @fastjit below @{type(target).__name__}")
+    return _make(target, options)
+
+
+@overload
+def fastjit(target: M, /) -> M: ...
+@overload
+def fastjit(target: Callable[P, R], /) -> FastFunction[P, R]: ...
+@overload
+def fastjit(
+    *,
+    name: str | None = None,
+    pure: bool = False,
+    numerics: Literal["eager", "accurate", "fast"] = "eager",
+    on_unsupported: Literal["warn", "eager", "error"] = "warn",
+    max_variants: int = 64,
+    cache: bool | Literal["readonly", "memory"] = True,
+) -> Callable[[Callable[P, R]], FastFunction[P, R]]: ...
+def fastjit(target: Any = None, /, **options: Any) -> Any:
+    """Compiles a function, method or ``nn.Module`` instance the first time it is called.
+
+    The first call of a kind runs eagerly and is watched; later calls like it (same dtypes, sizes, strides, modes, and
+    nothing changed that the first one read) run a few fused kernels. A call that cannot be compiled runs eagerly, as if the
+    decorator were not there, and says so once.
+
+    Args:
+        target: the function or module instance. A module comes back as itself, with ``_compiled_call_impl`` set.
+        name: what messages and the cache listing call it; default: module and qualified name.
+        pure: promise that the result depends on the arguments only. Nothing else is recorded or checked: globals,
+            closures and module state that change later are NOT noticed.
+        numerics: "eager" rounds every op to its dtype as eager does; "accurate" keeps float32 between half-precision ops
+            and rounds once per stored tensor; "fast" allows contraction and errors up to 4 ULP.
+        on_unsupported: what to do the first time the function cannot be compiled: "warn", "eager" (say nothing) or "error".
+        max_variants: how many signatures to keep; further ones run eagerly.
+        cache: True: memory and disk; "readonly": never write to disk; "memory" or False: no disk.
+
+    Returns:
+        A :class:`FastFunction`, or the same module.
+
+    Raises:
+        TypeError: for a class, generator or coroutine function, or for an unknown or ill-typed option.
+    """
+    _check_options(options)
+    if target is None:
+        return functools.partial(_wrap, options=options)
+    return _wrap(target, options)
+
+
+def of(module: torch.nn.Module) -> FastFunction[..., Any]:
+    """The compiled form of a module given to :func:`fastjit`, for ``stats()``, ``explain()``, ``inspect()`` and ``clear()``.
+
+    Raises:
+        TypeError: if the module was never given to fastjit.
+    """
+    made = getattr(module, "_compiled_call_impl", None)
+    if not isinstance(made, _C.Function):
+        raise TypeError(f"this {type(module).__name__} was not given to fastjit; call fastjit(module) first")
+    return cast("FastFunction[..., Any]", made)
+
+
+@contextlib.contextmanager
+def stance(name: Literal["default", "eager", "error_on_compile"]) -> Iterator[None]:
+    """Within the block: "eager" runs every function as written, "error_on_compile" raises RuntimeError where one would compile.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    before = _C.get_stance()
+    _C.set_stance(name)
+    try:
+        yield
+    finally:
+        _C.set_stance(before)
+
+
+if disabled:
+    _C.set_stance("eager")
+
+__all__ = ["FastFunction", "FastJITWarning", "PassStep", "Stats", "UnsupportedError", "VariantInfo", "fastjit", "of", "stance"]

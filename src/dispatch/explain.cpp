@@ -1,0 +1,82 @@
+// Why a call is a hit, a new variant or eager, in words.
+#include "dispatch/function.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+std::string brief(const ArgSpec& spec) {
+  switch (spec.kind) {
+    case ArgKind::Tensor:
+      return text(spec.tensor) + (spec.tensor.requires_grad ? " requiring grad" : "");
+    case ArgKind::None:
+      return "None";
+    case ArgKind::Number:
+      return std::string("any ") + spec.type->tp_name;
+    case ArgKind::Tuple:
+      return "a tuple of " + std::to_string(spec.length);
+    case ArgKind::List:
+      return "a list of " + std::to_string(spec.length);
+    case ArgKind::Dict:
+      return "a dict of " + std::to_string(spec.length);
+    case ArgKind::Object: {
+      PyObject* object = spec.weak ? PyWeakref_GET_OBJECT(spec.object) : spec.object;
+      return std::string("a certain ") + Py_TYPE(object)->tp_name;
+    }
+    default: {
+      PyObject* repr = PyObject_Repr(spec.object);
+      const char* chars = repr ? PyUnicode_AsUTF8(repr) : nullptr;
+      std::string out = chars ? chars : "?";
+      Py_XDECREF(repr);
+      PyErr_Clear();
+      return out;
+    }
+  }
+}
+
+// The first argument in which two calls differ.
+std::string difference(const CallSpec& known, const CallSpec& call) {
+  const auto &a = known.specs(), &b = call.specs();
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const bool number = a[i].kind == ArgKind::Number && (b[i].kind == ArgKind::Int || b[i].kind == ArgKind::Float) &&
+                        a[i].type == Py_TYPE(b[i].object);
+    const std::string was = brief(a[i]), now = brief(b[i]);
+    if (!number && was != now) return "argument " + std::to_string(i) + " was " + was + ", is " + now;
+  }
+  if (a.size() != b.size()) return "the number of arguments differs";
+  return "";
+}
+
+}  // namespace
+
+std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const Modes modes = current_modes();
+  if (const char* why = unusual(modes)) return std::string("eager: ") + why;
+  if (observe::tracer_active()) return "eager: tracer active";
+  CallSpec call;
+  std::string why;
+  if (!call.build(args, nargs, kwnames, why)) return "eager: " + why;
+  if (function.variants.empty()) return "a new variant: the function has not been recorded yet";
+  std::string nearest;
+  for (const auto& variant : function.variants) {
+    std::vector<PyObject*> tensors(variant->spec.tensor_count()), numbers(variant->spec.number_count());
+    std::string reason;
+    if (!variant->spec.match(args, nargs, kwnames, tensors.data(), numbers.data())) {
+      reason = difference(variant->spec, call);
+      if (reason.empty()) reason = "an argument differs";
+    } else if (!(variant->modes == modes)) {
+      reason = "grad mode, inference mode, autocast or the default dtype differs";
+    } else if (variant->facts && !variant->facts->check()) {
+      reason = "guard failed: " + variant->facts->first_failure();
+    } else {
+      for (const CapturedTensor& captured : variant->captured)
+        if (!captured.spec.matches(captured.object))
+          reason = "guard failed: tensor " + captured.name + " was " + text(captured.spec);
+    }
+    if (reason.empty())
+      return variant->executable ? "a hit: " + variant->spec.signature() : "eager: " + variant->reason;
+    if (nearest.empty()) nearest = reason;
+  }
+  return "a new variant: " + nearest;
+}
+
+}  // namespace fastjit::dispatch

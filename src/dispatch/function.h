@@ -1,0 +1,122 @@
+#pragma once
+// The object that @fastjit returns: a callable with vectorcall that compares the call with what it knows and runs a
+// program, or goes the slow way (learn.cpp).
+#include <Python.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "dispatch/executor.h"
+#include "dispatch/modes.h"
+#include "dispatch/recipe.h"
+#include "dispatch/spec.h"
+#include "observe/observe.h"
+#include "pass/pass.h"
+#include "runtime/engine.h"
+
+namespace fastjit::dispatch {
+
+enum class OnUnsupported : uint8_t { Warn, Eager, Error };
+
+struct Options {
+  std::string name;  // "module.qualname"
+  bool pure = false;
+  plan::Numerics numerics = plan::Numerics::Eager;
+  OnUnsupported on_unsupported = OnUnsupported::Warn;
+  uint32_t max_variants = 64;
+  runtime::CacheMode cache = runtime::CacheMode::On;
+};
+
+/// What a person may want to see of one variant; made once when it is learnt.
+struct Inspection {
+  std::string ir;      // captured graph
+  std::string source;  // filled by Python from `ir` on demand
+  std::vector<pass::PassRecord> passes;
+  std::string dot;
+  ir::Graph graph;  // after the passes
+};
+
+struct CapturedTensor {
+  PyObject* object;  // borrowed: a fact keeps its identity, so it is alive while the facts hold
+  TensorSpec spec;
+  std::string name;
+};
+
+/// One thing the function knows how to do (or knows that it cannot): a program, or a reason to stay eager.
+struct Variant {
+  CallSpec spec;
+  Modes modes;
+  std::unique_ptr<observe::ReadSet> facts;  // null with pure=True
+  std::vector<CapturedTensor> captured;
+  std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
+  std::string reason;
+  Recipe recipe;
+  std::vector<capture::InputSource> inputs;
+  std::vector<uint8_t> scalar_is_float;  // per graph scalar
+  std::vector<uint32_t> scalar_number;   // per graph scalar: which symbolic number of the call
+  bool checks_overlap = false;           // the program writes: written inputs may not overlap others
+  Inspection inspection;
+  std::vector<std::string> keys;  // kernel keys, for `cache show`
+  double compile_ms = 0, record_ms = 0;
+  uint64_t hits = 0;
+};
+
+struct Stats {
+  uint64_t calls = 0, hits = 0, misses = 0, compiles = 0, memory_hits = 0, disk_hits = 0;
+  std::map<std::string, uint64_t> fallbacks;  // reason -> calls that ran eagerly because of it
+  double compile_ms = 0, record_ms = 0;
+};
+
+struct Function {
+  PyObject* callable = nullptr;  // owned
+  Options options;
+  std::vector<std::shared_ptr<Variant>> variants;  // most recently used first
+  Stats stats;
+  std::unordered_map<std::string, int> seen_sizes;  // size-only misses that ran unobserved once
+  uint64_t next_record = 0;                         // after unsound recordings: not before this many calls
+  uint32_t unsound_recordings = 0;
+  bool warned = false;
+  bool limit_warned = false;
+};
+
+/// The Python object.
+struct FunctionObject {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  PyObject* dict;
+  PyObject* weakrefs;
+  Function* function;
+};
+
+/// Global behaviour switched by fastjit.stance and FASTJIT_DISABLE.
+enum class Stance : uint8_t { Default, Eager, ErrorOnCompile };
+Stance stance();
+void set_stance(Stance stance);
+
+/// True while this thread records: nested functions run their Python body.
+bool recording();
+
+/// The slow way: no variant matched. Runs the function (that is its result) and learns from it where possible.
+PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes);
+
+/// Runs the Python function and counts why.
+PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
+                    PyObject* kwnames);
+
+/// Counts a fallback and, the first time, warns or raises as `on_unsupported` says. False with an exception set if it
+/// raises.
+bool note_fallback(Function& function, const std::string& reason, const std::string& advice);
+
+/// Runs a matching variant. Returns null without an exception if the call must restart in eager (`why` says the
+/// reason).
+PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why);
+
+/// If `variant` would not serve the call, says so in words ("argument 0 was f32[4], is f32[8]").
+std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+
+PyTypeObject* make_function_type(PyObject* module);
+
+}  // namespace fastjit::dispatch

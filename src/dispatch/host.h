@@ -1,0 +1,17 @@
+#pragma once
+// What the read observer is told about torch: which objects are tensors and modules, and what each C function of torch
+// does.
+#include "observe/observe.h"
+
+namespace fastjit::dispatch {
+
+/// The host callbacks; `on_tensor` and `context` are left to the caller.
+observe::Host torch_host();
+
+/// Fills the table of torch's C functions: `operators` and `pure` are sequences of callables
+/// (python/fastjit/_callees.py).
+void register_callees(PyObject* operators, PyObject* pure);
+/// torch.nn.Module; instances of it are modules.
+void register_module_type(PyObject* type);
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,358 @@
+// The slow way of a call: run it eagerly, watched, and turn what was seen into a variant.
+#include <pybind11/pybind11.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <chrono>
+
+#include "backend/target.h"
+#include "dispatch/function.h"
+#include "dispatch/host.h"
+#include "dispatch/messages.h"
+#include "plan/program.h"
+#include "support/log.h"
+
+#include <ATen/Parallel.h>
+
+namespace fastjit::dispatch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+thread_local bool recording_now = false;
+
+constexpr uint64_t kFirstRetry = 16;  // calls after an unsound recording before the next one; doubles each time
+
+// A call with number arguments replaced by fresh objects of equal value, so that an address names each.
+struct FreshCall {
+  std::vector<PyObject*> args;     // as vectorcall takes them; owned where fresh
+  std::vector<PyObject*> fresh;    // owned
+  std::vector<std::string> names;  // per fresh
+
+  ~FreshCall() {
+    for (PyObject* object : fresh) Py_DECREF(object);
+  }
+};
+
+bool worth_replacing(PyObject* object) {
+  if (PyFloat_CheckExact(object)) return true;
+  if (!PyLong_CheckExact(object)) return false;
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return !overflow && (value < -5 || value > 256);  // small ints are shared objects
+}
+
+PyObject* fresh_copy(PyObject* number) {
+  return PyFloat_CheckExact(number) ? PyFloat_FromDouble(PyFloat_AS_DOUBLE(number))
+                                    : PyLong_FromLongLong(PyLong_AsLongLong(number));
+}
+
+void make_fresh(FreshCall& call, PyObject* const* args, Py_ssize_t total, const std::vector<std::string>& names,
+                bool replace) {
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    call.args.push_back(args[i]);
+    if (!replace || !worth_replacing(args[i])) continue;
+    PyObject* copy = fresh_copy(args[i]);
+    if (!copy) throw pybind11::error_already_set();
+    call.args.back() = copy;
+    call.fresh.push_back(copy);
+    call.names.push_back(names[static_cast<size_t>(i)]);
+  }
+}
+
+// Parameter names for messages: from the code object where there is one.
+std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, PyObject* kwnames) {
+  std::vector<std::string> names;
+  PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+  PyObject* varnames = nullptr;
+  if (PyFunction_Check(function))
+    varnames = PyCode_GetVarnames(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)));
+  const Py_ssize_t skip = PyMethod_Check(callable) ? 1 : 0;
+  for (Py_ssize_t i = 0; i < nargs; ++i) {
+    const bool known =
+        varnames && i + skip < reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_argcount;
+    names.push_back(known ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(varnames, i + skip)) : "arg" + std::to_string(i));
+  }
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
+    names.emplace_back(PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i)));
+  Py_XDECREF(varnames);
+  PyErr_Clear();
+  return names;
+}
+
+// Everything one recording holds together.
+struct Recording {
+  Recording(Function& f, const Modes& m) : function(f), modes(m) {}
+  Function& function;
+  Modes modes;
+  std::shared_ptr<Variant> variant = std::make_shared<Variant>();
+  std::vector<PyObject*> captured;
+  std::vector<std::string> captured_names;
+  capture::Recorder* recorder = nullptr;
+  std::vector<PyObject*> leaves;
+  observe::Observation observation;
+  capture::Capture captured_graph;
+  std::string unsound, advice;
+};
+
+void on_tensor(void* context, PyObject* tensor, const char* name) {
+  auto* recording = static_cast<Recording*>(context);
+  for (PyObject* known : recording->captured)
+    if (known == tensor) return;
+  recording->captured.push_back(tensor);
+  recording->captured_names.emplace_back(name);
+  recording->recorder->add_captured(tensor, unpack(tensor), name);
+}
+
+struct RecordingFlag {
+  RecordingFlag() { recording_now = true; }
+  ~RecordingFlag() { recording_now = false; }
+};
+
+// Runs the function under both observers. Null if it raised.
+PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyObject* kwnames,
+                       const std::vector<std::string>& names) {
+  Function& function = recording.function;
+  capture::CallInputs inputs;
+  for (PyObject* tensor : recording.variant->spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
+  for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
+  for (size_t i = 0; i < inputs.tensors.size(); ++i)
+    inputs.tensor_names.push_back(i < names.size() ? names[i] : "arg" + std::to_string(i));
+  const RecordingFlag flag;
+  capture::Recorder recorder(std::move(inputs));
+  recording.recorder = &recorder;
+  std::unique_ptr<observe::Observer> observer;
+  if (!function.options.pure) {
+    observe::Host host = torch_host();
+    host.on_tensor = on_tensor;
+    host.context = &recording;
+    observer = observe::make_observer(host);
+    for (PyObject* number : call.fresh) observer->watch_scalar(number);
+    if (!observer->start(function.callable)) recording.unsound = "tracer active";
+  }
+  PyObject* result = PyObject_Vectorcall(function.callable, call.args.data(),
+                                         static_cast<size_t>(PyVectorcall_NARGS(nargsf)), kwnames);
+  if (observer) recording.observation = observer->stop();
+  if (!result) return nullptr;
+  std::string why;
+  if (!recording.variant->recipe.build(result, call.fresh, recording.leaves, why)) recording.unsound = why;
+  std::vector<at::Tensor> outputs;
+  for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));
+  recording.observation.symbolic.resize(call.fresh.size(), false);
+  recording.captured_graph = recorder.finish(outputs, recording.observation.symbolic, function.options.numerics);
+  if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
+  if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
+  return result;
+}
+
+// Numbers that became run-time scalars of the program: every use of them was found and bound.
+void settle_scalars(Recording& recording, const FreshCall& call) {
+  Variant& variant = *recording.variant;
+  const capture::Capture& captured = recording.captured_graph;
+  std::vector<int> place(call.fresh.size(), -1);
+  const std::vector<PyObject*> flat = variant.spec.flat().numbers;
+  std::vector<std::pair<size_t, size_t>> symbolic;  // (number among the flattened arguments, fresh index)
+  for (uint32_t fresh : captured.scalar_args) {
+    const auto it = std::find(flat.begin(), flat.end(), call.fresh[fresh]);
+    if (place[fresh] < 0) symbolic.emplace_back(it - flat.begin(), fresh);
+    place[fresh] = 0;
+  }
+  std::sort(symbolic.begin(), symbolic.end());
+  for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
+  for (uint32_t fresh : captured.scalar_args) {
+    variant.scalar_number.push_back(static_cast<uint32_t>(place[fresh]));
+    variant.scalar_is_float.push_back(PyFloat_CheckExact(call.fresh[fresh]));
+  }
+  variant.recipe.renumber(place, call.fresh);
+  for (auto [number, fresh] : symbolic) variant.spec.make_symbolic(number);
+}
+
+void take_captured(Recording& recording) {
+  Variant& variant = *recording.variant;
+  for (PyObject* object : recording.captured_graph.captured) {
+    const auto it = std::find(recording.captured.begin(), recording.captured.end(), object);
+    const std::string name = it == recording.captured.end()
+                                 ? "?"
+                                 : recording.captured_names[static_cast<size_t>(it - recording.captured.begin())];
+    variant.captured.push_back({object, TensorSpec::of(object), name});
+    if (recording.modes.grad() && variant.captured.back().spec.requires_grad && recording.unsound.empty()) {
+      recording.unsound = "parameter '" + name + "' requires grad";
+      recording.advice = kNoGradAdvice;
+    }
+  }
+}
+
+void compile(Recording& recording) {
+  Function& function = recording.function;
+  Variant& variant = *recording.variant;
+  auto start = Clock::now();
+  const pass::PassContext context{function.options.numerics};
+  variant.inspection.ir = ir::print(recording.captured_graph.graph);
+  ir::Graph graph = pass::run(recording.captured_graph.graph, context, &variant.inspection.passes);
+  plan::PlanOptions options;
+  const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
+  options.lanes = backend::lanes_for(target.isa);
+  options.threads = at::get_num_threads();
+  options.numerics = function.options.numerics;
+  auto executable = std::make_unique<Executable>();
+  executable->program = plan::plan(graph, options);
+  executable->calls = std::move(recording.captured_graph.calls);
+  executable->externs = graph.externs;
+  executable->stores = graph.stores;
+  const runtime::Origin origin{function.options.name, variant.spec.signature(), variant.inspection.ir};
+  std::vector<runtime::KernelResult> results;
+  {
+    pybind11::gil_scoped_release release;
+    for (const plan::KernelPlan& kernel : executable->program.kernels)
+      results.push_back(runtime::get_kernel(kernel, target, origin, function.options.cache));
+  }
+  for (runtime::KernelResult& result : results) {
+    function.stats.compiles += result.source == runtime::Source::Compiled;
+    function.stats.disk_hits += result.source == runtime::Source::Disk;
+    function.stats.memory_hits += result.source == runtime::Source::Memory;
+    variant.keys.push_back(result.key);
+    executable->kernels.push_back(std::move(result.kernel));
+  }
+  executable->prepare();
+  variant.checks_overlap = executable->writes;
+  variant.executable = std::move(executable);
+  variant.inspection.graph = std::move(graph);
+  variant.inputs = recording.captured_graph.inputs;
+  variant.compile_ms = ms_since(start);
+  function.stats.compile_ms += variant.compile_ms;
+  support::log(support::Channel::Compile, "compiled " + function.options.name + "(" + variant.spec.signature() +
+                                              ") in " + std::to_string(variant.compile_ms) + " ms");
+}
+
+void install(Function& function, std::shared_ptr<Variant> variant) {
+  if (function.variants.size() >= function.options.max_variants) function.variants.pop_back();
+  function.variants.insert(function.variants.begin(), std::move(variant));
+}
+
+// The recording stays a variant of its own: calls like it go straight to eager without being watched again.
+bool install_unsound(Recording& recording) {
+  Function& function = recording.function;
+  recording.variant->reason = recording.unsound;
+  recording.variant->executable = nullptr;
+  recording.variant->facts = nullptr;
+  recording.variant->captured.clear();
+  const std::string reason = recording.unsound, advice = recording.advice;
+  install(function, std::move(recording.variant));
+  function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
+  return note_fallback(function, reason, advice);
+}
+
+PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
+  Function& function = *self->function;
+  const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
+  FreshCall call;
+  make_fresh(call, args, total, names, !function.options.pure);
+  Recording recording(function, modes);
+  recording.variant->modes = modes;
+  std::string why;
+  recording.variant->spec.build(call.args.data(), nargs, kwnames, why);
+  const auto start = Clock::now();
+  PyObject* result = watched_call(recording, call, nargsf, kwnames, names);
+  if (!result) return nullptr;
+  recording.variant->record_ms = ms_since(start);
+  function.stats.record_ms += recording.variant->record_ms;
+  if (recording.unsound.empty() && !(current_modes() == modes))
+    recording.unsound = "it changes a mode (such as grad mode) for its caller";
+  if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() &&
+      recording.captured_graph.graph.stores.empty()) {
+    // Nothing to run: the result is constant under the facts, which eager gives as well.
+    recording.unsound = "its result holds no tensor";
+  }
+  if (recording.unsound.empty()) {
+    settle_scalars(recording, call);
+    take_captured(recording);
+  }
+  if (recording.unsound.empty()) {
+    try {
+      recording.variant->facts = std::move(recording.observation.facts);
+      compile(recording);
+      install(function, std::move(recording.variant));
+      return result;
+    } catch (const pybind11::error_already_set&) {
+      Py_DECREF(result);
+      throw;
+    } catch (const std::exception& error) {
+      recording.unsound = std::string("it could not be compiled (") + error.what() + ")";
+      recording.advice = "please report it";
+    }
+  }
+  if (install_unsound(recording)) return result;
+  Py_DECREF(result);
+  return nullptr;
+}
+
+// Why this call cannot be recorded at all, or empty.
+std::string refuse(const Function& function, const CallSpec& spec, const Modes& modes,
+                   const std::vector<std::string>& names, std::string& advice) {
+  if (!function.options.pure && !observe::available()) {
+    advice = "pass pure=True if the result depends on the arguments only";
+    return "the read observer needs CPython 3.11";
+  }
+  if (spec.flat().tensors.empty()) {
+    advice = "pass the tensors it works on as arguments";
+    return "no argument is a tensor";
+  }
+  for (size_t i = 0; i < spec.flat().tensors.size(); ++i) {
+    const std::string name = i < names.size() ? names[i] : std::to_string(i);
+    const at::Tensor& tensor = unpack(spec.flat().tensors[i]);
+    if (const char* why = unsupported(tensor)) return "argument '" + name + "' is not supported: " + why;
+    if (modes.grad() && tensor.requires_grad()) {
+      advice = kNoGradAdvice;
+      return "argument '" + name + "' requires grad";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+bool recording() { return recording_now; }
+
+PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
+  Function& function = *self->function;
+  if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
+  if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
+  ++function.stats.misses;
+  if (stance() == Stance::ErrorOnCompile) {
+    PyErr_Format(
+        PyExc_RuntimeError,
+        "fastjit: %s would compile for a new call (%s) while the stance is 'error_on_compile'; call warmup() before",
+        function.options.name.c_str(), explain(function, args, PyVectorcall_NARGS(nargsf), kwnames).c_str());
+    return nullptr;
+  }
+  CallSpec spec;
+  std::string why, advice;
+  if (!spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, why))
+    return note_fallback(function, why, "") ? run_eager(function, "", args, nargsf, kwnames) : nullptr;
+  why = refuse(function, spec, modes, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
+  if (!why.empty())
+    return note_fallback(function, why, advice) ? run_eager(function, "", args, nargsf, kwnames) : nullptr;
+  if (function.stats.calls < function.next_record)
+    return run_eager(function, "an earlier recording was unsound", args, nargsf, kwnames);
+  if (function.variants.size() >= function.options.max_variants) {
+    const std::string limit = "variant limit (" + std::to_string(function.options.max_variants) + ") reached";
+    return note_fallback(function, limit, "raise max_variants, or pass what changes as a tensor")
+               ? run_eager(function, "", args, nargsf, kwnames)
+               : nullptr;
+  }
+  for (const auto& variant : function.variants) {
+    if (!variant->executable || !variant->spec.same_but_sizes(spec)) continue;
+    // A size seen once may never come again: the second call records.
+    if (function.seen_sizes.size() < 4096 && function.seen_sizes[spec.signature()]++ == 0)
+      return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+    break;
+  }
+  return record(self, args, nargsf, kwnames, modes);
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,70 @@
+#include "dispatch/modes.h"
+
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace fastjit::dispatch {
+namespace {
+
+enum Bit : uint32_t {
+  Grad = 1,
+  FwGrad = 2,
+  Inference = 4,
+  Deterministic = 8,
+  TorchFunctionOff = 16,
+  TorchFunctionMode = 32
+};
+
+uint64_t usual_included, usual_excluded;
+
+uint64_t raw(c10::DispatchKeySet set) { return set.raw_repr(); }
+
+// Keys that no_grad, inference_mode and autocast switch, which programs may run under.
+uint64_t allowed_changes() {
+  static const uint64_t keys =
+      raw(c10::autograd_dispatch_keyset | c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) |
+          c10::autocast_dispatch_keyset);
+  return keys;
+}
+
+}  // namespace
+
+void init_modes() {
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  usual_included = raw(keys.included_);
+  usual_excluded = raw(keys.excluded_);
+}
+
+Modes current_modes() noexcept {
+  Modes modes;
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  modes.included = raw(keys.included_);
+  modes.excluded = raw(keys.excluded_);
+  const auto& state = c10::AutogradState::get_tls_state();
+  modes.bits = (state.get_grad_mode() ? Grad : 0u) | (state.get_fw_grad_mode() ? FwGrad : 0u) |
+               (state.get_inference_mode() ? Inference : 0u);
+  if (at::globalContext().deterministicAlgorithms()) modes.bits |= Deterministic;
+  if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED)
+    modes.bits |= TorchFunctionOff;
+  if (at::impl::torch_function_mode_enabled()) modes.bits |= TorchFunctionMode;
+  modes.default_dtype = static_cast<uint16_t>(c10::get_default_dtype_as_scalartype());
+  if (modes.included != usual_included || modes.excluded != usual_excluded)
+    if (at::autocast::is_autocast_enabled(at::kCPU))
+      modes.autocast_dtype = static_cast<uint16_t>(1 + static_cast<int>(at::autocast::get_autocast_dtype(at::kCPU)));
+  return modes;
+}
+
+const char* unusual(const Modes& modes) noexcept {
+  const uint64_t allowed = allowed_changes();
+  if (((modes.included ^ usual_included) & ~allowed) || ((modes.excluded ^ usual_excluded) & ~allowed))
+    return "a dispatch mode, tracer or torch.func transform is active";
+  if (modes.bits & TorchFunctionMode) return "a torch function mode (such as a default device) is active";
+  if (modes.bits & TorchFunctionOff) return "torch functions are disabled";
+  return nullptr;
+}
+
+}  // namespace fastjit::dispatch

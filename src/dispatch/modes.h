@@ -1,0 +1,27 @@
+#pragma once
+// Everything ambient that changes what an operator does, read in one go at entry.
+#include <cstdint>
+
+namespace fastjit::dispatch {
+
+struct Modes {
+  uint64_t included = 0,
+           excluded = 0;  // thread-local dispatch keys: inference, autocast, dispatch modes, functorch, tracing
+  uint32_t bits = 0;      // grad, forward grad, inference, torch-function state, determinism
+  uint16_t default_dtype = 0;
+  uint16_t autocast_dtype = 0;  // 0 when autocast is off
+  bool operator==(const Modes&) const = default;
+
+  bool grad() const { return bits & 1; }
+};
+
+/// The current modes of this thread; about 10 ns.
+Modes current_modes() noexcept;
+
+/// Null if a program may be recorded and run under `modes`, else what is in the way: "a dispatch mode is active".
+const char* unusual(const Modes& modes) noexcept;
+
+/// Remembers this thread's dispatch keys as the usual ones; called once at import.
+void init_modes();
+
+}  // namespace fastjit::dispatch

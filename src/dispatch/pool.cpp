@@ -1,0 +1,162 @@
+#include "dispatch/pool.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <sys/mman.h>
+
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "support/env.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+constexpr int64_t kSmall = 32 << 10;  // below: torch's own allocator is warm already
+constexpr int64_t kHuge = 4 << 20;    // from here on: 2 MiB aligned, huge pages
+constexpr int64_t kHugeAlign = 2 << 20;
+constexpr int kClasses = 4 * 64;
+
+struct Block {
+  void* data;
+  int64_t bytes;
+  int cls;
+  uint64_t stamp = 0;  // when it came back
+};
+
+// Class c holds blocks of (4 + c % 4) << (c / 4) bytes: at most 25 % more than was asked for.
+int class_of(int64_t bytes) {
+  const int log = std::bit_width(static_cast<uint64_t>(bytes - 1)) - 1;
+  const int64_t quarter = int64_t{1} << (log - 2);
+  const int part = static_cast<int>((bytes + quarter - 1) / quarter) - 4;  // 1..4
+  return part == 4 ? (log - 1) * 4 : (log - 2) * 4 + part;
+}
+
+int64_t bytes_of(int cls) { return int64_t{4 + cls % 4} << (cls / 4); }
+
+class Pool {
+ public:
+  Block* take(int64_t bytes) {
+    const int cls = class_of(bytes);
+    {
+      std::lock_guard lock(mutex_);
+      auto& list = idle_[cls];
+      if (!list.empty()) {
+        Block* block = list.back();
+        list.pop_back();
+        stats_.idle_bytes -= block->bytes;
+        stats_.live_bytes += block->bytes;
+        ++stats_.reuses;
+        return block;
+      }
+      ++stats_.fresh;
+      stats_.live_bytes += bytes_of(cls);
+    }
+    return fresh(cls);
+  }
+
+  void give(Block* block) noexcept {
+    std::vector<Block*> out;
+    {
+      std::lock_guard lock(mutex_);
+      stats_.live_bytes -= block->bytes;
+      if (block->bytes > limit()) {
+        out.push_back(block);
+      } else {
+        block->stamp = ++clock_;
+        idle_[block->cls].push_back(block);
+        stats_.idle_bytes += block->bytes;
+        trim(limit(), out);
+      }
+    }
+    for (Block* old : out) destroy(old);
+  }
+
+  void clear() {
+    std::vector<Block*> out;
+    {
+      std::lock_guard lock(mutex_);
+      trim(0, out);
+    }
+    for (Block* old : out) destroy(old);
+  }
+
+  PoolStats stats() {
+    std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  static int64_t limit() {
+    static const int64_t bytes = support::env_pool_bytes();
+    return bytes;
+  }
+
+  static Block* fresh(int cls) {
+    const int64_t bytes = bytes_of(cls);
+    const bool huge = bytes >= kHuge;
+    const int64_t align = huge ? kHugeAlign : 64;
+    void* data =
+        std::aligned_alloc(static_cast<size_t>(align), static_cast<size_t>((bytes + align - 1) / align * align));
+    if (!data) throw std::bad_alloc();
+    if (huge) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    return new Block{data, bytes, cls, 0};
+  }
+
+  static void destroy(Block* block) noexcept {
+    std::free(block->data);
+    delete block;
+  }
+
+  // Oldest first; within a class the front is the oldest. Rare, so a scan over the classes is fine.
+  void trim(int64_t keep, std::vector<Block*>& out) {
+    while (stats_.idle_bytes > keep) {
+      std::vector<Block*>* oldest = nullptr;
+      for (auto& list : idle_)
+        if (!list.empty() && (!oldest || list.front()->stamp < oldest->front()->stamp)) oldest = &list;
+      if (!oldest) return;
+      out.push_back(oldest->front());
+      oldest->erase(oldest->begin());
+      stats_.idle_bytes -= out.back()->bytes;
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<Block*> idle_[kClasses];
+  uint64_t clock_ = 0;
+  PoolStats stats_{};
+};
+
+// Never destroyed: tensors may outlive static destruction.
+Pool& pool() {
+  static Pool* const instance = new Pool;
+  return *instance;
+}
+
+}  // namespace
+
+at::DataPtr pool_allocate(int64_t bytes) {
+  if (bytes < kSmall) return c10::GetCPUAllocator()->allocate(static_cast<size_t>(bytes));
+  Block* block = pool().take(bytes);
+  return {block->data, block, [](void* context) { pool().give(static_cast<Block*>(context)); }, at::Device(at::kCPU)};
+}
+
+at::Tensor pool_tensor(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(bytes)),
+      pool_allocate(static_cast<int64_t>(bytes)), c10::GetCPUAllocator(), /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+void pool_clear() { pool().clear(); }
+PoolStats pool_stats() { return pool().stats(); }
+
+}  // namespace fastjit::dispatch

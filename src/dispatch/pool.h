@@ -1,0 +1,25 @@
+#pragma once
+// Memory of outputs and arenas. A large block from malloc costs its page faults on every call; blocks from this pool
+// are warm. Size classes (four per power of two), 2 MiB alignment and huge pages from 4 MiB up, bounded by FASTJIT_POOL
+// bytes of idle memory; the oldest idle blocks go first.
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+namespace fastjit::dispatch {
+
+struct PoolStats {
+  int64_t idle_bytes, live_bytes, reuses, fresh;
+};
+
+/// At least `bytes` bytes, 64-byte aligned, uninitialised. Returned to the pool when the pointer dies. Thread-safe.
+at::DataPtr pool_allocate(int64_t bytes);
+
+/// A new tensor with the given dtype, sizes and strides in memory of the pool.
+at::Tensor pool_tensor(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
+
+/// Gives all idle memory back to the system.
+void pool_clear();
+PoolStats pool_stats();
+
+}  // namespace fastjit::dispatch

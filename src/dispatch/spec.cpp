@@ -1,0 +1,343 @@
+#include "dispatch/spec.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <bit>
+#include <cstring>
+
+#include "capture/lower.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+constexpr int kMaxDepth = 8;
+
+bool needs_grad(const at::TensorImpl* impl) noexcept {
+  // Without autograd metadata nothing is required; this is the common case and costs one load.
+  return impl->autograd_meta() != nullptr && impl->requires_grad();
+}
+
+bool keys_equal(PyObject* a, PyObject* b) noexcept {
+  if (a == b) return true;
+  if (!a || !b) return (a ? PyTuple_GET_SIZE(a) : PyTuple_GET_SIZE(b)) == 0;
+  const Py_ssize_t n = PyTuple_GET_SIZE(a);
+  if (PyTuple_GET_SIZE(b) != n) return false;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject *x = PyTuple_GET_ITEM(a, i), *y = PyTuple_GET_ITEM(b, i);
+    if (x != y && (!PyUnicode_CheckExact(x) || !PyUnicode_CheckExact(y) || PyUnicode_Compare(x, y) != 0)) return false;
+  }
+  return true;
+}
+
+bool equal_int(PyObject* a, PyObject* b) noexcept {
+  if (a == b) return true;
+  const auto *x = reinterpret_cast<PyLongObject*>(a), *y = reinterpret_cast<PyLongObject*>(b);
+  const Py_ssize_t bytes = static_cast<Py_ssize_t>(_PyLong_NumBits(a) / 8);
+  if (bytes < 7 && _PyLong_NumBits(b) / 8 < 7) return PyLong_AsLongLong(a) == PyLong_AsLongLong(b);
+  return Py_SIZE(x) == Py_SIZE(y) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+}
+
+}  // namespace
+
+bool is_plain_tensor(PyObject* object) noexcept { return THPVariable_CheckExact(object); }
+const at::Tensor& unpack(PyObject* object) noexcept { return THPVariable_Unpack(object); }
+
+const char* unsupported(const at::Tensor& tensor) noexcept {
+  if (!tensor.defined()) return "it is undefined";
+  if (!tensor.device().is_cpu()) return "it is not on the CPU";
+  if (tensor.layout() != at::kStrided) return "it is not strided";
+  if (tensor.is_conj() || tensor.is_neg()) return "it has a conjugate or negative bit";
+  if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) return "it is a tensor subclass";
+  if (tensor.is_quantized() || tensor.is_nested()) return "it is quantised or nested";
+  if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return "it has symbolic sizes";
+  const auto* meta = tensor.unsafeGetTensorImpl()->autograd_meta();
+  if (meta && tensor._fw_grad(0).defined()) return "it carries a forward-mode tangent";
+  return nullptr;
+}
+
+TensorSpec TensorSpec::of(PyObject* object) {
+  const at::Tensor& tensor = unpack(object);
+  TensorSpec spec;
+  spec.key_set = tensor.key_set().raw_repr();
+  spec.dtype = tensor.scalar_type();
+  spec.parameter = Py_TYPE(object) == reinterpret_cast<PyTypeObject*>(ParameterClass);
+  spec.requires_grad = needs_grad(tensor.unsafeGetTensorImpl());
+  spec.sizes = tensor.sizes().vec();
+  spec.strides = tensor.strides().vec();
+  return spec;
+}
+
+bool TensorSpec::matches(PyObject* object) const noexcept {
+  if (!THPVariable_CheckExact(object)) return false;
+  const at::TensorImpl* impl = unpack(object).unsafeGetTensorImpl();
+  if (impl->key_set().raw_repr() != key_set || c10::typeMetaToScalarType(impl->dtype()) != dtype) return false;
+  const at::IntArrayRef now = impl->sizes(), step = impl->strides();
+  if (now.size() != sizes.size() || std::memcmp(now.data(), sizes.data(), now.size() * sizeof(int64_t)) != 0)
+    return false;
+  if (std::memcmp(step.data(), strides.data(), step.size() * sizeof(int64_t)) != 0) return false;
+  if (impl->autograd_meta() == nullptr) return !requires_grad;
+  return impl->requires_grad() == requires_grad && !unpack(object)._fw_grad(0).defined();
+}
+
+bool TensorSpec::same_but_sizes(const TensorSpec& other) const {
+  return key_set == other.key_set && dtype == other.dtype && requires_grad == other.requires_grad &&
+         sizes.size() == other.sizes.size();
+}
+
+std::string text(const TensorSpec& spec) {
+  const auto type = capture::to_ir(spec.dtype);
+  std::string out = type ? std::string(ir::text(*type)) : std::string(c10::toString(spec.dtype));
+  out += '[';
+  for (size_t i = 0; i < spec.sizes.size(); ++i) out += (i ? "," : "") + std::to_string(spec.sizes[i]);
+  out += ']';
+  if (spec.strides == ir::row_major(spec.sizes)) return out;
+  out += '(';
+  for (size_t i = 0; i < spec.strides.size(); ++i) out += (i ? "," : "") + std::to_string(spec.strides[i]);
+  return out + ')';
+}
+
+CallSpec::CallSpec(CallSpec&& other) noexcept { *this = std::move(other); }
+
+CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
+  std::swap(specs_, other.specs_);
+  std::swap(nargs_, other.nargs_);
+  std::swap(kwnames_, other.kwnames_);
+  std::swap(tensors_, other.tensors_);
+  std::swap(symbolic_, other.symbolic_);
+  std::swap(flat_, other.flat_);
+  return *this;
+}
+
+CallSpec::~CallSpec() {
+  for (ArgSpec& spec : specs_) Py_XDECREF(spec.object);
+  Py_XDECREF(kwnames_);
+}
+
+bool CallSpec::build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, std::string& why) {
+  nargs_ = nargs;
+  kwnames_ = Py_XNewRef(kwnames);
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  for (Py_ssize_t i = 0; i < total; ++i)
+    if (!add(args[i], why, 0)) return false;
+  return true;
+}
+
+bool CallSpec::add(PyObject* object, std::string& why, int depth) {
+  if (depth > kMaxDepth) {
+    why = "its arguments are nested more than 8 deep";
+    return false;
+  }
+  ArgSpec spec{};
+  if (is_plain_tensor(object)) {
+    spec.kind = ArgKind::Tensor;
+    spec.tensor = TensorSpec::of(object);
+    for (size_t i = 0; i < flat_.tensors.size(); ++i)
+      if (flat_.tensors[i] == object && spec.same_as < 0) spec.same_as = static_cast<int>(i);
+    flat_.tensors.push_back(object);
+    ++tensors_;
+  } else if (object == Py_None) {
+    spec.kind = ArgKind::None;
+  } else if (PyBool_Check(object)) {
+    spec.kind = ArgKind::Bool;
+    spec.object = Py_NewRef(object);
+  } else if (PyLong_CheckExact(object)) {
+    spec.kind = ArgKind::Int;
+    spec.object = Py_NewRef(object);
+    flat_.numbers.push_back(object);
+  } else if (PyFloat_CheckExact(object)) {
+    spec.kind = ArgKind::Float;
+    spec.object = Py_NewRef(object);
+    spec.number = PyFloat_AS_DOUBLE(object);
+    flat_.numbers.push_back(object);
+  } else if (PyUnicode_CheckExact(object)) {
+    spec.kind = ArgKind::Text;
+    spec.object = Py_NewRef(object);
+  } else if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
+    spec.kind = PyTuple_CheckExact(object) ? ArgKind::Tuple : ArgKind::List;
+    spec.length = PySequence_Fast_GET_SIZE(object);
+    specs_.push_back(std::move(spec));
+    PyObject** items = PySequence_Fast_ITEMS(object);
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
+    for (Py_ssize_t i = 0; i < n; ++i)
+      if (!add(items[i], why, depth + 1)) return false;
+    return true;
+  } else if (PyDict_CheckExact(object)) {
+    spec.kind = ArgKind::Dict;
+    spec.length = PyDict_GET_SIZE(object);
+    spec.object = PyTuple_New(spec.length);
+    Py_ssize_t at = 0, i = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) PyTuple_SET_ITEM(spec.object, i++, Py_NewRef(key));
+    specs_.push_back(std::move(spec));
+    at = 0;
+    while (PyDict_Next(object, &at, &key, &value))
+      if (!add(value, why, depth + 1)) return false;
+    return true;
+  } else if (THPVariable_Check(object)) {
+    why = std::string("an argument is a ") + Py_TYPE(object)->tp_name + ", a tensor subclass";
+    return false;
+  } else {
+    // By identity. A weak reference where the type allows, so that a variant keeps no model alive.
+    spec.kind = ArgKind::Object;
+    spec.object = PyWeakref_NewRef(object, nullptr);
+    spec.weak = spec.object != nullptr;
+    if (!spec.weak) {
+      PyErr_Clear();
+      spec.object = Py_NewRef(object);
+    }
+  }
+  specs_.push_back(std::move(spec));
+  return true;
+}
+
+void CallSpec::make_symbolic(size_t number) {
+  size_t seen = 0;
+  for (ArgSpec& spec : specs_) {
+    if (spec.kind != ArgKind::Int && spec.kind != ArgKind::Float && spec.kind != ArgKind::Number) continue;
+    if (seen++ != number || spec.kind == ArgKind::Number) continue;
+    spec.type = Py_TYPE(spec.object);
+    spec.kind = ArgKind::Number;
+    Py_CLEAR(spec.object);
+    ++symbolic_;
+  }
+}
+
+namespace {
+
+// Walks the specs beside the arguments.
+struct Matcher {
+  const ArgSpec* spec;
+  PyObject** tensors;
+  PyObject** numbers;
+  size_t tensor = 0, number = 0;
+
+  bool one(PyObject* object) noexcept {
+    const ArgSpec& s = *spec++;
+    switch (s.kind) {
+      case ArgKind::Tensor:
+        if (!s.tensor.matches(object)) return false;
+        if (s.same_as >= 0 && tensors[s.same_as] != object) return false;
+        tensors[tensor++] = object;
+        return true;
+      case ArgKind::None:
+        return object == Py_None;
+      case ArgKind::Bool:
+        return object == s.object;
+      case ArgKind::Int:
+        return PyLong_CheckExact(object) && equal_int(object, s.object);
+      case ArgKind::Float:
+        return PyFloat_CheckExact(object) &&
+               std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(object)) == std::bit_cast<uint64_t>(s.number);
+      case ArgKind::Number:
+        if (Py_TYPE(object) != s.type) return false;
+        numbers[number++] = object;
+        return true;
+      case ArgKind::Text:
+        return object == s.object || (PyUnicode_CheckExact(object) && PyUnicode_Compare(object, s.object) == 0);
+      case ArgKind::Tuple:
+        return PyTuple_CheckExact(object) && items(object, s.length);
+      case ArgKind::List:
+        return PyList_CheckExact(object) && items(object, s.length);
+      case ArgKind::Dict:
+        return dict(object, s);
+      case ArgKind::Object:
+        return object == (s.weak ? PyWeakref_GET_OBJECT(s.object) : s.object);
+    }
+    return false;
+  }
+
+  bool items(PyObject* object, Py_ssize_t length) noexcept {
+    if (PySequence_Fast_GET_SIZE(object) != length) return false;
+    PyObject** item = PySequence_Fast_ITEMS(object);
+    for (Py_ssize_t i = 0; i < length; ++i)
+      if (!one(item[i])) return false;
+    return true;
+  }
+
+  bool dict(PyObject* object, const ArgSpec& s) noexcept {
+    if (!PyDict_CheckExact(object) || PyDict_GET_SIZE(object) != s.length) return false;
+    Py_ssize_t at = 0, i = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) {
+      PyObject* expected = PyTuple_GET_ITEM(s.object, i++);
+      if (key != expected &&
+          !(PyUnicode_CheckExact(key) && PyUnicode_CheckExact(expected) && PyUnicode_Compare(key, expected) == 0))
+        return false;
+      if (!one(value)) return false;
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+bool CallSpec::match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** tensors,
+                     PyObject** numbers) const noexcept {
+  if (nargs != nargs_ || ((kwnames || kwnames_) && !keys_equal(kwnames, kwnames_))) return false;
+  Matcher matcher{specs_.data(), tensors, numbers};
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  for (Py_ssize_t i = 0; i < total; ++i)
+    if (!matcher.one(args[i])) return false;
+  return true;
+}
+
+bool CallSpec::same_but_sizes(const CallSpec& other) const {
+  if (nargs_ != other.nargs_ || specs_.size() != other.specs_.size() || !keys_equal(kwnames_, other.kwnames_))
+    return false;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const ArgSpec &a = specs_[i], &b = other.specs_[i];
+    const bool numbers = (a.kind == ArgKind::Number && (b.kind == ArgKind::Int || b.kind == ArgKind::Float)) ||
+                         (b.kind == ArgKind::Number && (a.kind == ArgKind::Int || a.kind == ArgKind::Float));
+    if (numbers) continue;
+    if (a.kind != b.kind || a.length != b.length || a.same_as != b.same_as) return false;
+    if (a.kind == ArgKind::Tensor && !a.tensor.same_but_sizes(b.tensor)) return false;
+    if (a.kind == ArgKind::Int && !equal_int(a.object, b.object)) return false;
+    if (a.kind == ArgKind::Float && std::bit_cast<uint64_t>(a.number) != std::bit_cast<uint64_t>(b.number))
+      return false;
+    if (a.kind == ArgKind::Bool && a.object != b.object) return false;
+    if (a.kind == ArgKind::Text && PyUnicode_Compare(a.object, b.object) != 0) return false;
+  }
+  return true;
+}
+
+std::string CallSpec::signature() const {
+  std::string out;
+  for (const ArgSpec& spec : specs_) {
+    if (!out.empty()) out += ", ";
+    switch (spec.kind) {
+      case ArgKind::Tensor:
+        out += text(spec.tensor);
+        break;
+      case ArgKind::None:
+        out += "None";
+        break;
+      case ArgKind::Number:
+        out += spec.type->tp_name;
+        break;
+      case ArgKind::Tuple:
+        out += "tuple(" + std::to_string(spec.length) + ")";
+        break;
+      case ArgKind::List:
+        out += "list(" + std::to_string(spec.length) + ")";
+        break;
+      case ArgKind::Dict:
+        out += "dict(" + std::to_string(spec.length) + ")";
+        break;
+      case ArgKind::Object: {
+        PyObject* object = spec.weak ? PyWeakref_GET_OBJECT(spec.object) : spec.object;
+        out += Py_TYPE(object)->tp_name;
+        break;
+      }
+      default: {
+        PyObject* repr = PyObject_Repr(spec.object);
+        const char* chars = repr ? PyUnicode_AsUTF8(repr) : nullptr;
+        out += chars ? chars : "?";
+        Py_XDECREF(repr);
+        PyErr_Clear();
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,87 @@
+#pragma once
+// The call key: what the arguments of a variant looked like. A call matches a variant by walking its arguments beside
+// the variant's specs; nothing is built, hashed or allocated on the way.
+#include <ATen/ATen.h>
+#include <Python.h>
+
+#include <string>
+#include <vector>
+
+namespace fastjit::dispatch {
+
+/// Metadata of one tensor. Also the guard of captured tensors.
+struct TensorSpec {
+  uint64_t key_set = 0;
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  bool parameter = false;
+  bool requires_grad = false;
+  std::vector<int64_t> sizes, strides;
+
+  static TensorSpec of(PyObject* object);
+  bool matches(PyObject* object) const noexcept;  // false for anything but an exact Tensor or Parameter
+  bool same_but_sizes(const TensorSpec& other) const;
+};
+
+/// True for exact torch.Tensor and torch.nn.Parameter objects.
+bool is_plain_tensor(PyObject* object) noexcept;
+const at::Tensor& unpack(PyObject* object) noexcept;  // of a plain tensor
+/// Why a plain tensor cannot take part in a program ("it is on device cuda"), or null.
+const char* unsupported(const at::Tensor& tensor) noexcept;
+
+enum class ArgKind : uint8_t { Tensor, None, Bool, Int, Float, Text, Tuple, List, Dict, Object, Number };
+
+/// One node of the arguments, preorder. Number: an int or float whose value is a run-time scalar of the program.
+struct ArgSpec {
+  ArgKind kind;
+  bool weak = false;             // Object: `object` is a weak reference
+  PyObject* object = nullptr;    // Int, Float, Bool, Text, Object: owned. Dict: tuple of keys, owned
+  Py_ssize_t length = 0;         // Tuple, List, Dict
+  double number = 0;             // Float: bits compared
+  PyTypeObject* type = nullptr;  // Number: float or int
+  TensorSpec tensor;
+  int same_as = -1;  // Tensor: an earlier tensor argument that is the same object
+};
+
+/// The flattened arguments of one call, borrowed.
+struct FlatArgs {
+  std::vector<PyObject*> tensors;
+  std::vector<PyObject*> numbers;  // exact ints and floats (not bool), in order
+};
+
+class CallSpec {
+ public:
+  CallSpec() = default;
+  CallSpec(CallSpec&&) noexcept;
+  CallSpec& operator=(CallSpec&&) noexcept;
+  ~CallSpec();
+
+  /// Describes a call. Returns false with `why` set when an argument cannot be part of a key.
+  bool build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, std::string& why);
+  /// Makes the n-th number of the flattened arguments symbolic.
+  void make_symbolic(size_t number);
+
+  /// True if the call matches; then `tensors` and `numbers` (arrays the caller sized by tensor_count / number_count)
+  /// hold the argument tensors and the symbolic numbers. Runs no Python code.
+  bool match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** tensors,
+             PyObject** numbers) const noexcept;
+  /// Equal up to the sizes and strides of tensors.
+  bool same_but_sizes(const CallSpec& other) const;
+
+  size_t tensor_count() const { return tensors_; }
+  size_t number_count() const { return symbolic_; }
+  const FlatArgs& flat() const { return flat_; }  // of the call given to build(); valid only during that call
+  const std::vector<ArgSpec>& specs() const { return specs_; }
+  std::string signature() const;  // "f32[64,64], 2.0, None"
+
+ private:
+  bool add(PyObject* object, std::string& why, int depth);
+  std::vector<ArgSpec> specs_;
+  Py_ssize_t nargs_ = 0;
+  PyObject* kwnames_ = nullptr;  // owned tuple or null
+  size_t tensors_ = 0, symbolic_ = 0;
+  FlatArgs flat_;
+};
+
+std::string text(const TensorSpec& spec);  // "f32[64,64]" with "(strides)" when not row-major
+
+}  // namespace fastjit::dispatch

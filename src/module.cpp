@@ -1,0 +1,101 @@
+// The extension fastjit._C: only puts the parts together.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "backend/compiler.h"
+#include "backend/target.h"
+#include "capture/lower.h"
+#include "dispatch/function.h"
+#include "dispatch/host.h"
+#include "dispatch/messages.h"
+#include "dispatch/modes.h"
+#include "dispatch/pool.h"
+#include "runtime/engine.h"
+#include "support/env.h"
+
+#include <ATen/Parallel.h>
+
+namespace py = pybind11;
+using namespace fastjit;
+
+namespace fastjit::capture {
+void bind_capture_debug(py::module_& module);
+}
+
+static py::dict pool_stats() {
+  const dispatch::PoolStats s = dispatch::pool_stats();
+  py::dict out;
+  out["idle_bytes"] = s.idle_bytes;
+  out["live_bytes"] = s.live_bytes;
+  out["reuses"] = s.reuses;
+  out["fresh"] = s.fresh;
+  return out;
+}
+
+static py::list settings() {
+  py::list out;
+  for (const support::SettingRow& row : support::settings())
+    out.append(py::make_tuple(row.name, row.fallback, row.unit, row.meaning));
+  return out;
+}
+
+static void set_stance(const std::string& name) {
+  using dispatch::Stance;
+  if (name == "default")
+    dispatch::set_stance(Stance::Default);
+  else if (name == "eager")
+    dispatch::set_stance(Stance::Eager);
+  else if (name == "error_on_compile")
+    dispatch::set_stance(Stance::ErrorOnCompile);
+  else
+    throw py::value_error("unknown stance '" + name + "'; choose 'default', 'eager' or 'error_on_compile'");
+}
+
+static std::string get_stance() {
+  static constexpr const char* kNames[] = {"default", "eager", "error_on_compile"};
+  return kNames[static_cast<int>(dispatch::stance())];
+}
+
+static std::vector<std::pair<std::string, bool>> lowered_ops() {
+  std::vector<std::pair<std::string, bool>> out;
+  for (const capture::LowerRow& row : capture::lowerings())
+    out.emplace_back(std::string(row.op), row.level == capture::Level::Lowered);
+  return out;
+}
+
+PYBIND11_MODULE(_C, module) {
+  dispatch::init_modes();
+  runtime::set_parallel_for(
+      [](int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
+        at::parallel_for(begin, end, grain, [&](int64_t from, int64_t to) { body(context, from, to); });
+      });
+  PyTypeObject* type = dispatch::make_function_type(module.ptr());
+  if (!type) throw py::error_already_set();
+  module.attr("Function") = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(type));
+  module.attr("version") = FASTJIT_VERSION;
+  module.attr("torch_version") = FASTJIT_TORCH_VERSION;
+  module.attr("build_id") = std::string(backend::engine_build_id());
+  module.def("llvm_version", &backend::llvm_version);
+  module.def("host_isa", [] { return std::string(backend::text(backend::host_isa())); });
+  module.def("observer_available", &observe::available);
+  module.def("register_callees",
+             [](py::list operators, py::list pure) { dispatch::register_callees(operators.ptr(), pure.ptr()); });
+  module.def("register_module_type", [](py::object t) { dispatch::register_module_type(t.ptr()); });
+  module.def("register_message_types", [](py::object warning, py::object error) {
+    dispatch::register_message_types(warning.ptr(), error.ptr());
+  });
+  module.def("set_stance", &set_stance);
+  module.def("get_stance", &get_stance);
+  module.def("pool_stats", &pool_stats);
+  module.def("pool_clear", &dispatch::pool_clear);
+  module.def("clear_memory", &runtime::clear_memory);
+  module.def("settings", &settings);
+  module.def("setting", [](const std::string& name) -> py::object {
+    const auto rows = support::settings();
+    for (size_t i = 0; i < rows.size(); ++i)
+      if (rows[i].name == name) return py::str(support::setting_text(static_cast<support::Setting>(i)));
+    throw py::key_error(name);
+  });
+  module.def("lowered_ops", &lowered_ops);
+  capture::bind_capture_debug(module);
+}
