@@ -1,0 +1,1 @@
+"""The parts of `fastjit bench`; public names live in fastjit.bench."""

@@ -1,0 +1,81 @@
+"""What was measured on: written beside every figure."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ISA_FLAGS = ("avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "amx_tile")
+
+
+def describe() -> dict[str, Any]:
+    """Date, CPU, ISA, versions, threads and load, as plain JSON values."""
+    import torch
+
+    cpu = _cpuinfo()
+    flags = set(cpu.get("flags", "").split())
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu.get("model name", platform.processor() or "unknown"),
+        "cores": os.cpu_count(),
+        "isa": [flag for flag in ISA_FLAGS if flag in flags],
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "fastjit": _version("fastjit"),
+        "llvm": _llvm(),
+        "threads": torch.get_num_threads(),
+        "load": [round(value, 2) for value in os.getloadavg()],
+    }
+
+
+def in_words(machine: dict[str, Any]) -> str:
+    level = "AVX-512" if "avx512f" in machine["isa"] else "AVX2" if "avx2" in machine["isa"] else "baseline x86-64"
+    if "amx_tile" in machine["isa"]:
+        level += " and AMX"
+    llvm = f", LLVM {machine['llvm']}" if machine["llvm"] else ""
+    return (
+        f"{machine['date'][:10]}, {machine['cpu']} ({level}), {machine['threads']} of {machine['cores']} cores, "
+        f"load {machine['load'][0]:g}, torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, "
+        f"Python {machine['python']}"
+    )
+
+
+def _cpuinfo() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in _read("/proc/cpuinfo").splitlines():
+        key, colon, value = line.partition(":")
+        if not colon:
+            break
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _llvm() -> str | None:
+    """The version the extension says it was built with; None when there is no extension."""
+    try:
+        from fastjit import _C
+    except ImportError:
+        return None
+    value = getattr(_C, "llvm_version", None)
+    value = value() if callable(value) else value
+    return str(value) if value else None

@@ -1,0 +1,96 @@
+"""The fresh process of firstcall.py: `python -m fastjit._bench.worker ORDER`, ORDER being JSON."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+EAGER_CALLS = 5
+LATER_CALLS = 5
+
+
+def main(text: str) -> int:
+    order = json.loads(text)
+    report = Path(order["report"])
+    try:
+        report.write_text(json.dumps(measure(order)))
+    except Exception as error:
+        report.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}))
+        return 1
+    return 0
+
+
+def measure(order: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    from .load import CaseSpec, load_case
+    from .variants import build, quiet
+
+    if order["threads"]:
+        torch.set_num_threads(order["threads"])
+    case = load_case(CaseSpec(**order["spec"]))
+    variant = order["variant"]
+    if variant == "fastjit":
+        import fastjit  # noqa: F401  (its import is a figure of its own)
+
+    def timed_call(call: Any) -> float:
+        args, kwargs = copy.deepcopy((case.args, case.kwargs))
+        start = time.perf_counter()
+        call(*args, **kwargs)
+        return time.perf_counter() - start
+
+    with torch.no_grad(), quiet():
+        # Eager's own first call loads libraries and starts threads: paid before, so that only the variant's cost is left.
+        eager = [timed_call(case.fn) for _ in range(0 if variant == "eager" else EAGER_CALLS)]
+        args, kwargs = copy.deepcopy((case.args, case.kwargs))
+        start = time.perf_counter()
+        built = build(variant, case.fn, args, kwargs)
+        built.call(*args, **kwargs)
+        first = time.perf_counter() - start
+        later = min(timed_call(built.call) for _ in range(LATER_CALLS))
+        peak = peak_of(lambda: timed_call(built.call))
+    return {
+        "first_s": first,
+        "later_s": later,
+        "eager_s": min(eager) if eager else later,
+        "peak_bytes": peak,
+        "disk_hits": disk_hits(built.call),
+    }
+
+
+def disk_hits(call: Any) -> int | None:
+    stats = getattr(call, "stats", None)
+    found = stats() if callable(stats) else None
+    return found.get("disk_hits") if isinstance(found, dict) else None
+
+
+def peak_of(call: Any) -> int | None:
+    """Resident bytes that one call needed at most beyond what was there before; None where the kernel does not say.
+    Free heap goes back to the system first, so that reuse of it does not hide what the call needs."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+        before = _status_bytes("VmRSS")
+        call()
+        return max(0, _status_bytes("VmHWM") - before)
+    except (OSError, AttributeError, KeyError):
+        return None
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    raise KeyError(name)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

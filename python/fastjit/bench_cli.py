@@ -1,0 +1,192 @@
+"""`fastjit bench` and `fastjit compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ._bench.errors import BenchError
+from ._bench.load import TARGET, CaseSpec, parse_sweeps, points
+
+OK, WRONG, USAGE = 0, 1, 2
+EPILOG = """
+  fastjit bench model.py::step                       inputs from model.py::step_args()
+  fastjit bench model.py::step --args "torch.randn(64, 64), 2.0"
+  fastjit bench model.py::step --args "torch.randn(n, n)" --sweep n=250,500,1000 --plot out.png
+  fastjit bench -s "import torch; x = torch.randn(64)" "x * 2 + 1"         as python -m timeit
+  fastjit compare -s "import torch; x = torch.randn(64)" "x * 2 + 1"       the expression in every variant
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BenchError(f"{message}; see 'fastjit bench --help'")
+
+
+def _parser(verb: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=f"fastjit {verb}",
+        description="Times one function as eager, torch.jit, torch.compile and fastjit; or one statement, as timeit does.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("target", nargs="*", metavar="FILE.py::fn | STMT", help="a function in a file, or statements")
+    case = parser.add_argument_group("a function")
+    case.add_argument("--args", help="its arguments as Python source; names of the file and torch may be used")
+    case.add_argument("--tiny-args", help="arguments for the dispatch column (default: the inputs cut down)")
+    case.add_argument("--variants", help="comma-separated: eager, jit.trace, jit.script, compile, fastjit")
+    case.add_argument("--sweep", action="append", default=[], metavar="n=250,500", help="one run for each value of a name")
+    case.add_argument("--rounds", type=int, default=30, help="at least so many interleaved rounds (default 30)")
+    case.add_argument("--min-time", type=float, default=1.0, metavar="S", help="and at least so many seconds (default 1)")
+    case.add_argument("--threads", type=int, help="torch.set_num_threads")
+    case.add_argument("--no-first", action="store_true", help="no first calls and peak memory (no fresh processes)")
+    case.add_argument("--no-dispatch", action="store_true", help="no dispatch column")
+    case.add_argument("--plot", metavar="OUT.png", help="draw median and band (needs matplotlib)")
+    both = parser.add_argument_group("both")
+    both.add_argument("-s", "--setup", action="append", default=[], help="run once before; its names are seen")
+    both.add_argument("--json", action="store_true", help="print JSON, raw samples included")
+    loop = parser.add_argument_group("a statement, as timeit")
+    loop.add_argument("-n", "--number", type=int, help="loops a repeat (default: until 0.2 s)")
+    loop.add_argument("-r", "--repeat", type=int, default=5, help="repeats (default 5)")
+    loop.add_argument("-v", "--verbose", action="count", default=0, help="raw times; twice: the calibration too")
+    loop.add_argument("-p", "--process", action="store_true", help="process time instead of wall clock")
+    loop.add_argument("-u", "--unit", choices=["nsec", "usec", "msec", "sec"], help="unit of the printed times")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """`argv` starts with the verb: bench or compare. Returns the exit status: 0, 1 for WRONG results, 2 for usage."""
+    verb = argv[0] if argv and argv[0] in ("bench", "compare") else "bench"
+    try:
+        given = _parser(verb).parse_intermixed_args(argv[1:] if argv[:1] == [verb] else argv)
+        return _run(verb, given)
+    except BenchError as error:
+        print(f"fastjit {verb}: {error}", file=sys.stderr)
+        return USAGE
+
+
+def _run(verb: str, given: argparse.Namespace) -> int:
+    if not given.target:
+        raise BenchError("nothing to measure: give FILE.py::fn or a statement")
+    _check_numbers(given)
+    setup = "\n".join(given.setup)
+    found = TARGET.match(given.target[0])
+    if found is not None and len(given.target) > 1:
+        raise BenchError(f"one FILE.py::fn at a time, '{given.target[1]}' is left over")
+    if found is not None:
+        spec = CaseSpec(found["path"], found["name"], given.args, setup or None)
+        return _functions(spec, given)
+    if given.target[0].endswith(".py"):
+        raise BenchError(f"which function of '{given.target[0]}'? Write {given.target[0]}::name")
+    statement = "\n".join(given.target)
+    if verb == "compare":
+        with tempfile.TemporaryDirectory(prefix="fastjit-compare-") as folder:
+            return _functions(_expression_case(folder, statement, setup, parse_sweeps(given.sweep)), given)
+    return _statements(statement, setup, given)
+
+
+def _check_numbers(given: argparse.Namespace) -> None:
+    for option, value, least in (
+        ("-n", given.number, 1),
+        ("-r", given.repeat, 1),
+        ("--rounds", given.rounds, 1),
+        ("--min-time", given.min_time, 0),
+        ("--threads", given.threads, 1),
+    ):
+        if value is not None and value < least:
+            raise BenchError(f"{option} {value}: give at least {least}")
+
+
+def _statements(statement: str, setup: str, given: argparse.Namespace) -> int:
+    from ._bench import timeit_form
+
+    for option in ("args", "tiny_args", "variants", "plot"):
+        if getattr(given, option) is not None:
+            raise BenchError(f"--{option.replace('_', '-')} belongs to FILE.py::fn; a statement has none")
+    found = []
+    for values in points(parse_sweeps(given.sweep)):
+        order = timeit_form.Order(
+            statement, setup or "pass", given.number, given.repeat, given.verbose, given.process, given.unit, values
+        )
+        outcome = timeit_form.run(order)
+        found.append(outcome)
+        if not given.json:
+            point = "".join(f"{key}={value}: " for key, value in values.items())
+            print(point + timeit_form.render(order, outcome), flush=True)
+    if given.json:
+        print(json.dumps({"schema": "fastjit.timeit/1", "statement": statement, "setup": setup, "results": found}))
+    return OK
+
+
+def _functions(spec: CaseSpec, given: argparse.Namespace) -> int:
+    from ._bench.plot import draw
+    from ._bench.progress import Progress
+    from ._bench.variants import parse_names
+    from .bench import bench, isolate_caches
+
+    names = parse_names(given.variants)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="fastjit-bench-", ignore_cleanup_errors=True) as caches:
+        isolate_caches(caches)
+        for values in points(parse_sweeps(given.sweep)):
+            point = CaseSpec(spec.path, spec.name, spec.args, spec.setup, {**spec.values, **values})
+            with Progress() as progress:
+                result = bench(
+                    point,
+                    names=names,
+                    tiny_args=given.tiny_args,
+                    rounds=given.rounds,
+                    min_time=given.min_time,
+                    threads=given.threads,
+                    first_calls=not given.no_first and not results,
+                    dispatch=not given.no_dispatch and not results,
+                    progress=progress,
+                )
+            results.append(result)
+            if not given.json:
+                print(("\n" if len(results) > 1 else "") + result.table(), flush=True)
+    if given.json:
+        _print_json(results)
+    if given.plot:
+        draw(results, given.plot)
+    return WRONG if any(result.wrong for result in results) else OK
+
+
+def _print_json(results: list[Any]) -> None:
+    print(json.dumps({"schema": "fastjit.bench/1", "results": [result.to_dict() for result in results]}))
+
+
+def _expression_case(folder: str, expression: str, setup: str, sweeps: dict[str, list[Any]]) -> CaseSpec:
+    """The expression as a file with a function whose arguments are the names that SETUP gives it."""
+    import ast
+
+    try:
+        tree = ast.parse(expression, mode="eval")
+        known = ast.parse(setup)
+    except SyntaxError as error:
+        raise BenchError(f"compare takes one expression and Python in -s SETUP: {error}") from error
+    assigned = {node.id for node in ast.walk(known) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    names = [name for name in dict.fromkeys(used) if name in assigned]
+    if not names:
+        raise BenchError("compare: -s SETUP assigns none of the names in the expression")
+    inside = re.sub(r"^", "    ", setup, flags=re.MULTILINE)
+    source = (
+        f"import torch\n{_imports(known)}\n\ndef expression({', '.join(names)}):\n    return (\n{expression}\n    )\n\n\n"
+        f"def expression_args({', '.join(sweeps)}):\n{inside}\n    return ({', '.join(names)},)\n"
+    )
+    path = Path(folder, "fastjit_compare.py")
+    path.write_text(source)
+    return CaseSpec(str(path), "expression")
+
+
+def _imports(tree: Any) -> str:
+    import ast
+
+    return "\n".join(ast.unparse(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)))
