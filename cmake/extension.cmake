@@ -25,3 +25,13 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_link_options(_C PRIVATE -Wl,-s)
 endif()
 install(TARGETS _C LIBRARY DESTINATION fastjit)
+
+# What the extension was built for; python/fastjit/_load.py refuses anything else in one sentence.
+option(FASTJIT_INPLACE "Put the extension into python/fastjit of the source tree" OFF)
+set(BUILD_INFO ${PROJECT_BINARY_DIR}/_build_info.py)
+file(WRITE ${BUILD_INFO} "\"\"\"Written by the build: what the extension was built for.\"\"\"\n\nPYTHON = \"${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}\"\nTORCH = \"${TORCH_VERSION}\"\n")
+install(FILES ${BUILD_INFO} DESTINATION fastjit)
+if(FASTJIT_INPLACE)
+  set_target_properties(_C PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_SOURCE_DIR}/python/fastjit)
+  file(COPY ${BUILD_INFO} DESTINATION ${PROJECT_SOURCE_DIR}/python/fastjit)
+endif()

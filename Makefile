@@ -1,0 +1,72 @@
+# `make demo` and `make test` do all set-up on a fresh Debian 12 machine; everything else assumes it is done.
+PYTHON ?= python3
+VENV := $(CURDIR)/.venv
+PY := $(VENV)/bin/python
+PRESET ?= release
+BUILD := build/$(PRESET)
+JOBS ?= $(shell nproc)
+TORCH := 2.13.0
+STAMP := .setup
+
+APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev libgtest-dev libxxhash-dev git python3-venv python3-dev
+PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest matplotlib \
+       "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11"
+
+.PHONY: setup build demo test test-cpp test-python lint asan bench bench-quick bench-report docs clean
+
+setup: $(STAMP)/system $(STAMP)/venv
+
+$(STAMP)/system:
+	@mkdir -p $(STAMP)
+	@if ! dpkg -s $(APT) >/dev/null 2>&1; then \
+	  if [ "$$(id -u)" != 0 ]; then echo "fastjit: these Debian packages are missing; install them as root: apt-get install $(APT)"; exit 1; fi; \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(APT); fi
+	@touch $@
+
+# The CPU build of torch: a bare `torch` would bring gigabytes of CUDA.
+$(STAMP)/venv: Makefile | $(STAMP)/system
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -c "import torch; assert torch.__version__.split('+')[0] == '$(TORCH)'" 2>/dev/null || \
+	  $(PY) -m pip install -q "torch==$(TORCH)+cpu" || \
+	  $(PY) -m pip install -q "torch==$(TORCH)+cpu" --extra-index-url https://download.pytorch.org/whl/cpu
+	@$(PY) -m pip install -q $(PIP)
+	@echo $(CURDIR)/python > $$($(PY) -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")/fastjit.pth
+	@printf '#!/bin/sh\nexec %s -m fastjit "$$@"\n' $(PY) > $(VENV)/bin/fastjit && chmod +x $(VENV)/bin/fastjit
+	@touch $@
+
+build: setup
+	@cmake --preset $(PRESET) -DPython_EXECUTABLE=$(PY) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) > $(STAMP)/configure.log || (cat $(STAMP)/configure.log; exit 1)
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: build
+	@$(PY) benchmarks/demo.py
+
+test: build test-cpp test-python lint
+
+test-cpp:
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --no-tests=error
+
+test-python:
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest
+
+lint:
+	@$(PY) -m ruff check python tests benchmarks
+	@$(PY) -m mypy
+
+# The engine under AddressSanitizer and UndefinedBehaviorSanitizer.
+asan: setup
+	@cmake --preset asan -DPython_EXECUTABLE=$(PY) > /dev/null && cmake --build build/asan -j $(JOBS)
+	@ctest --test-dir build/asan --output-on-failure -j $(JOBS)
+
+bench: build
+	@$(PY) benchmarks/run_all.py
+
+bench-quick: build
+	@$(PY) benchmarks/run_all.py --quick
+
+# Writes the measured tables into README.md and docs/ from benchmarks/results/*.json.
+bench-report: setup
+	@$(PY) benchmarks/report.py
+
+clean:
+	@rm -rf build python/fastjit/*.so python/fastjit/_build_info.py

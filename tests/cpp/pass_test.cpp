@@ -1,0 +1,75 @@
+// Passes: what they fold, and what they must leave alone.
+#include <gtest/gtest.h>
+
+#include "pass/pass.h"
+
+using namespace fastjit;
+using namespace fastjit::ir;
+using plan::Numerics;
+
+namespace {
+
+size_t count(const Graph& g, Op op) {
+  size_t n = 0;
+  for (const Node& node : g.nodes) n += node.op == op;
+  return n;
+}
+
+Graph with(NodeId (*body)(Graph&, NodeId), DType type = DType::F32) {
+  Graph g;
+  const NodeId x = g.input(type, {{4}, {1}}, {"x"});
+  g.outputs = {body(g, x)};
+  return g;
+}
+
+}  // namespace
+
+TEST(Fold, KeepsTheSignOfZero) {
+  const Graph plus =
+      pass::run(with([](Graph& g, NodeId x) { return g.pointwise(Op::Add, {x, g.constant(DType::F32, 0.0)}); }), {});
+  EXPECT_EQ(count(plus, Op::Add), 1u) << "-0 + 0 is +0, so this is no identity";
+  const Graph minus =
+      pass::run(with([](Graph& g, NodeId x) { return g.pointwise(Op::Sub, {x, g.constant(DType::F32, 0.0)}); }), {});
+  EXPECT_EQ(count(minus, Op::Sub), 0u);
+}
+
+TEST(Fold, AnIdentityIsStillANewTensor) {
+  const Graph g =
+      pass::run(with([](Graph& g, NodeId x) { return g.pointwise(Op::Mul, {x, g.constant(DType::F32, 1.0)}); }), {});
+  EXPECT_EQ(count(g, Op::Mul), 0u);
+  EXPECT_EQ(g[g.outputs[0]].op, Op::View) << "the caller must not get x itself";
+}
+
+TEST(Fold, HalfRoundingsStayInEagerMode) {
+  const auto body = [](Graph& g, NodeId x) {
+    return g.pointwise(Op::Neg, {g.convert(g.convert(x, DType::BF16), DType::F32)});
+  };
+  EXPECT_EQ(count(pass::run(with(body), {Numerics::Eager}), Op::Convert), 2u);
+  EXPECT_EQ(count(pass::run(with(body), {Numerics::Accurate}), Op::Convert), 0u);
+  const auto back = [](Graph& g, NodeId x) { return g.convert(g.convert(x, DType::F32), DType::BF16); };
+  EXPECT_EQ(count(pass::run(with(back, DType::BF16), {}), Op::Convert), 0u) << "widening and back changes nothing";
+}
+
+TEST(Fold, ConstantsInTheirOwnPrecision) {
+  const Graph g = pass::run(with([](Graph& g, NodeId x) {
+                              const NodeId third =
+                                  g.pointwise(Op::Div, {g.constant(DType::F32, 1.0), g.constant(DType::F32, 3.0)});
+                              return g.pointwise(Op::Mul, {x, third});
+                            }),
+                            {});
+  EXPECT_EQ(count(g, Op::Div), 0u);
+  EXPECT_NE(print(g).find("0.3333333432674408"), std::string::npos) << print(g);
+}
+
+TEST(Dead, DropsUnusedPureNodesOnly) {
+  Graph g;
+  const NodeId x = g.input(DType::F32, {{4}, {1}}, {"x"});
+  g.pointwise(Op::Exp, {x});
+  const NodeId call = g.external({ExternKind::Op, 0, "aten::bernoulli", {x}, {}, 1});
+  g.result(call, 0, DType::F32, {{4}, {1}});
+  g.outputs = {g.pointwise(Op::Neg, {x})};
+  const Graph out = pass::run(g, {});
+  EXPECT_EQ(count(out, Op::Exp), 0u);
+  EXPECT_EQ(count(out, Op::Extern), 1u) << "a call may have effects";
+  EXPECT_EQ(verify(out), "");
+}
