@@ -38,6 +38,8 @@ struct Capture {
   std::vector<InputSource> inputs;                    // per graph input
   std::vector<PyObject*> captured;                    // tensors reached by reads that the program uses (borrowed: the facts keep them)
   std::vector<uint32_t> scalar_args;                  // per graph scalar: n-th number among the flattened arguments
+  std::vector<uint32_t> outputs;                      // per result leaf: index into graph.outputs (one tensor twice: one entry)
+  std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time; false: guard it by value
   std::string unsound;                                // not empty: why this call must stay eager, with file:line
 };
 
@@ -46,6 +48,8 @@ struct CallInputs {
   std::vector<at::Tensor> tensors;                    // exact torch.Tensor / Parameter arguments, in flattening order
   std::vector<std::pair<PyObject*, std::string>> scalars;   // fresh int/float objects handed to the function (symbolic candidates) and their names
   std::vector<std::string> tensor_names;              // "x", "arg[0]"
+  bool reports_size_reads = false;                    // size_read() is called for every read of a tensor's sizes; otherwise code that names them is taken to read those of masked values
+  bool adopt_unknown = false;                         // tensors of unknown origin that Python holds become captured ones (pure=True)
 };
 
 /// Records operators on this thread between construction and finish(). Callbacks are noexcept.
@@ -55,6 +59,8 @@ class Recorder {
   ~Recorder();                                        // stops recording
   /// Tells that `tensor` was reached by a recorded Python read and may be used by the program.
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
+  /// Tells that Python read the sizes of `tensor`: if they depend on data, the capture is unsound.
+  void size_read(const at::Tensor& tensor);
   /// Stops recording and builds the graph; `outputs` are the tensor leaves of the result in flattening order,
   /// `symbolic` says for each scalar of CallInputs whether the read observer found only benign uses.
   Capture finish(const std::vector<at::Tensor>& outputs, const std::vector<bool>& symbolic, plan::Numerics numerics);

@@ -1,0 +1,276 @@
+// Which calls become steps, and which storages must stay real memory.
+#include <algorithm>
+
+#include "capture/build.h"
+#include "capture/effects.h"
+
+namespace fastjit::capture {
+namespace {
+
+class Selector {
+ public:
+  explicit Selector(const Trace& trace) : trace_(trace) {
+    for (const Root& root : trace.roots) known_.insert(root.before.tensor);
+  }
+  std::vector<Step> steps;
+
+  void select(uint32_t index) {
+    const Event& event = trace_.events[index];
+    if (!event.op) return select_nested(index);
+    const Effect effect = effect_of(event);
+    if (effect == Effect::Metadata) return;
+    refuse_exits(event, effect, index);
+    if (event.name == "aten::detach_") return;
+    if (event.op->hasTag(at::Tag::inplace_view))
+      unsound("shape of a tensor was changed in place: " + where(trace_, event));
+    Step step;
+    step.event = index;
+    step.row = find_lowering(event.name);
+    if (!step.row) {
+      const std::string functional = functional_name(event.name);
+      if (!functional.empty()) step.row = find_lowering(functional);
+      step.rebinds = is_rebind(event, functional, step.row);
+    }
+    if (step.row && step.row->level == Level::Decompose) {
+      if (covered(index)) return select_nested(index);
+      step.row = nullptr;
+    }
+    add(std::move(step), event);
+  }
+
+ private:
+  const Trace& trace_;
+  std::set<uint32_t> known_;
+
+  void select_nested(uint32_t index) {
+    for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
+  }
+
+  void refuse_exits(const Event& event, Effect effect, uint32_t index) const {
+    if (!event.finished) unsound("an operator raised an exception: " + where(trace_, event));
+    if (effect == Effect::Value) unsound("value of a tensor left tensor land: " + where(trace_, event));
+    if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
+    if (effect == Effect::DataSized || data_sized_by_tag(event)) depends_on_data(event);
+    for (const Item& item : event.results)
+      if (item.kind == Item::Kind::Constant) unsound("value of a tensor left tensor land: " + where(trace_, event));
+    for (const Use& result : flat_results(event))
+      if (result.tensor != kNone && made_data_sized(index, result.storage)) depends_on_data(event);
+    if (event.name == "aten::index.Tensor" && !is_masked_load(event))
+      for (const Use& index : event.args[1].uses)
+        if (index.meta.dtype == at::kBool || index.meta.dtype == at::kByte) depends_on_data(event);
+    if (event.name == "aten::lift_fresh" && !event.args[0].uses[0].number)
+      unsound("constant tensor made at " + trace_.lines[event.line]);
+    for (const auto* items : {&event.args, &event.results})
+      for (const Item& item : *items)
+        for (const Use& use : item.uses)
+          if (use.tensor != kNone && !trace_.tensors[use.tensor].unusual.empty())
+            unsound("a tensor of " + where(trace_, event) + " " + trace_.tensors[use.tensor].unusual);
+  }
+
+  [[noreturn]] void depends_on_data(const Event& event) const {
+    const std::string name(base_name(event.name));
+    unsound("result of " + name + " depends on data at " + trace_.lines[event.line]);
+  }
+
+  // A composite hands out what a nested data-sized operator made.
+  bool made_data_sized(uint32_t index, uint32_t storage) const {
+    for (uint32_t child = index + 1; child < trace_.events[index].end; ++child) {
+      const Event& nested = trace_.events[child];
+      if (!nested.op || !data_sized_by_tag(nested)) continue;
+      for (const Use& result : flat_results(nested))
+        if (result.tensor != kNone && result.storage == storage) return true;
+    }
+    return false;
+  }
+
+  static bool is_rebind(const Event& event, const std::string& functional, const LowerRow* row) {
+    if (functional.empty() || event.args.empty() || event.args[0].kind != Item::Kind::Tensor) return false;
+    if (written_arguments(event) != std::vector<size_t>{0} || event.results.size() != 1) return false;
+    if (flat_results(event)[0].tensor != event.args[0].uses[0].tensor) return false;
+    const std::string_view base = base_name(event.name);
+    if (base == "aten::copy_" || base == "aten::zero_" || is_masked_store(event)) return true;
+    return row && row->level == Level::Lowered;
+  }
+
+  // Everything that comes out of the composite, and goes into its parts, is seen: it may be entered.
+  bool covered(uint32_t index) const {
+    const Event& event = trace_.events[index];
+    std::set<uint32_t> seen;
+    auto add_all = [&seen](const std::vector<Item>& items) {
+      for (const Item& item : items)
+        for (const Use& use : item.uses) seen.insert(use.tensor);
+    };
+    auto all_seen = [&](const std::vector<Item>& items) {
+      for (const Item& item : items)
+        for (const Use& use : item.uses)
+          if (use.tensor != kNone && !use.number && !seen.contains(use.tensor)) return false;
+      return true;
+    };
+    add_all(event.args);
+    for (uint32_t child = index + 1; child < event.end; child = trace_.events[child].end) {
+      if (!trace_.events[child].op || !all_seen(trace_.events[child].args)) return false;
+      add_all(trace_.events[child].results);
+    }
+    return all_seen(event.results);
+  }
+
+  void add(Step step, const Event& event) {
+    const std::vector<size_t> written = written_arguments(event);
+    for (size_t i = 0; i < event.args.size(); ++i)
+      for (const Use& use : event.args[i].uses) {
+        if (use.tensor == kNone) continue;
+        if (!use.number && !known_.contains(use.tensor))
+          unsound("a tensor of unknown origin was used by " + where(trace_, event));
+        step.reads.push_back(use.tensor);
+        if (std::ranges::find(written, i) != written.end()) step.writes.push_back(use.tensor);
+      }
+    for (const Use& use : flat_results(event)) {
+      if (use.tensor == kNone || std::ranges::find(step.reads, use.tensor) != step.reads.end()) continue;
+      if (known_.insert(use.tensor).second) step.results.push_back(use.tensor);
+    }
+    if (event.name == "aten::lift_fresh") step.results = {flat_results(event)[0].tensor}, step.reads.clear();
+    // A call that gives back its argument and writes nothing is no step.
+    if (step.results.empty() && step.writes.empty() && !event.results.empty() && !event.args.empty() &&
+        event.name.starts_with("aten::"))
+      return;
+    steps.push_back(std::move(step));
+  }
+};
+
+bool overlap(const Trace& trace, const Use& a, const Use& b) {
+  auto extent = [&](const Use& use) {
+    const auto item = static_cast<int64_t>(c10::elementSize(use.meta.dtype));
+    int64_t last = 0;
+    for (size_t d = 0; d < use.meta.sizes.size(); ++d) {
+      if (use.meta.sizes[d] == 0) return std::pair<int64_t, int64_t>{0, 0};
+      last += (use.meta.sizes[d] - 1) * use.meta.strides[d];
+    }
+    const auto begin = static_cast<int64_t>(trace.storages[use.storage].begin) + use.offset * item;
+    return std::pair{begin, begin + (last + 1) * item};
+  };
+  const auto [a0, a1] = extent(a);
+  const auto [b0, b1] = extent(b);
+  return a0 < b1 && b0 < a1;
+}
+
+// Factories and casts that nothing uses (the start of torch.tensor(2.0)) are left out; anything else might raise or
+// draw.
+void drop_unused(const Trace& trace, std::vector<Step>& steps, const std::vector<Use>& outputs) {
+  std::set<uint32_t> used;
+  for (const Use& use : outputs) used.insert(use.tensor);
+  std::vector<Step> kept;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const Event& event = trace.events[step->event];
+    const std::string_view base = base_name(event.name);
+    const bool droppable = base == "aten::empty" || base == "aten::to" || base == "aten::_to_copy";
+    const bool needed = std::ranges::any_of(step->results, [&](uint32_t t) { return used.contains(t); });
+    if (droppable && step->writes.empty() && !needed) continue;
+    for (uint32_t made : step->results) used.erase(made);
+    used.insert(step->reads.begin(), step->reads.end());
+    kept.push_back(std::move(*step));
+  }
+  std::ranges::reverse(kept);
+  steps = std::move(kept);
+}
+
+void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use>& outputs) {
+  const size_t count = trace.tensors.size();
+  analysis.created.assign(count, Analysis::kUnknown);
+  analysis.last_use.assign(count, -1);
+  analysis.storage.assign(count, kNone);
+  analysis.first.assign(count, {});
+  auto meet = [&](const Use& use, int64_t step) {
+    if (use.tensor == kNone) return;
+    analysis.last_use[use.tensor] = step;
+    if (analysis.storage[use.tensor] != kNone) return;
+    analysis.storage[use.tensor] = use.storage;
+    analysis.first[use.tensor] = use;
+  };
+  for (const Root& root : trace.roots) {
+    meet(root.before, -1);
+    analysis.created[root.before.tensor] = -1;
+  }
+  for (size_t i = 0; i < analysis.steps.size(); ++i) {
+    const Event& event = trace.events[analysis.steps[i].event];
+    for (const auto* items : {&event.args, &event.results})
+      for (const Item& item : *items)
+        for (const Use& use : item.uses) meet(use, static_cast<int64_t>(i));
+    for (uint32_t tensor : analysis.steps[i].results) analysis.created[tensor] = static_cast<int64_t>(i);
+  }
+  for (const Use& use : outputs) meet(use, static_cast<int64_t>(analysis.steps.size()));
+}
+
+// In place on a whole tensor whose other names are not looked at any more.
+bool rebind_is_exact(const Trace& trace, const Analysis& analysis, const std::vector<uint32_t>& neighbours, int64_t at,
+                     uint32_t target, bool storage_has_root) {
+  if (storage_has_root && !trace.root(target)) return false;
+  for (uint32_t other : neighbours) {
+    if (other == target || analysis.created[other] >= at) continue;
+    if (analysis.last_use[other] >= at && overlap(trace, analysis.first[other], analysis.first[target])) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void unsound(std::string why) { throw Unsound{std::move(why)}; }
+
+std::vector<Use> flat_results(const Event& event) {
+  std::vector<Use> flat;
+  for (const Item& item : event.results) flat.insert(flat.end(), item.uses.begin(), item.uses.end());
+  return flat;
+}
+
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs) {
+  Selector selector(trace);
+  for (uint32_t i = 0; i < trace.events.size(); i = trace.events[i].end) selector.select(i);
+  Analysis analysis;
+  analysis.steps = std::move(selector.steps);
+  drop_unused(trace, analysis.steps, outputs);
+  index_tensors(trace, analysis, outputs);
+  return analysis;
+}
+
+void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced) {
+  std::vector<char>& pinned = analysis.pinned;
+  pinned.assign(trace.storages.size(), 0);
+  std::vector<std::vector<uint32_t>> members(trace.storages.size());
+  for (uint32_t t = 0; t < trace.tensors.size(); ++t)
+    if (analysis.storage[t] != kNone) members[analysis.storage[t]].push_back(t);
+  std::vector<char> has_root(trace.storages.size(), 0), written(trace.storages.size(), 0);
+  for (const Root& root : trace.roots) has_root[root.before.storage] = 1;
+
+  for (size_t i = 0; i < analysis.steps.size(); ++i) {
+    Step& step = analysis.steps[i];
+    if (step.rebinds && forced.contains(trace.events[step.event].name)) step.rebinds = false;
+    for (uint32_t target : step.writes) {
+      const uint32_t storage = analysis.storage[target];
+      written[storage] = 1;
+      if (!step.rebinds ||
+          !rebind_is_exact(trace, analysis, members[storage], static_cast<int64_t>(i), target, has_root[storage] != 0))
+        pinned[storage] = 1;
+    }
+  }
+  // Arguments that share memory with a written one: their order of reads and writes is kept by real memory.
+  for (const Root& a : trace.roots)
+    for (const Root& b : trace.roots)
+      if (a.before.tensor != b.before.tensor && written[a.before.storage] && analysis.last_use[b.before.tensor] >= 0 &&
+          overlap(trace, a.before, b.before))
+        pinned[a.before.storage] = pinned[b.before.storage] = 1;
+
+  // A call that touches pinned memory runs in torch, and so what it writes is real memory too.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Step& step : analysis.steps) {
+      auto is_pinned = [&](uint32_t tensor) { return pinned[analysis.storage[tensor]] != 0; };
+      if (!std::ranges::any_of(step.reads, is_pinned)) continue;
+      for (uint32_t target : step.writes)
+        if (!is_pinned(target)) {
+          pinned[analysis.storage[target]] = 1;
+          changed = true;
+        }
+    }
+  }
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,287 @@
+// The walk over the chosen steps: values, lowering, provenance.
+#include "capture/build.h"
+
+#include <algorithm>
+
+#include "capture/effects.h"
+
+namespace fastjit::capture {
+namespace {
+
+// pure=True: tensors that Python held and that nothing in the trace made are taken as captured ones.
+void adopt_unknown(Trace& trace) {
+  std::unordered_set<uint32_t> made;
+  for (const Event& event : trace.events) {
+    for (const Item& item : event.args)
+      for (const Use& use : item.uses) {
+        if (event.parent != kNone || use.tensor == kNone || use.number || use.bare) continue;
+        if (made.contains(use.tensor) || trace.root_ids.contains(use.tensor)) continue;
+        auto alive = trace.tensors[use.tensor].impl.lock();
+        PyObject* object = alive ? alive->pyobj_slot()->load_pyobj() : nullptr;
+        if (!object) continue;
+        trace.root_ids.emplace(use.tensor, static_cast<uint32_t>(trace.roots.size()));
+        const std::string name = "captured" + std::to_string(trace.roots.size());
+        trace.roots.push_back({use, at::Tensor(std::move(alive)), object, kNone, name});
+      }
+    for (const Item& item : event.results)
+      for (const Use& use : item.uses) made.insert(use.tensor);
+  }
+}
+
+void check_roots(Trace& trace, const Analysis& analysis) {
+  std::vector<char> written(trace.storages.size(), 0);
+  for (const Step& step : analysis.steps)
+    for (uint32_t tensor : step.writes) written[analysis.storage[tensor]] = 1;
+  for (size_t i = 0; i < trace.roots.size(); ++i) {
+    const Root& root = trace.roots[i];
+    const Use now = trace.use(root.tensor);
+    if (now.meta.dtype != root.before.meta.dtype || now.meta.sizes != root.before.meta.sizes ||
+        now.meta.strides != root.before.meta.strides || now.offset != root.before.offset ||
+        now.storage != root.before.storage)
+      unsound("metadata of " + root.name + " changed during the call");
+    const auto data = reinterpret_cast<uintptr_t>(root.tensor.unsafeGetTensorImpl()->unsafe_storage().data());
+    if (data != trace.storages[now.storage].begin) unsound("memory of " + root.name + " was replaced during the call");
+    if (now.version != root.before.version && !written[now.storage])
+      unsound(root.name + " was written outside recorded operators");
+  }
+}
+
+}  // namespace
+
+Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+              const std::vector<bool>& symbolic, plan::Numerics numerics) {
+  (void)symbolic;
+  Capture failed;
+  try {
+    if (!trace.broken.empty()) unsound(trace.broken);
+    if (inputs.adopt_unknown) adopt_unknown(trace);
+    for (const Root& root : trace.roots)
+      if (const std::string& why = trace.tensors[root.before.tensor].unusual; !why.empty())
+        unsound(root.name + " " + why);
+    std::vector<Use> leaves;
+    for (const at::Tensor& tensor : outputs) {
+      leaves.push_back(trace.use(tensor));
+      if (const std::string& why = trace.tensors[leaves.back().tensor].unusual; !why.empty())
+        unsound("a result " + why);
+    }
+    Analysis analysis = select_steps(trace, leaves);
+    check_roots(trace, analysis);
+    std::set<std::string> forced;
+    for (;;) {
+      pin_storages(trace, analysis, forced);
+      Builder builder(trace, inputs, analysis, numerics);
+      const std::string again = builder.run(leaves);
+      if (again.empty()) return std::move(builder.capture);
+      if (!forced.insert(again).second) unsound("the in-place operator " + again + " could not be expressed");
+    }
+  } catch (const Unsound& reason) {
+    failed.unsound = reason.why;
+  }
+  return failed;
+}
+
+Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, plan::Numerics numerics)
+    : trace_(trace),
+      inputs_(inputs),
+      analysis_(analysis),
+      numerics_(numerics),
+      graph_(capture.graph),
+      states_(trace.tensors.size()) {}
+
+std::string Builder::run(const std::vector<Use>& outputs) {
+  capture.bound_scalars.assign(inputs_.scalars.size(), false);
+  for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {
+    const Step& step = analysis_.steps[i];
+    const Event& event = trace_.events[step.event];
+    graph_.set_line(graph_.intern_line(trace_.lines[event.line]));
+    for (const Item& item : event.args)
+      for (const Use& use : item.uses) check_known(use, event);
+    if (step.rebinds && !pinned(step)) {
+      if (!rebind(step)) return event.name;
+      continue;
+    }
+    emit(i);
+  }
+  graph_.set_line(0);
+  add_stores();
+  add_outputs(outputs);
+  if (const std::string wrong = ir::verify(graph_); !wrong.empty())
+    unsound("the capture is not a legal graph: " + wrong);
+  return {};
+}
+
+bool Builder::pinned(const Step& step) const {
+  auto is_pinned = [this](uint32_t tensor) { return analysis_.pinned[analysis_.storage[tensor]] != 0; };
+  return std::ranges::any_of(step.reads, is_pinned) || std::ranges::any_of(step.results, is_pinned);
+}
+
+void Builder::emit(uint32_t index) {
+  const Step& step = analysis_.steps[index];
+  const Event& event = trace_.events[step.event];
+  if (event.name == "aten::lift_fresh") {
+    set_result(flat_results(event)[0], value(event.args[0].uses[0], event).node);
+    return;
+  }
+  const bool fusible = step.writes.empty() && !pinned(step);
+  if (fusible && is_masked_load(event)) return masked_load(event);
+  if (fusible && mask_of(event) != ir::kNoNode) {
+    const ir::NodeId mask = mask_of(event);
+    const ir::NodeId out = lower_compressed(step, mask);
+    if (out == ir::kNoNode || step.results.size() != 1)
+      unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+    return set_compressed(flat_results(event)[0], out, mask, event);
+  }
+  if (fusible && step.row && lower(step)) {
+    // Lowered views remember how eager made them.
+    const std::vector<Use> results = flat_results(event);
+    for (uint32_t which = 0; which < results.size(); ++which) {
+      const Use& use = results[which];
+      const bool aliases = !event.args.empty() && event.args[0].kind == Item::Kind::Tensor && use.tensor != kNone &&
+                           event.args[0].uses[0].storage == use.storage;
+      if (!aliases) continue;
+      State& state = states_[use.tensor];
+      state.view_step = index;
+      state.base = event.args[0].uses[0].tensor;
+      state.which = which;
+    }
+    return;
+  }
+  external(index);
+}
+
+// A tensor looks as it did when the trace last saw it, or an operator made it otherwise.
+void Builder::check_known(const Use& use, const Event& event) {
+  if (use.tensor == kNone || use.number) return;
+  State& state = states_[use.tensor];
+  if (!state.known && trace_.root(use.tensor)) {
+    const Use& before = trace_.root(use.tensor)->before;
+    state.known = true;
+    state.meta = before.meta;
+  }
+  if (!state.known) unsound("a tensor of unknown origin was used by " + where(trace_, event));
+  if (state.meta.dtype != use.meta.dtype || state.meta.sizes != use.meta.sizes ||
+      state.meta.strides != use.meta.strides || analysis_.storage[use.tensor] != use.storage)
+    unsound("metadata of a tensor changed without an operator before " + where(trace_, event));
+}
+
+void Builder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask, const Event& event) {
+  if (trace_.sized.contains(use.tensor))
+    unsound("sizes of a result of " + where(trace_, event) + " depend on data and were read");
+  set_result(use, node);
+  states_[use.tensor].mask = mask;
+}
+
+void Builder::set_result(const Use& use, ir::NodeId node) {
+  State& state = states_[use.tensor];
+  state = State{};
+  state.known = true;
+  state.meta = use.meta;
+  state.node = node;
+}
+
+ir::NodeId Builder::input_node(uint32_t tensor) {
+  State& state = states_[tensor];
+  if (auto made = input_nodes_.find(tensor); made != input_nodes_.end()) return made->second;
+  const Root& root = *trace_.root(tensor);
+  const std::optional<ir::DType> dtype = to_ir(root.before.meta.dtype);
+  if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta.dtype));
+  const ir::NodeId node = graph_.input(*dtype, {root.before.meta.sizes, root.before.meta.strides}, {root.name, false});
+  if (root.argument != kNone) {
+    capture.inputs.push_back({InputSource::Kind::Argument, root.argument});
+  } else {
+    capture.inputs.push_back({InputSource::Kind::Captured, static_cast<uint32_t>(capture.captured.size())});
+    capture.captured.push_back(root.object);
+  }
+  state.known = true;
+  state.meta = root.before.meta;
+  state.node = state.real = node;
+  input_nodes_.emplace(tensor, node);
+  owner_[node] = root.before.storage;
+  return node;
+}
+
+Value Builder::value(const Use& use, const Event& event) {
+  if (use.tensor == kNone) return {};
+  Value out{ir::kNoNode, use.meta};
+  if (use.number) {
+    if (const auto dtype = to_ir(use.meta.dtype)) {
+      if (ir::is_half(*dtype))
+        out.node = graph_.convert(graph_.constant(ir::DType::F32, use.number->toDouble()), *dtype);
+      else if (ir::is_floating(*dtype))
+        out.node = graph_.constant(*dtype, use.number->toDouble());
+      else
+        out.node = graph_.constant_int(*dtype, use.number->isBoolean() ? use.number->toBool() : use.number->toLong());
+    }
+    return out;
+  }
+  if (trace_.root(use.tensor)) input_node(use.tensor);
+  const State& state = states_[use.tensor];
+  if (!state.known) unsound("a tensor of unknown origin was used by " + where(trace_, event));
+  out.node = state.node;
+  return out;
+}
+
+std::vector<Arg> Builder::arguments(const Event& event) {
+  std::vector<Arg> args(event.args.size());
+  for (size_t i = 0; i < args.size(); ++i) {
+    const Item& item = event.args[i];
+    switch (item.kind) {
+      case Item::Kind::None:
+        break;
+      case Item::Kind::Tensor:
+        if (item.uses[0].tensor == kNone) break;
+        args[i].kind = Arg::Kind::Tensor;
+        args[i].tensor = value(item.uses[0], event);
+        break;
+      case Item::Kind::TensorList:
+      case Item::Kind::OptionalTensorList:
+        args[i].kind = Arg::Kind::TensorList;
+        for (const Use& use : item.uses) args[i].list.push_back(value(use, event));
+        break;
+      case Item::Kind::Constant:
+        args[i].kind = Arg::Kind::Constant;
+        args[i].constant = item.constant;
+        break;
+    }
+  }
+  return args;
+}
+
+// Runs the row and checks what it says against what eager gave. False: this call is not for the row.
+bool Builder::call_lowering(const LowerRow& row, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
+                            bool any_type, std::vector<ir::NodeId>& out) {
+  LowerCall call{graph_, row.op, args, results, numerics_, {}};
+  try {
+    if (row.level != Level::Lowered || !row.fn(call)) return false;
+  } catch (const std::invalid_argument&) {  // the graph refused a shape or a type
+    return false;
+  }
+  if (call.out.size() != results.size()) return false;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (call.out[i] == ir::kNoNode) continue;
+    const auto dtype = to_ir(results[i].dtype);
+    if (!any_type && (!dtype || graph_[call.out[i]].dtype != *dtype)) return false;
+    if (!std::ranges::equal(graph_.sizes(call.out[i]), results[i].sizes)) return false;
+  }
+  out = std::move(call.out);
+  return true;
+}
+
+bool Builder::lower(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const std::vector<Use> uses = flat_results(event);
+  std::vector<TensorMeta> results;
+  for (const Use& use : uses) results.push_back(use.meta);
+  std::vector<ir::NodeId> out;
+  if (!call_lowering(*step.row, arguments(event), results, false, out)) return false;
+  const auto index = static_cast<int64_t>(&step - analysis_.steps.data());
+  for (size_t i = 0; i < uses.size(); ++i)
+    if (out[i] == ir::kNoNode && uses[i].tensor != kNone && analysis_.last_use[uses[i].tensor] > index) return false;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const bool fresh = std::ranges::find(step.results, uses[i].tensor) != step.results.end();
+    if (fresh) set_result(uses[i], out[i]);
+  }
+  return true;
+}
+
+}  // namespace fastjit::capture

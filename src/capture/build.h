@@ -1,0 +1,128 @@
+#pragma once
+// From a trace to a graph. Values are SSA nodes, one per tensor at a time; a storage that is written in a way that SSA
+// on whole tensors cannot express is *pinned*: every call that touches it becomes an extern step on real tensors, in
+// order.
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "capture/trace.h"
+
+namespace fastjit::capture {
+
+/// Never throws for an odd program: the capture is unsound and says why.
+Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+              const std::vector<bool>& symbolic, plan::Numerics numerics);
+
+/// Why the call must stay eager. Thrown inside the builder only.
+struct Unsound {
+  std::string why;
+};
+
+/// One call that the program makes: lowered, functionalised or run by torch.
+struct Step {
+  uint32_t event = kNone;
+  const LowerRow* row = nullptr;                 // of the operator, or of the functional form of an in-place one
+  bool rebinds = false;                          // in place on whole tensor args[0], expressible as a new value for it
+  std::vector<uint32_t> reads, writes, results;  // tensors; `results` without those that were arguments
+};
+
+/// What the trace does, before any node is made.
+struct Analysis {
+  std::vector<Step> steps;
+  std::vector<int64_t> created;   // per tensor: step that made it, -1: argument or captured, kUnknown
+  std::vector<int64_t> last_use;  // per tensor: last step that touches it, steps.size() for outputs, -1: none
+  std::vector<char> pinned;       // per storage
+  std::vector<uint32_t> storage;  // per tensor: where it lived when first seen in a step
+  std::vector<Use> first;         // per tensor
+  static constexpr int64_t kUnknown = -2;
+};
+
+/// Chooses the level of every call. Throws Unsound.
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs);
+
+/// Decides which storages are pinned; `forced` names operators whose in-place form could not be functionalised.
+void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced);
+
+/// True for `y[m] = v` with one boolean mask of y's shape.
+bool is_masked_store(const Event& event);
+bool is_masked_load(const Event& event);
+
+class Builder {
+ public:
+  Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, plan::Numerics numerics);
+  /// The name of an in-place operator that could not be functionalised, or empty: done.
+  std::string run(const std::vector<Use>& outputs);
+  Capture capture;
+
+ private:
+  struct State {
+    ir::NodeId node = ir::kNoNode;  // the value now
+    ir::NodeId real = ir::kNoNode;  // a node that is this very tensor, with eager's strides and storage
+    TensorMeta meta;
+    bool known = false;
+    uint32_t view_step = kNone;  // the step that made it as a view of tensor `base`
+    uint32_t base = kNone;
+    uint32_t which = 0;             // which result of view_step
+    ir::NodeId mask = ir::kNoNode;  // compressed: `node` covers the mask's whole domain, only masked elements are real
+  };
+  struct ViewMemo {
+    uint32_t step;
+    ir::NodeId base, external;
+  };
+
+  // build.cpp
+  void emit(uint32_t step);
+  void check_known(const Use& use, const Event& event);
+  void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask, const Event& event);
+  void set_result(const Use& use, ir::NodeId node);
+  ir::NodeId input_node(uint32_t tensor);  // the Input node, whatever the tensor's value is by now
+  Value value(const Use& use, const Event& event);
+  std::vector<Arg> arguments(const Event& event);
+  bool lower(const Step& step);
+  bool call_lowering(const LowerRow& row, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
+                     bool any_type, std::vector<ir::NodeId>& out);
+  bool pinned(const Step& step) const;
+  // mutation.cpp
+  bool rebind(const Step& step);
+  ir::NodeId new_value(const Step& step);
+  void add_stores();
+  // masks.cpp
+  ir::NodeId mask_of(const Event& event) const;  // of its compressed arguments, kNoNode without one
+  void masked_load(const Event& event);
+  ir::NodeId masked_store(const Event& event);
+  ir::NodeId lower_compressed(const Step& step, ir::NodeId mask);
+  bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;
+  // externs.cpp
+  void external(uint32_t step);
+  ir::NodeId real(uint32_t tensor);
+  ir::NodeId alias_of(uint32_t tensor);
+  ir::NodeId view_of(uint32_t step, ir::NodeId base);
+  ir::NodeId own(ir::NodeId node, uint32_t tensor);
+  ir::NodeId operand(const Use& use, const Event& event);
+  ir::ExternKind kind_of(const Step& step) const;
+  ir::NodeId call(uint32_t step, ir::ExternKind kind, ir::NodeId first);
+  ir::NodeId result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event);
+  ir::DType ir_type(c10::ScalarType type, const Event& event) const;
+  // outputs.cpp
+  void add_outputs(const std::vector<Use>& outputs);
+
+  const Trace& trace_;
+  const CallInputs& inputs_;
+  const Analysis& analysis_;
+  plan::Numerics numerics_;
+  ir::Graph& graph_;
+  std::vector<State> states_;
+  std::vector<uint32_t> rebound_;                         // roots that got a new value, in order
+  std::unordered_map<uint32_t, ir::NodeId> input_nodes_;  // root tensor -> its Input node
+  std::unordered_map<ir::NodeId, uint32_t> owner_;        // node that stands for a tensor's memory -> storage
+  std::vector<ViewMemo> views_;
+};
+
+/// The tensors of an event's results in schema order, lists flattened.
+std::vector<Use> flat_results(const Event& event);
+
+[[noreturn]] void unsound(std::string why);
+
+}  // namespace fastjit::capture

@@ -1,0 +1,196 @@
+// Calls that torch runs: templates with holes, real tensors for them, and real views.
+#include <algorithm>
+#include <array>
+
+#include "capture/build.h"
+#include "capture/effects.h"
+
+namespace fastjit::capture {
+namespace {
+
+constexpr std::array<std::string_view, 5> kMatmuls{"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm",
+                                                   "aten::linear"};
+
+at::Tensor number_tensor(const Use& use) {
+  at::Tensor tensor = at::scalar_tensor(*use.number, at::TensorOptions().dtype(use.meta.dtype));
+  if (use.meta.wrapped_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+// Sizes of the result are a function of the arguments' metadata, as far as the trace can tell.
+bool shape_from_metadata(const Trace& trace, uint32_t index) {
+  const Event& event = trace.events[index];
+  if (!event.name.starts_with("aten::")) return false;
+  for (uint32_t child = index + 1; child < event.end; ++child) {
+    const Event& nested = trace.events[child];
+    if (nested.op && (data_sized_by_tag(nested) || nested.name == "aten::_local_scalar_dense")) return false;
+  }
+  return true;
+}
+
+const Use* first_tensor(const Event& event) {
+  for (const Item& item : event.args)
+    for (const Use& use : item.uses)
+      if (use.tensor != kNone) return &use;
+  return nullptr;
+}
+
+}  // namespace
+
+ir::DType Builder::ir_type(c10::ScalarType type, const Event& event) const {
+  const auto dtype = to_ir(type);
+  if (!dtype) unsound(std::string("a tensor of ") + where(trace_, event) + " has type " + c10::toString(type));
+  return *dtype;
+}
+
+ir::ExternKind Builder::kind_of(const Step& step) const {
+  const Event& event = trace_.events[step.event];
+  const Use* first = first_tensor(event);
+  const std::vector<Use> results = flat_results(event);
+  bool view = false;
+  for (const Use& use : results) {
+    if (use.tensor == kNone || std::ranges::find(step.results, use.tensor) == step.results.end()) continue;
+    if (first && use.storage == first->storage) {
+      view = true;
+      continue;
+    }
+    for (const Item& item : event.args)
+      for (const Use& argument : item.uses)
+        if (argument.tensor != kNone && argument.storage == use.storage)
+          unsound("a result of " + where(trace_, event) + " shares memory with an argument in a way not known here");
+  }
+  if (view && step.writes.empty()) return ir::ExternKind::View;
+  const bool product = std::ranges::find(kMatmuls, event.name) != kMatmuls.end();
+  if (!product || results.size() != 1) return ir::ExternKind::Op;
+  const TensorMeta& meta = results[0].meta;
+  const auto dtype = to_ir(meta.dtype);
+  const bool plain = dtype && ir::is_floating(*dtype) && meta.strides == ir::row_major(meta.sizes) &&
+                     std::ranges::find(meta.sizes, 0) == meta.sizes.end();
+  return plain ? ir::ExternKind::Matmul : ir::ExternKind::Op;
+}
+
+void Builder::external(uint32_t index) {
+  const Step& step = analysis_.steps[index];
+  const Event& event = trace_.events[step.event];
+  const ir::ExternKind kind = kind_of(step);
+  const Use* first = first_tensor(event);
+  const ir::NodeId node = call(index, kind, ir::kNoNode);
+  if (kind == ir::ExternKind::View) views_.push_back({index, operand(*first, event), node});
+  const std::vector<Use> results = flat_results(event);
+  for (uint32_t which = 0; which < results.size(); ++which) {
+    const Use& use = results[which];
+    if (use.tensor == kNone || trace_.root(use.tensor)) continue;
+    const bool fresh = std::ranges::find(step.results, use.tensor) != step.results.end();
+    const bool written = std::ranges::find(step.writes, use.tensor) != step.writes.end();
+    if (!fresh && !written) continue;
+    const ir::NodeId result = result_node(node, which, use, event);
+    set_result(use, result);
+    states_[use.tensor].real = result;
+  }
+}
+
+ir::NodeId Builder::result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event) {
+  const ir::NodeId node =
+      graph_.result(external, which, ir_type(use.meta.dtype, event), {use.meta.sizes, use.meta.strides});
+  owner_.try_emplace(node, use.storage);
+  return node;
+}
+
+// The value as memory of its own, in eager's strides; never a node that stands for another storage.
+ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
+  const uint32_t storage = analysis_.storage[tensor];
+  const std::vector<int64_t>& strides = states_[tensor].meta.strides;
+  if (analysis_.pinned[storage]) return graph_.fresh_copy(node, strides);
+  const ir::NodeId shaped = graph_.with_strides(node, strides);
+  return owner_.try_emplace(shaped, storage).first->second == storage ? shaped : graph_.fresh_copy(node, strides);
+}
+
+// A node that is this tensor, for calls that read it: a view of real memory where eager had a view.
+ir::NodeId Builder::real(uint32_t tensor) {
+  if (trace_.root(tensor)) input_node(tensor);
+  if (states_[tensor].real != ir::kNoNode) return states_[tensor].real;
+  const State state = states_[tensor];
+  ir::NodeId node = ir::kNoNode;
+  if (state.view_step != kNone) {
+    const ir::NodeId external = view_of(state.view_step, real(state.base));
+    const Event& event = trace_.events[analysis_.steps[state.view_step].event];
+    node = result_node(external, state.which, flat_results(event)[state.which], event);
+  } else {
+    node = own(state.node, tensor);
+  }
+  return states_[tensor].real = node;
+}
+
+// As real(), for results: what aliases an argument must alias the argument itself, whose last value is stored there.
+ir::NodeId Builder::alias_of(uint32_t tensor) {
+  if (trace_.root(tensor)) return input_node(tensor);
+  const State state = states_[tensor];
+  if (state.view_step == kNone) return real(tensor);
+  const ir::NodeId external = view_of(state.view_step, alias_of(state.base));
+  const Event& event = trace_.events[analysis_.steps[state.view_step].event];
+  return result_node(external, state.which, flat_results(event)[state.which], event);
+}
+
+ir::NodeId Builder::view_of(uint32_t step, ir::NodeId base) {
+  for (const ViewMemo& memo : views_)
+    if (memo.step == step && memo.base == base) return memo.external;
+  const ir::NodeId external = call(step, ir::ExternKind::View, base);
+  views_.push_back({step, base, external});
+  return external;
+}
+
+ir::NodeId Builder::operand(const Use& use, const Event& event) {
+  check_known(use, event);
+  if (states_[use.tensor].mask != ir::kNoNode)
+    unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+  return real(use.tensor);
+}
+
+// The Extern node of a step. `first`, if given, stands for its first tensor.
+ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
+  const Step& step = analysis_.steps[index];
+  const Event& event = trace_.events[step.event];
+  CallTemplate made{*event.op, {}, {}, {}, kind == ir::ExternKind::View || shape_from_metadata(trace_, step.event)};
+  ir::ExternAttr attr;
+  attr.kind = kind;
+  attr.name = event.name;
+  auto fill = [&](uint32_t arg, int32_t item, const Use& use) {
+    made.holes.push_back({arg, item});
+    attr.operands.push_back(attr.operands.empty() && first != ir::kNoNode ? first : operand(use, event));
+    if (std::ranges::find(step.writes, use.tensor) != step.writes.end())
+      attr.written.push_back(static_cast<uint8_t>(attr.operands.size() - 1));
+  };
+  for (uint32_t i = 0; i < event.args.size(); ++i) {
+    const Item& item = event.args[i];
+    if (item.kind == Item::Kind::Tensor) {
+      const Use& use = item.uses[0];
+      made.args.emplace_back(use.number ? number_tensor(use) : at::Tensor());
+      if (use.tensor != kNone && !use.number) fill(i, -1, use);
+    } else if (item.kind == Item::Kind::TensorList || item.kind == Item::Kind::OptionalTensorList) {
+      c10::List<at::Tensor> plain;
+      c10::List<std::optional<at::Tensor>> optional;
+      for (uint32_t k = 0; k < item.uses.size(); ++k) {
+        const Use& use = item.uses[k];
+        const at::Tensor constant = use.number ? number_tensor(use) : at::Tensor();
+        plain.push_back(constant);
+        optional.push_back(use.number ? std::optional(constant) : std::nullopt);
+        if (use.tensor != kNone && !use.number) fill(i, static_cast<int32_t>(k), use);
+      }
+      if (item.kind == Item::Kind::TensorList)
+        made.args.emplace_back(plain);
+      else
+        made.args.emplace_back(optional);
+    } else {
+      made.args.push_back(item.constant);
+    }
+  }
+  const std::vector<Use> results = flat_results(event);
+  if (results.size() > 255 || attr.operands.size() > 255) unsound("too many tensors in " + where(trace_, event));
+  for (const Use& use : results) made.results.push_back(use.meta);
+  attr.outputs = static_cast<uint8_t>(results.size());
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  capture.calls.push_back(std::move(made));
+  return graph_.external(std::move(attr));
+}
+
+}  // namespace fastjit::capture

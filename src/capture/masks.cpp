@@ -1,0 +1,121 @@
+// y[m] = g(x[m]) as a select. x[m] is *compressed*: its value is kept over the mask's whole domain, where only the
+// masked elements are real. Pointwise work keeps it so; y[m] = it makes where(m, it, y). Any other use depends on data.
+#include <algorithm>
+
+#include "capture/build.h"
+
+namespace fastjit::capture {
+namespace {
+
+bool has_full_mask(const Event& event) {
+  if (event.args.size() < 2 || event.args[1].uses.size() != 1 || event.args[0].uses.size() != 1) return false;
+  const TensorMeta& self = event.args[0].uses[0].meta;
+  const Use& mask = event.args[1].uses[0];
+  return mask.tensor != kNone && mask.meta.dtype == at::kBool && mask.meta.sizes == self.sizes && !self.sizes.empty();
+}
+
+bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
+  switch (graph[node].op) {
+    case ir::Op::Div:
+    case ir::Op::FloorDiv:
+    case ir::Op::Remainder:
+    case ir::Op::Fmod:
+      return !ir::is_floating(graph[node].dtype);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool is_masked_load(const Event& event) { return event.name == "aten::index.Tensor" && has_full_mask(event); }
+
+bool is_masked_store(const Event& event) {
+  return event.name == "aten::index_put_" && has_full_mask(event) && event.args.size() == 4 &&
+         event.args[3].constant.isBool() && !event.args[3].constant.toBool();
+}
+
+ir::NodeId Builder::mask_of(const Event& event) const {
+  for (const Item& item : event.args)
+    for (const Use& use : item.uses)
+      if (use.tensor != kNone && states_[use.tensor].mask != ir::kNoNode) return states_[use.tensor].mask;
+  return ir::kNoNode;
+}
+
+void Builder::masked_load(const Event& event) {
+  const Value self = value(event.args[0].uses[0], event);
+  const Value mask = value(event.args[1].uses[0], event);
+  if (mask_of(event) != ir::kNoNode || self.node == ir::kNoNode || mask.node == ir::kNoNode)
+    unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+  if (!trace_.size_reader.empty())
+    unsound("result of aten::index depends on data at " + trace_.lines[event.line] + " and " + trace_.size_reader +
+            " may be read");
+  const Use& result = event.results[0].uses[0];
+  set_compressed(result, self.node, mask.node, event);
+}
+
+// y after y[m] = v, or kNoNode.
+ir::NodeId Builder::masked_store(const Event& event) {
+  const Use& self = event.args[0].uses[0];
+  const Use& source = event.args[2].uses[0];
+  const Value target = value(self, event);
+  const Value mask = value(event.args[1].uses[0], event);
+  const Value stored = value(source, event);
+  if (target.node == ir::kNoNode || mask.node == ir::kNoNode || stored.node == ir::kNoNode) return ir::kNoNode;
+  if (states_[self.tensor].mask != ir::kNoNode || states_[event.args[1].uses[0].tensor].mask != ir::kNoNode)
+    return ir::kNoNode;
+  const ir::NodeId compressed_by = source.number ? ir::kNoNode : states_[source.tensor].mask;
+  const bool matches = compressed_by == ir::kNoNode ? source.meta.sizes.empty() : compressed_by == mask.node;
+  if (!matches) return ir::kNoNode;
+  const ir::NodeId full = graph_.expand(graph_.convert(stored.node, graph_[target.node].dtype), self.meta.sizes);
+  return graph_.pointwise(ir::Op::Where, {mask.node, full, target.node});
+}
+
+// The call over the whole domain, or kNoNode if it is not pointwise work on values of this mask and numbers.
+ir::NodeId Builder::lower_compressed(const Step& step, ir::NodeId mask) {
+  const Event& event = trace_.events[step.event];
+  if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
+  const std::vector<int64_t> domain(graph_.sizes(mask).begin(), graph_.sizes(mask).end());
+  std::vector<Arg> args = arguments(event);
+  std::vector<ir::NodeId> operands;
+  TensorMeta result = event.results[0].uses[0].meta;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i].kind == Arg::Kind::TensorList) return ir::kNoNode;
+    if (args[i].kind != Arg::Kind::Tensor) continue;
+    const Use& use = event.args[i].uses[0];
+    Value& operand = args[i].tensor;
+    if (operand.node == ir::kNoNode) return ir::kNoNode;
+    operands.push_back(operand.node);
+    if (use.number || states_[use.tensor].mask == ir::kNoNode) {
+      if (!use.meta.sizes.empty()) return ir::kNoNode;
+      continue;
+    }
+    if (states_[use.tensor].mask != mask || use.meta.sizes != result.sizes) return ir::kNoNode;
+    operand.meta.sizes = domain;
+    operand.meta.strides = ir::row_major(domain);
+  }
+  result.sizes = domain;
+  result.strides = ir::row_major(domain);
+  std::vector<ir::NodeId> out;
+  if (!call_lowering(*step.row, args, {result}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
+    return ir::kNoNode;
+  return out[0];
+}
+
+bool Builder::is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const {
+  std::vector<ir::NodeId> todo{out};
+  std::set<ir::NodeId> seen;
+  while (!todo.empty()) {
+    const ir::NodeId id = todo.back();
+    todo.pop_back();
+    if (!seen.insert(id).second || std::ranges::find(operands, id) != operands.end()) continue;
+    const ir::Op op = graph_[id].op;
+    if (op == ir::Op::Const || op == ir::Op::Scalar) continue;
+    const bool spreads_a_number = op == ir::Op::View && graph_[graph_[id].in[0]].rank == 0;
+    if ((!ir::is_pointwise(op) && !spreads_a_number) || may_trap_on_unmasked(graph_, id)) return false;
+    for (ir::NodeId operand : graph_.operands(id)) todo.push_back(operand);
+  }
+  return true;
+}
+
+}  // namespace fastjit::capture

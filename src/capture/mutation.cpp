@@ -1,0 +1,71 @@
+// In-place operators as new values, and the stores that give arguments their last value.
+#include <algorithm>
+
+#include "capture/build.h"
+#include "capture/effects.h"
+
+namespace fastjit::capture {
+
+// Gives args[0] a new value. False: the operator must run in torch.
+bool Builder::rebind(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const uint32_t target = event.args[0].uses[0].tensor;
+  if (trace_.root(target)) input_node(target);
+  const ir::NodeId old = states_[target].node;
+  if (old == ir::kNoNode) return false;
+  ir::NodeId node = new_value(step);
+  if (node == ir::kNoNode) return false;
+  node = graph_.convert(node, graph_[old].dtype);
+  State& state = states_[target];
+  if (!std::ranges::equal(graph_.sizes(node), graph_.sizes(old))) return false;
+  state.node = node;
+  state.real = ir::kNoNode;
+  state.view_step = state.base = kNone;
+  if (trace_.root(target)) rebound_.push_back(target);
+  return true;
+}
+
+ir::NodeId Builder::new_value(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  if (is_masked_store(event)) return masked_store(event);
+  if (const ir::NodeId mask = mask_of(event); mask != ir::kNoNode) {
+    const bool own_mask = states_[event.args[0].uses[0].tensor].mask == mask;
+    return own_mask ? lower_compressed(step, mask) : ir::kNoNode;
+  }
+  const Use& self = event.args[0].uses[0];
+  const auto dtype = to_ir(self.meta.dtype);
+  if (!dtype) return ir::kNoNode;
+  const std::string_view base = base_name(event.name);
+  if (base == "aten::zero_") {
+    const ir::DType plain = ir::is_half(*dtype) ? ir::DType::F32 : *dtype;
+    return graph_.expand(graph_.convert(graph_.constant(plain, 0.0), *dtype), self.meta.sizes);
+  }
+  if (base == "aten::copy_") {
+    const Value source = value(event.args[1].uses[0], event);
+    if (source.node == ir::kNoNode) return ir::kNoNode;
+    return graph_.expand(graph_.convert(source.node, *dtype), self.meta.sizes);
+  }
+  std::vector<ir::NodeId> out;
+  // The functional form's type may be wider than self's: the result is converted by the caller, as torch does.
+  if (!step.row || !call_lowering(*step.row, arguments(event), {self.meta}, true, out)) return ir::kNoNode;
+  return out[0];
+}
+
+void Builder::add_stores() {
+  std::vector<uint32_t> targets = rebound_;
+  std::ranges::sort(targets);
+  targets.erase(std::ranges::unique(targets).begin(), targets.end());
+  for (uint32_t target : targets) {
+    const Root& root = *trace_.root(target);
+    const auto same_memory = std::ranges::count_if(
+        targets, [&](uint32_t other) { return analysis_.storage[other] == analysis_.storage[target]; });
+    auto bumps = static_cast<uint32_t>(std::ranges::count(rebound_, target));
+    // Views of one base share a counter; alone, eager's own count is exact.
+    if (same_memory == 1 && root.before.version >= 0)
+      bumps = static_cast<uint32_t>(root.tensor.unsafeGetTensorImpl()->version_counter().current_version() -
+                                    root.before.version);
+    graph_.stores.push_back({graph_[input_nodes_.at(target)].attr, states_[target].node, bumps});
+  }
+}
+
+}  // namespace fastjit::capture

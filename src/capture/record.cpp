@@ -1,0 +1,311 @@
+// The operator recorder: a thread-local at::RecordFunction callback that appends to a Trace.
+#include <Python.h>
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <unordered_set>
+
+#include "capture/build.h"
+#include "capture/trace.h"
+
+namespace fastjit::capture {
+
+struct Recorder::Impl {
+  Trace trace;
+  CallInputs inputs;
+  std::vector<uint32_t> open;  // events that have started and not ended
+  at::CallbackHandle handle = 0;
+  bool recording = false;
+  uint64_t foreign = 0;  // value of foreign_events when recording began
+  std::string torch_root;
+  PyFrameObject* caller = nullptr;            // the frame that made the recorder; only compared
+  bool masked = false;                        // a tensor was indexed by another one
+  std::unordered_set<PyCodeObject*> scanned;  // code already searched for reads of sizes
+  struct FrameLine {
+    PyObject* file;
+    int line;
+    bool operator==(const FrameLine&) const = default;
+  };
+  std::vector<FrameLine> frame_lines;  // per Trace::lines index - 1, files held strongly
+  std::unordered_map<const char*, c10::OperatorHandle> handles;
+
+  void start(const at::RecordFunction& event);
+  void end(const at::RecordFunction& event);
+  void stop() noexcept;
+  uint32_t python_line();
+  void find_size_readers();
+  void finish_lines();
+  Item item(const c10::IValue& value);
+  ~Impl() {
+    stop();
+    for (const FrameLine& line : frame_lines) Py_DECREF(line.file);
+  }
+};
+
+namespace {
+
+thread_local Recorder::Impl* current = nullptr;
+// at::ThreadLocalState carries callbacks to other threads; an event there belongs to no trace and spoils all of them.
+std::atomic<uint64_t> foreign_events{0};
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) noexcept {
+  Recorder::Impl* impl = current;
+  if (!impl || !impl->recording) {
+    foreign_events.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  try {
+    impl->start(event);
+  } catch (const std::exception& error) {
+    impl->trace.broken = std::string("recording failed: ") + error.what();
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& event, at::ObserverContext*) noexcept {
+  Recorder::Impl* impl = current;
+  if (!impl || !impl->recording) return;
+  try {
+    impl->end(event);
+  } catch (const std::exception& error) {
+    impl->trace.broken = std::string("recording failed: ") + error.what();
+  }
+}
+
+std::string folder_of_torch() {
+  PyObject* module = PyImport_ImportModule("torch");
+  PyObject* file = module ? PyObject_GetAttrString(module, "__file__") : nullptr;
+  std::string path = file && PyUnicode_Check(file) ? PyUnicode_AsUTF8(file) : "";
+  Py_XDECREF(file);
+  Py_XDECREF(module);
+  PyErr_Clear();
+  return path.substr(0, path.find_last_of('/') + 1);
+}
+
+bool holds_tensor(const c10::IValue& value) {
+  if (value.isTensor()) return true;
+  if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTupleRef().elements())
+      if (holds_tensor(item)) return true;
+    return false;
+  }
+  if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef())
+      if (holds_tensor(item)) return true;
+    return false;
+  }
+  return value.isGenericDict() || value.isObject() || value.isPyObject() || value.isStorage();
+}
+
+}  // namespace
+
+Item Recorder::Impl::item(const c10::IValue& value) {
+  Item out;
+  if (value.isNone()) return out;
+  if (value.isTensor()) {
+    out.kind = Item::Kind::Tensor;
+    out.uses.push_back(trace.use(value.toTensor()));
+  } else if (value.isTensorList()) {
+    out.kind = Item::Kind::TensorList;
+    for (const at::Tensor& tensor : value.toTensorList().vec()) out.uses.push_back(trace.use(tensor));
+  } else if (value.isOptionalTensorList()) {
+    out.kind = Item::Kind::OptionalTensorList;
+    for (const c10::IValue& element : value.toListRef())
+      out.uses.push_back(element.isNone() ? Use{} : trace.use(element.toTensor()));
+  } else {
+    if (holds_tensor(value)) trace.broken = "an operator took an argument that holds tensors: " + value.tagKind();
+    out.kind = Item::Kind::Constant;
+    out.constant = value;
+  }
+  return out;
+}
+
+void Recorder::Impl::start(const at::RecordFunction& record) {
+  Event event;
+  event.parent = open.empty() ? kNone : open.back();
+  const auto name = record.operator_name();
+  if (name) {
+    auto known = handles.find(record.name());
+    if (known != handles.end() && known->second.operator_name() == *name) {
+      event.op = known->second;
+    } else if (auto handle = c10::Dispatcher::singleton().findSchema(*name)) {
+      event.op = *handle;
+      handles.insert_or_assign(record.name(), *handle);
+    }
+    event.name = name->overload_name.empty() ? name->name : name->name + "." + name->overload_name;
+  } else {
+    event.name = record.name();
+  }
+  if (event.op) {
+    // A boxed call passes the interpreter's whole stack: the arguments are the last ones.
+    const auto inputs = record.inputs();
+    const size_t count = event.op->schema().arguments().size();
+    if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + event.name);
+    for (const c10::IValue& value : inputs.slice(inputs.size() - count)) event.args.push_back(item(value));
+  }
+  // torch.tensor(2.0): the number was written without an event.
+  if (event.name == "aten::lift_fresh" && event.args.size() == 1 && event.args[0].uses[0].meta.sizes.empty()) {
+    const c10::IValue& source = record.inputs().back();
+    if (trace.tensors[event.args[0].uses[0].tensor].unusual.empty())
+      event.args[0].uses[0].number = read_number(source.toTensor());
+  }
+  masked |= event.name == "aten::index.Tensor";
+  if (masked && event.parent == kNone && !inputs.reports_size_reads) find_size_readers();
+  event.line = event.parent == kNone ? python_line() : trace.events[event.parent].line;
+  trace.events.push_back(std::move(event));
+  open.push_back(static_cast<uint32_t>(trace.events.size() - 1));
+}
+
+void Recorder::Impl::end(const at::RecordFunction& record) {
+  if (open.empty()) return;
+  Event& event = trace.events[open.back()];
+  open.pop_back();
+  event.end = static_cast<uint32_t>(trace.events.size());
+  if (!event.op) {
+    event.finished = true;
+    return;
+  }
+  const auto& outputs = record.outputs();
+  const size_t count = event.op->schema().returns().size();
+  if (outputs.size() < count) return;  // it raised
+  event.finished = true;
+  for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i]));
+}
+
+// The innermost frame outside torch's own package. Operators run without the GIL, so it is taken for a moment.
+uint32_t Recorder::Impl::python_line() {
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  uint32_t found = 0;
+  PyFrameObject* frame = PyEval_GetFrame();
+  Py_XINCREF(frame);
+  while (frame) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const char* file = PyUnicode_AsUTF8(code->co_filename);
+    if (file && !torch_root.empty() && std::strncmp(file, torch_root.c_str(), torch_root.size()) == 0) {
+      Py_DECREF(code);
+      PyFrameObject* back = PyFrame_GetBack(frame);
+      Py_DECREF(frame);
+      frame = back;
+      continue;
+    }
+    const FrameLine line{code->co_filename, PyFrame_GetLineNumber(frame)};
+    if (frame_lines.empty() || frame_lines.back() != line) {
+      Py_INCREF(line.file);
+      frame_lines.push_back(line);
+    }
+    found = static_cast<uint32_t>(frame_lines.size());
+    Py_DECREF(code);
+    break;
+  }
+  Py_XDECREF(frame);
+  PyErr_Clear();
+  PyGILState_Release(gil);
+  return found;
+}
+
+// A size that depends on data is read without any event. Code of this call that so much as names such a read, while
+// masked values are about, is taken to read one.
+void Recorder::Impl::find_size_readers() {
+  static constexpr std::array<std::string_view, 7> kReads{"shape", "size",   "numel", "nelement",
+                                                          "len",   "stride", "nbytes"};
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  PyFrameObject* frame = PyEval_GetFrame();
+  Py_XINCREF(frame);
+  while (frame && frame != caller && trace.size_reader.empty()) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const char* file = PyUnicode_AsUTF8(code->co_filename);
+    if (file && !std::string_view(file).starts_with(torch_root) && scanned.insert(code).second)
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
+        const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, i));
+        if (name && std::ranges::find(kReads, name) != kReads.end()) trace.size_reader = "its " + std::string(name);
+      }
+    Py_DECREF(code);
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  PyErr_Clear();
+  PyGILState_Release(gil);
+}
+
+void Recorder::Impl::finish_lines() {
+  for (const FrameLine& line : frame_lines) {
+    const char* file = PyUnicode_AsUTF8(line.file);
+    const std::string path = file ? file : "?";
+    trace.lines.push_back(path.substr(path.find_last_of('/') + 1) + ":" + std::to_string(line.line));
+  }
+}
+
+void Recorder::Impl::stop() noexcept {
+  if (!recording) return;
+  recording = false;
+  at::removeCallback(handle);
+  current = nullptr;
+  if (foreign_events.load(std::memory_order_relaxed) != foreign)
+    trace.broken = "an operator ran on another thread during the call";
+}
+
+Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>()) {
+  Impl& impl = *impl_;
+  impl.inputs = std::move(inputs);
+  static const std::string torch_root = folder_of_torch();
+  impl.torch_root = torch_root;
+  Trace& trace = impl.trace;
+  for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
+    const at::Tensor& tensor = impl.inputs.tensors[i];
+    Use use = trace.use(tensor);
+    if (!trace.root_ids.try_emplace(use.tensor, static_cast<uint32_t>(trace.roots.size())).second) continue;
+    std::string name =
+        i < impl.inputs.tensor_names.size() ? impl.inputs.tensor_names[i] : "arg[" + std::to_string(i) + "]";
+    trace.roots.push_back({std::move(use), tensor, nullptr, static_cast<uint32_t>(i), std::move(name)});
+  }
+  impl.caller = PyEval_GetFrame();
+  impl.foreign = foreign_events.load(std::memory_order_relaxed);
+  if (current) {
+    trace.broken = "a call was recorded inside another recording";
+    return;
+  }
+  current = &impl;
+  impl.recording = true;
+  impl.handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                               .needsInputs(true)
+                                               .needsOutputs(true)
+                                               .scopes({at::RecordScope::FUNCTION}));
+}
+
+Recorder::~Recorder() = default;
+
+void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::string name) {
+  Trace& trace = impl_->trace;
+  const bool known = trace.find(tensor.unsafeGetTensorImpl()) != kNone;
+  Use use = trace.use(tensor);
+  if (trace.root_ids.contains(use.tensor) || known) return;  // an argument, or an intermediate of this call
+  trace.root_ids.emplace(use.tensor, static_cast<uint32_t>(trace.roots.size()));
+  trace.roots.push_back({std::move(use), tensor, object, kNone, std::move(name)});
+}
+
+void Recorder::size_read(const at::Tensor& tensor) {
+  impl_->trace.sized.insert(impl_->trace.find(tensor.unsafeGetTensorImpl()));
+}
+
+Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vector<bool>& symbolic,
+                         plan::Numerics numerics) {
+  Impl& impl = *impl_;
+  impl.stop();
+  Capture capture;
+  try {
+    impl.finish_lines();
+    capture = build(impl.trace, impl.inputs, outputs, symbolic, numerics);
+  } catch (const std::exception& error) {
+    capture = Capture{};
+    capture.unsound = std::string("the capture failed: ") + error.what();
+  }
+  return capture;
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,100 @@
+#include "capture/trace.h"
+
+namespace fastjit::capture {
+namespace {
+
+// Dispatch keys under which an operator does something other than plain CPU arithmetic on this tensor's memory.
+std::string why_unusual(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) return "is on " + tensor.device().str();
+  if (tensor.layout() != at::kStrided) return "is not strided";
+  if (tensor.is_quantized()) return "is quantized";
+  if (tensor.is_conj() || tensor.is_neg()) return "is a lazy conjugate or negation";
+  const c10::DispatchKeySet keys = tensor.key_set();
+  for (c10::DispatchKey key :
+       {c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
+        c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::ZeroTensor})
+    if (keys.has(key)) return std::string("has dispatch key ") + c10::toString(key);
+  if (!tensor.has_storage()) return "has no storage";
+  if (at::GradMode::is_enabled() && tensor.requires_grad()) return "requires grad";
+  return {};
+}
+
+template <class T>
+c10::Scalar load(const at::Tensor& tensor) {
+  return c10::Scalar(*static_cast<const T*>(tensor.const_data_ptr()));
+}
+
+}  // namespace
+
+std::optional<c10::Scalar> read_number(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return load<double>(tensor);
+    case at::kFloat:
+      return load<float>(tensor);
+    case at::kHalf:
+      return load<at::Half>(tensor);
+    case at::kBFloat16:
+      return load<at::BFloat16>(tensor);
+    case at::kLong:
+      return load<int64_t>(tensor);
+    case at::kInt:
+      return load<int32_t>(tensor);
+    case at::kShort:
+      return load<int16_t>(tensor);
+    case at::kChar:
+      return load<int8_t>(tensor);
+    case at::kByte:
+      return load<uint8_t>(tensor);
+    case at::kBool:
+      return load<bool>(tensor);
+    default:
+      return std::nullopt;
+  }
+}
+
+uint32_t Trace::find(const c10::TensorImpl* impl) const {
+  auto it = tensor_ids.find(impl);
+  return it == tensor_ids.end() ? kNone : it->second;
+}
+
+const Root* Trace::root(uint32_t tensor) const {
+  auto it = root_ids.find(tensor);
+  return it == root_ids.end() ? nullptr : &roots[it->second];
+}
+
+Use Trace::use(const at::Tensor& tensor) {
+  Use out;
+  if (!tensor.defined()) return out;
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  out.meta.dtype = tensor.scalar_type();
+  auto [it, fresh] = tensor_ids.try_emplace(impl, static_cast<uint32_t>(tensors.size()));
+  out.tensor = it->second;
+  if (fresh)
+    tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor)});
+  if (!tensors[out.tensor].unusual.empty()) return out;
+  out.meta.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  out.meta.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  out.meta.wrapped_number = impl->is_wrapped_number();
+  out.offset = tensor.storage_offset();
+  out.version = impl->is_inference() ? -1 : static_cast<int64_t>(impl->version_counter().current_version());
+  const c10::Storage& storage = impl->unsafe_storage();
+  c10::StorageImpl* memory = storage.unsafeGetStorageImpl();
+  auto [place, first] = storage_ids.try_emplace(memory, static_cast<uint32_t>(storages.size()));
+  out.storage = place->second;
+  if (first) {
+    const auto begin = reinterpret_cast<uintptr_t>(storage.data());
+    storages.push_back(
+        {c10::weak_intrusive_ptr<c10::StorageImpl>(storage.getWeakStorageImpl()), begin, begin + storage.nbytes()});
+  }
+  out.bare = impl->pyobj_slot()->load_pyobj() == nullptr;
+  if (out.meta.sizes.empty() && (out.meta.wrapped_number || (out.bare && fresh))) out.number = read_number(tensor);
+  return out;
+}
+
+std::string where(const Trace& trace, const Event& event) {
+  const std::string name = event.name.substr(0, event.name.find('.'));
+  return event.line ? name + " at " + trace.lines[event.line] : name;
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,92 @@
+#pragma once
+// What the operator recorder saw: every dispatcher call of one thread, in order, with nesting. Tensors and storages are
+// named by index and held weakly: a weak count pins the address, so that an index never means two tensors.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <Python.h>
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "capture/capture.h"
+
+namespace fastjit::capture {
+
+inline constexpr uint32_t kNone = 0xFFFFFFFFu;
+
+/// A tensor as one event saw it.
+struct Use {
+  uint32_t tensor = kNone;   // index into Trace::tensors; kNone: an undefined tensor
+  uint32_t storage = kNone;  // index into Trace::storages; kNone: it has none
+  int64_t offset = 0;
+  int64_t version = -1;  // -1: inference tensors have no counter
+  TensorMeta meta;
+  bool bare = false;                  // Python never saw this tensor: made in C++ from a number
+  std::optional<c10::Scalar> number;  // value of a wrapped number, a bare 0-dim tensor or a 0-dim constant
+};
+
+/// An argument or a result.
+struct Item {
+  enum class Kind : uint8_t { None, Tensor, TensorList, OptionalTensorList, Constant } kind = Kind::None;
+  std::vector<Use> uses;  // Tensor: one; lists: one an element
+  c10::IValue constant;
+};
+
+struct Event {
+  std::optional<c10::OperatorHandle> op;  // absent: an event without a schema (autograd functions)
+  std::string name;                       // "aten::add.Tensor"
+  uint32_t parent = kNone;
+  uint32_t end = 0;       // one past the last nested event
+  uint32_t line = 0;      // index into Trace::lines; 0: unknown
+  bool finished = false;  // false: the operator raised
+  std::vector<Item> args, results;
+};
+
+struct TensorRecord {
+  c10::weak_intrusive_ptr<c10::TensorImpl> impl;
+  std::string unusual;  // why capture cannot handle it ("is sparse"); empty for ordinary tensors
+};
+
+struct StorageRecord {
+  c10::weak_intrusive_ptr<c10::StorageImpl> impl;
+  uintptr_t begin = 0, end = 0;
+};
+
+/// An argument or a captured tensor, as it was when the recorder was told of it.
+struct Root {
+  Use before;
+  at::Tensor tensor;
+  PyObject* object = nullptr;  // captured tensors only
+  uint32_t argument = kNone;   // arguments only: position in CallInputs::tensors
+  std::string name;
+};
+
+struct Trace {
+  std::vector<Event> events;
+  std::vector<TensorRecord> tensors;
+  std::vector<StorageRecord> storages;
+  std::vector<std::string> lines{""};  // "model.py:14"
+  std::vector<Root> roots;
+  std::unordered_set<uint32_t> sized;  // tensors whose sizes Python read, where that is reported
+  std::string size_reader;             // what in the Python code may read sizes of masked values: "len at model.py:3"
+  std::string broken;                  // why the recording itself cannot be trusted
+
+  uint32_t find(const c10::TensorImpl* impl) const;
+  Use use(const at::Tensor& tensor);
+  const Root* root(uint32_t tensor) const;
+
+  std::unordered_map<const c10::TensorImpl*, uint32_t> tensor_ids;
+  std::unordered_map<const c10::StorageImpl*, uint32_t> storage_ids;
+  std::unordered_map<uint32_t, uint32_t> root_ids;  // tensor -> index into roots
+};
+
+/// "aten::mul at model.py:14", for messages.
+std::string where(const Trace& trace, const Event& event);
+
+/// The value of a 0-dim CPU tensor read without a dispatcher call; nothing for types that are not numbers here.
+std::optional<c10::Scalar> read_number(const at::Tensor& tensor);
+
+}  // namespace fastjit::capture
