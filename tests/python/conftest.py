@@ -1,0 +1,23 @@
+"""Every test has a cache folder of its own; nothing touches the user's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+# Before anything imports fastjit: the engine reads the folder once.
+os.environ.setdefault("FASTJIT_CACHE_DIR", tempfile.mkdtemp(prefix="fastjit-tests-"))
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_grad():
+    with torch.no_grad():
+        yield

@@ -1,0 +1,61 @@
+"""What every correctness test says: same as eager, and what ran."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fastjit import fastjit
+
+
+def clone_args(args: Any) -> Any:
+    """A deep copy of the arguments that keeps strides and aliasing between them."""
+    return copy.deepcopy(args)
+
+
+def assert_same(got: Any, expected: Any, exact: bool = False) -> None:
+    """Equal structure, dtype, sizes, strides; equal values (bit for bit if `exact`, NaN equal to NaN)."""
+    if isinstance(expected, torch.Tensor):
+        assert isinstance(got, torch.Tensor)
+        assert got.dtype == expected.dtype
+        assert got.shape == expected.shape
+        assert got.stride() == expected.stride()
+        if exact:
+            torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+        else:
+            torch.testing.assert_close(got, expected, equal_nan=True)
+    elif isinstance(expected, (tuple, list)):
+        assert type(got) is type(expected) and len(got) == len(expected)
+        for g, e in zip(got, expected, strict=True):
+            assert_same(g, e, exact)
+    elif isinstance(expected, dict):
+        assert list(got) == list(expected)
+        for key in expected:
+            assert_same(got[key], expected[key], exact)
+    else:
+        assert got == expected and type(got) is type(expected)
+
+
+def check(fn: Callable[..., Any], *args: Any, kernels: int | None = None, steps: int | None = None, exact: bool = False, **options: Any) -> Any:
+    """Runs `fn` in eager and twice under fastjit on copies of `args`; the second call must be a hit with the same result.
+
+    Results and the arguments after the call must equal eager's. Returns the compiled function.
+    """
+    expected_args = clone_args(args)
+    expected = fn(*expected_args)
+    fast = fastjit(fn, **options) if not options else fastjit(**options)(fn)
+    for call in range(2):
+        now = clone_args(args)
+        assert_same(fast(*now), expected, exact)
+        assert_same(list(now), list(expected_args), exact)
+        stats = fast.stats()
+        assert stats.fallbacks == {}, stats.fallbacks
+        assert (stats.calls, stats.hits) == (call + 1, call)
+    if kernels is not None:
+        assert fast.stats().kernels == kernels, fast.inspect("plan")
+    if steps is not None:
+        assert fast.stats().steps == steps, fast.inspect("plan")
+    return fast

@@ -1,0 +1,309 @@
+"""The decorator: what it accepts, what it keeps, what it says."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import warnings
+
+import pytest
+import torch
+from helpers import assert_same, check
+from torch import nn
+from torch.nn import functional as F
+
+import fastjit as package
+from fastjit import FastJITWarning, UnsupportedError, fastjit, of, stance
+from fastjit.testing import assert_no_recompile
+
+
+def gelu_chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A chain."""
+    return F.gelu(x * y + 1) * x
+
+
+def test_two_calls_one_kernel():
+    x, y = torch.randn(64, 32), torch.randn(64, 32)
+    fast = check(gelu_chain, x, y, kernels=1, steps=1)
+    assert fast.stats().compiles + fast.stats().disk_hits + fast.stats().memory_hits == 1
+
+
+def test_jit_is_the_same_object():
+    assert package.jit is package.fastjit
+
+
+def test_keeps_what_the_function_was():
+    fast = fastjit(gelu_chain)
+    assert fast.__name__ == "gelu_chain"
+    assert fast.__doc__ == "A chain."
+    assert fast.__wrapped__ is gelu_chain
+    assert inspect.signature(fast) == inspect.signature(gelu_chain)
+    assert "gelu_chain" in repr(fast)
+
+
+def test_kwargs_and_nested_arguments():
+    def f(x, *, pair, table, scale=None):
+        return {"a": x + pair[0], "b": [table["w"] * pair[1], None], "c": (x,)}
+
+    x = torch.randn(5)
+    pair, table = (torch.randn(5), torch.randn(5)), {"w": torch.randn(5)}
+    fast = fastjit(f)
+    for _ in range(2):
+        assert_same(fast(x, pair=pair, table=table), f(x, pair=pair, table=table))
+    assert fast.stats().hits == 1
+    out = fast(x, pair=pair, table=table)
+    assert out["c"][0] is x
+
+
+def test_methods():
+    class Model:
+        @fastjit(pure=True)
+        def f(self, x):
+            return x.sin() + 1
+
+    a = Model()
+    x = torch.randn(7)
+    for _ in range(3):
+        assert_same(a.f(x), x.sin() + 1)
+    assert Model.f.stats().hits == 2
+
+
+def test_modules_come_back_as_themselves():
+    net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    names = list(net.state_dict())
+    assert fastjit(net) is net
+    assert list(net.state_dict()) == names
+    x = torch.randn(3, 8)
+    expected = net.forward(x)
+    for _ in range(3):
+        assert_same(net(x), expected)
+    assert of(net).stats().hits == 2, of(net).stats()
+    holder = nn.Module()
+    holder.inner = net
+    assert [n for n, _ in holder.named_parameters()] == [f"inner.{n}" for n in names]
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert_same(twin(x), expected)
+    net.to(torch.float64)
+    assert_same(net(x.double()), net.forward(x.double()))
+
+
+def test_a_changed_weight_is_seen():
+    net = fastjit(nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    net(x), net(x)
+    net.weight.data.mul_(2)
+    assert_same(net(x), F.linear(x, net.weight, net.bias))
+    net.weight = nn.Parameter(torch.randn(4, 4))
+    for _ in range(3):
+        assert_same(net(x), F.linear(x, net.weight, net.bias))
+
+
+def test_unknown_options_and_kinds():
+    with pytest.raises(TypeError, match=r"unknown option 'numeric'; did you mean 'numerics'\?"):
+        fastjit(numeric="fast")
+    with pytest.raises(TypeError, match="option 'numerics' must be 'eager' or 'accurate' or 'fast', not 'exact'"):
+        fastjit(numerics="exact")
+    with pytest.raises(TypeError, match="option 'max_variants' must be a positive int, not 0"):
+        fastjit(max_variants=0)
+    with pytest.raises(TypeError, match="fastjit cannot compile the class .*Linear"):
+        fastjit(nn.Linear)
+
+    def generator():
+        yield 1
+
+    async def coroutine():
+        return 1
+
+    with pytest.raises(TypeError, match="fastjit cannot compile the generator function"):
+        fastjit(generator)
+    with pytest.raises(TypeError, match="fastjit cannot compile the coroutine function"):
+        fastjit(coroutine)
+    with pytest.raises(TypeError, match="needs something callable"):
+        fastjit(3)
+    with pytest.raises(TypeError, match="was not given to fastjit"):
+        of(nn.Linear(1, 1))
+
+
+def test_needing_gradients_warns_once_and_says_how():
+    net = fastjit(nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    with torch.enable_grad():
+        with pytest.warns(FastJITWarning, match=r"fastjit: Linear ran eagerly because parameter '.*(weight|bias)' requires grad; call it under torch.no_grad\(\)"):
+            out = net(x)
+        assert out.requires_grad
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            net(x)
+    for _ in range(2):
+        assert not net(x).requires_grad
+    assert of(net).stats().hits == 1
+
+
+def test_on_unsupported():
+    def f(x):
+        return x[x > 0]
+
+    x = torch.randn(8)
+    with pytest.warns(FastJITWarning, match=r"f ran eagerly because .* at .*test_api\.py:\d+"):
+        assert_same(fastjit(f)(x), f(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet = fastjit(on_unsupported="eager")(f)
+        assert_same(quiet(x), f(x))
+    assert len(quiet.stats().fallbacks) == 1
+    with pytest.raises(UnsupportedError):
+        fastjit(on_unsupported="error")(f)(x)
+
+
+def test_errors_are_eagers_and_later_calls_work():
+    fast = fastjit(lambda x, y: torch.mm(x, y) + 1)
+    x = torch.randn(2, 3)
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        fast(x, x)
+    with pytest.raises(TypeError):
+        fast(x)
+    y = torch.randn(3, 2)
+    for _ in range(2):
+        assert_same(fast(x, y), torch.mm(x, y) + 1)
+    assert fast.stats().hits == 1
+
+
+def test_no_tensor_argument_is_eager_with_a_reason():
+    fast = fastjit(lambda n: torch.ones(n))
+    with pytest.warns(FastJITWarning, match="because no argument is a tensor"):
+        fast(3)
+    assert fast.stats().fallbacks == {"no argument is a tensor": 1}
+
+
+def test_stances():
+    x = torch.randn(4)
+    fast = fastjit(lambda x: x + 1)
+    with stance("eager"):
+        fast(x)
+    assert fast.stats().misses == 0
+    with stance("error_on_compile"), pytest.raises(RuntimeError, match="would compile for a new call"):
+        fast(x)
+    fast.warmup(x)
+    with stance("error_on_compile"), assert_no_recompile(fast):
+        fast(x)
+    with pytest.raises(AssertionError, match="had 1 calls that no variant served"), assert_no_recompile(fast):
+        fast(torch.randn(5, 5))
+    with pytest.raises(ValueError, match="unknown stance"), stance("fast"):
+        pass
+
+
+def test_explain_and_variants_and_clear():
+    fast = fastjit(gelu_chain)
+    x = torch.randn(4)
+    assert fast.explain(x, x).startswith("a new variant: the function has not been recorded")
+    fast(x, torch.randn(4)), fast(x, torch.randn(4))
+    assert fast.explain(x, torch.randn(4)) == "a hit: f32[4], f32[4]"
+    assert fast.explain(x, torch.randn(4).double()) == "a new variant: argument 1 was f32[4], is f64[4]"
+    assert [v.signature for v in fast.variants()] == ["f32[4], f32[4]"]
+    fast.clear()
+    assert fast.variants() == []
+
+
+def test_a_new_batch_size_compiles_nothing():
+    fast = fastjit(gelu_chain)
+    for n in (8, 8, 16, 16, 16):
+        x = torch.randn(n, 32)
+        assert_same(fast(x, x.clone()), gelu_chain(x, x.clone()))
+    stats = fast.stats()
+    assert stats.hits == 2
+    assert stats.compiles + stats.disk_hits <= 1
+    assert stats.memory_hits >= 1
+
+
+def test_scalars_are_values_or_kernel_arguments():
+    def f(x, a):
+        return x * a + 2.0
+
+    fast = fastjit(f)
+    x = torch.randn(8)
+    for a in (2.0, 3.5, 0.0, -0.0, float("nan"), float("inf")):
+        assert_same(fast(x, a), f(x, a))
+    assert fast.stats().misses == 1, fast.inspect("guards")
+
+    def branch(x, a):
+        return x * a if a > 1 else x - a
+
+    fast = fastjit(branch)
+    for a in (2.0, 0.5, 2.0, 0.5, 3.0):
+        assert_same(fast(x, a), branch(x, a))
+
+
+@pytest.mark.parametrize("stage", ["source", "ir", "plan", "llvm", "asm", "guards", "dot"])
+def test_inspect(stage):
+    fast = fastjit(gelu_chain)
+    with pytest.raises(LookupError, match="has 0 compiled variants"):
+        fast.inspect(stage)
+    x = torch.randn(4)
+    fast(x, torch.randn(4))
+    assert len(fast.inspect(stage)) > 20
+    with pytest.raises(ValueError, match="unknown stage"):
+        fast.inspect("bytecode")
+
+
+def test_inspect_passes():
+    fast = fastjit(gelu_chain)
+    fast(torch.randn(4), torch.randn(4))
+    steps = fast.inspect("passes")
+    assert [s.name for s in steps][0] == "capture"
+    assert all(s.nodes > 0 and s.ms >= 0 and s.graph for s in steps)
+
+
+SOURCES = {
+    "chain": (gelu_chain, lambda: (torch.randn(3, 4), torch.randn(3, 4))),
+    "views": (lambda x: x.t()[1:] * 2 + x.select(1, 0), lambda: (torch.randn(4, 4),)),
+    "softmax": (lambda x: torch.softmax(x * 2, -1), lambda: (torch.randn(5, 9),)),
+    "matmul": (lambda x, y: torch.mm(x.t(), y) * 100 + 10, lambda: (torch.randn(6, 5), torch.randn(6, 7))),
+    "cat": (lambda x, y: torch.cat([x, y * 2], 1), lambda: (torch.randn(2, 3), torch.randn(2, 4))),
+    "mask": (lambda x: torch.where(x > 0, x, x.exp()), lambda: (torch.randn(9),)),
+    "extern": (lambda x: torch.cumsum(x, 0) + 1, lambda: (torch.randn(9),)),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_source_runs(name):
+    fn, make = SOURCES[name]
+    args = make()
+    fast = fastjit(fn)
+    expected = fast(*args)
+    space: dict[str, object] = {}
+    exec(fast.inspect("source"), space)
+    torch.testing.assert_close(space["program"](list(args))[0], expected)
+
+
+def test_first_failed_call_caches_nothing():
+    calls = []
+
+    def f(x):
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("once")
+        return x + 1
+
+    fast = fastjit(on_unsupported="eager")(f)
+    x = torch.zeros(2)
+    with pytest.raises(ValueError, match="once"):
+        fast(x)
+    assert fast.variants() == []
+    assert_same(fast(x), x + 1)
+
+
+def test_the_pool_is_reused():
+    from fastjit import _C
+
+    fast = fastjit(lambda x: x + 1)
+    x = torch.randn(1 << 20)
+    fast(x)
+    for _ in range(5):
+        fast(x)
+    before = _C.pool_stats()["reuses"]
+    fast(x)
+    assert _C.pool_stats()["reuses"] == before + 1
+    out = fast(x)
+    out.resize_(2 << 20)
+    assert_same(out[: 1 << 20], x + 1)
