@@ -1,0 +1,123 @@
+// Text and cost of a kernel plan. The text is part of the kernel key: whatever codegen reads must stand in it.
+#include "plan/kernel_plan.h"
+
+#include <cinttypes>
+#include <cstdio>
+
+namespace fastjit::plan {
+namespace {
+
+constexpr std::string_view kReduceNames[] = {"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"};
+constexpr std::string_view kNumericsNames[] = {"eager", "accurate", "fast"};
+
+std::string value(uint32_t id) { return "%" + std::to_string(id); }
+
+std::string hex(uint64_t bits) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "0x%" PRIx64, bits);
+  return buffer;
+}
+
+// A constant as a person reads it, then its exact bits.
+std::string constant(const Instr& in) {
+  char buffer[64];
+  if (ir::is_floating(in.dtype)) {
+    double number;
+    static_assert(sizeof number == sizeof in.imm);
+    __builtin_memcpy(&number, &in.imm, sizeof number);
+    std::snprintf(buffer, sizeof buffer, "%.9g", number);
+  } else {
+    std::snprintf(buffer, sizeof buffer, "%" PRId64, static_cast<int64_t>(in.imm));
+  }
+  return std::string(buffer) + " (" + hex(in.imm) + ")";
+}
+
+std::string line(uint32_t id, const Instr& in) {
+  const std::string head = value(id) + " = ";
+  const std::string type = ":" + std::string(ir::text(in.dtype));
+  switch (in.code) {
+    case Code::Load:
+      return head + "load #" + std::to_string(in.imm) + type;
+    case Code::Scalar:
+      return head + "scalar $" + std::to_string(in.imm) + type;
+    case Code::Const:
+      return head + "const " + constant(in) + type;
+    case Code::Index:
+      return head + "index d" + std::to_string(in.imm) + type;
+    case Code::Recall:
+      return head + "recall k" + std::to_string(in.imm) + type;
+    case Code::Reduce:
+      return head + "reduce." + std::string(kReduceNames[static_cast<size_t>(in.kind)]) + " " + value(in.args[0]) +
+             type;
+    case Code::Store:
+      return "store #" + std::to_string(in.imm) + ", " + value(in.args[0]) + type;
+    case Code::Keep:
+      return "keep k" + std::to_string(in.imm) + ", " + value(in.args[0]) + type;
+    case Code::Compute:
+      break;
+  }
+  std::string out = head + std::string(ir::text(in.op));
+  for (int i = 0; i < ir::info(in.op).arity && i < 3; ++i) out += (i ? ", " : " ") + value(in.args[i]);
+  return out + type;
+}
+
+void print_list(std::string& out, const KernelPlan& plan, const char* name, const std::vector<uint32_t>& list) {
+  if (list.empty()) return;
+  out += std::string("  ") + name + "\n";
+  for (uint32_t id : list) out += "    " + (id < plan.code.size() ? line(id, plan.code[id]) : value(id) + " ?") + "\n";
+}
+
+}  // namespace
+
+int KernelPlan::kept() const {
+  int count = 0;
+  for (DimKind kind : dims) count += kind == DimKind::Kept;
+  return count;
+}
+
+std::string text(const KernelPlan& plan) {
+  std::string out = "kernel dims [";
+  for (DimKind kind : plan.dims) out += kind == DimKind::Kept ? 'k' : 'r';
+  out += "] vec d" + std::to_string(plan.vec_dim) + " lanes " + std::to_string(plan.lanes) + " unroll " +
+         std::to_string(plan.unroll) + " numerics " + std::string(kNumericsNames[static_cast<size_t>(plan.numerics)]) +
+         "\n";
+  for (size_t i = 0; i < plan.operands.size(); ++i) {
+    const Operand& operand = plan.operands[i];
+    out += "operand #" + std::to_string(i) + " " + std::string(ir::text(operand.dtype)) +
+           (operand.output ? " out [" : " in [");
+    for (StrideClass stride : operand.strides) out += "01*"[static_cast<size_t>(stride)];
+    out += "]\n";
+  }
+  for (size_t i = 0; i < plan.scalars.size(); ++i)
+    out += "scalar $" + std::to_string(i) + " " + std::string(ir::text(plan.scalars[i])) + "\n";
+  for (size_t i = 0; i < plan.scratch.size(); ++i)
+    out += "slot k" + std::to_string(i) + " " + std::string(ir::text(plan.scratch[i])) + "\n";
+  for (size_t i = 0; i < plan.phases.size(); ++i) {
+    out += "phase " + std::to_string(i) + "\n";
+    print_list(out, plan, "elem", plan.phases[i].elem);
+    print_list(out, plan, "row", plan.phases[i].row);
+  }
+  return out;
+}
+
+double flops_per_point(const KernelPlan& plan) {
+  // Weights are rough: a division costs what four additions do, an elementary function what twelve do.
+  double total = 0;
+  for (const Instr& in : plan.code) switch (in.code) {
+      case Code::Load:
+      case Code::Store:
+        total += ir::size_of(plan.operands[in.imm].dtype) / 4.0;
+        break;
+      case Code::Reduce:
+        total += 1;
+        break;
+      case Code::Compute:
+        total += !ir::is_expensive(in.op) ? 1 : in.op < ir::Op::Exp ? 4 : 12;
+        break;
+      default:
+        break;
+    }
+  return total;
+}
+
+}  // namespace fastjit::plan

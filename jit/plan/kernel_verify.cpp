@@ -1,0 +1,240 @@
+// What a legal kernel plan is. Codegen relies on every rule here and checks none of them again.
+#include "plan/kernel_plan.h"
+
+namespace fastjit::plan {
+namespace {
+
+using ir::DType;
+using ir::Op;
+using ir::ReduceKind;
+using ir::TypeRule;
+
+class Verifier {
+ public:
+  explicit Verifier(const KernelPlan& plan)
+      : plan_(plan),
+        phase_of_(plan.code.size(), -1),
+        deps_(plan.code.size(), 0),
+        stored_(plan.operands.size(), false),
+        kept_(plan.scratch.size(), -1) {}
+
+  std::string run() {
+    if (!shape() || !operands()) return error_;
+    for (phase_ = 0; phase_ < static_cast<int>(plan_.phases.size()); ++phase_) {
+      elem_ = true;
+      for (uint32_t id : plan_.phases[phase_].elem)
+        if (!instruction(id)) return error_;
+      elem_ = false;
+      for (uint32_t id : plan_.phases[phase_].row)
+        if (!instruction(id)) return error_;
+    }
+    for (size_t i = 0; i < plan_.operands.size(); ++i)
+      if (plan_.operands[i].output && !stored_[i]) return "output #" + std::to_string(i) + " is never stored";
+    return "";
+  }
+
+ private:
+  bool fail(std::string message) {
+    error_ = std::move(message);
+    return false;
+  }
+  bool fail(uint32_t id, const std::string& message) {
+    return fail("instruction %" + std::to_string(id) + " " + message);
+  }
+  bool reduced(uint32_t deps) const { return deps >> plan_.kept() != 0; }
+  DType arg_type(const Instr& in, int i) const { return plan_.code[in.args[i]].dtype; }
+
+  bool shape() {
+    const int rank = plan_.rank(), vec = plan_.vec_dim;
+    if (rank > 16) return fail("a plan has at most 16 dims");
+    for (int d = 1; d < rank; ++d)
+      if (plan_.dims[d] == DimKind::Kept && plan_.dims[d - 1] == DimKind::Reduced)
+        return fail("kept dims come before reduced dims");
+    if (plan_.lanes == 0 || plan_.lanes > 64 || (plan_.lanes & (plan_.lanes - 1)))
+      return fail("lanes is a power of two up to 64");
+    if (plan_.unroll == 0 || plan_.unroll > 8) return fail("unroll is 1 to 8");
+    if (vec < -1 || vec >= rank) return fail("vec_dim names no dim");
+    if (vec < 0 && (plan_.lanes != 1 || plan_.unroll != 1)) return fail("without a vec_dim there is one lane");
+    if (plan_.vec_is_kept() && vec != plan_.kept() - 1) return fail("a kept vec_dim is the last kept dim");
+    if (vec >= 0 && !plan_.vec_is_kept() && vec != rank - 1) return fail("a reduced vec_dim is the last dim");
+    if (!plan_.scratch.empty() && (vec < 0 || plan_.vec_is_kept())) return fail("scratch slots need a reduced vec_dim");
+    if (!plan_.is_row_kernel() && plan_.phases.size() != 1) return fail("a pointwise kernel has one phase");
+    for (const Phase& phase : plan_.phases)
+      if (!plan_.is_row_kernel() && !phase.elem.empty()) return fail("a pointwise kernel has no elem instructions");
+    for (DType type : plan_.scalars)
+      if (type != DType::F64 && type != DType::I64) return fail("a scalar is f64 or i64");
+    return true;
+  }
+
+  bool operands() {
+    for (size_t i = 0; i < plan_.operands.size(); ++i) {
+      const Operand& operand = plan_.operands[i];
+      if (operand.strides.size() != plan_.dims.size())
+        return fail("operand #" + std::to_string(i) + " has not one stride a dim");
+      for (int d = 0; operand.output && d < plan_.kept(); ++d)
+        if (operand.strides[d] == StrideClass::Zero)
+          return fail("output #" + std::to_string(i) + " does not move along kept dim " + std::to_string(d));
+    }
+    return true;
+  }
+
+  // Every argument must be computed already. A value that depends on a reduced index lives in its own elem list only.
+  bool arguments(uint32_t id, int count) {
+    for (int i = 0; i < count; ++i) {
+      const uint32_t arg = plan_.code[id].args[i];
+      if (arg >= plan_.code.size() || phase_of_[arg] < 0)
+        return fail(id, "uses a value that is not computed before it");
+      const Code code = plan_.code[arg].code;
+      if (code == Code::Store || code == Code::Keep) return fail(id, "uses an instruction without a value");
+      if (code == Code::Reduce && elem_ && phase_of_[arg] == phase_)
+        return fail(id, "uses a reduction of its own loop");
+      if (reduced(deps_[arg]) && (!elem_ || phase_of_[arg] != phase_))
+        return fail(id, "uses an element value outside its loop");
+      deps_[id] |= deps_[arg];
+    }
+    return true;
+  }
+
+  bool instruction(uint32_t id) {
+    if (id >= plan_.code.size())
+      return fail("a phase names instruction %" + std::to_string(id) + ", which is not there");
+    if (phase_of_[id] >= 0) return fail(id, "stands in two places");
+    const Instr& in = plan_.code[id];
+    const int arity = in.code == Code::Compute ? ir::info(in.op).arity
+                      : in.code == Code::Reduce || in.code == Code::Store || in.code == Code::Keep ? 1
+                                                                                                   : 0;
+    if (arity < 0 || arity > 3) return fail(id, "has an op that is not pointwise");
+    if (!arguments(id, arity)) return false;
+    switch (in.code) {
+      case Code::Load:
+      case Code::Store:
+        if (!memory(id, in)) return false;
+        break;
+      case Code::Scalar:
+        if (in.imm >= plan_.scalars.size() || plan_.scalars[in.imm] != in.dtype)
+          return fail(id, "names no scalar of its type");
+        break;
+      case Code::Const:
+        if (ir::is_half(in.dtype)) return fail(id, "is a constant of a half type");
+        break;
+      case Code::Index:
+        if (in.imm >= plan_.dims.size() || in.dtype != DType::I64) return fail(id, "is no i64 index of a dim");
+        deps_[id] |= 1u << in.imm;
+        break;
+      case Code::Compute:
+        if (!compute(id, in)) return false;
+        break;
+      case Code::Reduce:
+        if (!reduce(id, in)) return false;
+        break;
+      case Code::Keep:
+      case Code::Recall:
+        if (!scratch(id, in)) return false;
+        break;
+    }
+    if (!elem_ && reduced(deps_[id])) return fail(id, "is a row value and moves along a reduced dim");
+    phase_of_[id] = phase_;
+    return true;
+  }
+
+  bool memory(uint32_t id, const Instr& in) {
+    if (in.imm >= plan_.operands.size()) return fail(id, "names no operand");
+    const Operand& operand = plan_.operands[in.imm];
+    if (operand.dtype != in.dtype) return fail(id, "has not its operand's type");
+    uint32_t moves = 0;
+    for (int d = 0; d < plan_.rank(); ++d) moves |= operand.strides[d] != StrideClass::Zero ? 1u << d : 0u;
+    if (in.code == Code::Load) {
+      if (stored_[in.imm]) return fail(id, "loads what an earlier instruction stored");
+      deps_[id] = moves;
+      return true;
+    }
+    if (!operand.output) return fail(id, "stores to an operand that is no output");
+    if (arg_type(in, 0) != in.dtype) return fail(id, "stores a value of another type");
+    if (stored_[in.imm]) return fail(id, "stores to an output a second time");
+    const uint32_t all = (1u << plan_.rank()) - 1, kept = (1u << plan_.kept()) - 1;
+    if (moves != (elem_ ? all : kept)) return fail(id, "stores to an output that does not move with its loops");
+    stored_[in.imm] = true;
+    return true;
+  }
+
+  bool compute(uint32_t id, const Instr& in) {
+    const TypeRule rule = ir::info(in.op).rule;
+    const DType first = arg_type(in, 0);
+    const int arity = ir::info(in.op).arity;
+    if (!ir::is_pointwise(in.op)) return fail(id, "has an op that is not pointwise");
+    if (rule == TypeRule::Convert) return true;
+    if (rule == TypeRule::Select)
+      return (first == DType::Bool && arg_type(in, 1) == in.dtype && arg_type(in, 2) == in.dtype) ||
+             fail(id, "is no select of its type");
+    for (int i = 1; i < arity; ++i)
+      if (arg_type(in, i) != first) return fail(id, "has operands of two types");
+    if (in.dtype != (rule == TypeRule::Compare ? DType::Bool : first)) return fail(id, "has not the type its op gives");
+    if (ir::is_half(first)) return fail(id, "computes on a half type");
+    if (rule == TypeRule::Float && !ir::is_float(first)) return fail(id, "needs a float");
+    if (rule == TypeRule::Integral && ir::is_float(first)) return fail(id, "needs an integer or bool");
+    const bool divides = in.op == Op::Div || in.op == Op::FloorDiv || in.op == Op::Remainder || in.op == Op::Fmod;
+    if (divides && !ir::is_float(first)) {
+      const Instr& divisor = plan_.code[in.args[1]];
+      const uint64_t low = divisor.imm << (64 - 8 * ir::size_of(first));
+      if (first == DType::Bool || divisor.code != Code::Const || low == 0)
+        return fail(id, "divides by something else than a nonzero constant");
+    }
+    return true;
+  }
+
+  bool reduce(uint32_t id, const Instr& in) {
+    if (!elem_) return fail(id, "is a reduction outside elem");
+    const DType type = arg_type(in, 0);
+    bool legal = !ir::is_half(type);
+    switch (in.kind) {
+      case ReduceKind::Sum:
+      case ReduceKind::Prod:
+        legal &= (type == in.dtype && (ir::is_float(type) || type == DType::I64)) ||
+                 (type == DType::F32 && in.dtype == DType::F64);
+        break;
+      case ReduceKind::Max:
+      case ReduceKind::Min:
+        legal &= type == in.dtype;
+        break;
+      case ReduceKind::ArgMax:
+      case ReduceKind::ArgMin:
+        legal &= in.dtype == DType::I64;
+        break;
+      case ReduceKind::Any:
+      case ReduceKind::All:
+        legal &= type == DType::Bool && in.dtype == DType::Bool;
+        break;
+    }
+    deps_[id] = (1u << plan_.kept()) - 1;
+    return legal || fail(id, "has types its reduction does not take");
+  }
+
+  bool scratch(uint32_t id, const Instr& in) {
+    if (!elem_) return fail(id, "uses a scratch slot outside elem");
+    if (in.imm >= plan_.scratch.size() || plan_.scratch[in.imm] != in.dtype)
+      return fail(id, "names no scratch slot of its type");
+    if (in.code == Code::Keep) {
+      if (arg_type(in, 0) != in.dtype) return fail(id, "keeps a value of another type");
+      kept_[in.imm] = phase_;
+    } else {
+      if (kept_[in.imm] < 0 || kept_[in.imm] >= phase_) return fail(id, "recalls what no earlier phase kept");
+      deps_[id] = (1u << plan_.rank()) - 1;
+    }
+    return true;
+  }
+
+  const KernelPlan& plan_;
+  std::vector<int> phase_of_;   // per instruction: the phase it was met in, -1 before
+  std::vector<uint32_t> deps_;  // per instruction: dims it depends on
+  std::vector<bool> stored_;    // per operand
+  std::vector<int> kept_;       // per scratch slot: phase of its last Keep
+  int phase_ = 0;
+  bool elem_ = false;
+  std::string error_;
+};
+
+}  // namespace
+
+std::string verify(const KernelPlan& plan) { return Verifier(plan).run(); }
+
+}  // namespace fastjit::plan
