@@ -1,0 +1,228 @@
+// Known C functions, identified by pointer, and the judgement of those that need more than a rule.
+#include "observe/observe.h"
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <cstring>
+
+#include "observe/tracer.h"
+
+namespace fastjit::observe {
+namespace {
+
+constexpr Tracer::Rule kPure = Tracer::Rule::Pure;
+
+/// What identifies a C function, however it is bound: its PyMethodDef, slot, or the object itself.
+const void* key_of(PyObject* callable) {
+  if (PyCFunction_Check(callable)) return ((PyCFunctionObject*)callable)->m_ml;
+  if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyClassMethodDescr_Type))
+    return ((PyMethodDescrObject*)callable)->d_method;
+  if (Py_IS_TYPE(callable, &PyWrapperDescr_Type)) return ((PyWrapperDescrObject*)callable)->d_base;
+  if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper"))
+    return reinterpret_cast<WrapperObject*>(callable)->descr->d_base;
+  return callable;
+}
+
+/// "module:Class.name" among the modules that are already imported; null if it is not there.
+PyObject* resolve(const char* name) {
+  const char* colon = std::strchr(name, ':');
+  Ref module_name = Ref::steal(PyUnicode_FromStringAndSize(name, colon - name));
+  Ref object = Ref::steal(PyImport_GetModule(module_name.get()));
+  for (const char* part = colon + 1; object && part;) {
+    const char* dot = std::strchr(part, '.');
+    std::string attr = dot ? std::string(part, dot) : std::string(part);
+    object = Ref::steal(PyObject_GetAttrString(object.get(), attr.c_str()));
+    part = dot ? dot + 1 : nullptr;
+  }
+  PyErr_Clear();
+  return object ? Py_NewRef(object.get()) : nullptr;
+}
+
+}  // namespace
+
+struct CalleeTable {
+  std::vector<Tracer::Callee> rows;
+  std::vector<bool> resolved;
+  std::unordered_map<const void*, size_t> by_key;
+};
+
+static CalleeTable& callee_table() {
+  static CalleeTable* table = new CalleeTable;  // lives as long as the process: it holds references
+  return *table;
+}
+
+void Tracer::resolve_callees() {
+  CalleeTable& table = callee_table();
+  if (table.rows.empty()) {
+    table.rows = {
+#define PURE(name) {name, kPure, nullptr},
+#define FRESH(name) {name, Rule::Fresh, nullptr},
+#define IGNORE(name) {name, Rule::Ignore, nullptr},
+#define MUTATE(name) {name, Rule::Mutate, nullptr},
+#define JUDGE(name, method) {name, Rule::Special, &Tracer::method},
+#include "observe/callees.def"
+    };
+    table.resolved.assign(table.rows.size(), false);
+  }
+  // Modules imported since the last recording may bring more of them.
+  for (size_t i = 0; i < table.rows.size(); ++i) {
+    if (table.resolved[i]) continue;
+    PyObject* object = resolve(table.rows[i].name);  // kept for ever: the key is an address
+    if (!object) continue;
+    table.resolved[i] = true;
+    table.by_key.emplace(key_of(object), i);
+  }
+}
+
+const Tracer::Callee* Tracer::find_callee(PyObject* callable) {
+  CalleeTable& table = callee_table();
+  auto it = table.by_key.find(key_of(callable));
+  return it == table.by_key.end() ? nullptr : &table.rows[it->second];
+}
+
+void Tracer::judge_len(PyObject*, Args args) {
+  if (args.size() == 1) length(args[0]);
+}
+
+void Tracer::judge_isinstance(PyObject*, Args args) {
+  if (args.size() != 2) return;
+  PyObject *o = args[0], *classes = args[1];
+  if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !is_tensor(o)) {
+    if (!fresh_.contains(o)) facts_->object(o, names_.contains(o) ? names_[o] : Py_TYPE(o)->tp_name, where());
+    facts_->type_order(Py_TYPE(o), where());
+  }
+  if (PyType_Check(o) && !fresh_.contains(o)) facts_->type_order((PyTypeObject*)o, where());
+  std::vector<PyObject*> todo{classes};
+  while (!todo.empty()) {
+    PyObject* one = todo.back();
+    todo.pop_back();
+    if (PyTuple_CheckExact(one)) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(one); ++i) todo.push_back(PyTuple_GET_ITEM(one, i));
+      continue;
+    }
+    if (!PyType_Check(one)) return deny("isinstance with " + name_of(one));
+    if (Py_TYPE(one) == &PyType_Type) continue;
+    PyObject* hook = class_attr(Py_TYPE(one), intern(PyUnicode_FromString("__instancecheck__")));
+    if (hook && PyFunction_Check(hook)) may_enter_any();
+  }
+}
+
+void Tracer::judge_getattr(PyObject*, Args args) {
+  if (args.size() < 2 || !PyUnicode_CheckExact(args[1])) return deny("getattr with a computed name");
+  load_attr(args[0], intern(Py_NewRef(args[1])), args.size() == 3);
+}
+
+void Tracer::judge_hasattr(PyObject*, Args args) {
+  if (args.size() != 2 || !PyUnicode_CheckExact(args[1])) return deny("hasattr with a computed name");
+  PyObject* name = intern(Py_NewRef(args[1]));
+  if (!is_tensor(args[0])) return load_attr(args[0], name, true);
+  if (!class_attr(Py_TYPE(args[0]), name)) deny("read of " + attr_text(args[0], name));
+}
+
+void Tracer::judge_setattr(PyObject*, Args args) {
+  if (args.size() != 3 || !PyUnicode_CheckExact(args[1])) return deny("setattr with a computed name");
+  if (fresh_.contains(args[0])) return touch(args[2]);
+  store_attr(args[0], intern(Py_NewRef(args[1])), args[2]);
+}
+
+void Tracer::judge_iter(PyObject*, Args args) {
+  if (args.size() != 1) return deny("iter with a sentinel");
+  get_iter_of(args[0]);
+}
+
+void Tracer::judge_next(PyObject*, Args args) {
+  if (args.empty() || !is_fresh_iterator(args[0]))
+    return deny("next of " + (args.empty() ? "nothing" : name_of(args[0])));
+  may_enter_any();
+}
+
+void Tracer::judge_type(PyObject*, Args args) {
+  if (args.size() != 1) return deny("creation of a class");
+  PyObject* o = args[0];
+  bool needs_fact = (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !fresh_.contains(o) && !is_tensor(o);
+  if (needs_fact) facts_->object(o, names_.contains(o) ? names_[o] : Py_TYPE(o)->tp_name, where());
+}
+
+void Tracer::judge_super(PyObject*, Args args) {
+  top().fresh_result = true;
+  if (!args.empty()) return;
+  PyCodeObject* code = top().code;  // super() reads the cell __class__
+  for (int i = code->co_nlocalsplus - code->co_nfreevars; i < code->co_nlocalsplus; ++i)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, i), "__class__")) load_deref(i);
+}
+
+// Every type's __new__ has the same PyMethodDef; its self tells which.
+void Tracer::judge_new(PyObject* callee, Args args) {
+  PyObject* base = PyCFunction_Check(callee) ? PyCFunction_GET_SELF(callee) : nullptr;
+  if (base == (PyObject*)&PyBaseObject_Type) {
+    top().fresh_result = true;
+    return;
+  }
+  for (PyTypeObject* type : {&PyTuple_Type, &PyList_Type, &PyDict_Type, &PyFloat_Type, &PyLong_Type, &PyUnicode_Type})
+    if (base == (PyObject*)type &&
+        (args.size() < 2 || type == &PyTuple_Type || readable_args(args.subspan(1), "__new__"))) {
+      if (type == &PyTuple_Type && args.size() == 2 && !iterable(args[1], "iteration over")) return;
+      top().fresh_result = true;
+      return;
+    }
+  if (reason_.empty()) call_host(callee, args);
+}
+
+void Tracer::judge_bool(PyObject*, Args args) {
+  if (args.size() == 1) truth(args[0]);
+}
+
+void Tracer::judge_container(PyObject*, Args args) {
+  for (PyObject* arg : args) {
+    bool callable_argument = PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) ||
+                             PyMethod_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_module(arg);
+    if (callable_argument) {
+      if (is_module(arg) || PyCFunction_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type)) {
+        const Callee* row = find_callee(arg);
+        if (!row || row->rule != Rule::Pure) return deny("map with " + callee_text(arg));
+      }
+      if (PyFunction_Check(arg)) call_function((PyFunctionObject*)arg);
+      continue;
+    }
+    if (!is_fresh_iterator(arg) && !iterable(arg, "iteration over")) return;
+  }
+  may_enter_any();
+  top().fresh_result = true;
+}
+
+void Tracer::judge_dict_read(PyObject* callee, Args args) {
+  if (args.size() >= 2 && is_known(args[0])) {
+    if (!readable(args[1])) deny("hash of " + name_of(args[1]));
+    return;
+  }
+  if (args.size() >= 2 && PyDict_CheckExact(args[0])) return subscript_of(args[0], args[1]);
+  deny("call of " + callee_text(callee));
+}
+
+void Tracer::judge_dict_view(PyObject*, Args args) {
+  // The view itself reads nothing; what walks it is judged by the dictionary behind it.
+  if (args.size() == 1) top().fresh_result = is_known(args[0]);
+}
+
+void Tracer::judge_contains(PyObject*, Args args) {
+  if (args.size() != 2) return;
+  PyObject *container = args[0], *item = args[1];
+  touch(item);
+  if (is_tensor(container)) return may_enter_any();
+  if (auto owner = module_dicts_.find(container); owner != module_dicts_.end() && PyUnicode_CheckExact(item)) {
+    Facts::Id id = facts_->dict(container, names_[container]);
+    PyObject* name = intern(Py_NewRef(item));
+    facts_->has_key(id, name, owner->second + "." + PyUnicode_AsUTF8(name), where());
+    return;
+  }
+  if (is_module(container)) return type_method(container, "__contains__");
+  if (!readable(item)) return deny("comparison of " + name_of(item));
+  bool is_set = PyAnySet_CheckExact(container) || PyDict_CheckExact(container);
+  if ((is_set && (is_known(container) || PyFrozenSet_CheckExact(container))) || readable(container)) return;
+  deny("search in " + name_of(container));
+}
+
+void Tracer::judge_side_effect(PyObject* callee, Args) { deny("side effect: " + callee_text(callee)); }
+void Tracer::judge_identity(PyObject*, Args) { deny("read of an address by id"); }
+
+}  // namespace fastjit::observe
+#endif

@@ -1,0 +1,151 @@
+// Calls: Python functions are watched, C functions are known by pointer or judged by the host.
+#include "observe/observe.h"
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <cstring>
+
+#include "observe/tracer.h"
+
+namespace fastjit::observe {
+
+std::string Tracer::callee_text(PyObject* callable) {
+  Ref name = Ref::steal(PyObject_GetAttrString(callable, "__qualname__"));
+  if (!name) PyErr_Clear();
+  if (!name || !PyUnicode_Check(name.get())) return Py_TYPE(callable)->tp_name;
+  return PyUnicode_AsUTF8(name.get());
+}
+
+bool Tracer::readable_args(Args args, const std::string& callee) {
+  for (PyObject* arg : args) {
+    if (readable(arg)) continue;
+    PyObject* o = arg;
+    bool is_container = PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
+    deny(is_container && !is_known(o) ? "read of item of " + name_of(o) + " by " + callee
+                                      : "read of " + name_of(o) + " by " + callee);
+    return false;
+  }
+  return true;
+}
+
+void Tracer::call(PyObject* callable, Args args) {
+  if (PyFunction_Check(callable)) return call_function((PyFunctionObject*)callable);
+  if (PyMethod_Check(callable)) {
+    std::vector<PyObject*> all{PyMethod_GET_SELF(callable)};
+    all.insert(all.end(), args.begin(), args.end());
+    return call(PyMethod_GET_FUNCTION(callable), all);
+  }
+  PyObject* self = nullptr;
+  if (PyCFunction_Check(callable)) {
+    self = PyCFunction_GET_SELF(callable);
+    if (self && (PyModule_Check(self) || PyType_Check(self))) self = nullptr;
+  } else if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper")) {
+    self = reinterpret_cast<WrapperObject*>(callable)->self;
+  }
+  std::vector<PyObject*> with_self;
+  if (self) {
+    with_self.push_back(self);
+    with_self.insert(with_self.end(), args.begin(), args.end());
+    args = with_self;
+  }
+  if (const Callee* row = find_callee(callable)) return apply(*row, callable, args);
+  if (PyType_Check(callable)) return call_type((PyTypeObject*)callable, args);
+  if (is_module(callable)) {
+    PyObject* method = class_attr(Py_TYPE(callable), intern(PyUnicode_FromString("__call__")));
+    if (method && PyFunction_Check(method)) return may_enter(method);
+    return deny("call of " + name_of(callable));
+  }
+  call_host(callable, args);
+}
+
+void Tracer::call_host(PyObject* callable, Args args) {
+  // Methods of immutable builtin types read their arguments only.
+  PyTypeObject* owner = nullptr;
+  if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
+    owner = PyDescr_TYPE(callable);
+  else if (!args.empty() && (PyCFunction_Check(callable) || !std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper")))
+    owner = Py_TYPE(args[0]);
+  for (PyTypeObject* type : {&PyUnicode_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyTuple_Type,
+                             &PyBytes_Type, &PyBool_Type, &PyRange_Type, &PyFrozenSet_Type, &PySlice_Type})
+    if (owner == type && !args.empty() && Py_TYPE(args[0]) == type && readable_args(args, callee_text(callable)))
+      return may_enter_any();
+  if (!reason_.empty()) return;
+  switch (host_.classify ? host_.classify(callable) : Host::Callee::Unknown) {
+    case Host::Callee::Operator:
+      for (PyObject* arg : args)
+        if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callee_text(callable))) return;
+      top().container_result = true;
+      return may_enter_any();
+    case Host::Callee::Pure:
+      if (!readable_args(args, callee_text(callable))) return;
+      top().container_result = true;
+      return may_enter_any();
+    case Host::Callee::Unknown:
+      break;
+  }
+  if (reason_.empty()) deny("call of " + callee_text(callable));
+}
+
+void Tracer::call_function(PyFunctionObject* f) {
+  auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
+  if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE))
+    return deny("call of coroutine " + std::string(PyUnicode_AsUTF8(f->func_qualname)));
+  bool fresh = fresh_.contains((PyObject*)f);
+  if (!fresh) facts_->function(f, where());
+  if (!(code->co_flags & CO_GENERATOR)) return may_enter((PyObject*)f);
+  top().fresh_result = true;  // no frame runs yet
+  if (!fresh && f->func_closure)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(f->func_closure); ++i)
+      cell_owners_.emplace(PyTuple_GET_ITEM(f->func_closure, i), (PyObject*)f);
+}
+
+void Tracer::call_type(PyTypeObject* type, Args args) {
+  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) return call_class(type, args);
+  if (PyType_IsSubtype(type, (PyTypeObject*)PyExc_BaseException)) {
+    top().fresh_result = true;
+    return;
+  }
+  call_host((PyObject*)type, args);
+}
+
+// Instances of Python classes: __new__ and __init__ are watched, the result is new if object.__new__ makes it.
+void Tracer::call_class(PyTypeObject* type, Args args) {
+  if (Py_TYPE(type)->tp_call != PyType_Type.tp_call) return call_host((PyObject*)type, args);
+  PyObject* make = class_attr(type, intern(PyUnicode_FromString("__new__")));
+  PyObject* init = class_attr(type, intern(PyUnicode_FromString("__init__")));
+  bool made_by_c = make && PyCFunction_Check(make);
+  if (made_by_c) {
+    PyObject* base = PyCFunction_GET_SELF(make);
+    bool known = base == (PyObject*)&PyBaseObject_Type || base == (PyObject*)&PyTuple_Type ||
+                 base == (PyObject*)&PyDict_Type || base == (PyObject*)&PyList_Type ||
+                 (PyType_Check(base) && PyType_IsSubtype((PyTypeObject*)base, (PyTypeObject*)PyExc_BaseException));
+    if (!known) return call_host((PyObject*)type, args);
+    bool has_init = init && PyFunction_Check(init);
+    if (!has_init && base != (PyObject*)&PyBaseObject_Type && !readable_args(args, type->tp_name)) return;
+    top().fresh_result = true;
+    top().constructs = true;
+  }
+  may_enter_any();
+}
+
+void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
+  switch (row.rule) {
+    case Rule::Ignore:
+      return;
+    case Rule::Pure:
+    case Rule::Fresh:
+      if (!readable_args(args, callee_text(callee))) return;
+      top().fresh_result = row.rule == Rule::Fresh;
+      return may_enter_any();
+    case Rule::Mutate:
+      if (args.empty() || !fresh_.contains(args[0]))
+        return deny("change of " + (args.empty() ? callee_text(callee) : name_of(args[0])) + " by " +
+                    callee_text(callee));
+      for (PyObject* arg : args.subspan(1)) touch(arg);
+      return may_enter_any();
+    case Rule::Special:
+      return (this->*row.judge)(callee, args);
+  }
+}
+
+}  // namespace fastjit::observe
+#endif

@@ -1,0 +1,257 @@
+// What each instruction reads, given its operands on the value stack.
+#include "observe/observe.h"
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <array>
+
+#include "observe/tracer.h"
+
+namespace fastjit::observe {
+
+void Tracer::move(int) {}
+
+void Tracer::never(int) { deny(std::string("instruction ") + rows()[top().ops[2 * top().offset]].name); }
+
+void Tracer::load_global(int oparg) {
+  PyObject* name = name_at(oparg >> 1);
+  InterpreterFrame* frame = top().frame;
+  std::string text = PyUnicode_AsUTF8(name);
+  Facts::Id globals = facts_->dict(frame->globals, "");
+  PyObject* value = facts_->read_key(globals, name, "global " + text, where());
+  if (!value) {
+    Facts::Id builtins = facts_->dict(frame->builtins, "builtins");
+    value = facts_->read_key(builtins, name, "builtin " + text, where());
+  }
+  found(value, text);
+}
+
+void Tracer::load_deref(int oparg) {
+  PyObject* cell = top().frame->localsplus[oparg];
+  if (!cell || !PyCell_Check(cell) || fresh_.contains(cell)) return;
+  std::string name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg));
+  auto owner = cell_owners_.find(cell);
+  if (owner == cell_owners_.end()) return deny("read of cell " + name + " of unknown origin");
+  facts_->function((PyFunctionObject*)owner->second, where());  // keeps the cell alive
+  found(facts_->read_cell(cell, "cell " + name, where()), name);
+}
+
+void Tracer::load_attr_op(int oparg) { load_attr(at(1), name_at(oparg)); }
+
+void Tracer::store_attr_op(int oparg) { store_attr(at(1), name_at(oparg), at(2)); }
+
+void Tracer::delete_attr_op(int oparg) {
+  if (!fresh_.contains(at(1))) deny("deletion of " + attr_text(at(1), name_at(oparg)));
+}
+
+void Tracer::store_global(int oparg) { deny(std::string("store to global ") + PyUnicode_AsUTF8(name_at(oparg))); }
+
+void Tracer::store_deref(int oparg) {
+  PyObject* cell = top().frame->localsplus[oparg];
+  if (cell && fresh_.contains(cell)) return;
+  deny(std::string("store to nonlocal ") + PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg)));
+}
+
+void Tracer::build(int oparg) {
+  bool is_set = top().ops[2 * top().offset] == 104;
+  for (int i = 1; i <= oparg; ++i) {
+    touch(at(i));
+    if (is_set && !readable(at(i))) return deny("hash of " + name_of(at(i)));
+  }
+  top().fresh_result = true;
+}
+
+void Tracer::build_map(int oparg) {
+  for (int i = 1; i <= 2 * oparg; i += 2) {
+    touch(at(i));
+    if (!readable(at(i + 1))) return deny("hash of " + name_of(at(i + 1)));
+  }
+  top().fresh_result = true;
+}
+
+void Tracer::build_const_map(int oparg) {
+  for (int i = 2; i <= oparg + 1; ++i) touch(at(i));
+  top().fresh_result = true;
+}
+
+void Tracer::build_slice(int oparg) {
+  for (int i = 1; i <= oparg; ++i) touch(at(i));
+}
+
+void Tracer::make_function(int) { top().fresh_result = true; }
+
+void Tracer::kw_names(int oparg) { top().kwnames = PyTuple_GET_ITEM(top().code->co_consts, oparg); }
+
+void Tracer::binary(int) {
+  PyObject *right = at(1), *left = at(2);
+  bool tensor_left = is_tensor(left), tensor_right = is_tensor(right);
+  if (tensor_left || tensor_right) {
+    PyObject* other = tensor_left ? right : left;
+    bool is_scalar = scalars_.contains(other);
+    if (!(tensor_left && tensor_right) && !is_scalar && !readable(other)) return deny("operator on " + name_of(other));
+    may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
+    return;
+  }
+  if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
+  constexpr int kInPlace = 13;  // NB_INPLACE_ADD and what follows
+  bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
+  if (is_container && top().ops[2 * top().offset + 1] >= kInPlace && !fresh_.contains(left))
+    return deny("change of " + name_of(left));
+  top().fresh_result = is_container || PyList_Check(right);
+}
+
+void Tracer::unary(int) {
+  if (is_tensor(at(1))) return may_enter_any();
+  if (!readable(at(1))) deny("operator on " + name_of(at(1)));
+}
+
+void Tracer::compare(int) {
+  PyObject *right = at(1), *left = at(2);
+  if (is_tensor(left) || is_tensor(right)) return binary(0);
+  auto by_identity = [](PyObject* o) {
+    return Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare || PyType_Check(o) || PyFunction_Check(o);
+  };
+  if ((readable(left) || by_identity(left)) && (readable(right) || by_identity(right))) return;
+  deny("comparison of " + name_of(readable(left) ? right : left));
+}
+
+void Tracer::is_op(int) {
+  for (int i = 1; i <= 2; ++i) {
+    PyObject *one = at(i), *other = at(3 - i);
+    if (other != Py_None && !PyType_Check(other)) touch(one);
+  }
+}
+
+void Tracer::contains(int) {
+  PyObject *container = at(1), *item = at(2);
+  judge_contains(nullptr, std::array{container, item});
+}
+
+void Tracer::truth_op(int) { truth(at(1)); }
+void Tracer::subscript(int) { subscript_of(at(2), at(1)); }
+void Tracer::get_len(int) { length(at(1)); }
+
+void Tracer::store_subscript(int) {
+  PyObject *index = at(1), *container = at(2), *value = at(3);
+  touch(value);
+  if (is_tensor(container)) {
+    if (!readable(index) || !readable(value)) return deny("store to item of Tensor");
+    return may_enter_any();
+  }
+  if (!readable(index)) return deny("hash of " + name_of(index));
+  bool is_container = PyList_CheckExact(container) || PyDict_CheckExact(container);
+  if (!is_container || !fresh_.contains(container)) deny("store to item of " + name_of(container));
+}
+
+void Tracer::delete_subscript(int) {
+  PyObject *index = at(1), *container = at(2);
+  if (!fresh_.contains(container) || !readable(index)) deny("deletion of item of " + name_of(container));
+}
+
+void Tracer::get_iter(int) { get_iter_of(at(1)); }
+
+void Tracer::get_iter_of(PyObject* o) {
+  if (is_fresh_iterator(o)) return;
+  if (!iterable(o, "iteration over")) return;
+  if (top().expect == Expect::None) top().fresh_result = true;  // else its __iter__ is Python code and decides
+}
+
+void Tracer::for_iter(int) {
+  PyObject* o = at(1);
+  if (!is_fresh_iterator(o)) return deny("iteration over " + name_of(o));
+  may_enter_any();
+}
+
+void Tracer::send(int) {
+  if (!is_fresh_iterator(at(2))) return deny("iteration over " + name_of(at(2)));
+  may_enter_any();
+}
+
+void Tracer::iterate_top(int) {
+  PyObject* o = at(1);
+  if (!is_fresh_iterator(o) && !iterable(o, "iteration over")) return;
+  may_enter_any();
+}
+
+void Tracer::append(int) { touch(at(1)); }
+
+void Tracer::map_add(int) {
+  touch(at(1));
+  if (!readable(at(2))) deny("hash of " + name_of(at(2)));
+}
+
+void Tracer::format_value(int oparg) {
+  PyObject* value = at((oparg & 4) ? 2 : 1);
+  if (is_tensor(value) || !readable(value)) deny("formatting of " + name_of(value));
+}
+
+void Tracer::raise_op(int) {
+  if (!top().probing) deny("raise");
+}
+
+void Tracer::import_name(int oparg) {
+  std::string name = PyUnicode_AsUTF8(name_at(oparg));
+  PyObject* level = at(2);
+  if (PyLong_AsLong(level) != 0) return deny("relative import of " + name);
+  facts_->read_key(facts_->dict(top().frame->builtins, "builtins"), intern(PyUnicode_FromString("__import__")),
+                   "builtin __import__", where());
+  PyObject* modules = PyImport_GetModuleDict();
+  for (size_t dot = 0; dot != std::string::npos;) {  // each package on the way
+    dot = name.find('.', dot + 1);
+    std::string part = name.substr(0, dot);
+    PyObject* key = intern(PyUnicode_FromString(part.c_str()));
+    PyObject* module = facts_->read_key(facts_->dict(modules, "sys.modules"), key, "module " + part, where());
+    if (!module) return deny("import of " + name);
+    found(module, part);
+  }
+  may_enter_any();  // importlib's own Python code
+}
+
+void Tracer::import_from(int oparg) {
+  PyObject* module = at(1);
+  if (!PyModule_Check(module)) return deny("import from " + name_of(module));
+  load_attr(module, name_at(oparg));
+}
+
+void Tracer::before_with(int) {
+  PyObject* manager = at(1);
+  if (!fresh_.contains(manager) || !(Py_TYPE(manager)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+    return deny("with " + name_of(manager));
+  type_method(manager, "__exit__");
+  type_method(manager, "__enter__");
+}
+
+void Tracer::call_op(int oparg) {
+  PyObject* callable = at(oparg + 2);
+  PyObject** first = top().frame->localsplus + top().frame->stacktop - oparg;
+  size_t n = static_cast<size_t>(oparg);
+  if (callable) {
+    --first, ++n;  // a method and its object
+  } else {
+    callable = at(oparg + 1);
+  }
+  call(callable, {first, n});
+  top().kwnames = nullptr;
+}
+
+void Tracer::call_ex(int oparg) {
+  PyObject* kwargs = (oparg & 1) ? at(1) : nullptr;
+  PyObject* args = at((oparg & 1) ? 2 : 1);
+  PyObject* callable = at((oparg & 1) ? 3 : 2);
+  std::vector<PyObject*> all;
+  if (PyTuple_Check(args) && is_tuple(args)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) all.push_back(PyTuple_GET_ITEM(args, i));
+  } else if (PyList_CheckExact(args) && is_known(args)) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args); ++i) all.push_back(PyList_GET_ITEM(args, i));
+  } else {
+    return deny("iteration over " + name_of(args));
+  }
+  if (kwargs) {
+    if (!PyDict_CheckExact(kwargs) || !is_known(kwargs)) return deny("iteration over " + name_of(kwargs));
+    PyObject *key, *value;
+    for (Py_ssize_t i = 0; PyDict_Next(kwargs, &i, &key, &value);) all.push_back(value);
+  }
+  call(callable, all);
+}
+
+}  // namespace fastjit::observe
+#endif

@@ -1,0 +1,140 @@
+#pragma once
+// Facts: what a recorded call read, and how to see cheaply whether it would read the same again. A node is one object
+// that was looked into (a dictionary, a type, an instance, a function, a cell). Nodes are in reading order, so a node
+// whose object is kept alive by an earlier fact needs no weak reference of its own.
+#include <map>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "observe/layout_311.h"
+#include "observe/observe.h"
+
+namespace fastjit::observe {
+
+/// Owns one reference.
+class Ref {
+ public:
+  Ref() = default;
+  static Ref steal(PyObject* o) { return Ref(o); }
+  static Ref share(PyObject* o) { return Ref(Py_XNewRef(o)); }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+  PyObject* get() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  explicit Ref(PyObject* o) : object_(o) {}
+  PyObject* object_ = nullptr;
+};
+
+/// What a read returned.
+struct Expect {
+  enum class Kind : uint8_t {
+    Absent,   // nothing there
+    Present,  // something there, whatever it is
+    Equal,    // the same type and bits: numbers, strings, None, tuples of them
+    Weak,     // this very object, held weakly
+    Strong,   // this very object, held (its type has no weak references)
+    Node,     // a dictionary that has its own node: the address and type here, the contents there
+  };
+  Kind kind = Kind::Absent;
+  PyObject* object = nullptr;
+  Ref hold;
+  std::string was;  // for Weak and Node: the type's name, for words after the object is gone
+
+  static Expect of(PyObject* value);
+  bool holds(PyObject* current) const noexcept;
+};
+
+struct Key {
+  Ref name;
+  PyTypeObject* after = nullptr;  // types: the lookup starts after this class in the method resolution order (super())
+  Expect expect;
+  int32_t hint = -1;  // index among the dictionary's entries
+  std::string label;  // "global SCALE"
+  std::string where;  // "model.py:14"
+};
+
+struct Node {
+  enum class Kind : uint8_t { Function, Object, Dict, Type, Cell };
+  Kind kind;
+  bool ordered = false;  // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
+  int8_t truth = -1;     // Dict: empty (0), not empty (1), not asked (-1)
+  PyObject* object;
+  Ref weak;
+  Ref parts[3];                    // Function: code, defaults, keyword defaults
+  PyTypeObject* type = nullptr;    // Object
+  PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs
+  PyObject* dict = nullptr;        // Object: that dictionary
+  std::vector<Key> keys;           // Dict, Type; Cell: one
+  std::vector<Expect> order;       // Type
+  std::string label, where;
+};
+
+class Facts final : public ReadSet {
+ public:
+  using Id = int;
+  // Recording. Each call looks now, notes what it saw, and returns it (borrowed).
+  Id function(PyFunctionObject* f, const std::string& where);
+  Id object(PyObject* o, const std::string& label, const std::string& where);
+  Id instance_dict(PyObject* o, const std::string& label, const std::string& where);  // -1: it has none
+  Id dict(PyObject* d, const std::string& label);
+  PyObject* read_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
+  bool has_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
+  bool truth(Id dict, const std::string& where);
+  const std::vector<Key>& items(Id dict, const std::string& prefix, const std::string& where);
+  PyObject* read_type(PyTypeObject* type, PyObject* name, PyTypeObject* after, const std::string& where);
+  void type_order(PyTypeObject* type, const std::string& where);
+  PyObject* read_cell(PyObject* cell, const std::string& label, const std::string& where);
+  Id find(PyObject* object, Node::Kind kind) const;
+  Node& node(Id id) { return nodes_[static_cast<size_t>(id)]; }
+  /// Verifies every fact once more and arms the tags. Not empty: what the call itself changed.
+  std::string finish();
+
+  bool check() noexcept override;
+  std::string first_failure() override;
+  std::vector<std::string> describe() const override;
+
+ private:
+  /// One node, as check() sees it.
+  struct Check {
+    Node::Kind kind;
+    uint32_t node;
+    PyObject* object;
+    PyObject* weak;
+    uintptr_t a, b, c;
+  };
+  static bool fast(const Check& c) noexcept;
+  bool slow(Check& c) noexcept;
+  Id add(PyObject* object, Node::Kind kind, const std::string& label, const std::string& where);
+  Key* find_key(Id id, PyObject* name, PyTypeObject* after);
+  Key& add_key(Id id, PyObject* name, PyTypeObject* after, const std::string& label, const std::string& where);
+  PyObject* note(Id id, PyObject* name, PyTypeObject* after, PyObject* value, const std::string& label,
+                 const std::string& where);
+  void arm(uint32_t node);
+  std::string failure(Node& node);
+
+  std::vector<Node> nodes_;
+  std::vector<Check> checks_;
+  std::map<std::pair<PyObject*, Node::Kind>, Id> ids_;                            // recording only
+  std::map<std::pair<Id, std::pair<PyObject*, PyTypeObject*>>, size_t> key_ids_;  // recording only, interned names
+  std::unordered_set<PyObject*> held_;                                            // values that a fact keeps alive
+  std::string changed_;                                                           // a fact that the call changed
+};
+
+/// Asks dict_lookup() to search the entry's index once; later lookups with that index are a few ns.
+inline constexpr int32_t kFindHint = -2;
+/// Looks a name up in a dictionary without running Python code; borrowed.
+PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept;
+/// Looks a name up in a type, after class `after` of its method resolution order if that is set; borrowed.
+PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept;
+/// An object in a few words: `2.0`, `Tensor`.
+std::string words(PyObject* object);
+
+}  // namespace fastjit::observe

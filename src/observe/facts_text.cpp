@@ -1,0 +1,103 @@
+// Facts in words: one line each, and the sentence for the one that failed.
+#include "observe/observe.h"
+
+#if PY_VERSION_HEX < 0x030C0000
+#include "observe/facts.h"
+
+namespace fastjit::observe {
+namespace {
+
+std::string at(const std::string& where) { return where.empty() ? "" : " (" + where + ")"; }
+
+std::string expected(const Expect& e) {
+  switch (e.kind) {
+    case Expect::Kind::Absent:
+      return "absent";
+    case Expect::Kind::Present:
+      return "present";
+    case Expect::Kind::Equal:
+      return words(e.object);
+    case Expect::Kind::Strong:
+      return words(e.object);
+    case Expect::Kind::Weak:
+    case Expect::Kind::Node:
+      return e.was;
+  }
+  return "";
+}
+
+std::string mismatch(const Key& key, PyObject* now) {
+  std::string was = expected(key.expect), is = now ? words(now) : "absent";
+  if (key.expect.kind == Expect::Kind::Present) return key.label + " is gone" + at(key.where);
+  if (was == is) return key.label + " is another " + is + at(key.where);
+  return key.label + " was " + was + ", is " + is + at(key.where);
+}
+
+}  // namespace
+
+std::string words(PyObject* o) {
+  if (!o) return "absent";
+  bool plain = o == Py_None || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
+               PyComplex_CheckExact(o) || PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyTuple_CheckExact(o);
+  if (!plain) return Py_TYPE(o)->tp_name;
+  Ref text = Ref::steal(PyObject_Repr(o));
+  const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  if (!utf8) return PyErr_Clear(), Py_TYPE(o)->tp_name;
+  std::string s = utf8;
+  return s.size() <= 60 ? s : s.substr(0, 57) + "...";
+}
+
+std::string Facts::failure(Node& n) {
+  if (n.weak && ((PyWeakReference*)n.weak.get())->wr_object != n.object) return n.label + " is gone" + at(n.where);
+  switch (n.kind) {
+    case Node::Kind::Function: {
+      auto* f = reinterpret_cast<PyFunctionObject*>(n.object);
+      const char* part = f->func_code != n.parts[0].get() ? "code" : "defaults";
+      return "function " + n.label + " has new " + part + at(n.where);
+    }
+    case Node::Kind::Object:
+      if (Py_TYPE(n.object) == n.type) return n.label + ".__dict__ was replaced" + at(n.where);
+      return n.label + " is now of type " + Py_TYPE(n.object)->tp_name + at(n.where);
+    case Node::Kind::Cell:
+      return mismatch(n.keys[0], PyCell_GET(n.object));
+    case Node::Kind::Type:
+      for (Key& key : n.keys) {
+        PyObject* now = type_lookup((PyTypeObject*)n.object, key.name.get(), key.after);
+        if (!key.expect.holds(now)) return mismatch(key, now);
+      }
+      return "the bases of " + n.label + " changed" + at(n.where);
+    case Node::Kind::Dict:
+      break;
+  }
+  for (Key& key : n.keys) {
+    PyObject* now = dict_lookup(n.object, key.name.get(), nullptr);
+    if (!key.expect.holds(now)) return mismatch(key, now);
+  }
+  Py_ssize_t size = PyDict_GET_SIZE(n.object);
+  if (n.truth >= 0 && n.truth != (size != 0))
+    return n.label + (size ? " was empty, is not" : " was not empty, is") + at(n.where);
+  return "the keys of " + n.label + " changed" + at(n.where);
+}
+
+std::string Facts::first_failure() {
+  for (Check& c : checks_)
+    if (!fast(c) && !slow(c)) return failure(nodes_[c.node]);
+  return "";
+}
+
+std::vector<std::string> Facts::describe() const {
+  std::vector<std::string> lines;
+  for (const Node& n : nodes_) {
+    if (n.kind == Node::Kind::Function) lines.push_back("function " + n.label + ": code and defaults" + at(n.where));
+    if (n.kind == Node::Kind::Object) lines.push_back(n.label + " is of type " + n.type->tp_name + at(n.where));
+    if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
+    if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));
+    if (n.kind == Node::Kind::Dict && n.ordered)
+      lines.push_back(n.label + " has these keys in this order" + at(n.where));
+    for (const Key& key : n.keys) lines.push_back(key.label + " is " + expected(key.expect) + at(key.where));
+  }
+  return lines;
+}
+
+}  // namespace fastjit::observe
+#endif

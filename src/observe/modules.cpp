@@ -1,0 +1,89 @@
+// nn.Module instances and Python modules: their dictionaries are read as facts.
+#include "observe/observe.h"
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <string_view>
+
+#include "observe/tracer.h"
+
+namespace fastjit::observe {
+namespace {
+
+// Dictionaries of an nn.Module whose items are facts and whose items' names are those of its attributes.
+constexpr std::string_view kModuleDicts[] = {"_parameters", "_buffers", "_modules"};
+// Plain classes of torch whose instances hold settings; they are read like modules.
+constexpr std::pair<std::string_view, std::string_view> kSettings[] = {{"torch.backends", "ContextProp"}};
+
+}  // namespace
+
+bool Tracer::has_own_facts(PyObject* o) {
+  if (is_module(o)) return !fresh_.contains(o);
+  PyTypeObject* type = Py_TYPE(o);
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  constexpr int kAsked = 1 << 16, kYes = 1 << 17;
+  int& flags = type_flags_[type];
+  if (!(flags & kAsked)) {
+    flags |= kAsked;
+    PyObject* module = PyDict_GetItemString(type->tp_dict, "__module__");
+    for (auto [where_from, name] : kSettings)
+      if (module && PyUnicode_Check(module) && where_from == PyUnicode_AsUTF8(module) && name == type->tp_name)
+        flags |= kYes;
+  }
+  return flags & kYes;
+}
+
+void Tracer::found_in_module(const std::string& owner, PyObject* name, PyObject* value) {
+  std::string text = PyUnicode_AsUTF8(name);
+  found(value, owner + "." + text);
+  for (std::string_view known : kModuleDicts)
+    if (text == known && PyDict_CheckExact(value)) module_dicts_.emplace(value, owner);
+}
+
+void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
+  PyTypeObject* type = Py_TYPE(o);
+  if (!plain_getattribute(type)) return deny("read of " + attr_text(o, name));
+  PyObject* attr = class_attr(type, name);
+  std::string owner = names_.contains(o) ? names_[o] : type->tp_name;
+  Facts::Id id = facts_->instance_dict(o, owner, where());
+  if (id < 0) return deny("read of " + attr_text(o, name));
+  PyObject* dict = facts_->node(id).object;
+  std::string_view text = PyUnicode_AsUTF8(name);
+  if (attr && text == "__dict__") {
+    names_.emplace(dict, owner + ".__dict__");
+    module_dicts_.emplace(dict, owner);
+    fresh_.erase(dict);
+    return;
+  }
+  if (descriptor(o, attr, name)) return;
+  std::string label = owner + "." + std::string(text);
+  if (PyObject* value = facts_->read_key(id, name, label, where())) {
+    return found_in_module(owner, name, value);
+  }
+  if (attr) {
+    bool is_method = PyFunction_Check(attr) || !Py_TYPE(attr)->tp_descr_get;
+    return is_method ? void() : may_enter_any();
+  }
+  fallback_getattr(o, name, probing);
+}
+
+void Tracer::load_python_module_attr(PyObject* o, PyObject* name, bool probing) {
+  if (!PyModule_CheckExact(o)) {
+    PyObject* attr = class_attr(Py_TYPE(o), name);
+    if (attr && Py_TYPE(attr)->tp_descr_set && descriptor(o, attr, name)) return;
+  }
+  std::string owner = names_.contains(o) ? names_[o] : PyModule_GetName(o) ? PyModule_GetName(o) : "module";
+  facts_->object(o, owner, where());
+  PyObject* dict = PyModule_GetDict(o);
+  Facts::Id id = facts_->dict(dict, owner);
+  std::string label = owner + "." + PyUnicode_AsUTF8(name);
+  if (PyObject* value = facts_->read_key(id, name, label, where())) return static_cast<void>(found(value, label));
+  if (type_lookup(Py_TYPE(o), name, nullptr)) return;
+  PyObject* hook_name = intern(PyUnicode_FromString("__getattr__"));
+  PyObject* hook = facts_->read_key(id, hook_name, owner + ".__getattr__", where());
+  if (hook && PyFunction_Check(hook)) return may_enter(hook);
+  if (hook) return call(hook, std::span<PyObject* const>(&name, 1));
+  fallback_getattr(o, name, probing);
+}
+
+}  // namespace fastjit::observe
+#endif

@@ -1,0 +1,212 @@
+#pragma once
+// The observer of CPython 3.11: a trace function that sees every instruction before it runs, with its operands on the
+// value stack. opcodes_311.def names the method that judges each opcode; the methods live in trace.cpp (driver),
+// effects.cpp (instructions), values.cpp (what may be read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp.
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "observe/facts.h"
+
+namespace fastjit::observe {
+
+using Args = std::span<PyObject* const>;
+
+class Tracer final : public Observer {
+ public:
+  explicit Tracer(const Host& host);
+  ~Tracer() override;
+  void watch_scalar(PyObject* fresh_number) override;
+  bool start(PyObject* function) override;
+  Observation stop() override;
+
+  using Effect = void (Tracer::*)(int oparg);
+  struct Row {
+    const char* name = nullptr;
+    Effect effect = nullptr;
+  };
+  static const Row* rows();  // 256 of them; no effect = unsound
+
+  /// How calls of a known C function are judged.
+  enum class Rule : uint8_t {
+    Pure,     // reads its arguments and what is in them
+    Fresh,    // the same, and the result is a new object
+    Ignore,   // reads nothing that can change (types, modes that the call key compares)
+    Mutate,   // changes its first argument, which must be new
+    Special,  // a method of Tracer judges
+  };
+  using Judge = void (Tracer::*)(PyObject* callee, Args args);
+  struct Callee {
+    const char* name;  // "module:name" or "module:Class.name"
+    Rule rule;
+    Judge judge;
+  };
+
+ private:
+  enum class Expect : uint8_t { None, One, Any };
+  struct Frame {
+    InterpreterFrame* frame;
+    PyCodeObject* code;
+    const unsigned char* ops;
+    bool fresh_function;            // the function was made in this call
+    bool probing = false;           // an AttributeError raised here is caught by hasattr() or getattr() with a default
+    int offset = 0;                 // code unit of the instruction that runs now
+    bool fresh_result = false;      // its result is a new object
+    bool container_result = false;  // its result is new if it is a list, a dictionary or a set
+    bool constructs = false;        // it makes an instance: the first argument of __init__ is that new object
+    Expect expect = Expect::None;   // Python frames it may enter
+    bool expect_probing = false;
+    PyObject* expected = nullptr;  // the function, for Expect::One
+    PyObject* kwnames = nullptr;
+  };
+
+  // trace.cpp: the driver
+  static int on_event(PyObject*, PyFrameObject* f, int what, PyObject* arg) noexcept;
+  void event(PyFrameObject* f, int what, PyObject* arg);
+  void enter(PyFrameObject* f);
+  void opcode(PyFrameObject* f);
+  void leave(PyFrameObject* f);
+  void raised(PyObject* arg);
+  void enter_root(InterpreterFrame* frame);
+  void add_argument(PyObject* o, int depth);
+  void unsound(const std::string& reason);
+  void deny(const std::string& what) { unsound(what + " at " + where()); }
+  const unsigned char* ops_of(PyCodeObject* code);
+  const std::string& where();
+  Frame& top() { return frames_.back(); }
+  PyObject* at(int n) { return top().frame->localsplus[top().frame->stacktop - n]; }  // 1: top of the value stack
+  PyObject* name_at(int i) { return PyTuple_GET_ITEM(top().code->co_names, i); }
+  void may_enter(PyObject* function) { top().expect = Expect::One, top().expected = function; }
+  void may_enter_any() { top().expect = Expect::Any; }
+
+  // effects.cpp: one method per kind of instruction
+  void move(int oparg);
+  void never(int oparg);
+  void load_global(int oparg);
+  void load_deref(int oparg);
+  void load_attr_op(int oparg);
+  void store_attr_op(int oparg);
+  void delete_attr_op(int oparg);
+  void store_global(int oparg);
+  void store_deref(int oparg);
+  void build(int oparg);
+  void build_map(int oparg);
+  void build_const_map(int oparg);
+  void build_slice(int oparg);
+  void make_function(int oparg);
+  void compare(int oparg);
+  void is_op(int oparg);
+  void contains(int oparg);
+  void binary(int oparg);
+  void unary(int oparg);
+  void truth_op(int oparg);
+  void subscript(int oparg);
+  void store_subscript(int oparg);
+  void delete_subscript(int oparg);
+  void get_iter(int oparg);
+  void get_iter_of(PyObject* o);
+  void for_iter(int oparg);
+  void iterate_top(int oparg);
+  void append(int oparg);
+  void map_add(int oparg);
+  void format_value(int oparg);
+  void import_name(int oparg);
+  void import_from(int oparg);
+  void before_with(int oparg);
+  void kw_names(int oparg);
+  void call_op(int oparg);
+  void call_ex(int oparg);
+  void raise_op(int oparg);
+  void get_len(int oparg);
+  void send(int oparg);
+
+  // values.cpp: what may be read without a fact
+  bool is_tensor(PyObject* o) { return host_.is_tensor && host_.is_tensor(o); }
+  bool is_module(PyObject* o);
+  bool is_plain_value(PyObject* o);  // number, string, None, dtype, device ...
+  bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
+  bool is_known(PyObject* o) const { return fresh_.contains(o) || arguments_.contains(o); }
+  bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
+  bool is_fresh_iterator(PyObject* o);
+  void touch(PyObject* o);                       // scalars in it are no longer symbolic
+  bool iterable(PyObject* o, const char* verb);  // notes what iterating reads; false after deny()
+  void truth(PyObject* o);
+  void length(PyObject* o);
+  void subscript_of(PyObject* container, PyObject* index);
+  PyObject* intern(PyObject* name);  // borrowed
+  std::string name_of(PyObject* o);
+  PyObject* found(PyObject* value, const std::string& label);  // a fact read gave `value`
+  void type_method(PyObject* o, const char* name);             // an implicit call of a method of o's type
+  bool dict_node(PyObject* d, Facts::Id* id);                  // the node of a dictionary reached by facts
+  PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
+
+  // attributes.cpp, modules.cpp
+  void load_attr(PyObject* o, PyObject* name, bool probing = false);
+  void load_value_attr(PyObject* o, PyObject* name);
+  void load_tensor_attr(PyObject* o, PyObject* name);
+  void load_function_attr(PyObject* o, PyObject* name);
+  void load_class_attr(PyObject* o, PyObject* name);
+  void load_super_attr(PyObject* o, PyObject* name);
+  void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
+  void load_python_module_attr(PyObject* o, PyObject* name, bool probing);
+  void load_module_attr(PyObject* o, PyObject* name, bool probing);
+  void found_in_module(const std::string& owner, PyObject* name, PyObject* value);
+  bool descriptor(PyObject* o, PyObject* attr, PyObject* name);  // a class attribute found first; true if it decides
+  void fallback_getattr(PyObject* o, PyObject* name, bool probing);
+  bool plain_getattribute(PyTypeObject* type);
+  bool has_own_facts(PyObject* o);  // instances whose dictionaries are read as facts
+  void store_attr(PyObject* o, PyObject* name, PyObject* value);
+  std::string attr_text(PyObject* o, PyObject* name);
+
+  // calls.cpp, callees.cpp
+  void call(PyObject* callable, Args args);
+  void call_function(PyFunctionObject* f);
+  void call_type(PyTypeObject* type, Args args);
+  void call_class(PyTypeObject* type, Args args);
+  void call_host(PyObject* callable, Args args);
+  void apply(const Callee& row, PyObject* callee, Args args);
+  bool readable_args(Args args, const std::string& callee);
+  static const Callee* find_callee(PyObject* callable);
+  static void resolve_callees();
+  std::string callee_text(PyObject* callable);
+  void judge_len(PyObject*, Args args);
+  void judge_isinstance(PyObject*, Args args);
+  void judge_getattr(PyObject*, Args args);
+  void judge_hasattr(PyObject*, Args args);
+  void judge_setattr(PyObject*, Args args);
+  void judge_iter(PyObject*, Args args);
+  void judge_next(PyObject*, Args args);
+  void judge_type(PyObject*, Args args);
+  void judge_super(PyObject*, Args args);
+  void judge_new(PyObject* callee, Args args);
+  void judge_bool(PyObject*, Args args);
+  void judge_container(PyObject*, Args args);
+  void judge_dict_read(PyObject* callee, Args args);
+  void judge_dict_view(PyObject*, Args args);
+  void judge_contains(PyObject*, Args args);
+  void judge_side_effect(PyObject* callee, Args args);
+  void judge_identity(PyObject*, Args args);
+
+  Host host_;
+  std::unique_ptr<Facts> facts_;
+  std::string reason_;
+  bool active_ = false, gc_was_on_ = false, root_entered_ = false;
+  Ref function_;
+  std::vector<Frame> frames_;
+  std::unordered_map<PyCodeObject*, Ref> ops_;           // plain bytecode of each code object
+  std::unordered_map<const void*, std::string> places_;  // file:line by instruction
+  std::unordered_set<PyObject*> fresh_;      // made in this call. Addresses only: a fact read of one removes it
+  std::unordered_set<PyObject*> arguments_;  // containers reachable from the arguments
+  std::unordered_map<PyObject*, std::string> names_;  // objects reached by facts
+  std::unordered_map<PyObject*, std::string>
+      module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
+  std::unordered_map<PyObject*, PyObject*> cell_owners_;  // cells of functions that exist outside this call
+  std::unordered_map<PyTypeObject*, int> type_flags_;
+  std::unordered_map<PyObject*, size_t> scalars_;
+  std::vector<Ref> scalar_refs_, names_held_;
+  std::vector<bool> symbolic_;
+};
+
+}  // namespace fastjit::observe

@@ -1,0 +1,165 @@
+// A Python module around the read observer, for tests: needs Python.h only. The host is a Python object with
+// tensor_types, module_types (tuples of classes) and classify(callable) -> "operator" | "pure" | anything else.
+#include "observe/observe.h"
+
+#include <vector>
+
+using namespace fastjit::observe;
+
+namespace {
+
+PyObject* host_tensors = nullptr;
+PyObject* host_modules = nullptr;
+PyObject* host_classify = nullptr;
+std::vector<std::pair<std::string, PyObject*>> seen_tensors;
+
+bool is_tensor(PyObject* o) {
+  if (!host_tensors) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(host_tensors); ++i)
+    if ((PyObject*)Py_TYPE(o) == PyTuple_GET_ITEM(host_tensors, i)) return true;
+  return false;
+}
+
+bool is_module(PyObject* o) {
+  if (!host_modules) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(host_modules); ++i)
+    if (PyObject_TypeCheck(o, (PyTypeObject*)PyTuple_GET_ITEM(host_modules, i))) return true;
+  return false;
+}
+
+Host::Callee classify(PyObject* callable) {
+  if (!host_classify) return Host::Callee::Unknown;
+  PyObject* answer = PyObject_CallOneArg(host_classify, callable);
+  Host::Callee callee = Host::Callee::Unknown;
+  if (answer && PyUnicode_Check(answer)) {
+    if (!PyUnicode_CompareWithASCIIString(answer, "operator")) callee = Host::Callee::Operator;
+    if (!PyUnicode_CompareWithASCIIString(answer, "pure")) callee = Host::Callee::Pure;
+  }
+  PyErr_Clear();
+  Py_XDECREF(answer);
+  return callee;
+}
+
+void on_tensor(void*, PyObject* tensor, const char* name) { seen_tensors.emplace_back(name, Py_NewRef(tensor)); }
+
+struct Facts {
+  PyObject_HEAD ReadSet* facts;
+};
+
+void facts_dealloc(PyObject* self) {
+  delete ((Facts*)self)->facts;
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyObject* facts_check(PyObject* self, PyObject*) { return PyBool_FromLong(((Facts*)self)->facts->check()); }
+
+/// check_many(n): n checks, to time them.
+PyObject* facts_check_many(PyObject* self, PyObject* n) {
+  long good = 0;
+  for (long i = PyLong_AsLong(n); i > 0; --i) good += ((Facts*)self)->facts->check();
+  return PyLong_FromLong(good);
+}
+
+PyObject* facts_failure(PyObject* self, PyObject*) {
+  return PyUnicode_FromString(((Facts*)self)->facts->first_failure().c_str());
+}
+
+PyObject* facts_describe(PyObject* self, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (const std::string& line : ((Facts*)self)->facts->describe()) {
+    PyObject* text = PyUnicode_FromString(line.c_str());
+    PyList_Append(list, text);
+    Py_DECREF(text);
+  }
+  return list;
+}
+
+PyMethodDef facts_methods[] = {{"check", facts_check, METH_NOARGS, nullptr},
+                               {"check_many", facts_check_many, METH_O, nullptr},
+                               {"first_failure", facts_failure, METH_NOARGS, nullptr},
+                               {"describe", facts_describe, METH_NOARGS, nullptr},
+                               {nullptr, nullptr, 0, nullptr}};
+PyTypeObject FactsType{};
+
+PyObject* none_if_null(PyObject* o) { return o ? o : Py_NewRef(Py_None); }
+
+/// observe(host, scalars, function, args, kwargs) -> None if it does not start, else (result, error, unsound, symbolic,
+/// tensors, facts)
+PyObject* observe_call(PyObject*, PyObject* all) {
+  PyObject *host, *scalars, *function, *args, *kwargs;
+  if (!PyArg_ParseTuple(all, "OOOOO", &host, &scalars, &function, &args, &kwargs)) return nullptr;
+  host_tensors = host == Py_None ? nullptr : PyObject_GetAttrString(host, "tensor_types");
+  host_modules = host == Py_None ? nullptr : PyObject_GetAttrString(host, "module_types");
+  host_classify = host == Py_None ? nullptr : PyObject_GetAttrString(host, "classify");
+  PyErr_Clear();
+  Host callbacks;
+  callbacks.is_tensor = is_tensor;
+  callbacks.is_module = is_module;
+  callbacks.classify = classify;
+  callbacks.on_tensor = on_tensor;
+  std::unique_ptr<Observer> observer = make_observer(callbacks);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(scalars); ++i) observer->watch_scalar(PyTuple_GET_ITEM(scalars, i));
+  bool started = observer->start(function);
+  if (!started) Py_RETURN_NONE;
+  PyObject* result = PyObject_Call(function, args, kwargs == Py_None ? nullptr : kwargs);
+  PyObject *type, *error = nullptr, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  if (type) PyErr_NormalizeException(&type, &error, &trace);
+  Observation seen = observer->stop();
+  PyObject* symbolic = PyList_New(0);
+  for (bool flag : seen.symbolic) PyList_Append(symbolic, flag ? Py_True : Py_False);
+  PyObject* tensors = PyList_New(0);
+  for (auto& [name, tensor] : seen_tensors) {
+    PyObject* pair = Py_BuildValue("sN", name.c_str(), tensor);
+    PyList_Append(tensors, pair);
+    Py_DECREF(pair);
+  }
+  seen_tensors.clear();
+  Facts* facts = PyObject_New(Facts, &FactsType);
+  facts->facts = seen.facts.release();
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  Py_CLEAR(host_tensors);
+  Py_CLEAR(host_modules);
+  Py_CLEAR(host_classify);
+  return Py_BuildValue("NNsNNN", none_if_null(result), none_if_null(error), seen.unsound.c_str(), symbolic, tensors,
+                       facts);
+}
+
+PyObject* is_available(PyObject*, PyObject*) { return PyBool_FromLong(available()); }
+PyObject* is_tracer_active(PyObject*, PyObject*) { return PyBool_FromLong(tracer_active()); }
+
+/// The opcode table: {name: number}.
+PyObject* opcode_rows(PyObject*, PyObject*) {
+  PyObject* rows = PyDict_New();
+#define OP(name, number, method)               \
+  {                                            \
+    PyObject* value = PyLong_FromLong(number); \
+    PyDict_SetItemString(rows, #name, value);  \
+    Py_DECREF(value);                          \
+  }
+#include "observe/opcodes_311.def"
+#undef OP
+  return rows;
+}
+
+PyMethodDef methods[] = {{"observe", observe_call, METH_VARARGS, nullptr},
+                         {"available", is_available, METH_NOARGS, nullptr},
+                         {"tracer_active", is_tracer_active, METH_NOARGS, nullptr},
+                         {"opcode_rows", opcode_rows, METH_NOARGS, nullptr},
+                         {nullptr, nullptr, 0, nullptr}};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "fj_observe_test", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_fj_observe_test() {
+  Py_SET_REFCNT(reinterpret_cast<PyObject*>(&FactsType), 1);
+  FactsType.tp_name = "fj_observe_test.Facts";
+  FactsType.tp_basicsize = sizeof(Facts);
+  FactsType.tp_flags = Py_TPFLAGS_DEFAULT;
+  FactsType.tp_methods = facts_methods;
+  FactsType.tp_dealloc = facts_dealloc;
+  if (PyType_Ready(&FactsType) < 0) return nullptr;
+  return PyModule_Create(&module);
+}
