@@ -24,9 +24,10 @@ if(FASTJIT_SANITIZE)
 endif()
 
 if(FASTJIT_LLVM)
+  # LLVM's version file accepts equal major.minor only, and every release since 18 is X.1.
   foreach(version 22 21 20 19)
     if(NOT LLVM_FOUND)
-      find_package(LLVM ${version} CONFIG QUIET HINTS /usr/lib/llvm-${version})
+      find_package(LLVM ${version}.1 CONFIG QUIET HINTS /usr/lib/llvm-${version})
     endif()
   endforeach()
   if(NOT LLVM_FOUND)
