@@ -1,0 +1,61 @@
+// The world that drafts are made in.
+#include "plan/draft.h"
+
+#include <algorithm>
+
+#include "plan/emit.h"
+
+namespace fastjit::plan {
+
+std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlined) const {
+  if (std::any_of(inlined.begin(), inlined.end(), [&](const Root& root) { return root.value == id && !root.copy; }))
+    return std::nullopt;
+  if (storage[id]) return storage[id];
+  const ir::Node& node = graph[id];
+  if (node.op == ir::Op::View) {
+    const auto base = strided(node.in[0], inlined);
+    if (!base) return std::nullopt;
+    const ir::IndexMap& map = graph.maps[node.attr];
+    Storage result{base->buffer, base->offset, std::vector<int64_t>(node.rank, 0)};
+    for (size_t r = 0; r < map.dims.size(); ++r) {
+      result.offset += base->strides[r] * map.dims[r].offset;
+      for (const auto& [dim, coefficient] : map.dims[r].terms) result.strides[dim] += base->strides[r] * coefficient;
+    }
+    return result;
+  }
+  if (node.op == ir::Op::Reshape) {
+    const auto base = strided(node.in[0], inlined);
+    if (!base) return std::nullopt;
+    auto strides = reshape_strides(graph.sizes(node.in[0]), base->strides, graph.sizes(id));
+    if (strides) return Storage{base->buffer, base->offset, std::move(*strides)};
+  }
+  return std::nullopt;
+}
+
+bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id) {
+  const ir::Node& node = graph[id];
+  int64_t points = 1;
+  for (const uint8_t dim : graph.reduces[node.attr].dims) points *= graph.sizes(node.in[0])[dim];
+  return points <= 1 || graph.layout(node.in[0]).numel() == 0;
+}
+
+Map root_map(const World& world, const Frame& frame, const Root& root) {
+  Linear position(static_cast<size_t>(frame.rank()) + 1, 0);
+  for (size_t d = 0; d < frame.sizes.size(); ++d)
+    position[d] = root.full ? frame.full[d] : frame.kinds[d] == DimKind::Kept ? frame.part[d] : 0;
+  auto map = unravel(std::move(position), world.graph.sizes(root.value), frame);
+  if (!map) throw Mismatch{};
+  return std::move(*map);
+}
+
+Draft draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep) {
+  for (;;) {
+    try {
+      return Emitter(world, frame, roots, allow_keep).run();
+    } catch (const SplitRequest& request) {
+      split(frame, request);
+    }
+  }
+}
+
+}  // namespace fastjit::plan

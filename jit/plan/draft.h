@@ -1,0 +1,85 @@
+#pragma once
+// A kernel while it is being decided: roots over one frame, emitted into instructions whose loads still name buffers.
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph.h"
+#include "plan/kernel_plan.h"
+#include "plan/maps.h"
+
+namespace fastjit::plan {
+
+/// A piece of memory that a node's elements live in. Numbered by the node that owns it; a row-major copy made for a
+/// Reshape that strides cannot express has the number of the Reshape plus the number of nodes.
+using BufferId = uint32_t;
+
+/// Where the elements of a value lie: strides per dim of the value, in elements.
+struct Storage {
+  BufferId buffer;
+  int64_t offset;
+  std::vector<int64_t> strides;
+};
+
+/// A value that a kernel computes. Without a destination it is only used inside the kernel.
+struct Root {
+  ir::NodeId value;
+  bool full = false;  // moves along the reduced dims too
+  bool copy = false;  // in memory before this kernel, which only copies it
+  std::vector<Storage> dests;
+};
+
+struct Access {
+  BufferId buffer;
+  ir::DType dtype;
+  Linear address;  // per iteration dim, then the offset
+};
+
+/// Lists of a draft: 2p is `elem` of phase p, 2p + 1 its `row`.
+constexpr int elem_section(int phase) { return 2 * phase; }
+constexpr int row_section(int phase) { return 2 * phase + 1; }
+
+struct Draft {
+  std::vector<Instr> code;       // Load and Store: imm is an index into `accesses`
+  std::vector<uint8_t> section;  // per instruction: the list from whose end on its value is known
+  std::vector<bool> heavy;       // per instruction: expensive to compute again
+  std::vector<std::vector<uint32_t>> lists;
+  std::vector<Access> accesses;
+  std::vector<uint32_t> scalars;  // program scalar per kernel scalar
+  std::vector<ir::DType> scalar_types, scratch;
+  std::vector<uint32_t> values;        // per root
+  std::vector<uint8_t> homes;          // per root: the list its stores belong to
+  std::vector<ir::NodeId> recomputed;  // expensive nodes computed here and nowhere stored
+};
+
+/// What is known while kernels are formed: the graph and where values lie.
+struct World {
+  const ir::Graph& graph;
+  std::vector<std::optional<Storage>> storage;      // per node
+  std::unordered_map<ir::NodeId, BufferId> packed;  // Reshape -> its row-major copy
+
+  explicit World(const ir::Graph& graph) : graph(graph), storage(graph.nodes.size()) {}
+  int64_t numel(ir::NodeId id) const { return graph.layout(id).numel(); }
+  /// The node as a strided tensor in memory, through views; nothing if it is computed or strides cannot express it.
+  std::optional<Storage> strided(ir::NodeId id, std::span<const Root> inlined = {}) const;
+};
+
+/// Reduces over one element, or none, need no loop.
+bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id);
+
+/// Thrown by draft(): the node must be in memory before this kernel can be formed.
+struct MustStore {
+  ir::NodeId node;
+};
+/// Thrown by draft(): these roots do not fit into one kernel.
+struct Mismatch {};
+
+/// Emits `roots` over `frame`, which is refined in place where a Reshape needs it.
+Draft draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep);
+
+/// The map of a root's value over the frame.
+Map root_map(const World& world, const Frame& frame, const Root& root);
+
+}  // namespace fastjit::plan

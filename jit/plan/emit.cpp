@@ -1,0 +1,299 @@
+// From graph nodes to the instructions of one kernel.
+#include "plan/emit.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace fastjit::plan {
+
+namespace {
+
+constexpr int kMaxNesting = 300;       // longest chain of nodes in one kernel
+constexpr size_t kMaxCode = 500;       // instructions in one kernel
+constexpr int kMaxCopies = 2;          // how often one expensive node may be computed in one place
+constexpr int64_t kSpread = 4;         // how often an expensive value may be computed again by broadcasting
+constexpr int64_t kSmallSpace = 4096;  // points below which one more launch costs more than recomputing
+constexpr int64_t kMaxKeep = 16384;    // reduced points that a scratch row may have
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
+  return hash ^ (hash >> 29);
+}
+
+uint64_t identity_bits(ir::ReduceKind kind) { return kind == ir::ReduceKind::All || kind == ir::ReduceKind::Prod; }
+
+bool equal(const Instr& a, const Instr& b) {
+  return a.code == b.code && a.dtype == b.dtype && a.op == b.op && a.kind == b.kind && a.imm == b.imm &&
+         std::equal(a.args, a.args + 3, b.args);
+}
+
+}  // namespace
+
+Emitter::Emitter(const World& world, const Frame& frame, std::span<const Root> roots, bool allow_keep)
+    : world_(world), graph_(world.graph), frame_(frame), roots_(roots), allow_keep_(allow_keep) {}
+
+const Root* Emitter::find_root(ir::NodeId id) const {
+  for (const Root& root : roots_)
+    if (root.value == id && !root.copy) return &root;
+  return nullptr;
+}
+
+int Emitter::depth(ir::NodeId id) {
+  if (!frame_.has_reduced()) return 0;
+  if (const auto found = depths_.find(id); found != depths_.end()) return found->second;
+  int result = 0;
+  if (find_root(id) || !world_.strided(id, roots_)) {
+    if (++nesting_ > kMaxNesting && is_pointwise(graph_[id].op)) throw MustStore{id};
+    for (const ir::NodeId in : graph_.operands(id)) result = std::max(result, depth(in));
+    if (graph_[id].op == ir::Op::Reduce && !is_trivial_reduce(graph_, id)) ++result;
+    --nesting_;
+  }
+  return depths_[id] = result;
+}
+
+bool Emitter::visible(uint32_t value, int section) const {
+  const int home = draft_.section[value];
+  return home == section || (home % 2 == 1 && home < section);
+}
+
+/// A value that does not move along the reduced dims is computed once per kept point, as early as it is known.
+int Emitter::hoisted(ir::NodeId id, const Map& map, int section) {
+  if (!frame_.has_reduced()) return section;
+  for (int d = 0; d < frame_.rank(); ++d)
+    if (frame_.kinds[static_cast<size_t>(d)] == DimKind::Reduced)
+      for (int r = 0; r < map.rows; ++r)
+        if (map.at(r, d) != 0) return section;
+  if (const int below = depth(id); below > 0) return row_section(below - 1);
+  return section % 2 == 0 && section > 0 ? section - 1 : section;
+}
+
+uint32_t Emitter::add(Instr instr, int section) {
+  uint64_t hash = mix(static_cast<uint64_t>(instr.code) << 8 | static_cast<uint64_t>(instr.dtype),
+                      static_cast<uint64_t>(instr.op) << 8 | static_cast<uint64_t>(instr.kind));
+  for (const uint32_t arg : instr.args) hash = mix(hash, arg);
+  hash = mix(hash, instr.imm);
+  for (auto [it, end] = interned_.equal_range(hash); it != end; ++it)
+    if (visible(it->second, section + (instr.code == Code::Reduce)) && equal(draft_.code[it->second], instr))
+      return it->second;
+  const auto value = static_cast<uint32_t>(draft_.code.size());
+  bool heavy = instr.code == Code::Compute && is_expensive(instr.op);
+  if (instr.code == Code::Compute)
+    for (int i = 0; i < info(instr.op).arity; ++i)
+      heavy = heavy || (draft_.heavy[instr.args[i]] && draft_.section[instr.args[i]] == section);
+  draft_.code.push_back(instr);
+  draft_.heavy.push_back(heavy);
+  draft_.section.push_back(static_cast<uint8_t>(instr.code == Code::Reduce ? section + 1 : section));
+  if (draft_.lists.size() <= static_cast<size_t>(section)) draft_.lists.resize(static_cast<size_t>(section) + 1);
+  draft_.lists[static_cast<size_t>(section)].push_back(value);
+  interned_.emplace(hash, value);
+  return value;
+}
+
+uint32_t Emitter::constant(ir::DType dtype, uint64_t bits, int section) {
+  return add({.code = Code::Const, .dtype = dtype, .imm = bits}, section);
+}
+
+/// Remembers `value` of an earlier phase per reduced index and brings it back.
+uint32_t Emitter::recall(uint32_t value, int section) {
+  const ir::DType dtype = draft_.code[value].dtype;
+  auto [slot, fresh] = kept_.try_emplace(value, static_cast<uint32_t>(draft_.scratch.size()));
+  if (fresh) {
+    draft_.scratch.push_back(dtype);
+    add({.code = Code::Keep, .dtype = dtype, .args = {value, 0, 0}, .imm = slot->second}, draft_.section[value]);
+  }
+  return add({.code = Code::Recall, .dtype = dtype, .imm = slot->second}, section);
+}
+
+uint32_t Emitter::emit(ir::NodeId id, const Map& map, int section) {
+  section = hoisted(id, map, section);
+  uint64_t hash = id;
+  for (const int64_t cell : map.cells) hash = mix(hash, static_cast<uint64_t>(cell));
+  std::optional<uint32_t> earlier;
+  for (auto [it, end] = memo_.equal_range(hash); it != end; ++it) {
+    const Memo& memo = it->second;
+    if (memo.node != id || memo.map != map) continue;
+    if (visible(memo.value, section)) return memo.value;
+    const int home = draft_.section[memo.value];
+    if (home % 2 == 0 && home < section && draft_.heavy[memo.value]) earlier = memo.value;
+  }
+  const bool too_large = ++nesting_ > kMaxNesting || draft_.code.size() > kMaxCode;
+  if (too_large && is_pointwise(graph_[id].op) && !find_root(id)) throw MustStore{id};
+  const bool keep = earlier && section % 2 == 0 && allow_keep_ && frame_.reduced <= kMaxKeep;
+  const uint32_t value = keep ? recall(*earlier, section) : make(id, map, section);
+  --nesting_;
+  memo_.emplace(hash, Memo{id, map, value});
+  return value;
+}
+
+uint32_t Emitter::make(ir::NodeId id, const Map& map, int section) {
+  const ir::Node& node = graph_[id];
+  if (const Root* root = find_root(id)) {
+    if (map != root_maps_[static_cast<size_t>(root - roots_.data())]) throw Mismatch{};
+  }
+  if (const auto storage = world_.strided(id, roots_)) return load(*storage, node.dtype, map, section);
+  if (is_pointwise(node.op)) return make_pointwise(id, map, section);
+  switch (node.op) {
+    case ir::Op::Const:
+      return constant(node.dtype, graph_.constants[node.attr], section);
+    case ir::Op::Scalar: {
+      auto& scalars = draft_.scalars;
+      auto at = static_cast<size_t>(std::find(scalars.begin(), scalars.end(), node.attr) - scalars.begin());
+      if (at == scalars.size()) {
+        scalars.push_back(node.attr);
+        draft_.scalar_types.push_back(node.dtype);
+      }
+      return add({.code = Code::Scalar, .dtype = node.dtype, .imm = at}, section);
+    }
+    case ir::Op::Iota: {
+      const auto row = map.cells.begin() + static_cast<std::ptrdiff_t>(node.attr) * map.cols;
+      return affine(Linear(row, row + map.cols), section);
+    }
+    case ir::Op::View:
+      return make_view(id, map, section);
+    case ir::Op::Reshape:
+      return make_reshape(id, map, section);
+    case ir::Op::Reduce:
+      return make_reduce(id, map, section);
+    default:
+      throw MustStore{id};
+  }
+}
+
+uint32_t Emitter::load(const Storage& storage, ir::DType dtype, const Map& map, int section) {
+  Access access{storage.buffer, dtype, dot(storage.strides, map)};
+  access.address.resize(static_cast<size_t>(frame_.rank()) + 1, 0);
+  access.address.back() += storage.offset;
+  auto& all = draft_.accesses;
+  const auto same = std::find_if(all.begin(), all.end(), [&](const Access& other) {
+    return other.buffer == access.buffer && other.address == access.address;
+  });
+  const auto index = static_cast<uint64_t>(same - all.begin());
+  if (same == all.end()) all.push_back(std::move(access));
+  return add({.code = Code::Load, .dtype = dtype, .imm = index}, section);
+}
+
+/// The I64 value of an affine function of the iteration dims.
+uint32_t Emitter::affine(const Linear& index, int section) {
+  constexpr ir::DType type = ir::DType::I64;
+  std::optional<uint32_t> sum;
+  auto plus = [&](uint32_t term) {
+    sum = sum ? add({.code = Code::Compute, .dtype = type, .op = ir::Op::Add, .args = {*sum, term, 0}}, section) : term;
+  };
+  for (int d = 0; d < frame_.rank(); ++d) {
+    const int64_t coefficient = index[static_cast<size_t>(d)];
+    if (coefficient == 0) continue;
+    uint32_t term = add({.code = Code::Index, .dtype = type, .imm = static_cast<uint64_t>(d)}, section);
+    if (coefficient != 1) {
+      const uint32_t factor = constant(type, static_cast<uint64_t>(coefficient), section);
+      term = add({.code = Code::Compute, .dtype = type, .op = ir::Op::Mul, .args = {term, factor, 0}}, section);
+    }
+    plus(term);
+  }
+  if (const int64_t offset = index.back(); offset != 0 || !sum)
+    plus(constant(type, static_cast<uint64_t>(offset), section));
+  return *sum;
+}
+
+/// Refuses to compute an expensive value again for each of the many points it is spread over.
+void Emitter::refuse_spread(ir::NodeId inner, int64_t outer_points, uint32_t value) {
+  const int64_t points = world_.numel(inner);
+  if (!draft_.heavy[value] || points <= 1 || outer_points < kSpread * points) return;
+  const bool once_per_row = frame_.has_reduced() && draft_.section[value] % 2 == 1;
+  if (!once_per_row && frame_.kept * frame_.reduced >= kSmallSpace && !find_root(inner)) throw MustStore{inner};
+}
+
+uint32_t Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
+  const ir::Node& node = graph_[id];
+  Instr instr{.code = Code::Compute, .dtype = node.dtype, .op = node.op};
+  for (int i = 0; i < info(node.op).arity; ++i) {
+    const ir::NodeId in = node.in[i];
+    instr.args[i] = emit(in, broadcast_map(map, graph_.sizes(in)), section);
+    refuse_spread(in, world_.numel(id), instr.args[i]);
+  }
+  if (is_expensive(node.op)) {
+    const int times = ++makes_[uint64_t{id} << 8 | static_cast<uint64_t>(section)];
+    if (times > kMaxCopies && frame_.kept * frame_.reduced >= kSmallSpace) throw MustStore{id};
+    if (times == 1) draft_.recomputed.push_back(id);
+  }
+  return add(instr, section);
+}
+
+uint32_t Emitter::make_view(ir::NodeId id, const Map& map, int section) {
+  const ir::NodeId in = graph_[id].in[0];
+  const uint32_t value = emit(in, below(graph_.maps[graph_[id].attr], map), section);
+  refuse_spread(in, world_.numel(id), value);
+  return value;
+}
+
+uint32_t Emitter::make_reshape(ir::NodeId id, const Map& map, int section) {
+  const Linear position = dot(ir::row_major(graph_.sizes(id)), map);
+  if (const auto packed = world_.packed.find(id); packed != world_.packed.end())
+    return load({packed->second, 0, ir::row_major(graph_.sizes(id))}, graph_[id].dtype, map, section);
+  ir::NodeId in = graph_[id].in[0];
+  while (graph_[in].op == ir::Op::Reshape && !find_root(in) && !world_.strided(in, roots_)) in = graph_[in].in[0];
+  const auto inner = unravel(position, graph_.sizes(in), frame_);
+  if (!inner) throw MustStore{id};
+  return emit(in, *inner, section);
+}
+
+uint32_t Emitter::make_reduce(ir::NodeId id, const Map& map, int section) {
+  const ir::Node& node = graph_[id];
+  const ir::ReduceAttr& attr = graph_.reduces[node.attr];
+  const ir::NodeId in = node.in[0];
+  const auto sizes = graph_.sizes(in);
+  if (world_.numel(in) == 0) {
+    const uint64_t bits = identity_bits(attr.kind);
+    const bool is_double = is_floating(node.dtype) && bits;
+    return constant(node.dtype, is_double ? std::bit_cast<uint64_t>(1.0) : bits, section);
+  }
+  std::vector<int64_t> reduced_sizes;
+  for (const uint8_t dim : attr.dims) reduced_sizes.push_back(sizes[dim]);
+  Linear position(static_cast<size_t>(frame_.rank()) + 1, 0);
+  const bool trivial = count(reduced_sizes) == 1;
+  if (trivial && (attr.kind == ir::ReduceKind::ArgMax || attr.kind == ir::ReduceKind::ArgMin))
+    return constant(node.dtype, 0, section);
+  if (!trivial) {
+    if (!find_root(id)) throw MustStore{id};
+    if (count(reduced_sizes) != frame_.reduced) throw Mismatch{};
+    for (size_t d = 0; d < frame_.sizes.size(); ++d)
+      if (frame_.kinds[d] == DimKind::Reduced) position[d] = frame_.part[d];
+  }
+  const auto reduced = unravel(position, reduced_sizes, frame_);
+  if (!reduced) throw Mismatch{};
+  Map inner(static_cast<int>(sizes.size()), map.cols);
+  for (int r = 0, kept = 0, gone = 0; r < inner.rows; ++r) {
+    const bool is_reduced = std::find(attr.dims.begin(), attr.dims.end(), r) != attr.dims.end();
+    for (int c = 0; c < map.cols; ++c) inner.at(r, c) = is_reduced ? reduced->at(gone, c) : map.at(kept, c);
+    ++(is_reduced ? gone : kept);
+  }
+  if (trivial) return emit(in, inner, section);
+  const int at = elem_section(depth(in));
+  return add({.code = Code::Reduce, .dtype = node.dtype, .kind = attr.kind, .args = {emit(in, inner, at), 0, 0}}, at);
+}
+
+Draft Emitter::run() {
+  // Reductions first, lowest phase first, so that later phases can recall what earlier ones computed.
+  std::vector<std::pair<int, size_t>> order;
+  for (size_t i = 0; i < roots_.size(); ++i) {
+    const ir::NodeId id = roots_[i].value;
+    const bool reduces = frame_.has_reduced() && graph_[id].op == ir::Op::Reduce && !is_trivial_reduce(graph_, id);
+    order.emplace_back(reduces ? depth(id) : std::numeric_limits<int>::max(), i);
+  }
+  std::sort(order.begin(), order.end());
+  for (const Root& root : roots_) root_maps_.push_back(root_map(world_, frame_, root));
+  draft_.values.resize(roots_.size());
+  draft_.homes.resize(roots_.size());
+  for (const auto& [phase, i] : order) {
+    const Root& root = roots_[i];
+    const int below = depth(root.value);
+    const int section = !frame_.has_reduced() ? row_section(0)
+                        : root.full           ? elem_section(below)
+                                              : row_section(std::max(below - 1, 0));
+    draft_.homes[i] = static_cast<uint8_t>(section);
+    draft_.values[i] = emit(root.value, root_maps_[i], section);
+  }
+  return std::move(draft_);
+}
+
+}  // namespace fastjit::plan

@@ -1,0 +1,369 @@
+// Kernels grow from the values that need memory: each is emitted alone, then joined to an earlier kernel where it fits.
+#include "plan/groups.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace fastjit::plan {
+
+namespace {
+
+constexpr size_t kMaxRoots = 8;      // values one kernel computes for others
+constexpr size_t kMaxAccesses = 24;  // operands of a kernel that was joined from several
+constexpr size_t kLookBack = 16;     // earlier kernels tried because they share an operand
+constexpr int kMaxRounds = 3;        // how often forming starts again because kernels compute the same things
+const std::vector<uint32_t> kNone;
+
+}  // namespace
+
+Former::Former(const ir::Graph& graph, const std::unordered_set<ir::NodeId>& stored)
+    : world_(graph), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {
+  for (const ir::NodeId id : stored) stored_[id] = true;
+}
+
+const std::vector<uint32_t>& Former::producers(BufferId buffer) const {
+  const auto found = producers_.find(buffer);
+  return found == producers_.end() ? kNone : found->second;
+}
+
+const std::pair<uint32_t, uint32_t>* Former::root_of(ir::NodeId id) const {
+  const auto found = roots_.find(id);
+  return found == roots_.end() ? nullptr : &found->second;
+}
+
+/// A buffer has eager's strides where they are dense or somebody outside sees them.
+std::vector<int64_t> Former::buffer_strides(BufferId buffer) const {
+  const ir::Layout& layout = graph().layout(owner(buffer));
+  const BufferId which = buffer / static_cast<BufferId>(graph().nodes.size());
+  if (which == ForExtern) return layout.strides;
+  if (which != 0 || (!stored_[owner(buffer)] && !is_dense(layout.sizes, layout.strides)))
+    return ir::row_major(layout.sizes);
+  return layout.strides;
+}
+
+void Former::mark_live() {
+  std::vector<ir::NodeId> stack(graph().outputs);
+  for (const ir::Store& store : graph().stores) stack.push_back(store.value);
+  for (ir::NodeId id = 0; id < graph().nodes.size(); ++id)
+    if (graph()[id].op == ir::Op::Extern) stack.push_back(id);
+  while (!stack.empty()) {
+    const ir::NodeId id = stack.back();
+    stack.pop_back();
+    if (id == ir::kNoNode || live_[id]) continue;
+    live_[id] = true;
+    for (const ir::NodeId in : graph().operands(id)) stack.push_back(in);
+  }
+}
+
+/// Extern calls read real tensors: their operand itself is stored, or what it is a view of.
+void Former::mark_extern_operands(const ir::ExternAttr& attr) {
+  for (const ir::NodeId operand : attr.operands) {
+    if (operand == ir::kNoNode) continue;
+    ir::NodeId base = operand;
+    while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
+    World trial(graph());
+    trial.storage[base] = Storage{base, 0, graph().layout(base).strides};
+    const auto strided = trial.strided(operand);
+    const bool alias =
+        strided && same_strides(graph().sizes(operand), strided->strides, graph().layout(operand).strides);
+    stored_[alias ? base : operand] = true;
+  }
+}
+
+/// What was read from memory that `external` overwrites, and is wanted later, is stored before.
+void Former::mark_before_write(ir::NodeId external) {
+  const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
+  if (attr.written.empty()) return;
+  std::vector<bool> touches(external, false);
+  for (const uint8_t index : attr.written) {
+    ir::NodeId base = attr.operands[index];
+    while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
+    touches[base] = true;
+  }
+  std::vector<bool> bases = touches;
+  for (ir::NodeId id = 0; id < external; ++id)
+    for (const ir::NodeId in : graph().operands(id))
+      if (graph()[id].op != ir::Op::Extern && graph()[id].op != ir::Op::Result && in != ir::kNoNode && touches[in])
+        touches[id] = true;
+  auto later = [&](ir::NodeId in) {
+    if (in < external && touches[in] && !bases[in]) stored_[in] = true;
+  };
+  for (ir::NodeId id = external + 1; id < graph().nodes.size(); ++id)
+    for (const ir::NodeId in : graph().operands(id))
+      if (in != ir::kNoNode) later(in);
+  for (const ir::NodeId id : graph().outputs) later(id);
+  for (const ir::Store& store : graph().stores) later(store.value);
+}
+
+void Former::mark_stored() {
+  for (const ir::NodeId id : graph().outputs) stored_[id] = true;
+  for (const ir::Store& store : graph().stores) stored_[store.value] = true;
+  for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
+    const ir::Node& node = graph()[id];
+    if (node.op == ir::Op::Cat || (node.op == ir::Op::Reduce && !is_trivial_reduce(graph(), id))) stored_[id] = true;
+    if (node.op != ir::Op::Extern) continue;
+    mark_extern_operands(graph().externs[node.attr]);
+    mark_before_write(id);
+  }
+}
+
+void Former::run() {
+  mark_live();
+  mark_stored();
+  for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
+    const ir::Op op = graph()[id].op;
+    if (op == ir::Op::Input || op == ir::Op::Result) {
+      world_.storage[id] = Storage{id, 0, graph().layout(id).strides};
+      if (op == ir::Op::Result) producers_[id] = producers_[graph()[id].in[0]];
+    } else if (op == ir::Op::Extern) {
+      call(id);
+    } else if (live_[id] && stored_[id]) {
+      store(id);
+    }
+  }
+}
+
+void Former::call(ir::NodeId external) {
+  Item item;
+  item.external = external;
+  for (const ir::NodeId operand : graph().externs[graph()[external].attr].operands) {
+    if (operand == ir::kNoNode) {
+      item.operands.emplace_back();
+      continue;
+    }
+    auto storage = world_.strided(operand);
+    const auto& strides = graph().layout(operand).strides;
+    if (!storage || !same_strides(graph().sizes(operand), storage->strides, strides)) {
+      storage = Storage{extra(operand, ForExtern), 0, strides};
+      if (producers(storage->buffer).empty()) write(operand, *storage);
+    }
+    storage->strides = strides;
+    item.operands.push_back(std::move(storage));
+  }
+  producers_[external] = {static_cast<uint32_t>(items_.size())};
+  items_.push_back(std::move(item));
+}
+
+void Former::store(ir::NodeId id) {
+  if (world_.storage[id]) return;
+  const Storage own{id, 0, buffer_strides(id)};
+  if (world_.numel(id) == 0) {
+    world_.storage[id] = own;
+  } else if (graph()[id].op == ir::Op::Cat) {
+    int64_t at = 0;
+    store_cat(id, id, at);
+    world_.storage[id] = own;
+  } else if (!peel(id)) {
+    place(id, {}, false);
+  }
+}
+
+/// Each part writes its slice; a Cat along the same dim that stands inside writes its parts directly.
+void Former::store_cat(ir::NodeId id, ir::NodeId cat, int64_t& at) {
+  const ir::ListAttr& list = graph().lists[graph()[cat].attr];
+  const auto dim = static_cast<size_t>(list.dim);
+  for (const ir::NodeId part : list.operands) {
+    const ir::Node& node = graph()[part];
+    if (node.op == ir::Op::Cat && graph().lists[node.attr].dim == list.dim && !world_.storage[part]) {
+      store_cat(id, part, at);
+      continue;
+    }
+    Storage slice{id, 0, buffer_strides(id)};
+    slice.offset = at * slice.strides[dim];
+    at += graph().sizes(part)[dim];
+    if (world_.numel(part) > 0) write(part, std::move(slice));
+  }
+}
+
+std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) const {
+  for (;; value = graph()[value].in[0]) {
+    const ir::Node& node = graph()[value];
+    if (roots_.contains(value) || (node.op != ir::Op::View && node.op != ir::Op::Reshape)) break;
+    if (node.op == ir::Op::Reshape) {
+      auto strides = reshape_strides(graph().sizes(value), dest.strides, graph().sizes(node.in[0]));
+      if (!strides) break;
+      dest.strides = std::move(*strides);
+      continue;
+    }
+    const auto places = permutation(graph().maps[node.attr], node.rank);
+    if (!places || places->size() != node.rank) break;
+    std::vector<int64_t> strides;
+    for (const uint8_t place : *places) strides.push_back(dest.strides[place]);
+    dest.strides = std::move(strides);
+  }
+  return {value, std::move(dest)};
+}
+
+/// A value that only permutes or reshapes another is that one, written with other strides.
+bool Former::peel(ir::NodeId id) {
+  auto [value, dest] = peeled(id, {id, 0, buffer_strides(id)});
+  if (value == id) return false;
+  write(value, std::move(dest));
+  world_.storage[id] = Storage{id, 0, buffer_strides(id)};
+  return true;
+}
+
+void Former::pack(ir::NodeId reshape) {
+  const BufferId buffer = extra(reshape, Packed);
+  ir::NodeId in = graph()[reshape].in[0];
+  while (graph()[in].op == ir::Op::Reshape && !world_.storage[in]) in = graph()[in].in[0];
+  write(in, {buffer, 0, ir::row_major(graph().sizes(in))});
+  world_.packed[reshape] = buffer;
+}
+
+void Former::write(ir::NodeId value, Storage dest) {
+  if (const auto found = roots_.find(value); found != roots_.end()) {
+    const auto [item, root] = found->second;
+    producers_[dest.buffer].push_back(item);
+    items_[item].roots[root].dests.push_back(std::move(dest));
+    return;
+  }
+  const bool in_memory = world_.strided(value).has_value();
+  std::vector<Storage> dests;
+  dests.push_back(std::move(dest));
+  place(value, std::move(dests), in_memory);
+}
+
+/// Emits the item's only root over its frame; whatever must be in memory first is stored first.
+void Former::form(Item& item) {
+  const Frame frame = item.frame;
+  for (;;) {
+    try {
+      item.frame = frame;
+      item.draft = draft(world_, item.frame, item.roots, item.keep);
+      return;
+    } catch (const MustStore& need) {
+      if (graph()[need.node].op == ir::Op::Reshape && need.node != item.roots[0].value) {
+        pack(need.node);
+      } else if (need.node != item.roots[0].value && !world_.storage[need.node]) {
+        stored_[need.node] = true;
+        store(need.node);
+      } else if (graph()[need.node].op == ir::Op::Reshape && !world_.packed.contains(need.node)) {
+        pack(need.node);
+      } else {
+        throw std::runtime_error("planner: no kernel for node %" + std::to_string(need.node));
+      }
+    }
+  }
+}
+
+uint32_t Former::copy(ir::NodeId value, Storage dest) {
+  Item item;
+  item.frame = make_frame(graph().sizes(value), {});
+  item.roots.push_back({value, false, true, {std::move(dest)}});
+  form(item);
+  items_.push_back(std::move(item));
+  finish(static_cast<uint32_t>(items_.size() - 1), 0);
+  return static_cast<uint32_t>(items_.size() - 1);
+}
+
+void Former::redraft(Item& item) { item.draft = draft(world_, item.frame, item.roots, item.keep); }
+
+void Former::place(ir::NodeId value, std::vector<Storage> dests, bool copy) {
+  Item single;
+  const ir::Node& node = graph()[value];
+  const bool reduces = !copy && node.op == ir::Op::Reduce && !is_trivial_reduce(graph(), value);
+  single.frame = reduces ? make_frame(graph().sizes(node.in[0]), graph().reduces[node.attr].dims)
+                         : make_frame(graph().sizes(value), {});
+  single.roots.push_back({value, false, copy, std::move(dests)});
+  form(single);
+  for (const uint32_t candidate : candidates(single))
+    if (join(candidate, single)) return finish(candidate, static_cast<uint32_t>(items_[candidate].roots.size() - 1));
+  items_.push_back(std::move(single));
+  finish(static_cast<uint32_t>(items_.size() - 1), 0);
+}
+
+/// The new root's memory is known: its first destination, or a buffer of its own that is made if anyone loads it.
+void Former::finish(uint32_t item, uint32_t root) {
+  const Root& made = items_[item].roots[root];
+  for (const Storage& dest : made.dests) producers_[dest.buffer].push_back(item);
+  if (made.copy) return;
+  roots_[made.value] = {item, root};
+  if (made.dests.empty()) {
+    producers_[made.value].push_back(item);
+    world_.storage[made.value] = Storage{made.value, 0, buffer_strides(made.value)};
+  } else {
+    world_.storage[made.value] = made.dests[0];
+  }
+}
+
+/// Everything the draft loads is written before `position`.
+bool Former::before(const Draft& draft, uint32_t position) const {
+  return std::all_of(draft.accesses.begin(), draft.accesses.end(), [&](const Access& access) {
+    const auto& writers = producers(access.buffer);
+    return std::all_of(writers.begin(), writers.end(), [&](uint32_t writer) { return writer < position; });
+  });
+}
+
+/// Kernels that compute what the new one loads, latest first, then recent ones that load the same.
+std::vector<uint32_t> Former::candidates(const Item& single) const {
+  std::set<uint32_t, std::greater<>> wanted;
+  for (const Access& access : single.draft.accesses)
+    for (const uint32_t writer : producers(access.buffer))
+      if (!items_[writer].is_extern()) wanted.insert(writer);
+  std::vector<uint32_t> result(wanted.begin(), wanted.end());
+  const size_t from = items_.size() > kLookBack ? items_.size() - kLookBack : 0;
+  for (size_t i = items_.size(); i-- > from;) {
+    const Item& item = items_[i];
+    if (item.is_extern() || wanted.contains(static_cast<uint32_t>(i))) continue;
+    const int64_t points = item.frame.kept * item.frame.reduced;
+    if (points != single.frame.kept * single.frame.reduced) continue;
+    const bool shares =
+        std::any_of(single.draft.accesses.begin(), single.draft.accesses.end(), [&](const Access& mine) {
+          return std::any_of(item.draft.accesses.begin(), item.draft.accesses.end(), [&](const Access& other) {
+            return other.buffer == mine.buffer && world_.numel(owner(mine.buffer)) * 4 >= points;
+          });
+        });
+    if (shares) result.push_back(static_cast<uint32_t>(i));
+  }
+  return result;
+}
+
+bool Former::join(uint32_t candidate, const Item& single) {
+  Item& item = items_[candidate];
+  if (item.roots.size() >= kMaxRoots || item.draft.accesses.size() + single.draft.accesses.size() > kMaxAccesses)
+    return false;
+  const bool reframe = single.frame.has_reduced() && !item.frame.has_reduced();
+  if (single.frame.has_reduced() && !reframe &&
+      (single.frame.kept != item.frame.kept || single.frame.reduced != item.frame.reduced))
+    return false;
+  Frame frame = reframe ? single.frame : item.frame;
+  std::vector<Root> roots = item.roots;
+  roots.push_back(single.roots[0]);
+  for (size_t i = 0; i < roots.size(); ++i) {
+    if (i < item.roots.size() ? !reframe : single.frame.has_reduced()) continue;
+    const int64_t points = world_.numel(roots[i].value);
+    if (points != frame.kept && points != frame.kept * frame.reduced) return false;
+    roots[i].full = frame.has_reduced() && points != frame.kept;
+  }
+  try {
+    Draft joined = draft(world_, frame, roots, item.keep);
+    if (!before(joined, candidate)) return false;
+    item.frame = std::move(frame);
+    item.roots = std::move(roots);
+    item.draft = std::move(joined);
+    return true;
+  } catch (const MustStore&) {
+    return false;
+  } catch (const Mismatch&) {
+    return false;
+  }
+}
+
+Former form_items(const ir::Graph& graph) {
+  std::unordered_set<ir::NodeId> stored;
+  for (int round = 1;; ++round) {
+    Former former(graph, stored);
+    former.run();
+    std::unordered_map<ir::NodeId, int> kernels;
+    const size_t known = stored.size();
+    for (const Item& item : former.items()) {
+      const std::set<ir::NodeId> once(item.draft.recomputed.begin(), item.draft.recomputed.end());
+      for (const ir::NodeId id : once)
+        if (++kernels[id] == 2) stored.insert(id);
+    }
+    if (stored.size() == known || round == kMaxRounds) return former;
+  }
+}
+
+}  // namespace fastjit::plan

@@ -1,0 +1,79 @@
+#pragma once
+// Which values get memory and which are computed together: the graph as a list of kernels and extern calls.
+#include <set>
+#include <unordered_set>
+
+#include "plan/draft.h"
+
+namespace fastjit::plan {
+
+/// One kernel to be, or one extern call (then `external` names its node). Items stand in an order that respects every
+/// dependence through memory.
+struct Item {
+  ir::NodeId external = ir::kNoNode;
+  Frame frame;
+  std::vector<Root> roots;
+  Draft draft;
+  bool keep = true;
+  std::vector<std::optional<Storage>> operands;  // extern: where its operands lie (nothing: no tensor was given)
+
+  bool is_extern() const { return external != ir::kNoNode; }
+};
+
+class Former {
+ public:
+  Former(const ir::Graph& graph, const std::unordered_set<ir::NodeId>& stored);
+  void run();
+
+  const ir::Graph& graph() const { return world_.graph; }
+  const World& world() const { return world_; }
+  std::vector<Item>& items() { return items_; }
+  /// Items that write the buffer: several for a Cat.
+  const std::vector<uint32_t>& producers(BufferId buffer) const;
+  /// Buffers beside a node's own, so that each has a number: the row-major copy below a Reshape, the tensor made for an
+  /// extern call, and the old contents of an input.
+  enum Extra : BufferId { Packed = 1, ForExtern = 2, Snapshot = 3 };
+  BufferId extra(ir::NodeId id, Extra which) const { return id + which * static_cast<BufferId>(graph().nodes.size()); }
+  /// The node whose sizes, type and strides a buffer has.
+  ir::NodeId owner(BufferId buffer) const { return buffer % static_cast<BufferId>(graph().nodes.size()); }
+  std::vector<int64_t> buffer_strides(BufferId buffer) const;
+  /// The item and root that compute a node, if a kernel does.
+  const std::pair<uint32_t, uint32_t>* root_of(ir::NodeId id) const;
+  /// Makes the kernel that computes `value` write it to `dest` too, or forms one that copies it there.
+  void write(ir::NodeId value, Storage dest);
+  /// Forms the draft of an item again after its `keep` changed.
+  void redraft(Item& item);
+  /// Appends a kernel that copies `value`, which is in memory, to `dest`.
+  uint32_t copy(ir::NodeId value, Storage dest);
+  void move_storage(ir::NodeId id, Storage storage) { world_.storage[id] = std::move(storage); }
+  /// The value that `value` only permutes or reshapes, as far down as one is computed, and `dest` in its dims.
+  std::pair<ir::NodeId, Storage> peeled(ir::NodeId value, Storage dest) const;
+
+ private:
+  void mark_live();
+  void mark_stored();
+  void mark_extern_operands(const ir::ExternAttr& attr);
+  void mark_before_write(ir::NodeId external);
+  void store(ir::NodeId id);
+  void store_cat(ir::NodeId id, ir::NodeId cat, int64_t& at);
+  void pack(ir::NodeId reshape);
+  void place(ir::NodeId value, std::vector<Storage> dests, bool copy);
+  void call(ir::NodeId external);
+  bool peel(ir::NodeId id);
+  void form(Item& item);
+  bool join(uint32_t candidate, const Item& single);
+  std::vector<uint32_t> candidates(const Item& single) const;
+  bool before(const Draft& draft, uint32_t position) const;
+  void finish(uint32_t item, uint32_t root);
+
+  World world_;
+  std::vector<Item> items_;
+  std::vector<bool> live_, stored_;
+  std::unordered_map<BufferId, std::vector<uint32_t>> producers_;
+  std::unordered_map<ir::NodeId, std::pair<uint32_t, uint32_t>> roots_;
+};
+
+/// Forms the items of a graph. Expensive values that several kernels would compute are stored.
+Former form_items(const ir::Graph& graph);
+
+}  // namespace fastjit::plan

@@ -1,0 +1,184 @@
+// Index maps: composition through views and reshapes, and the splits of iteration dims that reshapes ask for.
+#include "plan/maps.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace fastjit::plan {
+
+int64_t count(std::span<const int64_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+Frame make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims) {
+  Frame frame;
+  const std::vector<int64_t> full = ir::row_major(sizes);
+  for (const bool reduced : {false, true}) {
+    const int first = frame.rank();
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      const bool is_reduced = std::find(dims.begin(), dims.end(), d) != dims.end();
+      if (is_reduced != reduced || sizes[d] == 1) continue;
+      frame.sizes.push_back(sizes[d]);
+      frame.full.push_back(full[d]);
+      frame.kinds.push_back(reduced ? DimKind::Reduced : DimKind::Kept);
+    }
+    int64_t weight = 1;
+    frame.part.resize(frame.sizes.size());
+    for (int d = frame.rank() - 1; d >= first; --d) {
+      frame.part[static_cast<size_t>(d)] = weight;
+      weight *= frame.sizes[static_cast<size_t>(d)];
+    }
+    (reduced ? frame.reduced : frame.kept) = weight;
+  }
+  return frame;
+}
+
+void split(Frame& frame, const SplitRequest& request) {
+  const auto d = static_cast<std::ptrdiff_t>(request.dim);
+  const auto at = static_cast<size_t>(request.dim);
+  frame.sizes.insert(frame.sizes.begin() + d, frame.sizes[at] / request.inner);
+  frame.sizes[at + 1] = request.inner;
+  frame.full.insert(frame.full.begin() + d, frame.full[at] * request.inner);
+  frame.part.insert(frame.part.begin() + d, frame.part[at] * request.inner);
+  frame.kinds.insert(frame.kinds.begin() + d, frame.kinds[at]);
+}
+
+/// position = quotient * divisor + remainder with 0 <= remainder < divisor everywhere in the frame.
+static bool divide(const Linear& position, int64_t divisor, const Frame& frame, Linear& quotient, Linear& remainder) {
+  const size_t rank = frame.sizes.size();
+  quotient.assign(rank + 1, 0);
+  remainder.assign(rank + 1, 0);
+  int64_t low = 0, high = 0;
+  for (size_t d = 0; d < rank; ++d) {
+    const int64_t c = position[d], size = frame.sizes[d], magnitude = c < 0 ? -c : c;
+    if (c % divisor == 0) {
+      quotient[d] = c / divisor;
+      continue;
+    }
+    if (magnitude < divisor && magnitude * size > divisor && divisor % magnitude == 0 &&
+        size % (divisor / magnitude) == 0)
+      throw SplitRequest{static_cast<int>(d), divisor / magnitude};
+    remainder[d] = c;
+    (c < 0 ? low : high) += c * (size - 1);
+  }
+  const int64_t offset = position[rank] + low;
+  const int64_t whole = offset >= 0 ? offset / divisor : -((divisor - 1 - offset) / divisor);
+  quotient[rank] = whole;
+  remainder[rank] = position[rank] - whole * divisor;
+  return remainder[rank] + high < divisor;
+}
+
+std::optional<Map> unravel(Linear position, std::span<const int64_t> sizes, const Frame& frame) {
+  const int rank = static_cast<int>(sizes.size()), cols = frame.rank() + 1;
+  Map map(rank, cols);
+  int64_t inner = count(sizes);
+  int last = rank - 1;
+  while (last >= 0 && sizes[static_cast<size_t>(last)] == 1) --last;
+  Linear quotient, remainder;
+  for (int r = 0; r <= last; ++r) {
+    const int64_t size = sizes[static_cast<size_t>(r)];
+    if (size == 1) continue;
+    inner /= size;
+    if (r == last) {
+      quotient = position;
+    } else {
+      if (!divide(position, inner, frame, quotient, remainder)) return std::nullopt;
+      position = remainder;
+    }
+    std::copy(quotient.begin(), quotient.end(), map.cells.begin() + static_cast<std::ptrdiff_t>(r) * cols);
+  }
+  return map;
+}
+
+Linear dot(std::span<const int64_t> weights, const Map& map) {
+  Linear sum(static_cast<size_t>(map.cols), 0);
+  for (int r = 0; r < map.rows; ++r)
+    for (int c = 0; c < map.cols; ++c) sum[static_cast<size_t>(c)] += weights[static_cast<size_t>(r)] * map.at(r, c);
+  return sum;
+}
+
+Map below(const ir::IndexMap& view, const Map& map) {
+  Map result(static_cast<int>(view.dims.size()), map.cols);
+  for (int r = 0; r < result.rows; ++r) {
+    const ir::Affine& affine = view.dims[static_cast<size_t>(r)];
+    result.at(r, map.cols - 1) = affine.offset;
+    for (const auto& [dim, coefficient] : affine.terms)
+      for (int c = 0; c < map.cols; ++c) result.at(r, c) += coefficient * map.at(dim, c);
+  }
+  return result;
+}
+
+Map broadcast_map(const Map& map, std::span<const int64_t> sizes) {
+  const int rank = static_cast<int>(sizes.size()), skip = map.rows - rank;
+  Map result(rank, map.cols);
+  for (int r = 0; r < rank; ++r) {
+    if (sizes[static_cast<size_t>(r)] == 1) continue;
+    for (int c = 0; c < map.cols; ++c) result.at(r, c) = map.at(r + skip, c);
+  }
+  return result;
+}
+
+std::optional<std::vector<int64_t>> reshape_strides(std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                                                    std::span<const int64_t> to) {
+  std::vector<int64_t> result(to.size(), 1);
+  if (count(to) == 0) return ir::row_major(to);
+  auto next = static_cast<std::ptrdiff_t>(to.size()) - 1;  // dims of `to` still without a stride, from the inner side
+  auto d = static_cast<std::ptrdiff_t>(sizes.size()) - 1;
+  while (d >= 0) {
+    if (sizes[static_cast<size_t>(d)] == 1) {
+      --d;
+      continue;
+    }
+    // One run of dims that lie behind each other in memory.
+    int64_t base = strides[static_cast<size_t>(d)], run = sizes[static_cast<size_t>(d)];
+    for (--d; d >= 0; --d) {
+      const int64_t size = sizes[static_cast<size_t>(d)];
+      if (size != 1 && strides[static_cast<size_t>(d)] != base * run) break;
+      run *= size;
+    }
+    int64_t taken = 1;
+    while (next >= 0 && (taken < run || to[static_cast<size_t>(next)] == 1)) {
+      result[static_cast<size_t>(next)] = base * taken;
+      taken *= to[static_cast<size_t>(next)];
+      --next;
+    }
+    if (taken != run) return std::nullopt;
+  }
+  return result;
+}
+
+std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, size_t rank) {
+  if (view.dims.size() != rank) return std::nullopt;
+  std::vector<uint8_t> places;
+  std::vector<bool> used(rank, false);
+  for (const ir::Affine& affine : view.dims) {
+    if (affine.offset != 0 || affine.terms.size() != 1 || affine.terms[0].second != 1) return std::nullopt;
+    const uint8_t dim = affine.terms[0].first;
+    if (used[dim]) return std::nullopt;
+    used[dim] = true;
+    places.push_back(dim);
+  }
+  return places;
+}
+
+bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  std::vector<size_t> order;
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1) order.push_back(d);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
+  int64_t expected = 1;
+  for (const size_t d : order) {
+    if (strides[d] != expected) return false;
+    expected *= sizes[d];
+  }
+  return true;
+}
+
+bool same_strides(std::span<const int64_t> sizes, std::span<const int64_t> a, std::span<const int64_t> b) {
+  if (count(sizes) == 0) return true;
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1 && a[d] != b[d]) return false;
+  return true;
+}
+
+}  // namespace fastjit::plan

@@ -1,0 +1,332 @@
+// The program: slots for buffers, kernels shared by text, steps in order, memory freed after its last use.
+#include "plan/program.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+#include "plan/memory.h"
+#include "plan/order.h"
+#include "plan/shape.h"
+
+namespace fastjit::plan {
+
+namespace {
+
+class Builder {
+ public:
+  Builder(const ir::Graph& graph, const PlanOptions& options)
+      : graph_(graph), options_(options), former_(form_items(graph)) {}
+
+  Program run() {
+    settle_lanes();
+    Order order(former_);
+    order.settle_stores();
+    order.settle_destinations();
+    order.fuse_epilogues();
+    steps_ = order.steps();
+    find_tensors(order);
+    find_lifetimes(order);
+    reuse_in_place(order);
+    for (const auto& step : steps_) add_step(step, order);
+    for (const ir::NodeId id : graph_.outputs) out_.outputs.push_back(slot(former_.world().storage[id]->buffer));
+    place_temps();
+    return std::move(out_);
+  }
+
+ private:
+  struct Life {
+    size_t first = SIZE_MAX, last = 0;
+  };
+
+  void settle_lanes();
+  void find_tensors(const Order& order);
+  void find_lifetimes(const Order& order);
+  void touch(BufferId buffer, size_t step, const Order& order);
+  void reuse_in_place(const Order& order);
+  void try_in_place(const Item& item, size_t step, const std::vector<uint32_t>& batch);
+  BufferId canonical(BufferId buffer) const;
+  bool is_temp(BufferId buffer) const;
+  void add_step(const std::vector<uint32_t>& batch, const Order& order);
+  void add_extern(const Item& item, const Order& order, uint32_t epilogue);
+  KernelStep launch(const Item& item, Rows rows);
+  int64_t tile_rows(const MatmulStep& step, const ir::Layout& product, ir::DType dtype) const;
+  SlotId slot(BufferId buffer);
+  SlotId operand_slot(ir::NodeId node, const Storage& storage);
+  void add_frees();
+  void place_temps();
+
+  const ir::Graph& graph_;
+  const PlanOptions& options_;
+  Former former_;
+  Program out_;
+  std::vector<std::vector<uint32_t>> steps_;
+  std::set<BufferId> tensors_;           // must be real tensors: outputs and extern operands
+  std::map<BufferId, Life> lives_;       // in steps of `steps_`
+  std::map<BufferId, BufferId> shares_;  // lies where another buffer lay
+  std::map<BufferId, SlotId> slots_;
+  std::map<ir::NodeId, std::vector<ir::NodeId>> results_;  // of extern calls, kNoNode where none is wanted
+  size_t done_steps_ = 0;
+  std::map<std::string, uint32_t> kernels_;  // by text
+};
+
+/// Kept values need lanes along the reduced dims; where those are the wrong ones, values are computed again instead.
+void Builder::settle_lanes() {
+  for (Item& item : former_.items()) {
+    if (item.draft.scratch.empty()) continue;
+    item.keep = false;
+    Item plain = item;
+    former_.redraft(plain);
+    if (shape(former_.world(), plain.frame, plain.roots, plain.draft, options_, Rows::Merge).kept_lanes)
+      item = std::move(plain);
+    else
+      item.keep = true;
+  }
+}
+
+void Builder::find_tensors(const Order& order) {
+  for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
+    if (graph_[id].op != ir::Op::Result) continue;
+    auto& results = results_[graph_[id].in[0]];
+    if (results.size() <= graph_[id].attr) results.resize(graph_[id].attr + 1, ir::kNoNode);
+    results[graph_[id].attr] = id;
+    if (const BufferId place = order.place_of(id); place != id) tensors_.insert(place);
+  }
+  for (const ir::NodeId id : graph_.outputs) tensors_.insert(former_.world().storage[id]->buffer);
+  for (const Item& item : former_.items())
+    for (const auto& operand : item.operands)
+      if (operand) tensors_.insert(operand->buffer);
+}
+
+BufferId Builder::canonical(BufferId buffer) const {
+  for (auto found = shares_.find(buffer); found != shares_.end(); found = shares_.find(buffer)) buffer = found->second;
+  return buffer;
+}
+
+bool Builder::is_temp(BufferId buffer) const {
+  if (tensors_.contains(buffer)) return false;
+  if (buffer >= graph_.nodes.size()) return true;
+  return graph_[buffer].op != ir::Op::Input && graph_[buffer].op != ir::Op::Result;
+}
+
+void Builder::touch(BufferId buffer, size_t step, const Order& order) {
+  for (;;) {
+    Life& life = lives_[buffer];
+    life.first = std::min(life.first, step);
+    life.last = std::max(life.last, step);
+    const BufferId base = order.base(buffer);
+    if (base == buffer) return;
+    buffer = base;
+  }
+}
+
+void Builder::find_lifetimes(const Order& order) {
+  auto visit = [&](const Item& item, size_t step) {
+    for (const Access& access : item.draft.accesses) touch(access.buffer, step, order);
+    for (const Root& root : item.roots)
+      for (const Storage& dest : root.dests) touch(dest.buffer, step, order);
+    for (const auto& operand : item.operands)
+      if (operand) touch(operand->buffer, step, order);
+    if (!item.is_extern()) return;
+    for (const ir::NodeId id : results_[item.external])
+      if (id != ir::kNoNode) touch(order.place_of(id), step, order);
+  };
+  for (size_t step = 0; step < steps_.size(); ++step)
+    for (const uint32_t index : steps_[step]) {
+      visit(former_.items()[index], step);
+      if (order.epilogue_of(index) != Order::kNoItem) {
+        visit(former_.items()[order.epilogue_of(index)], step);
+      }
+    }
+}
+
+/// A temporary that dies in the kernel which makes another one of the same form, element by element, gives it its
+/// place.
+void Builder::reuse_in_place(const Order& order) {
+  for (size_t step = 0; step < steps_.size(); ++step)
+    for (const uint32_t index : steps_[step]) {
+      const uint32_t epilogue = order.epilogue_of(index);
+      try_in_place(former_.items()[index], step, steps_[step]);
+      if (epilogue != Order::kNoItem) try_in_place(former_.items()[epilogue], step, {epilogue});
+    }
+}
+
+void Builder::try_in_place(const Item& item, size_t step, const std::vector<uint32_t>& batch) {
+  for (const Root& root : item.roots) {
+    if (root.dests.size() != 1 || root.full != item.frame.has_reduced()) continue;
+    const Storage& dest = root.dests[0];
+    const ir::DType dtype = graph_[root.value].dtype;
+    if (!is_temp(dest.buffer) || dest.buffer != root.value || shares_.contains(dest.buffer)) continue;
+    Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
+    address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
+    for (const Access& access : item.draft.accesses) {
+      const BufferId old = canonical(access.buffer);
+      if (!is_temp(access.buffer) || access.address != address || access.dtype != dtype || lives_[old].last != step ||
+          graph_.layout(former_.owner(old)).numel() != graph_.layout(root.value).numel() ||
+          former_.producers(access.buffer).size() != 1)
+        continue;
+      const auto readers = [&](const Item& other) {
+        return std::count_if(other.draft.accesses.begin(), other.draft.accesses.end(),
+                             [&](const Access& load) { return canonical(load.buffer) == old; });
+      };
+      const bool alone = readers(item) == 1 && std::all_of(batch.begin(), batch.end(), [&](uint32_t index) {
+                           const Item& other = former_.items()[index];
+                           return &other == &item || readers(other) == 0;
+                         });
+      const size_t home = item.draft.homes[static_cast<size_t>(&root - item.roots.data())];
+      bool later = false;
+      for (size_t list = home + 1; list < item.draft.lists.size(); ++list)
+        for (const uint32_t at : item.draft.lists[list]) {
+          const Instr& instr = item.draft.code[at];
+          later = later || (instr.code == Code::Load && canonical(item.draft.accesses[instr.imm].buffer) == old);
+        }
+      if (!alone || later) continue;
+      shares_[dest.buffer] = old;
+      lives_[old].last = std::max(lives_[old].last, lives_[dest.buffer].last);
+      break;
+    }
+  }
+}
+
+KernelStep Builder::launch(const Item& item, Rows rows) {
+  Draft draft = item.draft;
+  std::vector<Root> roots = item.roots;
+  for (Access& access : draft.accesses) access.buffer = canonical(access.buffer);
+  for (Root& root : roots)
+    for (Storage& dest : root.dests) dest.buffer = canonical(dest.buffer);
+  Shaped shaped = shape(former_.world(), item.frame, roots, draft, options_, rows);
+  const auto [found, fresh] = kernels_.try_emplace(text(shaped.plan), static_cast<uint32_t>(out_.kernels.size()));
+  KernelStep step = std::move(shaped.step);
+  step.kernel = found->second;
+  for (const BufferId buffer : shaped.buffers) step.operands.push_back(slot(buffer));
+  out_.scratch_bytes =
+      std::max(out_.scratch_bytes, step.scratch_stride * static_cast<int64_t>(shaped.plan.scratch.size()));
+  if (fresh) out_.kernels.push_back(std::move(shaped.plan));
+  return step;
+}
+
+void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
+  const Item& first = former_.items()[batch[0]];
+  if (first.is_extern()) {
+    add_extern(first, order, order.epilogue_of(batch[0]));
+  } else {
+    ParallelStep parallel;
+    for (const uint32_t index : batch) parallel.launches.push_back(launch(former_.items()[index], Rows::Merge));
+    if (batch.size() == 1)
+      out_.steps.emplace_back(std::move(parallel.launches[0]));
+    else
+      out_.steps.emplace_back(std::move(parallel));
+  }
+  add_frees();
+}
+
+/// Frees the tensors whose last use was the step just added.
+void Builder::add_frees() {
+  const size_t step = done_steps_++;
+  for (const auto& [buffer, life] : lives_) {
+    const bool is_output = std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&, b = buffer](ir::NodeId id) {
+      return canonical(former_.world().storage[id]->buffer) == b;
+    });
+    if (life.last != step || is_output || is_temp(buffer) || shares_.contains(buffer) || !slots_.contains(buffer))
+      continue;
+    const SlotId id = slots_[buffer];
+    if (out_.slots[id].kind != SlotKind::Input) out_.steps.emplace_back(FreeStep{id});
+  }
+}
+
+/// Rows of the product whose tile fits in half of the second-level cache; 0 where the product as a whole does, or where
+/// the epilogue does not run row by row.
+int64_t Builder::tile_rows(const MatmulStep& step, const ir::Layout& product, ir::DType dtype) const {
+  const std::string& name = graph_.externs[step.external].name;
+  if (product.rank() != 2 || (name != "aten::mm" && name != "aten::addmm" && name != "aten::linear")) return 0;
+  const int64_t rows = product.sizes[0], row_bytes = product.sizes[1] * ir::size_of(dtype),
+                budget = options_.l2_bytes / 2;
+  if (rows * row_bytes <= budget || step.epilogue.empty()) return 0;
+  for (const KernelStep& launch : step.epilogue)
+    if (launch.sizes.size() != 2 || launch.sizes[0] != rows) return 0;
+  constexpr int64_t kFewestRows = 64;
+  return std::max(kFewestRows, budget / row_bytes / 8 * 8);
+}
+
+void Builder::add_extern(const Item& item, const Order& order, uint32_t epilogue) {
+  const uint32_t external = graph_[item.external].attr;
+  const auto& nodes = graph_.externs[external].operands;
+  std::vector<SlotId> operands;
+  for (size_t i = 0; i < nodes.size(); ++i)
+    operands.push_back(item.operands[i] ? operand_slot(nodes[i], *item.operands[i]) : kNoSlot);
+  const std::vector<ir::NodeId>& results = results_[item.external];
+  if (order.kind(item) == ir::ExternKind::Matmul && !results.empty()) {
+    MatmulStep step{external, std::move(operands), slot(order.place_of(results[0])), {}, 0};
+    if (epilogue != Order::kNoItem) {
+      step.epilogue.push_back(launch(former_.items()[epilogue], Rows::Separate));
+      step.rows_per_tile = tile_rows(step, graph_.layout(results[0]), graph_[results[0]].dtype);
+    }
+    out_.steps.emplace_back(std::move(step));
+    return;
+  }
+  ExternStep step{external, std::move(operands), {}};
+  for (const ir::NodeId id : results) step.results.push_back(id == ir::kNoNode ? kNoSlot : slot(id));
+  step.results.resize(std::max<size_t>(step.results.size(), graph_.externs[external].outputs), kNoSlot);
+  out_.steps.emplace_back(std::move(step));
+}
+
+SlotId Builder::slot(BufferId buffer) {
+  buffer = canonical(buffer);
+  const auto [found, fresh] = slots_.try_emplace(buffer, static_cast<SlotId>(out_.slots.size()));
+  if (!fresh) return found->second;
+  const ir::NodeId owner = former_.owner(buffer);
+  const ir::Node& node = graph_[owner];
+  Slot made{SlotKind::Tensor, node.dtype, graph_.layout(owner).sizes, former_.buffer_strides(buffer)};
+  if (buffer == owner && node.op == ir::Op::Input) {
+    made.kind = SlotKind::Input;
+    made.index = node.attr;
+    made.strides = graph_.layout(owner).strides;
+  } else if (buffer == owner && node.op == ir::Op::Result) {
+    const ir::ExternKind kind = graph_.externs[graph_[node.in[0]].attr].kind;
+    made.kind = kind == ir::ExternKind::Matmul ? SlotKind::Tensor : SlotKind::Extern;
+    made.strides = graph_.layout(owner).strides;
+  } else if (is_temp(buffer)) {
+    made.kind = SlotKind::Temp;
+  }
+  out_.slots.push_back(std::move(made));
+  return found->second;
+}
+
+/// The slot of a tensor that an extern call reads: a whole buffer or an alias of a part of one.
+SlotId Builder::operand_slot(ir::NodeId node, const Storage& storage) {
+  const SlotId base = slot(storage.buffer);
+  const ir::Layout& layout = graph_.layout(node);
+  if (storage.offset == 0 && out_.slots[base].sizes == layout.sizes && out_.slots[base].strides == layout.strides)
+    return base;
+  Slot alias{SlotKind::Alias, graph_[node].dtype, layout.sizes, layout.strides, 0, storage.offset, base};
+  const auto same = std::find_if(out_.slots.begin(), out_.slots.end(), [&](const Slot& other) {
+    return other.kind == SlotKind::Alias && other.base == base && other.offset == alias.offset &&
+           other.sizes == alias.sizes && other.strides == alias.strides;
+  });
+  if (same != out_.slots.end()) return static_cast<SlotId>(same - out_.slots.begin());
+  out_.slots.push_back(std::move(alias));
+  return static_cast<SlotId>(out_.slots.size() - 1);
+}
+
+void Builder::place_temps() {
+  std::vector<Piece> pieces;
+  std::vector<SlotId> owners;
+  for (const auto& [buffer, id] : slots_) {
+    const Slot& temp = out_.slots[id];
+    if (temp.kind != SlotKind::Temp) continue;
+    int64_t extent = 1;
+    for (size_t d = 0; d < temp.sizes.size(); ++d) extent += (temp.sizes[d] - 1) * temp.strides[d];
+    const Life& life = lives_.at(buffer);
+    pieces.push_back({std::max<int64_t>(extent, 0) * ir::size_of(temp.dtype), static_cast<int64_t>(life.first),
+                      static_cast<int64_t>(life.last)});
+    owners.push_back(id);
+  }
+  out_.arena_bytes = pack_arena(pieces);
+  for (size_t i = 0; i < owners.size(); ++i) out_.slots[owners[i]].offset = pieces[i].offset;
+}
+
+}  // namespace
+
+Program plan(const ir::Graph& graph, const PlanOptions& options) { return Builder(graph, options).run(); }
+
+}  // namespace fastjit::plan

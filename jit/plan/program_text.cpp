@@ -1,0 +1,92 @@
+// The program as text for people: slots, steps, then each distinct kernel.
+#include <string>
+
+#include "plan/program.h"
+
+namespace fastjit::plan {
+
+namespace {
+
+std::string list(const std::vector<int64_t>& values) {
+  std::string result = "[";
+  for (size_t i = 0; i < values.size(); ++i) result += (i ? "," : "") + std::to_string(values[i]);
+  return result + "]";
+}
+
+std::string name(SlotId id) { return id == kNoSlot ? "-" : "s" + std::to_string(id); }
+
+std::string names(const std::vector<SlotId>& ids) {
+  std::string result;
+  for (size_t i = 0; i < ids.size(); ++i) result += (i ? " " : "") + name(ids[i]);
+  return result;
+}
+
+std::string line(const Slot& slot) {
+  std::string result = std::string(ir::text(slot.dtype)) + list(slot.sizes) + " strides " + list(slot.strides);
+  switch (slot.kind) {
+    case SlotKind::Input:
+      return "input " + std::to_string(slot.index) + " " + result;
+    case SlotKind::Tensor:
+      return "tensor " + result;
+    case SlotKind::Temp:
+      return "temp at " + std::to_string(slot.offset) + " " + result;
+    case SlotKind::Extern:
+      return "extern " + result;
+    case SlotKind::Alias:
+      return "alias of " + name(slot.base) + " at " + std::to_string(slot.offset) + " " + result;
+  }
+  return result;
+}
+
+std::string line(const KernelStep& step) {
+  std::string result = "kernel " + std::to_string(step.kernel) + " (";
+  for (size_t i = 0; i < step.operands.size(); ++i) {
+    result += (i ? " " : "") + name(step.operands[i]);
+    if (step.offsets[i] != 0) result += "+" + std::to_string(step.offsets[i]);
+  }
+  result +=
+      ") sizes " + list(step.sizes) + " units " + std::to_string(step.units) + " grain " + std::to_string(step.grain);
+  if (step.block > 0) result += " block " + std::to_string(step.block);
+  if (!step.scalars.empty()) {
+    result += " scalars";
+    for (const uint32_t scalar : step.scalars) result += " " + std::to_string(scalar);
+  }
+  return result;
+}
+
+struct StepText {
+  std::string operator()(const KernelStep& step) const { return line(step) + "\n"; }
+  std::string operator()(const ParallelStep& step) const {
+    std::string result = "parallel\n";
+    for (const KernelStep& launch : step.launches) result += "    " + line(launch) + "\n";
+    return result;
+  }
+  std::string operator()(const ExternStep& step) const {
+    return "extern " + std::to_string(step.external) + " (" + names(step.operands) + ") -> " + names(step.results) +
+           "\n";
+  }
+  std::string operator()(const MatmulStep& step) const {
+    std::string result =
+        "matmul " + std::to_string(step.external) + " (" + names(step.operands) + ") -> " + name(step.result);
+    if (step.rows_per_tile > 0) result += " rows " + std::to_string(step.rows_per_tile);
+    result += "\n";
+    for (const KernelStep& launch : step.epilogue) result += "    " + line(launch) + "\n";
+    return result;
+  }
+  std::string operator()(const FreeStep& step) const { return "free " + name(step.slot) + "\n"; }
+};
+
+}  // namespace
+
+std::string text(const Program& program) {
+  std::string result;
+  for (SlotId i = 0; i < program.slots.size(); ++i) result += name(i) + ": " + line(program.slots[i]) + "\n";
+  for (const Step& step : program.steps) result += std::visit(StepText{}, step);
+  result += "outputs " + names(program.outputs) + "\n";
+  result += "arena " + std::to_string(program.arena_bytes) + " scratch " + std::to_string(program.scratch_bytes) + "\n";
+  for (size_t i = 0; i < program.kernels.size(); ++i)
+    result += "\nkernel " + std::to_string(i) + ":\n" + text(program.kernels[i]);
+  return result;
+}
+
+}  // namespace fastjit::plan

@@ -1,0 +1,283 @@
+// The loops of a kernel: order, merging and vector dim follow from the strides of everything it touches.
+#include "plan/shape.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace fastjit::plan {
+
+namespace {
+
+constexpr int64_t kChunk = 8192;  // points of one unit of a long row
+constexpr int64_t kTile =
+    64;  // columns of a unit where an operand is transposed or lanes are kept points of a row kernel
+
+/// An operand while dims are still moved about: strides per frame dim.
+struct Touched {
+  BufferId buffer;
+  ir::DType dtype;
+  Linear address;
+  bool stored = false;
+  bool in_loop = false;  // loaded or stored once per reduced point
+};
+
+/// One loop of the kernel: a frame dim, or several merged into their innermost.
+struct Loop {
+  int dim;
+  int64_t size;
+  bool indexed;
+};
+
+class Shaper {
+ public:
+  Shaper(const World& world, const Frame& frame, std::span<const Root> roots, const Draft& draft,
+         const PlanOptions& options, Rows rows)
+      : world_(world), frame_(frame), roots_(roots), draft_(draft), options_(options), rows_(rows) {}
+
+  Shaped run() {
+    touch();
+    order();
+    merge(kept_, rows_ == Rows::Separate ? 1 : 0);
+    merge(reduced_, 0);
+    choose_lanes();
+    fill_plan();
+    fill_step();
+    return std::move(out_);
+  }
+
+ private:
+  void touch();
+  void order();
+  void sort(std::vector<Loop>& loops);
+  void merge(std::vector<Loop>& loops, size_t first);
+  double lane_cost(const Loop& loop, bool reduced) const;
+  void choose_lanes();
+  void fill_plan();
+  void fill_step();
+  uint8_t unroll() const;
+  int64_t block() const;
+  int64_t stride(const Touched& touched, int dim) const { return touched.address[static_cast<size_t>(dim)]; }
+
+  const World& world_;
+  const Frame& frame_;
+  std::span<const Root> roots_;
+  const Draft& draft_;
+  const PlanOptions& options_;
+  Rows rows_;
+  std::vector<Touched> touched_;
+  std::vector<Instr> code_;
+  std::vector<std::vector<uint32_t>> lists_;
+  std::vector<Loop> kept_, reduced_;
+  int lanes_along_ = -1;  // frame dim
+  Shaped out_;
+};
+
+/// Adds the stores; a store to the element that is loaded shares its operand.
+void Shaper::touch() {
+  code_ = draft_.code;
+  lists_ = draft_.lists;
+  for (const Access& access : draft_.accesses) touched_.push_back({access.buffer, access.dtype, access.address});
+  for (size_t i = 0; i < roots_.size(); ++i) {
+    const Map map = root_map(world_, frame_, roots_[i]);
+    for (const Storage& dest : roots_[i].dests) {
+      Linear address = dot(dest.strides, map);
+      address.resize(static_cast<size_t>(frame_.rank()) + 1, 0);
+      address.back() += dest.offset;
+      auto found = std::find_if(touched_.begin(), touched_.end(), [&](const Touched& other) {
+        return other.buffer == dest.buffer && other.address == address;
+      });
+      const auto index = static_cast<uint64_t>(found - touched_.begin());
+      const ir::DType dtype = world_.graph[roots_[i].value].dtype;
+      if (found == touched_.end()) touched_.push_back({dest.buffer, dtype, std::move(address)});
+      touched_[index].stored = true;
+      const size_t home = draft_.homes[i];
+      if (lists_.size() <= home) lists_.resize(home + 1);
+      lists_[home].push_back(static_cast<uint32_t>(code_.size()));
+      code_.push_back({.code = Code::Store, .dtype = dtype, .args = {draft_.values[i], 0, 0}, .imm = index});
+    }
+  }
+  for (size_t list = 0; list < lists_.size(); list += 2)
+    for (const uint32_t at : lists_[list])
+      if (code_[at].code == Code::Load || code_[at].code == Code::Store) touched_[code_[at].imm].in_loop = true;
+}
+
+void Shaper::order() {
+  std::vector<bool> indexed(frame_.sizes.size(), false);
+  bool positions_matter = false;
+  for (const Instr& instr : code_) {
+    if (instr.code == Code::Index) indexed[instr.imm] = true;
+    positions_matter =
+        positions_matter ||
+        (instr.code == Code::Reduce && (instr.kind == ir::ReduceKind::ArgMax || instr.kind == ir::ReduceKind::ArgMin));
+  }
+  for (int d = 0; d < frame_.rank(); ++d) {
+    const auto at = static_cast<size_t>(d);
+    (frame_.kinds[at] == DimKind::Kept ? kept_ : reduced_).push_back({d, frame_.sizes[at], indexed[at]});
+  }
+  sort(kept_);
+  if (!positions_matter) sort(reduced_);
+}
+
+/// Largest stride outermost: the outputs decide, then the operands in turn. Operands that stand still have no say.
+void Shaper::sort(std::vector<Loop>& loops) {
+  std::vector<const Touched*> voters;
+  for (const bool stored : {true, false})
+    for (const Touched& touched : touched_)
+      if (touched.stored == stored) voters.push_back(&touched);
+  auto inner_first = [&](const Loop& a, const Loop& b) {  // true: a must be inside b
+    for (const Touched* voter : voters) {
+      const int64_t x = std::abs(stride(*voter, a.dim)), y = std::abs(stride(*voter, b.dim));
+      if (x != 0 && y != 0 && x != y) return x < y;
+    }
+    return false;
+  };
+  for (size_t i = 1; i < loops.size(); ++i)
+    for (size_t j = i; j > 0 && inner_first(loops[j - 1], loops[j]); --j) std::swap(loops[j - 1], loops[j]);
+}
+
+void Shaper::merge(std::vector<Loop>& loops, size_t first) {
+  std::vector<Loop> merged;
+  for (const Loop& loop : loops) {
+    const bool fits = merged.size() > first && !loop.indexed && !merged.back().indexed &&
+                      std::all_of(touched_.begin(), touched_.end(), [&](const Touched& touched) {
+                        return stride(touched, merged.back().dim) == stride(touched, loop.dim) * loop.size;
+                      });
+    if (fits)
+      merged.back() = {loop.dim, merged.back().size * loop.size, false};
+    else
+      merged.push_back(loop);
+  }
+  loops = std::move(merged);
+}
+
+/// Rough cycles per point when the lanes run along `loop`.
+double Shaper::lane_cost(const Loop& loop, bool reduced) const {
+  const double lanes = options_.lanes, useful = std::min<double>(lanes, static_cast<double>(loop.size));
+  const double rest = static_cast<double>(frame_.reduced);
+  double in_loop = 0, per_row = 0;
+  for (const Touched& touched : touched_) {
+    const int64_t step = stride(touched, loop.dim);
+    const double cost = step == 1 ? 1 : step == 0 ? 0.1 : (touched.stored ? 1.5 : 1.0) * lanes;
+    (touched.in_loop || !frame_.has_reduced() ? in_loop : per_row) += cost;
+  }
+  for (const Instr& instr : code_) {
+    if (instr.code == Code::Compute) in_loop += 0.5;
+    if (instr.code == Code::Reduce && reduced) per_row += 6;
+  }
+  return reduced ? in_loop / useful + per_row / rest : (in_loop + per_row / rest) / useful;
+}
+
+void Shaper::choose_lanes() {
+  double best = 0;
+  auto consider = [&](const Loop& loop, bool reduced) {
+    const double cost = lane_cost(loop, reduced);
+    if (lanes_along_ >= 0 && cost >= best * 0.999) return;
+    best = cost;
+    lanes_along_ = loop.dim;
+    out_.kept_lanes = !reduced;
+  };
+  if (!reduced_.empty()) consider(reduced_.back(), true);
+  if (draft_.scratch.empty())
+    for (size_t i = kept_.size(); i-- > 0;) consider(kept_[i], false);
+  if (!out_.kept_lanes) return;
+  const auto chosen =
+      std::find_if(kept_.begin(), kept_.end(), [&](const Loop& loop) { return loop.dim == lanes_along_; });
+  std::rotate(chosen, chosen + 1, kept_.end());
+}
+
+uint8_t Shaper::unroll() const {
+  size_t computed = 0;
+  for (const Instr& instr : code_) computed += instr.code == Code::Compute;
+  if (reduced_.empty()) return computed <= 4 ? 4 : computed <= 16 ? 2 : 1;
+  return computed <= 12 ? 4 : computed <= 30 ? 2 : 1;
+}
+
+void Shaper::fill_plan() {
+  KernelPlan& plan = out_.plan;
+  std::vector<int64_t> place(frame_.sizes.size(), -1);
+  std::vector<Loop> loops = kept_;
+  loops.insert(loops.end(), reduced_.begin(), reduced_.end());
+  for (size_t i = 0; i < loops.size(); ++i) {
+    place[static_cast<size_t>(loops[i].dim)] = static_cast<int64_t>(i);
+    plan.dims.push_back(i < kept_.size() ? DimKind::Kept : DimKind::Reduced);
+    out_.step.sizes.push_back(loops[i].size);
+  }
+  for (const Touched& touched : touched_) {
+    Operand operand{touched.dtype, touched.stored, {}};
+    for (const Loop& loop : loops) {
+      const int64_t step = stride(touched, loop.dim);
+      operand.strides.push_back(step == 0 ? StrideClass::Zero : step == 1 ? StrideClass::Unit : StrideClass::Any);
+      out_.step.strides.push_back(step);
+    }
+    plan.operands.push_back(std::move(operand));
+    out_.buffers.push_back(touched.buffer);
+    out_.step.offsets.push_back(touched.address.back());
+  }
+  for (Instr& instr : code_)
+    if (instr.code == Code::Index) instr.imm = static_cast<uint64_t>(place[instr.imm]);
+  plan.code = code_;
+  plan.scalars = draft_.scalar_types;
+  plan.scratch = draft_.scratch;
+  lists_.resize((lists_.size() + 1) / 2 * 2);
+  for (size_t list = 0; list < lists_.size(); list += 2) plan.phases.push_back({lists_[list], lists_[list + 1]});
+  plan.numerics = options_.numerics;
+  if (lanes_along_ < 0) return;
+  plan.vec_dim = static_cast<int8_t>(place[static_cast<size_t>(lanes_along_)]);
+  plan.lanes = static_cast<uint8_t>(options_.lanes);
+  plan.unroll = unroll();
+}
+
+/// The run of the last kept dim that one unit covers.
+int64_t Shaper::block() const {
+  const int64_t last = kept_.back().size;
+  const bool transposed = std::any_of(touched_.begin(), touched_.end(), [&](const Touched& touched) {
+    return std::abs(stride(touched, lanes_along_)) > 1 &&
+           std::any_of(kept_.begin(), kept_.end(), [&](const Loop& loop) { return stride(touched, loop.dim) == 1; });
+  });
+  const int64_t limit = transposed || !reduced_.empty() ? kTile : kChunk;
+  return std::min(last, limit);
+}
+
+void Shaper::fill_step() {
+  KernelStep& step = out_.step;
+  step.scalars = draft_.scalars;
+  step.block = out_.kept_lanes ? block() : 0;
+  if (!out_.plan.scratch.empty()) {
+    const int64_t bytes = (frame_.reduced + options_.lanes) * 8;
+    step.scratch_stride = (bytes + 63) / 64 * 64;
+  }
+  cut(out_.plan, step);
+}
+
+}  // namespace
+
+Shaped shape(const World& world, const Frame& frame, std::span<const Root> roots, const Draft& draft,
+             const PlanOptions& options, Rows rows) {
+  return Shaper(world, frame, roots, draft, options, rows).run();
+}
+
+void cut(const KernelPlan& plan, KernelStep& step) {
+  constexpr double kTaskNs = 20000, kSerialNs = 30000;
+  int64_t kept_points = 1, points = 1;
+  for (size_t d = 0; d < step.sizes.size(); ++d) {
+    points *= step.sizes[d];
+    if (plan.dims[d] == DimKind::Kept) kept_points *= step.sizes[d];
+  }
+  step.units = kept_points;
+  if (plan.vec_is_kept() && kept_points > 0) {
+    const int64_t last = step.sizes[static_cast<size_t>(plan.vec_dim)];
+    step.units = kept_points / last * ((last + step.block - 1) / step.block);
+  }
+  double per_point = 0.05;
+  for (const Instr& instr : plan.code) {
+    if (instr.code == Code::Load || instr.code == Code::Store) per_point += 0.04 * ir::size_of(instr.dtype);
+    if (instr.code == Code::Compute) per_point += ir::is_expensive(instr.op) ? 0.4 : 0.05;
+  }
+  const double total = per_point * static_cast<double>(points),
+               unit = total / static_cast<double>(std::max<int64_t>(step.units, 1));
+  step.grain = total < kSerialNs ? std::max<int64_t>(step.units, 1)
+                                 : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(kTaskNs / unit)));
+}
+
+}  // namespace fastjit::plan
