@@ -24,6 +24,7 @@ std::string setting_text(Setting setting);  // the variable's value; "" when uns
 bool setting_flag(Setting setting);         // true for anything but "", "0", "false", "off", "no"
 int64_t setting_int(Setting setting);       // a size or count; a malformed value warns once and gives the default
 std::vector<std::string> setting_list(Setting setting);
+inline int64_t env_pool_bytes() { return setting_int(Setting::Pool); }
 
 /// Bytes of "4096", "500K", "1.5M", "2GiB" (powers of 1024); -1 when it is not a size.
 int64_t parse_size(std::string_view text);

@@ -31,7 +31,7 @@ int read_exactly(int fd, char* bytes, size_t size) {
     if (got > 0) {
       done += static_cast<size_t>(got);
     } else if (got == 0) {
-      return EIO;
+      return ENODATA;
     } else if (errno != EINTR) {
       return errno;
     }

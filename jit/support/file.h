@@ -37,7 +37,7 @@ class Fd {
 Fd open_dir(int at, const char* name);   // O_DIRECTORY | O_NOFOLLOW; errno says why not
 Fd open_read(int at, const char* name);  // O_RDONLY | O_NOFOLLOW | O_NONBLOCK (a planted FIFO must not block)
 
-/// Reads exactly `size` bytes from the start. 0, or errno; EIO stands for a file that ended early.
+/// Reads exactly `size` bytes from the start. 0, or errno; ENODATA for a file that ended early.
 int read_exactly(int fd, char* bytes, size_t size);
 int write_all(int fd, std::string_view bytes);  // 0 or errno
 

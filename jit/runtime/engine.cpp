@@ -1,0 +1,64 @@
+#include "runtime/engine.h"
+
+#include <stdexcept>
+
+#include "runtime/kernel_cache.h"
+
+namespace fastjit::runtime {
+
+/// Never destroyed: threads may still compile, and programs hold kernels, while the process ends.
+static KernelCache& kernels() {
+  static auto* instance = new KernelCache([] { return cache::Store::open_default(); });
+  return *instance;
+}
+
+static std::string_view text(plan::Numerics numerics) {
+  switch (numerics) {
+    case plan::Numerics::Eager:
+      return "eager";
+    case plan::Numerics::Accurate:
+      return "accurate";
+    case plan::Numerics::Fast:
+      return "fast";
+  }
+  return "";
+}
+
+std::string kernel_key(const plan::KernelPlan& plan, const backend::Target& target) {
+  return cache::encode({{"domain", "fastjit kernel"},
+                        {"format", std::to_string(cache::kFormat)},
+                        {"build", std::string(backend::engine_build_id())},
+                        {"llvm", backend::llvm_version()},
+                        {"target", backend::text(target)},
+                        {"numerics", std::string(text(plan.numerics))},
+                        {"plan", plan::text(plan)}});
+}
+
+KernelResult get_kernel(const plan::KernelPlan& plan, const backend::Target& target, const Origin& origin,
+                        CacheMode mode) {
+  if (target.kind != backend::Target::Kind::Cpu)
+    throw std::runtime_error("get_kernel makes CPU kernels; the target is " + backend::text(target));
+  if (!backend::host_has(target.isa))
+    throw std::runtime_error("this CPU lacks " + std::string(backend::text(target.isa)));
+  KernelRequest request;
+  request.key = kernel_key(plan, target);
+  request.target = backend::text(target);
+  request.origin = &origin;
+  request.mode = mode;
+  request.compile = [&] { return backend::compile_cpu(plan, target); };
+  request.load = [](std::span<const char> object) { return backend::load_cpu(object); };
+  return kernels().get(request);
+}
+
+void clear_memory() { kernels().clear_memory(); }
+
+static void serial(int64_t begin, int64_t end, int64_t, void (*body)(void*, int64_t, int64_t), void* context) {
+  if (begin < end) body(context, begin, end);
+}
+
+static std::atomic<ParallelFor> g_parallel_for{serial};
+
+void set_parallel_for(ParallelFor fn) { g_parallel_for = fn ? fn : serial; }
+ParallelFor parallel_for() { return g_parallel_for; }
+
+}  // namespace fastjit::runtime
