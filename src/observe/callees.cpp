@@ -3,6 +3,7 @@
 
 #if PY_VERSION_HEX < 0x030C0000
 #include <cstring>
+#include <map>
 
 #include "observe/tracer.h"
 
@@ -12,14 +13,18 @@ namespace {
 constexpr Tracer::Rule kPure = Tracer::Rule::Pure;
 
 /// What identifies a C function, however it is bound: its PyMethodDef, slot, or the object itself.
-const void* key_of(PyObject* callable) {
-  if (PyCFunction_Check(callable)) return ((PyCFunctionObject*)callable)->m_ml;
+using CalleeKey = std::pair<const void*, const void*>;
+
+CalleeKey key_of(PyObject* callable) {
+  if (PyCFunction_Check(callable)) return {((PyCFunctionObject*)callable)->m_ml, nullptr};
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyClassMethodDescr_Type))
-    return ((PyMethodDescrObject*)callable)->d_method;
-  if (Py_IS_TYPE(callable, &PyWrapperDescr_Type)) return ((PyWrapperDescrObject*)callable)->d_base;
+    return {((PyMethodDescrObject*)callable)->d_method, nullptr};
+  // All types share the wrapper of a slot, and one function may serve several slots: both together tell which it is.
   if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper"))
-    return reinterpret_cast<WrapperObject*>(callable)->descr->d_base;
-  return callable;
+    callable = (PyObject*)reinterpret_cast<WrapperObject*>(callable)->descr;
+  if (Py_IS_TYPE(callable, &PyWrapperDescr_Type))
+    return {((PyWrapperDescrObject*)callable)->d_base, ((PyWrapperDescrObject*)callable)->d_wrapped};
+  return {callable, nullptr};
 }
 
 /// "module:Class.name" among the modules that are already imported; null if it is not there.
@@ -42,7 +47,7 @@ PyObject* resolve(const char* name) {
 struct CalleeTable {
   std::vector<Tracer::Callee> rows;
   std::vector<bool> resolved;
-  std::unordered_map<const void*, size_t> by_key;
+  std::map<CalleeKey, size_t> by_key;
 };
 
 static CalleeTable& callee_table() {
@@ -171,20 +176,27 @@ void Tracer::judge_bool(PyObject*, Args args) {
   if (args.size() == 1) truth(args[0]);
 }
 
-void Tracer::judge_container(PyObject*, Args args) {
+void Tracer::judge_container(PyObject* callee, Args args) {
+  // These look at the items (hash, truth, a C function), the others only pass them on.
+  bool reads_items = callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type ||
+                     callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyFilter_Type;
   for (PyObject* arg : args) {
     bool callable_argument = PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) ||
                              PyMethod_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_module(arg);
     if (callable_argument) {
-      if (is_module(arg) || PyCFunction_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type)) {
+      if (PyType_Check(arg) || is_module(arg) || PyCFunction_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type)) {
         const Callee* row = find_callee(arg);
         if (!row || row->rule != Rule::Pure) return deny("map with " + callee_text(arg));
       }
+      if (!PyFunction_Check(arg)) reads_items = true;
       if (PyFunction_Check(arg)) call_function((PyFunctionObject*)arg);
       continue;
     }
     if (!is_fresh_iterator(arg) && !iterable(arg, "iteration over")) return;
+    // Scalars in it may be read later without an instruction of their own.
+    if (!readable(arg) && reads_items) return deny("read of " + name_of(arg) + " by " + callee_text(callee));
   }
+  top().reads_items = reads_items;
   may_enter_any();
   top().fresh_result = true;
 }

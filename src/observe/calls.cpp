@@ -73,10 +73,12 @@ void Tracer::call_host(PyObject* callable, Args args) {
     case Host::Callee::Operator:
       for (PyObject* arg : args)
         if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callee_text(callable))) return;
+      top().reads_items = true;
       top().container_result = true;
       return may_enter_any();
     case Host::Callee::Pure:
       if (!readable_args(args, callee_text(callable))) return;
+      top().reads_items = true;
       top().container_result = true;
       return may_enter_any();
     case Host::Callee::Unknown:
@@ -135,6 +137,7 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
     case Rule::Fresh:
       if (!readable_args(args, callee_text(callee))) return;
       top().fresh_result = row.rule == Rule::Fresh;
+      top().reads_items = true;
       return may_enter_any();
     case Rule::Mutate:
       if (args.empty() || !fresh_.contains(args[0]))

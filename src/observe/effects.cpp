@@ -10,6 +10,14 @@ namespace fastjit::observe {
 
 void Tracer::move(int) {}
 
+// A value goes to the caller. One that a C function asked for (sum over a generator, max with a key) is read there.
+void Tracer::give(int) {
+  bool is_yield = top().code->co_flags & CO_GENERATOR;
+  bool is_read = frames_.size() > 1 && frames_[frames_.size() - 2].reads_items;
+  if (is_read && !readable(at(1))) return deny("read of " + name_of(at(1)));
+  if (is_yield || (frames_.size() > 1 && frames_[frames_.size() - 2].expect == Expect::Any)) touch(at(1));
+}
+
 void Tracer::never(int) { deny(std::string("instruction ") + rows()[top().ops[2 * top().offset]].name); }
 
 void Tracer::load_global(int oparg) {
@@ -110,7 +118,11 @@ void Tracer::compare(int) {
   auto by_identity = [](PyObject* o) {
     return Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare || PyType_Check(o) || PyFunction_Check(o);
   };
-  if ((readable(left) || by_identity(left)) && (readable(right) || by_identity(right))) return;
+  if ((readable(left) || by_identity(left)) && (readable(right) || by_identity(right))) {
+    for (PyObject* o : {left, right})
+      if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__eq__")));
+    return;
+  }
   deny("comparison of " + name_of(readable(left) ? right : left));
 }
 

@@ -137,7 +137,9 @@ Facts::Id Facts::add(PyObject* object, Node::Kind kind, const std::string& label
   node.object = object;
   node.label = label;
   node.where = where;
-  if (kind != Node::Kind::Dict && kind != Node::Kind::Cell && !held_.contains(object)) node.weak = weak_to(object);
+  bool kept = kind == Node::Kind::Dict || kind == Node::Kind::Cell || held_.contains(object);
+  if (!kept) node.weak = weak_to(object);
+  if (!kept && !node.weak) node.hold = Ref::share(object);
   Id id = static_cast<Id>(nodes_.size());
   nodes_.push_back(std::move(node));
   ids_[{object, kind}] = id;

@@ -68,6 +68,7 @@ struct Node {
   int8_t truth = -1;     // Dict: empty (0), not empty (1), not asked (-1)
   PyObject* object;
   Ref weak;
+  Ref hold;                        // a reference, where nothing else keeps the object and it cannot be held weakly
   Ref parts[3];                    // Function: code, defaults, keyword defaults
   PyTypeObject* type = nullptr;    // Object
   PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs

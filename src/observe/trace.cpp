@@ -12,6 +12,13 @@ namespace {
 thread_local Tracer* current = nullptr;
 constexpr int kExtendedArg = 144, kResume = 151, kForIter = 93, kSend = 123;
 
+std::string place_of(PyCodeObject* code, int offset) {
+  std::string file = PyUnicode_AsUTF8(code->co_filename);
+  size_t slash = file.rfind('/');
+  return (slash == std::string::npos ? file : file.substr(slash + 1)) + ":" +
+         std::to_string(PyCode_Addr2Line(code, offset * 2));
+}
+
 }  // namespace
 
 const Tracer::Row* Tracer::rows() {
@@ -95,14 +102,22 @@ const std::string& Tracer::where() {
   auto key = top().ops + 2 * top().offset;
   auto [it, is_new] = places_.try_emplace(key);
   if (!is_new) return it->second;
-  auto place = [](const Frame& f) {
-    std::string file = PyUnicode_AsUTF8(f.code->co_filename);
-    size_t slash = file.rfind('/');
-    return (slash == std::string::npos ? file : file.substr(slash + 1)) + ":" +
-           std::to_string(PyCode_Addr2Line(f.code, f.offset * 2));
+  return it->second = place_of(top().code, top().offset);
+}
+
+// The place, and for code of torch also the user's line that led there.
+void Tracer::deny(const std::string& what) {
+  auto of_torch = [](const Frame& f) {
+    return std::strstr(PyUnicode_AsUTF8(f.code->co_filename), "/torch/") != nullptr;
   };
-  it->second = place(top());
-  return it->second;
+  std::string text = what + " at " + where();
+  if (!frames_.empty() && of_torch(top()))
+    for (size_t i = frames_.size(); i-- > 0;)
+      if (!of_torch(frames_[i])) {
+        text += " (called at " + place_of(frames_[i].code, frames_[i].offset) + ")";
+        break;
+      }
+  unsound(text);
 }
 
 int Tracer::on_event(PyObject*, PyFrameObject* f, int what, PyObject* arg) noexcept {
@@ -167,6 +182,12 @@ void Tracer::enter(PyFrameObject* object) {
   if (!f.fresh_function) facts_->function(frame->func, where());
   bool first = f.ops[2 * f.offset] == kResume && f.ops[2 * f.offset + 1] == 0;
   if (!first) return;
+  enter_function(frame);
+  if (is_root) enter_root(frame);
+}
+
+// The start of a function: what its call made, and what its definition brings along.
+void Tracer::enter_function(InterpreterFrame* frame) {
   PyCodeObject* code = frame->code;
   if (code->co_flags & CO_VARKEYWORDS) {
     int index = code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS);
@@ -177,10 +198,20 @@ void Tracer::enter(PyFrameObject* object) {
   const char* kinds = PyBytes_AS_STRING(code->co_localspluskinds);
   for (int i = 0; code->co_ncellvars && i < code->co_nlocalsplus - code->co_nfreevars; ++i)
     if ((kinds[i] & kLocalIsCell) && frame->localsplus[i]) fresh_.insert(frame->localsplus[i]);
-  if (!f.fresh_function && frame->func->func_closure)
+  if (top().fresh_function) return;
+  auto* function = reinterpret_cast<PyObject*>(frame->func);
+  const std::string owner = PyUnicode_AsUTF8(frame->func->func_name);
+  if (PyObject* defaults = frame->func->func_defaults)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defaults); ++i)
+      found(PyTuple_GET_ITEM(defaults, i), "default " + std::to_string(i) + " of " + owner);
+  if (PyObject* defaults = frame->func->func_kwdefaults) {
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(defaults, &at, &key, &value);)
+      found(value, std::string("default ") + PyUnicode_AsUTF8(key) + " of " + owner);
+  }
+  if (frame->func->func_closure)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(frame->func->func_closure); ++i)
       cell_owners_.emplace(PyTuple_GET_ITEM(frame->func->func_closure, i), function);
-  if (is_root) enter_root(frame);
 }
 
 void Tracer::enter_root(InterpreterFrame* frame) {
@@ -228,6 +259,8 @@ void Tracer::raised(PyObject* arg) {
   int op = top().ops[2 * top().offset];
   bool stops = type && PyErr_GivenExceptionMatches(type, PyExc_StopIteration);
   if (stops && (op == kForIter || op == kSend)) return;
+  // A generator that any() or a loop left before its end is closed; what it does then is watched like the rest.
+  if ((top().code->co_flags & CO_GENERATOR) && type && PyErr_GivenExceptionMatches(type, PyExc_GeneratorExit)) return;
   if (top().probing && type && PyErr_GivenExceptionMatches(type, PyExc_AttributeError)) return;
   deny(std::string(type && PyType_Check(type) ? ((PyTypeObject*)type)->tp_name : "exception") + " raised");
 }
@@ -244,6 +277,7 @@ void Tracer::opcode(PyFrameObject* object) {
   f.expect = Expect::None;
   f.expect_probing = false;
   f.constructs = false;
+  f.reads_items = false;
   f.offset = static_cast<int>(frame->prev_instr - reinterpret_cast<_Py_CODEUNIT*>(f.code->co_code_adaptive));
   int op = f.ops[2 * f.offset], oparg = f.ops[2 * f.offset + 1];
   // 3.11 gives no event for the instruction behind EXTENDED_ARG: it is judged here.

@@ -58,6 +58,7 @@ class Tracer final : public Observer {
     bool constructs = false;        // it makes an instance: the first argument of __init__ is that new object
     Expect expect = Expect::None;   // Python frames it may enter
     bool expect_probing = false;
+    bool reads_items = false;      // a C function consumes what generators and callbacks give it
     PyObject* expected = nullptr;  // the function, for Expect::One
     PyObject* kwnames = nullptr;
   };
@@ -70,9 +71,10 @@ class Tracer final : public Observer {
   void leave(PyFrameObject* f);
   void raised(PyObject* arg);
   void enter_root(InterpreterFrame* frame);
+  void enter_function(InterpreterFrame* frame);
   void add_argument(PyObject* o, int depth);
   void unsound(const std::string& reason);
-  void deny(const std::string& what) { unsound(what + " at " + where()); }
+  void deny(const std::string& what);  // unsound, with the place
   const unsigned char* ops_of(PyCodeObject* code);
   const std::string& where();
   Frame& top() { return frames_.back(); }
@@ -83,6 +85,7 @@ class Tracer final : public Observer {
 
   // effects.cpp: one method per kind of instruction
   void move(int oparg);
+  void give(int oparg);
   void never(int oparg);
   void load_global(int oparg);
   void load_deref(int oparg);
@@ -182,7 +185,7 @@ class Tracer final : public Observer {
   void judge_super(PyObject*, Args args);
   void judge_new(PyObject* callee, Args args);
   void judge_bool(PyObject*, Args args);
-  void judge_container(PyObject*, Args args);
+  void judge_container(PyObject* callee, Args args);
   void judge_dict_read(PyObject* callee, Args args);
   void judge_dict_view(PyObject*, Args args);
   void judge_contains(PyObject*, Args args);
@@ -205,6 +208,7 @@ class Tracer final : public Observer {
   std::unordered_map<PyObject*, PyObject*> cell_owners_;  // cells of functions that exist outside this call
   std::unordered_map<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
+  std::unordered_set<PyObject*> told_;  // tensors the host knows about
   std::vector<Ref> scalar_refs_, names_held_;
   std::vector<bool> symbolic_;
 };

@@ -132,7 +132,8 @@ bool Tracer::readable(PyObject* o, int depth) {
   }
   if (is_view(o)) return readable(view_dict(o), depth + 1);
   if (PyMethod_Check(o)) return true;
-  return is_fresh_iterator(o);
+  // What a generator or a mapped function gives to a C function is judged when it is given; see give().
+  return fresh_.contains(o) && (PyGen_CheckExact(o) || Py_IS_TYPE(o, &PyMap_Type));
 }
 
 bool Tracer::is_fresh_iterator(PyObject* o) {
@@ -156,7 +157,11 @@ PyObject* Tracer::found(PyObject* value, const std::string& label) {
   fresh_.erase(value);  // what existed before the call is not new, whatever had this address
   if (PyLong_Check(value) || PyUnicode_Check(value) || value == Py_None) return value;
   names_.emplace(value, label);
-  if (is_tensor(value) && host_.on_tensor) host_.on_tensor(host_.context, value, label.c_str());
+  if (is_tensor(value) && host_.on_tensor && told_.insert(value).second)
+    host_.on_tensor(host_.context, value, label.c_str());
+  if (PyTuple_Check(value))  // its items cannot change
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
+      found(PyTuple_GET_ITEM(value, i), label + "[" + std::to_string(i) + "]");
   return value;
 }
 
