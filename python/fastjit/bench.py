@@ -45,7 +45,7 @@ def compare(
     title = getattr(fn, "__name__", type(fn).__name__)
     with Progress(progress) as shown:
         rows = steady.compare_in_process(fn, makes, inputs, steady.Plan(_positive("rounds", rounds), min_time), shown)
-    return _result(title, rows, base, fn, inputs)
+    return result_of(title, rows, base, fn, inputs)
 
 
 def bench(
@@ -72,7 +72,7 @@ def bench(
     inputs = steady.Inputs(case.args, case.kwargs)
     plan = steady.Plan(rounds, min_time)
     rows = steady.compare_in_process(case.fn, steady.makers(case.fn, names, inputs), inputs, plan, shown)
-    result = _result(spec.title, rows, BASELINE, case.fn, inputs)
+    result = result_of(spec.title, rows, BASELINE, case.fn, inputs)
     result.values = dict(spec.values)
     if dispatch:
         _fill_dispatch(result, spec, tiny_args, inputs, plan, shown)
@@ -105,7 +105,7 @@ def _fill_dispatch(
             result.notes.append(f"dispatch of {row.name}: {row.status} on tiny inputs" + (f", {row.note}" if row.note else ""))
 
 
-def _result(title: str, rows: list[Row], base: str, fn: Callable[..., Any], inputs: steady.Inputs) -> Result:
+def result_of(title: str, rows: list[Row], base: str, fn: Callable[..., Any], inputs: steady.Inputs) -> Result:
     result = Result(title, rows, base, machine.describe())
     result.traffic_bytes = steady.traffic_bytes(fn, inputs)
     if result.traffic_bytes >= table.SHARE_FROM_BYTES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def describe() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "fastjit": _version("fastjit"),
+        "fastjit": _fastjit_version(),
         "llvm": _llvm(),
         "threads": torch.get_num_threads(),
         "load": [round(value, 2) for value in os.getloadavg()],
@@ -63,11 +62,13 @@ def _read(path: str) -> str:
         return ""
 
 
-def _version(package: str) -> str | None:
+def _fastjit_version() -> str | None:
+    """None when the extension is not there: nothing of FastJIT's was measured then."""
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
+        from fastjit import __version__, _C  # noqa: F401
+    except ImportError:
         return None
+    return str(__version__)
 
 
 def _llvm() -> str | None:

@@ -11,7 +11,7 @@ from .measure import Interval
 from .result import Result, Row
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-SHARE_FROM_BYTES = 1 << 20  # below this a call's bytes fit the caches of any core: a share of memory says nothing
+SHARE_FROM_BYTES = 1 << 20  # below this a call's bytes fit the caches of any core: a rate says nothing
 NOTHING = "-"
 
 
@@ -73,9 +73,9 @@ def _cells(result: Result, row: Row) -> list[str]:
         return [row.name, *first, NOTHING, word, *gone[:4], compiles, NOTHING, error]
     low, high = row.band
     rate = result.rate(row)
-    share = ""
-    if rate is not None and result.copy_rate and result.traffic_bytes >= SHARE_FROM_BYTES:
-        share = f" ({100 * rate / result.copy_rate:.0f} %)"
+    if result.traffic_bytes < SHARE_FROM_BYTES:
+        rate = None
+    share = f" ({100 * rate / result.copy_rate:.0f} %)" if rate is not None and result.copy_rate else ""
     pays = result.break_even(row)
     return [
         row.name,

@@ -34,7 +34,7 @@ def _shrink_tensor(tensor: torch.Tensor, cut: Cut) -> torch.Tensor:
     sizes = [cut(index, length) for index, length in enumerate(tensor.shape)]
     for index, length in enumerate(sizes):
         small = small.narrow(index, 0, min(length, 1) if tensor.stride(index) == 0 else length)
-    order = sorted(range(tensor.dim()), key=lambda index: -tensor.stride(index))
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     dense = small.permute(order).contiguous().clone()
     back = sorted(range(tensor.dim()), key=lambda place: order[place])
     return dense.permute(back).expand(sizes)

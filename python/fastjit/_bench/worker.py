@@ -54,7 +54,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         built.call(*args, **kwargs)
         first = time.perf_counter() - start
         later = min(timed_call(built.call) for _ in range(LATER_CALLS))
-        peak = peak_of(lambda: timed_call(built.call))
+        peak = peak_of(lambda: built.call(*args, **kwargs))
     return {
         "first_s": first,
         "later_s": later,

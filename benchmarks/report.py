@@ -1,0 +1,144 @@
+"""`make bench-report`: writes benchmarks/results/*.json into the marked places of README.md and docs/performance.md.
+
+A place is `<!-- bench:NAME -->` … `<!-- /bench -->`: NAME is a result file, or `figures` for the targets of all of them.
+`--check` writes nothing and exits with 1 when a text differs. Needs neither torch nor fastjit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+TEXTS = ("README.md", "docs/performance.md")
+ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue")
+PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+class ReportError(Exception):
+    """A place or a result file that cannot be used."""
+
+
+def load(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
+    documents = {}
+    for path in sorted(results.glob("*.json")):
+        document = json.loads(path.read_text())
+        if document.get("schema") != "fastjit.benchmark/1":
+            raise ReportError(f"{path}: schema {document.get('schema')!r} is not fastjit.benchmark/1")
+        if document["quick"]:
+            raise ReportError(f"{path}: a quick run is no figure; run it without --quick")
+        documents[document["name"]] = document
+    return documents
+
+
+def fill(text: str, documents: dict[str, dict[str, Any]]) -> str:
+    """The text with every marked place written anew."""
+    return PLACE.sub(lambda found: found[1] + block(found["name"], documents) + found[3], text)
+
+
+def block(name: str, documents: dict[str, dict[str, Any]]) -> str:
+    if name == "figures":
+        known = [documents[key] for key in ORDER if key in documents]
+        known += [document for key, document in documents.items() if key not in ORDER]
+        return _figures(known) if known else "Not measured yet: run `make bench`.\n"
+    if name not in documents and name not in ORDER:
+        raise ReportError(f"<!-- bench:{name} -->: no such benchmark; there are figures, {', '.join(ORDER)}")
+    if name not in documents:
+        return "Not measured yet: run `make bench`.\n"
+    document = documents[name]
+    parts = [f"{document['question'].strip()}\n\n{_machine(document['machine'])}\n"]
+    parts += [f"{sheet['title']}\n\n{_markdown(sheet['columns'], sheet['rows'])}" for sheet in document["tables"]]
+    if document["targets"]:
+        parts.append(_targets(document["targets"]))
+    return "\n".join(parts)
+
+
+def _figures(documents: list[dict[str, Any]]) -> str:
+    targets = [target for document in documents for target in document["targets"]]
+    machines = list(dict.fromkeys(_machine(document["machine"]) for document in documents))
+    return _targets(targets) + "\n" + "\n".join(machines) + "\n"
+
+
+def _targets(targets: list[dict[str, Any]]) -> str:
+    return _markdown(["what", "must", "aim", "measured", ""], [_target(target) for target in targets])
+
+
+def _target(target: dict[str, Any]) -> list[str]:
+    sign = "≤ " if target["better"] == "lower" else "≥ "
+    bars = [sign + _value(target[bar], target["unit"]) if target[bar] is not None else "" for bar in ("must", "aim")]
+    measured = target["measured"]
+    shown = "" if measured is None else _value(measured, target["unit"])
+    word = judge(target)
+    detail = f" ({target['detail']})" if target["detail"] else ""
+    return [target["what"], *bars, shown, f"**{word}**{detail}" if word in ("missed", "not measured") else word + detail]
+
+
+def judge(target: dict[str, Any]) -> str:
+    """The word beside a figure; the harness prints the same one."""
+    measured = target["measured"]
+
+    def reaches(bar: float | None) -> bool:
+        return bar is not None and (measured <= bar if target["better"] == "lower" else measured >= bar)
+
+    if measured is None:
+        return "not measured"
+    if reaches(target["aim"]):
+        return "aim met"
+    if target["must"] is None:
+        return "short of the aim"
+    return "met" if reaches(target["must"]) else "missed"
+
+
+def _value(value: float, unit: str) -> str:
+    if unit != "s":
+        return f"{value:.3g}"
+    scale, name = next(((scale, name) for scale, name in UNITS if value >= scale), UNITS[-1])
+    return f"{value / scale:.3g} {name}"
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    llvm = f", LLVM {machine['llvm']}" if machine["llvm"] else ""
+    return (
+        f"Measured {machine['date'][:10]} on {machine['cpu']} ({' '.join(machine['isa'])}), {machine['threads']} threads, "
+        f"load {machine['load'][0]:g}; torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, "
+        f"Python {machine['python']}."
+    )
+
+
+def _markdown(columns: list[str], rows: list[list[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines)
+
+
+def main(argv: list[str]) -> int:
+    documents = load()
+    stale = []
+    for name in TEXTS:
+        path = ROOT / name
+        if not path.exists():
+            continue
+        text = path.read_text()
+        new = fill(text, documents)
+        if new == text:
+            continue
+        stale.append(name)
+        if "--check" not in argv:
+            path.write_text(new)
+    if "--check" in argv and stale:
+        print(f"report: {', '.join(stale)} differs from benchmarks/results; run make bench-report", file=sys.stderr)
+        return 1
+    print(f"report: {', '.join(stale) or 'nothing'} {'differs' if '--check' in argv else 'rewritten'}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ReportError as error:
+        print(f"report: {error}", file=sys.stderr)
+        sys.exit(2)
