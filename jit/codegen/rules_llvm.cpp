@@ -5,10 +5,7 @@
 
 #include <stdexcept>
 
-#if __has_include("codegen/math_llvm.h")
 #include "codegen/math_llvm.h"
-#define FASTJIT_HAS_MATH 1
-#endif
 
 namespace fastjit::codegen {
 
@@ -101,13 +98,15 @@ Value* float_division(Rules& r, Op op, Value* a, Value* b) {
   return ib.CreateSelect(ib.CreateFCmpOEQ(b, zero), quotient, result);
 }
 
-// select(a < b, a, b) is minps: it gives b on ties and on NaN, and the second select repairs the NaN case.
+// select(a < b, a, b) is minps: it gives b on ties and on NaN. As eager's vectors do, Min and Max give b on ties (of
+// signed zeros) and any NaN, FMin and FMax give a on ties and the other operand for a NaN.
 Value* float_minmax(Rules& r, Op op, Value* a, Value* b) {
   auto& ib = r.b;
-  const bool low = op == Op::Min || op == Op::FMin;
-  Value* best = ib.CreateSelect(low ? ib.CreateFCmpOLT(a, b) : ib.CreateFCmpOGT(a, b), a, b);
-  if (op == Op::Min || op == Op::Max) return ib.CreateSelect(ib.CreateFCmpUNO(a, a), a, best);
-  return ib.CreateSelect(ib.CreateFCmpUNO(b, b), a, best);
+  const bool keep_nan = op == Op::Min || op == Op::Max, low = op == Op::Min || op == Op::FMin;
+  Value *first = keep_nan ? a : b, *second = keep_nan ? b : a;
+  Value* better = low ? ib.CreateFCmpOLT(first, second) : ib.CreateFCmpOGT(first, second);
+  Value* best = ib.CreateSelect(better, first, second);
+  return ib.CreateSelect(ib.CreateFCmpUNO(a, a), keep_nan ? a : b, best);
 }
 
 Value* integer_minmax(Rules& r, Op op, DType type, Value* a, Value* b) {
@@ -194,13 +193,9 @@ Value* float_op(Rules& r, Op op, llvm::ArrayRef<Value*> v) {
     default:
       break;
   }
-#ifdef FASTJIT_HAS_MATH
   if (!math_has(op)) throw std::runtime_error("codegen: no float rule for " + std::string(ir::text(op)));
   MathContext context{ib, r.numerics, r.isa};
   return emit_math(context, op, v[0], v.size() > 1 ? v[1] : nullptr);
-#else
-  throw std::runtime_error("codegen: no float rule for " + std::string(ir::text(op)));
-#endif
 }
 
 // Bool arithmetic is eager's: + is or, * is and.
