@@ -131,7 +131,7 @@ def _functions(spec: CaseSpec, given: argparse.Namespace) -> int:
     from .bench import bench, isolate_caches
 
     names = parse_names(given.variants)
-    results = []
+    results: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="fastjit-bench-", ignore_cleanup_errors=True) as caches:
         isolate_caches(caches)
         for values in points(parse_sweeps(given.sweep)):

@@ -76,7 +76,7 @@ def mutates(before: Any, outcome: Outcome) -> bool:
 def restorer(value: Any) -> Callable[[], None]:
     """A function that writes back what the tensors of `value` hold now."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors(value)}
-    saved = [(storage, storage.clone()) for storage in storages.values()]
+    saved = [(storage, copy.deepcopy(storage)) for storage in storages.values()]
 
     def restore() -> None:
         for storage, content in saved:

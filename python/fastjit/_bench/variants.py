@@ -63,7 +63,7 @@ def build_trace(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Buil
     bare = len(places) == len(args)
     # The trace records in-place ops on its example inputs too: it must not get the ones that are timed.
     example = tuple(copy.deepcopy(args[i]) for i in places)
-    traced = torch.jit.trace(fn if bare else of_tensors, example, check_trace=False)
+    traced = torch.jit.trace(fn if bare else of_tensors, example, check_trace=False)  # type: ignore[no-untyped-call]
     if bare:
         return Built(traced)
     chosen = ", ".join(f"a[{i}]" for i in places)
@@ -98,7 +98,7 @@ def build_fastjit(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bu
     try:
         from fastjit import fastjit, of
     except ImportError as error:
-        raise Absent(f"fastjit is not built: {error}") from error
+        raise Absent(f"fastjit is not built: {str(error).partition(' (')[0]}") from error
     import torch
 
     made = fastjit(fn)
@@ -169,7 +169,7 @@ def _ops_of(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[in
     """Eager's kernels (ops that compute) and steps (all ops) of one call, as its dispatcher sees them."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Count(TorchDispatchMode):
+    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kernels = 0
         steps = 0
 
@@ -179,6 +179,6 @@ def _ops_of(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[in
             return func(*args, **(kwargs or {}))
 
     own_args, own_kwargs = copy.deepcopy((args, kwargs))
-    with Count():
+    with Count():  # type: ignore[no-untyped-call]
         fn(*own_args, **own_kwargs)
     return Count.kernels, Count.steps
