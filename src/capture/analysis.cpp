@@ -64,7 +64,7 @@ class Selector {
       for (const Item& item : *items)
         for (const Use& use : item.uses)
           if (use.tensor != kNone && !trace_.tensors[use.tensor].unusual.empty())
-            unsound("a tensor of " + where(trace_, event) + " " + trace_.tensors[use.tensor].unusual);
+            unsound(describe(trace_, use.tensor, event) + " " + trace_.tensors[use.tensor].unusual);
   }
 
   [[noreturn]] void depends_on_data(const Event& event) const {
@@ -128,7 +128,11 @@ class Selector {
       if (use.tensor == kNone || std::ranges::find(step.reads, use.tensor) != step.reads.end()) continue;
       if (known_.insert(use.tensor).second) step.results.push_back(use.tensor);
     }
-    if (event.name == "aten::lift_fresh") step.results = {flat_results(event)[0].tensor}, step.reads.clear();
+    if (event.name == "aten::lift_fresh") {
+      step.results = {flat_results(event)[0].tensor};
+      step.reads.clear();
+      known_.insert(step.results[0]);
+    }
     // A call that gives back its argument and writes nothing is no step.
     if (step.results.empty() && step.writes.empty() && !event.results.empty() && !event.args.empty() &&
         event.name.starts_with("aten::"))
@@ -179,6 +183,7 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
   analysis.last_use.assign(count, -1);
   analysis.storage.assign(count, kNone);
   analysis.first.assign(count, {});
+  analysis.lifted.assign(count, std::nullopt);
   auto meet = [&](const Use& use, int64_t step) {
     if (use.tensor == kNone) return;
     analysis.last_use[use.tensor] = step;
@@ -196,6 +201,7 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
       for (const Item& item : *items)
         for (const Use& use : item.uses) meet(use, static_cast<int64_t>(i));
     for (uint32_t tensor : analysis.steps[i].results) analysis.created[tensor] = static_cast<int64_t>(i);
+    if (event.name == "aten::lift_fresh") analysis.lifted[analysis.steps[i].results[0]] = event.args[0].uses[0].number;
   }
   for (const Use& use : outputs) meet(use, static_cast<int64_t>(analysis.steps.size()));
 }
@@ -212,6 +218,12 @@ bool rebind_is_exact(const Trace& trace, const Analysis& analysis, const std::ve
 }
 
 }  // namespace
+
+std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
+  const Root* root = trace.root(tensor);
+  if (!root) return "a tensor of " + where(trace, event);
+  return (root->argument == kNone ? "parameter '" : "argument '") + root->name + "'";
+}
 
 void unsound(std::string why) { throw Unsound{std::move(why)}; }
 
@@ -237,7 +249,10 @@ void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::st
   std::vector<std::vector<uint32_t>> members(trace.storages.size());
   for (uint32_t t = 0; t < trace.tensors.size(); ++t)
     if (analysis.storage[t] != kNone) members[analysis.storage[t]].push_back(t);
-  std::vector<char> has_root(trace.storages.size(), 0), written(trace.storages.size(), 0);
+  std::vector<char> has_root(trace.storages.size(), 0);
+  std::vector<char>& written = analysis.written;
+  written.assign(trace.storages.size(), 0);
+  analysis.last_write.assign(trace.storages.size(), -1);
   for (const Root& root : trace.roots) has_root[root.before.storage] = 1;
 
   for (size_t i = 0; i < analysis.steps.size(); ++i) {
@@ -246,17 +261,22 @@ void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::st
     for (uint32_t target : step.writes) {
       const uint32_t storage = analysis.storage[target];
       written[storage] = 1;
+      analysis.last_write[storage] = static_cast<int64_t>(i);
       if (!step.rebinds ||
           !rebind_is_exact(trace, analysis, members[storage], static_cast<int64_t>(i), target, has_root[storage] != 0))
         pinned[storage] = 1;
     }
   }
+  auto join = [&](uint32_t a, uint32_t b) {
+    pinned[a] = pinned[b] = 1;
+    analysis.last_write[a] = analysis.last_write[b] = std::max(analysis.last_write[a], analysis.last_write[b]);
+  };
   // Arguments that share memory with a written one: their order of reads and writes is kept by real memory.
   for (const Root& a : trace.roots)
     for (const Root& b : trace.roots)
       if (a.before.tensor != b.before.tensor && written[a.before.storage] && analysis.last_use[b.before.tensor] >= 0 &&
           overlap(trace, a.before, b.before))
-        pinned[a.before.storage] = pinned[b.before.storage] = 1;
+        join(a.before.storage, b.before.storage);
 
   // A call that touches pinned memory runs in torch, and so what it writes is real memory too.
   for (bool changed = true; changed;) {

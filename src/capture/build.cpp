@@ -55,17 +55,12 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
   try {
     if (!trace.broken.empty()) unsound(trace.broken);
     if (inputs.adopt_unknown) adopt_unknown(trace);
-    for (const Root& root : trace.roots)
-      if (const std::string& why = trace.tensors[root.before.tensor].unusual; !why.empty())
-        unsound(root.name + " " + why);
     std::vector<Use> leaves;
-    for (const at::Tensor& tensor : outputs) {
-      leaves.push_back(trace.use(tensor));
-      if (const std::string& why = trace.tensors[leaves.back().tensor].unusual; !why.empty())
-        unsound("a result " + why);
-    }
+    for (const at::Tensor& tensor : outputs) leaves.push_back(trace.use(tensor));
     Analysis analysis = select_steps(trace, leaves);
     check_roots(trace, analysis);
+    for (const Use& leaf : leaves)
+      if (const std::string& why = trace.tensors[leaf.tensor].unusual; !why.empty()) unsound("a result " + why);
     std::set<std::string> forced;
     for (;;) {
       pin_storages(trace, analysis, forced);
@@ -111,8 +106,27 @@ std::string Builder::run(const std::vector<Use>& outputs) {
 }
 
 bool Builder::pinned(const Step& step) const {
-  auto is_pinned = [this](uint32_t tensor) { return analysis_.pinned[analysis_.storage[tensor]] != 0; };
+  const int64_t now = &step - analysis_.steps.data();
+  auto is_pinned = [&](uint32_t tensor) {
+    const uint32_t storage = analysis_.storage[tensor];
+    return analysis_.pinned[storage] != 0 && now <= analysis_.last_write[storage];
+  };
   return std::ranges::any_of(step.reads, is_pinned) || std::ranges::any_of(step.results, is_pinned);
+}
+
+// A view taken after the last write: fused code reads that, and so depends on every write before it.
+ir::NodeId Builder::settled(uint32_t tensor) {
+  State& state = states_[tensor];
+  if (state.settled) return state.node;
+  static const c10::OperatorHandle alias = c10::Dispatcher::singleton().findSchemaOrThrow("aten::alias", "");
+  ir::ExternAttr attr{ir::ExternKind::View, static_cast<uint32_t>(capture.calls.size()), "aten::alias", {}, {}, 1};
+  attr.operands.push_back(real(tensor));
+  capture.calls.push_back({alias, {at::Tensor()}, {{0, -1}}, {state.meta}, true});
+  const ir::NodeId node = graph_.external(std::move(attr));
+  state.node = graph_.result(node, 0, *to_ir(state.meta.dtype), {state.meta.sizes, state.meta.strides});
+  owner_.try_emplace(state.node, analysis_.storage[tensor]);
+  state.settled = true;
+  return state.node;
 }
 
 void Builder::emit(uint32_t index) {
@@ -217,7 +231,9 @@ Value Builder::value(const Use& use, const Event& event) {
   if (trace_.root(use.tensor)) input_node(use.tensor);
   const State& state = states_[use.tensor];
   if (!state.known) unsound("a tensor of unknown origin was used by " + where(trace_, event));
-  out.node = state.node;
+  // Views of settled memory are values of their own; what was real before the last write is looked at again.
+  const bool was_real = state.real != ir::kNoNode && analysis_.pinned[use.storage];
+  out.node = was_real ? settled(use.tensor) : state.node;
   return out;
 }
 

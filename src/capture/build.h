@@ -31,11 +31,13 @@ struct Step {
 /// What the trace does, before any node is made.
 struct Analysis {
   std::vector<Step> steps;
-  std::vector<int64_t> created;   // per tensor: step that made it, -1: argument or captured, kUnknown
-  std::vector<int64_t> last_use;  // per tensor: last step that touches it, steps.size() for outputs, -1: none
-  std::vector<char> pinned;       // per storage
-  std::vector<uint32_t> storage;  // per tensor: where it lived when first seen in a step
-  std::vector<Use> first;         // per tensor
+  std::vector<int64_t> created;       // per tensor: step that made it, -1: argument or captured, kUnknown
+  std::vector<int64_t> last_use;      // per tensor: last step that touches it, steps.size() for outputs, -1: none
+  std::vector<char> pinned, written;  // per storage
+  std::vector<int64_t> last_write;    // per storage: the last step that writes it, -1: none
+  std::vector<std::optional<c10::Scalar>> lifted;  // per tensor: torch.tensor(2.0), or the number of y[0] = 2.0
+  std::vector<uint32_t> storage;                   // per tensor: where it lived when first seen in a step
+  std::vector<Use> first;                          // per tensor
   static constexpr int64_t kUnknown = -2;
 };
 
@@ -65,6 +67,7 @@ class Builder {
     uint32_t view_step = kNone;  // the step that made it as a view of tensor `base`
     uint32_t base = kNone;
     uint32_t which = 0;             // which result of view_step
+    bool settled = false;           // `node` reads pinned memory after its last write
     ir::NodeId mask = ir::kNoNode;  // compressed: `node` covers the mask's whole domain, only masked elements are real
   };
   struct ViewMemo {
@@ -83,7 +86,8 @@ class Builder {
   bool lower(const Step& step);
   bool call_lowering(const LowerRow& row, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
                      bool any_type, std::vector<ir::NodeId>& out);
-  bool pinned(const Step& step) const;
+  bool pinned(const Step& step) const;  // touches memory that must be real at this point
+  ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
   // mutation.cpp
   bool rebind(const Step& step);
   ir::NodeId new_value(const Step& step);
@@ -102,6 +106,7 @@ class Builder {
   ir::NodeId own(ir::NodeId node, uint32_t tensor);
   ir::NodeId operand(const Use& use, const Event& event);
   ir::ExternKind kind_of(const Step& step) const;
+  std::optional<c10::Scalar> number_of(const Use& use) const;
   ir::NodeId call(uint32_t step, ir::ExternKind kind, ir::NodeId first);
   ir::NodeId result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event);
   ir::DType ir_type(c10::ScalarType type, const Event& event) const;
@@ -122,6 +127,9 @@ class Builder {
 
 /// The tensors of an event's results in schema order, lists flattened.
 std::vector<Use> flat_results(const Event& event);
+
+/// "parameter 'fc.weight'", "argument 'x'" or "a tensor of aten::mul at model.py:14".
+std::string describe(const Trace& trace, uint32_t tensor, const Event& event);
 
 [[noreturn]] void unsound(std::string why);
 

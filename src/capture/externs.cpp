@@ -11,8 +11,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kMatmuls{"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm",
                                                    "aten::linear"};
 
-at::Tensor number_tensor(const Use& use) {
-  at::Tensor tensor = at::scalar_tensor(*use.number, at::TensorOptions().dtype(use.meta.dtype));
+at::Tensor number_tensor(const Use& use, const c10::Scalar& number) {
+  at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions().dtype(use.meta.dtype));
   if (use.meta.wrapped_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
@@ -96,6 +96,12 @@ ir::NodeId Builder::result_node(ir::NodeId external, uint32_t which, const Use& 
   return node;
 }
 
+// The value of an operand that is a number for good: the template holds it.
+std::optional<c10::Scalar> Builder::number_of(const Use& use) const {
+  if (use.tensor == kNone || use.number) return use.number;
+  return analysis_.written[use.storage] ? std::nullopt : analysis_.lifted[use.tensor];
+}
+
 // The value as memory of its own, in eager's strides; never a node that stands for another storage.
 ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
   const uint32_t storage = analysis_.storage[tensor];
@@ -164,22 +170,20 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
     const Item& item = event.args[i];
     if (item.kind == Item::Kind::Tensor) {
       const Use& use = item.uses[0];
-      made.args.emplace_back(use.number ? number_tensor(use) : at::Tensor());
-      if (use.tensor != kNone && !use.number) fill(i, -1, use);
+      const auto number = number_of(use);
+      made.args.emplace_back(number ? number_tensor(use, *number) : at::Tensor());
+      if (use.tensor != kNone && !number) fill(i, -1, use);
     } else if (item.kind == Item::Kind::TensorList || item.kind == Item::Kind::OptionalTensorList) {
       c10::List<at::Tensor> plain;
       c10::List<std::optional<at::Tensor>> optional;
       for (uint32_t k = 0; k < item.uses.size(); ++k) {
         const Use& use = item.uses[k];
-        const at::Tensor constant = use.number ? number_tensor(use) : at::Tensor();
-        plain.push_back(constant);
-        optional.push_back(use.number ? std::optional(constant) : std::nullopt);
-        if (use.tensor != kNone && !use.number) fill(i, static_cast<int32_t>(k), use);
+        const auto number = number_of(use);
+        plain.push_back(number ? number_tensor(use, *number) : at::Tensor());
+        optional.push_back(number ? std::optional(plain.get(k)) : std::nullopt);
+        if (use.tensor != kNone && !number) fill(i, static_cast<int32_t>(k), use);
       }
-      if (item.kind == Item::Kind::TensorList)
-        made.args.emplace_back(plain);
-      else
-        made.args.emplace_back(optional);
+      made.args.emplace_back(item.kind == Item::Kind::TensorList ? c10::IValue(plain) : c10::IValue(optional));
     } else {
       made.args.push_back(item.constant);
     }

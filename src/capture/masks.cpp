@@ -14,6 +14,12 @@ bool has_full_mask(const Event& event) {
   return mask.tensor != kNone && mask.meta.dtype == at::kBool && mask.meta.sizes == self.sizes && !self.sizes.empty();
 }
 
+// y[m] = v looks at v without its leading sizes of 1, and so a single masked element arrives as a 0-dim view.
+bool is_single_element_view(const Event& event) {
+  return event.name == "aten::view" && event.args[0].uses[0].meta.sizes == std::vector<int64_t>{1} &&
+         event.results[0].uses[0].meta.sizes.empty();
+}
+
 bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
   switch (graph[node].op) {
     case ir::Op::Div:
@@ -74,6 +80,7 @@ ir::NodeId Builder::masked_store(const Event& event) {
 // The call over the whole domain, or kNoNode if it is not pointwise work on values of this mask and numbers.
 ir::NodeId Builder::lower_compressed(const Step& step, ir::NodeId mask) {
   const Event& event = trace_.events[step.event];
+  if (is_single_element_view(event)) return value(event.args[0].uses[0], event).node;
   if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
   const std::vector<int64_t> domain(graph_.sizes(mask).begin(), graph_.sizes(mask).end());
   std::vector<Arg> args = arguments(event);

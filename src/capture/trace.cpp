@@ -71,7 +71,7 @@ Use Trace::use(const at::Tensor& tensor) {
   auto [it, fresh] = tensor_ids.try_emplace(impl, static_cast<uint32_t>(tensors.size()));
   out.tensor = it->second;
   if (fresh)
-    tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor)});
+    tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor), std::nullopt, -1});
   if (!tensors[out.tensor].unusual.empty()) return out;
   out.meta.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
   out.meta.strides.assign(tensor.strides().begin(), tensor.strides().end());
@@ -88,7 +88,14 @@ Use Trace::use(const at::Tensor& tensor) {
         {c10::weak_intrusive_ptr<c10::StorageImpl>(storage.getWeakStorageImpl()), begin, begin + storage.nbytes()});
   }
   out.bare = impl->pyobj_slot()->load_pyobj() == nullptr;
-  if (out.meta.sizes.empty() && (out.meta.wrapped_number || (out.bare && fresh))) out.number = read_number(tensor);
+  if (out.meta.sizes.empty() && out.meta.wrapped_number) {
+    out.number = read_number(tensor);
+  } else if (out.meta.sizes.empty() && out.bare && out.version >= 0) {
+    // Seen first without a Python object: the binding made it from a number. It stays that number until it is written.
+    TensorRecord& record = tensors[out.tensor];
+    if (fresh) record.number = read_number(tensor), record.number_version = out.version;
+    if (record.number_version == out.version) out.number = record.number;
+  }
   return out;
 }
 

@@ -47,7 +47,9 @@ struct Event {
 
 struct TensorRecord {
   c10::weak_intrusive_ptr<c10::TensorImpl> impl;
-  std::string unusual;  // why capture cannot handle it ("is sparse"); empty for ordinary tensors
+  std::string unusual;                // why capture cannot handle it ("is sparse"); empty for ordinary tensors
+  std::optional<c10::Scalar> number;  // of a bare 0-dim tensor, while its version is number_version
+  int64_t number_version = -1;
 };
 
 struct StorageRecord {
