@@ -78,13 +78,32 @@ void collect(const c10::IValue& value, std::vector<at::Tensor>& out) {
     throw std::invalid_argument("a result is not a tensor");
 }
 
+// Numbers where the schema has a tensor become wrapped numbers, as torch's own argument parser makes them.
+py::tuple with_wrapped_numbers(const c10::FunctionSchema& schema, const py::args& args) {
+  py::tuple out(args.size());
+  for (size_t i = 0; i < args.size(); ++i) {
+    const py::object arg = args[i];
+    const bool number = PyFloat_Check(arg.ptr()) || PyLong_Check(arg.ptr());
+    if (!number || i >= schema.arguments().size() || schema.arguments()[i].type() != c10::TensorType::get()) {
+      out[i] = arg;
+      continue;
+    }
+    at::Tensor tensor = PyBool_Check(arg.ptr())    ? at::full({}, arg.cast<bool>(), at::kBool)
+                        : PyFloat_Check(arg.ptr()) ? at::full({}, arg.cast<double>(), at::kDouble)
+                                                   : at::full({}, arg.cast<int64_t>(), at::kLong);
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    out[i] = py::cast(tensor);
+  }
+  return out;
+}
+
 // Runs `op` eagerly, lowers the same call and evaluates the graph: (eager results, lowered results or None, graph
 // text).
 py::tuple lower_and_evaluate(const std::string& name, const std::string& overload, const std::string& row_name,
                              const py::args& args, const py::kwargs& kwargs) {
   const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
-  torch::jit::Stack stack =
-      torch::jit::createStackForSchema(op.schema(), torch::jit::tuple_slice(args), kwargs, std::nullopt);
+  torch::jit::Stack stack = torch::jit::createStackForSchema(
+      op.schema(), torch::jit::tuple_slice(with_wrapped_numbers(op.schema(), args)), kwargs, std::nullopt);
   Single single;
   std::vector<Arg> lower_args;
   for (const c10::IValue& value : stack) lower_args.push_back(single.arg(value));

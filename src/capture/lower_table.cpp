@@ -9,7 +9,9 @@ namespace fastjit::capture {
 std::span<const LowerRow> lowerings() {
   static const std::vector<LowerRow> kAll = [] {
     std::vector<LowerRow> all;
-    for (auto rows : {unary_rows(), binary_rows()}) all.insert(all.end(), rows.begin(), rows.end());
+    for (auto rows : {unary_rows(), binary_rows(), compare_rows(), activation_rows(), reduce_rows(), norm_rows(),
+                      view_rows(), join_rows()})
+      all.insert(all.end(), rows.begin(), rows.end());
     return all;
   }();
   return kAll;

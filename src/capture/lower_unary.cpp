@@ -53,8 +53,11 @@ Expr sinc(Expr x) {
 
 Expr angle(Expr x) { return where(isnan(x), x, where(x < 0.0, number(x, kPi), number(x, 0))); }
 
-Expr entr(Expr x) {  // special_entr: -x log(x), 0 at 0, -inf below
-  return where(isnan(x), x, where(x > 0.0, -x * log(x), where(x == 0.0, number(x, 0), number(x, -kInf))));
+void entr(Call& c) {  // special_entr: -x log(x), 0 at 0, -inf below; halves round the logarithm
+  const ScalarType type = c.promoted_float({0});
+  const Expr x = c.as(0, type);
+  const Expr inside = where(x == 0.0, number(x, 0), number(x, -kInf));
+  c.give(where(isnan(x), x, where(x > 0.0, -x * c.rounded(log(x), type), inside)));
 }
 
 void logit(Call& c) {  // logit_kernel: log(x / (1 - x)), x clamped to [eps, 1 - eps] first
@@ -153,7 +156,7 @@ constexpr LowerRow kRows[] = {
     FLOAT("deg2rad", x* number(x, kPi / 180.0)),
     FLOAT("rad2deg", x* number(x, 180.0 / kPi)),
     FLOAT("angle", angle(x)),
-    FLOAT("special_entr", entr(x)),
+    lowered("aten::special_entr", row<entr>),
     SAME("abs", ir::is_signed(x.type()) ? abs(x) : x),
     SAME("neg", -x),
     SAME("sign", sign(x)),

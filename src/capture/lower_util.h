@@ -72,6 +72,7 @@ class Call {
 
   // results
   const TensorMeta& result(size_t k = 0) const;
+  size_t result_count() const { return call_.results.size(); }
   /// Appends a result: converted and broadcast to what eager returned.
   void give(Expr value);
   void give_node(ir::NodeId id) { give(Expr{&graph, id}); }
@@ -115,8 +116,6 @@ std::span<const LowerRow> unary_rows();
 std::span<const LowerRow> binary_rows();
 std::span<const LowerRow> activation_rows();
 std::span<const LowerRow> compare_rows();
-std::span<const LowerRow> ternary_rows();
-std::span<const LowerRow> create_rows();
 std::span<const LowerRow> reduce_rows();
 std::span<const LowerRow> norm_rows();
 std::span<const LowerRow> view_rows();
