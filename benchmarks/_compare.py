@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import _harness as harness
-
 from fastjit._bench import steady, table
 from fastjit._bench.measure import Interval
 from fastjit._bench.result import Result

@@ -27,7 +27,7 @@ SCHEMA = "fastjit.benchmark/1"
 
 @dataclass
 class Target:
-    """One figure beside what it must (None: only an aim) and should be; `measured` is None when it could not be taken."""
+    """One figure beside what it must (None: only an aim) and should be; `measured` is None when not taken."""
 
     what: str
     must: float | None

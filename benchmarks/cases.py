@@ -81,7 +81,13 @@ def mlp(x, w1, b1, w2, b2):
 
 def mlp_args(n=8):
     wide = 2 * n
-    return torch.randn(4, n), torch.randn(wide, n) / n**0.5, torch.randn(wide), torch.randn(n, wide) / n**0.5, torch.randn(n)
+    return (
+        torch.randn(4, n),
+        torch.randn(wide, n) / n**0.5,
+        torch.randn(wide),
+        torch.randn(n, wide) / n**0.5,
+        torch.randn(n),
+    )
 
 
 def softmax_row(x):

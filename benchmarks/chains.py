@@ -1,4 +1,4 @@
-"""24 chains of ops as they occur in models, from 1M to 16M elements: is any slower than the best peer, and how far ahead is the mean?"""
+"""24 chains of ops as in models, 1M to 16M elements: is any behind the best peer, and how far ahead is the mean?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import _compare
-import _harness as harness
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import _compare
+import _harness as harness
 from fastjit._bench import table
 
 COLUMNS = 1024
@@ -156,11 +156,23 @@ CHAINS = (
     Chain("transcendental", "rotate", rotate, flat(2)),
     Chain("mixed dtype", "half_scale", half_scale, lambda n: (torch.randn(n).half(), torch.randn(n)), True),
     Chain("mixed dtype", "bf16_residual", bf16_residual, lambda n: (torch.randn(n).bfloat16(), torch.randn(n))),
-    Chain("mixed dtype", "dequantize", dequantize, lambda n: (torch.randint(256, (n,), dtype=torch.uint8), torch.randn(n)), True),
+    Chain(
+        "mixed dtype",
+        "dequantize",
+        dequantize,
+        lambda n: (torch.randint(256, (n,), dtype=torch.uint8), torch.randn(n)),
+        True,
+    ),
     Chain("mixed dtype", "double_step", double_step, lambda n: (torch.randn(n), torch.randn(n).double()), True),
     Chain("broadcast", "bias_relu", bias_relu, with_row(2, 0), True),
     Chain("broadcast", "rows_and_columns", rows_and_columns, with_row(1, 1), True),
-    Chain("broadcast", "outer_distance", outer_distance, lambda n: (torch.randn(n // COLUMNS, 1), torch.randn(1, COLUMNS)), True),
+    Chain(
+        "broadcast",
+        "outer_distance",
+        outer_distance,
+        lambda n: (torch.randn(n // COLUMNS, 1), torch.randn(1, COLUMNS)),
+        True,
+    ),
     Chain(
         "broadcast",
         "channel_norm",
@@ -208,13 +220,17 @@ def body(options: harness.Options) -> harness.Outcome:
     said = f"{where}; {len(behind)} of {expected} below 0.97" if lowest is not None else where
     mean = harness.geometric_mean(speeds) if len(speeds) == expected else None
     outcome.targets += [
-        harness.Target("24 chains, lowest end of the 95 % intervals over the best peer", 0.97, None, lowest, "higher", detail=said),
+        harness.Target(
+            "24 chains, lowest end of the 95 % intervals over the best peer", 0.97, None, lowest, "higher", detail=said
+        ),
         harness.Target("24 chains, geometric mean over the best peer", 1.5, 2.5, mean, "higher"),
         harness.Target("memory-bound chains, least share of copy bandwidth", None, 0.9, least, "higher", detail=at),
     ]
     outcome.sheets.append(harness.Sheet("24 chains", ["kind", *_compare.COLUMNS], rows))
     if speeds:
-        outcome.sheets.append(harness.Sheet("By kind, geometric mean over the best peer", ["kind", "times as fast"], _kinds(rows, speeds)))
+        outcome.sheets.append(
+            harness.Sheet("By kind, geometric mean over the best peer", ["kind", "times as fast"], _kinds(rows, speeds))
+        )
     return outcome
 
 

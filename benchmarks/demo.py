@@ -39,7 +39,6 @@ def compare_all(quick: bool, with_compile: bool) -> bool:
     import _compare
     import cases
     from _harness import CASES
-
     from fastjit._bench import machine, table
     from fastjit._bench.load import CaseSpec
     from fastjit._bench.progress import Progress
@@ -76,7 +75,6 @@ def compare_all(quick: bool, with_compile: bool) -> bool:
 def first_calls(quick: bool, with_compile: bool) -> None:
     """First calls of the gelu chain in fresh processes."""
     from _harness import CASES
-
     from fastjit._bench import firstcall, table
     from fastjit._bench.load import CaseSpec
     from fastjit._bench.progress import Progress

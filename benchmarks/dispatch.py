@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-import _harness as harness
 import torch
 
+import _harness as harness
 from fastjit._bench import measure, table
 
 ONE_OP = "one eager torch.mul"

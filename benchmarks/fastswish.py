@@ -6,7 +6,6 @@ import sys
 
 import _compare
 import _harness as harness
-
 from fastjit._bench.load import CaseSpec, load_case
 
 SIZES = ((64, 10, 30), (4096, 10, 20), (4 << 20, 25, 50))  # n, must, aim: times as fast as the best peer

@@ -6,7 +6,6 @@ import sys
 import tempfile
 
 import _harness as harness
-
 from fastjit._bench import firstcall, table
 from fastjit._bench.load import CaseSpec
 
@@ -14,7 +13,7 @@ CASE = CaseSpec(harness.CASES, "ten_ops")
 
 
 def processes(variant: str, cold: int, warm: int, options: harness.Options) -> tuple[list[float], list[float], str]:
-    """Seconds over eager of `cold` processes with empty caches and `warm` ones with the last caches; or what went wrong."""
+    """Seconds over eager of `cold` processes with empty caches and `warm` ones with the last caches; or the error."""
     over: tuple[list[float], list[float]] = ([], [])
     try:
         for index in range(cold):
@@ -53,7 +52,9 @@ def body(options: harness.Options) -> harness.Outcome:
     cold_best, warm_best = best.get("fastjit", (None, None))
     return harness.Outcome(
         [
-            harness.Target("first call over eager, empty cache, 10-op chain", 0.030, 0.010, cold_best, unit="s", detail=detail),
+            harness.Target(
+                "first call over eager, empty cache, 10-op chain", 0.030, 0.010, cold_best, unit="s", detail=detail
+            ),
             harness.Target("the same, full disk cache", 0.005, 0.001, warm_best, unit="s", detail=detail),
         ],
         [

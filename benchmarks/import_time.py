@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import _harness as harness
-
 from fastjit._bench import table
 
 # The decorator is asked for as well, so that a lazily loaded extension is counted.
@@ -25,7 +24,12 @@ def body(options: harness.Options) -> harness.Outcome:
             break
         found.append(float(done.stdout))
     median = statistics.median(found) if found else None
-    row = [table.seconds(median), table.seconds(min(found, default=None)), table.seconds(max(found, default=None)), str(len(found))]
+    row = [
+        table.seconds(median),
+        table.seconds(min(found, default=None)),
+        table.seconds(max(found, default=None)),
+        str(len(found)),
+    ]
     return harness.Outcome(
         [harness.Target("`import fastjit` after `import torch`", 0.030, 0.010, median, unit="s", detail=detail)],
         [harness.Sheet("import fastjit after import torch", ["median", "best", "worst", "processes"], [row])],

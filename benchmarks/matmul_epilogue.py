@@ -6,7 +6,6 @@ import sys
 
 import _compare
 import _harness as harness
-
 from fastjit._bench.load import CaseSpec, load_case
 
 SIZES = (128, 256, 512, 1024)

@@ -1,6 +1,6 @@
-"""`make bench-report`: writes benchmarks/results/*.json into the marked places of README.md and docs/performance.md.
+"""`make bench-report`: benchmarks/results/*.json into the marked places of README.md and docs/performance.md.
 
-A place is `<!-- bench:NAME -->` … `<!-- /bench -->`: NAME is a result file, or `figures` for the targets of all of them.
+A place is `<!-- bench:NAME -->` … `<!-- /bench -->`: NAME is a result file, or `figures` for the targets of all.
 `--check` writes nothing and exits with 1 when a text differs. Needs neither torch nor fastjit.
 """
 
@@ -75,7 +75,12 @@ def _target(target: dict[str, Any]) -> list[str]:
     shown = "" if measured is None else _value(measured, target["unit"])
     word = judge(target)
     detail = f" ({target['detail']})" if target["detail"] else ""
-    return [target["what"], *bars, shown, f"**{word}**{detail}" if word in ("missed", "not measured") else word + detail]
+    return [
+        target["what"],
+        *bars,
+        shown,
+        f"**{word}**{detail}" if word in ("missed", "not measured") else word + detail,
+    ]
 
 
 def judge(target: dict[str, Any]) -> str:
@@ -104,8 +109,8 @@ def _value(value: float, unit: str) -> str:
 def _machine(machine: dict[str, Any]) -> str:
     llvm = f", LLVM {machine['llvm']}" if machine["llvm"] else ""
     return (
-        f"Measured {machine['date'][:10]} on {machine['cpu']} ({' '.join(machine['isa'])}), {machine['threads']} threads, "
-        f"load {machine['load'][0]:g}; torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, "
+        f"Measured {machine['date'][:10]} on {machine['cpu']} ({' '.join(machine['isa'])}), {machine['threads']} threads"
+        f", load {machine['load'][0]:g}; torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, "
         f"Python {machine['python']}."
     )
 

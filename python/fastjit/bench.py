@@ -102,7 +102,9 @@ def _fill_dispatch(
         if of is not None and row.timed:
             of.tiny_samples = row.samples
         elif of is not None:
-            result.notes.append(f"dispatch of {row.name}: {row.status} on tiny inputs" + (f", {row.note}" if row.note else ""))
+            result.notes.append(
+                f"dispatch of {row.name}: {row.status} on tiny inputs" + (f", {row.note}" if row.note else "")
+            )
 
 
 def result_of(title: str, rows: list[Row], base: str, fn: Callable[..., Any], inputs: steady.Inputs) -> Result:

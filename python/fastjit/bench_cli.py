@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser(verb: str) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=f"fastjit {verb}",
-        description="Times one function as eager, torch.jit, torch.compile and fastjit; or one statement, as timeit does.",
+        description="Times one function as eager, torch.jit, torch.compile and fastjit; or a statement, as timeit.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -41,9 +41,13 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     case.add_argument("--args", help="its arguments as Python source; names of the file and torch may be used")
     case.add_argument("--tiny-args", help="arguments for the dispatch column (default: the inputs cut down)")
     case.add_argument("--variants", help="comma-separated: eager, jit.trace, jit.script, compile, fastjit")
-    case.add_argument("--sweep", action="append", default=[], metavar="n=250,500", help="one run for each value of a name")
+    case.add_argument(
+        "--sweep", action="append", default=[], metavar="n=250,500", help="one run for each value of a name"
+    )
     case.add_argument("--rounds", type=int, default=30, help="at least so many interleaved rounds (default 30)")
-    case.add_argument("--min-time", type=float, default=1.0, metavar="S", help="and at least so many seconds (default 1)")
+    case.add_argument(
+        "--min-time", type=float, default=1.0, metavar="S", help="and at least so many seconds (default 1)"
+    )
     case.add_argument("--threads", type=int, help="torch.set_num_threads")
     case.add_argument("--no-first", action="store_true", help="no first calls and peak memory (no fresh processes)")
     case.add_argument("--no-dispatch", action="store_true", help="no dispatch column")
@@ -178,7 +182,8 @@ def _expression_case(folder: str, expression: str, setup: str, sweeps: dict[str,
         raise BenchError("compare: -s SETUP assigns none of the names in the expression")
     inside = re.sub(r"^", "    ", setup, flags=re.MULTILINE)
     source = (
-        f"import torch\n{_imports(known)}\n\ndef expression({', '.join(names)}):\n    return (\n{expression}\n    )\n\n\n"
+        f"import torch\n{_imports(known)}\n\ndef expression({', '.join(names)}):\n"
+        f"    return (\n{expression}\n    )\n\n\n"
         f"def expression_args({', '.join(sweeps)}):\n{inside}\n    return ({', '.join(names)},)\n"
     )
     path = Path(folder, "fastjit_compare.py")

@@ -152,7 +152,9 @@ def explain_difference(outcome: Outcome, eager: Outcome, exact: Outcome | None) 
 def _compare(got: Any, want: Any, exact: Any) -> str | None:
     if not isinstance(want, torch.Tensor):
         if isinstance(want, float) and isinstance(got, float):
-            return None if math.isclose(got, want, rel_tol=1e-6) or got == want or want != want else f"{got}, not {want}"
+            return (
+                None if math.isclose(got, want, rel_tol=1e-6) or got == want or want != want else f"{got}, not {want}"
+            )
         return None if type(got) is type(want) and same(got, want) else f"{got!r}, not {want!r}"
     if not isinstance(got, torch.Tensor):
         return f"{type(got).__name__}, not a tensor"

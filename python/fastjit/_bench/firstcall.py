@@ -55,8 +55,7 @@ def first_call(spec: CaseSpec, variant: str, cache_root: str, threads: int | Non
         done = subprocess.run(
             [sys.executable, "-m", "fastjit._bench.worker", json.dumps(order)],
             env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             errors="replace",
             timeout=TIMEOUT_S,

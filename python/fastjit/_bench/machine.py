@@ -65,7 +65,7 @@ def _read(path: str) -> str:
 def _fastjit_version() -> str | None:
     """None when the extension is not there: nothing of FastJIT's was measured then."""
     try:
-        from fastjit import __version__, _C  # noqa: F401
+        from fastjit import _C, __version__  # noqa: F401
     except ImportError:
         return None
     return str(__version__)

@@ -29,8 +29,9 @@ def figures(value: float) -> str:
     """Three significant figures without an exponent."""
     if value == 0:
         return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-9))
-    return f"{value:.{min(digits, 6)}f}"
+    rounded = float(f"{value:.3g}")
+    digits = max(0, 2 - math.floor(math.log10(abs(rounded)) + 1e-9))
+    return f"{rounded:.{min(digits, 6)}f}"
 
 
 def count(value: float) -> str:
@@ -54,8 +55,8 @@ def interval(ratio: Interval | None) -> str:
 
 
 HEADERS = (
-    "variant", "first cold", "first warm", "dispatch", "median [25 %, 75 %]", "speed over {base} [95 %]", "GB/s (of copy)",
-    "peak mem", "kernels/steps", "compiles", "pays after", "max error abs (ulp)",
+    "variant", "first cold", "first warm", "dispatch", "median [25 %, 75 %]", "speed over {base} [95 %]",
+    "GB/s (of copy)", "peak mem", "kernels/steps", "compiles", "pays after", "max error abs (ulp)",
 )  # fmt: skip
 
 
@@ -105,7 +106,10 @@ def align(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = []
     for row in [header, *rows]:
-        first, rest = row[0].ljust(widths[0]), [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        first, rest = (
+            row[0].ljust(widths[0]),
+            [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)],
+        )
         lines.append("  ".join([first, *rest]).rstrip())
     lines.insert(1, "-" * max(len(line) for line in lines))
     return "\n".join(lines)
@@ -135,7 +139,8 @@ def render_html(result: Result) -> str:
     body = "".join(line(row, "td") for row in rows)
     below = "<br>".join(html.escape(text) for text in [*remarks(result), machine.in_words(result.machine)])
     return (
-        f"<table><caption>{html.escape(result.title)}</caption><thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
+        f"<table><caption>{html.escape(result.title)}</caption>"
+        f"<thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
         f"<p>{below}</p><p><b>{html.escape(verdict(result))}</b></p>"
     )
 
@@ -153,7 +158,9 @@ def verdict(result: Result) -> str:
     ratio = result.speedup("fastjit", over=peer.name)
     assert ratio is not None
     if ratio.holds_one():
-        text = f"fastjit ≈ {peer.name}: the interval of the ratio, {figures(ratio.low)} to {figures(ratio.high)}, holds 1."
+        text = (
+            f"fastjit ≈ {peer.name}: the interval of the ratio, {figures(ratio.low)} to {figures(ratio.high)}, holds 1."
+        )
     elif ratio.value > 1:
         text = f"fastjit is {figures(ratio.value)} times as fast as the best other, {peer.name}."
     else:

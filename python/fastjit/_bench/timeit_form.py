@@ -55,8 +55,8 @@ def render(order: Order, found: dict[str, Any]) -> str:
     lines.append(f"{number} {loops}, best of {order.repeats}: {in_unit(best, order.unit)} per loop")
     if worst >= 4 * best:
         lines.append(
-            f"The results are likely unreliable: the worst time ({in_unit(worst, order.unit)}) was more than four times "
-            f"slower than the best ({in_unit(best, order.unit)})."
+            f"The results are likely unreliable: the worst time ({in_unit(worst, order.unit)}) was more than four "
+            f"times slower than the best ({in_unit(best, order.unit)})."
         )
     return "\n".join(lines)
 

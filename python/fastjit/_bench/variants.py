@@ -110,7 +110,9 @@ def build_fastjit(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bu
 
     def note() -> str | None:
         fallbacks = stats().get("fallbacks") or {}
-        return "ran eagerly: " + ", ".join(f"{why} ({count}x)" for why, count in fallbacks.items()) if fallbacks else None
+        return (
+            "ran eagerly: " + ", ".join(f"{why} ({count}x)" for why, count in fallbacks.items()) if fallbacks else None
+        )
 
     def counts() -> tuple[int, int] | None:
         now = stats()

@@ -46,7 +46,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         return time.perf_counter() - start
 
     with torch.no_grad(), quiet():
-        # Eager's own first call loads libraries and starts threads: paid before, so that only the variant's cost is left.
+        # Eager's own first call loads libraries and starts threads: paid before, only the variant's cost is left.
         eager = [timed_call(case.fn) for _ in range(0 if variant == "eager" else EAGER_CALLS)]
         args, kwargs = copy.deepcopy((case.args, case.kwargs))
         start = time.perf_counter()
