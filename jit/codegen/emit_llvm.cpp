@@ -135,6 +135,7 @@ void KernelEmitter::arguments() {
       lane_offsets_[i] = b_.CreateMul(lane_numbers(word),
                                       b_.CreateVectorSplat(static_cast<unsigned>(lanes_), strides_[i][plan_.vec_dim]));
   }
+  pointers_ = base_;
   index_.assign(rank(), nullptr);
 }
 

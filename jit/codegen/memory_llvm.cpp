@@ -106,13 +106,13 @@ llvm::Value* KernelEmitter::load_by_lane(const Place& place, Type* type) {
     return vector;
   }
   llvm::AllocaInst* buffer = variable(type, "lanes");
-  b_.CreateStore(llvm::Constant::getNullValue(type), buffer);
+  b_.CreateAlignedStore(llvm::Constant::getNullValue(type), buffer, buffer->getAlign());
   count(i64(0), now_.remaining, 1, [&](Value* lane) {
     Value* at = offset(place.pointer, b_.CreateMul(lane, stride));
     b_.CreateAlignedStore(b_.CreateAlignedLoad(element, at, align), offset(buffer, b_.CreateMul(lane, i64(bytes))),
                           align);
   });
-  return b_.CreateLoad(type, buffer);
+  return b_.CreateAlignedLoad(type, buffer, buffer->getAlign());
 }
 
 void KernelEmitter::store_by_lane(const Place& place, Value* value) {
@@ -128,7 +128,7 @@ void KernelEmitter::store_by_lane(const Place& place, Value* value) {
     return;
   }
   llvm::AllocaInst* buffer = variable(value->getType(), "lanes");
-  b_.CreateStore(value, buffer);
+  b_.CreateAlignedStore(value, buffer, buffer->getAlign());
   count(i64(0), now_.remaining, 1, [&](Value* lane) {
     Value* from = offset(buffer, b_.CreateMul(lane, i64(bytes)));
     b_.CreateAlignedStore(b_.CreateAlignedLoad(element, from, align), offset(place.pointer, b_.CreateMul(lane, stride)),
