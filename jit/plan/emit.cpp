@@ -2,6 +2,7 @@
 #include "plan/emit.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 
@@ -118,7 +119,7 @@ uint32_t Emitter::emit(ir::NodeId id, const Map& map, int section) {
     if (home % 2 == 0 && home < section && draft_.heavy[memo.value]) earlier = memo.value;
   }
   const bool too_large = ++nesting_ > kMaxNesting || draft_.code.size() > kMaxCode;
-  if (too_large && is_pointwise(graph_[id].op) && !find_root(id)) throw MustStore{id};
+  if (too_large && is_pointwise(graph_[id].op) && !find_root(id) && !world_.storage[id]) throw MustStore{id};
   const bool keep = earlier && section % 2 == 0 && allow_keep_ && frame_.reduced <= kMaxKeep;
   const uint32_t value = keep ? recall(*earlier, section) : make(id, map, section);
   --nesting_;
@@ -206,8 +207,12 @@ void Emitter::refuse_spread(ir::NodeId inner, int64_t outer_points, uint32_t val
 uint32_t Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
   const ir::Node& node = graph_[id];
   Instr instr{.code = Code::Compute, .dtype = node.dtype, .op = node.op};
-  for (int i = 0; i < info(node.op).arity; ++i) {
-    const ir::NodeId in = node.in[i];
+  std::array<ir::NodeId, 4> operands = std::to_array(node.in);
+  // Interning sorts commutative operands by age, which differs between equal computations that share one of them.
+  auto small = [&](ir::NodeId in) { return std::pair(-world_.numel(in), graph_[in].op == ir::Op::Const); };
+  if (is_commutative(node.op) && small(operands[1]) < small(operands[0])) std::swap(operands[0], operands[1]);
+  for (size_t i = 0; i < static_cast<size_t>(info(node.op).arity); ++i) {
+    const ir::NodeId in = operands[i];
     instr.args[i] = emit(in, broadcast_map(map, graph_.sizes(in)), section);
     refuse_spread(in, world_.numel(id), instr.args[i]);
   }

@@ -35,7 +35,7 @@ const std::pair<uint32_t, uint32_t>* Former::root_of(ir::NodeId id) const {
 std::vector<int64_t> Former::buffer_strides(BufferId buffer) const {
   const ir::Layout& layout = graph().layout(owner(buffer));
   const BufferId which = buffer / static_cast<BufferId>(graph().nodes.size());
-  if (which == ForExtern) return layout.strides;
+  if (which >= ForExtern) return layout.strides;
   if (which != 0 || (!stored_[owner(buffer)] && !is_dense(layout.sizes, layout.strides)))
     return ir::row_major(layout.sizes);
   return layout.strides;
@@ -44,6 +44,11 @@ std::vector<int64_t> Former::buffer_strides(BufferId buffer) const {
 void Former::mark_live() {
   std::vector<ir::NodeId> stack(graph().outputs);
   for (const ir::Store& store : graph().stores) stack.push_back(store.value);
+  last_use_.assign(graph().nodes.size(), 0);
+  for (ir::NodeId id = 0; id < graph().nodes.size(); ++id)
+    for (const ir::NodeId in : graph().operands(id))
+      if (in != ir::kNoNode) last_use_[in] = id;
+  for (const ir::NodeId id : stack) last_use_[id] = ir::kNoNode;
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id)
     if (graph()[id].op == ir::Op::Extern) stack.push_back(id);
   while (!stack.empty()) {
@@ -123,6 +128,20 @@ void Former::run() {
   }
 }
 
+/// The call overwrites a computed value that is still needed as it was: equal values are one node, so another tensor
+/// with this value may be meant.
+bool Former::wanted_after_write(ir::NodeId external, size_t index) const {
+  const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
+  if (std::find(attr.written.begin(), attr.written.end(), index) == attr.written.end()) return false;
+  ir::NodeId base = attr.operands[index];
+  bool later = last_use_[base] > external;
+  while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) {
+    base = graph()[base].in[0];
+    later = later || last_use_[base] > external;
+  }
+  return later && graph()[base].op != ir::Op::Input && graph()[base].op != ir::Op::Result;
+}
+
 void Former::call(ir::NodeId external) {
   Item item;
   item.external = external;
@@ -133,9 +152,12 @@ void Former::call(ir::NodeId external) {
     }
     auto storage = world_.strided(operand);
     const auto& strides = graph().layout(operand).strides;
-    if (!storage || !same_strides(graph().sizes(operand), storage->strides, strides)) {
-      storage = Storage{extra(operand, ForExtern), 0, strides};
-      if (producers(storage->buffer).empty()) write(operand, *storage);
+    if (!storage || !same_strides(graph().sizes(operand), storage->strides, strides) ||
+        wanted_after_write(external, item.operands.size())) {
+      BufferId which = ForExtern;
+      while (!producers(extra(operand, which)).empty()) ++which;
+      storage = Storage{extra(operand, which), 0, strides};
+      if (world_.numel(operand) > 0) write(operand, *storage);
     }
     storage->strides = strides;
     item.operands.push_back(std::move(storage));
@@ -276,15 +298,15 @@ void Former::place(ir::NodeId value, std::vector<Storage> dests, bool copy) {
 /// The new root's memory is known: its first destination, or a buffer of its own that is made if anyone loads it.
 void Former::finish(uint32_t item, uint32_t root) {
   const Root& made = items_[item].roots[root];
-  for (const Storage& dest : made.dests) producers_[dest.buffer].push_back(item);
+  for (const Storage& dest : made.dests)  // what inputs hold at the end is read by nobody
+    if (dest.buffer >= graph().nodes.size() || graph()[dest.buffer].op != ir::Op::Input)
+      producers_[dest.buffer].push_back(item);
   if (made.copy) return;
   roots_[made.value] = {item, root};
-  if (made.dests.empty()) {
-    producers_[made.value].push_back(item);
-    world_.storage[made.value] = Storage{made.value, 0, buffer_strides(made.value)};
-  } else {
-    world_.storage[made.value] = made.dests[0];
-  }
+  // A slice of a Cat is not read back: its buffer is complete only when all parts are.
+  const bool own = made.dests.empty() || graph()[owner(made.dests[0].buffer)].op == ir::Op::Cat;
+  if (own) producers_[made.value].push_back(item);
+  world_.storage[made.value] = own ? Storage{made.value, 0, buffer_strides(made.value)} : made.dests[0];
 }
 
 /// Everything the draft loads is written before `position`.

@@ -32,8 +32,10 @@ class Former {
   const std::vector<uint32_t>& producers(BufferId buffer) const;
   /// Buffers beside a node's own, so that each has a number: the row-major copy below a Reshape, the tensor made for an
   /// extern call, and the old contents of an input.
-  enum Extra : BufferId { Packed = 1, ForExtern = 2, Snapshot = 3 };
-  BufferId extra(ir::NodeId id, Extra which) const { return id + which * static_cast<BufferId>(graph().nodes.size()); }
+  enum Extra : BufferId { Packed = 1, Snapshot = 2, ForExtern = 3 };  // from ForExtern on: one per call
+  BufferId extra(ir::NodeId id, BufferId which) const {
+    return id + which * static_cast<BufferId>(graph().nodes.size());
+  }
   /// The node whose sizes, type and strides a buffer has.
   ir::NodeId owner(BufferId buffer) const { return buffer % static_cast<BufferId>(graph().nodes.size()); }
   std::vector<int64_t> buffer_strides(BufferId buffer) const;
@@ -59,6 +61,7 @@ class Former {
   void pack(ir::NodeId reshape);
   void place(ir::NodeId value, std::vector<Storage> dests, bool copy);
   void call(ir::NodeId external);
+  bool wanted_after_write(ir::NodeId external, size_t index) const;
   bool peel(ir::NodeId id);
   void form(Item& item);
   bool join(uint32_t candidate, const Item& single);
@@ -69,6 +72,7 @@ class Former {
   World world_;
   std::vector<Item> items_;
   std::vector<bool> live_, stored_;
+  std::vector<ir::NodeId> last_use_;  // kNoNode: the caller's
   std::unordered_map<BufferId, std::vector<uint32_t>> producers_;
   std::unordered_map<ir::NodeId, std::pair<uint32_t, uint32_t>> roots_;
 };

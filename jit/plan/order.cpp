@@ -177,8 +177,10 @@ void Order::merge(uint32_t call, uint32_t kernel, BufferId product) {
   // A result of the product's own type and layout takes its place in memory.
   for (const Root& root : item.roots)
     for (const Storage& dest : root.dests) {
-      const bool own =
-          dest.buffer == root.value && dest.offset == 0 && graph_[root.value].dtype == graph_[product].dtype;
+      const bool own = dest.buffer == former_.owner(dest.buffer) && graph_[dest.buffer].op != ir::Op::Input &&
+                       graph_[dest.buffer].dtype == graph_[product].dtype &&
+                       former_.buffer_strides(dest.buffer) == graph_.layout(product).strides &&
+                       std::ranges::equal(graph_.sizes(dest.buffer), graph_.sizes(product));
       Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
       address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
       for (Access& access : item.draft.accesses)

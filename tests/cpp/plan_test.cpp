@@ -1,0 +1,271 @@
+// The planner against a slow interpreter on random graphs, and the fusions that people count on.
+#include "plan/program.h"
+
+#include <gtest/gtest.h>
+
+#include "plan_random.h"
+#include "reference.h"
+
+namespace fastjit::test {
+namespace {
+
+using ir::DType;
+using ir::Graph;
+using ir::NodeId;
+using ir::Op;
+using ir::ReduceKind;
+
+std::vector<Values> make_inputs(const Graph& g, std::mt19937& random) {
+  std::vector<Values> inputs(g.inputs.size());
+  for (NodeId id = 0; id < g.nodes.size(); ++id)
+    if (g[id].op == Op::Input)
+      for (int64_t i = 0; i < g.layout(id).numel(); ++i)
+        inputs[g[id].attr].push_back({static_cast<double>(static_cast<int>(random() % 33)) / 8 - 2, 0});
+  return inputs;
+}
+
+std::string difference(const std::vector<Values>& a, const std::vector<Values>& b, const char* what) {
+  for (size_t t = 0; t < a.size(); ++t) {
+    if (a[t].size() != b[t].size()) return std::string(what) + " " + std::to_string(t) + ": sizes differ";
+    for (size_t i = 0; i < a[t].size(); ++i) {
+      const Num x = a[t][i], y = b[t][i];
+      const bool same =
+          x.f == y.f || (std::isnan(x.f) && std::isnan(y.f)) || std::fabs(x.f - y.f) <= 1e-9 * (1 + std::fabs(x.f));
+      if (!same || x.i != y.i)
+        return std::string(what) + " " + std::to_string(t) + "[" + std::to_string(i) + "]: " + std::to_string(x.f) +
+               "/" + std::to_string(x.i) + " against " + std::to_string(y.f) + "/" + std::to_string(y.i);
+    }
+  }
+  return "";
+}
+
+/// Empty when graph and program agree.
+std::string check(const Graph& g, uint32_t seed, const plan::PlanOptions& options = {}) {
+  std::mt19937 random(seed);
+  const std::vector<Values> inputs = make_inputs(g, random);
+  const std::vector<Num> scalars{{0.75, 3}, {1.5, 2}};
+  if (const std::string fault = ir::verify(g); !fault.empty()) return "graph: " + fault;
+  try {
+    const plan::Program program = plan::plan(g, options);
+    const Outcome expected = run_graph(g, inputs, scalars);
+    Outcome got;
+    try {
+      got = Machine(g, program, seed).run(inputs, scalars);
+    } catch (const std::exception& error) {
+      return std::string(error.what()) + "\n" + plan::text(program);
+    }
+    std::string fault = difference(expected.outputs, got.outputs, "output");
+    if (fault.empty()) fault = difference(expected.inputs, got.inputs, "input");
+    return fault.empty() ? "" : fault + "\n" + plan::text(program);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+TEST(Plan, AgreesWithTheGraphOnRandomGraphs) {
+  int wrong = 0;
+  for (uint32_t seed = 0; seed < 4000 && wrong < 3; ++seed) {
+    const Graph g = RandomGraph(seed).make();
+    plan::PlanOptions options;
+    options.l2_bytes = seed % 2 ? 64 : 1 << 20;  // small: products run tile by tile
+    const std::string fault = check(g, seed, options);
+    EXPECT_EQ(fault, "") << "seed " << seed << "\n" << ir::print(g);
+    wrong += !fault.empty();
+  }
+}
+
+// ---- fusions that people count on ----
+
+NodeId tensor(Graph& g, std::vector<int64_t> sizes, std::vector<int64_t> strides = {}, DType type = DType::F32) {
+  if (strides.empty()) strides = ir::row_major(sizes);
+  return g.input(type, {std::move(sizes), std::move(strides)}, {"x" + std::to_string(g.inputs.size())});
+}
+NodeId number(Graph& g, double value) { return g.constant(DType::F32, value); }
+NodeId transpose(Graph& g, NodeId x) {
+  return g.view(x, {{{0, {{1, 1}}}, {0, {{0, 1}}}}}, {g.sizes(x)[1], g.sizes(x)[0]});
+}
+NodeId spread(Graph& g, NodeId row, NodeId like) {  // [n] -> [n, m]
+  return g.expand(g.reshape(row, {g.sizes(row)[0], 1}), {g.sizes(like).begin(), g.sizes(like).end()});
+}
+NodeId softmax(Graph& g, NodeId x) {
+  const NodeId shifted = g.pointwise(Op::Sub, {x, spread(g, g.reduce(ReduceKind::Max, x, {1}, DType::F32), x)});
+  const NodeId e = g.pointwise(Op::Exp, {shifted});
+  return g.pointwise(Op::Div, {e, spread(g, g.reduce(ReduceKind::Sum, e, {1}, DType::F32), x)});
+}
+NodeId product(Graph& g, NodeId a, NodeId b) {
+  ir::ExternAttr attr;
+  attr.kind = ir::ExternKind::Matmul;
+  attr.name = "aten::mm";
+  attr.operands = {a, b};
+  const std::vector<int64_t> sizes{g.sizes(a)[0], g.sizes(b)[1]};
+  return g.result(g.external(attr), 0, DType::F32, {sizes, ir::row_major(sizes)});
+}
+template <class T>
+const T* only(const plan::Program& program) {
+  const T* found = nullptr;
+  for (const plan::Step& step : program.steps)
+    if (const T* one = std::get_if<T>(&step)) {
+      if (found) return nullptr;
+      found = one;
+    }
+  return found;
+}
+plan::Program planned(const Graph& g, const plan::PlanOptions& options = {}) {
+  EXPECT_EQ(check(g, 1, options), "");
+  return plan::plan(g, options);
+}
+
+TEST(Plan, PointwiseChainIsOneKernelOverOneDim) {
+  Graph g;
+  const NodeId x = tensor(g, {64, 128}), y = tensor(g, {64, 128});
+  const NodeId u = g.pointwise(Op::Add, {g.pointwise(Op::Mul, {x, y}), number(g, 1)});
+  const NodeId gelu = g.pointwise(
+      Op::Mul,
+      {u, g.pointwise(Op::Add, {g.pointwise(Op::Erf, {g.pointwise(Op::Mul, {u, number(g, 0.7)})}), number(g, 1)})});
+  g.outputs = {g.pointwise(Op::Mul, {gelu, x})};
+  const plan::Program p = planned(g);
+  ASSERT_EQ(p.steps.size(), 1u);
+  EXPECT_EQ(p.kernels[0].rank(), 1);
+  EXPECT_EQ(p.kernels[0].operands.size(), 3u);
+  EXPECT_EQ(p.arena_bytes, 0);
+}
+
+TEST(Plan, BatchSizeDoesNotChangeTheKernel) {
+  auto make = [](int64_t batch) {
+    Graph g;
+    const NodeId x = tensor(g, {batch, 33}), y = tensor(g, {33});
+    g.outputs = {softmax(g, g.pointwise(Op::Add, {g.pointwise(Op::Mul, {x, y}), number(g, 1)}))};
+    const plan::Program p = planned(g);
+    EXPECT_EQ(p.kernels.size(), 1u);
+    return plan::text(p.kernels.at(0));
+  };
+  EXPECT_EQ(make(3), make(64));
+  EXPECT_EQ(make(3), make(7));
+}
+
+TEST(Plan, SoftmaxIsOneKernelThatKeepsTheExponentials) {
+  Graph g;
+  g.outputs = {softmax(g, tensor(g, {16, 40}))};
+  const plan::Program p = planned(g);
+  ASSERT_EQ(p.steps.size(), 1u);
+  EXPECT_EQ(p.kernels[0].phases.size(), 3u);
+  EXPECT_EQ(p.kernels[0].scratch.size(), 1u);
+  EXPECT_FALSE(p.kernels[0].vec_is_kept());
+}
+
+TEST(Plan, LayerNormWithResidualIsOneKernel) {
+  Graph g;
+  const NodeId a = tensor(g, {8, 32}), b = tensor(g, {8, 32}), w = tensor(g, {32}), bias = tensor(g, {32});
+  const NodeId x = g.pointwise(Op::Add, {a, b});
+  auto mean = [&](NodeId v) {
+    return g.pointwise(Op::Mul, {g.reduce(ReduceKind::Sum, v, {1}, DType::F32), number(g, 1.0 / 32)});
+  };
+  const NodeId d = g.pointwise(Op::Sub, {x, spread(g, mean(x), x)});
+  const NodeId scale =
+      g.pointwise(Op::Rsqrt, {g.pointwise(Op::Add, {mean(g.pointwise(Op::Mul, {d, d})), number(g, 1e-5)})});
+  const NodeId y = g.pointwise(Op::Mul, {d, spread(g, scale, x)});
+  g.outputs = {x, g.pointwise(Op::Add, {g.pointwise(Op::Mul, {y, w}), bias})};
+  const plan::Program p = planned(g);
+  EXPECT_EQ(p.kernels.size(), 1u) << plan::text(p);
+  EXPECT_EQ(p.arena_bytes, 0);
+}
+
+TEST(Plan, SumOverTheOuterDimHasLanesAlongTheInner) {
+  Graph g;
+  g.outputs = {g.reduce(ReduceKind::Sum, tensor(g, {50, 256}), {0}, DType::F32)};
+  const plan::Program p = planned(g);
+  ASSERT_EQ(p.steps.size(), 1u);
+  EXPECT_TRUE(p.kernels[0].vec_is_kept());
+  EXPECT_EQ(std::get<plan::KernelStep>(p.steps[0]).units, 4);
+}
+
+TEST(Plan, TransposedOperandIsTiled) {
+  Graph g;
+  const NodeId x = tensor(g, {256, 512}), y = tensor(g, {512, 256});
+  g.outputs = {g.pointwise(Op::Add, {transpose(g, y), x})};
+  const plan::Program p = planned(g);
+  const auto* step = only<plan::KernelStep>(p);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->block, 64);
+  EXPECT_EQ(step->units, 256 * 8);
+}
+
+TEST(Plan, IndependentUpdatesAreOneParallelStepInPlace) {
+  Graph g;
+  for (uint32_t i = 0; i < 20; ++i) {
+    const std::vector<int64_t> sizes{8 + i, 4};
+    const NodeId parameter = tensor(g, sizes), momentum = tensor(g, sizes), gradient = tensor(g, sizes);
+    const NodeId next = g.pointwise(Op::Add, {g.pointwise(Op::Mul, {momentum, number(g, 0.9)}), gradient});
+    g.stores.push_back({3 * i + 1, next, 1});
+    g.stores.push_back({3 * i, g.pointwise(Op::Sub, {parameter, g.pointwise(Op::Mul, {next, number(g, 0.1)})}), 1});
+  }
+  const plan::Program p = planned(g);
+  ASSERT_EQ(p.steps.size(), 1u) << plan::text(p);
+  EXPECT_EQ(std::get<plan::ParallelStep>(p.steps[0]).launches.size(), 20u);
+  EXPECT_EQ(p.kernels.size(), 1u);
+  EXPECT_EQ(p.arena_bytes, 0);
+}
+
+TEST(Plan, ProductWithEpilogueRunsInPlaceAndInTiles) {
+  Graph g;
+  const NodeId x = tensor(g, {96, 128}), y = tensor(g, {96, 64});
+  const NodeId mm = product(g, transpose(g, x), y);
+  g.outputs = {g.pointwise(Op::Add, {g.pointwise(Op::Mul, {mm, number(g, 100)}), number(g, 10)})};
+  for (const int64_t l2 : {1 << 20, 8192}) {
+    plan::PlanOptions options;
+    options.l2_bytes = l2;
+    // The operand is x itself with its strides swapped, as torch's t() makes it.
+    const plan::Program p = planned(g, options);
+    const auto* step = only<plan::MatmulStep>(p);
+    ASSERT_TRUE(step);
+    ASSERT_EQ(step->epilogue.size(), 1u);
+    EXPECT_EQ(step->epilogue[0].operands, std::vector<plan::SlotId>{step->result});
+    EXPECT_EQ(step->rows_per_tile, l2 == 8192 ? 64 : 0);
+    EXPECT_EQ(p.outputs[0], step->result);
+  }
+}
+
+TEST(Plan, CatPartsAreWrittenInPlace) {
+  Graph g;
+  const NodeId a = tensor(g, {4, 8}), b = tensor(g, {2, 8}), c = tensor(g, {5, 8});
+  g.outputs = {g.cat({g.pointwise(Op::Tanh, {a}), g.pointwise(Op::Neg, {b}), c}, 0)};
+  const plan::Program p = planned(g);
+  ASSERT_EQ(p.steps.size(), 1u) << plan::text(p);
+  EXPECT_EQ(std::get<plan::ParallelStep>(p.steps[0]).launches.size(), 3u);
+  EXPECT_EQ(p.arena_bytes, 0);
+}
+
+TEST(Plan, ExpensiveValuesAreNotComputedAgainByBroadcast) {
+  Graph g;
+  const NodeId x = tensor(g, {64, 128}), gate = tensor(g, {128});
+  g.outputs = {g.pointwise(Op::Mul, {x, g.pointwise(Op::Sigmoid, {gate})})};
+  const plan::Program p = planned(g);
+  EXPECT_EQ(p.kernels.size(), 2u) << plan::text(p);
+  EXPECT_EQ(p.arena_bytes, 128 * 4);
+}
+
+TEST(Plan, LongChainsAreCutAndDeepStencilsStayBounded) {
+  Graph g;
+  NodeId x = tensor(g, {64});
+  for (int i = 0; i < 1500; ++i) x = g.pointwise(i % 2 ? Op::Abs : Op::Neg, {x});
+  for (int i = 0; i < 12; ++i) x = g.pointwise(Op::Add, {x, g.view(x, {{{63, {{0, -1}}}}}, {64})});
+  for (int i = 0; i < 12; ++i) {
+    const NodeId cut = g.view(x, {{{1, {{0, 1}}}}}, {g.sizes(x)[0] - 1});
+    x = g.pointwise(Op::Mul, {cut, g.view(x, {{{0, {{0, 1}}}}}, {g.sizes(x)[0] - 1})});
+  }
+  g.outputs = {x};
+  const plan::Program p = planned(g);
+  size_t code = 0;
+  for (const plan::KernelPlan& kernel : p.kernels) code += kernel.code.size();
+  EXPECT_LT(code, 3000u);
+}
+
+TEST(Plan, SwappedInputsKeepTheirOldValues) {
+  Graph g;
+  const NodeId x = tensor(g, {8}), y = tensor(g, {8});
+  g.stores = {{0, y, 1}, {1, x, 1}};
+  planned(g);
+}
+
+}  // namespace
+}  // namespace fastjit::test
