@@ -152,16 +152,24 @@ class Reader {
       if (roles_[i] == Role::Data) place(i);
   }
 
-  // No byte has two meanings.
+  // Every byte has one meaning: ranges follow one another with zeros for alignment between them and nothing after.
   bool overlaps() {
-    std::vector<std::pair<uint64_t, uint64_t>> ranges{{0, sizeof(Elf64_Ehdr)},
-                                                      {table_, sections_.size() * sizeof(Elf64_Shdr)}};
+    struct Range {
+      uint64_t from, size, align;
+    };
+    std::vector<Range> ranges{{0, sizeof(Elf64_Ehdr), 1}, {table_, sections_.size() * sizeof(Elf64_Shdr), 8}};
     for (const Elf64_Shdr& s : sections_)
-      if (s.sh_size) ranges.emplace_back(s.sh_offset, s.sh_size);
-    std::sort(ranges.begin(), ranges.end());
-    for (size_t i = 1; i < ranges.size(); ++i)
-      if (ranges[i].first - ranges[i - 1].first < ranges[i - 1].second) return fail("sections overlap");
-    return true;
+      if (s.sh_size) ranges.push_back({s.sh_offset, s.sh_size, s.sh_addralign});
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.from < b.from; });
+    uint64_t end = 0;
+    for (const Range& range : ranges) {
+      if (range.from < end) return fail("sections overlap");
+      if (range.from - end >= range.align) return fail("there are bytes between sections");
+      for (; end < range.from; ++end)
+        if (bytes_[end]) return fail("padding between sections is not zero");
+      end = range.from + range.size;
+    }
+    return end == bytes_.size() || fail("there are bytes after the last section");
   }
 
   bool symbols() {

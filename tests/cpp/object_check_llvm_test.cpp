@@ -1,0 +1,232 @@
+// Objects and the loader: what is refused, what memory looks like, and what thousands of kernels cost.
+#include <elf.h>
+
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <thread>
+
+#include "backend/elf_object.h"
+#include "kernel_harness.h"
+
+namespace fastjit::test {
+namespace {
+
+using ir::DType;
+using ir::Op;
+
+plan::KernelPlan chain(int constant = 1) {
+  PlanBuilder p("k", 0, 8, 2);
+  const auto x = p.in(DType::F32, "1"), y = p.in(DType::I8, "*");
+  const auto sum = p.op(Op::Add, x, p.op(Op::Mul, p.convert(y, DType::F32), p.constant(DType::F32, constant)));
+  p.out(p.op(Op::Fmod, sum, p.constant(DType::F32, 3.5)), "1");
+  return p.plan;
+}
+const std::string& object() {
+  static const std::string bytes = backend::compile_cpu(chain(), cpu(backend::Isa::Avx2)).object;
+  return bytes;
+}
+
+std::vector<std::string> maps() {
+  std::ifstream file("/proc/self/maps");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(ObjectCheck, AcceptsWhatTheCompilerWrites) {
+  for (backend::Isa isa : {backend::Isa::Avx2, backend::Isa::Avx512}) {
+    const auto compiled = backend::compile_cpu(chain(), cpu(isa));
+    EXPECT_EQ(backend::validate_object(compiled.object), "");
+    EXPECT_LT(compiled.object.size(), 16384u);
+  }
+}
+
+TEST(ObjectCheck, EveryTruncationIsRefused) {
+  for (size_t n = 0; n < object().size(); ++n) {
+    std::string cut = object().substr(0, n);
+    ASSERT_NE(backend::validate_object(cut), "") << "cut to " << n << " bytes";
+    EXPECT_THROW(backend::load_cpu(cut), std::runtime_error);
+  }
+}
+
+// A corrupt byte is refused, or it is a byte that is copied into the image (code or a constant), or one that decides a
+// displacement inside the image, or nothing at all. Code keeps its size and its place in every case.
+TEST(ObjectCheck, EveryCorruptByteIsRefusedOrStaysInsideTheImage) {
+  backend::ObjectImage good;
+  ASSERT_EQ(backend::read_object(object(), good), "");
+  size_t refused = 0, tried = 0;
+  for (size_t at = 0; at < object().size(); ++at)
+    for (int flip : {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff}) {
+      std::string bad = object();
+      bad[at] = static_cast<char>(bad[at] ^ flip);
+      backend::ObjectImage image;
+      ++tried;
+      if (!backend::read_object(bad, image).empty()) {
+        ++refused;
+        continue;
+      }
+      ASSERT_EQ(image.parts.size(), good.parts.size()) << "byte " << at;
+      ASSERT_EQ(image.parts[0].to, 0u);
+      ASSERT_EQ(image.parts[0].size, good.parts[0].size);
+      uint64_t end = 0;
+      for (const auto& part : image.parts) {
+        ASSERT_GE(part.to, end);
+        end = part.to + part.size;
+        ASSERT_LE(end, image.size);
+        ASSERT_LE(part.from + part.size, bad.size());
+      }
+      const uint64_t code = image.parts[0].size;
+      ASSERT_LE(image.patches.size(), good.patches.size());
+      for (const auto& patch : image.patches) {
+        ASSERT_LE(patch.at + 4, code);
+        const int64_t target = static_cast<int64_t>(patch.at) + 4 + patch.value;
+        ASSERT_GE(target, -4);
+        ASSERT_LE(target, static_cast<int64_t>(image.size));
+      }
+      std::vector<char> memory(image.size);
+      backend::write_image(bad, image, memory.data());
+    }
+  EXPECT_GT(refused, tried / 4);  // headers, symbols and relocations are about half of an object
+}
+
+// One field at a time, each with the reason that names it.
+TEST(ObjectCheck, NamesWhatItRefuses) {
+  struct Case {
+    size_t offset;
+    char value;
+    const char* reason;
+  };
+  const Case cases[] = {{0, 'x', "ELF64"},
+                        {4, 1, "ELF64"},
+                        {16, 3, "relocatable"},
+                        {18, 3, "relocatable"},
+                        {48, 1, "unexpected fields"},
+                        {58, 1, "unexpected size"},
+                        {41, 0x7f, "out of bounds"}};
+  for (const Case& c : cases) {
+    std::string bad = object();
+    bad[c.offset] = c.value;
+    EXPECT_NE(backend::validate_object(bad).find(c.reason), std::string::npos)
+        << c.offset << ": " << backend::validate_object(bad);
+  }
+}
+
+size_t section_header(const std::string& bytes, uint32_t type) {
+  Elf64_Ehdr h;
+  std::memcpy(&h, bytes.data(), sizeof h);
+  for (unsigned i = 0; i < h.e_shnum; ++i) {
+    Elf64_Shdr s;
+    std::memcpy(&s, bytes.data() + h.e_shoff + i * sizeof s, sizeof s);
+    if (s.sh_type == type) return h.e_shoff + i * sizeof s;
+  }
+  return 0;
+}
+
+TEST(ObjectCheck, RefusesUndefinedSymbolsAndForeignRelocations) {
+  Elf64_Shdr table;
+  std::memcpy(&table, object().data() + section_header(object(), SHT_SYMTAB), sizeof table);
+  std::string bad = object();
+  const size_t last = table.sh_offset + table.sh_size - sizeof(Elf64_Sym);
+  bad[last + offsetof(Elf64_Sym, st_shndx)] = 0;
+  EXPECT_NE(backend::validate_object(bad).find("undefined"), std::string::npos);
+  std::memcpy(&table, object().data() + section_header(object(), SHT_RELA), sizeof table);
+  bad = object();
+  bad[table.sh_offset + offsetof(Elf64_Rela, r_info)] = R_X86_64_GOTPCREL;
+  EXPECT_NE(backend::validate_object(bad).find("unexpected type"), std::string::npos);
+  bad = object();
+  bad[table.sh_offset + offsetof(Elf64_Rela, r_offset) + 3] = 1;
+  EXPECT_NE(backend::validate_object(bad).find("outside the code"), std::string::npos);
+  bad = object();
+  bad[table.sh_offset + offsetof(Elf64_Rela, r_addend) + 2] = 1;
+  EXPECT_NE(backend::validate_object(bad).find("out of bounds"), std::string::npos);
+}
+
+TEST(Loader, NothingIsWritableAndExecutable) {
+  std::vector<std::shared_ptr<const backend::Kernel>> kernels;
+  for (int i = 0; i < 20; ++i) kernels.push_back(backend::load_cpu(object()));
+  for (const std::string& line : maps()) EXPECT_EQ(line.find("rwx"), std::string::npos) << line;
+  EXPECT_THROW(backend::load_cpu(std::span<const char>("not an object", 13)), std::runtime_error);
+}
+
+TEST(Loader, ThousandsOfKernelsCostAHandfulOfMaps) {
+  const auto keep = backend::load_cpu(object());
+  const size_t before = maps().size();
+  for (int i = 0; i < 2000; ++i) backend::load_cpu(object());
+  EXPECT_LE(maps().size(), before + 2);
+  std::vector<std::shared_ptr<const backend::Kernel>> kernels;
+  for (int i = 0; i < 2000; ++i) kernels.push_back(backend::load_cpu(object()));
+  EXPECT_LE(maps().size(), before + 40);
+  for (size_t i = 0; i < kernels.size(); i += 2) kernels[i].reset();  // holes do not split mappings
+  EXPECT_LE(maps().size(), before + 40);
+  Array<float> x{1, 2, 3}, z(3);
+  Array<int8_t> y{1, 1, 1};
+  for (auto& kernel : kernels)
+    if (kernel) run(chain(), *kernel, {{x.data(), y.data(), z.data()}, {3}, {0, 1, 0}});
+  EXPECT_EQ(z[1], 3.0f);
+  kernels.clear();
+  EXPECT_LE(maps().size(), before + 2);
+}
+
+TEST(Loader, ThreadsCompileLoadAndRunAtOnce) {
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 1; t <= 4; ++t)
+    threads.emplace_back([t, &wrong] {
+      for (int round = 0; round < 5; ++round) {
+        const auto kernel = build(chain(t), backend::Isa::Avx2);
+        Array<float> x{1, 2, 3}, z(3);
+        Array<int8_t> y{1, 2, 1};
+        run(chain(t), *kernel, {{x.data(), y.data(), z.data()}, {3}, {0, 1, 0}});
+        for (size_t i = 0; i < 3; ++i) wrong += z[i] != std::fmod(x[i] + static_cast<float>(y[i] * t), 3.5f);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Target, LevelsAndNames) {
+  EXPECT_EQ(backend::text(backend::Isa::Avx2), "avx2");
+  EXPECT_EQ(backend::text(cpu(backend::Isa::Avx512)), "cpu-avx512");
+  EXPECT_EQ(backend::text(backend::Target{backend::Target::Kind::Cuda, {}, 90}), "sm_90");
+  EXPECT_EQ(backend::lanes_for(backend::Isa::Avx512), 16);
+  EXPECT_TRUE(backend::host_has(backend::host_isa()));
+  setenv("FASTJIT_ISA", "avx2", 1);
+  EXPECT_EQ(backend::host_isa(), backend::Isa::Avx2);
+  setenv("FASTJIT_ISA", "sse9", 1);
+  EXPECT_THROW(backend::host_isa(), std::runtime_error);
+  unsetenv("FASTJIT_ISA");
+}
+
+TEST(KernelPlan, TextIsCompleteAndVerifyNamesTheRule) {
+  PlanBuilder p("kr", 1, 8, 2);
+  p.elem();
+  const auto x = p.in(DType::F32, "*1");
+  const auto sum = p.reduce(ir::ReduceKind::Sum, x, DType::F32);
+  p.row().out(sum, "*0");
+  EXPECT_EQ(plan::verify(p.plan), "");
+  EXPECT_EQ(plan::text(p.plan),
+            "kernel dims [kr] vec d1 lanes 8 unroll 2 numerics eager\noperand #0 f32 in [*1]\noperand #1 f32 out [*0]\n"
+            "phase 0\n  elem\n    %0 = load #0:f32\n    %1 = reduce.sum %0:f32\n  row\n    store #1, %1:f32\n");
+  const std::string text = plan::text(p.plan);
+  auto refused = [&](auto&& change, const char* reason) {
+    plan::KernelPlan bad = p.plan;
+    change(bad);
+    EXPECT_NE(plan::text(bad), text);
+    EXPECT_NE(plan::verify(bad).find(reason), std::string::npos) << plan::verify(bad);
+    EXPECT_THROW(backend::compile_cpu(bad, cpu(backend::Isa::Avx2)), std::runtime_error);
+  };
+  refused([](auto& b) { b.lanes = 3; }, "power of two");
+  refused([](auto& b) { b.unroll = 0; }, "unroll");
+  refused([](auto& b) { b.vec_dim = -1; }, "one lane");
+  refused([](auto& b) { b.code[0].dtype = DType::F64; }, "operand's type");
+  refused([](auto& b) { b.code[1].args[0] = 7; }, "not computed before");
+  refused([](auto& b) { b.code[2].args[0] = 0; }, "outside its loop");
+  refused([](auto& b) { b.operands[1].output = false; }, "no output");
+  refused([](auto& b) { std::swap(b.dims[0], b.dims[1]); }, "kept dims come before");
+  refused([](auto& b) { b.phases[0].row.clear(); }, "never stored");
+  EXPECT_GT(plan::flops_per_point(p.plan), 0);
+}
+
+}  // namespace
+}  // namespace fastjit::test
