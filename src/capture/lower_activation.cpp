@@ -38,10 +38,10 @@ void hardshrink(Call& c) {
   c.give(where((x >= -bound) & (x <= bound), 0.0, x));
 }
 
-void softshrink(Call& c) {  // NaN stays NaN: the middle is x * 0
+void softshrink(Call& c) {  // NaN stays NaN, the rest of the middle is +0
   const ScalarType type = float_type(c);
   const Expr x = c.as(0, type), bound = c.as(1, type);
-  c.give(where(x > bound, x - bound, where(x < -bound, x + bound, x * 0.0)));
+  c.give(where(x > bound, x - bound, where(x < -bound, x + bound, where(isnan(x), x, 0.0))));
 }
 
 void threshold(Call& c) {
@@ -105,13 +105,14 @@ void glu(Call& c) {
   c.give(a * (1.0 / (1.0 + exp(-b))));
 }
 
-// ---- three operands (cpu/PointwiseOpsKernel.cpp, cpu/LerpKernel.cpp) ----
+// ---- three operands (cpu/PointwiseOpsKernel.cpp, cpu/LerpKernel.cpp): fused multiply-adds where eager has them ----
 
 void addcmul(Call& c) {
   const ScalarType type = c.promoted({0, 1, 2});
   const Expr self = c.as(0, type), a = c.as(1, type), b = c.as(2, type);
   if (self.boolean()) throw NotLowered{};
-  c.give(self + c.opmath(3, type) * a * b);
+  const Expr scaled = c.known(3) == 1.0 ? a : c.opmath(3, type) * a;
+  c.give(self.floating() ? fma(scaled, b, self) : self + scaled * b);
 }
 
 void addcdiv(Call& c) {

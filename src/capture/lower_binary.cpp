@@ -63,6 +63,8 @@ void floor_div(Call& c) {
   c.give(apply(Op::FloorDiv, c.as(0, type), checked(c.as_scalar_operand(1, type))));
 }
 
+int64_t numel_of(Call& c, size_t i) { return c.arg(i).kind == Arg::Kind::Tensor ? numel(c.meta(i)) : 1; }
+
 void div_mode(Call& c) {
   if (!c.has(2)) return true_div(c);
   const std::string mode = c.text(2);
@@ -70,7 +72,9 @@ void div_mode(Call& c) {
   if (mode != "trunc") throw NotLowered{};
   const ScalarType type = c.promoted({0, 1});
   const Expr quotient = c.as(0, type) / checked(c.as_scalar_operand(1, type));
-  c.give(quotient.floating() ? trunc(quotient) : quotient);
+  if (!quotient.floating()) return c.give(quotient);
+  // A half quotient is rounded before it is cut, unless the divisor is one number.
+  c.give(trunc(numel_of(c, 1) == 1 ? quotient : c.rounded(quotient, type)));
 }
 
 template <Op op>
@@ -136,10 +140,11 @@ void pow_scalar(Call& c) {
     if (x.boolean() || e < 0 || e > 64) throw NotLowered{};
     return c.give(integer_power(x, static_cast<uint64_t>(e)));
   }
-  if (e == 0.5) return c.give(sqrt(x));
-  if (e == -0.5) return c.give(rsqrt(x));
+  const bool f16 = type == ScalarType::Half;  // its kernel works in f32 and has no special roots
+  if (e == 0.5 && !f16) return c.give(sqrt(x));
+  if (e == -0.5 && !f16) return c.give(rsqrt(x));
   if (e == -1) return c.give(1.0 / x);
-  const Expr square = c.rounded(x * x, type);
+  const Expr square = f16 ? x * x : c.rounded(x * x, type);
   if (e == 2) return c.give(square);
   if (e == 3) return c.give(square * x);
   if (e == -2) return c.give(1.0 / square);
@@ -163,9 +168,7 @@ void bitwise(Call& c) {
 #define ARITHMETIC(name, ...) lowered("aten::" name, row<arithmetic<__VA_ARGS__>>)
 #define FLOATING(name, ...) lowered("aten::" name, row<float_binary<__VA_ARGS__>>)
 #define ROW(name, ...) lowered("aten::" name, row<__VA_ARGS__>)
-#define BITS(name, op)                                                                                         \
-  ROW(name ".Tensor", bitwise<op>), ROW(name ".Scalar", bitwise<op>), ROW(name ".Scalar_Tensor", bitwise<op>), \
-      ROW(name ".Tensor_Scalar", bitwise<op>)
+#define BITS(name, op) ROW(name ".Tensor", bitwise<op>), ROW(name ".Scalar", bitwise<op>)
 
 constexpr LowerRow kRows[] = {
     ROW("add.Tensor", add),
@@ -208,10 +211,17 @@ constexpr LowerRow kRows[] = {
     ROW("pow.Tensor_Tensor", pow_tensor),
     ROW("pow.Scalar", pow_tensor),
     BITS("bitwise_and", Op::And),
+    ROW("bitwise_and.Scalar_Tensor", bitwise<Op::And>),
     BITS("bitwise_or", Op::Or),
+    ROW("bitwise_or.Scalar_Tensor", bitwise<Op::Or>),
     BITS("bitwise_xor", Op::Xor),
-    BITS("bitwise_left_shift", Op::Shl),
-    BITS("bitwise_right_shift", Op::Shr),
+    ROW("bitwise_xor.Scalar_Tensor", bitwise<Op::Xor>),
+    ROW("bitwise_left_shift.Tensor", bitwise<Op::Shl>),
+    ROW("bitwise_left_shift.Tensor_Scalar", bitwise<Op::Shl>),
+    ROW("bitwise_left_shift.Scalar_Tensor", bitwise<Op::Shl>),
+    ROW("bitwise_right_shift.Tensor", bitwise<Op::Shr>),
+    ROW("bitwise_right_shift.Tensor_Scalar", bitwise<Op::Shr>),
+    ROW("bitwise_right_shift.Scalar_Tensor", bitwise<Op::Shr>),
     BITS("__lshift__", Op::Shl),
     BITS("__rshift__", Op::Shr),
 };

@@ -92,7 +92,7 @@ void clamp_max_tensor(Call& c) {
   c.give(min(c.as(0, type), c.as(1, type)));
 }
 
-#define COMPARE(name, symbol)                                                                \
+#define COMPARE(name, symbol)                                                                  \
   lowered("aten::" name ".Tensor", row<compare<[](Expr a, Expr b) { return (a symbol b); }>>), \
       lowered("aten::" name ".Scalar", row<compare<[](Expr a, Expr b) { return (a symbol b); }>>)
 #define ROW(name, ...) lowered("aten::" name, row<__VA_ARGS__>)

@@ -32,9 +32,11 @@ void log_softmax(Call& c) {  // (x - max) - log(sum): the other order loses digi
 }
 
 // An optional affine parameter; it may be f32 beside a half input.
-std::optional<Expr> parameter(Call& c, size_t i) {
+std::optional<Expr> parameter(Call& c, size_t i, Expr x) {
   if (!c.has(i)) return std::nullopt;
-  return c.as(i, c.meta(i).dtype);
+  const Expr value = c.as(i, c.meta(i).dtype);
+  if (value.type() != x.type()) throw NotLowered{};
+  return value;
 }
 
 Expr inverse_deviation(const Moments& m, double count, double eps) { return 1.0 / sqrt(m.squares / count + eps); }
@@ -48,29 +50,11 @@ void layer_norm(Call& c) {  // cpu/layer_norm_kernel.cpp: (x - mean) * rstd * ga
   for (int64_t d = c.rank(0) - normalized; d < c.rank(0); ++d) dims.push_back(static_cast<uint8_t>(d));
   const Moments m = moments(x, dims);
   const Expr scale = inverse_deviation(m, static_cast<double>(count_of(x, dims)), c.real(4));
-  Expr y = m.centred * keep(scale, x, dims);
-  if (auto gamma = parameter(c, 2)) y = y * *gamma;
-  if (auto beta = parameter(c, 3)) y = y + *beta;
-  c.give(y);
+  const Expr y = m.centred * keep(scale, x, dims);
+  const auto gamma = parameter(c, 2, x), beta = parameter(c, 3, x);
+  c.give(gamma && beta ? fma(y, *gamma, *beta) : gamma ? y * *gamma : beta ? y + *beta : y);
   c.give(shaped(m.mean, c.result(1).sizes));
   c.give(shaped(scale, c.result(2).sizes));
-}
-
-void rms_norm(Call& c) {
-  const ScalarType type = c.meta(0).dtype;
-  const auto normalized = static_cast<int64_t>(c.integers(1).size());
-  if (type != ScalarType::Float && type != ScalarType::Double) throw NotLowered{};
-  if (numel(c.meta(0)) == 0) throw NotLowered{};
-  const Expr x = c.as(0, type);
-  Dims dims;
-  for (int64_t d = c.rank(0) - normalized; d < c.rank(0); ++d) dims.push_back(static_cast<uint8_t>(d));
-  const double eps = c.has(3) ? c.real(3) : type == ScalarType::Double ? 0x1p-52 : 0x1p-23;
-  const Expr mean = reduce(ReduceKind::Sum, x * x, dims) / static_cast<double>(count_of(x, dims));
-  const Expr scale = keep(rsqrt(mean + eps), x, dims);
-  Expr y = x * scale;
-  if (auto gamma = parameter(c, 2)) y = y * *gamma;
-  c.give(y);
-  if (c.result_count() > 1) c.give(shaped(scale, c.result(1).sizes));
 }
 
 // A per-channel value against [N, C, ...].
@@ -92,10 +76,10 @@ void group_norm(Call& c) {  // (input, weight, bias, N, C, HxW, group, eps); cpu
   const Expr rstd = inverse_deviation(m, static_cast<double>(count_of(grouped, dims)), c.real(7));
   auto channel = [&](Expr v) { return shaped(v, {1, groups, channels / groups, 1}); };
   Expr scale = keep(rstd, grouped, dims);
-  if (auto gamma = parameter(c, 1)) scale = scale * channel(*gamma);
+  if (auto gamma = parameter(c, 1, x)) scale = scale * channel(*gamma);
   Expr shift = -(scale * keep(m.mean, grouped, dims));
-  if (auto beta = parameter(c, 2)) shift = shift + channel(*beta);
-  c.give(shaped(grouped * scale + shift, sizes));
+  if (auto beta = parameter(c, 2, x)) shift = shift + channel(*beta);
+  c.give(shaped(fma(grouped, scale, shift), sizes));
   c.give(shaped(m.mean, c.result(1).sizes));
   c.give(shaped(rstd, c.result(2).sizes));
 }
@@ -106,12 +90,12 @@ void batch_norm_eval(Call& c, size_t eps_at) {
   if (is_integral(type) || c.rank(0) < 2) throw NotLowered{};
   const auto rank = static_cast<size_t>(c.rank(0));
   const Expr x = c.as(0, type);
-  const Expr mean = *parameter(c, 3), variance = *parameter(c, 4);
+  const Expr mean = *parameter(c, 3, x), variance = *parameter(c, 4, x);
   Expr scale = 1.0 / sqrt(variance + c.real(eps_at));
-  if (auto gamma = parameter(c, 1)) scale = scale * *gamma;
+  if (auto gamma = parameter(c, 1, x)) scale = scale * *gamma;
   Expr shift = -(mean * scale);
-  if (auto beta = parameter(c, 2)) shift = *beta - mean * scale;
-  c.give(x * per_channel(scale, rank) + per_channel(shift, rank));
+  if (auto beta = parameter(c, 2, x)) shift = fma(-mean, scale, *beta);
+  c.give(fma(x, per_channel(scale, rank), per_channel(shift, rank)));
   for (size_t k = 1; k < c.result_count(); ++k) {  // the saved statistics are empty
     if (numel(c.result(k)) != 0) throw NotLowered{};
     c.give(cast({&c.graph, c.graph.constant_int(DType::I64, 0)}, compute_type(c.result(k).dtype)));
@@ -129,7 +113,6 @@ constexpr LowerRow kRows[] = {
     ROW("_softmax", softmax),
     ROW("_log_softmax", log_softmax),
     ROW("native_layer_norm", layer_norm),
-    ROW("_fused_rms_norm", rms_norm),
     ROW("native_group_norm", group_norm),
     ROW("native_batch_norm", batch_norm),
     ROW("_native_batch_norm_legit_no_training", batch_norm_no_training),

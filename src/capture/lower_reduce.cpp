@@ -226,16 +226,21 @@ void mse_loss(Call& c) {
   reduced_loss(c, 2, type, difference * difference);
 }
 
+// Two half kernels work in their own type step by step: smooth_l1_loss in f16, huber_loss in bf16.
 void smooth_l1_loss(Call& c) {
-  const ScalarType type = loss_type(c);
-  const Expr z = abs(c.as(0, type) - c.as(1, type)), beta = c.opmath(3, type);
-  reduced_loss(c, 2, type, where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta));
+  const ScalarType type = loss_type(c), step = type == ScalarType::Half ? type : ScalarType::Float;
+  auto r = [&](Expr e) { return c.rounded(e, step); };
+  const Expr z = r(abs(c.as(0, type) - c.as(1, type)));
+  const Expr beta = step == type ? c.as(3, type) : c.opmath(3, type);
+  reduced_loss(c, 2, type, where(z < beta, r(r(0.5 * z) * z) / beta, z - r(0.5 * beta)));
 }
 
 void huber_loss(Call& c) {
-  const ScalarType type = loss_type(c);
-  const Expr z = abs(c.as(0, type) - c.as(1, type)), delta = c.opmath(3, type);
-  reduced_loss(c, 2, type, where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta)));
+  const ScalarType type = loss_type(c), step = type == ScalarType::BFloat16 ? type : ScalarType::Float;
+  auto r = [&](Expr e) { return c.rounded(e, step); };
+  const Expr z = r(abs(c.as(0, type) - c.as(1, type)));
+  const Expr delta = step == type ? c.as(3, type) : c.opmath(3, type);
+  reduced_loss(c, 2, type, where(z <= delta, r(0.5 * z) * z, delta * r(z - r(0.5 * delta))));
 }
 
 #define ROW(name, ...) lowered("aten::" name, row<__VA_ARGS__>)

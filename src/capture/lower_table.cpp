@@ -10,7 +10,7 @@ std::span<const LowerRow> lowerings() {
   static const std::vector<LowerRow> kAll = [] {
     std::vector<LowerRow> all;
     for (auto rows : {unary_rows(), binary_rows(), compare_rows(), activation_rows(), reduce_rows(), norm_rows(),
-                      view_rows(), join_rows()})
+                      view_rows(), join_rows(), decompose_rows()})
       all.insert(all.end(), rows.begin(), rows.end());
     return all;
   }();
