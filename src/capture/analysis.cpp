@@ -109,6 +109,8 @@ class Selector {
     add_all(event.args);
     for (uint32_t child = index + 1; child < event.end; child = trace_.events[child].end) {
       if (!trace_.events[child].op || !all_seen(trace_.events[child].args)) return false;
+      for (const Item& item : trace_.events[child].results)
+        if (item.kind == Item::Kind::Constant) return false;  // numbers stay inside the composite
       add_all(trace_.events[child].results);
     }
     return all_seen(event.results);

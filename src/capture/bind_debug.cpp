@@ -58,8 +58,7 @@ py::dict describe(const Capture& capture) {
   out["calls"] = calls;
   out["inputs"] = inputs;
   out["stores"] = stores;
-  out["outputs"] = capture.outputs;
-  out["output_nodes"] = capture.graph.outputs;
+  out["outputs"] = capture.graph.outputs;
   out["lines"] = capture.graph.lines;
   out["bound_scalars"] = capture.bound_scalars;
   return out;

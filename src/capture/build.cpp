@@ -118,12 +118,8 @@ bool Builder::pinned(const Step& step) const {
 ir::NodeId Builder::settled(uint32_t tensor) {
   State& state = states_[tensor];
   if (state.settled) return state.node;
-  static const c10::OperatorHandle alias = c10::Dispatcher::singleton().findSchemaOrThrow("aten::alias", "");
-  ir::ExternAttr attr{ir::ExternKind::View, static_cast<uint32_t>(capture.calls.size()), "aten::alias", {}, {}, 1};
-  attr.operands.push_back(real(tensor));
-  capture.calls.push_back({alias, {at::Tensor()}, {{0, -1}}, {state.meta}, true});
-  const ir::NodeId node = graph_.external(std::move(attr));
-  state.node = graph_.result(node, 0, *to_ir(state.meta.dtype), {state.meta.sizes, state.meta.strides});
+  const ir::NodeId memory = real(tensor);
+  state.node = run_unary("aten::alias", ir::ExternKind::View, memory, state.meta);
   owner_.try_emplace(state.node, analysis_.storage[tensor]);
   state.settled = true;
   return state.node;

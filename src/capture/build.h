@@ -104,6 +104,7 @@ class Builder {
   ir::NodeId alias_of(uint32_t tensor);
   ir::NodeId view_of(uint32_t step, ir::NodeId base);
   ir::NodeId own(ir::NodeId node, uint32_t tensor);
+  ir::NodeId run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result);
   ir::NodeId operand(const Use& use, const Event& event);
   ir::ExternKind kind_of(const Step& step) const;
   std::optional<c10::Scalar> number_of(const Use& use) const;
@@ -112,6 +113,7 @@ class Builder {
   ir::DType ir_type(c10::ScalarType type, const Event& event) const;
   // outputs.cpp
   void add_outputs(const std::vector<Use>& outputs);
+  void find_private_bases(const std::vector<Use>& outputs);
 
   const Trace& trace_;
   const CallInputs& inputs_;
@@ -123,6 +125,7 @@ class Builder {
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;  // root tensor -> its Input node
   std::unordered_map<ir::NodeId, uint32_t> owner_;        // node that stands for a tensor's memory -> storage
   std::vector<ViewMemo> views_;
+  std::set<uint32_t> private_;  // results' bases that need memory no other value can share
 };
 
 /// The tensors of an event's results in schema order, lists flattened.

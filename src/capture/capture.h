@@ -37,8 +37,7 @@ struct Capture {
   std::vector<CallTemplate> calls;
   std::vector<InputSource> inputs;                    // per graph input
   std::vector<PyObject*> captured;                    // tensors reached by reads that the program uses (borrowed: the facts keep them)
-  std::vector<uint32_t> scalar_args;                  // per graph scalar: n-th number among the flattened arguments
-  std::vector<uint32_t> outputs;                      // per result leaf: index into graph.outputs (one tensor twice: one entry)
+  std::vector<uint32_t> scalar_args;                  // per graph scalar: index into CallInputs::scalars
   std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time; false: guard it by value
   std::string unsound;                                // not empty: why this call must stay eager, with file:line
 };

@@ -106,9 +106,24 @@ std::optional<c10::Scalar> Builder::number_of(const Use& use) const {
 ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
   const uint32_t storage = analysis_.storage[tensor];
   const std::vector<int64_t>& strides = states_[tensor].meta.strides;
-  if (analysis_.pinned[storage]) return graph_.fresh_copy(node, strides);
+  if (analysis_.pinned[storage] || private_.contains(tensor))
+    return run_unary("aten::clone", ir::ExternKind::Op, graph_.with_strides(node, strides), states_[tensor].meta);
   const ir::NodeId shaped = graph_.with_strides(node, strides);
   return owner_.try_emplace(shaped, storage).first->second == storage ? shaped : graph_.fresh_copy(node, strides);
+}
+
+// One more call than eager made: an alias or a copy, with eager's metadata.
+ir::NodeId Builder::run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result) {
+  CallTemplate made{c10::Dispatcher::singleton().findSchemaOrThrow(op, ""), {at::Tensor()}, {{0, -1}}, {result}, true};
+  made.args.resize(made.op.schema().arguments().size());
+  ir::ExternAttr attr;
+  attr.kind = kind;
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  attr.name = op;
+  attr.operands.push_back(operand);
+  capture.calls.push_back(std::move(made));
+  const ir::NodeId node = graph_.external(std::move(attr));
+  return graph_.result(node, 0, *to_ir(result.dtype), {result.sizes, result.strides});
 }
 
 // A node that is this tensor, for calls that read it: a view of real memory where eager had a view.
@@ -131,7 +146,11 @@ ir::NodeId Builder::real(uint32_t tensor) {
 ir::NodeId Builder::alias_of(uint32_t tensor) {
   if (trace_.root(tensor)) return input_node(tensor);
   const State state = states_[tensor];
-  if (state.view_step == kNone) return real(tensor);
+  if (state.view_step == kNone) {
+    const bool fused = state.real == ir::kNoNode || graph_[state.real].op != ir::Op::Result;
+    if (fused && private_.contains(tensor)) states_[tensor].real = own(state.node, tensor);
+    return real(tensor);
+  }
   const ir::NodeId external = view_of(state.view_step, alias_of(state.base));
   const Event& event = trace_.events[analysis_.steps[state.view_step].event];
   return result_node(external, state.which, flat_results(event)[state.which], event);

@@ -71,7 +71,8 @@ Use Trace::use(const at::Tensor& tensor) {
   auto [it, fresh] = tensor_ids.try_emplace(impl, static_cast<uint32_t>(tensors.size()));
   out.tensor = it->second;
   if (fresh)
-    tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor), std::nullopt, -1});
+    tensors.push_back(
+        {c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor), std::nullopt, -1});
   if (!tensors[out.tensor].unusual.empty()) return out;
   out.meta.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
   out.meta.strides.assign(tensor.strides().begin(), tensor.strides().end());
