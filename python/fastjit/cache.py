@@ -4,15 +4,16 @@ Each function takes ``cache_dir`` (default: as the engine finds it) and raises `
 or refused.
 """
 
-# ruff: noqa: A001, PTH (the functions are named as the verbs are; pathlib costs start-up time)
+# ruff: noqa: PTH
 from __future__ import annotations
 
 import fnmatch
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fastjit import _cache
 from fastjit._cache import BadEntry, CacheError, File, Location
@@ -173,19 +174,19 @@ def _entries(root: str) -> list[Entry]:
 # ---- filters ---------------------------------------------------------------------------------------------------------
 
 _FILTER = re.compile(r"\s*(\w+)\s*(<=|>=|!=|=|<|>)\s*(.+?)\s*")
-_NUMBERS = {
+_NUMBERS: dict[str, tuple[Callable[[str], float], Callable[[Entry], float]]] = {
     "size": (parse_size, lambda entry: entry.bytes),
     "age": (parse_age, lambda entry: time.time() - entry.last_used),
     "loads": (float, lambda entry: entry.loads),
     "compile": (float, lambda entry: entry.compile_ms),
 }
-_TEXTS = {
+_TEXTS: dict[str, Callable[[Entry], str]] = {
     "function": lambda entry: entry.function,
     "target": lambda entry: entry.target,
     "device": lambda entry: "cpu" if entry.file.kind == "cpu-elf" else "cuda",
     "arch": lambda entry: entry.target.removeprefix("cpu-"),
 }
-_COMPARE = {
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda a, b: a < b,
     ">": lambda a, b: a > b,
     "<=": lambda a, b: a <= b,
@@ -193,7 +194,7 @@ _COMPARE = {
     "=": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
 }
-_SORTS = {
+_SORTS: dict[str, Callable[[Entry], Any]] = {
     "size": lambda entry: entry.bytes,
     "loads": lambda entry: entry.loads,
     "compile": lambda entry: entry.compile_ms,
@@ -422,7 +423,10 @@ def clear(*, function: str | None = None, dry_run: bool = False, cache_dir: str 
 
 
 def _host_lacks(target: str) -> bool:
-    needed = {"cpu-avx2": {"avx2", "fma", "f16c", "bmi2"}, "cpu-avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}
+    needed = {
+        "cpu-avx2": {"avx2", "fma", "f16c", "bmi2"},
+        "cpu-avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
+    }
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as stream:
             flags = next((line for line in stream if line.startswith("flags")), "")
@@ -449,7 +453,8 @@ def prune(
         keep_size, max_entries, stale = limits.max_bytes, limits.max_entries, True
     lacking = {target: _host_lacks(target) for target in ("cpu-avx2", "cpu-avx512")} if stale else {}
     now = time.time()
-    chosen, rest = [], []
+    chosen: list[Entry] = []
+    rest: list[Entry] = []
     for entry in sorted(_entries(root), key=lambda entry: entry.last_used, reverse=True):
         out = (
             (older_than is not None and now - entry.last_used > older_than)
@@ -471,4 +476,11 @@ def prune(
 def _compact(root: str, kept: set[str]) -> None:
     log = _cache.read_log(root)
     if log:
-        _cache.write_log(root, {name: total for name, total in log.items() if name[0] == "fault" or name[1] in kept or not _cache.is_key(name[1])})
+        _cache.write_log(
+            root,
+            {
+                name: total
+                for name, total in log.items()
+                if name[0] == "fault" or name[1] in kept or not _cache.is_key(name[1])
+            },
+        )

@@ -54,8 +54,15 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
     verb("info", "where the cache is, its settings and limits, what it holds")
     ls = verb("ls", "list the entries")
     ls.add_argument("pattern", nargs="?", metavar="FN|GLOB", help="only these functions")
-    ls.add_argument("--filter", action="append", default=[], metavar="COND", help="'size>1M,age>30d,device=cuda,arch=sm_90,loads=0'")
-    ls.add_argument("--sort", default="used:desc", metavar="NAME[:desc]", help="size, loads, compile, saved, created, used, function")
+    ls.add_argument(
+        "--filter", action="append", default=[], metavar="COND", help="'size>1M,age>30d,device=cuda,arch=sm_90,loads=0'"
+    )
+    ls.add_argument(
+        "--sort",
+        default="used:desc",
+        metavar="NAME[:desc]",
+        help="size, loads, compile, saved, created, used, function",
+    )
     ls.add_argument("--limit", type=count, metavar="N")
     ls.add_argument("-q", "--quiet", action="store_true", help="keys only")
     ls.add_argument("--csv", action="store_true")
@@ -128,7 +135,10 @@ def _print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: 
     lines = [head, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     for line in lines:
-        cells = (cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
+        cells = (
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
         print("  ".join(cells).rstrip())
 
 
@@ -140,7 +150,11 @@ def _clip(text: str, width: int) -> str:
 def _unique_prefix(keys: Iterable[str]) -> int:
     """Digits that tell all keys apart, at least 8."""
     ordered = sorted(keys)
-    return max((len(os.path.commonprefix(pair)) + 1 for pair in zip(ordered, ordered[1:], strict=False)), default=8) if len(ordered) > 1 else 8
+    return (
+        max((len(os.path.commonprefix(pair)) + 1 for pair in zip(ordered, ordered[1:], strict=False)), default=8)
+        if len(ordered) > 1
+        else 8
+    )
 
 
 # ---- verbs -----------------------------------------------------------------------------------------------------------
@@ -217,7 +231,9 @@ def _print_listing(listing: cache.Listing) -> None:
     shown = len(listing.entries)
     part = "" if shown == listing.total_entries else f"{shown} shown of "
     plural = "entry" if listing.total_entries == 1 else "entries"
-    print(f"{part}{listing.total_entries} {plural}, {human_size(listing.total_bytes)}; {listing.never_loaded} never loaded")
+    print(
+        f"{part}{listing.total_entries} {plural}, {human_size(listing.total_bytes)}; {listing.never_loaded} never loaded"
+    )
 
 
 def _disassemble(shown: cache.Shown) -> str | None:
@@ -262,7 +278,9 @@ def _show(options: argparse.Namespace) -> int:
     if options.part:
         text = SHOW_PARTS[options.part](shown)
         if text is None:
-            _note("entries hold no assembly, and no disassembler (objdump, llvm-objdump, cuobjdump) was found or could read the object")
+            _note(
+                "entries hold no assembly, and no disassembler (objdump, llvm-objdump, cuobjdump) was found or could read the object"
+            )
             return FINDINGS
         if options.json:
             _print_json(key=shown.entry.key, **{options.part: text})
@@ -302,10 +320,19 @@ def _stats(options: argparse.Namespace) -> int:
     print(f"compiled           {stats.compiles}, mean {human_time(stats.mean_compile_ms)}")
     print(f"time saved         {human_time(stats.saved_ms)}")
     print(f"entries            {stats.entries}, {human_size(stats.bytes)}; {stats.evicted} evicted")
-    print("entries not used   " + (", ".join(f"{printable(name)} {number}" for name, number in stats.faults.items()) or "none"))
+    print(
+        "entries not used   "
+        + (", ".join(f"{printable(name)} {number}" for name, number in stats.faults.items()) or "none")
+    )
     if stats.by:
         rows = (
-            (_clip(name, 50), f"{group['entries']:.0f}", human_size(group["bytes"]), f"{group['loads']:.0f}", human_time(group["saved_ms"]))
+            (
+                _clip(name, 50),
+                f"{group['entries']:.0f}",
+                human_size(group["bytes"]),
+                f"{group['loads']:.0f}",
+                human_time(group["saved_ms"]),
+            )
             for name, group in sorted(stats.by.items(), key=lambda item: -item[1]["saved_ms"])
         )
         print()
@@ -322,7 +349,9 @@ def _why(options: argparse.Namespace) -> int:
     else:
         for item in differences:
             first, second = (_printable_lines(text) or "(absent)" for text in (item.first, item.second))
-            print(f"{printable(item.field)}:\n  - {first.replace(chr(10), chr(10) + '  - ')}\n  + {second.replace(chr(10), chr(10) + '  + ')}")
+            print(
+                f"{printable(item.field)}:\n  - {first.replace(chr(10), chr(10) + '  - ')}\n  + {second.replace(chr(10), chr(10) + '  + ')}"
+            )
     return FINDINGS if differences else OK
 
 
@@ -351,12 +380,18 @@ def _remove(options: argparse.Namespace, remove: Callable[[bool], cache.Removal]
     result = plan if options.dry_run else remove(False)
     if options.json:
         _print_json(
-            removed=[_record(entry) for entry in result.entries], bytes=result.bytes, failed=result.failed, dry_run=result.dry_run
+            removed=[_record(entry) for entry in result.entries],
+            bytes=result.bytes,
+            failed=result.failed,
+            dry_run=result.dry_run,
         )
     else:
         for entry in result.entries if options.dry_run else ():
             print(f"{entry.key}  {_clip(entry.function, 60)}")
-        print(("would free " if options.dry_run else "freed ") + f"{human_size(result.bytes)} ({len(result.entries)} entries)")
+        print(
+            ("would free " if options.dry_run else "freed ")
+            + f"{human_size(result.bytes)} ({len(result.entries)} entries)"
+        )
     for key in result.failed:
         _note(f"{key} could not be removed or changed meanwhile")
     return PARTIAL if result.failed else OK
@@ -382,7 +417,9 @@ def _rm(options: argparse.Namespace) -> int:
 
 
 def _clear(options: argparse.Namespace) -> int:
-    return _remove(options, lambda dry_run: cache.clear(function=options.fn, dry_run=dry_run, cache_dir=options.cache_dir))
+    return _remove(
+        options, lambda dry_run: cache.clear(function=options.fn, dry_run=dry_run, cache_dir=options.cache_dir)
+    )
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {

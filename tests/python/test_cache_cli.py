@@ -1,0 +1,373 @@
+"""``fastjit cache`` on fabricated folders: every verb, its JSON, its exit code, and what damaged entries do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from fastjit import _cache, cache, cli
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRY_FIELDS = ["key", "function", "signature", "target", "bytes", "loads", "compile_ms", "created", "last_used"]
+
+
+def fields(items: dict[str, str]) -> bytes:
+    out = struct.pack("<I", len(items))
+    for text in (part for item in items.items() for part in item):
+        out += struct.pack("<I", len(text.encode())) + text.encode()
+    return out
+
+
+def make(
+    root: Path,
+    name: str,
+    *,
+    target: str = "cpu-avx2",
+    compile_ms: float = 4.0,
+    object_bytes: int = 2000,
+    age: float = 0,
+    plan: str = "",
+) -> str:
+    """Writes an entry as docs/cache-format.md says, independently of the engine; gives its key."""
+    key = fields(
+        {
+            "domain": "fastjit kernel",
+            "llvm": "22.1.8",
+            "target": target,
+            "plan": plan or f"plan {name}\nload 0\nstore 1",
+        }
+    )
+    created = str(int(time.time() - age))
+    meta = fields(
+        {
+            "function": name,
+            "signature": "f32[*,1024]",
+            "target": target,
+            "compile_ms": str(compile_ms),
+            "created": created,
+        }
+    )
+    sections = [meta, key, b"%0 = input f32", b"define void @fastjit_kernel()", os.urandom(object_bytes)]
+    text = b"".join(sections[:4])
+    padding = bytes(-(64 + len(text)) % 16)
+    digest = xxhash.xxh3_128_digest(key)
+    total = 64 + len(text) + len(padding) + object_bytes + 16
+    header = struct.pack("<8sHHQ5I16s8s", b"FJITKRN\0", 1, 1, total, *map(len, sections), digest, bytes(8))
+    data = header + text + padding + sections[4]
+    folder = root / digest.hex()[:2]
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{digest.hex()}.fj"
+    path.write_bytes(data + xxhash.xxh3_128_digest(data))
+    path.chmod(0o600)
+    os.utime(path, (time.time() - age, time.time() - age))
+    return digest.hex()
+
+
+def path_of(root: Path, key: str) -> Path:
+    return root / key[:2] / f"{key}.fj"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("FASTJIT_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def filled(root: Path) -> tuple[Path, dict[str, str]]:
+    keys = {
+        "model.gelu": make(root, "model.gelu", compile_ms=140.0, object_bytes=5000),
+        "model.softmax": make(root, "model.softmax", target="cpu-avx512", age=40 * 86400),
+        "other.gelu": make(root, "other.gelu", object_bytes=100, age=3600),
+    }
+    now = int(time.time())
+    lines = [
+        f"load {keys['model.gelu']} 3 {now}",
+        f"compile {keys['model.gelu']} 1 {now}",
+        "fault checksum 2 1",
+        "torn li",
+    ]
+    (root / "stats").write_text("\n".join(lines))
+    return root, keys
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["cache", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict]:
+    code, out, _ = run(capsys, *arguments, "--json")
+    data = json.loads(out)
+    assert data["schema"] == "fastjit.cache/1"
+    return code, data
+
+
+def test_dir_and_info(filled, capsys) -> None:
+    root, _ = filled
+    assert run(capsys, "dir") == (0, f"{root}\n", "")
+    code, data = run_json(capsys, "info")
+    assert code == 0 and data["path"] == str(root) and data["entries"] == 3 and data["format"] == 1
+    assert data["by_target"] == {"cpu-avx2": 2, "cpu-avx512": 1}
+    assert data["settings"][0] == {"name": "FASTJIT_CACHE_DIR", "value": str(root), "source": "FASTJIT_CACHE_DIR"}
+    code, out, _ = run(capsys, "info")
+    assert code == 0 and "3 of 16384" in out
+
+
+def test_ls_json_has_the_promised_fields(filled, capsys) -> None:
+    _, keys = filled
+    code, data = run_json(capsys, "ls")
+    assert code == 0 and len(data["entries"]) == 3
+    entry = data["entries"][0]
+    assert list(entry) == ENTRY_FIELDS
+    assert entry["key"] == keys["model.gelu"] and entry["loads"] == 3 and entry["compile_ms"] == 140.0
+    assert entry["function"] == "model.gelu" and abs(entry["last_used"] - time.time()) < 100
+
+
+def test_ls_table_csv_quiet(filled, capsys) -> None:
+    _, keys = filled
+    _, out, _ = run(capsys, "ls")
+    assert out.splitlines()[0].split() == [
+        "KEY",
+        "FUNCTION",
+        "SIGNATURE",
+        "TARGET",
+        "SIZE",
+        "LOADS",
+        "SAVED",
+        "COMPILE",
+        "LAST",
+        "USED",
+    ]
+    assert re.search(r"model\.gelu .* 3 +420 ms +140 ms +just now", out)
+    assert out.splitlines()[-1].startswith("3 entries, ") and out.splitlines()[-1].endswith("; 2 never loaded")
+    _, out, _ = run(capsys, "ls", "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert list(rows[0]) == ENTRY_FIELDS and len(rows) == 3
+    assert run(capsys, "ls", "-q", "model.softmax")[1] == keys["model.softmax"] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["gelu"], ["model.gelu", "other.gelu"]),
+        (["model.*"], ["model.gelu", "model.softmax"]),
+        (["--filter", "size>4K"], ["model.gelu"]),
+        (["--filter", "age>30d"], ["model.softmax"]),
+        (["--filter", "loads=0,target=cpu-avx2"], ["other.gelu"]),
+        (["--filter", "arch=avx512"], ["model.softmax"]),
+        (["--filter", "device!=cpu"], []),
+        (["--sort", "size:desc", "--limit", "2"], ["model.gelu", "model.softmax"]),
+        (["--sort", "size"], ["other.gelu", "model.softmax", "model.gelu"]),
+    ],
+)
+def test_ls_chooses(filled, capsys, arguments, names) -> None:
+    _, data = run_json(capsys, "ls", *arguments)
+    found = [entry["function"] for entry in data["entries"]]
+    assert found == names if "--sort" in arguments else sorted(found) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ls", "--filter", "colour=red"],
+        ["ls", "--sort", "colour"],
+        ["ls", "--filter", "size>many"],
+        ["show", "12345"],
+        ["show", "zzzzzzz"],
+        ["show", "0123456789abcdef"],
+    ],
+)
+def test_usage_errors_exit_2(filled, capsys, arguments) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert code == 2 and out == "" and err.startswith("fastjit: ")
+
+
+def test_parser_errors_exit_2(filled, capsys) -> None:
+    for arguments in (["nonsense"], [], ["prune", "--keep-size", "much"], ["prune", "--older-than", "5"], ["show"]):
+        with pytest.raises(SystemExit) as raised:
+            cli.main(["cache", *arguments])
+        assert raised.value.code == 2
+
+
+def test_show(filled, capsys) -> None:
+    _, keys = filled
+    key = keys["model.gelu"]
+    code, out, _ = run(capsys, "show", key[:8])
+    assert code == 0 and key in out and "140 ms" in out
+    assert run(capsys, "show", key, "--ir")[1] == "%0 = input f32\n"
+    assert run(capsys, "show", key, "--source")[1] == "define void @fastjit_kernel()\n"
+    assert "plan:\n  plan model.gelu\n" in run(capsys, "show", key, "--key")[1]
+    assert "signature: f32[*,1024]\n" in run(capsys, "show", key, "--meta")[1]
+    _, data = run_json(capsys, "show", key)
+    assert data["key"]["llvm"] == "22.1.8" and data["object_bytes"] == 5000 and list(data["entry"]) == ENTRY_FIELDS
+    code, _, err = run(capsys, "show", key, "--asm")
+    assert code == 1 and "no assembly" in err  # these objects are random bytes
+
+
+def test_why_names_the_fields_that_differ(root, capsys) -> None:
+    a = make(root, "f", plan="plan\nload 0 unit\nstore 1")
+    b = make(root, "f", plan="plan\nload 0 any\nstore 1", target="cpu-avx512")
+    code, data = run_json(capsys, "why", a, b)
+    assert code == 1
+    assert data["differences"] == [
+        {"field": "target", "first": "cpu-avx2", "second": "cpu-avx512"},
+        {"field": "plan:2", "first": "load 0 unit", "second": "load 0 any"},
+    ]
+    assert run(capsys, "why", a, a)[:2] == (0, "the keys are equal\n")
+
+
+def test_stats(filled, capsys) -> None:
+    root, _ = filled
+    code, data = run_json(capsys, "stats", "--by", "function")
+    assert code == 0 and (data["loads"], data["compiles"]) == (3, 1) and data["faults"] == {"checksum": 2}
+    assert data["saved_ms"] == 420.0 and data["by"]["model.gelu"]["loads"] == 3
+    _, out, _ = run(capsys, "stats")
+    assert "3 / 4 (75.0 %)" in out and "checksum 2" in out
+    assert run_json(capsys, "stats", "--since", "1d")[1]["faults"] == {}
+    run(capsys, "stats", "--zero")
+    assert run_json(capsys, "stats")[1]["loads"] == 0
+    assert not list((root / "tmp").iterdir())
+
+
+def damage(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    if how == "checksum":
+        data[-40] ^= 1
+    elif how == "truncated":
+        del data[-10:]
+    elif how == "malformed":
+        data += b"more"
+    elif how == "not-an-entry":
+        data[0] ^= 1
+    elif how == "foreign-version":
+        data[8] = 9
+    elif how == "unsafe-file":
+        path.chmod(0o666)
+    elif how == "key-mismatch":
+        data[45] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "how", ["checksum", "truncated", "malformed", "not-an-entry", "foreign-version", "unsafe-file", "key-mismatch"]
+)
+def test_verify_finds_and_fixes(filled, capsys, how) -> None:
+    root, keys = filled
+    assert run_json(capsys, "verify") == (0, {"schema": "fastjit.cache/1", "checked": 3, "bad": {}, "removed": []})
+    damage(path_of(root, keys["other.gelu"]), how)
+    code, data = run_json(capsys, "verify")
+    assert code == 1 and data["bad"] == {keys["other.gelu"]: how}
+    assert run(capsys, "verify", keys["model.gelu"])[0] == 0
+    if how != "checksum":
+        code, out, err = run(capsys, "ls")
+        assert code == 4 and how in err and "other.gelu" not in out
+    assert run(capsys, "verify", "--fix")[0] == 1
+    assert not path_of(root, keys["other.gelu"]).exists()
+    assert run(capsys, "verify")[0] == 0
+
+
+def test_every_truncation_is_found(root) -> None:
+    key = make(root, "f", object_bytes=50)
+    path = path_of(root, key)
+    data = path.read_bytes()
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        assert cache.verify().bad == {key: "truncated"}, size
+
+
+def test_destructive_verbs_ask_or_need_yes(filled, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    code, _, err = run(capsys, "clear")
+    assert code == 2 and "-y" in err and len(cache.ls().entries) == 3
+    code, out, _ = run(capsys, "clear", "-n")
+    assert code == 0 and "would free" in out and len(cache.ls().entries) == 3
+    answers = io.StringIO("n\ny\n")
+    answers.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", answers)
+    assert run(capsys, "clear", "--fn", "gelu")[0] == 0 and len(cache.ls().entries) == 3
+    assert run(capsys, "clear", "--fn", "gelu")[0] == 0
+    assert [entry.function for entry in cache.ls().entries] == ["model.softmax"]
+    code, data = run_json(capsys, "clear", "-y")
+    assert code == 0 and len(data["removed"]) == 1 and cache.ls().entries == []
+
+
+def test_rm_and_prune(filled, capsys) -> None:
+    root, keys = filled
+    (root / "usage").write_text("usage 3 9 9\n")
+    assert run(capsys, "rm", keys["model.gelu"][:8], "-y")[0] == 0
+    assert not path_of(root, keys["model.gelu"]).exists() and not (root / "usage").exists()
+    assert run(capsys, "prune", "--older-than", "30d", "-y")[0] == 0
+    assert [entry.function for entry in cache.ls().entries] == ["other.gelu"]
+    assert "load" not in (root / "stats").read_text() and "fault checksum 2 1" in (root / "stats").read_text()
+    assert run(capsys, "prune", "--unused", "-y")[0] == 0
+    assert cache.ls().entries == []
+
+
+def test_prune_by_size_keeps_the_last_used(filled, capsys) -> None:
+    assert run(capsys, "prune", "--keep-size", "6K", "-y")[0] == 0
+    assert [entry.function for entry in cache.ls().entries] == ["model.gelu", "other.gelu"]
+    assert run(capsys, "prune", "--max-entries", "1", "-y")[0] == 0
+    assert [entry.function for entry in cache.ls().entries] == ["model.gelu"]
+
+
+def test_missing_and_refused_folders_exit_3(tmp_path, capsys, monkeypatch) -> None:
+    for verb in ("ls", "stats", "verify", "prune", "clear"):
+        assert run(capsys, verb, "--cache-dir", str(tmp_path / "none"))[0] == 3
+    assert run(capsys, "info", "--cache-dir", str(tmp_path / "none"))[0] == 0
+    tmp_path.chmod(0o777)
+    code, _, err = run(capsys, "ls", "--cache-dir", str(tmp_path))
+    assert code == 3 and "others may write" in err
+    monkeypatch.setenv("FASTJIT_CACHE_DIR", "relative")
+    code, _, err = run(capsys, "dir")
+    assert code == 3 and "absolute" in err
+
+
+def test_names_from_files_are_escaped(root, capsys) -> None:
+    make(root, "evil\x1b[2J\nname")
+    _, out, _ = run(capsys, "ls")
+    assert "\x1b" not in out and "evil\\x1b[2J\\nname" in out
+
+
+def test_defaults_are_those_of_the_engine() -> None:
+    table = (ROOT / "jit/support/settings.def").read_text()
+    defaults = dict(re.findall(r'SETTING\(\w+, "(\w+)", "([^"]*)"', table))
+    assert cache.parse_size(defaults["FASTJIT_CACHE_MAX_BYTES"]) == _cache.DEFAULT_MAX_BYTES
+    assert int(defaults["FASTJIT_CACHE_MAX_ENTRIES"]) == _cache.DEFAULT_MAX_ENTRIES
+
+
+def test_the_command_imports_no_torch_and_lists_a_thousand(root) -> None:
+    for i in range(1000):
+        make(root, f"f{i}", object_bytes=16)
+    code = (
+        "import sys; from fastjit.cli import main; code = main(['cache', 'ls', '-q'])\n"
+        "heavy = {'torch', 'rich', 'numpy', 'xxhash', 'fastjit._C'} & set(sys.modules)\n"
+        "print(sorted(heavy), code, file=sys.stderr)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(_cache.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1000 and done.stderr == "[] 0\n"
+
+
+def test_doctor_without_compile(root, capsys) -> None:
+    assert cli.main(["doctor", "--json", "--no-compile"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == "fastjit.doctor/1" and set(data["versions"]) == {"fastjit", "torch", "LLVM", "Python"}
+    states = {check["name"]: check["state"] for check in data["checks"]}
+    assert states["cache folder"] == "ok" and states["CPU"] == "ok"
+    cli.main(["doctor", "--no-compile"])
+    assert str(root) in capsys.readouterr().out
