@@ -31,14 +31,14 @@ const std::pair<uint32_t, uint32_t>* Former::root_of(ir::NodeId id) const {
   return found == roots_.end() ? nullptr : &found->second;
 }
 
-/// A buffer has eager's strides where they are dense or somebody outside sees them.
+/// A buffer has eager's strides where they are dense, or where somebody outside sees them and no two indices share
+/// memory (kernels write each element once).
 std::vector<int64_t> Former::buffer_strides(BufferId buffer) const {
   const ir::Layout& layout = graph().layout(owner(buffer));
   const BufferId which = buffer / static_cast<BufferId>(graph().nodes.size());
-  if (which >= ForExtern) return layout.strides;
-  if (which != 0 || (!stored_[owner(buffer)] && !is_dense(layout.sizes, layout.strides)))
-    return ir::row_major(layout.sizes);
-  return layout.strides;
+  const bool eager =
+      which >= ForExtern || (which == 0 && (stored_[owner(buffer)] || is_dense(layout.sizes, layout.strides)));
+  return eager && !overlaps(layout.sizes, layout.strides) ? layout.strides : ir::row_major(layout.sizes);
 }
 
 void Former::mark_live() {
@@ -66,9 +66,9 @@ void Former::mark_extern_operands(const ir::ExternAttr& attr) {
     if (operand == ir::kNoNode) continue;
     ir::NodeId base = operand;
     while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
-    World trial(graph());
-    trial.storage[base] = Storage{base, 0, graph().layout(base).strides};
-    const auto strided = trial.strided(operand);
+    world_.storage[base] = Storage{base, 0, graph().layout(base).strides};  // as if it were stored
+    const auto strided = world_.strided(operand);
+    world_.storage[base].reset();
     const bool alias =
         strided && same_strides(graph().sizes(operand), strided->strides, graph().layout(operand).strides);
     stored_[alias ? base : operand] = true;
@@ -156,10 +156,9 @@ void Former::call(ir::NodeId external) {
         wanted_after_write(external, item.operands.size())) {
       BufferId which = ForExtern;
       while (!producers(extra(operand, which)).empty()) ++which;
-      storage = Storage{extra(operand, which), 0, strides};
+      storage = Storage{extra(operand, which), 0, buffer_strides(extra(operand, which))};
       if (world_.numel(operand) > 0) write(operand, *storage);
     }
-    storage->strides = strides;
     item.operands.push_back(std::move(storage));
   }
   producers_[external] = {static_cast<uint32_t>(items_.size())};

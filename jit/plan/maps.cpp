@@ -174,6 +174,12 @@ bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides) 
   return true;
 }
 
+bool overlaps(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] > 1 && strides[d] == 0) return true;
+  return false;
+}
+
 bool same_strides(std::span<const int64_t> sizes, std::span<const int64_t> a, std::span<const int64_t> b) {
   if (count(sizes) == 0) return true;
   for (size_t d = 0; d < sizes.size(); ++d)

@@ -68,6 +68,8 @@ std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, size_t
 
 /// No two indices share an element, and no gaps.
 bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides);
+/// Some elements surely share memory: a dim does not move.
+bool overlaps(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 int64_t count(std::span<const int64_t> sizes);
 /// Equal strides where they matter: dims of size 1 do not.
 bool same_strides(std::span<const int64_t> sizes, std::span<const int64_t> a, std::span<const int64_t> b);

@@ -8,6 +8,7 @@
 #include "plan/memory.h"
 #include "plan/order.h"
 #include "plan/shape.h"
+#include "plan/two_stage.h"
 
 namespace fastjit::plan {
 
@@ -296,9 +297,9 @@ SlotId Builder::slot(BufferId buffer) {
 SlotId Builder::operand_slot(ir::NodeId node, const Storage& storage) {
   const SlotId base = slot(storage.buffer);
   const ir::Layout& layout = graph_.layout(node);
-  if (storage.offset == 0 && out_.slots[base].sizes == layout.sizes && out_.slots[base].strides == layout.strides)
-    return base;
-  Slot alias{SlotKind::Alias, graph_[node].dtype, layout.sizes, layout.strides, 0, storage.offset, base};
+  const auto& strides = same_strides(layout.sizes, layout.strides, storage.strides) ? layout.strides : storage.strides;
+  if (storage.offset == 0 && out_.slots[base].sizes == layout.sizes && out_.slots[base].strides == strides) return base;
+  Slot alias{SlotKind::Alias, graph_[node].dtype, layout.sizes, strides, 0, storage.offset, base};
   const auto same = std::find_if(out_.slots.begin(), out_.slots.end(), [&](const Slot& other) {
     return other.kind == SlotKind::Alias && other.base == base && other.offset == alias.offset &&
            other.sizes == alias.sizes && other.strides == alias.strides;
@@ -327,6 +328,9 @@ void Builder::place_temps() {
 
 }  // namespace
 
-Program plan(const ir::Graph& graph, const PlanOptions& options) { return Builder(graph, options).run(); }
+Program plan(const ir::Graph& graph, const PlanOptions& options) {
+  const auto staged = two_stage(graph);
+  return Builder(staged ? *staged : graph, options).run();
+}
 
 }  // namespace fastjit::plan

@@ -260,6 +260,25 @@ TEST(Plan, LongChainsAreCutAndDeepStencilsStayBounded) {
   EXPECT_LT(code, 3000u);
 }
 
+TEST(Plan, LongReductionsGoThroughPartialResults) {
+  for (const auto& [sizes, dims] : std::vector<std::pair<std::vector<int64_t>, std::vector<uint8_t>>>{
+           {{1 << 17}, {0}}, {{300, 512}, {0, 1}}, {{1 << 12, 3, 20}, {0, 2}}, {{131072, 2}, {0}}}) {
+    Graph g;
+    const NodeId x = tensor(g, sizes);
+    g.outputs = {g.reduce(ReduceKind::Sum, g.pointwise(Op::Mul, {x, x}), dims, DType::F32),
+                 g.reduce(ReduceKind::Max, x, dims, DType::F32)};
+    const plan::Program p = planned(g);
+    EXPECT_EQ(p.steps.size(), 2u) << plan::text(p);
+  }
+}
+
+TEST(Plan, ExpandedOutputsAreWrittenOnce) {
+  Graph g;
+  const NodeId x = tensor(g, {4});
+  g.outputs = {g.with_strides(g.expand(g.pointwise(Op::Neg, {x}), {3, 4}), {0, 1})};
+  planned(g);
+}
+
 TEST(Plan, SwappedInputsKeepTheirOldValues) {
   Graph g;
   const NodeId x = tensor(g, {8}), y = tensor(g, {8});

@@ -1,0 +1,103 @@
+// The cut does not depend on the number of threads: results stay the same bits on every machine.
+#include "plan/two_stage.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "pass/rewrite.h"
+#include "plan/maps.h"
+
+namespace fastjit::plan {
+
+namespace {
+
+using ir::NodeId;
+using ir::ReduceKind;
+
+constexpr int64_t kLong = 65536;   // reduced points from which a cut pays
+constexpr int64_t kFewUnits = 32;  // kernels with more units than this have work for every thread
+constexpr int64_t kParts = 128;    // partial results wanted per result
+constexpr int64_t kFewestParts = 16, kMostParts = 2048;
+constexpr int64_t kTile = 64;  // results per unit where lanes run along a kept dim
+
+/// Where to cut: reduced dim `dim` becomes (`parts`, rest); earlier reduced dims stay for the second stage.
+struct Cut {
+  size_t dim;  // index into the reduced dims
+  int64_t parts;
+};
+
+std::optional<Cut> find_cut(std::span<const int64_t> sizes, const std::vector<uint8_t>& dims) {
+  std::optional<Cut> best;
+  int64_t best_distance = 0, before = 1;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const int64_t size = sizes[dims[i]];
+    for (int64_t parts = 1; parts <= std::min(size, kMostParts); ++parts) {
+      const int64_t total = before * parts;
+      const bool whole = parts == size && i + 1 == dims.size();
+      if (size % parts != 0 || whole || total < kFewestParts || total > kMostParts) continue;
+      const int64_t distance = std::abs(total - kParts);
+      if (best && distance >= best_distance) continue;
+      best = Cut{i, parts};
+      best_distance = distance;
+    }
+    before *= size;
+    if (before > kMostParts) break;
+  }
+  return best;
+}
+
+std::optional<Cut> wanted(const ir::Graph& g, NodeId id) {
+  if (g[id].op != ir::Op::Reduce) return std::nullopt;
+  const ir::ReduceAttr& attr = g.reduces[g[id].attr];
+  if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return std::nullopt;
+  const auto sizes = g.sizes(g[id].in[0]);
+  const int64_t kept = g.layout(id).numel(), points = count(sizes);
+  if (points == 0 || points / kept < kLong) return std::nullopt;
+  const bool inner_is_kept = attr.dims.back() + 1u != sizes.size();
+  const int64_t units = inner_is_kept ? kept / std::min(sizes.back(), kTile) : kept;
+  return units >= kFewUnits ? std::nullopt : find_cut(sizes, attr.dims);
+}
+
+NodeId reduce_twice(ir::Graph& g, NodeId in, const ir::ReduceAttr& attr, const Cut& cut, ir::DType dtype) {
+  const std::vector<int64_t> sizes(g.sizes(in).begin(), g.sizes(in).end());
+  std::vector<int64_t> cut_sizes;
+  std::vector<uint8_t> first, second;  // dims: first of the cut operand, second of the partial results
+  uint8_t partial_rank = 0;
+  for (size_t d = 0, r = 0; d < sizes.size(); ++d) {
+    const bool reduced = r < attr.dims.size() && attr.dims[r] == d;
+    const bool is_cut = reduced && r == cut.dim;
+    if (is_cut) cut_sizes.push_back(cut.parts);
+    if (is_cut || (reduced && r < cut.dim)) second.push_back(partial_rank);
+    if (reduced && r >= cut.dim) first.push_back(static_cast<uint8_t>(cut_sizes.size()));
+    if (!reduced || r <= cut.dim) ++partial_rank;
+    cut_sizes.push_back(is_cut ? sizes[d] / cut.parts : sizes[d]);
+    r += reduced;
+  }
+  const NodeId partial = g.reduce(attr.kind, g.reshape(in, cut_sizes), first, dtype);
+  const bool widen = dtype == ir::DType::F32 && (attr.kind == ReduceKind::Sum || attr.kind == ReduceKind::Prod);
+  const ir::DType wide = widen ? ir::DType::F64 : dtype;
+  return g.convert(g.reduce(attr.kind, g.convert(partial, wide), second, wide), dtype);
+}
+
+}  // namespace
+
+std::optional<ir::Graph> two_stage(const ir::Graph& graph) {
+  bool any = false;
+  uint32_t calls = 0;
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    any = any || wanted(graph, id);
+    if (graph[id].op == ir::Op::Extern && graph[id].attr != calls++) return std::nullopt;
+  }
+  if (!any) return std::nullopt;
+  pass::Rewriter rewriter(graph);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    if (const auto cut = wanted(graph, id))
+      rewriter.set(id, reduce_twice(rewriter.to(), rewriter[graph[id].in[0]], graph.reduces[graph[id].attr], *cut,
+                                    graph[id].dtype));
+    else
+      rewriter.copy(id);
+  }
+  return rewriter.finish();
+}
+
+}  // namespace fastjit::plan
