@@ -227,13 +227,15 @@ void Tracer::judge_contains(PyObject*, Args args) {
     return;
   }
   if (is_module(container)) return type_method(container, "__contains__");
-  if (!readable(item)) return deny("comparison of " + name_of(item));
   bool is_set = PyAnySet_CheckExact(container) || PyDict_CheckExact(container);
-  if ((is_set && (is_known(container) || PyFrozenSet_CheckExact(container))) || readable(container)) return;
+  if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;
+  if (!readable(item)) return deny("comparison of " + name_of(item));
+  if (readable(container)) return;
   deny("search in " + name_of(container));
 }
 
 void Tracer::judge_side_effect(PyObject* callee, Args) { deny("side effect: " + callee_text(callee)); }
+void Tracer::judge_exit(PyObject* callee, Args) { deny("use of a tensor outside operators by " + callee_text(callee)); }
 void Tracer::judge_identity(PyObject*, Args) { deny("read of an address by id"); }
 
 }  // namespace fastjit::observe

@@ -63,7 +63,7 @@ void Tracer::build(int oparg) {
   bool is_set = top().ops[2 * top().offset] == 104;
   for (int i = 1; i <= oparg; ++i) {
     touch(at(i));
-    if (is_set && !readable(at(i))) return deny("hash of " + name_of(at(i)));
+    if (is_set && !hashable(at(i))) return deny("hash of " + name_of(at(i)));
   }
   top().fresh_result = true;
 }
@@ -71,7 +71,7 @@ void Tracer::build(int oparg) {
 void Tracer::build_map(int oparg) {
   for (int i = 1; i <= 2 * oparg; i += 2) {
     touch(at(i));
-    if (!readable(at(i + 1))) return deny("hash of " + name_of(at(i + 1)));
+    if (!hashable(at(i + 1))) return deny("hash of " + name_of(at(i + 1)));
   }
   top().fresh_result = true;
 }
@@ -149,7 +149,7 @@ void Tracer::store_subscript(int) {
     if (!readable(index) || !readable(value)) return deny("store to item of Tensor");
     return may_enter_any();
   }
-  if (!readable(index)) return deny("hash of " + name_of(index));
+  if (!hashable(index)) return deny("hash of " + name_of(index));
   bool is_container = PyList_CheckExact(container) || PyDict_CheckExact(container);
   if (!is_container || !fresh_.contains(container)) deny("store to item of " + name_of(container));
 }
@@ -188,7 +188,7 @@ void Tracer::append(int) { touch(at(1)); }
 
 void Tracer::map_add(int) {
   touch(at(1));
-  if (!readable(at(2))) deny("hash of " + name_of(at(2)));
+  if (!hashable(at(2))) deny("hash of " + name_of(at(2)));
 }
 
 void Tracer::format_value(int oparg) {

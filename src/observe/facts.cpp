@@ -1,131 +1,10 @@
-// Recording of facts and their check on every later call.
+// Recording of facts.
 #include "observe/observe.h"
 
 #if PY_VERSION_HEX < 0x030C0000
-#include <cstring>
-
 #include "observe/facts.h"
 
 namespace fastjit::observe {
-namespace {
-
-bool is_constant(PyObject* o) {
-  if (o == Py_None || o == Py_Ellipsis || o == Py_NotImplemented || PyBool_Check(o)) return true;
-  if (PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyComplex_CheckExact(o)) return true;
-  if (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o)) return true;
-  if (!PyTuple_CheckExact(o)) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
-    if (!is_constant(PyTuple_GET_ITEM(o, i))) return false;
-  return true;
-}
-
-bool same_bits(PyObject* a, PyObject* b) noexcept {
-  if (a == b) return true;
-  if (Py_TYPE(a) != Py_TYPE(b)) return false;
-  if (PyFloat_CheckExact(a)) return !std::memcmp(&((PyFloatObject*)a)->ob_fval, &((PyFloatObject*)b)->ob_fval, 8);
-  if (PyComplex_CheckExact(a)) return !std::memcmp(&((PyComplexObject*)a)->cval, &((PyComplexObject*)b)->cval, 16);
-  if (PyLong_CheckExact(a)) {
-    if (Py_SIZE(a) != Py_SIZE(b)) return false;
-    size_t digits = static_cast<size_t>(Py_SIZE(a) < 0 ? -Py_SIZE(a) : Py_SIZE(a));
-    return !std::memcmp(((PyLongObject*)a)->ob_digit, ((PyLongObject*)b)->ob_digit, digits * sizeof(digit));
-  }
-  if (PyUnicode_CheckExact(a)) {
-    if (PyUnicode_READY(a) < 0 || PyUnicode_READY(b) < 0) return PyErr_Clear(), false;
-    if (PyUnicode_GET_LENGTH(a) != PyUnicode_GET_LENGTH(b) || PyUnicode_KIND(a) != PyUnicode_KIND(b)) return false;
-    size_t bytes = static_cast<size_t>(PyUnicode_GET_LENGTH(a)) * static_cast<size_t>(PyUnicode_KIND(a));
-    return !std::memcmp(PyUnicode_DATA(a), PyUnicode_DATA(b), bytes);
-  }
-  if (PyBytes_CheckExact(a))
-    return Py_SIZE(a) == Py_SIZE(b) && !std::memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), (size_t)Py_SIZE(a));
-  if (!PyTuple_CheckExact(a) || Py_SIZE(a) != Py_SIZE(b)) return false;
-  for (Py_ssize_t i = 0; i < Py_SIZE(a); ++i)
-    if (!same_bits(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return false;
-  return true;
-}
-
-Ref weak_to(PyObject* o) {
-  if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) return {};
-  PyObject* ref = PyWeakref_NewRef(o, nullptr);
-  if (!ref) PyErr_Clear();
-  return Ref::steal(ref);
-}
-
-bool alive(PyObject* weak, PyObject* object) noexcept { return ((PyWeakReference*)weak)->wr_object == object; }
-uintptr_t word(const void* p) { return reinterpret_cast<uintptr_t>(p); }
-
-}  // namespace
-
-PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept {
-  auto* d = reinterpret_cast<PyDictObject*>(dict);
-  const DictKeys* keys = keys_of(d);
-  if (hint && keys->kind != 0 && *hint >= 0 && *hint < keys->nentries) {
-    const DictEntry& entry = entries_of(keys)[*hint];
-    PyObject* value = d->ma_values ? *(reinterpret_cast<PyObject**>(d->ma_values) + *hint) : entry.value;
-    if (entry.key == name && value) return value;
-  }
-  PyObject* value = _PyDict_GetItem_KnownHash(dict, name, ((PyASCIIObject*)name)->hash);
-  if (!value) {
-    PyErr_Clear();
-    return nullptr;
-  }
-  if (hint && *hint == kFindHint && keys->kind != 0) {
-    for (Py_ssize_t i = 0; i < keys->nentries; ++i)
-      if (entries_of(keys)[i].key == name) return *hint = static_cast<int32_t>(i), value;
-  }
-  return value;
-}
-
-PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept {
-  PyObject* found = _PyType_Lookup(type, name);  // also gives the type a version tag
-  if (!after) return found;
-  PyObject* mro = type->tp_mro;
-  Py_ssize_t i = 0, n = PyTuple_GET_SIZE(mro);
-  while (i < n && PyTuple_GET_ITEM(mro, i) != (PyObject*)after) ++i;
-  for (++i; i < n; ++i) {
-    PyObject* dict = ((PyTypeObject*)PyTuple_GET_ITEM(mro, i))->tp_dict;
-    if (PyObject* value = dict_lookup(dict, name, nullptr)) return value;
-  }
-  return nullptr;
-}
-
-Expect Expect::of(PyObject* value) {
-  Expect e;
-  e.object = value;
-  if (!value) return e;
-  if (is_constant(value)) {
-    e.kind = Kind::Equal;
-    e.hold = Ref::share(value);
-    return e;
-  }
-  e.was = Py_TYPE(value)->tp_name;
-  if (PyDict_Check(value)) {
-    e.kind = Kind::Node;  // finish() holds it instead where no node looks inside
-    return e;
-  }
-  e.hold = weak_to(value);
-  e.kind = e.hold ? Kind::Weak : Kind::Strong;
-  if (!e.hold) e.hold = Ref::share(value);
-  return e;
-}
-
-bool Expect::holds(PyObject* current) const noexcept {
-  switch (kind) {
-    case Kind::Absent:
-      return current == nullptr;
-    case Kind::Present:
-      return current != nullptr;
-    case Kind::Equal:
-      return current && same_bits(object, current);
-    case Kind::Weak:
-      return current == object && alive(hold.get(), object);
-    case Kind::Strong:
-      return current == object;
-    case Kind::Node:
-      return current == object && PyDict_Check(current);
-  }
-  return false;
-}
-
 Facts::Id Facts::find(PyObject* object, Node::Kind kind) const {
   auto it = ids_.find({object, kind});
   return it == ids_.end() ? -1 : it->second;
@@ -329,11 +208,10 @@ std::string Facts::finish() {
         key.expect.kind = Expect::Kind::Strong;
         key.expect.hold = Ref::share(key.expect.object);
       }
-  checks_.clear();
+  words_.clear();
+  word_nodes_.clear();
   for (uint32_t i = 0; i < nodes_.size(); ++i) arm(i);
-  for (Check& c : checks_)
-    if (!(c.kind == Node::Kind::Dict || c.kind == Node::Kind::Type ? slow(c) : fast(c) || slow(c)))
-      return failure(nodes_[c.node]);
+  if (!check()) return first_failure();
   for (const Node& n : nodes_)
     if (n.kind == Node::Kind::Type && ((PyTypeObject*)n.object)->tp_version_tag == 0)
       return n.label + " (no version tag)";
@@ -341,101 +219,6 @@ std::string Facts::finish() {
   key_ids_.clear();
   held_.clear();
   return "";
-}
-
-void Facts::arm(uint32_t index) {
-  Node& n = nodes_[index];
-  Check c{n.kind, index, n.object, n.weak.get(), 0, 0, 0};
-  switch (n.kind) {
-    case Node::Kind::Function:
-      c.a = word(n.parts[0].get()), c.b = word(n.parts[1].get()), c.c = word(n.parts[2].get());
-      break;
-    case Node::Kind::Object: {
-      static PyObject* no_dict = nullptr;
-      c.a = word(n.type);
-      c.b = word(n.dict_slot ? n.dict_slot : &no_dict);
-      c.c = word(n.dict);
-      break;
-    }
-    case Node::Kind::Dict:
-    case Node::Kind::Type:
-      break;  // the tag comes with the first look
-    case Node::Kind::Cell:
-      c.a = word(n.keys[0].expect.object);
-      break;
-  }
-  checks_.push_back(c);
-}
-
-bool Facts::fast(const Check& c) noexcept {
-  if (c.weak && !alive(c.weak, c.object)) return false;
-  switch (c.kind) {
-    case Node::Kind::Function: {
-      auto* f = reinterpret_cast<PyFunctionObject*>(c.object);
-      return word(f->func_code) == c.a && word(f->func_defaults) == c.b && word(f->func_kwdefaults) == c.c;
-    }
-    case Node::Kind::Object:
-      return word(Py_TYPE(c.object)) == c.a && word(*reinterpret_cast<PyObject**>(c.b)) == c.c;
-    case Node::Kind::Dict:
-      return ((PyDictObject*)c.object)->ma_version_tag == c.a;
-    case Node::Kind::Type:
-      return ((PyTypeObject*)c.object)->tp_version_tag == c.a;
-    case Node::Kind::Cell:
-      return word(PyCell_GET(c.object)) == c.a;
-  }
-  return false;
-}
-
-bool Facts::slow(Check& c) noexcept {
-  Node& n = nodes_[c.node];
-  if (c.weak && !alive(c.weak, c.object)) return false;
-  switch (n.kind) {
-    case Node::Kind::Function:
-    case Node::Kind::Object:
-      return false;
-    case Node::Kind::Cell: {
-      // A value compared by its bits may come back as another object; an equal one is held by the fact from now on.
-      PyObject* now = PyCell_GET(n.object);
-      return n.keys[0].expect.holds(now);
-    }
-    case Node::Kind::Type: {
-      auto* type = reinterpret_cast<PyTypeObject*>(n.object);
-      for (Key& key : n.keys)
-        if (!key.expect.holds(type_lookup(type, key.name.get(), key.after))) return false;
-      if (n.ordered) {
-        if (PyTuple_GET_SIZE(type->tp_mro) != static_cast<Py_ssize_t>(n.order.size())) return false;
-        for (size_t i = 0; i < n.order.size(); ++i)
-          if (!n.order[i].holds(PyTuple_GET_ITEM(type->tp_mro, (Py_ssize_t)i))) return false;
-      }
-      c.a = type->tp_version_tag ? type->tp_version_tag : UINTPTR_MAX;
-      return true;
-    }
-    case Node::Kind::Dict:
-      break;
-  }
-  if (n.truth >= 0 && n.truth != (PyDict_GET_SIZE(n.object) != 0)) return false;
-  size_t first = 0;
-  if (n.ordered) {
-    Py_ssize_t at = 0;
-    PyObject *name, *value;
-    while (PyDict_Next(n.object, &at, &name, &value)) {
-      if (first == n.keys.size() || n.keys[first].expect.kind == Expect::Kind::Absent) return false;
-      const Key& key = n.keys[first++];
-      if (!same_bits(key.name.get(), name) || !key.expect.holds(value)) return false;
-    }
-  }
-  for (size_t i = first; i < n.keys.size(); ++i) {
-    Key& key = n.keys[i];
-    if (!key.expect.holds(dict_lookup(n.object, key.name.get(), &key.hint))) return false;
-  }
-  c.a = ((PyDictObject*)n.object)->ma_version_tag;
-  return true;
-}
-
-bool Facts::check() noexcept {
-  for (Check& c : checks_)
-    if (!fast(c) && !slow(c)) return false;
-  return true;
 }
 
 }  // namespace fastjit::observe

@@ -74,6 +74,7 @@ struct Node {
   PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs
   PyObject* dict = nullptr;        // Object: that dictionary
   std::vector<Key> keys;           // Dict, Type; Cell: one
+  size_t tag_word = SIZE_MAX;      // Dict, Type: the word that only says when to look again
   std::vector<Expect> order;       // Type
   std::string label, where;
 };
@@ -103,16 +104,14 @@ class Facts final : public ReadSet {
   std::vector<std::string> describe() const override;
 
  private:
-  /// One node, as check() sees it.
-  struct Check {
-    Node::Kind kind;
-    uint32_t node;
-    PyObject* object;
-    PyObject* weak;
-    uintptr_t a, b, c;
+  /// A word of memory that must not have changed: a type, a dictionary's version tag, a weak reference's object ...
+  using Bits = uint64_t __attribute__((may_alias));
+  struct Word {
+    const Bits* at;
+    uint64_t value;
   };
-  static bool fast(const Check& c) noexcept;
-  bool slow(Check& c) noexcept;
+  bool recover(size_t word) noexcept;  // a word changed: do its node's facts still hold?
+  bool verify(const Node& node) noexcept;
   Id add(PyObject* object, Node::Kind kind, const std::string& label, const std::string& where);
   Key* find_key(Id id, PyObject* name, PyTypeObject* after);
   Key& add_key(Id id, PyObject* name, PyTypeObject* after, const std::string& label, const std::string& where);
@@ -122,8 +121,9 @@ class Facts final : public ReadSet {
   std::string failure(Node& node);
 
   std::vector<Node> nodes_;
-  std::vector<Check> checks_;
-  std::map<std::pair<PyObject*, Node::Kind>, Id> ids_;                            // recording only
+  std::vector<Word> words_;                             // what check() compares, in reading order
+  std::vector<uint32_t> word_nodes_;                    // the node of each word
+  std::map<std::pair<PyObject*, Node::Kind>, Id> ids_;  // recording only
   std::map<std::pair<Id, std::pair<PyObject*, PyTypeObject*>>, size_t> key_ids_;  // recording only, interned names
   std::unordered_set<PyObject*> held_;                                            // values that a fact keeps alive
   std::string changed_;                                                           // a fact that the call changed
@@ -135,6 +135,8 @@ inline constexpr int32_t kFindHint = -2;
 PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept;
 /// Looks a name up in a type, after class `after` of its method resolution order if that is set; borrowed.
 PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept;
+/// A weak reference, or nothing where the type has none.
+Ref weak_to(PyObject* o);
 /// An object in a few words: `2.0`, `Tensor`.
 std::string words(PyObject* object);
 

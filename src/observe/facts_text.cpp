@@ -79,12 +79,6 @@ std::string Facts::failure(Node& n) {
   return "the keys of " + n.label + " changed" + at(n.where);
 }
 
-std::string Facts::first_failure() {
-  for (Check& c : checks_)
-    if (!fast(c) && !slow(c)) return failure(nodes_[c.node]);
-  return "";
-}
-
 std::vector<std::string> Facts::describe() const {
   std::vector<std::string> lines;
   for (const Node& n : nodes_) {

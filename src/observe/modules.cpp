@@ -12,7 +12,10 @@ namespace {
 // Dictionaries of an nn.Module whose items are facts and whose items' names are those of its attributes.
 constexpr std::string_view kModuleDicts[] = {"_parameters", "_buffers", "_modules"};
 // Plain classes of torch whose instances hold settings; they are read like modules.
-constexpr std::pair<std::string_view, std::string_view> kSettings[] = {{"torch.backends", "ContextProp"}};
+constexpr std::pair<std::string_view, std::string_view> kSettings[] = {
+    {"torch.backends", "ContextProp"},
+    {"torch.autograd.grad_mode", "no_grad"},  // one that decorates a function, made outside the call
+    {"torch.autograd.grad_mode", "enable_grad"}};
 
 }  // namespace
 
@@ -29,7 +32,7 @@ bool Tracer::has_own_facts(PyObject* o) {
       if (module && PyUnicode_Check(module) && where_from == PyUnicode_AsUTF8(module) && name == type->tp_name)
         flags |= kYes;
   }
-  return flags & kYes;
+  return (flags & kYes) && !fresh_.contains(o);
 }
 
 void Tracer::found_in_module(const std::string& owner, PyObject* name, PyObject* value) {

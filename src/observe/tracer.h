@@ -132,6 +132,7 @@ class Tracer final : public Observer {
   bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
   bool is_known(PyObject* o) const { return fresh_.contains(o) || arguments_.contains(o); }
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
+  bool hashable(PyObject* o);                 // its hash and equality are determined
   bool is_fresh_iterator(PyObject* o);
   void touch(PyObject* o);                       // scalars in it are no longer symbolic
   bool iterable(PyObject* o, const char* verb);  // notes what iterating reads; false after deny()
@@ -190,6 +191,7 @@ class Tracer final : public Observer {
   void judge_dict_view(PyObject*, Args args);
   void judge_contains(PyObject*, Args args);
   void judge_side_effect(PyObject* callee, Args args);
+  void judge_exit(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
 
   Host host_;

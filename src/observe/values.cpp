@@ -136,6 +136,16 @@ bool Tracer::readable(PyObject* o, int depth) {
   return fresh_.contains(o) && (PyGen_CheckExact(o) || Py_IS_TYPE(o, &PyMap_Type));
 }
 
+bool Tracer::hashable(PyObject* o) {
+  if (readable(o)) return true;
+  PyTypeObject* type = Py_TYPE(o);  // by identity
+  if (type->tp_hash != PyBaseObject_Type.tp_hash || type->tp_richcompare != PyBaseObject_Type.tp_richcompare)
+    return false;
+  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE)
+    for (const char* name : {"__hash__", "__eq__"}) class_attr(type, intern(PyUnicode_FromString(name)));
+  return true;
+}
+
 bool Tracer::is_fresh_iterator(PyObject* o) {
   return fresh_.contains(o) && (flags_of(type_flags_, Py_TYPE(o)) & kIterator);
 }
@@ -189,8 +199,9 @@ bool Tracer::dict_node(PyObject* d, Facts::Id* id) {
 bool Tracer::iterable(PyObject* o, const char* verb) {
   if (is_plain_value(o)) return touch(o), true;
   if (PyTuple_Check(o) && is_tuple(o)) return true;
-  bool is_container = PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o);
-  if ((is_container && is_known(o)) || PyFrozenSet_CheckExact(o)) return true;
+  if ((PyList_CheckExact(o) || PyDict_CheckExact(o)) && is_known(o)) return true;
+  // The order of a set is that of its hashes: determined for values, not for objects hashed by address.
+  if (PyAnySet_CheckExact(o) && readable(o)) return true;
   if (is_tensor(o)) {
     class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__iter__")));
     may_enter_any();
@@ -240,6 +251,9 @@ void Tracer::length(PyObject* o) {
   if (PyFrozenSet_CheckExact(o)) return;
   if (module_dicts_.contains(o)) return static_cast<void>(iterable(o, "length of"));
   if (is_module(o) || fresh_.contains(o)) return type_method(o, "__len__");
+  Facts::Id id;
+  if (PyDict_Check(o) && PyDict_GET_SIZE(o) == 0 && dict_node(o, &id))
+    return static_cast<void>(facts_->truth(id, where()));
   deny("length of " + name_of(o));
 }
 
@@ -257,11 +271,13 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
     return value ? found_in_module(owner->second, name, value) : void();
   }
   if (is_module(container)) return type_method(container, "__getitem__");
-  if (!readable(index)) return deny("hash of " + name_of(index));
+  if (!hashable(index)) return deny("hash of " + name_of(index));
   if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;
   if ((PyList_CheckExact(container) || PyDict_CheckExact(container)) && is_known(container)) return;
   if (fresh_.contains(container) && (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE))
     return type_method(container, "__getitem__");
+  bool is_alias = PyType_Check(container) && !(((PyTypeObject*)container)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  if (is_alias) return;  // list[int]
   deny("read of item of " + name_of(container));
 }
 

@@ -21,7 +21,17 @@ def build(folder: Path, include: str = sysconfig.get_paths()["include"]) -> Path
         while waiting and len(running) < 2:
             source = waiting.pop()
             objects.append(folder / f"{source.stem}.o")
-            command = ["c++", *flags, f"-I{ROOT / 'src'}", "-isystem", include, "-c", str(source), "-o", str(objects[-1])]
+            command = [
+                "c++",
+                *flags,
+                f"-I{ROOT / 'src'}",
+                "-isystem",
+                include,
+                "-c",
+                str(source),
+                "-o",
+                str(objects[-1]),
+            ]
             running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
         process = running.pop(0)
         _, errors = process.communicate()
@@ -85,12 +95,16 @@ class Host:
 
     @staticmethod
     def classify(callee: Any) -> str:
-        if getattr(callee, "__objclass__", None) is timedelta or isinstance(getattr(callee, "__self__", None), timedelta):
+        if getattr(callee, "__objclass__", None) is timedelta or isinstance(
+            getattr(callee, "__self__", None), timedelta
+        ):
             return "operator"
         return "unknown"
 
 
-def observe(ext: types.ModuleType, function: Any, *args: Any, scalars: tuple = (), host: Any = Host, **kwargs: Any) -> Seen:
+def observe(
+    ext: types.ModuleType, function: Any, *args: Any, scalars: tuple = (), host: Any = Host, **kwargs: Any
+) -> Seen:
     seen = ext.observe(host, scalars, function, args, kwargs)
     assert seen is not None, "the observer did not start"
     return Seen(*seen)

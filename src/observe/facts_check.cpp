@@ -1,0 +1,221 @@
+// What facts expect, and their check on every later call.
+#include "observe/observe.h"
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <cstring>
+
+#include "observe/facts.h"
+
+namespace fastjit::observe {
+namespace {
+
+bool is_constant(PyObject* o) {
+  if (o == Py_None || o == Py_Ellipsis || o == Py_NotImplemented || PyBool_Check(o)) return true;
+  if (PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyComplex_CheckExact(o)) return true;
+  if (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o)) return true;
+  if (!PyTuple_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (!is_constant(PyTuple_GET_ITEM(o, i))) return false;
+  return true;
+}
+
+bool same_bits(PyObject* a, PyObject* b) noexcept {
+  if (a == b) return true;
+  if (Py_TYPE(a) != Py_TYPE(b)) return false;
+  if (PyFloat_CheckExact(a)) return !std::memcmp(&((PyFloatObject*)a)->ob_fval, &((PyFloatObject*)b)->ob_fval, 8);
+  if (PyComplex_CheckExact(a)) return !std::memcmp(&((PyComplexObject*)a)->cval, &((PyComplexObject*)b)->cval, 16);
+  if (PyLong_CheckExact(a)) {
+    if (Py_SIZE(a) != Py_SIZE(b)) return false;
+    size_t digits = static_cast<size_t>(Py_SIZE(a) < 0 ? -Py_SIZE(a) : Py_SIZE(a));
+    return !std::memcmp(((PyLongObject*)a)->ob_digit, ((PyLongObject*)b)->ob_digit, digits * sizeof(digit));
+  }
+  if (PyUnicode_CheckExact(a)) {
+    if (PyUnicode_READY(a) < 0 || PyUnicode_READY(b) < 0) return PyErr_Clear(), false;
+    if (PyUnicode_GET_LENGTH(a) != PyUnicode_GET_LENGTH(b) || PyUnicode_KIND(a) != PyUnicode_KIND(b)) return false;
+    size_t bytes = static_cast<size_t>(PyUnicode_GET_LENGTH(a)) * static_cast<size_t>(PyUnicode_KIND(a));
+    return !std::memcmp(PyUnicode_DATA(a), PyUnicode_DATA(b), bytes);
+  }
+  if (PyBytes_CheckExact(a))
+    return Py_SIZE(a) == Py_SIZE(b) && !std::memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), (size_t)Py_SIZE(a));
+  if (!PyTuple_CheckExact(a) || Py_SIZE(a) != Py_SIZE(b)) return false;
+  for (Py_ssize_t i = 0; i < Py_SIZE(a); ++i)
+    if (!same_bits(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return false;
+  return true;
+}
+
+constexpr uint64_t kNoTag = UINT64_MAX;  // no dictionary or type has this version
+
+bool alive(PyObject* weak, PyObject* object) noexcept { return ((PyWeakReference*)weak)->wr_object == object; }
+
+}  // namespace
+
+Ref weak_to(PyObject* o) {
+  if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) return {};
+  PyObject* ref = PyWeakref_NewRef(o, nullptr);
+  if (!ref) PyErr_Clear();
+  return Ref::steal(ref);
+}
+
+PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept {
+  auto* d = reinterpret_cast<PyDictObject*>(dict);
+  const DictKeys* keys = keys_of(d);
+  if (hint && keys->kind != 0 && *hint >= 0 && *hint < keys->nentries) {
+    const DictEntry& entry = entries_of(keys)[*hint];
+    PyObject* value = d->ma_values ? *(reinterpret_cast<PyObject**>(d->ma_values) + *hint) : entry.value;
+    if (entry.key == name && value) return value;
+  }
+  PyObject* value = _PyDict_GetItem_KnownHash(dict, name, ((PyASCIIObject*)name)->hash);
+  if (!value) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  if (hint && *hint == kFindHint && keys->kind != 0) {
+    for (Py_ssize_t i = 0; i < keys->nentries; ++i)
+      if (entries_of(keys)[i].key == name) return *hint = static_cast<int32_t>(i), value;
+  }
+  return value;
+}
+
+PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept {
+  PyObject* found = _PyType_Lookup(type, name);  // also gives the type a version tag
+  if (!after) return found;
+  PyObject* mro = type->tp_mro;
+  Py_ssize_t i = 0, n = PyTuple_GET_SIZE(mro);
+  while (i < n && PyTuple_GET_ITEM(mro, i) != (PyObject*)after) ++i;
+  for (++i; i < n; ++i) {
+    PyObject* dict = ((PyTypeObject*)PyTuple_GET_ITEM(mro, i))->tp_dict;
+    if (PyObject* value = dict_lookup(dict, name, nullptr)) return value;
+  }
+  return nullptr;
+}
+
+Expect Expect::of(PyObject* value) {
+  Expect e;
+  e.object = value;
+  if (!value) return e;
+  if (is_constant(value)) {
+    e.kind = Kind::Equal;
+    e.hold = Ref::share(value);
+    return e;
+  }
+  e.was = Py_TYPE(value)->tp_name;
+  if (PyDict_Check(value)) {
+    e.kind = Kind::Node;  // finish() holds it instead where no node looks inside
+    return e;
+  }
+  e.hold = weak_to(value);
+  e.kind = e.hold ? Kind::Weak : Kind::Strong;
+  if (!e.hold) e.hold = Ref::share(value);
+  return e;
+}
+
+bool Expect::holds(PyObject* current) const noexcept {
+  switch (kind) {
+    case Kind::Absent:
+      return current == nullptr;
+    case Kind::Present:
+      return current != nullptr;
+    case Kind::Equal:
+      return current && same_bits(object, current);
+    case Kind::Weak:
+      return current == object && alive(hold.get(), object);
+    case Kind::Strong:
+      return current == object;
+    case Kind::Node:
+      return current == object && PyDict_Check(current);
+  }
+  return false;
+}
+
+void Facts::arm(uint32_t index) {
+  Node& n = nodes_[index];
+  auto add_word = [&](const void* at, const void* value) {
+    words_.push_back({static_cast<const Bits*>(at), reinterpret_cast<uint64_t>(value)});
+    word_nodes_.push_back(index);
+  };
+  if (n.weak) add_word(&((PyWeakReference*)n.weak.get())->wr_object, n.object);
+  switch (n.kind) {
+    case Node::Kind::Function: {
+      auto* f = reinterpret_cast<PyFunctionObject*>(n.object);
+      add_word(&f->func_code, n.parts[0].get());
+      add_word(&f->func_defaults, n.parts[1].get());
+      add_word(&f->func_kwdefaults, n.parts[2].get());
+      return;
+    }
+    case Node::Kind::Object:
+      add_word(&n.object->ob_type, n.type);
+      if (n.dict_slot) add_word(n.dict_slot, n.dict);
+      return;
+    case Node::Kind::Cell:
+      return add_word(&((PyCellObject*)n.object)->ob_ref, n.keys[0].expect.object);
+    case Node::Kind::Dict:
+    case Node::Kind::Type:  // no tag yet: the first check looks
+      n.tag_word = words_.size();
+      if (n.kind == Node::Kind::Dict) return add_word(&((PyDictObject*)n.object)->ma_version_tag, (void*)kNoTag);
+      // The tag has 32 bits and is followed by padding, which never changes.
+      return add_word(&((PyTypeObject*)n.object)->tp_version_tag, (void*)kNoTag);
+  }
+}
+
+bool Facts::verify(const Node& n) noexcept {
+  size_t first = 0;
+  switch (n.kind) {
+    case Node::Kind::Function:
+    case Node::Kind::Object:
+      return false;
+    case Node::Kind::Cell:
+      return n.keys[0].expect.holds(PyCell_GET(n.object));
+    case Node::Kind::Type: {
+      auto* type = reinterpret_cast<PyTypeObject*>(n.object);
+      for (const Key& key : n.keys)
+        if (!key.expect.holds(type_lookup(type, key.name.get(), key.after))) return false;
+      if (!n.ordered) return true;
+      if (PyTuple_GET_SIZE(type->tp_mro) != static_cast<Py_ssize_t>(n.order.size())) return false;
+      for (size_t i = 0; i < n.order.size(); ++i)
+        if (!n.order[i].holds(PyTuple_GET_ITEM(type->tp_mro, (Py_ssize_t)i))) return false;
+      return true;
+    }
+    case Node::Kind::Dict:
+      break;
+  }
+  if (n.truth >= 0 && n.truth != (PyDict_GET_SIZE(n.object) != 0)) return false;
+  if (n.ordered) {
+    Py_ssize_t at = 0;
+    PyObject *name, *value;
+    while (PyDict_Next(n.object, &at, &name, &value)) {
+      if (first == n.keys.size() || n.keys[first].expect.kind == Expect::Kind::Absent) return false;
+      const Key& key = n.keys[first++];
+      if (!same_bits(key.name.get(), name) || !key.expect.holds(value)) return false;
+    }
+  }
+  for (size_t i = first; i < n.keys.size(); ++i) {
+    int32_t hint = n.keys[i].hint;
+    if (!n.keys[i].expect.holds(dict_lookup(n.object, n.keys[i].name.get(), &hint))) return false;
+  }
+  return true;
+}
+
+bool Facts::recover(size_t index) noexcept {
+  Node& n = nodes_[word_nodes_[index]];
+  bool is_cell = n.kind == Node::Kind::Cell;  // an equal value in another object: its address says nothing later
+  if (is_cell) return verify(n);
+  if (index != n.tag_word || !verify(n)) return false;
+  uint64_t tag = *words_[index].at;
+  words_[index].value = n.kind == Node::Kind::Type && ((PyTypeObject*)n.object)->tp_version_tag == 0 ? kNoTag : tag;
+  return true;
+}
+
+bool Facts::check() noexcept {
+  for (size_t i = 0; i < words_.size(); ++i)
+    if (*words_[i].at != words_[i].value && !recover(i)) return false;
+  return true;
+}
+
+std::string Facts::first_failure() {
+  for (size_t i = 0; i < words_.size(); ++i)
+    if (*words_[i].at != words_[i].value && !recover(i)) return failure(nodes_[word_nodes_[i]]);
+  return "";
+}
+
+}  // namespace fastjit::observe
+#endif

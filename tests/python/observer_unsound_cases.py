@@ -1,0 +1,140 @@
+"""Read patterns that make a call unsound, with the sentence, and uses of a number that end its symbolic life."""
+
+from typing import NamedTuple
+
+from observer_cases import BOX, NET
+
+
+class Unsound(NamedTuple):
+    name: str
+    source: str
+    sentence: str
+    args: str = "(T,)"
+
+
+UNSOUND = [
+    Unsound("attribute of an object", BOX + "def f(x): return x * box.v", "read of Box.v at model.py:5"),
+    Unsound(
+        "attribute of an argument", BOX + "def f(x, b):\n  return x * b.v", "read of Box.v at model.py:6", "(T, box)"
+    ),
+    Unsound("method of an object", BOX + "def f(x): return x * box.get()", "read of Box.get at model.py:5"),
+    Unsound("item of a list", "L = [1, 2]\ndef f(x): return x * L[0]", "read of item of list at model.py:2"),
+    Unsound(
+        "item of a dictionary", "D = {'k': 2}\ndef f(x):\n  return x * D['k']", "read of item of dict at model.py:3"
+    ),
+    Unsound("dict.get", "D = {'k': 2}\ndef f(x): return x * D.get('k')", "read of item of dict at model.py:2"),
+    Unsound("list of a module", NET + "def f(x): return x * net.fc1.extra[0]", "read of item of list at model.py:15"),
+    Unsound(
+        "loop over a list",
+        "L = [1, 2]\ndef f(x):\n  for v in L: x = x * v\n  return x",
+        "iteration over list at model.py:3",
+    ),
+    Unsound(
+        "unpacking a list", "L = [1, 2]\ndef f(x):\n  a, b = L\n  return x * b", "iteration over list at model.py:3"
+    ),
+    Unsound(
+        "comprehension over a list",
+        "L = [1, 2]\ndef f(x): return [x * v for v in L]",
+        "iteration over list at model.py:2",
+    ),
+    Unsound("length of a list", "L = [1, 2]\ndef f(x): return x * len(L)", "length of list at model.py:2"),
+    Unsound("truth of a list", "L = [1, 2]\ndef f(x): return x if L else -x", "truth of list at model.py:2"),
+    Unsound("search in a list", "L = [1, 2]\ndef f(x): return x if 1 in L else -x", "search in list at model.py:2"),
+    Unsound("sum of a list", "L = [1, 2]\ndef f(x): return x * sum(L)", "read of item of list by sum at model.py:2"),
+    Unsound("list default", "def f(x, k=[2]): return x * k[0]", "read of item of list at model.py:1"),
+    Unsound(
+        "star of a list",
+        "L = [1, 2]\ndef g(a, b): return b\ndef f(x): return x * g(*L)",
+        "iteration over list at model.py:3",
+    ),
+    Unsound(
+        "generator over objects",
+        BOX + "import datetime\nd = datetime.date(2020, 1, 1)\ndef f(x): return x if max(v for v in (d, d)) else -x",
+        "read of datetime.date at model.py:7",
+    ),
+    Unsound(
+        "store to a global", "n = 0\ndef f(x):\n  global n\n  n = 1\n  return x", "store to global n at model.py:4"
+    ),
+    Unsound(
+        "store to a nonlocal",
+        "def mk():\n  n = 0\n  def g(x):\n    nonlocal n\n    n = 1\n    return x\n  return g\nf = mk()",
+        "store to nonlocal n at model.py:5",
+    ),
+    Unsound("store to an attribute", BOX + "def f(x):\n  box.v = 1\n  return x", "store to Box.v at model.py:6"),
+    Unsound("store to a module", NET + "def f(x):\n  net.scale = 1\n  return x", "store to net.scale at model.py:16"),
+    Unsound("store to an item", "L = [1]\ndef f(x):\n  L[0] = 2\n  return x", "store to item of list at model.py:3"),
+    Unsound(
+        "store to an argument",
+        "def f(xs):\n  xs[0] = xs[1]\n  return xs[0]",
+        "store to item of list at model.py:2",
+        "([T, T],)",
+    ),
+    Unsound("append", "L = []\ndef f(x):\n  L.append(1)\n  return x", "change of list by list.append at model.py:3"),
+    Unsound(
+        "in-place addition", "L = []\ndef f(x):\n  y = L\n  y += [1]\n  return x", "operator on list at model.py:4"
+    ),
+    Unsound("print", "def f(x):\n  print('a')\n  return x", "side effect: print at model.py:2"),
+    Unsound("unknown C function", "import time\ndef f(x): return x * time.time()", "call of time at model.py:2"),
+    Unsound("random", "import random\ndef f(x): return x * random.random()", "call of Random.random at model.py:2"),
+    Unsound("id", "def f(x): return x * id(x)", "read of an address by id at model.py:1"),
+    Unsound("class definition", "def f(x):\n  class C: pass\n  return x", "instruction LOAD_BUILD_CLASS at model.py:2"),
+    Unsound(
+        "exception", "def f(x):\n  try: x * 'a'\n  except TypeError: pass\n  return x", "TypeError raised at model.py:2"
+    ),
+    Unsound("raise", "def f(x): raise ValueError", "raise at model.py:1"),
+    Unsound(
+        "import of a new module",
+        "def f(x):\n  import this_is_absent\n  return x",
+        "import of this_is_absent at model.py:2",
+    ),
+    Unsound("attribute of a tensor", "T.note = 2\ndef f(x): return x * x.note", "read of Tensor.note at model.py:2"),
+    Unsound(
+        "context manager",
+        "import threading\nlock = threading.Lock()\ndef f(x):\n  with lock: return x",
+        "with _thread.lock at model.py:4",
+    ),
+    Unsound(
+        "finaliser",
+        "class D:\n  def __del__(self): pass\ndef f(x):\n  d = D()\n  del d\n  return x",
+        "a finaliser or signal handler ran D.__del__ at model.py:5",
+    ),
+    Unsound(
+        "generator from outside",
+        "g = (i for i in range(9))\ndef f(x): return x * next(g)",
+        "next of generator at model.py:2",
+    ),
+    Unsound(
+        "order of a set of objects", BOX + "def f(x): return [x for b in {box}][0]", "iteration over set at model.py:5"
+    ),
+    Unsound("coroutine", "async def g(): pass\ndef f(x):\n  g()\n  return x", "call of coroutine g at model.py:3"),
+    Unsound(
+        "relative comparison of objects",
+        BOX + "import datetime\nd = datetime.date(2020, 1, 1)\ndef f(x): return x if d < d else -x",
+        "comparison of datetime.date at model.py:7",
+    ),
+]
+
+
+SCALARS = [  # source of f(x, a), whether the watched number `a` stays symbolic
+    ("def f(x, a): return x * a", True),
+    ("def f(x, a):\n  b = a\n  return b * x + x", True),
+    ("def g(x, a): return x * a\ndef f(x, a): return g(x, a=a)", True),
+    ("def g(*args): return args[0] * args[1]\ndef f(x, a): return g(*(x, a))", True),
+    ("def f(x, a): return x.__mul__(a)", True),
+    ("def f(x, a): return x, a", True),
+    ("def f(x, a):\n  if a is None: return x\n  return x * a if isinstance(a, float) else x", True),
+    ("def f(x, a):\n  def g(): return x * a\n  return g()", True),
+    ("def f(x, a): return x * (a + 1)", False),
+    ("def f(x, a): return x if a > 1 else -x", False),
+    ("def f(x, a): return x if a else -x", False),
+    ("def f(x, a): return x * -a", False),
+    ("def f(x, a):\n  f'{a}'\n  return x", False),
+    ("def f(x, a): return x * [a][0]", False),
+    ("def f(x, a): return x * max((1.0, a))", False),
+    ("def f(x, a): return x if (a,) == (2.0,) else -x", False),
+    ("def f(x, a): return x * sum(v for v in (a, a))", False),
+    ("def f(x, a): return x * sum(map(lambda v: v, (a, a)))", False),
+    ("import math\ndef f(x, a): return x * math.sqrt(a)", False),
+    ("def f(x, a): return x * {a: 2}[a]", False),
+    ("def f(x, a): return x * int(a)", False),
+]
