@@ -6,6 +6,7 @@
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Triple.h>
+#include <pthread.h>
 
 #include <chrono>
 #include <map>
@@ -27,6 +28,9 @@ constexpr const char* kTriple = "x86_64-unknown-linux-gnu";
 
 std::mutex& compile_lock() {
   static std::mutex lock;
+  // A child of fork must not find the lock held by a thread that it does not have.
+  [[maybe_unused]] static const int registered =
+      pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); }, [] { lock.unlock(); });
   return lock;
 }
 

@@ -1,7 +1,6 @@
 // The function around the loops: arguments, decoding of units, and what a single instruction becomes.
 #include "codegen/emit_llvm.h"
 
-#include <llvm/Analysis/ValueTracking.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/Transforms/Utils/PromoteMemToReg.h>
 
