@@ -4,9 +4,10 @@ The format is docs/cache-format.md; jit/cache/ is the writer.
 """
 
 # pathlib would cost a third of the start-up time.
-# ruff: noqa: PTH
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH114, PTH117, PTH208
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import struct
@@ -316,7 +317,5 @@ def remove(file: File) -> bool:
 
 def forget_usage(root: str) -> None:
     """The engine sums up again when its totals are gone: call after removing entries."""
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(f"{root}/usage")
-    except OSError:
-        pass

@@ -1,10 +1,9 @@
 """The disk cache from Python: every ``fastjit cache`` verb as a function. Imports neither torch nor the engine.
 
-Each function takes ``cache_dir`` (default: as the engine finds it) and raises ``CacheError`` when that folder is missing
-or refused.
+Each function takes ``cache_dir`` (default: as the engine finds it) and raises ``CacheError`` when that folder is
+missing or refused.
 """
 
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import fnmatch
@@ -19,9 +18,28 @@ from fastjit import _cache
 from fastjit._cache import BadEntry, CacheError, File, Location
 
 __all__ = [
-    "BadEntry", "CacheError", "Difference", "Entry", "Info", "Listing", "Removal", "Setting", "Shown", "Stats", "Verified",
-    "clear", "dir", "info", "ls", "prune", "rm", "show", "stats", "verify", "why",
-]  # fmt: skip
+    "BadEntry",
+    "CacheError",
+    "Difference",
+    "Entry",
+    "Info",
+    "Listing",
+    "Removal",
+    "Setting",
+    "Shown",
+    "Stats",
+    "Verified",
+    "clear",
+    "dir",
+    "info",
+    "ls",
+    "prune",
+    "rm",
+    "show",
+    "stats",
+    "verify",
+    "why",
+]
 
 _SIZE_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -239,7 +257,7 @@ def ls(
     limit: int | None = None,
     cache_dir: str | None = None,
 ) -> Listing:
-    """Good entries. `pattern`: a function's name or glob; `filters`: conditions such as "size>1M", "age>30d", "loads=0"."""
+    """Good entries. `pattern`: a function's name or glob; `filters`: conditions such as "size>1M", "age>30d"."""
     name, _, order = sort.partition(":")
     if name not in _SORTS or order not in ("", "asc", "desc"):
         raise ValueError(f"cannot sort by '{sort}'; names: {', '.join(_SORTS)}, then :asc or :desc")
@@ -348,7 +366,7 @@ def why(first: str, second: str, *, cache_dir: str | None = None) -> list[Differ
 def stats(
     *, since: float | None = None, by: str | None = None, zero: bool = False, cache_dir: str | None = None
 ) -> Stats:
-    """Loads, compiles and faults since the log was last zeroed; `since`: seconds back from now; `by`: function or target."""
+    """Loads, compiles and faults since the log was last zeroed; `since`: seconds back; `by`: function or target."""
     if by not in (None, "function", "target"):
         raise ValueError(f"cannot group by '{by}'; use function or target")
     root = _root(cache_dir)
@@ -445,8 +463,8 @@ def prune(
     dry_run: bool = False,
     cache_dir: str | None = None,
 ) -> Removal:
-    """Removes by age (seconds since the last use), by use, what can never be used here, then the least recently used above
-    a size or number. Without a condition: the stale ones and what is above the cache's limits. Compacts the statistics."""
+    """Removes by age (seconds since the last use), by use, what can never be used here, then the least recently used
+    above a size or number. Without a condition: the stale ones and what is above the limits. Compacts the statistics."""
     root = _root(cache_dir)
     if keep_size is None and max_entries is None and older_than is None and not (unused or stale):
         limits = info(cache_dir)

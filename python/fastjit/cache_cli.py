@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -150,11 +150,11 @@ def _clip(text: str, width: int) -> str:
 def _unique_prefix(keys: Iterable[str]) -> int:
     """Digits that tell all keys apart, at least 8."""
     ordered = sorted(keys)
-    return (
-        max((len(os.path.commonprefix(pair)) + 1 for pair in zip(ordered, ordered[1:], strict=False)), default=8)
-        if len(ordered) > 1
-        else 8
-    )
+    return max((_common(a, b) + 1 for a, b in itertools.pairwise(ordered)), default=8)
+
+
+def _common(a: str, b: str) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), len(a))
 
 
 # ---- verbs -----------------------------------------------------------------------------------------------------------
@@ -232,7 +232,8 @@ def _print_listing(listing: cache.Listing) -> None:
     part = "" if shown == listing.total_entries else f"{shown} shown of "
     plural = "entry" if listing.total_entries == 1 else "entries"
     print(
-        f"{part}{listing.total_entries} {plural}, {human_size(listing.total_bytes)}; {listing.never_loaded} never loaded"
+        f"{part}{listing.total_entries} {plural}, {human_size(listing.total_bytes)}; "
+        f"{listing.never_loaded} never loaded"
     )
 
 
@@ -279,7 +280,8 @@ def _show(options: argparse.Namespace) -> int:
         text = SHOW_PARTS[options.part](shown)
         if text is None:
             _note(
-                "entries hold no assembly, and no disassembler (objdump, llvm-objdump, cuobjdump) was found or could read the object"
+                "entries hold no assembly, and no disassembler (objdump, llvm-objdump, cuobjdump) "
+                "was found or could read the object"
             )
             return FINDINGS
         if options.json:
@@ -289,9 +291,15 @@ def _show(options: argparse.Namespace) -> int:
         return OK
     if options.json:
         _print_json(
-            entry=_record(shown.entry), kind=shown.kind, meta=shown.meta, key=shown.key_fields, ir=shown.ir, source=shown.source,
-            object_bytes=len(shown.object), path=shown.entry.file.path,
-        )  # fmt: skip
+            entry=_record(shown.entry),
+            kind=shown.kind,
+            meta=shown.meta,
+            key=shown.key_fields,
+            ir=shown.ir,
+            source=shown.source,
+            object_bytes=len(shown.object),
+            path=shown.entry.file.path,
+        )
         return OK
     entry = shown.entry
     for name, value in (
@@ -349,9 +357,9 @@ def _why(options: argparse.Namespace) -> int:
     else:
         for item in differences:
             first, second = (_printable_lines(text) or "(absent)" for text in (item.first, item.second))
-            print(
-                f"{printable(item.field)}:\n  - {first.replace(chr(10), chr(10) + '  - ')}\n  + {second.replace(chr(10), chr(10) + '  + ')}"
-            )
+            print(f"{printable(item.field)}:")
+            for sign, lines in (("-", first), ("+", second)):
+                print("\n".join(f"  {sign} {line}" for line in lines.splitlines()))
     return FINDINGS if differences else OK
 
 
@@ -423,9 +431,17 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "dir": _dir, "info": _info, "ls": _ls, "show": _show, "stats": _stats, "why": _why, "verify": _verify, "prune": _prune,
-    "rm": _rm, "clear": _clear,
-}  # fmt: skip
+    "dir": _dir,
+    "info": _info,
+    "ls": _ls,
+    "show": _show,
+    "stats": _stats,
+    "why": _why,
+    "verify": _verify,
+    "prune": _prune,
+    "rm": _rm,
+    "clear": _clear,
+}
 
 
 def run(options: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in _DELEGATED:
         import importlib
 
-        return int(importlib.import_module(_DELEGATED[arguments[0]]).main(arguments[1:]) or 0)
+        return int(importlib.import_module(_DELEGATED[arguments[0]]).main(arguments) or 0)
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.version:

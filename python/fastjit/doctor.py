@@ -1,6 +1,6 @@
 """``fastjit doctor``: what is present on this machine, and one tiny compile. Imports torch only for that compile."""
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH207
 from __future__ import annotations
 
 import os
