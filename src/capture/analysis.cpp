@@ -212,6 +212,13 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
 bool rebind_is_exact(const Trace& trace, const Analysis& analysis, const std::vector<uint32_t>& neighbours, int64_t at,
                      uint32_t target, bool storage_has_root) {
   if (storage_has_root && !trace.root(target)) return false;
+  // A written view that leaves the call, or whose base does, keeps its place in the base.
+  const auto results = static_cast<int64_t>(analysis.steps.size());
+  const bool is_view = std::ranges::any_of(
+      neighbours, [&](uint32_t other) { return analysis.created[other] < analysis.created[target]; });
+  const bool leaves =
+      std::ranges::any_of(neighbours, [&](uint32_t other) { return analysis.last_use[other] == results; });
+  if (is_view && leaves && !trace.root(target)) return false;
   for (uint32_t other : neighbours) {
     if (other == target || analysis.created[other] >= at) continue;
     if (analysis.last_use[other] >= at && overlap(trace, analysis.first[other], analysis.first[target])) return false;
