@@ -109,7 +109,7 @@ def _value(value: float, unit: str) -> str:
 def _machine(machine: dict[str, Any]) -> str:
     llvm = f", LLVM {machine['llvm']}" if machine["llvm"] else ""
     return (
-        f"Measured {machine['date'][:10]} on {machine['cpu']} ({' '.join(machine['isa'])}), {machine['threads']} threads"
+        f"Taken {machine['date'][:10]} on {machine['cpu']} ({' '.join(machine['isa'])}), {machine['threads']} threads"
         f", load {machine['load'][0]:g}; torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, "
         f"Python {machine['python']}."
     )

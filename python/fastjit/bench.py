@@ -11,7 +11,7 @@ from ._bench.errors import BenchError
 from ._bench.load import CaseSpec, load_case, plain
 from ._bench.progress import Progress
 from ._bench.result import Result, Row
-from ._bench.variants import BASELINE, BUILDERS, Built
+from ._bench.variants import BASELINE, BUILDERS, Built, read_stats
 
 __all__ = ["BenchError", "Result", "Row", "bench", "compare"]
 
@@ -118,15 +118,14 @@ def result_of(title: str, rows: list[Row], base: str, fn: Callable[..., Any], in
 
 def _given(call: Callable[..., Any]) -> Built:
     """A callable the user made; one of FastJIT's tells its own counts."""
-    stats = getattr(call, "stats", None)
-    if not callable(stats):
+    if not callable(getattr(call, "stats", None)):
         return Built(call)
 
-    def now() -> Mapping[str, Any]:
-        found = stats()
-        return found if isinstance(found, Mapping) else vars(found)
+    def counts() -> tuple[int, int]:
+        now = read_stats(call)
+        return int(now["kernels"]), int(now["steps"])
 
-    return Built(call, lambda: int(now().get("compiles", 0)), lambda: (int(now()["kernels"]), int(now()["steps"])))
+    return Built(call, lambda: int(read_stats(call).get("compiles", 0)), counts)
 
 
 def _baseline(variants: Mapping[str, Callable[..., Any]], asked: str | None) -> str:

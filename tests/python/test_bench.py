@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import fastjit
 from fastjit._bench import check, measure, table, timeit_form, tiny
 from fastjit._bench.errors import BenchError
 from fastjit._bench.load import CaseSpec, load_case, parse_sweeps, points
 from fastjit._bench.result import Result, Row
+from fastjit._bench.variants import build
 from fastjit.bench import compare
 from fastjit.bench_cli import main
 
@@ -186,7 +191,8 @@ def test_usage_errors_name_the_argument(
 
 
 def test_nothing_but_the_table_on_a_pipe(case_file: Path) -> None:
-    program = f"import sys; sys.path.insert(0, {PACKAGES!r})\nfrom fastjit.bench_cli import main; sys.exit(main(sys.argv[1:]))"
+    program = f"import sys; sys.path.insert(0, {PACKAGES!r})\n"
+    program += "from fastjit.bench_cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "bench", f"{case_file}::scale", *QUICK]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == "" and "\x1b" not in done.stdout
@@ -367,6 +373,32 @@ def test_other_dtype_or_shape_is_a_difference() -> None:
     one = check.Outcome([torch.ones(2)], [])
     assert "float64" in str(check.explain_difference(one, check.Outcome([torch.ones(2).double()], []), None))
     assert "[2, 1]" in str(check.explain_difference(one, check.Outcome([torch.ones(2, 1)], []), None))
+
+
+def test_the_fastjit_variant_tells_kernels_steps_and_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for the decorator: its stats reach the row, and an eager run is said."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Stats:
+        compiles: int = 1
+        kernels: int = 2
+        steps: int = 3
+        fallbacks: dict[str, int] = dataclasses.field(default_factory=lambda: {"tracer active": 4})
+
+    class StandIn:
+        def __init__(self, fn: Callable[..., Any]) -> None:
+            self.__wrapped__ = fn
+
+        def __call__(self, *args: Any) -> Any:
+            return self.__wrapped__(*args)
+
+        def stats(self) -> Stats:
+            return Stats()
+
+    monkeypatch.setitem(vars(fastjit), "fastjit", StandIn)
+    monkeypatch.setitem(vars(fastjit), "of", lambda module: module)
+    built = build("fastjit", torch.relu, (torch.ones(2),), {})
+    assert (built.counts(), built.compiles(), built.note()) == ((2, 3), 1, "ran eagerly: tracer active (4x)")
 
 
 def test_small_inputs_keep_their_layout() -> None:

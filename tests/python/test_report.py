@@ -64,7 +64,7 @@ def test_filling_is_stable_and_keeps_the_rest() -> None:
     documents = {"dispatch": document()}
     once = report.fill(text, documents)
     assert once.startswith("before\n<!-- bench:dispatch -->\nHow much?") and "\nafter\n" in once and "old" not in once
-    assert "Measured 2024-02-29 on a CPU" in once and r"| x\|y | 1 |" in once
+    assert "Taken 2024-02-29 on a CPU" in once and r"| x\|y | 1 |" in once
     assert report.fill(once, documents) == once
     documents["dispatch"]["targets"][0]["measured"] = 0.6
     assert report.fill(once, documents) != once

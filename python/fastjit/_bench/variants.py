@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,32 +95,35 @@ def build_compile(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bu
     return Built(compiled, lambda: int(counters["stats"]["unique_graphs"]), counts)
 
 
+def read_stats(handle: Any) -> Mapping[str, Any]:
+    """`handle.stats()` by name, whether it is a dataclass or a dictionary."""
+    found = handle.stats()
+    return dataclasses.asdict(found) if dataclasses.is_dataclass(found) and not isinstance(found, type) else found
+
+
 def build_fastjit(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Built:
     """The only place that makes a fastjit variant."""
     try:
         from fastjit import fastjit, of
     except ImportError as error:
-        raise Absent(f"fastjit is not built: {str(error).partition(' (')[0]}") from error
+        reason = re.sub(r"\S*/", "", str(error).partition(" (")[0])
+        raise Absent(f"fastjit does not import: {reason}") from error
     import torch
 
     made = fastjit(fn)
     handle = of(made) if isinstance(made, torch.nn.Module) else made
 
-    def stats() -> Mapping[str, Any]:
-        found = handle.stats()
-        return found if isinstance(found, Mapping) else vars(found)
-
     def note() -> str | None:
-        fallbacks = stats().get("fallbacks") or {}
+        fallbacks = read_stats(handle).get("fallbacks") or {}
         return (
             "ran eagerly: " + ", ".join(f"{why} ({count}x)" for why, count in fallbacks.items()) if fallbacks else None
         )
 
     def counts() -> tuple[int, int] | None:
-        now = stats()
+        now = read_stats(handle)
         return (int(now["kernels"]), int(now["steps"])) if "kernels" in now and "steps" in now else None
 
-    return Built(made, lambda: int(stats().get("compiles", 0)), counts, note)
+    return Built(made, lambda: int(read_stats(handle).get("compiles", 0)), counts, note)
 
 
 BUILDERS: dict[str, Builder] = {

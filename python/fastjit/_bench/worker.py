@@ -65,9 +65,9 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def disk_hits(call: Any) -> int | None:
-    stats = getattr(call, "stats", None)
-    found = stats() if callable(stats) else None
-    return found.get("disk_hits") if isinstance(found, dict) else None
+    from .variants import read_stats
+
+    return read_stats(call).get("disk_hits") if callable(getattr(call, "stats", None)) else None
 
 
 def peak_of(call: Any) -> int | None:
