@@ -464,7 +464,7 @@ def prune(
     cache_dir: str | None = None,
 ) -> Removal:
     """Removes by age (seconds since the last use), by use, what can never be used here, then the least recently used
-    above a size or number. Without a condition: the stale ones and what is above the limits. Compacts the statistics."""
+    above a size or number. Without a condition: the stale ones and what is above the limits. Compacts the log."""
     root = _root(cache_dir)
     if keep_size is None and max_entries is None and older_than is None and not (unused or stale):
         limits = info(cache_dir)
