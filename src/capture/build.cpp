@@ -105,12 +105,13 @@ std::string Builder::run(const std::vector<Use>& outputs) {
   return {};
 }
 
+bool Builder::is_pinned_at(const Step& step, uint32_t tensor) const {
+  const uint32_t storage = analysis_.storage[tensor];
+  return analysis_.pinned[storage] != 0 && &step - analysis_.steps.data() <= analysis_.last_write[storage];
+}
+
 bool Builder::pinned(const Step& step) const {
-  const int64_t now = &step - analysis_.steps.data();
-  auto is_pinned = [&](uint32_t tensor) {
-    const uint32_t storage = analysis_.storage[tensor];
-    return analysis_.pinned[storage] != 0 && now <= analysis_.last_write[storage];
-  };
+  auto is_pinned = [&](uint32_t tensor) { return is_pinned_at(step, tensor); };
   return std::ranges::any_of(step.reads, is_pinned) || std::ranges::any_of(step.results, is_pinned);
 }
 
@@ -133,7 +134,8 @@ void Builder::emit(uint32_t index) {
     return;
   }
   const bool fusible = step.writes.empty() && !pinned(step);
-  if (fusible && is_masked_load(event)) return masked_load(event);
+  if (is_masked_load(event)) return masked_load(step);
+  if (masked_store_in_place(step)) return;
   if (fusible && mask_of(event) != ir::kNoNode) {
     const ir::NodeId mask = mask_of(event);
     const ir::NodeId out = lower_compressed(step, mask);

@@ -86,6 +86,7 @@ class Builder {
   bool lower(const Step& step);
   bool call_lowering(const LowerRow& row, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
                      bool any_type, std::vector<ir::NodeId>& out);
+  bool is_pinned_at(const Step& step, uint32_t tensor) const;
   bool pinned(const Step& step) const;  // touches memory that must be real at this point
   ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
   // mutation.cpp
@@ -94,8 +95,10 @@ class Builder {
   void add_stores();
   // masks.cpp
   ir::NodeId mask_of(const Event& event) const;  // of its compressed arguments, kNoNode without one
-  void masked_load(const Event& event);
-  ir::NodeId masked_store(const Event& event);
+  void masked_load(const Step& step);
+  ir::NodeId masked_store(const Step& step);
+  bool masked_store_in_place(const Step& step);
+  Value snapshot(const Step& step, const Use& use);
   ir::NodeId lower_compressed(const Step& step, ir::NodeId mask);
   bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;
   // externs.cpp

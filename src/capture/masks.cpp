@@ -48,9 +48,42 @@ ir::NodeId Builder::mask_of(const Event& event) const {
   return ir::kNoNode;
 }
 
-void Builder::masked_load(const Event& event) {
-  const Value self = value(event.args[0].uses[0], event);
-  const Value mask = value(event.args[1].uses[0], event);
+// The value now, also where it lies in pinned memory: a copy taken at this point.
+Value Builder::snapshot(const Step& step, const Use& use) {
+  const Event& event = trace_.events[step.event];
+  if (use.tensor == kNone || use.number || !is_pinned_at(step, use.tensor)) return value(use, event);
+  TensorMeta meta = use.meta;
+  meta.strides = ir::row_major(meta.sizes);
+  const ir::NodeId copy = run_unary("aten::clone", ir::ExternKind::Op, operand(use, event), meta);
+  capture.calls.back().args[1] = static_cast<int64_t>(at::MemoryFormat::Contiguous);
+  return {copy, use.meta};
+}
+
+// y[m] = compressed where y is pinned memory: the select is written into it by torch, in its place in the order.
+bool Builder::masked_store_in_place(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  if (!is_masked_store(event) || mask_of(event) == ir::kNoNode) return false;
+  const ir::NodeId node = masked_store(step);
+  if (node == ir::kNoNode) return false;
+  static const c10::OperatorHandle copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  const Use& self = event.args[0].uses[0];
+  ir::ExternAttr attr;
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  attr.name = "aten::copy_";
+  attr.operands = {operand(self, event), node};
+  attr.written = {0};
+  capture.calls.push_back({copy, {at::Tensor(), at::Tensor(), false}, {{0, -1}, {1, -1}}, {self.meta}, true});
+  const ir::NodeId result = result_node(graph_.external(std::move(attr)), 0, self, event);
+  if (trace_.root(self.tensor)) return true;
+  set_result(self, result);
+  states_[self.tensor].real = result;
+  return true;
+}
+
+void Builder::masked_load(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const Value self = snapshot(step, event.args[0].uses[0]);
+  const Value mask = snapshot(step, event.args[1].uses[0]);
   if (mask_of(event) != ir::kNoNode || self.node == ir::kNoNode || mask.node == ir::kNoNode)
     unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
   if (!trace_.size_reader.empty())
@@ -61,11 +94,12 @@ void Builder::masked_load(const Event& event) {
 }
 
 // y after y[m] = v, or kNoNode.
-ir::NodeId Builder::masked_store(const Event& event) {
+ir::NodeId Builder::masked_store(const Step& step) {
+  const Event& event = trace_.events[step.event];
   const Use& self = event.args[0].uses[0];
   const Use& source = event.args[2].uses[0];
-  const Value target = value(self, event);
-  const Value mask = value(event.args[1].uses[0], event);
+  const Value target = snapshot(step, self);
+  const Value mask = snapshot(step, event.args[1].uses[0]);
   const Value stored = value(source, event);
   if (target.node == ir::kNoNode || mask.node == ir::kNoNode || stored.node == ir::kNoNode) return ir::kNoNode;
   if (states_[self.tensor].mask != ir::kNoNode || states_[event.args[1].uses[0].tensor].mask != ir::kNoNode)

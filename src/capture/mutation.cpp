@@ -27,7 +27,7 @@ bool Builder::rebind(const Step& step) {
 
 ir::NodeId Builder::new_value(const Step& step) {
   const Event& event = trace_.events[step.event];
-  if (is_masked_store(event)) return masked_store(event);
+  if (is_masked_store(event)) return masked_store(step);
   if (const ir::NodeId mask = mask_of(event); mask != ir::kNoNode) {
     const bool own_mask = states_[event.args[0].uses[0].tensor].mask == mask;
     return own_mask ? lower_compressed(step, mask) : ir::kNoNode;

@@ -448,3 +448,22 @@ def test_the_graph_of_a_masked_store_does_not_depend_on_the_count(count):
     x[4 : 4 + count] = -5.0
     result = capture(swish, x)
     assert ops(result).count("where") == 2 and result["calls"] == []
+
+
+def test_masked_work_on_a_view_of_an_argument_keeps_its_order():
+    def one_mask(x):
+        row = x[0]
+        m = row > 0
+        row[m] = row[m] * 2
+        return x
+
+    names = ops(capture(one_mask, sample()))
+    assert names.count("where") == 1 and names[-1] == "aten::copy_" and "aten::index.Tensor" not in names
+
+    def own_masks(x):
+        row = x[0]
+        row[row > 0] = row[row > 0] * 2
+        return x
+
+    # The two masks are two calls of torch on real memory: they are not known to be one.
+    assert "aten::index depends on data" in capture(own_masks, sample())["unsound"]
