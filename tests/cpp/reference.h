@@ -269,6 +269,8 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
         shapes.emplace_back(g.sizes(operand).begin(), g.sizes(operand).end());
       }
       out = fake_call(attr.name, in, shapes);
+      if (ir::is_floating(node.dtype))
+        for (Num& number : out) number.i = 0;
       if (!attr.written.empty() && g[attr.operands[0]].op == Op::Input) inputs[g[attr.operands[0]].attr] = out;
     }
   }
@@ -349,6 +351,8 @@ class Machine {
     Tensor& t = tensor(id);
     each_index(program_.slots[id].sizes,
                [&](const auto& index) { out.push_back(cell(t, dot_index(program_.slots[id].strides, index))); });
+    if (ir::is_floating(program_.slots[id].dtype))
+      for (Num& number : out) number.i = 0;
     return out;
   }
   void fill(plan::SlotId id, const Values& values) {
