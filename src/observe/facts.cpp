@@ -210,6 +210,10 @@ std::string Facts::finish() {
       }
   words_.clear();
   word_nodes_.clear();
+  for (Node& n : nodes_) {
+    bool is_heap = n.kind == Node::Kind::Object && (n.type->tp_flags & Py_TPFLAGS_HEAPTYPE);
+    if (is_heap && find((PyObject*)n.type, Node::Kind::Type) < 0) n.type_weak = weak_to((PyObject*)n.type);
+  }
   for (uint32_t i = 0; i < nodes_.size(); ++i) arm(i);
   if (!check()) return first_failure();
   for (const Node& n : nodes_)

@@ -70,6 +70,7 @@ struct Node {
   Ref weak;
   Ref hold;                        // a reference, where nothing else keeps the object and it cannot be held weakly
   Ref parts[3];                    // Function: code, defaults, keyword defaults
+  Ref type_weak;                   // Object: its class, unless that has a node
   PyTypeObject* type = nullptr;    // Object
   PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs
   PyObject* dict = nullptr;        // Object: that dictionary

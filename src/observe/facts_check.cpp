@@ -144,10 +144,14 @@ void Facts::arm(uint32_t index) {
     }
     case Node::Kind::Object:
       add_word(&n.object->ob_type, n.type);
+      if (n.type_weak) add_word(&((PyWeakReference*)n.type_weak.get())->wr_object, n.type);
       if (n.dict_slot) add_word(n.dict_slot, n.dict);
       return;
-    case Node::Kind::Cell:
-      return add_word(&((PyCellObject*)n.object)->ob_ref, n.keys[0].expect.object);
+    case Node::Kind::Cell: {
+      const Expect& e = n.keys[0].expect;  // a weakly held value may die and leave its address to another
+      if (e.kind == Expect::Kind::Weak) add_word(&((PyWeakReference*)e.hold.get())->wr_object, e.object);
+      return add_word(&((PyCellObject*)n.object)->ob_ref, e.object);
+    }
     case Node::Kind::Dict:
     case Node::Kind::Type:  // no tag yet: the first check looks
       n.tag_word = words_.size();
@@ -178,6 +182,7 @@ bool Facts::verify(const Node& n) noexcept {
     case Node::Kind::Dict:
       break;
   }
+  if (!PyDict_Check(n.object)) return false;  // its address may belong to something else by now
   if (n.truth >= 0 && n.truth != (PyDict_GET_SIZE(n.object) != 0)) return false;
   if (n.ordered) {
     Py_ssize_t at = 0;

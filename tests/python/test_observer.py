@@ -209,6 +209,17 @@ def test_dead_referent_with_reused_address_fails(ext):
         assert not seen.facts.check()
 
 
+def test_cell_value_with_reused_address_fails(ext):
+    module = program("def mk(w):\n  return lambda x: x + w\nf = mk(Tensor(seconds=2))")
+    seen = observe(ext, module.f, module.T)
+    seen = seen._replace(tensors=[])
+    assert seen.facts.check()
+    for _ in range(200):
+        module.f.__closure__[0].cell_contents = None
+        module.f.__closure__[0].cell_contents = Tensor(seconds=3)
+        assert not seen.facts.check()
+
+
 def test_a_thousand_observations_leak_nothing(ext):
     module = program(NET + "SCALE = 2.0\ndef f(x): return net(x) * SCALE + [x for _ in (1, 2)][0]")
     observe(ext, module.f, module.T)
