@@ -134,12 +134,14 @@ def _record(entry: cache.Entry) -> dict[str, Any]:
 def _print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: frozenset[int]) -> None:
     lines = [head, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = []
     for line in lines:
         cells = (
             cell.rjust(width) if i in right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
-        print("  ".join(cells).rstrip())
+        text.append("  ".join(cells).rstrip())
+    print("\n".join(text))
 
 
 def _clip(text: str, width: int) -> str:
