@@ -1,0 +1,125 @@
+// exp and its family, for float and double with one algorithm: x = k ln2 + r with |r| <= ln2 / 2 (Cody and Waite, with
+// fused operations), a minimax polynomial for r, and 2^k put in as exponent bits.
+#include "codegen/math_coefficients.h"
+#include "codegen/math_parts_llvm.h"
+
+namespace fastjit::codegen::math {
+namespace {
+
+constexpr double kLog2e = 0x1.71547652b82fep+0;
+
+struct Reduced {
+  V shifted;  // k in the low bits, plus the offset asked for
+  V r, rest;  // x - k ln2 as r + rest
+};
+
+Reduced reduce_ln2(V x, int64_t offset) {
+  const Format format(x);
+  const double magic = format.magic + static_cast<double>(offset);
+  const double* ln2 = x.f64() ? kLn2FullF64 : kLn2F32;
+  V t = fma(x, kLog2e, magic);
+  V k = t - magic;
+  V high = fma(k, -ln2[0], x);
+  V r = fma(k, -ln2[1], high);
+  return {t, r, fma(k, -ln2[1], high - r)};
+}
+
+/// p * 2^k, rounded once, also for denormal results and k up to bias + 2. `shifted` holds k + 2 bias.
+V scale_by(V p, V shifted) {
+  const Format format(p);
+  V i = shifted.bits();
+  V half = lshr(i, 1);
+  return p * shl(half, format.mantissa).real() * shl(isub(i, half), format.mantissa).real();
+}
+
+}  // namespace
+
+V exp_scaled(V x, int shift) {
+  const bool wide = x.f64();
+  const Format format(x);
+  V clamped = at_least(at_most(x, wide ? 711 : 90), wide ? -750 : -106);
+  Reduced a = reduce_ln2(clamped, 2 * format.bias + shift);
+  V p = wide ? a.r + fma(a.r * a.r, poly(a.r, kExpF64), a.rest) : fma(poly(a.r, kExpF32), a.r * a.r, a.r);
+  return scale_by(p + 1.0, a.shifted);
+}
+
+V exp2(V x) {
+  const bool wide = x.f64();
+  const Format format(x);
+  V clamped = at_least(at_most(x, wide ? 1026 : 130), wide ? -1080 : -152);
+  const double magic = format.magic + 2 * static_cast<double>(format.bias);
+  V t = clamped + magic;
+  V f = clamped - (t - magic);
+  if (!wide) return scale_by(fma(poly(f, kExp2F32), f, 1.0), t);
+  V r = f * kLn2FullF64[0];
+  V rest = fma(f, kLn2FullF64[0], -r) + f * kLn2FullF64[1];
+  return scale_by(fma(r * r, poly(r, kExpF64), rest) + r + 1.0, t);
+}
+
+V exp2_pair(V hi, V lo) {
+  V clamped = at_least(at_most(hi, 1026), -1080);
+  V tail = select(abs(lo) < 1.0, lo, 0.0);
+  const Format format(hi);
+  const double magic = format.magic + 2 * static_cast<double>(format.bias);
+  V t = clamped + magic;
+  Pair f = two_sum(clamped - (t - magic), tail);
+  V r = f.hi * kLn2FullF64[0];
+  V rest = fma(f.hi, kLn2FullF64[0], -r) + fma(f.hi, kLn2FullF64[1], f.lo * kLn2FullF64[0]);
+  return scale_by(fma(r * r, poly(r, kExpF64), rest) + r + 1.0, t);
+}
+
+// (e^x - 1) / 2 = s r + (s - 1/2) + s (r^2 q(r)) with s = 2^(k-1); the two large terms are summed without error.
+Pair expm1_half(V x) {
+  const Format format(x);
+  Reduced a = reduce_ln2(x, format.bias - 1);
+  V s = shl(a.shifted.bits(), format.mantissa).real();
+  V q = x.f64() ? poly(a.r, kExpF64) : poly(a.r, kExpm1F32);
+  V tail = fma(a.r * a.r, q, a.rest);
+  V base = s - 0.5;
+  Pair sum = fast_two_sum(base, s * a.r);
+  return {sum.hi, fma(s, tail, sum.lo)};
+}
+
+V expm1(V x) {
+  const bool wide = x.f64();
+  V clamped = at_least(at_most(x, wide ? 711 : 90), wide ? -40 : -20);
+  Pair half = expm1_half(clamped);
+  V sum = half.hi + half.lo;
+  V result = select(x > (wide ? 0x1.62e42fefa39efp+9 : 0x1.62e43p+6), __builtin_inf(), sum + sum);
+  return select(abs(x) < (wide ? 0x1p-60 : 0x1p-30), x, result);
+}
+
+// t / (t + 1) for t = (e^2|x| - 1) / 2; the residue of the division and of its operands is added back.
+V tanh(V x) {
+  const bool wide = x.f64();
+  V y = at_most(abs(x), wide ? 20 : 10);
+  Pair t = expm1_half(y + y);
+  t = fast_two_sum(t.hi, t.lo);
+  V d = t.hi + 1.0;
+  V d_low = (t.hi - (d - 1.0)) + t.lo;
+  V reciprocal = 1.0 / d;
+  V q = t.hi * reciprocal;
+  V residue = fma(-q, d_low, fma(-q, d, t.hi) + t.lo);
+  V result = copysign(fma(residue, reciprocal, q), x);
+  return select(abs(x) < (wide ? 0x1p-30 : 0x1p-14), x, result);
+}
+
+V sigmoid(V x) {
+  V e = exp_scaled(-abs(x), 0);
+  return select(x < 0.0, e, 1.0) / (e + 1.0);
+}
+
+V cosh(V x) {
+  V e = exp_scaled(abs(x), -1);
+  return e + 0.25 / e;
+}
+
+V sinh(V x) {
+  V y = abs(x);
+  V e = exp_scaled(y, -1);
+  V z = x * x;
+  V small = fma(fma(z, poly(z, kSinhF64), x(0)), x, x);
+  return select(y < 1.0, small, copysign(e - 0.25 / e, x));
+}
+
+}  // namespace fastjit::codegen::math
