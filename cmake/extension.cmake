@@ -18,6 +18,10 @@ target_include_directories(_C PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_include_directories(_C SYSTEM PRIVATE ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
 target_link_libraries(_C PRIVATE fj_jit fj_flags ${TORCH_ROOT}/lib/libtorch_python.so ${TORCH_ROOT}/lib/libtorch.so
                       ${TORCH_ROOT}/lib/libtorch_cpu.so ${TORCH_ROOT}/lib/libc10.so)
+file(GLOB_RECURSE TORCH_FREE CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/observe/*.cpp)
+set_source_files_properties(${TORCH_FREE} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+target_precompile_headers(_C PRIVATE ${PROJECT_SOURCE_DIR}/src/pch.h)
+target_compile_options(_C PRIVATE -fpch-preprocess)
 target_link_options(_C PRIVATE -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--as-needed
                     -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
 set_target_properties(_C PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib" SKIP_BUILD_RPATH ON)

@@ -84,16 +84,21 @@ bool TensorSpec::same_but_sizes(const TensorSpec& other) const {
          sizes.size() == other.sizes.size();
 }
 
+static void append_list(std::string& out, char open, const std::vector<int64_t>& values, char close) {
+  out += open;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i) out += ',';
+    out += std::to_string(values[i]);
+  }
+  out += close;
+}
+
 std::string text(const TensorSpec& spec) {
   const auto type = capture::to_ir(spec.dtype);
-  std::string out = type ? std::string(ir::text(*type)) : std::string(c10::toString(spec.dtype));
-  out += '[';
-  for (size_t i = 0; i < spec.sizes.size(); ++i) out += (i ? "," : "") + std::to_string(spec.sizes[i]);
-  out += ']';
-  if (spec.strides == ir::row_major(spec.sizes)) return out;
-  out += '(';
-  for (size_t i = 0; i < spec.strides.size(); ++i) out += (i ? "," : "") + std::to_string(spec.strides[i]);
-  return out + ')';
+  std::string out(type ? ir::text(*type) : std::string_view(c10::toString(spec.dtype)));
+  append_list(out, '[', spec.sizes, ']');
+  if (spec.strides != ir::row_major(spec.sizes)) append_list(out, '(', spec.strides, ')');
+  return out;
 }
 
 CallSpec::CallSpec(CallSpec&& other) noexcept { *this = std::move(other); }
@@ -315,13 +320,13 @@ std::string CallSpec::signature() const {
         out += spec.type->tp_name;
         break;
       case ArgKind::Tuple:
-        out += "tuple(" + std::to_string(spec.length) + ")";
+        append_list(out.append("tuple"), '(', {spec.length}, ')');
         break;
       case ArgKind::List:
-        out += "list(" + std::to_string(spec.length) + ")";
+        append_list(out.append("list"), '(', {spec.length}, ')');
         break;
       case ArgKind::Dict:
-        out += "dict(" + std::to_string(spec.length) + ")";
+        append_list(out.append("dict"), '(', {spec.length}, ')');
         break;
       case ArgKind::Object: {
         PyObject* object = spec.weak ? PyWeakref_GET_OBJECT(spec.object) : spec.object;
