@@ -28,7 +28,14 @@ TensorMeta meta_of(const at::Tensor& tensor) {
 struct Single {
   ir::Graph graph;
   std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> scalars;
   std::vector<std::pair<at::Tensor, ir::NodeId>> seen;
+  bool symbolic = false;
+
+  ir::NodeId scalar(const at::Tensor& number) {
+    scalars.push_back(number.detach().clone());
+    return graph.scalar(number.is_floating_point() ? ir::DType::F64 : ir::DType::I64, {"s", true});
+  }
 
   Value value(const at::Tensor& tensor) {
     if (!tensor.defined()) return {};
@@ -36,6 +43,10 @@ struct Single {
     const auto type = capture::to_ir(tensor.scalar_type());
     if (!type || tensor.layout() != at::kStrided) return out;
     if (out.meta.wrapped_number) {
+      if (symbolic && tensor.scalar_type() != at::kBool) {
+        out.node = scalar(tensor);
+        return out;
+      }
       out.node = tensor.is_floating_point() ? graph.constant(*type, tensor.item<double>())
                                             : graph.constant_int(*type, tensor.to(at::kLong).item<int64_t>());
       return out;
@@ -64,6 +75,7 @@ struct Single {
     } else if (!value_.isNone()) {
       out.kind = Arg::Kind::Constant;
       out.constant = value_;
+      if (symbolic && value_.isDouble()) out.scalar = scalar(at::full({}, value_.toDouble(), at::kDouble));
     }
     return out;
   }
@@ -79,7 +91,7 @@ void collect(const c10::IValue& value, std::vector<at::Tensor>& out) {
 }
 
 // Numbers where the schema has a tensor become wrapped numbers, as torch's own argument parser makes them.
-py::tuple with_wrapped_numbers(const c10::FunctionSchema& schema, const py::args& args) {
+py::tuple with_wrapped_numbers(const c10::FunctionSchema& schema, const py::tuple& args) {
   py::tuple out(args.size());
   for (size_t i = 0; i < args.size(); ++i) {
     const py::object arg = args[i];
@@ -99,12 +111,14 @@ py::tuple with_wrapped_numbers(const c10::FunctionSchema& schema, const py::args
 
 // Runs `op` eagerly, lowers the same call and evaluates the graph: (eager results, lowered results or None, graph
 // text).
+// `symbolic`: numbers are run-time scalars of the graph.
 py::tuple lower_and_evaluate(const std::string& name, const std::string& overload, const std::string& row_name,
-                             const py::args& args, const py::kwargs& kwargs) {
+                             bool symbolic, const py::tuple& args, const py::dict& kwargs) {
   const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   torch::jit::Stack stack = torch::jit::createStackForSchema(
       op.schema(), torch::jit::tuple_slice(with_wrapped_numbers(op.schema(), args)), kwargs, std::nullopt);
   Single single;
+  single.symbolic = symbolic;
   std::vector<Arg> lower_args;
   for (const c10::IValue& value : stack) lower_args.push_back(single.arg(value));
   op.callBoxed(stack);
@@ -119,19 +133,14 @@ py::tuple lower_and_evaluate(const std::string& name, const std::string& overloa
   single.graph.outputs = call.out;
   std::string text = ir::print(single.graph);
   if (std::string wrong = ir::verify(single.graph); !wrong.empty()) throw std::runtime_error(wrong + "\n" + text);
-  return py::make_tuple(eager, capture::evaluate(single.graph, single.inputs, {}, call.out), text);
+  return py::make_tuple(eager, capture::evaluate(single.graph, single.inputs, single.scalars, call.out), text);
 }
 
 }  // namespace
 
 void bind_lowering(py::module_& module) {
-  module.def("lowered_ops", [] {
-    py::dict out;
-    for (const LowerRow& row : capture::lowerings())
-      out[py::str(row.op.data(), row.op.size())] = row.level == capture::Level::Lowered ? "lowered" : "decomposed";
-    return out;
-  });
-  module.def("lower_and_evaluate", &lower_and_evaluate);
+  module.def("lower_and_evaluate", &lower_and_evaluate, py::arg("name"), py::arg("overload"), py::arg("row"),
+             py::arg("symbolic"), py::arg("args"), py::arg("kwargs"));
 }
 
 }  // namespace fastjit

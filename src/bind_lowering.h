@@ -3,7 +3,7 @@
 
 namespace fastjit {
 
-/// `lowered_ops()`, and `lower_and_evaluate()` for tests of the lowering table.
+/// `lower_and_evaluate()`: one operator call through its row and the reference evaluator, for tests.
 void bind_lowering(pybind11::module_& module);
 
 }  // namespace fastjit

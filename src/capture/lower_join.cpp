@@ -1,5 +1,6 @@
 // Tensors put together from parts, and tensors made of indices and constants.
 #include <algorithm>
+#include <cmath>
 
 #include "capture/lower_util.h"
 
@@ -118,20 +119,33 @@ void fill_tensor(Call& c) {
   c.give(c.moved(1, c.meta(0).dtype));
 }
 
-// arange of integers: start + i * step in 64 bits. Floats accumulate in double in eager's own way: extern.
+// Largest magnitude below which every integer is exact in a type.
+double exact_integers(ScalarType type) {
+  switch (type) {
+    case ScalarType::BFloat16:
+      return 0x1p8;
+    case ScalarType::Half:
+      return 0x1p11;
+    case ScalarType::Float:
+      return 0x1p24;
+    default:
+      return 0x1p53;
+  }
+}
+
+// start + i * step. Eager adds up floats in its own way: only whole numbers that the type holds exactly are lowered.
 template <int StartArg, int StepArg>
 void arange(Call& c) {
   const ScalarType type = c.result().dtype;
-  if (c.result().sizes.size() != 1 || type != ScalarType::Long) throw NotLowered{};
-  auto value = [&](int at, int64_t otherwise) {
-    if (at < 0) return otherwise;
-    return c.integer(static_cast<size_t>(at));
-  };
+  if (c.result().sizes.size() != 1) throw NotLowered{};
+  auto value = [&](int at, double otherwise) { return at < 0 ? otherwise : c.real(static_cast<size_t>(at)); };
+  const double start = value(StartArg, 0), step = value(StepArg, 1);
+  const double far = std::fabs(start) + std::fabs(step) * static_cast<double>(c.result().sizes[0]);
+  if (start != std::floor(start) || step != std::floor(step) || far > exact_integers(type)) throw NotLowered{};
   const Expr index{&c.graph, c.graph.iota({c.result().sizes, {}}, 0)};
-  const int64_t start = value(StartArg, 0), step = value(StepArg, 1);
-  auto whole = [&](int64_t n) { return Expr{&c.graph, c.graph.constant_int(DType::I64, n)}; };
-  Expr out = step == 1 ? index : index * whole(step);
-  c.give(start == 0 ? out : out + whole(start));
+  auto whole = [&](double n) { return Expr{&c.graph, c.graph.constant_int(DType::I64, static_cast<int64_t>(n))}; };
+  const Expr scaled = step == 1 ? index : index * whole(step);
+  c.give(start == 0 ? scaled : scaled + whole(start));
 }
 
 void eye(Call& c) {

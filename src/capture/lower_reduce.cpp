@@ -113,9 +113,9 @@ void extremes(Call& c) {
 template <ReduceKind Kind, ReduceKind Index>
 void extreme_and_index(Call& c) {  // max.dim: the first NaN, else the first hit
   const Dims dims = dims_of(c, 1);
-  const Expr x = c.as(0, c.meta(0).dtype);
+  Expr x = c.as(0, c.meta(0).dtype);
   need_elements(c, x, dims);
-  if (x.boolean()) throw NotLowered{};
+  if (x.boolean()) x = cast(x, DType::U8);
   if (dims.empty()) {
     c.give(x);
     return c.give(number({&c.graph, c.graph.constant_int(DType::I64, 0)}, 0));
@@ -180,7 +180,8 @@ void vector_norm(Call& c, double order, size_t dims_at) {
   if (order == 2) return give_shaped(c, dims.empty() ? abs(x) : sqrt(reduce(ReduceKind::Sum, x * x, dims)));
   if (order == 1) return give_shaped(c, reduce(ReduceKind::Sum, abs(x), dims));
   if (order == 0) return give_shaped(c, reduce(ReduceKind::Sum, cast(x != 0.0, x.type()), dims));
-  throw NotLowered{};
+  const Expr sum = reduce(ReduceKind::Sum, pow(abs(x), number(x, order)), dims);
+  give_shaped(c, pow(sum, number(x, 1.0 / order)));
 }
 void linalg_vector_norm(Call& c) { vector_norm(c, c.real(1), 2); }
 template <size_t DimsAt>

@@ -70,15 +70,14 @@ void logit(Call& c) {  // logit_kernel: log(x / (1 - x)), x clamped to [eps, 1 -
   c.give(log(c.rounded(x / c.rounded(1.0 - x, type), type)));
 }
 
-void round_decimals(Call& c) {  // round_decimals_kernel: scales by a power of ten in the tensor's type
+void round_decimals(Call& c) {  // round_decimals_kernel: scales by a power of ten
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type)) throw NotLowered{};
   const int64_t decimals = c.integer(1);
   const Expr x = c.as(0, type);
   if (decimals == 0) return c.give(round(x));
-  const Expr ten = c.rounded(number(x, std::pow(10.0, std::abs(decimals))), type);
-  auto r = [&](Expr e) { return c.rounded(e, type); };
-  c.give(decimals > 0 ? r(round(r(x * ten))) / ten : r(round(r(x / ten))) * ten);
+  const Expr ten = number(x, std::pow(10.0, std::abs(decimals)));
+  c.give(decimals > 0 ? round(x * ten) / ten : round(x / ten) * ten);
 }
 
 double largest(ScalarType type) {

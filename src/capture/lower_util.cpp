@@ -252,4 +252,15 @@ void Call::give(Expr value) {
   call_.out.push_back(graph.expand(value.id, want.sizes));
 }
 
+bool Call::give_empty() {
+  for (const TensorMeta& meta : call_.results)
+    if (!to_ir(meta.dtype) || numel(meta) != 0) return false;
+  for (const TensorMeta& meta : call_.results) {
+    const Expr zero{&graph, graph.constant_int(DType::I64, 0)};
+    const DType type = compute_type(meta.dtype);
+    give(is_integral(meta.dtype) ? cast(zero, type) : Expr{&graph, graph.constant(type, 0)});
+  }
+  return !call_.results.empty();
+}
+
 }  // namespace fastjit::capture

@@ -77,6 +77,9 @@ class Call {
   void give(Expr value);
   void give_node(ir::NodeId id) { give(Expr{&graph, id}); }
 
+  /// Zeros for all results where none has an element, whatever the operator is.
+  bool give_empty();
+
   std::string_view name() const { return call_.name; }
   plan::Numerics numerics() const { return call_.numerics; }
 
@@ -99,15 +102,15 @@ int64_t wrap_dim(int64_t dim, int64_t rank);
 /// A row's function from one that works on Call: NotLowered and refused shapes become `false`.
 template <auto F>
 bool row(LowerCall& call) {
+  Call wrapped(call);
   try {
-    Call wrapped(call);
     F(wrapped);
     if (call.out.size() == call.results.size()) return true;
   } catch (const NotLowered&) {
   } catch (const std::invalid_argument&) {  // a graph maker refused the types or shapes
   }
   call.out.clear();
-  return false;
+  return wrapped.give_empty();
 }
 
 inline constexpr LowerRow lowered(std::string_view op, LowerFn fn) { return {op, Level::Lowered, fn}; }
