@@ -10,8 +10,6 @@ inline constexpr double kLog10eF64[] = {0x1.bcb7b1526e50ep-2, 0x1.95355baaafad3p
 inline constexpr double kLog10of2F64[] = {0x1.34413509f8000p-2, -0x1.80433b83b532ap-44};
 inline constexpr double kHalfPiF32[] = {0x1.921fb60000000p+0, -0x1.777a5c0000000p-25, -0x1.ee59da0000000p-50};
 inline constexpr double kHalfPiF64[] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54, -0x1.f1976b7ed9000p-110};
-// [-0.346747, 0.346747], weighted error 2^-27.73
-inline constexpr double kExpF32[] = {0x1.0000000000000p-1, 0x1.55548e0000000p-3, 0x1.55545c0000000p-5, 0x1.123b8c0000000p-7, 0x1.6db5260000000p-10};
 // [-0.346747, 0.346747], weighted error 2^-28.74
 inline constexpr double kExpm1F32[] = {0x1.0000000000000p-1, 0x1.5555560000000p-3, 0x1.5554ae0000000p-5, 0x1.1110900000000p-7, 0x1.6d74ca0000000p-10, 0x1.a1a1580000000p-13};
 // [-0.5, 0.5], weighted error 2^-25.97
@@ -24,8 +22,8 @@ inline constexpr double kLogF32[] = {-0x1.0000000000000p-1, 0x1.5555a60000000p-2
 inline constexpr double kLogF64[] = {0x1.5555555555555p-1, 0x1.9999999999e06p-2, 0x1.249249242aae9p-2, 0x1.c71c7259aacc3p-3, 0x1.745cddff562aap-3, 0x1.3b20b4dd081e0p-3, 0x1.0f5bf684e4a7dp-3, 0x1.0f6a9321364cfp-3};
 // [1.0e-12, 0.0294667], weighted error 2^-66.26
 inline constexpr double kPowLogF64[] = {0x1.9999999999996p-3, 0x1.2492492493048p-3, 0x1.c71c71c57e12bp-4, 0x1.745d183372cb9p-4, 0x1.3b136268f120ap-4, 0x1.1120c14276aecp-4, 0x1.de31972014deap-5, 0x1.eb2093d21916dp-5};
-// [1.0e-9, 0.618085], weighted error 2^-26.81
-inline constexpr double kSinF32[] = {-0x1.5555460000000p-3, 0x1.1107320000000p-7, -0x1.9940780000000p-13};
+// [1.0e-9, 0.618085], weighted error 2^-28.03
+inline constexpr double kSinF32[] = {-0x1.5555560000000p-3, 0x1.1111080000000p-7, -0x1.a00f740000000p-13, 0x1.6ccf6c0000000p-19};
 // [1.0e-9, 0.618085], weighted error 2^-30.97
 inline constexpr double kCosF32[] = {0x1.55554a0000000p-5, -0x1.6c0c820000000p-10, 0x1.99ff600000000p-16};
 // [1.0e-9, 0.618085], weighted error 2^-56.73
@@ -48,6 +46,8 @@ inline constexpr double kErfcLog2F32[] = {0x1.3531600000000p-12, -0x1.a137be0000
 inline constexpr double kErfcxF64[] = {0x1.3ba5916e9fd7fp+0, -0x1.1df1ad154a28fp-3, 0x1.f7f5df66fd7d0p-7, 0x1.16ecefcfa5406p-4, -0x1.9ddb23c3e9197p-4, 0x1.7fee004e112fcp-4, -0x1.0fb06dfe47f08p-4, 0x1.3079edf6af1cap-5, -0x1.096238855df76p-6, 0x1.49c67277036dap-8, -0x1.8d4a999b19843p-11, -0x1.a1df18a36fbd9p-13, 0x1.3be037552df98p-13, -0x1.995b066748378p-16, -0x1.788389044bbf2p-17, 0x1.7f3d515b439aap-18, 0x1.39521aaec6668p-22, -0x1.bc52ee4f630b9p-21, 0x1.4a1b1a054c160p-24, 0x1.e5a2b1d160c51p-24, -0x1.46ae9d705240cp-26, -0x1.1a6c8c8358edbp-26, 0x1.d15fbbdf464abp-30, 0x1.19174769703ddp-29, 0x1.2adddab57fd9cp-32};
 // [-3.0, 3.25], weighted error 2^-52.73
 inline constexpr double kErfinvCentralF64[] = {0x1.9fa072ed72dbbp+0, 0x1.eedbebdce73e7p-3, -0x1.780def1d3f2b7p-8, -0x1.b6666b152b79bp-11, 0x1.9912c04a42b4bp-13, -0x1.aab13d1c221f0p-17, -0x1.d539ca098e7a8p-20, 0x1.e32b0d4aaf324p-22, -0x1.96f8225e079dcp-26, -0x1.77b3a1e1e2e04p-28, 0x1.3155906787de4p-30, -0x1.146bc4d7d6ecdp-35, -0x1.30dc7d2a7d39cp-36, 0x1.7bd64df71645dp-39, 0x1.cd9ceab23c642p-48, -0x1.dc965d8a84ed0p-45, 0x1.c60c71be996ccp-48, 0x1.380197dce66cfp-52, -0x1.6cb1809dbbd64p-53, 0x1.eabf1af91d01cp-57, 0x1.fb23307b306edp-60, -0x1.f593a6f9647fep-62, 0x1.0483868448370p-68, 0x1.b6cf7a77841d4p-68, -0x1.31947b80bdd80p-72, -0x1.1193895364fb0p-75};
+// [1.0e-9, 0.26], weighted error 2^-54.36
+inline constexpr double kErfinvNearF64[] = {0x1.c5bf891b4ef6bp-1, 0x1.db29fb2fee5cap-3, 0x1.053c2c0abaec6p-3, 0x1.62847c4648c7ap-4, 0x1.0a1318f8c5784p-4, 0x1.a7c8433b0ad90p-5, 0x1.5eed5efc2d45cp-5, 0x1.2a976b370e68ap-5, 0x1.0519f59d344a5p-5, 0x1.b2f2c36c1e86cp-6, 0x1.0e47461a7534ap-5, -0x1.16d6125715d14p-7, 0x1.a5188070bfa91p-4, -0x1.dde172656f651p-4, 0x1.0ddecb9916480p-3};
 // [-0.751, 0.751], weighted error 2^-53.87
 inline constexpr double kErfinvMiddleF64[] = {0x1.8abcc380d5a48p+1, 0x1.0158a6d641d54p+0, 0x1.5ffcfe5b6cdddp-8, -0x1.ebadabb9fcc17p-9, 0x1.468eeca93ffedp-9, -0x1.ba9240da3e51dp-10, 0x1.f3cc545f53d4fp-11, -0x1.7448bc4c763a3p-12, 0x1.932e8d537d7a7p-16, 0x1.1e6aa933831fep-14, -0x1.8cf45aee98491p-15, 0x1.a245285e805c3p-17, 0x1.89987e95ef20fp-19, -0x1.0b9270b520744p-18, 0x1.8dc16124d2ae1p-20, -0x1.a237172b79b52p-26, -0x1.07db80dabca24p-22, 0x1.10b188f43952ap-23, -0x1.63dcb966ce45fp-26, -0x1.9156ead66acf4p-27, 0x1.056c431ccf6e9p-27, -0x1.505810ad8efebp-30};
 // [-1.01, 1.1], weighted error 2^-54.99

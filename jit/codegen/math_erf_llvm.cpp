@@ -11,9 +11,13 @@ constexpr double kInf = __builtin_inf();
 V erfc_positive(V y) {
   V x = at_most(y, 28);
   Pair square = two_product(x, x);
-  V e = exp_scaled(-square.hi, 64);
-  V ratio = poly((x - 4.0) / (x + 4.0), kErfcxF64) / fma(x, 2.0, 1.0);
-  return fma(e, -square.lo, e) * ratio * 0x1p-64;
+  V e = exp_sum(-square.hi, -square.lo, 64);
+  V p = poly((x - 4.0) / (x + 4.0), kErfcxF64);
+  V d = fma(x, 2.0, 1.0);
+  V reciprocal = 1.0 / d;
+  V ratio = p * reciprocal;
+  V residue = fma(-ratio, fma(x, 2.0, 1.0 - d), fma(-ratio, d, p));  // of the division and of d
+  return fma(e, ratio, e * (residue * reciprocal)) * 0x1p-64;
 }
 
 /// 1 - erfc(y) for floats y >= 1; log2 of erfc is a polynomial.
@@ -49,6 +53,7 @@ V erfinv(V x) {
   V s = sqrt(w);
   V far = select(s > 4.0, poly(s - 5.0, kErfinvFarF64), poly(s - 3.25, kErfinvMiddleF64));
   V ratio = select(w > 6.25, far, poly(w - 3.0, kErfinvCentralF64));
+  ratio = select(y < 0.5, poly(x * x, kErfinvNearF64), ratio);
   return x * select(eq(y, 1.0), kInf, ratio);
 }
 

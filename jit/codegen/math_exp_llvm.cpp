@@ -34,13 +34,16 @@ V scale_by(V p, V shifted) {
 
 }  // namespace
 
-V exp_scaled(V x, int shift) {
+V exp_scaled(V x, int shift) { return exp_sum(x, x(0.0), shift); }
+
+V exp_sum(V x, V low, int shift) {
   const bool wide = x.f64();
   const Format format(x);
   V clamped = at_least(at_most(x, wide ? 711 : 90), wide ? -750 : -106);
   Reduced a = reduce_ln2(clamped, 2 * format.bias + shift);
-  V p = wide ? a.r + fma(a.r * a.r, poly(a.r, kExpF64), a.rest) : fma(poly(a.r, kExpF32), a.r * a.r, a.r);
-  return scale_by(p + 1.0, a.shifted);
+  if (!wide) return scale_by(fma(poly(a.r, kExpm1F32), a.r * a.r, a.rest) + a.r + 1.0, a.shifted);
+  Pair r = two_sum(a.r, a.rest + low);
+  return scale_by(fma(r.hi * r.hi, poly(r.hi, kExpF64), r.lo) + r.hi + 1.0, a.shifted);
 }
 
 V exp2(V x) {
@@ -77,7 +80,7 @@ Pair expm1_half(V x) {
   V tail = fma(a.r * a.r, q, a.rest);
   V base = s - 0.5;
   Pair sum = fast_two_sum(base, s * a.r);
-  return {sum.hi, fma(s, tail, sum.lo)};
+  return {sum.hi, fma(s, tail, sum.lo + ((s - base) - 0.5))};
 }
 
 V expm1(V x) {
@@ -89,24 +92,31 @@ V expm1(V x) {
   return select(abs(x) < (wide ? 0x1p-60 : 0x1p-30), x, result);
 }
 
-// t / (t + 1) for t = (e^2|x| - 1) / 2; the residue of the division and of its operands is added back.
+namespace {
+
+/// n / (d.hi + d.lo), with the residue of the division added back; n_low belongs to n.
+V divide(V n, V n_low, Pair d) {
+  V reciprocal = 1.0 / d.hi;
+  V q = n * reciprocal;
+  return fma(fma(-q, d.lo, fma(-q, d.hi, n) + n_low), reciprocal, q);
+}
+
+}  // namespace
+
+// t / (t + 1) for t = (e^2|x| - 1) / 2.
 V tanh(V x) {
   const bool wide = x.f64();
   V y = at_most(abs(x), wide ? 20 : 10);
   Pair t = expm1_half(y + y);
   t = fast_two_sum(t.hi, t.lo);
-  V d = t.hi + 1.0;
-  V d_low = (t.hi - (d - 1.0)) + t.lo;
-  V reciprocal = 1.0 / d;
-  V q = t.hi * reciprocal;
-  V residue = fma(-q, d_low, fma(-q, d, t.hi) + t.lo);
-  V result = copysign(fma(residue, reciprocal, q), x);
-  return select(abs(x) < (wide ? 0x1p-30 : 0x1p-14), x, result);
+  Pair d = two_sum(t.hi, x(1.0));
+  d.lo = d.lo + t.lo;
+  return select(abs(x) < (wide ? 0x1p-30 : 0x1p-14), x, copysign(divide(t.hi, t.lo, d), x));
 }
 
 V sigmoid(V x) {
   V e = exp_scaled(-abs(x), 0);
-  return select(x < 0.0, e, 1.0) / (e + 1.0);
+  return divide(select(x < 0.0, e, 1.0), x(0.0), fast_two_sum(x(1.0), e));
 }
 
 V cosh(V x) {

@@ -4,7 +4,8 @@
 
 namespace fastjit::codegen::math {
 
-V exp_scaled(V x, int shift);  // e^x 2^shift, rounded once; shift 0 or -1
+V exp_scaled(V x, int shift);      // e^x 2^shift, rounded once; shift 0 or -1
+V exp_sum(V x, V low, int shift);  // e^(x + low) 2^shift; low is read for f64 only
 V exp2(V x);
 V exp2_pair(V hi, V lo);  // 2^(hi + lo); f64 only
 Pair expm1_half(V x);     // (e^x - 1) / 2 for |x| < 88 (f32), 711 (f64), e^x not below 2^-40 (f32), 2^-60 (f64)

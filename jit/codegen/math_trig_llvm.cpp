@@ -53,7 +53,7 @@ Angle reduce_small(V x) {
   Pair r = two_sum(high, second.hi);
   V rest = fma(k, -parts[2], r.lo + second.lo);
   Pair sum = fast_two_sum(r.hi, rest);
-  return {t.bits(), sum.hi, sum.lo};
+  return {t.bits(), select(eq(x, 0.0), x, sum.hi), sum.lo};  // the sums lose the sign of -0
 }
 
 /// Floats of at least 2^13: x = M 2^(E-150); M times the first part (29 bits) is exact in a double.
@@ -143,7 +143,8 @@ Kernel kernel(Angle a) {
   V z = a.r * a.r;
   if (!z.f64()) {
     V s = fma(fma(z, poly(z, kSinF32), z(0.0)), a.r, a.r);
-    V c = fma(z * z, poly(z, kCosF32), fma(z, -0.5, 1.0));
+    V one_less = fma(z, -0.5, 1.0);
+    V c = fma(z * z, poly(z, kCosF32), fma(z, -0.5, 1.0 - one_less)) + one_less;
     return {s, c};
   }
   V zero = z(0.0);

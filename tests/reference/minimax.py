@@ -163,7 +163,6 @@ def main():
     constants()
     h = mp.log(2) / 2 * mpf("1.0005")
     tail = lambda r: (mp.expm1(r) - r) / r**2 if r else mpf(1) / 2  # noqa: E731
-    fit("kExpF32", tail, -h, h, 4, lambda r: r**2, 24)
     fit("kExpm1F32", tail, -h, h, 5, lambda r: abs(r), 24)
     fit("kExp2F32", lambda f: (mpf(2) ** f - 1) / f if f else mp.log(2), mpf(-1) / 2, mpf(1) / 2, 5, lambda f: abs(f), 24)
     fit("kExpF64", tail, -h, h, 10, lambda r: abs(r), 53)
@@ -179,7 +178,7 @@ def main():
     q = (mp.pi / 4 * mpf("1.001")) ** 2
     tiny = mpf("1e-9")
     cos_tail = lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2  # noqa: E731
-    fit("kSinF32", odd(mp.sin), tiny, q, 2, odd_weight(mp.sin), 24)
+    fit("kSinF32", odd(mp.sin), tiny, q, 3, odd_weight(mp.sin), 24)
     fit("kCosF32", cos_tail, tiny, q, 2, lambda z: z**2, 24)
     fit("kSinF64", odd(mp.sin), tiny, q, 5, odd_weight(mp.sin), 53)
     fit("kCosF64", cos_tail, tiny, q, 5, lambda z: z**2, 53)
@@ -195,6 +194,8 @@ def main():
     fit("kErfcxF64", erfcx_scaled, mpf(-1), mpf("0.75"), 24, lambda t: 1 / erfcx_scaled(t), 53)
     central = lambda w: erfinv_ratio(w)  # noqa: E731
     fit("kErfinvCentralF64", lambda t: central(t + 3), mpf(-3), mpf("3.25"), 25, lambda t: 1 / central(t + 3), 53)
+    near = lambda z: mp.erfinv(mp.sqrt(z)) / mp.sqrt(z)  # noqa: E731
+    fit("kErfinvNearF64", near, tiny, mpf("0.26"), 14, lambda z: 1 / near(z), 53)
     tail_fit = lambda s: erfinv_ratio(s * s)  # noqa: E731
     fit("kErfinvMiddleF64", lambda t: tail_fit(t + mpf("3.25")), mpf("-0.751"), mpf("0.751"), 21, lambda t: 1 / tail_fit(t + mpf("3.25")), 53)
     fit("kErfinvFarF64", lambda t: tail_fit(t + 5), mpf("-1.01"), mpf("1.1"), 21, lambda t: 1 / tail_fit(t + 5), 53)
