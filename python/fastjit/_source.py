@@ -120,7 +120,7 @@ def _expression(op: str, dtype: str, sizes: list[int], strides: list[int] | None
 
 
 def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
-    """Python source of a function ``program(inputs, scalars)`` that returns the list of the graph's outputs.
+    """Python source of ``program(inputs, scalars)``, which takes tensors and numbers by name and returns the outputs in a list.
 
     Args:
         ir: text of a graph.
@@ -139,15 +139,15 @@ def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
             if op in ("input", "scalar"):
                 names = inputs if op == "input" else scalars
                 names.append(rest.strip().strip('"'))
-                value = f"inputs[{len(inputs) - 1}]" if op == "input" else f"torch.tensor(scalars[{len(scalars) - 1}], dtype={_DTYPES[dtype]})"
-                note = f"  # {names[-1]}"
+                given = f"{op}s[{names[-1]!r}]"
+                value = given if op == "input" else f"torch.tensor({given}, dtype={_DTYPES[dtype]})"
             else:
                 value = _expression(op, dtype, _ints(sizes), _ints(strides) if strides is not None else None, args, rest.strip(), calls)
             lines.append(f"    v{number} = {value}{note}")
         elif line.startswith("store"):
             _, target, value_of, _ = line.split()
-            lines.append(f"    inputs[{target.removeprefix('input=')}].copy_(v{value_of[1:]})")
+            lines.append(f"    inputs[{inputs[int(target.removeprefix('input='))]!r}].copy_(v{value_of[1:]})")
         elif line.startswith("return"):
             lines.append(f"    return [{', '.join('v' + v[1:] for v in line.split()[1:])}]")
-    head = f'import torch\n{_HELPERS}\n\ndef program(inputs, scalars=()):\n    """inputs: {", ".join(inputs)}."""\n'
+    head = f'import torch\n{_HELPERS}\n\ndef program(inputs, scalars=None):\n    """inputs: tensors by name ({", ".join(inputs)}); scalars: numbers by name ({", ".join(scalars)})."""\n'
     return head + "\n".join(lines) + "\n"
