@@ -8,8 +8,8 @@ inline constexpr double kLn2FullF64[] = {0x1.62e42fefa39efp-1, 0x1.abc9e3b39803f
 inline constexpr double kLog2eF64[] = {0x1.71547652b82fep+0, 0x1.777d0ffda0d24p-56};
 inline constexpr double kLog10eF64[] = {0x1.bcb7b1526e50ep-2, 0x1.95355baaafad3p-57};
 inline constexpr double kLog10of2F64[] = {0x1.34413509f8000p-2, -0x1.80433b83b532ap-44};
-inline constexpr double kHalfPiF32[] = {0x1.921fb60000000p+0, -0x1.777a5c0000000p-25, -0x1.ee59da0000000p-50};
-inline constexpr double kHalfPiF64[] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54, -0x1.f1976b7ed9000p-110};
+inline constexpr double kHalfPiF32[] = {0x1.921fb40000000p+0, 0x1.4442d00000000p-24, 0x1.8469880000000p-48};
+inline constexpr double kHalfPiF64[] = {0x1.921fb54442d18p+0, 0x1.1a62633145c06p-54, 0x1.c1cd129024e00p-107};
 // [-0.346747, 0.346747], weighted error 2^-28.74
 inline constexpr double kExpm1F32[] = {0x1.0000000000000p-1, 0x1.5555560000000p-3, 0x1.5554ae0000000p-5, 0x1.1110900000000p-7, 0x1.6d74ca0000000p-10, 0x1.a1a1580000000p-13};
 // [-0.5, 0.5], weighted error 2^-25.97
@@ -22,10 +22,10 @@ inline constexpr double kLogF32[] = {-0x1.0000000000000p-1, 0x1.5555a60000000p-2
 inline constexpr double kLogF64[] = {0x1.5555555555555p-1, 0x1.9999999999e06p-2, 0x1.249249242aae9p-2, 0x1.c71c7259aacc3p-3, 0x1.745cddff562aap-3, 0x1.3b20b4dd081e0p-3, 0x1.0f5bf684e4a7dp-3, 0x1.0f6a9321364cfp-3};
 // [1.0e-12, 0.0294667], weighted error 2^-66.26
 inline constexpr double kPowLogF64[] = {0x1.9999999999996p-3, 0x1.2492492493048p-3, 0x1.c71c71c57e12bp-4, 0x1.745d183372cb9p-4, 0x1.3b136268f120ap-4, 0x1.1120c14276aecp-4, 0x1.de31972014deap-5, 0x1.eb2093d21916dp-5};
-// [1.0e-9, 0.618085], weighted error 2^-28.03
-inline constexpr double kSinF32[] = {-0x1.5555560000000p-3, 0x1.1111080000000p-7, -0x1.a00f740000000p-13, 0x1.6ccf6c0000000p-19};
-// [1.0e-9, 0.618085], weighted error 2^-30.97
-inline constexpr double kCosF32[] = {0x1.55554a0000000p-5, -0x1.6c0c820000000p-10, 0x1.99ff600000000p-16};
+// [1.0e-9, 0.618085], weighted error 2^-32.52
+inline constexpr double kSinF32[] = {-0x1.5555560000000p-3, 0x1.1111740000000p-7, -0x1.a059540000000p-13, 0x1.7c2c440000000p-19};
+// [1.0e-9, 0.618085], weighted error 2^-33.13
+inline constexpr double kCosF32[] = {0x1.55554a0000000p-5, -0x1.6c0c1a0000000p-10, 0x1.99e0ec0000000p-16};
 // [1.0e-9, 0.618085], weighted error 2^-56.73
 inline constexpr double kSinF64[] = {-0x1.5555555555548p-3, 0x1.111111110f791p-7, -0x1.a01a019bf5af2p-13, 0x1.71de35606ab4dp-19, -0x1.ae5e54940f38fp-26, 0x1.5d8e07bfade74p-33};
 // [1.0e-9, 0.618085], weighted error 2^-59.54
@@ -36,12 +36,12 @@ inline constexpr double kSinhF64[] = {0x1.5555555555556p-3, 0x1.11111111110a6p-7
 inline constexpr double kAtanF64[] = {-0x1.5555555555554p-2, 0x1.9999999999636p-3, -0x1.2492492474bfbp-3, 0x1.c71c71b6f4e40p-4, -0x1.745d14ada2c95p-4, 0x1.3b136d1c4c4cap-4, -0x1.110c630eca94fp-4, 0x1.e170cc718732fp-5, -0x1.ab75cad7dd8a3p-5, 0x1.70ce0bc4b2e72p-5, -0x1.11ef4bbe828bbp-5, 0x1.f0c379788f906p-7};
 // [1.0e-9, 0.25], weighted error 2^-58.83
 inline constexpr double kAsinF64[] = {0x1.5555555555577p-3, 0x1.333333332e100p-4, 0x1.6db6db721431fp-5, 0x1.f1c71a94636fcp-6, 0x1.6e8bdeedf13aep-6, 0x1.1c49ef8264f8bp-6, 0x1.ca1f9febd0ec3p-7, 0x1.7584ff5b1edcbp-7, 0x1.613f57ea0bd66p-7, 0x1.e5ce47cbe281fp-9, 0x1.63a79ae83dcbep-6, -0x1.580c504cf5c49p-6, 0x1.0b4b1c5849aa8p-5};
-// [1.0e-9, 1.0], weighted error 2^-28.32
-inline constexpr double kErfF32[] = {0x1.06eba80000000p-3, -0x1.81273e0000000p-2, 0x1.ce2cf80000000p-4, -0x1.b7f90e0000000p-6, 0x1.5405b80000000p-8, -0x1.a3f7300000000p-11, 0x1.496ab80000000p-14};
+// [1.0e-9, 1.0], weighted error 2^-29.39
+inline constexpr double kErfF32[] = {0x1.06eba80000000p-3, -0x1.81273e0000000p-2, 0x1.ce2ce60000000p-4, -0x1.b7f71a0000000p-6, 0x1.53f2240000000p-8, -0x1.a3515e0000000p-11, 0x1.4771fe0000000p-14};
 // [1.0e-9, 1.0], weighted error 2^-56.33
 inline constexpr double kErfF64[] = {0x1.06eba8214db69p-3, -0x1.812746b0379e7p-2, 0x1.ce2f21a042bddp-4, -0x1.b82ce3128899bp-6, 0x1.565bcd0e64ab7p-8, -0x1.c02db3fed8f84p-11, 0x1.f9a326bfb75c4p-14, -0x1.f4d255e14d5adp-17, 0x1.b9e64d0836f5bp-20, -0x1.5f6d6b56760d0p-23, 0x1.fc41176161673p-27, -0x1.4e55ce09968a8p-30, 0x1.7ecbff814cf6ap-34, -0x1.29290714aa22ep-38};
-// [1.0, 4.05], weighted error 2^-27.82
-inline constexpr double kErfcLog2F32[] = {0x1.3531600000000p-12, -0x1.a137be0000000p+0, -0x1.d399c80000000p-1, -0x1.40fd820000000p-3, 0x1.2be1ee0000000p-5, -0x1.94e8380000000p-8, 0x1.5ed67c0000000p-11, -0x1.3274d00000000p-15, 0x1.8629060000000p-22};
+// [1.0, 4.05], weighted error 2^-35.04
+inline constexpr double kErfcLog2F32[] = {0x1.3531600000000p-12, -0x1.a137be0000000p+0, -0x1.d399c00000000p-1, -0x1.40fdc80000000p-3, 0x1.2be32c0000000p-5, -0x1.94eed00000000p-8, 0x1.5eeaa60000000p-11, -0x1.32b4e60000000p-15, 0x1.88a01a0000000p-22};
 // [-1.0, 0.75], weighted error 2^-54.27
 inline constexpr double kErfcxF64[] = {0x1.3ba5916e9fd7fp+0, -0x1.1df1ad154a28fp-3, 0x1.f7f5df66fd7d0p-7, 0x1.16ecefcfa5406p-4, -0x1.9ddb23c3e9197p-4, 0x1.7fee004e112fcp-4, -0x1.0fb06dfe47f08p-4, 0x1.3079edf6af1cap-5, -0x1.096238855df76p-6, 0x1.49c67277036dap-8, -0x1.8d4a999b19843p-11, -0x1.a1df18a36fbd9p-13, 0x1.3be037552df98p-13, -0x1.995b066748378p-16, -0x1.788389044bbf2p-17, 0x1.7f3d515b439aap-18, 0x1.39521aaec6668p-22, -0x1.bc52ee4f630b9p-21, 0x1.4a1b1a054c160p-24, 0x1.e5a2b1d160c51p-24, -0x1.46ae9d705240cp-26, -0x1.1a6c8c8358edbp-26, 0x1.d15fbbdf464abp-30, 0x1.19174769703ddp-29, 0x1.2adddab57fd9cp-32};
 // [-3.0, 3.25], weighted error 2^-52.73

@@ -22,12 +22,14 @@ V erfc_positive(V y) {
 
 /// 1 - erfc(y) for floats y >= 1; log2 of erfc is a polynomial.
 V erf_tail_f32(V y) {
-  V q = poly(at_most(y, 4), kErfcLog2F32);
+  V x = at_most(y, 4);
+  constexpr std::span c(kErfcLog2F32);
+  V rest = fma(x * x, poly(x, c.subspan(2)), c[0]);
   const double magic = 0x1.8p23 + 127;
-  V t = q + magic;
-  V f = q - (t - magic);
+  V t = fma(x, c[1], rest) + magic;
+  V f = fma(x, c[1], magic - t) + rest;  // the large term meets the integer without rounding
   V p = fma(poly(f, kExp2F32), f, 1.0);
-  return fma(-p, shl(t.bits(), 23).real(), q(1.0));
+  return fma(-p, shl(t.bits(), 23).real(), x(1.0));
 }
 
 }  // namespace

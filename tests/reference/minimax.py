@@ -66,6 +66,12 @@ def fit(name, function, low, high, degree, weight, bits):
     weights = [weight(p) for p in points]
     found, error = remez(points, values, weights, range(degree + 1))
     fixed = [round_to(c, bits) for c in found]
+    if bits == 24 and low > 0:  # rounding one coefficient moves the better ones
+        fixed, rest = [], values
+        for power in range(degree + 1):
+            part, _ = remez(points, rest, weights, range(power, degree + 1))
+            fixed.append(round_to(part[0], bits))
+            rest = [v - fixed[-1] * p**power for v, p in zip(rest, points)]
     error = max(abs((evaluate(fixed, p) - v) * w) for p, v, w in zip(points, values, weights))
     low_text, high_text = mp.nstr(low, 6), mp.nstr(high, 6)
     print(f"// [{low_text}, {high_text}], weighted error 2^{mp.nstr(mp.log(error, 2), 4) if error else '-inf'}")
@@ -116,7 +122,8 @@ def constants():
         for i in range(parts):
             keep = first_bits if i == 0 else bits
             scale = mpf(2) ** (keep - 1 - mp.floor(mp.log(abs(value), 2)))
-            part = mp.floor(value * scale + mpf(1) / 2) / scale if i == 0 else round_to(value, bits)
+            half = mpf(0) if parts == 3 else mpf(1) / 2  # parts of one sign keep -0 in the reduction
+            part = mp.floor(value * scale + half) / scale if i == 0 or parts == 3 else round_to(value, bits)
             out.append(part)
             value -= part
         print(f"inline constexpr double {name}[] = {{{', '.join(float(p).hex() for p in out)}}};")
