@@ -24,7 +24,7 @@ table; a test compares. Each entry is recorded on its first {samples} samples of
 
 - **lowered**: every step is fused code or an index map,
 - **partly**: some samples are, or some steps are left to torch (named),
-- **extern**: one call of torch's own operator inside the program,
+- **extern**: one call of torch's own operator inside the program (a view that the function returns is one too),
 - **eager**: the whole function runs eagerly; the reason is given.
 
 {count} entries: {lowered} lowered, {partly} partly, {extern} extern, {eager} eager. Pointwise entries lowered at least

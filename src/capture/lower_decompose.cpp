@@ -148,7 +148,7 @@ constexpr LowerRow kRows[] = {
     enter("aten::group_norm"),
     enter("aten::rms_norm"),
     enter("aten::_fused_rms_norm"),
-    enter("aten::batch_norm"),
+
     enter("aten::instance_norm"),
     enter("aten::linear"),
     enter("aten::matmul"),

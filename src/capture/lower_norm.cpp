@@ -115,6 +115,7 @@ constexpr LowerRow kRows[] = {
     ROW("native_layer_norm", layer_norm),
     ROW("native_group_norm", group_norm),
     ROW("native_batch_norm", batch_norm),
+    ROW("batch_norm", batch_norm),
     ROW("_native_batch_norm_legit_no_training", batch_norm_no_training),
 };
 

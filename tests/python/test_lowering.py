@@ -271,5 +271,20 @@ def test_rows_that_a_dispatch_mode_does_not_see(row):
     assert compare(overload(row), COMPOSITE[row], kwargs) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_batch_norm_of_evaluation(dtype):
+    x, channel = torch.randn(4, 8, 5, 3, dtype=dtype), [torch.rand(8, dtype=dtype) for _ in range(4)]
+    assert (
+        compare(
+            aten.batch_norm.default,
+            (x, *channel, False, 0.1, 1e-5, False),
+            {},
+            ulps=0.5 if dtype == torch.float32 else 2,
+        )
+        is None
+    )
+    assert compare(aten.batch_norm.default, (x, *channel, True, 0.1, 1e-5, False), {}) == "extern"
+
+
 def test_table_is_wide_enough():
     assert len(ROWS) > 270
