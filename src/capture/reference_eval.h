@@ -1,5 +1,6 @@
 #pragma once
-// The meaning of a graph in plain ATen calls, node by node: the oracle that lowerings, passes and kernels are tested against.
+// The meaning of a graph in plain ATen calls, node by node: the oracle that lowerings, passes and kernels are tested
+// against.
 #include <ATen/core/Tensor.h>
 
 #include <vector>
