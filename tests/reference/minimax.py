@@ -41,7 +41,7 @@ def remez(points, values, weights, powers):
         solved = mp.lu_solve(matrix, right)
         found = [solved[i] for i in range(n)]
         errors = [
-            (sum(c * x**p for c, p in zip(found, powers)) - v) * w for x, v, w in zip(points, values, weights)
+            (sum(c * x**p for c, p in zip(found, powers, strict=True)) - v) * w for x, v, w in zip(points, values, weights, strict=True)
         ]
         picks = []
         for i, e in enumerate(errors):
@@ -71,8 +71,8 @@ def fit(name, function, low, high, degree, weight, bits):
         for power in range(degree + 1):
             part, _ = remez(points, rest, weights, range(power, degree + 1))
             fixed.append(round_to(part[0], bits))
-            rest = [v - fixed[-1] * p**power for v, p in zip(rest, points)]
-    error = max(abs((evaluate(fixed, p) - v) * w) for p, v, w in zip(points, values, weights))
+            rest = [v - fixed[-1] * p**power for v, p in zip(rest, points, strict=True)]
+    error = max(abs((evaluate(fixed, p) - v) * w) for p, v, w in zip(points, values, weights, strict=True))
     low_text, high_text = mp.nstr(low, 6), mp.nstr(high, 6)
     print(f"// [{low_text}, {high_text}], weighted error 2^{mp.nstr(mp.log(error, 2), 4) if error else '-inf'}")
     text = ", ".join(float(c).hex() for c in fixed)
@@ -171,7 +171,8 @@ def main():
     h = mp.log(2) / 2 * mpf("1.0005")
     tail = lambda r: (mp.expm1(r) - r) / r**2 if r else mpf(1) / 2  # noqa: E731
     fit("kExpm1F32", tail, -h, h, 5, lambda r: abs(r), 24)
-    fit("kExp2F32", lambda f: (mpf(2) ** f - 1) / f if f else mp.log(2), mpf(-1) / 2, mpf(1) / 2, 5, lambda f: abs(f), 24)
+    exp2_tail = lambda f: (mpf(2) ** f - 1) / f if f else mp.log(2)  # noqa: E731
+    fit("kExp2F32", exp2_tail, mpf(-1) / 2, mpf(1) / 2, 5, lambda f: abs(f), 24)
     fit("kExpF64", tail, -h, h, 10, lambda r: abs(r), 53)
     log_tail = lambda f: (mp.log1p(f) - f) / f**2 if f else mpf(-1) / 2  # noqa: E731
     fit("kLogF32", log_tail, mpf(-1) / 4, mpf(1) / 2, 8, lambda f: f**2 / abs(mp.log1p(f)), 24)
@@ -204,7 +205,8 @@ def main():
     near = lambda z: mp.erfinv(mp.sqrt(z)) / mp.sqrt(z)  # noqa: E731
     fit("kErfinvNearF64", near, tiny, mpf("0.26"), 14, lambda z: 1 / near(z), 53)
     tail_fit = lambda s: erfinv_ratio(s * s)  # noqa: E731
-    fit("kErfinvMiddleF64", lambda t: tail_fit(t + mpf("3.25")), mpf("-0.751"), mpf("0.751"), 21, lambda t: 1 / tail_fit(t + mpf("3.25")), 53)
+    middle = lambda t: tail_fit(t + mpf("3.25"))  # noqa: E731
+    fit("kErfinvMiddleF64", middle, mpf("-0.751"), mpf("0.751"), 21, lambda t: 1 / middle(t), 53)
     fit("kErfinvFarF64", lambda t: tail_fit(t + 5), mpf("-1.01"), mpf("1.1"), 21, lambda t: 1 / tail_fit(t + 5), 53)
     two_over_pi()
     print("}  // namespace fastjit::codegen")
