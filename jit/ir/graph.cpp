@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 
 namespace fastjit::ir {
@@ -242,11 +243,27 @@ NodeId Graph::view(NodeId value, IndexMap map, std::vector<int64_t> out_sizes) {
   return append(node);
 }
 
+// The map of a reshape that only adds or drops dims of size 1, or nothing.
+static std::optional<IndexMap> unit_dims_map(std::span<const int64_t> from, std::span<const int64_t> to) {
+  IndexMap map;
+  size_t next = 0;
+  for (int64_t size : from) {
+    map.dims.emplace_back();
+    if (size == 1) continue;
+    while (next < to.size() && to[next] == 1) ++next;
+    if (next == to.size() || to[next] != size) return std::nullopt;
+    map.dims.back().terms.emplace_back(static_cast<uint8_t>(next++), 1);
+  }
+  while (next < to.size() && to[next] == 1) ++next;
+  return next == to.size() ? std::optional(std::move(map)) : std::nullopt;
+}
+
 NodeId Graph::reshape(NodeId value, std::vector<int64_t> out_sizes) {
   if (std::ranges::equal(out_sizes, sizes(value))) return value;
   std::vector<int64_t> strides = row_major(out_sizes);
   Layout to{std::move(out_sizes), std::move(strides)};
   if (to.numel() != layout(value).numel()) refuse("reshape: the number of elements differs");
+  if (auto map = unit_dims_map(sizes(value), to.sizes)) return view(value, std::move(*map), std::move(to.sizes));
   const size_t rank = to.sizes.size();
   Node node = blank(Op::Reshape, nodes[value].dtype, intern(std::move(to)), rank);
   node.in[0] = value;

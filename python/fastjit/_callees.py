@@ -42,6 +42,10 @@ _PURE_PRIVATE = """
 """.split()
 
 
+# Methods whose name is no operator's, but which only call operators.
+_CONVERSIONS = "float double half bfloat16 int long short char byte bool to cpu".split()
+
+
 def _callables(namespace: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in dir(namespace):
         value = getattr(namespace, name, None)
@@ -75,6 +79,7 @@ def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]]]:
                                                         "__getattribute__", "__setattr__", "__delattr__", "__reduce__", "__sizeof__",
                                                         "__str__", "__repr__", "__format__"):  # fmt: skip
                 operators.append(value)
+    operators += [getattr(torch._C.TensorBase, name) for name in _CONVERSIONS]
     pure: list[Callable[..., Any]] = []
     for names, namespace in ((_PURE_TENSOR_METHODS, torch._C.TensorBase), (_PURE_FUNCTIONS, torch), (_PURE_PRIVATE, torch._C)):
         pure += [getattr(namespace, name) for name in names if callable(getattr(namespace, name, None))]

@@ -109,6 +109,7 @@ class Builder {
   ir::NodeId own(ir::NodeId node, uint32_t tensor);
   ir::NodeId run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result);
   ir::NodeId operand(const Use& use, const Event& event);
+  ir::NodeId factor(const Use& use, const Event& event);
   ir::ExternKind kind_of(const Step& step) const;
   std::optional<c10::Scalar> number_of(const Use& use) const;
   ir::NodeId call(uint32_t step, ir::ExternKind kind, ir::NodeId first);

@@ -171,6 +171,16 @@ ir::NodeId Builder::operand(const Use& use, const Event& event) {
   return real(use.tensor);
 }
 
+// An operand of a product: a view of an input is described, not made by a call; the planner aliases its memory.
+ir::NodeId Builder::factor(const Use& use, const Event& event) {
+  if (trace_.root(use.tensor)) input_node(use.tensor);
+  const State& state = states_[use.tensor];
+  const bool view_of_input = state.known && state.mask == ir::kNoNode && state.node != ir::kNoNode &&
+                             state.view_step != kNone && state.real == ir::kNoNode && trace_.root(state.base) &&
+                             !analysis_.written[use.storage];
+  return view_of_input ? graph_.with_strides(state.node, state.meta.strides) : operand(use, event);
+}
+
 // The Extern node of a step. `first`, if given, stands for its first tensor.
 ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
   const Step& step = analysis_.steps[index];
@@ -181,7 +191,10 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
   attr.name = event.name;
   auto fill = [&](uint32_t arg, int32_t item, const Use& use) {
     made.holes.push_back({arg, item});
-    attr.operands.push_back(attr.operands.empty() && first != ir::kNoNode ? first : operand(use, event));
+    if (attr.operands.empty() && first != ir::kNoNode)
+      attr.operands.push_back(first);
+    else
+      attr.operands.push_back(kind == ir::ExternKind::Matmul ? factor(use, event) : operand(use, event));
     if (std::ranges::find(step.writes, use.tensor) != step.writes.end())
       attr.written.push_back(static_cast<uint8_t>(attr.operands.size() - 1));
   };
