@@ -41,7 +41,8 @@ def remez(points, values, weights, powers):
         solved = mp.lu_solve(matrix, right)
         found = [solved[i] for i in range(n)]
         errors = [
-            (sum(c * x**p for c, p in zip(found, powers, strict=True)) - v) * w for x, v, w in zip(points, values, weights, strict=True)
+            (sum(c * x**p for c, p in zip(found, powers, strict=True)) - v) * w
+            for x, v, w in zip(points, values, weights, strict=True)
         ]
         picks = []
         for i, e in enumerate(errors):
