@@ -43,7 +43,18 @@ _LAZY = {
     "testing": ("fastjit.testing", ""),
 }
 
-__all__ = ["FastFunction", "FastJITWarning", "UnsupportedError", "cache", "compare", "fastjit", "jit", "of", "stance", "testing"]
+__all__ = [
+    "FastFunction",
+    "FastJITWarning",
+    "UnsupportedError",
+    "cache",
+    "compare",
+    "fastjit",
+    "jit",
+    "of",
+    "stance",
+    "testing",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,31 +16,42 @@ import torch
 # Read a tensor's contents into Python, or touch storage, autograd state or the generator without an operator call.
 _BEHIND_THE_DISPATCHER = frozenset(
     """
-    item tolist numpy __array__ __bool__ __float__ __int__ __index__ __complex__ __dlpack__ data_ptr storage untyped_storage
-    _typed_storage apply_ map_ map2_ set_ set_data resize_ resize_as_ share_memory_ requires_grad_ retain_grad backward register_hook
-    register_post_accumulate_grad_hook _make_subclass _make_wrapper_subclass as_subclass __setstate__ __reduce_ex__ __deepcopy__
-    tensor as_tensor asarray from_numpy frombuffer from_file new_tensor new legacy_new manual_seed seed initial_seed get_rng_state
-    set_rng_state nonzero unique unique_consecutive _unique _unique2 equal is_nonzero allclose is_set_to to_dlpack from_dlpack
-    _to_dlpack swap_tensors set_default_dtype set_num_threads compile load save __contains__ detach_ _fw_grad _set_fw_grad
+    item tolist numpy __array__ __bool__ __float__ __int__ __index__ __complex__ __dlpack__ data_ptr storage
+    untyped_storage _typed_storage apply_ map_ map2_ set_ set_data resize_ resize_as_ share_memory_ requires_grad_
+    retain_grad backward register_hook register_post_accumulate_grad_hook _make_subclass _make_wrapper_subclass
+    as_subclass __setstate__ __reduce_ex__ __deepcopy__ tensor as_tensor asarray from_numpy frombuffer from_file
+    new_tensor new legacy_new manual_seed seed initial_seed get_rng_state set_rng_state nonzero unique
+    unique_consecutive _unique _unique2 equal is_nonzero allclose is_set_to to_dlpack from_dlpack _to_dlpack
+    swap_tensors set_default_dtype set_num_threads compile load save __contains__ detach_ _fw_grad _set_fw_grad
     """.split()
 )
 
 # Metadata, modes and small helpers of torch. Everything they look at is part of the call key, the guards or the modes.
 _PURE_TENSOR_METHODS = """
-    size dim ndimension numel nelement stride storage_offset element_size is_contiguous is_complex is_floating_point is_signed
-    is_inference is_conj is_neg is_same_size get_device has_names __len__ type __hash__ _is_view is_distributed
+    size dim ndimension numel nelement stride storage_offset element_size is_contiguous is_complex is_floating_point
+    is_signed is_inference is_conj is_neg is_same_size get_device has_names __len__ type __hash__ _is_view
+    is_distributed
 """.split()
 _PURE_FUNCTIONS = """
-    is_tensor is_storage is_floating_point is_complex is_signed numel is_grad_enabled is_inference_mode_enabled get_default_dtype
-    get_default_device is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_cpu_dtype is_autocast_cache_enabled
-    promote_types result_type can_cast are_deterministic_algorithms_enabled broadcast_shapes is_conj is_neg is_inference get_num_threads
+    is_tensor is_storage is_floating_point is_complex is_signed numel is_grad_enabled is_inference_mode_enabled
+    get_default_dtype get_default_device is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype
+    get_autocast_cpu_dtype is_autocast_cache_enabled promote_types result_type can_cast
+    are_deterministic_algorithms_enabled broadcast_shapes is_conj is_neg is_inference get_num_threads
 """.split()
 _PURE_PRIVATE = """
-    _get_tracing_state _is_torch_function_enabled _has_torch_function _has_torch_function_unary _has_torch_function_variadic
-    _is_tracing _get_cpp_backtrace _is_any_autocast_enabled _is_torch_function_mode_enabled _log_api_usage_once _is_fwd_grad_enabled
-    _get_deterministic_algorithms _len_torch_dispatch_stack _functorch _len_torch_function_stack _get_default_device
+    _get_tracing_state _is_torch_function_enabled _has_torch_function _has_torch_function_unary
+    _has_torch_function_variadic _is_tracing _get_cpp_backtrace _is_any_autocast_enabled
+    _is_torch_function_mode_enabled _log_api_usage_once _is_fwd_grad_enabled _get_deterministic_algorithms
+    _len_torch_dispatch_stack _functorch _len_torch_function_stack _get_default_device
 """.split()
 
+
+_OF_EVERY_OBJECT = frozenset(
+    """
+    __class__ __init__ __new__ __init_subclass__ __subclasshook__ __dir__ __getattribute__ __setattr__ __delattr__
+    __reduce__ __sizeof__ __str__ __repr__ __format__
+    """.split()
+)
 
 # Methods whose name is no operator's, but which only call operators.
 _CONVERSIONS = "float double half bfloat16 int long short char byte bool to cpu".split()
@@ -75,13 +86,15 @@ def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]]]:
             dunder = name.startswith("__") and name.endswith("__")
             if name in _BEHIND_THE_DISPATCHER or base in _BEHIND_THE_DISPATCHER:
                 continue
-            if name in known or dunder and name not in ("__class__", "__init__", "__new__", "__init_subclass__", "__subclasshook__", "__dir__",
-                                                        "__getattribute__", "__setattr__", "__delattr__", "__reduce__", "__sizeof__",
-                                                        "__str__", "__repr__", "__format__"):  # fmt: skip
+            if name in known or (dunder and name not in _OF_EVERY_OBJECT):
                 operators.append(value)
     operators += [getattr(torch._C.TensorBase, name) for name in _CONVERSIONS]
     pure: list[Callable[..., Any]] = []
-    for names, namespace in ((_PURE_TENSOR_METHODS, torch._C.TensorBase), (_PURE_FUNCTIONS, torch), (_PURE_PRIVATE, torch._C)):
+    for names, namespace in (
+        (_PURE_TENSOR_METHODS, torch._C.TensorBase),
+        (_PURE_FUNCTIONS, torch),
+        (_PURE_PRIVATE, torch._C),
+    ):
         pure += [getattr(namespace, name) for name in names if callable(getattr(namespace, name, None))]
     for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
         pure.append(getattr(torch.overrides, name))

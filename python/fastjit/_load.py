@@ -15,7 +15,10 @@ except ImportError:  # a build tree without the generated file
 
 
 def _refuse(why: str) -> None:
-    raise ImportError(f"fastjit was built for {why}; reinstall it with: pip install --no-build-isolation --force-reinstall --no-deps fastjit")
+    raise ImportError(
+        f"fastjit was built for {why}; build it again in its source folder with: "
+        "pip install --no-build-isolation --force-reinstall --no-deps ."
+    )
 
 
 def _check() -> None:
@@ -29,7 +32,7 @@ def _check() -> None:
 
 
 _check()
-from fastjit import _C  # noqa: E402
+import fastjit._C as _C  # noqa: E402
 
 
 class FastJITWarning(UserWarning):

@@ -6,14 +6,16 @@ import re
 from typing import Any
 
 _DTYPES = {
-    "f32": "torch.float32", "f64": "torch.float64", "f16": "torch.float16", "bf16": "torch.bfloat16", "i8": "torch.int8",
-    "i16": "torch.int16", "i32": "torch.int32", "i64": "torch.int64", "u8": "torch.uint8", "bool": "torch.bool",
+    "f32": "torch.float32", "f64": "torch.float64", "f16": "torch.float16", "bf16": "torch.bfloat16",
+    "i8": "torch.int8", "i16": "torch.int16",
+    "i32": "torch.int32", "i64": "torch.int64", "u8": "torch.uint8", "bool": "torch.bool",
 }  # fmt: skip
 
 # IR op -> expression over {0}, {1}, {2}; ops that are torch functions of the same name stand in _SAME.
 _SAME = """
-    add sub mul neg abs sqrt rsqrt floor ceil trunc round copysign exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan
-    sinh cosh tanh asinh acosh atanh erf erfc erfinv sigmoid pow atan2 hypot eq ne lt le gt ge signbit where remainder fmod fmin fmax
+    add sub mul neg abs sqrt rsqrt floor ceil trunc round copysign exp exp2 expm1 log log2 log10 log1p sin cos tan
+    asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv sigmoid pow atan2 hypot eq ne lt le gt ge
+    signbit where remainder fmod fmin fmax
 """.split()
 _FORMS = {name: f"torch.{name}({{args}})" for name in _SAME} | {
     "div": "torch.div({args}, rounding_mode={trunc})",
@@ -88,7 +90,15 @@ def _reduce(operand: str, dtype: str, rest: str) -> str:
     return f"{operand}.{_REDUCE[kind]}({dims}{extra})"
 
 
-def _expression(op: str, dtype: str, sizes: list[int], strides: list[int] | None, args: list[str], rest: str, calls: list[dict[str, Any]]) -> str:
+def _expression(
+    op: str,
+    dtype: str,
+    sizes: list[int],
+    strides: list[int] | None,
+    args: list[str],
+    rest: str,
+    calls: list[dict[str, Any]],
+) -> str:
     if op in _FORMS:
         trunc = "None" if dtype in ("f32", "f64") else "'trunc'"
         return _FORMS[op].format(*args, args=", ".join(args), trunc=trunc)
@@ -120,11 +130,11 @@ def _expression(op: str, dtype: str, sizes: list[int], strides: list[int] | None
 
 
 def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
-    """Python source of ``program(inputs, scalars)``, which takes tensors and numbers by name and returns the outputs in a list.
+    """Python source of ``program(inputs, scalars)``, which takes tensors and numbers by name and gives the outputs.
 
     Args:
         ir: text of a graph.
-        calls: per extern call {"text": expression with {0}, {1}, ... for its tensors, "many": it returns several tensors}.
+        calls: per extern call {"text": expression with {0}, {1}, ... for its tensors, "many": it returns several}.
     """
     lines: list[str] = []
     inputs: list[str] = []
@@ -142,12 +152,15 @@ def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
                 given = f"{op}s[{names[-1]!r}]"
                 value = given if op == "input" else f"torch.tensor({given}, dtype={_DTYPES[dtype]})"
             else:
-                value = _expression(op, dtype, _ints(sizes), _ints(strides) if strides is not None else None, args, rest.strip(), calls)
+                value = _expression(
+                    op, dtype, _ints(sizes), _ints(strides) if strides is not None else None, args, rest.strip(), calls
+                )
             lines.append(f"    v{number} = {value}{note}")
         elif line.startswith("store"):
             _, target, value_of, _ = line.split()
             lines.append(f"    inputs[{inputs[int(target.removeprefix('input='))]!r}].copy_(v{value_of[1:]})")
         elif line.startswith("return"):
             lines.append(f"    return [{', '.join('v' + v[1:] for v in line.split()[1:])}]")
-    head = f'import torch\n{_HELPERS}\n\ndef program(inputs, scalars=None):\n    """inputs: tensors by name ({", ".join(inputs)}); scalars: numbers by name ({", ".join(scalars)})."""\n'
+    what = f"inputs: tensors by name ({', '.join(inputs)}); scalars: numbers by name ({', '.join(scalars)})."
+    head = f'import torch\n{_HELPERS}\n\ndef program(inputs, scalars=None):\n    """{what}"""\n'
     return head + "\n".join(lines) + "\n"

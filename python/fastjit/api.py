@@ -153,7 +153,10 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
         result = function._inspect(stage, variant)
     if result is None:
         count = sum(1 for v in function._variants() if not v["reason"])
-        raise LookupError(f"{function.__qualname__} has {count} compiled variants, so there is no variant {variant} to inspect; call it first")
+        raise LookupError(
+            f"{function.__qualname__} has {count} compiled variants, so there is no variant {variant} to inspect; "
+            "call it first"
+        )
     return [PassStep(**row) for row in result] if stage == "passes" else result
 
 
@@ -165,7 +168,9 @@ def _attach_methods() -> None:
     for name in ("stats", "variants", "explain", "inspect", "clear", "warmup", "eager"):
         setattr(_C.Function, name, FastFunction.__dict__[name])
     _C.Function.__repr__ = lambda self: f"<fastjit function {getattr(self, '__qualname__', self._name)}>"
-    _C.Function.__reduce__ = lambda self: self.__qualname__ if self.__dict__.get("_by_name") else (_rebuild, (self.__wrapped__, self._options))
+    _C.Function.__reduce__ = lambda self: (
+        self.__qualname__ if self.__dict__.get("_by_name") else (_rebuild, (self.__wrapped__, self._options))
+    )
     _C.Function.__deepcopy__ = lambda self, memo: self
     _C.Function.__copy__ = lambda self: self
 
@@ -184,7 +189,11 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
             hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(OPTIONS)}"
             raise TypeError(f"unknown option {key!r}{hint}")
         allowed = OPTIONS[key][1]
-        fits = isinstance(value, allowed) if isinstance(allowed[0], type) else any(value is a or value == a for a in allowed)
+        fits = (
+            isinstance(value, allowed)
+            if isinstance(allowed[0], type)
+            else any(value is a or value == a for a in allowed)
+        )
         if not fits or (allowed == (int,) and (isinstance(value, bool) or value < 1)):
             names = " or ".join("a positive int" if a is int else getattr(a, "__name__", repr(a)) for a in allowed)
             raise TypeError(f"option {key!r} must be {names}, not {value!r}")
@@ -208,7 +217,9 @@ def _refuse_kind(function: Any) -> None:
 def _make(function: Any, options: dict[str, Any]) -> Any:
     raw = {"numerics": "eager", **{k: v for k, v in options.items() if v is not None}}
     where = getattr(function, "__module__", "") or ""
-    raw["name"] = options.get("name") or (f"{where}." if where not in ("", "__main__") else "") + getattr(function, "__qualname__", type(function).__name__)
+    raw["name"] = options.get("name") or (f"{where}." if where not in ("", "__main__") else "") + getattr(
+        function, "__qualname__", type(function).__name__
+    )
     if raw.get("cache") in (True, False):
         raw["cache"] = "on" if raw["cache"] else "memory"
     made = _C.Function(function, raw)
@@ -230,16 +241,18 @@ def _wrap(target: Any, options: dict[str, Any]) -> Any:
         if disabled:
             return target
         options = {"name": type(target).__qualname__, **options}
-        target._compiled_call_impl = _make(target._call_impl, options)  # type: ignore[assignment]
+        target._compiled_call_impl = _make(target._call_impl, options)
         return target
     _refuse_kind(target)
     if isinstance(target, (staticmethod, classmethod)):
-        raise TypeError(f"fastjit cannot compile a {type(target).__name__} object; put @fastjit below @{type(target).__name__}")
+        raise TypeError(
+            f"fastjit cannot compile a {type(target).__name__} object; put @fastjit below @{type(target).__name__}"
+        )
     return _make(target, options)
 
 
 @overload
-def fastjit(target: M, /) -> M: ...
+def fastjit(target: M, /) -> M: ...  # type: ignore[overload-overlap]  # a module is callable, and comes back as itself
 @overload
 def fastjit(target: Callable[P, R], /) -> FastFunction[P, R]: ...
 @overload
@@ -256,17 +269,18 @@ def fastjit(target: Any = None, /, **options: Any) -> Any:
     """Compiles a function, method or ``nn.Module`` instance the first time it is called.
 
     The first call of a kind runs eagerly and is watched; later calls like it (same dtypes, sizes, strides, modes, and
-    nothing changed that the first one read) run a few fused kernels. A call that cannot be compiled runs eagerly, as if the
-    decorator were not there, and says so once.
+    nothing changed that the first one read) run a few fused kernels. A call that cannot be compiled runs eagerly, as if
+    the decorator were not there, and says so once.
 
     Args:
         target: the function or module instance. A module comes back as itself, with ``_compiled_call_impl`` set.
         name: what messages and the cache listing call it; default: module and qualified name.
         pure: promise that the result depends on the arguments only. Nothing else is recorded or checked: globals,
             closures and module state that change later are NOT noticed.
-        numerics: "eager" rounds every op to its dtype as eager does; "accurate" keeps float32 between half-precision ops
-            and rounds once per stored tensor; "fast" allows contraction and errors up to 4 ULP.
-        on_unsupported: what to do the first time the function cannot be compiled: "warn", "eager" (say nothing) or "error".
+        numerics: "eager" rounds every op to its dtype as eager does; "accurate" keeps float32 between half-precision
+            ops and rounds once per stored tensor; "fast" allows contraction and errors up to 4 ULP.
+        on_unsupported: what to do the first time the function cannot be compiled: "warn", "eager" (say nothing) or
+            "error".
         max_variants: how many signatures to keep; further ones run eagerly.
         cache: True: memory and disk; "readonly": never write to disk; "memory" or False: no disk.
 
@@ -283,7 +297,7 @@ def fastjit(target: Any = None, /, **options: Any) -> Any:
 
 
 def of(module: torch.nn.Module) -> FastFunction[..., Any]:
-    """The compiled form of a module given to :func:`fastjit`, for ``stats()``, ``explain()``, ``inspect()`` and ``clear()``.
+    """The compiled form of a module that :func:`fastjit` was given: ``stats()``, ``explain()``, ``inspect()``, ``clear()``.
 
     Raises:
         TypeError: if the module was never given to fastjit.
@@ -296,7 +310,7 @@ def of(module: torch.nn.Module) -> FastFunction[..., Any]:
 
 @contextlib.contextmanager
 def stance(name: Literal["default", "eager", "error_on_compile"]) -> Iterator[None]:
-    """Within the block: "eager" runs every function as written, "error_on_compile" raises RuntimeError where one would compile.
+    """Within the block: "eager" runs functions as written, "error_on_compile" raises RuntimeError instead of compiling.
 
     Raises:
         ValueError: for an unknown name.
@@ -312,4 +326,14 @@ def stance(name: Literal["default", "eager", "error_on_compile"]) -> Iterator[No
 if disabled:
     _C.set_stance("eager")
 
-__all__ = ["FastFunction", "FastJITWarning", "PassStep", "Stats", "UnsupportedError", "VariantInfo", "fastjit", "of", "stance"]
+__all__ = [
+    "FastFunction",
+    "FastJITWarning",
+    "PassStep",
+    "Stats",
+    "UnsupportedError",
+    "VariantInfo",
+    "fastjit",
+    "of",
+    "stance",
+]

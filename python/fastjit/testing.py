@@ -27,7 +27,9 @@ def assert_no_recompile(*functions: FastFunction[..., object]) -> Iterator[None]
         now = function.stats()
         name = getattr(function, "__qualname__", repr(function))
         if now.misses > was.misses:
-            raise AssertionError(f"{name} had {now.misses - was.misses} calls that no variant served; explain(*args) says why")
+            raise AssertionError(
+                f"{name} had {now.misses - was.misses} calls that no variant served; explain(*args) says why"
+            )
         new = {r: n - was.fallbacks.get(r, 0) for r, n in now.fallbacks.items() if n > was.fallbacks.get(r, 0)}
         if new:
             raise AssertionError(f"{name} ran eagerly: " + ", ".join(f"{n} times because {r}" for r, n in new.items()))

@@ -39,8 +39,15 @@ def assert_same(got: Any, expected: Any, exact: bool = False) -> None:
         assert got == expected and type(got) is type(expected)
 
 
-def check(fn: Callable[..., Any], *args: Any, kernels: int | None = None, steps: int | None = None, exact: bool = False, **options: Any) -> Any:
-    """Runs `fn` in eager and twice under fastjit on copies of `args`; the second call must be a hit with the same result.
+def check(
+    fn: Callable[..., Any],
+    *args: Any,
+    kernels: int | None = None,
+    steps: int | None = None,
+    exact: bool = False,
+    **options: Any,
+) -> Any:
+    """Runs `fn` in eager and twice under fastjit on copies of `args`; the second call must be a hit with equal results.
 
     Results and the arguments after the call must equal eager's. Returns the compiled function.
     """

@@ -19,7 +19,16 @@ MAY = {
     "jit/runtime": {"jit/support", "jit/ir", "jit/plan", "jit/backend", "jit/cache"},
     "src/observe": set(),
     "src/capture": {"jit/support", "jit/ir", "jit/plan"},
-    "src/dispatch": {"jit/support", "jit/ir", "jit/pass", "jit/plan", "jit/backend", "jit/runtime", "src/observe", "src/capture"},
+    "src/dispatch": {
+        "jit/support",
+        "jit/ir",
+        "jit/pass",
+        "jit/plan",
+        "jit/backend",
+        "jit/runtime",
+        "src/observe",
+        "src/capture",
+    },
 }
 FORBIDDEN_IN_JIT = re.compile(r"Python\.h|pybind11|torch/|ATen/|c10/")
 
@@ -47,10 +56,20 @@ def test_arrows_point_backwards():
 
 
 def test_the_engine_knows_neither_python_nor_torch():
-    wrong = [f"{p.relative_to(ROOT)}: {i}" for p in (ROOT / "jit").rglob("*.[hc]*") for i in _includes(p) if FORBIDDEN_IN_JIT.search(i)]
+    wrong = [
+        f"{p.relative_to(ROOT)}: {i}"
+        for p in (ROOT / "jit").rglob("*.[hc]*")
+        for i in _includes(p)
+        if FORBIDDEN_IN_JIT.search(i)
+    ]
     assert not wrong
 
 
 def test_every_folder_is_ruled():
-    folders = {_folder(p) for base in ("jit", "src") for p in (ROOT / base).rglob("*.cpp") if len(p.relative_to(ROOT).parts) > 2}
+    folders = {
+        _folder(p)
+        for base in ("jit", "src")
+        for p in (ROOT / base).rglob("*.cpp")
+        if len(p.relative_to(ROOT).parts) > 2
+    }
     assert folders <= set(MAY)
