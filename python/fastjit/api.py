@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import torch
 
-from fastjit import _source
+from fastjit import _nvrtc, _source
 from fastjit._load import FastJITWarning, UnsupportedError, disabled
 from fastjit._load import extension as _C
 
@@ -160,8 +160,16 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
     return [PassStep(**row) for row in result] if stage == "passes" else result
 
 
-def _cuda_stage(function: Any, stage: str, variant: int) -> Any:
-    return function._inspect(stage, variant)
+def _cuda_stage(function: Any, stage: str, variant: int) -> str | None:
+    try:
+        kernels = _C.cuda_kernels(function, variant)
+    except IndexError:
+        return None
+    if stage == "cuda":
+        return "\n".join(kernel["source"] for kernel in kernels)
+    if problem := _nvrtc.problem():
+        raise RuntimeError(problem)
+    return "\n".join(_C.cuda_ptx(function, variant, i, _nvrtc.architecture()) for i in range(len(kernels)))
 
 
 def _attach_methods() -> None:
@@ -297,7 +305,7 @@ def fastjit(target: Any = None, /, **options: Any) -> Any:
 
 
 def of(module: torch.nn.Module) -> FastFunction[..., Any]:
-    """The compiled form of a module that :func:`fastjit` was given: ``stats()``, ``explain()``, ``inspect()``, ``clear()``.
+    """The compiled form of a module that fastjit was given, for ``stats()``, ``explain()``, ``inspect()``, ``clear()``.
 
     Raises:
         TypeError: if the module was never given to fastjit.

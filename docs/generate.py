@@ -1,0 +1,88 @@
+"""`python docs/generate.py`: writes docs/settings.md from the tables in the code.
+
+`--check` writes nothing and exits with 1 when the file differs. Two more pages are written by programs of their own:
+docs/ops.md by `python -m fastjit._opsdoc`, docs/numerics.md by tests/reference/numerics_table.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from fastjit import api
+from fastjit._load import extension
+
+SETTINGS = Path(__file__).resolve().parent / "settings.md"
+
+_TEXT = """# Settings
+
+Written by `python docs/generate.py` from the tables in the code (`jit/support/settings.def`, `OPTIONS` in
+`python/fastjit/api.py`); a test compares.
+
+## Options of the decorator
+
+`@fastjit(option=value, ...)`, keyword only. An unknown option is a TypeError that names the nearest one.
+
+| option | default | values | what it does |
+| --- | --- | --- | --- |
+{options}
+## Environment variables
+
+Read when they are first needed, at the latest at the first compile; later changes are not noticed. Sizes take K, M, G
+and KiB, MiB, GiB, all powers of 1024. A size that cannot be read is reported once, and the default holds.
+
+| variable | default | values | what it does |
+| --- | --- | --- | --- |
+{variables}
+## Switches in the code
+
+| | |
+| --- | --- |
+| `fastjit.stance("eager")` | within the block every function runs as written |
+| `fastjit.stance("error_on_compile")` | within the block a call that would compile raises RuntimeError |
+| `torch.set_num_threads(n)` | threads of kernels as well |
+"""
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
+
+
+def _meanings() -> dict[str, str]:
+    """Option -> its paragraph in the docstring of fastjit()."""
+    text = inspect.cleandoc(api.fastjit.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text, re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", meaning) for name, meaning in found}
+
+
+def _values(allowed: tuple[Any, ...]) -> str:
+    words = {str: "text", int: "a positive number", bool: "True, False"}
+    return ", ".join(words.get(a, f"`{a!r}`") for a in allowed if a is not type(None))
+
+
+def document() -> str:
+    """The text of docs/settings.md."""
+    meanings = _meanings()
+    options = "".join(
+        _row(f"`{name}`", f"`{default!r}`", _values(allowed), meanings[name])
+        for name, (default, allowed) in api.OPTIONS.items()
+    )
+    variables = "".join(
+        _row(f"`{name}`", default or "unset", unit, meaning) for name, default, unit, meaning in extension.settings()
+    )
+    return _TEXT.format(options=options, variables=variables)
+
+
+def main(arguments: list[str]) -> int:
+    text = document()
+    if "--check" in arguments:
+        return int(not SETTINGS.exists() or SETTINGS.read_text(encoding="utf-8") != text)
+    SETTINGS.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

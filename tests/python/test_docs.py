@@ -1,0 +1,60 @@
+"""Pages that are written from the code are what the code says; links lead somewhere; examples run and are hits."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+
+
+def test_settings_are_those_of_the_code() -> None:
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr or "run python docs/generate.py"
+
+
+def test_every_variable_in_the_sources_has_a_row() -> None:
+    known = set(re.findall(r'"(FASTJIT_\w+)"', (ROOT / "jit/support/settings.def").read_text()))
+    sources = [
+        p for folder in ("jit", "src", "python") for p in (ROOT / folder).rglob("*") if p.suffix in {".cpp", ".py"}
+    ]
+    used = {
+        name
+        for path in sources
+        for name in re.findall(r'(?:getenv|environ)\W+(?:get\W+)?"(FASTJIT_\w+)"', path.read_text())
+    }
+    assert used <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
+    missing = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
+    assert not missing
+
+
+def test_python_in_the_pages_compiles() -> None:
+    for page in PAGES:
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+            compile(block, str(page), "exec")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs_and_is_a_hit(example: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"FASTJIT_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    hits = [int(n) for n in re.findall(r"hits (\d+)", done.stdout)]
+    assert hits and hits[0] > 0, done.stdout
+    assert not re.search(r"fallbacks \{[^}]", done.stdout), done.stdout
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 5
