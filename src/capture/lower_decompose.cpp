@@ -116,14 +116,6 @@ constexpr LowerRow kRows[] = {
     enter("aten::float_power.Scalar"),
     enter("aten::ldexp.Tensor"),
     enter("aten::isclose"),
-    enter("aten::var"),
-    enter("aten::var.dim"),
-    enter("aten::std"),
-    enter("aten::std.dim"),
-    enter("aten::var_mean"),
-    enter("aten::var_mean.dim"),
-    enter("aten::std_mean"),
-    enter("aten::std_mean.dim"),
     enter("aten::nanmean"),
     enter("aten::linalg_norm"),
     enter("aten::linalg_matrix_norm"),
@@ -143,7 +135,7 @@ constexpr LowerRow kRows[] = {
     enter("aten::feature_dropout"),
     enter("aten::alpha_dropout"),
     enter("aten::l1_loss"),
-    enter("aten::cosine_similarity"),
+
     enter("aten::binary_cross_entropy_with_logits"),
     // Layers (layer_norm.cpp, group_norm.cpp, Normalization.cpp, Linear.cpp, LinearAlgebra.cpp).
     enter("aten::layer_norm"),

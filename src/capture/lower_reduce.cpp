@@ -189,19 +189,29 @@ void norm(Call& c) {
   vector_norm(c, c.has(1) ? c.real(1) : 2.0, DimsAt);
 }
 
-// var and std over (dim, correction): SharedReduceOps.h divides by max(n - correction, 0).
+// var and std: SharedReduceOps.h divides by max(n - correction, 0).
 template <bool Root, bool WithMean>
-void spread(Call& c) {
+void give_spread(Call& c, const Dims& dims, double correction) {
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type)) throw NotLowered{};
-  const Dims dims = dims_of(c, 1);
   const Expr x = c.as(0, type);
-  const double correction = c.has(2) ? c.real(2) : 1.0;
   const Moments m = moments(x, dims);
   const double divisor = std::max(static_cast<double>(count_of(x, dims)) - correction, 0.0);
   const Expr variance = m.squares / divisor;
   give_shaped(c, Root ? sqrt(variance) : variance);
   if (WithMean) give_shaped(c, m.mean, 1);
+}
+
+// (dim, correction)
+template <bool Root, bool WithMean>
+void spread(Call& c) {
+  give_spread<Root, WithMean>(c, dims_of(c, 1), c.has(2) ? c.real(2) : 1.0);
+}
+
+// The forms with `unbiased` call the kernel without another recorded operator, so they are rows of their own.
+template <bool Root, bool WithMean, size_t DimsAt>
+void unbiased_spread(Call& c) {
+  give_spread<Root, WithMean>(c, dims_of(c, DimsAt), c.flag(DimsAt == kAll ? 1 : 2) ? 1.0 : 0.0);
 }
 
 // ---- losses (Loss.cpp, cpu/BinaryOpsKernel.cpp): the elements are rounded to their type before they are reduced ----
@@ -281,6 +291,14 @@ constexpr LowerRow kRows[] = {
     ROW("std.correction", spread<true, false>),
     ROW("var_mean.correction", spread<false, true>),
     ROW("std_mean.correction", spread<true, true>),
+    ROW("var", unbiased_spread<false, false, kAll>),
+    ROW("var.dim", unbiased_spread<false, false, 1>),
+    ROW("std", unbiased_spread<true, false, kAll>),
+    ROW("std.dim", unbiased_spread<true, false, 1>),
+    ROW("var_mean", unbiased_spread<false, true, kAll>),
+    ROW("var_mean.dim", unbiased_spread<false, true, 1>),
+    ROW("std_mean", unbiased_spread<true, true, kAll>),
+    ROW("std_mean.dim", unbiased_spread<true, true, 1>),
     ROW("mse_loss", mse_loss),
     ROW("smooth_l1_loss", smooth_l1_loss),
     ROW("huber_loss", huber_loss),

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
+from torch.utils import _pytree
 
 from fastjit import _C
 
@@ -65,10 +66,6 @@ def special_args(device: str) -> dict[str, tuple]:
         "aten::dropout": (t(4, 4), 0.5, False),
         "aten::feature_dropout": (t(4, 4), 0.5, False),
         "aten::alpha_dropout": (t(4, 4), 0.5, False),
-        "aten::std.dim": (t(4, 4), [1]),
-        "aten::var.dim": (t(4, 4), [1]),
-        "aten::std_mean.dim": (t(4, 4), [1]),
-        "aten::var_mean.dim": (t(4, 4), [1]),
     }
 
 
@@ -112,3 +109,21 @@ def test_composite_itself_calls_no_reader(row):
         while above is not None and full_name(above) in ENTERED:
             above = above.cpu_parent
         assert above is not None or event.name not in READERS, f"{event.name} under {event.cpu_parent}"
+
+
+@pytest.mark.parametrize("row", ENTERED)
+def test_composite_leaves_every_result_to_recorded_calls(row):
+    args, kwargs = args_of(row, "cpu")
+    leaves, spec = _pytree.tree_flatten(args)
+    found = _C.capture_debug(
+        lambda *tensors: call_with(row, leaves, spec, kwargs, tensors),
+        *[leaf for leaf in leaves if isinstance(leaf, torch.Tensor)],
+    )
+    assert found["unsound"] == ""
+    assert row not in [call["op"] for call in found["calls"]]
+
+
+def call_with(row: str, leaves: list, spec: Any, kwargs: dict, tensors: tuple) -> Any:
+    rest = iter(tensors)
+    filled = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return schema_of(row)(*_pytree.tree_unflatten(filled, spec), **kwargs)
