@@ -4,6 +4,7 @@
 
 #include "backend/compiler.h"
 #include "backend/target.h"
+#include "bind_cuda.h"
 #include "bind_lowering.h"
 #include "capture/lower.h"
 #include "dispatch/function.h"
@@ -100,4 +101,5 @@ PYBIND11_MODULE(_C, module) {
   module.def("lowered_ops", &lowered_ops);
   capture::bind_capture_debug(module);
   bind_lowering(module);
+  bind_cuda(module);
 }

@@ -24,9 +24,13 @@ Compiled compile_cuda(const plan::KernelPlan& plan, const Target& target);
 /// Empty when `object` looks like a cubin with the entry symbol; else the reason. Reads untrusted bytes.
 std::string validate_cubin(std::span<const char> object);
 
+struct CudaModules;  // cuda_driver.cpp
+std::shared_ptr<CudaModules> make_cuda_modules();
+
 /// A cubin that is checked and kept; the driver loads it at the first launch.
 struct CudaKernel final : Kernel {
   std::string cubin;
+  std::shared_ptr<CudaModules> modules = make_cuda_modules();
 };
 std::shared_ptr<const Kernel> load_cuda(std::span<const char> object);
 

@@ -154,6 +154,7 @@ class CudaEmitter {
       const StrideClass stride = plan_.operands[i].strides[static_cast<size_t>(d)];
       if (stride == StrideClass::Zero) continue;
       at += (at.empty() ? "" : " + ") + index(d);
+      if (stride == StrideClass::Two) at += " * 2";
       if (stride == StrideClass::Any) at += " * p." + operand(i) + "_stride" + number(d);
     }
     return "p." + operand(i) + "[" + (at.empty() ? "0" : at) + "]";

@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "backend/nvrtc.h"
+#include "codegen/emit_cuda.h"
 #include "runtime/kernel_cache.h"
 
 namespace fastjit::runtime {
@@ -24,7 +26,20 @@ static std::string_view text(plan::Numerics numerics) {
   return "";
 }
 
+// The source says everything about a CUDA kernel that the engine decides, so its key outlives a build of the engine.
+static std::string cuda_key(const plan::KernelPlan& plan, const backend::Target& target) {
+  std::string options;
+  for (const std::string& option : backend::nvrtc_options(plan.numerics)) options += option + " ";
+  return cache::encode({{"domain", "fastjit cuda kernel"},
+                        {"format", std::to_string(cache::kFormat)},
+                        {"nvrtc", backend::nvrtc_version()},
+                        {"target", backend::text(target)},
+                        {"options", options},
+                        {"source", codegen::cuda_source(plan)}});
+}
+
 std::string kernel_key(const plan::KernelPlan& plan, const backend::Target& target) {
+  if (target.kind == backend::Target::Kind::Cuda) return cuda_key(plan, target);
   return cache::encode({{"domain", "fastjit kernel"},
                         {"format", std::to_string(cache::kFormat)},
                         {"build", std::string(backend::engine_build_id())},
@@ -36,17 +51,20 @@ std::string kernel_key(const plan::KernelPlan& plan, const backend::Target& targ
 
 KernelResult get_kernel(const plan::KernelPlan& plan, const backend::Target& target, const Origin& origin,
                         CacheMode mode) {
-  if (target.kind != backend::Target::Kind::Cpu)
-    throw std::runtime_error("get_kernel makes CPU kernels; the target is " + backend::text(target));
-  if (!backend::host_has(target.isa))
+  const bool cuda = target.kind == backend::Target::Kind::Cuda;
+  if (cuda) {
+    if (const std::string problem = backend::nvrtc_problem(); !problem.empty()) throw std::runtime_error(problem);
+  } else if (!backend::host_has(target.isa)) {
     throw std::runtime_error("this CPU lacks " + std::string(backend::text(target.isa)));
+  }
   KernelRequest request;
   request.key = kernel_key(plan, target);
   request.target = backend::text(target);
   request.origin = &origin;
   request.mode = mode;
-  request.compile = [&] { return backend::compile_cpu(plan, target); };
-  request.load = [](std::span<const char> object) { return backend::load_cpu(object); };
+  request.kind = cuda ? cache::Kind::Cubin : cache::Kind::CpuElf;
+  request.compile = [&] { return cuda ? backend::compile_cuda(plan, target) : backend::compile_cpu(plan, target); };
+  request.load = cuda ? backend::load_cuda : backend::load_cpu;
   return kernels().get(request);
 }
 

@@ -1,0 +1,128 @@
+#include "backend/cuda_driver.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <type_traits>
+#include <vector>
+
+#include "backend/compiler.h"
+#include "backend/nvrtc.h"
+
+namespace fastjit::backend {
+namespace {
+
+// The functions of libcuda that are called: name, parameters. All give 0 for success.
+#define CUDA_FUNCTIONS(F)                              \
+  F(cuInit, (unsigned))                                \
+  F(cuGetErrorString, (int, const char**))             \
+  F(cuDeviceGetAttribute, (int*, int, int))            \
+  F(cuCtxGetCurrent, (void**))                         \
+  F(cuModuleLoadData, (void**, const void*))           \
+  F(cuModuleUnload, (void*))                           \
+  F(cuModuleGetFunction, (void**, void*, const char*)) \
+  F(cuLaunchKernel,                                    \
+    (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**))
+
+struct Driver {
+#define F(name, parameters) int(*name) parameters = nullptr;
+  CUDA_FUNCTIONS(F)
+#undef F
+  std::string problem;
+};
+
+std::string words(const Driver& driver, int status) {
+  const char* text = nullptr;
+  if (driver.cuGetErrorString) driver.cuGetErrorString(status, &text);
+  return text ? text : "error " + std::to_string(status);
+}
+
+Driver open_driver(const char* library) {
+  Driver driver;
+  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    driver.problem = std::string("there is no CUDA driver (") + dlerror() + ")";
+    return driver;
+  }
+  auto resolve = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
+    if (!function && driver.problem.empty()) driver.problem = std::string("the CUDA driver lacks ") + name;
+  };
+#define F(name, parameters) resolve(driver.name, #name);
+  CUDA_FUNCTIONS(F)
+#undef F
+  if (!driver.problem.empty()) return driver;
+  if (const int status = driver.cuInit(0)) driver.problem = "the CUDA driver does not start: " + words(driver, status);
+  return driver;
+}
+
+const Driver& driver(const char* library = "libcuda.so.1") {
+  static const Driver instance = open_driver(library);
+  return instance;
+}
+
+const Driver& working_driver() {
+  const Driver& api = driver();
+  if (!api.problem.empty()) throw std::runtime_error(api.problem);
+  return api;
+}
+
+void check(const Driver& api, int status, const char* what) {
+  if (status) throw std::runtime_error(std::string(what) + " failed: " + words(api, status));
+}
+
+}  // namespace
+
+// A module belongs to the context it was loaded in. Contexts end with the process, and so do modules that a kernel
+// leaves behind in them: unloading needs the context to be current, and a launch may still be running.
+struct CudaModules {
+  std::mutex mutex;
+  std::map<void*, void*> functions;  // context -> function
+};
+
+std::shared_ptr<CudaModules> make_cuda_modules() { return std::make_shared<CudaModules>(); }
+
+std::string cuda_problem(const char* library) { return driver(library).problem; }
+
+int cuda_sm(int device) {
+  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+  const Driver& api = working_driver();
+  int major = 0, minor = 0;
+  check(api, api.cuDeviceGetAttribute(&major, kMajor, device), "asking for the compute capability");
+  check(api, api.cuDeviceGetAttribute(&minor, kMinor, device), "asking for the compute capability");
+  return 10 * major + minor;
+}
+
+static void* function_in(const Driver& api, const CudaKernel& kernel, void* context) {
+  const std::lock_guard lock(kernel.modules->mutex);
+  if (const auto found = kernel.modules->functions.find(context); found != kernel.modules->functions.end())
+    return found->second;
+  void *module = nullptr, *function = nullptr;
+  check(api, api.cuModuleLoadData(&module, kernel.cubin.data()), "loading a kernel");
+  const int status = api.cuModuleGetFunction(&function, module, kEntrySymbol.data());
+  if (status) api.cuModuleUnload(module);
+  check(api, status, "finding the entry of a kernel");
+  kernel.modules->functions.emplace(context, function);
+  return function;
+}
+
+void cuda_launch(const Kernel& kernel, const codegen::CudaLaunch& launch, const std::vector<uint64_t>& parameters,
+                 uint64_t stream) {
+  if (launch.grid == 0) return;
+  const auto* cuda = dynamic_cast<const CudaKernel*>(&kernel);
+  if (!cuda) throw std::runtime_error("cuda_launch was given a CPU kernel");
+  const Driver& api = working_driver();
+  void* context = nullptr;
+  check(api, api.cuCtxGetCurrent(&context), "asking for the current context");
+  if (!context) throw std::runtime_error("no CUDA context is current on this thread");
+  void* function = function_in(api, *cuda, context);
+  void* arguments[] = {const_cast<uint64_t*>(parameters.data())};  // the driver copies it
+  check(api,
+        api.cuLaunchKernel(function, launch.grid, 1, 1, launch.block, 1, 1, 0, reinterpret_cast<void*>(stream),
+                           arguments, nullptr),
+        "launching a kernel");
+}
+
+}  // namespace fastjit::backend
