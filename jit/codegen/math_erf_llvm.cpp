@@ -28,7 +28,7 @@ V erf_tail_f32(V y) {
   const double magic = 0x1.8p23 + 127;
   V t = fma(x, c[1], rest) + magic;
   V f = fma(x, c[1], magic - t) + rest;  // the large term meets the integer without rounding
-  V p = poly(f, kExp2F32) * f;  // 2^f - 1
+  V p = poly(f, kExp2F32) * f;           // 2^f - 1
   V s = shl(t.bits(), 23).real();
   return fma(-p, s, 1.0 - s);
 }
