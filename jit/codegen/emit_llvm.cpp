@@ -126,6 +126,7 @@ void KernelEmitter::arguments() {
     lane_offsets_.push_back(nullptr);
     for (int d = 0; d < rank(); ++d) {
       if (operand.strides[d] == StrideClass::Unit) strides_[i][d] = i64(ir::size_of(operand.dtype));
+      if (operand.strides[d] == StrideClass::Two) strides_[i][d] = i64(2 * ir::size_of(operand.dtype));
       if (operand.strides[d] == StrideClass::Any)
         strides_[i][d] =
             b_.CreateMul(element(strides, static_cast<int64_t>(i) * rank() + d, word), i64(ir::size_of(operand.dtype)));

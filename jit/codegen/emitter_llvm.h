@@ -72,12 +72,14 @@ class KernelEmitter {
     Value* pointer;  // of lane 0
     Value* stride;   // bytes between lanes; null: neighbours
     ir::DType type;
-    int operand;  // whose lane offsets a gather uses; -1: none
+    int operand;               // whose lane offsets a gather uses; -1: none
+    bool every_other = false;  // stride 2, see StrideClass::Two
   };
   Place place_of(uint32_t operand, int slot);
   Place kept_place(uint64_t number, ir::DType type, int slot);
   Value* load_lanes(const Place& place);
   void store_lanes(const Place& place, Value* value);
+  Value* load_every_other(const Place& place, llvm::Type* type);
   Value* load_by_lane(const Place& place, llvm::Type* type);
   void store_by_lane(const Place& place, Value* value);
   bool masked_memory(ir::DType type) const;

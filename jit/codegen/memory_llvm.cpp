@@ -20,12 +20,13 @@ llvm::Value* KernelEmitter::to_memory(Value* value, DType type) {
 
 KernelEmitter::Place KernelEmitter::place_of(uint32_t operand, int slot) {
   const plan::Operand& about = plan_.operands[operand];
-  Place place{pointers_[operand], nullptr, about.dtype, -1};
+  Place place{pointers_[operand], nullptr, about.dtype, -1, false};
   if (!moves_with_lanes(operand)) return place;
   Value* stride = strides_[operand][plan_.vec_dim];
   place.pointer = offset(place.pointer, b_.CreateMul(now_.index, stride));
   if (slot) place.pointer = offset(place.pointer, b_.CreateMul(stride, i64(static_cast<int64_t>(slot) * lanes_)));
-  if (about.strides[plan_.vec_dim] == StrideClass::Any) {
+  place.every_other = about.strides[plan_.vec_dim] == StrideClass::Two;
+  if (about.strides[plan_.vec_dim] == StrideClass::Any || (place.every_other && !masked_memory(about.dtype))) {
     place.stride = stride;
     place.operand = static_cast<int>(operand);
   }
@@ -62,7 +63,9 @@ llvm::Value* KernelEmitter::load_lanes(const Place& place) {
   const llvm::Align align(static_cast<uint64_t>(ir::size_of(place.type)));
   Type* type = lanes_of(memory_type(context_, place.type), lanes_);
   Value* raw = nullptr;
-  if (place.stride && gathers(place.type)) {
+  if (place.every_other && !place.stride) {
+    raw = load_every_other(place, type);
+  } else if (place.stride && gathers(place.type)) {
     Value* mask = now_.mask ? now_.mask : llvm::Constant::getAllOnesValue(shaped(b_.getInt1Ty(), type));
     raw = b_.CreateMaskedGather(type, offset(place.pointer, lane_offsets_[place.operand]), align, mask,
                                 llvm::Constant::getNullValue(type));
@@ -89,6 +92,22 @@ void KernelEmitter::store_lanes(const Place& place, Value* value) {
   } else {
     b_.CreateAlignedStore(value, place.pointer, align);
   }
+}
+
+// Two vectors' worth of memory, of which the odd elements are never touched: the last one may lie outside the tensor.
+llvm::Value* KernelEmitter::load_every_other(const Place& place, Type* type) {
+  Type* wide = lanes_of(memory_type(context_, place.type), 2 * lanes_);
+  llvm::SmallVector<int, 32> spread, even;
+  for (int lane = 0; lane < lanes_; ++lane) {
+    spread.append({lane, lanes_ + lane});
+    even.push_back(2 * lane);
+  }
+  Type* bits = shaped(b_.getInt1Ty(), type);
+  Value* mask = now_.mask ? now_.mask : llvm::Constant::getAllOnesValue(bits);
+  mask = b_.CreateShuffleVector(mask, llvm::Constant::getNullValue(bits), spread);
+  const llvm::Align align(static_cast<uint64_t>(ir::size_of(place.type)));
+  Value* raw = b_.CreateMaskedLoad(wide, place.pointer, align, mask, llvm::Constant::getNullValue(wide));
+  return b_.CreateShuffleVector(raw, even);
 }
 
 // Straight-line when every lane counts; else a loop over the lanes that do, through a buffer on the stack.
@@ -139,7 +158,7 @@ void KernelEmitter::store_by_lane(const Place& place, Value* value) {
 KernelEmitter::Place KernelEmitter::kept_place(uint64_t number, DType type, int slot) {
   Value* first = b_.CreateAdd(b_.CreateAdd(flat_, now_.index), i64(static_cast<int64_t>(slot) * lanes_));
   Value* start = b_.CreateMul(scratch_stride_, i64(static_cast<int64_t>(number)));
-  return {offset(scratch_, b_.CreateAdd(start, b_.CreateMul(first, i64(ir::size_of(type))))), nullptr, type, -1};
+  return {offset(scratch_, b_.CreateAdd(start, b_.CreateMul(first, i64(ir::size_of(type))))), nullptr, type, -1, false};
 }
 
 llvm::Value* KernelEmitter::recall(uint64_t number, DType type, int slot) {

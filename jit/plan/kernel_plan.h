@@ -23,40 +23,41 @@ namespace fastjit::plan {
 
 enum class DimKind : uint8_t { Kept, Reduced };
 
-/// Zero: the operand does not move along the dim. Unit: stride 1. Any: a run-time stride.
-enum class StrideClass : uint8_t { Zero, Unit, Any };
+/// Zero: the operand does not move along the dim. Unit: stride 1. Two: stride 2, loads along vec_dim only (every other
+/// element: whole vectors and a shuffle in place of a gather). Any: a run-time stride.
+enum class StrideClass : uint8_t { Zero, Unit, Any, Two };
 
 struct Operand {
   ir::DType dtype;
-  bool output = false;                // stored to (an operand may be both loaded and stored: in place, same element)
-  std::vector<StrideClass> strides;   // one per dim; an output is Zero on Reduced dims unless stored in `elem`
+  bool output = false;               // stored to (an operand may be both loaded and stored: in place, same element)
+  std::vector<StrideClass> strides;  // one per dim; an output is Zero on Reduced dims unless stored in `elem`
 };
 
 /// What an instruction does. Values are SSA: an instruction's number is its place in KernelPlan::code.
 enum class Code : uint8_t {
-  Load,         // imm: operand                       -> its element, as dtype
-  Scalar,       // imm: run-time scalar (F64 or I64)  -> that number
-  Const,        // imm: 64 bits (double for floats, int64 otherwise)
-  Index,        // imm: dim                           -> I64 index along it
-  Compute,      // op, args                           -> pointwise op of op.def (Convert: from args[0]'s dtype to dtype)
-  Reduce,       // kind, args[0]; only in `elem`; its value is a row value after the phase. dtype: type of the result
-  Store,        // imm: operand, args[0]
-  Keep,         // imm: scratch slot, args[0]; only in `elem`, vec_dim Reduced: remembers the value per reduced index
-  Recall,       // imm: scratch slot                  -> what a Keep of an earlier phase stored at this reduced index
+  Load,     // imm: operand                       -> its element, as dtype
+  Scalar,   // imm: run-time scalar (F64 or I64)  -> that number
+  Const,    // imm: 64 bits (double for floats, int64 otherwise)
+  Index,    // imm: dim                           -> I64 index along it
+  Compute,  // op, args                           -> pointwise op of op.def (Convert: from args[0]'s dtype to dtype)
+  Reduce,   // kind, args[0]; only in `elem`; its value is a row value after the phase. dtype: type of the result
+  Store,    // imm: operand, args[0]
+  Keep,     // imm: scratch slot, args[0]; only in `elem`, vec_dim Reduced: remembers the value per reduced index
+  Recall,   // imm: scratch slot                  -> what a Keep of an earlier phase stored at this reduced index
 };
 
 struct Instr {
   Code code;
   ir::DType dtype;
-  ir::Op op = ir::Op::Input;                       // Compute only
-  ir::ReduceKind kind = ir::ReduceKind::Sum;       // Reduce only
+  ir::Op op = ir::Op::Input;                  // Compute only
+  ir::ReduceKind kind = ir::ReduceKind::Sum;  // Reduce only
   uint32_t args[3] = {0, 0, 0};
   uint64_t imm = 0;
 };
 
 struct Phase {
-  std::vector<uint32_t> elem;   // instructions inside the reduced loops, in order; empty in a pointwise kernel
-  std::vector<uint32_t> row;    // instructions once per kept point (vector of points if vec_dim is Kept), in order
+  std::vector<uint32_t> elem;  // instructions inside the reduced loops, in order; empty in a pointwise kernel
+  std::vector<uint32_t> row;   // instructions once per kept point (vector of points if vec_dim is Kept), in order
 };
 
 enum class Numerics : uint8_t { Eager, Accurate, Fast };
@@ -64,17 +65,17 @@ enum class Numerics : uint8_t { Eager, Accurate, Fast };
 struct KernelPlan {
   std::vector<DimKind> dims;
   std::vector<Operand> operands;
-  std::vector<ir::DType> scalars;      // F64 or I64
-  std::vector<ir::DType> scratch;      // type of each Keep slot
+  std::vector<ir::DType> scalars;  // F64 or I64
+  std::vector<ir::DType> scratch;  // type of each Keep slot
   std::vector<Instr> code;
   std::vector<Phase> phases;
-  int8_t vec_dim = -1;                 // -1: one lane
-  uint8_t lanes = 1;                   // vector length in elements, a power of two, the same for every type in the kernel
-  uint8_t unroll = 1;                  // independent vectors in flight
+  int8_t vec_dim = -1;  // -1: one lane
+  uint8_t lanes = 1;    // vector length in elements, a power of two, the same for every type in the kernel
+  uint8_t unroll = 1;   // independent vectors in flight
   Numerics numerics = Numerics::Eager;
 
   int rank() const { return static_cast<int>(dims.size()); }
-  int kept() const;                    // number of Kept dims
+  int kept() const;  // number of Kept dims
   bool is_row_kernel() const { return kept() != rank(); }
   bool vec_is_kept() const { return vec_dim >= 0 && dims[static_cast<size_t>(vec_dim)] == DimKind::Kept; }
 };

@@ -74,6 +74,9 @@ class Verifier {
       for (int d = 0; operand.output && d < plan_.kept(); ++d)
         if (operand.strides[d] == StrideClass::Zero)
           return fail("output #" + std::to_string(i) + " does not move along kept dim " + std::to_string(d));
+      for (int d = 0; d < plan_.rank(); ++d)
+        if (operand.strides[d] == StrideClass::Two && (operand.output || d != plan_.vec_dim))
+          return fail("operand #" + std::to_string(i) + " has stride class Two where only loads along vec_dim may");
     }
     return true;
   }

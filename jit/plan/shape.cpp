@@ -207,7 +207,11 @@ void Shaper::fill_plan() {
     Operand operand{touched.dtype, touched.stored, {}};
     for (const Loop& loop : loops) {
       const int64_t step = stride(touched, loop.dim);
-      operand.strides.push_back(step == 0 ? StrideClass::Zero : step == 1 ? StrideClass::Unit : StrideClass::Any);
+      const bool every_other = step == 2 && loop.dim == lanes_along_ && !touched.stored;
+      operand.strides.push_back(step == 0     ? StrideClass::Zero
+                                : step == 1   ? StrideClass::Unit
+                                : every_other ? StrideClass::Two
+                                              : StrideClass::Any);
       out_.step.strides.push_back(step);
     }
     plan.operands.push_back(std::move(operand));

@@ -1,0 +1,72 @@
+"""Layouts that take a code path of their own, at every length around a vector's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import assert_same, check
+
+from fastjit import fastjit
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool]
+
+
+def every_other(x):
+    return x[::2] ^ x[1::2] if x.dtype == torch.bool else x[::2] + x[1::2]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_other_element(dtype):
+    fast = fastjit(every_other)
+    for n in (1, 2, 15, 16, 17, 31, 33, 64, 100):
+        x = torch.randint(0, 2, (2 * n,)).to(dtype)
+        for _ in range(3):
+            assert_same(fast(x), every_other(x), exact=True)
+        assert fast.stats().fallbacks == {}
+    assert ("2" in fast.inspect("plan").split("operand #0")[1].split("\n")[0]), fast.inspect("plan")
+    assert fast.stats().hits >= 9
+
+
+def test_the_element_behind_the_last_is_not_read():
+    # 2n - 1 elements at the very end of a mapping: reading one more would fault.
+    import mmap
+
+    page = mmap.PAGESIZE
+    region = mmap.mmap(-1, 2 * page)
+    whole = torch.frombuffer(region, dtype=torch.float32)
+    half = whole[: page // 4]
+    check(lambda x: x[::2] * 2, half[-63:].clone())
+    fast = fastjit(lambda x: x[::2] * 2)
+    tail = whole[-63:]
+    for _ in range(2):
+        assert_same(fast(tail), tail[::2] * 2)
+    assert fast.stats().hits == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 16), (17, 33), (64, 100), (130, 70)])
+def test_transposed_operands(shape):
+    x, y = torch.randn(shape), torch.randn(shape[::-1])
+    check(lambda x, y: x * 2 + y.t(), x, y, kernels=1, exact=True)
+    check(lambda x, y: (x * 2).t() + y, x, y, exact=True)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 16, 33, 1000])
+def test_rows_of_any_length(n):
+    x = torch.randn(5, n)
+    check(lambda x: x - x.sum(-1, keepdim=True), x, kernels=1 if n else 0)
+    check(lambda x: x.sum(0), x)
+    if n:
+        check(lambda x: torch.softmax(x, -1), x, kernels=1)
+        check(lambda x: x.max(-1), x)
+        check(lambda x: x.argmin(-1), x)
+
+
+def test_layer_norm_is_one_kernel():
+    x, w, b = torch.randn(6, 40), torch.randn(40), torch.randn(40)
+    check(lambda x, w, b: torch.nn.functional.layer_norm(x, (40,), w, b), x, w, b, kernels=1)
+
+
+def test_products_read_views_of_inputs_without_a_call():
+    x, y = torch.randn(6, 5), torch.randn(6, 7)
+    fast = check(lambda x, y: torch.mm(x.t(), y) * 100 + 10, x, y, kernels=1, steps=1)
+    assert "alias of" in fast.inspect("plan")
