@@ -4,6 +4,18 @@
 #include "capture/build.h"
 
 namespace fastjit::capture {
+namespace {
+
+// " at model.py:14" of the operator that gave the tensor, where it is known.
+std::string place_of(const Trace& trace, uint32_t tensor) {
+  for (const Event& event : trace.events)
+    for (const Item& item : event.results)
+      for (const Use& use : item.uses)
+        if (use.tensor == tensor && event.line) return " at " + trace.lines[event.line];
+  return "";
+}
+
+}  // namespace
 
 // graph.outputs has one entry a leaf; the same node twice is the same tensor twice.
 void Builder::add_outputs(const std::vector<Use>& outputs) {
@@ -11,7 +23,7 @@ void Builder::add_outputs(const std::vector<Use>& outputs) {
     const State& state = states_[use.tensor];
     if (trace_.root(use.tensor)) continue;
     if (!state.known) unsound("a result is a tensor of unknown origin");
-    if (state.mask != ir::kNoNode) unsound("a result of aten::index that depends on data is returned");
+    if (state.mask != ir::kNoNode) unsound("result of aten::index depends on data" + place_of(trace_, use.tensor));
     if (state.meta.dtype != use.meta.dtype || state.meta.sizes != use.meta.sizes ||
         state.meta.strides != use.meta.strides || analysis_.storage[use.tensor] != use.storage)
       unsound("metadata of a result changed without an operator");

@@ -178,10 +178,22 @@ void take_captured(Recording& recording) {
                                  ? "?"
                                  : recording.captured_names[static_cast<size_t>(it - recording.captured.begin())];
     variant.captured.push_back({object, TensorSpec::of(object), name});
-    if (recording.modes.grad() && variant.captured.back().spec.requires_grad && recording.unsound.empty()) {
-      recording.unsound = "parameter '" + name + "' requires grad";
-      recording.advice = kNoGradAdvice;
-    }
+  }
+}
+
+// A call needs gradients when grad mode is on and a tensor that it reads requires grad. It stays eager for as long as
+// that is so: the tensor and the facts that lead to it are guards of the reason.
+void refuse_gradients(Recording& recording) {
+  if (!recording.modes.grad()) return;
+  const auto& facts = recording.observation.facts;
+  if (!facts || !facts->check()) return;  // the tensors named by facts that hold are alive
+  for (size_t i = 0; i < recording.captured.size(); ++i) {
+    PyObject* object = recording.captured[i];
+    if (!unpack(object).requires_grad()) continue;
+    recording.unsound = "parameter '" + recording.captured_names[i] + "' requires grad";
+    recording.advice = kNoGradAdvice;
+    recording.variant->captured.push_back({object, TensorSpec::of(object), recording.captured_names[i]});
+    return;
   }
 }
 
@@ -235,13 +247,15 @@ void install(Function& function, std::shared_ptr<Variant> variant) {
 // The recording stays a variant of its own: calls like it go straight to eager without being watched again.
 bool install_unsound(Recording& recording) {
   Function& function = recording.function;
+  const bool needs_gradients = recording.advice == kNoGradAdvice;
   recording.variant->reason = recording.unsound;
   recording.variant->executable = nullptr;
-  recording.variant->facts = nullptr;
-  recording.variant->captured.clear();
+  recording.variant->facts = needs_gradients ? std::move(recording.observation.facts) : nullptr;
+  if (!needs_gradients) recording.variant->captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
   install(function, std::move(recording.variant));
-  function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
+  if (!needs_gradients)
+    function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
   return note_fallback(function, reason, advice);
 }
 
@@ -261,6 +275,7 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
   if (!result) return nullptr;
   recording.variant->record_ms = ms_since(start);
   function.stats.record_ms += recording.variant->record_ms;
+  refuse_gradients(recording);
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
   if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() &&

@@ -1,5 +1,7 @@
 #include "dispatch/messages.h"
 
+#include <algorithm>
+
 #include "dispatch/function.h"
 #include "support/log.h"
 
@@ -9,7 +11,21 @@ namespace {
 PyObject* warning_type = nullptr;
 PyObject* error_type = nullptr;
 
-constexpr const char* kAdvice = "docs/limits.md says what can be compiled; on_unsupported='eager' silences this";
+// The way out by what a reason begins with; the last row fits every reason.
+constexpr struct {
+  std::string_view begins, advice;
+} kAdvice[] = {
+    {"value of a tensor left", "choose with torch.where, or do this outside the function"},
+    {"side effect", "do this outside the function"},
+    {"read of", "pass it as an argument, or say pure=True if the result depends on the arguments only"},
+    {"result of", "torch.where keeps the sizes; or do this outside the function"},
+    {"use of a tensor outside operators", "do this outside the function"},
+    {"", "docs/limits.md says what can be compiled; on_unsupported='eager' silences this"},
+};
+
+std::string_view way_out(std::string_view reason) {
+  return std::ranges::find_if(kAdvice, [&](const auto& row) { return reason.starts_with(row.begins); })->advice;
+}
 
 }  // namespace
 
@@ -21,7 +37,7 @@ void register_message_types(PyObject* warning, PyObject* error) {
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice) {
   ++function.stats.fallbacks[reason];
   const std::string text = "fastjit: " + function.options.name + " ran eagerly because " + reason + "; " +
-                           (advice.empty() ? kAdvice : advice.c_str());
+                           std::string(advice.empty() ? way_out(reason) : advice);
   support::log(support::Channel::Fallback, text);
   if (function.options.on_unsupported == OnUnsupported::Error) {
     PyErr_SetString(error_type, text.c_str());

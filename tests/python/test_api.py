@@ -9,13 +9,13 @@ import warnings
 
 import pytest
 import torch
-from helpers import assert_same, check
 from torch import nn
 from torch.nn import functional as F
 
 import fastjit as package
 from fastjit import FastJITWarning, UnsupportedError, fastjit, of, stance
 from fastjit.testing import assert_no_recompile
+from helpers import assert_same, check
 
 
 def gelu_chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -106,7 +106,7 @@ def test_unknown_options_and_kinds():
         fastjit(numerics="exact")
     with pytest.raises(TypeError, match="option 'max_variants' must be a positive int, not 0"):
         fastjit(max_variants=0)
-    with pytest.raises(TypeError, match="fastjit cannot compile the class .*Linear"):
+    with pytest.raises(TypeError, match=r"fastjit cannot compile the class .*Linear"):
         fastjit(nn.Linear)
 
     def generator():
@@ -129,7 +129,8 @@ def test_needing_gradients_warns_once_and_says_how():
     net = fastjit(nn.Linear(4, 4))
     x = torch.randn(2, 4)
     with torch.enable_grad():
-        with pytest.warns(FastJITWarning, match=r"fastjit: Linear ran eagerly because parameter '.*(weight|bias)' requires grad; call it under torch.no_grad\(\)"):
+        said = r"Linear ran eagerly because parameter '.*(weight|bias)' requires grad; call it under torch.no_grad\(\)"
+        with pytest.warns(FastJITWarning, match=said):
             out = net(x)
         assert out.requires_grad
         with warnings.catch_warnings():
@@ -138,6 +139,29 @@ def test_needing_gradients_warns_once_and_says_how():
     for _ in range(2):
         assert not net(x).requires_grad
     assert of(net).stats().hits == 1
+
+
+def test_a_call_that_needed_gradients_delays_no_later_recording():
+    weight = torch.randn(4, 4, requires_grad=True)
+    fast = fastjit(on_unsupported="eager")(lambda x: torch.relu(x @ weight))
+    x = torch.randn(2, 4)
+    with torch.enable_grad():
+        fast(x), fast(x)
+    fast(x), fast(x)
+    assert fast.stats().hits == 1, fast.stats()
+    assert fast.stats().fallbacks == {"parameter 'weight' requires grad": 2}
+
+
+def test_frozen_parameters_are_noticed():
+    net = fastjit(nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    with torch.enable_grad():
+        with pytest.warns(FastJITWarning):
+            net(x), net(x)
+        net.requires_grad_(False)
+        for _ in range(2):
+            assert_same(net(x), F.linear(x, net.weight, net.bias))
+    assert of(net).stats().hits == 1, of(net).stats()
 
 
 def test_on_unsupported():
@@ -154,6 +178,22 @@ def test_on_unsupported():
     assert len(quiet.stats().fallbacks) == 1
     with pytest.raises(UnsupportedError):
         fastjit(on_unsupported="error")(f)(x)
+
+
+BOX = {"scale": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("fn", "way_out"),
+    [
+        (lambda x: x * 2 if x.sum() > 0 else x * 3, "choose with torch.where, or do this outside the function"),
+        (lambda x: print("seen") or x + 1, "side effect: print at .*; do this outside the function"),
+        (lambda x: x * BOX["scale"], "read of item of dict at .*; pass it as an argument, or say pure=True"),
+    ],
+)
+def test_a_warning_names_the_way_out(fn, way_out):
+    with pytest.warns(FastJITWarning, match=way_out):
+        fastjit(fn)(torch.ones(3))
 
 
 def test_errors_are_eagers_and_later_calls_work():
@@ -250,7 +290,7 @@ def test_inspect_passes():
     fast = fastjit(gelu_chain)
     fast(torch.randn(4), torch.randn(4))
     steps = fast.inspect("passes")
-    assert [s.name for s in steps][0] == "capture"
+    assert steps[0].name == "capture"
     assert all(s.nodes > 0 and s.ms >= 0 and s.graph for s in steps)
 
 
