@@ -1,0 +1,197 @@
+// CUDA source and the parameter struct of hand-made plans, cubin checks, and launches through a driver that only notes
+// what it was told.
+#include <dlfcn.h>
+#include <elf.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "backend/cuda_driver.h"
+#include "backend/nvrtc.h"
+#include "cache_helpers.h"
+#include "codegen/emit_cuda.h"
+#include "codegen/rules_cuda.h"
+#include "plan_builder.h"
+
+namespace fastjit {
+namespace {
+
+using codegen::CudaShape;
+using ir::DType;
+using ir::Op;
+using test::PlanBuilder;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+plan::KernelPlan softmax() {
+  PlanBuilder b("kr", 1, 8);
+  b.elem();
+  const auto x = b.in(DType::F32, "*1");
+  const auto greatest = b.reduce(ir::ReduceKind::Max, x, DType::F32);
+  b.phase();
+  const auto e = b.op(Op::Exp, b.op(Op::Sub, b.load(0), greatest));
+  const auto kept = b.keep(e);
+  const auto sum = b.reduce(ir::ReduceKind::Sum, e, DType::F32);
+  b.phase();
+  b.out(b.op(Op::Div, b.recall(kept), sum), "**");
+  EXPECT_EQ(plan::verify(b.plan), "");
+  return b.plan;
+}
+
+plan::KernelPlan scaled_add() {
+  PlanBuilder b("kk", 1, 8);
+  const auto x = b.in(DType::BF16, "*1"), y = b.in(DType::F32, "0*");
+  const auto s = b.convert(b.scalar(DType::F64), DType::F32);
+  b.out(b.op(Op::Fma, b.convert(x, DType::F32), s, y), "*1");
+  EXPECT_EQ(plan::verify(b.plan), "");
+  return b.plan;
+}
+
+TEST(CudaSource, NamesWhatItDoes) {
+  const std::string source = codegen::cuda_source(scaled_add());
+  for (const char* part : {"const unsigned short* in0;  // bf16", "float* out2;  // f32", "double scalar0;", "fmaf(",
+                           "fj_from_bf16(x_0)", "p.in1[i1 * p.in1_stride1]", "__launch_bounds__(256)"})
+    EXPECT_TRUE(has(source, part)) << part << "\n" << source;
+  EXPECT_FALSE(has(source, "fj_to_bf16")) << "only the helpers that are used";
+  EXPECT_EQ(source, codegen::cuda_source(scaled_add()));
+}
+
+TEST(CudaSource, RowsAreReducedByABlockOrByAThread) {
+  EXPECT_EQ(codegen::cuda_shape(softmax()), CudaShape::BlockPerRow);
+  EXPECT_TRUE(has(codegen::cuda_source(softmax()), "FjSum<double>")) << "f32 sums accumulate in double";
+  PlanBuilder columns("kr", 0, 8);
+  columns.elem();
+  const auto total = columns.reduce(ir::ReduceKind::Sum, columns.in(DType::F64, "1*"), DType::F64);
+  columns.row().out(total, "10");
+  EXPECT_EQ(codegen::cuda_shape(columns.plan), CudaShape::Points);
+  const std::string source = codegen::cuda_source(columns.plan);
+  EXPECT_TRUE(has(source, "FjSumExact<double>")) << source;
+  EXPECT_FALSE(has(source, "__syncthreads")) << source;
+}
+
+TEST(CudaSource, EveryOpHasAFormForEachTypeItTakes) {
+  const std::string args[3] = {"a", "b", "c"};
+  for (size_t i = 0; i < ir::kOpCount; ++i) {
+    const auto op = static_cast<Op>(i);
+    if (!ir::is_pointwise(op) || op == Op::Convert) continue;
+    const auto rule = ir::info(op).rule;
+    for (const DType type : {DType::F32, DType::F64, DType::I8, DType::I64, DType::U8}) {
+      const bool legal = rule == ir::TypeRule::Float      ? ir::is_float(type)
+                         : rule == ir::TypeRule::Integral ? !ir::is_float(type)
+                                                          : true;
+      if (legal)
+        EXPECT_NE(codegen::cuda_expression(op, type, args), "") << ir::text(op) << ir::text(type);
+      else
+        EXPECT_THROW(codegen::cuda_expression(op, type, args), std::runtime_error) << ir::text(op) << ir::text(type);
+    }
+  }
+}
+
+TEST(CudaLaunch, GridAndParametersFollowTheSizes) {
+  const plan::KernelPlan rows = softmax();
+  const int64_t sizes[] = {5000, 70}, strides[] = {100, 1, 140, 2};
+  const codegen::CudaLaunch launch = codegen::cuda_launch(rows, sizes);
+  EXPECT_EQ(launch.block, 128u);
+  EXPECT_EQ(launch.grid, 1024u);
+  EXPECT_EQ(launch.scratch_stride, 576);
+  EXPECT_EQ(launch.scratch_bytes, 576 * 1024);
+  char x, y, scratch;
+  void* ptrs[] = {&x, &y};
+  const backend::KernelArgs args{ptrs, sizes, strides, nullptr, &scratch, 576, 0};
+  auto word = [](const void* p) { return reinterpret_cast<uint64_t>(p); };
+  EXPECT_EQ(codegen::cuda_parameters(rows, args),
+            (std::vector<uint64_t>{word(&x), word(&y), 5000, 70, 100, 140, 2, word(&scratch), 576}));
+  const int64_t none[] = {0, 70};
+  EXPECT_EQ(codegen::cuda_launch(scaled_add(), none).grid, 0u);
+}
+
+// An ELF header of a cubin and the name of the entry's section.
+std::string fake_cubin() {
+  Elf64_Ehdr header{};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_ident[EI_CLASS] = ELFCLASS64;
+  header.e_machine = 190;
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  return bytes + ".text." + std::string(backend::kEntrySymbol);
+}
+
+TEST(Cubin, OnlyCubinsWithTheEntryAreTaken) {
+  const std::string good = fake_cubin();
+  EXPECT_EQ(backend::validate_cubin(good), "");
+  EXPECT_EQ(backend::load_cuda(good)->entry, nullptr);
+  EXPECT_EQ(backend::validate_cubin(std::string()), "too short for a cubin");
+  EXPECT_EQ(backend::validate_cubin(std::string(100, 'x')), "not an ELF64 file");
+  EXPECT_EQ(backend::validate_cubin(std::span(good).first(sizeof(Elf64_Ehdr))), "the entry symbol is missing");
+  std::string cpu = good;
+  cpu[offsetof(Elf64_Ehdr, e_machine)] = EM_X86_64;
+  EXPECT_EQ(backend::validate_cubin(cpu), "not for a GPU");
+  EXPECT_THROW(backend::load_cuda(cpu), std::runtime_error);
+}
+
+// The functions of libcuda that are used. Each launch is noted in globals that the test reads.
+constexpr const char* kFakeDriver = R"(
+extern "C" {
+int loads = 0, launches = 0, fail = 0;
+void *context = (void*)1, *stream_seen = 0;
+unsigned grid_seen = 0, block_seen = 0;
+unsigned long long first_word = 0;
+int cuInit(unsigned) { return 0; }
+int cuGetErrorString(int, const char** text) { *text = "the fake driver says no"; return 0; }
+int cuDeviceGetAttribute(int* value, int which, int) { *value = which == 75 ? 9 : 0; return 0; }
+int cuCtxGetCurrent(void** out) { *out = context; return 0; }
+int cuModuleLoadData(void** out, const void*) { ++loads; *out = (void*)2; return fail; }
+int cuModuleUnload(void*) { return 0; }
+int cuModuleGetFunction(void** out, void*, const char*) { *out = (void*)3; return 0; }
+int cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned, void* stream,
+                   void** arguments, void**) {
+  ++launches; grid_seen = grid; block_seen = block; stream_seen = stream;
+  first_word = *(unsigned long long*)arguments[0];
+  return 0;
+}
+})";
+
+TEST(CudaDriver, LaunchesThroughTheLibrary) {
+  const test::TempDir dir;
+  const std::string source = dir.path + "/driver.cpp", library = dir.path + "/libfake.so";
+  std::ofstream(source) << kFakeDriver;
+  ASSERT_EQ(std::system(("g++ -shared -fPIC -o " + library + " " + source).c_str()), 0);
+  ASSERT_EQ(backend::cuda_problem(library.c_str()), "");
+  void* handle = dlopen(library.c_str(), RTLD_NOW);
+  auto& launches = *static_cast<int*>(dlsym(handle, "launches"));
+  auto& loads = *static_cast<int*>(dlsym(handle, "loads"));
+  auto& fail = *static_cast<int*>(dlsym(handle, "fail"));
+  auto& context = *static_cast<uintptr_t*>(dlsym(handle, "context"));
+
+  EXPECT_EQ(backend::cuda_sm(0), 90);
+  const auto kernel = backend::load_cuda(fake_cubin());
+  const codegen::CudaLaunch launch{7, 64, 0, 0};
+  backend::cuda_launch(*kernel, launch, {42, 43}, 5);
+  backend::cuda_launch(*kernel, launch, {42, 43}, 5);
+  EXPECT_EQ(launches, 2);
+  EXPECT_EQ(loads, 1) << "a module is loaded once a context";
+  EXPECT_EQ(*static_cast<unsigned*>(dlsym(handle, "grid_seen")), 7u);
+  EXPECT_EQ(*static_cast<unsigned*>(dlsym(handle, "block_seen")), 64u);
+  EXPECT_EQ(*static_cast<uintptr_t*>(dlsym(handle, "stream_seen")), 5u);
+  EXPECT_EQ(*static_cast<uint64_t*>(dlsym(handle, "first_word")), 42u);
+  backend::cuda_launch(*kernel, {0, 64, 0, 0}, {}, 0);
+  EXPECT_EQ(launches, 2) << "nothing to do";
+
+  auto failure = [&] {
+    try {
+      backend::cuda_launch(*kernel, launch, {42}, 0);
+    } catch (const std::runtime_error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  context = 9;
+  fail = 1;
+  EXPECT_EQ(failure(), "loading a kernel failed: the fake driver says no");
+  context = 0;
+  EXPECT_EQ(failure(), "no CUDA context is current on this thread");
+}
+
+}  // namespace
+}  // namespace fastjit
