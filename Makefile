@@ -12,7 +12,7 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11"
 
-.PHONY: setup build demo test test-cpp test-python lint asan bench bench-quick bench-report docs clean
+.PHONY: setup build demo test test-cpp test-python test-cuda-full lint asan bench bench-quick bench-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -48,6 +48,10 @@ test-cpp:
 
 test-python:
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest
+
+# Every op, dtype and layout as CUDA source, each compiled for every architecture and run on the host against eager.
+test-cuda-full:
+	@FASTJIT_CUDA_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_cuda.py
 
 lint:
 	@$(PY) -m ruff check python tests benchmarks

@@ -1,4 +1,4 @@
-"""Compiles CUDA kernels twice: by NVRTC, and as C++ over tests/cuda/host_shim.h into functions that the engine can call."""
+"""Compiles CUDA kernels twice: by NVRTC, and as C++ over tests/cuda/host_shim.h into functions for the engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nvrtc_all(sources: list[str], *, every_architecture: bool = False) -> dict[t
 
 
 def unit_text(kernels: list[tuple[int, dict[str, Any]]]) -> str:
-    """One translation unit: each kernel in a namespace of its own, and a function with the engine's ABI that runs it."""
+    """A translation unit: each kernel in a namespace of its own, and a function with the engine's ABI that runs it."""
     out = [f'#include "{SHIM}"\n']
     for number, kernel in kernels:
         strides = ", ".join(map(str, kernel["strides"]))

@@ -1,4 +1,4 @@
-"""CUDA kernels without a GPU: each is compiled by NVRTC, and its meaning is checked by running the same source on the host.
+"""CUDA kernels without a GPU: each is compiled by NVRTC, and the same source runs on the host against eager.
 
 FASTJIT_CUDA_FULL=1 (`make test-cuda-full`) takes every op, dtype and layout, and every architecture.
 """
@@ -14,14 +14,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import cuda_host
 import pytest
 import torch
-from cuda_cases import Case, cases
-from helpers import assert_same, clone_args
 
+import cuda_host
+from cuda_cases import Case, cases
 from fastjit import _nvrtc, fastjit
 from fastjit._load import extension
+from helpers import assert_same, clone_args
 
 FULL = os.environ.get("FASTJIT_CUDA_FULL", "") not in ("", "0")
 ROOT = Path(__file__).parents[2]
