@@ -17,6 +17,10 @@ constexpr struct {
 } kAdvice[] = {
     {"value of a tensor left", "choose with torch.where, or do this outside the function"},
     {"side effect", "do this outside the function"},
+    {"store to", "do this outside the function"},
+    {"call of TensorBase.", "choose with torch.where, or do this outside the function"},
+    {"it returns", "return tensors, numbers, text, or tuples, lists and dictionaries of them"},
+    {"iteration over", "pass it as an argument, or say pure=True if the result depends on the arguments only"},
     {"read of", "pass it as an argument, or say pure=True if the result depends on the arguments only"},
     {"result of", "torch.where keeps the sizes; or do this outside the function"},
     {"use of a tensor outside operators", "do this outside the function"},
