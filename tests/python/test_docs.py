@@ -46,6 +46,12 @@ def test_python_in_the_pages_compiles() -> None:
             compile(block, str(page), "exec")
 
 
+def test_the_first_lines_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
+    block = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.DOTALL)[0]
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    assert "hits=1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs_and_is_a_hit(example: Path, tmp_path: Path) -> None:
     environment = os.environ | {"FASTJIT_CACHE_DIR": str(tmp_path / "cache")}
