@@ -54,7 +54,7 @@ test-cuda-full:
 	@FASTJIT_CUDA_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_cuda.py
 
 lint:
-	@$(PY) -m ruff check python tests benchmarks
+	@$(PY) -m ruff check python tests benchmarks docs
 	@$(PY) -m mypy
 
 # The engine under AddressSanitizer and UndefinedBehaviorSanitizer.
@@ -71,6 +71,11 @@ bench-quick: build
 # Writes the measured tables into README.md and docs/ from benchmarks/results/*.json.
 bench-report: setup
 	@$(PY) benchmarks/report.py
+
+# Writes the pages that come from the code.
+docs: build
+	@$(PY) docs/generate.py
+	@$(PY) -m fastjit._opsdoc docs/ops.md
 
 clean:
 	@rm -rf build python/fastjit/*.so python/fastjit/_build_info.py
