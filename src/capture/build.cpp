@@ -50,7 +50,6 @@ void check_roots(Trace& trace, const Analysis& analysis) {
 
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
               const std::vector<bool>& symbolic, plan::Numerics numerics) {
-  (void)symbolic;
   Capture failed;
   try {
     if (!trace.broken.empty()) unsound(trace.broken);
@@ -61,13 +60,26 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
     check_roots(trace, analysis);
     for (const Use& leaf : leaves)
       if (const std::string& why = trace.tensors[leaf.tensor].unusual; !why.empty()) unsound("a result " + why);
+    ScalarBindings scalars = bind_scalars(trace, inputs, symbolic);
     std::set<std::string> forced;
     for (;;) {
       pin_storages(trace, analysis, forced);
-      Builder builder(trace, inputs, analysis, numerics);
-      const std::string again = builder.run(leaves);
-      if (again.empty()) return std::move(builder.capture);
-      if (!forced.insert(again).second) unsound("the in-place operator " + again + " could not be expressed");
+      Builder builder(trace, inputs, analysis, scalars, numerics);
+      std::string again;
+      try {
+        again = builder.run(leaves);
+      } catch (const Unsound&) {
+        if (scalars.places.empty()) throw;
+        scalars.refuse_all();  // constants may do
+        continue;
+      }
+      if (!again.empty()) {
+        if (!forced.insert(again).second) unsound("the in-place operator " + again + " could not be expressed");
+        continue;
+      }
+      const std::set<uint32_t> constant = builder.constant_scalars();
+      if (constant.empty()) return std::move(builder.capture);
+      scalars.refuse(constant);
     }
   } catch (const Unsound& reason) {
     failed.unsound = reason.why;
@@ -75,16 +87,18 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
   return failed;
 }
 
-Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, plan::Numerics numerics)
+Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
+                 plan::Numerics numerics)
     : trace_(trace),
       inputs_(inputs),
       analysis_(analysis),
+      scalars_(scalars),
       numerics_(numerics),
       graph_(capture.graph),
       states_(trace.tensors.size()) {}
 
 std::string Builder::run(const std::vector<Use>& outputs) {
-  capture.bound_scalars.assign(inputs_.scalars.size(), false);
+  capture.bound_scalars = scalars_.bound;
   for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {
     const Step& step = analysis_.steps[i];
     const Event& event = trace_.events[step.event];
@@ -257,8 +271,33 @@ std::vector<Arg> Builder::arguments(const Event& event) {
         args[i].constant = item.constant;
         break;
     }
+    const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+    const ScalarBindings::Place* place = scalars_.find(index, static_cast<uint32_t>(i));
+    if (!place) continue;
+    taken_.insert({index, static_cast<uint32_t>(i)});
+    (item.kind == Item::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(*place);
   }
   return args;
+}
+
+ir::NodeId Builder::scalar_node(const ScalarBindings::Place& place) {
+  const auto [it, fresh] = scalar_nodes_.try_emplace(place.scalar, ir::kNoNode);
+  if (fresh) {
+    const auto& [object, name] = inputs_.scalars[place.scalar];
+    it->second = graph_.scalar(PyFloat_CheckExact(object) ? ir::DType::F64 : ir::DType::I64, {name, true});
+    capture.scalar_args.push_back(place.scalar);
+    capture.scalar_limits.push_back(place.limit);
+  }
+  double& limit = capture.scalar_limits[graph_[it->second].attr];
+  limit = std::min(limit, place.limit);
+  return it->second;
+}
+
+std::set<uint32_t> Builder::constant_scalars() const {
+  std::set<uint32_t> out = baked_;
+  for (const auto& [at, place] : scalars_.places)
+    if (!taken_.contains(at)) out.insert(place.scalar);
+  return out;
 }
 
 // Runs the row and checks what it says against what eager gave. False: this call is not for the row.

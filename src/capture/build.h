@@ -3,10 +3,12 @@
 // on whole tensors cannot express is *pinned*: every call that touches it becomes an extern step on real tensors, in
 // order.
 #include <optional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "capture/scalars.h"
 #include "capture/trace.h"
 
 namespace fastjit::capture {
@@ -53,9 +55,12 @@ bool is_masked_load(const Event& event);
 
 class Builder {
  public:
-  Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, plan::Numerics numerics);
+  Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
+          plan::Numerics numerics);
   /// The name of an in-place operator that could not be functionalised, or empty: done.
   std::string run(const std::vector<Use>& outputs);
+  /// Scalars that some call could take as a constant only.
+  std::set<uint32_t> constant_scalars() const;
   Capture capture;
 
  private:
@@ -83,6 +88,7 @@ class Builder {
   ir::NodeId input_node(uint32_t tensor);  // the Input node, whatever the tensor's value is by now
   Value value(const Use& use, const Event& event);
   std::vector<Arg> arguments(const Event& event);
+  ir::NodeId scalar_node(const ScalarBindings::Place& place);
   bool lower(const Step& step);
   bool call_lowering(const LowerRow& row, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
                      bool any_type, std::vector<ir::NodeId>& out);
@@ -122,6 +128,10 @@ class Builder {
   const Trace& trace_;
   const CallInputs& inputs_;
   const Analysis& analysis_;
+  const ScalarBindings& scalars_;
+  std::set<std::pair<uint32_t, uint32_t>> taken_;  // places of scalars_ that a lowering got as a run-time value
+  std::set<uint32_t> baked_;                       // scalars that a call template holds as a constant
+  std::unordered_map<uint32_t, ir::NodeId> scalar_nodes_;
   plan::Numerics numerics_;
   ir::Graph& graph_;
   std::vector<State> states_;
@@ -129,6 +139,7 @@ class Builder {
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;  // root tensor -> its Input node
   std::unordered_map<ir::NodeId, uint32_t> owner_;        // node that stands for a tensor's memory -> storage
   std::vector<ViewMemo> views_;
+  std::map<std::pair<ir::NodeId, uint32_t>, ir::NodeId> results_;  // of (extern, which)
   std::set<uint32_t> private_;  // results' bases that need memory no other value can share
 };
 

@@ -38,7 +38,8 @@ struct Capture {
   std::vector<InputSource> inputs;                    // per graph input
   std::vector<PyObject*> captured;                    // tensors reached by reads that the program uses (borrowed: the facts keep them)
   std::vector<uint32_t> scalar_args;                  // per graph scalar: index into CallInputs::scalars
-  std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time; false: guard it by value
+  std::vector<double> scalar_limits;                  // per graph scalar: eager raises for finite values beyond +-limit; infinity: none
+  std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time, or nothing reads it; false: guard it by value
   std::string unsound;                                // not empty: why this call must stay eager, with file:line
 };
 
@@ -60,6 +61,9 @@ class Recorder {
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
   /// Tells that Python read the sizes of `tensor`: if they depend on data, the capture is unsound.
   void size_read(const at::Tensor& tensor);
+  /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
+  void scalar_used(size_t scalar, bool alone, bool forwards);
+  void scalar_use_ended(bool entered);
   /// Stops recording and builds the graph; `outputs` are the tensor leaves of the result in flattening order,
   /// `symbolic` says for each scalar of CallInputs whether the read observer found only benign uses.
   Capture finish(const std::vector<at::Tensor>& outputs, const std::vector<bool>& symbolic, plan::Numerics numerics);

@@ -90,10 +90,11 @@ void Builder::external(uint32_t index) {
 }
 
 ir::NodeId Builder::result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event) {
-  const ir::NodeId node =
-      graph_.result(external, which, ir_type(use.meta.dtype, event), {use.meta.sizes, use.meta.strides});
-  owner_.try_emplace(node, use.storage);
-  return node;
+  auto [place, fresh] = results_.try_emplace({external, which}, ir::kNoNode);
+  if (!fresh) return place->second;
+  place->second = graph_.result(external, which, ir_type(use.meta.dtype, event), {use.meta.sizes, use.meta.strides});
+  owner_.try_emplace(place->second, use.storage);
+  return place->second;
 }
 
 // The value of an operand that is a number for good: the template holds it.
@@ -200,6 +201,7 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
   };
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const Item& item = event.args[i];
+    if (const ScalarBindings::Place* place = scalars_.find(step.event, i)) baked_.insert(place->scalar);
     if (item.kind == Item::Kind::Tensor) {
       const Use& use = item.uses[0];
       const auto number = number_of(use);

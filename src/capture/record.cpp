@@ -18,6 +18,7 @@ struct Recorder::Impl {
   Trace trace;
   CallInputs inputs;
   std::vector<uint32_t> open;  // events that have started and not ended
+  size_t open_uses = 0;        // how many of the last scalar uses belong to the instruction that runs now
   at::CallbackHandle handle = 0;
   bool recording = false;
   uint64_t foreign = 0;  // value of foreign_events when recording began
@@ -39,7 +40,7 @@ struct Recorder::Impl {
   uint32_t python_line();
   void find_size_readers();
   void finish_lines();
-  Item item(const c10::IValue& value);
+  Item item(const c10::IValue& value, bool made);
   ~Impl() {
     stop();
     for (const FrameLine& line : frame_lines) Py_DECREF(line.file);
@@ -103,15 +104,16 @@ bool holds_tensor(const c10::IValue& value) {
 
 }  // namespace
 
-Item Recorder::Impl::item(const c10::IValue& value) {
+// `made`: C++ code of torch may have made the tensor, instead of Python code or the binding.
+Item Recorder::Impl::item(const c10::IValue& value, bool made) {
   Item out;
   if (value.isNone()) return out;
   if (value.isTensor()) {
     out.kind = Item::Kind::Tensor;
-    out.uses.push_back(trace.use(value.toTensor()));
+    out.uses.push_back(trace.use(value.toTensor(), made));
   } else if (value.isTensorList()) {
     out.kind = Item::Kind::TensorList;
-    for (const at::Tensor& tensor : value.toTensorList().vec()) out.uses.push_back(trace.use(tensor));
+    for (const at::Tensor& tensor : value.toTensorList().vec()) out.uses.push_back(trace.use(tensor, made));
   } else if (value.isOptionalTensorList()) {
     out.kind = Item::Kind::OptionalTensorList;
     for (const c10::IValue& element : value.toListRef())
@@ -145,7 +147,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     const auto inputs = record.inputs();
     const size_t count = event.op->schema().arguments().size();
     if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + event.name);
-    for (const c10::IValue& value : inputs.slice(inputs.size() - count)) event.args.push_back(item(value));
+    for (const c10::IValue& value : inputs.slice(inputs.size() - count)) event.args.push_back(item(value, !open.empty()));
   }
   // torch.tensor(2.0): the number was written without an event.
   if (event.name == "aten::lift_fresh" && event.args.size() == 1 && event.args[0].uses[0].meta.sizes.empty()) {
@@ -157,7 +159,11 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   if (masked && event.parent == kNone && !inputs.reports_size_reads) find_size_readers();
   event.line = event.parent == kNone ? python_line() : trace.events[event.parent].line;
   trace.events.push_back(std::move(event));
-  open.push_back(static_cast<uint32_t>(trace.events.size() - 1));
+  const auto index = static_cast<uint32_t>(trace.events.size() - 1);
+  if (open.empty())
+    for (size_t i = 0; i < open_uses; ++i)
+      (trace.scalar_uses.end() - 1 - static_cast<ptrdiff_t>(i))->events.push_back(index);
+  open.push_back(index);
 }
 
 void Recorder::Impl::end(const at::RecordFunction& record) {
@@ -173,7 +179,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   const size_t count = event.op->schema().returns().size();
   if (outputs.size() < count) return;  // it raised
   event.finished = true;
-  for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i]));
+  for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
 }
 
 // The innermost frame outside torch's own package. Operators run without the GIL, so it is taken for a moment.
@@ -291,6 +297,24 @@ void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::str
 
 void Recorder::size_read(const at::Tensor& tensor) {
   impl_->trace.sized.insert(impl_->trace.find(tensor.unsafeGetTensorImpl()));
+}
+
+void Recorder::scalar_used(size_t scalar, bool alone, bool forwards) {
+  impl_->trace.scalar_uses.push_back({static_cast<uint32_t>(scalar), alone, forwards, {}});
+  ++impl_->open_uses;
+}
+
+// A binary operator that ran nothing itself before Python code began handed the number on.
+void Recorder::scalar_use_ended(bool entered) {
+  std::vector<ScalarUse>& uses = impl_->trace.scalar_uses;
+  for (; impl_->open_uses; --impl_->open_uses) {
+    const auto use = uses.end() - static_cast<ptrdiff_t>(impl_->open_uses);
+    if (!entered) continue;
+    if (use->forwards && use->events.empty())
+      uses.erase(use);
+    else
+      use->alone = false;  // what it runs after that code is not seen
+  }
 }
 
 Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vector<bool>& symbolic,

@@ -63,7 +63,7 @@ const Root* Trace::root(uint32_t tensor) const {
   return it == root_ids.end() ? nullptr : &roots[it->second];
 }
 
-Use Trace::use(const at::Tensor& tensor) {
+Use Trace::use(const at::Tensor& tensor, bool made) {
   Use out;
   if (!tensor.defined()) return out;
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -92,9 +92,10 @@ Use Trace::use(const at::Tensor& tensor) {
   if (out.meta.sizes.empty() && out.meta.wrapped_number) {
     out.number = read_number(tensor);
   } else if (out.meta.sizes.empty() && out.bare && out.version >= 0) {
-    // Seen first without a Python object: the binding made it from a number. It stays that number until it is written.
+    // Handed to an outermost operator without a Python object: the binding made it from a number. It stays that number
+    // until it is written.
     TensorRecord& record = tensors[out.tensor];
-    if (fresh) record.number = read_number(tensor), record.number_version = out.version;
+    if (fresh && !made) record.number = read_number(tensor), record.number_version = out.version;
     if (record.number_version == out.version) out.number = record.number;
   }
   return out;

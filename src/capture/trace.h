@@ -66,8 +66,17 @@ struct Root {
   std::string name;
 };
 
+/// An instruction that had a number argument of the function as an operand, and the outermost operators it ran.
+struct ScalarUse {
+  uint32_t scalar;  // index into CallInputs::scalars
+  bool alone;       // no other operand of the instruction is a number of equal value
+  bool forwards;    // a binary operator: it may hand the number on to a Python method, where it is used again
+  std::vector<uint32_t> events;
+};
+
 struct Trace {
   std::vector<Event> events;
+  std::vector<ScalarUse> scalar_uses;
   std::vector<TensorRecord> tensors;
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"
@@ -77,7 +86,7 @@ struct Trace {
   std::string broken;                  // why the recording itself cannot be trusted
 
   uint32_t find(const c10::TensorImpl* impl) const;
-  Use use(const at::Tensor& tensor);
+  Use use(const at::Tensor& tensor, bool made = false);
   const Root* root(uint32_t tensor) const;
 
   std::unordered_map<const c10::TensorImpl*, uint32_t> tensor_ids;

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <bit>
+#include <cmath>
 
 #include "dispatch/call.h"
 
@@ -45,8 +46,12 @@ bool overlaps(const Executable& executable, const c10::SmallVector<const at::Ten
 
 uint64_t number_bits(PyObject* number, bool is_float) {
   if (is_float) return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(number));
-  int overflow = 0;
-  return static_cast<uint64_t>(PyLong_AsLongLongAndOverflow(number, &overflow));
+  return static_cast<uint64_t>(PyLong_AsLongLong(number));  // the call matched: it fits
+}
+
+bool within(PyObject* number, bool is_float, double limit) {
+  const double value = is_float ? PyFloat_AS_DOUBLE(number) : static_cast<double>(PyLong_AsLongLong(number));
+  return !(std::fabs(value) > limit) || std::isinf(value);
 }
 
 bool captured_hold(const Variant& variant) noexcept {
@@ -111,8 +116,14 @@ PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* 
     return nullptr;
   }
   c10::SmallVector<uint64_t, 8> scalars;
-  for (size_t i = 0; i < variant.scalar_number.size(); ++i)
-    scalars.push_back(number_bits(numbers[variant.scalar_number[i]], variant.scalar_is_float[i]));
+  for (size_t i = 0; i < variant.scalar_number.size(); ++i) {
+    PyObject* number = numbers[variant.scalar_number[i]];
+    if (!within(number, variant.scalar_is_float[i], variant.scalar_limit[i])) {
+      why = variant.scalar_name[i] + " is too large for the tensors it is used with";
+      return nullptr;
+    }
+    scalars.push_back(number_bits(number, variant.scalar_is_float[i]));
+  }
   Tensors outputs;
   try {
     if (executable.long_running) {

@@ -58,6 +58,8 @@ struct Variant {
   std::vector<capture::InputSource> inputs;
   std::vector<uint8_t> scalar_is_float;  // per graph scalar
   std::vector<uint32_t> scalar_number;   // per graph scalar: which symbolic number of the call
+  std::vector<double> scalar_limit;      // per graph scalar: finite values beyond +-limit run eagerly (eager raises)
+  std::vector<std::string> scalar_name;  // per graph scalar
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   Inspection inspection;
   std::vector<std::string> keys;  // kernel keys, for `cache show`

@@ -128,6 +128,12 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   if (!function.options.pure) {
     observe::Host host = torch_host();
     host.on_tensor = on_tensor;
+    host.on_scalar_use = [](void* context, size_t scalar, bool alone, bool forwards) {
+      static_cast<Recording*>(context)->recorder->scalar_used(scalar, alone, forwards);
+    };
+    host.on_scalar_use_end = [](void* context, bool entered) {
+      static_cast<Recording*>(context)->recorder->scalar_use_ended(entered);
+    };
     host.context = &recording;
     observer = observe::make_observer(host);
     for (PyObject* number : call.fresh) observer->watch_scalar(number);
@@ -148,24 +154,24 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   return result;
 }
 
-// Numbers that became run-time scalars of the program: every use of them was found and bound.
+// Numbers of which the variant takes any value: the program reads them at run time, or nothing reads them.
 void settle_scalars(Recording& recording, const FreshCall& call) {
   Variant& variant = *recording.variant;
   const capture::Capture& captured = recording.captured_graph;
   std::vector<int> place(call.fresh.size(), -1);
   const std::vector<PyObject*> flat = variant.spec.flat().numbers;
   std::vector<std::pair<size_t, size_t>> symbolic;  // (number among the flattened arguments, fresh index)
-  for (uint32_t fresh : captured.scalar_args) {
-    const auto it = std::find(flat.begin(), flat.end(), call.fresh[fresh]);
-    if (place[fresh] < 0) symbolic.emplace_back(it - flat.begin(), fresh);
-    place[fresh] = 0;
-  }
+  for (uint32_t fresh = 0; fresh < call.fresh.size(); ++fresh)
+    if (captured.bound_scalars[fresh])
+      symbolic.emplace_back(std::find(flat.begin(), flat.end(), call.fresh[fresh]) - flat.begin(), fresh);
   std::sort(symbolic.begin(), symbolic.end());
   for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
   for (uint32_t fresh : captured.scalar_args) {
     variant.scalar_number.push_back(static_cast<uint32_t>(place[fresh]));
     variant.scalar_is_float.push_back(PyFloat_CheckExact(call.fresh[fresh]));
+    variant.scalar_name.push_back(call.names[fresh]);
   }
+  variant.scalar_limit = captured.scalar_limits;
   variant.recipe.renumber(place, call.fresh);
   for (auto [number, fresh] : symbolic) variant.spec.make_symbolic(number);
 }

@@ -234,7 +234,7 @@ struct Matcher {
         return PyFloat_CheckExact(object) &&
                std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(object)) == std::bit_cast<uint64_t>(s.number);
       case ArgKind::Number:
-        if (Py_TYPE(object) != s.type) return false;
+        if (Py_TYPE(object) != s.type || (s.type == &PyLong_Type && _PyLong_NumBits(object) > 62)) return false;
         numbers[number++] = object;
         return true;
       case ArgKind::Text:

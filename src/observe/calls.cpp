@@ -62,8 +62,9 @@ void Tracer::call_host(PyObject* callable, Args args) {
   PyTypeObject* owner = nullptr;
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
     owner = PyDescr_TYPE(callable);
-  else if (!args.empty() && (PyCFunction_Check(callable) || !std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper")))
-    owner = Py_TYPE(args[0]);
+  else if (!args.empty() && ((PyCFunction_Check(callable) && PyCFunction_GET_SELF(callable) == args[0]) ||
+                             !std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper")))
+    owner = Py_TYPE(args[0]);  // bound: a plain C function that gets a number is no method of numbers
   for (PyTypeObject* type : {&PyUnicode_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyTuple_Type,
                              &PyBytes_Type, &PyBool_Type, &PyRange_Type, &PyFrozenSet_Type, &PySlice_Type})
     if (owner == type && !args.empty() && Py_TYPE(args[0]) == type && readable_args(args, callee_text(callable)))
@@ -73,6 +74,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
     case Host::Callee::Operator:
       for (PyObject* arg : args)
         if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callee_text(callable))) return;
+      use_scalars(args, false);
       top().reads_items = true;
       top().container_result = true;
       return may_enter_any();

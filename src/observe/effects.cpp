@@ -96,6 +96,7 @@ void Tracer::binary(int) {
     PyObject* other = tensor_left ? right : left;
     bool is_scalar = scalars_.contains(other);
     if (!(tensor_left && tensor_right) && !is_scalar && !readable(other)) return deny("operator on " + name_of(other));
+    use_scalars(std::array{left, right}, true);
     may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
     return;
   }

@@ -23,6 +23,12 @@ struct Host {
   Callee (*classify)(PyObject* callable) = nullptr;
   /// A tensor was reached by a read that is a fact (a global, a cell, a module's parameter or buffer).
   void (*on_tensor)(void* context, PyObject* tensor, const char* name) = nullptr;
+  /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an
+  /// Operator. alone: no other operand of it is a number of equal value. forwards: a binary operator, which may hand
+  /// the object on to a Python method.
+  void (*on_scalar_use)(void* context, size_t scalar, bool alone, bool forwards) = nullptr;
+  /// The instruction of the last uses has ended, or (entered) Python code that it called begins.
+  void (*on_scalar_use_end)(void* context, bool entered) = nullptr;
   void* context = nullptr;
 };
 

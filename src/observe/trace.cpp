@@ -133,6 +133,7 @@ int Tracer::on_event(PyObject*, PyFrameObject* f, int what, PyObject* arg) noexc
 }
 
 void Tracer::event(PyFrameObject* f, int what, PyObject* arg) {
+  if (std::exchange(using_scalars_, false)) host_.on_scalar_use_end(host_.context, what == PyTrace_CALL);
   switch (what) {
     case PyTrace_CALL:
       return enter(f);

@@ -134,8 +134,9 @@ class Tracer final : public Observer {
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
   bool hashable(PyObject* o);                 // its hash and equality are determined
   bool is_fresh_iterator(PyObject* o);
-  void touch(PyObject* o);                       // scalars in it are no longer symbolic
-  bool iterable(PyObject* o, const char* verb);  // notes what iterating reads; false after deny()
+  void touch(PyObject* o);                         // scalars in it are no longer symbolic
+  void use_scalars(Args operands, bool forwards);  // an operator reads these
+  bool iterable(PyObject* o, const char* verb);    // notes what iterating reads; false after deny()
   void truth(PyObject* o);
   void length(PyObject* o);
   void subscript_of(PyObject* container, PyObject* index);
@@ -197,7 +198,7 @@ class Tracer final : public Observer {
   Host host_;
   std::unique_ptr<Facts> facts_;
   std::string reason_;
-  bool active_ = false, gc_was_on_ = false, root_entered_ = false;
+  bool active_ = false, gc_was_on_ = false, root_entered_ = false, using_scalars_ = false;
   Ref function_;
   std::vector<Frame> frames_;
   std::unordered_map<PyCodeObject*, Ref> ops_;           // plain bytecode of each code object
