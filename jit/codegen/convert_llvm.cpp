@@ -1,4 +1,6 @@
 // Conversions between element types, as torch's .to() makes them on x86.
+#include <llvm/IR/PatternMatch.h>
+
 #include <cmath>
 
 #include "codegen/rules_llvm.h"
@@ -9,6 +11,7 @@ namespace {
 using ir::DType;
 using llvm::Type;
 using llvm::Value;
+using namespace llvm::PatternMatch;
 
 Type* like(Rules& r, DType type, Value* value) {
   return shaped(register_type(r.b.getContext(), type), value->getType());
@@ -18,7 +21,12 @@ Value* half_to_float(Rules& r, Value* bits, DType from) {
   auto& b = r.b;
   Type* f32 = like(r, DType::F32, bits);
   if (from == DType::F16) return b.CreateFPExt(b.CreateBitCast(bits, shaped(b.getHalfTy(), bits->getType())), f32);
-  Value* wide = b.CreateZExt(bits, shaped(b.getInt32Ty(), bits->getType()));
+  Type* i32 = shaped(b.getInt32Ty(), bits->getType());
+  // A value rounded just before needs no trip through 16 bits: its upper half is the float.
+  llvm::Value* rounded = nullptr;
+  if (match(bits, m_Trunc(m_LShr(m_Value(rounded), m_SpecificInt(16)))) && rounded->getType() == i32)
+    return b.CreateBitCast(b.CreateAnd(rounded, llvm::ConstantInt::get(i32, 0xffff0000u)), f32);
+  Value* wide = b.CreateZExt(bits, i32);
   return b.CreateBitCast(b.CreateShl(wide, llvm::ConstantInt::get(wide->getType(), 16)), f32);
 }
 
@@ -31,9 +39,9 @@ Value* float_to_half(Rules& r, Value* value, DType to) {
   auto constant = [&](uint64_t n) { return llvm::ConstantInt::get(i32, n); };
   Value* bits = b.CreateBitCast(value, i32);
   Value* odd = b.CreateAnd(b.CreateLShr(bits, constant(16)), constant(1));
-  Value* rounded = b.CreateLShr(b.CreateAdd(b.CreateAdd(bits, constant(0x7fff)), odd), constant(16));
-  Value* safe = b.CreateSelect(b.CreateFCmpUNO(value, value), constant(0x7fc0), rounded);
-  return b.CreateTrunc(safe, i16);
+  Value* rounded = b.CreateAdd(b.CreateAdd(bits, constant(0x7fff)), odd);
+  Value* safe = b.CreateSelect(b.CreateFCmpUNO(value, value), constant(0x7fc00000), rounded);
+  return b.CreateTrunc(b.CreateLShr(safe, constant(16)), i16);
 }
 
 // cvttss2si and its kin: what does not fit gives the most negative number. A constant would fold to poison, so it is
