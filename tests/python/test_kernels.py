@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import assert_same, check
 
 from fastjit import fastjit
+from helpers import assert_same, check
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+]
 
 
 def every_other(x):
@@ -23,7 +34,7 @@ def test_every_other_element(dtype):
         for _ in range(3):
             assert_same(fast(x), every_other(x), exact=True)
         assert fast.stats().fallbacks == {}
-    assert ("2" in fast.inspect("plan").split("operand #0")[1].split("\n")[0]), fast.inspect("plan")
+    assert "2" in fast.inspect("plan").split("operand #0")[1].split("\n")[0], fast.inspect("plan")
     assert fast.stats().hits >= 9
 
 
