@@ -135,7 +135,7 @@ NodeId fold_convert(Rewriter& rewriter, const Node& node, const PassContext& con
   const DType first = to[source].dtype, middle = inner.dtype;
   if (node.dtype == first && widens(first, middle)) return source;
   const bool rounds_to_half = first == DType::F32 && is_half(middle) && node.dtype == DType::F32;
-  if (rounds_to_half && context.numerics != plan::Numerics::Eager) return source;
+  if (rounds_to_half && context.numerics != Numerics::Eager) return source;
   if (widens(first, middle) && widens(middle, node.dtype)) return to.convert(source, node.dtype);
   return kNoNode;
 }

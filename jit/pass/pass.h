@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "plan/kernel_plan.h"
+#include "ir/numerics.h"
 
 namespace fastjit::pass {
 
 struct PassContext {
-  plan::Numerics numerics = plan::Numerics::Eager;
+  ir::Numerics numerics = ir::Numerics::Eager;
 };
 
 ir::Graph fold(const ir::Graph& graph,

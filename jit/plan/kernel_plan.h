@@ -17,6 +17,7 @@
 
 #include "ir/dtype.h"
 #include "ir/graph.h"
+#include "ir/numerics.h"
 #include "ir/op.h"
 
 namespace fastjit::plan {
@@ -60,7 +61,7 @@ struct Phase {
   std::vector<uint32_t> row;   // instructions once per kept point (vector of points if vec_dim is Kept), in order
 };
 
-enum class Numerics : uint8_t { Eager, Accurate, Fast };
+using ir::Numerics;
 
 struct KernelPlan {
   std::vector<DimKind> dims;

@@ -5,7 +5,6 @@
 
 using namespace fastjit;
 using namespace fastjit::ir;
-using plan::Numerics;
 
 namespace {
 
