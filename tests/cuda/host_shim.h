@@ -101,6 +101,16 @@ void call(const void* words) {
   Kernel(p);
 }
 
+// Every block of the grid that is set; `barriers`: the kernel has some.
+inline void run_grid(void (*kernel)(const void*), const void* words, bool barriers) {
+  body = kernel;
+  parameters = words;
+  for (unsigned b = 0; b < grid_dim.x; ++b) {
+    block_index.x = b;
+    barriers ? run_block() : run_threads();
+  }
+}
+
 struct Layout {
   int operands, rank;
   std::vector<int> strides;  // places in KernelArgs::strides that are parameters
@@ -135,12 +145,7 @@ void launch(const Layout& layout, const KernelArgs* args) {
     std::fprintf(stderr, "host shim: %zu parameter words for a struct of %zu bytes\n", words.size(), sizeof(Params));
     std::abort();
   }
-  body = call<Params, Kernel>;
-  parameters = words.data();
-  for (unsigned b = 0; b < grid_dim.x; ++b) {
-    block_index.x = b;
-    layout.blocks ? run_block() : run_threads();
-  }
+  run_grid(call<Params, Kernel>, words.data(), layout.blocks);
 }
 
 }  // namespace shim
