@@ -1,4 +1,6 @@
 // Why a call is a hit, a new variant or eager, in words.
+#include <set>
+
 #include "dispatch/function.h"
 
 namespace fastjit::dispatch {
@@ -33,20 +35,59 @@ std::string brief(const ArgSpec& spec) {
   }
 }
 
+std::string name_of(Py_ssize_t argument, Py_ssize_t nargs, PyObject* kwnames) {
+  if (argument < nargs) return std::to_string(argument);
+  const char* chars = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, argument - nargs));
+  return "'" + std::string(chars ? chars : "?") + "'";
+}
+
 // The first argument in which two calls differ.
-std::string difference(const CallSpec& known, const CallSpec& call) {
+std::string difference(const CallSpec& known, const CallSpec& call, Py_ssize_t nargs, PyObject* kwnames) {
   const auto &a = known.specs(), &b = call.specs();
+  Py_ssize_t argument = -1, rest = 0;  // rest: nodes of this argument still to come
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const bool inside = rest > 0;
+    if (inside)
+      --rest;
+    else
+      ++argument;
+    rest += b[i].length;
     const bool number = a[i].kind == ArgKind::Number && (b[i].kind == ArgKind::Int || b[i].kind == ArgKind::Float) &&
                         a[i].type == Py_TYPE(b[i].object);
     const std::string was = brief(a[i]), now = brief(b[i]);
-    if (!number && was != now) return "argument " + std::to_string(i) + " was " + was + ", is " + now;
+    if (!number && was != now)
+      return (inside ? "something in argument " : "argument ") + name_of(argument, nargs, kwnames) + " was " + was +
+             ", is " + now;
+    if (a[i].same_as != b[i].same_as) return "other arguments are the same tensor";
   }
   if (a.size() != b.size()) return "the number of arguments differs";
   return "";
 }
 
 }  // namespace
+
+std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names) {
+  const std::vector<ArgSpec>& specs = call.specs();
+  std::string out;
+  size_t most = 1, argument = 0, rest = 0;  // rest: nodes of the current argument still to come
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (rest == 0)
+      ++argument;
+    else
+      --rest;
+    rest += static_cast<size_t>(specs[i].length);
+    std::set<std::string> seen{brief(specs[i])};
+    for (const auto& variant : function.variants) {
+      const std::vector<ArgSpec>& known = variant->spec.specs();
+      if (known.size() == specs.size() && known[i].kind == specs[i].kind) seen.insert(brief(known[i]));
+    }
+    if (seen.size() <= most) continue;
+    most = seen.size();
+    out = (argument <= names.size() ? names[argument - 1] : "an argument") + " took " + std::to_string(most) +
+          (specs[i].kind == ArgKind::Tensor ? " layouts" : " values");
+  }
+  return out;
+}
 
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   const Modes modes = current_modes();
@@ -61,8 +102,8 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
     std::vector<PyObject*> tensors(variant->spec.tensor_count()), numbers(variant->spec.number_count());
     std::string reason;
     if (!variant->spec.match(args, nargs, kwnames, tensors.data(), numbers.data())) {
-      reason = difference(variant->spec, call);
-      if (reason.empty()) reason = "an argument differs";
+      reason = difference(variant->spec, call, nargs, kwnames);
+      if (reason.empty()) reason = "an argument or the name of a keyword differs";
     } else if (!(variant->modes == modes)) {
       reason = "grad mode, inference mode, autocast or the default dtype differs";
     } else if (variant->facts && !variant->facts->check()) {

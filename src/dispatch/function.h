@@ -52,6 +52,7 @@ struct Variant {
   Modes modes;
   std::unique_ptr<observe::ReadSet> facts;  // null with pure=True
   std::vector<CapturedTensor> captured;
+  std::vector<at::Tensor> held;            // with pure=True: the captured tensors, kept alive
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   std::string reason;
   Recipe recipe;
@@ -118,6 +119,9 @@ PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* 
 
 /// If `variant` would not serve the call, says so in words ("argument 0 was f32[4], is f32[8]").
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+
+/// What of a call's arguments kept changing over the variants and this call: "a took 65 values"; empty if nothing did.
+std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names);
 
 PyTypeObject* make_function_type(PyObject* module);
 

@@ -121,6 +121,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   for (size_t i = 0; i < inputs.tensors.size(); ++i)
     inputs.tensor_names.push_back(i < names.size() ? names[i] : "arg" + std::to_string(i));
+  inputs.adopt_unknown = function.options.pure;
   const RecordingFlag flag;
   capture::Recorder recorder(std::move(inputs));
   recording.recorder = &recorder;
@@ -178,12 +179,12 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
 
 void take_captured(Recording& recording) {
   Variant& variant = *recording.variant;
-  for (PyObject* object : recording.captured_graph.captured) {
-    const auto it = std::find(recording.captured.begin(), recording.captured.end(), object);
-    const std::string name = it == recording.captured.end()
-                                 ? "?"
-                                 : recording.captured_names[static_cast<size_t>(it - recording.captured.begin())];
-    variant.captured.push_back({object, TensorSpec::of(object), name});
+  const capture::Capture& capture = recording.captured_graph;
+  for (size_t i = 0; i < capture.inputs.size(); ++i) {
+    if (capture.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
+    PyObject* object = capture.captured[capture.inputs[i].index];
+    variant.captured.push_back({object, TensorSpec::of(object), capture.graph.inputs[i].name});
+    if (recording.function.options.pure) variant.held.push_back(unpack(object));
   }
 }
 
@@ -361,7 +362,10 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   if (function.stats.calls < function.next_record)
     return run_eager(function, "an earlier recording was unsound", args, nargsf, kwnames);
   if (function.variants.size() >= function.options.max_variants) {
-    const std::string limit = "variant limit (" + std::to_string(function.options.max_variants) + ") reached";
+    const std::string varied =
+        most_varied(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames));
+    const std::string limit = "variant limit (" + std::to_string(function.options.max_variants) + ") reached" +
+                              (varied.empty() ? "" : ": " + varied);
     return note_fallback(function, limit, "raise max_variants, or pass what changes as a tensor")
                ? run_eager(function, "", args, nargsf, kwnames)
                : nullptr;

@@ -16,7 +16,12 @@ enum Bit : uint32_t {
   Inference = 4,
   Deterministic = 8,
   TorchFunctionOff = 16,
-  TorchFunctionMode = 32
+  TorchFunctionMode = 32,
+  // Flags that torch's Python code may read.
+  Cudnn = 64,
+  CudnnBenchmark = 128,
+  CudnnDeterministic = 256,
+  Mkldnn = 512
 };
 
 uint64_t usual_included, usual_excluded;
@@ -47,7 +52,10 @@ Modes current_modes() noexcept {
   const auto& state = c10::AutogradState::get_tls_state();
   modes.bits = (state.get_grad_mode() ? Grad : 0u) | (state.get_fw_grad_mode() ? FwGrad : 0u) |
                (state.get_inference_mode() ? Inference : 0u);
-  if (at::globalContext().deterministicAlgorithms()) modes.bits |= Deterministic;
+  const at::Context& context = at::globalContext();
+  modes.bits |= (context.deterministicAlgorithms() ? Deterministic : 0u) | (context.userEnabledCuDNN() ? Cudnn : 0u) |
+                (context.benchmarkCuDNN() ? CudnnBenchmark : 0u) |
+                (context.deterministicCuDNN() ? CudnnDeterministic : 0u) | (context.userEnabledMkldnn() ? Mkldnn : 0u);
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED)
     modes.bits |= TorchFunctionOff;
   if (at::impl::torch_function_mode_enabled()) modes.bits |= TorchFunctionMode;

@@ -7,7 +7,7 @@ namespace fastjit::dispatch {
 struct Modes {
   uint64_t included = 0,
            excluded = 0;  // thread-local dispatch keys: inference, autocast, dispatch modes, functorch, tracing
-  uint32_t bits = 0;      // grad, forward grad, inference, torch-function state, determinism
+  uint32_t bits = 0;      // grad, forward grad, inference, torch-function state, determinism, library switches
   uint16_t default_dtype = 0;
   uint16_t autocast_dtype = 0;  // 0 when autocast is off
   bool operator==(const Modes&) const = default;

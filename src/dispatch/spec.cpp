@@ -291,9 +291,10 @@ bool CallSpec::same_but_sizes(const CallSpec& other) const {
     return false;
   for (size_t i = 0; i < specs_.size(); ++i) {
     const ArgSpec &a = specs_[i], &b = other.specs_[i];
-    const bool numbers = (a.kind == ArgKind::Number && (b.kind == ArgKind::Int || b.kind == ArgKind::Float)) ||
-                         (b.kind == ArgKind::Number && (a.kind == ArgKind::Int || a.kind == ArgKind::Float));
-    if (numbers) continue;
+    const ArgSpec& number = a.kind == ArgKind::Number ? a : b;
+    const ArgSpec& other = a.kind == ArgKind::Number ? b : a;
+    if (number.kind == ArgKind::Number && other.kind == (number.type == &PyFloat_Type ? ArgKind::Float : ArgKind::Int))
+      continue;
     if (a.kind != b.kind || a.length != b.length || a.same_as != b.same_as) return false;
     if (a.kind == ArgKind::Tensor && !a.tensor.same_but_sizes(b.tensor)) return false;
     if (a.kind == ArgKind::Int && !equal_int(a.object, b.object)) return false;

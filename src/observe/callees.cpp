@@ -236,6 +236,14 @@ void Tracer::judge_contains(PyObject*, Args args) {
 
 void Tracer::judge_side_effect(PyObject* callee, Args) { deny("side effect: " + callee_text(callee)); }
 void Tracer::judge_exit(PyObject* callee, Args) { deny("use of a tensor outside operators by " + callee_text(callee)); }
+// torch.tensor copies data without an operator; only of a number does the capture know what it made.
+void Tracer::judge_tensor(PyObject* callee, Args args) {
+  const bool number =
+      !args.empty() && (PyFloat_CheckExact(args[0]) || PyLong_CheckExact(args[0]) || PyBool_Check(args[0]));
+  if (!number) return call_host(callee, args);
+  if (readable_args(args, callee_text(callee))) may_enter_any();
+}
+
 void Tracer::judge_identity(PyObject*, Args) { deny("read of an address by id"); }
 
 }  // namespace fastjit::observe

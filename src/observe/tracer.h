@@ -194,6 +194,7 @@ class Tracer final : public Observer {
   void judge_side_effect(PyObject* callee, Args args);
   void judge_exit(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
+  void judge_tensor(PyObject*, Args args);
 
   Host host_;
   std::unique_ptr<Facts> facts_;

@@ -37,6 +37,11 @@ UNSOUND = [
         "L = [1, 2]\ndef f(x): return [x * v for v in L]",
         "iteration over list at model.py:2",
     ),
+    Unsound(
+        "C function of a module with a string",
+        "import time\ndef f(x): return x * float(time.strftime('%S'))",
+        "call of strftime at model.py:2",
+    ),
     Unsound("length of a list", "L = [1, 2]\ndef f(x): return x * len(L)", "length of list at model.py:2"),
     Unsound("truth of a list", "L = [1, 2]\ndef f(x): return x if L else -x", "truth of list at model.py:2"),
     Unsound("search in a list", "L = [1, 2]\ndef f(x): return x if 1 in L else -x", "search in list at model.py:2"),
