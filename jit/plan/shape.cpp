@@ -57,6 +57,9 @@ class Shaper {
   void fill_step();
   uint8_t unroll() const;
   int64_t block() const;
+  int lanes() const;
+  bool transposed(const Touched& touched) const;
+  int64_t conflicting_streams() const;
   int64_t stride(const Touched& touched, int dim) const { return touched.address[static_cast<size_t>(dim)]; }
 
   const World& world_;
@@ -187,6 +190,7 @@ void Shaper::choose_lanes() {
 }
 
 uint8_t Shaper::unroll() const {
+  if (reduced_.empty() && conflicting_streams() > 0) return 1;  // a block is one vector
   size_t computed = 0;
   for (const Instr& instr : code_) computed += instr.code == Code::Compute;
   if (reduced_.empty()) return computed <= 4 ? 4 : computed <= 16 ? 2 : 1;
@@ -228,17 +232,37 @@ void Shaper::fill_plan() {
   plan.numerics = options_.numerics;
   if (lanes_along_ < 0) return;
   plan.vec_dim = static_cast<int8_t>(place[static_cast<size_t>(lanes_along_)]);
-  plan.lanes = static_cast<uint8_t>(options_.lanes);
+  plan.lanes = static_cast<uint8_t>(lanes());
   plan.unroll = unroll();
+}
+
+// Lanes walk across its rows while another kept dim walks along them.
+bool Shaper::transposed(const Touched& touched) const {
+  return std::abs(stride(touched, lanes_along_)) > 1 &&
+         std::ranges::any_of(kept_, [&](const Loop& loop) { return stride(touched, loop.dim) == 1; });
+}
+
+// Transposed operands whose rows are a multiple of 4 KiB apart: every lane's cache line falls into one set of the L1.
+int64_t Shaper::conflicting_streams() const {
+  return std::ranges::count_if(touched_, [&](const Touched& t) {
+    return transposed(t) && std::abs(stride(t, lanes_along_)) * ir::size_of(t.dtype) % 4096 == 0;
+  });
+}
+
+// With such operands few lanes and a block of one vector: the lines that the next row needs as well stay in their set,
+// which has 8 to 12 ways.
+int Shaper::lanes() const {
+  const int64_t streams = reduced_.empty() ? conflicting_streams() : 0;
+  int count = options_.lanes;
+  while (count > 4 && count * streams > 8) count /= 2;
+  return count;
 }
 
 /// The run of the last kept dim that one unit covers.
 int64_t Shaper::block() const {
   const int64_t last = kept_.back().size;
-  const bool transposed = std::any_of(touched_.begin(), touched_.end(), [&](const Touched& touched) {
-    return std::abs(stride(touched, lanes_along_)) > 1 &&
-           std::any_of(kept_.begin(), kept_.end(), [&](const Loop& loop) { return stride(touched, loop.dim) == 1; });
-  });
+  if (reduced_.empty() && conflicting_streams() > 0) return std::min<int64_t>(last, lanes());
+  const bool transposed = std::ranges::any_of(touched_, [&](const Touched& t) { return this->transposed(t); });
   const int64_t limit = transposed || !reduced_.empty() ? kTile : kChunk;
   return std::min(last, limit);
 }

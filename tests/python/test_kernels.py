@@ -54,7 +54,7 @@ def test_the_element_behind_the_last_is_not_read():
     assert fast.stats().hits == 1
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 16), (17, 33), (64, 100), (130, 70)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 16), (17, 33), (64, 100), (130, 70), (33, 1024), (1024, 40)])
 def test_transposed_operands(shape):
     x, y = torch.randn(shape), torch.randn(shape[::-1])
     check(lambda x, y: x * 2 + y.t(), x, y, kernels=1, exact=True)
