@@ -58,7 +58,7 @@ std::string difference(const CallSpec& known, const CallSpec& call, Py_ssize_t n
     if (!number && was != now)
       return (inside ? "something in argument " : "argument ") + name_of(argument, nargs, kwnames) + " was " + was +
              ", is " + now;
-    if (a[i].same_as != b[i].same_as) return "other arguments are the same tensor";
+    if (a[i].same_as >= 0 && a[i].same_as != b[i].same_as) return "two arguments were the same tensor, and are not now";
   }
   if (a.size() != b.size()) return "the number of arguments differs";
   return "";

@@ -245,6 +245,21 @@ def test_explain_and_variants_and_clear():
     assert fast.variants() == []
 
 
+def test_explain_names_the_argument():
+    fast = fastjit(lambda pair, y, *, z=None, w=None: pair[0] * pair[1] + y)
+    a, b, c, d = (torch.ones(3) for _ in range(4))
+    fast((a, b), c, z=d)
+    assert fast.explain((a, b), c.double(), z=d) == "a new variant: argument 1 was f32[3], is f64[3]"
+    assert fast.explain((a, b), c, z=d.double()) == "a new variant: argument 'z' was f32[3], is f64[3]"
+    assert fast.explain((a, b.double()), c, z=d) == "a new variant: something in argument 0 was f32[3], is f64[3]"
+    assert fast.explain([a, b], c, z=d) == "a new variant: argument 0 was a tuple of 2, is a list of 2"
+    assert fast.explain((a, b), c, w=d) == "a new variant: an argument or the name of a keyword differs"
+    assert fast.explain((a, b), c) == "a new variant: the number of arguments differs"
+    twins = fastjit(lambda x, y: x * y)
+    twins(a, a)
+    assert twins.explain(a, b) == "a new variant: two arguments were the same tensor, and are not now"
+
+
 def test_a_new_batch_size_compiles_nothing():
     fast = fastjit(gelu_chain)
     for n in (8, 8, 16, 16, 16):
