@@ -53,6 +53,11 @@ test-python:
 test-cuda-full:
 	@FASTJIT_CUDA_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_cuda.py
 
+# Random programs against eager; FUZZ=first:last chooses the seeds.
+FUZZ ?= 0:2000
+fuzz: build
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/python/test_random_programs.py
+
 lint:
 	@$(PY) -m ruff check python tests benchmarks docs
 	@$(PY) -m mypy

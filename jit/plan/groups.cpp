@@ -64,6 +64,11 @@ void Former::mark_live() {
 void Former::mark_extern_operands(const ir::ExternAttr& attr) {
   for (const ir::NodeId operand : attr.operands) {
     if (operand == ir::kNoNode) continue;
+    // The result of a view shares memory with what it is given: that is memory of its own if it is a value of its own.
+    if (attr.kind == ir::ExternKind::View) {
+      stored_[operand] = true;
+      continue;
+    }
     ir::NodeId base = operand;
     while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
     world_.storage[base] = Storage{base, 0, graph().layout(base).strides};  // as if it were stored
@@ -207,7 +212,8 @@ std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) co
       continue;
     }
     const auto places = permutation(graph().maps[node.attr], node.rank);
-    if (!places || places->size() != node.rank) break;
+    // A slice from the start has the same map: the sizes tell.
+    if (!places || world_.numel(value) != world_.numel(node.in[0])) break;
     std::vector<int64_t> strides;
     for (const uint8_t place : *places) strides.push_back(dest.strides[place]);
     dest.strides = std::move(strides);

@@ -175,6 +175,7 @@ bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides) 
 }
 
 bool overlaps(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  if (count(sizes) == 0) return false;
   for (size_t d = 0; d < sizes.size(); ++d)
     if (sizes[d] > 1 && strides[d] == 0) return true;
   return false;

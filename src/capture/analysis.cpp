@@ -87,6 +87,10 @@ class Selector {
     if (functional.empty() || event.args.empty() || event.args[0].kind != Item::Kind::Tensor) return false;
     if (written_arguments(event) != std::vector<size_t>{0} || event.results.size() != 1) return false;
     if (flat_results(event)[0].tensor != event.args[0].uses[0].tensor) return false;
+    // fill_ takes a tensor whose elements share memory; a copy into it would raise.
+    const TensorMeta& target = event.args[0].uses[0].meta;
+    for (size_t d = 0; d < target.sizes.size(); ++d)
+      if (target.sizes[d] > 1 && target.strides[d] == 0) return false;
     const std::string_view base = base_name(event.name);
     if (base == "aten::copy_" || base == "aten::zero_" || is_masked_store(event)) return true;
     return row && row->level == Level::Lowered;
@@ -109,6 +113,7 @@ class Selector {
     add_all(event.args);
     for (uint32_t child = index + 1; child < event.end; child = trace_.events[child].end) {
       if (!trace_.events[child].op || !all_seen(trace_.events[child].args)) return false;
+      if (trace_.events[child].op->hasTag(at::Tag::inplace_view)) return false;  // matmul's squeeze_ stays inside
       for (const Item& item : trace_.events[child].results)
         if (item.kind == Item::Kind::Constant) return false;  // numbers stay inside the composite
       add_all(trace_.events[child].results);

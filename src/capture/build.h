@@ -2,8 +2,8 @@
 // From a trace to a graph. Values are SSA nodes, one per tensor at a time; a storage that is written in a way that SSA
 // on whole tensors cannot express is *pinned*: every call that touches it becomes an extern step on real tensors, in
 // order.
-#include <optional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -141,6 +141,7 @@ class Builder {
   std::vector<ViewMemo> views_;
   std::map<std::pair<ir::NodeId, uint32_t>, ir::NodeId> results_;  // of (extern, which)
   std::set<uint32_t> private_;  // results' bases that need memory no other value can share
+  std::set<uint32_t> viewed_;   // results' bases
 };
 
 /// The tensors of an event's results in schema order, lists flattened.

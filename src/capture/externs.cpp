@@ -149,7 +149,10 @@ ir::NodeId Builder::alias_of(uint32_t tensor) {
   const State state = states_[tensor];
   if (state.view_step == kNone) {
     const bool fused = state.real == ir::kNoNode || graph_[state.real].op != ir::Op::Result;
-    if (fused && private_.contains(tensor)) states_[tensor].real = own(state.node, tensor);
+    if (fused && private_.contains(tensor))
+      states_[tensor].real = own(state.node, tensor);
+    else if (fused && !analysis_.pinned[analysis_.storage[tensor]] && viewed_.erase(tensor))
+      states_[tensor].real = graph_.fresh_copy(state.node, state.meta.strides);  // its value may turn out an argument's
     return real(tensor);
   }
   const ir::NodeId external = view_of(state.view_step, alias_of(state.base));

@@ -40,14 +40,13 @@ void Builder::add_outputs(const std::vector<Use>& outputs) {
 // Passes may find that two values are one. That must not make views of two results share memory: such a base is cloned.
 void Builder::find_private_bases(const std::vector<Use>& outputs) {
   std::vector<uint32_t> bases;
-  std::set<uint32_t> viewed;
   for (const Use& use : outputs) {
     uint32_t base = use.tensor;
     while (states_[base].view_step != kNone) base = states_[base].base;
-    if (base != use.tensor) viewed.insert(base);
+    if (base != use.tensor) viewed_.insert(base);
     if (!trace_.root(base)) bases.push_back(base);
   }
-  for (uint32_t base : viewed) {
+  for (uint32_t base : viewed_) {
     const TensorMeta& mine = states_[base].meta;
     const bool may_meet = std::ranges::any_of(bases, [&](uint32_t other) {
       const TensorMeta& meta = states_[other].meta;

@@ -147,7 +147,8 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     const auto inputs = record.inputs();
     const size_t count = event.op->schema().arguments().size();
     if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + event.name);
-    for (const c10::IValue& value : inputs.slice(inputs.size() - count)) event.args.push_back(item(value, !open.empty()));
+    for (const c10::IValue& value : inputs.slice(inputs.size() - count))
+      event.args.push_back(item(value, !open.empty()));
   }
   // torch.tensor(2.0): the number was written without an event.
   if (event.name == "aten::lift_fresh" && event.args.size() == 1 && event.args[0].uses[0].meta.sizes.empty()) {
