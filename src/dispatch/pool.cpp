@@ -16,7 +16,7 @@
 namespace fastjit::dispatch {
 namespace {
 
-constexpr int64_t kSmall = 32 << 10;  // below: torch's own allocator is warm already
+constexpr int64_t kSmall = 32 << 10;  // below: a few blocks a thread, taken and given back without a lock
 constexpr int64_t kHuge = 4 << 20;    // from here on: 2 MiB aligned, huge pages
 constexpr int64_t kHugeAlign = 2 << 20;
 constexpr int kClasses = 4 * 64;
@@ -131,6 +131,50 @@ class Pool {
   PoolStats stats_{};
 };
 
+// A tensor may die on a thread after its SmallBlocks did; this outlives them.
+thread_local bool small_blocks_closed = false;
+
+// Small blocks of this thread. A block starts with its class; its data follows 64 bytes later.
+class SmallBlocks {
+ public:
+  static constexpr int kSizes = 10;  // 64 bytes to 32 KiB, powers of two
+  static constexpr int kKept = 8;    // of each
+
+  ~SmallBlocks() {
+    small_blocks_closed = true;
+    for (int size = 0; size < kSizes; ++size)
+      while (count_[size] > 0) std::free(kept_[size][--count_[size]]);
+  }
+
+  char* take(int64_t bytes) {
+    const int size = bytes <= 64 ? 0 : std::bit_width(static_cast<uint64_t>(bytes - 1)) - 6;
+    if (count_[size] > 0) return kept_[size][--count_[size]];
+    auto* block = static_cast<char*>(std::aligned_alloc(64, 64 + (size_t{64} << size)));
+    if (!block) throw std::bad_alloc();
+    *reinterpret_cast<int*>(block) = size;
+    return block;
+  }
+
+  void give(char* block) noexcept {
+    const int size = *reinterpret_cast<int*>(block);
+    if (closed_ || count_[size] == kKept)
+      std::free(block);
+    else
+      kept_[size][count_[size]++] = block;
+  }
+
+ private:
+  // Trivial types: a tensor may die on this thread after the destructor ran.
+  char* kept_[kSizes][kKept];
+  int count_[kSizes] = {};
+  bool closed_ = false;
+};
+
+SmallBlocks& small_blocks() {
+  thread_local SmallBlocks blocks;
+  return blocks;
+}
+
 // Never destroyed: tensors may outlive static destruction.
 Pool& pool() {
   static Pool* const instance = new Pool;
@@ -140,7 +184,11 @@ Pool& pool() {
 }  // namespace
 
 at::DataPtr pool_allocate(int64_t bytes) {
-  if (bytes < kSmall) return c10::GetCPUAllocator()->allocate(static_cast<size_t>(bytes));
+  if (bytes < kSmall) {
+    char* block = small_blocks().take(bytes);
+    return {block + 64, block, [](void* context) { small_blocks().give(static_cast<char*>(context)); },
+            at::Device(at::kCPU)};
+  }
   Block* block = pool().take(bytes);
   return {block->data, block, [](void* context) { pool().give(static_cast<Block*>(context)); }, at::Device(at::kCPU)};
 }

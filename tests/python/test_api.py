@@ -362,3 +362,26 @@ def test_the_pool_is_reused():
     out = fast(x)
     out.resize_(2 << 20)
     assert_same(out[: 1 << 20], x + 1)
+
+
+def test_small_outputs_outlive_their_thread():
+    import threading
+
+    fast = fastjit(lambda x: x + 1)
+    x = torch.randn(16)
+    fast(x), fast(x)
+    kept = []
+
+    def work():
+        with torch.no_grad():
+            kept.extend(fast(x) for _ in range(100))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for out in kept:
+        assert_same(out, x + 1)
+    kept.clear()
+    assert fast.stats().fallbacks == {}
