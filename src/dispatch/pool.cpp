@@ -157,22 +157,27 @@ class SmallBlocks {
 
   void give(char* block) noexcept {
     const int size = *reinterpret_cast<int*>(block);
-    if (closed_ || count_[size] == kKept)
+    if (count_[size] == kKept)
       std::free(block);
     else
       kept_[size][count_[size]++] = block;
   }
 
  private:
-  // Trivial types: a tensor may die on this thread after the destructor ran.
   char* kept_[kSizes][kKept];
   int count_[kSizes] = {};
-  bool closed_ = false;
 };
 
 SmallBlocks& small_blocks() {
   thread_local SmallBlocks blocks;
   return blocks;
+}
+
+void give_small(void* block) {
+  if (small_blocks_closed)
+    std::free(block);
+  else
+    small_blocks().give(static_cast<char*>(block));
 }
 
 // Never destroyed: tensors may outlive static destruction.
@@ -186,8 +191,7 @@ Pool& pool() {
 at::DataPtr pool_allocate(int64_t bytes) {
   if (bytes < kSmall) {
     char* block = small_blocks().take(bytes);
-    return {block + 64, block, [](void* context) { small_blocks().give(static_cast<char*>(context)); },
-            at::Device(at::kCPU)};
+    return {block + 64, block, give_small, at::Device(at::kCPU)};
   }
   Block* block = pool().take(bytes);
   return {block->data, block, [](void* context) { pool().give(static_cast<Block*>(context)); }, at::Device(at::kCPU)};
