@@ -152,6 +152,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   recording.captured_graph = recorder.finish(outputs, recording.observation.symbolic, function.options.numerics);
   if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
   if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
+  if (recording.unsound.ends_with("requires grad")) recording.advice = kNoGradAdvice;
   return result;
 }
 
@@ -197,7 +198,9 @@ void refuse_gradients(Recording& recording) {
   for (size_t i = 0; i < recording.captured.size(); ++i) {
     PyObject* object = recording.captured[i];
     if (!unpack(object).requires_grad()) continue;
-    recording.unsound = "parameter '" + recording.captured_names[i] + "' requires grad";
+    std::string_view name = recording.captured_names[i];  // of a module given to fastjit: as it names its parameters
+    if (!PyFunction_Check(recording.function.callable) && name.starts_with("self.")) name.remove_prefix(5);
+    recording.unsound = "parameter '" + std::string(name) + "' requires grad";
     recording.advice = kNoGradAdvice;
     recording.variant->captured.push_back({object, TensorSpec::of(object), recording.captured_names[i]});
     return;

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fastjit import fastjit, of
+from fastjit import FastJITWarning, fastjit, of
 from helpers import assert_same
 
 VALUES = (2.5, 3.5, 0.0, -0.0, math.nan, math.inf, -math.inf, 1e-40, 1e300, 1.0, 2.0, 0.5)
@@ -251,3 +251,32 @@ def test_library_switches_are_part_of_the_key():
         torch._C._set_mkldnn_enabled(True)
     assert_same(fast(x8()), x8() * 2.0)
     assert (fast.stats().misses, fast.stats().hits) == (2, 1)
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc1(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: fastjit(Net()), "fc1.weight"),
+        (lambda: fastjit(pure=True)(Net().forward), "captured"),
+    ],
+    ids=["module", "pure"],
+)
+def test_a_call_that_needs_gradients_says_what_to_do(make, name):
+    fast = make()
+    with (
+        torch.enable_grad(),
+        pytest.warns(FastJITWarning, match=r"requires grad; call it under torch.no_grad\(\)") as said,
+    ):
+        fast(x8())
+    assert f"parameter '{name}" in str(said[0].message)
+    fast(x8())
+    assert_same(fast(x8()), fast(x8()))
