@@ -60,7 +60,7 @@ def fresh(tree: Any) -> Any:
 
     def one(t: torch.Tensor) -> torch.Tensor:
         memory = t.untyped_storage().clone()
-        return torch.empty(0, dtype=t.dtype).set_(memory, t.storage_offset(), t.size(), t.stride())  # type: ignore[call-overload]
+        return torch.empty(0, dtype=t.dtype).set_(memory, t.storage_offset(), t.size(), t.stride())  # type: ignore[call-overload]  # noqa: E501
 
     return pytree.tree_map_only(torch.Tensor, one, tree)
 
@@ -89,7 +89,9 @@ def difference(got: Any, want: Any, op: Any, args: Any, scaled: bool, ulps: floa
         if (a.dtype, a.shape, a.stride()) != (b.dtype, b.shape, b.stride()):
             return f"result {k} is {a.dtype}{list(a.shape)}{a.stride()}, eager's {b.dtype}{list(b.shape)}{b.stride()}"
         if not b.is_floating_point():
-            if not torch.equal(torch.view_as_real(a) if a.is_complex() else a, torch.view_as_real(b) if b.is_complex() else b):
+            if not torch.equal(
+                torch.view_as_real(a) if a.is_complex() else a, torch.view_as_real(b) if b.is_complex() else b
+            ):
                 return f"result {k}: {a} is not {b}"
             continue
         off = error(a, b, b.dtype)
@@ -103,7 +105,7 @@ def difference(got: Any, want: Any, op: Any, args: Any, scaled: bool, ulps: floa
         unit = spacing(truth.nan_to_num(0, 0, 0).abs().max(), b.dtype) if scaled and truth.numel() else 0.0
         wrong = ~((off <= ulps) | (error(a, truth, b.dtype) <= allowed) | ((a.double() - truth).abs() <= 4 * unit))
         if bool(wrong.any()):
-            return f"result {k}: {off[wrong].max():.3g} ulp: {a[wrong][:4].tolist()} is not {b[wrong][:4].tolist()}, in f64 {truth[wrong][:4].tolist()}"
+            return f"result {k}: {off[wrong].max():.3g} ulp: {a[wrong][:4].tolist()} is not {b[wrong][:4].tolist()}, in f64 {truth[wrong][:4].tolist()}"  # noqa: E501
     return None
 
 
@@ -134,7 +136,9 @@ def run(op: Any, args: Any, scaled: bool, pure: bool, ulps: float = ULPS) -> Out
         positional, named = fresh(args)
         torch.manual_seed(3)
         got = fast(*positional, **named)
-        if wrong := difference(got, want, op, args, scaled, ulps) or difference((positional, named), after, op, args, False):
+        if wrong := difference(got, want, op, args, scaled, ulps) or difference(
+            (positional, named), after, op, args, False
+        ):
             return Outcome("wrong", f"call {call + 1}: {wrong}")
         stats = fast.stats()
         if stats.fallbacks:

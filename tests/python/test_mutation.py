@@ -1,13 +1,13 @@
-"""Writes, views and aliases: what the caller sees after the call is what eager leaves (check() compares the arguments)."""
+"""Writes, views and aliases: what the caller sees after the call is what eager leaves (check() compares the arguments)."""  # noqa: E501
 
 from __future__ import annotations
 
 import pytest
 import torch
-from helpers import check
-from random_programs import aliasing, copy_all
 
 from fastjit import fastjit
+from helpers import check
+from random_programs import aliasing, copy_all
 
 
 def rows_from_another(a, b):

@@ -9,20 +9,67 @@ from typing import Any
 
 import pytest
 import torch
-from opinfo_tools import LAYOUTS, SCALED, Outcome, fresh, laid_out, run, samples_of
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 
+from opinfo_tools import LAYOUTS, SCALED, Outcome, fresh, laid_out, run, samples_of
+
 FULL = os.environ.get("FASTJIT_OPINFO_FULL") == "1"
-DTYPES = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 
 # Nothing here has a row of its own in the lowering table, and their samples take long.
-SKIPPED = ("linalg.", "fft.", "sparse.", "signal.", "_refs", "jiterator", "ops.", "nn.functional.grid", "nn.functional.ctc", "svd")
-SKIPPED += ("nn.functional.scaled_dot", "nn.functional.conv", "nn.functional.interpolate", "to_sparse", "pca", "lu", "stft", "istft")
+SKIPPED = (
+    "linalg.",
+    "fft.",
+    "sparse.",
+    "signal.",
+    "_refs",
+    "jiterator",
+    "ops.",
+    "nn.functional.grid",
+    "nn.functional.ctc",
+    "svd",
+)
+SKIPPED += (
+    "nn.functional.scaled_dot",
+    "nn.functional.conv",
+    "nn.functional.interpolate",
+    "to_sparse",
+    "pca",
+    "lu",
+    "stft",
+    "istft",
+)
 # op_db's function for these sets torch's seed itself, or hands out memory that nobody wrote: no two calls are equal.
-UNEQUAL = {"cauchy", "exponential", "geometric", "log_normal", "normal", "uniform", "bernoulli", "rand_like", "randn_like"}
+UNEQUAL = {
+    "cauchy",
+    "exponential",
+    "geometric",
+    "log_normal",
+    "normal",
+    "uniform",
+    "bernoulli",
+    "rand_like",
+    "randn_like",
+}
 UNEQUAL |= {"randint_like", "multinomial", "nn.functional.rrelu", "empty_like", "empty_strided", "empty", "new_empty"}
-UNEQUAL |= {"new_empty_strided", "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d", "empty_permuted"}
+UNEQUAL |= {
+    "new_empty_strided",
+    "nn.functional.dropout",
+    "nn.functional.dropout2d",
+    "nn.functional.dropout3d",
+    "empty_permuted",
+}
 UNEQUAL |= {"nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d"}
 UNEQUAL |= {"nn.functional.fractional_max_pool3d", "nn.functional.multi_head_attention_forward"}
 # Their terms cancel: the sum is this many times smaller than what is added.
@@ -30,7 +77,20 @@ CANCEL = {"nn.functional.multilabel_soft_margin_loss": 32.0, "nn.functional.mult
 
 # Unary and binary entries that stay one call of torch, by what stands in the way.
 NOT_LOWERED = {
-    "complex results or operands": {"complex", "polar", "conj", "conj_physical", "real", "imag", "angle", "cdouble", "cfloat", "chalf", "resolve_conj", "resolve_neg"},
+    "complex results or operands": {
+        "complex",
+        "polar",
+        "conj",
+        "conj_physical",
+        "real",
+        "imag",
+        "angle",
+        "cdouble",
+        "cfloat",
+        "chalf",
+        "resolve_conj",
+        "resolve_neg",
+    },
 }
 
 
@@ -84,7 +144,11 @@ def of_dtype(dtype: torch.dtype) -> dict[str, list[tuple[str, Outcome]]]:
     first = in_f32()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {name_of(op): outcomes(op, dtype, ("plain",)) for op in entries() if FULL or here(first[name_of(op)]) or not first[name_of(op)]}
+        return {
+            name_of(op): outcomes(op, dtype, ("plain",))
+            for op in entries()
+            if FULL or here(first[name_of(op)]) or not first[name_of(op)]
+        }
 
 
 def wrong(found: dict[str, list[tuple[str, Outcome]]]) -> list[str]:

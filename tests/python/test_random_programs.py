@@ -1,10 +1,11 @@
-"""Random programs of 1 to 30 torch calls, in eager and under fastjit (`make fuzz` runs 2,000; FASTJIT_FUZZ=first:last)."""
+"""Random programs of 1 to 30 torch calls, in eager and under fastjit (`make fuzz` runs 2,000; FASTJIT_FUZZ=first:last)."""  # noqa: E501
 
 from __future__ import annotations
 
 import os
 
 import pytest
+
 from random_programs import check_seeds
 
 PARTS = 10

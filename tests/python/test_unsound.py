@@ -1,0 +1,109 @@
+"""Functions that read what no guard covers, or whose results depend on data: always eager's results, whatever changes."""  # noqa: E501
+
+from __future__ import annotations
+
+import random
+import time
+import types
+
+import pytest
+import torch
+
+from fastjit import fastjit
+
+STATE = types.SimpleNamespace(scale=2.0)
+LIST = [1.0, 2.0]
+TABLE = {"w": 3.0}
+SCALE = 4.0
+
+
+class Config:
+    scale = 5.0
+
+
+def default(x, parts=[1.0]):  # noqa: B006
+    return x * parts[-1]
+
+
+def handled(x):
+    try:
+        return x.view(3, -1) + 1
+    except RuntimeError:
+        return x - 1
+
+
+def printed(x):
+    print(x.shape)
+    return x + 1
+
+
+def bump(where, key):
+    where[key] += 1.0
+
+
+# name -> (function, what changes between the calls)
+STATEFUL = {
+    "attribute of another object": (lambda x: x * STATE.scale, lambda: bump(STATE.__dict__, "scale")),
+    "item of a list": (lambda x: x * LIST[0], lambda: bump(LIST, 0)),
+    "item of a dictionary": (lambda x: x * TABLE["w"], lambda: bump(TABLE, "w")),
+    "sum over a list": (lambda x: x * sum(LIST), lambda: LIST.append(1.0)),
+    "generator expression over a list": (lambda x: x * sum(v * 2 for v in LIST), lambda: bump(LIST, 1)),
+    "length of a list": (lambda x: x * len(LIST), lambda: LIST.append(1.0)),
+    "a global": (lambda x: x * SCALE, lambda: bump(globals(), "SCALE")),
+    "a class attribute": (lambda x: x * Config.scale, lambda: setattr(Config, "scale", Config.scale + 1)),
+    "a default argument that is changed": (default, lambda: bump(default.__defaults__[0], 0)),
+    "try around an operator": (handled, lambda: None),
+    "print": (printed, lambda: None),
+}
+DATA = {
+    "masked elements": lambda x: x[x > 0],
+    "nonzero": lambda x: torch.nonzero(x > 0),
+    "unique": lambda x: torch.unique(x.round()),
+    "item": lambda x: x * x.sum().item(),
+    "bool of a tensor": lambda x: x + 1 if x.sum() > 0 else x - 1,
+    "tolist": lambda x: x * x.tolist()[0],
+    "numpy": lambda x: x * float(x.numpy()[0]),
+    "a size that depends on data": lambda x: x * (x > 0).nonzero().shape[0],
+    "float of a tensor": lambda x: x * float(x[0]),
+}
+
+
+@pytest.mark.parametrize("what", STATEFUL)
+def test_changed_state_is_seen(what):
+    fn, change = STATEFUL[what]
+    fast = fastjit(on_unsupported="eager")(fn)
+    for _ in range(4):
+        for _ in range(2):
+            x = torch.randn(4)
+            assert torch.equal(fast(x), fn(x))
+        change()
+
+
+@pytest.mark.parametrize("what", DATA)
+def test_data_is_looked_at_in_every_call(what):
+    fn = DATA[what]
+    fast = fastjit(on_unsupported="eager")(fn)
+    for seed in range(6):
+        x = torch.randn(6, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(fast(x), fn(x))
+    assert fast.stats().hits == 0 and sum(fast.stats().fallbacks.values()) >= 1
+
+
+def test_random_and_time_are_drawn_in_every_call():
+    for draw in (random.random, time.perf_counter):
+        fast = fastjit(on_unsupported="eager")(lambda x, draw=draw: x + draw())
+        x = torch.zeros(2, dtype=torch.float64)
+        assert len({float(fast(x)[0]) for _ in range(4)}) == 4
+
+
+def test_a_closure_is_rebound():
+    scale = 1.0
+
+    def fn(x):
+        return x * scale
+
+    fast = fastjit(fn)
+    for step in range(4):
+        scale = float(step)
+        x = torch.randn(3)
+        assert torch.equal(fast(x), x * scale)
