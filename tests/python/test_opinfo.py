@@ -75,24 +75,6 @@ UNEQUAL |= {"nn.functional.fractional_max_pool3d", "nn.functional.multi_head_att
 # Their terms cancel: the sum is this many times smaller than what is added.
 CANCEL = {"nn.functional.multilabel_soft_margin_loss": 32.0, "nn.functional.multi_margin_loss": 8.0}
 
-# Unary and binary entries that stay one call of torch, by what stands in the way.
-NOT_LOWERED = {
-    "complex results or operands": {
-        "complex",
-        "polar",
-        "conj",
-        "conj_physical",
-        "real",
-        "imag",
-        "angle",
-        "cdouble",
-        "cfloat",
-        "chalf",
-        "resolve_conj",
-        "resolve_neg",
-    },
-}
-
 
 def name_of(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
