@@ -60,7 +60,7 @@ def fresh(tree: Any) -> Any:
 
     def one(t: torch.Tensor) -> torch.Tensor:
         memory = t.untyped_storage().clone()
-        return torch.empty(0, dtype=t.dtype).set_(memory, t.storage_offset(), t.size(), t.stride())  # type: ignore[call-overload]  # noqa: E501
+        return torch.empty(0, dtype=t.dtype).set_(memory, t.storage_offset(), t.size(), t.stride())  # type: ignore[call-overload]
 
     return pytree.tree_map_only(torch.Tensor, one, tree)
 
