@@ -239,7 +239,7 @@ def test_a_thousand_observations_leak_nothing(ext):
     assert after == references
 
 
-OTHER_PYTHONS = [Path(f"/root/.pyenv/versions/{v}") for v in ("3.12.1", "3.13.0")]
+OTHER_PYTHONS = [Path.home() / ".pyenv" / "versions" / v for v in ("3.12.1", "3.13.0")]
 
 
 @pytest.mark.parametrize("home", [h for h in OTHER_PYTHONS if h.exists()], ids=lambda h: h.name)
