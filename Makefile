@@ -12,7 +12,7 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11"
 
-.PHONY: fuzz exhaustive-math test-cuda-full setup build demo test test-cpp test-python test-cuda-full lint asan bench bench-quick bench-report docs clean
+.PHONY: fuzz exhaustive-math setup build demo test test-cpp test-python test-cuda-full lint asan bench bench-quick bench-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
