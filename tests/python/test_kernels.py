@@ -7,19 +7,7 @@ import torch
 
 from fastjit import fastjit
 from helpers import assert_same, check
-
-DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.uint8,
-    torch.bool,
-]
+from lowering_tools import DTYPES
 
 
 def every_other(x):
