@@ -64,6 +64,14 @@ class Options:
     quick: bool
     rounds: int
     progress: Progress
+    only: str = ""  # a part of the names of the cases to run; such a run is no figure
+
+    def wants(self, case: str) -> bool:
+        return self.only in case
+
+    def done(self, line: list[str]) -> None:
+        """One finished case, for whoever waits: a long benchmark is not silent."""
+        print("  ".join(line), file=sys.stderr, flush=True)
 
 
 def run(name: str, title: str, question: str, body: Callable[[Options], Outcome]) -> int:
@@ -72,9 +80,10 @@ def run(name: str, title: str, question: str, body: Callable[[Options], Outcome]
     parser.add_argument("--quick", action="store_true", help="a small run, kept apart from the figures")
     parser.add_argument("--rounds", type=int, help="interleaved rounds (default 30, quick 5)")
     parser.add_argument("--threads", type=int, help="torch.set_num_threads")
+    parser.add_argument("--only", default="", help="cases whose name contains this, kept apart from the figures")
     parser.add_argument("--out", type=Path, help="folder of the result file")
     given = parser.parse_args()
-    folder = given.out or (QUICK_RESULTS if given.quick else RESULTS)
+    folder = given.out or (QUICK_RESULTS if given.quick or given.only else RESULTS)
     with tempfile.TemporaryDirectory(prefix=f"fastjit-{name}-", ignore_cleanup_errors=True) as caches:
         isolate_caches(caches)
         import torch
@@ -84,7 +93,8 @@ def run(name: str, title: str, question: str, body: Callable[[Options], Outcome]
         before = machine.describe()
         with Progress() as progress, torch.no_grad(), quiet():
             progress.title(name)
-            outcome = body(Options(given.quick, given.rounds or (5 if given.quick else measure.MIN_ROUNDS), progress))
+            rounds = given.rounds or (5 if given.quick else measure.MIN_ROUNDS)
+            outcome = body(Options(given.quick, rounds, progress, given.only))
     document = {
         "schema": SCHEMA,
         "name": name,

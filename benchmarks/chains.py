@@ -201,10 +201,13 @@ def body(options: harness.Options) -> harness.Outcome:
     rows, speeds, lows, shares = [], [], [], []
     for chain in CHAINS:
         for n in (1 << 16,) if options.quick else SIZES:
-            torch.manual_seed(0)
             size = _compare.size_name(n)
+            if not options.wants(f"{chain.name} {size}"):
+                continue
+            torch.manual_seed(0)
             result = _compare.measured(f"{chain.name} {size}", chain.fn, chain.inputs(n), options)
             rows.append([chain.kind, *_compare.line(result, chain.name, size)])
+            options.done(rows[-1])
             outcome.samples[f"{chain.name}/{n}"] = _compare.samples(result)
             ratio = _compare.over_best(result)
             if ratio is not None:
@@ -213,6 +216,8 @@ def body(options: harness.Options) -> harness.Outcome:
             share = _compare.copy_share(result)
             if chain.memory_bound and share is not None:
                 shares.append((share, f"{chain.name} {size}"))
+    if not rows:
+        raise SystemExit(f"no chain and size contains '{options.only}'")
     behind = [name for low, name in lows if low < 0.97]
     expected = len(rows)
     lowest, where = min(lows) if len(lows) == expected else (None, f"{expected - len(lows)} of {expected} not timed")

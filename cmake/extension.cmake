@@ -24,6 +24,17 @@ target_precompile_headers(_C PRIVATE ${PROJECT_SOURCE_DIR}/src/pch.h)
 target_compile_options(_C PRIVATE -fpch-preprocess)
 target_link_options(_C PRIVATE -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--as-needed
                     -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
+# Torch's OpenMP runtime, by the file it ships, so that there is one pool of threads in the process.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/dispatch/parallel.cpp PROPERTIES
+                            COMPILE_OPTIONS "${OpenMP_CXX_FLAGS}" SKIP_PRECOMPILE_HEADERS ON)
+file(GLOB TORCH_OPENMP ${TORCH_ROOT}/lib/libgomp*.so* ${TORCH_ROOT}.libs/libgomp*.so*)
+if(TORCH_OPENMP)
+  list(GET TORCH_OPENMP 0 TORCH_OPENMP)
+  target_link_libraries(_C PRIVATE ${TORCH_OPENMP})
+else()
+  target_link_libraries(_C PRIVATE ${OpenMP_CXX_LIBRARIES})
+endif()
 set_target_properties(_C PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib" BUILD_WITH_INSTALL_RPATH ON)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_link_options(_C PRIVATE -Wl,-s)

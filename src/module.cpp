@@ -15,8 +15,6 @@
 #include "runtime/engine.h"
 #include "support/env.h"
 
-#include <ATen/Parallel.h>
-
 namespace py = pybind11;
 using namespace fastjit;
 
@@ -67,10 +65,6 @@ static std::vector<std::pair<std::string, bool>> lowered_ops() {
 
 PYBIND11_MODULE(_C, module) {
   dispatch::init_modes();
-  runtime::set_parallel_for(
-      [](int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
-        at::parallel_for(begin, end, grain, [&](int64_t from, int64_t to) { body(context, from, to); });
-      });
   PyTypeObject* type = dispatch::make_function_type(module.ptr());
   if (!type) throw py::error_already_set();
   module.attr("Function") = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(type));

@@ -70,13 +70,4 @@ KernelResult get_kernel(const plan::KernelPlan& plan, const backend::Target& tar
 
 void clear_memory() { kernels().clear_memory(); }
 
-static void serial(int64_t begin, int64_t end, int64_t, void (*body)(void*, int64_t, int64_t), void* context) {
-  if (begin < end) body(context, begin, end);
-}
-
-static std::atomic<ParallelFor> g_parallel_for{serial};
-
-void set_parallel_for(ParallelFor fn) { g_parallel_for = fn ? fn : serial; }
-ParallelFor parallel_for() { return g_parallel_for; }
-
 }  // namespace fastjit::runtime

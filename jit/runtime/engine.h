@@ -35,11 +35,6 @@ KernelResult get_kernel(const plan::KernelPlan& plan, const backend::Target& tar
 /// The bytes of the whole kernel key for a plan and target (format, build id, compiler, target, numerics, plan text).
 std::string kernel_key(const plan::KernelPlan& plan, const backend::Target& target);
 
-/// Runs `body(begin, end)` over [0, n) on the host's thread pool in tasks of at least `grain`. Set by src/ to torch's pool; serial until then.
-using ParallelFor = void (*)(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
-void set_parallel_for(ParallelFor fn);
-ParallelFor parallel_for();
-
 void clear_memory();       // forgets every kernel no program holds
 
 }  // namespace fastjit::runtime

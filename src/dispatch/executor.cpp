@@ -1,11 +1,11 @@
 #include "dispatch/executor.h"
 
 #include <ATen/CPUFunctions.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdlib>
 
+#include "dispatch/parallel.h"
 #include "dispatch/pool.h"
 
 namespace fastjit::dispatch {
@@ -136,8 +136,7 @@ class Run {
   static void execute(const Launch& launch, int64_t units, int64_t grain) {
     if (units <= 0) return;
     if (units <= grain) return part(launch, 0, units);
-    at::parallel_for(0, units, std::max<int64_t>(grain, 1),
-                     [&](int64_t begin, int64_t end) { part(launch, begin, end); });
+    parallel_for(0, units, std::max<int64_t>(grain, 1), [&](int64_t begin, int64_t end) { part(launch, begin, end); });
   }
 
   void step(const plan::KernelStep& s) {
@@ -162,7 +161,7 @@ class Run {
       }
     };
     if (split)
-      at::parallel_for(0, starts.back(), 1, range);
+      parallel_for(0, starts.back(), 1, range);
     else
       range(0, starts.back());
   }

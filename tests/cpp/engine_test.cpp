@@ -292,14 +292,5 @@ TEST(KernelKey, EveryFieldOfPlanAndTargetIsInIt) {
   EXPECT_TRUE(changed([](auto& it) { it.phases[0].elem = {0}; }));
 }
 
-TEST(ParallelFor, IsSerialUntilSet) {
-  int64_t sum = 0;
-  runtime::parallel_for()(
-      3, 7, 1, [](void* out, int64_t begin, int64_t end) { *static_cast<int64_t*>(out) += 10 * begin + end; }, &sum);
-  EXPECT_EQ(sum, 37);
-  runtime::parallel_for()(3, 3, 1, [](void* out, int64_t, int64_t) { *static_cast<int64_t*>(out) = -1; }, &sum);
-  EXPECT_EQ(sum, 37);
-}
-
 }  // namespace
 }  // namespace fastjit
