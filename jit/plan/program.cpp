@@ -51,7 +51,8 @@ class Builder {
   void add_step(const std::vector<uint32_t>& batch, const Order& order);
   void add_extern(const Item& item, const Order& order, uint32_t epilogue);
   KernelStep launch(const Item& item, Rows rows);
-  int64_t tile_rows(const MatmulStep& step, const ir::Layout& product, ir::DType dtype) const;
+  int64_t tile_rows(uint32_t external, const ir::Layout& product, ir::DType dtype) const;
+  void add_epilogue(MatmulStep& step, const Item& item, ir::NodeId product);
   SlotId slot(BufferId buffer);
   SlotId operand_slot(ir::NodeId node, const Storage& storage);
   void add_frees();
@@ -235,18 +236,33 @@ void Builder::add_frees() {
   }
 }
 
-/// Rows of the product whose tile fits in half of the second-level cache; 0 where the product as a whole does, or where
-/// the epilogue does not run row by row.
-int64_t Builder::tile_rows(const MatmulStep& step, const ir::Layout& product, ir::DType dtype) const {
-  const std::string& name = graph_.externs[step.external].name;
+/// Rows of the product whose tile fits in half of the second-level cache; 0 where the product as a whole does.
+int64_t Builder::tile_rows(uint32_t external, const ir::Layout& product, ir::DType dtype) const {
+  const std::string& name = graph_.externs[external].name;
   if (product.rank() != 2 || (name != "aten::mm" && name != "aten::addmm" && name != "aten::linear")) return 0;
   const int64_t rows = product.sizes[0], row_bytes = product.sizes[1] * ir::size_of(dtype),
                 budget = options_.l2_bytes / 2;
-  if (rows * row_bytes <= budget || step.epilogue.empty()) return 0;
-  for (const KernelStep& launch : step.epilogue)
-    if (launch.sizes.size() != 2 || launch.sizes[0] != rows) return 0;
   constexpr int64_t kFewestRows = 64;
-  return std::max(kFewestRows, budget / row_bytes / 8 * 8);
+  return rows * row_bytes <= budget ? 0 : std::max(kFewestRows, budget / row_bytes / 8 * 8);
+}
+
+/// Tile by tile only where the product is large and the epilogue's outer loop is its rows.
+void Builder::add_epilogue(MatmulStep& step, const Item& item, ir::NodeId product) {
+  const ir::Layout& layout = graph_.layout(product);
+  if (const int64_t tile = tile_rows(step.external, layout, graph_[product].dtype); tile > 0) {
+    const size_t known = out_.kernels.size();
+    KernelStep by_rows = launch(item, Rows::Separate);
+    if (by_rows.sizes.size() == 2 && by_rows.sizes[0] == layout.sizes[0]) {
+      step.epilogue.push_back(std::move(by_rows));
+      step.rows_per_tile = tile;
+      return;
+    }
+    if (out_.kernels.size() > known) {  // made for nothing
+      kernels_.erase(text(out_.kernels.back()));
+      out_.kernels.pop_back();
+    }
+  }
+  step.epilogue.push_back(launch(item, Rows::Merge));
 }
 
 void Builder::add_extern(const Item& item, const Order& order, uint32_t epilogue) {
@@ -258,10 +274,7 @@ void Builder::add_extern(const Item& item, const Order& order, uint32_t epilogue
   const std::vector<ir::NodeId>& results = results_[item.external];
   if (order.kind(item) == ir::ExternKind::Matmul && !results.empty()) {
     MatmulStep step{external, std::move(operands), slot(order.place_of(results[0])), {}, 0};
-    if (epilogue != Order::kNoItem) {
-      step.epilogue.push_back(launch(former_.items()[epilogue], Rows::Separate));
-      step.rows_per_tile = tile_rows(step, graph_.layout(results[0]), graph_[results[0]].dtype);
-    }
+    if (epilogue != Order::kNoItem) add_epilogue(step, former_.items()[epilogue], results[0]);
     out_.steps.emplace_back(std::move(step));
     return;
   }

@@ -221,6 +221,9 @@ TEST(Plan, ProductWithEpilogueRunsInPlaceAndInTiles) {
     ASSERT_EQ(step->epilogue.size(), 1u);
     EXPECT_EQ(step->epilogue[0].operands, std::vector<plan::SlotId>{step->result});
     EXPECT_EQ(step->rows_per_tile, l2 == 8192 ? 64 : 0);
+    // Rows of their own only where tiles need them: a narrow product's epilogue would fill few lanes.
+    const std::vector<int64_t> whole{128 * 64}, rows{128, 64};
+    EXPECT_EQ(step->epilogue[0].sizes, l2 == 8192 ? rows : whole);
     EXPECT_EQ(p.outputs[0], step->result);
   }
 }
