@@ -19,7 +19,8 @@ using dispatch::Variant;
 Variant& variant_of(const py::object& function, size_t index) {
   if (!py::isinstance(function, py::module_::import("fastjit._C").attr("Function")))
     throw py::type_error("a fastjit function is needed");
-  for (const auto& variant : reinterpret_cast<dispatch::FunctionObject*>(function.ptr())->function->variants)
+  for (const auto& variant :
+       reinterpret_cast<dispatch::FunctionObject*>(function.ptr())->function->variants.recent_first())
     if (variant->executable && index-- == 0) return *variant;
   throw py::index_error("the function has no such compiled variant");
 }

@@ -289,7 +289,7 @@ def fastjit(target: Any = None, /, **options: Any) -> Any:
             ops and rounds once per stored tensor; "fast" allows contraction and errors up to 4 ULP.
         on_unsupported: what to do the first time the function cannot be compiled: "warn", "eager" (say nothing) or
             "error".
-        max_variants: how many signatures to keep; further ones run eagerly.
+        max_variants: how many signatures to keep, for a method per object it is bound to; further ones run eagerly.
         cache: True: memory and disk; "readonly": never write to disk; "memory" or False: no disk.
 
     Returns:

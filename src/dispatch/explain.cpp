@@ -20,10 +20,8 @@ std::string brief(const ArgSpec& spec) {
       return "a list of " + std::to_string(spec.length);
     case ArgKind::Dict:
       return "a dict of " + std::to_string(spec.length);
-    case ArgKind::Object: {
-      PyObject* object = spec.weak ? PyWeakref_GET_OBJECT(spec.object) : spec.object;
-      return std::string("a certain ") + Py_TYPE(object)->tp_name;
-    }
+    case ArgKind::Object:
+      return std::string("a certain ") + Py_TYPE(referent(spec))->tp_name;
     default: {
       PyObject* repr = PyObject_Repr(spec.object);
       const char* chars = repr ? PyUnicode_AsUTF8(repr) : nullptr;
@@ -77,7 +75,7 @@ std::string most_varied(const Function& function, const CallSpec& call, const st
       --rest;
     rest += static_cast<size_t>(specs[i].length);
     std::set<std::string> seen{brief(specs[i])};
-    for (const auto& variant : function.variants) {
+    for (const Variant* variant : function.variants.siblings(call)) {
       const std::vector<ArgSpec>& known = variant->spec.specs();
       if (known.size() == specs.size() && known[i].kind == specs[i].kind) seen.insert(brief(known[i]));
     }
@@ -96,9 +94,9 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   CallSpec call;
   std::string why;
   if (!call.build(args, nargs, kwnames, why)) return "eager: " + why;
-  if (function.variants.empty()) return "a new variant: the function has not been recorded yet";
+  if (!function.variants.size()) return "a new variant: the function has not been recorded yet";
   std::string nearest;
-  for (const auto& variant : function.variants) {
+  for (const auto& variant : function.variants.recent_first()) {
     std::vector<PyObject*> tensors(variant->spec.tensor_count()), numbers(variant->spec.number_count());
     std::string reason;
     if (!variant->spec.match(args, nargs, kwnames, tensors.data(), numbers.data())) {

@@ -60,27 +60,19 @@ bool captured_hold(const Variant& variant) noexcept {
   return true;
 }
 
-// A variant that serves this call, moved to the front; or null.
-Variant* find(Function& function, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
-              PyObject** tensors, PyObject** numbers) {
-  for (size_t i = 0; i < function.variants.size(); ++i) {
-    Variant& variant = *function.variants[i];
-    if (!(variant.modes == modes) || !variant.spec.match(args, nargs, kwnames, tensors, numbers)) continue;
-    if (variant.facts && !variant.facts->check()) continue;
-    if (!captured_hold(variant)) continue;
-    if (i)
-      std::rotate(function.variants.begin(), function.variants.begin() + static_cast<std::ptrdiff_t>(i),
-                  function.variants.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    return &variant;
-  }
-  return nullptr;
-}
-
-size_t widest(const Function& function) {
-  size_t n = 0;
-  for (const auto& variant : function.variants)
-    n = std::max({n, variant->spec.tensor_count(), variant->spec.number_count()});
-  return n;
+// A variant that serves this call, or null; borrowed from the function.
+const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyObject* const* args, Py_ssize_t nargs,
+                                     PyObject* kwnames, PyObject** tensors, PyObject** numbers) {
+  const auto serves = [&](Variant& variant) {
+    return variant.modes == modes && variant.spec.match(args, nargs, kwnames, tensors, numbers) &&
+           (!variant.facts || variant.facts->check()) && captured_hold(variant);
+  };
+  const Variant* last = function.variants.last().get();
+  if (last && serves(*function.variants.last())) return &function.variants.last();
+  const auto* found = function.variants.find(call_hash(args, nargs, kwnames),
+                                             [&](Variant& variant) { return &variant != last && serves(variant); });
+  if (found) function.variants.used(*found);
+  return found;
 }
 
 PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const c10::SmallVector<PyObject*, 8>& objects,
@@ -158,15 +150,16 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
   if (current_stance == Stance::Eager) return run_eager(function, "stance is eager", args, nargsf, kwnames);
   const Modes modes = current_modes();
   const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-  const size_t width = widest(function);
+  const size_t width = function.variants.width();
   c10::SmallVector<PyObject*, 16> tensors(width), numbers(width);
-  Variant* variant = find(function, modes, args, nargs, kwnames, tensors.data(), numbers.data());
-  if (!variant) return learn(self, args, nargsf, kwnames, modes);
+  const auto* found = find(function, modes, args, nargs, kwnames, tensors.data(), numbers.data());
+  if (!found) return learn(self, args, nargsf, kwnames, modes);
+  Variant* variant = found->get();
   if (!variant->executable) return run_eager(function, variant->reason, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   std::string why;
   // Others may drop the variant while Python code or another thread runs.
-  const std::shared_ptr<Variant> held = variant->executable->runs_foreign_code() ? function.variants.front() : nullptr;
+  const std::shared_ptr<Variant> held = variant->executable->runs_foreign_code() ? *found : nullptr;
   PyObject* result = run_variant(*variant, tensors.data(), numbers.data(), why);
   if (result) {
     ++function.stats.hits;

@@ -14,6 +14,7 @@
 #include "dispatch/modes.h"
 #include "dispatch/recipe.h"
 #include "dispatch/spec.h"
+#include "dispatch/variants.h"
 #include "observe/observe.h"
 #include "pass/pass.h"
 #include "runtime/engine.h"
@@ -27,7 +28,7 @@ struct Options {
   bool pure = false;
   plan::Numerics numerics = plan::Numerics::Eager;
   OnUnsupported on_unsupported = OnUnsupported::Warn;
-  uint32_t max_variants = 64;
+  uint32_t max_variants = 64;  // of one bound object, if the function is a method
   runtime::CacheMode cache = runtime::CacheMode::On;
 };
 
@@ -66,6 +67,7 @@ struct Variant {
   std::vector<std::string> keys;  // kernel keys, for `cache show`
   double compile_ms = 0, record_ms = 0;
   uint64_t hits = 0;
+  uint64_t used = 0;  // by Variants: the larger, the more recently
 };
 
 struct Stats {
@@ -77,7 +79,7 @@ struct Stats {
 struct Function {
   PyObject* callable = nullptr;  // owned
   Options options;
-  std::vector<std::shared_ptr<Variant>> variants;  // most recently used first
+  Variants variants;
   Stats stats;
   std::unordered_map<std::string, int> seen_sizes;  // size-only misses that ran unobserved once
   uint64_t next_record = 0;                         // after unsound recordings: not before this many calls

@@ -123,7 +123,7 @@ PyObject* stats(PyObject* object, PyObject*) {
     out["disk_hits"] = s.disk_hits;
     out["fallbacks"] = s.fallbacks;
     int kernels = 0, steps = 0, programs = 0;
-    for (const auto& variant : function.variants) {
+    for (const auto& variant : function.variants.recent_first()) {
       if (!variant->executable) continue;
       // Of the most recently used program.
       if (programs++ == 0) {
@@ -156,7 +156,7 @@ py::dict describe(const Variant& variant) {
 PyObject* variants(PyObject* object, PyObject*) {
   return guarded([&] {
     py::list out;
-    for (const auto& variant : cast(object)->function->variants) out.append(describe(*variant));
+    for (const auto& variant : cast(object)->function->variants.recent_first()) out.append(describe(*variant));
     return out;
   });
 }
@@ -190,7 +190,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
   if (!PyArg_ParseTuple(args, "sn", &stage, &index)) return nullptr;
   return guarded([&]() -> py::object {
     Py_ssize_t seen = 0;
-    for (const auto& variant : cast(object)->function->variants) {
+    for (const auto& variant : cast(object)->function->variants.recent_first()) {
       if (!variant->executable || seen++ != index) continue;
       const std::string_view s = stage;
       if (s == "ir") return py::str(variant->inspection.ir);
@@ -233,8 +233,7 @@ PyObject* explain_call(PyObject* object, PyObject* const* args, Py_ssize_t nargs
 
 PyObject* clear_variants(PyObject* object, PyObject*) {
   Function& function = *cast(object)->function;
-  auto dropped = std::move(function.variants);  // released below, when the function no longer names them
-  function.variants.clear();
+  auto dropped = function.variants.take();  // released below, when the function no longer names them
   function.seen_sizes.clear();
   function.next_record = 0;
   function.unsound_recordings = 0;

@@ -24,7 +24,8 @@ double ms_since(Clock::time_point start) {
 
 thread_local bool recording_now = false;
 
-// Products up to half of this keep one library call: MKL in row tiles cost 4 to 9 % at 512 and 1024, more than the epilogue gained.
+// Products up to half of this keep one library call: MKL in row tiles cost 4 to 9 % at 512 and 1024, more than the
+// epilogue gained.
 constexpr int64_t kTileAbove = int64_t{64} << 20;
 constexpr uint64_t kFirstRetry = 16;  // calls after an unsound recording before the next one; doubles each time
 
@@ -252,11 +253,6 @@ void compile(Recording& recording) {
                                               ") in " + std::to_string(variant.compile_ms) + " ms");
 }
 
-void install(Function& function, std::shared_ptr<Variant> variant) {
-  if (function.variants.size() >= function.options.max_variants) function.variants.pop_back();
-  function.variants.insert(function.variants.begin(), std::move(variant));
-}
-
 // The recording stays a variant of its own: calls like it go straight to eager without being watched again.
 bool install_unsound(Recording& recording) {
   Function& function = recording.function;
@@ -266,7 +262,7 @@ bool install_unsound(Recording& recording) {
   recording.variant->facts = needs_gradients ? std::move(recording.observation.facts) : nullptr;
   if (!needs_gradients) recording.variant->captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
-  install(function, std::move(recording.variant));
+  function.variants.add(std::move(recording.variant));
   if (!needs_gradients)
     function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
   return note_fallback(function, reason, advice);
@@ -304,7 +300,7 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
     try {
       recording.variant->facts = std::move(recording.observation.facts);
       compile(recording);
-      install(function, std::move(recording.variant));
+      function.variants.add(std::move(recording.variant));
       return result;
     } catch (const pybind11::error_already_set&) {
       Py_DECREF(result);
@@ -367,7 +363,8 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
     return note_fallback(function, why, advice) ? run_eager(function, "", args, nargsf, kwnames) : nullptr;
   if (function.stats.calls < function.next_record)
     return run_eager(function, "an earlier recording was unsound", args, nargsf, kwnames);
-  if (function.variants.size() >= function.options.max_variants) {
+  function.variants.drop_dead();
+  if (function.variants.siblings(spec).size() >= function.options.max_variants) {
     const std::string varied =
         most_varied(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames));
     const std::string limit = "variant limit (" + std::to_string(function.options.max_variants) + ") reached" +
@@ -376,7 +373,7 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
                ? run_eager(function, "", args, nargsf, kwnames)
                : nullptr;
   }
-  for (const auto& variant : function.variants) {
+  for (const auto& variant : function.variants.all()) {
     if (!variant->executable || !variant->spec.same_but_sizes(spec)) continue;
     // A size seen once may never come again: the second call records.
     if (function.seen_sizes.size() < 4096 && function.seen_sizes[spec.signature()]++ == 0)

@@ -10,8 +10,6 @@
 namespace fastjit::dispatch {
 namespace {
 
-constexpr int kMaxDepth = 8;
-
 bool needs_grad(const at::TensorImpl* impl) noexcept {
   // Without autograd metadata nothing is required; this is the common case and costs one load.
   return impl->autograd_meta() != nullptr && impl->requires_grad();
@@ -109,6 +107,7 @@ CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
   std::swap(kwnames_, other.kwnames_);
   std::swap(tensors_, other.tensors_);
   std::swap(symbolic_, other.symbolic_);
+  std::swap(hash_, other.hash_);
   std::swap(flat_, other.flat_);
   return *this;
 }
@@ -121,6 +120,7 @@ CallSpec::~CallSpec() {
 bool CallSpec::build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, std::string& why) {
   nargs_ = nargs;
   kwnames_ = Py_XNewRef(kwnames);
+  hash_ = call_hash(args, nargs, kwnames);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   for (Py_ssize_t i = 0; i < total; ++i)
     if (!add(args[i], why, 0)) return false;
@@ -128,7 +128,7 @@ bool CallSpec::build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
 }
 
 bool CallSpec::add(PyObject* object, std::string& why, int depth) {
-  if (depth > kMaxDepth) {
+  if (depth > kMaxArgumentDepth) {
     why = "its arguments are nested more than 8 deep";
     return false;
   }
@@ -246,7 +246,7 @@ struct Matcher {
       case ArgKind::Dict:
         return dict(object, s);
       case ArgKind::Object:
-        return object == (s.weak ? PyWeakref_GET_OBJECT(s.object) : s.object);
+        return object == referent(s);
     }
     return false;
   }
@@ -329,11 +329,9 @@ std::string CallSpec::signature() const {
       case ArgKind::Dict:
         append_list(out.append("dict"), '(', {spec.length}, ')');
         break;
-      case ArgKind::Object: {
-        PyObject* object = spec.weak ? PyWeakref_GET_OBJECT(spec.object) : spec.object;
-        out += Py_TYPE(object)->tp_name;
+      case ArgKind::Object:
+        out += Py_TYPE(referent(spec))->tp_name;
         break;
-      }
       default: {
         PyObject* repr = PyObject_Repr(spec.object);
         const char* chars = repr ? PyUnicode_AsUTF8(repr) : nullptr;

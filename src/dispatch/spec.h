@@ -42,6 +42,15 @@ struct ArgSpec {
   int same_as = -1;  // Tensor: an earlier tensor argument that is the same object
 };
 
+/// The object that an Object argument stands for; None when it is gone.
+inline PyObject* referent(const ArgSpec& spec) noexcept {
+  return spec.weak ? PyWeakref_GET_OBJECT(spec.object) : spec.object;
+}
+
+constexpr int kMaxArgumentDepth = 8;  // of nested arguments
+/// The same for all calls that one CallSpec matches. Runs no Python code.
+uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) noexcept;
+
 /// The flattened arguments of one call, borrowed.
 struct FlatArgs {
   std::vector<PyObject*> tensors;
@@ -69,6 +78,7 @@ class CallSpec {
 
   size_t tensor_count() const { return tensors_; }
   size_t number_count() const { return symbolic_; }
+  uint64_t hash() const { return hash_; }         // call_hash of every call that matches
   const FlatArgs& flat() const { return flat_; }  // of the call given to build(); valid only during that call
   const std::vector<ArgSpec>& specs() const { return specs_; }
   std::string signature() const;  // "f32[64,64], 2.0, None"
@@ -79,6 +89,7 @@ class CallSpec {
   Py_ssize_t nargs_ = 0;
   PyObject* kwnames_ = nullptr;  // owned tuple or null
   size_t tensors_ = 0, symbolic_ = 0;
+  uint64_t hash_ = 0;
   FlatArgs flat_;
 };
 

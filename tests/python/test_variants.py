@@ -1,0 +1,92 @@
+"""Many variants of one function: each is found again, and methods count them per bound object."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+
+import pytest
+import torch
+
+import fastjit
+from fastjit import FastJITWarning
+
+
+def test_forty_kinds_of_call_are_all_hits() -> None:
+    @fastjit.jit
+    def f(x, y=None, *, scale=1.0, mode="add", extra=(), table=None):
+        y = x if y is None else y
+        out = x * y + scale if mode == "add" else x - y * scale
+        for item in extra:
+            out = out + item
+        return out + table["bias"] if table else out
+
+    calls = []
+    for n in range(3, 13):
+        x = torch.randn(n, 4)
+        calls += [
+            ((x,), {}),
+            ((x, x.clone()), {"mode": "sub", "scale": 0.5}),
+            ((x,), {"extra": [x, x]}),
+            ((x,), {"table": {"bias": x[0]}}),
+        ]
+    for _ in range(3):
+        for args, kwargs in calls:
+            torch.testing.assert_close(f(*args, **kwargs), f.__wrapped__(*args, **kwargs), rtol=0, atol=0)
+    before = f.stats()
+    for args, kwargs in calls:
+        torch.testing.assert_close(f(*args, **kwargs), f.__wrapped__(*args, **kwargs), rtol=0, atol=0)
+    after = f.stats()
+    assert after.hits - before.hits == 40 and after.fallbacks == {}
+
+
+class Layer:
+    @fastjit.jit(max_variants=2)
+    def scaled(self, x):
+        return x * 2 + 1
+
+
+def test_methods_count_variants_per_bound_object() -> None:
+    Layer.scaled.clear()
+    layers = [Layer() for _ in range(5)]
+    inputs = [torch.randn(4), torch.randn(2, 3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FastJITWarning)
+        for _ in range(3):
+            hits = Layer.scaled.stats().hits
+            for layer in layers:
+                for x in inputs:
+                    torch.testing.assert_close(layer.scaled(x), x * 2 + 1)
+    stats = Layer.scaled.stats()
+    assert stats.variants == 10 and stats.hits - hits == 10 and stats.fallbacks == {}, stats
+    with pytest.warns(FastJITWarning, match=r"variant limit \(2\) reached: x took 3 layouts"):
+        layers[0].scaled(torch.randn(1, 1, 1))
+    # Variants go with their objects.
+    del layers[1:], layer
+    gc.collect()
+    other = Layer()
+    other.scaled(inputs[0])
+    assert Layer.scaled.stats().variants == 3
+
+
+def test_functions_count_all_their_variants() -> None:
+    @fastjit.jit(max_variants=2)
+    def f(x):
+        return x * 2 + 1
+
+    f(torch.randn(4))
+    f(torch.randn(4, 4))
+    with pytest.warns(FastJITWarning, match=r"variant limit \(2\) reached: x took 3 layouts"):
+        f(torch.randn(1, 1, 1))
+
+
+def test_the_last_used_stands_first() -> None:
+    @fastjit.jit
+    def f(x):
+        return x * 2 + 1
+
+    shapes = [(4,), (4, 4), (2, 2, 2)]
+    for shape in shapes:
+        f(torch.randn(shape))
+    f(torch.randn(4, 4))
+    assert [v.signature for v in f.variants()] == ["f32[4,4]", "f32[2,2,2]", "f32[4]"]
