@@ -70,7 +70,7 @@ lint:
 
 # The engine under AddressSanitizer and UndefinedBehaviorSanitizer.
 asan: setup
-	@cmake --preset asan -DPython_EXECUTABLE=$(PY) > /dev/null && cmake --build build/asan -j $(JOBS)
+	@cmake --preset asan > /dev/null && cmake --build build/asan -j $(JOBS)
 	@ctest --test-dir build/asan --output-on-failure -j $(JOBS)
 
 bench: build

@@ -19,7 +19,7 @@ add_library(fj_jit STATIC ${JIT_SOURCES} ${PROJECT_BINARY_DIR}/build_id.cpp)
 target_include_directories(fj_jit PUBLIC ${PROJECT_SOURCE_DIR}/jit)
 target_link_libraries(fj_jit PUBLIC fj_flags ${CMAKE_DL_LIBS})
 if(FASTJIT_SANITIZE)
-  target_compile_options(fj_jit PUBLIC -fsanitize=${FASTJIT_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(fj_jit PUBLIC -fsanitize=${FASTJIT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(fj_jit PUBLIC -fsanitize=${FASTJIT_SANITIZE})
 endif()
 
