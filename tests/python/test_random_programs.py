@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from random_programs import check_seeds
+from random_compare import check_seeds
 
 PARTS = 10
 FIRST, LAST = (int(n) for n in os.environ.get("FASTJIT_FUZZ", "0:200").split(":"))
