@@ -77,8 +77,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("register_callees",
              [](py::list operators, py::list pure) { dispatch::register_callees(operators.ptr(), pure.ptr()); });
   module.def("register_module_type", [](py::object t) { dispatch::register_module_type(t.ptr()); });
-  module.def("register_message_types", [](py::object warning, py::object error) {
-    dispatch::register_message_types(warning.ptr(), error.ptr());
+  module.def("register_message_types", [](py::object warning, py::object error, std::vector<std::string> libraries) {
+    dispatch::register_message_types(warning.ptr(), error.ptr(), std::move(libraries));
   });
   module.def("set_stance", &set_stance);
   module.def("get_stance", &get_stance);

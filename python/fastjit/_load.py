@@ -49,7 +49,8 @@ def _register() -> None:
     operators, pure = callees()
     _C.register_callees(operators, pure)
     _C.register_module_type(torch.nn.Module)
-    _C.register_message_types(FastJITWarning, UnsupportedError)
+    libraries = [os.path.join(os.path.dirname(file), "") for file in (torch.__file__, __file__)]
+    _C.register_message_types(FastJITWarning, UnsupportedError, libraries)
 
 
 _register()

@@ -10,6 +10,7 @@ namespace {
 
 PyObject* warning_type = nullptr;
 PyObject* error_type = nullptr;
+std::vector<std::string> library_folders;
 
 // The way out by what a reason begins with; the last row fits every reason.
 constexpr struct {
@@ -31,11 +32,37 @@ std::string_view way_out(std::string_view reason) {
   return std::ranges::find_if(kAdvice, [&](const auto& row) { return reason.starts_with(row.begins); })->advice;
 }
 
+bool in_library(PyFrameObject* frame) {
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  const bool found = file && std::ranges::any_of(library_folders, [&](const std::string& folder) {
+                       return std::string_view(file).starts_with(folder);
+                     });
+  if (!file) PyErr_Clear();
+  Py_DECREF(code);
+  return found;
+}
+
+// How many frames up the line stands that a warning is about: a module's call comes through torch's own frames.
+Py_ssize_t user_level() {
+  Py_ssize_t level = 1;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  for (; frame && in_library(frame); ++level) {
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  if (!frame) return 1;
+  Py_DECREF(frame);
+  return level;
+}
+
 }  // namespace
 
-void register_message_types(PyObject* warning, PyObject* error) {
+void register_message_types(PyObject* warning, PyObject* error, std::vector<std::string> libraries) {
   warning_type = Py_NewRef(warning);
   error_type = Py_NewRef(error);
+  library_folders = std::move(libraries);
 }
 
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice) {
@@ -49,7 +76,7 @@ bool note_fallback(Function& function, const std::string& reason, const std::str
   }
   if (function.options.on_unsupported == OnUnsupported::Eager || function.warned) return true;
   function.warned = true;
-  return PyErr_WarnEx(warning_type, text.c_str(), 1) == 0;
+  return PyErr_WarnEx(warning_type, text.c_str(), user_level()) == 0;
 }
 
 PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,

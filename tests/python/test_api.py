@@ -196,6 +196,29 @@ def test_a_warning_names_the_way_out(fn, way_out):
         fastjit(fn)(torch.ones(3))
 
 
+def call_in_a_module(net, x):
+    return nn.Sequential(nn.Identity(), net)(x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net, x: net(x),
+        call_in_a_module,
+        lambda net, x: torch.enable_grad()(net)(x),
+        lambda net, x: of(net).warmup(x),
+    ],
+    ids=["module", "submodule", "decorated", "warmup"],
+)
+def test_a_warning_points_at_the_users_line(call):
+    net = fastjit(nn.Linear(4, 4))
+    with torch.enable_grad(), pytest.warns(FastJITWarning) as said:
+        call(net, torch.randn(2, 4))
+    assert said[0].filename == __file__
+    first = call.__code__.co_firstlineno
+    assert first <= said[0].lineno <= first + 1
+
+
 def test_errors_are_eagers_and_later_calls_work():
     fast = fastjit(lambda x, y: torch.mm(x, y) + 1)
     x = torch.randn(2, 3)
