@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "backend/compiler.h"
+#include "backend/nvrtc.h"
 #include "backend/target.h"
 #include "bind_cuda.h"
 #include "bind_lowering.h"
@@ -56,6 +57,17 @@ static std::string get_stance() {
   return kNames[static_cast<int>(dispatch::stance())];
 }
 
+// Why the engine would not run a cached object: it validates and links it. Empty: it would.
+static std::string check_object(const std::string& kind, const py::bytes& object) {
+  const std::string_view bytes = object;
+  try {
+    kind == "cubin" ? backend::load_cuda(bytes) : backend::load_cpu(bytes);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 static std::vector<std::pair<std::string, bool>> lowered_ops() {
   std::vector<std::pair<std::string, bool>> out;
   for (const capture::LowerRow& row : capture::lowerings())
@@ -84,6 +96,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("get_stance", &get_stance);
   module.def("pool_stats", &pool_stats);
   module.def("pool_clear", &dispatch::pool_clear);
+  module.def("check_object", &check_object);
   module.def("clear_memory", &runtime::clear_memory);
   module.def("settings", &settings);
   module.def("setting", [](const std::string& name) -> py::object {

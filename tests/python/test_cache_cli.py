@@ -210,7 +210,10 @@ def test_show(filled, capsys) -> None:
     code, out, _ = run(capsys, "show", key[:8])
     assert code == 0 and key in out and "140 ms" in out
     assert run(capsys, "show", key, "--ir")[1] == "%0 = input f32\n"
-    assert run(capsys, "show", key, "--source")[1] == "define void @fastjit_kernel()\n"
+    for part in ("--source", "--llvm"):
+        assert run(capsys, "show", key, part)[1] == "define void @fastjit_kernel()\n"
+    code, _, err = run(capsys, "show", key, "--cuda")
+    assert code == 1 and "no cuda: the entry holds none; --llvm shows its source" in err
     assert "plan:\n  plan model.gelu\n" in run(capsys, "show", key, "--key")[1]
     assert "signature: f32[*,1024]\n" in run(capsys, "show", key, "--meta")[1]
     _, data = run_json(capsys, "show", key)
@@ -229,6 +232,70 @@ def test_why_names_the_fields_that_differ(root, capsys) -> None:
         {"field": "plan:2", "first": "load 0 unit", "second": "load 0 any"},
     ]
     assert run(capsys, "why", a, a)[:2] == (0, "the keys are equal\n")
+
+
+def test_why_shows_what_stands_in_one_key_only(root, capsys) -> None:
+    a = make(root, "f", plan="plan\nload 0\nadd\nstore 1")
+    b = make(root, "f", plan="plan\nload 0\nload 1\nadd\nmul\nstore 2")
+    assert run_json(capsys, "why", a, b)[1]["differences"] == [
+        {"field": "plan:3", "first": "", "second": "load 1"},
+        {"field": "plan:4", "first": "store 1", "second": "mul\nstore 2"},
+    ]
+    code, out, _ = run(capsys, "why", a, b)
+    assert code == 1 and out.startswith("plan:3:\n  - (absent)\n  + load 1\n")
+
+
+def test_why_last_miss(root, capsys) -> None:
+    make(root, "model.f", plan="plan\nload 0 unit\nlog 1\nexp 2\nstore 1", age=300)
+    near = make(root, "model.f", plan="plan\nload 0 unit\nexp 1\nstore 1", age=200)
+    make(root, "model.g", plan="plan\nload 0 any\nexp 1\nstore 2", age=100)
+    last = make(root, "model.f", plan="plan\nload 0 any\nexp 1\nstore 1", age=50)
+    code, data = run_json(capsys, "why", "--last-miss")
+    assert code == 1 and data["entry"]["key"] == last and data["nearest"]["key"] == near
+    assert data["differences"] == [{"field": "plan:2", "first": "load 0 unit", "second": "load 0 any"}]
+    code, out, _ = run(capsys, "why", "--last-miss", "model.f")
+    assert code == 1 and f"compiled just now: {last[:8]} model.f(" in out and "  + load 0 any" in out
+    # Only one entry of this function: the nearest of all others.
+    code, data = run_json(capsys, "why", "--last-miss", "g")
+    assert data["entry"]["function"] == "model.g" and data["nearest"]["key"] == near
+    assert [item["field"] for item in data["differences"]] == ["plan:2", "plan:4"]
+
+
+def test_why_last_miss_without_anything_to_compare(root, capsys) -> None:
+    code, _, err = run(capsys, "why", "--last-miss")
+    assert code == 2 and "nothing was compiled into this cache" in err
+    make(root, "f")
+    assert run(capsys, "why", "--last-miss", "g")[0] == 2
+    code, out, _ = run(capsys, "why", "--last-miss")
+    assert code == 0 and "no older entry is of its kind" in out
+    assert run(capsys, "why", "012345")[0] == 2
+    assert run(capsys, "why", "012345", "--last-miss", "f")[0] == 2
+
+
+def test_stats_by(filled, capsys) -> None:
+    data = run_json(capsys, "stats", "--by", "fn")[1]
+    assert data["by"] == run_json(capsys, "stats", "--by", "function")[1]["by"] and len(data["by"]) == 3
+    assert run_json(capsys, "stats", "--by", "target")[1]["by"]["cpu-avx512"]["entries"] == 1
+    group = run_json(capsys, "stats", "--by", "device")[1]["by"]["cpu"]
+    assert (group["entries"], group["loads"], group["saved_ms"]) == (3, 3, 420.0)
+    assert run_json(capsys, "stats", "--by", "reason")[1]["by"] == {"checksum": {"count": 2, "last": 1.0}}
+    out = run(capsys, "stats", "--by", "reason")[1]
+    assert re.search(r"REASON +COUNT +LAST\nchecksum +2 +\d+ d ago", out)
+    with pytest.raises(SystemExit):
+        run(capsys, "stats", "--by", "colour")
+
+
+def test_verify_deep_links_each_object(root, capsys) -> None:
+    code = "import torch; from fastjit import fastjit; fastjit(lambda x: x * 2.125 + 0.5)(torch.randn(4))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert run_json(capsys, "verify", "--deep")[1] == {
+        "schema": "fastjit.cache/1", "checked": 1, "bad": {}, "removed": []
+    }  # fmt: skip
+    key = make(root, "model.f", object_bytes=300)
+    assert run(capsys, "verify")[0] == 0
+    code, data = run_json(capsys, "verify", "--deep", "--fix")
+    assert code == 1 and list(data["bad"]) == [key] == data["removed"] and data["bad"][key].startswith("refused (")
+    assert [entry.key for entry in cache.ls().entries] != [key]
 
 
 def test_stats(filled, capsys) -> None:
