@@ -1,4 +1,8 @@
 // Conversions between element types, as torch's .to() makes them on x86.
+#include <llvm/ADT/STLExtras.h>
+#include <llvm/ADT/SmallPtrSet.h>
+#include <llvm/IR/IntrinsicInst.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/PatternMatch.h>
 
 #include <cmath>
@@ -30,18 +34,87 @@ Value* half_to_float(Rules& r, Value* bits, DType from) {
   return b.CreateBitCast(b.CreateShl(wide, llvm::ConstantInt::get(wide->getType(), 16)), f32);
 }
 
+/// True if a NaN in `value` surely has 16 zeros at the end: it comes from a bfloat16 or is the hardware's own. `seen`
+/// bounds the search and lets a value that is used twice be looked at once.
+bool nan_ends_in_zeros(Value* value, llvm::SmallPtrSetImpl<Value*>& seen) {
+  using namespace llvm;
+  if (!seen.insert(value).second) return true;
+  if (seen.size() > 200) return false;
+  if (auto* constant = dyn_cast<Constant>(value)) {
+    if (constant->getType()->isVectorTy()) constant = constant->getSplatValue();
+    auto* number = dyn_cast_or_null<ConstantFP>(constant);
+    return number && !number->isNaN();
+  }
+  auto* in = dyn_cast<Instruction>(value);
+  if (!in) return false;
+  auto all = [&](auto&& operands) {
+    return all_of(operands, [&](Value* operand) { return nan_ends_in_zeros(operand, seen); });
+  };
+  switch (in->getOpcode()) {
+    case Instruction::BitCast: {  // from integers: shifted up, or cut off
+      const APInt* number = nullptr;
+      if (match(in->getOperand(0), m_Shl(m_Value(), m_APInt(number)))) return number->uge(16);
+      return match(in->getOperand(0), m_And(m_Value(), m_APInt(number))) && number->countr_zero() >= 16;
+    }
+    case Instruction::SIToFP:
+    case Instruction::UIToFP:
+      return true;
+    case Instruction::FAdd:
+    case Instruction::FSub:
+    case Instruction::FMul:
+    case Instruction::FDiv:
+    case Instruction::FNeg:
+      return all(in->operands());
+    case Instruction::Select:
+      return all(drop_begin(in->operands()));
+    default:
+      break;
+  }
+  auto* call = dyn_cast<IntrinsicInst>(in);
+  if (!call) return false;
+  switch (call->getIntrinsicID()) {
+    case Intrinsic::fma:
+    case Intrinsic::fabs:
+    case Intrinsic::sqrt:
+      return all(call->args());
+    case Intrinsic::copysign:
+      return nan_ends_in_zeros(call->getArgOperand(0), seen);
+    case Intrinsic::x86_avx512_permvar_sf_512:
+    case Intrinsic::x86_avx2_permps:
+      return isa<Constant>(call->getArgOperand(0));  // a table of numbers
+    case Intrinsic::x86_avx512_mask_scalef_ps_512:
+      return nan_ends_in_zeros(call->getArgOperand(0), seen) && nan_ends_in_zeros(call->getArgOperand(1), seen);
+    default:
+      return false;
+  }
+}
+
 // BF16 by integers: vcvtneps2bf16 flushes denormals, which eager does not.
-Value* float_to_half(Rules& r, Value* value, DType to) {
+Value* float_to_bf16(Rules& r, Value* value) {
   auto& b = r.b;
-  Type* i16 = shaped(b.getInt16Ty(), value->getType());
-  if (to == DType::F16) return b.CreateBitCast(b.CreateFPTrunc(value, shaped(b.getHalfTy(), value->getType())), i16);
   Type* i32 = shaped(b.getInt32Ty(), value->getType());
   auto constant = [&](uint64_t n) { return llvm::ConstantInt::get(i32, n); };
   Value* bits = b.CreateBitCast(value, i32);
-  Value* odd = b.CreateAnd(b.CreateLShr(bits, constant(16)), constant(1));
-  Value* rounded = b.CreateAdd(b.CreateAdd(bits, constant(0x7fff)), odd);
-  Value* safe = b.CreateSelect(b.CreateFCmpUNO(value, value), constant(0x7fc00000), rounded);
-  return b.CreateTrunc(b.CreateLShr(safe, constant(16)), i16);
+  Value* rounded = nullptr;
+  if (r.isa == backend::Isa::Avx512) {  // a test and a blend instead of a shift, a mask and an addition
+    Value* odd = b.CreateICmpNE(b.CreateAnd(bits, constant(0x10000)), constant(0));
+    rounded = b.CreateAdd(bits, b.CreateSelect(odd, constant(0x8000), constant(0x7fff)));
+  } else {
+    Value* odd = b.CreateAnd(b.CreateLShr(bits, constant(16)), constant(1));
+    rounded = b.CreateAdd(b.CreateAdd(bits, constant(0x7fff)), odd);
+  }
+  // Other NaNs could end as infinity or 0.
+  llvm::SmallPtrSet<Value*, 32> seen;
+  if (!nan_ends_in_zeros(value, seen))
+    rounded = b.CreateSelect(b.CreateFCmpUNO(value, value), constant(0x7fc00000), rounded);
+  return b.CreateTrunc(b.CreateLShr(rounded, constant(16)), shaped(b.getInt16Ty(), value->getType()));
+}
+
+Value* float_to_half(Rules& r, Value* value, DType to) {
+  if (to == DType::BF16) return float_to_bf16(r, value);
+  auto& b = r.b;
+  Value* half = b.CreateFPTrunc(value, shaped(b.getHalfTy(), value->getType()));
+  return b.CreateBitCast(half, shaped(b.getInt16Ty(), value->getType()));
 }
 
 // cvttss2si and its kin: what does not fit gives the most negative number. A constant would fold to poison, so it is

@@ -7,7 +7,8 @@ namespace {
 
 constexpr double kInf = __builtin_inf();
 
-/// erfc(y), y >= 0: exp(-y^2) times a polynomial in (y - 4) / (y + 4) over 1 + 2y (Shepherd and Laframboise, 1981).
+/// erfc(y), y >= 0: exp(-y^2) times a polynomial in (y - 4) / (y + 4) over 1 +
+/// 2y (Shepherd and Laframboise, 1981).
 V erfc_positive(V y) {
   V x = at_most(y, 28);
   Pair square = two_product(x, x);
@@ -20,27 +21,13 @@ V erfc_positive(V y) {
   return fma(e, ratio, e * (residue * reciprocal)) * 0x1p-64;
 }
 
-/// 1 - erfc(y) for floats y >= 1; log2 of erfc is a polynomial.
-V erf_tail_f32(V y) {
-  V x = at_most(y, 4);
-  constexpr std::span c(kErfcLog2F32);
-  V rest = fma(x * x, poly(x, c.subspan(2)), c[0]);
-  const double magic = 0x1.8p23 + 127;
-  V t = fma(x, c[1], rest) + magic;
-  V f = fma(x, c[1], magic - t) + rest;  // the large term meets the integer without rounding
-  V p = poly(f, kExp2F32) * f;           // 2^f - 1
-  V s = shl(t.bits(), 23).real();
-  return fma(-p, s, 1.0 - s);
-}
-
 }  // namespace
 
 V erf(V x) {
-  V y = abs(x);
-  V z = x * x;
-  V small = fma(x, x.f64() ? poly(z, kErfF64) : poly(z, kErfF32), x);
-  V large = copysign(x.f64() ? 1.0 - erfc_positive(y) : erf_tail_f32(y), x);
-  return select(y > 1.0, large, small);
+  if (!x.f64())
+    return odd_by_table(x, x.avx512 ? Table{flat(kErf16F32), 16, 0.26, 4, 2} : Table{flat(kErf8F32), 8, 0.53, 3.97, 1});
+  V small = fma(x, poly(x * x, kErfF64), x);
+  return select(abs(x) > 1.0, copysign(1.0 - erfc_positive(abs(x)), x), small);
 }
 
 V erfc(V x) {

@@ -1,5 +1,6 @@
-// exp and its family, for float and double with one algorithm: x = k ln2 + r with |r| <= ln2 / 2 (Cody and Waite, with
-// fused operations), a minimax polynomial for r, and 2^k put in as exponent bits.
+// exp and its family, for float and double with one algorithm: x = k ln2 + r
+// with |r| <= ln2 / 2 (Cody and Waite, with fused operations), a minimax
+// polynomial for r, and 2^k put in as exponent bits.
 #include "codegen/math_coefficients.h"
 #include "codegen/math_parts_llvm.h"
 
@@ -24,7 +25,8 @@ Reduced reduce_ln2(V x, int64_t offset) {
   return {t, r, fma(k, -ln2[1], high - r)};
 }
 
-/// p * 2^k, rounded once, also for denormal results and k up to bias + 2. `shifted` holds k + 2 bias.
+/// p * 2^k, rounded once, also for denormal results and k up to bias + 2.
+/// `shifted` holds k + 2 bias.
 V scale_by(V p, V shifted) {
   const Format format(p);
   V i = shifted.bits();
@@ -36,12 +38,29 @@ V scale_by(V p, V shifted) {
 
 V exp_scaled(V x, int shift) { return exp_sum(x, x(0.0), shift); }
 
+namespace {
+
+/// Floats: k ln2 high is exact, and x - k ln2 high too.
+V exp_f32(V x, int shift) {
+  V clamped = at_least(at_most(x, 90), -106);
+  const double magic = 0x1.8p23 + 2 * 127 + shift;
+  V t = fma(clamped, kLog2e, magic);
+  V k = t - magic;
+  V high = fma(k, -kLn2F32[0], clamped);
+  V r = fma(k, -kLn2F32[1], high);
+  V tail = fma(k, -kLn2F32[1], poly(r, kExpm1F32) * (r * r));
+  V p = tail + high + 1.0;
+  return x.avx512 ? scale_by_power(p, shift ? k + shift : k) : scale_by(p, t);
+}
+
+}  // namespace
+
 V exp_sum(V x, V low, int shift) {
   const bool wide = x.f64();
+  if (!wide) return exp_f32(x, shift);
   const Format format(x);
   V clamped = at_least(at_most(x, wide ? 711 : 90), wide ? -750 : -106);
   Reduced a = reduce_ln2(clamped, 2 * format.bias + shift);
-  if (!wide) return scale_by(fma(poly(a.r, kExpm1F32), a.r * a.r, a.rest) + a.r + 1.0, a.shifted);
   Pair r = two_sum(a.r, a.rest + low);
   return scale_by(fma(r.hi * r.hi, poly(r.hi, kExpF64), r.lo) + r.hi + 1.0, a.shifted);
 }
@@ -52,8 +71,12 @@ V exp2(V x) {
   V clamped = at_least(at_most(x, wide ? 1026 : 130), wide ? -1080 : -152);
   const double magic = format.magic + 2 * static_cast<double>(format.bias);
   V t = clamped + magic;
-  V f = clamped - (t - magic);
-  if (!wide) return scale_by(fma(poly(f, kExp2F32), f, 1.0), t);
+  V k = t - magic;
+  V f = clamped - k;
+  if (!wide) {
+    V p = fma(poly(f, kExp2F32), f, 1.0);
+    return x.avx512 ? scale_by_power(p, k) : scale_by(p, t);
+  }
   V r = f * kLn2FullF64[0];
   V rest = fma(f, kLn2FullF64[0], -r) + f * kLn2FullF64[1];
   return scale_by(fma(r * r, poly(r, kExpF64), rest) + r + 1.0, t);
@@ -71,7 +94,8 @@ V exp2_pair(V hi, V lo) {
   return scale_by(fma(r * r, poly(r, kExpF64), rest) + r + 1.0, t);
 }
 
-// (e^x - 1) / 2 = s r + (s - 1/2) + s (r^2 q(r)) with s = 2^(k-1); the two large terms are summed without error.
+// (e^x - 1) / 2 = s r + (s - 1/2) + s (r^2 q(r)) with s = 2^(k-1); the two
+// large terms are summed without error.
 Pair expm1_half(V x) {
   const Format format(x);
   Reduced a = reduce_ln2(x, format.bias - 1);
@@ -94,29 +118,32 @@ V expm1(V x) {
 
 namespace {
 
-/// n / (d.hi + d.lo), with the residue of the division added back; n_low belongs to n.
-V divide(V n, V n_low, Pair d) {
+/// n / (d.hi + d.lo), with the residue of the division added back.
+V divide(Pair n, Pair d) {
   V reciprocal = 1.0 / d.hi;
-  V q = n * reciprocal;
-  return fma(fma(-q, d.lo, fma(-q, d.hi, n) + n_low), reciprocal, q);
+  V q = n.hi * reciprocal;
+  V residue = fma(-q, d.hi, n.hi);
+  return fma(fma(-q, d.lo, n.lo.v ? residue + n.lo : residue), reciprocal, q);
 }
 
 }  // namespace
 
-// t / (t + 1) for t = (e^2|x| - 1) / 2.
+// Doubles: t / (t + 1) for t = (e^2|x| - 1) / 2.
 V tanh(V x) {
-  const bool wide = x.f64();
-  V y = at_most(abs(x), wide ? 20 : 10);
+  if (!x.f64())
+    return odd_by_table(x,
+                        x.avx512 ? Table{flat(kTanh16F32), 16, 0.59, 9.1, 1} : Table{flat(kTanh8F32), 8, 1.22, 9.1, 1});
+  V y = at_most(abs(x), 20);
   Pair t = expm1_half(y + y);
   t = fast_two_sum(t.hi, t.lo);
   Pair d = two_sum(t.hi, x(1.0));
   d.lo = d.lo + t.lo;
-  return select(abs(x) < (wide ? 0x1p-30 : 0x1p-14), x, copysign(divide(t.hi, t.lo, d), x));
+  return select(abs(x) < 0x1p-30, x, copysign(divide(t, d), x));
 }
 
 V sigmoid(V x) {
   V e = exp_scaled(-abs(x), 0);
-  return divide(select(x < 0.0, e, 1.0), x(0.0), fast_two_sum(x(1.0), e));
+  return divide({select(x < 0.0, e, 1.0), {}}, fast_two_sum(x(1.0), e));
 }
 
 V cosh(V x) {

@@ -86,7 +86,8 @@ llvm::Value* emit_math(MathContext& context, ir::Op op, llvm::Value* a, llvm::Va
   llvm::IRBuilder<>& builder = context.builder;
   llvm::IRBuilder<>::FastMathFlagGuard guard(builder);
   builder.clearFastMathFlags();
-  return dispatch(op, V{&builder, a}, V{&builder, b ? b : a}).v;
+  const bool avx512 = context.isa == backend::Isa::Avx512;
+  return dispatch(op, V{&builder, a, avx512}, V{&builder, b ? b : a, avx512}).v;
 }
 
 }  // namespace fastjit::codegen

@@ -1,5 +1,6 @@
-// log and its family: x = 2^e m, f = m - 1, then a polynomial in f (float, after N. Juffa's choice of interval) or in
-// s = f / (2 + f) (double, the series of atanh, as FreeBSD's k_log).
+// log and its family: x = 2^e m, f = m - 1, then a polynomial in f (float,
+// after N. Juffa's choice of interval) or in s = f / (2 + f) (double, the
+// series of atanh, as FreeBSD's k_log).
 #include <limits>
 
 #include "codegen/math_coefficients.h"
@@ -53,7 +54,8 @@ Pair log_series(V f) {
   return {hi, lo};
 }
 
-/// The values for 0, negative numbers, infinity and NaN over `result`, the logarithm of x.
+/// The values for 0, negative numbers, infinity and NaN over `result`, the
+/// logarithm of x.
 V log_specials(V x, V result) {
   result = select(x < kInf, result, x);
   return select(x > 0.0, result, select(eq(x, 0.0), -kInf, select(is_nan(x), x, kNan)));
@@ -62,6 +64,10 @@ V log_specials(V x, V result) {
 }  // namespace
 
 V log(V x) {
+  if (x.avx512) {  // 0, infinity and NaN come out right by themselves
+    V m = mantissa_from_3_4(x), f = m - 1.0;
+    return fma(exponent(x) - exponent(m), kLn2, fma(poly(f, kLogF32), f * f, f));
+  }
   Split s = split(x);
   V f = s.m - 1.0;
   V tail = fma(poly(f, kLogF32), f * f, f);
@@ -83,9 +89,26 @@ V log_base(V x, Base base) {
   return log_specials(x, sum.hi + (sum.lo + fma(s.e, unit[1], log.lo)));
 }
 
-// 1 + f = (1 + x) 2^-e, where f = x 2^-e + (2^-e - 1) is summed with its error; e is 0 for small x, so that f = x.
+namespace {
+
+/// Floats, AVX-512: as log1p, with the exponent and the scaling in
+/// instructions.
+V log1p_f32(V x) {
+  V u = x + 1.0;
+  V e = exponent(u) - exponent(mantissa_from_3_4(u));
+  Pair f = two_sum(scale_by_power(x(1.0), -e) - 1.0, scale_by_power(x, -e));
+  V tail = fma(poly(f.hi, kLogF32), f.hi * f.hi, f.lo * (1.0 - f.hi)) + f.hi;
+  V result = copysign(fma(e, kLn2, tail), x);
+  return select(eq(abs(e), kInf), e, result);
+}
+
+}  // namespace
+
+// 1 + f = (1 + x) 2^-e, where f = x 2^-e + (2^-e - 1) is summed with its error;
+// e is 0 for small x, so that f = x.
 V log1p(V x) {
   const bool wide = x.f64();
+  if (!wide && x.avx512) return log1p_f32(x);
   const Format format(x);
   V large = x > 0x1p60;
   V bounded = select(large, 1.0, x);
@@ -184,7 +207,8 @@ Pair log2_pair(V x) {
 V pow(V x, V y) {
   V a = abs(x);
   Pair l = log2_pair(a);
-  V bounded = at_least(at_most(y, 0x1p70), -0x1p70);  // 2^70 times the smallest nonzero log2 overflows already
+  V bounded = at_least(at_most(y, 0x1p70),
+                       -0x1p70);  // 2^70 times the smallest nonzero log2 overflows already
   Pair p = two_product(l.hi, bounded);
   p.lo = fma(l.lo, bounded, p.lo);
   Pair n = fast_two_sum(p.hi, p.lo);

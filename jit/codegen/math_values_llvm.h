@@ -1,6 +1,6 @@
 #pragma once
-// Operators over llvm::Value, so that an elementary function reads as its formula. Constants take the type of the
-// other operand and fill its lanes.
+// Operators over llvm::Value, so that an elementary function reads as its
+// formula. Constants take the type of the other operand and fill its lanes.
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Intrinsics.h>
 
@@ -11,10 +11,11 @@ namespace fastjit::codegen::math {
 struct V {
   llvm::IRBuilder<>* b = nullptr;
   llvm::Value* v = nullptr;
+  bool avx512 = false;  // the level that code is generated for has AVX-512
 
   llvm::Type* type() const { return v->getType(); }
   bool f64() const { return type()->getScalarType()->isDoubleTy(); }
-  V of(llvm::Value* value) const { return {b, value}; }
+  V of(llvm::Value* value) const { return {b, value, avx512}; }
   V operator()(double c) const { return of(llvm::ConstantFP::get(type(), c)); }
   V integer(int64_t c) const { return of(llvm::ConstantInt::getSigned(type(), c)); }
   llvm::Type* with(llvm::Type* element) const {
@@ -112,7 +113,8 @@ inline V poly(V x, std::span<const double> c) {
 struct Format {
   int mantissa;  // stored bits
   int64_t bias;
-  double magic;  // 1.5 * 2^mantissa: adding it rounds to an integer, which then stands in the low bits
+  double magic;  // 1.5 * 2^mantissa: adding it rounds to an integer, which then
+                 // stands in the low bits
   explicit Format(V x)
       : mantissa(x.f64() ? 52 : 23), bias(x.f64() ? 1023 : 127), magic(x.f64() ? 0x1.8p52 : 0x1.8p23) {}
 };

@@ -120,6 +120,26 @@ bool widens(DType from, DType to) {
   return size_of(to) > size_of(from) && (is_signed(to) || !is_signed(from));
 }
 
+// True if every value of `id`, a float, is a value of the half type (or NaN), so that rounding to it changes nothing.
+bool fits_half(const Graph& graph, NodeId id, DType half) {
+  const Node& node = graph[id];
+  switch (node.op) {
+    case Op::Convert:
+      return graph[node.in[0]].dtype == half;
+    case Op::Neg:
+    case Op::Abs:
+      return fits_half(graph, node.in[0], half);
+    case Op::Mul: {  // by a power of two from 1: bfloat16 overflows where float does
+      const auto c = float_const(graph, node.in[1]);
+      int exponent = 0;
+      return half == DType::BF16 && c && std::frexp(std::fabs(*c), &exponent) == 0.5 && exponent >= 1 &&
+             fits_half(graph, node.in[0], half);
+    }
+    default:
+      return false;
+  }
+}
+
 NodeId fold_convert(Rewriter& rewriter, const Node& node, const PassContext& context) {
   Graph& to = rewriter.to();
   const Node& inner = to[node.in[0]];
@@ -135,7 +155,7 @@ NodeId fold_convert(Rewriter& rewriter, const Node& node, const PassContext& con
   const DType first = to[source].dtype, middle = inner.dtype;
   if (node.dtype == first && widens(first, middle)) return source;
   const bool rounds_to_half = first == DType::F32 && is_half(middle) && node.dtype == DType::F32;
-  if (rounds_to_half && context.numerics != Numerics::Eager) return source;
+  if (rounds_to_half && (context.numerics != Numerics::Eager || fits_half(to, source, middle))) return source;
   if (widens(first, middle) && widens(middle, node.dtype)) return to.convert(source, node.dtype);
   return kNoNode;
 }

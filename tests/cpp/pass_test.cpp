@@ -1,6 +1,8 @@
 // Passes: what they fold, and what they must leave alone.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "pass/pass.h"
 
 using namespace fastjit;
@@ -14,7 +16,7 @@ size_t count(const Graph& g, Op op) {
   return n;
 }
 
-Graph with(NodeId (*body)(Graph&, NodeId), DType type = DType::F32) {
+Graph with(const std::function<NodeId(Graph&, NodeId)>& body, DType type = DType::F32) {
   Graph g;
   const NodeId x = g.input(type, {{4}, {1}}, {"x"});
   g.outputs = {body(g, x)};
@@ -47,6 +49,27 @@ TEST(Fold, HalfRoundingsStayInEagerMode) {
   EXPECT_EQ(count(pass::run(with(body), {Numerics::Accurate}), Op::Convert), 0u);
   const auto back = [](Graph& g, NodeId x) { return g.convert(g.convert(x, DType::F32), DType::BF16); };
   EXPECT_EQ(count(pass::run(with(back, DType::BF16), {}), Op::Convert), 0u) << "widening and back changes nothing";
+}
+
+TEST(Fold, RoundingsThatChangeNothingGo) {
+  const auto rounded = [](Op op, DType half, double factor) {
+    return with([=](Graph& g, NodeId x) {
+      const auto round = [&](NodeId y) { return g.convert(g.convert(y, half), DType::F32); };
+      const NodeId y = round(x);
+      return round(op == Op::Mul ? g.pointwise(op, {y, g.constant(DType::F32, factor)}) : g.pointwise(op, {y}));
+    });
+  };
+  const auto roundings = [&](Op op, DType half, double factor = 0) {
+    return count(pass::run(rounded(op, half, factor), {Numerics::Eager}), Op::Convert) / 2;
+  };
+  EXPECT_EQ(roundings(Op::Mul, DType::BF16, 2.0), 1u);
+  EXPECT_EQ(roundings(Op::Mul, DType::BF16, -8.0), 1u);
+  EXPECT_EQ(roundings(Op::Neg, DType::BF16), 1u);
+  EXPECT_EQ(roundings(Op::Abs, DType::F16), 1u);
+  EXPECT_EQ(roundings(Op::Mul, DType::BF16, 3.0), 2u);
+  EXPECT_EQ(roundings(Op::Mul, DType::BF16, 0.5), 2u) << "a denormal loses a bit";
+  EXPECT_EQ(roundings(Op::Mul, DType::F16, 2.0), 2u) << "65504 * 2 is a float";
+  EXPECT_EQ(roundings(Op::Exp, DType::BF16), 2u);
 }
 
 TEST(Fold, ConstantsInTheirOwnPrecision) {

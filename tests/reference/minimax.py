@@ -81,6 +81,64 @@ def fit(name, function, low, high, degree, weight, bits):
     sys.stdout.flush()
 
 
+def least_squares(points, values, weights, powers):
+    matrix = mp.matrix(len(points), len(powers))
+    right = mp.matrix(len(points), 1)
+    for row, (point, value, weight) in enumerate(zip(points, values, weights, strict=True)):
+        for column, power in enumerate(powers):
+            matrix[row, column] = weight * point**power
+        right[row] = weight * value
+    return list(mp.lu_solve(matrix, right))
+
+
+def centre_of(function, middle, reach):
+    """A float near `middle` where the function is (nearly) a float."""
+    centre = round_to(middle, 24)
+    goal = round_to(function(centre), 24)
+    for _ in range(3):
+        nearby = round_to(centre + (goal - function(centre)) / mp.diff(function, centre), 24)
+        if abs(nearby - middle) < reach:
+            centre = nearby
+    ulp = mpf(2) ** (mp.floor(mp.log(centre, 2)) - 23)
+    around = (centre + j * ulp for j in range(-200, 201))
+    return min((abs(function(c) - round_to(function(c), 24)), c) for c in around)[1]
+
+
+def table(name, function, step, columns, near, degree):
+    """Centres, values there, coefficients of (f - value) / (x - centre); in the `near` first columns of f / x - 1."""
+    found, worst = [], mpf(0)
+    for i in range(columns):
+        low, high = (i - mpf(1) / 2) * step if i else mpf(0), (i + mpf(1) / 2) * step
+        low, high = low - (step / 1000 if i else 0), high + step / 1000
+        count = 8 * (degree + 2)
+        points = [low + (high - low) * (1 - mp.cos(mp.pi * (j + mpf(1) / 2) / count)) / 2 for j in range(count)]
+        if i < near:
+            centre, base = round_to(i * step, 24), mpf(0)
+            rest = values = [function(p) / p - 1 for p in points]
+            weights = [p / function(p) for p in points]
+        else:
+            centre = centre_of(function, i * step, step / 8)
+            base = round_to(function(centre), 24)
+            points = [p for p in points if abs(p - centre) > step / 10000]
+            rest = values = [(function(p) - base) / (p - centre) for p in points]
+            weights = [abs(p - centre) / function(p) for p in points]
+        offsets = [p - centre for p in points]
+        column = []
+        for power in range(degree + 1):  # rounding one coefficient moves the better ones
+            part = least_squares(offsets, rest, weights, range(power, degree + 1))
+            column.append(round_to(part[0], 24))
+            rest = [v - column[-1] * t**power for v, t in zip(rest, offsets, strict=True)]
+        errors = zip(offsets, values, weights, strict=True)
+        worst = max(worst, *(abs((evaluate(column, t) - v) * w) for t, v, w in errors))
+        found.append([centre, base, *column])
+    print(f"// {columns} intervals of {mp.nstr(step, 6)}, weighted error 2^{mp.nstr(mp.log(worst, 2), 4)}")
+    print(f"inline constexpr double {name}[][{columns}] = {{")
+    for row in zip(*found, strict=True):
+        print("    {" + ", ".join(float(c).hex() for c in row) + "},")
+    print("};")
+    sys.stdout.flush()
+
+
 def odd(function):
     """(f(x) - x) / x^3 as a function of z = x^2."""
     return lambda z: (function(mp.sqrt(z)) - mp.sqrt(z)) / mp.sqrt(z) ** 3
@@ -196,10 +254,7 @@ def main():
     fit("kAsinF64", odd(mp.asin), tiny, mpf("0.25"), 12, odd_weight(mp.asin), 53)
     erf_ratio = lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1  # noqa: E731
     erf_weight = lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z))  # noqa: E731
-    fit("kErfF32", erf_ratio, tiny, mpf(1), 6, erf_weight, 24)
     fit("kErfF64", erf_ratio, tiny, mpf(1), 13, erf_weight, 53)
-    erfc_log = lambda x: mp.log(mp.erfc(x), 2)  # noqa: E731
-    fit("kErfcLog2F32", erfc_log, mpf(1), mpf("4.05"), 8, lambda x: mp.erfc(x) * mp.log(2), 24)
     fit("kErfcxF64", erfcx_scaled, mpf(-1), mpf("0.75"), 24, lambda t: 1 / erfcx_scaled(t), 53)
     central = lambda w: erfinv_ratio(w)  # noqa: E731
     fit("kErfinvCentralF64", lambda t: central(t + 3), mpf(-3), mpf("3.25"), 25, lambda t: 1 / central(t + 3), 53)
@@ -209,6 +264,10 @@ def main():
     middle = lambda t: tail_fit(t + mpf("3.25"))  # noqa: E731
     fit("kErfinvMiddleF64", middle, mpf("-0.751"), mpf("0.751"), 21, lambda t: 1 / middle(t), 53)
     fit("kErfinvFarF64", lambda t: tail_fit(t + 5), mpf("-1.01"), mpf("1.1"), 21, lambda t: 1 / tail_fit(t + 5), 53)
+    table("kErf16F32", mp.erf, mpf("0.26"), 16, 2, 5)
+    table("kErf8F32", mp.erf, mpf("0.53"), 8, 1, 6)
+    table("kTanh16F32", mp.tanh, mpf("0.59"), 16, 1, 6)
+    table("kTanh8F32", mp.tanh, mpf("1.22"), 8, 1, 8)
     two_over_pi()
     print("}  // namespace fastjit::codegen")
 
