@@ -40,6 +40,13 @@ static py::list settings() {
   return out;
 }
 
+static support::Setting setting_named(const std::string& name) {
+  const auto rows = support::settings();
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].name == name) return static_cast<support::Setting>(i);
+  throw py::key_error(name);
+}
+
 static void set_stance(const std::string& name) {
   using dispatch::Stance;
   if (name == "default")
@@ -99,12 +106,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("check_object", &check_object);
   module.def("clear_memory", &runtime::clear_memory);
   module.def("settings", &settings);
-  module.def("setting", [](const std::string& name) -> py::object {
-    const auto rows = support::settings();
-    for (size_t i = 0; i < rows.size(); ++i)
-      if (rows[i].name == name) return py::str(support::setting_text(static_cast<support::Setting>(i)));
-    throw py::key_error(name);
-  });
+  module.def("setting", [](const std::string& name) { return support::setting_text(setting_named(name)); });
+  module.def("setting_flag", [](const std::string& name) { return support::setting_flag(setting_named(name)); });
   module.def("lowered_ops", &lowered_ops);
   capture::bind_capture_debug(module);
   bind_lowering(module);

@@ -33,7 +33,8 @@ std::string setting_text(Setting setting) {
 }
 
 bool setting_flag(Setting setting) {
-  const std::string value = setting_text(setting);
+  std::string value = setting_text(setting);
+  std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::tolower(c); });
   return !(value.empty() || value == "0" || value == "false" || value == "off" || value == "no");
 }
 

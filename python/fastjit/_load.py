@@ -54,5 +54,5 @@ def _register() -> None:
 
 
 _register()
-disabled = os.environ.get("FASTJIT_DISABLE", "").lower() not in ("", "0", "false", "off", "no")
+disabled = _C.setting_flag("FASTJIT_DISABLE")
 extension: Any = _C

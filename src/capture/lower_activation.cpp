@@ -94,7 +94,7 @@ Expr half_of(Call& c, Expr x, size_t dim, int64_t size, int64_t offset) {
 void glu(Call& c) {
   const ScalarType type = float_type(c);
   if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = static_cast<size_t>(wrap_dim(c.integer(1), c.rank(0)));
+  const auto dim = c.dim(1);
   const int64_t size = c.meta(0).sizes[dim] / 2;
   auto part = [&](int64_t offset) {
     Value value = c.tensor(0);

@@ -80,19 +80,6 @@ void round_decimals(Call& c) {  // round_decimals_kernel: scales by a power of t
   c.give(decimals > 0 ? round(x * ten) / ten : round(x / ten) * ten);
 }
 
-double largest(ScalarType type) {
-  switch (type) {
-    case ScalarType::Half:
-      return 65504.0;
-    case ScalarType::BFloat16:
-      return 0x1.FEp127;
-    case ScalarType::Float:
-      return std::numeric_limits<float>::max();
-    default:
-      return std::numeric_limits<double>::max();
-  }
-}
-
 void nan_to_num(Call& c) {
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type)) return identity(c);

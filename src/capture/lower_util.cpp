@@ -97,6 +97,29 @@ ir::IndexMap identity_map(size_t rank) {
   return map;
 }
 
+double largest(ScalarType type) {
+  switch (type) {
+    case ScalarType::Half:
+      return std::numeric_limits<at::Half>::max();
+    case ScalarType::BFloat16:
+      return std::numeric_limits<at::BFloat16>::max();
+    case ScalarType::Float:
+      return std::numeric_limits<float>::max();
+    case ScalarType::Long:
+      return static_cast<double>(std::numeric_limits<int64_t>::max());
+    case ScalarType::Int:
+      return std::numeric_limits<int32_t>::max();
+    case ScalarType::Short:
+      return std::numeric_limits<int16_t>::max();
+    case ScalarType::Char:
+      return std::numeric_limits<int8_t>::max();
+    case ScalarType::Byte:
+      return std::numeric_limits<uint8_t>::max();
+    default:
+      return std::numeric_limits<double>::max();
+  }
+}
+
 int64_t wrap_dim(int64_t dim, int64_t rank) {
   const int64_t count = std::max<int64_t>(rank, 1);
   if (dim < -count || dim >= count) throw NotLowered{};

@@ -28,9 +28,12 @@ class Promotion {
 ScalarType default_dtype();
 bool is_half(ScalarType type);
 bool is_integral(ScalarType type);  // Bool included
+double largest(ScalarType type);    // finite value
 /// The IR type that values of a torch type are computed in: F32 for halves. Throws NotLowered for types the IR lacks.
 DType compute_type(ScalarType type);
 int64_t numel(const TensorMeta& meta);
+/// `dim` in [0, rank), as torch wraps it; rank 0 counts as 1.
+int64_t wrap_dim(int64_t dim, int64_t rank);
 
 /// One call with the checks and conversions that rows need. Every accessor throws NotLowered where it cannot answer.
 class Call {
@@ -47,7 +50,8 @@ class Call {
   int64_t integer(size_t i) const;
   bool flag(size_t i) const;
   std::string text(size_t i) const;
-  std::vector<int64_t> integers(size_t i) const;  // an int is a list of one
+  size_t dim(size_t i) const { return static_cast<size_t>(wrap_dim(integer(i), rank(0))); }  // of argument 0
+  std::vector<int64_t> integers(size_t i) const;                                             // an int is a list of one
   ScalarType dtype(size_t i) const;
   /// A float argument (schema type float or Scalar) that is a known number.
   double real(size_t i) const;
@@ -96,8 +100,6 @@ Expr cast(Expr value, DType to);
 std::optional<double> constant_of(Expr value);
 /// An index map that keeps every dimension.
 ir::IndexMap identity_map(size_t rank);
-/// `dim` in [0, rank), as torch wraps it; rank 0 counts as 1.
-int64_t wrap_dim(int64_t dim, int64_t rank);
 
 /// A row's function from one that works on Call: NotLowered and refused shapes become `false`.
 template <auto F>

@@ -53,8 +53,7 @@ void permute(Call& c) {
 void transpose(Call& c) {
   Sizes order = identity_order(c.rank(0));
   if (order.empty()) return c.give(c.node(0));
-  std::swap(order[static_cast<size_t>(wrap_dim(c.integer(1), c.rank(0)))],
-            order[static_cast<size_t>(wrap_dim(c.integer(2), c.rank(0)))]);
+  std::swap(order[c.dim(1)], order[c.dim(2)]);
   permuted(c, order);
 }
 
@@ -67,7 +66,7 @@ void reversed(Call& c) {  // t, numpy_T
 void select(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = static_cast<size_t>(wrap_dim(c.integer(1), c.rank(0)));
+  const auto dim = c.dim(1);
   int64_t index = c.integer(2);
   if (index < 0) index += x.sizes()[dim];
   ir::IndexMap map;
@@ -86,7 +85,7 @@ void select(Call& c) {
 void slice(Call& c) {  // slice.Tensor(self, dim, start, end, step), bounds clamped as Python's
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = static_cast<size_t>(wrap_dim(c.integer(1), c.rank(0)));
+  const auto dim = c.dim(1);
   const int64_t size = x.sizes()[dim], step = c.integer(4);
   auto bound = [&](size_t i, int64_t otherwise) {
     int64_t at = c.has(i) ? c.integer(i) : otherwise;
@@ -101,7 +100,7 @@ void slice(Call& c) {  // slice.Tensor(self, dim, start, end, step), bounds clam
 void narrow(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = static_cast<size_t>(wrap_dim(c.integer(1), c.rank(0)));
+  const auto dim = c.dim(1);
   int64_t start = c.integer(2);
   if (start < 0) start += x.sizes()[dim];
   c.give(sliced(c, x, dim, start, c.integer(3)));
@@ -131,8 +130,8 @@ void flip(Call& c) {
 
 void diagonal(Call& c) {  // (self, offset, dim1, dim2): the diagonal becomes the last dim
   const Expr x = c.node(0);
-  const auto first = static_cast<size_t>(wrap_dim(c.integer(2), c.rank(0)));
-  const auto second = static_cast<size_t>(wrap_dim(c.integer(3), c.rank(0)));
+  const auto first = c.dim(2);
+  const auto second = c.dim(3);
   const int64_t offset = c.integer(1);
   const Sizes sizes = c.result().sizes;
   if (sizes.empty() || first == second) throw NotLowered{};
@@ -153,7 +152,7 @@ void diagonal(Call& c) {  // (self, offset, dim1, dim2): the diagonal becomes th
 void unfold(Call& c) {  // (self, dim, size, step): windows along dim, their elements last
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = static_cast<size_t>(wrap_dim(c.integer(1), c.rank(0)));
+  const auto dim = c.dim(1);
   ir::IndexMap map = identity_map(x.sizes().size());
   map.dims[dim].terms = {{static_cast<uint8_t>(dim), c.integer(3)}, {static_cast<uint8_t>(c.rank(0)), 1}};
   give_view(c, x, std::move(map), c.result().sizes);
@@ -164,7 +163,7 @@ void unfold(Call& c) {  // (self, dim, size, step): windows along dim, their ele
 void unbind(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = static_cast<size_t>(wrap_dim(c.integer(1), c.rank(0)));
+  const auto dim = c.dim(1);
   for (int64_t i = 0; i < x.sizes()[dim]; ++i) {
     const Expr part = sliced(c, x, dim, i, 1);
     c.give_node(c.graph.reshape(part.id, c.result(static_cast<size_t>(i)).sizes));
@@ -175,7 +174,7 @@ void unbind(Call& c) {
 void split(Call& c, size_t dim_arg) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = static_cast<size_t>(wrap_dim(c.integer(dim_arg), c.rank(0)));
+  const auto dim = c.dim(dim_arg);
   int64_t start = 0;
   for (size_t k = 0; k < c.result_count(); ++k) {
     const int64_t size = c.result(k).sizes[dim];

@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "capture/lower_util.h"
+
 namespace fastjit::capture {
 namespace {
 
@@ -57,25 +59,6 @@ std::vector<c10::Scalar> numbers_in(const Item& item, bool& alone) {
       if (element.isScalar()) out.push_back(element.toScalar());
   }
   return out;
-}
-
-double largest(at::ScalarType type) {
-  switch (type) {
-    case at::kHalf:
-      return 65504.0;
-    case at::kBFloat16:
-      return 0x1.FEp127;
-    case at::kFloat:
-      return std::numeric_limits<float>::max();
-    case at::kInt:
-      return std::numeric_limits<int32_t>::max();
-    case at::kShort:
-      return std::numeric_limits<int16_t>::max();
-    case at::kChar:
-      return std::numeric_limits<int8_t>::max();
-    default:
-      return kAny;
-  }
 }
 
 // Operators that take a c10::Scalar convert it with a check. Nothing: the check cannot be expressed as a bound.

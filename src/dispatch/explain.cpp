@@ -22,14 +22,8 @@ std::string brief(const ArgSpec& spec) {
       return "a dict of " + std::to_string(spec.length);
     case ArgKind::Object:
       return std::string("a certain ") + Py_TYPE(referent(spec))->tp_name;
-    default: {
-      PyObject* repr = PyObject_Repr(spec.object);
-      const char* chars = repr ? PyUnicode_AsUTF8(repr) : nullptr;
-      std::string out = chars ? chars : "?";
-      Py_XDECREF(repr);
-      PyErr_Clear();
-      return out;
-    }
+    default:
+      return repr(spec.object);
   }
 }
 

@@ -91,6 +91,15 @@ static void append_list(std::string& out, char open, const std::vector<int64_t>&
   out += close;
 }
 
+std::string repr(PyObject* object) {
+  PyObject* text = PyObject_Repr(object);
+  const char* chars = text ? PyUnicode_AsUTF8(text) : nullptr;
+  std::string out = chars ? chars : "?";
+  Py_XDECREF(text);
+  PyErr_Clear();
+  return out;
+}
+
 std::string text(const TensorSpec& spec) {
   const auto type = capture::to_ir(spec.dtype);
   std::string out(type ? ir::text(*type) : std::string_view(c10::toString(spec.dtype)));
@@ -332,13 +341,8 @@ std::string CallSpec::signature() const {
       case ArgKind::Object:
         out += Py_TYPE(referent(spec))->tp_name;
         break;
-      default: {
-        PyObject* repr = PyObject_Repr(spec.object);
-        const char* chars = repr ? PyUnicode_AsUTF8(repr) : nullptr;
-        out += chars ? chars : "?";
-        Py_XDECREF(repr);
-        PyErr_Clear();
-      }
+      default:
+        out += repr(spec.object);
     }
   }
   return out;

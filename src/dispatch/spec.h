@@ -93,6 +93,7 @@ class CallSpec {
   FlatArgs flat_;
 };
 
+std::string repr(PyObject* object);        // "?" if it raises
 std::string text(const TensorSpec& spec);  // "f32[64,64]" with "(strides)" when not row-major
 
 }  // namespace fastjit::dispatch

@@ -103,7 +103,7 @@ def test_doctor(tmp_path: Path) -> None:
     assert found["compile"]["state"] == "ok" and found["cache folder"]["state"] == "ok"
 
 
-@pytest.mark.parametrize(("value", "hits"), [("1", 0), ("0", 1)])
+@pytest.mark.parametrize(("value", "hits"), [("1", 0), ("0", 1), (" Off ", 1), ("True", 0)])
 def test_the_whole_process_can_be_eager(value: str, hits: int) -> None:
     script = (
         "import torch, fastjit; f = fastjit.jit(lambda x: x + 1); x = torch.ones(4); f(x); f(x); print(f.stats().hits)"
