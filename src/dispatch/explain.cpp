@@ -109,6 +109,7 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
       return variant->executable ? "a hit: " + variant->spec.signature() : "eager: " + variant->reason;
     if (nearest.empty()) nearest = reason;
   }
+  if (const std::string pause = waiting(function, function.stats.calls + 1); !pause.empty()) return "eager: " + pause;
   return "a new variant: " + nearest;
 }
 

@@ -84,6 +84,7 @@ struct Function {
   std::unordered_map<std::string, int> seen_sizes;  // size-only misses that ran unobserved once
   uint64_t next_record = 0;                         // after unsound recordings: not before this many calls
   uint32_t unsound_recordings = 0;
+  std::string unsound_reason;  // of the last one
   bool warned = false;
   bool limit_warned = false;
 };
@@ -118,6 +119,9 @@ bool note_fallback(Function& function, const std::string& reason, const std::str
 /// Runs a matching variant. Returns null without an exception if the call must restart in eager (`why` says the
 /// reason).
 PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why);
+
+/// Why a call that no variant serves is not recorded although nothing is wrong with it; empty: it would be.
+std::string waiting(const Function& function, uint64_t call);
 
 /// If `variant` would not serve the call, says so in words ("argument 0 was f32[4], is f32[8]").
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

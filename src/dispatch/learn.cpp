@@ -263,8 +263,10 @@ bool install_unsound(Recording& recording) {
   if (!needs_gradients) recording.variant->captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
   function.variants.add(std::move(recording.variant));
-  if (!needs_gradients)
+  if (!needs_gradients) {
     function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
+    function.unsound_reason = reason;
+  }
   return note_fallback(function, reason, advice);
 }
 
@@ -338,9 +340,28 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
   return "";
 }
 
+// A call with wrong arguments says what eager says, and nothing else.
+PyObject* eager_because(Function& function, const std::string& why, const std::string& advice, PyObject* const* args,
+                        size_t nargsf, PyObject* kwnames) {
+  if (function.options.on_unsupported == OnUnsupported::Error) {
+    note_fallback(function, why, advice);
+    return nullptr;
+  }
+  PyObject* result = run_eager(function, "", args, nargsf, kwnames);
+  if (!result || note_fallback(function, why, advice)) return result;
+  Py_DECREF(result);
+  return nullptr;
+}
+
 }  // namespace
 
 bool recording() { return recording_now; }
+
+std::string waiting(const Function& function, uint64_t call) {
+  if (call >= function.next_record) return "";
+  return "an earlier recording was unsound: " + function.unsound_reason;
+}
+
 
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
   Function& function = *self->function;
@@ -357,21 +378,19 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   CallSpec spec;
   std::string why, advice;
   if (!spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, why))
-    return note_fallback(function, why, "") ? run_eager(function, "", args, nargsf, kwnames) : nullptr;
+    return eager_because(function, why, "", args, nargsf, kwnames);
   why = refuse(function, spec, modes, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
-  if (!why.empty())
-    return note_fallback(function, why, advice) ? run_eager(function, "", args, nargsf, kwnames) : nullptr;
-  if (function.stats.calls < function.next_record)
-    return run_eager(function, "an earlier recording was unsound", args, nargsf, kwnames);
+  if (!why.empty()) return eager_because(function, why, advice, args, nargsf, kwnames);
+  if (const std::string pause = waiting(function, function.stats.calls); !pause.empty())
+    return run_eager(function, pause, args, nargsf, kwnames);
   function.variants.drop_dead();
   if (function.variants.siblings(spec).size() >= function.options.max_variants) {
     const std::string varied =
         most_varied(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames));
     const std::string limit = "variant limit (" + std::to_string(function.options.max_variants) + ") reached" +
                               (varied.empty() ? "" : ": " + varied);
-    return note_fallback(function, limit, "raise max_variants, or pass what changes as a tensor")
-               ? run_eager(function, "", args, nargsf, kwnames)
-               : nullptr;
+    return eager_because(function, limit, "raise max_variants, or pass what changes as a tensor", args, nargsf,
+                         kwnames);
   }
   for (const auto& variant : function.variants.all()) {
     if (!variant->executable || !variant->spec.same_but_sizes(spec)) continue;

@@ -1,0 +1,172 @@
+"""What a user is told when a call runs eagerly: the thing, the place, the way out."""
+
+from __future__ import annotations
+
+import collections
+import re
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fastjit import FastJITWarning, UnsupportedError, fastjit, of
+from helpers import assert_same
+
+
+def test_needing_gradients_warns_once_and_says_how():
+    net = fastjit(nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    with torch.enable_grad():
+        said = r"Linear ran eagerly because parameter '.*(weight|bias)' requires grad; call it under torch.no_grad\(\)"
+        with pytest.warns(FastJITWarning, match=said):
+            out = net(x)
+        assert out.requires_grad
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            net(x)
+    for _ in range(2):
+        assert not net(x).requires_grad
+    assert of(net).stats().hits == 1
+
+
+def test_a_call_that_needed_gradients_delays_no_later_recording():
+    weight = torch.randn(4, 4, requires_grad=True)
+    fast = fastjit(on_unsupported="eager")(lambda x: torch.relu(x @ weight))
+    x = torch.randn(2, 4)
+    with torch.enable_grad():
+        fast(x), fast(x)
+    fast(x), fast(x)
+    assert fast.stats().hits == 1, fast.stats()
+    assert fast.stats().fallbacks == {"parameter 'weight' requires grad": 2}
+
+
+def test_frozen_parameters_are_noticed():
+    net = fastjit(nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    with torch.enable_grad():
+        with pytest.warns(FastJITWarning):
+            net(x), net(x)
+        net.requires_grad_(False)
+        for _ in range(2):
+            assert_same(net(x), F.linear(x, net.weight, net.bias))
+    assert of(net).stats().hits == 1, of(net).stats()
+
+
+def test_on_unsupported():
+    def f(x):
+        return x[x > 0]
+
+    x = torch.randn(8)
+    with pytest.warns(FastJITWarning, match=r"f ran eagerly because .* at .*test_messages\.py:\d+"):
+        assert_same(fastjit(f)(x), f(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet = fastjit(on_unsupported="eager")(f)
+        assert_same(quiet(x), f(x))
+    assert len(quiet.stats().fallbacks) == 1
+    with pytest.raises(UnsupportedError):
+        fastjit(on_unsupported="error")(f)(x)
+
+
+QUEUE = collections.deque([2.0])
+
+
+@pytest.mark.parametrize(
+    ("fn", "way_out"),
+    [
+        (lambda x: x * 2 if x.sum() > 0 else x * 3, "choose with torch.where, or do this outside the function"),
+        (lambda x: print("seen") or x + 1, "side effect: print at .*; do this outside the function"),
+        (lambda x: x * QUEUE[0], "read of item of collections.deque at .*; pass it as an argument, or say pure=True"),
+    ],
+)
+def test_a_warning_names_the_way_out(fn, way_out):
+    with pytest.warns(FastJITWarning, match=way_out):
+        fastjit(fn)(torch.ones(3))
+
+
+def call_in_a_module(net, x):
+    return nn.Sequential(nn.Identity(), net)(x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net, x: net(x),
+        call_in_a_module,
+        lambda net, x: torch.enable_grad()(net)(x),
+        lambda net, x: of(net).warmup(x),
+    ],
+    ids=["module", "submodule", "decorated", "warmup"],
+)
+def test_a_warning_points_at_the_users_line(call):
+    net = fastjit(nn.Linear(4, 4))
+    with torch.enable_grad(), pytest.warns(FastJITWarning) as said:
+        call(net, torch.randn(2, 4))
+    assert said[0].filename == __file__
+    first = call.__code__.co_firstlineno
+    assert first <= said[0].lineno <= first + 1
+
+
+def test_errors_are_eagers_and_later_calls_work():
+    fast = fastjit(lambda x, y: torch.mm(x, y) + 1)
+    x = torch.randn(2, 3)
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        fast(x, x)
+    with pytest.raises(TypeError):
+        fast(x)
+    y = torch.randn(3, 2)
+    for _ in range(2):
+        assert_same(fast(x, y), torch.mm(x, y) + 1)
+    assert fast.stats().hits == 1
+
+
+def test_a_call_with_wrong_arguments_says_only_what_eager_says():
+    fast = fastjit(lambda x: x + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+            fast()
+    assert fast.stats().fallbacks == {}
+
+
+def test_later_calls_name_the_reason_of_the_unsound_recording():
+    class Counter:
+        calls = 0
+
+    counter = Counter()
+
+    def f(x):
+        counter.calls += 1
+        return x + 1
+
+    fast = fastjit(on_unsupported="eager")(f)
+    for n in range(1, 4):
+        fast(torch.ones(n))
+    first = min(fast.stats().fallbacks, key=len)
+    assert "test_messages.py" in first
+    assert fast.stats().fallbacks == {first: 1, f"an earlier recording was unsound: {first}": 2}
+    assert fast.explain(torch.ones(9)) == f"eager: an earlier recording was unsound: {first}"
+
+
+def test_reads_inside_a_library_have_their_own_advice():
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters())
+
+    @fastjit
+    def step(x):
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+
+    with torch.enable_grad(), pytest.warns(FastJITWarning) as said:
+        step(torch.ones(2, 4))
+    assert re.search(r"\(called at .*test_messages.py:\d+\); do this outside the function$", str(said[0].message))
+
+
+def test_no_tensor_argument_is_eager_with_a_reason():
+    fast = fastjit(lambda n: torch.ones(n))
+    with pytest.warns(FastJITWarning, match="because no argument is a tensor"):
+        fast(3)
+    assert fast.stats().fallbacks == {"no argument is a tensor": 1}
