@@ -16,6 +16,7 @@ struct Hasher {
     if (is_plain_tensor(object)) {
       const at::TensorImpl* impl = unpack(object).unsafeGetTensorImpl();
       mix(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())));
+      if (!has_strides(impl)) return mix(object);
       for (const int64_t size : impl->sizes()) mix(static_cast<uint64_t>(size));
       for (const int64_t stride : impl->strides()) mix(static_cast<uint64_t>(stride));
     } else if (PyLong_CheckExact(object) || PyFloat_CheckExact(object)) {

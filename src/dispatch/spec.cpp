@@ -42,7 +42,7 @@ const at::Tensor& unpack(PyObject* object) noexcept { return THPVariable_Unpack(
 
 const char* unsupported(const at::Tensor& tensor) noexcept {
   if (!tensor.defined()) return "it is undefined";
-  if (!tensor.device().is_cpu()) return "it is not on the CPU";
+  if (!tensor.is_cpu() && !tensor.is_cuda()) return "it is neither on the CPU nor on a CUDA device";
   if (tensor.layout() != at::kStrided) return "it is not strided";
   if (tensor.is_conj() || tensor.is_neg()) return "it has a conjugate or negative bit";
   if (tensor.unsafeGetTensorImpl()->is_python_dispatch()) return "it is a tensor subclass";
@@ -53,6 +53,12 @@ const char* unsupported(const at::Tensor& tensor) noexcept {
   return nullptr;
 }
 
+bool has_strides(const at::TensorImpl* impl) noexcept {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet kWithout({DispatchKey::Sparse, DispatchKey::SparseCsr, DispatchKey::NestedTensor});
+  return !impl->key_set().has_any(kWithout) && !impl->has_symbolic_sizes_strides();
+}
+
 TensorSpec TensorSpec::of(PyObject* object) {
   const at::Tensor& tensor = unpack(object);
   TensorSpec spec;
@@ -60,6 +66,8 @@ TensorSpec TensorSpec::of(PyObject* object) {
   spec.dtype = tensor.scalar_type();
   spec.parameter = Py_TYPE(object) == reinterpret_cast<PyTypeObject*>(ParameterClass);
   spec.requires_grad = needs_grad(tensor.unsafeGetTensorImpl());
+  if (tensor.is_cuda()) spec.device = tensor.device().index();
+  if (!has_strides(tensor.unsafeGetTensorImpl())) return spec;  // unsupported, so never compared
   spec.sizes = tensor.sizes().vec();
   spec.strides = tensor.strides().vec();
   return spec;
@@ -105,6 +113,7 @@ std::string text(const TensorSpec& spec) {
   std::string out(type ? ir::text(*type) : std::string_view(c10::toString(spec.dtype)));
   append_list(out, '[', spec.sizes, ']');
   if (spec.strides != ir::row_major(spec.sizes)) append_list(out, '(', spec.strides, ')');
+  if (spec.device >= 0) out += " on cuda:" + std::to_string(spec.device);
   return out;
 }
 

@@ -15,6 +15,7 @@ struct TensorSpec {
   at::ScalarType dtype = at::ScalarType::Undefined;
   bool parameter = false;
   bool requires_grad = false;
+  c10::DeviceIndex device = -1;  // of CUDA tensors; compared once a call, see Variant::on_its_device
   std::vector<int64_t> sizes, strides;
 
   static TensorSpec of(PyObject* object);
@@ -25,8 +26,10 @@ struct TensorSpec {
 /// True for exact torch.Tensor and torch.nn.Parameter objects.
 bool is_plain_tensor(PyObject* object) noexcept;
 const at::Tensor& unpack(PyObject* object) noexcept;  // of a plain tensor
-/// Why a plain tensor cannot take part in a program ("it is on device cuda"), or null.
+/// Why a plain tensor cannot take part in a program ("it is not strided"), or null.
 const char* unsupported(const at::Tensor& tensor) noexcept;
+/// Sparse, nested and symbolic tensors throw when asked for sizes or strides.
+bool has_strides(const at::TensorImpl* impl) noexcept;
 
 enum class ArgKind : uint8_t { Tensor, None, Bool, Int, Float, Text, Tuple, List, Dict, Object, Number };
 
@@ -94,6 +97,6 @@ class CallSpec {
 };
 
 std::string repr(PyObject* object);        // "?" if it raises
-std::string text(const TensorSpec& spec);  // "f32[64,64]" with "(strides)" when not row-major
+std::string text(const TensorSpec& spec);  // "f32[64,64]" with "(strides)" when not row-major, " on cuda:0"
 
 }  // namespace fastjit::dispatch
