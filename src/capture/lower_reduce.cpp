@@ -189,14 +189,15 @@ void norm(Call& c) {
   vector_norm(c, c.has(1) ? c.real(1) : 2.0, DimsAt);
 }
 
-// var and std: SharedReduceOps.h divides by max(n - correction, 0).
+// var and std: SharedReduceOps.h divides by max(n - correction, 0); ReduceOps.cpp fills with NaN where n is 0.
 template <bool Root, bool WithMean>
 void give_spread(Call& c, const Dims& dims, double correction) {
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type)) throw NotLowered{};
   const Expr x = c.as(0, type);
   const Moments m = moments(x, dims);
-  const double divisor = std::max(static_cast<double>(count_of(x, dims)) - correction, 0.0);
+  const double count = static_cast<double>(count_of(x, dims));
+  const double divisor = count == 0 ? std::numeric_limits<double>::quiet_NaN() : std::max(count - correction, 0.0);
   const Expr variance = m.squares / divisor;
   give_shaped(c, Root ? sqrt(variance) : variance);
   if (WithMean) give_shaped(c, m.mean, 1);

@@ -115,14 +115,16 @@ UNARY = (
 def test_special_values_of_one_operand(name, dtype):
     op = getattr(aten, name).default
     # oneDNN's gelu gives NaN at +inf; the f64 kernel and the formula give +inf, which compare() accepts.
-    assert compare(op, (special(dtype),), {}, scale=name == "gelu") is None
+    assert compare(op, (special(dtype),), {}, composed=name == "gelu") is None
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", BINARY.split())
 def test_special_values_of_two_operands(name, dtype):
     for shift in (1, 5, 11, 97):
-        assert compare(overload(name), (special(dtype), special(dtype, shift)), {}, scale=name == "logaddexp") is None
+        assert (
+            compare(overload(name), (special(dtype), special(dtype, shift)), {}, composed=name == "logaddexp") is None
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -160,7 +162,7 @@ def test_steps_that_eager_fuses_or_rounds(dtype):
                 args,
                 kwargs,
                 ulps=0.5 if dtype in (torch.bfloat16, torch.float16) else 2.0,
-                scale=op is aten.gelu.default,
+                composed=op is aten.gelu.default,
             )
             is None
         ), op
@@ -169,7 +171,7 @@ def test_steps_that_eager_fuses_or_rounds(dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("exponent", [2, 3, 0.5, -1, -2, -0.5, 1.7, 4, -3, 0, 1])
 def test_powers_that_eager_treats_specially(dtype, exponent):
-    assert compare(aten.pow.Tensor_Scalar, (special(dtype), exponent), {}, ulps=1.0, scale=False) is None
+    assert compare(aten.pow.Tensor_Scalar, (special(dtype), exponent), {}, ulps=1.0, composed=False) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -181,7 +183,7 @@ def test_powers_that_eager_treats_specially(dtype, exponent):
 )
 def test_half_and_one_number_round_as_eager(dtype, row, number):
     """mul and div keep the number in f32, the others round it to the half type first."""
-    assert compare(overload(row), (torch.randn(500).to(dtype), number), {}, ulps=0, scale=False) is None
+    assert compare(overload(row), (torch.randn(500).to(dtype), number), {}, ulps=0, composed=False) is None
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32], ids=str)
@@ -205,9 +207,9 @@ def test_run_time_scalars_mean_the_same(dtype, row):
     args = (x, x > 0, 2.5) if row.startswith("masked") else (x, 2.5)
     if not dtype.is_floating_point and row in ("leaky_relu", "hardshrink", "masked_fill.Scalar"):
         pytest.skip("eager refuses integers here")
-    assert compare(overload(row), args, {}, symbolic=True, scale=False) in (None, "extern")
+    assert compare(overload(row), args, {}, symbolic=True, composed=False) in (None, "extern")
     if row in ("add.Tensor", "mul.Tensor", "clamp_min"):
-        assert compare(overload(row), args, {}, symbolic=True, scale=False) is None
+        assert compare(overload(row), args, {}, symbolic=True, composed=False) is None
 
 
 @pytest.mark.parametrize("a", DTYPES, ids=str)
@@ -219,7 +221,7 @@ def test_promotion_over_all_pairs_of_types(a):
                 if op is aten.maximum.default and not isinstance(y, torch.Tensor):
                     continue
                 args = (x > 0, x, y) if op is aten.where.self else (x, y)
-                assert compare(op, args, {}, ulps=0.5, scale=False) is None, (op, b, y)
+                assert compare(op, args, {}, ulps=0.5, composed=False) is None, (op, b, y)
 
 
 def test_integer_division_by_what_may_be_zero_is_left_to_torch():
@@ -288,6 +290,14 @@ def test_batch_norm_of_evaluation(dtype):
         is None
     )
     assert compare(aten.batch_norm.default, (x, *channel, True, 0.1, 1e-5, False), {}) == "extern"
+
+
+@pytest.mark.parametrize("row", ["var.correction", "std.correction", "var_mean.correction", "std_mean.correction"])
+@pytest.mark.parametrize("shape", [(2, 0), (0,), (0, 2)])
+def test_the_variance_of_nothing_is_nan_whatever_the_correction(row, shape):
+    for correction in (-1, 0, 1):
+        assert compare(overload(row), (torch.ones(shape), [len(shape) - 1]), {"correction": correction}) is None
+        assert compare(overload(row), (torch.ones(shape), None), {"correction": correction}) is None
 
 
 def test_table_is_wide_enough():
