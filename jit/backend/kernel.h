@@ -12,6 +12,8 @@ namespace fastjit::backend {
 ///   vec_dim Kept (then it is dim K-1):  outer = n0*...*n(K-2);  blocks = ceil(n(K-1) / block);
 ///       unit u is block u / outer of row u % outer: the kept dims before the last are decoded from u % outer, and the
 ///       last one runs over [b*block, min((b+1)*block, n(K-1))). Block-major order is what tiles a transposed operand.
+///   tiled (then tile_dim is K-2):  n0*...*n(K-3) times ceil(n(K-2) / block) * ceil(n(K-1) / block) units, the last
+///       factor counting fastest: each a square of both dims, clipped at their ends. `block` is the plan's `tile`.
 ///   otherwise:  unit u is one kept point, decoded from u (row-major over the kept dims); `block` is not read.
 /// With no kept dim there is one unit.
 struct KernelArgs {

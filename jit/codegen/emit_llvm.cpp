@@ -171,34 +171,40 @@ void KernelEmitter::emit(std::string_view entry) {
   llvm::PromoteMemToReg(promotable, tree);
 }
 
-// begin -> indices of the decoded dims; the divisions happen once a call, units then count up.
-llvm::Value* KernelEmitter::decode(Value* begin) {
-  const int decoded = vec_kept_ ? kept_ - 1 : kept_;
-  for (int d = 0; d < decoded; ++d) decoded_.push_back(variable(b_.getInt64Ty(), "index"));
-  Value* point = begin;
-  if (vec_kept_) {
-    Value* outer = i64(1);
-    for (int d = 0; d < decoded; ++d) outer = b_.CreateMul(outer, sizes_[d]);
-    block_ = variable(b_.getInt64Ty(), "block");
-    b_.CreateStore(decoded ? b_.CreateUDiv(begin, outer) : begin, block_);
-    if (decoded) point = b_.CreateURem(begin, outer);
+// begin -> digits of the unit's number, the order of which is told at backend::KernelArgs. The divisions happen once a
+// call, units then count up.
+void KernelEmitter::decode() {
+  auto digit = [&](Value* limit) {
+    digits_.push_back({variable(b_.getInt64Ty(), "index"), limit});
+    return digits_.back().now;
+  };
+  auto blocks = [&](int dim) { return b_.CreateUDiv(b_.CreateAdd(sizes_[dim], i64(plan_.tile - 1)), i64(plan_.tile)); };
+  const bool tiled = plan_.tile > 0;
+  if (tiled) {
+    block_ = digit(blocks(plan_.vec_dim));
+    tile_block_ = digit(blocks(plan_.tile_dim));
   }
-  for (int d = decoded - 1; d >= 0; --d) {
-    b_.CreateStore(d ? b_.CreateURem(point, sizes_[d]) : point, decoded_[d]);
-    if (d) point = b_.CreateUDiv(point, sizes_[d]);
+  decoded_.resize(tiled ? kept_ - 2 : vec_kept_ ? kept_ - 1 : kept_);
+  for (size_t d = decoded_.size(); d-- > 0;) decoded_[d] = digit(sizes_[d]);
+  if (vec_kept_ && !tiled) block_ = digit(nullptr);
+  Value* rest = begin_;
+  for (const Digit& each : digits_) {
+    const bool last = &each == &digits_.back();
+    b_.CreateStore(last ? rest : b_.CreateURem(rest, each.limit), each.now);
+    if (!last) rest = b_.CreateUDiv(rest, each.limit);
   }
-  return point;
 }
 
-// The odometer: the last decoded dim first, the block when all have wrapped around.
 void KernelEmitter::advance() {
   Value* carry = b_.getTrue();
-  for (int d = static_cast<int>(decoded_.size()) - 1; d >= 0; --d) {
-    Value* next = b_.CreateAdd(get(decoded_[d]), b_.CreateZExt(carry, b_.getInt64Ty()));
-    carry = b_.CreateICmpEQ(next, sizes_[d]);
-    b_.CreateStore(b_.CreateSelect(carry, i64(0), next), decoded_[d]);
+  for (const Digit& each : digits_) {
+    Value* next = b_.CreateAdd(get(each.now), b_.CreateZExt(carry, b_.getInt64Ty()));
+    if (&each != &digits_.back()) {
+      carry = b_.CreateICmpEQ(next, each.limit);
+      next = b_.CreateSelect(carry, i64(0), next);
+    }
+    b_.CreateStore(next, each.now);
   }
-  if (block_) b_.CreateStore(b_.CreateAdd(get(block_), b_.CreateZExt(carry, b_.getInt64Ty())), block_);
 }
 
 void KernelEmitter::unit_pointers() {
@@ -210,15 +216,20 @@ void KernelEmitter::unit_pointers() {
 }
 
 void KernelEmitter::units() {
-  decode(begin_);
+  decode();
+  if (plan_.tile > 0) begin_tiles();
   count(begin_, end_, 1, [&](Value*) {
     unit_pointers();
-    if (row_level() != kUnit)
-      for (const plan::Phase& phase : plan_.phases) {
-        emit_level(phase.elem, kUnit);
-        emit_level(phase.row, kUnit);
-      }
-    row();
+    if (plan_.tile > 0) {
+      tile();
+    } else {
+      if (row_level() != kUnit)
+        for (const plan::Phase& phase : plan_.phases) {
+          emit_level(phase.elem, kUnit);
+          emit_level(phase.row, kUnit);
+        }
+      row();
+    }
     advance();
   });
 }

@@ -26,6 +26,15 @@ class KernelEmitter {
     Value* remaining = nullptr;
     Value* mask = nullptr;
   };
+  /// The current tile of a tiled plan: its first index and its length along tile_dim and along vec_dim.
+  struct Tile {
+    Value *row = nullptr, *rows = nullptr, *column = nullptr, *columns = nullptr;
+  };
+  /// A digit of the number of a unit, fastest first. The last has no limit.
+  struct Digit {
+    llvm::AllocaInst* now;
+    Value* limit;
+  };
   /// A computed value: one vector a slot if it varies along vec_dim, else a number and (where needed) its splat.
   struct Held {
     llvm::SmallVector<Value*, 4> slots;
@@ -42,7 +51,7 @@ class KernelEmitter {
   void arguments();
   void units();
   void unit_pointers();
-  Value* decode(Value* begin);
+  void decode();
   void advance();
   void row();
   void phases();
@@ -55,6 +64,15 @@ class KernelEmitter {
   void accumulate(uint32_t id);
   void begin_accumulators(const plan::Phase& phase);
   void end_accumulators();
+
+  // tiles_llvm.cpp
+  void begin_tiles();
+  void tile();
+  void move_tile(uint32_t operand, bool out);
+  void move_square(uint32_t operand, Value* memory, Value* buffer, bool out);
+  void move_rest(uint32_t operand, Value* memory, bool out);
+  int square(ir::DType type) const;
+  Value* tile_row(uint32_t operand, Value* row);
 
   // instructions (emit_llvm.cpp)
   void instruction(uint32_t id);
@@ -124,13 +142,18 @@ class KernelEmitter {
       pointers_;                              // pointers_: per operand, at the current loops (without the lane index)
   std::vector<std::vector<Value*>> strides_;  // [operand][dim] in bytes; null where it does not move
   std::vector<Value*> lane_offsets_;          // per operand: byte offsets of the lanes, where it is gathered
+  std::vector<Digit> digits_;                 // of the current unit: those that follow, in the order they count
   std::vector<llvm::AllocaInst*> decoded_;    // indices of the kept dims that a unit fixes
   llvm::AllocaInst* block_ = nullptr;         // vec_dim Kept: number of the current block
+  llvm::AllocaInst* tile_block_ = nullptr;    // tiled: number of the current block along tile_dim
+  std::vector<llvm::AllocaInst*> buffers_;    // tiled: the square of each transposed operand, else null
+  std::vector<Value*> buffer_rows_;           // tiled: where the current row of each of them begins
   std::vector<Value*> index_;                 // per dim: current index (the lane loop's is lanes_now_.index)
   Value *begin_ = nullptr, *end_ = nullptr, *scratch_ = nullptr, *scratch_stride_ = nullptr, *block_size_ = nullptr;
   Value* scalars_ = nullptr;
   Value* flat_ = nullptr;  // row-major index over the reduced loops entered so far
   Lanes now_;
+  Tile tile_;
 };
 
 }  // namespace fastjit::codegen

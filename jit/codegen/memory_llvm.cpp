@@ -22,6 +22,11 @@ KernelEmitter::Place KernelEmitter::place_of(uint32_t operand, int slot) {
   const plan::Operand& about = plan_.operands[operand];
   Place place{pointers_[operand], nullptr, about.dtype, -1, false};
   if (!moves_with_lanes(operand)) return place;
+  if (plan_.is_transposed(operand)) {
+    Value* lane = b_.CreateAdd(b_.CreateSub(now_.index, tile_.column), i64(static_cast<int64_t>(slot) * lanes_));
+    place.pointer = offset(buffer_rows_[operand], b_.CreateMul(lane, i64(ir::size_of(about.dtype))));
+    return place;
+  }
   Value* stride = strides_[operand][plan_.vec_dim];
   place.pointer = offset(place.pointer, b_.CreateMul(now_.index, stride));
   if (slot) place.pointer = offset(place.pointer, b_.CreateMul(stride, i64(static_cast<int64_t>(slot) * lanes_)));

@@ -75,12 +75,28 @@ int KernelPlan::kept() const {
   return count;
 }
 
+bool KernelPlan::is_transposed(size_t operand) const {
+  return tile > 0 && operands[operand].strides[static_cast<size_t>(vec_dim)] == StrideClass::Any &&
+         operands[operand].strides[static_cast<size_t>(tile_dim)] == StrideClass::Unit;
+}
+
+int64_t unit_count(const KernelPlan& plan, const int64_t* sizes, int64_t block) {
+  int64_t units = 1;
+  for (int d = 0; d < plan.kept(); ++d) {
+    const bool blocked = plan.vec_is_kept() && (d == plan.vec_dim || (plan.tile > 0 && d == plan.tile_dim));
+    units *= blocked && sizes[d] > 0 ? (sizes[d] + block - 1) / block : sizes[d];
+  }
+  return units;
+}
+
 std::string text(const KernelPlan& plan) {
   std::string out = "kernel dims [";
   for (DimKind kind : plan.dims) out += kind == DimKind::Kept ? 'k' : 'r';
   out += "] vec d" + std::to_string(plan.vec_dim) + " lanes " + std::to_string(plan.lanes) + " unroll " +
-         std::to_string(plan.unroll) + " numerics " + std::string(kNumericsNames[static_cast<size_t>(plan.numerics)]) +
-         "\n";
+         std::to_string(plan.unroll) + " numerics " + std::string(kNumericsNames[static_cast<size_t>(plan.numerics)]);
+  if (plan.tile_dim >= 0 || plan.tile > 0)
+    out += " tile d" + std::to_string(plan.tile_dim) + " of " + std::to_string(plan.tile);
+  out += "\n";
   for (size_t i = 0; i < plan.operands.size(); ++i) {
     const Operand& operand = plan.operands[i];
     out += "operand #" + std::to_string(i) + " " + std::string(ir::text(operand.dtype)) +

@@ -11,6 +11,9 @@
 // `vec_dim` is the dim whose consecutive indices form the lanes. If it is Kept, every row value is a vector (of lanes
 // different points) and reductions never cross lanes. If it is Reduced, row values are one number, and a Reduce in
 // `elem` combines its lanes at the end of the loop.
+//
+// A tiled plan (pointwise, vec_dim Kept) runs over squares of `tile` x `tile` points of tile_dim and vec_dim. Operands
+// that are Unit along tile_dim and Any along vec_dim are transposed: they go through a buffer of one such square.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -70,16 +73,23 @@ struct KernelPlan {
   std::vector<ir::DType> scratch;  // type of each Keep slot
   std::vector<Instr> code;
   std::vector<Phase> phases;
-  int8_t vec_dim = -1;  // -1: one lane
-  uint8_t lanes = 1;    // vector length in elements, a power of two, the same for every type in the kernel
-  uint8_t unroll = 1;   // independent vectors in flight
+  int8_t vec_dim = -1;   // -1: one lane
+  uint8_t lanes = 1;     // vector length in elements, a power of two, the same for every type in the kernel
+  uint8_t unroll = 1;    // independent vectors in flight
+  int8_t tile_dim = -1;  // of a tiled plan: the kept dim before vec_dim
+  uint8_t tile = 0;      // points along a side of a tile, a multiple of lanes; 0: not tiled
   Numerics numerics = Numerics::Eager;
 
   int rank() const { return static_cast<int>(dims.size()); }
   int kept() const;  // number of Kept dims
   bool is_row_kernel() const { return kept() != rank(); }
   bool vec_is_kept() const { return vec_dim >= 0 && dims[static_cast<size_t>(vec_dim)] == DimKind::Kept; }
+  /// The operand goes through the buffer of a tile.
+  bool is_transposed(size_t operand) const;
 };
+
+/// Units of a launch (see backend::KernelArgs) over these sizes, one per dim.
+int64_t unit_count(const KernelPlan& plan, const int64_t* sizes, int64_t block);
 
 /// Canonical text of the plan: complete (two plans with one text give the same machine code for one target), readable,
 /// what `inspect("plan")` and `cache show` print, and the main field of the kernel key.

@@ -57,12 +57,22 @@ class Verifier {
     if (vec < 0 && (plan_.lanes != 1 || plan_.unroll != 1)) return fail("without a vec_dim there is one lane");
     if (plan_.vec_is_kept() && vec != plan_.kept() - 1) return fail("a kept vec_dim is the last kept dim");
     if (vec >= 0 && !plan_.vec_is_kept() && vec != rank - 1) return fail("a reduced vec_dim is the last dim");
+    if (!tiles()) return false;
     if (!plan_.scratch.empty() && (vec < 0 || plan_.vec_is_kept())) return fail("scratch slots need a reduced vec_dim");
     if (!plan_.is_row_kernel() && plan_.phases.size() != 1) return fail("a pointwise kernel has one phase");
     for (const Phase& phase : plan_.phases)
       if (!plan_.is_row_kernel() && !phase.elem.empty()) return fail("a pointwise kernel has no elem instructions");
     for (DType type : plan_.scalars)
       if (type != DType::F64 && type != DType::I64) return fail("a scalar is f64 or i64");
+    return true;
+  }
+
+  bool tiles() {
+    if (plan_.tile_dim < 0 && plan_.tile == 0) return true;
+    if (plan_.is_row_kernel() || !plan_.vec_is_kept() || plan_.tile_dim < 0 || plan_.tile_dim != plan_.vec_dim - 1)
+      return fail("tile_dim is the dim before the vec_dim of a pointwise kernel");
+    if (plan_.tile < plan_.lanes || plan_.tile > 64 || (plan_.tile & (plan_.tile - 1)))
+      return fail("tile is a power of two from lanes to 64");
     return true;
   }
 

@@ -252,7 +252,7 @@ void Builder::add_epilogue(MatmulStep& step, const Item& item, ir::NodeId produc
   if (const int64_t tile = tile_rows(step.external, layout, graph_[product].dtype); tile > 0) {
     const size_t known = out_.kernels.size();
     KernelStep by_rows = launch(item, Rows::Separate);
-    if (by_rows.sizes.size() == 2 && by_rows.sizes[0] == layout.sizes[0]) {
+    if (by_rows.sizes.size() == 2 && by_rows.sizes[0] == layout.sizes[0] && out_.kernels[by_rows.kernel].tile == 0) {
       step.epilogue.push_back(std::move(by_rows));
       step.rows_per_tile = tile;
       return;

@@ -10,8 +10,10 @@ namespace fastjit::plan {
 namespace {
 
 constexpr int64_t kChunk = 8192;  // points of one unit of a long row
-constexpr int64_t kTile =
-    64;  // columns of a unit where an operand is transposed or lanes are kept points of a row kernel
+constexpr int64_t kColumns = 64;  // of a unit where an operand is transposed or lanes are kept points of a row kernel
+constexpr int64_t kTile = 64, kLeastTile = 16;  // points along a side of a tile
+constexpr int64_t kTileBytes = 32 << 10;        // of all buffers of a tile, where kLeastTile allows it
+constexpr int64_t kLeastSide = 4;               // a dim shorter than this is not worth a tile
 
 /// An operand while dims are still moved about: strides per frame dim.
 struct Touched {
@@ -41,6 +43,7 @@ class Shaper {
     merge(kept_, rows_ == Rows::Separate ? 1 : 0);
     merge(reduced_, 0);
     choose_lanes();
+    choose_tile();
     fill_plan();
     fill_step();
     return std::move(out_);
@@ -53,13 +56,15 @@ class Shaper {
   void merge(std::vector<Loop>& loops, size_t first);
   double lane_cost(const Loop& loop, bool reduced) const;
   void choose_lanes();
+  void choose_tile();
   void fill_plan();
   void fill_step();
   uint8_t unroll() const;
   int64_t block() const;
-  int lanes() const;
   bool transposed(const Touched& touched) const;
-  int64_t conflicting_streams() const;
+  bool transposed(const Touched& touched, const Loop& across) const {
+    return std::abs(stride(touched, lanes_along_)) > 1 && stride(touched, across.dim) == 1;
+  }
   int64_t stride(const Touched& touched, int dim) const { return touched.address[static_cast<size_t>(dim)]; }
 
   const World& world_;
@@ -73,6 +78,7 @@ class Shaper {
   std::vector<std::vector<uint32_t>> lists_;
   std::vector<Loop> kept_, reduced_;
   int lanes_along_ = -1;  // frame dim
+  int64_t tile_ = 0;      // the loop before the lanes' makes tiles with it
   Shaped out_;
 };
 
@@ -189,8 +195,27 @@ void Shaper::choose_lanes() {
   std::rotate(chosen, chosen + 1, kept_.end());
 }
 
+/// Tiles lie along the loop that most bytes of transposed operands follow.
+void Shaper::choose_tile() {
+  if (options_.cuda || !reduced_.empty() || !out_.kept_lanes || kept_.back().size < kLeastSide) return;
+  int64_t most = 0;
+  size_t best = 0;
+  for (size_t i = 0; i + 1 < kept_.size(); ++i) {
+    int64_t bytes = 0;
+    for (const Touched& touched : touched_)
+      if (transposed(touched, kept_[i])) bytes += ir::size_of(touched.dtype);
+    if (kept_[i].size < kLeastSide || bytes <= most) continue;
+    most = bytes;
+    best = i;
+  }
+  if (most == 0) return;
+  const auto across = kept_.begin() + static_cast<std::ptrdiff_t>(best);
+  std::rotate(across, across + 1, kept_.end() - 1);
+  tile_ = kTile;
+  while (tile_ > std::max<int64_t>(kLeastTile, options_.lanes) && tile_ * tile_ * most > kTileBytes) tile_ /= 2;
+}
+
 uint8_t Shaper::unroll() const {
-  if (reduced_.empty() && conflicting_streams() > 0) return 1;  // a block is one vector
   size_t computed = 0;
   for (const Instr& instr : code_) computed += instr.code == Code::Compute;
   if (reduced_.empty()) return computed <= 4 ? 4 : computed <= 16 ? 2 : 1;
@@ -232,38 +257,24 @@ void Shaper::fill_plan() {
   plan.numerics = options_.numerics;
   if (lanes_along_ < 0) return;
   plan.vec_dim = static_cast<int8_t>(place[static_cast<size_t>(lanes_along_)]);
-  plan.lanes = static_cast<uint8_t>(lanes());
+  plan.lanes = static_cast<uint8_t>(options_.lanes);
   plan.unroll = unroll();
+  if (tile_ == 0) return;
+  plan.tile = static_cast<uint8_t>(tile_);
+  plan.tile_dim = static_cast<int8_t>(plan.vec_dim - 1);
 }
 
 // Lanes walk across its rows while another kept dim walks along them.
 bool Shaper::transposed(const Touched& touched) const {
-  return std::abs(stride(touched, lanes_along_)) > 1 &&
-         std::ranges::any_of(kept_, [&](const Loop& loop) { return stride(touched, loop.dim) == 1; });
-}
-
-// Transposed operands whose rows are a multiple of 4 KiB apart: every lane's cache line falls into one set of the L1.
-int64_t Shaper::conflicting_streams() const {
-  return std::ranges::count_if(touched_, [&](const Touched& t) {
-    return transposed(t) && std::abs(stride(t, lanes_along_)) * ir::size_of(t.dtype) % 4096 == 0;
-  });
-}
-
-// With such operands few lanes and a block of one vector: the lines that the next row needs as well stay in their set,
-// which has 8 to 12 ways.
-int Shaper::lanes() const {
-  const int64_t streams = reduced_.empty() ? conflicting_streams() : 0;
-  int count = options_.lanes;
-  while (count > 4 && count * streams > 8) count /= 2;
-  return count;
+  return std::ranges::any_of(kept_, [&](const Loop& loop) { return transposed(touched, loop); });
 }
 
 /// The run of the last kept dim that one unit covers.
 int64_t Shaper::block() const {
+  if (tile_ > 0) return tile_;
   const int64_t last = kept_.back().size;
-  if (reduced_.empty() && conflicting_streams() > 0) return std::min<int64_t>(last, lanes());
   const bool transposed = std::ranges::any_of(touched_, [&](const Touched& t) { return this->transposed(t); });
-  const int64_t limit = transposed || !reduced_.empty() ? kTile : kChunk;
+  const int64_t limit = transposed || !reduced_.empty() ? kColumns : kChunk;
   return std::min(last, limit);
 }
 
@@ -287,16 +298,9 @@ Shaped shape(const World& world, const Frame& frame, std::span<const Root> roots
 
 void cut(const KernelPlan& plan, KernelStep& step) {
   constexpr double kTaskNs = 20000, kSerialNs = 30000;
-  int64_t kept_points = 1, points = 1;
-  for (size_t d = 0; d < step.sizes.size(); ++d) {
-    points *= step.sizes[d];
-    if (plan.dims[d] == DimKind::Kept) kept_points *= step.sizes[d];
-  }
-  step.units = kept_points;
-  if (plan.vec_is_kept() && kept_points > 0) {
-    const int64_t last = step.sizes[static_cast<size_t>(plan.vec_dim)];
-    step.units = kept_points / last * ((last + step.block - 1) / step.block);
-  }
+  int64_t points = 1;
+  for (const int64_t size : step.sizes) points *= size;
+  step.units = unit_count(plan, step.sizes.data(), step.block);
   double per_point = 0.05;
   for (const Instr& instr : plan.code) {
     if (instr.code == Code::Load || instr.code == Code::Store) per_point += 0.04 * ir::size_of(instr.dtype);

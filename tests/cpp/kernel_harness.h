@@ -33,14 +33,9 @@ struct Launch {
 
 /// Runs all units, in `tasks` calls. Scratch is sized for the reduced space.
 inline void run(const plan::KernelPlan& plan, const backend::Kernel& kernel, const Launch& launch, int tasks = 1) {
-  int64_t units = 1, reduced = 1;
-  for (int d = 0; d < plan.rank(); ++d) {
-    const int64_t n = launch.sizes[d];
-    if (d >= plan.kept())
-      reduced *= n;
-    else
-      units *= plan.vec_is_kept() && d == plan.vec_dim ? (n + launch.block - 1) / launch.block : n;
-  }
+  const int64_t units = plan::unit_count(plan, launch.sizes.data(), launch.block);
+  int64_t reduced = 1;
+  for (int d = plan.kept(); d < plan.rank(); ++d) reduced *= launch.sizes[d];
   const int64_t scratch_stride = (reduced * 8 + 63) / 64 * 64;
   std::vector<char> scratch(plan.scratch.size() * scratch_stride + 64);
   const backend::KernelArgs args{launch.ptrs.data(), launch.sizes.data(), launch.strides.data(), launch.scalars.data(),

@@ -187,7 +187,13 @@ TEST(Plan, TransposedOperandIsTiled) {
   const auto* step = only<plan::KernelStep>(p);
   ASSERT_TRUE(step);
   EXPECT_EQ(step->block, 64);
-  EXPECT_EQ(step->units, 256 * 8);
+  EXPECT_EQ(step->units, 4 * 8);
+  EXPECT_NE(plan::text(p.kernels[0]).find("tile d0 of 64"), std::string::npos);
+  EXPECT_TRUE(p.kernels[0].is_transposed(1));
+  EXPECT_FALSE(p.kernels[0].is_transposed(0));
+  plan::PlanOptions cuda;
+  cuda.cuda = true;
+  EXPECT_EQ(plan::plan(g, cuda).kernels[0].tile, 0);
 }
 
 TEST(Plan, IndependentUpdatesAreOneParallelStepInPlace) {

@@ -434,12 +434,10 @@ class Machine {
     const std::vector<int64_t> inner(step.sizes.begin() + static_cast<std::ptrdiff_t>(kept), step.sizes.end());
     std::vector<std::vector<int64_t>> points;
     each_index(outer, [&](const auto& index) { points.push_back(index); });
-    int64_t units = static_cast<int64_t>(points.size());
-    if (kernel.vec_is_kept()) {
-      if (step.block <= 0 || (step.block % kernel.lanes != 0 && step.block != outer.back()))
-        throw std::logic_error("a block is not whole vectors");
-      units = units / outer.back() * ((outer.back() + step.block - 1) / step.block);
-    }
+    if (kernel.vec_is_kept() && (step.block <= 0 || (step.block % kernel.lanes != 0 && step.block != outer.back())))
+      throw std::logic_error("a block is not whole vectors");
+    if (kernel.tile > 0 && step.block != kernel.tile) throw std::logic_error("a block is not a tile");
+    const int64_t units = plan::unit_count(kernel, step.sizes.data(), step.block);
     if (units != step.units && step.grain == 0) throw std::logic_error("wrong number of units");
     std::shuffle(points.begin(), points.end(), random_);
     for (const auto& point : points) run_point(kernel, step, point, inner);
