@@ -392,10 +392,14 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
     return eager_because(function, limit, "raise max_variants, or pass what changes as a tensor", args, nargsf,
                          kwnames);
   }
+  const std::string signature = spec.signature();
+  const bool known = std::ranges::any_of(
+      function.variants.all(), [&](const auto& variant) { return variant->spec.signature() == signature; });
   for (const auto& variant : function.variants.all()) {
+    if (known) break;  // its sizes are not what is new
     if (!variant->executable || !variant->spec.same_but_sizes(spec)) continue;
     // A size seen once may never come again: the second call records.
-    if (function.seen_sizes.size() < 4096 && function.seen_sizes[spec.signature()]++ == 0)
+    if (function.seen_sizes.size() < 4096 && function.seen_sizes[signature]++ == 0)
       return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
     break;
   }

@@ -2,6 +2,8 @@
 #include "observe/observe.h"
 
 #if PY_VERSION_HEX < 0x030C0000
+#include <structmember.h>
+
 #include <cstring>
 #include <string_view>
 
@@ -51,6 +53,14 @@ bool is_method_kind(PyObject* attr) {
          !std::strcmp(Py_TYPE(attr)->tp_name, "staticmethod") || !std::strcmp(Py_TYPE(attr)->tp_name, "classmethod");
 }
 
+// Where an attribute of __slots__ is kept.
+PyObject** slot_of(PyObject* o, PyObject* attr) {
+  if (!Py_IS_TYPE(attr, &PyMemberDescr_Type)) return nullptr;
+  const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(attr)->d_member;
+  return member->type == T_OBJECT_EX ? reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + member->offset)
+                                     : nullptr;
+}
+
 bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }
 
 }  // namespace
@@ -70,6 +80,7 @@ void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
   if (!is_heap || (PyTuple_Check(o) && is_tuple(o))) return load_value_attr(o, name);
   if (fresh_.contains(o)) return load_fresh_attr(o, name, probing);
+  if (is_reached(o)) return load_module_attr(o, name, probing);
   deny("read of " + attr_text(o, name));
 }
 
@@ -145,6 +156,12 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
     return may_enter_any(), true;
   if (is_named(name, "__class__")) return true;
   if (Py_IS_TYPE(attr, &PyMemberDescr_Type) && fresh_.contains(o)) return true;
+  if (PyObject** slot = is_reached(o) ? slot_of(o, attr) : nullptr) {
+    note_instance(o);
+    const std::string label = names_[o] + "." + PyUnicode_AsUTF8(name);
+    found(facts_->read_slot(slot, label, where()), label);
+    return true;
+  }
   deny("read of " + attr_text(o, name));
   return true;
 }

@@ -206,13 +206,14 @@ void Tracer::judge_dict_read(PyObject* callee, Args args) {
     if (!readable(args[1])) deny("hash of " + name_of(args[1]));
     return;
   }
-  if (args.size() >= 2 && PyDict_CheckExact(args[0])) return subscript_of(args[0], args[1]);
+  if (Facts::Id id; args.size() >= 2 && hashable(args[1]) && dict_node(args[0], &id))
+    return read_dict_item(id, args[0], args[1]);
   deny("call of " + callee_text(callee));
 }
 
 void Tracer::judge_dict_view(PyObject*, Args args) {
   // The view itself reads nothing; what walks it is judged by the dictionary behind it.
-  if (args.size() == 1) top().fresh_result = is_known(args[0]);
+  if (args.size() == 1) top().fresh_result = is_known(args[0]) || is_reached(args[0]);
 }
 
 void Tracer::judge_contains(PyObject*, Args args) {
@@ -220,13 +221,11 @@ void Tracer::judge_contains(PyObject*, Args args) {
   PyObject *container = args[0], *item = args[1];
   touch(item);
   if (is_tensor(container)) return may_enter_any();
-  if (auto owner = module_dicts_.find(container); owner != module_dicts_.end() && PyUnicode_CheckExact(item)) {
-    Facts::Id id = facts_->dict(container, names_[container]);
-    PyObject* name = intern(Py_NewRef(item));
-    facts_->has_key(id, name, owner->second + "." + PyUnicode_AsUTF8(name), where());
+  if (Facts::Id id; hashable(item) && dict_node(container, &id)) {
+    facts_->has_key(id, pooled(item), item_label(container, item), where());
     return;
   }
-  if (is_module(container)) return type_method(container, "__contains__");
+  if (is_instance(container)) return type_method(container, "__contains__");
   bool is_set = PyAnySet_CheckExact(container) || PyDict_CheckExact(container);
   if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;
   if (!readable(item)) return deny("comparison of " + name_of(item));

@@ -34,6 +34,11 @@ void Tracer::call(PyObject* callable, Args args) {
     all.insert(all.end(), args.begin(), args.end());
     return call(PyMethod_GET_FUNCTION(callable), all);
   }
+  if (PyWeakref_CheckRefExact(callable) && is_reached(callable)) {
+    const std::string label = "the referent of " + names_[callable];
+    PyObject** slot = &reinterpret_cast<PyWeakReference*>(callable)->wr_object;
+    return static_cast<void>(found(facts_->read_slot(slot, label, where()), label));
+  }
   PyObject* self = nullptr;
   if (PyCFunction_Check(callable)) {
     self = PyCFunction_GET_SELF(callable);
@@ -49,7 +54,8 @@ void Tracer::call(PyObject* callable, Args args) {
   }
   if (const Callee* row = find_callee(callable)) return apply(*row, callable, args);
   if (PyType_Check(callable)) return call_type((PyTypeObject*)callable, args);
-  if (is_module(callable)) {
+  if (is_module(callable) || is_instance(callable)) {
+    note_instance(callable);
     PyObject* method = class_attr(Py_TYPE(callable), intern(PyUnicode_FromString("__call__")));
     if (method && PyFunction_Check(method)) return may_enter(method);
     return deny("call of " + name_of(callable));

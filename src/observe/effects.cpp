@@ -253,7 +253,7 @@ void Tracer::call_ex(int oparg) {
   std::vector<PyObject*> all;
   if (PyTuple_Check(args) && is_tuple(args)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) all.push_back(PyTuple_GET_ITEM(args, i));
-  } else if (PyList_CheckExact(args) && is_known(args)) {
+  } else if (PyList_CheckExact(args) && (is_known(args) || open(args))) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args); ++i) all.push_back(PyList_GET_ITEM(args, i));
   } else {
     return deny("iteration over " + name_of(args));

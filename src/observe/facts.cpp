@@ -5,6 +5,14 @@
 #include "observe/facts.h"
 
 namespace fastjit::observe {
+namespace {
+
+Py_ssize_t size_of(const Node& n) {
+  return n.kind == Node::Kind::List ? PyList_GET_SIZE(n.object) : PyDict_GET_SIZE(n.object);
+}
+
+}  // namespace
+
 Facts::Id Facts::find(PyObject* object, Node::Kind kind) const {
   auto it = ids_.find({object, kind});
   return it == ids_.end() ? -1 : it->second;
@@ -16,7 +24,9 @@ Facts::Id Facts::add(PyObject* object, Node::Kind kind, const std::string& label
   node.object = object;
   node.label = label;
   node.where = where;
-  bool kept = kind == Node::Kind::Dict || kind == Node::Kind::Cell || held_.contains(object);
+  const bool inside = kind == Node::Kind::Dict || kind == Node::Kind::List || kind == Node::Kind::Cell ||
+                      kind == Node::Kind::Slot;  // what it was reached through keeps it
+  const bool kept = inside || held_.contains(object);
   if (!kept) node.weak = weak_to(object);
   if (!kept && !node.weak) node.hold = Ref::share(object);
   Id id = static_cast<Id>(nodes_.size());
@@ -31,7 +41,9 @@ Facts::Id Facts::function(PyFunctionObject* f, const std::string& where) {
   id = add((PyObject*)f, Node::Kind::Function, PyUnicode_AsUTF8(f->func_qualname), where);
   PyObject* parts[] = {f->func_code, f->func_defaults, f->func_kwdefaults};
   for (int i = 0; i < 3; ++i) node(id).parts[i] = Ref::share(parts[i]);
-  if (f->func_kwdefaults) items(dict(f->func_kwdefaults, ""), node(id).label + " default ", where);
+  const std::string prefix = node(id).label + " default ";
+  if (f->func_kwdefaults)
+    items(dict(f->func_kwdefaults, ""), [&](PyObject* key) { return prefix + PyUnicode_AsUTF8(key); }, where);
   return id;
 }
 
@@ -121,14 +133,23 @@ bool Facts::has_key(Id id, PyObject* name, const std::string& label, const std::
 
 bool Facts::truth(Id id, const std::string& where) {
   Node& n = node(id);
-  int8_t now = PyDict_GET_SIZE(n.object) != 0;
+  int8_t now = size_of(n) != 0;
   if (n.truth >= 0 && n.truth != now && changed_.empty()) changed_ = n.label;
   n.truth = now;
   if (n.where.empty()) n.where = where;
   return now;
 }
 
-const std::vector<Key>& Facts::items(Id id, const std::string& prefix, const std::string& where) {
+Py_ssize_t Facts::length(Id id, const std::string& where) {
+  Node& n = node(id);
+  const Py_ssize_t now = size_of(n);
+  if (n.length >= 0 && n.length != now && changed_.empty()) changed_ = n.label;
+  n.length = now;
+  if (n.where.empty()) n.where = where;
+  return now;
+}
+
+const std::vector<Key>& Facts::items(Id id, const Label& label, const std::string& where) {
   Py_ssize_t at = 0;
   PyObject *name, *value;
   std::vector<Key> all;
@@ -136,7 +157,7 @@ const std::vector<Key>& Facts::items(Id id, const std::string& prefix, const std
     Key key;
     key.name = Ref::share(name);
     key.expect = Expect::of(value);
-    key.label = prefix + (PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "?");
+    key.label = label(name);
     key.where = where;
     held_.insert(value);
     all.push_back(std::move(key));
@@ -179,11 +200,44 @@ void Facts::type_order(PyTypeObject* type, const std::string& where) {
     n.order.push_back(Expect::of(PyTuple_GET_ITEM(type->tp_mro, i)));
 }
 
+Facts::Id Facts::list(PyObject* l, const std::string& label) {
+  Id id = find(l, Node::Kind::List);
+  return id >= 0 ? id : add(l, Node::Kind::List, label, "");
+}
+
+PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
+  PyObject* value = PyList_GET_ITEM(node(id).object, index);
+  auto* name = reinterpret_cast<PyObject*>(2 * index + 1);  // no object has an odd address
+  Key* key = find_key(id, name, nullptr);
+  if (key) {
+    if (!key->expect.holds(value) && changed_.empty()) changed_ = key->label;
+    return value;
+  }
+  Node& n = node(id);
+  key_ids_[{id, {name, nullptr}}] = n.keys.size();
+  Key item;
+  item.hint = static_cast<int32_t>(index);
+  item.expect = Expect::of(value);
+  item.label = n.label + "[" + std::to_string(index) + "]";
+  item.where = where;
+  n.keys.push_back(std::move(item));
+  held_.insert(value);
+  return value;
+}
+
 PyObject* Facts::read_cell(PyObject* cell, const std::string& label, const std::string& where) {
-  PyObject* value = PyCell_GET(cell);
-  Id id = find(cell, Node::Kind::Cell);
+  return read_place(cell, Node::Kind::Cell, PyCell_GET(cell), label, where);
+}
+
+PyObject* Facts::read_slot(PyObject** slot, const std::string& label, const std::string& where) {
+  return read_place(reinterpret_cast<PyObject*>(slot), Node::Kind::Slot, *slot, label, where);
+}
+
+PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
+                            const std::string& where) {
+  Id id = find(place, kind);
   if (id < 0) {
-    id = add(cell, Node::Kind::Cell, label, where);
+    id = add(place, kind, label, where);
     Key key;
     key.expect = Expect::of(value);
     key.label = label;
@@ -199,15 +253,13 @@ PyObject* Facts::read_cell(PyObject* cell, const std::string& label, const std::
 std::string Facts::finish() {
   if (!changed_.empty()) return changed_;
   for (Node& n : nodes_)
-    for (Key& key : n.keys)
-      if (key.expect.kind == Expect::Kind::Node && find(key.expect.object, Node::Kind::Dict) < 0 &&
-          key.expect.holds(n.kind == Node::Kind::Dict ? dict_lookup(n.object, key.name.get(), nullptr)
-                           : n.kind == Node::Kind::Cell
-                               ? PyCell_GET(n.object)
-                               : type_lookup((PyTypeObject*)n.object, key.name.get(), key.after))) {
-        key.expect.kind = Expect::Kind::Strong;
-        key.expect.hold = Ref::share(key.expect.object);
-      }
+    for (Key& key : n.keys) {
+      const bool open = key.expect.kind == Expect::Kind::Node && find(key.expect.object, Node::Kind::Dict) < 0 &&
+                        find(key.expect.object, Node::Kind::List) < 0;
+      if (!open || !key.expect.holds(value_now(n, key))) continue;
+      key.expect.kind = Expect::Kind::Strong;
+      key.expect.hold = Ref::share(key.expect.object);
+    }
   words_.clear();
   word_nodes_.clear();
   for (Node& n : nodes_) {

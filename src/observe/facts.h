@@ -1,7 +1,8 @@
 #pragma once
 // Facts: what a recorded call read, and how to see cheaply whether it would read the same again. A node is one object
-// that was looked into (a dictionary, a type, an instance, a function, a cell). Nodes are in reading order, so a node
-// whose object is kept alive by an earlier fact needs no weak reference of its own.
+// that was looked into (a dictionary, a list, a type, an instance, a function, a cell, a slot). Nodes are in reading
+// order, so a node whose object is kept alive by an earlier fact needs no weak reference of its own.
+#include <functional>
 #include <map>
 #include <string>
 #include <unordered_set>
@@ -41,7 +42,7 @@ struct Expect {
     Equal,    // the same type and bits: numbers, strings, None, tuples of them
     Weak,     // this very object, held weakly
     Strong,   // this very object, held (its type has no weak references)
-    Node,     // a dictionary that has its own node: the address and type here, the contents there
+    Node,     // a dictionary or list that has its own node: the address and type here, the contents there
   };
   Kind kind = Kind::Absent;
   PyObject* object = nullptr;
@@ -56,16 +57,17 @@ struct Key {
   Ref name;
   PyTypeObject* after = nullptr;  // types: the lookup starts after this class in the method resolution order (super())
   Expect expect;
-  int32_t hint = -1;  // index among the dictionary's entries
+  int32_t hint = -1;  // index among the dictionary's entries; List: the item's index
   std::string label;  // "global SCALE"
   std::string where;  // "model.py:14"
 };
 
 struct Node {
-  enum class Kind : uint8_t { Function, Object, Dict, Type, Cell };
+  enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot };
   Kind kind;
-  bool ordered = false;  // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
-  int8_t truth = -1;     // Dict: empty (0), not empty (1), not asked (-1)
+  bool ordered = false;    // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
+  int8_t truth = -1;       // Dict, List: empty (0), not empty (1), not asked (-1)
+  Py_ssize_t length = -1;  // Dict, List: number of items; -1: not asked
   PyObject* object;
   Ref weak;
   Ref hold;                        // a reference, where nothing else keeps the object and it cannot be held weakly
@@ -74,9 +76,9 @@ struct Node {
   PyTypeObject* type = nullptr;    // Object
   PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs
   PyObject* dict = nullptr;        // Object: that dictionary
-  std::vector<Key> keys;           // Dict, Type; Cell: one
-  size_t tag_word = SIZE_MAX;      // Dict, Type: the word that only says when to look again
-  std::vector<Expect> order;       // Type
+  std::vector<Key> keys;           // Dict, List, Type; Cell, Slot: one
+  size_t tag_word = SIZE_MAX;  // Dict, Type: the word that only says when to look again. List: the first of its words
+  std::vector<Expect> order;   // Type
   std::string label, where;
 };
 
@@ -90,11 +92,17 @@ class Facts final : public ReadSet {
   Id dict(PyObject* d, const std::string& label);
   PyObject* read_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
   bool has_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
-  bool truth(Id dict, const std::string& where);
-  const std::vector<Key>& items(Id dict, const std::string& prefix, const std::string& where);
+  bool truth(Id container, const std::string& where);
+  Py_ssize_t length(Id container, const std::string& where);
+  /// All keys in order with their values; `label` names an item by its key.
+  using Label = std::function<std::string(PyObject* key)>;
+  const std::vector<Key>& items(Id dict, const Label& label, const std::string& where);
+  Id list(PyObject* l, const std::string& label);
+  PyObject* read_item(Id list, Py_ssize_t index, const std::string& where);
   PyObject* read_type(PyTypeObject* type, PyObject* name, PyTypeObject* after, const std::string& where);
   void type_order(PyTypeObject* type, const std::string& where);
   PyObject* read_cell(PyObject* cell, const std::string& label, const std::string& where);
+  PyObject* read_slot(PyObject** slot, const std::string& label, const std::string& where);
   Id find(PyObject* object, Node::Kind kind) const;
   Node& node(Id id) { return nodes_[static_cast<size_t>(id)]; }
   /// Verifies every fact once more and arms the tags. Not empty: what the call itself changed.
@@ -112,6 +120,9 @@ class Facts final : public ReadSet {
     uint64_t value;
   };
   bool recover(size_t word) noexcept;  // a word changed: do its node's facts still hold?
+  void rearm_list(Node& node) noexcept;
+  PyObject* read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
+                       const std::string& where);
   bool verify(const Node& node) noexcept;
   Id add(PyObject* object, Node::Kind kind, const std::string& label, const std::string& where);
   Key* find_key(Id id, PyObject* name, PyTypeObject* after);
@@ -136,6 +147,12 @@ inline constexpr int32_t kFindHint = -2;
 PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept;
 /// Looks a name up in a type, after class `after` of its method resolution order if that is set; borrowed.
 PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept;
+/// What a key's place holds now, without running Python code; null where there is nothing. Borrowed.
+PyObject* value_now(const Node& node, const Key& key) noexcept;
+/// What a cell or slot holds now; borrowed.
+inline PyObject* held_in(const Node& node) noexcept {
+  return node.kind == Node::Kind::Cell ? PyCell_GET(node.object) : *reinterpret_cast<PyObject**>(node.object);
+}
 /// A weak reference, or nothing where the type has none.
 Ref weak_to(PyObject* o);
 /// An object in a few words: `2.0`, `Tensor`.

@@ -2,6 +2,7 @@
 #include "observe/observe.h"
 
 #if PY_VERSION_HEX < 0x030C0000
+#include <algorithm>
 #include <cstring>
 
 #include "observe/facts.h"
@@ -45,6 +46,11 @@ bool same_bits(PyObject* a, PyObject* b) noexcept {
 
 constexpr uint64_t kNoTag = UINT64_MAX;  // no dictionary or type has this version
 
+Py_hash_t hash_of(PyObject* name) noexcept {
+  if (PyUnicode_CheckExact(name) && ((PyASCIIObject*)name)->hash != -1) return ((PyASCIIObject*)name)->hash;
+  return PyObject_Hash(name);  // of a plain value, or by address: see Tracer::hashable
+}
+
 bool alive(PyObject* weak, PyObject* object) noexcept { return ((PyWeakReference*)weak)->wr_object == object; }
 
 }  // namespace
@@ -64,7 +70,7 @@ PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept {
     PyObject* value = d->ma_values ? *(reinterpret_cast<PyObject**>(d->ma_values) + *hint) : entry.value;
     if (entry.key == name && value) return value;
   }
-  PyObject* value = _PyDict_GetItem_KnownHash(dict, name, ((PyASCIIObject*)name)->hash);
+  PyObject* value = _PyDict_GetItem_KnownHash(dict, name, hash_of(name));
   if (!value) {
     PyErr_Clear();
     return nullptr;
@@ -89,6 +95,28 @@ PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) n
   return nullptr;
 }
 
+PyObject* value_now(const Node& node, const Key& key) noexcept {
+  switch (node.kind) {
+    case Node::Kind::Dict: {
+      int32_t hint = key.hint;
+      return PyDict_Check(node.object) ? dict_lookup(node.object, key.name.get(), &hint) : nullptr;
+    }
+    case Node::Kind::List:
+      return PyList_Check(node.object) && key.hint < PyList_GET_SIZE(node.object)
+                 ? PyList_GET_ITEM(node.object, key.hint)
+                 : nullptr;
+    case Node::Kind::Type:
+      return type_lookup((PyTypeObject*)node.object, key.name.get(), key.after);
+    case Node::Kind::Cell:
+    case Node::Kind::Slot:
+      return held_in(node);
+    case Node::Kind::Function:
+    case Node::Kind::Object:
+      break;
+  }
+  return nullptr;
+}
+
 Expect Expect::of(PyObject* value) {
   Expect e;
   e.object = value;
@@ -99,7 +127,7 @@ Expect Expect::of(PyObject* value) {
     return e;
   }
   e.was = Py_TYPE(value)->tp_name;
-  if (PyDict_Check(value)) {
+  if (PyDict_Check(value) || PyList_Check(value)) {
     e.kind = Kind::Node;  // finish() holds it instead where no node looks inside
     return e;
   }
@@ -122,7 +150,7 @@ bool Expect::holds(PyObject* current) const noexcept {
     case Kind::Strong:
       return current == object;
     case Kind::Node:
-      return current == object && PyDict_Check(current);
+      return current == object && (PyDict_Check(current) || PyList_Check(current));
   }
   return false;
 }
@@ -147,10 +175,23 @@ void Facts::arm(uint32_t index) {
       if (n.type_weak) add_word(&((PyWeakReference*)n.type_weak.get())->wr_object, n.type);
       if (n.dict_slot) add_word(n.dict_slot, n.dict);
       return;
-    case Node::Kind::Cell: {
+    case Node::Kind::Cell:
+    case Node::Kind::Slot: {
       const Expect& e = n.keys[0].expect;  // a weakly held value may die and leave its address to another
       if (e.kind == Expect::Kind::Weak) add_word(&((PyWeakReference*)e.hold.get())->wr_object, e.object);
-      return add_word(&((PyCellObject*)n.object)->ob_ref, e.object);
+      const void* place = n.object;
+      return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
+    }
+    case Node::Kind::List: {
+      for (const Key& key : n.keys)
+        if (key.expect.kind == Expect::Kind::Weak)
+          add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+      auto* list = reinterpret_cast<PyListObject*>(n.object);
+      n.tag_word = words_.size();
+      add_word(&((PyVarObject*)list)->ob_size, (void*)Py_SIZE(list));
+      add_word(&list->ob_item, list->ob_item);
+      for (const Key& key : n.keys) add_word(&list->ob_item[key.hint], key.expect.object);
+      return;
     }
     case Node::Kind::Dict:
     case Node::Kind::Type:  // no tag yet: the first check looks
@@ -168,7 +209,14 @@ bool Facts::verify(const Node& n) noexcept {
     case Node::Kind::Object:
       return false;
     case Node::Kind::Cell:
-      return n.keys[0].expect.holds(PyCell_GET(n.object));
+    case Node::Kind::Slot:
+      return n.keys[0].expect.holds(held_in(n));
+    case Node::Kind::List: {
+      if (!PyList_Check(n.object)) return false;
+      const Py_ssize_t size = PyList_GET_SIZE(n.object);
+      if ((n.length >= 0 && n.length != size) || (n.truth >= 0 && n.truth != (size != 0))) return false;
+      return std::ranges::all_of(n.keys, [&](const Key& key) { return key.expect.holds(value_now(n, key)); });
+    }
     case Node::Kind::Type: {
       auto* type = reinterpret_cast<PyTypeObject*>(n.object);
       for (const Key& key : n.keys)
@@ -184,6 +232,7 @@ bool Facts::verify(const Node& n) noexcept {
   }
   if (!PyDict_Check(n.object)) return false;  // its address may belong to something else by now
   if (n.truth >= 0 && n.truth != (PyDict_GET_SIZE(n.object) != 0)) return false;
+  if (n.length >= 0 && n.length != PyDict_GET_SIZE(n.object)) return false;
   if (n.ordered) {
     Py_ssize_t at = 0;
     PyObject *name, *value;
@@ -193,17 +242,37 @@ bool Facts::verify(const Node& n) noexcept {
       if (!same_bits(key.name.get(), name) || !key.expect.holds(value)) return false;
     }
   }
-  for (size_t i = first; i < n.keys.size(); ++i) {
-    int32_t hint = n.keys[i].hint;
-    if (!n.keys[i].expect.holds(dict_lookup(n.object, n.keys[i].name.get(), &hint))) return false;
-  }
+  for (size_t i = first; i < n.keys.size(); ++i)
+    if (!n.keys[i].expect.holds(value_now(n, n.keys[i]))) return false;
   return true;
+}
+
+// The list moved or holds equal values in other objects: those are held from now on, so that their addresses tell.
+void Facts::rearm_list(Node& n) noexcept {
+  auto* list = reinterpret_cast<PyListObject*>(n.object);
+  size_t word = n.tag_word;
+  words_[word++].value = static_cast<uint64_t>(Py_SIZE(list));
+  words_[word++].value = reinterpret_cast<uint64_t>(list->ob_item);
+  for (Key& key : n.keys) {
+    PyObject* item = list->ob_item[key.hint];
+    if (item != key.expect.object) {
+      key.expect.hold = Ref::share(item);
+      key.expect.object = item;
+    }
+    words_[word++] = {reinterpret_cast<const Bits*>(&list->ob_item[key.hint]), reinterpret_cast<uint64_t>(item)};
+  }
 }
 
 bool Facts::recover(size_t index) noexcept {
   Node& n = nodes_[word_nodes_[index]];
-  bool is_cell = n.kind == Node::Kind::Cell;  // an equal value in another object: its address says nothing later
-  if (is_cell) return verify(n);
+  // An equal value in another object: its address says nothing later.
+  const bool is_place = n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot;
+  if (is_place) return verify(n);
+  if (n.kind == Node::Kind::List) {
+    if (index < n.tag_word || !verify(n)) return false;
+    rearm_list(n);
+    return true;
+  }
   if (index != n.tag_word || !verify(n)) return false;
   uint64_t tag = *words_[index].at;
   words_[index].value = n.kind == Node::Kind::Type && ((PyTypeObject*)n.object)->tp_version_tag == 0 ? kNoTag : tag;

@@ -58,22 +58,17 @@ std::string Facts::failure(Node& n) {
     case Node::Kind::Object:
       if (Py_TYPE(n.object) == n.type) return n.label + ".__dict__ was replaced" + at(n.where);
       return n.label + " is now of type " + Py_TYPE(n.object)->tp_name + at(n.where);
-    case Node::Kind::Cell:
-      return mismatch(n.keys[0], PyCell_GET(n.object));
-    case Node::Kind::Type:
-      for (Key& key : n.keys) {
-        PyObject* now = type_lookup((PyTypeObject*)n.object, key.name.get(), key.after);
-        if (!key.expect.holds(now)) return mismatch(key, now);
-      }
-      return "the bases of " + n.label + " changed" + at(n.where);
-    case Node::Kind::Dict:
+    default:
       break;
   }
-  for (Key& key : n.keys) {
-    PyObject* now = dict_lookup(n.object, key.name.get(), nullptr);
-    if (!key.expect.holds(now)) return mismatch(key, now);
-  }
-  Py_ssize_t size = PyDict_GET_SIZE(n.object);
+  for (const Key& key : n.keys)
+    if (PyObject* now = value_now(n, key); !key.expect.holds(now)) return mismatch(key, now);
+  if (n.kind == Node::Kind::Type) return "the bases of " + n.label + " changed" + at(n.where);
+  if (n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot) return mismatch(n.keys[0], held_in(n));
+  const Py_ssize_t size = n.kind == Node::Kind::List ? PyList_GET_SIZE(n.object) : PyDict_GET_SIZE(n.object);
+  if (n.length >= 0 && n.length != size)
+    return "the length of " + n.label + " was " + std::to_string(n.length) + ", is " + std::to_string(size) +
+           at(n.where);
   if (n.truth >= 0 && n.truth != (size != 0))
     return n.label + (size ? " was empty, is not" : " was not empty, is") + at(n.where);
   return "the keys of " + n.label + " changed" + at(n.where);
@@ -85,6 +80,7 @@ std::vector<std::string> Facts::describe() const {
     if (n.kind == Node::Kind::Function) lines.push_back("function " + n.label + ": code and defaults" + at(n.where));
     if (n.kind == Node::Kind::Object) lines.push_back(n.label + " is of type " + n.type->tp_name + at(n.where));
     if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
+    if (n.length >= 0) lines.push_back("length of " + n.label + " is " + std::to_string(n.length) + at(n.where));
     if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));
     if (n.kind == Node::Kind::Dict && n.ordered)
       lines.push_back(n.label + " has these keys in this order" + at(n.where));

@@ -48,7 +48,7 @@ void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
   PyObject* attr = class_attr(type, name);
   std::string owner = names_.contains(o) ? names_[o] : type->tp_name;
   Facts::Id id = facts_->instance_dict(o, owner, where());
-  if (id < 0) return deny("read of " + attr_text(o, name));
+  if (id < 0) return load_dictless_attr(o, attr, name, probing);
   PyObject* dict = facts_->node(id).object;
   std::string_view text = PyUnicode_AsUTF8(name);
   if (attr && text == "__dict__") {
@@ -67,6 +67,13 @@ void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
     return is_method ? void() : may_enter_any();
   }
   fallback_getattr(o, name, probing);
+}
+
+// An instance with __slots__ only.
+void Tracer::load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing) {
+  if (descriptor(o, attr, name)) return;
+  if (!attr) return fallback_getattr(o, name, probing);
+  if (!PyFunction_Check(attr) && Py_TYPE(attr)->tp_descr_get) may_enter_any();
 }
 
 void Tracer::load_python_module_attr(PyObject* o, PyObject* name, bool probing) {

@@ -17,8 +17,8 @@ struct Host {
   bool (*is_tensor)(PyObject*) = nullptr;
   /// True for nn.Module instances: attribute reads on them become facts about their dictionaries.
   bool (*is_module)(PyObject*) = nullptr;
-  /// Classifies a C callable (PyCFunction, method descriptor, slot wrapper, pybind11 function, type) that the built-in table lacks.
-  /// Operator: an operator call, the recorder sees it. Pure: reads only its arguments. Unknown: unsound.
+  /// Classifies a C callable (PyCFunction, method descriptor, slot wrapper, pybind11 function, type) that the built-in
+  /// table lacks. Operator: an operator call, the recorder sees it. Pure: reads only its arguments. Unknown: unsound.
   enum class Callee { Operator, Pure, Unknown };
   Callee (*classify)(PyObject* callable) = nullptr;
   /// A tensor was reached by a read that is a fact (a global, a cell, a module's parameter or buffer).
@@ -46,8 +46,9 @@ class ReadSet {
 
 struct Observation {
   std::unique_ptr<ReadSet> facts;
-  std::string unsound;              // not empty: why, e.g. "read of Box.v at model.py:14"
-  std::vector<bool> symbolic;       // per object given to watch_scalar: only moved, used beside a tensor or passed to a tensor function
+  std::string unsound;  // not empty: why, e.g. "read of Box.v at model.py:14"
+  std::vector<bool>
+      symbolic;  // per object given to watch_scalar: only moved, used beside a tensor or passed to a tensor function
 };
 
 /// Observes this thread from start() to stop(). At most one per thread; GC is off meanwhile. start() returns false when
@@ -56,7 +57,7 @@ class Observer {
  public:
   virtual ~Observer() = default;
   virtual void watch_scalar(PyObject* fresh_number) = 0;
-  virtual bool start(PyObject* function) = 0;   // the function about to be called on this thread
+  virtual bool start(PyObject* function) = 0;  // the function about to be called on this thread
   virtual Observation stop() = 0;
 };
 std::unique_ptr<Observer> make_observer(const Host& host);

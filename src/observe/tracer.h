@@ -131,6 +131,11 @@ class Tracer final : public Observer {
   bool is_plain_value(PyObject* o);  // number, string, None, dtype, device ...
   bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
   bool is_known(PyObject* o) const { return fresh_.contains(o) || arguments_.contains(o); }
+  bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
+  bool is_instance(PyObject* o);   // of a Python class: new, or reached, or an nn.Module
+  bool open(PyObject* container);  // makes the items of a reached list or dictionary facts
+  std::string item_label(PyObject* container, PyObject* key);
+  PyObject* pooled(PyObject* key);            // one object for equal keys, as long as the recording; borrowed
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
   bool hashable(PyObject* o);                 // its hash and equality are determined
   bool is_fresh_iterator(PyObject* o);
@@ -140,11 +145,15 @@ class Tracer final : public Observer {
   void truth(PyObject* o);
   void length(PyObject* o);
   void subscript_of(PyObject* container, PyObject* index);
+  void read_dict_item(Facts::Id id, PyObject* dict, PyObject* index);
+  void read_list_item(Facts::Id id, PyObject* list, PyObject* index);
   PyObject* intern(PyObject* name);  // borrowed
   std::string name_of(PyObject* o);
   PyObject* found(PyObject* value, const std::string& label);  // a fact read gave `value`
   void type_method(PyObject* o, const char* name);             // an implicit call of a method of o's type
   bool dict_node(PyObject* d, Facts::Id* id);                  // the node of a dictionary reached by facts
+  bool list_node(PyObject* l, Facts::Id* id);                  // the same of a list
+  void note_instance(PyObject* o);                             // its class is a fact, unless it is new
   PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
 
   // attributes.cpp, modules.cpp
@@ -155,6 +164,7 @@ class Tracer final : public Observer {
   void load_class_attr(PyObject* o, PyObject* name);
   void load_super_attr(PyObject* o, PyObject* name);
   void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
+  void load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing);
   void load_python_module_attr(PyObject* o, PyObject* name, bool probing);
   void load_module_attr(PyObject* o, PyObject* name, bool probing);
   void found_in_module(const std::string& owner, PyObject* name, PyObject* value);
@@ -212,7 +222,9 @@ class Tracer final : public Observer {
   std::unordered_map<PyObject*, PyObject*> cell_owners_;  // cells of functions that exist outside this call
   std::unordered_map<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
-  std::unordered_set<PyObject*> told_;  // tensors the host knows about
+  std::unordered_set<PyObject*> told_;    // tensors the host knows about
+  std::unordered_set<PyObject*> opened_;  // containers all of whose items are facts
+  Ref keys_;                              // keys of dictionaries that are no names
   std::vector<Ref> scalar_refs_, names_held_;
   std::vector<bool> symbolic_;
 };

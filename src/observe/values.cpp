@@ -125,13 +125,13 @@ bool Tracer::readable(PyObject* o, int depth) {
   if (is_plain_value(o)) return touch(o), true;
   if (is_tensor(o) || PyType_Check(o) || PyCFunction_Check(o) || PyFunction_Check(o)) return true;
   if (PyList_CheckExact(o)) {
-    if (!is_known(o)) return false;
+    if (!is_known(o) && !open(o)) return false;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i)
       if (!readable(PyList_GET_ITEM(o, i), depth + 1)) return false;
     return true;
   }
-  if (PyDict_CheckExact(o)) {
-    if (!is_known(o)) return false;
+  if (PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) {
+    if (!is_known(o) && !open(o)) return false;
     PyObject *key, *value;
     for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
       if (!readable(key, depth + 1) || !readable(value, depth + 1)) return false;
@@ -201,7 +201,51 @@ PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* a
   return value;
 }
 
+bool Tracer::is_instance(PyObject* o) {
+  if (PyType_Check(o) || is_tensor(o) || !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  return is_module(o) || fresh_.contains(o) || is_reached(o);
+}
+
+void Tracer::note_instance(PyObject* o) {
+  if (!fresh_.contains(o)) facts_->object(o, names_.contains(o) ? names_[o] : Py_TYPE(o)->tp_name, where());
+}
+
+PyObject* Tracer::pooled(PyObject* key) {
+  if (PyUnicode_CheckExact(key)) return intern(Py_NewRef(key));
+  if (!is_plain_value(key) && !PyTuple_Check(key)) return names_held_.push_back(Ref::share(key)), key;
+  if (!keys_) keys_ = Ref::steal(PyDict_New());
+  return PyDict_SetDefault(keys_.get(), key, key);
+}
+
+std::string Tracer::item_label(PyObject* container, PyObject* key) {
+  auto owner = module_dicts_.find(container);
+  if (owner == module_dicts_.end() || !PyUnicode_Check(key)) return names_[container] + "[" + words(key) + "]";
+  return (owner->second.empty() ? "" : owner->second + ".") + PyUnicode_AsUTF8(key);
+}
+
+bool Tracer::open(PyObject* o) {
+  Facts::Id id;
+  if (list_node(o, &id)) {
+    if (!opened_.insert(o).second) return true;
+    const std::string label = names_[o];
+    facts_->length(id, where());
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i)
+      found(facts_->read_item(id, i, where()), label + "[" + std::to_string(i) + "]");
+    return true;
+  }
+  if (!dict_node(o, &id)) return false;
+  if (!opened_.insert(o).second) return true;
+  const auto label = [&](PyObject* key) { return item_label(o, key); };
+  for (const Key& key : facts_->items(id, label, where())) {
+    if (key.expect.kind == observe::Expect::Kind::Absent) continue;
+    found(key.name.get(), "key of " + names_[o]);
+    found(key.expect.object, key.label);
+  }
+  return true;
+}
+
 void Tracer::type_method(PyObject* o, const char* name) {
+  note_instance(o);
   PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name)));
   if (method && PyFunction_Check(method)) return may_enter_any();
   if (!method || !PyCFunction_Check(method)) deny(std::string(name) + " of " + name_of(o));
@@ -212,6 +256,12 @@ bool Tracer::dict_node(PyObject* d, Facts::Id* id) {
   auto name = names_.find(d);
   if (name == names_.end()) return false;
   *id = facts_->dict(d, name->second);
+  return true;
+}
+
+bool Tracer::list_node(PyObject* l, Facts::Id* id) {
+  if (!PyList_CheckExact(l) || !is_reached(l)) return false;
+  *id = facts_->list(l, names_[l]);
   return true;
 }
 
@@ -228,13 +278,8 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
   }
   PyObject* dict = is_view(o) ? view_dict(o) : o;
   if (dict != o && is_known(dict)) return true;
-  if (auto owner = module_dicts_.find(dict); owner != module_dicts_.end() && PyDict_CheckExact(dict)) {
-    std::string prefix = owner->second.empty() ? "" : owner->second + ".";
-    for (const Key& key : facts_->items(facts_->dict(dict, names_[dict]), prefix, where()))
-      if (key.expect.kind != observe::Expect::Kind::Absent) found(key.expect.object, key.label);
-    return true;
-  }
-  if (is_module(o) || (fresh_.contains(o) && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE))) {
+  if (open(dict)) return true;
+  if (is_instance(o)) {
     type_method(o, "__iter__");
     return reason_.empty();
   }
@@ -247,15 +292,17 @@ void Tracer::truth(PyObject* o) {
   if (is_plain_value(o)) return touch(o);
   if (is_tensor(o)) return may_enter_any();
   Facts::Id id;
-  if (dict_node(o, &id)) return static_cast<void>(facts_->truth(id, where()));
+  if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->truth(id, where()));
   if (PyTuple_Check(o) && is_tuple(o)) return;
   bool is_container = PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o);
   if ((is_container && is_known(o)) || PyFrozenSet_CheckExact(o)) return;
   if (PyType_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o) || PyMethod_Check(o) || PyModule_Check(o)) return;
-  if (is_module(o) || fresh_.contains(o)) {
-    if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+  if (fresh_.contains(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+  if (is_instance(o)) {
+    note_instance(o);
     for (const char* name : {"__bool__", "__len__"})
-      if (class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name)))) return may_enter_any();
+      if (PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name))))
+        return PyFunction_Check(method) ? may_enter_any() : deny("truth of " + name_of(o));
     return;
   }
   deny("truth of " + name_of(o));
@@ -268,12 +315,33 @@ void Tracer::length(PyObject* o) {
   if (is_view(o)) o = view_dict(o);
   if (is_known(o) && (PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o))) return;
   if (PyFrozenSet_CheckExact(o)) return;
-  if (module_dicts_.contains(o)) return static_cast<void>(iterable(o, "length of"));
-  if (is_module(o) || fresh_.contains(o)) return type_method(o, "__len__");
   Facts::Id id;
-  if (PyDict_Check(o) && PyDict_GET_SIZE(o) == 0 && dict_node(o, &id))
-    return static_cast<void>(facts_->truth(id, where()));
+  if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->length(id, where()));
+  if (is_instance(o)) return type_method(o, "__len__");
   deny("length of " + name_of(o));
+}
+
+void Tracer::read_dict_item(Facts::Id id, PyObject* dict, PyObject* index) {
+  const std::string label = item_label(dict, index);
+  PyObject* key = pooled(index);
+  PyObject* value = facts_->read_key(id, key, label, where());
+  if (!value) return;
+  auto owner = module_dicts_.find(dict);
+  const bool of_module = owner != module_dicts_.end() && PyUnicode_CheckExact(index);
+  of_module ? found_in_module(owner->second, key, value) : static_cast<void>(found(value, label));
+}
+
+void Tracer::read_list_item(Facts::Id id, PyObject* list, PyObject* index) {
+  if (PySlice_Check(index)) {
+    open(list);
+    top().fresh_result = true;
+    return;
+  }
+  if (!PyLong_Check(index)) return deny("read of item of " + name_of(list));
+  Py_ssize_t i = PyLong_AsSsize_t(index);
+  if (i < 0 || i >= PyList_GET_SIZE(list)) i += i < 0 ? facts_->length(id, where()) : 0;
+  if (i < 0 || i >= PyList_GET_SIZE(list)) return static_cast<void>(facts_->length(id, where()));  // IndexError
+  found(facts_->read_item(id, i, where()), names_[list] + "[" + std::to_string(i) + "]");
 }
 
 void Tracer::subscript_of(PyObject* container, PyObject* index) {
@@ -283,18 +351,15 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
     return may_enter_any();
   }
   touch(index);
-  if (auto owner = module_dicts_.find(container); owner != module_dicts_.end() && PyUnicode_CheckExact(index)) {
-    std::string label = owner->second + "." + PyUnicode_AsUTF8(index);
-    PyObject* name = intern(Py_NewRef(index));
-    PyObject* value = facts_->read_key(facts_->dict(container, names_[container]), name, label, where());
-    return value ? found_in_module(owner->second, name, value) : void();
-  }
-  if (is_module(container)) return type_method(container, "__getitem__");
-  if (!hashable(index)) return deny("hash of " + name_of(index));
+  if (!hashable(index) && !PySlice_Check(index)) return deny("hash of " + name_of(index));
+  if (Facts::Id id; dict_node(container, &id)) return read_dict_item(id, container, index);
+  if (Facts::Id id; list_node(container, &id)) return read_list_item(id, container, index);
   if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;
-  if ((PyList_CheckExact(container) || PyDict_CheckExact(container)) && is_known(container)) return;
-  if (fresh_.contains(container) && (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE))
-    return type_method(container, "__getitem__");
+  if ((PyList_CheckExact(container) || PyDict_CheckExact(container)) && is_known(container)) {
+    top().container_result = PySlice_Check(index);
+    return;
+  }
+  if (is_instance(container)) return type_method(container, "__getitem__");
   bool is_alias = PyType_Check(container) && !(((PyTypeObject*)container)->tp_flags & Py_TPFLAGS_HEAPTYPE);
   if (is_alias) return;  // list[int]
   deny("read of item of " + name_of(container));

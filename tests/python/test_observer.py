@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from observer_cases import NET, SOUND
+from observer_container_cases import CONTAINERS, KEPT
 from observer_tools import Module, Tensor, build, load, observe, program
 from observer_unsound_cases import SCALARS, UNSOUND
 
@@ -26,7 +27,7 @@ def run(ext, case):
     return module, observe(ext, module.f, *eval(case.args, module.__dict__))
 
 
-@pytest.mark.parametrize("case", SOUND, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*SOUND, *CONTAINERS], ids=lambda c: c.name)
 def test_read_is_a_fact(ext, case):
     module, seen = run(ext, case)
     assert seen.unsound == ""
@@ -40,6 +41,17 @@ def test_read_is_a_fact(ext, case):
         exec(case.change, module.__dict__)
         assert not seen.facts.check()
         assert case.failure in seen.facts.first_failure()
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_change_beside_what_was_read_is_no_miss(ext, what):
+    source, change = KEPT[what]
+    module = program(source)
+    seen = observe(ext, module.f, module.T)
+    assert seen.unsound == ""
+    for _ in range(3):
+        exec(change, module.__dict__)
+        assert seen.facts.check(), seen.facts.first_failure()
 
 
 @pytest.mark.parametrize("case", UNSOUND, ids=lambda c: c.name)
@@ -59,7 +71,7 @@ def test_scalar_stays_symbolic_while_only_moved(ext, source, symbolic):
 
 def test_an_unsound_call_has_no_symbolic_scalar(ext):
     number = float("2.5")
-    module = program("L = [1]\ndef f(x, a): return x * a * L[0]")
+    module = program("L = {1}\ndef f(x, a): return x * a * len(L)")
     assert observe(ext, module.f, module.T, number, scalars=(number,)).symbolic == [False]
 
 

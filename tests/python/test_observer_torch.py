@@ -223,9 +223,11 @@ def test_patched_torch_function_is_noticed(ext, monkeypatch):
     assert seen.facts.check()
 
 
-def test_lists_of_a_module_are_outside_the_strict_form(ext):
+def test_lists_and_weak_references_of_a_module_are_facts(ext):
     lstm = nn.LSTM(4, 4)
-    assert "iteration over list at rnn.py" in observe(ext, lstm, B, host=TorchHost).unsound
+    seen = watch(ext, lstm, B)
+    lstm._flat_weights[1] = nn.Parameter(torch.ones_like(lstm._flat_weights[1]))
+    assert "self._flat_weights[1] is another Parameter" in seen.facts.first_failure()
 
 
 def test_many_layers_are_recorded_and_checked(ext):

@@ -1,19 +1,19 @@
-"""Functions that read what no guard covers, or whose results depend on data: always eager's results, whatever changes."""  # noqa: E501
+"""State that is changed between calls, and results that depend on data: always eager's results, and what ran."""
 
 from __future__ import annotations
 
 import random
 import time
-import types
 
 import pytest
 import torch
 
 from fastjit import fastjit
 
-STATE = types.SimpleNamespace(scale=2.0)
 LIST = [1.0, 2.0]
 TABLE = {"w": 3.0}
+NESTED = {"a": [1.0]}
+SET = {1, 2}
 SCALE = 4.0
 
 
@@ -41,6 +41,24 @@ def bump(where, key):
     where[key] += 1.0
 
 
+class State:
+    def __init__(self, scale):
+        self.scale = scale
+
+
+STATE = State(2.0)
+
+
+class Bag:
+    def __init__(self):
+        self.parts = [1.0, 2.0]
+
+    def total(self):
+        return sum(self.parts)
+
+
+BAG = Bag()
+
 # name -> (function, what changes between the calls)
 STATEFUL = {
     "attribute of another object": (lambda x: x * STATE.scale, lambda: bump(STATE.__dict__, "scale")),
@@ -52,8 +70,15 @@ STATEFUL = {
     "a global": (lambda x: x * SCALE, lambda: bump(globals(), "SCALE")),
     "a class attribute": (lambda x: x * Config.scale, lambda: setattr(Config, "scale", Config.scale + 1)),
     "a default argument that is changed": (default, lambda: bump(default.__defaults__[0], 0)),
-    "try around an operator": (handled, lambda: None),
-    "print": (printed, lambda: None),
+    "a method that sums a list": (lambda x: x * BAG.total(), lambda: BAG.parts.append(1.0)),
+    "an object that is replaced": (lambda x: x * BAG.total(), lambda: globals().update(BAG=Bag())),
+    "a dictionary of lists": (lambda x: x * NESTED["a"][0], lambda: bump(NESTED["a"], 0)),
+}
+UNSOUND = {
+    "try around an operator": handled,
+    "print": printed,
+    "an unknown C function": lambda x: x * len(time.ctime()),
+    "a set": lambda x: x * len(SET),
 }
 DATA = {
     "masked elements": lambda x: x[x > 0],
@@ -77,6 +102,18 @@ def test_changed_state_is_seen(what):
             x = torch.randn(4)
             assert torch.equal(fast(x), fn(x))
         change()
+    stats = fast.stats()
+    assert (stats.hits, stats.misses, stats.fallbacks) == (4, 4, {})
+
+
+@pytest.mark.parametrize("what", UNSOUND)
+def test_what_no_fact_covers_runs_eagerly(what):
+    fn = UNSOUND[what]
+    fast = fastjit(on_unsupported="eager")(fn)
+    x = torch.randn(4)
+    for _ in range(3):
+        assert torch.equal(fast(x), fn(x))
+    assert fast.stats().hits == 0 and sum(fast.stats().fallbacks.values()) == 3
 
 
 @pytest.mark.parametrize("what", DATA)
