@@ -18,8 +18,12 @@ namespace {
 #define CUDA_FUNCTIONS(F)                              \
   F(cuInit, (unsigned))                                \
   F(cuGetErrorString, (int, const char**))             \
+  F(cuDeviceGet, (int*, int))                          \
   F(cuDeviceGetAttribute, (int*, int, int))            \
+  F(cuDevicePrimaryCtxRetain, (void**, int))           \
   F(cuCtxGetCurrent, (void**))                         \
+  F(cuCtxPushCurrent_v2, (void*))                      \
+  F(cuCtxPopCurrent_v2, (void**))                      \
   F(cuModuleLoadData, (void**, const void*))           \
   F(cuModuleUnload, (void*))                           \
   F(cuModuleGetFunction, (void**, void*, const char*)) \
@@ -86,38 +90,68 @@ std::shared_ptr<CudaModules> make_cuda_modules() { return std::make_shared<CudaM
 
 std::string cuda_problem(const char* library) { return driver(library).problem; }
 
+static int handle_of(const Driver& api, int device) {
+  int handle = 0;
+  check(api, api.cuDeviceGet(&handle, device), "finding the device");
+  return handle;
+}
+
 int cuda_sm(int device) {
   constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
   const Driver& api = working_driver();
+  const int handle = handle_of(api, device);
   int major = 0, minor = 0;
-  check(api, api.cuDeviceGetAttribute(&major, kMajor, device), "asking for the compute capability");
-  check(api, api.cuDeviceGetAttribute(&minor, kMinor, device), "asking for the compute capability");
+  check(api, api.cuDeviceGetAttribute(&major, kMajor, handle), "asking for the compute capability");
+  check(api, api.cuDeviceGetAttribute(&minor, kMinor, handle), "asking for the compute capability");
   return 10 * major + minor;
 }
 
-static void* function_in(const Driver& api, const CudaKernel& kernel, void* context) {
-  const std::lock_guard lock(kernel.modules->mutex);
-  if (const auto found = kernel.modules->functions.find(context); found != kernel.modules->functions.end())
+CudaContext cuda_context(int device) {
+  static std::mutex mutex;
+  static std::map<int, CudaContext> contexts;
+  const Driver& api = working_driver();
+  const std::lock_guard lock(mutex);
+  CudaContext& context = contexts[device];
+  if (!context)
+    check(api, api.cuDevicePrimaryCtxRetain(&context, handle_of(api, device)), "retaining the device's context");
+  return context;
+}
+
+CudaContextGuard::CudaContextGuard(CudaContext context) {
+  const Driver& api = working_driver();
+  CudaContext current = nullptr;
+  check(api, api.cuCtxGetCurrent(&current), "asking for the current context");
+  if (current == context) return;
+  check(api, api.cuCtxPushCurrent_v2(context), "making the context current");
+  pushed_ = true;
+}
+
+CudaContextGuard::~CudaContextGuard() {
+  CudaContext popped = nullptr;
+  if (pushed_) driver().cuCtxPopCurrent_v2(&popped);
+}
+
+CudaFunction cuda_function(const Kernel& kernel, CudaContext context) {
+  const auto* cuda = dynamic_cast<const CudaKernel*>(&kernel);
+  if (!cuda) throw std::runtime_error("a CPU kernel has no function on a GPU");
+  const Driver& api = working_driver();
+  const std::lock_guard lock(cuda->modules->mutex);
+  if (const auto found = cuda->modules->functions.find(context); found != cuda->modules->functions.end())
     return found->second;
-  void *module = nullptr, *function = nullptr;
-  check(api, api.cuModuleLoadData(&module, kernel.cubin.data()), "loading a kernel");
+  void* module = nullptr;
+  CudaFunction function = nullptr;
+  check(api, api.cuModuleLoadData(&module, cuda->cubin.data()), "loading a kernel");
   const int status = api.cuModuleGetFunction(&function, module, kEntrySymbol.data());
   if (status) api.cuModuleUnload(module);
   check(api, status, "finding the entry of a kernel");
-  kernel.modules->functions.emplace(context, function);
+  cuda->modules->functions.emplace(context, function);
   return function;
 }
 
-void cuda_launch(const Kernel& kernel, const codegen::CudaLaunch& launch, const std::vector<uint64_t>& parameters,
+void cuda_launch(CudaFunction function, const codegen::CudaLaunch& launch, std::span<const uint64_t> parameters,
                  uint64_t stream) {
   if (launch.grid == 0) return;
-  const auto* cuda = dynamic_cast<const CudaKernel*>(&kernel);
-  if (!cuda) throw std::runtime_error("cuda_launch was given a CPU kernel");
   const Driver& api = working_driver();
-  void* context = nullptr;
-  check(api, api.cuCtxGetCurrent(&context), "asking for the current context");
-  if (!context) throw std::runtime_error("no CUDA context is current on this thread");
-  void* function = function_in(api, *cuda, context);
   void* arguments[] = {const_cast<uint64_t*>(parameters.data())};  // the driver copies it
   check(api,
         api.cuLaunchKernel(function, launch.grid, 1, 1, launch.block, 1, 1, 0, reinterpret_cast<void*>(stream),

@@ -2,6 +2,7 @@
 // The CUDA driver, opened at run time: loads cubins and launches them. Streams are the integers that torch gives.
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "backend/kernel.h"
@@ -15,9 +16,29 @@ std::string cuda_problem(const char* library = "libcuda.so.1");
 /// sm of a device (90). Throws std::runtime_error.
 int cuda_sm(int device);
 
-/// Launches a kernel made by load_cuda on the calling thread's current context, asynchronously. The module is loaded at
-/// the first launch in a context and lives as long as the kernel. Throws std::runtime_error in words.
-void cuda_launch(const Kernel& kernel, const codegen::CudaLaunch& launch, const std::vector<uint64_t>& parameters,
+using CudaContext = void*;
+using CudaFunction = void*;
+
+/// The primary context of a device, the one torch works in. It is kept for the rest of the process.
+CudaContext cuda_context(int device);
+
+/// Makes a context current on this thread while it lives. A thread that has not used CUDA yet has none.
+class CudaContextGuard {
+ public:
+  explicit CudaContextGuard(CudaContext context);
+  ~CudaContextGuard();
+  CudaContextGuard(const CudaContextGuard&) = delete;
+
+ private:
+  bool pushed_ = false;
+};
+
+/// The entry of a kernel made by load_cuda, in a context that is current. The module is loaded at the first call for a
+/// context and lives as long as that context.
+CudaFunction cuda_function(const Kernel& kernel, CudaContext context);
+
+/// Launches in the current context, asynchronously. Throws std::runtime_error in words.
+void cuda_launch(CudaFunction function, const codegen::CudaLaunch& launch, std::span<const uint64_t> parameters,
                  uint64_t stream);
 
 }  // namespace fastjit::backend

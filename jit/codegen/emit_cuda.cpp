@@ -342,9 +342,9 @@ CudaLaunch cuda_launch(const plan::KernelPlan& plan, const int64_t* sizes) {
   return launch;
 }
 
-std::vector<uint64_t> cuda_parameters(const plan::KernelPlan& plan, const backend::KernelArgs& args) {
+void cuda_parameters(const plan::KernelPlan& plan, const backend::KernelArgs& args, std::vector<uint64_t>& words) {
   const size_t rank = plan.dims.size();
-  std::vector<uint64_t> words;
+  words.clear();
   for (size_t i = 0; i < plan.operands.size(); ++i) words.push_back(reinterpret_cast<uint64_t>(args.ptrs[i]));
   for (size_t d = 0; d < rank; ++d) words.push_back(static_cast<uint64_t>(args.sizes[d]));
   for (size_t i = 0; i < plan.operands.size(); ++i)
@@ -356,7 +356,6 @@ std::vector<uint64_t> cuda_parameters(const plan::KernelPlan& plan, const backen
     words.push_back(reinterpret_cast<uint64_t>(args.scratch));
     words.push_back(static_cast<uint64_t>(args.scratch_stride));
   }
-  return words;
 }
 
 }  // namespace fastjit::codegen

@@ -34,7 +34,7 @@ struct CudaLaunch {
 /// Grid and block for these sizes; `grid` is 0 when there is nothing to do.
 CudaLaunch cuda_launch(const plan::KernelPlan& plan, const int64_t* sizes);
 
-/// The kernel's parameter struct as words. Of `args`, scratch is the memory of the launch.
-std::vector<uint64_t> cuda_parameters(const plan::KernelPlan& plan, const backend::KernelArgs& args);
+/// Fills `words` with the kernel's parameter struct. Of `args`, scratch is the memory of the launch.
+void cuda_parameters(const plan::KernelPlan& plan, const backend::KernelArgs& args, std::vector<uint64_t>& words);
 
 }  // namespace fastjit::codegen

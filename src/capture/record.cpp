@@ -263,6 +263,7 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>()) {
   static const std::string torch_root = folder_of_torch();
   impl.torch_root = torch_root;
   Trace& trace = impl.trace;
+  if (!impl.inputs.tensors.empty()) trace.device = impl.inputs.tensors[0].device();
   for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
     const at::Tensor& tensor = impl.inputs.tensors[i];
     Use use = trace.use(tensor);

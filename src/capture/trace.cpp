@@ -3,9 +3,10 @@
 namespace fastjit::capture {
 namespace {
 
-// Dispatch keys under which an operator does something other than plain CPU arithmetic on this tensor's memory.
-std::string why_unusual(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu()) return "is on " + tensor.device().str();
+// Devices and dispatch keys under which an operator does something other than plain arithmetic on this tensor's memory.
+std::string why_unusual(const at::Tensor& tensor, c10::Device device) {
+  if (tensor.device() != device && !tensor.unsafeGetTensorImpl()->is_wrapped_number())
+    return "is on " + tensor.device().str();
   if (tensor.layout() != at::kStrided) return "is not strided";
   if (tensor.is_quantized()) return "is quantized";
   if (tensor.is_conj() || tensor.is_neg()) return "is a lazy conjugate or negation";
@@ -27,6 +28,7 @@ c10::Scalar load(const at::Tensor& tensor) {
 }  // namespace
 
 std::optional<c10::Scalar> read_number(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return std::nullopt;
   switch (tensor.scalar_type()) {
     case at::kDouble:
       return load<double>(tensor);
@@ -71,8 +73,8 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   auto [it, fresh] = tensor_ids.try_emplace(impl, static_cast<uint32_t>(tensors.size()));
   out.tensor = it->second;
   if (fresh)
-    tensors.push_back(
-        {c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor), std::nullopt, -1});
+    tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor, device),
+                       std::nullopt, -1});
   if (!tensors[out.tensor].unusual.empty()) return out;
   out.meta.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
   out.meta.strides.assign(tensor.strides().begin(), tensor.strides().end());

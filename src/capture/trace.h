@@ -75,6 +75,7 @@ struct ScalarUse {
 };
 
 struct Trace {
+  c10::Device device{c10::kCPU};  // of every tensor but the numbers that torch wrapped
   std::vector<Event> events;
   std::vector<ScalarUse> scalar_uses;
   std::vector<TensorRecord> tensors;
@@ -97,7 +98,8 @@ struct Trace {
 /// "aten::mul at model.py:14", for messages.
 std::string where(const Trace& trace, const Event& event);
 
-/// The value of a 0-dim CPU tensor read without a dispatcher call; nothing for types that are not numbers here.
+/// The value of a 0-dim tensor read without a dispatcher call; nothing for other devices than the CPU and for types
+/// that are not numbers here.
 std::optional<c10::Scalar> read_number(const at::Tensor& tensor);
 
 }  // namespace fastjit::capture

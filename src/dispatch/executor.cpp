@@ -1,18 +1,15 @@
 #include "dispatch/executor.h"
 
 #include <ATen/CPUFunctions.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdlib>
 
 #include "dispatch/parallel.h"
 #include "dispatch/pool.h"
+#include "dispatch/run.h"
 
 namespace fastjit::dispatch {
 namespace {
-
-using plan::SlotId;
-using plan::SlotKind;
 
 // This thread's Keep slots; grows, never shrinks.
 char* thread_scratch(int64_t bytes) {
@@ -34,66 +31,20 @@ char* thread_scratch(int64_t bytes) {
   return buffer.data;
 }
 
-class Run {
+class CpuRun : public Run<CpuRun, c10::DispatchKey::CPU> {
  public:
-  Run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
-      : exe_(executable),
-        program_(executable.program),
-        inputs_(inputs),
-        scalars_(scalars),
-        tensors_(executable.program.slots.size()) {
-    if (program_.arena_bytes > 0) arena_ = pool_allocate(program_.arena_bytes);
-  }
-
-  void all_steps() {
-    for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { this->step(s); }, step);
-  }
-
-  void collect(Tensors& outputs) {
-    outputs.resize(program_.outputs.size());
-    for (size_t i = 0; i < program_.outputs.size(); ++i)
-      if (program_.slots[program_.outputs[i]].kind != SlotKind::Input) outputs[i] = tensor(program_.outputs[i]);
-  }
-
-  void bump_versions() {
-    for (const ir::Store& store : exe_.stores) {
-      at::TensorImpl* impl = inputs_[store.input]->unsafeGetTensorImpl();
-      if (impl->is_inference()) continue;
-      for (uint32_t i = 0; i < store.bumps; ++i) impl->bump_version();
-    }
+  CpuRun(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
+      : Run(executable, inputs, scalars) {
+    if (program_.arena_bytes > 0) held_arena_ = pool_allocate(program_.arena_bytes);
+    arena_ = static_cast<char*>(held_arena_.get());
   }
 
  private:
-  const plan::Slot& slot(SlotId id) const { return program_.slots[id]; }
+  friend Run;
+  using Run::step;
 
-  // The slot as a tensor; allocated at its first use.
-  const at::Tensor& tensor(SlotId id) {
-    const plan::Slot& s = slot(id);
-    if (s.kind == SlotKind::Input) return *inputs_[s.index];
-    at::Tensor& t = tensors_[id];
-    if (!t.defined()) {
-      if (s.kind == SlotKind::Alias)
-        t = alias(s);
-      else
-        t = pool_tensor(capture::to_torch(s.dtype), s.sizes, s.strides);
-    }
-    return t;
-  }
-
-  at::Tensor alias(const plan::Slot& s) {
-    const at::Tensor& base = tensor(s.base);
-    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(base.storage()), base.key_set() & c10::DispatchKeySet(c10::DispatchKey::CPU), base.dtype());
-    t.unsafeGetTensorImpl()->set_sizes_and_strides(s.sizes, s.strides);
-    t.unsafeGetTensorImpl()->set_storage_offset(base.storage_offset() + s.offset);
-    return t;
-  }
-
-  char* address(SlotId id) {
-    const plan::Slot& s = slot(id);
-    if (s.kind == SlotKind::Temp) return static_cast<char*>(arena_.get()) + s.offset;
-    if (s.kind == SlotKind::Alias) return address(s.base) + s.offset * ir::size_of(s.dtype);
-    return static_cast<char*>(tensor(id).unsafeGetTensorImpl()->mutable_data());
+  static at::Tensor empty(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
+    return pool_tensor(dtype, sizes, strides);
   }
 
   // `row` > 0 shifts every operand by that many steps of dim 0: one tile of a matmul epilogue.
@@ -166,63 +117,6 @@ class Run {
       range(0, starts.back());
   }
 
-  void step(const plan::FreeStep& s) { tensors_[s.slot].reset(); }
-
-  // Lists in a template are shared between calls: each call fills a copy.
-  static c10::IValue copy_of_list(const c10::IValue& list) {
-    if (list.isTensorList()) return list.toTensorList().copy();
-    return list.toList().copy();
-  }
-
-  void call(const capture::CallTemplate& tmpl, const std::vector<SlotId>& operands, torch::jit::Stack& stack) {
-    stack.assign(tmpl.args.begin(), tmpl.args.end());
-    int64_t list = -1;
-    for (size_t i = 0; i < tmpl.holes.size(); ++i) {
-      const auto [arg, item] = tmpl.holes[i];
-      const at::Tensor value = operands[i] == plan::kNoSlot ? at::Tensor() : tensor(operands[i]);
-      if (item < 0) {
-        stack[arg] = value;
-        continue;
-      }
-      if (list != arg) stack[arg] = copy_of_list(tmpl.args[arg]);
-      list = arg;
-      if (stack[arg].isTensorList())
-        stack[arg].toTensorList().set(static_cast<size_t>(item), value);
-      else
-        stack[arg].toList().set(static_cast<size_t>(item), value.defined() ? c10::IValue(value) : c10::IValue());
-    }
-    tmpl.op.callBoxed(stack);
-  }
-
-  static void check(const at::Tensor& got, const capture::TensorMeta& expected, const std::string& name) {
-    if (got.scalar_type() == expected.dtype && got.sizes() == at::IntArrayRef(expected.sizes) &&
-        got.strides() == at::IntArrayRef(expected.strides))
-      return;
-    throw Restart{"the result of " + name + " has other sizes, strides or dtype than when it was recorded"};
-  }
-
-  void step(const plan::ExternStep& s) {
-    const ir::ExternAttr& attr = exe_.externs[s.external];
-    const capture::CallTemplate& tmpl = exe_.calls[attr.call];
-    torch::jit::Stack stack;
-    call(tmpl, s.operands, stack);
-    // A tensor list counts as its elements.
-    size_t result = 0;
-    const auto take = [&](const at::Tensor& t) {
-      if (result < s.results.size() && s.results[result] != plan::kNoSlot) {
-        if (result < tmpl.results.size()) check(t, tmpl.results[result], attr.name);
-        tensors_[s.results[result]] = t;
-      }
-      ++result;
-    };
-    for (const c10::IValue& value : stack) {
-      if (value.isTensor())
-        take(value.toTensor());
-      else if (value.isTensorList())
-        for (const at::Tensor& t : value.toTensorVector()) take(t);
-    }
-  }
-
   void product(const plan::MatmulStep& s, at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                const at::Tensor& bias) {
     const ir::ExternAttr& attr = exe_.externs[s.external];
@@ -238,10 +132,7 @@ class Run {
   }
 
   void step(const plan::MatmulStep& s) {
-    const bool biased = s.operands.size() == 3;
-    const at::Tensor& a = tensor(s.operands[biased ? 1 : 0]);
-    const at::Tensor& b = tensor(s.operands[biased ? 2 : 1]);
-    const at::Tensor bias = biased ? tensor(s.operands[0]) : at::Tensor();
+    const auto [a, b, bias] = factors(s);
     at::Tensor out = tensor(s.result);
     if (s.rows_per_tile <= 0 || s.rows_per_tile >= out.size(0)) {
       product(s, out, a, b, bias);
@@ -251,7 +142,7 @@ class Run {
     for (int64_t row = 0; row < out.size(0); row += s.rows_per_tile) {
       const int64_t rows = std::min(s.rows_per_tile, out.size(0) - row);
       at::Tensor tile = out.narrow(0, row, rows);
-      const bool per_row_bias = biased && bias.dim() == 2 && bias.size(0) > 1;
+      const bool per_row_bias = bias.defined() && bias.dim() == 2 && bias.size(0) > 1;
       product(s, tile, a.narrow(0, row, rows), b, per_row_bias ? bias.narrow(0, row, rows) : bias);
       for (const plan::KernelStep& e : s.epilogue) {
         Launch launch;
@@ -263,21 +154,18 @@ class Run {
     }
   }
 
-  const Executable& exe_;
-  const plan::Program& program_;
-  const at::Tensor* const* inputs_;
-  const uint64_t* scalars_;
-  c10::SmallVector<at::Tensor, 12> tensors_;
-  at::DataPtr arena_;
+  at::DataPtr held_arena_;
 };
 
 }  // namespace
 
 void Executable::prepare() {
   writes = !stores.empty();
+  long_running = cuda && !calls.empty();  // launches only queue work; torch's own operators may wait for the device
   for (const plan::Step& step : program.steps) {
     if (const auto* external = std::get_if<plan::ExternStep>(&step))
       writes |= !externs[external->external].written.empty();
+    if (cuda) continue;
     const auto big = [](const plan::KernelStep& s) { return s.units > s.grain; };
     if (const auto* kernel = std::get_if<plan::KernelStep>(&step)) long_running |= big(*kernel);
     if (const auto* parallel = std::get_if<plan::ParallelStep>(&step))
@@ -298,10 +186,10 @@ int Executable::kernel_launches() const {
 }
 
 void run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs) {
-  Run call(executable, inputs, scalars);
-  call.all_steps();
-  call.bump_versions();
-  call.collect(outputs);
+  if (executable.cuda)
+    run_cuda(executable, inputs, scalars, outputs);
+  else
+    run_on<CpuRun>(executable, inputs, scalars, outputs);
 }
 
 }  // namespace fastjit::dispatch

@@ -7,16 +7,26 @@
 #include <memory>
 #include <vector>
 
+#include "backend/cuda_driver.h"
 #include "backend/kernel.h"
 #include "capture/capture.h"
 #include "plan/program.h"
 
 namespace fastjit::dispatch {
 
+/// What a program on a CUDA device needs beside its kernels.
+struct CudaCode {
+  c10::DeviceIndex device = 0;
+  backend::CudaContext context = nullptr;
+  std::vector<backend::CudaFunction> functions;  // per Program::kernels
+  int64_t scratch_bytes = 0;                     // of the launch that needs most: launches of a stream take turns
+};
+
 /// A program with everything it needs at run time. Immutable after prepare(); shared by threads.
 struct Executable {
   plan::Program program;
   std::vector<std::shared_ptr<const backend::Kernel>> kernels;  // per Program::kernels
+  std::unique_ptr<const CudaCode> cuda;                         // null: runs on the CPU
   std::vector<capture::CallTemplate> calls;
   std::vector<ir::ExternAttr> externs;
   std::vector<ir::Store> stores;
@@ -26,8 +36,10 @@ struct Executable {
   /// The GIL may be released or Python code may run during a call.
   bool runs_foreign_code() const { return long_running || !calls.empty(); }
 
-  /// Derives the tables above from the program; call once.
+  /// Derives the flags above from the program; call once, when everything else is there.
   void prepare();
+  /// Loads the kernels into the primary context of a CUDA device. Throws std::runtime_error.
+  void load_on_cuda(c10::DeviceIndex device);
   int kernel_launches() const;
   int steps() const { return static_cast<int>(program.steps.size()); }
 };

@@ -100,6 +100,8 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
       reason = "grad mode, inference mode, autocast or the default dtype differs";
     } else if (variant->facts && !variant->facts->check()) {
       reason = "guard failed: " + variant->facts->first_failure();
+    } else if (variant->device >= 0 && !variant->on_its_device(tensors.data())) {
+      reason = difference(variant->spec, call, nargs, kwnames);
     } else {
       for (const CapturedTensor& captured : variant->captured)
         if (!captured.spec.matches(captured.object))

@@ -65,7 +65,8 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
                                      PyObject* kwnames, PyObject** tensors, PyObject** numbers) {
   const auto serves = [&](Variant& variant) {
     return variant.modes == modes && variant.spec.match(args, nargs, kwnames, tensors, numbers) &&
-           (!variant.facts || variant.facts->check()) && captured_hold(variant);
+           (!variant.facts || variant.facts->check()) && captured_hold(variant) &&
+           (variant.device < 0 || variant.on_its_device(tensors));
   };
   const Variant* last = function.variants.last().get();
   if (last && serves(*function.variants.last())) return &function.variants.last();
@@ -90,6 +91,14 @@ PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const c10::Smal
 }
 
 }  // namespace
+
+bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
+  for (size_t i = 0; i < spec.tensor_count(); ++i)
+    if (unpack(tensors[i]).device().index() != device) return false;
+  for (const CapturedTensor& tensor : captured)
+    if (unpack(tensor.object).device().index() != device) return false;
+  return true;
+}
 
 Stance stance() { return current_stance; }
 void set_stance(Stance stance) { current_stance = stance; }

@@ -64,10 +64,14 @@ struct Variant {
   std::vector<std::string> scalar_name;  // per graph scalar
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   Inspection inspection;
+  int device = -1;                // the CUDA device it runs on; -1: the CPU
   std::vector<std::string> keys;  // kernel keys, for `cache show`
   double compile_ms = 0, record_ms = 0;
   uint64_t hits = 0;
   uint64_t used = 0;  // by Variants: the larger, the more recently
+
+  /// Whether the call's tensors and the captured ones are on `device`, when the rest of the call matched.
+  bool on_its_device(PyObject* const* tensors) const noexcept;
 };
 
 struct Stats {

@@ -3,8 +3,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <chrono>
+#include <limits>
 
 #include "backend/target.h"
+#include "dispatch/cuda_device.h"
 #include "dispatch/function.h"
 #include "dispatch/host.h"
 #include "dispatch/messages.h"
@@ -210,6 +212,20 @@ void refuse_gradients(Recording& recording) {
   }
 }
 
+// Programs for CUDA are the same on every machine: nothing in their plans depends on the host.
+backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
+  if (device.is_cuda()) {
+    options.cuda = true;
+    options.l2_bytes = std::numeric_limits<int64_t>::max();
+    return {backend::Target::Kind::Cuda, backend::Isa::Avx2, backend::cuda_sm(device.index())};
+  }
+  const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
+  options.lanes = backend::lanes_for(target.isa);
+  options.threads = at::get_num_threads();
+  options.l2_bytes = kTileAbove;
+  return target;
+}
+
 void compile(Recording& recording) {
   Function& function = recording.function;
   Variant& variant = *recording.variant;
@@ -218,11 +234,9 @@ void compile(Recording& recording) {
   variant.inspection.ir = ir::print(recording.captured_graph.graph);
   ir::Graph graph = pass::run(recording.captured_graph.graph, context, &variant.inspection.passes);
   plan::PlanOptions options;
-  const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
-  options.lanes = backend::lanes_for(target.isa);
-  options.threads = at::get_num_threads();
   options.numerics = function.options.numerics;
-  options.l2_bytes = kTileAbove;
+  const c10::Device device = unpack(variant.spec.flat().tensors[0]).device();
+  const backend::Target target = target_for(device, options);
   auto executable = std::make_unique<Executable>();
   executable->program = plan::plan(graph, options);
   executable->calls = std::move(recording.captured_graph.calls);
@@ -241,6 +255,10 @@ void compile(Recording& recording) {
     function.stats.memory_hits += result.source == runtime::Source::Memory;
     variant.keys.push_back(result.key);
     executable->kernels.push_back(std::move(result.kernel));
+  }
+  if (device.is_cuda()) {
+    variant.device = device.index();
+    executable->load_on_cuda(device.index());
   }
   executable->prepare();
   variant.checks_overlap = executable->writes;
@@ -317,6 +335,26 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
   return nullptr;
 }
 
+// What the devices of a call's tensors are in the way of, or empty.
+std::string refuse_devices(const Function& function, const std::vector<PyObject*>& tensors, const std::string& first,
+                           std::string& advice) {
+  const c10::Device device = unpack(tensors[0]).device();
+  for (PyObject* tensor : tensors) {
+    if (unpack(tensor).device() == device) continue;
+    advice = "move its tensors to one device";
+    return "its arguments are on " + device.str() + " and " + unpack(tensor).device().str();
+  }
+  if (!device.is_cuda()) return "";
+  const std::string reason = "argument '" + first + "' is on " + device.str();
+  if (!function.options.pure) {
+    advice = "CUDA tensors need pure=True: a promise that the result depends on the arguments only";
+    return reason;
+  }
+  if (cuda_problem().empty()) return "";
+  advice = "docs/limits.md says what CUDA tensors need";
+  return reason + " but " + cuda_problem();
+}
+
 // Why this call cannot be recorded at all, or empty.
 std::string refuse(const Function& function, const CallSpec& spec, const Modes& modes,
                    const std::vector<std::string>& names, std::string& advice) {
@@ -337,7 +375,7 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
       return "argument '" + name + "' requires grad";
     }
   }
-  return "";
+  return refuse_devices(function, spec.flat().tensors, names.empty() ? "0" : names[0], advice);
 }
 
 // A call with wrong arguments says what eager says, and nothing else.
@@ -361,7 +399,6 @@ std::string waiting(const Function& function, uint64_t call) {
   if (call >= function.next_record) return "";
   return "an earlier recording was unsound: " + function.unsound_reason;
 }
-
 
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
   Function& function = *self->function;
@@ -393,11 +430,12 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
                          kwnames);
   }
   const std::string signature = spec.signature();
-  const bool known = std::ranges::any_of(
-      function.variants.all(), [&](const auto& variant) { return variant->spec.signature() == signature; });
+  const bool known = std::ranges::any_of(function.variants.all(),
+                                         [&](const auto& variant) { return variant->spec.signature() == signature; });
   for (const auto& variant : function.variants.all()) {
     if (known) break;  // its sizes are not what is new
     if (!variant->executable || !variant->spec.same_but_sizes(spec)) continue;
+    if (variant->device >= 0 && variant->device != unpack(spec.flat().tensors[0]).device().index()) continue;
     // A size seen once may never come again: the second call records.
     if (function.seen_sizes.size() < 4096 && function.seen_sizes[signature]++ == 0)
       return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);

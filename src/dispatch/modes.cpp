@@ -61,8 +61,10 @@ Modes current_modes() noexcept {
   if (at::impl::torch_function_mode_enabled()) modes.bits |= TorchFunctionMode;
   modes.default_dtype = static_cast<uint16_t>(c10::get_default_dtype_as_scalartype());
   if (modes.included != usual_included || modes.excluded != usual_excluded)
-    if (at::autocast::is_autocast_enabled(at::kCPU))
-      modes.autocast_dtype = static_cast<uint16_t>(1 + static_cast<int>(at::autocast::get_autocast_dtype(at::kCPU)));
+    for (const auto& [device, shift] : {std::pair(at::kCPU, 0), std::pair(at::kCUDA, 8)})
+      if (at::autocast::is_autocast_enabled(device))
+        modes.autocast_dtype |=
+            static_cast<uint16_t>((1 + static_cast<int>(at::autocast::get_autocast_dtype(device))) << shift);
   return modes;
 }
 

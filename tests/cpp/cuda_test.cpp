@@ -101,8 +101,9 @@ TEST(CudaLaunch, GridAndParametersFollowTheSizes) {
   void* ptrs[] = {&x, &y};
   const backend::KernelArgs args{ptrs, sizes, strides, nullptr, &scratch, 576, 0};
   auto word = [](const void* p) { return reinterpret_cast<uint64_t>(p); };
-  EXPECT_EQ(codegen::cuda_parameters(rows, args),
-            (std::vector<uint64_t>{word(&x), word(&y), 5000, 70, 100, 140, 2, word(&scratch), 576}));
+  std::vector<uint64_t> words{1, 2, 3};
+  codegen::cuda_parameters(rows, args, words);
+  EXPECT_EQ(words, (std::vector<uint64_t>{word(&x), word(&y), 5000, 70, 100, 140, 2, word(&scratch), 576}));
   const int64_t none[] = {0, 70};
   EXPECT_EQ(codegen::cuda_launch(scaled_add(), none).grid, 0u);
 }
@@ -133,12 +134,16 @@ TEST(Cubin, OnlyCubinsWithTheEntryAreTaken) {
 // The functions of libcuda that are used. Each launch is noted in globals that the test reads.
 constexpr const char* kFakeDriver = R"(
 extern "C" {
-int loads = 0, launches = 0, fail = 0;
-void *context = (void*)1, *stream_seen = 0;
+int loads = 0, launches = 0, fail = 0, retained = 0;
+void *context = 0, *stream_seen = 0, *pushed = 0;
 unsigned grid_seen = 0, block_seen = 0;
 unsigned long long first_word = 0;
 int cuInit(unsigned) { return 0; }
 int cuGetErrorString(int, const char** text) { *text = "the fake driver says no"; return 0; }
+int cuDeviceGet(int* handle, int device) { *handle = 100 + device; return device > 1; }
+int cuDevicePrimaryCtxRetain(void** out, int handle) { ++retained; *out = (void*)(long)handle; return 0; }
+int cuCtxPushCurrent_v2(void* next) { pushed = next; context = next; return 0; }
+int cuCtxPopCurrent_v2(void** out) { *out = context; context = 0; return 0; }
 int cuDeviceGetAttribute(int* value, int which, int) { *value = which == 75 ? 9 : 0; return 0; }
 int cuCtxGetCurrent(void** out) { *out = context; return 0; }
 int cuModuleLoadData(void** out, const void*) { ++loads; *out = (void*)2; return fail; }
@@ -159,38 +164,50 @@ TEST(CudaDriver, LaunchesThroughTheLibrary) {
   ASSERT_EQ(std::system(("g++ -shared -fPIC -o " + library + " " + source).c_str()), 0);
   ASSERT_EQ(backend::cuda_problem(library.c_str()), "");
   void* handle = dlopen(library.c_str(), RTLD_NOW);
-  auto& launches = *static_cast<int*>(dlsym(handle, "launches"));
-  auto& loads = *static_cast<int*>(dlsym(handle, "loads"));
   auto& fail = *static_cast<int*>(dlsym(handle, "fail"));
   auto& context = *static_cast<uintptr_t*>(dlsym(handle, "context"));
 
+  auto number = [&](const char* name) { return *static_cast<int*>(dlsym(handle, name)); };
+
   EXPECT_EQ(backend::cuda_sm(0), 90);
+  const backend::CudaContext first = backend::cuda_context(0), second = backend::cuda_context(1);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first), 100u);
+  EXPECT_EQ(backend::cuda_context(0), first);
+  EXPECT_EQ(number("retained"), 2) << "once a device";
   const auto kernel = backend::load_cuda(fake_cubin());
   const codegen::CudaLaunch launch{7, 64, 0, 0};
-  backend::cuda_launch(*kernel, launch, {42, 43}, 5);
-  backend::cuda_launch(*kernel, launch, {42, 43}, 5);
-  EXPECT_EQ(launches, 2);
-  EXPECT_EQ(loads, 1) << "a module is loaded once a context";
-  EXPECT_EQ(*static_cast<unsigned*>(dlsym(handle, "grid_seen")), 7u);
-  EXPECT_EQ(*static_cast<unsigned*>(dlsym(handle, "block_seen")), 64u);
+  const std::vector<uint64_t> words{42, 43};
+  {
+    const backend::CudaContextGuard current(first);
+    EXPECT_EQ(context, 100u);
+    const backend::CudaContextGuard again(first);
+    const backend::CudaFunction function = backend::cuda_function(*kernel, first);
+    EXPECT_EQ(backend::cuda_function(*kernel, first), function);
+    EXPECT_EQ(number("loads"), 1) << "a module is loaded once a context";
+    backend::cuda_launch(function, launch, words, 5);
+    backend::cuda_launch(function, {0, 64, 0, 0}, {}, 0);
+    EXPECT_EQ(number("launches"), 1) << "an empty grid is not launched";
+  }
+  EXPECT_EQ(context, 0u) << "the thread is left without a context, as it was";
+  EXPECT_EQ(number("grid_seen"), 7);
+  EXPECT_EQ(number("block_seen"), 64);
   EXPECT_EQ(*static_cast<uintptr_t*>(dlsym(handle, "stream_seen")), 5u);
   EXPECT_EQ(*static_cast<uint64_t*>(dlsym(handle, "first_word")), 42u);
-  backend::cuda_launch(*kernel, {0, 64, 0, 0}, {}, 0);
-  EXPECT_EQ(launches, 2) << "nothing to do";
 
-  auto failure = [&] {
+  auto failure = [](auto call) {
     try {
-      backend::cuda_launch(*kernel, launch, {42}, 0);
+      call();
     } catch (const std::runtime_error& error) {
       return std::string(error.what());
     }
     return std::string("no error");
   };
-  context = 9;
   fail = 1;
-  EXPECT_EQ(failure(), "loading a kernel failed: the fake driver says no");
-  context = 0;
-  EXPECT_EQ(failure(), "no CUDA context is current on this thread");
+  EXPECT_EQ(failure([&] { backend::cuda_function(*kernel, second); }),
+            "loading a kernel failed: the fake driver says no");
+  EXPECT_EQ(failure([&] { backend::cuda_function(backend::Kernel(), first); }),
+            "a CPU kernel has no function on a GPU");
+  EXPECT_EQ(failure([] { backend::cuda_sm(2); }), "finding the device failed: the fake driver says no");
 }
 
 }  // namespace

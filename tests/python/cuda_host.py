@@ -47,45 +47,6 @@ def unit_text(kernels: list[tuple[int, dict[str, Any]]]) -> str:
     return "".join(out)
 
 
-FAKE_DRIVER = """
-using Body = void (*)(const void*);
-static int loads = 0;
-extern "C" {
-int cuInit(unsigned) { return 0; }
-int cuGetErrorString(int, const char**) { return 1; }
-int cuDeviceGetAttribute(int* value, int which, int) { return *value = which == 75 ? 9 : 0, 0; }
-int cuCtxGetCurrent(void** context) { return *context = &loads, 0; }
-int cuModuleLoadData(void** module, const void* image) {
-  *module = (void*)&kBodies[loads++];
-  return std::memcmp(image, "\\177ELF", 4) != 0;
-}
-int cuModuleUnload(void*) { return 0; }
-int cuModuleGetFunction(void** function, void* module, const char* name) {
-  return *function = module, std::strcmp(name, "fastjit_kernel") != 0;
-}
-int cuLaunchKernel(void* function, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned,
-                   void*, void** arguments, void**) {
-  shim::grid_dim.x = grid;
-  shim::block_dim.x = block;
-  shim::run_grid(*(Body*)function, arguments[0], kBarriers[(Body*)function - kBodies]);
-  return 0;
-}
-}
-"""
-
-
-def fake_driver(kernels: list[dict[str, Any]], folder: Path) -> Path:
-    """A driver library whose n-th module is the n-th kernel, run on the host with the grid and parameters given."""
-    numbered = list(enumerate(kernels))
-    bodies = ", ".join(f"shim::call<k{n}::Params, k{n}::fastjit_kernel_{n}>" for n, _ in numbered)
-    barriers = ", ".join(str(kernel["blocks"]).lower() for kernel in kernels)
-    tables = f"static void (*kBodies[])(const void*) = {{{bodies}}};\nstatic const bool kBarriers[] = {{{barriers}}};\n"
-    source, library = folder / "driver.cpp", folder / "libdriver.so"
-    source.write_text(unit_text(numbered) + tables + FAKE_DRIVER)
-    subprocess.run(["g++", *FLAGS, str(source), "-o", str(library)], check=True)
-    return library
-
-
 def host_all(kernels: list[dict[str, Any]], folder: Path, units: int = UNITS) -> list[int]:
     """Addresses of functions that run the kernels on the host."""
     numbered = list(enumerate(kernels))

@@ -1,0 +1,119 @@
+// A program on a CUDA device: kernels through the driver on torch's current stream, memory from torch's allocator, so
+// that what torch says of streams and memory holds here as well. Everything that torch has for CUDA is reached through
+// its device-generic interfaces: the extension is the same one for a torch without CUDA.
+#include <c10/core/DeviceGuard.h>
+
+#include "dispatch/cuda_device.h"
+#include "dispatch/run.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+using codegen::CudaLaunch;
+
+// Calls `take` with every launch of the program.
+template <class Take>
+void for_each_launch(const plan::Program& program, Take take) {
+  for (const plan::Step& step : program.steps) {
+    if (const auto* kernel = std::get_if<plan::KernelStep>(&step)) take(*kernel);
+    if (const auto* parallel = std::get_if<plan::ParallelStep>(&step))
+      for (const plan::KernelStep& s : parallel->launches) take(s);
+    if (const auto* matmul = std::get_if<plan::MatmulStep>(&step))
+      for (const plan::KernelStep& s : matmul->epilogue) take(s);
+  }
+}
+
+class CudaRun : public Run<CudaRun, c10::DispatchKey::CUDA> {
+ public:
+  CudaRun(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
+      : Run(executable, inputs, scalars),
+        code_(*executable.cuda),
+        device_(c10::DeviceType::CUDA, code_.device),
+        guard_(device_),
+        context_(code_.context),
+        stream_(current_stream(device_)) {
+    arena_ = bytes(program_.arena_bytes, held_arena_);
+    scratch_ = bytes(code_.scratch_bytes, held_scratch_);
+  }
+
+ private:
+  friend Run;
+  using Run::step;
+
+  // Given back to torch's allocator when the call ends; what the stream still runs there keeps its order.
+  char* bytes(int64_t count, at::Tensor& held) const {
+    if (count == 0) return nullptr;
+    held = at::empty({count}, at::TensorOptions(device_).dtype(at::kByte));
+    return static_cast<char*>(held.mutable_data_ptr());
+  }
+
+  at::Tensor empty(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) const {
+    return at::empty_strided(sizes, strides, at::TensorOptions(device_).dtype(dtype));
+  }
+
+  void step(const plan::KernelStep& s) {
+    const plan::KernelPlan& plan = program_.kernels[s.kernel];
+    c10::SmallVector<void*, 12> ptrs;
+    for (size_t i = 0; i < s.operands.size(); ++i)
+      ptrs.push_back(address(s.operands[i]) + s.offsets[i] * ir::size_of(slot(s.operands[i]).dtype));
+    c10::SmallVector<uint64_t, 8> scalars;
+    for (uint32_t scalar : s.scalars) scalars.push_back(scalars_[scalar]);
+    const CudaLaunch shape = codegen::cuda_launch(plan, s.sizes.data());
+    const backend::KernelArgs args{
+        ptrs.data(), s.sizes.data(), s.strides.data(), scalars.data(), scratch_, shape.scratch_stride, 0};
+    thread_local std::vector<uint64_t> words;
+    codegen::cuda_parameters(plan, args, words);
+    backend::cuda_launch(code_.functions[s.kernel], shape, words, stream_);
+  }
+
+  void step(const plan::ParallelStep& s) {
+    for (const plan::KernelStep& launch : s.launches) step(launch);
+  }
+
+  void step(const plan::MatmulStep& s) {
+    const ir::ExternAttr& attr = exe_.externs[s.external];
+    const std::vector<c10::IValue>& args = exe_.calls[attr.call].args;
+    const auto [a, b, bias] = factors(s);
+    at::Tensor out = tensor(s.result);
+    if (attr.name == "aten::mm")
+      at::mm_out(out, a, b);
+    else if (attr.name == "aten::bmm")
+      at::bmm_out(out, a, b);
+    else if (attr.name == "aten::addmm")
+      at::addmm_out(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+    else
+      at::baddbmm_out(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+    for (const plan::KernelStep& launch : s.epilogue) step(launch);
+  }
+
+  const CudaCode& code_;
+  const c10::Device device_;
+  const c10::DeviceGuard guard_;
+  const backend::CudaContextGuard context_;
+  const uint64_t stream_;
+  at::Tensor held_arena_, held_scratch_;
+  char* scratch_ = nullptr;
+};
+
+}  // namespace
+
+void Executable::load_on_cuda(c10::DeviceIndex device) {
+  const c10::DeviceGuard guard(c10::Device(c10::DeviceType::CUDA, device));
+  auto code = std::make_unique<CudaCode>();
+  code->device = device;
+  code->context = backend::cuda_context(device);
+  const backend::CudaContextGuard current(code->context);
+  for (const auto& kernel : kernels) code->functions.push_back(backend::cuda_function(*kernel, code->context));
+  for_each_launch(program, [&](const plan::KernelStep& s) {
+    const CudaLaunch shape = codegen::cuda_launch(program.kernels[s.kernel], s.sizes.data());
+    code->scratch_bytes = std::max(code->scratch_bytes, shape.scratch_bytes);
+  });
+  cuda = std::move(code);
+}
+
+void run_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+              Tensors& outputs) {
+  run_on<CudaRun>(executable, inputs, scalars, outputs);
+}
+
+}  // namespace fastjit::dispatch

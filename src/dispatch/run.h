@@ -1,0 +1,164 @@
+#pragma once
+// What running a program has in common on every device: slots as tensors, calls left to torch, results. `Self` adds
+// memory (allocate, empty) and the steps with kernels; nothing here is virtual, since every hit passes through.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "dispatch/executor.h"
+
+namespace fastjit::dispatch {
+
+template <class Self, c10::DispatchKey kKey>
+class Run {
+ public:
+  Run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
+      : exe_(executable),
+        program_(executable.program),
+        inputs_(inputs),
+        scalars_(scalars),
+        tensors_(executable.program.slots.size()) {}
+
+  void all_steps() {
+    for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { self().step(s); }, step);
+  }
+
+  void collect(Tensors& outputs) {
+    outputs.resize(program_.outputs.size());
+    for (size_t i = 0; i < program_.outputs.size(); ++i)
+      if (program_.slots[program_.outputs[i]].kind != SlotKind::Input) outputs[i] = tensor(program_.outputs[i]);
+  }
+
+  void bump_versions() {
+    for (const ir::Store& store : exe_.stores) {
+      at::TensorImpl* impl = inputs_[store.input]->unsafeGetTensorImpl();
+      if (impl->is_inference()) continue;
+      for (uint32_t i = 0; i < store.bumps; ++i) impl->bump_version();
+    }
+  }
+
+ protected:
+  using SlotId = plan::SlotId;
+  using SlotKind = plan::SlotKind;
+
+  Self& self() { return static_cast<Self&>(*this); }
+  const plan::Slot& slot(SlotId id) const { return program_.slots[id]; }
+
+  // The slot as a tensor; allocated at its first use.
+  const at::Tensor& tensor(SlotId id) {
+    const plan::Slot& s = slot(id);
+    if (s.kind == SlotKind::Input) return *inputs_[s.index];
+    at::Tensor& t = tensors_[id];
+    if (!t.defined()) {
+      if (s.kind == SlotKind::Alias)
+        t = alias(s);
+      else
+        t = self().empty(capture::to_torch(s.dtype), s.sizes, s.strides);
+    }
+    return t;
+  }
+
+  at::Tensor alias(const plan::Slot& s) {
+    const at::Tensor& base = tensor(s.base);
+    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()),
+                                                            base.key_set() & c10::DispatchKeySet(kKey), base.dtype());
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(s.sizes, s.strides);
+    t.unsafeGetTensorImpl()->set_storage_offset(base.storage_offset() + s.offset);
+    return t;
+  }
+
+  char* address(SlotId id) {
+    const plan::Slot& s = slot(id);
+    if (s.kind == SlotKind::Temp) return arena_ + s.offset;
+    if (s.kind == SlotKind::Alias) return address(s.base) + s.offset * ir::size_of(s.dtype);
+    return static_cast<char*>(tensor(id).unsafeGetTensorImpl()->mutable_data());
+  }
+
+  void step(const plan::FreeStep& s) { tensors_[s.slot].reset(); }
+
+  // Lists in a template are shared between calls: each call fills a copy.
+  static c10::IValue copy_of_list(const c10::IValue& list) {
+    if (list.isTensorList()) return list.toTensorList().copy();
+    return list.toList().copy();
+  }
+
+  void call(const capture::CallTemplate& tmpl, const std::vector<SlotId>& operands, torch::jit::Stack& stack) {
+    stack.assign(tmpl.args.begin(), tmpl.args.end());
+    int64_t list = -1;
+    for (size_t i = 0; i < tmpl.holes.size(); ++i) {
+      const auto [arg, item] = tmpl.holes[i];
+      const at::Tensor value = operands[i] == plan::kNoSlot ? at::Tensor() : tensor(operands[i]);
+      if (item < 0) {
+        stack[arg] = value;
+        continue;
+      }
+      if (list != arg) stack[arg] = copy_of_list(tmpl.args[arg]);
+      list = arg;
+      if (stack[arg].isTensorList())
+        stack[arg].toTensorList().set(static_cast<size_t>(item), value);
+      else
+        stack[arg].toList().set(static_cast<size_t>(item), value.defined() ? c10::IValue(value) : c10::IValue());
+    }
+    tmpl.op.callBoxed(stack);
+  }
+
+  static void check(const at::Tensor& got, const capture::TensorMeta& expected, const std::string& name) {
+    if (got.scalar_type() == expected.dtype && got.sizes() == at::IntArrayRef(expected.sizes) &&
+        got.strides() == at::IntArrayRef(expected.strides))
+      return;
+    throw Restart{"the result of " + name + " has other sizes, strides or dtype than when it was recorded"};
+  }
+
+  void step(const plan::ExternStep& s) {
+    const ir::ExternAttr& attr = exe_.externs[s.external];
+    const capture::CallTemplate& tmpl = exe_.calls[attr.call];
+    torch::jit::Stack stack;
+    call(tmpl, s.operands, stack);
+    // A tensor list counts as its elements.
+    size_t result = 0;
+    const auto take = [&](const at::Tensor& t) {
+      if (result < s.results.size() && s.results[result] != plan::kNoSlot) {
+        if (result < tmpl.results.size()) check(t, tmpl.results[result], attr.name);
+        tensors_[s.results[result]] = t;
+      }
+      ++result;
+    };
+    for (const c10::IValue& value : stack) {
+      if (value.isTensor())
+        take(value.toTensor());
+      else if (value.isTensorList())
+        for (const at::Tensor& t : value.toTensorVector()) take(t);
+    }
+  }
+
+  // The operands of a product: its factors, and the bias or an undefined tensor.
+  struct Factors {
+    const at::Tensor &a, &b;
+    at::Tensor bias;
+  };
+  Factors factors(const plan::MatmulStep& s) {
+    const bool biased = s.operands.size() == 3;
+    return {tensor(s.operands[biased ? 1 : 0]), tensor(s.operands[biased ? 2 : 1]),
+            biased ? tensor(s.operands[0]) : at::Tensor()};
+  }
+
+  const Executable& exe_;
+  const plan::Program& program_;
+  const at::Tensor* const* inputs_;
+  const uint64_t* scalars_;
+  c10::SmallVector<at::Tensor, 12> tensors_;
+  char* arena_ = nullptr;  // memory of the Temp slots; Self holds it
+};
+
+/// A whole call. Throws what run() throws.
+template <class Device>
+void run_on(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs) {
+  Device call(executable, inputs, scalars);
+  call.all_steps();
+  call.bump_versions();
+  call.collect(outputs);
+}
+
+/// On executable.cuda's device.
+void run_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs);
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,209 @@
+"""On a GPU: decorated functions of CUDA tensors, launched on torch's current stream, against eager on the CPU.
+
+Run with `pytest tests/gpu`; without a device every test is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+
+import cuda_launch_cases
+from cuda_cases import Case, cases
+from fastjit import fastjit
+from helpers import assert_same
+from test_cuda import compare
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_grad():
+    # float32 products as the CPU has them
+    torch.backends.cuda.matmul.allow_tf32 = False
+    with torch.no_grad():
+        yield
+
+
+def put(value: Any, device: str = "cuda:0") -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device).copy_(value)
+    return tuple(put(item, device) for item in value) if isinstance(value, tuple) else value
+
+
+def back(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
+    return tuple(map(back, value)) if isinstance(value, tuple) else value
+
+
+def hit(function: Any, *args: Any) -> Any:
+    """The result of a call that must run the program."""
+    hits = function.stats().hits
+    got = function(*args)
+    assert (function.stats().hits, function.stats().fallbacks) == (hits + 1, {})
+    return got
+
+
+@pytest.mark.parametrize("name", cuda_launch_cases.programs())
+def test_programs_are_fused_and_right(name: str) -> None:
+    function, args, kernels = cuda_launch_cases.programs()[name]
+    expected, inputs, fast = function(*args), put(args), fastjit(pure=True)(function)
+    fast(*inputs)
+    got = hit(fast, *inputs)
+    assert fast.stats().kernels == kernels
+    # Products of 32-bit floats: the order of summation is the library's.
+    loose = {"rtol": 1e-4, "atol": 1e-4}
+    for one, other in zip(back(got) if isinstance(got, tuple) else (back(got),), as_tuple(expected), strict=True):
+        assert one.dtype == other.dtype and one.stride() == other.stride()
+        torch.testing.assert_close(one, other, **(loose if one.dtype == torch.float32 else {}))
+
+
+def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if case.pure], ids=lambda case: case.name)
+def test_a_kernel_means_on_the_device_what_eager_means_on_the_cpu(case: Case) -> None:
+    fast, inputs = fastjit(pure=True)(case.function), put(tuple(case.args))
+    fast(*inputs)
+    got = hit(fast, *put(tuple(case.args)))
+    compare(case, list(as_tuple(back(got))), list(as_tuple(case.function(*case.args))))
+
+
+def test_writes_to_arguments() -> None:
+    x, y = torch.randn(5, 6), torch.randn(5, 6)
+    fast = fastjit(pure=True)(cuda_launch_cases.add_in_place)
+    fast(put(x), put(y))
+    written, expected = put(x), x.clone()
+    assert hit(fast, written, put(y)) is written
+    cuda_launch_cases.add_in_place(expected, y)
+    assert_same(back(written), expected)
+
+
+def test_the_current_stream_is_used() -> None:
+    """A hit on a side stream sees what that stream wrote before, although it is still busy, and is seen by it."""
+    fast = fastjit(pure=True)(lambda x: x * 2 + 1)
+    x = torch.zeros(1 << 20, device="cuda")
+    fast(x)
+    hit(fast, x)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(200_000_000)  # about 0.1 s: on another stream, the kernel would run before the write
+        x.fill_(3)
+        got = hit(fast, x)
+        after = got + 0
+    side.synchronize()
+    assert after.eq(7).all() and got.eq(7).all()
+
+
+def test_a_cuda_graph_replays_the_program() -> None:
+    fast = fastjit(pure=True)(lambda x: torch.softmax(x, -1) + 1)
+    x = torch.randn(16, 64, device="cuda")
+    fast(x)
+    hit(fast, x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = hit(fast, x)
+    x.copy_(torch.randn(16, 64))
+    graph.replay()
+    torch.testing.assert_close(got, torch.softmax(x, -1) + 1)
+
+
+def test_a_new_thread() -> None:
+    fast, x, results = fastjit(pure=True)(lambda x: x * 7), torch.randn(8, device="cuda"), []
+    fast(x)
+    thread = threading.Thread(target=torch.no_grad()(lambda: results.append(hit(fast, x))))
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(results[0], x * 7)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_each_device_has_its_program() -> None:
+    fast, x = fastjit(pure=True)(lambda x: x * 3 + 1), torch.randn(8)
+    for device in ("cuda:0", "cuda:1"):
+        fast(x.to(device))
+        got = hit(fast, x.to(device))
+        assert str(got.device) == device
+        torch.testing.assert_close(got.cpu(), x * 3 + 1)
+    assert torch.cuda.current_device() == 0
+
+
+def test_memory_comes_from_torch_and_goes_back() -> None:
+    fast = fastjit(pure=True)(lambda x: torch.softmax(torch.mm(x, x), -1).sum(0))
+    x = torch.randn(256, 256, device="cuda")
+    fast(x)
+    hit(fast, x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(10):
+        hit(fast, x)
+    assert torch.cuda.memory_allocated() == before
+
+
+SECOND = """
+import json, torch
+from fastjit import fastjit
+torch.set_grad_enabled(False)
+fast = fastjit(pure=True)(lambda x: torch.softmax(x * 17, -1))
+x = torch.randn(4, 8, device="cuda")
+torch.testing.assert_close(fast(x), fast(x))
+stats = fast.stats()
+assert stats.hits == 1, stats
+print(json.dumps([stats.compiles, stats.disk_hits]))
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
+    def costs() -> list[int]:
+        done = subprocess.run(
+            [sys.executable, "-c", SECOND],
+            env={**os.environ, "FASTJIT_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        counts: list[int] = json.loads(done.stdout)
+        return counts
+
+    assert costs() == [1, 0]
+    assert costs() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "reason"),
+    [
+        (lambda x, y: x * y, ("cuda", "cpu"), "its arguments are on cuda:0 and cpu"),
+        (lambda x: x * 2 if x.sum().item() > 0 else x, ("cuda",), "value of a tensor left tensor land"),
+        (lambda x: (x * 2).cpu(), ("cuda",), "is on cpu"),
+    ],
+)
+def test_reasons(function: Any, args: tuple[str, ...], reason: str) -> None:
+    tensors = [torch.tensor(2.0, device=device) for device in args]
+    fast = fastjit(pure=True, on_unsupported="eager")(function)
+    fast(*tensors)
+    assert fast.stats().hits == 0
+    assert reason in next(iter(fast.stats().fallbacks))
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="elsewhere the read observer is what is missing first")
+def test_not_pure() -> None:
+    fast = fastjit(on_unsupported="eager")(lambda x: x * 2)
+    fast(torch.ones(3, device="cuda"))
+    assert fast.stats().fallbacks == {"argument 'x' is on cuda:0": 1}

@@ -1,0 +1,244 @@
+"""Tests of programs on a stand-in for a CUDA device, in a process of their own: it takes CUDA's place in torch.
+
+Run as `fake_cuda.py DEVICE DRIVER CHECK...` by test_cuda_launch.py: DEVICE is tests/cuda/fake_device.cpp built, DRIVER
+tests/cuda/fake_driver.cpp. Prints {check: what went wrong, or ""} as JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import cuda_cases
+import cuda_launch_cases
+import fastjit as package
+from fastjit import _nvrtc, fastjit
+from fastjit._load import extension
+from helpers import assert_same
+from test_cuda import compare
+
+CASES = ("softmax of 3 dims", "layer_norm", "gelu chain", "full sum", "amax float32", "to float64")
+driver: Any = None
+
+
+def value(name: str) -> int:
+    return ctypes.c_int.in_dll(driver, f"fake_{name}").value
+
+
+def address(name: str) -> int:
+    return ctypes.c_void_p.in_dll(driver, f"fake_{name}").value or 0
+
+
+def put(value: Any, index: int = 0) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.ops.fake_cuda.to(value, index)
+    return tuple(put(item, index) for item in value) if isinstance(value, tuple) else value
+
+
+def back(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.ops.fake_cuda.cpu(value)
+    return tuple(map(back, value)) if isinstance(value, tuple) else value
+
+
+def fallback(function: Callable[..., Any], *args: Any, pure: bool = True) -> tuple[str, str]:
+    """The reason for which a call ran eagerly, and the warning; its result is what eager gives."""
+    fast = fastjit(pure=pure)(function)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            fast(*args)
+    stats = fast.stats()
+    assert stats.hits == 0, stats
+    said = [str(w.message) for w in caught if w.category is package.FastJITWarning]
+    assert len(said) == 1, said
+    return next(iter(stats.fallbacks)), said[0]
+
+
+def check_programs_are_fused_and_right() -> None:
+    for name, (function, args, kernels) in cuda_launch_cases.programs().items():
+        expected = function(*args)
+        fast, inputs = fastjit(pure=True)(function), put(args)
+        assert_same(back(fast(*inputs)), expected)
+        before = value("launches")
+        got = fast(*inputs)
+        stats = fast.stats()
+        assert (stats.hits, stats.fallbacks, stats.kernels) == (1, {}, kernels), (name, stats)
+        assert value("launches") - before == kernels, name
+        for tensor in got if isinstance(got, tuple) else (got,):
+            assert str(tensor.device) == "cuda:0", name
+        assert_same(back(got), expected)
+
+
+def check_kernel_cases_mean_what_eager_does() -> None:
+    for case in cuda_cases.cases():
+        if not case.name.startswith(CASES):
+            continue
+        fast = fastjit(pure=True)(case.function)
+        fast(*put(case.args))
+        got, expected = fast(*put(case.args)), case.function(*case.args)
+        assert (fast.stats().hits, fast.stats().fallbacks) == (1, {}), case.name
+        as_list = list if isinstance(expected, tuple) else lambda result: [result]
+        compare(case, as_list(back(got)), as_list(expected))
+
+
+def check_results_that_are_arguments_or_views() -> None:
+    fast = fastjit(pure=True)(lambda x, y: (x, x * y, y.t()))
+    x, y = put((torch.randn(3, 4), torch.randn(3, 4)))
+    fast(x, y)
+    same, _, view = fast(x, y)
+    assert fast.stats().hits == 1
+    assert same is x and view.data_ptr() == y.data_ptr() and view._base is y
+
+
+def check_writes_to_arguments_count_versions() -> None:
+    x, y = torch.randn(5, 6), torch.randn(5, 6)
+    fast = fastjit(pure=True)(cuda_launch_cases.add_in_place)
+    for _ in range(3):
+        written, expected, other = put(x), x.clone(), put(y)
+        versions = written._version
+        assert fast(written, other) is written
+        cuda_launch_cases.add_in_place(expected, y)
+        assert written._version - versions == expected._version
+        assert_same(back(written), expected)
+    assert fast.stats().hits == 2 and fast.stats().fallbacks == {}
+
+
+def check_the_current_stream_is_used() -> None:
+    fast, x = fastjit(pure=True)(lambda x: x * 2 + 1), put(torch.randn(8))
+    fast(x)
+    for handle in (0x1230, 0x4560, 0):
+        torch.ops.fake_cuda.set_stream(handle)
+        fast(x)
+        assert address("stream") == handle
+    assert fast.stats().hits == 3
+
+
+def check_each_device_has_its_program() -> None:
+    fast, x = fastjit(pure=True)(lambda x: x * 3 + 1), torch.randn(8)
+    first, second = put(x, 0), put(x, 1)
+    fast(first), fast(first)
+    assert address("context") == 1000
+    assert "argument 0 was f32[8] on cuda:0, is f32[8] on cuda:1" in fast.explain(second)
+    compiles = value("compiles")
+    fast(second)
+    got = fast(second)
+    assert address("context") == 1001 and str(got.device) == "cuda:1"
+    assert value("compiles") == compiles, "a kernel is compiled once for devices of one kind"
+    fast(first)
+    assert address("context") == 1000
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}
+    assert_same(back(got), x * 3 + 1)
+
+
+def check_a_cpu_variant_stands_beside() -> None:
+    fast, x = fastjit(pure=True)(lambda x: x * 5 + 1), torch.randn(8)
+    for _ in range(2):
+        assert_same(fast(x), x * 5 + 1)
+        assert_same(back(fast(put(x))), x * 5 + 1)
+    assert fast.stats().hits == 2 and fast.stats().fallbacks == {}
+
+
+def check_a_thread_without_a_context() -> None:
+    fast, x = fastjit(pure=True)(lambda x: x * 7), torch.randn(8)
+    on_device, results = put(x), []
+    fast(on_device)
+    thread = threading.Thread(target=torch.no_grad()(lambda: results.append(fast(on_device))))
+    thread.start()
+    thread.join()
+    assert_same(back(results[0]), x * 7)
+    assert fast.stats().hits == 1
+
+
+def check_reasons_and_ways_out() -> None:
+    x, host, weight = put(torch.randn(4)), torch.randn(4), put(torch.randn(4), 1)
+    reason, said = fallback(lambda x: x * 2, x, pure=False)
+    assert reason == "argument 'x' is on cuda:0"
+    assert said.endswith("; CUDA tensors need pure=True: a promise that the result depends on the arguments only")
+    reason, said = fallback(lambda x, y: (x, y), x, host)
+    assert reason == "its arguments are on cuda:0 and cpu" and said.endswith("; move its tensors to one device")
+    assert fallback(lambda x, y: x * y, x, torch.tensor(2.0))[0] == "its arguments are on cuda:0 and cpu"
+    assert fallback(lambda x, y: (x * 2, y), x, put(host, 1))[0] == "its arguments are on cuda:0 and cuda:1"
+    assert fallback(lambda x: (x * 2, weight * 2), x)[0].endswith(" is on cuda:1")
+    assert fallback(lambda x: (x * 2, torch.arange(4)), x)[0].endswith(" is on cpu")
+    assert "value of a tensor left" in fallback(lambda x: x * 2 if x.sum().item() > 0 else x, x)[0]
+    with torch.enable_grad():
+        assert fallback(lambda x: x * 2, put(host).requires_grad_())[0] == "argument 'x' requires grad"
+
+
+def check_a_launch_that_fails_runs_eagerly() -> None:
+    fast, x = fastjit(pure=True)(lambda x: x * 11 + 1), torch.randn(8)
+    on_device = put(x)
+    fast(on_device)
+    ctypes.c_int.in_dll(driver, "fake_fail_launch").value = 1
+    assert_same(back(fast(on_device)), x * 11 + 1)
+    ctypes.c_int.in_dll(driver, "fake_fail_launch").value = 0
+    fast(on_device)
+    assert fast.stats().hits == 1 and fast.stats().fallbacks == {"an operator raised": 1}
+
+
+def check_autocast_is_a_guard() -> None:
+    fast = fastjit(pure=True)(lambda x: x * 13)
+    x = put(torch.randn(8))
+    fast(x)
+    with torch.autocast("cpu"):
+        fast(x)
+    assert fast.stats().hits == 0
+
+
+def cache_counts() -> None:
+    """Not a check: what one call in a new process costs, for the parent to compare."""
+    fast, x = fastjit(pure=True)(lambda x: torch.softmax(x * 17, -1)), torch.randn(4, 8)
+    got = fast(put(x))
+    assert_same(back(got), torch.softmax(x * 17, -1))
+    assert_same(back(fast(put(x))), torch.softmax(x * 17, -1))
+    stats = fast.stats()
+    assert stats.hits == 1
+    print(json.dumps({"compiles": stats.compiles, "disk_hits": stats.disk_hits, "nvrtc": value("compiles")}))
+
+
+def no_driver() -> None:
+    """Not a check: run without a driver."""
+    print(json.dumps(fallback(lambda x: x * 2, put(torch.randn(4)))))
+
+
+def no_nvrtc() -> None:
+    """Not a check: run with a driver and without NVRTC."""
+    _nvrtc.problem = lambda: "NVRTC was not found; install it with: pip install nvidia-cuda-nvrtc"  # type: ignore[assignment]
+    print(json.dumps(fallback(lambda x: x * 2, put(torch.randn(4)))))
+
+
+CHECKS = [name for name in globals() if name.startswith("check_")]
+
+
+def main(device: str, driver_path: str, names: list[str]) -> None:
+    global driver
+    torch.ops.load_library(device)
+    if driver_path:
+        driver = ctypes.CDLL(driver_path)
+        assert extension.cuda_problem(driver_path) == ""
+        assert extension.nvrtc_open(driver_path) == ""
+    torch.set_grad_enabled(False)
+    if names[0] not in CHECKS:
+        return globals()[names[0]]()
+    results = {}
+    for name in names:
+        try:
+            globals()[name]()
+            results[name] = ""
+        except Exception:
+            results[name] = traceback.format_exc()
+    print(json.dumps(results))
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
