@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ def _register() -> None:
     operators, pure = callees()
     _C.register_callees(operators, pure)
     _C.register_module_type(torch.nn.Module)
-    libraries = [os.path.join(os.path.dirname(file), "") for file in (torch.__file__, __file__)]
+    libraries = [f"{Path(file).parent}/" for file in (torch.__file__, __file__)]
     _C.register_message_types(FastJITWarning, UnsupportedError, libraries)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
@@ -154,7 +155,7 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
     if result is None:
         count = sum(1 for v in function._variants() if not v["reason"])
         raise LookupError(
-            f"{function.__qualname__} has {count} compiled variants, so there is no variant {variant} to inspect; "
+            f"{function._name} has {count} compiled variants, so there is no variant {variant} to inspect; "
             "call it first"
         )
     return [PassStep(**row) for row in result] if stage == "passes" else result
@@ -175,12 +176,18 @@ def _cuda_stage(function: Any, stage: str, variant: int) -> str | None:
 def _attach_methods() -> None:
     for name in ("stats", "variants", "explain", "inspect", "clear", "warmup", "eager"):
         setattr(_C.Function, name, FastFunction.__dict__[name])
-    _C.Function.__repr__ = lambda self: f"<fastjit function {getattr(self, '__qualname__', self._name)}>"
-    _C.Function.__reduce__ = lambda self: (
-        self.__qualname__ if self.__dict__.get("_by_name") else (_rebuild, (self.__wrapped__, self._options))
-    )
+    _C.Function.__repr__ = lambda self: f"<fastjit function {self._name}>"
+    _C.Function.__reduce__ = _reduce
     _C.Function.__deepcopy__ = lambda self, memo: self
     _C.Function.__copy__ = lambda self: self
+
+
+def _reduce(function: Any) -> str | tuple[Any, ...]:
+    """By name where the name leads to it, as Python functions; else what it wraps and the options."""
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return str(function.__qualname__) if found is function else (_rebuild, (function.__wrapped__, function._options))
 
 
 def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Any:

@@ -22,6 +22,33 @@ def gelu_chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.gelu(x * y + 1) * x
 
 
+@fastjit
+def decorated(x):
+    return x * 2
+
+
+def plain(x):
+    return x * 2
+
+
+class Holder:
+    @fastjit
+    def method(self, x):
+        return x * 2
+
+
+def test_pickled_by_name_or_as_what_it_wraps():
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    assert pickle.loads(pickle.dumps(Holder.method)) is Holder.method
+    twin = pickle.loads(pickle.dumps(fastjit(pure=True, name="twin")(plain)))
+    assert twin.__wrapped__ is plain and twin._options == {"pure": True, "name": "twin"}
+
+
+def test_repr_names_the_function_or_the_class_of_the_module():
+    assert repr(decorated) == "<fastjit function test_api.decorated>"
+    assert repr(of(fastjit(nn.Linear(2, 2)))) == "<fastjit function Linear>"
+
+
 def test_two_calls_one_kernel():
     x, y = torch.randn(64, 32), torch.randn(64, 32)
     fast = check(gelu_chain, x, y, kernels=1, steps=1)
