@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/compiler.h"
+#include "plan/program.h"
 #include "plan_random.h"
 #include "reference.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "plan_random.h"
-#include "reference.h"
+#include "reference_machine.h"
 
 namespace fastjit::test {
 namespace {

@@ -1,0 +1,247 @@
+#pragma once
+// Runs a program step by step on plain memory, with the arithmetic of reference.h: the two differ by the order of sums
+// only.
+#include <memory>
+#include <random>
+
+#include "plan/program.h"
+#include "reference.h"
+
+namespace fastjit::test {
+
+/// Runs programs. Every load checks that its slot is alive; temporaries share one arena of cells, one a byte, where a
+/// store spoils the bytes behind its first.
+class Machine {
+ public:
+  Machine(const ir::Graph& graph, const plan::Program& program, uint32_t seed)
+      : graph_(graph), program_(program), random_(seed) {}
+
+  Outcome run(const std::vector<Values>& inputs, const std::vector<Num>& scalars) {
+    scalars_ = scalars;
+    arena_ = std::make_shared<Values>(static_cast<size_t>(program_.arena_bytes));
+    tensors_.resize(program_.slots.size());
+    for (plan::SlotId id = 0; id < program_.slots.size(); ++id) {
+      const plan::Slot& slot = program_.slots[id];
+      if (slot.kind != plan::SlotKind::Input) continue;
+      allocate(id);
+      fill(id, inputs[slot.index]);
+    }
+    for (const plan::Step& step : program_.steps) std::visit([&](const auto& s) { execute(s); }, step);
+    Outcome outcome;
+    for (const plan::SlotId id : program_.outputs) outcome.outputs.push_back(read(id));
+    outcome.inputs = inputs;
+    for (plan::SlotId id = 0; id < program_.slots.size(); ++id)
+      if (program_.slots[id].kind == plan::SlotKind::Input) outcome.inputs[program_.slots[id].index] = read(id);
+    return outcome;
+  }
+
+ private:
+  struct Tensor {
+    std::shared_ptr<Values> cells;
+    int64_t offset = 0, scale = 1;
+    bool freed = false;
+  };
+
+  void allocate(plan::SlotId id) {
+    const plan::Slot& slot = program_.slots[id];
+    int64_t extent = 1;
+    for (size_t d = 0; d < slot.sizes.size(); ++d) extent += (slot.sizes[d] - 1) * slot.strides[d];
+    tensors_[id].cells = std::make_shared<Values>(static_cast<size_t>(std::max<int64_t>(extent, 0)));
+  }
+  Tensor& tensor(plan::SlotId id) {
+    const plan::Slot& slot = program_.slots[id];
+    Tensor& t = tensors_[id];
+    if (t.freed) throw std::logic_error("slot s" + std::to_string(id) + " is used after it was freed");
+    if (slot.kind == plan::SlotKind::Alias) {
+      t = tensor(slot.base);
+      t.offset += slot.offset;
+    } else if (slot.kind == plan::SlotKind::Temp) {
+      if (slot.offset % 64) throw std::logic_error("a temporary is not aligned");
+      t = {arena_, slot.offset, ir::size_of(slot.dtype)};
+    } else if (!t.cells) {
+      if (slot.kind != plan::SlotKind::Tensor)
+        throw std::logic_error("slot s" + std::to_string(id) + " is used before it is made");
+      allocate(id);
+    }
+    return t;
+  }
+  Num& cell(Tensor& t, int64_t element) {
+    return t.cells->at(static_cast<size_t>(t.scale == 1 ? t.offset + element : t.offset + element * t.scale));
+  }
+  void write_cell(Tensor& t, int64_t element, Num value) {
+    Num* first = &cell(t, element);
+    if (t.cells == arena_)
+      for (int64_t b = 1; b < t.scale; ++b) (&cell(t, element))[b] = Num{};
+    *first = value;
+  }
+  Values read(plan::SlotId id) {
+    Values out;
+    Tensor& t = tensor(id);
+    each_index(program_.slots[id].sizes,
+               [&](const auto& index) { out.push_back(cell(t, dot_index(program_.slots[id].strides, index))); });
+    if (ir::is_floating(program_.slots[id].dtype))
+      for (Num& number : out) number.i = 0;
+    return out;
+  }
+  void fill(plan::SlotId id, const Values& values) {
+    Tensor& t = tensor(id);
+    size_t next = 0;
+    each_index(program_.slots[id].sizes,
+               [&](const auto& index) { write_cell(t, dot_index(program_.slots[id].strides, index), values[next++]); });
+  }
+
+  void execute(const plan::FreeStep& step) { tensors_[step.slot].freed = true; }
+  void execute(const plan::ParallelStep& step) {
+    std::vector<const plan::KernelStep*> launches;
+    for (const plan::KernelStep& launch : step.launches) launches.push_back(&launch);
+    std::shuffle(launches.begin(), launches.end(), random_);
+    for (const plan::KernelStep* launch : launches) execute(*launch);
+  }
+  Values call(uint32_t external, const std::vector<plan::SlotId>& operands) {
+    std::vector<Values> in;
+    std::vector<std::vector<int64_t>> sizes;
+    const ir::ExternAttr& attr = graph_.externs[external];
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const plan::Slot& slot = program_.slots[operands[i]];
+      const ir::Layout& layout = graph_.layout(attr.operands[i]);
+      if (slot.kind == plan::SlotKind::Temp || slot.sizes != layout.sizes || slot.strides != layout.strides)
+        throw std::logic_error("an extern call did not get eager's tensor");
+      in.push_back(read(operands[i]));
+      sizes.push_back(slot.sizes);
+    }
+    return fake_call(attr.name, in, sizes);
+  }
+  void execute(const plan::ExternStep& step) {
+    const ir::ExternAttr& attr = graph_.externs[step.external];
+    const Values out = call(step.external, step.operands);
+    if (!attr.written.empty()) fill(step.operands[0], out);
+    if (step.results.empty() || step.results[0] == plan::kNoSlot) return;
+    const plan::SlotId result = step.results[0];
+    if (attr.kind == ir::ExternKind::View || !attr.written.empty()) {
+      tensors_[result] = tensor(step.operands[0]);
+    } else {
+      allocate(result);
+      fill(result, out);
+    }
+  }
+  void execute(const plan::MatmulStep& step) {
+    const Values out = call(step.external, step.operands);
+    const plan::Slot& slot = program_.slots[step.result];
+    if (slot.kind != plan::SlotKind::Tensor || slot.strides != ir::row_major(slot.sizes))
+      throw std::logic_error("a product needs a contiguous tensor");
+    Tensor& t = tensor(step.result);
+    const int64_t rows = slot.sizes[0], width = slot.sizes[1];
+    const int64_t tile = step.rows_per_tile > 0 ? step.rows_per_tile : std::max<int64_t>(rows, 1);
+    for (int64_t first = 0; first < rows; first += tile) {
+      const int64_t last = std::min(rows, first + tile);
+      for (int64_t i = first * width; i < last * width; ++i) write_cell(t, i, out[static_cast<size_t>(i)]);
+      for (plan::KernelStep launch : step.epilogue) {
+        if (step.rows_per_tile > 0) {
+          launch.sizes[0] = last - first;
+          for (size_t k = 0; k < launch.offsets.size(); ++k)
+            launch.offsets[k] += first * launch.strides[k * launch.sizes.size()];
+        }
+        execute(launch);
+      }
+    }
+  }
+
+  void execute(const plan::KernelStep& step) {
+    const plan::KernelPlan& kernel = program_.kernels[step.kernel];
+    if (const std::string fault = plan::verify(kernel); !fault.empty()) throw std::logic_error(fault);
+    const size_t rank = step.sizes.size(), kept = static_cast<size_t>(kernel.kept());
+    for (size_t k = 0; k < kernel.operands.size(); ++k)
+      for (size_t d = 0; d < rank; ++d) {
+        const int64_t stride = step.strides[k * rank + d];
+        const plan::StrideClass expected = kernel.operands[k].strides[d];
+        if ((expected == plan::StrideClass::Zero && stride != 0) ||
+            (expected == plan::StrideClass::Unit && stride != 1))
+          throw std::logic_error("a stride is not of its class");
+      }
+    const std::vector<int64_t> outer(step.sizes.begin(), step.sizes.begin() + static_cast<std::ptrdiff_t>(kept));
+    const std::vector<int64_t> inner(step.sizes.begin() + static_cast<std::ptrdiff_t>(kept), step.sizes.end());
+    std::vector<std::vector<int64_t>> points;
+    each_index(outer, [&](const auto& index) { points.push_back(index); });
+    if (kernel.vec_is_kept() && (step.block <= 0 || (step.block % kernel.lanes != 0 && step.block != outer.back())))
+      throw std::logic_error("a block is not whole vectors");
+    if (kernel.tile > 0 && step.block != kernel.tile) throw std::logic_error("a block is not a tile");
+    const int64_t units = plan::unit_count(kernel, step.sizes.data(), step.block);
+    if (units != step.units && step.grain == 0) throw std::logic_error("wrong number of units");
+    std::shuffle(points.begin(), points.end(), random_);
+    for (const auto& point : points) run_point(kernel, step, point, inner);
+  }
+
+  void run_point(const plan::KernelPlan& kernel, const plan::KernelStep& step, const std::vector<int64_t>& point,
+                 const std::vector<int64_t>& inner) {
+    std::vector<Num> values(kernel.code.size());
+    std::vector<std::vector<Num>> scratch(kernel.scratch.size());
+    for (const plan::Phase& phase : kernel.phases) {
+      std::map<uint32_t, Fold> folds;
+      for (const uint32_t id : phase.elem)
+        if (kernel.code[id].code == plan::Code::Reduce)
+          folds.emplace(id, Fold(kernel.code[id].kind, kernel.code[kernel.code[id].args[0]].dtype));
+      size_t at = 0;
+      if (kernel.is_row_kernel())
+        each_index(inner, [&](const auto& reduced) {
+          std::vector<int64_t> index = point;
+          index.insert(index.end(), reduced.begin(), reduced.end());
+          for (const uint32_t id : phase.elem) {
+            const plan::Instr& instr = kernel.code[id];
+            if (instr.code == plan::Code::Reduce)
+              folds.at(id).add(values[instr.args[0]]);
+            else if (instr.code == plan::Code::Keep)
+              scratch[instr.imm].resize(at + 1), scratch[instr.imm][at] = values[instr.args[0]];
+            else if (instr.code == plan::Code::Recall)
+              values[id] = scratch[instr.imm].at(at);
+            else
+              values[id] = run_instr(kernel, step, instr, values, index);
+          }
+          ++at;
+        });
+      for (const auto& [id, fold] : folds) values[id] = fold.result();
+      std::vector<int64_t> index = point;
+      index.resize(step.sizes.size(), 0);
+      for (const uint32_t id : phase.row) values[id] = run_instr(kernel, step, kernel.code[id], values, index);
+    }
+  }
+
+  Num run_instr(const plan::KernelPlan& kernel, const plan::KernelStep& step, const plan::Instr& instr,
+                const std::vector<Num>& values, const std::vector<int64_t>& index) {
+    auto address = [&] {
+      const size_t rank = index.size();
+      int64_t sum = step.offsets[instr.imm];
+      for (size_t d = 0; d < rank; ++d) sum += step.strides[instr.imm * rank + d] * index[d];
+      return sum;
+    };
+    switch (instr.code) {
+      case plan::Code::Load:
+        return cell(tensor(step.operands[instr.imm]), address());
+      case plan::Code::Store:
+        write_cell(tensor(step.operands[instr.imm]), address(), values[instr.args[0]]);
+        return {};
+      case plan::Code::Scalar:
+        return scalars_[step.scalars[instr.imm]];
+      case plan::Code::Const:
+        return ir::is_floating(instr.dtype) ? Num{std::bit_cast<double>(instr.imm), 0}
+                                            : Num{0, static_cast<int64_t>(instr.imm)};
+      case plan::Code::Index:
+        return {0, index[instr.imm]};
+      case plan::Code::Compute: {
+        const Num b = ir::info(instr.op).arity > 1 ? values[instr.args[1]] : Num{},
+                  c = ir::info(instr.op).arity > 2 ? values[instr.args[2]] : Num{};
+        return apply(instr.op, kernel.code[instr.args[0]].dtype, instr.dtype, values[instr.args[0]], b, c);
+      }
+      default:
+        throw std::logic_error("an instruction stands where it may not");
+    }
+  }
+
+  const ir::Graph& graph_;
+  const plan::Program& program_;
+  std::mt19937 random_;
+  std::vector<Num> scalars_;
+  std::shared_ptr<Values> arena_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace fastjit::test
