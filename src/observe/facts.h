@@ -111,6 +111,7 @@ class Facts final : public ReadSet {
   bool check() noexcept override;
   std::string first_failure() override;
   std::vector<std::string> describe() const override;
+  std::vector<Mutation> mutate() override;
 
  private:
   /// A word of memory that must not have changed: a type, a dictionary's version tag, a weak reference's object ...

@@ -32,6 +32,14 @@ struct Host {
   void* context = nullptr;
 };
 
+/// One fact, after what it names was changed for a moment.
+struct Mutation {
+  /// Stuck: the check still fails after the change was undone. NotTried: it cannot be changed from here.
+  enum class Seen : uint8_t { Noticed, Missed, Stuck, NotTried };
+  std::string fact;
+  Seen seen;
+};
+
 /// Everything a recorded call read. Checking costs a few ns a fact: dictionary version tags say when to look again.
 class ReadSet {
  public:
@@ -42,6 +50,8 @@ class ReadSet {
   virtual std::string first_failure() = 0;
   /// One line per fact, for inspect("guards").
   virtual std::vector<std::string> describe() const = 0;
+  /// For tests: changes what each fact names, checks, and puts it back. Runs no Python code of the objects.
+  virtual std::vector<Mutation> mutate() = 0;
 };
 
 struct Observation {

@@ -74,11 +74,22 @@ PyObject* facts_describe(PyObject* self, PyObject*) {
   return list;
 }
 
-PyMethodDef facts_methods[] = {{"check", facts_check, METH_NOARGS, nullptr},
-                               {"check_many", facts_check_many, METH_O, nullptr},
-                               {"first_failure", facts_failure, METH_NOARGS, nullptr},
-                               {"describe", facts_describe, METH_NOARGS, nullptr},
-                               {nullptr, nullptr, 0, nullptr}};
+/// [(fact, "noticed" | "missed" | "stuck" | "not tried")]
+PyObject* facts_mutate(PyObject* self, PyObject*) {
+  constexpr const char* kWords[] = {"noticed", "missed", "stuck", "not tried"};
+  PyObject* list = PyList_New(0);
+  for (const Mutation& one : ((Facts*)self)->facts->mutate()) {
+    PyObject* pair = Py_BuildValue("ss", one.fact.c_str(), kWords[static_cast<int>(one.seen)]);
+    PyList_Append(list, pair);
+    Py_DECREF(pair);
+  }
+  return list;
+}
+
+PyMethodDef facts_methods[] = {
+    {"mutate", facts_mutate, METH_NOARGS, nullptr},     {"check", facts_check, METH_NOARGS, nullptr},
+    {"check_many", facts_check_many, METH_O, nullptr},  {"first_failure", facts_failure, METH_NOARGS, nullptr},
+    {"describe", facts_describe, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 PyTypeObject FactsType{};
 
 PyObject* none_if_null(PyObject* o) { return o ? o : Py_NewRef(Py_None); }

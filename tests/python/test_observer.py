@@ -43,6 +43,15 @@ def test_read_is_a_fact(ext, case):
         assert case.failure in seen.facts.first_failure()
 
 
+@pytest.mark.parametrize("case", [*SOUND, *CONTAINERS], ids=lambda c: c.name)
+def test_every_fact_is_seen_to_change(ext, case):
+    _, seen = run(ext, case)
+    tried = seen.facts.mutate()
+    assert [fact for fact, outcome in tried if outcome in ("missed", "stuck")] == []
+    assert sum(outcome == "noticed" for _, outcome in tried) >= 3
+    assert seen.facts.check()
+
+
 @pytest.mark.parametrize("what", KEPT)
 def test_change_beside_what_was_read_is_no_miss(ext, what):
     source, change = KEPT[what]
