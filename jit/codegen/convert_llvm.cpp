@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "codegen/math_llvm.h"
 #include "codegen/rules_llvm.h"
 
 namespace fastjit::codegen {
@@ -89,9 +90,43 @@ bool nan_ends_in_zeros(Value* value, llvm::SmallPtrSetImpl<Value*>& seen) {
   }
 }
 
+/// `value`, about to be rounded to bfloat16: e^x and n / (e^x + 1) need no better e^x than 2^-18 for 0.501 ulp then.
+Value* rough(Rules& r, Value* value) {
+  Value *numerator = nullptr, *exp = value;
+  const bool quotient = match(value, m_FDiv(m_Value(numerator), m_c_FAdd(m_Value(exp), m_SpecificFP(1.0))));
+  const auto found = r.exp_argument.find(quotient ? exp : value);
+  if (r.isa != backend::Isa::Avx512 || found == r.exp_argument.end()) return value;
+  auto* accurate = llvm::dyn_cast<llvm::Instruction>(found->first);
+  if (!accurate || accurate->hasNUsesOrMore(2) || accurate->getParent() != r.b.GetInsertBlock()) return value;
+  Value* made = emit_rough_exp(r.b, found->second);
+  if (!quotient) return made;
+  return r.b.CreateFDiv(numerator, r.b.CreateFAdd(made, llvm::ConstantFP::get(made->getType(), 1.0)));
+}
+
+/// One instruction that makes every NaN the hardware's own, where there is one.
+Value* plain_nan(Rules& r, Value* value) {
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(value->getType());
+  if (r.isa != backend::Isa::Avx512 || !vector || vector->getNumElements() != 16) return nullptr;
+  auto& b = r.b;
+  constexpr int kQuietAndSignalling = 0x33, kCurrentRounding = 4;
+  Value* table = llvm::ConstantInt::get(shaped(b.getInt32Ty(), vector), kQuietAndSignalling);
+  return b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_fixupimm_ps_512,
+                           {value, value, table, b.getInt32(0), b.getInt16(0xffff), b.getInt32(kCurrentRounding)});
+}
+
 // BF16 by integers: vcvtneps2bf16 flushes denormals, which eager does not.
 Value* float_to_bf16(Rules& r, Value* value) {
   auto& b = r.b;
+  value = rough(r, value);
+  // NaNs that do not end in zeros could become infinity or 0.
+  llvm::SmallPtrSet<Value*, 32> seen;
+  Value* nan = nullptr;
+  if (!nan_ends_in_zeros(value, seen)) {
+    if (Value* plain = plain_nan(r, value))
+      value = plain;
+    else
+      nan = b.CreateFCmpUNO(value, value);
+  }
   Type* i32 = shaped(b.getInt32Ty(), value->getType());
   auto constant = [&](uint64_t n) { return llvm::ConstantInt::get(i32, n); };
   Value* bits = b.CreateBitCast(value, i32);
@@ -103,10 +138,7 @@ Value* float_to_bf16(Rules& r, Value* value) {
     Value* odd = b.CreateAnd(b.CreateLShr(bits, constant(16)), constant(1));
     rounded = b.CreateAdd(b.CreateAdd(bits, constant(0x7fff)), odd);
   }
-  // Other NaNs could end as infinity or 0.
-  llvm::SmallPtrSet<Value*, 32> seen;
-  if (!nan_ends_in_zeros(value, seen))
-    rounded = b.CreateSelect(b.CreateFCmpUNO(value, value), constant(0x7fc00000), rounded);
+  if (nan) rounded = b.CreateSelect(nan, constant(0x7fc00000), rounded);
   return b.CreateTrunc(b.CreateLShr(rounded, constant(16)), shaped(b.getInt16Ty(), value->getType()));
 }
 

@@ -14,6 +14,8 @@ inline constexpr double kHalfPiF64[] = {0x1.921fb54442d18p+0, 0x1.1a62633145c06p
 inline constexpr double kExpm1F32[] = {0x1.0000000000000p-1, 0x1.5555560000000p-3, 0x1.5554ae0000000p-5, 0x1.1110900000000p-7, 0x1.6d74ca0000000p-10, 0x1.a1a1580000000p-13};
 // [-0.5, 0.5], weighted error 2^-25.97
 inline constexpr double kExp2F32[] = {0x1.62e4300000000p-1, 0x1.ebfbe00000000p-3, 0x1.c6aed00000000p-5, 0x1.3b29aa0000000p-7, 0x1.5f47ac0000000p-10, 0x1.448f720000000p-13};
+// [0.0, 1.0], weighted error 2^-23.4
+inline constexpr double kExp2RoughF32[] = {0x1.fffffe0000000p-1, 0x1.62e4f60000000p-1, 0x1.ebd5a80000000p-3, 0x1.c954440000000p-5, 0x1.26901e0000000p-7, 0x1.ec31c20000000p-10};
 // [-0.346747, 0.346747], weighted error 2^-60.66
 inline constexpr double kExpF64[] = {0x1.0000000000000p-1, 0x1.5555555555559p-3, 0x1.555555555555ap-5, 0x1.111111110f699p-7, 0x1.6c16c16c1440fp-10, 0x1.a01a01afeed70p-13, 0x1.a01a01b0c7e26p-16, 0x1.71ddf838a339ep-19, 0x1.27e4c581e9fcfp-22, 0x1.af5ef2293177ep-26, 0x1.1f958d672b2d1p-29};
 // [-0.25, 0.5], weighted error 2^-26.87

@@ -65,6 +65,12 @@ V exp_sum(V x, V low, int shift) {
   return scale_by(fma(r.hi * r.hi, poly(r.hi, kExpF64), r.lo) + r.hi + 1.0, a.shifted);
 }
 
+V exp_rough(V x) {
+  // log2 e is its float and a little more; of one sign, so that infinities stay.
+  V t = fma(x, kLog2e - 0x1.715476p0, x * 0x1.715476p0);
+  return scale_by_power(poly(above_whole(t), kExp2RoughF32), t);
+}
+
 V exp2(V x) {
   const bool wide = x.f64();
   const Format format(x);

@@ -90,4 +90,10 @@ llvm::Value* emit_math(MathContext& context, ir::Op op, llvm::Value* a, llvm::Va
   return dispatch(op, V{&builder, a, avx512}, V{&builder, b ? b : a, avx512}).v;
 }
 
+llvm::Value* emit_rough_exp(llvm::IRBuilder<>& builder, llvm::Value* a) {
+  llvm::IRBuilder<>::FastMathFlagGuard guard(builder);
+  builder.clearFastMathFlags();
+  return math::exp_rough(V{&builder, a, true}).v;
+}
+
 }  // namespace fastjit::codegen

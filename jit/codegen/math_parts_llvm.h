@@ -7,7 +7,8 @@ namespace fastjit::codegen::math {
 
 // Instructions of the vector units, for values of any lane count: the bits are
 // those of the instruction everywhere.
-V scale_by_power(V a, V k);  // AVX-512: a 2^k, k integral, infinite or NaN; rounded once
+V scale_by_power(V a, V k);  // AVX-512: a 2^floor(k), rounded once; k may be infinite or NaN
+V above_whole(V a);          // AVX-512, floats: a - floor(a); 0 for infinities
 V exponent(V a);             // AVX-512, floats: floor(log2 |a|); -inf for 0
 V mantissa_from_3_4(V a);    // AVX-512, floats: a 2^-k in [3/4, 3/2); NaN for a <
                              // 0, 1 for 0 and infinity
@@ -28,6 +29,7 @@ std::span<const double> flat(const double (&rows)[Rows][Columns]) {
 }
 V odd_by_table(V x, const Table& table);
 
+V exp_rough(V x);              // e^x to 2^-18, for what is rounded to bfloat16 next; floats, AVX-512
 V exp_scaled(V x, int shift);  // e^x 2^shift, rounded once; shift 0 or -1
 V exp_sum(V x, V low,
           int shift);  // e^(x + low) 2^shift; low is read for f64 only

@@ -51,6 +51,14 @@ V scale_by_power(V a, V k) {
   });
 }
 
+V above_whole(V a) {
+  return by_registers(a, a, 16, [&](Value* x, Value*) -> Value* {
+    constexpr int kDown = 1;
+    return a.b->CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_reduce_ps_512,
+                                {x, a.b->getInt32(kDown), x, a.b->getInt16(0xffff), a.b->getInt32(kCurrentRounding)});
+  });
+}
+
 V exponent(V a) {
   return by_registers(a, a, 16, [&](Value* x, Value*) -> Value* {
     return a.b->CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_getexp_ps_512,

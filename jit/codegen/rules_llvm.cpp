@@ -195,7 +195,9 @@ Value* float_op(Rules& r, Op op, llvm::ArrayRef<Value*> v) {
   }
   if (!math_has(op)) throw std::runtime_error("codegen: no float rule for " + std::string(ir::text(op)));
   MathContext context{ib, r.numerics, r.isa};
-  return emit_math(context, op, v[0], v.size() > 1 ? v[1] : nullptr);
+  Value* made = emit_math(context, op, v[0], v.size() > 1 ? v[1] : nullptr);
+  if (op == Op::Exp && v[0]->getType()->getScalarType()->isFloatTy()) r.exp_argument[made] = v[0];
+  return made;
 }
 
 // Bool arithmetic is eager's: + is or, * is and.

@@ -1,6 +1,7 @@
 #pragma once
 // Pointwise ops as LLVM values. Operands are scalars, or vectors of one length; each lane is computed from its own
 // operands only, so that a value does not depend on where in a vector (or in which loop) it is computed.
+#include <llvm/ADT/DenseMap.h>
 #include <llvm/IR/IRBuilder.h>
 
 #include "backend/target.h"
@@ -15,6 +16,7 @@ struct Rules {
   llvm::IRBuilder<>& b;
   plan::Numerics numerics;
   backend::Isa isa;
+  llvm::DenseMap<llvm::Value*, llvm::Value*> exp_argument{};  // of each float exp made so far
 };
 
 /// Type of a value in a register (F16 and BF16: their bits as i16; Bool: i1) and in memory (Bool: i8).

@@ -232,6 +232,7 @@ def main():
     fit("kExpm1F32", tail, -h, h, 5, lambda r: abs(r), 24)
     exp2_tail = lambda f: (mpf(2) ** f - 1) / f if f else mp.log(2)  # noqa: E731
     fit("kExp2F32", exp2_tail, mpf(-1) / 2, mpf(1) / 2, 5, lambda f: abs(f), 24)
+    fit("kExp2RoughF32", lambda f: mpf(2) ** f, mpf(0), mpf(1), 5, lambda f: mpf(2) ** -f, 24)
     fit("kExpF64", tail, -h, h, 10, lambda r: abs(r), 53)
     log_tail = lambda f: (mp.log1p(f) - f) / f**2 if f else mpf(-1) / 2  # noqa: E731
     fit("kLogF32", log_tail, mpf(-1) / 4, mpf(1) / 2, 8, lambda f: f**2 / abs(mp.log1p(f)), 24)
