@@ -29,7 +29,8 @@ ULPS = 2.0
 SLACK, UNITS = 1.5, 1.0
 BOUNDS = Path(__file__).parents[1] / "reference" / "math_bounds.json"
 # Units of what has no algorithm of its own: one rounding of IEEE's; 1 / sqrt(x) has two.
-ROUNDINGS = dict.fromkeys(("add", "sub", "rsub", "mul", "div", "true_divide", "sqrt", "reciprocal"), 0.5) | {"rsqrt": 1.5}
+ROUNDINGS = dict.fromkeys(["add", "sub", "rsub", "mul", "div", "true_divide", "sqrt", "reciprocal"], 0.5)
+ROUNDINGS["rsqrt"] = 1.5
 # Linear in each operand, so that their bound is the same sum over magnitudes.
 SUMS = {"sum", "mean", "cumsum", "mv", "mm", "bmm", "dot", "addmm", "addmv", "baddbmm", "addbmm"}
 PRODUCTS = {"prod", "cumprod"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from error_bounds import Draw, widest
 from fastjit import fastjit
 from random_programs import Maker, Program, copy_all
 
@@ -36,22 +37,16 @@ def aliasing(outputs: Any, arguments: list[torch.Tensor]) -> list[tuple[Any, ...
 
 
 def bounds(program: Program, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Per result and argument: how far moving every rounding by a few units moves it."""
-    runs = []
-    for draw in range(6):
-        generator = torch.Generator().manual_seed(draw)
+    """Per result and argument: how far moving each rounding by a unit of its own and of the largest moves it."""
 
-        def move(t: torch.Tensor, eps: float, draw: int = draw, generator: torch.Generator = generator) -> None:
-            spread = any(n > 1 and step == 0 for n, step in zip(t.shape, t.stride(), strict=True))
-            if draw and t.is_floating_point() and not spread:
-                noise = torch.rand(t.shape, generator=generator, dtype=torch.float64) * 2 - 1
-                scale = t.abs().max() if t.numel() else 0.0
-                t += (noise * eps * (2 * t.abs() + 2 * scale)).to(t.dtype)
+    def run(draw: Draw) -> list[torch.Tensor]:
+        def move(t: torch.Tensor, eps: float) -> None:
+            draw.move(t, eps * (t.abs() + t.abs().max()) if t.numel() else 0.0)
 
         copies = copy_all(inputs, torch.float64)
-        out = program.function(True, _move=move)(*copies, program.number)
-        runs.append([t.double() for t in [*out, *copies]])
-    return [torch.stack([(run[k] - runs[0][k]).abs() for run in runs[1:]]).amax(0) for k in range(len(runs[0]))]
+        return [*program.function(True, _move=move)(*copies, program.number), *copies]
+
+    return widest(run)
 
 
 @dataclasses.dataclass
