@@ -4,6 +4,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/pybind11.h>
 
+#include <optional>
+
 #include "backend/cuda_driver.h"
 
 namespace py = pybind11;
@@ -31,8 +33,13 @@ uint64_t handle_of(const Stream& stream) {
 }  // namespace
 
 const std::string& cuda_problem() {
-  static const std::string problem = find_problem();
-  return problem;
+  // Kept by the GIL alone: finding it runs Python code, so no lock may be held meanwhile.
+  static std::optional<std::string> known;
+  if (!known) {
+    std::string found = find_problem();
+    if (!known) known = std::move(found);
+  }
+  return *known;
 }
 
 uint64_t current_stream(c10::Device device) {

@@ -16,6 +16,10 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
+pytestmark = pytest.mark.skipif(
+    torch.version.cuda is not None, reason="the stand-in takes CUDA's place in a torch without CUDA; see tests/gpu"
+)
+
 HERE = Path(__file__).parent
 CUDA = HERE.parent / "cuda"
 CHECKS = re.findall(r"^def (check_\w+)", (HERE / "fake_cuda.py").read_text(), re.MULTILINE)
@@ -83,7 +87,6 @@ def test_without_nvrtc(fake: FakeCuda) -> None:
     assert said.endswith("; docs/limits.md says what CUDA tensors need")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA driver")
 def test_without_a_driver(fake: FakeCuda) -> None:
     reason, _ = fake.run("no_driver", driver=False)
     assert reason.startswith("argument 'x' is on cuda:0 but there is no CUDA driver (libcuda.so.1")
