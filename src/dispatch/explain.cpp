@@ -2,6 +2,7 @@
 #include <set>
 
 #include "dispatch/function.h"
+#include "dispatch/refuse.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -88,7 +89,6 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   CallSpec call;
   std::string why;
   if (!call.build(args, nargs, kwnames, why)) return "eager: " + why;
-  if (!function.variants.size()) return "a new variant: the function has not been recorded yet";
   std::string nearest;
   for (const auto& variant : function.variants.recent_first()) {
     std::vector<PyObject*> tensors(variant->spec.tensor_count()), numbers(variant->spec.number_count());
@@ -111,8 +111,11 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
       return variant->executable ? "a hit: " + variant->spec.signature() : "eager: " + variant->reason;
     if (nearest.empty()) nearest = reason;
   }
-  if (const std::string pause = waiting(function, function.stats.calls + 1); !pause.empty()) return "eager: " + pause;
-  return "a new variant: " + nearest;
+  std::string advice;
+  why = refuse(function, call, modes, argument_names(function.callable, nargs, kwnames), advice);
+  if (why.empty()) why = waiting(function, function.stats.calls + 1);
+  if (!why.empty()) return "eager: " + why;
+  return "a new variant: " + (nearest.empty() ? "the function has not been recorded yet" : nearest);
 }
 
 }  // namespace fastjit::dispatch

@@ -124,9 +124,6 @@ bool note_fallback(Function& function, const std::string& reason, const std::str
 /// reason).
 PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why);
 
-/// Why a call that no variant serves is not recorded although nothing is wrong with it; empty: it would be.
-std::string waiting(const Function& function, uint64_t call);
-
 /// If `variant` would not serve the call, says so in words ("argument 0 was f32[4], is f32[8]").
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 

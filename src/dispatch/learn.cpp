@@ -6,10 +6,11 @@
 #include <limits>
 
 #include "backend/target.h"
-#include "dispatch/cuda_device.h"
+#include "dispatch/fresh_call.h"
 #include "dispatch/function.h"
 #include "dispatch/host.h"
 #include "dispatch/messages.h"
+#include "dispatch/refuse.h"
 #include "plan/program.h"
 #include "support/log.h"
 
@@ -30,63 +31,6 @@ thread_local bool recording_now = false;
 // epilogue gained.
 constexpr int64_t kTileAbove = int64_t{64} << 20;
 constexpr uint64_t kFirstRetry = 16;  // calls after an unsound recording before the next one; doubles each time
-
-// A call with number arguments replaced by fresh objects of equal value, so that an address names each.
-struct FreshCall {
-  std::vector<PyObject*> args;     // as vectorcall takes them; owned where fresh
-  std::vector<PyObject*> fresh;    // owned
-  std::vector<std::string> names;  // per fresh
-
-  ~FreshCall() {
-    for (PyObject* object : fresh) Py_DECREF(object);
-  }
-};
-
-bool worth_replacing(PyObject* object) {
-  if (PyFloat_CheckExact(object)) return true;
-  if (!PyLong_CheckExact(object)) return false;
-  int overflow = 0;
-  const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
-  return !overflow && (value < -5 || value > 256);  // small ints are shared objects
-}
-
-PyObject* fresh_copy(PyObject* number) {
-  return PyFloat_CheckExact(number) ? PyFloat_FromDouble(PyFloat_AS_DOUBLE(number))
-                                    : PyLong_FromLongLong(PyLong_AsLongLong(number));
-}
-
-void make_fresh(FreshCall& call, PyObject* const* args, Py_ssize_t total, const std::vector<std::string>& names,
-                bool replace) {
-  for (Py_ssize_t i = 0; i < total; ++i) {
-    call.args.push_back(args[i]);
-    if (!replace || !worth_replacing(args[i])) continue;
-    PyObject* copy = fresh_copy(args[i]);
-    if (!copy) throw pybind11::error_already_set();
-    call.args.back() = copy;
-    call.fresh.push_back(copy);
-    call.names.push_back(names[static_cast<size_t>(i)]);
-  }
-}
-
-// Parameter names for messages: from the code object where there is one.
-std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, PyObject* kwnames) {
-  std::vector<std::string> names;
-  PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
-  PyObject* varnames = nullptr;
-  if (PyFunction_Check(function))
-    varnames = PyCode_GetVarnames(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)));
-  const Py_ssize_t skip = PyMethod_Check(callable) ? 1 : 0;
-  for (Py_ssize_t i = 0; i < nargs; ++i) {
-    const bool known =
-        varnames && i + skip < reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_argcount;
-    names.push_back(known ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(varnames, i + skip)) : "arg" + std::to_string(i));
-  }
-  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
-    names.emplace_back(PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i)));
-  Py_XDECREF(varnames);
-  PyErr_Clear();
-  return names;
-}
 
 // Everything one recording holds together.
 struct Recording {
@@ -335,49 +279,6 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
   return nullptr;
 }
 
-// What the devices of a call's tensors are in the way of, or empty.
-std::string refuse_devices(const Function& function, const std::vector<PyObject*>& tensors, const std::string& first,
-                           std::string& advice) {
-  const c10::Device device = unpack(tensors[0]).device();
-  for (PyObject* tensor : tensors) {
-    if (unpack(tensor).device() == device) continue;
-    advice = "move its tensors to one device";
-    return "its arguments are on " + device.str() + " and " + unpack(tensor).device().str();
-  }
-  if (!device.is_cuda()) return "";
-  const std::string reason = "argument '" + first + "' is on " + device.str();
-  if (!function.options.pure) {
-    advice = "CUDA tensors need pure=True: a promise that the result depends on the arguments only";
-    return reason;
-  }
-  if (cuda_problem().empty()) return "";
-  advice = "docs/limits.md says what CUDA tensors need";
-  return reason + " but " + cuda_problem();
-}
-
-// Why this call cannot be recorded at all, or empty.
-std::string refuse(const Function& function, const CallSpec& spec, const Modes& modes,
-                   const std::vector<std::string>& names, std::string& advice) {
-  if (!function.options.pure && !observe::available()) {
-    advice = "pass pure=True if the result depends on the arguments only";
-    return "the read observer needs CPython 3.11";
-  }
-  if (spec.flat().tensors.empty()) {
-    advice = "pass the tensors it works on as arguments";
-    return "no argument is a tensor";
-  }
-  for (size_t i = 0; i < spec.flat().tensors.size(); ++i) {
-    const std::string name = i < names.size() ? names[i] : std::to_string(i);
-    const at::Tensor& tensor = unpack(spec.flat().tensors[i]);
-    if (const char* why = unsupported(tensor)) return "argument '" + name + "' is not supported: " + why;
-    if (modes.grad() && tensor.requires_grad()) {
-      advice = kNoGradAdvice;
-      return "argument '" + name + "' requires grad";
-    }
-  }
-  return refuse_devices(function, spec.flat().tensors, names.empty() ? "0" : names[0], advice);
-}
-
 // A call with wrong arguments says what eager says, and nothing else.
 PyObject* eager_because(Function& function, const std::string& why, const std::string& advice, PyObject* const* args,
                         size_t nargsf, PyObject* kwnames) {
@@ -394,11 +295,6 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 }  // namespace
 
 bool recording() { return recording_now; }
-
-std::string waiting(const Function& function, uint64_t call) {
-  if (call >= function.next_record) return "";
-  return "an earlier recording was unsound: " + function.unsound_reason;
-}
 
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
   Function& function = *self->function;

@@ -150,6 +150,18 @@ def test_later_calls_name_the_reason_of_the_unsound_recording():
     assert fast.explain(torch.ones(9)) == f"eager: an earlier recording was unsound: {first}"
 
 
+def test_explain_knows_what_runs_eagerly_before_it_runs():
+    fast = fastjit(lambda x: x + 1)
+    wants = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        with torch.enable_grad():
+            assert fast.explain(wants) == "eager: argument 'x' requires grad"
+        assert fast.explain(2.0) == "eager: no argument is a tensor"
+        assert fast.explain(torch.ones(3)).startswith(("a new variant: the function has not", "a hit"))
+        fast(torch.ones(3))
+    assert fast.explain(wants) == "a new variant: argument 0 was f32[3], is f32[3] requiring grad"
+
+
 def test_reads_inside_a_library_have_their_own_advice():
     net = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters())

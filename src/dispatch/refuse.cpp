@@ -1,0 +1,74 @@
+#include "dispatch/refuse.h"
+
+#include "dispatch/cuda_device.h"
+#include "dispatch/messages.h"
+
+namespace fastjit::dispatch {
+
+std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, PyObject* kwnames) {
+  std::vector<std::string> names;
+  PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+  PyObject* varnames = nullptr;
+  if (PyFunction_Check(function))
+    varnames = PyCode_GetVarnames(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)));
+  const Py_ssize_t skip = PyMethod_Check(callable) ? 1 : 0;
+  for (Py_ssize_t i = 0; i < nargs; ++i) {
+    const bool known =
+        varnames && i + skip < reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_argcount;
+    names.push_back(known ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(varnames, i + skip)) : "arg" + std::to_string(i));
+  }
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
+    names.emplace_back(PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i)));
+  Py_XDECREF(varnames);
+  PyErr_Clear();
+  return names;
+}
+
+// What the devices of a call's tensors are in the way of, or empty.
+static std::string refuse_devices(const Function& function, const std::vector<PyObject*>& tensors,
+                                  const std::string& first, std::string& advice) {
+  const c10::Device device = unpack(tensors[0]).device();
+  for (PyObject* tensor : tensors) {
+    if (unpack(tensor).device() == device) continue;
+    advice = "move its tensors to one device";
+    return "its arguments are on " + device.str() + " and " + unpack(tensor).device().str();
+  }
+  if (!device.is_cuda()) return "";
+  const std::string reason = "argument '" + first + "' is on " + device.str();
+  if (!function.options.pure) {
+    advice = "CUDA tensors need pure=True: a promise that the result depends on the arguments only";
+    return reason;
+  }
+  if (cuda_problem().empty()) return "";
+  advice = "docs/limits.md says what CUDA tensors need";
+  return reason + " but " + cuda_problem();
+}
+
+std::string refuse(const Function& function, const CallSpec& spec, const Modes& modes,
+                   const std::vector<std::string>& names, std::string& advice) {
+  if (!function.options.pure && !observe::available()) {
+    advice = "pass pure=True if the result depends on the arguments only";
+    return "the read observer needs CPython 3.11";
+  }
+  if (spec.flat().tensors.empty()) {
+    advice = "pass the tensors it works on as arguments";
+    return "no argument is a tensor";
+  }
+  for (size_t i = 0; i < spec.flat().tensors.size(); ++i) {
+    const std::string name = i < names.size() ? names[i] : std::to_string(i);
+    const at::Tensor& tensor = unpack(spec.flat().tensors[i]);
+    if (const char* why = unsupported(tensor)) return "argument '" + name + "' is not supported: " + why;
+    if (modes.grad() && tensor.requires_grad()) {
+      advice = kNoGradAdvice;
+      return "argument '" + name + "' requires grad";
+    }
+  }
+  return refuse_devices(function, spec.flat().tensors, names.empty() ? "0" : names[0], advice);
+}
+
+std::string waiting(const Function& function, uint64_t call) {
+  if (call >= function.next_record) return "";
+  return "an earlier recording was unsound: " + function.unsound_reason;
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,17 @@
+#pragma once
+// What is known against a call before it runs.
+#include "dispatch/function.h"
+
+namespace fastjit::dispatch {
+
+/// Parameter names for messages: from the code object where there is one.
+std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, PyObject* kwnames);
+
+/// Why a call cannot be recorded at all, or empty; `advice` may then say what to do.
+std::string refuse(const Function& function, const CallSpec& spec, const Modes& modes,
+                   const std::vector<std::string>& names, std::string& advice);
+
+/// Why a call that no variant serves is not recorded although nothing is wrong with it; empty: it would be.
+std::string waiting(const Function& function, uint64_t call);
+
+}  // namespace fastjit::dispatch
