@@ -12,7 +12,7 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11"
 
-.PHONY: fuzz exhaustive-math setup build demo test test-cpp test-python test-cuda-full lint asan bench bench-quick bench-report docs clean
+.PHONY: fuzz opinfo-full exhaustive-math setup build demo test test-cpp test-python test-cuda-full lint asan bench bench-quick bench-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -57,6 +57,10 @@ test-cuda-full:
 FUZZ ?= 0:2000
 fuzz: build
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/python/test_random_programs.py
+
+# Every sample of torch's operator database in every element type and layout: tens of minutes.
+opinfo-full: build
+	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_opinfo.py
 
 # Every elementary function over all 2^32 floats, on both ISA levels: hours. MATH="--step 4097" or a function's name shortens it.
 MATH ?=

@@ -97,16 +97,16 @@ def promises() -> dict[tuple[str, torch.dtype], float]:
     return found | {(name, dtype): units for name, units in ROUNDINGS.items() for dtype in types.values()}
 
 
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    return [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
+
+
 def only_copies(out: Any, operands: Any) -> bool:
     """Every element of `out` is, up to its sign, an element of the operands, a number among them, 0 or 1."""
-    tensors = [t.double().flatten() for t in pytree.tree_leaves(operands) if isinstance(t, torch.Tensor)]
+    tensors = [t.double().flatten() for t in tensors_of(operands)]
     numbers = [float(v) for v in pytree.tree_leaves(operands) if isinstance(v, (int, float))]
     known = torch.cat([*tensors, torch.tensor([0.0, 1.0, *numbers])]).nan_to_num().abs()
-    return all(
-        bool(torch.isin(t.double().nan_to_num().abs(), known).all())
-        for t in pytree.tree_leaves(out)
-        if isinstance(t, torch.Tensor)
-    )
+    return all(bool(torch.isin(t.double().nan_to_num().abs(), known).all()) for t in tensors_of(out))
 
 
 def variance(x: torch.Tensor, dim: Any = None, correction: float | None = None, keepdim: bool = False, **_: Any) -> Any:
@@ -152,7 +152,7 @@ class Running(TorchDispatchMode):
                 if not self.depth and self.dtype != self.inner:
                     for t in pytree.tree_leaves(out):
                         self.draw.move(t, 0.5 * spacing(t, self.dtype))
-            elif not only_copies(out, before):
+            elif not only_copies(out, before) and any(t.is_floating_point() for t in tensors_of(out)):
                 raise NoBound(name)
             return self.decide(name, out)
         by = self.sum_error(name, func, args, kwargs) if name in SUMS else 0.0
@@ -171,7 +171,7 @@ class Running(TorchDispatchMode):
         """(log2 n + 8) eps sum|x|."""
         sizes = pytree.tree_map(lambda v: v.abs() if isinstance(v, torch.Tensor) else v, args)
         total = func(*sizes, **kwargs)
-        tensors = [t for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
+        tensors = tensors_of(args)
         if name in ("sum", "mean"):
             terms = tensors[0].numel() / max(total.numel(), 1)
         else:
@@ -218,7 +218,7 @@ class Reference:
         torch.manual_seed(3)
         with default_dtype(torch.float64), mode:
             out = self.op(*args, **kwargs)
-        return [t for t in pytree.tree_leaves((out, args, kwargs)) if isinstance(t, torch.Tensor)]
+        return tensors_of((out, args, kwargs))
 
     def exact(self) -> list[torch.Tensor] | None:
         """None where torch refuses f64."""

@@ -1,20 +1,29 @@
-"""Runs op_db entries under fastjit twice and compares them with eager and, where eager itself rounds, with f64."""
+"""Runs op_db entries under fastjit twice, in every element type and layout, and compares them with eager."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
 import itertools
+import multiprocessing
+import warnings
 from typing import Any
 
 import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
+from error_bounds import Reference
 from fastjit import fastjit
-from lowering_tools import copies, error, spacing
+from lowering_tools import DTYPES
 
-# A dtype's own unit is what a correctly rounded result may be off; pointwise functions may be 2 units off eager.
-ULPS = 2.0
-# Operators that add many numbers, or whose formula cancels: the unit is that of the largest magnitude that is added.
-SCALED = {"gelu", "logaddexp", "logaddexp2", "nn.functional.gelu"}
+# A refusal of eager's, which ends a combination before fastjit is asked.
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
+
+
+def contiguous(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 def strided(x: torch.Tensor) -> torch.Tensor:
@@ -30,7 +39,7 @@ def transposed(x: torch.Tensor) -> torch.Tensor:
     return x.permute(order).contiguous().permute(order)
 
 
-def repeated(x: torch.Tensor) -> torch.Tensor:
+def broadcast(x: torch.Tensor) -> torch.Tensor:
     """The first row, expanded: stride 0."""
     return x[:1].expand_as(x) if x.dim() > 0 and x.size(0) > 0 else x
 
@@ -41,120 +50,196 @@ def shifted(x: torch.Tensor) -> torch.Tensor:
     return memory.view(x.shape).copy_(x)
 
 
-LAYOUTS = {"strided": strided, "transposed": transposed, "repeated": repeated, "shifted": shifted}
+def empty(x: torch.Tensor) -> torch.Tensor:
+    """The first dim of size 0."""
+    return x[:0].clone() if x.dim() else x
 
 
-def empty_first(tree: Any) -> Any:
-    """All tensors with their first dim of size 0."""
-    return pytree.tree_map_only(torch.Tensor, lambda t: t[:0].clone() if t.dim() else t, tree)
+LAYOUTS = {f.__name__: f for f in (contiguous, strided, transposed, broadcast, shifted, empty)}
 
 
-def laid_out(tree: Any, how: str) -> Any:
-    if how == "empty":
-        return empty_first(tree)
-    return pytree.tree_map_only(torch.Tensor, LAYOUTS[how], tree)
+def laid_out(tree: Any, layout: str) -> Any:
+    return pytree.tree_map_only(torch.Tensor, LAYOUTS[layout], tree)
 
 
 def fresh(tree: Any) -> Any:
     """Copies that keep strides, storage offsets and stride-0 dims."""
 
     def one(t: torch.Tensor) -> torch.Tensor:
+        if t.layout != torch.strided:
+            return t.clone()
         memory = t.untyped_storage().clone()
         return torch.empty(0, dtype=t.dtype).set_(memory, t.storage_offset(), t.size(), t.stride())  # type: ignore[call-overload]
 
     return pytree.tree_map_only(torch.Tensor, one, tree)
 
 
-def in_f64(op: Any, args: Any) -> Any:
-    """The call in f64, or None where torch refuses it."""
-    try:
-        positional, named = pytree.tree_map(lambda v: copies(v, torch.float64), args)
-        return pytree.tree_leaves(op(*positional, **named))
-    except (RuntimeError, TypeError, NotImplementedError, ValueError):
-        return None
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
-def difference(got: Any, want: Any, op: Any, args: Any, scaled: bool, ulps: float = ULPS) -> str | None:
-    """What differs between two results, or None."""
+def difference(got: Any, want: Any, reference: Reference) -> str:
+    """What differs between two trees of results and arguments, or nothing."""
     g, gs = pytree.tree_flatten(got)
     w, ws = pytree.tree_flatten(want)
     if gs != ws:
         return f"structure {gs} is not {ws}"
-    exact = None
-    for k, (a, b) in enumerate(zip(g, w, strict=True)):
+    k = -1
+    for a, b in zip(g, w, strict=True):
         if not isinstance(b, torch.Tensor):
-            if a != b or type(a) is not type(b):
-                return f"result {k} is {a}, eager's {b}"
+            if (a != b and (a == a or b == b)) or type(a) is not type(b):
+                return f"{a} is not eager's {b}"
             continue
-        if (a.dtype, a.shape, a.stride()) != (b.dtype, b.shape, b.stride()):
-            return f"result {k} is {a.dtype}{list(a.shape)}{a.stride()}, eager's {b.dtype}{list(b.shape)}{b.stride()}"
+        k += 1
+        if (a.dtype, a.shape, a.layout) != (b.dtype, b.shape, b.layout):
+            return f"tensor {k} is {a.dtype}{list(a.shape)}, eager's {b.dtype}{list(b.shape)}"
+        if a.layout != torch.strided:
+            a, b = a.to_dense(), b.to_dense()
+        if a.stride() != b.stride():
+            return f"tensor {k} has strides {a.stride()}, eager's {b.stride()}"
         if not b.is_floating_point():
-            if not torch.equal(
-                torch.view_as_real(a) if a.is_complex() else a, torch.view_as_real(b) if b.is_complex() else b
-            ):
-                return f"result {k}: {a} is not {b}"
-            continue
-        off = error(a, b, b.dtype)
-        if bool((off <= ulps).all()):
-            continue
-        exact = exact or in_f64(op, args)
-        if exact is None or exact[k].shape != b.shape:
-            return f"result {k}: {off.max():.3g} ulp off, no f64 reference: {a} is not {b}"
-        truth = exact[k].double()
-        allowed = error(b, truth, b.dtype) + ulps
-        unit = spacing(truth.nan_to_num(0, 0, 0).abs().max(), b.dtype) if scaled and truth.numel() else 0.0
-        wrong = ~((off <= ulps) | (error(a, truth, b.dtype) <= allowed) | ((a.double() - truth).abs() <= 4 * unit))
-        if bool(wrong.any()):
-            return f"result {k}: {off[wrong].max():.3g} ulp: {a[wrong][:4].tolist()} is not {b[wrong][:4].tolist()}, in f64 {truth[wrong][:4].tolist()}"  # noqa: E501
-    return None
+            if not torch.allclose(bits(a), bits(b), rtol=0, atol=0, equal_nan=True):
+                return f"tensor {k}: {a} is not {b}"
+        elif wrong := reference.wrong(k, a, b):
+            return f"tensor {k}: {wrong}"
+    return ""
 
 
-class Outcome:
-    """What one call did: `kind` is lowered, view, extern or fallback; `wrong` says what differs from eager."""
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One sample in one type and layout.
 
-    def __init__(self, kind: str, wrong: str | None = None, detail: str = "") -> None:
-        self.kind, self.wrong, self.detail = kind, wrong, detail
+        `kind`: lowered (kernels ran), view (steps, and results in the arguments' memory, or an argument itself), empty
+    (nothing to compute), extern (steps of torch), fallback, refused (by eager) or wrong; `why` says what was wrong,
+    left to torch or refused.
+    """
+
+    entry: str
+    dtype: str
+    layout: str
+    kind: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.entry} {self.dtype} {self.layout}: {self.kind} {self.why}"
 
 
-def kind_of(fast: Any) -> tuple[str, str]:
+def name_of(op: OpInfo) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def memory_of(tree: Any) -> set[int]:
+    tensors = [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor) and t.layout == torch.strided]
+    return {t.untyped_storage().data_ptr() for t in tensors}
+
+
+def kind_of(fast: Any, got: Any, args: Any) -> tuple[str, str]:
     stats = fast.stats()
-    graph = fast.inspect("ir")
-    real = [line for line in graph.splitlines() if " = extern " in line and "kind=view" not in line]
-    if real:
-        return "extern", real[0]
-    return ("lowered" if stats.kernels else "view"), ""
+    if stats.fallbacks:
+        return "fallback", next(iter(stats.fallbacks))
+    if (stats.calls, stats.hits) != (2, 1):
+        return "wrong", f"{stats.hits} hits after {stats.calls} calls"
+    left = [line for line in fast.inspect("ir").splitlines() if " = extern " in line and "kind=view" not in line]
+    if left:
+        return "extern", left[0]
+    if stats.kernels:
+        return "lowered", ""
+    results = [t for t in pytree.tree_leaves(got) if isinstance(t, torch.Tensor)]
+    if not any(t.numel() for t in results):
+        return "empty", ""
+    given = pytree.tree_leaves(args)
+    if memory_of(results) <= memory_of(args) and (stats.steps or all(any(t is a for a in given) for t in results)):
+        return "view", ""
+    return "wrong", f"no kernel and no view: {fast.inspect('plan')}"
 
 
-def run(op: Any, args: Any, scaled: bool, pure: bool, ulps: float = ULPS) -> Outcome:
-    """`args` is (positional, named). Results, arguments after the call and counters of two calls under fastjit."""
+def run(op: Any, args: Any, pure: bool = True) -> tuple[str, str]:
+    """(kind, why) of two calls under fastjit; `args` is (positional, named)."""
     positional, named = fresh(args)
     torch.manual_seed(3)
     want = op(*positional, **named)
-    after = (positional, named)
+    expected = (want, positional, named)
+    reference = Reference(op, *args)
     fast = fastjit(pure=pure, on_unsupported="eager")(op)
-    for call in range(2):
-        positional, named = fresh(args)
+    for call in (1, 2):
+        now = fresh(args)
         torch.manual_seed(3)
-        got = fast(*positional, **named)
-        if wrong := difference(got, want, op, args, scaled, ulps) or difference(
-            (positional, named), after, op, args, False
-        ):
-            return Outcome("wrong", f"call {call + 1}: {wrong}")
-        stats = fast.stats()
-        if stats.fallbacks:
-            return Outcome("fallback", None, next(iter(stats.fallbacks)))
-    if stats.hits != 1:
-        return Outcome("wrong", f"{stats.hits} hits after two calls")
-    kind, detail = kind_of(fast)
-    return Outcome(kind, None, detail)
+        got = fast(*now[0], **now[1])
+        if wrong := difference((got, *now), expected, reference):
+            return "wrong", f"call {call}: {wrong}"
+    return kind_of(fast, got, now)
 
 
-def samples_of(op: Any, dtype: torch.dtype, count: int) -> list[Any]:
-    """The `count` largest of the first samples (all with count 0) as (positional, named)."""
-    found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), 40 if count == 0 else 4))
+def samples_of(op: OpInfo, dtype: torch.dtype, first: int) -> list[Any]:
+    """Of the `first` samples, (positional, named) with the largest ahead."""
+    found = itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), first)
     trees = [((s.input, *s.args), dict(s.kwargs)) for s in found]
 
     def size(tree: Any) -> int:
         return -sum(t.numel() for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor))
 
-    return trees if count == 0 else sorted(trees, key=size)[:count]
+    return sorted(trees, key=size)
+
+
+def row_of(op: OpInfo, dtype: torch.dtype, layout: str, sample: Any, function: Any = None, pure: bool = True) -> Row:
+    where = (name_of(op), str(dtype)[6:], layout)
+    try:
+        args = laid_out(sample, layout)
+        positional, named = fresh(args)
+        op.op(*positional, **named)
+    except REFUSALS as refusal:
+        return Row(*where, "refused", str(refusal).splitlines()[0] if str(refusal) else type(refusal).__name__)
+    try:
+        return Row(*where, *run(function or op.op, args, pure))
+    except Exception as raised:
+        return Row(*where, "wrong", f"raised {type(raised).__name__}: {raised}")
+
+
+def lowered(rows: list[Row]) -> bool:
+    return any(row.kind in ("lowered", "view") for row in rows)
+
+
+def rows_of(index: int, every_sample: bool) -> list[Row]:
+    """All rows of one entry: first every type, then, if any of them is lowered, every layout."""
+    op = op_db[index]
+    torch.set_num_threads(1)
+    samples: dict[torch.dtype, list[Any]] = {}
+    rows: list[Row] = []
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for dtype in DTYPES:
+            if dtype in op.supported_dtypes("cpu"):
+                torch.manual_seed(0)
+                try:
+                    samples[dtype] = samples_of(op, dtype, 40 if every_sample else 6)
+                except REFUSALS as refusal:
+                    rows.append(Row(name_of(op), str(dtype)[6:], "contiguous", "refused", str(refusal)))
+        for i, layout in enumerate(LAYOUTS):
+            for dtype, found in samples.items():
+                chosen = found if every_sample else found[i % max(len(found), 1) :][:1]
+                rows += [row_of(op, dtype, layout, sample) for sample in chosen]
+            if not lowered(rows):
+                break
+        if lowered(rows):
+            rows += by_default(op, samples)
+    return rows
+
+
+def by_default(op: OpInfo, samples: dict[torch.dtype, list[Any]]) -> list[Row]:
+    """The default mode, which watches what the call reads: one sample, of the first type that has one."""
+    rows: list[Row] = []
+    for dtype, found in samples.items():
+        for sample in found[:1]:
+            row = row_of(op, dtype, "contiguous", sample, pure=False)
+            rows = [dataclasses.replace(row, layout="by default")]
+            if row.kind != "refused":
+                return rows
+    return rows
+
+
+def sweep(indices: list[int], every_sample: bool = False) -> list[Row]:
+    """Rows of these entries of op_db, in two processes: nothing else of a test run needs the other core."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
+        parts = pool.map(rows_of, indices, itertools.repeat(every_sample), chunksize=4)
+        return [row for part in parts for row in part]
