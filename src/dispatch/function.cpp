@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "dispatch/call.h"
+#include "support/env.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -44,6 +45,8 @@ bool overlaps(const Executable& executable, const c10::SmallVector<const at::Ten
   return false;
 }
 
+const bool kChecksRecordings = support::setting_text(support::Setting::Check) == "record";
+
 uint64_t number_bits(PyObject* number, bool is_float) {
   if (is_float) return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(number));
   return static_cast<uint64_t>(PyLong_AsLongLong(number));  // the call matched: it fits
@@ -74,6 +77,23 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
                                              [&](Variant& variant) { return &variant != last && serves(variant); });
   if (found) function.variants.used(*found);
   return found;
+}
+
+// The tensors that the program reads or writes; false if a written one shares memory with another.
+bool gather(const Variant& variant, PyObject* const* arg_tensors, c10::SmallVector<PyObject*, 8>& objects,
+            c10::SmallVector<const at::Tensor*, 8>& inputs) {
+  for (const capture::InputSource& source : variant.inputs) {
+    objects.push_back(source.kind == capture::InputSource::Kind::Argument ? arg_tensors[source.index]
+                                                                          : variant.captured[source.index].object);
+    inputs.push_back(&unpack(objects.back()));
+  }
+  return !variant.checks_overlap || !overlaps(*variant.executable, inputs);
+}
+
+bool is_checked(const Variant& variant, PyObject* const* arg_tensors) {
+  c10::SmallVector<PyObject*, 8> objects;
+  c10::SmallVector<const at::Tensor*, 8> inputs;
+  return gather(variant, arg_tensors, objects, inputs);
 }
 
 PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const c10::SmallVector<PyObject*, 8>& objects,
@@ -107,12 +127,7 @@ PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* 
   const Executable& executable = *variant.executable;
   c10::SmallVector<PyObject*, 8> objects;
   c10::SmallVector<const at::Tensor*, 8> inputs;
-  for (const capture::InputSource& source : variant.inputs) {
-    objects.push_back(source.kind == capture::InputSource::Kind::Argument ? arg_tensors[source.index]
-                                                                          : variant.captured[source.index].object);
-    inputs.push_back(&unpack(objects.back()));
-  }
-  if (variant.checks_overlap && overlaps(executable, inputs)) {
+  if (!gather(variant, arg_tensors, objects, inputs)) {
     why = "a written tensor shares memory with another argument";
     return nullptr;
   }
@@ -166,6 +181,8 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
   Variant* variant = found->get();
   if (!variant->executable) return run_eager(function, variant->reason, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
+  if (kChecksRecordings && !function.options.pure && is_checked(*variant, tensors.data()))
+    return check_recording(self, *variant, args, nargsf, kwnames);
   std::string why;
   // Others may drop the variant while Python code or another thread runs.
   const std::shared_ptr<Variant> held = variant->executable->runs_foreign_code() ? *found : nullptr;

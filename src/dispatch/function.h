@@ -112,6 +112,11 @@ bool recording();
 /// The slow way: no variant matched. Runs the function (that is its result) and learns from it where possible.
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes);
 
+/// FASTJIT_CHECK=record: runs the function under both observers although `known` serves the call, and raises an
+/// AssertionError if the recording differs from the one that `known` was made of. Returns the function's own result.
+PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* args, size_t nargsf,
+                          PyObject* kwnames);
+
 /// Runs the Python function and counts why.
 PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
                     PyObject* kwnames);

@@ -2,8 +2,10 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
+#include <sstream>
 
 #include "backend/target.h"
 #include "dispatch/fresh_call.h"
@@ -232,14 +234,15 @@ bool install_unsound(Recording& recording) {
   return note_fallback(function, reason, advice);
 }
 
-PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
-  Function& function = *self->function;
+// Runs the function under both observers and settles what may differ between calls of the variant. Null if it raised.
+PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  Function& function = recording.function;
+  const Modes& modes = recording.modes;
   const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
   FreshCall call;
   make_fresh(call, args, total, names, !function.options.pure);
-  Recording recording(function, modes);
   recording.variant->modes = modes;
   std::string why;
   recording.variant->spec.build(call.args.data(), nargs, kwnames, why);
@@ -259,10 +262,18 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
   if (recording.unsound.empty()) {
     settle_scalars(recording, call);
     take_captured(recording);
+    recording.variant->facts = std::move(recording.observation.facts);
   }
+  return result;
+}
+
+PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
+  Function& function = *self->function;
+  Recording recording(function, modes);
+  PyObject* result = observe_call(recording, args, nargsf, kwnames);
+  if (!result) return nullptr;
   if (recording.unsound.empty()) {
     try {
-      recording.variant->facts = std::move(recording.observation.facts);
       compile(recording);
       function.variants.add(std::move(recording.variant));
       return result;
@@ -295,6 +306,58 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 }  // namespace
 
 bool recording() { return recording_now; }
+
+namespace {
+
+// The first line in which two lists of lines differ, in words; empty if they are the same.
+std::string first_difference(const std::vector<std::string>& then, const std::vector<std::string>& now) {
+  for (size_t i = 0; i < std::max(then.size(), now.size()); ++i) {
+    const std::string a = i < then.size() ? then[i] : "nothing", b = i < now.size() ? now[i] : "nothing";
+    if (a != b) return "'" + a + "' then, '" + b + "' now";
+  }
+  return "";
+}
+
+// The nodes, without the places they come from: one program may be recorded from several.
+std::vector<std::string> program_of(const ir::Graph& graph) {
+  std::vector<std::string> lines;
+  std::istringstream stream(ir::print(graph));
+  for (std::string line; std::getline(stream, line);) lines.push_back(line.substr(0, line.rfind(" @ ")));
+  return lines;
+}
+
+std::vector<std::string> facts_of(const Variant& variant) {
+  return variant.facts ? variant.facts->describe() : std::vector<std::string>{};
+}
+
+}  // namespace
+
+PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* args, size_t nargsf,
+                          PyObject* kwnames) {
+  Function& function = *self->function;
+  Recording recording(function, known.modes);
+  PyObject* result = observe_call(recording, args, nargsf, kwnames);
+  if (!result) return nullptr;
+  std::string difference = recording.unsound.empty() ? "" : "it is unsound now: " + recording.unsound;
+  if (difference.empty()) difference = first_difference(facts_of(known), facts_of(*recording.variant));
+  // A number may be ambiguous where it happens to equal another one; such a recording bakes it in and tells less.
+  const bool comparable = known.spec.number_count() == recording.variant->spec.number_count();
+  if (difference.empty() && comparable)
+    difference = first_difference(
+        program_of(known.inspection.graph),
+        program_of(pass::run(recording.captured_graph.graph, pass::PassContext{function.options.numerics})));
+  if (difference.empty() && comparable)
+    difference = first_difference({known.recipe.text()}, {recording.variant->recipe.text()});
+  if (difference.empty()) {
+    ++function.stats.hits;
+    return result;
+  }
+  Py_DECREF(result);
+  PyErr_Format(PyExc_AssertionError,
+               "fastjit: FASTJIT_CHECK=record: the guards of %s held, but a new recording differs: %s",
+               function.options.name.c_str(), difference.c_str());
+  return nullptr;
+}
 
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
   Function& function = *self->function;

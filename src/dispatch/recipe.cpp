@@ -1,6 +1,8 @@
 #include "dispatch/recipe.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "dispatch/spec.h"
 
@@ -10,8 +12,54 @@ namespace {
 constexpr int kMaxDepth = 16;
 
 bool is_constant(PyObject* object) {
-  return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
-         PyUnicode_CheckExact(object);
+  if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
+      PyUnicode_CheckExact(object))
+    return true;
+  const std::string_view type = Py_TYPE(object)->tp_name;  // of torch: these never change
+  return type == "torch.dtype" || type == "torch.device" || type == "torch.memory_format" || type == "torch.layout" ||
+         type == "torch.Size";
+}
+
+// Python classes without __slots__ share their deallocator; a class written in C has its own.
+destructor python_dealloc() {
+  static const destructor found = [] {
+    PyObject* made = PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "Plain");
+    return made ? reinterpret_cast<PyTypeObject*>(made)->tp_dealloc : nullptr;
+  }();
+  return found;
+}
+
+// All that an instance of `type` holds: attributes, and the items of a dictionary or a tuple.
+bool is_python_class(PyTypeObject* type) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
+    const bool known =
+        base == &PyBaseObject_Type || base == &PyDict_Type || base == &PyODict_Type || base == &PyTuple_Type;
+    const bool has_slots = Py_SIZE(base) != 0;
+    if (!known && (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dealloc != python_dealloc() || has_slots))
+      return false;
+  }
+  return true;
+}
+
+PyTypeObject* layout_of(PyTypeObject* type) {
+  for (PyTypeObject* base : {&PyODict_Type, &PyDict_Type, &PyTuple_Type})
+    if (PyType_IsSubtype(type, base)) return base;
+  return &PyBaseObject_Type;
+}
+
+PyObject* attributes_of(PyObject* object) {  // borrowed; null where there are none
+  PyObject** slot = _PyObject_GetDictPtr(object);
+  return slot ? *slot : nullptr;
+}
+
+// The keys in the dictionary's own order, whatever __iter__ its class has.
+PyObject* keys_of(PyObject* dict) {
+  if (!PyODict_Check(dict)) return PyDict_Keys(dict);
+  PyObject* iterator = PyODict_Type.tp_iter(dict);
+  PyObject* keys = iterator ? PySequence_List(iterator) : nullptr;
+  Py_XDECREF(iterator);
+  return keys;
 }
 
 // torch.return_types.*: struct sequences, which are made from one tuple.
@@ -31,62 +79,134 @@ Recipe::~Recipe() {
   for (Step& step : steps_) Py_XDECREF(step.object);
 }
 
+struct Recipe::Reader {
+  struct Seen {
+    size_t index;           // in the order of steps
+    Py_ssize_t references;  // from within the result
+    bool done;
+  };
+  std::vector<Step>& steps;
+  const std::vector<PyObject*>& numbers;
+  std::vector<PyObject*>& leaves;
+  std::string& why;
+  bool shares = false;
+  std::unordered_map<PyObject*, Seen> containers{};
+
+  bool refuse(const std::string& reason) {
+    if (why.empty()) why = reason;
+    return false;
+  }
+
+  bool one(PyObject* object, int depth) {
+    if (depth > kMaxDepth) return refuse("its result is nested more than 16 deep");
+    if (is_plain_tensor(object)) {
+      leaves.push_back(object);
+      steps.push_back({Kind::Leaf});
+      return true;
+    }
+    const auto number = std::find(numbers.begin(), numbers.end(), object);
+    if (number != numbers.end()) {
+      steps.push_back({Kind::Number, nullptr, number - numbers.begin()});
+      return true;
+    }
+    if (is_constant(object)) {
+      steps.push_back({Kind::Constant, Py_NewRef(object)});
+      return true;
+    }
+    const auto [seen, is_new] = containers.try_emplace(object, Seen{containers.size(), 0, false});
+    ++seen->second.references;
+    if (!is_new) {
+      if (!seen->second.done) return refuse("its result contains itself");
+      steps.push_back({Kind::Same, nullptr, static_cast<Py_ssize_t>(seen->second.index)});
+      return shares = true;
+    }
+    if (!container(object, depth)) return false;
+    containers.at(object).done = true;
+    return true;
+  }
+
+  bool container(PyObject* object, int depth) {
+    PyTypeObject* type = Py_TYPE(object);
+    auto* type_object = reinterpret_cast<PyObject*>(type);
+    if (PyTuple_CheckExact(object)) return sequence(object, {Kind::Tuple}, depth);
+    if (PyList_CheckExact(object)) return sequence(object, {Kind::List}, depth);
+    if (is_return_type(object)) return sequence(object, {Kind::Struct, Py_NewRef(type_object)}, depth);
+    if (PyDict_CheckExact(object)) {
+      PyObject* keys = PyDict_Keys(object);
+      steps.push_back({Kind::Dict, PyList_AsTuple(keys), PyList_GET_SIZE(keys)});
+      Py_DECREF(keys);
+      return values(object, steps.back().object, depth);
+    }
+    if (!is_python_class(type)) return refuse(std::string("it returns a ") + type->tp_name);
+    if (!PyTuple_Check(object)) return instance(object, depth);
+    if (type->tp_dictoffset) return refuse(std::string("it returns a ") + type->tp_name);
+    return sequence(object, {Kind::NamedTuple, Py_NewRef(type_object)}, depth);
+  }
+
+  bool sequence(PyObject* object, Step step, int depth) {
+    step.count = PySequence_Fast_GET_SIZE(object);
+    steps.push_back(step);
+    for (Py_ssize_t i = 0; i < step.count; ++i)
+      if (!one(PySequence_Fast_ITEMS(object)[i], depth + 1)) return false;
+    return true;
+  }
+
+  bool values(PyObject* dict, PyObject* keys, int depth) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
+      PyObject* key = PyTuple_GET_ITEM(keys, i);
+      if (!is_constant(key))
+        return refuse(std::string("its result has a dictionary key of type ") + Py_TYPE(key)->tp_name);
+      if (!one(PyDict_GetItemWithError(dict, key), depth + 1)) return false;
+    }
+    return true;
+  }
+
+  bool instance(PyObject* object, int depth) {
+    PyObject* attributes = attributes_of(object);
+    PyObject* keys = PyDict_Check(object) ? keys_of(object) : PyList_New(0);
+    PyObject* names = attributes ? PyDict_Keys(attributes) : PyList_New(0);
+    if (attributes && Py_REFCNT(attributes) != 1)
+      why = std::string("its result's attributes live on: ") + Py_TYPE(object)->tp_name;
+    PyObject* parts = PyTuple_New(3);
+    PyTuple_SET_ITEM(parts, 0, Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(object))));
+    PyTuple_SET_ITEM(parts, 1, PyList_AsTuple(keys));
+    PyTuple_SET_ITEM(parts, 2, PyList_AsTuple(names));
+    Py_DECREF(keys);
+    Py_DECREF(names);
+    steps.push_back({Kind::Instance, parts});
+    return why.empty() && values(object, PyTuple_GET_ITEM(parts, 1), depth) &&
+           (!attributes || values(attributes, PyTuple_GET_ITEM(parts, 2), depth));
+  }
+
+  // A list that a global holds too is returned as that list: the next call's result must be it as well.
+  bool is_whole() {
+    for (const auto& [object, seen] : containers)
+      if (!PyTuple_Check(object) && Py_REFCNT(object) != seen.references)
+        return refuse(std::string("it returns a ") + Py_TYPE(object)->tp_name + " that exists outside its result");
+    return true;
+  }
+};
+
 bool Recipe::build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves,
                    std::string& why) {
-  return add(result, numbers, leaves, why, 0);
-}
-
-bool Recipe::add(PyObject* object, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves,
-                 std::string& why, int depth) {
-  if (depth > kMaxDepth) {
-    why = "its result is nested more than 16 deep";
-    return false;
-  }
-  if (is_plain_tensor(object)) {
-    leaves.push_back(object);
-    steps_.push_back({Kind::Leaf});
-    return true;
-  }
-  const auto number = std::find(numbers.begin(), numbers.end(), object);
-  if (number != numbers.end()) {
-    steps_.push_back({Kind::Number, nullptr, number - numbers.begin()});
-    return true;
-  }
-  if (is_constant(object)) {
-    steps_.push_back({Kind::Constant, Py_NewRef(object)});
-    return true;
-  }
-  if (PyDict_CheckExact(object)) {
-    PyObject* keys = PyTuple_New(PyDict_GET_SIZE(object));
-    Py_ssize_t at = 0, i = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) PyTuple_SET_ITEM(keys, i++, Py_NewRef(key));
-    steps_.push_back({Kind::Dict, keys, i});
-    for (at = 0; PyDict_Next(object, &at, &key, &value);)
-      if (!is_constant(key) || !add(value, numbers, leaves, why, depth + 1)) {
-        if (why.empty()) why = std::string("its result has a dictionary key of type ") + Py_TYPE(key)->tp_name;
-        return false;
-      }
-    return true;
-  }
-  const bool structure = is_return_type(object);
-  if (!structure && !PyTuple_CheckExact(object) && !PyList_CheckExact(object)) {
-    why = std::string("it returns a ") + Py_TYPE(object)->tp_name;
-    return false;
-  }
-  const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
-  if (structure)
-    steps_.push_back({Kind::Struct, Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(object))), n});
-  else
-    steps_.push_back({PyTuple_CheckExact(object) ? Kind::Tuple : Kind::List, nullptr, n});
-  PyObject** items = PySequence_Fast_ITEMS(object);
-  for (Py_ssize_t i = 0; i < n; ++i)
-    if (!add(items[i], numbers, leaves, why, depth + 1)) return false;
-  return true;
+  Reader reader{steps_, numbers, leaves, why};
+  const bool known = reader.one(result, 0) && reader.is_whole();
+  shares_ = reader.shares;
+  return known;
 }
 
 bool Recipe::has_tensors() const {
   return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) { return step.kind == Kind::Leaf; });
+}
+
+std::string Recipe::text() const {
+  std::string out;
+  for (const Step& step : steps_) {
+    out += std::to_string(static_cast<int>(step.kind)) + ":" + std::to_string(step.count);
+    if (step.object) out += " " + repr(step.object);
+    out += "; ";
+  }
+  return out;
 }
 
 void Recipe::renumber(const std::vector<int>& place, const std::vector<PyObject*>& numbers) {
@@ -104,6 +224,7 @@ struct Recipe::Builder {
   const Step* step;
   PyObject** leaves;
   PyObject* const* numbers;
+  std::vector<PyObject*>* made;  // the containers so far, owned; null where no step asks for them
 
   PyObject* one() {
     const Step& s = *step++;
@@ -114,20 +235,50 @@ struct Recipe::Builder {
         return Py_NewRef(s.object);
       case Kind::Number:
         return Py_NewRef(numbers[s.count]);
-      case Kind::Tuple:
-        return items(PyTuple_New(s.count), s.count, true);
-      case Kind::List:
-        return items(PyList_New(s.count), s.count, false);
-      case Kind::Struct: {
-        PyObject* fields = items(PyTuple_New(s.count), s.count, true);
-        PyObject* out = fields ? PyObject_CallOneArg(s.object, fields) : nullptr;
-        Py_XDECREF(fields);
-        return out;
-      }
-      case Kind::Dict:
-        return dict(s);
+      case Kind::Same:
+        return Py_XNewRef((*made)[static_cast<size_t>(s.count)]);
+      default:
+        break;
     }
-    return nullptr;
+    if (!made) return container(s);
+    const size_t index = made->size();
+    made->push_back(nullptr);
+    PyObject* object = container(s);
+    (*made)[index] = Py_XNewRef(object);
+    return object;
+  }
+
+  PyObject* container(const Step& s) {
+    if (s.kind == Kind::Tuple) return items(PyTuple_New(s.count), s.count, true);
+    if (s.kind == Kind::List) return items(PyList_New(s.count), s.count, false);
+    if (s.kind == Kind::Dict) return fill(PyDict_New(), s.object, PyDict_SetItem);
+    if (s.kind == Kind::Instance) return instance(s);
+    PyObject* fields = items(PyTuple_New(s.count), s.count, true);
+    if (!fields) return nullptr;
+    PyObject* out = nullptr;
+    if (s.kind == Kind::Struct) {
+      out = PyObject_CallOneArg(s.object, fields);
+    } else if (PyObject* arguments = PyTuple_Pack(1, fields)) {
+      out = PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(s.object), arguments, nullptr);
+      Py_DECREF(arguments);
+    }
+    Py_DECREF(fields);
+    return out;
+  }
+
+  // As the recorded call left it: its __init__ ran then, with no effect beside the instance.
+  PyObject* instance(const Step& s) {
+    auto* type = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(s.object, 0));
+    PyObject *keys = PyTuple_GET_ITEM(s.object, 1), *names = PyTuple_GET_ITEM(s.object, 2);
+    static PyObject* const no_arguments = PyTuple_New(0);
+    PyTypeObject* layout = layout_of(type);
+    PyObject* out = layout->tp_new(type, no_arguments, nullptr);
+    out = fill(out, keys, layout == &PyODict_Type ? PyODict_SetItem : PyDict_SetItem);
+    if (!PyTuple_GET_SIZE(names)) return out;
+    PyObject* attributes = fill(out ? PyObject_GenericGetDict(out, nullptr) : nullptr, names, PyDict_SetItem);
+    if (!attributes) Py_CLEAR(out);
+    Py_XDECREF(attributes);
+    return out;
   }
 
   // On failure the rest is still walked so that every leaf reference is released.
@@ -147,22 +298,24 @@ struct Recipe::Builder {
     return container;
   }
 
-  PyObject* dict(const Step& s) {
-    PyObject* out = PyDict_New();
-    bool ok = out != nullptr;
-    for (Py_ssize_t i = 0; i < s.count; ++i) {
+  PyObject* fill(PyObject* dict, PyObject* keys, int (*set)(PyObject*, PyObject*, PyObject*)) {
+    bool ok = dict != nullptr;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
       PyObject* value = one();
-      if (!value || (out && PyDict_SetItem(out, PyTuple_GET_ITEM(s.object, i), value) < 0)) ok = false;
+      if (!value || (dict && set(dict, PyTuple_GET_ITEM(keys, i), value) < 0)) ok = false;
       Py_XDECREF(value);
     }
-    if (!ok) Py_CLEAR(out);
-    return out;
+    if (!ok) Py_CLEAR(dict);
+    return dict;
   }
 };
 
 PyObject* Recipe::rebuild(PyObject** leaves, PyObject* const* numbers) const {
-  Builder builder{steps_.data(), leaves, numbers};
-  return builder.one();
+  std::vector<PyObject*> made;
+  Builder builder{steps_.data(), leaves, numbers, shares_ ? &made : nullptr};
+  PyObject* result = builder.one();
+  for (PyObject* object : made) Py_XDECREF(object);
+  return result;
 }
 
 }  // namespace fastjit::dispatch

@@ -13,13 +13,16 @@ class Recipe {
   Recipe(Recipe&& other) noexcept { *this = std::move(other); }
   Recipe& operator=(Recipe&& other) noexcept {
     std::swap(steps_, other.steps_);
+    std::swap(shares_, other.shares_);
     return *this;
   }
   ~Recipe();
 
   /// Describes `result`; its tensor leaves are appended to `leaves` (borrowed). `numbers` are the fresh number objects
-  /// given to the call: a leaf that is one of them stays symbolic. Returns false with `why` for a result that is not a
-  /// tree of tensors, tuples, lists, dicts and plain constants.
+  /// given to the call: a leaf that is one of them stays symbolic. Returns false with `why` for a result that is not
+  /// made of tensors, plain constants, tuples, lists, dicts and instances of Python classes over object, dict or
+  /// OrderedDict, and for a changeable container that something beside the result refers to: a copy of it would not be
+  /// the same.
   bool build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why);
 
   /// A new result from new references to the leaves (stolen) and the call's symbolic numbers. Null with an exception
@@ -28,21 +31,24 @@ class Recipe {
 
   bool single() const { return steps_.size() == 1 && steps_[0].kind == Kind::Leaf; }
   bool has_tensors() const;
+  std::string text() const;  // two recipes with one text give equal results for equal leaves
   /// Renumbers Number leaves: place[i] is the place of number i among the symbolic ones, or -1: guarded by value, so
   /// the leaf is the constant numbers[i].
   void renumber(const std::vector<int>& place, const std::vector<PyObject*>& numbers);
 
  private:
-  enum class Kind : uint8_t { Leaf, Constant, Number, Tuple, List, Dict, Struct };
+  // Struct: made by calling a type with a tuple. Instance: its items, then its attributes. Same: a container once more.
+  enum class Kind : uint8_t { Leaf, Constant, Number, Tuple, List, Dict, Struct, NamedTuple, Instance, Same };
   struct Step {
     Kind kind;
-    PyObject* object = nullptr;  // Constant: the object. Dict: tuple of keys. Struct: the type. Owned.
-    Py_ssize_t count = 0;        // containers: items. Number: index
+    // Constant: the object. Dict: tuple of keys. Struct, NamedTuple: the type. Instance: (type, keys, names). Owned.
+    PyObject* object = nullptr;
+    Py_ssize_t count = 0;  // containers: items. Number: index. Same: which container, in the order of their steps
   };
-  bool add(PyObject* object, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why,
-           int depth);
+  struct Reader;
   struct Builder;
   std::vector<Step> steps_;
+  bool shares_ = false;  // there is a step Same
 };
 
 }  // namespace fastjit::dispatch
