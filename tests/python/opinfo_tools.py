@@ -200,7 +200,10 @@ def lowered(rows: list[Row]) -> bool:
 
 
 def rows_of(index: int, every_sample: bool) -> list[Row]:
-    """All rows of one entry: first every type, then, if any of them is lowered, every layout."""
+    """All rows of one entry: first every type, then, if any of them is lowered, every layout.
+
+    Without `every_sample` each layout takes another one of the first six samples, the largest first.
+    """
     op = op_db[index]
     torch.set_num_threads(1)
     samples: dict[torch.dtype, list[Any]] = {}
@@ -218,7 +221,7 @@ def rows_of(index: int, every_sample: bool) -> list[Row]:
             for dtype, found in samples.items():
                 chosen = found if every_sample else found[i % max(len(found), 1) :][:1]
                 rows += [row_of(op, dtype, layout, sample) for sample in chosen]
-            if not lowered(rows):
+            if not lowered(rows) and not any(row.kind == "empty" for row in rows):
                 break
         if lowered(rows):
             rows += by_default(op, samples)
@@ -226,13 +229,13 @@ def rows_of(index: int, every_sample: bool) -> list[Row]:
 
 
 def by_default(op: OpInfo, samples: dict[torch.dtype, list[Any]]) -> list[Row]:
-    """The default mode, which watches what the call reads: one sample, of the first type that has one."""
+    """The default mode, which watches what the call reads: the first sample that computes something."""
     rows: list[Row] = []
     for dtype, found in samples.items():
-        for sample in found[:1]:
+        for sample in found:
             row = row_of(op, dtype, "contiguous", sample, pure=False)
             rows = [dataclasses.replace(row, layout="by default")]
-            if row.kind != "refused":
+            if row.kind not in ("refused", "empty"):
                 return rows
     return rows
 

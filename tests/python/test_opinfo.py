@@ -51,7 +51,6 @@ EXCEPTIONS = [
     ("unbind unbind_copy", ANY_TYPE, {"empty"}, "the result is a tuple of no tensors: there is nothing to compile"),
     ("unfold_copy", ANY_TYPE, {"empty"}, "nothing is computed; torch's operator checks the sizes of an empty operand"),
     ("inner", ANY_TYPE, {"empty"}, "a product of vectors is a library call, as matmul is"),
-    ("vstack", ANY_TYPE, {"strided", "broadcast", "empty"}, "atleast_2d of a vector is one step of torch's, a view"),
     ("slice", ANY_TYPE, {"by default"}, "op_db calls a pybind11 function, whose effects nobody declared"),
     (
         "masked.sum masked.prod masked.amax masked.amin masked.argmax masked.argmin masked.mean masked.norm "
@@ -64,13 +63,29 @@ EXCEPTIONS = [
 ]
 
 
+@functools.cache
+def documented(state: str) -> set[str]:
+    """The entries that docs/ops.md, which is generated and tested, gives this state."""
+    document = (Path(__file__).parents[2] / "docs" / "ops.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\S+)(?: \((.*)\))?` \| (\w+) ", document, re.M)
+    return {f"{name}.{variant}" if variant else name for name, variant, found in rows if found == state}
+
+
+# Documented as lowered at least partly, but with samples that the sweep does not take: entries -> why.
+OTHER_SAMPLES = {
+    "nn.functional.batch_norm native_batch_norm": "the largest samples train; test_lowering has the rest",
+    "cartesian_prod": "only the product of one vector is lowered, and the largest samples have several",
+    "atleast_1d atleast_2d atleast_3d": "alone it returns a view in a way that capture does not know, or the argument",
+}
+
+
 def excepted(row: Row) -> int | None:
-    """Which exception allows a row to be left to torch."""
+    """Which exception allows a row to be left to torch; -1 where the document says that some samples are."""
     for k, (entries, types, layouts, _) in enumerate(EXCEPTIONS):
         here = row.entry in entries.split() and row.dtype in types and row.layout in layouts
         if here and row.kind in ("extern", "fallback"):
             return k
-    return None
+    return -1 if row.kind in ("extern", "fallback") and row.entry in documented("partly") else None
 
 
 @functools.cache
@@ -136,14 +151,12 @@ def test_no_exception_is_unused():
 
 
 def test_every_entry_that_the_document_calls_lowered_is_here():
-    document = (Path(__file__).parents[2] / "docs" / "ops.md").read_text(encoding="utf-8")
-    named = re.findall(r"^\| `(\S+)(?: \((.*)\))?` \| (?:lowered|partly) ", document, re.M)
-    assert len(named) > 250
-    names = {f"{name}.{variant}" if variant else name for name, variant in named}
+    names = documented("lowered") | documented("partly")
+    assert len(names) > 250
     unseen = {name_of(op) for op in op_db if op.name in UNREPEATABLE}
     # A factory's call is no function of tensors: it runs eagerly, and is lowered inside of others.
     factories = {row.entry for row in rows() if row.why == "no argument is a tensor"}
-    assert names - set(by_entry()) - unseen - factories == set()
+    assert names - set(by_entry()) - unseen - factories == set(" ".join(OTHER_SAMPLES).split())
 
 
 def test_how_many_entries_run_as_kernels():
