@@ -70,7 +70,7 @@ std::string Tracer::attr_text(PyObject* o, PyObject* name) { return name_of(o) +
 void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
   top().expect_probing = probing;
   if (is_tensor(o)) return load_tensor_attr(o, name);
-  if (has_own_facts(o)) return load_module_attr(o, name, probing);
+  if (has_own_facts(o)) return load_plain_attr(o, name, probing);
   if (PyModule_Check(o)) return load_python_module_attr(o, name, probing);
   if (PyFunction_Check(o)) return load_function_attr(o, name);
   if (PyType_Check(o)) return load_class_attr(o, name);
@@ -79,9 +79,22 @@ void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
     return load_function_attr(PyMethod_GET_FUNCTION(o), name);
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
   if (!is_heap || (PyTuple_Check(o) && is_tuple(o))) return load_value_attr(o, name);
-  if (fresh_.contains(o)) return load_fresh_attr(o, name, probing);
-  if (is_reached(o)) return load_module_attr(o, name, probing);
+  if (fresh_.contains(o) || is_reached(o)) return load_plain_attr(o, name, probing);
   deny("read of " + attr_text(o, name));
+}
+
+void Tracer::load_plain_attr(PyObject* o, PyObject* name, bool probing) {
+  if (!plain_getattribute(Py_TYPE(o))) return own_getattribute(o, name);
+  fresh_.contains(o) ? load_fresh_attr(o, name, probing) : load_module_attr(o, name, probing);
+}
+
+// A class with a __getattribute__ written in Python, which is watched.
+void Tracer::own_getattribute(PyObject* o, PyObject* name) {
+  note_instance(o);
+  PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__getattribute__")));
+  PyObject* fallback = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__getattr__")));
+  if (!method || !PyFunction_Check(method) || fallback) return deny("read of " + attr_text(o, name));
+  may_enter(method);
 }
 
 // Objects of C types: methods come from the type; data only from objects that never change.
@@ -89,9 +102,11 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
   PyObject* attr = is_heap ? class_attr(Py_TYPE(o), name) : type_lookup(Py_TYPE(o), name, nullptr);
   touch(o);
+  const bool is_absent = !attr && is_plain_value(o) && top().expect_probing;  // builtin classes never change
+  if (is_absent) return;
   if (!attr) return deny("read of " + attr_text(o, name));
   if (is_method_kind(attr)) return;
-  bool never_changes = is_plain_value(o) || PySlice_Check(o) || PyMethod_Check(o) ||
+  bool never_changes = is_plain_value(o) || PySlice_Check(o) || PyCode_Check(o) || PyMethod_Check(o) ||
                        (PyTuple_Check(o) && is_tuple(o)) || PyCFunction_Check(o) || is_named(name, "__class__");
   if (never_changes && !PyFunction_Check(attr)) return Py_IS_TYPE(attr, &PyProperty_Type) ? may_enter_any() : void();
   if (is_heap && PyFunction_Check(attr)) return;
@@ -147,7 +162,9 @@ void Tracer::load_super_attr(PyObject* o, PyObject* name) {
 
 bool Tracer::plain_getattribute(PyTypeObject* type) {
   static PyObject* name = PyUnicode_InternFromString("__getattribute__");
-  return type_lookup(type, name, nullptr) == PyDict_GetItemWithError(PyBaseObject_Type.tp_dict, name);
+  PyObject* method = type_lookup(type, name, nullptr);  // dict and other C types have a slot wrapper of their own
+  return method && Py_IS_TYPE(method, &PyWrapperDescr_Type) &&
+         reinterpret_cast<PyWrapperDescrObject*>(method)->d_wrapped == (void*)PyObject_GenericGetAttr;
 }
 
 bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
@@ -173,7 +190,6 @@ void Tracer::fallback_getattr(PyObject* o, PyObject* name, bool probing) {
 }
 
 void Tracer::load_fresh_attr(PyObject* o, PyObject* name, bool probing) {
-  if (!plain_getattribute(Py_TYPE(o))) return deny("read of " + attr_text(o, name));
   PyObject* attr = class_attr(Py_TYPE(o), name);
   if (attr && is_named(name, "__dict__")) {
     if (PyObject* dict = PyObject_GenericGetDict(o, nullptr)) {

@@ -116,11 +116,23 @@ void Tracer::judge_getattr(PyObject*, Args args) {
   load_attr(args[0], intern(Py_NewRef(args[1])), args.size() == 3);
 }
 
+// object.__getattribute__ itself: the class's own __getattribute__ and __getattr__ do not run.
+void Tracer::judge_getattribute(PyObject*, Args args) {
+  if (args.size() != 2 || !PyUnicode_CheckExact(args[1])) return deny("getattr with a computed name");
+  PyObject *o = args[0], *name = intern(Py_NewRef(args[1]));
+  const bool is_own = !is_tensor(o) && !PyModule_Check(o) && is_instance(o) && !plain_getattribute(Py_TYPE(o));
+  if (!is_own) return load_attr(o, name);
+  fresh_.contains(o) ? load_fresh_attr(o, name, top().probing) : load_module_attr(o, name, top().probing);
+}
+
 void Tracer::judge_hasattr(PyObject*, Args args) {
   if (args.size() != 2 || !PyUnicode_CheckExact(args[1])) return deny("hasattr with a computed name");
   PyObject* name = intern(Py_NewRef(args[1]));
   if (!is_tensor(args[0])) return load_attr(args[0], name, true);
-  if (!class_attr(Py_TYPE(args[0]), name)) deny("read of " + attr_text(args[0], name));
+  if (class_attr(Py_TYPE(args[0]), name)) return;
+  class_attr(Py_TYPE(args[0]), intern(PyUnicode_FromString("__getattr__")));
+  // A tensor that this call made has no attributes of its own; what an argument has is no fact.
+  if (arguments_.contains(args[0]) || names_.contains(args[0])) deny("read of " + attr_text(args[0], name));
 }
 
 void Tracer::judge_setattr(PyObject*, Args args) {
@@ -180,9 +192,12 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   // These look at the items (hash, truth, a C function), the others only pass them on.
   bool reads_items = callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type ||
                      callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyFilter_Type;
-  for (PyObject* arg : args) {
-    bool callable_argument = PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) ||
-                             PyMethod_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_module(arg);
+  const bool takes_callable = callee == (PyObject*)&PyMap_Type || callee == (PyObject*)&PyFilter_Type;
+  for (PyObject* const& place : args) {
+    PyObject* arg = place;
+    bool callable_argument = takes_callable && &place == args.data() &&
+                             (PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) ||
+                              PyMethod_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_module(arg));
     if (callable_argument) {
       if (PyType_Check(arg) || is_module(arg) || PyCFunction_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type)) {
         const Callee* row = find_callee(arg);
@@ -206,7 +221,7 @@ void Tracer::judge_dict_read(PyObject* callee, Args args) {
     if (!readable(args[1])) deny("hash of " + name_of(args[1]));
     return;
   }
-  if (Facts::Id id; args.size() >= 2 && hashable(args[1]) && dict_node(args[0], &id))
+  if (Facts::Id id; args.size() >= 2 && hashable(args[1]) && dict_base_node(args[0], &id))
     return read_dict_item(id, args[0], args[1]);
   deny("call of " + callee_text(callee));
 }
@@ -225,6 +240,9 @@ void Tracer::judge_contains(PyObject*, Args args) {
     facts_->has_key(id, pooled(item), item_label(container, item), where());
     return;
   }
+  if (PySet_CheckExact(container) && is_reached(container) && hashable(item) &&
+      facts_->has_member(container, pooled(item), names_[container], where()))
+    return;
   if (is_instance(container)) return type_method(container, "__contains__");
   bool is_set = PyAnySet_CheckExact(container) || PyDict_CheckExact(container);
   if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;
@@ -241,6 +259,44 @@ void Tracer::judge_tensor(PyObject* callee, Args args) {
       !args.empty() && (PyFloat_CheckExact(args[0]) || PyLong_CheckExact(args[0]) || PyBool_Check(args[0]));
   if (!number) return call_host(callee, args);
   if (readable_args(args, callee_text(callee))) may_enter_any();
+}
+
+// The value that this call set itself is no fact; another's is.
+void Tracer::judge_context_get(PyObject*, Args args) {
+  PyObject* variable = args[0];
+  if (auto set = context_sets_.find(variable); set != context_sets_.end() && set->second.size() > 1) return;
+  if (!is_reached(variable) || (args.size() > 1 && !context_value(variable))) return deny("read of a context variable");
+  const std::string label = "context variable " + names_[variable];
+  found(facts_->read_context(variable, label, where()), label);
+}
+
+// A change that the call undoes itself, the last one first, is none.
+void Tracer::judge_context_set(PyObject*, Args args) {
+  if (args.size() != 2 || !is_reached(args[0])) return deny("change of a context variable");
+  std::vector<Ref>& values = context_sets_[args[0]];
+  if (values.empty()) values.push_back(Ref::share(context_value(args[0])));
+  values.push_back(Ref::share(args[1]));
+  touch(args[1]);
+  top().fresh_result = true;
+}
+
+void Tracer::judge_context_reset(PyObject*, Args args) {
+  auto set = args.size() == 2 ? context_sets_.find(args[0]) : context_sets_.end();
+  if (set == context_sets_.end() || set->second.size() < 2 || !fresh_.contains(args[1]))
+    return deny("change of a context variable");
+  set->second.pop_back();
+  Ref variable = Ref::steal(PyObject_GetAttrString(args[1], "var"));
+  Ref old = Ref::steal(PyObject_GetAttrString(args[1], "old_value"));
+  PyErr_Clear();
+  PyObject* before = set->second.back().get();
+  const bool was_unset = set->second.size() == 1 && old && !std::strcmp(Py_TYPE(old.get())->tp_name, "Token.MISSING");
+  if (variable.get() != args[0] || (old.get() != before && !was_unset)) deny("change of a context variable");
+}
+
+bool Tracer::contexts_are_restored() {
+  for (const auto& [variable, values] : context_sets_)
+    if (values.size() != 1 || context_value(variable) != values[0].get()) return false;
+  return true;
 }
 
 void Tracer::judge_identity(PyObject*, Args) { deny("read of an address by id"); }

@@ -89,6 +89,14 @@ void Tracer::make_function(int) { top().fresh_result = true; }
 
 void Tracer::kw_names(int oparg) { top().kwnames = PyTuple_GET_ITEM(top().code->co_consts, oparg); }
 
+// `modules += more`, where the class of a new instance says in Python what that does.
+bool Tracer::is_own_addition(PyObject* left) {
+  constexpr int kInPlaceAdd = 13;
+  if (top().ops[2 * top().offset + 1] != kInPlaceAdd || !fresh_.contains(left) || !is_instance(left)) return false;
+  PyObject* method = class_attr(Py_TYPE(left), intern(PyUnicode_FromString("__iadd__")));
+  return method && PyFunction_Check(method);
+}
+
 void Tracer::binary(int) {
   PyObject *right = at(1), *left = at(2);
   bool tensor_left = is_tensor(left), tensor_right = is_tensor(right);
@@ -100,6 +108,7 @@ void Tracer::binary(int) {
     may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
     return;
   }
+  if (is_own_addition(left)) return may_enter_any();
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
   constexpr int kInPlace = 13;  // NB_INPLACE_ADD and what follows
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
@@ -151,7 +160,9 @@ void Tracer::store_subscript(int) {
     return may_enter_any();
   }
   if (!hashable(index)) return deny("hash of " + name_of(index));
-  bool is_container = PyList_CheckExact(container) || PyDict_CheckExact(container);
+  if (fresh_.contains(container) && is_instance(container)) return type_method(container, "__setitem__");
+  bool is_container =
+      PyList_CheckExact(container) || PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
   if (!is_container || !fresh_.contains(container)) deny("store to item of " + name_of(container));
 }
 
@@ -197,8 +208,29 @@ void Tracer::format_value(int oparg) {
   if (is_tensor(value) || !readable(value)) deny("formatting of " + name_of(value));
 }
 
-void Tracer::raise_op(int) {
-  if (!top().probing) deny("raise");
+// What Python code raises is decided by what it read, and so is the handler that takes it.
+void Tracer::raise_op(int oparg) {
+  if (oparg) {
+    PyObject* exception = at(oparg);
+    const bool is_class = PyType_Check(exception);
+    if (!is_class && !fresh_.contains(exception)) return deny("raise of " + name_of(exception));
+    if (is_class) call_class((PyTypeObject*)exception, {});
+  }
+  raising_ = true;
+}
+
+void Tracer::reraise(int) { raising_ = true; }
+
+void Tracer::match_exception(int) {
+  std::vector<PyObject*> todo{at(1), (PyObject*)Py_TYPE(at(2))};
+  while (!todo.empty()) {
+    PyObject* one = todo.back();
+    todo.pop_back();
+    if (PyTuple_CheckExact(one))
+      todo.insert(todo.end(), &PyTuple_GET_ITEM(one, 0), &PyTuple_GET_ITEM(one, 0) + PyTuple_GET_SIZE(one));
+    if (!PyType_Check(one) || fresh_.contains(one)) continue;
+    if (((PyTypeObject*)one)->tp_flags & Py_TPFLAGS_HEAPTYPE) facts_->type_order((PyTypeObject*)one, where());
+  }
 }
 
 void Tracer::import_name(int oparg) {

@@ -183,6 +183,19 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
   return n.keys;
 }
 
+bool Facts::has_member(PyObject* set, PyObject* item, const std::string& label, const std::string& where) {
+  const int32_t index = member_index(set, item, false);
+  if (index < 0) return false;
+  Id id = find(set, Node::Kind::Set);
+  if (id < 0) id = add(set, Node::Kind::Set, label, where);
+  if (find_key(id, item, nullptr)) return true;
+  PyObject* stored = reinterpret_cast<PySetObject*>(set)->table[index].key;
+  Key& key = add_key(id, item, nullptr, words(item) + " in " + label, where);
+  key.expect = Expect::of(stored);
+  key.hint = index;
+  return true;
+}
+
 PyObject* Facts::read_type(PyTypeObject* type, PyObject* name, PyTypeObject* after, const std::string& where) {
   Id id = find((PyObject*)type, Node::Kind::Type);
   PyObject* value = type_lookup(type, name, after);
@@ -231,6 +244,10 @@ PyObject* Facts::read_cell(PyObject* cell, const std::string& label, const std::
 
 PyObject* Facts::read_slot(PyObject** slot, const std::string& label, const std::string& where) {
   return read_place(reinterpret_cast<PyObject*>(slot), Node::Kind::Slot, *slot, label, where);
+}
+
+PyObject* Facts::read_context(PyObject* variable, const std::string& label, const std::string& where) {
+  return read_place(variable, Node::Kind::Context, context_value(variable), label, where);
 }
 
 PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,

@@ -57,13 +57,13 @@ struct Key {
   Ref name;
   PyTypeObject* after = nullptr;  // types: the lookup starts after this class in the method resolution order (super())
   Expect expect;
-  int32_t hint = -1;  // index among the dictionary's entries; List: the item's index
+  int32_t hint = -1;  // index among the entries of a dictionary or set; List: the item's index
   std::string label;  // "global SCALE"
   std::string where;  // "model.py:14"
 };
 
 struct Node {
-  enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot };
+  enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot, Context, Set };
   Kind kind;
   bool ordered = false;    // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
   int8_t truth = -1;       // Dict, List: empty (0), not empty (1), not asked (-1)
@@ -76,9 +76,10 @@ struct Node {
   PyTypeObject* type = nullptr;    // Object
   PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs
   PyObject* dict = nullptr;        // Object: that dictionary
-  std::vector<Key> keys;           // Dict, List, Type; Cell, Slot: one
-  size_t tag_word = SIZE_MAX;  // Dict, Type: the word that only says when to look again. List: the first of its words
-  std::vector<Expect> order;   // Type
+  std::vector<Key> keys;           // Dict, List, Type, Set (members); Cell, Slot, Context: one
+  size_t tag_word =
+      SIZE_MAX;  // Dict, Type: the word that only says when to look again. List, Set: the first of its words
+  std::vector<Expect> order;  // Type
   std::string label, where;
 };
 
@@ -99,10 +100,13 @@ class Facts final : public ReadSet {
   const std::vector<Key>& items(Id dict, const Label& label, const std::string& where);
   Id list(PyObject* l, const std::string& label);
   PyObject* read_item(Id list, Py_ssize_t index, const std::string& where);
+  /// Notes that `item` is in the set; false, and nothing noted, if it is not there as this object or an equal value.
+  bool has_member(PyObject* set, PyObject* item, const std::string& label, const std::string& where);
   PyObject* read_type(PyTypeObject* type, PyObject* name, PyTypeObject* after, const std::string& where);
   void type_order(PyTypeObject* type, const std::string& where);
   PyObject* read_cell(PyObject* cell, const std::string& label, const std::string& where);
   PyObject* read_slot(PyObject** slot, const std::string& label, const std::string& where);
+  PyObject* read_context(PyObject* variable, const std::string& label, const std::string& where);
   Id find(PyObject* object, Node::Kind kind) const;
   Node& node(Id id) { return nodes_[static_cast<size_t>(id)]; }
   /// Verifies every fact once more and arms the tags. Not empty: what the call itself changed.
@@ -122,6 +126,7 @@ class Facts final : public ReadSet {
   };
   bool recover(size_t word) noexcept;  // a word changed: do its node's facts still hold?
   void rearm_list(Node& node) noexcept;
+  void rearm_set(Node& node) noexcept;
   PyObject* read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
                        const std::string& where);
   bool verify(const Node& node) noexcept;
@@ -148,10 +153,16 @@ inline constexpr int32_t kFindHint = -2;
 PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept;
 /// Looks a name up in a type, after class `after` of its method resolution order if that is set; borrowed.
 PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept;
+/// Where a set keeps this object, or (not by_address) an equal value: the index of its entry, or -1. No Python code
+/// runs.
+int32_t member_index(PyObject* set, PyObject* item, bool by_address) noexcept;
 /// What a key's place holds now, without running Python code; null where there is nothing. Borrowed.
 PyObject* value_now(const Node& node, const Key& key) noexcept;
-/// What a cell or slot holds now; borrowed.
+/// The value of a context variable in this thread's context, or its default; borrowed, null where it has neither.
+PyObject* context_value(PyObject* variable) noexcept;
+/// What a cell, slot or context variable holds now; borrowed.
 inline PyObject* held_in(const Node& node) noexcept {
+  if (node.kind == Node::Kind::Context) return context_value(node.object);
   return node.kind == Node::Kind::Cell ? PyCell_GET(node.object) : *reinterpret_cast<PyObject**>(node.object);
 }
 /// A weak reference, or nothing where the type has none.

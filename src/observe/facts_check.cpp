@@ -95,6 +95,23 @@ PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) n
   return nullptr;
 }
 
+PyObject* context_value(PyObject* variable) noexcept {
+  PyObject* value = nullptr;
+  if (PyContextVar_Get(variable, nullptr, &value) < 0) PyErr_Clear();
+  Py_XDECREF(value);  // its context or the variable keeps it
+  return value;
+}
+
+int32_t member_index(PyObject* set, PyObject* item, bool by_address) noexcept {
+  const auto* s = reinterpret_cast<PySetObject*>(set);
+  for (Py_ssize_t i = 0; i <= s->mask; ++i) {
+    PyObject* key = s->table[i].key;
+    if (!key || s->table[i].hash == -1) continue;
+    if (by_address ? key == item : same_bits(key, item)) return static_cast<int32_t>(i);  // -1: a deleted entry
+  }
+  return -1;
+}
+
 PyObject* value_now(const Node& node, const Key& key) noexcept {
   switch (node.kind) {
     case Node::Kind::Dict: {
@@ -105,10 +122,17 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
       return PyList_Check(node.object) && key.hint < PyList_GET_SIZE(node.object)
                  ? PyList_GET_ITEM(node.object, key.hint)
                  : nullptr;
+    case Node::Kind::Set: {
+      const int32_t index = PySet_Check(node.object) ? member_index(node.object, key.expect.object,
+                                                                    key.expect.kind != observe::Expect::Kind::Equal)
+                                                     : -1;
+      return index < 0 ? nullptr : ((PySetObject*)node.object)->table[index].key;
+    }
     case Node::Kind::Type:
       return type_lookup((PyTypeObject*)node.object, key.name.get(), key.after);
     case Node::Kind::Cell:
     case Node::Kind::Slot:
+    case Node::Kind::Context:
       return held_in(node);
     case Node::Kind::Function:
     case Node::Kind::Object:
@@ -182,6 +206,20 @@ void Facts::arm(uint32_t index) {
       const void* place = n.object;
       return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
     }
+    case Node::Kind::Set: {
+      for (const Key& key : n.keys)
+        if (key.expect.kind == Expect::Kind::Weak)
+          add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+      auto* set = reinterpret_cast<PySetObject*>(n.object);
+      n.tag_word = words_.size();
+      add_word(&set->table, set->table);
+      for (const Key& key : n.keys) add_word(&set->table[key.hint].key, key.expect.object);
+      return;
+    }
+    case Node::Kind::Context: {  // no word tells of another context: every check looks
+      static const Bits kNever = 0;
+      return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
+    }
     case Node::Kind::List: {
       for (const Key& key : n.keys)
         if (key.expect.kind == Expect::Kind::Weak)
@@ -210,7 +248,10 @@ bool Facts::verify(const Node& n) noexcept {
       return false;
     case Node::Kind::Cell:
     case Node::Kind::Slot:
+    case Node::Kind::Context:
       return n.keys[0].expect.holds(held_in(n));
+    case Node::Kind::Set:
+      return std::ranges::all_of(n.keys, [&](const Key& key) { return key.expect.holds(value_now(n, key)); });
     case Node::Kind::List: {
       if (!PyList_Check(n.object)) return false;
       const Py_ssize_t size = PyList_GET_SIZE(n.object);
@@ -263,14 +304,30 @@ void Facts::rearm_list(Node& n) noexcept {
   }
 }
 
+// The set grew or holds its members elsewhere.
+void Facts::rearm_set(Node& n) noexcept {
+  auto* set = reinterpret_cast<PySetObject*>(n.object);
+  size_t word = n.tag_word;
+  words_[word++].value = reinterpret_cast<uint64_t>(set->table);
+  for (Key& key : n.keys) {
+    key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal);
+    PyObject* member = set->table[key.hint].key;
+    if (member != key.expect.object) {
+      key.expect.hold = Ref::share(member);
+      key.expect.object = member;
+    }
+    words_[word++] = {reinterpret_cast<const Bits*>(&set->table[key.hint].key), reinterpret_cast<uint64_t>(member)};
+  }
+}
+
 bool Facts::recover(size_t index) noexcept {
   Node& n = nodes_[word_nodes_[index]];
   // An equal value in another object: its address says nothing later.
-  const bool is_place = n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot;
+  const bool is_place = n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context;
   if (is_place) return verify(n);
-  if (n.kind == Node::Kind::List) {
+  if (n.kind == Node::Kind::List || n.kind == Node::Kind::Set) {
     if (index < n.tag_word || !verify(n)) return false;
-    rearm_list(n);
+    n.kind == Node::Kind::List ? rearm_list(n) : rearm_set(n);
     return true;
   }
   if (index != n.tag_word || !verify(n)) return false;

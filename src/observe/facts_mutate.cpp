@@ -95,6 +95,16 @@ Seen mutate_key(Trial& trial, Node& n, const Key& key) {
       return replace_class_item(trial, (PyTypeObject*)n.object, key);
     case Node::Kind::Cell:
       return trial.swap(&((PyCellObject*)n.object)->ob_ref, trial.other());
+    case Node::Kind::Set: {
+      Ref member = Ref::share(key.expect.object);
+      return trial.run([&] { return PySet_Discard(n.object, member.get()) == 1; },
+                       [&] { PySet_Add(n.object, member.get()); });
+    }
+    case Node::Kind::Context: {
+      Ref token;
+      return trial.run([&] { return bool(token = Ref::steal(PyContextVar_Set(n.object, trial.other()))); },
+                       [&] { PyContextVar_Reset(n.object, token.get()); });
+    }
     case Node::Kind::Slot:
       return trial.swap(reinterpret_cast<PyObject**>(n.object), trial.other());
     default:

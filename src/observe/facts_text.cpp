@@ -62,9 +62,12 @@ std::string Facts::failure(Node& n) {
       break;
   }
   for (const Key& key : n.keys)
+    if (n.kind == Node::Kind::Set && !value_now(n, key)) return key.label + " is gone" + at(key.where);
+  for (const Key& key : n.keys)
     if (PyObject* now = value_now(n, key); !key.expect.holds(now)) return mismatch(key, now);
   if (n.kind == Node::Kind::Type) return "the bases of " + n.label + " changed" + at(n.where);
-  if (n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot) return mismatch(n.keys[0], held_in(n));
+  if (n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context)
+    return mismatch(n.keys[0], held_in(n));
   const Py_ssize_t size = n.kind == Node::Kind::List ? PyList_GET_SIZE(n.object) : PyDict_GET_SIZE(n.object);
   if (n.length >= 0 && n.length != size)
     return "the length of " + n.label + " was " + std::to_string(n.length) + ", is " + std::to_string(size) +

@@ -44,7 +44,6 @@ void Tracer::found_in_module(const std::string& owner, PyObject* name, PyObject*
 
 void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
   PyTypeObject* type = Py_TYPE(o);
-  if (!plain_getattribute(type)) return deny("read of " + attr_text(o, name));
   PyObject* attr = class_attr(type, name);
   std::string owner = names_.contains(o) ? names_[o] : type->tp_name;
   Facts::Id id = facts_->instance_dict(o, owner, where());

@@ -69,6 +69,7 @@ Observation Tracer::stop() {
     current = nullptr;
     active_ = false;
   }
+  if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
   if (reason_.empty()) {
     std::string changed = facts_->finish();
     if (!changed.empty()) reason_ = "the call itself changes " + changed;
@@ -160,7 +161,7 @@ void Tracer::enter(PyFrameObject* object) {
     if (caller.expect == Expect::None || (caller.expect == Expect::One && caller.expected != function))
       return deny("a finaliser or signal handler ran " + std::string(PyUnicode_AsUTF8(frame->code->co_qualname)));
     if (caller.expect == Expect::One) caller.expect = Expect::None;
-    probing = caller.expect_probing;
+    probing = caller.expect_probing || caller.probing;
     bool is_init = caller.constructs && frame->code->co_argcount > 0 && frame->localsplus[0];
     if (is_init && PyUnicode_CompareWithASCIIString(frame->func->func_name, "__init__") == 0) {
       PyObject* self = frame->localsplus[0];
@@ -238,7 +239,9 @@ void Tracer::enter_root(InterpreterFrame* frame) {
 
 void Tracer::add_argument(PyObject* o, int depth) {
   if (depth > 16) return;
-  if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
+  if (is_tensor(o)) {
+    arguments_.insert(o);
+  } else if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
     if (PyList_CheckExact(o)) arguments_.insert(o);
     PyObject** items = PySequence_Fast_ITEMS(o);
     for (Py_ssize_t i = 0; i < Py_SIZE(o); ++i) add_argument(items[i], depth + 1);
@@ -262,7 +265,7 @@ void Tracer::raised(PyObject* arg) {
   if (stops && (op == kForIter || op == kSend)) return;
   // A generator that any() or a loop left before its end is closed; what it does then is watched like the rest.
   if ((top().code->co_flags & CO_GENERATOR) && type && PyErr_GivenExceptionMatches(type, PyExc_GeneratorExit)) return;
-  if (top().probing && type && PyErr_GivenExceptionMatches(type, PyExc_AttributeError)) return;
+  if (raising_ || (top().probing && type && PyErr_GivenExceptionMatches(type, PyExc_AttributeError))) return;
   deny(std::string(type && PyType_Check(type) ? ((PyTypeObject*)type)->tp_name : "exception") + " raised");
 }
 
@@ -275,6 +278,7 @@ void Tracer::opcode(PyFrameObject* object) {
   if (std::exchange(f.container_result, false))
     if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o))
       if (!arguments_.contains(o)) fresh_.insert(o);
+  raising_ = false;
   f.expect = Expect::None;
   f.expect_probing = false;
   f.constructs = false;

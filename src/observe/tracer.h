@@ -103,6 +103,7 @@ class Tracer final : public Observer {
   void is_op(int oparg);
   void contains(int oparg);
   void binary(int oparg);
+  bool is_own_addition(PyObject* left);
   void unary(int oparg);
   void truth_op(int oparg);
   void subscript(int oparg);
@@ -122,6 +123,8 @@ class Tracer final : public Observer {
   void call_op(int oparg);
   void call_ex(int oparg);
   void raise_op(int oparg);
+  void reraise(int oparg);
+  void match_exception(int oparg);
   void get_len(int oparg);
   void send(int oparg);
 
@@ -137,7 +140,8 @@ class Tracer final : public Observer {
   std::string item_label(PyObject* container, PyObject* key);
   PyObject* pooled(PyObject* key);            // one object for equal keys, as long as the recording; borrowed
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
-  bool hashable(PyObject* o);                 // its hash and equality are determined
+  bool readable_items(PyObject* dict, int depth);
+  bool hashable(PyObject* o);  // its hash and equality are determined
   bool is_fresh_iterator(PyObject* o);
   void touch(PyObject* o);                         // scalars in it are no longer symbolic
   void use_scalars(Args operands, bool forwards);  // an operator reads these
@@ -152,6 +156,7 @@ class Tracer final : public Observer {
   PyObject* found(PyObject* value, const std::string& label);  // a fact read gave `value`
   void type_method(PyObject* o, const char* name);             // an implicit call of a method of o's type
   bool dict_node(PyObject* d, Facts::Id* id);                  // the node of a dictionary reached by facts
+  bool dict_base_node(PyObject* d, Facts::Id* id);             // also of a subclass, for dict's own methods
   bool list_node(PyObject* l, Facts::Id* id);                  // the same of a list
   void note_instance(PyObject* o);                             // its class is a fact, unless it is new
   PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
@@ -166,11 +171,13 @@ class Tracer final : public Observer {
   void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
   void load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing);
   void load_python_module_attr(PyObject* o, PyObject* name, bool probing);
-  void load_module_attr(PyObject* o, PyObject* name, bool probing);
+  void load_module_attr(PyObject* o, PyObject* name, bool probing);  // as object.__getattribute__ does
   void found_in_module(const std::string& owner, PyObject* name, PyObject* value);
   bool descriptor(PyObject* o, PyObject* attr, PyObject* name);  // a class attribute found first; true if it decides
   void fallback_getattr(PyObject* o, PyObject* name, bool probing);
   bool plain_getattribute(PyTypeObject* type);
+  void own_getattribute(PyObject* o, PyObject* name);
+  void load_plain_attr(PyObject* o, PyObject* name, bool probing);
   bool has_own_facts(PyObject* o);  // instances whose dictionaries are read as facts
   void store_attr(PyObject* o, PyObject* name, PyObject* value);
   std::string attr_text(PyObject* o, PyObject* name);
@@ -190,6 +197,7 @@ class Tracer final : public Observer {
   void judge_isinstance(PyObject*, Args args);
   void judge_getattr(PyObject*, Args args);
   void judge_hasattr(PyObject*, Args args);
+  void judge_getattribute(PyObject*, Args args);
   void judge_setattr(PyObject*, Args args);
   void judge_iter(PyObject*, Args args);
   void judge_next(PyObject*, Args args);
@@ -204,27 +212,33 @@ class Tracer final : public Observer {
   void judge_side_effect(PyObject* callee, Args args);
   void judge_exit(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
+  void judge_context_get(PyObject*, Args args);
+  void judge_context_set(PyObject*, Args args);
+  void judge_context_reset(PyObject*, Args args);
+  bool contexts_are_restored();
   void judge_tensor(PyObject*, Args args);
 
   Host host_;
   std::unique_ptr<Facts> facts_;
   std::string reason_;
   bool active_ = false, gc_was_on_ = false, root_entered_ = false, using_scalars_ = false;
+  bool raising_ = false;  // an exception that Python code raised is on its way to a handler
   Ref function_;
   std::vector<Frame> frames_;
   std::unordered_map<PyCodeObject*, Ref> ops_;           // plain bytecode of each code object
   std::unordered_map<const void*, std::string> places_;  // file:line by instruction
   std::unordered_set<PyObject*> fresh_;      // made in this call. Addresses only: a fact read of one removes it
-  std::unordered_set<PyObject*> arguments_;  // containers reachable from the arguments
+  std::unordered_set<PyObject*> arguments_;  // containers and tensors reachable from the arguments
   std::unordered_map<PyObject*, std::string> names_;  // objects reached by facts
   std::unordered_map<PyObject*, std::string>
       module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
   std::unordered_map<PyObject*, PyObject*> cell_owners_;  // cells of functions that exist outside this call
   std::unordered_map<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
-  std::unordered_set<PyObject*> told_;    // tensors the host knows about
-  std::unordered_set<PyObject*> opened_;  // containers all of whose items are facts
-  Ref keys_;                              // keys of dictionaries that are no names
+  std::unordered_set<PyObject*> told_;                            // tensors the host knows about
+  std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
+  std::unordered_set<PyObject*> opened_;                          // containers all of whose items are facts
+  Ref keys_;                                                      // keys of dictionaries that are no names
   std::vector<Ref> scalar_refs_, names_held_;
   std::vector<bool> symbolic_;
 };

@@ -130,13 +130,7 @@ bool Tracer::readable(PyObject* o, int depth) {
       if (!readable(PyList_GET_ITEM(o, i), depth + 1)) return false;
     return true;
   }
-  if (PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) {
-    if (!is_known(o) && !open(o)) return false;
-    PyObject *key, *value;
-    for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
-      if (!readable(key, depth + 1) || !readable(value, depth + 1)) return false;
-    return true;
-  }
+  if (PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) return readable_items(o, depth);
   if (PyFrozenSet_CheckExact(o) || PySet_CheckExact(o)) {
     if (PySet_CheckExact(o) && !is_known(o)) return false;
     PyObject* item;
@@ -149,10 +143,18 @@ bool Tracer::readable(PyObject* o, int depth) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return readable(s->start, depth + 1) && readable(s->stop, depth + 1) && readable(s->step, depth + 1);
   }
-  if (is_view(o)) return readable(view_dict(o), depth + 1);
+  if (is_view(o)) return readable_items(view_dict(o), depth);
   if (PyMethod_Check(o)) return true;
   // What a generator or a mapped function gives to a C function is judged when it is given; see give().
   return fresh_.contains(o) && (PyGen_CheckExact(o) || Py_IS_TYPE(o, &PyMap_Type));
+}
+
+bool Tracer::readable_items(PyObject* dict, int depth) {
+  if (!is_known(dict) && !open(dict)) return false;
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);)
+    if (!readable(key, depth + 1) || !readable(value, depth + 1)) return false;
+  return true;
 }
 
 bool Tracer::hashable(PyObject* o) {
@@ -248,6 +250,10 @@ void Tracer::type_method(PyObject* o, const char* name) {
   note_instance(o);
   PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name)));
   if (method && PyFunction_Check(method)) return may_enter_any();
+  const bool is_slot = method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
+  if (is_slot && fresh_.contains(o))  // a new instance of a subclass of a builtin container, which it does not override
+    for (PyTypeObject* base : {&PyDict_Type, &PyODict_Type, &PyList_Type})
+      if (PyDescr_TYPE(method) == base) return std::strcmp(name, "__getitem__") ? void() : may_enter_any();
   if (!method || !PyCFunction_Check(method)) deny(std::string(name) + " of " + name_of(o));
 }
 
@@ -256,6 +262,12 @@ bool Tracer::dict_node(PyObject* d, Facts::Id* id) {
   auto name = names_.find(d);
   if (name == names_.end()) return false;
   *id = facts_->dict(d, name->second);
+  return true;
+}
+
+bool Tracer::dict_base_node(PyObject* d, Facts::Id* id) {
+  if (!PyDict_Check(d) || PyODict_Check(d) || !is_reached(d)) return dict_node(d, id);
+  *id = facts_->dict(d, names_[d]);
   return true;
 }
 
@@ -352,6 +364,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   }
   touch(index);
   if (!hashable(index) && !PySlice_Check(index)) return deny("hash of " + name_of(index));
+  raising_ = !is_instance(container);  // a missing key or a list's length is a fact too
   if (Facts::Id id; dict_node(container, &id)) return read_dict_item(id, container, index);
   if (Facts::Id id; list_node(container, &id)) return read_list_item(id, container, index);
   if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;

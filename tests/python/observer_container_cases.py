@@ -28,7 +28,116 @@ def bag(name, body, change, failure, facts=()):
     return Sound(name, f"{BAG}def f(x): return x * {body}", facts, change, failure)
 
 
+REGISTRY = (
+    "class Registry(dict):\n  def get(self, key): return super().get(str(key)) or 1\n"
+    "  def __getitem__(self, key): return super().__getitem__(key)\nR = Registry(a=2)\n"
+)
+MAPPED = (
+    "class Config:\n  names = {'width': 'size'}\n  def __init__(self): self.size = 3\n"
+    "  def __getattribute__(self, key):\n"
+    "    if key != 'names' and key in super().__getattribute__('names'):\n"
+    "      key = super().__getattribute__('names')[key]\n    return super().__getattribute__(key)\nconfig = Config()\n"
+)
+CONTEXT = "import contextvars\nc = contextvars.ContextVar('c', default=1)\n"
+OUTPUT = (
+    "import collections\nclass Output(collections.OrderedDict):\n"
+    "  def __setitem__(self, k, v):\n    super().__setitem__(k, v); super().__setattr__(k, v)\n"
+    "  def __getitem__(self, k): return dict(self.items())[k]\nSCALE = 2\n"
+    "def f(x):\n  out = Output()\n  out['a'] = SCALE\n  return x * out['a'] * out.a * len(list(out.keys()))"
+)
+
 CONTAINERS = [
+    Sound(
+        "dictionary subclass with its own get",
+        f"{REGISTRY}def f(x): return x * R.get('a')",
+        ("R['a'] is 2",),
+        "dict.__setitem__(R, 'a', 3)",
+        "R['a'] was 2, is 3",
+    ),
+    Sound(
+        "absent key of a dictionary subclass",
+        f"{REGISTRY}def f(x): return x * R.get('b')",
+        ("R['b'] is absent",),
+        "dict.__setitem__(R, 'b', 3)",
+        "R['b'] was absent, is 3",
+    ),
+    Sound(
+        "__getattribute__ in Python",
+        f"{MAPPED}def f(x): return x * config.width",
+        ("config.size is 3",),
+        "config.size = 4",
+        "config.size was 3, is 4",
+    ),
+    Sound(
+        "absent attribute behind __getattribute__",
+        f"{MAPPED}def f(x): return x * getattr(config, 'depth', 2)",
+        ("config.depth is absent",),
+        "config.depth = 4",
+        "config.depth was absent, is 4",
+    ),
+    Sound(
+        "name map of __getattribute__",
+        f"{MAPPED}def f(x): return x * config.width",
+        (),
+        "Config.names['width'] = 'length'",
+        "was 'size', is 'length'",
+    ),
+    Sound(
+        "context variable",
+        f"{CONTEXT}def f(x): return x * c.get()",
+        ("context variable c is 1",),
+        "c.set(2)",
+        "was 1, is 2",
+    ),
+    Sound(
+        "context variable set and reset",
+        f"{CONTEXT}def f(x):\n  t = c.set(2)\n  u = c.set(3)\n  x = x * c.get()\n  c.reset(u)\n"
+        "  c.reset(t)\n  return x * c.get()",
+        ("context variable c is 1",),
+        "c.set(5)",
+        "was 1, is 5",
+    ),
+    Sound(
+        "member of a set",
+        "S = {1, 'a'}\ndef f(x): return x if 'a' in S else -x",
+        (),
+        "S.remove('a')",
+        "'a' in S is gone",
+    ),
+    Sound(
+        "class in a set",
+        "class C: pass\nS = {C}\ndef f(x): return x if C in S else -x",
+        (),
+        "S.clear()",
+        "in S is gone",
+    ),
+    Sound("new instance of a dictionary class", OUTPUT, ("global SCALE is 2",), "SCALE = 3", "SCALE was 2, is 3"),
+    Sound(
+        "caught exception",
+        "LIMIT = 2\ndef g():\n  if LIMIT < 3: raise ValueError(LIMIT)\n"
+        "def f(x):\n  try: g()\n  except (KeyError, ValueError): return x\n  return -x",
+        ("global LIMIT is 2",),
+        "LIMIT = 3",
+        "LIMIT was 2, is 3",
+    ),
+    Sound(
+        "exception through finally",
+        "LIMIT = 2\ndef g():\n  try:\n    if LIMIT < 3: raise ValueError\n  finally: pass\n"
+        "def f(x):\n  try: g()\n  except ValueError: return x\n  return -x",
+        (),
+        "LIMIT = 3",
+        "LIMIT was 2, is 3",
+    ),
+    Sound(
+        "KeyError",
+        "D = {}\ndef f(x):\n  try: return x * D['k']\n  except KeyError: return x",
+        ("D['k'] is absent",),
+        "D['k'] = 2",
+        "D['k'] was absent, is 2",
+    ),
+    Sound("names of a code object", "def f(x): return x if 'x' in f.__code__.co_varnames else -x"),
+    Sound("absent attribute of None", "n = None\ndef f(x): return x * getattr(n, 'k', 2)", (), "n = T", "n was None"),
+    Sound("attribute of a tensor made here", "def f(x):\n  y = x * 2\n  return y if hasattr(y, 'jax') else -y"),
     lst("item", "L[1]", "L[1] = 3.5", "L[1] was 2.5, is 3.5 (model.py:3)", ("L[1] is 2.5 (model.py:3)",)),
     lst("item of another type", "L[0]", "L[0] = True", "L[0] was 1, is True"),
     lst("negative item", "L[-1]", "L.append(3)", "the length of L was 3, is 4", ("length of L is 3", "L[2] is 'c'")),
@@ -201,6 +310,8 @@ KEPT = {
         "D = {'k': 2}\ndef f(x): return x if 'k' in D else -x",
         "D['k'] = 3",
     ),
+    "another member of a set": ("S = {1, 'a'}\ndef f(x): return x if 'a' in S else -x", "S |= set(range(50))"),
+    "a context variable set to an equal value": (f"{CONTEXT}def f(x): return x * c.get()", "c.set(1)"),
     "another length of a list that is not empty": ("L = [1]\ndef f(x): return x if L else -x", "L.append(2)"),
     "another value in a dictionary of which the length was read": (
         "D = {1: 2}\ndef f(x): return x * len(D)",

@@ -12,6 +12,8 @@ class Unsound(NamedTuple):
     args: str = "(T,)"
 
 
+CONTEXT = "import contextvars\nc = contextvars.ContextVar('c', default=1)\n"
+
 UNSOUND = [
     Unsound(
         "C function of a module with a string",
@@ -41,9 +43,7 @@ UNSOUND = [
         "([T, T],)",
     ),
     Unsound("append", "L = []\ndef f(x):\n  L.append(1)\n  return x", "change of list by list.append at model.py:3"),
-    Unsound(
-        "in-place addition", "L = []\ndef f(x):\n  y = L\n  y += [1]\n  return x", "change of list at model.py:4"
-    ),
+    Unsound("in-place addition", "L = []\ndef f(x):\n  y = L\n  y += [1]\n  return x", "change of list at model.py:4"),
     Unsound("print", "def f(x):\n  print('a')\n  return x", "side effect: print at model.py:2"),
     Unsound("unknown C function", "import time\ndef f(x): return x * time.time()", "call of time at model.py:2"),
     Unsound("random", "import random\ndef f(x): return x * random.random()", "call of Random.random at model.py:2"),
@@ -52,7 +52,23 @@ UNSOUND = [
     Unsound(
         "exception", "def f(x):\n  try: x * 'a'\n  except TypeError: pass\n  return x", "TypeError raised at model.py:2"
     ),
-    Unsound("raise", "def f(x): raise ValueError", "raise at model.py:1"),
+    Unsound(
+        "raise of an exception that lives on",
+        "E = ValueError()\ndef f(x):\n  try: raise E\n  except ValueError: pass\n  return x",
+        "raise of ValueError at model.py:3",
+    ),
+    Unsound("context variable set", f"{CONTEXT}def f(x): c.set(2); return x", "the call changes a context variable"),
+    Unsound(
+        "context variables reset in another order",
+        f"{CONTEXT}def f(x):\n  a = c.set(2); b = c.set(3); c.reset(a); c.reset(b); return x",
+        "change of a context variable at model.py:4",
+    ),
+    Unsound("set without a member", "S = {1}\ndef f(x): return x if 2 in S else -x", "search in set at model.py:2"),
+    Unsound(
+        "attribute of an argument",
+        "def f(x): return x if hasattr(x, 'scale') else -x",
+        "read of Tensor.scale at model.py:1",
+    ),
     Unsound(
         "import of a new module",
         "def f(x):\n  import this_is_absent\n  return x",

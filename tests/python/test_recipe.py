@@ -1,0 +1,160 @@
+"""Results of instances, named tuples and shared containers: rebuilt on a hit, or eager where that would be wrong."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from fastjit import fastjit
+
+
+class Plain:
+    pass
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: Any
+
+
+@dataclasses.dataclass
+class Data:
+    a: torch.Tensor
+    b: Any = None
+
+
+class Bag(dict):
+    pass
+
+
+class Ordered(collections.OrderedDict):
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        setattr(self, key, value)
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+
+def plain(x):
+    out = Plain()
+    out.b, out.a, out.kind = x + 1, x - 1, torch.float32
+    return out
+
+
+def pair(x):
+    return Pair(x + 1, [x - 1, "text"])
+
+
+def data(x):
+    return {"d": Data(x + 1, Data(x * 2))}
+
+
+def bag(x):
+    out = Bag(k=x + 1)
+    out["l"] = x.shape
+    out.note = x * 3
+    return out
+
+
+def ordered(x):
+    out = Ordered()
+    out["z"] = x + 1
+    out["a"] = (x * 2, None)
+    return out
+
+
+def shared(x):
+    items = [x + 1]
+    return items, {"again": items, "deeper": (items,)}
+
+
+def parts(value: Any) -> Any:
+    """All that a result holds, as plain containers."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return type(value), [(key, parts(item)) for key, item in value.items()], parts_of_dict(value)
+    if isinstance(value, (list, tuple)):
+        return type(value), [parts(item) for item in value]
+    return (type(value), parts_of_dict(value)) if hasattr(value, "__dict__") else value
+
+
+def parts_of_dict(value: Any) -> Any:
+    return [(key, parts(item)) for key, item in getattr(value, "__dict__", {}).items()]
+
+
+@pytest.mark.parametrize("fn", [plain, pair, data, bag, ordered, shared], ids=lambda f: f.__name__)
+def test_result_is_rebuilt(fn):
+    fast = fastjit(fn)
+    seen = []
+    for call in range(3):
+        x = torch.arange(3.0) + call
+        seen.append(fast(x))
+        assert parts(seen[-1]) == parts(fn(x))
+        assert fast.stats().fallbacks == {}
+        assert fast.stats().hits == call
+    assert len({id(result) for result in seen}) == 3
+
+
+def test_shared_parts_are_shared():
+    fast = fastjit(shared)
+    fast(torch.ones(2))
+    items, rest = fast(torch.ones(2))
+    assert rest["again"] is items
+    assert rest["deeper"][0] is items
+    assert fast.stats().hits == 1
+    fast = fastjit(ordered)
+    fast(torch.ones(2))
+    out = fast(torch.ones(2))
+    assert out["a"] is out.a
+    assert out["z"] is out.z
+    assert fast.stats().hits == 1
+
+
+KEPT: list[float] = [1.0]
+ITSELF = "its result contains itself"
+
+
+def kept(x):
+    return x + 1, KEPT
+
+
+def argument(x, xs):
+    return x + 1, xs
+
+
+def cycle(x):
+    out = [x + 1]
+    out.append(out)
+    return out
+
+
+def slotted(x):
+    out = Slotted()
+    out.a = x + 1
+    return out
+
+
+@pytest.mark.parametrize(
+    ("fn", "reason"),
+    [
+        (kept, "it returns a list that exists outside its result"),
+        (argument, "it returns a list that exists outside its result"),
+        (cycle, ITSELF),
+        (slotted, "it returns a Slotted"),
+    ],
+    ids=lambda p: getattr(p, "__name__", ""),
+)
+def test_result_that_cannot_be_rebuilt_is_eager(fn, reason):
+    fast, xs = fastjit(fn, on_unsupported="eager"), [torch.ones(2)]
+    for _ in range(3):
+        out = fast(torch.ones(2), *([xs] if fn is argument else []))
+        if fn in (kept, argument):
+            assert out[1] is (KEPT if fn is kept else xs)
+    assert fast.stats().fallbacks == {reason: 3}
