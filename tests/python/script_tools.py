@@ -1,0 +1,222 @@
+"""Plays a script twice, in eager and under @fastjit, in two worlds built from nothing, and compares all that can be seen.
+
+A script is a function of a `World`: it builds its state, calls through `world.call(what must run, f, *args)`, and says
+`world.change(text)` after each change of state. What is compared after each call: result and arguments (values bit for bit
+unless the script has a tolerance, dtype, sizes, strides, offset, version, view or not, which tensors are one object, which
+share a storage), the watched state, the error's type and text, and what was printed. Under @fastjit each call also says
+what ran: "hit", "new" (recorded and kept), "raised" (an error while recording: nothing is kept), "size" (a
+new size of known arguments: recorded when it comes again), a part of the reason for eager, or a tuple for several calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import linecache
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fastjit import FastFunction, fastjit
+
+SCRIPTS: dict[str, Script] = {}
+_PLAIN = (str, int, float, complex, bool, bytes, type(None), torch.dtype, torch.device, torch.Size, type, range)
+
+
+@dataclasses.dataclass
+class Script:
+    item: int
+    play: Callable[[World], None]
+    rtol: float
+    xfail: str | None
+
+
+def script(item: int, rtol: float = 0.0, xfail: str | None = None) -> Callable[[Callable[[World], None]], None]:
+    """Registers a script of one item of the list; `xfail` names the defect that it shows."""
+
+    def add(play: Callable[[World], None]) -> None:
+        assert play.__name__ not in SCRIPTS, play.__name__
+        SCRIPTS[play.__name__] = Script(item, play, rtol, xfail)
+
+    return add
+
+
+class _Form:
+    """What is seen of values: one text for everything but contents, and the contents of the tensors in order."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.contents: list[torch.Tensor] = []
+        self.numbers: dict[int, int] = {}
+        self.storages: dict[int, int] = {}
+        self.keep: list[Any] = []
+
+    def add(self, name: str, value: Any) -> None:
+        if isinstance(value, float) and value != value:
+            self.text.append(f"{name}: nan")
+        elif isinstance(value, _PLAIN):
+            self.text.append(f"{name}: {type(value).__name__} {value!r}")
+        elif id(value) in self.numbers:
+            self.text.append(f"{name}: is #{self.numbers[id(value)]}")
+        else:
+            self.numbers[id(value)] = len(self.numbers)
+            self.keep.append(value)
+            self.text.append(f"{name}: #{self.numbers[id(value)]} {type(value).__qualname__}")
+            self.inside(name, value)
+
+    def inside(self, name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self.tensor(name, value)
+        elif isinstance(value, torch.nn.Module):
+            for key, entry in value.state_dict(keep_vars=True).items():
+                self.add(f"{name}.{key}", entry)
+            self.text.append(f"{name}.training: {value.training}")
+        elif isinstance(value, (types.FunctionType, types.ModuleType)):
+            self.text.append(f"{name}: {value.__name__}")
+        else:
+            self.parts(name, value)
+
+    def parts(self, name: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, entry in value.items():
+                self.add(f"{name}[{key!r}]", entry)
+        if isinstance(value, (list, tuple)):
+            for index, entry in enumerate(value):
+                self.add(f"{name}[{index}]", entry)
+        if isinstance(value, (set, frozenset)):
+            self.text.append(f"{name}: {sorted(map(repr, value))}")
+        for key, entry in getattr(value, "__dict__", {}).items():
+            self.add(f"{name}.{key}", entry)
+        for key in getattr(type(value), "__slots__", ()):
+            if hasattr(value, key):
+                self.add(f"{name}.{key}", getattr(value, key))
+
+    def tensor(self, name: str, t: torch.Tensor) -> None:
+        facts = [str(t.dtype), str(tuple(t.shape)), f"requires_grad={t.requires_grad}", f"leaf={t.is_leaf}"]
+        facts += [f"inference={t.is_inference()}", f"layout={t.layout}", f"conj={t.is_conj()} neg={t.is_neg()}"]
+        if t.layout == torch.strided and type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_nested:
+            storage = t.untyped_storage()
+            fresh = storage._cdata not in self.storages and name.startswith("result")
+            group = self.storages.setdefault(storage._cdata, len(self.storages))
+            if not t.is_inference() and not fresh:  # the count of a fresh result's writes is no promise
+                facts.append(f"version={t._version}")
+            facts += [
+                f"stride={t.stride()}",
+                f"offset={t.storage_offset()}",
+                f"view={t._is_view()}",
+                f"storage={group}",
+            ]
+            facts.append(f"bytes={storage.nbytes()}")
+        self.text.append(f"{name}: " + " ".join(facts))
+        with torch.no_grad():
+            self.contents.append((t.to_dense() if t.layout != torch.strided else t).detach().clone().resolve_conj())
+        if t.is_leaf and t.grad is not None:
+            self.add(f"{name}.grad", t.grad)
+
+
+@dataclasses.dataclass
+class _Entry:
+    """What one call showed."""
+
+    error: str | None
+    printed: str
+    form: _Form
+
+
+class World:
+    """One playing of a script; `fast` says whether functions are decorated."""
+
+    def __init__(self, fast: bool) -> None:
+        self.fast = fast
+        self.log: list[_Entry] = []
+        self.changes: list[str] = []
+        self.hits_after_change = 0
+        self.watched: dict[str, Any] = {}
+        self.current: FastFunction[..., Any] | None = None
+
+    def jit(self, fn: Callable[..., Any]) -> Any:
+        """The function as this world calls it; the last one decorated is whose stats the calls are held against."""
+        if not self.fast:
+            return fn
+        self.current = fastjit(fn)
+        return self.current
+
+    def source(self, text: str) -> dict[str, Any]:
+        """The globals of a fresh module with this source, `torch` imported."""
+        name = f"<script {id(self)} {len(text)}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        scope: dict[str, Any] = {"torch": torch, "__name__": "script_module"}
+        exec(compile(text, name, "exec"), scope)
+        return scope
+
+    def watch(self, **values: Any) -> None:
+        """State that is compared after each call."""
+        self.watched.update(values)
+
+    def change(self, text: str) -> None:
+        self.changes.append(text)
+
+    def call(self, expected: Any, f: Callable[..., Any], *args: Any, of: Any = None, **kwargs: Any) -> Any:
+        """Calls `f`, keeps what can be seen, and holds what ran against `expected`; errors are part of what is seen."""
+        watched = of if of is not None else (f if isinstance(f, FastFunction) else self.current)
+        before = watched.stats() if self.fast else None
+        out, error = None, None
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            try:
+                out = f(*args, **kwargs)
+            except Exception as e:
+                error = f"{type(e).__name__}: {e}"
+        after = watched.stats() if self.fast else None
+        form = _Form()
+        for name, value in {**self.watched, "args": args, "kwargs": kwargs, "result": out}.items():
+            form.add(name, value)
+        self.log.append(_Entry(error, printed.getvalue(), form))
+        if self.fast:
+            self.held(expected, before, after)
+        return out
+
+    def held(self, expected: Any, before: Any, after: Any) -> None:
+        wanted = list(expected) if isinstance(expected, tuple) else [expected]
+        where = f"call {len(self.log)}" + (f" (after: {self.changes[-1]})" if self.changes else "")
+        fresh = [r for r, n in after.fallbacks.items() for _ in range(n - before.fallbacks.get(r, 0))]
+        ran = f"{after.hits - before.hits} hits, {after.variants - before.variants} new, eager: {fresh}"
+        assert after.hits - before.hits == wanted.count("hit"), f"{where}: expected {expected}, ran {ran}"
+        assert after.variants - before.variants == wanted.count("new"), f"{where}: expected {expected}, ran {ran}"
+        reasons = [w for w in wanted if w not in ("hit", "new", "raised", "size")]
+        assert len(fresh) == len(reasons), f"{where}: expected {expected}, ran {ran}"
+        assert all(any(r in f for f in fresh) for r in reasons), f"{where}: expected {expected}, ran {ran}"
+        assert bool(self.log[-1].error) or "raised" not in wanted, f"{where}: expected an error"
+        assert not self.log[-1].error or "size" not in wanted, f"{where}: {self.log[-1].error}"
+        assert after.calls - before.calls == len(wanted), f"{where}: expected {expected}, ran {ran}"
+        if self.changes and "hit" in wanted:
+            self.hits_after_change += 1
+
+
+def _same(got: torch.Tensor, expected: torch.Tensor, rtol: float) -> None:
+    got, expected = got.as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor)
+    torch.testing.assert_close(got, expected, rtol=rtol, atol=rtol, equal_nan=True)
+    if rtol == 0 and got.is_floating_point():  # signs of zeros too
+        assert torch.equal(torch.signbit(got) & ~got.isnan(), torch.signbit(expected) & ~expected.isnan())
+
+
+def play(which: Script) -> World:
+    """Both worlds, compared; returns the fast one."""
+    worlds = []
+    for fast in (False, True):
+        torch.manual_seed(0)
+        world = World(fast)
+        which.play(world)
+        worlds.append(world)
+    eager, fast_world = worlds
+    assert len(eager.log) == len(fast_world.log) > 0
+    for number, (e, f) in enumerate(zip(eager.log, fast_world.log, strict=True), 1):
+        assert f.error == e.error, f"call {number}"
+        assert f.printed == e.printed, f"call {number}"
+        assert f.form.text == e.form.text, f"call {number}"
+        for got, expected in zip(f.form.contents, e.form.contents, strict=True):
+            _same(got, expected, which.rtol)
+    return fast_world
