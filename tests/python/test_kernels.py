@@ -69,3 +69,30 @@ def test_products_read_views_of_inputs_without_a_call():
     x, y = torch.randn(6, 5), torch.randn(6, 7)
     fast = check(lambda x, y: torch.mm(x.t(), y) * 100 + 10, x, y, kernels=1, steps=1)
     assert "alias of" in fast.inspect("plan")
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.tanh(x) * 2 + 1,
+        lambda x: torch.softmax(x, -1),
+        lambda x: (x * 2).sum(),
+        lambda x: x.std(0),
+        lambda x: x.t() * 2 + x.t().contiguous(),
+    ],
+    ids=["pointwise", "rows", "two stages", "columns", "tiles"],
+)
+def test_the_number_of_threads_changes_no_bit(fn):
+    x = torch.randn(600, 500)
+    before = torch.get_num_threads()
+    fast = fastjit(fn)
+    fast(x)
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(fast(x))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+    assert fast.stats().hits == 3 and fast.stats().kernels >= 1
