@@ -93,7 +93,10 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   }
   PyObject* result = PyObject_Vectorcall(function.callable, call.args.data(),
                                          static_cast<size_t>(PyVectorcall_NARGS(nargsf)), kwnames);
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);  // stop() looks at objects, which clears what the call raised
   if (observer) recording.observation = observer->stop();
+  PyErr_Restore(type, value, traceback);
   if (!result) return nullptr;
   std::string why;
   if (!recording.variant->recipe.build(result, call.fresh, recording.leaves, why)) recording.unsound = why;

@@ -1,4 +1,4 @@
-"""Item 1: objects that a function reads: attributes of instances, classes, properties and slots; modules and their hooks."""
+"""Item 1: objects that a function reads: attributes of instances, classes and modules, and hooks."""
 
 from __future__ import annotations
 

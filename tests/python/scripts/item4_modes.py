@@ -185,12 +185,16 @@ def conjugate_and_negative_bits(w: World) -> None:
     f, x = w.jit(f), torch.tensor([1 + 2j, 3 - 1j])
     w.call("ComplexFloat", f, x)
     w.change("conjugate bit")
-    w.call("ComplexFloat", f, x.conj())
-    r = torch.arange(4.0)
-    w.call("new", f, r)
+    w.call("conjugate or negative bit", f, x.conj())
+
+
+@script(4)
+def negative_bit(w: World) -> None:
+    f, x = w.jit(_affine), torch.arange(4.0)
+    w.call("new", f, x)
     w.change("negative bit")
-    w.call("conj", f, torch.complex(r, r).conj().imag)
-    w.call("hit", f, r)
+    w.call("conjugate or negative bit", f, torch.complex(x, x).conj().imag)
+    w.call("hit", f, x)
 
 
 @script(4)

@@ -30,7 +30,7 @@ def recursion(w: World) -> None:
     out = g["f"](x, 3)
     w.watch(again=out)
     w.change("a depth of 3, twice")
-    w.call("hit", g["f"], x, 0)
+    w.call("call of fastjit._C.Function", g["f"], x, 0)
 
 
 @script(5)
@@ -38,11 +38,10 @@ def one_calls_another(w: World) -> None:
     inner = w.jit(lambda x: x * 2)
     outer = w.jit(lambda x: inner(x) + 1)
     x = torch.arange(4.0)
-    w.call("new", outer, x)
-    w.call("hit", outer, x)
+    w.call("call of fastjit._C.Function", outer, x)
     w.change("inner is called by itself")
     w.call("new", inner, x)
-    w.call("hit", outer, x)
+    w.call("call of fastjit._C.Function", outer, x)
     w.call("hit", inner, x)
 
 
@@ -239,7 +238,7 @@ def instances_are_not_kept(w: World) -> None:
     gc.collect()
     w.watch(gone=gone() is None)
     w.change("the instance died")
-    w.call("new", Scaler(2.0).run, x, of=f)
+    w.call("again", Scaler(2.0).run, x, of=f)
 
 
 @script(5)
@@ -421,6 +420,7 @@ def subclass_overrides_method(w: World) -> None:
     base, derived, x = Base(), Derived(), torch.arange(4.0)
     w.call("new", base.run, x, of=f)
     w.change("an object of a derived class")
+    w.call("size", derived.run, x, of=f)
     w.call("new", derived.run, x, of=f)
     w.call("hit", derived.run, x, of=f)
     w.call("hit", base.run, x, of=f)
