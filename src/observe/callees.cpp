@@ -261,6 +261,25 @@ void Tracer::judge_tensor(PyObject* callee, Args args) {
   if (readable_args(args, callee_text(callee))) may_enter_any();
 }
 
+// An abstract class keeps its answer for a class until any abstract class registers one, which a counter tells.
+void Tracer::judge_abc(PyObject* callee, Args args) {
+  Ref module = Ref::steal(PyImport_ImportModule("_abc"));
+  auto* state = module ? static_cast<uint64_t*>(PyModule_GetState(module.get())) : nullptr;
+  Ref token = module ? Ref::steal(PyObject_CallMethod(module.get(), "get_cache_token", nullptr)) : Ref();
+  if (!state || !token || PyLong_AsUnsignedLongLong(token.get()) != state[1] || args.size() != 2)
+    return deny("call of " + callee_text(callee));
+  // Asked here, unobserved, so that the call itself finds the answer kept.
+  const int known =
+      PyType_Check(args[1]) ? PyObject_IsSubclass(args[1], args[0]) : PyObject_IsInstance(args[1], args[0]);
+  if (known < 0) return PyErr_Clear(), deny("call of " + callee_text(callee));
+  for (PyObject* o : args) {
+    auto* type = PyType_Check(o) ? reinterpret_cast<PyTypeObject*>(o) : Py_TYPE(o);
+    if (o == args[1] && !PyType_Check(o) && !is_tensor(o) && (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) note_instance(o);
+    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE && !fresh_.contains((PyObject*)type)) facts_->type_order(type, where());
+  }
+  facts_->word(&state[1], "the registration of classes with abstract ones", where());
+}
+
 // The value that this call set itself is no fact; another's is.
 void Tracer::judge_context_get(PyObject*, Args args) {
   PyObject* variable = args[0];

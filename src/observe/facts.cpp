@@ -25,7 +25,7 @@ Facts::Id Facts::add(PyObject* object, Node::Kind kind, const std::string& label
   node.label = label;
   node.where = where;
   const bool inside = kind == Node::Kind::Dict || kind == Node::Kind::List || kind == Node::Kind::Cell ||
-                      kind == Node::Kind::Slot;  // what it was reached through keeps it
+                      kind == Node::Kind::Slot || kind == Node::Kind::Word;  // what it was reached through keeps it
   const bool kept = inside || held_.contains(object);
   if (!kept) node.weak = weak_to(object);
   if (!kept && !node.weak) node.hold = Ref::share(object);
@@ -209,6 +209,8 @@ void Facts::type_order(PyTypeObject* type, const std::string& where) {
   if (id < 0) id = add((PyObject*)type, Node::Kind::Type, type->tp_name, where);
   Node& n = node(id);
   if (std::exchange(n.ordered, true)) return;
+  static PyObject* const any_name = PyUnicode_InternFromString("__mro__");
+  type_lookup(type, any_name, nullptr);  // gives it a version tag
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i)
     n.order.push_back(Expect::of(PyTuple_GET_ITEM(type->tp_mro, i)));
 }
@@ -244,6 +246,18 @@ PyObject* Facts::read_cell(PyObject* cell, const std::string& label, const std::
 
 PyObject* Facts::read_slot(PyObject** slot, const std::string& label, const std::string& where) {
   return read_place(reinterpret_cast<PyObject*>(slot), Node::Kind::Slot, *slot, label, where);
+}
+
+void Facts::word(void* at, const std::string& label, const std::string& where) {
+  auto* place = static_cast<PyObject**>(at);
+  Id id = find(static_cast<PyObject*>(at), Node::Kind::Word);
+  if (id < 0) {
+    id = add(static_cast<PyObject*>(at), Node::Kind::Word, label, where);
+    node(id).dict_slot = place;
+    node(id).dict = *place;
+  } else if (node(id).dict != *place && changed_.empty()) {
+    changed_ = label;
+  }
 }
 
 PyObject* Facts::read_context(PyObject* variable, const std::string& label, const std::string& where) {

@@ -63,7 +63,7 @@ struct Key {
 };
 
 struct Node {
-  enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot, Context, Set };
+  enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot, Context, Set, Word };
   Kind kind;
   bool ordered = false;    // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
   int8_t truth = -1;       // Dict, List: empty (0), not empty (1), not asked (-1)
@@ -74,8 +74,8 @@ struct Node {
   Ref parts[3];                    // Function: code, defaults, keyword defaults
   Ref type_weak;                   // Object: its class, unless that has a node
   PyTypeObject* type = nullptr;    // Object
-  PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs
-  PyObject* dict = nullptr;        // Object: that dictionary
+  PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs. Word: where it is
+  PyObject* dict = nullptr;        // Object: that dictionary. Word: what it is
   std::vector<Key> keys;           // Dict, List, Type, Set (members); Cell, Slot, Context: one
   size_t tag_word =
       SIZE_MAX;  // Dict, Type: the word that only says when to look again. List, Set: the first of its words
@@ -107,6 +107,8 @@ class Facts final : public ReadSet {
   PyObject* read_cell(PyObject* cell, const std::string& label, const std::string& where);
   PyObject* read_slot(PyObject** slot, const std::string& label, const std::string& where);
   PyObject* read_context(PyObject* variable, const std::string& label, const std::string& where);
+  /// A word of the interpreter's memory that lives as long as the process.
+  void word(void* at, const std::string& label, const std::string& where);
   Id find(PyObject* object, Node::Kind kind) const;
   Node& node(Id id) { return nodes_[static_cast<size_t>(id)]; }
   /// Verifies every fact once more and arms the tags. Not empty: what the call itself changed.

@@ -136,6 +136,7 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
       return held_in(node);
     case Node::Kind::Function:
     case Node::Kind::Object:
+    case Node::Kind::Word:
       break;
   }
   return nullptr;
@@ -194,6 +195,8 @@ void Facts::arm(uint32_t index) {
       add_word(&f->func_kwdefaults, n.parts[2].get());
       return;
     }
+    case Node::Kind::Word:
+      return add_word(n.dict_slot, n.dict);
     case Node::Kind::Object:
       add_word(&n.object->ob_type, n.type);
       if (n.type_weak) add_word(&((PyWeakReference*)n.type_weak.get())->wr_object, n.type);
@@ -245,6 +248,7 @@ bool Facts::verify(const Node& n) noexcept {
   switch (n.kind) {
     case Node::Kind::Function:
     case Node::Kind::Object:
+    case Node::Kind::Word:
       return false;
     case Node::Kind::Cell:
     case Node::Kind::Slot:

@@ -120,6 +120,7 @@ void mutate_node(Trial& trial, Node& n, std::vector<Mutation>& out) {
     tried("defaults", trial.swap(&f->func_defaults, trial.other()));
     tried("keyword defaults", trial.swap(&f->func_kwdefaults, trial.other()));
   }
+  if (n.kind == Node::Kind::Word) tried("value", trial.swap(n.dict_slot, trial.other()));
   if (n.kind == Node::Kind::Object) {
     tried("class", trial.swap(&n.object->ob_type, &PyBaseObject_Type));
     if (n.dict_slot) tried("attribute dictionary", trial.swap(n.dict_slot, trial.other()));

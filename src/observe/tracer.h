@@ -212,6 +212,7 @@ class Tracer final : public Observer {
   void judge_side_effect(PyObject* callee, Args args);
   void judge_exit(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
+  void judge_abc(PyObject* callee, Args args);
   void judge_context_get(PyObject*, Args args);
   void judge_context_set(PyObject*, Args args);
   void judge_context_reset(PyObject*, Args args);

@@ -113,6 +113,20 @@ CONTAINERS = [
     ),
     Sound("new instance of a dictionary class", OUTPUT, ("global SCALE is 2",), "SCALE = 3", "SCALE was 2, is 3"),
     Sound(
+        "isinstance of an abstract class",
+        "import abc\nclass A(abc.ABC): pass\nclass C: pass\nc = C()\ndef f(x): return -x if isinstance(c, A) else x",
+        (),
+        "A.register(C)",
+        "the registration of classes with abstract ones changed",
+    ),
+    Sound(
+        "issubclass of an abstract class",
+        "import collections.abc as a\nclass C(list): pass\ndef f(x): return x if issubclass(C, a.Sequence) else -x",
+        (),
+        "a.Sized.register(type('D', (), {}))",
+        "the registration of classes with abstract ones changed",
+    ),
+    Sound(
         "caught exception",
         "LIMIT = 2\ndef g():\n  if LIMIT < 3: raise ValueError(LIMIT)\n"
         "def f(x):\n  try: g()\n  except (KeyError, ValueError): return x\n  return -x",

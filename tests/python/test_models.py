@@ -114,7 +114,7 @@ def play(make: Any) -> tuple[int, dict[str, int]]:
     return stats.hits, stats.fallbacks
 
 
-@pytest.mark.parametrize("make", [vit, convnext, resnet, whisper], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [vit, convnext, resnet, whisper, llama], ids=lambda f: f.__name__)
 def test_model_is_a_program(make):
     assert play(make) == (3, {})
 
