@@ -9,7 +9,7 @@ TORCH := 2.13.0
 STAMP := .setup
 
 APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev libgtest-dev libxxhash-dev git python3-venv python3-dev
-PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest matplotlib \
+PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11"
 
 .PHONY: fuzz opinfo-full exhaustive-math setup build demo test test-cpp test-python test-cuda-full lint asan bench bench-quick bench-report docs clean
