@@ -204,6 +204,7 @@ def isinstance_after_class_change(w: World) -> None:
         pass
 
     obj = B()
+    assert not hasattr(obj, "nothing") and not hasattr(C(), "nothing")  # gives the classes their version tags
 
     def f(x):
         return x + 1 if isinstance(obj, A) else x - 1
@@ -441,9 +442,8 @@ def layer_appended(w: World) -> None:
     w.call("new", f, x)
     w.call("hit", f, x)
     del layers[2]
-    w.change("layer deleted")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.change("layer deleted, which makes the layers an OrderedDict")
+    w.call("OrderedDict", f, x)
 
 
 @script(1, rtol=1e-6)
