@@ -220,7 +220,7 @@ CONTAINERS = [
     ),
     Sound(
         "ordered dictionary",
-        "from collections import OrderedDict\nD = OrderedDict(a=1, b=2)\ndef f(x): return x * list(D.values())[0]",
+        "from collections import OrderedDict\nD = OrderedDict(a=1)\ndef f(x): return x * list(D.values())[0]",
         (),
         "D['a'] = 3",
         "D['a'] was 1",

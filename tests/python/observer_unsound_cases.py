@@ -16,6 +16,11 @@ CONTEXT = "import contextvars\nc = contextvars.ContextVar('c', default=1)\n"
 
 UNSOUND = [
     Unsound(
+        "order of an OrderedDict",
+        "from collections import OrderedDict\nD = OrderedDict(a=1, b=2)\ndef f(x): return x * list(D.values())[0]",
+        "iteration over collections.OrderedDict at model.py:3",
+    ),
+    Unsound(
         "C function of a module with a string",
         "import time\ndef f(x): return x * float(time.strftime('%S'))",
         "call of strftime at model.py:2",
