@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from typing import Any
 
@@ -40,8 +41,9 @@ def bounds(program: Program, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """Per result and argument: how far moving each rounding by a unit of its own and of the largest moves it."""
 
     def run(draw: Draw) -> list[torch.Tensor]:
-        def move(t: torch.Tensor, eps: float) -> None:
-            draw.move(t, eps * (t.abs() + t.abs().max()) if t.numel() else 0.0)
+        def move(t: torch.Tensor, eps: float, magnitude: torch.Tensor | None, terms: int) -> None:
+            by = eps * (t.abs() + t.abs().max()) if t.numel() else 0.0
+            draw.move(t, by if magnitude is None else by + (math.log2(terms + 1) + 8) * eps * magnitude)
 
         copies = copy_all(inputs, torch.float64)
         return [*program.function(True, _move=move)(*copies, program.number), *copies]

@@ -130,6 +130,8 @@ MATMUL = [
     "torch.mm({x}.t(), {y})",
     "torch.matmul({x}, {y}.t())",
 ]
+# Terms may cancel: the error is that of their magnitudes, not of the result's.
+LINEAR = {text for text in SUMS if any(name in text for name in (".sum(", ".mean(", ".cumsum("))} | set(MATMUL)
 JOIN = [
     "torch.cat([{x}, {y}])",
     "torch.cat([{x}, {y}], -1)",
@@ -143,11 +145,14 @@ LOOPS += ["{out} = {x}.clone()\nfor i in range({out}.shape[0] - 1):\n    {out}[i
 
 @dataclasses.dataclass
 class Line:
-    """One statement. `perturb` names what the twin moves after it, in units of `eps`."""
+    """One statement. `perturb` names what the twin moves after it, in units of `eps`; `magnitude`, an expression, is
+    the sum of the magnitudes of up to `terms` terms that were added."""
 
     text: str
     perturb: str = ""
     eps: float = 0.0
+    magnitude: str = "None"
+    terms: int = 0
 
 
 @dataclasses.dataclass
@@ -168,7 +173,7 @@ class Program:
                     text = text.replace(f".{name}()", ".clone()" if name != "double" else ".double()")
             body += text.split("\n")
             if twin and line.perturb:
-                body.append(f"_move({line.perturb}, {line.eps!r})")
+                body.append(f"_move({line.perturb}, {line.eps!r}, {line.magnitude}, {line.terms})")
         body.append(f"return {', '.join(self.outputs)},")
         return f"def program({', '.join(self.arguments)}, s):\n" + "".join(f"    {row}\n" for row in body)
 
@@ -339,6 +344,9 @@ class Maker:
             return None
         if moved and values[target].is_floating_point():
             line.perturb, line.eps = target, torch.finfo(values[target].dtype).eps
+            if text in LINEAR:
+                line.magnitude = text.format(x=f"{x}.abs()", y=f"{y}.abs()")
+                line.terms = env[x].numel()
         if rounds or self.taints(uses):
             if writes:  # everything that shares the memory
                 memory = env[x].untyped_storage().data_ptr()
