@@ -1,4 +1,4 @@
-"""FASTJIT_CHECK=record: a hit records again and compares; a hole in the guards is found, and there is none in the tests."""
+"""FASTJIT_CHECK=record: a hit records again and compares; a hole in the guards is found, the tests have none."""
 
 from __future__ import annotations
 
