@@ -36,8 +36,7 @@ void KernelEmitter::lane_loops(Value* from, Value* to, const std::function<void(
       body();
     });
   };
-  const bool whole_first = lanes_ == 1 || slots > 1 || !avx512_;
-  if (whole_first && step > 1) {
+  if (step > 1) {
     Value* length = b_.CreateSub(to, from);
     const bool power = (step & (step - 1)) == 0;
     Value* rest = power ? b_.CreateAnd(length, i64(step - 1)) : b_.CreateURem(length, i64(step));
