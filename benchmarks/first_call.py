@@ -12,22 +12,37 @@ from fastjit._bench.load import CaseSpec
 CASE = CaseSpec(harness.CASES, "ten_ops")
 
 
-def processes(variant: str, cold: int, warm: int, options: harness.Options) -> tuple[list[float], list[float], str]:
-    """Seconds over eager of `cold` processes with empty caches and `warm` ones with the last caches; or the error."""
-    over: tuple[list[float], list[float]] = ([], [])
+Calls = list[firstcall.FirstCall]
+
+
+def processes(variant: str, cold: int, warm: int, options: harness.Options) -> tuple[Calls, Calls, str]:
+    """First calls of `cold` processes with empty caches and of `warm` ones with the last caches; or the error."""
+    calls: tuple[Calls, Calls] = ([], [])
     try:
         for index in range(cold):
             with tempfile.TemporaryDirectory(prefix="fastjit-first-") as root:
                 options.progress.say(f"{variant}, empty caches, process {index + 1} of {cold}")
-                over[0].append(firstcall.first_call(CASE, variant, root).over_eager_s)
+                calls[0].append(firstcall.first_call(CASE, variant, root))
                 if index + 1 < cold:
                     continue
                 for again in range(warm):
                     options.progress.say(f"{variant}, full caches, process {again + 1} of {warm}")
-                    over[1].append(firstcall.first_call(CASE, variant, root).over_eager_s)
+                    calls[1].append(firstcall.first_call(CASE, variant, root))
     except firstcall.FirstCallError as error:
         return [], [], str(error)
-    return *over, ""
+    return *calls, ""
+
+
+def over_eager(calls: Calls) -> float:
+    """Best first call less eager's best: a disturbed call of eager makes nobody look fast."""
+    return min(call.first_s for call in calls) - min(call.eager_s for call in calls)
+
+
+def raw(calls: Calls) -> dict[str, list[float]]:
+    return {
+        "first_s": harness.short([call.first_s for call in calls]),
+        "eager_s": harness.short([call.eager_s for call in calls]),
+    }
 
 
 def body(options: harness.Options) -> harness.Outcome:
@@ -46,9 +61,10 @@ def body(options: harness.Options) -> harness.Outcome:
             rows.append([variant, "-", "-", problem])
             detail = problem if variant == "fastjit" else detail
             continue
-        best[variant] = (min(cold), min(warm))
-        samples[variant] = {"cold_s": harness.short(cold), "warm_s": harness.short(warm)}
-        rows.append([variant, table.seconds(min(cold)), table.seconds(min(warm)), f"{len(cold)} + {len(warm)}"])
+        best[variant] = (over_eager(cold), over_eager(warm))
+        samples[variant] = {"cold": raw(cold), "warm": raw(warm)}
+        seconds = [table.seconds(value) for value in best[variant]]
+        rows.append([variant, *seconds, f"{len(cold)} + {len(warm)}"])
     cold_best, warm_best = best.get("fastjit", (None, None))
     return harness.Outcome(
         [
