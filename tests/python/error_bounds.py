@@ -58,6 +58,11 @@ def distance(x: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     return torch.where((x == truth) | (x.isnan() & truth.isnan()), 0.0, (x - truth).abs())
 
 
+def sum_bound(terms: float, eps: float, magnitude: torch.Tensor) -> torch.Tensor:
+    """(log2 n + 8) eps sum|x|: how far a sum of n terms, whose magnitudes add up to `magnitude`, may be off."""
+    return (math.log2(max(terms, 1)) + 8) * eps * magnitude
+
+
 class Draw:
     """One run: number 0 moves nothing, 1 moves everything up, 2 down, each other one every element either way."""
 
@@ -168,7 +173,6 @@ class Running(TorchDispatchMode):
         return self.decide(name, out)
 
     def sum_error(self, name: str, func: Any, args: tuple, kwargs: dict) -> torch.Tensor:
-        """(log2 n + 8) eps sum|x|."""
         sizes = pytree.tree_map(lambda v: v.abs() if isinstance(v, torch.Tensor) else v, args)
         total = func(*sizes, **kwargs)
         tensors = tensors_of(args)
@@ -176,7 +180,7 @@ class Running(TorchDispatchMode):
             terms = tensors[0].numel() / max(total.numel(), 1)
         else:
             terms = tensors[0].numel() if name == "cumsum" else tensors[-2].size(-1) + 1
-        return (math.log2(max(terms, 1)) + 8) * torch.finfo(self.inner).eps * total
+        return sum_bound(terms, torch.finfo(self.inner).eps, total)
 
     def decide(self, name: str, out: Any) -> Any:
         for t in pytree.tree_leaves(out):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from typing import Any
 
 import torch
 
-from error_bounds import Draw, widest
+from error_bounds import Draw, sum_bound, widest
 from fastjit import fastjit
 from random_programs import Maker, Program, copy_all
 
@@ -43,7 +42,7 @@ def bounds(program: Program, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     def run(draw: Draw) -> list[torch.Tensor]:
         def move(t: torch.Tensor, eps: float, magnitude: torch.Tensor | None, terms: int) -> None:
             by = eps * (t.abs() + t.abs().max()) if t.numel() else 0.0
-            draw.move(t, by if magnitude is None else by + (math.log2(terms + 1) + 8) * eps * magnitude)
+            draw.move(t, by if magnitude is None else by + sum_bound(terms + 1, eps, magnitude))
 
         copies = copy_all(inputs, torch.float64)
         return [*program.function(True, _move=move)(*copies, program.number), *copies]

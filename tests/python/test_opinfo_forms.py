@@ -1,0 +1,40 @@
+"""Every entry of op_db in every form, once: as eager, and what ran. `make correctness-report` takes more samples."""
+
+from __future__ import annotations
+
+import collections
+import functools
+
+from torch.testing._internal.common_methods_invocations import op_db
+
+import opinfo_forms
+from opinfo_forms import FORMS, UNREPEATABLE, Row, by_form
+
+SHARE = {"call": 0.8, "in place": 0.9, "out=": 0.6}
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    return tuple(opinfo_forms.sweep([*range(len(op_db))], samples=1))
+
+
+def test_every_form_is_as_eager():
+    assert [str(row) for row in rows() if row.kind == "wrong"] == []
+
+
+def test_every_entry_is_here():
+    found = by_form(list(rows()))
+    assert {form: len(of) for form, of in found.items()} == dict(zip(FORMS, (702, 163, 359), strict=True))
+    refused = {form: sorted(row.entry for row in of.values() if row.kind == "refused") for form, of in found.items()}
+    assert len(refused["call"]) <= 15, refused["call"]
+    assert len(UNREPEATABLE) <= 20
+
+
+def test_nine_in_ten_entries_hit():
+    for form, of in by_form(list(rows())).items():
+        kinds = collections.Counter(row.kind for row in of.values())
+        taken = sum(kinds.values()) - kinds["refused"]
+        hits = kinds["kernels"] + kinds["extern"] + kinds["views"]
+        print(form, dict(kinds))
+        reasons = collections.Counter(opinfo_forms.reason(row.why) for row in of.values() if row.kind == "eager")
+        assert hits >= SHARE[form] * taken, (form, reasons)
