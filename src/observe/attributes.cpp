@@ -70,7 +70,6 @@ std::string Tracer::attr_text(PyObject* o, PyObject* name) { return name_of(o) +
 void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
   top().expect_probing = probing;
   if (is_tensor(o)) return load_tensor_attr(o, name);
-  if (has_own_facts(o)) return load_plain_attr(o, name, probing);
   if (PyModule_Check(o)) return load_python_module_attr(o, name, probing);
   if (PyFunction_Check(o)) return load_function_attr(o, name);
   if (PyType_Check(o)) return load_class_attr(o, name);
@@ -79,7 +78,7 @@ void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
     return load_function_attr(PyMethod_GET_FUNCTION(o), name);
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
   if (!is_heap || (PyTuple_Check(o) && is_tuple(o))) return load_value_attr(o, name);
-  if (fresh_.contains(o) || is_reached(o)) return load_plain_attr(o, name, probing);
+  if (is_instance(o)) return load_plain_attr(o, name, probing);
   deny("read of " + attr_text(o, name));
 }
 

@@ -92,7 +92,7 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
   if (args.size() != 2) return;
   PyObject *o = args[0], *classes = args[1];
   if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !is_tensor(o)) {
-    if (!fresh_.contains(o)) facts_->object(o, names_.contains(o) ? names_[o] : Py_TYPE(o)->tp_name, where());
+    note_instance(o);
     facts_->type_order(Py_TYPE(o), where());
   }
   if (PyType_Check(o) && !fresh_.contains(o)) facts_->type_order((PyTypeObject*)o, where());
@@ -155,8 +155,7 @@ void Tracer::judge_next(PyObject*, Args args) {
 void Tracer::judge_type(PyObject*, Args args) {
   if (args.size() != 1) return deny("creation of a class");
   PyObject* o = args[0];
-  bool needs_fact = (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !fresh_.contains(o) && !is_tensor(o);
-  if (needs_fact) facts_->object(o, names_.contains(o) ? names_[o] : Py_TYPE(o)->tp_name, where());
+  if ((Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !is_tensor(o)) note_instance(o);
 }
 
 void Tracer::judge_super(PyObject*, Args args) {

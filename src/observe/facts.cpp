@@ -13,6 +13,10 @@ Py_ssize_t size_of(const Node& n) {
 
 }  // namespace
 
+void Facts::changed(const std::string& label) {
+  if (changed_.empty()) changed_ = label;
+}
+
 Facts::Id Facts::find(PyObject* object, Node::Kind kind) const {
   auto it = ids_.find({object, kind});
   return it == ids_.end() ? -1 : it->second;
@@ -67,8 +71,8 @@ Facts::Id Facts::instance_dict(PyObject* o, const std::string& label, const std:
     }
     node(id).dict_slot = slot;
     node(id).dict = *slot;
-  } else if (*node(id).dict_slot != node(id).dict && changed_.empty()) {
-    changed_ = label + ".__dict__";
+  } else if (*node(id).dict_slot != node(id).dict) {
+    changed(label + ".__dict__");
   }
   return dict(node(id).dict, label);
 }
@@ -99,7 +103,7 @@ PyObject* Facts::note(Id id, PyObject* name, PyTypeObject* after, PyObject* valu
                       const std::string& where) {
   Key* key = find_key(id, name, after);
   if (key && key->expect.kind != Expect::Kind::Present) {
-    if (!key->expect.holds(value) && changed_.empty()) changed_ = key->label;
+    if (!key->expect.holds(value)) changed(key->label);
     return value;
   }
   if (!key) key = &add_key(id, name, after, label, where);
@@ -111,7 +115,7 @@ PyObject* Facts::note(Id id, PyObject* name, PyTypeObject* after, PyObject* valu
 PyObject* Facts::read_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
   if (Key* known = find_key(id, name, nullptr); known && known->expect.kind != Expect::Kind::Present) {
     PyObject* value = dict_lookup(node(id).object, name, &known->hint);
-    if (!known->expect.holds(value) && changed_.empty()) changed_ = known->label;
+    if (!known->expect.holds(value)) changed(known->label);
     return value;
   }
   int32_t hint = kFindHint;
@@ -134,7 +138,7 @@ bool Facts::has_key(Id id, PyObject* name, const std::string& label, const std::
 bool Facts::truth(Id id, const std::string& where) {
   Node& n = node(id);
   int8_t now = size_of(n) != 0;
-  if (n.truth >= 0 && n.truth != now && changed_.empty()) changed_ = n.label;
+  if (n.truth >= 0 && n.truth != now) changed(n.label);
   n.truth = now;
   if (n.where.empty()) n.where = where;
   return now;
@@ -143,7 +147,7 @@ bool Facts::truth(Id id, const std::string& where) {
 Py_ssize_t Facts::length(Id id, const std::string& where) {
   Node& n = node(id);
   const Py_ssize_t now = size_of(n);
-  if (n.length >= 0 && n.length != now && changed_.empty()) changed_ = n.label;
+  if (n.length >= 0 && n.length != now) changed(n.label);
   n.length = now;
   if (n.where.empty()) n.where = where;
   return now;
@@ -165,7 +169,7 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
   Node& n = node(id);
   for (const Key& old : n.keys) {  // what was noted before must hold still: the ordered list replaces it
     PyObject* now = dict_lookup(n.object, old.name.get(), nullptr);
-    if (!old.expect.holds(now) && changed_.empty()) changed_ = old.label;
+    if (!old.expect.holds(now)) changed(old.label);
     if (old.expect.kind == Expect::Kind::Absent) {
       Key key;
       key.name = Ref::share(old.name.get());
@@ -225,7 +229,7 @@ PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
   auto* name = reinterpret_cast<PyObject*>(2 * index + 1);  // no object has an odd address
   Key* key = find_key(id, name, nullptr);
   if (key) {
-    if (!key->expect.holds(value) && changed_.empty()) changed_ = key->label;
+    if (!key->expect.holds(value)) changed(key->label);
     return value;
   }
   Node& n = node(id);
@@ -255,8 +259,8 @@ void Facts::word(void* at, const std::string& label, const std::string& where) {
     id = add(static_cast<PyObject*>(at), Node::Kind::Word, label, where);
     node(id).dict_slot = place;
     node(id).dict = *place;
-  } else if (node(id).dict != *place && changed_.empty()) {
-    changed_ = label;
+  } else if (node(id).dict != *place) {
+    changed(label);
   }
 }
 
@@ -275,8 +279,8 @@ PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, c
     key.where = where;
     node(id).keys.push_back(std::move(key));
     if (value) held_.insert(value);
-  } else if (!node(id).keys[0].expect.holds(value) && changed_.empty()) {
-    changed_ = label;
+  } else if (!node(id).keys[0].expect.holds(value)) {
+    changed(label);
   }
   return value;
 }

@@ -127,8 +127,8 @@ class Facts final : public ReadSet {
     uint64_t value;
   };
   bool recover(size_t word) noexcept;  // a word changed: do its node's facts still hold?
-  void rearm_list(Node& node) noexcept;
-  void rearm_set(Node& node) noexcept;
+  void rearm_items(Node& node) noexcept;
+  void changed(const std::string& label);  // the call itself changed what a fact names
   PyObject* read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
                        const std::string& where);
   bool verify(const Node& node) noexcept;

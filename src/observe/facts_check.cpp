@@ -45,6 +45,7 @@ bool same_bits(PyObject* a, PyObject* b) noexcept {
 }
 
 constexpr uint64_t kNoTag = UINT64_MAX;  // no dictionary or type has this version
+constexpr uint64_t kNever = 0;           // a word that is never kNoTag
 
 Py_hash_t hash_of(PyObject* name) noexcept {
   if (PyUnicode_CheckExact(name) && ((PyASCIIObject*)name)->hash != -1) return ((PyASCIIObject*)name)->hash;
@@ -209,29 +210,16 @@ void Facts::arm(uint32_t index) {
       const void* place = n.object;
       return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
     }
+    case Node::Kind::Context:  // no word tells of another context: every check looks
+      return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
+    case Node::Kind::List:
     case Node::Kind::Set: {
       for (const Key& key : n.keys)
         if (key.expect.kind == Expect::Kind::Weak)
           add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
-      auto* set = reinterpret_cast<PySetObject*>(n.object);
       n.tag_word = words_.size();
-      add_word(&set->table, set->table);
-      for (const Key& key : n.keys) add_word(&set->table[key.hint].key, key.expect.object);
-      return;
-    }
-    case Node::Kind::Context: {  // no word tells of another context: every check looks
-      static const Bits kNever = 0;
-      return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
-    }
-    case Node::Kind::List: {
-      for (const Key& key : n.keys)
-        if (key.expect.kind == Expect::Kind::Weak)
-          add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
-      auto* list = reinterpret_cast<PyListObject*>(n.object);
-      n.tag_word = words_.size();
-      add_word(&((PyVarObject*)list)->ob_size, (void*)Py_SIZE(list));
-      add_word(&list->ob_item, list->ob_item);
-      for (const Key& key : n.keys) add_word(&list->ob_item[key.hint], key.expect.object);
+      const size_t count = n.keys.size() + (n.kind == Node::Kind::List ? 2 : 1);  // as rearm_items() fills them
+      for (size_t i = 0; i < count; ++i) add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
       return;
     }
     case Node::Kind::Dict:
@@ -292,35 +280,27 @@ bool Facts::verify(const Node& n) noexcept {
   return true;
 }
 
-// The list moved or holds equal values in other objects: those are held from now on, so that their addresses tell.
-void Facts::rearm_list(Node& n) noexcept {
+// The list or set moved, or holds equal values in other objects: those are held from now on, so that their addresses
+// tell.
+void Facts::rearm_items(Node& n) noexcept {
+  const bool is_list = n.kind == Node::Kind::List;
   auto* list = reinterpret_cast<PyListObject*>(n.object);
-  size_t word = n.tag_word;
-  words_[word++].value = static_cast<uint64_t>(Py_SIZE(list));
-  words_[word++].value = reinterpret_cast<uint64_t>(list->ob_item);
-  for (Key& key : n.keys) {
-    PyObject* item = list->ob_item[key.hint];
-    if (item != key.expect.object) {
-      key.expect.hold = Ref::share(item);
-      key.expect.object = item;
-    }
-    words_[word++] = {reinterpret_cast<const Bits*>(&list->ob_item[key.hint]), reinterpret_cast<uint64_t>(item)};
-  }
-}
-
-// The set grew or holds its members elsewhere.
-void Facts::rearm_set(Node& n) noexcept {
   auto* set = reinterpret_cast<PySetObject*>(n.object);
   size_t word = n.tag_word;
-  words_[word++].value = reinterpret_cast<uint64_t>(set->table);
+  const auto watch = [&](const void* place) {
+    const auto* at = static_cast<const Bits*>(place);
+    words_[word++] = {at, *at};
+  };
+  if (is_list) watch(&((PyVarObject*)list)->ob_size);
+  is_list ? watch(&list->ob_item) : watch(&set->table);
   for (Key& key : n.keys) {
-    key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal);
-    PyObject* member = set->table[key.hint].key;
-    if (member != key.expect.object) {
-      key.expect.hold = Ref::share(member);
-      key.expect.object = member;
+    if (!is_list) key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal);
+    PyObject* const* place = is_list ? &list->ob_item[key.hint] : &set->table[key.hint].key;
+    if (*place != key.expect.object) {
+      key.expect.hold = Ref::share(*place);
+      key.expect.object = *place;
     }
-    words_[word++] = {reinterpret_cast<const Bits*>(&set->table[key.hint].key), reinterpret_cast<uint64_t>(member)};
+    watch(place);
   }
 }
 
@@ -331,7 +311,7 @@ bool Facts::recover(size_t index) noexcept {
   if (is_place) return verify(n);
   if (n.kind == Node::Kind::List || n.kind == Node::Kind::Set) {
     if (index < n.tag_word || !verify(n)) return false;
-    n.kind == Node::Kind::List ? rearm_list(n) : rearm_set(n);
+    rearm_items(n);
     return true;
   }
   if (index != n.tag_word || !verify(n)) return false;

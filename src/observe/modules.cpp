@@ -11,29 +11,8 @@ namespace {
 
 // Dictionaries of an nn.Module whose items are facts and whose items' names are those of its attributes.
 constexpr std::string_view kModuleDicts[] = {"_parameters", "_buffers", "_modules"};
-// Plain classes of torch whose instances hold settings; they are read like modules.
-constexpr std::pair<std::string_view, std::string_view> kSettings[] = {
-    {"torch.backends", "ContextProp"},
-    {"torch.autograd.grad_mode", "no_grad"},  // one that decorates a function, made outside the call
-    {"torch.autograd.grad_mode", "enable_grad"}};
 
 }  // namespace
-
-bool Tracer::has_own_facts(PyObject* o) {
-  if (is_module(o)) return !fresh_.contains(o);
-  PyTypeObject* type = Py_TYPE(o);
-  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
-  constexpr int kAsked = 1 << 16, kYes = 1 << 17;
-  int& flags = type_flags_[type];
-  if (!(flags & kAsked)) {
-    flags |= kAsked;
-    PyObject* module = PyDict_GetItemString(type->tp_dict, "__module__");
-    for (auto [where_from, name] : kSettings)
-      if (module && PyUnicode_Check(module) && where_from == PyUnicode_AsUTF8(module) && name == type->tp_name)
-        flags |= kYes;
-  }
-  return (flags & kYes) && !fresh_.contains(o);
-}
 
 void Tracer::found_in_module(const std::string& owner, PyObject* name, PyObject* value) {
   std::string text = PyUnicode_AsUTF8(name);
@@ -45,7 +24,7 @@ void Tracer::found_in_module(const std::string& owner, PyObject* name, PyObject*
 void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
   PyTypeObject* type = Py_TYPE(o);
   PyObject* attr = class_attr(type, name);
-  std::string owner = names_.contains(o) ? names_[o] : type->tp_name;
+  const std::string owner = label_of(o);
   Facts::Id id = facts_->instance_dict(o, owner, where());
   if (id < 0) return load_dictless_attr(o, attr, name, probing);
   PyObject* dict = facts_->node(id).object;

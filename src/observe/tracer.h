@@ -158,6 +158,7 @@ class Tracer final : public Observer {
   bool dict_node(PyObject* d, Facts::Id* id);                  // the node of a dictionary reached by facts
   bool dict_base_node(PyObject* d, Facts::Id* id);             // also of a subclass, for dict's own methods
   bool list_node(PyObject* l, Facts::Id* id);                  // the same of a list
+  std::string label_of(PyObject* o);                           // the name that facts found it under, or its class
   void note_instance(PyObject* o);                             // its class is a fact, unless it is new
   PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
 
@@ -178,7 +179,6 @@ class Tracer final : public Observer {
   bool plain_getattribute(PyTypeObject* type);
   void own_getattribute(PyObject* o, PyObject* name);
   void load_plain_attr(PyObject* o, PyObject* name, bool probing);
-  bool has_own_facts(PyObject* o);  // instances whose dictionaries are read as facts
   void store_attr(PyObject* o, PyObject* name, PyObject* value);
   std::string attr_text(PyObject* o, PyObject* name);
 

@@ -208,8 +208,13 @@ bool Tracer::is_instance(PyObject* o) {
   return is_module(o) || fresh_.contains(o) || is_reached(o);
 }
 
+std::string Tracer::label_of(PyObject* o) {
+  const auto name = names_.find(o);
+  return name == names_.end() ? Py_TYPE(o)->tp_name : name->second;
+}
+
 void Tracer::note_instance(PyObject* o) {
-  if (!fresh_.contains(o)) facts_->object(o, names_.contains(o) ? names_[o] : Py_TYPE(o)->tp_name, where());
+  if (!fresh_.contains(o)) facts_->object(o, label_of(o), where());
 }
 
 PyObject* Tracer::pooled(PyObject* key) {
