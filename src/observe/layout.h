@@ -1,0 +1,67 @@
+#pragma once
+// Internal layouts of CPython that the observer reads. What 3.11 to 3.13 share is here, what differs is in a file for
+// each version. Layouts are frozen for the life of a version.
+#include <Python.h>
+
+#include <cstdint>
+
+#if PY_VERSION_HEX < 0x030C0000
+#include "observe/layout_311.h"
+#elif PY_VERSION_HEX < 0x030D0000
+#include "observe/layout_312.h"
+#else
+#include "observe/layout_313.h"
+#endif
+
+namespace fastjit::observe {
+
+struct DictObject {
+  PyObject_HEAD Py_ssize_t used;
+  uint64_t version_tag;
+};
+
+struct DictKeys {
+  Py_ssize_t refcnt;
+  uint8_t log2_size;
+  uint8_t log2_index_bytes;
+  uint8_t kind;  // 0: any keys, 1: str keys, 2: str keys, values in ma_values
+  uint32_t version;
+  Py_ssize_t usable;
+  Py_ssize_t nentries;
+  char indices[1];
+};
+
+struct DictEntry {
+  PyObject* key;
+  PyObject* value;
+};
+
+struct SuperObject {
+  PyObject_HEAD PyTypeObject* type;
+  PyObject* object;
+  PyTypeObject* object_type;
+};
+
+struct WrapperObject {  // a bound slot wrapper, such as (1).__add__
+  PyObject_HEAD PyWrapperDescrObject* descr;
+  PyObject* self;
+};
+
+struct PartialObject {  // functools.partial
+  PyObject_HEAD PyObject* function;
+  PyObject *args, *keywords;
+};
+
+struct ProxyObject {  // types.MappingProxyType
+  PyObject_HEAD PyObject* mapping;
+};
+
+inline constexpr unsigned char kLocalIsCell = 0x40;
+
+inline uint64_t& version_tag(PyObject* dict) { return reinterpret_cast<DictObject*>(dict)->version_tag; }
+inline const DictKeys* keys_of(const PyDictObject* dict) { return reinterpret_cast<const DictKeys*>(dict->ma_keys); }
+inline const DictEntry* entries_of(const DictKeys* keys) {
+  return reinterpret_cast<const DictEntry*>(keys->indices + (size_t{1} << keys->log2_index_bytes));
+}
+
+}  // namespace fastjit::observe

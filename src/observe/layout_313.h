@@ -1,0 +1,69 @@
+#pragma once
+// Internal layouts of CPython 3.13 that the observer reads; a build for another version must not include this file.
+#include <Python.h>
+
+#include <cstring>
+
+#if PY_VERSION_HEX < 0x030D0000 || PY_VERSION_HEX >= 0x030E0000 || defined(Py_GIL_DISABLED)
+#error "layout_313.h describes CPython 3.13 with a GIL only"
+#endif
+
+extern "C" PyAPI_FUNC(int) _PySet_NextEntry(PyObject* set, Py_ssize_t* pos, PyObject** key, Py_hash_t* hash);
+
+namespace fastjit::observe {
+
+struct InterpreterFrame {
+  PyCodeObject* code;
+  InterpreterFrame* previous;
+  PyFunctionObject* func;
+  PyObject* globals;
+  PyObject* builtins;
+  PyObject* locals;
+  PyFrameObject* frame_object;
+  void* instr_ptr;
+  int stacktop;
+  uint16_t return_offset;
+  char owner;
+  PyObject* localsplus[1];
+};
+
+/// The attribute values of an object: in the object itself, or of a dictionary with shared keys.
+struct DictValues {
+  uint8_t capacity;
+  uint8_t size;
+  uint8_t embedded;
+  uint8_t valid;
+  PyObject* values[1];
+};
+
+inline constexpr bool kSelfOnTop = true;      // a call's stack: a callable, and above it its object or null
+inline constexpr bool kPrefixEvents = false;  // the event for an instruction comes at its EXTENDED_ARG
+inline constexpr int kAttrShift = 1;          // LOAD_ATTR's argument is the name's index and a bit for method calls
+inline constexpr bool kInlineValues = true;   // objects whose attribute values a dictionary shares
+
+inline InterpreterFrame* current_frame(PyThreadState* state) {
+  return reinterpret_cast<InterpreterFrame*>(state->current_frame);
+}
+/// Changes whenever a tool of sys.monitoring sets its events for all code.
+inline uint64_t monitoring_version(PyThreadState* state) {
+  constexpr int kFlags = 8;  // bits of eval_breaker below the version
+  return state->eval_breaker >> kFlags;
+}
+inline DictValues* shared_values(const PyDictObject* dict) { return reinterpret_cast<DictValues*>(dict->ma_values); }
+inline PyObject** values_of(const PyDictObject* dict) {
+  return dict->ma_values ? shared_values(dict)->values : nullptr;
+}
+/// A class's own dictionary, borrowed: that of a builtin class hangs on the interpreter.
+inline PyObject* type_dict(PyTypeObject* type) {
+  PyObject* dict = PyType_GetDict(type);
+  Py_DECREF(dict);
+  return dict;
+}
+/// Equal signs and digits.
+inline bool same_number(PyObject* a, PyObject* b) {
+  const _PyLongValue &x = ((PyLongObject*)a)->long_value, &y = ((PyLongObject*)b)->long_value;
+  constexpr int kDigitCount = 3;  // the bits of lv_tag above it
+  return x.lv_tag == y.lv_tag && !std::memcmp(x.ob_digit, y.ob_digit, (x.lv_tag >> kDigitCount) * sizeof(digit));
+}
+
+}  // namespace fastjit::observe

@@ -1,0 +1,158 @@
+// Events of CPython 3.12 and 3.13: a tool of sys.monitoring with callbacks in C. Its events reach every thread; the
+// callbacks look only at frames of threads that are observed.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030C0000
+#include "observe/stack_depth.h"
+#include "observe/tracer.h"
+
+namespace fastjit::observe {
+namespace {
+
+constexpr int kTool = 4;        // one of those without a fixed purpose
+constexpr int kOtherTools = 6;  // ids that anyone may claim; settrace and setprofile have the two above them
+constexpr int kCodeUnit = 2;    // bytes
+const char* const kToolName = "fastjit";
+
+int claims = 0, listeners = 0;  // observers that have the tool, and those of them that want events; GIL held
+
+using Handler = void (*)(Tracer& tracer, InterpreterFrame* frame, int offset, PyObject* argument);
+
+template <Handler handle>
+PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept {
+  Tracer* tracer = Tracer::current();
+  if (!tracer || !tracer->listens()) Py_RETURN_NONE;
+  try {
+    const int offset = static_cast<int>(PyLong_AsLong(args[1])) / kCodeUnit;
+    handle(*tracer, current_frame(PyThreadState_Get()), offset, count > 2 ? args[2] : nullptr);
+  } catch (const std::exception& e) {
+    tracer->unsound(std::string("the observer failed: ") + e.what());
+  }
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
+void on_enter(Tracer& tracer, InterpreterFrame* frame, int offset, PyObject*) { tracer.enter(frame, offset); }
+void on_instruction(Tracer& tracer, InterpreterFrame* frame, int offset, PyObject*) {
+  tracer.instruction(frame, offset);
+}
+void on_leave(Tracer& tracer, InterpreterFrame* frame, int, PyObject*) { tracer.leave(frame); }
+void on_raise(Tracer& tracer, InterpreterFrame*, int, PyObject* exception) {
+  tracer.raised(exception ? reinterpret_cast<PyObject*>(Py_TYPE(exception)) : nullptr);
+}
+
+struct Event {
+  const char* name;
+  PyMethodDef callback;
+};
+
+template <Handler handle>
+Event event(const char* name) {
+  return {name, {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&on_event<handle>)), METH_FASTCALL, ""}};
+}
+
+Event events[] = {event<on_enter>("PY_START"),  event<on_enter>("PY_RESUME"),        event<on_enter>("PY_THROW"),
+                  event<on_leave>("PY_RETURN"), event<on_leave>("PY_YIELD"),         event<on_leave>("PY_UNWIND"),
+                  event<on_raise>("RAISE"),     event<on_instruction>("INSTRUCTION")};
+
+PyObject* monitoring() { return PySys_GetObject("monitoring"); }  // borrowed
+
+Ref call(const char* method, const char* format, auto... values) {
+  Ref result = Ref::steal(PyObject_CallMethod(monitoring(), method, format, values...));
+  if (!result) PyErr_Clear();
+  return result;
+}
+
+long event_bit(const char* name) {
+  Ref all = Ref::steal(PyObject_GetAttrString(monitoring(), "events"));
+  Ref bit = all ? Ref::steal(PyObject_GetAttrString(all.get(), name)) : Ref();
+  if (!bit) return PyErr_Clear(), 0;
+  return PyLong_AsLong(bit.get());
+}
+
+bool claim() {
+  if (!call("use_tool_id", "is", kTool, kToolName)) return false;
+  for (Event& one : events) {
+    Ref callback = Ref::steal(PyCFunction_New(&one.callback, nullptr));
+    if (!callback || !call("register_callback", "ilO", kTool, event_bit(one.name), callback.get())) return false;
+  }
+  return true;
+}
+
+void release() {
+  for (const Event& one : events) call("register_callback", "ilO", kTool, event_bit(one.name), Py_None);
+  call("free_tool_id", "i", kTool);
+}
+
+bool listen(bool on) {
+  long set = 0;
+  for (const Event& one : events) set |= on ? event_bit(one.name) : 0;
+  return bool(call("set_events", "il", kTool, set));
+}
+
+bool is_claimed(int tool) {
+  Ref name = call("get_tool", "i", tool);
+  return name && name.get() != Py_None;
+}
+
+bool others_claimed() {
+  for (int tool = 0; tool < kOtherTools; ++tool)
+    if (!(tool == kTool && claims) && is_claimed(tool)) return true;
+  return false;
+}
+
+}  // namespace
+
+// Tools that set events for all code move the version; between two moves the answer is the same.
+bool tracer_active() noexcept {
+  static uint64_t asked = UINT64_MAX;
+  static bool answer = false;
+  PyThreadState* state = PyThreadState_Get();
+  if (state->c_tracefunc || state->c_profilefunc) return true;
+  const uint64_t version = monitoring_version(state);
+  if (version != asked) {
+    answer = others_claimed();
+    asked = version;
+  }
+  return answer;
+}
+
+bool Tracer::start_events() {
+  if (others_claimed()) return false;  // also one that watches single functions only
+  if (!claims && !claim()) return release(), false;
+  ++claims;
+  if (!listeners && !listen(true)) {
+    if (!--claims) release();
+    return false;
+  }
+  ++listeners;
+  hears_ = true;
+  return true;
+}
+
+void Tracer::pause_events() {
+  if (std::exchange(hears_, false) && !--listeners) listen(false);
+}
+
+bool Tracer::stop_events() {
+  PyThreadState* state = PyThreadState_Get();
+  const bool ours = !state->c_tracefunc && !state->c_profilefunc && !others_claimed() && is_claimed(kTool);
+  pause_events();
+  if (!--claims) release();
+  return ours;
+}
+
+// The interpreter does not save the stack pointer before an event: the bytecode says how deep the stack is.
+int Tracer::stack_depth(InterpreterFrame* frame, int offset) {
+  const std::vector<int>*& depths = top().depths;
+  if (!depths) {
+    auto [it, is_new] = depths_.try_emplace(frame->code);
+    if (is_new) it->second = stack_depths(frame->code, top().ops);
+    depths = &it->second;
+  }
+  const int depth = (*depths)[static_cast<size_t>(offset)];
+  return depth < 0 ? depth : frame->code->co_nlocalsplus + depth;
+}
+
+}  // namespace fastjit::observe
+#endif
