@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -39,6 +40,11 @@ bool equal_int(PyObject* a, PyObject* b) noexcept {
 
 bool is_plain_tensor(PyObject* object) noexcept { return THPVariable_CheckExact(object); }
 const at::Tensor& unpack(PyObject* object) noexcept { return THPVariable_Unpack(object); }
+
+bool has_attributes(PyObject* tensor) noexcept {
+  PyObject** slot = _PyObject_GetDictPtr(tensor);
+  return slot && *slot && PyDict_GET_SIZE(*slot) > 0;
+}
 
 const char* unsupported(const at::Tensor& tensor) noexcept {
   if (!tensor.defined()) return "it is undefined";
@@ -121,6 +127,7 @@ CallSpec::CallSpec(CallSpec&& other) noexcept { *this = std::move(other); }
 
 CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
   std::swap(specs_, other.specs_);
+  std::swap(identities_, other.identities_);
   std::swap(nargs_, other.nargs_);
   std::swap(kwnames_, other.kwnames_);
   std::swap(tensors_, other.tensors_);
@@ -213,6 +220,26 @@ bool CallSpec::add(PyObject* object, std::string& why, int depth) {
   return true;
 }
 
+void CallSpec::require_bare(PyObject* tensor) {
+  size_t seen = 0;
+  for (ArgSpec& spec : specs_)
+    if (spec.kind == ArgKind::Tensor && flat_.tensors[seen++] == tensor) spec.bare = true;
+}
+
+void CallSpec::require_identity(PyObject* a, PyObject* b) {
+  const auto place = [&](PyObject* tensor) {
+    const auto found = std::find(flat_.tensors.begin(), flat_.tensors.end(), tensor);
+    return found == flat_.tensors.end() ? -1 : static_cast<int>(found - flat_.tensors.begin());
+  };
+  const int first = place(a), second = place(b);
+  if (a == b)
+    identities_.push_back({first, -1, a, true});
+  else if (first >= 0)
+    identities_.push_back({first, second, b, false});
+  else
+    identities_.push_back({second, -1, a, false});
+}
+
 void CallSpec::make_symbolic(size_t number) {
   size_t seen = 0;
   for (ArgSpec& spec : specs_) {
@@ -240,6 +267,7 @@ struct Matcher {
       case ArgKind::Tensor:
         if (!s.tensor.matches(object)) return false;
         if (s.same_as >= 0 && tensors[s.same_as] != object) return false;
+        if (s.bare && has_attributes(object)) return false;
         tensors[tensor++] = object;
         return true;
       case ArgKind::None:
@@ -301,6 +329,8 @@ bool CallSpec::match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   for (Py_ssize_t i = 0; i < total; ++i)
     if (!matcher.one(args[i])) return false;
+  for (const Identity& it : identities_)
+    if ((tensors[it.tensor] == (it.other < 0 ? it.object : tensors[it.other])) != it.same) return false;
   return true;
 }
 

@@ -26,6 +26,8 @@ struct TensorSpec {
 /// True for exact torch.Tensor and torch.nn.Parameter objects.
 bool is_plain_tensor(PyObject* object) noexcept;
 const at::Tensor& unpack(PyObject* object) noexcept;  // of a plain tensor
+/// Whether code has set attributes on this one tensor.
+bool has_attributes(PyObject* tensor) noexcept;
 /// Why a plain tensor cannot take part in a program ("it is not strided"), or null.
 const char* unsupported(const at::Tensor& tensor) noexcept;
 /// Sparse, nested and symbolic tensors throw when asked for sizes or strides.
@@ -42,7 +44,8 @@ struct ArgSpec {
   double number = 0;             // Float: bits compared
   PyTypeObject* type = nullptr;  // Number: float or int
   TensorSpec tensor;
-  int same_as = -1;  // Tensor: an earlier tensor argument that is the same object
+  int same_as = -1;   // Tensor: an earlier tensor argument that is the same object
+  bool bare = false;  // Tensor: has no attributes of its own
 };
 
 /// The object that an Object argument stands for; None when it is gone.
@@ -69,6 +72,10 @@ class CallSpec {
 
   /// Describes a call. Returns false with `why` set when an argument cannot be part of a key.
   bool build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, std::string& why);
+  /// Only tensors without attributes of their own match where `tensor` stood; valid during the call given to build().
+  void require_bare(PyObject* tensor);
+  /// Two tensors, of which at least one is an argument, stay different objects; or one argument stays that object.
+  void require_identity(PyObject* a, PyObject* b);
   /// Makes the n-th number of the flattened arguments symbolic.
   void make_symbolic(size_t number);
 
@@ -88,7 +95,15 @@ class CallSpec {
 
  private:
   bool add(PyObject* object, std::string& why, int depth);
+  // Argument `tensor` is, or is not, argument `other`, or `object` where other is negative (an address: a fact says
+  // that it is still the same object).
+  struct Identity {
+    int tensor, other;
+    PyObject* object;
+    bool same;
+  };
   std::vector<ArgSpec> specs_;
+  std::vector<Identity> identities_;
   Py_ssize_t nargs_ = 0;
   PyObject* kwnames_ = nullptr;  // owned tuple or null
   size_t tensors_ = 0, symbolic_ = 0;
