@@ -1,0 +1,69 @@
+// Facts about the attributes of objects that hold the values themselves (3.13): a store to such an attribute moves no
+// version tag of the dictionary that shares the values, so its words are the places of the values.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030D0000
+#include "observe/facts.h"
+
+namespace fastjit::observe {
+namespace {
+
+/// The index of a name among shared keys; -1: not there, -2: there as another, equal object.
+Py_ssize_t entry_index(const DictKeys* keys, PyObject* name) noexcept {
+  for (Py_ssize_t i = 0; i < keys->nentries; ++i)
+    if (entries_of(keys)[i].key == name) return i;
+  if (!PyUnicode_Check(name)) return -1;
+  for (Py_ssize_t i = 0; i < keys->nentries; ++i)
+    if (PyObject* key = entries_of(keys)[i].key; key && PyUnicode_Compare(key, name) == 0) return -2;
+  return -1;
+}
+
+}  // namespace
+
+PyObject** shared_place(PyObject* dict, PyObject* name) noexcept {
+  auto* d = reinterpret_cast<PyDictObject*>(dict);
+  const Py_ssize_t at = shares_values(dict) ? entry_index(keys_of(d), name) : -1;
+  return at < 0 ? nullptr : &values_of(d)[at];
+}
+
+// The dictionary's tag, four words that tell of other keys and other values, and one for each key.
+void Facts::rearm_values(Node& n) noexcept {
+  auto* dict = reinterpret_cast<PyDictObject*>(n.object);
+  const DictKeys* keys = keys_of(dict);
+  size_t word = n.tag_word;
+  const auto watch = [&](const void* place) {
+    const auto* at = static_cast<const Bits*>(place);
+    words_[word++] = {at, *at};
+  };
+  const auto look = [&] { words_[word++] = {&kNever, kNoTag}; };  // at every check
+  const auto rest = [&] { words_[word++] = {&kNever, kNever}; };
+  watch(&version_tag(n.object));
+  watch(&dict->ma_values);
+  if (!shares_values(n.object)) {  // it has values of its own by now, and its tag tells of them
+    while (word < n.tag_word + 1 + kSharedWords + n.keys.size()) rest();
+    return;
+  }
+  watch(&dict->ma_keys);
+  watch(&keys->nentries);
+  n.ordered ? look() : watch(shared_values(dict));  // with their number
+  for (Key& key : n.keys) {
+    const Py_ssize_t at = entry_index(keys, key.name.get());
+    if (at == -1) {
+      rest();
+      continue;
+    }
+    if (at < 0 || key.expect.kind == observe::Expect::Kind::Type) {
+      look();
+      continue;
+    }
+    PyObject** place = &values_of(dict)[at];
+    if (key.expect.kind == observe::Expect::Kind::Equal && *place != key.expect.object) {
+      key.expect.hold = Ref::share(*place);  // so that its address tells
+      key.expect.object = *place;
+    }
+    watch(place);
+  }
+}
+
+}  // namespace fastjit::observe
+#endif
