@@ -64,8 +64,11 @@ ir::ExternKind Builder::kind_of(const Step& step) const {
   if (!product || results.size() != 1) return ir::ExternKind::Op;
   const TensorMeta& meta = results[0].meta;
   const auto dtype = to_ir(meta.dtype);
-  const bool plain = dtype && ir::is_floating(*dtype) && meta.strides == ir::row_major(meta.sizes) &&
-                     std::ranges::find(meta.sizes, 0) == meta.sizes.end();
+  const auto of_result_type = [&](const Item& item) {  // autocast casts inside the operator
+    return std::ranges::all_of(item.uses, [&](const Use& use) { return use.meta.dtype == meta.dtype; });
+  };
+  const bool plain = dtype && ir::is_floating(*dtype) && std::ranges::all_of(event.args, of_result_type) &&
+                     meta.strides == ir::row_major(meta.sizes) && std::ranges::find(meta.sizes, 0) == meta.sizes.end();
   return plain ? ir::ExternKind::Matmul : ir::ExternKind::Op;
 }
 

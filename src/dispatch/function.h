@@ -137,4 +137,7 @@ std::string most_varied(const Function& function, const CallSpec& call, const st
 
 PyTypeObject* make_function_type(PyObject* module);
 
+/// What a compiled function was made of, borrowed; null for any other object.
+PyObject* wrapped_callable(PyObject* object);
+
 }  // namespace fastjit::dispatch

@@ -282,10 +282,17 @@ PyType_Spec type_spec = {
     "fastjit._C.Function", sizeof(FunctionObject), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
 
+PyTypeObject* function_type = nullptr;
+
 }  // namespace
 
 PyTypeObject* make_function_type(PyObject* module) {
-  return reinterpret_cast<PyTypeObject*>(PyType_FromModuleAndSpec(module, &type_spec, nullptr));
+  function_type = reinterpret_cast<PyTypeObject*>(PyType_FromModuleAndSpec(module, &type_spec, nullptr));
+  return function_type;
+}
+
+PyObject* wrapped_callable(PyObject* object) {
+  return Py_IS_TYPE(object, function_type) ? cast(object)->function->callable : nullptr;
 }
 
 }  // namespace fastjit::dispatch

@@ -4,6 +4,7 @@
 
 #include <unordered_map>
 
+#include "dispatch/function.h"
 #include "dispatch/spec.h"
 
 namespace fastjit::dispatch {
@@ -51,6 +52,7 @@ observe::Host torch_host() {
   host.is_tensor = [](PyObject* object) { return is_plain_tensor(object); };
   host.is_module = is_module;
   host.classify = classify;
+  host.unwrap = wrapped_callable;  // a nested compiled function runs its Python body while recording
   return host;
 }
 

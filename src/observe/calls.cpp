@@ -34,6 +34,7 @@ void Tracer::call(PyObject* callable, Args args) {
     all.insert(all.end(), args.begin(), args.end());
     return call(PyMethod_GET_FUNCTION(callable), all);
   }
+  if (PyObject* inner = host_.unwrap ? host_.unwrap(callable) : nullptr) return call(inner, args);
   if (PyWeakref_CheckRefExact(callable) && is_reached(callable)) {
     const std::string label = "the referent of " + names_[callable];
     PyObject** slot = &reinterpret_cast<PyWeakReference*>(callable)->wr_object;

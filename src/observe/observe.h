@@ -21,6 +21,9 @@ struct Host {
   /// table lacks. Operator: an operator call, the recorder sees it. Pure: reads only its arguments. Unknown: unsound.
   enum class Callee { Operator, Pure, Unknown };
   Callee (*classify)(PyObject* callable) = nullptr;
+  /// What a call of this object calls, borrowed, where that never changes (a compiled function: what it was made of);
+  /// null otherwise.
+  PyObject* (*unwrap)(PyObject* callable) = nullptr;
   /// A tensor was reached by a read that is a fact (a global, a cell, a module's parameter or buffer).
   void (*on_tensor)(void* context, PyObject* tensor, const char* name) = nullptr;
   /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an
