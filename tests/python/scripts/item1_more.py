@@ -24,12 +24,10 @@ def descriptor_of_a_class(w: World) -> None:
     scale = Scale()
     cfg = type("Config", (), {"scale": scale})()
     f, x = w.jit(lambda x: x * cfg.scale), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     scale.k = 3.0
     w.change("what the descriptor reads")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -41,16 +39,13 @@ def metaclass_attribute(w: World) -> None:
         pass
 
     f, x = w.jit(lambda x: x * Config.scale), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     Meta.scale = 3.0
     w.change("attribute of the metaclass")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     Config.scale = 4.0
     w.change("attribute of the class")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -69,12 +64,10 @@ def wrapped_helper(w: World) -> None:
         return x * 2 + k[0]
 
     f, x = w.jit(lambda x: h(x)), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     k[0] = 4.0
     w.change("what the wrapped function reads")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -97,24 +90,20 @@ def ordered_dict(w: World) -> None:
 def string_formatting_of_state(w: World) -> None:
     g = w.source("name = 'up'\ndef f(x): return x + 1 if f'go-{name}' == 'go-up' else x - 1\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["name"] = "down"
     w.change("name")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
 def context_variable(w: World) -> None:
     var = contextvars.ContextVar("scale", default=2.0)
     f, x = w.jit(lambda x: x * var.get()), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     token = var.set(3.0)
     w.change("context variable")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     var.reset(token)
     w.change("reset")
     w.call("hit", f, x)
@@ -131,8 +120,7 @@ def module_object_attribute(w: World) -> None:
     w.call("hit", f, x)
     mod.scale = 3.0
     w.change("the name")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -152,12 +140,10 @@ def shape_decides(w: World) -> None:
         return x * 2 if x.shape[0] > 3 else x - 1
 
     f = w.jit(f)
-    w.call("new", f, torch.arange(4.0))
-    w.call("hit", f, torch.arange(4.0))
+    w.learn(f, torch.arange(4.0))
     w.change("size")
     w.call("size", f, torch.arange(3.0))
-    w.call("new", f, torch.arange(3.0))
-    w.call("hit", f, torch.arange(3.0))
+    w.learn(f, torch.arange(3.0))
     w.call("hit", f, torch.arange(4.0))
 
 
@@ -170,8 +156,7 @@ def stride_and_contiguity_decide(w: World) -> None:
     w.call("new", f, x)
     w.change("transposed")
     w.call("size", f, x.t())
-    w.call("new", f, x.t())
-    w.call("hit", f, x.t())
+    w.learn(f, x.t())
     w.call("hit", f, x)
 
 
@@ -184,8 +169,7 @@ def dtype_decides(w: World) -> None:
     w.call("new", f, x)
     w.change("dtype")
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8):
-        w.call("new", f, x.to(dtype))
-        w.call("hit", f, x.to(dtype))
+        w.learn(f, x.to(dtype))
     w.call("hit", f, x)
 
 
@@ -195,11 +179,9 @@ def number_argument_that_decides(w: World) -> None:
         return x * n if n > 2 else x - n
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x, 3)
-    w.call("hit", f, x, 3)
+    w.learn(f, x, 3)
     w.change("n")
-    w.call("new", f, x, 1)
-    w.call("hit", f, x, 1)
+    w.learn(f, x, 1)
     w.call("hit", f, x, 3)
 
 
@@ -222,8 +204,7 @@ def dict_argument_of_tensors(w: World) -> None:
         return {k: v * 2 for k, v in batch.items()}
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, {"a": x, "b": x + 1})
-    w.call("hit", f, {"a": x, "b": x + 1})
+    w.learn(f, {"a": x, "b": x + 1})
     w.change("order of the keys")
     w.call("new", f, {"b": x, "a": x + 1})
     w.change("another key")
@@ -247,13 +228,11 @@ def value_of_a_tensor_decides(w: World) -> None:
 def environment_variable(w: World) -> None:
     g = w.source("import os\ndef f(x): return x * float(os.environ.get('FJ_SCRIPT', '2'))\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["os"].environ["FJ_SCRIPT"] = "5"
     try:
         w.change("environment")
-        w.call("new", f, x)
-        w.call("hit", f, x)
+        w.learn(f, x)
     finally:
         del g["os"].environ["FJ_SCRIPT"]
 
@@ -286,8 +265,7 @@ def truth_of_user_object(w: World) -> None:
 
     flag = Flag()
     f, x = w.jit(lambda x: x + 1 if flag else x - 1), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     flag.on = False
     w.change("flag")
     w.call("new", f, x)
@@ -310,15 +288,13 @@ def static_and_class_methods(w: World) -> None:
             return x * cls.k
 
     f, x = w.jit(lambda x: Tools.two(Tools.one(x))), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     Tools.k = 3.0
     w.change("class attribute")
     w.call("new", f, x)
     Tools.one = staticmethod(lambda x: x - 1)
     w.change("static method")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -330,8 +306,7 @@ def comprehension_zip_enumerate(w: World) -> None:
         return sum(parts) + max(a) + min(b)
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     a[0] = 9.0
     w.change("a[0]")
     w.call("new", f, x)

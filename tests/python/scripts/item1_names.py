@@ -11,12 +11,10 @@ from script_tools import World, script
 def global_number_changes(w: World) -> None:
     g = w.source("K = 2.0\ndef f(x): return x * K + 1\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["K"] = 5.0
     w.change("global K")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["K"] = 2.0
     w.change("global K back")
     w.call("hit", f, x)
@@ -36,8 +34,7 @@ def unread_global_changes(w: World) -> None:
 def global_deleted(w: World) -> None:
     g = w.source("K = 2.0\ndef f(x): return x * K\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     del g["K"]
     w.change("global deleted")
     w.call("raised", f, x)
@@ -50,12 +47,10 @@ def global_deleted(w: World) -> None:
 def builtin_shadowed_by_global(w: World) -> None:
     g = w.source("def f(x): return x * abs(-3)\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["abs"] = lambda v: 10
     w.change("a global abs")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     del g["abs"]
     w.change("abs is the builtin again")
     w.call("hit", f, x)
@@ -65,36 +60,30 @@ def builtin_shadowed_by_global(w: World) -> None:
 def helper_function_redefined(w: World) -> None:
     g = w.source("def h(x): return x + 1\ndef f(x): return h(x) * 2\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     exec("def h(x): return x - 1", g)
     w.change("h defined anew")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
 def helper_code_swapped(w: World) -> None:
     g = w.source("def h(x): return x + 1\ndef f(x): return h(x) * 2\ndef h2(x): return x - 1\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["h"].__code__ = g["h2"].__code__
     w.change("h.__code__")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
 def own_code_swapped(w: World) -> None:
     g = w.source("def f(x): return x + 1\ndef f2(x): return x - 1\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["f"].__code__ = g["f2"].__code__
     w.change("f.__code__")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -113,16 +102,13 @@ def cell_rebound(w: World) -> None:
 
     f, put = make()
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     put(3.0)
     w.change("cell k")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     put(torch.tensor(4.0))
     w.change("cell k is a tensor")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -131,28 +117,23 @@ def default_of_own_function_changes(w: World) -> None:
         return x * k + j
 
     fast, x = w.jit(f), torch.arange(4.0)
-    w.call("new", fast, x)
-    w.call("hit", fast, x)
+    w.learn(fast, x)
     f.__defaults__ = (7.0,)
     w.change("__defaults__")
-    w.call("new", fast, x)
-    w.call("hit", fast, x)
+    w.learn(fast, x)
     f.__kwdefaults__ = {"j": 9.0}
     w.change("__kwdefaults__")
-    w.call("new", fast, x)
-    w.call("hit", fast, x)
+    w.learn(fast, x)
 
 
 @script(1)
 def default_of_helper_changes(w: World) -> None:
     g = w.source("def h(x, k=2.0): return x * k\ndef f(x): return h(x)\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["h"].__defaults__ = (3.0,)
     w.change("h.__defaults__")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -173,12 +154,10 @@ def nested_subscript(w: World) -> None:
     w.call("hit", f, x)
     config["k"][1] = 5.0
     w.change("config['k'][1]")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     config["k"] = (0.0, 2.0)
     w.change("a tuple instead of a list")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -192,8 +171,7 @@ def list_iteration(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.watch(scales=scales)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     scales.append(3.0)
     w.change("append")
     w.call("new", f, x)
@@ -202,8 +180,7 @@ def list_iteration(w: World) -> None:
     w.call("hit", f, x)
     scales.clear()
     w.change("clear")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -216,8 +193,7 @@ def dict_iteration_order(w: World) -> None:
         return x
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     table["a"] = table.pop("a")
     w.change("order of keys")
     w.call("new", f, x)
@@ -240,8 +216,7 @@ def len_of_list(w: World) -> None:
     w.call("hit", f, x)
     items.append(1)
     w.change("length")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -252,8 +227,7 @@ def membership(w: World) -> None:
         return x.relu() if "relu" in names else x.neg()
 
     f, x = w.jit(f), torch.arange(-2.0, 2.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     names.discard("relu")
     w.change("set without the name")
     w.call("search in set", f, x)
@@ -287,8 +261,7 @@ def comparison_of_lists(w: World) -> None:
         return x + 1 if a == b else x - 1
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     b[1] = 3
     w.change("b differs")
     w.call("new", f, x)
@@ -312,8 +285,7 @@ def dict_get_with_default(w: World) -> None:
     w.call("hit", f, x)
     config["scale"] = 7.0
     w.change("the key")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -323,25 +295,21 @@ def zero_signs_and_types_of_numbers(w: World) -> None:
     w.call("new", f, x)
     g["K"] = -0.0
     w.change("0.0 to -0.0")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     for value in (0, False, 1, True, 1.0):
         g["K"] = value
         w.change(f"K = {value!r}")
-        w.call("new", f, torch.arange(1, 4))
-        w.call("hit", f, torch.arange(1, 4))
+        w.learn(f, torch.arange(1, 4))
 
 
 @script(1)
 def nan_global(w: World) -> None:
     g = w.source("K = float('nan')\ndef f(x): return x * K\n")
     f, x = w.jit(g["f"]), torch.arange(1.0, 4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["K"] = 1.0
     w.change("no NaN")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -367,39 +335,33 @@ def star_arguments(w: World) -> None:
 def global_tensor_replaced(w: World) -> None:
     g = w.source("W = torch.arange(4.0)\ndef f(x): return x * W\n")
     f, x = w.jit(g["f"]), torch.ones(4)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["W"].add_(10)
     w.change("written in place")
     w.call("hit", f, x)
     g["W"] = torch.full((4,), 3.0)
     w.change("another tensor of the same form")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["W"] = torch.full((1,), 3.0)
     w.change("another shape")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
 def module_attribute_of_math(w: World) -> None:
     g = w.source("import math\ndef f(x): return x * math.sqrt(K)\nK = 4.0\n")
     f, x = w.jit(g["f"]), torch.ones(4)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["K"] = 9.0
     w.change("K under sqrt")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
 def import_inside(w: World) -> None:
     g = w.source("def f(x):\n    import math\n    return x * math.pi\n")
     f, x = w.jit(g["f"]), torch.ones(4)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -409,8 +371,7 @@ def enum_and_string_keys(w: World) -> None:
         "def f(x): return x + 1 if kind is Kind.UP else x - 1\n"
     )
     f, x = w.jit(g["f"]), torch.ones(4)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g["kind"] = g["Kind"].DOWN
     w.change("kind")
     w.call("new", f, x)

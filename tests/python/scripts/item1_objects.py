@@ -62,15 +62,13 @@ def class_attribute_shadowed(w: World) -> None:
         return x * cfg.scale
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     Config.scale = 3.0
     w.change("class attribute")
     w.call("new", f, x)
     cfg.scale = 4.0
     w.change("instance attribute over it")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     del cfg.scale
     w.change("instance attribute deleted")
     w.call("hit", f, x)
@@ -92,16 +90,13 @@ def property_read(w: World) -> None:
         return x * cfg.scale
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     cfg.base = 5.0
     w.change("what the property reads")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     Config.scale = property(lambda self: 100.0)
     w.change("another property")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -116,8 +111,7 @@ def slots_read(w: World) -> None:
         return x * cfg.scale
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     cfg.scale = 3.0
     w.change("slot")
     w.call("new", f, x)
@@ -141,16 +135,13 @@ def getattr_hook(w: World) -> None:
         return x * cfg.scale
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     cfg.table["scale"] = 3.0
     w.change("what __getattr__ reads")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     cfg.scale = 9.0
     w.change("an attribute before __getattr__")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -161,15 +152,13 @@ def getattr_with_default(w: World) -> None:
         return x * getattr(cfg, "scale", 2.0)
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     cfg.other = 1
     w.change("another attribute")
     w.call("hit", f, x)
     cfg.scale = 3.0
     w.change("the attribute")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -210,8 +199,7 @@ def isinstance_after_class_change(w: World) -> None:
         return x + 1 if isinstance(obj, A) else x - 1
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     obj.__class__ = C
     w.change("class of the object")
     w.call("new", f, x)
@@ -232,16 +220,13 @@ def method_monkeypatched(w: World) -> None:
         return s.run(x)
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     Scaler.run = lambda self, x: x * 3
     w.change("method of the class")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     s.run = lambda x: x * 4
     w.change("method of the instance")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -258,12 +243,10 @@ def base_class_gains_attribute(w: World) -> None:
         return x * obj.scale
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     Middle.scale = 3.0
     w.change("a class nearer in the order")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -283,12 +266,10 @@ def class_bases_change(w: World) -> None:
         return x * cfg.scale
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     Config.__bases__ = (Two,)
     w.change("__bases__")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -299,15 +280,13 @@ def dict_of_instance_read(w: World) -> None:
         return x * cfg.__dict__["scale"]
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     cfg.scale = 4.0
     w.change("attribute")
     w.call("new", f, x)
     cfg.__dict__ = {"scale": 6.0}
     w.change("a new __dict__")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1)
@@ -323,12 +302,10 @@ def dataclass_config(w: World) -> None:
         return x * c.scale + c.shifts[0]
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x, cfg)
-    w.call("hit", f, x, cfg)
+    w.learn(f, x, cfg)
     cfg.shifts[0] = 4.0
     w.change("list inside an argument")
-    w.call("new", f, x, cfg)
-    w.call("hit", f, x, cfg)
+    w.learn(f, x, cfg)
 
 
 @script(1)
@@ -352,15 +329,13 @@ def custom_len_and_getitem(w: World) -> None:
         return x * len(bag) + bag[1] + (1 if 2.0 in bag else 0)
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     bag.items[1] = 9.0
     w.change("item")
     w.call("new", f, x)
     bag.items.append(2.0)
     w.change("length")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1, rtol=1e-6)
@@ -368,15 +343,13 @@ def module_attribute_and_training(w: World) -> None:
     m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.ReLU()).eval()
     f, x = w.jit(m.forward), torch.randn(2, 4)
     w.watch(m=m)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     m[1].p = 0.1
     w.change("p of a dropout that does nothing in eval, but reads it")
     w.call("new", f, x)
     m[2] = torch.nn.Tanh()
     w.change("another layer")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1, rtol=1e-6)
@@ -387,19 +360,16 @@ def forward_hook_added_and_removed(w: World) -> None:
         return m(x)
 
     f, x = w.jit(f), torch.randn(2, 4)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     handle = m.register_forward_hook(lambda mod, args, out: out * 2)
     w.change("forward hook")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     handle.remove()
     w.change("hook removed")
     w.call("hit", f, x)
     handle = m.register_forward_pre_hook(lambda mod, args: (args[0] + 1,))
     w.change("forward pre-hook")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(1, rtol=1e-6)
@@ -435,12 +405,10 @@ def layer_appended(w: World) -> None:
         return x
 
     f, x = w.jit(f), torch.randn(2, 4)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     layers.append(torch.nn.Linear(4, 4))
     w.change("layer appended")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     del layers[2]
     w.change("layer deleted, which makes the layers an OrderedDict")
     w.call("OrderedDict", f, x)
@@ -454,8 +422,7 @@ def bias_removed(w: World) -> None:
         return m(x)
 
     f, x = w.jit(f), torch.randn(2, 4)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     kept, m.bias = m.bias, None
     w.change("no bias")
     w.call("new", f, x)
@@ -475,8 +442,7 @@ def forward_replaced_on_instance(w: World) -> None:
     w.call("new", f, x)
     m.forward = lambda x: x * 2
     w.change("forward of the instance")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     del m.forward
     w.change("forward of the class again")
     w.call("hit", f, x)
@@ -493,8 +459,7 @@ def functional_monkeypatched(w: World) -> None:
     try:
         torch.nn.functional.silu = lambda x: x + 1
         w.change("torch.nn.functional.silu is another function")
-        w.call("new", f, x)
-        w.call("hit", f, x)
+        w.learn(f, x)
     finally:
         torch.nn.functional.silu = kept
     w.change("and is itself again")

@@ -137,11 +137,9 @@ def same_tensor_in_list_and_argument(w: World) -> None:
         return [x + y for x in xs], xs[0]
 
     f, x, y = w.jit(f), torch.arange(4.0), torch.ones(4)
-    w.call("new", f, [x, x], y)
-    w.call("hit", f, [x, x], y)
+    w.learn(f, [x, x], y)
     w.change("other aliases")
-    w.call("new", f, [x, y], y)
-    w.call("hit", f, [x, y], y)
+    w.learn(f, [x, y], y)
 
 
 @script(3)
@@ -163,12 +161,10 @@ def contiguous_and_to_may_be_the_input(w: World) -> None:
         return x.contiguous(), x.to(torch.float32), x.reshape(-1), x.float()
 
     f, x = w.jit(f), torch.arange(9.0).view(3, 3)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     w.change("transposed")
     w.call("size", f, x.t())
-    w.call("new", f, x.t())
-    w.call("hit", f, x.t())
+    w.learn(f, x.t())
 
 
 @script(3)

@@ -27,8 +27,7 @@ def same_argument_twice(w: World) -> None:
         return x + y
 
     f, x, y = w.jit(f), torch.arange(4.0), torch.ones(4)
-    w.call("new", f, x, y)
-    w.call("hit", f, x, y)
+    w.learn(f, x, y)
     w.change("x is y")
     w.call("a written tensor shares memory", f, x, x)
     w.call("a written tensor shares memory", f, x, x)
@@ -45,8 +44,7 @@ def overlapping_arguments(w: World) -> None:
     base = torch.arange(8.0)
     w.watch(base=base)
     f = w.jit(f)
-    w.call("new", f, base[:4], base[4:])
-    w.call("hit", f, base[:4], base[4:])
+    w.learn(f, base[:4], base[4:])
     w.change("they overlap")
     w.call("a written tensor shares memory", f, base[:4], base[2:6])
     w.call("a written tensor shares memory", f, base[:4], base[2:6])
@@ -83,8 +81,7 @@ def output_is_view_of_input(w: World) -> None:
         return v, v.t(), x.view(-1), x.unsqueeze(0).expand(2, 3, 4)
 
     f, x = w.jit(f), torch.arange(12.0).view(3, 4)
-    w.call("new", f, x)
-    outs = w.call("hit", f, x)
+    outs = w.learn(f, x)
     outs[0].fill_(7)
     w.change("x through a view that was returned")
     w.call("hit", f, x)
@@ -145,8 +142,7 @@ def expanded_destination_raises(w: World) -> None:
         return x.add_(1)
 
     f = w.jit(f)
-    w.call("new", f, torch.ones(3, 4))
-    w.call("hit", f, torch.ones(3, 4))
+    w.learn(f, torch.ones(3, 4))
     w.change("an expanded tensor")
     w.call("raised", f, torch.ones(1, 4).expand(3, 4))
     w.call("hit", f, torch.ones(3, 4))
@@ -258,8 +254,7 @@ def batch_norm_in_train_mode(w: World) -> None:
     w.call("new", f, x)
     m.eval()
     w.change("eval")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     m.reset_running_stats()
     w.change("statistics reset")
     w.call("hit", f, x)
@@ -274,15 +269,13 @@ def load_state_dict_is_seen(w: World) -> None:
 
     f, x = w.jit(f), torch.randn(2, 4)
     w.watch(m=m)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     m.load_state_dict(other.state_dict())
     w.change("load_state_dict")
     w.call("hit", f, x)
     m.load_state_dict(torch.nn.Linear(4, 4).state_dict(), assign=True)
     w.change("load_state_dict(assign=True)")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(3, rtol=1e-6)
@@ -296,8 +289,7 @@ def parameter_replaced(w: World) -> None:
     w.call("new", f, x)
     m.weight = torch.nn.Parameter(torch.randn(4, 4))
     w.change("parameter replaced")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(3, rtol=1e-6)
@@ -309,15 +301,13 @@ def data_swapped(w: World) -> None:
 
     f, x = w.jit(f), torch.randn(2, 4)
     w.watch(m=m)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     m.weight.data = torch.randn(4, 4)
     w.change(".data swapped")
     w.call("hit", f, x)
     m.weight.data = torch.randn(4, 4).t()
     w.change(".data of other strides")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(3, rtol=1e-6)
@@ -364,17 +354,14 @@ def resized_argument(w: World) -> None:
         return x + 1
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     x.resize_(2)
     w.change("resize_")
     w.call("size", f, x)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     x.set_(torch.arange(6.0).view(2, 3).t())
     w.change("set_")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(3)
@@ -406,8 +393,7 @@ def state_is_an_argument_too(w: World) -> None:
     g = w.source("state = torch.zeros(4)\ndef f(x):\n    state.add_(1)\n    return x * 2\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
     w.watch(state=g["state"])
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     w.change("the argument is the state")
     w.call("a written tensor shares memory", f, g["state"])
     w.change("the argument is a view of the state")

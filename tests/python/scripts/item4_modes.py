@@ -18,12 +18,10 @@ def _affine(x):
 @script(4)
 def grad_mode_changes(w: World) -> None:
     f, x = w.jit(_affine), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     with torch.enable_grad():
         w.change("grad mode")
-        w.call("new", f, x)
-        w.call("hit", f, x)
+        w.learn(f, x)
     w.change("no_grad")
     w.call("hit", f, x)
 
@@ -61,11 +59,9 @@ def inference_mode_around(w: World) -> None:
     w.call("new", f, x)
     with torch.inference_mode():
         w.change("inference mode")
-        w.call("new", f, x)
-        inferred = w.call("hit", f, x)
+        inferred = w.learn(f, x)
     w.change("an inference tensor outside")
-    w.call("new", f, inferred)
-    w.call("hit", f, inferred)
+    w.learn(f, inferred)
     w.call("hit", f, x)
 
 
@@ -78,8 +74,7 @@ def autocast_around(w: World) -> None:
     w.call("new", f, x, y)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         w.change("autocast")
-        w.call("new", f, x, y)
-        w.call("hit", f, x, y)
+        w.learn(f, x, y)
     w.change("no autocast")
     w.call("hit", f, x, y)
 
@@ -90,13 +85,11 @@ def default_dtype_changes(w: World) -> None:
         return torch.ones(3) * x
 
     f, x = w.jit(f), torch.tensor(2)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     try:
         torch.set_default_dtype(torch.float64)
         w.change("default dtype")
-        w.call("new", f, x)
-        w.call("hit", f, x)
+        w.learn(f, x)
     finally:
         torch.set_default_dtype(torch.float32)
     w.change("default dtype back")
@@ -110,13 +103,11 @@ def deterministic_mode(w: World) -> None:
 
     f = w.jit(f)
     args = torch.zeros(4), torch.tensor([1, 1, 2]), torch.ones(3)
-    w.call("new", f, *args)
-    w.call("hit", f, *args)
+    w.learn(f, *args)
     try:
         torch.use_deterministic_algorithms(True)
         w.change("deterministic algorithms")
-        w.call("new", f, *args)
-        w.call("hit", f, *args)
+        w.learn(f, *args)
     finally:
         torch.use_deterministic_algorithms(False)
     w.change("back")
@@ -330,8 +321,7 @@ def tracer_sees_every_line(w: World) -> None:
 
     w.call("tracer active", traced, x)
     w.change("no tracer")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(4)
@@ -355,8 +345,7 @@ def profiler_stays(w: World) -> None:
 
     w.call("tracer active", profiled, x)
     w.change("no profiler")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(4)

@@ -22,15 +22,19 @@ def _affine(x):
 
 @script(5)
 def recursion(w: World) -> None:
-    g = w.source("def f(x, n):\n    return x if n == 0 else f(x + 1, n - 1) * 2\n")
-    g["f"] = w.jit(g["f"])
+    g = w.source("k = 1.0\ndef f(x, n):\n    return x if n == 0 else f(x + k, n - 1) * 2\n")
+    f = g["f"] = w.jit(g["f"])
     x = torch.arange(4.0)
-    out = g["f"](x, 3)
-    w.watch(out=out)
-    out = g["f"](x, 3)
-    w.watch(again=out)
-    w.change("a depth of 3, twice")
-    w.call("call of fastjit._C.Function", g["f"], x, 0)
+    w.learn(f, x, 3)
+    w.change("the depth")
+    w.learn(f, x, 2)
+    w.learn(f, x, 0)
+    g["k"] = 2.0
+    w.change("k")
+    w.learn(f, x, 3)
+    g["k"] = 1.0
+    w.change("k back")
+    w.call("hit", f, x, 2)
 
 
 @script(5)
@@ -38,11 +42,10 @@ def one_calls_another(w: World) -> None:
     inner = w.jit(lambda x: x * 2)
     outer = w.jit(lambda x: inner(x) + 1)
     x = torch.arange(4.0)
-    w.call("call of fastjit._C.Function", outer, x)
+    w.learn(outer, x)
     w.change("inner is called by itself")
-    w.call("new", inner, x)
-    w.call("call of fastjit._C.Function", outer, x)
-    w.call("hit", inner, x)
+    w.learn(inner, x)
+    w.call("hit", outer, x)
 
 
 @script(5)
@@ -54,8 +57,7 @@ def reentrance_through_hook(w: World) -> None:
         return m(x) + 1
 
     f, x = w.jit(f), torch.arange(-2.0, 2.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
     def hook(mod, args, out):
         if not box:
@@ -132,8 +134,7 @@ def threads_change_state_between(w: World) -> None:
 @script(5)
 def fork_after_first_use(w: World) -> None:
     f, x = w.jit(_affine), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -164,8 +165,7 @@ def deepcopy_of_holder(w: World) -> None:
             return self.act(x * self.scale)
 
     m, x = Model(), torch.arange(4.0)
-    w.call("new", m, x)
-    w.call("hit", m, x)
+    w.learn(m, x)
     other = copy.deepcopy(m)
     other.scale.data.fill_(5.0)
     w.watch(other=other(x))
@@ -206,11 +206,9 @@ def method_of_two_instances(w: World) -> None:
     Scaler.run = w.jit(Scaler.run)
     f = Scaler.__dict__["run"]
     a, b, x = Scaler(2.0), Scaler(3.0), torch.arange(4.0)
-    w.call("new", a.run, x, of=f)
-    w.call("hit", a.run, x, of=f)
+    w.learn(a.run, x, of=f)
     w.change("another instance")
-    w.call("new", b.run, x, of=f)
-    w.call("hit", b.run, x, of=f)
+    w.learn(b.run, x, of=f)
     w.call("hit", a.run, x, of=f)
     a.k = 4.0
     w.change("attribute of the instance")
@@ -246,15 +244,13 @@ def model_is_not_kept(w: World) -> None:
     g = w.source("def f(x): return m(x)\n")
     g["m"] = torch.nn.ReLU()
     f, x = w.jit(g["f"]), torch.arange(4.0)
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     gone = weakref.ref(g["m"])
     g["m"] = torch.nn.Tanh()
     gc.collect()
     w.watch(gone=gone() is None)
     w.change("the model died")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
 
 
 @script(5)
@@ -270,8 +266,7 @@ def new_object_at_the_old_address(w: World) -> None:
         gc.collect()
         g["c"] = Config(k)
         w.change("a new object, maybe where the old one was")
-        w.call("new", f, x)
-        w.call("hit", f, x)
+        w.learn(f, x)
 
 
 @script(5)
@@ -282,8 +277,7 @@ def redefined_in_a_notebook(w: World) -> None:
     exec("def f(x): return x * 3\n", g)
     second = w.jit(g["f"])
     w.change("cell run again")
-    w.call("new", second, x)
-    w.call("hit", second, x)
+    w.learn(second, x)
     w.call("hit", first, x)
 
 
@@ -299,8 +293,7 @@ def called_from_generator(w: World) -> None:
             yield y
 
     it = steps()
-    w.call("new", lambda: next(it))
-    w.call("hit", lambda: next(it))
+    w.learn(lambda: next(it))
     w.change("two generators take turns")
     other = steps()
     w.call("hit", lambda: next(other))
@@ -374,18 +367,15 @@ def partial_and_callable_object(w: World) -> None:
     w.call("new", f, x)
     c.k = 3.0
     w.change("attribute of the callable")
-    w.call("new", f, x)
-    w.call("hit", f, x)
+    w.learn(f, x)
     g = w.jit(functools.partial(lambda x, k: x * k, k=4.0))
-    w.call("new", g, x)
-    w.call("hit", g, x)
+    w.learn(g, x)
 
 
 @script(5)
 def result_changed_by_caller(w: World) -> None:
     f, x = w.jit(lambda x: [x * 2, {"a": x + 1}]), torch.arange(4.0)
-    w.call("new", f, x)
-    out = w.call("hit", f, x)
+    out = w.learn(f, x)
     out[0].fill_(-1)
     out[1]["b"] = 3
     out.append(None)
@@ -421,10 +411,8 @@ def subclass_overrides_method(w: World) -> None:
     w.call("new", base.run, x, of=f)
     w.change("an object of a derived class")
     w.call("size", derived.run, x, of=f)
-    w.call("new", derived.run, x, of=f)
-    w.call("hit", derived.run, x, of=f)
+    w.learn(derived.run, x, of=f)
     w.call("hit", base.run, x, of=f)
     del Derived.part
     w.change("the override is deleted")
-    w.call("new", derived.run, x, of=f)
-    w.call("hit", derived.run, x, of=f)
+    w.learn(derived.run, x, of=f)
