@@ -16,27 +16,27 @@ import torch
 # Read a tensor's contents into Python, or touch storage, autograd state or the generator without an operator call.
 _BEHIND_THE_DISPATCHER = frozenset(
     """
-    item tolist numpy __array__ __bool__ __float__ __int__ __index__ __complex__ __dlpack__ data_ptr storage
+    tolist numpy __array__ __bool__ __float__ __int__ __index__ __complex__ __dlpack__ data_ptr storage
     untyped_storage _typed_storage apply_ map_ map2_ set_ set_data resize_ resize_as_ share_memory_ requires_grad_
     retain_grad backward register_hook register_post_accumulate_grad_hook _make_subclass _make_wrapper_subclass
     as_subclass __setstate__ __reduce_ex__ __deepcopy__ tensor as_tensor asarray from_numpy frombuffer from_file
     new_tensor new legacy_new manual_seed seed initial_seed get_rng_state set_rng_state nonzero unique
-    unique_consecutive _unique _unique2 equal is_nonzero allclose is_set_to to_dlpack from_dlpack _to_dlpack
-    swap_tensors set_default_dtype set_num_threads compile load save __contains__ detach_ _fw_grad _set_fw_grad
+    unique_consecutive _unique _unique2 is_set_to to_dlpack from_dlpack _to_dlpack
+    swap_tensors set_default_dtype set_num_threads get_num_threads compile load save __contains__ detach_ _fw_grad
+    _set_fw_grad storage_offset _is_view is_pinned __hash__
     """.split()
 )
 
 # Metadata, modes and small helpers of torch. Everything they look at is part of the call key, the guards or the modes.
 _PURE_TENSOR_METHODS = """
-    size dim ndimension numel nelement stride storage_offset element_size is_contiguous is_complex is_floating_point
-    is_signed is_inference is_conj is_neg is_same_size get_device has_names __len__ type __hash__ _is_view
-    is_distributed
+    size dim ndimension numel nelement stride element_size is_contiguous is_complex is_floating_point
+    is_signed is_inference is_conj is_neg is_same_size get_device has_names __len__ type is_distributed
 """.split()
 _PURE_FUNCTIONS = """
     is_tensor is_storage is_floating_point is_complex is_signed numel is_grad_enabled is_inference_mode_enabled
     get_default_dtype get_default_device is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype
     get_autocast_cpu_dtype is_autocast_cache_enabled promote_types result_type can_cast
-    are_deterministic_algorithms_enabled broadcast_shapes is_conj is_neg is_inference get_num_threads
+    are_deterministic_algorithms_enabled broadcast_shapes is_conj is_neg is_inference
 """.split()
 _PURE_PRIVATE = """
     _get_tracing_state _is_torch_function_enabled _has_torch_function _has_torch_function_unary
@@ -74,8 +74,11 @@ def _operator_names() -> frozenset[str]:
     return frozenset(names)
 
 
-def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]]]:
-    """The (operators, pure) callables of the installed torch."""
+def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]], list[Callable[..., Any]]]:
+    """The (operators, pure) callables of the installed torch, and the Python functions that call nothing but operators.
+
+    torch.ops.x.y and its overloads are such: each holds a C function of its own.
+    """
     known = _operator_names()
     operators: list[Callable[..., Any]] = []
     namespaces = [torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase]
@@ -99,4 +102,5 @@ def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]]]:
     for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
         pure.append(getattr(torch.overrides, name))
     pure += [torch.Size, torch.device]
-    return operators, pure
+    callers = [torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__]
+    return operators, pure, callers

@@ -1,7 +1,7 @@
 // Attribute reads and writes, by kind of object.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <structmember.h>
 
 #include <cstring>
@@ -19,7 +19,6 @@ constexpr std::string_view kTensorAttributes[] = {"shape",
                                                   "ndim",
                                                   "layout",
                                                   "requires_grad",
-                                                  "is_leaf",
                                                   "itemsize",
                                                   "nbytes",
                                                   "names",
@@ -69,13 +68,12 @@ std::string Tracer::attr_text(PyObject* o, PyObject* name) { return name_of(o) +
 
 void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
   top().expect_probing = probing;
-  if (is_tensor(o)) return load_tensor_attr(o, name);
+  if (is_tensor(o)) return load_tensor_attr(o, name, probing);
   if (PyModule_Check(o)) return load_python_module_attr(o, name, probing);
-  if (PyFunction_Check(o)) return load_function_attr(o, name);
-  if (PyType_Check(o)) return load_class_attr(o, name);
+  if (PyFunction_Check(o)) return load_function_attr(o, name, probing);
+  if (PyType_Check(o)) return load_class_attr(o, name, probing);
   if (Py_IS_TYPE(o, &PySuper_Type)) return load_super_attr(o, name);
-  if (PyMethod_Check(o) && !is_named(name, "__self__") && !is_named(name, "__func__"))
-    return load_function_attr(PyMethod_GET_FUNCTION(o), name);
+  if (PyMethod_Check(o)) return load_method_attr(o, name, probing);
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
   if (!is_heap || (PyTuple_Check(o) && is_tuple(o))) return load_value_attr(o, name);
   if (is_instance(o)) return load_plain_attr(o, name, probing);
@@ -101,8 +99,10 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
   PyObject* attr = is_heap ? class_attr(Py_TYPE(o), name) : type_lookup(Py_TYPE(o), name, nullptr);
   touch(o);
-  const bool is_absent = !attr && is_plain_value(o) && top().expect_probing;  // builtin classes never change
-  if (is_absent) return;
+  if (!attr && is_plain_value(o)) {  // builtin classes never change
+    if (!top().expect_probing) raising_ = true;
+    return;
+  }
   if (!attr) return deny("read of " + attr_text(o, name));
   if (is_method_kind(attr)) return;
   bool never_changes = is_plain_value(o) || PySlice_Check(o) || PyCode_Check(o) || PyMethod_Check(o) ||
@@ -112,30 +112,33 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   deny("read of " + attr_text(o, name));
 }
 
-void Tracer::load_tensor_attr(PyObject* o, PyObject* name) {
+void Tracer::load_tensor_attr(PyObject* o, PyObject* name, bool probing) {
   PyTypeObject* type = Py_TYPE(o);
   PyObject* attr = class_attr(type, name);
   if (attr && (is_method_kind(attr) || PyFunction_Check(attr) || is_named(name, "__class__"))) return;
   std::string_view text = PyUnicode_AsUTF8(name);
   for (std::string_view known : kTensorAttributes)
     if (attr && text == known) return may_enter_any();
-  deny("read of " + std::string("Tensor.") + std::string(text));
+  if (attr) return deny("read of Tensor." + std::string(text));
+  load_own_tensor_attr(o, name, probing);
 }
 
-void Tracer::load_function_attr(PyObject* o, PyObject* name) {
-  for (const char* fixed : {"__name__", "__qualname__", "__module__", "__doc__", "__get__", "__call__", "__class__"})
-    if (is_named(name, fixed)) return;
-  if (PyFunction_Check(o) && fresh_.contains(o)) return;
-  if (PyFunction_Check(o) && is_named(name, "__code__")) {
-    facts_->function((PyFunctionObject*)o, where());
-    return;
+// What code has set on one tensor. A tensor that this call made has nothing.
+void Tracer::load_own_tensor_attr(PyObject* o, PyObject* name, bool probing) {
+  if (arguments_.contains(o)) {
+    PyObject** slot = _PyObject_GetDictPtr(o);
+    if (slot && *slot && PyDict_GET_SIZE(*slot)) return deny("read of Tensor." + std::string(PyUnicode_AsUTF8(name)));
+    bare_.push_back(o);
+  } else if (names_.contains(o)) {
+    const std::string owner = names_[o], label = owner + "." + PyUnicode_AsUTF8(name);
+    Facts::Id id = facts_->instance_dict(o, owner, where());
+    if (id < 0) return deny("read of " + label);
+    if (PyObject* value = facts_->read_key(id, name, label, where())) return static_cast<void>(found(value, label));
   }
-  deny("read of function " +
-       std::string(PyFunction_Check(o) ? PyUnicode_AsUTF8(((PyFunctionObject*)o)->func_name) : "") + "." +
-       PyUnicode_AsUTF8(name));
+  fallback_getattr(o, name, probing);
 }
 
-void Tracer::load_class_attr(PyObject* o, PyObject* name) {
+void Tracer::load_class_attr(PyObject* o, PyObject* name, bool probing) {
   auto* type = reinterpret_cast<PyTypeObject*>(o);
   PyObject* meta = type_lookup(Py_TYPE(o), name, nullptr);
   if (meta && Py_TYPE(meta)->tp_descr_set) {
@@ -145,7 +148,7 @@ void Tracer::load_class_attr(PyObject* o, PyObject* name) {
   }
   if (Py_TYPE(o) != &PyType_Type) class_attr(Py_TYPE(o), name);
   PyObject* attr = class_attr(type, name);
-  if (!attr) return meta ? void() : deny("read of " + attr_text(o, name));
+  if (!attr) return meta ? void() : fallback_getattr(o, name, probing);
   if (is_method_kind(attr) || PyFunction_Check(attr) || !Py_TYPE(attr)->tp_descr_get) return;
   if (Py_IS_TYPE(attr, &PyProperty_Type) || Py_IS_TYPE(attr, &PyMemberDescr_Type)) return;  // the descriptor itself
   may_enter_any();
@@ -175,6 +178,7 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
   if (PyObject** slot = is_reached(o) ? slot_of(o, attr) : nullptr) {
     note_instance(o);
     const std::string label = names_[o] + "." + PyUnicode_AsUTF8(name);
+    if (counts_place(reinterpret_cast<PyObject*>(slot), Node::Kind::Slot, label)) return true;
     found(facts_->read_slot(slot, label, where()), label);
     return true;
   }
@@ -185,7 +189,8 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
 void Tracer::fallback_getattr(PyObject* o, PyObject* name, bool probing) {
   PyObject* hook = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__getattr__")));
   if (hook && PyFunction_Check(hook)) return may_enter(hook);
-  if (!probing || hook) deny("read of " + attr_text(o, name));
+  if (hook) return deny("read of " + attr_text(o, name));
+  if (!probing) raising_ = true;  // an AttributeError, as long as the facts hold
 }
 
 void Tracer::load_fresh_attr(PyObject* o, PyObject* name, bool probing) {
@@ -205,9 +210,10 @@ void Tracer::load_fresh_attr(PyObject* o, PyObject* name, bool probing) {
 }
 
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
+  if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
   touch(value);
-  if (PyFunction_Check(o) && fresh_.contains(o)) return;
-  if (!fresh_.contains(o) || !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o) || PyType_Check(o))
+  if (PyFunction_Check(o)) return;
+  if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o) || PyType_Check(o))
     return deny("store to " + attr_text(o, name));
   PyObject* hook = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__setattr__")));
   if (hook && PyFunction_Check(hook)) return may_enter(hook);
@@ -216,6 +222,31 @@ void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
     if (Py_IS_TYPE(attr, &PyMemberDescr_Type)) return;
     may_enter_any();
   }
+}
+
+// `hooked`: a __setattr__ of the class runs; otherwise it is object.__setattr__ itself that is called.
+void Tracer::store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked) {
+  PyTypeObject* type = Py_TYPE(o);
+  const bool is_module_object = PyModule_CheckExact(o);
+  if (!is_reached(o) || !(is_module_object || is_instance(o))) return deny("store to " + attr_text(o, name));
+  const std::string label = names_[o] + "." + PyUnicode_AsUTF8(name);
+  if (is_module_object) {
+    facts_->object(o, names_[o], where());
+    return store_key(facts_->dict(PyModule_GetDict(o), names_[o]), name, value, label);
+  }
+  note_instance(o);
+  PyObject* hook = hooked ? class_attr(type, intern(PyUnicode_FromString("__setattr__"))) : nullptr;
+  if (hook && PyFunction_Check(hook)) return enters_setattr(hook, value), may_enter(hook);
+  if (hooked && type->tp_setattro != PyObject_GenericSetAttr) return deny("store to " + attr_text(o, name));
+  PyObject* attr = class_attr(type, name);
+  if (attr && Py_TYPE(attr)->tp_descr_set) {
+    if (PyObject** slot = slot_of(o, attr)) return store_place(SideEffect::Kind::SetSlot, o, slot, value, label);
+    if (Py_IS_TYPE(attr, &PyProperty_Type) || (Py_TYPE(attr)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return may_enter_any();
+    return deny("store to " + attr_text(o, name));
+  }
+  const Facts::Id id = facts_->instance_dict(o, names_[o], where());
+  if (id < 0) return deny("store to " + attr_text(o, name));
+  store_key(id, name, value, label);
 }
 
 }  // namespace fastjit::observe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from script_tools import World, script
 
 
@@ -140,3 +141,38 @@ def is_a_number_the_other(w: World) -> None:
     w.call("identity of float", f, x, a, a)
     w.change("equal numbers")
     w.call("identity of float", f, x, a, b)
+
+
+@script(3)
+def offset_of_an_argument(w: World) -> None:
+    def f(x):
+        return x * x.storage_offset()
+
+    f, base = w.jit(f), torch.arange(8.0)
+    w.call("call of TensorBase.storage_offset", f, base[2:6])
+    w.change("another place in the same memory")
+    w.call("call of TensorBase.storage_offset", f, base[4:])
+
+
+@script(3)
+def is_the_argument_a_view(w: World) -> None:
+    def f(x):
+        return x * (2 if x._is_view() else 3)
+
+    f, base = w.jit(f), torch.arange(8.0)
+    w.call("call of TensorBase._is_view", f, base[2:6])
+    w.change("a tensor of its own")
+    w.call("call of TensorBase._is_view", f, torch.arange(4.0))
+
+
+@script(3)
+def is_the_argument_a_leaf(w: World) -> None:
+    def f(x):
+        return x * (2 if x.is_leaf else 3)
+
+    f, leaf = w.jit(f), torch.ones(4, requires_grad=True)
+    with torch.enable_grad():
+        made = leaf * 1
+    w.call("read of Tensor.is_leaf", f, leaf)
+    w.change("not a leaf")
+    w.call("read of Tensor.is_leaf", f, made)
