@@ -59,7 +59,7 @@ def _meanings() -> dict[str, str]:
 
 
 def _values(allowed: tuple[Any, ...]) -> str:
-    words = {str: "text", int: "a positive number", bool: "True, False"}
+    words = {str: "text", int: "a positive number", bool: "True, False", float: "a number from 0 to 1"}
     return ", ".join(words.get(a, f"`{a!r}`") for a in allowed if a is not type(None))
 
 

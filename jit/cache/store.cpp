@@ -115,6 +115,13 @@ void Store::remove(const struct stat& judged, const std::string& digest_hex) {
   if (folder && unlink_if_same(folder.get(), entry_name(digest_hex).c_str(), judged)) changed(-1, -judged.st_size);
 }
 
+void Store::discard(const std::string& digest_hex) {
+  const support::Fd folder = support::open_dir(root_.dir.get(), entry_folder(digest_hex).c_str());
+  struct stat info;
+  if (!folder || fstatat(folder.get(), entry_name(digest_hex).c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return;
+  if (unlinkat(folder.get(), entry_name(digest_hex).c_str(), 0) == 0) changed(-1, -info.st_size);
+}
+
 static int put_file(const Root& root, const std::string& digest_hex, std::string_view bytes) {
   const std::string folder = entry_folder(digest_hex);
   support::Fd dir = support::open_dir(root.dir.get(), folder.c_str());

@@ -32,6 +32,9 @@ class Store {
   void loaded(const Hit& hit, const std::string& digest_hex);
   void refuse(const Hit& hit, const std::string& digest_hex);
 
+  /// Removes the entry, whatever it holds.
+  void discard(const std::string& digest_hex);
+
   /// Publishes the entry with one rename. After a failure nothing is written for a minute.
   bool put(const Entry& entry, const std::string& digest_hex);
 

@@ -68,6 +68,8 @@ KernelResult get_kernel(const plan::KernelPlan& plan, const backend::Target& tar
   return kernels().get(request);
 }
 
+void forget_kernel(const std::string& digest_hex, CacheMode mode) { kernels().forget(digest_hex, mode); }
+
 void clear_memory() { kernels().clear_memory(); }
 
 }  // namespace fastjit::runtime

@@ -35,6 +35,9 @@ KernelResult get_kernel(const plan::KernelPlan& plan, const backend::Target& tar
 /// The bytes of the whole kernel key for a plan and target (format, build id, compiler, target, numerics, plan text).
 std::string kernel_key(const plan::KernelPlan& plan, const backend::Target& target);
 
+/// Forgets the kernel with this digest, in memory and on disk where `mode` may write there: the next that asks compiles.
+void forget_kernel(const std::string& digest_hex, CacheMode mode);
+
 void clear_memory();       // forgets every kernel no program holds
 
 }  // namespace fastjit::runtime

@@ -77,6 +77,21 @@ void KernelCache::keep_locked(const std::string& key, const KernelPtr& kernel) {
   }
 }
 
+void KernelCache::forget(const std::string& digest_hex, CacheMode mode) {
+  const InsideGate gate;
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (auto item = state_->recent.begin(); item != state_->recent.end(); ++item) {
+      if (support::hex(support::xxh3_128(item->key)) != digest_hex) continue;
+      state_->by_key.erase(item->key);
+      state_->recent.erase(item);
+      break;
+    }
+  }
+  if (mode != CacheMode::On) return;
+  if (cache::Store* disk = store()) disk->discard(digest_hex);
+}
+
 void KernelCache::clear_memory() {
   const InsideGate gate;
   const std::lock_guard lock(state_->mutex);

@@ -38,6 +38,8 @@ class KernelCache {
 
   /// Throws what `compile` or `load` of a fresh object throws, also to every thread that waited for it.
   KernelResult get(const KernelRequest& request);
+  /// Drops a kernel from memory and, unless `mode` keeps off the disk, its entry; programs that hold it keep it.
+  void forget(const std::string& digest_hex, CacheMode mode);
   void clear_memory();
   size_t live() const;
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import torch
 
-from fastjit import _nvrtc, _source
+from fastjit import _nvrtc, _source, _verify
 from fastjit._load import FastJITWarning, UnsupportedError, disabled
 from fastjit._load import extension as _C
 
@@ -32,7 +32,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "on_unsupported": ("warn", ("warn", "eager", "error")),
     "max_variants": (64, (int,)),
     "cache": (True, (True, False, "readonly", "memory")),
+    "verify": (False, (bool, float)),
 }
+_WORDS = {int: "a positive int", float: "a number from 0 to 1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Stats:
 
     ``calls == hits + misses + sum(fallbacks of known reasons)``. ``compiles``, ``memory_hits`` and ``disk_hits`` count
     kernels by where they came from. ``fallbacks`` maps a reason to the calls that ran eagerly because of it.
-    ``kernels`` and ``steps`` describe one call of the program used last. Times are milliseconds.
+    ``kernels`` and ``steps`` describe one call of the program used last. Times are milliseconds. ``verified`` counts
+    the calls that ``verify=`` compared with eager, ``mismatches`` those that differed.
     """
 
     calls: int
@@ -66,6 +69,8 @@ class Stats:
     variants: int
     compile_ms: float
     record_ms: float
+    verified: int
+    mismatches: int
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{k}</td><td>{v}</td></tr>" for k, v in dataclasses.asdict(self).items())
@@ -195,6 +200,7 @@ def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 _attach_methods()
+_C.register_verifier(_verify.run, _verify.judge)
 
 
 def _check_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -209,8 +215,10 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
             if isinstance(allowed[0], type)
             else any(value is a or value == a for a in allowed)
         )
+        fits = fits or (float in allowed and isinstance(value, int))
+        fits = fits and not (float in allowed and not 0 <= value <= 1)
         if not fits or (allowed == (int,) and (isinstance(value, bool) or value < 1)):
-            names = " or ".join("a positive int" if a is int else getattr(a, "__name__", repr(a)) for a in allowed)
+            names = " or ".join(_WORDS.get(a, "") or getattr(a, "__name__", repr(a)) for a in allowed)
             raise TypeError(f"option {key!r} must be {names}, not {value!r}")
     return options
 
@@ -237,6 +245,7 @@ def _make(function: Any, options: dict[str, Any]) -> Any:
     )
     if raw.get("cache") in (True, False):
         raw["cache"] = "on" if raw["cache"] else "memory"
+    raw["verify"] = float(raw.get("verify", False))
     made = _C.Function(function, raw)
     made.__dict__["_options"] = dict(options)
     for name in functools.WRAPPER_ASSIGNMENTS:
@@ -279,6 +288,7 @@ def fastjit(
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
     max_variants: int = 64,
     cache: bool | Literal["readonly", "memory"] = True,
+    verify: bool | float = False,
 ) -> Callable[[Callable[P, R]], FastFunction[P, R]]: ...
 def fastjit(target: Any = None, /, **options: Any) -> Any:
     """Compiles a function, method or ``nn.Module`` instance the first time it is called.
@@ -298,6 +308,9 @@ def fastjit(target: Any = None, /, **options: Any) -> Any:
             "error".
         max_variants: how many signatures to keep, for a method per object it is bound to; further ones run eagerly.
         cache: True: memory and disk; "readonly": never write to disk; "memory" or False: no disk.
+        verify: True, or a fraction of the hits: the first of each program and then evenly. Such a hit runs the program
+            on copies of all it reads, then the function itself, whose result the call returns. If they differ, calls
+            like it stay eager, the kernels leave the cache, and a FastJITWarning names a file that shows it.
 
     Returns:
         A :class:`FastFunction`, or the same module.

@@ -1,0 +1,258 @@
+"""``verify=``: compares what a program made of copies with what the function itself returned."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fastjit import _reproducer, _source
+from fastjit._load import FastJITWarning
+
+# (relative to the element, relative to the largest element): torch.testing's tolerances.
+_TOLERANCES = {
+    torch.float64: (1e-7, 1e-7),
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float16: (1e-3, 1e-3),
+    torch.bfloat16: (1.6e-2, 1.6e-2),
+}
+# The second opinion: how often and by how many units each element of the inputs is moved, and how much of what that
+# does to the result is allowed on top.
+_DRAWS, _UNITS, _SLACK = 6, 4.0, 8.0
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What the program made of copies, and the inputs as they were."""
+
+    copies: list[torch.Tensor]
+    before: list[torch.Tensor]
+    versions: list[int]
+    result: Any
+
+
+@dataclasses.dataclass
+class Leaf:
+    """One tensor that the call shows: `got` by the program, `want` by eager."""
+
+    path: str
+    got: torch.Tensor
+    want: torch.Tensor
+
+
+class _Differs(Exception):
+    pass
+
+
+def copies_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The same tensors on memory of their own: strides, offsets and shared storages are kept."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    out = []
+    for t in tensors:
+        storage = t.untyped_storage()
+        mine = storages.setdefault(storage._cdata, storage.clone())  # type: ignore[no-untyped-call]
+        copy = torch.empty(0, dtype=t.dtype, device=t.device)
+        out.append(copy.set_(mine, t.storage_offset(), t.size(), t.stride()))
+    return out
+
+
+def _version(t: torch.Tensor) -> int:
+    return 0 if t.is_inference() else t._version
+
+
+def run(shadow: Any) -> Outcome | None:
+    """The program on copies; None: it asks for eager."""
+    with torch.no_grad():
+        copies = copies_of(shadow.inputs)
+        written = copies_of([shadow.inputs[i] for i in shadow.written])
+    before = list(shadow.inputs)
+    for i, copy in zip(shadow.written, written, strict=True):
+        before[i] = copy
+    versions = [_version(t) - _version(c) for t, c in zip(shadow.inputs, copies, strict=True)]
+    outcome = Outcome(copies, before, versions, shadow.run(copies))
+    return None if shadow.why else outcome
+
+
+def judge(shadow: Any, outcome: Outcome, result: Any, error: BaseException | None) -> None:
+    """Compares; a difference takes the program out of service, writes a reproducer and warns."""
+    with torch.no_grad():
+        leaves: list[Leaf] = []
+        try:
+            if error is not None:
+                raise _Differs(f"eager raised {type(error).__name__}, the program did not")
+            leaves = list(_Form(shadow, outcome).leaves(result))
+            _values(shadow, outcome, leaves)
+            if not shadow.drew_alike():
+                raise _Differs("the program drew other random numbers")
+            return
+        except _Differs as found:
+            what = str(found)
+        shadow.quarantine(what)
+        facts = shadow.describe()
+        where = _reproducer.write(facts, what, outcome.before, [(leaf.path, leaf.want, leaf.got) for leaf in leaves])
+    warnings.warn(
+        f"fastjit: {facts['name']}({facts['signature']}) computed something else than eager: {what}; the call returned "
+        f"eager's result, and calls like it stay eager; please report it; reproducer: {where}",
+        FastJITWarning,
+        stacklevel=2,
+    )
+
+
+class _Form:
+    """Everything but contents: types, metadata, identity and shared memory."""
+
+    def __init__(self, shadow: Any, outcome: Outcome) -> None:
+        self.shadow, self.outcome = shadow, outcome
+        self.inputs = {id(c): t for c, t in zip(outcome.copies, shadow.inputs, strict=True)}
+        self.originals = {id(t) for t in shadow.inputs}
+        self.storages = {
+            c.untyped_storage()._cdata: t.untyped_storage()._cdata
+            for c, t in zip(outcome.copies, shadow.inputs, strict=True)
+        }
+        self.known = set(self.storages.values())
+        self.seen: set[int] = set()
+
+    def leaves(self, result: Any) -> Iterator[Leaf]:
+        yield from self.walk("result", self.outcome.result, result)
+        names = self.shadow.describe()["inputs"]
+        rows = zip(names, self.outcome.copies, self.shadow.inputs, self.outcome.versions, strict=True)
+        for name, copy, original, version in rows:
+            if _version(original) - _version(copy) != version:
+                raise _Differs(f"the version counter of {name} moved otherwise")
+            yield Leaf(name, copy, original)
+
+    def walk(self, path: str, got: Any, want: Any) -> Iterator[Leaf]:
+        if isinstance(want, torch.Tensor):
+            yield self.tensor(path, got, want)
+            return
+        if type(got) is not type(want):
+            raise _Differs(f"{path} is a {type(got).__name__}, not a {type(want).__name__}")
+        if id(want) in self.seen:
+            return
+        if isinstance(want, (float, complex)):
+            if _bits(got) != _bits(want):
+                raise _Differs(f"{path} is {got!r}, not {want!r}")
+        elif isinstance(want, (int, str, bytes, type(None), torch.dtype, torch.device, torch.Size)):
+            if got != want:
+                raise _Differs(f"{path} is {got!r}, not {want!r}")
+        else:
+            self.seen.add(id(want))
+            for name, mine, theirs in _parts(path, got, want):
+                yield from self.walk(name, mine, theirs)
+
+    def tensor(self, path: str, got: Any, want: torch.Tensor) -> Leaf:
+        if not isinstance(got, torch.Tensor):
+            raise _Differs(f"{path} is a {type(got).__name__}, not a tensor")
+        if self.inputs.get(id(got), got if id(want) in self.originals else want) is not want:
+            raise _Differs(f"{path} is not the tensor that eager returned")
+        for name, mine, theirs in (
+            ("dtype", got.dtype, want.dtype),
+            ("sizes", tuple(got.shape), tuple(want.shape)),
+            ("strides", got.stride(), want.stride()),
+        ):
+            if mine != theirs:
+                raise _Differs(f"{path} has {name} {mine}, not {theirs}")
+        mine, theirs = got.untyped_storage()._cdata, want.untyped_storage()._cdata
+        if mine not in self.storages and theirs not in self.known:  # memory of its own in both
+            self.storages[mine] = theirs
+            self.known.add(theirs)
+        if self.storages.get(mine) != theirs:
+            raise _Differs(f"{path} shares memory otherwise than eager's")
+        return Leaf(path, got, want)
+
+
+def _bits(number: complex) -> bytes:
+    return struct.pack("dd", complex(number).real, complex(number).imag)
+
+
+def _parts(path: str, got: Any, want: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(want, dict):
+        if list(got) != list(want):
+            raise _Differs(f"{path} has keys {list(got)}, not {list(want)}")
+        for key in want:
+            yield f"{path}[{key!r}]", got[key], want[key]
+    if isinstance(want, (list, tuple)):
+        if len(got) != len(want):
+            raise _Differs(f"{path} has {len(got)} items, not {len(want)}")
+        for index, (mine, theirs) in enumerate(zip(got, want, strict=True)):
+            yield f"{path}[{index}]", mine, theirs
+    mine, theirs = getattr(got, "__dict__", {}), getattr(want, "__dict__", {})
+    if list(mine) != list(theirs):
+        raise _Differs(f"{path} has attributes {list(mine)}, not {list(theirs)}")
+    for name in theirs:
+        yield f"{path}.{name}", mine[name], theirs[name]
+
+
+def _distance(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    """|got - want| elementwise, in double; infinite where only one is NaN or they are other infinities."""
+    g, w = got.double(), want.double()
+    apart = torch.nan_to_num((g - w).abs(), nan=math.inf)
+    same = (got == want) | (g.isnan() & w.isnan())
+    return torch.where(same, 0.0, apart)
+
+
+def _allowed(want: torch.Tensor) -> torch.Tensor:
+    relative, largest = _TOLERANCES.get(want.dtype, (0.0, 0.0))
+    size = torch.nan_to_num(want.double().abs(), nan=0.0, posinf=0.0)
+    return relative * size + largest * (size.max() if size.numel() else 0.0)
+
+
+def _values(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> None:
+    off = [_distance(leaf.got, leaf.want) for leaf in leaves]
+    wrong = [(d > _allowed(leaf.want)).any().item() for d, leaf in zip(off, leaves, strict=True)]
+    if not any(wrong):
+        return
+    moved = _moved(shadow, outcome, leaves)
+    for index, leaf in enumerate(leaves):
+        if not wrong[index]:
+            continue
+        allowed = _allowed(leaf.want) + (_SLACK * moved[index] if moved else 0.0)
+        bad = off[index] > allowed
+        if bad.any():
+            place = tuple(int(i) for i in bad.nonzero()[0])
+            mine, theirs = leaf.got[place].item(), leaf.want[place].item()
+            raise _Differs(f"{leaf.path} differs in {int(bad.sum())} of {bad.numel()} elements: at {list(place)} "
+                           f"it is {mine!r}, not {theirs!r}")  # fmt: skip
+
+
+def _moved(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> list[torch.Tensor] | None:
+    """How far the recorded program's results move when its inputs move by a few units: what rounding may do to them."""
+    facts = shadow.describe()
+    scope: dict[str, Any] = {}
+    try:
+        exec(_source.from_ir(facts["ir"], facts["calls"]), scope)
+        state = torch.get_rng_state()
+        dice = torch.Generator().manual_seed(0)
+
+        def play(units: float) -> list[torch.Tensor]:
+            torch.set_rng_state(state)
+            inputs = copies_of(outcome.before)
+            for t in inputs:
+                if t.dtype in _TOLERANCES and units and not _overlaps(t):
+                    by = (torch.rand(t.shape, generator=dice, dtype=torch.float64) * 2 - 1) * units
+                    t.copy_(t.double() * (1 + by.to(t.device) * torch.finfo(t.dtype).eps))
+            given = dict(zip(facts["inputs"], inputs, strict=True))
+            return [*scope["program"](given, facts["scalars"]), *inputs]
+
+        try:
+            still = play(0.0)
+            if [t.shape for t in still] != [leaf.want.shape for leaf in leaves]:
+                return None
+            moved = [torch.zeros_like(t, dtype=torch.float64) for t in still]
+            for _ in range(_DRAWS):
+                for m, now, then in zip(moved, play(_UNITS), still, strict=True):
+                    torch.maximum(m, _distance(now, then), out=m)
+        finally:
+            torch.set_rng_state(state)
+    except Exception:  # the program cannot be played in torch: no second opinion
+        return None
+    return moved
+
+
+def _overlaps(t: torch.Tensor) -> bool:
+    return any(step == 0 and size > 1 for step, size in zip(t.stride(), t.shape, strict=True))

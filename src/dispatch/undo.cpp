@@ -1,0 +1,329 @@
+#include "dispatch/undo.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "capture/effects.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+using plan::SlotId;
+using plan::SlotKind;
+using Inputs = std::set<uint32_t>;
+
+// Operators that never raise on data: a call that went well once goes well for arguments of the same metadata. A name
+// without an overload stands for all of them.
+constexpr std::array kNeverRaises = std::to_array<std::string_view>({
+    "aten::_adaptive_avg_pool2d",
+    "aten::_convolution",
+    "aten::_native_batch_norm_legit",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_softmax",
+    "aten::_log_softmax",
+    "aten::adaptive_avg_pool1d",
+    "aten::adaptive_avg_pool2d",
+    "aten::adaptive_max_pool2d",
+    "aten::addbmm",
+    "aten::addmm",
+    "aten::addmv",
+    "aten::alias",
+    "aten::avg_pool1d",
+    "aten::avg_pool2d",
+    "aten::avg_pool3d",
+    "aten::baddbmm",
+    "aten::batch_norm",
+    "aten::bernoulli.p",
+    "aten::bernoulli_.float",
+    "aten::bmm",
+    "aten::clone",
+    "aten::contiguous",
+    "aten::conv1d",
+    "aten::conv2d",
+    "aten::conv3d",
+    "aten::conv_transpose1d",
+    "aten::conv_transpose2d.input",
+    "aten::conv_transpose3d.input",
+    "aten::convolution",
+    "aten::copy_",
+    "aten::cummax",
+    "aten::cummin",
+    "aten::cumprod",
+    "aten::cumsum",
+    "aten::dot",
+    "aten::dropout",
+    "aten::dropout_",
+    "aten::einsum",
+    "aten::empty",
+    "aten::empty_like",
+    "aten::feature_dropout",
+    "aten::fill_",
+    "aten::group_norm",
+    "aten::gru.input",
+    "aten::instance_norm",
+    "aten::layer_norm",
+    "aten::linear",
+    "aten::lstm.input",
+    "aten::masked_fill",
+    "aten::masked_fill_",
+    "aten::matmul",
+    "aten::max_pool1d",
+    "aten::max_pool2d",
+    "aten::max_pool2d_with_indices",
+    "aten::max_pool3d",
+    "aten::mm",
+    "aten::mv",
+    "aten::native_batch_norm",
+    "aten::native_dropout",
+    "aten::native_group_norm",
+    "aten::native_layer_norm",
+    "aten::normal_",
+    "aten::rand",
+    "aten::rand_like",
+    "aten::randint",
+    "aten::randint_like",
+    "aten::randn",
+    "aten::randn_like",
+    "aten::randperm",
+    "aten::random_",
+    "aten::rms_norm",
+    "aten::rnn_relu.input",
+    "aten::rnn_tanh.input",
+    "aten::scaled_dot_product_attention",
+    "aten::sort",
+    "aten::topk",
+    "aten::uniform_",
+    "aten::upsample_bicubic2d",
+    "aten::upsample_bilinear2d",
+    "aten::upsample_nearest1d",
+    "aten::upsample_nearest2d",
+    "aten::zero_",
+});
+
+// In-place operators that only copy into some elements of their target: done twice they leave what they leave once.
+constexpr std::array kCopiesInto = std::to_array<std::string_view>({
+    "aten::copy_",
+    "aten::fill_",
+    "aten::index_copy_",
+    "aten::index_fill_",
+    "aten::masked_fill_",
+    "aten::scatter_.src",
+    "aten::scatter_.value",
+    "aten::zero_",
+});
+
+template <class Table>
+bool is_in(const Table& table, std::string_view name) {
+  return std::ranges::any_of(table,
+                             [&](std::string_view row) { return row == name || row == capture::base_name(name); });
+}
+
+bool draws(const capture::CallTemplate& call, const std::string& name) {
+  return !name.starts_with("aten::") || call.op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+// Walks a program's steps in order and notes who touches which input.
+class Analysis {
+ public:
+  Analysis(const plan::Program& program, const std::vector<capture::CallTemplate>& calls,
+           const std::vector<ir::ExternAttr>& externs)
+      : program_(program), calls_(calls), externs_(externs), extern_roots_(program.slots.size()) {}
+
+  Changes run() {
+    for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { visit(s); }, step);
+    Changes out;
+    for (auto& [input, access] : inputs_) {
+      if (!access.writes) continue;
+      const bool repeatable = access.writes == 1 && access.copied_into && !access.read_before;
+      out.written.push_back({input, raises_after_write_ && !repeatable, access.whole_storage});
+    }
+    out.draws = draws_;
+    out.generators = std::move(generators_);
+    out.undoable = raises_after_write_ || raises_after_draw_;
+    return out;
+  }
+
+ private:
+  struct Access {
+    int writes = 0;            // steps
+    bool copied_into = false;  // its one write is of kCopiesInto
+    bool read_before = false;  // its one write, or in that very step
+    bool whole_storage = false;
+  };
+
+  Inputs roots(SlotId id) const {
+    const plan::Slot& slot = program_.slots[id];
+    if (slot.kind == SlotKind::Input) return {slot.index};
+    if (slot.kind == SlotKind::Alias) return roots(slot.base);
+    return extern_roots_[id];
+  }
+
+  void read(SlotId id) {
+    for (uint32_t input : roots(id))
+      if (Access& access = inputs_[input]; !access.writes) access.read_before = true;
+  }
+
+  void write(const Inputs& targets, bool copied_into) {
+    for (uint32_t input : targets) {
+      Access& access = inputs_[input];
+      access.copied_into = copied_into;
+      access.whole_storage |= reaches_beyond_.contains(input);
+      ++access.writes;
+      written_ = true;
+    }
+  }
+
+  void visit(const plan::KernelStep& s) {
+    const plan::KernelPlan& kernel = program_.kernels[s.kernel];
+    for (const plan::Instr& instr : kernel.code)
+      if (instr.code == plan::Code::Load) read(s.operands[instr.imm]);
+    for (size_t i = 0; i < s.operands.size(); ++i)
+      if (kernel.operands[i].output) write(roots(s.operands[i]), false);
+  }
+
+  void visit(const plan::ParallelStep& s) {
+    for (const plan::KernelStep& launch : s.launches) visit(launch);
+  }
+
+  void visit(const plan::MatmulStep& s) {
+    for (SlotId operand : s.operands) read(operand);
+    for (const plan::KernelStep& launch : s.epilogue) visit(launch);
+  }
+
+  void visit(const plan::GuardStep&) { may_stop(); }
+
+  void visit(const plan::FreeStep&) {}
+
+  void visit(const plan::ExternStep& s) {
+    const ir::ExternAttr& attr = externs_[s.external];
+    const capture::CallTemplate& call = calls_[attr.call];
+    const bool view = attr.kind == ir::ExternKind::View;
+    Inputs targets;
+    for (size_t i = 0; i < s.operands.size(); ++i) {
+      if (s.operands[i] == plan::kNoSlot) continue;
+      const bool written = std::ranges::find(attr.written, i) != attr.written.end();
+      if (written) targets.merge(roots(s.operands[i]));
+      if (!written && !view) read(s.operands[i]);
+    }
+    // What a call gives back lies in what it writes; a view lies in its first operand.
+    const Inputs memory = view && !s.operands.empty() ? roots(s.operands[0]) : targets;
+    if (view && attr.name.starts_with("aten::as_strided")) reaches_beyond_.insert(memory.begin(), memory.end());
+    for (SlotId result : s.results)
+      if (result != plan::kNoSlot) extern_roots_[result] = memory;
+    const bool may_raise = !view && !is_in(kNeverRaises, attr.name);
+    const bool draws_now = draws(call, attr.name);
+    write(targets, is_in(kCopiesInto, attr.name));
+    draws_ |= draws_now;
+    for (const c10::IValue& value : call.args)
+      if (value.isGenerator()) generators_.push_back(value.toGenerator());
+    if (may_raise) may_stop();
+  }
+
+  void may_stop() {
+    raises_after_write_ |= written_;
+    raises_after_draw_ |= draws_;
+  }
+
+  const plan::Program& program_;
+  const std::vector<capture::CallTemplate>& calls_;
+  const std::vector<ir::ExternAttr>& externs_;
+  std::vector<Inputs> extern_roots_;  // per slot: the inputs in whose memory an extern step's result lies
+  std::map<uint32_t, Access> inputs_;
+  Inputs reaches_beyond_;
+  bool written_ = false, draws_ = false, raises_after_write_ = false, raises_after_draw_ = false;
+  std::vector<at::Generator> generators_;
+};
+
+// The tensor's memory under a tensor of its own, whose writes no counter sees.
+at::Tensor alias(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
+  const c10::DispatchKey device = t.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  at::Tensor out =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(t.storage()), c10::DispatchKeySet(device), t.dtype());
+  out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  out.unsafeGetTensorImpl()->set_storage_offset(offset);
+  return out;
+}
+
+// What Undo copies: the tensor's elements; where these overlap, the stretch of memory they lie in.
+at::Tensor memory_of(const at::Tensor& t, bool whole_storage) {
+  if (whole_storage) {
+    const auto elements = static_cast<int64_t>(t.storage().nbytes() / t.element_size());
+    return alias(t, {elements}, {1}, 0);
+  }
+  int64_t last = 0;
+  for (int64_t d = 0; d < t.dim(); ++d) last += std::max<int64_t>(t.size(d) - 1, 0) * t.stride(d);
+  if (t.numel() && last + 1 <= t.numel()) return alias(t, {last + 1}, {1}, t.storage_offset());
+  return alias(t, t.sizes(), t.strides(), t.storage_offset());
+}
+
+}  // namespace
+
+Changes Changes::of(const plan::Program& program, const std::vector<capture::CallTemplate>& calls,
+                    const std::vector<ir::ExternAttr>& externs) {
+  return Analysis(program, calls, externs).run();
+}
+
+Generators::Generators(const Changes& changes, c10::Device device) {
+  if (!changes.draws) return;
+  std::vector<at::Generator> all = changes.generators;
+  all.push_back(at::globalContext().defaultGenerator(device));
+  for (at::Generator& generator : all) {
+    const std::lock_guard lock(generator.mutex());
+    states_.emplace_back(generator, generator.get_state());
+  }
+}
+
+void Generators::put_back() const {
+  for (auto [generator, state] : states_) {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
+}
+
+bool Generators::operator==(const Generators& other) const {
+  return std::ranges::equal(states_, other.states_,
+                            [](const auto& a, const auto& b) { return a.second.equal(b.second); });
+}
+
+Undo::Undo(const Changes& changes, const at::Tensor* const* inputs, c10::Device device) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  for (const Changes::Written& written : changes.written) {
+    const at::Tensor& input = *inputs[written.input];
+    Saved saved;
+    if (written.kept) {
+      saved.memory = memory_of(input, written.whole_storage);
+      saved.contents = saved.memory.clone();
+    }
+    if (!input.is_inference()) {
+      saved.counted = input;
+      saved.version = input.unsafeGetTensorImpl()->version_counter().current_version();
+    }
+    saved_.push_back(std::move(saved));
+  }
+  generators_.emplace(changes, device);
+}
+
+void Undo::put_back() const {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  for (const Saved& saved : saved_) {
+    if (saved.contents.defined()) saved.memory.copy_(saved.contents);
+    if (!saved.counted.defined()) continue;
+    // version_counter() gives a copy that shares the count.
+    c10::VariableVersion counter = saved.counted.unsafeGetTensorImpl()->version_counter();
+    counter.set_version(saved.version);
+  }
+  generators_->put_back();
+}
+
+bool lacks_memory(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) || dynamic_cast<const c10::OutOfMemoryError*>(&error) ||
+         std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
+}
+
+}  // namespace fastjit::dispatch
