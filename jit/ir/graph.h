@@ -72,9 +72,11 @@ enum class ExternKind : uint8_t {
   View,    // an operator whose outputs alias its first tensor operand (torch's own view op)
   Matmul,  // mm, bmm, addmm, baddbmm, linear: one new contiguous output that a pointwise epilogue may overwrite in
            // place
+  Guard,   // no call: the program goes on only if the operand holds what it held when it was recorded; no outputs
 };
 /// A call that torch runs. `call` is the index of the call template that the capture keeps (operator handle and
-/// arguments with holes); `operands` fill the holes in order, as real tensors with eager's strides.
+/// arguments with holes); `operands` fill the holes in order, as real tensors with eager's strides. Of a Guard, `call`
+/// is the index of the value that the capture keeps, `name` says where it was read.
 struct ExternAttr {
   ExternKind kind = ExternKind::Op;
   uint32_t call = 0;

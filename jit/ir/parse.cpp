@@ -113,7 +113,10 @@ ExternAttr parse_extern(Line& line) {
   attr.name = line.quoted();
   line.expect("kind=");
   const std::string_view kind = line.word();
-  attr.kind = kind == "view" ? ExternKind::View : kind == "matmul" ? ExternKind::Matmul : ExternKind::Op;
+  attr.kind = kind == "view"     ? ExternKind::View
+              : kind == "matmul" ? ExternKind::Matmul
+              : kind == "guard"  ? ExternKind::Guard
+                                 : ExternKind::Op;
   line.expect("call=");
   attr.call = line.integer<uint32_t>();
   line.expect("outputs=");

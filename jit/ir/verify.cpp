@@ -86,7 +86,15 @@ std::string node_fault(const Graph& graph, NodeId id) {
     if (graph[in].op == Op::Extern && node.op != Op::Result)
       return "operand %" + std::to_string(in) + " is a call; only its results are values";
   }
+  if (node.op == Op::Extern && graph.externs[node.attr].kind == ExternKind::Guard) {
+    const ExternAttr& attr = graph.externs[node.attr];
+    if (attr.operands.size() != 1 || attr.operands[0] == kNoNode || attr.outputs || !attr.written.empty())
+      return "a guard has one operand and no outputs";
+  }
   if (node.op == Op::Result && graph[node.in[0]].op != Op::Extern) return "its operand is not an extern call";
+  if (is_raw(node.dtype) && node.op != Op::Input && node.op != Op::Result) return "computes with a raw type";
+  for (NodeId in : graph.operands(id))
+    if (in != kNoNode && is_raw(graph[in].dtype) && node.op != Op::Extern) return "an operand has a raw type";
   std::string fault = type_fault(graph, id);
   return fault.empty() ? shape_fault(graph, id) : fault;
 }

@@ -19,6 +19,24 @@ Order::Order(Former& former) : former_(former), graph_(former.graph()) {
       for (uint32_t j = 0; j < i; ++j)
         if (item.operands[index] && reads(former_.items()[j], base(item.operands[index]->buffer))) before_[i].insert(j);
   }
+  for (uint32_t i = 0; i < before_.size(); ++i)
+    if (former_.items()[i].is_extern() && kind(former_.items()[i]) == ir::ExternKind::Guard) guard_first(i);
+}
+
+/// What the guard does not need waits for it.
+void Order::guard_first(uint32_t guard) {
+  std::vector<uint32_t> stack{guard};
+  std::vector<bool> needed(before_.size(), false);
+  while (!stack.empty()) {
+    const uint32_t item = stack.back();
+    stack.pop_back();
+    if (needed[item]) continue;
+    needed[item] = true;
+    stack.insert(stack.end(), before_[item].begin(), before_[item].end());
+  }
+  for (uint32_t i = 0; i < before_.size(); ++i)
+    if (!needed[i]) before_[i].insert(guard);
+  last_guard_ = guard;
 }
 
 /// Takes up the next item of the former with its dependences through memory.
@@ -73,6 +91,7 @@ bool Order::depends(uint32_t later, uint32_t earlier) const {
 /// Whether the kernel may write `dest` while older values there are still wanted: each of its own loads from there is
 /// of the very element it writes, no later, and no other reader needs this kernel's results first.
 bool Order::may_store(uint32_t index, const Storage& dest, const Root& root) const {
+  if (last_guard_ != kNoItem && depends(last_guard_, index)) return false;
   const Item& item = former_.items()[index];
   Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
   address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
@@ -103,6 +122,7 @@ void Order::store(const ir::Store& entry, const std::set<uint32_t>& inputs) {
   const Storage dest{input, 0, graph_.layout(input).strides};
   auto finish = [&](uint32_t writer) {
     writers_[input] = writer;
+    if (last_guard_ != kNoItem) before_[writer].insert(last_guard_);
     for (uint32_t other = 0; other < before_.size(); ++other)
       if (other != writer && reads(former_.items()[other], input)) before_[writer].insert(other);
   };

@@ -30,6 +30,7 @@ class Order {
  private:
   void add_item();
   bool depends(uint32_t later, uint32_t earlier) const;
+  void guard_first(uint32_t guard);
   bool may_store(uint32_t item, const Storage& dest, const Root& root) const;
   void store(const ir::Store& store, const std::set<uint32_t>& inputs);
   bool is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const;
@@ -41,6 +42,7 @@ class Order {
   std::vector<uint32_t> epilogues_;
   std::unordered_map<BufferId, BufferId> places_;
   std::unordered_map<BufferId, uint32_t> writers_;  // stored input -> item
+  uint32_t last_guard_ = kNoItem;
   std::vector<bool> merged_;                        // runs in another item's step
 };
 

@@ -97,7 +97,7 @@ void Builder::find_tensors(const Order& order) {
   for (const ir::NodeId id : graph_.outputs) tensors_.insert(former_.world().storage[id]->buffer);
   for (const Item& item : former_.items())
     for (const auto& operand : item.operands)
-      if (operand) tensors_.insert(operand->buffer);
+      if (operand && order.kind(item) != ir::ExternKind::Guard) tensors_.insert(operand->buffer);
 }
 
 BufferId Builder::canonical(BufferId buffer) const {
@@ -268,6 +268,13 @@ void Builder::add_epilogue(MatmulStep& step, const Item& item, ir::NodeId produc
 void Builder::add_extern(const Item& item, const Order& order, uint32_t epilogue) {
   const uint32_t external = graph_[item.external].attr;
   const auto& nodes = graph_.externs[external].operands;
+  if (order.kind(item) == ir::ExternKind::Guard) {
+    const Storage& place = *item.operands[0];
+    const std::vector<int64_t>& sizes = graph_.layout(nodes[0]).sizes;
+    out_.steps.emplace_back(
+        GuardStep{graph_.externs[external].call, slot(place.buffer), place.offset, sizes, place.strides});
+    return;
+  }
   std::vector<SlotId> operands;
   for (size_t i = 0; i < nodes.size(); ++i)
     operands.push_back(item.operands[i] ? operand_slot(nodes[i], *item.operands[i]) : kNoSlot);

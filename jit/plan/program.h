@@ -66,10 +66,19 @@ struct MatmulStep {
   int64_t rows_per_tile = 0;
 };
 
+/// The program goes on only if `slot` holds, from `offset` elements on, what value `guard` of the capture says. Every
+/// step that a caller can see comes later.
+struct GuardStep {
+  uint32_t guard = 0;
+  SlotId slot = kNoSlot;
+  int64_t offset = 0;
+  std::vector<int64_t> sizes, strides;
+};
+
 /// The value in `slot` is not used after this step.
 struct FreeStep { SlotId slot; };
 
-using Step = std::variant<KernelStep, ParallelStep, ExternStep, MatmulStep, FreeStep>;
+using Step = std::variant<KernelStep, ParallelStep, ExternStep, MatmulStep, GuardStep, FreeStep>;
 
 struct Program {
   std::vector<Slot> slots;

@@ -73,6 +73,10 @@ struct StepText {
     for (const KernelStep& launch : step.epilogue) result += "    " + line(launch) + "\n";
     return result;
   }
+  std::string operator()(const GuardStep& step) const {
+    return "guard " + std::to_string(step.guard) + " (" + name(step.slot) +
+           (step.offset ? "+" + std::to_string(step.offset) : "") + ") sizes " + list(step.sizes) + "\n";
+  }
   std::string operator()(const FreeStep& step) const { return "free " + name(step.slot) + "\n"; }
 };
 

@@ -145,6 +145,10 @@ def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
             number, op, dtype, sizes, strides, operands, rest = node.groups()
             rest, _, where = rest.partition(" @ ")
             note = f"  # {where.strip(chr(34))}" if where else ""
+            if op == "extern" and " kind=guard " in rest:
+                read_at = rest.strip().split('"')[1]
+                lines.append(f"    # v{operands.strip()[1:]} is read: {read_at}; the program is for the value it had")
+                continue
             args = ["None" if a == "-" else f"v{a[1:]}" for a in operands.split()]
             if op in ("input", "scalar"):
                 names = inputs if op == "input" else scalars

@@ -16,10 +16,12 @@ class Selector {
 
   void select(uint32_t index) {
     const Event& event = trace_.events[index];
+    if (event.name == kContentsRead) return add_contents(index);
     if (!event.op) return select_nested(index);
     const Effect effect = effect_of(event);
-    if (effect == Effect::Metadata) return;
+    if (effect == Effect::Metadata || shows_contents(event)) return;
     refuse_exits(event, effect, index);
+    if (effect == Effect::Read || effect == Effect::Test) return add_value(index);
     if (event.name == "aten::detach_") return;
     if (event.op->hasTag(at::Tag::inplace_view))
       unsound("shape of a tensor was changed in place: " + where(trace_, event));
@@ -41,18 +43,53 @@ class Selector {
  private:
   const Trace& trace_;
   std::set<uint32_t> known_;
+  uint32_t contents_ = kNone;  // the tensor that tolist() read last
+  size_t values_ = 0;          // that were read out of tensors
 
   void select_nested(uint32_t index) {
     for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
   }
 
+  // What tolist() runs after it was told of.
+  bool shows_contents(const Event& event) const {
+    return contents_ != kNone && (event.name == "aten::resolve_conj" || event.name == "aten::resolve_neg") &&
+           event.args[0].uses[0].tensor == contents_;
+  }
+
+  void add_contents(uint32_t index) {
+    const Event& event = trace_.events[index];
+    const Use& use = event.args[0].uses[0];
+    if (const std::string& why = trace_.tensors[use.tensor].unusual; !why.empty())
+      unsound(describe(trace_, use.tensor, event) + " " + why);
+    const int64_t count = c10::multiply_integers(use.meta.sizes);
+    if (static_cast<size_t>(count) != event.values.size())
+      unsound("value of a tensor left tensor land: " + std::to_string(count) + " elements of type " +
+              c10::toString(use.meta.dtype) + " by " + where(trace_, event));
+    contents_ = use.tensor;
+    if (count > 0) add_value(index);
+  }
+
+  void add_value(uint32_t index) {
+    const Event& event = trace_.events[index];
+    if (event.args[0].uses[0].number) return;  // known for good
+    if (++values_ > kMaxValues)
+      unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(trace_, event));
+    Step step;
+    step.event = index;
+    step.reads_value = true;
+    read(step, event);
+    steps.push_back(std::move(step));
+  }
+
   void refuse_exits(const Event& event, Effect effect, uint32_t index) const {
     if (!event.finished) unsound("an operator raised an exception: " + where(trace_, event));
+    const bool guardable = (effect == Effect::Read || effect == Effect::Test) && trace_.device.is_cpu();
     if (effect == Effect::Value) unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
-    if (effect == Effect::DataSized || data_sized_by_tag(event)) depends_on_data(event);
+    if (effect == Effect::DataSized || (!guardable && data_sized_by_tag(event))) depends_on_data(event);
     for (const Item& item : event.results)
-      if (item.kind == Item::Kind::Constant) unsound("value of a tensor left tensor land: " + where(trace_, event));
+      if (item.kind == Item::Kind::Constant && (!guardable || item.constant.isComplexDouble()))
+        unsound("value of a tensor left tensor land: " + where(trace_, event));
     for (const Use& result : flat_results(event))
       if (result.tensor != kNone && made_data_sized(index, result.storage)) depends_on_data(event);
     if (event.name == "aten::index.Tensor" && !is_masked_load(event))
@@ -89,6 +126,7 @@ class Selector {
     if (flat_results(event)[0].tensor != event.args[0].uses[0].tensor) return false;
     // fill_ takes a tensor whose elements share memory; a copy into it would raise.
     const TensorMeta& target = event.args[0].uses[0].meta;
+    if (!to_ir(target.dtype)) return false;
     for (size_t d = 0; d < target.sizes.size(); ++d)
       if (target.sizes[d] > 1 && target.strides[d] == 0) return false;
     const std::string_view base = base_name(event.name);
@@ -121,16 +159,21 @@ class Selector {
     return all_seen(event.results);
   }
 
-  void add(Step step, const Event& event) {
-    const std::vector<size_t> written = written_arguments(event);
-    for (size_t i = 0; i < event.args.size(); ++i)
-      for (const Use& use : event.args[i].uses) {
+  void read(Step& step, const Event& event) const {
+    for (const Item& item : event.args)
+      for (const Use& use : item.uses) {
         if (use.tensor == kNone) continue;
         if (!use.number && !known_.contains(use.tensor))
           unsound("a tensor of unknown origin was used by " + where(trace_, event));
         step.reads.push_back(use.tensor);
-        if (std::ranges::find(written, i) != written.end()) step.writes.push_back(use.tensor);
       }
+  }
+
+  void add(Step step, const Event& event) {
+    read(step, event);
+    for (size_t i : written_arguments(event))
+      for (const Use& use : event.args[i].uses)
+        if (use.tensor != kNone) step.writes.push_back(use.tensor);
     for (const Use& use : flat_results(event)) {
       if (use.tensor == kNone || std::ranges::find(step.reads, use.tensor) != step.reads.end()) continue;
       if (known_.insert(use.tensor).second) step.results.push_back(use.tensor);
@@ -254,6 +297,7 @@ Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs) {
   analysis.steps = std::move(selector.steps);
   drop_unused(trace, analysis.steps, outputs);
   index_tensors(trace, analysis, outputs);
+  mark_exact(analysis);
   return analysis;
 }
 

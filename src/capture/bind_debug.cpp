@@ -37,7 +37,7 @@ CallInputs inputs_of(const py::args& args, bool adopt) {
 }
 
 py::dict describe(const Capture& capture) {
-  py::list calls, inputs, stores;
+  py::list calls, inputs, stores, values;
   for (const CallTemplate& call : capture.calls) {
     py::list holes;
     for (const CallTemplate::Hole& hole : call.holes) holes.append(py::make_tuple(hole.arg, hole.item));
@@ -52,7 +52,9 @@ py::dict describe(const Capture& capture) {
   for (const InputSource& source : capture.inputs)
     inputs.append(py::make_tuple(source.kind == InputSource::Kind::Argument ? "argument" : "captured", source.index));
   for (const auto& store : capture.graph.stores) stores.append(py::make_tuple(store.input, store.value, store.bumps));
+  for (const ValueGuard& value : capture.guards) values.append(py::make_tuple(value.label, value.expected));
   py::dict out;
+  out["values"] = values;
   out["unsound"] = capture.unsound;
   out["graph"] = capture.unsound.empty() ? ir::print(capture.graph) : "";
   out["calls"] = calls;

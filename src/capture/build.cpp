@@ -99,6 +99,7 @@ Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& a
 
 std::string Builder::run(const std::vector<Use>& outputs) {
   capture.bound_scalars = scalars_.bound;
+  refuse_effects_before_values();
   for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {
     const Step& step = analysis_.steps[i];
     const Event& event = trace_.events[step.event];
@@ -106,7 +107,7 @@ std::string Builder::run(const std::vector<Use>& outputs) {
     for (const Item& item : event.args)
       for (const Use& use : item.uses) check_known(use, event);
     if (step.rebinds && !pinned(step)) {
-      if (!rebind(step)) return event.name;
+      if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node))) return event.name;
       continue;
     }
     emit(i);
@@ -153,11 +154,17 @@ void Builder::emit(uint32_t index) {
   if (fusible && mask_of(event) != ir::kNoNode) {
     const ir::NodeId mask = mask_of(event);
     const ir::NodeId out = lower_compressed(step, mask);
-    if (out == ir::kNoNode || step.results.size() != 1)
+    if (out == ir::kNoNode || step.results.size() != 1 || (step.exact && !is_exact(out)))
       unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
     return set_compressed(flat_results(event)[0], out, mask, event);
+  if (step.reads_value) return guard(index);
+  if (is_raw(event)) {
+    if (is_masked_load(event) || mask_of(event) != ir::kNoNode)
+      unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+    return external(index);
   }
-  if (fusible && step.row && lower(step)) {
+  }
+  if (fusible && step.row && lower(step) && (!step.exact || results_exact(step))) {
     // Lowered views remember how eager made them.
     const std::vector<Use> results = flat_results(event);
     for (uint32_t which = 0; which < results.size(); ++which) {

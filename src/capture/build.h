@@ -27,6 +27,8 @@ struct Step {
   uint32_t event = kNone;
   const LowerRow* row = nullptr;                 // of the operator, or of the functional form of an in-place one
   bool rebinds = false;                          // in place on whole tensor args[0], expressible as a new value for it
+  bool reads_value = false;                      // Python gets a value that depends on contents: a guard
+  bool exact = false;                            // such a value depends on it: computed bit for bit as eager does
   std::vector<uint32_t> reads, writes, results;  // tensors; `results` without those that were arguments
 };
 
@@ -45,6 +47,13 @@ struct Analysis {
 
 /// Chooses the level of every call. Throws Unsound.
 Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs);
+
+/// Marks the steps that a value read by Python depends on (values.cpp).
+void mark_exact(Analysis& analysis);
+
+/// "b at model.py:9": the variable that gets the value, or what reads it.
+std::string label_of(const Trace& trace, const Event& event);
+inline constexpr size_t kMaxValues = 32;  // values one path may read out of tensors
 
 /// Decides which storages are pinned; `forced` names operators whose in-place form could not be functionalised.
 void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced);
@@ -95,6 +104,12 @@ class Builder {
   bool is_pinned_at(const Step& step, uint32_t tensor) const;
   bool pinned(const Step& step) const;  // touches memory that must be real at this point
   ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
+  // values.cpp
+  void guard(uint32_t step);
+  ir::NodeId tested(uint32_t step);
+  bool is_exact(ir::NodeId node);
+  bool results_exact(const Step& step);
+  void refuse_effects_before_values();
   // mutation.cpp
   bool rebind(const Step& step);
   ir::NodeId new_value(const Step& step);
@@ -142,6 +157,8 @@ class Builder {
   std::map<std::pair<ir::NodeId, uint32_t>, ir::NodeId> results_;  // of (extern, which)
   std::set<uint32_t> private_;  // results' bases that need memory no other value can share
   std::set<uint32_t> viewed_;   // results' bases
+  std::vector<char> exact_;     // per node: 0 not known yet, 1 exact, 2 not; see is_exact
+  std::set<ir::NodeId> guarded_;
 };
 
 /// The tensors of an event's results in schema order, lists flattened.

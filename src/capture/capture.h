@@ -31,16 +31,37 @@ struct InputSource {
   uint32_t index;   // Argument: n-th tensor among the flattened arguments. Captured: n-th of Capture::captured
 };
 
+/// What Python code read out of a tensor: the recorded path is for these values only.
+struct ValueGuard {
+  std::string label;               // "b at model.py:9"
+  ir::DType dtype;
+  bool is_list;                    // of tolist()
+  std::vector<uint64_t> expected;  // per element: see value_bits
+};
+
+/// An element of a tensor as 64 bits: of the double, or of the integer. Two elements of one type are the same number
+/// where these are equal; every NaN has the same bits.
+uint64_t value_bits(const void* element, ir::DType dtype);
+
+/// Calls `take` with the offset of each element, in row-major order; strides in elements.
+template <class Take>
+void for_each_element(c10::IntArrayRef sizes, c10::IntArrayRef strides, Take take, int64_t offset = 0) {
+  if (sizes.empty()) return take(offset);
+  for (int64_t i = 0; i < sizes[0]; ++i) for_each_element(sizes.slice(1), strides.slice(1), take, offset + i * strides[0]);
+}
+
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.
 struct Capture {
   ir::Graph graph;
   std::vector<CallTemplate> calls;
+  std::vector<ValueGuard> guards;                     // by ExternAttr::call of Guard nodes, in the order of the reads
   std::vector<InputSource> inputs;                    // per graph input
   std::vector<PyObject*> captured;                    // tensors reached by reads that the program uses (borrowed: the facts keep them)
   std::vector<uint32_t> scalar_args;                  // per graph scalar: index into CallInputs::scalars
   std::vector<double> scalar_limits;                  // per graph scalar: eager raises for finite values beyond +-limit; infinity: none
   std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time, or nothing reads it; false: guard it by value
   std::string unsound;                                // not empty: why this call must stay eager, with file:line
+  bool reads_values = false;                          // Python read values of tensors, also where it is unsound
 };
 
 /// What the caller passes in: the flattened arguments of the call about to run.
@@ -61,6 +82,8 @@ class Recorder {
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
   /// Tells that Python read the sizes of `tensor`: if they depend on data, the capture is unsound.
   void size_read(const at::Tensor& tensor);
+  /// Tells that Python is about to read all elements of `tensor` without an operator that shows them.
+  void contents_read(const at::Tensor& tensor);
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards);
   void scalar_use_ended(bool entered);

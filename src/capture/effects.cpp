@@ -32,12 +32,12 @@ constexpr std::array kEffects{
     EffectRow{"aten::result_type", Effect::Metadata},
     EffectRow{"aten::can_cast", Effect::Metadata},
     EffectRow{"aten::promote_types", Effect::Metadata},
-    EffectRow{"aten::item", Effect::Value},
-    EffectRow{"aten::_local_scalar_dense", Effect::Value},
-    EffectRow{"aten::is_nonzero", Effect::Value},
-    EffectRow{"aten::equal", Effect::Value},
-    EffectRow{"aten::allclose", Effect::Value},
-    // tolist() and numpy() show nothing but these; called by hand on ordinary tensors they do nothing.
+    EffectRow{"aten::item", Effect::Read},
+    EffectRow{"aten::_local_scalar_dense", Effect::Read},
+    EffectRow{"aten::is_nonzero", Effect::Read},
+    EffectRow{"aten::equal", Effect::Test},
+    EffectRow{"aten::allclose", Effect::Test},
+    // numpy() shows nothing but these, and tolist() where nobody tells of it; called by hand they do nothing.
     EffectRow{"aten::resolve_conj", Effect::Value},
     EffectRow{"aten::resolve_neg", Effect::Value},
     EffectRow{"aten::tensor_split.tensor_indices_or_sections", Effect::DataSized},

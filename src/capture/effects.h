@@ -8,6 +8,8 @@ enum class Effect : uint8_t {
   None,
   Metadata,   // looks at metadata only and returns no tensor: no step at all
   Value,      // a value, or memory, leaves tensor land
+  Read,       // Python gets the value of the one element of its argument
+  Test,       // Python gets a bool that depends on the contents of its arguments
   DataSized,  // the sizes of its result depend on data, though no tag says so
   Replaces,   // swaps memory or metadata under a live tensor
 };

@@ -65,6 +65,7 @@ bool Builder::masked_store_in_place(const Step& step) {
   if (!is_masked_store(event) || mask_of(event) == ir::kNoNode) return false;
   const ir::NodeId node = masked_store(step);
   if (node == ir::kNoNode) return false;
+  if (step.exact && !is_exact(node)) unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
   static const c10::OperatorHandle copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   const Use& self = event.args[0].uses[0];
   ir::ExternAttr attr;

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "capture/build.h"
+#include "capture/effects.h"
 #include "capture/trace.h"
 
 namespace fastjit::capture {
@@ -37,7 +38,8 @@ struct Recorder::Impl {
   void start(const at::RecordFunction& event);
   void end(const at::RecordFunction& event);
   void stop() noexcept;
-  uint32_t python_line();
+  uint32_t python_line(std::string* target = nullptr);
+  void contents_read(const at::Tensor& tensor);
   void find_size_readers();
   void finish_lines();
   Item item(const c10::IValue& value, bool made);
@@ -158,7 +160,9 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   }
   masked |= event.name == "aten::index.Tensor";
   if (masked && event.parent == kNone && !inputs.reports_size_reads) find_size_readers();
-  event.line = event.parent == kNone ? python_line() : trace.events[event.parent].line;
+  const bool reads = event.name == "aten::item" || event.name == "aten::is_nonzero" || event.name == "aten::equal" ||
+                     event.name == "aten::allclose";
+  event.line = event.parent == kNone ? python_line(reads ? &event.target : nullptr) : trace.events[event.parent].line;
   trace.events.push_back(std::move(event));
   const auto index = static_cast<uint32_t>(trace.events.size() - 1);
   if (open.empty())
@@ -183,8 +187,64 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
 }
 
+// An event without an operator: what tolist() reads.
+void Recorder::Impl::contents_read(const at::Tensor& tensor) {
+  constexpr int64_t kMaxElements = 64;
+  Event event;
+  event.name = kContentsRead;
+  event.parent = open.empty() ? kNone : open.back();
+  event.line = python_line(&event.target);
+  event.end = static_cast<uint32_t>(trace.events.size() + 1);
+  event.finished = true;
+  Item item{Item::Kind::Tensor, {trace.use(tensor)}, {}};
+  const auto dtype = to_ir(tensor.scalar_type());
+  const bool readable = trace.tensors[item.uses[0].tensor].unusual.empty() && tensor.is_cpu() && dtype;
+  if (readable && tensor.numel() <= kMaxElements)
+    for_each_element(tensor.sizes(), tensor.strides(), [&](int64_t offset) {
+      const auto* data = static_cast<const char*>(tensor.unsafeGetTensorImpl()->data());
+      event.values.push_back(value_bits(data + offset * ir::size_of(*dtype), *dtype));
+    });
+  event.args.push_back(std::move(item));
+  trace.events.push_back(std::move(event));
+}
+
+namespace {
+
+// The variable that the instruction after this one gives its result to, or "".
+std::string stored_name(PyFrameObject* frame, PyCodeObject* code) {
+  static const std::array<int, 3> numbers = [] {
+    std::array<int, 3> found{-1, -1, -1};
+    PyObject* module = PyImport_ImportModule("opcode");
+    PyObject* map = module ? PyObject_GetAttrString(module, "opmap") : nullptr;
+    static constexpr const char* kNames[] = {"STORE_FAST", "STORE_NAME", "STORE_GLOBAL"};
+    for (size_t i = 0; map && i < found.size(); ++i)
+      if (PyObject* number = PyDict_GetItemString(map, kNames[i])) found[i] = static_cast<int>(PyLong_AsLong(number));
+    Py_XDECREF(map);
+    Py_XDECREF(module);
+    return found;
+  }();
+  PyObject* bytes = PyCode_GetCode(code);
+  const auto* ops = bytes ? reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes)) : nullptr;
+  const Py_ssize_t size = bytes ? PyBytes_GET_SIZE(bytes) : 0;
+  std::string name;
+  Py_ssize_t at = PyFrame_GetLasti(frame) + 2;
+  while (at >= 2 && at + 1 < size && ops[at] == 0) at += 2;  // inline caches
+  if (at >= 2 && at + 1 < size) {
+    const auto which = std::ranges::find(numbers, ops[at]);
+    PyObject* names = which == numbers.end()     ? nullptr
+                      : which == numbers.begin() ? PyCode_GetVarnames(code)
+                                                 : Py_NewRef(code->co_names);
+    if (names && ops[at + 1] < PyTuple_GET_SIZE(names)) name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, ops[at + 1]));
+    Py_XDECREF(names);
+  }
+  Py_XDECREF(bytes);
+  return name;
+}
+
+}  // namespace
+
 // The innermost frame outside torch's own package. Operators run without the GIL, so it is taken for a moment.
-uint32_t Recorder::Impl::python_line() {
+uint32_t Recorder::Impl::python_line(std::string* target) {
   const PyGILState_STATE gil = PyGILState_Ensure();
   uint32_t found = 0;
   PyFrameObject* frame = PyEval_GetFrame();
@@ -205,6 +265,7 @@ uint32_t Recorder::Impl::python_line() {
       frame_lines.push_back(line);
     }
     found = static_cast<uint32_t>(frame_lines.size());
+    if (target) *target = stored_name(frame, code);
     Py_DECREF(code);
     break;
   }
@@ -301,6 +362,8 @@ void Recorder::size_read(const at::Tensor& tensor) {
   impl_->trace.sized.insert(impl_->trace.find(tensor.unsafeGetTensorImpl()));
 }
 
+void Recorder::contents_read(const at::Tensor& tensor) { impl_->contents_read(tensor); }
+
 void Recorder::scalar_used(size_t scalar, bool alone, bool forwards) {
   impl_->trace.scalar_uses.push_back({static_cast<uint32_t>(scalar), alone, forwards, {}});
   ++impl_->open_uses;
@@ -331,6 +394,11 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
     capture = Capture{};
     capture.unsound = std::string("the capture failed: ") + error.what();
   }
+  capture.reads_values = std::ranges::any_of(impl.trace.events, [](const Event& event) {
+    if (event.parent != kNone || !event.op) return event.name == kContentsRead;
+    const Effect effect = effect_of(event);
+    return effect == Effect::Read || effect == Effect::Test;
+  });
   return capture;
 }
 

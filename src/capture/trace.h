@@ -39,9 +39,11 @@ struct Event {
   std::optional<c10::OperatorHandle> op;  // absent: an event without a schema (autograd functions)
   std::string name;                       // "aten::add.Tensor"
   uint32_t parent = kNone;
-  uint32_t end = 0;       // one past the last nested event
-  uint32_t line = 0;      // index into Trace::lines; 0: unknown
-  bool finished = false;  // false: the operator raised
+  uint32_t end = 0;              // one past the last nested event
+  uint32_t line = 0;             // index into Trace::lines; 0: unknown
+  bool finished = false;         // false: the operator raised
+  std::string target;            // of a value that Python reads: the variable that gets it, if one does at once
+  std::vector<uint64_t> values;  // of contents_read: what was read
   std::vector<Item> args, results;
 };
 
@@ -97,6 +99,9 @@ struct Trace {
 
 /// "aten::mul at model.py:14", for messages.
 std::string where(const Trace& trace, const Event& event);
+
+/// The name of events that stand for Recorder::contents_read.
+inline constexpr std::string_view kContentsRead = "tolist";
 
 /// The value of a 0-dim tensor read without a dispatcher call; nothing for other devices than the CPU and for types
 /// that are not numbers here.
