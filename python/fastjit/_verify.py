@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import struct
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastjit import _reproducer, _source
 from fastjit._load import FastJITWarning
@@ -21,9 +24,17 @@ _TOLERANCES = {
     torch.float16: (1e-3, 1e-3),
     torch.bfloat16: (1.6e-2, 1.6e-2),
 }
-# The second opinion: how often and by how many units each element of the inputs is moved, and how much of what that
-# does to the result is allowed on top.
-_DRAWS, _UNITS, _SLACK = 6, 4.0, 8.0
+# The second opinion: how often and by how many units the inputs and each step's result are moved, and how many times
+# what that does to the result is allowed on top.
+_DRAWS, _UNITS, _SLACK = 6, 4.0, 4.0
+# Operators whose float results are exact.
+_EXACT = set(
+    """
+    _to_copy abs arange cat ceil clamp clamp_max clamp_min clone copysign empty empty_like empty_strided eye fill
+    floor full full_like gather index index_select lift_fresh maximum minimum neg ones ones_like relu round
+    scalar_tensor sgn sign stack trunc where zeros zeros_like
+    """.split()
+)
 
 
 @dataclasses.dataclass
@@ -220,37 +231,60 @@ def _values(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> None:
                            f"it is {mine!r}, not {theirs!r}")  # fmt: skip
 
 
+class _Move(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Each operator's float result is moved by a few units, up or down by chance, as its own rounding may."""
+
+    def __init__(self, units: float, dice: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.units, self.dice = units, dice
+
+    def move(self, t: Any) -> Any:
+        if not isinstance(t, torch.Tensor) or t.dtype not in _TOLERANCES:
+            return t
+        by = (torch.rand(t.shape, generator=self.dice, dtype=torch.float64) * 2 - 1) * self.units
+        moved = t.double() * (1 + by.to(t.device) * torch.finfo(t.dtype).eps)
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(moved)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        aliases = any(a.alias_info is not None for a in (*func._schema.arguments, *func._schema.returns))
+        if aliases or func._schema.name.removeprefix("aten::") in _EXACT:
+            return out
+        return pytree.tree_map(self.move, out)
+
+
 def _moved(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> list[torch.Tensor] | None:
-    """How far the recorded program's results move when its inputs move by a few units: what rounding may do to them."""
+    """How far the recorded program's results move with the roundings of its steps; None: torch cannot play it."""
     facts = shadow.describe()
     scope: dict[str, Any] = {}
+    dice = torch.Generator().manual_seed(0)
+    state = torch.get_rng_state()
+
+    def play(units: float) -> list[torch.Tensor]:
+        torch.set_rng_state(state)
+        mode = _Move(units, dice)
+        inputs = copies_of(outcome.before)
+        for t in inputs:
+            if units and t.dtype in _TOLERANCES and not _overlaps(t):
+                t.copy_(mode.move(t))
+        given = dict(zip(facts["inputs"], inputs, strict=True))
+        with mode if units else contextlib.nullcontext():
+            outputs = scope["program"](given, facts["scalars"])
+        return [*outputs, *inputs]
+
     try:
         exec(_source.from_ir(facts["ir"], facts["calls"]), scope)
-        state = torch.get_rng_state()
-        dice = torch.Generator().manual_seed(0)
-
-        def play(units: float) -> list[torch.Tensor]:
-            torch.set_rng_state(state)
-            inputs = copies_of(outcome.before)
-            for t in inputs:
-                if t.dtype in _TOLERANCES and units and not _overlaps(t):
-                    by = (torch.rand(t.shape, generator=dice, dtype=torch.float64) * 2 - 1) * units
-                    t.copy_(t.double() * (1 + by.to(t.device) * torch.finfo(t.dtype).eps))
-            given = dict(zip(facts["inputs"], inputs, strict=True))
-            return [*scope["program"](given, facts["scalars"]), *inputs]
-
-        try:
-            still = play(0.0)
-            if [t.shape for t in still] != [leaf.want.shape for leaf in leaves]:
-                return None
-            moved = [torch.zeros_like(t, dtype=torch.float64) for t in still]
-            for _ in range(_DRAWS):
-                for m, now, then in zip(moved, play(_UNITS), still, strict=True):
-                    torch.maximum(m, _distance(now, then), out=m)
-        finally:
-            torch.set_rng_state(state)
-    except Exception:  # the program cannot be played in torch: no second opinion
+        still = play(0.0)
+        if [t.shape for t in still] != [leaf.want.shape for leaf in leaves]:
+            return None
+        moved = [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in still]
+        for _ in range(_DRAWS):
+            for m, now, then in zip(moved, play(_UNITS), still, strict=True):
+                torch.maximum(m, _distance(now, then), out=m)
+    except Exception:
         return None
+    finally:
+        torch.set_rng_state(state)
     return moved
 
 
