@@ -1,0 +1,297 @@
+"""Values that leave tensor land: guards inside the program, and the tree of variants over them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from fastjit import fastjit
+from helpers import assert_same, clone_args
+
+
+def by_sign(x):
+    if x.sum() > 0:
+        return x * 2
+    return x - 1
+
+
+def agree(fast, fn, *args):
+    """Calls both on copies of the arguments; results and arguments afterwards are equal bit for bit."""
+    mine, theirs = clone_args(args), clone_args(args)
+    assert_same(fast(*mine), fn(*theirs), exact=True)
+    assert_same(list(mine), list(theirs), exact=True)
+
+
+def settled(fast, variants):
+    """Every call since the recordings was a hit."""
+    stats = fast.stats()
+    assert (stats.fallbacks, stats.variants, stats.misses) == ({}, variants, variants), stats
+    assert stats.hits == stats.calls - variants
+
+
+def test_a_guard_stands_in_every_view_of_the_program():
+    fast, x = fastjit(by_sign), torch.ones(4)
+    fast(x)
+    line = by_sign.__code__.co_firstlineno + 1
+    at = f"bool at test_values.py:{line}"
+    assert f'"{at}" kind=guard call=0 outputs=0' in fast.inspect("ir")
+    assert "\nguard 0 (s2) sizes []\n" in fast.inspect("plan")
+    assert f"value {at}: True\n" in fast.inspect("guards")
+    assert at in fast.inspect("source")
+    assert fast.explain(x) == "a hit: f32[4]"
+    assert fast.explain(-x) == f"a new variant: value of {at} was True, is False"
+    fast(-x)
+    assert fast.explain(-x) == "a hit: f32[4]" and fast.explain(x) == "a hit: f32[4]"
+    settled(fast, 2)
+
+
+def test_the_source_runs():
+    fast, x = fastjit(by_sign), torch.ones(4)
+    fast(x)
+    scope = {}
+    exec(fast.inspect("source"), scope)
+    assert_same(scope["program"]({"x": x}), [x * 2], exact=True)
+
+
+def read_all(x, i):
+    b = x.max().item()
+    n = i.tolist()
+    return x + b + n[0]
+
+
+def test_explain_names_variables_and_values():
+    fast, i = fastjit(read_all), torch.tensor([1, 2])
+    fast(torch.ones(2), i)
+    line = read_all.__code__.co_firstlineno + 1
+    x = torch.tensor([1.0, 2.5])
+    assert fast.explain(x, i) == f"a new variant: value of b at test_values.py:{line} was 1.0, is 2.5"
+    why = fast.explain(torch.ones(2), i + 1)
+    assert why == f"a new variant: value of n at test_values.py:{line + 1} was [1, 2], is [2, 3]"
+    assert fast.explain(torch.full((2,), float("nan")), i).endswith("was 1.0, is nan")
+
+
+def test_guards_see_what_eager_sees_to_the_last_bit():
+    torch.manual_seed(0)
+    fast = fastjit(by_sign)
+    seen = set()
+    for _ in range(300):  # sums that cancel: their sign depends on the order of the additions
+        x = torch.randn(33)
+        x[32] = -x[:32].sum()
+        seen.add(bool(x.sum() > 0))
+        agree(fast, by_sign, x)
+    assert len(seen) == 2
+    settled(fast, 2)
+
+
+def test_numbers_of_inexact_operators_hit_again():
+    def f(x):
+        return x * x.exp().mean().item() + torch.softmax(x, 0).std().item()
+
+    fast = fastjit(f)
+    for seed in range(5):
+        x = torch.randn(100, generator=torch.Generator().manual_seed(seed))
+        for _ in range(2):
+            agree(fast, f, x)
+    settled(fast, 5)
+
+
+@pytest.mark.parametrize("numerics", ["accurate", "fast"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_guards_are_eagers_whatever_the_numerics(numerics, dtype):
+    def f(x):
+        return x + (x * 0.3 + 0.7 - x / 3).max().item()
+
+    fast = fastjit(numerics=numerics)(f)
+    for seed in range(4):
+        x = torch.randn(50, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        for _ in range(2):
+            fast(x)
+    settled(fast, 4)
+
+
+def test_large_tensors_in_parallel():
+    def f(x):
+        top = x.max()
+        return (x / top, top.item()) if top > 0.5 else (x, 0.0)
+
+    fast, x = fastjit(f), torch.rand(300_000)
+    x[7] = 1.0
+    for _ in range(2):
+        agree(fast, f, x)
+        agree(fast, f, x * 0.25)
+    settled(fast, 2)
+
+
+def test_a_stop_undoes_what_torch_wrote():
+    def f(x, y):
+        x[1:].add_(y.sum())  # a call of torch's on the argument's memory
+        if x.max() > 5:
+            return x * 2
+        return x + 0.5
+
+    fast, x = fastjit(f), torch.arange(4.0)
+    for y in (torch.zeros(2), torch.ones(2) * 3):
+        agree(fast, f, x, y)
+    for _ in range(3):
+        for y in (torch.zeros(2), torch.ones(2) * 3, torch.ones(2) * 4):
+            agree(fast, f, x, y)
+    settled(fast, 2)
+
+
+def test_the_generator_is_as_in_eager_after_a_stop():
+    def f(x):
+        y = torch.nn.functional.dropout(x, 0.5) + torch.rand(3)
+        return (y * 2 if x.max() > 1 else y), torch.rand(2)
+
+    fast = fastjit(f)
+    for x in [torch.ones(3), torch.ones(3) * 2] * 3:
+        torch.manual_seed(5)
+        expected, after = f(x), torch.rand(1)
+        torch.manual_seed(5)
+        assert_same(fast(x), expected, exact=True)
+        assert torch.equal(torch.rand(1), after)
+    settled(fast, 2)
+
+
+def test_custom_operators_before_a_value_stay_eager():
+    calls = []
+
+    @torch.library.custom_op("fastjit_values::count", mutates_args=())
+    def count(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x + len(calls)
+
+    def f(x):
+        return x * 2 if count(x).sum() > 100 else x
+
+    fast, x = fastjit(pure=True, on_unsupported="eager")(f), torch.ones(2)
+    for n in range(1, 4):
+        assert_same(fast(x), x)
+        assert len(calls) == n
+    why = min(fast.stats().fallbacks, key=len)
+    assert why.startswith("fastjit_values::count at ") and "runs before the value of bool at" in why
+    assert fast.stats().hits == 0
+
+
+def test_a_function_may_return_what_it_read_and_nothing_else():
+    def f(x):
+        if x.sum() > 0:
+            return "positive"
+        return None
+
+    fast, x = fastjit(f), torch.ones(3)
+    assert [fast(v) for v in (x, -x, x, -x, x * 3)] == ["positive", None, "positive", None, "positive"]
+    settled(fast, 2)
+
+
+def test_a_loop_of_many_steps_is_one_program():
+    def f(x, n):
+        steps = 0
+        while n > 0:
+            x = x * 1.01 + 0.5
+            n = n - 1
+            steps += 1
+        return x, steps
+
+    fast, x = fastjit(f), torch.randn(8)
+    for count in (20, 3, 20, 0, 3, 0, 20):
+        agree(fast, f, x, torch.tensor(count))
+    settled(fast, 3)
+
+
+def test_equal_numbers_are_read_once():
+    def f(x):
+        a, b = x.max().item(), x.max().item()
+        return x * a - b
+
+    fast, x = fastjit(f), torch.rand(4)
+    agree(fast, f, x)
+    assert fast.inspect("guards").count("value ") == 1
+    agree(fast, f, x)
+    settled(fast, 1)
+
+
+def test_a_constant_is_no_guard():
+    def f(x):
+        return x * torch.tensor(2.0).item()
+
+    fast, x = fastjit(f), torch.rand(4)
+    agree(fast, f, x)
+    agree(fast, f, x)
+    assert "value " not in fast.inspect("guards")
+    settled(fast, 1)
+
+
+def test_the_limit_is_for_new_values_only():
+    def f(x, t):
+        b = t.item()
+        return x * b
+
+    fast, x = fastjit(max_variants=3, on_unsupported="eager")(f), torch.ones(2)
+    for value in (0, 1, 2, 3, 4, 0, 1, 2):
+        assert_same(fast(x, torch.tensor(value)), f(x, torch.tensor(value)))
+    line = f.__code__.co_firstlineno + 1
+    stats = fast.stats()
+    assert stats.fallbacks == {f"variant limit (3) reached: b at test_values.py:{line} took 4 values": 2}
+    assert (stats.hits, stats.variants) == (3, 3)
+
+
+def test_threads_take_their_own_branches():
+    fast, wrong = fastjit(by_sign), []
+
+    def work(sign):
+        for n in range(1, 200):
+            x = torch.full((5,), sign * float(n))
+            if not torch.equal(fast(x), by_sign(x)):
+                wrong.append(x)
+
+    threads = [threading.Thread(target=work, args=(sign,)) for sign in (1, -1, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert fast.stats().fallbacks == {} and fast.stats().hits > 500
+
+
+def test_verified_calls_compare_values_first():
+    fast, x = fastjit(verify=True)(by_sign), torch.ones(3)
+    for sign in (1, -1, 1, -1, 1):
+        agree(fast, by_sign, x * sign)
+    settled(fast, 2)
+    assert fast.stats().verified == 3 and fast.stats().mismatches == 0
+
+
+def test_recordings_are_checked_after_the_values(tmp_path):
+    code = (
+        "import torch\n"
+        "from fastjit import fastjit\n"
+        "@fastjit\n"
+        "def f(x):\n"
+        "    return x * 2 if x.sum() > 0 else x - x.max().item()\n"
+        "for sign in (1, -1, 1, -1, 1):\n"
+        "    f(sign * torch.ones(3))\n"
+        "print(f.stats().hits, f.stats().misses, f.stats().fallbacks)\n"
+    )
+    env = {**os.environ, "FASTJIT_CHECK": "record", "FASTJIT_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "3 2 {}\n", done.stderr
+
+
+def test_a_size_seen_once_does_not_hide_new_values():
+    fast = fastjit(by_sign)
+    for size in (3, 4, 4):
+        agree(fast, by_sign, torch.ones(size))
+    assert fast.stats().variants == 2
+    for size in (3, 4):
+        agree(fast, by_sign, -torch.ones(size))  # a new value of known sizes is recorded at once
+    assert fast.stats().variants == 4
+    for size in (3, 4):
+        agree(fast, by_sign, -torch.ones(size))
+        agree(fast, by_sign, torch.ones(size))
+    assert fast.stats().fallbacks == {} and fast.stats().hits == 4
