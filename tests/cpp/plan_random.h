@@ -203,7 +203,15 @@ class RandomGraph {
     const Id a = any_float();
     ir::ExternAttr attr;
     attr.operands = {a};
-    const int kind = pick(4);
+    const int kind = pick(5);
+    if (kind == 4) {
+      attr.kind = ir::ExternKind::Guard;
+      attr.name = "b at model.py:9";
+      attr.call = guards_++;
+      attr.outputs = 0;
+      g_.external(attr);
+      return;
+    }
     if (kind == 0) {  // a product
       const Id b = any_float();
       if (g_[a].rank != 2 || g_[b].rank != 2 || sizes(a)[1] != sizes(b)[0]) return;
@@ -276,6 +284,7 @@ class RandomGraph {
   std::vector<Id> pool_, inputs_;
   std::set<Id> gone_, written_, fixed_;
   std::map<Id, Id> alias_of_;
+  uint32_t guards_ = 0;
 };
 
 }  // namespace fastjit::test

@@ -56,6 +56,8 @@ std::string check(const Graph& g, uint32_t seed, const plan::PlanOptions& option
     }
     std::string fault = difference(expected.outputs, got.outputs, "output");
     if (fault.empty()) fault = difference(expected.inputs, got.inputs, "input");
+    if (fault.empty() && expected.guards.size() != got.guards.size()) fault = "a guard is missing";
+    if (fault.empty()) fault = difference(expected.guards, got.guards, "guard");
     return fault.empty() ? "" : fault + "\n" + plan::text(program);
   } catch (const std::exception& error) {
     return error.what();
@@ -286,6 +288,26 @@ TEST(Plan, ExpandedOutputsAreWrittenOnce) {
   const NodeId x = tensor(g, {4});
   g.outputs = {g.with_strides(g.expand(g.pointwise(Op::Neg, {x}), {3, 4}), {0, 1})};
   planned(g);
+}
+
+TEST(Plan, StoresAndWhatAGuardDoesNotNeedWaitForIt) {
+  Graph g;
+  const NodeId x = tensor(g, {64}), y = tensor(g, {64});
+  const NodeId next = g.pointwise(Op::Add, {x, number(g, 1)});
+  const NodeId top = g.reduce(ReduceKind::Max, next, {0}, DType::F32);
+  g.external({ir::ExternKind::Guard, 0, "b at model.py:9", {top}, {}, 0});
+  g.outputs = {g.pointwise(Op::Exp, {y})};
+  g.stores = {{0, next, 1}};
+  const plan::Program p = planned(g);
+  EXPECT_EQ(ir::print(ir::parse(ir::print(g))), ir::print(g));
+  const auto* guard = only<plan::GuardStep>(p);
+  ASSERT_NE(guard, nullptr) << plan::text(p);
+  EXPECT_EQ(p.slots[guard->slot].kind, plan::SlotKind::Temp) << "no tensor is made for it";
+  ASSERT_GE(p.steps.size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<plan::KernelStep>(p.steps[0])) << plan::text(p);
+  EXPECT_TRUE(std::holds_alternative<plan::GuardStep>(p.steps[1])) << plan::text(p);
+  g.externs[0].outputs = 1;
+  EXPECT_NE(ir::verify(g).find("a guard has one operand and no outputs"), std::string::npos);
 }
 
 TEST(Plan, SwappedInputsKeepTheirOldValues) {

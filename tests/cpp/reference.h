@@ -159,6 +159,7 @@ using Values = std::vector<Num>;  // of one tensor, in row-major order
 
 struct Outcome {
   std::vector<Values> outputs, inputs;  // inputs: their contents after the call
+  std::vector<Values> guards;           // what each guard compares, in order
 };
 
 /// The fakes, on values. fake::op adds its operands up; fake::view reverses the dims; fake::write doubles its first
@@ -199,6 +200,7 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
   using ir::Op;
   std::vector<Values> all(g.nodes.size());
   const std::vector<Values> old = inputs;
+  Outcome outcome;
   for (ir::NodeId id = 0; id < g.nodes.size(); ++id) {
     const ir::Node& node = g[id];
     const std::vector<int64_t> sizes(g.sizes(id).begin(), g.sizes(id).end());
@@ -257,6 +259,9 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
         });
         out.push_back(fold.result());
       });
+    } else if (node.op == Op::Extern) {
+      const ir::ExternAttr& attr = g.externs[node.attr];
+      if (attr.kind == ir::ExternKind::Guard) outcome.guards.push_back(all[attr.operands[0]]);
     } else if (node.op == Op::Result) {
       const ir::ExternAttr& attr = g.externs[g[node.in[0]].attr];
       std::vector<Values> in;
@@ -271,7 +276,6 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
       if (!attr.written.empty() && g[attr.operands[0]].op == Op::Input) inputs[g[attr.operands[0]].attr] = out;
     }
   }
-  Outcome outcome;
   for (const ir::Store& store : g.stores) inputs[store.input] = all[store.value];
   for (const ir::NodeId id : g.outputs) outcome.outputs.push_back(g[id].op == Op::Input ? inputs[g[id].attr] : all[id]);
   outcome.inputs = std::move(inputs);

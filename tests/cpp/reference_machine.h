@@ -28,6 +28,7 @@ class Machine {
     }
     for (const plan::Step& step : program_.steps) std::visit([&](const auto& s) { execute(s); }, step);
     Outcome outcome;
+    outcome.guards = std::move(guards_);
     for (const plan::SlotId id : program_.outputs) outcome.outputs.push_back(read(id));
     outcome.inputs = inputs;
     for (plan::SlotId id = 0; id < program_.slots.size(); ++id)
@@ -91,6 +92,17 @@ class Machine {
   }
 
   void execute(const plan::FreeStep& step) { tensors_[step.slot].freed = true; }
+  void execute(const plan::GuardStep& step) {
+    if (stored_) throw std::logic_error("an input is stored before a guard");
+    if (step.guard != guards_.size()) throw std::logic_error("a guard is not in its place");
+    Values values;
+    Tensor& t = tensor(step.slot);
+    each_index(step.sizes,
+               [&](const auto& index) { values.push_back(cell(t, step.offset + dot_index(step.strides, index))); });
+    if (ir::is_floating(program_.slots[step.slot].dtype))
+      for (Num& number : values) number.i = 0;
+    guards_.push_back(std::move(values));
+  }
   void execute(const plan::ParallelStep& step) {
     std::vector<const plan::KernelStep*> launches;
     for (const plan::KernelStep& launch : step.launches) launches.push_back(&launch);
@@ -217,6 +229,7 @@ class Machine {
       case plan::Code::Load:
         return cell(tensor(step.operands[instr.imm]), address());
       case plan::Code::Store:
+        stored_ |= program_.slots[step.operands[instr.imm]].kind == plan::SlotKind::Input;
         write_cell(tensor(step.operands[instr.imm]), address(), values[instr.args[0]]);
         return {};
       case plan::Code::Scalar:

@@ -218,10 +218,11 @@ def value_of_a_tensor_decides(w: World) -> None:
         return x * 2 if x.sum() > 3 else x - 1
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("value of a tensor left tensor land", f, x)
+    w.learn(f, x)
     x.zero_()
     w.change("values")
-    w.call("value of a tensor left tensor land", f, x)
+    w.learn(f, x)
+    w.call("hit", f, x + 1)
 
 
 @script(1)
