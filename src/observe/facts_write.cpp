@@ -1,0 +1,127 @@
+// Places that the recorded call itself stores to: what it reads there afterwards is its own, and what it read there
+// before must not be held against the value that it left.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include "observe/facts.h"
+
+namespace fastjit::observe {
+namespace {
+
+PyObject* index_name(Py_ssize_t index) { return reinterpret_cast<PyObject*>(2 * index + 1); }
+
+bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
+
+}  // namespace
+
+void Facts::pin(Key* key) {
+  if (key && key->expect.kind == Expect::Kind::Type) key->expect = Expect::of(key->first.get());
+}
+
+void Facts::pin_place(PyObject* place, Node::Kind kind) {
+  if (const Id id = find(place, kind); id >= 0) pin(&node(id).keys[0]);
+}
+
+void Facts::replace(Key& key, bool looked_into) {
+  key.written = true;
+  using Kind = observe::Expect::Kind;
+  const bool was_read = key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present;
+  if (!looked_into || !was_read) return;
+  if (state_.empty() || state_is_constant_) state_ = key.label + " at " + key.where;
+  state_is_constant_ = false;
+  abandoned_ = true;
+}
+
+void Facts::write_key(Id id, PyObject* name, bool looked_into) {
+  Node& n = node(id);
+  own_.insert({n.object, name});
+  n.written = true;
+  if (n.grown_from < 0 && !dict_lookup(n.object, name, nullptr)) n.grown_from = PyDict_GET_SIZE(n.object);
+  for (Key& key : n.keys)
+    if (same_bits(key.name.get(), name)) replace(key, looked_into);
+}
+
+void Facts::write_item(Id id, Py_ssize_t index, bool looked_into, const std::string& where) {
+  Key* key = find_key(id, index_name(index), nullptr);
+  Node& n = node(id);
+  if (!key) {  // there is such an item
+    key_ids_[{id, {index_name(index), nullptr}}] = n.keys.size();
+    Key item;
+    item.hint = static_cast<int32_t>(index);
+    item.expect.kind = Expect::Kind::Present;
+    item.label = n.label + "[" + std::to_string(index) + "]";
+    item.where = where;
+    n.keys.push_back(std::move(item));
+    key = &n.keys.back();
+  }
+  n.written = true;
+  replace(*key, looked_into);
+  own_.insert({n.object, index_name(index)});
+}
+
+void Facts::write_place(PyObject* place, Node::Kind kind, bool looked_into) {
+  own_.insert({place, nullptr});
+  const Id id = find(place, kind);
+  if (id < 0) return;
+  node(id).written = true;
+  replace(node(id).keys[0], looked_into);
+}
+
+void Facts::grow(Id id) {
+  Node& n = node(id);
+  n.written = true;
+  if (n.grown_from < 0) n.grown_from = PyList_GET_SIZE(n.object);
+}
+
+bool Facts::count_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
+  if (const Key* known = find_key(id, name, nullptr)) return known->expect.kind == Expect::Kind::Type;
+  PyObject* value = dict_lookup(node(id).object, name, nullptr);
+  if (is_own(node(id).object, name) || !is_number(value)) return false;
+  Key& key = add_key(id, name, nullptr, label, where);
+  key.expect.kind = Expect::Kind::Type;
+  key.expect.object = (PyObject*)Py_TYPE(value);
+  key.first = Ref::share(value);
+  return true;
+}
+
+bool Facts::count_place(PyObject* place, Node::Kind kind, const std::string& label, const std::string& where) {
+  Id id = find(place, kind);
+  if (id >= 0) return node(id).keys[0].expect.kind == Expect::Kind::Type;
+  PyObject* value = kind == Node::Kind::Cell ? PyCell_GET(place) : *reinterpret_cast<PyObject**>(place);
+  if (is_own(place, nullptr) || !is_number(value)) return false;
+  id = add(place, kind, label, where);
+  Key& key = add_key(id, nullptr, nullptr, label, where);
+  key.expect.kind = Expect::Kind::Type;
+  key.expect.object = (PyObject*)Py_TYPE(value);
+  key.first = Ref::share(value);
+  return true;
+}
+
+void Facts::note_state(const std::string& label, const std::string& where, PyObject* value) {
+  const bool constant = !value || is_constant(value);
+  if (!state_.empty() && (constant || !state_is_constant_)) return;  // the first that is no constant
+  state_ = label + " at " + where;
+  state_is_constant_ = constant;
+}
+
+// Facts of a node that the call stored to: those about other places must hold, as everywhere; the rest were true when
+// the call began. False: the call changed something without a store that is known.
+bool Facts::settle(Node& n) {
+  for (Key& key : n.keys) {
+    PyObject* now = value_now(n, key);
+    if (key.expect.holds(now)) continue;
+    if (!key.written) return changed(key.label), false;
+    note_state(key.label, key.where, now);
+  }
+  const bool grew = n.grown_from >= 0;
+  if (grew && (n.length >= 0 || (n.kind == Node::Kind::Dict && n.ordered))) {
+    note_state(n.label, n.where, n.object);  // another length each time
+  } else if (grew && n.truth == 0) {
+    note_state(n.label, n.where, nullptr);  // empty once
+  }
+  for (Key& key : n.keys) key.first = {};
+  return true;
+}
+
+}  // namespace fastjit::observe
+#endif
