@@ -82,7 +82,7 @@ void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
 
 void Tracer::load_plain_attr(PyObject* o, PyObject* name, bool probing) {
   if (!plain_getattribute(Py_TYPE(o))) return own_getattribute(o, name);
-  fresh_.contains(o) ? load_fresh_attr(o, name, probing) : load_module_attr(o, name, probing);
+  holds_no_facts(o) ? load_fresh_attr(o, name, probing) : load_module_attr(o, name, probing);
 }
 
 // A class with a __getattribute__ written in Python, which is watched.
@@ -196,11 +196,9 @@ void Tracer::fallback_getattr(PyObject* o, PyObject* name, bool probing) {
 void Tracer::load_fresh_attr(PyObject* o, PyObject* name, bool probing) {
   PyObject* attr = class_attr(Py_TYPE(o), name);
   if (attr && is_named(name, "__dict__")) {
-    if (PyObject* dict = PyObject_GenericGetDict(o, nullptr)) {
-      fresh_.insert(dict);
-      Py_DECREF(dict);
-    }
-    return;
+    PyObject* dict = described_.contains(o) ? nullptr : PyObject_GenericGetDict(o, nullptr);
+    if (dict) fresh_.insert(dict);
+    return Py_XDECREF(dict);
   }
   if (descriptor(o, attr, name)) return;
   PyObject** slot = _PyObject_GetDictPtr(o);

@@ -1,7 +1,7 @@
 // Known C functions, identified by pointer, and the judgement of those that need more than a rule.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <cstring>
 #include <map>
 
@@ -111,6 +111,17 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
   }
 }
 
+// What a metaclass's own __instancecheck__ falls back to: the class of the object in the bases' order.
+void Tracer::judge_real_instance(PyObject* callee, Args args) {
+  PyObject* o = args.empty() ? nullptr : args.back();
+  if (!o || !plain_getattribute(Py_TYPE(o))) return deny("call of " + callee_text(callee));
+  if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o)) return;
+  note_instance(o);
+  facts_->type_order(Py_TYPE(o), where());
+  PyObject* claimed = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__class__")));
+  if (claimed && !Py_IS_TYPE(claimed, &PyGetSetDescr_Type)) deny("call of " + callee_text(callee));
+}
+
 void Tracer::judge_getattr(PyObject*, Args args) {
   if (args.size() < 2 || !PyUnicode_CheckExact(args[1])) return deny("getattr with a computed name");
   load_attr(args[0], intern(Py_NewRef(args[1])), args.size() == 3);
@@ -122,23 +133,26 @@ void Tracer::judge_getattribute(PyObject*, Args args) {
   PyObject *o = args[0], *name = intern(Py_NewRef(args[1]));
   const bool is_own = !is_tensor(o) && !PyModule_Check(o) && is_instance(o) && !plain_getattribute(Py_TYPE(o));
   if (!is_own) return load_attr(o, name);
-  fresh_.contains(o) ? load_fresh_attr(o, name, top().probing) : load_module_attr(o, name, top().probing);
+  holds_no_facts(o) ? load_fresh_attr(o, name, top().probing) : load_module_attr(o, name, top().probing);
 }
 
 void Tracer::judge_hasattr(PyObject*, Args args) {
   if (args.size() != 2 || !PyUnicode_CheckExact(args[1])) return deny("hasattr with a computed name");
   PyObject* name = intern(Py_NewRef(args[1]));
-  if (!is_tensor(args[0])) return load_attr(args[0], name, true);
-  if (class_attr(Py_TYPE(args[0]), name)) return;
-  class_attr(Py_TYPE(args[0]), intern(PyUnicode_FromString("__getattr__")));
-  // A tensor that this call made has no attributes of its own; what an argument has is no fact.
-  if (arguments_.contains(args[0]) || names_.contains(args[0])) deny("read of " + attr_text(args[0], name));
+  const bool is_known_class = is_tensor(args[0]) && class_attr(Py_TYPE(args[0]), name);
+  if (!is_known_class) load_attr(args[0], name, true);
 }
 
 void Tracer::judge_setattr(PyObject*, Args args) {
   if (args.size() != 3 || !PyUnicode_CheckExact(args[1])) return deny("setattr with a computed name");
   if (fresh_.contains(args[0])) return touch(args[2]);
   store_attr(args[0], intern(Py_NewRef(args[1])), args[2]);
+}
+
+void Tracer::judge_object_setattr(PyObject*, Args args) {
+  if (args.size() != 3 || !PyUnicode_CheckExact(args[1])) return deny("setattr with a computed name");
+  if (fresh_.contains(args[0])) return touch(args[2]);
+  store_reached_attr(args[0], intern(Py_NewRef(args[1])), args[2], false);
 }
 
 void Tracer::judge_iter(PyObject*, Args args) {
@@ -189,10 +203,13 @@ void Tracer::judge_bool(PyObject*, Args args) {
 
 void Tracer::judge_container(PyObject* callee, Args args) {
   // These look at the items (hash, truth, a C function), the others only pass them on.
-  bool reads_items = callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type ||
-                     callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyFilter_Type;
+  bool reads_items =
+      callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type || callee == (PyObject*)&PyFilter_Type;
   const bool takes_callable = callee == (PyObject*)&PyMap_Type || callee == (PyObject*)&PyFilter_Type;
-  for (PyObject* const& place : args) {
+  const bool makes_dict = callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyODict_Type;
+  const size_t named = makes_dict && top().kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(top().kwnames)) : 0;
+  for (PyObject* value : args.last(named)) touch(value);
+  for (PyObject* const& place : args.first(args.size() - named)) {
     PyObject* arg = place;
     bool callable_argument = takes_callable && &place == args.data() &&
                              (PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) ||
@@ -208,9 +225,11 @@ void Tracer::judge_container(PyObject* callee, Args args) {
     }
     if (!is_fresh_iterator(arg) && !iterable(arg, "iteration over")) return;
     // Scalars in it may be read later without an instruction of their own.
-    if (!readable(arg) && reads_items) return deny("read of " + name_of(arg) + " by " + callee_text(callee));
+    if (makes_dict ? !readable_source(arg) : !readable(arg) && reads_items)
+      return deny("read of " + name_of(arg) + " by " + callee_text(callee));
   }
-  top().reads_items = reads_items;
+  top().reads_items = reads_items || makes_dict;
+  top().reads_pairs = makes_dict;
   may_enter_any();
   top().fresh_result = true;
 }
@@ -232,7 +251,7 @@ void Tracer::judge_dict_view(PyObject*, Args args) {
 
 void Tracer::judge_contains(PyObject*, Args args) {
   if (args.size() != 2) return;
-  PyObject *container = args[0], *item = args[1];
+  PyObject *container = unwrapped(args[0]), *item = args[1];
   touch(item);
   if (is_tensor(container)) return may_enter_any();
   if (Facts::Id id; hashable(item) && dict_node(container, &id)) {
@@ -243,15 +262,28 @@ void Tracer::judge_contains(PyObject*, Args args) {
       facts_->has_member(container, pooled(item), names_[container], where()))
     return;
   if (is_instance(container)) return type_method(container, "__contains__");
-  bool is_set = PyAnySet_CheckExact(container) || PyDict_CheckExact(container);
+  const bool is_set =
+      PyAnySet_CheckExact(container) || PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
   if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;
-  if (!readable(item)) return deny("comparison of " + name_of(item));
+  find_identical(container, item);
+  if (!comparable(item)) return deny("comparison of " + name_of(item));
   if (readable(container)) return;
+  if (PyTuple_Check(container) && is_tuple(container)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(container); ++i)
+      if (PyObject* o = PyTuple_GET_ITEM(container, i); !comparable(o)) return deny("comparison of " + name_of(o));
+    return;
+  }
   deny("search in " + name_of(container));
 }
 
 void Tracer::judge_side_effect(PyObject* callee, Args) { deny("side effect: " + callee_text(callee)); }
 void Tracer::judge_exit(PyObject* callee, Args) { deny("use of a tensor outside operators by " + callee_text(callee)); }
+// The elements as new lists of numbers: whoever told of it guards what they are.
+void Tracer::judge_contents(PyObject* callee, Args args) {
+  if (args.size() != 1 || !is_tensor(args[0]) || !host_.on_contents_read) return judge_exit(callee, args);
+  host_.on_contents_read(host_.context, args[0]);
+  top().nested_result = true;
+}
 // torch.tensor copies data without an operator; only of a number does the capture know what it made.
 void Tracer::judge_tensor(PyObject* callee, Args args) {
   const bool number =
@@ -317,7 +349,11 @@ bool Tracer::contexts_are_restored() {
   return true;
 }
 
-void Tracer::judge_identity(PyObject*, Args) { deny("read of an address by id"); }
+// The address of an object that facts hold by identity is as determined as the object.
+void Tracer::judge_identity(PyObject*, Args args) {
+  const bool held = args.size() == 1 && is_reached(args[0]) && !is_plain_value(args[0]) && !PyTuple_Check(args[0]);
+  if (!held) deny("read of an address by id");
+}
 
 }  // namespace fastjit::observe
 #endif

@@ -1,7 +1,7 @@
 // Calls: Python functions are watched, C functions are known by pointer or judged by the host.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <cstring>
 
 #include "observe/tracer.h"
@@ -27,6 +27,11 @@ bool Tracer::readable_args(Args args, const std::string& callee) {
   return true;
 }
 
+// What pybind11 binds its C functions to: the function's own description.
+static bool is_pybind_record(PyObject* self) {
+  return std::strstr(Py_TYPE(self)->tp_name, "pybind11_detail_function_record") != nullptr;
+}
+
 void Tracer::call(PyObject* callable, Args args) {
   if (PyFunction_Check(callable)) return call_function((PyFunctionObject*)callable);
   if (PyMethod_Check(callable)) {
@@ -35,6 +40,7 @@ void Tracer::call(PyObject* callable, Args args) {
     return call(PyMethod_GET_FUNCTION(callable), all);
   }
   if (PyObject* inner = host_.unwrap ? host_.unwrap(callable) : nullptr) return call(inner, args);
+  if (is_partial(callable)) return call_partial(callable, args);
   if (PyWeakref_CheckRefExact(callable) && is_reached(callable)) {
     const std::string label = "the referent of " + names_[callable];
     PyObject** slot = &reinterpret_cast<PyWeakReference*>(callable)->wr_object;
@@ -43,7 +49,7 @@ void Tracer::call(PyObject* callable, Args args) {
   PyObject* self = nullptr;
   if (PyCFunction_Check(callable)) {
     self = PyCFunction_GET_SELF(callable);
-    if (self && (PyModule_Check(self) || PyType_Check(self))) self = nullptr;
+    if (self && (PyModule_Check(self) || PyType_Check(self) || is_pybind_record(self))) self = nullptr;
   } else if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper")) {
     self = reinterpret_cast<WrapperObject*>(callable)->self;
   }
@@ -82,6 +88,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
       for (PyObject* arg : args)
         if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callee_text(callable))) return;
       use_scalars(args, false);
+      top().number_result = true;
       top().reads_items = true;
       top().container_result = true;
       return may_enter_any();
@@ -120,6 +127,7 @@ void Tracer::call_type(PyTypeObject* type, Args args) {
 
 // Instances of Python classes: __new__ and __init__ are watched, the result is new if object.__new__ makes it.
 void Tracer::call_class(PyTypeObject* type, Args args) {
+  if (call_metaclass(type)) return;
   if (Py_TYPE(type)->tp_call != PyType_Type.tp_call) return call_host((PyObject*)type, args);
   PyObject* make = class_attr(type, intern(PyUnicode_FromString("__new__")));
   PyObject* init = class_attr(type, intern(PyUnicode_FromString("__init__")));
@@ -146,6 +154,7 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
     case Rule::Fresh:
       if (!readable_args(args, callee_text(callee))) return;
       top().fresh_result = row.rule == Rule::Fresh;
+      top().number_result = args.size() == 1 && is_tensor(args[0]);  // float(t)
       top().reads_items = true;
       return may_enter_any();
     case Rule::Mutate:

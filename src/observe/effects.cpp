@@ -1,9 +1,10 @@
 // What each instruction reads, given its operands on the value stack.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <array>
 
+#include "observe/opcode_numbers.h"
 #include "observe/tracer.h"
 
 namespace fastjit::observe {
@@ -12,9 +13,11 @@ void Tracer::move(int) {}
 
 // A value goes to the caller. One that a C function asked for (sum over a generator, max with a key) is read there.
 void Tracer::give(int) {
-  bool is_yield = top().code->co_flags & CO_GENERATOR;
-  bool is_read = frames_.size() > 1 && frames_[frames_.size() - 2].reads_items;
-  if (is_read && !readable(at(1))) return deny("read of " + name_of(at(1)));
+  const bool is_yield = top().ops[2 * top().offset] == k_YIELD_VALUE;
+  if (!is_yield && (top().code->co_flags & CO_GENERATOR)) return;  // not read as an item
+  const Frame* reader = frames_.size() > 1 ? &frames_[frames_.size() - 2] : nullptr;
+  if (reader && reader->reads_items && !(reader->reads_pairs ? readable_pair(at(1)) : readable(at(1))))
+    return deny("read of " + name_of(at(1)));
   if (is_yield || (frames_.size() > 1 && frames_[frames_.size() - 2].expect == Expect::Any)) touch(at(1));
 }
 
@@ -25,6 +28,7 @@ void Tracer::load_global(int oparg) {
   InterpreterFrame* frame = top().frame;
   std::string text = PyUnicode_AsUTF8(name);
   Facts::Id globals = facts_->dict(frame->globals, "");
+  if (counts_key(globals, name, "global " + text)) return;
   PyObject* value = facts_->read_key(globals, name, "global " + text, where());
   if (!value) {
     Facts::Id builtins = facts_->dict(frame->builtins, "builtins");
@@ -40,10 +44,11 @@ void Tracer::load_deref(int oparg) {
   auto owner = cell_owners_.find(cell);
   if (owner == cell_owners_.end()) return deny("read of cell " + name + " of unknown origin");
   facts_->function((PyFunctionObject*)owner->second, where());  // keeps the cell alive
+  if (counts_place(cell, Node::Kind::Cell, "cell " + name)) return;
   found(facts_->read_cell(cell, "cell " + name, where()), name);
 }
 
-void Tracer::load_attr_op(int oparg) { load_attr(at(1), name_at(oparg)); }
+void Tracer::load_attr_op(int oparg) { load_attr(at(1), name_at(oparg >> kAttrShift)); }
 
 void Tracer::store_attr_op(int oparg) { store_attr(at(1), name_at(oparg), at(2)); }
 
@@ -51,16 +56,32 @@ void Tracer::delete_attr_op(int oparg) {
   if (!fresh_.contains(at(1))) deny("deletion of " + attr_text(at(1), name_at(oparg)));
 }
 
-void Tracer::store_global(int oparg) { deny(std::string("store to global ") + PyUnicode_AsUTF8(name_at(oparg))); }
+void Tracer::store_global(int oparg) {
+  PyObject* name = name_at(oparg);
+  store_key(facts_->dict(top().frame->globals, ""), name, at(1), std::string("global ") + PyUnicode_AsUTF8(name));
+}
+
+void Tracer::delete_global(int oparg) { deny(std::string("deletion of global ") + PyUnicode_AsUTF8(name_at(oparg))); }
 
 void Tracer::store_deref(int oparg) {
   PyObject* cell = top().frame->localsplus[oparg];
   if (cell && fresh_.contains(cell)) return;
-  deny(std::string("store to nonlocal ") + PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg)));
+  const std::string name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg));
+  const auto owner = cell_owners_.find(cell);
+  if (owner == cell_owners_.end() || !PyCell_Check(cell)) return deny("store to nonlocal " + name);
+  facts_->function((PyFunctionObject*)owner->second, where());  // keeps the cell alive
+  store_place(SideEffect::Kind::SetCell, cell, &((PyCellObject*)cell)->ob_ref, at(1), "nonlocal " + name);
+}
+
+void Tracer::delete_deref(int oparg) {
+  PyObject* cell = top().frame->localsplus[oparg];
+  if (cell && fresh_.contains(cell)) return;
+  deny(std::string("deletion of nonlocal ") +
+       PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg)));
 }
 
 void Tracer::build(int oparg) {
-  bool is_set = top().ops[2 * top().offset] == 104;
+  bool is_set = top().ops[2 * top().offset] == k_BUILD_SET;
   for (int i = 1; i <= oparg; ++i) {
     touch(at(i));
     if (is_set && !hashable(at(i))) return deny("hash of " + name_of(at(i)));
@@ -125,15 +146,8 @@ void Tracer::unary(int) {
 void Tracer::compare(int) {
   PyObject *right = at(1), *left = at(2);
   if (is_tensor(left) || is_tensor(right)) return binary(0);
-  auto by_identity = [](PyObject* o) {
-    return Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare || PyType_Check(o) || PyFunction_Check(o);
-  };
-  if ((readable(left) || by_identity(left)) && (readable(right) || by_identity(right))) {
-    for (PyObject* o : {left, right})
-      if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__eq__")));
-    return;
-  }
-  deny("comparison of " + name_of(readable(left) ? right : left));
+  for (PyObject* o : {left, right})
+    if (!comparable(o)) return deny("comparison of " + name_of(o));
 }
 
 void Tracer::is_op(int) {
@@ -141,6 +155,7 @@ void Tracer::is_op(int) {
     PyObject *one = at(i), *other = at(3 - i);
     if (other != Py_None && !PyType_Check(other)) touch(one);
   }
+  compare_identity(at(1), at(2));
 }
 
 void Tracer::contains(int) {
@@ -152,8 +167,15 @@ void Tracer::truth_op(int) { truth(at(1)); }
 void Tracer::subscript(int) { subscript_of(at(2), at(1)); }
 void Tracer::get_len(int) { length(at(1)); }
 
-void Tracer::store_subscript(int) {
-  PyObject *index = at(1), *container = at(2), *value = at(3);
+void Tracer::store_subscript(int) { store_item(at(2), at(1), at(3)); }
+
+void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
+  touch(index);
+  const bool is_effect = !fresh_.contains(container) && is_constant(index);
+  if (Facts::Id id; is_effect && PyDict_CheckExact(container) && dict_node(container, &id))
+    return store_key(id, index, value, item_label(container, index));
+  if (Facts::Id id; is_effect && PyLong_Check(index) && list_node(container, &id))
+    return store_list_item(id, index, value);
   touch(value);
   if (is_tensor(container)) {
     if (!readable(index) || !readable(value)) return deny("store to item of Tensor");
@@ -265,23 +287,21 @@ void Tracer::before_with(int) {
   type_method(manager, "__enter__");
 }
 
-void Tracer::call_op(int oparg) {
-  PyObject* callable = at(oparg + 2);
-  PyObject** first = top().frame->localsplus + top().frame->stacktop - oparg;
-  size_t n = static_cast<size_t>(oparg);
-  if (callable) {
-    --first, ++n;  // a method and its object
-  } else {
-    callable = at(oparg + 1);
-  }
-  call(callable, {first, n});
+void Tracer::call_op(int oparg) { call_below(0, oparg); }
+
+// The arguments are below `above` other operands.
+void Tracer::call_below(int above, int oparg) {
+  PyObject *low = at(above + oparg + 2), *high = at(above + oparg + 1);
+  const bool has_self = (kSelfOnTop ? high : low) != nullptr;
+  const int n = oparg + has_self;
+  call(kSelfOnTop || low ? low : high, {operands(above + n), static_cast<size_t>(n)});
   top().kwnames = nullptr;
 }
 
 void Tracer::call_ex(int oparg) {
   PyObject* kwargs = (oparg & 1) ? at(1) : nullptr;
   PyObject* args = at((oparg & 1) ? 2 : 1);
-  PyObject* callable = at((oparg & 1) ? 3 : 2);
+  PyObject* callable = at(((oparg & 1) ? 3 : 2) + kSelfOnTop);
   std::vector<PyObject*> all;
   if (PyTuple_Check(args) && is_tuple(args)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) all.push_back(PyTuple_GET_ITEM(args, i));

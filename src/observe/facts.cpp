@@ -1,7 +1,7 @@
 // Recording of facts.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include "observe/facts.h"
 
 namespace fastjit::observe {
@@ -29,7 +29,8 @@ Facts::Id Facts::add(PyObject* object, Node::Kind kind, const std::string& label
   node.label = label;
   node.where = where;
   const bool inside = kind == Node::Kind::Dict || kind == Node::Kind::List || kind == Node::Kind::Cell ||
-                      kind == Node::Kind::Slot || kind == Node::Kind::Word;  // what it was reached through keeps it
+                      kind == Node::Kind::Slot || kind == Node::Kind::Word ||
+                      kind == Node::Kind::RecursionLimit;  // what it was reached through keeps it
   const bool kept = inside || held_.contains(object);
   if (!kept) node.weak = weak_to(object);
   if (!kept && !node.weak) node.hold = Ref::share(object);
@@ -113,7 +114,10 @@ PyObject* Facts::note(Id id, PyObject* name, PyTypeObject* after, PyObject* valu
 }
 
 PyObject* Facts::read_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
-  if (Key* known = find_key(id, name, nullptr); known && known->expect.kind != Expect::Kind::Present) {
+  Key* known = find_key(id, name, nullptr);
+  pin(known);
+  if (is_own(node(id).object, name)) return dict_lookup(node(id).object, name, nullptr);
+  if (known && known->expect.kind != Expect::Kind::Present) {
     PyObject* value = dict_lookup(node(id).object, name, &known->hint);
     if (!known->expect.holds(value)) changed(known->label);
     return value;
@@ -127,6 +131,7 @@ PyObject* Facts::read_key(Id id, PyObject* name, const std::string& label, const
 
 bool Facts::has_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
   PyObject* value = dict_lookup(node(id).object, name, nullptr);
+  if (is_own(node(id).object, name)) return value != nullptr;
   if (find_key(id, name, nullptr) || !value) {
     note(id, name, nullptr, value, label, where);
   } else {
@@ -138,7 +143,7 @@ bool Facts::has_key(Id id, PyObject* name, const std::string& label, const std::
 bool Facts::truth(Id id, const std::string& where) {
   Node& n = node(id);
   int8_t now = size_of(n) != 0;
-  if (n.truth >= 0 && n.truth != now) changed(n.label);
+  if (n.grown_from >= 0 || (n.truth >= 0 && n.truth != now)) changed(n.label);
   n.truth = now;
   if (n.where.empty()) n.where = where;
   return now;
@@ -147,7 +152,7 @@ bool Facts::truth(Id id, const std::string& where) {
 Py_ssize_t Facts::length(Id id, const std::string& where) {
   Node& n = node(id);
   const Py_ssize_t now = size_of(n);
-  if (n.length >= 0 && n.length != now) changed(n.label);
+  if (n.grown_from >= 0 || (n.length >= 0 && n.length != now)) changed(n.label);
   n.length = now;
   if (n.where.empty()) n.where = where;
   return now;
@@ -167,6 +172,7 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
     all.push_back(std::move(key));
   }
   Node& n = node(id);
+  if (n.written) changed(n.label);
   for (const Key& old : n.keys) {  // what was noted before must hold still: the ordered list replaces it
     PyObject* now = dict_lookup(n.object, old.name.get(), nullptr);
     if (!old.expect.holds(now)) changed(old.label);
@@ -228,11 +234,18 @@ PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
   PyObject* value = PyList_GET_ITEM(node(id).object, index);
   auto* name = reinterpret_cast<PyObject*>(2 * index + 1);  // no object has an odd address
   Key* key = find_key(id, name, nullptr);
+  Node& n = node(id);
+  if (n.grown_from >= 0 && index >= n.grown_from) changed(n.label);
+  if (is_own(n.object, name)) return value;
+  if (key && key->expect.kind == Expect::Kind::Present) {
+    key->expect = Expect::of(value);
+    held_.insert(value);
+    return value;
+  }
   if (key) {
     if (!key->expect.holds(value)) changed(key->label);
     return value;
   }
-  Node& n = node(id);
   key_ids_[{id, {name, nullptr}}] = n.keys.size();
   Key item;
   item.hint = static_cast<int32_t>(index);
@@ -264,6 +277,13 @@ void Facts::word(void* at, const std::string& label, const std::string& where) {
   }
 }
 
+void Facts::recursion_limit(const std::string& where) {
+  static char place;  // stands for the one limit there is
+  auto* object = reinterpret_cast<PyObject*>(&place);
+  if (find(object, Node::Kind::RecursionLimit) < 0)
+    node(add(object, Node::Kind::RecursionLimit, "the recursion limit", where)).limit = Py_GetRecursionLimit();
+}
+
 PyObject* Facts::read_context(PyObject* variable, const std::string& label, const std::string& where) {
   return read_place(variable, Node::Kind::Context, context_value(variable), label, where);
 }
@@ -271,13 +291,11 @@ PyObject* Facts::read_context(PyObject* variable, const std::string& label, cons
 PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
                             const std::string& where) {
   Id id = find(place, kind);
+  if (id >= 0) pin(&node(id).keys[0]);
+  if (is_own(place, nullptr)) return value;
   if (id < 0) {
     id = add(place, kind, label, where);
-    Key key;
-    key.expect = Expect::of(value);
-    key.label = label;
-    key.where = where;
-    node(id).keys.push_back(std::move(key));
+    add_key(id, nullptr, nullptr, label, where).expect = Expect::of(value);
     if (value) held_.insert(value);
   } else if (!node(id).keys[0].expect.holds(value)) {
     changed(label);
@@ -287,6 +305,7 @@ PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, c
 
 std::string Facts::finish() {
   if (!changed_.empty()) return changed_;
+  if (abandoned_) return "";
   for (Node& n : nodes_)
     for (Key& key : n.keys) {
       const bool open = key.expect.kind == Expect::Kind::Node && find(key.expect.object, Node::Kind::Dict) < 0 &&
@@ -302,13 +321,18 @@ std::string Facts::finish() {
     if (is_heap && find((PyObject*)n.type, Node::Kind::Type) < 0) n.type_weak = weak_to((PyObject*)n.type);
   }
   for (uint32_t i = 0; i < nodes_.size(); ++i) arm(i);
-  if (!check()) return first_failure();
+  for (Node& n : nodes_)
+    if (n.written && !settle(n)) return changed_;
+  for (size_t i = 0; i < words_.size(); ++i)
+    if (Node& n = nodes_[word_nodes_[i]]; !n.written && *words_[i].at != words_[i].value && !recover(i))
+      return failure(n);
   for (const Node& n : nodes_)
     if (n.kind == Node::Kind::Type && ((PyTypeObject*)n.object)->tp_version_tag == 0)
       return n.label + " (no version tag)";
   ids_.clear();
   key_ids_.clear();
   held_.clear();
+  own_.clear();
   return "";
 }
 

@@ -4,35 +4,19 @@
 // order, so a node whose object is kept alive by an earlier fact needs no weak reference of its own.
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "observe/layout_311.h"
+#include "observe/layout.h"
 #include "observe/observe.h"
 
 namespace fastjit::observe {
 
-/// Owns one reference.
-class Ref {
- public:
-  Ref() = default;
-  static Ref steal(PyObject* o) { return Ref(o); }
-  static Ref share(PyObject* o) { return Ref(Py_XNewRef(o)); }
-  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  Ref& operator=(Ref&& other) noexcept {
-    std::swap(object_, other.object_);
-    return *this;
-  }
-  ~Ref() { Py_XDECREF(object_); }
-  PyObject* get() const { return object_; }
-  explicit operator bool() const { return object_ != nullptr; }
-
- private:
-  explicit Ref(PyObject* o) : object_(o) {}
-  PyObject* object_ = nullptr;
-};
+inline constexpr uint64_t kNoTag = UINT64_MAX;  // no dictionary or type has this version
+inline constexpr uint64_t kNever = 0;           // a word that is never kNoTag
 
 /// What a read returned.
 struct Expect {
@@ -43,6 +27,7 @@ struct Expect {
     Weak,     // this very object, held weakly
     Strong,   // this very object, held (its type has no weak references)
     Node,     // a dictionary or list that has its own node: the address and type here, the contents there
+    Type,     // any object of exactly this builtin type
   };
   Kind kind = Kind::Absent;
   PyObject* object = nullptr;
@@ -57,17 +42,21 @@ struct Key {
   Ref name;
   PyTypeObject* after = nullptr;  // types: the lookup starts after this class in the method resolution order (super())
   Expect expect;
-  int32_t hint = -1;  // index among the entries of a dictionary or set; List: the item's index
-  std::string label;  // "global SCALE"
-  std::string where;  // "model.py:14"
+  int32_t hint = -1;     // index among the entries of a dictionary or set; List: the item's index
+  bool written = false;  // recording only: the call stored there later
+  Ref first;             // recording only, Expect::Kind::Type: the value
+  std::string label;     // "global SCALE"
+  std::string where;     // "model.py:14"
 };
 
 struct Node {
-  enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot, Context, Set, Word };
+  enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot, Context, Set, Word, RecursionLimit };
   Kind kind;
-  bool ordered = false;    // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
-  int8_t truth = -1;       // Dict, List: empty (0), not empty (1), not asked (-1)
-  Py_ssize_t length = -1;  // Dict, List: number of items; -1: not asked
+  bool ordered = false;        // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
+  int8_t truth = -1;           // Dict, List: empty (0), not empty (1), not asked (-1)
+  Py_ssize_t length = -1;      // Dict, List: number of items; -1: not asked
+  bool written = false;        // recording only: the call stored there
+  Py_ssize_t grown_from = -1;  // recording only: number of items before the call added some
   PyObject* object;
   Ref weak;
   Ref hold;                        // a reference, where nothing else keeps the object and it cannot be held weakly
@@ -76,10 +65,12 @@ struct Node {
   PyTypeObject* type = nullptr;    // Object
   PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs. Word: where it is
   PyObject* dict = nullptr;        // Object: that dictionary. Word: what it is
+  int limit = 0;                   // RecursionLimit
   std::vector<Key> keys;           // Dict, List, Type, Set (members); Cell, Slot, Context: one
   size_t tag_word =
       SIZE_MAX;  // Dict, Type: the word that only says when to look again. List, Set: the first of its words
-  std::vector<Expect> order;  // Type
+  bool shares_values = false;  // Dict: with an object, whose stores move no tag
+  std::vector<Expect> order;   // Type
   std::string label, where;
 };
 
@@ -109,6 +100,25 @@ class Facts final : public ReadSet {
   PyObject* read_context(PyObject* variable, const std::string& label, const std::string& where);
   /// A word of the interpreter's memory that lives as long as the process.
   void word(void* at, const std::string& label, const std::string& where);
+  void recursion_limit(const std::string& where);
+  // facts_write.cpp. The call is about to store there: what it reads there from now on is its own and no fact.
+  // `looked_into`: the value there is an object whose own parts may be facts; it may die with the store.
+  void write_key(Id dict, PyObject* name, bool looked_into);  // a name as given to read_key()
+  void write_item(Id list, Py_ssize_t index, bool looked_into, const std::string& where);
+  void write_place(PyObject* place, Node::Kind kind, bool looked_into);  // a cell, or a slot's address
+  void grow(Id list);                                                    // an item more at the end
+  /// Notes that the place holds an int or a float, whatever its value: nothing but its own sum with a constant uses it.
+  /// False, and nothing noted, where that is not so or the call has used the value otherwise.
+  bool count_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
+  bool count_place(PyObject* place, Node::Kind kind, const std::string& label, const std::string& where);
+  /// The value is used otherwise after all: it is the fact.
+  void pin_key(Id dict, PyObject* name) { pin(find_key(dict, name, nullptr)); }
+  void pin_place(PyObject* place, Node::Kind kind);
+  /// After finish(): what the call read and then gave another value, so that the facts fail: "self.h at model.py:14".
+  const std::string& state() const { return state_; }
+  /// Objects that facts look into may be gone: nothing may be asked of these facts.
+  bool abandoned() const { return abandoned_; }
+  bool state_is_constant() const { return state_is_constant_; }  // the new values are numbers, strings, None ...
   Id find(PyObject* object, Node::Kind kind) const;
   Node& node(Id id) { return nodes_[static_cast<size_t>(id)]; }
   /// Verifies every fact once more and arms the tags. Not empty: what the call itself changed.
@@ -129,6 +139,11 @@ class Facts final : public ReadSet {
   bool recover(size_t word) noexcept;  // a word changed: do its node's facts still hold?
   void rearm_items(Node& node) noexcept;
   void changed(const std::string& label);  // the call itself changed what a fact names
+  bool is_own(PyObject* container, PyObject* name) const { return own_.contains({container, name}); }
+  static void pin(Key* key);
+  void replace(Key& key, bool looked_into);
+  bool settle(Node& node);
+  void note_state(const std::string& label, const std::string& where, PyObject* value);
   PyObject* read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
                        const std::string& where);
   bool verify(const Node& node) noexcept;
@@ -138,6 +153,10 @@ class Facts final : public ReadSet {
   PyObject* note(Id id, PyObject* name, PyTypeObject* after, PyObject* value, const std::string& label,
                  const std::string& where);
   void arm(uint32_t node);
+  using AddWord = std::function<void(const void* at, const void* value)>;
+  void arm_dict(Node& node, const AddWord& add_word);
+  static constexpr size_t kSharedWords = 4;  // beside the tag and the keys' places
+  void rearm_values(Node& node) noexcept;    // facts_inline.cpp
   std::string failure(Node& node);
 
   std::vector<Node> nodes_;
@@ -147,12 +166,18 @@ class Facts final : public ReadSet {
   std::map<std::pair<Id, std::pair<PyObject*, PyTypeObject*>>, size_t> key_ids_;  // recording only, interned names
   std::unordered_set<PyObject*> held_;                                            // values that a fact keeps alive
   std::string changed_;                                                           // a fact that the call changed
+  std::set<std::pair<PyObject*, PyObject*>> own_;  // recording only: places that the call stored to (container, name)
+  std::string state_;
+  bool state_is_constant_ = true;
+  bool abandoned_ = false;
 };
 
 /// Asks dict_lookup() to search the entry's index once; later lookups with that index are a few ns.
 inline constexpr int32_t kFindHint = -2;
 /// Looks a name up in a dictionary without running Python code; borrowed.
 PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept;
+/// Where a dictionary that shares an object's values keeps that of a name; null where it does not.
+PyObject** shared_place(PyObject* dict, PyObject* name) noexcept;
 /// Looks a name up in a type, after class `after` of its method resolution order if that is set; borrowed.
 PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept;
 /// Where a set keeps this object, or (not by_address) an equal value: the index of its entry, or -1. No Python code
@@ -167,6 +192,9 @@ inline PyObject* held_in(const Node& node) noexcept {
   if (node.kind == Node::Kind::Context) return context_value(node.object);
   return node.kind == Node::Kind::Cell ? PyCell_GET(node.object) : *reinterpret_cast<PyObject**>(node.object);
 }
+/// Numbers, strings, None and tuples of them: compared by type and bits.
+bool is_constant(PyObject* o);
+bool same_bits(PyObject* a, PyObject* b) noexcept;
 /// A weak reference, or nothing where the type has none.
 Ref weak_to(PyObject* o);
 /// An object in a few words: `2.0`, `Tensor`.

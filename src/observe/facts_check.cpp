@@ -1,7 +1,7 @@
 // What facts expect, and their check on every later call.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <algorithm>
 #include <cstring>
 
@@ -9,6 +9,15 @@
 
 namespace fastjit::observe {
 namespace {
+
+Py_hash_t hash_of(PyObject* name) noexcept {
+  if (PyUnicode_CheckExact(name) && ((PyASCIIObject*)name)->hash != -1) return ((PyASCIIObject*)name)->hash;
+  return PyObject_Hash(name);  // of a plain value, or by address: see Tracer::hashable
+}
+
+bool alive(PyObject* weak, PyObject* object) noexcept { return ((PyWeakReference*)weak)->wr_object == object; }
+
+}  // namespace
 
 bool is_constant(PyObject* o) {
   if (o == Py_None || o == Py_Ellipsis || o == Py_NotImplemented || PyBool_Check(o)) return true;
@@ -25,11 +34,7 @@ bool same_bits(PyObject* a, PyObject* b) noexcept {
   if (Py_TYPE(a) != Py_TYPE(b)) return false;
   if (PyFloat_CheckExact(a)) return !std::memcmp(&((PyFloatObject*)a)->ob_fval, &((PyFloatObject*)b)->ob_fval, 8);
   if (PyComplex_CheckExact(a)) return !std::memcmp(&((PyComplexObject*)a)->cval, &((PyComplexObject*)b)->cval, 16);
-  if (PyLong_CheckExact(a)) {
-    if (Py_SIZE(a) != Py_SIZE(b)) return false;
-    size_t digits = static_cast<size_t>(Py_SIZE(a) < 0 ? -Py_SIZE(a) : Py_SIZE(a));
-    return !std::memcmp(((PyLongObject*)a)->ob_digit, ((PyLongObject*)b)->ob_digit, digits * sizeof(digit));
-  }
+  if (PyLong_CheckExact(a)) return same_number(a, b);
   if (PyUnicode_CheckExact(a)) {
     if (PyUnicode_READY(a) < 0 || PyUnicode_READY(b) < 0) return PyErr_Clear(), false;
     if (PyUnicode_GET_LENGTH(a) != PyUnicode_GET_LENGTH(b) || PyUnicode_KIND(a) != PyUnicode_KIND(b)) return false;
@@ -44,18 +49,6 @@ bool same_bits(PyObject* a, PyObject* b) noexcept {
   return true;
 }
 
-constexpr uint64_t kNoTag = UINT64_MAX;  // no dictionary or type has this version
-constexpr uint64_t kNever = 0;           // a word that is never kNoTag
-
-Py_hash_t hash_of(PyObject* name) noexcept {
-  if (PyUnicode_CheckExact(name) && ((PyASCIIObject*)name)->hash != -1) return ((PyASCIIObject*)name)->hash;
-  return PyObject_Hash(name);  // of a plain value, or by address: see Tracer::hashable
-}
-
-bool alive(PyObject* weak, PyObject* object) noexcept { return ((PyWeakReference*)weak)->wr_object == object; }
-
-}  // namespace
-
 Ref weak_to(PyObject* o) {
   if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) return {};
   PyObject* ref = PyWeakref_NewRef(o, nullptr);
@@ -68,7 +61,7 @@ PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept {
   const DictKeys* keys = keys_of(d);
   if (hint && keys->kind != 0 && *hint >= 0 && *hint < keys->nentries) {
     const DictEntry& entry = entries_of(keys)[*hint];
-    PyObject* value = d->ma_values ? *(reinterpret_cast<PyObject**>(d->ma_values) + *hint) : entry.value;
+    PyObject* value = d->ma_values ? values_of(d)[*hint] : entry.value;
     if (entry.key == name && value) return value;
   }
   PyObject* value = _PyDict_GetItem_KnownHash(dict, name, hash_of(name));
@@ -90,7 +83,7 @@ PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) n
   Py_ssize_t i = 0, n = PyTuple_GET_SIZE(mro);
   while (i < n && PyTuple_GET_ITEM(mro, i) != (PyObject*)after) ++i;
   for (++i; i < n; ++i) {
-    PyObject* dict = ((PyTypeObject*)PyTuple_GET_ITEM(mro, i))->tp_dict;
+    PyObject* dict = type_dict((PyTypeObject*)PyTuple_GET_ITEM(mro, i));
     if (PyObject* value = dict_lookup(dict, name, nullptr)) return value;
   }
   return nullptr;
@@ -138,6 +131,7 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
     case Node::Kind::Function:
     case Node::Kind::Object:
     case Node::Kind::Word:
+    case Node::Kind::RecursionLimit:
       break;
   }
   return nullptr;
@@ -177,13 +171,26 @@ bool Expect::holds(PyObject* current) const noexcept {
       return current == object;
     case Kind::Node:
       return current == object && (PyDict_Check(current) || PyList_Check(current));
+    case Kind::Type:
+      return current && (PyObject*)Py_TYPE(current) == object;
   }
   return false;
 }
 
+void Facts::arm_dict(Node& n, const AddWord& add_word) {
+  n.shares_values = shares_values(n.object);
+  for (const Key& key : n.keys)  // a place may hold another object at the same address, which no tag tells
+    if (n.shares_values && key.expect.kind == Expect::Kind::Weak)
+      add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+  n.tag_word = words_.size();
+  add_word(&version_tag(n.object), (void*)kNoTag);
+  const size_t more = n.shares_values ? kSharedWords + n.keys.size() : 0;  // as rearm_values() fills them
+  for (size_t i = 0; i < more; ++i) add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
+}
+
 void Facts::arm(uint32_t index) {
   Node& n = nodes_[index];
-  auto add_word = [&](const void* at, const void* value) {
+  const AddWord add_word = [&](const void* at, const void* value) {
     words_.push_back({static_cast<const Bits*>(at), reinterpret_cast<uint64_t>(value)});
     word_nodes_.push_back(index);
   };
@@ -206,11 +213,13 @@ void Facts::arm(uint32_t index) {
     case Node::Kind::Cell:
     case Node::Kind::Slot: {
       const Expect& e = n.keys[0].expect;  // a weakly held value may die and leave its address to another
+      if (e.kind == Expect::Kind::Type) return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
       if (e.kind == Expect::Kind::Weak) add_word(&((PyWeakReference*)e.hold.get())->wr_object, e.object);
       const void* place = n.object;
       return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
     }
-    case Node::Kind::Context:  // no word tells of another context: every check looks
+    case Node::Kind::RecursionLimit:
+    case Node::Kind::Context:  // no word tells of either: every check looks
       return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
     case Node::Kind::List:
     case Node::Kind::Set: {
@@ -224,8 +233,8 @@ void Facts::arm(uint32_t index) {
     }
     case Node::Kind::Dict:
     case Node::Kind::Type:  // no tag yet: the first check looks
+      if (n.kind == Node::Kind::Dict) return arm_dict(n, add_word);
       n.tag_word = words_.size();
-      if (n.kind == Node::Kind::Dict) return add_word(&((PyDictObject*)n.object)->ma_version_tag, (void*)kNoTag);
       // The tag has 32 bits and is followed by padding, which never changes.
       return add_word(&((PyTypeObject*)n.object)->tp_version_tag, (void*)kNoTag);
   }
@@ -238,6 +247,8 @@ bool Facts::verify(const Node& n) noexcept {
     case Node::Kind::Object:
     case Node::Kind::Word:
       return false;
+    case Node::Kind::RecursionLimit:
+      return Py_GetRecursionLimit() == n.limit;
     case Node::Kind::Cell:
     case Node::Kind::Slot:
     case Node::Kind::Context:
@@ -296,7 +307,7 @@ void Facts::rearm_items(Node& n) noexcept {
   for (Key& key : n.keys) {
     if (!is_list) key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal);
     PyObject* const* place = is_list ? &list->ob_item[key.hint] : &set->table[key.hint].key;
-    if (*place != key.expect.object) {
+    if (key.expect.kind == observe::Expect::Kind::Equal && *place != key.expect.object) {
       key.expect.hold = Ref::share(*place);
       key.expect.object = *place;
     }
@@ -307,14 +318,17 @@ void Facts::rearm_items(Node& n) noexcept {
 bool Facts::recover(size_t index) noexcept {
   Node& n = nodes_[word_nodes_[index]];
   // An equal value in another object: its address says nothing later.
-  const bool is_place = n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context;
+  const bool is_place = n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context ||
+                        n.kind == Node::Kind::RecursionLimit;
   if (is_place) return verify(n);
   if (n.kind == Node::Kind::List || n.kind == Node::Kind::Set) {
     if (index < n.tag_word || !verify(n)) return false;
     rearm_items(n);
     return true;
   }
-  if (index != n.tag_word || !verify(n)) return false;
+  if (index < n.tag_word || !verify(n)) return false;
+  if constexpr (kInlineValues)
+    if (n.shares_values) return rearm_values(n), true;
   uint64_t tag = *words_[index].at;
   words_[index].value = n.kind == Node::Kind::Type && ((PyTypeObject*)n.object)->tp_version_tag == 0 ? kNoTag : tag;
   return true;

@@ -1,7 +1,7 @@
 // The oracle of the read set: changes what each fact names, asks whether the check sees it, and puts it back.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <functional>
 
 #include "observe/facts.h"
@@ -65,6 +65,12 @@ Seen replace_class_item(Trial& trial, PyTypeObject* type, const Key& key) {
   return trial.run([&] { return store(trial.other()); }, [&] { store(old.get()); });
 }
 
+Seen cut(Trial& trial, PyObject* list, Py_ssize_t length) {
+  Ref rest = Ref::steal(PyList_GetSlice(list, length, PyList_GET_SIZE(list)));
+  return trial.run([&] { return PyList_SetSlice(list, length, PyList_GET_SIZE(list), nullptr) == 0; },
+                   [&] { PyList_SetSlice(list, length, length, rest.get()); });
+}
+
 Seen lengthen(Trial& trial, PyObject* container) {
   if (PyList_Check(container))
     return trial.run(
@@ -87,9 +93,15 @@ Seen replace_bases(Trial& trial, PyTypeObject* type) {
 
 Seen mutate_key(Trial& trial, Node& n, const Key& key) {
   switch (n.kind) {
-    case Node::Kind::Dict:
-      return replace_item(trial, n.object, key);
+    case Node::Kind::Dict: {
+      const Seen seen = replace_item(trial, n.object, key);
+      if constexpr (kInlineValues)  // also as a store to the object's attribute does it
+        if (PyObject** place = shared_place(n.object, key.name.get()); place && seen == Seen::Noticed)
+          return trial.swap(place, key.expect.kind == Expect::Kind::Present ? nullptr : trial.other());
+      return seen;
+    }
     case Node::Kind::List:
+      if (key.expect.kind == Expect::Kind::Present) return cut(trial, n.object, key.hint);
       return trial.swap(&((PyListObject*)n.object)->ob_item[key.hint], trial.other());
     case Node::Kind::Type:
       return replace_class_item(trial, (PyTypeObject*)n.object, key);
@@ -120,6 +132,9 @@ void mutate_node(Trial& trial, Node& n, std::vector<Mutation>& out) {
     tried("defaults", trial.swap(&f->func_defaults, trial.other()));
     tried("keyword defaults", trial.swap(&f->func_kwdefaults, trial.other()));
   }
+  if (n.kind == Node::Kind::RecursionLimit)
+    tried("value",
+          trial.run([&] { return Py_SetRecursionLimit(n.limit + 1), true; }, [&] { Py_SetRecursionLimit(n.limit); }));
   if (n.kind == Node::Kind::Word) tried("value", trial.swap(n.dict_slot, trial.other()));
   if (n.kind == Node::Kind::Object) {
     tried("class", trial.swap(&n.object->ob_type, &PyBaseObject_Type));

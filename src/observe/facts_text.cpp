@@ -1,7 +1,7 @@
 // Facts in words: one line each, and the sentence for the one that failed.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include "observe/facts.h"
 
 namespace fastjit::observe {
@@ -19,6 +19,8 @@ std::string expected(const Expect& e) {
       return words(e.object);
     case Expect::Kind::Strong:
       return words(e.object);
+    case Expect::Kind::Type:
+      return std::string("of type ") + ((PyTypeObject*)e.object)->tp_name;
     case Expect::Kind::Weak:
     case Expect::Kind::Node:
       return e.was;
@@ -59,6 +61,7 @@ std::string Facts::failure(Node& n) {
       if (Py_TYPE(n.object) == n.type) return n.label + ".__dict__ was replaced" + at(n.where);
       return n.label + " is now of type " + Py_TYPE(n.object)->tp_name + at(n.where);
     case Node::Kind::Word:
+    case Node::Kind::RecursionLimit:
       return n.label + " changed" + at(n.where);
     default:
       break;
@@ -85,7 +88,8 @@ std::vector<std::string> Facts::describe() const {
     if (n.kind == Node::Kind::Function) lines.push_back("function " + n.label + ": code and defaults" + at(n.where));
     if (n.kind == Node::Kind::Object) lines.push_back(n.label + " is of type " + n.type->tp_name + at(n.where));
     if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
-    if (n.kind == Node::Kind::Word) lines.push_back(n.label + " is what it was" + at(n.where));
+    if (n.kind == Node::Kind::Word || n.kind == Node::Kind::RecursionLimit)
+      lines.push_back(n.label + " is what it was" + at(n.where));
     if (n.length >= 0) lines.push_back("length of " + n.label + " is " + std::to_string(n.length) + at(n.where));
     if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));
     if (n.kind == Node::Kind::Dict && n.ordered)

@@ -27,6 +27,7 @@ void Tracer::compare_identity(PyObject* a, PyObject* b) {
     return;
   }
   const bool by_content = PyTuple_CheckExact(a) || arguments_.contains(a) || arguments_.contains(b);
+  if (described_.contains(a) || described_.contains(b)) return deny("identity of " + name_of(a));
   if (PyLong_CheckExact(a) || PyFloat_CheckExact(a) || (holds_items(a) && by_content))
     deny("identity of " + name_of(a));
 }

@@ -1,8 +1,9 @@
 #pragma once
-// Internal layouts of CPython 3.11 that the observer reads. They are frozen for the life of 3.11; a build for another
-// version must not include this file.
+// Internal layouts of CPython 3.11 that the observer reads; a build for another version must not include this file.
 #include <Python.h>
 #include <frameobject.h>
+
+#include <cstring>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030C0000
 #error "layout_311.h describes CPython 3.11 only"
@@ -35,39 +36,20 @@ struct FrameObject {
   char fast_as_locals;
 };
 
-struct DictKeys {
-  Py_ssize_t refcnt;
-  uint8_t log2_size;
-  uint8_t log2_index_bytes;
-  uint8_t kind;  // 0: any keys, 1: str keys, 2: str keys, values in ma_values
-  uint32_t version;
-  Py_ssize_t usable;
-  Py_ssize_t nentries;
-  char indices[1];
-};
+inline constexpr bool kSelfOnTop = false;     // a call's stack: a method and its object, or null and a callable
+inline constexpr bool kPrefixEvents = true;   // the event for an instruction comes at its EXTENDED_ARG
+inline constexpr int kAttrShift = 0;          // LOAD_ATTR's argument is the name's index
+inline constexpr bool kInlineValues = false;  // objects whose attribute values a dictionary shares
 
-struct DictEntry {
-  PyObject* key;
-  PyObject* value;
-};
-
-struct SuperObject {
-  PyObject_HEAD PyTypeObject* type;
-  PyObject* object;
-  PyTypeObject* object_type;
-};
-
-struct WrapperObject {  // a bound slot wrapper, such as (1).__add__
-  PyObject_HEAD PyWrapperDescrObject* descr;
-  PyObject* self;
-};
-
-inline constexpr unsigned char kLocalIsCell = 0x40;
-
-inline const DictKeys* keys_of(const PyDictObject* dict) { return reinterpret_cast<const DictKeys*>(dict->ma_keys); }
-inline const DictEntry* entries_of(const DictKeys* keys) {
-  return reinterpret_cast<const DictEntry*>(keys->indices + (size_t{1} << keys->log2_index_bytes));
+inline bool shares_values(PyObject*) { return false; }
+inline PyObject** values_of(const PyDictObject* dict) { return reinterpret_cast<PyObject**>(dict->ma_values); }
+/// A class's own dictionary, borrowed.
+inline PyObject* type_dict(PyTypeObject* type) { return type->tp_dict; }
+/// Equal signs and digits.
+inline bool same_number(PyObject* a, PyObject* b) {
+  if (Py_SIZE(a) != Py_SIZE(b)) return false;
+  const size_t digits = static_cast<size_t>(Py_SIZE(a) < 0 ? -Py_SIZE(a) : Py_SIZE(a));
+  return !std::memcmp(((PyLongObject*)a)->ob_digit, ((PyLongObject*)b)->ob_digit, digits * sizeof(digit));
 }
-inline PyObject* code_of(const PyFunctionObject* f) { return f->func_code; }
 
 }  // namespace fastjit::observe

@@ -46,6 +46,7 @@ inline InterpreterFrame* current_frame(PyThreadState* state) {
 inline uint64_t monitoring_version(PyThreadState* state) {
   return reinterpret_cast<Interpreter*>(state->interp)->monitoring_version;
 }
+inline bool shares_values(PyObject*) { return false; }
 inline PyObject** values_of(const PyDictObject* dict) { return reinterpret_cast<PyObject**>(dict->ma_values); }
 /// A class's own dictionary, borrowed: that of a builtin class hangs on the interpreter.
 inline PyObject* type_dict(PyTypeObject* type) {

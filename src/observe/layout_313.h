@@ -53,6 +53,11 @@ inline DictValues* shared_values(const PyDictObject* dict) { return reinterpret_
 inline PyObject** values_of(const PyDictObject* dict) {
   return dict->ma_values ? shared_values(dict)->values : nullptr;
 }
+/// True while a dictionary and an object have the same values.
+inline bool shares_values(PyObject* dict) {
+  const DictValues* values = shared_values(reinterpret_cast<PyDictObject*>(dict));
+  return values && values->embedded;
+}
 /// A class's own dictionary, borrowed: that of a builtin class hangs on the interpreter.
 inline PyObject* type_dict(PyTypeObject* type) {
   PyObject* dict = PyType_GetDict(type);

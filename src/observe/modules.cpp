@@ -1,7 +1,7 @@
 // nn.Module instances and Python modules: their dictionaries are read as facts.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <string_view>
 
 #include "observe/tracer.h"
@@ -17,6 +17,7 @@ constexpr std::string_view kModuleDicts[] = {"_parameters", "_buffers", "_module
 void Tracer::found_in_module(const std::string& owner, PyObject* name, PyObject* value) {
   std::string text = PyUnicode_AsUTF8(name);
   found(value, owner + "." + text);
+  if (stored_.contains(value)) return;
   for (std::string_view known : kModuleDicts)
     if (text == known && PyDict_CheckExact(value)) module_dicts_.emplace(value, owner);
 }
@@ -37,6 +38,7 @@ void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
   }
   if (descriptor(o, attr, name)) return;
   std::string label = owner + "." + std::string(text);
+  if (counts_key(id, name, label)) return;
   if (PyObject* value = facts_->read_key(id, name, label, where())) {
     return found_in_module(owner, name, value);
   }

@@ -9,6 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "observe/ref.h"
+
+/// 1 where this version of Python has a read observer.
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
+#define FASTJIT_OBSERVES 1
+#else
+#define FASTJIT_OBSERVES 0
+#endif
+
 namespace fastjit::observe {
 
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.
@@ -26,6 +35,11 @@ struct Host {
   PyObject* (*unwrap)(PyObject* callable) = nullptr;
   /// A tensor was reached by a read that is a fact (a global, a cell, a module's parameter or buffer).
   void (*on_tensor)(void* context, PyObject* tensor, const char* name) = nullptr;
+  /// A call gave this new float. True: it is the value of a tensor that the host knows, and may stay symbolic; it is
+  /// the next scalar then, as if watch_scalar() had been called with it.
+  bool (*on_number)(void* context, PyObject* number) = nullptr;
+  /// The call about to run reads all elements of a tensor without an operator that shows them.
+  void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
   /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an
   /// Operator. alone: no other operand of it is a number of equal value. forwards: a binary operator, which may hand
   /// the object on to a Python method.
@@ -57,9 +71,38 @@ class ReadSet {
   virtual std::vector<Mutation> mutate() = 0;
 };
 
+/// What the call did to something that existed before it, such that a later call can do it again.
+struct SideEffect {
+  enum class Kind : uint8_t {
+    SetItem,   // target, a dictionary: [key] = value. Attributes and globals are items too
+    SetIndex,  // target, a list: [place] = value
+    Append,    // target, a list: one item more
+    SetCell,   // target, a cell
+    SetSlot,   // target, an instance with __slots__: at byte `place`
+    Print,     // target, builtins.print: called with the tuple `value` and the keywords `key`
+  };
+  explicit SideEffect(Kind k) : kind(k) {}
+  Kind kind;
+  bool adds = false;  // value, a number, is added to what is there
+  Py_ssize_t place = 0;
+  Ref target, key, value;
+  std::string label, where;  // "self.h", "model.py:14"
+  std::string text() const;  // "self.h = Tensor (model.py:14)"
+};
+
+/// True if print() runs no Python code: sys.stdout is a stream written in C.
+bool plain_stdout() noexcept;
+
 struct Observation {
-  std::unique_ptr<ReadSet> facts;
-  std::string unsound;  // not empty: why, e.g. "read of Box.v at model.py:14"
+  std::vector<PyObject*> bare;  // argument tensors that have no attributes of their own, which the call relied on
+  // Pairs of tensors that the call knew apart; twice the same: an argument that facts lead to as well.
+  std::vector<std::pair<PyObject*, PyObject*>> identities;
+  std::unique_ptr<ReadSet> facts;  // null where the call replaced what it had looked into: see `state`
+  std::string unsound;              // not empty: why, e.g. "read of Box.v at model.py:14"
+  std::vector<SideEffect> effects;  // in order
+  // Not empty: what the call read and then gave another value, "self.h at model.py:14": the facts fail from now on.
+  std::string state;
+  bool state_is_constant = false;  // the new value is a number, a string, None ...: another call may come back to it
   std::vector<bool>
       symbolic;  // per object given to watch_scalar: only moved, used beside a tensor or passed to a tensor function
 };
@@ -70,12 +113,14 @@ class Observer {
  public:
   virtual ~Observer() = default;
   virtual void watch_scalar(PyObject* fresh_number) = 0;
+  /// The call's key says what class and attributes this argument has; which object it is must not matter.
+  virtual void describe(PyObject* instance) = 0;
   virtual bool start(PyObject* function) = 0;  // the function about to be called on this thread
   virtual Observation stop() = 0;
 };
 std::unique_ptr<Observer> make_observer(const Host& host);
 
-/// True where this Python version has a read observer (3.11).
+/// True where this Python version has a read observer.
 bool available();
 
 /// True when sys.settrace / sys.setprofile / a C tracer is active on this thread. A few ns.

@@ -1,16 +1,16 @@
-// The driver: events of the interpreter to frames and instructions.
+// The driver: from events to frames and instructions.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <cstring>
 
+#include "observe/opcode_numbers.h"
 #include "observe/tracer.h"
 
 namespace fastjit::observe {
 namespace {
 
-thread_local Tracer* current = nullptr;
-constexpr int kExtendedArg = 144, kResume = 151, kForIter = 93, kSend = 123;
+thread_local Tracer* current_tracer = nullptr;
 
 std::string place_of(PyCodeObject* code, int offset) {
   std::string file = PyUnicode_AsUTF8(code->co_filename);
@@ -25,7 +25,7 @@ const Tracer::Row* Tracer::rows() {
   static const auto table = [] {
     std::vector<Row> all(256);
 #define OP(name, number, method) all[number] = {#name, &Tracer::method};
-#include "observe/opcodes_311.def"
+#include "observe/opcodes.def"
 #undef OP
     return all;
   }();
@@ -44,47 +44,64 @@ void Tracer::watch_scalar(PyObject* fresh_number) {
   scalar_refs_.push_back(Ref::share(fresh_number));
 }
 
+Tracer* Tracer::current() { return current_tracer; }
+
 bool Tracer::start(PyObject* function) {
-  if (active_ || tracer_active() || current) return false;
+  given_scalars_ = symbolic_.size();
+  if (active_ || tracer_active() || current_tracer) return false;
   resolve_callees();
   function_ = Ref::share(function);
   gc_was_on_ = PyGC_Disable();
-  current = this;
+  current_tracer = this;
   active_ = true;
   if (is_module(function)) {
     names_[function] = "self";
     class_attr(Py_TYPE(function), intern(PyUnicode_FromString("__call__")));
   }
-  PyEval_SetTrace(&Tracer::on_event, nullptr);
-  return true;
+  if (start_events()) return true;
+  end_observation();
+  return false;
+}
+
+void Tracer::end_observation() {
+  if (gc_was_on_) PyGC_Enable();
+  current_tracer = nullptr;
+  active_ = false;
 }
 
 Observation Tracer::stop() {
   Observation result;
   if (active_) {
-    bool ours = PyThreadState_Get()->c_tracefunc == &Tracer::on_event;
-    if (ours) PyEval_SetTrace(nullptr, nullptr);
-    if (!ours && reason_.empty()) reason_ = "tracer set during the call";
-    if (gc_was_on_) PyGC_Enable();
-    current = nullptr;
-    active_ = false;
+    if (!stop_events() && reason_.empty()) reason_ = "tracer set during the call";
+    end_observation();
   }
   if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
   if (reason_.empty()) {
+    drop_sum();
     std::string changed = facts_->finish();
     if (!changed.empty()) reason_ = "the call itself changes " + changed;
   }
+  if (reason_.empty() && facts_) {
+    result.effects = std::move(effects_);
+    result.state = facts_->state();
+    result.state_is_constant = facts_->state_is_constant();
+  }
   result.unsound = reason_;
+  // One that is still referred to is in the result, or stored somewhere.
+  for (size_t i = given_scalars_; i < scalar_refs_.size(); ++i)
+    if (Py_REFCNT(scalar_refs_[i].get()) > 1) symbolic_[i] = false;
   result.symbolic = symbolic_;
+  result.bare = bare_;
+  result.identities = identities_;
   if (!reason_.empty()) result.symbolic.assign(symbolic_.size(), false);
-  result.facts = std::move(facts_);
+  if (!facts_->abandoned()) result.facts = std::move(facts_);
   return result;
 }
 
 void Tracer::unsound(const std::string& reason) {
   if (!reason_.empty()) return;
   reason_ = reason;
-  PyEval_SetTrace(nullptr, nullptr);  // the rest of the call runs unobserved, at full speed
+  pause_events();  // the rest of the call runs unobserved, at full speed
   PyErr_Clear();
 }
 
@@ -121,39 +138,12 @@ void Tracer::deny(const std::string& what) {
   unsound(text);
 }
 
-int Tracer::on_event(PyObject*, PyFrameObject* f, int what, PyObject* arg) noexcept {
-  Tracer* self = current;
-  if (!self || !self->active_ || !self->reason_.empty()) return 0;
-  try {
-    self->event(f, what, arg);
-  } catch (const std::exception& e) {
-    self->unsound(std::string("the observer failed: ") + e.what());
-  }
-  PyErr_Clear();
-  return 0;
+void Tracer::end_scalar_use(bool entered) {
+  if (std::exchange(using_scalars_, false)) host_.on_scalar_use_end(host_.context, entered);
 }
 
-void Tracer::event(PyFrameObject* f, int what, PyObject* arg) {
-  if (std::exchange(using_scalars_, false)) host_.on_scalar_use_end(host_.context, what == PyTrace_CALL);
-  switch (what) {
-    case PyTrace_CALL:
-      return enter(f);
-    case PyTrace_OPCODE:
-      return opcode(f);
-    case PyTrace_RETURN:
-      return leave(f);
-    case PyTrace_EXCEPTION:
-      return raised(arg);
-    default:
-      return;
-  }
-}
-
-void Tracer::enter(PyFrameObject* object) {
-  auto* view = reinterpret_cast<FrameObject*>(object);
-  InterpreterFrame* frame = view->frame;
-  view->trace_opcodes = 1;
-  view->trace_lines = 0;
+void Tracer::enter(InterpreterFrame* frame, int offset) {
+  end_scalar_use(true);
   auto* function = reinterpret_cast<PyObject*>(frame->func);
   bool is_root = frames_.empty(), probing = false;
   if (!is_root) {
@@ -177,12 +167,12 @@ void Tracer::enter(PyFrameObject* object) {
   f.ops = ops_of(frame->code);
   f.fresh_function = fresh_.contains(function);
   f.probing = probing;
-  f.offset = static_cast<int>(frame->prev_instr - reinterpret_cast<_Py_CODEUNIT*>(frame->code->co_code_adaptive));
+  f.offset = offset;
   frames_.push_back(f);
   if (!PyDict_CheckExact(frame->globals) || !PyDict_CheckExact(frame->builtins))
     return deny("globals that are not a plain dictionary");
   if (!f.fresh_function) facts_->function(frame->func, where());
-  bool first = f.ops[2 * f.offset] == kResume && f.ops[2 * f.offset + 1] == 0;
+  bool first = f.ops[2 * f.offset] == k_RESUME && f.ops[2 * f.offset + 1] == 0;
   if (!first) return;
   enter_function(frame);
   if (is_root) enter_root(frame);
@@ -232,61 +222,88 @@ void Tracer::enter_root(InterpreterFrame* frame) {
       for (Py_ssize_t at = 0; PyDict_Next(defaults, &at, &key, &value);) is_default |= value == o;
     }
     if (is_default) continue;
-    names_.emplace(o, PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, i)));
-    add_argument(o, 0);
+    const std::string label = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, i));
+    names_.emplace(o, label);
+    add_argument(o, label, 0);
   }
 }
 
-void Tracer::add_argument(PyObject* o, int depth) {
+// What the call's key describes, and names for what it compares by identity.
+void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
   if (depth > 16) return;
-  if (is_tensor(o)) {
+  PyObject* entries = PyDict_CheckExact(o) ? o : nullptr;
+  if (is_tensor(o) || PyList_CheckExact(o) || entries) {
     arguments_.insert(o);
-  } else if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
-    if (PyList_CheckExact(o)) arguments_.insert(o);
-    PyObject** items = PySequence_Fast_ITEMS(o);
-    for (Py_ssize_t i = 0; i < Py_SIZE(o); ++i) add_argument(items[i], depth + 1);
-  } else if (PyDict_CheckExact(o)) {
+  } else if (described_.contains(o)) {
     arguments_.insert(o);
-    PyObject *key, *value;
-    for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);) add_argument(value, depth + 1);
+    if (PyObject** slot = _PyObject_GetDictPtr(o)) entries = *slot;
+    if (entries) arguments_.insert(entries);
+  } else if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    names_.emplace(o, label);
   }
+  if (PyTuple_Check(o) || PyList_CheckExact(o)) {
+    PyObject** items = PySequence_Fast_ITEMS(o);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      add_argument(items[i], label + "[" + std::to_string(i) + "]", depth + 1);
+  }
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; entries && PyDict_Next(entries, &at, &key, &value);)
+    add_argument(value, entries == o ? label + "[" + words(key) + "]" : label + "." + words(key), depth + 1);
 }
 
-void Tracer::leave(PyFrameObject* object) {
-  if (!frames_.empty() && top().frame == reinterpret_cast<FrameObject*>(object)->frame) return frames_.pop_back();
+void Tracer::leave(InterpreterFrame* frame) {
+  end_scalar_use(false);
+  if (!frames_.empty() && top().frame == frame) return frames_.pop_back();
   unsound("an unknown frame returned at " + where());
 }
 
-void Tracer::raised(PyObject* arg) {
+void Tracer::raised(PyObject* type) {
+  end_scalar_use(false);
   if (frames_.empty()) return;
-  PyObject* type = arg && PyTuple_Check(arg) ? PyTuple_GET_ITEM(arg, 0) : nullptr;
   int op = top().ops[2 * top().offset];
   bool stops = type && PyErr_GivenExceptionMatches(type, PyExc_StopIteration);
-  if (stops && (op == kForIter || op == kSend)) return;
+  if (stops && (op == k_FOR_ITER || op == k_SEND)) return;
   // A generator that any() or a loop left before its end is closed; what it does then is watched like the rest.
   if ((top().code->co_flags & CO_GENERATOR) && type && PyErr_GivenExceptionMatches(type, PyExc_GeneratorExit)) return;
   if (raising_ || (top().probing && type && PyErr_GivenExceptionMatches(type, PyExc_AttributeError))) return;
   deny(std::string(type && PyType_Check(type) ? ((PyTypeObject*)type)->tp_name : "exception") + " raised");
 }
 
-void Tracer::opcode(PyFrameObject* object) {
-  InterpreterFrame* frame = reinterpret_cast<FrameObject*>(object)->frame;
+void Tracer::add_fresh_lists(PyObject* o) {
+  if (!PyList_CheckExact(o)) return;
+  fresh_.insert(o);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i) add_fresh_lists(PyList_GET_ITEM(o, i));
+}
+
+void Tracer::instruction(InterpreterFrame* frame, int offset) {
+  end_scalar_use(false);
   if (frames_.empty() || top().frame != frame) return unsound("an unknown frame ran at " + where());
   Frame& f = top();
+  // 3.11 gives no event for the instruction behind EXTENDED_ARG: it is judged there. Later versions give both.
+  if (!kPrefixEvents && f.ops[2 * offset] == k_EXTENDED_ARG) return;
+  while (offset && f.ops[2 * offset - 2] == k_EXTENDED_ARG) --offset;
+  f.stacktop = stack_depth(frame, offset);
+  if (f.stacktop < 0) return deny("unknown stack depth");
   if (std::exchange(f.fresh_result, false))
     if (PyObject* result = at(1); result && !arguments_.contains(result)) fresh_.insert(result);
   if (std::exchange(f.container_result, false))
     if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o))
       if (!arguments_.contains(o)) fresh_.insert(o);
+  if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(frame->localsplus[cell]);
+  if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
+  if (std::exchange(f.number_result, false))
+    if (PyObject* o = at(1); PyFloat_CheckExact(o) && !scalars_.contains(o) && host_.on_number)
+      if (host_.on_number(host_.context, o)) watch_scalar(o);
   raising_ = false;
   f.expect = Expect::None;
   f.expect_probing = false;
   f.constructs = false;
   f.reads_items = false;
-  f.offset = static_cast<int>(frame->prev_instr - reinterpret_cast<_Py_CODEUNIT*>(f.code->co_code_adaptive));
+  f.reads_pairs = false;
+  f.offset = offset;
+  if (sum_.frame) follow_sum();
   int op = f.ops[2 * f.offset], oparg = f.ops[2 * f.offset + 1];
-  // 3.11 gives no event for the instruction behind EXTENDED_ARG: it is judged here.
-  while (op == kExtendedArg) {
+  while (op == k_EXTENDED_ARG) {
     ++f.offset;
     op = f.ops[2 * f.offset];
     oparg = oparg << 8 | f.ops[2 * f.offset + 1];

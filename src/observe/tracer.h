@@ -1,7 +1,8 @@
 #pragma once
-// The observer of CPython 3.11: a trace function that sees every instruction before it runs, with its operands on the
-// value stack. opcodes_311.def names the method that judges each opcode; the methods live in trace.cpp (driver),
-// effects.cpp (instructions), values.cpp (what may be read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp.
+// The observer: sees every instruction before it runs, with its operands on the value stack. Events come from a trace
+// function (3.11, settrace.cpp) or from sys.monitoring (3.12 and 3.13, monitor.cpp). opcodes_31x.def names the method
+// that judges each opcode; the methods live in trace.cpp (driver), effects.cpp (instructions), values.cpp (what may be
+// read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp, the same for all versions.
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -19,6 +20,7 @@ class Tracer final : public Observer {
   explicit Tracer(const Host& host);
   ~Tracer() override;
   void watch_scalar(PyObject* fresh_number) override;
+  void describe(PyObject* instance) override { described_.insert(instance); }
   bool start(PyObject* function) override;
   Observation stop() override;
 
@@ -28,6 +30,15 @@ class Tracer final : public Observer {
     Effect effect = nullptr;
   };
   static const Row* rows();  // 256 of them; no effect = unsound
+
+  // What the source of events calls.
+  static Tracer* current();  // the one that observes this thread
+  bool listens() const { return active_ && reason_.empty(); }
+  void enter(InterpreterFrame* frame, int offset);
+  void instruction(InterpreterFrame* frame, int offset);
+  void leave(InterpreterFrame* frame);
+  void raised(PyObject* type);
+  void unsound(const std::string& reason);
 
   /// How calls of a known C function are judged.
   enum class Rule : uint8_t {
@@ -50,38 +61,47 @@ class Tracer final : public Observer {
     InterpreterFrame* frame;
     PyCodeObject* code;
     const unsigned char* ops;
-    bool fresh_function;            // the function was made in this call
+    int stacktop;                              // index behind the value stack, among localsplus
+    const std::vector<int>* depths = nullptr;  // see stack_depths
+    int made_cell = -1;                        // of these locals, the instruction makes a cell
+    bool fresh_function;                       // the function was made in this call
     bool probing = false;           // an AttributeError raised here is caught by hasattr() or getattr() with a default
     int offset = 0;                 // code unit of the instruction that runs now
     bool fresh_result = false;      // its result is a new object
     bool container_result = false;  // its result is new if it is a list, a dictionary or a set
+    bool number_result = false;     // it may be a float read out of a tensor
+    bool nested_result = false;     // its result is new if it is a list, and so are the lists in it
     bool constructs = false;        // it makes an instance: the first argument of __init__ is that new object
     Expect expect = Expect::None;   // Python frames it may enter
     bool expect_probing = false;
     bool reads_items = false;      // a C function consumes what generators and callbacks give it
+    bool reads_pairs = false;      // it makes a dictionary of them: of each pair it reads the key
     PyObject* expected = nullptr;  // the function, for Expect::One
     PyObject* kwnames = nullptr;
   };
 
   // trace.cpp: the driver
-  static int on_event(PyObject*, PyFrameObject* f, int what, PyObject* arg) noexcept;
-  void event(PyFrameObject* f, int what, PyObject* arg);
-  void enter(PyFrameObject* f);
-  void opcode(PyFrameObject* f);
-  void leave(PyFrameObject* f);
-  void raised(PyObject* arg);
+  void end_scalar_use(bool entered);
+  void end_observation();
   void enter_root(InterpreterFrame* frame);
   void enter_function(InterpreterFrame* frame);
-  void add_argument(PyObject* o, int depth);
-  void unsound(const std::string& reason);
+  void add_argument(PyObject* o, const std::string& label, int depth);
+  void add_fresh_lists(PyObject* o);
   void deny(const std::string& what);  // unsound, with the place
   const unsigned char* ops_of(PyCodeObject* code);
   const std::string& where();
   Frame& top() { return frames_.back(); }
-  PyObject* at(int n) { return top().frame->localsplus[top().frame->stacktop - n]; }  // 1: top of the value stack
+  PyObject** operands(int n) { return top().frame->localsplus + top().stacktop - n; }  // the last n of the value stack
+  PyObject* at(int n) { return *operands(n); }                                         // 1: top of the value stack
   PyObject* name_at(int i) { return PyTuple_GET_ITEM(top().code->co_names, i); }
   void may_enter(PyObject* function) { top().expect = Expect::One, top().expected = function; }
   void may_enter_any() { top().expect = Expect::Any; }
+
+  // settrace.cpp, monitor.cpp: the source of events
+  bool start_events();
+  bool stop_events();  // false if someone else took over
+  void pause_events();
+  int stack_depth(InterpreterFrame* frame, int offset);
 
   // effects.cpp: one method per kind of instruction
   void move(int oparg);
@@ -94,6 +114,8 @@ class Tracer final : public Observer {
   void delete_attr_op(int oparg);
   void store_global(int oparg);
   void store_deref(int oparg);
+  void delete_global(int oparg);
+  void delete_deref(int oparg);
   void build(int oparg);
   void build_map(int oparg);
   void build_const_map(int oparg);
@@ -108,6 +130,7 @@ class Tracer final : public Observer {
   void truth_op(int oparg);
   void subscript(int oparg);
   void store_subscript(int oparg);
+  void store_item(PyObject* container, PyObject* index, PyObject* value);
   void delete_subscript(int oparg);
   void get_iter(int oparg);
   void get_iter_of(PyObject* o);
@@ -121,6 +144,7 @@ class Tracer final : public Observer {
   void before_with(int oparg);
   void kw_names(int oparg);
   void call_op(int oparg);
+  void call_below(int above, int oparg);
   void call_ex(int oparg);
   void raise_op(int oparg);
   void reraise(int oparg);
@@ -128,11 +152,23 @@ class Tracer final : public Observer {
   void get_len(int oparg);
   void send(int oparg);
 
+  // effects_312.cpp: those that came later
+  void make_cell(int oparg);
+  void binary_slice(int oparg);
+  void store_slice(int oparg);
+  PyObject* slice_of(PyObject* start, PyObject* stop);
+  void load_super_attr_op(int oparg);
+  void intrinsic(int oparg);
+  void call_kw(int oparg);
+  void format_simple(int oparg);
+  void format_with_spec(int oparg);
+
   // values.cpp: what may be read without a fact
   bool is_tensor(PyObject* o) { return host_.is_tensor && host_.is_tensor(o); }
   bool is_module(PyObject* o);
   bool is_plain_value(PyObject* o);  // number, string, None, dtype, device ...
   bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
+  bool holds_no_facts(PyObject* o) const { return fresh_.contains(o) || described_.contains(o); }  // an instance
   bool is_known(PyObject* o) const { return fresh_.contains(o) || arguments_.contains(o); }
   bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
   bool is_instance(PyObject* o);   // of a Python class: new, or reached, or an nn.Module
@@ -165,9 +201,11 @@ class Tracer final : public Observer {
   // attributes.cpp, modules.cpp
   void load_attr(PyObject* o, PyObject* name, bool probing = false);
   void load_value_attr(PyObject* o, PyObject* name);
-  void load_tensor_attr(PyObject* o, PyObject* name);
-  void load_function_attr(PyObject* o, PyObject* name);
-  void load_class_attr(PyObject* o, PyObject* name);
+  void load_tensor_attr(PyObject* o, PyObject* name, bool probing);
+  void load_own_tensor_attr(PyObject* o, PyObject* name, bool probing);
+  void load_function_attr(PyObject* o, PyObject* name, bool probing);
+  void load_method_attr(PyObject* o, PyObject* name, bool probing);
+  void load_class_attr(PyObject* o, PyObject* name, bool probing);
   void load_super_attr(PyObject* o, PyObject* name);
   void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
   void load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing);
@@ -180,14 +218,46 @@ class Tracer final : public Observer {
   void own_getattribute(PyObject* o, PyObject* name);
   void load_plain_attr(PyObject* o, PyObject* name, bool probing);
   void store_attr(PyObject* o, PyObject* name, PyObject* value);
+  void store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
   std::string attr_text(PyObject* o, PyObject* name);
 
-  // calls.cpp, callees.cpp
+  // side_effects.cpp: what is done to objects that existed before the call
+  void store_key(Facts::Id dict, PyObject* key, PyObject* value, const std::string& label);
+  void store_place(SideEffect::Kind kind, PyObject* target, PyObject** place, PyObject* value,
+                   const std::string& label);
+  void store_list_item(Facts::Id list, PyObject* index, PyObject* value);
+  void log(SideEffect effect);
+  bool looked_into(PyObject* o) { return o && !is_constant(o) && !is_tensor(o); }
+  // counters.cpp: `place += constant`
+  bool counts_key(Facts::Id dict, PyObject* name, const std::string& label);
+  bool counts_place(PyObject* place, Node::Kind kind, const std::string& label);
+  bool find_sum();
+  bool takes_sum(PyObject* container, PyObject* name, PyObject* value, SideEffect& effect);
+  void enters_setattr(PyObject* hook, PyObject* value);
+  void follow_sum();
+  void drop_sum();
+
+  // calls.cpp, callees.cpp, functions.cpp
   void call(PyObject* callable, Args args);
   void call_function(PyFunctionObject* f);
   void call_type(PyTypeObject* type, Args args);
   void call_class(PyTypeObject* type, Args args);
   void call_host(PyObject* callable, Args args);
+  bool call_metaclass(PyTypeObject* type);
+  void call_partial(PyObject* callable, Args args);
+  bool is_partial(PyObject* o);
+  bool note_partial(PyObject* o);
+  PyObject* unwrapped(PyObject* o);
+  bool compares_as_value(PyObject* o);
+  bool comparable(PyObject* o);
+  // identity.cpp
+  void compare_identity(PyObject* a, PyObject* b);           // which of these two is which is seen
+  void find_identical(PyObject* container, PyObject* item);  // the same for a search, which compares by identity first
+  void meet_argument(PyObject* reached, const std::string& label);  // facts lead to it
+  bool holds_argument_tensor(PyObject* o, int depth = 0);
+  void judge_search(PyObject* callee, Args args);
+  bool readable_pair(PyObject* o);
+  bool readable_source(PyObject* o);
   void apply(const Callee& row, PyObject* callee, Args args);
   bool readable_args(Args args, const std::string& callee);
   static const Callee* find_callee(PyObject* callable);
@@ -195,10 +265,15 @@ class Tracer final : public Observer {
   std::string callee_text(PyObject* callable);
   void judge_len(PyObject*, Args args);
   void judge_isinstance(PyObject*, Args args);
+  void judge_real_instance(PyObject* callee, Args args);
   void judge_getattr(PyObject*, Args args);
   void judge_hasattr(PyObject*, Args args);
   void judge_getattribute(PyObject*, Args args);
   void judge_setattr(PyObject*, Args args);
+  void judge_object_setattr(PyObject*, Args args);
+  void judge_append(PyObject* callee, Args args);
+  void judge_set_change(PyObject* callee, Args args);
+  void judge_print(PyObject* callee, Args args);
   void judge_iter(PyObject*, Args args);
   void judge_next(PyObject*, Args args);
   void judge_type(PyObject*, Args args);
@@ -211,7 +286,12 @@ class Tracer final : public Observer {
   void judge_contains(PyObject*, Args args);
   void judge_side_effect(PyObject* callee, Args args);
   void judge_exit(PyObject* callee, Args args);
+  void judge_contents(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
+  void judge_partial(PyObject*, Args args);
+  void judge_proxy(PyObject*, Args args);
+  void judge_proxy_read(PyObject* callee, Args args);
+  void judge_recursion_limit(PyObject*, Args args);
   void judge_abc(PyObject* callee, Args args);
   void judge_context_get(PyObject*, Args args);
   void judge_context_set(PyObject*, Args args);
@@ -219,17 +299,36 @@ class Tracer final : public Observer {
   bool contexts_are_restored();
   void judge_tensor(PyObject*, Args args);
 
+  // A number that was loaded from a place for its sum with a constant, until the store to the same place.
+  struct Sum {
+    InterpreterFrame* frame = nullptr;  // null: none
+    int load = 0, store = 0;            // instructions
+    bool in_setattr = false;            // nn.Module.__setattr__ has the sum now
+    PyObject* container = nullptr;
+    PyObject* name = nullptr;
+    Facts::Id dict = -1;  // else a place of kind `kind`
+    Node::Kind kind = Node::Kind::Cell;
+    PyObject* value = nullptr;  // in_setattr: the sum
+    Ref constant;               // what is added
+  };
+
   Host host_;
   std::unique_ptr<Facts> facts_;
+  std::vector<SideEffect> effects_;
+  std::unordered_set<PyObject*> stored_;  // values that effects_ hold
+  Sum sum_;
   std::string reason_;
   bool active_ = false, gc_was_on_ = false, root_entered_ = false, using_scalars_ = false;
   bool raising_ = false;  // an exception that Python code raised is on its way to a handler
   Ref function_;
   std::vector<Frame> frames_;
-  std::unordered_map<PyCodeObject*, Ref> ops_;           // plain bytecode of each code object
-  std::unordered_map<const void*, std::string> places_;  // file:line by instruction
+  std::unordered_map<PyCodeObject*, Ref> ops_;                  // plain bytecode of each code object
+  std::unordered_map<PyCodeObject*, std::vector<int>> depths_;  // of its value stack, see stack_depths
+  bool hears_ = false;                                          // wants events
+  std::unordered_map<const void*, std::string> places_;         // file:line by instruction
   std::unordered_set<PyObject*> fresh_;      // made in this call. Addresses only: a fact read of one removes it
   std::unordered_set<PyObject*> arguments_;  // containers and tensors reachable from the arguments
+  std::unordered_set<PyObject*> described_;           // instances among them that the key describes
   std::unordered_map<PyObject*, std::string> names_;  // objects reached by facts
   std::unordered_map<PyObject*, std::string>
       module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
@@ -241,7 +340,10 @@ class Tracer final : public Observer {
   std::unordered_set<PyObject*> opened_;                          // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names
   std::vector<Ref> scalar_refs_, names_held_;
+  std::vector<PyObject*> bare_;                              // see Observation
+  std::vector<std::pair<PyObject*, PyObject*>> identities_;  // see Observation
   std::vector<bool> symbolic_;
+  size_t given_scalars_ = 0;  // watched from the start; the others were read out of tensors
 };
 
 }  // namespace fastjit::observe

@@ -1,7 +1,7 @@
 // Which objects may be read freely, and which need a fact.
 #include "observe/observe.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_OBSERVES
 #include <cstring>
 
 #include "observe/tracer.h"
@@ -33,6 +33,7 @@ constexpr const char* kIterators[] = {"list_iterator",
                                       "itertools.chain",
                                       "itertools.islice",
                                       "itertools.product",
+                                      "itertools.repeat",
                                       "dict_reversekeyiterator",
                                       "dict_reversevalueiterator",
                                       "longrange_iterator",
@@ -52,7 +53,8 @@ int flags_of(std::unordered_map<PyTypeObject*, int>& cache, PyTypeObject* type) 
   int& flags = cache[type];
   if (flags) return flags;
   flags = kSeen;
-  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) return flags;
+  const unsigned long made = type->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE);
+  if (made == Py_TPFLAGS_HEAPTYPE) return flags;  // by Python code; C modules make heap types too, which never change
   if (listed(type->tp_name, kTorchValues)) flags |= kTorchValue;
   if (listed(type->tp_name, kIterators)) flags |= kIterator;
   return flags;
@@ -159,6 +161,7 @@ bool Tracer::readable_items(PyObject* dict, int depth) {
 
 bool Tracer::hashable(PyObject* o) {
   if (readable(o)) return true;
+  if (described_.contains(o)) return false;
   PyTypeObject* type = Py_TYPE(o);  // by identity
   if (type->tp_hash != PyBaseObject_Type.tp_hash || type->tp_richcompare != PyBaseObject_Type.tp_richcompare)
     return false;
@@ -184,10 +187,11 @@ std::string Tracer::name_of(PyObject* o) {
 }
 
 PyObject* Tracer::found(PyObject* value, const std::string& label) {
-  if (!value) return value;
+  if (!value || stored_.contains(value)) return value;
   fresh_.erase(value);  // what existed before the call is not new, whatever had this address
   if (PyLong_Check(value) || PyUnicode_Check(value) || value == Py_None) return value;
   names_.emplace(value, label);
+  meet_argument(value, label);
   if (is_tensor(value) && host_.on_tensor && told_.insert(value).second)
     host_.on_tensor(host_.context, value, label.c_str());
   if (PyMethod_Check(value)) found(PyMethod_GET_SELF(value), label + ".__self__");  // it cannot change either
@@ -206,7 +210,7 @@ PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* a
 
 bool Tracer::is_instance(PyObject* o) {
   if (PyType_Check(o) || is_tensor(o) || !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
-  return is_module(o) || fresh_.contains(o) || is_reached(o);
+  return is_module(o) || holds_no_facts(o) || is_reached(o);
 }
 
 std::string Tracer::label_of(PyObject* o) {
@@ -215,7 +219,7 @@ std::string Tracer::label_of(PyObject* o) {
 }
 
 void Tracer::note_instance(PyObject* o) {
-  if (!fresh_.contains(o)) facts_->object(o, label_of(o), where());
+  if (!holds_no_facts(o)) facts_->object(o, label_of(o), where());
 }
 
 PyObject* Tracer::pooled(PyObject* key) {
@@ -285,6 +289,7 @@ bool Tracer::list_node(PyObject* l, Facts::Id* id) {
 }
 
 bool Tracer::iterable(PyObject* o, const char* verb) {
+  o = unwrapped(o);
   if (is_plain_value(o)) return touch(o), true;
   if (PyTuple_Check(o) && is_tuple(o)) return true;
   if ((PyList_CheckExact(o) || PyDict_CheckExact(o)) && is_known(o)) return true;
@@ -328,11 +333,13 @@ void Tracer::truth(PyObject* o) {
 }
 
 void Tracer::length(PyObject* o) {
+  o = unwrapped(o);
   if (is_plain_value(o)) return touch(o);
   if (is_tensor(o)) return may_enter_any();
   if (PyTuple_Check(o) && is_tuple(o)) return;
   if (is_view(o)) o = view_dict(o);
-  if (is_known(o) && (PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o))) return;
+  const bool is_dict = PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type);
+  if (is_known(o) && (is_dict || PyList_CheckExact(o) || PySet_CheckExact(o))) return;
   if (PyFrozenSet_CheckExact(o)) return;
   Facts::Id id;
   if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->length(id, where()));
@@ -343,6 +350,7 @@ void Tracer::length(PyObject* o) {
 void Tracer::read_dict_item(Facts::Id id, PyObject* dict, PyObject* index) {
   const std::string label = item_label(dict, index);
   PyObject* key = pooled(index);
+  if (counts_key(id, key, label)) return;
   PyObject* value = facts_->read_key(id, key, label, where());
   if (!value) return;
   auto owner = module_dicts_.find(dict);
@@ -364,6 +372,7 @@ void Tracer::read_list_item(Facts::Id id, PyObject* list, PyObject* index) {
 }
 
 void Tracer::subscript_of(PyObject* container, PyObject* index) {
+  container = unwrapped(container);
   if (is_tensor(container)) {
     touch(index);
     if (!readable(index)) return deny("index of type " + name_of(index));

@@ -1,9 +1,12 @@
 """The read observer without torch: read patterns, each with its facts or the sentence that makes it unsound."""
 
+import dis
 import gc
 import opcode
-import subprocess
+import os
 import sys
+import threading
+import types
 import weakref
 from pathlib import Path
 
@@ -11,15 +14,22 @@ import pytest
 
 from observer_cases import NET, SOUND
 from observer_container_cases import CONTAINERS, KEPT
+from observer_function_cases import FUNCTIONS
+from observer_shape_cases import SHAPES
 from observer_tools import Module, Tensor, build, load, observe, program
 from observer_unsound_cases import SCALARS, UNSOUND
 
-pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the read observer is for CPython 3.11")
+VERSION = sys.version_info[:2]
+pytestmark = pytest.mark.skipif(
+    not (3, 11) <= VERSION < (3, 14), reason="the read observer is for CPython 3.11, 3.12 and 3.13"
+)
+PATTERNS = [*SOUND, *CONTAINERS, *SHAPES, *FUNCTIONS]
 
 
 @pytest.fixture(scope="session")
-def ext(tmp_path_factory):
-    return load(build(tmp_path_factory.mktemp("observer")))
+def ext():
+    built = os.environ.get("FASTJIT_OBSERVER_LIBRARY")  # see test_observer_versions.py
+    return load(Path(built) if built else build())
 
 
 def run(ext, case):
@@ -27,7 +37,7 @@ def run(ext, case):
     return module, observe(ext, module.f, *eval(case.args, module.__dict__))
 
 
-@pytest.mark.parametrize("case", [*SOUND, *CONTAINERS], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", PATTERNS, ids=lambda c: c.name)
 def test_read_is_a_fact(ext, case):
     module, seen = run(ext, case)
     assert seen.unsound == ""
@@ -43,7 +53,7 @@ def test_read_is_a_fact(ext, case):
         assert case.failure in seen.facts.first_failure()
 
 
-@pytest.mark.parametrize("case", [*SOUND, *CONTAINERS], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", PATTERNS, ids=lambda c: c.name)
 def test_every_fact_is_seen_to_change(ext, case):
     _, seen = run(ext, case)
     tried = seen.facts.mutate()
@@ -84,8 +94,30 @@ def test_an_unsound_call_has_no_symbolic_scalar(ext):
     assert observe(ext, module.f, module.T, number, scalars=(number,)).symbolic == [False]
 
 
+def all_code(code):
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from all_code(constant)
+
+
 def test_every_opcode_has_a_row(ext):
-    assert ext.opcode_rows() == opcode.opmap
+    real = {name: op for name, op in opcode.opmap.items() if op < 256 and not name.startswith("INSTRUMENTED_")}
+    assert {name: op for name, (op, _) in ext.opcode_rows().items()} == real
+
+
+def test_every_opcode_that_may_run_is_in_a_pattern(ext):
+    """Those that no compiled pattern can hold are named here."""
+    used = {
+        instruction.opname
+        for case in PATTERNS
+        for code in all_code(compile(case.source, case.name, "exec"))
+        for instruction in dis.get_instructions(code)
+    }
+    effects = {"STORE_GLOBAL", "DELETE_GLOBAL", "DELETE_DEREF", "SETUP_ANNOTATIONS"}  # test_observer_effects.py
+    fillers = {"CACHE", "NOP", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"}
+    may_run = {name for name, (_, may_run) in ext.opcode_rows().items() if may_run}
+    assert may_run - used - effects - fillers == set()
 
 
 def test_extended_arguments_are_seen(ext):
@@ -260,12 +292,137 @@ def test_a_thousand_observations_leak_nothing(ext):
     assert after == references
 
 
-OTHER_PYTHONS = [Path.home() / ".pyenv" / "versions" / v for v in ("3.12.1", "3.13.0")]
+def test_attributes_that_an_object_holds_itself(ext):
+    """3.13 keeps the values in the object: a store moves no version tag of its dictionary."""
+    module = program(
+        "class Box:\n  def __init__(self): self.v, self.w = 2, [3]\nbox = Box()\ndef f(x): return x * box.v"
+    )
+    seen = observe(ext, module.f, module.T)
+
+    def change(value):
+        module.box.v = value
+
+    for _ in range(100):  # until the store is specialised
+        change(2)
+        assert seen.facts.check()
+        change(3)
+        assert seen.facts.first_failure() == "box.v was 2, is 3 (model.py:4)"
+    change(int("2"))
+    assert seen.facts.check()
+    module.box.w = module.box.more = 1  # beside what was read
+    assert seen.facts.check()
+    attributes = vars(module.box)
+    for i in range(50):  # the object's dictionary gets values of its own
+        setattr(module.box, f"a{i}", i)
+        assert seen.facts.check()
+    change(3)
+    assert not seen.facts.check()
+    change(2)
+    assert seen.facts.check()
+    assert vars(module.box) is attributes
+    del module.box.v
+    assert not seen.facts.check()
 
 
-@pytest.mark.parametrize("home", [h for h in OTHER_PYTHONS if h.exists()], ids=lambda h: h.name)
-def test_builds_on_other_versions_and_is_absent_there(home, tmp_path):
-    minor = ".".join(home.name.split(".")[:2])
-    build(tmp_path, str(home / f"include/python{minor}"))
-    code = "import fj_observe_test as o; assert not o.available(); assert o.observe(None, (), len, ('',), None) is None"
-    subprocess.run([str(home / f"bin/python{minor}"), "-c", code], check=True, cwd=tmp_path)
+def test_an_absent_attribute_that_an_object_gets(ext):
+    source = "class Box:\n  v = 1\nbox, other = Box(), Box()\ndef f(x): return x * box.v"
+    for change in ("box.v = 2", "vars(box)['v'] = 2", "setattr(box, 'v', 2)", "vars(box)[''.join(['', 'v'])] = 2"):
+        module = program(source)
+        seen = observe(ext, module.f, module.T)
+        module.other.v = 3  # the name enters the keys that both share
+        assert seen.facts.check()
+        exec(change, module.__dict__)
+        assert seen.facts.first_failure() == "box.v was absent, is 2 (model.py:4)"
+
+
+def test_another_thread_is_not_observed(ext):
+    module = program("SCALE = 2\ndef f(x):\n  for _ in range(2000): x = x + x - x\n  return x * SCALE")
+    stop, counted = threading.Event(), []
+
+    def count():
+        n = 0
+        while not stop.is_set():
+            n += len([i for i in range(10)])
+        counted.append(n)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for _ in range(5):
+            seen = observe(ext, module.f, module.T)
+            assert seen.unsound == "" and seen.facts.check()
+    finally:
+        stop.set()
+        thread.join()
+    assert counted[0] > 0
+
+
+def test_two_threads_observe_at_once(ext):
+    module = program("SCALE = 2\ndef f(x):\n  for _ in range(500): x = x + x - x\n  return x * SCALE")
+    results = []
+
+    def run_some():
+        for _ in range(10):
+            seen = observe(ext, module.f, module.T)
+            results.append((seen.unsound, seen.facts.check(), len(seen.facts.describe())))
+
+    threads = [threading.Thread(target=run_some) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 40 and len(set(results)) == 1 and results[0][:2] == ("", True)
+
+
+@pytest.mark.skipif(VERSION < (3, 12), reason="sys.monitoring came with 3.12")
+class TestMonitoring:
+    def test_a_tool_stays_and_keeps_the_observer_away(self, ext):
+        monitoring, lines = sys.monitoring, []
+        module = program("def f(x):\n  return x")
+        monitoring.use_tool_id(monitoring.COVERAGE_ID, "a test")
+        monitoring.register_callback(
+            monitoring.COVERAGE_ID, monitoring.events.LINE, lambda code, line: lines.append(line)
+        )
+        try:
+            assert ext.observe(None, (), module.f, (1,), None) is None  # it may watch single functions
+            monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.LINE)
+            assert ext.tracer_active()
+            assert ext.observe(None, (), module.f, (1,), None) is None
+            lines.clear()
+            module.f(1)
+            assert 2 in lines
+        finally:
+            monitoring.set_events(monitoring.COVERAGE_ID, 0)
+            monitoring.free_tool_id(monitoring.COVERAGE_ID)
+        assert not ext.tracer_active()
+        assert observe(ext, module.f, module.T).unsound == ""
+
+    def test_nothing_is_left_behind(self, ext):
+        module = program("def f(x): return x\ndef bad(x): raise KeyError(x)\ndef unsound(x): return open\n")
+        for function in (module.f, module.bad, module.unsound):
+            observe(ext, function, module.T)
+            assert [sys.monitoring.get_tool(i) for i in range(6)] == [None] * 6
+            names = {i.opname for i in dis.get_instructions(function, adaptive=True)}
+            function(module.T) if function is not module.bad else None
+            names = {i.opname for i in dis.get_instructions(function, adaptive=True)}
+            if function is not module.bad:
+                assert not any(name.startswith("INSTRUMENTED") for name in names)
+
+    def test_stack_depths_of_the_standard_library(self, ext):
+        import argparse
+        import asyncio.tasks
+        import dataclasses
+        import inspect
+        import typing
+
+        unknown = checked = 0
+        for module in (argparse, asyncio.tasks, dataclasses, inspect, typing, dis, types, threading):
+            source = Path(module.__file__)
+            for code in all_code(compile(source.read_text(), source.name, "exec")):
+                depths = ext.stack_depths(code)
+                assert max(depths) <= code.co_stacksize
+                starts = [i.offset // 2 for i in dis.get_instructions(code)]
+                first = next((i.offset // 2 for i in dis.get_instructions(code) if i.opname == "RESUME"), len(depths))
+                unknown += sum(depths[i] < 0 for i in starts if i >= first)
+                checked += len(starts)
+        assert checked > 20_000 and unknown == 0
