@@ -1,4 +1,5 @@
-"""`make bench-report`: benchmarks/results/*.json into the marked places of README.md and docs/performance.md.
+"""`make bench-report`: benchmarks/results/*.json into the marked places of README.md, docs/performance.md and
+docs/correctness.md.
 
 A place is `<!-- bench:NAME -->` … `<!-- /bench -->`: NAME is a result file, or `figures` for the targets of all.
 `--check` writes nothing and exits with 1 when a text differs. Needs neither torch nor fastjit.
@@ -14,8 +15,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-TEXTS = ("README.md", "docs/performance.md")
-ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue")
+TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md")
+ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue", "correctness")
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 

@@ -1,21 +1,26 @@
-"""Every entry of op_db in every form, once: as eager, and what ran. `make correctness-report` takes more samples."""
+"""Every entry of op_db in every form, once: as eager, and what ran.
+
+`make correctness-report` takes the six largest samples, FASTJIT_OPINFO_FULL=1 (`make opinfo-full`) the first forty.
+"""
 
 from __future__ import annotations
 
 import collections
 import functools
+import os
 
 from torch.testing._internal.common_methods_invocations import op_db
 
 import opinfo_forms
 from opinfo_forms import FORMS, UNREPEATABLE, Row, by_form
 
+FULL = os.environ.get("FASTJIT_OPINFO_FULL") == "1"
 SHARE = {"call": 0.8, "in place": 0.9, "out=": 0.6}
 
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    return tuple(opinfo_forms.sweep([*range(len(op_db))], samples=1))
+    return tuple(opinfo_forms.sweep([*range(len(op_db))], samples=40 if FULL else 1))
 
 
 def test_every_form_is_as_eager():

@@ -31,10 +31,6 @@ class FirstCall:
     peak_bytes: int | None
     disk_hits: int | None
 
-    @property
-    def over_eager_s(self) -> float:
-        return max(0.0, self.first_s - self.eager_s)
-
 
 class FirstCallError(Exception):
     """The process ended without a figure."""
