@@ -12,7 +12,7 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11"
 
-.PHONY: fuzz opinfo-full exhaustive-math setup build demo test test-cpp test-python test-cuda-full lint asan bench bench-quick bench-report docs clean
+.PHONY: fuzz opinfo-full exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -49,6 +49,13 @@ test-cpp:
 test-python:
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest
 
+# The read observer, which needs no torch, under another Python: `make test-observer PY=3.12` or PY=/path/to/python.
+# `make test` does this for each of 3.12 and 3.13 that pyenv has.
+test-observer:
+	@$(MAKE) --no-print-directory setup PY=$(VENV)/bin/python
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_OBSERVER_PYTHON=$(if $(filter $(PY),$(VENV)/bin/python),,$(PY)) \
+	  $(VENV)/bin/python -m pytest tests/python/test_observer.py tests/python/test_observer_versions.py
+
 # Every op, dtype and layout as CUDA source, each compiled for every architecture and run on the host against eager.
 test-cuda-full:
 	@FASTJIT_CUDA_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_cuda.py
@@ -60,7 +67,7 @@ fuzz: build
 
 # Every sample of torch's operator database in every element type and layout: tens of minutes.
 opinfo-full: build
-	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_opinfo.py
+	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_opinfo.py tests/python/test_opinfo_forms.py
 
 # Every elementary function over all 2^32 floats, on both ISA levels: hours. MATH="--step 4097" or a function's name shortens it.
 MATH ?=
@@ -77,11 +84,27 @@ asan: setup
 	@cmake --preset asan > /dev/null && cmake --build build/asan -j $(JOBS)
 	@ctest --test-dir build/asan --output-on-failure -j $(JOBS)
 
+# The same under ThreadSanitizer. LLVM is not instrumented: tsan.supp says what of it is left out, and why.
+tsan: setup
+	@cmake --preset tsan > /dev/null && cmake --build build/tsan -j $(JOBS)
+	@TSAN_OPTIONS="suppressions=$(CURDIR)/tests/cpp/tsan.supp" ctest --test-dir build/tsan --output-on-failure -j $(JOBS)
+
+# 100,000 functions compiled and dropped: memory and mappings stay where they are after the first 10,000.
+soak: build
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) tests/soak/soak.py --warmup 10000 --cycles 90000
+
 bench: build
 	@$(PY) benchmarks/run_all.py
 
 bench-quick: build
 	@$(PY) benchmarks/run_all.py --quick
+
+# Scripts, op_db, models, and the scripts under torch.compile and torch.jit.trace against eager: about half an hour;
+# PARTS=scripts,models takes only these anew.
+PARTS ?= scripts,opinfo,models,peers
+correctness-report: build
+	@$(PY) benchmarks/correctness.py --parts $(PARTS)
+	@$(PY) benchmarks/report.py
 
 # Writes the measured tables into README.md and docs/ from benchmarks/results/*.json.
 bench-report: setup

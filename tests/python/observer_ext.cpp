@@ -1,17 +1,19 @@
 // A Python module around the read observer, for tests: needs Python.h only. The host is a Python object with
 // tensor_types, module_types (tuples of classes) and classify(callable) -> "operator" | "pure" | anything else.
 #include "observe/observe.h"
+#include "observe/stack_depth.h"
 
+#include <cstring>
 #include <vector>
 
 using namespace fastjit::observe;
 
 namespace {
 
-PyObject* host_tensors = nullptr;
-PyObject* host_modules = nullptr;
-PyObject* host_classify = nullptr;
-std::vector<std::pair<std::string, PyObject*>> seen_tensors;
+thread_local PyObject* host_tensors = nullptr;
+thread_local PyObject* host_modules = nullptr;
+thread_local PyObject* host_classify = nullptr;
+thread_local std::vector<std::pair<std::string, PyObject*>> seen_tensors;
 
 bool is_tensor(PyObject* o) {
   if (!host_tensors) return false;
@@ -42,31 +44,31 @@ Host::Callee classify(PyObject* callable) {
 
 void on_tensor(void*, PyObject* tensor, const char* name) { seen_tensors.emplace_back(name, Py_NewRef(tensor)); }
 
-struct Facts {
+struct FactsObject {
   PyObject_HEAD ReadSet* facts;
 };
 
 void facts_dealloc(PyObject* self) {
-  delete ((Facts*)self)->facts;
+  delete ((FactsObject*)self)->facts;
   Py_TYPE(self)->tp_free(self);
 }
 
-PyObject* facts_check(PyObject* self, PyObject*) { return PyBool_FromLong(((Facts*)self)->facts->check()); }
+PyObject* facts_check(PyObject* self, PyObject*) { return PyBool_FromLong(((FactsObject*)self)->facts->check()); }
 
 /// check_many(n): n checks, to time them.
 PyObject* facts_check_many(PyObject* self, PyObject* n) {
   long good = 0;
-  for (long i = PyLong_AsLong(n); i > 0; --i) good += ((Facts*)self)->facts->check();
+  for (long i = PyLong_AsLong(n); i > 0; --i) good += ((FactsObject*)self)->facts->check();
   return PyLong_FromLong(good);
 }
 
 PyObject* facts_failure(PyObject* self, PyObject*) {
-  return PyUnicode_FromString(((Facts*)self)->facts->first_failure().c_str());
+  return PyUnicode_FromString(((FactsObject*)self)->facts->first_failure().c_str());
 }
 
 PyObject* facts_describe(PyObject* self, PyObject*) {
   PyObject* list = PyList_New(0);
-  for (const std::string& line : ((Facts*)self)->facts->describe()) {
+  for (const std::string& line : ((FactsObject*)self)->facts->describe()) {
     PyObject* text = PyUnicode_FromString(line.c_str());
     PyList_Append(list, text);
     Py_DECREF(text);
@@ -78,7 +80,7 @@ PyObject* facts_describe(PyObject* self, PyObject*) {
 PyObject* facts_mutate(PyObject* self, PyObject*) {
   constexpr const char* kWords[] = {"noticed", "missed", "stuck", "not tried"};
   PyObject* list = PyList_New(0);
-  for (const Mutation& one : ((Facts*)self)->facts->mutate()) {
+  for (const Mutation& one : ((FactsObject*)self)->facts->mutate()) {
     PyObject* pair = Py_BuildValue("ss", one.fact.c_str(), kWords[static_cast<int>(one.seen)]);
     PyList_Append(list, pair);
     Py_DECREF(pair);
@@ -95,7 +97,7 @@ PyTypeObject FactsType{};
 PyObject* none_if_null(PyObject* o) { return o ? o : Py_NewRef(Py_None); }
 
 /// observe(host, scalars, function, args, kwargs) -> None if it does not start, else (result, error, unsound, symbolic,
-/// tensors, facts)
+/// tensors, facts, effects, state)
 PyObject* observe_call(PyObject*, PyObject* all) {
   PyObject *host, *scalars, *function, *args, *kwargs;
   if (!PyArg_ParseTuple(all, "OOOOO", &host, &scalars, &function, &args, &kwargs)) return nullptr;
@@ -126,38 +128,63 @@ PyObject* observe_call(PyObject*, PyObject* all) {
     Py_DECREF(pair);
   }
   seen_tensors.clear();
-  Facts* facts = PyObject_New(Facts, &FactsType);
-  facts->facts = seen.facts.release();
+  PyObject* facts =
+      seen.facts ? reinterpret_cast<PyObject*>(PyObject_New(FactsObject, &FactsType)) : Py_NewRef(Py_None);
+  if (seen.facts) reinterpret_cast<FactsObject*>(facts)->facts = seen.facts.release();
   Py_XDECREF(type);
   Py_XDECREF(trace);
   Py_CLEAR(host_tensors);
   Py_CLEAR(host_modules);
   Py_CLEAR(host_classify);
-  return Py_BuildValue("NNsNNN", none_if_null(result), none_if_null(error), seen.unsound.c_str(), symbolic, tensors,
-                       facts);
+  PyObject* effects = PyList_New(0);
+  for (const SideEffect& effect : seen.effects) {
+    PyObject* text = PyUnicode_FromString(effect.text().c_str());
+    PyList_Append(effects, text);
+    Py_DECREF(text);
+  }
+  return Py_BuildValue("NNsNNNNs", none_if_null(result), none_if_null(error), seen.unsound.c_str(), symbolic, tensors,
+                       facts, effects, seen.state.c_str());
 }
 
 PyObject* is_available(PyObject*, PyObject*) { return PyBool_FromLong(available()); }
 PyObject* is_tracer_active(PyObject*, PyObject*) { return PyBool_FromLong(tracer_active()); }
 
-/// The opcode table: {name: number}.
+/// The opcode table: {name: (number, whether it may run)}.
 PyObject* opcode_rows(PyObject*, PyObject*) {
   PyObject* rows = PyDict_New();
-#define OP(name, number, method)               \
-  {                                            \
-    PyObject* value = PyLong_FromLong(number); \
-    PyDict_SetItemString(rows, #name, value);  \
-    Py_DECREF(value);                          \
+#define OP(name, number, method)                                                                   \
+  {                                                                                                \
+    PyObject* value = Py_BuildValue("iN", number, PyBool_FromLong(std::strcmp(#method, "never"))); \
+    PyDict_SetItemString(rows, #name, value);                                                      \
+    Py_DECREF(value);                                                                              \
   }
-#include "observe/opcodes_311.def"
+#include "observe/opcodes.def"
 #undef OP
   return rows;
 }
+
+#if PY_VERSION_HEX >= 0x030C0000
+/// stack_depths(code): the depth of the value stack before each code unit, -1 where none is known.
+PyObject* stack_depths_of(PyObject*, PyObject* code) {
+  PyObject* ops = PyCode_GetCode((PyCodeObject*)code);
+  PyObject* list = PyList_New(0);
+  for (int depth : stack_depths((PyCodeObject*)code, (const unsigned char*)PyBytes_AS_STRING(ops))) {
+    PyObject* value = PyLong_FromLong(depth);
+    PyList_Append(list, value);
+    Py_DECREF(value);
+  }
+  Py_DECREF(ops);
+  return list;
+}
+#endif
 
 PyMethodDef methods[] = {{"observe", observe_call, METH_VARARGS, nullptr},
                          {"available", is_available, METH_NOARGS, nullptr},
                          {"tracer_active", is_tracer_active, METH_NOARGS, nullptr},
                          {"opcode_rows", opcode_rows, METH_NOARGS, nullptr},
+#if PY_VERSION_HEX >= 0x030C0000
+                         {"stack_depths", stack_depths_of, METH_O, nullptr},
+#endif
                          {nullptr, nullptr, 0, nullptr}};
 PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "fj_observe_test", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
@@ -167,7 +194,7 @@ PyModuleDef module = {
 PyMODINIT_FUNC PyInit_fj_observe_test() {
   Py_SET_REFCNT(reinterpret_cast<PyObject*>(&FactsType), 1);
   FactsType.tp_name = "fj_observe_test.Facts";
-  FactsType.tp_basicsize = sizeof(Facts);
+  FactsType.tp_basicsize = sizeof(FactsObject);
   FactsType.tp_flags = Py_TPFLAGS_DEFAULT;
   FactsType.tp_methods = facts_methods;
   FactsType.tp_dealloc = facts_dealloc;

@@ -1,9 +1,9 @@
 """Builds the read observer as a Python module without torch, and runs calls under it."""
 
+import fcntl
 import importlib.util
 import subprocess
 import sys
-import sysconfig
 import types
 from datetime import timedelta
 from pathlib import Path
@@ -12,33 +12,47 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def build(folder: Path, include: str = sysconfig.get_paths()["include"]) -> Path:
-    """Compiles src/observe and the test module against the headers in `include`; two compilers at a time."""
-    sources = [*sorted((ROOT / "src/observe").glob("*.cpp")), ROOT / "tests/python/observer_ext.cpp"]
+def build(python: Path | str = sys.executable) -> Path:
+    """The observer and the test module as a library for this Python. Kept in build/; what changed is compiled again."""
+    question = "import platform, sysconfig; print(platform.python_version(), sysconfig.get_paths()['include'])"
+    version, include = subprocess.check_output([python, "-c", question], text=True).split(maxsplit=1)
+    folder = ROOT / "build" / "observer" / version
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return compile_all(folder, include.strip())
+
+
+def compile_all(folder: Path, include: str) -> Path:
+    headers = [*(ROOT / "src/observe").glob("*.h"), *(ROOT / "src/observe").glob("*.def"), Path(__file__)]
+    stamp = max(header.stat().st_mtime for header in headers)
     flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
-    waiting, running, objects = list(sources), [], []
+    flags += [f"-I{ROOT / 'src'}", "-isystem", include]
+    common = folder / "common.h"  # compiled once
+    common.write_text('#include "observe/observe.h"\n#if FASTJIT_OBSERVES\n#include "observe/tracer.h"\n#endif\n')
+    sources = [*sorted((ROOT / "src/observe").glob("*.cpp")), ROOT / "tests/python/observer_ext.cpp"]
+    objects = {source: folder / f"{source.stem}.o" for source in sources}
+    old = [s for s, o in objects.items() if not o.exists() or o.stat().st_mtime < max(stamp, s.stat().st_mtime)]
+    library = folder / "fj_observe_test.so"
+    if old:
+        library.unlink(missing_ok=True)
+        compile_some([[*flags, "-x", "c++-header", str(common), "-o", f"{common}.gch"]])
+        compile_some([[*flags, "-include", str(common), "-c", str(s), "-o", str(objects[s])] for s in old])
+    if not library.exists():
+        subprocess.run(["c++", "-shared", *map(str, objects.values()), "-o", str(library)], check=True)
+    return library
+
+
+def compile_some(jobs: list[list[str]]) -> None:
+    """Two compilers at a time; what fails leaves no object behind."""
+    waiting, running, errors = list(jobs), [], ""
     while waiting or running:
         while waiting and len(running) < 2:
-            source = waiting.pop()
-            objects.append(folder / f"{source.stem}.o")
-            command = [
-                "c++",
-                *flags,
-                f"-I{ROOT / 'src'}",
-                "-isystem",
-                include,
-                "-c",
-                str(source),
-                "-o",
-                str(objects[-1]),
-            ]
-            running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+            running.append(subprocess.Popen(["c++", *waiting.pop(0)], stderr=subprocess.PIPE, text=True))
         process = running.pop(0)
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-    library = folder / "fj_observe_test.so"
-    subprocess.run(["c++", "-shared", *map(str, objects), "-o", str(library)], check=True)
-    return library
+        _, said = process.communicate()
+        errors += said if process.returncode else ""
+    assert not errors, errors
 
 
 def load(library: Path) -> types.ModuleType:
@@ -58,6 +72,8 @@ class Seen(NamedTuple):
     symbolic: list[bool]
     tensors: list[tuple[str, Any]]
     facts: Any
+    effects: list[str]
+    state: str
 
 
 class Tensor(timedelta):

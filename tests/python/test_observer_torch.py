@@ -29,8 +29,8 @@ class TorchHost:
 
 
 @pytest.fixture(scope="session")
-def ext(tmp_path_factory):
-    return load(build(tmp_path_factory.mktemp("observer")))
+def ext():
+    return load(build())
 
 
 def watch(ext, function, *args, **kwargs):
