@@ -155,8 +155,9 @@ class Facts final : public ReadSet {
   void arm(uint32_t node);
   using AddWord = std::function<void(const void* at, const void* value)>;
   void arm_dict(Node& node, const AddWord& add_word);
-  static constexpr size_t kSharedWords = 4;  // beside the tag and the keys' places
-  void rearm_values(Node& node) noexcept;    // facts_inline.cpp
+  // facts_inline.cpp
+  static size_t value_words(const Node& node) noexcept;
+  void rearm_values(Node& node) noexcept;
   std::string failure(Node& node);
 
   std::vector<Node> nodes_;

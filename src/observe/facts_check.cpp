@@ -184,8 +184,8 @@ void Facts::arm_dict(Node& n, const AddWord& add_word) {
       add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
   n.tag_word = words_.size();
   add_word(&version_tag(n.object), (void*)kNoTag);
-  const size_t more = n.shares_values ? kSharedWords + n.keys.size() : 0;  // as rearm_values() fills them
-  for (size_t i = 0; i < more; ++i) add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
+  if constexpr (kInlineValues)
+    for (size_t more = n.shares_values ? value_words(n) : 1; more > 1; --more) add_word(&kNever, (void*)kNoTag);
 }
 
 void Facts::arm(uint32_t index) {

@@ -3,6 +3,8 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030D0000
+#include <algorithm>
+
 #include "observe/facts.h"
 
 namespace fastjit::observe {
@@ -18,6 +20,12 @@ Py_ssize_t entry_index(const DictKeys* keys, PyObject* name) noexcept {
   return -1;
 }
 
+bool asks_for_size(const Node& n) { return n.length >= 0 || n.truth >= 0 || n.ordered; }
+
+bool asks_for_absent(const Node& n) {
+  return std::ranges::any_of(n.keys, [](const Key& key) { return key.expect.kind == Expect::Kind::Absent; });
+}
+
 }  // namespace
 
 PyObject** shared_place(PyObject* dict, PyObject* name) noexcept {
@@ -26,7 +34,10 @@ PyObject** shared_place(PyObject* dict, PyObject* name) noexcept {
   return at < 0 ? nullptr : &values_of(d)[at];
 }
 
-// The dictionary's tag, four words that tell of other keys and other values, and one for each key.
+size_t Facts::value_words(const Node& n) noexcept { return 1 + asks_for_size(n) + asks_for_absent(n) + n.keys.size(); }
+
+// One word says that the values are still shared, then come their number, the number of names that objects of the class
+// have, and a word for each key.
 void Facts::rearm_values(Node& n) noexcept {
   auto* dict = reinterpret_cast<PyDictObject*>(n.object);
   const DictKeys* keys = keys_of(dict);
@@ -37,15 +48,14 @@ void Facts::rearm_values(Node& n) noexcept {
   };
   const auto look = [&] { words_[word++] = {&kNever, kNoTag}; };  // at every check
   const auto rest = [&] { words_[word++] = {&kNever, kNever}; };
-  watch(&version_tag(n.object));
-  watch(&dict->ma_values);
-  if (!shares_values(n.object)) {  // it has values of its own by now, and its tag tells of them
-    while (word < n.tag_word + 1 + kSharedWords + n.keys.size()) rest();
+  if (!shares_values(n.object)) {  // it has values of its own by now and for ever, and its tag tells of them
+    watch(&version_tag(n.object));
+    while (word < n.tag_word + value_words(n)) rest();
     return;
   }
-  watch(&dict->ma_keys);
-  watch(&keys->nentries);
-  n.ordered ? look() : watch(shared_values(dict));  // with their number
+  watch(&dict->ma_values);
+  if (asks_for_size(n)) n.ordered ? look() : watch(shared_values(dict));
+  if (asks_for_absent(n)) watch(&keys->nentries);
   for (Key& key : n.keys) {
     const Py_ssize_t at = entry_index(keys, key.name.get());
     if (at == -1) {
