@@ -44,8 +44,12 @@ struct ForkHandlers {
   }
 };
 
-KernelCache::KernelCache(StoreFactory store, size_t max_live, int lock_wait_ms)
-    : factory_(std::move(store)), max_live_(max_live), lock_wait_ms_(lock_wait_ms), state_(new State) {
+KernelCache::KernelCache(StoreFactory store, size_t max_live, int lock_wait_ms, size_t max_idle)
+    : factory_(std::move(store)),
+      max_live_(max_live),
+      max_idle_(max_idle),
+      lock_wait_ms_(lock_wait_ms),
+      state_(new State) {
   set_fork_hooks({ForkHandlers::before, ForkHandlers::parent, ForkHandlers::child});
   const std::lock_guard lock(ForkHandlers::all().mutex);
   ForkHandlers::all().caches.push_back(this);
@@ -75,6 +79,22 @@ void KernelCache::keep_locked(const std::string& key, const KernelPtr& kernel) {
     state_->by_key.erase(state_->recent.back().key);
     state_->recent.pop_back();
   }
+  if (++state_->kept <= max_idle_) return;
+  drop_idle_locked(max_idle_);
+  state_->kept = 0;
+}
+
+// The most recently used `keep` of the kernels that no program holds stay.
+void KernelCache::drop_idle_locked(size_t keep) {
+  size_t idle = 0;
+  for (auto item = state_->recent.begin(); item != state_->recent.end();) {
+    if (item->kernel.use_count() > 1 || idle++ < keep) {
+      ++item;
+    } else {
+      state_->by_key.erase(item->key);
+      item = state_->recent.erase(item);
+    }
+  }
 }
 
 void KernelCache::forget(const std::string& digest_hex, CacheMode mode) {
@@ -95,14 +115,7 @@ void KernelCache::forget(const std::string& digest_hex, CacheMode mode) {
 void KernelCache::clear_memory() {
   const InsideGate gate;
   const std::lock_guard lock(state_->mutex);
-  for (auto item = state_->recent.begin(); item != state_->recent.end();) {
-    if (item->kernel.use_count() > 1) {
-      ++item;
-    } else {
-      state_->by_key.erase(item->key);
-      item = state_->recent.erase(item);
-    }
-  }
+  drop_idle_locked(0);
 }
 
 size_t KernelCache::live() const {

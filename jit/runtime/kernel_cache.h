@@ -29,10 +29,10 @@ struct KernelRequest {
 
 class KernelCache {
  public:
-  /// `store` is asked for at the first miss in memory; it may give null. `max_live` bounds the kernels kept without an
-  /// owner.
+  /// `store` is asked for at the first miss in memory; it may give null. `max_live` bounds the kernels that can be found
+  /// in memory, `max_idle` (roughly) those among them that no program holds.
   using StoreFactory = std::function<std::unique_ptr<cache::Store>()>;
-  explicit KernelCache(StoreFactory store, size_t max_live = 4096, int lock_wait_ms = 5000);
+  explicit KernelCache(StoreFactory store, size_t max_live = 4096, int lock_wait_ms = 5000, size_t max_idle = 256);
   ~KernelCache();
   KernelCache(const KernelCache&) = delete;
 
@@ -55,6 +55,7 @@ class KernelCache {
     std::list<Live> recent;  // front: last used
     std::unordered_map<std::string_view, std::list<Live>::iterator> by_key;
     std::unordered_map<std::string, Ticket> making;
+    size_t kept = 0;  // since idle kernels were last dropped
   };
   struct Made {
     KernelPtr kernel;
@@ -63,6 +64,7 @@ class KernelCache {
 
   KernelPtr find_locked(const std::string& key);
   void keep_locked(const std::string& key, const KernelPtr& kernel);
+  void drop_idle_locked(size_t keep);
   Made make(const KernelRequest& request, const std::string& digest);
   KernelPtr load_from_disk(const KernelRequest& request, const std::string& digest);
   Made compile(const KernelRequest& request, const std::string& digest);
@@ -70,7 +72,7 @@ class KernelCache {
 
   friend struct ForkHandlers;
   StoreFactory factory_;
-  size_t max_live_;
+  size_t max_live_, max_idle_;
   int lock_wait_ms_;
   std::once_flag opened_;
   std::unique_ptr<cache::Store> store_;

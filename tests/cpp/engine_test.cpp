@@ -210,7 +210,67 @@ TEST(KernelCache, ForgetsWhatNobodyHolds) {
   EXPECT_EQ(kernels.get(fake.request("5")).source, Source::Compiled);
 }
 
+TEST(KernelCache, KeepsFewThatNobodyHolds) {
+  Fake fake;
+  fake.compile_us = 0;
+  KernelCache kernels(nullptr, 4096, 5000, 8);
+  std::vector<runtime::KernelResult> held;
+  for (int i = 0; i < 100; ++i) {
+    held.push_back(kernels.get(fake.request("held" + std::to_string(i))));
+    kernels.get(fake.request("dropped" + std::to_string(i)));
+  }
+  EXPECT_GE(kernels.live(), 100u + 8u);
+  EXPECT_LE(kernels.live(), 100u + 8u + 9u);
+  EXPECT_EQ(kernels.get(fake.request("held0")).source, Source::Memory);
+  EXPECT_EQ(kernels.get(fake.request("dropped99")).source, Source::Memory);
+  EXPECT_EQ(kernels.get(fake.request("dropped0")).source, Source::Compiled);
+}
+
+TEST(KernelCache, AForgottenKernelIsCompiledAgain) {
+  const TempDir dir;
+  Fake fake;
+  KernelCache kernels(at(dir));
+  const auto first = kernels.get(fake.request("a"));
+  kernels.get(fake.request("b"));
+  kernels.forget(first.key, CacheMode::ReadOnly);
+  EXPECT_EQ(test::count_entries(dir.path), 2u);
+  EXPECT_EQ(kernels.get(fake.request("a")).source, Source::Disk);
+  kernels.forget(first.key, CacheMode::On);
+  EXPECT_EQ(test::count_entries(dir.path), 1u);
+  EXPECT_EQ(object_of(first), "object of a");  // who holds it keeps it
+  EXPECT_EQ(kernels.get(fake.request("a")).source, Source::Compiled);
+  EXPECT_EQ(kernels.get(fake.request("b")).source, Source::Memory);
+  kernels.forget("no such key", CacheMode::On);
+}
+
+// Eight threads ask, forget and clear at once: each gets the kernel of its key, and nothing else is promised.
+TEST(KernelCache, ThreadsAskForgetAndClear) {
+  const TempDir dir;
+  Fake fake;
+  fake.compile_us = 20;
+  KernelCache kernels(at(dir), 6, 5000, 3);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 150; ++i) {
+        const std::string name = "k" + std::to_string((i * (t + 1)) % 11);
+        const auto result = kernels.get(fake.request(name, i % 3 ? CacheMode::MemoryOnly : CacheMode::On));
+        wrong += object_of(result) != "object of " + name;
+        if (i % 17 == t) kernels.forget(result.key, CacheMode::On);
+        if (i % 50 == t) kernels.clear_memory();
+        wrong += kernels.live() > 6;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST(Fork, AChildOfACompilingProcessCompiles) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer supports no threads in the child of a process that has some";
+#endif
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "GCC 12's AddressSanitizer does not hold its allocator over a fork: a child can wait for ever";
 #endif

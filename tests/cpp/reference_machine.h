@@ -255,6 +255,8 @@ class Machine {
   std::vector<Num> scalars_;
   std::shared_ptr<Values> arena_;
   std::vector<Tensor> tensors_;
+  std::vector<Values> guards_;  // what each guard saw
+  bool stored_ = false;         // some input is written
 };
 
 }  // namespace fastjit::test
