@@ -48,7 +48,7 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
                    const std::vector<std::string>& names, std::string& advice) {
   if (!function.options.pure && !observe::available()) {
     advice = "pass pure=True if the result depends on the arguments only";
-    return "the read observer needs CPython 3.11";
+    return "the read observer needs CPython 3.11, 3.12 or 3.13 with its GIL";
   }
   if (spec.flat().tensors.empty()) {
     advice = "pass the tensors it works on as arguments";
