@@ -12,7 +12,7 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11"
 
-.PHONY: fuzz opinfo-full exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
+.PHONY: fuzz fuzz-scripts opinfo-full exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -65,6 +65,11 @@ FUZZ ?= 0:2000
 fuzz: build
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/python/test_random_programs.py
 
+# Random scripts of calls and changes of state; SCRIPTS=first:last chooses them, FASTJIT_CHECK=record records each hit again.
+SCRIPTS ?= 0:5000
+fuzz-scripts: build
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_SCRIPTS=$(SCRIPTS) $(PY) -m pytest -q tests/python/test_random_scripts.py
+
 # Every sample of torch's operator database in every element type and layout: tens of minutes.
 opinfo-full: build
 	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_opinfo.py tests/python/test_opinfo_forms.py
@@ -84,10 +89,10 @@ asan: setup
 	@cmake --preset asan > /dev/null && cmake --build build/asan -j $(JOBS)
 	@ctest --test-dir build/asan --output-on-failure -j $(JOBS)
 
-# The same under ThreadSanitizer. LLVM is not instrumented: tsan.supp says what of it is left out, and why.
+# The same under ThreadSanitizer.
 tsan: setup
 	@cmake --preset tsan > /dev/null && cmake --build build/tsan -j $(JOBS)
-	@TSAN_OPTIONS="suppressions=$(CURDIR)/tests/cpp/tsan.supp" ctest --test-dir build/tsan --output-on-failure -j $(JOBS)
+	@ctest --test-dir build/tsan --output-on-failure -j $(JOBS)
 
 # 100,000 functions compiled and dropped: memory and mappings stay where they are after the first 10,000.
 soak: build
