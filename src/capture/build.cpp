@@ -298,6 +298,7 @@ ir::NodeId Builder::scalar_node(const ScalarBindings::Place& place) {
   double& limit = capture.scalar_limits[graph_[it->second].attr];
   limit = std::min(limit, place.limit);
   return it->second;
+  if (const auto value = value_nodes_.find(place.scalar); value != value_nodes_.end()) return value->second;
 }
 
 std::set<uint32_t> Builder::constant_scalars() const {

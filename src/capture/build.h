@@ -147,6 +147,7 @@ class Builder {
   std::set<std::pair<uint32_t, uint32_t>> taken_;  // places of scalars_ that a lowering got as a run-time value
   std::set<uint32_t> baked_;                       // scalars that a call template holds as a constant
   std::unordered_map<uint32_t, ir::NodeId> scalar_nodes_;
+  std::unordered_map<uint32_t, ir::NodeId> value_nodes_;  // scalar that was read out of a tensor -> its value
   plan::Numerics numerics_;
   ir::Graph& graph_;
   std::vector<State> states_;

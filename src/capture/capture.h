@@ -23,6 +23,7 @@ struct CallTemplate {
   std::vector<Hole> holes;
   std::vector<TensorMeta> results;                    // what eager returned: checked after each run unless `shape_from_metadata`
   bool shape_from_metadata = true;
+  bool makes_no_view = false;                         // a factory called through torch's own bindings: its result is no view, whatever it is made of
 };
 
 /// Where a program input comes from.
@@ -82,6 +83,9 @@ class Recorder {
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
   /// Tells that Python read the sizes of `tensor`: if they depend on data, the capture is unsound.
   void size_read(const at::Tensor& tensor);
+  /// Tells that the call that just ended gave `number`. True: it is the value of the tensor that was read last, and now
+  /// the next one of CallInputs::scalars.
+  bool number_read(PyObject* number);
   /// Tells that Python is about to read all elements of `tensor` without an operator that shows them.
   void contents_read(const at::Tensor& tensor);
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.

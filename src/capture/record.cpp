@@ -11,6 +11,7 @@
 
 #include "capture/build.h"
 #include "capture/effects.h"
+#include "capture/frames.h"
 #include "capture/trace.h"
 
 namespace fastjit::capture {
@@ -79,16 +80,6 @@ void on_end(const at::RecordFunction& event, at::ObserverContext*) noexcept {
   }
 }
 
-std::string folder_of_torch() {
-  PyObject* module = PyImport_ImportModule("torch");
-  PyObject* file = module ? PyObject_GetAttrString(module, "__file__") : nullptr;
-  std::string path = file && PyUnicode_Check(file) ? PyUnicode_AsUTF8(file) : "";
-  Py_XDECREF(file);
-  Py_XDECREF(module);
-  PyErr_Clear();
-  return path.substr(0, path.find_last_of('/') + 1);
-}
-
 bool holds_tensor(const c10::IValue& value) {
   if (value.isTensor()) return true;
   if (value.isTuple()) {
@@ -152,11 +143,12 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     for (const c10::IValue& value : inputs.slice(inputs.size() - count))
       event.args.push_back(item(value, !open.empty()));
   }
-  // torch.tensor(2.0): the number was written without an event.
-  if (event.name == "aten::lift_fresh" && event.args.size() == 1 && event.args[0].uses[0].meta.sizes.empty()) {
-    const c10::IValue& source = record.inputs().back();
-    if (trace.tensors[event.args[0].uses[0].tensor].unusual.empty())
-      event.args[0].uses[0].number = read_number(source.toTensor());
+  // torch.tensor(2.0): the number was written without an event. torch.tensor([]) holds none: any will do.
+  if (event.name == "aten::lift_fresh" && event.args.size() == 1) {
+    Use& made = event.args[0].uses[0];
+    const at::Tensor& source = record.inputs().back().toTensor();
+    if (trace.tensors[made.tensor].unusual.empty() && (made.meta.sizes.empty() || source.numel() == 0))
+      made.number = source.numel() == 0 ? c10::Scalar(0) : read_number(source);
   }
   masked |= event.name == "aten::index.Tensor";
   if (masked && event.parent == kNone && !inputs.reports_size_reads) find_size_readers();
@@ -207,41 +199,6 @@ void Recorder::Impl::contents_read(const at::Tensor& tensor) {
   event.args.push_back(std::move(item));
   trace.events.push_back(std::move(event));
 }
-
-namespace {
-
-// The variable that the instruction after this one gives its result to, or "".
-std::string stored_name(PyFrameObject* frame, PyCodeObject* code) {
-  static const std::array<int, 3> numbers = [] {
-    std::array<int, 3> found{-1, -1, -1};
-    PyObject* module = PyImport_ImportModule("opcode");
-    PyObject* map = module ? PyObject_GetAttrString(module, "opmap") : nullptr;
-    static constexpr const char* kNames[] = {"STORE_FAST", "STORE_NAME", "STORE_GLOBAL"};
-    for (size_t i = 0; map && i < found.size(); ++i)
-      if (PyObject* number = PyDict_GetItemString(map, kNames[i])) found[i] = static_cast<int>(PyLong_AsLong(number));
-    Py_XDECREF(map);
-    Py_XDECREF(module);
-    return found;
-  }();
-  PyObject* bytes = PyCode_GetCode(code);
-  const auto* ops = bytes ? reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes)) : nullptr;
-  const Py_ssize_t size = bytes ? PyBytes_GET_SIZE(bytes) : 0;
-  std::string name;
-  Py_ssize_t at = PyFrame_GetLasti(frame) + 2;
-  while (at >= 2 && at + 1 < size && ops[at] == 0) at += 2;  // inline caches
-  if (at >= 2 && at + 1 < size) {
-    const auto which = std::ranges::find(numbers, ops[at]);
-    PyObject* names = which == numbers.end()     ? nullptr
-                      : which == numbers.begin() ? PyCode_GetVarnames(code)
-                                                 : Py_NewRef(code->co_names);
-    if (names && ops[at + 1] < PyTuple_GET_SIZE(names)) name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, ops[at + 1]));
-    Py_XDECREF(names);
-  }
-  Py_XDECREF(bytes);
-  return name;
-}
-
-}  // namespace
 
 // The innermost frame outside torch's own package. Operators run without the GIL, so it is taken for a moment.
 uint32_t Recorder::Impl::python_line(std::string* target) {
@@ -360,6 +317,22 @@ void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::str
 
 void Recorder::size_read(const at::Tensor& tensor) {
   impl_->trace.sized.insert(impl_->trace.find(tensor.unsafeGetTensorImpl()));
+}
+
+bool Recorder::number_read(PyObject* number) {
+  Trace& trace = impl_->trace;
+  if (!impl_->open.empty() || trace.events.empty()) return false;
+  auto index = static_cast<uint32_t>(trace.events.size() - 1);
+  while (trace.events[index].parent != kNone) index = trace.events[index].parent;
+  const Event& event = trace.events[index];
+  if (event.name != "aten::item" || !event.finished || !event.results[0].constant.isDouble()) return false;
+  if (event.args[0].uses[0].number) return false;  // a constant of the program
+  const double value = PyFloat_AS_DOUBLE(number), read = event.results[0].constant.toDouble();
+  if (std::memcmp(&value, &read, sizeof value) != 0) return false;
+  const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());
+  if (!trace.value_scalars.try_emplace(index, scalar).second) return false;
+  impl_->inputs.scalars.emplace_back(number, "");
+  return true;
 }
 
 void Recorder::contents_read(const at::Tensor& tensor) { impl_->contents_read(tensor); }

@@ -122,9 +122,17 @@ ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const 
     bindings.bound[i] = i < symbolic.size() && symbolic[i];
     if (!bindings.bound[i]) refused.insert(i);
   }
+  // A value read out of a tensor is one of the tensor's type: where every such number may be used, no check is needed.
+  const auto always_fits = [&](const ScalarBindings::Place& place) {
+    for (const auto& [event, scalar] : trace.value_scalars)
+      if (scalar == place.scalar) return place.limit >= largest(trace.events[event].args[0].uses[0].meta.dtype);
+    return true;
+  };
   for (const ScalarUse& use : trace.scalar_uses)
     if (!refused.contains(use.scalar) && !bind_use(trace, use, number_of(inputs.scalars[use.scalar].first), bindings))
       refused.insert(use.scalar);
+  for (const auto& [at, place] : bindings.places)
+    if (!always_fits(place)) refused.insert(place.scalar);
   bindings.refuse(refused);
   return bindings;
 }

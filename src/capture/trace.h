@@ -24,6 +24,7 @@ struct Use {
   int64_t offset = 0;
   int64_t version = -1;  // -1: inference tensors have no counter
   TensorMeta meta;
+  bool view = false;                  // autograd takes it for a view
   bool bare = false;                  // Python never saw this tensor: made in C++ from a number
   std::optional<c10::Scalar> number;  // value of a wrapped number, a bare 0-dim tensor or a 0-dim constant
 };
@@ -80,6 +81,7 @@ struct Trace {
   c10::Device device{c10::kCPU};  // of every tensor but the numbers that torch wrapped
   std::vector<Event> events;
   std::vector<ScalarUse> scalar_uses;
+  std::unordered_map<uint32_t, uint32_t> value_scalars;  // event that read a float out of a tensor -> that number
   std::vector<TensorRecord> tensors;
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"

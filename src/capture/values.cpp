@@ -174,6 +174,11 @@ void Builder::guard(uint32_t index) {
     if (event.name == "aten::is_nonzero") node = graph_.convert(node, ir::DType::Bool);
   }
   if (!is_exact(node)) unsound("the value of " + label + " is computed otherwise than in eager");
+  if (const auto value = trace_.value_scalars.find(step.event);
+      value != trace_.value_scalars.end() && scalars_.bound[value->second]) {
+    value_nodes_[value->second] = graph_.convert(node, ir::DType::F64);
+    return;
+  }
   if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Guard;

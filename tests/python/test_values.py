@@ -61,7 +61,7 @@ def test_the_source_runs():
 def read_all(x, i):
     b = x.max().item()
     n = i.tolist()
-    return x + b + n[0]
+    return x + b * 2 + n[0]
 
 
 def test_explain_names_variables_and_values():
@@ -90,7 +90,7 @@ def test_guards_see_what_eager_sees_to_the_last_bit():
 
 def test_numbers_of_inexact_operators_hit_again():
     def f(x):
-        return x * x.exp().mean().item() + torch.softmax(x, 0).std().item()
+        return x * (x.exp().mean().item() * 2) + torch.softmax(x, 0).std().item()
 
     fast = fastjit(f)
     for seed in range(5):
@@ -104,7 +104,7 @@ def test_numbers_of_inexact_operators_hit_again():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_guards_are_eagers_whatever_the_numerics(numerics, dtype):
     def f(x):
-        return x + (x * 0.3 + 0.7 - x / 3).max().item()
+        return x + 2 * (x * 0.3 + 0.7 - x / 3).max().item()
 
     fast = fastjit(numerics=numerics)(f)
     for seed in range(4):
@@ -207,13 +207,39 @@ def test_a_loop_of_many_steps_is_one_program():
 def test_equal_numbers_are_read_once():
     def f(x):
         a, b = x.max().item(), x.max().item()
-        return x * a - b
+        return x * (a + b)
 
     fast, x = fastjit(f), torch.rand(4)
     agree(fast, f, x)
     assert fast.inspect("guards").count("value ") == 1
     agree(fast, f, x)
     settled(fast, 1)
+
+
+def test_a_number_that_only_feeds_arithmetic_is_no_guard():
+    def f(x, y):
+        total = x.exp().sum().item()
+        y.mul_(total)
+        return x / total + y.max().item()
+
+    fast = fastjit(f)
+    for seed in range(6):
+        x, y = torch.randn(2, 50, generator=torch.Generator().manual_seed(seed))
+        agree(fast, f, x, y)
+    assert "value " not in fast.inspect("guards")
+    settled(fast, 1)
+
+
+def test_a_number_that_feeds_arithmetic_on_the_way_to_a_guard():
+    def f(x):
+        y = x - x.mean().item()
+        return y * 2 if y.max() > 1 else y
+
+    fast = fastjit(f)
+    for seed in range(12):
+        x = torch.randn(3, generator=torch.Generator().manual_seed(seed))
+        agree(fast, f, x)
+    settled(fast, 2)
 
 
 def test_a_constant_is_no_guard():

@@ -10,7 +10,7 @@ from script_tools import World, script
 def _by_type(w: World, values: list[torch.Tensor]) -> None:
     def f(x, v):
         b = v.item()
-        return x * b if isinstance(b, float) else x + b
+        return x * b if b < 200 else x + b
 
     f, x = w.jit(f), torch.arange(4.0)
     for v in values:
@@ -147,12 +147,57 @@ def float_and_int_of_tensors(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.learn(f, x, torch.tensor(0.5), torch.tensor(3))
-    w.change("the float")
-    w.learn(f, x, torch.tensor(0.25), torch.tensor(3))
+    w.change("the float, which only feeds arithmetic")
+    w.call("hit", f, x, torch.tensor(0.25), torch.tensor(3))
     w.change("the int")
     w.learn(f, x, torch.tensor(0.25), torch.tensor(-3))
     w.change("back")
     w.call("hit", f, x, torch.tensor(0.5), torch.tensor(3))
+
+
+@script(2)
+def numbers_that_only_feed_arithmetic(w: World) -> None:
+    def f(x, s):
+        y = x / x.sum().item()
+        return torch.clamp(y, max=s.item()).add_(x, alpha=float(s))
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.learn(f, x, torch.tensor(0.25))
+    for value in (0.5, -0.0, float("inf"), float("nan"), 1e-40):
+        w.change("the numbers")
+        w.call("hit", f, x + 1, torch.tensor(value))
+    w.change("types")
+    w.learn(f, x.double(), torch.tensor(0.3, dtype=torch.float16))
+    w.call("hit", f, x.double() + 1, torch.tensor(0.7, dtype=torch.float16))
+
+
+@script(2)
+def numbers_too_large_for_the_tensor(w: World) -> None:
+    def f(x, s):
+        return torch.add(x, 1, alpha=s.item())
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.learn(f, x, torch.tensor(0.25, dtype=torch.float64))
+    w.change("a double in the float's range")
+    w.learn(f, x, torch.tensor(0.5, dtype=torch.float64))
+    w.change("out of range: eager raises")
+    w.call("raised", f, x, torch.tensor(1e300, dtype=torch.float64))
+    w.change("back")
+    w.call("hit", f, x + 1, torch.tensor(0.5, dtype=torch.float64))
+
+
+@script(2)
+def a_number_that_lives_on(w: World) -> None:
+    def f(x):
+        total = x.sum().item()
+        return x / total, total
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.learn(f, x)
+    w.change("contents")
+    w.learn(f, x + 1)
+    w.change("back")
+    w.call("hit", f, x)
 
 
 @script(2)
