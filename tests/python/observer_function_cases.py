@@ -1,7 +1,5 @@
 """Read patterns of functions as objects, functools.partial, views of dictionaries, enums and inspect.signature."""
 
-import sys
-
 from observer_cases import Sound
 
 SIGNATURE = "import inspect\ndef g(a, b=1): return a\ndef f(x): return x * len(inspect.signature(g).parameters)"
@@ -9,7 +7,7 @@ PARTIAL = "import functools\ndef g(x, k): return x * k\np = functools.partial(g,
 ENUM = "import enum\nclass E(enum.IntEnum):\n  A = 1\n  B = 2\nmode = E.A\n"
 BAG = "class Bag: pass\nbag = Bag()\n"
 
-SIGNATURES = [  # inspect is other code in each version
+SIGNATURES = [
     Sound(
         "signature of a function",
         SIGNATURE,
@@ -29,7 +27,7 @@ SIGNATURES = [  # inspect is other code in each version
 ]
 
 FUNCTIONS = [
-    *(SIGNATURES if sys.version_info[:2] == (3, 11) else []),
+    *SIGNATURES,
     Sound(
         "name of a function",
         "def g(): pass\ndef f(x): return x if g.__name__ == 'g' else -x",

@@ -1,14 +1,22 @@
 """Builds the read observer as a Python module without torch, and runs calls under it."""
 
 import fcntl
+import functools
 import importlib.util
+import os
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+supported = pytest.mark.skipif(
+    not (3, 11) <= sys.version_info[:2] < (3, 14), reason="the read observer is for CPython 3.11, 3.12 and 3.13"
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -53,6 +61,13 @@ def compile_some(jobs: list[list[str]]) -> None:
         _, said = process.communicate()
         errors += said if process.returncode else ""
     assert not errors, errors
+
+
+@functools.cache
+def built() -> types.ModuleType:
+    """The extension for this Python: the one that test_observer_versions.py built for it, or one built now."""
+    library = os.environ.get("FASTJIT_OBSERVER_LIBRARY")
+    return load(Path(library) if library else build())
 
 
 def load(library: Path) -> types.ModuleType:
@@ -133,3 +148,11 @@ def program(source: str) -> types.ModuleType:
     sys.modules["model"] = module
     exec(compile(source, "model.py", "exec"), module.__dict__)
     return module
+
+
+def all_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and those inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from all_code(constant)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 import types
-from pathlib import Path
 
 import pytest
 
 from observer_effect_cases import EFFECTS
-from observer_tools import build, load, observe, program
+from observer_tools import built, observe, program, supported
 
-pytestmark = pytest.mark.skipif(
-    not (3, 11) <= sys.version_info[:2] < (3, 14), reason="the read observer is for CPython 3.11, 3.12 and 3.13"
-)
+pytestmark = supported
 
 
 @pytest.fixture(scope="session")
 def ext():
-    built = os.environ.get("FASTJIT_OBSERVER_LIBRARY")  # see test_observer_versions.py
-    return load(Path(built) if built else build())
+    return built()
 
 
 @pytest.mark.parametrize("case", EFFECTS, ids=lambda c: c.name)

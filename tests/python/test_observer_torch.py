@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from observer_tools import build, load, observe
+from observer_tools import built, observe
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +30,7 @@ class TorchHost:
 
 @pytest.fixture(scope="session")
 def ext():
-    return load(build())
+    return built()
 
 
 def watch(ext, function, *args, **kwargs):
