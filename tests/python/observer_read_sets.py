@@ -18,7 +18,7 @@ READ_ELSEWHERE = re.compile(r"\((?!model\.py:)[^()]*:\d+\)$")
 
 
 def read_sets() -> dict[str, list[str]]:
-    """By pattern: the sentence that makes it unsound, if any, and the facts that its own code read, in reading order."""
+    """By pattern: the sentence that makes it unsound, if any, and the facts that its own code read, in order."""
     ext = built()
     found = {}
     for case in [*SOUND, *CONTAINERS, *SHAPES, *FUNCTIONS, *UNSOUND]:
