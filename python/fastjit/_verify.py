@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -127,13 +128,16 @@ class _Form:
         }
         self.known = set(self.storages.values())
         self.seen: set[int] = set()
+        self.partner: dict[int, Any] = {}  # of eager's tensors: the program's
 
     def leaves(self, result: Any) -> Iterator[Leaf]:
         yield from self.walk("result", self.outcome.result, result)
         names = self.shadow.describe()["inputs"]
         rows = zip(names, self.outcome.copies, self.shadow.inputs, self.outcome.versions, strict=True)
+        shared = collections.Counter(t.untyped_storage()._cdata for t in self.shadow.inputs)
         for name, copy, original, version in rows:
-            if _version(original) - _version(copy) != version:
+            alone = shared[original.untyped_storage()._cdata] == 1  # views of one base share a count, their copies not
+            if alone and _version(original) - _version(copy) != version:
                 raise _Differs(f"the version counter of {name} moved otherwise")
             yield Leaf(name, copy, original)
 
@@ -161,6 +165,8 @@ class _Form:
             raise _Differs(f"{path} is a {type(got).__name__}, not a tensor")
         if self.inputs.get(id(got), got if id(want) in self.originals else want) is not want:
             raise _Differs(f"{path} is not the tensor that eager returned")
+        if self.partner.setdefault(id(want), got) is not got:
+            raise _Differs(f"{path} is a tensor of its own, and not in eager")
         for name, mine, theirs in (
             ("dtype", got.dtype, want.dtype),
             ("sizes", tuple(got.shape), tuple(want.shape)),

@@ -77,4 +77,36 @@ const char* unusual(const Modes& modes) noexcept {
   return nullptr;
 }
 
+static std::string dtype_name(int dtype) {
+  return std::string(c10::getDtypeNames(static_cast<c10::ScalarType>(dtype)).first);
+}
+
+// `dtype`: 0, or 1 + the type.
+static std::string autocast_name(int dtype) { return dtype ? dtype_name(dtype - 1) : "off"; }
+
+std::string difference(const Modes& then, const Modes& now) {
+  constexpr struct {
+    Bit bit;
+    const char* name;
+  } kNames[] = {{Inference, "inference mode"},
+                {Grad, "grad mode"},
+                {FwGrad, "forward-mode grad"},
+                {Deterministic, "deterministic mode"},
+                {Cudnn, "torch.backends.cudnn.enabled"},
+                {CudnnBenchmark, "torch.backends.cudnn.benchmark"},
+                {CudnnDeterministic, "torch.backends.cudnn.deterministic"},
+                {Mkldnn, "torch.backends.mkldnn.enabled"}};
+  for (const auto& [bit, name] : kNames)
+    if ((then.bits ^ now.bits) & bit)
+      return name + std::string(then.bits & bit ? " was on, is off" : " was off, is on");
+  if (then.default_dtype != now.default_dtype)
+    return "the default dtype was " + dtype_name(then.default_dtype) + ", is " + dtype_name(now.default_dtype);
+  for (const auto& [device, shift] : {std::pair("cpu", 0), std::pair("cuda", 8)}) {
+    const int was = then.autocast_dtype >> shift & 0xFF, is = now.autocast_dtype >> shift & 0xFF;
+    if (was != is)
+      return std::string("autocast on ") + device + " was " + autocast_name(was) + ", is " + autocast_name(is);
+  }
+  return "the thread's dispatch keys differ";
+}
+
 }  // namespace fastjit::dispatch

@@ -1,6 +1,7 @@
 #pragma once
 // Everything ambient that changes what an operator does, read in one go at entry.
 #include <cstdint>
+#include <string>
 
 namespace fastjit::dispatch {
 
@@ -20,6 +21,9 @@ Modes current_modes() noexcept;
 
 /// Null if a program may be recorded and run under `modes`, else what is in the way: "a dispatch mode is active".
 const char* unusual(const Modes& modes) noexcept;
+
+/// What differs, in words: "grad mode was off, is on".
+std::string difference(const Modes& then, const Modes& now);
 
 /// Remembers this thread's dispatch keys as the usual ones; called once at import.
 void init_modes();

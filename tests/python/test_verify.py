@@ -195,6 +195,22 @@ def test_aliases_views_and_containers():
     assert counts(f) == (2, 2, 0)
 
 
+def test_writes_to_views_of_one_base():
+    @fastjit(verify=True)
+    def f(x, y):
+        x.add_(1)
+        y.mul_(2).sub_(x)
+        return y, y
+
+    for _ in range(3):
+        base = torch.randn(8)
+        want = base.clone()
+        f.eager(want[:4], want[4:])
+        f(base[:4], base[4:])
+        assert_same(base, want)
+    assert counts(f) == (2, 2, 0)
+
+
 @pytest.mark.parametrize(
     "body",
     [

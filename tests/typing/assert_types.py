@@ -16,7 +16,7 @@ def plain(x: Tensor, scale: float = 1.0) -> Tensor:
     return x * scale
 
 
-@fastjit(pure=True, numerics="fast", on_unsupported="error", max_variants=8, cache="memory", name="chain")
+@fastjit(pure=True, numerics="fast", on_unsupported="error", max_variants=8, cache="memory", name="chain", verify=0.5)
 def with_options(x: Tensor, *, flag: bool) -> tuple[Tensor, int]:
     return x, int(flag)
 
