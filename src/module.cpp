@@ -13,6 +13,7 @@
 #include "dispatch/messages.h"
 #include "dispatch/modes.h"
 #include "dispatch/pool.h"
+#include "dispatch/verify.h"
 #include "runtime/engine.h"
 #include "support/env.h"
 
@@ -93,8 +94,9 @@ PYBIND11_MODULE(_C, module) {
   module.def("llvm_version", &backend::llvm_version);
   module.def("host_isa", [] { return std::string(backend::text(backend::host_isa())); });
   module.def("observer_available", &observe::available);
-  module.def("register_callees",
-             [](py::list operators, py::list pure) { dispatch::register_callees(operators.ptr(), pure.ptr()); });
+  module.def("register_callees", [](py::list operators, py::list pure, py::list callers) {
+    dispatch::register_callees(operators.ptr(), pure.ptr(), callers.ptr());
+  });
   module.def("register_module_type", [](py::object t) { dispatch::register_module_type(t.ptr()); });
   module.def("register_message_types", [](py::object warning, py::object error, std::vector<std::string> libraries) {
     dispatch::register_message_types(warning.ptr(), error.ptr(), std::move(libraries));
@@ -112,4 +114,5 @@ PYBIND11_MODULE(_C, module) {
   capture::bind_capture_debug(module);
   bind_lowering(module);
   bind_cuda(module);
+  dispatch::bind_verify(module);
 }

@@ -116,11 +116,11 @@ constexpr TypeRow kTypes[] = {
     {DType::Bool, "bool", "unsigned char", ""},
 };
 constexpr bool types_in_order() {
-  for (size_t i = 0; i < ir::kDTypeCount; ++i)
+  for (size_t i = 0; i < ir::kComputedTypes; ++i)
     if (kTypes[i].type != static_cast<DType>(i)) return false;
-  return std::size(kTypes) == ir::kDTypeCount;
+  return std::size(kTypes) == ir::kComputedTypes;
 }
-static_assert(types_in_order(), "one row per dtype, in dtype.def's order");
+static_assert(types_in_order(), "one row per computed dtype, in dtype.def's order");
 
 const TypeRow& row(DType type) { return kTypes[static_cast<size_t>(type)]; }
 

@@ -13,7 +13,7 @@ enum class DType : uint8_t {
 #undef DTYPE
 };
 
-enum class DClass : uint8_t { Float, Half, Int, UInt, Bool };
+enum class DClass : uint8_t { Float, Half, Int, UInt, Bool, Raw };
 
 struct DTypeInfo {
   std::string_view text;
@@ -36,6 +36,14 @@ constexpr bool is_half(DType t) { return info(t).cls == DClass::Half; }
 constexpr bool is_floating(DType t) { return is_float(t) || is_half(t); }
 constexpr bool is_integer(DType t) { return info(t).cls == DClass::Int || info(t).cls == DClass::UInt; }
 constexpr bool is_signed(DType t) { return info(t).cls != DClass::UInt && info(t).cls != DClass::Bool; }
+constexpr bool is_raw(DType t) { return info(t).cls == DClass::Raw; }
+
+/// How many types kernels compute with: those in front of the raw ones.
+inline constexpr size_t kComputedTypes = [] {
+  size_t count = 0;
+  while (count < kDTypeCount && kDTypes[count].cls != DClass::Raw) ++count;
+  return count;
+}();
 
 /// The type whose text is `text`, or nothing.
 constexpr std::optional<DType> parse_dtype(std::string_view text) {

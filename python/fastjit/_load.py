@@ -46,8 +46,7 @@ class UnsupportedError(RuntimeError):
 def _register() -> None:
     from fastjit._callees import callees
 
-    operators, pure = callees()
-    _C.register_callees(operators, pure)
+    _C.register_callees(*callees())
     _C.register_module_type(torch.nn.Module)
     libraries = [f"{Path(file).parent}/" for file in (torch.__file__, __file__)]
     _C.register_message_types(FastJITWarning, UnsupportedError, libraries)

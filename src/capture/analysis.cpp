@@ -95,7 +95,7 @@ class Selector {
     if (event.name == "aten::index.Tensor" && !is_masked_load(event))
       for (const Use& index : event.args[1].uses)
         if (index.meta.dtype == at::kBool || index.meta.dtype == at::kByte) depends_on_data(event);
-    if (event.name == "aten::lift_fresh" && !event.args[0].uses[0].number)
+    if (event.name == "aten::lift_fresh" && (!event.args[0].uses[0].number || !to_ir(event.args[0].uses[0].meta.dtype)))
       unsound("constant tensor made at " + trace_.lines[event.line]);
     for (const auto* items : {&event.args, &event.results})
       for (const Item& item : *items)
@@ -251,7 +251,8 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
       for (const Item& item : *items)
         for (const Use& use : item.uses) meet(use, static_cast<int64_t>(i));
     for (uint32_t tensor : analysis.steps[i].results) analysis.created[tensor] = static_cast<int64_t>(i);
-    if (event.name == "aten::lift_fresh") analysis.lifted[analysis.steps[i].results[0]] = event.args[0].uses[0].number;
+    if (event.name == "aten::lift_fresh" && event.args[0].uses[0].meta.sizes.empty())
+      analysis.lifted[analysis.steps[i].results[0]] = event.args[0].uses[0].number;
   }
   for (const Use& use : outputs) meet(use, static_cast<int64_t>(analysis.steps.size()));
 }

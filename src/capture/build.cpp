@@ -141,12 +141,27 @@ ir::NodeId Builder::settled(uint32_t tensor) {
   return state.node;
 }
 
+// Takes or gives elements of a type that no kernel computes with.
+static bool is_raw(const Event& event) {
+  for (const auto* items : {&event.args, &event.results})
+    for (const Item& item : *items)
+      for (const Use& use : item.uses)
+        if (use.tensor != kNone && !to_ir(use.meta.dtype)) return true;
+  return false;
+}
+
 void Builder::emit(uint32_t index) {
   const Step& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   if (event.name == "aten::lift_fresh") {
     set_result(flat_results(event)[0], value(event.args[0].uses[0], event).node);
     return;
+  }
+  if (step.reads_value) return guard(index);
+  if (is_raw(event)) {
+    if (is_masked_load(event) || mask_of(event) != ir::kNoNode)
+      unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+    return external(index);
   }
   const bool fusible = step.writes.empty() && !pinned(step);
   if (is_masked_load(event)) return masked_load(step);
@@ -157,12 +172,6 @@ void Builder::emit(uint32_t index) {
     if (out == ir::kNoNode || step.results.size() != 1 || (step.exact && !is_exact(out)))
       unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
     return set_compressed(flat_results(event)[0], out, mask, event);
-  if (step.reads_value) return guard(index);
-  if (is_raw(event)) {
-    if (is_masked_load(event) || mask_of(event) != ir::kNoNode)
-      unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
-    return external(index);
-  }
   }
   if (fusible && step.row && lower(step) && (!step.exact || results_exact(step))) {
     // Lowered views remember how eager made them.
@@ -216,7 +225,7 @@ ir::NodeId Builder::input_node(uint32_t tensor) {
   State& state = states_[tensor];
   if (auto made = input_nodes_.find(tensor); made != input_nodes_.end()) return made->second;
   const Root& root = *trace_.root(tensor);
-  const std::optional<ir::DType> dtype = to_ir(root.before.meta.dtype);
+  const std::optional<ir::DType> dtype = memory_type(root.before.meta.dtype);
   if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta.dtype));
   const ir::NodeId node = graph_.input(*dtype, {root.before.meta.sizes, root.before.meta.strides}, {root.name, false});
   if (root.argument != kNone) {
@@ -244,6 +253,7 @@ Value Builder::value(const Use& use, const Event& event) {
         out.node = graph_.constant(*dtype, use.number->toDouble());
       else
         out.node = graph_.constant_int(*dtype, use.number->isBoolean() ? use.number->toBool() : use.number->toLong());
+      if (!use.meta.sizes.empty()) out.node = graph_.expand(out.node, use.meta.sizes);
     }
     return out;
   }
@@ -288,6 +298,7 @@ std::vector<Arg> Builder::arguments(const Event& event) {
 }
 
 ir::NodeId Builder::scalar_node(const ScalarBindings::Place& place) {
+  if (const auto value = value_nodes_.find(place.scalar); value != value_nodes_.end()) return value->second;
   const auto [it, fresh] = scalar_nodes_.try_emplace(place.scalar, ir::kNoNode);
   if (fresh) {
     const auto& [object, name] = inputs_.scalars[place.scalar];
@@ -298,7 +309,6 @@ ir::NodeId Builder::scalar_node(const ScalarBindings::Place& place) {
   double& limit = capture.scalar_limits[graph_[it->second].attr];
   limit = std::min(limit, place.limit);
   return it->second;
-  if (const auto value = value_nodes_.find(place.scalar); value != value_nodes_.end()) return value->second;
 }
 
 std::set<uint32_t> Builder::constant_scalars() const {

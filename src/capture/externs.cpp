@@ -38,7 +38,7 @@ const Use* first_tensor(const Event& event) {
 }  // namespace
 
 ir::DType Builder::ir_type(c10::ScalarType type, const Event& event) const {
-  const auto dtype = to_ir(type);
+  const auto dtype = memory_type(type);
   if (!dtype) unsound(std::string("a tensor of ") + where(trace_, event) + " has type " + c10::toString(type));
   return *dtype;
 }
@@ -127,7 +127,7 @@ ir::NodeId Builder::run_unary(const char* op, ir::ExternKind kind, ir::NodeId op
   attr.operands.push_back(operand);
   capture.calls.push_back(std::move(made));
   const ir::NodeId node = graph_.external(std::move(attr));
-  return graph_.result(node, 0, *to_ir(result.dtype), {result.sizes, result.strides});
+  return graph_.result(node, 0, *memory_type(result.dtype), {result.sizes, result.strides});
 }
 
 // A node that is this tensor, for calls that read it: a view of real memory where eager had a view.
@@ -231,6 +231,7 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
   const std::vector<Use> results = flat_results(event);
   if (results.size() > 255 || attr.operands.size() > 255) unsound("too many tensors in " + where(trace_, event));
   for (const Use& use : results) made.results.push_back(use.meta);
+  made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
   attr.outputs = static_cast<uint8_t>(results.size());
   attr.call = static_cast<uint32_t>(capture.calls.size());
   capture.calls.push_back(std::move(made));

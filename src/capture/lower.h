@@ -64,6 +64,8 @@ std::span<const LowerRow> lowerings();
 
 /// The IR type of a torch type, or nothing for those the IR lacks (complex, quantised ...).
 std::optional<ir::DType> to_ir(c10::ScalarType type);
+/// The same, and a raw type of equal width for elements that only torch computes with.
+std::optional<ir::DType> memory_type(c10::ScalarType type);
 c10::ScalarType to_torch(ir::DType type);
 
 }  // namespace fastjit::capture

@@ -38,12 +38,20 @@ constexpr TypePair kTypes[] = {
     {DType::I32, ScalarType::Int},       {DType::I64, ScalarType::Long},   {DType::U8, ScalarType::Byte},
     {DType::Bool, ScalarType::Bool},
 };
-static_assert(std::size(kTypes) == ir::kDTypeCount);
+static_assert(std::size(kTypes) == ir::kComputedTypes);
 }  // namespace
 
 std::optional<ir::DType> to_ir(ScalarType type) {
   for (const TypePair& pair : kTypes)
     if (pair.torch == type) return pair.ir;
+  return std::nullopt;
+}
+
+std::optional<ir::DType> memory_type(ScalarType type) {
+  if (const auto computed = to_ir(type)) return computed;
+  if (type == ScalarType::Undefined || c10::isQIntType(type)) return std::nullopt;
+  for (size_t i = ir::kComputedTypes; i < ir::kDTypeCount; ++i)
+    if (static_cast<size_t>(ir::kDTypes[i].bytes) == c10::elementSize(type)) return static_cast<ir::DType>(i);
   return std::nullopt;
 }
 

@@ -50,6 +50,8 @@ std::optional<c10::Scalar> read_number(const at::Tensor& tensor) {
       return load<uint8_t>(tensor);
     case at::kBool:
       return load<bool>(tensor);
+    case at::kComplexDouble:
+      return load<c10::complex<double>>(tensor);
     default:
       return std::nullopt;
   }
@@ -80,6 +82,7 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   out.meta.strides.assign(tensor.strides().begin(), tensor.strides().end());
   out.meta.wrapped_number = impl->is_wrapped_number();
   out.offset = tensor.storage_offset();
+  out.view = tensor.is_view();
   out.version = impl->is_inference() ? -1 : static_cast<int64_t>(impl->version_counter().current_version());
   const c10::Storage& storage = impl->unsafe_storage();
   c10::StorageImpl* memory = storage.unsafeGetStorageImpl();

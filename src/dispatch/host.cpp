@@ -2,7 +2,9 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <unordered_map>
+#include <vector>
 
 #include "dispatch/function.h"
 #include "dispatch/spec.h"
@@ -26,14 +28,27 @@ const void* identity(PyObject* callable) {
   return callable;
 }
 
-observe::Host::Callee classify(PyObject* callable) {
-  const auto it = callees().find(identity(callable));
-  return it == callees().end() ? observe::Host::Callee::Unknown : it->second;
+// Code of torch.ops' objects, each of which holds a function of its own that pybind11 made. Never freed.
+std::vector<PyCodeObject*>& operator_callers() {
+  static auto* const codes = new std::vector<PyCodeObject*>;
+  return *codes;
 }
 
-bool is_module(PyObject* object) {
-  return module_type && PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(module_type));
+bool called_by_operator_object(PyObject* callable) {
+  PyFrameObject* frame = PyCFunction_Check(callable) ? PyEval_GetFrame() : nullptr;
+  if (!frame) return false;
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  Py_DECREF(code);  // its function holds it
+  return std::ranges::find(operator_callers(), code) != operator_callers().end();
 }
+
+observe::Host::Callee classify(PyObject* callable) {
+  const auto it = callees().find(identity(callable));
+  if (it != callees().end()) return it->second;
+  return called_by_operator_object(callable) ? observe::Host::Callee::Boxed : observe::Host::Callee::Unknown;
+}
+
+bool is_module(PyObject* object) { return is_module_class(Py_TYPE(object)); }
 
 void add_all(PyObject* sequence, observe::Host::Callee callee) {
   const Py_ssize_t n = PySequence_Fast_GET_SIZE(sequence);
@@ -56,9 +71,17 @@ observe::Host torch_host() {
   return host;
 }
 
-void register_callees(PyObject* operators, PyObject* pure) {
+void register_callees(PyObject* operators, PyObject* pure, PyObject* callers) {
   add_all(pure, observe::Host::Callee::Pure);
   add_all(operators, observe::Host::Callee::Operator);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(callers); ++i) {
+    PyObject* code = PyFunction_GetCode(PySequence_Fast_GET_ITEM(callers, i));
+    operator_callers().push_back(reinterpret_cast<PyCodeObject*>(Py_NewRef(code)));
+  }
+}
+
+bool is_module_class(PyTypeObject* type) {
+  return module_type && PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(module_type));
 }
 
 void register_module_type(PyObject* type) { module_type = Py_NewRef(type); }

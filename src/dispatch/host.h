@@ -8,9 +8,10 @@ namespace fastjit::dispatch {
 /// The host callbacks; `on_tensor` and `context` are left to the caller.
 observe::Host torch_host();
 
-/// Fills the table of torch's C functions: `operators` and `pure` are sequences of callables
-/// (python/fastjit/_callees.py).
-void register_callees(PyObject* operators, PyObject* pure);
+/// Fills the table of torch's C functions: `operators` and `pure` are sequences of callables; what the Python functions
+/// `callers` call is an operator too (python/fastjit/_callees.py).
+void register_callees(PyObject* operators, PyObject* pure, PyObject* callers);
+bool is_module_class(PyTypeObject* type);
 /// torch.nn.Module; instances of it are modules.
 void register_module_type(PyObject* type);
 

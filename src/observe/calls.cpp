@@ -83,7 +83,9 @@ void Tracer::call_host(PyObject* callable, Args args) {
     if (owner == type && !args.empty() && Py_TYPE(args[0]) == type && readable_args(args, callee_text(callable)))
       return may_enter_any();
   if (!reason_.empty()) return;
-  switch (host_.classify ? host_.classify(callable) : Host::Callee::Unknown) {
+  const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
+  switch (judged) {
+    case Host::Callee::Boxed:
     case Host::Callee::Operator:
       for (PyObject* arg : args)
         if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callee_text(callable))) return;
@@ -91,7 +93,8 @@ void Tracer::call_host(PyObject* callable, Args args) {
       top().number_result = true;
       top().reads_items = true;
       top().container_result = true;
-      return may_enter_any();
+      top().expect = judged == Host::Callee::Boxed ? Expect::Inside : Expect::Any;
+      return;
     case Host::Callee::Pure:
       if (!readable_args(args, callee_text(callable))) return;
       top().reads_items = true;
@@ -101,6 +104,11 @@ void Tracer::call_host(PyObject* callable, Args args) {
       break;
   }
   if (reason_.empty()) deny("call of " + callee_text(callable));
+}
+
+// A generator function that C code calls: no event tells of it.
+void Tracer::call_if_generator(PyFunctionObject* f) {
+  if (reinterpret_cast<PyCodeObject*>(f->func_code)->co_flags & CO_GENERATOR) call_function(f);
 }
 
 void Tracer::call_function(PyFunctionObject* f) {

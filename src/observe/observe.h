@@ -28,7 +28,8 @@ struct Host {
   bool (*is_module)(PyObject*) = nullptr;
   /// Classifies a C callable (PyCFunction, method descriptor, slot wrapper, pybind11 function, type) that the built-in
   /// table lacks. Operator: an operator call, the recorder sees it. Pure: reads only its arguments. Unknown: unsound.
-  enum class Callee { Operator, Pure, Unknown };
+  /// Boxed: an operator through torch.ops; Python code that its kernels run is the operator's own, run at each call.
+  enum class Callee { Operator, Boxed, Pure, Unknown };
   Callee (*classify)(PyObject* callable) = nullptr;
   /// What a call of this object calls, borrowed, where that never changes (a compiled function: what it was made of);
   /// null otherwise.
@@ -97,7 +98,7 @@ struct Observation {
   std::vector<PyObject*> bare;  // argument tensors that have no attributes of their own, which the call relied on
   // Pairs of tensors that the call knew apart; twice the same: an argument that facts lead to as well.
   std::vector<std::pair<PyObject*, PyObject*>> identities;
-  std::unique_ptr<ReadSet> facts;  // null where the call replaced what it had looked into: see `state`
+  std::unique_ptr<ReadSet> facts;   // null where the call replaced what it had looked into: see `state`
   std::string unsound;              // not empty: why, e.g. "read of Box.v at model.py:14"
   std::vector<SideEffect> effects;  // in order
   // Not empty: what the call read and then gave another value, "self.h at model.py:14": the facts fail from now on.

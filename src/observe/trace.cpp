@@ -143,6 +143,7 @@ void Tracer::end_scalar_use(bool entered) {
 }
 
 void Tracer::enter(InterpreterFrame* frame, int offset) {
+  if (inside_) return;
   end_scalar_use(true);
   auto* function = reinterpret_cast<PyObject*>(frame->func);
   bool is_root = frames_.empty(), probing = false;
@@ -151,6 +152,10 @@ void Tracer::enter(InterpreterFrame* frame, int offset) {
     if (caller.expect == Expect::None || (caller.expect == Expect::One && caller.expected != function))
       return deny("a finaliser or signal handler ran " + std::string(PyUnicode_AsUTF8(frame->code->co_qualname)));
     if (caller.expect == Expect::One) caller.expect = Expect::None;
+    if (caller.expect == Expect::Inside) {
+      inside_ = frame;
+      return;
+    }
     probing = caller.expect_probing || caller.probing;
     bool is_init = caller.constructs && frame->code->co_argcount > 0 && frame->localsplus[0];
     if (is_init && PyUnicode_CompareWithASCIIString(frame->func->func_name, "__init__") == 0) {
@@ -252,12 +257,17 @@ void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
 }
 
 void Tracer::leave(InterpreterFrame* frame) {
+  if (inside_) {
+    if (frame == inside_) inside_ = nullptr;
+    return;
+  }
   end_scalar_use(false);
   if (!frames_.empty() && top().frame == frame) return frames_.pop_back();
   unsound("an unknown frame returned at " + where());
 }
 
 void Tracer::raised(PyObject* type) {
+  if (inside_) return;
   end_scalar_use(false);
   if (frames_.empty()) return;
   int op = top().ops[2 * top().offset];
@@ -276,6 +286,7 @@ void Tracer::add_fresh_lists(PyObject* o) {
 }
 
 void Tracer::instruction(InterpreterFrame* frame, int offset) {
+  if (inside_) return;
   end_scalar_use(false);
   if (frames_.empty() || top().frame != frame) return unsound("an unknown frame ran at " + where());
   Frame& f = top();

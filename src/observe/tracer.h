@@ -56,7 +56,7 @@ class Tracer final : public Observer {
   };
 
  private:
-  enum class Expect : uint8_t { None, One, Any };
+  enum class Expect : uint8_t { None, One, Any, Inside };  // Inside: any, and nothing of it is watched
   struct Frame {
     InterpreterFrame* frame;
     PyCodeObject* code;
@@ -240,6 +240,7 @@ class Tracer final : public Observer {
   // calls.cpp, callees.cpp, functions.cpp
   void call(PyObject* callable, Args args);
   void call_function(PyFunctionObject* f);
+  void call_if_generator(PyFunctionObject* f);
   void call_type(PyTypeObject* type, Args args);
   void call_class(PyTypeObject* type, Args args);
   void call_host(PyObject* callable, Args args);
@@ -318,6 +319,7 @@ class Tracer final : public Observer {
   std::unordered_set<PyObject*> stored_;  // values that effects_ hold
   Sum sum_;
   std::string reason_;
+  const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
   bool active_ = false, gc_was_on_ = false, root_entered_ = false, using_scalars_ = false;
   bool raising_ = false;  // an exception that Python code raised is on its way to a handler
   Ref function_;
@@ -328,7 +330,7 @@ class Tracer final : public Observer {
   std::unordered_map<const void*, std::string> places_;         // file:line by instruction
   std::unordered_set<PyObject*> fresh_;      // made in this call. Addresses only: a fact read of one removes it
   std::unordered_set<PyObject*> arguments_;  // containers and tensors reachable from the arguments
-  std::unordered_set<PyObject*> described_;           // instances among them that the key describes
+  std::unordered_set<PyObject*> described_;  // instances among them that the key describes
   std::unordered_map<PyObject*, std::string> names_;  // objects reached by facts
   std::unordered_map<PyObject*, std::string>
       module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner

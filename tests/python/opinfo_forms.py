@@ -245,7 +245,8 @@ def rows_of(index: int, samples: int) -> list[Row]:
                 if taken == samples:
                     break
             rows += here or [Row(name, form, "refused", "no sample")]
-        rows += [row_of(name, "call", op.op, args) for args in errors_of(op, samples)]
+        errors = [row_of(name, "call", op.op, args) for args in errors_of(op, samples)]
+        rows += [row for row in errors if row.kind in ("refused", "wrong")]
     return rows
 
 

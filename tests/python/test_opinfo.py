@@ -154,9 +154,7 @@ def test_every_entry_that_the_document_calls_lowered_is_here():
     names = documented("lowered") | documented("partly")
     assert len(names) > 250
     unseen = {name_of(op) for op in op_db if op.name in UNREPEATABLE}
-    # A factory's call is no function of tensors: it runs eagerly, and is lowered inside of others.
-    factories = {row.entry for row in rows() if row.why == "no argument is a tensor"}
-    assert names - set(by_entry()) - unseen - factories == set(" ".join(OTHER_SAMPLES).split())
+    assert names - set(by_entry()) - unseen == set(" ".join(OTHER_SAMPLES).split())
 
 
 def test_how_many_entries_run_as_kernels():

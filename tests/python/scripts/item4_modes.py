@@ -174,7 +174,7 @@ def conjugate_and_negative_bits(w: World) -> None:
         return x * 2
 
     f, x = w.jit(f), torch.tensor([1 + 2j, 3 - 1j])
-    w.call("ComplexFloat", f, x)
+    w.learn(f, x)
     w.change("conjugate bit")
     w.call("conjugate or negative bit", f, x.conj())
 
@@ -396,9 +396,9 @@ def custom_operator(w: World) -> None:
         return triple(x + 1) * 2
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("_ops.py", f, x)
+    w.learn(f, x)
     w.change("nothing")
-    w.call("_ops.py", f, x + 1)
+    w.call("hit", f, x + 1)
 
 
 @script(4)

@@ -1,0 +1,163 @@
+"""What only torch computes: complex numbers, operators called through torch.ops, functions without tensor arguments."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from fastjit import fastjit
+from helpers import assert_same, check
+
+
+def spectrum(x):
+    return torch.fft.ifft(torch.fft.fft(x) * 2).real + 1
+
+
+def write_complex(z):
+    z.mul_(2j)
+    z[:1].fill_(1.5)
+    return z[1:].abs().sum()
+
+
+def returned(z):
+    return z, z.t(), z + 1, torch.view_as_real(z), z.clone()
+
+
+def scaled(x):
+    return torch.view_as_real(torch.complex(x, x) * (2 + 1j))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complex_numbers_are_calls_of_torch_between_kernels(dtype):
+    fast = check(spectrum, torch.randn(8, dtype=dtype), kernels=1)
+    assert "raw" in fast.inspect("ir")
+    check(scaled, torch.randn(4, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_arguments_are_written_and_returned(dtype):
+    z = torch.randn(3, 3, dtype=dtype)
+    check(write_complex, z[0])
+    check(returned, z)
+    fast = fastjit(returned)
+    for _ in range(2):
+        now = z.clone()
+        out = fast(now)
+        assert out[0] is now and out[1].untyped_storage().data_ptr() == now.untyped_storage().data_ptr()
+    assert fast.stats().hits == 1
+
+
+def test_another_complex_number_is_another_program():
+    def f(x, k):
+        return torch.view_as_real(x * k)
+
+    x, fast = torch.randn(4), fastjit(f)
+    for k in (2j, 2j, 3j, 1 + 2j, 2j):
+        torch.testing.assert_close(fast(x, k), f(x, k), rtol=0, atol=0)
+    assert fast.stats().fallbacks == {} or list(fast.stats().fallbacks) == ["an argument is a complex"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn])
+def test_types_that_no_kernel_knows(dtype):
+    x = torch.arange(6, dtype=torch.float32).to(dtype).view(2, 3)
+    check(lambda x: (x.t(), x.to(torch.float32) * 2), x, kernels=1)
+
+
+def test_a_complex_constant_runs_eagerly():
+    for f in (lambda z: z * torch.tensor(2j), lambda z: (z, torch.tensor(1j, dtype=torch.complex128))):
+        fast = fastjit(f, on_unsupported="eager")
+        z = torch.randn(2, dtype=torch.complex64)
+        for _ in range(2):
+            assert_same(fast(z), f(z))
+        assert all("tensor" in reason for reason in fast.stats().fallbacks) and fast.stats().hits == 0
+
+
+def test_masked_complex_values_run_eagerly():
+    z = torch.randn(4, dtype=torch.complex64)
+    fast = fastjit(lambda z: z[z.real > 0] * 2, on_unsupported="eager")
+    for _ in range(2):
+        torch.testing.assert_close(fast(z), z[z.real > 0] * 2)
+    assert all("depends on data" in reason for reason in fast.stats().fallbacks) and fast.stats().hits == 0
+
+
+def test_value_of_a_complex_tensor_runs_eagerly():
+    fast = fastjit(lambda z: z * z.sum().item(), on_unsupported="eager")
+    for z in (torch.ones(2, dtype=torch.complex64), torch.full((2,), 2j)):
+        for _ in range(2):
+            torch.testing.assert_close(fast(z), z * z.sum().item())
+    assert fast.stats().hits == 0 and sum(fast.stats().fallbacks.values()) == 4
+
+
+def test_operators_called_through_torch_ops_are_in_the_program():
+    overload, packet = torch.ops.aten.add.Tensor, torch.ops.aten.mul
+
+    def f(x):
+        return torch.ops.aten.relu.default(packet(overload(x, x, alpha=2), 0.5)) - 1
+
+    check(f, torch.randn(5), kernels=1)
+
+
+def test_torch_ops_that_show_values_or_replace_memory_are_no_part_of_a_program():
+    def sized(x):
+        return torch.ops.aten.nonzero(x)
+
+    def resized(x):
+        return torch.ops.aten.resize_.default(x + 1, [2])
+
+    for f in (sized, resized):
+        fast = fastjit(f, on_unsupported="eager")
+        for _ in range(2):
+            torch.testing.assert_close(fast(torch.ones(3)), f(torch.ones(3)))
+        assert fast.stats().hits == 0
+
+
+def test_functions_without_tensor_arguments_hit():
+    def grid(n, step=0.5):
+        return torch.arange(n, dtype=torch.float32) * step, torch.zeros(2, n)
+
+    check(grid, 4)
+    fast = fastjit(grid)
+    for n in (4, 4, 7, 7, 4):
+        for got, want in zip(fast(n), grid(n), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}
+
+
+def test_a_random_factory_moves_the_generator_as_eager_does():
+    def noise():
+        return torch.rand(3) + 1
+
+    fast = fastjit(noise)
+    torch.manual_seed(1)
+    want = [noise() for _ in range(3)]
+    torch.manual_seed(1)
+    got = [fast() for _ in range(3)]
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+    assert fast.stats().hits == 2
+
+
+def test_a_default_type_changed_between_calls_is_seen():
+    fast = fastjit(lambda: torch.ones(2))
+    assert fast().dtype == fast().dtype == torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert fast().dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert fast().dtype == torch.float32
+
+
+def test_a_factory_that_views_its_own_memory_is_no_view():
+    fast = fastjit(lambda: torch.empty_permuted((2, 3), (1, 0)))
+    out = [fast() for _ in range(2)]
+    assert [t._is_view() for t in out] == [False, False] and [t.stride() for t in out] == [(1, 2), (1, 2)]
+    assert fast.stats().hits == 1
+
+
+def test_repeat_of_itertools():
+    def f(x):
+        return x * sum(tuple(itertools.repeat(3, 2))) + torch.nn.functional.unfold(x.view(1, 1, 4, 4), 2).sum()
+
+    check(f, torch.randn(16))
