@@ -44,7 +44,7 @@ void KernelEmitter::lane_loops(Value* from, Value* to, const std::function<void(
     run(slots, from, whole, false);
     run(1, whole, to, lanes_ > 1);
   } else {
-    run(1, from, to, lanes_ > 1);
+    run(1, from, to, false);
   }
   now_ = outside;
 }

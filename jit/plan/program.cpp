@@ -50,7 +50,8 @@ class Builder {
   bool is_temp(BufferId buffer) const;
   void add_step(const std::vector<uint32_t>& batch, const Order& order);
   void add_extern(const Item& item, const Order& order, uint32_t epilogue);
-  KernelStep launch(const Item& item, Rows rows);
+  Shaped shaped(const Item& item, Rows rows);
+  KernelStep install(Shaped shaped);
   int64_t tile_rows(uint32_t external, const ir::Layout& product, ir::DType dtype) const;
   void add_epilogue(MatmulStep& step, const Item& item, ir::NodeId product);
   SlotId slot(BufferId buffer);
@@ -190,13 +191,16 @@ void Builder::try_in_place(const Item& item, size_t step, const std::vector<uint
   }
 }
 
-KernelStep Builder::launch(const Item& item, Rows rows) {
+Shaped Builder::shaped(const Item& item, Rows rows) {
   Draft draft = item.draft;
   std::vector<Root> roots = item.roots;
   for (Access& access : draft.accesses) access.buffer = canonical(access.buffer);
   for (Root& root : roots)
     for (Storage& dest : root.dests) dest.buffer = canonical(dest.buffer);
-  Shaped shaped = shape(former_.world(), item.frame, roots, draft, options_, rows);
+  return shape(former_.world(), item.frame, roots, draft, options_, rows);
+}
+
+KernelStep Builder::install(Shaped shaped) {
   const auto [found, fresh] = kernels_.try_emplace(text(shaped.plan), static_cast<uint32_t>(out_.kernels.size()));
   KernelStep step = std::move(shaped.step);
   step.kernel = found->second;
@@ -213,7 +217,8 @@ void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
     add_extern(first, order, order.epilogue_of(batch[0]));
   } else {
     ParallelStep parallel;
-    for (const uint32_t index : batch) parallel.launches.push_back(launch(former_.items()[index], Rows::Merge));
+    for (const uint32_t index : batch)
+      parallel.launches.push_back(install(shaped(former_.items()[index], Rows::Merge)));
     if (batch.size() == 1)
       out_.steps.emplace_back(std::move(parallel.launches[0]));
     else
@@ -250,19 +255,14 @@ int64_t Builder::tile_rows(uint32_t external, const ir::Layout& product, ir::DTy
 void Builder::add_epilogue(MatmulStep& step, const Item& item, ir::NodeId product) {
   const ir::Layout& layout = graph_.layout(product);
   if (const int64_t tile = tile_rows(step.external, layout, graph_[product].dtype); tile > 0) {
-    const size_t known = out_.kernels.size();
-    KernelStep by_rows = launch(item, Rows::Separate);
-    if (by_rows.sizes.size() == 2 && by_rows.sizes[0] == layout.sizes[0] && out_.kernels[by_rows.kernel].tile == 0) {
-      step.epilogue.push_back(std::move(by_rows));
+    Shaped by_rows = shaped(item, Rows::Separate);
+    if (by_rows.step.sizes.size() == 2 && by_rows.step.sizes[0] == layout.sizes[0] && by_rows.plan.tile == 0) {
+      step.epilogue.push_back(install(std::move(by_rows)));
       step.rows_per_tile = tile;
       return;
     }
-    if (out_.kernels.size() > known) {  // made for nothing
-      kernels_.erase(text(out_.kernels.back()));
-      out_.kernels.pop_back();
-    }
   }
-  step.epilogue.push_back(launch(item, Rows::Merge));
+  step.epilogue.push_back(install(shaped(item, Rows::Merge)));
 }
 
 void Builder::add_extern(const Item& item, const Order& order, uint32_t epilogue) {

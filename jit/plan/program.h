@@ -89,6 +89,18 @@ struct Program {
   int64_t scratch_bytes = 0;             // per thread
 };
 
+/// Calls `take` with every launch of the program, in order.
+template <class Take>
+void for_each_launch(const Program& program, Take take) {
+  for (const Step& step : program.steps) {
+    if (const auto* kernel = std::get_if<KernelStep>(&step)) take(*kernel);
+    if (const auto* parallel = std::get_if<ParallelStep>(&step))
+      for (const KernelStep& s : parallel->launches) take(s);
+    if (const auto* matmul = std::get_if<MatmulStep>(&step))
+      for (const KernelStep& s : matmul->epilogue) take(s);
+  }
+}
+
 std::string text(const Program& program);   // for inspect("plan")
 
 struct PlanOptions {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 
 #include "dispatch/spec.h"
@@ -7,6 +8,7 @@ namespace {
 
 // What Matcher compares, without the values of numbers: they may be run-time scalars of the program.
 struct Hasher {
+  const ByContent& classes;
   uint64_t state = 0x9e3779b97f4a7c15;
 
   void mix(uint64_t value) noexcept { state = std::rotl(state ^ value, 29) * 0xbf58476d1ce4e5b9; }
@@ -23,13 +25,15 @@ struct Hasher {
       mix(Py_TYPE(object));
     } else if (PyUnicode_CheckExact(object)) {
       mix(static_cast<uint64_t>(PyObject_Hash(object)));
-    } else if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
+    } else if (PyTuple_Check(object) || PyList_CheckExact(object)) {
       items(PySequence_Fast_ITEMS(object), PySequence_Fast_GET_SIZE(object), depth + 1);
     } else if (PyDict_CheckExact(object)) {
       Py_ssize_t at = 0;
       PyObject *key, *value;
       mix(static_cast<uint64_t>(PyDict_GET_SIZE(object)));
       while (depth < kMaxArgumentDepth && PyDict_Next(object, &at, &key, &value)) one(value, depth + 1);
+    } else if (std::find(classes.begin(), classes.end(), Py_TYPE(object)) != classes.end()) {
+      mix(Py_TYPE(object));
     } else {
       mix(object);  // None, True and False are themselves as well
     }
@@ -44,8 +48,8 @@ struct Hasher {
 
 }  // namespace
 
-uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) noexcept {
-  Hasher hasher;
+uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept {
+  Hasher hasher{classes};
   hasher.items(args, nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), 0);
   return hasher.state ^ (hasher.state >> 32);
 }

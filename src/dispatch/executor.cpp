@@ -31,7 +31,21 @@ char* thread_scratch(int64_t bytes) {
   return buffer.data;
 }
 
-class CpuRun : public Run<CpuRun, c10::DispatchKey::CPU> {
+// Without the dispatcher: the arguments are known to be plain CPU tensors.
+struct CpuProducts {
+  static void mm(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::cpu::mm_out(out, a, b); }
+  static void bmm(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::cpu::bmm_out(out, a, b); }
+  template <class... Args>
+  static void addmm(at::Tensor& out, const Args&... args) {
+    at::cpu::addmm_out(out, args...);
+  }
+  template <class... Args>
+  static void baddbmm(at::Tensor& out, const Args&... args) {
+    at::cpu::baddbmm_out(out, args...);
+  }
+};
+
+class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
  public:
   CpuRun(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
       : Run(executable, inputs, scalars) {
@@ -117,20 +131,6 @@ class CpuRun : public Run<CpuRun, c10::DispatchKey::CPU> {
       range(0, starts.back());
   }
 
-  void product(const plan::MatmulStep& s, at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
-               const at::Tensor& bias) {
-    const ir::ExternAttr& attr = exe_.externs[s.external];
-    const std::vector<c10::IValue>& args = exe_.calls[attr.call].args;
-    if (attr.name == "aten::mm")
-      at::cpu::mm_out(out, a, b);
-    else if (attr.name == "aten::bmm")
-      at::cpu::bmm_out(out, a, b);
-    else if (attr.name == "aten::addmm")
-      at::cpu::addmm_out(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
-    else
-      at::cpu::baddbmm_out(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
-  }
-
   void step(const plan::MatmulStep& s) {
     const auto [a, b, bias] = factors(s);
     at::Tensor out = tensor(s.result);
@@ -160,28 +160,16 @@ class CpuRun : public Run<CpuRun, c10::DispatchKey::CPU> {
 }  // namespace
 
 void Executable::prepare() {
-  writes = !stores.empty();
-  long_running = cuda && !calls.empty();  // launches only queue work; torch's own operators may wait for the device
-  for (const plan::Step& step : program.steps) {
-    if (const auto* external = std::get_if<plan::ExternStep>(&step))
-      writes |= !externs[external->external].written.empty();
-    if (cuda) continue;
-    const auto big = [](const plan::KernelStep& s) { return s.units > s.grain; };
-    if (const auto* kernel = std::get_if<plan::KernelStep>(&step)) long_running |= big(*kernel);
-    if (const auto* parallel = std::get_if<plan::ParallelStep>(&step))
-      for (const plan::KernelStep& s : parallel->launches) long_running |= big(s);
-    if (const auto* matmul = std::get_if<plan::MatmulStep>(&step))
-      long_running |= program.slots[matmul->result].sizes.size() >= 2 && matmul->rows_per_tile > 0;
-  }
+  changes = Changes::of(program, calls, externs);
+  writes = !stores.empty() || !changes.written.empty();
+  releases_gil = !calls.empty();  // as torch does around each of its operators
+  if (cuda) return;               // launches only queue work
+  plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
 }
 
 int Executable::kernel_launches() const {
   int n = 0;
-  for (const plan::Step& step : program.steps) {
-    if (std::holds_alternative<plan::KernelStep>(step)) ++n;
-    if (const auto* parallel = std::get_if<plan::ParallelStep>(&step)) n += static_cast<int>(parallel->launches.size());
-    if (const auto* matmul = std::get_if<plan::MatmulStep>(&step)) n += static_cast<int>(matmul->epilogue.size());
-  }
+  plan::for_each_launch(program, [&](const plan::KernelStep&) { ++n; });
   return n;
 }
 
@@ -190,6 +178,11 @@ void run(const Executable& executable, const at::Tensor* const* inputs, const ui
     run_cuda(executable, inputs, scalars, outputs);
   else
     run_on<CpuRun>(executable, inputs, scalars, outputs);
+}
+
+bool run_checked(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+                 Tensors& outputs, ValueCheck& check) {
+  return run_checked_on<CpuRun>(executable, inputs, scalars, outputs, check);
 }
 
 }  // namespace fastjit::dispatch

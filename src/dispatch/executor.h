@@ -10,6 +10,7 @@
 #include "backend/cuda_driver.h"
 #include "backend/kernel.h"
 #include "capture/capture.h"
+#include "dispatch/undo.h"
 #include "plan/program.h"
 
 namespace fastjit::dispatch {
@@ -30,11 +31,9 @@ struct Executable {
   std::vector<capture::CallTemplate> calls;
   std::vector<ir::ExternAttr> externs;
   std::vector<ir::Store> stores;
+  Changes changes;            // by its steps, in order
   bool writes = false;        // something visible to the caller is written before the program ends
-  bool long_running = false;  // worth releasing the GIL for
-
-  /// The GIL may be released or Python code may run during a call.
-  bool runs_foreign_code() const { return long_running || !calls.empty(); }
+  bool releases_gil = false;  // it may take long: Python code of others, and of operators in it, may run meanwhile
 
   /// Derives the flags above from the program; call once, when everything else is there.
   void prepare();
@@ -52,8 +51,19 @@ struct Restart {
 
 using Tensors = c10::SmallVector<at::Tensor, 8>;
 
+/// What a program's guards found. It stops at the first value that differs: `seen` are its elements.
+struct ValueCheck {
+  const std::vector<capture::ValueGuard>& expected;
+  bool guards_only = false;  // stops after the last guard: nothing has been written by then but what Undo puts back
+  size_t held = 0;
+  std::vector<uint64_t> seen{};
+};
+
 /// Runs on `inputs` (one per graph input) and `scalars` (bits per graph scalar). outputs[i] is left undefined where
 /// Program::outputs[i] is an Input slot. Throws what an operator throws, or Restart. Needs no GIL.
 void run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs);
+/// The same with guards, on the CPU. False: it stopped, as `check` tells.
+bool run_checked(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+                 Tensors& outputs, ValueCheck& check);
 
 }  // namespace fastjit::dispatch

@@ -11,19 +11,20 @@ namespace {
 
 using codegen::CudaLaunch;
 
-// Calls `take` with every launch of the program.
-template <class Take>
-void for_each_launch(const plan::Program& program, Take take) {
-  for (const plan::Step& step : program.steps) {
-    if (const auto* kernel = std::get_if<plan::KernelStep>(&step)) take(*kernel);
-    if (const auto* parallel = std::get_if<plan::ParallelStep>(&step))
-      for (const plan::KernelStep& s : parallel->launches) take(s);
-    if (const auto* matmul = std::get_if<plan::MatmulStep>(&step))
-      for (const plan::KernelStep& s : matmul->epilogue) take(s);
+struct CudaProducts {
+  static void mm(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::mm_out(out, a, b); }
+  static void bmm(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::bmm_out(out, a, b); }
+  template <class... Args>
+  static void addmm(at::Tensor& out, const Args&... args) {
+    at::addmm_out(out, args...);
   }
-}
+  template <class... Args>
+  static void baddbmm(at::Tensor& out, const Args&... args) {
+    at::baddbmm_out(out, args...);
+  }
+};
 
-class CudaRun : public Run<CudaRun, c10::DispatchKey::CUDA> {
+class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
  public:
   CudaRun(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
       : Run(executable, inputs, scalars),
@@ -71,18 +72,9 @@ class CudaRun : public Run<CudaRun, c10::DispatchKey::CUDA> {
   }
 
   void step(const plan::MatmulStep& s) {
-    const ir::ExternAttr& attr = exe_.externs[s.external];
-    const std::vector<c10::IValue>& args = exe_.calls[attr.call].args;
     const auto [a, b, bias] = factors(s);
     at::Tensor out = tensor(s.result);
-    if (attr.name == "aten::mm")
-      at::mm_out(out, a, b);
-    else if (attr.name == "aten::bmm")
-      at::bmm_out(out, a, b);
-    else if (attr.name == "aten::addmm")
-      at::addmm_out(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
-    else
-      at::baddbmm_out(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+    product(s, out, a, b, bias);
     for (const plan::KernelStep& launch : s.epilogue) step(launch);
   }
 
@@ -104,7 +96,7 @@ void Executable::load_on_cuda(c10::DeviceIndex device) {
   code->context = backend::cuda_context(device);
   const backend::CudaContextGuard current(code->context);
   for (const auto& kernel : kernels) code->functions.push_back(backend::cuda_function(*kernel, code->context));
-  for_each_launch(program, [&](const plan::KernelStep& s) {
+  plan::for_each_launch(program, [&](const plan::KernelStep& s) {
     const CudaLaunch shape = codegen::cuda_launch(program.kernels[s.kernel], s.sizes.data());
     code->scratch_bytes = std::max(code->scratch_bytes, shape.scratch_bytes);
   });

@@ -1,26 +1,34 @@
 // Why a call is a hit, a new variant or eager, in words.
+#include <algorithm>
 #include <set>
 
+#include "dispatch/by_values.h"
 #include "dispatch/function.h"
 #include "dispatch/refuse.h"
 
 namespace fastjit::dispatch {
 namespace {
 
+std::string brief(const TensorSpec& spec) {
+  return text(spec) + (spec.requires_grad ? " requiring grad" : "") + (spec.parameter ? " in a Parameter" : "");
+}
+
 std::string brief(const ArgSpec& spec) {
   switch (spec.kind) {
     case ArgKind::Tensor:
-      return text(spec.tensor) + (spec.tensor.requires_grad ? " requiring grad" : "");
+      return brief(spec.tensor);
     case ArgKind::None:
       return "None";
     case ArgKind::Number:
       return std::string("any ") + spec.type->tp_name;
     case ArgKind::Tuple:
-      return "a tuple of " + std::to_string(spec.length);
+      return std::string("a ") + (spec.type ? spec.type->tp_name : "tuple") + " of " + std::to_string(spec.length);
     case ArgKind::List:
       return "a list of " + std::to_string(spec.length);
     case ArgKind::Dict:
       return "a dict of " + std::to_string(spec.length);
+    case ArgKind::Instance:
+      return std::string("a ") + spec.type->tp_name + " of " + std::to_string(spec.length) + " attributes";
     case ArgKind::Object:
       return std::string("a certain ") + Py_TYPE(referent(spec))->tp_name;
     default:
@@ -38,6 +46,7 @@ std::string name_of(Py_ssize_t argument, Py_ssize_t nargs, PyObject* kwnames) {
 std::string difference(const CallSpec& known, const CallSpec& call, Py_ssize_t nargs, PyObject* kwnames) {
   const auto &a = known.specs(), &b = call.specs();
   Py_ssize_t argument = -1, rest = 0;  // rest: nodes of this argument still to come
+  size_t tensors = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const bool inside = rest > 0;
     if (inside)
@@ -51,10 +60,47 @@ std::string difference(const CallSpec& known, const CallSpec& call, Py_ssize_t n
     if (!number && was != now)
       return (inside ? "something in argument " : "argument ") + name_of(argument, nargs, kwnames) + " was " + was +
              ", is " + now;
+    if (a[i].kind == ArgKind::Tensor && a[i].tensor.key_set != b[i].tensor.key_set)
+      return "argument " + name_of(argument, nargs, kwnames) + " has other dispatch keys (an inference tensor, say)";
+    const bool is_tensor = b[i].kind == ArgKind::Tensor;
+    if (is_tensor && has_attributes(call.flat().tensors[tensors++]) && a[i].bare)
+      return "argument " + name_of(argument, nargs, kwnames) + " has attributes of its own";
     if (a[i].same_as >= 0 && a[i].same_as != b[i].same_as) return "two arguments were the same tensor, and are not now";
   }
   if (a.size() != b.size()) return "the number of arguments differs";
   return "";
+}
+
+struct Call {
+  PyObject* const* args;
+  Py_ssize_t nargs;
+  PyObject* kwnames;
+};
+
+// Why a variant does not serve a call, and how far the comparison came; empty: it does.
+struct Misfit {
+  int stage = -1;
+  std::string why;
+};
+
+Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& modes, const Call& call,
+                 std::vector<capture::ValueGuard>& path) {
+  std::vector<PyObject*> tensors(variant.spec.tensor_count()), numbers(variant.spec.number_count());
+  const auto arguments = [&] {
+    const std::string why = difference(variant.spec, spec, call.nargs, call.kwnames);
+    return why.empty() ? "an argument or the name of a keyword differs" : why;
+  };
+  if (!variant.spec.match(call.args, call.nargs, call.kwnames, tensors.data(), numbers.data())) return {0, arguments()};
+  if (!(variant.modes == modes)) return {1, difference(variant.modes, modes)};
+  if (variant.facts && !variant.facts->check()) return {2, "guard failed: " + variant.facts->first_failure()};
+  if (variant.device >= 0 && !variant.on_its_device(tensors.data())) return {0, arguments()};
+  for (const CapturedTensor& captured : variant.captured)
+    if (!captured.spec.matches(captured.object)) {
+      const std::string was = brief(captured.spec);
+      const std::string is = is_plain_tensor(captured.object) ? brief(TensorSpec::of(captured.object)) : "no tensor";
+      return {3, "guard failed: tensor " + captured.name + " was " + was + ", is " + (was == is ? "another kind" : is)};
+    }
+  return {4, other_values(variant, tensors.data(), numbers.data(), path)};
 }
 
 }  // namespace
@@ -88,34 +134,25 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   if (observe::tracer_active()) return "eager: tracer active";
   CallSpec call;
   std::string why;
-  if (!call.build(args, nargs, kwnames, why)) return "eager: " + why;
-  std::string nearest;
-  for (const auto& variant : function.variants.recent_first()) {
-    std::vector<PyObject*> tensors(variant->spec.tensor_count()), numbers(variant->spec.number_count());
-    std::string reason;
-    if (!variant->spec.match(args, nargs, kwnames, tensors.data(), numbers.data())) {
-      reason = difference(variant->spec, call, nargs, kwnames);
-      if (reason.empty()) reason = "an argument or the name of a keyword differs";
-    } else if (!(variant->modes == modes)) {
-      reason = "grad mode, inference mode, autocast or the default dtype differs";
-    } else if (variant->facts && !variant->facts->check()) {
-      reason = "guard failed: " + variant->facts->first_failure();
-    } else if (variant->device >= 0 && !variant->on_its_device(tensors.data())) {
-      reason = difference(variant->spec, call, nargs, kwnames);
-    } else {
-      for (const CapturedTensor& captured : variant->captured)
-        if (!captured.spec.matches(captured.object))
-          reason = "guard failed: tensor " + captured.name + " was " + text(captured.spec);
-    }
-    if (reason.empty())
-      return variant->executable ? "a hit: " + variant->spec.signature() : "eager: " + variant->reason;
-    if (nearest.empty()) nearest = reason;
+  if (!call.build(args, nargs, kwnames, function.by_content, why)) return "eager: " + why;
+  Misfit nearest;
+  std::vector<capture::ValueGuard> path;
+  auto variants = function.variants.recent_first();
+  std::ranges::stable_partition(variants, [](const auto& variant) { return variant->executable != nullptr; });
+  for (const auto& variant : variants) {
+    const Misfit misfit = misfit_of(*variant, call, modes, {args, nargs, kwnames}, path);
+    if (misfit.why.empty())
+      return variant->reason.empty() ? "a hit: " + variant->spec.signature() : "eager: " + variant->reason;
+    if (misfit.stage > nearest.stage) nearest = misfit;
   }
   std::string advice;
   why = refuse(function, call, modes, argument_names(function.callable, nargs, kwnames), advice);
   if (why.empty()) why = waiting(function, function.stats.calls + 1);
+  if (why.empty())
+    why = full(function, call,
+               [&] { return most_varied(function, call, argument_names(function.callable, nargs, kwnames)); });
   if (!why.empty()) return "eager: " + why;
-  return "a new variant: " + (nearest.empty() ? "the function has not been recorded yet" : nearest);
+  return "a new variant: " + (nearest.why.empty() ? "the function has not been recorded yet" : nearest.why);
 }
 
 }  // namespace fastjit::dispatch

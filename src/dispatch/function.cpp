@@ -5,47 +5,38 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
+#include "dispatch/by_values.h"
 #include "dispatch/call.h"
+#include "dispatch/verify.h"
 #include "support/env.h"
 
 namespace fastjit::dispatch {
 namespace {
 
 Stance current_stance = Stance::Default;
+const bool kChecksRecordings = support::setting_text(support::Setting::Check) == "record";
 
 // Whether any written input shares bytes with another input. Rare programs only.
-bool overlaps(const Executable& executable, const c10::SmallVector<const at::Tensor*, 8>& inputs) {
+bool overlaps(const Executable& executable, const Inputs& inputs) {
   const auto range = [](const at::Tensor& t) {
     const char* begin = static_cast<const char*>(t.unsafeGetTensorImpl()->data());
     int64_t last = 0;
     for (int64_t d = 0; d < t.dim(); ++d) last += std::max<int64_t>(t.size(d) - 1, 0) * t.stride(d);
     return std::pair(begin, begin + (t.numel() ? (last + 1) * static_cast<int64_t>(t.element_size()) : 0));
   };
-  std::vector<bool> written(inputs.size(), false);
-  for (const ir::Store& store : executable.stores) written[store.input] = true;
-  for (const plan::Step& step : executable.program.steps)
-    if (const auto* call = std::get_if<plan::ExternStep>(&step))
-      for (uint8_t operand : executable.externs[call->external].written) {
-        plan::SlotId id = call->operands[operand];
-        while (executable.program.slots[id].kind == plan::SlotKind::Alias) id = executable.program.slots[id].base;
-        if (executable.program.slots[id].kind == plan::SlotKind::Input)
-          written[executable.program.slots[id].index] = true;
-      }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!written[i]) continue;
-    const auto [begin, end] = range(*inputs[i]);
+  for (const Changes::Written& written : executable.changes.written) {
+    const auto [begin, end] = range(*inputs[written.input]);
     for (size_t k = 0; k < inputs.size(); ++k) {
       const auto [from, to] = range(*inputs[k]);
-      if (k != i && begin < to && from < end) return true;
+      if (k != written.input && begin < to && from < end) return true;
     }
   }
   return false;
 }
-
-const bool kChecksRecordings = support::setting_text(support::Setting::Check) == "record";
 
 uint64_t number_bits(PyObject* number, bool is_float) {
   if (is_float) return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(number));
@@ -66,22 +57,18 @@ bool captured_hold(const Variant& variant) noexcept {
 // A variant that serves this call, or null; borrowed from the function.
 const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyObject* const* args, Py_ssize_t nargs,
                                      PyObject* kwnames, PyObject** tensors, PyObject** numbers) {
-  const auto serves = [&](Variant& variant) {
-    return variant.modes == modes && variant.spec.match(args, nargs, kwnames, tensors, numbers) &&
-           (!variant.facts || variant.facts->check()) && captured_hold(variant) &&
-           (variant.device < 0 || variant.on_its_device(tensors));
-  };
   const Variant* last = function.variants.last().get();
-  if (last && serves(*function.variants.last())) return &function.variants.last();
-  const auto* found = function.variants.find(call_hash(args, nargs, kwnames),
-                                             [&](Variant& variant) { return &variant != last && serves(variant); });
+  if (last && serves(*last, modes, args, nargs, kwnames, tensors, numbers)) return &function.variants.last();
+  const auto* found = function.variants.find(call_hash(args, nargs, kwnames, function.by_content), [&](const Variant& variant) {
+    return &variant != last && (variant.executable || variant.values.empty()) &&  // else values decide: by_values.cpp
+           serves(variant, modes, args, nargs, kwnames, tensors, numbers);
+  });
   if (found) function.variants.used(*found);
   return found;
 }
 
 // The tensors that the program reads or writes; false if a written one shares memory with another.
-bool gather(const Variant& variant, PyObject* const* arg_tensors, c10::SmallVector<PyObject*, 8>& objects,
-            c10::SmallVector<const at::Tensor*, 8>& inputs) {
+bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs) {
   for (const capture::InputSource& source : variant.inputs) {
     objects.push_back(source.kind == capture::InputSource::Kind::Argument ? arg_tensors[source.index]
                                                                           : variant.captured[source.index].object);
@@ -90,14 +77,7 @@ bool gather(const Variant& variant, PyObject* const* arg_tensors, c10::SmallVect
   return !variant.checks_overlap || !overlaps(*variant.executable, inputs);
 }
 
-bool is_checked(const Variant& variant, PyObject* const* arg_tensors) {
-  c10::SmallVector<PyObject*, 8> objects;
-  c10::SmallVector<const at::Tensor*, 8> inputs;
-  return gather(variant, arg_tensors, objects, inputs);
-}
-
-PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const c10::SmallVector<PyObject*, 8>& objects,
-                       PyObject* const* numbers) {
+PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, PyObject* const* numbers) {
   const plan::Program& program = variant.executable->program;
   c10::SmallVector<PyObject*, 8> leaves(outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -110,7 +90,40 @@ PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const c10::Smal
   return variant.recipe.single() ? leaves[0] : variant.recipe.rebuild(leaves.data(), numbers);
 }
 
+bool execute(const Executable& executable, const Inputs& inputs, const uint64_t* scalars, Tensors& outputs,
+             ValueCheck* check) {
+  if (check) return run_checked(executable, inputs.data(), scalars, outputs, *check);
+  run(executable, inputs.data(), scalars, outputs);
+  return true;
+}
+
+// Other threads may swap what a tensor's Python object stands for meanwhile.
+bool run_without_gil(const Executable& executable, const Inputs& inputs, const uint64_t* scalars, Tensors& outputs,
+                     ValueCheck* check) {
+  Tensors held;
+  Inputs places;
+  for (const at::Tensor* input : inputs) held.push_back(*input);
+  for (const at::Tensor& tensor : held) places.push_back(&tensor);
+  pybind11::gil_scoped_release release;
+  return execute(executable, places, scalars, outputs, check);
+}
+
 }  // namespace
+
+bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+            PyObject** tensors, PyObject** numbers) noexcept {
+  return variant.modes == modes && variant.spec.match(args, nargs, kwnames, tensors, numbers) &&
+         (!variant.facts || variant.facts->check()) && captured_hold(variant) &&
+         (variant.device < 0 || variant.on_its_device(tensors));
+}
+
+bool checks_recordings() { return kChecksRecordings; }
+
+bool overlaps(const Variant& variant, PyObject* const* arg_tensors) {
+  Objects objects;
+  Inputs inputs;
+  return !gather(variant, arg_tensors, objects, inputs);
+}
 
 bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
   for (size_t i = 0; i < spec.tensor_count(); ++i)
@@ -120,17 +133,19 @@ bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
   return true;
 }
 
+c10::Device device_of(const Variant& variant) {
+  return variant.device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<int8_t>(variant.device));
+}
+
 Stance stance() { return current_stance; }
 void set_stance(Stance stance) { current_stance = stance; }
 
-PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why) {
+namespace {
+
+// The result, or with effects the tuple of it and the values to store.
+PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                      std::string& why, ValueCheck* check) {
   const Executable& executable = *variant.executable;
-  c10::SmallVector<PyObject*, 8> objects;
-  c10::SmallVector<const at::Tensor*, 8> inputs;
-  if (!gather(variant, arg_tensors, objects, inputs)) {
-    why = "a written tensor shares memory with another argument";
-    return nullptr;
-  }
   c10::SmallVector<uint64_t, 8> scalars;
   for (size_t i = 0; i < variant.scalar_number.size(); ++i) {
     PyObject* number = numbers[variant.scalar_number[i]];
@@ -140,29 +155,53 @@ PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* 
     }
     scalars.push_back(number_bits(number, variant.scalar_is_float[i]));
   }
+  c10::SmallVector<pybind11::object, 8> held;
+  if (executable.releases_gil) {  // others may take them out of the lists they came in
+    const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
+    std::for_each(objects.begin(), objects.end(), hold);
+    std::for_each(numbers, numbers + variant.spec.number_count(), hold);
+  }
+  std::optional<Undo> undo;
+  if (executable.changes.undoable) undo.emplace(executable.changes, inputs.data(), device_of(variant));
   Tensors outputs;
+  bool done = false;
   try {
-    if (executable.long_running) {
-      // Others may run meanwhile: hold the inputs.
-      Tensors held;
-      for (const at::Tensor* input : inputs) held.push_back(*input);
-      for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = &held[i];
-      pybind11::gil_scoped_release release;
-      run(executable, inputs.data(), scalars.data(), outputs);
-    } else {
-      run(executable, inputs.data(), scalars.data(), outputs);
-    }
+    done = executable.releases_gil ? run_without_gil(executable, inputs, scalars.data(), outputs, check)
+                                   : execute(executable, inputs, scalars.data(), outputs, check);
   } catch (const Restart& restart) {
-    if (executable.writes)
-      throw std::runtime_error("fastjit: " + restart.why + ", after the program wrote to its arguments");
     why = restart.why;
-    return nullptr;
-  } catch (const std::exception&) {
-    if (executable.writes) throw;
-    why = "an operator raised";  // eager raises its own error
+  } catch (const std::exception& error) {
+    if (executable.writes && !undo && lacks_memory(error)) throw;
+    why = "an operator raised";             // eager raises its own error
+  }
+  if (!done) {
+    if (undo) undo->put_back();
     return nullptr;
   }
   return wrap_outputs(variant, outputs, objects, numbers);
+}
+
+}  // namespace
+
+PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                 std::string& why, ValueCheck* check) {
+  PyObject* made = run_program(variant, objects, inputs, numbers, why, check);
+  return variant.replay ? variant.replay->result_of(made) : made;
+}
+
+PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why,
+                      ValueCheck* check) {
+  Objects objects;
+  Inputs inputs;
+  if (!gather(variant, arg_tensors, objects, inputs)) {
+    why = "a written tensor shares memory with another argument";
+    return nullptr;
+  }
+  if (!variant.replay) return run_program(variant, objects, inputs, numbers, why, check);
+  why = variant.replay->refuse();
+  if (!why.empty()) return nullptr;
+  const std::vector<observe::Ref> targets = variant.replay->hold();
+  return variant.replay->apply(run_program(variant, objects, inputs, numbers, why, check));
 }
 
 PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -179,13 +218,17 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
   const auto* found = find(function, modes, args, nargs, kwnames, tensors.data(), numbers.data());
   if (!found) return learn(self, args, nargsf, kwnames, modes);
   Variant* variant = found->get();
-  if (!variant->executable) return run_eager(function, variant->reason, args, nargsf, kwnames);
+  if (!variant->reason.empty() && variant->values.empty())
+    return run_eager(function, variant->reason, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
-  if (kChecksRecordings && !function.options.pure && is_checked(*variant, tensors.data()))
+  if (!variant->values.empty()) return call_by_values(self, *found, args, nargsf, kwnames, modes);
+  if (kChecksRecordings && !function.options.pure && !overlaps(*variant, tensors.data()))
     return check_recording(self, *variant, args, nargsf, kwnames);
+  if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits))
+    return verified_call(self, *found, tensors.data(), numbers.data(), args, nargsf, kwnames);
   std::string why;
   // Others may drop the variant while Python code or another thread runs.
-  const std::shared_ptr<Variant> held = variant->executable->runs_foreign_code() ? *found : nullptr;
+  const std::shared_ptr<Variant> held = variant->executable->releases_gil || variant->replay ? *found : nullptr;
   PyObject* result = run_variant(*variant, tensors.data(), numbers.data(), why);
   if (result) {
     ++function.stats.hits;

@@ -13,6 +13,7 @@
 #include "dispatch/executor.h"
 #include "dispatch/modes.h"
 #include "dispatch/recipe.h"
+#include "dispatch/replay.h"
 #include "dispatch/spec.h"
 #include "dispatch/variants.h"
 #include "observe/observe.h"
@@ -30,6 +31,7 @@ struct Options {
   OnUnsupported on_unsupported = OnUnsupported::Warn;
   uint32_t max_variants = 64;  // of one bound object, if the function is a method
   runtime::CacheMode cache = runtime::CacheMode::On;
+  double verify = 0;  // the fraction of hits that is compared with eager
 };
 
 /// What a person may want to see of one variant; made once when it is learnt.
@@ -55,9 +57,13 @@ struct Variant {
   std::vector<CapturedTensor> captured;
   std::vector<at::Tensor> held;            // with pure=True: the captured tensors, kept alive
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
-  std::string reason;
+  std::string reason;                      // empty: calls run the program
   Recipe recipe;
+  std::unique_ptr<Replay> replay;  // null: the call has no effect on Python objects
   std::vector<capture::InputSource> inputs;
+  // The values it read out of tensors, in order. Of one that stays eager: those that led to it; it serves calls that
+  // read the same.
+  std::vector<capture::ValueGuard> values;
   std::vector<uint8_t> scalar_is_float;  // per graph scalar
   std::vector<uint32_t> scalar_number;   // per graph scalar: which symbolic number of the call
   std::vector<double> scalar_limit;      // per graph scalar: finite values beyond +-limit run eagerly (eager raises)
@@ -78,6 +84,7 @@ struct Stats {
   uint64_t calls = 0, hits = 0, misses = 0, compiles = 0, memory_hits = 0, disk_hits = 0;
   std::map<std::string, uint64_t> fallbacks;  // reason -> calls that ran eagerly because of it
   double compile_ms = 0, record_ms = 0;
+  uint64_t verified = 0, mismatches = 0;
 };
 
 struct Function {
@@ -85,10 +92,16 @@ struct Function {
   Options options;
   Variants variants;
   Stats stats;
+  ByContent by_content;
   std::unordered_map<std::string, int> seen_sizes;  // size-only misses that ran unobserved once
   uint64_t next_record = 0;                         // after unsound recordings: not before this many calls
   uint32_t unsound_recordings = 0;
-  std::string unsound_reason;  // of the last one
+  std::string state;  // what the last recordings read and wrote; one after the other
+  uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one
+  uint64_t state_hits = 0;                                    // hits before the last of them
+  std::string pause_reason;  // why nothing is recorded until then
+  uint64_t hits_when_recorded = 0;
+  uint32_t unused_recordings = 0;  // in a row, each without a hit before the next
   bool warned = false;
   bool limit_warned = false;
 };
@@ -108,9 +121,22 @@ void set_stance(Stance stance);
 
 /// True while this thread records: nested functions run their Python body.
 bool recording();
+struct RecordingFlag {
+  RecordingFlag();
+  ~RecordingFlag();
+};
 
-/// The slow way: no variant matched. Runs the function (that is its result) and learns from it where possible.
-PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes);
+struct ValueMiss;
+
+/// The slow way: no variant matched, or (with `miss`) none for the values that the call read. Runs the function (that
+/// is its result) and learns from it where possible.
+PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
+                const ValueMiss* miss = nullptr);
+
+/// Whether the variant is for this call, but for the values that it reads out of tensors. `tensors` and `numbers` have
+/// room for its spec's and get the call's.
+bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+            PyObject** tensors, PyObject** numbers) noexcept;
 
 /// FASTJIT_CHECK=record: runs the function under both observers although `known` serves the call, and raises an
 /// AssertionError if the recording differs from the one that `known` was made of. Returns the function's own result.
@@ -125,9 +151,24 @@ PyObject* run_eager(Function& function, const std::string& reason, PyObject* con
 /// raises.
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice);
 
+c10::Device device_of(const Variant& variant);
+
+using Objects = c10::SmallVector<PyObject*, 8>;         // per program input
+using Inputs = c10::SmallVector<const at::Tensor*, 8>;  // the same, unpacked
+
 /// Runs a matching variant. Returns null without an exception if the call must restart in eager (`why` says the
-/// reason).
-PyObject* run_variant(Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why);
+/// reason); then everything is as it was before.
+PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why,
+                      ValueCheck* check = nullptr);
+/// The same on tensors of the caller's choice, none of which shares memory with one that is written. Effects on Python
+/// objects are not made.
+/// With `check`: also null, and `why` empty, where the check stopped the program.
+PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                 std::string& why, ValueCheck* check = nullptr);
+/// FASTJIT_CHECK=record.
+bool checks_recordings();
+/// Whether a written tensor shares memory with another: such a call runs eagerly.
+bool overlaps(const Variant& variant, PyObject* const* arg_tensors);
 
 /// If `variant` would not serve the call, says so in words ("argument 0 was f32[4], is f32[8]").
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "backend/target.h"
+#include "dispatch/by_values.h"
 #include "dispatch/fresh_call.h"
 #include "dispatch/function.h"
 #include "dispatch/host.h"
@@ -32,6 +33,7 @@ thread_local bool recording_now = false;
 // Products up to half of this keep one library call: MKL in row tiles cost 4 to 9 % at 512 and 1024, more than the
 // epilogue gained.
 constexpr int64_t kTileAbove = int64_t{64} << 20;
+constexpr uint32_t kMostUnused = 64;  // recordings in a row of which none was used again
 constexpr uint64_t kFirstRetry = 16;  // calls after an unsound recording before the next one; doubles each time
 
 // Everything one recording holds together.
@@ -43,6 +45,7 @@ struct Recording {
   std::vector<PyObject*> captured;
   std::vector<std::string> captured_names;
   capture::Recorder* recorder = nullptr;
+  std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
   std::vector<PyObject*> leaves;
   observe::Observation observation;
   capture::Capture captured_graph;
@@ -55,13 +58,9 @@ void on_tensor(void* context, PyObject* tensor, const char* name) {
     if (known == tensor) return;
   recording->captured.push_back(tensor);
   recording->captured_names.emplace_back(name);
+  recording->kept.push_back(unpack(tensor));
   recording->recorder->add_captured(tensor, unpack(tensor), name);
 }
-
-struct RecordingFlag {
-  RecordingFlag() { recording_now = true; }
-  ~RecordingFlag() { recording_now = false; }
-};
 
 // Runs the function under both observers. Null if it raised.
 PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyObject* kwnames,
@@ -86,9 +85,16 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     host.on_scalar_use_end = [](void* context, bool entered) {
       static_cast<Recording*>(context)->recorder->scalar_use_ended(entered);
     };
+    host.on_number = [](void* context, PyObject* number) {
+      return static_cast<Recording*>(context)->recorder->number_read(number);
+    };
+    host.on_contents_read = [](void* context, PyObject* tensor) {
+      static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
+    };
     host.context = &recording;
     observer = observe::make_observer(host);
     for (PyObject* number : call.fresh) observer->watch_scalar(number);
+    for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
     if (!observer->start(function.callable)) recording.unsound = "tracer active";
   }
   PyObject* result = PyObject_Vectorcall(function.callable, call.args.data(),
@@ -99,10 +105,14 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   PyErr_Restore(type, value, traceback);
   if (!result) return nullptr;
   std::string why;
-  if (!recording.variant->recipe.build(result, call.fresh, recording.leaves, why)) recording.unsound = why;
+  const Stored stored = stored_values(recording.observation.effects);
+  if (!recording.variant->recipe.build(result, call.fresh, recording.leaves, why, stored)) recording.unsound = why;
   std::vector<at::Tensor> outputs;
   for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));
-  recording.observation.symbolic.resize(call.fresh.size(), false);
+  std::vector<bool>& symbolic = recording.observation.symbolic;
+  symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
+  for (auto [a, b] : recording.observation.identities) recording.variant->spec.require_identity(a, b);
+  for (PyObject* tensor : recording.observation.bare) recording.variant->spec.require_bare(tensor);
   recording.captured_graph = recorder.finish(outputs, recording.observation.symbolic, function.options.numerics);
   if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
   if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
@@ -184,11 +194,12 @@ void compile(Recording& recording) {
   ir::Graph graph = pass::run(recording.captured_graph.graph, context, &variant.inspection.passes);
   plan::PlanOptions options;
   options.numerics = function.options.numerics;
-  const c10::Device device = unpack(variant.spec.flat().tensors[0]).device();
+  const c10::Device device = device_of(variant.spec.flat().tensors);
   const backend::Target target = target_for(device, options);
   auto executable = std::make_unique<Executable>();
   executable->program = plan::plan(graph, options);
   executable->calls = std::move(recording.captured_graph.calls);
+  variant.values = std::move(recording.captured_graph.guards);
   executable->externs = graph.externs;
   executable->stores = graph.stores;
   const runtime::Origin origin{function.options.name, variant.spec.signature(), variant.inspection.ir};
@@ -220,19 +231,23 @@ void compile(Recording& recording) {
                                               ") in " + std::to_string(variant.compile_ms) + " ms");
 }
 
-// The recording stays a variant of its own: calls like it go straight to eager without being watched again.
-bool install_unsound(Recording& recording) {
+// The recording stays a variant of its own: calls like it go straight to eager without being watched again. Where
+// values of tensors decided, only calls that read the same are like it.
+bool install_unsound(Recording& recording, const ValueMiss* miss) {
   Function& function = recording.function;
   const bool needs_gradients = recording.advice == kNoGradAdvice;
   recording.variant->reason = recording.unsound;
   recording.variant->executable = nullptr;
+  recording.variant->replay = nullptr;
   recording.variant->facts = needs_gradients ? std::move(recording.observation.facts) : nullptr;
   if (!needs_gradients) recording.variant->captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
-  function.variants.add(std::move(recording.variant));
+  recording.variant->values = miss ? miss->path : std::vector<capture::ValueGuard>();
+  if (miss || !recording.captured_graph.reads_values || needs_gradients)
+    function.variants.add(std::move(recording.variant));
   if (!needs_gradients) {
     function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
-    function.unsound_reason = reason;
+    function.pause_reason = "an earlier recording was unsound: " + reason;
   }
   return note_fallback(function, reason, advice);
 }
@@ -248,7 +263,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   make_fresh(call, args, total, names, !function.options.pure);
   recording.variant->modes = modes;
   std::string why;
-  recording.variant->spec.build(call.args.data(), nargs, kwnames, why);
+  recording.variant->spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
   const auto start = Clock::now();
   PyObject* result = watched_call(recording, call, nargsf, kwnames, names);
   if (!result) return nullptr;
@@ -258,7 +273,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
   if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() &&
-      recording.captured_graph.graph.stores.empty()) {
+      recording.captured_graph.graph.stores.empty() && recording.captured_graph.guards.empty()) {
     // Nothing to run: the result is constant under the facts, which eager gives as well.
     recording.unsound = "its result holds no tensor";
   }
@@ -266,15 +281,46 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     settle_scalars(recording, call);
     take_captured(recording);
     recording.variant->facts = std::move(recording.observation.facts);
+    if (!recording.observation.effects.empty())
+      recording.variant->replay = std::make_unique<Replay>(std::move(recording.observation.effects));
   }
   return result;
 }
 
-PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
+// The program read other values than eager, from the same tensors.
+bool reads_otherwise(const Recording& recording, const ValueMiss* miss) {
+  return miss && std::ranges::any_of(miss->tried, [&](const auto& variant) {
+           return same_values(variant->values, recording.captured_graph.guards);
+         });
+}
+
+// The call gave something that it had read another value, so that the facts of this recording fail from now on. A flag
+// settles and a cache is filled once; where it goes on, the function runs eagerly. True: nothing is kept.
+bool is_passing(Recording& recording) {
+  constexpr uint32_t kSame = 2, kSameConstant = 8, kAny = 16;  // recordings without a hit between them
+  Function& function = recording.function;
+  const observe::Observation& seen = recording.observation;
+  if (seen.state.empty() || function.stats.hits != function.state_hits || function.state_recordings == 0)
+    function.state_recordings = function.state_place_recordings = 0;
+  if (seen.state.empty()) return false;
+  if (function.state != seen.state) function.state_place_recordings = 0;
+  function.state = seen.state;
+  function.state_hits = function.stats.hits;
+  const bool goes_on = ++function.state_place_recordings > (seen.state_is_constant ? kSameConstant : kSame) ||
+                       ++function.state_recordings > kAny;
+  if (goes_on) recording.unsound = "state: " + seen.state + " is read and written";
+  return !goes_on && !seen.state_is_constant;
+}
+
+PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
+                 const ValueMiss* miss) {
   Function& function = *self->function;
   Recording recording(function, modes);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   if (!result) return nullptr;
+  if (recording.unsound.empty() && is_passing(recording)) return result;
+  if (recording.unsound.empty() && reads_otherwise(recording, miss))
+    recording.unsound = "the value of " + miss->path.back().label + " is not the same each time it is computed";
   if (recording.unsound.empty()) {
     try {
       compile(recording);
@@ -288,9 +334,22 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
       recording.advice = "please report it";
     }
   }
-  if (install_unsound(recording)) return result;
+  if (install_unsound(recording, miss)) return result;
   Py_DECREF(result);
   return nullptr;
+}
+
+// Recordings that never serve a second call, such as those of arguments that are new objects each time, stop at some
+// point: each costs more than the call.
+bool is_fruitless(Function& function) {
+  const bool unused = function.stats.hits == function.hits_when_recorded;
+  function.hits_when_recorded = function.stats.hits;
+  function.unused_recordings = unused ? function.unused_recordings + 1 : 0;
+  if (function.unused_recordings <= std::max(kMostUnused, function.options.max_variants)) return false;
+  function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
+  function.pause_reason =
+      "none of the last " + std::to_string(function.unused_recordings - 1) + " recordings served a second call";
+  return true;
 }
 
 // A call with wrong arguments says what eager says, and nothing else.
@@ -309,6 +368,8 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 }  // namespace
 
 bool recording() { return recording_now; }
+RecordingFlag::RecordingFlag() { recording_now = true; }
+RecordingFlag::~RecordingFlag() { recording_now = false; }
 
 namespace {
 
@@ -333,6 +394,10 @@ std::vector<std::string> facts_of(const Variant& variant) {
   return variant.facts ? variant.facts->describe() : std::vector<std::string>{};
 }
 
+std::vector<std::string> effects_of(const Variant& variant) {
+  return variant.replay ? variant.replay->describe() : std::vector<std::string>{};
+}
+
 }  // namespace
 
 PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* args, size_t nargsf,
@@ -343,8 +408,13 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
   if (!result) return nullptr;
   std::string difference = recording.unsound.empty() ? "" : "it is unsound now: " + recording.unsound;
   if (difference.empty()) difference = first_difference(facts_of(known), facts_of(*recording.variant));
+  if (difference.empty()) difference = first_difference(effects_of(known), effects_of(*recording.variant));
+  const std::vector<capture::ValueGuard>& values = recording.captured_graph.guards;
   // A number may be ambiguous where it happens to equal another one; such a recording bakes it in and tells less.
-  const bool comparable = known.spec.number_count() == recording.variant->spec.number_count();
+  const bool comparable = known.spec.number_count() == recording.variant->spec.number_count() &&
+                          known.values.size() == values.size();
+  if (difference.empty() && comparable && !same_values(known.values, values))
+    difference = "it read other values of tensors";
   if (difference.empty() && comparable)
     difference = first_difference(
         program_of(known.inspection.graph),
@@ -362,7 +432,8 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
   return nullptr;
 }
 
-PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes) {
+PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
+                const ValueMiss* miss) {
   Function& function = *self->function;
   if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
@@ -376,34 +447,39 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   }
   CallSpec spec;
   std::string why, advice;
-  if (!spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, why))
+  if (!spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content, why))
     return eager_because(function, why, "", args, nargsf, kwnames);
+  if (compare_by_content(function, spec)) {
+    spec = CallSpec();
+    spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content, why);
+  }
   why = refuse(function, spec, modes, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
   if (!why.empty()) return eager_because(function, why, advice, args, nargsf, kwnames);
   if (const std::string pause = waiting(function, function.stats.calls); !pause.empty())
     return run_eager(function, pause, args, nargsf, kwnames);
   function.variants.drop_dead();
-  if (function.variants.siblings(spec).size() >= function.options.max_variants) {
-    const std::string varied =
-        most_varied(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames));
-    const std::string limit = "variant limit (" + std::to_string(function.options.max_variants) + ") reached" +
-                              (varied.empty() ? "" : ": " + varied);
+  const std::string limit = full(function, spec, [&] {
+    return miss ? varied_value(function, *miss)
+                : most_varied(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames));
+  });
+  if (!limit.empty())
     return eager_because(function, limit, "raise max_variants, or pass what changes as a tensor", args, nargsf,
                          kwnames);
-  }
-  const std::string signature = spec.signature();
-  const bool known = std::ranges::any_of(function.variants.all(),
-                                         [&](const auto& variant) { return variant->spec.signature() == signature; });
+  bool known = miss != nullptr, has_like = false;  // known: its sizes are not what is new
   for (const auto& variant : function.variants.all()) {
-    if (known) break;  // its sizes are not what is new
-    if (!variant->executable || !variant->spec.same_but_sizes(spec)) continue;
-    if (variant->device >= 0 && variant->device != unpack(spec.flat().tensors[0]).device().index()) continue;
-    // A size seen once may never come again: the second call records.
-    if (function.seen_sizes.size() < 4096 && function.seen_sizes[signature]++ == 0)
-      return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
-    break;
+    if (known) break;
+    if (!variant->spec.same_but_sizes(spec)) continue;
+    known = variant->spec.same_sizes(spec);
+    if (variant->device >= 0 && variant->device != device_of(spec.flat().tensors).index()) continue;
+    has_like |= variant->executable != nullptr;
   }
-  return record(self, args, nargsf, kwnames, modes);
+  // A size seen once may never come again: the second call records.
+  if (has_like && !known && function.seen_sizes.size() < 4096 && function.seen_sizes[spec.signature()]++ == 0)
+    return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+  if (is_fruitless(function))
+    return eager_because(function, function.pause_reason, "pass the tensors in what changes as arguments of their own",
+                         args, nargsf, kwnames);
+  return record(self, args, nargsf, kwnames, modes, miss);
 }
 
 }  // namespace fastjit::dispatch

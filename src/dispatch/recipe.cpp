@@ -4,6 +4,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "dispatch/replay.h"
+#include "dispatch/plain_class.h"
 #include "dispatch/spec.h"
 
 namespace fastjit::dispatch {
@@ -13,44 +15,11 @@ constexpr int kMaxDepth = 16;
 
 bool is_constant(PyObject* object) {
   if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
-      PyUnicode_CheckExact(object))
-    return true;
+      PyUnicode_CheckExact(object) || PyType_Check(object))
+    return true;  // a class: none is made in a call
   const std::string_view type = Py_TYPE(object)->tp_name;  // of torch: these never change
   return type == "torch.dtype" || type == "torch.device" || type == "torch.memory_format" || type == "torch.layout" ||
          type == "torch.Size";
-}
-
-// Python classes without __slots__ share their deallocator; a class written in C has its own.
-destructor python_dealloc() {
-  static const destructor found = [] {
-    PyObject* made = PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "Plain");
-    return made ? reinterpret_cast<PyTypeObject*>(made)->tp_dealloc : nullptr;
-  }();
-  return found;
-}
-
-// All that an instance of `type` holds: attributes, and the items of a dictionary or a tuple.
-bool is_python_class(PyTypeObject* type) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
-    auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
-    const bool known =
-        base == &PyBaseObject_Type || base == &PyDict_Type || base == &PyODict_Type || base == &PyTuple_Type;
-    const bool has_slots = Py_SIZE(base) != 0;
-    if (!known && (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dealloc != python_dealloc() || has_slots))
-      return false;
-  }
-  return true;
-}
-
-PyTypeObject* layout_of(PyTypeObject* type) {
-  for (PyTypeObject* base : {&PyODict_Type, &PyDict_Type, &PyTuple_Type})
-    if (PyType_IsSubtype(type, base)) return base;
-  return &PyBaseObject_Type;
-}
-
-PyObject* attributes_of(PyObject* object) {  // borrowed; null where there are none
-  PyObject** slot = _PyObject_GetDictPtr(object);
-  return slot ? *slot : nullptr;
 }
 
 // The keys in the dictionary's own order, whatever __iter__ its class has.
@@ -83,18 +52,34 @@ struct Recipe::Reader {
   struct Seen {
     size_t index;           // in the order of steps
     Py_ssize_t references;  // from within the result
+    const observe::SideEffect* effect;
     bool done;
   };
   std::vector<Step>& steps;
   const std::vector<PyObject*>& numbers;
   std::vector<PyObject*>& leaves;
   std::string& why;
+  const Stored& stored;
+  const observe::SideEffect* effect = nullptr;  // whose value is read; null: the result
   bool shares = false;
   std::unordered_map<PyObject*, Seen> containers{};
 
   bool refuse(const std::string& reason) {
-    if (why.empty()) why = reason;
+    const std::string place = effect ? "store to " + effect->label + " at " + effect->where + ": as a result, " : "";
+    if (why.empty()) why = place + reason;
     return false;
+  }
+
+  bool all(PyObject* result) {
+    if (stored.values.empty()) return one(result, 0);
+    steps.push_back({Kind::Tuple, nullptr, static_cast<Py_ssize_t>(stored.values.size()) + 1});
+    containers.emplace(nullptr, Seen{0, 0, nullptr, true});  // that tuple
+    if (!one(result, 1)) return false;
+    for (size_t i = 0; i < stored.values.size(); ++i) {
+      effect = stored.effects[i];
+      if (!one(stored.values[i], 1)) return false;
+    }
+    return true;
   }
 
   bool one(PyObject* object, int depth) {
@@ -113,7 +98,7 @@ struct Recipe::Reader {
       steps.push_back({Kind::Constant, Py_NewRef(object)});
       return true;
     }
-    const auto [seen, is_new] = containers.try_emplace(object, Seen{containers.size(), 0, false});
+    const auto [seen, is_new] = containers.try_emplace(object, Seen{containers.size(), 0, effect, false});
     ++seen->second.references;
     if (!is_new) {
       if (!seen->second.done) return refuse("its result contains itself");
@@ -180,17 +165,21 @@ struct Recipe::Reader {
 
   // A list that a global holds too is returned as that list: the next call's result must be it as well.
   bool is_whole() {
-    for (const auto& [object, seen] : containers)
-      if (!PyTuple_Check(object) && Py_REFCNT(object) != seen.references)
+    for (const auto& [object, seen] : containers) {
+      const auto place = stored.in_places.find(object);
+      const Py_ssize_t known = seen.references + (place == stored.in_places.end() ? 0 : place->second);
+      effect = seen.effect;
+      if (object && !PyTuple_Check(object) && Py_REFCNT(object) != known)
         return refuse(std::string("it returns a ") + Py_TYPE(object)->tp_name + " that exists outside its result");
+    }
     return true;
   }
 };
 
 bool Recipe::build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves,
-                   std::string& why) {
-  Reader reader{steps_, numbers, leaves, why};
-  const bool known = reader.one(result, 0) && reader.is_whole();
+                   std::string& why, const Stored& stored) {
+  Reader reader{steps_, numbers, leaves, why, stored};
+  const bool known = reader.all(result) && reader.is_whole();
   shares_ = reader.shares;
   return known;
 }

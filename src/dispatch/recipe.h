@@ -7,6 +7,8 @@
 
 namespace fastjit::dispatch {
 
+struct Stored;
+
 class Recipe {
  public:
   Recipe() = default;
@@ -23,7 +25,9 @@ class Recipe {
   /// made of tensors, plain constants, tuples, lists, dicts and instances of Python classes over object, dict or
   /// OrderedDict, and for a changeable container that something beside the result refers to: a copy of it would not be
   /// the same.
-  bool build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why);
+  /// With stored values: describes the tuple of the result and these; what they share stays shared.
+  bool build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why,
+             const Stored& stored);
 
   /// A new result from new references to the leaves (stolen) and the call's symbolic numbers. Null with an exception
   /// set on failure.

@@ -24,10 +24,14 @@ std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, Py
   return names;
 }
 
+c10::Device device_of(const std::vector<PyObject*>& tensors) {
+  return tensors.empty() ? c10::Device(c10::kCPU) : unpack(tensors[0]).device();
+}
+
 // What the devices of a call's tensors are in the way of, or empty.
 static std::string refuse_devices(const Function& function, const std::vector<PyObject*>& tensors,
                                   const std::string& first, std::string& advice) {
-  const c10::Device device = unpack(tensors[0]).device();
+  const c10::Device device = device_of(tensors);
   for (PyObject* tensor : tensors) {
     if (unpack(tensor).device() == device) continue;
     advice = "move its tensors to one device";
@@ -50,10 +54,6 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
     advice = "pass pure=True if the result depends on the arguments only";
     return "the read observer needs CPython 3.11, 3.12 or 3.13 with its GIL";
   }
-  if (spec.flat().tensors.empty()) {
-    advice = "pass the tensors it works on as arguments";
-    return "no argument is a tensor";
-  }
   for (size_t i = 0; i < spec.flat().tensors.size(); ++i) {
     const std::string name = i < names.size() ? names[i] : std::to_string(i);
     const at::Tensor& tensor = unpack(spec.flat().tensors[i]);
@@ -67,8 +67,16 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
 }
 
 std::string waiting(const Function& function, uint64_t call) {
-  if (call >= function.next_record) return "";
-  return "an earlier recording was unsound: " + function.unsound_reason;
+  return call < function.next_record ? function.pause_reason : "";
+}
+
+constexpr size_t kMostObjects = 64;  // that a method may be bound to with max_variants each
+
+std::string full(const Function& function, const CallSpec& call, const std::function<std::string()>& varied) {
+  const uint64_t most = function.options.max_variants;
+  if (function.variants.siblings(call).size() < most && function.variants.all().size() < kMostObjects * most) return "";
+  const std::string what = varied();
+  return "variant limit (" + std::to_string(most) + ") reached" + (what.empty() ? "" : ": " + what);
 }
 
 }  // namespace fastjit::dispatch

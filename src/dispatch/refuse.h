@@ -7,11 +7,17 @@ namespace fastjit::dispatch {
 /// Parameter names for messages: from the code object where there is one.
 std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, PyObject* kwnames);
 
+/// The device that a call runs on: that of its tensors, the CPU without any.
+c10::Device device_of(const std::vector<PyObject*>& tensors);
+
 /// Why a call cannot be recorded at all, or empty; `advice` may then say what to do.
 std::string refuse(const Function& function, const CallSpec& spec, const Modes& modes,
                    const std::vector<std::string>& names, std::string& advice);
 
 /// Why a call that no variant serves is not recorded although nothing is wrong with it; empty: it would be.
 std::string waiting(const Function& function, uint64_t call);
+
+/// Why a call cannot become one more variant, or empty; `varied` says what kept changing.
+std::string full(const Function& function, const CallSpec& call, const std::function<std::string()>& varied);
 
 }  // namespace fastjit::dispatch

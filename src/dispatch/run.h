@@ -8,7 +8,7 @@
 
 namespace fastjit::dispatch {
 
-template <class Self, c10::DispatchKey kKey>
+template <class Self, class Products, c10::DispatchKey kKey>
 class Run {
  public:
   Run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
@@ -20,6 +20,18 @@ class Run {
 
   void all_steps() {
     for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { self().step(s); }, step);
+  }
+
+  // False: stopped at a guard.
+  bool checked_steps(ValueCheck& check) {
+    for (const plan::Step& step : program_.steps) {
+      std::visit([this](const auto& s) { self().step(s); }, step);
+      const auto* guard = std::get_if<plan::GuardStep>(&step);
+      if (!guard) continue;
+      if (!holds(*guard, check)) return false;
+      if (++check.held == check.expected.size() && check.guards_only) return false;
+    }
+    return true;
   }
 
   void collect(Tensors& outputs) {
@@ -75,6 +87,19 @@ class Run {
 
   void step(const plan::FreeStep& s) { tensors_[s.slot].reset(); }
 
+  void step(const plan::GuardStep&) {}  // checked_steps() compares
+
+  bool holds(const plan::GuardStep& guard, ValueCheck& check) {
+    const ir::DType dtype = slot(guard.slot).dtype;
+    const char* place = address(guard.slot) + guard.offset * ir::size_of(dtype);
+    std::vector<uint64_t>& seen = check.seen;
+    seen.clear();
+    capture::for_each_element(guard.sizes, guard.strides, [&](int64_t offset) {
+      seen.push_back(capture::value_bits(place + offset * ir::size_of(dtype), dtype));
+    });
+    return seen == check.expected[guard.guard].expected;
+  }
+
   // Lists in a template are shared between calls: each call fills a copy.
   static c10::IValue copy_of_list(const c10::IValue& list) {
     if (list.isTensorList()) return list.toTensorList().copy();
@@ -98,6 +123,8 @@ class Run {
       else
         stack[arg].toList().set(static_cast<size_t>(item), value.defined() ? c10::IValue(value) : c10::IValue());
     }
+    if (!tmpl.makes_no_view) return tmpl.op.callBoxed(stack);
+    const at::AutoDispatchBelowADInplaceOrView guard;
     tmpl.op.callBoxed(stack);
   }
 
@@ -127,6 +154,8 @@ class Run {
         take(value.toTensor());
       else if (value.isTensorList())
         for (const at::Tensor& t : value.toTensorVector()) take(t);
+      else if (value.isBool())  // for a guard
+        take(at::scalar_tensor(value.toBool(), at::kBool));
     }
   }
 
@@ -139,6 +168,21 @@ class Run {
     const bool biased = s.operands.size() == 3;
     return {tensor(s.operands[biased ? 1 : 0]), tensor(s.operands[biased ? 2 : 1]),
             biased ? tensor(s.operands[0]) : at::Tensor()};
+  }
+
+  // `Products` writes into `out`, which has the result's sizes.
+  void product(const plan::MatmulStep& s, at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+               const at::Tensor& bias) {
+    const ir::ExternAttr& attr = exe_.externs[s.external];
+    const std::vector<c10::IValue>& args = exe_.calls[attr.call].args;
+    if (attr.name == "aten::mm")
+      Products::mm(out, a, b);
+    else if (attr.name == "aten::bmm")
+      Products::bmm(out, a, b);
+    else if (attr.name == "aten::addmm")
+      Products::addmm(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+    else
+      Products::baddbmm(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
   }
 
   const Executable& exe_;
@@ -156,6 +200,16 @@ void run_on(const Executable& executable, const at::Tensor* const* inputs, const
   call.all_steps();
   call.bump_versions();
   call.collect(outputs);
+}
+
+template <class Device>
+bool run_checked_on(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+                    Tensors& outputs, ValueCheck& check) {
+  Device call(executable, inputs, scalars);
+  if (!call.checked_steps(check)) return false;
+  call.bump_versions();
+  call.collect(outputs);
+  return true;
 }
 
 /// On executable.cuda's device.

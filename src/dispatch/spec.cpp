@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "capture/lower.h"
+#include "dispatch/plain_class.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -34,6 +35,11 @@ bool equal_int(PyObject* a, PyObject* b) noexcept {
   const Py_ssize_t bytes = static_cast<Py_ssize_t>(_PyLong_NumBits(a) / 8);
   if (bytes < 7 && _PyLong_NumBits(b) / 8 < 7) return PyLong_AsLongLong(a) == PyLong_AsLongLong(b);
   return Py_SIZE(x) == Py_SIZE(y) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+}
+
+// Subclasses of tuple that hold nothing but items: named tuples, torch.Size, torch.return_types.
+bool is_tuple_class(PyTypeObject* type) {
+  return PyType_IsSubtype(type, &PyTuple_Type) && !type->tp_dictoffset && type->tp_iter == PyTuple_Type.tp_iter;
 }
 
 }  // namespace
@@ -123,6 +129,11 @@ std::string text(const TensorSpec& spec) {
   return out;
 }
 
+static void release(ArgSpec& spec) {
+  Py_XDECREF(spec.object);
+  if (spec.kind == ArgKind::Instance || spec.kind == ArgKind::Tuple) Py_XDECREF(spec.type);
+}
+
 CallSpec::CallSpec(CallSpec&& other) noexcept { *this = std::move(other); }
 
 CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
@@ -138,21 +149,77 @@ CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
 }
 
 CallSpec::~CallSpec() {
-  for (ArgSpec& spec : specs_) Py_XDECREF(spec.object);
+  for (ArgSpec& spec : specs_) release(spec);
   Py_XDECREF(kwnames_);
 }
 
-bool CallSpec::build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, std::string& why) {
+bool CallSpec::build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes,
+                     std::string& why) {
   nargs_ = nargs;
   kwnames_ = Py_XNewRef(kwnames);
-  hash_ = call_hash(args, nargs, kwnames);
+  hash_ = call_hash(args, nargs, kwnames, classes);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   for (Py_ssize_t i = 0; i < total; ++i)
-    if (!add(args[i], why, 0)) return false;
+    if (!add(args[i], classes, why, 0)) return false;
   return true;
 }
 
-bool CallSpec::add(PyObject* object, std::string& why, int depth) {
+bool CallSpec::add_items(PyObject* sequence, ArgSpec spec, const ByContent& classes, std::string& why, int depth) {
+  spec.length = PySequence_Fast_GET_SIZE(sequence);
+  const Py_ssize_t n = spec.length;
+  specs_.push_back(std::move(spec));
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (!add(PySequence_Fast_ITEMS(sequence)[i], classes, why, depth + 1)) return false;
+  return true;
+}
+
+bool CallSpec::add_entries(PyObject* dict, ArgSpec spec, const ByContent& classes, std::string& why, int depth) {
+  spec.length = dict ? PyDict_GET_SIZE(dict) : 0;
+  spec.object = PyTuple_New(spec.length);
+  Py_ssize_t at = 0, i = 0;
+  PyObject *key, *value;
+  while (dict && PyDict_Next(dict, &at, &key, &value)) PyTuple_SET_ITEM(spec.object, i++, Py_NewRef(key));
+  specs_.push_back(std::move(spec));
+  at = 0;
+  while (dict && PyDict_Next(dict, &at, &key, &value))
+    if (!add(value, classes, why, depth + 1)) return false;
+  return true;
+}
+
+// By identity. A weak reference where the type allows, so that a variant keeps no model alive.
+void CallSpec::add_object(PyObject* object) {
+  ArgSpec spec{ArgKind::Object};
+  spec.type = Py_TYPE(object);
+  spec.object = PyWeakref_NewRef(object, nullptr);
+  spec.weak = spec.object != nullptr;
+  if (!spec.weak) {
+    PyErr_Clear();
+    spec.object = Py_NewRef(object);
+  }
+  specs_.push_back(std::move(spec));
+}
+
+// False, and nothing added, where there is too much in it to be compared on every call.
+bool CallSpec::add_instance(PyObject* object, const ByContent& classes, int depth) {
+  constexpr int kDeepest = 3;
+  constexpr size_t kMostParts = 128;
+  if (depth > kDeepest) return false;
+  const size_t parts = specs_.size(), tensors = flat_.tensors.size(), numbers = flat_.numbers.size(),
+               instances = flat_.instances.size();
+  ArgSpec spec{ArgKind::Instance};
+  spec.type = reinterpret_cast<PyTypeObject*>(Py_NewRef(Py_TYPE(object)));
+  flat_.instances.push_back(object);
+  std::string why;
+  if (add_entries(attributes_of(object), std::move(spec), classes, why, depth) && specs_.size() - parts <= kMostParts)
+    return true;
+  for (; specs_.size() > parts; specs_.pop_back()) release(specs_.back());
+  flat_.tensors.resize(tensors_ = tensors);
+  flat_.numbers.resize(numbers);
+  flat_.instances.resize(instances);
+  return false;
+}
+
+bool CallSpec::add(PyObject* object, const ByContent& classes, std::string& why, int depth) {
   if (depth > kMaxArgumentDepth) {
     why = "its arguments are nested more than 8 deep";
     return false;
@@ -184,37 +251,23 @@ bool CallSpec::add(PyObject* object, std::string& why, int depth) {
     spec.object = Py_NewRef(object);
   } else if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
     spec.kind = PyTuple_CheckExact(object) ? ArgKind::Tuple : ArgKind::List;
-    spec.length = PySequence_Fast_GET_SIZE(object);
-    specs_.push_back(std::move(spec));
-    PyObject** items = PySequence_Fast_ITEMS(object);
-    const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
-    for (Py_ssize_t i = 0; i < n; ++i)
-      if (!add(items[i], why, depth + 1)) return false;
-    return true;
+    return add_items(object, std::move(spec), classes, why, depth);
+  } else if (is_tuple_class(Py_TYPE(object))) {
+    spec.kind = ArgKind::Tuple;
+    spec.type = reinterpret_cast<PyTypeObject*>(Py_NewRef(Py_TYPE(object)));
+    return add_items(object, std::move(spec), classes, why, depth);
   } else if (PyDict_CheckExact(object)) {
     spec.kind = ArgKind::Dict;
-    spec.length = PyDict_GET_SIZE(object);
-    spec.object = PyTuple_New(spec.length);
-    Py_ssize_t at = 0, i = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) PyTuple_SET_ITEM(spec.object, i++, Py_NewRef(key));
-    specs_.push_back(std::move(spec));
-    at = 0;
-    while (PyDict_Next(object, &at, &key, &value))
-      if (!add(value, why, depth + 1)) return false;
+    return add_entries(object, std::move(spec), classes, why, depth);
+  } else if (std::find(classes.begin(), classes.end(), Py_TYPE(object)) != classes.end()) {
+    if (!add_instance(object, classes, depth)) add_object(object);
     return true;
   } else if (THPVariable_Check(object)) {
     why = std::string("an argument is a ") + Py_TYPE(object)->tp_name + ", a tensor subclass";
     return false;
   } else {
-    // By identity. A weak reference where the type allows, so that a variant keeps no model alive.
-    spec.kind = ArgKind::Object;
-    spec.object = PyWeakref_NewRef(object, nullptr);
-    spec.weak = spec.object != nullptr;
-    if (!spec.weak) {
-      PyErr_Clear();
-      spec.object = Py_NewRef(object);
-    }
+    add_object(object);
+    return true;
   }
   specs_.push_back(std::move(spec));
   return true;
@@ -286,11 +339,13 @@ struct Matcher {
       case ArgKind::Text:
         return object == s.object || (PyUnicode_CheckExact(object) && PyUnicode_Compare(object, s.object) == 0);
       case ArgKind::Tuple:
-        return PyTuple_CheckExact(object) && items(object, s.length);
+        return Py_TYPE(object) == (s.type ? s.type : &PyTuple_Type) && items(object, s.length);
       case ArgKind::List:
         return PyList_CheckExact(object) && items(object, s.length);
       case ArgKind::Dict:
-        return dict(object, s);
+        return PyDict_CheckExact(object) && entries(object, s);
+      case ArgKind::Instance:
+        return Py_TYPE(object) == s.type && entries(attributes_of(object), s);
       case ArgKind::Object:
         return object == referent(s);
     }
@@ -305,11 +360,11 @@ struct Matcher {
     return true;
   }
 
-  bool dict(PyObject* object, const ArgSpec& s) noexcept {
-    if (!PyDict_CheckExact(object) || PyDict_GET_SIZE(object) != s.length) return false;
+  bool entries(PyObject* dict, const ArgSpec& s) noexcept {
+    if ((dict ? PyDict_GET_SIZE(dict) : 0) != s.length) return false;
     Py_ssize_t at = 0, i = 0;
     PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) {
+    while (dict && PyDict_Next(dict, &at, &key, &value)) {
       PyObject* expected = PyTuple_GET_ITEM(s.object, i++);
       if (key != expected &&
           !(PyUnicode_CheckExact(key) && PyUnicode_CheckExact(expected) && PyUnicode_Compare(key, expected) == 0))
@@ -343,7 +398,7 @@ bool CallSpec::same_but_sizes(const CallSpec& other) const {
     const ArgSpec& other = a.kind == ArgKind::Number ? b : a;
     if (number.kind == ArgKind::Number && other.kind == (number.type == &PyFloat_Type ? ArgKind::Float : ArgKind::Int))
       continue;
-    if (a.kind != b.kind || a.length != b.length || a.same_as != b.same_as) return false;
+    if (a.kind != b.kind || a.length != b.length || a.same_as != b.same_as || a.type != b.type) return false;
     if (a.kind == ArgKind::Tensor && !a.tensor.same_but_sizes(b.tensor)) return false;
     if (a.kind == ArgKind::Int && !equal_int(a.object, b.object)) return false;
     if (a.kind == ArgKind::Float && std::bit_cast<uint64_t>(a.number) != std::bit_cast<uint64_t>(b.number))
@@ -352,6 +407,12 @@ bool CallSpec::same_but_sizes(const CallSpec& other) const {
     if (a.kind == ArgKind::Text && PyUnicode_Compare(a.object, b.object) != 0) return false;
   }
   return true;
+}
+
+bool CallSpec::same_sizes(const CallSpec& other) const {
+  return std::equal(specs_.begin(), specs_.end(), other.specs_.begin(), [](const ArgSpec& a, const ArgSpec& b) {
+    return a.tensor.sizes == b.tensor.sizes && a.tensor.strides == b.tensor.strides;
+  });
 }
 
 std::string CallSpec::signature() const {
@@ -369,13 +430,16 @@ std::string CallSpec::signature() const {
         out += spec.type->tp_name;
         break;
       case ArgKind::Tuple:
-        append_list(out.append("tuple"), '(', {spec.length}, ')');
+        append_list(out.append(spec.type ? spec.type->tp_name : "tuple"), '(', {spec.length}, ')');
         break;
       case ArgKind::List:
         append_list(out.append("list"), '(', {spec.length}, ')');
         break;
       case ArgKind::Dict:
         append_list(out.append("dict"), '(', {spec.length}, ')');
+        break;
+      case ArgKind::Instance:
+        append_list(out.append(spec.type->tp_name), '(', {spec.length}, ')');
         break;
       case ArgKind::Object:
         out += Py_TYPE(referent(spec))->tp_name;

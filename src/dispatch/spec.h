@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "dispatch/by_content.h"
+
 namespace fastjit::dispatch {
 
 /// Metadata of one tensor. Also the guard of captured tensors.
@@ -33,17 +35,17 @@ const char* unsupported(const at::Tensor& tensor) noexcept;
 /// Sparse, nested and symbolic tensors throw when asked for sizes or strides.
 bool has_strides(const at::TensorImpl* impl) noexcept;
 
-enum class ArgKind : uint8_t { Tensor, None, Bool, Int, Float, Text, Tuple, List, Dict, Object, Number };
+enum class ArgKind : uint8_t { Tensor, None, Bool, Int, Float, Text, Tuple, List, Dict, Instance, Object, Number };
 
 /// One node of the arguments, preorder. Number: an int or float whose value is a run-time scalar of the program.
 struct ArgSpec {
   ArgKind kind;
   bool weak = false;             // Object: `object` is a weak reference
-  PyObject* object = nullptr;    // Int, Float, Bool, Text, Object: owned. Dict: tuple of keys, owned
-  Py_ssize_t length = 0;         // Tuple, List, Dict
+  PyObject* object = nullptr;    // Int, Float, Bool, Text, Object: owned. Dict, Instance: tuple of keys, owned
+  Py_ssize_t length = 0;         // Tuple, List, Dict, Instance
   double number = 0;             // Float: bits compared
-  PyTypeObject* type = nullptr;  // Number: float or int
-  TensorSpec tensor;
+  PyTypeObject* type = nullptr;  // Number: float or int. Instance, Tuple: the class, owned. Object: borrowed, for hints
+  TensorSpec tensor{};
   int same_as = -1;   // Tensor: an earlier tensor argument that is the same object
   bool bare = false;  // Tensor: has no attributes of its own
 };
@@ -55,12 +57,13 @@ inline PyObject* referent(const ArgSpec& spec) noexcept {
 
 constexpr int kMaxArgumentDepth = 8;  // of nested arguments
 /// The same for all calls that one CallSpec matches. Runs no Python code.
-uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) noexcept;
+uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept;
 
 /// The flattened arguments of one call, borrowed.
 struct FlatArgs {
   std::vector<PyObject*> tensors;
-  std::vector<PyObject*> numbers;  // exact ints and floats (not bool), in order
+  std::vector<PyObject*> numbers;    // exact ints and floats (not bool), in order
+  std::vector<PyObject*> instances;  // described by their attributes
 };
 
 class CallSpec {
@@ -70,8 +73,9 @@ class CallSpec {
   CallSpec& operator=(CallSpec&&) noexcept;
   ~CallSpec();
 
-  /// Describes a call. Returns false with `why` set when an argument cannot be part of a key.
-  bool build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, std::string& why);
+  /// Describes a call; instances of `classes` by their attributes. Returns false with `why` set when an argument cannot
+  /// be part of a key.
+  bool build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes, std::string& why);
   /// Only tensors without attributes of their own match where `tensor` stood; valid during the call given to build().
   void require_bare(PyObject* tensor);
   /// Two tensors, of which at least one is an argument, stay different objects; or one argument stays that object.
@@ -85,6 +89,8 @@ class CallSpec {
              PyObject** numbers) const noexcept;
   /// Equal up to the sizes and strides of tensors.
   bool same_but_sizes(const CallSpec& other) const;
+  /// Of calls that are the same but for them: whether sizes and strides are equal too.
+  bool same_sizes(const CallSpec& other) const;
 
   size_t tensor_count() const { return tensors_; }
   size_t number_count() const { return symbolic_; }
@@ -94,7 +100,11 @@ class CallSpec {
   std::string signature() const;  // "f32[64,64], 2.0, None"
 
  private:
-  bool add(PyObject* object, std::string& why, int depth);
+  bool add(PyObject* object, const ByContent& classes, std::string& why, int depth);
+  bool add_instance(PyObject* object, const ByContent& classes, int depth);
+  void add_object(PyObject* object);
+  bool add_items(PyObject* sequence, ArgSpec spec, const ByContent& classes, std::string& why, int depth);
+  bool add_entries(PyObject* dict, ArgSpec spec, const ByContent& classes, std::string& why, int depth);
   // Argument `tensor` is, or is not, argument `other`, or `object` where other is negative (an address: a fact says
   // that it is still the same object).
   struct Identity {

@@ -37,8 +37,10 @@ void Variants::add(std::shared_ptr<Variant> variant) {
   rebuild();
 }
 
-void Variants::drop_dead() {
-  const auto end = std::stable_partition(all_.begin(), all_.end(), [](const auto& it) { return !dead(*it); });
+void Variants::drop_dead() { drop(dead); }
+
+void Variants::drop(const std::function<bool(const Variant&)>& is_useless) {
+  const auto end = std::stable_partition(all_.begin(), all_.end(), [&](const auto& it) { return !is_useless(*it); });
   if (end == all_.end()) return;
   const std::vector<std::shared_ptr<Variant>> dropped(end, all_.end());  // released when nothing names them
   all_.erase(end, all_.end());

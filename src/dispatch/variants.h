@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,7 +19,6 @@ class Variants {
   const std::shared_ptr<Variant>& last() const { return last_; }
   /// Room for the tensors and numbers of any variant's call.
   size_t width() const { return width_; }
-  size_t size() const { return all_.size(); }
   const std::vector<std::shared_ptr<Variant>>& all() const { return all_; }  // oldest first
   std::vector<std::shared_ptr<Variant>> recent_first() const;
 
@@ -27,6 +27,7 @@ class Variants {
   const std::shared_ptr<Variant>* find(uint64_t hash, Serves serves) const;
   void used(const std::shared_ptr<Variant>& variant);
   void add(std::shared_ptr<Variant> variant);
+  void drop(const std::function<bool(const Variant&)>& is_useless);
   /// Drops the variants of objects that are gone: no call can be theirs.
   void drop_dead();
   /// Gives all away: the caller releases them when the function no longer names them.

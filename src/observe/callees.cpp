@@ -284,11 +284,12 @@ void Tracer::judge_contents(PyObject* callee, Args args) {
   host_.on_contents_read(host_.context, args[0]);
   top().nested_result = true;
 }
-// torch.tensor copies data without an operator; only of a number does the capture know what it made.
+// torch.tensor copies data without an operator; only of a number or of nothing does the capture know what it made.
 void Tracer::judge_tensor(PyObject* callee, Args args) {
   const bool number =
       !args.empty() && (PyFloat_CheckExact(args[0]) || PyLong_CheckExact(args[0]) || PyBool_Check(args[0]));
-  if (!number) return call_host(callee, args);
+  const bool nothing = !args.empty() && PyList_CheckExact(args[0]) && is_known(args[0]) && !PyList_GET_SIZE(args[0]);
+  if (!number && !nothing) return call_host(callee, args);
   if (readable_args(args, callee_text(callee))) may_enter_any();
 }
 

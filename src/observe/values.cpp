@@ -85,8 +85,9 @@ bool Tracer::is_tuple(PyObject* o) {
   if (PyTuple_CheckExact(o)) return true;
   if (!PyTuple_Check(o)) return false;
   PyTypeObject* type = Py_TYPE(o);
-  bool reads_as_tuple = type->tp_iter == PyTuple_Type.tp_iter && type->tp_as_sequence &&
-                        type->tp_as_sequence->sq_item == PyTuple_Type.tp_as_sequence->sq_item &&
+  // A class has a sq_item of its own, which calls __getitem__: mp_subscript says whether that is the tuple's.
+  bool reads_as_tuple = type->tp_iter == PyTuple_Type.tp_iter && type->tp_as_mapping &&
+                        type->tp_as_mapping->mp_subscript == PyTuple_Type.tp_as_mapping->mp_subscript &&
                         type->tp_hash == PyTuple_Type.tp_hash;
   return reads_as_tuple || (flags_of(type_flags_, type) & kTorchValue);
 }

@@ -40,7 +40,7 @@ def test_forty_kinds_of_call_are_all_hits() -> None:
     assert after.hits - before.hits == 40 and after.fallbacks == {}
 
 
-class Layer:
+class Layer(torch.nn.Module):  # modules are compared by identity
     @fastjit.jit(max_variants=2)
     def scaled(self, x):
         return x * 2 + 1
@@ -90,3 +90,42 @@ def test_the_last_used_stands_first() -> None:
         f(torch.randn(shape))
     f(torch.randn(4, 4))
     assert [v.signature for v in f.variants()] == ["f32[4,4]", "f32[2,2,2]", "f32[4]"]
+
+
+class _State:
+    def __init__(self, x):
+        self.x = x
+
+
+def test_a_new_instance_each_call_is_one_variant() -> None:
+    @fastjit.jit
+    def f(state):
+        return state.x * 2 + 1
+
+    for n in range(40):
+        x = torch.arange(4.0) + n
+        torch.testing.assert_close(f(_State(x)), x * 2 + 1)
+    stats = f.stats()
+    assert (stats.misses, stats.hits, stats.variants, stats.fallbacks) == (2, 38, 1, {}), stats
+    assert [v.signature for v in f.variants()] == ["_State(1), f32[4]"]
+
+
+class _Slots:
+    __slots__ = ("x", "__weakref__")
+
+    def __init__(self, x):
+        self.x = x
+
+
+def test_recordings_that_never_serve_again_stop() -> None:
+    @fastjit.jit
+    def f(state):
+        return state.x * 2 + 1
+
+    reason = "none of the last 64 recordings served a second call"
+    with pytest.warns(FastJITWarning, match=reason + ".*pass the tensors in what changes"):
+        for n in range(80):
+            x = torch.arange(4.0) + n
+            torch.testing.assert_close(f(_Slots(x)), x * 2 + 1)
+    stats = f.stats()
+    assert stats.hits == 0 and stats.fallbacks == {reason: 16}, stats
