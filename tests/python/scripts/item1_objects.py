@@ -467,18 +467,27 @@ def functional_monkeypatched(w: World) -> None:
 
 
 @script(1)
-def print_runs_eagerly(w: World) -> None:
+def print_of_a_constant_and_of_a_tensor(w: World) -> None:
     def f(x):
         print("called")
         return x + 1
 
+    def g(x):
+        print(x)
+        return x + 1
+
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("side effect: print", f, x)
-    w.call("side effect: print", f, x)
+    w.learn(f, x)
+    x.add_(1)
+    w.change("x")
+    w.call("hit", f, x)
+    g = w.jit(g)
+    w.call("print", g, x)
+    w.call("print", g, x)
 
 
 @script(1)
-def counter_and_log_run_eagerly(w: World) -> None:
+def counter_and_log(w: World) -> None:
     log: list[object] = []
     state = Plain(count=0, last=None)
 
@@ -490,6 +499,7 @@ def counter_and_log_run_eagerly(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.watch(log=log, state=state)
+    w.call("new", f, x)
     for _ in range(3):
-        w.call("list.append", f, x)
         w.change("what the call itself wrote")
+        w.call("hit", f, x)

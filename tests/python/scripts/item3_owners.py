@@ -70,11 +70,12 @@ def cumulative_average_of_batch_norm(w: World) -> None:
     m = torch.nn.BatchNorm1d(3, momentum=None).train()
     f, x = w.jit(lambda x: m(x)), torch.randn(8, 3)
     w.watch(m=m)
-    for _ in range(3):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            w.call("value of a tensor left tensor land", f, x)
+    for _ in range(3):  # each factor is another value
+        w.call("new", f, x)
         w.change("the number of batches, a float of which is the factor")
+    m.reset_running_stats()
+    w.change("back to the first batch")
+    w.call("hit", f, x)
 
 
 @script(3, rtol=1e-6)

@@ -410,7 +410,6 @@ def subclass_overrides_method(w: World) -> None:
     base, derived, x = Base(), Derived(), torch.arange(4.0)
     w.call("new", base.run, x, of=f)
     w.change("an object of a derived class")
-    w.call("size", derived.run, x, of=f)
     w.learn(derived.run, x, of=f)
     w.call("hit", base.run, x, of=f)
     del Derived.part
