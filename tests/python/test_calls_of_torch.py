@@ -161,3 +161,45 @@ def test_repeat_of_itertools():
         return x * sum(tuple(itertools.repeat(3, 2))) + torch.nn.functional.unfold(x.view(1, 1, 4, 4), 2).sum()
 
     check(f, torch.randn(16))
+
+
+def test_out_of_no_element_gets_its_sizes_in_the_program():
+    def f(x, out):
+        return torch.mul(x, 2, out=out)
+
+    def both(x, values, indices):
+        return torch.sort(x, out=(values, indices))
+
+    x, fast = torch.randn(3, 2), fastjit(f)
+    for _ in range(3):
+        out = torch.empty(0)
+        assert fast(x, out) is out and torch.equal(out, x * 2) and out._version == 1
+    assert (fast.stats().hits, fast.stats().fallbacks) == (2, {})
+    kept = out.clone()
+    for _ in range(3):  # now of the right sizes
+        assert torch.equal(fast(x + 1, out), (x + 1) * 2) and not torch.equal(kept, out)
+    assert fast.stats().hits >= 3 and fast.stats().fallbacks == {}
+    fast = fastjit(both)
+    for _ in range(2):
+        values, indices = torch.empty(0), torch.empty(0, dtype=torch.long)
+        got = fast(x, values, indices)
+        assert got.values is values and torch.equal(values, torch.sort(x).values) and indices.shape == (3, 2)
+    assert fast.stats().hits == 1
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, out: torch.mul(x, 2, out=out).sum() + out,
+        lambda x, out: torch.add(x, 2, out=torch.mul(x, 2, out=out)),
+        lambda x, out: (out + 1, torch.mul(x, 2, out=out)),
+        lambda x, out: x.sum().item() > 0 and torch.mul(x, 2, out=out),
+    ],
+)
+def test_out_that_is_seen_before_or_after_it_gets_its_sizes_runs_eagerly(f):
+    fast = fastjit(f, on_unsupported="eager")
+    for _ in range(2):
+        x, out, want = torch.ones(3), torch.empty(0), torch.empty(0)
+        assert_same(fast(x, out), f(x, want))
+        assert_same(out, want)
+    assert fast.stats().hits == 0 and all("metadata of out" in reason for reason in fast.stats().fallbacks)
