@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import importlib
 import pathlib
 from typing import Any
@@ -14,6 +15,9 @@ for _file in sorted((pathlib.Path(__file__).parent / "scripts").glob("item*.py")
     importlib.import_module(f"scripts.{_file.stem}")
 
 
+HITS_AFTER_CHANGE: dict[str, int] = {}  # of the scripts played in this process
+
+
 def _case(name: str) -> Any:
     reason = script_tools.SCRIPTS[name].xfail
     return pytest.param(name, marks=[pytest.mark.xfail(reason=reason, strict=True)] if reason else [])
@@ -22,4 +26,15 @@ def _case(name: str) -> Any:
 @pytest.mark.parametrize("name", [_case(name) for name in script_tools.SCRIPTS])
 @pytest.mark.filterwarnings("ignore::fastjit.FastJITWarning")
 def test_script(name: str) -> None:
-    script_tools.play(script_tools.SCRIPTS[name])
+    HITS_AFTER_CHANGE[name] = script_tools.play(script_tools.SCRIPTS[name]).hits_after_change
+
+
+def test_how_many_there_are() -> None:
+    items = collections.Counter(script.item for script in script_tools.SCRIPTS.values())
+    assert items.total() >= 250 and all(items[item] >= 15 for item in range(1, 6)), items
+
+
+def test_how_many_hit_after_a_change() -> None:
+    if set(HITS_AFTER_CHANGE) != set(script_tools.SCRIPTS):
+        pytest.skip("not all of the scripts were played in this process")
+    assert sum(hits > 0 for hits in HITS_AFTER_CHANGE.values()) >= 200
