@@ -5,8 +5,9 @@ A script is a function of a `World`: it builds its state, calls through `world.c
 unless the script has a tolerance, dtype, sizes, strides, offset, version, view or not, which tensors are one object,
 which share a storage), the watched state, the error's type and text, and what was printed. What ran under @fastjit:
 "hit", "new" (recorded and kept), "again" (recorded and kept in the place of a variant that died), "raised" (an error:
-nothing is kept), "size" (known arguments but for size or identity: recorded when they come again), a part of the reason
-for eager, or a tuple of these for several calls in one.
+nothing is kept), "size" (known arguments but for size or identity: recorded when they come again), "passing" (recorded,
+and not kept: the call replaced what it had read), a part of the reason for eager, or a tuple of these for several calls
+in one.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Form:
         self.contents: list[torch.Tensor] = []
         self.numbers: dict[int, int] = {}
         self.storages: dict[int, int] = {}
+        self.fresh: set[int] = set()  # storages that the result brought
         self.keep: list[Any] = []
 
     def add(self, name: str, value: Any) -> None:
@@ -100,9 +102,11 @@ class Form:
         facts += [f"inference={t.is_inference()}", f"layout={t.layout}", f"conj={t.is_conj()} neg={t.is_neg()}"]
         if t.layout == torch.strided and type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_nested:
             storage = t.untyped_storage()
-            fresh = storage._cdata not in self.storages and name.startswith("result")
+            if storage._cdata not in self.storages and name.startswith("result"):
+                self.fresh.add(storage._cdata)
             group = self.storages.setdefault(storage._cdata, len(self.storages))
-            if not t.is_inference() and not fresh:  # the count of a fresh result's writes is no promise
+            # The count of writes to a fresh result is no promise.
+            if not t.is_inference() and storage._cdata not in self.fresh:
                 facts.append(f"version={t._version}")
             facts += [
                 f"stride={t.stride()}",
@@ -193,7 +197,7 @@ class World:
         ran = f"{after.hits - before.hits} hits, {after.variants - before.variants} new, eager: {fresh}"
         assert after.hits - before.hits == wanted.count("hit"), f"{where}: expected {expected}, ran {ran}"
         assert after.variants - before.variants == wanted.count("new"), f"{where}: expected {expected}, ran {ran}"
-        reasons = [w for w in wanted if w not in ("hit", "new", "again", "raised", "size")]
+        reasons = [w for w in wanted if w not in ("hit", "new", "again", "raised", "size", "passing")]
         assert len(fresh) == len(reasons), f"{where}: expected {expected}, ran {ran}"
         assert all(any(r in f for f in fresh) for r in reasons), f"{where}: expected {expected}, ran {ran}"
         assert bool(self.log[-1].error) or "raised" not in wanted, f"{where}: expected an error"
