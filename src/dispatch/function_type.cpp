@@ -6,6 +6,7 @@
 
 #include "backend/compiler.h"
 #include "backend/target.h"
+#include "dispatch/by_values.h"
 #include "dispatch/call.h"
 #include "dispatch/function.h"
 #include "dispatch/source.h"
@@ -169,6 +170,7 @@ std::string guards_of(const Variant& variant) {
     for (const std::string& line : variant.facts->describe()) out += line + "\n";
   return out;
 }
+  for (const capture::ValueGuard& value : variant.values) out += "value " + value.label + ": " + text(value) + "\n";
 
 std::string per_kernel(const Variant& variant, const char* what) {
   const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
