@@ -24,7 +24,11 @@ PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept 
   if (!tracer || !tracer->listens()) Py_RETURN_NONE;
   try {
     const int offset = static_cast<int>(PyLong_AsLong(args[1])) / kCodeUnit;
-    handle(*tracer, current_frame(PyThreadState_Get()), offset, count > 2 ? args[2] : nullptr);
+    InterpreterFrame* frame = current_frame(PyThreadState_Get());
+    if (reinterpret_cast<PyObject*>(frame->code) == args[0])
+      handle(*tracer, frame, offset, count > 2 ? args[2] : nullptr);
+    else
+      tracer->unsound("the observer does not know this interpreter's frames");
   } catch (const std::exception& e) {
     tracer->unsound(std::string("the observer failed: ") + e.what());
   }
@@ -57,6 +61,18 @@ Event events[] = {event<on_enter>("PY_START"),  event<on_enter>("PY_RESUME"),   
 
 PyObject* monitoring() { return PySys_GetObject("monitoring"); }  // borrowed
 
+/// Puts the exception that is on its way aside while the tool is set up or taken down.
+class KeepError {
+ public:
+  KeepError() : error_(PyErr_GetRaisedException()) {}
+  ~KeepError() { PyErr_SetRaisedException(error_); }
+  KeepError(const KeepError&) = delete;
+  KeepError& operator=(const KeepError&) = delete;
+
+ private:
+  PyObject* error_;
+};
+
 Ref call(const char* method, const char* format, auto... values) {
   Ref result = Ref::steal(PyObject_CallMethod(monitoring(), method, format, values...));
   if (!result) PyErr_Clear();
@@ -70,24 +86,27 @@ long event_bit(const char* name) {
   return PyLong_AsLong(bit.get());
 }
 
-bool claim() {
-  if (!call("use_tool_id", "is", kTool, kToolName)) return false;
-  for (Event& one : events) {
-    Ref callback = Ref::steal(PyCFunction_New(&one.callback, nullptr));
-    if (!callback || !call("register_callback", "ilO", kTool, event_bit(one.name), callback.get())) return false;
-  }
-  return true;
-}
-
 void release() {
   for (const Event& one : events) call("register_callback", "ilO", kTool, event_bit(one.name), Py_None);
   call("free_tool_id", "i", kTool);
 }
 
+bool claim() {
+  if (!call("use_tool_id", "is", kTool, kToolName)) return false;
+  for (Event& one : events) {
+    Ref callback = Ref::steal(PyCFunction_New(&one.callback, nullptr));
+    if (!callback || !call("register_callback", "ilO", kTool, event_bit(one.name), callback.get()))
+      return release(), false;
+  }
+  return true;
+}
+
+// False too where the version does not tell of it: then nothing would tell of other tools.
 bool listen(bool on) {
   long set = 0;
   for (const Event& one : events) set |= on ? event_bit(one.name) : 0;
-  return bool(call("set_events", "il", kTool, set));
+  const uint64_t before = monitoring_version(PyThreadState_Get());
+  return call("set_events", "il", kTool, set) && monitoring_version(PyThreadState_Get()) != before;
 }
 
 bool is_claimed(int tool) {
@@ -118,10 +137,12 @@ bool tracer_active() noexcept {
 }
 
 bool Tracer::start_events() {
+  const KeepError keep;
   if (others_claimed()) return false;  // also one that watches single functions only
-  if (!claims && !claim()) return release(), false;
+  if (!claims && !claim()) return false;
   ++claims;
   if (!listeners && !listen(true)) {
+    listen(false);
     if (!--claims) release();
     return false;
   }
@@ -131,10 +152,12 @@ bool Tracer::start_events() {
 }
 
 void Tracer::pause_events() {
+  const KeepError keep;
   if (std::exchange(hears_, false) && !--listeners) listen(false);
 }
 
 bool Tracer::stop_events() {
+  const KeepError keep;
   PyThreadState* state = PyThreadState_Get();
   const bool ours = !state->c_tracefunc && !state->c_profilefunc && !others_claimed() && is_claimed(kTool);
   pause_events();
