@@ -13,38 +13,11 @@ namespace fastjit::observe {
 namespace {
 
 // Properties of a tensor that its metadata decides (the call key compares it), or that are operators.
-constexpr std::string_view kTensorAttributes[] = {"shape",
-                                                  "dtype",
-                                                  "device",
-                                                  "ndim",
-                                                  "layout",
-                                                  "requires_grad",
-                                                  "itemsize",
-                                                  "nbytes",
-                                                  "names",
-                                                  "T",
-                                                  "mT",
-                                                  "H",
-                                                  "mH",
-                                                  "real",
-                                                  "imag",
-                                                  "is_cuda",
-                                                  "is_cpu",
-                                                  "is_xpu",
-                                                  "is_mps",
-                                                  "is_meta",
-                                                  "is_sparse",
-                                                  "is_sparse_csr",
-                                                  "is_mkldnn",
-                                                  "is_quantized",
-                                                  "is_nested",
-                                                  "is_vulkan",
-                                                  "is_ipu",
-                                                  "is_maia",
-                                                  "is_mtia",
-                                                  "is_xla",
-                                                  "is_hpu",
-                                                  "is_floating_point"};
+constexpr std::string_view kTensorAttributes[] = {
+    "shape",     "dtype",     "device", "ndim",    "layout",    "requires_grad", "itemsize",  "nbytes",
+    "names",     "T",         "mT",     "H",       "mH",        "real",          "imag",      "is_cuda",
+    "is_cpu",    "is_xpu",    "is_mps", "is_meta", "is_sparse", "is_sparse_csr", "is_mkldnn", "is_quantized",
+    "is_nested", "is_vulkan", "is_ipu", "is_maia", "is_mtia",   "is_xla",        "is_hpu",    "is_floating_point"};
 
 bool is_method_kind(PyObject* attr) {
   return Py_IS_TYPE(attr, &PyMethodDescr_Type) || Py_IS_TYPE(attr, &PyWrapperDescr_Type) ||
@@ -159,7 +132,9 @@ void Tracer::load_super_attr(PyObject* o, PyObject* name) {
   if (!super->object_type) return deny("read of " + attr_text(o, name));
   PyObject* attr = class_attr(super->object_type, name, super->type);
   if (!attr) return deny("read of " + attr_text(o, name));
-  if (Py_IS_TYPE(attr, &PyProperty_Type)) may_enter_any();
+  if (is_tensor(super->object)) return load_tensor_attr(super->object, name, false);
+  if (!PyType_Check(super->object) && descriptor(super->object, attr, name)) return;  // slots, properties
+  if (!PyFunction_Check(attr) && !is_method_kind(attr) && Py_TYPE(attr)->tp_descr_get) may_enter_any();
 }
 
 bool Tracer::plain_getattribute(PyTypeObject* type) {

@@ -222,4 +222,44 @@ SHAPES = [
         "P = (2, 4)",
         "was (2, 3), is (2, 4)",
     ),
+    Sound(
+        "handlers in a loop",
+        "S = 2\ndef f(x):\n  for i in (1, 2, 3):\n    try:\n      if i == 2: raise KeyError\n      x = x * S\n"
+        "    except KeyError:\n      continue\n    finally:\n      x = x * 1\n  return x",
+        ("global S is 2",),
+        "S = 3",
+        "was 2, is 3",
+    ),
+    Sound(
+        "handler around a yield",
+        "S = 2\ndef g():\n  for i in (1, 2):\n    try:\n      yield i * S\n    finally:\n      pass\n"
+        "def f(x):\n  for y in g(): x = x * y\n  return x",
+        ("global S is 2",),
+        "S = 3",
+        "was 2, is 3",
+    ),
+    Sound(
+        "jumps over more than 65,536 instructions",
+        "S = 2\ndef f(x):\n  y = 0\n  for i in (1, 2):\n"
+        + "".join(f"    y = y + S * {i} - {i}\n    if y > 10 ** 9: y = 0\n" for i in range(5000))
+        + "  return x * (y and 1)",
+        ("global S is 2",),
+        "S = 3",
+        "was 2, is 3",
+    ),
+    Sound(
+        "recursion",
+        "S = 2\ndef g(n): return S if n == 0 else 1 + g(n - 1)\ndef f(x): return x * g(300)",
+        ("global S is 2",),
+        "S = 3",
+        "was 2, is 3",
+    ),
+    Sound(
+        "slot by super",
+        "class A:\n  __slots__ = ('v',)\n  def __init__(self, v): self.v = v\n"
+        "class B(A):\n  __slots__ = ()\n  def get(self): return super().v\nb = B(2)\ndef f(x): return x * b.get()",
+        ("b is of type B", "b.v is 2"),
+        "b.v = 3",
+        "b.v was 2, is 3",
+    ),
 ]

@@ -220,3 +220,8 @@ class TestMonitoring:
                 unknown += sum(depths[i] < 0 for i in starts if i >= first)
                 checked += len(starts)
         assert checked > 20_000 and unknown == 0
+
+    @pytest.mark.parametrize("line", ["def g[T](y: T) -> T: return y", "type A = int"])
+    def test_type_parameters_are_unsound(self, ext, line):
+        module = program(f"def f(x):\n  {line}\n  return x")
+        assert observe(ext, module.f, module.T).unsound == "instruction CALL_INTRINSIC_1 at model.py:2"
