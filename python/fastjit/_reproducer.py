@@ -33,7 +33,11 @@ def main():
         print("the tensors were too large to keep")
         return
     torch.manual_seed(0)
-    outputs = program(data["inputs"], SCALARS) + list(data["inputs"].values())
+    try:
+        outputs = program(data["inputs"], SCALARS) + list(data["inputs"].values())
+    except Exception as error:
+        print(f"the captured program cannot be played in torch: {type(error).__name__}: {error}")
+        outputs = []
     for n, (name, eager, fast) in enumerate(data["results"]):
         line = f"{name}: fastjit - eager {distance(fast, eager)}"
         if len(outputs) == len(data["results"]):

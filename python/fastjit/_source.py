@@ -32,6 +32,7 @@ _FORMS = {name: f"torch.{name}({{args}})" for name in _SAME} | {
 }
 _REDUCE = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin", "any": "any", "all": "all"}
 
+_IMPORTS = "from math import inf, nan\n\nimport torch\n"
 _HELPERS = '''
 def view(x, sizes, rows):
     """out[i] = x[offset + sum(coef * i[dim])], one row (offset, [(dim, coef), ...]) per dimension of x."""
@@ -166,5 +167,5 @@ def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
         elif line.startswith("return"):
             lines.append(f"    return [{', '.join('v' + v[1:] for v in line.split()[1:])}]")
     what = f"inputs: tensors by name ({', '.join(inputs)}); scalars: numbers by name ({', '.join(scalars)})."
-    head = f'import torch\n{_HELPERS}\n\ndef program(inputs, scalars=None):\n    """{what}"""\n'
+    head = f'{_IMPORTS}{_HELPERS}\n\ndef program(inputs, scalars=None):\n    """{what}"""\n'
     return head + "\n".join(lines) + "\n"

@@ -213,10 +213,15 @@ def _distance(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     return torch.where(same, 0.0, apart)
 
 
-def _allowed(want: torch.Tensor) -> torch.Tensor:
+def _largest(t: torch.Tensor) -> float:
+    size = torch.nan_to_num(t.double().abs(), nan=0.0, posinf=0.0)
+    return size.max().item() if size.numel() else 0.0
+
+
+def _allowed(want: torch.Tensor, magnitude: float = 0.0) -> torch.Tensor:
     relative, largest = _TOLERANCES.get(want.dtype, (0.0, 0.0))
     size = torch.nan_to_num(want.double().abs(), nan=0.0, posinf=0.0)
-    return relative * size + largest * (size.max() if size.numel() else 0.0)
+    return relative * size + largest * max(_largest(want), magnitude)
 
 
 def _values(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> None:
@@ -225,10 +230,12 @@ def _values(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> None:
     if not any(wrong):
         return
     moved = _moved(shadow, outcome, leaves)
+    # Without a second opinion the tolerance is taken of the largest input: terms of that size may have cancelled.
+    magnitude = 0.0 if moved else max((_largest(t) for t in outcome.before if t.dtype in _TOLERANCES), default=0.0)
     for index, leaf in enumerate(leaves):
         if not wrong[index]:
             continue
-        allowed = _allowed(leaf.want) + (_SLACK * moved[index] if moved else 0.0)
+        allowed = _allowed(leaf.want, magnitude) + (_SLACK * moved[index] if moved else 0.0)
         bad = off[index] > allowed
         if bad.any():
             place = tuple(int(i) for i in bad.nonzero()[0])

@@ -29,7 +29,11 @@ std::string literal(const c10::IValue& value, const c10::Argument& argument) {
     return kFormats[value.toInt()];
   }
   if (value.isDevice()) return "torch.device('" + value.toDevice().str() + "')";
-  return escaped(py::cast<std::string>(py::repr(torch::jit::toPyObject(value))));
+  const py::object object = torch::jit::toPyObject(value);
+  if (py::hasattr(object, "tolist"))  // a tensor made of numbers that the function wrote down: exact
+    return "torch.tensor(" + py::cast<std::string>(py::repr(object.attr("tolist")())) +
+           ", dtype=" + py::cast<std::string>(py::repr(object.attr("dtype"))) + ")";
+  return escaped(py::cast<std::string>(py::repr(object)));
 }
 
 }  // namespace

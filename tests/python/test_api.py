@@ -266,6 +266,21 @@ def test_source_runs(name):
     torch.testing.assert_close(space["program"](dict(zip("xy", args, strict=False)))[0], expected)
 
 
+def test_source_holds_numbers_in_calls():
+    @fastjit
+    def f(x):
+        z = torch.mm(x, x)
+        z[0] = 0.1
+        z[1] = float("inf")
+        return z.cumsum(0), z * 3
+
+    x = torch.randn(4, 4)
+    expected = f(x)
+    space: dict[str, object] = {}
+    exec(f.inspect("source"), space)
+    torch.testing.assert_close(tuple(space["program"]({"x": x})), expected, rtol=0, atol=0)
+
+
 def test_first_failed_call_caches_nothing():
     calls = []
 
