@@ -3,13 +3,15 @@
 namespace fastjit::capture {
 namespace {
 
+constexpr const char* kLazy = "is a lazy conjugate or negation";
+
 // Devices and dispatch keys under which an operator does something other than plain arithmetic on this tensor's memory.
 std::string why_unusual(const at::Tensor& tensor, c10::Device device) {
   if (tensor.device() != device && !tensor.unsafeGetTensorImpl()->is_wrapped_number())
     return "is on " + tensor.device().str();
   if (tensor.layout() != at::kStrided) return "is not strided";
   if (tensor.is_quantized()) return "is quantized";
-  if (tensor.is_conj() || tensor.is_neg()) return "is a lazy conjugate or negation";
+  if (tensor.is_conj() || tensor.is_neg()) return kLazy;
   const c10::DispatchKeySet keys = tensor.key_set();
   for (c10::DispatchKey key :
        {c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
@@ -77,6 +79,8 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   if (fresh)
     tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor, device),
                        std::nullopt, -1});
+  // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
+  if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
   if (!tensors[out.tensor].unusual.empty()) return out;
   out.meta.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
   out.meta.strides.assign(tensor.strides().begin(), tensor.strides().end());

@@ -208,7 +208,8 @@ def calls_of(op: OpInfo, form: str, args: Any, outs: tuple[int, ...]) -> Iterato
             result = op.op(*positional, **named)
         except REFUSALS:
             return
-        if not all(isinstance(t, torch.Tensor) for t in (result if isinstance(result, (tuple, list)) else [result])):
+        results = result if isinstance(result, (tuple, list)) else [result]
+        if not all(isinstance(t, torch.Tensor) and t.layout == torch.strided for t in results):
             return
         for number in outs:
             yield op.op, (args[0], {**args[1], "out": outs_of(result, number)})

@@ -74,6 +74,24 @@ def test_a_complex_constant_runs_eagerly():
         assert all("tensor" in reason for reason in fast.stats().fallbacks) and fast.stats().hits == 0
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch._neg_view(x) * 2,
+        lambda x: torch._neg_view(x),
+        lambda x: torch.complex(x, x).conj().imag * 2,
+        lambda x: torch.fft.fft(x).conj(),
+    ],
+)
+def test_lazy_negations_and_conjugates_run_eagerly(f):
+    x, fast = torch.randn(2, 3), fastjit(f, on_unsupported="eager")
+    for _ in range(2):
+        got, want = fast(x), f(x)
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        assert (got.is_conj(), got.is_neg()) == (want.is_conj(), want.is_neg())
+    assert all("lazy conjugate or negation" in reason for reason in fast.stats().fallbacks) and fast.stats().hits == 0
+
+
 def test_masked_complex_values_run_eagerly():
     z = torch.randn(4, dtype=torch.complex64)
     fast = fastjit(lambda z: z[z.real > 0] * 2, on_unsupported="eager")

@@ -15,7 +15,7 @@ import opinfo_forms
 from opinfo_forms import FORMS, UNREPEATABLE, Row, by_form
 
 FULL = os.environ.get("FASTJIT_OPINFO_FULL") == "1"
-SHARE = {"call": 0.9, "in place": 0.9, "out=": 0.6}
+SHARE = {"call": 0.9, "in place": 0.9, "out=": 0.95}
 
 
 @functools.cache
