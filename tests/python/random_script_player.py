@@ -72,8 +72,15 @@ class Player:
         self.program = program
         self.steps: list[str] = []
         self.eager, self.fast = _world(program, False), _world(program, True)
+        # A recording of arguments that share memory is another program, although either serves both:
+        # FASTJIT_CHECK=record cannot tell these.
+        self.shared, self.over = False, False
         self.last = ""  # what the last step was, if that was a call: a call like it must be the same
         self.changed = False
+
+    def note_sharing(self) -> None:
+        tensors = [self.eager[name] for name in ("X", "Y", "T0", "T1")] + [*self.eager["net"].state_dict().values()]
+        self.shared |= len({t.untyped_storage()._cdata for t in tensors}) < len(tensors)
 
     def change(self, step: str) -> None:
         self.steps.append(step)
@@ -83,6 +90,10 @@ class Player:
             raise Mismatch(self.report(f"the step shows {got}, eager shows {expected}"))
 
     def call(self, step: str) -> None:
+        self.note_sharing()
+        self.shared |= step.count("X") > 1 or "T0" in step or "T1" in step
+        if self.over:
+            return
         again = bool(self.steps) and self.steps[-1] == step
         self.steps.append(step)
         function = self.fast["f"]
@@ -93,6 +104,9 @@ class Player:
         expected = _run(self.eager, step)
         torch.manual_seed(0)
         got = _run(self.fast, step)
+        self.over = self.shared and "FASTJIT_CHECK=record" in (got[0] or "")
+        if self.over:
+            return
         if got != expected:
             raise Mismatch(self.report(f"it shows {got}, eager shows {expected}"))
         self.compare()

@@ -46,6 +46,13 @@ def script(item: int, rtol: float = 0.0, xfail: str | None = None) -> Callable[[
     return add
 
 
+def _leaf(t: torch.Tensor) -> bool | str:
+    try:
+        return t.is_leaf
+    except RuntimeError as error:  # a view made under no_grad whose base was written with grad mode on
+        return str(error)
+
+
 class Form:
     """What is seen of values: one text for everything but contents, and the contents of the tensors in order."""
 
@@ -98,7 +105,7 @@ class Form:
                 self.add(f"{name}.{key}", getattr(value, key))
 
     def tensor(self, name: str, t: torch.Tensor) -> None:
-        facts = [str(t.dtype), str(tuple(t.shape)), f"requires_grad={t.requires_grad}", f"leaf={t.is_leaf}"]
+        facts = [str(t.dtype), str(tuple(t.shape)), f"requires_grad={t.requires_grad}", f"leaf={_leaf(t)}"]
         facts += [f"inference={t.is_inference()}", f"layout={t.layout}", f"conj={t.is_conj()} neg={t.is_neg()}"]
         if t.layout == torch.strided and type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_nested:
             storage = t.untyped_storage()
@@ -118,7 +125,7 @@ class Form:
         self.text.append(f"{name}: " + " ".join(facts))
         with torch.no_grad():
             self.contents.append((t.to_dense() if t.layout != torch.strided else t).detach().clone().resolve_conj())
-        if t.is_leaf and t.grad is not None:
+        if _leaf(t) is True and t.grad is not None:
             self.add(f"{name}.grad", t.grad)
 
 
