@@ -196,7 +196,7 @@ PyObject* Tracer::found(PyObject* value, const std::string& label) {
   if (is_tensor(value) && host_.on_tensor && told_.insert(value).second)
     host_.on_tensor(host_.context, value, label.c_str());
   if (PyMethod_Check(value)) found(PyMethod_GET_SELF(value), label + ".__self__");  // it cannot change either
-  if (PyTuple_Check(value))  // its items cannot change
+  if (PyTuple_Check(value))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
       found(PyTuple_GET_ITEM(value, i), label + "[" + std::to_string(i) + "]");
   return value;
