@@ -41,7 +41,7 @@ class Search {
       : self_(self), function_(*self->function), args_(args), nargsf_(nargsf), kwnames_(kwnames), modes_(modes) {}
 
   PyObject* run(std::shared_ptr<Variant> variant) {
-    if (!serves_now(*variant)) return nullptr;  // it did a moment ago: no Python code has run since
+    if (!serves_now(*variant)) return learn(self_, args_, nargsf_, kwnames_, modes_);
     for (;;) {
       miss_.tried.push_back(variant);
       PyObject* result = nullptr;
@@ -61,13 +61,14 @@ class Search {
     return serves(variant, modes_, args_, PyVectorcall_NARGS(nargsf_), kwnames_, tensors_.data(), numbers_.data());
   }
 
-  // A variant not tried yet that serves the call and knows the values read so far.
+  // The newest variant not tried yet that serves the call and knows the values read so far.
   std::shared_ptr<Variant> next() {
-    for (const auto& variant : function_.variants.recent_first())
-      if (agrees(variant->values, miss_.path) && std::ranges::find(miss_.tried, variant) == miss_.tried.end() &&
-          serves_now(*variant))
-        return variant;
-    return nullptr;
+    const auto& all = function_.variants.all();
+    const auto found = std::find_if(all.rbegin(), all.rend(), [&](const auto& variant) {
+      return agrees(variant->values, miss_.path) && std::ranges::find(miss_.tried, variant) == miss_.tried.end() &&
+             serves_now(*variant);
+    });
+    return found == all.rend() ? nullptr : *found;
   }
 
   // Runs the program. False: `result` is the call's.

@@ -333,13 +333,7 @@ def value_of_a_view_of_an_argument(w: World) -> None:
 
 @script(2)
 def branch_reads_a_global(w: World) -> None:
-    g = w.source(
-        "LOW = 2.0\nHIGH = 3.0\n"
-        "def f(x):\n"
-        "    if x.sum() > 0:\n"
-        "        return x * HIGH\n"
-        "    return x * LOW\n"
-    )
+    g = w.source("LOW = 2.0\nHIGH = 3.0\ndef f(x):\n    if x.sum() > 0:\n        return x * HIGH\n    return x * LOW\n")
     f, x = w.jit(g["f"]), torch.arange(4.0)
     w.learn(f, x)
     w.change("sign")

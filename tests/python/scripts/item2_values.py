@@ -43,6 +43,19 @@ def items_of_bool(w: World) -> None:
 
 
 @script(2)
+def types_that_no_kernel_knows(w: World) -> None:
+    def f(x, t):
+        return x * 2 if t else x - t.item()
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.call("value of a tensor left tensor land: aten::is_nonzero", f, x, torch.tensor(0, dtype=torch.uint16))
+    w.change("value")
+    w.call("value of a tensor left tensor land: aten::is_nonzero", f, x, torch.tensor(5, dtype=torch.uint16))
+    w.change("type")
+    w.call("value of a tensor left tensor land: aten::is_nonzero", f, x, torch.tensor(1j))
+
+
+@script(2)
 def items_that_are_not_finite(w: World) -> None:
     _by_type(w, [torch.tensor(float(v)) for v in ("nan", "inf", "-inf")])
 
@@ -195,8 +208,7 @@ def a_number_that_lives_on(w: World) -> None:
     f, x = w.jit(f), torch.arange(4.0)
     w.learn(f, x)
     w.change("contents")
-    w.learn(f, x + 1)
-    w.change("back")
+    w.call("hit", f, x + 1)
     w.call("hit", f, x)
 
 
