@@ -66,6 +66,7 @@ void Tracer::load_python_module_attr(PyObject* o, PyObject* name, bool probing) 
   PyObject* dict = PyModule_GetDict(o);
   Facts::Id id = facts_->dict(dict, owner);
   std::string label = owner + "." + PyUnicode_AsUTF8(name);
+  if (counts_key(id, name, label)) return;
   if (PyObject* value = facts_->read_key(id, name, label, where())) return static_cast<void>(found(value, label));
   if (type_lookup(Py_TYPE(o), name, nullptr)) return;
   PyObject* hook_name = intern(PyUnicode_FromString("__getattr__"));

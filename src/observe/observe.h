@@ -84,7 +84,8 @@ struct SideEffect {
   };
   explicit SideEffect(Kind k) : kind(k) {}
   Kind kind;
-  bool adds = false;  // value, a number, is added to what is there
+  bool symbolic = false;  // value is a number that the call was given: another call may store another one
+  bool adds = false;      // value, a number, is added to what is there
   Py_ssize_t place = 0;
   Ref target, key, value;
   std::string label, where;  // "self.h", "model.py:14"

@@ -22,9 +22,9 @@ std::string SideEffect::text() const {
       add(PyUnicode_AsUTF8(name) + std::string("="), named);
     out += "(" + arguments + ")";
   } else if (kind == Kind::Append) {
-    out += ".append(" + shown(value.get()) + ")";
+    out += ".append(" + (symbolic ? Py_TYPE(value.get())->tp_name : shown(value.get())) + ")";
   } else {
-    out += (adds ? " += " : " = ") + shown(value.get());
+    out += (adds ? " += " : " = ") + (symbolic ? Py_TYPE(value.get())->tp_name : shown(value.get()));
   }
   return out + " (" + where + ")";
 }
@@ -33,7 +33,8 @@ std::string SideEffect::text() const {
 void Tracer::log(SideEffect effect) {
   effect.where = where();
   PyObject* value = effect.value.get();
-  if (!scalars_.contains(value)) touch(value);
+  effect.symbolic = scalars_.contains(value);
+  if (!effect.symbolic) touch(value);
   if (!is_constant(value)) stored_.insert(value);
   using Kind = SideEffect::Kind;
   const bool replaces = effect.kind != Kind::Append && effect.kind != Kind::Print && !effect.adds;

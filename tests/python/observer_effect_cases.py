@@ -97,6 +97,11 @@ EFFECTS = [
     Effect("the same value", f"{BOX}def f(x):\n  if box.v: box.v = 2\n  return x", ["box.v = 2 (model.py:6)"]),
     Effect("by setattr", f"{BOX}def f(x):\n  setattr(box, 'v', 1)\n  return x", ["box.v = 1 (model.py:6)"]),
     Effect("module", f"{NET}def f(x):\n  net.scale = 1\n  return x", [f"net.scale = 1 (observer_tools.py:{SETATTR})"]),
+    Effect(
+        "counter of a Python module",
+        "import types\nm = types.ModuleType('m'); m.n = 0\ndef f(x):\n  m.n += 1\n  return x",
+        ["m.n += 1 (model.py:4)"],
+    ),
     Effect("slot", SLOTS.format("s.a = x"), ["s.a = Tensor (model.py:6)"]),
     Effect("slot counter", SLOTS.format("s.a += 1"), ["s.a += 1 (model.py:6)"]),
     Effect("property", PROPERTY, ["p._a = 4 (model.py:5)"]),
