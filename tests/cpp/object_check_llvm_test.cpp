@@ -150,6 +150,9 @@ TEST(Loader, NothingIsWritableAndExecutable) {
 }
 
 TEST(Loader, ThousandsOfKernelsCostAHandfulOfMaps) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer maps memory of its own";
+#endif
   const auto keep = backend::load_cpu(object());
   const size_t before = maps().size();
   for (int i = 0; i < 2000; ++i) backend::load_cpu(object());

@@ -93,10 +93,11 @@ def test_a_wrong_kernel_is_caught_and_written_down():
     assert done.stdout.splitlines()[0] == (
         "result: fastjit - eager 1 (in 1 of 8 elements), captured program - eager 0 (in 0 of 8 elements)"
     ), done.stderr
+    compiles = fast.stats().compiles
     fast.clear()  # learns anew, and compiles: the kernel is nowhere
     fast(x)
     fast(x)
-    assert counts(fast) == (1, 2, 1) and fast.stats().compiles == 2
+    assert counts(fast) == (1, 2, 1) and fast.stats().compiles == compiles + 1
     del kernel
 
 
