@@ -199,6 +199,9 @@ void Tracer::get_iter_of(PyObject* o) {
   if (is_fresh_iterator(o)) return;
   if (!iterable(o, "iteration over")) return;
   if (top().expect == Expect::None) top().fresh_result = true;  // else its __iter__ is Python code and decides
+  if (!is_instance(o)) return;
+  PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__iter__")));
+  if (method && PyFunction_Check(method)) call_if_generator((PyFunctionObject*)method);
 }
 
 void Tracer::for_iter(int) {
