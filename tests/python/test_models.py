@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="the models come from the package transformers")
 
-from model_tools import DECODERS, MODELS, STEPS, decode, play  # noqa: E402
+from model_tools import DECODERS, MODELS, STEPS, decode, play
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
