@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 #include <sstream>
+#include <unordered_set>
 
 #include "backend/target.h"
 #include "dispatch/by_values.h"
@@ -151,6 +152,13 @@ void take_captured(Recording& recording) {
     variant.captured.push_back({object, TensorSpec::of(object), capture.graph.inputs[i].name});
     if (recording.function.options.pure) variant.held.push_back(unpack(object));
   }
+  // Of other tensors that the call found it may have read the metadata. Those named by facts that hold are alive.
+  if (!recording.observation.facts || !recording.observation.facts->check()) return;
+  std::unordered_set<PyObject*> compared;
+  for (const CapturedTensor& tensor : variant.captured) compared.insert(tensor.object);
+  for (size_t i = 0; i < recording.captured.size(); ++i)
+    if (PyObject* object = recording.captured[i]; compared.insert(object).second)
+      variant.captured.push_back({object, TensorSpec::of(object), recording.captured_names[i]});
 }
 
 // A call needs gradients when grad mode is on and a tensor that it reads requires grad. It stays eager for as long as
@@ -277,6 +285,11 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     // Nothing to run: the result is constant under the facts, which eager gives as well.
     recording.unsound = "its result holds no tensor";
   }
+  // Autograd compares a view's version with its base's; stores are counted after the views are made.
+  if (recording.unsound.empty() && !recording.captured_graph.graph.stores.empty())
+    for (PyObject* leaf : recording.leaves)
+      if (unpack(leaf).is_view() && unpack(leaf).requires_grad())
+        recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
   if (recording.unsound.empty()) {
     settle_scalars(recording, call);
     take_captured(recording);
