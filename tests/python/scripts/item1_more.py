@@ -314,3 +314,26 @@ def comprehension_zip_enumerate(w: World) -> None:
     a[0] = 1.0
     w.change("a[0] back")
     w.call("hit", f, x)
+
+
+@script(1)
+def metadata_of_a_tensor_that_no_operator_reads(w: World) -> None:
+    m = torch.nn.Linear(2, 2)
+
+    def f(x):
+        return x * 2 if m.weight.requires_grad else x.to(m.bias.dtype) - m.weight.shape[0]
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.learn(f, x)
+    m.weight.requires_grad_(False)
+    w.change("requires_grad")
+    w.learn(f, x)
+    m.bias.data = m.bias.data.double()
+    w.change("type")
+    w.learn(f, x)
+    m.weight.data = torch.zeros(3, 2)
+    w.change("size")
+    w.learn(f, x)
+    m.weight.data = torch.zeros(2, 2)
+    w.change("size back")
+    w.call("hit", f, x)

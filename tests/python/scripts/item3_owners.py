@@ -285,3 +285,18 @@ def whole_module_moved_to_another_type(w: World) -> None:
     m.float()
     w.change("module.float()")
     w.call("hit", f, x)
+
+
+@script(3)
+def view_of_a_written_leaf(w: World) -> None:
+    def f(x):
+        x.add_(1)
+        return x * 2, x[1:]
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.learn(f, x)
+    w.change("a leaf that requires grad: autograd compares the view's version with its base's")
+    p = torch.arange(4.0, requires_grad=True)
+    w.call("returns a view of it", f, p)
+    w.call("returns a view of it", f, p)
+    w.call("hit", f, x)
