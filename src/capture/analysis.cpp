@@ -83,8 +83,10 @@ class Selector {
 
   void refuse_exits(const Event& event, Effect effect, uint32_t index) const {
     if (!event.finished) unsound("an operator raised an exception: " + where(trace_, event));
-    const bool guardable = (effect == Effect::Read || effect == Effect::Test) && trace_.device.is_cpu();
-    if (effect == Effect::Value) unsound("value of a tensor left tensor land: " + where(trace_, event));
+    const bool reads = effect == Effect::Read || effect == Effect::Test;
+    const bool guardable = reads && trace_.device.is_cpu();
+    if (effect == Effect::Value || (reads && !guardable))
+      unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
     if (effect == Effect::DataSized || (!guardable && data_sized_by_tag(event))) depends_on_data(event);
     for (const Item& item : event.results)
