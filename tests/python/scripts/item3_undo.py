@@ -217,3 +217,21 @@ def write_of_an_inference_tensor_before_a_raising_step(w: World) -> None:
     with torch.inference_mode():
         x = torch.arange(4.0)
         _bad_index(w, f, x)
+
+
+@torch.library.custom_op("fjundo::strides_by_value", mutates_args=())
+def strides_by_value(x: torch.Tensor) -> torch.Tensor:
+    return x.t().contiguous().t() if x[0, 0] > 0 else x.clone()
+
+
+@script(3)
+def strides_of_a_result_change_after_a_write(w: World) -> None:
+    def f(x, n):
+        n.add_(1)
+        return strides_by_value(x), n * 2
+
+    f, x, n = w.jit(f), torch.arange(6.0).view(2, 3), torch.zeros(2)
+    w.learn(f, x, n)
+    w.change("the result is laid out otherwise")
+    w.call("has other sizes, strides or dtype", f, x + 1, n)
+    w.call("hit", f, x, n)
