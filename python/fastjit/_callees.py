@@ -102,5 +102,5 @@ def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]], list[
     for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
         pure.append(getattr(torch.overrides, name))
     pure += [torch.Size, torch.device]
-    callers = [torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__]
+    callers: list[Callable[..., Any]] = [torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__]
     return operators, pure, callers
