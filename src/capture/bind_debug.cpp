@@ -77,7 +77,7 @@ py::dict capture_debug(const py::function& function, const py::args& args, const
   const py::object result = function(*args);
   std::vector<at::Tensor> outputs;
   collect(result, outputs);
-  py::dict out = describe(recorder.finish(outputs, symbolic, plan::Numerics::Eager));
+  py::dict out = describe(recorder.finish(outputs, {}, symbolic, plan::Numerics::Eager));
   out["result"] = result;
   return out;
 }

@@ -65,7 +65,7 @@ void check_roots(Trace& trace, const Analysis& analysis) {
 }  // namespace
 
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
-              const std::vector<bool>& symbolic, plan::Numerics numerics) {
+              const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
   Capture failed;
   try {
     if (!trace.broken.empty()) unsound(trace.broken);
@@ -83,7 +83,7 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
       Builder builder(trace, inputs, analysis, scalars, numerics);
       std::string again;
       try {
-        again = builder.run(leaves);
+        again = builder.run(leaves, values);
       } catch (const Unsound&) {
         if (scalars.places.empty()) throw;
         scalars.refuse_all();  // constants may do
@@ -113,7 +113,7 @@ Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& a
       graph_(capture.graph),
       states_(trace.tensors.size()) {}
 
-std::string Builder::run(const std::vector<Use>& outputs) {
+std::string Builder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
   capture.bound_scalars = scalars_.bound;
   refuse_effects_before_values();
   for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {
@@ -131,6 +131,12 @@ std::string Builder::run(const std::vector<Use>& outputs) {
   graph_.set_line(0);
   add_stores();
   add_outputs(outputs);
+  for (uint32_t value : values) {
+    const auto node = value_nodes_.find(value);
+    if (node == value_nodes_.end()) continue;  // a guard says what it is
+    graph_.outputs.push_back(graph_.fresh_copy(node->second, {}));
+    capture.result_values.push_back(value);
+  }
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
     unsound("the capture is not a legal graph: " + wrong);
   return {};

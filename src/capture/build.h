@@ -15,7 +15,7 @@ namespace fastjit::capture {
 
 /// Never throws for an odd program: the capture is unsound and says why.
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
-              const std::vector<bool>& symbolic, plan::Numerics numerics);
+              const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics);
 
 /// Why the call must stay eager. Thrown inside the builder only.
 struct Unsound {
@@ -67,7 +67,7 @@ class Builder {
   Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
           plan::Numerics numerics);
   /// The name of an in-place operator that could not be functionalised, or empty: done.
-  std::string run(const std::vector<Use>& outputs);
+  std::string run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values);
   /// Scalars that some call could take as a constant only.
   std::set<uint32_t> constant_scalars() const;
   Capture capture;

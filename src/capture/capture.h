@@ -61,6 +61,7 @@ struct Capture {
   std::vector<uint32_t> scalar_args;                  // per graph scalar: index into CallInputs::scalars
   std::vector<double> scalar_limits;                  // per graph scalar: eager raises for finite values beyond +-limit; infinity: none
   std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time, or nothing reads it; false: guard it by value
+  std::vector<uint32_t> result_values;                // graph outputs behind those of the tensor leaves, each a number of type F64: index into Recorder::numbers
   std::string unsound;                                // not empty: why this call must stay eager, with file:line
   bool reads_values = false;                          // Python read values of tensors, also where it is unsound
 };
@@ -91,9 +92,13 @@ class Recorder {
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards);
   void scalar_use_ended(bool entered);
-  /// Stops recording and builds the graph; `outputs` are the tensor leaves of the result in flattening order,
-  /// `symbolic` says for each scalar of CallInputs whether the read observer found only benign uses.
-  Capture finish(const std::vector<at::Tensor>& outputs, const std::vector<bool>& symbolic, plan::Numerics numerics);
+  /// The numbers of CallInputs and those that number_read() took, borrowed.
+  std::vector<PyObject*> numbers() const;
+  /// Stops recording and builds the graph. `outputs` are the tensor leaves of the result in flattening order,
+  /// `values` those of numbers() among its other leaves that were read out of tensors; `symbolic` says for each of
+  /// numbers() whether the read observer found only benign uses.
+  Capture finish(const std::vector<at::Tensor>& outputs, const std::vector<uint32_t>& values,
+                 const std::vector<bool>& symbolic, plan::Numerics numerics);
   struct Impl;
  private:
   std::unique_ptr<Impl> impl_;

@@ -355,14 +355,20 @@ void Recorder::scalar_use_ended(bool entered) {
   }
 }
 
-Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vector<bool>& symbolic,
-                         plan::Numerics numerics) {
+std::vector<PyObject*> Recorder::numbers() const {
+  std::vector<PyObject*> out;
+  for (const auto& [number, name] : impl_->inputs.scalars) out.push_back(number);
+  return out;
+}
+
+Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vector<uint32_t>& values,
+                         const std::vector<bool>& symbolic, plan::Numerics numerics) {
   Impl& impl = *impl_;
   impl.stop();
   Capture capture;
   try {
     impl.finish_lines();
-    capture = build(impl.trace, impl.inputs, outputs, symbolic, numerics);
+    capture = build(impl.trace, impl.inputs, outputs, values, symbolic, numerics);
   } catch (const std::exception& error) {
     capture = Capture{};
     capture.unsound = std::string("the capture failed: ") + error.what();

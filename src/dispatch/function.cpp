@@ -59,10 +59,12 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
                                      PyObject* kwnames, PyObject** tensors, PyObject** numbers) {
   const Variant* last = function.variants.last().get();
   if (last && serves(*last, modes, args, nargs, kwnames, tensors, numbers)) return &function.variants.last();
-  const auto* found = function.variants.find(call_hash(args, nargs, kwnames, function.by_content), [&](const Variant& variant) {
-    return &variant != last && (variant.executable || variant.values.empty()) &&  // else values decide: by_values.cpp
-           serves(variant, modes, args, nargs, kwnames, tensors, numbers);
-  });
+  const auto* found =
+      function.variants.find(call_hash(args, nargs, kwnames, function.by_content), [&](const Variant& variant) {
+        return &variant != last &&
+               (variant.executable || variant.values.empty()) &&  // else values decide: by_values.cpp
+               serves(variant, modes, args, nargs, kwnames, tensors, numbers);
+      });
   if (found) function.variants.used(*found);
   return found;
 }
@@ -80,14 +82,21 @@ bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objec
 PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, PyObject* const* numbers) {
   const plan::Program& program = variant.executable->program;
   c10::SmallVector<PyObject*, 8> leaves(outputs.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
+  const size_t tensors = outputs.size() - variant.result_values;
+  for (size_t i = 0; i < tensors; ++i) {
     const plan::Slot& slot = program.slots[program.outputs[i]];
     if (slot.kind == plan::SlotKind::Input)
       leaves[i] = Py_NewRef(objects[slot.index]);
     else
       leaves[i] = THPVariable_Wrap(std::move(outputs[i]));
   }
-  return variant.recipe.single() ? leaves[0] : variant.recipe.rebuild(leaves.data(), numbers);
+  if (variant.recipe.single()) return leaves[0];
+  PyObject** values = leaves.data() + tensors;
+  for (size_t i = tensors; i < outputs.size(); ++i)
+    leaves[i] = PyFloat_FromDouble(*static_cast<const double*>(outputs[i].const_data_ptr()));
+  PyObject* result = variant.recipe.rebuild(leaves.data(), numbers, values);
+  std::for_each(values, values + variant.result_values, Py_DecRef);
+  return result;
 }
 
 bool execute(const Executable& executable, const Inputs& inputs, const uint64_t* scalars, Tensors& outputs,
@@ -172,7 +181,7 @@ PyObject* run_program(const Variant& variant, const Objects& objects, const Inpu
     why = restart.why;
   } catch (const std::exception& error) {
     if (executable.writes && !undo && lacks_memory(error)) throw;
-    why = "an operator raised";             // eager raises its own error
+    why = "an operator raised";  // eager raises its own error
   }
   if (!done) {
     if (undo) undo->put_back();

@@ -59,6 +59,7 @@ struct Variant {
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   std::string reason;                      // empty: calls run the program
   Recipe recipe;
+  size_t result_values = 0;  // numbers among the program's outputs, behind the tensors
   std::unique_ptr<Replay> replay;  // null: the call has no effect on Python objects
   std::vector<capture::InputSource> inputs;
   // The values it read out of tensors, in order. Of one that stays eager: those that led to it; it serves calls that

@@ -48,6 +48,7 @@ struct Recording {
   capture::Recorder* recorder = nullptr;
   std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
   std::vector<PyObject*> leaves;
+  std::vector<PyObject*> numbers;  // of the call, and read out of tensors
   observe::Observation observation;
   capture::Capture captured_graph;
   std::string unsound, advice;
@@ -61,6 +62,20 @@ void on_tensor(void* context, PyObject* tensor, const char* name) {
   recording->captured_names.emplace_back(name);
   recording->kept.push_back(unpack(tensor));
   recording->recorder->add_captured(tensor, unpack(tensor), name);
+}
+
+// Numbers read out of tensors, from `first` on, that the result holds. One that something else refers to as well is no
+// longer symbolic.
+std::vector<uint32_t> result_values(Recording& recording, size_t first, const Stored& stored) {
+  std::vector<uint32_t> out;
+  const std::vector<uint32_t> leaves = recording.variant->recipe.numbers();
+  for (auto number = static_cast<uint32_t>(first); number < recording.numbers.size(); ++number) {
+    const auto held = std::ranges::count(stored.values, recording.numbers[number]);
+    const auto inside = std::ranges::count(leaves, number);
+    if (inside > 0) out.push_back(number);
+    if (recording.observation.references[number] != inside + held) recording.observation.symbolic[number] = false;
+  }
+  return out;
 }
 
 // Runs the function under both observers. Null if it raised.
@@ -107,14 +122,18 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   if (!result) return nullptr;
   std::string why;
   const Stored stored = stored_values(recording.observation.effects);
-  if (!recording.variant->recipe.build(result, call.fresh, recording.leaves, why, stored)) recording.unsound = why;
+  if (!recording.variant->recipe.build(result, recorder.numbers(), recording.leaves, why, stored))
+    recording.unsound = why;
   std::vector<at::Tensor> outputs;
   for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));
   std::vector<bool>& symbolic = recording.observation.symbolic;
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
   for (auto [a, b] : recording.observation.identities) recording.variant->spec.require_identity(a, b);
   for (PyObject* tensor : recording.observation.bare) recording.variant->spec.require_bare(tensor);
-  recording.captured_graph = recorder.finish(outputs, recording.observation.symbolic, function.options.numerics);
+  recording.numbers = recorder.numbers();
+  const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
+  recording.captured_graph =
+      recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);
   if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
   if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
   if (recording.unsound.ends_with("requires grad")) recording.advice = kNoGradAdvice;
@@ -125,7 +144,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
 void settle_scalars(Recording& recording, const FreshCall& call) {
   Variant& variant = *recording.variant;
   const capture::Capture& captured = recording.captured_graph;
-  std::vector<int> place(call.fresh.size(), -1);
+  std::vector<int> place(recording.numbers.size(), -1), value(recording.numbers.size(), -1);
   const std::vector<PyObject*> flat = variant.spec.flat().numbers;
   std::vector<std::pair<size_t, size_t>> symbolic;  // (number among the flattened arguments, fresh index)
   for (uint32_t fresh = 0; fresh < call.fresh.size(); ++fresh)
@@ -139,7 +158,8 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
     variant.scalar_name.push_back(call.names[fresh]);
   }
   variant.scalar_limit = captured.scalar_limits;
-  variant.recipe.renumber(place, call.fresh);
+  for (uint32_t number : captured.result_values) value[number] = static_cast<int>(variant.result_values++);
+  variant.recipe.renumber(place, value, recording.numbers);
   for (auto [number, fresh] : symbolic) variant.spec.make_symbolic(number);
 }
 
@@ -281,7 +301,8 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
   if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() &&
-      recording.captured_graph.graph.stores.empty() && recording.captured_graph.guards.empty()) {
+      recording.captured_graph.result_values.empty() && recording.captured_graph.graph.stores.empty() &&
+      recording.captured_graph.guards.empty()) {
     // Nothing to run: the result is constant under the facts, which eager gives as well.
     recording.unsound = "its result holds no tensor";
   }
@@ -424,8 +445,8 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
   if (difference.empty()) difference = first_difference(effects_of(known), effects_of(*recording.variant));
   const std::vector<capture::ValueGuard>& values = recording.captured_graph.guards;
   // A number may be ambiguous where it happens to equal another one; such a recording bakes it in and tells less.
-  const bool comparable = known.spec.number_count() == recording.variant->spec.number_count() &&
-                          known.values.size() == values.size();
+  const bool comparable =
+      known.spec.number_count() == recording.variant->spec.number_count() && known.values.size() == values.size();
   if (difference.empty() && comparable && !same_values(known.values, values))
     difference = "it read other values of tensors";
   if (difference.empty() && comparable)

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "dispatch/replay.h"
 #include "dispatch/plain_class.h"
+#include "dispatch/replay.h"
 #include "dispatch/spec.h"
 
 namespace fastjit::dispatch {
@@ -16,7 +16,7 @@ constexpr int kMaxDepth = 16;
 bool is_constant(PyObject* object) {
   if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
       PyUnicode_CheckExact(object) || PyType_Check(object))
-    return true;  // a class: none is made in a call
+    return true;                                           // a class: none is made in a call
   const std::string_view type = Py_TYPE(object)->tp_name;  // of torch: these never change
   return type == "torch.dtype" || type == "torch.device" || type == "torch.memory_format" || type == "torch.layout" ||
          type == "torch.Size";
@@ -198,12 +198,22 @@ std::string Recipe::text() const {
   return out;
 }
 
-void Recipe::renumber(const std::vector<int>& place, const std::vector<PyObject*>& numbers) {
+std::vector<uint32_t> Recipe::numbers() const {
+  std::vector<uint32_t> out;
+  for (const Step& step : steps_)
+    if (step.kind == Kind::Number) out.push_back(static_cast<uint32_t>(step.count));
+  return out;
+}
+
+void Recipe::renumber(const std::vector<int>& place, const std::vector<int>& value,
+                      const std::vector<PyObject*>& numbers) {
   for (Step& step : steps_) {
     if (step.kind != Kind::Number) continue;
     const auto index = static_cast<size_t>(step.count);
     if (place[index] >= 0)
       step.count = place[index];
+    else if (value[index] >= 0)
+      step = {Kind::Value, nullptr, value[index]};
     else
       step = {Kind::Constant, Py_NewRef(numbers[index])};
   }
@@ -213,6 +223,7 @@ struct Recipe::Builder {
   const Step* step;
   PyObject** leaves;
   PyObject* const* numbers;
+  PyObject* const* values;
   std::vector<PyObject*>* made;  // the containers so far, owned; null where no step asks for them
 
   PyObject* one() {
@@ -224,6 +235,8 @@ struct Recipe::Builder {
         return Py_NewRef(s.object);
       case Kind::Number:
         return Py_NewRef(numbers[s.count]);
+      case Kind::Value:
+        return Py_NewRef(values[s.count]);
       case Kind::Same:
         return Py_XNewRef((*made)[static_cast<size_t>(s.count)]);
       default:
@@ -299,9 +312,9 @@ struct Recipe::Builder {
   }
 };
 
-PyObject* Recipe::rebuild(PyObject** leaves, PyObject* const* numbers) const {
+PyObject* Recipe::rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values) const {
   std::vector<PyObject*> made;
-  Builder builder{steps_.data(), leaves, numbers, shares_ ? &made : nullptr};
+  Builder builder{steps_.data(), leaves, numbers, values, shares_ ? &made : nullptr};
   PyObject* result = builder.one();
   for (PyObject* object : made) Py_XDECREF(object);
   return result;

@@ -29,25 +29,27 @@ class Recipe {
   bool build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why,
              const Stored& stored);
 
-  /// A new result from new references to the leaves (stolen) and the call's symbolic numbers. Null with an exception
-  /// set on failure.
-  PyObject* rebuild(PyObject** leaves, PyObject* const* numbers) const;
+  /// A new result from new references to the leaves (stolen), the call's symbolic numbers and those that the program
+  /// computed. Null with an exception set on failure.
+  PyObject* rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values) const;
 
   bool single() const { return steps_.size() == 1 && steps_[0].kind == Kind::Leaf; }
   bool has_tensors() const;
   std::string text() const;  // two recipes with one text give equal results for equal leaves
-  /// Renumbers Number leaves: place[i] is the place of number i among the symbolic ones, or -1: guarded by value, so
-  /// the leaf is the constant numbers[i].
-  void renumber(const std::vector<int>& place, const std::vector<PyObject*>& numbers);
+  /// Which numbers its Number leaves are, in their order.
+  std::vector<uint32_t> numbers() const;
+  /// Renumbers Number leaves: place[i] is the place of number i among the symbolic ones; else value[i] is its place among
+  /// those that the program computes; both -1: guarded by value, so the leaf is the constant numbers[i].
+  void renumber(const std::vector<int>& place, const std::vector<int>& value, const std::vector<PyObject*>& numbers);
 
  private:
   // Struct: made by calling a type with a tuple. Instance: its items, then its attributes. Same: a container once more.
-  enum class Kind : uint8_t { Leaf, Constant, Number, Tuple, List, Dict, Struct, NamedTuple, Instance, Same };
+  enum class Kind : uint8_t { Leaf, Constant, Number, Value, Tuple, List, Dict, Struct, NamedTuple, Instance, Same };
   struct Step {
     Kind kind;
     // Constant: the object. Dict: tuple of keys. Struct, NamedTuple: the type. Instance: (type, keys, names). Owned.
     PyObject* object = nullptr;
-    Py_ssize_t count = 0;  // containers: items. Number: index. Same: which container, in the order of their steps
+    Py_ssize_t count = 0;  // containers: items. Number, Value: index. Same: which container, in the order of their steps
   };
   struct Reader;
   struct Builder;

@@ -82,25 +82,18 @@ void Tracer::delete_deref(int oparg) {
 
 void Tracer::build(int oparg) {
   bool is_set = top().ops[2 * top().offset] == k_BUILD_SET;
-  for (int i = 1; i <= oparg; ++i) {
-    touch(at(i));
-    if (is_set && !hashable(at(i))) return deny("hash of " + name_of(at(i)));
-  }
-  top().fresh_result = true;
+  for (int i = 1; is_set && i <= oparg; ++i)
+    if (!hashable(at(i))) return deny("hash of " + name_of(at(i)));
+  top().fresh_result = true;  // what reads the items touches them
 }
 
 void Tracer::build_map(int oparg) {
-  for (int i = 1; i <= 2 * oparg; i += 2) {
-    touch(at(i));
+  for (int i = 1; i <= 2 * oparg; i += 2)
     if (!hashable(at(i + 1))) return deny("hash of " + name_of(at(i + 1)));
-  }
   top().fresh_result = true;
 }
 
-void Tracer::build_const_map(int oparg) {
-  for (int i = 2; i <= oparg + 1; ++i) touch(at(i));
-  top().fresh_result = true;
-}
+void Tracer::build_const_map(int) { top().fresh_result = true; }
 
 void Tracer::build_slice(int oparg) {
   for (int i = 1; i <= oparg; ++i) touch(at(i));

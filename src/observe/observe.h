@@ -107,6 +107,7 @@ struct Observation {
   bool state_is_constant = false;  // the new value is a number, a string, None ...: another call may come back to it
   std::vector<bool>
       symbolic;  // per object given to watch_scalar: only moved, used beside a tensor or passed to a tensor function
+  std::vector<Py_ssize_t> references;  // to each of these numbers, the observer's own left out
 };
 
 /// Observes this thread from start() to stop(). At most one per thread; GC is off meanwhile. start() returns false when

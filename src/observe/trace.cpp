@@ -87,9 +87,7 @@ Observation Tracer::stop() {
     result.state_is_constant = facts_->state_is_constant();
   }
   result.unsound = reason_;
-  // One that is still referred to is in the result, or stored somewhere.
-  for (size_t i = given_scalars_; i < scalar_refs_.size(); ++i)
-    if (Py_REFCNT(scalar_refs_[i].get()) > 1) symbolic_[i] = false;
+  for (const Ref& scalar : scalar_refs_) result.references.push_back(Py_REFCNT(scalar.get()) - 1);
   result.symbolic = symbolic_;
   result.bare = bare_;
   result.identities = identities_;
