@@ -156,4 +156,12 @@ FUNCTIONS = [
         "W.note = 3",
         "W.note was 2, is 3",
     ),
+    Sound(
+        "generator as __iter__",
+        BAG + "bag.v = 2\ndef walk(self):\n  yield self.v\nBag.__iter__ = walk\n"
+        "def f(x): return x * sum([v for v in bag])",
+        ("bag.v is 2",),
+        "bag.v = 3",
+        "bag.v was 2, is 3",
+    ),
 ]

@@ -137,3 +137,28 @@ def cache_key_by_id(w: World) -> None:
     g["old"], g["key"] = g["key"], g["Key"]()
     w.change("another object")
     w.learn(f, x)
+
+
+@script(1)
+def cache_grown_from_nothing(w: World) -> None:
+    g = w.source(
+        "class Layer: pass\n"
+        "class Cache:\n"
+        "  def __init__(self): self.kind, self.layers = Layer, [Layer(), Layer()]\n"
+        "  def __iter__(self):\n"
+        "    for layer in self.layers: yield layer\n"
+        "K = 2.0\n"
+        "def f(x):\n"
+        "  cache = Cache()\n"
+        "  for layer in cache:\n"
+        "    layer.keys = torch.cat([torch.tensor([], dtype=x.dtype), x * K], dim=-2)\n"
+        "  return cache\n"
+    )
+    f, x = w.jit(g["f"]), torch.arange(8.0).view(2, 4)
+    w.learn(f, x)
+    g["K"] = 3.0
+    w.change("a global")
+    w.learn(f, x)
+    g["K"] = 2.0
+    w.change("the global back")
+    w.call("hit", f, x)
