@@ -44,10 +44,16 @@ def test_no_call_of_many_threads_is_lost():
         state.log.append(x)
         return x * 2
 
-    x = torch.ones(8)
-    f(x)
-    calls, threads = 200, 4
-    workers = [threading.Thread(target=lambda: [f(x) for _ in range(calls)]) for _ in range(threads)]
+    x, calls, threads = torch.ones(8), 200, 4
+
+    def work():
+        with torch.no_grad():
+            for _ in range(calls):
+                f(x)
+
+    with torch.no_grad():
+        f(x)
+    workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:

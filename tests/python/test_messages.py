@@ -77,7 +77,7 @@ QUEUE = collections.deque([2.0])
     ("fn", "way_out"),
     [
         (lambda x: x * float(x.numpy()[0]), "do this outside the function"),
-        (lambda x: print("seen") or x + 1, "side effect: print at .*; do this outside the function"),
+        (lambda x: print(x) or x + 1, "side effect: print at .*; do this outside the function"),
         (lambda x: x * QUEUE[0], "read of item of collections.deque at .*; pass it as an argument, or say pure=True"),
     ],
 )
@@ -135,10 +135,8 @@ def test_later_calls_name_the_reason_of_the_unsound_recording():
     class Counter:
         calls = 0
 
-    counter = Counter()
-
     def f(x):
-        counter.calls += 1
+        Counter.calls += 1
         return x + 1
 
     fast = fastjit(on_unsupported="eager")(f)

@@ -33,7 +33,7 @@ def handled(x):
 
 
 def printed(x):
-    print(x.shape)
+    print(x)
     return x + 1
 
 
