@@ -52,7 +52,8 @@ def block(name: str, documents: dict[str, dict[str, Any]]) -> str:
     if name not in documents:
         return "Not measured yet: run `make bench`.\n"
     document = documents[name]
-    parts = [f"{document['question'].strip()}\n\n{_machine(document['machine'])}\n"]
+    machine = document["machine"]
+    parts = [f"{document['question'].strip()}\n\n{_machine(machine)} {_load([machine['load'][0]])}\n"]
     parts += [f"{sheet['title']}\n\n{_markdown(sheet['columns'], sheet['rows'])}" for sheet in document["tables"]]
     if document["targets"]:
         parts.append(_targets(document["targets"]))
@@ -61,8 +62,10 @@ def block(name: str, documents: dict[str, dict[str, Any]]) -> str:
 
 def _figures(documents: list[dict[str, Any]]) -> str:
     targets = [target for document in documents for target in document["targets"]]
-    machines = list(dict.fromkeys(_machine(document["machine"]) for document in documents))
-    return _targets(targets) + "\n" + "\n".join(machines) + "\n"
+    loads: dict[str, list[float]] = {}
+    for document in documents:
+        loads.setdefault(_machine(document["machine"]), []).append(document["machine"]["load"][0])
+    return _targets(targets) + "\n" + "\n".join(f"{taken} {_load(load)}" for taken, load in loads.items()) + "\n"
 
 
 def _targets(targets: list[dict[str, Any]]) -> str:
@@ -111,9 +114,13 @@ def _machine(machine: dict[str, Any]) -> str:
     llvm = f", LLVM {machine['llvm']}" if machine["llvm"] else ""
     return (
         f"Taken {machine['date'][:10]} on {machine['cpu']} ({' '.join(machine['isa'])}), {machine['threads']} threads"
-        f", load {machine['load'][0]:g}; torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, "
-        f"Python {machine['python']}."
+        f"; torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, Python {machine['python']}."
     )
+
+
+def _load(loads: list[float]) -> str:
+    low, high = min(loads), max(loads)
+    return f"Load {low:g}." if low == high else f"Load {low:g} to {high:g}."
 
 
 def _markdown(columns: list[str], rows: list[list[str]]) -> str:
