@@ -679,11 +679,12 @@ def effect_on_another_thread(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.watch(state=state)
-    w.call("new", f, x)
+    with torch.no_grad():
+        w.call("new", f, x)
 
     def threaded(x):
         out = []
-        thread = threading.Thread(target=lambda: out.append(f(x)))
+        thread = threading.Thread(target=lambda: out.append(torch.no_grad()(f)(x)))
         thread.start()
         thread.join()
         return out[0]
