@@ -34,8 +34,9 @@ UNWRITTEN = "it hands out memory that nobody wrote"
 UNREPEATABLE = dict.fromkeys(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_".split(), UNWRITTEN
 )
-# Entries whose kernels' rounding goes through an iteration: no bound of ours, so torch's own tolerance.
-ITERATED = ("svd_lowrank", "pca_lowrank")
+# Compared with torch's own tolerance: what iterates with kernels' rounding has no bound, and LAPACK's least squares
+# round otherwise from one address of their memory to the next.
+TOLERATED = ("svd_lowrank", "pca_lowrank", "linalg.lstsq", "linalg.lstsq.grad_oriented")
 # Of a line of a form: the memory, and what is no promise of memory of its own.
 GROUP, OWN = re.compile(r" storage=(\d+)"), re.compile(r" (?:bytes=\d+|view=\w+)")
 # Worst first: what stands for an entry with several samples.
@@ -176,9 +177,9 @@ def play(name: str, function: Callable[..., Any], args: Any) -> tuple[str, str]:
     for number, got in enumerate(calls, 1) if name not in UNREPEATABLE else ():
         if kind != "kernels":
             found = exactly(got.values, want.values)
-            if found and not repeats(function, args, want):
+            if found and (name in TOLERATED or not repeats(function, args, want)):
                 found = closely(narrow(got.values), narrow(want.values))
-        elif name in ITERATED:
+        elif name in TOLERATED:
             found = closely(got.values, want.values)
         else:
             found = difference(got.values, want.values, reference)
