@@ -2,8 +2,6 @@
 
 #include <pybind11/pybind11.h>
 
-#include <algorithm>
-
 namespace fastjit::dispatch {
 namespace {
 
@@ -26,11 +24,12 @@ void make_fresh(FreshCall& call, PyObject* const* args, Py_ssize_t total, const 
                 bool replace) {
   for (Py_ssize_t i = 0; i < total; ++i) {
     call.args.push_back(args[i]);
-    if (!replace || !worth_replacing(args[i]) || std::count(args, args + total, args[i]) > 1) continue;
+    if (!replace || !worth_replacing(args[i])) continue;
     PyObject* copy = fresh_copy(args[i]);
     if (!copy) throw pybind11::error_already_set();
     call.args.back() = copy;
     call.fresh.push_back(copy);
+    call.originals.push_back(args[i]);
     call.names.push_back(names[static_cast<size_t>(i)]);
   }
 }

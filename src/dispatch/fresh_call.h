@@ -8,9 +8,10 @@ namespace fastjit::dispatch {
 
 /// A call with number arguments replaced by fresh objects of equal value, so that an address names each.
 struct FreshCall {
-  std::vector<PyObject*> args;     // as vectorcall takes them; owned where fresh
-  std::vector<PyObject*> fresh;    // owned
-  std::vector<std::string> names;  // per fresh
+  std::vector<PyObject*> args;       // as vectorcall takes them; owned where fresh
+  std::vector<PyObject*> fresh;      // owned
+  std::vector<PyObject*> originals;  // per fresh: what it stands for
+  std::vector<std::string> names;    // per fresh
 
   ~FreshCall() {
     for (PyObject* object : fresh) Py_DECREF(object);

@@ -38,6 +38,8 @@ void set_option(Options& options, const std::string& name, py::handle value) {
     options.cache = text == "readonly" ? runtime::CacheMode::ReadOnly
                     : text == "memory" ? runtime::CacheMode::MemoryOnly
                                        : runtime::CacheMode::On;
+  else if (name == "verify")
+    options.verify = py::cast<double>(value);
   else
     throw py::type_error("unknown option '" + name + "'");
 }
@@ -125,7 +127,7 @@ PyObject* stats(PyObject* object, PyObject*) {
     out["fallbacks"] = s.fallbacks;
     int kernels = 0, steps = 0, programs = 0;
     for (const auto& variant : function.variants.recent_first()) {
-      if (!variant->executable) continue;
+      if (!variant->reason.empty()) continue;
       // Of the most recently used program.
       if (programs++ == 0) {
         kernels = variant->executable->kernel_launches();
@@ -137,6 +139,8 @@ PyObject* stats(PyObject* object, PyObject*) {
     out["variants"] = programs;
     out["compile_ms"] = s.compile_ms;
     out["record_ms"] = s.record_ms;
+    out["verified"] = s.verified;
+    out["mismatches"] = s.mismatches;
     return out;
   });
 }
@@ -166,11 +170,13 @@ std::string guards_of(const Variant& variant) {
   std::string out = "arguments: " + variant.spec.signature() + "\n";
   for (const CapturedTensor& captured : variant.captured)
     out += "tensor " + captured.name + ": " + text(captured.spec) + "\n";
+  for (const capture::ValueGuard& value : variant.values) out += "value " + value.label + ": " + text(value) + "\n";
   if (variant.facts)
     for (const std::string& line : variant.facts->describe()) out += line + "\n";
+  if (variant.replay)
+    for (const std::string& line : variant.replay->describe()) out += "effect: " + line + "\n";
   return out;
 }
-  for (const capture::ValueGuard& value : variant.values) out += "value " + value.label + ": " + text(value) + "\n";
 
 std::string per_kernel(const Variant& variant, const char* what) {
   const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
@@ -193,7 +199,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
   return guarded([&]() -> py::object {
     Py_ssize_t seen = 0;
     for (const auto& variant : cast(object)->function->variants.recent_first()) {
-      if (!variant->executable || seen++ != index) continue;
+      if (!variant->reason.empty() || seen++ != index) continue;
       const std::string_view s = stage;
       if (s == "ir") return py::str(variant->inspection.ir);
       if (s == "calls") {

@@ -109,7 +109,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     };
     host.context = &recording;
     observer = observe::make_observer(host);
-    for (PyObject* number : call.fresh) observer->watch_scalar(number);
+    for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
     for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
     if (!observer->start(function.callable)) recording.unsound = "tracer active";
   }

@@ -148,6 +148,9 @@ void Tracer::is_op(int) {
     PyObject *one = at(i), *other = at(3 - i);
     if (other != Py_None && !PyType_Check(other)) touch(one);
   }
+  for (int i = 1; i <= 2; ++i)  // eager would compare what the caller passed
+    if (const auto scalar = originals_.find(at(i)); scalar != originals_.end())
+      Py_SETREF(*operands(i), Py_NewRef(scalar->second));
   compare_identity(at(1), at(2));
 }
 

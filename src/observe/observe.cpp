@@ -32,7 +32,7 @@ namespace {
 /// Never starts: this Python version has no read observer.
 class NoObserver final : public Observer {
  public:
-  void watch_scalar(PyObject*) override {}
+  void watch_scalar(PyObject*, PyObject*) override {}
   bool start(PyObject*) override { return false; }
   Observation stop() override {
     Observation none;

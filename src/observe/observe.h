@@ -115,7 +115,8 @@ struct Observation {
 class Observer {
  public:
   virtual ~Observer() = default;
-  virtual void watch_scalar(PyObject* fresh_number) = 0;
+  /// `original`, kept alive by the caller, is what the caller of the function passed in its place.
+  virtual void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) = 0;
   /// The call's key says what class and attributes this argument has; which object it is must not matter.
   virtual void describe(PyObject* instance) = 0;
   virtual bool start(PyObject* function) = 0;  // the function about to be called on this thread

@@ -38,7 +38,8 @@ Tracer::~Tracer() {
   if (active_) stop();
 }
 
-void Tracer::watch_scalar(PyObject* fresh_number) {
+void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original) {
+  if (original) originals_[fresh_number] = original;
   scalars_[fresh_number] = symbolic_.size();
   symbolic_.push_back(true);
   scalar_refs_.push_back(Ref::share(fresh_number));

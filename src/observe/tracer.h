@@ -19,7 +19,7 @@ class Tracer final : public Observer {
  public:
   explicit Tracer(const Host& host);
   ~Tracer() override;
-  void watch_scalar(PyObject* fresh_number) override;
+  void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) override;
   void describe(PyObject* instance) override { described_.insert(instance); }
   bool start(PyObject* function) override;
   Observation stop() override;
@@ -337,6 +337,7 @@ class Tracer final : public Observer {
   std::unordered_map<PyObject*, PyObject*> cell_owners_;  // cells of functions that exist outside this call
   std::unordered_map<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
+  std::unordered_map<PyObject*, PyObject*> originals_;  // what the caller passed in place of a scalar
   std::unordered_set<PyObject*> told_;                            // tensors the host knows about
   std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
   std::unordered_set<PyObject*> opened_;                          // containers all of whose items are facts
