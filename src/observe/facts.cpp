@@ -13,8 +13,8 @@ Py_ssize_t size_of(const Node& n) {
 
 }  // namespace
 
-void Facts::changed(const std::string& label) {
-  if (changed_.empty()) changed_ = label;
+void Facts::changed(const std::string& label, const std::string& where) {
+  if (changed_.empty()) changed_ = label + ", which it reads at " + where;
 }
 
 Facts::Id Facts::find(PyObject* object, Node::Kind kind) const {
@@ -73,7 +73,7 @@ Facts::Id Facts::instance_dict(PyObject* o, const std::string& label, const std:
     node(id).dict_slot = slot;
     node(id).dict = *slot;
   } else if (*node(id).dict_slot != node(id).dict) {
-    changed(label + ".__dict__");
+    changed(label + ".__dict__", where);
   }
   return dict(node(id).dict, label);
 }
@@ -104,7 +104,7 @@ PyObject* Facts::note(Id id, PyObject* name, PyTypeObject* after, PyObject* valu
                       const std::string& where) {
   Key* key = find_key(id, name, after);
   if (key && key->expect.kind != Expect::Kind::Present) {
-    if (!key->expect.holds(value)) changed(key->label);
+    if (!key->expect.holds(value)) changed(key->label, where);
     return value;
   }
   if (!key) key = &add_key(id, name, after, label, where);
@@ -119,7 +119,7 @@ PyObject* Facts::read_key(Id id, PyObject* name, const std::string& label, const
   if (is_own(node(id).object, name)) return dict_lookup(node(id).object, name, nullptr);
   if (known && known->expect.kind != Expect::Kind::Present) {
     PyObject* value = dict_lookup(node(id).object, name, &known->hint);
-    if (!known->expect.holds(value)) changed(known->label);
+    if (!known->expect.holds(value)) changed(known->label, where);
     return value;
   }
   int32_t hint = kFindHint;
@@ -143,7 +143,7 @@ bool Facts::has_key(Id id, PyObject* name, const std::string& label, const std::
 bool Facts::truth(Id id, const std::string& where) {
   Node& n = node(id);
   int8_t now = size_of(n) != 0;
-  if (n.grown_from >= 0 || (n.truth >= 0 && n.truth != now)) changed(n.label);
+  if (n.grown_from >= 0 || (n.truth >= 0 && n.truth != now)) changed(n.label, where);
   n.truth = now;
   if (n.where.empty()) n.where = where;
   return now;
@@ -152,7 +152,7 @@ bool Facts::truth(Id id, const std::string& where) {
 Py_ssize_t Facts::length(Id id, const std::string& where) {
   Node& n = node(id);
   const Py_ssize_t now = size_of(n);
-  if (n.grown_from >= 0 || (n.length >= 0 && n.length != now)) changed(n.label);
+  if (n.grown_from >= 0 || (n.length >= 0 && n.length != now)) changed(n.label, where);
   n.length = now;
   if (n.where.empty()) n.where = where;
   return now;
@@ -172,10 +172,10 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
     all.push_back(std::move(key));
   }
   Node& n = node(id);
-  if (n.written) changed(n.label);
+  if (n.written) changed(n.label, where);
   for (const Key& old : n.keys) {  // what was noted before must hold still: the ordered list replaces it
     PyObject* now = dict_lookup(n.object, old.name.get(), nullptr);
-    if (!old.expect.holds(now)) changed(old.label);
+    if (!old.expect.holds(now)) changed(old.label, where);
     if (old.expect.kind == Expect::Kind::Absent) {
       Key key;
       key.name = Ref::share(old.name.get());
@@ -235,7 +235,7 @@ PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
   auto* name = reinterpret_cast<PyObject*>(2 * index + 1);  // no object has an odd address
   Key* key = find_key(id, name, nullptr);
   Node& n = node(id);
-  if (n.grown_from >= 0 && index >= n.grown_from) changed(n.label);
+  if (n.grown_from >= 0 && index >= n.grown_from) changed(n.label, where);
   if (is_own(n.object, name)) return value;
   if (key && key->expect.kind == Expect::Kind::Present) {
     key->expect = Expect::of(value);
@@ -243,7 +243,7 @@ PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
     return value;
   }
   if (key) {
-    if (!key->expect.holds(value)) changed(key->label);
+    if (!key->expect.holds(value)) changed(key->label, where);
     return value;
   }
   key_ids_[{id, {name, nullptr}}] = n.keys.size();
@@ -273,7 +273,7 @@ void Facts::word(void* at, const std::string& label, const std::string& where) {
     node(id).dict_slot = place;
     node(id).dict = *place;
   } else if (node(id).dict != *place) {
-    changed(label);
+    changed(label, where);
   }
 }
 
@@ -298,7 +298,7 @@ PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, c
     add_key(id, nullptr, nullptr, label, where).expect = Expect::of(value);
     if (value) held_.insert(value);
   } else if (!node(id).keys[0].expect.holds(value)) {
-    changed(label);
+    changed(label, where);
   }
   return value;
 }

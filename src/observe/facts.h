@@ -138,7 +138,7 @@ class Facts final : public ReadSet {
   };
   bool recover(size_t word) noexcept;  // a word changed: do its node's facts still hold?
   void rearm_items(Node& node) noexcept;
-  void changed(const std::string& label);  // the call itself changed what a fact names
+  void changed(const std::string& label, const std::string& where);  // the call itself changed what a fact names
   bool is_own(PyObject* container, PyObject* name) const { return own_.contains({container, name}); }
   static void pin(Key* key);
   void replace(Key& key, bool looked_into);

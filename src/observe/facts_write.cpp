@@ -110,7 +110,7 @@ bool Facts::settle(Node& n) {
   for (Key& key : n.keys) {
     PyObject* now = value_now(n, key);
     if (key.expect.holds(now)) continue;
-    if (!key.written) return changed(key.label), false;
+    if (!key.written) return changed(key.label, key.where), false;
     note_state(key.label, key.where, now);
   }
   const bool grew = n.grown_from >= 0;
