@@ -111,7 +111,7 @@ def judge(shadow: Any, outcome: Outcome, result: Any, error: BaseException | Non
         f"fastjit: {facts['name']}({facts['signature']}) computed something else than eager: {what}; the call returned "
         f"eager's result, and calls like it stay eager; please report it; reproducer: {where}",
         FastJITWarning,
-        stacklevel=2,
+        stacklevel=3,
     )
 
 

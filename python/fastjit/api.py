@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import torch
 
-from fastjit import _nvrtc, _source, _verify
+from fastjit import _nvrtc
 from fastjit._load import FastJITWarning, UnsupportedError, disabled
 from fastjit._load import extension as _C
 
@@ -151,6 +151,8 @@ class FastFunction(Generic[P, R]):
 
 def _inspect(function: Any, stage: str, variant: int) -> Any:
     if stage == "source":
+        from fastjit import _source  # not at import: that takes milliseconds
+
         text = function._inspect("ir", variant)
         result: Any = None if text is None else _source.from_ir(text, function._inspect("calls", variant))
     elif stage in ("cuda", "ptx"):
@@ -200,7 +202,21 @@ def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 _attach_methods()
-_C.register_verifier(_verify.run, _verify.judge)
+
+
+def _run_shadow(shadow: Any) -> Any:
+    from fastjit import _verify  # not at import: that takes milliseconds
+
+    return _verify.run(shadow)
+
+
+def _judge_shadow(shadow: Any, outcome: Any, result: Any, error: BaseException | None) -> None:
+    from fastjit import _verify
+
+    _verify.judge(shadow, outcome, result, error)
+
+
+_C.register_verifier(_run_shadow, _judge_shadow)
 
 
 def _check_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -28,10 +28,10 @@ LOWRANK = "singular vectors have no sign of their own: it hangs on the rounding 
 UNWRITTEN = "hands out memory that nobody wrote"
 # What eager gives is not defined by the arguments: entry -> why.
 UNREPEATABLE = dict.fromkeys(
-    "cauchy exponential geometric log_normal normal uniform bernoulli randn randint rand_like randn_like randint_like multinomial "
-    "nn.functional.rrelu nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d "
-    "nn.functional.alpha_dropout nn.functional.feature_alpha_dropout nn.functional.fractional_max_pool2d "
-    "nn.functional.fractional_max_pool3d nn.functional.multi_head_attention_forward".split(),
+    "cauchy exponential geometric log_normal normal uniform bernoulli randn randint rand_like randn_like "
+    "randint_like multinomial nn.functional.rrelu nn.functional.dropout nn.functional.dropout2d "
+    "nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout "
+    "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.multi_head_attention_forward".split(),
     RANDOM,
 ) | dict.fromkeys(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_".split(), UNWRITTEN
@@ -76,8 +76,8 @@ OTHER_SAMPLES = {
     "cartesian_prod": "only the product of one vector is lowered, and the largest samples have several",
     "broadcast_shapes item": "its result is no tensor: nothing is computed",
     "eye signal.windows.bartlett signal.windows.blackman signal.windows.hamming signal.windows.hann "
-    "signal.windows.general_cosine signal.windows.general_hamming signal.windows.kaiser signal.windows.nuttall": "without tensors the first "
-    "samples are taken, which are of no element",
+    "signal.windows.general_cosine signal.windows.general_hamming signal.windows.kaiser "
+    "signal.windows.nuttall": "without tensors the first samples are taken, which are of no element",
     "atleast_1d atleast_2d atleast_3d": "alone it returns a view in a way that capture does not know, or the argument",
 }
 

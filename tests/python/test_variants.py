@@ -111,7 +111,7 @@ def test_a_new_instance_each_call_is_one_variant() -> None:
 
 
 class _Slots:
-    __slots__ = ("x", "__weakref__")
+    __slots__ = ("__weakref__", "x")
 
     def __init__(self, x):
         self.x = x

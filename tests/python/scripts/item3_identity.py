@@ -1,4 +1,4 @@
-"""Item 3: one tensor met twice, as an argument and where the function finds it, and code that asks which object is which."""
+"""Item 3: one tensor met twice, as an argument and where the function finds it, and questions of identity."""
 
 from __future__ import annotations
 
