@@ -31,7 +31,8 @@ UNREPEATABLE = dict.fromkeys(
     "cauchy exponential geometric log_normal normal uniform bernoulli randn randint rand_like randn_like "
     "randint_like multinomial nn.functional.rrelu nn.functional.dropout nn.functional.dropout2d "
     "nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout "
-    "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.multi_head_attention_forward".split(),
+    "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d "
+    "nn.functional.multi_head_attention_forward".split(),
     RANDOM,
 ) | dict.fromkeys(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_".split(), UNWRITTEN
