@@ -1,0 +1,207 @@
+#include "dispatch/recording.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "dispatch/fresh_call.h"
+#include "dispatch/host.h"
+#include "dispatch/messages.h"
+#include "dispatch/refuse.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+thread_local bool recording_now = false;
+
+void on_tensor(void* context, PyObject* tensor, const char* name) {
+  auto* recording = static_cast<Recording*>(context);
+  for (PyObject* known : recording->captured)
+    if (known == tensor) return;
+  recording->captured.push_back(tensor);
+  recording->captured_names.emplace_back(name);
+  recording->kept.push_back(unpack(tensor));
+  recording->recorder->add_captured(tensor, unpack(tensor), name);
+}
+
+// Numbers read out of tensors, from `first` on, that the result holds. One that something else refers to as well is no
+// longer symbolic.
+std::vector<uint32_t> result_values(Recording& recording, size_t first, const Stored& stored) {
+  std::vector<uint32_t> out;
+  const std::vector<uint32_t> leaves = recording.variant->recipe.numbers();
+  for (auto number = static_cast<uint32_t>(first); number < recording.numbers.size(); ++number) {
+    const auto held = std::ranges::count(stored.values, recording.numbers[number]);
+    const auto inside = std::ranges::count(leaves, number);
+    if (inside > 0) out.push_back(number);
+    if (recording.observation.references[number] != inside + held) recording.observation.symbolic[number] = false;
+  }
+  return out;
+}
+
+// Runs the function under both observers. Null if it raised.
+PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyObject* kwnames,
+                       const std::vector<std::string>& names) {
+  Function& function = recording.function;
+  capture::CallInputs inputs;
+  for (PyObject* tensor : recording.variant->spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
+  for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
+  for (size_t i = 0; i < inputs.tensors.size(); ++i)
+    inputs.tensor_names.push_back(i < names.size() ? names[i] : "arg" + std::to_string(i));
+  inputs.adopt_unknown = function.options.pure;
+  const RecordingFlag flag;
+  capture::Recorder recorder(std::move(inputs));
+  recording.recorder = &recorder;
+  std::unique_ptr<observe::Observer> observer;
+  if (!function.options.pure) {
+    observe::Host host = torch_host();
+    host.on_tensor = on_tensor;
+    host.on_scalar_use = [](void* context, size_t scalar, bool alone, bool forwards) {
+      static_cast<Recording*>(context)->recorder->scalar_used(scalar, alone, forwards);
+    };
+    host.on_scalar_use_end = [](void* context, bool entered) {
+      static_cast<Recording*>(context)->recorder->scalar_use_ended(entered);
+    };
+    host.on_number = [](void* context, PyObject* number) {
+      return static_cast<Recording*>(context)->recorder->number_read(number);
+    };
+    host.on_contents_read = [](void* context, PyObject* tensor) {
+      static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
+    };
+    host.context = &recording;
+    observer = observe::make_observer(host);
+    for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
+    for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
+    if (!observer->start(function.callable)) recording.unsound = "tracer active";
+  }
+  PyObject* result = PyObject_Vectorcall(function.callable, call.args.data(),
+                                         static_cast<size_t>(PyVectorcall_NARGS(nargsf)), kwnames);
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);  // stop() looks at objects, which clears what the call raised
+  if (observer) recording.observation = observer->stop();
+  PyErr_Restore(type, value, traceback);
+  if (!result) return nullptr;
+  std::string why;
+  const Stored stored = stored_values(recording.observation.effects);
+  if (!recording.variant->recipe.build(result, recorder.numbers(), recording.leaves, why, stored))
+    recording.unsound = why;
+  std::vector<at::Tensor> outputs;
+  for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));
+  std::vector<bool>& symbolic = recording.observation.symbolic;
+  symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
+  for (auto [a, b] : recording.observation.identities) recording.variant->spec.require_identity(a, b);
+  for (PyObject* tensor : recording.observation.bare) recording.variant->spec.require_bare(tensor);
+  recording.numbers = recorder.numbers();
+  const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
+  recording.captured_graph =
+      recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);
+  if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
+  if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
+  if (recording.unsound.ends_with("requires grad")) recording.advice = kNoGradAdvice;
+  return result;
+}
+
+// Numbers of which the variant takes any value: the program reads them at run time, or nothing reads them.
+void settle_scalars(Recording& recording, const FreshCall& call) {
+  Variant& variant = *recording.variant;
+  const capture::Capture& captured = recording.captured_graph;
+  std::vector<int> place(recording.numbers.size(), -1), value(recording.numbers.size(), -1);
+  const std::vector<PyObject*> flat = variant.spec.flat().numbers;
+  std::vector<std::pair<size_t, size_t>> symbolic;  // (number among the flattened arguments, fresh index)
+  for (uint32_t fresh = 0; fresh < call.fresh.size(); ++fresh)
+    if (captured.bound_scalars[fresh])
+      symbolic.emplace_back(std::find(flat.begin(), flat.end(), call.fresh[fresh]) - flat.begin(), fresh);
+  std::sort(symbolic.begin(), symbolic.end());
+  for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
+  for (uint32_t fresh : captured.scalar_args) {
+    variant.scalar_number.push_back(static_cast<uint32_t>(place[fresh]));
+    variant.scalar_is_float.push_back(PyFloat_CheckExact(call.fresh[fresh]));
+    variant.scalar_name.push_back(call.names[fresh]);
+  }
+  variant.scalar_limit = captured.scalar_limits;
+  for (uint32_t number : captured.result_values) value[number] = static_cast<int>(variant.result_values++);
+  variant.recipe.renumber(place, value, recording.numbers);
+  for (auto [number, fresh] : symbolic) variant.spec.make_symbolic(number);
+}
+
+void take_captured(Recording& recording) {
+  Variant& variant = *recording.variant;
+  const capture::Capture& capture = recording.captured_graph;
+  for (size_t i = 0; i < capture.inputs.size(); ++i) {
+    if (capture.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
+    PyObject* object = capture.captured[capture.inputs[i].index];
+    variant.captured.push_back({object, TensorSpec::of(object), capture.graph.inputs[i].name});
+    if (recording.function.options.pure) variant.held.push_back(unpack(object));
+  }
+  // Of other tensors that the call found it may have read the metadata. Those named by facts that hold are alive.
+  if (!recording.observation.facts || !recording.observation.facts->check()) return;
+  std::unordered_set<PyObject*> compared;
+  for (const CapturedTensor& tensor : variant.captured) compared.insert(tensor.object);
+  for (size_t i = 0; i < recording.captured.size(); ++i)
+    if (PyObject* object = recording.captured[i]; compared.insert(object).second)
+      variant.captured.push_back({object, TensorSpec::of(object), recording.captured_names[i]});
+}
+
+// A call needs gradients when grad mode is on and a tensor that it reads requires grad. It stays eager for as long as
+// that is so: the tensor and the facts that lead to it are guards of the reason.
+void refuse_gradients(Recording& recording) {
+  if (!recording.modes.grad()) return;
+  const auto& facts = recording.observation.facts;
+  if (!facts || !facts->check()) return;  // the tensors named by facts that hold are alive
+  for (size_t i = 0; i < recording.captured.size(); ++i) {
+    PyObject* object = recording.captured[i];
+    if (!unpack(object).requires_grad()) continue;
+    std::string_view name = recording.captured_names[i];  // of a module given to fastjit: as it names its parameters
+    if (!PyFunction_Check(recording.function.callable) && name.starts_with("self.")) name.remove_prefix(5);
+    recording.unsound = "parameter '" + std::string(name) + "' requires grad";
+    recording.advice = kNoGradAdvice;
+    recording.variant->captured.push_back({object, TensorSpec::of(object), recording.captured_names[i]});
+    return;
+  }
+}
+
+}  // namespace
+
+bool recording() { return recording_now; }
+RecordingFlag::RecordingFlag() { recording_now = true; }
+RecordingFlag::~RecordingFlag() { recording_now = false; }
+
+PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  Function& function = recording.function;
+  const Modes& modes = recording.modes;
+  const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
+  FreshCall call;
+  make_fresh(call, args, total, names, !function.options.pure);
+  recording.variant->modes = modes;
+  std::string why;
+  recording.variant->spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
+  const auto start = std::chrono::steady_clock::now();
+  PyObject* result = watched_call(recording, call, nargsf, kwnames, names);
+  if (!result) return nullptr;
+  recording.variant->record_ms = ms_since(start);
+  function.stats.record_ms += recording.variant->record_ms;
+  refuse_gradients(recording);
+  if (recording.unsound.empty() && !(current_modes() == modes))
+    recording.unsound = "it changes a mode (such as grad mode) for its caller";
+  if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() &&
+      recording.captured_graph.result_values.empty() && recording.captured_graph.graph.stores.empty() &&
+      recording.captured_graph.guards.empty()) {
+    // Nothing to run: the result is constant under the facts, which eager gives as well.
+    recording.unsound = "its result holds no tensor";
+  }
+  // Autograd compares a view's version with its base's; stores are counted after the views are made.
+  if (recording.unsound.empty() && !recording.captured_graph.graph.stores.empty())
+    for (PyObject* leaf : recording.leaves)
+      if (unpack(leaf).is_view() && unpack(leaf).requires_grad())
+        recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
+  if (recording.unsound.empty()) {
+    settle_scalars(recording, call);
+    take_captured(recording);
+    recording.variant->facts = std::move(recording.observation.facts);
+    if (!recording.observation.effects.empty())
+      recording.variant->replay = std::make_unique<Replay>(std::move(recording.observation.effects));
+  }
+  return result;
+}
+
+}  // namespace fastjit::dispatch

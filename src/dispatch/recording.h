@@ -1,0 +1,44 @@
+#pragma once
+// One watched call and what was learnt from it. Private to learn.cpp, recording.cpp, compile.cpp and
+// check_recording.cpp.
+#include <Python.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "capture/capture.h"
+#include "dispatch/function.h"
+#include "observe/observe.h"
+
+namespace fastjit::dispatch {
+
+/// Everything one recording holds together.
+struct Recording {
+  Recording(Function& f, const Modes& m) : function(f), modes(m) {}
+  Function& function;
+  Modes modes;
+  std::shared_ptr<Variant> variant = std::make_shared<Variant>();
+  std::vector<PyObject*> captured;
+  std::vector<std::string> captured_names;
+  capture::Recorder* recorder = nullptr;
+  std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
+  std::vector<PyObject*> leaves;
+  std::vector<PyObject*> numbers;  // of the call, and read out of tensors
+  observe::Observation observation;
+  capture::Capture captured_graph;
+  std::string unsound, advice;
+};
+
+/// Runs the function under both observers and settles what may differ between calls of the variant. Null if it raised.
+PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+
+/// Turns the captured graph into the variant's program. Throws what planning and code generation throw.
+void compile(Recording& recording);
+
+inline double ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace fastjit::dispatch
