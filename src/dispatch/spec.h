@@ -92,6 +92,9 @@ class CallSpec {
   /// Of calls that are the same but for them: whether sizes and strides are equal too.
   bool same_sizes(const CallSpec& other) const;
 
+  /// Whether the same of the call's tensors are one object in both.
+  bool same_objects(const CallSpec& other) const;
+
   size_t tensor_count() const { return tensors_; }
   size_t number_count() const { return symbolic_; }
   uint64_t hash() const { return hash_; }         // call_hash of every call that matches

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 
 #include "dispatch/plain_class.h"
@@ -132,6 +133,17 @@ bool CallSpec::same_sizes(const CallSpec& other) const {
   return std::equal(specs_.begin(), specs_.end(), other.specs_.begin(), [](const ArgSpec& a, const ArgSpec& b) {
     return a.tensor.sizes == b.tensor.sizes && a.tensor.strides == b.tensor.strides;
   });
+}
+
+bool CallSpec::same_objects(const CallSpec& other) const {
+  const auto one = [](const std::vector<Identity>& all) {
+    std::vector<std::pair<int, PyObject*>> out;
+    for (const Identity& it : all)
+      if (it.same) out.emplace_back(it.tensor, it.object);
+    return out;
+  };
+  const auto same = [](const ArgSpec& a, const ArgSpec& b) { return a.same_as == b.same_as; };
+  return std::ranges::equal(specs_, other.specs_, same) && one(identities_) == one(other.identities_);
 }
 
 }  // namespace fastjit::dispatch
