@@ -66,7 +66,8 @@ TensorSpec TensorSpec::of(PyObject* object) {
 }
 
 bool TensorSpec::matches(PyObject* object) const noexcept {
-  if (!THPVariable_CheckExact(object)) return false;
+  const PyObject* type = parameter ? ParameterClass : THPVariableClass;
+  if (reinterpret_cast<const PyObject*>(Py_TYPE(object)) != type) return false;
   const at::TensorImpl* impl = unpack(object).unsafeGetTensorImpl();
   if (impl->key_set().raw_repr() != key_set || c10::typeMetaToScalarType(impl->dtype()) != dtype) return false;
   const at::IntArrayRef now = impl->sizes(), step = impl->strides();
@@ -82,8 +83,8 @@ bool TensorSpec::matches(PyObject* object) const noexcept {
 }
 
 bool TensorSpec::same_but_sizes(const TensorSpec& other) const {
-  return key_set == other.key_set && dtype == other.dtype && requires_grad == other.requires_grad &&
-         sizes.size() == other.sizes.size();
+  return parameter == other.parameter && key_set == other.key_set && dtype == other.dtype &&
+         requires_grad == other.requires_grad && sizes.size() == other.sizes.size();
 }
 
 static void append_list(std::string& out, char open, const std::vector<int64_t>& values, char close) {

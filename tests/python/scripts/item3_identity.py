@@ -176,3 +176,15 @@ def is_the_argument_a_leaf(w: World) -> None:
     w.call("read of Tensor.is_leaf", f, leaf)
     w.change("not a leaf")
     w.call("read of Tensor.is_leaf", f, made)
+
+
+@script(3)
+def is_the_argument_a_parameter(w: World) -> None:
+    def f(x):
+        return x * (2 if isinstance(x, torch.nn.Parameter) else 3)
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.learn(f, x)
+    w.change("a parameter of the same form")
+    w.learn(f, torch.nn.Parameter(x.clone(), requires_grad=False))
+    w.call("hit", f, x)
