@@ -21,6 +21,7 @@ class Function:
 
 class Shadow:
     inputs: list[Any]
+    names: list[str]
     written: list[int]
     why: str
     def run(self, copies: list[Any]) -> Any: ...

@@ -67,9 +67,10 @@ def copies_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     out = []
     for t in tensors:
         storage = t.untyped_storage()
-        mine = storages.setdefault(storage._cdata, storage.clone())  # type: ignore[no-untyped-call]
+        if storage._cdata not in storages:
+            storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
         copy = torch.empty(0, dtype=t.dtype, device=t.device)
-        out.append(copy.set_(mine, t.storage_offset(), t.size(), t.stride()))
+        out.append(copy.set_(storages[storage._cdata], t.storage_offset(), t.size(), t.stride()))
     return out
 
 
@@ -132,8 +133,7 @@ class _Form:
 
     def leaves(self, result: Any) -> Iterator[Leaf]:
         yield from self.walk("result", self.outcome.result, result)
-        names = self.shadow.describe()["inputs"]
-        rows = zip(names, self.outcome.copies, self.shadow.inputs, self.outcome.versions, strict=True)
+        rows = zip(self.shadow.names, self.outcome.copies, self.shadow.inputs, self.outcome.versions, strict=True)
         shared = collections.Counter(t.untyped_storage()._cdata for t in self.shadow.inputs)
         for name, copy, original, version in rows:
             alone = shared[original.untyped_storage()._cdata] == 1  # views of one base share a count, their copies not

@@ -24,26 +24,28 @@ bool brings_another(const Function& function, const CallSpec& call, size_t place
   return false;
 }
 
-}  // namespace
-
+// Whether an instance holds nothing but its attributes: a Python class over object without __slots__ that is no
+// nn.Module.
 bool is_plain_class(PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && type->tp_dictoffset && layout_of(type) == &PyBaseObject_Type &&
          is_python_class(type) && !is_module_class(type) && !PyType_IsSubtype(type, &PyType_Type);
 }
+
+}  // namespace
 
 bool compare_by_content(Function& function, const CallSpec& call) {
   ByContent& classes = function.by_content;
   const size_t before = classes.size();
   for (size_t i = 0; i < call.specs().size(); ++i) {
     const ArgSpec& spec = call.specs()[i];
-    const bool known = std::find(classes.begin(), classes.end(), spec.type) != classes.end();
-    if (spec.kind == ArgKind::Object && !known && is_plain_class(spec.type) && brings_another(function, call, i))
+    if (spec.kind == ArgKind::Object && !contains(classes, spec.type) && is_plain_class(spec.type) &&
+        brings_another(function, call, i))
       classes.push_back(spec.type);
   }
   if (classes.size() == before) return false;
   function.variants.drop([&](const Variant& variant) {
     return std::ranges::any_of(variant.spec.specs(), [&](const ArgSpec& spec) {
-      return spec.kind == ArgKind::Object && std::find(classes.begin(), classes.end(), spec.type) != classes.end();
+      return spec.kind == ArgKind::Object && contains(classes, spec.type);
     });
   });
   return true;

@@ -3,6 +3,7 @@
 // class; from then on by class and attributes, so that `step(State(h, c))` is one signature and not one a call.
 #include <Python.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace fastjit::dispatch {
@@ -14,9 +15,9 @@ class CallSpec;
 /// compared by content, too, which is right as well.
 using ByContent = std::vector<PyTypeObject*>;
 
-/// Whether an instance holds nothing but its attributes: a Python class over object without __slots__ that is no
-/// nn.Module.
-bool is_plain_class(PyTypeObject* type);
+inline bool contains(const ByContent& classes, const PyTypeObject* type) noexcept {
+  return std::find(classes.begin(), classes.end(), type) != classes.end();
+}
 
 /// Called before a call is recorded: takes the classes of which it brings yet another instance into
 /// Function::by_content and drops the variants of single instances. True if there were any.

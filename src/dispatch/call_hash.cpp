@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <bit>
 
 #include "dispatch/spec.h"
@@ -32,7 +31,7 @@ struct Hasher {
       PyObject *key, *value;
       mix(static_cast<uint64_t>(PyDict_GET_SIZE(object)));
       while (depth < kMaxArgumentDepth && PyDict_Next(object, &at, &key, &value)) one(value, depth + 1);
-    } else if (std::find(classes.begin(), classes.end(), Py_TYPE(object)) != classes.end()) {
+    } else if (contains(classes, Py_TYPE(object))) {
       mix(Py_TYPE(object));
     } else {
       mix(object);  // None, True and False are themselves as well

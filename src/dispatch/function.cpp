@@ -24,9 +24,7 @@ const bool kChecksRecordings = support::setting_text(support::Setting::Check) ==
 bool overlaps(const Executable& executable, const Inputs& inputs) {
   const auto range = [](const at::Tensor& t) {
     const char* begin = static_cast<const char*>(t.unsafeGetTensorImpl()->data());
-    int64_t last = 0;
-    for (int64_t d = 0; d < t.dim(); ++d) last += std::max<int64_t>(t.size(d) - 1, 0) * t.stride(d);
-    return std::pair(begin, begin + (t.numel() ? (last + 1) * static_cast<int64_t>(t.element_size()) : 0));
+    return std::pair(begin, begin + stretch_of(t) * static_cast<int64_t>(t.element_size()));
   };
   for (const Changes::Written& written : executable.changes.written) {
     const auto [begin, end] = range(*inputs[written.input]);
@@ -72,8 +70,7 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
 // The tensors that the program reads or writes; false if a written one shares memory with another.
 bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs) {
   for (const capture::InputSource& source : variant.inputs) {
-    objects.push_back(source.kind == capture::InputSource::Kind::Argument ? arg_tensors[source.index]
-                                                                          : variant.captured[source.index].object);
+    objects.push_back(variant.input(source, arg_tensors));
     inputs.push_back(&unpack(objects.back()));
   }
   return !variant.checks_overlap || !overlaps(*variant.executable, inputs);

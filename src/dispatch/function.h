@@ -59,7 +59,7 @@ struct Variant {
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   std::string reason;                      // empty: calls run the program
   Recipe recipe;
-  size_t result_values = 0;  // numbers among the program's outputs, behind the tensors
+  size_t result_values = 0;        // numbers among the program's outputs, behind the tensors
   std::unique_ptr<Replay> replay;  // null: the call has no effect on Python objects
   std::vector<capture::InputSource> inputs;
   // The values it read out of tensors, in order. Of one that stays eager: those that led to it; it serves calls that
@@ -77,6 +77,10 @@ struct Variant {
   uint64_t hits = 0;
   uint64_t used = 0;  // by Variants: the larger, the more recently
 
+  /// The tensor that a program input is in a call with these tensors; borrowed.
+  PyObject* input(const capture::InputSource& source, PyObject* const* tensors) const noexcept {
+    return source.kind == capture::InputSource::Kind::Argument ? tensors[source.index] : captured[source.index].object;
+  }
   /// Whether the call's tensors and the captured ones are on `device`, when the rest of the call matched.
   bool on_its_device(PyObject* const* tensors) const noexcept;
 };
@@ -100,7 +104,7 @@ struct Function {
   std::string state;  // what the last recordings read and wrote; one after the other
   uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one
   uint64_t state_hits = 0;                                    // hits before the last of them
-  std::string pause_reason;  // why nothing is recorded until then
+  std::string pause_reason;                                   // why nothing is recorded until then
   uint64_t hits_when_recorded = 0;
   uint32_t unused_recordings = 0;  // in a row, each without a hit before the next
   bool warned = false;

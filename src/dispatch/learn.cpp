@@ -15,6 +15,12 @@ namespace {
 constexpr uint32_t kMostUnused = 64;  // recordings in a row of which none was used again
 constexpr uint64_t kFirstRetry = 16;  // calls after an unsound recording before the next one; doubles each time
 
+// Nothing is recorded for a while, the longer the more often that happened.
+void pause(Function& function, const std::string& why) {
+  function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
+  function.pause_reason = why;
+}
+
 // The recording stays a variant of its own: calls like it go straight to eager without being watched again. Where
 // values of tensors decided, only calls that read the same are like it.
 bool install_unsound(Recording& recording, const ValueMiss* miss) {
@@ -29,10 +35,7 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   recording.variant->values = miss ? miss->path : std::vector<capture::ValueGuard>();
   if (miss || !recording.captured_graph.reads_values || needs_gradients)
     function.variants.add(std::move(recording.variant));
-  if (!needs_gradients) {
-    function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
-    function.pause_reason = "an earlier recording was unsound: " + reason;
-  }
+  if (!needs_gradients) pause(function, "an earlier recording was unsound: " + reason);
   return note_fallback(function, reason, advice);
 }
 
@@ -95,9 +98,8 @@ bool is_fruitless(Function& function) {
   function.hits_when_recorded = function.stats.hits;
   function.unused_recordings = unused ? function.unused_recordings + 1 : 0;
   if (function.unused_recordings <= std::max(kMostUnused, function.options.max_variants)) return false;
-  function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
-  function.pause_reason =
-      "none of the last " + std::to_string(function.unused_recordings - 1) + " recordings served a second call";
+  pause(function,
+        "none of the last " + std::to_string(function.unused_recordings - 1) + " recordings served a second call");
   return true;
 }
 

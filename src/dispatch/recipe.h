@@ -38,8 +38,8 @@ class Recipe {
   std::string text() const;  // two recipes with one text give equal results for equal leaves
   /// Which numbers its Number leaves are, in their order.
   std::vector<uint32_t> numbers() const;
-  /// Renumbers Number leaves: place[i] is the place of number i among the symbolic ones; else value[i] is its place among
-  /// those that the program computes; both -1: guarded by value, so the leaf is the constant numbers[i].
+  /// Renumbers Number leaves: place[i] is the place of number i among the symbolic ones; else value[i] is its place
+  /// among those that the program computes; both -1: guarded by value, so the leaf is the constant numbers[i].
   void renumber(const std::vector<int>& place, const std::vector<int>& value, const std::vector<PyObject*>& numbers);
 
  private:
@@ -49,7 +49,8 @@ class Recipe {
     Kind kind;
     // Constant: the object. Dict: tuple of keys. Struct, NamedTuple: the type. Instance: (type, keys, names). Owned.
     PyObject* object = nullptr;
-    Py_ssize_t count = 0;  // containers: items. Number, Value: index. Same: which container, in the order of their steps
+    Py_ssize_t count =
+        0;  // containers: items. Number, Value: index. Same: which container, in the order of their steps
   };
   struct Reader;
   struct Builder;

@@ -81,7 +81,8 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   if (!result) return nullptr;
   std::string why;
   const Stored stored = stored_values(recording.observation.effects);
-  if (!recording.variant->recipe.build(result, recorder.numbers(), recording.leaves, why, stored))
+  recording.numbers = recorder.numbers();
+  if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored))
     recording.unsound = why;
   std::vector<at::Tensor> outputs;
   for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));
@@ -89,7 +90,6 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
   for (auto [a, b] : recording.observation.identities) recording.variant->spec.require_identity(a, b);
   for (PyObject* tensor : recording.observation.bare) recording.variant->spec.require_bare(tensor);
-  recording.numbers = recorder.numbers();
   const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
   recording.captured_graph =
       recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);

@@ -244,7 +244,7 @@ bool CallSpec::add(PyObject* object, const ByContent& classes, std::string& why,
   } else if (PyDict_CheckExact(object)) {
     spec.kind = ArgKind::Dict;
     return add_entries(object, std::move(spec), classes, why, depth);
-  } else if (std::find(classes.begin(), classes.end(), Py_TYPE(object)) != classes.end()) {
+  } else if (contains(classes, Py_TYPE(object))) {
     if (!add_instance(object, classes, depth)) add_object(object);
     return true;
   } else if (THPVariable_Check(object)) {

@@ -256,13 +256,18 @@ at::Tensor memory_of(const at::Tensor& t, bool whole_storage) {
     const auto elements = static_cast<int64_t>(t.storage().nbytes() / t.element_size());
     return alias(t, {elements}, {1}, 0);
   }
-  int64_t last = 0;
-  for (int64_t d = 0; d < t.dim(); ++d) last += std::max<int64_t>(t.size(d) - 1, 0) * t.stride(d);
-  if (t.numel() && last + 1 <= t.numel()) return alias(t, {last + 1}, {1}, t.storage_offset());
+  const int64_t stretch = stretch_of(t);
+  if (t.numel() && stretch <= t.numel()) return alias(t, {stretch}, {1}, t.storage_offset());
   return alias(t, t.sizes(), t.strides(), t.storage_offset());
 }
 
 }  // namespace
+
+int64_t stretch_of(const at::Tensor& t) {
+  int64_t last = 0;
+  for (int64_t d = 0; d < t.dim(); ++d) last += std::max<int64_t>(t.size(d) - 1, 0) * t.stride(d);
+  return t.numel() ? last + 1 : 0;
+}
 
 Changes Changes::of(const plan::Program& program, const std::vector<capture::CallTemplate>& calls,
                     const std::vector<ir::ExternAttr>& externs) {

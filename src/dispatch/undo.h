@@ -14,6 +14,9 @@
 
 namespace fastjit::dispatch {
 
+/// Elements of memory from a tensor's first element to its last one, both included; 0 for an empty tensor.
+int64_t stretch_of(const at::Tensor& t);
+
 /// Inputs that a program writes and random numbers that it draws, and what of that a later step may make undone.
 struct Changes {
   struct Written {

@@ -22,16 +22,18 @@ class Shadow {
  public:
   Shadow(FunctionObject* self, std::shared_ptr<Variant> variant, PyObject* const* tensors, PyObject* const* numbers)
       : self_(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(self))), variant_(std::move(variant)) {
-    for (const capture::InputSource& source : variant_->inputs) {
-      const bool argument = source.kind == capture::InputSource::Kind::Argument;
-      inputs_.append(
-          py::handle(argument ? tensors[source.index] : variant_->captured[source.index].object).cast<py::object>());
-    }
+    for (const capture::InputSource& source : variant_->inputs)
+      inputs_.append(py::reinterpret_borrow<py::object>(variant_->input(source, tensors)));
     for (size_t i = 0; i < variant_->spec.number_count(); ++i)
       numbers_.push_back(py::reinterpret_borrow<py::object>(numbers[i]));
   }
 
   const py::list& inputs() const { return inputs_; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const ir::InputInfo& input : variant_->inspection.graph.inputs) out.push_back(input.name);
+    return out;
+  }
   const std::string& why() const { return why_; }
   std::vector<uint32_t> written() const {
     std::vector<uint32_t> out;
@@ -78,7 +80,7 @@ class Shadow {
     out["name"] = function().options.name;
     out["signature"] = variant_->spec.signature();
     out["ir"] = variant_->inspection.ir;
-    py::list calls, names;
+    py::list calls;
     for (const capture::CallTemplate& call : variant_->executable->calls) {
       const auto [text, many] = python_source(call);
       py::dict row;
@@ -86,11 +88,10 @@ class Shadow {
       row["many"] = many;
       calls.append(row);
     }
-    for (const ir::InputInfo& input : variant_->inspection.graph.inputs) names.append(input.name);
     for (size_t i = 0; i < variant_->scalar_number.size(); ++i)
       scalars[py::str(variant_->scalar_name[i])] = numbers_[variant_->scalar_number[i]];
     out["calls"] = calls;
-    out["inputs"] = names;
+    out["inputs"] = names();
     out["scalars"] = scalars;
     return out;
   }
@@ -140,6 +141,7 @@ PyObject* verified_call(FunctionObject* self, const std::shared_ptr<Variant>& fo
 void bind_verify(py::module_& module) {
   py::class_<Shadow, std::shared_ptr<Shadow>>(module, "Shadow")
       .def_property_readonly("inputs", &Shadow::inputs)
+      .def_property_readonly("names", &Shadow::names)
       .def_property_readonly("written", &Shadow::written)
       .def_property_readonly("why", &Shadow::why)
       .def("run", &Shadow::run)

@@ -33,8 +33,6 @@ PyObject** slot_of(PyObject* o, PyObject* attr) {
                                      : nullptr;
 }
 
-bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }
-
 }  // namespace
 
 std::string Tracer::attr_text(PyObject* o, PyObject* name) { return name_of(o) + "." + PyUnicode_AsUTF8(name); }

@@ -27,8 +27,6 @@ Instruction next_of(const unsigned char* ops, int end, int offset) {
   return {};
 }
 
-bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
-
 bool loads(const Instruction& i) { return i.op == k_LOAD_FAST || i.op == k_LOAD_GLOBAL || i.op == k_LOAD_DEREF; }
 
 // The walk over the instructions from a load to the store of the sum.

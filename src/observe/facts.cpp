@@ -232,7 +232,7 @@ Facts::Id Facts::list(PyObject* l, const std::string& label) {
 
 PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
   PyObject* value = PyList_GET_ITEM(node(id).object, index);
-  auto* name = reinterpret_cast<PyObject*>(2 * index + 1);  // no object has an odd address
+  PyObject* name = index_name(index);
   Key* key = find_key(id, name, nullptr);
   Node& n = node(id);
   if (n.grown_from >= 0 && index >= n.grown_from) changed(n.label, where);

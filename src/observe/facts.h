@@ -36,6 +36,8 @@ struct Expect {
 
   static Expect of(PyObject* value);
   bool holds(PyObject* current) const noexcept;
+  /// Equal: `current`, which holds, is held in the value's place from now on, so that its address tells.
+  void follow(PyObject* current) noexcept;
 };
 
 struct Key {
@@ -143,7 +145,7 @@ class Facts final : public ReadSet {
   static void pin(Key* key);
   void replace(Key& key, bool looked_into);
   bool settle(Node& node);
-  void note_state(const std::string& label, const std::string& where, PyObject* value);
+  void note_state(const std::string& label, const std::string& where, bool constant);
   PyObject* read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
                        const std::string& where);
   bool verify(const Node& node) noexcept;
@@ -195,6 +197,11 @@ inline PyObject* held_in(const Node& node) noexcept {
 }
 /// Numbers, strings, None and tuples of them: compared by type and bits.
 bool is_constant(PyObject* o);
+/// An int or a float and nothing else; false for null.
+inline bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
+inline bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }
+/// Stands for a list's item among the names of keys: no object has an odd address.
+inline PyObject* index_name(Py_ssize_t index) { return reinterpret_cast<PyObject*>(2 * index + 1); }
 bool same_bits(PyObject* a, PyObject* b) noexcept;
 /// A weak reference, or nothing where the type has none.
 Ref weak_to(PyObject* o);

@@ -177,6 +177,12 @@ bool Expect::holds(PyObject* current) const noexcept {
   return false;
 }
 
+void Expect::follow(PyObject* current) noexcept {
+  if (kind != Kind::Equal || current == object) return;
+  hold = Ref::share(current);
+  object = current;
+}
+
 void Facts::arm_dict(Node& n, const AddWord& add_word) {
   n.shares_values = shares_values(n.object);
   for (const Key& key : n.keys)  // a place may hold another object at the same address, which no tag tells
@@ -307,10 +313,7 @@ void Facts::rearm_items(Node& n) noexcept {
   for (Key& key : n.keys) {
     if (!is_list) key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal);
     PyObject* const* place = is_list ? &list->ob_item[key.hint] : &set->table[key.hint].key;
-    if (key.expect.kind == observe::Expect::Kind::Equal && *place != key.expect.object) {
-      key.expect.hold = Ref::share(*place);
-      key.expect.object = *place;
-    }
+    key.expect.follow(*place);
     watch(place);
   }
 }

@@ -67,10 +67,7 @@ void Facts::rearm_values(Node& n) noexcept {
       continue;
     }
     PyObject** place = &values_of(dict)[at];
-    if (key.expect.kind == observe::Expect::Kind::Equal && *place != key.expect.object) {
-      key.expect.hold = Ref::share(*place);  // so that its address tells
-      key.expect.object = *place;
-    }
+    key.expect.follow(*place);
     watch(place);
   }
 }

@@ -8,9 +8,12 @@
 namespace fastjit::observe {
 namespace {
 
-PyObject* index_name(Py_ssize_t index) { return reinterpret_cast<PyObject*>(2 * index + 1); }
-
-bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
+// Only the type of the number in a place matters, unless pin() finds that the number does.
+void expect_type_of(Key& key, PyObject* number) {
+  key.expect.kind = Expect::Kind::Type;
+  key.expect.object = (PyObject*)Py_TYPE(number);
+  key.first = Ref::share(number);
+}
 
 }  // namespace
 
@@ -27,8 +30,7 @@ void Facts::replace(Key& key, bool looked_into) {
   using Kind = observe::Expect::Kind;
   const bool was_read = key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present;
   if (!looked_into || !was_read) return;
-  if (state_.empty() || state_is_constant_) state_ = key.label + " at " + key.where;
-  state_is_constant_ = false;
+  note_state(key.label, key.where, false);
   abandoned_ = true;
 }
 
@@ -77,10 +79,7 @@ bool Facts::count_key(Id id, PyObject* name, const std::string& label, const std
   if (const Key* known = find_key(id, name, nullptr)) return known->expect.kind == Expect::Kind::Type;
   PyObject* value = dict_lookup(node(id).object, name, nullptr);
   if (is_own(node(id).object, name) || !is_number(value)) return false;
-  Key& key = add_key(id, name, nullptr, label, where);
-  key.expect.kind = Expect::Kind::Type;
-  key.expect.object = (PyObject*)Py_TYPE(value);
-  key.first = Ref::share(value);
+  expect_type_of(add_key(id, name, nullptr, label, where), value);
   return true;
 }
 
@@ -90,15 +89,11 @@ bool Facts::count_place(PyObject* place, Node::Kind kind, const std::string& lab
   PyObject* value = kind == Node::Kind::Cell ? PyCell_GET(place) : *reinterpret_cast<PyObject**>(place);
   if (is_own(place, nullptr) || !is_number(value)) return false;
   id = add(place, kind, label, where);
-  Key& key = add_key(id, nullptr, nullptr, label, where);
-  key.expect.kind = Expect::Kind::Type;
-  key.expect.object = (PyObject*)Py_TYPE(value);
-  key.first = Ref::share(value);
+  expect_type_of(add_key(id, nullptr, nullptr, label, where), value);
   return true;
 }
 
-void Facts::note_state(const std::string& label, const std::string& where, PyObject* value) {
-  const bool constant = !value || is_constant(value);
+void Facts::note_state(const std::string& label, const std::string& where, bool constant) {
   if (!state_.empty() && (constant || !state_is_constant_)) return;  // the first that is no constant
   state_ = label + " at " + where;
   state_is_constant_ = constant;
@@ -111,13 +106,13 @@ bool Facts::settle(Node& n) {
     PyObject* now = value_now(n, key);
     if (key.expect.holds(now)) continue;
     if (!key.written) return changed(key.label, key.where), false;
-    note_state(key.label, key.where, now);
+    note_state(key.label, key.where, !now || is_constant(now));
   }
   const bool grew = n.grown_from >= 0;
   if (grew && (n.length >= 0 || (n.kind == Node::Kind::Dict && n.ordered))) {
-    note_state(n.label, n.where, n.object);  // another length each time
+    note_state(n.label, n.where, false);  // another length each time
   } else if (grew && n.truth == 0) {
-    note_state(n.label, n.where, nullptr);  // empty once
+    note_state(n.label, n.where, true);  // empty once
   }
   for (Key& key : n.keys) key.first = {};
   return true;

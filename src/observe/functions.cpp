@@ -21,8 +21,6 @@ constexpr struct {
                        {"__doc__", offsetof(PyFunctionObject, func_doc)},
                        {"__annotations__", offsetof(PyFunctionObject, func_annotations)}};
 
-bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }
-
 PyObject** place_in(PyFunctionObject* f, PyObject* name) {
   for (auto [known, offset] : kFunctionPlaces)
     if (is_named(name, known)) return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(f) + offset);

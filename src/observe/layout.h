@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <cstring>
 
 #if PY_VERSION_HEX < 0x030C0000
 #include "observe/layout_311.h"
@@ -63,5 +64,20 @@ inline const DictKeys* keys_of(const PyDictObject* dict) { return reinterpret_ca
 inline const DictEntry* entries_of(const DictKeys* keys) {
   return reinterpret_cast<const DictEntry*>(keys->indices + (size_t{1} << keys->log2_index_bytes));
 }
+
+#if PY_VERSION_HEX >= 0x030C0000
+/// A class's own dictionary, borrowed: that of a builtin class hangs on the interpreter.
+inline PyObject* type_dict(PyTypeObject* type) {
+  PyObject* dict = PyType_GetDict(type);
+  Py_DECREF(dict);
+  return dict;
+}
+/// Equal signs and digits.
+inline bool same_number(PyObject* a, PyObject* b) {
+  const _PyLongValue &x = ((PyLongObject*)a)->long_value, &y = ((PyLongObject*)b)->long_value;
+  constexpr int kDigitCount = 3;  // the bits of lv_tag above it
+  return x.lv_tag == y.lv_tag && !std::memcmp(x.ob_digit, y.ob_digit, (x.lv_tag >> kDigitCount) * sizeof(digit));
+}
+#endif
 
 }  // namespace fastjit::observe

@@ -2,8 +2,6 @@
 // Internal layouts of CPython 3.13 that the observer reads; a build for another version must not include this file.
 #include <Python.h>
 
-#include <cstring>
-
 #if PY_VERSION_HEX < 0x030D0000 || PY_VERSION_HEX >= 0x030E0000 || defined(Py_GIL_DISABLED)
 #error "layout_313.h describes CPython 3.13 with a GIL only"
 #endif
@@ -57,18 +55,6 @@ inline PyObject** values_of(const PyDictObject* dict) {
 inline bool shares_values(PyObject* dict) {
   const DictValues* values = shared_values(reinterpret_cast<PyDictObject*>(dict));
   return values && values->embedded;
-}
-/// A class's own dictionary, borrowed: that of a builtin class hangs on the interpreter.
-inline PyObject* type_dict(PyTypeObject* type) {
-  PyObject* dict = PyType_GetDict(type);
-  Py_DECREF(dict);
-  return dict;
-}
-/// Equal signs and digits.
-inline bool same_number(PyObject* a, PyObject* b) {
-  const _PyLongValue &x = ((PyLongObject*)a)->long_value, &y = ((PyLongObject*)b)->long_value;
-  constexpr int kDigitCount = 3;  // the bits of lv_tag above it
-  return x.lv_tag == y.lv_tag && !std::memcmp(x.ob_digit, y.ob_digit, (x.lv_tag >> kDigitCount) * sizeof(digit));
 }
 
 }  // namespace fastjit::observe
