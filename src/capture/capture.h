@@ -87,13 +87,16 @@ class Recorder {
   /// Tells that the call that just ended gave `number`. True: it is the value of the tensor that was read last, and now
   /// the next one of CallInputs::scalars.
   bool number_read(PyObject* number);
+  /// Tells that the call computed `number`, the next one of CallInputs::scalars, out of these earlier ones.
+  void number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands);
   /// Tells that Python is about to read all elements of `tensor` without an operator that shows them.
   void contents_read(const at::Tensor& tensor);
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards);
   void scalar_use_ended(bool entered);
-  /// The numbers of CallInputs and those that number_read() took, borrowed.
+  /// The numbers of CallInputs and those that number_read() and number_derived() took, borrowed.
   std::vector<PyObject*> numbers() const;
+  const std::string& number_name(size_t number) const;
   /// Stops recording and builds the graph. `outputs` are the tensor leaves of the result in flattening order,
   /// `values` those of numbers() among its other leaves that were read out of tensors; `symbolic` says for each of
   /// numbers() whether the read observer found only benign uses.

@@ -335,6 +335,13 @@ bool Recorder::number_read(PyObject* number) {
   return true;
 }
 
+void Recorder::number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands) {
+  impl_->trace.derived.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()), std::move(operands));
+  impl_->inputs.scalars.emplace_back(number, std::move(name));
+}
+
+const std::string& Recorder::number_name(size_t number) const { return impl_->inputs.scalars[number].second; }
+
 void Recorder::contents_read(const at::Tensor& tensor) { impl_->contents_read(tensor); }
 
 void Recorder::scalar_used(size_t scalar, bool alone, bool forwards) {

@@ -1,5 +1,6 @@
 #include "capture/scalars.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -106,6 +107,11 @@ const ScalarBindings::Place* ScalarBindings::find(uint32_t event, uint32_t argum
 
 void ScalarBindings::refuse(const std::set<uint32_t>& scalars) {
   for (uint32_t scalar : scalars) bound[scalar] = false;
+  for (auto it = derived->rbegin(); it != derived->rend(); ++it)
+    for (uint32_t operand : it->second)
+      if (!bound[it->first]) bound[operand] = false;
+  for (const auto& [scalar, operands] : *derived)
+    if (std::ranges::none_of(operands, [&](uint32_t operand) { return bound[operand]; })) bound[scalar] = false;
   std::erase_if(places, [&](const auto& entry) { return !bound[entry.second.scalar]; });
 }
 
@@ -116,6 +122,7 @@ void ScalarBindings::refuse_all() {
 
 ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const std::vector<bool>& symbolic) {
   ScalarBindings bindings;
+  bindings.derived = &trace.derived;
   bindings.bound.assign(inputs.scalars.size(), false);
   std::set<uint32_t> refused;
   for (uint32_t i = 0; i < inputs.scalars.size(); ++i) {

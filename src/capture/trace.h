@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <Python.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -82,6 +83,7 @@ struct Trace {
   std::vector<Event> events;
   std::vector<ScalarUse> scalar_uses;
   std::unordered_map<uint32_t, uint32_t> value_scalars;  // event that read a float out of a tensor -> that number
+  std::map<uint32_t, std::vector<uint32_t>> derived;     // number that was computed out of others -> those
   std::vector<TensorRecord> tensors;
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"

@@ -148,9 +148,8 @@ void set_stance(Stance stance) { current_stance = stance; }
 
 namespace {
 
-// The result, or with effects the tuple of it and the values to store.
-PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                      std::string& why, ValueCheck* check) {
+PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                   std::string& why, ValueCheck* check) {
   const Executable& executable = *variant.executable;
   c10::SmallVector<uint64_t, 8> scalars;
   for (size_t i = 0; i < variant.scalar_number.size(); ++i) {
@@ -185,6 +184,15 @@ PyObject* run_program(const Variant& variant, const Objects& objects, const Inpu
     return nullptr;
   }
   return wrap_outputs(variant, outputs, objects, numbers);
+}
+
+// The result, or with effects the tuple of it and the values to store.
+PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                      std::string& why, ValueCheck* check) {
+  if (variant.derived.empty()) return run_with(variant, objects, inputs, numbers, why, check);
+  const Derived::Numbers all(variant.derived, numbers, variant.spec.number_count());
+  why = all.why();
+  return why.empty() ? run_with(variant, objects, inputs, all.data(), why, check) : nullptr;
 }
 
 }  // namespace

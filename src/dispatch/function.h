@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "dispatch/derived.h"
 #include "dispatch/executor.h"
 #include "dispatch/modes.h"
 #include "dispatch/recipe.h"
@@ -66,6 +67,7 @@ struct Variant {
   // read the same.
   std::vector<capture::ValueGuard> values;
   std::vector<uint8_t> scalar_is_float;  // per graph scalar
+  Derived derived;                       // numbers of the call behind those of its arguments
   std::vector<uint32_t> scalar_number;   // per graph scalar: which symbolic number of the call
   std::vector<double> scalar_limit;      // per graph scalar: finite values beyond +-limit run eagerly (eager raises)
   std::vector<std::string> scalar_name;  // per graph scalar

@@ -63,6 +63,9 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     host.on_number = [](void* context, PyObject* number) {
       return static_cast<Recording*>(context)->recorder->number_read(number);
     };
+    host.on_derived = [](void* context, observe::Derivation& how) {
+      static_cast<Recording*>(context)->number_derived(how);
+    };
     host.on_contents_read = [](void* context, PyObject* tensor) {
       static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
     };
@@ -82,6 +85,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   std::string why;
   const Stored stored = stored_values(recording.observation.effects);
   recording.numbers = recorder.numbers();
+  for (size_t i = 0; i < recording.numbers.size(); ++i) recording.number_names.push_back(recorder.number_name(i));
   if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored))
     recording.unsound = why;
   std::vector<at::Tensor> outputs;
@@ -111,10 +115,16 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
       symbolic.emplace_back(std::find(flat.begin(), flat.end(), call.fresh[fresh]) - flat.begin(), fresh);
   std::sort(symbolic.begin(), symbolic.end());
   for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
-  for (uint32_t fresh : captured.scalar_args) {
-    variant.scalar_number.push_back(static_cast<uint32_t>(place[fresh]));
-    variant.scalar_is_float.push_back(PyFloat_CheckExact(call.fresh[fresh]));
-    variant.scalar_name.push_back(call.names[fresh]);
+  auto next = static_cast<int>(symbolic.size());
+  for (observe::Derivation& how : recording.observation.derivations) {
+    if (!captured.bound_scalars[how.scalar]) continue;
+    place[how.scalar] = next++;
+    variant.derived.add(std::move(how), place);
+  }
+  for (uint32_t number : captured.scalar_args) {
+    variant.scalar_number.push_back(static_cast<uint32_t>(place[number]));
+    variant.scalar_is_float.push_back(PyFloat_CheckExact(recording.numbers[number]));
+    variant.scalar_name.push_back(recording.number_names[number]);
   }
   variant.scalar_limit = captured.scalar_limits;
   for (uint32_t number : captured.result_values) value[number] = static_cast<int>(variant.result_values++);
@@ -159,6 +169,18 @@ void refuse_gradients(Recording& recording) {
 }
 
 }  // namespace
+
+void Recording::number_derived(observe::Derivation& how) {
+  std::vector<std::string> names;
+  std::vector<uint32_t> operands;
+  for (const auto& operand : how.operands) {
+    const auto scalar = static_cast<uint32_t>(operand.scalar);
+    names.push_back(operand.scalar < 0 ? "" : recorder->number_name(scalar));
+    if (operand.scalar >= 0) operands.push_back(scalar);
+  }
+  how.text = text(how, names);
+  recorder->number_derived(how.number.get(), how.text, std::move(operands));
+}
 
 bool recording() { return recording_now; }
 RecordingFlag::RecordingFlag() { recording_now = true; }

@@ -17,6 +17,7 @@ namespace fastjit::dispatch {
 /// Everything one recording holds together.
 struct Recording {
   Recording(Function& f, const Modes& m) : function(f), modes(m) {}
+  void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
   Function& function;
   Modes modes;
   std::shared_ptr<Variant> variant = std::make_shared<Variant>();
@@ -25,7 +26,8 @@ struct Recording {
   capture::Recorder* recorder = nullptr;
   std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
   std::vector<PyObject*> leaves;
-  std::vector<PyObject*> numbers;  // of the call, and read out of tensors
+  std::vector<PyObject*> numbers;  // of the call, read out of tensors, and derived from others
+  std::vector<std::string> number_names;
   observe::Observation observation;
   capture::Capture captured_graph;
   std::string unsound, advice;

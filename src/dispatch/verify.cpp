@@ -88,8 +88,11 @@ class Shadow {
       row["many"] = many;
       calls.append(row);
     }
+    std::vector<PyObject*> given;
+    for (const py::object& number : numbers_) given.push_back(number.ptr());
+    const Derived::Numbers all(variant_->derived, given.data(), given.size());  // the call computed them as well
     for (size_t i = 0; i < variant_->scalar_number.size(); ++i)
-      scalars[py::str(variant_->scalar_name[i])] = numbers_[variant_->scalar_number[i]];
+      scalars[py::str(variant_->scalar_name[i])] = py::handle(all.data()[variant_->scalar_number[i]]);
     out["calls"] = calls;
     out["inputs"] = names();
     out["scalars"] = scalars;

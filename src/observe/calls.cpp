@@ -159,6 +159,8 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
     case Rule::Ignore:
       return;
     case Rule::Pure:
+      if (derives_by_call(callee, args)) return;
+      [[fallthrough]];
     case Rule::Fresh:
       if (!readable_args(args, callee_text(callee))) return;
       top().fresh_result = row.rule == Rule::Fresh;

@@ -111,7 +111,7 @@ bool Tracer::is_own_addition(PyObject* left) {
   return method && PyFunction_Check(method);
 }
 
-void Tracer::binary(int) {
+void Tracer::binary(int oparg) {
   PyObject *right = at(1), *left = at(2);
   bool tensor_left = is_tensor(left), tensor_right = is_tensor(right);
   if (tensor_left || tensor_right) {
@@ -123,6 +123,7 @@ void Tracer::binary(int) {
     return;
   }
   if (is_own_addition(left)) return may_enter_any();
+  if (derives_by_operator(oparg, left, right)) return;
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
   constexpr int kInPlace = 13;  // NB_INPLACE_ADD and what follows
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
@@ -133,6 +134,7 @@ void Tracer::binary(int) {
 
 void Tracer::unary(int) {
   if (is_tensor(at(1))) return may_enter_any();
+  if (top().ops[2 * top().offset] == k_UNARY_NEGATIVE && derives_by_minus(at(1))) return;
   if (!readable(at(1))) deny("operator on " + name_of(at(1)));
 }
 
@@ -293,7 +295,9 @@ void Tracer::call_below(int above, int oparg) {
   PyObject *low = at(above + oparg + 2), *high = at(above + oparg + 1);
   const bool has_self = (kSelfOnTop ? high : low) != nullptr;
   const int n = oparg + has_self;
+  plain_callee_ = !has_self && !top().kwnames ? (kSelfOnTop || low ? low : high) : nullptr;
   call(kSelfOnTop || low ? low : high, {operands(above + n), static_cast<size_t>(n)});
+  plain_callee_ = nullptr;
   top().kwnames = nullptr;
 }
 

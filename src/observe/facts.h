@@ -205,7 +205,5 @@ inline PyObject* index_name(Py_ssize_t index) { return reinterpret_cast<PyObject
 bool same_bits(PyObject* a, PyObject* b) noexcept;
 /// A weak reference, or nothing where the type has none.
 Ref weak_to(PyObject* o);
-/// An object in a few words: `2.0`, `Tensor`.
-std::string words(PyObject* object);
 
 }  // namespace fastjit::observe

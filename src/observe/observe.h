@@ -39,6 +39,9 @@ struct Host {
   /// A call gave this new float. True: it is the value of a tensor that the host knows, and may stay symbolic; it is
   /// the next scalar then, as if watch_scalar() had been called with it.
   bool (*on_number)(void* context, PyObject* number) = nullptr;
+  /// A number that the call computed out of watched scalars is the next one, as if watch_scalar() had been called with
+  /// it. Without this, such scalars are not symbolic.
+  void (*on_derived)(void* context, struct Derivation& how) = nullptr;
   /// The call about to run reads all elements of a tensor without an operator that shows them.
   void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
   /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an
@@ -92,8 +95,30 @@ struct SideEffect {
   std::string text() const;  // "self.h = Tensor (model.py:14)"
 };
 
+/// An object in a few words: `2.0`, `Tensor`.
+std::string words(PyObject* object);
+
 /// True if print() runs no Python code: sys.stdout is a stream written in C.
 bool plain_stdout() noexcept;
+
+/// A number that the call computed out of watched ones, by Python's own operator or a function in C: in another call
+/// the same operation gives it. No Python code runs.
+struct Derivation {
+  struct Operand {
+    int scalar = -1;  // a watched number; negative: `value` in every call
+    Ref value;        // in the recorded call
+  };
+  size_t scalar = 0;  // which watched number it is; the operands are earlier ones
+  Ref number;         // in the recorded call
+  PyObject* (*binary)(PyObject*, PyObject*) = nullptr;
+  PyObject* (*unary)(PyObject*) = nullptr;
+  Ref function;      // called where both are null
+  std::string text;  // "+", "sqrt"; the host may put the whole expression here
+  std::string where;
+  std::vector<Operand> operands;
+  /// The number for these operands, a new reference; null with an exception set where the operation raises.
+  PyObject* compute(PyObject* const* operands) const;
+};
 
 struct Observation {
   std::vector<PyObject*> bare;  // argument tensors that have no attributes of their own, which the call relied on
@@ -107,7 +132,8 @@ struct Observation {
   bool state_is_constant = false;  // the new value is a number, a string, None ...: another call may come back to it
   std::vector<bool>
       symbolic;  // per object given to watch_scalar: only moved, used beside a tensor or passed to a tensor function
-  std::vector<Py_ssize_t> references;  // to each of these numbers, the observer's own left out
+  std::vector<Derivation> derivations;  // of watched numbers, in order
+  std::vector<Py_ssize_t> references;   // to each of these numbers, the observer's own left out
 };
 
 /// Observes this thread from start() to stop(). At most one per thread; GC is off meanwhile. start() returns false when

@@ -38,13 +38,6 @@ Tracer::~Tracer() {
   if (active_) stop();
 }
 
-void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original) {
-  if (original) originals_[fresh_number] = original;
-  scalars_[fresh_number] = symbolic_.size();
-  symbolic_.push_back(true);
-  scalar_refs_.push_back(Ref::share(fresh_number));
-}
-
 Tracer* Tracer::current() { return current_tracer; }
 
 bool Tracer::start(PyObject* function) {
@@ -89,6 +82,12 @@ Observation Tracer::stop() {
   }
   result.unsound = reason_;
   for (const Ref& scalar : scalar_refs_) result.references.push_back(Py_REFCNT(scalar.get()) - 1);
+  for (const Derivation& how : derivations_) {
+    --result.references[how.scalar];
+    for (const Derivation::Operand& operand : how.operands)
+      if (operand.scalar >= 0) --result.references[static_cast<size_t>(operand.scalar)];
+  }
+  result.derivations = std::move(derivations_);
   result.symbolic = symbolic_;
   result.bare = bare_;
   result.identities = identities_;
@@ -303,7 +302,11 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
   if (std::exchange(f.number_result, false))
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !scalars_.contains(o) && host_.on_number)
-      if (host_.on_number(host_.context, o)) watch_scalar(o);
+      if (host_.on_number(host_.context, o)) {
+        read_from_tensors_.insert(symbolic_.size());
+        watch_scalar(o);
+      }
+  if (std::exchange(f.derived_result, false)) take_derived(at(1));
   raising_ = false;
   f.expect = Expect::None;
   f.expect_probing = false;

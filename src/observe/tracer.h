@@ -70,6 +70,7 @@ class Tracer final : public Observer {
     bool fresh_result = false;      // its result is a new object
     bool container_result = false;  // its result is new if it is a list, a dictionary or a set
     bool number_result = false;     // it may be a float read out of a tensor
+    bool derived_result = false;    // it follows from watched numbers as derivation_ says
     bool nested_result = false;     // its result is new if it is a list, and so are the lists in it
     bool constructs = false;        // it makes an instance: the first argument of __init__ is that new object
     Expect expect = Expect::None;   // Python frames it may enter
@@ -179,9 +180,7 @@ class Tracer final : public Observer {
   bool readable_items(PyObject* dict, int depth);
   bool hashable(PyObject* o);  // its hash and equality are determined
   bool is_fresh_iterator(PyObject* o);
-  void touch(PyObject* o);                         // scalars in it are no longer symbolic
-  void use_scalars(Args operands, bool forwards);  // an operator reads these
-  bool iterable(PyObject* o, const char* verb);    // notes what iterating reads; false after deny()
+  bool iterable(PyObject* o, const char* verb);  // notes what iterating reads; false after deny()
   void truth(PyObject* o);
   void length(PyObject* o);
   void subscript_of(PyObject* container, PyObject* index);
@@ -220,6 +219,15 @@ class Tracer final : public Observer {
   void store_attr(PyObject* o, PyObject* name, PyObject* value);
   void store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
   std::string attr_text(PyObject* o, PyObject* name);
+
+  // numbers.cpp: watched numbers, and those that follow from them
+  void touch(PyObject* o);                         // scalars in it are no longer symbolic
+  void use_scalars(Args operands, bool forwards);  // an operator reads these
+  bool derives(Derivation how, Args operands);
+  bool derives_by_operator(int oparg, PyObject* left, PyObject* right);
+  bool derives_by_call(PyObject* callee, Args args);
+  bool derives_by_minus(PyObject* o);
+  void take_derived(PyObject* number);
 
   // side_effects.cpp: what is done to objects that existed before the call
   void store_key(Facts::Id dict, PyObject* key, PyObject* value, const std::string& label);
@@ -337,7 +345,7 @@ class Tracer final : public Observer {
   std::unordered_map<PyObject*, PyObject*> cell_owners_;  // cells of functions that exist outside this call
   std::unordered_map<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
-  std::unordered_map<PyObject*, PyObject*> originals_;  // what the caller passed in place of a scalar
+  std::unordered_map<PyObject*, PyObject*> originals_;            // what the caller passed in place of a scalar
   std::unordered_set<PyObject*> told_;                            // tensors the host knows about
   std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
   std::unordered_set<PyObject*> opened_;                          // containers all of whose items are facts
@@ -346,7 +354,11 @@ class Tracer final : public Observer {
   std::vector<PyObject*> bare_;                              // see Observation
   std::vector<std::pair<PyObject*, PyObject*>> identities_;  // see Observation
   std::vector<bool> symbolic_;
-  size_t given_scalars_ = 0;  // watched from the start; the others were read out of tensors
+  std::vector<Derivation> derivations_;
+  Derivation derivation_;                         // of the result of the instruction that runs now
+  std::unordered_set<size_t> read_from_tensors_;  // scalars
+  PyObject* plain_callee_ = nullptr;              // what the instruction that runs now calls with positional arguments
+  size_t given_scalars_ = 0;                      // watched from the start; the others were read out of tensors
 };
 
 }  // namespace fastjit::observe

@@ -92,32 +92,6 @@ bool Tracer::is_tuple(PyObject* o) {
   return reads_as_tuple || (flags_of(type_flags_, type) & kTorchValue);
 }
 
-void Tracer::touch(PyObject* o) {
-  if (scalars_.empty()) return;
-  if (auto it = scalars_.find(o); it != scalars_.end()) symbolic_[it->second] = false;
-  if (PyTuple_Check(o))
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) touch(PyTuple_GET_ITEM(o, i));
-}
-
-void Tracer::use_scalars(Args operands, bool forwards) {
-  if (scalars_.empty() || !host_.on_scalar_use) return;
-  auto is_number = [](PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o) || PyBool_Check(o); };
-  auto equal = [](PyObject* a, PyObject* b) {
-    const double x = PyFloat_CheckExact(a) ? PyFloat_AS_DOUBLE(a) : 0,
-                 y = PyFloat_CheckExact(b) ? PyFloat_AS_DOUBLE(b) : 0;
-    return PyObject_RichCompareBool(a, b, Py_EQ) == 1 || (x != x && y != y);
-  };
-  for (size_t i = 0; i < operands.size(); ++i) {
-    auto scalar = scalars_.find(operands[i]);
-    if (scalar == scalars_.end()) continue;
-    bool alone = true;
-    for (size_t k = 0; k < operands.size(); ++k)
-      if (k != i && is_number(operands[k]) && equal(operands[i], operands[k])) alone = false;
-    host_.on_scalar_use(host_.context, scalar->second, alone, forwards);
-    using_scalars_ = true;
-  }
-}
-
 bool Tracer::readable(PyObject* o, int depth) {
   if (depth > 32) return false;
   if (PyTuple_Check(o) && is_tuple(o)) {

@@ -1,0 +1,136 @@
+// Watched numbers: which uses leave their value open, and numbers that follow from them.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include <array>
+
+#include "observe/opcode_numbers.h"
+#include "observe/tracer.h"
+
+namespace fastjit::observe {
+namespace {
+
+PyObject* power(PyObject* base, PyObject* exponent) { return PyNumber_Power(base, exponent, Py_None); }
+
+// By BINARY_OP's argument; the in-place forms are the same for numbers and follow 13 later.
+constexpr int kInPlace = 13;
+constexpr struct {
+  const char* text;
+  binaryfunc apply;
+} kOperators[kInPlace] = {{"+", PyNumber_Add},
+                          {},  // &
+                          {"//", PyNumber_FloorDivide},
+                          {},  // <<
+                          {},  // @
+                          {"*", PyNumber_Multiply},
+                          {"%", PyNumber_Remainder},
+                          {},  // |
+                          {"**", power},
+                          {},  // >>
+                          {"-", PyNumber_Subtract},
+                          {"/", PyNumber_TrueDivide},
+                          {}};  // ^
+
+// The program takes numbers of 64 bits.
+bool fits(PyObject* o) { return PyFloat_CheckExact(o) || (PyLong_CheckExact(o) && _PyLong_NumBits(o) <= 62); }
+
+}  // namespace
+
+PyObject* Derivation::compute(PyObject* const* numbers) const {
+  if (binary) return binary(numbers[0], numbers[1]);
+  if (unary) return unary(numbers[0]);
+  return PyObject_Vectorcall(function.get(), numbers, operands.size(), nullptr);
+}
+
+void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original) {
+  if (original) originals_[fresh_number] = original;
+  scalars_[fresh_number] = symbolic_.size();
+  symbolic_.push_back(true);
+  scalar_refs_.push_back(Ref::share(fresh_number));
+}
+
+void Tracer::touch(PyObject* o) {
+  if (scalars_.empty()) return;
+  if (auto it = scalars_.find(o); it != scalars_.end()) symbolic_[it->second] = false;
+  if (PyTuple_Check(o))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) touch(PyTuple_GET_ITEM(o, i));
+}
+
+void Tracer::use_scalars(Args operands, bool forwards) {
+  if (scalars_.empty() || !host_.on_scalar_use) return;
+  auto is_number = [](PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o) || PyBool_Check(o); };
+  auto equal = [](PyObject* a, PyObject* b) {
+    const double x = PyFloat_CheckExact(a) ? PyFloat_AS_DOUBLE(a) : 0,
+                 y = PyFloat_CheckExact(b) ? PyFloat_AS_DOUBLE(b) : 0;
+    return PyObject_RichCompareBool(a, b, Py_EQ) == 1 || (x != x && y != y);
+  };
+  for (size_t i = 0; i < operands.size(); ++i) {
+    auto scalar = scalars_.find(operands[i]);
+    if (scalar == scalars_.end()) continue;
+    bool alone = true;
+    for (size_t k = 0; k < operands.size(); ++k)
+      if (k != i && is_number(operands[k]) && equal(operands[i], operands[k])) alone = false;
+    host_.on_scalar_use(host_.context, scalar->second, alone, forwards);
+    using_scalars_ = true;
+  }
+}
+
+// True if the instruction makes nothing but a number of watched numbers and constants; its result is watched then.
+bool Tracer::derives(Derivation how, Args operands) {
+  if (scalars_.empty() || sum_.frame || !host_.on_derived) return false;  // of a sum's place only the type is a fact
+  bool follows = false;
+  for (PyObject* o : operands) {
+    if (!is_number(o)) return false;
+    const auto scalar = scalars_.find(o);
+    const bool is_open = scalar != scalars_.end() && symbolic_[scalar->second];
+    if (is_open && read_from_tensors_.contains(scalar->second)) return false;
+    follows |= is_open;
+    how.operands.push_back({is_open ? static_cast<int>(scalar->second) : -1, Ref::share(o)});
+  }
+  if (!follows) return false;
+  derivation_ = std::move(how);
+  top().derived_result = true;
+  return true;
+}
+
+bool Tracer::derives_by_operator(int oparg, PyObject* left, PyObject* right) {
+  const auto& row = kOperators[oparg % kInPlace];
+  if (!row.apply) return false;
+  Derivation how;
+  how.binary = row.apply;
+  how.text = row.text;
+  return derives(std::move(how), std::array{left, right});
+}
+
+bool Tracer::derives_by_call(PyObject* callee, Args args) {
+  if (callee != plain_callee_ || args.empty()) return false;
+  Derivation how;
+  how.function = Ref::share(callee);
+  how.text = callee_text(callee);
+  return derives(std::move(how), args);
+}
+
+bool Tracer::derives_by_minus(PyObject* o) {
+  Derivation how;
+  how.unary = PyNumber_Negative;
+  how.text = "-";
+  return derives(std::move(how), std::array{o});
+}
+
+// Small ints and operands that are handed on have an identity of their own.
+void Tracer::take_derived(PyObject* number) {
+  Derivation how = std::move(derivation_);
+  if (!fits(number) || Py_REFCNT(number) != 1) {
+    for (const Derivation::Operand& operand : how.operands) touch(operand.value.get());
+    return;
+  }
+  how.scalar = symbolic_.size();
+  how.number = Ref::share(number);
+  how.where = where();
+  watch_scalar(number);
+  host_.on_derived(host_.context, how);
+  derivations_.push_back(std::move(how));
+}
+
+}  // namespace fastjit::observe
+#endif
