@@ -84,8 +84,15 @@ Expr modulo(Expr a, Expr b) {
 
 Expr larger(Expr a, Expr b) { return a.boolean() ? a | b : max(a, b); }
 Expr smaller(Expr a, Expr b) { return a.boolean() ? a & b : min(a, b); }
-Expr fmax(Expr a, Expr b) { return a.floating() ? apply(Op::FMax, a, b) : larger(a, b); }
-Expr fmin(Expr a, Expr b) { return a.floating() ? apply(Op::FMin, a, b) : smaller(a, b); }
+
+// Of two zeros eager's kernels take the first operand, that of bfloat16 the second.
+template <Op op, auto F>
+void fmax_or_fmin(Call& c) {
+  const ScalarType type = c.promoted({0, 1});
+  const bool swapped = type == ScalarType::BFloat16;
+  const Expr a = c.as(swapped ? 1 : 0, type), b = c.as(swapped ? 0 : 1, type);
+  c.give(a.floating() ? apply(op, a, b) : F(a, b));
+}
 
 Expr heaviside(Expr x, Expr at_zero) { return where(x == 0.0, at_zero, where(x > 0.0, number(x, 1), number(x, 0))); }
 
@@ -189,8 +196,8 @@ constexpr LowerRow kRows[] = {
     ARITHMETIC("fmod.Scalar", modulo<Op::Fmod>),
     ARITHMETIC("maximum", larger),
     ARITHMETIC("minimum", smaller),
-    ARITHMETIC("fmax", fmax),
-    ARITHMETIC("fmin", fmin),
+    ROW("fmax", fmax_or_fmin<Op::FMax, larger>),
+    ROW("fmin", fmax_or_fmin<Op::FMin, smaller>),
     ARITHMETIC("hypot", [](Expr a, Expr b) { return apply(Op::Hypot, a, b); }),
     ARITHMETIC("heaviside", heaviside),
     FLOATING("atan2", [](Expr a, Expr b) { return apply(Op::Atan2, a, b); }),
