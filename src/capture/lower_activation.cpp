@@ -40,7 +40,9 @@ void hardshrink(Call& c) {
 
 void softshrink(Call& c) {  // NaN stays NaN, the rest of the middle is +0
   const ScalarType type = float_type(c);
-  const Expr x = c.as(0, type), bound = c.as(1, type);
+  if (!(c.real(1) >= 0 && c.real(1) <= largest(type)))
+    throw NotLowered{};  // torch raises, so the bound is no run-time number
+  const Expr x = c.as(0, type), bound = c.opmath(1, type);
   c.give(where(x > bound, x - bound, where(x < -bound, x + bound, where(isnan(x), x, 0.0))));
 }
 
@@ -48,7 +50,7 @@ void threshold(Call& c) {
   const ScalarType type = c.meta(0).dtype;
   const Expr x = c.as(0, type);
   if (x.boolean()) throw NotLowered{};
-  c.give(where(x <= c.as(1, type), c.as(2, type), x));
+  c.give(where(x <= c.opmath(1, type), c.as(2, type), x));
 }
 
 void elu(Call& c) {  // cpu/Elu.h

@@ -243,6 +243,7 @@ void smooth_l1_loss(Call& c) {
   const ScalarType type = loss_type(c), step = type == ScalarType::Half ? type : ScalarType::Float;
   auto r = [&](Expr e) { return c.rounded(e, step); };
   const Expr z = r(abs(c.as(0, type) - c.as(1, type)));
+  if (!(c.real(3) >= 0)) throw NotLowered{};  // torch raises, so it is no run-time number
   const Expr beta = step == type ? c.as(3, type) : c.opmath(3, type);
   reduced_loss(c, 2, type, where(z < beta, r(r(0.5 * z) * z) / beta, z - r(0.5 * beta)));
 }
@@ -251,6 +252,7 @@ void huber_loss(Call& c) {
   const ScalarType type = loss_type(c), step = type == ScalarType::BFloat16 ? type : ScalarType::Float;
   auto r = [&](Expr e) { return c.rounded(e, step); };
   const Expr z = r(abs(c.as(0, type) - c.as(1, type)));
+  if (!(c.real(3) > 0)) throw NotLowered{};  // torch raises, so it is no run-time number
   const Expr delta = step == type ? c.as(3, type) : c.opmath(3, type);
   reduced_loss(c, 2, type, where(z <= delta, r(0.5 * z) * z, delta * r(z - r(0.5 * delta))));
 }
