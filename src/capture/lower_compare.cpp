@@ -36,6 +36,8 @@ void where_self(Call& c) {
 void masked_fill(Call& c) {
   const ScalarType type = c.meta(0).dtype;
   if (c.meta(1).dtype != ScalarType::Bool) throw NotLowered{};
+  // torch takes the number out of a tensor, and raises if `type` has it not.
+  if (c.arg(2).kind == Arg::Kind::Tensor && !c.known(2) && !holds_all_of(type, c.meta(2).dtype)) throw NotLowered{};
   c.give(where(c.node(1), c.moved(2, type), c.node(0)));
 }
 

@@ -120,6 +120,12 @@ double largest(ScalarType type) {
   }
 }
 
+bool holds_all_of(ScalarType to, ScalarType from) {
+  if (to == from || to == ScalarType::Bool || from == ScalarType::Bool) return true;
+  if (to == ScalarType::Byte || (is_integral(to) && !is_integral(from))) return false;
+  return largest(from) <= largest(to);
+}
+
 int64_t wrap_dim(int64_t dim, int64_t rank) {
   const int64_t count = std::max<int64_t>(rank, 1);
   if (dim < -count || dim >= count) throw NotLowered{};

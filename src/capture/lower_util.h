@@ -29,6 +29,8 @@ ScalarType default_dtype();
 bool is_half(ScalarType type);
 bool is_integral(ScalarType type);  // Bool included
 double largest(ScalarType type);    // finite value
+/// Whether `to` has every value of `from`, so that torch's Scalar::to() takes any element as it is and never raises.
+bool holds_all_of(ScalarType to, ScalarType from);
 /// The IR type that values of a torch type are computed in: F32 for halves. Throws NotLowered for types the IR lacks.
 DType compute_type(ScalarType type);
 int64_t numel(const TensorMeta& meta);

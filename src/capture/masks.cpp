@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "capture/build.h"
+#include "capture/lower_util.h"
 
 namespace fastjit::capture {
 namespace {
@@ -108,6 +109,10 @@ ir::NodeId Builder::masked_store(const Step& step) {
   const ir::NodeId compressed_by = source.number ? ir::kNoNode : states_[source.tensor].mask;
   const bool matches = compressed_by == ir::kNoNode ? source.meta.sizes.empty() : compressed_by == mask.node;
   if (!matches) return ir::kNoNode;
+  // torch fills with one number, and raises if the type has it not.
+  const bool raises = compressed_by == ir::kNoNode && graph_[stored.node].op != ir::Op::Const &&
+                      !holds_all_of(self.meta.dtype, source.meta.dtype);
+  if (raises) return ir::kNoNode;
   const ir::NodeId full = graph_.expand(graph_.convert(stored.node, graph_[target.node].dtype), self.meta.sizes);
   return graph_.pointwise(ir::Op::Where, {mask.node, full, target.node});
 }
