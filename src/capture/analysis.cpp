@@ -136,10 +136,11 @@ class Selector {
     return row && row->level == Level::Lowered;
   }
 
-  // Everything that comes out of the composite, and goes into its parts, is seen: it may be entered.
+  // Everything that comes out of the composite, and goes into its parts, is seen: it may be entered. Memory that a part
+  // only allocates is seen when another part has written it; kernels that the composite calls itself show no event.
   bool covered(uint32_t index) const {
     const Event& event = trace_.events[index];
-    std::set<uint32_t> seen;
+    std::set<uint32_t> seen, blank;  // tensors; storages
     auto add_all = [&seen](const std::vector<Item>& items) {
       for (const Item& item : items)
         for (const Use& use : item.uses) seen.insert(use.tensor);
@@ -147,12 +148,18 @@ class Selector {
     auto all_seen = [&](const std::vector<Item>& items) {
       for (const Item& item : items)
         for (const Use& use : item.uses)
-          if (use.tensor != kNone && !use.number && !seen.contains(use.tensor)) return false;
+          if (use.tensor != kNone && !use.number && (!seen.contains(use.tensor) || blank.contains(use.storage)))
+            return false;
       return true;
     };
     add_all(event.args);
     for (uint32_t child = index + 1; child < event.end; child = trace_.events[child].end) {
-      if (!trace_.events[child].op || !all_seen(trace_.events[child].args)) return false;
+      if (!trace_.events[child].op) return false;
+      for (size_t i : written_arguments(trace_.events[child]))
+        for (const Use& use : trace_.events[child].args[i].uses) blank.erase(use.storage);
+      if (!all_seen(trace_.events[child].args)) return false;
+      if (allocates(trace_.events[child]))
+        for (const Use& use : flat_results(trace_.events[child])) blank.insert(use.storage);
       if (trace_.events[child].op->hasTag(at::Tag::inplace_view)) return false;  // matmul's squeeze_ stays inside
       for (const Item& item : trace_.events[child].results)
         if (item.kind == Item::Kind::Constant) return false;  // numbers stay inside the composite
@@ -256,7 +263,11 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
     if (event.name == "aten::lift_fresh" && event.args[0].uses[0].meta.sizes.empty())
       analysis.lifted[analysis.steps[i].results[0]] = event.args[0].uses[0].number;
   }
-  for (const Use& use : outputs) meet(use, static_cast<int64_t>(analysis.steps.size()));
+  analysis.leaves.assign(trace.storages.size(), 0);
+  for (const Use& use : outputs) {
+    meet(use, static_cast<int64_t>(analysis.steps.size()));
+    if (use.storage != kNone) analysis.leaves[use.storage] = 1;
+  }
 }
 
 // In place on a whole tensor whose other names are not looked at any more.
@@ -316,6 +327,11 @@ void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::st
   analysis.last_write.assign(trace.storages.size(), -1);
   for (const Root& root : trace.roots) has_root[root.before.storage] = 1;
 
+  std::vector<char> reached_anywhere(trace.storages.size(), 0);  // by offsets of the storage, not of a tensor in it
+  for (const Step& step : analysis.steps)
+    if (base_name(trace.events[step.event].name).starts_with("aten::as_strided"))
+      for (uint32_t tensor : step.reads) reached_anywhere[analysis.storage[tensor]] = 1;
+
   for (size_t i = 0; i < analysis.steps.size(); ++i) {
     Step& step = analysis.steps[i];
     if (step.rebinds && forced.contains(trace.events[step.event].name)) step.rebinds = false;
@@ -323,7 +339,7 @@ void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::st
       const uint32_t storage = analysis.storage[target];
       written[storage] = 1;
       analysis.last_write[storage] = static_cast<int64_t>(i);
-      if (!step.rebinds ||
+      if (!step.rebinds || reached_anywhere[storage] ||
           !rebind_is_exact(trace, analysis, members[storage], static_cast<int64_t>(i), target, has_root[storage] != 0))
         pinned[storage] = 1;
     }

@@ -38,6 +38,7 @@ struct Analysis {
   std::vector<int64_t> created;       // per tensor: step that made it, -1: argument or captured, kUnknown
   std::vector<int64_t> last_use;      // per tensor: last step that touches it, steps.size() for outputs, -1: none
   std::vector<char> pinned, written;  // per storage
+  std::vector<char> leaves;           // per storage: a result lies in it
   std::vector<int64_t> last_write;    // per storage: the last step that writes it, -1: none
   std::vector<std::optional<c10::Scalar>> lifted;  // per tensor: torch.tensor(2.0), or the number of y[0] = 2.0
   std::vector<uint32_t> storage;                   // per tensor: where it lived when first seen in a step
@@ -128,6 +129,7 @@ class Builder {
   ir::NodeId alias_of(uint32_t tensor);
   ir::NodeId view_of(uint32_t step, ir::NodeId base);
   ir::NodeId own(ir::NodeId node, uint32_t tensor);
+  void settle_base(uint32_t tensor);
   ir::NodeId run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result);
   ir::NodeId operand(const Use& use, const Event& event);
   ir::NodeId factor(const Use& use, const Event& event);

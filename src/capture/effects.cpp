@@ -114,6 +114,10 @@ std::vector<size_t> written_arguments(const Event& event) {
   return written;
 }
 
+bool allocates(const Event& event) {
+  return event.name.starts_with("aten::empty") || event.name.starts_with("aten::new_empty");
+}
+
 std::string functional_name(std::string_view name) {
   const std::string_view base = base_name(name);
   const std::string overload(name.substr(base.size()));

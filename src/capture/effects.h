@@ -22,6 +22,9 @@ bool data_sized_by_tag(const Event& event);
 /// The arguments that the call writes, by position: those the schema marks and those it hides.
 std::vector<size_t> written_arguments(const Event& event);
 
+/// Its results are memory that nothing has been written to.
+bool allocates(const Event& event);
+
 /// "aten::add_.Tensor" -> "aten::add.Tensor", "aten::__iand__.Tensor" -> "aten::__and__.Tensor"; empty if not in place.
 std::string functional_name(std::string_view name);
 

@@ -8,8 +8,7 @@
 namespace fastjit::capture {
 namespace {
 
-constexpr std::array<std::string_view, 5> kMatmuls{"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm",
-                                                   "aten::linear"};
+constexpr std::array<std::string_view, 4> kMatmuls{"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
 
 at::Tensor number_tensor(const Use& use, const c10::Scalar& number) {
   at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions().dtype(use.meta.dtype));
@@ -67,8 +66,12 @@ ir::ExternKind Builder::kind_of(const Step& step) const {
   const auto of_result_type = [&](const Item& item) {  // autocast casts inside the operator
     return std::ranges::all_of(item.uses, [&](const Use& use) { return use.meta.dtype == meta.dtype; });
   };
+  const auto is_memory = [&](const Item& item) {  // a number is no operand of the step
+    return std::ranges::none_of(item.uses, [&](const Use& use) { return number_of(use).has_value(); });
+  };
   const bool plain = dtype && ir::is_floating(*dtype) && std::ranges::all_of(event.args, of_result_type) &&
-                     meta.strides == ir::row_major(meta.sizes) && std::ranges::find(meta.sizes, 0) == meta.sizes.end();
+                     std::ranges::all_of(event.args, is_memory) && meta.strides == ir::row_major(meta.sizes) &&
+                     std::ranges::find(meta.sizes, 0) == meta.sizes.end();
   return plain ? ir::ExternKind::Matmul : ir::ExternKind::Op;
 }
 
@@ -77,6 +80,7 @@ void Builder::external(uint32_t index) {
   const Event& event = trace_.events[step.event];
   const ir::ExternKind kind = kind_of(step);
   const Use* first = first_tensor(event);
+  if (kind == ir::ExternKind::View && analysis_.leaves[first->storage]) settle_base(first->tensor);
   const ir::NodeId node = call(index, kind, ir::kNoNode);
   if (kind == ir::ExternKind::View) views_.push_back({index, operand(*first, event), node});
   const std::vector<Use> results = flat_results(event);
@@ -100,7 +104,7 @@ ir::NodeId Builder::result_node(ir::NodeId external, uint32_t which, const Use& 
   return place->second;
 }
 
-// The value of an operand that is a number for good: the template holds it.
+// The value of an operand that is a number for good: the template holds it, and every call reads the same tensor.
 std::optional<c10::Scalar> Builder::number_of(const Use& use) const {
   if (use.tensor == kNone || use.number) return use.number;
   return analysis_.written[use.storage] ? std::nullopt : analysis_.lifted[use.tensor];
@@ -114,6 +118,15 @@ ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
     return run_unary("aten::clone", ir::ExternKind::Op, graph_.with_strides(node, strides), states_[tensor].meta);
   const ir::NodeId shaped = graph_.with_strides(node, strides);
   return owner_.try_emplace(shaped, storage).first->second == storage ? shaped : graph_.fresh_copy(node, strides);
+}
+
+// Views that torch makes and those that are results lie in one memory, which is no other value's.
+void Builder::settle_base(uint32_t tensor) {
+  while (states_[tensor].view_step != kNone) tensor = states_[tensor].base;
+  State& state = states_[tensor];
+  if (trace_.root(tensor) || (state.real != ir::kNoNode && graph_[state.real].op == ir::Op::Result)) return;
+  private_.insert(tensor);
+  state.real = ir::kNoNode;
 }
 
 // One more call than eager made: an alias or a copy, with eager's metadata.
@@ -196,6 +209,12 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
   ir::ExternAttr attr;
   attr.kind = kind;
   attr.name = event.name;
+  // What a view lies in is memory of its call.
+  const auto constant = [&](const Use& use) {
+    if (kind != ir::ExternKind::View || use.tensor == kNone || !made.holes.empty()) return number_of(use);
+    if (use.number) unsound("a view of a number by " + where(trace_, event));
+    return std::optional<c10::Scalar>();
+  };
   auto fill = [&](uint32_t arg, int32_t item, const Use& use) {
     made.holes.push_back({arg, item});
     if (attr.operands.empty() && first != ir::kNoNode)
@@ -210,7 +229,7 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
     if (const ScalarBindings::Place* place = scalars_.find(step.event, i)) baked_.insert(place->scalar);
     if (item.kind == Item::Kind::Tensor) {
       const Use& use = item.uses[0];
-      const auto number = number_of(use);
+      const auto number = constant(use);
       made.args.emplace_back(number ? number_tensor(use, *number) : at::Tensor());
       if (use.tensor != kNone && !number) fill(i, -1, use);
     } else if (item.kind == Item::Kind::TensorList || item.kind == Item::Kind::OptionalTensorList) {
@@ -218,7 +237,7 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
       c10::List<std::optional<at::Tensor>> optional;
       for (uint32_t k = 0; k < item.uses.size(); ++k) {
         const Use& use = item.uses[k];
-        const auto number = number_of(use);
+        const auto number = constant(use);
         plain.push_back(number ? number_tensor(use, *number) : at::Tensor());
         optional.push_back(number ? std::optional(plain.get(k)) : std::nullopt);
         if (use.tensor != kNone && !number) fill(i, static_cast<int32_t>(k), use);
