@@ -22,14 +22,20 @@ const bool kChecksRecordings = support::setting_text(support::Setting::Check) ==
 
 // Whether any written input shares bytes with another input. Rare programs only.
 bool overlaps(const Executable& executable, const Inputs& inputs) {
-  const auto range = [](const at::Tensor& t) {
+  const std::vector<uint32_t>& reach_beyond = executable.changes.reach_beyond;
+  const auto range = [&](size_t k) {
+    const at::Tensor& t = *inputs[k];
+    if (!reach_beyond.empty() && std::ranges::find(reach_beyond, k) != reach_beyond.end()) {
+      const char* begin = static_cast<const char*>(t.storage().data());
+      return std::pair(begin, begin + t.storage().nbytes());
+    }
     const char* begin = static_cast<const char*>(t.unsafeGetTensorImpl()->data());
     return std::pair(begin, begin + stretch_of(t) * static_cast<int64_t>(t.element_size()));
   };
   for (const Changes::Written& written : executable.changes.written) {
-    const auto [begin, end] = range(*inputs[written.input]);
+    const auto [begin, end] = range(written.input);
     for (size_t k = 0; k < inputs.size(); ++k) {
-      const auto [from, to] = range(*inputs[k]);
+      const auto [from, to] = range(k);
       if (k != written.input && begin < to && from < end) return true;
     }
   }
@@ -80,13 +86,12 @@ PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& 
   const plan::Program& program = variant.executable->program;
   c10::SmallVector<PyObject*, 8> leaves(outputs.size());
   const size_t tensors = outputs.size() - variant.result_values;
-  for (size_t i = 0; i < tensors; ++i) {
-    const plan::Slot& slot = program.slots[program.outputs[i]];
-    if (slot.kind == plan::SlotKind::Input)
-      leaves[i] = Py_NewRef(objects[slot.index]);
-    else
-      leaves[i] = THPVariable_Wrap(std::move(outputs[i]));
-  }
+  const auto slot = [&](size_t i) -> const plan::Slot& { return program.slots[program.outputs[i]]; };
+  // What is made below may start the garbage collector, and so finalisers that drop anything not held.
+  for (size_t i = 0; i < tensors; ++i)
+    if (slot(i).kind == plan::SlotKind::Input) leaves[i] = Py_NewRef(objects[slot(i).index]);
+  for (size_t i = 0; i < tensors; ++i)
+    if (slot(i).kind != plan::SlotKind::Input) leaves[i] = THPVariable_Wrap(std::move(outputs[i]));
   if (variant.recipe.single()) return leaves[0];
   PyObject** values = leaves.data() + tensors;
   for (size_t i = tensors; i < outputs.size(); ++i)
@@ -166,8 +171,10 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
     std::for_each(objects.begin(), objects.end(), hold);
     std::for_each(numbers, numbers + variant.spec.number_count(), hold);
   }
+  // A program that went through once goes through again, but for the steps that may raise; the first time any may.
   std::optional<Undo> undo;
-  if (executable.changes.undoable) undo.emplace(executable.changes, inputs.data(), device_of(variant));
+  const bool first = !variant.hits && executable.changes.any();
+  if (executable.changes.undoable || first) undo.emplace(executable.changes, inputs.data(), device_of(variant), first);
   Tensors outputs;
   bool done = false;
   try {
@@ -231,18 +238,16 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
   c10::SmallVector<PyObject*, 16> tensors(width), numbers(width);
   const auto* found = find(function, modes, args, nargs, kwnames, tensors.data(), numbers.data());
   if (!found) return learn(self, args, nargsf, kwnames, modes);
-  Variant* variant = found->get();
+  const std::shared_ptr<Variant> variant = *found;  // finalisers, Python code or another thread may drop it
   if (!variant->reason.empty() && variant->values.empty())
     return run_eager(function, variant->reason, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
-  if (!variant->values.empty()) return call_by_values(self, *found, args, nargsf, kwnames, modes);
+  if (!variant->values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
   if (kChecksRecordings && !function.options.pure && !overlaps(*variant, tensors.data()))
     return check_recording(self, *variant, args, nargsf, kwnames);
   if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits))
-    return verified_call(self, *found, tensors.data(), numbers.data(), args, nargsf, kwnames);
+    return verified_call(self, variant, tensors.data(), numbers.data(), args, nargsf, kwnames);
   std::string why;
-  // Others may drop the variant while Python code or another thread runs.
-  const std::shared_ptr<Variant> held = variant->executable->releases_gil || variant->replay ? *found : nullptr;
   PyObject* result = run_variant(*variant, tensors.data(), numbers.data(), why);
   if (result) {
     ++function.stats.hits;

@@ -70,8 +70,8 @@ constexpr std::array kNeverRaises = std::to_array<std::string_view>({
     "aten::layer_norm",
     "aten::linear",
     "aten::lstm.input",
-    "aten::masked_fill",
-    "aten::masked_fill_",
+    "aten::masked_fill.Scalar",
+    "aten::masked_fill_.Scalar",
     "aten::matmul",
     "aten::max_pool1d",
     "aten::max_pool2d",
@@ -118,6 +118,14 @@ constexpr std::array kCopiesInto = std::to_array<std::string_view>({
     "aten::zero_",
 });
 
+// Views that may raise on what no call key has: where a tensor lies in its storage, the storage's size, contents.
+constexpr std::array kViewsThatMayRaise = std::to_array<std::string_view>({
+    "aten::as_strided",
+    "aten::narrow.Tensor",
+    "aten::view.dtype",
+    "aten::view_as_complex",
+});
+
 template <class Table>
 bool is_in(const Table& table, std::string_view name) {
   return std::ranges::any_of(table,
@@ -141,8 +149,9 @@ class Analysis {
     for (auto& [input, access] : inputs_) {
       if (!access.writes) continue;
       const bool repeatable = access.writes == 1 && access.copied_into && !access.read_before;
-      out.written.push_back({input, raises_after_write_ && !repeatable, access.whole_storage});
+      out.written.push_back({input, raises_after_write_ && !repeatable, repeatable, access.whole_storage});
     }
+    out.reach_beyond.assign(reaches_beyond_.begin(), reaches_beyond_.end());
     out.draws = draws_;
     out.generators = std::move(generators_);
     out.undoable = raises_after_write_ || raises_after_draw_;
@@ -213,10 +222,11 @@ class Analysis {
     }
     // What a call gives back lies in what it writes; a view lies in its first operand.
     const Inputs memory = view && !s.operands.empty() ? roots(s.operands[0]) : targets;
-    if (view && attr.name.starts_with("aten::as_strided")) reaches_beyond_.insert(memory.begin(), memory.end());
+    if (attr.name.starts_with("aten::as_strided") && !s.operands.empty()) reaches_beyond_.merge(roots(s.operands[0]));
     for (SlotId result : s.results)
       if (result != plan::kNoSlot) extern_roots_[result] = memory;
-    const bool may_raise = !view && !is_in(kNeverRaises, attr.name);
+    const bool plain_view = view && attr.name.starts_with("aten::");
+    const bool may_raise = plain_view ? is_in(kViewsThatMayRaise, attr.name) : !is_in(kNeverRaises, attr.name);
     const bool draws_now = draws(call, attr.name);
     write(targets, is_in(kCopiesInto, attr.name));
     draws_ |= draws_now;
@@ -296,12 +306,12 @@ bool Generators::operator==(const Generators& other) const {
                             [](const auto& a, const auto& b) { return a.second.equal(b.second); });
 }
 
-Undo::Undo(const Changes& changes, const at::Tensor* const* inputs, c10::Device device) {
+Undo::Undo(const Changes& changes, const at::Tensor* const* inputs, c10::Device device, bool all) {
   const at::AutoDispatchBelowADInplaceOrView below;
   for (const Changes::Written& written : changes.written) {
     const at::Tensor& input = *inputs[written.input];
     Saved saved;
-    if (written.kept) {
+    if (written.kept || (all && !written.repeatable)) {
       saved.memory = memory_of(input, written.whole_storage);
       saved.contents = saved.memory.clone();
     }

@@ -22,12 +22,16 @@ struct Changes {
   struct Written {
     uint32_t input;
     bool kept = false;           // its contents are needed again if a step raises
+    bool repeatable = false;     // written again, it is left as written once
     bool whole_storage = false;  // written through views that may reach beyond the tensor's own elements
   };
   std::vector<Written> written;           // by input
+  std::vector<uint32_t> reach_beyond;     // inputs of which views are made, or copies, that may do so
   bool draws = false;                     // random numbers
   std::vector<at::Generator> generators;  // that its calls name; the device's own one comes on top
   bool undoable = false;                  // a step that may raise can follow a change: Undo is needed
+
+  bool any() const { return !written.empty() || draws; }
 
   static Changes of(const plan::Program& program, const std::vector<capture::CallTemplate>& calls,
                     const std::vector<ir::ExternAttr>& externs);
@@ -47,7 +51,8 @@ class Generators {
 /// Contents, version counters and generators as they were when it was made.
 class Undo {
  public:
-  Undo(const Changes& changes, const at::Tensor* const* inputs, c10::Device device);
+  /// `all`: whatever step raises, not only those that may.
+  Undo(const Changes& changes, const at::Tensor* const* inputs, c10::Device device, bool all);
   void put_back() const;
 
  private:
