@@ -86,6 +86,7 @@ constexpr LowerRow kRows[] = {
     enter("aten::conj"),
     enter("aten::real"),
     // Shapes: sizes and strides (TensorShape.cpp).
+    enter("aten::ravel"),  // a view of a copy, where it copies
     enter("aten::movedim.int"),
     enter("aten::movedim.intlist"),
     enter("aten::split.sizes"),

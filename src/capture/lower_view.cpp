@@ -212,7 +212,6 @@ constexpr LowerRow kRows[] = {
     ROW("reshape_as", reshaped),
     ROW("flatten.using_ints", reshaped),
     ROW("unflatten.int", reshaped),
-    ROW("ravel", reshaped),
     ROW("unsqueeze", reshaped),
     ROW("squeeze", reshaped),
     ROW("squeeze.dim", reshaped),

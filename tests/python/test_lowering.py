@@ -240,7 +240,6 @@ COMPOSITE = {
     "narrow": (torch.randn(5, 3), 0, 1, 2),
     "expand_as": (torch.randn(3, 1), torch.randn(3, 4)),
     "unflatten.int": (torch.randn(6, 2), 0, [2, 3]),
-    "ravel": (torch.randn(2, 3).t(),),
     "mT": (torch.randn(2, 3, 4),),
     "numpy_T": (torch.randn(2, 3),),
     "view_as": (torch.randn(6), torch.randn(2, 3)),
