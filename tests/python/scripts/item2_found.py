@@ -1,0 +1,130 @@
+"""Item 2: numbers that an operator checks or rounds, and results that a composite writes without an operator."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from script_tools import World, script
+
+
+@script(2)
+def softshrink_checks_its_bound(w: World) -> None:
+    def f(x, bound):
+        return F.softshrink(x, bound)
+
+    f, x = w.jit(f), torch.tensor([-2.0, 0.0, 0.25, 2.0, math.nan])
+    w.learn(f, x, 0.5)
+    for bad in (-1.0, math.nan, math.inf):
+        w.change("a bound that eager refuses")
+        w.call("raised", f, x, bad)
+    w.call("hit", f, x, 0.5)
+
+
+@script(2)
+def losses_check_their_bound(w: World) -> None:
+    def huber(x, y, bound):
+        return F.huber_loss(x, y, delta=bound)
+
+    def smooth(x, y, bound):
+        return torch._C._nn.smooth_l1_loss(x, y, 0, bound)
+
+    x, y = torch.linspace(-2, 2, 8), torch.linspace(2, -1, 8)
+    for f in (huber, smooth):
+        f = w.jit(f)
+        w.learn(f, x, y, 0.5)
+        for bad in (-1.0, math.nan):
+            w.change("a bound that eager refuses")
+            w.call("raised", f, x, y, bad)
+        w.call("hit", f, x, y, 0.5)
+
+
+@script(2)
+def numbers_beside_halves_keep_their_precision(w: World) -> None:
+    def f(x):
+        return F.softshrink(x, 0.3), F.threshold(x, 0.3, 1.1), F.hardshrink(x, 0.3), F.leaky_relu(x, 0.3)
+
+    f = w.jit(f)
+    for dtype in (torch.bfloat16, torch.float16):
+        every = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+        w.learn(f, every)
+        w.change("the other half type")
+
+
+@script(2)
+def order_of_zeros_in_max_and_min(w: World) -> None:
+    def f(x, y):
+        return (
+            x * 2, torch.maximum(y, x), torch.minimum(y, x), torch.fmax(y, x), torch.fmin(y, x), y.clamp(min=x),
+            torch.maximum(x, y), torch.minimum(x, y), torch.fmax(x, y), torch.fmin(x, y), y.clamp(max=x),
+        )  # fmt: skip
+
+    f, zeros = w.jit(f), torch.tensor([0.0, -0.0] * 32)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        w.learn(f, zeros.to(dtype), -zeros.to(dtype))
+        w.call("hit", f, -zeros.to(dtype), zeros.to(dtype))
+        w.change("another type")
+
+
+@script(2)
+def fill_with_a_value_that_does_not_fit(w: World) -> None:
+    mask = torch.tensor([True, False, True, False])
+
+    def inplace(x, v):
+        return x.masked_fill_(mask, v)
+
+    def functional(x, v):
+        return x.masked_fill(mask, v)
+
+    def store(x, v):
+        x[mask] = v
+        return x
+
+    large = {torch.uint8: 300, torch.int8: 200, torch.int32: 2**40, torch.float16: 10**9}
+    for fn in (inplace, functional, store):
+        for dtype, value in large.items():
+            f = w.jit(fn)
+            w.learn(f, torch.ones(4, dtype=dtype), torch.tensor(5))
+            w.change("a value that the type has not")
+            w.call("an operator raised", f, torch.ones(4, dtype=dtype), torch.tensor(value))
+            w.call("hit", f, torch.ones(4, dtype=dtype), torch.tensor(7))
+
+
+@script(2)
+def fill_with_a_value_that_always_fits(w: World) -> None:
+    mask = torch.tensor([True, False, True, False])
+
+    def f(x, v):
+        return x.masked_fill(mask, v)
+
+    f = w.jit(f)
+    for dtype in (torch.float32, torch.float64, torch.bool):
+        w.learn(f, torch.ones(4, dtype=dtype), torch.tensor(5))
+        w.call("hit", f, torch.ones(4, dtype=dtype), torch.tensor(-(2**62)))
+
+
+@script(2)
+def write_before_a_fill_that_does_not_fit(w: World) -> None:
+    def f(x, y, v):
+        y.add_(1)
+        return x.to(torch.complex64).real.to(torch.int8).masked_fill(x > 0, v)
+
+    f, y = w.jit(f), torch.zeros(1)
+    w.learn(f, torch.arange(4.0), y, torch.tensor(5))
+    w.change("a value that the type has not")
+    w.call("an operator raised", f, torch.arange(4.0), y, torch.tensor(300))
+
+
+@script(2)
+def ldexp_of_integers(w: World) -> None:
+    def f(x, e):
+        return torch.ldexp(x, e)
+
+    f = w.jit(f)
+    w.learn(f, torch.ones(4), torch.arange(4))
+    w.change("other exponents")
+    w.call("hit", f, torch.arange(4.0), torch.full((4,), 3))
+    w.learn(f, torch.ones(4), torch.arange(4.0))
+    w.learn(f, torch.ones(4, dtype=torch.float16), torch.arange(4, dtype=torch.int32))

@@ -1,0 +1,173 @@
+"""Item 3: memory that calls must not share, memory beyond a tensor's own elements, and programs that start again."""
+
+from __future__ import annotations
+
+import torch
+
+from script_tools import World, script
+
+
+@script(3)
+def view_of_a_constant_is_of_this_call(w: World) -> None:
+    def f(x):
+        t = torch.tensor(2.0)
+        return x + 1, t.view(1), t
+
+    f, x = w.jit(f), torch.arange(3.0)
+    for ran in ("new", "hit", "hit"):
+        _, view, t = w.call(ran, f, x)
+        w.watch(view=view, t=t)
+        view.add_(5)
+        w.change("the result was written to")
+    w.call("hit", f, x)
+
+
+@script(3)
+def views_of_constants_made_by_calls(w: World) -> None:
+    def f(x):
+        a, b = torch.tensor(2.0), torch.tensor(2.0)
+        return a.expand_as(x), b.as_strided((1,), (1,), 0), torch.tensor(3).view(torch.float64), b[None]
+
+    f, x = w.jit(f), torch.arange(3.0)
+    for ran in ("new", "hit", "hit"):
+        results = w.call(ran, f, x)
+        for result in results[1:]:
+            result.add_(5)
+        w.change("the results were written to")
+    w.call("hit", f, x)
+
+
+@script(3)
+def write_before_a_view_of_a_constant(w: World) -> None:
+    def f(x, y):
+        y.add_(1)
+        return torch.rand(2), torch.tensor(3.0).expand_as(x)
+
+    f, x, y = w.jit(f), torch.arange(3.0), torch.zeros(1)
+    w.learn(f, x, y)
+    w.call("hit", f, x, y)
+
+
+@script(3)
+def write_before_a_product_with_a_constant(w: World) -> None:
+    def f(a, b, y):
+        y.add_(1)
+        return torch.addmm(torch.tensor(2.0), a, b)
+
+    f, y = w.jit(f), torch.zeros(1)
+    w.learn(f, torch.ones(2, 4), torch.ones(4, 3), y)
+    w.call("hit", f, torch.ones(2, 4), torch.ones(4, 3), y)
+
+
+@script(3)
+def as_strided_writes_the_neighbour(w: World) -> None:
+    def f(x, y):
+        x.as_strided((8,), (1,), 0).add_(100)
+        return y * 2
+
+    f, base = w.jit(f), torch.arange(8.0)
+    w.learn(f, torch.arange(8.0)[:4], torch.arange(4.0) + 10)
+    w.change("neighbours in one tensor")
+    w.call("shares memory with another argument", f, base[:4], base[4:])
+    w.change("apart again")
+    w.call("hit", f, torch.arange(8.0)[:4], base[4:])
+
+
+@script(3)
+def as_strided_reads_the_neighbour(w: World) -> None:
+    def f(x, y):
+        z = x.as_strided((8,), (1,), 0).sum()
+        y.mul_(3)
+        return z
+
+    f, base = w.jit(f), torch.arange(8.0)
+    w.learn(f, torch.arange(8.0)[:4], torch.arange(4.0) + 10)
+    w.change("neighbours in one tensor")
+    w.call("shares memory with another argument", f, base[:4], base[4:])
+
+
+@script(3)
+def as_strided_copy_reads_the_neighbour(w: World) -> None:
+    def f(x, y):
+        y.mul_(3)
+        return torch.as_strided_copy(x, (8,), (1,), 0)
+
+    f, base = w.jit(f), torch.arange(8.0)
+    w.learn(f, torch.arange(8.0)[:4], torch.arange(4.0) + 10)
+    w.change("neighbours in one tensor")
+    w.call("shares memory with another argument", f, base[:4], base[4:])
+
+
+@script(3)
+def as_strided_of_a_written_slice(w: World) -> None:
+    def f(x):
+        x.mul_(3)
+        return x.as_strided((2,), (1,), 1) + 1
+
+    f = w.jit(f)
+    w.learn(f, torch.arange(8.0)[2:6])
+    w.change("elsewhere in its storage")
+    w.call("hit", f, torch.arange(8.0)[1:5])
+
+
+@script(3)
+def view_raises_after_a_write(w: World) -> None:
+    def as_complex(x, y):
+        y.add_(1)
+        return torch.view_as_complex(x.view(2, 2))
+
+    def strided(x, y):
+        y.add_(1)
+        return x.as_strided((4,), (1,), 4) + 1
+
+    def wider(x, y):
+        y.add_(1)
+        return x.view(torch.float64) + 1
+
+    y = torch.zeros(3)
+    for f, bad in (
+        (as_complex, torch.arange(10.0)[1:5]),
+        (strided, torch.arange(5.0)[:4]),
+        (wider, torch.arange(10.0)[1:5]),
+    ):
+        f = w.jit(f)
+        w.learn(f, torch.arange(10.0)[:4], y)
+        w.change("a place in a storage where there is no such view")
+        w.call("an operator raised", f, bad, y)
+        w.call("hit", f, torch.arange(10.0)[2:6], y)
+
+
+@script(3)
+def ravel_is_a_view_of_a_copy(w: World) -> None:
+    def f(x):
+        return x.ravel(), x.ravel()[1:] + 1
+
+    for x in (torch.arange(6.0).view(2, 3).t(), torch.arange(6.0).view(2, 3)):
+        fast = w.jit(f)
+        w.learn(fast, x)
+        w.change("contiguous")
+
+
+@script(3)
+def views_of_torch_and_fused_ones_share_their_base(w: World) -> None:
+    def strided(x):
+        y = x * 2
+        return y.as_strided((2,), (1,), 1), y[None]
+
+    def beside_another(x):
+        y, z = x * 2, x * 3
+        return y.as_strided((2,), (1,), 1), y[None], z[None]
+
+    def bits(x):
+        y = x * 2
+        return y.view(torch.int32), y[1:], y
+
+    def bits_of_a_slice(x):
+        y = x * 2
+        y.exp()
+        return y[1:].view(torch.int32), y[1:]
+
+    for f in (strided, beside_another, bits, bits_of_a_slice):
+        f = w.jit(f)
+        w.learn(f, torch.arange(4.0))
+        w.call("hit", f, torch.ones(4))
