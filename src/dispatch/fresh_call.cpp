@@ -2,11 +2,13 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cmath>
+
 namespace fastjit::dispatch {
 namespace {
 
 bool worth_replacing(PyObject* object) {
-  if (PyFloat_CheckExact(object)) return true;
+  if (PyFloat_CheckExact(object)) return !std::isnan(PyFloat_AS_DOUBLE(object));  // containers look which one it is
   if (!PyLong_CheckExact(object)) return false;
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);

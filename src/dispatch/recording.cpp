@@ -73,6 +73,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     observer = observe::make_observer(host);
     for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
     for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
+    for (PyObject* argument : call.args) observer->pass(argument);
     if (!observer->start(function.callable)) recording.unsound = "tracer active";
   }
   PyObject* result = PyObject_Vectorcall(function.callable, call.args.data(),
@@ -220,6 +221,9 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     settle_scalars(recording, call);
     take_captured(recording);
     recording.variant->facts = std::move(recording.observation.facts);
+    std::vector<const PyObject*> targets;
+    for (const observe::SideEffect& effect : recording.observation.effects) targets.push_back(effect.target.get());
+    recording.variant->spec.exclude(std::move(targets));
     if (!recording.observation.effects.empty())
       recording.variant->replay = std::make_unique<Replay>(std::move(recording.observation.effects));
   }

@@ -77,7 +77,9 @@ bool TensorSpec::matches(PyObject* object) const noexcept {
   if (!same) return false;
   const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
   if (meta == nullptr) return !requires_grad;
-  if ((meta->requires_grad_ || meta->grad_fn_) != requires_grad) return false;
+  // A view comes to require grad with its base.
+  const bool needs = meta->is_view_ ? impl->requires_grad() : meta->requires_grad_ || meta->grad_fn_;
+  if (needs != requires_grad) return false;
   // The getter takes a lock, 16 ns. A tensor of its own without a tangent has none; a view may have its base's.
   return (!meta->fw_grad_ && !meta->is_view_) || !unpack(object)._fw_grad(0).defined();
 }
@@ -129,6 +131,7 @@ CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
   std::swap(tensors_, other.tensors_);
   std::swap(symbolic_, other.symbolic_);
   std::swap(hash_, other.hash_);
+  std::swap(excluded_, other.excluded_);
   std::swap(flat_, other.flat_);
   return *this;
 }

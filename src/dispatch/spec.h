@@ -80,6 +80,9 @@ class CallSpec {
   void require_bare(PyObject* tensor);
   /// Two tensors, of which at least one is an argument, stay different objects; or one argument stays that object.
   void require_identity(PyObject* a, PyObject* b);
+  /// No container or instance among the arguments may be one of these (addresses), or an instance have it as its
+  /// attribute dictionary: the call changes them, and the key says what arguments hold when it begins.
+  void exclude(std::vector<const PyObject*> objects);
   /// Makes the n-th number of the flattened arguments symbolic.
   void make_symbolic(size_t number);
 
@@ -121,6 +124,7 @@ class CallSpec {
   PyObject* kwnames_ = nullptr;  // owned tuple or null
   size_t tensors_ = 0, symbolic_ = 0;
   uint64_t hash_ = 0;
+  std::vector<const PyObject*> excluded_;
   FlatArgs flat_;
 };
 

@@ -95,7 +95,36 @@ struct Matcher {
   }
 };
 
+// Whether a container or instance in an argument is one of these objects. No Python code runs.
+bool reaches(PyObject* object, const std::vector<const PyObject*>& excluded, int depth = 0) noexcept {
+  if (depth > kMaxArgumentDepth) return true;
+  const auto is_excluded = [&](const PyObject* o) {
+    return std::find(excluded.begin(), excluded.end(), o) != excluded.end();
+  };
+  if (is_excluded(object)) return true;
+  if (PyTuple_Check(object) || PyList_CheckExact(object)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
+      if (reaches(PySequence_Fast_ITEMS(object)[i], excluded, depth + 1)) return true;
+    return false;
+  }
+  const bool is_instance = !PyDict_CheckExact(object) && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  PyObject* entries = PyDict_CheckExact(object) ? object : is_instance ? attributes_of(object) : nullptr;
+  if (!entries) return false;
+  if (is_excluded(entries)) return true;
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(entries, &at, &key, &value);)
+    if (reaches(value, excluded, depth + 1)) return true;
+  return false;
+}
+
 }  // namespace
+
+void CallSpec::exclude(std::vector<const PyObject*> objects) {
+  const auto holds = [](const ArgSpec& spec) {
+    return spec.kind == ArgKind::List || spec.kind == ArgKind::Dict || spec.kind == ArgKind::Instance;
+  };
+  if (std::any_of(specs_.begin(), specs_.end(), holds)) excluded_ = std::move(objects);
+}
 
 bool CallSpec::match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** tensors,
                      PyObject** numbers) const noexcept {
@@ -104,6 +133,8 @@ bool CallSpec::match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   for (Py_ssize_t i = 0; i < total; ++i)
     if (!matcher.one(args[i])) return false;
+  for (Py_ssize_t i = 0; !excluded_.empty() && i < total; ++i)
+    if (reaches(args[i], excluded_)) return false;
   for (const Identity& it : identities_)
     if ((tensors[it.tensor] == (it.other < 0 ? it.object : tensors[it.other])) != it.same) return false;
   return true;

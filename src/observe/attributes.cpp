@@ -113,12 +113,13 @@ void Tracer::load_class_attr(PyObject* o, PyObject* name, bool probing) {
   auto* type = reinterpret_cast<PyTypeObject*>(o);
   PyObject* meta = type_lookup(Py_TYPE(o), name, nullptr);
   if (meta && Py_TYPE(meta)->tp_descr_set) {
-    for (const char* fixed : {"__name__", "__qualname__", "__module__"})
-      if (is_named(name, fixed)) return;
+    for (const char* known : {"__name__", "__qualname__", "__module__"})
+      if (is_named(name, known)) return note_names(o);
     return deny("read of " + attr_text(o, name));
   }
   if (Py_TYPE(o) != &PyType_Type) class_attr(Py_TYPE(o), name);
   PyObject* attr = class_attr(type, name);
+  if (attr) note_descriptor(attr);
   if (!attr) return meta ? void() : fallback_getattr(o, name, probing);
   if (is_method_kind(attr) || PyFunction_Check(attr) || !Py_TYPE(attr)->tp_descr_get) return;
   if (Py_IS_TYPE(attr, &PyProperty_Type) || Py_IS_TYPE(attr, &PyMemberDescr_Type)) return;  // the descriptor itself
@@ -128,6 +129,7 @@ void Tracer::load_class_attr(PyObject* o, PyObject* name, bool probing) {
 void Tracer::load_super_attr(PyObject* o, PyObject* name) {
   auto* super = reinterpret_cast<SuperObject*>(o);
   if (!super->object_type) return deny("read of " + attr_text(o, name));
+  if (is_instance(super->object)) note_instance(super->object);
   PyObject* attr = class_attr(super->object_type, name, super->type);
   if (!attr) return deny("read of " + attr_text(o, name));
   if (is_tensor(super->object)) return load_tensor_attr(super->object, name, false);
@@ -137,9 +139,17 @@ void Tracer::load_super_attr(PyObject* o, PyObject* name) {
 
 bool Tracer::plain_getattribute(PyTypeObject* type) {
   static PyObject* name = PyUnicode_InternFromString("__getattribute__");
-  PyObject* method = type_lookup(type, name, nullptr);  // dict and other C types have a slot wrapper of their own
+  PyObject* method = class_attr(type, name);  // dict and other C types have a slot wrapper of their own
   return method && Py_IS_TYPE(method, &PyWrapperDescr_Type) &&
          reinterpret_cast<PyWrapperDescrObject*>(method)->d_wrapped == (void*)PyObject_GenericGetAttr;
+}
+
+// Whether a class attribute is a descriptor, and what it does, is decided by its own class.
+void Tracer::note_descriptor(PyObject* attr) {
+  PyTypeObject* type = Py_TYPE(attr);
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(attr)) return;
+  note_instance(attr);
+  for (const char* name : {"__get__", "__set__", "__delete__"}) class_attr(type, intern(PyUnicode_FromString(name)));
 }
 
 bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
@@ -168,6 +178,7 @@ void Tracer::fallback_getattr(PyObject* o, PyObject* name, bool probing) {
 
 void Tracer::load_fresh_attr(PyObject* o, PyObject* name, bool probing) {
   PyObject* attr = class_attr(Py_TYPE(o), name);
+  if (attr) note_descriptor(attr);
   if (attr && is_named(name, "__dict__")) {
     PyObject* dict = described_.contains(o) ? nullptr : PyObject_GenericGetDict(o, nullptr);
     if (dict) fresh_.insert(dict);
@@ -180,8 +191,17 @@ void Tracer::load_fresh_attr(PyObject* o, PyObject* name, bool probing) {
   fallback_getattr(o, name, probing);
 }
 
+// A new object takes over a dictionary that existed before: what is read and stored there is not the object's own.
+bool Tracer::replaces_parts(PyObject* o, PyObject* name, PyObject* value) {
+  if (fresh_.contains(value)) return false;
+  for (const char* part : {"__dict__", "__kwdefaults__", "__defaults__", "__code__"})
+    if (is_named(name, part)) return deny("store to " + attr_text(o, name)), true;
+  return false;
+}
+
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
+  if (replaces_parts(o, name, value)) return;
   touch(value);
   if (PyFunction_Check(o)) return;
   if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o) || PyType_Check(o))
@@ -189,6 +209,7 @@ void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   PyObject* hook = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__setattr__")));
   if (hook && PyFunction_Check(hook)) return may_enter(hook);
   PyObject* attr = class_attr(Py_TYPE(o), name);
+  if (attr) note_descriptor(attr);
   if (attr && Py_TYPE(attr)->tp_descr_set) {
     if (Py_IS_TYPE(attr, &PyMemberDescr_Type)) return;
     may_enter_any();
@@ -210,6 +231,7 @@ void Tracer::store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bo
   if (hook && PyFunction_Check(hook)) return enters_setattr(hook, value), may_enter(hook);
   if (hooked && type->tp_setattro != PyObject_GenericSetAttr) return deny("store to " + attr_text(o, name));
   PyObject* attr = class_attr(type, name);
+  if (attr) note_descriptor(attr);
   if (attr && Py_TYPE(attr)->tp_descr_set) {
     if (PyObject** slot = slot_of(o, attr)) return store_place(SideEffect::Kind::SetSlot, o, slot, value, label);
     if (Py_IS_TYPE(attr, &PyProperty_Type) || (Py_TYPE(attr)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return may_enter_any();

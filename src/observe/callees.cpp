@@ -106,8 +106,10 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
     }
     if (!PyType_Check(one)) return deny("isinstance with " + name_of(one));
     if (Py_TYPE(one) == &PyType_Type) continue;
-    PyObject* hook = class_attr(Py_TYPE(one), intern(PyUnicode_FromString("__instancecheck__")));
-    if (hook && PyFunction_Check(hook)) may_enter_any();
+    for (const char* name : {"__instancecheck__", "__subclasscheck__"}) {
+      PyObject* hook = class_attr(Py_TYPE(one), intern(PyUnicode_FromString(name)));
+      if (hook && PyFunction_Check(hook)) may_enter_any();
+    }
   }
 }
 
@@ -120,6 +122,12 @@ void Tracer::judge_real_instance(PyObject* callee, Args args) {
   facts_->type_order(Py_TYPE(o), where());
   PyObject* claimed = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__class__")));
   if (claimed && !Py_IS_TYPE(claimed, &PyGetSetDescr_Type)) deny("call of " + callee_text(callee));
+}
+
+void Tracer::judge_callable(PyObject*, Args args) {
+  if (args.size() != 1 || !(Py_TYPE(args[0])->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(args[0])) return;
+  if (is_instance(args[0])) note_instance(args[0]);
+  class_attr(Py_TYPE(args[0]), intern(PyUnicode_FromString("__call__")));
 }
 
 void Tracer::judge_getattr(PyObject*, Args args) {
@@ -145,13 +153,13 @@ void Tracer::judge_hasattr(PyObject*, Args args) {
 
 void Tracer::judge_setattr(PyObject*, Args args) {
   if (args.size() != 3 || !PyUnicode_CheckExact(args[1])) return deny("setattr with a computed name");
-  if (fresh_.contains(args[0])) return touch(args[2]);
+  if (fresh_.contains(args[0])) return replaces_parts(args[0], args[1], args[2]) ? void() : touch(args[2]);
   store_attr(args[0], intern(Py_NewRef(args[1])), args[2]);
 }
 
 void Tracer::judge_object_setattr(PyObject*, Args args) {
   if (args.size() != 3 || !PyUnicode_CheckExact(args[1])) return deny("setattr with a computed name");
-  if (fresh_.contains(args[0])) return touch(args[2]);
+  if (fresh_.contains(args[0])) return replaces_parts(args[0], args[1], args[2]) ? void() : touch(args[2]);
   store_reached_attr(args[0], intern(Py_NewRef(args[1])), args[2], false);
 }
 
@@ -223,6 +231,7 @@ void Tracer::judge_container(PyObject* callee, Args args) {
       if (PyFunction_Check(arg)) call_function((PyFunctionObject*)arg);
       continue;
     }
+    if (callee == (PyObject*)&PyReversed_Type && is_instance(arg)) return reverse(arg);
     if (!is_fresh_iterator(arg) && !iterable(arg, "iteration over")) return;
     // Scalars in it may be read later without an instruction of their own.
     if (makes_dict ? !readable_source(arg) : !readable(arg) && reads_items)
@@ -232,6 +241,19 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   top().reads_pairs = makes_dict;
   may_enter_any();
   top().fresh_result = true;
+}
+
+// reversed() of an instance: its own __reversed__ decides what it gives, else its length and items.
+void Tracer::reverse(PyObject* o) {
+  note_instance(o);
+  const auto method = [&](const char* name) { return class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name))); };
+  PyObject* own = method("__reversed__");
+  PyObject *length = own ? nullptr : method("__len__"), *item = own ? nullptr : method("__getitem__");
+  const bool watched =
+      own ? PyFunction_Check(own) : length && item && PyFunction_Check(length) && PyFunction_Check(item);
+  if (!watched) return deny("reversed " + name_of(o));
+  top().fresh_result = !own;
+  may_enter_any();
 }
 
 void Tracer::judge_dict_read(PyObject* callee, Args args) {
@@ -266,7 +288,7 @@ void Tracer::judge_contains(PyObject*, Args args) {
       PyAnySet_CheckExact(container) || PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
   if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;
   find_identical(container, item);
-  if (!comparable(item)) return deny("comparison of " + name_of(item));
+  if (!comparable(item) || holds_nan(item)) return deny("comparison of " + name_of(item));
   if (readable(container)) return;
   if (PyTuple_Check(container) && is_tuple(container)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(container); ++i)

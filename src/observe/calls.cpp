@@ -80,8 +80,13 @@ void Tracer::call_host(PyObject* callable, Args args) {
     owner = Py_TYPE(args[0]);  // bound: a plain C function that gets a number is no method of numbers
   for (PyTypeObject* type : {&PyUnicode_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyTuple_Type,
                              &PyBytes_Type, &PyBool_Type, &PyRange_Type, &PyFrozenSet_Type, &PySlice_Type})
-    if (owner == type && !args.empty() && Py_TYPE(args[0]) == type && readable_args(args, callee_text(callable)))
+    if (owner == type && !args.empty() && Py_TYPE(args[0]) == type && readable_args(args, callee_text(callable))) {
+      const std::string name = callee_text(callable);
+      const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
+      for (PyObject* arg : args)
+        if (formats && !is_plain_value(arg)) return deny("formatting of " + name_of(arg));
       return may_enter_any();
+    }
   if (!reason_.empty()) return;
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
@@ -163,14 +168,17 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
       [[fallthrough]];
     case Rule::Fresh:
       if (!readable_args(args, callee_text(callee))) return;
+      for (PyObject* arg : args) {
+        note_names(arg);
+        const bool is_key = is_callable(arg) && !PyType_Check(arg);
+        if (is_key && !called_in_c(arg)) return deny("call of " + callee_text(arg) + " by " + callee_text(callee));
+      }
       top().fresh_result = row.rule == Rule::Fresh;
-      top().number_result = args.size() == 1 && is_tensor(args[0]);  // float(t)
+      top().number_result = callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_tensor(args[0]);
       top().reads_items = true;
       return may_enter_any();
     case Rule::Mutate:
-      if (args.empty() || !fresh_.contains(args[0]))
-        return deny("change of " + (args.empty() ? callee_text(callee) : name_of(args[0])) + " by " +
-                    callee_text(callee));
+      if (!is_own_container(callee, args)) return;
       for (PyObject* arg : args.subspan(1)) touch(arg);
       return may_enter_any();
     case Rule::Special:

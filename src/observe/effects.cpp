@@ -125,6 +125,7 @@ void Tracer::binary(int oparg) {
   if (is_own_addition(left)) return may_enter_any();
   if (derives_by_operator(oparg, left, right)) return;
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
+  note_names(right);            // "%s" % right
   constexpr int kInPlace = 13;  // NB_INPLACE_ADD and what follows
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
   if (is_container && top().ops[2 * top().offset + 1] >= kInPlace && !fresh_.contains(left))
@@ -216,10 +217,17 @@ void Tracer::send(int) {
 void Tracer::iterate_top(int) {
   PyObject* o = at(1);
   if (!is_fresh_iterator(o) && !iterable(o, "iteration over")) return;
+  if (top().ops[2 * top().offset] == k_SET_UPDATE) {
+    if (!readable(o)) return deny("hash of what is in " + name_of(o));
+    top().reads_items = true;
+  }
   may_enter_any();
 }
 
-void Tracer::append(int) { touch(at(1)); }
+void Tracer::append(int) {
+  touch(at(1));
+  if (top().ops[2 * top().offset] == k_SET_ADD && !hashable(at(1))) deny("hash of " + name_of(at(1)));
+}
 
 void Tracer::map_add(int) {
   touch(at(1));
@@ -228,7 +236,8 @@ void Tracer::map_add(int) {
 
 void Tracer::format_value(int oparg) {
   PyObject* value = at((oparg & 4) ? 2 : 1);
-  if (is_tensor(value) || !readable(value)) deny("formatting of " + name_of(value));
+  if (is_tensor(value) || !readable(value)) return deny("formatting of " + name_of(value));
+  note_names(value);
 }
 
 // What Python code raises is decided by what it read, and so is the handler that takes it.

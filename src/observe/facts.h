@@ -105,7 +105,7 @@ class Facts final : public ReadSet {
   void recursion_limit(const std::string& where);
   // facts_write.cpp. The call is about to store there: what it reads there from now on is its own and no fact.
   // `looked_into`: the value there is an object whose own parts may be facts; it may die with the store.
-  void write_key(Id dict, PyObject* name, bool looked_into);  // a name as given to read_key()
+  void write_key(Id dict, PyObject* name, bool looked_into, const std::string& label, const std::string& where);
   void write_item(Id list, Py_ssize_t index, bool looked_into, const std::string& where);
   void write_place(PyObject* place, Node::Kind kind, bool looked_into);  // a cell, or a slot's address
   void grow(Id list);                                                    // an item more at the end

@@ -34,11 +34,14 @@ void Facts::replace(Key& key, bool looked_into) {
   abandoned_ = true;
 }
 
-void Facts::write_key(Id id, PyObject* name, bool looked_into) {
+void Facts::write_key(Id id, PyObject* name, bool looked_into, const std::string& label, const std::string& where) {
   Node& n = node(id);
-  own_.insert({n.object, name});
   n.written = true;
-  if (n.grown_from < 0 && !dict_lookup(n.object, name, nullptr)) n.grown_from = PyDict_GET_SIZE(n.object);
+  const bool is_there = dict_lookup(n.object, name, nullptr);
+  if (n.grown_from < 0 && !is_there) n.grown_from = PyDict_GET_SIZE(n.object);
+  if (is_there && !is_own(n.object, name) && !find_key(id, name, nullptr))  // the number of items depends on it
+    add_key(id, name, nullptr, label, where).expect.kind = Expect::Kind::Present;
+  own_.insert({n.object, name});
   for (Key& key : n.keys)
     if (same_bits(key.name.get(), name)) replace(key, looked_into);
 }

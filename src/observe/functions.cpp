@@ -108,6 +108,9 @@ void Tracer::call_partial(PyObject* callable, Args args) {
   std::vector<PyObject*> all;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(p->args); ++i) all.push_back(PyTuple_GET_ITEM(p->args, i));
   all.insert(all.end(), args.begin(), args.end());
+  // Methods of the table tell keywords by the call's own names.
+  const Callee* row = PyDict_GET_SIZE(p->keywords) ? find_callee(p->function) : nullptr;
+  if (row && row->rule == Rule::Special) return deny("call of partial");
   PyObject *key, *value;
   for (Py_ssize_t at = 0; PyDict_Next(p->keywords, &at, &key, &value);) all.push_back(value);
   call(p->function, all);
@@ -150,7 +153,7 @@ bool Tracer::compares_as_value(PyObject* o) {
   for (PyTypeObject* base : {&PyLong_Type, &PyUnicode_Type, &PyFloat_Type}) {
     if (!PyType_IsSubtype(type, base) || type->tp_richcompare != base->tp_richcompare) continue;
     note_instance(o);
-    for (const char* name : {"__eq__", "__lt__"}) class_attr(type, intern(PyUnicode_FromString(name)));
+    note_comparisons(type);
     return true;
   }
   return false;
@@ -161,9 +164,22 @@ bool Tracer::comparable(PyObject* o) {
   const bool by_identity =
       Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare || PyType_Check(o) || PyFunction_Check(o);
   if (!readable(o) && !by_identity && !compares_as_value(o)) return false;
-  if (!is_tensor(o) && holds_argument_tensor(o)) return false;  // items that are one object are equal without a look
-  if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__eq__")));
+  if (described_.contains(o) || is_method_of_argument(o)) return false;
+  // Items that are one object are equal without a look.
+  if (!is_tensor(o) && (holds_argument_tensor(o) || (!PyFloat_CheckExact(o) && holds_nan(o)))) return false;
+  if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) note_comparisons(Py_TYPE(o));
   return true;
+}
+
+void Tracer::note_comparisons(PyTypeObject* type) {
+  for (const char* name : {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"})
+    class_attr(type, intern(PyUnicode_FromString(name)));
+}
+
+// Equal where the objects are one: the key does not say which an argument is.
+bool Tracer::is_method_of_argument(PyObject* o) {
+  PyObject* self = PyMethod_Check(o) ? PyMethod_GET_SELF(o) : PyCFunction_Check(o) ? PyCFunction_GET_SELF(o) : nullptr;
+  return self && (arguments_.contains(self) || described_.contains(self));
 }
 
 // One (key, value) of what makes a dictionary: the value only moves.

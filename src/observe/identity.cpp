@@ -11,7 +11,7 @@ namespace fastjit::observe {
 namespace {
 
 bool holds_items(PyObject* o) {
-  return PyList_CheckExact(o) || PyDict_CheckExact(o) || PyTuple_CheckExact(o) || PySet_CheckExact(o);
+  return PyList_CheckExact(o) || PyDict_CheckExact(o) || PyTuple_Check(o) || PySet_CheckExact(o);
 }
 
 }  // namespace
@@ -26,10 +26,11 @@ void Tracer::compare_identity(PyObject* a, PyObject* b) {
     if (a != b && of_argument && known(a) && known(b) && is_new) identities_.push_back(pair);
     return;
   }
-  const bool by_content = PyTuple_CheckExact(a) || arguments_.contains(a) || arguments_.contains(b);
+  const bool by_content = PyTuple_Check(a) || arguments_.contains(a) || arguments_.contains(b);
   if (described_.contains(a) || described_.contains(b)) return deny("identity of " + name_of(a));
-  if (PyLong_CheckExact(a) || PyFloat_CheckExact(a) || (holds_items(a) && by_content))
-    deny("identity of " + name_of(a));
+  const bool is_value = PyLong_CheckExact(a) || PyFloat_CheckExact(a) || PyComplex_CheckExact(a) ||
+                        PyUnicode_CheckExact(a) || PyBytes_CheckExact(a);
+  if (is_value || (holds_items(a) && by_content)) deny("identity of " + name_of(a));
 }
 
 void Tracer::find_identical(PyObject* container, PyObject* item) {
@@ -41,6 +42,7 @@ void Tracer::find_identical(PyObject* container, PyObject* item) {
 void Tracer::judge_search(PyObject* callee, Args args) {
   if (args.size() < 2 || !readable_args(args, callee_text(callee))) return;
   find_identical(args[0], args[1]);
+  if (holds_nan(args[1])) return deny("comparison of " + name_of(args[1]));
   may_enter_any();
 }
 

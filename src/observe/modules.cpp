@@ -25,6 +25,7 @@ void Tracer::found_in_module(const std::string& owner, PyObject* name, PyObject*
 void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
   PyTypeObject* type = Py_TYPE(o);
   PyObject* attr = class_attr(type, name);
+  if (attr) note_descriptor(attr);
   const std::string owner = label_of(o);
   Facts::Id id = facts_->instance_dict(o, owner, where());
   if (id < 0) return load_dictless_attr(o, attr, name, probing);

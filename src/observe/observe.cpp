@@ -33,6 +33,7 @@ namespace {
 class NoObserver final : public Observer {
  public:
   void watch_scalar(PyObject*, PyObject*) override {}
+  void pass(PyObject*) override {}
   bool start(PyObject*) override { return false; }
   Observation stop() override {
     Observation none;

@@ -145,6 +145,8 @@ class Observer {
   virtual void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) = 0;
   /// The call's key says what class and attributes this argument has; which object it is must not matter.
   virtual void describe(PyObject* instance) = 0;
+  /// An object that the caller passes: it is an argument even where it is a parameter's default, too.
+  virtual void pass(PyObject* argument) = 0;
   virtual bool start(PyObject* function) = 0;  // the function about to be called on this thread
   virtual Observation stop() = 0;
 };

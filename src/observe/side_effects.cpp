@@ -57,7 +57,7 @@ void Tracer::store_key(Facts::Id id, PyObject* key, PyObject* value, const std::
   PyObject* name = pooled(key);
   SideEffect effect(SideEffect::Kind::SetItem);
   if (!takes_sum(dict, name, value, effect)) effect.value = Ref::share(value);
-  facts_->write_key(id, name, looked_into(dict_lookup(dict, name, nullptr)));
+  facts_->write_key(id, name, looked_into(dict_lookup(dict, name, nullptr)), label, where());
   opened_.erase(dict);
   effect.target = Ref::share(dict);
   effect.key = Ref::share(key);

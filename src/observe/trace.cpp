@@ -224,7 +224,8 @@ void Tracer::enter_root(InterpreterFrame* frame) {
       PyObject *key, *value;
       for (Py_ssize_t at = 0; PyDict_Next(defaults, &at, &key, &value);) is_default |= value == o;
     }
-    if (is_default) continue;
+    if (is_default && !passed_.contains(o)) continue;
+    if (is_default && is_tensor(o)) identities_.emplace_back(o, o);  // code that reads the default sees which one it is
     const std::string label = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, i));
     names_.emplace(o, label);
     add_argument(o, label, 0);

@@ -21,6 +21,7 @@ class Tracer final : public Observer {
   ~Tracer() override;
   void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) override;
   void describe(PyObject* instance) override { described_.insert(instance); }
+  void pass(PyObject* argument) override { passed_.insert(argument); }
   bool start(PyObject* function) override;
   Observation stop() override;
 
@@ -214,8 +215,10 @@ class Tracer final : public Observer {
   bool descriptor(PyObject* o, PyObject* attr, PyObject* name);  // a class attribute found first; true if it decides
   void fallback_getattr(PyObject* o, PyObject* name, bool probing);
   bool plain_getattribute(PyTypeObject* type);
+  void note_descriptor(PyObject* attr);
   void own_getattribute(PyObject* o, PyObject* name);
   void load_plain_attr(PyObject* o, PyObject* name, bool probing);
+  bool replaces_parts(PyObject* o, PyObject* name, PyObject* value);
   void store_attr(PyObject* o, PyObject* name, PyObject* value);
   void store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
   std::string attr_text(PyObject* o, PyObject* name);
@@ -259,6 +262,14 @@ class Tracer final : public Observer {
   PyObject* unwrapped(PyObject* o);
   bool compares_as_value(PyObject* o);
   bool comparable(PyObject* o);
+  void note_comparisons(PyTypeObject* type);
+  bool is_method_of_argument(PyObject* o);
+  // changes.cpp
+  bool is_own_container(PyObject* callee, Args args);
+  static bool is_callable(PyObject* o);
+  bool called_in_c(PyObject* o);
+  bool holds_nan(PyObject* o, int depth = 0);
+  void note_names(PyObject* class_or_function);
   // identity.cpp
   void compare_identity(PyObject* a, PyObject* b);           // which of these two is which is seen
   void find_identical(PyObject* container, PyObject* item);  // the same for a search, which compares by identity first
@@ -275,13 +286,16 @@ class Tracer final : public Observer {
   void judge_len(PyObject*, Args args);
   void judge_isinstance(PyObject*, Args args);
   void judge_real_instance(PyObject* callee, Args args);
+  void judge_callable(PyObject*, Args args);
   void judge_getattr(PyObject*, Args args);
   void judge_hasattr(PyObject*, Args args);
   void judge_getattribute(PyObject*, Args args);
   void judge_setattr(PyObject*, Args args);
   void judge_object_setattr(PyObject*, Args args);
   void judge_append(PyObject* callee, Args args);
-  void judge_set_change(PyObject* callee, Args args);
+  void judge_fill(PyObject* callee, Args args);
+  void judge_key_change(PyObject* callee, Args args);
+  void judge_ordered_change(PyObject* callee, Args args);
   void judge_print(PyObject* callee, Args args);
   void judge_iter(PyObject*, Args args);
   void judge_next(PyObject*, Args args);
@@ -290,6 +304,7 @@ class Tracer final : public Observer {
   void judge_new(PyObject* callee, Args args);
   void judge_bool(PyObject*, Args args);
   void judge_container(PyObject* callee, Args args);
+  void reverse(PyObject* o);
   void judge_dict_read(PyObject* callee, Args args);
   void judge_dict_view(PyObject*, Args args);
   void judge_contains(PyObject*, Args args);
@@ -338,6 +353,7 @@ class Tracer final : public Observer {
   std::unordered_map<const void*, std::string> places_;         // file:line by instruction
   std::unordered_set<PyObject*> fresh_;      // made in this call. Addresses only: a fact read of one removes it
   std::unordered_set<PyObject*> arguments_;  // containers and tensors reachable from the arguments
+  std::unordered_set<PyObject*> passed_;     // the arguments themselves
   std::unordered_set<PyObject*> described_;  // instances among them that the key describes
   std::unordered_map<PyObject*, std::string> names_;  // objects reached by facts
   std::unordered_map<PyObject*, std::string>

@@ -88,7 +88,14 @@ bool Tracer::is_tuple(PyObject* o) {
   // A class has a sq_item of its own, which calls __getitem__: mp_subscript says whether that is the tuple's.
   bool reads_as_tuple = type->tp_iter == PyTuple_Type.tp_iter && type->tp_as_mapping &&
                         type->tp_as_mapping->mp_subscript == PyTuple_Type.tp_as_mapping->mp_subscript &&
-                        type->tp_hash == PyTuple_Type.tp_hash;
+                        type->tp_hash == PyTuple_Type.tp_hash &&
+                        type->tp_as_mapping->mp_length == PyTuple_Type.tp_as_mapping->mp_length &&
+                        !(type->tp_as_number && type->tp_as_number->nb_bool);
+  if (reads_as_tuple && (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    note_comparisons(type);
+    for (const char* name : {"__getitem__", "__len__", "__bool__", "__iter__", "__contains__", "__hash__"})
+      class_attr(type, intern(PyUnicode_FromString(name)));
+  }
   return reads_as_tuple || (flags_of(type_flags_, type) & kTorchValue);
 }
 
@@ -100,6 +107,7 @@ bool Tracer::readable(PyObject* o, int depth) {
     return true;
   }
   if (is_plain_value(o)) return touch(o), true;
+  if (depth) note_names(o);  // the text of a container is that of its items
   if (is_tensor(o) || PyType_Check(o) || PyCFunction_Check(o) || PyFunction_Check(o)) return true;
   if (PyList_CheckExact(o)) {
     if (!is_known(o) && !open(o)) return false;
@@ -135,6 +143,7 @@ bool Tracer::readable_items(PyObject* dict, int depth) {
 }
 
 bool Tracer::hashable(PyObject* o) {
+  if (holds_nan(o) || is_method_of_argument(o)) return false;
   if (readable(o)) return true;
   if (described_.contains(o)) return false;
   PyTypeObject* type = Py_TYPE(o);  // by identity
@@ -235,6 +244,7 @@ bool Tracer::open(PyObject* o) {
 void Tracer::type_method(PyObject* o, const char* name) {
   note_instance(o);
   PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name)));
+  if (PyDict_Check(o)) class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__missing__")));
   if (method && PyFunction_Check(method)) return may_enter_any();
   const bool is_slot = method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
   if (is_slot && fresh_.contains(o))  // a new instance of a subclass of a builtin container, which it does not override

@@ -1,4 +1,4 @@
-"""Item 2: numbers that follow from number arguments, `-lr` or `1 - beta ** step`, take any value, as the arguments do."""
+"""Item 2: numbers that follow from number arguments, `-lr` or `1 - beta ** step`, take any value as those do."""
 
 from __future__ import annotations
 
