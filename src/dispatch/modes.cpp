@@ -21,8 +21,11 @@ enum Bit : uint32_t {
   Cudnn = 64,
   CudnnBenchmark = 128,
   CudnnDeterministic = 256,
-  Mkldnn = 512
+  Mkldnn = 512,
+  AutocastCache = 1024
 };
+
+constexpr int kAutocastOn = 0x80;  // beside the dtype that autocast has or would have
 
 uint64_t usual_included, usual_excluded;
 
@@ -60,11 +63,12 @@ Modes current_modes() noexcept {
     modes.bits |= TorchFunctionOff;
   if (at::impl::torch_function_mode_enabled()) modes.bits |= TorchFunctionMode;
   modes.default_dtype = static_cast<uint16_t>(c10::get_default_dtype_as_scalartype());
-  if (modes.included != usual_included || modes.excluded != usual_excluded)
-    for (const auto& [device, shift] : {std::pair(at::kCPU, 0), std::pair(at::kCUDA, 8)})
-      if (at::autocast::is_autocast_enabled(device))
-        modes.autocast_dtype |=
-            static_cast<uint16_t>((1 + static_cast<int>(at::autocast::get_autocast_dtype(device))) << shift);
+  if (at::autocast::is_autocast_cache_enabled()) modes.bits |= AutocastCache;
+  const bool is_usual = modes.included == usual_included && modes.excluded == usual_excluded;
+  for (const auto& [device, shift] : {std::pair(at::kCPU, 0), std::pair(at::kCUDA, 8)}) {
+    const int on = !is_usual && at::autocast::is_autocast_enabled(device) ? kAutocastOn : 0;
+    modes.autocast |= static_cast<uint16_t>((on | static_cast<int>(at::autocast::get_autocast_dtype(device))) << shift);
+  }
   return modes;
 }
 
@@ -81,8 +85,7 @@ static std::string dtype_name(int dtype) {
   return std::string(c10::getDtypeNames(static_cast<c10::ScalarType>(dtype)).first);
 }
 
-// `dtype`: 0, or 1 + the type.
-static std::string autocast_name(int dtype) { return dtype ? dtype_name(dtype - 1) : "off"; }
+static std::string autocast_name(int state) { return state & kAutocastOn ? dtype_name(state - kAutocastOn) : "off"; }
 
 std::string difference(const Modes& then, const Modes& now) {
   constexpr struct {
@@ -95,14 +98,17 @@ std::string difference(const Modes& then, const Modes& now) {
                 {Cudnn, "torch.backends.cudnn.enabled"},
                 {CudnnBenchmark, "torch.backends.cudnn.benchmark"},
                 {CudnnDeterministic, "torch.backends.cudnn.deterministic"},
-                {Mkldnn, "torch.backends.mkldnn.enabled"}};
+                {Mkldnn, "torch.backends.mkldnn.enabled"},
+                {AutocastCache, "the cache of autocast"}};
   for (const auto& [bit, name] : kNames)
     if ((then.bits ^ now.bits) & bit)
       return name + std::string(then.bits & bit ? " was on, is off" : " was off, is on");
   if (then.default_dtype != now.default_dtype)
     return "the default dtype was " + dtype_name(then.default_dtype) + ", is " + dtype_name(now.default_dtype);
   for (const auto& [device, shift] : {std::pair("cpu", 0), std::pair("cuda", 8)}) {
-    const int was = then.autocast_dtype >> shift & 0xFF, is = now.autocast_dtype >> shift & 0xFF;
+    const int was = then.autocast >> shift & 0xFF, is = now.autocast >> shift & 0xFF;
+    if (was != is && !((was | is) & kAutocastOn))
+      return std::string("the dtype for autocast on ") + device + " was " + dtype_name(was) + ", is " + dtype_name(is);
     if (was != is)
       return std::string("autocast on ") + device + " was " + autocast_name(was) + ", is " + autocast_name(is);
   }

@@ -10,7 +10,7 @@ struct Modes {
            excluded = 0;  // thread-local dispatch keys: inference, autocast, dispatch modes, functorch, tracing
   uint32_t bits = 0;      // grad, forward grad, inference, torch-function state, determinism, library switches
   uint16_t default_dtype = 0;
-  uint16_t autocast_dtype = 0;  // low byte: on the CPU, high byte: on CUDA; 0 when autocast is off
+  uint16_t autocast = 0;  // low byte: on the CPU, high byte: on CUDA; the dtype, and whether it is on
   bool operator==(const Modes&) const = default;
 
   bool grad() const { return bits & 1; }
