@@ -28,12 +28,14 @@ NodeId Rewriter::copy(NodeId old) {
 // A pass may turn an output into an input's value or into another output's; the caller still gets a tensor of its own.
 NodeId Rewriter::finish_output(size_t i) {
   const NodeId old = from_.outputs[i];
+  for (size_t k = 0; k < i; ++k)
+    if (from_.outputs[k] == old) return to_.outputs[k];  // one tensor, handed out more than once
   const NodeId now = (*this)[old];
   const std::vector<int64_t>& strides = from_.layout(old).strides;
   const auto is_tensor_already = [](Op op) { return op == Op::Input || op == Op::Result; };
   if (is_tensor_already(to_[now].op) && !is_tensor_already(from_[old].op)) return to_.fresh_copy(now, strides);
   for (size_t k = 0; k < i; ++k)
-    if (to_.outputs[k] == now && from_.outputs[k] != old) return to_.fresh_copy(now, strides);
+    if (to_.outputs[k] == now) return to_.fresh_copy(now, strides);
   return to_.with_strides(now, strides);
 }
 

@@ -171,3 +171,31 @@ def views_of_torch_and_fused_ones_share_their_base(w: World) -> None:
         f = w.jit(f)
         w.learn(f, torch.arange(4.0))
         w.call("hit", f, torch.ones(4))
+
+
+@script(3)
+def one_result_at_two_places(w: World) -> None:
+    def twice(x):
+        t = x * 1
+        return t, t
+
+    def among_equals(x):
+        p, minus = x + 1, -(x + 1)
+        q = -minus
+        return p, q, q, [q]
+
+    for f in (twice, among_equals):
+        results = w.learn(w.jit(f), torch.arange(3.0))
+        results[1].add_(1)
+        w.watch(results=results)
+        w.call("hit", w.current, torch.ones(3))
+
+
+@script(3)
+def one_result_stored_and_returned(w: World) -> None:
+    g = w.source("h = None\ndef f(x):\n    global h\n    h = -(-x)\n    return h\n")
+    f = w.jit(g["f"])
+    w.watch(scope=g)
+    w.learn(f, torch.arange(3.0))
+    w.change("another value")
+    w.call("hit", f, torch.ones(3))
