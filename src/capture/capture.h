@@ -41,7 +41,7 @@ struct ValueGuard {
 };
 
 /// An element of a tensor as 64 bits: of the double, or of the integer. Two elements of one type are the same number
-/// where these are equal; every NaN has the same bits.
+/// where these are equal; Python can tell NaNs of other signs apart.
 uint64_t value_bits(const void* element, ir::DType dtype);
 
 /// Calls `take` with the offset of each element, in row-major order; strides in elements.

@@ -2,8 +2,6 @@
 // own bits, so that the program goes the way that eager would go.
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <limits>
 
 #include "capture/build.h"
 #include "capture/effects.h"
@@ -13,8 +11,7 @@ namespace {
 
 template <class T>
 uint64_t float_bits(const void* element) {
-  const auto value = static_cast<double>(*static_cast<const T*>(element));
-  return std::bit_cast<uint64_t>(std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value);
+  return std::bit_cast<uint64_t>(static_cast<double>(*static_cast<const T*>(element)));
 }
 
 template <class T>
