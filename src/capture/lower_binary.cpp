@@ -58,12 +58,13 @@ void true_div(Call& c) {
   c.give(c.as(0, type) / c.as_scalar_operand(1, type));
 }
 
+int64_t numel_of(Call& c, size_t i) { return c.arg(i).kind == Arg::Kind::Tensor ? numel(c.meta(i)) : 1; }
+
 void floor_div(Call& c) {
   const ScalarType type = c.promoted({0, 1});
+  if (is_half(type) && numel_of(c, 1) != 1) throw NotLowered{};  // eager rounds each of its steps
   c.give(apply(Op::FloorDiv, c.as(0, type), checked(c.as_scalar_operand(1, type))));
 }
-
-int64_t numel_of(Call& c, size_t i) { return c.arg(i).kind == Arg::Kind::Tensor ? numel(c.meta(i)) : 1; }
 
 void div_mode(Call& c) {
   if (!c.has(2)) return true_div(c);

@@ -37,8 +37,10 @@ DType sum_type(ScalarType type) {
 
 Expr reduce(ReduceKind kind, Expr x, const Dims& dims) {
   const bool index = kind == ReduceKind::ArgMax || kind == ReduceKind::ArgMin;
-  if (dims.empty() && !index) return x;
-  return {x.graph, x.graph->reduce(kind, x.id, dims, index ? DType::I64 : x.type())};
+  Expr out = x;
+  if (!dims.empty() || index) out.id = x.graph->reduce(kind, x.id, dims, index ? DType::I64 : x.type());
+  // A sum begins with 0: that of one -0.0 is 0.0.
+  return kind == ReduceKind::Sum && x.floating() && count_of(x, dims) == 1 ? out + 0.0 : out;
 }
 
 Expr shaped(Expr x, const std::vector<int64_t>& sizes) { return {x.graph, x.graph->reshape(x.id, sizes)}; }
@@ -195,10 +197,10 @@ void give_spread(Call& c, const Dims& dims, double correction) {
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type)) throw NotLowered{};
   const Expr x = c.as(0, type);
-  const Moments m = moments(x, dims);
   const double count = static_cast<double>(count_of(x, dims));
-  const double divisor = count == 0 ? std::numeric_limits<double>::quiet_NaN() : std::max(count - correction, 0.0);
-  const Expr variance = m.squares / divisor;
+  if (count - correction <= 0) throw NotLowered{};  // torch warns, each time
+  const Moments m = moments(x, dims);
+  const Expr variance = m.squares / (count == 0 ? std::numeric_limits<double>::quiet_NaN() : count - correction);
   give_shaped(c, Root ? sqrt(variance) : variance);
   if (WithMean) give_shaped(c, m.mean, 1);
 }

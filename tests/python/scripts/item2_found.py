@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 import torch.nn.functional as F
@@ -128,3 +129,58 @@ def ldexp_of_integers(w: World) -> None:
     w.call("hit", f, torch.arange(4.0), torch.full((4,), 3))
     w.learn(f, torch.ones(4), torch.arange(4.0))
     w.learn(f, torch.ones(4, dtype=torch.float16), torch.arange(4, dtype=torch.int32))
+
+
+@script(2)
+def sum_of_one_negative_zero(w: World) -> None:
+    def f(x):
+        return x.sum(-1), x.mean(-1), x.nansum(-1), x[0, 0].sum(), x[0, 0].mean(), x.sum(0, keepdim=True)
+
+    f = w.jit(f)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        w.learn(f, torch.full((1, 1), -0.0, dtype=dtype))
+        w.change("another type")
+
+
+@script(2)
+def floor_divide_of_halves(w: World) -> None:
+    def f(x, y):
+        return x // y
+
+    f, generator = w.jit(f), torch.Generator().manual_seed(1)
+    x, y = (torch.randn(5000, generator=generator) * 200 for _ in range(2))
+    for dtype in (torch.bfloat16, torch.float16):
+        w.learn(f, x.to(dtype), (y / 200).to(dtype))
+        w.change("the other half type")
+
+
+@script(2)
+def warnings_of_too_few_elements(w: World) -> None:
+    def f(x):
+        return x.std(), x.var(0, unbiased=True), torch.var_mean(x, correction=2)
+
+    f, x = w.jit(f), torch.zeros(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        w.learn(f, x)
+    w.change("warnings are errors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        w.call("hit", f, x)
+
+
+@script(2)
+def sign_of_a_nan_that_is_read(w: World) -> None:
+    def f(x):
+        return x * math.copysign(2.0, x[1].item()), x[1:].tolist()
+
+    f = w.jit(f)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        plus = torch.tensor([3.0, math.nan], dtype=dtype)
+        w.learn(f, plus)
+        w.change("the sign of NaN")
+        results = w.call("new", f, -plus)
+        w.watch(sign=math.copysign(1.0, results[1][0]))
+        results = w.call("hit", f, -plus)
+        w.watch(sign=math.copysign(1.0, results[1][0]))
+        w.call("hit", f, plus)
