@@ -34,7 +34,8 @@ void reset_counters() {
 
 static void append(const Root* root, std::string_view kind, std::string_view id, uint64_t count) {
   if (!root || !root->temp) return;
-  support::Fd log(openat(root->dir.get(), kLogName, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;  // no FIFO may block
+  support::Fd log(openat(root->dir.get(), kLogName, kFlags, 0600));
   if (!log) return;
   std::string line(kind);
   line.append(" ").append(id).append(" ").append(std::to_string(count)).append(" ");

@@ -74,8 +74,10 @@ class Search {
   // Runs the program. False: `result` is the call's.
   bool differs(const std::shared_ptr<Variant>& variant, PyObject*& result) {
     std::string why;
-    const bool checks = checks_recordings() && !function_.options.pure && !overlaps(*variant, tensors_.data());
-    const bool verifies = function_.options.verify > 0 && is_verified(function_.options.verify, variant->hits);
+    const auto apart = [&] { return !overlaps(*variant, tensors_.data()); };
+    const bool checks = checks_recordings() && !function_.options.pure && apart();
+    const bool verifies =
+        function_.options.verify > 0 && is_verified(function_.options.verify, variant->hits) && apart();
     if (checks || verifies || !variant->reason.empty()) {
       const Values values = compare_values(*variant, tensors_.data(), numbers_.data(), miss_.path, why);
       if (values == Values::Differ) return true;

@@ -245,7 +245,8 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
   if (!variant->values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
   if (kChecksRecordings && !function.options.pure && !overlaps(*variant, tensors.data()))
     return check_recording(self, *variant, args, nargsf, kwnames);
-  if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits))
+  if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits) &&
+      !overlaps(*variant, tensors.data()))
     return verified_call(self, variant, tensors.data(), numbers.data(), args, nargsf, kwnames);
   std::string why;
   PyObject* result = run_variant(*variant, tensors.data(), numbers.data(), why);

@@ -67,18 +67,31 @@ PyObject* type_new(PyTypeObject* type, PyObject* args, PyObject*) {
   return object;
 }
 
+int visit_variant(const Variant& variant, visitproc visit, void* arg) {
+  int stop = variant.spec.traverse(visit, arg);
+  if (!stop) stop = variant.recipe.traverse(visit, arg);
+  if (!stop && variant.facts) stop = variant.facts->traverse(visit, arg);
+  if (!stop && variant.replay) stop = variant.replay->traverse(visit, arg);
+  return stop;
+}
+
 int traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = cast(object);
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(self->dict);
-  if (self->function) Py_VISIT(self->function->callable);
+  if (!self->function) return 0;
+  Py_VISIT(self->function->callable);
+  for (const auto& variant : self->function->variants.all())
+    if (const int stop = visit_variant(*variant, visit, arg)) return stop;
   return 0;
 }
 
 int clear(PyObject* object) {
   auto* self = cast(object);
   Py_CLEAR(self->dict);
-  if (self->function) Py_CLEAR(self->function->callable);
+  if (!self->function) return 0;
+  self->function->variants.take();
+  Py_CLEAR(self->function->callable);
   return 0;
 }
 

@@ -121,6 +121,11 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
                 const ValueMiss* miss) {
   Function& function = *self->function;
+  if (!function.callable) {  // the collector has taken it apart, and a finaliser calls it
+    PyErr_Format(PyExc_RuntimeError, "fastjit: %s is called while it is being collected",
+                 function.options.name.c_str());
+    return nullptr;
+  }
   if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   ++function.stats.misses;

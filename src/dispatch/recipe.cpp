@@ -188,6 +188,11 @@ bool Recipe::has_tensors() const {
   return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) { return step.kind == Kind::Leaf; });
 }
 
+int Recipe::traverse(visitproc visit, void* arg) const {
+  for (const Step& step : steps_) Py_VISIT(step.object);
+  return 0;
+}
+
 std::string Recipe::text() const {
   std::string out;
   for (const Step& step : steps_) {

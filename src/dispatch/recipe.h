@@ -35,7 +35,8 @@ class Recipe {
 
   bool single() const { return steps_.size() == 1 && steps_[0].kind == Kind::Leaf; }
   bool has_tensors() const;
-  std::string text() const;  // two recipes with one text give equal results for equal leaves
+  int traverse(visitproc visit, void* arg) const;  // for the garbage collector
+  std::string text() const;                        // two recipes with one text give equal results for equal leaves
   /// Which numbers its Number leaves are, in their order.
   std::vector<uint32_t> numbers() const;
   /// Renumbers Number leaves: place[i] is the place of number i among the symbolic ones; else value[i] is its place

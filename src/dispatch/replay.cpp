@@ -92,6 +92,14 @@ Replay::Replay(std::vector<SideEffect> effects) {
   }
 }
 
+int Replay::traverse(visitproc visit, void* arg) const {
+  for (const Effect& effect : effects_) {
+    Py_VISIT(effect.key.get());
+    Py_VISIT(effect.constant.get());
+  }
+  return 0;
+}
+
 std::string Replay::refuse() const {
   for (const Effect& effect : effects_) {
     if (effect.kind == Kind::Print && !observe::plain_stdout()) return "side effect: print at " + effect.where;

@@ -33,6 +33,7 @@ class Replay {
   PyObject* apply(PyObject* made) const;
   /// The result alone, where the effects are not to be made.
   PyObject* result_of(PyObject* made) const;
+  int traverse(visitproc visit, void* arg) const;  // for the garbage collector
   std::vector<std::string> describe() const { return lines_; }
 
  private:

@@ -116,9 +116,20 @@ std::string text(const TensorSpec& spec) {
   return out;
 }
 
+static bool owns_type(const ArgSpec& spec) { return spec.kind == ArgKind::Instance || spec.kind == ArgKind::Tuple; }
+
 static void release(ArgSpec& spec) {
   Py_XDECREF(spec.object);
-  if (spec.kind == ArgKind::Instance || spec.kind == ArgKind::Tuple) Py_XDECREF(spec.type);
+  if (owns_type(spec)) Py_XDECREF(spec.type);
+}
+
+int CallSpec::traverse(visitproc visit, void* arg) const {
+  for (const ArgSpec& spec : specs_) {
+    Py_VISIT(spec.object);
+    if (owns_type(spec)) Py_VISIT(spec.type);
+  }
+  Py_VISIT(kwnames_);
+  return 0;
 }
 
 CallSpec::CallSpec(CallSpec&& other) noexcept { *this = std::move(other); }

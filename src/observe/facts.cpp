@@ -303,6 +303,16 @@ PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, c
   return value;
 }
 
+int Facts::traverse(visitproc visit, void* arg) const {
+  for (const Node& n : nodes_) {
+    for (const Ref* ref : {&n.weak, &n.hold, &n.parts[0], &n.parts[1], &n.parts[2], &n.type_weak}) Py_VISIT(ref->get());
+    for (const Key& key : n.keys)
+      for (const Ref* ref : {&key.name, &key.expect.hold, &key.first}) Py_VISIT(ref->get());
+    for (const Expect& base : n.order) Py_VISIT(base.hold.get());
+  }
+  return 0;
+}
+
 std::string Facts::finish() {
   if (!changed_.empty()) return changed_;
   if (abandoned_) return "";

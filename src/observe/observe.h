@@ -71,6 +71,8 @@ class ReadSet {
   virtual std::string first_failure() = 0;
   /// One line per fact, for inspect("guards").
   virtual std::vector<std::string> describe() const = 0;
+  /// For the garbage collector: visits each reference that is held, as tp_traverse does.
+  virtual int traverse(visitproc visit, void* arg) const = 0;
   /// For tests: changes what each fact names, checks, and puts it back. Runs no Python code of the objects.
   virtual std::vector<Mutation> mutate() = 0;
 };

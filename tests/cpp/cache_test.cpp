@@ -334,6 +334,13 @@ TEST(Stats, TornLinesAreSkippedAndTheLogIsCompacted) {
   EXPECT_LT(test::read_all(dir.path + "/stats").size(), 200u);
 }
 
+TEST(Stats, APlantedFifoDoesNotBlock) {
+  const TempDir dir;
+  const auto store = test::open_store(dir.path);
+  ASSERT_EQ(mkfifo((dir.path + "/stats").c_str(), 0600), 0);
+  cache::count_load(&store->root(), std::string(32, 'a'));
+}
+
 TEST(Lock, IsExclusiveBoundedAndDiesWithItsHolder) {
   const TempDir dir;
   const auto store = test::open_store(dir.path);

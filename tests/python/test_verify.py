@@ -245,6 +245,21 @@ def test_a_difference_below_eager_s_own_rounding_is_none_and_above_it_is_one():
     assert (_verify._distance(off, want) > _verify._allowed(want)).tolist() == [False, False, True, True]
 
 
+def test_overlapping_arguments_are_no_mismatch():
+    @fastjit(verify=True)
+    def f(x, y):
+        return x.add_(y)
+
+    base = torch.ones(4)
+    f(base[:2], base[2:])
+    f(base[:2], base[2:])
+    with pytest.raises(RuntimeError, match="refer to a single memory location|partially overlap"):
+        f(base[:2], base[1:3])
+    f(base[:2], base[2:])
+    assert f.stats().fallbacks == {"a written tensor shares memory with another argument": 1}
+    assert counts(f)[2] == 0
+
+
 def test_unusable_calls_of_a_program_are_eager_as_without_verify():
     @fastjit(verify=True)
     def f(x, i):
