@@ -60,9 +60,20 @@ void true_div(Call& c) {
 
 int64_t numel_of(Call& c, size_t i) { return c.arg(i).kind == Arg::Kind::Tensor ? numel(c.meta(i)) : 1; }
 
+// Halves by halves: c10::div_floor_floating with each step rounded. fmod and floor of halves are halves.
+Expr floor_div_of_halves(Call& c, ScalarType type, Expr a, Expr b) {
+  const auto r = [&](Expr e) { return c.rounded(e, type); };
+  const Expr mod = apply(Op::Fmod, a, b), quotient = r(a / b);
+  const Expr exact = r(r(a - mod) / b);
+  const Expr div = where((mod != 0.0) & ((b < 0.0) ^ (mod < 0.0)), r(exact - 1.0), exact);
+  const Expr below = floor(div);
+  const Expr result = where(r(div - below) > 0.5, r(below + 1.0), below);
+  return where(b == 0.0, quotient, where(div == 0.0, copysign(number(a, 0), quotient), result));
+}
+
 void floor_div(Call& c) {
   const ScalarType type = c.promoted({0, 1});
-  if (is_half(type) && numel_of(c, 1) != 1) throw NotLowered{};  // eager rounds each of its steps
+  if (is_half(type) && numel_of(c, 1) != 1) return c.give(floor_div_of_halves(c, type, c.as(0, type), c.as(1, type)));
   c.give(apply(Op::FloorDiv, c.as(0, type), checked(c.as_scalar_operand(1, type))));
 }
 

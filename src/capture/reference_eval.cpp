@@ -115,8 +115,8 @@ Tensor binary(Op op, const Tensor& a, const Tensor& b) {
       return at::div(a, b, "floor");
     case Op::Remainder:
       return at::remainder(a, b);
-    case Op::Fmod:
-      return at::fmod(a, b);
+    case Op::Fmod:  // exact; torch's f32 kernel gives NaN for large quotients
+      return integral ? at::fmod(a, b) : at::fmod(a.to(at::kDouble), b.to(at::kDouble)).to(a.scalar_type());
     case Op::Min:
       return at::minimum(a, b);
     case Op::Max:

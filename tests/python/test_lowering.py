@@ -100,7 +100,7 @@ def test_samples_of_op_db_match_eager(part):
     assert len(check.seen) > 70
 
 
-BINARY = "maximum minimum fmax fmin atan2 logaddexp heaviside hypot add.Tensor sub.Tensor mul.Tensor "
+BINARY = "maximum minimum fmax fmin atan2 logaddexp heaviside hypot floor_divide add.Tensor sub.Tensor mul.Tensor "
 BINARY += "div.Tensor remainder.Tensor fmod.Tensor copysign.Tensor xlogy.Tensor pow.Tensor_Tensor eq.Tensor lt.Tensor"
 UNARY = (
     "silu mish hardswish hardsigmoid relu sigmoid reciprocal sign frac sinc isnan isfinite isinf signbit "
@@ -124,16 +124,6 @@ def test_special_values_of_two_operands(name, dtype):
     for shift in (1, 5, 11, 97):
         assert (
             compare(overload(name), (special(dtype), special(dtype, shift)), {}, composed=name == "logaddexp") is None
-        )
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_floor_divide_of_tensors(dtype):
-    """Eager rounds each of its steps to a half: those are left to torch."""
-    expected = "extern" if dtype.itemsize == 2 else None
-    for shift in (1, 5, 11, 97):
-        assert (
-            compare(overload("floor_divide"), (special(dtype), special(dtype, shift)), {}, composed=False) == expected
         )
 
 

@@ -51,6 +51,13 @@ EXCEPTIONS = [
     ("pow __rpow__", INTEGERS, ANY_LAYOUT, "eager raises for a negative exponent, as above"),
     ("unbind unbind_copy", ANY_TYPE, {"empty"}, "the result is a tuple of no tensors: there is nothing to compile"),
     ("unfold_copy", ANY_TYPE, {"empty"}, "nothing is computed; torch's operator checks the sizes of an empty operand"),
+    ("var std var_mean std_mean", ANY_TYPE, {"empty"}, "torch warns of too few elements"),
+    (
+        "var.unbiased std.unbiased var_mean.unbiased std_mean.unbiased",
+        ANY_TYPE,
+        {"transposed", "broadcast", "empty"},
+        "torch warns of too few elements",
+    ),
     ("inner", ANY_TYPE, {"empty"}, "a product of vectors is a library call, as matmul is"),
     (
         "masked.sum masked.prod masked.amax masked.amin masked.argmax masked.argmin masked.mean masked.norm "
