@@ -175,12 +175,13 @@ def sign_of_a_nan_that_is_read(w: World) -> None:
         return x * math.copysign(2.0, x[1].item()), x[1:].tolist()
 
     f = w.jit(f)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+    for dtype, bits in ((torch.float32, torch.int32), (torch.float64, torch.int64), (torch.bfloat16, torch.int16)):
         plus = torch.tensor([3.0, math.nan], dtype=dtype)
+        minus = (plus.view(bits) ^ torch.iinfo(bits).min).view(dtype)
         w.learn(f, plus)
         w.change("the sign of NaN")
-        results = w.call("new", f, -plus)
+        results = w.call("new", f, minus)
         w.watch(sign=math.copysign(1.0, results[1][0]))
-        results = w.call("hit", f, -plus)
+        results = w.call("hit", f, minus)
         w.watch(sign=math.copysign(1.0, results[1][0]))
         w.call("hit", f, plus)

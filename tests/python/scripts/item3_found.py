@@ -185,10 +185,11 @@ def one_result_at_two_places(w: World) -> None:
         return p, q, q, [q]
 
     for f in (twice, among_equals):
-        results = w.learn(w.jit(f), torch.arange(3.0))
+        f = w.jit(f)
+        results = w.learn(f, torch.arange(3.0))
         results[1].add_(1)
         w.watch(results=results)
-        w.call("hit", w.current, torch.ones(3))
+        w.call("hit", f, torch.ones(3))
 
 
 @script(3)
