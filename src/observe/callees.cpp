@@ -108,7 +108,7 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
     if (Py_TYPE(one) == &PyType_Type) continue;
     for (const char* name : {"__instancecheck__", "__subclasscheck__"}) {
       PyObject* hook = class_attr(Py_TYPE(one), intern(PyUnicode_FromString(name)));
-      if (hook && PyFunction_Check(hook)) may_enter_any();
+      if (hook && PyFunction_Check(hook)) predicates_.insert(hook), may_enter_any();
     }
   }
 }
@@ -199,7 +199,7 @@ void Tracer::judge_new(PyObject* callee, Args args) {
     if (base == (PyObject*)type &&
         (args.size() < 2 || type == &PyTuple_Type || readable_args(args.subspan(1), "__new__"))) {
       if (type == &PyTuple_Type && args.size() == 2 && !iterable(args[1], "iteration over")) return;
-      top().fresh_result = true;
+      top().fresh_result = args.size() != 2 || Py_TYPE(args[1]) != type || !is_immutable(args[1]);
       return;
     }
   if (reason_.empty()) call_host(callee, args);
@@ -214,6 +214,7 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   bool reads_items =
       callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type || callee == (PyObject*)&PyFilter_Type;
   const bool takes_callable = callee == (PyObject*)&PyMap_Type || callee == (PyObject*)&PyFilter_Type;
+  bool reads_in_c = false;  // whenever an item comes, which may be long after this call
   const bool makes_dict = callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyODict_Type;
   const size_t named = makes_dict && top().kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(top().kwnames)) : 0;
   for (PyObject* value : args.last(named)) touch(value);
@@ -227,10 +228,15 @@ void Tracer::judge_container(PyObject* callee, Args args) {
         const Callee* row = find_callee(arg);
         if (!row || row->rule != Rule::Pure) return deny("map with " + callee_text(arg));
       }
+      PyObject* function = PyMethod_Check(arg) ? PyMethod_GET_FUNCTION(arg) : arg;
+      reads_in_c = !PyFunction_Check(function);
       if (!PyFunction_Check(arg)) reads_items = true;
       if (PyFunction_Check(arg)) call_function((PyFunctionObject*)arg);
+      if (callee == (PyObject*)&PyFilter_Type) predicates_.insert(function);
       continue;
     }
+    if (takes_callable && &place == args.data()) reads_in_c = true;  // filter(None, items)
+    if (reads_in_c && is_fresh_iterator(arg)) return deny(callee_text(callee) + " in C over " + name_of(arg));
     if (callee == (PyObject*)&PyReversed_Type && is_instance(arg)) return reverse(arg);
     if (!is_fresh_iterator(arg) && !iterable(arg, "iteration over")) return;
     // Scalars in it may be read later without an instruction of their own.
@@ -240,7 +246,8 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   top().reads_items = reads_items || makes_dict;
   top().reads_pairs = makes_dict;
   may_enter_any();
-  top().fresh_result = true;
+  // tuple() of a tuple is that tuple.
+  top().fresh_result = args.size() != 1 || Py_TYPE(args[0]) != (PyTypeObject*)callee || !is_immutable(args[0]);
 }
 
 // reversed() of an instance: its own __reversed__ decides what it gives, else its length and items.
@@ -275,7 +282,7 @@ void Tracer::judge_contains(PyObject*, Args args) {
   if (args.size() != 2) return;
   PyObject *container = unwrapped(args[0]), *item = args[1];
   touch(item);
-  if (is_tensor(container)) return may_enter_any();
+  if (is_tensor(container)) return tensor_method(container, "__contains__");
   if (Facts::Id id; hashable(item) && dict_node(container, &id)) {
     facts_->has_key(id, pooled(item), item_label(container, item), where());
     return;
@@ -283,7 +290,11 @@ void Tracer::judge_contains(PyObject*, Args args) {
   if (PySet_CheckExact(container) && is_reached(container) && hashable(item) &&
       facts_->has_member(container, pooled(item), names_[container], where()))
     return;
-  if (is_instance(container)) return type_method(container, "__contains__");
+  if (is_instance(container)) {
+    if (PyObject* method = class_attr(Py_TYPE(container), intern(PyUnicode_FromString("__contains__"))))
+      predicates_.insert(method);
+    return type_method(container, "__contains__");
+  }
   const bool is_set =
       PyAnySet_CheckExact(container) || PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
   if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;

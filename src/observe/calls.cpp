@@ -170,10 +170,15 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
       if (!readable_args(args, callee_text(callee))) return;
       for (PyObject* arg : args) {
         note_names(arg);
-        const bool is_key = is_callable(arg) && !PyType_Check(arg);
+        const bool shows = callee == (PyObject*)&PyUnicode_Type || !std::strcmp(row.name, "builtins:repr") ||
+                           !std::strcmp(row.name, "builtins:format");
+        const bool is_key = is_callable(arg) && !(PyType_Check(arg) && shows);
         if (is_key && !called_in_c(arg)) return deny("call of " + callee_text(arg) + " by " + callee_text(callee));
       }
       top().fresh_result = row.rule == Rule::Fresh;
+      if (args.size() == 1 && is_tensor(args[0]))
+        for (const char* name : {"__float__", "__int__", "__index__", "__abs__", "__round__"})
+          class_attr(Py_TYPE(args[0]), intern(PyUnicode_FromString(name)));
       top().number_result = callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_tensor(args[0]);
       top().reads_items = true;
       return may_enter_any();

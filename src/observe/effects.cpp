@@ -19,6 +19,9 @@ void Tracer::give(int) {
   if (reader && reader->reads_items && !(reader->reads_pairs ? readable_pair(at(1)) : readable(at(1))))
     return deny("read of " + name_of(at(1)));
   if (is_yield || (frames_.size() > 1 && frames_[frames_.size() - 2].expect == Expect::Any)) touch(at(1));
+  if (reader && reader->reads_items) note_names(at(1));
+  // C code asks whether the answer is true: filter(), `in`, isinstance().
+  if (reader && !is_yield && predicates_.contains((PyObject*)top().frame->func)) truth(at(1));
 }
 
 void Tracer::never(int) { deny(std::string("instruction ") + rows()[top().ops[2 * top().offset]].name); }
@@ -119,8 +122,9 @@ void Tracer::binary(int oparg) {
     bool is_scalar = scalars_.contains(other);
     if (!(tensor_left && tensor_right) && !is_scalar && !readable(other)) return deny("operator on " + name_of(other));
     use_scalars(std::array{left, right}, true);
-    may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
-    return;
+    for (PyObject* o : {left, right})
+      if (is_tensor(o)) note_operator(o, oparg);
+    return may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
   }
   if (is_own_addition(left)) return may_enter_any();
   if (derives_by_operator(oparg, left, right)) return;
@@ -134,14 +138,16 @@ void Tracer::binary(int oparg) {
 }
 
 void Tracer::unary(int) {
-  if (is_tensor(at(1))) return may_enter_any();
-  if (top().ops[2 * top().offset] == k_UNARY_NEGATIVE && derives_by_minus(at(1))) return;
+  const int op = top().ops[2 * top().offset];
+  if (is_tensor(at(1)))
+    return tensor_method(at(1), op == k_UNARY_NEGATIVE ? "__neg__" : op == k_UNARY_INVERT ? "__invert__" : "__pos__");
+  if (op == k_UNARY_NEGATIVE && derives_by_minus(at(1))) return;
   if (!readable(at(1))) deny("operator on " + name_of(at(1)));
 }
 
 void Tracer::compare(int) {
   PyObject *right = at(1), *left = at(2);
-  if (is_tensor(left) || is_tensor(right)) return binary(0);
+  if (is_tensor(left) || is_tensor(right)) return binary(kComparison);
   for (PyObject* o : {left, right})
     if (!comparable(o)) return deny("comparison of " + name_of(o));
 }
@@ -178,7 +184,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   touch(value);
   if (is_tensor(container)) {
     if (!readable(index) || !readable(value)) return deny("store to item of Tensor");
-    return may_enter_any();
+    return tensor_method(container, "__setitem__");
   }
   if (!hashable(index)) return deny("hash of " + name_of(index));
   if (fresh_.contains(container) && is_instance(container)) return type_method(container, "__setitem__");

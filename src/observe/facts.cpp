@@ -155,6 +155,9 @@ Py_ssize_t Facts::length(Id id, const std::string& where) {
   if (n.grown_from >= 0 || (n.length >= 0 && n.length != now)) changed(n.label, where);
   n.length = now;
   if (n.where.empty()) n.where = where;
+  for (Node::Overwritten& key : std::exchange(n.overwritten, {}))  // a store makes an item more where there was none
+    if (!find_key(id, key.name.get(), nullptr))
+      add_key(id, key.name.get(), nullptr, key.label, key.where).expect.kind = Expect::Kind::Present;
   return now;
 }
 

@@ -54,11 +54,16 @@ struct Key {
 struct Node {
   enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot, Context, Set, Word, RecursionLimit };
   Kind kind;
-  bool ordered = false;        // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
-  int8_t truth = -1;           // Dict, List: empty (0), not empty (1), not asked (-1)
-  Py_ssize_t length = -1;      // Dict, List: number of items; -1: not asked
-  bool written = false;        // recording only: the call stored there
-  Py_ssize_t grown_from = -1;  // recording only: number of items before the call added some
+  bool ordered = false;    // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
+  int8_t truth = -1;       // Dict, List: empty (0), not empty (1), not asked (-1)
+  Py_ssize_t length = -1;  // Dict, List: number of items; -1: not asked
+  bool written = false;    // recording only: the call stored there
+  struct Overwritten {
+    Ref name;
+    std::string label, where;
+  };
+  std::vector<Overwritten> overwritten;  // recording only: keys that the call stored to and that were there, unread
+  Py_ssize_t grown_from = -1;            // recording only: number of items before the call added some
   PyObject* object;
   Ref weak;
   Ref hold;                        // a reference, where nothing else keeps the object and it cannot be held weakly

@@ -39,8 +39,8 @@ void Facts::write_key(Id id, PyObject* name, bool looked_into, const std::string
   n.written = true;
   const bool is_there = dict_lookup(n.object, name, nullptr);
   if (n.grown_from < 0 && !is_there) n.grown_from = PyDict_GET_SIZE(n.object);
-  if (is_there && !is_own(n.object, name) && !find_key(id, name, nullptr))  // the number of items depends on it
-    add_key(id, name, nullptr, label, where).expect.kind = Expect::Kind::Present;
+  if (is_there && !is_own(n.object, name) && !find_key(id, name, nullptr))
+    n.overwritten.push_back({Ref::share(name), label, where});
   own_.insert({n.object, name});
   for (Key& key : n.keys)
     if (same_bits(key.name.get(), name)) replace(key, looked_into);

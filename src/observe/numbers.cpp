@@ -16,20 +16,21 @@ PyObject* power(PyObject* base, PyObject* exponent) { return PyNumber_Power(base
 constexpr int kInPlace = 13;
 constexpr struct {
   const char* text;
-  binaryfunc apply;
-} kOperators[kInPlace] = {{"+", PyNumber_Add},
-                          {},  // &
-                          {"//", PyNumber_FloorDivide},
-                          {},  // <<
-                          {},  // @
-                          {"*", PyNumber_Multiply},
-                          {"%", PyNumber_Remainder},
-                          {},  // |
-                          {"**", power},
-                          {},  // >>
-                          {"-", PyNumber_Subtract},
-                          {"/", PyNumber_TrueDivide},
-                          {}};  // ^
+  binaryfunc apply;  // null: not of numbers that the program may take
+  const char* method;
+} kOperators[kInPlace] = {{"+", PyNumber_Add, "add"},
+                          {"&", nullptr, "and"},
+                          {"//", PyNumber_FloorDivide, "floordiv"},
+                          {"<<", nullptr, "lshift"},
+                          {"@", nullptr, "matmul"},
+                          {"*", PyNumber_Multiply, "mul"},
+                          {"%", PyNumber_Remainder, "mod"},
+                          {"|", nullptr, "or"},
+                          {"**", power, "pow"},
+                          {">>", nullptr, "rshift"},
+                          {"-", PyNumber_Subtract, "sub"},
+                          {"/", PyNumber_TrueDivide, "truediv"},
+                          {"^", nullptr, "xor"}};
 
 // The program takes numbers of 64 bits.
 bool fits(PyObject* o) { return PyFloat_CheckExact(o) || (PyLong_CheckExact(o) && _PyLong_NumBits(o) <= 62); }
@@ -91,6 +92,16 @@ bool Tracer::derives(Derivation how, Args operands) {
   derivation_ = std::move(how);
   top().derived_result = true;
   return true;
+}
+
+// The methods of a tensor that a binary operator or a comparison calls.
+void Tracer::note_operator(PyObject* tensor, int oparg) {
+  if (oparg == kComparison) return note_comparisons(Py_TYPE(tensor));
+  const std::string name = kOperators[oparg % kInPlace].method;
+  for (const char* form : {"__", "__r", "__i"}) {
+    if (form[2] == 'i' && oparg < kInPlace) continue;
+    class_attr(Py_TYPE(tensor), intern(PyUnicode_FromString((form + name + "__").c_str())));
+  }
 }
 
 bool Tracer::derives_by_operator(int oparg, PyObject* left, PyObject* right) {

@@ -126,6 +126,7 @@ class Tracer final : public Observer {
   void compare(int oparg);
   void is_op(int oparg);
   void contains(int oparg);
+  static constexpr int kComparison = -1;  // in the place of BINARY_OP's argument
   void binary(int oparg);
   bool is_own_addition(PyObject* left);
   void unary(int oparg);
@@ -173,6 +174,7 @@ class Tracer final : public Observer {
   bool holds_no_facts(PyObject* o) const { return fresh_.contains(o) || described_.contains(o); }  // an instance
   bool is_known(PyObject* o) const { return fresh_.contains(o) || arguments_.contains(o); }
   bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
+  void tensor_method(PyObject* tensor, const char* name);
   bool is_instance(PyObject* o);   // of a Python class: new, or reached, or an nn.Module
   bool open(PyObject* container);  // makes the items of a reached list or dictionary facts
   std::string item_label(PyObject* container, PyObject* key);
@@ -227,6 +229,7 @@ class Tracer final : public Observer {
   void touch(PyObject* o);                         // scalars in it are no longer symbolic
   void use_scalars(Args operands, bool forwards);  // an operator reads these
   bool derives(Derivation how, Args operands);
+  void note_operator(PyObject* tensor, int oparg);
   bool derives_by_operator(int oparg, PyObject* left, PyObject* right);
   bool derives_by_call(PyObject* callee, Args args);
   bool derives_by_minus(PyObject* o);
@@ -267,6 +270,7 @@ class Tracer final : public Observer {
   // changes.cpp
   bool is_own_container(PyObject* callee, Args args);
   static bool is_callable(PyObject* o);
+  static bool is_immutable(PyObject* o) { return !PyList_Check(o) && !PyDict_Check(o) && !PySet_Check(o); }
   bool called_in_c(PyObject* o);
   bool holds_nan(PyObject* o, int depth = 0);
   void note_names(PyObject* class_or_function);
@@ -341,6 +345,7 @@ class Tracer final : public Observer {
   std::vector<SideEffect> effects_;
   std::unordered_set<PyObject*> stored_;  // values that effects_ hold
   Sum sum_;
+  std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   std::string reason_;
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
   bool active_ = false, gc_was_on_ = false, root_entered_ = false, using_scalars_ = false;

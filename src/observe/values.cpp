@@ -93,7 +93,9 @@ bool Tracer::is_tuple(PyObject* o) {
                         !(type->tp_as_number && type->tp_as_number->nb_bool);
   if (reads_as_tuple && (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
     note_comparisons(type);
-    for (const char* name : {"__getitem__", "__len__", "__bool__", "__iter__", "__contains__", "__hash__"})
+    for (const char* name :
+         {"__getitem__", "__len__", "__bool__", "__iter__", "__contains__", "__hash__", "__add__", "__radd__",
+          "__mul__", "__rmul__", "__mod__", "__rmod__", "__repr__", "__str__", "__format__"})
       class_attr(type, intern(PyUnicode_FromString(name)));
   }
   return reads_as_tuple || (flags_of(type_flags_, type) & kTorchValue);
@@ -296,10 +298,16 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
   return false;
 }
 
+// An operation of a tensor, unless its class is given another method for it.
+void Tracer::tensor_method(PyObject* tensor, const char* name) {
+  class_attr(Py_TYPE(tensor), intern(PyUnicode_FromString(name)));
+  may_enter_any();
+}
+
 void Tracer::truth(PyObject* o) {
   if (PyBool_Check(o) || o == Py_None) return;
   if (is_plain_value(o)) return touch(o);
-  if (is_tensor(o)) return may_enter_any();
+  if (is_tensor(o)) return tensor_method(o, "__bool__");
   Facts::Id id;
   if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->truth(id, where()));
   if (PyTuple_Check(o) && is_tuple(o)) return;
@@ -320,7 +328,7 @@ void Tracer::truth(PyObject* o) {
 void Tracer::length(PyObject* o) {
   o = unwrapped(o);
   if (is_plain_value(o)) return touch(o);
-  if (is_tensor(o)) return may_enter_any();
+  if (is_tensor(o)) return tensor_method(o, "__len__");
   if (PyTuple_Check(o) && is_tuple(o)) return;
   if (is_view(o)) o = view_dict(o);
   const bool is_dict = PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type);
@@ -361,7 +369,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   if (is_tensor(container)) {
     touch(index);
     if (!readable(index)) return deny("index of type " + name_of(index));
-    return may_enter_any();
+    return tensor_method(container, "__getitem__");
   }
   touch(index);
   if (!hashable(index) && !PySlice_Check(index)) return deny("hash of " + name_of(index));
