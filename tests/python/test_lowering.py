@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import warnings
 
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from fastjit import _C
+from fastjit import _C, fastjit
 from lowering_tools import DTYPES, ROWS, Check, compare
 
 aten = torch.ops.aten
@@ -300,6 +301,24 @@ def test_the_variance_of_nothing_is_nan_and_torch_warns_where_no_freedom_is_left
             empty = x.sum(dims).numel() == 0
             expected = None if correction < 0 or empty else "extern"
             assert compare(overload(row), (x, dims), {"correction": correction}) == expected
+
+
+@pytest.mark.skipif(os.environ.get("FASTJIT_CHECK") == "record", reason="a warning that is an error ends the recording")
+def test_a_hit_warns_of_too_few_elements_as_torch_does():
+    @fastjit
+    def f(x):
+        return x.std(), x.var(0, unbiased=True), torch.var_mean(x, correction=2)
+
+    x = torch.zeros(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f(x)
+        f(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="degrees of freedom"):
+            f(x)
+    assert f.stats().hits == 2 and f.stats().fallbacks == {}
 
 
 def test_table_is_wide_enough():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 import torch.nn.functional as F
@@ -152,21 +151,6 @@ def floor_divide_of_halves(w: World) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         w.learn(f, x.to(dtype), (y / 200).to(dtype))
         w.change("the other half type")
-
-
-@script(2)
-def warnings_of_too_few_elements(w: World) -> None:
-    def f(x):
-        return x.std(), x.var(0, unbiased=True), torch.var_mean(x, correction=2)
-
-    f, x = w.jit(f), torch.zeros(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        w.learn(f, x)
-    w.change("warnings are errors")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        w.call("hit", f, x)
 
 
 @script(2)
