@@ -83,7 +83,7 @@ class Search {
       if (values == Values::Differ) return true;
       if (values == Values::Hold && !variant->reason.empty()) why = variant->reason;
       result = !why.empty() ? eager(why)
-               : checks     ? check_recording(self_, *variant, args_, nargsf_, kwnames_)
+               : checks     ? check_recording(self_, *variant, numbers_.data(), args_, nargsf_, kwnames_)
                             : verified_call(self_, variant, tensors_.data(), numbers_.data(), args_, nargsf_, kwnames_);
       return false;
     }

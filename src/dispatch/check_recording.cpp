@@ -35,9 +35,11 @@ std::vector<std::string> effects_of(const Variant& variant) {
 
 }  // namespace
 
-PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* args, size_t nargsf,
-                          PyObject* kwnames) {
+PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* numbers, PyObject* const* args,
+                          size_t nargsf, PyObject* kwnames) {
   Function& function = *self->function;
+  const Derived::Numbers all(known.derived, numbers, known.spec.number_count());
+  if (!all.why().empty()) return run_eager(function, all.why(), args, nargsf, kwnames);
   Recording recording(function, known.modes);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   if (!result) return nullptr;

@@ -128,7 +128,10 @@ bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, P
          (variant.device < 0 || variant.on_its_device(tensors));
 }
 
-bool checks_recordings() { return kChecksRecordings; }
+bool checks_recordings() {
+  return kChecksRecordings &&
+         _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == _PyEval_EvalFrameDefault;
+}
 
 bool overlaps(const Variant& variant, PyObject* const* arg_tensors) {
   Objects objects;
@@ -243,8 +246,8 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
     return run_eager(function, variant->reason, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   if (!variant->values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
-  if (kChecksRecordings && !function.options.pure && !overlaps(*variant, tensors.data()))
-    return check_recording(self, *variant, args, nargsf, kwnames);
+  if (checks_recordings() && !function.options.pure && !overlaps(*variant, tensors.data()))
+    return check_recording(self, *variant, numbers.data(), args, nargsf, kwnames);
   if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits) &&
       !overlaps(*variant, tensors.data()))
     return verified_call(self, variant, tensors.data(), numbers.data(), args, nargsf, kwnames);

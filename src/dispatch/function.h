@@ -147,8 +147,8 @@ bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, P
 
 /// FASTJIT_CHECK=record: runs the function under both observers although `known` serves the call, and raises an
 /// AssertionError if the recording differs from the one that `known` was made of. Returns the function's own result.
-PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* args, size_t nargsf,
-                          PyObject* kwnames);
+PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* numbers, PyObject* const* args,
+                          size_t nargsf, PyObject* kwnames);
 
 /// Runs the Python function and counts why.
 PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
@@ -172,7 +172,7 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
 /// With `check`: also null, and `why` empty, where the check stopped the program.
 PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
                  std::string& why, ValueCheck* check = nullptr);
-/// FASTJIT_CHECK=record.
+/// FASTJIT_CHECK=record, unless something else (Dynamo) evaluates Python frames now, whose own code would be recorded.
 bool checks_recordings();
 /// Whether a written tensor shares memory with another: such a call runs eagerly.
 bool overlaps(const Variant& variant, PyObject* const* arg_tensors);

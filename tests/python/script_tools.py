@@ -146,6 +146,7 @@ class World:
     def __init__(self, decorate: Callable[..., Any] | None = None) -> None:
         self.decorate = decorate
         self.fast = decorate is fastjit
+        self.records = _RECORDS  # FASTJIT_CHECK=record: hits are recorded again
         self.log: list[_Entry] = []
         self.changes: list[str] = []
         self.hits_after_change = 0

@@ -233,5 +233,7 @@ def strides_of_a_result_change_after_a_write(w: World) -> None:
     f, x, n = w.jit(f), torch.arange(6.0).view(2, 3), torch.zeros(2)
     w.learn(f, x, n)
     w.change("the result is laid out otherwise")
+    if w.records:
+        return  # the second recording is of another program, rightly: only the one that runs finds out
     w.call("has other sizes, strides or dtype", f, x + 1, n)
     w.call("hit", f, x, n)
