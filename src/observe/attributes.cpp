@@ -46,6 +46,11 @@ void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
   if (Py_IS_TYPE(o, &PySuper_Type)) return load_super_attr(o, name);
   if (PyMethod_Check(o)) return load_method_attr(o, name, probing);
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
+  if (is_heap && PyTuple_Check(o) && is_tuple(o) && Py_TYPE(o)->tp_dictoffset) {
+    PyObject* attr = class_attr(Py_TYPE(o), name);  // of a named tuple, its fields are data descriptors
+    if (attr && Py_TYPE(attr)->tp_descr_set) return load_value_attr(o, name);
+    return is_instance(o) ? load_plain_attr(o, name, probing) : deny("read of " + attr_text(o, name));
+  }
   if (!is_heap || (PyTuple_Check(o) && is_tuple(o))) return load_value_attr(o, name);
   if (is_instance(o)) return load_plain_attr(o, name, probing);
   deny("read of " + attr_text(o, name));
@@ -74,7 +79,8 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
     if (!top().expect_probing) raising_ = true;
     return;
   }
-  if (!attr) return deny("read of " + attr_text(o, name));
+  const bool may_be_assigned = PyCFunction_Check(o) && is_named(name, "__module__");
+  if (!attr || may_be_assigned) return deny("read of " + attr_text(o, name));
   if (is_method_kind(attr)) return;
   bool never_changes = is_plain_value(o) || PySlice_Check(o) || PyCode_Check(o) || PyMethod_Check(o) ||
                        (PyTuple_Check(o) && is_tuple(o)) || PyCFunction_Check(o) || is_named(name, "__class__");

@@ -71,8 +71,8 @@ void Tracer::load_method_attr(PyObject* o, PyObject* name, bool probing) {
     found(PyMethod_GET_FUNCTION(o), label + ".__func__");
     if (!is_known(PyMethod_GET_SELF(o))) found(PyMethod_GET_SELF(o), label + ".__self__");
   }
-  type_lookup(&PyMethod_Type, name, nullptr) ? load_value_attr(o, name)
-                                             : load_attr(PyMethod_GET_FUNCTION(o), name, probing);
+  const bool is_own = type_lookup(&PyMethod_Type, name, nullptr) && !is_named(name, "__doc__");
+  is_own ? load_value_attr(o, name) : load_attr(PyMethod_GET_FUNCTION(o), name, probing);
 }
 
 bool Tracer::is_partial(PyObject* o) {

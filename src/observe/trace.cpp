@@ -245,7 +245,11 @@ void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
   } else if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     names_.emplace(o, label);
   }
-  if (PyTuple_Check(o) || PyList_CheckExact(o)) {
+  // The key goes into tuples that hold nothing but items; of others it says which object they are.
+  const bool is_keyed = PyTuple_Check(o) && !Py_TYPE(o)->tp_dictoffset && Py_TYPE(o)->tp_iter == PyTuple_Type.tp_iter;
+  if (PyTuple_Check(o) && !is_keyed) {
+    found(o, label);
+  } else if (PyTuple_Check(o) || PyList_CheckExact(o)) {
     PyObject** items = PySequence_Fast_ITEMS(o);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
       add_argument(items[i], label + "[" + std::to_string(i) + "]", depth + 1);

@@ -264,3 +264,48 @@ def numbers_compared_in_containers(w: World) -> None:
     w.call("comparison of", f, _x(), nan, nan)
     w.change("another NaN")
     w.call("comparison of", f, _x(), nan, (float("nan"),))
+
+
+@script(1)
+def tuple_class_with_attributes_is_an_argument(w: World) -> None:
+    class Pair(collections.namedtuple("Pair", "a d")):
+        k = 2.0
+
+    pair = Pair([1.0, 2.0], {"k": 1.0})
+    f = w.jit(lambda x, p: x * p[0][0] * p.d["k"] * len(p[0]) * p.k)
+    w.learn(f, _x(), pair)
+    for change in (lambda: pair.a.append(7.0), lambda: pair.d.update(k=9.0), lambda: setattr(pair, "k", 5.0)):
+        change()
+        w.change("what is in it")
+        w.call("new", f, _x(), pair)
+        w.call("hit", f, _x(), pair)
+
+
+@script(1)
+def tensor_in_a_tuple_class(w: World) -> None:
+    class Items(tuple):
+        pass
+
+    t = torch.ones(4)
+    items = Items((t,))
+    f = w.jit(lambda x, p: x * p[0].shape[0])
+    w.learn(f, _x(), items)
+    t.data = torch.ones(2, 4)
+    w.change("metadata")
+    w.call("new", f, _x(), items)
+    w.call("hit", f, _x(), items)
+
+
+@script(1)
+def text_of_a_method(w: World) -> None:
+    class Box:
+        def g(self):
+            """ab"""
+
+    box = Box()
+    f = w.jit(lambda x: x * len(box.g.__doc__))
+    w.learn(f, _x())
+    Box.g.__doc__ = "abcdef"
+    w.change("__doc__")
+    w.call("new", f, _x())
+    w.call("hit", f, _x())
