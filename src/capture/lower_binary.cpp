@@ -173,6 +173,9 @@ void pow_tensor(Call& c) {
   c.give(pow(c.as(0, type), c.as(1, type)));
 }
 
+// (Scalar, Tensor), and by the same name the functional form of pow_.Scalar: (Tensor, Scalar).
+void pow_of_scalar(Call& c) { c.arg(0).kind == Arg::Kind::Tensor ? pow_scalar(c) : pow_tensor(c); }
+
 // ---- bits ----
 
 template <Op op>
@@ -225,7 +228,7 @@ constexpr LowerRow kRows[] = {
     ROW("special_xlog1py.other_scalar", xlog1py),
     ROW("pow.Tensor_Scalar", pow_scalar),
     ROW("pow.Tensor_Tensor", pow_tensor),
-    ROW("pow.Scalar", pow_tensor),
+    ROW("pow.Scalar", pow_of_scalar),
     BITS("bitwise_and", Op::And),
     ROW("bitwise_and.Scalar_Tensor", bitwise<Op::And>),
     BITS("bitwise_or", Op::Or),
