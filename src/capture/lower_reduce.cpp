@@ -175,11 +175,13 @@ void vector_norm(Call& c, double order, size_t dims_at) {
   if (is_integral(type)) throw NotLowered{};
   const Expr x = c.as(0, type);
   const Dims dims = dims_of(c, dims_at);
+  if (count_of(x, dims) == 1)  // ReduceOps.cpp: no powers, no roots
+    return give_shaped(c, order == 0 ? cast(x != 0.0, x.type()) : abs(x));
   if (order == kInf || order == -kInf) {
     need_elements(c, x, dims);
     return give_shaped(c, reduce(order > 0 ? ReduceKind::Max : ReduceKind::Min, abs(x), dims));
   }
-  if (order == 2) return give_shaped(c, dims.empty() ? abs(x) : sqrt(reduce(ReduceKind::Sum, x * x, dims)));
+  if (order == 2) return give_shaped(c, sqrt(reduce(ReduceKind::Sum, x * x, dims)));
   if (order == 1) return give_shaped(c, reduce(ReduceKind::Sum, abs(x), dims));
   if (order == 0) return give_shaped(c, reduce(ReduceKind::Sum, cast(x != 0.0, x.type()), dims));
   const Expr sum = reduce(ReduceKind::Sum, pow(abs(x), number(x, order)), dims);
@@ -196,7 +198,7 @@ template <bool Root, bool WithMean>
 void give_spread(Call& c, const Dims& dims, double correction) {
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type)) throw NotLowered{};
-  const Expr x = c.as(0, type);
+  const Expr x = cast(c.as(0, type), DType::F64);  // cpu/ReduceOpsKernel.cpp: WelfordOps<scalar_t, double>
   const double count = static_cast<double>(count_of(x, dims));
   if (count - correction <= 0) throw NotLowered{};  // torch warns, each time
   const Moments m = moments(x, dims);
