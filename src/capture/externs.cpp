@@ -92,7 +92,12 @@ void Builder::external(uint32_t index) {
     if (!fresh && !written) continue;
     const ir::NodeId result = result_node(node, which, use, event);
     set_result(use, result);
-    states_[use.tensor].real = result;
+    State& state = states_[use.tensor];
+    state.real = result;
+    if (kind != ir::ExternKind::View || pinned(step)) continue;
+    state.view_step = index;  // fused work may give the argument below it a new value
+    state.base = first->tensor;
+    state.which = which;
   }
 }
 
@@ -179,7 +184,18 @@ ir::NodeId Builder::alias_of(uint32_t tensor) {
 ir::NodeId Builder::view_of(uint32_t step, ir::NodeId base) {
   for (const ViewMemo& memo : views_)
     if (memo.step == step && memo.base == base) return memo.external;
-  const ir::NodeId external = call(step, ir::ExternKind::View, base);
+  const auto made = std::ranges::find(views_, step, &ViewMemo::step);
+  if (made == views_.end()) {
+    views_.push_back({step, base, call(step, ir::ExternKind::View, base)});
+    return views_.back().external;
+  }
+  // What the view was given beside its base is as it was then.
+  ir::ExternAttr attr = graph_.externs[graph_[made->external].attr];
+  const CallTemplate same = capture.calls[attr.call];
+  attr.operands[0] = base;
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  capture.calls.push_back(same);
+  const ir::NodeId external = graph_.external(std::move(attr));
   views_.push_back({step, base, external});
   return external;
 }
