@@ -33,6 +33,7 @@ class Selector {
       if (!functional.empty()) step.row = find_lowering(functional);
       step.rebinds = is_rebind(event, functional, step.row);
     }
+    if (!step.row || step.row->level == Level::Decompose) refuse_masked_sizes(event);
     if (step.row && step.row->level == Level::Decompose) {
       if (covered(index)) return select_nested(index);
       step.row = nullptr;
@@ -43,6 +44,7 @@ class Selector {
  private:
   const Trace& trace_;
   std::set<uint32_t> known_;
+  std::set<uint32_t> masked_;  // tensors made of x[m], whose sizes depend on data
   uint32_t contents_ = kNone;  // the tensor that tolist() read last
   size_t values_ = 0;          // that were read out of tensors
 
@@ -122,15 +124,28 @@ class Selector {
     return false;
   }
 
+  bool is_masked(const Event& event) const {
+    return is_masked_load(event) || std::ranges::any_of(event.args, [&](const Item& item) {
+             return std::ranges::any_of(item.uses, [&](const Use& use) { return masked_.contains(use.tensor); });
+           });
+  }
+
+  // A composite may give back an argument without elements (dropout), or was told of sizes (sum_to_size).
+  void refuse_masked_sizes(const Event& event) const {
+    if (!is_masked(event) || !written_arguments(event).empty()) return;
+    for (const Item& item : event.args)
+      if (item.constant.isIntList()) depends_on_data(event);
+    for (const Use& use : flat_results(event))
+      if (masked_.contains(use.tensor) && c10::multiply_integers(use.meta.sizes) == 0) depends_on_data(event);
+  }
+
   static bool is_rebind(const Event& event, const std::string& functional, const LowerRow* row) {
     if (functional.empty() || event.args.empty() || event.args[0].kind != Item::Kind::Tensor) return false;
     if (written_arguments(event) != std::vector<size_t>{0} || event.results.size() != 1) return false;
     if (flat_results(event)[0].tensor != event.args[0].uses[0].tensor) return false;
-    // fill_ takes a tensor whose elements share memory; a copy into it would raise.
+    // Elements that share memory are written in torch's order; a copy into them may raise.
     const TensorMeta& target = event.args[0].uses[0].meta;
-    if (!to_ir(target.dtype)) return false;
-    for (size_t d = 0; d < target.sizes.size(); ++d)
-      if (target.sizes[d] > 1 && target.strides[d] == 0) return false;
+    if (!to_ir(target.dtype) || may_overlap_itself(target)) return false;
     const std::string_view base = base_name(event.name);
     if (base == "aten::copy_" || base == "aten::zero_" || is_masked_store(event)) return true;
     return row && row->level == Level::Lowered;
@@ -187,6 +202,7 @@ class Selector {
       if (use.tensor == kNone || std::ranges::find(step.reads, use.tensor) != step.reads.end()) continue;
       if (known_.insert(use.tensor).second) step.results.push_back(use.tensor);
     }
+    if (is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
     if (event.name == "aten::lift_fresh") {
       step.results = {flat_results(event)[0].tensor};
       step.reads.clear();

@@ -313,7 +313,6 @@ std::vector<Arg> Builder::arguments(const Event& event) {
     const auto index = static_cast<uint32_t>(&event - trace_.events.data());
     const ScalarBindings::Place* place = scalars_.find(index, static_cast<uint32_t>(i));
     if (!place) continue;
-    taken_.insert({index, static_cast<uint32_t>(i)});
     (item.kind == Item::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(*place);
   }
   return args;
@@ -341,11 +340,11 @@ std::set<uint32_t> Builder::constant_scalars() const {
 }
 
 // Runs the row and checks what it says against what eager gave. False: this call is not for the row.
-bool Builder::call_lowering(const LowerRow& row, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
+bool Builder::call_lowering(const Step& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
                             bool any_type, std::vector<ir::NodeId>& out) {
-  LowerCall call{graph_, row.op, args, results, numerics_, {}};
+  LowerCall call{graph_, step.row->op, args, results, numerics_, {}};
   try {
-    if (row.level != Level::Lowered || !row.fn(call)) return false;
+    if (step.row->level != Level::Lowered || !step.row->fn(call)) return false;
   } catch (const std::invalid_argument&) {  // the graph refused a shape or a type
     return false;
   }
@@ -357,7 +356,28 @@ bool Builder::call_lowering(const LowerRow& row, const std::vector<Arg>& args, c
     if (!std::ranges::equal(graph_.sizes(call.out[i]), results[i].sizes)) return false;
   }
   out = std::move(call.out);
+  take_scalars(trace_.events[step.event], args, out);
   return true;
+}
+
+// A number that no result is computed from may still decide about sizes, or be checked by torch: it is a constant.
+void Builder::take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out) {
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  std::set<ir::NodeId> operands, used;
+  std::vector<ir::NodeId> todo = out;
+  for (const Arg& arg : args) {
+    operands.insert(arg.tensor.node);
+    for (const Value& value : arg.list) operands.insert(value.node);
+  }
+  while (!todo.empty()) {
+    const ir::NodeId id = todo.back();
+    todo.pop_back();
+    if (id == ir::kNoNode || !used.insert(id).second || operands.contains(id)) continue;
+    for (ir::NodeId operand : graph_.operands(id)) todo.push_back(operand);
+  }
+  for (uint32_t i = 0; i < args.size(); ++i)
+    if (scalars_.find(index, i) && used.contains(args[i].scalar != ir::kNoNode ? args[i].scalar : args[i].tensor.node))
+      taken_.insert({index, i});
 }
 
 bool Builder::lower(const Step& step) {
@@ -366,7 +386,7 @@ bool Builder::lower(const Step& step) {
   std::vector<TensorMeta> results;
   for (const Use& use : uses) results.push_back(use.meta);
   std::vector<ir::NodeId> out;
-  if (!call_lowering(*step.row, arguments(event), results, false, out)) return false;
+  if (!call_lowering(step, arguments(event), results, false, out)) return false;
   const auto index = static_cast<int64_t>(&step - analysis_.steps.data());
   for (size_t i = 0; i < uses.size(); ++i)
     if (out[i] == ir::kNoNode && uses[i].tensor != kNone && analysis_.last_use[uses[i].tensor] > index) return false;

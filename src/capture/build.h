@@ -59,6 +59,9 @@ inline constexpr size_t kMaxValues = 32;  // values one path may read out of ten
 /// Decides which storages are pinned; `forced` names operators whose in-place form could not be functionalised.
 void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced);
 
+/// Elements of such a tensor may share memory.
+bool may_overlap_itself(const TensorMeta& meta);
+
 /// True for `y[m] = v` with one boolean mask of y's shape.
 bool is_masked_store(const Event& event);
 bool is_masked_load(const Event& event);
@@ -100,8 +103,9 @@ class Builder {
   std::vector<Arg> arguments(const Event& event);
   ir::NodeId scalar_node(const ScalarBindings::Place& place);
   bool lower(const Step& step);
-  bool call_lowering(const LowerRow& row, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
+  bool call_lowering(const Step& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
                      bool any_type, std::vector<ir::NodeId>& out);
+  void take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out);
   bool is_pinned_at(const Step& step, uint32_t tensor) const;
   bool pinned(const Step& step) const;  // touches memory that must be real at this point
   ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
@@ -146,7 +150,7 @@ class Builder {
   const CallInputs& inputs_;
   const Analysis& analysis_;
   const ScalarBindings& scalars_;
-  std::set<std::pair<uint32_t, uint32_t>> taken_;  // places of scalars_ that a lowering got as a run-time value
+  std::set<std::pair<uint32_t, uint32_t>> taken_;  // places of scalars_ that a lowering computes with
   std::set<uint32_t> baked_;                       // scalars that a call template holds as a constant
   std::unordered_map<uint32_t, ir::NodeId> scalar_nodes_;
   std::unordered_map<uint32_t, ir::NodeId> value_nodes_;  // scalar that was read out of a tensor -> its value

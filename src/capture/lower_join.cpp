@@ -134,8 +134,9 @@ double exact_integers(ScalarType type) {
 }
 
 // start + i * step. Eager adds up floats in its own way: only whole numbers that the type holds exactly are lowered.
-template <int StartArg, int StepArg>
+template <int StartArg, size_t EndArg, int StepArg>
 void arange(Call& c) {
+  c.real(EndArg);  // the size was made of it
   const ScalarType type = c.result().dtype;
   if (c.result().sizes.size() != 1) throw NotLowered{};
   auto value = [&](int at, double otherwise) { return at < 0 ? otherwise : c.real(static_cast<size_t>(at)); };
@@ -177,9 +178,9 @@ constexpr LowerRow kRows[] = {
     ROW("zero", zeros),
     ROW("fill.Scalar", full<1>),
     ROW("fill.Tensor", fill_tensor),
-    ROW("arange", arange<-1, -1>),
-    ROW("arange.start", arange<0, -1>),
-    ROW("arange.start_step", arange<0, 2>),
+    ROW("arange", arange<-1, 0, -1>),
+    ROW("arange.start", arange<0, 1, -1>),
+    ROW("arange.start_step", arange<0, 1, 2>),
     ROW("eye", eye),
     ROW("eye.m", eye),
 };

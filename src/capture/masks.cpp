@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "capture/build.h"
+#include "capture/effects.h"
 #include "capture/lower_util.h"
 
 namespace fastjit::capture {
@@ -15,10 +16,29 @@ bool has_full_mask(const Event& event) {
   return mask.tensor != kNone && mask.meta.dtype == at::kBool && mask.meta.sizes == self.sizes && !self.sizes.empty();
 }
 
-// y[m] = v looks at v without its leading sizes of 1, and so a single masked element arrives as a 0-dim view.
-bool is_single_element_view(const Event& event) {
-  return event.name == "aten::view" && event.args[0].uses[0].meta.sizes == std::vector<int64_t>{1} &&
-         event.results[0].uses[0].meta.sizes.empty();
+// y[m] = v looks at v without its leading sizes of 1, and so a single masked element arrives as a 0-dim view, which
+// Python never sees.
+bool is_single_element_view(const Trace& trace, const Event& event) {
+  if (event.name != "aten::view" || event.args[0].uses[0].meta.sizes != std::vector<int64_t>{1}) return false;
+  const Use& made = event.results[0].uses[0];
+  if (!made.meta.sizes.empty() || event.end >= trace.events.size() || !is_masked_store(trace.events[event.end]))
+    return false;
+  const Use& stored = trace.events[event.end].args[2].uses[0];
+  return stored.tensor == made.tensor && stored.bare;
+}
+
+bool is_flattened(const Event& event) {
+  return event.args.size() == 2 && event.args[1].constant.isIntList() &&
+         event.args[1].constant.toIntVector() == std::vector<int64_t>{-1};
+}
+
+// The operator was given sizes or dims, or took a part of its argument: what fits the masked elements of this call
+// need not fit other counts, nor mean the same over the mask's domain.
+bool is_of_this_count(const Event& event) {
+  if (event.args[0].uses.size() == 1 && event.args[0].uses[0].storage == event.results[0].uses[0].storage)
+    return functional_name(event.name).empty() && base_name(event.name) != "aten::alias" &&
+           base_name(event.name) != "aten::detach" && !is_flattened(event);
+  return std::ranges::any_of(event.args, [](const Item& item) { return item.constant.isIntList(); });
 }
 
 bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
@@ -120,8 +140,9 @@ ir::NodeId Builder::masked_store(const Step& step) {
 // The call over the whole domain, or kNoNode if it is not pointwise work on values of this mask and numbers.
 ir::NodeId Builder::lower_compressed(const Step& step, ir::NodeId mask) {
   const Event& event = trace_.events[step.event];
-  if (is_single_element_view(event)) return value(event.args[0].uses[0], event).node;
+  if (is_single_element_view(trace_, event)) return value(event.args[0].uses[0], event).node;
   if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
+  if (is_of_this_count(event)) return ir::kNoNode;
   const std::vector<int64_t> domain(graph_.sizes(mask).begin(), graph_.sizes(mask).end());
   std::vector<Arg> args = arguments(event);
   std::vector<ir::NodeId> operands;
@@ -144,7 +165,7 @@ ir::NodeId Builder::lower_compressed(const Step& step, ir::NodeId mask) {
   result.sizes = domain;
   result.strides = ir::row_major(domain);
   std::vector<ir::NodeId> out;
-  if (!call_lowering(*step.row, args, {result}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
+  if (!call_lowering(step, args, {result}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
     return ir::kNoNode;
   return out[0];
 }

@@ -6,6 +6,21 @@
 
 namespace fastjit::capture {
 
+bool may_overlap_itself(const TensorMeta& meta) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (size_t d = 0; d < meta.sizes.size(); ++d) {
+    if (meta.sizes[d] == 0) return false;
+    if (meta.sizes[d] > 1) dims.emplace_back(meta.strides[d], meta.sizes[d]);
+  }
+  std::ranges::sort(dims);
+  int64_t reach = 0;  // of the dims so far
+  for (const auto& [stride, size] : dims) {
+    if (stride <= reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
 // Gives args[0] a new value. False: the operator must run in torch.
 bool Builder::rebind(const Step& step) {
   const Event& event = trace_.events[step.event];
@@ -47,7 +62,7 @@ ir::NodeId Builder::new_value(const Step& step) {
   }
   std::vector<ir::NodeId> out;
   // The functional form's type may be wider than self's: the result is converted by the caller, as torch does.
-  if (!step.row || !call_lowering(*step.row, arguments(event), {self.meta}, true, out)) return ir::kNoNode;
+  if (!step.row || !call_lowering(step, arguments(event), {self.meta}, true, out)) return ir::kNoNode;
   return out[0];
 }
 

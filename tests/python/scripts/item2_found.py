@@ -169,3 +169,82 @@ def sign_of_a_nan_that_is_read(w: World) -> None:
         results = w.call("hit", f, minus)
         w.watch(sign=math.copysign(1.0, results[1][0]))
         w.call("hit", f, plus)
+
+
+@script(2)
+def number_that_decides_the_size_of_arange(w: World) -> None:
+    def end(x, a):
+        return torch.arange(a) + x
+
+    def start_and_end(x, a):
+        return torch.arange(0, a), x * 2
+
+    def step(x, a):
+        return torch.arange(0, a, 2.0) + x
+
+    for f in (end, start_and_end, step):
+        f, x = w.jit(f), torch.ones(1)
+        w.learn(f, x, 3.0)
+        for other in (5.0, 9.5):
+            w.change("another size")
+            w.call("new", f, x, other)
+        w.call("hit", f, x, 3.0)
+
+
+@script(2)
+def number_beside_nothing_is_checked_too(w: World) -> None:
+    def soft(x, a):
+        return F.softshrink(x, a)
+
+    def huber(x, a):
+        return F.huber_loss(x, x, reduction="none", delta=a)
+
+    for f in (soft, huber):
+        f, x = w.jit(f), torch.empty(0)
+        w.learn(f, x, 0.5)
+        w.change("a bound that eager refuses")
+        w.call("raised", f, x, -1.0)
+        w.call("hit", f, x, 0.5)
+
+
+@script(2)
+def power_in_place_is_that_of_a_number(w: World) -> None:
+    def roots(x, y):
+        y **= -0.5
+        return x.pow_(0.5), y
+
+    def by_argument(x, p):
+        return x.pow_(p), x * 2
+
+    values = torch.tensor([-math.inf, -0.0, 0.0, 4.0, math.inf, 2.0] * 3)
+    f, g = w.jit(roots), w.jit(by_argument)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for ran in ("new", "hit"):
+            w.call(ran, f, values.to(dtype, copy=True), values.to(dtype, copy=True), of=f)
+            w.call(ran, g, values.to(dtype, copy=True), 0.5, of=g)
+
+
+@script(2, rtol=2e-6)
+def norm_of_one_element_takes_no_root(w: World) -> None:
+    def f(x):
+        v = torch.linalg.vector_norm
+        return [v(x, p, dim=1) for p in (2, 3, 0.5, 0)] + [x.norm(dim=1, keepdim=True), F.normalize(x, dim=1)]
+
+    f = w.jit(f)
+    w.learn(f, torch.tensor([[3e38], [-1e-30], [2e20], [-1e-22], [0.0], [math.nan]]))
+    w.change("other values")
+    w.call("hit", f, torch.tensor([[-3e38], [1e-30], [-2e20], [math.inf], [-math.inf], [1.0]]))
+
+
+@script(2, rtol=1e-5)
+def spread_of_large_and_small_values(w: World) -> None:
+    def f(x):
+        return x.std(), x.std(1), x.std(0, keepdim=True)
+
+    f, x = w.jit(f), torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
+    w.learn(f, x)
+    for scale in (1e-30, 1e-22, 1e20, 1e30):
+        w.change("another scale")
+        results = w.call("hit", f, x * scale)
+        w.watch(ratio=results[0] / scale)
+    w.learn(f, (x * 1e20).bfloat16())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from script_tools import World, script
 
@@ -200,3 +201,108 @@ def one_result_stored_and_returned(w: World) -> None:
     w.learn(f, torch.arange(3.0))
     w.change("another value")
     w.call("hit", f, torch.ones(3))
+
+
+@script(3)
+def view_by_torch_of_a_written_argument(w: World) -> None:
+    def bits(x):
+        x.mul_(2)
+        return x.view(torch.int32), x.view(torch.int32)[1:] + 1
+
+    def bits_of_a_slice(x):
+        x.mul_(2)
+        return x[1:].view(torch.int32)
+
+    def as_complex(x):
+        x.add_(1)
+        return torch.view_as_complex(x).real
+
+    def parts(x):
+        x[x > 3] = 0.0
+        return x.tensor_split(2)
+
+    def at(x):
+        start = torch.tensor(1)
+        x.mul_(2)
+        part = x.narrow(0, start, 2)
+        start.add_(1)
+        return part
+
+    for f in (bits, bits_of_a_slice, as_complex, parts, at):
+        f, x = w.jit(f), torch.arange(8.0).view(4, 2)
+        w.learn(f, x)
+        result = w.call("hit", f, x)
+        w.watch(x=x, result=result)
+        (result if isinstance(result, torch.Tensor) else result[0]).zero_()
+        w.change("the result was written to")
+        w.call("hit", f, torch.arange(8.0).view(4, 2))
+
+
+@script(3)
+def elements_that_share_memory_are_written_in_order(w: World) -> None:
+    def in_place(x):
+        x.mul_(2).add_(1)
+        return x + 1
+
+    def own(x):
+        windows = (x * 2).view(-1).unfold(0, 3, 1)
+        windows.mul_(2)
+        return windows * 1
+
+    def strided(x):
+        x.copy_(x * 3)
+        return x * 1
+
+    f, base = w.jit(in_place), torch.arange(8.0)
+    w.watch(base=base)
+    w.learn(f, torch.arange(18.0).view(6, 3))
+    w.change("windows of one tensor")
+    for ran in ("size", "new", "hit"):
+        w.call(ran, f, base.unfold(0, 3, 1))
+    w.learn(w.jit(own), torch.arange(8.0))
+    w.learn(w.jit(strided), base.as_strided((3, 3), (2, 1)))
+
+
+@script(3)
+def masked_value_viewed_as_one(w: World) -> None:
+    def whole(x, y, m):
+        y[m] = x[m].view(()) * 2
+        return y
+
+    def two(x, y, m):
+        y[m] = x[m][:2]
+        return y
+
+    def rolled(x, y, m):
+        y[m] = x[m].roll(3)
+        return y
+
+    some, one, every = (torch.tensor(v) for v in ([False, True, True], [False, True, False], [True, True, True]))
+    for f, first, others in ((whole, one, (some,)), (two, some, (every,)), (rolled, some, (one, every))):
+        f = w.jit(f)
+        for mask in (first, first, *others):
+            w.call("depends on data", f, torch.arange(3.0), torch.zeros(3), mask)
+
+
+@script(3)
+def masked_values_flattened_and_forwarded(w: World) -> None:
+    def f(x, y, m):
+        y[m] = F.relu6(x[m].view(-1).flatten()).square()
+        return y
+
+    f, mask = w.jit(f), torch.tensor([False, False, False])
+    w.learn(f, torch.arange(3.0), torch.zeros(3), mask)
+    for count in (1, 2, 3):
+        w.change("another count")
+        w.call("hit", f, torch.arange(3.0) * 4, torch.zeros(3), torch.arange(3) < count)
+
+
+@script(3)
+def dropout_of_no_masked_value(w: World) -> None:
+    def f(x, y, m):
+        y[m] = F.dropout(x[m], 0.5)
+        return y
+
+    f, x = w.jit(f), torch.ones(64)
+    for count in (0, 0, 60):
+        w.call("depends on data", f, x, torch.zeros(64), torch.arange(64) < count)
