@@ -103,6 +103,17 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   return {4, other_values(variant, tensors.data(), numbers.data(), path)};
 }
 
+// What the newest variant found changed, without the values, which differ each time: "opt.lr at model.py:9 keeps
+// changing".
+std::string changing_fact(const Function& function) {
+  const auto variants = function.variants.recent_first();
+  if (variants.empty() || !variants[0]->facts || variants[0]->facts->check()) return "";
+  const std::string failure = variants[0]->facts->first_failure();
+  const size_t was = failure.find(" was "), place = failure.rfind(" (");
+  if (was == std::string::npos || place == std::string::npos || place < was) return "";
+  return failure.substr(0, was) + " at " + failure.substr(place + 2, failure.size() - place - 3) + " keeps changing";
+}
+
 }  // namespace
 
 std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names) {
@@ -125,7 +136,7 @@ std::string most_varied(const Function& function, const CallSpec& call, const st
     out = (argument <= names.size() ? names[argument - 1] : "an argument") + " took " + std::to_string(most) +
           (specs[i].kind == ArgKind::Tensor ? " layouts" : " values");
   }
-  return out;
+  return out.empty() ? changing_fact(function) : out;
 }
 
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {

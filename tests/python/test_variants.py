@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import warnings
 
 import pytest
@@ -78,6 +79,29 @@ def test_functions_count_all_their_variants() -> None:
     f(torch.randn(4, 4))
     with pytest.warns(FastJITWarning, match=r"variant limit \(2\) reached: x took 3 layouts"):
         f(torch.randn(1, 1, 1))
+
+
+def test_the_limit_names_the_fact_that_changes() -> None:
+    class Settings:
+        rate = 1.0
+
+    settings = Settings()
+
+    @fastjit.jit(max_variants=2)
+    def f(x):
+        return x * settings.rate
+
+    for rate in (0.5, 0.25):
+        settings.rate = rate
+        f(torch.ones(4))
+    line = f.__wrapped__.__code__.co_firstlineno + 2
+    says = f"variant limit (2) reached: settings.rate at test_variants.py:{line} keeps changing"
+    settings.rate = 0.125
+    with pytest.warns(FastJITWarning, match=re.escape(says)):
+        f(torch.ones(4))
+    settings.rate = 0.1
+    f(torch.ones(4))
+    assert f.stats().fallbacks == {says: 2}
 
 
 def test_the_last_used_stands_first() -> None:
