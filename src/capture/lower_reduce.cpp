@@ -182,6 +182,7 @@ void vector_norm(Call& c, double order, size_t dims_at) {
     return give_shaped(c, reduce(order > 0 ? ReduceKind::Max : ReduceKind::Min, abs(x), dims));
   }
   if (order == 2) return give_shaped(c, sqrt(reduce(ReduceKind::Sum, x * x, dims)));
+  if (std::fabs(order) > largest(ScalarType::Float)) throw NotLowered{};  // infinite in a narrower type
   if (order == 1) return give_shaped(c, reduce(ReduceKind::Sum, abs(x), dims));
   if (order == 0) return give_shaped(c, reduce(ReduceKind::Sum, cast(x != 0.0, x.type()), dims));
   const Expr sum = reduce(ReduceKind::Sum, pow(abs(x), number(x, order)), dims);
@@ -200,7 +201,7 @@ void give_spread(Call& c, const Dims& dims, double correction) {
   if (is_integral(type)) throw NotLowered{};
   const Expr x = cast(c.as(0, type), DType::F64);  // cpu/ReduceOpsKernel.cpp: WelfordOps<scalar_t, double>
   const double count = static_cast<double>(count_of(x, dims));
-  if (count - correction <= 0) throw NotLowered{};  // torch warns, each time
+  if (!(count - correction > 0)) throw NotLowered{};  // torch warns, each time; NaN is a correction of its own
   const Moments m = moments(x, dims);
   const Expr variance = m.squares / (count == 0 ? std::numeric_limits<double>::quiet_NaN() : count - correction);
   give_shaped(c, Root ? sqrt(variance) : variance);

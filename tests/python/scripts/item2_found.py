@@ -248,3 +248,20 @@ def spread_of_large_and_small_values(w: World) -> None:
         results = w.call("hit", f, x * scale)
         w.watch(ratio=results[0] / scale)
     w.learn(f, (x * 1e20).bfloat16())
+
+
+@script(2, rtol=1e-6)
+def odd_orders_and_corrections(w: World) -> None:
+    def norm(x, p):
+        return torch.norm(x, p), x * 2
+
+    def spread(x, correction):
+        return torch.std(x, correction=correction), x * 2
+
+    for f, first, odd in ((norm, 2.0, -1e39), (spread, 1.0, math.nan)):
+        f = w.jit(f)
+        for dtype in (torch.float32, torch.float64):
+            x = torch.tensor([0.0, 1.0, 2.0, -3.0, 5.0, 1.5], dtype=dtype)
+            w.learn(f, x, first)
+            w.change("a number that torch takes in its own way")
+            w.learn(f, x, odd)
