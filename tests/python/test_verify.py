@@ -253,7 +253,7 @@ def test_overlapping_arguments_are_no_mismatch():
     base = torch.ones(4)
     f(base[:2], base[2:])
     f(base[:2], base[2:])
-    with pytest.raises(RuntimeError, match="refer to a single memory location|partially overlap"):
+    with pytest.raises(RuntimeError, match=r"single memory location|partially overlap"):
         f(base[:2], base[1:3])
     f(base[:2], base[2:])
     assert f.stats().fallbacks == {"a written tensor shares memory with another argument": 1}
