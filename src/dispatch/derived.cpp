@@ -21,17 +21,17 @@ Derived::Numbers::Numbers(const Derived& derived, PyObject* const* given, size_t
       operands.push_back(step.places[i] < 0 ? step.how.operands[i].value.get()
                                             : all_[static_cast<size_t>(step.places[i])]);
     PyObject* number = step.how.compute(operands.data());
-    const std::string name = "number " + step.how.text + " at " + step.how.where;
+    const auto name = [&] { return "number " + step.how.text + " at " + step.how.where; };
     if (!number) {
-      why_ = name + " raises " + (PyErr_Occurred() ? ((PyTypeObject*)PyErr_Occurred())->tp_name : "an error");
+      why_ = name() + " raises " + (PyErr_Occurred() ? ((PyTypeObject*)PyErr_Occurred())->tp_name : "an error");
       PyErr_Clear();  // eager raises its own
       return;
     }
     all_.push_back(number);
     if (Py_TYPE(number) != step.type)
-      why_ = name + " was of type " + step.type->tp_name + ", is of type " + Py_TYPE(number)->tp_name;
+      why_ = name() + " was of type " + step.type->tp_name + ", is of type " + Py_TYPE(number)->tp_name;
     else if (PyLong_CheckExact(number) && _PyLong_NumBits(number) > 62)
-      why_ = name + " is too large";
+      why_ = name() + " is too large";
     if (!why_.empty()) return;
   }
 }

@@ -2,6 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
 #include <cstring>
 
 #include "observe/tracer.h"
@@ -80,12 +81,12 @@ void Tracer::call_host(PyObject* callable, Args args) {
     owner = Py_TYPE(args[0]);  // bound: a plain C function that gets a number is no method of numbers
   for (PyTypeObject* type : {&PyUnicode_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyTuple_Type,
                              &PyBytes_Type, &PyBool_Type, &PyRange_Type, &PyFrozenSet_Type, &PySlice_Type})
-    if (owner == type && !args.empty() && Py_TYPE(args[0]) == type && readable_args(args, callee_text(callable))) {
+    if (owner == type && !args.empty() && Py_TYPE(args[0]) == type) {
       const std::string name = callee_text(callable);
+      if (!readable_args(args, name)) break;
       const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
-      for (PyObject* arg : args)
-        if (formats && !is_plain_value(arg)) return deny("formatting of " + name_of(arg));
-      return may_enter_any();
+      const auto odd = std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg); });
+      return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
     }
   if (!reason_.empty()) return;
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
@@ -159,6 +160,25 @@ void Tracer::call_class(PyTypeObject* type, Args args) {
   may_enter_any();
 }
 
+// Reads its arguments and what is in them; what it calls of them is known or watched.
+void Tracer::apply_reader(const Callee& row, PyObject* callee, Args args) {
+  if (!readable_args(args, callee_text(callee))) return;
+  const bool shows = callee == (PyObject*)&PyUnicode_Type || !std::strcmp(row.name, "builtins:repr") ||
+                     !std::strcmp(row.name, "builtins:format");
+  for (PyObject* arg : args) {
+    note_names(arg);
+    const bool is_key = is_callable(arg) && !(PyType_Check(arg) && shows);
+    if (is_key && !called_in_c(arg)) return deny("call of " + callee_text(arg) + " by " + callee_text(callee));
+  }
+  top().fresh_result = row.rule == Rule::Fresh;
+  if (args.size() == 1 && is_tensor(args[0]))
+    for (const char* name : {"__float__", "__int__", "__index__", "__abs__", "__round__"})
+      class_attr(Py_TYPE(args[0]), intern(PyUnicode_FromString(name)));
+  top().number_result = callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_tensor(args[0]);
+  top().reads_items = true;
+  may_enter_any();
+}
+
 void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
   switch (row.rule) {
     case Rule::Ignore:
@@ -167,21 +187,7 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
       if (derives_by_call(callee, args)) return;
       [[fallthrough]];
     case Rule::Fresh:
-      if (!readable_args(args, callee_text(callee))) return;
-      for (PyObject* arg : args) {
-        note_names(arg);
-        const bool shows = callee == (PyObject*)&PyUnicode_Type || !std::strcmp(row.name, "builtins:repr") ||
-                           !std::strcmp(row.name, "builtins:format");
-        const bool is_key = is_callable(arg) && !(PyType_Check(arg) && shows);
-        if (is_key && !called_in_c(arg)) return deny("call of " + callee_text(arg) + " by " + callee_text(callee));
-      }
-      top().fresh_result = row.rule == Rule::Fresh;
-      if (args.size() == 1 && is_tensor(args[0]))
-        for (const char* name : {"__float__", "__int__", "__index__", "__abs__", "__round__"})
-          class_attr(Py_TYPE(args[0]), intern(PyUnicode_FromString(name)));
-      top().number_result = callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_tensor(args[0]);
-      top().reads_items = true;
-      return may_enter_any();
+      return apply_reader(row, callee, args);
     case Rule::Mutate:
       if (!is_own_container(callee, args)) return;
       for (PyObject* arg : args.subspan(1)) touch(arg);

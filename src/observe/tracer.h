@@ -283,6 +283,7 @@ class Tracer final : public Observer {
   bool readable_pair(PyObject* o);
   bool readable_source(PyObject* o);
   void apply(const Callee& row, PyObject* callee, Args args);
+  void apply_reader(const Callee& row, PyObject* callee, Args args);
   bool readable_args(Args args, const std::string& callee);
   static const Callee* find_callee(PyObject* callable);
   static void resolve_callees();
