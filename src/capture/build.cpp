@@ -49,6 +49,8 @@ void check_roots(Trace& trace, const Analysis& analysis) {
     for (uint32_t tensor : step.writes) written[analysis.storage[tensor]] = 1;
   for (size_t i = 0; i < trace.roots.size(); ++i) {
     const Root& root = trace.roots[i];
+    if (const std::string& why = trace.tensors[root.before.tensor].unusual; !why.empty())
+      unsound(root.name + " " + why);  // nothing is known of its memory
     const Use now = trace.use(root.tensor);
     if (now.meta.sizes != root.before.meta.sizes && is_sized_by_one_call(analysis, root, now)) continue;
     if (now.meta.dtype != root.before.meta.dtype || now.meta.sizes != root.before.meta.sizes ||

@@ -13,6 +13,7 @@
 #include "capture/effects.h"
 #include "capture/frames.h"
 #include "capture/trace.h"
+#include "support/error.h"
 
 namespace fastjit::capture {
 
@@ -65,7 +66,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) n
   try {
     impl->start(event);
   } catch (const std::exception& error) {
-    impl->trace.broken = std::string("recording failed: ") + error.what();
+    impl->trace.broken = "recording failed: " + support::first_line(error);
   }
   return nullptr;
 }
@@ -76,7 +77,7 @@ void on_end(const at::RecordFunction& event, at::ObserverContext*) noexcept {
   try {
     impl->end(event);
   } catch (const std::exception& error) {
-    impl->trace.broken = std::string("recording failed: ") + error.what();
+    impl->trace.broken = "recording failed: " + support::first_line(error);
   }
 }
 
@@ -378,7 +379,7 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
     capture = build(impl.trace, impl.inputs, outputs, values, symbolic, numerics);
   } catch (const std::exception& error) {
     capture = Capture{};
-    capture.unsound = std::string("the capture failed: ") + error.what();
+    capture.unsound = "the capture failed: " + support::first_line(error);
   }
   capture.reads_values = std::ranges::any_of(impl.trace.events, [](const Event& event) {
     if (event.parent != kNone || !event.op) return event.name == kContentsRead;

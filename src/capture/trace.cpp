@@ -9,6 +9,7 @@ constexpr const char* kLazy = "is a lazy conjugate or negation";
 std::string why_unusual(const at::Tensor& tensor, c10::Device device) {
   if (tensor.device() != device && !tensor.unsafeGetTensorImpl()->is_wrapped_number())
     return "is on " + tensor.device().str();
+  if (tensor.is_nested()) return "is nested";
   if (tensor.layout() != at::kStrided) return "is not strided";
   if (tensor.is_quantized()) return "is quantized";
   if (tensor.is_conj() || tensor.is_neg()) return kLazy;

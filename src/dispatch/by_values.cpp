@@ -47,7 +47,7 @@ class Search {
       PyObject* result = nullptr;
       if (!differs(variant, result)) return result;
       variant = next();
-      if (!variant) return learn(self_, args_, nargsf_, kwnames_, modes_, &miss_);
+      if (!variant || retire(function_, variant)) return learn(self_, args_, nargsf_, kwnames_, modes_, &miss_);
       if (!variant->executable) return eager(variant->reason);
     }
   }

@@ -242,8 +242,10 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
   const auto* found = find(function, modes, args, nargs, kwnames, tensors.data(), numbers.data());
   if (!found) return learn(self, args, nargsf, kwnames, modes);
   const std::shared_ptr<Variant> variant = *found;  // finalisers, Python code or another thread may drop it
-  if (!variant->reason.empty() && variant->values.empty())
+  if (!variant->reason.empty() && variant->values.empty()) {
+    if (retire(function, variant)) return learn(self, args, nargsf, kwnames, modes);
     return run_eager(function, variant->reason, args, nargsf, kwnames);
+  }
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   if (!variant->values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
   if (checks_recordings() && !function.options.pure && !overlaps(*variant, tensors.data()))

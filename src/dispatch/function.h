@@ -59,6 +59,7 @@ struct Variant {
   std::vector<at::Tensor> held;            // with pure=True: the captured tensors, kept alive
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   std::string reason;                      // empty: calls run the program
+  bool retried = false;                    // `reason` may pass: recorded again when the function next is
   Recipe recipe;
   size_t result_values = 0;        // numbers among the program's outputs, behind the tensors
   std::unique_ptr<Replay> replay;  // null: the call has no effect on Python objects
@@ -139,6 +140,10 @@ struct ValueMiss;
 /// is its result) and learns from it where possible.
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
                 const ValueMiss* miss = nullptr);
+
+/// Drops a variant whose reason to stay eager may have passed, when the function may be recorded again. False: it
+/// stays.
+bool retire(Function& function, const std::shared_ptr<Variant>& variant);
 
 /// Whether the variant is for this call, but for the values that it reads out of tensors. `tensors` and `numbers` have
 /// room for its spec's and get the call's.

@@ -8,6 +8,7 @@
 #include "dispatch/messages.h"
 #include "dispatch/recording.h"
 #include "dispatch/refuse.h"
+#include "support/error.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -21,12 +22,13 @@ void pause(Function& function, const std::string& why) {
   function.pause_reason = why;
 }
 
-// The recording stays a variant of its own: calls like it go straight to eager without being watched again. Where
-// values of tensors decided, only calls that read the same are like it.
+// The recording stays a variant of its own: calls like it go straight to eager, until the function is recorded again.
+// Where values of tensors decided, only calls that read the same are like it.
 bool install_unsound(Recording& recording, const ValueMiss* miss) {
   Function& function = recording.function;
   const bool needs_gradients = recording.advice == kNoGradAdvice;
   recording.variant->reason = recording.unsound;
+  recording.variant->retried = !needs_gradients;
   recording.variant->executable = nullptr;
   recording.variant->replay = nullptr;
   recording.variant->facts = needs_gradients ? std::move(recording.observation.facts) : nullptr;
@@ -82,7 +84,7 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
       Py_DECREF(result);
       throw;
     } catch (const std::exception& error) {
-      recording.unsound = std::string("it could not be compiled (") + error.what() + ")";
+      recording.unsound = "it could not be compiled (" + support::first_line(error) + ")";
       recording.advice = "please report it";
     }
   }
@@ -117,6 +119,12 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 }
 
 }  // namespace
+
+bool retire(Function& function, const std::shared_ptr<Variant>& variant) {
+  if (!variant->retried || function.stats.calls < function.next_record) return false;
+  function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
+  return true;
+}
 
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
                 const ValueMiss* miss) {

@@ -5,6 +5,7 @@
 #if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030C0000
 #include "observe/stack_depth.h"
 #include "observe/tracer.h"
+#include "support/error.h"
 
 namespace fastjit::observe {
 namespace {
@@ -30,7 +31,7 @@ PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept 
     else
       tracer->unsound("the observer does not know this interpreter's frames");
   } catch (const std::exception& e) {
-    tracer->unsound(std::string("the observer failed: ") + e.what());
+    tracer->unsound("the observer failed: " + support::first_line(e));
   }
   PyErr_Clear();
   Py_RETURN_NONE;

@@ -3,6 +3,7 @@
 
 #if FASTJIT_OBSERVES && PY_VERSION_HEX < 0x030C0000
 #include "observe/tracer.h"
+#include "support/error.h"
 
 namespace fastjit::observe {
 namespace {
@@ -35,7 +36,7 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) noexcept 
   try {
     dispatch(*tracer, frame, what, arg);
   } catch (const std::exception& e) {
-    tracer->unsound(std::string("the observer failed: ") + e.what());
+    tracer->unsound("the observer failed: " + support::first_line(e));
   }
   PyErr_Clear();
   return 0;

@@ -35,7 +35,7 @@ def compile_all(folder: Path, include: str) -> Path:
     headers = [*(ROOT / "src/observe").glob("*.h"), *(ROOT / "src/observe").glob("*.def"), Path(__file__)]
     stamp = max(header.stat().st_mtime for header in headers)
     flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
-    flags += [f"-I{ROOT / 'src'}", "-isystem", include]
+    flags += [f"-I{ROOT / 'src'}", f"-I{ROOT / 'jit'}", "-isystem", include]
     common = folder / "common.h"  # compiled once
     common.write_text('#include "observe/observe.h"\n#if FASTJIT_OBSERVES\n#include "observe/tracer.h"\n#endif\n')
     sources = [*sorted((ROOT / "src/observe").glob("*.cpp")), ROOT / "tests/python/observer_ext.cpp"]

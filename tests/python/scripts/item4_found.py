@@ -89,3 +89,84 @@ def collector_drops_the_program_that_runs(w: World) -> None:
         assert out["b"][1][0].tolist() == [0.0] * 4
         if w.fast:
             f.clear()
+
+
+class Holder:
+    """An object that functions find a tensor in."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+@script(4)
+def size_of_a_parameter_is_read_with_gradients(w: World) -> None:
+    held = Holder(torch.nn.Parameter(torch.ones(4)))
+    f = w.jit(lambda x: x + held.tensor.shape[0])
+    x = torch.ones(3)
+    with torch.enable_grad():
+        w.call("requires grad", f, x)
+        w.call("requires grad", f, x)
+        held.tensor = torch.nn.Parameter(torch.ones(5), requires_grad=False)
+        w.change("the parameter")
+        w.learn(f, x)
+    w.call("new", f, x)
+    w.call("hit", f, x)
+
+
+@script(4)
+def dimensions_of_unusual_tensors_are_read(w: World) -> None:
+    held, x = Holder(torch.ones(5)), torch.ones(3)
+    f = w.jit(lambda x: x + held.tensor.dim())
+    w.learn(f, x)
+    lazy = torch.ones(3, dtype=torch.complex64).conj()
+    unusual = {
+        "held.tensor is not strided": torch.eye(3).to_sparse(),
+        "held.tensor is a lazy conjugate or negation": lazy,
+        "held.tensor is on meta": torch.ones(3, device="meta"),
+    }
+    for why, tensor in unusual.items():
+        g = w.jit(lambda x: x + held.tensor.dim())
+        held.tensor = tensor
+        for _ in range(16):
+            w.call(why, g, x)
+        held.tensor = lazy.imag.resolve_neg()
+        w.change("the tensor")
+        w.learn(g, x)
+
+
+@script(4)
+def what_made_a_call_eager_passes(w: World) -> None:
+    held = Holder(torch.ones(5))
+    held.first = True
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if held.first:
+            gc.collect(0)
+            held.first = False
+        return torch.relu(x) * 2
+
+    f, x = w.jit(f), torch.ones(3)
+    for _ in range(16):
+        w.call("call of collect", f, x)
+    w.change("the flag")
+    w.learn(f, x)
+
+
+@script(4)
+def what_made_a_branch_eager_passes(w: World) -> None:
+    held = Holder(torch.ones(5))
+    held.slow = True
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0 and held.slow:
+            gc.collect(0)
+        return torch.relu(x) * 2
+
+    f, x = w.jit(f), torch.ones(3)
+    w.learn(f, -x)
+    for _ in range(16):
+        w.call("call of collect", f, x)
+    held.slow = False
+    w.change("the flag")
+    w.learn(f, x)
+    w.call("hit", f, -x)
