@@ -94,12 +94,14 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   if (!(variant.modes == modes)) return {1, difference(variant.modes, modes)};
   if (variant.facts && !variant.facts->check()) return {2, "guard failed: " + variant.facts->first_failure()};
   if (variant.device >= 0 && !variant.on_its_device(tensors.data())) return {0, arguments()};
-  for (const CapturedTensor& captured : variant.captured)
-    if (!captured.spec.matches(captured.object)) {
-      const std::string was = brief(captured.spec);
-      const std::string is = is_plain_tensor(captured.object) ? brief(TensorSpec::of(captured.object)) : "no tensor";
-      return {3, "guard failed: tensor " + captured.name + " was " + was + ", is " + (was == is ? "another kind" : is)};
-    }
+  for (size_t i = 0; i < variant.captured.size(); ++i) {
+    if (variant.captured.matches(i)) continue;
+    PyObject* object = variant.captured.object(i);
+    const std::string was = brief(variant.captured.spec(i));
+    const std::string is = is_plain_tensor(object) ? brief(TensorSpec::of(object)) : "no tensor";
+    return {3, "guard failed: tensor " + variant.captured.name(i) + " was " + was + ", is " +
+                   (was == is ? "another kind" : is)};
+  }
   return {4, other_values(variant, tensors.data(), numbers.data(), path)};
 }
 

@@ -52,12 +52,6 @@ bool within(PyObject* number, bool is_float, double limit) {
   return !(std::fabs(value) > limit) || std::isinf(value);
 }
 
-bool captured_hold(const Variant& variant) noexcept {
-  for (const CapturedTensor& captured : variant.captured)
-    if (!captured.spec.matches(captured.object)) return false;
-  return true;
-}
-
 // A variant that serves this call, or null; borrowed from the function.
 const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyObject* const* args, Py_ssize_t nargs,
                                      PyObject* kwnames, PyObject** tensors, PyObject** numbers) {
@@ -124,7 +118,7 @@ bool run_without_gil(const Executable& executable, const Inputs& inputs, const u
 bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
             PyObject** tensors, PyObject** numbers) noexcept {
   return variant.modes == modes && variant.spec.match(args, nargs, kwnames, tensors, numbers) &&
-         (!variant.facts || variant.facts->check()) && captured_hold(variant) &&
+         (!variant.facts || variant.facts->check()) && variant.captured.hold() &&
          (variant.device < 0 || variant.on_its_device(tensors));
 }
 
@@ -142,8 +136,8 @@ bool overlaps(const Variant& variant, PyObject* const* arg_tensors) {
 bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
   for (size_t i = 0; i < spec.tensor_count(); ++i)
     if (unpack(tensors[i]).device().index() != device) return false;
-  for (const CapturedTensor& tensor : captured)
-    if (unpack(tensor.object).device().index() != device) return false;
+  for (size_t i = 0; i < captured.size(); ++i)
+    if (unpack(captured.object(i)).device().index() != device) return false;
   return true;
 }
 

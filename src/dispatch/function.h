@@ -10,12 +10,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "dispatch/captured.h"
 #include "dispatch/derived.h"
 #include "dispatch/executor.h"
 #include "dispatch/modes.h"
 #include "dispatch/recipe.h"
 #include "dispatch/replay.h"
-#include "dispatch/spec.h"
 #include "dispatch/variants.h"
 #include "observe/observe.h"
 #include "pass/pass.h"
@@ -44,18 +44,12 @@ struct Inspection {
   ir::Graph graph;  // after the passes
 };
 
-struct CapturedTensor {
-  PyObject* object;  // borrowed: a fact keeps its identity, so it is alive while the facts hold
-  TensorSpec spec;
-  std::string name;
-};
-
 /// One thing the function knows how to do (or knows that it cannot): a program, or a reason to stay eager.
 struct Variant {
   CallSpec spec;
   Modes modes;
   std::unique_ptr<observe::ReadSet> facts;  // null with pure=True
-  std::vector<CapturedTensor> captured;
+  CapturedTensors captured;
   std::vector<at::Tensor> held;            // with pure=True: the captured tensors, kept alive
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   std::string reason;                      // empty: calls run the program
@@ -82,7 +76,7 @@ struct Variant {
 
   /// The tensor that a program input is in a call with these tensors; borrowed.
   PyObject* input(const capture::InputSource& source, PyObject* const* tensors) const noexcept {
-    return source.kind == capture::InputSource::Kind::Argument ? tensors[source.index] : captured[source.index].object;
+    return source.kind == capture::InputSource::Kind::Argument ? tensors[source.index] : captured.object(source.index);
   }
   /// Whether the call's tensors and the captured ones are on `device`, when the rest of the call matched.
   bool on_its_device(PyObject* const* tensors) const noexcept;

@@ -181,8 +181,8 @@ PyObject* variants(PyObject* object, PyObject*) {
 
 std::string guards_of(const Variant& variant) {
   std::string out = "arguments: " + variant.spec.signature() + "\n";
-  for (const CapturedTensor& captured : variant.captured)
-    out += "tensor " + captured.name + ": " + text(captured.spec) + "\n";
+  for (size_t i = 0; i < variant.captured.size(); ++i)
+    out += "tensor " + variant.captured.name(i) + ": " + text(variant.captured.spec(i)) + "\n";
   for (const capture::ValueGuard& value : variant.values) out += "value " + value.label + ": " + text(value) + "\n";
   if (variant.facts)
     for (const std::string& line : variant.facts->describe()) out += line + "\n";

@@ -139,16 +139,16 @@ void take_captured(Recording& recording) {
   for (size_t i = 0; i < capture.inputs.size(); ++i) {
     if (capture.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
     PyObject* object = capture.captured[capture.inputs[i].index];
-    variant.captured.push_back({object, TensorSpec::of(object), capture.graph.inputs[i].name});
+    variant.captured.add(object, capture.graph.inputs[i].name);
     if (recording.function.options.pure) variant.held.push_back(unpack(object));
   }
   // Of other tensors that the call found it may have read the metadata. Those named by facts that hold are alive.
   if (!recording.observation.facts || !recording.observation.facts->check()) return;
   std::unordered_set<PyObject*> compared;
-  for (const CapturedTensor& tensor : variant.captured) compared.insert(tensor.object);
+  for (size_t i = 0; i < variant.captured.size(); ++i) compared.insert(variant.captured.object(i));
   for (size_t i = 0; i < recording.captured.size(); ++i)
     if (PyObject* object = recording.captured[i]; compared.insert(object).second)
-      variant.captured.push_back({object, TensorSpec::of(object), recording.captured_names[i]});
+      variant.captured.add(object, recording.captured_names[i]);
 }
 
 // A call needs gradients when grad mode is on and a tensor that it reads requires grad. It stays eager for as long as
@@ -164,7 +164,7 @@ void refuse_gradients(Recording& recording) {
     if (!PyFunction_Check(recording.function.callable) && name.starts_with("self.")) name.remove_prefix(5);
     recording.unsound = "parameter '" + std::string(name) + "' requires grad";
     recording.advice = kNoGradAdvice;
-    recording.variant->captured.push_back({object, TensorSpec::of(object), recording.captured_names[i]});
+    recording.variant->captured.add(object, recording.captured_names[i]);
     return;
   }
 }

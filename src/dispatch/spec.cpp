@@ -65,23 +65,8 @@ TensorSpec TensorSpec::of(PyObject* object) {
   return spec;
 }
 
-bool TensorSpec::matches(PyObject* object) const noexcept {
-  const PyObject* type = parameter ? ParameterClass : THPVariableClass;
-  if (reinterpret_cast<const PyObject*>(Py_TYPE(object)) != type) return false;
-  const at::TensorImpl* impl = unpack(object).unsafeGetTensorImpl();
-  if (impl->key_set().raw_repr() != key_set || c10::typeMetaToScalarType(impl->dtype()) != dtype) return false;
-  const at::IntArrayRef now = impl->sizes(), step = impl->strides();
-  if (now.size() != sizes.size()) return false;
-  bool same = true;  // a few numbers: a call of memcmp costs more
-  for (size_t d = 0; d < now.size(); ++d) same &= now[d] == sizes[d] && step[d] == strides[d];
-  if (!same) return false;
-  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
-  if (meta == nullptr) return !requires_grad;
-  // A view comes to require grad with its base.
-  const bool needs = meta->is_view_ ? impl->requires_grad() : meta->requires_grad_ || meta->grad_fn_;
-  if (needs != requires_grad) return false;
-  // The getter takes a lock, 16 ns. A tensor of its own without a tangent has none; a view may have its base's.
-  return (!meta->fw_grad_ && !meta->is_view_) || !unpack(object)._fw_grad(0).defined();
+bool TensorSpec::matches_slowly(const at::Tensor& tensor) const noexcept {
+  return tensor.requires_grad() == requires_grad && !tensor._fw_grad(0).defined();
 }
 
 bool TensorSpec::same_but_sizes(const TensorSpec& other) const {

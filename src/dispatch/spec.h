@@ -9,6 +9,10 @@
 
 #include "dispatch/by_content.h"
 
+namespace torch::autograd {
+struct AutogradMeta;
+}
+
 namespace fastjit::dispatch {
 
 /// Metadata of one tensor. Also the guard of captured tensors.
@@ -21,8 +25,18 @@ struct TensorSpec {
   std::vector<int64_t> sizes, strides;
 
   static TensorSpec of(PyObject* object);
-  bool matches(PyObject* object) const noexcept;  // false for anything but an exact Tensor or Parameter
+  bool operator==(const TensorSpec&) const = default;
+  /// False for anything but an exact Tensor or Parameter. The body is in tensor_match.h.
+  bool matches(PyObject* object) const noexcept;
   bool same_but_sizes(const TensorSpec& other) const;
+
+  /// The parts of matches(object).
+  bool is_class_of(PyObject* object) const noexcept;
+  bool matches(c10::TensorImpl* impl) const noexcept;
+  bool matches(const torch::autograd::AutogradMeta* meta, const at::Tensor& tensor) const noexcept;
+
+ private:
+  bool matches_slowly(const at::Tensor& tensor) const noexcept;  // views, and tensors that had tangents
 };
 
 /// True for exact torch.Tensor and torch.nn.Parameter objects.

@@ -2,7 +2,7 @@
 #include <bit>
 
 #include "dispatch/plain_class.h"
-#include "dispatch/spec.h"
+#include "dispatch/tensor_match.h"
 
 namespace fastjit::dispatch {
 namespace {

@@ -338,8 +338,9 @@ bool Facts::recover(size_t index) noexcept {
 }
 
 bool Facts::check() noexcept {
-  for (size_t i = 0; i < words_.size(); ++i)
-    if (*words_[i].at != words_[i].value && !recover(i)) return false;
+  const Word* words = words_.data();  // recover() changes what they expect, and adds none
+  for (size_t i = 0, n = words_.size(); i < n; ++i)
+    if (*words[i].at != words[i].value && !recover(i)) return false;
   return true;
 }
 
