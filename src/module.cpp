@@ -13,6 +13,7 @@
 #include "dispatch/messages.h"
 #include "dispatch/modes.h"
 #include "dispatch/pool.h"
+#include "dispatch/stance.h"
 #include "dispatch/verify.h"
 #include "runtime/engine.h"
 #include "support/env.h"
@@ -46,23 +47,6 @@ static support::Setting setting_named(const std::string& name) {
   for (size_t i = 0; i < rows.size(); ++i)
     if (rows[i].name == name) return static_cast<support::Setting>(i);
   throw py::key_error(name);
-}
-
-static void set_stance(const std::string& name) {
-  using dispatch::Stance;
-  if (name == "default")
-    dispatch::set_stance(Stance::Default);
-  else if (name == "eager")
-    dispatch::set_stance(Stance::Eager);
-  else if (name == "error_on_compile")
-    dispatch::set_stance(Stance::ErrorOnCompile);
-  else
-    throw py::value_error("unknown stance '" + name + "'; choose 'default', 'eager' or 'error_on_compile'");
-}
-
-static std::string get_stance() {
-  static constexpr const char* kNames[] = {"default", "eager", "error_on_compile"};
-  return kNames[static_cast<int>(dispatch::stance())];
 }
 
 // Why the engine would not run a cached object: it validates and links it. Empty: it would.
@@ -101,8 +85,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("register_message_types", [](py::object warning, py::object error, std::vector<std::string> libraries) {
     dispatch::register_message_types(warning.ptr(), error.ptr(), std::move(libraries));
   });
-  module.def("set_stance", &set_stance);
-  module.def("get_stance", &get_stance);
   module.def("pool_stats", &pool_stats);
   module.def("pool_clear", &dispatch::pool_clear);
   module.def("check_object", &check_object);
@@ -115,4 +97,5 @@ PYBIND11_MODULE(_C, module) {
   bind_lowering(module);
   bind_cuda(module);
   dispatch::bind_verify(module);
+  dispatch::bind_stance(module);
 }

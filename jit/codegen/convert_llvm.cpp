@@ -149,21 +149,15 @@ Value* float_to_half(Rules& r, Value* value, DType to) {
   return b.CreateBitCast(half, shaped(b.getInt16Ty(), value->getType()));
 }
 
-// cvttss2si and its kin: what does not fit gives the most negative number. A constant would fold to poison, so it is
-// converted here.
+// cvttss2si and its kin: what does not fit gives the most negative number. For LLVM that is poison, which folds to
+// anything (a conversion there and back to trunc(x)): it never sees one.
 Value* float_to_int(Rules& r, Value* value, Type* target) {
-  Type* element = target->getScalarType();
-  auto* constant = llvm::dyn_cast<llvm::Constant>(value);
-  if (constant && constant->getType()->isVectorTy()) constant = constant->getSplatValue();
-  if (auto* number = llvm::dyn_cast_or_null<llvm::ConstantFP>(constant)) {
-    const unsigned width = element->getIntegerBitWidth();
-    const double x = number->getValueAPF().convertToDouble(), limit = std::ldexp(1.0, static_cast<int>(width) - 1);
-    const int64_t lowest = width == 64 ? INT64_MIN : INT32_MIN;
-    const double whole = std::trunc(x);
-    return llvm::ConstantInt::get(
-        target, static_cast<uint64_t>(whole >= -limit && whole < limit ? static_cast<int64_t>(whole) : lowest), true);
-  }
-  return r.b.CreateFPToSI(value, target);
+  auto& b = r.b;
+  const unsigned width = target->getScalarType()->getIntegerBitWidth();
+  Value* limit = llvm::ConstantFP::get(value->getType(), std::ldexp(1.0, static_cast<int>(width) - 1));
+  Value* fits = b.CreateFCmpOLT(b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, value), limit);
+  Value* whole = b.CreateFPToSI(b.CreateSelect(fits, value, llvm::Constant::getNullValue(value->getType())), target);
+  return b.CreateSelect(fits, whole, llvm::ConstantInt::get(target, llvm::APInt::getSignedMinValue(width)));
 }
 
 // gcc compiles the narrow static_casts through a 32-bit conversion; c10::convert sends uint8_t through int64_t.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "capture/effects.h"
+#include "capture/gradients.h"
 
 namespace fastjit::capture {
 namespace {
@@ -74,6 +75,9 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
     if (inputs.adopt_unknown) adopt_unknown(trace);
     std::vector<Use> leaves;
     for (const at::Tensor& tensor : outputs) leaves.push_back(trace.use(tensor));
+    const Gradients gradients = judge_gradients(trace, leaves);
+    failed.needs_gradients = gradients.needed;
+    if (!gradients.unsound.empty()) unsound(gradients.unsound);
     Analysis analysis = select_steps(trace, leaves);
     check_roots(trace, analysis);
     for (const Use& leaf : leaves)
@@ -96,7 +100,10 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
         continue;
       }
       const std::set<uint32_t> constant = builder.constant_scalars();
-      if (constant.empty()) return std::move(builder.capture);
+      if (constant.empty()) {
+        builder.capture.without_grad = gradients.suspended;
+        return std::move(builder.capture);
+      }
       scalars.refuse(constant);
     }
   } catch (const Unsound& reason) {

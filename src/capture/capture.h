@@ -64,6 +64,8 @@ struct Capture {
   std::vector<uint32_t> result_values;                // graph outputs behind those of the tensor leaves, each a number of type F64: index into Recorder::numbers
   std::string unsound;                                // not empty: why this call must stay eager, with file:line
   bool reads_values = false;                          // Python read values of tensors, also where it is unsound
+  bool needs_gradients = false;                       // unsound: autograd records an operator of the call
+  bool without_grad = false;                          // the program runs with grad mode off although the caller's is on
 };
 
 /// What the caller passes in: the flattened arguments of the call about to run.

@@ -175,7 +175,8 @@ void vector_norm(Call& c, double order, size_t dims_at) {
   if (is_integral(type)) throw NotLowered{};
   const Expr x = c.as(0, type);
   const Dims dims = dims_of(c, dims_at);
-  if (count_of(x, dims) == 1)  // ReduceOps.cpp: no powers, no roots
+  const bool is_whole = dims_at == kAll || !c.has(dims_at);
+  if (count_of(x, dims) == 1 && (c.rank(0) > 0 || is_whole))  // ReduceOps.cpp: no powers, no roots
     return give_shaped(c, order == 0 ? cast(x != 0.0, x.type()) : abs(x));
   if (order == kInf || order == -kInf) {
     need_elements(c, x, dims);

@@ -123,6 +123,7 @@ Item Recorder::Impl::item(const c10::IValue& value, bool made) {
 void Recorder::Impl::start(const at::RecordFunction& record) {
   Event event;
   event.parent = open.empty() ? kNone : open.back();
+  event.grad = at::GradMode::is_enabled();
   const auto name = record.operator_name();
   if (name) {
     auto known = handles.find(record.name());
@@ -185,6 +186,7 @@ void Recorder::Impl::contents_read(const at::Tensor& tensor) {
   constexpr int64_t kMaxElements = 64;
   Event event;
   event.name = kContentsRead;
+  event.grad = at::GradMode::is_enabled();
   event.parent = open.empty() ? kNone : open.back();
   event.line = python_line(&event.target);
   event.end = static_cast<uint32_t>(trace.events.size() + 1);
@@ -282,6 +284,7 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>()) {
   static const std::string torch_root = folder_of_torch();
   impl.torch_root = torch_root;
   Trace& trace = impl.trace;
+  trace.grad = at::GradMode::is_enabled();
   if (!impl.inputs.tensors.empty()) trace.device = impl.inputs.tensors[0].device();
   for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
     const at::Tensor& tensor = impl.inputs.tensors[i];

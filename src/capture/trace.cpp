@@ -19,7 +19,6 @@ std::string why_unusual(const at::Tensor& tensor, c10::Device device) {
         c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::ZeroTensor})
     if (keys.has(key)) return std::string("has dispatch key ") + c10::toString(key);
   if (!tensor.has_storage()) return "has no storage";
-  if (at::GradMode::is_enabled() && tensor.requires_grad()) return "requires grad";
   return {};
 }
 
@@ -79,7 +78,7 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   out.tensor = it->second;
   if (fresh)
     tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor, device),
-                       std::nullopt, -1});
+                       std::nullopt, -1, at::GradMode::is_enabled()});
   // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
   if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
   if (!tensors[out.tensor].unusual.empty()) return out;
@@ -88,6 +87,7 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   out.meta.wrapped_number = impl->is_wrapped_number();
   out.offset = tensor.storage_offset();
   out.view = tensor.is_view();
+  out.requires_grad = tensor.requires_grad();
   out.version = impl->is_inference() ? -1 : static_cast<int64_t>(impl->version_counter().current_version());
   const c10::Storage& storage = impl->unsafe_storage();
   c10::StorageImpl* memory = storage.unsafeGetStorageImpl();

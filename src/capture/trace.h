@@ -26,6 +26,7 @@ struct Use {
   int64_t version = -1;  // -1: inference tensors have no counter
   TensorMeta meta;
   bool view = false;                  // autograd takes it for a view
+  bool requires_grad = false;
   bool bare = false;                  // Python never saw this tensor: made in C++ from a number
   std::optional<c10::Scalar> number;  // value of a wrapped number, a bare 0-dim tensor or a 0-dim constant
 };
@@ -44,6 +45,7 @@ struct Event {
   uint32_t end = 0;              // one past the last nested event
   uint32_t line = 0;             // index into Trace::lines; 0: unknown
   bool finished = false;         // false: the operator raised
+  bool grad = false;             // grad mode was on
   std::string target;            // of a value that Python reads: the variable that gets it, if one does at once
   std::vector<uint64_t> values;  // of contents_read: what was read
   std::vector<Item> args, results;
@@ -54,6 +56,7 @@ struct TensorRecord {
   std::string unusual;                // why capture cannot handle it ("is sparse"); empty for ordinary tensors
   std::optional<c10::Scalar> number;  // of a bare 0-dim tensor, while its version is number_version
   int64_t number_version = -1;
+  bool grad = false;  // grad mode was on when it was first seen
 };
 
 struct StorageRecord {
@@ -80,6 +83,7 @@ struct ScalarUse {
 
 struct Trace {
   c10::Device device{c10::kCPU};  // of every tensor but the numbers that torch wrapped
+  bool grad = false;              // grad mode was on for the caller
   std::vector<Event> events;
   std::vector<ScalarUse> scalar_uses;
   std::unordered_map<uint32_t, uint32_t> value_scalars;  // event that read a float out of a tensor -> that number

@@ -11,13 +11,13 @@
 
 #include "dispatch/by_values.h"
 #include "dispatch/call.h"
+#include "dispatch/stance.h"
 #include "dispatch/verify.h"
 #include "support/env.h"
 
 namespace fastjit::dispatch {
 namespace {
 
-Stance current_stance = Stance::Default;
 const bool kChecksRecordings = support::setting_text(support::Setting::Check) == "record";
 
 // Whether any written input shares bytes with another input. Rare programs only.
@@ -145,9 +145,6 @@ c10::Device device_of(const Variant& variant) {
   return variant.device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<int8_t>(variant.device));
 }
 
-Stance stance() { return current_stance; }
-void set_stance(Stance stance) { current_stance = stance; }
-
 namespace {
 
 PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
@@ -174,6 +171,8 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   if (executable.changes.undoable || first) undo.emplace(executable.changes, inputs.data(), device_of(variant), first);
   Tensors outputs;
   bool done = false;
+  std::optional<at::NoGradGuard> without_grad;
+  if (variant.without_grad) without_grad.emplace();
   try {
     done = executable.releases_gil ? run_without_gil(executable, inputs, scalars.data(), outputs, check)
                                    : execute(executable, inputs, scalars.data(), outputs, check);
@@ -228,7 +227,7 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
   Function& function = *self->function;
   if (recording()) return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
   ++function.stats.calls;
-  if (current_stance == Stance::Eager) return run_eager(function, "stance is eager", args, nargsf, kwnames);
+  if (stance() == Stance::Eager) return run_eager(function, "stance is eager", args, nargsf, kwnames);
   const Modes modes = current_modes();
   const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
   const size_t width = function.variants.width();

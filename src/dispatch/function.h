@@ -66,6 +66,7 @@ struct Variant {
   std::vector<uint32_t> scalar_number;   // per graph scalar: which symbolic number of the call
   std::vector<double> scalar_limit;      // per graph scalar: finite values beyond +-limit run eagerly (eager raises)
   std::vector<std::string> scalar_name;  // per graph scalar
+  bool without_grad = false;             // grad mode is off while it runs, though on for the caller
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   Inspection inspection;
   int device = -1;                // the CUDA device it runs on; -1: the CPU
@@ -104,6 +105,7 @@ struct Function {
   std::string pause_reason;                                   // why nothing is recorded until then
   uint64_t hits_when_recorded = 0;
   uint32_t unused_recordings = 0;  // in a row, each without a hit before the next
+  bool differentiates = false;     // a call needed gradients of an argument: every call of such arguments will
   bool warned = false;
   bool limit_warned = false;
 };
@@ -115,11 +117,6 @@ struct FunctionObject {
   PyObject* weakrefs;
   Function* function;
 };
-
-/// Global behaviour switched by fastjit.stance and FASTJIT_DISABLE.
-enum class Stance : uint8_t { Default, Eager, ErrorOnCompile };
-Stance stance();
-void set_stance(Stance stance);
 
 /// True while this thread records: nested functions run their Python body.
 bool recording();

@@ -8,6 +8,7 @@
 #include "dispatch/messages.h"
 #include "dispatch/recording.h"
 #include "dispatch/refuse.h"
+#include "dispatch/stance.h"
 #include "support/error.h"
 
 namespace fastjit::dispatch {
@@ -26,18 +27,20 @@ void pause(Function& function, const std::string& why) {
 // Where values of tensors decided, only calls that read the same are like it.
 bool install_unsound(Recording& recording, const ValueMiss* miss) {
   Function& function = recording.function;
-  const bool needs_gradients = recording.advice == kNoGradAdvice;
+  const bool needs_gradients = recording.captured_graph.needs_gradients;
+  const bool refused = needs_gradients && function.differentiates;  // calls like it are, before they are recorded
+  const bool guarded = needs_gradients && recording.variant->captured.size() > 0;  // for as long as its facts hold
   recording.variant->reason = recording.unsound;
-  recording.variant->retried = !needs_gradients;
+  recording.variant->retried = !guarded;
   recording.variant->executable = nullptr;
   recording.variant->replay = nullptr;
-  recording.variant->facts = needs_gradients ? std::move(recording.observation.facts) : nullptr;
-  if (!needs_gradients) recording.variant->captured.clear();
+  recording.variant->facts = guarded ? std::move(recording.observation.facts) : nullptr;
+  if (!guarded) recording.variant->captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
   recording.variant->values = miss ? miss->path : std::vector<capture::ValueGuard>();
-  if (miss || !recording.captured_graph.reads_values || needs_gradients)
+  if (!refused && (miss || !recording.captured_graph.reads_values || guarded))
     function.variants.add(std::move(recording.variant));
-  if (!needs_gradients) pause(function, "an earlier recording was unsound: " + reason);
+  if (!refused && !guarded) pause(function, "an earlier recording was unsound: " + reason);
   return note_fallback(function, reason, advice);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/env.h"
+#include "support/fork.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -40,6 +41,8 @@ int64_t bytes_of(int cls) { return int64_t{4 + cls % 4} << (cls / 4); }
 
 class Pool {
  public:
+  Pool() { support::hold_over_fork(mutex_); }
+
   Block* take(int64_t bytes) {
     const int cls = class_of(bytes);
     {

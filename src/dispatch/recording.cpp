@@ -1,5 +1,7 @@
 #include "dispatch/recording.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <unordered_set>
 
@@ -44,8 +46,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   capture::CallInputs inputs;
   for (PyObject* tensor : recording.variant->spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
-  for (size_t i = 0; i < inputs.tensors.size(); ++i)
-    inputs.tensor_names.push_back(i < names.size() ? names[i] : "arg" + std::to_string(i));
+  inputs.tensor_names = tensor_names(recording.variant->spec, names);
   inputs.adopt_unknown = function.options.pure;
   const RecordingFlag flag;
   capture::Recorder recorder(std::move(inputs));
@@ -100,7 +101,6 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
       recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);
   if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
   if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
-  if (recording.unsound.ends_with("requires grad")) recording.advice = kNoGradAdvice;
   return result;
 }
 
@@ -142,8 +142,9 @@ void take_captured(Recording& recording) {
     variant.captured.add(object, capture.graph.inputs[i].name);
     if (recording.function.options.pure) variant.held.push_back(unpack(object));
   }
-  // Of other tensors that the call found it may have read the metadata. Those named by facts that hold are alive.
-  if (!recording.observation.facts || !recording.observation.facts->check()) return;
+  // Of other tensors that the call found it may have read the metadata. They are compared after the facts, which say
+  // that they are alive.
+  if (!recording.observation.facts) return;
   std::unordered_set<PyObject*> compared;
   for (size_t i = 0; i < variant.captured.size(); ++i) compared.insert(variant.captured.object(i));
   for (size_t i = 0; i < recording.captured.size(); ++i)
@@ -151,15 +152,22 @@ void take_captured(Recording& recording) {
       variant.captured.add(object, recording.captured_names[i]);
 }
 
-// A call needs gradients when grad mode is on and a tensor that it reads requires grad. It stays eager for as long as
-// that is so: the tensor and the facts that lead to it are guards of the reason.
-void refuse_gradients(Recording& recording) {
-  if (!recording.modes.grad()) return;
-  const auto& facts = recording.observation.facts;
-  if (!facts || !facts->check()) return;  // the tensors named by facts that hold are alive
-  for (size_t i = 0; i < recording.captured.size(); ++i) {
+// The call needs gradients. Where that is because of arguments, calls of such arguments are not recorded again. Else it
+// stays eager for as long as a tensor requires grad: that and the facts that lead to it are guards of the reason.
+void refuse_gradients(Recording& recording, const std::vector<std::string>& names) {
+  if (!recording.captured_graph.needs_gradients) return;
+  if (recording.unsound == recording.captured_graph.unsound) recording.advice = kNoGradAdvice;
+  const std::vector<PyObject*>& arguments = recording.variant->spec.flat().tensors;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!unpack(arguments[i]).requires_grad()) continue;
+    recording.unsound = "argument '" + tensor_names(recording.variant->spec, names)[i] + "' requires grad";
+    recording.advice = kNoGradAdvice;
+    recording.function.differentiates = true;
+    return;
+  }
+  for (size_t i = 0; recording.observation.facts && i < recording.captured.size(); ++i) {
     PyObject* object = recording.captured[i];
-    if (!unpack(object).requires_grad()) continue;
+    if (!unpack(object).requires_grad() || unsupported(unpack(object))) continue;
     std::string_view name = recording.captured_names[i];  // of a module given to fastjit: as it names its parameters
     if (!PyFunction_Check(recording.function.callable) && name.starts_with("self.")) name.remove_prefix(5);
     recording.unsound = "parameter '" + std::string(name) + "' requires grad";
@@ -198,12 +206,14 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   recording.variant->modes = modes;
   std::string why;
   recording.variant->spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
+  // Casts that autocast keeps would come from outside of the recording. Programs cast anew.
+  at::autocast::clear_cache();
   const auto start = std::chrono::steady_clock::now();
   PyObject* result = watched_call(recording, call, nargsf, kwnames, names);
   if (!result) return nullptr;
   recording.variant->record_ms = ms_since(start);
   function.stats.record_ms += recording.variant->record_ms;
-  refuse_gradients(recording);
+  refuse_gradients(recording, names);
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
   if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() &&
@@ -218,6 +228,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
       if (unpack(leaf).is_view() && unpack(leaf).requires_grad())
         recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
   if (recording.unsound.empty()) {
+    recording.variant->without_grad = recording.captured_graph.without_grad;
     settle_scalars(recording, call);
     take_captured(recording);
     recording.variant->facts = std::move(recording.observation.facts);

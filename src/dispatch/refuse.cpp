@@ -5,9 +5,24 @@
 
 namespace fastjit::dispatch {
 
+// The Python function whose parameters a call's arguments are: below decorators that take any (functools.wraps).
+static PyObject* with_parameters(PyObject* callable) {
+  PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+  constexpr int kMostDecorators = 16;
+  for (int i = 0; i < kMostDecorators && PyFunction_Check(function); ++i) {
+    const auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+    PyObject* attributes = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
+    if (code->co_argcount > 0 || !(code->co_flags & CO_VARARGS) || !attributes) break;
+    PyObject* wrapped = PyDict_GetItemString(attributes, "__wrapped__");
+    if (!wrapped) break;
+    function = wrapped;
+  }
+  return function;
+}
+
 std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, PyObject* kwnames) {
   std::vector<std::string> names;
-  PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+  PyObject* function = with_parameters(callable);
   PyObject* varnames = nullptr;
   if (PyFunction_Check(function))
     varnames = PyCode_GetVarnames(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)));
@@ -22,6 +37,27 @@ std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, Py
   Py_XDECREF(varnames);
   PyErr_Clear();
   return names;
+}
+
+std::vector<std::string> tensor_names(const CallSpec& call, const std::vector<std::string>& arguments) {
+  const std::vector<ArgSpec>& specs = call.specs();
+  std::vector<std::string> out;
+  size_t at = 0;
+  const std::function<void(const std::string&)> walk = [&](const std::string& label) {
+    const ArgSpec& spec = specs[at++];
+    if (spec.kind == ArgKind::Tensor) out.push_back(label);
+    for (Py_ssize_t i = 0; i < spec.length; ++i) {
+      const bool has_keys = spec.kind == ArgKind::Dict || spec.kind == ArgKind::Instance;
+      PyObject* key = has_keys ? PyTuple_GET_ITEM(spec.object, i) : nullptr;
+      if (spec.kind == ArgKind::Instance && PyUnicode_Check(key))
+        walk(label + "." + PyUnicode_AsUTF8(key));
+      else
+        walk(label + "[" + (key ? repr(key) : std::to_string(i)) + "]");
+    }
+  };
+  for (const std::string& argument : arguments)
+    if (at < specs.size()) walk(argument);
+  return out;
 }
 
 c10::Device device_of(const std::vector<PyObject*>& tensors) {
@@ -54,16 +90,17 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
     advice = "pass pure=True if the result depends on the arguments only";
     return "the read observer needs CPython 3.11, 3.12 or 3.13 with its GIL";
   }
-  for (size_t i = 0; i < spec.flat().tensors.size(); ++i) {
-    const std::string name = i < names.size() ? names[i] : std::to_string(i);
+  const std::vector<std::string> tensors = tensor_names(spec, names);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = tensors[i];
     const at::Tensor& tensor = unpack(spec.flat().tensors[i]);
     if (const char* why = unsupported(tensor)) return "argument '" + name + "' is not supported: " + why;
-    if (modes.grad() && tensor.requires_grad()) {
+    if (function.differentiates && modes.grad() && tensor.requires_grad()) {
       advice = kNoGradAdvice;
       return "argument '" + name + "' requires grad";
     }
   }
-  return refuse_devices(function, spec.flat().tensors, names.empty() ? "0" : names[0], advice);
+  return refuse_devices(function, spec.flat().tensors, tensors.empty() ? "0" : tensors[0], advice);
 }
 
 std::string waiting(const Function& function, uint64_t call) {

@@ -33,6 +33,13 @@ static bool is_pybind_record(PyObject* self) {
   return std::strstr(Py_TYPE(self)->tp_name, "pybind11_detail_function_record") != nullptr;
 }
 
+PyObject* bound_to(PyObject* callable) noexcept {
+  if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper"))
+    return reinterpret_cast<WrapperObject*>(callable)->self;
+  PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
+  return self && (PyModule_Check(self) || PyType_Check(self) || is_pybind_record(self)) ? nullptr : self;
+}
+
 void Tracer::call(PyObject* callable, Args args) {
   if (PyFunction_Check(callable)) return call_function((PyFunctionObject*)callable);
   if (PyMethod_Check(callable)) {
@@ -47,14 +54,8 @@ void Tracer::call(PyObject* callable, Args args) {
     PyObject** slot = &reinterpret_cast<PyWeakReference*>(callable)->wr_object;
     return static_cast<void>(found(facts_->read_slot(slot, label, where()), label));
   }
-  PyObject* self = nullptr;
-  if (PyCFunction_Check(callable)) {
-    self = PyCFunction_GET_SELF(callable);
-    if (self && (PyModule_Check(self) || PyType_Check(self) || is_pybind_record(self))) self = nullptr;
-  } else if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper")) {
-    self = reinterpret_cast<WrapperObject*>(callable)->self;
-  }
   std::vector<PyObject*> with_self;
+  PyObject* self = bound_to(callable);
   if (self) {
     with_self.push_back(self);
     with_self.insert(with_self.end(), args.begin(), args.end());

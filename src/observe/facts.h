@@ -189,6 +189,8 @@ PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept;
 PyObject** shared_place(PyObject* dict, PyObject* name) noexcept;
 /// Looks a name up in a type, after class `after` of its method resolution order if that is set; borrowed.
 PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept;
+/// The object that a method of a C type is bound to; null for functions of modules, classes and pybind11.
+PyObject* bound_to(PyObject* callable) noexcept;
 /// Where a set keeps this object, or (not by_address) an equal value: the index of its entry, or -1. No Python code
 /// runs.
 int32_t member_index(PyObject* set, PyObject* item, bool by_address) noexcept;

@@ -192,6 +192,7 @@ class Tracer final : public Observer {
   PyObject* intern(PyObject* name);  // borrowed
   std::string name_of(PyObject* o);
   PyObject* found(PyObject* value, const std::string& label);  // a fact read gave `value`
+  void found_inside(PyObject* value, const std::string& label);
   void type_method(PyObject* o, const char* name);             // an implicit call of a method of o's type
   bool dict_node(PyObject* d, Facts::Id* id);                  // the node of a dictionary reached by facts
   bool dict_base_node(PyObject* d, Facts::Id* id);             // also of a subclass, for dict's own methods

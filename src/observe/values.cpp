@@ -180,11 +180,30 @@ PyObject* Tracer::found(PyObject* value, const std::string& label) {
   meet_argument(value, label);
   if (is_tensor(value) && host_.on_tensor && told_.insert(value).second)
     host_.on_tensor(host_.context, value, label.c_str());
-  if (PyMethod_Check(value)) found(PyMethod_GET_SELF(value), label + ".__self__");  // it cannot change either
+  found_inside(value, label);
+  return value;
+}
+
+// What an object that cannot change leads to is found with it.
+void Tracer::found_inside(PyObject* value, const std::string& label) {
+  if (PyMethod_Check(value)) found(PyMethod_GET_SELF(value), label + ".__self__");
+  PyObject* self = bound_to(value);
+  if (self && (is_tensor(self) || PyTuple_Check(self) || PyFrozenSet_CheckExact(self)))
+    found(self, label + ".__self__");
   if (PyTuple_Check(value))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
       found(PyTuple_GET_ITEM(value, i), label + "[" + std::to_string(i) + "]");
-  return value;
+  if (PyFrozenSet_CheckExact(value)) {
+    PyObject* item;
+    Py_hash_t hash;
+    for (Py_ssize_t at = 0; _PySet_NextEntry(value, &at, &item, &hash);) found(item, "an item of " + label);
+  }
+  if (PySlice_Check(value)) {
+    const auto* slice = reinterpret_cast<PySliceObject*>(value);
+    found(slice->start, label + ".start");
+    found(slice->stop, label + ".stop");
+    found(slice->step, label + ".step");
+  }
 }
 
 PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after) {

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import copy
 import inspect
+import os
 import pickle
+import subprocess
+import sys
+import threading
 
 import pytest
 import torch
@@ -66,6 +72,47 @@ def test_keeps_what_the_function_was():
     assert fast.__wrapped__ is gelu_chain
     assert inspect.signature(fast) == inspect.signature(gelu_chain)
     assert "gelu_chain" in repr(fast)
+
+
+def marked(f):
+    f.mark, f.stats = 5, "a name of FastFunction"
+    return f
+
+
+def test_keeps_what_decorators_set_on_the_function():
+    @marked
+    def g(x):
+        return x * g.mark
+
+    plain_g = g
+    g = fastjit(pure=True)(g)
+    assert g.mark == 5 and plain_g.stats and g.stats().calls == 0
+    x = torch.randn(3)
+    for _ in range(3):
+        assert_same(g(x), x * 5)
+    assert g.stats().hits == 2
+    g.later = "set on what fastjit returned"
+    again = fastjit(name="again")(g)
+    assert (again.mark, again.later, again._options) == (5, g.later, {"pure": True, "name": "again"})
+    assert again.__wrapped__ is plain_g
+
+    class Abstract(abc.ABC):
+        @fastjit
+        @abc.abstractmethod
+        def f(self, x): ...
+
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract()
+
+    class Method:
+        @fastjit
+        @marked
+        def f(self, x):
+            return x * self.f.mark
+
+    method = Method()
+    for _ in range(3):
+        assert_same(method.f(x), x * 5)
 
 
 def test_kwargs_and_nested_arguments():
@@ -166,6 +213,101 @@ def test_stances():
         fast(torch.randn(5, 5))
     with pytest.raises(ValueError, match="unknown stance"), stance("fast"):
         pass
+
+
+@pytest.mark.parametrize("inner", ["eager", "error_on_compile"])
+def test_stances_of_threads_that_end_in_another_order(inner):
+    fast, x = fastjit(lambda x: x + 1), torch.randn(4)
+    fast.warmup(x)
+    inside, other_inside, outside = threading.Event(), threading.Event(), threading.Event()
+
+    def first():
+        with stance("eager"):
+            inside.set()
+            other_inside.wait()
+        outside.set()
+
+    def second():
+        inside.wait()
+        with stance(inner):
+            other_inside.set()
+            outside.wait()
+
+    threads = [threading.Thread(target=body) for body in (first, second)]
+    for thread in threads:
+        thread.start()
+    other_inside.wait()
+    with assert_no_recompile(fast):
+        fast(x)  # the blocks are those of other threads
+    for thread in threads:
+        thread.join()
+    with assert_no_recompile(fast):
+        fast(x)
+
+
+def test_stances_of_tasks():
+    fast, x = fastjit(lambda x: x + 1), torch.randn(4)
+    fast.warmup(x)
+    hits = fast.stats().hits
+
+    async def late():
+        await asyncio.sleep(0.02)
+        fast(x)  # the block that this task was started in is over
+
+    async def eager(seconds):
+        with stance("eager"):
+            await asyncio.sleep(seconds)
+            fast(x)
+            return asyncio.create_task(late())
+
+    async def plain():
+        await asyncio.sleep(0.005)
+        fast(x)  # while blocks of other tasks are open
+
+    async def main():
+        first, second, _ = await asyncio.gather(eager(0.01), eager(0.02), plain())
+        await asyncio.gather(first, second)
+        fast(x)
+
+    asyncio.run(main())
+    assert fast.stats().hits == hits + 4
+    assert fast.stats().fallbacks == {"stance is eager": 2}
+
+
+def test_stances_nest_and_end_in_any_order():
+    fast, x = fastjit(lambda x: x + 1), torch.randn(4)
+    fast.warmup(x)
+    outer, inner = stance("eager"), stance("default")
+    outer.__enter__(), inner.__enter__()
+    with assert_no_recompile(fast):
+        fast(x)
+    outer.__exit__(None, None, None)
+    with assert_no_recompile(fast):
+        fast(x)
+    inner.__exit__(None, None, None)
+    with assert_no_recompile(fast):
+        fast(x)
+
+
+_DISABLED = """
+import torch
+import fastjit as fj
+from fastjit.testing import assert_no_recompile
+
+x = torch.ones(2, 3)
+f, module = fj.fastjit(lambda x: x * 2), fj.fastjit(torch.nn.Linear(3, 3).eval().requires_grad_(False))
+for name in ("default", "eager", "error_on_compile"):
+    with fj.stance(name), assert_no_recompile(f, fj.of(module)):
+        f(x), module(x), f(x), module(x)
+for stats in (f.stats(), fj.of(module).stats()):
+    assert stats.fallbacks == {"stance is eager": 6} and stats.misses == stats.hits == 0, stats
+"""
+
+
+def test_disabled_is_more_than_a_stance():
+    env = {**os.environ, "FASTJIT_DISABLE": "1"}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", _DISABLED], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_explain_and_variants_and_clear():
@@ -315,8 +457,6 @@ def test_the_pool_is_reused():
 
 
 def test_small_outputs_outlive_their_thread():
-    import threading
-
     fast = fastjit(lambda x: x + 1)
     x = torch.randn(16)
     fast(x), fast(x)

@@ -246,7 +246,10 @@ def test_calls_that_stay_eager():
     assert fast.explain(X) == "a new variant: the function has not been recorded yet"
     assert fast.explain(X.to_sparse()).startswith("eager: argument 'x' is not supported: ")
     with torch.enable_grad():
-        assert fast.explain(torch.ones(4, requires_grad=True)) == "eager: argument 'x' requires grad"
+        wants = torch.ones(4, requires_grad=True)
+        assert fast.explain(wants) == "a new variant: the function has not been recorded yet"
+        fast(wants)
+        assert fast.explain(wants) == "eager: argument 'x' requires grad"
     said = explained(WITH, lambda g: None, X, 1, later=(X, 2), max_variants=1)
     assert said == "eager: variant limit (1) reached: n took 2 values"
     scope = source("import os\ndef f(x):\n    os.getcwd()\n    return x + 1\n")

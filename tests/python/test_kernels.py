@@ -96,3 +96,25 @@ def test_the_number_of_threads_changes_no_bit(fn):
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
     assert fast.stats().hits == 3 and fast.stats().kernels >= 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("to", [torch.int64, torch.int32, torch.int16])
+def test_conversions_of_what_does_not_fit(dtype, to):
+    """Eager's most negative number, also where the compiler could fold a conversion there and back."""
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e10, -1e10, 3e9, 1e19, 1.5, -2.7, -0.0]).to(dtype)
+    for fn in (
+        lambda x: (x.to(to) + 1.5) * 2,
+        lambda x: x.float() == x.to(to),
+        lambda x: x.to(to) * 0.5 > 1,
+        lambda x: (x.to(to) * 1.0).abs(),
+    ):
+        check(fn, x, kernels=1, exact=True)
+    check(lambda x: x.double().to(to), torch.tensor([2**40 + 5, -(2**33) - 7, 2**31, 5]), kernels=1, exact=True)
+
+
+@pytest.mark.parametrize("p", [3, 100, 2**33])
+def test_norm_of_a_scalar_along_its_dimension(p):
+    """torch takes powers and roots there, and the absolute value where no dimension is given."""
+    for fn in (lambda x: x.norm(p, -1), lambda x: torch.linalg.vector_norm(x, p, 0), lambda x: x.norm(p)):
+        check(fn, torch.tensor(300.0), kernels=1)

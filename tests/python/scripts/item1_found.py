@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -243,3 +244,71 @@ def length_after_a_store(w: World) -> None:
     table["q"] = 3
     w.change("the key is gone")
     w.call("the call itself changes table", f, _x())
+
+
+def _sizes_through(keep: Callable[[torch.Tensor], Any], read: Callable[[Any], int]) -> Callable[[World], None]:
+    """A script whose function reads the size of a tensor that it reaches through an object that cannot change."""
+
+    def play(w: World) -> None:
+        tensor = torch.ones(2, 3)
+        kept = keep(tensor)
+        f, x = w.jit(lambda x: x + read(kept)), torch.zeros(3)
+        w.learn(f, x)
+        tensor.data = torch.ones(5, 3)
+        w.change("the tensor's memory")
+        w.call("new", f, x)
+        w.call("hit", f, x)
+
+    return play
+
+
+@script(1)
+def size_through_a_bound_method(w: World) -> None:
+    _sizes_through(lambda t: t.size, lambda size: size(0))(w)
+
+
+@script(1)
+def size_through_a_partial_of_a_bound_method(w: World) -> None:
+    _sizes_through(lambda t: functools.partial(t.size, 0), lambda size: size())(w)
+
+
+@script(1)
+def size_through_the_owner_of_a_bound_method(w: World) -> None:
+    _sizes_through(lambda t: t.numel, lambda numel: numel.__self__.size(0))(w)
+
+
+@script(1)
+def size_through_a_frozenset(w: World) -> None:
+    _sizes_through(lambda t: frozenset([t]), lambda kept: sum(t.numel() for t in kept))(w)
+
+
+@script(1)
+def size_through_a_slice(w: World) -> None:
+    _sizes_through(lambda t: slice(t, None), lambda kept: kept.start.numel())(w)
+
+
+@script(1)
+def size_through_a_method_of_a_tuple(w: World) -> None:
+    _sizes_through(lambda t: (t,).__getitem__, lambda item: item(0).size(0))(w)
+
+
+@script(1)
+def size_where_the_call_changes_its_own_facts(w: World) -> None:
+    held = _Empty()
+    held.flag, held.tensor = True, torch.ones(2, 3)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if held.flag:
+            held.flag = False
+            return x + held.tensor.shape[0]
+        held.flag = True
+        return x * 2
+
+    f, x = w.jit(f), torch.zeros(3)
+    for i in range(6):
+        w.call("new" if i < 2 else "hit", f, x)
+    held.tensor.data = torch.ones(7, 3)
+    w.change("the tensor's memory")
+    w.call("new", f, x)
+    w.call("hit", f, x)
+    w.call("hit", f, x)

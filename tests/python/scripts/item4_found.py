@@ -99,21 +99,6 @@ class Holder:
 
 
 @script(4)
-def size_of_a_parameter_is_read_with_gradients(w: World) -> None:
-    held = Holder(torch.nn.Parameter(torch.ones(4)))
-    f = w.jit(lambda x: x + held.tensor.shape[0])
-    x = torch.ones(3)
-    with torch.enable_grad():
-        w.call("requires grad", f, x)
-        w.call("requires grad", f, x)
-        held.tensor = torch.nn.Parameter(torch.ones(5), requires_grad=False)
-        w.change("the parameter")
-        w.learn(f, x)
-    w.call("new", f, x)
-    w.call("hit", f, x)
-
-
-@script(4)
 def dimensions_of_unusual_tensors_are_read(w: World) -> None:
     held, x = Holder(torch.ones(5)), torch.ones(3)
     f = w.jit(lambda x: x + held.tensor.dim())
