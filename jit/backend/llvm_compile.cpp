@@ -6,7 +6,6 @@
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Triple.h>
-#include <pthread.h>
 
 #include <chrono>
 #include <map>
@@ -15,6 +14,7 @@
 
 #include "backend/compiler.h"
 #include "codegen/emit_llvm.h"
+#include "support/fork.h"
 
 namespace fastjit::backend {
 namespace {
@@ -27,11 +27,12 @@ constexpr Machine kMachines[] = {{"x86-64-v3", "+f16c,+fma"}, {"x86-64-v4", "+f1
 constexpr const char* kTriple = "x86_64-unknown-linux-gnu";
 
 std::mutex& compile_lock() {
-  static std::mutex lock;
-  // A child of fork must not find the lock held by a thread that it does not have.
-  [[maybe_unused]] static const int registered =
-      pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); }, [] { lock.unlock(); });
-  return lock;
+  static std::mutex* const lock = [] {
+    auto* made = new std::mutex;
+    support::hold_over_fork(*made);
+    return made;
+  }();
+  return *lock;
 }
 
 llvm::TargetMachine& machine_for(Isa isa) {

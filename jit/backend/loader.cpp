@@ -1,7 +1,6 @@
 // Executable memory for kernels. Slabs of address space are handed out by the page; a kernel's pages are writable while
 // its image is written and executable afterwards, never both. Neighbouring kernels share a mapping, so thousands of
 // them cost a handful. A linker library is not needed: images are position independent (see elf_object.h).
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -13,6 +12,7 @@
 
 #include "backend/compiler.h"
 #include "backend/elf_object.h"
+#include "support/fork.h"
 
 namespace fastjit::backend {
 namespace {
@@ -40,9 +40,7 @@ class Slabs {
   static Slabs& instance() {
     static Slabs* slabs = [] {
       auto* made = new Slabs;
-      // A child of fork must not find the lock held by a thread that it does not have.
-      pthread_atfork([] { instance().lock_.lock(); }, [] { instance().lock_.unlock(); },
-                     [] { instance().lock_.unlock(); });
+      support::hold_over_fork(made->lock_);
       return made;
     }();
     return *slabs;
