@@ -8,13 +8,14 @@ import difflib
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import torch
 
 from fastjit import _nvrtc
-from fastjit._load import FastJITWarning, UnsupportedError, disabled
+from fastjit._load import FastJITWarning, UnsupportedError
 from fastjit._load import extension as _C
 
 P = ParamSpec("P")
@@ -253,6 +254,11 @@ def _refuse_kind(function: Any) -> None:
         raise TypeError(f"fastjit cannot compile {what}")
 
 
+def _copy_attributes(made: Any, function: Any) -> None:
+    """What decorators below set on the function, as functools.wraps does; names of FastFunction keep their meaning."""
+    made.__dict__.update({k: v for k, v in vars(function).items() if k != "_options" and not hasattr(_C.Function, k)})
+
+
 def _make(function: Any, options: dict[str, Any]) -> Any:
     raw = {"numerics": "eager", **{k: v for k, v in options.items() if v is not None}}
     where = getattr(function, "__module__", "") or ""
@@ -263,6 +269,8 @@ def _make(function: Any, options: dict[str, Any]) -> Any:
         raw["cache"] = "on" if raw["cache"] else "memory"
     raw["verify"] = float(raw.get("verify", False))
     made = _C.Function(function, raw)
+    if isinstance(function, (types.FunctionType, types.MethodType)):
+        _copy_attributes(made, function)
     made.__dict__["_options"] = dict(options)
     for name in functools.WRAPPER_ASSIGNMENTS:
         with contextlib.suppress(AttributeError):
@@ -276,10 +284,10 @@ def _make(function: Any, options: dict[str, Any]) -> Any:
 
 def _wrap(target: Any, options: dict[str, Any]) -> Any:
     if isinstance(target, _C.Function):
-        return _make(target.__wrapped__, {**target._options, **options})
+        made = _make(target.__wrapped__, {**target._options, **options})
+        _copy_attributes(made, target)
+        return made
     if isinstance(target, torch.nn.Module) and not isinstance(target, torch.jit.ScriptModule):
-        if disabled:
-            return target
         options = {"name": type(target).__qualname__, **options}
         target._compiled_call_impl = _make(target._call_impl, options)
         return target
@@ -356,19 +364,18 @@ def of(module: torch.nn.Module) -> FastFunction[..., Any]:
 def stance(name: Literal["default", "eager", "error_on_compile"]) -> Iterator[None]:
     """Within the block: "eager" runs functions as written, "error_on_compile" raises RuntimeError instead of compiling.
 
+    The block counts for the thread or asyncio task that runs it and for the tasks that it starts; other threads have
+    their own. ``FASTJIT_DISABLE=1`` makes every call of the process eager, whatever the stance.
+
     Raises:
         ValueError: for an unknown name.
     """
-    before = _C.get_stance()
-    _C.set_stance(name)
+    block = _C.enter_stance(name)
     try:
         yield
     finally:
-        _C.set_stance(before)
+        _C.leave_stance(block)
 
-
-if disabled:
-    _C.set_stance("eager")
 
 __all__ = [
     "FastFunction",
