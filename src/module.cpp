@@ -78,6 +78,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("llvm_version", &backend::llvm_version);
   module.def("host_isa", [] { return std::string(backend::text(backend::host_isa())); });
   module.def("observer_available", &observe::available);
+  module.def("after_fork_in_child", &observe::after_fork_in_child);
   module.def("register_callees", [](py::list operators, py::list pure, py::list callers) {
     dispatch::register_callees(operators.ptr(), pure.ptr(), callers.ptr());
   });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def _register() -> None:
     _C.register_callees(*callees())
     _C.register_module_type(torch.nn.Module)
     libraries = [f"{Path(file).parent}/" for file in (torch.__file__, __file__)]
+    os.register_at_fork(after_in_child=_C.after_fork_in_child)
     _C.register_message_types(FastJITWarning, UnsupportedError, libraries)
 
 

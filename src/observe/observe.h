@@ -160,4 +160,7 @@ bool available();
 /// True when sys.settrace / sys.setprofile / a C tracer is active on this thread. A few ns.
 bool tracer_active() noexcept;
 
+/// To be called in a child of fork(): the threads that observed in its parent are not there.
+void after_fork_in_child();
+
 }  // namespace fastjit::observe

@@ -12,6 +12,15 @@ namespace {
 
 thread_local Tracer* current_tracer = nullptr;
 
+// The garbage collector is off while any thread observes. Under the GIL.
+int observing_threads = 0;
+bool gc_was_on = false;
+
+void end_gc_pause(int still_observing) {
+  if (observing_threads > 0 && still_observing == 0 && gc_was_on) PyGC_Enable();
+  observing_threads = still_observing;
+}
+
 std::string place_of(PyCodeObject* code, int offset) {
   std::string file = PyUnicode_AsUTF8(code->co_filename);
   size_t slash = file.rfind('/');
@@ -32,6 +41,8 @@ const Tracer::Row* Tracer::rows() {
   return table.data();
 }
 
+void after_fork_in_child() { end_gc_pause(current_tracer != nullptr); }
+
 Tracer::Tracer(const Host& host) : host_(host), facts_(std::make_unique<Facts>()) {}
 
 Tracer::~Tracer() {
@@ -45,7 +56,8 @@ bool Tracer::start(PyObject* function) {
   if (active_ || tracer_active() || current_tracer) return false;
   resolve_callees();
   function_ = Ref::share(function);
-  gc_was_on_ = PyGC_Disable();
+  const bool gc_is_on = PyGC_Disable();
+  if (observing_threads++ == 0) gc_was_on = gc_is_on;
   current_tracer = this;
   active_ = true;
   if (is_module(function)) {
@@ -58,7 +70,7 @@ bool Tracer::start(PyObject* function) {
 }
 
 void Tracer::end_observation() {
-  if (gc_was_on_) PyGC_Enable();
+  end_gc_pause(observing_threads - 1);
   current_tracer = nullptr;
   active_ = false;
 }
@@ -147,10 +159,12 @@ void Tracer::enter(InterpreterFrame* frame, int offset) {
   bool is_root = frames_.empty(), probing = false;
   if (!is_root) {
     Frame& caller = top();
-    if (caller.expect == Expect::None || (caller.expect == Expect::One && caller.expected != function))
-      return deny("a finaliser or signal handler ran " + std::string(PyUnicode_AsUTF8(frame->code->co_qualname)));
+    const bool is_one = caller.expect == Expect::One || caller.expect == Expect::Hash;
+    if (caller.expect == Expect::None || (is_one && caller.expected != function))
+      return deny("unforeseen call of " + std::string(PyUnicode_AsUTF8(frame->code->co_qualname)) +
+                  " by C code or a finaliser");
     if (caller.expect == Expect::One) caller.expect = Expect::None;
-    if (caller.expect == Expect::Inside) {
+    if (caller.expect == Expect::Inside || caller.expect == Expect::Hash) {
       inside_ = frame;
       return;
     }

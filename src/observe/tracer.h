@@ -57,7 +57,7 @@ class Tracer final : public Observer {
   };
 
  private:
-  enum class Expect : uint8_t { None, One, Any, Inside };  // Inside: any, and nothing of it is watched
+  enum class Expect : uint8_t { None, One, Any, Inside, Hash };  // Inside: any, unwatched; Hash: one, unwatched, often
   struct Frame {
     InterpreterFrame* frame;
     PyCodeObject* code;
@@ -78,7 +78,7 @@ class Tracer final : public Observer {
     bool expect_probing = false;
     bool reads_items = false;      // a C function consumes what generators and callbacks give it
     bool reads_pairs = false;      // it makes a dictionary of them: of each pair it reads the key
-    PyObject* expected = nullptr;  // the function, for Expect::One
+    PyObject* expected = nullptr;  // the function, for Expect::One and Hash
     PyObject* kwnames = nullptr;
   };
 
@@ -97,7 +97,9 @@ class Tracer final : public Observer {
   PyObject* at(int n) { return *operands(n); }                                         // 1: top of the value stack
   PyObject* name_at(int i) { return PyTuple_GET_ITEM(top().code->co_names, i); }
   void may_enter(PyObject* function) { top().expect = Expect::One, top().expected = function; }
-  void may_enter_any() { top().expect = Expect::Any; }
+  void may_enter_any() {
+    if (top().expect != Expect::Hash) top().expect = Expect::Any;
+  }
 
   // settrace.cpp, monitor.cpp: the source of events
   bool start_events();
@@ -182,6 +184,7 @@ class Tracer final : public Observer {
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
   bool readable_items(PyObject* dict, int depth);
   bool hashable(PyObject* o);  // its hash and equality are determined
+  bool keyable(PyObject* o);   // by a container of this call, tensors too
   bool is_fresh_iterator(PyObject* o);
   bool iterable(PyObject* o, const char* verb);  // notes what iterating reads; false after deny()
   void truth(PyObject* o);
@@ -193,12 +196,12 @@ class Tracer final : public Observer {
   std::string name_of(PyObject* o);
   PyObject* found(PyObject* value, const std::string& label);  // a fact read gave `value`
   void found_inside(PyObject* value, const std::string& label);
-  void type_method(PyObject* o, const char* name);             // an implicit call of a method of o's type
-  bool dict_node(PyObject* d, Facts::Id* id);                  // the node of a dictionary reached by facts
-  bool dict_base_node(PyObject* d, Facts::Id* id);             // also of a subclass, for dict's own methods
-  bool list_node(PyObject* l, Facts::Id* id);                  // the same of a list
-  std::string label_of(PyObject* o);                           // the name that facts found it under, or its class
-  void note_instance(PyObject* o);                             // its class is a fact, unless it is new
+  void type_method(PyObject* o, const char* name);  // an implicit call of a method of o's type
+  bool dict_node(PyObject* d, Facts::Id* id);       // the node of a dictionary reached by facts
+  bool dict_base_node(PyObject* d, Facts::Id* id);  // also of a subclass, for dict's own methods
+  bool list_node(PyObject* l, Facts::Id* id);       // the same of a list
+  std::string label_of(PyObject* o);                // the name that facts found it under, or its class
+  void note_instance(PyObject* o);                  // its class is a fact, unless it is new
   PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
 
   // attributes.cpp, modules.cpp
@@ -350,7 +353,7 @@ class Tracer final : public Observer {
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   std::string reason_;
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
-  bool active_ = false, gc_was_on_ = false, root_entered_ = false, using_scalars_ = false;
+  bool active_ = false, root_entered_ = false, using_scalars_ = false;
   bool raising_ = false;  // an exception that Python code raised is on its way to a handler
   Ref function_;
   std::vector<Frame> frames_;
