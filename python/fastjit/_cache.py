@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import struct
 from dataclasses import dataclass, field
@@ -81,6 +82,15 @@ def folder_problem(path: str) -> str:
     if info.st_mode & 0o022:
         return "others may write to it (chmod go-w)"
     return ""
+
+
+def make_folder(path: str) -> None:
+    """The cache folder and those above it, for this user alone, as the engine makes them."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        make_folder(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
 
 
 @dataclass(frozen=True)
@@ -268,18 +278,22 @@ class Count:
     last: float = 0.0
 
 
+_LOG_LINE = re.compile(r"([!-~]{1,64}) ([!-~]{1,64}) ([0-9]{1,18}) ([0-9]{1,12})")
+
+
 def read_log(root: str, since: float = 0.0) -> dict[tuple[str, str], Count]:
     """Sums by (kind, id). Lines that do not parse are skipped."""
     totals: dict[tuple[str, str], Count] = {}
     try:
-        with os.fdopen(_open(f"{root}/stats"), encoding="ascii", errors="replace") as stream:
+        with os.fdopen(_open(f"{root}/stats"), encoding="latin-1") as stream:
             lines = stream.read(16 << 20).splitlines()
     except OSError:
         return totals
     for line in lines:
-        parts = line.split(" ")
-        if len(parts) != 4 or not (parts[2].isdecimal() and parts[3].isdecimal()) or int(parts[3]) < since:
+        match = _LOG_LINE.fullmatch(line)
+        if not match or int(match[4]) < since:
             continue
+        parts = match.groups()
         total = totals.setdefault((parts[0], parts[1]), Count())
         total.count += int(parts[2])
         total.last = max(total.last, float(parts[3]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ def prune(
             chosen.append(entry)
     result = _remove(root, chosen, dry_run)
     if not dry_run:
-        _compact(root, {entry.key for entry in rest} - {entry.key for entry in result.entries})
+        with contextlib.suppress(OSError):  # a log that cannot be written stays as it is
+            _compact(root, {entry.key for entry in rest} - {entry.key for entry in result.entries})
     return result
 
 

@@ -19,20 +19,26 @@ from fastjit._load import extension as _C
 
 MAX_BYTES = 64 << 20  # of inputs and results together; larger ones are not kept
 MAX_FILES = 32  # the oldest go
+_OWN = re.compile(r"[A-Za-z0-9_-]*-\d{8}-\d{6}-[0-9a-f]{8}\.py")
 
 _MAIN = """
 
 def distance(a, b):
-    off = torch.where((a == b) | ((a != a) & (b != b)), 0.0, (a.double() - b.double()).abs())
-    return f"{off.max().item():.3g} (in {int((off != 0).sum())} of {off.numel()} elements)" if off.numel() else "0"
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return f"{a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
+    differ = ~((a == b) | ((a != a) & (b != b)))
+    pairs = zip(a[differ].tolist(), b[differ].tolist())
+    most = max((abs(x - y) for x, y in pairs), default=0)  # in Python's numbers: integers are exact
+    return f"{most:.3g} (in {int(differ.sum())} of {a.numel()} elements)" if a.numel() else "0"
 
 
 def main():
+    print("found:", FOUND)
     data = torch.load(io.BytesIO(base64.b64decode(DATA)), weights_only=True)
     if not data:
         print("the tensors were too large to keep")
         return
-    torch.manual_seed(0)
+    torch.set_rng_state(data["random_state"])
     try:
         outputs = program(data["inputs"], SCALARS) + list(data["inputs"].values())
     except Exception as error:
@@ -54,11 +60,15 @@ def _number(value: float | int) -> str:
     return f"float({str(value)!r})" if isinstance(value, float) else repr(value)
 
 
-def _data(names: list[str], inputs: list[torch.Tensor], results: list[tuple[str, torch.Tensor, torch.Tensor]]) -> bytes:
+Results = list[tuple[str, torch.Tensor, torch.Tensor]]  # name, eager's tensor, the program's
+
+
+def _data(names: list[str], inputs: list[torch.Tensor], random_state: torch.Tensor, results: Results) -> bytes:
     tensors = [*inputs, *(t for row in results for t in row[1:])]
     kept: dict[str, Any] = {}
     if sum(t.untyped_storage().nbytes() for t in tensors) <= MAX_BYTES:
         kept = {
+            "random_state": random_state,
             "inputs": {name: t.detach() for name, t in zip(names, inputs, strict=True)},
             "results": [(name, want.detach(), got.detach()) for name, want, got in results],
         }
@@ -68,7 +78,7 @@ def _data(names: list[str], inputs: list[torch.Tensor], results: list[tuple[str,
 
 
 def _text(
-    facts: dict[str, Any], what: str, inputs: list[torch.Tensor], results: list[tuple[str, torch.Tensor, torch.Tensor]]
+    facts: dict[str, Any], what: str, inputs: list[torch.Tensor], random_state: torch.Tensor, results: Results
 ) -> str:
     def plain(text: str) -> str:
         return text.replace("\\", "/").replace('"""', "'''")
@@ -80,24 +90,25 @@ def _text(
         '"""\n\nimport base64\nimport io\n\n'
     )
     scalars = ", ".join(f"{name!r}: {_number(value)}" for name, value in facts["scalars"].items())
-    data = "\n".join(textwrap.wrap(base64.b64encode(_data(facts["inputs"], inputs, results)).decode(), 118))
+    kept = base64.b64encode(_data(facts["inputs"], inputs, random_state, results)).decode()
+    data = "\n".join(textwrap.wrap(kept, 118))
     return (
         head
         + _source.from_ir(facts["ir"], facts["calls"])
-        + f'\n\nSCALARS = {{{scalars}}}\nDATA = """\n{data}\n"""\n'
+        + f'\n\nFOUND = {what!r}\nSCALARS = {{{scalars}}}\nDATA = """\n{data}\n"""\n'
         + _MAIN
     )
 
 
 def _room(folder: Path) -> None:
-    files = sorted(folder.glob("*.py"), key=lambda file: file.stat().st_mtime)
+    files = sorted((f for f in folder.iterdir() if _OWN.fullmatch(f.name)), key=lambda file: file.stat().st_mtime)
     for file in files[: len(files) - MAX_FILES + 1]:
         with contextlib.suppress(OSError):
             file.unlink()
 
 
 def write(
-    facts: dict[str, Any], what: str, inputs: list[torch.Tensor], results: list[tuple[str, torch.Tensor, torch.Tensor]]
+    facts: dict[str, Any], what: str, inputs: list[torch.Tensor], random_state: torch.Tensor, results: Results
 ) -> str:
     """Writes the file into ``reproducers/`` of the cache folder and returns its path, or says why there is none.
 
@@ -105,6 +116,7 @@ def write(
         facts: of the program, as ``_C.Shadow.describe()`` gives them.
         what: the difference in words.
         inputs: the program's inputs before the call.
+        random_state: of torch's generator, before the call.
         results: name, eager's tensor and the program's, of each result and of each input after the call.
     """
     location = _cache.locate()
@@ -113,11 +125,14 @@ def write(
     name = re.sub(r"[^A-Za-z0-9_]+", "-", facts["name"]).strip("-")[:60]
     folder = Path(location.path) / "reproducers"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _cache.make_folder(location.path)
+        if problem := _cache.folder_problem(location.path):
+            return f"none (the cache folder is not used: {problem})"
+        folder.mkdir(mode=0o700, exist_ok=True)
         _room(folder)
         path = folder / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.py"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(_text(facts, what, inputs, results))
+            file.write(_text(facts, what, inputs, random_state, results))
     except OSError as error:
         return f"none ({error})"
     return str(path)

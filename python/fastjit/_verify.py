@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastjit import _reproducer, _source
 from fastjit._load import FastJITWarning
 
-# (relative to the element, relative to the largest element): torch.testing's tolerances.
+# (relative to the element, relative to the largest element): torch.testing's tolerances. Complex numbers have those of
+# their parts; all others are compared exactly.
 _TOLERANCES = {
     torch.float64: (1e-7, 1e-7),
     torch.float32: (1.3e-6, 1e-5),
@@ -40,11 +41,12 @@ _EXACT = set(
 
 @dataclasses.dataclass
 class Outcome:
-    """What the program made of copies, and the inputs as they were."""
+    """What the program made of copies, and what the call began with: inputs and the state of the random numbers."""
 
     copies: list[torch.Tensor]
     before: list[torch.Tensor]
     versions: list[int]
+    random_state: torch.Tensor
     result: Any
 
 
@@ -87,7 +89,7 @@ def run(shadow: Any) -> Outcome | None:
     for i, copy in zip(shadow.written, written, strict=True):
         before[i] = copy
     versions = [_version(t) - _version(c) for t, c in zip(shadow.inputs, copies, strict=True)]
-    outcome = Outcome(copies, before, versions, shadow.run(copies))
+    outcome = Outcome(copies, before, versions, torch.get_rng_state(), shadow.run(copies))
     return None if shadow.why else outcome
 
 
@@ -98,7 +100,8 @@ def judge(shadow: Any, outcome: Outcome, result: Any, error: BaseException | Non
         try:
             if error is not None:
                 raise _Differs(f"eager raised {type(error).__name__}, the program did not")
-            leaves = list(_Form(shadow, outcome).leaves(result))
+            for leaf in _Form(shadow, outcome).leaves(result):
+                leaves.append(leaf)  # also those before a difference in form
             _values(shadow, outcome, leaves)
             if not shadow.drew_alike():
                 raise _Differs("the program drew other random numbers")
@@ -107,7 +110,8 @@ def judge(shadow: Any, outcome: Outcome, result: Any, error: BaseException | Non
             what = str(found)
         shadow.quarantine(what)
         facts = shadow.describe()
-        where = _reproducer.write(facts, what, outcome.before, [(leaf.path, leaf.want, leaf.got) for leaf in leaves])
+        results = [(leaf.path, leaf.want, leaf.got) for leaf in leaves]
+        where = _reproducer.write(facts, what, outcome.before, outcome.random_state, results)
     warnings.warn(
         f"fastjit: {facts['name']}({facts['signature']}) computed something else than eager: {what}; the call returned "
         f"eager's result, and calls like it stay eager; please report it; reproducer: {where}",
@@ -143,7 +147,7 @@ class _Form:
 
     def walk(self, path: str, got: Any, want: Any) -> Iterator[Leaf]:
         if isinstance(want, torch.Tensor):
-            yield self.tensor(path, got, want)
+            yield from self.tensor(path, got, want)
             return
         if type(got) is not type(want):
             raise _Differs(f"{path} is a {type(got).__name__}, not a {type(want).__name__}")
@@ -160,9 +164,10 @@ class _Form:
             for name, mine, theirs in _parts(path, got, want):
                 yield from self.walk(name, mine, theirs)
 
-    def tensor(self, path: str, got: Any, want: torch.Tensor) -> Leaf:
+    def tensor(self, path: str, got: Any, want: torch.Tensor) -> Iterator[Leaf]:
         if not isinstance(got, torch.Tensor):
             raise _Differs(f"{path} is a {type(got).__name__}, not a tensor")
+        yield Leaf(path, got, want)
         if self.inputs.get(id(got), got if id(want) in self.originals else want) is not want:
             raise _Differs(f"{path} is not the tensor that eager returned")
         if self.partner.setdefault(id(want), got) is not got:
@@ -180,7 +185,6 @@ class _Form:
             self.known.add(theirs)
         if self.storages.get(mine) != theirs:
             raise _Differs(f"{path} shares memory otherwise than eager's")
-        return Leaf(path, got, want)
 
 
 def _bits(number: complex) -> bytes:
@@ -205,23 +209,38 @@ def _parts(path: str, got: Any, want: Any) -> Iterator[tuple[str, Any, Any]]:
         yield f"{path}.{name}", mine[name], theirs[name]
 
 
+def _tolerances(dtype: torch.dtype) -> tuple[float, float] | None:
+    return _TOLERANCES.get(dtype.to_real())
+
+
+def _wide(t: torch.Tensor) -> torch.Tensor:
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)
+
+
 def _distance(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     """|got - want| elementwise, in double; infinite where only one is NaN or they are other infinities."""
+    if want.is_complex():
+        parts = [torch.view_as_real(t.resolve_conj()) for t in (got, want)]
+        return _distance(*parts).norm(dim=-1)
     g, w = got.double(), want.double()
     apart = torch.nan_to_num((g - w).abs(), nan=math.inf)
+    if _tolerances(want.dtype) is None:
+        apart = apart.clamp(min=1.0)  # large integers that differ are one double
     same = (got == want) | (g.isnan() & w.isnan())
     return torch.where(same, 0.0, apart)
 
 
+def _sizes(t: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num(_wide(t).abs(), nan=0.0, posinf=0.0)
+
+
 def _largest(t: torch.Tensor) -> float:
-    size = torch.nan_to_num(t.double().abs(), nan=0.0, posinf=0.0)
-    return size.max().item() if size.numel() else 0.0
+    return _sizes(t).max().item() if t.numel() else 0.0
 
 
 def _allowed(want: torch.Tensor, magnitude: float = 0.0) -> torch.Tensor:
-    relative, largest = _TOLERANCES.get(want.dtype, (0.0, 0.0))
-    size = torch.nan_to_num(want.double().abs(), nan=0.0, posinf=0.0)
-    return relative * size + largest * max(_largest(want), magnitude)
+    relative, largest = _tolerances(want.dtype) or (0.0, 0.0)
+    return relative * _sizes(want) + largest * max(_largest(want), magnitude)
 
 
 def _values(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> None:
@@ -231,7 +250,7 @@ def _values(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> None:
         return
     moved = _moved(shadow, outcome, leaves)
     # Without a second opinion the tolerance is taken of the largest input: terms of that size may have cancelled.
-    magnitude = 0.0 if moved else max((_largest(t) for t in outcome.before if t.dtype in _TOLERANCES), default=0.0)
+    magnitude = 0.0 if moved else max((_largest(t) for t in outcome.before if _tolerances(t.dtype)), default=0.0)
     for index, leaf in enumerate(leaves):
         if not wrong[index]:
             continue
@@ -252,10 +271,10 @@ class _Move(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.units, self.dice = units, dice
 
     def move(self, t: Any) -> Any:
-        if not isinstance(t, torch.Tensor) or t.dtype not in _TOLERANCES:
+        if not isinstance(t, torch.Tensor) or _tolerances(t.dtype) is None:
             return t
         by = (torch.rand(t.shape, generator=self.dice, dtype=torch.float64) * 2 - 1) * self.units
-        moved = t.double() * (1 + by.to(t.device) * torch.finfo(t.dtype).eps)
+        moved = _wide(t) * (1 + by.to(t.device) * torch.finfo(t.dtype).eps)
         return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(moved)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -274,11 +293,11 @@ def _moved(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> list[torch.Tens
     state = torch.get_rng_state()
 
     def play(units: float) -> list[torch.Tensor]:
-        torch.set_rng_state(state)
+        torch.set_rng_state(outcome.random_state)
         mode = _Move(units, dice)
         inputs = copies_of(outcome.before)
         for t in inputs:
-            if units and t.dtype in _TOLERANCES and not _overlaps(t):
+            if units and _tolerances(t.dtype) and not _overlaps(t):
                 t.copy_(mode.move(t))
         given = dict(zip(facts["inputs"], inputs, strict=True))
         with mode if units else contextlib.nullcontext():

@@ -71,6 +71,29 @@ def test_dir_and_info(filled, capsys) -> None:
     assert code == 0 and "3 of 16384" in out
 
 
+@pytest.mark.parametrize(
+    "damage", [b"load \xff\xfe 1 5", b"load " + b"ab" * 16 + b" " + b"9" * 5000 + b" 5", b"fault io-error 1 " + b"9" * 400]
+)
+@pytest.mark.parametrize("verb", [["ls"], ["info"], ["stats"], ["prune", "-y"]], ids=lambda verb: verb[0])
+def test_damaged_lines_of_the_log_are_skipped(filled, capsys, verb, damage) -> None:
+    root, keys = filled
+    log = root / "stats"
+    log.write_bytes(damage + b"\n" + log.read_bytes())
+    code, out, err = run(capsys, *verb)
+    assert (code, err) == (0, "") and out
+    _, data = run_json(capsys, "ls", "gelu", "--filter", "loads=3")
+    assert [entry["key"] for entry in data["entries"]] == [keys["model.gelu"]]
+
+
+def test_prune_where_the_log_cannot_be_written(filled, capsys, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_cache, "write_log", full)
+    code, out, err = run(capsys, "prune", "-y", "--unused")
+    assert (code, err) == (0, "") and "(2 entries)" in out
+
+
 def test_ls_json_has_the_promised_fields(filled, capsys) -> None:
     _, keys = filled
     code, data = run_json(capsys, "ls")

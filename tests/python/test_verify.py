@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import re
 import subprocess
 import sys
@@ -90,9 +91,10 @@ def test_a_wrong_kernel_is_caught_and_written_down():
     assert file.parent == Path(cache.dir()) / "reproducers"
     assert file.stat().st_mode & 0o777 == 0o600
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
-    assert done.stdout.splitlines()[0] == (
+    assert done.stdout.splitlines()[0].startswith("found: result differs in 1 of 8 elements: at [5]"), done.stderr
+    assert done.stdout.splitlines()[1] == (
         "result: fastjit - eager 1 (in 1 of 8 elements), captured program - eager 0 (in 0 of 8 elements)"
-    ), done.stderr
+    )
     compiles = fast.stats().compiles
     fast.clear()  # learns anew, and compiles: the kernel is nowhere
     fast(x)
@@ -297,9 +299,89 @@ def test_large_tensors_are_not_kept(monkeypatch, tmp_path):
         "scalars": {"s": -math.inf},
     }
     x = torch.ones(9)
-    files = [_reproducer.write(facts, "why", [x], [("x", x, x)]) for _ in range(4)]
-    assert len(list((tmp_path / "reproducers").iterdir())) == 2
+    (tmp_path / "reproducers").mkdir()
+    (tmp_path / "reproducers" / "mine.py").touch()
+    state = torch.get_rng_state()
+    files = [_reproducer.write(facts, "why", [x], state, [("x", x, x)]) for _ in range(4)]
+    assert len(list((tmp_path / "reproducers").iterdir())) == 3
     done = subprocess.run([sys.executable, files[-1]], capture_output=True, text=True)
-    assert done.stdout == "the tensors were too large to keep\n", done.stderr
+    assert done.stdout == "found: why\nthe tensors were too large to keep\n", done.stderr
     monkeypatch.setenv("FASTJIT_CACHE_DIR", f"{__file__}/not-a-folder")
-    assert _reproducer.write(facts, "why", [x], []).startswith("none (")
+    assert _reproducer.write(facts, "why", [x], state, []).startswith("none (")
+
+
+def test_a_reproducer_makes_the_cache_folder_for_its_user_alone(monkeypatch, tmp_path):
+    from fastjit import _cache, _reproducer
+
+    facts = {"name": "f", "signature": "", "ir": "", "calls": [], "inputs": [], "scalars": {}}
+    folder = tmp_path / "a" / "b"
+    monkeypatch.setenv("FASTJIT_CACHE_DIR", str(folder))
+    before = os.umask(0o002)
+    try:
+        file = _reproducer.write(facts, "why", [], torch.get_rng_state(), [])
+    finally:
+        os.umask(before)
+    assert Path(file).exists() and _cache.folder_problem(str(folder)) == ""
+    folder.chmod(0o777)
+    said = _reproducer.write(facts, "why", [], torch.get_rng_state(), [])
+    assert said == "none (the cache folder is not used: others may write to it (chmod go-w))"
+
+
+@pytest.mark.parametrize(
+    ("x", "was", "now", "line"),
+    [
+        (torch.arange(3), 2**60, 2**60 + 1, "result: fastjit - eager 1 (in 3 of 3 elements)"),
+        (torch.ones(3, dtype=torch.complex64), 1 + 0j, 1 + 5j, "result: fastjit - eager 5 (in 3 of 3 elements)"),
+    ],
+)
+def test_large_integers_and_imaginary_parts_are_compared(x, was, now, line):
+    number = was
+
+    @fastjit(pure=True, verify=True)
+    def f(x):
+        return x + number
+
+    for _ in range(3):
+        f(x)
+    assert counts(f) == (2, 2, 0)
+    number = now
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Casting complex")
+        out, message = mismatch(f, x)
+    assert_same(out, x + now)
+    text = subprocess.run([sys.executable, str(reproducer_of(message))], capture_output=True, text=True).stdout
+    assert text.splitlines()[1].startswith(line)
+
+
+def test_rounding_of_complex_numbers_is_no_difference():
+    fast = fastjit(verify=True)(lambda x: torch.view_as_complex(torch.view_as_real(x).exp()) * (1 + 2j))
+    for _ in range(3):
+        fast(torch.randn(64, dtype=torch.complex64))
+    assert counts(fast) == (2, 2, 0)
+
+
+def test_reproducers_of_a_form_and_of_random_numbers():
+    dtype, factor = torch.float32, 1.0
+
+    @fastjit(pure=True, verify=True)
+    def form(x):
+        return x + 1, (x * 2).to(dtype)
+
+    @fastjit(pure=True, verify=True)
+    def draws(x):
+        return torch.rand(3) + x * factor
+
+    x, said = torch.ones(3), []
+    for f in (form, draws):
+        f(x), f(x)
+    dtype, factor = torch.float64, 2.0
+    for f in (form, draws):
+        _, message = mismatch(f, x)
+        done = subprocess.run([sys.executable, str(reproducer_of(message))], capture_output=True, text=True)
+        said.append(done.stdout.splitlines())
+    assert said[0][:2] == [
+        "found: result[1] has dtype torch.float32, not torch.float64",
+        "result[0]: fastjit - eager 0 (in 0 of 3 elements)",
+    ]
+    assert said[0][2] == "result[1]: fastjit - eager torch.float32 [3] against torch.float64 [3]"
+    assert said[1][1].endswith("captured program - eager 1 (in 3 of 3 elements)")
