@@ -297,6 +297,7 @@ void Tracer::judge_contains(PyObject*, Args args) {
   }
   const bool is_set =
       PyAnySet_CheckExact(container) || PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
+  if (is_set && fresh_.contains(container) && is_tensor(item) && keyable(item)) return;
   if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;
   find_identical(container, item);
   if (!comparable(item) || holds_nan(item)) return deny("comparison of " + name_of(item));

@@ -35,7 +35,7 @@ void Tracer::judge_fill(PyObject* callee, Args args) {
 // The first argument behind the container is a key: its hash and, in sets, equal values are looked at.
 void Tracer::judge_key_change(PyObject* callee, Args args) {
   if (!is_own_container(callee, args)) return;
-  if (args.size() > 1 && !hashable(args[1])) return deny("hash of " + name_of(args[1]));
+  if (args.size() > 1 && !keyable(args[1])) return deny("hash of " + name_of(args[1]));
   for (PyObject* value : args.subspan(1)) touch(value);
   may_enter_any();
 }

@@ -86,7 +86,7 @@ void Tracer::delete_deref(int oparg) {
 void Tracer::build(int oparg) {
   bool is_set = top().ops[2 * top().offset] == k_BUILD_SET;
   for (int i = 1; is_set && i <= oparg; ++i)
-    if (!hashable(at(i))) return deny("hash of " + name_of(at(i)));
+    if (!keyable(at(i))) return deny("hash of " + name_of(at(i)));
   top().fresh_result = true;  // what reads the items touches them
 }
 
@@ -232,7 +232,7 @@ void Tracer::iterate_top(int) {
 
 void Tracer::append(int) {
   touch(at(1));
-  if (top().ops[2 * top().offset] == k_SET_ADD && !hashable(at(1))) deny("hash of " + name_of(at(1)));
+  if (top().ops[2 * top().offset] == k_SET_ADD && !keyable(at(1))) deny("hash of " + name_of(at(1)));
 }
 
 void Tracer::map_add(int) {

@@ -152,6 +152,12 @@ void Tracer::end_scalar_use(bool entered) {
   if (std::exchange(using_scalars_, false)) host_.on_scalar_use_end(host_.context, entered);
 }
 
+// A generator of this call that is dropped before its end, at any instruction, runs what is left of it.
+bool Tracer::is_closed(InterpreterFrame* frame) const {
+  const auto known = generators_.find(frame);
+  return known != generators_.end() && known->second == frame->code;
+}
+
 void Tracer::enter(InterpreterFrame* frame, int offset) {
   if (inside_) return;
   end_scalar_use(true);
@@ -160,7 +166,8 @@ void Tracer::enter(InterpreterFrame* frame, int offset) {
   if (!is_root) {
     Frame& caller = top();
     const bool is_one = caller.expect == Expect::One || caller.expect == Expect::Hash;
-    if (caller.expect == Expect::None || (is_one && caller.expected != function))
+    const bool is_none = caller.expect == Expect::None && !is_closed(frame);
+    if (is_none || (is_one && caller.expected != function))
       return deny("unforeseen call of " + std::string(PyUnicode_AsUTF8(frame->code->co_qualname)) +
                   " by C code or a finaliser");
     if (caller.expect == Expect::One) caller.expect = Expect::None;
@@ -178,6 +185,7 @@ void Tracer::enter(InterpreterFrame* frame, int offset) {
   } else if (std::exchange(root_entered_, true)) {
     return unsound("Python code ran outside the call: " + std::string(PyUnicode_AsUTF8(frame->code->co_qualname)));
   }
+  if (frame->code->co_flags & CO_GENERATOR) generators_[frame] = frame->code;
   Frame f{};
   f.frame = frame;
   f.code = frame->code;

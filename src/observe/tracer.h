@@ -89,6 +89,7 @@ class Tracer final : public Observer {
   void enter_function(InterpreterFrame* frame);
   void add_argument(PyObject* o, const std::string& label, int depth);
   void add_fresh_lists(PyObject* o);
+  bool is_closed(InterpreterFrame* frame) const;
   void deny(const std::string& what);  // unsound, with the place
   const unsigned char* ops_of(PyCodeObject* code);
   const std::string& where();
@@ -368,7 +369,8 @@ class Tracer final : public Observer {
   std::unordered_map<PyObject*, std::string> names_;  // objects reached by facts
   std::unordered_map<PyObject*, std::string>
       module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
-  std::unordered_map<PyObject*, PyObject*> cell_owners_;  // cells of functions that exist outside this call
+  std::unordered_map<InterpreterFrame*, PyCodeObject*> generators_;  // entered in this call, by address
+  std::unordered_map<PyObject*, PyObject*> cell_owners_;             // cells of functions that exist outside this call
   std::unordered_map<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
   std::unordered_map<PyObject*, PyObject*> originals_;            // what the caller passed in place of a scalar

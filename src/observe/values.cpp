@@ -144,6 +144,18 @@ bool Tracer::readable_items(PyObject* dict, int depth) {
   return true;
 }
 
+// Tensors go by identity; their __hash__ is Python code, which says just that. Which object an argument is no fact
+// says, and that of other tensors the facts do.
+bool Tracer::keyable(PyObject* o) {
+  if (!is_tensor(o)) return hashable(o);
+  if (arguments_.contains(o)) return false;
+  PyObject* hash = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__hash__")));
+  if (!hash || !PyFunction_Check(hash)) return false;
+  top().expect = Expect::Hash;
+  top().expected = hash;
+  return true;
+}
+
 bool Tracer::hashable(PyObject* o) {
   if (holds_nan(o) || is_method_of_argument(o)) return false;
   if (readable(o)) return true;

@@ -71,6 +71,13 @@ SHAPES = [
         "was (2, 3), is (2, 4)",
     ),
     Sound(
+        "generator left before its end",
+        "S = 2\ndef h():\n  yield S\n  yield 3\ndef g(): yield from h()\ndef f(x): return x * next(g())",
+        ("global S is 2",),
+        "S = 4",
+        "global S was 2, is 4",
+    ),
+    Sound(
         "yield from a generator",
         "S = 2\ndef h():\n  yield S\n  yield 3\ndef g(): yield from h()\n"
         "def f(x):\n  for y in g(): x = x * y\n  return x",

@@ -70,7 +70,7 @@ UNSOUND = [
     Unsound(
         "finaliser",
         "class D:\n  def __del__(self): pass\ndef f(x):\n  d = D()\n  del d\n  return x",
-        "a finaliser or signal handler ran D.__del__ at model.py:5",
+        "unforeseen call of D.__del__ by C code or a finaliser at model.py:5",
     ),
     Unsound(
         "generator from outside",
