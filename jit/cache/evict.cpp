@@ -80,11 +80,11 @@ static void sweep_temp(const Root& root) {
     struct stat info;
     if (fstatat(root.temp.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode)) continue;
     if (now - info.st_mtim.tv_sec < kStaleTempSeconds) continue;
-    if (name.ends_with(".lock")) {
+    if (is_lock_name(name)) {
       const support::Fd lock = support::open_read(root.temp.get(), name.c_str());
       if (!lock || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;  // still held
       unlink_if_same(root.temp.get(), name.c_str(), info);
-    } else if (name.ends_with(".tmp")) {
+    } else if (is_temp_name(name)) {
       unlink_if_same(root.temp.get(), name.c_str(), info);
     }
   }

@@ -63,12 +63,6 @@ static std::string judge(int fd) {
   return "";
 }
 
-static void write_tag(const Root& root) {
-  struct stat info;
-  if (fstatat(root.dir.get(), kTagName, &info, AT_SYMLINK_NOFOLLOW) == 0) return;
-  support::publish(root.temp.get(), root.dir.get(), kTagName, kTag);
-}
-
 Root open_root(const std::string& given) {
   Root root;
   root.path = given;
@@ -84,10 +78,11 @@ Root open_root(const std::string& given) {
   root.problem = judge(dir.get());
   if (!root.problem.empty()) return root;
   root.network = is_network(dir.get());
+  const bool was_empty = support::list_dir(dir.get()).empty();
   const bool made_temp = mkdirat(dir.get(), "tmp", 0700) == 0 || errno == EEXIST;
   if (made_temp && faccessat(dir.get(), "tmp", W_OK, AT_EACCESS) == 0) root.temp = support::open_dir(dir.get(), "tmp");
   root.dir = std::move(dir);
-  if (root.temp) write_tag(root);
+  if (root.temp && was_empty) support::publish(root.temp.get(), root.dir.get(), kTagName, kTag);
   return root;
 }
 
@@ -100,8 +95,12 @@ static bool all_hex(std::string_view text) {
 
 bool is_entry_folder(const std::string& name) { return name.size() == 2 && all_hex(name); }
 
-bool is_entry_name(const std::string& name) {
-  return name.size() == 35 && name.ends_with(".fj") && all_hex(std::string_view(name).substr(0, 32));
+static bool is_digits_and(std::string_view end, std::string_view name) {
+  return name.size() == 32 + end.size() && name.ends_with(end) && all_hex(name.substr(0, 32));
 }
+
+bool is_entry_name(const std::string& name) { return is_digits_and(".fj", name); }
+bool is_temp_name(const std::string& name) { return is_digits_and(".tmp", name); }
+bool is_lock_name(const std::string& name) { return is_digits_and(".lock", name); }
 
 }  // namespace fastjit::cache

@@ -37,5 +37,7 @@ std::string entry_folder(const std::string& digest_hex);  // "ab"
 std::string entry_name(const std::string& digest_hex);    // "<digest>.fj"
 bool is_entry_folder(const std::string& name);
 bool is_entry_name(const std::string& name);
+bool is_temp_name(const std::string& name);  // "<32 hex digits>.tmp"
+bool is_lock_name(const std::string& name);  // "<digest>.lock"
 
 }  // namespace fastjit::cache

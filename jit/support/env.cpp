@@ -40,21 +40,23 @@ bool setting_flag(Setting setting) {
 
 int64_t parse_size(std::string_view text) {
   text = trim(text);
+  if (text.starts_with('-')) return -1;
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (error != std::errc() || !(number >= 0)) return -1;
   std::string unit(trim({end, static_cast<size_t>(text.data() + text.size() - end)}));
-  for (const std::string_view tail : {"iB", "ib", "B", "b"}) {
+  std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const std::string_view tail : {"ib", "b"}) {
     if (unit.ends_with(tail) && (tail.size() == 1 || unit.size() > 2)) {
       unit.resize(unit.size() - tail.size());
       break;
     }
   }
-  static constexpr std::string_view kUnits = "KMGT";
+  static constexpr std::string_view kUnits = "kmgt";
   int shift = 0;
   if (unit.size() > 1) return -1;
   if (unit.size() == 1) {
-    const size_t place = kUnits.find(static_cast<char>(std::toupper(static_cast<unsigned char>(unit[0]))));
+    const size_t place = kUnits.find(unit[0]);
     if (place == std::string_view::npos) return -1;
     shift = 10 * (static_cast<int>(place) + 1);
   }

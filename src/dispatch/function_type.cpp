@@ -111,7 +111,10 @@ PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
 }
 
 PyObject* get_wrapped(PyObject* self, void*) { return Py_NewRef(cast(self)->function->callable); }
-PyObject* get_name(PyObject* self, void*) { return PyUnicode_FromString(cast(self)->function->options.name.c_str()); }
+PyObject* get_name(PyObject* self, void*) {
+  const std::string& name = cast(self)->function->options.name;
+  return PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
+}
 
 // Runs `body` and turns C++ exceptions into Python ones.
 template <class Body>

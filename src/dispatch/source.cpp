@@ -1,6 +1,7 @@
 #include "dispatch/source.h"
 
 #include <pybind11/pybind11.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 namespace fastjit::dispatch {
@@ -21,7 +22,8 @@ std::string literal(const c10::IValue& value, const c10::Argument& argument) {
   // Enumerations travel as ints; torch.ops takes the Python objects.
   const std::string type = argument.real_type()->str();
   if (value.isInt() && type.find("ScalarType") != std::string::npos)
-    return "torch." + std::string(c10::toString(static_cast<c10::ScalarType>(value.toInt())));
+    return py::repr(
+        py::handle(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<c10::ScalarType>(value.toInt())))));
   if (value.isInt() && (type.find("Layout") != std::string::npos)) return "torch.strided";
   if (value.isInt() && (type.find("MemoryFormat") != std::string::npos)) {
     static constexpr const char* kFormats[] = {"torch.contiguous_format", "torch.preserve_format",

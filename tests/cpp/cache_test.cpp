@@ -32,6 +32,13 @@ TEST(Store, PutThenGetAcrossStores) {
   EXPECT_TRUE(test::fs::is_empty(dir.path + "/new/cache/tmp"));
 }
 
+TEST(Store, AFolderWithOtherFilesIsNotTagged) {
+  const TempDir dir;
+  test::write_all(dir.path + "/thesis", "to be backed up");
+  EXPECT_TRUE(test::put(*test::open_store(dir.path), test::entry_of("gelu")));
+  EXPECT_FALSE(test::fs::exists(dir.path + "/CACHEDIR.TAG"));
+}
+
 TEST(Store, ModesDoNotDependOnTheUmask) {
   const TempDir dir;
   const mode_t before = umask(0);
@@ -251,14 +258,19 @@ TEST(Store, KilledWritersLeaveNoBadEntry) {
     EXPECT_EQ(cache::counters().faults[i], 0u) << text(static_cast<Fault>(i));
 
   // What the killed left behind is removed once it is an hour old.
-  test::write_all(dir.path + "/tmp/0123.tmp", "left behind");
-  test::write_all(dir.path + "/tmp/young.tmp", "being written");
+  const std::string digits(32, 'a'), young = std::string(32, 'b') + ".tmp";
+  const std::vector<std::string> others = {"thesis.tmp", "apt.lock", digits.substr(1) + ".tmp", digits + "a.lock"};
+  test::write_all(dir.path + "/tmp/" + digits + ".tmp", "left behind");
+  test::write_all(dir.path + "/tmp/" + digits + ".lock", "");
+  test::write_all(dir.path + "/tmp/" + young, "being written");
+  for (const std::string& name : others) test::write_all(dir.path + "/tmp/" + name, "of another program");
   for (const auto& item : test::fs::directory_iterator(dir.path + "/tmp")) {
     const struct utimbuf old = {time(nullptr) - 7200, time(nullptr) - 7200};
-    if (item.path().filename() != "young.tmp") utime(item.path().c_str(), &old);
+    if (item.path().filename() != young) utime(item.path().c_str(), &old);
   }
   EXPECT_TRUE(cache::collect(store->root(), {}));
-  EXPECT_EQ(std::distance(test::fs::directory_iterator(dir.path + "/tmp"), {}), 1);
+  EXPECT_EQ(std::distance(test::fs::directory_iterator(dir.path + "/tmp"), {}), 5);
+  for (const std::string& name : others) EXPECT_TRUE(test::fs::exists(dir.path + "/tmp/" + name)) << name;
 }
 
 TEST(Eviction, LeastRecentlyUsedGoFirst) {
