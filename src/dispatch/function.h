@@ -53,7 +53,7 @@ struct Variant {
   std::vector<at::Tensor> held;            // with pure=True: the captured tensors, kept alive
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   std::string reason;                      // empty: calls run the program
-  bool retried = false;                    // `reason` may pass: recorded again when the function next is
+  uint64_t retry_at = 0;                   // calls of the function after which `reason` may have passed; 0: never
   Recipe recipe;
   size_t result_values = 0;        // numbers among the program's outputs, behind the tensors
   std::unique_ptr<Replay> replay;  // null: the call has no effect on Python objects
@@ -98,7 +98,7 @@ struct Function {
   ByContent by_content;
   std::unordered_map<std::string, int> seen_sizes;  // size-only misses that ran unobserved once
   uint64_t next_record = 0;                         // after unsound recordings: not before this many calls
-  uint32_t unsound_recordings = 0;
+  uint32_t unsound_recordings = 0, unsound_in_a_row = 0;
   std::string state;  // what the last recordings read and wrote; one after the other
   uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one
   uint64_t state_hits = 0;                                    // hits before the last of them

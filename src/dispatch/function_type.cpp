@@ -260,7 +260,7 @@ PyObject* clear_variants(PyObject* object, PyObject*) {
   auto dropped = function.variants.take();  // released below, when the function no longer names them
   function.seen_sizes.clear();
   function.next_record = 0;
-  function.unsound_recordings = 0;
+  function.unsound_recordings = function.unsound_in_a_row = 0;
   dropped.clear();
   Py_RETURN_NONE;
 }

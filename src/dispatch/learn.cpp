@@ -16,10 +16,15 @@ namespace {
 
 constexpr uint32_t kMostUnused = 64;  // recordings in a row of which none was used again
 constexpr uint64_t kFirstRetry = 16;  // calls after an unsound recording before the next one; doubles each time
+constexpr uint32_t kMostUnsound = 3;  // such recordings in a row before other calls are not recorded for a while either
 
-// Nothing is recorded for a while, the longer the more often that happened.
-void pause(Function& function, const std::string& why) {
-  function.next_record = function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
+uint64_t next_try(Function& function) {
+  return function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
+}
+
+// Nothing is recorded until then.
+void pause(Function& function, uint64_t until, const std::string& why) {
+  function.next_record = until;
   function.pause_reason = why;
 }
 
@@ -31,16 +36,18 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   const bool refused = needs_gradients && function.differentiates;  // calls like it are, before they are recorded
   const bool guarded = needs_gradients && recording.variant->captured.size() > 0;  // for as long as its facts hold
   recording.variant->reason = recording.unsound;
-  recording.variant->retried = !guarded;
+  recording.variant->retry_at = guarded || refused ? 0 : next_try(function);
+  const uint64_t retry_at = recording.variant->retry_at;
   recording.variant->executable = nullptr;
   recording.variant->replay = nullptr;
   recording.variant->facts = guarded ? std::move(recording.observation.facts) : nullptr;
   if (!guarded) recording.variant->captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
   recording.variant->values = miss ? miss->path : std::vector<capture::ValueGuard>();
-  if (!refused && (miss || !recording.captured_graph.reads_values || guarded))
-    function.variants.add(std::move(recording.variant));
-  if (!refused && !guarded) pause(function, "an earlier recording was unsound: " + reason);
+  const bool kept = !refused && (miss || !recording.captured_graph.reads_values || guarded);
+  if (kept) function.variants.add(std::move(recording.variant));
+  if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept))
+    pause(function, retry_at, "an earlier recording was unsound: " + reason);
   return note_fallback(function, reason, advice);
 }
 
@@ -81,6 +88,7 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
   if (recording.unsound.empty()) {
     try {
       compile(recording);
+      function.unsound_in_a_row = 0;
       function.variants.add(std::move(recording.variant));
       return result;
     } catch (const pybind11::error_already_set&) {
@@ -103,7 +111,7 @@ bool is_fruitless(Function& function) {
   function.hits_when_recorded = function.stats.hits;
   function.unused_recordings = unused ? function.unused_recordings + 1 : 0;
   if (function.unused_recordings <= std::max(kMostUnused, function.options.max_variants)) return false;
-  pause(function,
+  pause(function, next_try(function),
         "none of the last " + std::to_string(function.unused_recordings - 1) + " recordings served a second call");
   return true;
 }
@@ -124,7 +132,7 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 }  // namespace
 
 bool retire(Function& function, const std::shared_ptr<Variant>& variant) {
-  if (!variant->retried || function.stats.calls < function.next_record) return false;
+  if (!variant->retry_at || function.stats.calls < std::max(variant->retry_at, function.next_record)) return false;
   function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
   return true;
 }

@@ -152,6 +152,13 @@ void take_captured(Recording& recording) {
       variant.captured.add(object, recording.captured_names[i]);
 }
 
+// Whether a program is needed for more than tensors of the result.
+bool does_anything(const capture::Capture& capture) {
+  const auto writes = [](const ir::ExternAttr& call) { return !call.written.empty(); };
+  return !capture.result_values.empty() || !capture.guards.empty() || !capture.graph.stores.empty() ||
+         std::ranges::any_of(capture.graph.externs, writes);
+}
+
 // The call needs gradients. Where that is because of arguments, calls of such arguments are not recorded again. Else it
 // stays eager for as long as a tensor requires grad: that and the facts that lead to it are guards of the reason.
 void refuse_gradients(Recording& recording, const std::vector<std::string>& names) {
@@ -216,12 +223,9 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   refuse_gradients(recording, names);
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
-  if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() &&
-      recording.captured_graph.result_values.empty() && recording.captured_graph.graph.stores.empty() &&
-      recording.captured_graph.guards.empty()) {
-    // Nothing to run: the result is constant under the facts, which eager gives as well.
+  // The result is constant under the facts, which eager gives as well.
+  if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() && !does_anything(recording.captured_graph))
     recording.unsound = "its result holds no tensor";
-  }
   // Autograd compares a view's version with its base's; stores are counted after the views are made.
   if (recording.unsound.empty() && !recording.captured_graph.graph.stores.empty())
     for (PyObject* leaf : recording.leaves)

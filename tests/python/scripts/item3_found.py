@@ -306,3 +306,43 @@ def dropout_of_no_masked_value(w: World) -> None:
     f, x = w.jit(f), torch.ones(64)
     for count in (0, 0, 60):
         w.call("depends on data", f, x, torch.zeros(64), torch.arange(64) < count)
+
+
+@script(3)
+def rows_are_written_and_nothing_is_returned(w: World) -> None:
+    def f(x: torch.Tensor) -> None:
+        x[0].copy_(x[1])
+
+    f = w.jit(f)
+    w.learn(f, torch.arange(6.0).view(3, 2))
+    w.change("the argument")
+    w.call("hit", f, torch.ones(3, 2))
+
+
+@script(3)
+def lists_are_updated_and_nothing_is_returned(w: World) -> None:
+    weights, grads = [torch.ones(3), torch.ones(2)], [torch.ones(3), torch.full((2,), 2.0)]
+    w.watch(weights=weights)
+
+    def f(grads: list[torch.Tensor]) -> None:
+        torch._foreach_add_(weights, grads, alpha=-0.5)
+
+    f = w.jit(f)
+    w.learn(f, grads)
+    weights[0].fill_(7)
+    w.change("contents of a weight")
+    w.call("hit", f, grads)
+
+
+@script(3)
+def noise_is_written_and_nothing_is_returned(w: World) -> None:
+    def f(x: torch.Tensor) -> None:
+        x.normal_()
+
+    f, x = w.jit(f), torch.empty(5)
+    torch.manual_seed(3)
+    w.learn(f, x)
+    torch.manual_seed(4)
+    w.change("the generator")
+    w.call("hit", f, x)
+    print(torch.rand(1))
