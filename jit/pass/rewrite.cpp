@@ -4,6 +4,17 @@ namespace fastjit::pass {
 
 using namespace ir;
 
+static bool is_tensor_already(Op op) { return op == Op::Input || op == Op::Result; }
+
+// A call of torch's sees the strides of its operands: where a pass turned one into an input's value, it gets a tensor
+// like the one that it had.
+NodeId Rewriter::operand(NodeId old) {
+  const NodeId now = (*this)[old];
+  const std::vector<int64_t>& strides = from_.layout(old).strides;
+  const bool was_made = !is_tensor_already(from_[old].op) && is_tensor_already(to_[now].op);
+  return was_made && to_.layout(now).strides != strides ? to_.fresh_copy(now, strides) : now;
+}
+
 NodeId Rewriter::copy(NodeId old) {
   Node node = from_[old];
   for (NodeId& in : node.in) in = (*this)[in];
@@ -15,7 +26,8 @@ NodeId Rewriter::copy(NodeId old) {
     node.attr = static_cast<uint32_t>(to_.lists.size() - 1);
   } else if (node.op == Op::Extern) {
     ExternAttr attr = from_.externs[node.attr];
-    for (NodeId& in : attr.operands) in = (*this)[in];
+    for (NodeId& in : attr.operands)
+      if (in != kNoNode) in = operand(in);
     to_.externs.push_back(std::move(attr));
     node.attr = static_cast<uint32_t>(to_.externs.size() - 1);
   }
@@ -32,7 +44,6 @@ NodeId Rewriter::finish_output(size_t i) {
     if (from_.outputs[k] == old) return to_.outputs[k];  // one tensor, handed out more than once
   const NodeId now = (*this)[old];
   const std::vector<int64_t>& strides = from_.layout(old).strides;
-  const auto is_tensor_already = [](Op op) { return op == Op::Input || op == Op::Result; };
   if (is_tensor_already(to_[now].op) && !is_tensor_already(from_[old].op)) return to_.fresh_copy(now, strides);
   for (size_t k = 0; k < i; ++k)
     if (to_.outputs[k] == now) return to_.fresh_copy(now, strides);

@@ -31,6 +31,7 @@ class Rewriter {
   ir::Graph finish();
 
  private:
+  ir::NodeId operand(ir::NodeId old);  // of a call
   ir::NodeId finish_output(size_t i);
 
   const ir::Graph& from_;
