@@ -41,9 +41,13 @@ and KiB, MiB, GiB, all powers of 1024. A size that cannot be read is reported on
 
 | | |
 | --- | --- |
-| `fastjit.stance("eager")` | within the block every function runs as written |
-| `fastjit.stance("error_on_compile")` | within the block a call that would compile raises RuntimeError |
+| `with fastjit.stance("eager"):` | within the block every function runs as written |
+| `with fastjit.stance("error_on_compile"):` | within the block a call that would compile raises RuntimeError |
+| `with fastjit.stance("default"):` | within the block neither |
 | `torch.set_num_threads(n)` | threads of kernels as well |
+
+A stance counts for the thread or asyncio task that runs the block, and for the tasks that it starts;
+other threads have their own. `FASTJIT_DISABLE=1` is for the whole process, whatever the stance.
 """
 
 

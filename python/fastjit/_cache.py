@@ -4,7 +4,7 @@ The format is docs/cache-format.md; jit/cache/ is the writer.
 """
 
 # pathlib would cost a third of the start-up time.
-# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH114, PTH117, PTH208
+# ruff: noqa: PTH100, PTH102, PTH103, PTH105, PTH108, PTH112, PTH114, PTH117, PTH120, PTH208
 from __future__ import annotations
 
 import contextlib

@@ -40,10 +40,11 @@ class Setting:
 
 def parse_size(text: str) -> int:
     """Bytes of "4096", "500M", "2GiB" (powers of 1024)."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
-    if not match:
-        raise ValueError(f"'{text}' is not a size such as 500M or 2GiB")
-    return int(float(match[1]) * 2 ** _SIZE_UNITS[match[2]])
+    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*(?:([kmgt])(?:i?b)?|b)?\s*", text.lower())
+    size = float(match[1]) * 2 ** _SIZE_UNITS[match[2] or ""] if match else 0.0
+    if not match or size >= 9e18:
+        raise ValueError(f"'{text[:60]}' is not a size such as 500M or 2GiB")
+    return int(size)
 
 
 def parse_age(text: str) -> float:
@@ -58,8 +59,8 @@ def _limit(name: str, fallback: int) -> Setting:
     text = os.environ.get(name, "").strip()
     try:
         return Setting(name, str(parse_size(text)), "environment")
-    except ValueError:
-        return Setting(name, str(fallback), "default")
+    except ValueError as error:
+        return Setting(name, str(fallback), f"default ({error})" if text else "default")
 
 
 def max_bytes() -> Setting:

@@ -220,8 +220,8 @@ def _wide(t: torch.Tensor) -> torch.Tensor:
 def _distance(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     """|got - want| elementwise, in double; infinite where only one is NaN or they are other infinities."""
     if want.is_complex():
-        parts = [torch.view_as_real(t.resolve_conj()) for t in (got, want)]
-        return _distance(*parts).norm(dim=-1)
+        apart = _distance(torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj()))
+        return torch.hypot(apart[..., 0], apart[..., 1])
     g, w = got.double(), want.double()
     apart = torch.nan_to_num((g - w).abs(), nan=math.inf)
     if _tolerances(want.dtype) is None:

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 import torch
 
 from fastjit import _nvrtc
-from fastjit._load import FastJITWarning, UnsupportedError
+from fastjit._load import FastJITWarning, UnsupportedError, disabled
 from fastjit._load import extension as _C
 
 P = ParamSpec("P")
@@ -35,7 +35,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "cache": (True, (True, False, "readonly", "memory")),
     "verify": (False, (bool, float)),
 }
-_WORDS = {int: "a positive int", float: "a number from 0 to 1"}
+_OPTIONS_ONLY: Any = object()  # fastjit(option=...) is given its target by the next call
+_WORDS = {int: "a positive int below 2**32", float: "a number from 0 to 1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,7 @@ class FastFunction(Generic[P, R]):
         raise NotImplementedError
 
     def stats(self) -> Stats:
-        """Counters since the function was made (or since ``clear(stats=True)``)."""
+        """Counters since the function was made."""
         return Stats(**cast(Any, self)._stats())
 
     def variants(self) -> list[VariantInfo]:
@@ -151,17 +152,19 @@ class FastFunction(Generic[P, R]):
 
 
 def _inspect(function: Any, stage: str, variant: int) -> Any:
-    if stage == "source":
+    count = sum(1 for v in function._variants() if not v["reason"])
+    result: Any = None
+    if not 0 <= variant < count:
+        pass
+    elif stage == "source":
         from fastjit import _source  # not at import: that takes milliseconds
 
-        text = function._inspect("ir", variant)
-        result: Any = None if text is None else _source.from_ir(text, function._inspect("calls", variant))
+        result = _source.from_ir(function._inspect("ir", variant), function._inspect("calls", variant))
     elif stage in ("cuda", "ptx"):
         result = _cuda_stage(function, stage, variant)
     else:
         result = function._inspect(stage, variant)
     if result is None:
-        count = sum(1 for v in function._variants() if not v["reason"])
         raise LookupError(
             f"{function._name} has {count} compiled variants, so there is no variant {variant} to inspect; "
             "call it first"
@@ -169,11 +172,8 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
     return [PassStep(**row) for row in result] if stage == "passes" else result
 
 
-def _cuda_stage(function: Any, stage: str, variant: int) -> str | None:
-    try:
-        kernels = _C.cuda_kernels(function, variant)
-    except IndexError:
-        return None
+def _cuda_stage(function: Any, stage: str, variant: int) -> str:
+    kernels = _C.cuda_kernels(function, variant)
     if stage == "cuda":
         return "\n".join(kernel["source"] for kernel in kernels)
     if problem := _nvrtc.problem():
@@ -230,24 +230,26 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
         fits = (
             isinstance(value, allowed)
             if isinstance(allowed[0], type)
-            else any(value is a or value == a for a in allowed)
+            else any(value is a or (isinstance(value, (str, int)) and value == a) for a in allowed)
         )
         fits = fits or (float in allowed and isinstance(value, int))
         fits = fits and not (float in allowed and not 0 <= value <= 1)
-        if not fits or (allowed == (int,) and (isinstance(value, bool) or value < 1)):
+        fits = fits and not (allowed == (int,) and (isinstance(value, bool) or not 1 <= value < 1 << 32))
+        fits = fits and not (isinstance(value, str) and value != value.encode(errors="replace").decode())
+        if not fits:
             names = " or ".join(_WORDS.get(a, "") or getattr(a, "__name__", repr(a)) for a in allowed)
             raise TypeError(f"option {key!r} must be {names}, not {value!r}")
     return options
 
 
 def _refuse_kind(function: Any) -> None:
-    what = None
+    what, name = None, getattr(function, "__qualname__", repr(function))  # partials have none
     if isinstance(function, type):
-        what = f"the class {function.__qualname__}; decorate its forward method or pass an instance"
+        what = f"the class {name}; decorate its forward method or pass an instance"
     elif inspect.iscoroutinefunction(function):
-        what = f"the coroutine function {function.__qualname__}; decorate the plain functions that it awaits between"
+        what = f"the coroutine function {name}; decorate the plain functions that it awaits between"
     elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        what = f"the generator function {function.__qualname__}; decorate the function that computes one item"
+        what = f"the generator function {name}; decorate the function that computes one item"
     elif not callable(function):
         what = f"an object of type {type(function).__name__}; it needs something callable"
     if what:
@@ -288,6 +290,8 @@ def _wrap(target: Any, options: dict[str, Any]) -> Any:
         _copy_attributes(made, target)
         return made
     if isinstance(target, torch.nn.Module) and not isinstance(target, torch.jit.ScriptModule):
+        if disabled:
+            return target
         options = {"name": type(target).__qualname__, **options}
         target._compiled_call_impl = _make(target._call_impl, options)
         return target
@@ -314,7 +318,7 @@ def fastjit(
     cache: bool | Literal["readonly", "memory"] = True,
     verify: bool | float = False,
 ) -> Callable[[Callable[P, R]], FastFunction[P, R]]: ...
-def fastjit(target: Any = None, /, **options: Any) -> Any:
+def fastjit(target: Any = _OPTIONS_ONLY, /, **options: Any) -> Any:
     """Compiles a function, method or ``nn.Module`` instance the first time it is called.
 
     The first call of a kind runs eagerly and is watched; later calls like it (same dtypes, sizes, strides, modes, and
@@ -343,7 +347,7 @@ def fastjit(target: Any = None, /, **options: Any) -> Any:
         TypeError: for a class, generator or coroutine function, or for an unknown or ill-typed option.
     """
     _check_options(options)
-    if target is None:
+    if target is _OPTIONS_ONLY:
         return functools.partial(_wrap, options=options)
     return _wrap(target, options)
 
@@ -351,10 +355,14 @@ def fastjit(target: Any = None, /, **options: Any) -> Any:
 def of(module: torch.nn.Module) -> FastFunction[..., Any]:
     """The compiled form of a module that fastjit was given, for ``stats()``, ``explain()``, ``inspect()``, ``clear()``.
 
+    Under ``FASTJIT_DISABLE=1`` modules are left alone; what this gives then runs the module and knows nothing of it.
+
     Raises:
         TypeError: if the module was never given to fastjit.
     """
     made = getattr(module, "_compiled_call_impl", None)
+    if disabled and made is None and isinstance(module, torch.nn.Module):
+        return cast("FastFunction[..., Any]", _make(module._call_impl, {"name": type(module).__qualname__}))
     if not isinstance(made, _C.Function):
         raise TypeError(f"this {type(module).__name__} was not given to fastjit; call fastjit(module) first")
     return cast("FastFunction[..., Any]", made)

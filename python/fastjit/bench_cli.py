@@ -124,7 +124,7 @@ def _statements(statement: str, setup: str, given: argparse.Namespace) -> int:
             point = "".join(f"{key}={value}: " for key, value in values.items())
             print(point + timeit_form.render(order, outcome), flush=True)
     if given.json:
-        print(json.dumps({"schema": "fastjit.timeit/1", "statement": statement, "setup": setup, "results": found}))
+        _print_json("fastjit.timeit/1", found, statement=statement, setup=setup)
     return OK
 
 
@@ -156,14 +156,15 @@ def _functions(spec: CaseSpec, given: argparse.Namespace) -> int:
             if not given.json:
                 print(("\n" if len(results) > 1 else "") + result.table(), flush=True)
     if given.json:
-        _print_json(results)
+        _print_json("fastjit.bench/1", [result.to_dict() for result in results])
     if given.plot:
         draw(results, given.plot)
     return WRONG if any(result.wrong for result in results) else OK
 
 
-def _print_json(results: list[Any]) -> None:
-    print(json.dumps({"schema": "fastjit.bench/1", "results": [result.to_dict() for result in results]}))
+def _print_json(schema: str, results: list[Any], **fields: Any) -> None:
+    # The values of a sweep may be of any type.
+    print(json.dumps({"schema": schema, **fields, "results": results}, default=repr))
 
 
 def _expression_case(folder: str, expression: str, setup: str, sweeps: dict[str, list[Any]]) -> CaseSpec:

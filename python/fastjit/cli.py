@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -35,7 +37,28 @@ def _version() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; gives the exit code: 0 ok, 1 findings, 2 usage, 3 no usable cache, 4 done in part."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    _mend_streams()
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # `fastjit cache ls | head` must not end in a traceback
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _mend_streams() -> None:
+    """Streams that the shell closed are empty; what the terminal has no letters for is escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _run(arguments: list[str]) -> int:
     if arguments and arguments[0] in _DELEGATED:
         import importlib
 
@@ -51,22 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "cache":
         from fastjit import cache_cli
 
-        return _quiet_pipe(cache_cli.run, options)
+        return cache_cli.run(options)
     parser.print_help()
     return USAGE
-
-
-def _quiet_pipe(run: object, options: argparse.Namespace) -> int:
-    """`fastjit cache ls | head` must not end in a traceback."""
-    import os
-
-    try:
-        code = run(options)  # type: ignore[operator]
-        sys.stdout.flush()
-        return int(code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
 
 
 if __name__ == "__main__":

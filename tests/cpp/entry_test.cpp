@@ -109,11 +109,34 @@ TEST(Hash, MatchesThePublishedVectorOfTheEmptyString) {
 }
 
 TEST(Settings, SizesAndTheTable) {
-  EXPECT_EQ(support::parse_size("4096"), 4096);
-  EXPECT_EQ(support::parse_size("500M"), 500LL << 20);
-  EXPECT_EQ(support::parse_size("1.5GiB"), 3LL << 29);
-  EXPECT_EQ(support::parse_size("2gb"), 2LL << 30);
-  for (const char* bad : {"", "x", "-1", "1X", "1 2", "nan", "9e99"}) EXPECT_EQ(support::parse_size(bad), -1) << bad;
+  // tests/python/test_cache_cli.py reads these rows and asks the command the same; -1: no size.
+  static constexpr std::pair<const char*, int64_t> kSizes[] = {
+      {"4096", 4096},
+      {"500M", 524288000},
+      {"1.5GiB", 1610612736},
+      {"2gb", 2147483648},
+      {"5MIB", 5242880},
+      {"2 GiB", 2147483648},
+      {".5K", 512},
+      {"5.K", 5120},
+      {"7b", 7},
+      {"0", 0},
+      {"", -1},
+      {"x", -1},
+      {"-1", -1},
+      {"-0", -1},
+      {"1X", -1},
+      {"1 2", -1},
+      {"nan", -1},
+      {"inf", -1},
+      {"9e99", -1},
+      {"5Ki", -1},
+      {"5iB", -1},
+      {".", -1},
+      {"99999999T", -1},
+  };
+  for (const auto& [text, bytes] : kSizes) EXPECT_EQ(support::parse_size(text), bytes) << text;
+  EXPECT_EQ(support::parse_size(std::string(400, '9')), -1);
   unsetenv("FASTJIT_CACHE_MAX_ENTRIES");
   EXPECT_EQ(support::setting_int(support::Setting::CacheMaxEntries), 16384);
   setenv("FASTJIT_CACHE_MAX_ENTRIES", "12", 1);

@@ -423,3 +423,19 @@ def test_sweeps() -> None:
 def test_a_case_has_the_same_numbers_every_time(case_file: Path) -> None:
     spec = CaseSpec(str(case_file), "scale")
     assert torch.equal(load_case(spec).args[0], load_case(spec).args[0])
+
+
+def test_a_function_that_raises_is_wrong_use(tmp_path, capsys) -> None:
+    file = tmp_path / "raises.py"
+    file.write_text("def f(x):\n    raise ValueError('no')\n")
+    assert main(["bench", f"{file}::f", "--args", "1", *QUICK]) == 2
+    assert capsys.readouterr().err == "fastjit bench: the function raised ValueError: no\n"
+
+
+def test_values_that_json_has_no_word_for(tmp_path, capsys) -> None:
+    file = tmp_path / "sweeps.py"
+    file.write_text("def g(x):\n    return x * 2\n")
+    options = ["--args", "torch.ones(3)", "--sweep", "m=1j", "--json", *QUICK]
+    assert main(["bench", f"{file}::g", *options]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert result["values"] == {"m": "1j"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -72,7 +73,8 @@ def test_dir_and_info(filled, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"load \xff\xfe 1 5", b"load " + b"ab" * 16 + b" " + b"9" * 5000 + b" 5", b"fault io-error 1 " + b"9" * 400]
+    "damage",
+    [b"load \xff\xfe 1 5", b"load " + b"ab" * 16 + b" " + b"9" * 5000 + b" 5", b"fault io-error 1 " + b"9" * 400],
 )
 @pytest.mark.parametrize("verb", [["ls"], ["info"], ["stats"], ["prune", "-y"]], ids=lambda verb: verb[0])
 def test_damaged_lines_of_the_log_are_skipped(filled, capsys, verb, damage) -> None:
@@ -381,6 +383,40 @@ def test_defaults_are_those_of_the_engine() -> None:
     defaults = dict(re.findall(r'SETTING\(\w+, "(\w+)", "([^"]*)"', table))
     assert cache.parse_size(defaults["FASTJIT_CACHE_MAX_BYTES"]) == _cache.DEFAULT_MAX_BYTES
     assert int(defaults["FASTJIT_CACHE_MAX_ENTRIES"]) == _cache.DEFAULT_MAX_ENTRIES
+
+
+def test_sizes_are_those_of_the_engine(root, capsys, monkeypatch) -> None:
+    table = (ROOT / "tests/cpp/entry_test.cpp").read_text().partition("kSizes[]")[2].partition("};")[0]
+    rows = re.findall(r'\{"([^"]*)", (-?\d+)\}', table)
+    assert len(rows) > 20
+    for text, size in [*rows, ("9" * 400, "-1")]:
+        monkeypatch.setenv("FASTJIT_CACHE_MAX_BYTES", text)
+        wanted = size if size != "-1" else str(_cache.DEFAULT_MAX_BYTES)
+        assert cache.max_bytes().value == wanted, text
+        with pytest.raises(ValueError, match="is not a size") if size == "-1" else contextlib.nullcontext():
+            assert cache.parse_size(text) == int(size)
+    monkeypatch.setenv("FASTJIT_CACHE_MAX_BYTES", "5Ki")
+    assert "from default ('5Ki' is not a size such as 500M or 2GiB)" in run(capsys, "info")[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("fastjit cache ls | true", 0),
+        ("fastjit doctor --no-compile | true", 0),
+        ("fastjit --version | true", 0),
+        ("fastjit --help | true", 0),
+        ("fastjit cache clear <&-", 2),
+        ("fastjit cache ls >&-", 0),
+        ("PYTHONIOENCODING=ascii fastjit cache ls", 0),
+    ],
+)
+def test_odd_streams_end_in_no_traceback(root, line, code) -> None:
+    make(root, "f" * 50)
+    command = line.replace("fastjit", f"{sys.executable} -m fastjit") + "; exit ${PIPESTATUS[0]}"
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == code and "Traceback" not in done.stderr and "Exception" not in done.stderr, done.stderr
 
 
 def test_the_command_imports_no_torch_and_lists_a_thousand(root) -> None:

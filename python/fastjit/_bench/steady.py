@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import check, measure
+from .errors import BenchError
 from .progress import Progress
 from .result import Row
 from .variants import OPTIONAL, Absent, Built, build, quiet
@@ -51,7 +52,10 @@ def compare_in_process(
 ) -> list[Row]:
     """Rows in the order of `makes`; `fn` is the eager function whose results count as right."""
     with torch.no_grad(), quiet():
-        eager = check.run_once(fn, *inputs.whole)
+        try:
+            eager = check.run_once(fn, *inputs.whole)
+        except Exception as error:
+            raise BenchError(f"the function raised {type(error).__name__}: {_first_line(error)}") from error
         exact = check.reference(fn, *inputs.whole)
         changes_inputs = check.mutates(inputs.whole, eager)
         rows: list[Row] = []
