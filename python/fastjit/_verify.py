@@ -64,15 +64,16 @@ class _Differs(Exception):
 
 
 def copies_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The same tensors on memory of their own: strides, offsets and shared storages are kept."""
+    """The same tensors on memory of their own: strides, offsets, shared storages, inference tensors or not."""
     storages: dict[int, torch.UntypedStorage] = {}
     out = []
     for t in tensors:
         storage = t.untyped_storage()
         if storage._cdata not in storages:
             storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
-        copy = torch.empty(0, dtype=t.dtype, device=t.device)
-        out.append(copy.set_(storages[storage._cdata], t.storage_offset(), t.size(), t.stride()))
+        with torch.inference_mode(t.is_inference()), torch.no_grad():
+            copy = torch.empty(0, dtype=t.dtype, device=t.device)
+            out.append(copy.set_(storages[storage._cdata], t.storage_offset(), t.size(), t.stride()))
     return out
 
 
@@ -188,7 +189,9 @@ class _Form:
 
 
 def _bits(number: complex) -> bytes:
-    return struct.pack("dd", complex(number).real, complex(number).imag)
+    """Of both parts; a NaN is a NaN, as in tensors."""
+    parts = (complex(number).real, complex(number).imag)
+    return struct.pack("dd", *(math.nan if math.isnan(part) else part for part in parts))
 
 
 def _parts(path: str, got: Any, want: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -385,3 +385,26 @@ def test_reproducers_of_a_form_and_of_random_numbers():
     ]
     assert said[0][2] == "result[1]: fastjit - eager torch.float32 [3] against torch.float64 [3]"
     assert said[1][1].endswith("captured program - eager 1 (in 3 of 3 elements)")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_inference_mode_is_no_difference(inside):
+    @fastjit(verify=True)
+    def f(y):
+        y.mul_(2)
+        return y + 1
+
+    with torch.inference_mode(inside):
+        own = torch.ones(4, 3)
+    with torch.inference_mode():
+        for _ in range(3):
+            f(own)
+    assert counts(f) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("read", [lambda y: float(y.sqrt().sum()), lambda y: (y.sqrt()[0] * 2).item()])
+def test_a_number_that_is_nan_is_no_difference(read):
+    f = fastjit(verify=True, on_unsupported="error")(lambda y: (y + 1, read(y)))
+    for _ in range(3):
+        f(torch.tensor([-1.0, -2.0, 3.0]))
+    assert counts(f) == (2, 2, 0)
