@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 
@@ -15,12 +16,22 @@ static std::atomic<LogSink> g_sink{nullptr};
 
 std::string_view text(Channel channel) { return kChannels[static_cast<size_t>(channel)]; }
 
+// One write, so that lines of several processes do not mix.
+static void write_line(std::string_view text) {
+  const std::string line = "fastjit: " + std::string(text) + "\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
 static uint32_t read_mask() {
   uint32_t mask = 1u << static_cast<uint32_t>(Channel::Warning);
   for (const std::string& name : setting_list(Setting::Log)) {
-    for (size_t i = 0; i < kChannels.size(); ++i) {
-      if (name == kChannels[i] || name == "all") mask |= 1u << i;
-    }
+    const auto channel = std::ranges::find(kChannels, name);
+    if (name == "all")
+      mask = ~0u;
+    else if (channel != kChannels.end())
+      mask |= 1u << (channel - kChannels.begin());
+    else
+      write_line("FASTJIT_LOG: there is no '" + printable(name) + "'; choose from compile, fallback, cache, miss, all");
   }
   return mask;
 }
@@ -34,11 +45,8 @@ void log(Channel channel, std::string_view message) noexcept {
   try {
     if (!log_on(channel)) return;
     if (const LogSink sink = g_sink.load()) return sink(channel, message);
-    std::string line = "fastjit: ";
-    if (channel != Channel::Warning) line.append("[").append(text(channel)).append("] ");
-    line.append(message).append("\n");
-    // One write, so that lines of several processes do not mix.
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+    const std::string tag = channel == Channel::Warning ? "" : "[" + std::string(text(channel)) + "] ";
+    write_line(tag + std::string(message));
   } catch (...) {
   }
 }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import os
 import re
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -182,3 +185,14 @@ def test_no_tensor_result_is_eager_with_a_reason():
     with pytest.warns(FastJITWarning, match="because its result holds no tensor"):
         fast(3)
     assert fast.stats().fallbacks == {"its result holds no tensor": 1}
+
+
+@pytest.mark.parametrize("text", ["compiles", "compile,miss es", "ALL"])
+def test_a_log_channel_that_is_not_there_is_said(text, tmp_path):
+    script = "import torch, fastjit; f = fastjit.fastjit(lambda x: x + 1); f(torch.ones(2)); f(torch.ones(2))"
+    env = {**os.environ, "FASTJIT_LOG": text, "FASTJIT_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    wrong = text.split(",")[-1]
+    said = f"fastjit: FASTJIT_LOG: there is no '{wrong}'; choose from compile, fallback, cache, miss, all"
+    assert done.stderr.splitlines()[0] == said and done.stderr.count("FASTJIT_LOG") == 1
+    assert ("fastjit: [compile]" in done.stderr) == text.startswith("compile,")
