@@ -17,7 +17,7 @@ MAY = {
     "jit/backend": {"jit/support", "jit/ir", "jit/plan", "jit/codegen"},
     "jit/cache": {"jit/support"},
     "jit/runtime": {"jit/support", "jit/ir", "jit/plan", "jit/codegen", "jit/backend", "jit/cache"},
-    "src/observe": set(),
+    "src/observe": {"jit/support"},
     "src/capture": {"jit/support", "jit/ir", "jit/plan"},
     "src/dispatch": {
         "jit/support",
