@@ -41,6 +41,7 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
   const Derived::Numbers all(known.derived, numbers, known.spec.number_count());
   if (!all.why().empty()) return run_eager(function, all.why(), args, nargsf, kwnames);
   Recording recording(function, known.modes);
+  recording.known_calls.push_back(&known.spec);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   if (!result) return nullptr;
   // Tensors that happen to be one object in this call are one input of its recording: another program, as right.

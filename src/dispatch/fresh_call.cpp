@@ -4,31 +4,44 @@
 
 #include <cmath>
 
+#include "observe/observe.h"
+
 namespace fastjit::dispatch {
 namespace {
 
-bool worth_replacing(PyObject* object) {
+bool worth_replacing(PyObject* object, bool varies) {
   if (PyFloat_CheckExact(object)) return !std::isnan(PyFloat_AS_DOUBLE(object));  // containers look which one it is
   if (!PyLong_CheckExact(object)) return false;
   int overflow = 0;
-  const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
-  return !overflow && (value < -5 || value > 256);  // small ints are shared objects
-}
-
-PyObject* fresh_copy(PyObject* number) {
-  return PyFloat_CheckExact(number) ? PyFloat_FromDouble(PyFloat_AS_DOUBLE(number))
-                                    : PyLong_FromLongLong(PyLong_AsLongLong(number));
+  PyLong_AsLongLongAndOverflow(object, &overflow);
+  return !overflow && (varies || !observe::is_shared(object));
 }
 
 }  // namespace
 
+std::vector<bool> varying_ints(const std::vector<const CallSpec*>& known, PyObject* const* args, Py_ssize_t total) {
+  std::vector<bool> out(static_cast<size_t>(total), false);
+  for (const CallSpec* call : known) {
+    const std::vector<const ArgSpec*> arguments = call->arguments();
+    if (arguments.size() != out.size()) continue;
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (!PyLong_CheckExact(args[i])) continue;
+      const ArgSpec& was = *arguments[i];
+      const bool differs = was.kind == ArgKind::Int && PyObject_RichCompareBool(was.object, args[i], Py_EQ) == 0;
+      if (differs || (was.kind == ArgKind::Number && was.type == &PyLong_Type)) out[i] = true;
+    }
+  }
+  return out;
+}
+
 void make_fresh(FreshCall& call, PyObject* const* args, Py_ssize_t total, const std::vector<std::string>& names,
-                bool replace) {
+                const std::vector<bool>& varying) {
   for (Py_ssize_t i = 0; i < total; ++i) {
     call.args.push_back(args[i]);
-    if (!replace || !worth_replacing(args[i])) continue;
-    PyObject* copy = fresh_copy(args[i]);
-    if (!copy) throw pybind11::error_already_set();
+    if (!worth_replacing(args[i], varying[static_cast<size_t>(i)])) continue;
+    PyObject* copy = observe::own_copy(args[i]);
+    if (!copy && PyErr_Occurred()) throw pybind11::error_already_set();
+    if (!copy) continue;
     call.args.back() = copy;
     call.fresh.push_back(copy);
     call.originals.push_back(args[i]);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "dispatch/spec.h"
+
 namespace fastjit::dispatch {
 
 /// A call with number arguments replaced by fresh objects of equal value, so that an address names each.
@@ -18,8 +20,12 @@ struct FreshCall {
   }
 };
 
-/// Fills an empty `call` from vectorcall's arguments; `replace` is false: no number is replaced.
+/// Per argument: whether it is an int that had another value in a known call, or that is symbolic there.
+std::vector<bool> varying_ints(const std::vector<const CallSpec*>& known, PyObject* const* args, Py_ssize_t total);
+
+/// Fills an empty `call` from vectorcall's arguments. Ints that Python shares are replaced where they vary only: most
+/// are sizes and flags, and a copy may be handed out.
 void make_fresh(FreshCall& call, PyObject* const* args, Py_ssize_t total, const std::vector<std::string>& names,
-                bool replace);
+                const std::vector<bool>& varying);
 
 }  // namespace fastjit::dispatch

@@ -80,6 +80,7 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
                  const ValueMiss* miss) {
   Function& function = *self->function;
   Recording recording(function, modes);
+  for (const auto& variant : function.variants.all()) recording.known_calls.push_back(&variant->spec);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   if (!result) return nullptr;
   if (recording.unsound.empty() && is_passing(recording)) return result;

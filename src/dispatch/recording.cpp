@@ -209,7 +209,10 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
   FreshCall call;
-  make_fresh(call, args, total, names, !function.options.pure);
+  if (function.options.pure)
+    call.args.assign(args, args + total);
+  else
+    make_fresh(call, args, total, names, varying_ints(recording.known_calls, args, total));
   recording.variant->modes = modes;
   std::string why;
   recording.variant->spec.build(call.args.data(), nargs, kwnames, function.by_content, why);

@@ -31,6 +31,7 @@ struct Recording {
   observe::Observation observation;
   capture::Capture captured_graph;
   std::string unsound, advice;
+  std::vector<const CallSpec*> known_calls;  // numbers that differ from theirs may be read at run time
 };
 
 /// Runs the function under both observers and settles what may differ between calls of the variant. Null if it raised.

@@ -289,6 +289,19 @@ void CallSpec::make_symbolic(size_t number) {
   }
 }
 
+std::vector<const ArgSpec*> CallSpec::arguments() const {
+  std::vector<const ArgSpec*> out;
+  Py_ssize_t inside = 0;  // nodes of the current argument still to come
+  for (const ArgSpec& spec : specs_) {
+    if (inside == 0)
+      out.push_back(&spec);
+    else
+      --inside;
+    inside += spec.length;
+  }
+  return out;
+}
+
 std::string CallSpec::signature() const {
   std::string out;
   for (const ArgSpec& spec : specs_) {

@@ -128,9 +128,15 @@ bool Tracer::derives_by_minus(PyObject* o) {
   return derives(std::move(how), std::array{o});
 }
 
-// Small ints and operands that are handed on have an identity of their own.
+// Operands that are handed on have an identity of their own. In the place of an int that Python shares there is now one
+// of the call's.
 void Tracer::take_derived(PyObject* number) {
   Derivation how = std::move(derivation_);
+  if (is_shared(number))
+    if (PyObject* own = own_copy(number)) {
+      Py_SETREF(*operands(1), own);
+      number = own;
+    }
   if (!fits(number) || Py_REFCNT(number) != 1) {
     for (const Derivation::Operand& operand : how.operands) touch(operand.value.get());
     return;

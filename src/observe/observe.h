@@ -100,6 +100,12 @@ struct SideEffect {
 /// An object in a few words: `2.0`, `Tensor`.
 std::string words(PyObject* object);
 
+/// Whether Python has one object for all ints of this value.
+bool is_shared(PyObject* number);
+/// A new object of equal value, also of ints that Python shares. Null with an exception set, or without one where this
+/// version of Python has no second object of that value.
+PyObject* own_copy(PyObject* number);
+
 /// True if print() runs no Python code: sys.stdout is a stream written in C.
 bool plain_stdout() noexcept;
 

@@ -238,3 +238,58 @@ def global_beside_an_argument(w: World) -> None:
     w.change("scale")
     w.call("new", f, _data(), 4.0)
     w.call("hit", f, _data(), 6.0)
+
+
+@script(2)
+def time_step_is_a_small_int(w: World) -> None:
+    f, x = w.jit(lambda x, t: x * (1 - 0.9**t) / (t + 1)), torch.arange(1.0, 5.0)
+    w.call("new", f, x, 1)
+    w.call("new", f, x, 2)
+    for t in (3, 0, 7, 200, 300, -1, 1):
+        w.change("the time step")
+        w.call("hit", f, x, t)
+
+
+@script(2)
+def small_ints_are_handed_out(w: World) -> None:
+    f, x = w.jit(lambda x, t: (x * t, t, t + 1, [t - 1])), torch.ones(3)
+    w.call("new", f, x, 1)
+    w.call("new", f, x, 2)
+    for t in (0, 5, 256, 257, -5, -6):
+        w.change("the number")
+        w.call("hit", f, x, t)
+
+
+@script(2)
+def small_ints_decide(w: World) -> None:
+    def f(x: torch.Tensor, t: int) -> torch.Tensor:
+        if t is None or t > 3:
+            return x * 2
+        return x[:t] + t
+
+    f, x = w.jit(f), torch.arange(4.0)
+    for t in (1, 2, 4, 5):
+        w.call("new", f, x, t)
+    for t in (1, 2, 4, 5):
+        w.change("the number")
+        w.call("hit", f, x, t)
+
+
+@script(2)
+def small_int_is_the_same_object(w: World) -> None:
+    limit = 7
+    f, x = w.jit(lambda x, t: x * 2 if t is limit else x * t), torch.ones(3)
+    w.call("identity of int", f, x, 6)
+    for t in (7, 8, 7):
+        w.change("the number")
+        w.call("identity of int", f, x, t)
+
+
+@script(2)
+def small_int_equals_a_constant_of_the_function(w: World) -> None:
+    f, x = w.jit(lambda x, t: x * 3 + t), torch.ones(3)
+    w.call("new", f, x, 1)
+    w.call("new", f, x, 3)
+    for t in (2, 4, 3, 1):
+        w.change("the number")
+        w.call("hit", f, x, t)

@@ -1,0 +1,40 @@
+// Numbers as objects of their own.
+#include "observe/observe.h"
+
+namespace fastjit::observe {
+namespace {
+
+constexpr long long kLeastShared = -5, kMostShared = 256;  // Objects/longobject.c: _PY_NSMALLNEGINTS, _PY_NSMALLPOSINTS
+
+// What Python makes of such a value is always the same object. Null without an exception: this version gives no other.
+PyObject* unshared(long long value) {
+  const auto magnitude = static_cast<digit>(value < 0 ? -value : value);
+#if PY_VERSION_HEX >= 0x030C0000
+  digit digits[] = {magnitude};
+  return value == 0 ? nullptr : reinterpret_cast<PyObject*>(_PyLong_FromDigits(value < 0, 1, digits));
+#else
+  PyLongObject* made = _PyLong_New(1);
+  if (!made) return nullptr;
+  made->ob_digit[0] = magnitude;
+  Py_SET_SIZE(made, value < 0 ? -1 : value > 0);
+  return reinterpret_cast<PyObject*>(made);
+#endif
+}
+
+}  // namespace
+
+bool is_shared(PyObject* number) {
+  if (!PyLong_CheckExact(number)) return false;
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
+  return !overflow && value >= kLeastShared && value <= kMostShared;
+}
+
+PyObject* own_copy(PyObject* number) {
+  if (PyFloat_CheckExact(number)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
+  const long long value = PyLong_AsLongLong(number);
+  if (value == -1 && PyErr_Occurred()) return nullptr;
+  return is_shared(number) ? unshared(value) : PyLong_FromLongLong(value);
+}
+
+}  // namespace fastjit::observe
