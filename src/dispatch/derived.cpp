@@ -30,7 +30,7 @@ Derived::Numbers::Numbers(const Derived& derived, PyObject* const* given, size_t
     all_.push_back(number);
     if (Py_TYPE(number) != step.type)
       why_ = name() + " was of type " + step.type->tp_name + ", is of type " + Py_TYPE(number)->tp_name;
-    else if (PyLong_CheckExact(number) && _PyLong_NumBits(number) > 62)
+    else if (!observe::fits_program(number))
       why_ = name() + " is too large";
     if (!why_.empty()) return;
   }

@@ -8,6 +8,7 @@
 
 #include "capture/lower.h"
 #include "dispatch/plain_class.h"
+#include "observe/observe.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -15,11 +16,6 @@ namespace {
 bool needs_grad(const at::TensorImpl* impl) noexcept {
   // Without autograd metadata nothing is required; this is the common case and costs one load.
   return impl->autograd_meta() != nullptr && impl->requires_grad();
-}
-
-// Subclasses of tuple that hold nothing but items: named tuples, torch.Size, torch.return_types.
-bool is_tuple_class(PyTypeObject* type) {
-  return PyType_IsSubtype(type, &PyTuple_Type) && !type->tp_dictoffset && type->tp_iter == PyTuple_Type.tp_iter;
 }
 
 }  // namespace
@@ -236,7 +232,7 @@ bool CallSpec::add(PyObject* object, const ByContent& classes, std::string& why,
   } else if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
     spec.kind = PyTuple_CheckExact(object) ? ArgKind::Tuple : ArgKind::List;
     return add_items(object, std::move(spec), classes, why, depth);
-  } else if (is_tuple_class(Py_TYPE(object))) {
+  } else if (observe::holds_only_items(Py_TYPE(object))) {
     spec.kind = ArgKind::Tuple;
     spec.type = reinterpret_cast<PyTypeObject*>(Py_NewRef(Py_TYPE(object)));
     return add_items(object, std::move(spec), classes, why, depth);

@@ -3,6 +3,7 @@
 
 #include "dispatch/plain_class.h"
 #include "dispatch/tensor_match.h"
+#include "observe/observe.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -53,7 +54,7 @@ struct Matcher {
         return PyFloat_CheckExact(object) &&
                std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(object)) == std::bit_cast<uint64_t>(s.number);
       case ArgKind::Number:
-        if (Py_TYPE(object) != s.type || (s.type == &PyLong_Type && _PyLong_NumBits(object) > 62)) return false;
+        if (Py_TYPE(object) != s.type || !observe::fits_program(object)) return false;
         numbers[number++] = object;
         return true;
       case ArgKind::Text:

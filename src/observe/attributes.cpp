@@ -64,8 +64,8 @@ void Tracer::load_plain_attr(PyObject* o, PyObject* name, bool probing) {
 // A class with a __getattribute__ written in Python, which is watched.
 void Tracer::own_getattribute(PyObject* o, PyObject* name) {
   note_instance(o);
-  PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__getattribute__")));
-  PyObject* fallback = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__getattr__")));
+  PyObject* method = class_attr(Py_TYPE(o), "__getattribute__");
+  PyObject* fallback = class_attr(Py_TYPE(o), "__getattr__");
   if (!method || !PyFunction_Check(method) || fallback) return deny("read of " + attr_text(o, name));
   may_enter(method);
 }
@@ -155,7 +155,7 @@ void Tracer::note_descriptor(PyObject* attr) {
   PyTypeObject* type = Py_TYPE(attr);
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(attr)) return;
   note_instance(attr);
-  for (const char* name : {"__get__", "__set__", "__delete__"}) class_attr(type, intern(PyUnicode_FromString(name)));
+  for (const char* name : {"__get__", "__set__", "__delete__"}) class_attr(type, name);
 }
 
 bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
@@ -176,7 +176,7 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
 }
 
 void Tracer::fallback_getattr(PyObject* o, PyObject* name, bool probing) {
-  PyObject* hook = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__getattr__")));
+  PyObject* hook = class_attr(Py_TYPE(o), "__getattr__");
   if (hook && PyFunction_Check(hook)) return may_enter(hook);
   if (hook) return deny("read of " + attr_text(o, name));
   if (!probing) raising_ = true;  // an AttributeError, as long as the facts hold
@@ -212,7 +212,7 @@ void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (PyFunction_Check(o)) return;
   if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o) || PyType_Check(o))
     return deny("store to " + attr_text(o, name));
-  PyObject* hook = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__setattr__")));
+  PyObject* hook = class_attr(Py_TYPE(o), "__setattr__");
   if (hook && PyFunction_Check(hook)) return may_enter(hook);
   PyObject* attr = class_attr(Py_TYPE(o), name);
   if (attr) note_descriptor(attr);
@@ -233,7 +233,7 @@ void Tracer::store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bo
     return store_key(facts_->dict(PyModule_GetDict(o), names_[o]), name, value, label);
   }
   note_instance(o);
-  PyObject* hook = hooked ? class_attr(type, intern(PyUnicode_FromString("__setattr__"))) : nullptr;
+  PyObject* hook = hooked ? class_attr(type, "__setattr__") : nullptr;
   if (hook && PyFunction_Check(hook)) return enters_setattr(hook, value), may_enter(hook);
   if (hooked && type->tp_setattro != PyObject_GenericSetAttr) return deny("store to " + attr_text(o, name));
   PyObject* attr = class_attr(type, name);

@@ -107,7 +107,7 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
     if (!PyType_Check(one)) return deny("isinstance with " + name_of(one));
     if (Py_TYPE(one) == &PyType_Type) continue;
     for (const char* name : {"__instancecheck__", "__subclasscheck__"}) {
-      PyObject* hook = class_attr(Py_TYPE(one), intern(PyUnicode_FromString(name)));
+      PyObject* hook = class_attr(Py_TYPE(one), name);
       if (hook && PyFunction_Check(hook)) predicates_.insert(hook), may_enter_any();
     }
   }
@@ -120,14 +120,14 @@ void Tracer::judge_real_instance(PyObject* callee, Args args) {
   if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o)) return;
   note_instance(o);
   facts_->type_order(Py_TYPE(o), where());
-  PyObject* claimed = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__class__")));
+  PyObject* claimed = class_attr(Py_TYPE(o), "__class__");
   if (claimed && !Py_IS_TYPE(claimed, &PyGetSetDescr_Type)) deny("call of " + callee_text(callee));
 }
 
 void Tracer::judge_callable(PyObject*, Args args) {
   if (args.size() != 1 || !(Py_TYPE(args[0])->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(args[0])) return;
   if (is_instance(args[0])) note_instance(args[0]);
-  class_attr(Py_TYPE(args[0]), intern(PyUnicode_FromString("__call__")));
+  class_attr(Py_TYPE(args[0]), "__call__");
 }
 
 void Tracer::judge_getattr(PyObject*, Args args) {
@@ -253,7 +253,7 @@ void Tracer::judge_container(PyObject* callee, Args args) {
 // reversed() of an instance: its own __reversed__ decides what it gives, else its length and items.
 void Tracer::reverse(PyObject* o) {
   note_instance(o);
-  const auto method = [&](const char* name) { return class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name))); };
+  const auto method = [&](const char* name) { return class_attr(Py_TYPE(o), name); };
   PyObject* own = method("__reversed__");
   PyObject *length = own ? nullptr : method("__len__"), *item = own ? nullptr : method("__getitem__");
   const bool watched =
@@ -291,8 +291,7 @@ void Tracer::judge_contains(PyObject*, Args args) {
       facts_->has_member(container, pooled(item), names_[container], where()))
     return;
   if (is_instance(container)) {
-    if (PyObject* method = class_attr(Py_TYPE(container), intern(PyUnicode_FromString("__contains__"))))
-      predicates_.insert(method);
+    if (PyObject* method = class_attr(Py_TYPE(container), "__contains__")) predicates_.insert(method);
     return type_method(container, "__contains__");
   }
   const bool is_set =

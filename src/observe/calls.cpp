@@ -65,7 +65,7 @@ void Tracer::call(PyObject* callable, Args args) {
   if (PyType_Check(callable)) return call_type((PyTypeObject*)callable, args);
   if (is_module(callable) || is_instance(callable)) {
     note_instance(callable);
-    PyObject* method = class_attr(Py_TYPE(callable), intern(PyUnicode_FromString("__call__")));
+    PyObject* method = class_attr(Py_TYPE(callable), "__call__");
     if (method && PyFunction_Check(method)) return may_enter(method);
     return deny("call of " + name_of(callable));
   }
@@ -144,8 +144,8 @@ void Tracer::call_type(PyTypeObject* type, Args args) {
 void Tracer::call_class(PyTypeObject* type, Args args) {
   if (call_metaclass(type)) return;
   if (Py_TYPE(type)->tp_call != PyType_Type.tp_call) return call_host((PyObject*)type, args);
-  PyObject* make = class_attr(type, intern(PyUnicode_FromString("__new__")));
-  PyObject* init = class_attr(type, intern(PyUnicode_FromString("__init__")));
+  PyObject* make = class_attr(type, "__new__");
+  PyObject* init = class_attr(type, "__init__");
   bool made_by_c = make && PyCFunction_Check(make);
   if (made_by_c) {
     PyObject* base = PyCFunction_GET_SELF(make);
@@ -174,7 +174,7 @@ void Tracer::apply_reader(const Callee& row, PyObject* callee, Args args) {
   top().fresh_result = row.rule == Rule::Fresh;
   if (args.size() == 1 && is_tensor(args[0]))
     for (const char* name : {"__float__", "__int__", "__index__", "__abs__", "__round__"})
-      class_attr(Py_TYPE(args[0]), intern(PyUnicode_FromString(name)));
+      class_attr(Py_TYPE(args[0]), name);
   top().number_result = callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_tensor(args[0]);
   top().reads_items = true;
   may_enter_any();

@@ -99,10 +99,9 @@ void Tracer::note_names(PyObject* o) {
     auto* type = reinterpret_cast<PyHeapTypeObject*>(o);
     read(&type->ht_name, ".__name__");
     read(&type->ht_qualname, ".__qualname__");
-    class_attr((PyTypeObject*)o, intern(PyUnicode_FromString("__module__")));
+    class_attr((PyTypeObject*)o, "__module__");
     if (Py_TYPE(o) == &PyType_Type) return;
-    for (const char* name : {"__repr__", "__str__", "__format__"})
-      class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name)));
+    for (const char* name : {"__repr__", "__str__", "__format__"}) class_attr(Py_TYPE(o), name);
   }
 }
 

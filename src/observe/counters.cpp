@@ -70,11 +70,10 @@ bool Tracer::find_sum() {
   PyObject* constant = walk.at.op == k_LOAD_CONST  ? PyTuple_GET_ITEM(f.code->co_consts, walk.at.argument)
                        : walk.at.op == k_LOAD_FAST ? f.frame->localsplus[walk.at.argument]
                                                    : nullptr;
-  constexpr int kAdd = 0, kSubtract = 10, kInPlaceAdd = 13, kInPlaceSubtract = 23;
   if (!is_number(constant) || walk.next().op != k_BINARY_OP) return false;
-  const int operation = walk.at.argument;
-  const bool adds = operation == kAdd || operation == kInPlaceAdd;
-  if (!adds && operation != kSubtract && operation != kInPlaceSubtract) return false;
+  const int operation = walk.at.argument % kFirstInPlace;
+  const bool adds = operation == kAdd;
+  if (!adds && operation != kSubtract) return false;
   if (!walk.stores(load, name)) return false;
   sum_ = {};
   sum_.load = f.offset;

@@ -108,9 +108,9 @@ void Tracer::kw_names(int oparg) { top().kwnames = PyTuple_GET_ITEM(top().code->
 
 // `modules += more`, where the class of a new instance says in Python what that does.
 bool Tracer::is_own_addition(PyObject* left) {
-  constexpr int kInPlaceAdd = 13;
-  if (top().ops[2 * top().offset + 1] != kInPlaceAdd || !fresh_.contains(left) || !is_instance(left)) return false;
-  PyObject* method = class_attr(Py_TYPE(left), intern(PyUnicode_FromString("__iadd__")));
+  if (top().ops[2 * top().offset + 1] != kFirstInPlace + kAdd || !fresh_.contains(left) || !is_instance(left))
+    return false;
+  PyObject* method = class_attr(Py_TYPE(left), "__iadd__");
   return method && PyFunction_Check(method);
 }
 
@@ -129,10 +129,9 @@ void Tracer::binary(int oparg) {
   if (is_own_addition(left)) return may_enter_any();
   if (derives_by_operator(oparg, left, right)) return;
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
-  note_names(right);            // "%s" % right
-  constexpr int kInPlace = 13;  // NB_INPLACE_ADD and what follows
+  note_names(right);  // "%s" % right
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
-  if (is_container && top().ops[2 * top().offset + 1] >= kInPlace && !fresh_.contains(left))
+  if (is_container && top().ops[2 * top().offset + 1] >= kFirstInPlace && !fresh_.contains(left))
     return deny("change of " + name_of(left));
   top().fresh_result = is_container || PyList_Check(right);
 }
@@ -205,7 +204,7 @@ void Tracer::get_iter_of(PyObject* o) {
   if (!iterable(o, "iteration over")) return;
   if (top().expect == Expect::None) top().fresh_result = true;  // else its __iter__ is Python code and decides
   if (!is_instance(o)) return;
-  PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__iter__")));
+  PyObject* method = class_attr(Py_TYPE(o), "__iter__");
   if (method && PyFunction_Check(method)) call_if_generator((PyFunctionObject*)method);
 }
 

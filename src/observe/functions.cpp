@@ -140,7 +140,7 @@ void Tracer::judge_proxy_read(PyObject* callee, Args args) {
 // A class whose metaclass says in Python what a call does.
 bool Tracer::call_metaclass(PyTypeObject* type) {
   if (Py_TYPE(type)->tp_call == PyType_Type.tp_call) return false;
-  PyObject* method = class_attr(Py_TYPE(type), intern(PyUnicode_FromString("__call__")));
+  PyObject* method = class_attr(Py_TYPE(type), "__call__");
   if (!method || !PyFunction_Check(method)) return false;
   may_enter(method);
   return true;
@@ -172,8 +172,7 @@ bool Tracer::comparable(PyObject* o) {
 }
 
 void Tracer::note_comparisons(PyTypeObject* type) {
-  for (const char* name : {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"})
-    class_attr(type, intern(PyUnicode_FromString(name)));
+  for (const char* name : {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}) class_attr(type, name);
 }
 
 // Equal where the objects are one: the key does not say which an argument is.

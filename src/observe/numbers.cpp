@@ -12,28 +12,24 @@ namespace {
 
 PyObject* power(PyObject* base, PyObject* exponent) { return PyNumber_Power(base, exponent, Py_None); }
 
-// By BINARY_OP's argument; the in-place forms are the same for numbers and follow 13 later.
-constexpr int kInPlace = 13;
+// By BINARY_OP's argument; the in-place forms are the same for numbers.
 constexpr struct {
   const char* text;
   binaryfunc apply;  // null: not of numbers that the program may take
   const char* method;
-} kOperators[kInPlace] = {{"+", PyNumber_Add, "add"},
-                          {"&", nullptr, "and"},
-                          {"//", PyNumber_FloorDivide, "floordiv"},
-                          {"<<", nullptr, "lshift"},
-                          {"@", nullptr, "matmul"},
-                          {"*", PyNumber_Multiply, "mul"},
-                          {"%", PyNumber_Remainder, "mod"},
-                          {"|", nullptr, "or"},
-                          {"**", power, "pow"},
-                          {">>", nullptr, "rshift"},
-                          {"-", PyNumber_Subtract, "sub"},
-                          {"/", PyNumber_TrueDivide, "truediv"},
-                          {"^", nullptr, "xor"}};
-
-// The program takes numbers of 64 bits.
-bool fits(PyObject* o) { return PyFloat_CheckExact(o) || (PyLong_CheckExact(o) && _PyLong_NumBits(o) <= 62); }
+} kOperators[kFirstInPlace] = {{"+", PyNumber_Add, "add"},
+                               {"&", nullptr, "and"},
+                               {"//", PyNumber_FloorDivide, "floordiv"},
+                               {"<<", nullptr, "lshift"},
+                               {"@", nullptr, "matmul"},
+                               {"*", PyNumber_Multiply, "mul"},
+                               {"%", PyNumber_Remainder, "mod"},
+                               {"|", nullptr, "or"},
+                               {"**", power, "pow"},
+                               {">>", nullptr, "rshift"},
+                               {"-", PyNumber_Subtract, "sub"},
+                               {"/", PyNumber_TrueDivide, "truediv"},
+                               {"^", nullptr, "xor"}};
 
 }  // namespace
 
@@ -97,15 +93,15 @@ bool Tracer::derives(Derivation how, Args operands) {
 // The methods of a tensor that a binary operator or a comparison calls.
 void Tracer::note_operator(PyObject* tensor, int oparg) {
   if (oparg == kComparison) return note_comparisons(Py_TYPE(tensor));
-  const std::string name = kOperators[oparg % kInPlace].method;
+  const std::string name = kOperators[oparg % kFirstInPlace].method;
   for (const char* form : {"__", "__r", "__i"}) {
-    if (form[2] == 'i' && oparg < kInPlace) continue;
-    class_attr(Py_TYPE(tensor), intern(PyUnicode_FromString((form + name + "__").c_str())));
+    if (form[2] == 'i' && oparg < kFirstInPlace) continue;
+    class_attr(Py_TYPE(tensor), (form + name + "__").c_str());
   }
 }
 
 bool Tracer::derives_by_operator(int oparg, PyObject* left, PyObject* right) {
-  const auto& row = kOperators[oparg % kInPlace];
+  const auto& row = kOperators[oparg % kFirstInPlace];
   if (!row.apply) return false;
   Derivation how;
   how.binary = row.apply;
@@ -137,7 +133,7 @@ void Tracer::take_derived(PyObject* number) {
       Py_SETREF(*operands(1), own);
       number = own;
     }
-  if (!fits(number) || Py_REFCNT(number) != 1) {
+  if (!fits_program(number) || Py_REFCNT(number) != 1) {
     for (const Derivation::Operand& operand : how.operands) touch(operand.value.get());
     return;
   }

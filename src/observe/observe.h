@@ -100,6 +100,10 @@ struct SideEffect {
 /// An object in a few words: `2.0`, `Tensor`.
 std::string words(PyObject* object);
 
+/// Whether a program takes the number, an exact float or int: it has 64 bits for it, and room for a carry.
+bool fits_program(PyObject* number) noexcept;
+/// Subclasses of tuple that hold nothing but items: named tuples, torch.Size, torch.return_types; and tuple.
+bool holds_only_items(PyTypeObject* type) noexcept;
 /// Whether Python has one object for all ints of this value.
 bool is_shared(PyObject* number);
 /// A new object of equal value, also of ints that Python shares. Null with an exception set, or without one where this

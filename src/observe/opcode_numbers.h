@@ -10,4 +10,7 @@ enum Opcode : int {
 #undef OP
 };
 
+/// Arguments of BINARY_OP. The in-place forms follow the others, in the same order.
+enum BinaryOperator : int { kAdd = 0, kSubtract = 10, kFirstInPlace = 13 };
+
 }  // namespace fastjit::observe

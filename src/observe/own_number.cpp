@@ -1,4 +1,4 @@
-// Numbers as objects of their own.
+// Which numbers and tuples are taken by value, and numbers as objects of their own.
 #include "observe/observe.h"
 
 namespace fastjit::observe {
@@ -22,6 +22,14 @@ PyObject* unshared(long long value) {
 }
 
 }  // namespace
+
+bool fits_program(PyObject* number) noexcept {
+  return PyFloat_CheckExact(number) || (PyLong_CheckExact(number) && _PyLong_NumBits(number) <= 62);
+}
+
+bool holds_only_items(PyTypeObject* type) noexcept {
+  return PyType_IsSubtype(type, &PyTuple_Type) && !type->tp_dictoffset && type->tp_iter == PyTuple_Type.tp_iter;
+}
 
 bool is_shared(PyObject* number) {
   if (!PyLong_CheckExact(number)) return false;

@@ -62,7 +62,7 @@ bool Tracer::start(PyObject* function) {
   active_ = true;
   if (is_module(function)) {
     names_[function] = "self";
-    class_attr(Py_TYPE(function), intern(PyUnicode_FromString("__call__")));
+    class_attr(Py_TYPE(function), "__call__");
   }
   if (start_events()) return true;
   end_observation();
@@ -268,7 +268,7 @@ void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
     names_.emplace(o, label);
   }
   // The key goes into tuples that hold nothing but items; of others it says which object they are.
-  const bool is_keyed = PyTuple_Check(o) && !Py_TYPE(o)->tp_dictoffset && Py_TYPE(o)->tp_iter == PyTuple_Type.tp_iter;
+  const bool is_keyed = holds_only_items(Py_TYPE(o));
   if (PyTuple_Check(o) && !is_keyed) {
     found(o, label);
   } else if (PyTuple_Check(o) || PyList_CheckExact(o)) {

@@ -204,6 +204,9 @@ class Tracer final : public Observer {
   std::string label_of(PyObject* o);                // the name that facts found it under, or its class
   void note_instance(PyObject* o);                  // its class is a fact, unless it is new
   PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
+  PyObject* class_attr(PyTypeObject* type, const char* name) {
+    return class_attr(type, intern(PyUnicode_FromString(name)));
+  }
 
   // attributes.cpp, modules.cpp
   void load_attr(PyObject* o, PyObject* name, bool probing = false);

@@ -96,7 +96,7 @@ bool Tracer::is_tuple(PyObject* o) {
     for (const char* name :
          {"__getitem__", "__len__", "__bool__", "__iter__", "__contains__", "__hash__", "__add__", "__radd__",
           "__mul__", "__rmul__", "__mod__", "__rmod__", "__repr__", "__str__", "__format__"})
-      class_attr(type, intern(PyUnicode_FromString(name)));
+      class_attr(type, name);
   }
   return reads_as_tuple || (flags_of(type_flags_, type) & kTorchValue);
 }
@@ -149,7 +149,7 @@ bool Tracer::readable_items(PyObject* dict, int depth) {
 bool Tracer::keyable(PyObject* o) {
   if (!is_tensor(o)) return hashable(o);
   if (arguments_.contains(o)) return false;
-  PyObject* hash = class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__hash__")));
+  PyObject* hash = class_attr(Py_TYPE(o), "__hash__");
   if (!hash || !PyFunction_Check(hash)) return false;
   top().expect = Expect::Hash;
   top().expected = hash;
@@ -164,7 +164,7 @@ bool Tracer::hashable(PyObject* o) {
   if (type->tp_hash != PyBaseObject_Type.tp_hash || type->tp_richcompare != PyBaseObject_Type.tp_richcompare)
     return false;
   if (type->tp_flags & Py_TPFLAGS_HEAPTYPE)
-    for (const char* name : {"__hash__", "__eq__"}) class_attr(type, intern(PyUnicode_FromString(name)));
+    for (const char* name : {"__hash__", "__eq__"}) class_attr(type, name);
   return true;
 }
 
@@ -276,8 +276,8 @@ bool Tracer::open(PyObject* o) {
 
 void Tracer::type_method(PyObject* o, const char* name) {
   note_instance(o);
-  PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name)));
-  if (PyDict_Check(o)) class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__missing__")));
+  PyObject* method = class_attr(Py_TYPE(o), name);
+  if (PyDict_Check(o)) class_attr(Py_TYPE(o), "__missing__");
   if (method && PyFunction_Check(method)) return may_enter_any();
   const bool is_slot = method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
   if (is_slot && fresh_.contains(o))  // a new instance of a subclass of a builtin container, which it does not override
@@ -314,7 +314,7 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
   // The order of a set is that of its hashes: determined for values, not for objects hashed by address.
   if (PyAnySet_CheckExact(o) && readable(o)) return true;
   if (is_tensor(o)) {
-    class_attr(Py_TYPE(o), intern(PyUnicode_FromString("__iter__")));
+    class_attr(Py_TYPE(o), "__iter__");
     may_enter_any();
     return true;
   }
@@ -331,7 +331,7 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
 
 // An operation of a tensor, unless its class is given another method for it.
 void Tracer::tensor_method(PyObject* tensor, const char* name) {
-  class_attr(Py_TYPE(tensor), intern(PyUnicode_FromString(name)));
+  class_attr(Py_TYPE(tensor), name);
   may_enter_any();
 }
 
@@ -349,7 +349,7 @@ void Tracer::truth(PyObject* o) {
   if (is_instance(o)) {
     note_instance(o);
     for (const char* name : {"__bool__", "__len__"})
-      if (PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name))))
+      if (PyObject* method = class_attr(Py_TYPE(o), name))
         return PyFunction_Check(method) ? may_enter_any() : deny("truth of " + name_of(o));
     return;
   }
