@@ -99,7 +99,7 @@ class Selector {
     if (event.name == "aten::index.Tensor" && !is_masked_load(event))
       for (const Use& index : event.args[1].uses)
         if (index.meta.dtype == at::kBool || index.meta.dtype == at::kByte) depends_on_data(event);
-    if (event.name == "aten::lift_fresh" && (!event.args[0].uses[0].number || !to_ir(event.args[0].uses[0].meta.dtype)))
+    if (event.name == "aten::lift_fresh" && !is_constant(event.args[0].uses[0]))
       unsound("constant tensor made at " + trace_.lines[event.line]);
     for (const auto* items : {&event.args, &event.results})
       for (const Item& item : *items)
@@ -107,6 +107,8 @@ class Selector {
           if (use.tensor != kNone && !trace_.tensors[use.tensor].unusual.empty())
             unsound(describe(trace_, use.tensor, event) + " " + trace_.tensors[use.tensor].unusual);
   }
+
+  bool is_constant(const Use& use) const { return (use.number || trace_.root(use.tensor)) && to_ir(use.meta.dtype); }
 
   [[noreturn]] void depends_on_data(const Event& event) const {
     const std::string name(base_name(event.name));

@@ -264,6 +264,7 @@ ir::NodeId Builder::input_node(uint32_t tensor) {
   } else {
     capture.inputs.push_back({InputSource::Kind::Captured, static_cast<uint32_t>(capture.captured.size())});
     capture.captured.push_back(root.object);
+    if (root.constant) capture.constants.push_back(root.tensor);
   }
   state.known = true;
   state.meta = root.before.meta;

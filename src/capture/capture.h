@@ -58,6 +58,7 @@ struct Capture {
   std::vector<ValueGuard> guards;                     // by ExternAttr::call of Guard nodes, in the order of the reads
   std::vector<InputSource> inputs;                    // per graph input
   std::vector<PyObject*> captured;                    // tensors reached by reads that the program uses (borrowed: the facts keep them)
+  std::vector<at::Tensor> constants;                  // among `captured`: those that the call itself made, which nothing else keeps
   std::vector<uint32_t> scalar_args;                  // per graph scalar: index into CallInputs::scalars
   std::vector<double> scalar_limits;                  // per graph scalar: eager raises for finite values beyond +-limit; infinity: none
   std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time, or nothing reads it; false: guard it by value
@@ -74,6 +75,7 @@ struct CallInputs {
   std::vector<std::pair<PyObject*, std::string>> scalars;   // fresh int/float objects handed to the function (symbolic candidates) and their names
   std::vector<std::string> tensor_names;              // "x", "arg[0]"
   bool reports_size_reads = false;                    // size_read() is called for every read of a tensor's sizes; otherwise code that names them is taken to read those of masked values
+  bool constants_are_facts = false;                   // someone sees to it that data which torch.tensor() copies is the same in every call of the program
   bool adopt_unknown = false;                         // tensors of unknown origin that Python holds become captured ones (pure=True)
 };
 

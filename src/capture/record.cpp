@@ -2,6 +2,7 @@
 #include <Python.h>
 
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <array>
@@ -36,6 +37,7 @@ struct Recorder::Impl {
   };
   std::vector<FrameLine> frame_lines;  // per Trace::lines index - 1, files held strongly
   std::unordered_map<const char*, c10::OperatorHandle> handles;
+  std::vector<PyObject*> constants;  // of the roots that are constants; owned
 
   void start(const at::RecordFunction& event);
   void end(const at::RecordFunction& event);
@@ -44,9 +46,12 @@ struct Recorder::Impl {
   void contents_read(const at::Tensor& tensor);
   void find_size_readers();
   void finish_lines();
+  void lift(Use& made, const at::Tensor& source);
+  Use constant(const at::Tensor& source);
   Item item(const c10::IValue& value, bool made);
   ~Impl() {
     stop();
+    for (PyObject* object : constants) Py_DECREF(object);
     for (const FrameLine& line : frame_lines) Py_DECREF(line.file);
   }
 };
@@ -145,13 +150,8 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     for (const c10::IValue& value : inputs.slice(inputs.size() - count))
       event.args.push_back(item(value, !open.empty()));
   }
-  // torch.tensor(2.0): the number was written without an event. torch.tensor([]) holds none: any will do.
-  if (event.name == "aten::lift_fresh" && event.args.size() == 1) {
-    Use& made = event.args[0].uses[0];
-    const at::Tensor& source = record.inputs().back().toTensor();
-    if (trace.tensors[made.tensor].unusual.empty() && (made.meta.sizes.empty() || source.numel() == 0))
-      made.number = source.numel() == 0 ? c10::Scalar(0) : read_number(source);
-  }
+  if (event.name == "aten::lift_fresh" && event.args.size() == 1)
+    lift(event.args[0].uses[0], record.inputs().back().toTensor());
   masked |= event.name == "aten::index.Tensor";
   if (masked && event.parent == kNone && !inputs.reports_size_reads) find_size_readers();
   const bool reads = event.name == "aten::item" || event.name == "aten::is_nonzero" || event.name == "aten::equal" ||
@@ -163,6 +163,35 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     for (size_t i = 0; i < open_uses; ++i)
       (trace.scalar_uses.end() - 1 - static_cast<ptrdiff_t>(i))->events.push_back(index);
   open.push_back(index);
+}
+
+// torch.tensor(2.0), torch.tensor([1, 2]): the numbers were written without an event. torch.tensor([]) holds none: any
+// will do.
+void Recorder::Impl::lift(Use& made, const at::Tensor& source) {
+  constexpr int64_t kMaxElements = 4096;
+  if (!trace.tensors[made.tensor].unusual.empty()) return;
+  if (made.meta.sizes.empty() || source.numel() == 0)
+    made.number = source.numel() == 0 ? c10::Scalar(0) : read_number(source);
+  else if (inputs.constants_are_facts && open.empty() && source.is_cpu() && source.numel() <= kMaxElements)
+    made = constant(source);
+}
+
+// The call may write to what it made: programs read a copy.
+Use Recorder::Impl::constant(const at::Tensor& source) {
+  at::Tensor copy;
+  {
+    const at::DisableRecordFunctionGuard unseen;
+    const at::NoGradGuard without_grad;
+    copy = source.clone();
+  }
+  const Use use = trace.use(copy);
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  constants.push_back(THPVariable_Wrap(copy));
+  PyGILState_Release(gil);
+  trace.root_ids.emplace(use.tensor, static_cast<uint32_t>(trace.roots.size()));
+  const std::string name = "constant" + std::to_string(constants.size());
+  trace.roots.push_back({use, copy, constants.back(), kNone, name, true});
+  return use;
 }
 
 void Recorder::Impl::end(const at::RecordFunction& record) {

@@ -68,9 +68,10 @@ struct StorageRecord {
 struct Root {
   Use before;
   at::Tensor tensor;
-  PyObject* object = nullptr;  // captured tensors only
+  PyObject* object = nullptr;  // captured tensors and constants only
   uint32_t argument = kNone;   // arguments only: position in CallInputs::tensors
   std::string name;
+  bool constant = false;  // a copy of what torch.tensor([1, 2]) made
 };
 
 /// An instruction that had a number argument of the function as an operand, and the outermost operators it ran.

@@ -50,7 +50,7 @@ struct Variant {
   Modes modes;
   std::unique_ptr<observe::ReadSet> facts;  // null with pure=True
   CapturedTensors captured;
-  std::vector<at::Tensor> held;            // with pure=True: the captured tensors, kept alive
+  std::vector<at::Tensor> held;            // captured tensors that no fact keeps: constants, and all with pure=True
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   std::string reason;                      // empty: calls run the program
   uint64_t retry_at = 0;                   // calls of the function after which `reason` may have passed; 0: never

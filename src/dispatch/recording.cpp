@@ -48,6 +48,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   inputs.tensor_names = tensor_names(recording.variant->spec, names);
   inputs.adopt_unknown = function.options.pure;
+  inputs.constants_are_facts = !function.options.pure;  // the observer judges what torch.tensor() is given
   const RecordingFlag flag;
   capture::Recorder recorder(std::move(inputs));
   recording.recorder = &recorder;
@@ -142,6 +143,7 @@ void take_captured(Recording& recording) {
     variant.captured.add(object, capture.graph.inputs[i].name);
     if (recording.function.options.pure) variant.held.push_back(unpack(object));
   }
+  variant.held.insert(variant.held.end(), capture.constants.begin(), capture.constants.end());
   // Of other tensors that the call found it may have read the metadata. They are compared after the facts, which say
   // that they are alive.
   if (!recording.observation.facts) return;

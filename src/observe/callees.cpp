@@ -317,13 +317,18 @@ void Tracer::judge_contents(PyObject* callee, Args args) {
   host_.on_contents_read(host_.context, args[0]);
   top().nested_result = true;
 }
-// torch.tensor copies data without an operator; only of a number or of nothing does the capture know what it made.
+// torch.tensor copies data without an operator: what it is given is the same in every call where it is all facts.
 void Tracer::judge_tensor(PyObject* callee, Args args) {
-  const bool number =
-      !args.empty() && (PyFloat_CheckExact(args[0]) || PyLong_CheckExact(args[0]) || PyBool_Check(args[0]));
-  const bool nothing = !args.empty() && PyList_CheckExact(args[0]) && is_known(args[0]) && !PyList_GET_SIZE(args[0]);
-  if (!number && !nothing) return call_host(callee, args);
+  if (args.empty() || !holds_numbers_only(args[0])) return call_host(callee, args);
   if (readable_args(args, callee_text(callee))) may_enter_any();
+}
+
+bool Tracer::holds_numbers_only(PyObject* o, int depth) {
+  if (is_number(o) || PyBool_Check(o)) return true;
+  if (depth > 8 || !(PyList_CheckExact(o) || PyTuple_CheckExact(o))) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+    if (!holds_numbers_only(PySequence_Fast_ITEMS(o)[i], depth + 1)) return false;
+  return true;
 }
 
 // An abstract class keeps its answer for a class until any abstract class registers one, which a counter tells.

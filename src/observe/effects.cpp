@@ -183,6 +183,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   touch(value);
   if (is_tensor(container)) {
     if (!readable(index) || !readable(value)) return deny("store to item of Tensor");
+    if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
     return tensor_method(container, "__setitem__");
   }
   if (!hashable(index)) return deny("hash of " + name_of(index));

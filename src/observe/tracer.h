@@ -184,8 +184,10 @@ class Tracer final : public Observer {
   PyObject* pooled(PyObject* key);            // one object for equal keys, as long as the recording; borrowed
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
   bool readable_items(PyObject* dict, int depth);
-  bool hashable(PyObject* o);  // its hash and equality are determined
-  bool keyable(PyObject* o);   // by a container of this call, tensors too
+  bool hashable(PyObject* o);                           // its hash and equality are determined
+  bool holds_numbers_only(PyObject* o, int depth = 0);  // itself one, or in lists and tuples
+  bool is_plain_index(PyObject* index);                 // of a tensor: no lists of tensors
+  bool keyable(PyObject* o);                            // by a container of this call, tensors too
   bool is_fresh_iterator(PyObject* o);
   bool iterable(PyObject* o, const char* verb);  // notes what iterating reads; false after deny()
   void truth(PyObject* o);

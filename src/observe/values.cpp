@@ -395,11 +395,21 @@ void Tracer::read_list_item(Facts::Id id, PyObject* list, PyObject* index) {
   found(facts_->read_item(id, i, where()), names_[list] + "[" + std::to_string(i) + "]");
 }
 
+// torch makes a tensor of a list without an operator that would show what it reads.
+bool Tracer::is_plain_index(PyObject* index) {
+  if (PyList_CheckExact(index)) return holds_numbers_only(index);
+  if (PyTuple_CheckExact(index))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i)
+      if (!is_plain_index(PyTuple_GET_ITEM(index, i))) return false;
+  return true;
+}
+
 void Tracer::subscript_of(PyObject* container, PyObject* index) {
   container = unwrapped(container);
   if (is_tensor(container)) {
     touch(index);
     if (!readable(index)) return deny("index of type " + name_of(index));
+    if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
     return tensor_method(container, "__getitem__");
   }
   touch(index);

@@ -69,7 +69,7 @@ def average_of_the_weights_is_kept(w: World) -> None:
     w.watch(average=average)
 
     def f(x: torch.Tensor) -> torch.Tensor:
-        for kept, p in zip(average, net.parameters()):
+        for kept, p in zip(average, net.parameters(), strict=True):
             kept.lerp_(p, 0.5)
         return x + average[0].sum()
 
