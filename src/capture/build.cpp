@@ -16,13 +16,12 @@ void adopt_unknown(Trace& trace) {
     for (const Item& item : event.args)
       for (const Use& use : item.uses) {
         if (event.parent != kNone || use.tensor == kNone || use.number || use.bare) continue;
-        if (made.contains(use.tensor) || trace.root_ids.contains(use.tensor)) continue;
+        if (made.contains(use.tensor) || trace.root(use.tensor)) continue;
         auto alive = trace.tensors[use.tensor].impl.lock();
         PyObject* object = alive ? alive->pyobj_slot()->load_pyobj() : nullptr;
         if (!object) continue;
-        trace.root_ids.emplace(use.tensor, static_cast<uint32_t>(trace.roots.size()));
         const std::string name = "captured" + std::to_string(trace.roots.size());
-        trace.roots.push_back({use, at::Tensor(std::move(alive)), object, kNone, name});
+        trace.add_root({use, at::Tensor(std::move(alive)), object, kNone, name});
       }
     for (const Item& item : event.results)
       for (const Use& use : item.uses) made.insert(use.tensor);
@@ -53,6 +52,8 @@ void check_roots(Trace& trace, const Analysis& analysis) {
     if (const std::string& why = trace.tensors[root.before.tensor].unusual; !why.empty())
       unsound(root.name + " " + why);  // nothing is known of its memory
     const Use now = trace.use(root.tensor);
+    if (now.requires_grad != root.before.requires_grad)
+      unsound("requires_grad of " + root.name + " changed during the call");
     if (now.meta.sizes != root.before.meta.sizes && is_sized_by_one_call(analysis, root, now)) continue;
     if (now.meta.dtype != root.before.meta.dtype || now.meta.sizes != root.before.meta.sizes ||
         now.meta.strides != root.before.meta.strides || now.offset != root.before.offset ||

@@ -20,23 +20,17 @@ std::string recorded_by_autograd(const Trace& trace, const Event& event) {
   return results.empty() ? "" : "a result of " + where(trace, event) + " requires grad";
 }
 
-// A result, or a tensor of the caller, that hits would leave without its gradients.
-std::string loses_gradients(Trace& trace, const std::vector<Use>& leaves) {
-  for (const Root& root : trace.roots)
-    if (trace.use(root.tensor).requires_grad != root.before.requires_grad)
-      return "requires_grad of " + root.name + " changed during the call";
-  for (const Use& leaf : leaves) {
-    const auto explains = [&](const Root& root) {
-      return root.before.requires_grad && root.before.storage == leaf.storage;
-    };
-    if (leaf.requires_grad && std::ranges::none_of(trace.roots, explains)) return "a result requires grad";
-  }
-  return "";
+// A hit would give it without its gradients. What the caller's own tensors come to require, check_roots() compares.
+bool loses_gradients(const Trace& trace, const Use& leaf) {
+  const auto explains = [&](const Root& root) {
+    return root.before.requires_grad && root.before.storage == leaf.storage;
+  };
+  return leaf.requires_grad && std::ranges::none_of(trace.roots, explains);
 }
 
 }  // namespace
 
-Gradients judge_gradients(Trace& trace, const std::vector<Use>& leaves) {
+Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
   Gradients out;
   bool without = false;  // an operator ran while grad mode was off
   for (const Event& event : trace.events) {
@@ -46,15 +40,18 @@ Gradients judge_gradients(Trace& trace, const std::vector<Use>& leaves) {
     out.needed = trace.grad && !out.unsound.empty();
     if (!out.unsound.empty()) return out;
   }
-  out.unsound = loses_gradients(trace, leaves);
   // Operators may read tensors that require grad in other ways than eager did, which detached them.
   const auto requires_grad = [](const Root& root) { return root.before.requires_grad; };
   out.suspended = trace.grad && (without || std::ranges::any_of(trace.roots, requires_grad));
   // A view knows whether grad mode was on when it was made, and may not be written otherwise.
   const bool grad = trace.grad && !out.suspended;
-  for (const Use& leaf : leaves)
-    if (leaf.view && !trace.root(leaf.tensor) && trace.tensors[leaf.tensor].grad != grad && out.unsound.empty())
-      out.unsound = "a view is returned that was made under another grad mode than the rest";
+  const auto is_other_view = [&](const Use& leaf) {
+    return leaf.view && !trace.root(leaf.tensor) && trace.tensors[leaf.tensor].grad != grad;
+  };
+  if (std::ranges::any_of(leaves, [&](const Use& leaf) { return loses_gradients(trace, leaf); }))
+    out.unsound = "a result requires grad";
+  else if (std::ranges::any_of(leaves, is_other_view))
+    out.unsound = "a view is returned that was made under another grad mode than the rest";
   return out;
 }
 

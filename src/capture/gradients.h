@@ -12,6 +12,6 @@ struct Gradients {
   std::string unsound;     // not empty: why the call must stay eager
 };
 
-Gradients judge_gradients(Trace& trace, const std::vector<Use>& leaves);
+Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves);
 
 }  // namespace fastjit::capture

@@ -188,9 +188,8 @@ Use Recorder::Impl::constant(const at::Tensor& source) {
   const PyGILState_STATE gil = PyGILState_Ensure();
   constants.push_back(THPVariable_Wrap(copy));
   PyGILState_Release(gil);
-  trace.root_ids.emplace(use.tensor, static_cast<uint32_t>(trace.roots.size()));
   const std::string name = "constant" + std::to_string(constants.size());
-  trace.roots.push_back({use, copy, constants.back(), kNone, name, true});
+  trace.add_root({use, copy, constants.back(), kNone, name, true});
   return use;
 }
 
@@ -318,10 +317,10 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>()) {
   for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
     const at::Tensor& tensor = impl.inputs.tensors[i];
     Use use = trace.use(tensor);
-    if (!trace.root_ids.try_emplace(use.tensor, static_cast<uint32_t>(trace.roots.size())).second) continue;
+    if (trace.root(use.tensor)) continue;
     std::string name =
         i < impl.inputs.tensor_names.size() ? impl.inputs.tensor_names[i] : "arg[" + std::to_string(i) + "]";
-    trace.roots.push_back({std::move(use), tensor, nullptr, static_cast<uint32_t>(i), std::move(name)});
+    trace.add_root({std::move(use), tensor, nullptr, static_cast<uint32_t>(i), std::move(name)});
   }
   impl.caller = PyEval_GetFrame();
   impl.foreign = foreign_events.load(std::memory_order_relaxed);
@@ -343,9 +342,8 @@ void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::str
   Trace& trace = impl_->trace;
   const bool known = trace.find(tensor.unsafeGetTensorImpl()) != kNone;
   Use use = trace.use(tensor);
-  if (trace.root_ids.contains(use.tensor) || known) return;  // an argument, or an intermediate of this call
-  trace.root_ids.emplace(use.tensor, static_cast<uint32_t>(trace.roots.size()));
-  trace.roots.push_back({std::move(use), tensor, object, kNone, std::move(name)});
+  if (trace.root(use.tensor) || known) return;  // an argument, or an intermediate of this call
+  trace.add_root({std::move(use), tensor, object, kNone, std::move(name)});
 }
 
 void Recorder::size_read(const at::Tensor& tensor) {

@@ -69,6 +69,11 @@ const Root* Trace::root(uint32_t tensor) const {
   return it == root_ids.end() ? nullptr : &roots[it->second];
 }
 
+void Trace::add_root(Root root) {
+  root_ids.emplace(root.before.tensor, static_cast<uint32_t>(roots.size()));
+  roots.push_back(std::move(root));
+}
+
 Use Trace::use(const at::Tensor& tensor, bool made) {
   Use out;
   if (!tensor.defined()) return out;

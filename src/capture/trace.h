@@ -100,6 +100,7 @@ struct Trace {
   uint32_t find(const c10::TensorImpl* impl) const;
   Use use(const at::Tensor& tensor, bool made = false);
   const Root* root(uint32_t tensor) const;
+  void add_root(Root root);
 
   std::unordered_map<const c10::TensorImpl*, uint32_t> tensor_ids;
   std::unordered_map<const c10::StorageImpl*, uint32_t> storage_ids;

@@ -9,7 +9,7 @@
 namespace fastjit::dispatch {
 
 /// The tensors that a variant found in Python objects, with what they looked like. The layers of a model are alike: a
-/// call reads one spec for all of them, and 16 bytes for each tensor.
+/// call reads one spec for all of them, and 32 bytes for each tensor.
 class CapturedTensors {
  public:
   /// `object` is borrowed: a fact keeps its identity, so it is alive while the facts hold.

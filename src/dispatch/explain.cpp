@@ -121,13 +121,9 @@ std::string changing_fact(const Function& function) {
 std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names) {
   const std::vector<ArgSpec>& specs = call.specs();
   std::string out;
-  size_t most = 1, argument = 0, rest = 0;  // rest: nodes of the current argument still to come
+  const std::vector<size_t> arguments = call.arguments();
+  size_t most = 1;
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (rest == 0)
-      ++argument;
-    else
-      --rest;
-    rest += static_cast<size_t>(specs[i].length);
     std::set<std::string> seen{brief(specs[i])};
     for (const Variant* variant : function.variants.siblings(call)) {
       const std::vector<ArgSpec>& known = variant->spec.specs();
@@ -135,7 +131,7 @@ std::string most_varied(const Function& function, const CallSpec& call, const st
     }
     if (seen.size() <= most) continue;
     most = seen.size();
-    out = (argument <= names.size() ? names[argument - 1] : "an argument") + " took " + std::to_string(most) +
+    out = (arguments[i] < names.size() ? names[arguments[i]] : "an argument") + " took " + std::to_string(most) +
           (specs[i].kind == ArgKind::Tensor ? " layouts" : " values");
   }
   return out.empty() ? changing_fact(function) : out;

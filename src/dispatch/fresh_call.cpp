@@ -22,13 +22,15 @@ bool worth_replacing(PyObject* object, bool varies) {
 std::vector<bool> varying_ints(const std::vector<const CallSpec*>& known, PyObject* const* args, Py_ssize_t total) {
   std::vector<bool> out(static_cast<size_t>(total), false);
   for (const CallSpec* call : known) {
-    const std::vector<const ArgSpec*> arguments = call->arguments();
-    if (arguments.size() != out.size()) continue;
-    for (size_t i = 0; i < out.size(); ++i) {
-      if (!PyLong_CheckExact(args[i])) continue;
-      const ArgSpec& was = *arguments[i];
-      const bool differs = was.kind == ArgKind::Int && PyObject_RichCompareBool(was.object, args[i], Py_EQ) == 0;
-      if (differs || (was.kind == ArgKind::Number && was.type == &PyLong_Type)) out[i] = true;
+    const std::vector<size_t> arguments = call->arguments();
+    if (arguments.empty() || arguments.back() + 1 != out.size()) continue;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      PyObject* now = args[arguments[i]];
+      const bool is_part = i > 0 && arguments[i] == arguments[i - 1];
+      if (is_part || !PyLong_CheckExact(now)) continue;
+      const ArgSpec& was = call->specs()[i];
+      const bool differs = was.kind == ArgKind::Int && PyObject_RichCompareBool(was.object, now, Py_EQ) == 0;
+      if (differs || (was.kind == ArgKind::Number && was.type == &PyLong_Type)) out[arguments[i]] = true;
     }
   }
   return out;

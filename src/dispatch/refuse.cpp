@@ -66,7 +66,7 @@ c10::Device device_of(const std::vector<PyObject*>& tensors) {
 
 // What the devices of a call's tensors are in the way of, or empty.
 static std::string refuse_devices(const Function& function, const std::vector<PyObject*>& tensors,
-                                  const std::string& first, std::string& advice) {
+                                  const std::function<std::string(size_t)>& name, std::string& advice) {
   const c10::Device device = device_of(tensors);
   for (PyObject* tensor : tensors) {
     if (unpack(tensor).device() == device) continue;
@@ -74,7 +74,7 @@ static std::string refuse_devices(const Function& function, const std::vector<Py
     return "its arguments are on " + device.str() + " and " + unpack(tensor).device().str();
   }
   if (!device.is_cuda()) return "";
-  const std::string reason = "argument '" + first + "' is on " + device.str();
+  const std::string reason = name(0) + " is on " + device.str();
   if (!function.options.pure) {
     advice = "CUDA tensors need pure=True: a promise that the result depends on the arguments only";
     return reason;
@@ -90,17 +90,16 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
     advice = "pass pure=True if the result depends on the arguments only";
     return "the read observer needs CPython 3.11, 3.12 or 3.13 with its GIL";
   }
-  const std::vector<std::string> tensors = tensor_names(spec, names);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::string& name = tensors[i];
+  const auto name = [&](size_t tensor) { return "argument '" + tensor_names(spec, names)[tensor] + "'"; };
+  for (size_t i = 0; i < spec.flat().tensors.size(); ++i) {
     const at::Tensor& tensor = unpack(spec.flat().tensors[i]);
-    if (const char* why = unsupported(tensor)) return "argument '" + name + "' is not supported: " + why;
+    if (const char* why = unsupported(tensor)) return name(i) + " is not supported: " + why;
     if (function.differentiates && modes.grad() && tensor.requires_grad()) {
       advice = kNoGradAdvice;
-      return "argument '" + name + "' requires grad";
+      return name(i) + " requires grad";
     }
   }
-  return refuse_devices(function, spec.flat().tensors, tensors.empty() ? "0" : tensors[0], advice);
+  return refuse_devices(function, spec.flat().tensors, name, advice);
 }
 
 std::string waiting(const Function& function, uint64_t call) {

@@ -285,15 +285,17 @@ void CallSpec::make_symbolic(size_t number) {
   }
 }
 
-std::vector<const ArgSpec*> CallSpec::arguments() const {
-  std::vector<const ArgSpec*> out;
-  Py_ssize_t inside = 0;  // nodes of the current argument still to come
+std::vector<size_t> CallSpec::arguments() const {
+  std::vector<size_t> out;
+  size_t begun = 0;
+  Py_ssize_t inside = 0;  // specs of the current argument still to come
   for (const ArgSpec& spec : specs_) {
     if (inside == 0)
-      out.push_back(&spec);
+      ++begun;
     else
       --inside;
     inside += spec.length;
+    out.push_back(begun - 1);
   }
   return out;
 }

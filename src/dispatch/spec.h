@@ -117,7 +117,7 @@ class CallSpec {
   uint64_t hash() const { return hash_; }         // call_hash of every call that matches
   const FlatArgs& flat() const { return flat_; }  // of the call given to build(); valid only during that call
   const std::vector<ArgSpec>& specs() const { return specs_; }
-  std::vector<const ArgSpec*> arguments() const;   // the outermost nodes, in order
+  std::vector<size_t> arguments() const;           // per spec: which of the call's arguments it is or is part of
   int traverse(visitproc visit, void* arg) const;  // for the garbage collector
   std::string signature() const;                   // "f32[64,64], 2.0, None"
 
