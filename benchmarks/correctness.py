@@ -19,7 +19,7 @@ from _harness import Sheet, Target
 from fastjit._bench import machine
 
 TESTS = harness.HERE.parent / "tests" / "python"
-PARTS = ("scripts", "opinfo", "models", "peers")
+PARTS = ("scripts", "opinfo", "callables", "models", "peers")
 PATH = harness.RESULTS / "correctness.json"
 SAMPLES = 2
 ITEMS = {
@@ -52,6 +52,14 @@ def take_opinfo(_: argparse.Namespace) -> Any:
     }
 
 
+def take_callables(_: argparse.Namespace) -> Any:
+    """Public callable -> [kind, why]; and how many calls were compared."""
+    import target_tools
+
+    rows = target_tools.sweep()
+    return {"targets": {row.target: [row.kind, row.why] for row in rows}, "calls": sum(row.calls for row in rows)}
+
+
 def take_models(_: argparse.Namespace) -> Any:
     """A row a model and mode, as model_tools gives it."""
     import model_tools
@@ -68,7 +76,13 @@ def take_peers(given: argparse.Namespace) -> Any:
     return {peer: peer_scripts.run(peer, list(peer_scripts.SCRIPTS), total_s=given.peer_minutes * 60) for peer in peers}
 
 
-TAKE = {"scripts": take_scripts, "opinfo": take_opinfo, "models": take_models, "peers": take_peers}
+TAKE = {
+    "scripts": take_scripts,
+    "opinfo": take_opinfo,
+    "callables": take_callables,
+    "models": take_models,
+    "peers": take_peers,
+}
 
 
 def by_item(scripts: dict[str, list[Any]]) -> dict[int, list[str]]:
@@ -164,6 +178,28 @@ def opinfo_sheets(opinfo: dict[str, Any]) -> list[Sheet]:
     ]
 
 
+def callable_sheet(callables: dict[str, Any]) -> Sheet:
+    kinds = ("hit", "eager", "raises", "class", "not played", "wrong")
+    spaces: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for target, (kind, _) in callables["targets"].items():
+        for space in (target.rpartition(".")[0], "all"):
+            spaces[space][kind] += 1
+    rows = [[space, str(of.total()), *(str(of[kind]) for kind in kinds)] for space, of in spaces.items()]
+    rows.sort(key=lambda row: row[0] == "all")
+    columns = [
+        "namespace",
+        "public callables",
+        "hits",
+        "eager",
+        "eager raises",
+        "a class: refused",
+        "not played",
+        "wrong",
+    ]
+    title = f"Public callables as the target: three calls each with two sets of arguments, {callables['calls']} calls"
+    return Sheet(title, columns, rows)
+
+
 def model_sheet(models: list[dict[str, Any]]) -> Sheet:
     rows = []
     for row in models:
@@ -179,6 +215,7 @@ def targets(taken: dict[str, Any]) -> list[Target]:
     passed = [found for found in scripts.values() if found[1] == "passed"]
     after = sum(bool(why) for _, _, why in passed)
     wrong = sum(kinds_of(entries)["wrong"] for entries in opinfo["forms"].values())
+    wrong_callables = sum(kind == "wrong" for kind, _ in taken["callables"]["targets"].values())
     models = [row for row in taken["models"] if row["mode"] == "eval" and (row["share"] or 0) >= 0.95]
     return [
         Target("scripts that show what eager shows", 250, None, len(passed), "higher"),
@@ -187,6 +224,7 @@ def targets(taken: dict[str, Any]) -> list[Target]:
         Target("entries of op_db, their in-place and out= forms: wrong", 0, None, wrong),
         Target("entries of op_db whose second call hits", 0.9, None, share(opinfo["forms"]["call"]), "higher"),
         Target("entries of op_db not compared by value", 20, None, len(opinfo["unrepeatable"])),
+        Target("public callables as the target: wrong", 0, None, wrong_callables),
         Target("models in eval with 95 % of their ATen calls in programs", 6, None, len(models), "higher"),
     ]
 
@@ -194,7 +232,7 @@ def targets(taken: dict[str, Any]) -> list[Target]:
 def document(parts: dict[str, Any], measured_on: dict[str, Any]) -> dict[str, Any]:
     taken = {name: parts[name]["found"] for name in PARTS}
     sheets = [script_sheet(taken["scripts"]), *peer_sheets(taken["scripts"], taken["peers"])]
-    sheets += [*opinfo_sheets(taken["opinfo"]), model_sheet(taken["models"])]
+    sheets += [*opinfo_sheets(taken["opinfo"]), callable_sheet(taken["callables"]), model_sheet(taken["models"])]
     return {
         "schema": harness.SCHEMA,
         "name": "correctness",

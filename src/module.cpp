@@ -7,6 +7,7 @@
 #include "backend/target.h"
 #include "bind_cuda.h"
 #include "bind_lowering.h"
+#include "capture/library.h"
 #include "capture/lower.h"
 #include "dispatch/function.h"
 #include "dispatch/host.h"
@@ -82,6 +83,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("register_callees", [](py::list operators, py::list pure, py::list callers) {
     dispatch::register_callees(operators.ptr(), pure.ptr(), callers.ptr());
   });
+  module.def("register_library", [](py::object kernels) { capture::register_library(kernels.ptr()); });
   module.def("register_module_type", [](py::object t) { dispatch::register_module_type(t.ptr()); });
   module.def("register_message_types", [](py::object warning, py::object error, std::vector<std::string> libraries) {
     dispatch::register_message_types(warning.ptr(), error.ptr(), std::move(libraries));

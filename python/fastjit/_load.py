@@ -49,6 +49,7 @@ def _register() -> None:
 
     _C.register_callees(*callees())
     _C.register_module_type(torch.nn.Module)
+    _C.register_library(torch.library._impls)
     libraries = [f"{Path(file).parent}/" for file in (torch.__file__, __file__)]
     os.register_at_fork(after_in_child=_C.after_fork_in_child)
     _C.register_message_types(FastJITWarning, UnsupportedError, libraries)

@@ -258,7 +258,8 @@ def _refuse_kind(function: Any) -> None:
 
 def _copy_attributes(made: Any, function: Any) -> None:
     """What decorators below set on the function, as functools.wraps does; names of FastFunction keep their meaning."""
-    made.__dict__.update({k: v for k, v in vars(function).items() if k != "_options" and not hasattr(_C.Function, k)})
+    own = getattr(function, "__dict__", {})  # methods of C functions have none
+    made.__dict__.update({k: v for k, v in own.items() if k != "_options" and not hasattr(_C.Function, k)})
 
 
 def _make(function: Any, options: dict[str, Any]) -> Any:

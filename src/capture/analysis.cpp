@@ -3,6 +3,7 @@
 
 #include "capture/build.h"
 #include "capture/effects.h"
+#include "capture/library.h"
 
 namespace fastjit::capture {
 namespace {
@@ -323,6 +324,9 @@ std::vector<Use> flat_results(const Event& event) {
 }
 
 Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs) {
+  for (const Event& event : trace.events)
+    if (event.op && has_library_kernel(event.name))
+      unsound("Python code has registered a kernel for " + where(trace, event));
   Selector selector(trace);
   for (uint32_t i = 0; i < trace.events.size(); i = trace.events[i].end) selector.select(i);
   Analysis analysis;

@@ -203,7 +203,7 @@ void Builder::emit(uint32_t index) {
     const ir::NodeId out = lower_compressed(step, mask);
     if (out == ir::kNoNode || step.results.size() != 1 || (step.exact && !is_exact(out)))
       unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
-    return set_compressed(flat_results(event)[0], out, mask, event);
+    return set_compressed(flat_results(event)[0], out, mask);
   }
   if (fusible && step.row && lower(step) && (!step.exact || results_exact(step))) {
     // Lowered views remember how eager made them.
@@ -238,9 +238,7 @@ void Builder::check_known(const Use& use, const Event& event) {
     unsound("metadata of a tensor changed without an operator before " + where(trace_, event));
 }
 
-void Builder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask, const Event& event) {
-  if (trace_.sized.contains(use.tensor))
-    unsound("sizes of a result of " + where(trace_, event) + " depend on data and were read");
+void Builder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask) {
   set_result(use, node);
   states_[use.tensor].mask = mask;
 }

@@ -96,7 +96,7 @@ class Builder {
   // build.cpp
   void emit(uint32_t step);
   void check_known(const Use& use, const Event& event);
-  void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask, const Event& event);
+  void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask);
   void set_result(const Use& use, ir::NodeId node);
   ir::NodeId input_node(uint32_t tensor);  // the Input node, whatever the tensor's value is by now
   Value value(const Use& use, const Event& event);

@@ -74,7 +74,8 @@ struct CallInputs {
   std::vector<at::Tensor> tensors;                    // exact torch.Tensor / Parameter arguments, in flattening order
   std::vector<std::pair<PyObject*, std::string>> scalars;   // fresh int/float objects handed to the function (symbolic candidates) and their names
   std::vector<std::string> tensor_names;              // "x", "arg[0]"
-  bool reports_size_reads = false;                    // size_read() is called for every read of a tensor's sizes; otherwise code that names them is taken to read those of masked values
+  std::string stand_in_file;                          // of Python code that only makes the call: no place of its own
+  std::vector<at::Generator> generators;              // with adopt_unknown: the call may draw from these and the default one only
   bool constants_are_facts = false;                   // someone sees to it that data which torch.tensor() copies is the same in every call of the program
   bool adopt_unknown = false;                         // tensors of unknown origin that Python holds become captured ones (pure=True)
 };
@@ -86,8 +87,6 @@ class Recorder {
   ~Recorder();                                        // stops recording
   /// Tells that `tensor` was reached by a recorded Python read and may be used by the program.
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
-  /// Tells that Python read the sizes of `tensor`: if they depend on data, the capture is unsound.
-  void size_read(const at::Tensor& tensor);
   /// Tells that the call that just ended gave `number`. True: it is the value of the tensor that was read last, and now
   /// the next one of CallInputs::scalars.
   bool number_read(PyObject* number);

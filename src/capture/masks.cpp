@@ -112,7 +112,7 @@ void Builder::masked_load(const Step& step) {
     unsound("result of aten::index depends on data at " + trace_.lines[event.line] + " and " + trace_.size_reader +
             " may be read");
   const Use& result = event.results[0].uses[0];
-  set_compressed(result, self.node, mask.node, event);
+  set_compressed(result, self.node, mask.node);
 }
 
 // y after y[m] = v, or kNoNode.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "capture/blank.h"
 #include "capture/build.h"
 #include "capture/effects.h"
 #include "capture/frames.h"
@@ -20,6 +21,7 @@ namespace fastjit::capture {
 
 struct Recorder::Impl {
   Trace trace;
+  BlankMemory blank{trace};
   CallInputs inputs;
   std::vector<uint32_t> open;  // events that have started and not ended
   size_t open_uses = 0;        // how many of the last scalar uses belong to the instruction that runs now
@@ -49,6 +51,7 @@ struct Recorder::Impl {
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
   Item item(const c10::IValue& value, bool made);
+  void check_generator(const at::Generator& generator);
   ~Impl() {
     stop();
     for (PyObject* object : constants) Py_DECREF(object);
@@ -118,11 +121,20 @@ Item Recorder::Impl::item(const c10::IValue& value, bool made) {
     for (const c10::IValue& element : value.toListRef())
       out.uses.push_back(element.isNone() ? Use{} : trace.use(element.toTensor()));
   } else {
+    if (value.isGenerator()) check_generator(value.toGenerator());
     if (holds_tensor(value)) trace.broken = "an operator took an argument that holds tensors: " + value.tagKind();
     out.kind = Item::Kind::Constant;
     out.constant = value;
   }
   return out;
+}
+
+// Who promises that only the arguments matter may still make one inside, and every call anew.
+void Recorder::Impl::check_generator(const at::Generator& generator) {
+  if (!inputs.adopt_unknown || !generator.defined() || !trace.broken.empty()) return;
+  const bool known = std::ranges::find(inputs.generators, generator) != inputs.generators.end() ||
+                     generator == at::globalContext().defaultGenerator(generator.device());
+  if (!known) trace.broken = "it draws from a generator that is no argument";
 }
 
 void Recorder::Impl::start(const at::RecordFunction& record) {
@@ -150,10 +162,12 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     for (const c10::IValue& value : inputs.slice(inputs.size() - count))
       event.args.push_back(item(value, !open.empty()));
   }
+  if (open.empty())
+    if (const std::string why = blank.begins(event); !why.empty()) trace.broken = why;
   if (event.name == "aten::lift_fresh" && event.args.size() == 1)
     lift(event.args[0].uses[0], record.inputs().back().toTensor());
   masked |= event.name == "aten::index.Tensor";
-  if (masked && event.parent == kNone && !inputs.reports_size_reads) find_size_readers();
+  if (masked && event.parent == kNone) find_size_readers();
   const bool reads = event.name == "aten::item" || event.name == "aten::is_nonzero" || event.name == "aten::equal" ||
                      event.name == "aten::allclose";
   event.line = event.parent == kNone ? python_line(reads ? &event.target : nullptr) : trace.events[event.parent].line;
@@ -207,6 +221,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   if (outputs.size() < count) return;  // it raised
   event.finished = true;
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
+  if (open.empty()) blank.ended(event);
 }
 
 // An event without an operator: what tolist() reads.
@@ -231,7 +246,8 @@ void Recorder::Impl::contents_read(const at::Tensor& tensor) {
   trace.events.push_back(std::move(event));
 }
 
-// The innermost frame outside torch's own package. Operators run without the GIL, so it is taken for a moment.
+// The innermost frame outside torch's own package and this one. Operators run without the GIL, so it is taken for a
+// moment.
 uint32_t Recorder::Impl::python_line(std::string* target) {
   const PyGILState_STATE gil = PyGILState_Ensure();
   uint32_t found = 0;
@@ -240,7 +256,8 @@ uint32_t Recorder::Impl::python_line(std::string* target) {
   while (frame) {
     PyCodeObject* code = PyFrame_GetCode(frame);
     const char* file = PyUnicode_AsUTF8(code->co_filename);
-    if (file && !torch_root.empty() && std::strncmp(file, torch_root.c_str(), torch_root.size()) == 0) {
+    const bool is_torch = file && !torch_root.empty() && std::string_view(file).starts_with(torch_root);
+    if (is_torch || (file && inputs.stand_in_file == file)) {
       Py_DECREF(code);
       PyFrameObject* back = PyFrame_GetBack(frame);
       Py_DECREF(frame);
@@ -346,10 +363,6 @@ void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::str
   trace.add_root({std::move(use), tensor, object, kNone, std::move(name)});
 }
 
-void Recorder::size_read(const at::Tensor& tensor) {
-  impl_->trace.sized.insert(impl_->trace.find(tensor.unsafeGetTensorImpl()));
-}
-
 bool Recorder::number_read(PyObject* number) {
   Trace& trace = impl_->trace;
   if (!impl_->open.empty() || trace.events.empty()) return false;
@@ -403,6 +416,7 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
                          const std::vector<bool>& symbolic, plan::Numerics numerics) {
   Impl& impl = *impl_;
   impl.stop();
+  if (impl.trace.broken.empty()) impl.trace.broken = impl.blank.call_ended();
   Capture capture;
   try {
     impl.finish_lines();

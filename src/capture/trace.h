@@ -93,7 +93,6 @@ struct Trace {
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"
   std::vector<Root> roots;
-  std::unordered_set<uint32_t> sized;  // tensors whose sizes Python read, where that is reported
   std::string size_reader;             // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;                  // why the recording itself cannot be trusted
 

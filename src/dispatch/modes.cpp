@@ -7,6 +7,8 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "capture/library.h"
+
 namespace fastjit::dispatch {
 namespace {
 
@@ -69,6 +71,7 @@ Modes current_modes() noexcept {
     const int on = !is_usual && at::autocast::is_autocast_enabled(device) ? kAutocastOn : 0;
     modes.autocast |= static_cast<uint16_t>((on | static_cast<int>(at::autocast::get_autocast_dtype(device))) << shift);
   }
+  modes.library = capture::library_state();
   return modes;
 }
 
@@ -112,6 +115,7 @@ std::string difference(const Modes& then, const Modes& now) {
     if (was != is)
       return std::string("autocast on ") + device + " was " + autocast_name(was) + ", is " + autocast_name(is);
   }
+  if (then.library != now.library) return "torch.library has registered or dropped a kernel of an aten operator";
   return "the thread's dispatch keys differ";
 }
 

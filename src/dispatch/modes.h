@@ -11,6 +11,7 @@ struct Modes {
   uint32_t bits = 0;      // grad, forward grad, inference, torch-function state, determinism, library switches
   uint16_t default_dtype = 0;
   uint16_t autocast = 0;  // low byte: on the CPU, high byte: on CUDA; the dtype, and whether it is on
+  uint32_t library = 0;   // changes with the kernels that Python code registers for operators
   bool operator==(const Modes&) const = default;
 
   bool grad() const { return bits & 1; }

@@ -1,6 +1,7 @@
 #include "dispatch/recording.h"
 
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/Generator.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -9,6 +10,8 @@
 #include "dispatch/host.h"
 #include "dispatch/messages.h"
 #include "dispatch/refuse.h"
+#include "dispatch/stand_in.h"
+#include "observe/doors.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -39,6 +42,26 @@ std::vector<uint32_t> result_values(Recording& recording, size_t first, const St
   return out;
 }
 
+// What is called so that the observer sees the call begin: the function itself, or one that calls it.
+struct Entry {
+  PyObject* callable;
+  std::vector<PyObject*> args;  // those of keywords behind the others
+  std::string refused;          // not empty: why it is not watched
+};
+
+Entry entry_of(const Function& function, const FreshCall& call, Py_ssize_t nargs, PyObject* kwnames,
+               observe::Observer* observer) {
+  Entry entry{function.callable, call.args, ""};
+  if (!observer || begins_in_python(function.callable)) return entry;
+  entry.refused = observer->refuses(function.callable);
+  PyObject* instead = entry.refused.empty() ? stand_in(nargs, kwnames) : nullptr;
+  if (!instead && entry.refused.empty()) entry.refused = "a keyword of the call is no plain identifier";
+  if (!instead) return entry;
+  entry.callable = instead;
+  entry.args.insert(entry.args.begin(), function.callable);
+  return entry;
+}
+
 // Runs the function under both observers. Null if it raised.
 PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyObject* kwnames,
                        const std::vector<std::string>& names) {
@@ -47,7 +70,10 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   for (PyObject* tensor : recording.variant->spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   inputs.tensor_names = tensor_names(recording.variant->spec, names);
+  inputs.stand_in_file = observe::kStandInFile;
   inputs.adopt_unknown = function.options.pure;
+  for (PyObject* argument : call.args)
+    if (THPGenerator_Check(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
   inputs.constants_are_facts = !function.options.pure;  // the observer judges what torch.tensor() is given
   const RecordingFlag flag;
   capture::Recorder recorder(std::move(inputs));
@@ -76,20 +102,27 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
     for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
     for (PyObject* argument : call.args) observer->pass(argument);
-    if (!observer->start(function.callable)) recording.unsound = "tracer active";
   }
-  PyObject* result = PyObject_Vectorcall(function.callable, call.args.data(),
-                                         static_cast<size_t>(PyVectorcall_NARGS(nargsf)), kwnames);
+  const Entry entry = entry_of(function, call, PyVectorcall_NARGS(nargsf), kwnames, observer.get());
+  recording.unsound = entry.refused;
+  if (observer && entry.refused.empty() && !observer->start(entry.callable)) recording.unsound = "tracer active";
+  std::optional<observe::DoorWatch> doors;
+  if (!observer) doors.emplace();
+  PyObject* result = PyObject_Vectorcall(entry.callable, entry.args.data(),
+                                         entry.args.size() - (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), kwnames);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);  // stop() looks at objects, which clears what the call raised
   if (observer) recording.observation = observer->stop();
+  if (doors) recording.observation.unsound = doors->found();
+  doors.reset();
   PyErr_Restore(type, value, traceback);
   if (!result) return nullptr;
   std::string why;
   const Stored stored = stored_values(recording.observation.effects);
   recording.numbers = recorder.numbers();
   for (size_t i = 0; i < recording.numbers.size(); ++i) recording.number_names.push_back(recorder.number_name(i));
-  if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored))
+  if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored) &&
+      recording.unsound.empty())
     recording.unsound = why;
   std::vector<at::Tensor> outputs;
   for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));

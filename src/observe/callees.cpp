@@ -84,6 +84,10 @@ const Tracer::Callee* Tracer::find_callee(PyObject* callable) {
   return it == table.by_key.end() ? nullptr : &table.rows[it->second];
 }
 
+bool Tracer::Callee::is_door() const {
+  return judge == &Tracer::judge_exit || judge == &Tracer::judge_contents || judge == &Tracer::judge_generator;
+}
+
 void Tracer::judge_len(PyObject*, Args args) {
   if (args.size() == 1) length(args[0]);
 }
@@ -311,6 +315,9 @@ void Tracer::judge_contains(PyObject*, Args args) {
 
 void Tracer::judge_side_effect(PyObject* callee, Args) { deny("side effect: " + callee_text(callee)); }
 void Tracer::judge_exit(PyObject* callee, Args) { deny("use of a tensor outside operators by " + callee_text(callee)); }
+void Tracer::judge_generator(PyObject* callee, Args) {
+  deny("use of a random number generator by " + callee_text(callee));
+}
 // The elements as new lists of numbers: whoever told of it guards what they are.
 void Tracer::judge_contents(PyObject* callee, Args args) {
   if (args.size() != 1 || !is_tensor(args[0]) || !host_.on_contents_read) return judge_exit(callee, args);

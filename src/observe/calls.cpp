@@ -9,7 +9,7 @@
 
 namespace fastjit::observe {
 
-std::string Tracer::callee_text(PyObject* callable) {
+std::string callee_text(PyObject* callable) {
   Ref name = Ref::steal(PyObject_GetAttrString(callable, "__qualname__"));
   if (!name) PyErr_Clear();
   if (!name || !PyUnicode_Check(name.get())) return Py_TYPE(callable)->tp_name;
@@ -38,6 +38,26 @@ PyObject* bound_to(PyObject* callable) noexcept {
     return reinterpret_cast<WrapperObject*>(callable)->self;
   PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
   return self && (PyModule_Check(self) || PyType_Check(self) || is_pybind_record(self)) ? nullptr : self;
+}
+
+// Methods of immutable builtin types read their arguments only.
+static bool is_value_type(PyTypeObject* type) {
+  for (PyTypeObject* known : {&PyUnicode_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyTuple_Type,
+                              &PyBytes_Type, &PyBool_Type, &PyRange_Type, &PyFrozenSet_Type, &PySlice_Type})
+    if (type == known) return true;
+  return false;
+}
+
+// It may look at the frame that calls it, as globals() does: nobody may stand in for its caller.
+bool Tracer::is_foreign(PyObject* callable) {
+  if (is_partial(callable)) return is_foreign(reinterpret_cast<PartialObject*>(callable)->function);
+  if (PyMethod_Check(callable)) return is_foreign(PyMethod_GET_FUNCTION(callable));
+  const bool is_method = Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type);
+  if (!is_method && !PyCFunction_Check(callable)) return false;
+  if (const Callee* row = find_callee(callable)) return row->judge == &Tracer::judge_side_effect;
+  PyObject* self = is_method ? nullptr : PyCFunction_GET_SELF(callable);
+  if (is_value_type(is_method ? PyDescr_TYPE(callable) : self ? Py_TYPE(self) : nullptr)) return false;
+  return !host_.classify || host_.classify(callable) == Host::Callee::Unknown;
 }
 
 void Tracer::call(PyObject* callable, Args args) {
@@ -73,23 +93,19 @@ void Tracer::call(PyObject* callable, Args args) {
 }
 
 void Tracer::call_host(PyObject* callable, Args args) {
-  // Methods of immutable builtin types read their arguments only.
   PyTypeObject* owner = nullptr;
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
     owner = PyDescr_TYPE(callable);
   else if (!args.empty() && ((PyCFunction_Check(callable) && PyCFunction_GET_SELF(callable) == args[0]) ||
                              !std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper")))
     owner = Py_TYPE(args[0]);  // bound: a plain C function that gets a number is no method of numbers
-  for (PyTypeObject* type : {&PyUnicode_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyTuple_Type,
-                             &PyBytes_Type, &PyBool_Type, &PyRange_Type, &PyFrozenSet_Type, &PySlice_Type})
-    if (owner == type && !args.empty() && Py_TYPE(args[0]) == type) {
-      const std::string name = callee_text(callable);
-      if (!readable_args(args, name)) break;
-      const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
-      const auto odd = std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg); });
-      return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
-    }
-  if (!reason_.empty()) return;
+  if (is_value_type(owner) && !args.empty() && Py_TYPE(args[0]) == owner) {
+    const std::string name = callee_text(callable);
+    if (!readable_args(args, name)) return;
+    const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
+    const auto odd = std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg); });
+    return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
+  }
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
     case Host::Callee::Boxed:

@@ -34,6 +34,8 @@ class NoObserver final : public Observer {
  public:
   void watch_scalar(PyObject*, PyObject*) override {}
   void pass(PyObject*) override {}
+  std::string refuses(PyObject*) override { return ""; }
+  void describe(PyObject*) override {}
   bool start(PyObject*) override { return false; }
   Observation stop() override {
     Observation none;

@@ -20,6 +20,9 @@
 
 namespace fastjit::observe {
 
+/// The file of functions that only call what they are given, so that the call of a C function is watched like any other.
+inline constexpr char kStandInFile[] = "<fastjit>";
+
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.
 struct Host {
   /// True for exact torch.Tensor or Parameter objects: reads on them are the operator recorder's business.
@@ -159,6 +162,8 @@ class Observer {
   virtual void describe(PyObject* instance) = 0;
   /// An object that the caller passes: it is an argument even where it is a parameter's default, too.
   virtual void pass(PyObject* argument) = 0;
+  /// Why a call of this object, which is no Python function, is not worth watching, or "".
+  virtual std::string refuses(PyObject* callable) = 0;
   virtual bool start(PyObject* function) = 0;  // the function about to be called on this thread
   virtual Observation stop() = 0;
 };

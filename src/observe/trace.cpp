@@ -21,14 +21,19 @@ void end_gc_pause(int still_observing) {
   observing_threads = still_observing;
 }
 
-std::string place_of(PyCodeObject* code, int offset) {
-  std::string file = PyUnicode_AsUTF8(code->co_filename);
-  size_t slash = file.rfind('/');
-  return (slash == std::string::npos ? file : file.substr(slash + 1)) + ":" +
-         std::to_string(PyCode_Addr2Line(code, offset * 2));
-}
+int line_of(PyCodeObject* code, int offset) { return PyCode_Addr2Line(code, offset * 2); }
+
+constexpr char kGiven[] = ", which was given to fastjit";
+
+bool is_stand_in(PyCodeObject* code) { return !PyUnicode_CompareWithASCIIString(code->co_filename, kStandInFile); }
 
 }  // namespace
+
+std::string place_of(PyCodeObject* code, int line) {
+  const std::string file = PyUnicode_AsUTF8(code->co_filename);
+  const size_t slash = file.rfind('/');
+  return (slash == std::string::npos ? file : file.substr(slash + 1)) + ":" + std::to_string(line);
+}
 
 const Tracer::Row* Tracer::rows() {
   static const auto table = [] {
@@ -50,6 +55,11 @@ Tracer::~Tracer() {
 }
 
 Tracer* Tracer::current() { return current_tracer; }
+
+std::string Tracer::refuses(PyObject* callable) {
+  resolve_callees();
+  return is_foreign(callable) ? "call of " + callee_text(callable) + kGiven : "";
+}
 
 bool Tracer::start(PyObject* function) {
   given_scalars_ = symbolic_.size();
@@ -81,6 +91,7 @@ Observation Tracer::stop() {
     if (!stop_events() && reason_.empty()) reason_ = "tracer set during the call";
     end_observation();
   }
+  if (reason_.empty() && !root_entered_) reason_ = "no Python code of the call was seen";
   if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
   if (reason_.empty()) {
     drop_sum();
@@ -127,22 +138,23 @@ const unsigned char* Tracer::ops_of(PyCodeObject* code) {
 const std::string& Tracer::where() {
   static const std::string kNowhere = "the call";
   if (frames_.empty()) return kNowhere;
+  if (is_stand_in(top().code)) return kNowhere;
   auto key = top().ops + 2 * top().offset;
   auto [it, is_new] = places_.try_emplace(key);
   if (!is_new) return it->second;
-  return it->second = place_of(top().code, top().offset);
+  return it->second = place_of(top().code, line_of(top().code, top().offset));
 }
 
 // The place, and for code of torch also the user's line that led there.
 void Tracer::deny(const std::string& what) {
   auto of_torch = [](const Frame& f) {
-    return std::strstr(PyUnicode_AsUTF8(f.code->co_filename), "/torch/") != nullptr;
+    return is_stand_in(f.code) || std::strstr(PyUnicode_AsUTF8(f.code->co_filename), "/torch/") != nullptr;
   };
-  std::string text = what + " at " + where();
+  std::string text = what + (!frames_.empty() && is_stand_in(top().code) ? kGiven : " at " + where());
   if (!frames_.empty() && of_torch(top()))
     for (size_t i = frames_.size(); i-- > 0;)
       if (!of_torch(frames_[i])) {
-        text += " (called at " + place_of(frames_[i].code, frames_[i].offset) + ")";
+        text += " (called at " + place_of(frames_[i].code, line_of(frames_[i].code, frames_[i].offset)) + ")";
         break;
       }
   unsound(text);
@@ -239,6 +251,10 @@ void Tracer::enter_root(InterpreterFrame* frame) {
     PyObject* o = frame->localsplus[i];
     if (o && PyCell_Check(o)) o = PyCell_GET(o);
     if (!o) continue;
+    if (i == 0 && is_stand_in(code)) {  // what was given to fastjit is no argument of the call
+      found(o, PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, i)));
+      continue;
+    }
     bool is_default = false;  // a default is not part of the call's arguments: the key does not describe it
     if (PyObject* defaults = frame->func->func_defaults)
       for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(defaults); ++k) is_default |= PyTuple_GET_ITEM(defaults, k) == o;

@@ -15,6 +15,10 @@ namespace fastjit::observe {
 
 using Args = std::span<PyObject* const>;
 
+std::string callee_text(PyObject* callable);  // its qualified name
+/// "model.py:14"
+std::string place_of(PyCodeObject* code, int line);
+
 class Tracer final : public Observer {
  public:
   explicit Tracer(const Host& host);
@@ -22,6 +26,7 @@ class Tracer final : public Observer {
   void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) override;
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
+  std::string refuses(PyObject* callable) override;
   bool start(PyObject* function) override;
   Observation stop() override;
 
@@ -54,7 +59,10 @@ class Tracer final : public Observer {
     const char* name;  // "module:name" or "module:Class.name"
     Rule rule;
     Judge judge;
+    bool is_door() const;  // through it a tensor or a generator is used without an operator
   };
+  static const Callee* find_callee(PyObject* callable);
+  static void resolve_callees();
 
  private:
   enum class Expect : uint8_t { None, One, Any, Inside, Hash };  // Inside: any, unwatched; Hash: one, unwatched, often
@@ -268,6 +276,7 @@ class Tracer final : public Observer {
   void call_type(PyTypeObject* type, Args args);
   void call_class(PyTypeObject* type, Args args);
   void call_host(PyObject* callable, Args args);
+  bool is_foreign(PyObject* callable);
   bool call_metaclass(PyTypeObject* type);
   void call_partial(PyObject* callable, Args args);
   bool is_partial(PyObject* o);
@@ -295,9 +304,6 @@ class Tracer final : public Observer {
   void apply(const Callee& row, PyObject* callee, Args args);
   void apply_reader(const Callee& row, PyObject* callee, Args args);
   bool readable_args(Args args, const std::string& callee);
-  static const Callee* find_callee(PyObject* callable);
-  static void resolve_callees();
-  std::string callee_text(PyObject* callable);
   void judge_len(PyObject*, Args args);
   void judge_isinstance(PyObject*, Args args);
   void judge_real_instance(PyObject* callee, Args args);
@@ -325,6 +331,7 @@ class Tracer final : public Observer {
   void judge_contains(PyObject*, Args args);
   void judge_side_effect(PyObject* callee, Args args);
   void judge_exit(PyObject* callee, Args args);
+  void judge_generator(PyObject* callee, Args args);
   void judge_contents(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
   void judge_partial(PyObject*, Args args);
