@@ -5,10 +5,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
-#include <unordered_set>
 
 #include "capture/blank.h"
 #include "capture/build.h"
@@ -20,6 +18,8 @@
 namespace fastjit::capture {
 
 struct Recorder::Impl {
+  explicit Impl(CallInputs given) : inputs(std::move(given)), lines(inputs.stand_in_file) {}
+
   Trace trace;
   BlankMemory blank{trace};
   CallInputs inputs;
@@ -28,26 +28,15 @@ struct Recorder::Impl {
   at::CallbackHandle handle = 0;
   bool recording = false;
   uint64_t foreign = 0;  // value of foreign_events when recording began
-  std::string torch_root;
-  PyFrameObject* caller = nullptr;            // the frame that made the recorder; only compared
-  bool masked = false;                        // a tensor was indexed by another one
-  std::unordered_set<PyCodeObject*> scanned;  // code already searched for reads of sizes
-  struct FrameLine {
-    PyObject* file;
-    int line;
-    bool operator==(const FrameLine&) const = default;
-  };
-  std::vector<FrameLine> frame_lines;  // per Trace::lines index - 1, files held strongly
+  bool masked = false;   // a tensor was indexed by another one
+  CallerLines lines;     // per Trace::lines index - 1
   std::unordered_map<const char*, c10::OperatorHandle> handles;
   std::vector<PyObject*> constants;  // of the roots that are constants; owned
 
   void start(const at::RecordFunction& event);
   void end(const at::RecordFunction& event);
   void stop() noexcept;
-  uint32_t python_line(std::string* target = nullptr);
   void contents_read(const at::Tensor& tensor);
-  void find_size_readers();
-  void finish_lines();
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
   Item item(const c10::IValue& value, bool made);
@@ -55,7 +44,6 @@ struct Recorder::Impl {
   ~Impl() {
     stop();
     for (PyObject* object : constants) Py_DECREF(object);
-    for (const FrameLine& line : frame_lines) Py_DECREF(line.file);
   }
 };
 
@@ -167,10 +155,12 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   if (event.name == "aten::lift_fresh" && event.args.size() == 1)
     lift(event.args[0].uses[0], record.inputs().back().toTensor());
   masked |= event.name == "aten::index.Tensor";
-  if (masked && event.parent == kNone) find_size_readers();
+  // A size that depends on data is read without any event. Code of this call that so much as names such a read, while
+  // masked values are about, is taken to read one.
+  if (masked && event.parent == kNone && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
   const bool reads = event.name == "aten::item" || event.name == "aten::is_nonzero" || event.name == "aten::equal" ||
                      event.name == "aten::allclose";
-  event.line = event.parent == kNone ? python_line(reads ? &event.target : nullptr) : trace.events[event.parent].line;
+  event.line = event.parent == kNone ? lines.now(reads ? &event.target : nullptr) : trace.events[event.parent].line;
   trace.events.push_back(std::move(event));
   const auto index = static_cast<uint32_t>(trace.events.size() - 1);
   if (open.empty())
@@ -231,7 +221,7 @@ void Recorder::Impl::contents_read(const at::Tensor& tensor) {
   event.name = kContentsRead;
   event.grad = at::GradMode::is_enabled();
   event.parent = open.empty() ? kNone : open.back();
-  event.line = python_line(&event.target);
+  event.line = lines.now(&event.target);
   event.end = static_cast<uint32_t>(trace.events.size() + 1);
   event.finished = true;
   Item item{Item::Kind::Tensor, {trace.use(tensor)}, {}};
@@ -246,74 +236,6 @@ void Recorder::Impl::contents_read(const at::Tensor& tensor) {
   trace.events.push_back(std::move(event));
 }
 
-// The innermost frame outside torch's own package and this one. Operators run without the GIL, so it is taken for a
-// moment.
-uint32_t Recorder::Impl::python_line(std::string* target) {
-  const PyGILState_STATE gil = PyGILState_Ensure();
-  uint32_t found = 0;
-  PyFrameObject* frame = PyEval_GetFrame();
-  Py_XINCREF(frame);
-  while (frame) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    const char* file = PyUnicode_AsUTF8(code->co_filename);
-    const bool is_torch = file && !torch_root.empty() && std::string_view(file).starts_with(torch_root);
-    if (is_torch || (file && inputs.stand_in_file == file)) {
-      Py_DECREF(code);
-      PyFrameObject* back = PyFrame_GetBack(frame);
-      Py_DECREF(frame);
-      frame = back;
-      continue;
-    }
-    const FrameLine line{code->co_filename, PyFrame_GetLineNumber(frame)};
-    if (frame_lines.empty() || frame_lines.back() != line) {
-      Py_INCREF(line.file);
-      frame_lines.push_back(line);
-    }
-    found = static_cast<uint32_t>(frame_lines.size());
-    if (target) *target = stored_name(frame, code);
-    Py_DECREF(code);
-    break;
-  }
-  Py_XDECREF(frame);
-  PyErr_Clear();
-  PyGILState_Release(gil);
-  return found;
-}
-
-// A size that depends on data is read without any event. Code of this call that so much as names such a read, while
-// masked values are about, is taken to read one.
-void Recorder::Impl::find_size_readers() {
-  static constexpr std::array<std::string_view, 7> kReads{"shape", "size",   "numel", "nelement",
-                                                          "len",   "stride", "nbytes"};
-  const PyGILState_STATE gil = PyGILState_Ensure();
-  PyFrameObject* frame = PyEval_GetFrame();
-  Py_XINCREF(frame);
-  while (frame && frame != caller && trace.size_reader.empty()) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    const char* file = PyUnicode_AsUTF8(code->co_filename);
-    if (file && !std::string_view(file).starts_with(torch_root) && scanned.insert(code).second)
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
-        const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, i));
-        if (name && std::ranges::find(kReads, name) != kReads.end()) trace.size_reader = "its " + std::string(name);
-      }
-    Py_DECREF(code);
-    PyFrameObject* back = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = back;
-  }
-  Py_XDECREF(frame);
-  PyErr_Clear();
-  PyGILState_Release(gil);
-}
-
-void Recorder::Impl::finish_lines() {
-  for (const FrameLine& line : frame_lines) {
-    const char* file = PyUnicode_AsUTF8(line.file);
-    const std::string path = file ? file : "?";
-    trace.lines.push_back(path.substr(path.find_last_of('/') + 1) + ":" + std::to_string(line.line));
-  }
-}
-
 void Recorder::Impl::stop() noexcept {
   if (!recording) return;
   recording = false;
@@ -323,11 +245,8 @@ void Recorder::Impl::stop() noexcept {
     trace.broken = "an operator ran on another thread during the call";
 }
 
-Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>()) {
+Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(inputs))) {
   Impl& impl = *impl_;
-  impl.inputs = std::move(inputs);
-  static const std::string torch_root = folder_of_torch();
-  impl.torch_root = torch_root;
   Trace& trace = impl.trace;
   trace.grad = at::GradMode::is_enabled();
   if (!impl.inputs.tensors.empty()) trace.device = impl.inputs.tensors[0].device();
@@ -339,7 +258,6 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>()) {
         i < impl.inputs.tensor_names.size() ? impl.inputs.tensor_names[i] : "arg[" + std::to_string(i) + "]";
     trace.add_root({std::move(use), tensor, nullptr, static_cast<uint32_t>(i), std::move(name)});
   }
-  impl.caller = PyEval_GetFrame();
   impl.foreign = foreign_events.load(std::memory_order_relaxed);
   if (current) {
     trace.broken = "a call was recorded inside another recording";
@@ -419,7 +337,7 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
   if (impl.trace.broken.empty()) impl.trace.broken = impl.blank.call_ended();
   Capture capture;
   try {
-    impl.finish_lines();
+    for (std::string& line : impl.lines.texts()) impl.trace.lines.push_back(std::move(line));
     capture = build(impl.trace, impl.inputs, outputs, values, symbolic, numerics);
   } catch (const std::exception& error) {
     capture = Capture{};

@@ -86,6 +86,8 @@ void Tracer::call(PyObject* callable, Args args) {
   if (is_module(callable) || is_instance(callable)) {
     note_instance(callable);
     PyObject* method = class_attr(Py_TYPE(callable), "__call__");
+    PyObject* inner = method && host_.unwrap ? host_.unwrap(method) : nullptr;
+    if (inner) method = inner;
     if (method && PyFunction_Check(method)) return may_enter(method);
     return deny("call of " + name_of(callable));
   }
