@@ -1,4 +1,4 @@
-"""What eager's last bits hang on beside its arguments: the CPU. The one place where a test accepts other bits than eager's.
+"""What eager's last bits hang on beside its arguments: the CPU. The one place that accepts other bits than eager's.
 
 torch takes `sqrt`, and `pow` to the power 0.5, of f32 and f64 from MKL, whose last bit differs from CPU to CPU and is
 wrong on some (docs/numerics.md has the measurement). FastJIT's are correctly rounded on every CPU. So a result that is
