@@ -62,6 +62,7 @@ struct Capture {
   std::vector<uint32_t> scalar_args;                  // per graph scalar: index into CallInputs::scalars
   std::vector<double> scalar_limits;                  // per graph scalar: eager raises for finite values beyond +-limit; infinity: none
   std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time, or nothing reads it; false: guard it by value
+  std::vector<int64_t> result_versions;               // per tensor leaf: eager's count of writes to a result in memory of its own; -1: it is not one, or an inference tensor
   std::vector<uint32_t> result_values;                // graph outputs behind those of the tensor leaves, each a number of type F64: index into Recorder::numbers
   std::string unsound;                                // not empty: why this call must stay eager, with file:line
   bool reads_values = false;                          // Python read values of tensors, also where it is unsound

@@ -15,6 +15,11 @@ std::string place_of(const Trace& trace, uint32_t tensor) {
   return "";
 }
 
+// Memory of the result alone; what lies in an argument's or a captured tensor's shares the counter with that.
+bool is_of_the_call(const Trace& trace, const Use& use) {
+  return std::ranges::none_of(trace.roots, [&](const Root& root) { return root.before.storage == use.storage; });
+}
+
 }  // namespace
 
 // graph.outputs has one entry a leaf; the same node twice is the same tensor twice.
@@ -34,6 +39,7 @@ void Builder::add_outputs(const std::vector<Use>& outputs) {
     auto [place, fresh] = made.try_emplace(use.tensor, ir::kNoNode);
     if (fresh) place->second = alias_of(use.tensor);
     graph_.outputs.push_back(place->second);
+    capture.result_versions.push_back(is_of_the_call(trace_, use) ? use.version : -1);
   }
 }
 

@@ -48,6 +48,7 @@ void compile(Recording& recording) {
   variant.values = std::move(recording.captured_graph.guards);
   executable->externs = graph.externs;
   executable->stores = graph.stores;
+  executable->result_versions = std::move(recording.captured_graph.result_versions);
   const runtime::Origin origin{function.options.name, variant.spec.signature(), variant.inspection.ir};
   std::vector<runtime::KernelResult> results;
   {

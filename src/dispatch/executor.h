@@ -31,6 +31,7 @@ struct Executable {
   std::vector<capture::CallTemplate> calls;
   std::vector<ir::ExternAttr> externs;
   std::vector<ir::Store> stores;
+  std::vector<int64_t> result_versions;  // as Capture's
   Changes changes;            // by its steps, in order
   bool writes = false;        // something visible to the caller is written before the program ends
   bool releases_gil = false;  // it may take long: Python code of others, and of operators in it, may run meanwhile

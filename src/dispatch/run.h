@@ -38,6 +38,16 @@ class Run {
     outputs.resize(program_.outputs.size());
     for (size_t i = 0; i < program_.outputs.size(); ++i)
       if (program_.slots[program_.outputs[i]].kind != SlotKind::Input) outputs[i] = tensor(program_.outputs[i]);
+    for (size_t i = 0; i < exe_.result_versions.size(); ++i)
+      if (exe_.result_versions[i] >= 0) set_version(outputs[i], exe_.result_versions[i]);
+  }
+
+  // A step that writes into the result's memory counts as a write where eager may have had none, and the other way.
+  static void set_version(const at::Tensor& t, int64_t version) {
+    at::TensorImpl* impl = t.unsafeGetTensorImpl();
+    if (impl->is_inference() || impl->version_counter().current_version() == version) return;
+    c10::VariableVersion counter = impl->version_counter();  // a copy that shares the count
+    counter.set_version(version);
   }
 
   void bump_versions() {

@@ -1,7 +1,7 @@
 """Every entry of op_db, called, in place and with `out=`, in the default mode: two calls, compared with eager.
 
 Compared are results and arguments (values, types, sizes, strides, offsets, which tensors are one or share memory, which
-are views, versions of arguments), the generator's state, and errors. Values are eager's bit for bit where no kernel of
+are views, versions), the generator's state, and errors. Values are eager's bit for bit where no kernel of
 fastjit ran and eager repeats itself, else within the bounds of error_bounds (torch's own tolerance where there are
 none).
 """

@@ -66,7 +66,6 @@ class Form:
         self.contents: list[torch.Tensor] = []
         self.numbers: dict[int, int] = {}
         self.storages: dict[int, int] = {}
-        self.fresh: set[int] = set()  # storages that the result brought
         self.keep: list[Any] = []
 
     def add(self, name: str, value: Any) -> None:
@@ -114,11 +113,8 @@ class Form:
         facts += [f"inference={t.is_inference()}", f"layout={t.layout}", f"conj={t.is_conj()} neg={t.is_neg()}"]
         if t.layout == torch.strided and type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_nested:
             storage = t.untyped_storage()
-            if storage._cdata not in self.storages and name.startswith("result"):
-                self.fresh.add(storage._cdata)
             group = self.storages.setdefault(storage._cdata, len(self.storages))
-            # The count of writes to a fresh result is no promise.
-            if not t.is_inference() and storage._cdata not in self.fresh:
+            if not t.is_inference():
                 facts.append(f"version={t._version}")
             facts += [
                 f"stride={t.stride()}",
