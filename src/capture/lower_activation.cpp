@@ -1,7 +1,7 @@
 // Activation functions (cpu/Activation.cpp and the headers it uses) and operators of three tensors.
 #include <numbers>
 
-#include "capture/lower_util.h"
+#include "capture/eager_loop.h"
 
 namespace fastjit::capture {
 namespace {
@@ -38,12 +38,13 @@ void hardshrink(Call& c) {
   c.give(where((x >= -bound) & (x <= bound), 0.0, x));
 }
 
-void softshrink(Call& c) {  // NaN stays NaN, the rest of the middle is +0
+void softshrink(Call& c) {  // NaN stays NaN, the rest of the middle is +0, in eager's scalar loop a 0 of its own sign
   const ScalarType type = float_type(c);
   if (!(c.real(1) >= 0 && c.real(1) <= largest(type)))
     throw NotLowered{};  // torch raises, so the bound is no run-time number
   const Expr x = c.as(0, type), bound = c.opmath(1, type);
-  c.give(where(x > bound, x - bound, where(x < -bound, x + bound, where(isnan(x), x, 0.0))));
+  const Expr middle = in_scalar_loop(c, {0}, type) ? x * 0.0 : where(isnan(x), x, 0.0);
+  c.give(where(x > bound, x - bound, where(x < -bound, x + bound, middle)));
 }
 
 void threshold(Call& c) {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <numbers>
 
-#include "capture/lower_util.h"
+#include "capture/eager_loop.h"
 
 namespace fastjit::capture {
 namespace {
@@ -96,6 +96,14 @@ Expr modulo(Expr a, Expr b) {
 
 Expr larger(Expr a, Expr b) { return a.boolean() ? a | b : max(a, b); }
 Expr smaller(Expr a, Expr b) { return a.boolean() ? a & b : min(a, b); }
+
+// Of two zeros eager's vector loop takes the second operand, its scalar loop the first.
+template <auto F>
+void maximum_or_minimum(Call& c) {
+  const ScalarType type = c.promoted({0, 1});
+  const bool swapped = !is_integral(type) && in_scalar_loop(c, {0, 1}, type);
+  c.give(F(c.as(swapped ? 1 : 0, type), c.as(swapped ? 0 : 1, type)));
+}
 
 // Of two zeros eager's kernels take the first operand, that of bfloat16 the second.
 template <Op op, auto F>
@@ -209,8 +217,8 @@ constexpr LowerRow kRows[] = {
     ARITHMETIC("remainder.Scalar_Tensor", modulo<Op::Remainder>),
     ARITHMETIC("fmod.Tensor", modulo<Op::Fmod>),
     ARITHMETIC("fmod.Scalar", modulo<Op::Fmod>),
-    ARITHMETIC("maximum", larger),
-    ARITHMETIC("minimum", smaller),
+    ROW("maximum", maximum_or_minimum<larger>),
+    ROW("minimum", maximum_or_minimum<smaller>),
     ROW("fmax", fmax_or_fmin<Op::FMax, larger>),
     ROW("fmin", fmax_or_fmin<Op::FMin, smaller>),
     ARITHMETIC("hypot", [](Expr a, Expr b) { return apply(Op::Hypot, a, b); }),

@@ -1,7 +1,7 @@
 // Comparisons, logic, selection and clamping.
 #include <cmath>
 
-#include "capture/lower_util.h"
+#include "capture/eager_loop.h"
 
 namespace fastjit::capture {
 namespace {
@@ -76,22 +76,29 @@ void relu(Call& c) {  // clamp_min(self, 0): relu(-0.0) is -0.0
   c.give(bounded(x, number(x, 0), true));
 }
 
-void clamp_tensors(Call& c) {  // NaN in any operand wins
+// A bound that is a tensor: NaN in any operand wins; of two zeros eager's vector loop takes the bound's, its scalar loop
+// the element's.
+Expr bounded_by(Expr x, Expr bound, bool below, bool in_scalars) {
+  const Expr &first = in_scalars ? bound : x, &second = in_scalars ? x : bound;
+  return below ? max(first, second) : min(first, second);
+}
+
+void clamp_tensors(Call& c) {
   const bool low = c.has(1), high = c.has(2);
   const ScalarType type = low && high ? c.promoted({0, 1, 2}) : low ? c.promoted({0, 1}) : c.promoted({0, 2});
   Expr x = c.as(0, type);
   if (x.boolean()) throw NotLowered{};
-  if (low) x = max(x, c.as(1, type));
-  if (high) x = min(x, c.as(2, type));
+  const bool in_scalars = low && high ? in_scalar_loop(c, {0, 1, 2}, type)
+                          : low       ? in_scalar_loop(c, {0, 1}, type)
+                                      : in_scalar_loop(c, {0, 2}, type);
+  if (low) x = bounded_by(x, c.as(1, type), true, in_scalars);
+  if (high) x = bounded_by(x, c.as(2, type), false, in_scalars);
   c.give(x);
 }
-void clamp_min_tensor(Call& c) {
+template <bool Below>
+void clamp_tensor(Call& c) {
   const ScalarType type = c.promoted({0, 1});
-  c.give(max(c.as(0, type), c.as(1, type)));
-}
-void clamp_max_tensor(Call& c) {
-  const ScalarType type = c.promoted({0, 1});
-  c.give(min(c.as(0, type), c.as(1, type)));
+  c.give(bounded_by(c.as(0, type), c.as(1, type), Below, in_scalar_loop(c, {0, 1}, type)));
 }
 
 #define COMPARE(name, symbol)                                                                  \
@@ -119,8 +126,8 @@ constexpr LowerRow kRows[] = {
     ROW("clamp.Tensor", clamp_tensors),
     ROW("clamp_min", clamp_min),
     ROW("clamp_max", clamp_max),
-    ROW("clamp_min.Tensor", clamp_min_tensor),
-    ROW("clamp_max.Tensor", clamp_max_tensor),
+    ROW("clamp_min.Tensor", clamp_tensor<true>),
+    ROW("clamp_max.Tensor", clamp_tensor<false>),
     ROW("relu", relu),
     ROW("hardtanh", clamp),
 };
