@@ -11,6 +11,7 @@
 #include <ctime>
 #include <vector>
 
+#include "cache/lock.h"
 #include "cache/stats.h"
 
 namespace fastjit::cache {
@@ -26,8 +27,14 @@ struct Usage {
 
 static bool read_usage(int fd, Usage& usage) {
   char line[kUsageBytes + 1] = {};
-  return pread(fd, line, kUsageBytes, 0) == static_cast<ssize_t>(kUsageBytes) &&
-         sscanf(line, "usage %" SCNd64 " %" SCNd64 " %" SCNd64, &usage.entries, &usage.bytes, &usage.collected) == 3;
+  Usage read;
+  if (pread(fd, line, kUsageBytes, 0) != static_cast<ssize_t>(kUsageBytes) ||
+      sscanf(line, "usage %" SCNd64 " %" SCNd64 " %" SCNd64, &read.entries, &read.bytes, &read.collected) != 3)
+    return false;
+  constexpr int64_t kMost = int64_t{1} << 60;  // sums stay far from overflow
+  if (read.entries < 0 || read.bytes < 0 || read.entries > kMost || read.bytes > kMost) return false;
+  usage = read;
+  return true;
 }
 
 static void write_usage(int fd, const Usage& usage) {
@@ -40,11 +47,26 @@ static void write_usage(int fd, const Usage& usage) {
   [[maybe_unused]] const ssize_t written = pwrite(fd, bytes.data(), bytes.size(), 0);
 }
 
-/// The usage file, locked, or nothing when another process has it.
-static support::Fd lock_usage(const Root& root) {
-  support::Fd file(openat(root.dir.get(), kUsageName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file && !root.network && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return {};
+static support::Fd open_usage(const Root& root) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;  // no FIFO may block
+  support::Fd file(openat(root.dir.get(), kUsageName, kFlags, 0600));
+  struct stat info;
+  if (file && (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode))) return {};
   return file;
+}
+
+struct Totals {
+  support::Fd file;   // locked; none where it cannot be used: limits are then kept without it
+  bool busy = false;  // another process has it
+};
+
+static Totals lock_usage(const Root& root, int wait_ms) {
+  support::Fd file = open_usage(root);
+  if (!file && support::clear_name(root.temp.get(), root.dir.get(), kUsageName) == 0) file = open_usage(root);
+  if (!file || root.network) return {std::move(file)};
+  const auto until = Clock::now() + std::chrono::milliseconds(wait_ms);
+  if (lock_until(file.get(), until) == EWOULDBLOCK) return {{}, true};
+  return {std::move(file)};
 }
 
 bool unlink_if_same(int folder, const char* name, const struct stat& judged) {
@@ -66,20 +88,22 @@ static std::vector<Found> find_entries(const Root& root) {
     if (!dir) continue;
     for (const std::string& name : support::list_dir(dir.get())) {
       Found item{folder, name, {}};
-      if (is_entry_name(name) && fstatat(dir.get(), name.c_str(), &item.info, AT_SYMLINK_NOFOLLOW) == 0) {
-        found.push_back(std::move(item));
-      }
+      const bool there = is_entry_name(name) && fstatat(dir.get(), name.c_str(), &item.info, AT_SYMLINK_NOFOLLOW) == 0;
+      if (there && !S_ISDIR(item.info.st_mode)) found.push_back(std::move(item));
     }
   }
   return found;
 }
 
-static void sweep_temp(const Root& root) {
+void sweep_temp(const Root& root) {
+  if (!root.temp) return;
   const int64_t now = time(nullptr);
   for (const std::string& name : support::list_dir(root.temp.get())) {
     struct stat info;
-    if (fstatat(root.temp.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode)) continue;
+    if (fstatat(root.temp.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
     if (now - info.st_mtim.tv_sec < kStaleTempSeconds) continue;
+    if (S_ISDIR(info.st_mode) && is_temp_name(name)) unlinkat(root.temp.get(), name.c_str(), AT_REMOVEDIR);
+    if (!S_ISREG(info.st_mode)) continue;
     if (is_lock_name(name)) {
       const support::Fd lock = support::open_read(root.temp.get(), name.c_str());
       if (!lock || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;  // still held
@@ -116,36 +140,35 @@ static Usage evict(const Root& root, const Limits& limits) {
   return usage;
 }
 
-static void collect_locked(const Root& root, const Limits& limits, int usage_file) {
+static void collect_with(const Root& root, const Limits& limits, const Totals& totals) {
   const Usage usage = evict(root, limits);
   sweep_temp(root);
-  write_usage(usage_file, usage);
+  if (totals.file) write_usage(totals.file.get(), usage);
 }
 
 bool collect(const Root& root, const Limits& limits) {
   if (!root.temp) return false;
-  const support::Fd file = lock_usage(root);
-  if (!file) return false;
-  collect_locked(root, limits, file.get());
-  return true;
+  const Totals totals = lock_usage(root, 0);
+  if (!totals.busy) collect_with(root, limits, totals);
+  return !totals.busy;
 }
 
-void account(const Root& root, const Limits& limits, Delta& carry) {
-  if (!root.temp) return;
-  const support::Fd file = lock_usage(root);
-  if (!file) return;
+bool account(const Root& root, const Limits& limits, const Added& added, int wait_ms) {
+  if (!root.temp) return true;
+  const Totals totals = lock_usage(root, wait_ms);
+  if (totals.busy) return false;
   Usage usage;
-  const bool known = read_usage(file.get(), usage);
-  usage.entries += carry.entries;
-  usage.bytes += carry.bytes;
-  carry = {};
+  const bool known = totals.file && read_usage(totals.file.get(), usage);
+  usage.entries += added.entries;
+  usage.bytes += added.bytes;
   const int64_t age = time(nullptr) - usage.collected;
   if (!known || usage.bytes > limits.max_bytes || usage.entries > limits.max_entries || age > kCollectEverySeconds ||
       age < 0) {
-    collect_locked(root, limits, file.get());
+    collect_with(root, limits, totals);
   } else {
-    write_usage(file.get(), usage);
+    write_usage(totals.file.get(), usage);
   }
+  return true;
 }
 
 }  // namespace fastjit::cache

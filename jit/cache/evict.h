@@ -1,7 +1,9 @@
 #pragma once
 // Keeps the cache below its limits at a cost per put that does not grow with the number of entries: totals are kept in
 // <root>/usage, and the folders are read only when a limit is passed (then down to 90 %), once a day, or when it is
-// lost.
+// lost. Totals are at least what the folders hold: puts add to them, and only reading the folders makes them less. An
+// entry that its writer has not added yet is all that they may lack, so the limits are passed by no more entries than
+// there are writers.
 #include <cstdint>
 
 #include "cache/root.h"
@@ -13,16 +15,19 @@ struct Limits {
   int64_t max_entries = 16384;
 };
 
-/// Adds to the totals after a put or a removal, and collects when that is due. Never blocks: totals that cannot be
-/// written now are carried to the next call. `carry` belongs to the store.
-struct Delta {
+/// Adds what was put to the totals, and collects when that is due. False when another process kept the totals for
+/// itself for `wait_ms`: then nothing was added.
+struct Added {
   int64_t entries = 0, bytes = 0;
 };
-void account(const Root& root, const Limits& limits, Delta& carry);
+bool account(const Root& root, const Limits& limits, const Added& added, int wait_ms);
 
-/// Reads every folder, removes the least recently used entries above the limits, files of crashed writers older than an
-/// hour, and sums up again. True when it ran (another process may be at it).
+/// Reads every folder, removes the least recently used entries above the limits, what crashed writers left, and sums up
+/// again. True when it ran (another process may be at it).
 bool collect(const Root& root, const Limits& limits);
+
+/// Removes files of crashed writers that are older than an hour.
+void sweep_temp(const Root& root);
 
 /// Removes `name` in `folder` if it is still the file that `judged` describes.
 bool unlink_if_same(int folder, const char* name, const struct stat& judged);

@@ -18,6 +18,7 @@ using support::Setting;
 
 static constexpr int64_t kQuietSecondsAfterWriteError = 60;
 static constexpr int64_t kTouchSeconds = 86400;
+static constexpr int kSettleWaitMs = 500;
 
 static int64_t monotonic_seconds() {
   struct timespec now;
@@ -112,14 +113,12 @@ void Store::refuse(const Hit& hit, const std::string& digest_hex) {
 
 void Store::remove(const struct stat& judged, const std::string& digest_hex) {
   const support::Fd folder = support::open_dir(root_.dir.get(), entry_folder(digest_hex).c_str());
-  if (folder && unlink_if_same(folder.get(), entry_name(digest_hex).c_str(), judged)) changed(-1, -judged.st_size);
+  if (folder) unlink_if_same(folder.get(), entry_name(digest_hex).c_str(), judged);
 }
 
 void Store::discard(const std::string& digest_hex) {
   const support::Fd folder = support::open_dir(root_.dir.get(), entry_folder(digest_hex).c_str());
-  struct stat info;
-  if (!folder || fstatat(folder.get(), entry_name(digest_hex).c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return;
-  if (unlinkat(folder.get(), entry_name(digest_hex).c_str(), 0) == 0) changed(-1, -info.st_size);
+  if (folder) unlinkat(folder.get(), entry_name(digest_hex).c_str(), 0);
 }
 
 static int put_file(const Root& root, const std::string& digest_hex, std::string_view bytes) {
@@ -130,7 +129,10 @@ static int put_file(const Root& root, const std::string& digest_hex, std::string
     dir = support::open_dir(root.dir.get(), folder.c_str());
   }
   if (!dir) return errno;
-  return support::publish(root.temp.get(), dir.get(), entry_name(digest_hex), bytes);
+  const std::string name = entry_name(digest_hex);
+  const int error = support::publish(root.temp.get(), dir.get(), name, bytes);
+  if (error != EISDIR || support::clear_name(root.temp.get(), dir.get(), name.c_str()) != 0) return error;
+  return support::publish(root.temp.get(), dir.get(), name, bytes);
 }
 
 bool Store::put(const Entry& entry, const std::string& digest_hex) {
@@ -140,6 +142,11 @@ bool Store::put(const Entry& entry, const std::string& digest_hex) {
     count_fault(&root_, Fault::TooLarge);
     return false;
   }
+  if (!settle(kSettleWaitMs)) {
+    no_writes_before_ = monotonic_seconds() + kQuietSecondsAfterWriteError;
+    count_fault(&root_, Fault::LockTimeout);
+    return false;
+  }
   if (const int error = put_file(root_, digest_hex, bytes)) {
     no_writes_before_ = monotonic_seconds() + kQuietSecondsAfterWriteError;
     count_fault(&root_, Fault::WriteFailed);
@@ -147,15 +154,20 @@ bool Store::put(const Entry& entry, const std::string& digest_hex) {
                        "); kernels are kept in memory");
     return false;
   }
-  changed(1, static_cast<int64_t>(bytes.size()));
+  ++unsettled_entries_;
+  unsettled_bytes_ += static_cast<int64_t>(bytes.size());
+  settle(0);
+  sweep_temp(root_);
   return true;
 }
 
-void Store::changed(int64_t entries, int64_t bytes) {
-  Delta carry{carry_entries_.exchange(0) + entries, carry_bytes_.exchange(0) + bytes};
-  account(root_, limits_, carry);
-  carry_entries_ += carry.entries;
-  carry_bytes_ += carry.bytes;
+/// Adds to the totals what was put since they were free. False when they are not, for that long.
+bool Store::settle(int wait_ms) {
+  const Added added{unsettled_entries_.exchange(0), unsettled_bytes_.exchange(0)};
+  if (added.entries == 0 || account(root_, limits_, added, wait_ms)) return true;
+  unsettled_entries_ += added.entries;
+  unsettled_bytes_ += added.bytes;
+  return false;
 }
 
 }  // namespace fastjit::cache

@@ -1,5 +1,6 @@
 #pragma once
-// The disk cache: one file an entry. Every fault is counted and becomes a miss; nothing here throws or blocks.
+// The disk cache: one file an entry. Every fault is counted and becomes a miss; nothing here throws, and waits are
+// bounded.
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -35,7 +36,8 @@ class Store {
   /// Removes the entry, whatever it holds.
   void discard(const std::string& digest_hex);
 
-  /// Publishes the entry with one rename. After a failure nothing is written for a minute.
+  /// Publishes the entry with one rename. After a failure nothing is written for a minute; nor when another process
+  /// keeps the totals for itself for half a second and so hides how full the folder is.
   bool put(const Entry& entry, const std::string& digest_hex);
 
   KeyLock lock(const std::string& digest_hex, int wait_ms) { return KeyLock::acquire(root_, digest_hex, wait_ms); }
@@ -46,12 +48,12 @@ class Store {
   Store(Root root, const Limits& limits) : root_(std::move(root)), limits_(limits) {}
   std::optional<Fault> read(std::string_view key, const std::string& digest_hex, Hit& hit);
   void remove(const struct stat& judged, const std::string& digest_hex);
-  void changed(int64_t entries, int64_t bytes);
+  bool settle(int wait_ms);
 
   Root root_;
   Limits limits_;
   std::atomic<int64_t> no_writes_before_{0};  // seconds of the monotonic clock
-  std::atomic<int64_t> carry_entries_{0}, carry_bytes_{0};
+  std::atomic<int64_t> unsettled_entries_{0}, unsettled_bytes_{0};  // put, and not in the totals yet
 };
 
 }  // namespace fastjit::cache

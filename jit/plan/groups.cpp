@@ -260,12 +260,13 @@ void Former::form(Item& item) {
       item.draft = draft(world_, item.frame, item.roots, item.keep);
       return;
     } catch (const MustStore& need) {
-      if (graph()[need.node].op == ir::Op::Reshape && need.node != item.roots[0].value) {
+      const bool packable = graph()[need.node].op == ir::Op::Reshape && !world_.packed.contains(need.node);
+      if (packable && need.node != item.roots[0].value) {
         pack(need.node);
       } else if (need.node != item.roots[0].value && !world_.storage[need.node]) {
         stored_[need.node] = true;
         store(need.node);
-      } else if (graph()[need.node].op == ir::Op::Reshape && !world_.packed.contains(need.node)) {
+      } else if (packable) {
         pack(need.node);
       } else {
         throw std::runtime_error("planner: no kernel for node %" + std::to_string(need.node));

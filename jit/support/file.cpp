@@ -70,6 +70,13 @@ int publish(int temp_dir, int dir, const std::string& name, std::string_view byt
   return error;
 }
 
+int clear_name(int temp_dir, int dir, const char* name) {
+  const std::string temp = random_hex() + ".tmp";
+  if (renameat(dir, name, temp_dir, temp.c_str()) != 0) return errno;
+  if (unlinkat(temp_dir, temp.c_str(), 0) != 0) unlinkat(temp_dir, temp.c_str(), AT_REMOVEDIR);
+  return 0;
+}
+
 std::string random_hex() {
   char bytes[16];
   if (getrandom(bytes, sizeof bytes, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof bytes)) {

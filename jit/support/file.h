@@ -45,6 +45,10 @@ int write_all(int fd, std::string_view bytes);  // 0 or errno
 /// one, or none, never a part. 0 or errno; on an error nothing is left behind.
 int publish(int temp_dir, int dir, const std::string& name, std::string_view bytes);
 
+/// Makes room under a name: what is there goes to `temp_dir` under a random name and, unless it is a folder with
+/// something in it, is removed. 0 or errno.
+int clear_name(int temp_dir, int dir, const char* name);
+
 std::string random_hex();                                    // 128 random bits
 std::vector<std::string> list_dir(int dir);                  // names, without . and ..
 bool same_file(const struct stat& a, const struct stat& b);  // inode, size and mtime
