@@ -36,6 +36,14 @@ static py::dict pool_stats() {
   return out;
 }
 
+// A callback of Python's garbage collector: gc.callbacks gives it a phase and a dictionary.
+static PyObject* give_idle_back(PyObject*, PyObject* const*, Py_ssize_t) {
+  dispatch::pool_expire();
+  Py_RETURN_NONE;
+}
+static PyMethodDef give_idle_back_method = {
+    "give_idle_back", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(give_idle_back)), METH_FASTCALL, nullptr};
+
 static py::list settings() {
   py::list out;
   for (const support::SettingRow& row : support::settings())
@@ -69,6 +77,9 @@ static std::vector<std::pair<std::string, bool>> lowered_ops() {
 }
 
 PYBIND11_MODULE(_C, module) {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main())
+    throw py::import_error("fastjit runs in the main interpreter only: torch does not run in subinterpreters");
+  support::check_settings();
   dispatch::init_modes();
   PyTypeObject* type = dispatch::make_function_type(module.ptr());
   if (!type) throw py::error_already_set();
@@ -90,6 +101,7 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("pool_stats", &pool_stats);
   module.def("pool_clear", &dispatch::pool_clear);
+  module.attr("give_idle_back") = py::reinterpret_steal<py::object>(PyCFunction_New(&give_idle_back_method, nullptr));
   module.def("check_object", &check_object);
   module.def("clear_memory", &runtime::clear_memory);
   module.def("settings", &settings);

@@ -8,11 +8,13 @@
 #include <llvm/TargetParser/Triple.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <stdexcept>
 
 #include "backend/compiler.h"
+#include "backend/llvm_guard.h"
 #include "codegen/emit_llvm.h"
 #include "support/fork.h"
 
@@ -36,8 +38,8 @@ std::mutex& compile_lock() {
 }
 
 llvm::TargetMachine& machine_for(Isa isa) {
-  static std::map<Isa, std::unique_ptr<llvm::TargetMachine>> machines;
-  auto& machine = machines[isa];
+  static auto& machines = *new std::map<Isa, llvm::TargetMachine*>;  // never destroyed, as they may be half made
+  auto*& machine = machines[isa];
   if (machine) return *machine;
   LLVMInitializeX86TargetInfo();
   LLVMInitializeX86Target();
@@ -50,23 +52,39 @@ llvm::TargetMachine& machine_for(Isa isa) {
   llvm::TargetOptions options;
   options.ExceptionModel = llvm::ExceptionHandling::None;
   const Machine& row = kMachines[static_cast<size_t>(isa)];
-  machine.reset(target->createTargetMachine(triple, row.cpu, row.features, options, llvm::Reloc::PIC_,
-                                            llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, true));
+  machine = target->createTargetMachine(triple, row.cpu, row.features, options, llvm::Reloc::PIC_,
+                                        llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, true);
   if (!machine) throw std::runtime_error("LLVM: no target machine for " + std::string(row.cpu));
   return *machine;
 }
 
-std::unique_ptr<llvm::Module> make_module(llvm::LLVMContext& context, const plan::KernelPlan& plan,
-                                          llvm::TargetMachine& machine, Isa isa) {
+/// What one module is made of. Where LLVM ends early, here too, its objects are left behind: none of them can be trusted
+/// to be whole.
+struct Job {
+  llvm::LLVMContext& context = *new llvm::LLVMContext;
+  llvm::Module& module = *new llvm::Module("fastjit", context);
+  llvm::legacy::PassManager& passes = *new llvm::legacy::PassManager;
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream stream{bytes};
+
+  Job() = default;
+  Job(const Job&) = delete;
+  ~Job() {
+    delete &passes;
+    delete &module;
+    delete &context;
+  }
+};
+
+void fill(llvm::Module& module, const plan::KernelPlan& plan, llvm::TargetMachine& machine, Isa isa) {
   const std::string wrong = plan::verify(plan);
   if (!wrong.empty()) throw std::runtime_error("illegal kernel plan: " + wrong);
-  auto module = codegen::emit_kernel(context, plan, isa, kEntrySymbol);
-  module->setTargetTriple(machine.getTargetTriple());
-  module->setDataLayout(machine.createDataLayout());
+  codegen::emit_kernel(module, plan, isa, kEntrySymbol);
+  module.setTargetTriple(machine.getTargetTriple());
+  module.setDataLayout(machine.createDataLayout());
   std::string error;
   llvm::raw_string_ostream stream(error);
-  if (llvm::verifyModule(*module, &stream)) throw std::runtime_error("LLVM refuses the module: " + stream.str());
-  return module;
+  if (llvm::verifyModule(module, &stream)) throw std::runtime_error("LLVM refuses the module: " + stream.str());
 }
 
 std::string print(const llvm::Module& module) {
@@ -76,43 +94,53 @@ std::string print(const llvm::Module& module) {
   return text;
 }
 
-std::string generate(llvm::Module& module, llvm::TargetMachine& machine, llvm::CodeGenFileType type) {
-  llvm::SmallString<0> bytes;
-  bytes.reserve(16384);
-  llvm::raw_svector_ostream stream(bytes);
-  llvm::legacy::PassManager passes;
-  if (machine.addPassesToEmitFile(passes, stream, nullptr, type, true))
+std::string generate(Job& job, llvm::TargetMachine& machine, llvm::CodeGenFileType type) {
+  job.bytes.reserve(16384);
+  if (machine.addPassesToEmitFile(job.passes, job.stream, nullptr, type, true))
     throw std::runtime_error("LLVM cannot write this kind of file");
-  passes.run(module);
-  return std::string(bytes);
+  job.passes.run(job.module);
+  return std::string(job.bytes.data(), job.bytes.size());
+}
+
+/// `use` is given the module for the plan; one thread at a time.
+void with_module(const plan::KernelPlan& plan, Isa isa, const std::function<void(Job&, llvm::TargetMachine&)>& use) {
+  const std::lock_guard hold(compile_lock());
+  with_llvm([&] {
+    llvm::TargetMachine& machine = machine_for(isa);
+    Job* job = new Job;
+    try {
+      fill(job->module, plan, machine, isa);
+      use(*job, machine);
+    } catch (const std::runtime_error&) {  // ours: LLVM is as it was
+      delete job;
+      throw;
+    }
+    delete job;
+  });
 }
 
 }  // namespace
 
 Compiled compile_cpu(const plan::KernelPlan& plan, const Target& target, bool want_assembly) {
   const auto start = std::chrono::steady_clock::now();
-  const std::lock_guard hold(compile_lock());
-  llvm::TargetMachine& machine = machine_for(target.isa);
   Compiled out;
-  {
-    llvm::LLVMContext context;
-    auto module = make_module(context, plan, machine, target.isa);
-    out.source = print(*module);
-    out.object = generate(*module, machine, llvm::CodeGenFileType::ObjectFile);
-  }
+  with_module(plan, target.isa, [&](Job& job, llvm::TargetMachine& machine) {
+    out.source = print(job.module);
+    out.object = generate(job, machine, llvm::CodeGenFileType::ObjectFile);
+  });
   if (want_assembly) {  // code generation changes the module, so the text comes from a fresh one
-    llvm::LLVMContext context;
-    auto module = make_module(context, plan, machine, target.isa);
-    out.assembly = generate(*module, machine, llvm::CodeGenFileType::AssemblyFile);
+    with_module(plan, target.isa, [&](Job& job, llvm::TargetMachine& machine) {
+      out.assembly = generate(job, machine, llvm::CodeGenFileType::AssemblyFile);
+    });
   }
   out.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return out;
 }
 
 std::string llvm_ir(const plan::KernelPlan& plan, const Target& target) {
-  const std::lock_guard hold(compile_lock());
-  llvm::LLVMContext context;
-  return print(*make_module(context, plan, machine_for(target.isa), target.isa));
+  std::string text;
+  with_module(plan, target.isa, [&](Job& job, llvm::TargetMachine&) { text = print(job.module); });
+  return text;
 }
 
 bool has_llvm() { return true; }

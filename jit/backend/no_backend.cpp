@@ -1,14 +1,16 @@
 // Stands in for the LLVM half in builds with FASTJIT_LLVM=OFF.
-#include <stdexcept>
-
 #include "backend/compiler.h"
+#include "support/error.h"
 
 namespace fastjit::backend {
 
-static constexpr const char* kAbsent = "this build of fastjit has no LLVM (FASTJIT_LLVM=OFF): CPU kernels can only be loaded from the cache";
+[[noreturn]] static void absent() {
+  throw support::Unable("this build of fastjit has no LLVM: CPU kernels can only be loaded from the cache",
+                        "build it with FASTJIT_LLVM=ON");
+}
 
-Compiled compile_cpu(const plan::KernelPlan&, const Target&, bool) { throw std::runtime_error(kAbsent); }
-std::string llvm_ir(const plan::KernelPlan&, const Target&) { throw std::runtime_error(kAbsent); }
+Compiled compile_cpu(const plan::KernelPlan&, const Target&, bool) { absent(); }
+std::string llvm_ir(const plan::KernelPlan&, const Target&) { absent(); }
 bool has_llvm() { return false; }
 std::string llvm_version() { return ""; }
 

@@ -3,8 +3,12 @@
 
 #include <cpuid.h>
 
-#include <cstdlib>
-#include <stdexcept>
+#include <algorithm>
+#include <iterator>
+
+#include "support/env.h"
+#include "support/error.h"
+#include "support/log.h"
 
 namespace fastjit::backend {
 namespace {
@@ -71,13 +75,14 @@ bool host_has(Isa isa) {
 
 Isa host_isa() {
   if (!host_has(Isa::Avx2))
-    throw std::runtime_error("fastjit needs a CPU with AVX2, FMA, F16C and BMI2 (x86-64-v3); this one lacks them");
+    throw support::Unable("this CPU lacks AVX2, FMA, F16C or BMI2 (x86-64-v3)",
+                          "use a CPU that has them; on_unsupported='eager' silences this");
   const Isa best = host_has(Isa::Avx512) ? Isa::Avx512 : Isa::Avx2;
-  const char* wish = std::getenv("FASTJIT_ISA");
-  if (!wish || !*wish) return best;
-  for (const Level& row : kLevels)
-    if (row.text == wish) return row.isa < best ? row.isa : best;
-  throw std::runtime_error("FASTJIT_ISA is '" + std::string(wish) + "'; it may be avx2 or avx512");
+  const std::string wish = support::setting_word(support::Setting::Isa);
+  const auto* row = std::ranges::find(kLevels, wish, &Level::text);
+  if (row == std::end(kLevels) || row->isa <= best) return row == std::end(kLevels) ? best : row->isa;
+  support::warn_once("FASTJIT_ISA='" + wish + "': this CPU lacks it; using " + std::string(text(best)));
+  return best;
 }
 
 int lanes_for(Isa isa) { return level(isa).lanes; }

@@ -19,7 +19,7 @@ struct Target {
 std::string_view text(Isa isa);              // "avx2", "avx512"
 std::string text(const Target& target);      // "cpu-avx512", "sm_90"
 bool host_has(Isa isa);                      // cpuid and xgetbv
-Isa host_isa();                              // best level the host has; FASTJIT_ISA may lower it. Throws std::runtime_error below AVX2.
+Isa host_isa();                              // best level the host has; FASTJIT_ISA may lower it. Throws support::Unable below AVX2.
 int lanes_for(Isa isa);                      // 8 or 16: f32 lanes of a vector register
 
 }  // namespace fastjit::backend

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "support/env.h"
+#include "support/log.h"
 
 namespace fastjit::cache {
 
@@ -29,7 +30,10 @@ Location locate() {
   if (getauxval(AT_SECURE) != 0) return {"", "", "this is a set-uid program"};
   const std::string own = support::setting_text(support::Setting::CacheDir);
   if (!own.empty()) {
-    if (own[0] != '/') return {"", "FASTJIT_CACHE_DIR", "FASTJIT_CACHE_DIR is not an absolute path"};
+    if (own[0] != '/') {
+      const std::string shown = support::printable(own.substr(0, 60));
+      return {"", "FASTJIT_CACHE_DIR", "FASTJIT_CACHE_DIR='" + shown + "' is not an absolute path"};
+    }
     return {own, "FASTJIT_CACHE_DIR", ""};
   }
   const std::string xdg = variable("XDG_CACHE_HOME");  // a relative one is to be ignored, says its specification

@@ -333,11 +333,8 @@ void KernelEmitter::instruction(uint32_t id) {
   held_[id] = std::move(held);
 }
 
-std::unique_ptr<llvm::Module> emit_kernel(llvm::LLVMContext& context, const plan::KernelPlan& plan, backend::Isa isa,
-                                          std::string_view entry) {
-  auto module = std::make_unique<llvm::Module>("fastjit", context);
-  KernelEmitter(*module, plan, isa).emit(entry);
-  return module;
+void emit_kernel(llvm::Module& module, const plan::KernelPlan& plan, backend::Isa isa, std::string_view entry) {
+  KernelEmitter(module, plan, isa).emit(entry);
 }
 
 }  // namespace fastjit::codegen

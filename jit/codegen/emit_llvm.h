@@ -2,7 +2,6 @@
 // From a kernel plan to an LLVM module with one function of type backend::KernelFn.
 #include <llvm/IR/Module.h>
 
-#include <memory>
 #include <string_view>
 
 #include "backend/target.h"
@@ -10,8 +9,7 @@
 
 namespace fastjit::codegen {
 
-/// The module for a verified plan. Deterministic: equal arguments give equal modules.
-std::unique_ptr<llvm::Module> emit_kernel(llvm::LLVMContext& context, const plan::KernelPlan& plan, backend::Isa isa,
-                                          std::string_view entry);
+/// Puts the function for a verified plan into an empty module. Deterministic: equal arguments give equal modules.
+void emit_kernel(llvm::Module& module, const plan::KernelPlan& plan, backend::Isa isa, std::string_view entry);
 
 }  // namespace fastjit::codegen

@@ -12,7 +12,8 @@
 namespace fastjit::support {
 
 static constexpr SettingRow kRows[] = {
-#define SETTING(id, name, fallback, unit, meaning) {name, fallback, unit, meaning},
+#define SETTING(id, name, fallback, unit, meaning, kind, words) \
+  {name, fallback, unit, meaning, SettingKind::kind, words},
 #include "support/settings.def"
 #undef SETTING
 };
@@ -25,6 +26,16 @@ static std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
+static bool is_among(std::string_view words, std::string_view word) {
+  return (" " + std::string(words) + " ").find(" " + std::string(word) + " ") != std::string::npos;
+}
+
+/// A value as a message shows it.
+static std::string excerpt(std::string_view value) {
+  constexpr size_t kMost = 60;
+  return printable(value.substr(0, kMost)) + (value.size() > kMost ? "..." : "");
+}
+
 std::span<const SettingRow> settings() { return kRows; }
 
 std::string setting_text(Setting setting) {
@@ -35,7 +46,10 @@ std::string setting_text(Setting setting) {
 bool setting_flag(Setting setting) {
   std::string value = setting_text(setting);
   std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::tolower(c); });
-  return !(value.empty() || value == "0" || value == "false" || value == "off" || value == "no");
+  if (value.empty() || is_among("0 false off no", value)) return false;
+  if (!is_among("1 true on yes", value))
+    warn_once(std::string(row(setting).name) + "='" + excerpt(value) + "' is neither 0 nor 1; using 1");
+  return true;
 }
 
 int64_t parse_size(std::string_view text) {
@@ -76,19 +90,37 @@ int64_t setting_int(Setting setting) {
     const int64_t parsed = parse_size(value);
     if (parsed >= 0) return parsed;
     const SettingRow& it = row(setting);
-    warn_once(std::string(it.name) + "='" + printable(value) + "' is not a number of " + std::string(it.unit) +
+    warn_once(std::string(it.name) + "='" + excerpt(value) + "' is not a number of " + std::string(it.unit) +
               "; using " + std::string(it.fallback));
   }
   return setting == Setting::Pool ? default_pool_bytes() : std::max<int64_t>(0, parse_size(row(setting).fallback));
 }
 
-std::vector<std::string> setting_list(Setting setting) {
+static std::string choices(const SettingRow& row) {
+  std::string out(row.words);
+  for (size_t at = out.find(' '); at != std::string::npos; at = out.find(' ', at + 2)) out.replace(at, 1, ", ");
+  return out;
+}
+
+static bool is_word(const SettingRow& row, std::string_view word) {
+  if (is_among(row.words, word) && word.find(' ') == std::string_view::npos) return true;
+  warn_once(std::string(row.name) + ": there is no '" + excerpt(word) + "'; choose from " + choices(row) +
+            (row.fallback.empty() ? "" : "; using " + std::string(row.fallback)));
+  return false;
+}
+
+std::string setting_word(Setting setting) {
+  const std::string value = setting_text(setting);
+  return value.empty() || is_word(row(setting), value) ? value : "";
+}
+
+std::vector<std::string> setting_words(Setting setting) {
   std::vector<std::string> items;
   const std::string value = setting_text(setting);
   for (size_t begin = 0; begin <= value.size();) {
     const size_t end = std::min(value.find(',', begin), value.size());
     const std::string_view item = trim(std::string_view(value).substr(begin, end - begin));
-    if (!item.empty()) items.emplace_back(item);
+    if (!item.empty() && is_word(row(setting), item)) items.emplace_back(item);
     begin = end + 1;
   }
   return items;

@@ -16,6 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+
+def _refuse_subinterpreters() -> None:
+    for name in ("_interpreters", "_xxsubinterpreters"):  # of Python 3.13, and before
+        try:
+            interpreters: Any = importlib.import_module(name)
+        except ImportError:
+            continue
+        if interpreters.get_current() != interpreters.get_main():
+            raise ImportError("fastjit runs in the main interpreter only: torch does not run in subinterpreters")
+        return
+
+
+_refuse_subinterpreters()
+
 if TYPE_CHECKING:
     from fastjit import cache as cache
     from fastjit import testing as testing

@@ -54,7 +54,7 @@ def locate(cache_dir: str | None = None) -> Location:
     own = os.environ.get("FASTJIT_CACHE_DIR", "").strip()
     if own:
         if not os.path.isabs(own):
-            return Location("", "FASTJIT_CACHE_DIR", "FASTJIT_CACHE_DIR is not an absolute path")
+            return Location("", "FASTJIT_CACHE_DIR", f"FASTJIT_CACHE_DIR='{printable(own[:60])}' is not an absolute path")
         return Location(_tidy(own), "FASTJIT_CACHE_DIR")
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(xdg):
@@ -321,7 +321,12 @@ def remove(file: File) -> bool:
         now = os.lstat(file.path)
         if (now.st_ino, now.st_mtime_ns, now.st_size) != (file.info.st_ino, file.info.st_mtime_ns, file.info.st_size):
             return False
-        os.unlink(file.path)
+        if stat.S_ISDIR(now.st_mode):  # at the path of an entry: nothing of the engine's is in it
+            import shutil
+
+            shutil.rmtree(file.path)
+        else:
+            os.unlink(file.path)
     except FileNotFoundError:
         return True
     except OSError:

@@ -37,7 +37,8 @@ def human_ago(seconds: float) -> str:
 
 
 def note(text: str) -> None:
-    print(f"fastjit: {text}", file=sys.stderr)
+    """One line to stderr. Arguments that it quotes may hold anything."""
+    print(f"fastjit: {printable(text)}", file=sys.stderr)
 
 
 def print_json(**fields: Any) -> None:

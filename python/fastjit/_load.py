@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ def _register() -> None:
     _C.register_module_type(torch.nn.Module)
     _C.register_library(torch.library._impls)
     libraries = [f"{Path(file).parent}/" for file in (torch.__file__, __file__)]
+    gc.callbacks.append(_C.give_idle_back)
     os.register_at_fork(after_in_child=_C.after_fork_in_child)
     _C.register_message_types(FastJITWarning, UnsupportedError, libraries)
 

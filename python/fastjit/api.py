@@ -17,6 +17,7 @@ import torch
 from fastjit import _nvrtc
 from fastjit._load import FastJITWarning, UnsupportedError, disabled
 from fastjit._load import extension as _C
+from fastjit._words import excerpt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -225,7 +226,7 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
         if key not in OPTIONS:
             near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.3)
             hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(OPTIONS)}"
-            raise TypeError(f"unknown option {key!r}{hint}")
+            raise TypeError(f"unknown option {excerpt(key)}{hint}")
         allowed = OPTIONS[key][1]
         fits = (
             isinstance(value, allowed)
@@ -238,7 +239,7 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
         fits = fits and not (isinstance(value, str) and value != value.encode(errors="replace").decode())
         if not fits:
             names = " or ".join(_WORDS.get(a, "") or getattr(a, "__name__", repr(a)) for a in allowed)
-            raise TypeError(f"option {key!r} must be {names}, not {value!r}")
+            raise TypeError(f"option {key!r} must be {names}, not {excerpt(value)}")
     return options
 
 
@@ -378,6 +379,7 @@ def stance(name: Literal["default", "eager", "error_on_compile"]) -> Iterator[No
 
     Raises:
         ValueError: for an unknown name.
+        TypeError: for what is no text.
     """
     block = _C.enter_stance(name)
     try:

@@ -236,6 +236,8 @@ def verify(
 ) -> Verified:
     """Checks header, lengths, checksum and key of each entry, executing nothing; `fix` removes the bad ones.
 
+    Finds damage. It does not prove who wrote an entry: whoever can write to the folder can write one that passes.
+
     `deep` also puts each object through the engine's validator and linker, which imports torch.
     """
     _cache.xxh3_128()

@@ -96,7 +96,11 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
         metavar="FN",
         help="compare what was compiled last (for these functions) with the entry that it is most like",
     )
-    verify = verb("verify", "check header, lengths, checksum and key of entries (exit code 1 when one is bad)")
+    verify = verb(
+        "verify",
+        "check header, lengths, checksum and key of entries (exit code 1 when one is bad): finds damage, and does not "
+        "prove who wrote them",
+    )
     verify.add_argument("keys", nargs="*", metavar="KEY")
     verify.add_argument(
         "--deep", action="store_true", help="also validate and link each object, as the engine does (imports torch)"
@@ -156,7 +160,7 @@ def _ls(options: argparse.Namespace) -> int:
 
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(ENTRY_COLUMNS)
-        writer.writerows(record(entry).values() for entry in listing.entries)
+        writer.writerows(map(printable, map(str, record(entry).values())) for entry in listing.entries)
     elif options.quiet:
         for entry in listing.entries:
             print(entry.key)
@@ -303,7 +307,7 @@ def _verify(options: argparse.Namespace) -> int:
     else:
         for key, reason in result.bad.items():
             print(f"{key}  {reason}" + ("  removed" if key in result.removed else ""))
-        print(f"{result.checked} checked, {len(result.bad)} bad")
+        print(f"{result.checked} checked, {len(result.bad)} bad. This finds damage; it does not prove who wrote an entry")
     return FINDINGS if result.bad else OK
 
 

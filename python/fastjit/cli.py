@@ -7,15 +7,23 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 OK, FINDINGS, USAGE, NO_CACHE, PARTIAL = range(5)
 _DELEGATED = {"bench": "fastjit.bench_cli", "compare": "fastjit.bench_cli"}
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        from fastjit._cache import printable
+
+        super().error(printable(message))  # it quotes arguments, which may hold anything
+
+
 def build_parser() -> argparse.ArgumentParser:
     from fastjit import cache_cli
 
-    parser = argparse.ArgumentParser(prog="fastjit", description="Makes repeated PyTorch code fast.")
+    parser = _Parser(prog="fastjit", description="Makes repeated PyTorch code fast.")
     parser.add_argument("--version", action="store_true", help="versions of the package, LLVM, torch and Python")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("bench", help="time a function or statement under several compilers", add_help=False)

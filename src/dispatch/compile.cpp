@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backend/target.h"
+#include "dispatch/pool.h"
 #include "dispatch/recording.h"
 #include "dispatch/refuse.h"
 #include "plan/program.h"
@@ -35,6 +36,7 @@ void compile(Recording& recording) {
   Function& function = recording.function;
   Variant& variant = *recording.variant;
   const auto start = std::chrono::steady_clock::now();
+  pool_expire();
   const pass::PassContext context{function.options.numerics};
   variant.inspection.ir = ir::print(recording.captured_graph.graph);
   ir::Graph graph = pass::run(recording.captured_graph.graph, context, &variant.inspection.passes);

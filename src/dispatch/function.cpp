@@ -18,7 +18,7 @@
 namespace fastjit::dispatch {
 namespace {
 
-const bool kChecksRecordings = support::setting_text(support::Setting::Check) == "record";
+const bool kChecksRecordings = support::setting_word(support::Setting::Check) == "record";
 
 // Whether any written input shares bytes with another input. Rare programs only.
 bool overlaps(const Executable& executable, const Inputs& inputs) {

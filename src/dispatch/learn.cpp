@@ -95,6 +95,12 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
     } catch (const pybind11::error_already_set&) {
       Py_DECREF(result);
       throw;
+    } catch (const support::Unable& error) {
+      recording.unsound = "it could not be compiled (" + support::first_line(error) + ")";
+      recording.advice = error.way_out();
+    } catch (const std::bad_alloc&) {
+      recording.unsound = "it could not be compiled (there was no memory left)";
+      recording.advice = "free memory, or give the process more";
     } catch (const std::exception& error) {
       recording.unsound = "it could not be compiled (" + support::first_line(error) + ")";
       recording.advice = "please report it";

@@ -6,10 +6,13 @@
 #include <c10/core/TensorImpl.h>
 #include <sys/mman.h>
 
+#include <time.h>
+
+#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <mutex>
-#include <vector>
+#include <new>
 
 #include "support/env.h"
 #include "support/fork.h"
@@ -21,13 +24,41 @@ constexpr int64_t kSmall = 32 << 10;  // below: a few blocks a thread, taken and
 constexpr int64_t kHuge = 4 << 20;    // from here on: 2 MiB aligned, huge pages
 constexpr int64_t kHugeAlign = 2 << 20;
 constexpr int kClasses = 4 * 64;
+constexpr int64_t kIdleSeconds = 60, kLookEverySeconds = 10;
+constexpr uint32_t kSmallBetweenLooks = 64;
 
 struct Block {
   void* data;
   int64_t bytes;
   int cls;
-  uint64_t stamp = 0;  // when it came back
+  uint64_t stamp = 0;  // when it came back: order, and second
+  int64_t second = 0;
+  Block *newer = nullptr, *older = nullptr;  // in the list that it is in
 };
+
+// Blocks by the order in which they came. Nothing here takes memory: blocks come back where there may be none.
+struct Blocks {
+  Block *newest = nullptr, *oldest = nullptr;
+
+  void add(Block* block) noexcept {
+    block->newer = nullptr;
+    block->older = newest;
+    (newest ? newest->newer : oldest) = block;
+    newest = block;
+  }
+
+  Block* remove(Block* block) noexcept {
+    (block->newer ? block->newer->older : newest) = block->older;
+    (block->older ? block->older->newer : oldest) = block->newer;
+    return block;
+  }
+};
+
+int64_t now_seconds() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return now.tv_sec;
+}
 
 // Class c holds blocks of (4 + c % 4) << (c / 4) bytes: at most 25 % more than was asked for.
 int class_of(int64_t bytes) {
@@ -45,47 +76,58 @@ class Pool {
 
   Block* take(int64_t bytes) {
     const int cls = class_of(bytes);
-    {
-      std::lock_guard lock(mutex_);
-      auto& list = idle_[cls];
-      if (!list.empty()) {
-        Block* block = list.back();
-        list.pop_back();
-        stats_.idle_bytes -= block->bytes;
-        stats_.live_bytes += block->bytes;
-        ++stats_.reuses;
-        return block;
-      }
-      ++stats_.fresh;
-      stats_.live_bytes += bytes_of(cls);
+    if (Block* block = take_idle(cls)) return block;
+    Block* block = fresh(cls);
+    if (!block) {  // the memory may be here
+      clear();
+      block = fresh(cls);
     }
-    return fresh(cls);
+    if (!block) throw std::bad_alloc();
+    std::lock_guard lock(mutex_);
+    ++stats_.fresh;
+    stats_.live_bytes += block->bytes;
+    return block;
   }
 
   void give(Block* block) noexcept {
-    std::vector<Block*> out;
+    Blocks out;
+    const int64_t now = now_seconds();
     {
       std::lock_guard lock(mutex_);
       stats_.live_bytes -= block->bytes;
       if (block->bytes > limit()) {
-        out.push_back(block);
+        out.add(block);
       } else {
         block->stamp = ++clock_;
-        idle_[block->cls].push_back(block);
+        block->second = now;
+        idle_[block->cls].add(block);
         stats_.idle_bytes += block->bytes;
         trim(limit(), out);
       }
     }
-    for (Block* old : out) destroy(old);
+    while (out.oldest) destroy(out.remove(out.oldest));
+    expire(now);
   }
 
-  void clear() {
-    std::vector<Block*> out;
+  void clear() noexcept {
+    Blocks out;
     {
       std::lock_guard lock(mutex_);
       trim(0, out);
     }
-    for (Block* old : out) destroy(old);
+    while (out.oldest) give_back(out.remove(out.oldest));
+  }
+
+  void expire(int64_t now) noexcept {
+    if (now < next_look_.load(std::memory_order_relaxed)) return;
+    Blocks out;
+    {
+      std::lock_guard lock(mutex_);
+      next_look_ = now + kLookEverySeconds;
+      for (Blocks& list : idle_)
+        while (list.oldest && now - list.oldest->second >= kIdleSeconds) drop(list, out);
+    }
+    while (out.oldest) give_back(out.remove(out.oldest));
   }
 
   PoolStats stats() {
@@ -99,15 +141,29 @@ class Pool {
     return bytes;
   }
 
-  static Block* fresh(int cls) {
+  Block* take_idle(int cls) {
+    std::lock_guard lock(mutex_);
+    Blocks& list = idle_[cls];
+    if (!list.newest) return nullptr;
+    Block* block = list.remove(list.newest);
+    stats_.idle_bytes -= block->bytes;
+    stats_.live_bytes += block->bytes;
+    ++stats_.reuses;
+    return block;
+  }
+
+  static Block* fresh(int cls) noexcept {
     const int64_t bytes = bytes_of(cls);
     const bool huge = bytes >= kHuge;
     const int64_t align = huge ? kHugeAlign : 64;
     void* data =
         std::aligned_alloc(static_cast<size_t>(align), static_cast<size_t>((bytes + align - 1) / align * align));
-    if (!data) throw std::bad_alloc();
-    if (huge) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-    return new Block{data, bytes, cls, 0};
+    Block* block = data ? new (std::nothrow) Block{data, bytes, cls} : nullptr;
+    if (!block)
+      std::free(data);
+    else if (huge)
+      madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    return block;
   }
 
   static void destroy(Block* block) noexcept {
@@ -115,22 +171,36 @@ class Pool {
     delete block;
   }
 
-  // Oldest first; within a class the front is the oldest. Rare, so a scan over the classes is fine.
-  void trim(int64_t keep, std::vector<Block*>& out) {
+  // To the system, not to malloc, which may keep it.
+  static void give_back(Block* block) noexcept {
+    constexpr uintptr_t kPage = 4096;
+    const auto begin = reinterpret_cast<uintptr_t>(block->data);
+    const uintptr_t first = (begin + kPage - 1) / kPage * kPage;
+    const uintptr_t last = (begin + static_cast<uintptr_t>(block->bytes)) / kPage * kPage;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    destroy(block);
+  }
+
+  void drop(Blocks& list, Blocks& out) noexcept {
+    stats_.idle_bytes -= list.oldest->bytes;
+    out.add(list.remove(list.oldest));
+  }
+
+  // Oldest first. Rare, so a scan over the classes is fine.
+  void trim(int64_t keep, Blocks& out) noexcept {
     while (stats_.idle_bytes > keep) {
-      std::vector<Block*>* oldest = nullptr;
-      for (auto& list : idle_)
-        if (!list.empty() && (!oldest || list.front()->stamp < oldest->front()->stamp)) oldest = &list;
+      Blocks* oldest = nullptr;
+      for (Blocks& list : idle_)
+        if (list.oldest && (!oldest || list.oldest->stamp < oldest->oldest->stamp)) oldest = &list;
       if (!oldest) return;
-      out.push_back(oldest->front());
-      oldest->erase(oldest->begin());
-      stats_.idle_bytes -= out.back()->bytes;
+      drop(*oldest, out);
     }
   }
 
   std::mutex mutex_;
-  std::vector<Block*> idle_[kClasses];
+  Blocks idle_[kClasses];
   uint64_t clock_ = 0;
+  std::atomic<int64_t> next_look_{0};
   PoolStats stats_{};
 };
 
@@ -193,6 +263,8 @@ Pool& pool() {
 
 at::DataPtr pool_allocate(int64_t bytes) {
   if (bytes < kSmall) {
+    thread_local uint32_t calls = 0;
+    if (++calls % kSmallBetweenLooks == 0) pool().expire(now_seconds());
     char* block = small_blocks().take(bytes);
     return {block + 64, block, give_small, at::Device(at::kCPU)};
   }
@@ -212,6 +284,7 @@ at::Tensor pool_tensor(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArray
 }
 
 void pool_clear() { pool().clear(); }
+void pool_expire() noexcept { pool().expire(now_seconds()); }
 PoolStats pool_stats() { return pool().stats(); }
 
 }  // namespace fastjit::dispatch

@@ -1,7 +1,8 @@
 #pragma once
 // Memory of outputs and arenas. A large block from malloc costs its page faults on every call; blocks from this pool
 // are warm. Size classes (four per power of two), 2 MiB alignment and huge pages from 4 MiB up, bounded by FASTJIT_POOL
-// bytes of idle memory; the oldest idle blocks go first.
+// bytes of idle memory; the oldest idle blocks go first. What nobody took for a minute goes back to the system: looked
+// for by calls, compiles and Python's garbage collector, so that no thread has to wait beside the program for it.
 #include <ATen/ATen.h>
 
 #include <cstdint>
@@ -20,6 +21,9 @@ at::Tensor pool_tensor(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArray
 
 /// Gives all idle memory back to the system.
 void pool_clear();
+
+/// Gives back what nobody took for a minute. Cheap where there is nothing to do.
+void pool_expire() noexcept;
 PoolStats pool_stats();
 
 }  // namespace fastjit::dispatch

@@ -39,10 +39,22 @@ void set_innermost(const py::object& block) {
   if (PyErr_Occurred()) throw py::error_already_set();
 }
 
-py::capsule enter(const std::string& name) {
-  const auto found = std::ranges::find(kNames, name);
-  if (found == kNames.end())
-    throw py::value_error("unknown stance '" + name + "'; choose 'default', 'eager' or 'error_on_compile'");
+constexpr const char* kChoose = "choose 'default', 'eager' or 'error_on_compile'";
+
+
+// Text as a message shows it.
+std::string excerpt(const py::object& text) {
+  constexpr Py_ssize_t kMost = 60;
+  const std::string shown = py::repr(text[py::slice(0, kMost, 1)]);
+  return PyUnicode_GET_LENGTH(text.ptr()) > kMost ? shown + "..." : shown;
+}
+
+py::capsule enter(const py::object& name) {
+  if (!PyUnicode_Check(name.ptr()))
+    throw py::type_error(std::string("a stance is text, not an object of type ") + Py_TYPE(name.ptr())->tp_name + "; " +
+                         kChoose);
+  const auto found = std::ranges::find_if(kNames, [&](const char* known) { return name.equal(py::str(known)); });
+  if (found == kNames.end()) throw py::value_error("unknown stance " + excerpt(name) + "; " + kChoose);
   if (!variable) variable = PyContextVar_New("fastjit.stance", nullptr);
   if (!variable) throw py::error_already_set();
   py::capsule block(new Block{static_cast<Stance>(found - kNames.begin()), innermost()},

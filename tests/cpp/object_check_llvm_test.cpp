@@ -196,8 +196,10 @@ TEST(Target, LevelsAndNames) {
   EXPECT_TRUE(backend::host_has(backend::host_isa()));
   setenv("FASTJIT_ISA", "avx2", 1);
   EXPECT_EQ(backend::host_isa(), backend::Isa::Avx2);
-  setenv("FASTJIT_ISA", "sse9", 1);
-  EXPECT_THROW(backend::host_isa(), std::runtime_error);
+  unsetenv("FASTJIT_ISA");
+  const backend::Isa best = backend::host_isa();
+  setenv("FASTJIT_ISA", "sse9", 1);  // said when the extension is loaded
+  EXPECT_EQ(backend::host_isa(), best);
   unsetenv("FASTJIT_ISA");
 }
 

@@ -1,0 +1,129 @@
+#include "backend/llvm_guard.h"
+
+#include <llvm/Support/ErrorHandling.h>
+#include <setjmp.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "support/error.h"
+#include "support/log.h"
+
+namespace fastjit::backend {
+namespace {
+
+// Several times what the largest kernels take. Where that much can be mapped, LLVM does not run out.
+constexpr size_t kHeadroomBytes = size_t{64} << 20;
+constexpr size_t kReserveBytes = size_t{256} << 10;  // for what is said once LLVM has run out
+
+enum class End : uint8_t { None, NoMemory, Fatal };
+std::atomic<End> g_end{End::None};
+std::array<char, 160> g_fatal{};  // what LLVM said
+std::atomic<void*> g_reserve{nullptr};
+// Where the handlers go back to: over LLVM's frames, not through them. Some have no unwinding tables, where a throw ends
+// the process, and destructors of ours would destroy objects of LLVM that are half made.
+thread_local jmp_buf* t_way_out = nullptr;
+
+[[noreturn]] void leave(End end) {
+  g_end = end;
+  longjmp(*std::exchange(t_way_out, nullptr), 1);
+}
+
+// Both return, and LLVM ends the process, only where it is used outside of with_llvm.
+void on_bad_alloc(void*, const char*, bool) {
+  if (t_way_out) leave(End::NoMemory);
+}
+
+void on_fatal_error(void*, const char* reason, bool) {
+  if (!t_way_out) return;
+  snprintf(g_fatal.data(), g_fatal.size(), "%s", reason);
+  leave(End::Fatal);
+}
+
+std::new_handler g_former = nullptr;
+
+/// operator new has failed, in this thread or in another, which gets what it got without this handler.
+void on_failed_new() {
+  if (t_way_out) leave(End::NoMemory);
+  if (!g_former) throw std::bad_alloc();
+  g_former();
+}
+
+class NewHandler {
+ public:
+  NewHandler() { g_former = std::set_new_handler(on_failed_new); }
+  ~NewHandler() {
+    if (std::get_new_handler() == on_failed_new) std::set_new_handler(g_former);
+  }
+};
+
+void install_handlers() {
+  [[maybe_unused]] static const bool once = [] {
+    llvm::install_bad_alloc_error_handler(on_bad_alloc);
+    llvm::install_fatal_error_handler(on_fatal_error);
+    g_reserve = std::malloc(kReserveBytes);
+    return true;
+  }();
+}
+
+bool has_headroom() {
+  void* block = mmap(nullptr, kHeadroomBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return block != MAP_FAILED && munmap(block, kHeadroomBytes) == 0;
+}
+
+std::string how_it_ended() {
+  if (g_end == End::NoMemory) return "LLVM ran out of memory";
+  const std::string text(g_fatal.data());
+  return "LLVM gave up: " + support::printable(text.substr(0, text.find('\n')));
+}
+
+// Said once; where there was no memory even for that, the next time.
+[[noreturn]] void refuse() {
+  support::warn_once(how_it_ended() +
+                     "; nothing more is compiled in this process, and what the cache does not hold runs eagerly");
+  throw support::Unable(how_it_ended() + ", and compiles nothing more in this process",
+                        g_end == End::NoMemory ? "give the process more memory and start it again"
+                                               : "start the process again, and please report it");
+}
+
+/// Runs `work`. False: a handler ended it, and what it had on its stack is lost.
+bool runs_to_its_end(const std::function<void()>& work) {
+  jmp_buf back;
+  if (_setjmp(back) != 0) return false;
+  t_way_out = &back;
+  try {
+    work();
+  } catch (...) {
+    t_way_out = nullptr;
+    throw;
+  }
+  t_way_out = nullptr;
+  return true;
+}
+
+}  // namespace
+
+void with_llvm(const std::function<void()>& work) {
+  if (g_end != End::None) refuse();
+  install_handlers();
+  if (!has_headroom())
+    throw support::Unable(
+        "the compiler needs " + std::to_string(kHeadroomBytes >> 20) + " MiB of memory, and cannot get them",
+        "free memory, or raise the limit of the process (ulimit -v)");
+  const NewHandler handler;
+  try {
+    if (runs_to_its_end(work)) return;
+  } catch (const std::bad_alloc&) {
+    g_end = End::NoMemory;
+  }
+  std::free(g_reserve.exchange(nullptr));
+  refuse();
+}
+
+}  // namespace fastjit::backend
