@@ -24,7 +24,8 @@ Written by `python docs/generate.py` from the tables in the code (`jit/support/s
 
 ## Options of the decorator
 
-`@fastjit(option=value, ...)`, keyword only. An unknown option is a TypeError that names the nearest one.
+`@fastjit(option=value, ...)`, keyword only. An unknown option is a TypeError that names the nearest one; options of
+`torch.compile` (`mode=`, `dynamic=`, `fullgraph=`, …) are answered with what to say here instead.
 
 | option | default | values | what it does |
 | --- | --- | --- | --- |

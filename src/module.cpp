@@ -16,6 +16,7 @@
 #include "dispatch/pool.h"
 #include "dispatch/stance.h"
 #include "dispatch/verify.h"
+#include "observe/libraries.h"
 #include "runtime/engine.h"
 #include "support/env.h"
 
@@ -96,9 +97,10 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("register_library", [](py::object kernels) { capture::register_library(kernels.ptr()); });
   module.def("register_module_type", [](py::object t) { dispatch::register_module_type(t.ptr()); });
-  module.def("register_message_types", [](py::object warning, py::object error, std::vector<std::string> libraries) {
-    dispatch::register_message_types(warning.ptr(), error.ptr(), std::move(libraries));
+  module.def("register_message_types", [](py::object warning, py::object error) {
+    dispatch::register_message_types(warning.ptr(), error.ptr());
   });
+  module.def("register_library_folders", &observe::set_library_folders);
   module.def("pool_stats", &pool_stats);
   module.def("pool_clear", &dispatch::pool_clear);
   module.attr("give_idle_back") = py::reinterpret_steal<py::object>(PyCFunction_New(&give_idle_back_method, nullptr));

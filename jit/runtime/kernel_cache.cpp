@@ -220,7 +220,8 @@ static void log_compile(const KernelRequest& request, const std::string& digest,
   if (!support::log_on(Channel::Compile)) return;
   char text[64];
   snprintf(text, sizeof text, " in %.1f ms (key %.12s)", ms, digest.c_str());
-  const std::string what = request.origin ? request.origin->function + " " + request.origin->signature : "a kernel";
+  std::string what = "compiled a kernel";
+  if (request.origin) what += " of " + request.origin->function + "(" + request.origin->signature + ")";
   support::log(Channel::Compile, support::printable(what) + " for " + request.target + text);
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import site
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +18,20 @@ except ImportError:  # a build tree without the generated file
     build = None  # type: ignore[assignment]
 
 
-def _refuse(why: str) -> None:
-    raise ImportError(
-        f"fastjit was built for {why}; build it again in its source folder with: "
-        "pip install --no-build-isolation --force-reinstall --no-deps ."
-    )
-
-
 def _check() -> None:
+    """A wheel has told pip the same by the pins of pyproject.toml; both can change after it was installed."""
     if build is None:
         return
     running = "{}.{}".format(*sys.version_info[:2])
     if running != build.PYTHON:
-        _refuse(f"Python {build.PYTHON}, and this is Python {running}")
-    if torch.__version__.split("+")[0] != build.TORCH.split("+")[0]:
-        _refuse(f"torch {build.TORCH}, and this is torch {torch.__version__}")
+        _refuse(f"Python {build.PYTHON}, and this is Python {running}; install fastjit under Python {build.PYTHON}")
+    built_for = build.TORCH.split("+")[0]
+    if torch.__version__.split("+")[0] != built_for:
+        _refuse(f"torch {built_for}, and this is torch {torch.__version__}; type: pip install torch=={built_for}")
+
+
+def _refuse(what: str) -> None:
+    raise ImportError(f"fastjit was built for {what} (or build it again for this one: make build in its source folder)")
 
 
 _check()
@@ -45,16 +46,25 @@ class UnsupportedError(RuntimeError):
     """Raised in place of FastJITWarning with ``on_unsupported="error"``."""
 
 
+def _library_folders() -> tuple[list[str], list[str]]:
+    """Folders of torch and fastjit, and of the standard library and installed packages, whose lines are no user's."""
+    ours = {str(Path(file).parent) for file in (torch.__file__, __file__)}
+    paths = sysconfig.get_paths()
+    others = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    others |= {*site.getsitepackages(), site.getusersitepackages()}
+    return sorted(f"{folder}/" for folder in ours), sorted(f"{folder}/" for folder in others)
+
+
 def _register() -> None:
     from fastjit._callees import callees
 
     _C.register_callees(*callees())
     _C.register_module_type(torch.nn.Module)
     _C.register_library(torch.library._impls)
-    libraries = [f"{Path(file).parent}/" for file in (torch.__file__, __file__)]
     gc.callbacks.append(_C.give_idle_back)
+    _C.register_library_folders(*_library_folders())
     os.register_at_fork(after_in_child=_C.after_fork_in_child)
-    _C.register_message_types(FastJITWarning, UnsupportedError, libraries)
+    _C.register_message_types(FastJITWarning, UnsupportedError)
 
 
 _register()

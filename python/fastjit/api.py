@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import functools
 import inspect
 import sys
 import types
+import typing
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import torch
 
-from fastjit import _nvrtc
+from fastjit._function import STAGES, FastFunction, PassStep, Stage, Stats, VariantInfo
 from fastjit._load import FastJITWarning, UnsupportedError, disabled
 from fastjit._load import extension as _C
 from fastjit._words import excerpt
@@ -22,9 +22,6 @@ from fastjit._words import excerpt
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
-
-Stage = Literal["source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot"]
-STAGES = ("source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot")
 
 # Option -> (default, allowed values or type).
 OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -36,159 +33,19 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "cache": (True, (True, False, "readonly", "memory")),
     "verify": (False, (bool, float)),
 }
-_OPTIONS_ONLY: Any = object()  # fastjit(option=...) is given its target by the next call
+# Options of torch.compile -> what to do here instead.
+_OF_TORCH_COMPILE = {
+    "mode": "leave it out: there is one mode; numerics='fast' allows faster arithmetic with larger errors",
+    "dynamic": "leave it out: a new size reuses the compiled kernels; max_variants= says how many signatures are kept",
+    "fullgraph": "say on_unsupported='error' instead: a call that cannot be one program then raises",
+    "backend": "leave it out: FastJIT is the compiler, and has one for CPUs and one for CUDA",
+    "options": "give each option as a keyword of its own: {options}",
+    "recompile_limit": "say max_variants= instead: how many signatures are kept",
+    "isolate_recompiles": "leave it out: each function has its own variants",
+    "shapes_spec": "leave it out: a new size reuses the compiled kernels",
+    "disable": "set FASTJIT_DISABLE=1, or call it within fastjit.stance('eager')",
+}
 _WORDS = {int: "a positive int below 2**32", float: "a number from 0 to 1"}
-
-
-@dataclasses.dataclass(frozen=True)
-class PassStep:
-    """The graph after one pass."""
-
-    name: str
-    nodes: int
-    ms: float
-    graph: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Stats:
-    """What a function did so far.
-
-    ``calls == hits + misses + sum(fallbacks of known reasons)``. ``compiles``, ``memory_hits`` and ``disk_hits`` count
-    kernels by where they came from. ``fallbacks`` maps a reason to the calls that ran eagerly because of it.
-    ``kernels`` and ``steps`` describe one call of the program used last. Times are milliseconds. ``verified`` counts
-    the calls that ``verify=`` compared with eager, ``mismatches`` those that differed.
-    """
-
-    calls: int
-    hits: int
-    misses: int
-    compiles: int
-    memory_hits: int
-    disk_hits: int
-    fallbacks: dict[str, int]
-    kernels: int
-    steps: int
-    variants: int
-    compile_ms: float
-    record_ms: float
-    verified: int
-    mismatches: int
-
-    def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td>{k}</td><td>{v}</td></tr>" for k, v in dataclasses.asdict(self).items())
-        return f"<table>{rows}</table>"
-
-
-@dataclasses.dataclass(frozen=True)
-class VariantInfo:
-    """One thing a function knows: a program for a signature, or the reason why that signature stays eager."""
-
-    signature: str
-    hits: int
-    kernels: int
-    steps: int
-    reason: str
-    compile_ms: float
-    record_ms: float
-    keys: list[str]
-
-
-class FastFunction(Generic[P, R]):
-    """A function that watches its first call and runs compiled kernels on calls like it.
-
-    Only the type of what :func:`fastjit` returns; the object itself is made in C, so that a call costs no Python.
-    """
-
-    __wrapped__: Callable[P, R]
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        raise NotImplementedError
-
-    def stats(self) -> Stats:
-        """Counters since the function was made."""
-        return Stats(**cast(Any, self)._stats())
-
-    def variants(self) -> list[VariantInfo]:
-        """Every known signature, the most recently used first."""
-        return [VariantInfo(**row) for row in cast(Any, self)._variants()]
-
-    def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Says whether this call would be a hit, a new variant, or eager, and why. Runs nothing."""
-        return cast(str, cast(Any, self)._explain(*args, **kwargs))
-
-    def inspect(self, stage: Stage, variant: int = 0) -> Any:
-        """One stage of a compiled variant as text (``"passes"``: a list of :class:`PassStep`).
-
-        Args:
-            stage: "source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards" or "dot".
-            variant: which program, counted from the most recently used one.
-
-        Raises:
-            ValueError: for an unknown stage.
-            LookupError: when there is no such program; the text says what there is.
-        """
-        if stage not in STAGES:
-            raise ValueError(f"unknown stage {stage!r}; choose one of {', '.join(STAGES)}")
-        return _inspect(cast(Any, self), stage, variant)
-
-    def clear(self) -> None:
-        """Forgets every variant (not the kernels on disk)."""
-        cast(Any, self)._clear()
-
-    def warmup(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls the function until a call like this one is a hit, at most three times; results are dropped.
-
-        Effects of the function happen each time, as in any call.
-        """
-        for _ in range(3):
-            hits = self.stats().hits
-            self(*args, **kwargs)
-            if self.stats().hits > hits:
-                return
-
-    def eager(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function as it was written."""
-        return self.__wrapped__(*args, **kwargs)
-
-
-def _inspect(function: Any, stage: str, variant: int) -> Any:
-    count = sum(1 for v in function._variants() if not v["reason"])
-    result: Any = None
-    if not 0 <= variant < count:
-        pass
-    elif stage == "source":
-        from fastjit import _source  # not at import: that takes milliseconds
-
-        result = _source.from_ir(function._inspect("ir", variant), function._inspect("calls", variant))
-    elif stage in ("cuda", "ptx"):
-        result = _cuda_stage(function, stage, variant)
-    else:
-        result = function._inspect(stage, variant)
-    if result is None:
-        raise LookupError(
-            f"{function._name} has {count} compiled variants, so there is no variant {variant} to inspect; "
-            "call it first"
-        )
-    return [PassStep(**row) for row in result] if stage == "passes" else result
-
-
-def _cuda_stage(function: Any, stage: str, variant: int) -> str:
-    kernels = _C.cuda_kernels(function, variant)
-    if stage == "cuda":
-        return "\n".join(kernel["source"] for kernel in kernels)
-    if problem := _nvrtc.problem():
-        raise RuntimeError(problem)
-    return "\n".join(_C.cuda_ptx(function, variant, i, _nvrtc.architecture()) for i in range(len(kernels)))
-
-
-def _attach_methods() -> None:
-    for name in ("stats", "variants", "explain", "inspect", "clear", "warmup", "eager"):
-        setattr(_C.Function, name, FastFunction.__dict__[name])
-    _C.Function.__repr__ = lambda self: f"<fastjit function {self._name}>"
-    _C.Function.__reduce__ = _reduce
-    _C.Function.__deepcopy__ = lambda self, memo: self
-    _C.Function.__copy__ = lambda self: self
 
 
 def _reduce(function: Any) -> str | tuple[Any, ...]:
@@ -203,7 +60,7 @@ def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     return _make(function, options)
 
 
-_attach_methods()
+_C.Function.__reduce__ = _reduce
 
 
 def _run_shadow(shadow: Any) -> Any:
@@ -223,6 +80,9 @@ _C.register_verifier(_run_shadow, _judge_shadow)
 
 def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     for key, value in options.items():
+        if key in _OF_TORCH_COMPILE:
+            instead = _OF_TORCH_COMPILE[key].format(options=", ".join(OPTIONS))
+            raise TypeError(f"option {key!r} is torch.compile's; {instead}")
         if key not in OPTIONS:
             near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.3)
             hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(OPTIONS)}"
@@ -305,10 +165,52 @@ def _wrap(target: Any, options: dict[str, Any]) -> Any:
     return _make(target, options)
 
 
+class _LaterTarget:
+    """fastjit(option=...) is given its target by the next call."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_LATER: Any = _LaterTarget()
+
+
+class Decorator(Protocol):
+    """What ``fastjit(option=...)`` returns."""
+
+    @overload
+    def __call__(self, target: M, /) -> M: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> FastFunction[P, R]: ...
+
+
+# A module is callable, and comes back as itself. A test compares the options of the three with OPTIONS.
 @overload
-def fastjit(target: M, /) -> M: ...  # type: ignore[overload-overlap]  # a module is callable, and comes back as itself
+def fastjit(  # type: ignore[overload-overlap]
+    target: M,
+    /,
+    *,
+    name: str | None = None,
+    pure: bool = False,
+    numerics: Literal["eager", "accurate", "fast"] = "eager",
+    on_unsupported: Literal["warn", "eager", "error"] = "warn",
+    max_variants: int = 64,
+    cache: bool | Literal["readonly", "memory"] = True,
+    verify: bool | float = False,
+) -> M: ...
 @overload
-def fastjit(target: Callable[P, R], /) -> FastFunction[P, R]: ...
+def fastjit(
+    target: Callable[P, R],
+    /,
+    *,
+    name: str | None = None,
+    pure: bool = False,
+    numerics: Literal["eager", "accurate", "fast"] = "eager",
+    on_unsupported: Literal["warn", "eager", "error"] = "warn",
+    max_variants: int = 64,
+    cache: bool | Literal["readonly", "memory"] = True,
+    verify: bool | float = False,
+) -> FastFunction[P, R]: ...
 @overload
 def fastjit(
     *,
@@ -319,8 +221,8 @@ def fastjit(
     max_variants: int = 64,
     cache: bool | Literal["readonly", "memory"] = True,
     verify: bool | float = False,
-) -> Callable[[Callable[P, R]], FastFunction[P, R]]: ...
-def fastjit(target: Any = _OPTIONS_ONLY, /, **options: Any) -> Any:
+) -> Decorator: ...
+def fastjit(target: Any = _LATER, /, **options: Any) -> Any:
     """Compiles a function, method or ``nn.Module`` instance the first time it is called.
 
     The first call of a kind runs eagerly and is watched; later calls like it (same dtypes, sizes, strides, modes, and
@@ -328,7 +230,8 @@ def fastjit(target: Any = _OPTIONS_ONLY, /, **options: Any) -> Any:
     the decorator were not there, and says so once.
 
     Args:
-        target: the function or module instance. A module comes back as itself, with ``_compiled_call_impl`` set.
+        target: the function or module instance. A module comes back as itself, with ``_compiled_call_impl`` set;
+            copies of it and what is unpickled are plain modules, to be given to fastjit again.
         name: what messages and the cache listing call it; default: module and qualified name.
         pure: promise that the result depends on the arguments only. Nothing else is recorded or checked: globals,
             closures and module state that change later are NOT noticed.
@@ -349,9 +252,19 @@ def fastjit(target: Any = _OPTIONS_ONLY, /, **options: Any) -> Any:
         TypeError: for a class, generator or coroutine function, or for an unknown or ill-typed option.
     """
     _check_options(options)
-    if target is _OPTIONS_ONLY:
+    if target is _LATER:
         return functools.partial(_wrap, options=options)
     return _wrap(target, options)
+
+
+def _signature() -> inspect.Signature:
+    """For help() and notebooks: the options by name."""
+    target = inspect.Parameter("target", inspect.Parameter.POSITIONAL_ONLY, default=_LATER)
+    options = inspect.signature(typing.get_overloads(fastjit)[-1], eval_str=True)
+    return inspect.Signature([target, *options.parameters.values()])
+
+
+cast(Any, fastjit).__signature__ = _signature()
 
 
 def of(module: torch.nn.Module) -> FastFunction[..., Any]:
@@ -366,7 +279,10 @@ def of(module: torch.nn.Module) -> FastFunction[..., Any]:
     if disabled and made is None and isinstance(module, torch.nn.Module):
         return cast("FastFunction[..., Any]", _make(module._call_impl, {"name": type(module).__qualname__}))
     if not isinstance(made, _C.Function):
-        raise TypeError(f"this {type(module).__name__} was not given to fastjit; call fastjit(module) first")
+        raise TypeError(
+            f"this {type(module).__name__} was not given to fastjit, or is a copy: copying and pickling a module leave "
+            "out its compiled form; call fastjit(module) first"
+        )
     return cast("FastFunction[..., Any]", made)
 
 
@@ -389,9 +305,12 @@ def stance(name: Literal["default", "eager", "error_on_compile"]) -> Iterator[No
 
 
 __all__ = [
+    "STAGES",
+    "Decorator",
     "FastFunction",
     "FastJITWarning",
     "PassStep",
+    "Stage",
     "Stats",
     "UnsupportedError",
     "VariantInfo",

@@ -31,6 +31,8 @@ def build_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what is present on this machine, and one tiny compile")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.add_argument("--no-compile", action="store_true", help="do not import torch for the compile check")
+    docs = commands.add_parser("docs", help="print a page of the documentation")
+    docs.add_argument("page", nargs="?", default="", help="limits, for example; without it, the list of pages")
     cache_cli.add_verbs(commands.add_parser("cache", help="list, inspect and clean the kernel cache"))
     return parser
 
@@ -40,6 +42,17 @@ def _version() -> int:
 
     for name, value in doctor.versions().items():
         print(f"{name:<10} {value}")
+    return OK
+
+
+def _docs(page: str) -> int:
+    from fastjit import _docs
+
+    try:
+        print(_docs.text(page), end="")
+    except LookupError as error:
+        print(f"fastjit docs: {error.args[0]}", file=sys.stderr)
+        return USAGE
     return OK
 
 
@@ -79,6 +92,8 @@ def _run(arguments: list[str]) -> int:
         from fastjit import doctor
 
         return doctor.main(as_json=options.json, compile_check=not options.no_compile)
+    if options.command == "docs":
+        return _docs(options.page)
     if options.command == "cache":
         from fastjit import cache_cli
 

@@ -141,11 +141,10 @@ Values compare_values(const Variant& variant, PyObject* const* tensors, PyObject
 }
 
 std::string other_values(const Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
-                         std::vector<ValueGuard>& path) {
+                         std::vector<ValueGuard>& path, std::string& eager) {
   if (variant.values.empty()) return "";
   if (!variant.executable) return agrees(path, variant.values) ? "" : "it read other values of tensors";
-  std::string why;
-  if (compare_values(variant, tensors, numbers, path, why) != Values::Differ) return "";
+  if (compare_values(variant, tensors, numbers, path, eager) != Values::Differ) return "";
   const ValueGuard& was = variant.values[path.size() - 1];
   return "value of " + was.label + " was " + text(was) + ", is " + text(path.back());
 }

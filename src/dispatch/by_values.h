@@ -22,9 +22,10 @@ Values compare_values(const Variant& variant, PyObject* const* tensors, PyObject
                       std::vector<capture::ValueGuard>& path, std::string& why);
 
 /// "value of b at model.py:9 was True, is False": why `variant` is not for this call, which it serves but for its
-/// values; empty if it is. `path` is what other variants were found to read of it.
+/// values; empty if it is. `path` is what other variants were found to read of it. `eager`, not empty: the call runs
+/// eagerly because of it.
 std::string other_values(const Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
-                         std::vector<capture::ValueGuard>& path);
+                         std::vector<capture::ValueGuard>& path, std::string& eager);
 
 /// A call that `variant` serves but for its values.
 PyObject* call_by_values(FunctionObject* self, std::shared_ptr<Variant> variant, PyObject* const* args, size_t nargsf,

@@ -1,6 +1,8 @@
 #include <ATen/Parallel.h>
 #include <pybind11/pybind11.h>
 
+#include <array>
+#include <cstdio>
 #include <limits>
 
 #include "backend/target.h"
@@ -28,6 +30,27 @@ backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
   options.threads = at::get_num_threads();
   options.l2_bytes = kTileAbove;
   return target;
+}
+
+using Origins = std::array<uint64_t, 3>;  // kernels by runtime::Source
+
+// "f(f32[4]): 2 kernels compiled, 1 loaded from disk in 5.2 ms"
+void log_origins(const Function& function, const Variant& variant, const Origins& origins) {
+  if (!support::log_on(support::Channel::Compile)) return;
+  constexpr std::pair<runtime::Source, const char*> kWords[] = {{runtime::Source::Compiled, " compiled"},
+                                                                {runtime::Source::Disk, " loaded from disk"},
+                                                                {runtime::Source::Memory, " reused from memory"}};
+  std::string what;
+  for (const auto& [source, words] : kWords) {
+    const uint64_t count = origins[static_cast<size_t>(source)];
+    if (!count) continue;
+    const char* noun = !what.empty() ? "" : count == 1 ? " kernel" : " kernels";
+    what += (what.empty() ? "" : ", ") + std::to_string(count) + noun + words;
+  }
+  char time[32];
+  std::snprintf(time, sizeof time, " in %.2f ms", variant.compile_ms);
+  support::log(support::Channel::Compile, function.options.name + "(" + variant.spec.signature() + "): " +
+                                              (what.empty() ? "no kernel needed" : what) + time);
 }
 
 }  // namespace
@@ -58,13 +81,15 @@ void compile(Recording& recording) {
     for (const plan::KernelPlan& kernel : executable->program.kernels)
       results.push_back(runtime::get_kernel(kernel, target, origin, function.options.cache));
   }
+  Origins origins{};
   for (runtime::KernelResult& result : results) {
-    function.stats.compiles += result.source == runtime::Source::Compiled;
-    function.stats.disk_hits += result.source == runtime::Source::Disk;
-    function.stats.memory_hits += result.source == runtime::Source::Memory;
+    ++origins[static_cast<size_t>(result.source)];
     variant.keys.push_back(result.key);
     executable->kernels.push_back(std::move(result.kernel));
   }
+  function.stats.compiles += origins[static_cast<size_t>(runtime::Source::Compiled)];
+  function.stats.disk_hits += origins[static_cast<size_t>(runtime::Source::Disk)];
+  function.stats.memory_hits += origins[static_cast<size_t>(runtime::Source::Memory)];
   if (device.is_cuda()) {
     variant.device = device.index();
     executable->load_on_cuda(device.index());
@@ -76,8 +101,7 @@ void compile(Recording& recording) {
   variant.inputs = recording.captured_graph.inputs;
   variant.compile_ms = ms_since(start);
   function.stats.compile_ms += variant.compile_ms;
-  support::log(support::Channel::Compile, "compiled " + function.options.name + "(" + variant.spec.signature() +
-                                              ") in " + std::to_string(variant.compile_ms) + " ms");
+  log_origins(function, variant, origins);
 }
 
 }  // namespace fastjit::dispatch

@@ -5,6 +5,7 @@
 #include "dispatch/by_values.h"
 #include "dispatch/function.h"
 #include "dispatch/refuse.h"
+#include "dispatch/stance.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -77,11 +78,13 @@ struct Call {
   PyObject* kwnames;
 };
 
-// Why a variant does not serve a call, and how far the comparison came; empty: it does.
+// Why a variant does not serve a call, and how far the comparison came; empty: it does, and the call runs its program,
+// or eagerly because of `eager`.
 struct Misfit {
   int stage = -1;
-  std::string why;
+  std::string why, eager = {};
 };
+constexpr int kByValues = 4;  // the last stage
 
 Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& modes, const Call& call,
                  std::vector<capture::ValueGuard>& path) {
@@ -102,7 +105,28 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
     return {3, "guard failed: tensor " + variant.captured.name(i) + " was " + was + ", is " +
                    (was == is ? "another kind" : is)};
   }
-  return {4, other_values(variant, tensors.data(), numbers.data(), path)};
+  std::string why = variant.executable ? why_not_run(variant, tensors.data(), numbers.data()) : "";
+  if (!why.empty()) return {kByValues, "", why};
+  std::string other = other_values(variant, tensors.data(), numbers.data(), path, why);
+  return {kByValues, other, why};
+}
+
+// Why a call that is recorded now is likely to stay eager, as autograd would record it too; empty: nothing says so.
+std::string needs_gradients(const Function& function, const CallSpec& call, const Modes& modes,
+                            const std::vector<std::string>& names) {
+  if (!modes.grad()) return "";
+  const std::vector<PyObject*>& tensors = call.flat().tensors;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (unpack(tensors[i]).requires_grad()) return "argument '" + tensor_names(call, names)[i] + "' requires grad";
+  for (const auto& variant : function.variants.recent_first()) {
+    if (variant->facts && !variant->facts->check()) continue;  // its tensors may be gone
+    for (size_t i = 0; i < variant->captured.size(); ++i) {
+      PyObject* object = variant->captured.object(i);
+      if (is_plain_tensor(object) && unpack(object).requires_grad())
+        return "parameter '" + variant->captured.name(i) + "' requires grad";
+    }
+  }
+  return "";
 }
 
 // What the newest variant found changed, without the values, which differ each time: "opt.lr at model.py:9 keeps
@@ -138,6 +162,7 @@ std::string most_varied(const Function& function, const CallSpec& call, const st
 }
 
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  if (stance() == Stance::Eager) return "eager: stance is eager";
   const Modes modes = current_modes();
   if (const char* why = unusual(modes)) return std::string("eager: ") + why;
   if (observe::tracer_active()) return "eager: tracer active";
@@ -146,21 +171,28 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   if (!call.build(args, nargs, kwnames, function.by_content, why)) return "eager: " + why;
   Misfit nearest;
   std::vector<capture::ValueGuard> path;
+  const uint64_t calls = function.stats.calls + 1;  // with this one
   auto variants = function.variants.recent_first();
   std::ranges::stable_partition(variants, [](const auto& variant) { return variant->executable != nullptr; });
   for (const auto& variant : variants) {
-    const Misfit misfit = misfit_of(*variant, call, modes, {args, nargs, kwnames}, path);
-    if (misfit.why.empty())
-      return variant->reason.empty() ? "a hit: " + variant->spec.signature() : "eager: " + variant->reason;
+    Misfit misfit = misfit_of(*variant, call, modes, {args, nargs, kwnames}, path);
+    if (misfit.why.empty() && !misfit.eager.empty()) return "eager: " + misfit.eager;
+    if (misfit.why.empty() && variant->reason.empty()) return "a hit: " + variant->spec.signature();
+    if (misfit.why.empty() && !may_retire(function, *variant, calls)) return "eager: " + variant->reason;
+    if (misfit.why.empty()) misfit.why = "what was in the way may have passed: " + variant->reason;
     if (misfit.stage > nearest.stage) nearest = misfit;
   }
+  const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
   std::string advice;
-  why = refuse(function, call, modes, argument_names(function.callable, nargs, kwnames), advice);
-  if (why.empty()) why = waiting(function, function.stats.calls + 1);
-  if (why.empty())
-    why = full(function, call,
-               [&] { return most_varied(function, call, argument_names(function.callable, nargs, kwnames)); });
+  why = refuse(function, call, modes, names, advice);
+  if (why.empty()) why = waiting(function, calls);
+  if (why.empty()) why = full(function, call, [&] { return most_varied(function, call, names); });
   if (!why.empty()) return "eager: " + why;
+  if (has_new_sizes(function, call, nearest.stage == kByValues)) return "eager this once: " + nearest.why;
+  why = fruitless(function, unused_recordings(function));
+  if (!why.empty()) return "eager: " + why;
+  why = needs_gradients(function, call, modes, names);
+  if (!why.empty()) return "eager, unless the function turns gradients off itself: " + why;
   return "a new variant: " + (nearest.why.empty() ? "the function has not been recorded yet" : nearest.why);
 }
 

@@ -147,18 +147,28 @@ c10::Device device_of(const Variant& variant) {
 
 namespace {
 
-PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                   std::string& why, ValueCheck* check) {
-  const Executable& executable = *variant.executable;
-  c10::SmallVector<uint64_t, 8> scalars;
+constexpr const char* kSharesMemory = "a written tensor shares memory with another argument";
+
+using Scalars = c10::SmallVector<uint64_t, 8>;
+
+// What the kernels are given of the call's numbers; false: one is beyond what eager takes.
+bool gather_scalars(const Variant& variant, PyObject* const* numbers, Scalars& scalars, std::string& why) {
   for (size_t i = 0; i < variant.scalar_number.size(); ++i) {
     PyObject* number = numbers[variant.scalar_number[i]];
     if (!within(number, variant.scalar_is_float[i], variant.scalar_limit[i])) {
       why = variant.scalar_name[i] + " is too large for the tensors it is used with";
-      return nullptr;
+      return false;
     }
     scalars.push_back(number_bits(number, variant.scalar_is_float[i]));
   }
+  return true;
+}
+
+PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                   std::string& why, ValueCheck* check) {
+  const Executable& executable = *variant.executable;
+  Scalars scalars;
+  if (!gather_scalars(variant, numbers, scalars, why)) return nullptr;
   c10::SmallVector<pybind11::object, 8> held;
   if (executable.releases_gil) {  // others may take them out of the lists they came in
     const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
@@ -211,7 +221,7 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
   Objects objects;
   Inputs inputs;
   if (!gather(variant, arg_tensors, objects, inputs)) {
-    why = "a written tensor shares memory with another argument";
+    why = kSharesMemory;
     return nullptr;
   }
   if (!variant.replay) return run_program(variant, objects, inputs, numbers, why, check);
@@ -219,6 +229,16 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
   if (!why.empty()) return nullptr;
   const std::vector<observe::Ref> targets = variant.replay->hold();
   return variant.replay->apply(run_program(variant, objects, inputs, numbers, why, check));
+}
+
+std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers) {
+  if (overlaps(variant, arg_tensors)) return kSharesMemory;
+  std::string why = variant.replay ? variant.replay->refuse() : "";
+  if (!why.empty()) return why;
+  const Derived::Numbers all(variant.derived, numbers, variant.spec.number_count());
+  Scalars scalars;
+  if (all.why().empty()) gather_scalars(variant, all.data(), scalars, why);
+  return all.why() + why;
 }
 
 PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {

@@ -7,7 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "dispatch/captured.h"
@@ -96,7 +96,7 @@ struct Function {
   Variants variants;
   Stats stats;
   ByContent by_content;
-  std::unordered_map<std::string, int> seen_sizes;  // size-only misses that ran unobserved once
+  std::unordered_set<std::string> seen_sizes;  // size-only misses that ran unobserved once
   uint64_t next_record = 0;                         // after unsound recordings: not before this many calls
   uint32_t unsound_recordings = 0, unsound_in_a_row = 0;
   std::string state;  // what the last recordings read and wrote; one after the other
@@ -132,8 +132,9 @@ struct ValueMiss;
 PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
                 const ValueMiss* miss = nullptr);
 
-/// Drops a variant whose reason to stay eager may have passed, when the function may be recorded again. False: it
-/// stays.
+/// Whether the reason of a variant to stay eager may have passed by this call of the function, which may be recorded.
+bool may_retire(const Function& function, const Variant& variant, uint64_t call);
+/// Drops such a variant. False: it stays.
 bool retire(Function& function, const std::shared_ptr<Variant>& variant);
 
 /// Whether the variant is for this call, but for the values that it reads out of tensors. `tensors` and `numbers` have
@@ -168,6 +169,8 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
 /// With `check`: also null, and `why` empty, where the check stopped the program.
 PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
                  std::string& why, ValueCheck* check = nullptr);
+/// Why run_variant() would restart the call in eager before its first step; empty: it would not. Runs nothing.
+std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers);
 /// FASTJIT_CHECK=record, unless something else (Dynamo) evaluates Python frames now, whose own code would be recorded.
 bool checks_recordings();
 /// Whether a written tensor shares memory with another: such a call runs eagerly.

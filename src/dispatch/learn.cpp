@@ -14,7 +14,6 @@
 namespace fastjit::dispatch {
 namespace {
 
-constexpr uint32_t kMostUnused = 64;  // recordings in a row of which none was used again
 constexpr uint64_t kFirstRetry = 16;  // calls after an unsound recording before the next one; doubles each time
 constexpr uint32_t kMostUnsound = 3;  // such recordings in a row before other calls are not recorded for a while either
 
@@ -114,13 +113,11 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
 // Recordings that never serve a second call, such as those of arguments that are new objects each time, stop at some
 // point: each costs more than the call.
 bool is_fruitless(Function& function) {
-  const bool unused = function.stats.hits == function.hits_when_recorded;
+  function.unused_recordings = unused_recordings(function);
   function.hits_when_recorded = function.stats.hits;
-  function.unused_recordings = unused ? function.unused_recordings + 1 : 0;
-  if (function.unused_recordings <= std::max(kMostUnused, function.options.max_variants)) return false;
-  pause(function, next_try(function),
-        "none of the last " + std::to_string(function.unused_recordings - 1) + " recordings served a second call");
-  return true;
+  const std::string why = fruitless(function, function.unused_recordings);
+  if (!why.empty()) pause(function, next_try(function), why);
+  return !why.empty();
 }
 
 // A call with wrong arguments says what eager says, and nothing else.
@@ -138,8 +135,12 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 
 }  // namespace
 
+bool may_retire(const Function& function, const Variant& variant, uint64_t call) {
+  return variant.retry_at && call >= std::max(variant.retry_at, function.next_record);
+}
+
 bool retire(Function& function, const std::shared_ptr<Variant>& variant) {
-  if (!variant->retry_at || function.stats.calls < std::max(variant->retry_at, function.next_record)) return false;
+  if (!may_retire(function, *variant, function.stats.calls)) return false;
   function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
   return true;
 }
@@ -182,17 +183,10 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   if (!limit.empty())
     return eager_because(function, limit, "raise max_variants, or pass what changes as a tensor", args, nargsf,
                          kwnames);
-  bool known = miss != nullptr, has_like = false;  // known: its sizes are not what is new
-  for (const auto& variant : function.variants.all()) {
-    if (known) break;
-    if (!variant->spec.same_but_sizes(spec)) continue;
-    known = variant->spec.same_sizes(spec);
-    if (variant->device >= 0 && variant->device != device_of(spec.flat().tensors).index()) continue;
-    has_like |= variant->executable != nullptr;
-  }
-  // A size seen once may never come again: the second call records.
-  if (has_like && !known && function.seen_sizes.size() < 4096 && function.seen_sizes[spec.signature()]++ == 0)
+  if (has_new_sizes(function, spec, miss != nullptr)) {
+    function.seen_sizes.insert(spec.signature());
     return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+  }
   if (is_fruitless(function))
     return eager_because(function, function.pause_reason, "pass the tensors in what changes as arguments of their own",
                          args, nargsf, kwnames);

@@ -1,8 +1,10 @@
 #include "dispatch/messages.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "dispatch/function.h"
+#include "observe/libraries.h"
 #include "support/log.h"
 
 namespace fastjit::dispatch {
@@ -10,61 +12,59 @@ namespace {
 
 PyObject* warning_type = nullptr;
 PyObject* error_type = nullptr;
-std::vector<std::string> library_folders;
+
+constexpr std::string_view kOutside = "do this outside the function";
+constexpr std::string_view kTraining =
+    "optimizers, backward() and functions of torch.compile are not compiled: training runs at eager speed today";
+constexpr std::string_view kAsArgument =
+    "pass it as an argument, or say pure=True if the result depends on the arguments only";
 
 // The way out by what a reason begins with; the last row fits every reason.
 constexpr struct {
   std::string_view begins, advice;
 } kAdvice[] = {
     {"value of a tensor left", "choose with torch.where, or do this outside the function"},
-    {"side effect", "do this outside the function"},
-    {"store to", "do this outside the function"},
+    {"side effect", kOutside},
+    {"store to", kOutside},
     {"call of TensorBase.", "choose with torch.where, or do this outside the function"},
     {"it returns", "return tensors, numbers, text, or tuples, lists and dictionaries of them"},
-    {"iteration over", "pass it as an argument, or say pure=True if the result depends on the arguments only"},
-    {"read of", "pass it as an argument, or say pure=True if the result depends on the arguments only"},
+    {"iteration over", kAsArgument},
+    {"read of", kAsArgument},
     {"result of", "torch.where keeps the sizes; or do this outside the function"},
-    {"use of a tensor outside operators", "do this outside the function"},
-    {"", "docs/limits.md says what can be compiled; on_unsupported='eager' silences this"},
+    {"use of a tensor outside operators", kOutside},
+    {"", kLimitsAdvice},
 };
 
 std::string_view way_out(std::string_view reason) {
+  if (reason.find(" at eval_frame.py:") != reason.npos) return kTraining;  // torch's optimizers keep Dynamo out there
   if (reason.ends_with(')') && reason.find(" (called at ") != reason.npos)  // inside a library: no argument can help
-    return "do this outside the function";
+    return kOutside;
   return std::ranges::find_if(kAdvice, [&](const auto& row) { return reason.starts_with(row.begins); })->advice;
 }
 
-bool in_library(PyFrameObject* frame) {
-  PyCodeObject* code = PyFrame_GetCode(frame);
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  const bool found = file && std::ranges::any_of(library_folders, [&](const std::string& folder) {
-                       return std::string_view(file).starts_with(folder);
-                     });
-  if (!file) PyErr_Clear();
-  Py_DECREF(code);
-  return found;
-}
-
-// How many frames up the line stands that a warning is about: a module's call comes through torch's own frames.
+// How many frames up the line stands that a warning is about: calls come through frames of torch and other libraries.
 Py_ssize_t user_level() {
-  Py_ssize_t level = 1;
+  Py_ssize_t level = 1, found = 1;
+  std::optional<observe::Owner> nearest;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  for (; frame && in_library(frame); ++level) {
+  for (; frame && nearest != observe::Owner::User; ++level) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const observe::Owner owner = observe::owner_of(code);
+    Py_DECREF(code);
+    if (!nearest || owner < *nearest) nearest = owner, found = level;
     PyFrameObject* back = PyFrame_GetBack(frame);
     Py_DECREF(frame);
     frame = back;
   }
-  if (!frame) return 1;
-  Py_DECREF(frame);
-  return level;
+  Py_XDECREF(frame);
+  return found;
 }
 
 }  // namespace
 
-void register_message_types(PyObject* warning, PyObject* error, std::vector<std::string> libraries) {
+void register_message_types(PyObject* warning, PyObject* error) {
   warning_type = Py_NewRef(warning);
   error_type = Py_NewRef(error);
-  library_folders = std::move(libraries);
 }
 
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice) {

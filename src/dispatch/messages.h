@@ -2,15 +2,17 @@
 // What a user is told when a function runs eagerly: the thing, the place, the way out.
 #include <Python.h>
 
-#include <string>
-#include <vector>
-
 namespace fastjit::dispatch {
 
-inline constexpr const char* kNoGradAdvice = "call it under torch.no_grad()";
+inline constexpr const char* kNoGradAdvice =
+    "training runs at eager speed today; where no gradient is needed, call it under torch.no_grad()";
 
-/// The classes fastjit.FastJITWarning and fastjit.UnsupportedError, and the folders whose frames are no user's code
-/// (torch's, fastjit's); set once at import.
-void register_message_types(PyObject* warning, PyObject* error, std::vector<std::string> libraries);
+// Pages are in the wheel (python/fastjit/_docs.py), where a file of the source tree or an address could not be opened.
+inline constexpr const char* kLimitsAdvice =
+    "'python -m fastjit docs limits' says what can be compiled; on_unsupported='eager' silences this";
+inline constexpr const char* kCudaAdvice = "'python -m fastjit docs limits' says what CUDA tensors need";
+
+/// The classes fastjit.FastJITWarning and fastjit.UnsupportedError; set once at import.
+void register_message_types(PyObject* warning, PyObject* error);
 
 }  // namespace fastjit::dispatch

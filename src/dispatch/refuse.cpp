@@ -1,5 +1,7 @@
 #include "dispatch/refuse.h"
 
+#include <algorithm>
+
 #include "dispatch/cuda_device.h"
 #include "dispatch/messages.h"
 
@@ -80,7 +82,7 @@ static std::string refuse_devices(const Function& function, const std::vector<Py
     return reason;
   }
   if (cuda_problem().empty()) return "";
-  advice = "docs/limits.md says what CUDA tensors need";
+  advice = kCudaAdvice;
   return reason + " but " + cuda_problem();
 }
 
@@ -104,6 +106,30 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
 
 std::string waiting(const Function& function, uint64_t call) {
   return call < function.next_record ? function.pause_reason : "";
+}
+
+bool has_new_sizes(const Function& function, const CallSpec& call, bool for_values) {
+  constexpr size_t kMostSizes = 4096;  // that are noted
+  bool known = for_values, has_like = false;
+  for (const auto& variant : function.variants.all()) {
+    if (known) break;
+    if (!variant->spec.same_but_sizes(call)) continue;
+    known = variant->spec.same_sizes(call);
+    if (variant->device >= 0 && variant->device != device_of(call.flat().tensors).index()) continue;
+    has_like |= variant->executable != nullptr;
+  }
+  return has_like && !known && function.seen_sizes.size() < kMostSizes &&
+         !function.seen_sizes.contains(call.signature());
+}
+
+uint32_t unused_recordings(const Function& function) {
+  return function.stats.hits == function.hits_when_recorded ? function.unused_recordings + 1 : 0;
+}
+
+std::string fruitless(const Function& function, uint32_t unused) {
+  constexpr uint32_t kMostUnused = 64;
+  if (unused <= std::max(kMostUnused, function.options.max_variants)) return "";
+  return "none of the last " + std::to_string(unused - 1) + " recordings served a second call";
 }
 
 constexpr size_t kMostObjects = 64;  // that a method may be bound to with max_variants each

@@ -1,5 +1,6 @@
 #include "observe/doors.h"
 
+#include "observe/libraries.h"
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES

@@ -2,8 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
-#include <cstring>
-
+#include "observe/libraries.h"
 #include "observe/opcode_numbers.h"
 #include "observe/tracer.h"
 
@@ -21,19 +20,16 @@ void end_gc_pause(int still_observing) {
   observing_threads = still_observing;
 }
 
-int line_of(PyCodeObject* code, int offset) { return PyCode_Addr2Line(code, offset * 2); }
-
 constexpr char kGiven[] = ", which was given to fastjit";
 
 bool is_stand_in(PyCodeObject* code) { return !PyUnicode_CompareWithASCIIString(code->co_filename, kStandInFile); }
 
-}  // namespace
-
-std::string place_of(PyCodeObject* code, int line) {
-  const std::string file = PyUnicode_AsUTF8(code->co_filename);
-  const size_t slash = file.rfind('/');
-  return (slash == std::string::npos ? file : file.substr(slash + 1)) + ":" + std::to_string(line);
+template <class Frame>
+std::string place_in(const Frame& frame) {
+  return place_of(frame.code, PyCode_Addr2Line(frame.code, frame.offset * 2));
 }
+
+}  // namespace
 
 const Tracer::Row* Tracer::rows() {
   static const auto table = [] {
@@ -142,22 +138,17 @@ const std::string& Tracer::where() {
   auto key = top().ops + 2 * top().offset;
   auto [it, is_new] = places_.try_emplace(key);
   if (!is_new) return it->second;
-  return it->second = place_of(top().code, line_of(top().code, top().offset));
+  return it->second = place_in(top());
 }
 
-// The place, and for code of torch also the user's line that led there.
+// The place, and for code of a library also the line that led there: the user's, or the one nearest to the user.
 void Tracer::deny(const std::string& what) {
-  auto of_torch = [](const Frame& f) {
-    return is_stand_in(f.code) || std::strstr(PyUnicode_AsUTF8(f.code->co_filename), "/torch/") != nullptr;
-  };
-  std::string text = what + (!frames_.empty() && is_stand_in(top().code) ? kGiven : " at " + where());
-  if (!frames_.empty() && of_torch(top()))
-    for (size_t i = frames_.size(); i-- > 0;)
-      if (!of_torch(frames_[i])) {
-        text += " (called at " + place_of(frames_[i].code, line_of(frames_[i].code, frames_[i].offset)) + ")";
-        break;
-      }
-  unsound(text);
+  const Frame* nearest = frames_.empty() ? nullptr : &top();
+  if (nearest && is_stand_in(nearest->code)) return unsound(what + kGiven);
+  for (size_t i = frames_.size(); i-- > 0;)
+    if (owner_of(frames_[i].code) < owner_of(nearest->code)) nearest = &frames_[i];
+  const bool is_elsewhere = nearest && nearest != &top();
+  unsound(what + " at " + where() + (is_elsewhere ? " (called at " + place_in(*nearest) + ")" : ""));
 }
 
 void Tracer::end_scalar_use(bool entered) {

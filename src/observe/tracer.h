@@ -16,8 +16,6 @@ namespace fastjit::observe {
 using Args = std::span<PyObject* const>;
 
 std::string callee_text(PyObject* callable);  // its qualified name
-/// "model.py:14"
-std::string place_of(PyCodeObject* code, int line);
 
 class Tracer final : public Observer {
  public:

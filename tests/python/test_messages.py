@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import importlib
+import logging
 import os
 import re
 import subprocess
@@ -14,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fastjit import FastJITWarning, UnsupportedError, fastjit, of
+from fastjit import _C, FastJITWarning, UnsupportedError, _load, fastjit, of
 from helpers import assert_same
 
 
@@ -22,7 +24,10 @@ def test_needing_gradients_warns_once_and_says_how():
     net = fastjit(nn.Linear(4, 4))
     x = torch.randn(2, 4)
     with torch.enable_grad():
-        said = r"Linear ran eagerly because parameter '.*(weight|bias)' requires grad; call it under torch.no_grad\(\)"
+        said = (
+            r"Linear ran eagerly because parameter '.*(weight|bias)' requires grad; "
+            r"training runs at eager speed today; where no gradient is needed, call it under torch.no_grad\(\)$"
+        )
         with pytest.warns(FastJITWarning, match=said):
             out = net(x)
         assert out.requires_grad
@@ -154,7 +159,7 @@ def test_later_calls_name_the_reason_of_the_unsound_recording():
 def test_explain_knows_what_runs_eagerly_before_it_runs():
     fast = fastjit(lambda x: x + 1)
     wants = torch.ones(3, requires_grad=True)
-    with torch.enable_grad(), pytest.warns(FastJITWarning, match="argument 'x' requires grad; call it under"):
+    with torch.enable_grad(), pytest.warns(FastJITWarning, match="argument 'x' requires grad; training runs at eager"):
         fast(wants)
     for _ in range(2):
         with torch.enable_grad():
@@ -165,7 +170,7 @@ def test_explain_knows_what_runs_eagerly_before_it_runs():
     assert fast.explain(wants) == "a new variant: argument 0 was f32[3], is f32[3] requiring grad"
 
 
-def test_reads_inside_a_library_have_their_own_advice():
+def test_a_training_step_is_told_that_training_is_eager():
     net = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters())
 
@@ -177,7 +182,99 @@ def test_reads_inside_a_library_have_their_own_advice():
 
     with torch.enable_grad(), pytest.warns(FastJITWarning) as said:
         step(torch.ones(2, 4))
-    assert re.search(r"\(called at .*test_messages.py:\d+\); do this outside the function$", str(said[0].message))
+    training = (
+        r" at eval_frame\.py:\d+ \(called at test_messages\.py:\d+\); optimizers, backward\(\) and functions of "
+        r"torch\.compile are not compiled: training runs at eager speed today$"
+    )
+    assert re.search(training, str(said[0].message))
+
+
+def test_what_a_library_does_is_said_with_the_users_line():
+    def f(x):
+        logging.getLogger("model").warning("seen")
+        return x + 1
+
+    with pytest.warns(FastJITWarning) as said:
+        fastjit(f)(torch.ones(3))
+    line = f.__code__.co_firstlineno + 1
+    assert re.search(
+        rf" at logging/__init__\.py:\d+ \(called at test_messages\.py:{line}\); do this outside the function$",
+        str(said[0].message),
+    )
+
+
+LIBRARY = """
+import collections
+QUEUE = collections.deque([2.0])
+def scaled(x):
+    return x * QUEUE[0]
+def calls(f, x):
+    return f(x)
+"""
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A module of an installed package."""
+    (tmp_path / "a_library.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    ours, others = _load._library_folders()
+    _C.register_library_folders(ours, [*others, f"{tmp_path}/"])
+    yield importlib.import_module("a_library")
+    _C.register_library_folders(ours, others)
+    del sys.modules["a_library"]
+
+
+def test_the_users_line_is_named_across_installed_packages(library):
+    fast = fastjit(lambda x: library.scaled(x) + 1)
+    with pytest.warns(FastJITWarning) as said:
+        library.calls(fast, torch.ones(3))
+    line = test_the_users_line_is_named_across_installed_packages.__code__.co_firstlineno
+    assert (said[0].filename, said[0].lineno) == (__file__, line + 3)
+    assert str(said[0].message).endswith(
+        f"read of item of collections.deque at a_library.py:5 (called at test_messages.py:{line + 1}); "
+        "do this outside the function"
+    )
+
+
+def test_folders_of_libraries():
+    ours, others = _load._library_folders()
+    assert f"{os.path.dirname(torch.__file__)}/" in ours and len(ours) == 2  # noqa: PTH120
+    assert any(logging.__file__.startswith(folder) for folder in others)
+    assert any(pytest.__file__.startswith(folder) for folder in others)
+    assert not any(__file__.startswith(folder) for folder in others)
+
+
+def test_the_general_advice_is_a_command_that_works():
+    def f(x):
+        return x * float(memoryview(b"1")[0])
+
+    with pytest.warns(FastJITWarning) as said:
+        fastjit(f)(torch.ones(3))
+    command = re.search(r"; '(python -m fastjit docs limits)' says what can be compiled; ", str(said[0].message))
+    assert command, said[0].message
+    done = subprocess.run([sys.executable, *command[1].split()[1:]], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("# Limits\n")
+
+
+def test_the_log_says_load_or_compile(tmp_path):
+    script = (
+        "import torch, fastjit; x = torch.ones(2)\n"
+        "for name in 'first', 'second':\n"
+        "    f = fastjit.fastjit(name=name)(lambda x: x + 1); f(x), f(x)\n"
+        "f = fastjit.fastjit(name='copies')(lambda x: x.view(1, 2)); f(x), f(x)\n"
+    )
+    env = {**os.environ, "FASTJIT_LOG": "compile", "FASTJIT_CACHE_DIR": str(tmp_path)}
+    run = [sys.executable, "-c", script]
+    logs = [subprocess.run(run, env=env, capture_output=True, text=True, check=True).stderr for _ in range(2)]
+    first, second = ([re.sub(r"[0-9.]+ ms.*", "T", line) for line in log.splitlines()] for log in logs)
+    memory = [
+        "fastjit: [compile] second(f32[2]): 1 kernel reused from memory in T",
+        "fastjit: [compile] copies(f32[2]): no kernel needed in T",
+    ]
+    assert re.fullmatch(r"fastjit: \[compile\] compiled a kernel of first\(f32\[2\]\) for cpu-\w+ in T", first[0])
+    assert first[1:] == ["fastjit: [compile] first(f32[2]): 1 kernel compiled in T", *memory]
+    assert second == ["fastjit: [compile] first(f32[2]): 1 kernel loaded from disk in T", *memory]
 
 
 def test_no_tensor_result_is_eager_with_a_reason():

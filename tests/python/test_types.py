@@ -1,9 +1,10 @@
-"""The stub names what the extension has; mypy agrees with the sources and with tests/typing."""
+"""The stub names what the extension has; mypy and pyright agree with the sources and with tests/typing."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,14 @@ def test_the_stub_names_what_a_function_has() -> None:
 
 def test_the_package_is_typed() -> None:
     assert (ROOT / "python/fastjit/py.typed").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed")
+@pytest.mark.skipif(shutil.which("node") is None, reason="pyright runs on node, which is not installed")
+def test_pyright_agrees() -> None:
+    asked = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "tests/typing"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")

@@ -1,5 +1,6 @@
-"""Checked by mypy, never run: what a type checker sees of the public names."""
+"""Checked by mypy and pyright, never run: what a type checker sees of the public names."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import assert_type
 
@@ -26,6 +27,27 @@ class Model(nn.Module):
         return x
 
 
+class Decorated(nn.Module):
+    @fastjit  # pyright asks of a method that its override be a function
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return x
+
+
+class Holder:
+    @fastjit
+    def method(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return x * scale
+
+    @fastjit(pure=True)
+    def pure_method(self, x: Tensor, *, flag: bool) -> tuple[Tensor, int]:
+        return x, int(flag)
+
+    @staticmethod
+    @fastjit
+    def static(x: Tensor) -> Tensor:
+        return x
+
+
 x = torch.zeros(2)
 assert_type(plain(x, 2.0), Tensor)
 assert_type(plain(x, scale=2.0), Tensor)
@@ -37,8 +59,25 @@ assert_type(plain.explain(x), str)
 assert_type(plain.warmup(x), None)
 assert_type(with_options(x, flag=True), tuple[Tensor, int])
 assert_type(fastjit(Model()), Model)
+assert_type(fastjit(Model(), pure=True), Model)
+assert_type(fastjit(pure=True)(Model()), Model)
+assert_type(fastjit(lambda: 3, name="three")(), int)
 assert_type(package.jit(Model()), Model)
 assert_type(fastjit(lambda: 3)(), int)
+
+holder = Holder()
+assert_type(holder.method(x), Tensor)
+assert_type(holder.method(x, scale=2.0), Tensor)
+assert_type(holder.pure_method(x, flag=True), tuple[Tensor, int])
+assert_type(Holder.method(holder, x), Tensor)
+assert_type(Holder.method.stats(), Stats)
+assert_type(Holder.method.explain(holder, x), str)
+assert_type(Holder.static(x), Tensor)
+assert_type(Decorated().forward(x), Tensor)
+as_argument: Callable[[Tensor], Tensor] = holder.method
+if isinstance(plain, FastFunction):
+    plain.stats()
+
 guard: AbstractContextManager[None] = stance("eager")
 
 function: FastFunction[..., Tensor] = plain
@@ -48,6 +87,9 @@ kinds: tuple[type[UserWarning], type[RuntimeError]] = (FastJITWarning, Unsupport
 
 # What a checker refuses: each line must be an error of the kind named, or mypy reports an unused ignore.
 plain("text")  # type: ignore[arg-type]
+holder.method("text")  # type: ignore[arg-type]
+holder.method(holder, x)  # type: ignore[arg-type]
+fastjit(Model(), mode="max-autotune")  # type: ignore[call-overload]
 with_options(x)  # type: ignore[call-arg]
 plain.inspect("bytecode")  # type: ignore[arg-type]
 stance("fast")  # type: ignore[arg-type]

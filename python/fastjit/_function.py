@@ -1,0 +1,245 @@
+"""What fastjit returns, and what it tells of itself."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+import torch
+
+from fastjit import _nvrtc
+from fastjit._load import extension as _C
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
+Stage = Literal["source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot"]
+STAGES = ("source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot")
+
+
+@dataclasses.dataclass(frozen=True)
+class PassStep:
+    """The graph after one pass."""
+
+    name: str
+    nodes: int
+    ms: float
+    graph: str
+
+
+_STATS_ROWS = (
+    "calls hits misses variants kernels steps",
+    "compiles memory_hits disk_hits compile_ms record_ms",
+    "verified mismatches",
+)
+
+
+def _brief(value: float) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Stats:
+    """What a function did so far.
+
+    ``calls == hits + misses + sum(fallbacks of known reasons)``. ``compiles``, ``memory_hits`` and ``disk_hits`` count
+    kernels by where they came from. ``fallbacks`` maps a reason to the calls that ran eagerly because of it.
+    ``kernels`` and ``steps`` describe one call of the program used last. Times are milliseconds. ``verified`` counts
+    the calls that ``verify=`` compared with eager, ``mismatches`` those that differed.
+    """
+
+    calls: int
+    hits: int
+    misses: int
+    compiles: int
+    memory_hits: int
+    disk_hits: int
+    fallbacks: dict[str, int]
+    kernels: int
+    steps: int
+    variants: int
+    compile_ms: float
+    record_ms: float
+    verified: int
+    mismatches: int
+
+    def __repr__(self) -> str:
+        """Every field, on lines that fit a terminal; each reason to run eagerly has its own."""
+        lines = [", ".join(f"{name}={_brief(getattr(self, name))}" for name in row.split()) for row in _STATS_ROWS]
+        reasons = [f"{reason!r}: {calls}" for reason, calls in self.fallbacks.items()]
+        indent = "\n" + " " * len("Stats(")
+        return f"Stats({indent.join(f'{line},' for line in lines)}{indent}fallbacks={{{f',{indent}  '.join(reasons)}}})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{k}</td><td>{v}</td></tr>" for k, v in dataclasses.asdict(self).items())
+        return f"<table>{rows}</table>"
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantInfo:
+    """One thing a function knows: a program for a signature, or the reason why that signature stays eager."""
+
+    signature: str
+    hits: int
+    kernels: int
+    steps: int
+    reason: str
+    compile_ms: float
+    record_ms: float
+    keys: list[str]
+
+
+class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
+    """A function that watches its first call and runs compiled kernels on calls like it.
+
+    The type of what :func:`fastjit` returns, for annotations and ``isinstance``; the object itself is made in C, so
+    that a call costs no Python. A method is asked through its class: ``Model.step.stats()``,
+    ``Model.step.explain(model, x)``.
+    """
+
+    __wrapped__: Callable[P, R]
+    __name__: str
+    __qualname__: str
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None, /) -> FastFunction[P, R]: ...
+    @overload
+    def __get__(
+        self: FastFunction[Concatenate[Any, Q], R], instance: object, owner: Any = None, /
+    ) -> Callable[Q, R]: ...
+    def __get__(self, instance: Any, owner: Any = None, /) -> Any:
+        raise NotImplementedError
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        raise NotImplementedError
+
+    def stats(self) -> Stats:
+        """Counters since the function was made."""
+        return Stats(**cast(Any, self)._stats())
+
+    def variants(self) -> list[VariantInfo]:
+        """Every known signature, the most recently used first."""
+        return [VariantInfo(**row) for row in cast(Any, self)._variants()]
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Says whether this call would be a hit, a new variant, or eager, and why. Runs nothing.
+
+        What no call has shown yet cannot be told: a new variant is made only if what the function then does can be
+        compiled.
+        """
+        if problem := _wrong_arguments(self.__wrapped__, args, kwargs):
+            return f"an error: TypeError: {problem}"
+        said = cast(str, cast(Any, self)._explain(*args, **kwargs))
+        parameter = _differentiated(self.__wrapped__) if said.startswith("a new variant: ") else ""
+        return f"eager, unless the function turns gradients off itself: {parameter}" if parameter else said
+
+    def inspect(self, stage: Stage, variant: int = 0) -> Any:
+        """One stage of a compiled variant as text (``"passes"``: a list of :class:`PassStep`).
+
+        Args:
+            stage: "source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards" or "dot".
+            variant: which program, counted from the most recently used one.
+
+        Raises:
+            ValueError: for an unknown stage.
+            LookupError: when there is no such program; the text says what there is.
+        """
+        if stage not in STAGES:
+            raise ValueError(f"unknown stage {stage!r}; choose one of {', '.join(STAGES)}")
+        return _inspect(cast(Any, self), stage, variant)
+
+    def clear(self) -> None:
+        """Forgets every variant (not the kernels on disk)."""
+        cast(Any, self)._clear()
+
+    def warmup(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Calls the function until a call like this one is a hit, at most three times; results are dropped.
+
+        Effects of the function happen each time, as in any call.
+        """
+        for _ in range(3):
+            hits = self.stats().hits
+            self(*args, **kwargs)
+            if self.stats().hits > hits:
+                return
+
+    def eager(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function as it was written."""
+        return self.__wrapped__(*args, **kwargs)
+
+
+def _module_of(function: Any) -> torch.nn.Module | None:
+    """The module, where a module was given to fastjit."""
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, torch.nn.Module) and function.__name__ == "_call_impl" else None
+
+
+def _wrong_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why the function does not take these arguments, as far as its parameters tell."""
+    module = _module_of(function)
+    if module is not None and not module._forward_pre_hooks:  # hooks may change the arguments
+        function = module.forward
+    if not isinstance(getattr(function, "__func__", function), types.FunctionType):
+        return ""
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # it has no signature
+        pass
+    return ""
+
+
+def _differentiated(function: Any) -> str:
+    """The parameter of a module for which autograd is likely to record the call."""
+    module = _module_of(function)
+    if module is None or not torch.is_grad_enabled():
+        return ""
+    return next((f"parameter {name!r} requires grad" for name, p in module.named_parameters() if p.requires_grad), "")
+
+
+def _inspect(function: Any, stage: str, variant: int) -> Any:
+    count = sum(1 for v in function._variants() if not v["reason"])
+    result: Any = None
+    if not 0 <= variant < count:
+        pass
+    elif stage == "source":
+        from fastjit import _source  # not at import: that takes milliseconds
+
+        result = _source.from_ir(function._inspect("ir", variant), function._inspect("calls", variant))
+    elif stage in ("cuda", "ptx"):
+        result = _cuda_stage(function, stage, variant)
+    else:
+        result = function._inspect(stage, variant)
+    if result is None:
+        raise LookupError(
+            f"{function._name} has {count} compiled variants, so there is no variant {variant} to inspect; "
+            "call it first"
+        )
+    return [PassStep(**row) for row in result] if stage == "passes" else result
+
+
+def _cuda_stage(function: Any, stage: str, variant: int) -> str:
+    kernels = _C.cuda_kernels(function, variant)
+    if stage == "cuda":
+        return "\n".join(kernel["source"] for kernel in kernels)
+    if problem := _nvrtc.problem():
+        raise RuntimeError(problem)
+    return "\n".join(_C.cuda_ptx(function, variant, i, _nvrtc.architecture()) for i in range(len(kernels)))
+
+
+def _attach_methods() -> None:
+    for name in ("stats", "variants", "explain", "inspect", "clear", "warmup", "eager"):
+        setattr(_C.Function, name, FastFunction.__dict__[name])
+    _C.Function.__repr__ = lambda self: f"<fastjit function {self._name}>"
+    _C.Function.__deepcopy__ = lambda self, memo: self
+    _C.Function.__copy__ = lambda self: self
+    FastFunction.register(_C.Function)
+
+
+_attach_methods()
