@@ -5,12 +5,12 @@ PY := $(VENV)/bin/python
 PRESET ?= release
 BUILD := build/$(PRESET)
 JOBS ?= $(shell nproc)
-TORCH := 2.13.0
+TORCH := $(shell sed -n 's/^dependencies = \["torch==\([^"]*\)".*/\1/p' pyproject.toml)
 STAMP := .setup
 
 APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev libgtest-dev libxxhash-dev git python3-venv python3-dev
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
-       "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11"
+       "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400"
 
 .PHONY: fuzz fuzz-scripts opinfo-full exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
 
@@ -24,7 +24,7 @@ $(STAMP)/system:
 	@touch $@
 
 # The CPU build of torch: a bare `torch` would bring gigabytes of CUDA.
-$(STAMP)/venv: Makefile | $(STAMP)/system
+$(STAMP)/venv: Makefile pyproject.toml | $(STAMP)/system
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -c "import torch; assert torch.__version__.split('+')[0] == '$(TORCH)'" 2>/dev/null || \
 	  $(PY) -m pip install -q "torch==$(TORCH)+cpu" || \
@@ -81,7 +81,7 @@ exhaustive-math: setup
 	@$(BUILD)/fj_math_errors $(MATH)
 
 lint:
-	@$(PY) -m ruff check python tests benchmarks docs
+	@$(PY) -m ruff check python tests benchmarks docs cmake
 	@$(PY) -m mypy
 
 # The engine under AddressSanitizer and UndefinedBehaviorSanitizer.

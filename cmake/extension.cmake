@@ -1,10 +1,16 @@
 # The extension fastjit._C: the only place with torch, Python.h and pybind11.
 find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 CONFIG REQUIRED)
-execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.__path__[0]); print(torch.__version__)"
-                OUTPUT_VARIABLE TORCH_FACTS OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE TORCH_MISSING)
+# The second way sees the environment that pip's isolated build hides: the extension will run there.
+set(TORCH_MISSING 1)
+foreach(flag "" -E)
+  if(TORCH_MISSING)
+    execute_process(COMMAND ${Python_EXECUTABLE} ${flag} -c "import torch; print(torch.__path__[0]); print(torch.__version__)"
+                    OUTPUT_VARIABLE TORCH_FACTS OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE TORCH_MISSING ERROR_QUIET)
+  endif()
+endforeach()
 if(TORCH_MISSING)
-  message(FATAL_ERROR "torch was not found for ${Python_EXECUTABLE}: install it there and build with --no-build-isolation")
+  message(FATAL_ERROR "torch was not found for ${Python_EXECUTABLE}: install it there, in the version that pyproject.toml names")
 endif()
 string(REGEX MATCH "^[^\n]*" TORCH_ROOT "${TORCH_FACTS}")
 string(REGEX MATCH "[^\n]*$" TORCH_VERSION "${TORCH_FACTS}")
@@ -40,6 +46,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   target_link_options(_C PRIVATE -Wl,-s)
 endif()
 install(TARGETS _C LIBRARY DESTINATION fastjit)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION fastjit/docs FILES_MATCHING PATTERN "*.md" PATTERN examples EXCLUDE)
 
 # What the extension was built for; python/fastjit/_load.py refuses anything else in one sentence.
 option(FASTJIT_INPLACE "Put the extension into python/fastjit of the source tree" OFF)

@@ -9,13 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from fastjit import _C, _load
+import fastjit
+from fastjit import _C, _docs, _load
 
+ROOT = Path(__file__).resolve().parents[2]
 NEIGHBOURS = ("numpy", "numba", "triton", "jax", "matplotlib")
 
 
@@ -63,11 +68,13 @@ def test_other_compilers_live_beside_it(first: bool) -> None:
     [
         (
             {"PYTHON": "3.9"},
-            r"fastjit was built for Python 3\.9, and this is Python 3\.\d+; build it again .*: pip install .*",
+            r"fastjit was built for Python 3\.9, and this is Python 3\.\d+; install fastjit under Python 3\.9 "
+            r"\(or build it again for this one: make build in its source folder\)",
         ),
         (
-            {"TORCH": "2.1.0"},
-            r"fastjit was built for torch 2\.1\.0, and this is torch \S+; build it again .*: pip install .*",
+            {"TORCH": "2.1.0+cpu"},
+            r"fastjit was built for torch 2\.1\.0, and this is torch \S+; type: pip install torch==2\.1\.0 "
+            r"\(or build it again for this one: make build in its source folder\)",
         ),
     ],
 )
@@ -84,6 +91,91 @@ def test_another_python_or_torch_is_refused(
 def test_a_local_version_of_torch_is_no_other_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_load.build, "TORCH", torch.__version__.split("+")[0] + "+cu999")
     _load._check()
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def pinned_torch() -> str:
+    return next(text.removeprefix("torch==") for text in project()["dependencies"] if text.startswith("torch=="))
+
+
+def test_the_metadata_says_what_import_demands() -> None:
+    assert _load.build.TORCH.split("+")[0] == pinned_torch()
+    assert project()["requires-python"] == f"=={_load.build.PYTHON}.*"
+    assert f"Programming Language :: Python :: {_load.build.PYTHON}" in project()["classifiers"]
+
+
+def test_versions_stand_once() -> None:
+    """The package's in __init__.py, torch's in pyproject.toml; the builds read them there."""
+    assert _C.version == fastjit.__version__
+    for name in ("CMakeLists.txt", "Makefile", "pyproject.toml", "cmake/extension.cmake", "cmake/fastjit_build.py"):
+        text = (ROOT / name).read_text()
+        assert fastjit.__version__ not in text, name
+        assert text.count(pinned_torch()) == (name == "pyproject.toml"), name
+    made = subprocess.run(["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f'"torch=={pinned_torch()}+cpu"' in made
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(ROOT / "cmake")
+    return pytest.importorskip("fastjit_build", reason="scikit-build-core is not installed")
+
+
+def test_a_build_finds_the_torch_that_isolation_hides(backend: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    hides = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]"
+    (tmp_path / "sitecustomize.py").write_text(hides)  # as pip's isolated build does
+    assert backend._found().split("+")[0] == pinned_torch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run("-c", "import torch").returncode != 0
+    assert backend._found().split("+")[0] == pinned_torch()
+    backend._need_torch()
+
+
+@pytest.mark.parametrize("found", ["", "2.1.0+cpu"])
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda backend: backend.get_requires_for_build_wheel(),
+        lambda backend: backend.get_requires_for_build_editable(),
+        lambda backend: backend.build_wheel("nowhere"),
+        lambda backend: backend.build_editable("nowhere"),
+    ],
+)
+def test_a_build_without_the_pinned_torch_says_what_to_type(
+    backend: Any, hook: Callable[[Any], object], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_found", lambda: found)
+    with pytest.raises(SystemExit) as end:
+        hook(backend)
+    torch_version = pinned_torch()
+    assert end.value.code == (
+        f"fastjit is built against torch {torch_version}, and this environment has "
+        f"{'torch 2.1.0+cpu' if found else 'none'}. Type: pip install torch=={torch_version} && pip install . "
+        "(other front ends than pip: without build isolation)"
+    )
+
+
+def test_pages_of_the_documentation_are_printed() -> None:
+    names = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    listed = run("-m", "fastjit", "docs")
+    assert {line.split()[2] for line in listed.stdout.splitlines()} == names
+    assert run("-m", "fastjit", "docs", "limits").stdout == (ROOT / "docs/limits.md").read_text()
+    missing = run("-m", "fastjit", "docs", "limit")
+    assert missing.returncode == 2 and missing.stdout == ""
+    assert missing.stderr.startswith("fastjit docs: there is no page 'limit'; the pages are architecture, ")
+
+
+def test_an_installed_package_has_its_own_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "lib" / "fastjit"
+    (package / "docs").mkdir(parents=True)
+    (package / "docs" / "limits.md").write_text("# Limits of the wheel\n")
+    monkeypatch.setattr(_docs, "_PACKAGE", package)
+    assert _docs.text("limits") == "# Limits of the wheel\n"
+    assert "DESTINATION fastjit/docs" in (ROOT / "cmake/extension.cmake").read_text()
 
 
 def test_version() -> None:
