@@ -139,6 +139,26 @@ class _Entry:
     form: Form
 
 
+def foretold(said: str, before: Any, after: Any, error: str | None) -> None:
+    """Asserts that explain() said before a call what it then did. What operators raise for values in tensors, and what
+    a call does that is recorded for the first time, it cannot know."""
+    kind, _, why = said.partition(": ")
+    reasons = [r for r, n in after.fallbacks.items() if n > before.fallbacks.get(r, 0)]
+    ran = f"{said!r} was said; {after.hits - before.hits} hits, eager: {reasons}, error: {error}"
+    assert (after.hits > before.hits) == (kind == "a hit" and not reasons), ran
+    if kind == "a hit":
+        assert not reasons or reasons[0] == "an operator raised" or " than when it was recorded" in reasons[0], ran
+    elif kind == "eager":
+        assert reasons == [why], ran
+    elif kind == "eager this once":
+        assert not reasons and after.record_ms == before.record_ms, ran
+    elif kind == "an error":
+        assert error and error.startswith("TypeError") and not reasons, ran
+    else:
+        assert kind in ("a new variant", "eager, unless the function turns gradients off itself"), ran
+        assert reasons or error or after.record_ms > before.record_ms, ran
+
+
 class World:
     """One playing of a script; `decorate` makes its functions fast (None: as written); fastjit is asked what ran."""
 
@@ -178,6 +198,7 @@ class World:
         """Calls `f`, keeps what can be seen, and holds what ran against `expected`; errors are part of what is seen."""
         watched = of if of is not None else (f if hasattr(f, "stats") else self.current)
         before = watched.stats() if self.fast else None
+        said = f.explain(*args, **kwargs) if self.fast and watched is f else None
         out, error = None, None
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -192,6 +213,8 @@ class World:
         self.log.append(_Entry(error, printed.getvalue(), form))
         if self.fast:
             self.held(expected, before, after)
+        if said is not None:
+            foretold(said, before, after, error)
         return out
 
     def learn(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
