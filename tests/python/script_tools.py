@@ -145,6 +145,8 @@ def foretold(said: str, before: Any, after: Any, error: str | None) -> None:
     kind, _, why = said.partition(": ")
     reasons = [r for r, n in after.fallbacks.items() if n > before.fallbacks.get(r, 0)]
     ran = f"{said!r} was said; {after.hits - before.hits} hits, eager: {reasons}, error: {error}"
+    if kind == "a hit" and error and _RECORDS:  # the hit is recorded again, and eager raises by itself
+        return
     assert (after.hits > before.hits) == (kind == "a hit" and not reasons), ran
     if kind == "a hit":
         assert not reasons or reasons[0] == "an operator raised" or " than when it was recorded" in reasons[0], ran

@@ -84,7 +84,7 @@ def test_a_second_process_compiles_nothing(fake: FakeCuda, tmp_path: Path) -> No
 def test_without_nvrtc(fake: FakeCuda) -> None:
     reason, said = fake.run("no_nvrtc")
     assert reason.startswith("argument 'x' is on cuda:0 but NVRTC was not found")
-    assert said.endswith("; docs/limits.md says what CUDA tensors need")
+    assert said.endswith("; 'python -m fastjit docs limits' says what CUDA tensors need")
 
 
 def test_without_a_driver(fake: FakeCuda) -> None:
