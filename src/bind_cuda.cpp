@@ -41,6 +41,7 @@ py::list cuda_kernels(const py::object& function, size_t index) {
     py::dict row;
     row["source"] = codegen::cuda_source(plan);
     row["plan"] = plan::text(plan);
+    row["name"] = plan::name(plan);
     row["blocks"] = codegen::cuda_shape(plan) == codegen::CudaShape::BlockPerRow;
     row["operands"] = plan.operands.size();
     row["kept"] = plan.kept();

@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "backend/kernel.h"
 #include "backend/target.h"
@@ -18,7 +19,14 @@ struct Compiled {
   double compile_ms = 0;
 };
 
-inline constexpr std::string_view kEntrySymbol = "fastjit_kernel";
+/// Whether a symbol may be the entry of a kernel: plan::name gives such names. Takes untrusted text.
+constexpr bool is_entry_name(std::string_view symbol) {
+  constexpr size_t kLongest = 127;
+  if (!symbol.starts_with(plan::kNamePrefix) || symbol.size() > kLongest) return false;
+  for (const char c : symbol)
+    if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '_') return false;
+  return true;
+}
 
 /// Compiles `plan` for a CPU level with LLVM. Equal (plan, target) give equal object bytes. Thread-safe.
 /// Throws std::runtime_error with LLVM's message. Absent from builds without LLVM (see has_llvm).

@@ -141,7 +141,7 @@ CudaFunction cuda_function(const Kernel& kernel, CudaContext context) {
   void* module = nullptr;
   CudaFunction function = nullptr;
   check(api, api.cuModuleLoadData(&module, cuda->cubin.data()), "loading a kernel");
-  const int status = api.cuModuleGetFunction(&function, module, kEntrySymbol.data());
+  const int status = api.cuModuleGetFunction(&function, module, cuda->entry.c_str());
   if (status) api.cuModuleUnload(module);
   check(api, status, "finding the entry of a kernel");
   cuda->modules->functions.emplace(context, function);

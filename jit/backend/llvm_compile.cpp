@@ -79,7 +79,7 @@ struct Job {
 void fill(llvm::Module& module, const plan::KernelPlan& plan, llvm::TargetMachine& machine, Isa isa) {
   const std::string wrong = plan::verify(plan);
   if (!wrong.empty()) throw std::runtime_error("illegal kernel plan: " + wrong);
-  codegen::emit_kernel(module, plan, isa, kEntrySymbol);
+  codegen::emit_kernel(module, plan, isa, plan::name(plan));
   module.setTargetTriple(machine.getTargetTriple());
   module.setDataLayout(machine.createDataLayout());
   std::string error;

@@ -81,7 +81,7 @@ const Nvrtc& nvrtc() {
 class Session {
  public:
   Session(const Nvrtc& api, const std::string& source) : api_(api) {
-    check(api.nvrtcCreateProgram(&program_, source.c_str(), "fastjit_kernel.cu", 0, nullptr, nullptr));
+    check(api.nvrtcCreateProgram(&program_, source.c_str(), "fastjit.cu", 0, nullptr, nullptr));
   }
   ~Session() { api_.nvrtcDestroyProgram(&program_); }
   Session(const Session&) = delete;
@@ -155,6 +155,17 @@ Compiled compile_cuda(const plan::KernelPlan& plan, const Target& target) {
   return compile_cuda_source(codegen::cuda_source(plan), target.sm, plan.numerics);
 }
 
+// Its code is the section ".text." and its name; functions of the prelude have mangled names.
+std::string cubin_entry(std::span<const char> object) {
+  constexpr std::string_view kSection = ".text.";
+  const std::string_view bytes(object.data(), object.size());
+  const size_t at = bytes.find(std::string(kSection) + std::string(plan::kNamePrefix));
+  if (at == std::string_view::npos) return "";
+  const std::string_view rest = bytes.substr(at + kSection.size());
+  const std::string_view symbol = rest.substr(0, rest.find('\0'));
+  return is_entry_name(symbol) ? std::string(symbol) : "";
+}
+
 std::string validate_cubin(std::span<const char> object) {
   constexpr uint16_t kCuda = 190;  // EM_CUDA
   Elf64_Ehdr header;
@@ -163,10 +174,7 @@ std::string validate_cubin(std::span<const char> object) {
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64)
     return "not an ELF64 file";
   if (header.e_machine != kCuda) return "not for a GPU";
-  const std::string section = ".text." + std::string(kEntrySymbol);
-  if (std::string_view(object.data(), object.size()).find(section) == std::string_view::npos)
-    return "the entry symbol is missing";
-  return "";
+  return cubin_entry(object).empty() ? "the entry symbol is missing" : "";
 }
 
 std::shared_ptr<const Kernel> load_cuda(std::span<const char> object) {
@@ -174,6 +182,7 @@ std::shared_ptr<const Kernel> load_cuda(std::span<const char> object) {
     throw std::runtime_error("the cubin is refused: " + why);
   auto kernel = std::make_shared<CudaKernel>();
   kernel->cubin.assign(object.begin(), object.end());
+  kernel->entry = cubin_entry(object);
   return kernel;
 }
 

@@ -21,6 +21,9 @@ std::vector<std::string> nvrtc_options(plan::Numerics numerics);
 Compiled compile_cuda_source(const std::string& source, int sm, plan::Numerics numerics);
 Compiled compile_cuda(const plan::KernelPlan& plan, const Target& target);
 
+/// The name of the kernel in a cubin; empty where there is none. Reads untrusted bytes.
+std::string cubin_entry(std::span<const char> object);
+
 /// Empty when `object` looks like a cubin with the entry symbol; else the reason. Reads untrusted bytes.
 std::string validate_cubin(std::span<const char> object);
 
@@ -29,7 +32,7 @@ std::shared_ptr<CudaModules> make_cuda_modules();
 
 /// A cubin that is checked and kept; the driver loads it at the first launch.
 struct CudaKernel final : Kernel {
-  std::string cubin;
+  std::string cubin, entry;
   std::shared_ptr<CudaModules> modules = make_cuda_modules();
 };
 std::shared_ptr<const Kernel> load_cuda(std::span<const char> object);

@@ -201,7 +201,7 @@ class Reader {
         continue;
       }
       if (entry || type != STT_FUNC || s.st_shndx != code_ || s.st_value || s.st_size != sections_[code_].sh_size ||
-          string(strings_, s.st_name) != kEntrySymbol)
+          !is_entry_name(string(strings_, s.st_name)))
         return fail(which + " is a global other than the entry");
       entry = true;
     }

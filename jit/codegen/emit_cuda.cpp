@@ -80,7 +80,7 @@ class CudaEmitter {
     if (out.back() == '\n' && out[out.size() - 2] != '\n') out += "\n";
     out += parameters();
     out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(kCudaBlock) + ")\n" +
-           std::string(backend::kEntrySymbol) + "(const Params p) {\n" + body_ + "}\n";
+           plan::name(plan_) + "(const Params p) {\n" + body_ + "}\n";
     return out;
   }
 

@@ -166,7 +166,13 @@ std::vector<int64_t> row_major(std::span<const int64_t> sizes);
 /// Text form: one node a line, printed and parsed back without loss (`parse(print(g)) == g` up to side-table order).
 std::string print(const Graph& graph);
 Graph parse(std::string_view text);   // throws std::invalid_argument naming the line
-std::string dot(const Graph& graph);  // GraphViz
+
+/// Nodes that are drawn in one box.
+struct Cluster {
+  std::string label;
+  std::vector<NodeId> nodes;
+};
+std::string dot(const Graph& graph, std::span<const Cluster> clusters = {});  // GraphViz
 
 /// Empty when the graph is legal, else one sentence naming the node and the rule it breaks.
 std::string verify(const Graph& graph);

@@ -59,6 +59,10 @@ std::string_view kind_text(ExternKind kind) {
   return "";
 }
 
+std::string const_text(const Graph& graph, const Node& node) {
+  return " " + number(node.dtype, graph.constants[node.attr]);
+}
+
 std::string attr_text(const Graph& graph, const Node& node) {
   switch (node.op) {
     case Op::Input:
@@ -68,7 +72,7 @@ std::string attr_text(const Graph& graph, const Node& node) {
     case Op::Const: {
       char bits[17];
       const auto end = std::to_chars(bits, bits + sizeof bits, graph.constants[node.attr], 16).ptr;
-      return " " + number(node.dtype, graph.constants[node.attr]) + " bits=" + std::string(bits, end);
+      return const_text(graph, node) + " bits=" + std::string(bits, end);
     }
     case Op::Iota:
       return " dim=" + std::to_string(node.attr);
@@ -115,19 +119,29 @@ std::string print(const Graph& graph) {
   return out + '\n';
 }
 
-std::string dot(const Graph& graph) {
+std::string dot(const Graph& graph, std::span<const Cluster> clusters) {
   std::string out = "digraph fastjit {\n  node [shape=box, fontname=monospace];\n";
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     const Node& node = graph[id];
-    std::string label = std::string(text(node.op)) + attr_text(graph, node) + "  " + type_text(graph, node);
+    const std::string attr = node.op == Op::Const ? const_text(graph, node) : attr_text(graph, node);
+    const std::string label = std::string(text(node.op)) + attr + "  " + type_text(graph, node);
     out += "  n" + std::to_string(id) + " [label=" + quoted(label) + "];\n";
     for (NodeId in : graph.operands(id))
       if (in != kNoNode) out += "  n" + std::to_string(in) + " -> n" + std::to_string(id) + ";\n";
   }
-  for (size_t i = 0; i < graph.outputs.size(); ++i) {
-    out += "  out" + std::to_string(i) + " [label=\"output " + std::to_string(i) + "\", shape=oval];\n";
-    out += "  n" + std::to_string(graph.outputs[i]) + " -> out" + std::to_string(i) + ";\n";
+  for (size_t i = 0; i < clusters.size(); ++i) {
+    out += "  subgraph cluster" + std::to_string(i) + " {\n    label=" + quoted(clusters[i].label) + ";\n   ";
+    for (const NodeId id : clusters[i].nodes) out += " n" + std::to_string(id) + ";";
+    out += "\n  }\n";
   }
+  const auto sink = [&](const std::string& name, const std::string& label, NodeId value) {
+    out += "  " + name + " [label=" + quoted(label) + ", shape=oval];\n";
+    out += "  n" + std::to_string(value) + " -> " + name + ";\n";
+  };
+  for (size_t i = 0; i < graph.stores.size(); ++i)
+    sink("store" + std::to_string(i), "written to " + graph.inputs[graph.stores[i].input].name, graph.stores[i].value);
+  for (size_t i = 0; i < graph.outputs.size(); ++i)
+    sink("out" + std::to_string(i), "output " + std::to_string(i), graph.outputs[i]);
   return out + "}\n";
 }
 

@@ -1,6 +1,7 @@
 // Text and cost of a kernel plan. The text is part of the kernel key: whatever codegen reads must stand in it.
 #include "plan/kernel_plan.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 
@@ -114,6 +115,31 @@ std::string text(const KernelPlan& plan) {
     print_list(out, plan, "row", plan.phases[i].row);
   }
   return out;
+}
+
+std::string name(const KernelPlan& plan) {
+  constexpr size_t kMostWords = 6;
+  std::vector<std::string_view> words;
+  bool converts = false, loads = false;
+  const auto see = [&](uint32_t id) {
+    const Instr& in = plan.code[id];
+    loads = loads || in.code == Code::Load;
+    converts = converts || (in.code == Code::Compute && in.op == ir::Op::Convert);
+    if ((in.code != Code::Compute || in.op == ir::Op::Convert) && in.code != Code::Reduce) return;
+    const std::string_view word =
+        in.code == Code::Reduce ? kReduceNames[static_cast<size_t>(in.kind)] : ir::text(in.op);
+    if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+  };
+  for (const Phase& phase : plan.phases) {
+    std::for_each(phase.elem.begin(), phase.elem.end(), see);
+    std::for_each(phase.row.begin(), phase.row.end(), see);
+  }
+  if (words.empty()) words.push_back(converts ? "convert" : loads ? "copy" : "fill");
+  std::string out(kNamePrefix);
+  for (size_t i = 0; i < std::min(words.size(), kMostWords); ++i) out += std::string(words[i]) + "_";
+  if (words.size() > kMostWords) out += "etc_";
+  const auto stored = std::find_if(plan.operands.begin(), plan.operands.end(), [](const Operand& o) { return o.output; });
+  return out + std::string(stored == plan.operands.end() ? "void" : ir::text(stored->dtype));
 }
 
 double flops_per_point(const KernelPlan& plan) {

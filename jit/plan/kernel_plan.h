@@ -16,6 +16,7 @@
 // that are Unit along tile_dim and Any along vec_dim are transposed: they go through a buffer of one such square.
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/dtype.h"
@@ -94,6 +95,11 @@ int64_t unit_count(const KernelPlan& plan, const int64_t* sizes, int64_t block);
 /// Canonical text of the plan: complete (two plans with one text give the same machine code for one target), readable,
 /// what `inspect("plan")` and `cache show` print, and the main field of the kernel key.
 std::string text(const KernelPlan& plan);
+
+/// What the kernel does, as a C identifier for its symbol: "fj_mul_add_erf_f32" has the kinds of its operations in the
+/// order they first run and the type that it stores. Different plans may share one.
+std::string name(const KernelPlan& plan);
+inline constexpr std::string_view kNamePrefix = "fj_";
 
 /// Empty when the plan is legal, else one sentence saying what is wrong.
 std::string verify(const KernelPlan& plan);

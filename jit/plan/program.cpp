@@ -51,7 +51,7 @@ class Builder {
   void add_step(const std::vector<uint32_t>& batch, const Order& order);
   void add_extern(const Item& item, const Order& order, uint32_t epilogue);
   Shaped shaped(const Item& item, Rows rows);
-  KernelStep install(Shaped shaped);
+  KernelStep install(Shaped shaped, const Item& item);
   int64_t tile_rows(uint32_t external, const ir::Layout& product, ir::DType dtype) const;
   void add_epilogue(MatmulStep& step, const Item& item, ir::NodeId product);
   SlotId slot(BufferId buffer);
@@ -200,7 +200,7 @@ Shaped Builder::shaped(const Item& item, Rows rows) {
   return shape(former_.world(), item.frame, roots, draft, options_, rows);
 }
 
-KernelStep Builder::install(Shaped shaped) {
+KernelStep Builder::install(Shaped shaped, const Item& item) {
   const auto [found, fresh] = kernels_.try_emplace(text(shaped.plan), static_cast<uint32_t>(out_.kernels.size()));
   KernelStep step = std::move(shaped.step);
   step.kernel = found->second;
@@ -208,6 +208,8 @@ KernelStep Builder::install(Shaped shaped) {
   out_.scratch_bytes =
       std::max(out_.scratch_bytes, step.scratch_stride * static_cast<int64_t>(shaped.plan.scratch.size()));
   if (fresh) out_.kernels.push_back(std::move(shaped.plan));
+  std::vector<ir::NodeId>& made = out_.made.emplace_back();
+  for (const Root& root : item.roots) made.push_back(root.value);
   return step;
 }
 
@@ -218,7 +220,7 @@ void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
   } else {
     ParallelStep parallel;
     for (const uint32_t index : batch)
-      parallel.launches.push_back(install(shaped(former_.items()[index], Rows::Merge)));
+      parallel.launches.push_back(install(shaped(former_.items()[index], Rows::Merge), former_.items()[index]));
     if (batch.size() == 1)
       out_.steps.emplace_back(std::move(parallel.launches[0]));
     else
@@ -257,12 +259,12 @@ void Builder::add_epilogue(MatmulStep& step, const Item& item, ir::NodeId produc
   if (const int64_t tile = tile_rows(step.external, layout, graph_[product].dtype); tile > 0) {
     Shaped by_rows = shaped(item, Rows::Separate);
     if (by_rows.step.sizes.size() == 2 && by_rows.step.sizes[0] == layout.sizes[0] && by_rows.plan.tile == 0) {
-      step.epilogue.push_back(install(std::move(by_rows)));
+      step.epilogue.push_back(install(std::move(by_rows), item));
       step.rows_per_tile = tile;
       return;
     }
   }
-  step.epilogue.push_back(install(shaped(item, Rows::Merge)));
+  step.epilogue.push_back(install(shaped(item, Rows::Merge), item));
 }
 
 void Builder::add_extern(const Item& item, const Order& order, uint32_t epilogue) {

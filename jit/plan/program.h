@@ -85,6 +85,7 @@ struct Program {
   std::vector<KernelPlan> kernels;       // distinct plans
   std::vector<Step> steps;
   std::vector<SlotId> outputs;           // per Graph::outputs
+  std::vector<std::vector<ir::NodeId>> made;  // per launch, in order: the nodes it makes, of the staged graph
   int64_t arena_bytes = 0;
   int64_t scratch_bytes = 0;             // per thread
 };
@@ -101,7 +102,8 @@ void for_each_launch(const Program& program, Take take) {
   }
 }
 
-std::string text(const Program& program);   // for inspect("plan")
+std::string text(const Program& program);   // for inspect("plan"), which begins with what its words mean
+std::string dot(const ir::Graph& graph, const Program& program);   // the planned graph as GraphViz, a box per launch
 
 struct PlanOptions {
   int lanes = 8;                         // f32 lanes of the target's vectors (backend::lanes_for)

@@ -1,5 +1,6 @@
-// The program as text for people: slots, steps, then each distinct kernel.
+// The program as text for people: what its words mean, slots, steps, then each distinct kernel.
 #include <string>
+#include <string_view>
 
 #include "plan/program.h"
 
@@ -36,6 +37,44 @@ std::string line(const Slot& slot) {
       return "alias of " + name(slot.base) + " at " + std::to_string(slot.offset) + " " + result;
   }
   return result;
+}
+
+// What a word means, printed above programs whose text has it.
+struct Meaning {
+  std::string_view word, text;
+};
+constexpr Meaning kLegend[] = {
+    {": input ", "input I: tensor I of the caller"},
+    {": tensor ", "tensor: a new tensor, for a result or for a call of torch's"},
+    {": temp ", "temp at B: memory inside the call, from byte B of the arena on"},
+    {": extern ", "extern (of a slot): a tensor that a call of torch's makes"},
+    {": alias of ", "alias of S at E: a view of slot S, from its element E on"},
+    {"\nkernel ", "kernel K (slots): runs kernel K, which stands below, on slots as its operands #0, #1, ..."},
+    {" sizes [", "sizes: the length of each dim of the kernel, dim d0 first"},
+    {" units ", "units: pieces of work that threads share; grain: the fewest units worth a thread"},
+    {" block ", "block: elements along the last dim that a unit takes"},
+    {" scalars ", "scalars: which numbers of the call are the kernel's $0, $1, ..."},
+    {"\nparallel", "parallel: the launches below it run at the same time"},
+    {"\nextern ", "extern C (slots) -> slots: call C of torch's"},
+    {"\nmatmul ", "matmul C (slots) -> slot: product C of torch's, then the launches below it; rows: so many at a time"},
+    {"\nguard ", "guard G (slot): the program goes on only if the slot holds value G that was recorded"},
+    {"\nfree ", "free S: slot S is not needed any more"},
+    {"\narena ", "arena: bytes of all temps; scratch: bytes per thread for values between two loops"},
+    {"\nkernel dims [", "kernel dims: k is a dim of the result, r one that is reduced; vec: the dim that vectors of "
+                        "`lanes` elements run along, `unroll` at once; lanes 1: no vectors"},
+    {" tile d", "tile: squares of so many elements a side, so that transposed operands are read along their rows"},
+    {"\noperand #", "operand #I TYPE in or out [a stride per dim]: 0 the same element, 1 next to each other, 2 every "
+                    "other one, * any stride"},
+    {"\n  elem\n", "elem: runs once per element of the reduced dims"},
+    {"\n  row\n", "row: runs once per element of the result"},
+    {" = recall k", "keep k, recall k: a value kept per reduced element for a later phase"},
+};
+
+std::string legend(std::string_view program) {
+  std::string out;
+  for (const Meaning& meaning : kLegend)
+    if (program.find(meaning.word) != std::string_view::npos) out += "# " + std::string(meaning.text) + "\n";
+  return out + "\n";
 }
 
 std::string line(const KernelStep& step) {
@@ -89,8 +128,8 @@ std::string text(const Program& program) {
   result += "outputs " + names(program.outputs) + "\n";
   result += "arena " + std::to_string(program.arena_bytes) + " scratch " + std::to_string(program.scratch_bytes) + "\n";
   for (size_t i = 0; i < program.kernels.size(); ++i)
-    result += "\nkernel " + std::to_string(i) + ":\n" + text(program.kernels[i]);
-  return result;
+    result += "\nkernel " + std::to_string(i) + " is " + name(program.kernels[i]) + ":\n" + text(program.kernels[i]);
+  return legend(result) + result;
 }
 
 }  // namespace fastjit::plan

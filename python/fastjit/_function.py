@@ -11,8 +11,9 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast,
 
 import torch
 
-from fastjit import _nvrtc
+from fastjit import _nvrtc, _passes
 from fastjit._load import extension as _C
+from fastjit._passes import PassStep
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -20,27 +21,6 @@ R = TypeVar("R")
 
 Stage = Literal["source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot"]
 STAGES = ("source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot")
-
-
-@dataclasses.dataclass(frozen=True)
-class PassStep:
-    """The graph after one pass."""
-
-    name: str
-    nodes: int
-    ms: float
-    graph: str
-
-
-_STATS_ROWS = (
-    "calls hits misses variants kernels steps",
-    "compiles memory_hits disk_hits compile_ms record_ms",
-    "verified mismatches",
-)
-
-
-def _brief(value: float) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -221,7 +201,7 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
             f"{function._name} has {count} compiled variants, so there is no variant {variant} to inspect; "
             "call it first"
         )
-    return [PassStep(**row) for row in result] if stage == "passes" else result
+    return _passes.steps_of(result) if stage == "passes" else result
 
 
 def _cuda_stage(function: Any, stage: str, variant: int) -> str:

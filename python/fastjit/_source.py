@@ -32,8 +32,9 @@ _FORMS = {name: f"torch.{name}({{args}})" for name in _SAME} | {
 }
 _REDUCE = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin", "any": "any", "all": "all"}
 
-_IMPORTS = "from math import inf, nan\n\nimport torch\n"
-_HELPERS = '''
+# Each stands above the program where the program calls it.
+_HELPERS = {
+    "view": '''
 def view(x, sizes, rows):
     """out[i] = x[offset + sum(coef * i[dim])], one row (offset, [(dim, coef), ...]) per dimension of x."""
     index = []
@@ -45,13 +46,14 @@ def view(x, sizes, rows):
             at = at + coef * torch.arange(sizes[dim]).reshape(shape)
         index.append(at.expand(sizes))
     return x[tuple(index)] if index else x.expand(sizes)
-
-
+''',
+    "strided": '''
 def strided(x, strides):
     """x in memory with these strides."""
     out = torch.empty_strided(x.shape, strides, dtype=x.dtype)
     return out.copy_(x)
-'''
+''',
+}
 
 _NODE = re.compile(r"%(\d+) = (\w+) (\w+)\[([-\d,]*)\](?:\(([-\d,]*)\))?((?: (?:%\d+|-(?= |$)))*)(.*)")
 
@@ -130,6 +132,29 @@ def _expression(
     raise ValueError(f"IR op {op!r} has no Python form")
 
 
+def _dead(nodes: list[re.Match[str] | str]) -> set[str]:
+    """Numbers of values that nothing reads: constants that were folded into calls, mostly."""
+    read: set[str] = set()
+    dead: set[str] = set()
+    for node in reversed(nodes):
+        if isinstance(node, str):
+            read.update(re.findall(r"%(\d+)", node))
+        elif node[2] in ("input", "scalar", "extern", "result") or node[1] in read:
+            read.update(re.findall(r"%(\d+)", node[6]))
+        else:
+            dead.add(node[1])
+    return dead
+
+
+def _head(body: str, inputs: list[str], scalars: list[str]) -> str:
+    """Imports and helpers that the body uses, and the head of the function."""
+    numbers = [name for name in ("inf", "nan") if re.search(rf"(?<![\w.'\"]){name}\b", body)]
+    imports = (f"from math import {', '.join(numbers)}\n\n" if numbers else "") + "import torch\n"
+    helpers = "".join("\n" + text for name, text in _HELPERS.items() if re.search(rf"(?<![\w.]){name}\(", body))
+    what = f"inputs: tensors by name ({', '.join(inputs)}); scalars: numbers by name ({', '.join(scalars)})."
+    return f'{imports}{helpers}\n\ndef program(inputs, scalars=None):\n    """{what}"""\n'
+
+
 def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
     """Python source of ``program(inputs, scalars)``, which takes tensors and numbers by name and gives the outputs.
 
@@ -140,9 +165,12 @@ def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
     lines: list[str] = []
     inputs: list[str] = []
     scalars: list[str] = []
-    for line in ir.splitlines():
-        node = _NODE.fullmatch(line)
-        if node:
+    nodes = [_NODE.fullmatch(line) or line for line in ir.splitlines()]
+    dead = _dead(nodes)
+    for node in nodes:
+        if not isinstance(node, str):
+            if node[1] in dead:
+                continue
             number, op, dtype, sizes, strides, operands, rest = node.groups()
             rest, _, where = rest.partition(" @ ")
             note = f"  # {where.strip(chr(34))}" if where else ""
@@ -161,11 +189,10 @@ def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
                     op, dtype, _ints(sizes), _ints(strides) if strides is not None else None, args, rest.strip(), calls
                 )
             lines.append(f"    v{number} = {value}{note}")
-        elif line.startswith("store"):
-            _, target, value_of, _ = line.split()
+        elif node.startswith("store"):
+            _, target, value_of, _ = node.split()
             lines.append(f"    inputs[{inputs[int(target.removeprefix('input='))]!r}].copy_(v{value_of[1:]})")
-        elif line.startswith("return"):
-            lines.append(f"    return [{', '.join('v' + v[1:] for v in line.split()[1:])}]")
-    what = f"inputs: tensors by name ({', '.join(inputs)}); scalars: numbers by name ({', '.join(scalars)})."
-    head = f'{_IMPORTS}{_HELPERS}\n\ndef program(inputs, scalars=None):\n    """{what}"""\n'
-    return head + "\n".join(lines) + "\n"
+        elif node.startswith("return"):
+            lines.append(f"    return [{', '.join('v' + v[1:] for v in node.split()[1:])}]")
+    body = "\n".join(lines) + "\n"
+    return _head(body, inputs, scalars) + body

@@ -230,7 +230,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
         return out;
       }
       if (s == "plan") return py::str(plan::text(variant->executable->program));
-      if (s == "dot") return py::str(ir::dot(variant->inspection.graph));
+      if (s == "dot") return py::str(plan::dot(variant->inspection.graph, variant->executable->program));
       if (s == "guards") return py::str(guards_of(*variant));
       if (s == "llvm" || s == "asm") return py::str(per_kernel(*variant, stage));
       if (s == "passes") {

@@ -115,7 +115,7 @@ std::string fake_cubin() {
   header.e_ident[EI_CLASS] = ELFCLASS64;
   header.e_machine = 190;
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
-  return bytes + ".text." + std::string(backend::kEntrySymbol);
+  return bytes + ".text.fj_mul_f32" + std::string(1, '\0') + "more";
 }
 
 TEST(Cubin, OnlyCubinsWithTheEntryAreTaken) {
@@ -129,6 +129,14 @@ TEST(Cubin, OnlyCubinsWithTheEntryAreTaken) {
   cpu[offsetof(Elf64_Ehdr, e_machine)] = EM_X86_64;
   EXPECT_EQ(backend::validate_cubin(cpu), "not for a GPU");
   EXPECT_THROW(backend::load_cuda(cpu), std::runtime_error);
+  EXPECT_EQ(backend::cubin_entry(good), "fj_mul_f32");
+  for (const char letter : {' ', '-', 'Q', '\n', '\xff'}) {
+    std::string odd = good;
+    odd[odd.find("mul")] = letter;
+    EXPECT_EQ(backend::validate_cubin(odd), "the entry symbol is missing") << letter;
+  }
+  EXPECT_EQ(backend::validate_cubin(good.substr(0, good.find("mul")) + std::string(200, 'a')),
+            "the entry symbol is missing");
 }
 
 // The functions of libcuda that are used. Each launch is noted in globals that the test reads.

@@ -13,15 +13,16 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace {
 
-constexpr char kSection[] = ".text.fastjit_kernel";
+constexpr std::string_view kEntry = "fj_", kSection = ".text.";
 thread_local void* current = nullptr;
 
 struct Image {
   Elf64_Ehdr header;
-  char section[sizeof kSection];
+  char section[160];  // ".text." and the kernel's name
   uint64_t bytes;
 };
 
@@ -35,12 +36,18 @@ std::string contents(const std::string& path) {
   return out.str();
 }
 
+// The name of the kernel: the line after the one with __global__ starts with it.
+std::string entry_of(const std::string& source) {
+  const size_t from = source.find('\n', source.find("__global__")) + 1;
+  return source.substr(from, source.find('(', from) - from);
+}
+
 std::string unit(const std::string& source) {
   const bool barriers = source.find("__syncthreads") != source.npos;
   return "#include \"" SHIM "\"\n" + source +
          "\nextern \"C\" void run(const void* words, unsigned grid, unsigned block) {\n"
          "  shim::grid_dim.x = grid;\n  shim::block_dim.x = block;\n"
-         "  shim::run_grid(shim::call<Params, fastjit_kernel>, words, " +
+         "  shim::run_grid(shim::call<Params, " + entry_of(source) + ">, words, " +
          (barriers ? "true" : "false") + ");\n}\n";
 }
 
@@ -74,7 +81,7 @@ int cuModuleLoadData(void** module, const void* data) {
 int cuModuleUnload(void* module) { return dlclose(module); }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   *function = dlsym(module, "run");
-  return std::strcmp(name, "fastjit_kernel") != 0 || !*function;
+  return !std::string_view(name).starts_with(kEntry) || !dlsym(module, name) || !*function;
 }
 int cuLaunchKernel(void* function, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned,
                    void* stream, void** arguments, void**) {
@@ -109,7 +116,7 @@ int nvrtcCompileProgram(Program* program, int, const char* const*) {
   std::memcpy(image.header.e_ident, ELFMAG, SELFMAG);
   image.header.e_ident[EI_CLASS] = ELFCLASS64;
   image.header.e_machine = 190;
-  std::memcpy(image.section, kSection, sizeof kSection);
+  (std::string(kSection) + entry_of(program->source)).copy(image.section, sizeof image.section - 1);
   image.bytes = code.size();
   program->cubin.assign(reinterpret_cast<const char*>(&image), sizeof image);
   program->cubin += code;

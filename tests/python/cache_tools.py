@@ -46,7 +46,7 @@ def make(
             "created": created,
         }
     )
-    sections = [meta, key, b"%0 = input f32", b"define void @fastjit_kernel()", os.urandom(object_bytes)]
+    sections = [meta, key, b"%0 = input f32", b"define void @fj_mul_f32()", os.urandom(object_bytes)]
     text = b"".join(sections[:4])
     padding = bytes(-(64 + len(text)) % 16)
     digest = xxhash.xxh3_128_digest(key)

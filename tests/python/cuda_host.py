@@ -37,9 +37,9 @@ def unit_text(kernels: list[tuple[int, dict[str, Any]]]) -> str:
             f"{{{kernel['operands']}, {kernel['rank']}, {{{strides}}}, {kernel['scalars']}, {kernel['scratch']}, "
             f"{str(kernel['blocks']).lower()}, {kernel['kept']}}}"
         )
-        name = f"fastjit_kernel_{number}"
+        entry, name = kernel["name"], f"{kernel['name']}_{number}"
         out.append(
-            f"namespace k{number} {{\n#define fastjit_kernel {name}\n{kernel['source']}\n#undef fastjit_kernel\n"
+            f"namespace k{number} {{\n#define {entry} {name}\n{kernel['source']}\n#undef {entry}\n"
             f'extern "C" void host_{number}(const shim::KernelArgs* args, int64_t begin, int64_t) {{\n'
             f"  static const shim::Layout layout{layout};\n"
             f"  if (begin == 0) shim::launch<Params, {name}>(layout, args);\n}}\n}}\n"

@@ -179,7 +179,7 @@ def test_show(filled, capsys) -> None:
     assert code == 0 and key in out and "140 ms" in out
     assert run(capsys, "show", key, "--ir")[1] == "%0 = input f32\n"
     for part in ("--source", "--llvm"):
-        assert run(capsys, "show", key, part)[1] == "define void @fastjit_kernel()\n"
+        assert run(capsys, "show", key, part)[1] == "define void @fj_mul_f32()\n"
     code, _, err = run(capsys, "show", key, "--cuda")
     assert code == 1 and "no cuda: the entry holds none; --llvm shows its source" in err
     assert "plan:\n  plan model.gelu\n" in run(capsys, "show", key, "--key")[1]

@@ -150,7 +150,8 @@ def test_inspect_shows_source_and_ptx_of_a_cpu_function() -> None:
     source = function.inspect("cuda")
     for part in ("__launch_bounds__(256)", "tanhf(", "const Params p", "fj_block_merge(", "// f32"):
         assert part in source
-    assert ".entry fastjit_kernel" in function.inspect("ptx")
+    assert "\nfj_tanh_mul_max_sub_exp_sum_etc_f32(const Params p)" in source
+    assert ".entry fj_tanh_mul_max_sub_exp_sum_etc_f32" in function.inspect("ptx")
     with pytest.raises(LookupError, match="no variant 3"):
         function.inspect("cuda", variant=3)
 

@@ -1,0 +1,69 @@
+// The program as a picture: the graph that was planned, with a box round what each launch computes.
+#include <unordered_set>
+
+#include "plan/program.h"
+#include "plan/two_stage.h"
+
+namespace fastjit::plan {
+
+namespace {
+
+class Clusters {
+ public:
+  Clusters(const ir::Graph& graph, const Program& program) : graph_(graph), taken_(graph.nodes.size()) {
+    for (const auto& launch : program.made) roots_.insert(launch.begin(), launch.end());
+    size_t next = 0;
+    for_each_launch(program, [&](const KernelStep& step) {
+      const size_t launch = next++;
+      made_.push_back({"kernel " + std::to_string(step.kernel) + " " + name(program.kernels[step.kernel]), {}});
+      for (const ir::NodeId root : program.made[launch]) take(root);
+      if (made_.back().nodes.empty()) add_copy(launch, program.made[launch]);
+    });
+  }
+  std::string dot() const {
+    std::string out = ir::dot(graph_, made_);
+    out.insert(out.rfind('}'), copies_);
+    return out;
+  }
+
+ private:
+  // What several launches compute again is drawn in the first.
+  void take(ir::NodeId id) {
+    std::vector<ir::NodeId> left{id};
+    while (!left.empty()) {
+      id = left.back();
+      left.pop_back();
+      const ir::Op op = graph_[id].op;
+      if (taken_[id] || op == ir::Op::Input || op == ir::Op::Scalar || op == ir::Op::Extern || op == ir::Op::Result)
+        continue;
+      taken_[id] = true;
+      made_.back().nodes.push_back(id);
+      for (const ir::NodeId in : graph_.operands(id))
+        if (in != ir::kNoNode && !roots_.contains(in)) left.push_back(in);
+    }
+  }
+
+  // A launch that computes nothing, which only moves values of the caller's or of another launch.
+  void add_copy(size_t launch, const std::vector<ir::NodeId>& values) {
+    const std::string copy = "copy" + std::to_string(launch);
+    copies_ += "  subgraph cluster_" + copy + " {\n    label=\"" + made_.back().label + "\";\n    " + copy + ";\n  }\n";
+    for (const ir::NodeId id : values) copies_ += "  n" + std::to_string(id) + " -> " + copy + ";\n";
+    made_.pop_back();
+  }
+
+  const ir::Graph& graph_;
+  std::string copies_;
+  std::vector<bool> taken_;
+  std::unordered_set<ir::NodeId> roots_;
+  std::vector<ir::Cluster> made_;
+};
+
+}  // namespace
+
+std::string dot(const ir::Graph& graph, const Program& program) {
+  const auto staged = two_stage(graph);
+  const ir::Graph& planned = staged ? *staged : graph;
+  return Clusters(planned, program).dot();
+}
+
+}  // namespace fastjit::plan
