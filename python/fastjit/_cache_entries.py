@@ -166,11 +166,12 @@ def matches_name(entry: Entry, pattern: str) -> bool:
     return fnmatch.fnmatchcase(entry.function, pattern) or entry.function.rsplit(".", 1)[-1] == pattern
 
 
-def find(prefix: str, entries: Sequence[Entry]) -> Entry:
-    """The entry whose key starts with `prefix` (6 digits or more)."""
+def find(prefix: str, entries: Sequence[Entry], *, or_name: bool = False) -> Entry:
+    """The entry whose key starts with `prefix` (6 digits or more). `or_name`: a function's name was looked for too."""
     text = prefix.lower()
     if len(text) < 6 or not re.fullmatch(r"[0-9a-f]{6,32}", text):
-        raise ValueError(f"'{_cache.printable(prefix)}' is not a key: give 6 to 32 hexadecimal digits")
+        name = ", and no entry is of a function of that name" if or_name else ""
+        raise ValueError(f"'{_cache.printable(prefix)}' is not a key: give 6 to 32 hexadecimal digits{name}")
     found = [entry for entry in entries if entry.key.startswith(text)]
     if len(found) != 1:
         raise ValueError(f"{len(found) or 'no'} entries start with {text}" + ("; give more digits" if found else ""))

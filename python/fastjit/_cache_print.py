@@ -8,19 +8,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fastjit import cache
+from fastjit import _tables, cache
 from fastjit._cache import printable
 
 SCHEMA = "fastjit.cache/1"
 ENTRY_COLUMNS = ("key", "function", "signature", "target", "bytes", "loads", "compile_ms", "created", "last_used")
 
 
-def human_size(size: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GB"
+human_size = _tables.size
 
 
 def human_time(ms: float) -> str:
@@ -51,22 +46,16 @@ def record(entry: cache.Entry) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in ENTRY_COLUMNS}
 
 
-def print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: frozenset[int]) -> None:
-    lines = [head, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    text = []
-    for line in lines:
-        cells = (
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        text.append("  ".join(cells).rstrip())
-    print("\n".join(text))
+def print_table(
+    head: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: frozenset[int], elastic: tuple[int, ...] = ()
+) -> None:
+    """`elastic`: columns that are cut where the terminal is too narrow."""
+    width = _tables.terminal_width()
+    print(_tables.layout(head, list(rows), right=right, elastic=elastic, width=width))
 
 
 def clip(text: str, width: int) -> str:
-    text = printable(text)
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return _tables.clip(printable(text), width)
 
 
 def unique_prefix(keys: Iterable[str]) -> int:
@@ -98,7 +87,7 @@ def print_listing(listing: cache.Listing) -> None:
     )
     head = ("KEY", "FUNCTION", "SIGNATURE", "TARGET", "SIZE", "LOADS", "SAVED", "COMPILE", "LAST USED")
     if listing.entries:
-        print_table(head, rows, frozenset((4, 5, 6, 7)))
+        print_table(head, rows, frozenset((4, 5, 6, 7)), elastic=(1, 2, 3))
     shown = len(listing.entries)
     part = "" if shown == listing.total_entries else f"{shown} shown of "
     plural = "entry" if listing.total_entries == 1 else "entries"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastjit import _cache
 from fastjit._cache import BadEntry
@@ -20,6 +20,7 @@ class Shown:
     ir: str
     source: str
     object: bytes
+    others: tuple[str, ...] = ()  # keys of the function's other entries, where a name was asked for
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,14 @@ class Miss:
 
 
 def show(key: str, *, cache_dir: str | None = None) -> Shown:
-    """All that an entry holds. Raises BadEntry for one that the engine would not read."""
-    return _shown(find(key, entries_of(root_of(cache_dir))))
+    """All that an entry holds. `key`: the first digits of a key, or a function's name (or glob) for that one of its
+    entries that was used last. Raises BadEntry for an entry that the engine would not read."""
+    entries = entries_of(root_of(cache_dir))
+    named = [entry for entry in entries if not entry.file.fault and matches_name(entry, key)]
+    if not named or any(entry.key.startswith(key.lower()) for entry in entries):
+        return _shown(find(key, entries, or_name=True))
+    named.sort(key=lambda entry: entry.last_used, reverse=True)
+    return replace(_shown(named[0]), others=tuple(entry.key for entry in named[1:]))
 
 
 def _shown(entry: Entry) -> Shown:

@@ -30,6 +30,7 @@ def compare(
 
     variants: {"eager": f0, "fastjit": f}; the one named "eager", else the first, says what is right. A single function
         is compared eagerly and under torch.jit.trace, torch.jit.script, torch.compile and fastjit.
+    progress: False for none, True for plain lines also where standard error is no terminal.
     rounds, min_time: at least so many rounds, and more until so many seconds are spent.
     First calls need fresh processes and therefore a file: see `fastjit bench FILE.py::fn`.
     """
@@ -43,9 +44,10 @@ def compare(
         fn = variants[base]
         makes = {name: lambda call=call: _given(call) for name, call in variants.items()}  # type: ignore[misc]
     title = getattr(fn, "__name__", type(fn).__name__)
+    now = machine.describe()
     with Progress(progress) as shown:
         rows = steady.compare_in_process(fn, makes, inputs, steady.Plan(_positive("rounds", rounds), min_time), shown)
-    return result_of(title, rows, base, fn, inputs)
+    return result_of(title, rows, base, fn, inputs, now)
 
 
 def bench(
@@ -71,11 +73,14 @@ def bench(
         case = load_case(spec)
     inputs = steady.Inputs(case.args, case.kwargs)
     plan = steady.Plan(rounds, min_time)
+    now = machine.describe()
     rows = steady.compare_in_process(case.fn, steady.makers(case.fn, names, inputs), inputs, plan, shown)
-    result = result_of(spec.title, rows, BASELINE, case.fn, inputs)
+    result = result_of(spec.title, rows, BASELINE, case.fn, inputs, now)
     result.values = dict(spec.values)
     if dispatch:
+        shown.title(f"{spec.title}, tiny input")
         _fill_dispatch(result, spec, tiny_args, inputs, plan, shown)
+        shown.title(spec.title)
     if first_calls:
         firstcall.fill(rows, spec, BASELINE, threads, shown)
     return result
@@ -85,7 +90,6 @@ def _fill_dispatch(
     result: Result, spec: CaseSpec, tiny_args: str | None, inputs: steady.Inputs, plan: steady.Plan, shown: Progress
 ) -> None:
     """Times the rows again on small inputs: given ones, else the inputs cut down."""
-    shown.title(f"{spec.title}, tiny input")
     if tiny_args is not None:
         case = load_case(CaseSpec(spec.path, spec.name, tiny_args, spec.setup, spec.values))
         fn, small = case.fn, steady.Inputs(case.args, case.kwargs)
@@ -107,8 +111,17 @@ def _fill_dispatch(
             )
 
 
-def result_of(title: str, rows: list[Row], base: str, fn: Callable[..., Any], inputs: steady.Inputs) -> Result:
-    result = Result(title, rows, base, machine.describe())
+def result_of(
+    title: str,
+    rows: list[Row],
+    base: str,
+    fn: Callable[..., Any],
+    inputs: steady.Inputs,
+    before: dict[str, Any] | None = None,
+) -> Result:
+    """`before`: the machine as it was before the rows were timed, so that its load is that of others."""
+    busy = [row.others for row in rows if row.others is not None]
+    result = Result(title, rows, base, {**(before or machine.describe()), "others": max(busy, default=None)})
     result.traffic_bytes = steady.traffic_bytes(fn, inputs)
     if result.traffic_bytes >= table.SHARE_FROM_BYTES:
         rates = measure.bandwidth(result.traffic_bytes)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import math
 import re
 import sys
 import tempfile
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ._bench.errors import BenchError
-from ._bench.load import TARGET, CaseSpec, parse_sweeps, points
+from ._bench.load import TARGET, CaseSpec, check_sweeps, parse_sweeps, points
 
 OK, WRONG, USAGE = 0, 1, 2
 EPILOG = """
@@ -90,8 +92,10 @@ def _run(verb: str, given: argparse.Namespace) -> int:
         raise BenchError(f"which function of '{given.target[0]}'? Write {given.target[0]}::name")
     statement = "\n".join(given.target)
     if verb == "compare":
+        sweeps = parse_sweeps(given.sweep)
+        check_sweeps(sweeps, statement, setup)
         with tempfile.TemporaryDirectory(prefix="fastjit-compare-") as folder:
-            return _functions(_expression_case(folder, statement, setup, parse_sweeps(given.sweep)), given)
+            return _functions(_expression_case(folder, statement, setup, sweeps), given)
     return _statements(statement, setup, given)
 
 
@@ -103,7 +107,7 @@ def _check_numbers(given: argparse.Namespace) -> None:
         ("--min-time", given.min_time, 0),
         ("--threads", given.threads, 1),
     ):
-        if value is not None and value < least:
+        if value is not None and not least <= value < math.inf:
             raise BenchError(f"{option} {value}: give at least {least}")
 
 
@@ -114,7 +118,9 @@ def _statements(statement: str, setup: str, given: argparse.Namespace) -> int:
         if getattr(given, option) is not None:
             raise BenchError(f"--{option.replace('_', '-')} belongs to FILE.py::fn; a statement has none")
     found = []
-    for values in points(parse_sweeps(given.sweep)):
+    sweeps = parse_sweeps(given.sweep)
+    check_sweeps(sweeps, statement, setup)
+    for values in points(sweeps):
         order = timeit_form.Order(
             statement, setup or "pass", given.number, given.repeat, given.verbose, given.process, given.unit, values
         )
@@ -138,9 +144,9 @@ def _functions(spec: CaseSpec, given: argparse.Namespace) -> int:
     results: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="fastjit-bench-", ignore_cleanup_errors=True) as caches:
         isolate_caches(caches)
-        for values in points(parse_sweeps(given.sweep)):
-            point = CaseSpec(spec.path, spec.name, spec.args, spec.setup, {**spec.values, **values})
-            with Progress() as progress:
+        cases = _checked_cases(spec, given)
+        for point in cases:
+            with Progress(True) as progress:
                 result = bench(
                     point,
                     names=names,
@@ -160,6 +166,24 @@ def _functions(spec: CaseSpec, given: argparse.Namespace) -> int:
     if given.plot:
         draw(results, given.plot)
     return WRONG if any(result.wrong for result in results) else OK
+
+
+def _checked_cases(spec: CaseSpec, given: argparse.Namespace) -> list[CaseSpec]:
+    """One case a point of the sweep, each built once: what is wrong with any is said before the first is timed."""
+    from ._bench.load import load_case
+    from ._bench.plot import check
+
+    if given.plot:
+        check(given.plot)
+    sweeps = parse_sweeps(given.sweep)
+    if spec.args is not None:
+        check_sweeps(sweeps, f"f({spec.args})", spec.setup)
+    cases = [CaseSpec(spec.path, spec.name, spec.args, spec.setup, values) for values in points(sweeps)]
+    for case in cases:
+        load_case(case)
+    if given.tiny_args is not None:
+        load_case(dataclasses.replace(cases[0], args=given.tiny_args))
+    return cases
 
 
 def _print_json(schema: str, results: list[Any], **fields: Any) -> None:

@@ -26,6 +26,7 @@ from fastjit._cache_print import (
     printable_lines,
     record,
 )
+from fastjit._tables import several
 
 OK, FINDINGS, USAGE, NO_CACHE, PARTIAL = range(5)
 
@@ -79,7 +80,7 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
     ls.add_argument("-q", "--quiet", action="store_true", help="keys only")
     ls.add_argument("--csv", action="store_true")
     show = verb("show", "what one entry holds")
-    show.add_argument("key")
+    show.add_argument("key", metavar="KEY|FN", help="a key, or a function's name for its entry that was used last")
     part = show.add_mutually_exclusive_group()
     for name in SHOW_PARTS:
         part.add_argument(f"--{name}", dest="part", action="store_const", const=name)
@@ -173,6 +174,10 @@ def _ls(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     shown = cache.show(options.key, cache_dir=options.cache_dir)
+    if shown.others:
+        number = several(len(shown.others) + 1, "entry", "entries")
+        others = ", ".join(key[:8] for key in shown.others)
+        note(f"{printable(options.key)} has {number}; this one was used last, the others are {others}")
     if options.part:
         try:
             text = SHOW_PARTS[options.part](shown)
@@ -240,6 +245,7 @@ def _print_groups(by: str, groups: dict[str, dict[str, float]]) -> None:
             ("REASON", "COUNT", "LAST"),
             [(printable(name), f"{it['count']:.0f}", human_ago(now - it["last"])) for name, it in groups.items()],
             frozenset((1, 2)),
+            elastic=(0,),
         )
         return
     rows = (
@@ -252,7 +258,7 @@ def _print_groups(by: str, groups: dict[str, dict[str, float]]) -> None:
         )
         for name, group in sorted(groups.items(), key=lambda item: -item[1]["saved_ms"])
     )
-    print_table((by.upper(), "ENTRIES", "SIZE", "LOADS", "SAVED"), rows, frozenset((1, 2, 3, 4)))
+    print_table((by.upper(), "ENTRIES", "SIZE", "LOADS", "SAVED"), rows, frozenset((1, 2, 3, 4)), elastic=(0,))
 
 
 def _why(options: argparse.Namespace) -> int:

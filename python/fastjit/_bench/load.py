@@ -8,7 +8,7 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -135,6 +135,20 @@ def _run(source: str, namespace: dict[str, Any], option: str) -> None:
         exec(compile(source, option, "exec"), namespace)
     except Exception as error:
         raise BenchError(f"{option}: {type(error).__name__}: {error}") from error
+
+
+def check_sweeps(names: Iterable[str], *sources: str | None) -> None:
+    """Refuses a swept name that none of the sources reads: every point would measure the same."""
+    read: set[str] = set()
+    for source in filter(None, sources):
+        try:
+            tree = ast.parse(source)
+        except SyntaxError:  # told, with its place, where the source is run
+            return
+        read |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for name in names:
+        if name not in read:
+            raise BenchError(f"--sweep {name}: nothing uses '{name}', so every point would measure the same")
 
 
 def parse_sweeps(texts: list[str]) -> dict[str, list[Any]]:

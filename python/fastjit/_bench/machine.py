@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+LEAST_WATCH_S = 0.2  # the kernel counts in hundredths of a second
 ISA_FLAGS = ("avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "amx_tile")
 
 
@@ -33,15 +35,42 @@ def describe() -> dict[str, Any]:
     }
 
 
+class Neighbours:
+    """How many cores other programs keep busy between the making of this object and `cores_busy()`."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    def cores_busy(self) -> float | None:
+        """None where the kernel does not say, or too little time has passed to tell."""
+        end = self._now()
+        if self._start is None or end is None or end[0] - self._start[0] < LEAST_WATCH_S:
+            return None
+        wall, busy, own = (after - before for before, after in zip(self._start, end, strict=True))
+        return max(0.0, (busy - own) / wall)
+
+    @staticmethod
+    def _now() -> tuple[float, float, float] | None:
+        """Seconds: of the clock, that all cores worked, that this process and its children worked."""
+        fields = _read("/proc/stat").partition("\n")[0].split()
+        if len(fields) < 9 or fields[0] != "cpu":
+            return None
+        user, nice, system, _idle, _wait, irq, softirq, steal = map(int, fields[1:9])
+        busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        own = os.times()
+        return time.monotonic(), busy, own.user + own.system + own.children_user + own.children_system
+
+
 def in_words(machine: dict[str, Any]) -> str:
     level = "AVX-512" if "avx512f" in machine["isa"] else "AVX2" if "avx2" in machine["isa"] else "baseline x86-64"
     if "amx_tile" in machine["isa"]:
         level += " and AMX"
     llvm = f", LLVM {machine['llvm']}" if machine["llvm"] else ""
+    others = f", other programs {machine['others']:.1f} cores" if machine.get("others") is not None else ""
     return (
         f"{machine['date'][:10]}, {machine['cpu']} ({level}), {machine['threads']} of {machine['cores']} cores, "
-        f"load {machine['load'][0]:g}, torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, "
-        f"Python {machine['python']}"
+        f"load {machine['load'][0]:g}{others}, torch {machine['torch']}, "
+        f"fastjit {machine['fastjit'] or 'absent'}{llvm}, Python {machine['python']}"
     )
 
 

@@ -21,6 +21,7 @@ class Row:
     note: str | None = None
     samples: list[float] = field(default_factory=list)
     loops: int = 0
+    others: float | None = None  # cores that other programs kept busy while this was timed
     tiny_samples: list[float] = field(default_factory=list)
     first_cold: float | None = None
     first_warm: float | None = None
@@ -104,7 +105,7 @@ class Result:
         return render(self)
 
     def verdict(self) -> str:
-        from .table import verdict
+        from .verdict import verdict
 
         return verdict(self)
 

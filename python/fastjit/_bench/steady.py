@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import check, measure
+from . import check, machine, measure
 from .errors import BenchError
 from .progress import Progress
 from .result import Row
@@ -56,6 +56,7 @@ def compare_in_process(
             eager = check.run_once(fn, *inputs.whole)
         except Exception as error:
             raise BenchError(f"the function raised {type(error).__name__}: {_first_line(error)}") from error
+        progress.say("the same call in float64, for the errors", detail=True)
         exact = check.reference(fn, *inputs.whole)
         changes_inputs = check.mutates(inputs.whole, eager)
         rows: list[Row] = []
@@ -120,7 +121,7 @@ def _time(
     timers = {name: measure.make_timer(ready.call, own.args, own.kwargs) for name, ready in built.items()}
     loops = {}
     for name, timer in timers.items():
-        progress.say(f"warming up {name}")
+        progress.say(f"warming up {name}", detail=True)
         if restore is not None:
             restore()
         _warm_up(timer)
@@ -128,17 +129,21 @@ def _time(
     before = {name: ready.compiles() for name, ready in built.items()}
     round_s = sum(timer(loops[name]) for name, timer in timers.items())
     rounds = measure.rounds_for(round_s, plan.budget_s, plan.rounds)
+    progress.say(f"timing, {rounds} rounds of about {round_s:.2g} s")
+    neighbours = machine.Neighbours()
     samples = measure.interleave(
         timers,
         loops,
         rounds,
         None if restore is None else lambda name: restore(),
-        lambda done: progress.say(f"timing, round {done} of {rounds}"),
+        lambda done: progress.say(f"timing, round {done} of {rounds}", detail=True),
     )
+    others = neighbours.cores_busy()
     for row in rows:
         if row.name not in built:
             continue
         ready = built[row.name]
+        row.others = others
         row.samples, row.loops = samples[row.name], loops[row.name]
         row.compiles = ready.compiles() - before[row.name]
         if row.compiles:

@@ -1,4 +1,4 @@
-"""A result as text, as HTML and in one sentence."""
+"""A result as text and as HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import html
 import math
 from collections.abc import Sequence
 
+from fastjit import _tables
+
 from . import machine
+from .check import Errors
 from .measure import Interval
 from .result import Result, Row
 
@@ -42,8 +45,8 @@ def size(value: int | None) -> str:
     if value is None:
         return NOTHING
     if value < 1 << 20:
-        return f"{value / 1024:.0f} KB"
-    return f"{value / (1 << 20):.{0 if value >= 100 << 20 else 1}f} MB"
+        return f"{value / 1024:.0f} KiB"
+    return f"{value / (1 << 20):.{0 if value >= 100 << 20 else 1}f} MiB"
 
 
 def interval(ratio: Interval | None) -> str:
@@ -60,18 +63,28 @@ HEADERS = (
 )  # fmt: skip
 
 
+# From so many units in the last place on, an error says only that the exact result is near zero.
+MOST_ULPS = 10_000
+
+
+def error(found: Errors | None) -> str:
+    if found is None:
+        return NOTHING
+    ulps = f"{found.max_ulp:.2g}" if found.max_ulp < MOST_ULPS else f"over {count(MOST_ULPS)}"
+    return f"{found.max_abs:.2g} ({ulps})"
+
+
 def cells(result: Result) -> list[list[str]]:
     return [_cells(result, row) for row in result.rows]
 
 
 def _cells(result: Result, row: Row) -> list[str]:
-    error = f"{row.errors.max_abs:.2g} ({row.errors.max_ulp:.2g})" if row.errors is not None else NOTHING
     if row.status != "ok":
         word = {"wrong": "WRONG", "void": "VOID", "failed": "failed", "absent": "absent"}[row.status]
         gone = [NOTHING] * (len(HEADERS) - 6)
         compiles = str(row.compiles) if row.compiles else NOTHING
         first = [seconds(row.first_cold), seconds(row.first_warm)]
-        return [row.name, *first, NOTHING, word, *gone[:4], compiles, NOTHING, error]
+        return [row.name, *first, NOTHING, word, *gone[:4], compiles, NOTHING, error(row.errors)]
     low, high = row.band
     rate = result.rate(row)
     if result.traffic_bytes < SHARE_FROM_BYTES:
@@ -89,8 +102,8 @@ def _cells(result: Result, row: Row) -> list[str]:
         size(row.peak_bytes),
         f"{row.kernels}/{row.steps}" if row.kernels is not None else NOTHING,
         str(row.compiles),
-        NOTHING if pays is None else "never" if math.isinf(pays) else f"{count(math.ceil(pays))} calls",
-        error,
+        NOTHING if pays is None else "never" if math.isinf(pays) else _tables.several(math.ceil(pays), "call"),
+        error(row.errors),
     ]
 
 
@@ -102,17 +115,9 @@ def grid(result: Result) -> tuple[list[str], list[list[str]]]:
     return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def align(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
-        first, rest = (
-            row[0].ljust(widths[0]),
-            [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)],
-        )
-        lines.append("  ".join([first, *rest]).rstrip())
-    lines.insert(1, "-" * max(len(line) for line in lines))
-    return "\n".join(lines)
+def align(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """The table, a paragraph for each row where the terminal is too narrow for it."""
+    return _tables.layout(header, rows, right=range(1, len(header)), width=width, rule=True)
 
 
 def remarks(result: Result) -> list[str]:
@@ -122,11 +127,17 @@ def remarks(result: Result) -> list[str]:
             f"memory: {figures(result.copy_rate / 1e9)} GB/s copying as many bytes into warm memory, "
             f"{figures(result.clone_rate / 1e9)} GB/s with an allocating clone"
         )
+    if any(row.errors is not None and row.errors.max_ulp >= MOST_ULPS for row in result.rows):
+        lines.append(
+            f"errors: against the same call in float64. Over {count(MOST_ULPS)} units in the last place (ulp) means "
+            "that an exact result is almost zero, where any rounding is many ulp; the absolute error counts there"
+        )
     return lines + result.notes
 
 
 def render(result: Result) -> str:
-    parts = [result.title, align(*grid(result)), *remarks(result), machine.in_words(result.machine), verdict(result)]
+    table = align(*grid(result), _tables.terminal_width())
+    parts = [result.title, table, *remarks(result), machine.in_words(result.machine), result.verdict()]
     return "\n".join(parts)
 
 
@@ -141,46 +152,5 @@ def render_html(result: Result) -> str:
     return (
         f"<table><caption>{html.escape(result.title)}</caption>"
         f"<thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
-        f"<p>{below}</p><p><b>{html.escape(verdict(result))}</b></p>"
+        f"<p>{below}</p><p><b>{html.escape(result.verdict())}</b></p>"
     )
-
-
-def verdict(result: Result) -> str:
-    """The last line: who wins, by how much, and when it pays."""
-    wrong = [row.name for row in result.rows if row.status == "wrong"]
-    said = f"WRONG results from {', '.join(wrong)}. " if wrong else ""
-    ours = result.row("fastjit")
-    if ours is None or not ours.timed:
-        return said + _winner_without_us(result, ours)
-    peer = result.best_peer("fastjit")
-    if peer is None:
-        return said + f"fastjit takes {seconds(ours.median)} a call; there is nothing to compare it with."
-    ratio = result.speedup("fastjit", over=peer.name)
-    assert ratio is not None
-    if ratio.holds_one():
-        text = (
-            f"fastjit ≈ {peer.name}: the interval of the ratio, {figures(ratio.low)} to {figures(ratio.high)}, holds 1."
-        )
-    elif ratio.value > 1:
-        text = f"fastjit is {figures(ratio.value)} times as fast as the best other, {peer.name}."
-    else:
-        text = f"fastjit is slower: {peer.name} is {figures(1 / ratio.value)} times as fast."
-    pays = result.break_even(ours)
-    if pays is not None and math.isfinite(pays):
-        text += f" Its first call is paid back after {count(math.ceil(pays))} calls."
-    return said + text
-
-
-def _winner_without_us(result: Result, ours: Row | None) -> str:
-    timed = [row for row in result.rows if row.timed]
-    if not timed:
-        return "No variant could be timed."
-    best = min(timed, key=lambda row: row.median)
-    others = [row for row in timed if row is not best]
-    text = f"{best.name} is fastest with {seconds(best.median)} a call"
-    if others:
-        second = min(others, key=lambda row: row.median)
-        ratio = result.speedup(best.name, over=second.name)
-        if ratio is not None and ratio.holds_one():
-            text = f"{best.name} ≈ {second.name}: the interval of the ratio holds 1"
-    return text + (f"; fastjit was not timed ({ours.status})." if ours is not None else ".")
