@@ -32,8 +32,8 @@ Written by `python docs/generate.py` from the tables in the code (`jit/support/s
 {options}
 ## Environment variables
 
-Read when they are first needed, at the latest at the first compile; later changes are not noticed. Sizes take K, M, G
-and KiB, MiB, GiB, all powers of 1024. A size that cannot be read is reported once, and the default holds.
+Each is read when it is first needed, at the latest at the first compile; later changes are not noticed. Sizes take
+K, M, G and KiB, MiB, GiB, all powers of 1024. A size that cannot be read is reported once, and the default is used.
 
 | variable | default | values | what it does |
 | --- | --- | --- | --- |
@@ -44,8 +44,8 @@ and KiB, MiB, GiB, all powers of 1024. A size that cannot be read is reported on
 | --- | --- |
 | `with fastjit.stance("eager"):` | within the block every function runs as written |
 | `with fastjit.stance("error_on_compile"):` | within the block a call that would compile raises RuntimeError |
-| `with fastjit.stance("default"):` | within the block neither |
-| `torch.set_num_threads(n)` | threads of kernels as well |
+| `with fastjit.stance("default"):` | within the block functions are compiled and run as usual |
+| `torch.set_num_threads(n)` | also sets the number of threads of kernels |
 
 A stance counts for the thread or asyncio task that runs the block, and for the tasks that it starts;
 other threads have their own. `FASTJIT_DISABLE=1` is for the whole process, whatever the stance.

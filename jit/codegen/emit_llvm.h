@@ -9,7 +9,8 @@
 
 namespace fastjit::codegen {
 
-/// Puts the function for a verified plan, called `entry`, into an empty module. Deterministic: equal arguments give equal modules.
+/// Puts the function for a verified plan, called `entry`, into an empty module. Deterministic: equal arguments give
+/// equal modules.
 void emit_kernel(llvm::Module& module, const plan::KernelPlan& plan, backend::Isa isa, std::string_view entry);
 
 }  // namespace fastjit::codegen

@@ -54,7 +54,8 @@ def locate(cache_dir: str | None = None) -> Location:
     own = os.environ.get("FASTJIT_CACHE_DIR", "").strip()
     if own:
         if not os.path.isabs(own):
-            return Location("", "FASTJIT_CACHE_DIR", f"FASTJIT_CACHE_DIR='{printable(own[:60])}' is not an absolute path")
+            shown = printable(own[:60])
+            return Location("", "FASTJIT_CACHE_DIR", f"FASTJIT_CACHE_DIR='{shown}' is not an absolute path")
         return Location(_tidy(own), "FASTJIT_CACHE_DIR")
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(xdg):

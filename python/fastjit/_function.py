@@ -13,7 +13,6 @@ import torch
 
 from fastjit import _nvrtc, _passes
 from fastjit._load import extension as _C
-from fastjit._passes import PassStep
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -21,6 +20,17 @@ R = TypeVar("R")
 
 Stage = Literal["source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot"]
 STAGES = ("source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards", "dot")
+
+
+_STATS_ROWS = (
+    "calls hits misses variants kernels steps",
+    "compiles memory_hits disk_hits compile_ms record_ms",
+    "verified mismatches",
+)
+
+
+def _brief(value: float) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

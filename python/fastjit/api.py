@@ -14,9 +14,10 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import torch
 
-from fastjit._function import STAGES, FastFunction, PassStep, Stage, Stats, VariantInfo
+from fastjit._function import STAGES, FastFunction, Stage, Stats, VariantInfo
 from fastjit._load import FastJITWarning, UnsupportedError, disabled
 from fastjit._load import extension as _C
+from fastjit._passes import PassStep
 from fastjit._words import excerpt
 
 P = ParamSpec("P")
@@ -239,11 +240,11 @@ def fastjit(target: Any = _LATER, /, **options: Any) -> Any:
             ops and rounds once per stored tensor; "fast" allows contraction and errors up to 4 ULP.
         on_unsupported: what to do the first time the function cannot be compiled: "warn", "eager" (say nothing) or
             "error".
-        max_variants: how many signatures to keep, for a method per object it is bound to; further ones run eagerly.
+        max_variants: how many signatures to keep (per instance, for methods); further ones run eagerly.
         cache: True: memory and disk; "readonly": never write to disk; "memory" or False: no disk.
-        verify: True, or a fraction of the hits: the first of each program and then evenly. Such a hit runs the program
-            on copies of all it reads, then the function itself, whose result the call returns. If they differ, calls
-            like it stay eager, the kernels leave the cache, and a FastJITWarning names a file that shows it.
+        verify: True, or a fraction of the hits: each program's first hit, then evenly spaced ones. Such a hit runs the
+            program on copies of all it reads, then the function itself, whose result the call returns. If they differ,
+            calls like it stay eager, the kernels leave the cache, and a FastJITWarning names a file that shows it.
 
     Returns:
         A :class:`FastFunction`, or the same module.

@@ -313,7 +313,8 @@ def _verify(options: argparse.Namespace) -> int:
     else:
         for key, reason in result.bad.items():
             print(f"{key}  {reason}" + ("  removed" if key in result.removed else ""))
-        print(f"{result.checked} checked, {len(result.bad)} bad. This finds damage; it does not prove who wrote an entry")
+        counts = f"{result.checked} checked, {len(result.bad)} bad"
+        print(f"{counts}. This finds damage; it does not prove who wrote an entry")
     return FINDINGS if result.bad else OK
 
 

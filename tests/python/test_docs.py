@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from fastjit import fastjit
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -60,6 +63,21 @@ def test_example_runs_and_is_a_hit(example: Path, tmp_path: Path) -> None:
     hits = [int(n) for n in re.findall(r"hits (\d+)", done.stdout)]
     assert hits and hits[0] > 0, done.stdout
     assert not re.search(r"fallbacks \{[^}]", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize(("page", "before"), [("README.md", "## Two commands"), ("docs/quickstart.md", "## A module")])
+def test_newcomers_read_early_what_same_results_means(page: str, before: str) -> None:
+    text = (ROOT / page).read_text().partition(before)[0]
+    assert "rounding" in text and "last bits" in text and "numerics.md)" in text
+
+
+def test_same_results_are_the_same_up_to_rounding() -> None:
+    x = torch.linspace(-4, 4, 1001)
+    near, exact = fastjit(lambda x: torch.sin(x) * 2 + 1), fastjit(lambda x: (x * 2 + 1) / 3)
+    first, later = (near(x), exact(x)), (near(x), exact(x))
+    assert near.stats().hits == exact.stats().hits == 1
+    assert torch.equal(first[1], later[1])
+    torch.testing.assert_close(first[0], later[0], rtol=0, atol=8 * torch.finfo(torch.float32).eps)
 
 
 def test_there_are_examples() -> None:

@@ -8,6 +8,10 @@ HEAD = """# Accuracy of the elementary functions
 
 Written by `python3 tests/reference/numerics_table.py` from `tests/reference/math_bounds.json`; do not edit.
 
+"Same results as eager" means this: `+`, `-`, `*`, `/`, comparisons and copies give eager's bits. The functions below,
+and everything made of them, may differ from eager's in the last bits; FastJIT's are within the bound of the exact one.
+Sums of f32 are added up in f64, so they may differ in the last bits too. `@fastjit(verify=True)` allows for that.
+
 An error is |result - exact| in units of the last place of the exact result, rounding included (0.5: correctly rounded).
 `fj_math_errors` (target of the CMake build, tests/fuzz/exhaustive_math.cpp) measures it on this machine's ISA levels:
 without arguments over all 2^32 floats of every unary function; with `--step N` over every Nth bit pattern. References
