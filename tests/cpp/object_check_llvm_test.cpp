@@ -112,6 +112,21 @@ TEST(ObjectCheck, NamesWhatItRefuses) {
   }
 }
 
+TEST(ObjectCheck, TheEntryHasANameOfAKernel) {
+  const std::string name = plan::name(chain());
+  EXPECT_EQ(name, "fj_mul_add_fmod_f32");
+  const size_t at = object().find(name);
+  ASSERT_NE(at, std::string::npos);
+  for (const char* wrong : {"xj_m", "fj-m", "fj_M", "fj_-", "fj_ "}) {
+    std::string bad = object();
+    bad.replace(at, 4, wrong);
+    EXPECT_NE(backend::validate_object(bad).find("is a global other than the entry"), std::string::npos) << wrong;
+  }
+  std::string longer = std::string(plan::kNamePrefix) + std::string(200, 'a');
+  EXPECT_FALSE(backend::is_entry_name(longer));
+  EXPECT_TRUE(backend::is_entry_name(longer.substr(0, 100)));
+}
+
 size_t section_header(const std::string& bytes, uint32_t type) {
   Elf64_Ehdr h;
   std::memcpy(&h, bytes.data(), sizeof h);

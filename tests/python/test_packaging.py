@@ -193,6 +193,7 @@ def test_doctor(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert found["compile"]["state"] == "ok" and found["cache folder"]["state"] == "ok"
+    assert not list(tmp_path.rglob("*.fj"))  # what was compiled to see whether it works is not kept
 
 
 @pytest.mark.parametrize(("value", "hits"), [("1", 0), ("0", 1), (" Off ", 1), ("True", 0)])

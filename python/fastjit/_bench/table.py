@@ -70,7 +70,10 @@ MOST_ULPS = 10_000
 def error(found: Errors | None) -> str:
     if found is None:
         return NOTHING
-    ulps = f"{found.max_ulp:.2g}" if found.max_ulp < MOST_ULPS else f"over {count(MOST_ULPS)}"
+    if found.max_ulp >= MOST_ULPS:
+        ulps = f"over {count(MOST_ULPS)}"
+    else:
+        ulps = f"{found.max_ulp:.2g}" if found.max_ulp < 10 else count(float(f"{found.max_ulp:.2g}"))
     return f"{found.max_abs:.2g} ({ulps})"
 
 

@@ -12,6 +12,7 @@ from .table import figures, seconds
 
 # With more of the machine in other hands, or times that spread wider, a ratio says as much about the neighbours.
 MOST_BUSY = 0.1  # of the cores
+MOST_LOAD = 2.0  # a core, where what others use is not known: the load counts own work too
 MOST_SPREAD = 0.3  # of the median, from quarter to quarter
 
 
@@ -37,6 +38,8 @@ def noise(result: Result, *rows: Row) -> str | None:
     busy, cores = result.machine.get("others"), result.machine["cores"]
     if busy is not None and busy > MOST_BUSY * cores:
         return f"other programs kept {busy:.1f} of {cores} cores busy meanwhile"
+    if busy is None and result.machine["load"][0] > MOST_LOAD * cores:
+        return f"the load was {result.machine['load'][0]:g} on {cores} cores"
     for row in rows:
         low, high = row.band
         if high - low > MOST_SPREAD * row.median:
