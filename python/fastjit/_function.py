@@ -13,6 +13,7 @@ import torch
 
 from fastjit import _nvrtc, _passes
 from fastjit._load import extension as _C
+from fastjit._tables import several
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -208,7 +209,7 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
         result = function._inspect(stage, variant)
     if result is None:
         raise LookupError(
-            f"{function._name} has {count} compiled variants, so there is no variant {variant} to inspect; "
+            f"{function._name} has {several(count, 'compiled variant')}, so there is no variant {variant} to inspect; "
             "call it first"
         )
     return _passes.steps_of(result) if stage == "passes" else result

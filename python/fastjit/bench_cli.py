@@ -108,7 +108,7 @@ def _check_numbers(given: argparse.Namespace) -> None:
         ("--threads", given.threads, 1),
     ):
         if value is not None and not least <= value < math.inf:
-            raise BenchError(f"{option} {value}: give at least {least}")
+            raise BenchError(f"{option} {value}: give " + (f"at least {least}" if value < least else "a finite number"))
 
 
 def _statements(statement: str, setup: str, given: argparse.Namespace) -> int:

@@ -168,7 +168,7 @@ def _ls(options: argparse.Namespace) -> int:
     else:
         print_listing(listing)
     for reason, number in listing.skipped.items():
-        note(f"{number} {'entry' if number == 1 else 'entries'} not listed: {reason}")
+        note(f"{several(number, 'entry', 'entries')} not listed: {reason}")
     return PARTIAL if listing.skipped else OK
 
 
@@ -320,7 +320,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _remove(options: argparse.Namespace, remove: Callable[[bool], cache.Removal]) -> int:
     plan = remove(True)
-    what = f"{len(plan.entries)} {'entry' if len(plan.entries) == 1 else 'entries'}, {human_size(plan.bytes)}"
+    what = f"{several(len(plan.entries), 'entry', 'entries')}, {human_size(plan.bytes)}"
     if not options.dry_run and plan.entries and not options.yes:
         if not sys.stdin.isatty():
             note(f"would remove {what}; give -y to do it, or -n to only look")
@@ -342,7 +342,7 @@ def _remove(options: argparse.Namespace, remove: Callable[[bool], cache.Removal]
             print(f"{entry.key}  {clip(entry.function, 60)}")
         print(
             ("would free " if options.dry_run else "freed ")
-            + f"{human_size(result.bytes)} ({len(result.entries)} entries)"
+            + f"{human_size(result.bytes)} ({several(len(result.entries), 'entry', 'entries')})"
         )
     for key in result.failed:
         note(f"{key} could not be removed or changed meanwhile")

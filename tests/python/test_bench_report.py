@@ -81,8 +81,8 @@ def test_functions_are_silent_on_a_pipe(show: bool | None, capsys: pytest.Captur
         (["CASE::scale", "--plot", "FOLDER"], "the name must end with one of .eps"),
         (["CASE::scale", "--plot", "FOLDER/out.txt"], "the name must end with one of .eps"),
         (["CASE::scale", "--plot", "FOLDER/folder.png"], "is a folder"),
-        (["CASE::scale", "--min-time", "inf"], "--min-time inf: give at least 0"),
-        (["CASE::scale", "--min-time", "nan"], "--min-time nan: give at least 0"),
+        (["CASE::scale", "--min-time", "inf"], "--min-time inf: give a finite number"),
+        (["CASE::scale", "--min-time", "nan"], "--min-time nan: give a finite number"),
     ],
 )
 def test_all_input_is_checked_before_anything_is_timed(

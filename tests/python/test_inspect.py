@@ -19,7 +19,7 @@ def test_inspect_a_variant_that_is_not_there():
     fast(torch.randn(4), torch.randn(4))
     for stage in STAGES:
         for variant in (-1, 1, 1 << 70):
-            with pytest.raises(LookupError, match=f"has 1 compiled variants, so there is no variant {variant}"):
+            with pytest.raises(LookupError, match=f"has 1 compiled variant, so there is no variant {variant}"):
                 fast.inspect(stage, variant)
 
 

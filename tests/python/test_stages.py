@@ -54,6 +54,17 @@ def test_equal_plans_share_a_kernel_whatever_the_functions_are_called():
     assert second.stats().memory_hits == 1 and second.variants()[0].keys == first.variants()[0].keys
 
 
+def test_kernels_of_one_name_are_two_kernels():
+    def f(x, y):
+        return torch.mm(x * 2 + 1, (y.t() * 2 + 1).contiguous()) * 2 + 1
+
+    x, y = torch.randn(70, 3), torch.randn(70, 3)
+    fast = called(f, x, y)
+    names = re.findall(r"\nkernel \d+ is (\w+):", fast.inspect("plan"))
+    assert len(names) == fast.stats().kernels > 1 and set(names) == {"fj_mul_add_f32"}
+    torch.testing.assert_close(fast(x, y), f(x, y), rtol=0, atol=0)
+
+
 PLANS = {
     "chain": (lambda x: x * 2 + 1, (torch.randn(4, 4),), {"input I:", "grain:", "block:", "kernel K", "vec:", "row:"}),
     "softmax": (lambda x: torch.softmax(x * 2, -1), (torch.randn(5, 9),), {"elem:", "row:", "keep k, recall k:"}),
