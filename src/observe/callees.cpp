@@ -11,6 +11,8 @@ namespace fastjit::observe {
 namespace {
 
 constexpr Tracer::Rule kPure = Tracer::Rule::Pure;
+constexpr char kTensorDoor[] = "use of a tensor outside operators by ",
+               kGeneratorDoor[] = "use of a random number generator by ";
 
 /// What identifies a C function, however it is bound: its PyMethodDef, slot, or the object itself.
 using CalleeKey = std::pair<const void*, const void*>;
@@ -84,8 +86,9 @@ const Tracer::Callee* Tracer::find_callee(PyObject* callable) {
   return it == table.by_key.end() ? nullptr : &table.rows[it->second];
 }
 
-bool Tracer::Callee::is_door() const {
-  return judge == &Tracer::judge_exit || judge == &Tracer::judge_contents || judge == &Tracer::judge_generator;
+const char* Tracer::Callee::door() const {
+  if (judge == &Tracer::judge_exit || judge == &Tracer::judge_contents) return kTensorDoor;
+  return judge == &Tracer::judge_generator ? kGeneratorDoor : "";
 }
 
 void Tracer::judge_len(PyObject*, Args args) {
@@ -314,10 +317,8 @@ void Tracer::judge_contains(PyObject*, Args args) {
 }
 
 void Tracer::judge_side_effect(PyObject* callee, Args) { deny("side effect: " + callee_text(callee)); }
-void Tracer::judge_exit(PyObject* callee, Args) { deny("use of a tensor outside operators by " + callee_text(callee)); }
-void Tracer::judge_generator(PyObject* callee, Args) {
-  deny("use of a random number generator by " + callee_text(callee));
-}
+void Tracer::judge_exit(PyObject* callee, Args) { deny(kTensorDoor + callee_text(callee)); }
+void Tracer::judge_generator(PyObject* callee, Args) { deny(kGeneratorDoor + callee_text(callee)); }
 // The elements as new lists of numbers: whoever told of it guards what they are.
 void Tracer::judge_contents(PyObject* callee, Args args) {
   if (args.size() != 1 || !is_tensor(args[0]) || !host_.on_contents_read) return judge_exit(callee, args);
@@ -355,44 +356,6 @@ void Tracer::judge_abc(PyObject* callee, Args args) {
     if (type->tp_flags & Py_TPFLAGS_HEAPTYPE && !fresh_.contains((PyObject*)type)) facts_->type_order(type, where());
   }
   facts_->word(&state[1], "the registration of classes with abstract ones", where());
-}
-
-// The value that this call set itself is no fact; another's is.
-void Tracer::judge_context_get(PyObject*, Args args) {
-  PyObject* variable = args[0];
-  if (auto set = context_sets_.find(variable); set != context_sets_.end() && set->second.size() > 1) return;
-  if (!is_reached(variable) || (args.size() > 1 && !context_value(variable))) return deny("read of a context variable");
-  const std::string label = "context variable " + names_[variable];
-  found(facts_->read_context(variable, label, where()), label);
-}
-
-// A change that the call undoes itself, the last one first, is none.
-void Tracer::judge_context_set(PyObject*, Args args) {
-  if (args.size() != 2 || !is_reached(args[0])) return deny("change of a context variable");
-  std::vector<Ref>& values = context_sets_[args[0]];
-  if (values.empty()) values.push_back(Ref::share(context_value(args[0])));
-  values.push_back(Ref::share(args[1]));
-  touch(args[1]);
-  top().fresh_result = true;
-}
-
-void Tracer::judge_context_reset(PyObject*, Args args) {
-  auto set = args.size() == 2 ? context_sets_.find(args[0]) : context_sets_.end();
-  if (set == context_sets_.end() || set->second.size() < 2 || !fresh_.contains(args[1]))
-    return deny("change of a context variable");
-  set->second.pop_back();
-  Ref variable = Ref::steal(PyObject_GetAttrString(args[1], "var"));
-  Ref old = Ref::steal(PyObject_GetAttrString(args[1], "old_value"));
-  PyErr_Clear();
-  PyObject* before = set->second.back().get();
-  const bool was_unset = set->second.size() == 1 && old && !std::strcmp(Py_TYPE(old.get())->tp_name, "Token.MISSING");
-  if (variable.get() != args[0] || (old.get() != before && !was_unset)) deny("change of a context variable");
-}
-
-bool Tracer::contexts_are_restored() {
-  for (const auto& [variable, values] : context_sets_)
-    if (values.size() != 1 || context_value(variable) != values[0].get()) return false;
-  return true;
 }
 
 // The address of an object that facts hold by identity is as determined as the object.

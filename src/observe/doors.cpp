@@ -26,14 +26,13 @@ int DoorWatch::on_event(PyObject* self, PyFrameObject* frame, int what, PyObject
   auto* watch = static_cast<DoorWatch*>(PyCapsule_GetPointer(self, nullptr));
   if (what != PyTrace_C_CALL || !watch->found_.empty()) return 0;
   const Tracer::Callee* row = Tracer::find_callee(arg);
-  if (!row || !row->is_door()) return 0;
+  if (!row || !*row->door()) return 0;
   try {
     PyCodeObject* code = PyFrame_GetCode(frame);
-    watch->found_ = "use of a tensor outside operators by " + callee_text(arg) + " at " +
-                    place_of(code, PyFrame_GetLineNumber(frame));
+    watch->found_ = row->door() + callee_text(arg) + " at " + place_of(code, PyFrame_GetLineNumber(frame));
     Py_DECREF(code);
   } catch (const std::exception&) {  // no memory for the words
-    watch->found_ = "use of a tensor outside operators";
+    watch->found_ = row->door();
   }
   return 0;
 }

@@ -10,7 +10,8 @@ namespace {
 
 std::vector<std::string> our_folders, library_folders;
 
-constexpr std::string_view kTyped[] = {"<stdin>", "<console>", "<input>", "<ipython-input", "<python-input", "<doctest"};
+constexpr std::string_view kTyped[] = {"<stdin>",        "<console>",     "<input>",
+                                       "<ipython-input", "<python-input", "<doctest"};
 
 bool is_inside(std::string_view file, const std::vector<std::string>& folders) {
   return std::ranges::any_of(folders, [&](const std::string& folder) { return file.starts_with(folder); });

@@ -57,7 +57,9 @@ class Tracer final : public Observer {
     const char* name;  // "module:name" or "module:Class.name"
     Rule rule;
     Judge judge;
-    bool is_door() const;  // through it a tensor or a generator is used without an operator
+    /// Through it a tensor or a generator is used without an operator: "use of a tensor outside operators by ". Else
+    /// "".
+    const char* door() const;
   };
   static const Callee* find_callee(PyObject* callable);
   static void resolve_callees();

@@ -63,13 +63,13 @@ def _scripted_into(x: torch.Tensor) -> torch.Tensor:
 
 
 REFUSED = {
-    _draws: "use of a tensor outside operators by Generator.manual_seed at test_pure.py:",
+    _draws: "use of a random number generator by Generator.manual_seed at test_pure.py:",
     _draws_unseeded: "it draws from a generator that is no argument",
     _applies: "use of a tensor outside operators by Tensor.apply_ at test_pure.py:",
     _maps: "use of a tensor outside operators by Tensor.map_ at test_pure.py:",
     _fills_by_numpy: "use of a tensor outside operators by Tensor.numpy at test_pure.py:",
     _writes_by_pointer: "use of a tensor outside operators by Tensor.data_ptr at test_pure.py:",
-    _seeds: "use of a tensor outside operators by Generator.manual_seed at random.py:",
+    _seeds: "use of a random number generator by Generator.manual_seed at random.py:",
     _scripted: "a tensor of unknown origin was used by aten::mul",
     _scripted_into: "memory that no operator filled is used by",
 }

@@ -220,9 +220,9 @@ def torchscript_makes_a_constant(w: World) -> None:
         return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
 
     f, x = w.jit(scaled), torch.arange(4.0)
-    w.call("call of ScriptFunction", f, x)
+    w.call("call of ", f, x)
     w.change("nothing")
-    w.call("call of ScriptFunction", f, x + 1)
+    w.call("call of ", f, x + 1)
 
 
 @script(1)
@@ -237,11 +237,11 @@ def torchscript_loops_and_branches(w: World) -> None:
         return x
 
     f, x = w.jit(grown), torch.arange(4.0)
-    w.call("call of ScriptFunction", f, x, 1)
+    w.call("call of ", f, x, 1)
     w.change("number of turns")
-    w.call("call of ScriptFunction", f, x, 3)
-    w.call("call of ScriptFunction", f, x, 1, x)
-    w.call("call of ScriptFunction", f, x, 1)
+    w.call("call of ", f, x, 3)
+    w.call("call of ", f, x, 1, x)
+    w.call("call of ", f, x, 1)
 
 
 @script(1)
@@ -254,7 +254,7 @@ def torchscript_modules(w: World) -> None:
         w.call("call of ", g, x)
     w.change("traced functions")
     h = w.jit(torch.jit.trace(lambda x: x * 2, (x,)))
-    w.call("call of ScriptFunction", h, x)
+    w.call("call of ", h, x)
 
 
 @script(4)
