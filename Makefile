@@ -12,7 +12,7 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400"
 
-.PHONY: fuzz fuzz-scripts opinfo-full exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
+.PHONY: fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -73,6 +73,10 @@ fuzz-scripts: build
 # Every sample of torch's operator database in every element type and layout: tens of minutes.
 opinfo-full: build
 	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_opinfo.py tests/python/test_opinfo_forms.py
+
+# Every numeric test at each level of torch's kernels, MKL, oneDNN and our compiler that this CPU has: tens of minutes.
+test-levels: build
+	@FASTJIT_LEVELS_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_levels.py
 
 # Every elementary function over all 2^32 floats, on both ISA levels: hours. MATH="--step 4097" or a function's name shortens it.
 MATH ?=

@@ -82,3 +82,12 @@ def test_same_results_are_the_same_up_to_rounding() -> None:
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 5
+
+
+def test_the_page_of_numerics_is_that_of_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "reference")
+    import numerics_table
+
+    assert (ROOT / "docs" / "numerics.md").read_text() == numerics_table.page(), (
+        "run python tests/reference/numerics_table.py"
+    )

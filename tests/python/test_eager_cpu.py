@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
 
 from eager_cpu import RoundedRoots, at_least_as_near
+from fastjit import _C
 from script_tools import Script, World, play
 
 VALUES = torch.cat([torch.arange(1, 400).double() / 7, torch.tensor([2.0, 0.0, -0.0, -1.0, torch.inf, torch.nan])])
@@ -97,3 +100,10 @@ def test_a_script_whose_roots_are_rounded_passes_where_eagers_are_not():
         w.call("hit", f if not w.fast else w.current, x)
 
     assert play(Script(0, script, 0.0, None)).current.stats().hits == 1
+
+
+def test_levels_are_those_that_the_environment_asks_for():
+    asked = os.environ.get("ATEN_CPU_CAPABILITY")
+    assert asked is None or torch.backends.cpu.get_cpu_capability() == asked.upper()
+    isa = os.environ.get("FASTJIT_ISA")
+    assert isa is None or _C.host_isa() == isa
