@@ -33,7 +33,8 @@ Written by `python docs/generate.py` from the tables in the code (`jit/support/s
 ## Environment variables
 
 Each is read when it is first needed, at the latest at the first compile; later changes are not noticed. Sizes take
-K, M, G and KiB, MiB, GiB, all powers of 1024. A size that cannot be read is reported once, and the default is used.
+K, M, G and KiB, MiB, GiB, all powers of 1024. A value that cannot be read is reported once on stderr when the extension is
+loaded, with the values that are possible, and the default holds; so is an unknown `FASTJIT_` name, with the nearest known one.
 
 | variable | default | values | what it does |
 | --- | --- | --- | --- |
@@ -49,6 +50,17 @@ K, M, G and KiB, MiB, GiB, all powers of 1024. A size that cannot be read is rep
 
 A stance counts for the thread or asyncio task that runs the block, and for the tasks that it starts;
 other threads have their own. `FASTJIT_DISABLE=1` is for the whole process, whatever the stance.
+
+## Who can run code, and what stays in memory
+
+Entries of the disk cache are machine code: whoever can write to `FASTJIT_CACHE_DIR` can run code as every user whose
+programs read it. The engine refuses folders and files of others, or that others may write to;
+[cache.md](cache.md#who-can-run-code-through-the-cache) says what is left to you.
+
+Memory of outputs and intermediates stays warm for the next call, up to `FASTJIT_POOL` bytes. What nobody took for a
+minute goes back to the system. No thread waits for that: calls look for it, compiles, and Python's garbage collector
+(a callback in `gc.callbacks`). A process that runs no Python at all therefore keeps it; `gc.collect()` a minute
+after the last call gives it back, and `FASTJIT_POOL=0` keeps nothing.
 """
 
 

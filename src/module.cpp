@@ -77,9 +77,7 @@ static std::vector<std::pair<std::string, bool>> lowered_ops() {
   return out;
 }
 
-PYBIND11_MODULE(_C, module) {
-  if (PyInterpreterState_Get() != PyInterpreterState_Main())
-    throw py::import_error("fastjit runs in the main interpreter only: torch does not run in subinterpreters");
+PYBIND11_MODULE(_C_in_main, module) {
   support::check_settings();
   dispatch::init_modes();
   PyTypeObject* type = dispatch::make_function_type(module.ptr());
@@ -115,4 +113,12 @@ PYBIND11_MODULE(_C, module) {
   bind_cuda(module);
   dispatch::bind_verify(module);
   dispatch::bind_stance(module);
+}
+
+// Before pybind11, which waits for ever for the lock of the main interpreter.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__C() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__C_in_main();
+  PyErr_SetString(PyExc_ImportError,
+                  "fastjit runs in the main interpreter only: torch does not run in subinterpreters");
+  return nullptr;
 }

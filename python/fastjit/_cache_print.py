@@ -32,7 +32,7 @@ def human_ago(seconds: float) -> str:
 
 
 def note(text: str) -> None:
-    """One line to stderr. Arguments that it quotes may hold anything."""
+    """One line to stderr; what it quotes may hold anything."""
     print(f"fastjit: {printable(text)}", file=sys.stderr)
 
 

@@ -97,11 +97,7 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
         metavar="FN",
         help="compare what was compiled last (for these functions) with the entry that it is most like",
     )
-    verify = verb(
-        "verify",
-        "check header, lengths, checksum and key of entries (exit code 1 when one is bad): finds damage, and does not "
-        "prove who wrote them",
-    )
+    verify = verb("verify", "find damaged entries (exit code 1 when there are); does not prove who wrote them")
     verify.add_argument("keys", nargs="*", metavar="KEY")
     verify.add_argument(
         "--deep", action="store_true", help="also validate and link each object, as the engine does (imports torch)"

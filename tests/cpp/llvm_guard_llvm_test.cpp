@@ -1,4 +1,5 @@
 // LLVM without memory: the process goes on, compiles nothing more, and waits for nothing.
+#include <llvm/Support/ErrorHandling.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "backend/compiler.h"
+#include "backend/llvm_guard.h"
 #include "cache_helpers.h"
 #include "support/error.h"
 #include "support/log.h"
@@ -118,6 +120,36 @@ TEST(LlvmGuard, OutOfMemoryInTheFirstCompile) { with_ever_more_memory(true); }
 TEST(LlvmGuard, OutOfMemoryInALaterCompile) { with_ever_more_memory(false); }
 
 #endif
+
+TEST(LlvmGuard, AFatalErrorEndsLlvmAndNotTheProcess) {
+  EXPECT_TRUE(test::in_child([] {
+    support::set_log_sink(keep);
+    if (!compile().empty()) return false;
+    std::string what;
+    try {
+      backend::with_llvm([] { llvm::report_fatal_error("Cannot select: t7\nand more"); });
+    } catch (const support::Unable& error) {
+      what = std::string(error.what()) + "\n" + error.way_out();
+    }
+    return what ==
+               "LLVM gave up: Cannot select: t7, and compiles nothing more in this process\n"
+               "start the process again, and please report it" &&
+           compile() == what && said.starts_with("LLVM gave up: Cannot select: t7; nothing more is compiled in");
+  }));
+}
+
+TEST(LlvmGuard, AnErrorOfOursEndsNothing) {
+  EXPECT_TRUE(test::in_child([] {
+    plan::KernelPlan plan = some_plan();
+    plan.lanes = 3;
+    try {
+      backend::compile_cpu(plan, {});
+      return false;
+    } catch (const std::runtime_error& error) {
+      return std::string(error.what()).starts_with("illegal kernel plan") && compile().empty();
+    }
+  }));
+}
 
 TEST(LlvmGuard, WithoutHeadroomLlvmIsNotBegunWith) {
   EXPECT_TRUE(test::in_child([] {

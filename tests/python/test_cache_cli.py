@@ -378,6 +378,66 @@ def test_names_from_files_are_escaped(root, capsys) -> None:
     assert "\x1b" not in out and "evil\\x1b[2J\\nname" in out
 
 
+EVIL = "evil\x1b[2J\nname\x9b"
+
+
+def test_what_programs_read_has_no_control_characters(root, capsys) -> None:
+    make(root, EVIL)
+    code, out, _ = run(capsys, "ls", "--csv")
+    assert code == 0 and out.count("\n") == 2 and not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", out)
+    assert next(iter(csv.DictReader(io.StringIO(out))))["function"] == "evil\\x1b[2J\\nname\\x9b"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [EVIL],
+        ["ls", "--filter", EVIL],
+        ["ls", "--filter", f"size>{EVIL}"],
+        ["ls", "--filter", f"function<{EVIL}"],
+        ["ls", "--sort", EVIL],
+        ["ls", "--limit", EVIL],
+        ["ls", f"--{EVIL}"],
+        ["prune", "--keep-size", EVIL],
+        ["prune", "--older-than", EVIL],
+        ["stats", "--by", EVIL],
+        ["show", EVIL],
+        ["why", "--last-miss", EVIL],
+        ["ls", "--cache-dir", EVIL],
+        ["dir", EVIL],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]).replace(EVIL, "…"),
+)
+def test_argument_errors_have_no_control_characters(root, capsys, arguments) -> None:
+    make(root, "model.gelu")
+    try:
+        code = cli.main(["cache", *arguments])
+    except SystemExit as left:
+        code = left.code
+    captured = capsys.readouterr()
+    assert code in (2, 3) and captured.out == ""
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", captured.err), captured.err
+    assert captured.err.splitlines()[-1].startswith(("fastjit: ", "fastjit cache"))
+
+
+def test_verify_says_what_it_does_not_prove(filled, capsys) -> None:
+    said = " checked, 0 bad. This finds damage; it does not prove who wrote an entry\n"
+    assert run(capsys, "verify") == (0, f"3{said}", "")
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_folder_at_the_path_of_an_entry_can_be_removed(filled, capsys, empty) -> None:
+    root, keys = filled
+    path = path_of(root, keys["model.gelu"])
+    path.unlink()
+    path.mkdir()
+    if not empty:
+        (path / "file").write_text("of somebody")
+    assert run_json(capsys, "verify")[1]["bad"] == {keys["model.gelu"]: "unsafe-file"}
+    assert run(capsys, "verify", "--fix")[0] == 1 and not path.exists()
+    assert run(capsys, "verify")[0] == 0
+
+
 def test_defaults_are_those_of_the_engine() -> None:
     table = (ROOT / "jit/support/settings.def").read_text()
     defaults = dict(re.findall(r'SETTING\(\w+, "(\w+)", "([^"]*)"', table))
