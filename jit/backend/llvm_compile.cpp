@@ -58,8 +58,7 @@ llvm::TargetMachine& machine_for(Isa isa) {
   return *machine;
 }
 
-/// What one module is made of. Where LLVM ends early, here too, its objects are left behind: none of them can be
-/// trusted to be whole.
+/// What one module is made of. Where LLVM ends early, here too, its objects are left behind: they may be half made.
 struct Job {
   llvm::LLVMContext& context = *new llvm::LLVMContext;
   llvm::Module& module = *new llvm::Module("fastjit", context);

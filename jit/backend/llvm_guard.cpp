@@ -26,8 +26,9 @@ enum class End : uint8_t { None, NoMemory, Fatal };
 std::atomic<End> g_end{End::None};
 std::array<char, 160> g_fatal{};  // what LLVM said
 std::atomic<void*> g_reserve{nullptr};
-// Where the handlers go back to: over LLVM's frames, not through them. Some have no unwinding tables, where a throw ends
-// the process, and destructors of ours would destroy objects of LLVM that are half made.
+
+// Where the handlers go back to: over LLVM's frames, not through them. Some have no unwinding tables, so that a throw
+// ends the process, and destructors of ours would destroy objects of LLVM that are half made.
 thread_local jmp_buf* t_way_out = nullptr;
 
 [[noreturn]] void leave(End end) {

@@ -6,9 +6,9 @@
 
 namespace fastjit::backend {
 
-/// Runs `work`, which calls LLVM: the only way to do that, by one thread at a time. What `work` makes of LLVM's objects
-/// it must leave behind, not destroy, where std::bad_alloc leaves it; no destructor runs where LLVM gives up. Throws support::Unable when LLVM cannot be used
-/// (any more), or has no memory to work with.
+/// Runs `work`, which calls LLVM: the only way to do that, by one thread at a time. Objects of LLVM's it must leave
+/// behind, not destroy, where std::bad_alloc leaves it; where LLVM gives up no destructor runs. Throws support::Unable
+/// when LLVM cannot be used (any more), or has no memory to work with.
 void with_llvm(const std::function<void()>& work);
 
 }  // namespace fastjit::backend
