@@ -98,6 +98,7 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.def("register_message_types", [](py::object warning, py::object error) {
     dispatch::register_message_types(warning.ptr(), error.ptr());
   });
+  module.def("user_level", &dispatch::user_level);
   module.def("register_library_folders", &observe::set_library_folders);
   module.def("pool_stats", &pool_stats);
   module.def("pool_clear", &dispatch::pool_clear);

@@ -178,11 +178,15 @@ def _wrong_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if not isinstance(getattr(function, "__func__", function), types.FunctionType):
         return ""
     try:
-        inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+        signature = inspect.signature(function, follow_wrapped=False)
+    except ValueError:
+        return ""
+    try:
+        signature.bind(*args, **kwargs)
     except TypeError as error:
-        return str(error)
-    except ValueError:  # it has no signature
-        pass
+        is_method = isinstance(function, types.FunctionType) and next(iter(signature.parameters), "") == "self"
+        hint = f" (of a method, ask its class: {function.__qualname__}.explain(instance, ...))" if is_method else ""
+        return f"{error}{hint}"
     return ""
 
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastjit import _reproducer, _source
 from fastjit._load import FastJITWarning
+from fastjit._load import extension as _C
 
 # (relative to the element, relative to the largest element): torch.testing's tolerances. Complex numbers have those of
 # their parts; all others are compared exactly.
@@ -117,7 +118,7 @@ def judge(shadow: Any, outcome: Outcome, result: Any, error: BaseException | Non
         f"fastjit: {facts['name']}({facts['signature']}) computed something else than eager: {what}; the call returned "
         f"eager's result, and calls like it stay eager; please report it; reproducer: {where}",
         FastJITWarning,
-        stacklevel=3,
+        stacklevel=_C.user_level(),
     )
 
 

@@ -180,9 +180,13 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
     return miss ? varied_value(function, *miss)
                 : most_varied(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames));
   });
-  if (!limit.empty())
-    return eager_because(function, limit, "raise max_variants, or pass what changes as a tensor", args, nargsf,
-                         kwnames);
+  if (!limit.empty()) {
+    const bool of_tensor = limit.ends_with(" layouts");
+    return eager_because(function, limit,
+                         of_tensor ? "raise max_variants, or call it with tensors of fewer sizes, strides and dtypes"
+                                   : "raise max_variants, or pass what changes as a tensor",
+                         args, nargsf, kwnames);
+  }
   if (has_new_sizes(function, spec, miss != nullptr)) {
     function.seen_sizes.insert(spec.signature());
     return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);

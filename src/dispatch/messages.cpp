@@ -42,7 +42,8 @@ std::string_view way_out(std::string_view reason) {
   return std::ranges::find_if(kAdvice, [&](const auto& row) { return reason.starts_with(row.begins); })->advice;
 }
 
-// How many frames up the line stands that a warning is about: calls come through frames of torch and other libraries.
+}  // namespace
+
 Py_ssize_t user_level() {
   Py_ssize_t level = 1, found = 1;
   std::optional<observe::Owner> nearest;
@@ -59,8 +60,6 @@ Py_ssize_t user_level() {
   Py_XDECREF(frame);
   return found;
 }
-
-}  // namespace
 
 void register_message_types(PyObject* warning, PyObject* error) {
   warning_type = Py_NewRef(warning);

@@ -15,4 +15,8 @@ inline constexpr const char* kCudaAdvice = "'python -m fastjit docs limits' says
 /// The classes fastjit.FastJITWarning and fastjit.UnsupportedError; set once at import.
 void register_message_types(PyObject* warning, PyObject* error);
 
+/// How many Python frames up the line stands that a warning is about: calls come through frames of fastjit, torch and
+/// other libraries.
+Py_ssize_t user_level();
+
 }  // namespace fastjit::dispatch

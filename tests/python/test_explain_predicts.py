@@ -187,6 +187,9 @@ def test_modules_methods_and_wrong_arguments() -> None:
     model = Model()
     kinds = [agree(Model.step, *args) for args in [(model, X), (model, X), (X,)]]
     assert kinds == ["a new variant", "a hit", "an error"]
+    name = Model.step.__qualname__
+    hint = f"(of a method, ask its class: {name}.explain(instance, ...))"
+    assert model.step.explain(X) == f"an error: TypeError: missing a required argument: 'x' {hint}"
 
     @functools.wraps(branches)
     def takes_any(*args: Any) -> torch.Tensor:

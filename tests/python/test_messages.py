@@ -117,6 +117,22 @@ def test_a_warning_points_at_the_users_line(call):
     assert first <= said[0].lineno <= first + 1
 
 
+def test_a_warning_of_verify_points_at_the_users_line():
+    class Scaled(nn.Module):
+        scale = 2.0
+
+        def forward(self, x):
+            return x * self.scale
+
+    net = fastjit(Scaled(), pure=True, verify=True)
+    net(torch.ones(3)), net(torch.ones(3))
+    Scaled.scale = 3.0  # against the promise
+    with pytest.warns(FastJITWarning, match="Scaled.* computed something else than eager") as said:
+        call_in_a_module(net, torch.ones(3))
+    assert said[0].filename == __file__
+    assert said[0].lineno == call_in_a_module.__code__.co_firstlineno + 1
+
+
 def test_errors_are_eagers_and_later_calls_work():
     fast = fastjit(lambda x, y: torch.mm(x, y) + 1)
     x = torch.randn(2, 3)
