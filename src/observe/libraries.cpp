@@ -10,6 +10,7 @@ namespace {
 
 std::vector<std::string> our_folders, library_folders;
 
+// What begins the file of code that was typed.
 constexpr std::string_view kTyped[] = {"<stdin>",        "<console>",     "<input>",
                                        "<ipython-input", "<python-input", "<doctest"};
 

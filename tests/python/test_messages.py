@@ -253,6 +253,17 @@ def test_the_users_line_is_named_across_installed_packages(library):
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "line_is_the_users"),
+    [("<stdin>", True), ("<ipython-input-3-0>", True), ("<doctest model[0]>", True), ("<string>", False)],
+)
+def test_code_without_a_file_is_the_users_where_it_was_typed(file, line_is_the_users):
+    fast = fastjit(lambda x: x[x > 0])
+    with pytest.warns(FastJITWarning) as said:
+        exec(compile("fast(torch.ones(3))", file, "exec"), {"fast": fast, "torch": torch})
+    assert said[0].filename == (file if line_is_the_users else __file__)
+
+
 def test_folders_of_libraries():
     ours, others = _load._library_folders()
     assert f"{os.path.dirname(torch.__file__)}/" in ours and len(ours) == 2  # noqa: PTH120
