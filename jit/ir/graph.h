@@ -165,7 +165,7 @@ std::vector<int64_t> row_major(std::span<const int64_t> sizes);
 
 /// Text form: one node a line, printed and parsed back without loss (`parse(print(g)) == g` up to side-table order).
 std::string print(const Graph& graph);
-Graph parse(std::string_view text);   // throws std::invalid_argument naming the line
+Graph parse(std::string_view text);  // throws std::invalid_argument naming the line
 
 /// Nodes that are drawn in one box.
 struct Cluster {

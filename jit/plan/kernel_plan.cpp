@@ -138,7 +138,8 @@ std::string name(const KernelPlan& plan) {
   std::string out(kNamePrefix);
   for (size_t i = 0; i < std::min(words.size(), kMostWords); ++i) out += std::string(words[i]) + "_";
   if (words.size() > kMostWords) out += "etc_";
-  const auto stored = std::find_if(plan.operands.begin(), plan.operands.end(), [](const Operand& o) { return o.output; });
+  const auto stored =
+      std::find_if(plan.operands.begin(), plan.operands.end(), [](const Operand& o) { return o.output; });
   return out + std::string(stored == plan.operands.end() ? "void" : ir::text(stored->dtype));
 }
 

@@ -56,15 +56,18 @@ constexpr Meaning kLegend[] = {
     {" scalars ", "scalars: which numbers of the call are the kernel's $0, $1, ..."},
     {"\nparallel", "parallel: the launches below it run at the same time"},
     {"\nextern ", "extern C (slots) -> slots: call C of torch's"},
-    {"\nmatmul ", "matmul C (slots) -> slot: product C of torch's, then the launches below it; rows: so many at a time"},
+    {"\nmatmul ",
+     "matmul C (slots) -> slot: product C of torch's, then the launches below it; rows: so many at a time"},
     {"\nguard ", "guard G (slot): the program goes on only if the slot holds value G that was recorded"},
     {"\nfree ", "free S: slot S is not needed any more"},
     {"\narena ", "arena: bytes of all temps; scratch: bytes per thread for values between two loops"},
-    {"\nkernel dims [", "kernel dims: k is a dim of the result, r one that is reduced; vec: the dim that vectors of "
-                        "`lanes` elements run along, `unroll` at once; lanes 1: no vectors"},
+    {"\nkernel dims [",
+     "kernel dims: k is a dim of the result, r one that is reduced; vec: the dim that vectors of "
+     "`lanes` elements run along, `unroll` at once; lanes 1: no vectors"},
     {" tile d", "tile: squares of so many elements a side, so that transposed operands are read along their rows"},
-    {"\noperand #", "operand #I TYPE in or out [a stride per dim]: 0 the same element, 1 next to each other, 2 every "
-                    "other one, * any stride"},
+    {"\noperand #",
+     "operand #I TYPE in or out [a stride per dim]: 0 the same element, 1 next to each other, 2 every "
+     "other one, * any stride"},
     {"\n  elem\n", "elem: runs once per element of the reduced dims"},
     {"\n  row\n", "row: runs once per element of the result"},
     {" = recall k", "keep k, recall k: a value kept per reduced element for a later phase"},

@@ -47,8 +47,8 @@ std::string unit(const std::string& source) {
   return "#include \"" SHIM "\"\n" + source +
          "\nextern \"C\" void run(const void* words, unsigned grid, unsigned block) {\n"
          "  shim::grid_dim.x = grid;\n  shim::block_dim.x = block;\n"
-         "  shim::run_grid(shim::call<Params, " + entry_of(source) + ">, words, " +
-         (barriers ? "true" : "false") + ");\n}\n";
+         "  shim::run_grid(shim::call<Params, " +
+         entry_of(source) + ">, words, " + (barriers ? "true" : "false") + ");\n}\n";
 }
 
 using Run = void (*)(const void*, unsigned, unsigned);
