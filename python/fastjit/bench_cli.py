@@ -58,7 +58,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     both.add_argument("-s", "--setup", action="append", default=[], help="run once before; its names are seen")
     both.add_argument("--json", action="store_true", help="print JSON, raw samples included")
     loop = parser.add_argument_group("a statement, as timeit")
-    loop.add_argument("-n", "--number", type=int, help="loops a repeat (default: until 0.2 s)")
+    loop.add_argument("-n", "--number", type=int, help="loops per repeat (default: until 0.2 s)")
     loop.add_argument("-r", "--repeat", type=int, default=5, help="repeats (default 5)")
     loop.add_argument("-v", "--verbose", action="count", default=0, help="raw times; twice: the calibration too")
     loop.add_argument("-p", "--process", action="store_true", help="process time instead of wall clock")

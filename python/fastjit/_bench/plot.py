@@ -48,7 +48,7 @@ def picture(results: Sequence[Result]) -> Any:
     else:
         _draw_marks(axes, results[0])
     axes.set_yscale("log")
-    axes.set_ylabel("time a call [µs], median with 25-75 % band")
+    axes.set_ylabel("time per call [µs], median with 25-75 % band")
     axes.set_title(results[0].title.partition(" (")[0])
     axes.grid(True, which="both", alpha=0.3)
     figure.supxlabel("\n".join(textwrap.wrap(in_words(results[0].machine), 120)), fontsize=7)
