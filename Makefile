@@ -60,10 +60,10 @@ test-observer:
 test-cuda-full:
 	@FASTJIT_CUDA_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_cuda.py
 
-# Random programs against eager; FUZZ=first:last chooses the seeds.
-FUZZ ?= 0:2000
+# Random programs against eager: those of today, or FUZZ=first:last; SAVE=1 adds them to the count in docs/correctness.md.
+FUZZ ?=
 fuzz: build
-	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_FUZZ=$(FUZZ) $(PY) -m pytest -q tests/python/test_random_programs.py
+	@$(PY) benchmarks/fuzz.py $(FUZZ) $(if $(SAVE),--save)
 
 # Random scripts of calls and changes of state; SCRIPTS=first:last chooses them, FASTJIT_CHECK=record records each hit again.
 SCRIPTS ?= 0:5000

@@ -16,7 +16,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md")
-ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue", "guards", "correctness")
+ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue", "guards")
+ORDER += ("correctness", "fuzz")
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 

@@ -107,11 +107,12 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
 
 
 def only_copies(out: Any, operands: Any) -> bool:
-    """Every element of `out` is, up to its sign, an element of the operands, a number among them, 0 or 1."""
+    """Every float of `out` is, up to its sign, an element of the operands, a number among them, 0 or 1."""
     tensors = [t.double().flatten() for t in tensors_of(operands)]
     numbers = [float(v) for v in pytree.tree_leaves(operands) if isinstance(v, (int, float))]
     known = torch.cat([*tensors, torch.tensor([0.0, 1.0, *numbers])]).nan_to_num().abs()
-    return all(bool(torch.isin(t.double().nan_to_num().abs(), known).all()) for t in tensors_of(out))
+    floats = [t for t in tensors_of(out) if t.is_floating_point()]
+    return all(bool(torch.isin(t.double().nan_to_num().abs(), known).all()) for t in floats)
 
 
 def variance(x: torch.Tensor, dim: Any = None, correction: float | None = None, keepdim: bool = False, **_: Any) -> Any:
@@ -149,7 +150,8 @@ class Running(TorchDispatchMode):
         if units is None and name not in SUMS | PRODUCTS | STEPS:
             before = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
             out = func(*args, **kwargs)
-            if not func._schema.is_mutable and apart and not only_copies(out, before):
+            copies = self.copies(name, out, before)
+            if not func._schema.is_mutable and apart and not copies:
                 self.depth += 1
                 with self:
                     out = apart(*args, **kwargs)
@@ -157,7 +159,7 @@ class Running(TorchDispatchMode):
                 if not self.depth and self.dtype != self.inner:
                     for t in pytree.tree_leaves(out):
                         self.draw.move(t, 0.5 * spacing(t, self.dtype))
-            elif not only_copies(out, before) and any(t.is_floating_point() for t in tensors_of(out)):
+            elif not copies and any(t.is_floating_point() for t in tensors_of(out)):
                 raise NoBound(name)
             return self.decide(name, out)
         by = self.sum_error(name, func, args, kwargs) if name in SUMS else 0.0
@@ -181,6 +183,9 @@ class Running(TorchDispatchMode):
         else:
             terms = tensors[0].numel() if name == "cumsum" else tensors[-2].size(-1) + 1
         return sum_bound(terms, torch.finfo(self.inner).eps, total)
+
+    def copies(self, name: str, out: Any, operands: Any) -> bool:
+        return only_copies(out, operands)
 
     def decide(self, name: str, out: Any) -> Any:
         for t in pytree.tree_leaves(out):
