@@ -24,7 +24,7 @@ TESTS = ROOT / "tests" / "python"
 PATH = ROOT / "benchmarks" / "results" / "fuzz.json"
 CHECKER = ("random_programs.py", "random_compare.py", "shadows.py", "error_bounds.py")
 # Programs a process: one that dies names its seeds.
-CHUNK = 500
+CHUNK = 2000
 WANTED = 100_000
 
 
