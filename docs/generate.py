@@ -34,8 +34,8 @@ Written by `python docs/generate.py` from the tables in the code (`jit/support/s
 
 Each is read when it is first needed, at the latest at the first compile; later changes are not noticed. Sizes take
 K, M, G and KiB, MiB, GiB, all powers of 1024. A value that cannot be read is reported once on stderr when the extension
-is loaded, with the values that are possible, and the default holds. An unknown `FASTJIT_` name is reported too, with the
-nearest known one.
+is loaded, with the values that are possible, and the default holds. An unknown `FASTJIT_` name is reported too, with
+the nearest known one.
 
 | variable | default | values | what it does |
 | --- | --- | --- | --- |
