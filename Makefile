@@ -10,7 +10,7 @@ STAMP := .setup
 
 APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev libgtest-dev libxxhash-dev git python3-venv python3-dev
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
-       "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400"
+       "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400" "clang-format==22.1.0"
 
 .PHONY: fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
 
@@ -87,6 +87,7 @@ exhaustive-math: setup
 lint:
 	@$(PY) -m ruff check python tests benchmarks docs cmake
 	@$(PY) -m mypy
+	@git ls-files '*.cpp' '*.h' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 
 # The engine under AddressSanitizer and UndefinedBehaviorSanitizer.
 asan: setup

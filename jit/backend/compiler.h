@@ -14,8 +14,8 @@ namespace fastjit::backend {
 /// A relocatable object (CPU) or a cubin (CUDA), and the text a person wants to see.
 struct Compiled {
   std::string object;
-  std::string source;      // LLVM IR after optimisation, or CUDA C++
-  std::string assembly;    // only when asked for (CPU: assembly; CUDA: PTX)
+  std::string source;    // LLVM IR after optimisation, or CUDA C++
+  std::string assembly;  // only when asked for (CPU: assembly; CUDA: PTX)
   double compile_ms = 0;
 };
 
@@ -35,8 +35,9 @@ Compiled compile_cpu(const plan::KernelPlan& plan, const Target& target, bool wa
 /// The same module before optimisation, as text.
 std::string llvm_ir(const plan::KernelPlan& plan, const Target& target);
 
-/// Empty when `object` is a self-contained ELF64 x86-64 kernel that may be linked: allow-listed sections and relocations,
-/// no undefined symbol, sizes within limits, the entry symbol present; else the reason. Reads untrusted bytes.
+/// Empty when `object` is a self-contained ELF64 x86-64 kernel that may be linked: allow-listed sections and
+/// relocations, no undefined symbol, sizes within limits, the entry symbol present; else the reason. Reads untrusted
+/// bytes.
 std::string validate_object(std::span<const char> object);
 
 /// Validates, links and makes executable (never writable and executable at once). Throws std::runtime_error.
@@ -44,7 +45,7 @@ std::string validate_object(std::span<const char> object);
 std::shared_ptr<const Kernel> load_cpu(std::span<const char> object);
 
 bool has_llvm();
-std::string llvm_version();   // "22.1.8", or "" without LLVM
+std::string llvm_version();  // "22.1.8", or "" without LLVM
 
 /// Identity of this build of the engine (hash of its sources): part of every kernel key.
 std::string_view engine_build_id();

@@ -32,7 +32,7 @@ using KernelFn = void (*)(const KernelArgs*, int64_t begin, int64_t end);
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  KernelFn entry = nullptr;   // null for GPU kernels
+  KernelFn entry = nullptr;  // null for GPU kernels
 };
 
 }  // namespace fastjit::backend

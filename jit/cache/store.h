@@ -52,7 +52,7 @@ class Store {
 
   Root root_;
   Limits limits_;
-  std::atomic<int64_t> no_writes_before_{0};  // seconds of the monotonic clock
+  std::atomic<int64_t> no_writes_before_{0};                        // seconds of the monotonic clock
   std::atomic<int64_t> unsettled_entries_{0}, unsettled_bytes_{0};  // put, and not in the totals yet
 };
 

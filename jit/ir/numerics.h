@@ -4,8 +4,8 @@
 
 namespace fastjit::ir {
 
-/// Eager: every op rounds to its type, as eager does. Accurate: float32 between half-precision ops, one rounding a stored
-/// tensor. Fast: also contraction, up to 4 ULP.
+/// Eager: every op rounds to its type, as eager does. Accurate: float32 between half-precision ops, one rounding a
+/// stored tensor. Fast: also contraction, up to 4 ULP.
 enum class Numerics : uint8_t { Eager, Accurate, Fast };
 
 }  // namespace fastjit::ir

@@ -43,7 +43,7 @@ class Order {
   std::unordered_map<BufferId, BufferId> places_;
   std::unordered_map<BufferId, uint32_t> writers_;  // stored input -> item
   uint32_t last_guard_ = kNoItem;
-  std::vector<bool> merged_;                        // runs in another item's step
+  std::vector<bool> merged_;  // runs in another item's step
 };
 
 }  // namespace fastjit::plan

@@ -15,49 +15,52 @@ using SlotId = uint32_t;
 inline constexpr SlotId kNoSlot = 0xFFFFFFFFu;
 
 enum class SlotKind : uint8_t {
-  Input,    // the caller's tensor number `index`
-  Tensor,   // a tensor the program allocates: outputs, and operands of extern steps
-  Temp,     // raw bytes at `offset` in the arena: only kernels touch it
-  Extern,   // made by an extern step
-  Alias,    // a tensor on the storage of slot `base`: same dtype, `sizes`, `strides`, `offset` elements further
+  Input,   // the caller's tensor number `index`
+  Tensor,  // a tensor the program allocates: outputs, and operands of extern steps
+  Temp,    // raw bytes at `offset` in the arena: only kernels touch it
+  Extern,  // made by an extern step
+  Alias,   // a tensor on the storage of slot `base`: same dtype, `sizes`, `strides`, `offset` elements further
 };
 
 struct Slot {
   SlotKind kind;
   ir::DType dtype;
-  std::vector<int64_t> sizes, strides;   // of the tensor; strides in elements
-  uint32_t index = 0;                    // Input: which
-  int64_t offset = 0;                    // Temp: bytes into the arena (64-byte aligned). Alias: elements
-  SlotId base = kNoSlot;                 // Alias
+  std::vector<int64_t> sizes, strides;  // of the tensor; strides in elements
+  uint32_t index = 0;                   // Input: which
+  int64_t offset = 0;                   // Temp: bytes into the arena (64-byte aligned). Alias: elements
+  SlotId base = kNoSlot;                // Alias
 };
 
 /// One launch. `offsets[i]` is added (in elements) to operand i's slot before the call.
 struct KernelStep {
-  uint32_t kernel = 0;                   // index into Program::kernels
+  uint32_t kernel = 0;  // index into Program::kernels
   std::vector<SlotId> operands;
   std::vector<int64_t> offsets;
-  std::vector<int64_t> sizes;            // per dim
-  std::vector<int64_t> strides;          // operand-major, as KernelArgs
-  std::vector<uint32_t> scalars;         // program scalar per kernel scalar
+  std::vector<int64_t> sizes;     // per dim
+  std::vector<int64_t> strides;   // operand-major, as KernelArgs
+  std::vector<uint32_t> scalars;  // program scalar per kernel scalar
   int64_t block = 0;
-  int64_t units = 0;                     // KernelArgs' range is [0, units); 0 when there is nothing to do
-  int64_t grain = 0;                     // units a task should have at least; >= units: not worth splitting
+  int64_t units = 0;  // KernelArgs' range is [0, units); 0 when there is nothing to do
+  int64_t grain = 0;  // units a task should have at least; >= units: not worth splitting
   int64_t scratch_stride = 0;
 };
 
 /// Independent launches that share one parallel region.
-struct ParallelStep { std::vector<KernelStep> launches; };
+struct ParallelStep {
+  std::vector<KernelStep> launches;
+};
 
 /// An operator run by torch. `call` indexes the capture's call templates; operands fill its holes.
 struct ExternStep {
-  uint32_t external = 0;                 // index into Graph::externs
+  uint32_t external = 0;  // index into Graph::externs
   std::vector<SlotId> operands;
   std::vector<SlotId> results;
 };
 
 /// A matrix product by torch's library into the Tensor slot `result` (a freshly allocated, contiguous tensor), then the
 /// pointwise `epilogue` launches in place or into other slots. rows_per_tile > 0: product and epilogue run tile by tile
-/// over that many rows of the (2-d) result, so that the tile is still in cache; the epilogue's outermost dim is the row.
+/// over that many rows of the (2-d) result, so that the tile is still in cache; the epilogue's outermost dim is the
+/// row.
 struct MatmulStep {
   uint32_t external = 0;
   std::vector<SlotId> operands;
@@ -76,18 +79,20 @@ struct GuardStep {
 };
 
 /// The value in `slot` is not used after this step.
-struct FreeStep { SlotId slot; };
+struct FreeStep {
+  SlotId slot;
+};
 
 using Step = std::variant<KernelStep, ParallelStep, ExternStep, MatmulStep, GuardStep, FreeStep>;
 
 struct Program {
   std::vector<Slot> slots;
-  std::vector<KernelPlan> kernels;       // distinct plans
+  std::vector<KernelPlan> kernels;  // distinct plans
   std::vector<Step> steps;
-  std::vector<SlotId> outputs;           // per Graph::outputs
+  std::vector<SlotId> outputs;                // per Graph::outputs
   std::vector<std::vector<ir::NodeId>> made;  // per launch, in order: the nodes it makes, of the staged graph
   int64_t arena_bytes = 0;
-  int64_t scratch_bytes = 0;             // per thread
+  int64_t scratch_bytes = 0;  // per thread
 };
 
 /// Calls `take` with every launch of the program, in order.
@@ -102,11 +107,11 @@ void for_each_launch(const Program& program, Take take) {
   }
 }
 
-std::string text(const Program& program);   // for inspect("plan"), which begins with what its words mean
-std::string dot(const ir::Graph& graph, const Program& program);   // the planned graph as GraphViz, a box per launch
+std::string text(const Program& program);  // for inspect("plan"), which begins with what its words mean
+std::string dot(const ir::Graph& graph, const Program& program);  // the planned graph as GraphViz, a box per launch
 
 struct PlanOptions {
-  int lanes = 8;                         // f32 lanes of the target's vectors (backend::lanes_for)
+  int lanes = 8;  // f32 lanes of the target's vectors (backend::lanes_for)
   int threads = 1;
   int64_t l2_bytes = 1 << 20;
   Numerics numerics = Numerics::Eager;

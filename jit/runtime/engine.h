@@ -1,5 +1,6 @@
 #pragma once
-// From a plan to a loaded kernel: memory, then disk, then the compiler; one compile per key across threads and processes.
+// From a plan to a loaded kernel: memory, then disk, then the compiler; one compile per key across threads and
+// processes.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -13,9 +14,9 @@ namespace fastjit::runtime {
 
 /// Who asks, for the people who read the cache listing. Not part of the key.
 struct Origin {
-  std::string function;    // "model.gelu_bias"
-  std::string signature;   // "f32[1024,1024],f32[1024]"
-  std::string ir;          // text of the captured graph
+  std::string function;   // "model.gelu_bias"
+  std::string signature;  // "f32[1024,1024],f32[1024]"
+  std::string ir;         // text of the captured graph
 };
 
 enum class CacheMode : uint8_t { On, ReadOnly, MemoryOnly };
@@ -24,20 +25,22 @@ enum class Source : uint8_t { Memory, Disk, Compiled };
 struct KernelResult {
   std::shared_ptr<const backend::Kernel> kernel;
   Source source = Source::Compiled;
-  double ms = 0;           // time to get it
-  std::string key;         // hex digest of the kernel key
+  double ms = 0;    // time to get it
+  std::string key;  // hex digest of the kernel key
 };
 
-/// The kernel for `plan` on `target`. Throws std::runtime_error when it can neither be loaded nor compiled (no LLVM, LLVM's error).
-/// Any fault of the disk cache is a miss. Safe from any thread; the caller must not hold the GIL.
-KernelResult get_kernel(const plan::KernelPlan& plan, const backend::Target& target, const Origin& origin, CacheMode mode = CacheMode::On);
+/// The kernel for `plan` on `target`. Throws std::runtime_error when it can neither be loaded nor compiled (no LLVM,
+/// LLVM's error). Any fault of the disk cache is a miss. Safe from any thread; the caller must not hold the GIL.
+KernelResult get_kernel(const plan::KernelPlan& plan, const backend::Target& target, const Origin& origin,
+                        CacheMode mode = CacheMode::On);
 
 /// The bytes of the whole kernel key for a plan and target (format, build id, compiler, target, numerics, plan text).
 std::string kernel_key(const plan::KernelPlan& plan, const backend::Target& target);
 
-/// Forgets the kernel with this digest, in memory and on disk where `mode` may write there: the next that asks compiles.
+/// Forgets the kernel with this digest, in memory and on disk where `mode` may write there: the next that asks
+/// compiles.
 void forget_kernel(const std::string& digest_hex, CacheMode mode);
 
-void clear_memory();       // forgets every kernel no program holds
+void clear_memory();  // forgets every kernel no program holds
 
 }  // namespace fastjit::runtime

@@ -29,8 +29,8 @@ struct KernelRequest {
 
 class KernelCache {
  public:
-  /// `store` is asked for at the first miss in memory; it may give null. `max_live` bounds the kernels that can be found
-  /// in memory, `max_idle` (roughly) those among them that no program holds.
+  /// `store` is asked for at the first miss in memory; it may give null. `max_live` bounds the kernels that can be
+  /// found in memory, `max_idle` (roughly) those among them that no program holds.
   using StoreFactory = std::function<std::unique_ptr<cache::Store>()>;
   explicit KernelCache(StoreFactory store, size_t max_live = 4096, int lock_wait_ms = 5000, size_t max_idle = 256);
   ~KernelCache();

@@ -127,9 +127,8 @@ def _copy_attributes(made: Any, function: Any) -> None:
 def _make(function: Any, options: dict[str, Any]) -> Any:
     raw = {"numerics": "eager", **{k: v for k, v in options.items() if v is not None}}
     where = getattr(function, "__module__", "") or ""
-    raw["name"] = options.get("name") or (f"{where}." if where not in ("", "__main__") else "") + getattr(
-        function, "__qualname__", type(function).__name__
-    )
+    own = getattr(function, "__qualname__", type(function).__name__).removeprefix("_VariableFunctionsClass.")
+    raw["name"] = options.get("name") or (f"{where}." if where not in ("", "__main__") else "") + own
     if raw.get("cache") in (True, False):
         raw["cache"] = "on" if raw["cache"] else "memory"
     raw["verify"] = float(raw.get("verify", False))

@@ -1,9 +1,9 @@
 #pragma once
 // One eager call, watched, and made into a graph. Two observers: at::RecordFunction for operators (record.cpp) and the
 // read observer of src/observe for Python (absent with pure=True). build.cpp turns the trace into ir::Graph.
-#include <Python.h>
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <Python.h>
 
 #include <memory>
 #include <string>
@@ -18,23 +18,27 @@ namespace fastjit::capture {
 /// order with the step's operands and calls the operator through the boxed dispatcher.
 struct CallTemplate {
   c10::OperatorHandle op;
-  struct Hole { uint32_t arg; int32_t item; };        // item: position in a tensor list, -1 for a plain tensor
-  std::vector<c10::IValue> args;                      // constants; None (or a list of undefined tensors) at the holes
+  struct Hole {
+    uint32_t arg;
+    int32_t item;
+  };  // item: position in a tensor list, -1 for a plain tensor
+  std::vector<c10::IValue> args;  // constants; None (or a list of undefined tensors) at the holes
   std::vector<Hole> holes;
-  std::vector<TensorMeta> results;                    // what eager returned: checked after each run unless `shape_from_metadata`
+  std::vector<TensorMeta> results;  // what eager returned: checked after each run unless `shape_from_metadata`
   bool shape_from_metadata = true;
-  bool makes_no_view = false;                         // a factory called through torch's own bindings: its result is no view, whatever it is made of
+  bool makes_no_view =
+      false;  // a factory called through torch's own bindings: its result is no view, whatever it is made of
 };
 
 /// Where a program input comes from.
 struct InputSource {
   enum class Kind : uint8_t { Argument, Captured } kind;
-  uint32_t index;   // Argument: n-th tensor among the flattened arguments. Captured: n-th of Capture::captured
+  uint32_t index;  // Argument: n-th tensor among the flattened arguments. Captured: n-th of Capture::captured
 };
 
 /// What Python code read out of a tensor: the recorded path is for these values only.
 struct ValueGuard {
-  std::string label;               // "b at model.py:9"
+  std::string label;  // "b at model.py:9"
   ir::DType dtype;
   bool is_list;                    // of tolist()
   std::vector<uint64_t> expected;  // per element: see value_bits
@@ -48,44 +52,50 @@ uint64_t value_bits(const void* element, ir::DType dtype);
 template <class Take>
 void for_each_element(c10::IntArrayRef sizes, c10::IntArrayRef strides, Take take, int64_t offset = 0) {
   if (sizes.empty()) return take(offset);
-  for (int64_t i = 0; i < sizes[0]; ++i) for_each_element(sizes.slice(1), strides.slice(1), take, offset + i * strides[0]);
+  for (int64_t i = 0; i < sizes[0]; ++i)
+    for_each_element(sizes.slice(1), strides.slice(1), take, offset + i * strides[0]);
 }
 
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.
 struct Capture {
   ir::Graph graph;
   std::vector<CallTemplate> calls;
-  std::vector<ValueGuard> guards;                     // by ExternAttr::call of Guard nodes, in the order of the reads
-  std::vector<InputSource> inputs;                    // per graph input
-  std::vector<PyObject*> captured;                    // tensors reached by reads that the program uses (borrowed: the facts keep them)
-  std::vector<at::Tensor> constants;                  // among `captured`: those that the call itself made, which nothing else keeps
-  std::vector<uint32_t> scalar_args;                  // per graph scalar: index into CallInputs::scalars
-  std::vector<double> scalar_limits;                  // per graph scalar: eager raises for finite values beyond +-limit; infinity: none
-  std::vector<bool> bound_scalars;                    // per CallInputs scalar: true if the graph reads it at run time, or nothing reads it; false: guard it by value
-  std::vector<int64_t> result_versions;               // per tensor leaf: eager's count of writes to a result in memory of its own; -1: it is not one, or an inference tensor
-  std::vector<uint32_t> result_values;                // graph outputs behind those of the tensor leaves, each a number of type F64: index into Recorder::numbers
-  std::string unsound;                                // not empty: why this call must stay eager, with file:line
-  bool reads_values = false;                          // Python read values of tensors, also where it is unsound
-  bool needs_gradients = false;                       // unsound: autograd records an operator of the call
-  bool without_grad = false;                          // the program runs with grad mode off although the caller's is on
+  std::vector<ValueGuard> guards;     // by ExternAttr::call of Guard nodes, in the order of the reads
+  std::vector<InputSource> inputs;    // per graph input
+  std::vector<PyObject*> captured;    // tensors reached by reads that the program uses (borrowed: the facts keep them)
+  std::vector<at::Tensor> constants;  // among `captured`: those that the call itself made, which nothing else keeps
+  std::vector<uint32_t> scalar_args;  // per graph scalar: index into CallInputs::scalars
+  std::vector<double> scalar_limits;  // per graph scalar: eager raises for finite values beyond +-limit; infinity: none
+  std::vector<bool> bound_scalars;    // per CallInputs scalar: true if the graph reads it at run time, or nothing reads
+                                      // it; false: guard it by value
+  std::vector<int64_t> result_versions;  // per tensor leaf: eager's count of writes to a result in memory of its own;
+                                         // -1: it is not one, or an inference tensor
+  std::vector<uint32_t> result_values;   // graph outputs behind those of the tensor leaves, each a number of type F64:
+                                         // index into Recorder::numbers
+  std::string unsound;                   // not empty: why this call must stay eager, with file:line
+  bool reads_values = false;             // Python read values of tensors, also where it is unsound
+  bool needs_gradients = false;          // unsound: autograd records an operator of the call
+  bool without_grad = false;             // the program runs with grad mode off although the caller's is on
 };
 
 /// What the caller passes in: the flattened arguments of the call about to run.
 struct CallInputs {
-  std::vector<at::Tensor> tensors;                    // exact torch.Tensor / Parameter arguments, in flattening order
-  std::vector<std::pair<PyObject*, std::string>> scalars;   // fresh int/float objects handed to the function (symbolic candidates) and their names
-  std::vector<std::string> tensor_names;              // "x", "arg[0]"
-  std::string stand_in_file;                          // of Python code that only makes the call: no place of its own
-  std::vector<at::Generator> generators;              // with adopt_unknown: the call may draw from these and the default one only
-  bool constants_are_facts = false;                   // someone sees to it that data which torch.tensor() copies is the same in every call of the program
-  bool adopt_unknown = false;                         // tensors of unknown origin that Python holds become captured ones (pure=True)
+  std::vector<at::Tensor> tensors;  // exact torch.Tensor / Parameter arguments, in flattening order
+  std::vector<std::pair<PyObject*, std::string>>
+      scalars;  // fresh int/float objects handed to the function (symbolic candidates) and their names
+  std::vector<std::string> tensor_names;  // "x", "arg[0]"
+  std::string stand_in_file;              // of Python code that only makes the call: no place of its own
+  std::vector<at::Generator> generators;  // with adopt_unknown: the call may draw from these and the default one only
+  bool constants_are_facts =
+      false;  // someone sees to it that data which torch.tensor() copies is the same in every call of the program
+  bool adopt_unknown = false;  // tensors of unknown origin that Python holds become captured ones (pure=True)
 };
 
 /// Records operators on this thread between construction and finish(). Callbacks are noexcept.
 class Recorder {
  public:
   explicit Recorder(CallInputs inputs);
-  ~Recorder();                                        // stops recording
+  ~Recorder();  // stops recording
   /// Tells that `tensor` was reached by a recorded Python read and may be used by the program.
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
   /// Tells that the call that just ended gave `number`. True: it is the value of the tensor that was read last, and now
@@ -107,6 +117,7 @@ class Recorder {
   Capture finish(const std::vector<at::Tensor>& outputs, const std::vector<uint32_t>& values,
                  const std::vector<bool>& symbolic, plan::Numerics numerics);
   struct Impl;
+
  private:
   std::unique_ptr<Impl> impl_;
 };

@@ -17,7 +17,8 @@ namespace fastjit::capture {
 struct TensorMeta {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes, strides;
-  bool wrapped_number = false;   // a Python number that torch made a 0-dim tensor of: does not take part in promotion as a tensor
+  bool wrapped_number =
+      false;  // a Python number that torch made a 0-dim tensor of: does not take part in promotion as a tensor
 };
 
 /// A tensor argument: its current value in the graph and its metadata. node == kNoNode: not expressible (for example an
@@ -29,20 +30,20 @@ struct Value {
 
 struct Arg {
   enum class Kind : uint8_t { None, Tensor, TensorList, Constant } kind = Kind::None;
-  Value tensor;                     // Tensor
-  std::vector<Value> list;          // TensorList (an absent element of an optional list has node kNoNode and dtype Undefined)
-  c10::IValue constant;             // Constant: int, float, bool, string, int list, dtype, Scalar as double/int/bool ...
+  Value tensor;             // Tensor
+  std::vector<Value> list;  // TensorList (an absent element of an optional list has node kNoNode and dtype Undefined)
+  c10::IValue constant;     // Constant: int, float, bool, string, int list, dtype, Scalar as double/int/bool ...
   ir::NodeId scalar = ir::kNoNode;  // Constant that is symbolic: a 0-dim F64 or I64 node to use in place of `constant`
 };
 
 /// One call, as a lowering sees it. Defaults of the schema are filled in: args.size() == schema argument count.
 struct LowerCall {
   ir::Graph& graph;
-  std::string_view name;               // "aten::add.Tensor"
+  std::string_view name;  // "aten::add.Tensor"
   std::span<const Arg> args;
-  std::span<const TensorMeta> results; // what eager returned; the driver checks dtype and sizes of `out` against it
+  std::span<const TensorMeta> results;  // what eager returned; the driver checks dtype and sizes of `out` against it
   plan::Numerics numerics = plan::Numerics::Eager;
-  std::vector<ir::NodeId> out;         // set by the lowering, one per result
+  std::vector<ir::NodeId> out;  // set by the lowering, one per result
 };
 
 using LowerFn = bool (*)(LowerCall&);
@@ -53,12 +54,13 @@ enum class Level : uint8_t {
 };
 
 struct LowerRow {
-  std::string_view op;    // qualified name with overload, "aten::add.Tensor", "aten::exp" where the overload is empty
+  std::string_view op;  // qualified name with overload, "aten::add.Tensor", "aten::exp" where the overload is empty
   Level level;
-  LowerFn fn;             // null for Decompose
+  LowerFn fn;  // null for Decompose
 };
 
-/// The row of an operator, or null. In-place operators (`aten::add_.Tensor`) have no rows: the driver asks for the functional form.
+/// The row of an operator, or null. In-place operators (`aten::add_.Tensor`) have no rows: the driver asks for the
+/// functional form.
 const LowerRow* find_lowering(std::string_view op);
 std::span<const LowerRow> lowerings();
 

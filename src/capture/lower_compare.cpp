@@ -76,8 +76,8 @@ void relu(Call& c) {  // clamp_min(self, 0): relu(-0.0) is -0.0
   c.give(bounded(x, number(x, 0), true));
 }
 
-// A bound that is a tensor: NaN in any operand wins; of two zeros eager's vector loop takes the bound's, its scalar loop
-// the element's.
+// A bound that is a tensor: NaN in any operand wins; of two zeros eager's vector loop takes the bound's, its scalar
+// loop the element's.
 Expr bounded_by(Expr x, Expr bound, bool below, bool in_scalars) {
   const Expr &first = in_scalars ? bound : x, &second = in_scalars ? x : bound;
   return below ? max(first, second) : min(first, second);

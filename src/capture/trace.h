@@ -25,7 +25,7 @@ struct Use {
   int64_t offset = 0;
   int64_t version = -1;  // -1: inference tensors have no counter
   TensorMeta meta;
-  bool view = false;                  // autograd takes it for a view
+  bool view = false;  // autograd takes it for a view
   bool requires_grad = false;
   bool bare = false;                  // Python never saw this tensor: made in C++ from a number
   std::optional<c10::Scalar> number;  // value of a wrapped number, a bare 0-dim tensor or a 0-dim constant
@@ -93,8 +93,8 @@ struct Trace {
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"
   std::vector<Root> roots;
-  std::string size_reader;             // what in the Python code may read sizes of masked values: "len at model.py:3"
-  std::string broken;                  // why the recording itself cannot be trusted
+  std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
+  std::string broken;       // why the recording itself cannot be trusted
 
   uint32_t find(const c10::TensorImpl* impl) const;
   Use use(const at::Tensor& tensor, bool made = false);

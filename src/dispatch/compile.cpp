@@ -49,8 +49,8 @@ void log_origins(const Function& function, const Variant& variant, const Origins
   }
   char time[32];
   std::snprintf(time, sizeof time, " in %.2f ms", variant.compile_ms);
-  support::log(support::Channel::Compile, function.options.name + "(" + variant.spec.signature() + "): " +
-                                              (what.empty() ? "no kernel needed" : what) + time);
+  support::log(support::Channel::Compile, function.options.name + "(" + variant.spec.signature() +
+                                              "): " + (what.empty() ? "no kernel needed" : what) + time);
 }
 
 }  // namespace

@@ -187,9 +187,8 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   why = refuse(function, call, modes, names, advice);
   if (why.empty()) why = waiting(function, calls);
   if (why.empty())
-    why = full(function, call, [&] {
-      return path.empty() ? most_varied(function, call, names) : varied_value(function, {{}, path});
-    });
+    why = full(function, call,
+               [&] { return path.empty() ? most_varied(function, call, names) : varied_value(function, {{}, path}); });
   if (!why.empty()) return "eager: " + why;
   if (has_new_sizes(function, call, nearest.stage == kByValues)) return "eager this once: " + nearest.why;
   why = fruitless(function, unused_recordings(function));

@@ -97,7 +97,7 @@ struct Function {
   Stats stats;
   ByContent by_content;
   std::unordered_set<std::string> seen_sizes;  // size-only misses that ran unobserved once
-  uint64_t next_record = 0;                         // after unsound recordings: not before this many calls
+  uint64_t next_record = 0;                    // after unsound recordings: not before this many calls
   uint32_t unsound_recordings = 0, unsound_in_a_row = 0;
   std::string state;  // what the last recordings read and wrote; one after the other
   uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one

@@ -16,6 +16,7 @@ PyObject* error_type = nullptr;
 constexpr std::string_view kOutside = "do this outside the function";
 constexpr std::string_view kTraining =
     "optimizers, backward() and functions of torch.compile are not compiled: training runs at eager speed today";
+constexpr std::string_view kScripted = "TorchScript is not compiled; decorate the Python code that it was made of";
 constexpr std::string_view kAsArgument =
     "pass it as an argument, or say pure=True if the result depends on the arguments only";
 
@@ -27,6 +28,8 @@ constexpr struct {
     {"side effect", kOutside},
     {"store to", kOutside},
     {"call of TensorBase.", "choose with torch.where, or do this outside the function"},
+    {"call of ScriptFunction", kScripted},
+    {"call of torch._C.ScriptMethod", kScripted},
     {"it returns", "return tensors, numbers, text, or tuples, lists and dictionaries of them"},
     {"iteration over", kAsArgument},
     {"read of", kAsArgument},
@@ -36,7 +39,7 @@ constexpr struct {
 };
 
 std::string_view way_out(std::string_view reason) {
-  if (reason.find(" at eval_frame.py:") != reason.npos) return kTraining;  // torch's optimizers keep Dynamo out there
+  if (reason.find(" at eval_frame.py:") != reason.npos) return kTraining;   // torch's optimizers keep Dynamo out there
   if (reason.ends_with(')') && reason.find(" (called at ") != reason.npos)  // inside a library: no argument can help
     return kOutside;
   return std::ranges::find_if(kAdvice, [&](const auto& row) { return reason.starts_with(row.begins); })->advice;

@@ -41,7 +41,6 @@ void set_innermost(const py::object& block) {
 
 constexpr const char* kChoose = "choose 'default', 'eager' or 'error_on_compile'";
 
-
 // Text as a message shows it.
 std::string excerpt(const py::object& text) {
   constexpr Py_ssize_t kMost = 60;

@@ -20,7 +20,8 @@
 
 namespace fastjit::observe {
 
-/// The file of functions that only call what they are given, so that the call of a C function is watched like any other.
+/// The file of functions that only call what they are given, so that the call of a C function is watched like any
+/// other.
 inline constexpr char kStandInFile[] = "<fastjit>";
 
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.

@@ -161,8 +161,9 @@ TEST(LlvmGuard, WithoutHeadroomLlvmIsNotBegunWith) {
     setrlimit(RLIMIT_AS, &low);
     const std::string what = compile();
     setrlimit(RLIMIT_AS, &before);
-    return what == "the compiler needs 64 MiB of memory, and cannot get them\nfree memory, or raise the limit of the "
-                   "process (ulimit -v)" &&
+    return what ==
+               "the compiler needs 64 MiB of memory, and cannot get them\nfree memory, or raise the limit of the "
+               "process (ulimit -v)" &&
            compile().empty() && said.empty();
   }));
 }

@@ -32,7 +32,7 @@ def aliasing(outputs: Any, arguments: list[torch.Tensor]) -> list[tuple[Any, ...
                 t.stride(),
                 t.dtype,
                 t.shape,
-                t._version if i < len(arguments) else 0,
+                t._version,
             )
         )
     return pattern

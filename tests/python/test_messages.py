@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import importlib
 import logging
+import operator
 import os
 import re
 import subprocess
@@ -320,3 +321,34 @@ def test_a_log_channel_that_is_not_there_is_said(text, tmp_path):
     said = f"fastjit: FASTJIT_LOG: there is no '{wrong}'; choose from compile, fallback, cache, miss, all"
     assert done.stderr.splitlines()[0] == said and done.stderr.count("FASTJIT_LOG") == 1
     assert ("fastjit: [compile]" in done.stderr) == text.startswith("compile,")
+
+
+def _scripted():
+    return torch.jit.script(nn.Identity())
+
+
+@pytest.mark.parametrize(
+    ("make", "args", "said"),
+    [
+        (
+            _scripted,
+            (torch.ones(3),),
+            r"RecursiveScriptModule ran eagerly because call of torch\._C\.ScriptMethod at module\.py:\d+; "
+            r"TorchScript is not compiled; decorate the Python code that it was made of$",
+        ),
+        (
+            lambda: torch.resize_as_,
+            (torch.ones(3), torch.ones(4)),
+            r"torch\.resize_as_ ran eagerly because call of resize_as_, which was given to fastjit; 'python -m fastjit",
+        ),
+        (
+            lambda: operator.xor,
+            (torch.ones(3, dtype=torch.bool), True),
+            r"_operator\.xor ran eagerly because call of xor, which was given to fastjit; 'python -m fastjit docs",
+        ),
+    ],
+    ids=["torchscript", "torch function", "operator"],
+)
+def test_a_target_without_a_python_frame_is_named(make, args, said):
+    with pytest.warns(FastJITWarning, match=said):
+        fastjit(make())(*args)
