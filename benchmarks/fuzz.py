@@ -150,7 +150,7 @@ def main() -> int:
         if given.save:
             from fastjit._bench import machine
 
-            keep(found, machine.describe())
+            keep(found, machine.describe() | {"threads": 1})
     for why, count in fallbacks.most_common():
         print(f"fuzz: eager {count}: {why}")
     print(f"fuzz: seeds {first}:{last}: {len(wrong)} wrong")
