@@ -20,14 +20,14 @@ struct CallTemplate {
   c10::OperatorHandle op;
   struct Hole {
     uint32_t arg;
-    int32_t item;
-  };  // item: position in a tensor list, -1 for a plain tensor
+    int32_t item;  // position in a tensor list, -1 for a plain tensor
+  };
   std::vector<c10::IValue> args;  // constants; None (or a list of undefined tensors) at the holes
   std::vector<Hole> holes;
   std::vector<TensorMeta> results;  // what eager returned: checked after each run unless `shape_from_metadata`
   bool shape_from_metadata = true;
-  bool makes_no_view =
-      false;  // a factory called through torch's own bindings: its result is no view, whatever it is made of
+  // A factory called through torch's own bindings: its result is no view, whatever it is made of.
+  bool makes_no_view = false;
 };
 
 /// Where a program input comes from.

@@ -42,6 +42,14 @@ COMPOSED = {"gelu", "silu", "softplus", "_softmax", "_log_softmax", "native_laye
 COMPOSED |= {"linalg_vector_norm"}
 
 
+def once(values: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """One of those values that lie in the same memory of `t`, which is expanded."""
+    for dim, stride in enumerate(t.stride()):
+        if stride == 0 and t.shape[dim] > 1:
+            values = values.narrow(dim, 0, 1)
+    return values
+
+
 @dataclasses.dataclass
 class Memory:
     """The shadows of one storage, element by element; `exact` while they are eager's values."""
@@ -123,7 +131,7 @@ class Following(TorchDispatchMode):
         memory = self.of(t)
         memory.exact &= exact
         for k, shadow in enumerate(memory.shadows):
-            laid_like(shadow, t).copy_(t if exact else moved[k])
+            once(laid_like(shadow, t), t).copy_(once(t if exact else moved[k], t))
 
     def follow(self, func: Any, args: tuple, kwargs: dict, like: torch.Tensor) -> list[list[Any]]:
         """Per shadow, the leaves of what the operator yields, moved; its first result is like `like`."""
