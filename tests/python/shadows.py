@@ -42,14 +42,6 @@ COMPOSED = {"gelu", "silu", "softplus", "_softmax", "_log_softmax", "native_laye
 COMPOSED |= {"linalg_vector_norm"}
 
 
-def once(values: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """One of those values that lie in the same memory of `t`, which is expanded."""
-    for dim, stride in enumerate(t.stride()):
-        if stride == 0 and t.shape[dim] > 1:
-            values = values.narrow(dim, 0, 1)
-    return values
-
-
 @dataclasses.dataclass
 class Memory:
     """The shadows of one storage, element by element; `exact` while they are eager's values."""
@@ -112,10 +104,11 @@ class Following(TorchDispatchMode):
         operands = [t for t in tensors_of((args, kwargs)) if t.is_floating_point()]
         exact = all([self.of(t).exact for t in operands]) and not rounds_otherwise(plain_name(func))
         if func.is_view or exact or func._schema.is_mutable:
-            found = [] if func.is_view or exact else self.follow(func, args, kwargs, args[0])
+            if not func.is_view and not exact:
+                self.follow(func, args, kwargs, args[0])
             out = func(*args, **kwargs)
             if func._schema.is_mutable and args[0].is_floating_point():
-                self.write(args[0], exact, [leaves[0] for leaves in found])
+                self.written(args[0], exact)
             return out
         out = func(*args, **kwargs)
         leaves = pytree.tree_leaves(out)
@@ -126,15 +119,17 @@ class Following(TorchDispatchMode):
             self.adopt(leaves[i], [shadow[i] for shadow in found])
         return out
 
-    def write(self, t: torch.Tensor, exact: bool, moved: list[torch.Tensor]) -> None:
-        """What an operator wrote into `t`."""
+    def written(self, t: torch.Tensor, exact: bool) -> None:
+        """An operator wrote into `t`: its own values, or what was followed. Elements may share memory."""
         memory = self.of(t)
         memory.exact &= exact
-        for k, shadow in enumerate(memory.shadows):
-            once(laid_like(shadow, t), t).copy_(once(t if exact else moved[k], t))
+        for dim in [d for d, step in enumerate(t.stride()) if step == 0 and t.size(d) > 1]:
+            t = t.narrow(dim, 0, 1)
+        for shadow in memory.shadows if exact else []:
+            laid_like(shadow, t).copy_(t)
 
     def follow(self, func: Any, args: tuple, kwargs: dict, like: torch.Tensor) -> list[list[Any]]:
-        """Per shadow, the leaves of what the operator yields, moved; its first result is like `like`."""
+        """Per shadow, the leaves of what the operator yields, moved; its first result is like, or writes, `like`."""
         if not like.is_floating_point():
             return []
         name, found = plain_name(func), []
@@ -157,7 +152,10 @@ class Following(TorchDispatchMode):
             return torch.tensor(leaf, dtype=torch.float32).item()
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        t = self.shadow(leaf, k).clone()
+        t = self.shadow(leaf, k)
+        if leaf is like:
+            return t
+        t = t.clone()
         if not leaf.dim() and like.dim() and wider(leaf, like):
             self.draws[k].move(t, 0.5 * spacing(t, torch.float32))
         return t
