@@ -8,6 +8,7 @@
 
 #include "backend/compiler.h"
 #include "backend/elf_object.h"
+#include "support/log.h"
 
 namespace fastjit::backend {
 namespace {
@@ -186,7 +187,8 @@ class Reader {
         continue;
       }
       const std::string which = "symbol " + std::to_string(i);
-      if (s.st_shndx == SHN_UNDEF) return fail(which + " is undefined");
+      if (s.st_shndx == SHN_UNDEF)
+        return fail(which + " is undefined: " + support::printable(std::string(string(strings_, s.st_name))));
       if (s.st_other) return fail(which + " has unexpected attributes");
       const bool local = i < table.sh_info;
       const unsigned type = ELF64_ST_TYPE(s.st_info);

@@ -142,8 +142,19 @@ Value* float_to_bf16(Rules& r, Value* value) {
   return b.CreateTrunc(b.CreateLShr(rounded, constant(16)), shaped(b.getInt16Ty(), value->getType()));
 }
 
+// A float alone. LLVM's own truncation of one that was a double rounds once, in a function of a library (LLVM 22).
+Value* float_to_f16(Rules& r, Value* value) {
+  auto& b = r.b;
+  constexpr uint32_t kNearestEven = 0;
+  auto* four = llvm::FixedVectorType::get(b.getFloatTy(), 4);
+  Value* vector = b.CreateInsertElement(llvm::Constant::getNullValue(four), value, uint64_t{0});
+  Value* halves = b.CreateIntrinsic(llvm::Intrinsic::x86_vcvtps2ph_128, {}, {vector, b.getInt32(kNearestEven)});
+  return b.CreateExtractElement(halves, uint64_t{0});
+}
+
 Value* float_to_half(Rules& r, Value* value, DType to) {
   if (to == DType::BF16) return float_to_bf16(r, value);
+  if (!value->getType()->isVectorTy()) return float_to_f16(r, value);
   auto& b = r.b;
   Value* half = b.CreateFPTrunc(value, shaped(b.getHalfTy(), value->getType()));
   return b.CreateBitCast(half, shaped(b.getInt16Ty(), value->getType()));

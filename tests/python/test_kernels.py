@@ -126,3 +126,12 @@ def test_calls_of_torch_get_operands_like_eagers(same):
     x = torch.randn(1, 4, 6).expand(5, 4, 6)
     check(lambda x: same(x).median(0), x, exact=True)
     check(lambda x: same(x).sort(1)[0], torch.randn(6, 8)[:, ::2], exact=True)
+
+
+@pytest.mark.parametrize("shape", [(2,), (5,), (3, 5), (7, 64)])
+@pytest.mark.parametrize("layout", ["rows", "strided"])
+def test_a_half_that_is_rounded_from_a_double_alone(shape, layout):
+    """LLVM joined both roundings of std's result into a call of __truncdfhf2, and the kernel was refused."""
+    x = torch.randn(*shape, 2)[..., 0] if layout == "strided" else torch.randn(*shape)
+    check(lambda x: torch.tanh(x.half().std(-1)), x, kernels=1)
+    check(lambda x: x.double().sqrt().half().float(), x[..., :1].abs(), kernels=1, exact=True)
