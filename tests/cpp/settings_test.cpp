@@ -42,7 +42,7 @@ TEST(Settings, WhatMeansSomethingIsNotSaid) {
       {{"FASTJIT_CHECK", "record"}, {"FASTJIT_ISA", " avx2 "}, {"FASTJIT_LOG", "compile, miss"}},
       {{"FASTJIT_POOL", "1.5G"}, {"FASTJIT_CACHE_MAX_BYTES", "0"}, {"FASTJIT_DISABLE", "Off"}},
       {{"FASTJIT_CHECK", ""}, {"FASTJIT_ISA", ""}, {"FASTJIT_LOG", ","}, {"FASTJIT_POOL", " "}},
-      {{"FASTJIT_FUZZ", "0:1"}, {"FASTJITTER", "1"}, {"OTHER_FASTJIT_X", "1"}},
+      {{"FASTJIT_SCRIPTS", "0:1"}, {"FASTJITTER", "1"}, {"OTHER_FASTJIT_X", "1"}},
   };
   for (const auto& variables : cases) EXPECT_EQ(what_is_said(variables), "");
 }
