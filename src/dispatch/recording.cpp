@@ -62,47 +62,55 @@ Entry entry_of(const Function& function, const FreshCall& call, Py_ssize_t nargs
   return entry;
 }
 
+capture::CallInputs inputs_of(const Recording& recording, const FreshCall& call,
+                              const std::vector<std::string>& names) {
+  const bool pure = recording.function.options.pure;
+  capture::CallInputs inputs;
+  for (PyObject* tensor : recording.variant->spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
+  for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
+  for (PyObject* argument : call.args)
+    if (THPGenerator_Check(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
+  inputs.tensor_names = tensor_names(recording.variant->spec, names);
+  inputs.stand_in_file = observe::kStandInFile;
+  inputs.adopt_unknown = pure;
+  inputs.constants_are_facts = !pure;  // the observer judges what torch.tensor() is given
+  return inputs;
+}
+
+std::unique_ptr<observe::Observer> make_observer(Recording& recording, const FreshCall& call) {
+  observe::Host host = torch_host();
+  host.on_tensor = on_tensor;
+  host.on_scalar_use = [](void* context, size_t scalar, bool alone, bool forwards) {
+    static_cast<Recording*>(context)->recorder->scalar_used(scalar, alone, forwards);
+  };
+  host.on_scalar_use_end = [](void* context, bool entered) {
+    static_cast<Recording*>(context)->recorder->scalar_use_ended(entered);
+  };
+  host.on_number = [](void* context, PyObject* number) {
+    return static_cast<Recording*>(context)->recorder->number_read(number);
+  };
+  host.on_derived = [](void* context, observe::Derivation& how) {
+    static_cast<Recording*>(context)->number_derived(how);
+  };
+  host.on_contents_read = [](void* context, PyObject* tensor) {
+    static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
+  };
+  host.context = &recording;
+  auto observer = observe::make_observer(host);
+  for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
+  for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
+  for (PyObject* argument : call.args) observer->pass(argument);
+  return observer;
+}
+
 // Runs the function under both observers. Null if it raised.
 PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyObject* kwnames,
                        const std::vector<std::string>& names) {
   Function& function = recording.function;
-  capture::CallInputs inputs;
-  for (PyObject* tensor : recording.variant->spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
-  for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
-  inputs.tensor_names = tensor_names(recording.variant->spec, names);
-  inputs.stand_in_file = observe::kStandInFile;
-  inputs.adopt_unknown = function.options.pure;
-  for (PyObject* argument : call.args)
-    if (THPGenerator_Check(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
-  inputs.constants_are_facts = !function.options.pure;  // the observer judges what torch.tensor() is given
   const RecordingFlag flag;
-  capture::Recorder recorder(std::move(inputs));
+  capture::Recorder recorder(inputs_of(recording, call, names));
   recording.recorder = &recorder;
-  std::unique_ptr<observe::Observer> observer;
-  if (!function.options.pure) {
-    observe::Host host = torch_host();
-    host.on_tensor = on_tensor;
-    host.on_scalar_use = [](void* context, size_t scalar, bool alone, bool forwards) {
-      static_cast<Recording*>(context)->recorder->scalar_used(scalar, alone, forwards);
-    };
-    host.on_scalar_use_end = [](void* context, bool entered) {
-      static_cast<Recording*>(context)->recorder->scalar_use_ended(entered);
-    };
-    host.on_number = [](void* context, PyObject* number) {
-      return static_cast<Recording*>(context)->recorder->number_read(number);
-    };
-    host.on_derived = [](void* context, observe::Derivation& how) {
-      static_cast<Recording*>(context)->number_derived(how);
-    };
-    host.on_contents_read = [](void* context, PyObject* tensor) {
-      static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
-    };
-    host.context = &recording;
-    observer = observe::make_observer(host);
-    for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
-    for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
-    for (PyObject* argument : call.args) observer->pass(argument);
-  }
+  const auto observer = function.options.pure ? nullptr : make_observer(recording, call);
   const Entry entry = entry_of(function, call, PyVectorcall_NARGS(nargsf), kwnames, observer.get());
   recording.unsound = entry.refused;
   if (observer && entry.refused.empty() && !observer->start(entry.callable)) recording.unsound = "tracer active";

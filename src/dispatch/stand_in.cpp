@@ -48,7 +48,11 @@ std::optional<std::string> source(Py_ssize_t nargs, PyObject* kwnames) {
 }  // namespace
 
 bool begins_in_python(PyObject* callable) noexcept {
-  return PyFunction_Check(callable) || (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable)));
+  if (PyFunction_Check(callable)) return true;
+  if (PyMethod_Check(callable)) return PyFunction_Check(PyMethod_GET_FUNCTION(callable));
+  static PyObject* const name = PyUnicode_InternFromString("__call__");
+  PyObject* method = _PyType_Lookup(Py_TYPE(callable), name);
+  return method && PyFunction_Check(method);
 }
 
 PyObject* stand_in(Py_ssize_t nargs, PyObject* kwnames) {

@@ -66,7 +66,7 @@ bool Tracer::start(PyObject* function) {
   if (observing_threads++ == 0) gc_was_on = gc_is_on;
   current_tracer = this;
   active_ = true;
-  if (is_module(function)) {
+  if (!PyFunction_Check(function) && !PyMethod_Check(function)) {  // an instance, whose class says what a call runs
     names_[function] = "self";
     class_attr(Py_TYPE(function), "__call__");
   }
