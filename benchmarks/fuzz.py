@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,10 @@ def play(first: int, last: int) -> dict[str, Any]:
     import random_compare
 
     with torch.no_grad():
-        wrong, fallbacks = random_compare.check_seeds(range(first, last))
+        wrong, found = random_compare.check_seeds(range(first, last))
+    fallbacks: Counter[str] = Counter()
+    for why, count in found.items():
+        fallbacks[re.sub(r" at <program [^>]*>:\d+", "", why)] += count
     return {"first": first, "last": last, "wrong": wrong, "fallbacks": fallbacks}
 
 

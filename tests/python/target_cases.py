@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from opinfo_forms import first_type
 from opinfo_tools import fresh, samples_of
+from target_own_cases import own_calls
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments
 
@@ -168,6 +169,10 @@ def pairs_of(name: str, function: Callable[..., Any]) -> list[tuple[Call, Call]]
         others = (_other_numbers(call, step) for step in (1, -1, 0))
         pairs += [(call, other) for other in itertools.islice((o for o in others if _accepted(function, o)), 1)]
     pairs += itertools.pairwise(samples[:2])
+    own = (own_calls(k).get(name.rpartition(".")[2], []) for k in (0, 1))
+    for first, second in zip(*own, strict=True):
+        if _accepted(function, (first, {})) and _accepted(function, (second, {})):
+            pairs.append(((first, {}), (second, {})))
     taken = 0
     for first, second in zip(_forms(0), _forms(1), strict=True):
         if taken == _ENOUGH:

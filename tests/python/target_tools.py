@@ -95,7 +95,8 @@ def row_of(name: str, function: Callable[..., Any]) -> Row:
         except TypeError as error:
             return Row(name, "class", str(error))
         return Row(name, "wrong", "a class was taken")
-    pairs = pairs_of(name, function)
+    with contextlib.redirect_stdout(io.StringIO()):
+        pairs = pairs_of(name, function)
     rows = []
     for pair in pairs:
         try:

@@ -14,7 +14,7 @@ import torch
 
 import random_programs as lines
 from error_bounds import SLACK, UNITS, distance, spacing
-from random_compare import compare
+from random_compare import check_seeds, compare
 from random_programs import Maker, Program, copy_all
 from shadows import Replay
 
@@ -238,3 +238,11 @@ def test_no_rounded_value_is_written_into_integers():
         program, inputs = Maker(seed).make()
         for name, t in zip(program.arguments, inputs, strict=True):
             assert t.is_floating_point() or name not in program.tainted, program.source()
+
+
+@pytest.mark.parametrize(
+    "seed", [202611276815, 202611290445, 202611301966], ids=["root", "gelu of a view", "gelu of sums"]
+)
+def test_what_eager_itself_is_off_by_on_some_cpus_is_allowed(seed):
+    """MKL's square roots of f64 and oneDNN's gelu; the latter differs from one argument to its neighbour."""
+    assert check_seeds(range(seed, seed + 1)) == ([], {})
