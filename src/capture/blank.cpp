@@ -49,12 +49,16 @@ bool BlankMemory::is_intact(uint32_t storage) const {
   return intact;
 }
 
+bool BlankMemory::is_silent(uint32_t storage) const {
+  return silent_.contains(storage) || (blank_.contains(storage) && !is_intact(storage));
+}
+
 std::string BlankMemory::begins(const Event& event) {
   if (blank_.empty() && silent_.empty()) return "";
   std::string why;
   for_each_storage(event.args, [&](const Use& use) {
-    const bool silent = silent_.contains(use.storage) || (blank_.contains(use.storage) && !is_intact(use.storage));
-    if (silent && !follows_tensor(event)) why = "memory that no operator filled is used by " + where(trace_, event);
+    if (is_silent(use.storage) && !follows_tensor(event))
+      why = "memory that no operator filled is used by " + where(trace_, event);
     if (event.name == "aten::lift_fresh") blank_.erase(use.storage), silent_.erase(use.storage);
   });
   if (blank_.empty() || !event.op) return why;
@@ -78,9 +82,7 @@ void BlankMemory::ended(const Event& event) {
     });
   if (!follows_tensor(event) || event.name == "aten::lift_fresh") return;
   bool copies = false;
-  for_each_storage(event.args, [&](const Use& use) {
-    copies |= silent_.contains(use.storage) || (blank_.contains(use.storage) && !is_intact(use.storage));
-  });
+  for_each_storage(event.args, [&](const Use& use) { copies |= is_silent(use.storage); });
   if (copies)
     for_each_storage(event.results, [&](const Use& use) {
       if (!blank_.contains(use.storage)) silent_.insert(use.storage);

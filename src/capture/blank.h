@@ -22,6 +22,7 @@ class BlankMemory {
 
  private:
   bool is_intact(uint32_t storage) const;
+  bool is_silent(uint32_t storage) const;  // written unseen, and by no operator since
 
   const Trace& trace_;
   std::unordered_map<uint32_t, unsigned char> blank_;  // storage -> the byte that it was filled with
