@@ -12,7 +12,7 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400" "clang-format==22.1.0"
 
-.PHONY: fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
+.PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -55,6 +55,12 @@ test-observer:
 	@$(MAKE) --no-print-directory setup PY=$(VENV)/bin/python
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_OBSERVER_PYTHON=$(if $(filter $(PY),$(VENV)/bin/python),,$(PY)) \
 	  $(VENV)/bin/python -m pytest tests/python/test_observer.py tests/python/test_observer_versions.py
+
+# Everything for several pairs of Python and torch, each as a wheel in an environment of its own below build/matrix:
+# some 20 minutes and 6 GB each. CELLS="3.12+2.15.0 3.11+2.14.1" names others; SAVE=1 keeps the rows for docs/install.md.
+CELLS ?=
+test-matrix: $(STAMP)/system
+	@$(PYTHON) tests/matrix.py $(CELLS) $(if $(SAVE),--save)
 
 # Every op, dtype and layout as CUDA source, each compiled for every architecture and run on the host against eager.
 test-cuda-full:

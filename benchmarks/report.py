@@ -1,7 +1,7 @@
-"""`make bench-report`: benchmarks/results/*.json into the marked places of README.md, docs/performance.md and
-docs/correctness.md.
+"""`make bench-report`: benchmarks/results/*.json into the marked places of README.md and docs.
 
-A place is `<!-- bench:NAME -->` … `<!-- /bench -->`: NAME is a result file, or `figures` for the targets of all.
+A place is `<!-- bench:NAME -->` … `<!-- /bench -->`: NAME is a result file, `figures` for the targets of all, or
+`matrix` for the last run of `make test-matrix`.
 `--check` writes nothing and exits with 1 when a text differs. Needs neither torch nor fastjit.
 """
 
@@ -15,10 +15,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md")
+TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md", "docs/install.md")
+MATRIX = "matrix"
 ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue", "guards")
 ORDER += ("correctness", "fuzz")
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+DISPATCH_MUST = 0.5
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -29,6 +31,8 @@ class ReportError(Exception):
 def load(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
     documents = {}
     for path in sorted(results.glob("*.json")):
+        if path.stem == MATRIX:
+            continue
         document = json.loads(path.read_text())
         if document.get("schema") != "fastjit.benchmark/1":
             raise ReportError(f"{path}: schema {document.get('schema')!r} is not fastjit.benchmark/1")
@@ -44,6 +48,8 @@ def fill(text: str, documents: dict[str, dict[str, Any]]) -> str:
 
 
 def block(name: str, documents: dict[str, dict[str, Any]]) -> str:
+    if name == MATRIX:
+        return _matrix()
     if name == "figures":
         known = [documents[key] for key in ORDER if key in documents]
         known += [document for key, document in documents.items() if key not in ORDER]
@@ -59,6 +65,57 @@ def block(name: str, documents: dict[str, dict[str, Any]]) -> str:
     if document["targets"]:
         parts.append(_targets(document["targets"]))
     return "\n".join(parts)
+
+
+def _matrix(path: Path = RESULTS / f"{MATRIX}.json") -> str:
+    """What tests/matrix.py found, a row a cell, and below it why tests were skipped."""
+    if not path.exists():
+        return "Not measured yet: run `make test-matrix`.\n"
+    rows = list(json.loads(path.read_text())["cells"].values())
+    cells = [row for row in rows if "error" not in row]
+    columns = ["Python and torch", "passed", "failed", "skipped", "compared with eager", "wrong", "op_db hits"]
+    columns += ["a call over one eager mul (must 0.5, aim 0.42)", "wheel, MB", "used without a compiler", "date"]
+    table = _markdown(columns, [_cell(cell) for cell in cells])
+    machines = "\n".join(dict.fromkeys(_machine(cell["machine"]) for cell in cells))
+    unmade = "".join(
+        f"\n{row['cell'].replace('+', ' + ')} was not run: {row['error'].splitlines()[0]}\n"
+        for row in rows
+        if "error" in row
+    )
+    return f"{table}{unmade}\n{machines}\n{_skips(cells)}"
+
+
+def _cell(cell: dict[str, Any]) -> list[str]:
+    suites = (cell["engine"], cell["package"])
+    failed = sum(len(suite["failed"]) for suite in suites)
+    skipped = sum(sum(suite["skipped"].values()) for suite in suites)
+    wrong = len(cell["wrong scripts"]) + len(cell["wrong entries"])
+    return [
+        cell["cell"].replace("+", " + "),
+        str(sum(suite["passed"] for suite in suites)),
+        f"**{failed}**" if failed else "0",
+        str(skipped),
+        f"{cell['scripts']} scripts, {cell['entries']} entries of op_db, {cell['models']} models",
+        f"**{wrong}**" if wrong else "0",
+        f"{cell['op_db hits']:.1%}",
+        f"{cell['dispatch']:.2f}" + (" **missed**" if cell["dispatch"] > DISPATCH_MUST else ""),
+        f"{cell['bytes'] / 1e6:.1f}",
+        "yes" if cell["wheel works"] else "**no**",
+        cell["date"][:10],
+    ]
+
+
+def _skips(cells: list[dict[str, Any]]) -> str:
+    reasons: dict[str, dict[str, int]] = {}
+    for cell in cells:
+        for suite in ("engine", "package"):
+            for why, count in cell[suite]["skipped"].items():
+                reasons.setdefault(why, {})[cell["cell"]] = count
+    if not reasons:
+        return ""
+    names = [cell["cell"] for cell in cells]
+    rows = [[why, *(str(of.get(name, 0)) for name in names)] for why, of in sorted(reasons.items())]
+    return "\nWhy tests were skipped:\n\n" + _markdown(["reason", *(name.replace("+", " + ") for name in names)], rows)
 
 
 def _figures(documents: list[dict[str, Any]]) -> str:
