@@ -2,7 +2,7 @@
 
 A cell, such as `3.13+2.15.0`, has a folder build/matrix/cp313-torch2.15.0 with two environments. `tools` has what a
 build needs and sees the torch of the other; it makes the wheel, and runs the engine's own tests. `env` has torch, what
-the tests need, and the wheel. What was found goes into benchmarks/results/matrix.json; docs/install.md has it from there.
+the tests need, and the wheel. What was found goes into benchmarks/results/matrix.json, and from there into install.md.
 """
 
 from __future__ import annotations
