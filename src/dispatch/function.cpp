@@ -12,6 +12,7 @@
 #include "dispatch/by_values.h"
 #include "dispatch/call.h"
 #include "dispatch/stance.h"
+#include "dispatch/this_thread.h"
 #include "dispatch/verify.h"
 #include "support/env.h"
 
@@ -241,41 +242,83 @@ std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, Py
   return all.why() + why;
 }
 
-PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+namespace {
+
+// What torch warns of meanwhile is kept and then said in Python; errors of torch and of C++ become Python's.
+template <class Body>
+PyObject* with_warnings(Body body) {
   HANDLE_TH_ERRORS
-  auto* self = reinterpret_cast<FunctionObject*>(object);
+  return body();
+  END_HANDLE_TH_ERRORS
+}
+
+// Null without an exception: the call is to be eager, `why` says why.
+PyObject* hit(Function& function, Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
+              std::string& why) {
+  PyObject* result = run_variant(variant, tensors, numbers, why);
+  if (result) {
+    ++function.stats.hits;
+    ++variant.hits;
+  }
+  return result;
+}
+
+// A call that a variant serves, where nothing but its kernels runs: no operator of torch can warn.
+bool runs_kernels_only(const Function& function, const Variant& variant) {
+  return variant.reason.empty() && variant.values.empty() && variant.executable->calls.empty() &&
+         !function.options.verify && !kChecksRecordings && !observe::tracer_active();
+}
+
+PyObject* call_served(FunctionObject* self, const std::shared_ptr<Variant>& variant, PyObject* const* tensors,
+                      PyObject* const* numbers, PyObject* const* args, size_t nargsf, PyObject* kwnames,
+                      const Modes& modes) {
   Function& function = *self->function;
-  if (recording()) return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
-  ++function.stats.calls;
-  if (stance() == Stance::Eager) return run_eager(function, "stance is eager", args, nargsf, kwnames);
-  const Modes modes = current_modes();
-  const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-  const size_t width = function.variants.width();
-  c10::SmallVector<PyObject*, 16> tensors(width), numbers(width);
-  const auto* found = find(function, modes, args, nargs, kwnames, tensors.data(), numbers.data());
-  if (!found) return learn(self, args, nargsf, kwnames, modes);
-  const std::shared_ptr<Variant> variant = *found;  // finalisers, Python code or another thread may drop it
   if (!variant->reason.empty() && variant->values.empty()) {
     if (retire(function, variant)) return learn(self, args, nargsf, kwnames, modes);
     return run_eager(function, variant->reason, args, nargsf, kwnames);
   }
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   if (!variant->values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
-  if (checks_recordings() && !function.options.pure && !overlaps(*variant, tensors.data()))
-    return check_recording(self, *variant, numbers.data(), args, nargsf, kwnames);
+  if (checks_recordings() && !function.options.pure && !overlaps(*variant, tensors))
+    return check_recording(self, *variant, numbers, args, nargsf, kwnames);
   if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits) &&
-      !overlaps(*variant, tensors.data()))
-    return verified_call(self, variant, tensors.data(), numbers.data(), args, nargsf, kwnames);
+      !overlaps(*variant, tensors))
+    return verified_call(self, variant, tensors, numbers, args, nargsf, kwnames);
   std::string why;
-  PyObject* result = run_variant(*variant, tensors.data(), numbers.data(), why);
-  if (result) {
-    ++function.stats.hits;
-    ++variant->hits;
-    return result;
+  PyObject* result = hit(function, *variant, tensors, numbers, why);
+  return result || PyErr_Occurred() ? result : run_eager(function, why, args, nargsf, kwnames);
+}
+
+}  // namespace
+
+PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* self = reinterpret_cast<FunctionObject*>(object);
+  Function& function = *self->function;
+  const ThisThread& thread = this_thread();
+  if (thread.recording) return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+  ++function.stats.calls;
+  const auto eagerly = [&](const std::string& why) {
+    return with_warnings([&] { return run_eager(function, why, args, nargsf, kwnames); });
+  };
+  try {
+    if (stance() == Stance::Eager) return eagerly("stance is eager");
+    const Modes modes = current_modes(thread);
+    const size_t width = function.variants.width();
+    c10::SmallVector<PyObject*, 16> tensors(width), numbers(width);
+    const auto* found =
+        find(function, modes, args, PyVectorcall_NARGS(nargsf), kwnames, tensors.data(), numbers.data());
+    if (!found) return with_warnings([&] { return learn(self, args, nargsf, kwnames, modes); });
+    const std::shared_ptr<Variant> variant = *found;  // finalisers, Python code or another thread may drop it
+    if (!runs_kernels_only(function, *variant))
+      return with_warnings(
+          [&] { return call_served(self, variant, tensors.data(), numbers.data(), args, nargsf, kwnames, modes); });
+    std::string why;
+    PyObject* result = hit(function, *variant, tensors.data(), numbers.data(), why);
+    return result || PyErr_Occurred() ? result : eagerly(why);
+  } catch (const std::exception&) {
+    torch::translate_exception_to_python(std::current_exception());
+    return nullptr;
   }
-  if (PyErr_Occurred()) return nullptr;
-  return run_eager(function, why, args, nargsf, kwnames);
-  END_HANDLE_TH_ERRORS
 }
 
 }  // namespace fastjit::dispatch

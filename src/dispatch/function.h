@@ -118,8 +118,7 @@ struct FunctionObject {
   Function* function;
 };
 
-/// True while this thread records: nested functions run their Python body.
-bool recording();
+/// While it lives, this thread records.
 struct RecordingFlag {
   RecordingFlag();
   ~RecordingFlag();

@@ -1,15 +1,28 @@
 #include "dispatch/modes.h"
 
 #include <ATen/Context.h>
-#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
-#include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "capture/library.h"
+#include "dispatch/this_thread.h"
 
 namespace fastjit::dispatch {
+
+// at::impl's functions that ask for these are two calls each. An explicit instantiation may name a private member
+// ([temp.spec.general]/6); a torch without these does not compile.
+using TorchFunctions = at::impl::PythonTorchFunctionTLS;
+using DisabledState = at::impl::TorchFunctionDisabledState TorchFunctions::*;
+using TorchFunctionModes = std::vector<std::shared_ptr<c10::SafePyObject>> TorchFunctions::*;
+DisabledState disabled_state();
+TorchFunctionModes torch_function_modes();
+template <DisabledState State, TorchFunctionModes Modes>
+struct TorchFunctionAccess {
+  friend DisabledState disabled_state() { return State; }
+  friend TorchFunctionModes torch_function_modes() { return Modes; }
+};
+template struct TorchFunctionAccess<&TorchFunctions::disabled_state_, &TorchFunctions::stack_>;
+
 namespace {
 
 enum Bit : uint32_t {
@@ -41,29 +54,34 @@ uint64_t allowed_changes() {
   return keys;
 }
 
+// As at::impl::torch_function_mode_enabled().
+bool asks_modes(const TorchFunctions& functions) {
+  return functions.*disabled_state() != at::impl::TorchFunctionDisabledState::ALL_DISABLED &&
+         !(functions.*torch_function_modes()).empty();
+}
+
 }  // namespace
 
 void init_modes() {
-  const auto keys = c10::impl::tls_local_dispatch_key_set();
-  usual_included = raw(keys.included_);
-  usual_excluded = raw(keys.excluded_);
+  usual_included = raw(this_thread().keys->included());
+  usual_excluded = raw(this_thread().keys->excluded());
 }
 
-Modes current_modes() noexcept {
+Modes current_modes() noexcept { return current_modes(this_thread()); }
+
+Modes current_modes(const ThisThread& thread) noexcept {
   Modes modes;
-  const auto keys = c10::impl::tls_local_dispatch_key_set();
-  modes.included = raw(keys.included_);
-  modes.excluded = raw(keys.excluded_);
-  const auto& state = c10::AutogradState::get_tls_state();
+  modes.included = raw(thread.keys->included());
+  modes.excluded = raw(thread.keys->excluded());
+  const c10::AutogradState& state = *thread.autograd;
   modes.bits = (state.get_grad_mode() ? Grad : 0u) | (state.get_fw_grad_mode() ? FwGrad : 0u) |
                (state.get_inference_mode() ? Inference : 0u);
   const at::Context& context = at::globalContext();
   modes.bits |= (context.deterministicAlgorithms() ? Deterministic : 0u) | (context.userEnabledCuDNN() ? Cudnn : 0u) |
                 (context.benchmarkCuDNN() ? CudnnBenchmark : 0u) |
                 (context.deterministicCuDNN() ? CudnnDeterministic : 0u) | (context.userEnabledMkldnn() ? Mkldnn : 0u);
-  if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED)
-    modes.bits |= TorchFunctionOff;
-  if (at::impl::torch_function_mode_enabled()) modes.bits |= TorchFunctionMode;
+  const bool functions_on = thread.functions->*disabled_state() == at::impl::TorchFunctionDisabledState::ENABLED;
+  modes.bits |= (functions_on ? 0u : TorchFunctionOff) | (asks_modes(*thread.functions) ? TorchFunctionMode : 0u);
   modes.default_dtype = static_cast<uint16_t>(c10::get_default_dtype_as_scalartype());
   if (at::autocast::is_autocast_cache_enabled()) modes.bits |= AutocastCache;
   const bool is_usual = modes.included == usual_included && modes.excluded == usual_excluded;

@@ -17,7 +17,10 @@ struct Modes {
   bool grad() const { return bits & 1; }
 };
 
+struct ThisThread;
+
 /// The current modes of this thread; about 10 ns.
+Modes current_modes(const ThisThread& thread) noexcept;
 Modes current_modes() noexcept;
 
 /// Null if a program may be recorded and run under `modes`, else what is in the way: "a dispatch mode is active".

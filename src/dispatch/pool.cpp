@@ -204,24 +204,25 @@ class Pool {
   PoolStats stats_{};
 };
 
-// A tensor may die on a thread after its SmallBlocks did; this outlives them.
-thread_local bool small_blocks_closed = false;
-
-// Small blocks of this thread. A block starts with its class; its data follows 64 bytes later.
+// Small blocks of this thread. A block starts with its class; its data follows 64 bytes later. Without a constructor
+// and a destructor, so that its place is all that a call asks for.
 class SmallBlocks {
  public:
   static constexpr int kSizes = 10;  // 64 bytes to 32 KiB, powers of two
   static constexpr int kKept = 8;    // of each
 
-  ~SmallBlocks() {
-    small_blocks_closed = true;
+  // A tensor may die on a thread after this.
+  void close() noexcept {
+    most_ = 0;
     for (int size = 0; size < kSizes; ++size)
       while (count_[size] > 0) std::free(kept_[size][--count_[size]]);
   }
 
   char* take(int64_t bytes) {
+    if (++calls_ % kSmallBetweenLooks == 0) look_at_large_ones();
     const int size = bytes <= 64 ? 0 : std::bit_width(static_cast<uint64_t>(bytes - 1)) - 6;
     if (count_[size] > 0) return kept_[size][--count_[size]];
+    if (most_ == kNotYet) open();
     auto* block = static_cast<char*>(std::aligned_alloc(64, 64 + (size_t{64} << size)));
     if (!block) throw std::bad_alloc();
     *reinterpret_cast<int*>(block) = size;
@@ -230,28 +231,36 @@ class SmallBlocks {
 
   void give(char* block) noexcept {
     const int size = *reinterpret_cast<int*>(block);
-    if (count_[size] == kKept)
+    if (count_[size] >= most_)
       std::free(block);
     else
       kept_[size][count_[size]++] = block;
   }
 
  private:
-  char* kept_[kSizes][kKept];
+  static constexpr int kNotYet = -1;
+
+  static void look_at_large_ones();
+  void open();  // from here on blocks are kept
+
+  uint32_t calls_ = 0;
+  int most_ = kNotYet;
   int count_[kSizes] = {};
+  char* kept_[kSizes][kKept] = {};
 };
 
-SmallBlocks& small_blocks() {
-  thread_local SmallBlocks blocks;
-  return blocks;
+constinit thread_local SmallBlocks small_blocks;
+
+void SmallBlocks::open() {
+  struct End {
+    SmallBlocks* blocks;
+    ~End() { blocks->close(); }
+  };
+  thread_local End end{this};
+  end.blocks->most_ = kKept;
 }
 
-void give_small(void* block) {
-  if (small_blocks_closed)
-    std::free(block);
-  else
-    small_blocks().give(static_cast<char*>(block));
-}
+void give_small(void* block) { small_blocks.give(static_cast<char*>(block)); }
 
 // Never destroyed: tensors may outlive static destruction.
 Pool& pool() {
@@ -259,13 +268,13 @@ Pool& pool() {
   return *instance;
 }
 
+void SmallBlocks::look_at_large_ones() { pool().expire(now_seconds()); }
+
 }  // namespace
 
 at::DataPtr pool_allocate(int64_t bytes) {
   if (bytes < kSmall) {
-    thread_local uint32_t calls = 0;
-    if (++calls % kSmallBetweenLooks == 0) pool().expire(now_seconds());
-    char* block = small_blocks().take(bytes);
+    char* block = small_blocks.take(bytes);
     return {block + 64, block, give_small, at::Device(at::kCPU)};
   }
   Block* block = pool().take(bytes);

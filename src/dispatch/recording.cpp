@@ -11,12 +11,11 @@
 #include "dispatch/messages.h"
 #include "dispatch/refuse.h"
 #include "dispatch/stand_in.h"
+#include "dispatch/this_thread.h"
 #include "observe/doors.h"
 
 namespace fastjit::dispatch {
 namespace {
-
-thread_local bool recording_now = false;
 
 void on_tensor(void* context, PyObject* tensor, const char* name) {
   auto* recording = static_cast<Recording*>(context);
@@ -241,9 +240,8 @@ void Recording::number_derived(observe::Derivation& how) {
   recorder->number_derived(how.number.get(), how.text, std::move(operands));
 }
 
-bool recording() { return recording_now; }
-RecordingFlag::RecordingFlag() { recording_now = true; }
-RecordingFlag::~RecordingFlag() { recording_now = false; }
+RecordingFlag::RecordingFlag() { this_thread().recording = true; }
+RecordingFlag::~RecordingFlag() { this_thread().recording = false; }
 
 PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   Function& function = recording.function;
