@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "observe/sets.h"
+
 namespace fastjit::capture {
 namespace {
 
@@ -30,12 +32,10 @@ std::set<std::string, std::less<>> overridden;  // "atan", "add.Tensor"
 
 std::set<std::string, std::less<>> read() {
   std::set<std::string, std::less<>> found;
-  Py_ssize_t at = 0;
-  PyObject* key;
-  Py_hash_t hash;
-  while (_PySet_NextEntry(registered, &at, &key, &hash)) {
+  for (const setentry& place : observe::set_places(registered)) {
+    if (!observe::holds_item(place)) continue;
     Py_ssize_t size = 0;
-    const char* text = PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, &size) : nullptr;
+    const char* text = PyUnicode_Check(place.key) ? PyUnicode_AsUTF8AndSize(place.key, &size) : nullptr;
     std::string_view rest = text ? std::string_view(text, static_cast<size_t>(size)) : std::string_view();
     const size_t end = rest.rfind('/');
     if (!rest.starts_with(kSpace) || std::ranges::find(kKeys, rest.substr(end + 1)) == kKeys.end()) continue;

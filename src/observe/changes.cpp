@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "observe/sets.h"
 #include "observe/tracer.h"
 
 namespace fastjit::observe {
@@ -80,10 +81,9 @@ bool Tracer::holds_nan(PyObject* o, int depth) {
   if (PyDict_Check(o))
     for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
       if (holds_nan(key, depth + 1) || holds_nan(value, depth + 1)) return true;
-  Py_hash_t hash;
   if (PyAnySet_Check(o))
-    for (Py_ssize_t at = 0; _PySet_NextEntry(o, &at, &key, &hash);)
-      if (holds_nan(key, depth + 1)) return true;
+    for (const setentry& place : set_places(o))
+      if (holds_item(place) && holds_nan(place.key, depth + 1)) return true;
   return false;
 }
 

@@ -6,8 +6,6 @@
 #error "layout_313.h describes CPython 3.13 with a GIL only"
 #endif
 
-extern "C" PyAPI_FUNC(int) _PySet_NextEntry(PyObject* set, Py_ssize_t* pos, PyObject** key, Py_hash_t* hash);
-
 namespace fastjit::observe {
 
 struct InterpreterFrame {

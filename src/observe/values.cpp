@@ -4,6 +4,7 @@
 #if FASTJIT_OBSERVES
 #include <cstring>
 
+#include "observe/sets.h"
 #include "observe/tracer.h"
 
 namespace fastjit::observe {
@@ -120,10 +121,8 @@ bool Tracer::readable(PyObject* o, int depth) {
   if (PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) return readable_items(o, depth);
   if (PyFrozenSet_CheckExact(o) || PySet_CheckExact(o)) {
     if (PySet_CheckExact(o) && !is_known(o)) return false;
-    PyObject* item;
-    Py_hash_t hash;
-    for (Py_ssize_t at = 0; _PySet_NextEntry(o, &at, &item, &hash);)
-      if (!readable(item, depth + 1)) return false;
+    for (const setentry& place : set_places(o))
+      if (holds_item(place) && !readable(place.key, depth + 1)) return false;
     return true;
   }
   if (PySlice_Check(o)) {
@@ -205,11 +204,9 @@ void Tracer::found_inside(PyObject* value, const std::string& label) {
   if (PyTuple_Check(value))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
       found(PyTuple_GET_ITEM(value, i), label + "[" + std::to_string(i) + "]");
-  if (PyFrozenSet_CheckExact(value)) {
-    PyObject* item;
-    Py_hash_t hash;
-    for (Py_ssize_t at = 0; _PySet_NextEntry(value, &at, &item, &hash);) found(item, "an item of " + label);
-  }
+  if (PyFrozenSet_CheckExact(value))
+    for (const setentry& place : set_places(value))
+      if (holds_item(place)) found(place.key, "an item of " + label);
   if (PySlice_Check(value)) {
     const auto* slice = reinterpret_cast<PySliceObject*>(value);
     found(slice->start, label + ".start");
