@@ -68,7 +68,7 @@ bool Tracer::find_sum() {
   Walk walk{f.ops, end, {load, name, f.offset}};
   walk.next();
   PyObject* constant = walk.at.op == k_LOAD_CONST  ? PyTuple_GET_ITEM(f.code->co_consts, walk.at.argument)
-                       : walk.at.op == k_LOAD_FAST ? f.frame->localsplus[walk.at.argument]
+                       : walk.at.op == k_LOAD_FAST ? local_of(f.frame, walk.at.argument)
                                                    : nullptr;
   if (!is_number(constant) || walk.next().op != k_BINARY_OP) return false;
   const int operation = walk.at.argument % kFirstInPlace;

@@ -21,7 +21,7 @@ void Tracer::give(int) {
   if (is_yield || (frames_.size() > 1 && frames_[frames_.size() - 2].expect == Expect::Any)) touch(at(1));
   if (reader && reader->reads_items) note_names(at(1));
   // C code asks whether the answer is true: filter(), `in`, isinstance().
-  if (reader && !is_yield && predicates_.contains((PyObject*)top().frame->func)) truth(at(1));
+  if (reader && !is_yield && predicates_.contains((PyObject*)function_of(top().frame))) truth(at(1));
 }
 
 void Tracer::never(int) { deny(std::string("instruction ") + rows()[top().ops[2 * top().offset]].name); }
@@ -41,7 +41,7 @@ void Tracer::load_global(int oparg) {
 }
 
 void Tracer::load_deref(int oparg) {
-  PyObject* cell = top().frame->localsplus[oparg];
+  PyObject* cell = local(oparg);
   if (!cell || !PyCell_Check(cell) || fresh_.contains(cell)) return;
   std::string name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg));
   auto owner = cell_owners_.find(cell);
@@ -67,7 +67,7 @@ void Tracer::store_global(int oparg) {
 void Tracer::delete_global(int oparg) { deny(std::string("deletion of global ") + PyUnicode_AsUTF8(name_at(oparg))); }
 
 void Tracer::store_deref(int oparg) {
-  PyObject* cell = top().frame->localsplus[oparg];
+  PyObject* cell = local(oparg);
   if (cell && fresh_.contains(cell)) return;
   const std::string name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg));
   const auto owner = cell_owners_.find(cell);
@@ -77,7 +77,7 @@ void Tracer::store_deref(int oparg) {
 }
 
 void Tracer::delete_deref(int oparg) {
-  PyObject* cell = top().frame->localsplus[oparg];
+  PyObject* cell = local(oparg);
   if (cell && fresh_.contains(cell)) return;
   deny(std::string("deletion of nonlocal ") +
        PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg)));
@@ -158,7 +158,7 @@ void Tracer::is_op(int) {
   }
   for (int i = 1; i <= 2; ++i)  // eager would compare what the caller passed
     if (const auto scalar = originals_.find(at(i)); scalar != originals_.end())
-      Py_SETREF(*operands(i), Py_NewRef(scalar->second));
+      top().stack.replace(i, Py_NewRef(scalar->second));
   compare_identity(at(1), at(2));
 }
 
@@ -311,7 +311,7 @@ void Tracer::call_below(int above, int oparg) {
   const bool has_self = (kSelfOnTop ? high : low) != nullptr;
   const int n = oparg + has_self;
   plain_callee_ = !has_self && !top().kwnames ? (kSelfOnTop || low ? low : high) : nullptr;
-  call(kSelfOnTop || low ? low : high, {operands(above + n), static_cast<size_t>(n)});
+  call(kSelfOnTop || low ? low : high, top().stack.from(above + n, n));
   plain_callee_ = nullptr;
   top().kwnames = nullptr;
 }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "observe/layout.h"
+#include "observe/dict_version.h"
 #include "observe/observe.h"
 
 namespace fastjit::observe {
@@ -75,9 +75,9 @@ struct Node {
   int limit = 0;                   // RecursionLimit
   std::vector<Key> keys;           // Dict, List, Type, Set (members); Cell, Slot, Context: one
   size_t tag_word =
-      SIZE_MAX;  // Dict, Type: the word that only says when to look again. List, Set: the first of its words
-  bool shares_values = false;  // Dict: with an object, whose stores move no tag
-  std::vector<Expect> order;   // Type
+      SIZE_MAX;         // Dict, Type: the word that only says when to look again. List, Set: the first of its words
+  DictVersion version;  // Dict
+  std::vector<Expect> order;  // Type
   std::string label, where;
 };
 

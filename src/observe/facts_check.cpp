@@ -184,14 +184,14 @@ void Expect::follow(PyObject* current) noexcept {
 }
 
 void Facts::arm_dict(Node& n, const AddWord& add_word) {
-  n.shares_values = shares_values(n.object);
+  n.version = DictVersion(n.object);
   for (const Key& key : n.keys)  // a place may hold another object at the same address, which no tag tells
-    if (n.shares_values && key.expect.kind == Expect::Kind::Weak)
+    if (!n.version.tells_all() && key.expect.kind == Expect::Kind::Weak)
       add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
   n.tag_word = words_.size();
-  add_word(&version_tag(n.object), (void*)kNoTag);
+  add_word(n.version.word(), (void*)kNoTag);
   if constexpr (kInlineValues)
-    for (size_t more = n.shares_values ? value_words(n) : 1; more > 1; --more) add_word(&kNever, (void*)kNoTag);
+    for (size_t more = n.version.tells_all() ? 1 : value_words(n); more > 1; --more) add_word(&kNever, (void*)kNoTag);
 }
 
 void Facts::arm(uint32_t index) {
@@ -331,7 +331,7 @@ bool Facts::recover(size_t index) noexcept {
   }
   if (index < n.tag_word || !verify(n)) return false;
   if constexpr (kInlineValues)
-    if (n.shares_values) return rearm_values(n), true;
+    if (!n.version.tells_all()) return rearm_values(n), true;
   uint64_t tag = *words_[index].at;
   words_[index].value = n.kind == Node::Kind::Type && ((PyTypeObject*)n.object)->tp_version_tag == 0 ? kNoTag : tag;
   return true;

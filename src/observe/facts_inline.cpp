@@ -49,7 +49,7 @@ void Facts::rearm_values(Node& n) noexcept {
   const auto look = [&] { words_[word++] = {&kNever, kNoTag}; };  // at every check
   const auto rest = [&] { words_[word++] = {&kNever, kNever}; };
   if (!shares_values(n.object)) {  // it has values of its own by now and for ever, and its tag tells of them
-    watch(&version_tag(n.object));
+    watch(n.version.word());
     while (word < n.tag_word + value_words(n)) rest();
     return;
   }

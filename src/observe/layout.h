@@ -59,6 +59,10 @@ struct ProxyObject {  // types.MappingProxyType
 
 inline constexpr unsigned char kLocalIsCell = 0x40;
 
+inline PyCodeObject* code_of(const InterpreterFrame* frame) { return frame->code; }
+inline PyFunctionObject* function_of(const InterpreterFrame* frame) { return frame->func; }
+/// A parameter, a local or a cell; null where it has no value.
+inline PyObject* local_of(const InterpreterFrame* frame, int i) { return frame->localsplus[i]; }
 inline uint64_t& version_tag(PyObject* dict) { return reinterpret_cast<DictObject*>(dict)->version_tag; }
 inline const DictKeys* keys_of(const PyDictObject* dict) { return reinterpret_cast<const DictKeys*>(dict->ma_keys); }
 inline const DictEntry* entries_of(const DictKeys* keys) {

@@ -3,7 +3,6 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030C0000
-#include "observe/stack_depth.h"
 #include "observe/tracer.h"
 #include "support/error.h"
 
@@ -26,7 +25,7 @@ PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept 
   try {
     const int offset = static_cast<int>(PyLong_AsLong(args[1])) / kCodeUnit;
     InterpreterFrame* frame = current_frame(PyThreadState_Get());
-    if (reinterpret_cast<PyObject*>(frame->code) == args[0])
+    if (reinterpret_cast<PyObject*>(code_of(frame)) == args[0])
       handle(*tracer, frame, offset, count > 2 ? args[2] : nullptr);
     else
       tracer->unsound("the observer does not know this interpreter's frames");
@@ -164,18 +163,6 @@ bool Tracer::stop_events() {
   pause_events();
   if (!--claims) release();
   return ours;
-}
-
-// The interpreter does not save the stack pointer before an event: the bytecode says how deep the stack is.
-int Tracer::stack_depth(InterpreterFrame* frame, int offset) {
-  const std::vector<int>*& depths = top().depths;
-  if (!depths) {
-    auto [it, is_new] = depths_.try_emplace(frame->code);
-    if (is_new) it->second = stack_depths(frame->code, top().ops);
-    depths = &it->second;
-  }
-  const int depth = (*depths)[static_cast<size_t>(offset)];
-  return depth < 0 ? depth : frame->code->co_nlocalsplus + depth;
 }
 
 }  // namespace fastjit::observe

@@ -130,7 +130,7 @@ void Tracer::take_derived(PyObject* number) {
   Derivation how = std::move(derivation_);
   if (is_shared(number))
     if (PyObject* own = own_copy(number)) {
-      Py_SETREF(*operands(1), own);
+      top().stack.replace(1, own);
       number = own;
     }
   if (!fits_program(number) || Py_REFCNT(number) != 1) {

@@ -62,7 +62,5 @@ bool Tracer::stop_events() {
 
 void Tracer::pause_events() { PyEval_SetTrace(nullptr, nullptr); }
 
-int Tracer::stack_depth(InterpreterFrame* frame, int) { return frame->stacktop; }
-
 }  // namespace fastjit::observe
 #endif

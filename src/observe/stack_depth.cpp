@@ -2,7 +2,7 @@
 
 #if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030C0000
 #include "observe/opcode_numbers.h"
-#include "observe/stack_depth.h"
+#include "observe/stack_view.h"
 
 namespace fastjit::observe {
 namespace {

@@ -158,20 +158,21 @@ void Tracer::end_scalar_use(bool entered) {
 // A generator of this call that is dropped before its end, at any instruction, runs what is left of it.
 bool Tracer::is_closed(InterpreterFrame* frame) const {
   const auto known = generators_.find(frame);
-  return known != generators_.end() && known->second == frame->code;
+  return known != generators_.end() && known->second == code_of(frame);
 }
 
 void Tracer::enter(InterpreterFrame* frame, int offset) {
   if (inside_) return;
   end_scalar_use(true);
-  auto* function = reinterpret_cast<PyObject*>(frame->func);
+  PyCodeObject* code = code_of(frame);
+  auto* function = reinterpret_cast<PyObject*>(function_of(frame));
   bool is_root = frames_.empty(), probing = false;
   if (!is_root) {
     Frame& caller = top();
     const bool is_one = caller.expect == Expect::One || caller.expect == Expect::Hash;
     const bool is_none = caller.expect == Expect::None && !is_closed(frame);
     if (is_none || (is_one && caller.expected != function))
-      return deny("unforeseen call of " + std::string(PyUnicode_AsUTF8(frame->code->co_qualname)) +
+      return deny("unforeseen call of " + std::string(PyUnicode_AsUTF8(code->co_qualname)) +
                   " by C code or a finaliser");
     if (caller.expect == Expect::One) caller.expect = Expect::None;
     if (caller.expect == Expect::Inside || caller.expect == Expect::Hash) {
@@ -179,27 +180,28 @@ void Tracer::enter(InterpreterFrame* frame, int offset) {
       return;
     }
     probing = caller.expect_probing || caller.probing;
-    bool is_init = caller.constructs && frame->code->co_argcount > 0 && frame->localsplus[0];
-    if (is_init && PyUnicode_CompareWithASCIIString(frame->func->func_name, "__init__") == 0) {
-      PyObject* self = frame->localsplus[0];
+    bool is_init = caller.constructs && code->co_argcount > 0 && local_of(frame, 0);
+    if (is_init && PyUnicode_CompareWithASCIIString(function_of(frame)->func_name, "__init__") == 0) {
+      PyObject* self = local_of(frame, 0);
       fresh_.insert(PyCell_Check(self) ? PyCell_GET(self) : self);
     }
     caller.constructs = false;
   } else if (std::exchange(root_entered_, true)) {
-    return unsound("Python code ran outside the call: " + std::string(PyUnicode_AsUTF8(frame->code->co_qualname)));
+    return unsound("Python code ran outside the call: " + std::string(PyUnicode_AsUTF8(code->co_qualname)));
   }
-  if (frame->code->co_flags & CO_GENERATOR) generators_[frame] = frame->code;
+  if (code->co_flags & CO_GENERATOR) generators_[frame] = code;
   Frame f{};
   f.frame = frame;
-  f.code = frame->code;
-  f.ops = ops_of(frame->code);
+  f.code = code;
+  f.stack = StackView(frame);
+  f.ops = ops_of(code);
   f.fresh_function = fresh_.contains(function);
   f.probing = probing;
   f.offset = offset;
   frames_.push_back(f);
   if (!PyDict_CheckExact(frame->globals) || !PyDict_CheckExact(frame->builtins))
     return deny("globals that are not a plain dictionary");
-  if (!f.fresh_function) facts_->function(frame->func, where());
+  if (!f.fresh_function) facts_->function(function_of(frame), where());
   bool first = f.ops[2 * f.offset] == k_RESUME && f.ops[2 * f.offset + 1] == 0;
   if (!first) return;
   enter_function(frame);
@@ -208,38 +210,40 @@ void Tracer::enter(InterpreterFrame* frame, int offset) {
 
 // The start of a function: what its call made, and what its definition brings along.
 void Tracer::enter_function(InterpreterFrame* frame) {
-  PyCodeObject* code = frame->code;
+  PyCodeObject* code = code_of(frame);
   if (code->co_flags & CO_VARKEYWORDS) {
     int index = code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS);
-    PyObject* kwargs = frame->localsplus[index];
+    PyObject* kwargs = local_of(frame, index);
     if (kwargs && PyCell_Check(kwargs)) kwargs = PyCell_GET(kwargs);
     if (kwargs) fresh_.insert(kwargs);
   }
   const char* kinds = PyBytes_AS_STRING(code->co_localspluskinds);
   for (int i = 0; code->co_ncellvars && i < code->co_nlocalsplus - code->co_nfreevars; ++i)
-    if ((kinds[i] & kLocalIsCell) && frame->localsplus[i]) fresh_.insert(frame->localsplus[i]);
+    if ((kinds[i] & kLocalIsCell) && local_of(frame, i)) fresh_.insert(local_of(frame, i));
   if (top().fresh_function) return;
-  auto* function = reinterpret_cast<PyObject*>(frame->func);
-  const std::string owner = PyUnicode_AsUTF8(frame->func->func_name);
-  if (PyObject* defaults = frame->func->func_defaults)
+  const PyFunctionObject* defined = function_of(frame);
+  auto* function = reinterpret_cast<PyObject*>(function_of(frame));
+  const std::string owner = PyUnicode_AsUTF8(defined->func_name);
+  if (PyObject* defaults = defined->func_defaults)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defaults); ++i)
       found(PyTuple_GET_ITEM(defaults, i), "default " + std::to_string(i) + " of " + owner);
-  if (PyObject* defaults = frame->func->func_kwdefaults) {
+  if (PyObject* defaults = defined->func_kwdefaults) {
     PyObject *key, *value;
     for (Py_ssize_t at = 0; PyDict_Next(defaults, &at, &key, &value);)
       found(value, std::string("default ") + PyUnicode_AsUTF8(key) + " of " + owner);
   }
-  if (frame->func->func_closure)
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(frame->func->func_closure); ++i)
-      cell_owners_.emplace(PyTuple_GET_ITEM(frame->func->func_closure, i), function);
+  if (defined->func_closure)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defined->func_closure); ++i)
+      cell_owners_.emplace(PyTuple_GET_ITEM(defined->func_closure, i), function);
 }
 
 void Tracer::enter_root(InterpreterFrame* frame) {
-  PyCodeObject* code = frame->code;
+  PyCodeObject* code = code_of(frame);
+  const PyFunctionObject* defined = function_of(frame);
   int n = code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
           !!(code->co_flags & CO_VARKEYWORDS);
   for (int i = 0; i < n; ++i) {
-    PyObject* o = frame->localsplus[i];
+    PyObject* o = local_of(frame, i);
     if (o && PyCell_Check(o)) o = PyCell_GET(o);
     if (!o) continue;
     if (i == 0 && is_stand_in(code)) {  // what was given to fastjit is no argument of the call
@@ -247,9 +251,9 @@ void Tracer::enter_root(InterpreterFrame* frame) {
       continue;
     }
     bool is_default = false;  // a default is not part of the call's arguments: the key does not describe it
-    if (PyObject* defaults = frame->func->func_defaults)
+    if (PyObject* defaults = defined->func_defaults)
       for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(defaults); ++k) is_default |= PyTuple_GET_ITEM(defaults, k) == o;
-    if (PyObject* defaults = frame->func->func_kwdefaults) {
+    if (PyObject* defaults = defined->func_kwdefaults) {
       PyObject *key, *value;
       for (Py_ssize_t at = 0; PyDict_Next(defaults, &at, &key, &value);) is_default |= value == o;
     }
@@ -325,14 +329,13 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
   // 3.11 gives no event for the instruction behind EXTENDED_ARG: it is judged there. Later versions give both.
   if (!kPrefixEvents && f.ops[2 * offset] == k_EXTENDED_ARG) return;
   while (offset && f.ops[2 * offset - 2] == k_EXTENDED_ARG) --offset;
-  f.stacktop = stack_depth(frame, offset);
-  if (f.stacktop < 0) return deny("unknown stack depth");
+  if (!f.stack.arrive(offset, f.ops, depths_)) return deny("unknown stack depth");
   if (std::exchange(f.fresh_result, false))
     if (PyObject* result = at(1); result && !arguments_.contains(result)) fresh_.insert(result);
   if (std::exchange(f.container_result, false))
     if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o))
       if (!arguments_.contains(o)) fresh_.insert(o);
-  if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(frame->localsplus[cell]);
+  if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(frame, cell));
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
   if (std::exchange(f.number_result, false))
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !scalars_.contains(o) && host_.on_number)

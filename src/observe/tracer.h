@@ -3,17 +3,15 @@
 // function (3.11, settrace.cpp) or from sys.monitoring (3.12 and 3.13, monitor.cpp). opcodes_31x.def names the method
 // that judges each opcode; the methods live in trace.cpp (driver), effects.cpp (instructions), values.cpp (what may be
 // read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp, the same for all versions.
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "observe/facts.h"
+#include "observe/stack_view.h"
 
 namespace fastjit::observe {
-
-using Args = std::span<PyObject* const>;
 
 std::string callee_text(PyObject* callable);  // its qualified name
 
@@ -70,10 +68,9 @@ class Tracer final : public Observer {
     InterpreterFrame* frame;
     PyCodeObject* code;
     const unsigned char* ops;
-    int stacktop;                              // index behind the value stack, among localsplus
-    const std::vector<int>* depths = nullptr;  // see stack_depths
-    int made_cell = -1;                        // of these locals, the instruction makes a cell
-    bool fresh_function;                       // the function was made in this call
+    StackView stack;
+    int made_cell = -1;             // of these locals, the instruction makes a cell
+    bool fresh_function;            // the function was made in this call
     bool probing = false;           // an AttributeError raised here is caught by hasattr() or getattr() with a default
     int offset = 0;                 // code unit of the instruction that runs now
     bool fresh_result = false;      // its result is a new object
@@ -102,8 +99,8 @@ class Tracer final : public Observer {
   const unsigned char* ops_of(PyCodeObject* code);
   const std::string& where();
   Frame& top() { return frames_.back(); }
-  PyObject** operands(int n) { return top().frame->localsplus + top().stacktop - n; }  // the last n of the value stack
-  PyObject* at(int n) { return *operands(n); }                                         // 1: top of the value stack
+  PyObject* at(int n) { return top().stack.at(n); }  // 1: top of the value stack
+  PyObject* local(int i) { return local_of(top().frame, i); }
   PyObject* name_at(int i) { return PyTuple_GET_ITEM(top().code->co_names, i); }
   void may_enter(PyObject* function) { top().expect = Expect::One, top().expected = function; }
   void may_enter_any() {
@@ -114,7 +111,6 @@ class Tracer final : public Observer {
   bool start_events();
   bool stop_events();  // false if someone else took over
   void pause_events();
-  int stack_depth(InterpreterFrame* frame, int offset);
 
   // effects.cpp: one method per kind of instruction
   void move(int oparg);
@@ -370,10 +366,10 @@ class Tracer final : public Observer {
   bool raising_ = false;  // an exception that Python code raised is on its way to a handler
   Ref function_;
   std::vector<Frame> frames_;
-  std::unordered_map<PyCodeObject*, Ref> ops_;                  // plain bytecode of each code object
-  std::unordered_map<PyCodeObject*, std::vector<int>> depths_;  // of its value stack, see stack_depths
-  bool hears_ = false;                                          // wants events
-  std::unordered_map<const void*, std::string> places_;         // file:line by instruction
+  std::unordered_map<PyCodeObject*, Ref> ops_;  // plain bytecode of each code object
+  StackDepths depths_;
+  bool hears_ = false;                                   // wants events
+  std::unordered_map<const void*, std::string> places_;  // file:line by instruction
   std::unordered_set<PyObject*> fresh_;      // made in this call. Addresses only: a fact read of one removes it
   std::unordered_set<PyObject*> arguments_;  // containers and tensors reachable from the arguments
   std::unordered_set<PyObject*> passed_;     // the arguments themselves

@@ -1,7 +1,7 @@
 // A Python module around the read observer, for tests: needs Python.h only. The host is a Python object with
 // tensor_types, module_types (tuples of classes) and classify(callable) -> "operator" | "pure" | anything else.
 #include "observe/observe.h"
-#include "observe/stack_depth.h"
+#include "observe/stack_view.h"
 
 #include <cstring>
 #include <vector>
