@@ -187,6 +187,10 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
     return tensor_method(container, "__setitem__");
   }
   if (!hashable(index)) return deny("hash of " + name_of(index));
+  if (PySlice_Check(index) && PyList_Check(container)) {  // takes over what is in the value
+    if (!is_fresh_iterator(value) && !iterable(value, "iteration over")) return;
+    may_enter_any();
+  }
   if (fresh_.contains(container) && is_instance(container)) return type_method(container, "__setitem__");
   bool is_container =
       PyList_CheckExact(container) || PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);

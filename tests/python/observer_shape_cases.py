@@ -28,6 +28,20 @@ SHAPES = [
         "was 2, is 3",
     ),
     Sound(
+        "global list stored to a slice",
+        "L = [1, 2]\ndef f(x):\n  l = [0]\n  l[0:1] = L\n  return x * l[1]",
+        ("L[1] is 2",),
+        "L[1] = 5",
+        "L[1] was 2, is 5",
+    ),
+    Sound(
+        "generator stored to a slice of a list's subclass",
+        "L = [1, 2]\nclass Some(list): pass\ndef f(x):\n  l = Some()\n  l[:] = (i for i in L)\n  return x * l[1]",
+        ("L[1] is 2",),
+        "L[1] = 5",
+        "L[1] was 2, is 5",
+    ),
+    Sound(
         "items deleted",
         "S = 2\ndef f(x):\n  d = {1: S, 2: 3}\n  del d[2]\n  y = x\n  del y\n  return x * d[1]",
         ("global S is 2",),
