@@ -122,18 +122,17 @@ bool others_claimed() {
 
 }  // namespace
 
-// Tools that set events for all code move the version; between two moves the answer is the same.
+// Tools that set events for all code move the version: between two moves none begins. A tool that gives its id back
+// after its events moves nothing.
 bool tracer_active() noexcept {
-  static uint64_t asked = UINT64_MAX;
-  static bool answer = false;
+  static uint64_t free_at = UINT64_MAX;  // the version at which no other tool was there
   PyThreadState* state = PyThreadState_Get();
   if (state->c_tracefunc || state->c_profilefunc) return true;
   const uint64_t version = monitoring_version(state);
-  if (version != asked) {
-    answer = others_claimed();
-    asked = version;
-  }
-  return answer;
+  if (version == free_at) return false;
+  if (others_claimed()) return true;
+  free_at = version;
+  return false;
 }
 
 bool Tracer::start_events() {

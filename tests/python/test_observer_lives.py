@@ -193,6 +193,7 @@ class TestMonitoring:
             assert 2 in lines
         finally:
             monitoring.set_events(monitoring.COVERAGE_ID, 0)
+            assert ext.tracer_active()  # as long as the tool has its id
             monitoring.free_tool_id(monitoring.COVERAGE_ID)
         assert not ext.tracer_active()
         assert observe(ext, module.f, module.T).unsound == ""
