@@ -325,7 +325,7 @@ std::vector<Use> flat_results(const Event& event) {
 
 Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs) {
   for (const Event& event : trace.events)
-    if (event.op && has_library_kernel(event.name))
+    if (event.op && has_library_kernel(event.name, trace.device.is_cuda()))
       unsound("Python code has registered a kernel for " + where(trace, event));
   Selector selector(trace);
   for (uint32_t i = 0; i < trace.events.size(); i = trace.events[i].end) selector.select(i);

@@ -15,7 +15,8 @@ void register_library(PyObject* kernels);
 /// moment as another goes is not noticed. A few ns; GIL held.
 uint32_t library_state() noexcept;
 
-/// Whether Python gave "aten::atan" (or an overload of it) a kernel that a call on the CPU or a CUDA device can reach.
-bool has_library_kernel(std::string_view operator_name);
+/// Whether Python gave "aten::atan" (or an overload of it) a kernel that a call with tensors of the CPU, or of a CUDA
+/// device, can reach.
+bool has_library_kernel(std::string_view operator_name, bool on_cuda);
 
 }  // namespace fastjit::capture
