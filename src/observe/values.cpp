@@ -68,6 +68,17 @@ PyObject* view_dict(PyObject* view) {
   return reinterpret_cast<View*>(view)->dict;
 }
 
+// Of a class made in C, which version made it a heap type is no matter to the reader.
+std::string text_of_method(PyTypeObject* type, const char* name) {
+  constexpr std::pair<const char*, const char*> kTexts[] = {
+      {"__getitem__", "read of item of"}, {"__setitem__", "store to item of"}, {"__iter__", "iteration over"},
+      {"__len__", "length of"},           {"__contains__", "search in"},
+  };
+  for (const auto& [method, text] : kTexts)
+    if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && !std::strcmp(name, method)) return text;
+  return std::string(name) + " of";
+}
+
 bool is_view(PyObject* o) {
   return PyDictViewSet_Check(o) || PyDictValues_Check(o) || PyObject_TypeCheck(o, &PyODictValues_Type);
 }
@@ -280,7 +291,7 @@ void Tracer::type_method(PyObject* o, const char* name) {
   if (is_slot && fresh_.contains(o))  // a new instance of a subclass of a builtin container, which it does not override
     for (PyTypeObject* base : {&PyDict_Type, &PyODict_Type, &PyList_Type})
       if (PyDescr_TYPE(method) == base) return std::strcmp(name, "__getitem__") ? void() : may_enter_any();
-  if (!method || !PyCFunction_Check(method)) deny(std::string(name) + " of " + name_of(o));
+  if (!method || !PyCFunction_Check(method)) deny(text_of_method(Py_TYPE(o), name) + " " + name_of(o));
 }
 
 bool Tracer::dict_node(PyObject* d, Facts::Id* id) {

@@ -39,6 +39,20 @@ UNSOUND = [
     Unsound("in-place addition", "L = []\ndef f(x):\n  y = L\n  y += [1]\n  return x", "change of list at model.py:4"),
     Unsound("unknown C function", "import time\ndef f(x): return x * time.time()", "call of time at model.py:2"),
     Unsound("random", "import random\ndef f(x): return x * random.random()", "call of Random.random at model.py:2"),
+    *(
+        Unsound(
+            f"container made in C, {sentence.split()[0]}",
+            f"import collections\nD = collections.deque([2])\ndef f(x): return x if {read} else -x",
+            f"{sentence} collections.deque at model.py:3",
+        )
+        for read, sentence in [
+            ("D[0]", "read of item of"),
+            ("[*D]", "iteration over"),
+            ("len(D)", "length of"),
+            ("2 in D", "search in"),
+            ("D", "truth of"),
+        ]
+    ),
     Unsound("id", "def f(x): return x * id(x)", "read of an address by id at model.py:1"),
     Unsound("class definition", "def f(x):\n  class C: pass\n  return x", "instruction LOAD_BUILD_CLASS at model.py:2"),
     Unsound(
