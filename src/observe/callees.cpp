@@ -358,6 +358,17 @@ void Tracer::judge_abc(PyObject* callee, Args args) {
   facts_->word(&state[1], "the registration of classes with abstract ones", where());
 }
 
+// No stream records a graph as long as torch has not set up CUDA, which its module says.
+void Tracer::judge_capturing(PyObject* callee, Args) {
+  PyObject* name = intern(PyUnicode_FromString("_initialized"));
+  Ref module = Ref::steal(PyImport_GetModule(intern(PyUnicode_FromString("torch.cuda"))));
+  if (!module || !PyModule_CheckExact(module.get())) return PyErr_Clear(), deny("call of " + callee_text(callee));
+  names_.emplace(module.get(), "torch.cuda");
+  load_python_module_attr(module.get(), name, false);
+  if (dict_lookup(PyModule_GetDict(module.get()), name, nullptr) != Py_False) deny("call of " + callee_text(callee));
+  raising_ = true;  // where there is no driver, and as long as there is none
+}
+
 // The address of an object that facts hold by identity is as determined as the object.
 void Tracer::judge_identity(PyObject*, Args args) {
   const bool held = args.size() == 1 && is_reached(args[0]) && !is_plain_value(args[0]) && !PyTuple_Check(args[0]);

@@ -335,6 +335,7 @@ class Tracer final : public Observer {
   void judge_proxy_read(PyObject* callee, Args args);
   void judge_recursion_limit(PyObject*, Args args);
   void judge_abc(PyObject* callee, Args args);
+  void judge_capturing(PyObject* callee, Args args);
   void judge_context_get(PyObject*, Args args);
   void judge_context_set(PyObject*, Args args);
   void judge_context_reset(PyObject*, Args args);

@@ -221,3 +221,31 @@ def test_out_that_is_seen_before_or_after_it_gets_its_sizes_runs_eagerly(f):
         assert_same(fast(x, out), f(x, want))
         assert_same(out, want)
     assert fast.stats().hits == 0 and all("metadata of out" in reason for reason in fast.stats().fallbacks)
+
+
+def test_a_kernel_that_python_registered_for_another_device_is_no_matter():
+    """torch 2.14 registers some for CUDA itself."""
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl("atan", lambda x: x * 100, "CUDA")
+        check(lambda x: torch.atan(x) + 1, torch.randn(4))
+    finally:
+        library._destroy()
+
+
+def branch_on_capture(x):
+    try:
+        capturing = torch.cuda.is_current_stream_capturing()
+    except Exception:
+        capturing = False
+    return x - 1 if capturing else x + 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="other tests set up CUDA")
+def test_whether_a_stream_records_a_graph_is_known_until_cuda_is_set_up(monkeypatch):
+    fast = check(branch_on_capture, torch.randn(4), on_unsupported="eager")
+    if torch.backends.cuda.is_built():
+        monkeypatch.setattr(torch.cuda, "_initialized", True)
+        fast(torch.randn(4))
+        (reason,) = fast.stats().fallbacks
+        assert reason.startswith("call of _cuda_isCurrentStreamCapturing at graphs.py:")
