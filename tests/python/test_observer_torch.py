@@ -1,14 +1,12 @@
 """The read observer on torch's own modules and functions: which are sound, and what their facts notice."""
 
-import sys
-
 import pytest
 
-from observer_tools import built, observe
+from observer_tools import built, observe, supported
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the read observer is for CPython 3.11")
+pytestmark = supported
 nn, F = torch.nn, torch.nn.functional
 SELVES = {torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._special}
 OWNERS = {torch._C.TensorBase, torch.Tensor}
