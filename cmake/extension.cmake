@@ -1,5 +1,6 @@
 # The extension fastjit._C: the only place with torch, Python.h and pybind11.
 find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+include(cmake/free_threaded.cmake)
 find_package(pybind11 CONFIG REQUIRED)
 # The second way sees the environment that pip's isolated build hides: the extension will run there.
 set(TORCH_MISSING 1)
@@ -20,6 +21,9 @@ file(GLOB_RECURSE EXT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp 
 pybind11_add_module(_C MODULE NO_EXTRAS ${EXT_SOURCES})
 # torch's headers change layout without NDEBUG, so it is set in every build type.
 target_compile_definitions(_C PRIVATE NDEBUG FASTJIT_VERSION="${PROJECT_VERSION}" FASTJIT_TORCH_VERSION="${TORCH_VERSION}")
+if(NOT FASTJIT_OBSERVER)
+  target_compile_definitions(_C PRIVATE FASTJIT_NO_OBSERVER)
+endif()
 target_include_directories(_C PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_include_directories(_C SYSTEM PRIVATE ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
 target_link_libraries(_C PRIVATE fj_jit fj_flags ${TORCH_ROOT}/lib/libtorch_python.so ${TORCH_ROOT}/lib/libtorch.so

@@ -12,6 +12,7 @@ Names are loaded when they are first used, so that ``fastjit cache`` starts with
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -28,6 +29,17 @@ def _refuse_subinterpreters() -> None:
         return
 
 
+def _refuse_free_threaded() -> None:
+    if "t" not in getattr(sys, "abiflags", ""):
+        return
+    version = "{}.{}".format(*sys.version_info[:2])
+    raise ImportError(
+        f"fastjit relies on the global interpreter lock, and this is a free-threaded Python ({sys.executable}): "
+        f"use the Python that has the lock, python{version} in place of python{version}t"
+    )
+
+
+_refuse_free_threaded()
 _refuse_subinterpreters()
 
 if TYPE_CHECKING:
