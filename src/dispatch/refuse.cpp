@@ -90,7 +90,7 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
                    const std::vector<std::string>& names, std::string& advice) {
   if (!function.options.pure && !observe::available()) {
     advice = "pass pure=True if the result depends on the arguments only";
-    return "the read observer needs CPython 3.11, 3.12 or 3.13 with its GIL";
+    return "this build has no read observer, which is for CPython 3.11 to 3.14 with their GIL";
   }
   const auto name = [&](size_t tensor) { return "argument '" + tensor_names(spec, names)[tensor] + "'"; };
   for (size_t i = 0; i < spec.flat().tensors.size(); ++i) {

@@ -1,94 +1,30 @@
-// Known C functions, identified by pointer, and the judgement of those that need more than a rule.
+// The rules of known C functions, and the judgement of those that need more than a rule.
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
 #include <cstring>
 #include <map>
 
+#include "observe/known_functions.h"
 #include "observe/tracer.h"
 
 namespace fastjit::observe {
 namespace {
 
 constexpr Tracer::Rule kPure = Tracer::Rule::Pure;
-constexpr char kTensorDoor[] = "use of a tensor outside operators by ",
-               kGeneratorDoor[] = "use of a random number generator by ";
-
-/// What identifies a C function, however it is bound: its PyMethodDef, slot, or the object itself.
-using CalleeKey = std::pair<const void*, const void*>;
-
-CalleeKey key_of(PyObject* callable) {
-  if (PyCFunction_Check(callable)) return {((PyCFunctionObject*)callable)->m_ml, nullptr};
-  if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyClassMethodDescr_Type))
-    return {((PyMethodDescrObject*)callable)->d_method, nullptr};
-  // All types share the wrapper of a slot, and one function may serve several slots: both together tell which it is.
-  if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper"))
-    callable = (PyObject*)reinterpret_cast<WrapperObject*>(callable)->descr;
-  if (Py_IS_TYPE(callable, &PyWrapperDescr_Type))
-    return {((PyWrapperDescrObject*)callable)->d_base, ((PyWrapperDescrObject*)callable)->d_wrapped};
-  return {callable, nullptr};
-}
-
-/// "module:Class.name" among the modules that are already imported; null if it is not there.
-PyObject* resolve(const char* name) {
-  const char* colon = std::strchr(name, ':');
-  Ref module_name = Ref::steal(PyUnicode_FromStringAndSize(name, colon - name));
-  Ref object = Ref::steal(PyImport_GetModule(module_name.get()));
-  for (const char* part = colon + 1; object && part;) {
-    const char* dot = std::strchr(part, '.');
-    std::string attr = dot ? std::string(part, dot) : std::string(part);
-    object = Ref::steal(PyObject_GetAttrString(object.get(), attr.c_str()));
-    part = dot ? dot + 1 : nullptr;
-  }
-  PyErr_Clear();
-  return object ? Py_NewRef(object.get()) : nullptr;
-}
-
 }  // namespace
 
-struct CalleeTable {
-  std::vector<Tracer::Callee> rows;
-  std::vector<bool> resolved;
-  std::map<CalleeKey, size_t> by_key;
-};
-
-static CalleeTable& callee_table() {
-  static CalleeTable* table = new CalleeTable;  // lives as long as the process: it holds references
-  return *table;
-}
-
-void Tracer::resolve_callees() {
-  CalleeTable& table = callee_table();
-  if (table.rows.empty()) {
-    table.rows = {
+const Tracer::Callee* Tracer::find_callee(PyObject* callable) {
+  static constexpr Callee kRows[] = {
 #define PURE(name) {name, kPure, nullptr},
 #define FRESH(name) {name, Rule::Fresh, nullptr},
 #define IGNORE(name) {name, Rule::Ignore, nullptr},
 #define MUTATE(name) {name, Rule::Mutate, nullptr},
 #define JUDGE(name, method) {name, Rule::Special, &Tracer::method},
 #include "observe/callees.def"
-    };
-    table.resolved.assign(table.rows.size(), false);
-  }
-  // Modules imported since the last recording may bring more of them.
-  for (size_t i = 0; i < table.rows.size(); ++i) {
-    if (table.resolved[i]) continue;
-    PyObject* object = resolve(table.rows[i].name);  // kept for ever: the key is an address
-    if (!object) continue;
-    table.resolved[i] = true;
-    table.by_key.emplace(key_of(object), i);
-  }
-}
-
-const Tracer::Callee* Tracer::find_callee(PyObject* callable) {
-  CalleeTable& table = callee_table();
-  auto it = table.by_key.find(key_of(callable));
-  return it == table.by_key.end() ? nullptr : &table.rows[it->second];
-}
-
-const char* Tracer::Callee::door() const {
-  if (judge == &Tracer::judge_exit || judge == &Tracer::judge_contents) return kTensorDoor;
-  return judge == &Tracer::judge_generator ? kGeneratorDoor : "";
+  };
+  const int row = known_function(callable);
+  return row < 0 ? nullptr : &kRows[row];
 }
 
 void Tracer::judge_len(PyObject*, Args args) {
@@ -317,8 +253,8 @@ void Tracer::judge_contains(PyObject*, Args args) {
 }
 
 void Tracer::judge_side_effect(PyObject* callee, Args) { deny("side effect: " + callee_text(callee)); }
-void Tracer::judge_exit(PyObject* callee, Args) { deny(kTensorDoor + callee_text(callee)); }
-void Tracer::judge_generator(PyObject* callee, Args) { deny(kGeneratorDoor + callee_text(callee)); }
+void Tracer::judge_exit(PyObject* callee, Args) { deny(door_of(known_function(callee)) + callee_text(callee)); }
+void Tracer::judge_generator(PyObject* callee, Args) { deny(door_of(known_function(callee)) + callee_text(callee)); }
 // The elements as new lists of numbers: whoever told of it guards what they are.
 void Tracer::judge_contents(PyObject* callee, Args args) {
   if (args.size() != 1 || !is_tensor(args[0]) || !host_.on_contents_read) return judge_exit(callee, args);

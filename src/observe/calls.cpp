@@ -9,16 +9,6 @@
 
 namespace fastjit::observe {
 
-std::string callee_text(PyObject* callable) {
-  Ref name = Ref::steal(PyObject_GetAttrString(callable, "__qualname__"));
-  if (!name) PyErr_Clear();
-  if (!name || !PyUnicode_Check(name.get())) return Py_TYPE(callable)->tp_name;
-  const std::string_view text = PyUnicode_AsUTF8(name.get());
-  for (const char* holder : {"pybind11_", "_VariableFunctionsClass."})  // classes that nobody knows by name
-    if (text.starts_with(holder)) return std::string(text.substr(text.rfind('.') + 1));
-  return std::string(text);
-}
-
 bool Tracer::readable_args(Args args, const std::string& callee) {
   for (PyObject* arg : args) {
     if (readable(arg)) continue;

@@ -27,7 +27,9 @@ Instruction next_of(const unsigned char* ops, int end, int offset) {
   return {};
 }
 
-bool loads(const Instruction& i) { return i.op == k_LOAD_FAST || i.op == k_LOAD_GLOBAL || i.op == k_LOAD_DEREF; }
+bool loads_local(const Instruction& i) { return i.op == k_LOAD_FAST || i.op == k_LOAD_FAST_BORROW; }
+bool loads(const Instruction& i) { return loads_local(i) || i.op == k_LOAD_GLOBAL || i.op == k_LOAD_DEREF; }
+bool loads_constant(const Instruction& i) { return i.op == k_LOAD_CONST || i.op == k_LOAD_SMALL_INT; }
 
 // The walk over the instructions from a load to the store of the sum.
 struct Walk {
@@ -44,7 +46,7 @@ struct Walk {
     if (load == k_LOAD_DEREF) return at.op == k_STORE_DEREF && at.argument == name;
     if (load == k_LOAD_ATTR) return (swaps(2) || loads(at)) && next().op == k_STORE_ATTR && at.argument == name;
     if (swaps(3)) return next(), swaps(2) && next().op == k_STORE_SUBSCR;
-    return loads(at) && (next(), loads(at) || at.op == k_LOAD_CONST) && next().op == k_STORE_SUBSCR;
+    return loads(at) && (next(), loads(at) || loads_constant(at)) && next().op == k_STORE_SUBSCR;
   }
 };
 
@@ -64,12 +66,15 @@ bool Tracer::find_sum() {
     if (name & 1) return false;
     name >>= 1;
   }
-  if (load != k_LOAD_GLOBAL && load != k_LOAD_DEREF && load != k_LOAD_ATTR && load != k_BINARY_SUBSCR) return false;
+  const bool is_item = load == k_BINARY_SUBSCR || (load == k_BINARY_OP && name == kSubscript);
+  if (load != k_LOAD_GLOBAL && load != k_LOAD_DEREF && load != k_LOAD_ATTR && !is_item) return false;
   Walk walk{f.ops, end, {load, name, f.offset}};
   walk.next();
-  PyObject* constant = walk.at.op == k_LOAD_CONST  ? PyTuple_GET_ITEM(f.code->co_consts, walk.at.argument)
-                       : walk.at.op == k_LOAD_FAST ? local_of(f.frame, walk.at.argument)
-                                                   : nullptr;
+  PyObject* constant = nullptr;
+  if (walk.at.op == k_LOAD_CONST) constant = PyTuple_GET_ITEM(f.code->co_consts, walk.at.argument);
+  if (loads_local(walk.at)) constant = local_of(f.frame, walk.at.argument);
+  const Ref small = walk.at.op == k_LOAD_SMALL_INT ? Ref::steal(PyLong_FromLong(walk.at.argument)) : Ref();
+  if (small) constant = small.get();
   if (!is_number(constant) || walk.next().op != k_BINARY_OP) return false;
   const int operation = walk.at.argument % kFirstInPlace;
   const bool adds = operation == kAdd;

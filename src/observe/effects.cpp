@@ -115,6 +115,7 @@ bool Tracer::is_own_addition(PyObject* left) {
 }
 
 void Tracer::binary(int oparg) {
+  if (oparg == kSubscript) return subscript(0);
   PyObject *right = at(1), *left = at(2);
   bool tensor_left = is_tensor(left), tensor_right = is_tensor(right);
   if (tensor_left || tensor_right) {
@@ -300,11 +301,15 @@ void Tracer::import_from(int oparg) {
 }
 
 void Tracer::before_with(int) {
+  enters_with("__exit__");
+  enters_with("__enter__");
+}
+
+void Tracer::enters_with(const char* method) {
   PyObject* manager = at(1);
   if (!fresh_.contains(manager) || !(Py_TYPE(manager)->tp_flags & Py_TPFLAGS_HEAPTYPE))
     return deny("with " + name_of(manager));
-  type_method(manager, "__exit__");
-  type_method(manager, "__enter__");
+  type_method(manager, method);
 }
 
 void Tracer::call_op(int oparg) { call_below(0, oparg); }
@@ -320,10 +325,14 @@ void Tracer::call_below(int above, int oparg) {
   top().kwnames = nullptr;
 }
 
+// The dictionary behind `**` of CALL_FUNCTION_EX.
+PyObject* Tracer::unpacked_keywords(int oparg) { return kKeywordsPlace || (oparg & 1) ? at(1) : nullptr; }
+
 void Tracer::call_ex(int oparg) {
-  PyObject* kwargs = (oparg & 1) ? at(1) : nullptr;
-  PyObject* args = at((oparg & 1) ? 2 : 1);
-  PyObject* callable = at(((oparg & 1) ? 3 : 2) + kSelfOnTop);
+  const int above = kKeywordsPlace || (oparg & 1);
+  PyObject* kwargs = unpacked_keywords(oparg);
+  PyObject* args = at(above + 1);
+  PyObject* callable = at(above + 2 + kSelfOnTop);
   std::vector<PyObject*> all;
   if (PyTuple_Check(args) && is_tuple(args)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) all.push_back(PyTuple_GET_ITEM(args, i));

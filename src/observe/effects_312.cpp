@@ -1,7 +1,9 @@
-// Instructions that 3.12 or 3.13 brought. Each is judged as what 3.11 does in several.
+// Instructions that 3.12, 3.13 or 3.14 brought. Each is judged as what 3.11 does in several.
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030C0000
+#include <iterator>
+
 #include "observe/tracer.h"
 
 namespace fastjit::observe {
@@ -53,6 +55,15 @@ void Tracer::format_simple(int) { format_value(0); }
 void Tracer::format_with_spec(int) {
   constexpr int kHasSpec = 4;
   format_value(kHasSpec);
+}
+#endif
+
+#if PY_VERSION_HEX >= 0x030E0000
+// What `with` does in one instruction before 3.14.
+void Tracer::load_special(int oparg) {
+  constexpr const char* kNames[] = {"__enter__", "__exit__"};
+  if (static_cast<size_t>(oparg) >= std::size(kNames)) return never(oparg);
+  enters_with(kNames[oparg]);
 }
 #endif
 

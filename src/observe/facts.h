@@ -203,8 +203,6 @@ inline PyObject* held_in(const Node& node) noexcept {
   if (node.kind == Node::Kind::Context) return context_value(node.object);
   return node.kind == Node::Kind::Cell ? PyCell_GET(node.object) : *reinterpret_cast<PyObject**>(node.object);
 }
-/// Numbers, strings, None and tuples of them: compared by type and bits.
-bool is_constant(PyObject* o);
 /// An int or a float and nothing else; false for null.
 inline bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
 inline bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }

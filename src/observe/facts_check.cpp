@@ -19,16 +19,6 @@ bool alive(PyObject* weak, PyObject* object) noexcept { return ((PyWeakReference
 
 }  // namespace
 
-bool is_constant(PyObject* o) {
-  if (o == Py_None || o == Py_Ellipsis || o == Py_NotImplemented || PyBool_Check(o)) return true;
-  if (PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyComplex_CheckExact(o)) return true;
-  if (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o)) return true;
-  if (!PyTuple_CheckExact(o)) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
-    if (!is_constant(PyTuple_GET_ITEM(o, i))) return false;
-  return true;
-}
-
 bool same_bits(PyObject* a, PyObject* b) noexcept {
   if (a == b) return true;
   if (Py_TYPE(a) != Py_TYPE(b)) return false;
@@ -189,7 +179,7 @@ void Facts::arm_dict(Node& n, const AddWord& add_word) {
     if (!n.version.tells_all() && key.expect.kind == Expect::Kind::Weak)
       add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
   n.tag_word = words_.size();
-  add_word(n.version.word(), (void*)kNoTag);
+  add_word(n.version.word() ? n.version.word() : &kNever, (void*)kNoTag);
   if constexpr (kInlineValues)
     for (size_t more = n.version.tells_all() ? 1 : value_words(n); more > 1; --more) add_word(&kNever, (void*)kNoTag);
 }
@@ -280,7 +270,8 @@ bool Facts::verify(const Node& n) noexcept {
     case Node::Kind::Dict:
       break;
   }
-  if (!PyDict_Check(n.object)) return false;  // its address may belong to something else by now
+  // Its address may belong to something else by now.
+  if (!PyDict_Check(n.object) || !n.version.is_of(n.object)) return false;
   if (n.truth >= 0 && n.truth != (PyDict_GET_SIZE(n.object) != 0)) return false;
   if (n.length >= 0 && n.length != PyDict_GET_SIZE(n.object)) return false;
   if (n.ordered) {
@@ -332,8 +323,9 @@ bool Facts::recover(size_t index) noexcept {
   if (index < n.tag_word || !verify(n)) return false;
   if constexpr (kInlineValues)
     if (!n.version.tells_all()) return rearm_values(n), true;
-  uint64_t tag = *words_[index].at;
-  words_[index].value = n.kind == Node::Kind::Type && ((PyTypeObject*)n.object)->tp_version_tag == 0 ? kNoTag : tag;
+  const bool tells =
+      n.kind == Node::Kind::Type ? ((PyTypeObject*)n.object)->tp_version_tag != 0 : n.version.word() != nullptr;
+  words_[index].value = tells ? *words_[index].at : kNoTag;
   return true;
 }
 

@@ -2,7 +2,7 @@
 // version tag of the dictionary that shares the values, so its words are the places of the values.
 #include "observe/observe.h"
 
-#if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030D0000
+#if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
 #include <algorithm>
 
 #include "observe/facts.h"

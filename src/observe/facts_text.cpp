@@ -37,18 +37,6 @@ std::string mismatch(const Key& key, PyObject* now) {
 
 }  // namespace
 
-std::string words(PyObject* o) {
-  if (!o) return "absent";
-  bool plain = o == Py_None || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
-               PyComplex_CheckExact(o) || PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyTuple_CheckExact(o);
-  if (!plain) return Py_TYPE(o)->tp_name;
-  Ref text = Ref::steal(PyObject_Repr(o));
-  const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-  if (!utf8) return PyErr_Clear(), Py_TYPE(o)->tp_name;
-  std::string s = utf8;
-  return s.size() <= 60 ? s : s.substr(0, 57) + "...";
-}
-
 std::string Facts::failure(Node& n) {
   if (n.weak && ((PyWeakReference*)n.weak.get())->wr_object != n.object) return n.label + " is gone" + at(n.where);
   switch (n.kind) {
@@ -73,6 +61,7 @@ std::string Facts::failure(Node& n) {
   if (n.kind == Node::Kind::Type) return "the bases of " + n.label + " changed" + at(n.where);
   if (n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context)
     return mismatch(n.keys[0], held_in(n));
+  if (n.kind == Node::Kind::Dict && !n.version.is_of(n.object)) return n.label + " was replaced" + at(n.where);
   const Py_ssize_t size = n.kind == Node::Kind::List ? PyList_GET_SIZE(n.object) : PyDict_GET_SIZE(n.object);
   if (n.length >= 0 && n.length != size)
     return "the length of " + n.label + " was " + std::to_string(n.length) + ", is " + std::to_string(size) +

@@ -1,5 +1,5 @@
 #pragma once
-// Internal layouts of CPython that the observer reads. What 3.11 to 3.13 share is here, what differs is in a file for
+// Internal layouts of CPython that the observer reads. What 3.11 to 3.14 share is here, what differs is in a file for
 // each version. Layouts are frozen for the life of a version.
 #include <Python.h>
 
@@ -10,16 +10,13 @@
 #include "observe/layout_311.h"
 #elif PY_VERSION_HEX < 0x030D0000
 #include "observe/layout_312.h"
-#else
+#elif PY_VERSION_HEX < 0x030E0000
 #include "observe/layout_313.h"
+#else
+#include "observe/layout_314.h"
 #endif
 
 namespace fastjit::observe {
-
-struct DictObject {
-  PyObject_HEAD Py_ssize_t used;
-  uint64_t version_tag;
-};
 
 struct DictKeys {
   Py_ssize_t refcnt;
@@ -59,11 +56,18 @@ struct ProxyObject {  // types.MappingProxyType
 
 inline constexpr unsigned char kLocalIsCell = 0x40;
 
+#if PY_VERSION_HEX < 0x030E0000
+struct DictObject {
+  PyObject_HEAD Py_ssize_t used;
+  uint64_t version_tag;
+};
+
 inline PyCodeObject* code_of(const InterpreterFrame* frame) { return frame->code; }
 inline PyFunctionObject* function_of(const InterpreterFrame* frame) { return frame->func; }
 /// A parameter, a local or a cell; null where it has no value.
 inline PyObject* local_of(const InterpreterFrame* frame, int i) { return frame->localsplus[i]; }
 inline uint64_t& version_tag(PyObject* dict) { return reinterpret_cast<DictObject*>(dict)->version_tag; }
+#endif
 inline const DictKeys* keys_of(const PyDictObject* dict) { return reinterpret_cast<const DictKeys*>(dict->ma_keys); }
 inline const DictEntry* entries_of(const DictKeys* keys) {
   return reinterpret_cast<const DictEntry*>(keys->indices + (size_t{1} << keys->log2_index_bytes));
@@ -79,8 +83,10 @@ inline PyObject* type_dict(PyTypeObject* type) {
 /// Equal signs and digits.
 inline bool same_number(PyObject* a, PyObject* b) {
   const _PyLongValue &x = ((PyLongObject*)a)->long_value, &y = ((PyLongObject*)b)->long_value;
-  constexpr int kDigitCount = 3;  // the bits of lv_tag above it
-  return x.lv_tag == y.lv_tag && !std::memcmp(x.ob_digit, y.ob_digit, (x.lv_tag >> kDigitCount) * sizeof(digit));
+  constexpr int kDigitCount = 3;           // the bits of lv_tag above it
+  constexpr uintptr_t kIsShared = 1 << 2;  // 3.14: Python has one object for all ints of this value
+  return !((x.lv_tag ^ y.lv_tag) & ~kIsShared) &&
+         !std::memcmp(x.ob_digit, y.ob_digit, (x.lv_tag >> kDigitCount) * sizeof(digit));
 }
 #endif
 

@@ -36,10 +36,11 @@ struct FrameObject {
   char fast_as_locals;
 };
 
-inline constexpr bool kSelfOnTop = false;     // a call's stack: a method and its object, or null and a callable
-inline constexpr bool kPrefixEvents = true;   // the event for an instruction comes at its EXTENDED_ARG
-inline constexpr int kAttrShift = 0;          // LOAD_ATTR's argument is the name's index
-inline constexpr bool kInlineValues = false;  // objects whose attribute values a dictionary shares
+inline constexpr bool kSelfOnTop = false;      // a call's stack: a method and its object, or null and a callable
+inline constexpr bool kPrefixEvents = true;    // the event for an instruction comes at its EXTENDED_ARG
+inline constexpr bool kKeywordsPlace = false;  // CALL_FUNCTION_EX has a place for keywords, null without any
+inline constexpr int kAttrShift = 0;           // LOAD_ATTR's argument is the name's index
+inline constexpr bool kInlineValues = false;   // objects whose attribute values a dictionary shares
 
 inline bool shares_values(PyObject*) { return false; }
 inline PyObject** values_of(const PyDictObject* dict) { return reinterpret_cast<PyObject**>(dict->ma_values); }

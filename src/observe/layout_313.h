@@ -32,10 +32,11 @@ struct DictValues {
   PyObject* values[1];
 };
 
-inline constexpr bool kSelfOnTop = true;      // a call's stack: a callable, and above it its object or null
-inline constexpr bool kPrefixEvents = false;  // the event for an instruction comes at its EXTENDED_ARG
-inline constexpr int kAttrShift = 1;          // LOAD_ATTR's argument is the name's index and a bit for method calls
-inline constexpr bool kInlineValues = true;   // objects whose attribute values a dictionary shares
+inline constexpr bool kSelfOnTop = true;       // a call's stack: a callable, and above it its object or null
+inline constexpr bool kPrefixEvents = false;   // the event for an instruction comes at its EXTENDED_ARG
+inline constexpr bool kKeywordsPlace = false;  // CALL_FUNCTION_EX has a place for keywords, null without any
+inline constexpr int kAttrShift = 1;           // LOAD_ATTR's argument is the name's index and a bit for method calls
+inline constexpr bool kInlineValues = true;    // objects whose attribute values a dictionary shares
 
 inline InterpreterFrame* current_frame(PyThreadState* state) {
   return reinterpret_cast<InterpreterFrame*>(state->current_frame);

@@ -1,4 +1,4 @@
-// Events of CPython 3.12 and 3.13: a tool of sys.monitoring with callbacks in C. Its events reach every thread; the
+// Events of CPython 3.12 and later: a tool of sys.monitoring with callbacks in C. Its events reach every thread; the
 // callbacks look only at frames of threads that are observed.
 #include "observe/observe.h"
 

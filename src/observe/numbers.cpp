@@ -33,12 +33,6 @@ constexpr struct {
 
 }  // namespace
 
-PyObject* Derivation::compute(PyObject* const* numbers) const {
-  if (binary) return binary(numbers[0], numbers[1]);
-  if (unary) return unary(numbers[0]);
-  return PyObject_Vectorcall(function.get(), numbers, operands.size(), nullptr);
-}
-
 void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original) {
   if (original) originals_[fresh_number] = original;
   scalars_[fresh_number] = symbolic_.size();

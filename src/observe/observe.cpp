@@ -29,17 +29,17 @@ std::unique_ptr<Observer> make_observer(const Host& host) { return std::make_uni
 #else
 namespace {
 
-/// Never starts: this Python version has no read observer.
+/// Never starts.
 class NoObserver final : public Observer {
  public:
   void watch_scalar(PyObject*, PyObject*) override {}
+  void describe(PyObject*) override {}
   void pass(PyObject*) override {}
   std::string refuses(PyObject*) override { return ""; }
-  void describe(PyObject*) override {}
   bool start(PyObject*) override { return false; }
   Observation stop() override {
     Observation none;
-    none.unsound = "no read observer for this Python version";
+    none.unsound = "this build has no read observer";
     return none;
   }
 };

@@ -11,8 +11,10 @@
 
 #include "observe/ref.h"
 
-/// 1 where this version of Python has a read observer.
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
+/// 1 where this version of Python has a read observer. The build may leave it out (cmake -DFASTJIT_OBSERVER=OFF).
+#ifdef FASTJIT_NO_OBSERVER
+#define FASTJIT_OBSERVES 0
+#elif PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030F0000 && !defined(Py_GIL_DISABLED)
 #define FASTJIT_OBSERVES 1
 #else
 #define FASTJIT_OBSERVES 0
@@ -100,6 +102,9 @@ struct SideEffect {
   std::string label, where;  // "self.h", "model.py:14"
   std::string text() const;  // "self.h = Tensor (model.py:14)"
 };
+
+/// Numbers, strings, None and tuples of them: compared by type and bits.
+bool is_constant(PyObject* o);
 
 /// An object in a few words: `2.0`, `Tensor`.
 std::string words(PyObject* object);

@@ -1,4 +1,4 @@
-// Which numbers and tuples are taken by value, and numbers as objects of their own.
+// Which numbers and tuples are taken by value, numbers as objects of their own, and those that follow from others.
 #include "observe/observe.h"
 
 namespace fastjit::observe {
@@ -10,8 +10,11 @@ constexpr long long kLeastShared = -5, kMostShared = 256;  // Objects/longobject
 PyObject* unshared(long long value) {
   const auto magnitude = static_cast<digit>(value < 0 ? -value : value);
 #if PY_VERSION_HEX >= 0x030C0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // 3.14 has no other way that does not share small numbers
   digit digits[] = {magnitude};
   return value == 0 ? nullptr : reinterpret_cast<PyObject*>(_PyLong_FromDigits(value < 0, 1, digits));
+#pragma GCC diagnostic pop
 #else
   PyLongObject* made = _PyLong_New(1);
   if (!made) return nullptr;
@@ -43,6 +46,12 @@ PyObject* own_copy(PyObject* number) {
   const long long value = PyLong_AsLongLong(number);
   if (value == -1 && PyErr_Occurred()) return nullptr;
   return is_shared(number) ? unshared(value) : PyLong_FromLongLong(value);
+}
+
+PyObject* Derivation::compute(PyObject* const* numbers) const {
+  if (binary) return binary(numbers[0], numbers[1]);
+  if (unary) return unary(numbers[0]);
+  return PyObject_Vectorcall(function.get(), numbers, operands.size(), nullptr);
 }
 
 }  // namespace fastjit::observe

@@ -8,27 +8,6 @@
 
 namespace fastjit::observe {
 
-std::string SideEffect::text() const {
-  const auto shown = [](PyObject* o) { return is_constant(o) ? words(o) : std::string(Py_TYPE(o)->tp_name); };
-  std::string out = label;
-  if (kind == Kind::Print) {
-    std::string arguments;
-    const auto add = [&](const std::string& name, PyObject* o) {
-      arguments += (arguments.empty() ? "" : ", ") + name + shown(o);
-    };
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value.get()); ++i) add("", PyTuple_GET_ITEM(value.get(), i));
-    PyObject *name, *named;
-    for (Py_ssize_t i = 0; key && PyDict_Next(key.get(), &i, &name, &named);)
-      add(PyUnicode_AsUTF8(name) + std::string("="), named);
-    out += "(" + arguments + ")";
-  } else if (kind == Kind::Append) {
-    out += ".append(" + (symbolic ? Py_TYPE(value.get())->tp_name : shown(value.get())) + ")";
-  } else {
-    out += (adds ? " += " : " = ") + (symbolic ? Py_TYPE(value.get())->tp_name : shown(value.get()));
-  }
-  return out + " (" + where + ")";
-}
-
 // A second store to one place takes the place of the first: nothing can tell.
 void Tracer::log(SideEffect effect) {
   effect.where = where();
@@ -114,7 +93,7 @@ void Tracer::judge_append(PyObject* callee, Args args) {
 void Tracer::judge_print(PyObject* callee, Args args) {
   const Py_ssize_t named = top().kwnames ? PyTuple_GET_SIZE(top().kwnames) : 0;
   const unsigned char* op = top().ops + 2 * top().offset;
-  bool plain = plain_stdout() && !(op[0] == k_CALL_FUNCTION_EX && (op[1] & 1));
+  bool plain = plain_stdout() && !(op[0] == k_CALL_FUNCTION_EX && unpacked_keywords(op[1]));
   const Py_ssize_t positional = static_cast<Py_ssize_t>(args.size()) - named;
   for (PyObject* arg : args) plain = plain && (is_constant(arg) || is_plain_value(arg));
   SideEffect effect(SideEffect::Kind::Print);

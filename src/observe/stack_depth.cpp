@@ -1,6 +1,6 @@
 #include "observe/observe.h"
 
-#if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030C0000
+#if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
 #include "observe/opcode_numbers.h"
 #include "observe/stack_view.h"
 

@@ -53,14 +53,14 @@ Tracer::~Tracer() {
 Tracer* Tracer::current() { return current_tracer; }
 
 std::string Tracer::refuses(PyObject* callable) {
-  resolve_callees();
+  resolve_known_functions();
   return is_foreign(callable) ? "call of " + callee_text(callable) + kGiven : "";
 }
 
 bool Tracer::start(PyObject* function) {
   given_scalars_ = symbolic_.size();
   if (active_ || tracer_active() || current_tracer) return false;
-  resolve_callees();
+  resolve_known_functions();
   function_ = Ref::share(function);
   const bool gc_is_on = PyGC_Disable();
   if (observing_threads++ == 0) gc_was_on = gc_is_on;

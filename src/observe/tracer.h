@@ -1,6 +1,6 @@
 #pragma once
 // The observer: sees every instruction before it runs, with its operands on the value stack. Events come from a trace
-// function (3.11, settrace.cpp) or from sys.monitoring (3.12 and 3.13, monitor.cpp). opcodes_31x.def names the method
+// function (3.11, settrace.cpp) or from sys.monitoring (3.12 and later, monitor.cpp). opcodes_31x.def names the method
 // that judges each opcode; the methods live in trace.cpp (driver), effects.cpp (instructions), values.cpp (what may be
 // read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp, the same for all versions.
 #include <string>
@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "observe/facts.h"
+#include "observe/known_functions.h"
 #include "observe/stack_view.h"
 
 namespace fastjit::observe {
-
-std::string callee_text(PyObject* callable);  // its qualified name
 
 class Tracer final : public Observer {
  public:
@@ -55,12 +54,8 @@ class Tracer final : public Observer {
     const char* name;  // "module:name" or "module:Class.name"
     Rule rule;
     Judge judge;
-    /// Through it a tensor or a generator is used without an operator: "use of a tensor outside operators by ". Else
-    /// "".
-    const char* door() const;
   };
   static const Callee* find_callee(PyObject* callable);
-  static void resolve_callees();
 
  private:
   enum class Expect : uint8_t { None, One, Any, Inside, Hash };  // Inside: any, unwatched; Hash: one, unwatched, often
@@ -152,10 +147,12 @@ class Tracer final : public Observer {
   void import_name(int oparg);
   void import_from(int oparg);
   void before_with(int oparg);
+  void enters_with(const char* method);
   void kw_names(int oparg);
   void call_op(int oparg);
   void call_below(int above, int oparg);
   void call_ex(int oparg);
+  PyObject* unpacked_keywords(int oparg);
   void raise_op(int oparg);
   void reraise(int oparg);
   void match_exception(int oparg);
@@ -172,6 +169,7 @@ class Tracer final : public Observer {
   void call_kw(int oparg);
   void format_simple(int oparg);
   void format_with_spec(int oparg);
+  void load_special(int oparg);
 
   // values.cpp: what may be read without a fact
   bool is_tensor(PyObject* o) { return host_.is_tensor && host_.is_tensor(o); }

@@ -163,7 +163,7 @@ PyObject* opcode_rows(PyObject*, PyObject*) {
   return rows;
 }
 
-#if PY_VERSION_HEX >= 0x030C0000
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
 /// stack_depths(code): the depth of the value stack before each code unit, -1 where none is known.
 PyObject* stack_depths_of(PyObject*, PyObject* code) {
   PyObject* ops = PyCode_GetCode((PyCodeObject*)code);
@@ -182,7 +182,7 @@ PyMethodDef methods[] = {{"observe", observe_call, METH_VARARGS, nullptr},
                          {"available", is_available, METH_NOARGS, nullptr},
                          {"tracer_active", is_tracer_active, METH_NOARGS, nullptr},
                          {"opcode_rows", opcode_rows, METH_NOARGS, nullptr},
-#if PY_VERSION_HEX >= 0x030C0000
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
                          {"stack_depths", stack_depths_of, METH_O, nullptr},
 #endif
                          {nullptr, nullptr, 0, nullptr}};

@@ -21,6 +21,20 @@ SHAPES = [
         "L[2] was 3, is 5",
     ),
     Sound(
+        "slice with a step that is read",
+        "L, K = [1, 2, 3], 2\ndef f(x): return x * sum(L[::K])",
+        ("L[2] is 3", "global K is 2"),
+        "K = 1",
+        "global K was 2, is 1",
+    ),
+    Sound(
+        "store to a slice with an end that is read",
+        "S, K = 2, 2\ndef f(x):\n  l = [1, 2, 3]\n  l[0:K] = [S]\n  return x * l[0]",
+        ("global S is 2", "global K is 2"),
+        "S = 3",
+        "was 2, is 3",
+    ),
+    Sound(
         "store to a slice",
         "S = 2\ndef f(x):\n  l = [1, 2, 3]\n  l[0:2] = [S]\n  return x * l[0]",
         ("global S is 2",),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 supported = pytest.mark.skipif(
-    not (3, 11) <= sys.version_info[:2] < (3, 14), reason="the read observer is for CPython 3.11, 3.12 and 3.13"
+    not (3, 11) <= sys.version_info[:2] < (3, 15), reason="the read observer is for CPython 3.11 to 3.14"
 )
 ROOT = Path(__file__).resolve().parents[2]
 

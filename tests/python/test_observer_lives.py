@@ -209,18 +209,22 @@ class TestMonitoring:
             if function is not module.bad:
                 assert not any(name.startswith("INSTRUMENTED") for name in names)
 
-    def test_stack_depths_of_the_standard_library(self, ext):
-        unknown = checked = 0
-        for module in (argparse, asyncio.tasks, dataclasses, inspect, typing, dis, types, threading):
-            source = Path(module.__file__)
-            for code in all_code(compile(source.read_text(), source.name, "exec")):
-                depths = ext.stack_depths(code)
-                assert max(depths) <= code.co_stacksize
-                starts = [i.offset // 2 for i in dis.get_instructions(code)]
-                first = next((i.offset // 2 for i in dis.get_instructions(code) if i.opname == "RESUME"), len(depths))
-                unknown += sum(depths[i] < 0 for i in starts if i >= first)
-                checked += len(starts)
-        assert checked > 20_000 and unknown == 0
+    if sys.version_info < (3, 14):  # which saves how deep the stack is
+
+        def test_stack_depths_of_the_standard_library(self, ext):
+            unknown = checked = 0
+            for module in (argparse, asyncio.tasks, dataclasses, inspect, typing, dis, types, threading):
+                source = Path(module.__file__)
+                for code in all_code(compile(source.read_text(), source.name, "exec")):
+                    depths = ext.stack_depths(code)
+                    assert max(depths) <= code.co_stacksize
+                    starts = [i.offset // 2 for i in dis.get_instructions(code)]
+                    first = next(
+                        (i.offset // 2 for i in dis.get_instructions(code) if i.opname == "RESUME"), len(depths)
+                    )
+                    unknown += sum(depths[i] < 0 for i in starts if i >= first)
+                    checked += len(starts)
+            assert checked > 20_000 and unknown == 0
 
     @pytest.mark.parametrize("line", ["def g[T](y: T) -> T: return y", "type A = int"])
     def test_type_parameters_are_unsound(self, ext, line):

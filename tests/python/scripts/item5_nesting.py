@@ -24,9 +24,7 @@ def _affine(x):
 
 @script(5)
 def nested_function_is_part_of_the_program(w: World) -> None:
-    g = w.source(
-        "k = 2.0\ndef inner(x, a=1.0): return x * k + a\ndef outer(x): return inner(x) - inner(x, a=3.0)\n"
-    )
+    g = w.source("k = 2.0\ndef inner(x, a=1.0): return x * k + a\ndef outer(x): return inner(x) - inner(x, a=3.0)\n")
     g["inner"] = w.jit(g["inner"])
     outer, x = w.jit(g["outer"]), torch.arange(4.0)
     w.learn(outer, x)
@@ -88,8 +86,7 @@ def inner_runs_eagerly_and_so_does_outer(w: World) -> None:
 @script(5)
 def nested_write_to_argument(w: World) -> None:
     g = w.source(
-        "def bump(t): return t.add_(1)\n"
-        "def outer(x):\n    v = x[1:]\n    bump(v)\n    return bump(v) is v, x * 2\n"
+        "def bump(t): return t.add_(1)\ndef outer(x):\n    v = x[1:]\n    bump(v)\n    return bump(v) is v, x * 2\n"
     )
     g["bump"] = w.jit(g["bump"])
     outer, x = w.jit(g["outer"]), torch.arange(4.0)

@@ -1,0 +1,108 @@
+#include "observe/known_functions.h"
+
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "observe/ref.h"
+
+namespace fastjit::observe {
+namespace {
+
+constexpr struct Row {
+  const char* name;
+  std::string_view judge;
+} kRows[] = {
+#define PURE(name) {name, ""},
+#define FRESH(name) {name, ""},
+#define IGNORE(name) {name, ""},
+#define MUTATE(name) {name, ""},
+#define JUDGE(name, method) {name, #method},
+#include "observe/callees.def"
+};
+
+/// What identifies a C function, however it is bound: its PyMethodDef, slot, or the object itself.
+using Key = std::pair<const void*, const void*>;
+
+struct BoundSlot {  // such as (1).__add__
+  PyObject_HEAD PyWrapperDescrObject* descr;
+  PyObject* self;
+};
+
+Key key_of(PyObject* callable) {
+  if (PyCFunction_Check(callable)) return {((PyCFunctionObject*)callable)->m_ml, nullptr};
+  if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyClassMethodDescr_Type))
+    return {((PyMethodDescrObject*)callable)->d_method, nullptr};
+  // All types share the wrapper of a slot, and one function may serve several slots: both together tell which it is.
+  if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper"))
+    callable = (PyObject*)reinterpret_cast<BoundSlot*>(callable)->descr;
+  if (Py_IS_TYPE(callable, &PyWrapperDescr_Type))
+    return {((PyWrapperDescrObject*)callable)->d_base, ((PyWrapperDescrObject*)callable)->d_wrapped};
+  return {callable, nullptr};
+}
+
+/// Among the modules that are already imported; null if it is not there.
+PyObject* resolve(const char* name) {
+  const char* colon = std::strchr(name, ':');
+  Ref module_name = Ref::steal(PyUnicode_FromStringAndSize(name, colon - name));
+  Ref object = Ref::steal(PyImport_GetModule(module_name.get()));
+  for (const char* part = colon + 1; object && part;) {
+    const char* dot = std::strchr(part, '.');
+    std::string attr = dot ? std::string(part, dot) : std::string(part);
+    object = Ref::steal(PyObject_GetAttrString(object.get(), attr.c_str()));
+    part = dot ? dot + 1 : nullptr;
+  }
+  PyErr_Clear();
+  return object ? Py_NewRef(object.get()) : nullptr;
+}
+
+struct Table {
+  std::vector<bool> resolved = std::vector<bool>(std::size(kRows));
+  std::map<Key, int> rows;
+};
+
+Table& table() {
+  static Table* one = new Table;  // lives as long as the process: it holds references
+  return *one;
+}
+
+}  // namespace
+
+void resolve_known_functions() {
+  Table& known = table();
+  for (size_t i = 0; i < std::size(kRows); ++i) {
+    if (known.resolved[i]) continue;
+    PyObject* object = resolve(kRows[i].name);  // kept for ever: the key is an address
+    if (!object) continue;
+    known.resolved[i] = true;
+    known.rows.emplace(key_of(object), static_cast<int>(i));
+  }
+}
+
+int known_function(PyObject* callable) noexcept {
+  const auto row = table().rows.find(key_of(callable));
+  return row == table().rows.end() ? -1 : row->second;
+}
+
+const char* known_name(int row) noexcept { return kRows[row].name; }
+
+const char* door_of(int row) noexcept {
+  if (row < 0) return "";
+  const std::string_view judge = kRows[row].judge;
+  if (judge == "judge_exit" || judge == "judge_contents") return "use of a tensor outside operators by ";
+  return judge == "judge_generator" ? "use of a random number generator by " : "";
+}
+
+std::string callee_text(PyObject* callable) {
+  Ref name = Ref::steal(PyObject_GetAttrString(callable, "__qualname__"));
+  if (!name) PyErr_Clear();
+  if (!name || !PyUnicode_Check(name.get())) return Py_TYPE(callable)->tp_name;
+  const std::string_view text = PyUnicode_AsUTF8(name.get());
+  for (const char* holder : {"pybind11_", "_VariableFunctionsClass."})  // classes that nobody knows by name
+    if (text.starts_with(holder)) return std::string(text.substr(text.rfind('.') + 1));
+  return std::string(text);
+}
+
+}  // namespace fastjit::observe

@@ -1,0 +1,24 @@
+#pragma once
+// The C functions of callees.def, identified by pointer. Needs no observer.
+#include <Python.h>
+
+#include <string>
+
+namespace fastjit::observe {
+
+/// Looks for those that it has not found yet: modules imported since the last time may bring more.
+void resolve_known_functions();
+
+/// The row of callees.def, however the function is bound; -1 where there is none.
+int known_function(PyObject* callable) noexcept;
+
+/// "module:name" or "module:Class.name".
+const char* known_name(int row) noexcept;
+
+/// Through it a tensor or a generator is used without an operator: "use of a tensor outside operators by ". Else "".
+const char* door_of(int row) noexcept;
+
+/// Its qualified name.
+std::string callee_text(PyObject* callable);
+
+}  // namespace fastjit::observe
