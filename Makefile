@@ -12,7 +12,7 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400" "clang-format==22.1.0"
 
-.PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
+.PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -50,11 +50,20 @@ test-python:
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest
 
 # The read observer, which needs no torch, under another Python: `make test-observer PY=3.12` or PY=/path/to/python.
-# `make test` does this for each of 3.12 and 3.13 that pyenv has.
+# `make test` does this for each version that pyenv has or that is on the PATH, and says which were missing.
 test-observer:
 	@$(MAKE) --no-print-directory setup PY=$(VENV)/bin/python
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_OBSERVER_PYTHON=$(if $(filter $(PY),$(VENV)/bin/python),,$(PY)) \
-	  $(VENV)/bin/python -m pytest tests/python/test_observer.py tests/python/test_observer_versions.py
+	  $(VENV)/bin/python -m pytest tests/python/test_observer.py tests/python/test_observer_dicts.py tests/python/test_observer_versions.py
+
+# FastJIT as a Python that the observer does not know would have it: built without the observer, in a folder of its own.
+test-no-observer: setup
+	@cmake -S . -B build/no-observer -G Ninja -DCMAKE_BUILD_TYPE=Release -DFASTJIT_TESTS=OFF -DFASTJIT_OBSERVER=OFF \
+	  -DPython_EXECUTABLE=$(PY) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir) > $(STAMP)/no-observer.log
+	@cmake --build build/no-observer -j $(JOBS)
+	@cmake --install build/no-observer --prefix build/no-observer/site > /dev/null
+	@cp python/fastjit/[!_]*.py python/fastjit/_[!b]*.py python/fastjit/py.typed build/no-observer/site/fastjit/
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) PYTHONPATH=build/no-observer/site $(PY) -m pytest tests/python/test_python_builds.py
 
 # Everything for several pairs of Python and torch, each as a wheel in an environment of its own below build/matrix:
 # some 20 minutes and 6 GB each. CELLS="3.12+2.15.0 3.11+2.14.1" names others; SAVE=1 keeps the rows for docs/install.md.

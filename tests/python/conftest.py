@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 
 # Before anything imports fastjit: the engine reads the folder once.
@@ -21,3 +22,10 @@ def _seed() -> None:
 def _no_grad():
     with torch.no_grad():
         yield
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Says under which versions of Python the observer was tested, where that was asked for."""
+    versions = sys.modules.get("test_observer_versions")
+    if versions:
+        terminalreporter.write_line(versions.summary())

@@ -1,11 +1,13 @@
 """The read observer under other versions of Python: the same tests pass and the same read sets come out as here.
 
-`make test-observer PY=/path/to/python` (or PY=3.12) runs this for one of them; otherwise those that pyenv has.
+Those that pyenv has or that are on the PATH; `make test` ends with a line that says which there were. `make
+test-observer PY=/path/to/python` (or PY=3.12) runs this for one of them.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,19 +17,61 @@ import pytest
 from observer_tools import build
 
 HERE = Path(__file__).resolve().parent
+THIS = "{}.{}".format(*sys.version_info[:2])
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")  # that have an observer
 # What pytest needs of itself; the other Python has only its standard library.
 PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py.py")
+QUESTION = """import pathlib, sys, sysconfig
+assert sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+assert pathlib.Path(sysconfig.get_paths()["include"], "Python.h").exists()
+print("{}.{}".format(*sys.version_info[:2]))"""
 
 
-def interpreters() -> list[Path]:
+def version_of(python: Path) -> str:
+    """ "3.12"; empty for what is no CPython with a lock and with headers."""
+    try:
+        asked = subprocess.run([python, "-c", QUESTION], text=True, capture_output=True, timeout=60)
+    except OSError:
+        return ""
+    return asked.stdout.strip()
+
+
+def find(version: str) -> Path | None:
+    """The newest that pyenv has of this version, or the one on the PATH."""
+    homes = (Path.home() / ".pyenv" / "versions").glob(f"{version}.*")
+    newest = sorted(homes, key=lambda home: [int(n) if n.isdigit() else -1 for n in home.name.split(".")], reverse=True)
+    on_path = shutil.which(f"python{version}")
+    candidates = [home / "bin" / "python" for home in newest] + ([Path(on_path)] if on_path else [])
+    return next((python for python in candidates if version_of(python) == version), None)
+
+
+def interpreters() -> dict[str, Path | None]:
+    """By version; None where it is missing."""
     named = os.environ.get("FASTJIT_OBSERVER_PYTHON")
-    versions = Path.home() / ".pyenv" / "versions"
-    if named and Path(named).exists():
-        return [Path(named)]
-    found = [max(versions.glob(f"{minor}.*"), default=None) for minor in ([named] if named else ("3.12", "3.13"))]
-    found = [home / "bin" / "python" for home in found if home]
-    assert found or not named, f"no Python at {named}"
-    return found
+    if not named:
+        return {version: find(version) for version in VERSIONS if version != THIS}
+    python = Path(named) if Path(named).exists() else find(named)
+    assert python and version_of(python), f"no CPython at {named}"
+    return {version_of(python): python}
+
+
+def summary() -> str:
+    """The last line of `make test` about this."""
+    found = [f"{version} ({python})" for version, python in FOUND.items() if python]
+    missing = [version for version, python in FOUND.items() if not python]
+    text = f"read observer: tested under CPython {THIS} (this one)" + "".join(f", {one}" for one in found)
+    return text + (f"; NOT under {', '.join(missing)}: neither pyenv nor the PATH has it" if missing else "")
+
+
+# 3.14 calls __enter__ by an instruction of its own, does not evaluate annotations before someone asks for them, and has
+# a parameter more in inspect.signature.
+NEW_IN_314 = {
+    "with",
+    "function with defaults and annotations made in the call",
+    "signature of a function",
+    "signature of a wrapper",
+    "signature of a bound method",
+}
 
 
 class Other:
@@ -58,11 +102,12 @@ class Other:
 FOUND = interpreters()
 
 
-@pytest.fixture(scope="module", params=FOUND or [None], ids=lambda python: python.parents[1].name if python else "none")
+@pytest.fixture(scope="module", params=FOUND)
 def other(request, tmp_path_factory) -> Other:
-    if request.param is None:
-        pytest.skip("pyenv has no Python 3.12 or 3.13 here")
-    return Other(request.param, tmp_path_factory.mktemp("other"))
+    python = FOUND[request.param]
+    if python is None:
+        pytest.skip(f"neither pyenv nor the PATH has a CPython {request.param} with its headers")
+    return Other(python, tmp_path_factory.mktemp("other"))
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +120,8 @@ def read_sets_here(tmp_path_factory) -> dict[str, list[str]]:
 def test_the_observers_tests_pass(other):
     """No test is left out there but those that say why."""
     options = ["-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "--rootdir", str(HERE)]
-    report = other.output(
-        "-m", "pytest", *options, "test_observer.py", "test_observer_effects.py", "test_observer_lives.py"
-    )
+    names = ("test_observer.py", "test_observer_effects.py", "test_observer_lives.py", "test_observer_dicts.py")
+    report = other.output("-m", "pytest", *options, *names)
     assert " passed" in report and "skipped" not in report, report
 
 
@@ -86,14 +130,35 @@ def test_the_read_sets_are_the_same(other, read_sets_here, tmp_path):
     other.output("observer_read_sets.py", str(out))
     there = json.loads(out.read_text())
     assert len(there) >= 200 and there.keys() == read_sets_here.keys()
-    assert {name: lines for name, lines in there.items() if lines != read_sets_here[name]} == {}
+    different = {name for name, lines in there.items() if lines != read_sets_here[name]}
+    is_one_new = (version_of(other.python) == "3.14") != (THIS == "3.14")
+    assert different == (NEW_IN_314 if is_one_new else set())
 
 
 def test_an_instruction_is_judged_alike_in_each_version():
-    """But those that another instruction has prepared: on 3.13 conditions jump on what TO_BOOL made."""
+    """But those that another instruction has prepared: since 3.13 conditions jump on what TO_BOOL made."""
     judges: dict[str, set[str]] = {}
     for table in (HERE.parents[1] / "src" / "observe").glob("opcodes_*.def"):
         for name, judge in re.findall(r"^OP\((\w+), \d+, (\w+)\)", table.read_text(), re.MULTILINE):
             judges.setdefault(name, set()).add(judge)
     different = {name for name, judge in judges.items() if len(judge) > 1}
     assert different == {"UNARY_NOT", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "MAKE_CELL"}
+
+
+def test_what_is_missing_is_said(monkeypatch):
+    monkeypatch.setitem(globals(), "FOUND", {"3.12": Path("/usr/bin/python3.12"), "3.13": None, "3.14": None})
+    assert summary() == (
+        f"read observer: tested under CPython {THIS} (this one), 3.12 (/usr/bin/python3.12); "
+        "NOT under 3.13, 3.14: neither pyenv nor the PATH has it"
+    )
+    monkeypatch.setitem(globals(), "FOUND", {"3.12": Path("/usr/bin/python3.12")})
+    assert summary().endswith("3.12 (/usr/bin/python3.12)")
+
+
+def test_only_a_cpython_with_a_lock_and_headers_is_taken(tmp_path):
+    assert version_of(Path(sys.executable)) == THIS
+    assert version_of(tmp_path / "python") == ""
+    other = tmp_path / "python3.12"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    assert version_of(other) == ""
