@@ -2,6 +2,7 @@
 #include <numbers>
 
 #include "capture/eager_loop.h"
+#include "capture/torch_release.h"
 
 namespace fastjit::capture {
 namespace {
@@ -38,11 +39,14 @@ void hardshrink(Call& c) {
   c.give(where((x >= -bound) & (x <= bound), 0.0, x));
 }
 
-void softshrink(Call& c) {  // NaN stays NaN, the rest of the middle is +0, in eager's scalar loop a 0 of its own sign
+// NaN stays NaN, the rest of the middle is +0, in eager's scalar loop a 0 of its own sign. Up to torch 2.13 the bound
+// keeps its precision beside halves.
+template <bool rounds_bound>
+void softshrink(Call& c) {
   const ScalarType type = float_type(c);
   if (!(c.real(1) >= 0 && c.real(1) <= largest(type)))
     throw NotLowered{};  // torch raises, so the bound is no run-time number
-  const Expr x = c.as(0, type), bound = c.opmath(1, type);
+  const Expr x = c.as(0, type), bound = rounds_bound ? c.as(1, type) : c.opmath(1, type);
   const Expr middle = in_scalar_loop(c, {0}, type) ? x * 0.0 : where(isnan(x), x, 0.0);
   c.give(where(x > bound, x - bound, where(x < -bound, x + bound, middle)));
 }
@@ -141,7 +145,7 @@ constexpr LowerRow kRows[] = {
     PLAIN("hardsigmoid", hardsigmoid(x)),
     ROW("gelu", gelu),
     ROW("hardshrink", hardshrink),
-    ROW("softshrink", softshrink),
+    ROW("softshrink", softshrink<since(2, 14)>),
     ROW("threshold", threshold),
     ROW("elu", elu),
     ROW("softplus", softplus),
