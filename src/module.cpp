@@ -9,6 +9,7 @@
 #include "bind_lowering.h"
 #include "capture/library.h"
 #include "capture/lower.h"
+#include "capture/schemas.h"
 #include "dispatch/function.h"
 #include "dispatch/host.h"
 #include "dispatch/messages.h"
@@ -93,6 +94,7 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.def("register_callees", [](py::list operators, py::list pure, py::list callers) {
     dispatch::register_callees(operators.ptr(), pure.ptr(), callers.ptr());
   });
+  module.def("register_before_recording", [](py::object call) { dispatch::register_before_recording(call.ptr()); });
   module.def("register_library", [](py::object kernels) { capture::register_library(kernels.ptr()); });
   module.def("register_module_type", [](py::object t) { dispatch::register_module_type(t.ptr()); });
   module.def("register_message_types", [](py::object warning, py::object error) {
@@ -109,6 +111,11 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.def("setting", [](const std::string& name) { return support::setting_text(setting_named(name)); });
   module.def("setting_flag", [](const std::string& name) { return support::setting_flag(setting_named(name)); });
   module.def("lowered_ops", &lowered_ops);
+  module.def("known_schemas", [] {
+    const auto all = capture::known_schemas();
+    return std::vector<std::string>(all.begin(), all.end());
+  });
+  module.def("expect_schema", &capture::expect_schema);
   capture::bind_capture_debug(module);
   bind_lowering(module);
   bind_cuda(module);

@@ -104,3 +104,17 @@ def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]], list[
     pure += [torch.Size, torch.device]
     callers: list[Callable[..., Any]] = [torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__]
     return operators, pure, callers
+
+
+def see_custom_operators() -> None:
+    """From torch 2.14 on, custom operators call their Python kernels past the dispatcher, so that nothing tells of the
+    operator itself. Each is put back to the dispatcher for good, as in 2.13: what recordings read of it stays true."""
+    from torch._library.custom_ops import OPDEFS
+
+    for definition in list(OPDEFS.values()):
+        definition._opoverload._enable_pyobj_dispatch(False)
+
+
+def before_recording() -> Callable[[], None] | None:
+    """What to call before each recording, if anything."""
+    return see_custom_operators if hasattr(torch._ops.OpOverload, "_enable_pyobj_dispatch") else None

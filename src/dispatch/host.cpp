@@ -13,6 +13,7 @@ namespace fastjit::dispatch {
 namespace {
 
 PyObject* module_type = nullptr;
+PyObject* before_recording = nullptr;
 
 // C functions by their definition (shared by every bound form), other callables by object. Never freed: definitions are
 // static.
@@ -78,6 +79,15 @@ void register_callees(PyObject* operators, PyObject* pure, PyObject* callers) {
     PyObject* code = PyFunction_GetCode(PySequence_Fast_GET_ITEM(callers, i));
     operator_callers().push_back(reinterpret_cast<PyCodeObject*>(Py_NewRef(code)));
   }
+}
+
+void register_before_recording(PyObject* call) { before_recording = Py_IsNone(call) ? nullptr : Py_NewRef(call); }
+
+bool prepare_recording() {
+  if (!before_recording) return true;
+  PyObject* done = PyObject_CallNoArgs(before_recording);
+  Py_XDECREF(done);
+  return done != nullptr;
 }
 
 bool is_module_class(PyTypeObject* type) {

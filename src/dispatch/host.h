@@ -11,6 +11,9 @@ observe::Host torch_host();
 /// Fills the table of torch's C functions: `operators` and `pure` are sequences of callables; what the Python functions
 /// `callers` call is an operator too (python/fastjit/_callees.py).
 void register_callees(PyObject* operators, PyObject* pure, PyObject* callers);
+/// `call` (or None) runs before each recording, unwatched. False: it raised.
+void register_before_recording(PyObject* call);
+bool prepare_recording();
 bool is_module_class(PyTypeObject* type);
 /// torch.nn.Module; instances of it are modules.
 void register_module_type(PyObject* type);

@@ -106,6 +106,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
 PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyObject* kwnames,
                        const std::vector<std::string>& names) {
   Function& function = recording.function;
+  if (!prepare_recording()) return nullptr;
   const RecordingFlag flag;
   capture::Recorder recorder(inputs_of(recording, call, names));
   recording.recorder = &recorder;

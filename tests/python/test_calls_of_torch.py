@@ -249,3 +249,24 @@ def test_whether_a_stream_records_a_graph_is_known_until_cuda_is_set_up(monkeypa
         fast(torch.randn(4))
         (reason,) = fast.stats().fallbacks
         assert reason.startswith("call of _cuda_isCurrentStreamCapturing at graphs.py:")
+
+
+@pytest.fixture(scope="module")
+def doubled():
+    @torch.library.custom_op("fastjit_tests::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() * 2)  # no operator shows what this does
+
+    return doubled
+
+
+@pytest.mark.parametrize("pure", [False, True], ids=["default", "pure"])
+@pytest.mark.parametrize("way", ["definition", "packet", "overload"])
+def test_a_custom_operator_is_one_call_however_torch_dispatches_it(doubled, way, pure):
+    packet = torch.ops.fastjit_tests.doubled
+    operator = {"definition": doubled, "packet": packet, "overload": packet.default}[way]
+    f = fastjit(lambda x: operator(x + 1) * 3, pure=pure)
+    for value in range(3):
+        x = torch.full((5,), float(value))
+        assert_same(f(x), (x + 1) * 6)
+    assert (f.stats().hits, f.stats().fallbacks) == (2, {})
