@@ -4,6 +4,7 @@
 #include "capture/build.h"
 #include "capture/effects.h"
 #include "capture/library.h"
+#include "capture/schemas.h"
 
 namespace fastjit::capture {
 namespace {
@@ -33,6 +34,10 @@ class Selector {
       const std::string functional = functional_name(event.name);
       if (!functional.empty()) step.row = find_lowering(functional);
       step.rebinds = is_rebind(event, functional, step.row);
+    }
+    if (step.row && !has_known_schema(*event.op)) {
+      step.row = nullptr;
+      step.rebinds = false;
     }
     if (!step.row || step.row->level == Level::Decompose) refuse_masked_sizes(event);
     if (step.row && step.row->level == Level::Decompose) {
