@@ -66,7 +66,7 @@ class TestNoObserver:
         assert all(torch.equal(result, torch.relu(x * 2) + 1) for result in results)
         reason = "this build has no read observer, which is for CPython 3.11 to 3.14 with their GIL"
         assert [reason in str(one.message) and "pass pure=True" in str(one.message) for one in warned] == [True]
-        assert f.stats()["hits"] == 0 and f.stats()["fallbacks"] == {reason: 5}
+        assert f.stats().hits == 0 and f.stats().fallbacks == {reason: 5}
 
     def test_pure_functions_are_compiled(self) -> None:
         @fastjit(pure=True)
@@ -76,7 +76,7 @@ class TestNoObserver:
         for size in (64, 64, 64, 128, 128):
             x = torch.randn(size)
             assert torch.equal(f(x), torch.relu(x * 2) + 1)
-        assert f.stats()["hits"] >= 2 and not f.stats()["fallbacks"]
+        assert f.stats().hits >= 2 and not f.stats().fallbacks
 
     def test_a_tensor_used_outside_operators_is_noticed(self) -> None:
         @fastjit(pure=True)
@@ -87,4 +87,4 @@ class TestNoObserver:
             for value in (2.0, 3.0, 4.0):
                 x = torch.full((8,), value)
                 assert torch.equal(f(x), x * value)
-        assert f.stats()["hits"] == 0
+        assert f.stats().hits == 0
