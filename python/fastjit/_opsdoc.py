@@ -16,6 +16,7 @@ from torch.utils import _pytree
 
 from fastjit import _C
 
+_FIRST = "2.13"  # the release whose table stands in full; of others the document says what differs
 _DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 _HEAD = """# Operators
 
@@ -27,12 +28,27 @@ table; a test compares. Each entry is recorded on its first {samples} samples of
 - **extern**: one call of torch's own operator inside the program (a view that the function returns is one too),
 - **eager**: the whole function runs eagerly; the reason is given.
 
-{count} entries: {lowered} lowered, {partly} partly, {extern} extern, {eager} eager. Pointwise entries lowered at least
-partly: {unary} of {unary_all} unary, {binary} of {binary_all} binary.
+Other releases of torch have a table of what differs at the end.
+
+{counts}
 
 | entry | state | left to torch, or why |
 | --- | --- | --- |
 """
+_COUNTS = """{count} entries: {lowered} lowered, {partly} partly, {extern} extern, {eager} eager.
+Pointwise entries lowered at least partly: {unary} of {unary_all} unary, {binary} of {binary_all} binary."""
+_MARK = "## torch "
+_OTHER = (
+    _MARK
+    + """{release}
+
+{counts} Not as above:
+
+| entry | state | left to torch, or why |
+| --- | --- | --- |
+"""
+)
+_GONE = "not there"
 _SAMPLES = 3
 
 
@@ -107,15 +123,14 @@ def _quiet(function: Callable[[Any], tuple[str, str]], op: Any) -> tuple[str, st
     return function(op)
 
 
-def document() -> str:
-    """The text of docs/ops.md."""
-    rows = entries()
+Row = tuple[str, str, str, str]
+
+
+def _counts(rows: list[Row]) -> str:
     states = collections.Counter(state for _, _, state, _ in rows)
     reached = collections.Counter(kind for _, kind, state, _ in rows if state in ("lowered", "partly"))
     kinds = collections.Counter(kind for _, kind, _, _ in rows)
-    head = _HEAD.format(
-        torch=torch.__version__,
-        samples=_SAMPLES,
+    return _COUNTS.format(
         count=len(rows),
         lowered=states["lowered"],
         partly=states["partly"],
@@ -126,15 +141,62 @@ def document() -> str:
         binary=reached["binary"],
         binary_all=kinds["binary"],
     )
-    return head + "".join(f"| `{name}` | {state} | {remark} |\n" for name, _, state, remark in rows)
+
+
+def _line(name: str, state: str, remark: str) -> str:
+    return f"| `{name}` | {state} | {remark} |\n"
+
+
+def release() -> str:
+    """The release of the running torch: 2.13."""
+    return ".".join(torch.__version__.split(".")[:2])
+
+
+def parts_of(document: str) -> dict[str, str]:
+    """Release -> its part of the document."""
+    first, *others = re.split(f"^{_MARK}", document, flags=re.MULTILINE)
+    return {_FIRST: first} | {part.split()[0]: _MARK + part for part in others}
+
+
+def states_in(document: str) -> dict[str, tuple[str, str]]:
+    """Entry -> state and remark, in the running torch."""
+    parts = parts_of(document)
+    found: dict[str, tuple[str, str]] = {}
+    for part in dict.fromkeys((_FIRST, release())):
+        for name, state, remark in re.findall(
+            r"^\| `(.+?)` \| ([\w ]+?) \| (.*) \|$", parts.get(part, ""), re.MULTILINE
+        ):
+            found[name] = (state, remark)
+    return {name: of for name, of in found.items() if of[0] != _GONE}
+
+
+def document(written: str) -> str:
+    """The text of docs/ops.md, of which `written` is the last one: the running torch's part is made anew."""
+    rows = entries()
+    parts = parts_of(written)
+    if release() == _FIRST:
+        head = _HEAD.format(torch=torch.__version__, samples=_SAMPLES, counts=_counts(rows))
+        part = head + "".join(_line(name, state, remark) for name, _, state, remark in rows)
+    else:
+        first = states_in(parts[_FIRST])
+        part = _OTHER.format(release=release(), counts=_counts(rows))
+        part += "".join(_line(name, *of) for name, _, *of in rows if first.get(name) != tuple(of))
+        names = {name for name, *_ in rows}
+        part += "".join(_line(name, _GONE, "") for name in first if name not in names)
+    parts[release()] = part
+    return "\n".join(parts[name].rstrip("\n") + "\n" for name in sorted(parts, key=_number))
+
+
+def _number(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
 
 
 def main() -> None:
-    text = document()
     if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text, encoding="utf-8")
+        path = Path(sys.argv[1])
+        path.write_text(document(path.read_text(encoding="utf-8")), encoding="utf-8")
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(document(""))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pytest
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 
+from fastjit._opsdoc import states_in
 from lowering_tools import DTYPES
 from opinfo_tools import LAYOUTS, Row, lowered, name_of, sweep
 
@@ -74,8 +75,8 @@ EXCEPTIONS = [
 def documented(state: str) -> set[str]:
     """The entries that docs/ops.md, which is generated and tested, gives this state."""
     document = (Path(__file__).parents[2] / "docs" / "ops.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\S+)(?: \((.*)\))?` \| (\w+) ", document, re.M)
-    return {f"{name}.{variant}" if variant else name for name, variant, found in rows if found == state}
+    names = [name for name, (found, _) in states_in(document).items() if found == state]
+    return {re.sub(r" \((.*)\)$", r".\1", name) for name in names}
 
 
 # Documented as lowered at least partly, but with samples that the sweep does not take: entries -> why.

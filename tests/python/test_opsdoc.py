@@ -11,17 +11,22 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "ops.md"
 
 
 @pytest.fixture(scope="module")
-def text():
-    return _opsdoc.document()
+def written():
+    return DOCUMENT.read_text(encoding="utf-8")
 
 
-def test_document_is_what_the_table_says(text):
-    written = DOCUMENT.read_text(encoding="utf-8").splitlines()
-    wrong = [line for line in text.splitlines() if line not in set(written)]
+@pytest.fixture(scope="module")
+def text(written):
+    return _opsdoc.document(written)
+
+
+def test_document_is_what_the_table_says(text, written):
+    wrong = [line for line in text.splitlines() if line not in set(written.splitlines())]
     assert wrong == [], "write it anew: python -m fastjit._opsdoc docs/ops.md"
-    assert len(written) == len(text.splitlines())
+    assert written == text
 
 
 def test_enough_pointwise_entries_are_lowered(text):
-    unary, binary = re.search(r"partly: (\d+) of \d+ unary, (\d+) of \d+ binary", text).groups()
+    part = _opsdoc.parts_of(text)[_opsdoc.release()]
+    unary, binary = re.search(r"at least partly: (\d+) of \d+ unary, (\d+) of \d+ binary", part).groups()
     assert int(unary) >= 82 and int(binary) >= 53
