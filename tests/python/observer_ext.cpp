@@ -178,12 +178,25 @@ PyObject* stack_depths_of(PyObject*, PyObject* code) {
 }
 #endif
 
+#if PY_VERSION_HEX >= 0x030E0000
+/// take_dict_watchers(): takes those that are free; how many that were.
+PyObject* take_dict_watchers(PyObject*, PyObject*) {
+  long taken = 0;
+  while (PyDict_AddWatcher([](PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) { return 0; }) >= 0) ++taken;
+  PyErr_Clear();
+  return PyLong_FromLong(taken);
+}
+#endif
+
 PyMethodDef methods[] = {{"observe", observe_call, METH_VARARGS, nullptr},
                          {"available", is_available, METH_NOARGS, nullptr},
                          {"tracer_active", is_tracer_active, METH_NOARGS, nullptr},
                          {"opcode_rows", opcode_rows, METH_NOARGS, nullptr},
 #if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
                          {"stack_depths", stack_depths_of, METH_O, nullptr},
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+                         {"take_dict_watchers", take_dict_watchers, METH_NOARGS, nullptr},
 #endif
                          {nullptr, nullptr, 0, nullptr}};
 PyModuleDef module = {

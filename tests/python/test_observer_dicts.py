@@ -2,6 +2,9 @@
 
 import gc
 import itertools
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -161,3 +164,20 @@ def test_many_facts_about_one_dictionary(ext):
     assert not any(facts.check() for facts in kept)
     module.D["k"] = 2
     assert all(facts.check() for facts in kept)
+
+
+if sys.version_info >= (3, 14):
+
+    def test_no_watcher_is_free(ext):
+        """Others took all that a process has: each check looks into the dictionaries then."""
+        script = f"""
+from observer_tools import built, observe, program
+ext = built()
+assert ext.take_dict_watchers() > 0
+module = program({SOURCE!r})
+seen = observe(ext, module.item, module.T)
+for value in (2, 3, 2, 3):
+    module.D["k"] = value
+    assert seen.facts.check() == (value == 2)
+"""
+        subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, check=True)
