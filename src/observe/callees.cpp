@@ -295,7 +295,8 @@ void Tracer::judge_abc(PyObject* callee, Args args) {
 }
 
 // No stream records a graph as long as torch has not set up CUDA, which its module says.
-void Tracer::judge_capturing(PyObject* callee, Args) {
+void Tracer::judge_capturing(PyObject* callee, Args args) {
+  if (PyType_Check(callee)) return call_type((PyTypeObject*)callee, args);  // in a torch without CUDA: raises in Python
   PyObject* name = intern(PyUnicode_FromString("_initialized"));
   Ref module = Ref::steal(PyImport_GetModule(intern(PyUnicode_FromString("torch.cuda"))));
   if (!module || !PyModule_CheckExact(module.get())) return PyErr_Clear(), deny("call of " + callee_text(callee));
