@@ -11,6 +11,11 @@ import torch
 from fastjit import fastjit
 
 
+def since(*release: int) -> bool:
+    """Whether the running torch is of this release, or of a later one: since(2, 15)."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= release
+
+
 def clone_args(args: Any) -> Any:
     """A deep copy of the arguments that keeps strides and aliasing between them."""
     return copy.deepcopy(args)
