@@ -5,11 +5,11 @@ PY := $(VENV)/bin/python
 PRESET ?= release
 BUILD := build/$(PRESET)
 JOBS ?= $(shell nproc)
-TORCH := $(shell sed -n 's/^dependencies = \["torch==\([^"]*\)".*/\1/p' pyproject.toml)
+TORCH := $(shell sed -n 's/^torch = \["\([^"]*\)".*/\1/p' pyproject.toml)
 STAMP := .setup
 
 APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev libgtest-dev libxxhash-dev git python3-venv python3-dev
-PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=0.10" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
+PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400" "clang-format==22.1.0"
 
 .PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean

@@ -2,6 +2,17 @@
 find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
 include(cmake/free_threaded.cmake)
 find_package(pybind11 CONFIG REQUIRED)
+option(FASTJIT_INPLACE "Put the extension into python/fastjit of the source tree" OFF)
+if(NOT FASTJIT_INPLACE)
+  # Front ends put pybind11 into a new folder for every build; at one place ccache knows what was compiled with it.
+  file(COPY ${pybind11_INCLUDE_DIR}/pybind11 DESTINATION ${PROJECT_BINARY_DIR}/include)
+  set_target_properties(pybind11::pybind11_headers PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}/include)
+endif()
+# The releases of torch that pyproject.toml lists; the package's build backend asks for the same.
+set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pyproject.toml)
+file(STRINGS ${PROJECT_SOURCE_DIR}/pyproject.toml TORCH_LINE REGEX "^torch = ")
+string(REGEX MATCHALL "[0-9]+\\.[0-9]+\\.[0-9]+" TORCH_SUPPORTED "${TORCH_LINE}")
+list(GET TORCH_SUPPORTED -1 TORCH_NEWEST)
 # The second way sees the environment that pip's isolated build hides: the extension will run there.
 set(TORCH_MISSING 1)
 foreach(flag "" -E)
@@ -11,11 +22,17 @@ foreach(flag "" -E)
   endif()
 endforeach()
 if(TORCH_MISSING)
-  message(FATAL_ERROR "torch was not found for ${Python_EXECUTABLE}: install it there, in the version that pyproject.toml names")
+  message(FATAL_ERROR "torch was not found for ${Python_EXECUTABLE}. Type: ${Python_EXECUTABLE} -m pip install torch==${TORCH_NEWEST}")
 endif()
 string(REGEX MATCH "^[^\n]*" TORCH_ROOT "${TORCH_FACTS}")
 string(REGEX MATCH "[^\n]*$" TORCH_VERSION "${TORCH_FACTS}")
 message(STATUS "torch ${TORCH_VERSION} in ${TORCH_ROOT}")
+string(REGEX REPLACE "\\+.*" "" TORCH_RELEASE "${TORCH_VERSION}")
+if(NOT TORCH_RELEASE IN_LIST TORCH_SUPPORTED)
+  list(JOIN TORCH_SUPPORTED ", " TORCH_SUPPORTED)
+  message(FATAL_ERROR "fastjit is built against one of torch ${TORCH_SUPPORTED}, and ${Python_EXECUTABLE} has torch ${TORCH_VERSION}. "
+                      "Type: ${Python_EXECUTABLE} -m pip install torch==${TORCH_NEWEST}")
+endif()
 
 file(GLOB_RECURSE EXT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp ${PROJECT_SOURCE_DIR}/src/*.c)
 pybind11_add_module(_C MODULE NO_EXTRAS ${EXT_SOURCES})
@@ -53,9 +70,21 @@ install(TARGETS _C LIBRARY DESTINATION fastjit)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION fastjit/docs FILES_MATCHING PATTERN "*.md" PATTERN examples EXCLUDE)
 
 # What the extension was built for; python/fastjit/_load.py refuses anything else in one sentence.
-option(FASTJIT_INPLACE "Put the extension into python/fastjit of the source tree" OFF)
 set(BUILD_INFO ${PROJECT_BINARY_DIR}/_build_info.py)
-file(WRITE ${BUILD_INFO} "\"\"\"Written by the build: what the extension was built for.\"\"\"\n\nPYTHON = \"${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}\"\nTORCH = \"${TORCH_VERSION}\"\nLLVM = \"${LLVM_PACKAGE_VERSION}\"\n")
+list(JOIN TORCH_SUPPORTED "\", \"" TORCH_QUOTED)
+if(FASTJIT_INPLACE)
+  set(INPLACE True)
+else()
+  set(INPLACE False)
+endif()
+file(CONFIGURE OUTPUT ${BUILD_INFO} @ONLY CONTENT [["""Written by the build: what the extension was built for."""
+
+PYTHON = "@Python_VERSION_MAJOR@.@Python_VERSION_MINOR@"
+TORCH = "@TORCH_VERSION@"
+LLVM = "@LLVM_PACKAGE_VERSION@"
+SUPPORTED = ("@TORCH_QUOTED@",)
+INPLACE = @INPLACE@
+]])
 install(FILES ${BUILD_INFO} DESTINATION fastjit)
 if(FASTJIT_INPLACE)
   set_target_properties(_C PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_SOURCE_DIR}/python/fastjit)

@@ -1,17 +1,21 @@
-"""The build backend: scikit-build-core's, once the torch that pyproject.toml pins is found.
+"""The build backend: scikit-build-core's, once a torch that pyproject.toml lists is found.
 
 pip builds in an environment of its own, which has no torch. The extension is built against the torch that it will run
-with, so that is looked for in the environment that pip installs into as well.
+with, so that is looked for in the environment that pip installs into as well. `Metadata` tells pip the same: a wheel
+requires the torch that it was built with, and has its series in the version (+torch2.15).
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-import tomllib
+import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
 from scikit_build_core import build as _build
 from scikit_build_core.build import (
     build_sdist,
@@ -21,9 +25,23 @@ from scikit_build_core.build import (
 )
 
 
-def _pinned() -> str:
-    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return next(text.removeprefix("torch==") for text in project["dependencies"] if text.startswith("torch=="))
+def _need_python(running: str = "{}.{}".format(*sys.version_info[:2])) -> None:
+    """pip says the same of the bounds, but only after this file has run, which an older Python cannot read on."""
+    bounds = re.findall('^requires-python = "(.*)"', Path("pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    if not SpecifierSet(bounds[0]).contains(running):
+        raise SystemExit(f"fastjit needs CPython {bounds[0]}, and this is Python {running}")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise SystemExit(f"fastjit needs the usual build of CPython, and this Python {running} is a free-threaded one")
+
+
+def _supported() -> list[str]:
+    import tomllib
+
+    return tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["fastjit"]["torch"]
+
+
+def _series(release: str) -> str:
+    return ".".join(release.split(".")[:2])
 
 
 def _found() -> str:
@@ -35,14 +53,43 @@ def _found() -> str:
     return ""
 
 
-def _need_torch() -> None:
-    pinned, found = _pinned(), _found()
-    if found.split("+")[0] != pinned:
+def _need_torch() -> str:
+    """The release of torch to build against; ends the build with one sentence if there is none that fits."""
+    _need_python()
+    supported, found = _supported(), _found()
+    release = found.split("+")[0]
+    if release not in supported:
+        known = f"{', '.join(supported[:-1])} or {supported[-1]}"
         here = f"torch {found}" if found else "none"
+        nearest = next((each for each in supported if _series(each) == _series(release)), supported[-1])
         raise SystemExit(
-            f"fastjit is built against torch {pinned}, and this environment has {here}. "
-            f"Type: pip install torch=={pinned} && pip install . (other front ends than pip: without build isolation)"
+            f"fastjit is built against torch {known}, and this environment has {here}. "
+            f"Type: pip install torch=={nearest} && pip install . "
+            "(python -m build needs --no-isolation for it, and uv --no-build-isolation)"
         )
+    return release
+
+
+class Metadata:
+    """What a wheel's metadata say of torch. A wheel made of an sdist has the sdist's version, as pip demands."""
+
+    state = ""
+
+    def build_state(self, state: str) -> None:
+        self.state = state
+
+    def dynamic_metadata(self, settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
+        if self.state == "sdist":
+            return {"dependencies": ["torch", *settings["dependencies"]]}
+        release = _need_torch()
+        local = "" if Path("PKG-INFO").exists() else f"+torch{_series(release)}"
+        return {
+            "version": project["version"] + local,
+            "dependencies": [f"torch=={release}", *settings["dependencies"]],
+        }
+
+    def dynamic_wheel(self, settings: Mapping[str, Any]) -> dict[str, bool]:
+        return {"dependencies": True}
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
@@ -66,6 +113,7 @@ def build_editable(wheel_directory: str, config_settings: Any = None, metadata_d
 
 
 __all__ = [
+    "Metadata",
     "build_editable",
     "build_sdist",
     "build_wheel",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import site
 import sys
 import sysconfig
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 
+import fastjit
+
 try:
     from fastjit import _build_info as build
 except ImportError:  # a build tree without the generated file
@@ -19,19 +22,49 @@ except ImportError:  # a build tree without the generated file
 
 
 def _check() -> None:
-    """A wheel has told pip the same by the pins of pyproject.toml; both can change after it was installed."""
+    """A wheel's metadata have told pip the same; Python and torch can change after it was installed."""
     if build is None:
         return
     running = "{}.{}".format(*sys.version_info[:2])
+    built_for, here = (text.split("+")[0] for text in (build.TORCH, torch.__version__))
     if running != build.PYTHON:
-        _refuse(f"Python {build.PYTHON}, and this is Python {running}; install fastjit under Python {build.PYTHON}")
-    built_for = build.TORCH.split("+")[0]
-    if torch.__version__.split("+")[0] != built_for:
-        _refuse(f"torch {built_for}, and this is torch {torch.__version__}; type: pip install torch=={built_for}")
+        way = _again(here if here in build.SUPPORTED else built_for)
+        raise ImportError(f"fastjit was built for Python {build.PYTHON}, and this is Python {running}; type: {way}")
+    if here != built_for:
+        if here in build.SUPPORTED:
+            way = f"{_again(here)} (or, for the torch that it was built for: pip install torch=={built_for})"
+        else:
+            way = f"pip install torch=={built_for} (fastjit can be built for torch {', '.join(build.SUPPORTED)})"
+        raise ImportError(
+            f"fastjit was built for torch {built_for}, and this is torch {torch.__version__}; type: {way}"
+        )
 
 
-def _refuse(what: str) -> None:
-    raise ImportError(f"fastjit was built for {what} (or build it again for this one: make build in its source folder)")
+def _again(release: str) -> str:
+    """The command that brings this FastJIT for the running Python and that torch, in the way in which it came."""
+    if build.INPLACE:
+        return f"make -C {shlex.quote(str(Path(__file__).parents[2]))} build PY={shlex.quote(sys.executable)}"
+    source = _installed_from()
+    if source:
+        return f"pip install {source}"
+    series = ".".join(release.split(".")[:2])
+    return f'pip install --force-reinstall --no-deps "fastjit=={fastjit.__version__}+torch{series}"'
+
+
+def _installed_from() -> str:
+    """What pip was given to build FastJIT from, as it is typed; empty when it was given a wheel."""
+    import json
+    from importlib import metadata
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        note = json.loads(metadata.distribution("fastjit").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+    if "dir_info" in note:
+        editable = "-e " if note["dir_info"].get("editable") else ""
+        return editable + shlex.quote(unquote(urlsplit(note["url"]).path))
+    return shlex.quote(f"{note['vcs_info']['vcs']}+{note['url']}") if "vcs_info" in note else ""
 
 
 _check()

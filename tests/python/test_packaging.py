@@ -6,12 +6,14 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,29 +65,83 @@ def test_other_compilers_live_beside_it(first: bool) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("built_for", "sentence"),
-    [
-        (
-            {"PYTHON": "3.9"},
-            r"fastjit was built for Python 3\.9, and this is Python 3\.\d+; install fastjit under Python 3\.9 "
-            r"\(or build it again for this one: make build in its source folder\)",
-        ),
-        (
-            {"TORCH": "2.1.0+cpu"},
-            r"fastjit was built for torch 2\.1\.0, and this is torch \S+; type: pip install torch==2\.1\.0 "
-            r"\(or build it again for this one: make build in its source folder\)",
-        ),
-    ],
-)
-def test_another_python_or_torch_is_refused(
-    built_for: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in built_for.items():
-        monkeypatch.setattr(_load.build, name, value)
-    with pytest.raises(ImportError) as refusal:
+# The newest of each library that manylinux_2_34 has; of LLVM, GCC and glibc, whichever built the extension.
+NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (7, 0, 0)}
+LIBRARIES = {
+    *("libtorch_python.so", "libtorch_cpu.so", "libtorch.so", "libc10.so", "libgomp.so.1"),  # torch's own
+    *("libz.so.1", "libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libc.so.6", "ld-linux-x86-64.so.2"),
+    *("libdl.so.2", "libpthread.so.0", "librt.so.1"),
+}
+
+
+def test_nothing_newer_than_manylinux_2_34_is_asked_for() -> None:
+    built_on = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")))  # type: ignore[union-attr]
+    if built_on > (2, 36):
+        pytest.skip("built on a newer system than Debian 12: wheels are built in the manylinux container there")
+    asked = {
+        (library, tuple(map(int, version.split("."))))
+        for library, version in re.findall(r"\b([A-Z]+)_([0-9.]+)\b", tool("readelf", "-W", "-V"))
+    }
+    assert {library for library, _ in asked} == set(NEWEST)
+    assert not [each for each in asked if each[1] > NEWEST[each[0]]]
+
+
+def test_every_system_has_the_libraries_that_are_needed() -> None:
+    assert set(re.findall(r"NEEDED.*\[(.*)\]", tool("readelf", "-d"))) <= LIBRARIES
+
+
+INSTALLED_BY = {  # what pip notes of it, and what the import then tells the user to type
+    "wheel": (
+        {"archive_info": {}, "url": "file:///w/fastjit.whl"},
+        f'"fastjit=={fastjit.__version__}+torch{{series}}"',
+    ),
+    "an index": (None, f'pip install --force-reinstall --no-deps "fastjit=={fastjit.__version__}+torch{{series}}"'),
+    "a folder": ({"dir_info": {}, "url": "file:///a%20folder"}, "pip install '/a folder'"),
+    "a folder, -e": ({"dir_info": {"editable": True}, "url": "file:///src"}, "pip install -e /src"),
+    "git": ({"vcs_info": {"vcs": "git"}, "url": "https://host/f.git"}, "pip install git+https://host/f.git"),
+    "make": (None, f"make -C {ROOT} build PY={sys.executable}"),
+}
+
+
+@pytest.fixture(params=INSTALLED_BY)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    note, command = INSTALLED_BY[request.param]
+    text = json.dumps(note) if note else None
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    monkeypatch.setattr(_load.build, "INPLACE", request.param == "make")
+    return command
+
+
+def refusal() -> str:
+    with pytest.raises(ImportError) as refused:
         _load._check()
-    assert re.fullmatch(sentence, str(refusal.value))
+    return str(refused.value)
+
+
+def test_another_torch_is_refused(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_load.build, "TORCH", "2.1.0+cpu")
+    here = torch.__version__.split("+")[0]
+    words = refusal()
+    assert words.startswith(f"fastjit was built for torch 2.1.0, and this is torch {torch.__version__}; type: ")
+    assert way.format(series=".".join(here.split(".")[:2])) in words
+    assert words.endswith(" (or, for the torch that it was built for: pip install torch==2.1.0)")
+
+
+def test_another_python_is_refused(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_load.build, "PYTHON", "3.9")
+    words = refusal()
+    running = "{}.{}".format(*sys.version_info[:2])
+    assert words.startswith(f"fastjit was built for Python 3.9, and this is Python {running}; type: ")
+    assert words.endswith(way.format(series=".".join(torch.__version__.split(".")[:2])))
+
+
+def test_a_torch_that_cannot_be_built_for_is_refused(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.99.0+cpu")
+    built_for = _load.build.TORCH.split("+")[0]
+    assert refusal() == (
+        f"fastjit was built for torch {built_for}, and this is torch 2.99.0+cpu; type: pip install torch=={built_for} "
+        f"(fastjit can be built for torch {', '.join(supported())})"
+    )
 
 
 def test_a_local_version_of_torch_is_no_other_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,29 +149,54 @@ def test_a_local_version_of_torch_is_no_other_torch(monkeypatch: pytest.MonkeyPa
     _load._check()
 
 
-def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def pinned_torch() -> str:
-    return next(text.removeprefix("torch==") for text in project()["dependencies"] if text.startswith("torch=="))
+def supported() -> list[str]:
+    return pyproject()["tool"]["fastjit"]["torch"]
 
 
-def test_the_metadata_says_what_import_demands() -> None:
-    assert _load.build.TORCH.split("+")[0] == pinned_torch()
-    assert project()["requires-python"] == f"=={_load.build.PYTHON}.*"
-    assert f"Programming Language :: Python :: {_load.build.PYTHON}" in project()["classifiers"]
+def test_the_metadata_say_what_import_demands() -> None:
+    project = pyproject()["project"]
+    assert _load.build.TORCH.split("+")[0] in supported()
+    assert list(_load.build.SUPPORTED) == supported()
+    first, end = map(int, re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups())  # type: ignore[union-attr]
+    pythons = [f"3.{minor}" for minor in range(first, end)]
+    assert _load.build.PYTHON in pythons
+    classified = [text.removeprefix("Programming Language :: Python :: ") for text in project["classifiers"]]
+    assert [text for text in classified if re.fullmatch(r"3\.\d+", text)] == pythons
+    assert pyproject()["tool"]["cibuildwheel"]["build"] == [f"cp{each.replace('.', '')}-*" for each in pythons]
+
+
+def test_one_release_of_a_series() -> None:
+    """The version of a wheel has the series only."""
+    series = [release.rsplit(".", 1)[0] for release in supported()]
+    assert sorted(set(series), key=lambda text: [int(part) for part in text.split(".")]) == series
 
 
 def test_versions_stand_once() -> None:
     """The package's in __init__.py, torch's in pyproject.toml; the builds read them there."""
     assert _C.version == fastjit.__version__
-    for name in ("CMakeLists.txt", "Makefile", "pyproject.toml", "cmake/extension.cmake", "cmake/fastjit_build.py"):
+    workflows = [str(path.relative_to(ROOT)) for path in (ROOT / ".github/workflows").glob("*.yml")]
+    builds = [str(path.relative_to(ROOT)) for path in (ROOT / "cmake").glob("*.*")]
+    for name in ("CMakeLists.txt", "Makefile", "pyproject.toml", *builds, *workflows):
         text = (ROOT / name).read_text()
         assert fastjit.__version__ not in text, name
-        assert text.count(pinned_torch()) == (name == "pyproject.toml"), name
+        for release in supported():
+            assert text.count(release) == (name == "pyproject.toml"), name
     made = subprocess.run(["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert f'"torch=={pinned_torch()}+cpu"' in made
+    assert f'"torch=={supported()[0]}+cpu"' in made
+
+
+def test_make_installs_what_the_extras_name() -> None:
+    found = re.search(r"^PIP := (.*?[^\\])$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
+    assert found
+    extras = pyproject()["project"]["optional-dependencies"]
+    own = ["xxhash", "rich>=13", "pybind11>=2.13,<4", "scikit-build-core>=1.1"]
+    assert sorted(shlex.split(found[1].replace("\\\n", " "))) == sorted([*own, *extras["test"], *extras["lint"]])
+    required = [*pyproject()["build-system"]["requires"], *pyproject()["tool"]["dynamic-metadata"][1]["dependencies"]]
+    assert {re.split("[<>=]", text)[0] for text in required} == {re.split("[<>=]", text)[0] for text in own}
 
 
 @pytest.fixture
@@ -128,35 +209,91 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_build_finds_the_torch_that_isolation_hides(backend: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     hides = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]"
     (tmp_path / "sitecustomize.py").write_text(hides)  # as pip's isolated build does
-    assert backend._found().split("+")[0] == pinned_torch()
+    here = torch.__version__.split("+")[0]
+    assert backend._found().split("+")[0] == here
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert run("-c", "import torch").returncode != 0
-    assert backend._found().split("+")[0] == pinned_torch()
-    backend._need_torch()
+    assert backend._found().split("+")[0] == here
+    assert backend._need_torch() == here
+
+
+WHEEL_STATES = ("wheel", "editable", "metadata_wheel", "metadata_editable")
+HOOKS = {
+    "requires": lambda backend: backend.get_requires_for_build_wheel(),
+    "requires, -e": lambda backend: backend.get_requires_for_build_editable(),
+    "wheel": lambda backend: backend.build_wheel("nowhere"),
+    "wheel, -e": lambda backend: backend.build_editable("nowhere"),
+    "metadata": lambda backend: metadata(backend, "metadata_wheel"),
+}
 
 
 @pytest.mark.parametrize("found", ["", "2.1.0+cpu"])
-@pytest.mark.parametrize(
-    "hook",
-    [
-        lambda backend: backend.get_requires_for_build_wheel(),
-        lambda backend: backend.get_requires_for_build_editable(),
-        lambda backend: backend.build_wheel("nowhere"),
-        lambda backend: backend.build_editable("nowhere"),
-    ],
-)
-def test_a_build_without_the_pinned_torch_says_what_to_type(
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+def test_a_build_without_a_known_torch_says_what_to_type(
     backend: Any, hook: Callable[[Any], object], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "_found", lambda: found)
     with pytest.raises(SystemExit) as end:
         hook(backend)
-    torch_version = pinned_torch()
+    *others, newest = supported()
     assert end.value.code == (
-        f"fastjit is built against torch {torch_version}, and this environment has "
-        f"{'torch 2.1.0+cpu' if found else 'none'}. Type: pip install torch=={torch_version} && pip install . "
-        "(other front ends than pip: without build isolation)"
+        f"fastjit is built against torch {', '.join(others)} or {newest}, and this environment has "
+        f"{'torch 2.1.0+cpu' if found else 'none'}. Type: pip install torch=={newest} && pip install . "
+        "(python -m build needs --no-isolation for it, and uv --no-build-isolation)"
     )
+
+
+def test_another_release_of_a_known_series_is_told_its_neighbour(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = supported()[0]
+    monkeypatch.setattr(backend, "_found", lambda: f"{first.rsplit('.', 1)[0]}.99")
+    with pytest.raises(SystemExit, match=re.escape(f"Type: pip install torch=={first} && ")):
+        backend._need_torch()
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.15"])
+def test_a_build_under_another_python_says_so(backend: Any, python: str) -> None:
+    bounds = pyproject()["project"]["requires-python"]
+    with pytest.raises(SystemExit, match=re.escape(f"fastjit needs CPython {bounds}, and this is Python {python}")):
+        backend._need_python(python)
+
+
+def test_a_free_threaded_python_builds_nothing(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend.sysconfig, "get_config_var", lambda name: name == "Py_GIL_DISABLED")
+    with pytest.raises(SystemExit, match="is a free-threaded one"):
+        backend._need_python("3.13")
+
+
+def metadata(backend: Any, state: str) -> dict[str, Any]:
+    """What the provider makes of the entries that pyproject.toml has for it."""
+    settings = dict(pyproject()["tool"]["dynamic-metadata"][1])
+    assert settings.pop("provider") == {"path": "cmake", "module": "fastjit_build:Metadata"}
+    provider = backend.Metadata()
+    provider.build_state(state)
+    return provider.dynamic_metadata(settings, {"version": "1.2.3"})
+
+
+@pytest.mark.parametrize("state", WHEEL_STATES)
+def test_a_wheel_names_the_torch_that_it_was_built_with(
+    backend: Any, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_found", lambda: f"{supported()[1]}+cu130")
+    made = metadata(backend, state)
+    assert made["version"] == f"1.2.3+torch{supported()[1].rsplit('.', 1)[0]}"
+    assert made["dependencies"] == [f"torch=={supported()[1]}", "xxhash>=3", "rich>=13"]
+
+
+def test_an_sdist_needs_no_torch_and_its_wheels_have_its_version(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """pip refuses a wheel whose version is not that of the sdist which it was made of."""
+    monkeypatch.setattr(backend, "_found", lambda: "")
+    assert metadata(backend, "sdist") == {"dependencies": ["torch", "xxhash>=3", "rich>=13"]}
+    assert backend.Metadata().dynamic_wheel({}) == {"dependencies": True}
+    monkeypatch.setattr(backend, "_need_torch", lambda: supported()[0])
+    monkeypatch.chdir(tmp_path)
+    assert metadata(backend, "wheel")["version"] != "1.2.3"
+    (tmp_path / "PKG-INFO").touch()
+    assert metadata(backend, "wheel")["version"] == "1.2.3"
 
 
 def test_pages_of_the_documentation_are_printed() -> None:
