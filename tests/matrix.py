@@ -93,7 +93,8 @@ class Cell:
     def build(self) -> dict[str, Any]:
         wheels, build = self.folder / "wheels", self.folder / "build"
         shutil.rmtree(wheels, ignore_errors=True)
-        settings = ["-C", f"build-dir={build}", "-C", "cmake.define.FASTJIT_TESTS=ON"]
+        defined = [f"cmake.define.FASTJIT_{option}=ON" for option in ("TESTS", "WERROR")]
+        settings = [word for setting in (f"build-dir={build}", *defined) for word in ("-C", setting)]
         command = ["wheel", "-q", "--no-build-isolation", "--no-deps", "-w", wheels, *settings, ROOT]
         self.do([self.tools / "bin" / "python", "-m", "pip", *command])
         (wheel,) = wheels.glob("*.whl")
