@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "matrix"
 RESULT = ROOT / "benchmarks" / "results" / "matrix.json"
 CELLS = ("3.11+2.13.0", "3.12+2.14.1", "3.13+2.15.0")
-TOOLS = ("pybind11>=2.13,<4", "scikit-build-core>=0.10", "numpy")
+TOOLS = ("pybind11>=2.13,<4", "scikit-build-core>=1.1", "numpy")
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"  # a bare `torch` brings gigabytes of CUDA: only where this has none
 FIRST_CALLS = """
 import torch, fastjit
