@@ -12,6 +12,7 @@
 #include "capture/build.h"
 #include "capture/effects.h"
 #include "capture/frames.h"
+#include "capture/running.h"
 #include "capture/trace.h"
 #include "support/error.h"
 
@@ -349,6 +350,11 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
     return effect == Effect::Read || effect == Effect::Test;
   });
   return capture;
+}
+
+bool runs_operator() noexcept {
+  const auto is_operator = [](uint32_t event) { return current->trace.events[event].op.has_value(); };
+  return current && std::ranges::any_of(current->open, is_operator);
 }
 
 }  // namespace fastjit::capture

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "capture/running.h"
 #include "dispatch/fresh_call.h"
 #include "dispatch/host.h"
 #include "dispatch/messages.h"
@@ -115,7 +116,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   recording.unsound = entry.refused;
   if (observer && entry.refused.empty() && !observer->start(entry.callable)) recording.unsound = "tracer active";
   std::optional<observe::DoorWatch> doors;
-  if (!observer) doors.emplace();
+  if (!observer) doors.emplace(&capture::runs_operator);
   PyObject* result = PyObject_Vectorcall(entry.callable, entry.args.data(),
                                          entry.args.size() - (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), kwnames);
   PyObject *type, *value, *traceback;

@@ -6,7 +6,7 @@
 
 namespace fastjit::observe {
 
-DoorWatch::DoorWatch() {
+DoorWatch::DoorWatch(bool (*passes)()) : passes_(passes) {
   resolve_known_functions();
   if (tracer_active()) return;
   capsule_ = Ref::steal(PyCapsule_New(this, nullptr, nullptr));
@@ -21,7 +21,7 @@ int DoorWatch::on_event(PyObject* self, PyFrameObject* frame, int what, PyObject
   auto* watch = static_cast<DoorWatch*>(PyCapsule_GetPointer(self, nullptr));
   if (what != PyTrace_C_CALL || !watch->found_.empty()) return 0;
   const std::string door = door_of(known_function(arg));
-  if (door.empty()) return 0;
+  if (door.empty() || watch->passes_()) return 0;
   try {
     PyCodeObject* code = PyFrame_GetCode(frame);
     watch->found_ = door + callee_text(arg) + " at " + place_of(code, PyFrame_GetLineNumber(frame));

@@ -12,7 +12,8 @@ namespace fastjit::observe {
 /// world without an operator that shows it. Needs a thread without a profile function; others hear nothing meanwhile.
 class DoorWatch {
  public:
-  DoorWatch();
+  /// While `passes` gives true, nothing is noticed.
+  explicit DoorWatch(bool (*passes)());
   ~DoorWatch();
   DoorWatch(const DoorWatch&) = delete;
   DoorWatch& operator=(const DoorWatch&) = delete;
@@ -21,6 +22,7 @@ class DoorWatch {
 
  private:
   static int on_event(PyObject* self, PyFrameObject* frame, int what, PyObject* arg) noexcept;
+  bool (*passes_)();
   Ref capsule_;
   std::string found_;
 };
