@@ -96,7 +96,7 @@ class Cell:
         defined = [f"cmake.define.FASTJIT_{option}=ON" for option in ("TESTS", "WERROR")]
         settings = [word for setting in (f"build-dir={build}", *defined) for word in ("-C", setting)]
         command = ["wheel", "-q", "--no-build-isolation", "--no-deps", "-w", wheels, *settings, ROOT]
-        compilers = {"CC": "cc", "CXX": "c++"}  # the names by which `make build` calls them: ccache knows what it compiled
+        compilers = {"CC": "cc", "CXX": "c++"}  # as in `make build`: ccache asks for the name
         self.do([self.tools / "bin" / "python", "-m", "pip", *command], os.environ | compilers)
         (wheel,) = wheels.glob("*.whl")
         self.do([self.env / "bin" / "python", "-m", "pip", "uninstall", "-q", "-y", "fastjit"])
