@@ -82,8 +82,8 @@ def test_nothing_newer_than_manylinux_2_34_is_asked_for() -> None:
         (library, tuple(map(int, version.split("."))))
         for library, version in re.findall(r"\b([A-Z]+)_([0-9.]+)\b", tool("readelf", "-W", "-V"))
     }
-    assert {library for library, _ in asked} == set(NEWEST)
-    assert not [each for each in asked if each[1] > NEWEST[each[0]]]
+    assert {library for library, _ in asked} >= set(NEWEST)  # the others have no newer versions: zlib, OpenMP
+    assert not [each for each in asked if each[0] in NEWEST and each[1] > NEWEST[each[0]]]
 
 
 def test_every_system_has_the_libraries_that_are_needed() -> None:
@@ -167,6 +167,11 @@ def test_the_metadata_say_what_import_demands() -> None:
     classified = [text.removeprefix("Programming Language :: Python :: ") for text in project["classifiers"]]
     assert [text for text in classified if re.fullmatch(r"3\.\d+", text)] == pythons
     assert pyproject()["tool"]["cibuildwheel"]["build"] == [f"cp{each.replace('.', '')}-*" for each in pythons]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md", "docs/limits.md"])
+def test_pages_name_the_releases(page: str) -> None:
+    assert all(release in (ROOT / page).read_text() for release in supported())
 
 
 def test_one_release_of_a_series() -> None:
