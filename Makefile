@@ -66,7 +66,7 @@ test-no-observer: setup
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) PYTHONPATH=build/no-observer/site $(PY) -m pytest tests/python/test_python_builds.py
 
 # Everything for several pairs of Python and torch, each as a wheel in an environment of its own below build/matrix:
-# some 20 minutes and 6 GB each. CELLS="3.12+2.15.0 3.11+2.14.1" names others; SAVE=1 keeps the rows for docs/install.md.
+# some 20 minutes and 6 GB each. CELLS names others (docs/install.md shows how); SAVE=1 keeps the rows for docs/install.md.
 CELLS ?=
 test-matrix: $(STAMP)/system
 	@$(PYTHON) tests/matrix.py $(CELLS) $(if $(SAVE),--save)

@@ -23,7 +23,7 @@ extern "C" __attribute__((visibility("default"))) PyObject* what_it_says() {
   PyObject* operand = number.get();
   Ref negative = Ref::steal(derivation.compute(&operand));
   Ref own = Ref::steal(own_copy(number.get()));
-  DoorWatch doors;
+  DoorWatch doors([] { return false; });
   plain_stdout();
   const bool is_known = known_function(reinterpret_cast<PyObject*>(&PyLong_Type)) >= 0;
   if (is_there || effect.text().empty() || words(negative.get()) != "-1000" || !own || !is_known)
