@@ -43,7 +43,8 @@ _OF_TORCH_COMPILE = {
     "options": "give each option as a keyword of its own: {options}",
     "recompile_limit": "say max_variants= instead: how many signatures are kept",
     "isolate_recompiles": "leave it out: each function has its own variants",
-    "shapes_spec": "leave it out: a new size reuses the compiled kernels",
+    "shapes_spec": "leave it out: a new size reuses the compiled kernels",  # of torch 2.13
+    "dynamic_shapes": "leave it out: a new size reuses the compiled kernels",
     "disable": "set FASTJIT_DISABLE=1, or call it within fastjit.stance('eager')",
 }
 _WORDS = {int: "a positive int below 2**32", float: "a number from 0 to 1"}

@@ -122,7 +122,8 @@ def test_the_observers_tests_pass(other):
     options = ["-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "--rootdir", str(HERE)]
     names = ("test_observer.py", "test_observer_effects.py", "test_observer_lives.py", "test_observer_dicts.py")
     report = other.output("-m", "pytest", *options, *names)
-    assert " passed" in report and "skipped" not in report, report
+    assert " passed" in report, report
+    assert "skipped" not in report or version_of(other.python) == "3.11", report  # sys.monitoring came later
 
 
 def test_the_read_sets_are_the_same(other, read_sets_here, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fastjit import fastjit, stance
+from fastjit import _C, fastjit, stance
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,7 +103,7 @@ _BELOW = """
         "from fastjit import fastjit",
         "import fastjit._C",
         "import fastjit.cache",
-        _BELOW.strip().format(folder=str(ROOT / "python/fastjit")),
+        _BELOW.strip().format(folder=str(Path(_C.__file__).parent)),
     ],
     ids=["package", "decorator", "extension", "cache", "extension alone"],
 )
