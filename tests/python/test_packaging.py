@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -328,7 +328,7 @@ def test_version() -> None:
     assert list(rows) == ["fastjit", "torch", "LLVM", "Python"]
     assert rows["Python"] == sys.version.split()[0]
     assert rows["LLVM"] == _C.llvm_version()
-    installed = metadata.version("torch")  # wheels of an index have no +cu132 there
+    installed = importlib.metadata.version("torch")  # wheels of an index have no +cu132 there
     assert rows["torch"].startswith(installed) and torch.__version__.startswith(installed)
     assert f"(built with {_C.torch_version})" in rows["torch"]
 
