@@ -51,7 +51,6 @@ struct Draft {
   std::vector<ir::DType> scalar_types, scratch;
   std::vector<uint32_t> values;        // per root
   std::vector<uint8_t> homes;          // per root: the list its stores belong to
-  std::vector<ir::NodeId> recomputed;  // expensive nodes computed here and nowhere stored
 };
 
 /// What is known while kernels are formed: the graph and where values lie.
@@ -59,6 +58,7 @@ struct World {
   const ir::Graph& graph;
   std::vector<std::optional<Storage>> storage;      // per node
   std::unordered_map<ir::NodeId, BufferId> packed;  // Reshape -> its row-major copy
+  std::vector<uint64_t> structure;                  // per node: see Choice
 
   explicit World(const ir::Graph& graph) : graph(graph), storage(graph.nodes.size()) {}
   int64_t numel(ir::NodeId id) const { return graph.layout(id).numel(); }

@@ -209,7 +209,9 @@ uint32_t Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
   Instr instr{.code = Code::Compute, .dtype = node.dtype, .op = node.op};
   std::array<ir::NodeId, 4> operands = std::to_array(node.in);
   // Interning sorts commutative operands by age, which differs between equal computations that share one of them.
-  auto small = [&](ir::NodeId in) { return std::pair(-world_.numel(in), graph_[in].op == ir::Op::Const); };
+  auto small = [&](ir::NodeId in) {
+    return std::tuple(-world_.numel(in), graph_[in].op == ir::Op::Const, world_.structure[in]);
+  };
   if (is_commutative(node.op) && small(operands[1]) < small(operands[0])) std::swap(operands[0], operands[1]);
   for (size_t i = 0; i < static_cast<size_t>(info(node.op).arity); ++i) {
     const ir::NodeId in = operands[i];
@@ -219,7 +221,6 @@ uint32_t Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
   if (is_expensive(node.op)) {
     const int times = ++makes_[uint64_t{id} << 8 | static_cast<uint64_t>(section)];
     if (times > kMaxCopies && frame_.kept * frame_.reduced >= kSmallSpace) throw MustStore{id};
-    if (times == 1) draft_.recomputed.push_back(id);
   }
   return add(instr, section);
 }

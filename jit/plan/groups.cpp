@@ -10,16 +10,14 @@ namespace {
 
 constexpr size_t kMaxRoots = 8;      // values one kernel computes for others
 constexpr size_t kMaxAccesses = 24;  // operands of a kernel that was joined from several
-constexpr size_t kLookBack = 16;     // earlier kernels tried because they share an operand
-constexpr int kMaxRounds = 3;        // how often forming starts again because kernels compute the same things
+constexpr size_t kLookBack = 4;      // earlier readers of an operand that are tried because they share it
+constexpr int64_t kShared = 4;        // an operand is worth sharing from a quarter of the points on
 const std::vector<uint32_t> kNone;
 
 }  // namespace
 
-Former::Former(const ir::Graph& graph, const std::unordered_set<ir::NodeId>& stored)
-    : world_(graph), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {
-  for (const ir::NodeId id : stored) stored_[id] = true;
-}
+Former::Former(const ir::Graph& graph, const Costs& costs)
+    : costs_(costs), world_(graph), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {}
 
 const std::vector<uint32_t>& Former::producers(BufferId buffer) const {
   const auto found = producers_.find(buffer);
@@ -120,14 +118,16 @@ void Former::mark_stored() {
 void Former::run() {
   mark_live();
   mark_stored();
+  choice_ = choose(graph(), live_, stored_, costs_);
+  world_.structure = choice_.structure;
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
     const ir::Op op = graph()[id].op;
     if (op == ir::Op::Input || op == ir::Op::Result) {
       world_.storage[id] = Storage{id, 0, graph().layout(id).strides};
-      if (op == ir::Op::Result) producers_[id] = producers_[graph()[id].in[0]];
+      if (op == ir::Op::Result) add_producer(id, producers_[graph()[id].in[0]][0]);
     } else if (op == ir::Op::Extern) {
       call(id);
-    } else if (live_[id] && stored_[id]) {
+    } else if (live_[id] && (stored_[id] || choice_.why[id] != Why::Free)) {
       store(id);
     }
   }
@@ -166,7 +166,7 @@ void Former::call(ir::NodeId external) {
     }
     item.operands.push_back(std::move(storage));
   }
-  producers_[external] = {static_cast<uint32_t>(items_.size())};
+  add_producer(external, static_cast<uint32_t>(items_.size()));
   items_.push_back(std::move(item));
 }
 
@@ -241,7 +241,7 @@ void Former::pack(ir::NodeId reshape) {
 void Former::write(ir::NodeId value, Storage dest) {
   if (const auto found = roots_.find(value); found != roots_.end()) {
     const auto [item, root] = found->second;
-    producers_[dest.buffer].push_back(item);
+    add_producer(dest.buffer, item);
     items_[item].roots[root].dests.push_back(std::move(dest));
     return;
   }
@@ -301,50 +301,61 @@ void Former::place(ir::NodeId value, std::vector<Storage> dests, bool copy) {
   finish(static_cast<uint32_t>(items_.size() - 1), 0);
 }
 
+void Former::add_producer(BufferId buffer, uint32_t item) {
+  producers_[buffer].push_back(item);
+  uint32_t& last = last_producer_.try_emplace(buffer, item).first->second;
+  last = std::max(last, item);
+}
+
 /// The new root's memory is known: its first destination, or a buffer of its own that is made if anyone loads it.
 void Former::finish(uint32_t item, uint32_t root) {
   const Root& made = items_[item].roots[root];
+  note_readers(item);
   for (const Storage& dest : made.dests)  // what inputs hold at the end is read by nobody
     if (dest.buffer >= graph().nodes.size() || graph()[dest.buffer].op != ir::Op::Input)
-      producers_[dest.buffer].push_back(item);
+      add_producer(dest.buffer, item);
   if (made.copy) return;
   roots_[made.value] = {item, root};
   // A slice of a Cat is not read back: its buffer is complete only when all parts are.
   const bool own = made.dests.empty() || graph()[owner(made.dests[0].buffer)].op == ir::Op::Cat;
-  if (own) producers_[made.value].push_back(item);
+  if (own) add_producer(made.value, item);
   world_.storage[made.value] = own ? Storage{made.value, 0, buffer_strides(made.value)} : made.dests[0];
 }
 
-/// Everything the draft loads is written before `position`.
-bool Former::before(const Draft& draft, uint32_t position) const {
+/// Everything the draft loads is written before item `position`, or in it.
+bool Former::written_before(const Draft& draft, uint32_t position, bool or_there) const {
   return std::all_of(draft.accesses.begin(), draft.accesses.end(), [&](const Access& access) {
-    const auto& writers = producers(access.buffer);
-    return std::all_of(writers.begin(), writers.end(), [&](uint32_t writer) { return writer < position; });
+    const auto last = last_producer_.find(access.buffer);
+    return last == last_producer_.end() || last->second < position + (or_there ? 1 : 0);
   });
 }
 
-/// Kernels that compute what the new one loads, latest first, then recent ones that load the same.
+/// Kernels that compute what the new one loads, latest first, then the last ones that load much of the same.
 std::vector<uint32_t> Former::candidates(const Item& single) const {
-  std::set<uint32_t, std::greater<>> wanted;
-  for (const Access& access : single.draft.accesses)
-    for (const uint32_t writer : producers(access.buffer))
-      if (!items_[writer].is_extern()) wanted.insert(writer);
-  std::vector<uint32_t> result(wanted.begin(), wanted.end());
-  const size_t from = items_.size() > kLookBack ? items_.size() - kLookBack : 0;
-  for (size_t i = items_.size(); i-- > from;) {
-    const Item& item = items_[i];
-    if (item.is_extern() || wanted.contains(static_cast<uint32_t>(i))) continue;
-    const int64_t points = item.frame.kept * item.frame.reduced;
-    if (points != single.frame.kept * single.frame.reduced) continue;
-    const bool shares =
-        std::any_of(single.draft.accesses.begin(), single.draft.accesses.end(), [&](const Access& mine) {
-          return std::any_of(item.draft.accesses.begin(), item.draft.accesses.end(), [&](const Access& other) {
-            return other.buffer == mine.buffer && world_.numel(owner(mine.buffer)) * 4 >= points;
-          });
-        });
-    if (shares) result.push_back(static_cast<uint32_t>(i));
+  std::set<uint32_t, std::greater<>> makers, sharers;
+  const int64_t points = single.frame.kept * single.frame.reduced;
+  for (const Access& access : single.draft.accesses) {
+    if (const auto last = last_producer_.find(access.buffer); last != last_producer_.end())
+      if (!items_[last->second].is_extern()) makers.insert(last->second);
+    const auto readers = recent_readers_.find(access.buffer);
+    if (readers == recent_readers_.end() || world_.numel(owner(access.buffer)) * kShared < points) continue;
+    for (const uint32_t reader : readers->second)
+      if (items_[reader].frame.kept * items_[reader].frame.reduced == points) sharers.insert(reader);
   }
+  std::vector<uint32_t> result(makers.begin(), makers.end());
+  for (const uint32_t item : sharers)
+    if (!makers.contains(item)) result.push_back(item);
+  std::erase_if(result, [&](uint32_t item) { return !written_before(single.draft, item, true); });
   return result;
+}
+
+void Former::note_readers(uint32_t item) {
+  for (const Access& access : items_[item].draft.accesses) {
+    std::vector<uint32_t>& readers = recent_readers_[access.buffer];
+    if (std::find(readers.begin(), readers.end(), item) != readers.end()) continue;
+    if (readers.size() == kLookBack) readers.erase(readers.begin());
+    readers.push_back(item);
+  }
 }
 
 bool Former::join(uint32_t candidate, const Item& single) {
@@ -366,7 +377,7 @@ bool Former::join(uint32_t candidate, const Item& single) {
   }
   try {
     Draft joined = draft(world_, frame, roots, item.keep);
-    if (!before(joined, candidate)) return false;
+    if (!written_before(joined, candidate, false)) return false;
     item.frame = std::move(frame);
     item.roots = std::move(roots);
     item.draft = std::move(joined);
@@ -375,22 +386,6 @@ bool Former::join(uint32_t candidate, const Item& single) {
     return false;
   } catch (const Mismatch&) {
     return false;
-  }
-}
-
-Former form_items(const ir::Graph& graph) {
-  std::unordered_set<ir::NodeId> stored;
-  for (int round = 1;; ++round) {
-    Former former(graph, stored);
-    former.run();
-    std::unordered_map<ir::NodeId, int> kernels;
-    const size_t known = stored.size();
-    for (const Item& item : former.items()) {
-      const std::set<ir::NodeId> once(item.draft.recomputed.begin(), item.draft.recomputed.end());
-      for (const ir::NodeId id : once)
-        if (++kernels[id] == 2) stored.insert(id);
-    }
-    if (stored.size() == known || round == kMaxRounds) return former;
   }
 }
 

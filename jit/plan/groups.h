@@ -1,8 +1,8 @@
 #pragma once
 // Which values get memory and which are computed together: the graph as a list of kernels and extern calls.
 #include <set>
-#include <unordered_set>
 
+#include "plan/choose.h"
 #include "plan/draft.h"
 
 namespace fastjit::plan {
@@ -22,7 +22,9 @@ struct Item {
 
 class Former {
  public:
-  Former(const ir::Graph& graph, const std::unordered_set<ir::NodeId>& stored);
+  Former(const ir::Graph& graph, const Costs& costs);
+
+  /// Forms the items of the graph.
   void run();
 
   const ir::Graph& graph() const { return world_.graph; }
@@ -39,6 +41,7 @@ class Former {
   /// The node whose sizes, type and strides a buffer has.
   ir::NodeId owner(BufferId buffer) const { return buffer % static_cast<BufferId>(graph().nodes.size()); }
   std::vector<int64_t> buffer_strides(BufferId buffer) const;
+  Why why(ir::NodeId id) const { return choice_.why[id]; }
   /// The item and root that compute a node, if a kernel does.
   const std::pair<uint32_t, uint32_t>* root_of(ir::NodeId id) const;
   /// Makes the kernel that computes `value` write it to `dest` too, or forms one that copies it there.
@@ -66,18 +69,21 @@ class Former {
   void form(Item& item);
   bool join(uint32_t candidate, const Item& single);
   std::vector<uint32_t> candidates(const Item& single) const;
-  bool before(const Draft& draft, uint32_t position) const;
+  bool written_before(const Draft& draft, uint32_t position, bool or_there) const;
   void finish(uint32_t item, uint32_t root);
+  void add_producer(BufferId buffer, uint32_t item);
+  void note_readers(uint32_t item);
 
+  const Costs& costs_;
   World world_;
   std::vector<Item> items_;
-  std::vector<bool> live_, stored_;
+  std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory
+  Choice choice_;
   std::vector<ir::NodeId> last_use_;  // kNoNode: the caller's
   std::unordered_map<BufferId, std::vector<uint32_t>> producers_;
+  std::unordered_map<BufferId, uint32_t> last_producer_;
+  std::unordered_map<BufferId, std::vector<uint32_t>> recent_readers_;  // kernels, latest last
   std::unordered_map<ir::NodeId, std::pair<uint32_t, uint32_t>> roots_;
 };
-
-/// Forms the items of a graph. Expensive values that several kernels would compute are stored.
-Former form_items(const ir::Graph& graph);
 
 }  // namespace fastjit::plan

@@ -17,9 +17,10 @@ namespace {
 class Builder {
  public:
   Builder(const ir::Graph& graph, const PlanOptions& options)
-      : graph_(graph), options_(options), former_(form_items(graph)) {}
+      : graph_(graph), options_(options), former_(graph, options.costs) {}
 
   Program run() {
+    former_.run();
     settle_lanes();
     Order order(former_);
     order.settle_stores();

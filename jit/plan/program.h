@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "plan/cost.h"
 #include "plan/kernel_plan.h"
 
 namespace fastjit::plan {
@@ -114,6 +115,7 @@ struct PlanOptions {
   int lanes = 8;  // f32 lanes of the target's vectors (backend::lanes_for)
   int threads = 1;
   int64_t l2_bytes = 1 << 20;
+  Costs costs;
   Numerics numerics = Numerics::Eager;
   bool cuda = false;
 };

@@ -1,0 +1,254 @@
+// The method follows XLA's ComputeGloballyUnfusible (recompute only what reads no more than its result) and cuts trees
+// as Kundu and Misra do (SIAM J. Comput. 6, 1977: the heaviest operand first), chains at a place that their text names.
+#include "plan/choose.h"
+
+#include <algorithm>
+#include <array>
+
+#include "plan/draft.h"
+
+namespace fastjit::plan {
+
+namespace {
+
+constexpr int64_t kSpare = 4;  // computing again may read a quarter more than the value itself
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
+  return hash ^ (hash >> 29);
+}
+
+/// A node and how it is looked at: 0 as it is, else a hash of the views in between.
+struct Key {
+  ir::NodeId node;
+  uint64_t through;
+  auto operator<=>(const Key&) const = default;
+};
+
+/// What a load touches, in elements; a broadcast operand once.
+struct Stream {
+  Key key;
+  int64_t points;
+  bool operator<(const Stream& other) const { return key < other.key; }
+  bool operator==(const Stream& other) const { return key == other.key; }
+};
+
+/// Hashes of a value's last 1, 2, ... 8 levels of operations: they name a place in a chain by what stands there, wherever
+/// the chain began.
+using Window = std::array<uint64_t, 8>;
+
+template <class T>
+void make_set(std::vector<T>& items) {
+  std::sort(items.begin(), items.end());
+  items.erase(std::unique(items.begin(), items.end()), items.end());
+}
+
+class Chooser {
+ public:
+  Chooser(const ir::Graph& graph, const std::vector<bool>& live, const std::vector<bool>& needed, const Costs& costs)
+      : graph_(graph), live_(live), costs_(costs), anchors_(graph.nodes.size(), ir::kNoNode),
+        many_(graph.nodes.size(), false), streams_(graph.nodes.size()), cones_(graph.nodes.size()),
+        windows_(graph.nodes.size()) {
+    out_.why.assign(graph.nodes.size(), Why::Free);
+    out_.structure.assign(graph.nodes.size(), 0);
+    for (ir::NodeId id = 0; id < graph.nodes.size(); ++id)
+      if (needed[id]) out_.why[id] = Why::Needed;
+  }
+
+  Choice run() {
+    mark_cat_parts();
+    find_anchors();
+    for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id)
+      if (live_[id]) visit(id);
+    return std::move(out_);
+  }
+
+ private:
+  void mark_cat_parts();
+  void find_anchors();
+  void read_by(ir::NodeId value, ir::NodeId kernel);
+  void visit(ir::NodeId id);
+  void settle(ir::NodeId id);
+  void cut(ir::NodeId id);
+  ir::NodeId place_to_cut(ir::NodeId id) const;
+  void hash_window(ir::NodeId id);
+  void hash_structure(ir::NodeId id);
+  Why verdict(ir::NodeId id) const;
+  bool in_memory(ir::NodeId id) const {
+    return out_.why[id] != Why::Free || graph_[id].op == ir::Op::Input || graph_[id].op == ir::Op::Result;
+  }
+  bool too_much(ir::NodeId id) const { return cones_[id].size() > kMaxCone || streams_[id].size() > kMaxStreams; }
+  bool half_full(ir::NodeId id) const {
+    return cones_[id].size() >= kMaxCone / 2 || streams_[id].size() >= kMaxStreams / 2;
+  }
+  int64_t bytes(ir::NodeId id) const { return graph_.layout(id).numel() * ir::size_of(graph_[id].dtype); }
+
+  const ir::Graph& graph_;
+  const std::vector<bool>& live_;
+  const Costs& costs_;
+  Choice out_;
+  std::vector<ir::NodeId> anchors_;        // the one value in memory, or call, that reads this
+  std::vector<bool> many_;                 // several do
+  std::vector<std::vector<Stream>> streams_;  // loads that computing it takes, sorted
+  std::vector<std::vector<Key>> cones_;       // operations and views that computing it takes, sorted
+  std::vector<Window> windows_;               // hashes of the last operations below it, whatever is stored
+};
+
+/// A part of a Cat is written into its slice by a kernel of its own.
+void Chooser::mark_cat_parts() {
+  for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id)
+    if (graph_[id].op == ir::Op::Cat && live_[id])
+      for (const ir::NodeId part : graph_.operands(id))
+        if (ir::is_pointwise(graph_[part].op) && graph_.layout(part).numel() > 0) out_.why[part] = Why::Needed;
+}
+
+void Chooser::read_by(ir::NodeId value, ir::NodeId kernel) {
+  if (kernel == ir::kNoNode) return;
+  if (anchors_[value] == ir::kNoNode) anchors_[value] = kernel;
+  many_[value] = many_[value] || anchors_[value] != kernel;
+}
+
+void Chooser::find_anchors() {
+  for (ir::NodeId id = static_cast<ir::NodeId>(graph_.nodes.size()); id-- > 0;) {
+    if (!live_[id]) continue;
+    if (in_memory(id) || many_[id] || graph_[id].op == ir::Op::Extern) anchors_[id] = id;
+    for (const ir::NodeId in : graph_.operands(id))
+      if (in != ir::kNoNode) read_by(in, anchors_[id]);
+  }
+}
+
+void Chooser::hash_window(ir::NodeId id) {
+  const ir::Node& node = graph_[id];
+  uint64_t own = mix(static_cast<uint64_t>(node.op) + 1, static_cast<uint64_t>(node.dtype));
+  if (node.op == ir::Op::Const) own = mix(own, graph_.constants[node.attr]);
+  Window& window = windows_[id];
+  window.fill(own);
+  for (const ir::NodeId in : graph_.operands(id))
+    for (size_t k = 1; in != ir::kNoNode && k < window.size(); ++k) window[k] += mix(own, windows_[in][k - 1]);
+}
+
+/// How the value is made of values in memory: those count by type alone.
+void Chooser::hash_structure(ir::NodeId id) {
+  const ir::Node& node = graph_[id];
+  uint64_t hash = mix(static_cast<uint64_t>(node.op) + 1, static_cast<uint64_t>(node.dtype));
+  if (node.op == ir::Op::Const) hash = mix(hash, graph_.constants[node.attr]);
+  uint64_t sum = 0;
+  if (node.op != ir::Op::Input && node.op != ir::Op::Result)
+    for (const ir::NodeId in : graph_.operands(id)) {
+      const uint64_t below = in_memory(in) ? static_cast<uint64_t>(graph_[in].dtype) : out_.structure[in];
+      sum = ir::is_commutative(node.op) ? sum + mix(hash, below) : mix(sum, below);
+    }
+  out_.structure[id] = mix(hash, sum);
+}
+
+void Chooser::visit(ir::NodeId id) {
+  hash_window(id);
+  const ir::Op op = graph_[id].op;
+  if (op == ir::Op::Extern || op == ir::Op::Input || op == ir::Op::Result || op == ir::Op::Cat) return;
+  settle(id);
+  if (ir::is_pointwise(op) && too_much(id)) cut(id);
+  if (ir::is_pointwise(op) && out_.why[id] == Why::Free) out_.why[id] = verdict(id);
+}
+
+/// Gathers what computing the value takes.
+void Chooser::settle(ir::NodeId id) {
+  std::vector<Stream>& streams = streams_[id];
+  std::vector<Key>& cone = cones_[id];
+  streams.clear();
+  cone.clear();
+  const bool moves = !ir::is_pointwise(graph_[id].op);
+  const int64_t points = graph_.layout(id).numel();
+  for (const ir::NodeId in : graph_.operands(id)) {
+    if (in_memory(in)) {
+      streams.push_back({{in, 0}, graph_.layout(in).numel()});
+    } else {
+      streams.insert(streams.end(), streams_[in].begin(), streams_[in].end());
+      cone.insert(cone.end(), cones_[in].begin(), cones_[in].end());
+    }
+  }
+  if (moves) {
+    for (Stream& stream : streams) stream = {{stream.key.node, mix(stream.key.through, id)}, std::min(stream.points, points)};
+    for (Key& key : cone) key.through = mix(key.through, id);
+  }
+  cone.push_back({id, 0});
+  make_set(streams);
+  make_set(cone);
+  hash_structure(id);
+}
+
+/// Makes values below this one stored until one kernel holds what is left. Every other value that is made of those is
+/// seen anew.
+void Chooser::cut(ir::NodeId id) {
+  while (too_much(id)) {
+    const ir::NodeId place = place_to_cut(id);
+    if (place == ir::kNoNode) return;
+    out_.why[place] = Why::Long;
+    ir::NodeId last = ir::kNoNode;
+    for (const Key& key : std::vector<Key>(cones_[id])) {
+      if (key.node > place && key.node != last && key.node != id) settle(key.node);
+      last = key.node;
+    }
+    settle(id);
+  }
+}
+
+/// Down the heaviest operands, of the places that leave at least half a kernel on the far side: the one that stores
+/// fewest bytes, then the one its own text names, then the latest. A periodic chain is so cut once a period.
+ir::NodeId Chooser::place_to_cut(ir::NodeId id) const {
+  ir::NodeId best = ir::kNoNode, at = id;
+  auto rank = [&](ir::NodeId place) { return std::pair(bytes(place), windows_[place].back()); };
+  auto load = [&](ir::NodeId in) { return std::pair(cones_[in].size() + 2 * streams_[in].size(), out_.structure[in]); };
+  for (;;) {
+    ir::NodeId heaviest = ir::kNoNode;
+    for (const ir::NodeId in : graph_.operands(at))
+      if (!in_memory(in) && (heaviest == ir::kNoNode || load(in) > load(heaviest)))
+        heaviest = in;
+    if (heaviest == ir::kNoNode || (best != ir::kNoNode && !half_full(heaviest))) return best;
+    at = heaviest;
+    if (ir::is_pointwise(graph_[at].op) && (best == ir::kNoNode || rank(at) < rank(best))) best = at;
+  }
+}
+
+Why Chooser::verdict(ir::NodeId id) const {
+  const int64_t points = graph_.layout(id).numel();
+  if (!many_[id] || points == 0) return Why::Free;
+  int64_t read = 0, left = 0;
+  ir::NodeId last = ir::kNoNode;
+  for (const Stream& stream : streams_[id]) {
+    if (stream.key.node != last) left = graph_.layout(stream.key.node).numel();
+    last = stream.key.node;
+    read += std::min(stream.points, left);
+    left -= std::min(stream.points, left);
+  }
+  if (read * kSpare > points * (kSpare + 1)) return Why::Join;
+  int64_t again = 0;
+  for (const Key& key : cones_[id])
+    again += costs_.compute(work_of(graph_[key.node].op)) * std::min(points, graph_.layout(key.node).numel());
+  const bool dear = again > costs_.write(bytes(id)) + costs_.read(bytes(id)) + costs_.launch;
+  return dear ? Why::Dear : Why::Free;
+}
+
+}  // namespace
+
+std::string_view text(Why why) {
+  switch (why) {
+    case Why::Free:
+      return "computed where it is read";
+    case Why::Needed:
+      return "needed in memory";
+    case Why::Join:
+      return "joins several streams that several kernels would read again";
+    case Why::Dear:
+      return "costs more to compute again than to store and read";
+    case Why::Long:
+      return "ends a piece of a long chain";
+  }
+  return "";
+}
+
+Choice choose(const ir::Graph& graph, const std::vector<bool>& live, const std::vector<bool>& needed,
+              const Costs& costs) {
+  return Chooser(graph, live, needed, costs).run();
+}
+
+}  // namespace fastjit::plan
