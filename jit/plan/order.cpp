@@ -3,95 +3,111 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <unordered_set>
+
+#include "plan/work.h"
 
 namespace fastjit::plan {
 
-Order::Order(Former& former) : former_(former), graph_(former.graph()) {
+namespace {
+
+const std::vector<uint32_t> kNone;
+
+}  // namespace
+
+Order::Order(Former& former) : former_(former), graph_(former.graph()), inputs_(graph_.inputs.size(), ir::kNoNode) {
+  for (ir::NodeId id = static_cast<ir::NodeId>(graph_.nodes.size()); id-- > 0;)
+    if (graph_[id].op == ir::Op::Input) inputs_[graph_[id].attr] = id;
   uint32_t last_call = kNoItem;
   for (uint32_t i = 0; i < former_.items().size(); ++i) {
     add_item();
-    const Item& item = former_.items()[i];
-    if (!item.is_extern()) continue;
-    if (last_call != kNoItem) before_[i].insert(last_call);
+    if (!former_.items()[i].is_extern()) continue;
+    if (last_call != kNoItem) order_.before(last_call, i);
     last_call = i;
-    const ir::ExternAttr& attr = graph_.externs[graph_[item.external].attr];
-    for (const uint8_t index : attr.written)
-      for (uint32_t j = 0; j < i; ++j)
-        if (item.operands[index] && reads(former_.items()[j], base(item.operands[index]->buffer))) before_[i].insert(j);
+    after_readers_of_written(i);
   }
-  for (uint32_t i = 0; i < before_.size(); ++i)
-    if (former_.items()[i].is_extern() && kind(former_.items()[i]) == ir::ExternKind::Guard) guard_first(i);
+  guards_first();
+  order_.sort();
 }
 
-/// What the guard does not need waits for it.
-void Order::guard_first(uint32_t guard) {
-  std::vector<uint32_t> stack{guard};
-  std::vector<bool> needed(before_.size(), false);
-  while (!stack.empty()) {
-    const uint32_t item = stack.back();
-    stack.pop_back();
-    if (needed[item]) continue;
-    needed[item] = true;
-    stack.insert(stack.end(), before_[item].begin(), before_[item].end());
+/// The call waits for those that read what it overwrites. Earlier ones than the last call that overwrote the same are
+/// behind that.
+void Order::after_readers_of_written(uint32_t call) {
+  const Item& item = former_.items()[call];
+  for (const uint8_t index : graph_.externs[graph_[item.external].attr].written) {
+    if (!item.operands[index]) continue;
+    const BufferId memory = base(item.operands[index]->buffer);
+    const std::vector<uint32_t>& all = readers(memory);
+    size_t& from = overwritten_[memory];
+    for (; from < all.size(); ++from)
+      if (all[from] != call) order_.before(all[from], call);
   }
-  for (uint32_t i = 0; i < before_.size(); ++i)
-    if (!needed[i]) before_[i].insert(guard);
-  last_guard_ = guard;
+}
+
+/// What a guard does not need waits for it. Guards come one after another, so an item that some guard needs waits for
+/// the guard before that one, any other for the last.
+void Order::guards_first() {
+  guarded_.assign(order_.size(), false);
+  for (uint32_t guard = 0; guard < order_.size(); ++guard) {
+    const Item& item = former_.items()[guard];
+    if (!item.is_extern() || kind(item) != ir::ExternKind::Guard) continue;
+    std::vector<uint32_t> stack{guard};
+    guarded_[guard] = true;
+    while (!stack.empty()) {
+      const uint32_t needed = stack.back();
+      stack.pop_back();
+      for (const uint32_t other : order_.needs(needed)) {
+        if (guarded_[other]) continue;
+        guarded_[other] = true;
+        stack.push_back(other);
+      }
+      if (last_guard_ != kNoItem) order_.before(last_guard_, needed);
+    }
+    last_guard_ = guard;
+  }
+  for (uint32_t i = 0; last_guard_ != kNoItem && i < order_.size(); ++i)
+    if (!guarded_[i]) order_.before(last_guard_, i);
 }
 
 /// Takes up the next item of the former with its dependences through memory.
 void Order::add_item() {
-  const auto i = static_cast<uint32_t>(before_.size());
+  const uint32_t i = order_.add();
   const Item& item = former_.items()[i];
-  before_.emplace_back();
   epilogues_.push_back(kNoItem);
-  merged_.push_back(false);
-  auto after = [&](BufferId buffer) {
-    for (const uint32_t writer : former_.producers(buffer)) before_[i].insert(writer);
+  guarded_.push_back(false);
+  auto reads = [&](BufferId buffer) {
+    for (const uint32_t writer : former_.producers(buffer)) order_.before(writer, i);
+    const BufferId memory = base(buffer);
+    std::vector<uint32_t>& all = readers_[memory];
+    if (all.empty() || all.back() != i) all.push_back(i);
+    if (const auto writer = writers_.find(memory); writer != writers_.end()) order_.before(i, writer->second);
   };
-  for (const Access& access : item.draft.accesses) after(access.buffer);
+  for (const Access& access : item.draft.accesses) reads(access.buffer);
   for (const auto& operand : item.operands)
-    if (operand) after(operand->buffer);
-  for (const auto& [input, writer] : writers_)
-    if (reads(item, input)) before_[writer].insert(i);
+    if (operand) reads(operand->buffer);
+}
+
+const std::vector<uint32_t>& Order::readers(BufferId memory) const {
+  const auto found = readers_.find(memory);
+  return found == readers_.end() ? kNone : found->second;
 }
 
 ir::ExternKind Order::kind(const Item& item) const { return graph_.externs[graph_[item.external].attr].kind; }
 
 BufferId Order::base(BufferId buffer) const {
-  while (buffer < graph_.nodes.size() && graph_[buffer].op == ir::Op::Result) {
-    const Item& call = former_.items()[former_.producers(buffer)[0]];
-    if (kind(call) != ir::ExternKind::View || call.operands.empty() || !call.operands[0]) break;
-    buffer = call.operands[0]->buffer;
-  }
-  return buffer;
-}
-
-bool Order::reads(const Item& item, BufferId memory) const {
-  return std::any_of(item.draft.accesses.begin(), item.draft.accesses.end(),
-                     [&](const Access& access) { return base(access.buffer) == memory; }) ||
-         std::any_of(item.operands.begin(), item.operands.end(),
-                     [&](const auto& operand) { return operand && base(operand->buffer) == memory; });
-}
-
-bool Order::depends(uint32_t later, uint32_t earlier) const {
-  std::vector<uint32_t> stack{later};
-  std::vector<bool> seen(before_.size(), false);
-  while (!stack.empty()) {
-    const uint32_t item = stack.back();
-    stack.pop_back();
-    if (item == earlier) return true;
-    if (seen[item]) continue;
-    seen[item] = true;
-    stack.insert(stack.end(), before_[item].begin(), before_[item].end());
-  }
-  return false;
+  if (buffer >= graph_.nodes.size() || graph_[buffer].op != ir::Op::Result) return buffer;
+  if (const auto known = bases_.find(buffer); known != bases_.end()) return known->second;
+  const Item& call = former_.items()[former_.producers(buffer)[0]];
+  const bool view = kind(call) == ir::ExternKind::View && !call.operands.empty() && call.operands[0];
+  const BufferId result = view ? base(call.operands[0]->buffer) : buffer;
+  bases_.emplace(buffer, result);
+  return result;
 }
 
 /// Whether the kernel may write `dest` while older values there are still wanted: each of its own loads from there is
 /// of the very element it writes, no later, and no other reader needs this kernel's results first.
 bool Order::may_store(uint32_t index, const Storage& dest, const Root& root) const {
-  if (last_guard_ != kNoItem && depends(last_guard_, index)) return false;
+  if (guarded_[index]) return false;
   const Item& item = former_.items()[index];
   Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
   address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
@@ -103,28 +119,24 @@ bool Order::may_store(uint32_t index, const Storage& dest, const Root& root) con
       if (base(access.buffer) != dest.buffer) continue;
       if (access.buffer != dest.buffer || access.address != address || list > item.draft.homes[which]) return false;
     }
-  for (uint32_t other = 0; other < before_.size(); ++other)
-    if (other != index && reads(former_.items()[other], dest.buffer) && depends(other, index)) return false;
-  return true;
+  return std::ranges::none_of(readers(dest.buffer), [&](uint32_t other) {
+    return other != index && order_.reaches(index, other);
+  });
 }
 
 void Order::settle_stores() {
-  std::set<uint32_t> inputs;
-  for (const ir::Store& store : graph_.stores) inputs.insert(store.input);
-  for (const ir::Store& entry : graph_.stores) store(entry, inputs);
+  for (const ir::Store& entry : graph_.stores) stored_inputs_.insert(entry.input);
+  for (const ir::Store& entry : graph_.stores) store(entry);
 }
 
-void Order::store(const ir::Store& entry, const std::set<uint32_t>& inputs) {
-  BufferId input = 0;
-  while (input < graph_.nodes.size() && !(graph_[input].op == ir::Op::Input && graph_[input].attr == entry.input))
-    ++input;
-  if (input == graph_.nodes.size() || entry.value == input || graph_.layout(input).numel() == 0) return;
+void Order::store(const ir::Store& entry) {
+  const BufferId input = inputs_[entry.input];
+  if (input == ir::kNoNode || entry.value == input || graph_.layout(input).numel() == 0) return;
   const Storage dest{input, 0, graph_.layout(input).strides};
   auto finish = [&](uint32_t writer) {
     writers_[input] = writer;
-    if (last_guard_ != kNoItem) before_[writer].insert(last_guard_);
-    for (uint32_t other = 0; other < before_.size(); ++other)
-      if (other != writer && reads(former_.items()[other], input)) before_[writer].insert(other);
+    if (last_guard_ != kNoItem) order_.before(last_guard_, writer);
+    for (const uint32_t other : readers(input)) order_.before(other, writer);
   };
   const auto peeled = former_.peeled(entry.value, dest);
   if (const auto* root = former_.root_of(peeled.first); root) {
@@ -137,7 +149,7 @@ void Order::store(const ir::Store& entry, const std::set<uint32_t>& inputs) {
   const auto from = former_.world().strided(entry.value);
   const BufferId source = base(from->buffer);
   if (graph_[former_.owner(source)].op == ir::Op::Input && source < graph_.nodes.size() &&
-      inputs.contains(graph_[source].attr)) {
+      stored_inputs_.contains(graph_[source].attr)) {
     const Storage snapshot{former_.extra(entry.value, Former::Snapshot), 0, ir::row_major(graph_.sizes(entry.value))};
     former_.copy(entry.value, snapshot);
     add_item();
@@ -150,7 +162,7 @@ void Order::store(const ir::Store& entry, const std::set<uint32_t>& inputs) {
 }
 
 void Order::settle_destinations() {
-  std::set<BufferId> wanted;
+  std::unordered_set<BufferId> wanted;
   for (const ir::NodeId id : graph_.outputs)
     if (const auto& storage = former_.world().storage[id]) wanted.insert(storage->buffer);
   for (const Item& item : former_.items()) {
@@ -158,9 +170,7 @@ void Order::settle_destinations() {
     for (const auto& operand : item.operands)
       if (operand) wanted.insert(operand->buffer);
   }
-  for (const ir::Store& store : graph_.stores)
-    for (BufferId id = 0; id < graph_.nodes.size(); ++id)
-      if (graph_[id].op == ir::Op::Input && graph_[id].attr == store.input) wanted.insert(id);
+  for (const ir::Store& store : graph_.stores) wanted.insert(inputs_[store.input]);
   for (Item& item : former_.items())
     for (Root& root : item.roots) {
       const auto& storage = former_.world().storage[root.value];
@@ -173,7 +183,7 @@ void Order::settle_destinations() {
 bool Order::is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const {
   const Item& item = former_.items()[kernel];
   const int64_t points = graph_.layout(product).numel();
-  if (item.is_extern() || merged_[kernel] || item.frame.has_reduced() || item.frame.kept != points) return false;
+  if (item.is_extern() || order_.home(kernel) != kernel || item.frame.has_reduced() || item.frame.kept != points) return false;
   int loads = 0;
   for (const Access& access : item.draft.accesses) {
     if (access.buffer != product) continue;
@@ -181,18 +191,14 @@ bool Order::is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const 
     expected.push_back(0);
     if (++loads > 1 || access.address != expected) return false;
   }
-  return std::none_of(before_[kernel].begin(), before_[kernel].end(),
-                      [&](uint32_t other) { return other != call && depends(other, call); });
+  return std::ranges::none_of(order_.needs(kernel), [&](uint32_t other) {
+    return order_.home(other) != call && order_.reaches(call, other);
+  });
 }
 
 void Order::merge(uint32_t call, uint32_t kernel, BufferId product) {
   Item& item = former_.items()[kernel];
-  for (const uint32_t other : before_[kernel])
-    if (other != call) before_[call].insert(other);
-  for (auto& others : before_)
-    if (others.erase(kernel)) others.insert(call);
-  before_[call].erase(call);
-  merged_[kernel] = true;
+  order_.merge(kernel, call);
   epilogues_[call] = kernel;
   // A result of the product's own type and layout takes its place in memory.
   for (const Root& root : item.roots)
@@ -217,33 +223,53 @@ BufferId Order::place_of(BufferId product) const {
 }
 
 void Order::fuse_epilogues() {
-  const std::set<ir::NodeId> outputs(graph_.outputs.begin(), graph_.outputs.end());
+  const std::unordered_set<ir::NodeId> outputs(graph_.outputs.begin(), graph_.outputs.end());
   for (BufferId product = 0; product < graph_.nodes.size(); ++product) {
     if (graph_[product].op != ir::Op::Result || outputs.contains(product)) continue;
     const uint32_t call = former_.producers(product)[0];
     if (kind(former_.items()[call]) != ir::ExternKind::Matmul) continue;
-    std::vector<uint32_t> readers;
-    for (uint32_t i = 0; i < before_.size(); ++i)
-      if (i != call && reads(former_.items()[i], product)) readers.push_back(i);
-    if (readers.size() == 1 && is_epilogue(call, readers[0], product)) merge(call, readers[0], product);
+    const std::vector<uint32_t>& all = readers(product);
+    if (all.size() == 1 && is_epilogue(call, all[0], product)) merge(call, all[0], product);
   }
 }
 
+/// Recorded order as far as possible: kernels that are ready and stand before the next call run together, then the
+/// call. What belongs to later calls waits for its turn, so that its results are not alive before they are of use.
 std::vector<std::vector<uint32_t>> Order::steps() const {
-  std::vector<std::vector<uint32_t>> result;
-  std::vector<bool> done = merged_;
-  auto ready = [&](uint32_t item) {
-    return !done[item] && std::all_of(before_[item].begin(), before_[item].end(), [&](uint32_t b) { return done[b]; });
-  };
-  size_t left = static_cast<size_t>(std::count(done.begin(), done.end(), false));
+  std::vector<std::vector<uint32_t>> result, next(order_.size());
+  std::vector<size_t> missing(order_.size(), 0);
+  std::set<uint32_t> ready;  // kernels
+  std::vector<uint32_t> calls;
+  size_t left = 0, call = 0;
+  for (uint32_t i = 0; i < order_.size(); ++i) {
+    if (order_.home(i) != i) continue;
+    ++left;
+    for (const uint32_t other : order_.needs(i))
+      if (const uint32_t earlier = order_.home(other); earlier != i) {
+        next[earlier].push_back(i);
+        ++missing[i];
+      }
+    if (former_.items()[i].is_extern())
+      calls.push_back(i);
+    else if (missing[i] == 0)
+      ready.insert(i);
+  }
   while (left > 0) {
     std::vector<uint32_t> batch;
-    for (uint32_t i = 0; i < done.size(); ++i)
-      if (!former_.items()[i].is_extern() && ready(i)) batch.push_back(i);
-    for (uint32_t i = 0; batch.empty() && i < done.size(); ++i)
-      if (ready(i)) batch.push_back(i);
+    const auto end = call < calls.size() ? ready.lower_bound(calls[call]) : ready.end();
+    batch.assign(ready.begin(), end);
+    if (batch.empty() && call < calls.size() && missing[calls[call]] == 0)
+      batch.push_back(calls[call++]);
+    else if (batch.empty())
+      batch.assign(ready.begin(), ready.end());
     if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
-    for (const uint32_t item : batch) done[item] = true;
+    for (const uint32_t item : batch) {
+      ready.erase(item);
+      for (const uint32_t later : next[item]) {
+        work();
+        if (--missing[later] == 0 && !former_.items()[later].is_extern()) ready.insert(later);
+      }
+    }
     left -= batch.size();
     result.push_back(std::move(batch));
   }

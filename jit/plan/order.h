@@ -1,6 +1,7 @@
 #pragma once
 // What must run before what, where results finally go, and in which steps the items run.
 #include "plan/groups.h"
+#include "plan/precedence.h"
 
 namespace fastjit::plan {
 
@@ -24,26 +25,32 @@ class Order {
   BufferId place_of(BufferId product) const;
   /// The memory behind a buffer: extern view results lie in their operand's.
   BufferId base(BufferId buffer) const;
-  bool reads(const Item& item, BufferId memory) const;
   ir::ExternKind kind(const Item& item) const;
 
  private:
   void add_item();
-  bool depends(uint32_t later, uint32_t earlier) const;
-  void guard_first(uint32_t guard);
+  void after_readers_of_written(uint32_t call);
+  void guards_first();
   bool may_store(uint32_t item, const Storage& dest, const Root& root) const;
-  void store(const ir::Store& store, const std::set<uint32_t>& inputs);
+  void store(const ir::Store& entry);
   bool is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const;
   void merge(uint32_t call, uint32_t kernel, BufferId product);
+  /// Items that read the memory, ascending.
+  const std::vector<uint32_t>& readers(BufferId memory) const;
 
   Former& former_;
   const ir::Graph& graph_;
-  std::vector<std::set<uint32_t>> before_;  // per item
+  Precedence order_;  // of items
   std::vector<uint32_t> epilogues_;
+  std::vector<bool> guarded_;     // per item: a guard needs it
+  std::vector<BufferId> inputs_;  // per input of the graph: its node
+  std::unordered_map<BufferId, std::vector<uint32_t>> readers_;
+  std::unordered_map<BufferId, size_t> overwritten_;  // how many of the readers wait for no call any more
+  mutable std::unordered_map<BufferId, BufferId> bases_;
   std::unordered_map<BufferId, BufferId> places_;
   std::unordered_map<BufferId, uint32_t> writers_;  // stored input -> item
+  std::set<uint32_t> stored_inputs_;
   uint32_t last_guard_ = kNoItem;
-  std::vector<bool> merged_;  // runs in another item's step
 };
 
 }  // namespace fastjit::plan
