@@ -35,12 +35,29 @@ bool same_work(const Node& a, const Node& b) {
          std::equal(a.in, a.in + 4, b.in);
 }
 
-template <class T>
-uint32_t intern_in(std::vector<T>& table, T value) {
-  auto it = std::find(table.begin(), table.end(), value);
-  if (it != table.end()) return static_cast<uint32_t>(it - table.begin());
-  table.push_back(std::move(value));
-  return static_cast<uint32_t>(table.size() - 1);
+uint64_t hash_of(uint64_t value) { return mix(0, value); }
+
+uint64_t hash_of(const std::string& value) { return std::hash<std::string>{}(value); }
+
+uint64_t hash_of(const IndexMap& map) {
+  uint64_t hash = map.dims.size();
+  for (const Affine& row : map.dims) {
+    hash = mix(hash, static_cast<uint64_t>(row.offset));
+    for (const auto& [dim, coefficient] : row.terms) hash = mix(mix(hash, dim), static_cast<uint64_t>(coefficient));
+  }
+  return hash;
+}
+
+uint64_t hash_of(const ReduceAttr& attr) {
+  uint64_t hash = static_cast<uint64_t>(attr.kind);
+  for (const uint8_t dim : attr.dims) hash = mix(hash, dim);
+  return hash;
+}
+
+uint64_t hash_of(const ListAttr& attr) {
+  uint64_t hash = static_cast<uint64_t>(attr.dim);
+  for (const NodeId id : attr.operands) hash = mix(hash, id);
+  return hash;
 }
 
 Node blank(Op op, DType dtype, uint32_t layout, size_t rank, uint32_t attr = 0) {
@@ -137,7 +154,20 @@ uint32_t Graph::intern(Layout layout) {
   return id;
 }
 
-uint32_t Graph::intern_line(std::string_view file_and_line) { return intern_in(lines, std::string(file_and_line)); }
+template <class T>
+uint32_t Graph::intern_in(Known& known, std::vector<T>& table, T value) {
+  for (; known.taken < table.size(); ++known.taken)
+    known.entries.emplace(hash_of(table[known.taken]), static_cast<uint32_t>(known.taken));
+  const uint64_t hash = hash_of(value);
+  for (auto [it, end] = known.entries.equal_range(hash); it != end; ++it)
+    if (table[it->second] == value) return it->second;
+  table.push_back(std::move(value));
+  const auto id = static_cast<uint32_t>(known.taken++);
+  known.entries.emplace(hash, id);
+  return id;
+}
+
+uint32_t Graph::intern_line(std::string_view file_and_line) { return intern_in(known_lines_, lines, std::string(file_and_line)); }
 
 NodeId Graph::append(Node node) {
   if (is_commutative(node.op) && node.in[0] > node.in[1]) std::swap(node.in[0], node.in[1]);
@@ -171,7 +201,7 @@ NodeId Graph::constant(DType dtype, double value) {
     return is_half(dtype) ? (refuse("constant: halves are converted from f32"), kNoNode)
                           : constant_int(dtype, static_cast<int64_t>(value));
   if (dtype == DType::F32) value = static_cast<double>(static_cast<float>(value));
-  return append(blank(Op::Const, dtype, intern({}), 0, intern_in(constants, std::bit_cast<uint64_t>(value))));
+  return append(blank(Op::Const, dtype, intern({}), 0, intern_in(known_constants_, constants, std::bit_cast<uint64_t>(value))));
 }
 
 NodeId Graph::constant_int(DType dtype, int64_t value) {
@@ -195,7 +225,7 @@ NodeId Graph::constant_int(DType dtype, int64_t value) {
     default:
       break;
   }
-  return append(blank(Op::Const, dtype, intern({}), 0, intern_in(constants, static_cast<uint64_t>(value))));
+  return append(blank(Op::Const, dtype, intern({}), 0, intern_in(known_constants_, constants, static_cast<uint64_t>(value))));
 }
 
 NodeId Graph::iota(Layout layout, int dim) {
@@ -238,7 +268,7 @@ NodeId Graph::view(NodeId value, IndexMap map, std::vector<int64_t> out_sizes) {
   std::vector<int64_t> strides = row_major(out_sizes);
   const size_t rank = out_sizes.size();
   Node node = blank(Op::View, nodes[value].dtype, intern({std::move(out_sizes), std::move(strides)}), rank,
-                    intern_in(maps, std::move(map)));
+                    intern_in(known_maps_, maps, std::move(map)));
   node.in[0] = value;
   return append(node);
 }
@@ -301,7 +331,7 @@ NodeId Graph::cat(std::vector<NodeId> values, int64_t dim) {
   to.strides = row_major(to.sizes);
   const DType dtype = nodes[values[0]].dtype;
   const size_t rank = to.sizes.size();
-  return append(blank(Op::Cat, dtype, intern(std::move(to)), rank, intern_in(lists, ListAttr{dim, std::move(values)})));
+  return append(blank(Op::Cat, dtype, intern(std::move(to)), rank, intern_in(known_lists_, lists, ListAttr{dim, std::move(values)})));
 }
 
 NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result) {
@@ -313,7 +343,7 @@ NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, D
   to.strides = row_major(to.sizes);
   const size_t rank = to.sizes.size();
   Node node =
-      blank(Op::Reduce, result, intern(std::move(to)), rank, intern_in(reduces, ReduceAttr{kind, std::move(dims)}));
+      blank(Op::Reduce, result, intern(std::move(to)), rank, intern_in(known_reduces_, reduces, ReduceAttr{kind, std::move(dims)}));
   node.in[0] = value;
   return append(node);
 }
@@ -337,7 +367,7 @@ Node Graph::identity_view(NodeId value, std::vector<int64_t> strides) {
   for (size_t k = 0; k < to.size(); ++k) identity.dims.push_back({0, {{static_cast<uint8_t>(k), 1}}});
   const size_t rank = to.size();
   Node node =
-      blank(Op::View, nodes[value].dtype, intern({to, std::move(strides)}), rank, intern_in(maps, std::move(identity)));
+      blank(Op::View, nodes[value].dtype, intern({to, std::move(strides)}), rank, intern_in(known_maps_, maps, std::move(identity)));
   node.in[0] = value;
   return node;
 }

@@ -154,6 +154,14 @@ class Graph {
 
  private:
   Node identity_view(NodeId value, std::vector<int64_t> strides);
+  /// Entries of one side table by hash; those that others appended are taken up at the next question.
+  struct Known {
+    std::unordered_multimap<uint64_t, uint32_t> entries;
+    size_t taken = 0;
+  };
+  template <class T>
+  static uint32_t intern_in(Known& known, std::vector<T>& table, T value);
+  Known known_constants_, known_maps_, known_reduces_, known_lists_, known_lines_;
   std::unordered_multimap<uint64_t, NodeId> interned_;
   std::unordered_multimap<uint64_t, uint32_t> interned_layouts_;
   uint32_t line_ = 0;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "plan/draft.h"
+#include "plan/work.h"
 
 namespace fastjit::plan {
 
@@ -171,6 +171,7 @@ void Chooser::settle(ir::NodeId id) {
     for (Key& key : cone) key.through = mix(key.through, id);
   }
   cone.push_back({id, 0});
+  work(streams.size() + cone.size());
   make_set(streams);
   make_set(cone);
   hash_structure(id);

@@ -6,6 +6,8 @@
 #include <bit>
 #include <limits>
 
+#include "plan/work.h"
+
 namespace fastjit::plan {
 
 namespace {
@@ -107,6 +109,7 @@ uint32_t Emitter::recall(uint32_t value, int section) {
 }
 
 uint32_t Emitter::emit(ir::NodeId id, const Map& map, int section) {
+  work();
   section = hoisted(id, map, section);
   uint64_t hash = id;
   for (const int64_t cell : map.cells) hash = mix(hash, static_cast<uint64_t>(cell));

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "plan/work.h"
+
 namespace fastjit::plan {
 
 namespace {
@@ -43,9 +45,14 @@ void Former::mark_live() {
   std::vector<ir::NodeId> stack(graph().outputs);
   for (const ir::Store& store : graph().stores) stack.push_back(store.value);
   last_use_.assign(graph().nodes.size(), 0);
+  readers_.resize(graph().nodes.size());
+  passed_.assign(graph().nodes.size(), 0);
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id)
     for (const ir::NodeId in : graph().operands(id))
-      if (in != ir::kNoNode) last_use_[in] = id;
+      if (in != ir::kNoNode) {
+        last_use_[in] = id;
+        readers_[in].push_back(id);
+      }
   for (const ir::NodeId id : stack) last_use_[id] = ir::kNoNode;
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id)
     if (graph()[id].op == ir::Op::Extern) stack.push_back(id);
@@ -78,29 +85,28 @@ void Former::mark_extern_operands(const ir::ExternAttr& attr) {
   }
 }
 
-/// What was read from memory that `external` overwrites, and is wanted later, is stored before.
+/// What was read from memory that `external` overwrites, and is wanted later, is stored before. What an earlier call of
+/// this kind met needs no second look: it is stored, or nobody wants it after that call.
 void Former::mark_before_write(ir::NodeId external) {
   const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
-  if (attr.written.empty()) return;
-  std::vector<bool> touches(external, false);
   for (const uint8_t index : attr.written) {
     ir::NodeId base = attr.operands[index];
     while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
-    touches[base] = true;
+    std::vector<ir::NodeId> stack{base};
+    while (!stack.empty()) {
+      const ir::NodeId read = stack.back();
+      stack.pop_back();
+      size_t& from = passed_[read];
+      const std::vector<ir::NodeId>& all = readers_[read];
+      for (; from < all.size() && all[from] < external; ++from) {
+        work();
+        const ir::NodeId reader = all[from];
+        if (graph()[reader].op == ir::Op::Extern || graph()[reader].op == ir::Op::Result) continue;
+        if (last_use_[reader] > external) stored_[reader] = true;
+        stack.push_back(reader);
+      }
+    }
   }
-  std::vector<bool> bases = touches;
-  for (ir::NodeId id = 0; id < external; ++id)
-    for (const ir::NodeId in : graph().operands(id))
-      if (graph()[id].op != ir::Op::Extern && graph()[id].op != ir::Op::Result && in != ir::kNoNode && touches[in])
-        touches[id] = true;
-  auto later = [&](ir::NodeId in) {
-    if (in < external && touches[in] && !bases[in]) stored_[in] = true;
-  };
-  for (ir::NodeId id = external + 1; id < graph().nodes.size(); ++id)
-    for (const ir::NodeId in : graph().operands(id))
-      if (in != ir::kNoNode) later(in);
-  for (const ir::NodeId id : graph().outputs) later(id);
-  for (const ir::Store& store : graph().stores) later(store.value);
 }
 
 void Former::mark_stored() {

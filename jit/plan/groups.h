@@ -80,6 +80,8 @@ class Former {
   std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory
   Choice choice_;
   std::vector<ir::NodeId> last_use_;  // kNoNode: the caller's
+  std::vector<std::vector<ir::NodeId>> readers_;
+  std::vector<size_t> passed_;  // readers that an earlier call which overwrites has met
   std::unordered_map<BufferId, std::vector<uint32_t>> producers_;
   std::unordered_map<BufferId, uint32_t> last_producer_;
   std::unordered_map<BufferId, std::vector<uint32_t>> recent_readers_;  // kernels, latest last

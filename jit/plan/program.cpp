@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <tuple>
+#include <unordered_set>
 
 #include "plan/memory.h"
 #include "plan/order.h"
 #include "plan/shape.h"
 #include "plan/two_stage.h"
+#include "plan/work.h"
 
 namespace fastjit::plan {
 
@@ -30,6 +33,7 @@ class Builder {
     find_tensors(order);
     find_lifetimes(order);
     reuse_in_place(order);
+    find_dying();
     for (const auto& step : steps_) add_step(step, order);
     for (const ir::NodeId id : graph_.outputs) out_.outputs.push_back(slot(former_.world().storage[id]->buffer));
     place_temps();
@@ -37,16 +41,20 @@ class Builder {
   }
 
  private:
+  /// From the first to the last of `steps_` that touches a buffer, and the loads from it in that last one.
   struct Life {
     size_t first = SIZE_MAX, last = 0;
+    uint32_t last_loads = 0;
   };
+  using AliasKey = std::tuple<SlotId, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
 
   void settle_lanes();
   void find_tensors(const Order& order);
   void find_lifetimes(const Order& order);
-  void touch(BufferId buffer, size_t step, const Order& order);
+  void touch(BufferId buffer, size_t step, bool load, const Order& order);
+  void find_dying();
   void reuse_in_place(const Order& order);
-  void try_in_place(const Item& item, size_t step, const std::vector<uint32_t>& batch);
+  void try_in_place(const Item& item, size_t step);
   BufferId canonical(BufferId buffer) const;
   bool is_temp(BufferId buffer) const;
   void add_step(const std::vector<uint32_t>& batch, const Order& order);
@@ -65,11 +73,13 @@ class Builder {
   Former former_;
   Program out_;
   std::vector<std::vector<uint32_t>> steps_;
-  std::set<BufferId> tensors_;           // must be real tensors: outputs and extern operands
-  std::map<BufferId, Life> lives_;       // in steps of `steps_`
-  std::map<BufferId, BufferId> shares_;  // lies where another buffer lay
-  std::map<BufferId, SlotId> slots_;
-  std::map<ir::NodeId, std::vector<ir::NodeId>> results_;  // of extern calls, kNoNode where none is wanted
+  std::unordered_set<BufferId> tensors_;  // must be real tensors: outputs and extern operands
+  std::map<BufferId, Life> lives_;
+  std::unordered_map<BufferId, BufferId> shares_;  // lies where another buffer lay
+  std::unordered_map<BufferId, SlotId> slots_;
+  std::map<AliasKey, SlotId> aliases_;
+  std::vector<std::vector<BufferId>> dying_;  // per step: tensors that are not used after it
+  std::unordered_map<ir::NodeId, std::vector<ir::NodeId>> results_;  // of extern calls, kNoNode where none is wanted
   size_t done_steps_ = 0;
   std::map<std::string, uint32_t> kernels_;  // by text
 };
@@ -113,11 +123,14 @@ bool Builder::is_temp(BufferId buffer) const {
   return graph_[buffer].op != ir::Op::Input && graph_[buffer].op != ir::Op::Result;
 }
 
-void Builder::touch(BufferId buffer, size_t step, const Order& order) {
+void Builder::touch(BufferId buffer, size_t step, bool load, const Order& order) {
   for (;;) {
+    work();
     Life& life = lives_[buffer];
     life.first = std::min(life.first, step);
+    if (step > life.last) life.last_loads = 0;
     life.last = std::max(life.last, step);
+    if (step == life.last) life.last_loads += load;
     const BufferId base = order.base(buffer);
     if (base == buffer) return;
     buffer = base;
@@ -126,14 +139,14 @@ void Builder::touch(BufferId buffer, size_t step, const Order& order) {
 
 void Builder::find_lifetimes(const Order& order) {
   auto visit = [&](const Item& item, size_t step) {
-    for (const Access& access : item.draft.accesses) touch(access.buffer, step, order);
+    for (const Access& access : item.draft.accesses) touch(access.buffer, step, true, order);
     for (const Root& root : item.roots)
-      for (const Storage& dest : root.dests) touch(dest.buffer, step, order);
+      for (const Storage& dest : root.dests) touch(dest.buffer, step, false, order);
     for (const auto& operand : item.operands)
-      if (operand) touch(operand->buffer, step, order);
+      if (operand) touch(operand->buffer, step, true, order);
     if (!item.is_extern()) return;
     for (const ir::NodeId id : results_[item.external])
-      if (id != ir::kNoNode) touch(order.place_of(id), step, order);
+      if (id != ir::kNoNode) touch(order.place_of(id), step, false, order);
   };
   for (size_t step = 0; step < steps_.size(); ++step)
     for (const uint32_t index : steps_[step]) {
@@ -150,12 +163,12 @@ void Builder::reuse_in_place(const Order& order) {
   for (size_t step = 0; step < steps_.size(); ++step)
     for (const uint32_t index : steps_[step]) {
       const uint32_t epilogue = order.epilogue_of(index);
-      try_in_place(former_.items()[index], step, steps_[step]);
-      if (epilogue != Order::kNoItem) try_in_place(former_.items()[epilogue], step, {epilogue});
+      try_in_place(former_.items()[index], step);
+      if (epilogue != Order::kNoItem) try_in_place(former_.items()[epilogue], step);
     }
 }
 
-void Builder::try_in_place(const Item& item, size_t step, const std::vector<uint32_t>& batch) {
+void Builder::try_in_place(const Item& item, size_t step) {
   for (const Root& root : item.roots) {
     if (root.dests.size() != 1 || root.full != item.frame.has_reduced()) continue;
     const Storage& dest = root.dests[0];
@@ -165,18 +178,10 @@ void Builder::try_in_place(const Item& item, size_t step, const std::vector<uint
     address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
     for (const Access& access : item.draft.accesses) {
       const BufferId old = canonical(access.buffer);
-      if (!is_temp(access.buffer) || access.address != address || access.dtype != dtype || lives_[old].last != step ||
+      if (!is_temp(access.buffer) || access.address != address || access.dtype != dtype || lives_[old].last != step || lives_[old].last_loads != 1 ||
           graph_.layout(former_.owner(old)).numel() != graph_.layout(root.value).numel() ||
           former_.producers(access.buffer).size() != 1)
         continue;
-      const auto readers = [&](const Item& other) {
-        return std::count_if(other.draft.accesses.begin(), other.draft.accesses.end(),
-                             [&](const Access& load) { return canonical(load.buffer) == old; });
-      };
-      const bool alone = readers(item) == 1 && std::all_of(batch.begin(), batch.end(), [&](uint32_t index) {
-                           const Item& other = former_.items()[index];
-                           return &other == &item || readers(other) == 0;
-                         });
       const size_t home = item.draft.homes[static_cast<size_t>(&root - item.roots.data())];
       bool later = false;
       for (size_t list = home + 1; list < item.draft.lists.size(); ++list)
@@ -184,9 +189,10 @@ void Builder::try_in_place(const Item& item, size_t step, const std::vector<uint
           const Instr& instr = item.draft.code[at];
           later = later || (instr.code == Code::Load && canonical(item.draft.accesses[instr.imm].buffer) == old);
         }
-      if (!alone || later) continue;
+      if (later) continue;
       shares_[dest.buffer] = old;
-      lives_[old].last = std::max(lives_[old].last, lives_[dest.buffer].last);
+      lives_[old].last = lives_[dest.buffer].last;
+      lives_[old].last_loads = lives_[dest.buffer].last_loads;
       break;
     }
   }
@@ -230,18 +236,19 @@ void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
   add_frees();
 }
 
-/// Frees the tensors whose last use was the step just added.
+/// Tensors but the caller's, by the step after which nobody uses them.
+void Builder::find_dying() {
+  std::unordered_set<BufferId> kept;
+  for (const ir::NodeId id : graph_.outputs) kept.insert(canonical(former_.world().storage[id]->buffer));
+  dying_.resize(steps_.size());
+  for (const auto& [buffer, life] : lives_)
+    if (!kept.contains(buffer) && !is_temp(buffer) && !shares_.contains(buffer)) dying_[life.last].push_back(buffer);
+}
+
 void Builder::add_frees() {
-  const size_t step = done_steps_++;
-  for (const auto& [buffer, life] : lives_) {
-    const bool is_output = std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&, b = buffer](ir::NodeId id) {
-      return canonical(former_.world().storage[id]->buffer) == b;
-    });
-    if (life.last != step || is_output || is_temp(buffer) || shares_.contains(buffer) || !slots_.contains(buffer))
-      continue;
-    const SlotId id = slots_[buffer];
-    if (out_.slots[id].kind != SlotKind::Input) out_.steps.emplace_back(FreeStep{id});
-  }
+  for (const BufferId buffer : dying_[done_steps_++])
+    if (const auto found = slots_.find(buffer); found != slots_.end())
+      if (out_.slots[found->second].kind != SlotKind::Input) out_.steps.emplace_back(FreeStep{found->second});
 }
 
 /// Rows of the product whose tile fits in half of the second-level cache; 0 where the product as a whole does.
@@ -323,24 +330,23 @@ SlotId Builder::operand_slot(ir::NodeId node, const Storage& storage) {
   const auto& strides = same_strides(layout.sizes, layout.strides, storage.strides) ? layout.strides : storage.strides;
   if (storage.offset == 0 && out_.slots[base].sizes == layout.sizes && out_.slots[base].strides == strides) return base;
   Slot alias{SlotKind::Alias, graph_[node].dtype, layout.sizes, strides, 0, storage.offset, base};
-  const auto same = std::find_if(out_.slots.begin(), out_.slots.end(), [&](const Slot& other) {
-    return other.kind == SlotKind::Alias && other.base == base && other.offset == alias.offset &&
-           other.sizes == alias.sizes && other.strides == alias.strides;
-  });
-  if (same != out_.slots.end()) return static_cast<SlotId>(same - out_.slots.begin());
-  out_.slots.push_back(std::move(alias));
-  return static_cast<SlotId>(out_.slots.size() - 1);
+  const auto [found, fresh] = aliases_.try_emplace(AliasKey{base, alias.offset, alias.sizes, alias.strides},
+                                                   static_cast<SlotId>(out_.slots.size()));
+  if (fresh) out_.slots.push_back(std::move(alias));
+  return found->second;
 }
 
 void Builder::place_temps() {
   std::vector<Piece> pieces;
   std::vector<SlotId> owners;
-  for (const auto& [buffer, id] : slots_) {
+  for (const auto& [buffer, life] : lives_) {
+    const auto found = slots_.find(buffer);
+    if (found == slots_.end()) continue;
+    const SlotId id = found->second;
     const Slot& temp = out_.slots[id];
     if (temp.kind != SlotKind::Temp) continue;
     int64_t extent = 1;
     for (size_t d = 0; d < temp.sizes.size(); ++d) extent += (temp.sizes[d] - 1) * temp.strides[d];
-    const Life& life = lives_.at(buffer);
     pieces.push_back({std::max<int64_t>(extent, 0) * ir::size_of(temp.dtype), static_cast<int64_t>(life.first),
                       static_cast<int64_t>(life.last)});
     owners.push_back(id);
