@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "plan_graphs.h"
 #include "plan_random.h"
 #include "reference_machine.h"
 
@@ -78,11 +79,6 @@ TEST(Plan, AgreesWithTheGraphOnRandomGraphs) {
 
 // ---- fusions that people count on ----
 
-NodeId tensor(Graph& g, std::vector<int64_t> sizes, std::vector<int64_t> strides = {}, DType type = DType::F32) {
-  if (strides.empty()) strides = ir::row_major(sizes);
-  return g.input(type, {std::move(sizes), std::move(strides)}, {"x" + std::to_string(g.inputs.size())});
-}
-NodeId number(Graph& g, double value) { return g.constant(DType::F32, value); }
 NodeId transpose(Graph& g, NodeId x) {
   return g.view(x, {{{0, {{1, 1}}}, {0, {{0, 1}}}}}, {g.sizes(x)[1], g.sizes(x)[0]});
 }
@@ -93,14 +89,6 @@ NodeId softmax(Graph& g, NodeId x) {
   const NodeId shifted = g.pointwise(Op::Sub, {x, spread(g, g.reduce(ReduceKind::Max, x, {1}, DType::F32), x)});
   const NodeId e = g.pointwise(Op::Exp, {shifted});
   return g.pointwise(Op::Div, {e, spread(g, g.reduce(ReduceKind::Sum, e, {1}, DType::F32), x)});
-}
-NodeId product(Graph& g, NodeId a, NodeId b) {
-  ir::ExternAttr attr;
-  attr.kind = ir::ExternKind::Matmul;
-  attr.name = "aten::mm";
-  attr.operands = {a, b};
-  const std::vector<int64_t> sizes{g.sizes(a)[0], g.sizes(b)[1]};
-  return g.result(g.external(attr), 0, DType::F32, {sizes, ir::row_major(sizes)});
 }
 template <class T>
 const T* only(const plan::Program& program) {

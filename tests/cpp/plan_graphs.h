@@ -1,0 +1,25 @@
+#pragma once
+// Graphs that several tests of the planner put together.
+#include "ir/graph.h"
+
+namespace fastjit::test {
+
+inline ir::NodeId tensor(ir::Graph& g, std::vector<int64_t> sizes, std::vector<int64_t> strides = {},
+                         ir::DType type = ir::DType::F32) {
+  if (strides.empty()) strides = ir::row_major(sizes);
+  return g.input(type, {std::move(sizes), std::move(strides)}, {"x" + std::to_string(g.inputs.size())});
+}
+
+inline ir::NodeId number(ir::Graph& g, double value) { return g.constant(ir::DType::F32, value); }
+
+/// torch's own product of two matrices.
+inline ir::NodeId product(ir::Graph& g, ir::NodeId a, ir::NodeId b) {
+  ir::ExternAttr attr;
+  attr.kind = ir::ExternKind::Matmul;
+  attr.name = "aten::mm";
+  attr.operands = {a, b};
+  const std::vector<int64_t> sizes{g.sizes(a)[0], g.sizes(b)[1]};
+  return g.result(g.external(attr), 0, ir::DType::F32, {sizes, ir::row_major(sizes)});
+}
+
+}  // namespace fastjit::test
