@@ -219,10 +219,10 @@ def good(row: dict[str, Any]) -> bool:
     return not failed and row["wheel works"]
 
 
-def keep(row: dict[str, Any]) -> None:
-    """Puts the row in the place of the cell's last one."""
+def keep(rows: list[dict[str, Any]]) -> None:
+    """Puts each row in the place of its cell's last one; when all cells are done, since their tests read the file too."""
     document = json.loads(RESULT.read_text()) if RESULT.exists() else {"schema": "fastjit.matrix/1", "cells": {}}
-    document["cells"][row["cell"]] = row
+    document["cells"] |= {row["cell"]: row for row in rows}
     document["cells"] = dict(sorted(document["cells"].items()))
     RESULT.write_text(json.dumps(document, indent=1) + "\n")
 
@@ -241,8 +241,8 @@ def main() -> int:
         rows.append(row)
         (cell.folder / "row.json").write_text(json.dumps(row, indent=1) + "\n")
         print(in_words(row), flush=True)
-        if given.save:
-            keep(row)
+    if given.save:
+        keep(rows)
     return 0 if all(map(good, rows)) else 1
 
 

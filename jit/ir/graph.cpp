@@ -167,7 +167,9 @@ uint32_t Graph::intern_in(Known& known, std::vector<T>& table, T value) {
   return id;
 }
 
-uint32_t Graph::intern_line(std::string_view file_and_line) { return intern_in(known_lines_, lines, std::string(file_and_line)); }
+uint32_t Graph::intern_line(std::string_view file_and_line) {
+  return intern_in(known_lines_, lines, std::string(file_and_line));
+}
 
 NodeId Graph::append(Node node) {
   if (is_commutative(node.op) && node.in[0] > node.in[1]) std::swap(node.in[0], node.in[1]);
@@ -201,7 +203,8 @@ NodeId Graph::constant(DType dtype, double value) {
     return is_half(dtype) ? (refuse("constant: halves are converted from f32"), kNoNode)
                           : constant_int(dtype, static_cast<int64_t>(value));
   if (dtype == DType::F32) value = static_cast<double>(static_cast<float>(value));
-  return append(blank(Op::Const, dtype, intern({}), 0, intern_in(known_constants_, constants, std::bit_cast<uint64_t>(value))));
+  return append(
+      blank(Op::Const, dtype, intern({}), 0, intern_in(known_constants_, constants, std::bit_cast<uint64_t>(value))));
 }
 
 NodeId Graph::constant_int(DType dtype, int64_t value) {
@@ -225,7 +228,8 @@ NodeId Graph::constant_int(DType dtype, int64_t value) {
     default:
       break;
   }
-  return append(blank(Op::Const, dtype, intern({}), 0, intern_in(known_constants_, constants, static_cast<uint64_t>(value))));
+  return append(
+      blank(Op::Const, dtype, intern({}), 0, intern_in(known_constants_, constants, static_cast<uint64_t>(value))));
 }
 
 NodeId Graph::iota(Layout layout, int dim) {
@@ -331,7 +335,8 @@ NodeId Graph::cat(std::vector<NodeId> values, int64_t dim) {
   to.strides = row_major(to.sizes);
   const DType dtype = nodes[values[0]].dtype;
   const size_t rank = to.sizes.size();
-  return append(blank(Op::Cat, dtype, intern(std::move(to)), rank, intern_in(known_lists_, lists, ListAttr{dim, std::move(values)})));
+  return append(blank(Op::Cat, dtype, intern(std::move(to)), rank,
+                      intern_in(known_lists_, lists, ListAttr{dim, std::move(values)})));
 }
 
 NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result) {
@@ -342,8 +347,8 @@ NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, D
     refuse("reduce: dims must be distinct, ascending and in range");
   to.strides = row_major(to.sizes);
   const size_t rank = to.sizes.size();
-  Node node =
-      blank(Op::Reduce, result, intern(std::move(to)), rank, intern_in(known_reduces_, reduces, ReduceAttr{kind, std::move(dims)}));
+  Node node = blank(Op::Reduce, result, intern(std::move(to)), rank,
+                    intern_in(known_reduces_, reduces, ReduceAttr{kind, std::move(dims)}));
   node.in[0] = value;
   return append(node);
 }
@@ -366,8 +371,8 @@ Node Graph::identity_view(NodeId value, std::vector<int64_t> strides) {
   IndexMap identity;
   for (size_t k = 0; k < to.size(); ++k) identity.dims.push_back({0, {{static_cast<uint8_t>(k), 1}}});
   const size_t rank = to.size();
-  Node node =
-      blank(Op::View, nodes[value].dtype, intern({to, std::move(strides)}), rank, intern_in(known_maps_, maps, std::move(identity)));
+  Node node = blank(Op::View, nodes[value].dtype, intern({to, std::move(strides)}), rank,
+                    intern_in(known_maps_, maps, std::move(identity)));
   node.in[0] = value;
   return node;
 }

@@ -33,8 +33,8 @@ struct Stream {
   bool operator==(const Stream& other) const { return key == other.key; }
 };
 
-/// Hashes of a value's last 1, 2, ... 8 levels of operations: they name a place in a chain by what stands there, wherever
-/// the chain began.
+/// Hashes of a value's last 1, 2, ... 8 levels of operations: they name a place in a chain by what stands there,
+/// wherever the chain began.
 using Window = std::array<uint64_t, 8>;
 
 template <class T>
@@ -46,8 +46,13 @@ void make_set(std::vector<T>& items) {
 class Chooser {
  public:
   Chooser(const ir::Graph& graph, const std::vector<bool>& live, const std::vector<bool>& needed, const Costs& costs)
-      : graph_(graph), live_(live), costs_(costs), anchors_(graph.nodes.size(), ir::kNoNode),
-        many_(graph.nodes.size(), false), streams_(graph.nodes.size()), cones_(graph.nodes.size()),
+      : graph_(graph),
+        live_(live),
+        costs_(costs),
+        anchors_(graph.nodes.size(), ir::kNoNode),
+        many_(graph.nodes.size(), false),
+        streams_(graph.nodes.size()),
+        cones_(graph.nodes.size()),
         windows_(graph.nodes.size()) {
     out_.why.assign(graph.nodes.size(), Why::Free);
     out_.structure.assign(graph.nodes.size(), 0);
@@ -75,7 +80,7 @@ class Chooser {
   void hash_structure(ir::NodeId id);
   Why verdict(ir::NodeId id) const;
   bool in_memory(ir::NodeId id) const {
-    return out_.why[id] != Why::Free || graph_[id].op == ir::Op::Input || graph_[id].op == ir::Op::Result;
+    return is_stored(out_.why[id]) || graph_[id].op == ir::Op::Input || graph_[id].op == ir::Op::Result;
   }
   bool too_much(ir::NodeId id) const { return cones_[id].size() > kMaxCone || streams_[id].size() > kMaxStreams; }
   bool half_full(ir::NodeId id) const {
@@ -87,8 +92,8 @@ class Chooser {
   const std::vector<bool>& live_;
   const Costs& costs_;
   Choice out_;
-  std::vector<ir::NodeId> anchors_;        // the one value in memory, or call, that reads this
-  std::vector<bool> many_;                 // several do
+  std::vector<ir::NodeId> anchors_;           // the one value in memory, or call, that reads this
+  std::vector<bool> many_;                    // several do
   std::vector<std::vector<Stream>> streams_;  // loads that computing it takes, sorted
   std::vector<std::vector<Key>> cones_;       // operations and views that computing it takes, sorted
   std::vector<Window> windows_;               // hashes of the last operations below it, whatever is stored
@@ -167,7 +172,8 @@ void Chooser::settle(ir::NodeId id) {
     }
   }
   if (moves) {
-    for (Stream& stream : streams) stream = {{stream.key.node, mix(stream.key.through, id)}, std::min(stream.points, points)};
+    for (Stream& stream : streams)
+      stream = {{stream.key.node, mix(stream.key.through, id)}, std::min(stream.points, points)};
     for (Key& key : cone) key.through = mix(key.through, id);
   }
   cone.push_back({id, 0});
@@ -202,8 +208,7 @@ ir::NodeId Chooser::place_to_cut(ir::NodeId id) const {
   for (;;) {
     ir::NodeId heaviest = ir::kNoNode;
     for (const ir::NodeId in : graph_.operands(at))
-      if (!in_memory(in) && (heaviest == ir::kNoNode || load(in) > load(heaviest)))
-        heaviest = in;
+      if (!in_memory(in) && (heaviest == ir::kNoNode || load(in) > load(heaviest))) heaviest = in;
     if (heaviest == ir::kNoNode || (best != ir::kNoNode && !half_full(heaviest))) return best;
     at = heaviest;
     if (ir::is_pointwise(graph_[at].op) && (best == ir::kNoNode || rank(at) < rank(best))) best = at;
@@ -226,7 +231,7 @@ Why Chooser::verdict(ir::NodeId id) const {
   for (const Key& key : cones_[id])
     again += costs_.compute(work_of(graph_[key.node].op)) * std::min(points, graph_.layout(key.node).numel());
   const bool dear = again > costs_.write(bytes(id)) + costs_.read(bytes(id)) + costs_.launch;
-  return dear ? Why::Dear : Why::Free;
+  return dear ? Why::Dear : Why::Again;
 }
 
 }  // namespace
@@ -234,15 +239,17 @@ Why Chooser::verdict(ir::NodeId id) const {
 std::string_view text(Why why) {
   switch (why) {
     case Why::Free:
-      return "computed where it is read";
+      return "computed by the one kernel that reads it";
+    case Why::Again:
+      return "computed again by each kernel that reads it: storing it would move more bytes";
     case Why::Needed:
-      return "needed in memory";
+      return "stored: a result, a call or a reduction needs it in memory";
     case Why::Join:
-      return "joins several streams that several kernels would read again";
+      return "stored: it joins values that several kernels would have to read again";
     case Why::Dear:
-      return "costs more to compute again than to store and read";
+      return "stored: several kernels read it, and computing it again costs more than reading it";
     case Why::Long:
-      return "ends a piece of a long chain";
+      return "stored: one kernel holds no more of the long chain that it stands in";
   }
   return "";
 }

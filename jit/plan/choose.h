@@ -2,6 +2,7 @@
 // Which values get memory and which are computed where they are read: one verdict a value, made before any kernel is
 // formed, from what lies between the value and the nearest values in memory on either side. What precedes those has no
 // say, so equal blocks are cut alike wherever they stand.
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -9,15 +10,17 @@
 
 namespace fastjit::plan {
 
-/// Why a value is in memory.
+/// Why a value is in memory or not.
 enum class Why : uint8_t {
-  Free,    // it is not: each kernel that reads it computes it
+  Free,    // one kernel reads it and computes it
+  Again,   // several kernels read it and each computes it: that reads no more than the value itself, and costs less
   Needed,  // the caller, a call or a reduction needs it there
   Join,    // several kernels want it, and computing it again would read more than its own size
   Dear,    // several kernels want it, and computing it again costs more than storing and reading it
   Long,    // what it is computed from is as much as one kernel holds
 };
 std::string_view text(Why why);
+constexpr bool is_stored(Why why) { return why > Why::Again; }
 
 struct Choice {
   std::vector<Why> why;             // per node

@@ -1,7 +1,7 @@
 #pragma once
-// What memory, arithmetic and launches cost, in picoseconds: the one place that decisions of the planner are weighed with.
-// The default constants were measured on a two-core x86-64 machine with AVX-512 (docs/planning.md says how) and are the
-// same everywhere, so that a graph has one plan on all machines with equal vectors.
+// What memory, arithmetic and launches cost, in picoseconds: the one place that decisions of the planner are weighed
+// with. The default constants were measured on a two-core x86-64 machine with AVX-512 (docs/planning.md says how) and
+// are the same everywhere, so that a graph has one plan on all machines with equal vectors.
 #include <cstdint>
 
 #include "ir/graph.h"

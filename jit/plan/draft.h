@@ -49,8 +49,8 @@ struct Draft {
   std::vector<Access> accesses;
   std::vector<uint32_t> scalars;  // program scalar per kernel scalar
   std::vector<ir::DType> scalar_types, scratch;
-  std::vector<uint32_t> values;        // per root
-  std::vector<uint8_t> homes;          // per root: the list its stores belong to
+  std::vector<uint32_t> values;  // per root
+  std::vector<uint8_t> homes;    // per root: the list its stores belong to
 };
 
 /// What is known while kernels are formed: the graph and where values lie.

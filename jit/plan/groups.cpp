@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxRoots = 8;      // values one kernel computes for others
 constexpr size_t kMaxAccesses = 24;  // operands of a kernel that was joined from several
 constexpr size_t kLookBack = 4;      // earlier readers of an operand that are tried because they share it
-constexpr int64_t kShared = 4;        // an operand is worth sharing from a quarter of the points on
+constexpr int64_t kShared = 4;       // an operand is worth sharing from a quarter of the points on
 const std::vector<uint32_t> kNone;
 
 }  // namespace
@@ -133,7 +133,7 @@ void Former::run() {
       if (op == ir::Op::Result) add_producer(id, producers_[graph()[id].in[0]][0]);
     } else if (op == ir::Op::Extern) {
       call(id);
-    } else if (live_[id] && (stored_[id] || choice_.why[id] != Why::Free)) {
+    } else if (live_[id] && (stored_[id] || is_stored(choice_.why[id]))) {
       store(id);
     }
   }

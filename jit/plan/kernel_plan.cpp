@@ -143,24 +143,4 @@ std::string name(const KernelPlan& plan) {
   return out + std::string(stored == plan.operands.end() ? "void" : ir::text(stored->dtype));
 }
 
-double flops_per_point(const KernelPlan& plan) {
-  // Weights are rough: a division costs what four additions do, an elementary function what twelve do.
-  double total = 0;
-  for (const Instr& in : plan.code) switch (in.code) {
-      case Code::Load:
-      case Code::Store:
-        total += ir::size_of(plan.operands[in.imm].dtype) / 4.0;
-        break;
-      case Code::Reduce:
-        total += 1;
-        break;
-      case Code::Compute:
-        total += !ir::is_expensive(in.op) ? 1 : in.op < ir::Op::Exp ? 4 : 12;
-        break;
-      default:
-        break;
-    }
-  return total;
-}
-
 }  // namespace fastjit::plan

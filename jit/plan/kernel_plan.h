@@ -104,7 +104,4 @@ inline constexpr std::string_view kNamePrefix = "fj_";
 /// Empty when the plan is legal, else one sentence saying what is wrong.
 std::string verify(const KernelPlan& plan);
 
-/// Arithmetic operations and bytes per point, for benchmarks and for the choice of grain.
-double flops_per_point(const KernelPlan& plan);
-
 }  // namespace fastjit::plan

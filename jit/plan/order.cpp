@@ -119,9 +119,8 @@ bool Order::may_store(uint32_t index, const Storage& dest, const Root& root) con
       if (base(access.buffer) != dest.buffer) continue;
       if (access.buffer != dest.buffer || access.address != address || list > item.draft.homes[which]) return false;
     }
-  return std::ranges::none_of(readers(dest.buffer), [&](uint32_t other) {
-    return other != index && order_.reaches(index, other);
-  });
+  return std::ranges::none_of(readers(dest.buffer),
+                              [&](uint32_t other) { return other != index && order_.reaches(index, other); });
 }
 
 void Order::settle_stores() {
@@ -183,7 +182,8 @@ void Order::settle_destinations() {
 bool Order::is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const {
   const Item& item = former_.items()[kernel];
   const int64_t points = graph_.layout(product).numel();
-  if (item.is_extern() || order_.home(kernel) != kernel || item.frame.has_reduced() || item.frame.kept != points) return false;
+  if (item.is_extern() || order_.home(kernel) != kernel || item.frame.has_reduced() || item.frame.kept != points)
+    return false;
   int loads = 0;
   for (const Access& access : item.draft.accesses) {
     if (access.buffer != product) continue;
@@ -191,9 +191,8 @@ bool Order::is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const 
     expected.push_back(0);
     if (++loads > 1 || access.address != expected) return false;
   }
-  return std::ranges::none_of(order_.needs(kernel), [&](uint32_t other) {
-    return order_.home(other) != call && order_.reaches(call, other);
-  });
+  return std::ranges::none_of(
+      order_.needs(kernel), [&](uint32_t other) { return order_.home(other) != call && order_.reaches(call, other); });
 }
 
 void Order::merge(uint32_t call, uint32_t kernel, BufferId product) {

@@ -37,6 +37,7 @@ class Builder {
     for (const auto& step : steps_) add_step(step, order);
     for (const ir::NodeId id : graph_.outputs) out_.outputs.push_back(slot(former_.world().storage[id]->buffer));
     place_temps();
+    tell_verdicts();
     return std::move(out_);
   }
 
@@ -67,6 +68,7 @@ class Builder {
   SlotId operand_slot(ir::NodeId node, const Storage& storage);
   void add_frees();
   void place_temps();
+  void tell_verdicts();
 
   const ir::Graph& graph_;
   const PlanOptions& options_;
@@ -78,7 +80,7 @@ class Builder {
   std::unordered_map<BufferId, BufferId> shares_;  // lies where another buffer lay
   std::unordered_map<BufferId, SlotId> slots_;
   std::map<AliasKey, SlotId> aliases_;
-  std::vector<std::vector<BufferId>> dying_;  // per step: tensors that are not used after it
+  std::vector<std::vector<BufferId>> dying_;                         // per step: tensors that are not used after it
   std::unordered_map<ir::NodeId, std::vector<ir::NodeId>> results_;  // of extern calls, kNoNode where none is wanted
   size_t done_steps_ = 0;
   std::map<std::string, uint32_t> kernels_;  // by text
@@ -178,7 +180,8 @@ void Builder::try_in_place(const Item& item, size_t step) {
     address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
     for (const Access& access : item.draft.accesses) {
       const BufferId old = canonical(access.buffer);
-      if (!is_temp(access.buffer) || access.address != address || access.dtype != dtype || lives_[old].last != step || lives_[old].last_loads != 1 ||
+      if (!is_temp(access.buffer) || access.address != address || access.dtype != dtype || lives_[old].last != step ||
+          lives_[old].last_loads != 1 ||
           graph_.layout(former_.owner(old)).numel() != graph_.layout(root.value).numel() ||
           former_.producers(access.buffer).size() != 1)
         continue;
@@ -353,6 +356,16 @@ void Builder::place_temps() {
   }
   out_.arena_bytes = pack_arena(pieces);
   for (size_t i = 0; i < owners.size(); ++i) out_.slots[owners[i]].offset = pieces[i].offset;
+}
+
+void Builder::tell_verdicts() {
+  for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
+    const Why why = former_.why(id);
+    if (why == Why::Free || why == Why::Needed) continue;
+    const auto& storage = former_.world().storage[id];
+    const auto found = storage ? slots_.find(canonical(storage->buffer)) : slots_.end();
+    out_.verdicts.push_back({id, found == slots_.end() ? kNoSlot : found->second, why});
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "plan/choose.h"
 #include "plan/cost.h"
 #include "plan/kernel_plan.h"
 
@@ -86,12 +87,20 @@ struct FreeStep {
 
 using Step = std::variant<KernelStep, ParallelStep, ExternStep, MatmulStep, GuardStep, FreeStep>;
 
+/// What a value that several kernels read became, and why.
+struct Verdict {
+  ir::NodeId node;
+  SlotId slot;  // kNoSlot: each kernel computes it, or it never leaves the one that does
+  Why why;
+};
+
 struct Program {
   std::vector<Slot> slots;
   std::vector<KernelPlan> kernels;  // distinct plans
   std::vector<Step> steps;
   std::vector<SlotId> outputs;                // per Graph::outputs
   std::vector<std::vector<ir::NodeId>> made;  // per launch, in order: the nodes it makes, of the staged graph
+  std::vector<Verdict> verdicts;              // in order of the nodes
   int64_t arena_bytes = 0;
   int64_t scratch_bytes = 0;  // per thread
 };
@@ -107,6 +116,12 @@ void for_each_launch(const Program& program, Take take) {
       for (const KernelStep& s : matmul->epilogue) take(s);
   }
 }
+
+/// What one launch moves and computes: bytes of memory it touches (a broadcast operand once) and operations.
+struct Traffic {
+  int64_t read = 0, written = 0, operations = 0;
+};
+Traffic traffic(const KernelPlan& plan, const KernelStep& step);
 
 std::string text(const Program& program);  // for inspect("plan"), which begins with what its words mean
 std::string dot(const ir::Graph& graph, const Program& program);  // the planned graph as GraphViz, a box per launch

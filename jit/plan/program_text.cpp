@@ -52,6 +52,8 @@ constexpr Meaning kLegend[] = {
     {"\nkernel ", "kernel K (slots): runs kernel K, which stands below, on slots as its operands #0, #1, ..."},
     {" sizes [", "sizes: the length of each dim of the kernel, dim d0 first"},
     {" units ", "units: pieces of work that threads share; grain: the fewest units worth a thread"},
+    {" reads ", "reads, writes, operations: what the launch moves (a broadcast operand once) and computes"},
+    {"\nvalue %", "value %N: what became of node N of the graph, which several kernels read, and why"},
     {" block ", "block: elements along the last dim that a unit takes"},
     {" scalars ", "scalars: which numbers of the call are the kernel's $0, $1, ..."},
     {"\nparallel", "parallel: the launches below it run at the same time"},
@@ -80,7 +82,12 @@ std::string legend(std::string_view program) {
   return out + "\n";
 }
 
-std::string line(const KernelStep& step) {
+std::string bytes(int64_t count) {
+  if (count < 10000) return std::to_string(count) + " B";
+  return count < 10'000'000 ? std::to_string(count / 1000) + " kB" : std::to_string(count / 1'000'000) + " MB";
+}
+
+std::string line(const Program& program, const KernelStep& step) {
   std::string result = "kernel " + std::to_string(step.kernel) + " (";
   for (size_t i = 0; i < step.operands.size(); ++i) {
     result += (i ? " " : "") + name(step.operands[i]);
@@ -93,14 +100,17 @@ std::string line(const KernelStep& step) {
     result += " scalars";
     for (const uint32_t scalar : step.scalars) result += " " + std::to_string(scalar);
   }
-  return result;
+  const Traffic moved = traffic(program.kernels[step.kernel], step);
+  return result + " reads " + bytes(moved.read) + " writes " + bytes(moved.written) + " operations " +
+         std::to_string(moved.operations);
 }
 
 struct StepText {
-  std::string operator()(const KernelStep& step) const { return line(step) + "\n"; }
+  const Program& program;
+  std::string operator()(const KernelStep& step) const { return line(program, step) + "\n"; }
   std::string operator()(const ParallelStep& step) const {
     std::string result = "parallel\n";
-    for (const KernelStep& launch : step.launches) result += "    " + line(launch) + "\n";
+    for (const KernelStep& launch : step.launches) result += "    " + line(program, launch) + "\n";
     return result;
   }
   std::string operator()(const ExternStep& step) const {
@@ -112,7 +122,7 @@ struct StepText {
         "matmul " + std::to_string(step.external) + " (" + names(step.operands) + ") -> " + name(step.result);
     if (step.rows_per_tile > 0) result += " rows " + std::to_string(step.rows_per_tile);
     result += "\n";
-    for (const KernelStep& launch : step.epilogue) result += "    " + line(launch) + "\n";
+    for (const KernelStep& launch : step.epilogue) result += "    " + line(program, launch) + "\n";
     return result;
   }
   std::string operator()(const GuardStep& step) const {
@@ -122,14 +132,51 @@ struct StepText {
   std::string operator()(const FreeStep& step) const { return "free " + name(step.slot) + "\n"; }
 };
 
+/// Points of the loops that a list of instructions stands in.
+int64_t points(const KernelPlan& plan, const KernelStep& step, bool in_loop) {
+  int64_t result = 1;
+  for (size_t d = 0; d < plan.dims.size(); ++d)
+    if (in_loop || plan.dims[d] == DimKind::Kept) result *= step.sizes[d];
+  return result;
+}
+
 }  // namespace
+
+Traffic traffic(const KernelPlan& plan, const KernelStep& step) {
+  Traffic result;
+  const size_t rank = plan.dims.size();
+  auto touched = [&](uint64_t operand) {
+    int64_t elements = 1;
+    for (size_t d = 0; d < rank; ++d)
+      if (plan.operands[operand].strides[d] != StrideClass::Zero) elements *= step.sizes[d];
+    return elements * ir::size_of(plan.operands[operand].dtype);
+  };
+  std::vector<bool> read(plan.operands.size(), false);
+  auto add = [&](const std::vector<uint32_t>& list, bool in_loop) {
+    for (const uint32_t at : list) {
+      const Instr& instr = plan.code[at];
+      if (instr.code == Code::Compute || instr.code == Code::Reduce) result.operations += points(plan, step, in_loop);
+      if (instr.code == Code::Store) result.written += touched(instr.imm);
+      if (instr.code == Code::Load && !read[instr.imm]) result.read += touched(instr.imm);
+      if (instr.code == Code::Load) read[instr.imm] = true;
+    }
+  };
+  for (const Phase& phase : plan.phases) {
+    add(phase.elem, true);
+    add(phase.row, false);
+  }
+  return result;
+}
 
 std::string text(const Program& program) {
   std::string result;
   for (SlotId i = 0; i < program.slots.size(); ++i) result += name(i) + ": " + line(program.slots[i]) + "\n";
-  for (const Step& step : program.steps) result += std::visit(StepText{}, step);
+  for (const Step& step : program.steps) result += std::visit(StepText{program}, step);
   result += "outputs " + names(program.outputs) + "\n";
   result += "arena " + std::to_string(program.arena_bytes) + " scratch " + std::to_string(program.scratch_bytes) + "\n";
+  for (const Verdict& verdict : program.verdicts)
+    result += "value %" + std::to_string(verdict.node) + " " +
+              (verdict.slot == kNoSlot ? "" : "in " + name(verdict.slot) + " ") + std::string(text(verdict.why)) + "\n";
   for (size_t i = 0; i < program.kernels.size(); ++i)
     result += "\nkernel " + std::to_string(i) + " is " + name(program.kernels[i]) + ":\n" + text(program.kernels[i]);
   return legend(result) + result;

@@ -245,7 +245,6 @@ TEST(KernelPlan, TextIsCompleteAndVerifyNamesTheRule) {
   refused([](auto& b) { b.operands[1].output = false; }, "no output");
   refused([](auto& b) { std::swap(b.dims[0], b.dims[1]); }, "kept dims come before");
   refused([](auto& b) { b.phases[0].row.clear(); }, "never stored");
-  EXPECT_GT(plan::flops_per_point(p.plan), 0);
 }
 
 }  // namespace

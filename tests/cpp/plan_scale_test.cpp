@@ -52,10 +52,11 @@ NodeId residual_block(Graph& g, NodeId x, int64_t wide) {
   const NodeId centred = g.pointwise(Op::Sub, {x, g.expand(g.reshape(mean, {rows, 1}), {rows, wide})});
   const NodeId square = g.reduce(ir::ReduceKind::Sum, g.pointwise(Op::Mul, {centred, centred}), {1}, DType::F32);
   const NodeId inverse = g.pointwise(Op::Rsqrt, {g.pointwise(Op::Add, {square, number(g, 1e-5)})});
-  const NodeId normed =
-      g.pointwise(Op::Mul, {g.pointwise(Op::Mul, {centred, g.expand(g.reshape(inverse, {rows, 1}), {rows, wide})}), scale});
+  const NodeId normed = g.pointwise(
+      Op::Mul, {g.pointwise(Op::Mul, {centred, g.expand(g.reshape(inverse, {rows, 1}), {rows, wide})}), scale});
   const NodeId hidden = g.pointwise(Op::Add, {product(g, normed, up), bias});
-  const NodeId gate = g.pointwise(Op::Add, {g.pointwise(Op::Erf, {g.pointwise(Op::Mul, {hidden, number(g, 0.7)})}), number(g, 1)});
+  const NodeId gate =
+      g.pointwise(Op::Add, {g.pointwise(Op::Erf, {g.pointwise(Op::Mul, {hidden, number(g, 0.7)})}), number(g, 1)});
   return g.pointwise(Op::Add, {x, product(g, g.pointwise(Op::Mul, {hidden, gate}), down)});
 }
 
