@@ -33,7 +33,7 @@ char* KernelPages::prepare(llvm::jitlink::LinkGraph& graph, ExecutorAddr, size_t
   return graph.allocateBuffer(size).data();
 }
 #else
-#error "not yet"
+#error "kernels are linked with LLVM 21 or later"
 #endif
 
 void KernelPages::initialize(AllocInfo& info, OnInitializedFunction done) {
