@@ -40,8 +40,9 @@ std::string llvm_ir(const plan::KernelPlan& plan, const Target& target);
 /// bytes.
 std::string validate_object(std::span<const char> object);
 
-/// Validates, links and makes executable (never writable and executable at once). Throws std::runtime_error.
-/// Needs no LLVM: also used for cache hits.
+/// Validates, links with LLVM and makes executable (never writable and executable at once). Thread-safe. Throws
+/// support::Unable where LLVM cannot be used (now, or in this build), std::runtime_error for what is wrong with
+/// `object`.
 std::shared_ptr<const Kernel> load_cpu(std::span<const char> object);
 
 bool has_llvm();

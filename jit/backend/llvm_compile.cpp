@@ -104,7 +104,7 @@ std::string generate(Job& job, llvm::TargetMachine& machine, llvm::CodeGenFileTy
 /// `use` is given the module for the plan; one thread at a time.
 void with_module(const plan::KernelPlan& plan, Isa isa, const std::function<void(Job&, llvm::TargetMachine&)>& use) {
   const std::lock_guard hold(compile_lock());
-  with_llvm([&] {
+  with_llvm(Use::Compile, [&] {
     llvm::TargetMachine& machine = machine_for(isa);
     Job* job = new Job;
     try {

@@ -1,13 +1,13 @@
 // Reader and validator of compiled kernels (ELF64, x86-64, relocatable). It takes exactly what our compiler writes: one
 // code section, constants, PC-relative relocations between them, one global symbol. Anything else is refused, and every
-// number is checked before it is used: a disk cache, or whoever can write to it, is not trusted.
+// number is checked before it is used: a disk cache, or whoever can write to it, is not trusted. The linker, which is
+// LLVM's, sees no other objects.
 #include <elf.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "backend/compiler.h"
-#include "backend/elf_object.h"
 #include "support/log.h"
 
 namespace fastjit::backend {
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kMaxObject = 8u << 20;
 constexpr unsigned kMaxSections = 64, kMaxSymbols = 1u << 16;
-constexpr uint64_t kPartAlign = 64;  // of every part, whatever the object says: aligned loads must not fault
+constexpr uint64_t kMaxAlign = 64;
 
 enum class Role : uint8_t { Code, Data, Relocations, Symbols, Strings, Empty };
 struct Allowed {
@@ -40,7 +40,7 @@ constexpr Allowed kAllowed[] = {
 
 class Reader {
  public:
-  Reader(std::span<const char> bytes, ObjectImage& image) : bytes_(bytes), image_(image) {}
+  explicit Reader(std::span<const char> bytes) : bytes_(bytes) {}
 
   std::string run() {
     if (header() && sections() && overlaps() && symbols()) relocations();
@@ -93,6 +93,11 @@ class Reader {
     return end ? std::string_view(start, static_cast<const char*>(end)) : std::string_view();
   }
 
+  bool terminated(unsigned section, uint64_t offset) const {
+    const Elf64_Shdr& s = sections_[section];
+    return offset < s.sh_size && std::memchr(bytes_.data() + s.sh_offset + offset, 0, s.sh_size - offset);
+  }
+
   bool sections() {
     constexpr Elf64_Shdr null{};
     if (std::memcmp(&sections_[0], &null, sizeof null) != 0) return fail("section 0 is not empty");
@@ -100,7 +105,6 @@ class Reader {
       if (!inside(sections_[i].sh_offset, sections_[i].sh_size))
         return fail("section " + std::to_string(i) + " is out of bounds");
     roles_.assign(sections_.size(), Role::Empty);
-    places_.assign(sections_.size(), 0);
     for (size_t i = 1; i < sections_.size(); ++i)
       if (!section(i)) return false;
     if (!code_ || !symbols_ || !strings_) return fail("code, symbols or strings are missing");
@@ -109,7 +113,6 @@ class Reader {
     if (table.sh_link != strings_ || names_ != strings_) return fail("symbol names are not in the string table");
     if (relocations_ && (sections_[relocations_].sh_link != symbols_ || sections_[relocations_].sh_info != code_))
       return fail("relocations do not belong to the code");
-    lay_out();
     return true;
   }
 
@@ -123,7 +126,7 @@ class Reader {
     const std::string quoted = "section " + std::string(name);
     if (s.sh_type != row->type || s.sh_flags != row->flags || s.sh_entsize != row->entry_size || s.sh_addr)
       return fail(quoted + " has unexpected attributes");
-    if (s.sh_addralign == 0 || s.sh_addralign > kPartAlign || (s.sh_addralign & (s.sh_addralign - 1)) ||
+    if (s.sh_addralign == 0 || s.sh_addralign > kMaxAlign || (s.sh_addralign & (s.sh_addralign - 1)) ||
         s.sh_offset % s.sh_addralign)
       return fail(quoted + " has an unexpected alignment");
     if (row->entry_size && s.sh_size % row->entry_size) return fail(quoted + " has a broken size");
@@ -139,18 +142,6 @@ class Reader {
     if (slot) *slot = static_cast<unsigned>(i);
     if (row->role == Role::Empty && s.sh_size) return fail(quoted + " is not empty");
     return true;
-  }
-
-  void lay_out() {
-    auto place = [&](size_t i) {
-      const Elf64_Shdr& s = sections_[i];
-      places_[i] = image_.size;
-      image_.parts.push_back({s.sh_offset, s.sh_size, image_.size});
-      image_.size = (image_.size + s.sh_size + kPartAlign - 1) / kPartAlign * kPartAlign;
-    };
-    place(code_);
-    for (size_t i = 1; i < sections_.size(); ++i)
-      if (roles_[i] == Role::Data) place(i);
   }
 
   // Every byte has one meaning: ranges follow one another with zeros for alignment between them and nothing after.
@@ -189,6 +180,7 @@ class Reader {
       const std::string which = "symbol " + std::to_string(i);
       if (s.st_shndx == SHN_UNDEF)
         return fail(which + " is undefined: " + support::printable(std::string(string(strings_, s.st_name))));
+      if (!terminated(strings_, s.st_name)) return fail(which + " has a name out of bounds");
       if (s.st_other) return fail(which + " has unexpected attributes");
       const bool local = i < table.sh_info;
       const unsigned type = ELF64_ST_TYPE(s.st_info);
@@ -231,18 +223,14 @@ class Reader {
       if (r.r_addend < -8 || r.r_addend >= size) return fail(which + " has an addend out of bounds");
       const int64_t target = static_cast<int64_t>(s.st_value) + r.r_addend;
       if (target < -8 || target + 4 >= size) return fail(which + " points out of its section");
-      const int64_t place = static_cast<int64_t>(places_[s.st_shndx]) + target - static_cast<int64_t>(r.r_offset);
-      image_.patches.push_back({r.r_offset, static_cast<int32_t>(place)});
     }
     return true;
   }
 
   std::span<const char> bytes_;
-  ObjectImage& image_;
   std::string error_;
   std::vector<Elf64_Shdr> sections_;
   std::vector<Role> roles_;
-  std::vector<uint64_t> places_;  // per section: offset in the image
   std::vector<Elf64_Sym> symbol_table_;
   uint64_t table_ = 0;
   unsigned names_ = 0, code_ = 0, relocations_ = 0, symbols_ = 0, strings_ = 0;
@@ -250,19 +238,6 @@ class Reader {
 
 }  // namespace
 
-std::string read_object(std::span<const char> object, ObjectImage& image) {
-  image = {};
-  return Reader(object, image).run();
-}
-
-void write_image(std::span<const char> object, const ObjectImage& image, char* memory) {
-  for (const auto& part : image.parts) std::memcpy(memory + part.to, object.data() + part.from, part.size);
-  for (const auto& patch : image.patches) std::memcpy(memory + patch.at, &patch.value, sizeof patch.value);
-}
-
-std::string validate_object(std::span<const char> object) {
-  ObjectImage image;
-  return read_object(object, image);
-}
+std::string validate_object(std::span<const char> object) { return Reader(object).run(); }
 
 }  // namespace fastjit::backend

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/fork_gate.h"
+#include "support/error.h"
 #include "support/log.h"
 
 namespace fastjit::runtime {
@@ -190,6 +191,8 @@ KernelCache::KernelPtr KernelCache::load_from_disk(const KernelRequest& request,
     KernelPtr kernel = request.load(hit->view.object);
     store_->loaded(*hit, digest);
     return kernel;
+  } catch (const support::Unable&) {  // no fault of the entry's
+    throw;
   } catch (const std::exception& error) {
     support::log(Channel::Cache, "entry " + digest + " was refused: " + error.what());
     store_->refuse(*hit, digest);

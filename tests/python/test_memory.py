@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-CLOSED = "it could not be compiled (LLVM ran out of memory, and compiles nothing more in this process)"
+CLOSED = "it could not be compiled (LLVM ran out of memory, and makes no more kernels in this process)"
 SAID = (
-    "fastjit: LLVM ran out of memory; nothing more is compiled in this process, and what the cache does not hold runs "
-    "eagerly"
+    "fastjit: LLVM ran out of memory; no kernel is compiled or loaded any more in this process, and what needs a new one "
+    "runs eagerly"
 )
 
 _START = """
