@@ -50,7 +50,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         eager = [timed_call(case.fn) for _ in range(0 if variant == "eager" else EAGER_CALLS)]
         args, kwargs = copy.deepcopy((case.args, case.kwargs))
         start = time.perf_counter()
-        built = build(variant, case.fn, args, kwargs)
+        built = build(variant, case.fn, args, kwargs, own=False)
         built.call(*args, **kwargs)
         first = time.perf_counter() - start
         later = min(timed_call(built.call) for _ in range(LATER_CALLS))
@@ -60,14 +60,8 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         "later_s": later,
         "eager_s": min(eager) if eager else later,
         "peak_bytes": peak,
-        "disk_hits": disk_hits(built.call),
+        "stats": built.stats(),
     }
-
-
-def disk_hits(call: Any) -> int | None:
-    from .variants import read_stats
-
-    return read_stats(call).get("disk_hits") if callable(getattr(call, "stats", None)) else None
 
 
 def peak_of(call: Any) -> int | None:
