@@ -22,7 +22,7 @@ EPILOG = """
   fastjit bench model.py::step                       inputs from model.py::step_args()
   fastjit bench model.py::step --args "torch.randn(64, 64), 2.0"
   fastjit bench model.py::step --args "torch.randn(n, n)" --sweep n=250,500,1000 --plot out.png
-  fastjit bench --model timm:vit_tiny_patch16_224 --batch 1,8    random weights, no download; also torchvision:, transformers:
+  fastjit bench --model timm:vit_tiny_patch16_224 --batch 1,8              random weights, nothing is downloaded
   fastjit bench -s "import torch; x = torch.randn(64)" "x * 2 + 1"         as python -m timeit
   fastjit compare -s "import torch; x = torch.randn(64)" "x * 2 + 1"       the expression in every variant
 """
@@ -138,9 +138,7 @@ def _model(given: argparse.Namespace) -> int:
             word = "-s" if option == "setup" else f"--{option.replace('_', '-')}"
             raise BenchError(f"{word} belongs to FILE.py::fn; a model has --batch, --image-size, --length and --config")
     batches = _batches(given.batch)
-    spec = models.ModelSpec(
-        given.model, batches[0], given.image_size, given.length, models.parse_config(given.config)
-    )
+    spec = models.ModelSpec(given.model, batches[0], given.image_size, given.length, models.parse_config(given.config))
     models.check(spec)
     given.variants = given.variants or MODEL_VARIANTS
     given.no_dispatch = True
@@ -223,7 +221,7 @@ def _checked_cases(spec: CaseSpec, given: argparse.Namespace) -> list[CaseSpec]:
     sweeps = parse_sweeps(given.sweep)
     if spec.args is not None:
         check_sweeps(sweeps, f"f({spec.args})", spec.setup)
-    cases = [CaseSpec(spec.path, spec.name, spec.args, spec.setup, values) for values in points(sweeps)]
+    cases = [dataclasses.replace(spec, values=values) for values in points(sweeps)]
     for case in cases:
         load_case(case)
     if given.tiny_args is not None:

@@ -61,7 +61,6 @@ class Source:
     """A library of models: the names it has, and how one is made."""
 
     example: str
-    install: str
     names: Callable[[Any], list[str]]
     make: Callable[[Any, str, ModelSpec], Made]
 
@@ -121,7 +120,7 @@ def _known(spec: ModelSpec) -> tuple[Any, Source, str]:
     except ImportError as error:
         raise BenchError(
             f"--model {spec.name} needs {library_name}, which does not import ({_first_line(error)}); "
-            f"type: {source.install}"
+            f"type: {_install(library_name)}"
         ) from error
     names = source.names(library)
     if name not in names:
@@ -272,12 +271,21 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:200]
 
 
-_INSTALL = 'pip install "fastjit[models]"'
-# A torchvision from a registry may bring another torch: it is installed beside the one that FastJIT was built with.
-_TORCHVISION = "pip install --no-deps torchvision==0.28.0 (the one for torch 2.13; --no-deps keeps the torch you have)"
+def _install(package: str) -> str:
+    """torchvision names the one torch it goes with, which pip would bring over a CPU build: --no-deps keeps yours."""
+    import torch
+
+    minor = int(torch.__version__.split(".")[1]) + 15  # torchvision 0.28 is the one of torch 2.13
+    vision = f"pip install --no-deps 'torchvision==0.{minor}.*' pillow"
+    return {
+        "timm": f"{vision} && pip install --no-deps timm && pip install pyyaml huggingface_hub safetensors",
+        "torchvision": vision,
+        "transformers": "pip install 'transformers>=5,<6'",
+    }[package]
+
 
 SOURCES = {
-    "timm": Source("vit_tiny_patch16_224", _INSTALL, _timm_names, _timm),
-    "torchvision": Source("resnet50", _TORCHVISION, _torchvision_names, _torchvision),
-    "transformers": Source("gpt2", _INSTALL, _transformers_names, _transformers),
+    "timm": Source("vit_tiny_patch16_224", _timm_names, _timm),
+    "torchvision": Source("resnet50", _torchvision_names, _torchvision),
+    "transformers": Source("gpt2", _transformers_names, _transformers),
 }

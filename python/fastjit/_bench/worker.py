@@ -71,14 +71,14 @@ def peak_of(call: Any) -> int | None:
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-        before = _status_bytes("VmRSS")
+        before = status_bytes("VmRSS")
         call()
-        return max(0, _status_bytes("VmHWM") - before)
+        return max(0, status_bytes("VmHWM") - before)
     except (OSError, AttributeError, KeyError):
         return None
 
 
-def _status_bytes(name: str) -> int:
+def status_bytes(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         key, _, value = line.partition(":")
         if key == name:
