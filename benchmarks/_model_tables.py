@@ -282,10 +282,11 @@ def _memory_sheet(models: list[zoo.Model], found: dict[str, Found]) -> harness.S
             rows.append([model.name, *[NONE] * 4, got["error"]])
             continue
         ratio = peak_ratio(got)
-        sizes = [got["eager"]["peak_bytes"], got["fastjit"]["peak_bytes"], got["fastjit"]["held_bytes"]]
+        sizes = [got["eager"]["peak_bytes"], got["fastjit"]["peak_bytes"], got["fastjit"]["kept_bytes"]]
         cells = [*map(table.size, sizes), NONE if ratio is None else table.figures(ratio)]
         rows.append([model.name, *cells, said_of(got["fastjit"]["stats"])])
-    columns = ["model", "eager's peak", "fastjit's peak", "of it held between calls", "over eager's", "calls ran as"]
+    columns = ["model", "eager's call", "fastjit's call", "code, tables and results of weights that it keeps"]
+    columns += ["call over eager's", "calls ran as"]
     return harness.Sheet("Peak memory of a call above model and inputs, batch 1", columns, rows)
 
 

@@ -4,11 +4,11 @@ Peak memory. torch's allocator on the CPU is plain malloc, so what a call needs 
 1. Model, inputs and libraries are loaded and eager is called, so that what is paid once (thread pools, packed weights
    of oneDNN) is paid; free heap goes back to the system. What the process now holds (VmRSS) is where counting starts.
 2. The variant is built on that same module, without a copy of its weights, and called until it is warm. Kernels come
-   from a full disk cache, so that no compiler is loaded. Free heap goes back again.
-3. Writing 5 to /proc/self/clear_refs sets the high-water mark (VmHWM) back to what is held, then the variant is called
-   once more: the mark less the start is what the variant holds and needs at most. What it keeps between calls (a pool
-   of warm memory, results computed from weights, tables) counts, as it does on the user's machine. Three such calls;
-   the least one counts, as another thread of the process only ever adds.
+   from a full disk cache, so that no compiler is loaded. Then FastJIT's pool of warm memory and the free heap go back
+   to the system. What is held now beyond the start is what the variant keeps: code, tables, results of weights.
+3. Writing 5 to /proc/self/clear_refs sets the high-water mark (VmHWM) back to what is held, and the variant is called
+   once more: the mark less what was held is what the call needs at most, the pool's own rounding up included. The
+   least of three such calls counts, as another thread of the process only ever adds.
 """
 
 from __future__ import annotations
@@ -65,12 +65,15 @@ def memory(order: dict[str, Any], spec: Any, variant: str) -> dict[str, Any]:
         held = _settled(status_bytes)
         Path("/proc/self/clear_refs").write_text("5")
         built.call(*case.args, **case.kwargs)
-        peaks.append(max(0, status_bytes("VmHWM") - start))
-    return {"peak_bytes": min(peaks), "held_bytes": max(0, held - start), "stats": built.stats()}
+        peaks.append(max(0, status_bytes("VmHWM") - held))
+    return {"peak_bytes": min(peaks), "kept_bytes": max(0, held - start), "stats": built.stats()}
 
 
 def _settled(status_bytes: Any) -> int:
+    from fastjit import _C
+
     gc.collect()
+    _C.pool_clear()
     ctypes.CDLL(None).malloc_trim(0)
     return int(status_bytes("VmRSS"))
 

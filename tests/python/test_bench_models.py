@@ -267,8 +267,8 @@ def test_a_model_that_ran_eagerly_is_in_no_figure(bench: Any) -> None:
                 "left_out": {},
             },
             "memory": {
-                "eager": {"peak_bytes": 1000, "held_bytes": 10, "stats": None},
-                "fastjit": {"peak_bytes": 700, "held_bytes": 300, "stats": stats()},
+                "eager": {"peak_bytes": 1000, "kept_bytes": 10, "stats": None},
+                "fastjit": {"peak_bytes": 700, "kept_bytes": 300, "stats": stats()},
             },
         },
         "bert": {
@@ -279,8 +279,8 @@ def test_a_model_that_ran_eagerly_is_in_no_figure(bench: Any) -> None:
                 "left_out": {"torch.compile": "its first call was not done after 60 s"},
             },
             "memory": {
-                "eager": {"peak_bytes": 1000, "held_bytes": 10, "stats": None},
-                "fastjit": {"peak_bytes": 1, "held_bytes": 1, "stats": eager},
+                "eager": {"peak_bytes": 1000, "kept_bytes": 10, "stats": None},
+                "fastjit": {"peak_bytes": 1, "kept_bytes": 1, "stats": eager},
             },
         },
     }

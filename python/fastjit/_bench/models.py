@@ -7,8 +7,10 @@ A source is a row of SOURCES; what it needs to know about a library stands in it
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib
+import importlib.util
 import math
 import sys
 from collections.abc import Callable
@@ -116,7 +118,7 @@ def _known(spec: ModelSpec) -> tuple[Any, Source, str]:
     library_name, name = spec.parts
     source = SOURCES[library_name]
     try:
-        library = _library(library_name)
+        library = library_of(library_name)
     except ImportError as error:
         raise BenchError(
             f"--model {spec.name} needs {library_name}, which does not import ({_first_line(error)}); "
@@ -140,23 +142,31 @@ def _close(name: str, names: list[str]) -> list[str]:
     return [known for ratio, known in ranked[:4] if ratio >= 0.6]
 
 
-def _library(name: str) -> Any:
-    """The library. A torchvision built for CUDA beside a torch without it has no operators of its own and then does
-    not import, for what it declares of two of them: they are for detection, and no model here has any."""
+def library_of(name: str) -> Any:
+    """The imported library; ImportError where it is not there."""
+    if name != "torchvision" and importlib.util.find_spec("torchvision") is not None:
+        with contextlib.suppress(ImportError):
+            library_of("torchvision")  # timm and transformers import it, and do not import where it does not
     try:
         return importlib.import_module(name)
     except RuntimeError as error:
         if "operator torchvision::nms does not exist" not in str(error):
             raise ImportError(str(error)) from error
+    _declare_operators()
+    return importlib.import_module(name)
+
+
+def _declare_operators() -> None:
+    """A torchvision built for CUDA beside a torch without it has no operators of its own, and then does not import for
+    what it says of two of them: they are for detection, and no model here has any."""
     import torch
 
     declared = torch.library.Library("torchvision", "FRAGMENT")
     for operator in ("nms", "qnms"):
         declared.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _DECLARED.append(declared)
-    for module in [known for known in sys.modules if known.partition(".")[0] in ("torchvision", "timm")]:
+    for module in [known for known in sys.modules if known.partition(".")[0] == "torchvision"]:
         del sys.modules[module]
-    return importlib.import_module(name)
 
 
 def _images(channels: int, height: int, width: int) -> Callable[[int], Input]:
