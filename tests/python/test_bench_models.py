@@ -120,6 +120,16 @@ def test_the_same_weights_in_each_process(fake_timm: None, tmp_path: Path) -> No
     assert torch.equal(case.args[0], again.inputs(2)[0])
 
 
+def test_no_weight_is_zero_and_batch_norm_has_statistics() -> None:
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.Conv2d(4, 2, 1))
+    torch.nn.init.zeros_(net[2].weight)
+    models._enliven(models.Made(net, models._images(3, 4, 4)))
+    assert all(weight.unique().numel() > 1 for weight in net.parameters())
+    x = net[0](models._images(3, 4, 4)(2)[0])
+    torch.testing.assert_close(net[1].running_mean, x.mean((0, 2, 3)))
+    assert net.eval()(models._images(3, 4, 4)(1)[0]).abs().max() > 1e-2
+
+
 MODEL = ["--model", "timm:tiny_net_patch4"]
 
 

@@ -79,8 +79,29 @@ def make(spec: ModelSpec) -> Made:
         raise
     except Exception as error:  # the library says in its own words what it does not take
         raise BenchError(f"--model {spec.name} could not be made: {_first_line(error)}") from error
+    _enliven(made)
     made.module.eval()
     return made
+
+
+def _enliven(made: Made) -> None:
+    """Weights and statistics as after some training. Many models begin with branches and a head that are zero, and
+    without the statistics of batch norm activations vanish with depth: results would be equal whatever is computed."""
+    import torch
+
+    torch.manual_seed(SEED)
+    norms = [module for module in made.module.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    with torch.no_grad():
+        for weight in made.module.parameters():
+            if weight.is_floating_point() and weight.numel() and bool((weight == weight.flatten()[0]).all()):
+                weight.add_(torch.randn_like(weight), alpha=0.05)
+        if not norms:
+            return
+        made.module.eval()
+        for norm in norms:
+            norm.train()
+            norm.momentum = None  # the mean of all calls, of which there is one
+        made.module(*made.inputs(2))
 
 
 def check(spec: ModelSpec) -> None:
