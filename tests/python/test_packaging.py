@@ -201,7 +201,7 @@ def test_make_installs_what_the_extras_name() -> None:
     extras = pyproject()["project"]["optional-dependencies"]
     own = ["xxhash", "rich>=13", "pybind11>=2.13,<4", "scikit-build-core>=1.1"]
     assert sorted(shlex.split(found[1].replace("\\\n", " "))) == sorted([*own, *extras["test"], *extras["lint"]])
-    # The models' libraries, without their dependencies: torchvision is the one of the release of torch that make installs.
+    # The libraries of models, without their dependencies: torchvision is the one of the torch that make installs.
     setup = subprocess.run(["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     bare = next(line for line in setup.splitlines() if "--no-deps" in line).partition("--no-deps")[2]
     minor = int(supported()[0].split(".")[1])

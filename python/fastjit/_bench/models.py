@@ -182,7 +182,7 @@ def _declare_operators() -> None:
     what it says of two of them: they are for detection, and no model here has any."""
     import torch
 
-    declared = torch.library.Library("torchvision", "FRAGMENT")
+    declared: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         declared.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _DECLARED.append(declared)
