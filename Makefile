@@ -12,7 +12,11 @@ APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev li
 PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400" "clang-format==22.1.0"
 
-.PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-report correctness-report docs clean
+# For `make bench-models`. torchvision names one release of torch, for which pip would bring the CUDA build over the CPU's.
+VISION := $(shell sed -n 's/^torch = \["2\.\([0-9]*\).*/\1/p' pyproject.toml | awk '{ print $$1 + 15 }')
+PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*" "einops>=0.8,<1"
+
+.PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-report correctness-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -30,6 +34,7 @@ $(STAMP)/venv: Makefile pyproject.toml | $(STAMP)/system
 	  $(PY) -m pip install -q "torch==$(TORCH)+cpu" || \
 	  $(PY) -m pip install -q "torch==$(TORCH)+cpu" --extra-index-url https://download.pytorch.org/whl/cpu
 	@$(PY) -m pip install -q $(PIP)
+	@$(PY) -m pip install -q --no-deps $(PIP_MODELS)
 	@echo $(CURDIR)/python > $$($(PY) -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")/fastjit.pth
 	@printf '#!/bin/sh\nexec %s -m fastjit "$$@"\n' $(PY) > $(VENV)/bin/fastjit && chmod +x $(VENV)/bin/fastjit
 	@touch $@
@@ -123,6 +128,15 @@ bench: build
 
 bench-quick: build
 	@$(PY) benchmarks/run_all.py --quick
+
+# 20 models of timm, torchvision and transformers, each in processes of its own: MODELS="--only vit_tiny,gpt2 --peers none"
+# chooses and shortens. KEPT holds what is measured so far, and a run that was cut off goes on from there.
+MODELS ?=
+KEPT ?= build/bench-models.json
+bench-models: build
+	@$(PY) benchmarks/models.py --keep $(KEPT) $(MODELS)
+	@rm -f $(KEPT)
+	@$(PY) benchmarks/report.py
 
 # Scripts, op_db, models, and the scripts under torch.compile and torch.jit.trace against eager: about half an hour;
 # PARTS=scripts,models takes only these anew.

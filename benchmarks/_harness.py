@@ -64,26 +64,37 @@ class Options:
     quick: bool
     rounds: int
     progress: Progress
-    only: str = ""  # a part of the names of the cases to run; such a run is no figure
+    only: str = ""  # parts of the names of the cases to run, comma-separated; such a run is no figure
+    given: argparse.Namespace = field(default_factory=argparse.Namespace)  # with the options of the one benchmark
 
     def wants(self, case: str) -> bool:
-        return self.only in case
+        return any(part in case for part in self.only.split(","))
 
     def done(self, line: list[str]) -> None:
         """One finished case, for whoever waits: a long benchmark is not silent."""
         print("  ".join(line), file=sys.stderr, flush=True)
 
 
-def run(name: str, title: str, question: str, body: Callable[[Options], Outcome]) -> int:
-    """The main function of a benchmark file."""
+def run(
+    name: str,
+    title: str,
+    question: str,
+    body: Callable[[Options], Outcome],
+    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    apart: Callable[[argparse.Namespace], bool] = lambda given: False,
+) -> int:
+    """The main function of a benchmark file: `more` adds its options, `apart` says which of them make no figures."""
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--quick", action="store_true", help="a small run, kept apart from the figures")
     parser.add_argument("--rounds", type=int, help="interleaved rounds (default 30, quick 5)")
     parser.add_argument("--threads", type=int, help="torch.set_num_threads")
-    parser.add_argument("--only", default="", help="cases whose name contains this, kept apart from the figures")
+    parser.add_argument(
+        "--only", default="", help="cases whose name contains this (or one of: a,b), kept apart from the figures"
+    )
     parser.add_argument("--out", type=Path, help="folder of the result file")
+    more(parser)
     given = parser.parse_args()
-    folder = given.out or (QUICK_RESULTS if given.quick or given.only else RESULTS)
+    folder = given.out or (QUICK_RESULTS if given.quick or given.only or apart(given) else RESULTS)
     with tempfile.TemporaryDirectory(prefix=f"fastjit-{name}-", ignore_cleanup_errors=True) as caches:
         isolate_caches(caches)
         import torch
@@ -94,7 +105,7 @@ def run(name: str, title: str, question: str, body: Callable[[Options], Outcome]
         with Progress() as progress, torch.no_grad(), quiet():
             progress.title(name)
             rounds = given.rounds or (5 if given.quick else measure.MIN_ROUNDS)
-            outcome = body(Options(given.quick, rounds, progress, given.only))
+            outcome = body(Options(given.quick, rounds, progress, given.only, given))
     document = {
         "schema": SCHEMA,
         "name": name,

@@ -18,7 +18,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md", "docs/install.md")
 MATRIX = "matrix"
 ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue", "guards")
-ORDER += ("correctness", "fuzz")
+ORDER += ("models", "correctness", "fuzz")
+COMMANDS = {"models": "make bench-models"}  # where it is not `make bench`
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 DISPATCH_MUST = 0.5
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -57,7 +58,7 @@ def block(name: str, documents: dict[str, dict[str, Any]]) -> str:
     if name not in documents and name not in ORDER:
         raise ReportError(f"<!-- bench:{name} -->: no such benchmark; there are figures, {', '.join(ORDER)}")
     if name not in documents:
-        return "Not measured yet: run `make bench`.\n"
+        return f"Not measured yet: run `{COMMANDS.get(name, 'make bench')}`.\n"
     document = documents[name]
     machine = document["machine"]
     parts = [f"{document['question'].strip()}\n\n{_machine(machine)} {_load([machine['load'][0]])}\n"]

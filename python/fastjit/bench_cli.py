@@ -16,10 +16,13 @@ from ._bench.errors import BenchError
 from ._bench.load import TARGET, CaseSpec, check_sweeps, parse_sweeps, points
 
 OK, WRONG, USAGE = 0, 1, 2
+MODEL_OPTIONS = ("batch", "image_size", "length", "config")
+MODEL_VARIANTS = "eager,jit.trace,compile,fastjit"
 EPILOG = """
   fastjit bench model.py::step                       inputs from model.py::step_args()
   fastjit bench model.py::step --args "torch.randn(64, 64), 2.0"
   fastjit bench model.py::step --args "torch.randn(n, n)" --sweep n=250,500,1000 --plot out.png
+  fastjit bench --model timm:vit_tiny_patch16_224 --batch 1,8              random weights, nothing is downloaded
   fastjit bench -s "import torch; x = torch.randn(64)" "x * 2 + 1"         as python -m timeit
   fastjit compare -s "import torch; x = torch.randn(64)" "x * 2 + 1"       the expression in every variant
 """
@@ -54,6 +57,12 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     case.add_argument("--no-first", action="store_true", help="no first calls and peak memory (no fresh processes)")
     case.add_argument("--no-dispatch", action="store_true", help="no dispatch column")
     case.add_argument("--plot", metavar="OUT.png", help="draw median and band (needs matplotlib)")
+    model = parser.add_argument_group("a model of timm, torchvision or transformers, with random weights")
+    model.add_argument("--model", metavar="LIBRARY:NAME", help="timm:vit_tiny_patch16_224, for example")
+    model.add_argument("--batch", metavar="N[,N]", help="how many images or sequences a call has (default 1)")
+    model.add_argument("--image-size", type=int, metavar="N", help="pixels a side (default: the model's own, else 224)")
+    model.add_argument("--length", type=int, metavar="N", help="tokens a sequence (default 128)")
+    model.add_argument("--config", metavar="NAME=VALUE,…", help="what differs from the library's own configuration")
     both = parser.add_argument_group("both")
     both.add_argument("-s", "--setup", action="append", default=[], help="run once before; its names are seen")
     both.add_argument("--json", action="store_true", help="print JSON, raw samples included")
@@ -78,9 +87,14 @@ def main(argv: list[str]) -> int:
 
 
 def _run(verb: str, given: argparse.Namespace) -> int:
-    if not given.target:
-        raise BenchError("nothing to measure: give FILE.py::fn or a statement")
     _check_numbers(given)
+    if given.model is not None:
+        return _model(given)
+    for option in MODEL_OPTIONS:
+        if getattr(given, option) is not None:
+            raise BenchError(f"--{option.replace('_', '-')} belongs to --model LIBRARY:NAME")
+    if not given.target:
+        raise BenchError("nothing to measure: give FILE.py::fn, --model LIBRARY:NAME or a statement")
     setup = "\n".join(given.setup)
     found = TARGET.match(given.target[0])
     if found is not None and len(given.target) > 1:
@@ -106,9 +120,38 @@ def _check_numbers(given: argparse.Namespace) -> None:
         ("--rounds", given.rounds, 1),
         ("--min-time", given.min_time, 0),
         ("--threads", given.threads, 1),
+        ("--image-size", given.image_size, 1),
+        ("--length", given.length, 1),
     ):
         if value is not None and not least <= value < math.inf:
             raise BenchError(f"{option} {value}: give " + (f"at least {least}" if value < least else "a finite number"))
+
+
+def _model(given: argparse.Namespace) -> int:
+    """The named model as a case of its own file, so that fresh processes can make it again."""
+    from ._bench import models
+
+    if given.target:
+        raise BenchError(f"--model {given.model} is what is measured; '{given.target[0]}' is left over")
+    for option in ("args", "tiny_args", "setup", "sweep"):
+        if getattr(given, option):
+            word = "-s" if option == "setup" else f"--{option.replace('_', '-')}"
+            raise BenchError(f"{word} belongs to FILE.py::fn; a model has --batch, --image-size, --length and --config")
+    batches = _batches(given.batch)
+    spec = models.ModelSpec(given.model, batches[0], given.image_size, given.length, models.parse_config(given.config))
+    models.check(spec)
+    given.variants = given.variants or MODEL_VARIANTS
+    given.no_dispatch = True
+    given.sweep = [f"batch={','.join(map(str, batches))}"]
+    with tempfile.TemporaryDirectory(prefix="fastjit-model-") as folder:
+        return _functions(models.write_case(spec, folder), given)
+
+
+def _batches(text: str | None) -> list[int]:
+    words = (text or "1").split(",")
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+        raise BenchError(f"--batch {text}: give at least 1, or several as in --batch 1,8")
+    return [int(word) for word in words]
 
 
 def _statements(statement: str, setup: str, given: argparse.Namespace) -> int:
@@ -178,7 +221,7 @@ def _checked_cases(spec: CaseSpec, given: argparse.Namespace) -> list[CaseSpec]:
     sweeps = parse_sweeps(given.sweep)
     if spec.args is not None:
         check_sweeps(sweeps, f"f({spec.args})", spec.setup)
-    cases = [CaseSpec(spec.path, spec.name, spec.args, spec.setup, values) for values in points(sweeps)]
+    cases = [dataclasses.replace(spec, values=values) for values in points(sweeps)]
     for case in cases:
         load_case(case)
     if given.tiny_args is not None:

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import transformers
 
 import fastjit
+from fastjit._bench.models import library_of
+
+transformers = library_of("transformers")  # which imports a torchvision that is there
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 IDS = {"input_ids": torch.arange(32).view(2, 16) % 50}

@@ -201,6 +201,14 @@ def test_make_installs_what_the_extras_name() -> None:
     extras = pyproject()["project"]["optional-dependencies"]
     own = ["xxhash", "rich>=13", "pybind11>=2.13,<4", "scikit-build-core>=1.1"]
     assert sorted(shlex.split(found[1].replace("\\\n", " "))) == sorted([*own, *extras["test"], *extras["lint"]])
+    # The libraries of models, without their dependencies: torchvision is the one of the torch that make installs.
+    setup = subprocess.run(["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    bare = next(line for line in setup.splitlines() if "--no-deps" in line).partition("--no-deps")[2]
+    minor = int(supported()[0].split(".")[1])
+    vision = {text for text in extras["models"] if text.startswith("torchvision")}
+    assert (
+        set(shlex.split(bare)) - {f"torchvision==0.{minor + 15}.*"} == {*extras["models"]} - {*extras["test"]} - vision
+    )
     required = [*pyproject()["build-system"]["requires"], *pyproject()["tool"]["dynamic-metadata"][1]["dependencies"]]
     assert {re.split("[<>=]", text)[0] for text in required} == {re.split("[<>=]", text)[0] for text in own}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class FirstCall:
     later_s: float
     eager_s: float
     peak_bytes: int | None
-    disk_hits: int | None
+    stats: dict[str, Any] | None  # fastjit's, after the later calls
 
 
 class FirstCallError(Exception):
@@ -40,29 +41,50 @@ def cache_environment(root: str) -> dict[str, str]:
     return {name: str(Path(root, folder)) for name, folder in CACHE_FOLDERS.items()}
 
 
-def first_call(spec: CaseSpec, variant: str, cache_root: str, threads: int | None = None) -> FirstCall:
-    """One fresh process with the caches below `cache_root`."""
+def first_call(
+    spec: CaseSpec, variant: str, cache_root: str, threads: int | None = None, limit_s: float = TIMEOUT_S
+) -> FirstCall:
+    """One fresh process with the caches below `cache_root`; subprocess.TimeoutExpired after `limit_s`."""
+    order = {"spec": spec.to_dict(), "variant": variant, "threads": threads}
+    return FirstCall(**ask(["-m", "fastjit._bench.worker"], order, cache_root, limit_s))
+
+
+def ask(program: list[str], order: dict[str, Any], cache_root: str, limit_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """What a fresh Python answers to `order`, a JSON argument whose "report" names the file for the answer."""
     packages = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, **cache_environment(cache_root)}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [packages, environment.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="fastjit-bench-") as folder:
         report = Path(folder, "report.json")
-        order = {"spec": spec.to_dict(), "variant": variant, "threads": threads, "report": str(report)}
-        done = subprocess.run(
-            [sys.executable, "-m", "fastjit._bench.worker", json.dumps(order)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-        )
+        command = [sys.executable, *program, json.dumps({**order, "report": str(report)})]
+        status, said = _run(command, environment, limit_s)
         if not report.exists():
-            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise FirstCallError(last[:160])
-        answer: Mapping[str, Any] = json.loads(report.read_text())
+            raise FirstCallError((said.strip().splitlines() or [f"exit status {status}"])[-1][:160])
+        answer: dict[str, Any] = json.loads(report.read_text())
     if "error" in answer:
         raise FirstCallError(str(answer["error"]))
-    return FirstCall(**answer)
+    return answer
+
+
+def _run(command: list[str], environment: dict[str, str], limit_s: float) -> tuple[int, str]:
+    """Exit status and standard error. A process that is late ends with the compilers that it started."""
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        _, said = process.communicate(timeout=limit_s)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return process.returncode, said
 
 
 def fill(rows: list[Row], spec: CaseSpec, baseline: str, threads: int | None, progress: Progress) -> None:

@@ -29,6 +29,7 @@ class CaseSpec:
     setup: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
     args_name: str | None = None  # the input function, `<name>_args` unless said otherwise
+    label: str | None = None  # what tables call it, instead of file and function
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -36,7 +37,7 @@ class CaseSpec:
     @property
     def title(self) -> str:
         point = ", ".join(f"{key}={value}" for key, value in self.values.items())
-        return f"{Path(self.path).name}::{self.name}" + (f" ({point})" if point else "")
+        return (self.label or f"{Path(self.path).name}::{self.name}") + (f" ({point})" if point else "")
 
 
 @dataclass(frozen=True)

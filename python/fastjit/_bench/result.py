@@ -29,6 +29,7 @@ class Row:
     kernels: int | None = None
     steps: int | None = None
     compiles: int = 0  # compilations while timing
+    eager: bool = False  # fastjit's row: none of the timed calls was a hit, so its times are eager's
     errors: Errors | None = None
 
     @property
@@ -151,6 +152,7 @@ class Result:
             "kernels": row.kernels,
             "steps": row.steps,
             "compiles_while_timing": row.compiles,
+            "ran_eagerly": row.eager,
             "break_even_calls": pays if pays is None or math.isfinite(pays) else "never",
             "max_abs_error": row.errors.max_abs if row.errors else None,
             "max_ulp_error": row.errors.max_ulp if row.errors else None,

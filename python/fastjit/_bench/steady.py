@@ -127,6 +127,7 @@ def _time(
         _warm_up(timer)
         loops[name] = measure.calibrate(timer)
     before = {name: ready.compiles() for name, ready in built.items()}
+    hits = {name: _hits(ready) for name, ready in built.items()}
     round_s = sum(timer(loops[name]) for name, timer in timers.items())
     rounds = measure.rounds_for(round_s, plan.budget_s, plan.rounds)
     progress.say(f"timing, {rounds} rounds of about {round_s:.2g} s")
@@ -146,12 +147,18 @@ def _time(
         row.others = others
         row.samples, row.loops = samples[row.name], loops[row.name]
         row.compiles = ready.compiles() - before[row.name]
+        row.eager = hits[row.name] is not None and _hits(ready) == hits[row.name]
         if row.compiles:
             row.status = "void"
         counts = ready.counts()
         if counts is not None:
             row.kernels, row.steps = counts
         row.note = ready.note() or row.note
+
+
+def _hits(ready: Built) -> int | None:
+    stats = ready.stats()
+    return int(stats["hits"]) if stats is not None and "hits" in stats else None
 
 
 def _warm_up(timer: measure.Timer) -> None:

@@ -36,6 +36,7 @@ class Built:
     compiles: Callable[[], int] = no_compiles  # compilations so far
     counts: Callable[[], tuple[int, int] | None] = no_text  # kernels and steps of the last call
     note: Callable[[], str | None] = no_text  # what a reader must know: "ran eagerly: …"
+    stats: Callable[[], Mapping[str, Any] | None] = no_text  # all that fastjit tells of itself
 
 
 Builder = Callable[[Call, tuple[Any, ...], dict[str, Any]], Built]
@@ -123,7 +124,7 @@ def build_fastjit(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bu
         now = read_stats(handle)
         return (int(now["kernels"]), int(now["steps"])) if "kernels" in now and "steps" in now else None
 
-    return Built(made, lambda: int(read_stats(handle).get("compiles", 0)), counts, note)
+    return Built(made, lambda: int(read_stats(handle).get("compiles", 0)), counts, note, lambda: read_stats(handle))
 
 
 BUILDERS: dict[str, Builder] = {
@@ -167,9 +168,10 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def build(name: str, fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Built:
+def build(name: str, fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = True) -> Built:
+    """own=False where nobody else uses `fn`: a module is not copied then."""
     with quiet():
-        return BUILDERS[name](own_copy(fn), args, kwargs)
+        return BUILDERS[name](own_copy(fn) if own else fn, args, kwargs)
 
 
 def _ops_of(fn: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:

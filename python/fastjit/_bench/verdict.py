@@ -23,6 +23,11 @@ def verdict(result: Result) -> str:
     ours = result.row("fastjit")
     if ours is None or not ours.timed:
         return said + _without_us(result, ours)
+    if ours.eager:
+        return said + (
+            f"fastjit ran no timed call as a program, so its {seconds(ours.median)} a call are eager's"
+            + (f": {ours.note}." if ours.note else ".")
+        )
     peer = result.best_peer("fastjit")
     if peer is None:
         return said + f"fastjit takes {seconds(ours.median)} a call; there is nothing to compare it with."

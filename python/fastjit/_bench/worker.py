@@ -50,7 +50,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         eager = [timed_call(case.fn) for _ in range(0 if variant == "eager" else EAGER_CALLS)]
         args, kwargs = copy.deepcopy((case.args, case.kwargs))
         start = time.perf_counter()
-        built = build(variant, case.fn, args, kwargs)
+        built = build(variant, case.fn, args, kwargs, own=False)
         built.call(*args, **kwargs)
         first = time.perf_counter() - start
         later = min(timed_call(built.call) for _ in range(LATER_CALLS))
@@ -60,14 +60,8 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         "later_s": later,
         "eager_s": min(eager) if eager else later,
         "peak_bytes": peak,
-        "disk_hits": disk_hits(built.call),
+        "stats": built.stats(),
     }
-
-
-def disk_hits(call: Any) -> int | None:
-    from .variants import read_stats
-
-    return read_stats(call).get("disk_hits") if callable(getattr(call, "stats", None)) else None
 
 
 def peak_of(call: Any) -> int | None:
@@ -77,14 +71,14 @@ def peak_of(call: Any) -> int | None:
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-        before = _status_bytes("VmRSS")
+        before = status_bytes("VmRSS")
         call()
-        return max(0, _status_bytes("VmHWM") - before)
+        return max(0, status_bytes("VmHWM") - before)
     except (OSError, AttributeError, KeyError):
         return None
 
 
-def _status_bytes(name: str) -> int:
+def status_bytes(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         key, _, value = line.partition(":")
         if key == name:
