@@ -28,14 +28,10 @@ if(FASTJIT_SANITIZE)
 endif()
 
 if(FASTJIT_LLVM)
-  # LLVM's version file accepts equal major.minor only, and every release since 18 is X.1.
-  foreach(version 22 21 20 19)
-    if(NOT LLVM_FOUND)
-      find_package(LLVM ${version}.1 CONFIG QUIET HINTS /usr/lib/llvm-${version})
-    endif()
-  endforeach()
+  # JITLink's interfaces change with each release; LLVM's version file accepts equal major.minor only.
+  find_package(LLVM 22.1 CONFIG QUIET HINTS /usr/lib/llvm-22)
   if(NOT LLVM_FOUND)
-    message(FATAL_ERROR "LLVM 19 to 22 was not found. Install llvm-22-dev, or configure with -DFASTJIT_LLVM=OFF for the GPU half alone.")
+    message(FATAL_ERROR "LLVM 22 was not found. Install llvm-22-dev, or configure with -DFASTJIT_LLVM=OFF for the GPU half alone.")
   endif()
   message(STATUS "LLVM ${LLVM_PACKAGE_VERSION} in ${LLVM_DIR}")
   # Zstandard, which LLVM asks for, is no library that every system has: its archive is linked in where there is one.
