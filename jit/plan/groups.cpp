@@ -85,7 +85,7 @@ void Former::mark_before_write(ir::NodeId external) {
   const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
   if (attr.written.empty()) return;
   std::vector<bool> touches(external, false);
-  for (const uint8_t index : attr.written) {
+  for (const uint32_t index : attr.written) {
     ir::NodeId base = attr.operands[index];
     while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
     touches[base] = true;

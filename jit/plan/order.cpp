@@ -15,7 +15,7 @@ Order::Order(Former& former) : former_(former), graph_(former.graph()) {
     if (last_call != kNoItem) before_[i].insert(last_call);
     last_call = i;
     const ir::ExternAttr& attr = graph_.externs[graph_[item.external].attr];
-    for (const uint8_t index : attr.written)
+    for (const uint32_t index : attr.written)
       for (uint32_t j = 0; j < i; ++j)
         if (item.operands[index] && reads(former_.items()[j], base(item.operands[index]->buffer))) before_[i].insert(j);
   }
