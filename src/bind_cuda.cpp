@@ -84,7 +84,7 @@ py::tuple cuda_cached(const py::object& function, size_t index, size_t kernel, i
   const Variant& variant = variant_of(function, index);
   const plan::KernelPlan plan = kernel_of(variant, kernel);
   const auto* self = reinterpret_cast<dispatch::FunctionObject*>(function.ptr())->function;
-  const runtime::Origin origin{self->options.name, variant.spec.signature(), variant.inspection.ir};
+  const runtime::Origin origin{self->options.name, variant.spec.signature(), [&] { return variant.inspection.ir(); }};
   runtime::KernelResult result;
   {
     const py::gil_scoped_release release;

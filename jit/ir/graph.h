@@ -82,8 +82,8 @@ struct ExternAttr {
   uint32_t call = 0;
   std::string name;  // "aten::mm", for people
   std::vector<NodeId> operands;
-  std::vector<uint8_t> written;  // operands that the call writes: their storage is read by nothing fused afterwards
-  uint8_t outputs = 1;
+  std::vector<uint32_t> written;  // operands that the call writes: their storage is read by nothing fused afterwards
+  uint32_t outputs = 1;
 };
 
 /// `value` is written into input `input` (same sizes) when the call ends.

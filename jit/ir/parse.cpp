@@ -120,9 +120,9 @@ ExternAttr parse_extern(Line& line) {
   line.expect("call=");
   attr.call = line.integer<uint32_t>();
   line.expect("outputs=");
-  attr.outputs = static_cast<uint8_t>(line.integer());
+  attr.outputs = static_cast<uint32_t>(line.integer());
   line.expect("written=");
-  attr.written = line.integers<uint8_t>("");
+  attr.written = line.integers<uint32_t>("");
   return attr;
 }
 

@@ -40,13 +40,17 @@ NodeId Rewriter::copy(NodeId old) {
 // A pass may turn an output into an input's value or into another output's; the caller still gets a tensor of its own.
 NodeId Rewriter::finish_output(size_t i) {
   const NodeId old = from_.outputs[i];
-  for (size_t k = 0; k < i; ++k)
-    if (from_.outputs[k] == old) return to_.outputs[k];  // one tensor, handed out more than once
+  if (const auto known = finished_.find(old); known != finished_.end()) return known->second;  // handed out before
+  const NodeId made = make_output(old);
+  given_.insert(made);
+  return finished_[old] = made;
+}
+
+NodeId Rewriter::make_output(NodeId old) {
   const NodeId now = (*this)[old];
   const std::vector<int64_t>& strides = from_.layout(old).strides;
   if (is_tensor_already(to_[now].op) && !is_tensor_already(from_[old].op)) return to_.fresh_copy(now, strides);
-  for (size_t k = 0; k < i; ++k)
-    if (to_.outputs[k] == now) return to_.fresh_copy(now, strides);
+  if (given_.contains(now)) return to_.fresh_copy(now, strides);
   return to_.with_strides(now, strides);
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 // Rebuilding a graph node by node: what every pass does around its own rule.
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/graph.h"
@@ -33,10 +35,13 @@ class Rewriter {
  private:
   ir::NodeId operand(ir::NodeId old);  // of a call
   ir::NodeId finish_output(size_t i);
+  ir::NodeId make_output(ir::NodeId old);
 
   const ir::Graph& from_;
   ir::Graph to_;
   std::vector<ir::NodeId> map_;
+  std::unordered_map<ir::NodeId, ir::NodeId> finished_;  // by output of the old graph
+  std::unordered_set<ir::NodeId> given_;                 // outputs of the new one
 };
 
 }  // namespace fastjit::pass

@@ -89,7 +89,7 @@ void Former::mark_extern_operands(const ir::ExternAttr& attr) {
 /// this kind met needs no second look: it is stored, or nobody wants it after that call.
 void Former::mark_before_write(ir::NodeId external) {
   const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
-  for (const uint8_t index : attr.written) {
+  for (const uint32_t index : attr.written) {
     ir::NodeId base = attr.operands[index];
     while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
     std::vector<ir::NodeId> stack{base};

@@ -34,7 +34,7 @@ Order::Order(Former& former) : former_(former), graph_(former.graph()), inputs_(
 /// behind that.
 void Order::after_readers_of_written(uint32_t call) {
   const Item& item = former_.items()[call];
-  for (const uint8_t index : graph_.externs[graph_[item.external].attr].written) {
+  for (const uint32_t index : graph_.externs[graph_[item.external].attr].written) {
     if (!item.operands[index]) continue;
     const BufferId memory = base(item.operands[index]->buffer);
     const std::vector<uint32_t>& all = readers(memory);

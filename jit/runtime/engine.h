@@ -14,9 +14,9 @@ namespace fastjit::runtime {
 
 /// Who asks, for the people who read the cache listing. Not part of the key.
 struct Origin {
-  std::string function;   // "model.gelu_bias"
-  std::string signature;  // "f32[1024,1024],f32[1024]"
-  std::string ir;         // text of the captured graph
+  std::string function;             // "model.gelu_bias"
+  std::string signature;            // "f32[1024,1024],f32[1024]"
+  std::function<std::string()> ir;  // gives the text of the captured graph, where an entry is written; may be empty
 };
 
 enum class CacheMode : uint8_t { On, ReadOnly, MemoryOnly };

@@ -213,7 +213,7 @@ static cache::Entry make_entry(const KernelRequest& request, backend::Compiled&&
                 {"target", request.target},
                 {"compile_ms", compile_ms},
                 {"created", std::to_string(time(nullptr))}};
-  entry.ir = origin.ir;
+  if (origin.ir) entry.ir = origin.ir();
   entry.source = std::move(compiled.source);
   entry.object = std::move(compiled.object);
   return entry;

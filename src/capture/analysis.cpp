@@ -1,5 +1,6 @@
 // Which calls become steps, and which storages must stay real memory.
 #include <algorithm>
+#include <unordered_set>
 
 #include "capture/build.h"
 #include "capture/effects.h"
@@ -100,8 +101,7 @@ class Selector {
     for (const Item& item : event.results)
       if (item.kind == Item::Kind::Constant && (!guardable || item.constant.isComplexDouble()))
         unsound("value of a tensor left tensor land: " + where(trace_, event));
-    for (const Use& result : flat_results(event))
-      if (result.tensor != kNone && made_data_sized(index, result.storage)) depends_on_data(event);
+    if (made_data_sized(index)) depends_on_data(event);
     if (event.name == "aten::index.Tensor" && !is_masked_load(event))
       for (const Use& index : event.args[1].uses)
         if (index.meta.dtype == at::kBool || index.meta.dtype == at::kByte) depends_on_data(event);
@@ -122,14 +122,19 @@ class Selector {
   }
 
   // A composite hands out what a nested data-sized operator made.
-  bool made_data_sized(uint32_t index, uint32_t storage) const {
-    for (uint32_t child = index + 1; child < trace_.events[index].end; ++child) {
-      const Event& nested = trace_.events[child];
-      if (!nested.op || !data_sized_by_tag(nested)) continue;
-      for (const Use& result : flat_results(nested))
-        if (result.tensor != kNone && result.storage == storage) return true;
-    }
-    return false;
+  bool made_data_sized(uint32_t index) const {
+    std::unordered_set<uint32_t> made;  // storages
+    const auto each = [](const Event& event, auto body) {
+      for (const Item& item : event.results)
+        for (const Use& use : item.uses)
+          if (use.tensor != kNone) body(use.storage);
+    };
+    for (uint32_t child = index + 1; child < trace_.events[index].end; ++child)
+      if (const Event& nested = trace_.events[child]; nested.op && data_sized_by_tag(nested))
+        each(nested, [&](uint32_t storage) { made.insert(storage); });
+    bool handed_out = false;
+    if (!made.empty()) each(trace_.events[index], [&](uint32_t storage) { handed_out |= made.contains(storage); });
+    return handed_out;
   }
 
   bool is_masked(const Event& event) const {
@@ -206,8 +211,9 @@ class Selector {
     for (size_t i : written_arguments(event))
       for (const Use& use : event.args[i].uses)
         if (use.tensor != kNone) step.writes.push_back(use.tensor);
+    const std::unordered_set<uint32_t> reads(step.reads.begin(), step.reads.end());
     for (const Use& use : flat_results(event)) {
-      if (use.tensor == kNone || std::ranges::find(step.reads, use.tensor) != step.reads.end()) continue;
+      if (use.tensor == kNone || reads.contains(use.tensor)) continue;
       if (known_.insert(use.tensor).second) step.results.push_back(use.tensor);
     }
     if (is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
@@ -223,22 +229,6 @@ class Selector {
     steps.push_back(std::move(step));
   }
 };
-
-bool overlap(const Trace& trace, const Use& a, const Use& b) {
-  auto extent = [&](const Use& use) {
-    const auto item = static_cast<int64_t>(c10::elementSize(use.meta.dtype));
-    int64_t last = 0;
-    for (size_t d = 0; d < use.meta.sizes.size(); ++d) {
-      if (use.meta.sizes[d] == 0) return std::pair<int64_t, int64_t>{0, 0};
-      last += (use.meta.sizes[d] - 1) * use.meta.strides[d];
-    }
-    const auto begin = static_cast<int64_t>(trace.storages[use.storage].begin) + use.offset * item;
-    return std::pair{begin, begin + (last + 1) * item};
-  };
-  const auto [a0, a1] = extent(a);
-  const auto [b0, b1] = extent(b);
-  return a0 < b1 && b0 < a1;
-}
 
 // Factories and casts that nothing uses (the start of torch.tensor(2.0)) are left out; anything else might raise or
 // draw.
@@ -294,24 +284,6 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
   }
 }
 
-// In place on a whole tensor whose other names are not looked at any more.
-bool rebind_is_exact(const Trace& trace, const Analysis& analysis, const std::vector<uint32_t>& neighbours, int64_t at,
-                     uint32_t target, bool storage_has_root) {
-  if (storage_has_root && !trace.root(target)) return false;
-  // A written view that leaves the call, or whose base does, keeps its place in the base.
-  const auto results = static_cast<int64_t>(analysis.steps.size());
-  const bool is_view = std::ranges::any_of(
-      neighbours, [&](uint32_t other) { return analysis.created[other] < analysis.created[target]; });
-  const bool leaves =
-      std::ranges::any_of(neighbours, [&](uint32_t other) { return analysis.last_use[other] == results; });
-  if (is_view && leaves && !trace.root(target)) return false;
-  for (uint32_t other : neighbours) {
-    if (other == target || analysis.created[other] >= at) continue;
-    if (analysis.last_use[other] >= at && overlap(trace, analysis.first[other], analysis.first[target])) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
@@ -340,61 +312,6 @@ Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs) {
   index_tensors(trace, analysis, outputs);
   mark_exact(analysis);
   return analysis;
-}
-
-void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced) {
-  std::vector<char>& pinned = analysis.pinned;
-  pinned.assign(trace.storages.size(), 0);
-  std::vector<std::vector<uint32_t>> members(trace.storages.size());
-  for (uint32_t t = 0; t < trace.tensors.size(); ++t)
-    if (analysis.storage[t] != kNone) members[analysis.storage[t]].push_back(t);
-  std::vector<char> has_root(trace.storages.size(), 0);
-  std::vector<char>& written = analysis.written;
-  written.assign(trace.storages.size(), 0);
-  analysis.last_write.assign(trace.storages.size(), -1);
-  for (const Root& root : trace.roots) has_root[root.before.storage] = 1;
-
-  std::vector<char> reached_anywhere(trace.storages.size(), 0);  // by offsets of the storage, not of a tensor in it
-  for (const Step& step : analysis.steps)
-    if (base_name(trace.events[step.event].name).starts_with("aten::as_strided"))
-      for (uint32_t tensor : step.reads) reached_anywhere[analysis.storage[tensor]] = 1;
-
-  for (size_t i = 0; i < analysis.steps.size(); ++i) {
-    Step& step = analysis.steps[i];
-    if (step.rebinds && forced.contains(trace.events[step.event].name)) step.rebinds = false;
-    for (uint32_t target : step.writes) {
-      const uint32_t storage = analysis.storage[target];
-      written[storage] = 1;
-      analysis.last_write[storage] = static_cast<int64_t>(i);
-      if (!step.rebinds || reached_anywhere[storage] ||
-          !rebind_is_exact(trace, analysis, members[storage], static_cast<int64_t>(i), target, has_root[storage] != 0))
-        pinned[storage] = 1;
-    }
-  }
-  auto join = [&](uint32_t a, uint32_t b) {
-    pinned[a] = pinned[b] = 1;
-    analysis.last_write[a] = analysis.last_write[b] = std::max(analysis.last_write[a], analysis.last_write[b]);
-  };
-  // Arguments that share memory with a written one: their order of reads and writes is kept by real memory.
-  for (const Root& a : trace.roots)
-    for (const Root& b : trace.roots)
-      if (a.before.tensor != b.before.tensor && written[a.before.storage] && analysis.last_use[b.before.tensor] >= 0 &&
-          overlap(trace, a.before, b.before))
-        join(a.before.storage, b.before.storage);
-
-  // A call that touches pinned memory runs in torch, and so what it writes is real memory too.
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (const Step& step : analysis.steps) {
-      auto is_pinned = [&](uint32_t tensor) { return pinned[analysis.storage[tensor]] != 0; };
-      if (!std::ranges::any_of(step.reads, is_pinned)) continue;
-      for (uint32_t target : step.writes)
-        if (!is_pinned(target)) {
-          pinned[analysis.storage[target]] = 1;
-          changed = true;
-        }
-    }
-  }
 }
 
 }  // namespace fastjit::capture

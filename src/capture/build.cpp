@@ -371,6 +371,7 @@ bool Builder::call_lowering(const Step& step, const std::vector<Arg>& args, cons
 
 // A number that no result is computed from may still decide about sizes, or be checked by torch: it is a constant.
 void Builder::take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out) {
+  if (scalars_.places.empty()) return;
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   std::set<ir::NodeId> operands, used;
   std::vector<ir::NodeId> todo = out;
@@ -399,10 +400,9 @@ bool Builder::lower(const Step& step) {
   const auto index = static_cast<int64_t>(&step - analysis_.steps.data());
   for (size_t i = 0; i < uses.size(); ++i)
     if (out[i] == ir::kNoNode && uses[i].tensor != kNone && analysis_.last_use[uses[i].tensor] > index) return false;
-  for (size_t i = 0; i < uses.size(); ++i) {
-    const bool fresh = std::ranges::find(step.results, uses[i].tensor) != step.results.end();
-    if (fresh) set_result(uses[i], out[i]);
-  }
+  const std::unordered_set<uint32_t> fresh(step.results.begin(), step.results.end());
+  for (size_t i = 0; i < uses.size(); ++i)
+    if (fresh.contains(uses[i].tensor)) set_result(uses[i], out[i]);
   return true;
 }
 

@@ -88,11 +88,6 @@ class Builder {
     bool settled = false;           // `node` reads pinned memory after its last write
     ir::NodeId mask = ir::kNoNode;  // compressed: `node` covers the mask's whole domain, only masked elements are real
   };
-  struct ViewMemo {
-    uint32_t step;
-    ir::NodeId base, external;
-  };
-
   // build.cpp
   void emit(uint32_t step);
   void check_known(const Use& use, const Event& event);
@@ -157,10 +152,11 @@ class Builder {
   plan::Numerics numerics_;
   ir::Graph& graph_;
   std::vector<State> states_;
-  std::vector<uint32_t> rebound_;                         // roots that got a new value, in order
-  std::unordered_map<uint32_t, ir::NodeId> input_nodes_;  // root tensor -> its Input node
-  std::unordered_map<ir::NodeId, uint32_t> owner_;        // node that stands for a tensor's memory -> storage
-  std::vector<ViewMemo> views_;
+  std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
+  std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node
+  std::unordered_map<ir::NodeId, uint32_t> owner_;                 // node that stands for a tensor's memory -> storage
+  std::map<std::pair<uint32_t, ir::NodeId>, ir::NodeId> views_;    // of (step, base): the call
+  std::unordered_map<uint32_t, ir::NodeId> first_views_;           // of a step: the call that was made first
   std::map<std::pair<ir::NodeId, uint32_t>, ir::NodeId> results_;  // of (extern, which)
   std::set<uint32_t> private_;  // results' bases that need memory no other value can share
   std::set<uint32_t> viewed_;   // results' bases

@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <Python.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -88,6 +89,8 @@ struct CallInputs {
   std::vector<at::Generator> generators;  // with adopt_unknown: the call may draw from these and the default one only
   bool constants_are_facts =
       false;  // someone sees to it that data which torch.tensor() copies is the same in every call of the program
+  /// Called with the reason when the recording has passed a limit and has stopped; GIL held.
+  std::function<void(const std::string& reason)> on_limit;
   bool adopt_unknown = false;  // tensors of unknown origin that Python holds become captured ones (pure=True)
 };
 
@@ -108,6 +111,8 @@ class Recorder {
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards);
   void scalar_use_ended(bool entered);
+  /// Stops recording: the call goes on, and the capture is unsound for this reason.
+  void give_up(const std::string& reason);
   /// The numbers of CallInputs and those that number_read() and number_derived() took, borrowed.
   std::vector<PyObject*> numbers() const;
   const std::string& number_name(size_t number) const;

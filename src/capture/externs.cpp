@@ -1,6 +1,7 @@
 // Calls that torch runs: templates with holes, real tensors for them, and real views.
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "capture/build.h"
 #include "capture/effects.h"
@@ -47,16 +48,17 @@ ir::ExternKind Builder::kind_of(const Step& step) const {
   const Use* first = first_tensor(event);
   const std::vector<Use> results = flat_results(event);
   bool view = false;
+  const std::unordered_set<uint32_t> fresh(step.results.begin(), step.results.end());
+  std::unordered_set<uint32_t> memory;  // of the arguments
+  for (const Item& item : event.args)
+    for (const Use& argument : item.uses)
+      if (argument.tensor != kNone) memory.insert(argument.storage);
   for (const Use& use : results) {
-    if (use.tensor == kNone || std::ranges::find(step.results, use.tensor) == step.results.end()) continue;
-    if (first && use.storage == first->storage) {
+    if (use.tensor == kNone || !fresh.contains(use.tensor)) continue;
+    if (first && use.storage == first->storage)
       view = true;
-      continue;
-    }
-    for (const Item& item : event.args)
-      for (const Use& argument : item.uses)
-        if (argument.tensor != kNone && argument.storage == use.storage)
-          unsound("a result of " + where(trace_, event) + " shares memory with an argument in a way not known here");
+    else if (memory.contains(use.storage))
+      unsound("a result of " + where(trace_, event) + " shares memory with an argument in a way not known here");
   }
   if (view && step.writes.empty()) return ir::ExternKind::View;
   const bool product = std::ranges::find(kMatmuls, event.name) != kMatmuls.end();
@@ -82,14 +84,18 @@ void Builder::external(uint32_t index) {
   const Use* first = first_tensor(event);
   if (kind == ir::ExternKind::View && analysis_.leaves[first->storage]) settle_base(first->tensor);
   const ir::NodeId node = call(index, kind, ir::kNoNode);
-  if (kind == ir::ExternKind::View) views_.push_back({index, operand(*first, event), node});
+  if (kind == ir::ExternKind::View) {
+    const ir::NodeId base = operand(*first, event);
+    first_views_.try_emplace(index, node);
+    views_.try_emplace({index, base}, node);
+  }
+  const std::unordered_set<uint32_t> made(step.results.begin(), step.results.end());
+  const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
   const std::vector<Use> results = flat_results(event);
   for (uint32_t which = 0; which < results.size(); ++which) {
     const Use& use = results[which];
     if (use.tensor == kNone || trace_.root(use.tensor)) continue;
-    const bool fresh = std::ranges::find(step.results, use.tensor) != step.results.end();
-    const bool written = std::ranges::find(step.writes, use.tensor) != step.writes.end();
-    if (!fresh && !written) continue;
+    if (!made.contains(use.tensor) && !writes.contains(use.tensor)) continue;
     const ir::NodeId result = result_node(node, which, use, event);
     set_result(use, result);
     State& state = states_[use.tensor];
@@ -182,22 +188,21 @@ ir::NodeId Builder::alias_of(uint32_t tensor) {
 }
 
 ir::NodeId Builder::view_of(uint32_t step, ir::NodeId base) {
-  for (const ViewMemo& memo : views_)
-    if (memo.step == step && memo.base == base) return memo.external;
-  const auto made = std::ranges::find(views_, step, &ViewMemo::step);
-  if (made == views_.end()) {
-    views_.push_back({step, base, call(step, ir::ExternKind::View, base)});
-    return views_.back().external;
+  if (const auto known = views_.find({step, base}); known != views_.end()) return known->second;
+  const auto made = first_views_.find(step);
+  if (made == first_views_.end()) {
+    const ir::NodeId external = call(step, ir::ExternKind::View, base);
+    first_views_.emplace(step, external);
+    return views_[{step, base}] = external;
   }
   // What the view was given beside its base is as it was then.
-  ir::ExternAttr attr = graph_.externs[graph_[made->external].attr];
+  ir::ExternAttr attr = graph_.externs[graph_[made->second].attr];
   const CallTemplate same = capture.calls[attr.call];
   attr.operands[0] = base;
   attr.call = static_cast<uint32_t>(capture.calls.size());
   capture.calls.push_back(same);
   const ir::NodeId external = graph_.external(std::move(attr));
-  views_.push_back({step, base, external});
-  return external;
+  return views_[{step, base}] = external;
 }
 
 ir::NodeId Builder::operand(const Use& use, const Event& event) {
@@ -225,6 +230,7 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
   ir::ExternAttr attr;
   attr.kind = kind;
   attr.name = event.name;
+  const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
   // What a view lies in is memory of its call.
   const auto constant = [&](const Use& use) {
     if (kind != ir::ExternKind::View || use.tensor == kNone || !made.holes.empty()) return number_of(use);
@@ -237,8 +243,7 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
       attr.operands.push_back(first);
     else
       attr.operands.push_back(kind == ir::ExternKind::Matmul ? factor(use, event) : operand(use, event));
-    if (std::ranges::find(step.writes, use.tensor) != step.writes.end())
-      attr.written.push_back(static_cast<uint8_t>(attr.operands.size() - 1));
+    if (writes.contains(use.tensor)) attr.written.push_back(static_cast<uint32_t>(attr.operands.size() - 1));
   };
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const Item& item = event.args[i];
@@ -264,10 +269,9 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
     }
   }
   const std::vector<Use> results = flat_results(event);
-  if (results.size() > 255 || attr.operands.size() > 255) unsound("too many tensors in " + where(trace_, event));
   for (const Use& use : results) made.results.push_back(use.meta);
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
-  attr.outputs = static_cast<uint8_t>(results.size());
+  attr.outputs = static_cast<uint32_t>(results.size());
   attr.call = static_cast<uint32_t>(capture.calls.size());
   capture.calls.push_back(std::move(made));
   return graph_.external(std::move(attr));

@@ -67,16 +67,15 @@ ir::NodeId Builder::new_value(const Step& step) {
 }
 
 void Builder::add_stores() {
-  std::vector<uint32_t> targets = rebound_;
-  std::ranges::sort(targets);
-  targets.erase(std::ranges::unique(targets).begin(), targets.end());
-  for (uint32_t target : targets) {
+  std::map<uint32_t, uint32_t> targets;  // -> how often it got a value
+  for (uint32_t target : rebound_) ++targets[target];
+  std::unordered_map<uint32_t, size_t> in_memory;  // storage -> targets in it
+  for (const auto& [target, times] : targets) ++in_memory[analysis_.storage[target]];
+  for (const auto& [target, times] : targets) {
     const Root& root = *trace_.root(target);
-    const auto same_memory = std::ranges::count_if(
-        targets, [&](uint32_t other) { return analysis_.storage[other] == analysis_.storage[target]; });
-    auto bumps = static_cast<uint32_t>(std::ranges::count(rebound_, target));
+    uint32_t bumps = times;
     // Views of one base share a counter; alone, eager's own count is exact.
-    if (same_memory == 1 && root.before.version >= 0)
+    if (in_memory[analysis_.storage[target]] == 1 && root.before.version >= 0)
       bumps = static_cast<uint32_t>(root.tensor.unsafeGetTensorImpl()->version_counter().current_version() -
                                     root.before.version);
     graph_.stores.push_back({graph_[input_nodes_.at(target)].attr, states_[target].node, bumps});

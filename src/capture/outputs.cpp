@@ -1,5 +1,6 @@
 // What the caller gets back: arguments as themselves, views as real views, everything else as tensors of their own.
-#include <algorithm>
+#include <map>
+#include <unordered_set>
 
 #include "capture/build.h"
 
@@ -13,11 +14,6 @@ std::string place_of(const Trace& trace, uint32_t tensor) {
       for (const Use& use : item.uses)
         if (use.tensor == tensor && event.line) return " at " + trace.lines[event.line];
   return "";
-}
-
-// Memory of the result alone; what lies in an argument's or a captured tensor's shares the counter with that.
-bool is_of_the_call(const Trace& trace, const Use& use) {
-  return std::ranges::none_of(trace.roots, [&](const Root& root) { return root.before.storage == use.storage; });
 }
 
 }  // namespace
@@ -35,31 +31,35 @@ void Builder::add_outputs(const std::vector<Use>& outputs) {
   }
   find_private_bases(outputs);
   std::unordered_map<uint32_t, ir::NodeId> made;
+  // Memory of the result alone has a counter of its own; an argument's or a captured tensor's shares that one's.
+  std::unordered_set<uint32_t> of_roots;
+  for (const Root& root : trace_.roots) of_roots.insert(root.before.storage);
   for (const Use& use : outputs) {
     auto [place, fresh] = made.try_emplace(use.tensor, ir::kNoNode);
     if (fresh) place->second = alias_of(use.tensor);
     graph_.outputs.push_back(place->second);
-    capture.result_versions.push_back(is_of_the_call(trace_, use) ? use.version : -1);
+    capture.result_versions.push_back(of_roots.contains(use.storage) ? -1 : use.version);
   }
 }
 
 // Passes may find that two values are one. That must not make views of two results share memory: such a base is cloned.
 void Builder::find_private_bases(const std::vector<Use>& outputs) {
-  std::vector<uint32_t> bases;
+  using Form = std::pair<c10::ScalarType, int64_t>;  // type and number of elements
+  const auto form = [&](uint32_t base) {
+    const TensorMeta& meta = states_[base].meta;
+    return Form{meta.dtype, c10::multiply_integers(meta.sizes)};
+  };
+  std::map<Form, std::set<uint32_t>> memory;  // storages of the bases of this form
   for (const Use& use : outputs) {
     uint32_t base = use.tensor;
     while (states_[base].view_step != kNone) base = states_[base].base;
     if (base != use.tensor) viewed_.insert(base);
-    if (!trace_.root(base)) bases.push_back(base);
+    if (!trace_.root(base)) memory[form(base)].insert(analysis_.storage[base]);
   }
   for (uint32_t base : viewed_) {
-    const TensorMeta& mine = states_[base].meta;
-    const bool may_meet = std::ranges::any_of(bases, [&](uint32_t other) {
-      const TensorMeta& meta = states_[other].meta;
-      return analysis_.storage[other] != analysis_.storage[base] && meta.dtype == mine.dtype &&
-             c10::multiply_integers(meta.sizes) == c10::multiply_integers(mine.sizes);
-    });
-    if (may_meet && !trace_.root(base)) private_.insert(base);
+    if (trace_.root(base)) continue;
+    const std::set<uint32_t>& alike = memory[form(base)];
+    if (alike.size() > (alike.contains(analysis_.storage[base]) ? 1u : 0u)) private_.insert(base);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "capture/frames.h"
 #include "capture/running.h"
 #include "capture/trace.h"
+#include "support/env.h"
 #include "support/error.h"
 
 namespace fastjit::capture {
@@ -31,12 +32,17 @@ struct Recorder::Impl {
   uint64_t foreign = 0;  // value of foreign_events when recording began
   bool masked = false;   // a tensor was indexed by another one
   CallerLines lines;     // per Trace::lines index - 1
+  const int64_t max_operators = support::setting_int(support::Setting::RecordOperators);
+  const int64_t max_bytes = support::setting_int(support::Setting::RecordBytes);
+  int64_t operators = 0, bytes = 0;  // outermost ones; of all events, roughly
   std::unordered_map<const char*, c10::OperatorHandle> handles;
   std::vector<PyObject*> constants;  // of the roots that are constants; owned
 
   void start(const at::RecordFunction& event);
   void end(const at::RecordFunction& event);
   void stop() noexcept;
+  void count(const Event& event);
+  void pass_limit(const std::string& limit);
   void contents_read(const at::Tensor& tensor);
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
@@ -126,6 +132,30 @@ void Recorder::Impl::check_generator(const at::Generator& generator) {
   if (!known) trace.broken = "it draws from a generator that is no argument";
 }
 
+// Recording costs more than running, and all that comes after it grows with it: a loop over elements goes on in eager.
+void Recorder::Impl::count(const Event& event) {
+  bytes += static_cast<int64_t>(sizeof(Event));
+  for (const Item& item : event.args) {
+    bytes += static_cast<int64_t>(sizeof(Item));
+    for (const Use& use : item.uses)
+      bytes += static_cast<int64_t>(2 * (sizeof(Use) + 2 * use.meta.sizes.size() * sizeof(int64_t)));  // a result each
+  }
+  if (event.parent == kNone && event.op) ++operators;
+  if (max_operators && operators > max_operators) return pass_limit(std::to_string(max_operators) + " operators");
+  if (max_bytes && bytes > max_bytes) pass_limit(std::to_string(max_bytes) + " bytes");
+}
+
+void Recorder::Impl::pass_limit(const std::string& limit) {
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  std::string reason = "recording limit (" + limit + ") reached";
+  const uint32_t line = lines.now();
+  if (line) reason += " at " + lines.texts()[line - 1];
+  stop();
+  trace.broken = reason;
+  if (inputs.on_limit) inputs.on_limit(reason);
+  PyGILState_Release(gil);
+}
+
 void Recorder::Impl::start(const at::RecordFunction& record) {
   Event event;
   event.parent = open.empty() ? kNone : open.back();
@@ -162,6 +192,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   const bool reads = event.name == "aten::item" || event.name == "aten::is_nonzero" || event.name == "aten::equal" ||
                      event.name == "aten::allclose";
   event.line = event.parent == kNone ? lines.now(reads ? &event.target : nullptr) : trace.events[event.parent].line;
+  count(event);
   trace.events.push_back(std::move(event));
   const auto index = static_cast<uint32_t>(trace.events.size() - 1);
   if (open.empty())
@@ -301,6 +332,11 @@ bool Recorder::number_read(PyObject* number) {
 void Recorder::number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands) {
   impl_->trace.derived.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()), std::move(operands));
   impl_->inputs.scalars.emplace_back(number, std::move(name));
+}
+
+void Recorder::give_up(const std::string& reason) {
+  impl_->stop();
+  impl_->trace.broken = reason;
 }
 
 const std::string& Recorder::number_name(size_t number) const { return impl_->inputs.scalars[number].second; }

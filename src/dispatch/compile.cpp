@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <functional>
 #include <limits>
 
 #include "backend/target.h"
@@ -30,6 +31,17 @@ backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
   options.threads = at::get_num_threads();
   options.l2_bytes = kTileAbove;
   return target;
+}
+
+// What `fastjit cache show` says of the graph that a kernel was compiled for first; that of a whole model would be most
+// of every one of its entries.
+std::function<std::string()> entry_text(const ir::Graph& graph) {
+  constexpr size_t kMostNodes = 256;
+  if (graph.nodes.size() > kMostNodes)
+    return [nodes = graph.nodes.size()] {
+      return "# the captured graph has " + std::to_string(nodes) + " nodes; inspect(\"ir\") of the function shows it\n";
+    };
+  return [&graph] { return ir::print(graph); };
 }
 
 using Origins = std::array<uint64_t, 3>;  // kernels by runtime::Source
@@ -61,8 +73,7 @@ void compile(Recording& recording) {
   const auto start = std::chrono::steady_clock::now();
   pool_expire();
   const pass::PassContext context{function.options.numerics};
-  variant.inspection.ir = ir::print(recording.captured_graph.graph);
-  ir::Graph graph = pass::run(recording.captured_graph.graph, context, &variant.inspection.passes);
+  ir::Graph graph = pass::run(recording.captured_graph.graph, context);
   plan::PlanOptions options;
   options.numerics = function.options.numerics;
   const c10::Device device = device_of(variant.spec.flat().tensors);
@@ -74,7 +85,8 @@ void compile(Recording& recording) {
   executable->externs = graph.externs;
   executable->stores = graph.stores;
   executable->result_versions = std::move(recording.captured_graph.result_versions);
-  const runtime::Origin origin{function.options.name, variant.spec.signature(), variant.inspection.ir};
+  const runtime::Origin origin{function.options.name, variant.spec.signature(),
+                               entry_text(recording.captured_graph.graph)};
   std::vector<runtime::KernelResult> results;
   {
     pybind11::gil_scoped_release release;
@@ -97,6 +109,7 @@ void compile(Recording& recording) {
   executable->prepare();
   variant.checks_overlap = executable->writes;
   variant.executable = std::move(executable);
+  variant.inspection.captured = std::move(recording.captured_graph.graph);
   variant.inspection.graph = std::move(graph);
   variant.inputs = recording.captured_graph.inputs;
   variant.compile_ms = ms_since(start);

@@ -35,13 +35,11 @@ struct Options {
   double verify = 0;  // the fraction of hits that is compared with eager
 };
 
-/// What a person may want to see of one variant; made once when it is learnt.
+/// What a person may want to see of one variant. Texts are made when someone asks for them.
 struct Inspection {
-  std::string ir;      // captured graph
-  std::string source;  // filled by Python from `ir` on demand
-  std::vector<pass::PassRecord> passes;
-  std::string dot;
-  ir::Graph graph;  // after the passes
+  ir::Graph captured;  // before the passes
+  ir::Graph graph;     // after them
+  std::string ir() const { return ir::print(captured); }
 };
 
 /// One thing the function knows how to do (or knows that it cannot): a program, or a reason to stay eager.

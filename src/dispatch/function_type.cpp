@@ -217,7 +217,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
     for (const auto& variant : cast(object)->function->variants.recent_first()) {
       if (!variant->reason.empty() || seen++ != index) continue;
       const std::string_view s = stage;
-      if (s == "ir") return py::str(variant->inspection.ir);
+      if (s == "ir") return py::str(variant->inspection.ir());
       if (s == "calls") {
         py::list out;
         for (const capture::CallTemplate& call : variant->executable->calls) {
@@ -235,7 +235,9 @@ PyObject* inspect(PyObject* object, PyObject* args) {
       if (s == "llvm" || s == "asm") return py::str(per_kernel(*variant, stage));
       if (s == "passes") {
         py::list out;
-        for (const pass::PassRecord& record : variant->inspection.passes) {
+        std::vector<pass::PassRecord> records;
+        pass::run(variant->inspection.captured, {cast(object)->function->options.numerics}, &records);
+        for (const pass::PassRecord& record : records) {
           py::dict row;
           row["name"] = record.name;
           row["nodes"] = record.nodes;

@@ -24,6 +24,8 @@ constexpr std::string_view kAsArgument =
 constexpr struct {
   std::string_view begins, advice;
 } kAdvice[] = {
+    {"recording limit",
+     "give fastjit the body of the loop, work on whole tensors, or raise the FASTJIT_RECORD_ setting"},
     {"value of a tensor left", "choose with torch.where, or do this outside the function"},
     {"side effect", kOutside},
     {"store to", kOutside},

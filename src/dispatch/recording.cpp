@@ -4,6 +4,7 @@
 #include <torch/csrc/Generator.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "capture/running.h"
@@ -14,14 +15,14 @@
 #include "dispatch/stand_in.h"
 #include "dispatch/this_thread.h"
 #include "observe/doors.h"
+#include "support/env.h"
 
 namespace fastjit::dispatch {
 namespace {
 
 void on_tensor(void* context, PyObject* tensor, const char* name) {
   auto* recording = static_cast<Recording*>(context);
-  for (PyObject* known : recording->captured)
-    if (known == tensor) return;
+  if (!recording->met.insert(tensor).second) return;
   recording->captured.push_back(tensor);
   recording->captured_names.emplace_back(name);
   recording->kept.push_back(unpack(tensor));
@@ -32,10 +33,16 @@ void on_tensor(void* context, PyObject* tensor, const char* name) {
 // longer symbolic.
 std::vector<uint32_t> result_values(Recording& recording, size_t first, const Stored& stored) {
   std::vector<uint32_t> out;
-  const std::vector<uint32_t> leaves = recording.variant->recipe.numbers();
+  std::unordered_map<const PyObject*, Py_ssize_t> stores;
+  for (const auto& value : stored.values) ++stores[value];
+  std::unordered_map<uint32_t, Py_ssize_t> leaves;
+  for (uint32_t number : recording.variant->recipe.numbers()) ++leaves[number];
+  const auto times = [](const auto& counts, const auto& key) {
+    const auto it = counts.find(key);
+    return it == counts.end() ? Py_ssize_t{0} : it->second;
+  };
   for (auto number = static_cast<uint32_t>(first); number < recording.numbers.size(); ++number) {
-    const auto held = std::ranges::count(stored.values, recording.numbers[number]);
-    const auto inside = std::ranges::count(leaves, number);
+    const Py_ssize_t held = times(stores, recording.numbers[number]), inside = times(leaves, number);
     if (inside > 0) out.push_back(number);
     if (recording.observation.references[number] != inside + held) recording.observation.symbolic[number] = false;
   }
@@ -95,6 +102,10 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_contents_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
   };
+  host.on_limit = [](void* context, const std::string& reason) {
+    static_cast<Recording*>(context)->recorder->give_up(reason);
+  };
+  host.max_instructions = static_cast<uint64_t>(support::setting_int(support::Setting::RecordInstructions));
   host.context = &recording;
   auto observer = observe::make_observer(host);
   for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
@@ -109,9 +120,15 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   Function& function = recording.function;
   if (!prepare_recording()) return nullptr;
   const RecordingFlag flag;
-  capture::Recorder recorder(inputs_of(recording, call, names));
+  std::unique_ptr<observe::Observer> observer;
+  capture::CallInputs inputs = inputs_of(recording, call, names);
+  inputs.on_limit = [&recording, &observer](const std::string& reason) {
+    if (recording.unsound.empty()) recording.unsound = reason;
+    if (observer) observer->give_up(reason);
+  };
+  capture::Recorder recorder(std::move(inputs));
   recording.recorder = &recorder;
-  const auto observer = function.options.pure ? nullptr : make_observer(recording, call);
+  if (!function.options.pure) observer = make_observer(recording, call);
   const Entry entry = entry_of(function, call, PyVectorcall_NARGS(nargsf), kwnames, observer.get());
   recording.unsound = entry.refused;
   if (observer && entry.refused.empty() && !observer->start(entry.callable)) recording.unsound = "tracer active";

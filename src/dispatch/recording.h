@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "capture/capture.h"
@@ -23,6 +24,7 @@ struct Recording {
   std::shared_ptr<Variant> variant = std::make_shared<Variant>();
   std::vector<PyObject*> captured;
   std::vector<std::string> captured_names;
+  std::unordered_set<PyObject*> met;  // what `captured` holds
   capture::Recorder* recorder = nullptr;
   std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
   std::vector<PyObject*> leaves;

@@ -125,6 +125,8 @@ CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
   std::swap(hash_, other.hash_);
   std::swap(excluded_, other.excluded_);
   std::swap(flat_, other.flat_);
+  std::swap(places_, other.places_);
+  std::swap(placed_, other.placed_);
   return *this;
 }
 
@@ -199,6 +201,20 @@ bool CallSpec::add_instance(PyObject* object, const ByContent& classes, int dept
   return false;
 }
 
+// The first of the tensors so far that is this object; -1: none.
+int CallSpec::place_of(PyObject* tensor) {
+  constexpr size_t kFew = 16;
+  const std::vector<PyObject*>& tensors = flat_.tensors;
+  if (tensors.size() <= kFew) {
+    const auto found = std::ranges::find(tensors, tensor);
+    return found == tensors.end() ? -1 : static_cast<int>(found - tensors.begin());
+  }
+  if (placed_ > tensors.size()) placed_ = 0, places_.clear();  // some were taken back
+  for (; placed_ < tensors.size(); ++placed_) places_.try_emplace(tensors[placed_], static_cast<int>(placed_));
+  const auto found = places_.find(tensor);
+  return found == places_.end() ? -1 : found->second;
+}
+
 bool CallSpec::add(PyObject* object, const ByContent& classes, std::string& why, int depth) {
   if (depth > kMaxArgumentDepth) {
     why = "its arguments are nested more than 8 deep";
@@ -208,8 +224,7 @@ bool CallSpec::add(PyObject* object, const ByContent& classes, std::string& why,
   if (is_plain_tensor(object)) {
     spec.kind = ArgKind::Tensor;
     spec.tensor = TensorSpec::of(object);
-    for (size_t i = 0; i < flat_.tensors.size(); ++i)
-      if (flat_.tensors[i] == object && spec.same_as < 0) spec.same_as = static_cast<int>(i);
+    spec.same_as = place_of(object);
     flat_.tensors.push_back(object);
     ++tensors_;
   } else if (object == Py_None) {
@@ -260,11 +275,7 @@ void CallSpec::require_bare(PyObject* tensor) {
 }
 
 void CallSpec::require_identity(PyObject* a, PyObject* b) {
-  const auto place = [&](PyObject* tensor) {
-    const auto found = std::find(flat_.tensors.begin(), flat_.tensors.end(), tensor);
-    return found == flat_.tensors.end() ? -1 : static_cast<int>(found - flat_.tensors.begin());
-  };
-  const int first = place(a), second = place(b);
+  const int first = place_of(a), second = place_of(b);
   if (a == b)
     identities_.push_back({first, -1, a, true});
   else if (first >= 0)

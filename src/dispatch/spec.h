@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "dispatch/by_content.h"
@@ -142,6 +143,9 @@ class CallSpec {
   uint64_t hash_ = 0;
   std::vector<const PyObject*> excluded_;
   FlatArgs flat_;
+  int place_of(PyObject* tensor);
+  std::unordered_map<PyObject*, int> places_;  // of the first `placed_` tensors of flat_
+  size_t placed_ = 0;
 };
 
 std::string repr(PyObject* object);        // "?" if it raises

@@ -79,7 +79,7 @@ class Shadow {
     py::dict out, scalars;
     out["name"] = function().options.name;
     out["signature"] = variant_->spec.signature();
-    out["ir"] = variant_->inspection.ir;
+    out["ir"] = variant_->inspection.ir();
     py::list calls;
     for (const capture::CallTemplate& call : variant_->executable->calls) {
       const auto [text, many] = python_source(call);

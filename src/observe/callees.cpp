@@ -227,7 +227,8 @@ void Tracer::judge_contains(PyObject*, Args args) {
   touch(item);
   if (is_tensor(container)) return tensor_method(container, "__contains__");
   if (Facts::Id id; hashable(item) && dict_node(container, &id)) {
-    facts_->has_key(id, pooled(item), item_label(container, item), where());
+    PyObject *key = pooled(item), *again = nullptr;
+    if (!facts_->again(id, key, &again)) facts_->has_key(id, key, item_label(container, item), where());
     return;
   }
   if (PySet_CheckExact(container) && is_reached(container) && hashable(item) &&
@@ -264,7 +265,7 @@ void Tracer::judge_contents(PyObject* callee, Args args) {
 // torch.tensor copies data without an operator: what it is given is the same in every call where it is all facts.
 void Tracer::judge_tensor(PyObject* callee, Args args) {
   if (args.empty() || !holds_numbers_only(args[0])) return call_host(callee, args);
-  if (readable_args(args, callee_text(callee))) may_enter_any();
+  if (readable_args(args, callee)) may_enter_any();
 }
 
 bool Tracer::holds_numbers_only(PyObject* o, int depth) {

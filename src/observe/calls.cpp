@@ -9,15 +9,22 @@
 
 namespace fastjit::observe {
 
-bool Tracer::readable_args(Args args, const std::string& callee) {
-  for (PyObject* arg : args) {
-    if (readable(arg)) continue;
-    PyObject* o = arg;
-    bool is_container = PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
-    deny(is_container && !is_known(o) ? "read of item of " + name_of(o) + " by " + callee
-                                      : "read of " + name_of(o) + " by " + callee);
-    return false;
-  }
+bool Tracer::deny_unreadable(PyObject* o, const std::string& callee) {
+  const bool is_container = PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
+  deny(is_container && !is_known(o) ? "read of item of " + name_of(o) + " by " + callee
+                                    : "read of " + name_of(o) + " by " + callee);
+  return false;
+}
+
+bool Tracer::readable_args(Args args, PyObject* callee) {
+  for (PyObject* arg : args)
+    if (!readable(arg)) return deny_unreadable(arg, callee_text(callee));
+  return true;
+}
+
+bool Tracer::readable_args(Args args, const char* callee) {
+  for (PyObject* arg : args)
+    if (!readable(arg)) return deny_unreadable(arg, callee);
   return true;
 }
 
@@ -27,8 +34,7 @@ static bool is_pybind_record(PyObject* self) {
 }
 
 PyObject* bound_to(PyObject* callable) noexcept {
-  if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper"))
-    return reinterpret_cast<WrapperObject*>(callable)->self;
+  if (Py_IS_TYPE(callable, &_PyMethodWrapper_Type)) return reinterpret_cast<WrapperObject*>(callable)->self;
   PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
   return self && (PyModule_Check(self) || PyType_Check(self) || is_pybind_record(self)) ? nullptr : self;
 }
@@ -92,11 +98,11 @@ void Tracer::call_host(PyObject* callable, Args args) {
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
     owner = PyDescr_TYPE(callable);
   else if (!args.empty() && ((PyCFunction_Check(callable) && PyCFunction_GET_SELF(callable) == args[0]) ||
-                             !std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper")))
+                             Py_IS_TYPE(callable, &_PyMethodWrapper_Type)))
     owner = Py_TYPE(args[0]);  // bound: a plain C function that gets a number is no method of numbers
   if (is_value_type(owner) && !args.empty() && Py_TYPE(args[0]) == owner) {
-    const std::string name = callee_text(callable);
-    if (!readable_args(args, name)) return;
+    if (!readable_args(args, callable)) return;
+    const std::string name = owner == &PyUnicode_Type ? callee_text(callable) : "";
     const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
     const auto odd = std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg); });
     return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
@@ -106,7 +112,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
     case Host::Callee::Boxed:
     case Host::Callee::Operator:
       for (PyObject* arg : args)
-        if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callee_text(callable))) return;
+        if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callable)) return;
       use_scalars(args, false);
       top().number_result = true;
       top().reads_items = true;
@@ -114,7 +120,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
       top().expect = judged == Host::Callee::Boxed ? Expect::Inside : Expect::Any;
       return;
     case Host::Callee::Pure:
-      if (!readable_args(args, callee_text(callable))) return;
+      if (!readable_args(args, callable)) return;
       top().reads_items = true;
       top().container_result = true;
       return may_enter_any();
@@ -174,7 +180,7 @@ void Tracer::call_class(PyTypeObject* type, Args args) {
 
 // Reads its arguments and what is in them; what it calls of them is known or watched.
 void Tracer::apply_reader(const Callee& row, PyObject* callee, Args args) {
-  if (!readable_args(args, callee_text(callee))) return;
+  if (!readable_args(args, callee)) return;
   const bool shows = callee == (PyObject*)&PyUnicode_Type || !std::strcmp(row.name, "builtins:repr") ||
                      !std::strcmp(row.name, "builtins:format");
   for (PyObject* arg : args) {

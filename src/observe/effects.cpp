@@ -29,6 +29,10 @@ void Tracer::never(int) { deny(std::string("instruction ") + rows()[top().ops[2 
 void Tracer::load_global(int oparg) {
   PyObject* name = name_at(oparg >> 1);
   InterpreterFrame* frame = top().frame;
+  PyObject* again = nullptr;
+  if (read_again(facts_->find(frame->globals, Node::Kind::Dict), name, &again) &&
+      (again || read_again(facts_->find(frame->builtins, Node::Kind::Dict), name, &again)))
+    return;
   std::string text = PyUnicode_AsUTF8(name);
   Facts::Id globals = facts_->dict(frame->globals, "");
   if (counts_key(globals, name, "global " + text)) return;
@@ -43,8 +47,9 @@ void Tracer::load_global(int oparg) {
 void Tracer::load_deref(int oparg) {
   PyObject* cell = local(oparg);
   if (!cell || !PyCell_Check(cell) || fresh_.contains(cell)) return;
-  std::string name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg));
   auto owner = cell_owners_.find(cell);
+  if (owner != cell_owners_.end() && find_again((PyObject*)owner->second, cell)) return;
+  std::string name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(top().code->co_localsplusnames, oparg));
   if (owner == cell_owners_.end()) return deny("read of cell " + name + " of unknown origin");
   facts_->function((PyFunctionObject*)owner->second, where());  // keeps the cell alive
   if (counts_place(cell, Node::Kind::Cell, "cell " + name)) return;

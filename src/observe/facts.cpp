@@ -78,6 +78,13 @@ Facts::Id Facts::instance_dict(PyObject* o, const std::string& label, const std:
   return dict(node(id).dict, label);
 }
 
+Facts::Id Facts::known_dict(PyObject* o) const {
+  const Id id = find(o, Node::Kind::Object);
+  if (id < 0) return -1;
+  const Node& n = nodes_[static_cast<size_t>(id)];
+  return n.dict_slot && *n.dict_slot == n.dict ? find(n.dict, Node::Kind::Dict) : -1;
+}
+
 Facts::Id Facts::dict(PyObject* d, const std::string& label) {
   Id id = find(d, Node::Kind::Dict);
   return id >= 0 ? id : add(d, Node::Kind::Dict, label, "");
@@ -122,11 +129,22 @@ PyObject* Facts::read_key(Id id, PyObject* name, const std::string& label, const
     if (!known->expect.holds(value)) changed(known->label, where);
     return value;
   }
-  int32_t hint = kFindHint;
+  int32_t hint = node(id).next_hint;  // keys are mostly read in their order
   PyObject* value = dict_lookup(node(id).object, name, &hint);
+  if (!is_entry(node(id).object, hint, name)) hint = kFindHint, value = dict_lookup(node(id).object, name, &hint);
   note(id, name, nullptr, value, label, where);
+  node(id).next_hint = hint + 1;
   if (Key* key = find_key(id, name, nullptr)) key->hint = hint;
   return value;
+}
+
+bool Facts::again(Id id, PyObject* name, PyObject** value) {
+  using Kind = observe::Expect::Kind;
+  Key* key = find_key(id, name, nullptr);
+  if (!key || key->expect.kind == Kind::Present || key->expect.kind == Kind::Type) return false;
+  if (!own_.empty() && is_own(node(id).object, name)) return false;
+  *value = name ? dict_lookup(node(id).object, name, &key->hint) : held_in(node(id));
+  return key->expect.holds(*value);
 }
 
 bool Facts::has_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
@@ -187,9 +205,10 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
       all.push_back(std::move(key));  // absent keys follow the present ones
     }
   }
+  for (const Key& old : n.keys) key_ids_.erase({id, {old.name.get(), old.after}});
   n.keys = std::move(all);
   n.ordered = true;
-  key_ids_.erase(key_ids_.lower_bound({id, {nullptr, nullptr}}), key_ids_.lower_bound({id + 1, {nullptr, nullptr}}));
+  by_hash_.erase(id);
   n.truth = PyDict_GET_SIZE(n.object) != 0;
   if (n.where.empty()) n.where = where;
   for (size_t i = 0; i < n.keys.size(); ++i) key_ids_[{id, {n.keys[i].name.get(), nullptr}}] = i;
@@ -346,6 +365,7 @@ std::string Facts::finish() {
   key_ids_.clear();
   held_.clear();
   own_.clear();
+  by_hash_.clear();
   return "";
 }
 

@@ -3,9 +3,8 @@
 // that was looked into (a dictionary, a list, a type, an instance, a function, a cell, a slot). Nodes are in reading
 // order, so a node whose object is kept alive by an earlier fact needs no weak reference of its own.
 #include <functional>
-#include <map>
-#include <set>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -64,6 +63,7 @@ struct Node {
   };
   std::vector<Overwritten> overwritten;  // recording only: keys that the call stored to and that were there, unread
   Py_ssize_t grown_from = -1;            // recording only: number of items before the call added some
+  int32_t next_hint = 0;                 // recording only, Dict: the entry behind the one that was read last
   PyObject* object;
   Ref weak;
   Ref hold;                        // a reference, where nothing else keeps the object and it cannot be held weakly
@@ -89,8 +89,12 @@ class Facts final : public ReadSet {
   Id object(PyObject* o, const std::string& label, const std::string& where);
   Id instance_dict(PyObject* o, const std::string& label, const std::string& where);  // -1: it has none
   Id dict(PyObject* d, const std::string& label);
+  Id known_dict(PyObject* o) const;  // that instance_dict() gave of this object before, and that it still has; or -1
   PyObject* read_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
   bool has_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
+  /// Reads what a fact says already, of a dictionary or (name null) a cell. False, and nothing done: read_key(),
+  /// has_key() or read_cell() must look.
+  bool again(Id id, PyObject* name, PyObject** value);
   bool truth(Id container, const std::string& where);
   Py_ssize_t length(Id container, const std::string& where);
   /// All keys in order with their values; `label` names an item by its key.
@@ -169,13 +173,32 @@ class Facts final : public ReadSet {
   std::string failure(Node& node);
 
   std::vector<Node> nodes_;
-  std::vector<Word> words_;                             // what check() compares, in reading order
-  std::vector<uint32_t> word_nodes_;                    // the node of each word
-  std::map<std::pair<PyObject*, Node::Kind>, Id> ids_;  // recording only
-  std::map<std::pair<Id, std::pair<PyObject*, PyTypeObject*>>, size_t> key_ids_;  // recording only, interned names
-  std::unordered_set<PyObject*> held_;                                            // values that a fact keeps alive
-  std::string changed_;                                                           // a fact that the call changed
-  std::set<std::pair<PyObject*, PyObject*>> own_;  // recording only: places that the call stored to (container, name)
+  std::vector<Word> words_;           // what check() compares, in reading order
+  std::vector<uint32_t> word_nodes_;  // the node of each word
+  struct Hash {
+    static size_t of(const void* address) { return reinterpret_cast<uintptr_t>(address) >> 3; }
+    size_t operator()(const std::pair<PyObject*, Node::Kind>& node) const noexcept {
+      return of(node.first) * 31 + static_cast<size_t>(node.second);
+    }
+    size_t operator()(const std::pair<Id, std::pair<PyObject*, PyTypeObject*>>& key) const noexcept {
+      return (static_cast<size_t>(key.first) * 0x9E3779B1u + of(key.second.first)) * 31 + of(key.second.second);
+    }
+    size_t operator()(const std::pair<PyObject*, PyObject*>& place) const noexcept {
+      return of(place.first) * 0x9E3779B1u + of(place.second);
+    }
+  };
+  using KeyId = std::pair<Id, std::pair<PyObject*, PyTypeObject*>>;
+  std::unordered_map<std::pair<PyObject*, Node::Kind>, Id, Hash> ids_;  // recording only
+  std::unordered_map<KeyId, size_t, Hash> key_ids_;                     // recording only, interned names
+  std::unordered_set<PyObject*> held_;                                  // values that a fact keeps alive
+  struct KeysByHash {
+    size_t size = 0;  // how many of the node's keys are in it
+    std::unordered_multimap<Py_hash_t, size_t> keys;
+  };
+  std::unordered_map<Id, KeysByHash> by_hash_;  // recording only: of dictionaries that the call stores to
+  std::string changed_;                         // a fact that the call changed
+  // Recording only: places that the call stored to (container, name).
+  std::unordered_set<std::pair<PyObject*, PyObject*>, Hash> own_;
   std::string state_;
   bool state_is_constant_ = true;
   bool abandoned_ = false;
@@ -183,6 +206,8 @@ class Facts final : public ReadSet {
 
 /// Asks dict_lookup() to search the entry's index once; later lookups with that index are a few ns.
 inline constexpr int32_t kFindHint = -2;
+/// Whether the entry of that index is the name's.
+bool is_entry(PyObject* dict, int32_t hint, PyObject* name) noexcept;
 /// Looks a name up in a dictionary without running Python code; borrowed.
 PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept;
 /// Where a dictionary that shares an object's values keeps that of a name; null where it does not.
@@ -193,7 +218,7 @@ PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) n
 PyObject* bound_to(PyObject* callable) noexcept;
 /// Where a set keeps this object, or (not by_address) an equal value: the index of its entry, or -1. No Python code
 /// runs.
-int32_t member_index(PyObject* set, PyObject* item, bool by_address) noexcept;
+int32_t member_index(PyObject* set, PyObject* item, bool by_address, int32_t hint = -1) noexcept;
 /// What a key's place holds now, without running Python code; null where there is nothing. Borrowed.
 PyObject* value_now(const Node& node, const Key& key) noexcept;
 /// The value of a context variable in this thread's context, or its default; borrowed, null where it has neither.
@@ -209,6 +234,8 @@ inline bool is_named(PyObject* name, const char* text) { return PyUnicode_Compar
 /// Stands for a list's item among the names of keys: no object has an odd address.
 inline PyObject* index_name(Py_ssize_t index) { return reinterpret_cast<PyObject*>(2 * index + 1); }
 bool same_bits(PyObject* a, PyObject* b) noexcept;
+/// Equal for what same_bits() finds equal. Runs no Python code.
+Py_hash_t hash_of_bits(PyObject* o) noexcept;
 /// A weak reference, or nothing where the type has none.
 Ref weak_to(PyObject* o);
 

@@ -3,6 +3,7 @@
 
 #if FASTJIT_OBSERVES
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "observe/facts.h"
@@ -39,11 +40,23 @@ bool same_bits(PyObject* a, PyObject* b) noexcept {
   return true;
 }
 
+Py_hash_t hash_of_bits(PyObject* o) noexcept {
+  if (PyUnicode_CheckExact(o) || PyLong_CheckExact(o) || PyBytes_CheckExact(o)) return PyObject_Hash(o);
+  if (PyFloat_CheckExact(o)) return static_cast<Py_hash_t>(std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(o)));
+  const bool by_value = PyComplex_CheckExact(o) || PyTuple_CheckExact(o);
+  return reinterpret_cast<Py_hash_t>(by_value ? reinterpret_cast<PyObject*>(Py_TYPE(o)) : o);
+}
+
 Ref weak_to(PyObject* o) {
   if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) return {};
   PyObject* ref = PyWeakref_NewRef(o, nullptr);
   if (!ref) PyErr_Clear();
   return Ref::steal(ref);
+}
+
+bool is_entry(PyObject* dict, int32_t hint, PyObject* name) noexcept {
+  const DictKeys* keys = keys_of(reinterpret_cast<PyDictObject*>(dict));
+  return keys->kind != 0 && hint >= 0 && hint < keys->nentries && entries_of(keys)[hint].key == name;
 }
 
 PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept {
@@ -86,13 +99,19 @@ PyObject* context_value(PyObject* variable) noexcept {
   return value;
 }
 
-int32_t member_index(PyObject* set, PyObject* item, bool by_address) noexcept {
+int32_t member_index(PyObject* set, PyObject* item, bool by_address, int32_t hint) noexcept {
   const auto* s = reinterpret_cast<PySetObject*>(set);
-  for (Py_ssize_t i = 0; i <= s->mask; ++i) {
-    PyObject* key = s->table[i].key;
-    if (!key || s->table[i].hash == -1) continue;
-    if (by_address ? key == item : same_bits(key, item)) return static_cast<int32_t>(i);  // -1: a deleted entry
-  }
+  const auto is_it = [&](Py_ssize_t place) {
+    PyObject* key = s->table[place].key;
+    return key && s->table[place].hash != -1 && (by_address ? key == item : same_bits(key, item));  // -1: deleted
+  };
+  if (hint >= 0 && hint <= s->mask && is_it(hint)) return hint;
+  // Where the set itself would look first; if it is elsewhere, all places are searched.
+  const auto first = static_cast<size_t>(by_address ? hint : hash_of(item)) & static_cast<size_t>(s->mask);
+  for (size_t i = first; i <= static_cast<size_t>(s->mask) && i < first + 16; ++i)
+    if (is_it(static_cast<Py_ssize_t>(i))) return static_cast<int32_t>(i);
+  for (Py_ssize_t i = 0; i <= s->mask; ++i)
+    if (is_it(i)) return static_cast<int32_t>(i);
   return -1;
 }
 
@@ -107,9 +126,10 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
                  ? PyList_GET_ITEM(node.object, key.hint)
                  : nullptr;
     case Node::Kind::Set: {
-      const int32_t index = PySet_Check(node.object) ? member_index(node.object, key.expect.object,
-                                                                    key.expect.kind != observe::Expect::Kind::Equal)
-                                                     : -1;
+      const int32_t index =
+          PySet_Check(node.object)
+              ? member_index(node.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal, key.hint)
+              : -1;
       return index < 0 ? nullptr : ((PySetObject*)node.object)->table[index].key;
     }
     case Node::Kind::Type:
@@ -302,7 +322,8 @@ void Facts::rearm_items(Node& n) noexcept {
   if (is_list) watch(&((PyVarObject*)list)->ob_size);
   is_list ? watch(&list->ob_item) : watch(&set->table);
   for (Key& key : n.keys) {
-    if (!is_list) key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal);
+    if (!is_list)
+      key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal, key.hint);
     PyObject* const* place = is_list ? &list->ob_item[key.hint] : &set->table[key.hint].key;
     key.expect.follow(*place);
     watch(place);

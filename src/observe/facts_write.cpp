@@ -42,8 +42,12 @@ void Facts::write_key(Id id, PyObject* name, bool looked_into, const std::string
   if (is_there && !is_own(n.object, name) && !find_key(id, name, nullptr))
     n.overwritten.push_back({Ref::share(name), label, where});
   own_.insert({n.object, name});
-  for (Key& key : n.keys)
-    if (same_bits(key.name.get(), name)) replace(key, looked_into);
+  KeysByHash& known = by_hash_[id];
+  for (; known.size < n.keys.size(); ++known.size)
+    known.keys.emplace(hash_of_bits(n.keys[known.size].name.get()), known.size);
+  const auto [first, last] = known.keys.equal_range(hash_of_bits(name));
+  for (auto it = first; it != last; ++it)
+    if (Key& key = n.keys[it->second]; same_bits(key.name.get(), name)) replace(key, looked_into);
 }
 
 void Facts::write_item(Id id, Py_ssize_t index, bool looked_into, const std::string& where) {

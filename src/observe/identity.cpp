@@ -22,8 +22,8 @@ void Tracer::compare_identity(PyObject* a, PyObject* b) {
     const auto known = [&](PyObject* t) { return arguments_.contains(t) || told_.contains(t); };
     const bool of_argument = arguments_.contains(a) || arguments_.contains(b);
     const std::pair pair(a, b);
-    const bool is_new = std::find(identities_.begin(), identities_.end(), pair) == identities_.end();
-    if (a != b && of_argument && known(a) && known(b) && is_new) identities_.push_back(pair);
+    const bool noted = a != b && of_argument && known(a) && known(b);
+    if (noted && compared_.insert(pair).second) identities_.push_back(pair);
     return;
   }
   const bool by_content = PyTuple_Check(a) || arguments_.contains(a) || arguments_.contains(b);
@@ -40,7 +40,7 @@ void Tracer::find_identical(PyObject* container, PyObject* item) {
 }
 
 void Tracer::judge_search(PyObject* callee, Args args) {
-  if (args.size() < 2 || !readable_args(args, callee_text(callee))) return;
+  if (args.size() < 2 || !readable_args(args, callee)) return;
   find_identical(args[0], args[1]);
   if (holds_nan(args[1])) return deny("comparison of " + name_of(args[1]));
   may_enter_any();

@@ -1,8 +1,8 @@
 #include "observe/known_functions.h"
 
 #include <cstring>
-#include <map>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,6 +25,11 @@ constexpr struct Row {
 
 /// What identifies a C function, however it is bound: its PyMethodDef, slot, or the object itself.
 using Key = std::pair<const void*, const void*>;
+struct HashKey {
+  size_t operator()(const Key& key) const noexcept {
+    return (reinterpret_cast<uintptr_t>(key.first) >> 4) * 31 + (reinterpret_cast<uintptr_t>(key.second) >> 4);
+  }
+};
 
 struct BoundSlot {  // such as (1).__add__
   PyObject_HEAD PyWrapperDescrObject* descr;
@@ -36,8 +41,7 @@ Key key_of(PyObject* callable) {
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyClassMethodDescr_Type))
     return {((PyMethodDescrObject*)callable)->d_method, nullptr};
   // All types share the wrapper of a slot, and one function may serve several slots: both together tell which it is.
-  if (!std::strcmp(Py_TYPE(callable)->tp_name, "method-wrapper"))
-    callable = (PyObject*)reinterpret_cast<BoundSlot*>(callable)->descr;
+  if (Py_IS_TYPE(callable, &_PyMethodWrapper_Type)) callable = (PyObject*)reinterpret_cast<BoundSlot*>(callable)->descr;
   if (Py_IS_TYPE(callable, &PyWrapperDescr_Type))
     return {((PyWrapperDescrObject*)callable)->d_base, ((PyWrapperDescrObject*)callable)->d_wrapped};
   return {callable, nullptr};
@@ -60,7 +64,7 @@ PyObject* resolve(const char* name) {
 
 struct Table {
   std::vector<bool> resolved = std::vector<bool>(std::size(kRows));
-  std::map<Key, int> rows;
+  std::unordered_map<Key, int, HashKey> rows;
 };
 
 Table& table() {

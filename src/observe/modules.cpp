@@ -2,6 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
 #include <string_view>
 
 #include "observe/tracer.h"
@@ -12,20 +13,42 @@ namespace {
 // Dictionaries of an nn.Module whose items are facts and whose items' names are those of its attributes.
 constexpr std::string_view kModuleDicts[] = {"_parameters", "_buffers", "_modules"};
 
+bool is_module_part(PyObject* name) {
+  const std::string_view text = PyUnicode_AsUTF8(name);
+  return std::ranges::find(kModuleDicts, text) != std::end(kModuleDicts);
+}
+
 }  // namespace
 
 void Tracer::found_in_module(const std::string& owner, PyObject* name, PyObject* value) {
-  std::string text = PyUnicode_AsUTF8(name);
-  found(value, owner + "." + text);
+  found(value, [&] { return owner + "." + PyUnicode_AsUTF8(name); });
   if (stored_.contains(value)) return;
-  for (std::string_view known : kModuleDicts)
-    if (text == known && PyDict_CheckExact(value)) module_dicts_.emplace(value, owner);
+  if (PyDict_CheckExact(value) && is_module_part(name)) module_dicts_.emplace(value, owner);
+}
+
+// What facts say already: repeated blocks ask for the same things again and again. False: the long way.
+bool Tracer::reads_module_again(PyObject* o, PyObject* attr, PyObject* name, bool probing) {
+  const Facts::Id id = facts_->known_dict(o);
+  if (id < 0) return false;
+  if (attr && Py_TYPE(attr)->tp_descr_set) {
+    PyObject* dict = facts_->node(id).object;
+    if (name != literal("__dict__") || !names_.contains(dict) || !module_dicts_.contains(dict)) return false;
+    fresh_.erase(dict);
+    return true;
+  }
+  PyObject* value = nullptr;
+  if (!read_again(id, name, &value)) return false;
+  if (value) return !PyDict_CheckExact(value) || module_dicts_.contains(value) || !is_module_part(name);
+  if (attr && !PyFunction_Check(attr) && Py_TYPE(attr)->tp_descr_get) may_enter_any();
+  if (!attr) fallback_getattr(o, name, probing);
+  return true;
 }
 
 void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
   PyTypeObject* type = Py_TYPE(o);
   PyObject* attr = class_attr(type, name);
   if (attr) note_descriptor(attr);
+  if (reads_module_again(o, attr, name, probing)) return;
   const std::string owner = label_of(o);
   Facts::Id id = facts_->instance_dict(o, owner, where());
   if (id < 0) return load_dictless_attr(o, attr, name, probing);
@@ -62,6 +85,10 @@ void Tracer::load_python_module_attr(PyObject* o, PyObject* name, bool probing) 
     PyObject* attr = class_attr(Py_TYPE(o), name);
     if (attr && Py_TYPE(attr)->tp_descr_set && descriptor(o, attr, name)) return;
   }
+  PyObject* again = nullptr;
+  if (facts_->find(o, Node::Kind::Object) >= 0 &&
+      read_again(facts_->find(PyModule_GetDict(o), Node::Kind::Dict), name, &again) && again)
+    return;
   std::string owner = names_.contains(o) ? names_[o] : PyModule_GetName(o) ? PyModule_GetName(o) : "module";
   facts_->object(o, owner, where());
   PyObject* dict = PyModule_GetDict(o);

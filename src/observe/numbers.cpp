@@ -90,7 +90,7 @@ void Tracer::note_operator(PyObject* tensor, int oparg) {
   const std::string name = kOperators[oparg % kFirstInPlace].method;
   for (const char* form : {"__", "__r", "__i"}) {
     if (form[2] == 'i' && oparg < kFirstInPlace) continue;
-    class_attr(Py_TYPE(tensor), (form + name + "__").c_str());
+    class_attr(Py_TYPE(tensor), intern(PyUnicode_FromString((form + name + "__").c_str())));
   }
 }
 

@@ -36,6 +36,7 @@ class NoObserver final : public Observer {
   void describe(PyObject*) override {}
   void pass(PyObject*) override {}
   std::string refuses(PyObject*) override { return ""; }
+  void give_up(const std::string&) override {}
   bool start(PyObject*) override { return false; }
   Observation stop() override {
     Observation none;

@@ -56,6 +56,9 @@ struct Host {
   void (*on_scalar_use)(void* context, size_t scalar, bool alone, bool forwards) = nullptr;
   /// The instruction of the last uses has ended, or (entered) Python code that it called begins.
   void (*on_scalar_use_end)(void* context, bool entered) = nullptr;
+  /// Past max_instructions (0: any number) the rest of the call is not observed; `reason` says so and where.
+  void (*on_limit)(void* context, const std::string& reason) = nullptr;
+  uint64_t max_instructions = 0;
   void* context = nullptr;
 };
 
@@ -170,6 +173,8 @@ class Observer {
   virtual void pass(PyObject* argument) = 0;
   /// Why a call of this object, which is no Python function, is not worth watching, or "".
   virtual std::string refuses(PyObject* callable) = 0;
+  /// The rest of the call runs unobserved, and is unsound for this reason. GIL held.
+  virtual void give_up(const std::string& reason) = 0;
   virtual bool start(PyObject* function) = 0;  // the function about to be called on this thread
   virtual Observation stop() = 0;
 };

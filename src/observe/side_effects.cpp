@@ -16,18 +16,20 @@ void Tracer::log(SideEffect effect) {
   if (!effect.symbolic) touch(value);
   if (!is_constant(value)) stored_.insert(value);
   using Kind = SideEffect::Kind;
-  const bool replaces = effect.kind != Kind::Append && effect.kind != Kind::Print && !effect.adds;
-  for (size_t i = effects_.size(); replaces && i-- > 0;) {
-    SideEffect& old = effects_[i];
+  if (effect.kind == Kind::Append || effect.kind == Kind::Print) return effects_.push_back(std::move(effect));
+  const Py_hash_t key_hash = effect.key ? hash_of_bits(effect.key.get()) : 0;
+  std::vector<size_t>& alike = effects_at_[{effect.target.get(), effect.place, key_hash}];
+  for (auto i = alike.rbegin(); !effect.adds && i != alike.rend(); ++i) {
+    SideEffect& old = effects_[*i];
     const bool same_key =
         old.key.get() == effect.key.get() || (old.key && effect.key && same_bits(old.key.get(), effect.key.get()));
-    if (old.kind != effect.kind || old.target.get() != effect.target.get() || old.place != effect.place || !same_key)
-      continue;
+    if (old.kind != effect.kind || !same_key) continue;
     if (old.adds) break;
     names_held_.push_back(std::move(old.value));  // it may be known by its address
     old = std::move(effect);
     return;
   }
+  alike.push_back(effects_.size());
   effects_.push_back(std::move(effect));
 }
 

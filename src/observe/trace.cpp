@@ -223,14 +223,16 @@ void Tracer::enter_function(InterpreterFrame* frame) {
   if (top().fresh_function) return;
   const PyFunctionObject* defined = function_of(frame);
   auto* function = reinterpret_cast<PyObject*>(function_of(frame));
-  const std::string owner = PyUnicode_AsUTF8(defined->func_name);
   if (PyObject* defaults = defined->func_defaults)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defaults); ++i)
-      found(PyTuple_GET_ITEM(defaults, i), "default " + std::to_string(i) + " of " + owner);
+      found(PyTuple_GET_ITEM(defaults, i),
+            [&] { return "default " + std::to_string(i) + " of " + PyUnicode_AsUTF8(defined->func_name); });
   if (PyObject* defaults = defined->func_kwdefaults) {
     PyObject *key, *value;
     for (Py_ssize_t at = 0; PyDict_Next(defaults, &at, &key, &value);)
-      found(value, std::string("default ") + PyUnicode_AsUTF8(key) + " of " + owner);
+      found(value, [&] {
+        return std::string("default ") + PyUnicode_AsUTF8(key) + " of " + PyUnicode_AsUTF8(defined->func_name);
+      });
   }
   if (defined->func_closure)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defined->func_closure); ++i)
@@ -321,12 +323,21 @@ void Tracer::add_fresh_lists(PyObject* o) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i) add_fresh_lists(PyList_GET_ITEM(o, i));
 }
 
+// Watching costs many times what running does: a call that goes on and on is not kept waiting for it.
+void Tracer::pass_limit() {
+  const std::string reason =
+      "recording limit (" + std::to_string(host_.max_instructions) + " instructions) reached at " + where();
+  unsound(reason);
+  if (host_.on_limit) host_.on_limit(host_.context, reason);
+}
+
 void Tracer::instruction(InterpreterFrame* frame, int offset) {
   if (inside_) return;
   end_scalar_use(false);
   if (frames_.empty() || top().frame != frame) return unsound("an unknown frame ran at " + where());
   Frame& f = top();
   // 3.11 gives no event for the instruction behind EXTENDED_ARG: it is judged there. Later versions give both.
+  if (host_.max_instructions && ++instructions_ > host_.max_instructions) return pass_limit();
   if (!kPrefixEvents && f.ops[2 * offset] == k_EXTENDED_ARG) return;
   while (offset && f.ops[2 * offset - 2] == k_EXTENDED_ARG) --offset;
   if (!f.stack.arrive(offset, f.ops, depths_)) return deny("unknown stack depth");

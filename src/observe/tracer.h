@@ -3,7 +3,11 @@
 // function (3.11, settrace.cpp) or from sys.monitoring (3.12 and later, monitor.cpp). opcodes_31x.def names the method
 // that judges each opcode; the methods live in trace.cpp (driver), effects.cpp (instructions), values.cpp (what may be
 // read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp, the same for all versions.
+#include <map>
+#include <set>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -22,6 +26,7 @@ class Tracer final : public Observer {
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
   std::string refuses(PyObject* callable) override;
+  void give_up(const std::string& reason) override { unsound(reason); }
   bool start(PyObject* function) override;
   Observation stop() override;
 
@@ -91,6 +96,7 @@ class Tracer final : public Observer {
   void add_fresh_lists(PyObject* o);
   bool is_closed(InterpreterFrame* frame) const;
   void deny(const std::string& what);  // unsound, with the place
+  void pass_limit();
   const unsigned char* ops_of(PyCodeObject* code);
   const std::string& where();
   Frame& top() { return frames_.back(); }
@@ -197,9 +203,19 @@ class Tracer final : public Observer {
   void subscript_of(PyObject* container, PyObject* index);
   void read_dict_item(Facts::Id id, PyObject* dict, PyObject* index);
   void read_list_item(Facts::Id id, PyObject* list, PyObject* index);
-  PyObject* intern(PyObject* name);  // borrowed
+  PyObject* intern(PyObject* name);     // borrowed
+  PyObject* literal(const char* name);  // the same of a string that lives as long as the process
   std::string name_of(PyObject* o);
-  PyObject* found(PyObject* value, const std::string& label);  // a fact read gave `value`
+  /// A fact read gave `value`; `label`, a string or a function that makes one, is its name if it is new.
+  template <class Label>
+  PyObject* found(PyObject* value, const Label& label);
+  void found_new(PyObject* value, const std::string& label);
+  static bool leads_nowhere(PyObject* value);  // no other object is found with it
+  bool is_again(PyObject* value);              // found before: nothing is left to note
+  bool met(PyObject* value);                   // the same, of one that a fact names that holds
+  // What a fact that is there says of a place that is read again; false: the long way. `value` may be null: nothing.
+  bool read_again(Facts::Id dict, PyObject* name, PyObject** value);
+  bool find_again(PyObject* function, PyObject* cell);
   void found_inside(PyObject* value, const std::string& label);
   void type_method(PyObject* o, const char* name);  // an implicit call of a method of o's type
   bool dict_node(PyObject* d, Facts::Id* id);       // the node of a dictionary reached by facts
@@ -208,9 +224,7 @@ class Tracer final : public Observer {
   std::string label_of(PyObject* o);                // the name that facts found it under, or its class
   void note_instance(PyObject* o);                  // its class is a fact, unless it is new
   PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
-  PyObject* class_attr(PyTypeObject* type, const char* name) {
-    return class_attr(type, intern(PyUnicode_FromString(name)));
-  }
+  PyObject* class_attr(PyTypeObject* type, const char* name) { return class_attr(type, literal(name)); }
 
   // attributes.cpp, modules.cpp
   void load_attr(PyObject* o, PyObject* name, bool probing = false);
@@ -224,6 +238,7 @@ class Tracer final : public Observer {
   void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
   void load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing);
   void load_python_module_attr(PyObject* o, PyObject* name, bool probing);
+  bool reads_module_again(PyObject* o, PyObject* attr, PyObject* name, bool probing);
   void load_module_attr(PyObject* o, PyObject* name, bool probing);  // as object.__getattribute__ does
   void found_in_module(const std::string& owner, PyObject* name, PyObject* value);
   bool descriptor(PyObject* o, PyObject* attr, PyObject* name);  // a class attribute found first; true if it decides
@@ -297,7 +312,9 @@ class Tracer final : public Observer {
   bool readable_source(PyObject* o);
   void apply(const Callee& row, PyObject* callee, Args args);
   void apply_reader(const Callee& row, PyObject* callee, Args args);
-  bool readable_args(Args args, const std::string& callee);
+  bool readable_args(Args args, PyObject* callee);
+  bool readable_args(Args args, const char* callee);
+  bool deny_unreadable(PyObject* arg, const std::string& callee);  // false
   void judge_len(PyObject*, Args args);
   void judge_isinstance(PyObject*, Args args);
   void judge_real_instance(PyObject* callee, Args args);
@@ -356,7 +373,8 @@ class Tracer final : public Observer {
   Host host_;
   std::unique_ptr<Facts> facts_;
   std::vector<SideEffect> effects_;
-  std::unordered_set<PyObject*> stored_;  // values that effects_ hold
+  std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
+  std::unordered_set<PyObject*> stored_;                                                    // values that effects_ hold
   Sum sum_;
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   std::string reason_;
@@ -374,6 +392,25 @@ class Tracer final : public Observer {
   std::unordered_set<PyObject*> passed_;     // the arguments themselves
   std::unordered_set<PyObject*> described_;  // instances among them that the key describes
   std::unordered_map<PyObject*, std::string> names_;  // objects reached by facts
+  std::unordered_set<PyObject*> found_;               // those among them of which all is noted
+  // What was read of a class, as long as its version tag is that one.
+  struct ClassRead {
+    PyTypeObject* type;
+    PyObject* name;
+    PyTypeObject* after;
+    bool operator==(const ClassRead&) const = default;
+  };
+  struct HashClassRead {
+    size_t operator()(const ClassRead& read) const noexcept;
+  };
+  struct ClassValue {
+    unsigned int tag;
+    PyObject* value;
+  };
+  std::unordered_map<ClassRead, ClassValue, HashClassRead> class_reads_;
+  std::unordered_map<const char*, PyObject*> literals_;
+  std::unordered_set<PyObject*> interned_;  // in names_held_
+  uint64_t instructions_ = 0;               // judged so far
   std::unordered_map<PyObject*, std::string>
       module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
   std::unordered_map<InterpreterFrame*, PyCodeObject*> generators_;  // entered in this call, by address
@@ -388,6 +425,7 @@ class Tracer final : public Observer {
   std::vector<Ref> scalar_refs_, names_held_;
   std::vector<PyObject*> bare_;                              // see Observation
   std::vector<std::pair<PyObject*, PyObject*>> identities_;  // see Observation
+  std::set<std::pair<PyObject*, PyObject*>> compared_;       // those among them that the code compared
   std::vector<bool> symbolic_;
   std::vector<Derivation> derivations_;
   Derivation derivation_;                         // of the result of the instruction that runs now
@@ -395,5 +433,17 @@ class Tracer final : public Observer {
   PyObject* plain_callee_ = nullptr;              // what the instruction that runs now calls with positional arguments
   size_t given_scalars_ = 0;                      // watched from the start; the others were read out of tensors
 };
+
+template <class Label>
+PyObject* Tracer::found(PyObject* value, const Label& label) {
+  if (!value || stored_.contains(value)) return value;
+  fresh_.erase(value);  // what existed before the call is not new, whatever had this address
+  if (PyLong_Check(value) || PyUnicode_Check(value) || value == Py_None || is_again(value)) return value;
+  if constexpr (std::is_invocable_v<const Label&>)
+    found_new(value, label());
+  else
+    found_new(value, label);
+  return value;
+}
 
 }  // namespace fastjit::observe

@@ -184,8 +184,14 @@ bool Tracer::is_fresh_iterator(PyObject* o) {
 
 PyObject* Tracer::intern(PyObject* name) {
   PyUnicode_InternInPlace(&name);
-  names_held_.push_back(Ref::steal(name));
+  Ref held = Ref::steal(name);
+  if (interned_.insert(name).second) names_held_.push_back(std::move(held));
   return name;
+}
+
+PyObject* Tracer::literal(const char* name) {
+  PyObject*& known = literals_[name];
+  return known ? known : known = intern(PyUnicode_FromString(name));
 }
 
 std::string Tracer::name_of(PyObject* o) {
@@ -194,16 +200,40 @@ std::string Tracer::name_of(PyObject* o) {
   return Py_TYPE(o)->tp_name;
 }
 
-PyObject* Tracer::found(PyObject* value, const std::string& label) {
-  if (!value || stored_.contains(value)) return value;
-  fresh_.erase(value);  // what existed before the call is not new, whatever had this address
-  if (PyLong_Check(value) || PyUnicode_Check(value) || value == Py_None) return value;
+bool Tracer::leads_nowhere(PyObject* value) {
+  return !PyMethod_Check(value) && !PyTuple_Check(value) && !PyFrozenSet_CheckExact(value) && !PySlice_Check(value) &&
+         !bound_to(value);
+}
+
+bool Tracer::is_again(PyObject* value) { return found_.contains(value) && leads_nowhere(value); }
+
+bool Tracer::met(PyObject* value) {
+  if (!value) return true;
+  if (!stored_.empty() && stored_.contains(value)) return false;
+  if (!PyLong_Check(value) && !PyUnicode_Check(value) && value != Py_None && !is_again(value)) return false;
+  if (!fresh_.empty()) fresh_.erase(value);
+  return true;
+}
+
+bool Tracer::read_again(Facts::Id dict, PyObject* name, PyObject** value) {
+  return dict >= 0 && facts_->again(dict, name, value) && met(*value);
+}
+
+// The function keeps the cell alive.
+bool Tracer::find_again(PyObject* function, PyObject* cell) {
+  PyObject* value = nullptr;
+  const Facts::Id id = facts_->find(cell, Node::Kind::Cell);
+  return id >= 0 && facts_->find(function, Node::Kind::Function) >= 0 && facts_->again(id, nullptr, &value) &&
+         met(value);
+}
+
+void Tracer::found_new(PyObject* value, const std::string& label) {
   names_.emplace(value, label);
   meet_argument(value, label);
   if (is_tensor(value) && host_.on_tensor && told_.insert(value).second)
     host_.on_tensor(host_.context, value, label.c_str());
   found_inside(value, label);
-  return value;
+  found_.insert(value);
 }
 
 // What an object that cannot change leads to is found with it.
@@ -226,10 +256,20 @@ void Tracer::found_inside(PyObject* value, const std::string& label) {
   }
 }
 
+size_t Tracer::HashClassRead::operator()(const ClassRead& read) const noexcept {
+  const auto bits = [](const void* address) { return reinterpret_cast<uintptr_t>(address) >> 4; };
+  return (bits(read.type) * 31 + bits(read.name)) * 31 + bits(read.after);
+}
+
 PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after) {
-  if (fresh_.contains((PyObject*)type)) return type_lookup(type, name, after);
+  if (!fresh_.empty() && fresh_.contains((PyObject*)type)) return type_lookup(type, name, after);
+  const auto label = [&] { return std::string(type->tp_name) + "." + PyUnicode_AsUTF8(name); };
+  const auto known = class_reads_.find({type, name, after});
+  if (known != class_reads_.end() && known->second.tag == type->tp_version_tag)
+    return known->second.value ? found(known->second.value, label) : nullptr;
   PyObject* value = facts_->read_type(type, name, after, where());
-  if (value) found(value, std::string(type->tp_name) + "." + PyUnicode_AsUTF8(name));
+  if (type->tp_version_tag) class_reads_.insert_or_assign({type, name, after}, ClassValue{type->tp_version_tag, value});
+  if (value) found(value, label);
   return value;
 }
 
@@ -380,8 +420,11 @@ void Tracer::length(PyObject* o) {
 }
 
 void Tracer::read_dict_item(Facts::Id id, PyObject* dict, PyObject* index) {
-  const std::string label = item_label(dict, index);
   PyObject* key = pooled(index);
+  if (PyObject* again = nullptr; read_again(id, key, &again)) {
+    if (!again || !PyDict_CheckExact(again) || module_dicts_.contains(again) || !module_dicts_.contains(dict)) return;
+  }
+  const std::string label = item_label(dict, index);
   if (counts_key(id, key, label)) return;
   PyObject* value = facts_->read_key(id, key, label, where());
   if (!value) return;

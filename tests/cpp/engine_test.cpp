@@ -28,7 +28,7 @@ struct Fake {
   int compile_us = 2000;
 
   runtime::KernelRequest request(const std::string& name, CacheMode mode = CacheMode::On) {
-    static const runtime::Origin origin{"model.fake", "f32[4]", "%0 = input"};
+    static const runtime::Origin origin{"model.fake", "f32[4]", [] { return std::string("%0 = input"); }};
     runtime::KernelRequest out;
     out.key = test::key_of(name);
     out.target = "cpu-avx2";

@@ -53,7 +53,7 @@ TEST(Threads, CompileRunAndDropKernels) {
         const int which = (t + round) % kKernels;
         const double factor = 1.5 + which;
         const plan::KernelPlan plan = times(factor, isa);
-        const runtime::Origin origin{"threads", "f32[37]", ""};
+        const runtime::Origin origin{"threads", "f32[37]", {}};
         const auto result = runtime::get_kernel(plan, test::cpu(isa), origin, runtime::CacheMode::MemoryOnly);
         compiled += result.source == runtime::Source::Compiled;
         wrong += !multiplies(*result.kernel, plan, static_cast<float>(factor));
