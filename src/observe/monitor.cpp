@@ -3,6 +3,12 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES && PY_VERSION_HEX >= 0x030C0000
+#include <unistd.h>
+
+#include <chrono>
+#include <set>
+#include <thread>
+
 #include "observe/tracer.h"
 #include "support/error.h"
 
@@ -61,6 +67,52 @@ Event events[] = {event<on_enter>("PY_START"),  event<on_enter>("PY_RESUME"),   
 
 PyObject* monitoring() { return PySys_GetObject("monitoring"); }  // borrowed
 
+/// One thread at a time sets the tool up or takes it down, first come, first served: both call audit hooks, which may be
+/// Python code and let other threads run. `mine()` is false inside such a hook, and where the others take too long. All
+/// that is static here is used with the GIL held.
+class Turn {
+ public:
+  Turn() {
+    if (process != getpid()) {  // a child has none of its parent's threads
+      process = getpid();
+      serving = issued;
+      owner = 0;
+      left.clear();
+    }
+    const unsigned long self = PyThread_get_thread_ident();
+    if (owner == self) return;
+    const uint64_t ticket = issued++;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (serving != ticket) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        left.insert(ticket);
+        return;
+      }
+      Py_BEGIN_ALLOW_THREADS;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      Py_END_ALLOW_THREADS;
+    }
+    mine_ = true;
+    owner = self;
+  }
+  ~Turn() {
+    if (!mine_) return;
+    owner = 0;
+    ++serving;
+    while (left.erase(serving)) ++serving;
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  bool mine() const { return mine_; }
+
+ private:
+  static inline uint64_t issued = 0, serving = 0;
+  static inline std::set<uint64_t> left;  // tickets of those that waited too long
+  static inline unsigned long owner = 0;
+  static inline pid_t process = 0;
+  bool mine_ = false;
+};
+
 /// Puts the exception that is on its way aside while the tool is set up or taken down.
 class KeepError {
  public:
@@ -109,6 +161,12 @@ bool listen(bool on) {
   return call("set_events", "il", kTool, set) && monitoring_version(PyThreadState_Get()) != before;
 }
 
+/// The tool counts as the observer's until it is given back.
+void drop_claim() {
+  if (claims == 1) release();
+  --claims;
+}
+
 bool is_claimed(int tool) {
   Ref name = call("get_tool", "i", tool);
   return name && name.get() != Py_None;
@@ -137,12 +195,12 @@ bool tracer_active() noexcept {
 
 bool Tracer::start_events() {
   const KeepError keep;
-  if (others_claimed()) return false;  // also one that watches single functions only
-  if (!claims && !claim()) return false;
-  ++claims;
+  const Turn turn;
+  if (!turn.mine() || others_claimed()) return false;  // also one that watches single functions only
+  if (!claims++ && !claim()) return --claims, false;
   if (!listeners && !listen(true)) {
     listen(false);
-    if (!--claims) release();
+    drop_claim();
     return false;
   }
   ++listeners;
@@ -152,6 +210,7 @@ bool Tracer::start_events() {
 
 void Tracer::pause_events() {
   const KeepError keep;
+  const Turn turn;
   if (std::exchange(hears_, false) && !--listeners) listen(false);
 }
 
@@ -160,7 +219,8 @@ bool Tracer::stop_events() {
   PyThreadState* state = PyThreadState_Get();
   const bool ours = !state->c_tracefunc && !state->c_profilefunc && !others_claimed() && is_claimed(kTool);
   pause_events();
-  if (!--claims) release();
+  const Turn turn;
+  drop_claim();
   return ours;
 }
 

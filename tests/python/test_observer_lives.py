@@ -6,6 +6,7 @@ import dataclasses
 import dis
 import gc
 import inspect
+import subprocess
 import sys
 import threading
 import types
@@ -172,6 +173,32 @@ def test_two_threads_observe_at_once(ext):
     for thread in threads:
         thread.join()
     assert len(results) == 40 and len(set(results)) == 1 and results[0][:2] == ("", True)
+
+
+HOOKED = """
+import sys, threading, time
+from observer_tools import built, observe, program
+
+ext, seen = built(), []
+module = program("def f(x): return x + x")
+sys.addaudithook(lambda event, _: time.sleep(0.002) if event.startswith("sys.monitoring") else None)
+
+
+def run_some():
+    for _ in range(10):
+        seen.append(observe(ext, module.f, module.T).unsound)
+
+
+threads = [threading.Thread(target=run_some) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert seen == [""] * 40, seen
+"""
+
+
+def test_threads_take_turns_where_an_audit_hook_lets_others_run():
+    """Setting the tool up and taking it down calls audit hooks; another thread that began meanwhile was not observed."""
+    subprocess.run([sys.executable, "-c", HOOKED], cwd=Path(__file__).parent, check=True)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring came with 3.12")
