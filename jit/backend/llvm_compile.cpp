@@ -1,4 +1,4 @@
-// LLVM on the CPU: module -> object. One context a compile; the target machines are shared under one lock.
+// LLVM on the CPU: module -> object. One context a compile; target machines stand in lanes, one thread in each.
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
@@ -7,11 +7,14 @@
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Triple.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "backend/compiler.h"
 #include "backend/llvm_guard.h"
@@ -28,32 +31,58 @@ struct Machine {
 constexpr Machine kMachines[] = {{"x86-64-v3", "+f16c,+fma"}, {"x86-64-v4", "+f16c,+fma,-prefer-256-bit"}};
 constexpr const char* kTriple = "x86_64-unknown-linux-gnu";
 
-std::mutex& compile_lock() {
-  static std::mutex* const lock = [] {
-    auto* made = new std::mutex;
-    support::hold_over_fork(*made);
-    return made;
-  }();
-  return *lock;
+/// What one thread at a time compiles with. Never destroyed: its machines may be half made.
+struct Lane {
+  std::mutex lock;
+  std::map<Isa, llvm::TargetMachine*> machines;
+};
+constexpr size_t kLanes = 4;
+
+struct Lanes {
+  std::array<Lane, kLanes> all;
+  std::mutex targets;  // LLVM's list of targets has no lock of its own; taken inside a lane
+
+  static Lanes& get() {
+    static auto* const lanes = new Lanes;
+    return *lanes;
+  }
+
+ private:
+  Lanes() {
+    for (Lane& lane : all) support::hold_over_fork(lane.lock);
+    support::hold_over_fork(targets);
+  }
+};
+
+/// A free lane, or the one that other threads are least likely to wait for.
+std::pair<Lane*, std::unique_lock<std::mutex>> take_lane() {
+  for (Lane& lane : Lanes::get().all)
+    if (std::unique_lock hold(lane.lock, std::try_to_lock); hold) return {&lane, std::move(hold)};
+  static std::atomic<size_t> next = 0;
+  Lane& lane = Lanes::get().all[next++ % kLanes];
+  return {&lane, std::unique_lock(lane.lock)};
 }
 
-llvm::TargetMachine& machine_for(Isa isa) {
-  static auto& machines = *new std::map<Isa, llvm::TargetMachine*>;  // never destroyed, as they may be half made
-  auto*& machine = machines[isa];
-  if (machine) return *machine;
+const llvm::Target& x86() {
+  const std::lock_guard hold(Lanes::get().targets);
   LLVMInitializeX86TargetInfo();
   LLVMInitializeX86Target();
   LLVMInitializeX86TargetMC();
   LLVMInitializeX86AsmPrinter();
   std::string error;
-  const llvm::Triple triple(kTriple);
-  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, error);
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(llvm::Triple(kTriple), error);
   if (!target) throw std::runtime_error("LLVM: " + error);
+  return *target;
+}
+
+llvm::TargetMachine& machine_for(Lane& lane, Isa isa) {
+  auto*& machine = lane.machines[isa];
+  if (machine) return *machine;
   llvm::TargetOptions options;
   options.ExceptionModel = llvm::ExceptionHandling::None;
   const Machine& row = kMachines[static_cast<size_t>(isa)];
-  machine = target->createTargetMachine(triple, row.cpu, row.features, options, llvm::Reloc::PIC_,
-                                        llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, true);
+  machine = x86().createTargetMachine(llvm::Triple(kTriple), row.cpu, row.features, options, llvm::Reloc::PIC_,
+                                      llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, true);
   if (!machine) throw std::runtime_error("LLVM: no target machine for " + std::string(row.cpu));
   return *machine;
 }
@@ -101,11 +130,11 @@ std::string generate(Job& job, llvm::TargetMachine& machine, llvm::CodeGenFileTy
   return std::string(job.bytes.data(), job.bytes.size());
 }
 
-/// `use` is given the module for the plan; one thread at a time.
+/// `use` is given the module for the plan.
 void with_module(const plan::KernelPlan& plan, Isa isa, const std::function<void(Job&, llvm::TargetMachine&)>& use) {
-  const std::lock_guard hold(compile_lock());
-  with_llvm(Use::Compile, [&] {
-    llvm::TargetMachine& machine = machine_for(isa);
+  const auto [lane, hold] = take_lane();
+  with_llvm(Use::Compile, [&, lane = lane] {
+    llvm::TargetMachine& machine = machine_for(*lane, isa);
     Job* job = new Job;
     try {
       fill(job->module, plan, machine, isa);

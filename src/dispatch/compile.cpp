@@ -11,6 +11,8 @@
 #include "dispatch/recording.h"
 #include "dispatch/refuse.h"
 #include "plan/program.h"
+#include "runtime/engine.h"
+#include "support/beside.h"
 #include "support/log.h"
 
 namespace fastjit::dispatch {
@@ -65,6 +67,23 @@ void log_origins(const Function& function, const Variant& variant, const Origins
                                               "): " + (what.empty() ? "no kernel needed" : what) + time);
 }
 
+/// In order, until one had to be compiled: then the rest side by side.
+std::vector<runtime::KernelResult> get_kernels(const Executable& executable, const backend::Target& target,
+                                               const runtime::Origin& origin, runtime::CacheMode mode) {
+  constexpr size_t kMostThreads = 4;
+  const std::vector<plan::KernelPlan>& plans = executable.program.kernels;
+  std::vector<runtime::KernelResult> results(plans.size());
+  const pybind11::gil_scoped_release release;
+  auto get = [&](size_t i) { results[i] = runtime::get_kernel(plans[i], target, origin, mode); };
+  size_t done = 0;
+  while (done < plans.size()) {
+    get(done++);
+    if (results[done - 1].source == runtime::Source::Compiled) break;
+  }
+  support::side_by_side(plans.size() - done, support::idle_cores(kMostThreads), [&](size_t i) { get(done + i); });
+  return results;
+}
+
 }  // namespace
 
 void compile(Recording& recording) {
@@ -87,12 +106,7 @@ void compile(Recording& recording) {
   executable->result_versions = std::move(recording.captured_graph.result_versions);
   const runtime::Origin origin{function.options.name, variant.spec.signature(),
                                entry_text(recording.captured_graph.graph)};
-  std::vector<runtime::KernelResult> results;
-  {
-    pybind11::gil_scoped_release release;
-    for (const plan::KernelPlan& kernel : executable->program.kernels)
-      results.push_back(runtime::get_kernel(kernel, target, origin, function.options.cache));
-  }
+  std::vector<runtime::KernelResult> results = get_kernels(*executable, target, origin, function.options.cache);
   Origins origins{};
   for (runtime::KernelResult& result : results) {
     ++origins[static_cast<size_t>(result.source)];
