@@ -116,6 +116,7 @@ Graph overwritten(int n) {
 struct Shape {
   const char* name;
   Graph (*make)(int);
+  friend void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
 };
 class PlanScale : public testing::TestWithParam<Shape> {};
 
