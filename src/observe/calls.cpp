@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "observe/known_functions.h"
 #include "observe/tracer.h"
 
 namespace fastjit::observe {
@@ -34,7 +35,7 @@ static bool is_pybind_record(PyObject* self) {
 }
 
 PyObject* bound_to(PyObject* callable) noexcept {
-  if (Py_IS_TYPE(callable, &_PyMethodWrapper_Type)) return reinterpret_cast<WrapperObject*>(callable)->self;
+  if (is_method_wrapper(callable)) return reinterpret_cast<WrapperObject*>(callable)->self;
   PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
   return self && (PyModule_Check(self) || PyType_Check(self) || is_pybind_record(self)) ? nullptr : self;
 }
@@ -97,8 +98,8 @@ void Tracer::call_host(PyObject* callable, Args args) {
   PyTypeObject* owner = nullptr;
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
     owner = PyDescr_TYPE(callable);
-  else if (!args.empty() && ((PyCFunction_Check(callable) && PyCFunction_GET_SELF(callable) == args[0]) ||
-                             Py_IS_TYPE(callable, &_PyMethodWrapper_Type)))
+  else if (!args.empty() &&
+           ((PyCFunction_Check(callable) && PyCFunction_GET_SELF(callable) == args[0]) || is_method_wrapper(callable)))
     owner = Py_TYPE(args[0]);  // bound: a plain C function that gets a number is no method of numbers
   if (is_value_type(owner) && !args.empty() && Py_TYPE(args[0]) == owner) {
     if (!readable_args(args, callable)) return;

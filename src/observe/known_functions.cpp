@@ -9,6 +9,15 @@
 #include "observe/ref.h"
 
 namespace fastjit::observe {
+
+// CPython gives the type no public name.
+bool is_method_wrapper(PyObject* callable) noexcept {
+  static const PyTypeObject* const type = [] {
+    const Ref wrapper = Ref::steal(PyObject_GetAttrString(Py_None, "__str__"));
+    return Py_TYPE(wrapper.get());  // static: it outlives its instance
+  }();
+  return Py_TYPE(callable) == type;
+}
 namespace {
 
 constexpr struct Row {
@@ -41,7 +50,7 @@ Key key_of(PyObject* callable) {
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyClassMethodDescr_Type))
     return {((PyMethodDescrObject*)callable)->d_method, nullptr};
   // All types share the wrapper of a slot, and one function may serve several slots: both together tell which it is.
-  if (Py_IS_TYPE(callable, &_PyMethodWrapper_Type)) callable = (PyObject*)reinterpret_cast<BoundSlot*>(callable)->descr;
+  if (is_method_wrapper(callable)) callable = (PyObject*)reinterpret_cast<BoundSlot*>(callable)->descr;
   if (Py_IS_TYPE(callable, &PyWrapperDescr_Type))
     return {((PyWrapperDescrObject*)callable)->d_base, ((PyWrapperDescrObject*)callable)->d_wrapped};
   return {callable, nullptr};

@@ -67,9 +67,9 @@ Event events[] = {event<on_enter>("PY_START"),  event<on_enter>("PY_RESUME"),   
 
 PyObject* monitoring() { return PySys_GetObject("monitoring"); }  // borrowed
 
-/// One thread at a time sets the tool up or takes it down, first come, first served: both call audit hooks, which may be
-/// Python code and let other threads run. `mine()` is false inside such a hook, and where the others take too long. All
-/// that is static here is used with the GIL held.
+/// One thread at a time sets the tool up or takes it down, first come, first served: both call audit hooks, which may
+/// be Python code and let other threads run. `mine()` is false inside such a hook, and where the others take too long.
+/// All that is static here is used with the GIL held.
 class Turn {
  public:
   Turn() {

@@ -205,7 +205,9 @@ bool Tracer::leads_nowhere(PyObject* value) {
          !bound_to(value);
 }
 
-bool Tracer::is_again(PyObject* value) { return found_.contains(value) && leads_nowhere(value); }
+bool Tracer::is_again(PyObject* value) {
+  return found_.contains(value) && !arguments_.contains(value) && leads_nowhere(value);
+}
 
 bool Tracer::met(PyObject* value) {
   if (!value) return true;
