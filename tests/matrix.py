@@ -220,7 +220,7 @@ def good(row: dict[str, Any]) -> bool:
 
 
 def keep(rows: list[dict[str, Any]]) -> None:
-    """Puts each row in the place of its cell's last one; when all cells are done, since their tests read the file too."""
+    """Puts each row in the place of its cell's last one. When all cells are done: their tests read the file too."""
     document = json.loads(RESULT.read_text()) if RESULT.exists() else {"schema": "fastjit.matrix/1", "cells": {}}
     document["cells"] |= {row["cell"]: row for row in rows}
     document["cells"] = dict(sorted(document["cells"].items()))

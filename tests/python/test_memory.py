@@ -12,8 +12,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 CLOSED = "it could not be compiled (LLVM ran out of memory, and makes no more kernels in this process)"
 SAID = (
-    "fastjit: LLVM ran out of memory; no kernel is compiled or loaded any more in this process, and what needs a new one "
-    "runs eagerly"
+    "fastjit: LLVM ran out of memory; no kernel is compiled or loaded any more in this process, and what needs a new "
+    "one runs eagerly"
 )
 
 _START = """

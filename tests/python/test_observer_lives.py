@@ -197,7 +197,7 @@ assert seen == [""] * 40, seen
 
 
 def test_threads_take_turns_where_an_audit_hook_lets_others_run():
-    """Setting the tool up and taking it down calls audit hooks; another thread that began meanwhile was not observed."""
+    """Setting the tool up and taking it down calls audit hooks; a thread that began meanwhile was not observed."""
     subprocess.run([sys.executable, "-c", HOOKED], cwd=Path(__file__).parent, check=True)
 
 
