@@ -190,6 +190,12 @@ def _of(count: int, all_of_them: int) -> str:
     return "" if count == all_of_them else f"of the {count} of {all_of_them} that ran as programs"
 
 
+def _part(models: list[zoo.Model], found: dict[str, Found], part: str) -> Iterable[tuple[zoo.Model, Found]]:
+    for model in models:
+        if (got := found.get(model.short, {}).get(part)) is not None:
+            yield model, got
+
+
 def _steady_parts(models: list[zoo.Model], found: dict[str, Found]) -> Iterable[tuple[zoo.Model, str, Found]]:
     for model in models:
         for part, got in found.get(model.short, {}).items():
@@ -204,10 +210,7 @@ def sheets(models: list[zoo.Model], found: dict[str, Found]) -> list[harness.She
 
 def _first_sheet(models: list[zoo.Model], found: dict[str, Found]) -> harness.Sheet:
     rows = []
-    for model in models:
-        got = found.get(model.short, {}).get("first")
-        if got is None:
-            continue
+    for model, got in _part(models, found, "first"):
         start = [model.name, str(model.layers)]
         if "error" in got:
             rows.append([*start, *[NONE] * 7, got["error"]])
@@ -274,10 +277,7 @@ def _steady_sheet(models: list[zoo.Model], found: dict[str, Found]) -> harness.S
 
 def _memory_sheet(models: list[zoo.Model], found: dict[str, Found]) -> harness.Sheet:
     rows = []
-    for model in models:
-        got = found.get(model.short, {}).get("memory")
-        if got is None:
-            continue
+    for model, got in _part(models, found, "memory"):
         if "error" in got:
             rows.append([model.name, *[NONE] * 4, got["error"]])
             continue

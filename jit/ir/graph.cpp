@@ -6,12 +6,12 @@
 #include <optional>
 #include <stdexcept>
 
+#include "support/mix.h"
+
 namespace fastjit::ir {
 namespace {
 
-constexpr uint64_t kMix = 0x9E3779B97F4A7C15ull;
-
-uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * kMix + (hash >> 29); }
+using support::mix;
 
 uint64_t hash_of(const Layout& layout) {
   uint64_t hash = layout.sizes.size();

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "plan/work.h"
+#include "support/mix.h"
 
 namespace fastjit::plan {
 
@@ -13,10 +14,7 @@ namespace {
 
 constexpr int64_t kSpare = 4;  // computing again may read a quarter more than the value itself
 
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
-  return hash ^ (hash >> 29);
-}
+using support::mix;
 
 /// A node and how it is looked at: 0 as it is, else a hash of the views in between.
 struct Key {
@@ -76,6 +74,7 @@ class Chooser {
   void settle(ir::NodeId id);
   void cut(ir::NodeId id);
   ir::NodeId place_to_cut(ir::NodeId id) const;
+  uint64_t hash_own(ir::NodeId id) const;
   void hash_window(ir::NodeId id);
   void hash_structure(ir::NodeId id);
   Why verdict(ir::NodeId id) const;
@@ -122,10 +121,15 @@ void Chooser::find_anchors() {
   }
 }
 
-void Chooser::hash_window(ir::NodeId id) {
+/// Of the node without its operands.
+uint64_t Chooser::hash_own(ir::NodeId id) const {
   const ir::Node& node = graph_[id];
-  uint64_t own = mix(static_cast<uint64_t>(node.op) + 1, static_cast<uint64_t>(node.dtype));
-  if (node.op == ir::Op::Const) own = mix(own, graph_.constants[node.attr]);
+  const uint64_t hash = mix(static_cast<uint64_t>(node.op) + 1, static_cast<uint64_t>(node.dtype));
+  return node.op == ir::Op::Const ? mix(hash, graph_.constants[node.attr]) : hash;
+}
+
+void Chooser::hash_window(ir::NodeId id) {
+  const uint64_t own = hash_own(id);
   Window& window = windows_[id];
   window.fill(own);
   for (const ir::NodeId in : graph_.operands(id))
@@ -134,16 +138,13 @@ void Chooser::hash_window(ir::NodeId id) {
 
 /// How the value is made of values in memory: those count by type alone.
 void Chooser::hash_structure(ir::NodeId id) {
-  const ir::Node& node = graph_[id];
-  uint64_t hash = mix(static_cast<uint64_t>(node.op) + 1, static_cast<uint64_t>(node.dtype));
-  if (node.op == ir::Op::Const) hash = mix(hash, graph_.constants[node.attr]);
+  const uint64_t own = hash_own(id);
   uint64_t sum = 0;
-  if (node.op != ir::Op::Input && node.op != ir::Op::Result)
-    for (const ir::NodeId in : graph_.operands(id)) {
-      const uint64_t below = in_memory(in) ? static_cast<uint64_t>(graph_[in].dtype) : out_.structure[in];
-      sum = ir::is_commutative(node.op) ? sum + mix(hash, below) : mix(sum, below);
-    }
-  out_.structure[id] = mix(hash, sum);
+  for (const ir::NodeId in : graph_.operands(id)) {
+    const uint64_t below = in_memory(in) ? static_cast<uint64_t>(graph_[in].dtype) : out_.structure[in];
+    sum = ir::is_commutative(graph_[id].op) ? sum + mix(own, below) : mix(sum, below);
+  }
+  out_.structure[id] = mix(own, sum);
 }
 
 void Chooser::visit(ir::NodeId id) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "plan/work.h"
+#include "support/mix.h"
 
 namespace fastjit::plan {
 
@@ -19,10 +20,7 @@ constexpr int64_t kSpread = 4;         // how often an expensive value may be co
 constexpr int64_t kSmallSpace = 4096;  // points below which one more launch costs more than recomputing
 constexpr int64_t kMaxKeep = 16384;    // reduced points that a scratch row may have
 
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
-  return hash ^ (hash >> 29);
-}
+using support::mix;
 
 uint64_t identity_bits(ir::ReduceKind kind) { return kind == ir::ReduceKind::All || kind == ir::ReduceKind::Prod; }
 

@@ -14,16 +14,16 @@ constexpr size_t kMaxRoots = 8;      // values one kernel computes for others
 constexpr size_t kMaxAccesses = 24;  // operands of a kernel that was joined from several
 constexpr size_t kLookBack = 4;      // earlier readers of an operand that are tried because they share it
 constexpr int64_t kShared = 4;       // an operand is worth sharing from a quarter of the points on
-const std::vector<uint32_t> kNone;
 
 }  // namespace
 
 Former::Former(const ir::Graph& graph, const Costs& costs)
     : costs_(costs), world_(graph), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {}
 
-const std::vector<uint32_t>& Former::producers(BufferId buffer) const {
-  const auto found = producers_.find(buffer);
-  return found == producers_.end() ? kNone : found->second;
+const std::vector<uint32_t>& items_at(const ItemsByBuffer& items, BufferId buffer) {
+  static const std::vector<uint32_t> none;
+  const auto found = items.find(buffer);
+  return found == items.end() ? none : found->second;
 }
 
 const std::pair<uint32_t, uint32_t>* Former::root_of(ir::NodeId id) const {
@@ -124,8 +124,9 @@ void Former::mark_stored() {
 void Former::run() {
   mark_live();
   mark_stored();
-  choice_ = choose(graph(), live_, stored_, costs_);
-  world_.structure = choice_.structure;
+  Choice choice = choose(graph(), live_, stored_, costs_);
+  why_ = std::move(choice.why);
+  world_.structure = std::move(choice.structure);
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
     const ir::Op op = graph()[id].op;
     if (op == ir::Op::Input || op == ir::Op::Result) {
@@ -133,7 +134,7 @@ void Former::run() {
       if (op == ir::Op::Result) add_producer(id, producers_[graph()[id].in[0]][0]);
     } else if (op == ir::Op::Extern) {
       call(id);
-    } else if (live_[id] && (stored_[id] || is_stored(choice_.why[id]))) {
+    } else if (live_[id] && (stored_[id] || is_stored(why_[id]))) {
       store(id);
     }
   }
@@ -343,9 +344,8 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
   for (const Access& access : single.draft.accesses) {
     if (const auto last = last_producer_.find(access.buffer); last != last_producer_.end())
       if (!items_[last->second].is_extern()) makers.insert(last->second);
-    const auto readers = recent_readers_.find(access.buffer);
-    if (readers == recent_readers_.end() || world_.numel(owner(access.buffer)) * kShared < points) continue;
-    for (const uint32_t reader : readers->second)
+    if (world_.numel(owner(access.buffer)) * kShared < points) continue;
+    for (const uint32_t reader : items_at(recent_readers_, access.buffer))
       if (items_[reader].frame.kept * items_[reader].frame.reduced == points) sharers.insert(reader);
   }
   std::vector<uint32_t> result(makers.begin(), makers.end());

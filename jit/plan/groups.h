@@ -20,6 +20,10 @@ struct Item {
   bool is_extern() const { return external != ir::kNoNode; }
 };
 
+using ItemsByBuffer = std::unordered_map<BufferId, std::vector<uint32_t>>;
+/// Those of the buffer; none where nothing is known of it.
+const std::vector<uint32_t>& items_at(const ItemsByBuffer& items, BufferId buffer);
+
 class Former {
  public:
   Former(const ir::Graph& graph, const Costs& costs);
@@ -31,7 +35,7 @@ class Former {
   const World& world() const { return world_; }
   std::vector<Item>& items() { return items_; }
   /// Items that write the buffer: several for a Cat.
-  const std::vector<uint32_t>& producers(BufferId buffer) const;
+  const std::vector<uint32_t>& producers(BufferId buffer) const { return items_at(producers_, buffer); }
   /// Buffers beside a node's own, so that each has a number: the row-major copy below a Reshape, the tensor made for an
   /// extern call, and the old contents of an input.
   enum Extra : BufferId { Packed = 1, Snapshot = 2, ForExtern = 3 };  // from ForExtern on: one per call
@@ -41,7 +45,7 @@ class Former {
   /// The node whose sizes, type and strides a buffer has.
   ir::NodeId owner(BufferId buffer) const { return buffer % static_cast<BufferId>(graph().nodes.size()); }
   std::vector<int64_t> buffer_strides(BufferId buffer) const;
-  Why why(ir::NodeId id) const { return choice_.why[id]; }
+  Why why(ir::NodeId id) const { return why_[id]; }
   /// The item and root that compute a node, if a kernel does.
   const std::pair<uint32_t, uint32_t>* root_of(ir::NodeId id) const;
   /// Makes the kernel that computes `value` write it to `dest` too, or forms one that copies it there.
@@ -78,13 +82,13 @@ class Former {
   World world_;
   std::vector<Item> items_;
   std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory
-  Choice choice_;
+  std::vector<Why> why_;
   std::vector<ir::NodeId> last_use_;  // kNoNode: the caller's
   std::vector<std::vector<ir::NodeId>> readers_;
   std::vector<size_t> passed_;  // readers that an earlier call which overwrites has met
-  std::unordered_map<BufferId, std::vector<uint32_t>> producers_;
+  ItemsByBuffer producers_;
   std::unordered_map<BufferId, uint32_t> last_producer_;
-  std::unordered_map<BufferId, std::vector<uint32_t>> recent_readers_;  // kernels, latest last
+  ItemsByBuffer recent_readers_;  // kernels, latest last
   std::unordered_map<ir::NodeId, std::pair<uint32_t, uint32_t>> roots_;
 };
 

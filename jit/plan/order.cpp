@@ -9,12 +9,6 @@
 
 namespace fastjit::plan {
 
-namespace {
-
-const std::vector<uint32_t> kNone;
-
-}  // namespace
-
 Order::Order(Former& former) : former_(former), graph_(former.graph()), inputs_(graph_.inputs.size(), ir::kNoNode) {
   for (ir::NodeId id = static_cast<ir::NodeId>(graph_.nodes.size()); id-- > 0;)
     if (graph_[id].op == ir::Op::Input) inputs_[graph_[id].attr] = id;
@@ -47,7 +41,6 @@ void Order::after_readers_of_written(uint32_t call) {
 /// What a guard does not need waits for it. Guards come one after another, so an item that some guard needs waits for
 /// the guard before that one, any other for the last.
 void Order::guards_first() {
-  guarded_.assign(order_.size(), false);
   for (uint32_t guard = 0; guard < order_.size(); ++guard) {
     const Item& item = former_.items()[guard];
     if (!item.is_extern() || kind(item) != ir::ExternKind::Guard) continue;
@@ -85,11 +78,6 @@ void Order::add_item() {
   for (const Access& access : item.draft.accesses) reads(access.buffer);
   for (const auto& operand : item.operands)
     if (operand) reads(operand->buffer);
-}
-
-const std::vector<uint32_t>& Order::readers(BufferId memory) const {
-  const auto found = readers_.find(memory);
-  return found == readers_.end() ? kNone : found->second;
 }
 
 ir::ExternKind Order::kind(const Item& item) const { return graph_.externs[graph_[item.external].attr].kind; }

@@ -36,7 +36,7 @@ class Order {
   bool is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const;
   void merge(uint32_t call, uint32_t kernel, BufferId product);
   /// Items that read the memory, ascending.
-  const std::vector<uint32_t>& readers(BufferId memory) const;
+  const std::vector<uint32_t>& readers(BufferId memory) const { return items_at(readers_, memory); }
 
   Former& former_;
   const ir::Graph& graph_;
@@ -44,7 +44,7 @@ class Order {
   std::vector<uint32_t> epilogues_;
   std::vector<bool> guarded_;     // per item: a guard needs it
   std::vector<BufferId> inputs_;  // per input of the graph: its node
-  std::unordered_map<BufferId, std::vector<uint32_t>> readers_;
+  ItemsByBuffer readers_;
   std::unordered_map<BufferId, size_t> overwritten_;  // how many of the readers wait for no call any more
   mutable std::unordered_map<BufferId, BufferId> bases_;
   std::unordered_map<BufferId, BufferId> places_;

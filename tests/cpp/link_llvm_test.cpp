@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "cache_helpers.h"
-#include "kernel_harness.h"
+#include "chain_object.h"
 #include "runtime/kernel_cache.h"
 #include "support/error.h"
 
@@ -20,21 +20,6 @@ namespace {
 using ir::DType;
 using ir::Op;
 using Kernels = std::vector<std::shared_ptr<const backend::Kernel>>;
-
-plan::KernelPlan chain(int constant = 1) {
-  PlanBuilder p("k", 0, 8, 2);
-  const auto x = p.in(DType::F32, "1"), y = p.in(DType::I8, "*");
-  const auto sum = p.op(Op::Add, x, p.op(Op::Mul, p.convert(y, DType::F32), p.constant(DType::F32, constant)));
-  p.out(p.op(Op::Fmod, sum, p.constant(DType::F32, 3.5)), "1");
-  return p.plan;
-}
-
-const std::string& object(int constant = 1) {
-  static std::array<std::string, 5> objects;
-  std::string& bytes = objects.at(constant);
-  if (bytes.empty()) bytes = backend::compile_cpu(chain(constant), cpu(backend::Isa::Avx2)).object;
-  return bytes;
-}
 
 bool right(const backend::Kernel& kernel, int constant = 1) {
   Array<float> x{1, 2, 3}, z(3);

@@ -3,25 +3,13 @@
 
 #include <cstring>
 
-#include "kernel_harness.h"
+#include "chain_object.h"
 
 namespace fastjit::test {
 namespace {
 
 using ir::DType;
 using ir::Op;
-
-plan::KernelPlan chain(int constant = 1) {
-  PlanBuilder p("k", 0, 8, 2);
-  const auto x = p.in(DType::F32, "1"), y = p.in(DType::I8, "*");
-  const auto sum = p.op(Op::Add, x, p.op(Op::Mul, p.convert(y, DType::F32), p.constant(DType::F32, constant)));
-  p.out(p.op(Op::Fmod, sum, p.constant(DType::F32, 3.5)), "1");
-  return p.plan;
-}
-const std::string& object() {
-  static const std::string bytes = backend::compile_cpu(chain(), cpu(backend::Isa::Avx2)).object;
-  return bytes;
-}
 
 TEST(ObjectCheck, AcceptsWhatTheCompilerWrites) {
   for (backend::Isa isa : {backend::Isa::Avx2, backend::Isa::Avx512}) {

@@ -36,15 +36,19 @@ def line_of(function, text):
     return f"{HERE}:{first + next(i for i, line in enumerate(lines) if text in line)}"
 
 
+def assert_many_operators_are_eager(n, limit, calls=1, **options):
+    fast = fastjit(many_operators, on_unsupported="eager", **options)
+    x = torch.randn(4)
+    for _ in range(calls):
+        assert_same(fast(x, n), many_operators(x, n), exact=True)
+    place = line_of(many_operators, "torch.sin")
+    assert fast.stats().fallbacks == {f"recording limit ({limit}) reached at {place}": calls}
+    assert fast.stats().compiles == 0
+
+
 def test_a_call_with_too_many_operators_goes_on_in_eager(monkeypatch):
     monkeypatch.setenv("FASTJIT_RECORD_OPERATORS", "20")
-    fast = fastjit(many_operators, on_unsupported="eager")
-    x = torch.randn(4)
-    for _ in range(2):
-        assert_same(fast(x, 21), many_operators(x, 21), exact=True)
-    place = line_of(many_operators, "torch.sin")
-    assert fast.stats().fallbacks == {f"recording limit (20 operators) reached at {place}": 2}
-    assert fast.stats().compiles == 0
+    assert_many_operators_are_eager(21, "20 operators", calls=2)
 
 
 def test_a_call_at_the_limit_is_recorded(monkeypatch):
@@ -72,20 +76,12 @@ def test_a_call_with_too_many_instructions_goes_on_in_eager(monkeypatch):
 
 def test_a_call_whose_notes_are_too_large_goes_on_in_eager(monkeypatch):
     monkeypatch.setenv("FASTJIT_RECORD_BYTES", "64K")
-    fast = fastjit(many_operators, on_unsupported="eager")
-    x = torch.randn(4)
-    assert_same(fast(x, 500), many_operators(x, 500), exact=True)
-    place = line_of(many_operators, "torch.sin")
-    assert fast.stats().fallbacks == {f"recording limit (65536 bytes) reached at {place}": 1}
+    assert_many_operators_are_eager(500, "65536 bytes")
 
 
 def test_a_pure_function_has_the_same_limit(monkeypatch):
     monkeypatch.setenv("FASTJIT_RECORD_OPERATORS", "20")
-    fast = fastjit(many_operators, pure=True, on_unsupported="eager")
-    x = torch.randn(4)
-    assert_same(fast(x, 30), many_operators(x, 30), exact=True)
-    place = line_of(many_operators, "torch.sin")
-    assert fast.stats().fallbacks == {f"recording limit (20 operators) reached at {place}": 1}
+    assert_many_operators_are_eager(30, "20 operators", pure=True)
 
 
 def test_the_rest_of_the_call_is_not_watched(monkeypatch):
