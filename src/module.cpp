@@ -80,6 +80,8 @@ static std::vector<std::pair<std::string, bool>> lowered_ops() {
 
 PYBIND11_MODULE(_C_in_main, module) {
   support::check_settings();
+  runtime::set_up();
+  dispatch::pool_expire();  // makes the pool
   dispatch::init_modes();
   PyTypeObject* type = dispatch::make_function_type(module.ptr());
   if (!type) throw py::error_already_set();

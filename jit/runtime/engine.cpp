@@ -5,6 +5,7 @@
 #include "backend/nvrtc.h"
 #include "codegen/emit_cuda.h"
 #include "runtime/kernel_cache.h"
+#include "support/log.h"
 
 namespace fastjit::runtime {
 
@@ -12,6 +13,12 @@ namespace fastjit::runtime {
 static KernelCache& kernels() {
   static auto* instance = new KernelCache([] { return cache::Store::open_default(); });
   return *instance;
+}
+
+void set_up() {
+  kernels();
+  backend::host_has(backend::Isa::Avx2);
+  support::log_on(support::Channel::Compile);
 }
 
 static std::string_view text(plan::Numerics numerics) {

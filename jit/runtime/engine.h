@@ -19,6 +19,10 @@ struct Origin {
   std::function<std::string()> ir;  // gives the text of the captured graph, where an entry is written; may be empty
 };
 
+/// Makes what all threads share. To be called while nothing can fork beside it: the child of a fork that came while
+/// another thread made it would wait for that thread for ever.
+void set_up();
+
 enum class CacheMode : uint8_t { On, ReadOnly, MemoryOnly };
 
 enum class Source : uint8_t { Memory, Disk, Compiled };
