@@ -113,6 +113,11 @@ std::string_view text(ReduceKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+std::string_view text(Product kind) {
+  static constexpr std::string_view kNames[] = {"mm", "bmm", "addmm", "baddbmm", "convolution"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
 std::vector<int64_t> broadcast(std::span<const int64_t> a, std::span<const int64_t> b) {
   std::vector<int64_t> out(std::max(a.size(), b.size()));
   for (size_t i = 0; i < out.size(); ++i) {
@@ -138,6 +143,7 @@ std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
 std::span<const NodeId> Graph::operands(NodeId id) const {
   const Node& node = nodes[id];
   if (node.op == Op::Cat) return lists[node.attr].operands;
+  if (node.op == Op::Contract) return contracts[node.attr].operands;
   if (node.op == Op::Extern) return externs[node.attr].operands;
   const size_t count = static_cast<size_t>(std::max<int8_t>(info(node.op).arity, 0));
   return {node.in, count};
@@ -351,6 +357,12 @@ NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, D
                     intern_in(known_reduces_, reduces, ReduceAttr{kind, std::move(dims)}));
   node.in[0] = value;
   return append(node);
+}
+
+NodeId Graph::contract(ContractAttr attr, DType dtype, Layout to) {
+  contracts.push_back(std::move(attr));
+  const size_t rank = to.sizes.size();
+  return append(blank(Op::Contract, dtype, intern(std::move(to)), rank, static_cast<uint32_t>(contracts.size() - 1)));
 }
 
 NodeId Graph::external(ExternAttr attr) {

@@ -67,12 +67,24 @@ struct ListAttr {
   bool operator==(const ListAttr&) const = default;
 };
 
+/// What a product is. Mm, Bmm: factors a, b. Addmm, Baddbmm: bias, a, b. Their result is row-major and may be given.
+enum class Product : uint8_t { Mm, Bmm, Addmm, Baddbmm, Convolution };
+std::string_view text(Product kind);
+
+/// A product that torch's library computes from `operands`, without any effect. The node has the type and layout of the
+/// result. `call` is the index of the capture's call template with what else the operator is given (alpha and beta,
+/// strides and padding).
+struct ContractAttr {
+  Product kind = Product::Mm;
+  uint32_t call = 0;
+  std::string name;  // "aten::mm", for people
+  std::vector<NodeId> operands;
+};
+
 enum class ExternKind : uint8_t {
-  Op,      // any operator, run as it is
-  View,    // an operator whose outputs alias its first tensor operand (torch's own view op)
-  Matmul,  // mm, bmm, addmm, baddbmm, linear: one new contiguous output that a pointwise epilogue may overwrite in
-           // place
-  Guard,   // no call: the program goes on only if the operand holds what it held when it was recorded; no outputs
+  Op,     // any operator, run as it is
+  View,   // an operator whose outputs alias its first tensor operand (torch's own view op)
+  Guard,  // no call: the program goes on only if the operand holds what it held when it was recorded; no outputs
 };
 /// A call that torch runs. `call` is the index of the call template that the capture keeps (operator handle and
 /// arguments with holes); `operands` fill the holes in order, as real tensors with eager's strides. Of a Guard, `call`
@@ -106,6 +118,7 @@ class Graph {
   std::vector<IndexMap> maps;
   std::vector<ReduceAttr> reduces;
   std::vector<ListAttr> lists;
+  std::vector<ContractAttr> contracts;
   std::vector<ExternAttr> externs;
   std::vector<std::string> lines{""};
   std::vector<InputInfo> inputs;   // tensors, by Input's attr
@@ -139,6 +152,7 @@ class Graph {
   NodeId expand(NodeId value, std::vector<int64_t> sizes);  // numpy broadcasting to `sizes`
   NodeId cat(std::vector<NodeId> values, int64_t dim);
   NodeId reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result);
+  NodeId contract(ContractAttr attr, DType dtype, Layout layout);  // each is a node, and a tensor, of its own
   NodeId external(ExternAttr attr);
   NodeId result(NodeId external, uint32_t which, DType dtype, Layout layout);
   /// The same value with other strides (eager's); does not intern with the original.

@@ -113,16 +113,27 @@ ExternAttr parse_extern(Line& line) {
   attr.name = line.quoted();
   line.expect("kind=");
   const std::string_view kind = line.word();
-  attr.kind = kind == "view"     ? ExternKind::View
-              : kind == "matmul" ? ExternKind::Matmul
-              : kind == "guard"  ? ExternKind::Guard
-                                 : ExternKind::Op;
+  attr.kind = kind == "view" ? ExternKind::View : kind == "guard" ? ExternKind::Guard : ExternKind::Op;
   line.expect("call=");
   attr.call = line.integer<uint32_t>();
   line.expect("outputs=");
   attr.outputs = static_cast<uint32_t>(line.integer());
   line.expect("written=");
   attr.written = line.integers<uint32_t>("");
+  return attr;
+}
+
+ContractAttr parse_contract(Line& line) {
+  ContractAttr attr;
+  attr.name = line.quoted();
+  line.expect("kind=");
+  const std::string_view word = line.word();
+  int kind = 0;
+  while (kind <= static_cast<int>(Product::Convolution) && text(static_cast<Product>(kind)) != word) ++kind;
+  if (kind > static_cast<int>(Product::Convolution)) line.fail("unknown product '" + std::string(word) + "'");
+  attr.kind = static_cast<Product>(kind);
+  line.expect("call=");
+  attr.call = line.integer<uint32_t>();
   return attr;
 }
 
@@ -158,6 +169,11 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       const ReduceKind kind = parse_kind(line);
       line.expect("dims=");
       return push(graph.reduces, ReduceAttr{kind, line.integers<uint8_t>("")});
+    }
+    case Op::Contract: {
+      ContractAttr attr = parse_contract(line);
+      attr.operands = std::move(operands);
+      return push(graph.contracts, std::move(attr));
     }
     case Op::Extern: {
       ExternAttr attr = parse_extern(line);
@@ -197,7 +213,7 @@ void parse_node(Graph& graph, Line& line) {
       break;
   }
   Node node{*op, *dtype, static_cast<uint8_t>(layout.sizes.size()), 0, 0, 0, {kNoNode, kNoNode, kNoNode, kNoNode}};
-  const bool listed = *op == Op::Cat || *op == Op::Extern;
+  const bool listed = info(*op).arity == kVariadic;
   if (!listed && operands.size() != static_cast<size_t>(info(*op).arity)) line.fail("wrong number of operands");
   for (NodeId in : operands)
     if (in != kNoNode && in >= id) line.fail("operand %" + std::to_string(in) + " is not an earlier node");

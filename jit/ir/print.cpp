@@ -51,8 +51,6 @@ std::string_view kind_text(ExternKind kind) {
       return "op";
     case ExternKind::View:
       return "view";
-    case ExternKind::Matmul:
-      return "matmul";
     case ExternKind::Guard:
       return "guard";
   }
@@ -86,6 +84,10 @@ std::string attr_text(const Graph& graph, const Node& node) {
       const ReduceAttr& attr = graph.reduces[node.attr];
       std::vector<int64_t> dims(attr.dims.begin(), attr.dims.end());
       return " " + std::string(text(attr.kind)) + " dims=" + join(dims);
+    }
+    case Op::Contract: {
+      const ContractAttr& attr = graph.contracts[node.attr];
+      return " " + quoted(attr.name) + " kind=" + std::string(text(attr.kind)) + " call=" + std::to_string(attr.call);
     }
     case Op::Extern: {
       const ExternAttr& attr = graph.externs[node.attr];

@@ -92,6 +92,12 @@ std::string node_fault(const Graph& graph, NodeId id) {
       return "a guard has one operand and no outputs";
   }
   if (node.op == Op::Result && graph[node.in[0]].op != Op::Extern) return "its operand is not an extern call";
+  if (node.op == Op::Contract) {
+    const size_t operands = graph.operands(id).size();
+    const Product kind = graph.contracts[node.attr].kind;
+    const bool biased = kind == Product::Addmm || kind == Product::Baddbmm;
+    if (kind != Product::Convolution && operands != (biased ? 3 : 2)) return "wrong number of operands";
+  }
   if (is_raw(node.dtype) && node.op != Op::Input && node.op != Op::Result) return "computes with a raw type";
   for (NodeId in : graph.operands(id))
     if (in != kNoNode && is_raw(graph[in].dtype) && node.op != Op::Extern) return "an operand has a raw type";

@@ -4,14 +4,12 @@ namespace fastjit::pass {
 
 using namespace ir;
 
-static bool is_tensor_already(Op op) { return op == Op::Input || op == Op::Result; }
-
 // A call of torch's sees the strides of its operands: where a pass turned one into an input's value, it gets a tensor
 // like the one that it had.
 NodeId Rewriter::operand(NodeId old) {
   const NodeId now = (*this)[old];
   const std::vector<int64_t>& strides = from_.layout(old).strides;
-  const bool was_made = !is_tensor_already(from_[old].op) && is_tensor_already(to_[now].op);
+  const bool was_made = !is_tensor(from_[old].op) && is_tensor(to_[now].op);
   return was_made && to_.layout(now).strides != strides ? to_.fresh_copy(now, strides) : now;
 }
 
@@ -24,6 +22,11 @@ NodeId Rewriter::copy(NodeId old) {
     for (NodeId& in : attr.operands) in = (*this)[in];
     to_.lists.push_back(std::move(attr));
     node.attr = static_cast<uint32_t>(to_.lists.size() - 1);
+  } else if (node.op == Op::Contract) {
+    ContractAttr attr = from_.contracts[node.attr];
+    for (NodeId& in : attr.operands) in = operand(in);
+    to_.contracts.push_back(std::move(attr));
+    node.attr = static_cast<uint32_t>(to_.contracts.size() - 1);
   } else if (node.op == Op::Extern) {
     ExternAttr attr = from_.externs[node.attr];
     for (NodeId& in : attr.operands)
@@ -49,7 +52,7 @@ NodeId Rewriter::finish_output(size_t i) {
 NodeId Rewriter::make_output(NodeId old) {
   const NodeId now = (*this)[old];
   const std::vector<int64_t>& strides = from_.layout(old).strides;
-  if (is_tensor_already(to_[now].op) && !is_tensor_already(from_[old].op)) return to_.fresh_copy(now, strides);
+  if (is_tensor(to_[now].op) && !is_tensor(from_[old].op)) return to_.fresh_copy(now, strides);
   if (given_.contains(now)) return to_.fresh_copy(now, strides);
   return to_.with_strides(now, strides);
 }

@@ -78,9 +78,7 @@ class Chooser {
   void hash_window(ir::NodeId id);
   void hash_structure(ir::NodeId id);
   Why verdict(ir::NodeId id) const;
-  bool in_memory(ir::NodeId id) const {
-    return is_stored(out_.why[id]) || graph_[id].op == ir::Op::Input || graph_[id].op == ir::Op::Result;
-  }
+  bool in_memory(ir::NodeId id) const { return is_stored(out_.why[id]) || is_tensor(graph_[id].op); }
   bool too_much(ir::NodeId id) const { return cones_[id].size() > kMaxCone || streams_[id].size() > kMaxStreams; }
   bool half_full(ir::NodeId id) const {
     return cones_[id].size() >= kMaxCone / 2 || streams_[id].size() >= kMaxStreams / 2;
@@ -150,7 +148,7 @@ void Chooser::hash_structure(ir::NodeId id) {
 void Chooser::visit(ir::NodeId id) {
   hash_window(id);
   const ir::Op op = graph_[id].op;
-  if (op == ir::Op::Extern || op == ir::Op::Input || op == ir::Op::Result || op == ir::Op::Cat) return;
+  if (op == ir::Op::Extern || is_tensor(op) || op == ir::Op::Cat) return;
   settle(id);
   if (ir::is_pointwise(op) && too_much(id)) cut(id);
   if (ir::is_pointwise(op) && out_.why[id] == Why::Free) out_.why[id] = verdict(id);

@@ -39,22 +39,24 @@ bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id) {
   return points <= 1 || graph.layout(node.in[0]).numel() == 0;
 }
 
-Map root_map(const World& world, const Frame& frame, const Root& root) {
+Unraveled unravel_root(const World& world, const Frame& frame, const Root& root) {
   Linear position(static_cast<size_t>(frame.rank()) + 1, 0);
   for (size_t d = 0; d < frame.sizes.size(); ++d)
     position[d] = root.full ? frame.full[d] : frame.kinds[d] == DimKind::Kept ? frame.part[d] : 0;
-  auto map = unravel(std::move(position), world.graph.sizes(root.value), frame);
-  if (!map) throw Mismatch{};
-  return std::move(*map);
+  return unravel(std::move(position), world.graph.sizes(root.value), frame);
 }
 
-Draft draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep) {
+Map root_map(const World& world, const Frame& frame, const Root& root) {
+  return unravel_root(world, frame, root).map.value();
+}
+
+Drafted draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep) {
   for (;;) {
-    try {
-      return Emitter(world, frame, roots, allow_keep).run();
-    } catch (const SplitRequest& request) {
-      split(frame, request);
-    }
+    Emitter::Outcome made = Emitter(world, frame, roots, allow_keep).run();
+    if (auto* draft = std::get_if<Draft>(&made)) return std::move(*draft);
+    if (const auto* need = std::get_if<MustStore>(&made)) return *need;
+    if (std::holds_alternative<Mismatch>(made)) return Mismatch{};
+    split(frame, std::get<Split>(made));
   }
 }
 

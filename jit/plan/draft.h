@@ -4,17 +4,38 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "ir/graph.h"
 #include "plan/kernel_plan.h"
 #include "plan/maps.h"
+#include "support/mix.h"
 
 namespace fastjit::plan {
 
-/// A piece of memory that a node's elements live in. Numbered by the node that owns it; a row-major copy made for a
-/// Reshape that strides cannot express has the number of the Reshape plus the number of nodes.
-using BufferId = uint32_t;
+/// A piece of memory with the type and sizes of `node`: the node's own, or one beside it.
+struct BufferId {
+  enum Part : uint32_t {
+    Own,
+    Packed,    // the row-major copy below a Reshape that strides cannot express
+    Snapshot,  // the old contents of an input
+    ForCall,   // the tensor made for a call of torch's; from here on one each
+  };
+  ir::NodeId node = ir::kNoNode;
+  uint32_t part = Own;
+
+  BufferId() = default;
+  BufferId(ir::NodeId node, uint32_t part = Own) : node(node), part(part) {}  // a node stands for its own
+  bool is_own() const { return part == Own; }
+  auto operator<=>(const BufferId&) const = default;
+};
+
+struct HashBuffer {
+  size_t operator()(BufferId id) const { return support::mix(id.node, id.part); }
+};
+template <class T>
+using ByBuffer = std::unordered_map<BufferId, T, HashBuffer>;
 
 /// Where the elements of a value lie: strides per dim of the value, in elements.
 struct Storage {
@@ -69,17 +90,19 @@ struct World {
 /// Reduces over one element, or none, need no loop.
 bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id);
 
-/// Thrown by draft(): the node must be in memory before this kernel can be formed.
+/// The node must be in memory before this kernel can be formed.
 struct MustStore {
   ir::NodeId node;
 };
-/// Thrown by draft(): these roots do not fit into one kernel.
+/// These roots do not fit into one kernel.
 struct Mismatch {};
+using Drafted = std::variant<Draft, MustStore, Mismatch>;
 
 /// Emits `roots` over `frame`, which is refined in place where a Reshape needs it.
-Draft draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep);
+Drafted draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep);
 
-/// The map of a root's value over the frame.
+Unraveled unravel_root(const World& world, const Frame& frame, const Root& root);
+/// The map of a root's value over the frame that it was emitted over.
 Map root_map(const World& world, const Frame& frame, const Root& root);
 
 }  // namespace fastjit::plan

@@ -40,13 +40,23 @@ const Root* Emitter::find_root(ir::NodeId id) const {
   return nullptr;
 }
 
+std::nullopt_t Emitter::refuse(Obstacle obstacle) {
+  if (!obstacle_) obstacle_ = obstacle;
+  return std::nullopt;
+}
+
+std::nullopt_t Emitter::refuse(const Unraveled& failed) {
+  return failed.split ? refuse(*failed.split) : refuse(Mismatch{});
+}
+
 int Emitter::depth(ir::NodeId id) {
   if (!frame_.has_reduced()) return 0;
   if (const auto found = depths_.find(id); found != depths_.end()) return found->second;
   int result = 0;
   if (find_root(id) || !world_.strided(id, roots_)) {
-    if (++nesting_ > kMaxNesting && is_pointwise(graph_[id].op)) throw MustStore{id};
-    for (const ir::NodeId in : graph_.operands(id)) result = std::max(result, depth(in));
+    if (++nesting_ > kMaxNesting && is_pointwise(graph_[id].op)) refuse(MustStore{id});
+    for (const ir::NodeId in : graph_.operands(id))
+      if (!obstacle_) result = std::max(result, depth(in));
     if (graph_[id].op == ir::Op::Reduce && !is_trivial_reduce(graph_, id)) ++result;
     --nesting_;
   }
@@ -106,9 +116,10 @@ uint32_t Emitter::recall(uint32_t value, int section) {
   return add({.code = Code::Recall, .dtype = dtype, .imm = slot->second}, section);
 }
 
-uint32_t Emitter::emit(ir::NodeId id, const Map& map, int section) {
+Emitter::Value Emitter::emit(ir::NodeId id, const Map& map, int section) {
   work();
   section = hoisted(id, map, section);
+  if (obstacle_) return std::nullopt;
   uint64_t hash = id;
   for (const int64_t cell : map.cells) hash = mix(hash, static_cast<uint64_t>(cell));
   std::optional<uint32_t> earlier;
@@ -120,18 +131,18 @@ uint32_t Emitter::emit(ir::NodeId id, const Map& map, int section) {
     if (home % 2 == 0 && home < section && draft_.heavy[memo.value]) earlier = memo.value;
   }
   const bool too_large = ++nesting_ > kMaxNesting || draft_.code.size() > kMaxCode;
-  if (too_large && is_pointwise(graph_[id].op) && !find_root(id) && !world_.storage[id]) throw MustStore{id};
+  if (too_large && is_pointwise(graph_[id].op) && !find_root(id) && !world_.storage[id]) return refuse(MustStore{id});
   const bool keep = earlier && section % 2 == 0 && allow_keep_ && frame_.reduced <= kMaxKeep;
-  const uint32_t value = keep ? recall(*earlier, section) : make(id, map, section);
+  const Value value = keep ? recall(*earlier, section) : make(id, map, section);
   --nesting_;
-  memo_.emplace(hash, Memo{id, map, value});
+  if (value) memo_.emplace(hash, Memo{id, map, *value});
   return value;
 }
 
-uint32_t Emitter::make(ir::NodeId id, const Map& map, int section) {
+Emitter::Value Emitter::make(ir::NodeId id, const Map& map, int section) {
   const ir::Node& node = graph_[id];
   if (const Root* root = find_root(id)) {
-    if (map != root_maps_[static_cast<size_t>(root - roots_.data())]) throw Mismatch{};
+    if (map != root_maps_[static_cast<size_t>(root - roots_.data())]) return refuse(Mismatch{});
   }
   if (const auto storage = world_.strided(id, roots_)) return load(*storage, node.dtype, map, section);
   if (is_pointwise(node.op)) return make_pointwise(id, map, section);
@@ -158,7 +169,7 @@ uint32_t Emitter::make(ir::NodeId id, const Map& map, int section) {
     case ir::Op::Reduce:
       return make_reduce(id, map, section);
     default:
-      throw MustStore{id};
+      return refuse(MustStore{id});
   }
 }
 
@@ -197,15 +208,15 @@ uint32_t Emitter::affine(const Linear& index, int section) {
   return *sum;
 }
 
-/// Refuses to compute an expensive value again for each of the many points it is spread over.
-void Emitter::refuse_spread(ir::NodeId inner, int64_t outer_points, uint32_t value) {
+/// Whether an expensive value would be computed again for each of the many points it is spread over.
+bool Emitter::spreads(ir::NodeId inner, int64_t outer_points, uint32_t value) const {
   const int64_t points = world_.numel(inner);
-  if (!draft_.heavy[value] || points <= 1 || outer_points < kSpread * points) return;
+  if (!draft_.heavy[value] || points <= 1 || outer_points < kSpread * points) return false;
   const bool once_per_row = frame_.has_reduced() && draft_.section[value] % 2 == 1;
-  if (!once_per_row && frame_.kept * frame_.reduced >= kSmallSpace && !find_root(inner)) throw MustStore{inner};
+  return !once_per_row && frame_.kept * frame_.reduced >= kSmallSpace && !find_root(inner);
 }
 
-uint32_t Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
+Emitter::Value Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
   const ir::Node& node = graph_[id];
   Instr instr{.code = Code::Compute, .dtype = node.dtype, .op = node.op};
   std::array<ir::NodeId, 4> operands = std::to_array(node.in);
@@ -216,35 +227,36 @@ uint32_t Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
   if (is_commutative(node.op) && small(operands[1]) < small(operands[0])) std::swap(operands[0], operands[1]);
   for (size_t i = 0; i < static_cast<size_t>(info(node.op).arity); ++i) {
     const ir::NodeId in = operands[i];
-    instr.args[i] = emit(in, broadcast_map(map, graph_.sizes(in)), section);
-    refuse_spread(in, world_.numel(id), instr.args[i]);
+    const Value value = emit(in, broadcast_map(map, graph_.sizes(in)), section);
+    if (!value) return std::nullopt;
+    if (spreads(in, world_.numel(id), *value)) return refuse(MustStore{in});
+    instr.args[i] = *value;
   }
   if (is_expensive(node.op)) {
     const int times = ++makes_[uint64_t{id} << 8 | static_cast<uint64_t>(section)];
-    if (times > kMaxCopies && frame_.kept * frame_.reduced >= kSmallSpace) throw MustStore{id};
+    if (times > kMaxCopies && frame_.kept * frame_.reduced >= kSmallSpace) return refuse(MustStore{id});
   }
   return add(instr, section);
 }
 
-uint32_t Emitter::make_view(ir::NodeId id, const Map& map, int section) {
+Emitter::Value Emitter::make_view(ir::NodeId id, const Map& map, int section) {
   const ir::NodeId in = graph_[id].in[0];
-  const uint32_t value = emit(in, below(graph_.maps[graph_[id].attr], map), section);
-  refuse_spread(in, world_.numel(id), value);
-  return value;
+  const Value value = emit(in, below(graph_.maps[graph_[id].attr], map), section);
+  return value && spreads(in, world_.numel(id), *value) ? refuse(MustStore{in}) : value;
 }
 
-uint32_t Emitter::make_reshape(ir::NodeId id, const Map& map, int section) {
+Emitter::Value Emitter::make_reshape(ir::NodeId id, const Map& map, int section) {
   const Linear position = dot(ir::row_major(graph_.sizes(id)), map);
   if (const auto packed = world_.packed.find(id); packed != world_.packed.end())
     return load({packed->second, 0, ir::row_major(graph_.sizes(id))}, graph_[id].dtype, map, section);
   ir::NodeId in = graph_[id].in[0];
   while (graph_[in].op == ir::Op::Reshape && !find_root(in) && !world_.strided(in, roots_)) in = graph_[in].in[0];
-  const auto inner = unravel(position, graph_.sizes(in), frame_);
-  if (!inner) throw MustStore{id};
-  return emit(in, *inner, section);
+  const Unraveled inner = unravel(position, graph_.sizes(in), frame_);
+  if (inner.split) return refuse(*inner.split);
+  return inner.map ? emit(in, *inner.map, section) : refuse(MustStore{id});
 }
 
-uint32_t Emitter::make_reduce(ir::NodeId id, const Map& map, int section) {
+Emitter::Value Emitter::make_reduce(ir::NodeId id, const Map& map, int section) {
   const ir::Node& node = graph_[id];
   const ir::ReduceAttr& attr = graph_.reduces[node.attr];
   const ir::NodeId in = node.in[0];
@@ -261,25 +273,27 @@ uint32_t Emitter::make_reduce(ir::NodeId id, const Map& map, int section) {
   if (trivial && (attr.kind == ir::ReduceKind::ArgMax || attr.kind == ir::ReduceKind::ArgMin))
     return constant(node.dtype, 0, section);
   if (!trivial) {
-    if (!find_root(id)) throw MustStore{id};
-    if (count(reduced_sizes) != frame_.reduced) throw Mismatch{};
+    if (!find_root(id)) return refuse(MustStore{id});
+    if (count(reduced_sizes) != frame_.reduced) return refuse(Mismatch{});
     for (size_t d = 0; d < frame_.sizes.size(); ++d)
       if (frame_.kinds[d] == DimKind::Reduced) position[d] = frame_.part[d];
   }
-  const auto reduced = unravel(position, reduced_sizes, frame_);
-  if (!reduced) throw Mismatch{};
+  const Unraveled reduced = unravel(position, reduced_sizes, frame_);
+  if (!reduced.map) return refuse(reduced);
   Map inner(static_cast<int>(sizes.size()), map.cols);
   for (int r = 0, kept = 0, gone = 0; r < inner.rows; ++r) {
     const bool is_reduced = std::find(attr.dims.begin(), attr.dims.end(), r) != attr.dims.end();
-    for (int c = 0; c < map.cols; ++c) inner.at(r, c) = is_reduced ? reduced->at(gone, c) : map.at(kept, c);
+    for (int c = 0; c < map.cols; ++c) inner.at(r, c) = is_reduced ? reduced.map->at(gone, c) : map.at(kept, c);
     ++(is_reduced ? gone : kept);
   }
   if (trivial) return emit(in, inner, section);
   const int at = elem_section(depth(in));
-  return add({.code = Code::Reduce, .dtype = node.dtype, .kind = attr.kind, .args = {emit(in, inner, at), 0, 0}}, at);
+  const Value value = emit(in, inner, at);
+  if (!value) return std::nullopt;
+  return add({.code = Code::Reduce, .dtype = node.dtype, .kind = attr.kind, .args = {*value, 0, 0}}, at);
 }
 
-Draft Emitter::run() {
+Emitter::Outcome Emitter::run() {
   // Reductions first, lowest phase first, so that later phases can recall what earlier ones computed.
   std::vector<std::pair<int, size_t>> order;
   for (size_t i = 0; i < roots_.size(); ++i) {
@@ -288,7 +302,11 @@ Draft Emitter::run() {
     order.emplace_back(reduces ? depth(id) : std::numeric_limits<int>::max(), i);
   }
   std::sort(order.begin(), order.end());
-  for (const Root& root : roots_) root_maps_.push_back(root_map(world_, frame_, root));
+  for (const Root& root : roots_) {
+    Unraveled map = unravel_root(world_, frame_, root);
+    if (!map.map) refuse(map);
+    root_maps_.push_back(std::move(map.map).value_or(Map(0, 0)));
+  }
   draft_.values.resize(roots_.size());
   draft_.homes.resize(roots_.size());
   for (const auto& [phase, i] : order) {
@@ -298,7 +316,9 @@ Draft Emitter::run() {
                         : root.full           ? elem_section(below)
                                               : row_section(std::max(below - 1, 0));
     draft_.homes[i] = static_cast<uint8_t>(section);
-    draft_.values[i] = emit(root.value, root_maps_[i], section);
+    const Value value = emit(root.value, root_maps_[i], section);
+    if (!value) return std::visit([](auto obstacle) { return Outcome(obstacle); }, *obstacle_);
+    draft_.values[i] = *value;
   }
   return std::move(draft_);
 }

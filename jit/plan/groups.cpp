@@ -34,10 +34,9 @@ const std::pair<uint32_t, uint32_t>* Former::root_of(ir::NodeId id) const {
 /// A buffer has eager's strides where they are dense, or where somebody outside sees them and no two indices share
 /// memory (kernels write each element once).
 std::vector<int64_t> Former::buffer_strides(BufferId buffer) const {
-  const ir::Layout& layout = graph().layout(owner(buffer));
-  const BufferId which = buffer / static_cast<BufferId>(graph().nodes.size());
-  const bool eager =
-      which >= ForExtern || (which == 0 && (stored_[owner(buffer)] || is_dense(layout.sizes, layout.strides)));
+  const ir::Layout& layout = graph().layout(buffer.node);
+  const bool eager = buffer.part >= BufferId::ForCall ||
+                     (buffer.is_own() && (stored_[buffer.node] || is_dense(layout.sizes, layout.strides)));
   return eager && !overlaps(layout.sizes, layout.strides) ? layout.strides : ir::row_major(layout.sizes);
 }
 
@@ -65,12 +64,14 @@ void Former::mark_live() {
   }
 }
 
-/// Extern calls read real tensors: their operand itself is stored, or what it is a view of.
-void Former::mark_extern_operands(const ir::ExternAttr& attr) {
-  for (const ir::NodeId operand : attr.operands) {
+/// Torch reads real tensors: the operand of a call itself is stored, or what it is a view of.
+void Former::mark_operands(ir::NodeId call) {
+  const ir::Node& node = graph()[call];
+  const bool view = node.op == ir::Op::Extern && graph().externs[node.attr].kind == ir::ExternKind::View;
+  for (const ir::NodeId operand : graph().operands(call)) {
     if (operand == ir::kNoNode) continue;
     // The result of a view shares memory with what it is given: that is memory of its own if it is a value of its own.
-    if (attr.kind == ir::ExternKind::View) {
+    if (view) {
       stored_[operand] = true;
       continue;
     }
@@ -101,7 +102,7 @@ void Former::mark_before_write(ir::NodeId external) {
       for (; from < all.size() && all[from] < external; ++from) {
         work();
         const ir::NodeId reader = all[from];
-        if (graph()[reader].op == ir::Op::Extern || graph()[reader].op == ir::Op::Result) continue;
+        if (graph()[reader].op == ir::Op::Extern || is_tensor(graph()[reader].op)) continue;
         if (last_use_[reader] > external) stored_[reader] = true;
         stack.push_back(reader);
       }
@@ -115,9 +116,8 @@ void Former::mark_stored() {
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
     const ir::Node& node = graph()[id];
     if (node.op == ir::Op::Cat || (node.op == ir::Op::Reduce && !is_trivial_reduce(graph(), id))) stored_[id] = true;
-    if (node.op != ir::Op::Extern) continue;
-    mark_extern_operands(graph().externs[node.attr]);
-    mark_before_write(id);
+    if (node.op == ir::Op::Extern || (node.op == ir::Op::Contract && live_[id])) mark_operands(id);
+    if (node.op == ir::Op::Extern) mark_before_write(id);
   }
 }
 
@@ -129,11 +129,10 @@ void Former::run() {
   world_.structure = std::move(choice.structure);
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
     const ir::Op op = graph()[id].op;
-    if (op == ir::Op::Input || op == ir::Op::Result) {
+    if (op == ir::Op::Extern || (op == ir::Op::Contract && live_[id])) call(id);
+    if (is_tensor(op)) {
       world_.storage[id] = Storage{id, 0, graph().layout(id).strides};
       if (op == ir::Op::Result) add_producer(id, producers_[graph()[id].in[0]][0]);
-    } else if (op == ir::Op::Extern) {
-      call(id);
     } else if (live_[id] && (stored_[id] || is_stored(why_[id]))) {
       store(id);
     }
@@ -143,6 +142,7 @@ void Former::run() {
 /// The call overwrites a computed value that is still needed as it was: equal values are one node, so another tensor
 /// with this value may be meant.
 bool Former::wanted_after_write(ir::NodeId external, size_t index) const {
+  if (graph()[external].op != ir::Op::Extern) return false;
   const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
   if (std::find(attr.written.begin(), attr.written.end(), index) == attr.written.end()) return false;
   ir::NodeId base = attr.operands[index];
@@ -151,13 +151,13 @@ bool Former::wanted_after_write(ir::NodeId external, size_t index) const {
     base = graph()[base].in[0];
     later = later || last_use_[base] > external;
   }
-  return later && graph()[base].op != ir::Op::Input && graph()[base].op != ir::Op::Result;
+  return later && !is_tensor(graph()[base].op);
 }
 
 void Former::call(ir::NodeId external) {
   Item item;
   item.external = external;
-  for (const ir::NodeId operand : graph().externs[graph()[external].attr].operands) {
+  for (const ir::NodeId operand : graph().operands(external)) {
     if (operand == ir::kNoNode) {
       item.operands.emplace_back();
       continue;
@@ -166,9 +166,9 @@ void Former::call(ir::NodeId external) {
     const auto& strides = graph().layout(operand).strides;
     if (!storage || !same_strides(graph().sizes(operand), storage->strides, strides) ||
         wanted_after_write(external, item.operands.size())) {
-      BufferId which = ForExtern;
-      while (!producers(extra(operand, which)).empty()) ++which;
-      storage = Storage{extra(operand, which), 0, buffer_strides(extra(operand, which))};
+      BufferId made{operand, BufferId::ForCall};
+      while (!producers(made).empty()) ++made.part;
+      storage = Storage{made, 0, buffer_strides(made)};
       if (world_.numel(operand) > 0) write(operand, *storage);
     }
     item.operands.push_back(std::move(storage));
@@ -238,7 +238,7 @@ bool Former::peel(ir::NodeId id) {
 }
 
 void Former::pack(ir::NodeId reshape) {
-  const BufferId buffer = extra(reshape, Packed);
+  const BufferId buffer{reshape, BufferId::Packed};
   ir::NodeId in = graph()[reshape].in[0];
   while (graph()[in].op == ir::Op::Reshape && !world_.storage[in]) in = graph()[in].in[0];
   write(in, {buffer, 0, ir::row_major(graph().sizes(in))});
@@ -261,23 +261,26 @@ void Former::write(ir::NodeId value, Storage dest) {
 /// Emits the item's only root over its frame; whatever must be in memory first is stored first.
 void Former::form(Item& item) {
   const Frame frame = item.frame;
+  const ir::NodeId root = item.roots[0].value;
   for (;;) {
-    try {
-      item.frame = frame;
-      item.draft = draft(world_, item.frame, item.roots, item.keep);
+    item.frame = frame;
+    Drafted made = draft(world_, item.frame, item.roots, item.keep);
+    if (auto* draft = std::get_if<Draft>(&made)) {
+      item.draft = std::move(*draft);
       return;
-    } catch (const MustStore& need) {
-      const bool packable = graph()[need.node].op == ir::Op::Reshape && !world_.packed.contains(need.node);
-      if (packable && need.node != item.roots[0].value) {
-        pack(need.node);
-      } else if (need.node != item.roots[0].value && !world_.storage[need.node]) {
-        stored_[need.node] = true;
-        store(need.node);
-      } else if (packable) {
-        pack(need.node);
-      } else {
-        throw std::runtime_error("planner: no kernel for node %" + std::to_string(need.node));
-      }
+    }
+    const auto* need = std::get_if<MustStore>(&made);
+    const ir::NodeId node = need ? need->node : root;
+    const bool packable = need && graph()[node].op == ir::Op::Reshape && !world_.packed.contains(node);
+    if (packable && node != root) {
+      pack(node);
+    } else if (node != root && !world_.storage[node]) {
+      stored_[node] = true;
+      store(node);
+    } else if (packable) {
+      pack(node);
+    } else {
+      throw std::runtime_error("planner: no kernel for node %" + std::to_string(node));
     }
   }
 }
@@ -292,7 +295,12 @@ uint32_t Former::copy(ir::NodeId value, Storage dest) {
   return static_cast<uint32_t>(items_.size() - 1);
 }
 
-void Former::redraft(Item& item) { item.draft = draft(world_, item.frame, item.roots, item.keep); }
+bool Former::redraft(Item& item) {
+  Drafted made = draft(world_, item.frame, item.roots, item.keep);
+  auto* draft = std::get_if<Draft>(&made);
+  if (draft) item.draft = std::move(*draft);
+  return draft != nullptr;
+}
 
 void Former::place(ir::NodeId value, std::vector<Storage> dests, bool copy) {
   Item single;
@@ -319,12 +327,11 @@ void Former::finish(uint32_t item, uint32_t root) {
   const Root& made = items_[item].roots[root];
   note_readers(item);
   for (const Storage& dest : made.dests)  // what inputs hold at the end is read by nobody
-    if (dest.buffer >= graph().nodes.size() || graph()[dest.buffer].op != ir::Op::Input)
-      add_producer(dest.buffer, item);
+    if (!dest.buffer.is_own() || graph()[dest.buffer.node].op != ir::Op::Input) add_producer(dest.buffer, item);
   if (made.copy) return;
   roots_[made.value] = {item, root};
   // A slice of a Cat is not read back: its buffer is complete only when all parts are.
-  const bool own = made.dests.empty() || graph()[owner(made.dests[0].buffer)].op == ir::Op::Cat;
+  const bool own = made.dests.empty() || graph()[made.dests[0].buffer.node].op == ir::Op::Cat;
   if (own) add_producer(made.value, item);
   world_.storage[made.value] = own ? Storage{made.value, 0, buffer_strides(made.value)} : made.dests[0];
 }
@@ -344,7 +351,7 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
   for (const Access& access : single.draft.accesses) {
     if (const auto last = last_producer_.find(access.buffer); last != last_producer_.end())
       if (!items_[last->second].is_extern()) makers.insert(last->second);
-    if (world_.numel(owner(access.buffer)) * kShared < points) continue;
+    if (world_.numel(access.buffer.node) * kShared < points) continue;
     for (const uint32_t reader : items_at(recent_readers_, access.buffer))
       if (items_[reader].frame.kept * items_[reader].frame.reduced == points) sharers.insert(reader);
   }
@@ -381,18 +388,13 @@ bool Former::join(uint32_t candidate, const Item& single) {
     if (points != frame.kept && points != frame.kept * frame.reduced) return false;
     roots[i].full = frame.has_reduced() && points != frame.kept;
   }
-  try {
-    Draft joined = draft(world_, frame, roots, item.keep);
-    if (!written_before(joined, candidate, false)) return false;
-    item.frame = std::move(frame);
-    item.roots = std::move(roots);
-    item.draft = std::move(joined);
-    return true;
-  } catch (const MustStore&) {
-    return false;
-  } catch (const Mismatch&) {
-    return false;
-  }
+  Drafted made = draft(world_, frame, roots, item.keep);
+  auto* joined = std::get_if<Draft>(&made);
+  if (!joined || !written_before(*joined, candidate, false)) return false;
+  item.frame = std::move(frame);
+  item.roots = std::move(roots);
+  item.draft = std::move(*joined);
+  return true;
 }
 
 }  // namespace fastjit::plan

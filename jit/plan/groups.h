@@ -7,8 +7,8 @@
 
 namespace fastjit::plan {
 
-/// One kernel to be, or one extern call (then `external` names its node). Items stand in an order that respects every
-/// dependence through memory.
+/// One kernel to be, or one call of torch's: an Extern or a Contract (then `external` names its node). Items stand in
+/// an order that respects every dependence through memory.
 struct Item {
   ir::NodeId external = ir::kNoNode;
   Frame frame;
@@ -20,7 +20,7 @@ struct Item {
   bool is_extern() const { return external != ir::kNoNode; }
 };
 
-using ItemsByBuffer = std::unordered_map<BufferId, std::vector<uint32_t>>;
+using ItemsByBuffer = ByBuffer<std::vector<uint32_t>>;
 /// Those of the buffer; none where nothing is known of it.
 const std::vector<uint32_t>& items_at(const ItemsByBuffer& items, BufferId buffer);
 
@@ -36,22 +36,14 @@ class Former {
   std::vector<Item>& items() { return items_; }
   /// Items that write the buffer: several for a Cat.
   const std::vector<uint32_t>& producers(BufferId buffer) const { return items_at(producers_, buffer); }
-  /// Buffers beside a node's own, so that each has a number: the row-major copy below a Reshape, the tensor made for an
-  /// extern call, and the old contents of an input.
-  enum Extra : BufferId { Packed = 1, Snapshot = 2, ForExtern = 3 };  // from ForExtern on: one per call
-  BufferId extra(ir::NodeId id, BufferId which) const {
-    return id + which * static_cast<BufferId>(graph().nodes.size());
-  }
-  /// The node whose sizes, type and strides a buffer has.
-  ir::NodeId owner(BufferId buffer) const { return buffer % static_cast<BufferId>(graph().nodes.size()); }
   std::vector<int64_t> buffer_strides(BufferId buffer) const;
   Why why(ir::NodeId id) const { return why_[id]; }
   /// The item and root that compute a node, if a kernel does.
   const std::pair<uint32_t, uint32_t>* root_of(ir::NodeId id) const;
   /// Makes the kernel that computes `value` write it to `dest` too, or forms one that copies it there.
   void write(ir::NodeId value, Storage dest);
-  /// Forms the draft of an item again after its `keep` changed.
-  void redraft(Item& item);
+  /// Forms the draft of an item again after its `keep` changed; false: there is none.
+  bool redraft(Item& item);
   /// Appends a kernel that copies `value`, which is in memory, to `dest`.
   uint32_t copy(ir::NodeId value, Storage dest);
   void move_storage(ir::NodeId id, Storage storage) { world_.storage[id] = std::move(storage); }
@@ -61,7 +53,7 @@ class Former {
  private:
   void mark_live();
   void mark_stored();
-  void mark_extern_operands(const ir::ExternAttr& attr);
+  void mark_operands(ir::NodeId call);
   void mark_before_write(ir::NodeId external);
   void store(ir::NodeId id);
   void store_cat(ir::NodeId id, ir::NodeId cat, int64_t& at);
@@ -87,7 +79,7 @@ class Former {
   std::vector<std::vector<ir::NodeId>> readers_;
   std::vector<size_t> passed_;  // readers that an earlier call which overwrites has met
   ItemsByBuffer producers_;
-  std::unordered_map<BufferId, uint32_t> last_producer_;
+  ByBuffer<uint32_t> last_producer_;
   ItemsByBuffer recent_readers_;  // kernels, latest last
   std::unordered_map<ir::NodeId, std::pair<uint32_t, uint32_t>> roots_;
 };

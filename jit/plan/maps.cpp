@@ -33,18 +33,23 @@ Frame make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims) 
   return frame;
 }
 
-void split(Frame& frame, const SplitRequest& request) {
-  const auto d = static_cast<std::ptrdiff_t>(request.dim);
-  const auto at = static_cast<size_t>(request.dim);
-  frame.sizes.insert(frame.sizes.begin() + d, frame.sizes[at] / request.inner);
-  frame.sizes[at + 1] = request.inner;
-  frame.full.insert(frame.full.begin() + d, frame.full[at] * request.inner);
-  frame.part.insert(frame.part.begin() + d, frame.part[at] * request.inner);
+void split(Frame& frame, const Split& how) {
+  const auto d = static_cast<std::ptrdiff_t>(how.dim);
+  const auto at = static_cast<size_t>(how.dim);
+  frame.sizes.insert(frame.sizes.begin() + d, frame.sizes[at] / how.inner);
+  frame.sizes[at + 1] = how.inner;
+  frame.full.insert(frame.full.begin() + d, frame.full[at] * how.inner);
+  frame.part.insert(frame.part.begin() + d, frame.part[at] * how.inner);
   frame.kinds.insert(frame.kinds.begin() + d, frame.kinds[at]);
 }
 
-/// position = quotient * divisor + remainder with 0 <= remainder < divisor everywhere in the frame.
-static bool divide(const Linear& position, int64_t divisor, const Frame& frame, Linear& quotient, Linear& remainder) {
+namespace {
+
+enum class Division : uint8_t { Affine, AfterSplit, None };
+
+/// position = quotient * divisor + remainder with 0 <= remainder < divisor everywhere in the frame, or after `how`.
+Division divide(const Linear& position, int64_t divisor, const Frame& frame, Linear& quotient, Linear& remainder,
+                std::optional<Split>& how) {
   const size_t rank = frame.sizes.size();
   quotient.assign(rank + 1, 0);
   remainder.assign(rank + 1, 0);
@@ -56,8 +61,10 @@ static bool divide(const Linear& position, int64_t divisor, const Frame& frame, 
       continue;
     }
     if (magnitude < divisor && magnitude * size > divisor && divisor % magnitude == 0 &&
-        size % (divisor / magnitude) == 0)
-      throw SplitRequest{static_cast<int>(d), divisor / magnitude};
+        size % (divisor / magnitude) == 0) {
+      how = Split{static_cast<int>(d), divisor / magnitude};
+      return Division::AfterSplit;
+    }
     remainder[d] = c;
     (c < 0 ? low : high) += c * (size - 1);
   }
@@ -65,16 +72,19 @@ static bool divide(const Linear& position, int64_t divisor, const Frame& frame, 
   const int64_t whole = offset >= 0 ? offset / divisor : -((divisor - 1 - offset) / divisor);
   quotient[rank] = whole;
   remainder[rank] = position[rank] - whole * divisor;
-  return remainder[rank] + high < divisor;
+  return remainder[rank] + high < divisor ? Division::Affine : Division::None;
 }
 
-std::optional<Map> unravel(Linear position, std::span<const int64_t> sizes, const Frame& frame) {
+}  // namespace
+
+Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Frame& frame) {
   const int rank = static_cast<int>(sizes.size()), cols = frame.rank() + 1;
   Map map(rank, cols);
   int64_t inner = count(sizes);
   int last = rank - 1;
   while (last >= 0 && sizes[static_cast<size_t>(last)] == 1) --last;
   Linear quotient, remainder;
+  std::optional<Split> how;
   for (int r = 0; r <= last; ++r) {
     const int64_t size = sizes[static_cast<size_t>(r)];
     if (size == 1) continue;
@@ -82,12 +92,12 @@ std::optional<Map> unravel(Linear position, std::span<const int64_t> sizes, cons
     if (r == last) {
       quotient = position;
     } else {
-      if (!divide(position, inner, frame, quotient, remainder)) return std::nullopt;
+      if (divide(position, inner, frame, quotient, remainder, how) != Division::Affine) return {std::nullopt, how};
       position = remainder;
     }
     std::copy(quotient.begin(), quotient.end(), map.cells.begin() + static_cast<std::ptrdiff_t>(r) * cols);
   }
-  return map;
+  return {std::move(map)};
 }
 
 Linear dot(std::span<const int64_t> weights, const Map& map) {

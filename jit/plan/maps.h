@@ -39,16 +39,21 @@ struct Frame {
 /// The space of a value of these sizes, or of a reduction over `dims` of them.
 Frame make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims);
 
-/// Asks for iteration dim `dim` to become two, the inner one of size `inner`.
-struct SplitRequest {
+/// Iteration dim `dim` becomes two, the inner one of size `inner`.
+struct Split {
   int dim;
   int64_t inner;
 };
-void split(Frame& frame, const SplitRequest& request);
+void split(Frame& frame, const Split& how);
 
-/// The indices into `sizes` of the element whose row-major position is `position`. Nothing when the position does not
-/// fall apart into affine functions. Throws SplitRequest when it would, once a dim of the frame is split.
-std::optional<Map> unravel(Linear position, std::span<const int64_t> sizes, const Frame& frame);
+/// What unravel() found: the map; or how the frame must be split before there is one; or that there is none.
+struct Unraveled {
+  std::optional<Map> map;
+  std::optional<Split> split{};
+};
+/// The indices into `sizes` of the element whose row-major position is `position`. There are none where the position
+/// does not fall apart into affine functions.
+Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Frame& frame);
 
 /// sum(weights[row] * map.row): a row-major position or an address.
 Linear dot(std::span<const int64_t> weights, const Map& map);

@@ -15,7 +15,8 @@ Order::Order(Former& former) : former_(former), graph_(former.graph()), inputs_(
   uint32_t last_call = kNoItem;
   for (uint32_t i = 0; i < former_.items().size(); ++i) {
     add_item();
-    if (!former_.items()[i].is_extern()) continue;
+    const Item& item = former_.items()[i];
+    if (!item.is_extern() || graph_[item.external].op == ir::Op::Contract) continue;  // memory alone orders products
     if (last_call != kNoItem) order_.before(last_call, i);
     last_call = i;
     after_readers_of_written(i);
@@ -43,7 +44,7 @@ void Order::after_readers_of_written(uint32_t call) {
 void Order::guards_first() {
   for (uint32_t guard = 0; guard < order_.size(); ++guard) {
     const Item& item = former_.items()[guard];
-    if (!item.is_extern() || kind(item) != ir::ExternKind::Guard) continue;
+    if (!is(item, ir::ExternKind::Guard)) continue;
     std::vector<uint32_t> stack{guard};
     guarded_[guard] = true;
     while (!stack.empty()) {
@@ -80,13 +81,16 @@ void Order::add_item() {
     if (operand) reads(operand->buffer);
 }
 
-ir::ExternKind Order::kind(const Item& item) const { return graph_.externs[graph_[item.external].attr].kind; }
+bool Order::is(const Item& item, ir::ExternKind kind) const {
+  return item.is_extern() && graph_[item.external].op == ir::Op::Extern &&
+         graph_.externs[graph_[item.external].attr].kind == kind;
+}
 
 BufferId Order::base(BufferId buffer) const {
-  if (buffer >= graph_.nodes.size() || graph_[buffer].op != ir::Op::Result) return buffer;
+  if (!buffer.is_own() || graph_[buffer.node].op != ir::Op::Result) return buffer;
   if (const auto known = bases_.find(buffer); known != bases_.end()) return known->second;
   const Item& call = former_.items()[former_.producers(buffer)[0]];
-  const bool view = kind(call) == ir::ExternKind::View && !call.operands.empty() && call.operands[0];
+  const bool view = is(call, ir::ExternKind::View) && !call.operands.empty() && call.operands[0];
   const BufferId result = view ? base(call.operands[0]->buffer) : buffer;
   bases_.emplace(buffer, result);
   return result;
@@ -117,7 +121,7 @@ void Order::settle_stores() {
 }
 
 void Order::store(const ir::Store& entry) {
-  const BufferId input = inputs_[entry.input];
+  const ir::NodeId input = inputs_[entry.input];
   if (input == ir::kNoNode || entry.value == input || graph_.layout(input).numel() == 0) return;
   const Storage dest{input, 0, graph_.layout(input).strides};
   auto finish = [&](uint32_t writer) {
@@ -135,9 +139,8 @@ void Order::store(const ir::Store& entry) {
   }
   const auto from = former_.world().strided(entry.value);
   const BufferId source = base(from->buffer);
-  if (graph_[former_.owner(source)].op == ir::Op::Input && source < graph_.nodes.size() &&
-      stored_inputs_.contains(graph_[source].attr)) {
-    const Storage snapshot{former_.extra(entry.value, Former::Snapshot), 0, ir::row_major(graph_.sizes(entry.value))};
+  if (source.is_own() && graph_[source.node].op == ir::Op::Input && stored_inputs_.contains(graph_[source.node].attr)) {
+    const Storage snapshot{{entry.value, BufferId::Snapshot}, 0, ir::row_major(graph_.sizes(entry.value))};
     former_.copy(entry.value, snapshot);
     add_item();
     former_.move_storage(entry.value, snapshot);
@@ -149,7 +152,7 @@ void Order::store(const ir::Store& entry) {
 }
 
 void Order::settle_destinations() {
-  std::unordered_set<BufferId> wanted;
+  std::unordered_set<BufferId, HashBuffer> wanted;
   for (const ir::NodeId id : graph_.outputs)
     if (const auto& storage = former_.world().storage[id]) wanted.insert(storage->buffer);
   for (const Item& item : former_.items()) {
@@ -167,33 +170,39 @@ void Order::settle_destinations() {
 }
 
 /// The kernel alone reads the product, point by point, and nothing else it needs comes after the call.
-bool Order::is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const {
+bool Order::is_epilogue(uint32_t call, uint32_t kernel, ir::NodeId product) const {
   const Item& item = former_.items()[kernel];
-  const int64_t points = graph_.layout(product).numel();
+  const ir::Layout& layout = graph_.layout(product);
+  const int64_t points = layout.numel();
   if (item.is_extern() || order_.home(kernel) != kernel || item.frame.has_reduced() || item.frame.kept != points)
     return false;
+  Linear position = item.frame.full;
+  position.push_back(0);
+  const Unraveled place = unravel(std::move(position), layout.sizes, item.frame);
+  if (!place.map) return false;
+  Linear expected = dot(layout.strides, *place.map);
+  expected.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
   int loads = 0;
   for (const Access& access : item.draft.accesses) {
     if (access.buffer != product) continue;
-    Linear expected = item.frame.full;
-    expected.push_back(0);
     if (++loads > 1 || access.address != expected) return false;
   }
   return std::ranges::none_of(
       order_.needs(kernel), [&](uint32_t other) { return order_.home(other) != call && order_.reaches(call, other); });
 }
 
-void Order::merge(uint32_t call, uint32_t kernel, BufferId product) {
+void Order::merge(uint32_t call, uint32_t kernel, ir::NodeId product) {
   Item& item = former_.items()[kernel];
   order_.merge(kernel, call);
   epilogues_[call] = kernel;
   // A result of the product's own type and layout takes its place in memory.
   for (const Root& root : item.roots)
     for (const Storage& dest : root.dests) {
-      const bool own = dest.buffer == former_.owner(dest.buffer) && graph_[dest.buffer].op != ir::Op::Input &&
-                       graph_[dest.buffer].dtype == graph_[product].dtype &&
+      const ir::NodeId node = dest.buffer.node;
+      const bool own = dest.buffer.is_own() && graph_[node].op != ir::Op::Input &&
+                       graph_[node].dtype == graph_[product].dtype &&
                        former_.buffer_strides(dest.buffer) == graph_.layout(product).strides &&
-                       std::ranges::equal(graph_.sizes(dest.buffer), graph_.sizes(product));
+                       std::ranges::equal(graph_.sizes(node), graph_.sizes(product));
       Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
       address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
       for (Access& access : item.draft.accesses)
@@ -209,25 +218,26 @@ BufferId Order::place_of(BufferId product) const {
   return found == places_.end() ? product : found->second;
 }
 
+/// Latest products first: of several that one kernel reads, that one is there last anyway.
 void Order::fuse_epilogues() {
   const std::unordered_set<ir::NodeId> outputs(graph_.outputs.begin(), graph_.outputs.end());
-  for (BufferId product = 0; product < graph_.nodes.size(); ++product) {
-    if (graph_[product].op != ir::Op::Result || outputs.contains(product)) continue;
+  for (ir::NodeId product = static_cast<ir::NodeId>(graph_.nodes.size()); product-- > 0;) {
+    if (graph_[product].op != ir::Op::Contract || outputs.contains(product)) continue;
+    if (former_.producers(product).empty()) continue;  // nobody wants it
     const uint32_t call = former_.producers(product)[0];
-    if (kind(former_.items()[call]) != ir::ExternKind::Matmul) continue;
     const std::vector<uint32_t>& all = readers(product);
     if (all.size() == 1 && is_epilogue(call, all[0], product)) merge(call, all[0], product);
   }
 }
 
 /// Recorded order as far as possible: kernels that are ready and stand before the next call run together, then the
-/// call. What belongs to later calls waits for its turn, so that its results are not alive before they are of use.
+/// call. What belongs to later calls waits for its turn, so that its results are not alive before they are of use. A
+/// product whose epilogue needs a later call waits for that.
 std::vector<std::vector<uint32_t>> Order::steps() const {
   std::vector<std::vector<uint32_t>> result, next(order_.size());
   std::vector<size_t> missing(order_.size(), 0);
-  std::set<uint32_t> ready;  // kernels
-  std::vector<uint32_t> calls;
-  size_t left = 0, call = 0;
+  std::set<uint32_t> ready, ready_calls, calls;  // ready: kernels
+  size_t left = 0;
   for (uint32_t i = 0; i < order_.size(); ++i) {
     if (order_.home(i) != i) continue;
     ++left;
@@ -236,25 +246,24 @@ std::vector<std::vector<uint32_t>> Order::steps() const {
         next[earlier].push_back(i);
         ++missing[i];
       }
-    if (former_.items()[i].is_extern())
-      calls.push_back(i);
-    else if (missing[i] == 0)
-      ready.insert(i);
+    if (former_.items()[i].is_extern()) calls.insert(i);
+    if (missing[i] == 0) (former_.items()[i].is_extern() ? ready_calls : ready).insert(i);
   }
   while (left > 0) {
     std::vector<uint32_t> batch;
-    const auto end = call < calls.size() ? ready.lower_bound(calls[call]) : ready.end();
+    const auto end = calls.empty() ? ready.end() : ready.lower_bound(*calls.begin());
     batch.assign(ready.begin(), end);
-    if (batch.empty() && call < calls.size() && missing[calls[call]] == 0)
-      batch.push_back(calls[call++]);
-    else if (batch.empty())
-      batch.assign(ready.begin(), ready.end());
+    const bool in_turn = !ready_calls.empty() && *ready_calls.begin() == *calls.begin();
+    if (batch.empty() && !in_turn) batch.assign(ready.begin(), ready.end());
+    if (batch.empty() && !ready_calls.empty()) batch.push_back(*ready_calls.begin());
     if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
     for (const uint32_t item : batch) {
       ready.erase(item);
+      ready_calls.erase(item);
+      calls.erase(item);
       for (const uint32_t later : next[item]) {
         work();
-        if (--missing[later] == 0 && !former_.items()[later].is_extern()) ready.insert(later);
+        if (--missing[later] == 0) (former_.items()[later].is_extern() ? ready_calls : ready).insert(later);
       }
     }
     left -= batch.size();

@@ -15,7 +15,7 @@ class Order {
   void fuse_epilogues();
   /// Drops destinations nobody reads; own buffers that somebody reads become destinations.
   void settle_destinations();
-  /// Items per step: kernels that may run at once, or one extern call.
+  /// Items per step: kernels that may run at once, or one call of torch's.
   std::vector<std::vector<uint32_t>> steps() const;
 
   /// The kernel that runs in the step of this extern item, or kNoItem.
@@ -25,7 +25,8 @@ class Order {
   BufferId place_of(BufferId product) const;
   /// The memory behind a buffer: extern view results lie in their operand's.
   BufferId base(BufferId buffer) const;
-  ir::ExternKind kind(const Item& item) const;
+  /// Whether the item is a call of torch's of this kind.
+  bool is(const Item& item, ir::ExternKind kind) const;
 
  private:
   void add_item();
@@ -33,8 +34,8 @@ class Order {
   void guards_first();
   bool may_store(uint32_t item, const Storage& dest, const Root& root) const;
   void store(const ir::Store& entry);
-  bool is_epilogue(uint32_t call, uint32_t kernel, BufferId product) const;
-  void merge(uint32_t call, uint32_t kernel, BufferId product);
+  bool is_epilogue(uint32_t call, uint32_t kernel, ir::NodeId product) const;
+  void merge(uint32_t call, uint32_t kernel, ir::NodeId product);
   /// Items that read the memory, ascending.
   const std::vector<uint32_t>& readers(BufferId memory) const { return items_at(readers_, memory); }
 
@@ -42,13 +43,13 @@ class Order {
   const ir::Graph& graph_;
   Precedence order_;  // of items
   std::vector<uint32_t> epilogues_;
-  std::vector<bool> guarded_;     // per item: a guard needs it
-  std::vector<BufferId> inputs_;  // per input of the graph: its node
+  std::vector<bool> guarded_;       // per item: a guard needs it
+  std::vector<ir::NodeId> inputs_;  // per input of the graph
   ItemsByBuffer readers_;
-  std::unordered_map<BufferId, size_t> overwritten_;  // how many of the readers wait for no call any more
-  mutable std::unordered_map<BufferId, BufferId> bases_;
-  std::unordered_map<BufferId, BufferId> places_;
-  std::unordered_map<BufferId, uint32_t> writers_;  // stored input -> item
+  ByBuffer<size_t> overwritten_;  // how many of the readers wait for no call any more
+  mutable ByBuffer<BufferId> bases_;
+  ByBuffer<BufferId> places_;
+  ByBuffer<uint32_t> writers_;  // stored input -> item
   std::set<uint32_t> stored_inputs_;
   uint32_t last_guard_ = kNoItem;
 };

@@ -59,11 +59,13 @@ class Builder {
   BufferId canonical(BufferId buffer) const;
   bool is_temp(BufferId buffer) const;
   void add_step(const std::vector<uint32_t>& batch, const Order& order);
-  void add_extern(const Item& item, const Order& order, uint32_t epilogue);
+  std::vector<SlotId> operand_slots(const Item& item);
+  void add_extern(const Item& item, const Order& order);
+  void add_contract(const Item& item, const Order& order, uint32_t epilogue);
   Shaped shaped(const Item& item, Rows rows);
   KernelStep install(Shaped shaped, const Item& item);
-  int64_t tile_rows(uint32_t external, const ir::Layout& product, ir::DType dtype) const;
-  void add_epilogue(MatmulStep& step, const Item& item, ir::NodeId product);
+  int64_t tile_rows(ir::NodeId product) const;
+  void add_epilogue(ContractStep& step, const Item& item, ir::NodeId product);
   SlotId slot(BufferId buffer);
   SlotId operand_slot(ir::NodeId node, const Storage& storage);
   void add_frees();
@@ -75,13 +77,13 @@ class Builder {
   Former former_;
   Program out_;
   std::vector<std::vector<uint32_t>> steps_;
-  std::unordered_set<BufferId> tensors_;  // must be real tensors: outputs and extern operands
+  std::unordered_set<BufferId, HashBuffer> tensors_;  // must be real tensors: outputs and extern operands
   std::map<BufferId, Life> lives_;
-  std::unordered_map<BufferId, BufferId> shares_;  // lies where another buffer lay
-  std::unordered_map<BufferId, SlotId> slots_;
+  ByBuffer<BufferId> shares_;  // lies where another buffer lay
+  ByBuffer<SlotId> slots_;
   std::map<AliasKey, SlotId> aliases_;
   std::vector<std::vector<BufferId>> dying_;                         // per step: tensors that are not used after it
-  std::unordered_map<ir::NodeId, std::vector<ir::NodeId>> results_;  // of extern calls, kNoNode where none is wanted
+  std::unordered_map<ir::NodeId, std::vector<ir::NodeId>> results_;  // of torch's calls, kNoNode where none is wanted
   size_t done_steps_ = 0;
   std::map<std::string, uint32_t> kernels_;  // by text
 };
@@ -92,8 +94,8 @@ void Builder::settle_lanes() {
     if (item.draft.scratch.empty()) continue;
     item.keep = false;
     Item plain = item;
-    former_.redraft(plain);
-    if (shape(former_.world(), plain.frame, plain.roots, plain.draft, options_, Rows::Merge).kept_lanes)
+    if (former_.redraft(plain) &&
+        shape(former_.world(), plain.frame, plain.roots, plain.draft, options_, Rows::Merge).kept_lanes)
       item = std::move(plain);
     else
       item.keep = true;
@@ -102,16 +104,19 @@ void Builder::settle_lanes() {
 
 void Builder::find_tensors(const Order& order) {
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
-    if (graph_[id].op != ir::Op::Result) continue;
-    auto& results = results_[graph_[id].in[0]];
-    if (results.size() <= graph_[id].attr) results.resize(graph_[id].attr + 1, ir::kNoNode);
-    results[graph_[id].attr] = id;
+    const ir::Node& node = graph_[id];
+    if (node.op != ir::Op::Result && node.op != ir::Op::Contract) continue;
+    const bool is_product = node.op == ir::Op::Contract;
+    const size_t which = is_product ? 0 : node.attr;
+    auto& results = results_[is_product ? id : node.in[0]];
+    if (results.size() <= which) results.resize(which + 1, ir::kNoNode);
+    results[which] = id;
     if (const BufferId place = order.place_of(id); place != id) tensors_.insert(place);
   }
   for (const ir::NodeId id : graph_.outputs) tensors_.insert(former_.world().storage[id]->buffer);
   for (const Item& item : former_.items())
     for (const auto& operand : item.operands)
-      if (operand && order.kind(item) != ir::ExternKind::Guard) tensors_.insert(operand->buffer);
+      if (operand && !order.is(item, ir::ExternKind::Guard)) tensors_.insert(operand->buffer);
 }
 
 BufferId Builder::canonical(BufferId buffer) const {
@@ -121,8 +126,7 @@ BufferId Builder::canonical(BufferId buffer) const {
 
 bool Builder::is_temp(BufferId buffer) const {
   if (tensors_.contains(buffer)) return false;
-  if (buffer >= graph_.nodes.size()) return true;
-  return graph_[buffer].op != ir::Op::Input && graph_[buffer].op != ir::Op::Result;
+  return !buffer.is_own() || !is_tensor(graph_[buffer.node].op);
 }
 
 void Builder::touch(BufferId buffer, size_t step, bool load, const Order& order) {
@@ -181,8 +185,7 @@ void Builder::try_in_place(const Item& item, size_t step) {
     for (const Access& access : item.draft.accesses) {
       const BufferId old = canonical(access.buffer);
       if (!is_temp(access.buffer) || access.address != address || access.dtype != dtype || lives_[old].last != step ||
-          lives_[old].last_loads != 1 ||
-          graph_.layout(former_.owner(old)).numel() != graph_.layout(root.value).numel() ||
+          lives_[old].last_loads != 1 || graph_.layout(old.node).numel() != graph_.layout(root.value).numel() ||
           former_.producers(access.buffer).size() != 1)
         continue;
       const size_t home = item.draft.homes[static_cast<size_t>(&root - item.roots.data())];
@@ -225,8 +228,10 @@ KernelStep Builder::install(Shaped shaped, const Item& item) {
 
 void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
   const Item& first = former_.items()[batch[0]];
-  if (first.is_extern()) {
-    add_extern(first, order, order.epilogue_of(batch[0]));
+  if (first.is_extern() && graph_[first.external].op == ir::Op::Contract) {
+    add_contract(first, order, order.epilogue_of(batch[0]));
+  } else if (first.is_extern()) {
+    add_extern(first, order);
   } else {
     ParallelStep parallel;
     for (const uint32_t index : batch)
@@ -241,7 +246,7 @@ void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
 
 /// Tensors but the caller's, by the step after which nobody uses them.
 void Builder::find_dying() {
-  std::unordered_set<BufferId> kept;
+  std::unordered_set<BufferId, HashBuffer> kept;
   for (const ir::NodeId id : graph_.outputs) kept.insert(canonical(former_.world().storage[id]->buffer));
   dying_.resize(steps_.size());
   for (const auto& [buffer, life] : lives_)
@@ -255,21 +260,21 @@ void Builder::add_frees() {
 }
 
 /// Rows of the product whose tile fits in half of the second-level cache; 0 where the product as a whole does.
-int64_t Builder::tile_rows(uint32_t external, const ir::Layout& product, ir::DType dtype) const {
-  const std::string& name = graph_.externs[external].name;
-  if (product.rank() != 2 || (name != "aten::mm" && name != "aten::addmm" && name != "aten::linear")) return 0;
-  const int64_t rows = product.sizes[0], row_bytes = product.sizes[1] * ir::size_of(dtype),
+int64_t Builder::tile_rows(ir::NodeId product) const {
+  const ir::Product kind = graph_.contracts[graph_[product].attr].kind;
+  if (kind != ir::Product::Mm && kind != ir::Product::Addmm) return 0;
+  const auto sizes = graph_.sizes(product);
+  const int64_t rows = sizes[0], row_bytes = sizes[1] * ir::size_of(graph_[product].dtype),
                 budget = options_.l2_bytes / 2;
   constexpr int64_t kFewestRows = 64;
   return rows * row_bytes <= budget ? 0 : std::max(kFewestRows, budget / row_bytes / 8 * 8);
 }
 
 /// Tile by tile only where the product is large and the epilogue's outer loop is its rows.
-void Builder::add_epilogue(MatmulStep& step, const Item& item, ir::NodeId product) {
-  const ir::Layout& layout = graph_.layout(product);
-  if (const int64_t tile = tile_rows(step.external, layout, graph_[product].dtype); tile > 0) {
+void Builder::add_epilogue(ContractStep& step, const Item& item, ir::NodeId product) {
+  if (const int64_t tile = tile_rows(product); tile > 0) {
     Shaped by_rows = shaped(item, Rows::Separate);
-    if (by_rows.step.sizes.size() == 2 && by_rows.step.sizes[0] == layout.sizes[0] && by_rows.plan.tile == 0) {
+    if (by_rows.step.sizes.size() == 2 && by_rows.step.sizes[0] == graph_.sizes(product)[0] && by_rows.plan.tile == 0) {
       step.epilogue.push_back(install(std::move(by_rows), item));
       step.rows_per_tile = tile;
       return;
@@ -278,28 +283,32 @@ void Builder::add_epilogue(MatmulStep& step, const Item& item, ir::NodeId produc
   step.epilogue.push_back(install(shaped(item, Rows::Merge), item));
 }
 
-void Builder::add_extern(const Item& item, const Order& order, uint32_t epilogue) {
+std::vector<SlotId> Builder::operand_slots(const Item& item) {
+  const auto nodes = graph_.operands(item.external);
+  std::vector<SlotId> operands;
+  for (size_t i = 0; i < nodes.size(); ++i)
+    operands.push_back(item.operands[i] ? operand_slot(nodes[i], *item.operands[i]) : kNoSlot);
+  return operands;
+}
+
+void Builder::add_contract(const Item& item, const Order& order, uint32_t epilogue) {
+  const ir::ContractAttr& attr = graph_.contracts[graph_[item.external].attr];
+  ContractStep step{attr.kind, attr.call, operand_slots(item), slot(order.place_of(item.external)), {}, 0};
+  if (epilogue != Order::kNoItem) add_epilogue(step, former_.items()[epilogue], item.external);
+  out_.steps.emplace_back(std::move(step));
+}
+
+void Builder::add_extern(const Item& item, const Order& order) {
   const uint32_t external = graph_[item.external].attr;
-  const auto& nodes = graph_.externs[external].operands;
-  if (order.kind(item) == ir::ExternKind::Guard) {
+  if (order.is(item, ir::ExternKind::Guard)) {
     const Storage& place = *item.operands[0];
-    const std::vector<int64_t>& sizes = graph_.layout(nodes[0]).sizes;
+    const std::vector<int64_t>& sizes = graph_.layout(graph_.operands(item.external)[0]).sizes;
     out_.steps.emplace_back(
         GuardStep{graph_.externs[external].call, slot(place.buffer), place.offset, sizes, place.strides});
     return;
   }
-  std::vector<SlotId> operands;
-  for (size_t i = 0; i < nodes.size(); ++i)
-    operands.push_back(item.operands[i] ? operand_slot(nodes[i], *item.operands[i]) : kNoSlot);
-  const std::vector<ir::NodeId>& results = results_[item.external];
-  if (order.kind(item) == ir::ExternKind::Matmul && !results.empty()) {
-    MatmulStep step{external, std::move(operands), slot(order.place_of(results[0])), {}, 0};
-    if (epilogue != Order::kNoItem) add_epilogue(step, former_.items()[epilogue], results[0]);
-    out_.steps.emplace_back(std::move(step));
-    return;
-  }
-  ExternStep step{external, std::move(operands), {}};
-  for (const ir::NodeId id : results) step.results.push_back(id == ir::kNoNode ? kNoSlot : slot(id));
+  ExternStep step{external, operand_slots(item), {}};
+  for (const ir::NodeId id : results_[item.external]) step.results.push_back(id == ir::kNoNode ? kNoSlot : slot(id));
   step.results.resize(std::max<size_t>(step.results.size(), graph_.externs[external].outputs), kNoSlot);
   out_.steps.emplace_back(std::move(step));
 }
@@ -308,17 +317,17 @@ SlotId Builder::slot(BufferId buffer) {
   buffer = canonical(buffer);
   const auto [found, fresh] = slots_.try_emplace(buffer, static_cast<SlotId>(out_.slots.size()));
   if (!fresh) return found->second;
-  const ir::NodeId owner = former_.owner(buffer);
-  const ir::Node& node = graph_[owner];
-  Slot made{SlotKind::Tensor, node.dtype, graph_.layout(owner).sizes, former_.buffer_strides(buffer)};
-  if (buffer == owner && node.op == ir::Op::Input) {
+  const ir::Node& node = graph_[buffer.node];
+  const ir::Layout& layout = graph_.layout(buffer.node);
+  Slot made{SlotKind::Tensor, node.dtype, layout.sizes, former_.buffer_strides(buffer)};
+  if (buffer.is_own() && node.op == ir::Op::Input) {
     made.kind = SlotKind::Input;
     made.index = node.attr;
-    made.strides = graph_.layout(owner).strides;
-  } else if (buffer == owner && node.op == ir::Op::Result) {
-    const ir::ExternKind kind = graph_.externs[graph_[node.in[0]].attr].kind;
-    made.kind = kind == ir::ExternKind::Matmul ? SlotKind::Tensor : SlotKind::Extern;
-    made.strides = graph_.layout(owner).strides;
+    made.strides = layout.strides;
+  } else if (buffer.is_own() && is_tensor(node.op)) {
+    const bool is_given = node.op == ir::Op::Contract && graph_.contracts[node.attr].kind != ir::Product::Convolution;
+    made.kind = is_given ? SlotKind::Tensor : SlotKind::Extern;
+    made.strides = layout.strides;
   } else if (is_temp(buffer)) {
     made.kind = SlotKind::Temp;
   }

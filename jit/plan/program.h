@@ -20,7 +20,7 @@ enum class SlotKind : uint8_t {
   Input,   // the caller's tensor number `index`
   Tensor,  // a tensor the program allocates: outputs, and operands of extern steps
   Temp,    // raw bytes at `offset` in the arena: only kernels touch it
-  Extern,  // made by an extern step
+  Extern,  // made by a call of torch's
   Alias,   // a tensor on the storage of slot `base`: same dtype, `sizes`, `strides`, `offset` elements further
 };
 
@@ -59,12 +59,13 @@ struct ExternStep {
   std::vector<SlotId> results;
 };
 
-/// A matrix product by torch's library into the Tensor slot `result` (a freshly allocated, contiguous tensor), then the
-/// pointwise `epilogue` launches in place or into other slots. rows_per_tile > 0: product and epilogue run tile by tile
-/// over that many rows of the (2-d) result, so that the tile is still in cache; the epilogue's outermost dim is the
-/// row.
-struct MatmulStep {
-  uint32_t external = 0;
+/// A product by torch's library in the slot `result`, then the pointwise `epilogue` launches in place or into other
+/// slots. A product of matrices is written into a contiguous tensor that the program allocates; a convolution gives
+/// its own. rows_per_tile > 0: product and epilogue run tile by tile over that many rows of the (2-d) result, so that
+/// the tile is still in cache; the epilogue's outermost dim is the row.
+struct ContractStep {
+  ir::Product kind = ir::Product::Mm;
+  uint32_t call = 0;  // as ir::ContractAttr::call
   std::vector<SlotId> operands;
   SlotId result = kNoSlot;
   std::vector<KernelStep> epilogue;
@@ -85,7 +86,7 @@ struct FreeStep {
   SlotId slot;
 };
 
-using Step = std::variant<KernelStep, ParallelStep, ExternStep, MatmulStep, GuardStep, FreeStep>;
+using Step = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, GuardStep, FreeStep>;
 
 /// What a value that several kernels read became, and why.
 struct Verdict {
@@ -112,8 +113,8 @@ void for_each_launch(const Program& program, Take take) {
     if (const auto* kernel = std::get_if<KernelStep>(&step)) take(*kernel);
     if (const auto* parallel = std::get_if<ParallelStep>(&step))
       for (const KernelStep& s : parallel->launches) take(s);
-    if (const auto* matmul = std::get_if<MatmulStep>(&step))
-      for (const KernelStep& s : matmul->epilogue) take(s);
+    if (const auto* product = std::get_if<ContractStep>(&step))
+      for (const KernelStep& s : product->epilogue) take(s);
   }
 }
 

@@ -34,8 +34,7 @@ class Clusters {
       id = left.back();
       left.pop_back();
       const ir::Op op = graph_[id].op;
-      if (taken_[id] || op == ir::Op::Input || op == ir::Op::Scalar || op == ir::Op::Extern || op == ir::Op::Result)
-        continue;
+      if (taken_[id] || is_tensor(op) || op == ir::Op::Scalar || op == ir::Op::Extern) continue;
       taken_[id] = true;
       made_.back().nodes.push_back(id);
       for (const ir::NodeId in : graph_.operands(id))

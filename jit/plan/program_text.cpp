@@ -58,8 +58,8 @@ constexpr Meaning kLegend[] = {
     {" scalars ", "scalars: which numbers of the call are the kernel's $0, $1, ..."},
     {"\nparallel", "parallel: the launches below it run at the same time"},
     {"\nextern ", "extern C (slots) -> slots: call C of torch's"},
-    {"\nmatmul ",
-     "matmul C (slots) -> slot: product C of torch's, then the launches below it; rows: so many at a time"},
+    {"\nproduct ",
+     "product KIND C (slots) -> slot: call C of torch's, then the launches below it; rows: so many at a time"},
     {"\nguard ", "guard G (slot): the program goes on only if the slot holds value G that was recorded"},
     {"\nfree ", "free S: slot S is not needed any more"},
     {"\narena ", "arena: bytes of all temps; scratch: bytes per thread for values between two loops"},
@@ -117,9 +117,9 @@ struct StepText {
     return "extern " + std::to_string(step.external) + " (" + names(step.operands) + ") -> " + names(step.results) +
            "\n";
   }
-  std::string operator()(const MatmulStep& step) const {
-    std::string result =
-        "matmul " + std::to_string(step.external) + " (" + names(step.operands) + ") -> " + name(step.result);
+  std::string operator()(const ContractStep& step) const {
+    std::string result = "product " + std::string(ir::text(step.kind)) + " " + std::to_string(step.call) + " (" +
+                         names(step.operands) + ") -> " + name(step.result);
     if (step.rows_per_tile > 0) result += " rows " + std::to_string(step.rows_per_tile);
     result += "\n";
     for (const KernelStep& launch : step.epilogue) result += "    " + line(program, launch) + "\n";

@@ -122,6 +122,8 @@ def _expression(
         return f"torch.cat([{', '.join(args)}], {int(rest.split('dim=')[1].split()[0])})"
     if op == "reduce":
         return _reduce(args[0], dtype, rest)
+    if op == "contract":
+        return calls[int(rest.split("call=")[1].split()[0])]["text"].format(*args)
     if op == "extern":
         call = calls[int(rest.split("call=")[1].split()[0])]
         # A call gives a tuple of its tensors; lists count as their elements.
@@ -160,7 +162,7 @@ def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
 
     Args:
         ir: text of a graph.
-        calls: per extern call {"text": expression with {0}, {1}, ... for its tensors, "many": it returns several}.
+        calls: per call of torch's {"text": expression with {0}, {1}, ... for its tensors, "many": it returns several}.
     """
     lines: list[str] = []
     inputs: list[str] = []

@@ -133,8 +133,13 @@ class Builder {
   ir::NodeId operand(const Use& use, const Event& event);
   ir::NodeId factor(const Use& use, const Event& event);
   ir::ExternKind kind_of(const Step& step) const;
+  std::optional<ir::Product> product_of(const Step& step) const;
   std::optional<c10::Scalar> number_of(const Use& use) const;
+  /// What a step of torch's reads: tensors as they are, the base of a view, factors that may be views of inputs.
+  enum class Reads : uint8_t { Tensors, Base, Factors };
+  ir::ExternAttr prepare(uint32_t step, Reads reads, ir::NodeId first);
   ir::NodeId call(uint32_t step, ir::ExternKind kind, ir::NodeId first);
+  void contract(uint32_t step, ir::Product kind);
   ir::NodeId result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event);
   ir::DType ir_type(c10::ScalarType type, const Event& event) const;
   // outputs.cpp

@@ -9,7 +9,26 @@
 namespace fastjit::capture {
 namespace {
 
-constexpr std::array<std::string_view, 4> kMatmuls{"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
+constexpr struct {
+  std::string_view name;
+  ir::Product kind;
+} kProducts[] = {
+    {"aten::mm", ir::Product::Mm},
+    {"aten::bmm", ir::Product::Bmm},
+    {"aten::addmm", ir::Product::Addmm},
+    {"aten::baddbmm", ir::Product::Baddbmm},
+    {"aten::conv1d", ir::Product::Convolution},
+    {"aten::conv2d", ir::Product::Convolution},
+    {"aten::conv3d", ir::Product::Convolution},
+    {"aten::conv1d.padding", ir::Product::Convolution},
+    {"aten::conv2d.padding", ir::Product::Convolution},
+    {"aten::conv3d.padding", ir::Product::Convolution},
+    {"aten::conv_transpose1d", ir::Product::Convolution},
+    {"aten::conv_transpose2d.input", ir::Product::Convolution},
+    {"aten::conv_transpose3d.input", ir::Product::Convolution},
+    {"aten::convolution", ir::Product::Convolution},
+    {"aten::_convolution", ir::Product::Convolution},
+};
 
 at::Tensor number_tensor(const Use& use, const c10::Scalar& number) {
   at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions().dtype(use.meta.dtype));
@@ -60,9 +79,16 @@ ir::ExternKind Builder::kind_of(const Step& step) const {
     else if (memory.contains(use.storage))
       unsound("a result of " + where(trace_, event) + " shares memory with an argument in a way not known here");
   }
-  if (view && step.writes.empty()) return ir::ExternKind::View;
-  const bool product = std::ranges::find(kMatmuls, event.name) != kMatmuls.end();
-  if (!product || results.size() != 1) return ir::ExternKind::Op;
+  return view && step.writes.empty() ? ir::ExternKind::View : ir::ExternKind::Op;
+}
+
+// A product is one where torch's library does nothing but compute it: of tensors of one type, into memory of its own.
+std::optional<ir::Product> Builder::product_of(const Step& step) const {
+  const Event& event = trace_.events[step.event];
+  const auto* row = std::ranges::find_if(kProducts, [&](const auto& known) { return known.name == event.name; });
+  const std::vector<Use> results = flat_results(event);
+  if (row == std::end(kProducts) || results.size() != 1 || !step.writes.empty()) return std::nullopt;
+  if (std::ranges::find(step.results, results[0].tensor) == step.results.end()) return std::nullopt;
   const TensorMeta& meta = results[0].meta;
   const auto dtype = to_ir(meta.dtype);
   const auto of_result_type = [&](const Item& item) {  // autocast casts inside the operator
@@ -71,16 +97,29 @@ ir::ExternKind Builder::kind_of(const Step& step) const {
   const auto is_memory = [&](const Item& item) {  // a number is no operand of the step
     return std::ranges::none_of(item.uses, [&](const Use& use) { return number_of(use).has_value(); });
   };
+  const bool has_place = row->kind == ir::Product::Convolution || meta.strides == ir::row_major(meta.sizes);
   const bool plain = dtype && ir::is_floating(*dtype) && std::ranges::all_of(event.args, of_result_type) &&
-                     std::ranges::all_of(event.args, is_memory) && meta.strides == ir::row_major(meta.sizes) &&
+                     std::ranges::all_of(event.args, is_memory) && has_place &&
                      std::ranges::find(meta.sizes, 0) == meta.sizes.end();
-  return plain ? ir::ExternKind::Matmul : ir::ExternKind::Op;
+  return plain ? std::optional(row->kind) : std::nullopt;
+}
+
+void Builder::contract(uint32_t index, ir::Product kind) {
+  const Event& event = trace_.events[analysis_.steps[index].event];
+  const Use use = flat_results(event)[0];
+  ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
+  const ir::NodeId node = graph_.contract({kind, call.call, std::move(call.name), std::move(call.operands)},
+                                          ir_type(use.meta.dtype, event), {use.meta.sizes, use.meta.strides});
+  owner_.try_emplace(node, use.storage);
+  set_result(use, node);
+  states_[use.tensor].real = node;
 }
 
 void Builder::external(uint32_t index) {
   const Step& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   const ir::ExternKind kind = kind_of(step);
+  if (const auto product = product_of(step)) return contract(index, *product);
   const Use* first = first_tensor(event);
   if (kind == ir::ExternKind::View && analysis_.leaves[first->storage]) settle_base(first->tensor);
   const ir::NodeId node = call(index, kind, ir::kNoNode);
@@ -135,7 +174,7 @@ ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
 void Builder::settle_base(uint32_t tensor) {
   while (states_[tensor].view_step != kNone) tensor = states_[tensor].base;
   State& state = states_[tensor];
-  if (trace_.root(tensor) || (state.real != ir::kNoNode && graph_[state.real].op == ir::Op::Result)) return;
+  if (trace_.root(tensor) || (state.real != ir::kNoNode && is_tensor(graph_[state.real].op))) return;
   private_.insert(tensor);
   state.real = ir::kNoNode;
 }
@@ -175,7 +214,7 @@ ir::NodeId Builder::alias_of(uint32_t tensor) {
   if (trace_.root(tensor)) return input_node(tensor);
   const State state = states_[tensor];
   if (state.view_step == kNone) {
-    const bool fused = state.real == ir::kNoNode || graph_[state.real].op != ir::Op::Result;
+    const bool fused = state.real == ir::kNoNode || !is_tensor(graph_[state.real].op);
     if (fused && private_.contains(tensor))
       states_[tensor].real = own(state.node, tensor);
     else if (fused && !analysis_.pinned[analysis_.storage[tensor]] && viewed_.erase(tensor))
@@ -222,18 +261,23 @@ ir::NodeId Builder::factor(const Use& use, const Event& event) {
   return view_of_input ? graph_.with_strides(state.node, state.meta.strides) : operand(use, event);
 }
 
-// The Extern node of a step. `first`, if given, stands for its first tensor.
 ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
+  ir::ExternAttr attr = prepare(index, kind == ir::ExternKind::View ? Reads::Base : Reads::Tensors, first);
+  attr.kind = kind;
+  return graph_.external(std::move(attr));
+}
+
+// The template and the operands of a step. `first`, if given, stands for its first tensor.
+ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
   const Step& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
-  CallTemplate made{*event.op, {}, {}, {}, kind == ir::ExternKind::View || shape_from_metadata(trace_, step.event)};
+  CallTemplate made{*event.op, {}, {}, {}, reads == Reads::Base || shape_from_metadata(trace_, step.event)};
   ir::ExternAttr attr;
-  attr.kind = kind;
   attr.name = event.name;
   const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
   // What a view lies in is memory of its call.
   const auto constant = [&](const Use& use) {
-    if (kind != ir::ExternKind::View || use.tensor == kNone || !made.holes.empty()) return number_of(use);
+    if (reads != Reads::Base || use.tensor == kNone || !made.holes.empty()) return number_of(use);
     if (use.number) unsound("a view of a number by " + where(trace_, event));
     return std::optional<c10::Scalar>();
   };
@@ -242,7 +286,7 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
     if (attr.operands.empty() && first != ir::kNoNode)
       attr.operands.push_back(first);
     else
-      attr.operands.push_back(kind == ir::ExternKind::Matmul ? factor(use, event) : operand(use, event));
+      attr.operands.push_back(reads == Reads::Factors ? factor(use, event) : operand(use, event));
     if (writes.contains(use.tensor)) attr.written.push_back(static_cast<uint32_t>(attr.operands.size() - 1));
   };
   for (uint32_t i = 0; i < event.args.size(); ++i) {
@@ -274,7 +318,7 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
   attr.outputs = static_cast<uint32_t>(results.size());
   attr.call = static_cast<uint32_t>(capture.calls.size());
   capture.calls.push_back(std::move(made));
-  return graph_.external(std::move(attr));
+  return attr;
 }
 
 }  // namespace fastjit::capture

@@ -239,6 +239,7 @@ Tensor value_of(const ir::Graph& graph, ir::NodeId id, const std::vector<Tensor>
     }
     case Op::Reduce:
       return reduced(graph.reduces[node.attr], in(0), type);
+    case Op::Contract:
     case Op::Extern:
     case Op::Result:
       throw std::invalid_argument("reference: extern steps are not evaluated");

@@ -125,7 +125,7 @@ bool Builder::is_exact(ir::NodeId node) {
   while (!todo.empty()) {
     const ir::NodeId id = todo.back();
     const ir::Node& now = graph_[id];
-    if (now.op == ir::Op::Result || now.op == ir::Op::Input) exact_[id] = 1;
+    if (is_tensor(now.op)) exact_[id] = 1;
     if (exact_[id] == 0) {
       bool waits = false, inexact = !is_exact_op(graph_, now) || may_round(graph_, id, numerics_);
       for (ir::NodeId in : graph_.operands(id)) {

@@ -131,7 +131,12 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
       range(0, starts.back());
   }
 
-  void step(const plan::MatmulStep& s) {
+  void step(const plan::ContractStep& s) {
+    if (s.kind == ir::Product::Convolution) {
+      convolution(s);
+      for (const plan::KernelStep& e : s.epilogue) step(e);
+      return;
+    }
     const auto [a, b, bias] = factors(s);
     at::Tensor out = tensor(s.result);
     if (s.rows_per_tile <= 0 || s.rows_per_tile >= out.size(0)) {

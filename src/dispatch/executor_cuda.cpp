@@ -71,10 +71,14 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
     for (const plan::KernelStep& launch : s.launches) step(launch);
   }
 
-  void step(const plan::MatmulStep& s) {
-    const auto [a, b, bias] = factors(s);
-    at::Tensor out = tensor(s.result);
-    product(s, out, a, b, bias);
+  void step(const plan::ContractStep& s) {
+    if (s.kind == ir::Product::Convolution) {
+      convolution(s);
+    } else {
+      const auto [a, b, bias] = factors(s);
+      at::Tensor out = tensor(s.result);
+      product(s, out, a, b, bias);
+    }
     for (const plan::KernelStep& launch : s.epilogue) step(launch);
   }
 

@@ -169,30 +169,42 @@ class Run {
     }
   }
 
-  // The operands of a product: its factors, and the bias or an undefined tensor.
+  // The convolution makes its result, which the epilogue then finds in its place.
+  void convolution(const plan::ContractStep& s) {
+    const capture::CallTemplate& tmpl = exe_.calls[s.call];
+    torch::jit::Stack stack;
+    call(tmpl, s.operands, stack);
+    tensors_[s.result] = stack[0].toTensor();
+    check(tensors_[s.result], tmpl.results[0], c10::toString(tmpl.op.operator_name()));
+  }
+
+  // The operands of a product of matrices: its factors, and the bias or an undefined tensor.
   struct Factors {
     const at::Tensor &a, &b;
     at::Tensor bias;
   };
-  Factors factors(const plan::MatmulStep& s) {
+  Factors factors(const plan::ContractStep& s) {
     const bool biased = s.operands.size() == 3;
     return {tensor(s.operands[biased ? 1 : 0]), tensor(s.operands[biased ? 2 : 1]),
             biased ? tensor(s.operands[0]) : at::Tensor()};
   }
 
   // `Products` writes into `out`, which has the result's sizes.
-  void product(const plan::MatmulStep& s, at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+  void product(const plan::ContractStep& s, at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                const at::Tensor& bias) {
-    const ir::ExternAttr& attr = exe_.externs[s.external];
-    const std::vector<c10::IValue>& args = exe_.calls[attr.call].args;
-    if (attr.name == "aten::mm")
-      Products::mm(out, a, b);
-    else if (attr.name == "aten::bmm")
-      Products::bmm(out, a, b);
-    else if (attr.name == "aten::addmm")
-      Products::addmm(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
-    else
-      Products::baddbmm(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+    const std::vector<c10::IValue>& args = exe_.calls[s.call].args;
+    switch (s.kind) {
+      case ir::Product::Mm:
+        return Products::mm(out, a, b);
+      case ir::Product::Bmm:
+        return Products::bmm(out, a, b);
+      case ir::Product::Addmm:
+        return Products::addmm(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+      case ir::Product::Baddbmm:
+        return Products::baddbmm(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+      case ir::Product::Convolution:
+        throw std::logic_error("a convolution is no product of matrices");
+    }
   }
 
   const Executable& exe_;

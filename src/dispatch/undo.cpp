@@ -200,8 +200,11 @@ class Analysis {
     for (const plan::KernelStep& launch : s.launches) visit(launch);
   }
 
-  void visit(const plan::MatmulStep& s) {
-    for (SlotId operand : s.operands) read(operand);
+  void visit(const plan::ContractStep& s) {
+    for (SlotId operand : s.operands)
+      if (operand != plan::kNoSlot) read(operand);
+    if (s.kind == ir::Product::Convolution && !is_in(kNeverRaises, c10::toString(calls_[s.call].op.operator_name())))
+      may_stop();
     for (const plan::KernelStep& launch : s.epilogue) visit(launch);
   }
 

@@ -89,9 +89,12 @@ TEST(Dead, DropsUnusedPureNodesOnly) {
   g.pointwise(Op::Exp, {x});
   const NodeId call = g.external({ExternKind::Op, 0, "aten::bernoulli", {x}, {}, 1});
   g.result(call, 0, DType::F32, {{4}, {1}});
+  const NodeId matrix = g.input(DType::F32, {{4, 4}, {4, 1}}, {"matrix"});
+  g.contract({Product::Mm, 1, "aten::mm", {matrix, matrix}}, DType::F32, {{4, 4}, {4, 1}});
   g.outputs = {g.pointwise(Op::Neg, {x})};
   const Graph out = pass::run(g, {});
   EXPECT_EQ(count(out, Op::Exp), 0u);
+  EXPECT_EQ(count(out, Op::Contract), 0u) << "a product has none";
   EXPECT_EQ(count(out, Op::Extern), 1u) << "a call may have effects";
   EXPECT_EQ(verify(out), "");
 }

@@ -14,12 +14,9 @@ inline ir::NodeId number(ir::Graph& g, double value) { return g.constant(ir::DTy
 
 /// torch's own product of two matrices.
 inline ir::NodeId product(ir::Graph& g, ir::NodeId a, ir::NodeId b) {
-  ir::ExternAttr attr;
-  attr.kind = ir::ExternKind::Matmul;
-  attr.name = "aten::mm";
-  attr.operands = {a, b};
   const std::vector<int64_t> sizes{g.sizes(a)[0], g.sizes(b)[1]};
-  return g.result(g.external(attr), 0, ir::DType::F32, {sizes, ir::row_major(sizes)});
+  const auto call = static_cast<uint32_t>(g.contracts.size());
+  return g.contract({ir::Product::Mm, call, "aten::mm", {a, b}}, ir::DType::F32, {sizes, ir::row_major(sizes)});
 }
 
 }  // namespace fastjit::test

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "plan_graphs.h"
 
 namespace fastjit::test {
 
@@ -215,11 +216,7 @@ class RandomGraph {
     if (kind == 0) {  // a product
       const Id b = any_float();
       if (g_[a].rank != 2 || g_[b].rank != 2 || sizes(a)[1] != sizes(b)[0]) return;
-      attr.kind = ir::ExternKind::Matmul;
-      attr.name = "aten::mm";
-      attr.operands = {a, b};
-      const std::vector<int64_t> to{sizes(a)[0], sizes(b)[1]};
-      return push(g_.result(g_.external(attr), 0, ir::DType::F32, {to, ir::row_major(to)}));
+      return push(product(g_, a, b));
     }
     if (kind == 1) {
       if (g_[a].op == ir::Op::Const) return;

@@ -107,18 +107,18 @@ class Runner {
   void execute(const plan::ParallelStep& step) {
     for (const plan::KernelStep& launch : step.launches) execute(launch);
   }
-  Values call(uint32_t external, const std::vector<plan::SlotId>& operands) {
+  Values call(const std::string& name, const std::vector<plan::SlotId>& operands) {
     std::vector<Values> in;
     std::vector<std::vector<int64_t>> sizes;
     for (const plan::SlotId id : operands) {
       in.push_back(read(id));
       sizes.push_back(program_.slots[id].sizes);
     }
-    return fake_call(graph_.externs[external].name, in, sizes);
+    return fake_call(name, in, sizes);
   }
   void execute(const plan::ExternStep& step) {
     const ir::ExternAttr& attr = graph_.externs[step.external];
-    const Values out = call(step.external, step.operands);
+    const Values out = call(attr.name, step.operands);
     if (!attr.written.empty()) fill(step.operands[0], out);
     if (step.results.empty() || step.results[0] == plan::kNoSlot) return;
     if (attr.kind == ir::ExternKind::View || !attr.written.empty())
@@ -126,8 +126,8 @@ class Runner {
     else
       fill(step.results[0], out);
   }
-  void execute(const plan::MatmulStep& step) {
-    fill(step.result, call(step.external, step.operands));
+  void execute(const plan::ContractStep& step) {
+    fill(step.result, call(graph_.contracts.at(step.call).name, step.operands));
     const plan::Slot& slot = program_.slots[step.result];
     const int64_t rows = slot.sizes[0], tile = step.rows_per_tile > 0 ? step.rows_per_tile : std::max<int64_t>(rows, 1);
     for (int64_t first = 0; first < rows; first += tile)

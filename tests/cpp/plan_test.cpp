@@ -212,7 +212,7 @@ TEST(Plan, ProductWithEpilogueRunsInPlaceAndInTiles) {
     options.l2_bytes = l2;
     // The operand is x itself with its strides swapped, as torch's t() makes it.
     const plan::Program p = planned(g, options);
-    const auto* step = only<plan::MatmulStep>(p);
+    const auto* step = only<plan::ContractStep>(p);
     ASSERT_TRUE(step);
     ASSERT_EQ(step->epilogue.size(), 1u);
     EXPECT_EQ(step->epilogue[0].operands, std::vector<plan::SlotId>{step->result});
@@ -221,6 +221,43 @@ TEST(Plan, ProductWithEpilogueRunsInPlaceAndInTiles) {
     const std::vector<int64_t> whole{128 * 64}, rows{128, 64};
     EXPECT_EQ(step->epilogue[0].sizes, l2 == 8192 ? rows : whole);
     EXPECT_EQ(p.outputs[0], step->result);
+  }
+}
+
+TEST(Plan, ProductsAreOrderedByMemoryAlone) {
+  Graph g;
+  const NodeId x = tensor(g, {96, 96});
+  const NodeId first = product(g, x, x);
+  const NodeId second = product(g, x, tensor(g, {96, 96}));
+  product(g, second, x);  // nobody wants it
+  const NodeId call = g.external({ir::ExternKind::Op, 0, "fake::op", {second}, {}, 1});
+  g.outputs = {g.pointwise(Op::Mul, {first, g.result(call, 0, DType::F32, g.layout(second))})};
+  const plan::Program p = planned(g);
+  std::vector<const plan::ContractStep*> products;
+  for (const plan::Step& step : p.steps)
+    if (const auto* product = std::get_if<plan::ContractStep>(&step)) products.push_back(product);
+  ASSERT_EQ(products.size(), 2u) << plan::text(p);
+  EXPECT_EQ(products[0]->call, 1u) << "the first product waits for what its epilogue reads";
+  EXPECT_EQ(products[1]->epilogue.size(), 1u) << plan::text(p);
+}
+
+TEST(Plan, AConvolutionsEpilogueRunsInItsResult) {
+  for (const bool channels_last : {false, true}) {
+    Graph g;
+    const NodeId x = tensor(g, {1, 8, 6, 6}), weight = tensor(g, {4, 8, 3, 3});
+    const std::vector<int64_t> sizes{1, 4, 4, 4};
+    const std::vector<int64_t> strides = channels_last ? std::vector<int64_t>{64, 1, 16, 4} : ir::row_major(sizes);
+    const NodeId conv =
+        g.contract({ir::Product::Convolution, 0, "aten::conv2d", {x, weight}}, DType::F32, {sizes, strides});
+    const NodeId relu = g.pointwise(Op::Max, {conv, g.constant(DType::F32, 0)});
+    g.outputs = {g.with_strides(relu, strides)};
+    const plan::Program p = plan::plan(g, {});
+    const auto* step = only<plan::ContractStep>(p);
+    ASSERT_TRUE(step) << plan::text(p);
+    ASSERT_EQ(step->epilogue.size(), 1u);
+    EXPECT_EQ(step->epilogue[0].operands, std::vector<plan::SlotId>{step->result});
+    EXPECT_EQ(p.outputs[0], step->result);
+    EXPECT_EQ(p.arena_bytes, 0);
   }
 }
 

@@ -109,23 +109,23 @@ class Machine {
     std::shuffle(launches.begin(), launches.end(), random_);
     for (const plan::KernelStep* launch : launches) execute(*launch);
   }
-  Values call(uint32_t external, const std::vector<plan::SlotId>& operands) {
+  Values call(const std::string& name, const std::vector<ir::NodeId>& nodes,
+              const std::vector<plan::SlotId>& operands) {
     std::vector<Values> in;
     std::vector<std::vector<int64_t>> sizes;
-    const ir::ExternAttr& attr = graph_.externs[external];
     for (size_t i = 0; i < operands.size(); ++i) {
       const plan::Slot& slot = program_.slots[operands[i]];
-      const ir::Layout& layout = graph_.layout(attr.operands[i]);
+      const ir::Layout& layout = graph_.layout(nodes[i]);
       if (slot.kind == plan::SlotKind::Temp || slot.sizes != layout.sizes || slot.strides != layout.strides)
         throw std::logic_error("an extern call did not get eager's tensor");
       in.push_back(read(operands[i]));
       sizes.push_back(slot.sizes);
     }
-    return fake_call(attr.name, in, sizes);
+    return fake_call(name, in, sizes);
   }
   void execute(const plan::ExternStep& step) {
     const ir::ExternAttr& attr = graph_.externs[step.external];
-    const Values out = call(step.external, step.operands);
+    const Values out = call(attr.name, attr.operands, step.operands);
     if (!attr.written.empty()) fill(step.operands[0], out);
     if (step.results.empty() || step.results[0] == plan::kNoSlot) return;
     const plan::SlotId result = step.results[0];
@@ -136,8 +136,9 @@ class Machine {
       fill(result, out);
     }
   }
-  void execute(const plan::MatmulStep& step) {
-    const Values out = call(step.external, step.operands);
+  void execute(const plan::ContractStep& step) {
+    const ir::ContractAttr& attr = graph_.contracts.at(step.call);
+    const Values out = call(attr.name, attr.operands, step.operands);
     const plan::Slot& slot = program_.slots[step.result];
     if (slot.kind != plan::SlotKind::Tensor || slot.strides != ir::row_major(slot.sizes))
       throw std::logic_error("a product needs a contiguous tensor");

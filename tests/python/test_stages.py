@@ -68,7 +68,7 @@ def test_kernels_of_one_name_are_two_kernels():
 PLANS = {
     "chain": (lambda x: x * 2 + 1, (torch.randn(4, 4),), {"input I:", "grain:", "block:", "kernel K", "vec:", "row:"}),
     "softmax": (lambda x: torch.softmax(x * 2, -1), (torch.randn(5, 9),), {"elem:", "row:", "keep k, recall k:"}),
-    "product": (lambda x: torch.relu(x @ x), (torch.randn(4, 4),), {"matmul C", "kernel K", "tensor:"}),
+    "product": (lambda x: torch.relu(x @ x), (torch.randn(4, 4),), {"product KIND C", "kernel K", "tensor:"}),
     "extern": (lambda x: torch.cumsum(x, 0) + 1, (torch.randn(9),), {"extern C (slots)"}),
     "number": (lambda x, c: x * c, (torch.randn(9), 2.5), {"scalars:"}),
 }
@@ -112,7 +112,7 @@ def test_the_picture_has_a_box_for_each_launch_and_no_bits():
     assert {label.split()[-1] for label, _ in boxes} >= {"fj_sigmoid_f32"}
     inside = [node for _, nodes in boxes for node in re.findall(r"n\d+", nodes)]
     assert len(inside) == len(set(inside))
-    outside = {"input", "extern", "result"}
+    outside = {"input", "contract", "extern", "result"}
     for node, label in re.findall(r"^  (n\d+) \[label=\"(.*?)(?<!\\)\"", dot, flags=re.MULTILINE):
         assert (node in inside) == (label.split()[0] not in outside), label
 
@@ -141,3 +141,49 @@ def test_the_source_has_no_dead_values():
         body = called(fn, torch.randn(4, 4)).inspect("source").partition("def program")[2]
         for value in re.findall(r"^    (v\d+) = (?!inputs|scalars)", body, flags=re.MULTILINE):
             assert len(re.findall(rf"\b{value}\b", body)) > 1, (value, body)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_what_follows_a_convolution_runs_in_its_memory(dims, last):
+    if last and dims == 1:
+        pytest.skip("channels_last needs 4 or 5 dims")
+    torch.manual_seed(0)
+    conv = getattr(torch.nn, f"Conv{dims}d")(8, 16, 3).eval()
+    norm = getattr(torch.nn, f"BatchNorm{dims}d")(16).eval()
+    x = torch.randn(2, 8, *[7] * dims)
+    if last:
+        layout = torch.channels_last if dims == 2 else torch.channels_last_3d
+        conv, x = conv.to(memory_format=layout), x.to(memory_format=layout)
+    with torch.no_grad():
+        fast = called(lambda x: torch.relu(norm(conv(x))), x)
+        given, expected = fast(x), fast.eager(x)
+        plan = fast.inspect("plan")
+    assert given.stride() == expected.stride()
+    torch.testing.assert_close(given, expected, rtol=1e-6, atol=1e-6)
+    assert fast.stats().hits >= 1
+    made = re.search(r"\nproduct convolution \d+ \(.*\) -> (s\d+)\n {4}kernel \d+ \((s\d+) ", plan)
+    assert made and made[1] == made[2] and f"\noutputs {made[1]}\n" in plan, plan
+
+
+def test_a_convolution_whose_result_is_wanted_itself_keeps_it():
+    conv = torch.nn.Conv2d(3, 4, 3)
+    x = torch.randn(1, 3, 6, 6)
+    w = torch.randn(4, 4)
+
+    def f(x):
+        y = conv(x)
+        view = y[:, 1]
+        z = torch.relu(y) * 2
+        y += 1
+        return y, view, z, z.mean((0, 1)) @ w
+
+    with torch.no_grad():
+        fast = called(f, x)
+        for got, want in zip(fast(x), fast.eager(x), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+        y, view, *_ = fast(x)
+        assert fast.stats().hits >= 2
+        assert view.data_ptr() == y[:, 1].data_ptr()
+        view.zero_()
+        assert not y[:, 1].any()
