@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/lower.h"
 #include "capture/scalars.h"
 #include "capture/trace.h"
 

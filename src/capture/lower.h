@@ -8,18 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "capture/calls.h"
 #include "ir/graph.h"
 #include "plan/kernel_plan.h"
 
 namespace fastjit::capture {
-
-/// Metadata of a tensor as it was recorded.
-struct TensorMeta {
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
-  std::vector<int64_t> sizes, strides;
-  bool wrapped_number =
-      false;  // a Python number that torch made a 0-dim tensor of: does not take part in promotion as a tensor
-};
 
 /// A tensor argument: its current value in the graph and its metadata. node == kNoNode: not expressible (for example an
 /// unsupported dtype); a lowering that needs it returns false.
@@ -63,11 +56,5 @@ struct LowerRow {
 /// functional form.
 const LowerRow* find_lowering(std::string_view op);
 std::span<const LowerRow> lowerings();
-
-/// The IR type of a torch type, or nothing for those the IR lacks (complex, quantised ...).
-std::optional<ir::DType> to_ir(c10::ScalarType type);
-/// The same, and a raw type of equal width for elements that only torch computes with.
-std::optional<ir::DType> memory_type(c10::ScalarType type);
-c10::ScalarType to_torch(ir::DType type);
 
 }  // namespace fastjit::capture

@@ -9,7 +9,7 @@
 
 #include "backend/cuda_driver.h"
 #include "backend/kernel.h"
-#include "capture/capture.h"
+#include "capture/calls.h"
 #include "dispatch/undo.h"
 #include "plan/program.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "capture/capture.h"
+#include "capture/calls.h"
 
 namespace fastjit::dispatch {
 

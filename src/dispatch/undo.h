@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "capture/capture.h"
+#include "capture/calls.h"
 #include "ir/graph.h"
 #include "plan/program.h"
 

@@ -1,0 +1,70 @@
+#pragma once
+// What a recording leaves for its program to run: the calls of torch's, and the values that Python read.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/dtype.h"
+
+namespace fastjit::capture {
+
+/// Metadata of a tensor as it was recorded.
+struct TensorMeta {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<int64_t> sizes, strides;
+  bool wrapped_number =
+      false;  // a Python number that torch made a 0-dim tensor of: does not take part in promotion as a tensor
+};
+
+/// An operator call with holes where its tensors go; ExternAttr::call indexes these. The executor fills the holes in
+/// order with the step's operands and calls the operator through the boxed dispatcher.
+struct CallTemplate {
+  c10::OperatorHandle op;
+  struct Hole {
+    uint32_t arg;
+    int32_t item;  // position in a tensor list, -1 for a plain tensor
+  };
+  std::vector<c10::IValue> args;  // constants; None (or a list of undefined tensors) at the holes
+  std::vector<Hole> holes;
+  std::vector<TensorMeta> results;  // what eager returned: checked after each run unless `shape_from_metadata`
+  bool shape_from_metadata = true;
+  // A factory called through torch's own bindings: its result is no view, whatever it is made of.
+  bool makes_no_view = false;
+};
+
+/// What Python code read out of a tensor: the recorded path is for these values only.
+struct ValueGuard {
+  std::string label;  // "b at model.py:9"
+  ir::DType dtype;
+  bool is_list;                    // of tolist()
+  std::vector<uint64_t> expected;  // per element: see value_bits
+};
+
+/// An element of a tensor as 64 bits: of the double, or of the integer. Two elements of one type are the same number
+/// where these are equal; Python can tell NaNs of other signs apart.
+uint64_t value_bits(const void* element, ir::DType dtype);
+
+/// Calls `take` with the offset of each element, in row-major order; strides in elements.
+template <class Take>
+void for_each_element(c10::IntArrayRef sizes, c10::IntArrayRef strides, Take take, int64_t offset = 0) {
+  if (sizes.empty()) return take(offset);
+  for (int64_t i = 0; i < sizes[0]; ++i)
+    for_each_element(sizes.slice(1), strides.slice(1), take, offset + i * strides[0]);
+}
+
+/// Where a program input comes from.
+struct InputSource {
+  enum class Kind : uint8_t { Argument, Captured } kind;
+  uint32_t index;  // Argument: n-th tensor among the flattened arguments. Captured: n-th of Capture::captured
+};
+
+/// The IR type of a torch type, or nothing for those the IR lacks (complex, quantised ...).
+std::optional<ir::DType> to_ir(c10::ScalarType type);
+/// The same, and a raw type of equal width for elements that only torch computes with.
+std::optional<ir::DType> memory_type(c10::ScalarType type);
+c10::ScalarType to_torch(ir::DType type);
+
+}  // namespace fastjit::capture
