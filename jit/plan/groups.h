@@ -45,6 +45,8 @@ class Former {
   /// The node whose sizes, type and strides a buffer has.
   ir::NodeId owner(BufferId buffer) const { return buffer % static_cast<BufferId>(graph().nodes.size()); }
   std::vector<int64_t> buffer_strides(BufferId buffer) const;
+  /// The longest Cat in whose memory this one lies as the first part; else kNoNode.
+  BufferId whole(BufferId buffer) const { return buffer < whole_.size() ? whole_[buffer] : ir::kNoNode; }
   Why why(ir::NodeId id) const { return why_[id]; }
   /// The item and root that compute a node, if a kernel does.
   const std::pair<uint32_t, uint32_t>* root_of(ir::NodeId id) const;
@@ -60,6 +62,7 @@ class Former {
 
  private:
   void mark_live();
+  void chain_cats();
   void mark_stored();
   void mark_extern_operands(const ir::ExternAttr& attr);
   void mark_before_write(ir::NodeId external);
@@ -83,7 +86,9 @@ class Former {
   std::vector<Item> items_;
   std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory
   std::vector<Why> why_;
-  std::vector<ir::NodeId> last_use_;  // kNoNode: the caller's
+  std::vector<ir::NodeId> whole_;
+  std::unordered_map<ir::NodeId, ir::NodeId> begins_;  // a Cat -> the one whose memory it goes on in
+  std::vector<ir::NodeId> last_use_;                   // kNoNode: the caller's
   std::vector<std::vector<ir::NodeId>> readers_;
   std::vector<size_t> passed_;  // readers that an earlier call which overwrites has met
   ItemsByBuffer producers_;
