@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "plan/cats.h"
 #include "plan/work.h"
 
 namespace fastjit::plan {
@@ -34,6 +35,7 @@ const std::pair<uint32_t, uint32_t>* Former::root_of(ir::NodeId id) const {
 /// A buffer has eager's strides where they are dense, or where somebody outside sees them and no two indices share
 /// memory (kernels write each element once).
 std::vector<int64_t> Former::buffer_strides(BufferId buffer) const {
+  if (const ir::NodeId all = whole(buffer); all != ir::kNoNode) return buffer_strides(all);
   const ir::Layout& layout = graph().layout(buffer.node);
   const bool eager = buffer.part >= BufferId::ForCall ||
                      (buffer.is_own() && (stored_[buffer.node] || is_dense(layout.sizes, layout.strides)));
@@ -121,12 +123,23 @@ void Former::mark_stored() {
   }
 }
 
+void Former::chain_cats() {
+  whole_ = longer_cats(graph(), live_);
+  for (auto id = static_cast<ir::NodeId>(whole_.size()); id-- > 0;) {
+    const ir::NodeId longer = whole_[id];
+    if (longer == ir::kNoNode) continue;
+    begins_[longer] = id;
+    if (whole_[longer] != ir::kNoNode) whole_[id] = whole_[longer];
+  }
+}
+
 void Former::run() {
   mark_live();
   mark_stored();
   Choice choice = choose(graph(), live_, stored_, costs_);
   why_ = std::move(choice.why);
   world_.structure = std::move(choice.structure);
+  chain_cats();
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
     const ir::Op op = graph()[id].op;
     if (op == ir::Op::Extern || (op == ir::Op::Contract && live_[id])) call(id);
@@ -195,7 +208,13 @@ void Former::store(ir::NodeId id) {
 void Former::store_cat(ir::NodeId id, ir::NodeId cat, int64_t& at) {
   const ir::ListAttr& list = graph().lists[graph()[cat].attr];
   const auto dim = static_cast<size_t>(list.dim);
-  for (const ir::NodeId part : list.operands) {
+  size_t from = 0;
+  if (const auto begin = begins_.find(cat); begin != begins_.end() && id == cat) {
+    at = graph().sizes(begin->second)[dim];
+    from = list.operands[0] == begin->second ? 1 : graph().lists[graph()[begin->second].attr].operands.size();
+    for (const uint32_t item : std::vector(producers(begin->second))) add_producer(id, item);
+  }
+  for (const ir::NodeId part : std::span(list.operands).subspan(from)) {
     const ir::Node& node = graph()[part];
     if (node.op == ir::Op::Cat && graph().lists[node.attr].dim == list.dim && !world_.storage[part]) {
       store_cat(id, part, at);

@@ -37,6 +37,10 @@ class Former {
   /// Items that write the buffer: several for a Cat.
   const std::vector<uint32_t>& producers(BufferId buffer) const { return items_at(producers_, buffer); }
   std::vector<int64_t> buffer_strides(BufferId buffer) const;
+  /// The longest Cat in whose memory this one lies as the first part; else kNoNode.
+  ir::NodeId whole(BufferId buffer) const {
+    return buffer.is_own() && buffer.node < whole_.size() ? whole_[buffer.node] : ir::kNoNode;
+  }
   Why why(ir::NodeId id) const { return why_[id]; }
   /// The item and root that compute a node, if a kernel does.
   const std::pair<uint32_t, uint32_t>* root_of(ir::NodeId id) const;
@@ -52,6 +56,7 @@ class Former {
 
  private:
   void mark_live();
+  void chain_cats();
   void mark_stored();
   void mark_operands(ir::NodeId call);
   void mark_before_write(ir::NodeId external);
@@ -75,7 +80,9 @@ class Former {
   std::vector<Item> items_;
   std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory
   std::vector<Why> why_;
-  std::vector<ir::NodeId> last_use_;  // kNoNode: the caller's
+  std::vector<ir::NodeId> whole_;
+  std::unordered_map<ir::NodeId, ir::NodeId> begins_;  // a Cat -> the one whose memory it goes on in
+  std::vector<ir::NodeId> last_use_;                   // kNoNode: the caller's
   std::vector<std::vector<ir::NodeId>> readers_;
   std::vector<size_t> passed_;  // readers that an earlier call which overwrites has met
   ItemsByBuffer producers_;

@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
-#include <unordered_set>
 
+#include "plan/lives.h"
 #include "plan/memory.h"
 #include "plan/order.h"
 #include "plan/shape.h"
@@ -30,10 +31,8 @@ class Builder {
     order.settle_destinations();
     order.fuse_epilogues();
     steps_ = order.steps();
-    find_tensors(order);
-    find_lifetimes(order);
-    reuse_in_place(order);
-    find_dying();
+    find_results();
+    lives_.emplace(former_, order, steps_, results_, options_);
     for (const auto& step : steps_) add_step(step, order);
     for (const ir::NodeId id : graph_.outputs) out_.outputs.push_back(slot(former_.world().storage[id]->buffer));
     place_temps();
@@ -42,22 +41,10 @@ class Builder {
   }
 
  private:
-  /// From the first to the last of `steps_` that touches a buffer, and the loads from it in that last one.
-  struct Life {
-    size_t first = SIZE_MAX, last = 0;
-    uint32_t last_loads = 0;
-  };
   using AliasKey = std::tuple<SlotId, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
 
   void settle_lanes();
-  void find_tensors(const Order& order);
-  void find_lifetimes(const Order& order);
-  void touch(BufferId buffer, size_t step, bool load, const Order& order);
-  void find_dying();
-  void reuse_in_place(const Order& order);
-  void try_in_place(const Item& item, size_t step);
-  BufferId canonical(BufferId buffer) const;
-  bool is_temp(BufferId buffer) const;
+  void find_results();
   void add_step(const std::vector<uint32_t>& batch, const Order& order);
   std::vector<SlotId> operand_slots(const Item& item);
   void add_extern(const Item& item, const Order& order);
@@ -68,6 +55,8 @@ class Builder {
   void add_epilogue(ContractStep& step, const Item& item, ir::NodeId product);
   SlotId slot(BufferId buffer);
   SlotId operand_slot(ir::NodeId node, const Storage& storage);
+  void drop_aliases(SlotId base);
+  void add_owns();
   void add_frees();
   void place_temps();
   void tell_verdicts();
@@ -77,13 +66,10 @@ class Builder {
   Former former_;
   Program out_;
   std::vector<std::vector<uint32_t>> steps_;
-  std::unordered_set<BufferId, HashBuffer> tensors_;  // must be real tensors: outputs and extern operands
-  std::map<BufferId, Life> lives_;
-  ByBuffer<BufferId> shares_;  // lies where another buffer lay
+  std::optional<Lives> lives_;
   ByBuffer<SlotId> slots_;
   std::map<AliasKey, SlotId> aliases_;
-  std::vector<std::vector<BufferId>> dying_;                         // per step: tensors that are not used after it
-  std::unordered_map<ir::NodeId, std::vector<ir::NodeId>> results_;  // of torch's calls, kNoNode where none is wanted
+  Results results_;
   size_t done_steps_ = 0;
   std::map<std::string, uint32_t> kernels_;  // by text
 };
@@ -102,7 +88,7 @@ void Builder::settle_lanes() {
   }
 }
 
-void Builder::find_tensors(const Order& order) {
+void Builder::find_results() {
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
     const ir::Node& node = graph_[id];
     if (node.op != ir::Op::Result && node.op != ir::Op::Contract) continue;
@@ -111,105 +97,15 @@ void Builder::find_tensors(const Order& order) {
     auto& results = results_[is_product ? id : node.in[0]];
     if (results.size() <= which) results.resize(which + 1, ir::kNoNode);
     results[which] = id;
-    if (const BufferId place = order.place_of(id); place != id) tensors_.insert(place);
-  }
-  for (const ir::NodeId id : graph_.outputs) tensors_.insert(former_.world().storage[id]->buffer);
-  for (const Item& item : former_.items())
-    for (const auto& operand : item.operands)
-      if (operand && !order.is(item, ir::ExternKind::Guard)) tensors_.insert(operand->buffer);
-}
-
-BufferId Builder::canonical(BufferId buffer) const {
-  for (auto found = shares_.find(buffer); found != shares_.end(); found = shares_.find(buffer)) buffer = found->second;
-  return buffer;
-}
-
-bool Builder::is_temp(BufferId buffer) const {
-  if (tensors_.contains(buffer)) return false;
-  return !buffer.is_own() || !is_tensor(graph_[buffer.node].op);
-}
-
-void Builder::touch(BufferId buffer, size_t step, bool load, const Order& order) {
-  for (;;) {
-    work();
-    Life& life = lives_[buffer];
-    life.first = std::min(life.first, step);
-    if (step > life.last) life.last_loads = 0;
-    life.last = std::max(life.last, step);
-    if (step == life.last) life.last_loads += load;
-    const BufferId base = order.base(buffer);
-    if (base == buffer) return;
-    buffer = base;
-  }
-}
-
-void Builder::find_lifetimes(const Order& order) {
-  auto visit = [&](const Item& item, size_t step) {
-    for (const Access& access : item.draft.accesses) touch(access.buffer, step, true, order);
-    for (const Root& root : item.roots)
-      for (const Storage& dest : root.dests) touch(dest.buffer, step, false, order);
-    for (const auto& operand : item.operands)
-      if (operand) touch(operand->buffer, step, true, order);
-    if (!item.is_extern()) return;
-    for (const ir::NodeId id : results_[item.external])
-      if (id != ir::kNoNode) touch(order.place_of(id), step, false, order);
-  };
-  for (size_t step = 0; step < steps_.size(); ++step)
-    for (const uint32_t index : steps_[step]) {
-      visit(former_.items()[index], step);
-      if (order.epilogue_of(index) != Order::kNoItem) {
-        visit(former_.items()[order.epilogue_of(index)], step);
-      }
-    }
-}
-
-/// A temporary that dies in the kernel which makes another one of the same form, element by element, gives it its
-/// place.
-void Builder::reuse_in_place(const Order& order) {
-  for (size_t step = 0; step < steps_.size(); ++step)
-    for (const uint32_t index : steps_[step]) {
-      const uint32_t epilogue = order.epilogue_of(index);
-      try_in_place(former_.items()[index], step);
-      if (epilogue != Order::kNoItem) try_in_place(former_.items()[epilogue], step);
-    }
-}
-
-void Builder::try_in_place(const Item& item, size_t step) {
-  for (const Root& root : item.roots) {
-    if (root.dests.size() != 1 || root.full != item.frame.has_reduced()) continue;
-    const Storage& dest = root.dests[0];
-    const ir::DType dtype = graph_[root.value].dtype;
-    if (!is_temp(dest.buffer) || dest.buffer != root.value || shares_.contains(dest.buffer)) continue;
-    Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
-    address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
-    for (const Access& access : item.draft.accesses) {
-      const BufferId old = canonical(access.buffer);
-      if (!is_temp(access.buffer) || access.address != address || access.dtype != dtype || lives_[old].last != step ||
-          lives_[old].last_loads != 1 || graph_.layout(old.node).numel() != graph_.layout(root.value).numel() ||
-          former_.producers(access.buffer).size() != 1)
-        continue;
-      const size_t home = item.draft.homes[static_cast<size_t>(&root - item.roots.data())];
-      bool later = false;
-      for (size_t list = home + 1; list < item.draft.lists.size(); ++list)
-        for (const uint32_t at : item.draft.lists[list]) {
-          const Instr& instr = item.draft.code[at];
-          later = later || (instr.code == Code::Load && canonical(item.draft.accesses[instr.imm].buffer) == old);
-        }
-      if (later) continue;
-      shares_[dest.buffer] = old;
-      lives_[old].last = lives_[dest.buffer].last;
-      lives_[old].last_loads = lives_[dest.buffer].last_loads;
-      break;
-    }
   }
 }
 
 Shaped Builder::shaped(const Item& item, Rows rows) {
   Draft draft = item.draft;
   std::vector<Root> roots = item.roots;
-  for (Access& access : draft.accesses) access.buffer = canonical(access.buffer);
+  for (Access& access : draft.accesses) access.buffer = lives_->home(access.buffer);
   for (Root& root : roots)
-    for (Storage& dest : root.dests) dest.buffer = canonical(dest.buffer);
+    for (Storage& dest : root.dests) dest.buffer = lives_->home(dest.buffer);
   return shape(former_.world(), item.frame, roots, draft, options_, rows);
 }
 
@@ -227,6 +123,7 @@ KernelStep Builder::install(Shaped shaped, const Item& item) {
 }
 
 void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
+  add_owns();
   const Item& first = former_.items()[batch[0]];
   if (first.is_extern() && graph_[first.external].op == ir::Op::Contract) {
     add_contract(first, order, order.epilogue_of(batch[0]));
@@ -244,19 +141,29 @@ void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
   add_frees();
 }
 
-/// Tensors but the caller's, by the step after which nobody uses them.
-void Builder::find_dying() {
-  std::unordered_set<BufferId, HashBuffer> kept;
-  for (const ir::NodeId id : graph_.outputs) kept.insert(canonical(former_.world().storage[id]->buffer));
-  dying_.resize(steps_.size());
-  for (const auto& [buffer, life] : lives_)
-    if (!kept.contains(buffer) && !is_temp(buffer) && !shares_.contains(buffer)) dying_[life.last].push_back(buffer);
+/// Aliases are made again where they are wanted again; until then they would keep the memory.
+void Builder::drop_aliases(SlotId base) {
+  for (auto it = aliases_.lower_bound({base, INT64_MIN, {}, {}}); it != aliases_.end(); ++it) {
+    if (std::get<SlotId>(it->first) != base) return;
+    out_.steps.emplace_back(FreeStep{it->second});
+  }
+}
+
+void Builder::add_owns() {
+  for (const BufferId buffer : lives_->written_over(done_steps_)) {
+    drop_aliases(slot(buffer));
+    out_.steps.emplace_back(OwnStep{slot(buffer)});
+  }
 }
 
 void Builder::add_frees() {
-  for (const BufferId buffer : dying_[done_steps_++])
-    if (const auto found = slots_.find(buffer); found != slots_.end())
-      if (out_.slots[found->second].kind != SlotKind::Input) out_.steps.emplace_back(FreeStep{found->second});
+  for (const BufferId buffer : lives_->dying(done_steps_++)) {
+    const auto found = slots_.find(buffer);
+    if (found == slots_.end() || out_.slots[found->second].kind == SlotKind::Input) continue;
+    out_.slots[found->second].brief = true;
+    drop_aliases(found->second);
+    out_.steps.emplace_back(FreeStep{found->second});
+  }
 }
 
 /// Rows of the product whose tile fits in half of the second-level cache; 0 where the product as a whole does.
@@ -314,7 +221,7 @@ void Builder::add_extern(const Item& item, const Order& order) {
 }
 
 SlotId Builder::slot(BufferId buffer) {
-  buffer = canonical(buffer);
+  buffer = lives_->home(buffer);
   const auto [found, fresh] = slots_.try_emplace(buffer, static_cast<SlotId>(out_.slots.size()));
   if (!fresh) return found->second;
   const ir::Node& node = graph_[buffer.node];
@@ -328,7 +235,7 @@ SlotId Builder::slot(BufferId buffer) {
     const bool is_given = node.op == ir::Op::Contract && graph_.contracts[node.attr].kind != ir::Product::Convolution;
     made.kind = is_given ? SlotKind::Tensor : SlotKind::Extern;
     made.strides = layout.strides;
-  } else if (is_temp(buffer)) {
+  } else if (lives_->is_temp(buffer)) {
     made.kind = SlotKind::Temp;
   }
   out_.slots.push_back(std::move(made));
@@ -351,7 +258,7 @@ SlotId Builder::operand_slot(ir::NodeId node, const Storage& storage) {
 void Builder::place_temps() {
   std::vector<Piece> pieces;
   std::vector<SlotId> owners;
-  for (const auto& [buffer, life] : lives_) {
+  for (const auto& [buffer, life] : lives_->all()) {
     const auto found = slots_.find(buffer);
     if (found == slots_.end()) continue;
     const SlotId id = found->second;
@@ -372,7 +279,7 @@ void Builder::tell_verdicts() {
     const Why why = former_.why(id);
     if (why == Why::Free || why == Why::Needed) continue;
     const auto& storage = former_.world().storage[id];
-    const auto found = storage ? slots_.find(canonical(storage->buffer)) : slots_.end();
+    const auto found = storage ? slots_.find(lives_->home(storage->buffer)) : slots_.end();
     out_.verdicts.push_back({id, found == slots_.end() ? kNoSlot : found->second, why});
   }
 }

@@ -31,6 +31,7 @@ struct Slot {
   uint32_t index = 0;                   // Input: which
   int64_t offset = 0;                   // Temp: bytes into the arena (64-byte aligned). Alias: elements
   SlotId base = kNoSlot;                // Alias
+  bool brief = false;                   // Tensor: nobody outside ever sees it, and a FreeStep ends it
 };
 
 /// One launch. `offsets[i]` is added (in elements) to operand i's slot before the call.
@@ -86,7 +87,13 @@ struct FreeStep {
   SlotId slot;
 };
 
-using Step = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, GuardStep, FreeStep>;
+/// The next step writes over what `slot` holds, which calls of torch's made or were given. Nobody needs it any more,
+/// but only its reference counts tell whether somebody kept it: then it becomes a copy first.
+struct OwnStep {
+  SlotId slot;
+};
+
+using Step = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, GuardStep, FreeStep, OwnStep>;
 
 /// What a value that several kernels read became, and why.
 struct Verdict {
@@ -134,6 +141,9 @@ struct PlanOptions {
   Costs costs;
   Numerics numerics = Numerics::Eager;
   bool cuda = false;
+  /// Where a program has calls of torch's, a value of so many bytes gets memory for its own lifetime, from where torch
+  /// takes what its calls need: one arena for all of them would lie idle beside those.
+  int64_t own_bytes = 32 << 10;
 };
 
 /// Plans the whole graph. Throws std::runtime_error only for a graph that verify() refuses.

@@ -62,6 +62,8 @@ constexpr Meaning kLegend[] = {
      "product KIND C (slots) -> slot: call C of torch's, then the launches below it; rows: so many at a time"},
     {"\nguard ", "guard G (slot): the program goes on only if the slot holds value G that was recorded"},
     {"\nfree ", "free S: slot S is not needed any more"},
+    {"\nown ",
+     "own S: the next step writes over slot S, which becomes a copy first if a call of torch's has kept its memory"},
     {"\narena ", "arena: bytes of all temps; scratch: bytes per thread for values between two loops"},
     {"\nkernel dims [",
      "kernel dims: k is a dim of the result, r one that is reduced; vec: the dim that vectors of "
@@ -130,6 +132,7 @@ struct StepText {
            (step.offset ? "+" + std::to_string(step.offset) : "") + ") sizes " + list(step.sizes) + "\n";
   }
   std::string operator()(const FreeStep& step) const { return "free " + name(step.slot) + "\n"; }
+  std::string operator()(const OwnStep& step) const { return "own " + name(step.slot) + "\n"; }
 };
 
 /// Points of the loops that a list of instructions stands in.

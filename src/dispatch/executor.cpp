@@ -1,6 +1,8 @@
 #include "dispatch/executor.h"
 
 #include <ATen/CPUFunctions.h>
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <cstdlib>
 
@@ -10,6 +12,10 @@
 
 namespace fastjit::dispatch {
 namespace {
+
+// A tensor that dies in the call takes memory from where torch's calls take theirs, so that what one leaves the other
+// has. Not so what is small, which the pool has at hand, and what malloc would map anew each time.
+constexpr size_t kOwnFrom = 32 << 10, kMapped = 32 << 20;
 
 // This thread's Keep slots; grows, never shrinks.
 char* thread_scratch(int64_t bytes) {
@@ -48,17 +54,24 @@ struct CpuProducts {
 class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
  public:
   CpuRun(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
-      : Run(executable, inputs, scalars) {
-    if (program_.arena_bytes > 0) held_arena_ = pool_allocate(program_.arena_bytes);
-    arena_ = static_cast<char*>(held_arena_.get());
-  }
+      : Run(executable, inputs, scalars) {}
 
  private:
   friend Run;
   using Run::step;
 
-  static at::Tensor empty(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
-    return pool_tensor(dtype, sizes, strides);
+  char* take_arena() {
+    held_arena_ = pool_allocate(program_.arena_bytes);
+    return static_cast<char*>(held_arena_.get());
+  }
+
+  static at::Tensor empty(const plan::Slot& s) {
+    const at::ScalarType dtype = capture::to_torch(s.dtype);
+    if (!s.brief) return pool_tensor(dtype, s.sizes, s.strides);
+    const size_t bytes = at::detail::computeStorageNbytes(s.sizes, s.strides, c10::elementSize(dtype));
+    if (bytes < kOwnFrom || bytes >= kMapped) return pool_tensor(dtype, s.sizes, s.strides);
+    return at::Tensor(at::detail::empty_strided_generic(s.sizes, s.strides, c10::GetCPUAllocator(),
+                                                        c10::DispatchKeySet(c10::DispatchKey::CPU), dtype));
   }
 
   // `row` > 0 shifts every operand by that many steps of dim 0: one tile of a matmul epilogue.

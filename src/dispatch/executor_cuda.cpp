@@ -33,7 +33,6 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
         guard_(device_),
         context_(code_.context),
         stream_(current_stream(device_)) {
-    arena_ = bytes(program_.arena_bytes, held_arena_);
     scratch_ = bytes(code_.scratch_bytes, held_scratch_);
   }
 
@@ -48,8 +47,10 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
     return static_cast<char*>(held.mutable_data_ptr());
   }
 
-  at::Tensor empty(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) const {
-    return at::empty_strided(sizes, strides, at::TensorOptions(device_).dtype(dtype));
+  char* take_arena() { return bytes(program_.arena_bytes, held_arena_); }
+
+  at::Tensor empty(const plan::Slot& s) const {
+    return at::empty_strided(s.sizes, s.strides, at::TensorOptions(device_).dtype(capture::to_torch(s.dtype)));
   }
 
   void step(const plan::KernelStep& s) {

@@ -70,6 +70,8 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
 
 // The tensors that the program reads or writes; false if a written one shares memory with another.
 bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs) {
+  objects.reserve(variant.inputs.size());
+  inputs.reserve(variant.inputs.size());
   for (const capture::InputSource& source : variant.inputs) {
     objects.push_back(variant.input(source, arg_tensors));
     inputs.push_back(&unpack(objects.back()));
@@ -108,6 +110,8 @@ bool run_without_gil(const Executable& executable, const Inputs& inputs, const u
                      ValueCheck* check) {
   Tensors held;
   Inputs places;
+  held.reserve(inputs.size());
+  places.reserve(inputs.size());
   for (const at::Tensor* input : inputs) held.push_back(*input);
   for (const at::Tensor& tensor : held) places.push_back(&tensor);
   pybind11::gil_scoped_release release;
@@ -173,6 +177,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   c10::SmallVector<pybind11::object, 8> held;
   if (executable.releases_gil) {  // others may take them out of the lists they came in
     const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
+    held.reserve(objects.size() + variant.spec.number_count());
     std::for_each(objects.begin(), objects.end(), hold);
     std::for_each(numbers, numbers + variant.spec.number_count(), hold);
   }

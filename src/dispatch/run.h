@@ -74,7 +74,7 @@ class Run {
       if (s.kind == SlotKind::Alias)
         t = alias(s);
       else
-        t = self().empty(capture::to_torch(s.dtype), s.sizes, s.strides);
+        t = self().empty(s);
     }
     return t;
   }
@@ -90,12 +90,35 @@ class Run {
 
   char* address(SlotId id) {
     const plan::Slot& s = slot(id);
-    if (s.kind == SlotKind::Temp) return arena_ + s.offset;
+    if (s.kind == SlotKind::Temp) {
+      if (!arena_) arena_ = self().take_arena();
+      return arena_ + s.offset;
+    }
     if (s.kind == SlotKind::Alias) return address(s.base) + s.offset * ir::size_of(s.dtype);
     return static_cast<char*>(tensor(id).unsafeGetTensorImpl()->mutable_data());
   }
 
   void step(const plan::FreeStep& s) { tensors_[s.slot].reset(); }
+
+  void step(const plan::OwnStep& s) { make_own(s.slot, slot(s.slot).kind); }
+
+  void make_own(SlotId id, SlotKind kind) {
+    at::Tensor& t = tensors_[id];
+    if (!t.defined() || is_alone(t, kind)) return;
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    at::Tensor own = self().empty(slot(id));
+    own.copy_(t);
+    t = std::move(own);
+  }
+
+  // Nobody else can reach the tensor's memory. What a call gave may lie in memory that only the call knows of, unless
+  // it comes from torch's own allocator.
+  static bool is_alone(const at::Tensor& t, SlotKind kind) {
+    if (t.use_count() != 1 || t.storage().use_count() != 1) return false;
+    if (kind != SlotKind::Extern) return true;
+    const c10::Allocator* allocator = c10::GetAllocator(t.device().type());
+    return allocator && allocator->raw_deleter() && t.storage().data_ptr().get_deleter() == allocator->raw_deleter();
+  }
 
   void step(const plan::GuardStep&) {}  // checked_steps() compares
 
@@ -174,8 +197,10 @@ class Run {
     const capture::CallTemplate& tmpl = exe_.calls[s.call];
     torch::jit::Stack stack;
     call(tmpl, s.operands, stack);
-    tensors_[s.result] = stack[0].toTensor();
+    tensors_[s.result] = std::move(stack[0]).toTensor();
     check(tensors_[s.result], tmpl.results[0], c10::toString(tmpl.op.operator_name()));
+    stack.clear();
+    if (!s.epilogue.empty()) make_own(s.result, SlotKind::Extern);
   }
 
   // The operands of a product of matrices: its factors, and the bias or an undefined tensor.
@@ -212,7 +237,7 @@ class Run {
   const at::Tensor* const* inputs_;
   const uint64_t* scalars_;
   c10::SmallVector<at::Tensor, 12> tensors_;
-  char* arena_ = nullptr;  // memory of the Temp slots; Self holds it
+  char* arena_ = nullptr;  // memory of the Temp slots from the first on that is used; Self holds it
 };
 
 /// A whole call. Throws what run() throws.

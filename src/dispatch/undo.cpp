@@ -211,6 +211,7 @@ class Analysis {
   void visit(const plan::GuardStep&) { may_stop(); }
 
   void visit(const plan::FreeStep&) {}
+  void visit(const plan::OwnStep&) {}
 
   void visit(const plan::ExternStep& s) {
     const ir::ExternAttr& attr = externs_[s.external];

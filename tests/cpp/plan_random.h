@@ -142,10 +142,15 @@ class RandomGraph {
     push(g_.reshape(a, to));
   }
   void cat() {
-    const Id a = any();
-    if (g_[a].rank == 0) return;
-    const int dim = pick(g_[a].rank);
-    std::vector<Id> parts{a};
+    std::vector<Id> parts{any()};
+    if (g_[parts[0]].rank == 0) return;
+    int dim = pick(g_[parts[0]].rank);
+    if (!cats_.empty() && pick(2)) {  // one that grows: by its parts, or as a part
+      const auto& [earlier, before, along] = cats_[static_cast<size_t>(pick(cats_.size()))];
+      const std::vector<Id> begin = pick(3) ? before : std::vector{earlier};
+      if (std::ranges::none_of(begin, [&](Id id) { return gone_.contains(id); })) parts = begin, dim = along;
+    }
+    const Id a = parts[0];
     for (int i = pick(3); i > 0; --i) {
       const Id b = pick(2) ? any() : a;
       std::vector<int64_t> x = sizes(a), y = sizes(b);
@@ -153,7 +158,9 @@ class RandomGraph {
       x[static_cast<size_t>(dim)] = y[static_cast<size_t>(dim)] = 0;
       if (x == y) parts.push_back(b);
     }
-    push(g_.cat(parts, dim));
+    const Id made = g_.cat(parts, dim);
+    cats_.push_back({made, parts, dim});
+    push(made);
   }
   std::vector<uint8_t> some_dims(Id a) {
     std::vector<uint8_t> dims;
@@ -281,6 +288,12 @@ class RandomGraph {
   std::vector<Id> pool_, inputs_;
   std::set<Id> gone_, written_, fixed_;
   std::map<Id, Id> alias_of_;
+  struct Parts {
+    Id made;
+    std::vector<Id> parts;
+    int dim;
+  };
+  std::vector<Parts> cats_;
   uint32_t guards_ = 0;
 };
 

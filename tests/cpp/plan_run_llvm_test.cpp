@@ -103,6 +103,7 @@ class Runner {
   }
 
   void execute(const plan::FreeStep&) {}
+  void execute(const plan::OwnStep&) {}
   void execute(const plan::GuardStep&) {}
   void execute(const plan::ParallelStep& step) {
     for (const plan::KernelStep& launch : step.launches) execute(launch);

@@ -91,7 +91,19 @@ class Machine {
                [&](const auto& index) { write_cell(t, dot_index(program_.slots[id].strides, index), values[next++]); });
   }
 
-  void execute(const plan::FreeStep& step) { tensors_[step.slot].freed = true; }
+  // An alias that is wanted again is made again.
+  void execute(const plan::FreeStep& step) {
+    tensors_[step.slot] = {};
+    tensors_[step.slot].freed = program_.slots[step.slot].kind != plan::SlotKind::Alias;
+  }
+  // The planner keeps nothing that shares the memory, so that no copy is made.
+  void execute(const plan::OwnStep& step) {
+    const auto& cells = tensor(step.slot).cells;
+    for (plan::SlotId id = 0; id < tensors_.size(); ++id)
+      if (id != step.slot && tensors_[id].cells == cells)
+        throw std::logic_error("s" + std::to_string(step.slot) + " is written over, and s" + std::to_string(id) +
+                               " lies there");
+  }
   void execute(const plan::GuardStep& step) {
     if (stored_) throw std::logic_error("an input is stored before a guard");
     if (step.guard != guards_.size()) throw std::logic_error("a guard is not in its place");

@@ -73,7 +73,7 @@ def call(number, log):
     log.write("|".join(fast.stats().fallbacks) or raised or f"{fast.stats().hits} hits")
 
 number, last = 1, ""
-while last != "2 hits":
+while reasons["2 hits"] < 2:  # one request is for spare room, which nobody misses
     assert number < 100_000
     with tempfile.TemporaryFile("w+") as log:
         in_child(lambda: call(number, log) or log.flush())

@@ -1,0 +1,185 @@
+#include "plan/lives.h"
+
+#include <algorithm>
+
+#include "plan/work.h"
+
+namespace fastjit::plan {
+
+Lives::Lives(Former& former, const Order& order, const Steps& steps, const Results& results, const PlanOptions& options)
+    : former_(former),
+      graph_(former.graph()),
+      order_(order),
+      steps_(steps),
+      results_(results),
+      options_(options),
+      dying_(steps.size()),
+      written_over_(steps.size()) {
+  find_tensors();
+  find_lives();
+  find_cats();
+  find_large();
+  find_in_place();
+  find_dying();
+}
+
+void Lives::find_tensors() {
+  for (const auto& [call, results] : results_)
+    for (const ir::NodeId id : results) {
+      if (id == ir::kNoNode) continue;
+      const BufferId place = order_.place_of(id);
+      if (place != id) tensors_.insert(place);
+      const ir::Node& node = graph_[call];
+      const bool product = node.op == ir::Op::Contract;
+      if (product) places_.insert(place);
+      if (!product || graph_.contracts[node.attr].kind == ir::Product::Convolution) lent_.insert(place);
+    }
+  for (const ir::NodeId id : graph_.outputs) {
+    kept_.insert(former_.world().storage[id]->buffer);
+    tensors_.insert(former_.world().storage[id]->buffer);
+  }
+  for (const Item& item : former_.items()) {
+    if (!item.is_extern() || order_.is(item, ir::ExternKind::Guard)) continue;
+    const bool product = graph_[item.external].op == ir::Op::Contract;
+    for (const auto& operand : item.operands) {
+      if (!operand) continue;
+      tensors_.insert(operand->buffer);
+      if (!product) lent_.insert(operand->buffer);
+    }
+    if (product) continue;
+    for (const uint32_t index : graph_.externs[graph_[item.external].attr].written) {
+      if (item.operands[index]) written_.insert(order_.base(item.operands[index]->buffer));
+      if (const auto found = results_.find(item.external); found != results_.end())
+        written_.insert(found->second.begin(), found->second.end());
+    }
+  }
+}
+
+/// A Cat that another one begins with lies there.
+void Lives::find_cats() {
+  for (const auto& [buffer, life] : lives_) {
+    const ir::NodeId whole = former_.whole(buffer);
+    if (whole == ir::kNoNode) continue;
+    homes_[buffer] = whole;
+    in_cat_.insert({buffer, whole});
+    if (tensors_.contains(buffer)) tensors_.insert(whole);
+  }
+}
+
+/// Temporaries that are worth memory of their own beside calls of torch's.
+void Lives::find_large() {
+  if (std::ranges::none_of(former_.items(), [&](const Item& item) {
+        return item.is_extern() && !order_.is(item, ir::ExternKind::Guard) && !order_.is(item, ir::ExternKind::View);
+      }))
+    return;
+  for (const auto& [buffer, life] : lives_) {
+    if (!is_temp(buffer)) continue;
+    const int64_t bytes = graph_.layout(buffer.node).numel() * ir::size_of(graph_[buffer.node].dtype);
+    if (bytes >= options_.own_bytes) tensors_.insert(buffer);
+  }
+}
+
+BufferId Lives::home(BufferId buffer) const {
+  for (auto found = homes_.find(buffer); found != homes_.end(); found = homes_.find(buffer)) buffer = found->second;
+  return buffer;
+}
+
+bool Lives::is_temp(BufferId buffer) const {
+  if (tensors_.contains(buffer)) return false;
+  return !buffer.is_own() || !is_tensor(graph_[buffer.node].op);
+}
+
+void Lives::touch(BufferId buffer, size_t step, bool load) {
+  for (;;) {
+    work();
+    Life& life = lives_[buffer];
+    life.first = std::min(life.first, step);
+    if (step > life.last) life.last_loads = 0;
+    life.last = std::max(life.last, step);
+    if (step == life.last) life.last_loads += load;
+    const BufferId base = order_.base(buffer);
+    const ir::NodeId whole = former_.whole(buffer);
+    if (base == buffer && whole == ir::kNoNode) return;
+    buffer = whole == ir::kNoNode ? base : BufferId(whole);
+  }
+}
+
+void Lives::find_lives() {
+  auto visit = [&](const Item& item, size_t step) {
+    for (const Access& access : item.draft.accesses) touch(access.buffer, step, true);
+    for (const Root& root : item.roots)
+      for (const Storage& dest : root.dests) touch(dest.buffer, step, false);
+    for (const auto& operand : item.operands)
+      if (operand) touch(operand->buffer, step, true);
+    if (const auto found = results_.find(item.external); item.is_extern() && found != results_.end())
+      for (const ir::NodeId id : found->second)
+        if (id != ir::kNoNode) touch(order_.place_of(id), step, false);
+  };
+  for (size_t step = 0; step < steps_.size(); ++step)
+    for (const uint32_t index : steps_[step]) {
+      visit(former_.items()[index], step);
+      if (const uint32_t epilogue = order_.epilogue_of(index); epilogue != Order::kNoItem)
+        visit(former_.items()[epilogue], step);
+    }
+}
+
+/// What dies in the kernel that makes a value of the same form, element by element, gives it its place.
+void Lives::find_in_place() {
+  for (size_t step = 0; step < steps_.size(); ++step)
+    for (const uint32_t index : steps_[step]) {
+      const uint32_t epilogue = order_.epilogue_of(index);
+      try_in_place(former_.items()[index], step);
+      if (epilogue != Order::kNoItem) try_in_place(former_.items()[epilogue], step);
+    }
+}
+
+/// Memory of the program's own, which no view of torch's leads to. (What calls have kept, OwnStep finds.)
+bool Lives::may_take(BufferId old) const {
+  if (in_cat_.contains(old) || kept_.contains(old) || written_.contains(old) || order_.base(old) != old) return false;
+  return !old.is_own() || graph_[old.node].op != ir::Op::Input;
+}
+
+void Lives::try_in_place(const Item& item, size_t step) {
+  for (const Root& root : item.roots) {
+    if (root.dests.size() != 1 || root.full != item.frame.has_reduced()) continue;
+    const Storage& dest = root.dests[0];
+    const ir::DType dtype = graph_[root.value].dtype;
+    if (kept_.contains(dest.buffer) || places_.contains(dest.buffer) || dest.buffer != root.value ||
+        homes_.contains(dest.buffer))
+      continue;
+    Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
+    address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
+    for (const Access& access : item.draft.accesses) {
+      const BufferId old = home(access.buffer);
+      if (!may_take(old) || !may_take(access.buffer) || (is_temp(old) && !is_temp(dest.buffer)) ||
+          access.address != address || access.dtype != dtype || lives_[old].last != step ||
+          lives_[old].last_loads != 1 || graph_.layout(old.node).numel() != graph_.layout(root.value).numel() ||
+          former_.producers(access.buffer).size() != 1)
+        continue;
+      const size_t own_list = item.draft.homes[static_cast<size_t>(&root - item.roots.data())];
+      bool later = false;
+      for (size_t list = own_list + 1; list < item.draft.lists.size(); ++list)
+        for (const uint32_t at : item.draft.lists[list]) {
+          const Instr& instr = item.draft.code[at];
+          later = later || (instr.code == Code::Load && home(item.draft.accesses[instr.imm].buffer) == old);
+        }
+      if (later) continue;
+      homes_[dest.buffer] = old;
+      if (lent_.contains(old)) written_over_[step].push_back(old);
+      if (lent_.contains(dest.buffer)) lent_.insert(old);
+      if (written_.contains(dest.buffer)) written_.insert(old);
+      lives_[old].last = lives_[dest.buffer].last;
+      lives_[old].last_loads = lives_[dest.buffer].last_loads;
+      break;
+    }
+  }
+}
+
+void Lives::find_dying() {
+  std::unordered_set<BufferId, HashBuffer> kept;
+  for (const BufferId buffer : kept_) kept.insert(home(buffer));
+  for (const auto& [buffer, life] : lives_)
+    if (!kept.contains(buffer) && !is_temp(buffer) && !homes_.contains(buffer)) dying_[life.last].push_back(buffer);
+}
+
+}  // namespace fastjit::plan

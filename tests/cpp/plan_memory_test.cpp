@@ -1,0 +1,178 @@
+// What a program needs at most beside the caller's tensors: lifetimes, memory that is taken over, Cats that grow.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "plan/program.h"
+#include "plan_graphs.h"
+
+namespace fastjit::test {
+namespace {
+
+using ir::Graph;
+using ir::NodeId;
+using ir::Op;
+
+/// Plays the steps on storages that die with the last slot which holds them, as tensors do.
+class Ledger {
+ public:
+  explicit Ledger(const Graph& graph, const plan::Program& program) : graph_(graph), program_(program) {
+    for (const plan::Step& step : program.steps) std::visit([this](const auto& s) { take(s); }, step);
+  }
+  int64_t peak() const { return peak_ + program_.arena_bytes; }
+  std::set<plan::SlotId> left() const {
+    std::set<plan::SlotId> result;
+    for (const auto& [slot, storage] : storage_of_) result.insert(slot);
+    return result;
+  }
+
+ private:
+  static int64_t bytes(const plan::Slot& slot) {
+    int64_t extent = 1;
+    for (size_t d = 0; d < slot.sizes.size(); ++d) extent += (slot.sizes[d] - 1) * slot.strides[d];
+    return extent * ir::size_of(slot.dtype);
+  }
+  void hold(plan::SlotId id) {
+    if (id == plan::kNoSlot || storage_of_.contains(id)) return;
+    const plan::Slot& slot = program_.slots[id];
+    if (slot.kind == plan::SlotKind::Input || slot.kind == plan::SlotKind::Temp) return;
+    if (slot.kind == plan::SlotKind::Alias) {
+      hold(slot.base);
+      if (const auto base = storage_of_.find(slot.base); base != storage_of_.end()) share(id, base->second);
+      return;
+    }
+    share(id, id);
+    now_ += bytes(slot);
+    peak_ = std::max(peak_, now_);
+  }
+  void share(plan::SlotId id, plan::SlotId storage) {
+    storage_of_[id] = storage;
+    ++holders_[storage];
+  }
+  void take(const plan::KernelStep& s) {
+    std::ranges::for_each(s.operands, [this](plan::SlotId id) { hold(id); });
+  }
+  void take(const plan::ParallelStep& s) {
+    for (const plan::KernelStep& launch : s.launches) take(launch);
+  }
+  void take(const plan::ExternStep& s) {
+    for (const plan::SlotId id : s.operands) hold(id);
+    const bool view = graph_.externs[s.external].kind == ir::ExternKind::View;
+    for (const plan::SlotId id : s.results)
+      if (view && id != plan::kNoSlot && storage_of_.contains(s.operands[0]))
+        share(id, storage_of_.at(s.operands[0]));
+      else
+        hold(id);
+  }
+  void take(const plan::ContractStep& s) {
+    for (const plan::SlotId id : s.operands) hold(id);
+    hold(s.result);
+    for (const plan::KernelStep& launch : s.epilogue) take(launch);
+  }
+  void take(const plan::GuardStep&) {}
+  void take(const plan::OwnStep& s) { EXPECT_EQ(holders_[storage_of_.at(s.slot)], 1) << plan::text(program_); }
+  void take(const plan::FreeStep& s) {
+    const auto found = storage_of_.find(s.slot);
+    if (found == storage_of_.end()) return;
+    const plan::SlotId storage = found->second;
+    storage_of_.erase(found);
+    if (--holders_[storage] == 0) now_ -= bytes(program_.slots[storage]);
+  }
+
+  const Graph& graph_;
+  const plan::Program& program_;
+  std::map<plan::SlotId, plan::SlotId> storage_of_;
+  std::map<plan::SlotId, int> holders_;
+  int64_t now_ = 0, peak_ = 0;
+};
+
+/// A call of torch's with a new result of these sizes.
+NodeId call(Graph& g, NodeId x, std::vector<int64_t> sizes = {}) {
+  if (sizes.empty()) sizes = {g.sizes(x).begin(), g.sizes(x).end()};
+  ir::ExternAttr attr;
+  attr.name = "fake::op";
+  attr.operands = {x};
+  const ir::Layout layout{sizes, ir::row_major(sizes)};
+  return g.result(g.external(attr), 0, ir::DType::F32, layout);
+}
+
+constexpr int64_t kValue = 64 * 1024;  // bytes of [64, 256]
+
+int64_t peak(const Graph& g, const plan::PlanOptions& options = {}) {
+  const plan::Program p = plan::plan(g, options);
+  const Ledger ledger(g, p);
+  EXPECT_EQ(ledger.left(), std::set<plan::SlotId>(p.outputs.begin(), p.outputs.end())) << plan::text(p);
+  return ledger.peak();
+}
+
+TEST(PlanMemory, WhatACallMadeIsWrittenOverByTheKernelThatReadsItLast) {
+  Graph g;
+  NodeId x = tensor(g, {64, 256});
+  for (int i = 0; i < 6; ++i) x = call(g, g.pointwise(Op::Tanh, {x}));
+  g.outputs = {g.pointwise(Op::Neg, {x})};
+  EXPECT_EQ(peak(g), 2 * kValue) << "a call's operand and its result";
+}
+
+TEST(PlanMemory, AResidualStreamIsWrittenOver) {
+  Graph g;
+  NodeId x = call(g, tensor(g, {64, 256}));
+  for (int i = 0; i < 6; ++i) {
+    const NodeId branch = call(g, g.pointwise(Op::Tanh, {call(g, g.pointwise(Op::Tanh, {x}))}));
+    x = g.pointwise(Op::Add, {x, branch});
+  }
+  g.outputs = {call(g, x)};
+  EXPECT_EQ(peak(g), 3 * kValue) << "the stream, and the operand and the result of a call beside it";
+}
+
+TEST(PlanMemory, AnAliasDiesWithWhatItIsOf) {
+  Graph g;
+  NodeId x = tensor(g, {64, 256});
+  for (int i = 0; i < 6; ++i) x = g.reshape(call(g, g.reshape(g.pointwise(Op::Tanh, {x}), {256, 64})), {64, 256});
+  g.outputs = {g.pointwise(Op::Neg, {x})};
+  EXPECT_EQ(peak(g), 2 * kValue);
+}
+
+TEST(PlanMemory, LargeTemporariesLieIdleBesideNoCall) {
+  Graph g;
+  const NodeId x = tensor(g, {64, 256});
+  NodeId large = x;
+  for (int i = 0; i < 3; ++i) {  // sums that need the whole value before: temporaries
+    const NodeId sum = g.reduce(ir::ReduceKind::Sum, g.pointwise(Op::Tanh, {large}), {0}, ir::DType::F32);
+    large = g.pointwise(Op::Exp, {g.pointwise(Op::Sub, {large, g.expand(g.reshape(sum, {1, 256}), {64, 256})})});
+  }
+  const NodeId small = g.reduce(ir::ReduceKind::Sum, large, {1}, ir::DType::F32);
+  NodeId grown = g.pointwise(Op::Neg, {small});
+  for (int i = 0; i < 2; ++i) grown = call(g, grown, {256, 256});
+  g.outputs = {g.reduce(ir::ReduceKind::Sum, grown, {0, 1}, ir::DType::F32)};
+  EXPECT_LT(peak(g), 2 * 4 * kValue + kValue) << "the two large results, and little else";
+}
+
+/// Each layer reads all that the layers before it made.
+Graph dense(int layers, int64_t batch) {
+  Graph g;
+  std::vector<NodeId> parts{call(g, tensor(g, {batch, 16, 256}))};
+  for (int i = 0; i < layers; ++i) {
+    const NodeId all = parts.size() == 1 ? parts[0] : g.cat(parts, 1);
+    parts.push_back(call(g, g.pointwise(Op::Tanh, {all}), {batch, 16, 256}));
+  }
+  g.outputs = {g.reduce(ir::ReduceKind::Sum, g.cat(parts, 1), {0, 1, 2}, ir::DType::F32)};
+  return g;
+}
+
+TEST(PlanMemory, ACatThatGrowsIsOneBuffer) {
+  constexpr int64_t kPart = 16 * 256 * 4;
+  for (const int64_t batch : {1, 3}) {
+    const Graph g = dense(12, batch);
+    const plan::Program p = plan::plan(g, {});
+    EXPECT_LE(Ledger(g, p).peak(), (13 + 12 + 2) * kPart * batch + 4096) << "batch " << batch;
+    int64_t written = 0;
+    plan::for_each_launch(p,
+                          [&](const plan::KernelStep& s) { written += plan::traffic(p.kernels[s.kernel], s).written; });
+    EXPECT_LE(written, (13 + 13 * 12 / 2) * kPart * batch + 4096) << "each part once, and what each layer's call reads";
+  }
+}
+
+}  // namespace
+}  // namespace fastjit::test
