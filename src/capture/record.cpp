@@ -178,6 +178,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     const auto inputs = record.inputs();
     const size_t count = event.op->schema().arguments().size();
     if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + event.name);
+    event.args.reserve(count);
     for (const c10::IValue& value : inputs.slice(inputs.size() - count))
       event.args.push_back(item(value, !open.empty()));
   }
@@ -242,6 +243,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   const size_t count = event.op->schema().returns().size();
   if (outputs.size() < count) return;  // it raised
   event.finished = true;
+  event.results.reserve(count);
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
   if (open.empty()) blank.ended(event);
 }

@@ -135,10 +135,12 @@ const std::string& Tracer::where() {
   static const std::string kNowhere = "the call";
   if (frames_.empty()) return kNowhere;
   if (is_stand_in(top().code)) return kNowhere;
-  auto key = top().ops + 2 * top().offset;
+  const auto* key = top().ops + 2 * top().offset;
+  if (key == place_) return *place_text_;
   auto [it, is_new] = places_.try_emplace(key);
-  if (!is_new) return it->second;
-  return it->second = place_in(top());
+  if (is_new) it->second = place_in(top());
+  place_ = key;
+  return *(place_text_ = &it->second);
 }
 
 // The place, and for code of a library also the line that led there: the user's, or the one nearest to the user.
