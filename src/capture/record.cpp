@@ -16,6 +16,7 @@
 #include "capture/trace.h"
 #include "support/env.h"
 #include "support/error.h"
+#include "support/work.h"
 
 namespace fastjit::capture {
 
@@ -134,6 +135,7 @@ void Recorder::Impl::check_generator(const at::Generator& generator) {
 
 // Recording costs more than running, and all that comes after it grows with it: a loop over elements goes on in eager.
 void Recorder::Impl::count(const Event& event) {
+  support::count_work(1 + event.args.size());
   bytes += static_cast<int64_t>(sizeof(Event));
   for (const Item& item : event.args) {
     bytes += static_cast<int64_t>(sizeof(Item));

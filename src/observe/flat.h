@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/work.h"
+
 namespace fastjit::observe {
 
 inline size_t bits_of(const void* address) noexcept { return reinterpret_cast<uintptr_t>(address); }
@@ -33,6 +35,7 @@ class FlatTable {
       const Key& there = key_of(places_[i]);
       if (there == Hash::empty()) return end();
       if (there == key) return &places_[i];
+      support::count_work();
     }
   }
   Entry* find(const Key& key) noexcept { return const_cast<Entry*>(std::as_const(*this).find(key)); }
@@ -79,6 +82,7 @@ class FlatTable {
       const Key& there = key_of(places_[i]);
       if (there == key) return {&places_[i], false};
       if (there == Hash::empty()) return {&places_[i], true};
+      support::count_work();
     }
   }
   size_t size_ = 0;
