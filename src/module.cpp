@@ -18,8 +18,10 @@
 #include "dispatch/stance.h"
 #include "dispatch/verify.h"
 #include "observe/libraries.h"
+#include "runtime/background.h"
 #include "runtime/engine.h"
 #include "support/env.h"
+#include "support/work.h"
 
 namespace py = pybind11;
 using namespace fastjit;
@@ -109,6 +111,9 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.attr("give_idle_back") = py::reinterpret_steal<py::object>(PyCFunction_New(&give_idle_back_method, nullptr));
   module.def("check_object", &check_object);
   module.def("clear_memory", &runtime::clear_memory);
+  module.def("stop_background", &runtime::stop_background, py::call_guard<py::gil_scoped_release>());
+  module.def("hold_background", &runtime::hold_background);
+  module.def("recording_work", [] { return support::recording_work; });
   module.def("settings", &settings);
   module.def("setting", [](const std::string& name) { return support::setting_text(setting_named(name)); });
   module.def("setting_flag", [](const std::string& name) { return support::setting_flag(setting_named(name)); });

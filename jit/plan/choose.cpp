@@ -137,9 +137,17 @@ void Chooser::hash_window(ir::NodeId id) {
 /// How the value is made of values in memory: those count by type alone.
 void Chooser::hash_structure(ir::NodeId id) {
   const uint64_t own = hash_own(id);
+  const auto of = [&](ir::NodeId in) {
+    return in_memory(in) ? static_cast<uint64_t>(graph_[in].dtype) : out_.structure[in];
+  };
+  // A dim of size 1 makes a view of what is a reshape without it, which is no other arithmetic.
+  if (graph_[id].op == ir::Op::Reshape || graph_[id].op == ir::Op::View) {
+    out_.structure[id] = of(graph_[id].in[0]);
+    return;
+  }
   uint64_t sum = 0;
   for (const ir::NodeId in : graph_.operands(id)) {
-    const uint64_t below = in_memory(in) ? static_cast<uint64_t>(graph_[in].dtype) : out_.structure[in];
+    const uint64_t below = of(in);
     sum = ir::is_commutative(graph_[id].op) ? sum + mix(own, below) : mix(sum, below);
   }
   out_.structure[id] = mix(own, sum);

@@ -151,13 +151,15 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
     def warmup(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Calls the function until a call like this one is a hit, at most three times; results are dropped.
 
-        Effects of the function happen each time, as in any call.
+        Effects of the function happen each time, as in any call. With ``on_miss="background"`` this waits for programs
+        that are being compiled.
         """
         for _ in range(3):
             hits = self.stats().hits
             self(*args, **kwargs)
             if self.stats().hits > hits:
                 return
+            cast(Any, self)._wait()
 
     def eager(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function as it was written."""

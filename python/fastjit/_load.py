@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shlex
@@ -97,6 +98,7 @@ def _register() -> None:
     _C.register_library(torch.library._impls)
     gc.callbacks.append(_C.give_idle_back)
     _C.register_library_folders(*_library_folders())
+    atexit.register(_C.stop_background)
     os.register_at_fork(after_in_child=_C.after_fork_in_child)
     _C.register_message_types(FastJITWarning, UnsupportedError)
 

@@ -30,6 +30,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "pure": (False, (bool,)),
     "numerics": ("eager", ("eager", "accurate", "fast")),
     "on_unsupported": ("warn", ("warn", "eager", "error")),
+    "on_miss": ("compile", ("compile", "background")),
     "max_variants": (64, (int,)),
     "cache": (True, (True, False, "readonly", "memory")),
     "verify": (False, (bool, float)),
@@ -195,6 +196,7 @@ def fastjit(  # type: ignore[overload-overlap]
     pure: bool = False,
     numerics: Literal["eager", "accurate", "fast"] = "eager",
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
+    on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,
     cache: bool | Literal["readonly", "memory"] = True,
     verify: bool | float = False,
@@ -208,6 +210,7 @@ def fastjit(
     pure: bool = False,
     numerics: Literal["eager", "accurate", "fast"] = "eager",
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
+    on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,
     cache: bool | Literal["readonly", "memory"] = True,
     verify: bool | float = False,
@@ -219,6 +222,7 @@ def fastjit(
     pure: bool = False,
     numerics: Literal["eager", "accurate", "fast"] = "eager",
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
+    on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,
     cache: bool | Literal["readonly", "memory"] = True,
     verify: bool | float = False,
@@ -240,6 +244,9 @@ def fastjit(target: Any = _LATER, /, **options: Any) -> Any:
             ops and rounds once per stored tensor; "fast" allows contraction and errors up to 4 ULP.
         on_unsupported: what to do the first time the function cannot be compiled: "warn", "eager" (say nothing) or
             "error".
+        on_miss: "compile": the first call of a kind returns when its program is ready; "background": no call waits for
+            the compiler. The first one returns as soon as it has run, one thread of the process compiles what it did,
+            and calls like it run eagerly until that is done. For servers: warmup() waits.
         max_variants: how many signatures to keep (per instance, for methods); further ones run eagerly.
         cache: True: memory and disk; "readonly": never write to disk; "memory" or False: no disk.
         verify: True, or a fraction of the hits: each program's first hit, then evenly spaced ones. Such a hit runs the

@@ -6,6 +6,7 @@
 #include "capture/effects.h"
 #include "capture/library.h"
 #include "capture/schemas.h"
+#include "support/work.h"
 
 namespace fastjit::capture {
 namespace {
@@ -19,6 +20,7 @@ class Selector {
 
   void select(uint32_t index) {
     const Event& event = trace_.events[index];
+    support::count_work();
     if (event.name == kContentsRead) return add_contents(index);
     if (!event.op) return select_nested(index);
     const Effect effect = effect_of(event);
@@ -129,6 +131,7 @@ class Selector {
         for (const Use& use : item.uses)
           if (use.tensor != kNone) body(use.storage);
     };
+    support::count_work(trace_.events[index].end - index);
     for (uint32_t child = index + 1; child < trace_.events[index].end; ++child)
       if (const Event& nested = trace_.events[child]; nested.op && data_sized_by_tag(nested))
         each(nested, [&](uint32_t storage) { made.insert(storage); });
@@ -182,6 +185,7 @@ class Selector {
     };
     add_all(event.args);
     for (uint32_t child = index + 1; child < event.end; child = trace_.events[child].end) {
+      support::count_work();
       if (!trace_.events[child].op) return false;
       for (size_t i : written_arguments(trace_.events[child]))
         for (const Use& use : trace_.events[child].args[i].uses) blank.erase(use.storage);
@@ -258,6 +262,7 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
   analysis.first.assign(count, {});
   analysis.lifted.assign(count, std::nullopt);
   auto meet = [&](const Use& use, int64_t step) {
+    support::count_work();
     if (use.tensor == kNone) return;
     analysis.last_use[use.tensor] = step;
     if (analysis.storage[use.tensor] != kNone) return;

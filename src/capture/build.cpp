@@ -5,6 +5,7 @@
 
 #include "capture/effects.h"
 #include "capture/gradients.h"
+#include "support/work.h"
 
 namespace fastjit::capture {
 namespace {
@@ -130,6 +131,7 @@ std::string Builder::run(const std::vector<Use>& outputs, const std::vector<uint
     const Step& step = analysis_.steps[i];
     const Event& event = trace_.events[step.event];
     graph_.set_line(graph_.intern_line(trace_.lines[event.line]));
+    support::count_work(1 + event.args.size());
     for (const Item& item : event.args)
       for (const Use& use : item.uses) check_known(use, event);
     if (step.rebinds && !pinned(step)) {

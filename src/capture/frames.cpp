@@ -1,4 +1,5 @@
 #include "capture/frames.h"
+#include "support/work.h"
 
 #include <algorithm>
 #include <array>
@@ -30,6 +31,7 @@ void for_each_frame(Body body) {
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   for (bool more = true; frame && more;) {
+    support::count_work();
     PyCodeObject* code = PyFrame_GetCode(frame);
     more = body(frame, code);
     Py_DECREF(code);

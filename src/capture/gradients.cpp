@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "capture/build.h"
+#include "support/work.h"
 
 namespace fastjit::capture {
 namespace {
@@ -25,6 +26,7 @@ bool loses_gradients(const Trace& trace, const Use& leaf) {
   const auto explains = [&](const Root& root) {
     return root.before.requires_grad && root.before.storage == leaf.storage;
   };
+  if (leaf.requires_grad) support::count_work(trace.roots.size());
   return leaf.requires_grad && std::ranges::none_of(trace.roots, explains);
 }
 

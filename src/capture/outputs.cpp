@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "capture/build.h"
+#include "support/work.h"
 
 namespace fastjit::capture {
 namespace {
@@ -52,7 +53,7 @@ void Builder::find_private_bases(const std::vector<Use>& outputs) {
   std::map<Form, std::set<uint32_t>> memory;  // storages of the bases of this form
   for (const Use& use : outputs) {
     uint32_t base = use.tensor;
-    while (states_[base].view_step != kNone) base = states_[base].base;
+    for (; states_[base].view_step != kNone; support::count_work()) base = states_[base].base;
     if (base != use.tensor) viewed_.insert(base);
     if (!trace_.root(base)) memory[form(base)].insert(analysis_.storage[base]);
   }

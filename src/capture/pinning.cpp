@@ -7,6 +7,7 @@
 
 #include "capture/build.h"
 #include "capture/effects.h"
+#include "support/work.h"
 
 namespace fastjit::capture {
 namespace {
@@ -51,6 +52,7 @@ class Neighbours {
     }
     const Extent mine = extent_of(trace_, analysis_.first[target]);
     for (auto it = alive_.lower_bound(mine.begin - longest_); it != alive_.end() && it->first < mine.end;) {
+      support::count_work();
       const auto [end, other] = it->second;
       if (analysis_.last_use[other] < at) {
         it = alive_.erase(it);
@@ -139,6 +141,7 @@ class SharedMemory {
   void open(const Extent& extent, const Use& root) {
     const bool used = analysis_.last_use[root.tensor] >= 0;
     for (auto it = open_.begin(); it != open_.end();) {
+      support::count_work();
       const auto& [storage, other] = *it;
       if (other.end <= extent.begin) {
         it = open_.erase(it);
@@ -183,6 +186,7 @@ void spread(Analysis& analysis) {
   while (!todo.empty()) {
     const std::vector<uint32_t> steps = std::move(readers[todo.back()]);
     todo.pop_back();
+    support::count_work(1 + steps.size());
     for (uint32_t i : steps)
       for (uint32_t target : analysis.steps[i].writes)
         if (const uint32_t storage = analysis.storage[target]; !std::exchange(analysis.pinned[storage], 1))

@@ -16,6 +16,7 @@
 #include "capture/trace.h"
 #include "support/env.h"
 #include "support/error.h"
+#include "support/work.h"
 
 namespace fastjit::capture {
 
@@ -134,6 +135,7 @@ void Recorder::Impl::check_generator(const at::Generator& generator) {
 
 // Recording costs more than running, and all that comes after it grows with it: a loop over elements goes on in eager.
 void Recorder::Impl::count(const Event& event) {
+  support::count_work(1 + event.args.size());
   bytes += static_cast<int64_t>(sizeof(Event));
   for (const Item& item : event.args) {
     bytes += static_cast<int64_t>(sizeof(Item));
@@ -178,6 +180,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     const auto inputs = record.inputs();
     const size_t count = event.op->schema().arguments().size();
     if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + event.name);
+    event.args.reserve(count);
     for (const c10::IValue& value : inputs.slice(inputs.size() - count))
       event.args.push_back(item(value, !open.empty()));
   }
@@ -242,6 +245,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   const size_t count = event.op->schema().returns().size();
   if (outputs.size() < count) return;  // it raised
   event.finished = true;
+  event.results.reserve(count);
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
   if (open.empty()) blank.ended(event);
 }

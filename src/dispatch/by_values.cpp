@@ -4,6 +4,7 @@
 #include <bit>
 #include <set>
 
+#include "dispatch/compile.h"
 #include "dispatch/verify.h"
 
 namespace fastjit::dispatch {
@@ -48,6 +49,9 @@ class Search {
       if (!differs(variant, result)) return result;
       variant = next();
       if (!variant || retire(function_, variant)) return learn(self_, args_, nargsf_, kwnames_, modes_, &miss_);
+      const Settled settled = variant->pending ? settle(function_, variant) : Settled::Ready;
+      if (settled == Settled::Raises) return nullptr;
+      if (settled == Settled::Eager) return eager("");
       if (!variant->executable) return eager(variant->reason);
     }
   }

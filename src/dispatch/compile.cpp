@@ -6,12 +6,11 @@
 #include <functional>
 #include <limits>
 
-#include "backend/target.h"
+#include "dispatch/compile.h"
 #include "dispatch/pool.h"
 #include "dispatch/recording.h"
 #include "dispatch/refuse.h"
-#include "plan/program.h"
-#include "runtime/engine.h"
+#include "runtime/fork_gate.h"
 #include "support/beside.h"
 #include "support/log.h"
 
@@ -67,68 +66,132 @@ void log_origins(const Function& function, const Variant& variant, const Origins
                                               "): " + (what.empty() ? "no kernel needed" : what) + time);
 }
 
-/// In order, until one had to be compiled: then the rest side by side.
-std::vector<runtime::KernelResult> get_kernels(const Executable& executable, const backend::Target& target,
-                                               const runtime::Origin& origin, runtime::CacheMode mode) {
-  constexpr size_t kMostThreads = 4;
-  const std::vector<plan::KernelPlan>& plans = executable.program.kernels;
+/// Loads or compiles them side by side.
+std::vector<runtime::KernelResult> get_kernels(const std::vector<plan::KernelPlan>& plans, const Compilation& of,
+                                               Compilation::Place place) {
+  constexpr size_t kMostThreads = 4, kFewKernels = 4;  // so few are loaded from disk in the time that a thread takes
+  const bool here = place == Compilation::Place::Here;
   std::vector<runtime::KernelResult> results(plans.size());
-  const pybind11::gil_scoped_release release;
-  auto get = [&](size_t i) { results[i] = runtime::get_kernel(plans[i], target, origin, mode); };
+  auto get = [&](size_t i) {
+    if (!here && runtime::is_background_stopped()) throw std::runtime_error("the process ends");
+    results[i] = runtime::get_kernel(plans[i], of.target, of.origin, of.mode);
+  };
   size_t done = 0;
-  while (done < plans.size()) {
+  while (done < std::min(plans.size(), kFewKernels)) {
     get(done++);
     if (results[done - 1].source == runtime::Source::Compiled) break;
   }
-  support::side_by_side(plans.size() - done, support::idle_cores(kMostThreads), [&](size_t i) { get(done + i); });
+  const size_t threads = here ? support::idle_cores(kMostThreads) : 1;
+  support::side_by_side(plans.size() - done, threads, [&](size_t i) { get(done + i); });
   return results;
+}
+
+// What this thread knows and others do not is settled here: the number of threads, the device.
+std::shared_ptr<Pending> begin(Recording& recording) {
+  const Function& function = recording.function;
+  Variant& variant = *recording.variant;
+  pool_expire();
+  auto pending = std::make_shared<Pending>();
+  auto compilation = std::make_shared<Compilation>();
+  compilation->context = {function.options.numerics};
+  compilation->options.numerics = function.options.numerics;
+  pending->device = device_of(variant.spec.flat().tensors);
+  compilation->target = target_for(pending->device, compilation->options);
+  compilation->mode = function.options.cache;
+  compilation->captured = std::move(recording.captured_graph.graph);
+  compilation->origin = {function.options.name, variant.spec.signature(), entry_text(compilation->captured)};
+  pending->executable = std::make_unique<Executable>();
+  pending->executable->calls = std::move(recording.captured_graph.calls);
+  pending->executable->result_versions = std::move(recording.captured_graph.result_versions);
+  pending->values = std::move(recording.captured_graph.guards);
+  pending->reads_values = recording.captured_graph.reads_values;
+  pending->compilation = std::move(compilation);
+  variant.inputs = recording.captured_graph.inputs;
+  return pending;
 }
 
 }  // namespace
 
-void compile(Recording& recording) {
-  Function& function = recording.function;
-  Variant& variant = *recording.variant;
+void Compilation::make(Place place) noexcept {
   const auto start = std::chrono::steady_clock::now();
-  pool_expire();
-  const pass::PassContext context{function.options.numerics};
-  ir::Graph graph = pass::run(recording.captured_graph.graph, context);
-  plan::PlanOptions options;
-  options.numerics = function.options.numerics;
-  const c10::Device device = device_of(variant.spec.flat().tensors);
-  const backend::Target target = target_for(device, options);
-  auto executable = std::make_unique<Executable>();
-  executable->program = plan::plan(graph, options);
-  executable->calls = std::move(recording.captured_graph.calls);
-  variant.values = std::move(recording.captured_graph.guards);
-  executable->externs = graph.externs;
-  executable->stores = graph.stores;
-  executable->result_versions = std::move(recording.captured_graph.result_versions);
-  const runtime::Origin origin{function.options.name, variant.spec.signature(),
-                               entry_text(recording.captured_graph.graph)};
-  std::vector<runtime::KernelResult> results = get_kernels(*executable, target, origin, function.options.cache);
+  std::unique_ptr<Made> now;
+  try {
+    now = std::make_unique<Made>();
+    {
+      const runtime::InsideGate gate;
+      now->graph = pass::run(captured, context);
+      now->program = plan::plan(now->graph, options);
+    }
+    now->kernels = get_kernels(now->program.kernels, *this, place);
+  } catch (...) {
+    if (now) now->error = std::current_exception();
+  }
+  if (now) now->ms = ms_since(start);
+  made = std::move(now);
+}
+
+void install(Function& function, Variant& variant, Pending& pending) {
+  if (!pending.compilation->made) throw std::bad_alloc();
+  Compilation::Made& made = *pending.compilation->made;
+  if (made.error) std::rethrow_exception(made.error);
+  const auto start = std::chrono::steady_clock::now();
+  Executable& executable = *pending.executable;
+  const backend::Target& target = pending.compilation->target;
+  executable.program = std::move(made.program);
+  executable.externs = made.graph.externs;
+  executable.stores = made.graph.stores;
   Origins origins{};
-  for (runtime::KernelResult& result : results) {
+  for (runtime::KernelResult& result : made.kernels) {
     ++origins[static_cast<size_t>(result.source)];
     variant.keys.push_back(result.key);
-    executable->kernels.push_back(std::move(result.kernel));
+    executable.kernels.push_back(std::move(result.kernel));
   }
   function.stats.compiles += origins[static_cast<size_t>(runtime::Source::Compiled)];
   function.stats.disk_hits += origins[static_cast<size_t>(runtime::Source::Disk)];
   function.stats.memory_hits += origins[static_cast<size_t>(runtime::Source::Memory)];
-  if (device.is_cuda()) {
-    variant.device = device.index();
-    executable->load_on_cuda(device.index());
+  if (target.kind == backend::Target::Kind::Cuda) {
+    variant.device = pending.device.index();
+    executable.load_on_cuda(pending.device.index());
   }
-  executable->prepare();
-  variant.checks_overlap = executable->writes;
-  variant.executable = std::move(executable);
-  variant.inspection.captured = std::move(recording.captured_graph.graph);
-  variant.inspection.graph = std::move(graph);
-  variant.inputs = recording.captured_graph.inputs;
-  variant.compile_ms = ms_since(start);
+  executable.prepare();
+  variant.checks_overlap = executable.writes;
+  variant.executable = std::move(pending.executable);
+  variant.values = std::move(pending.values);
+  variant.inspection.captured = std::move(pending.compilation->captured);
+  variant.inspection.graph = std::move(made.graph);
+  variant.compile_ms = made.ms + ms_since(start);
   function.stats.compile_ms += variant.compile_ms;
   log_origins(function, variant, origins);
+}
+
+void compile(Recording& recording) {
+  const std::shared_ptr<Pending> pending = begin(recording);
+  {
+    const pybind11::gil_scoped_release release;
+    pending->compilation->make(Compilation::Place::Here);
+  }
+  install(recording.function, *recording.variant, *pending);
+}
+
+void compile_later(Recording& recording) {
+  std::shared_ptr<Pending> pending = begin(recording);
+  const auto make = [compilation = pending->compilation] { compilation->make(Compilation::Place::Background); };
+  pending->job = std::make_shared<runtime::BackgroundJob>(make);
+  runtime::run_in_background(pending->job);
+  recording.variant->reason = kBeingCompiled;
+  recording.variant->pending = std::move(pending);
+}
+
+void settle_ready(Function& function) {
+  const auto all = function.variants.all();
+  for (const std::shared_ptr<Variant>& variant : all) {
+    const std::shared_ptr<Pending> pending = variant->pending;
+    const bool ready = pending && pending->job->done() && pending->compilation->made &&
+                       !pending->compilation->made->error &&
+                       pending->compilation->target.kind != backend::Target::Kind::Cuda;
+    if (ready) settle(function, variant);
+  }
+  runtime::tend_background();
 }
 
 }  // namespace fastjit::dispatch

@@ -11,6 +11,7 @@
 
 #include "dispatch/by_values.h"
 #include "dispatch/call.h"
+#include "dispatch/compile.h"
 #include "dispatch/stance.h"
 #include "dispatch/this_thread.h"
 #include "dispatch/verify.h"
@@ -278,6 +279,12 @@ PyObject* call_served(FunctionObject* self, const std::shared_ptr<Variant>& vari
                       PyObject* const* numbers, PyObject* const* args, size_t nargsf, PyObject* kwnames,
                       const Modes& modes) {
   Function& function = *self->function;
+  if (variant->pending) {
+    const Settled settled = settle(function, variant);
+    if (settled == Settled::Raises) return nullptr;
+    if (settled == Settled::Waits) return run_eager(function, kBeingCompiled, args, nargsf, kwnames);
+    if (settled == Settled::Eager) return run_eager(function, "", args, nargsf, kwnames);
+  }
   if (!variant->reason.empty() && variant->values.empty()) {
     if (retire(function, variant)) return learn(self, args, nargsf, kwnames, modes);
     return run_eager(function, variant->reason, args, nargsf, kwnames);

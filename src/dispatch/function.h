@@ -24,6 +24,7 @@
 namespace fastjit::dispatch {
 
 enum class OnUnsupported : uint8_t { Warn, Eager, Error };
+enum class OnMiss : uint8_t { Compile, Background };
 
 struct Options {
   std::string name;  // "module.qualname"
@@ -32,6 +33,7 @@ struct Options {
   OnUnsupported on_unsupported = OnUnsupported::Warn;
   uint32_t max_variants = 64;  // of one bound object, if the function is a method
   runtime::CacheMode cache = runtime::CacheMode::On;
+  OnMiss on_miss = OnMiss::Compile;
   double verify = 0;  // the fraction of hits that is compared with eager
 };
 
@@ -42,6 +44,8 @@ struct Inspection {
   std::string ir() const { return ir::print(captured); }
 };
 
+struct Pending;
+
 /// One thing the function knows how to do (or knows that it cannot): a program, or a reason to stay eager.
 struct Variant {
   CallSpec spec;
@@ -51,6 +55,7 @@ struct Variant {
   std::vector<at::Tensor> held;            // captured tensors that no fact keeps: constants, and all with pure=True
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   std::string reason;                      // empty: calls run the program
+  std::shared_ptr<Pending> pending;        // the program is being compiled in the background; `reason` says so
   uint64_t retry_at = 0;                   // calls of the function after which `reason` may have passed; 0: never
   Recipe recipe;
   size_t result_values = 0;        // numbers among the program's outputs, behind the tensors

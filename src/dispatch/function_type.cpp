@@ -8,6 +8,7 @@
 #include "backend/target.h"
 #include "dispatch/by_values.h"
 #include "dispatch/call.h"
+#include "dispatch/compile.h"
 #include "dispatch/function.h"
 #include "dispatch/source.h"
 
@@ -38,6 +39,8 @@ void set_option(Options& options, const std::string& name, py::handle value) {
     options.cache = text == "readonly" ? runtime::CacheMode::ReadOnly
                     : text == "memory" ? runtime::CacheMode::MemoryOnly
                                        : runtime::CacheMode::On;
+  else if (name == "on_miss")
+    options.on_miss = text == "background" ? OnMiss::Background : OnMiss::Compile;
   else if (name == "verify")
     options.verify = py::cast<double>(value);
   else
@@ -131,7 +134,8 @@ PyObject* guarded(Body body) {
 
 PyObject* stats(PyObject* object, PyObject*) {
   return guarded([&] {
-    const Function& function = *cast(object)->function;
+    Function& function = *cast(object)->function;
+    settle_ready(function);
     const Stats& s = function.stats;
     py::dict out;
     out["calls"] = s.calls;
@@ -177,6 +181,7 @@ py::dict describe(const Variant& variant) {
 PyObject* variants(PyObject* object, PyObject*) {
   return guarded([&] {
     py::list out;
+    settle_ready(*cast(object)->function);
     for (const auto& variant : cast(object)->function->variants.recent_first()) out.append(describe(*variant));
     return out;
   });
@@ -214,6 +219,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
   if (!PyArg_ParseTuple(args, "sn", &stage, &index)) return nullptr;
   return guarded([&]() -> py::object {
     Py_ssize_t seen = 0;
+    settle_ready(*cast(object)->function);
     for (const auto& variant : cast(object)->function->variants.recent_first()) {
       if (!variant->reason.empty() || seen++ != index) continue;
       const std::string_view s = stage;
@@ -254,7 +260,10 @@ PyObject* inspect(PyObject* object, PyObject* args) {
 }
 
 PyObject* explain_call(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  return guarded([&] { return py::str(explain(*cast(object)->function, args, nargs, kwnames)); });
+  return guarded([&] {
+    settle_ready(*cast(object)->function);
+    return py::str(explain(*cast(object)->function, args, nargs, kwnames));
+  });
 }
 
 PyObject* clear_variants(PyObject* object, PyObject*) {
@@ -267,6 +276,20 @@ PyObject* clear_variants(PyObject* object, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// _wait(): for what is compiled in the background.
+PyObject* wait(PyObject* object, PyObject*) {
+  return guarded([&] {
+    std::vector<std::shared_ptr<runtime::BackgroundJob>> jobs;
+    for (const auto& variant : cast(object)->function->variants.all())
+      if (variant->pending) jobs.push_back(variant->pending->job);
+    {
+      const py::gil_scoped_release release;
+      for (const auto& job : jobs) runtime::wait_for(*job);
+    }
+    return py::none();
+  });
+}
+
 PyMethodDef methods[] = {
     {"_stats", stats, METH_NOARGS, nullptr},
     {"_variants", variants, METH_NOARGS, nullptr},
@@ -274,6 +297,7 @@ PyMethodDef methods[] = {
     {"_explain", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(explain_call)), METH_FASTCALL | METH_KEYWORDS,
      nullptr},
     {"_clear", clear_variants, METH_NOARGS, nullptr},
+    {"_wait", wait, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

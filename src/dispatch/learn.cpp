@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "dispatch/by_values.h"
+#include "dispatch/compile.h"
 #include "dispatch/function.h"
 #include "dispatch/messages.h"
 #include "dispatch/recording.h"
@@ -75,6 +76,37 @@ bool is_passing(Recording& recording) {
   return !goes_on && !seen.state_is_constant;
 }
 
+struct Failure {
+  std::string reason, advice;
+};
+
+// What the exception that is handled now says of a compile.
+Failure failure() {
+  try {
+    throw;
+  } catch (const support::Unable& error) {
+    return {"it could not be compiled (" + support::first_line(error) + ")", error.way_out()};
+  } catch (const std::bad_alloc&) {
+    return {"it could not be compiled (there was no memory left)", "free memory, or give the process more"};
+  } catch (const std::exception& error) {
+    return {"it could not be compiled (" + support::first_line(error) + ")", "please report it"};
+  }
+}
+
+// Compiles what was recorded, now or later.
+void make_variant(Recording& recording, const ValueMiss* miss) {
+  Function& function = recording.function;
+  if (function.options.on_miss == OnMiss::Background) {
+    compile_later(recording);
+    recording.variant->pending->has_path = miss != nullptr;
+    if (miss) recording.variant->values = miss->path;
+  } else {
+    compile(recording);
+    function.unsound_in_a_row = 0;
+  }
+  function.variants.add(std::move(recording.variant));
+}
+
 PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
                  const ValueMiss* miss) {
   Function& function = *self->function;
@@ -87,27 +119,36 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
     recording.unsound = "the value of " + miss->path.back().label + " is not the same each time it is computed";
   if (recording.unsound.empty()) {
     try {
-      compile(recording);
-      function.unsound_in_a_row = 0;
-      function.variants.add(std::move(recording.variant));
+      make_variant(recording, miss);
       return result;
     } catch (const pybind11::error_already_set&) {
       Py_DECREF(result);
       throw;
-    } catch (const support::Unable& error) {
-      recording.unsound = "it could not be compiled (" + support::first_line(error) + ")";
-      recording.advice = error.way_out();
-    } catch (const std::bad_alloc&) {
-      recording.unsound = "it could not be compiled (there was no memory left)";
-      recording.advice = "free memory, or give the process more";
-    } catch (const std::exception& error) {
-      recording.unsound = "it could not be compiled (" + support::first_line(error) + ")";
-      recording.advice = "please report it";
+    } catch (...) {
+      Failure why = failure();
+      recording.unsound = std::move(why.reason);
+      recording.advice = std::move(why.advice);
     }
   }
   if (install_unsound(recording, miss)) return result;
   Py_DECREF(result);
   return nullptr;
+}
+
+// A pending variant that could not be compiled stays as one that could not be at once (install_unsound).
+bool stays_eager(Function& function, const std::shared_ptr<Variant>& variant, const Pending& pending, Failure why) {
+  function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
+  variant->reason = why.reason;
+  variant->retry_at = next_try(function);
+  variant->executable = nullptr;
+  variant->replay = nullptr;
+  variant->facts = nullptr;
+  variant->captured.clear();
+  const bool kept = pending.has_path || !pending.reads_values;
+  if (kept) function.variants.add(variant);
+  if (++function.unsound_in_a_row > kMostUnsound || !kept)
+    pause(function, variant->retry_at, "an earlier recording was unsound: " + why.reason);
+  return note_fallback(function, why.reason, why.advice);
 }
 
 // Recordings that never serve a second call, such as those of arguments that are new objects each time, stop at some
@@ -134,6 +175,22 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 }
 
 }  // namespace
+
+Settled settle(Function& function, const std::shared_ptr<Variant>& variant) {
+  runtime::tend_background();
+  if (!variant->pending->job->done()) return Settled::Waits;
+  const std::shared_ptr<Pending> pending = std::move(variant->pending);
+  variant->pending = nullptr;
+  try {
+    install(function, *variant, *pending);
+    variant->reason.clear();
+    function.unsound_in_a_row = 0;
+    function.variants.used(variant);
+    return Settled::Ready;
+  } catch (...) {
+    return stays_eager(function, variant, *pending, failure()) ? Settled::Eager : Settled::Raises;
+  }
+}
 
 bool may_retire(const Function& function, const Variant& variant, uint64_t call) {
   return variant.retry_at && call >= std::max(variant.retry_at, function.next_record);

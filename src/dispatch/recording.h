@@ -41,6 +41,8 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
 
 /// Turns the captured graph into the variant's program. Throws what planning and code generation throw.
 void compile(Recording& recording);
+/// The same in the background: the variant is pending until then.
+void compile_later(Recording& recording);
 
 inline double ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

@@ -116,7 +116,7 @@ bool has_new_sizes(const Function& function, const CallSpec& call, bool for_valu
     if (!variant->spec.same_but_sizes(call)) continue;
     known = variant->spec.same_sizes(call);
     if (variant->device >= 0 && variant->device != device_of(call.flat().tensors).index()) continue;
-    has_like |= variant->executable != nullptr;
+    has_like |= variant->executable || variant->pending;
   }
   return has_like && !known && function.seen_sizes.size() < kMostSizes &&
          !function.seen_sizes.contains(call.signature());

@@ -3,6 +3,7 @@
 
 #if FASTJIT_OBSERVES
 #include "observe/facts.h"
+#include "support/work.h"
 
 namespace fastjit::observe {
 namespace {
@@ -131,6 +132,7 @@ PyObject* Facts::read_key(Id id, PyObject* name, const std::string& label, const
   }
   int32_t hint = node(id).next_hint;  // keys are mostly read in their order
   PyObject* value = dict_lookup(node(id).object, name, &hint);
+  if (!is_entry(node(id).object, hint, name)) hint -= 2;  // or in the opposite order
   if (!is_entry(node(id).object, hint, name)) hint = kFindHint, value = dict_lookup(node(id).object, name, &hint);
   note(id, name, nullptr, value, label, where);
   node(id).next_hint = hint + 1;
@@ -184,6 +186,7 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
   PyObject *name, *value;
   std::vector<Key> all;
   while (PyDict_Next(node(id).object, &at, &name, &value)) {
+    support::count_work();
     Key key;
     key.name = Ref::share(name);
     key.expect = Expect::of(value);
@@ -340,6 +343,7 @@ std::string Facts::finish() {
   if (abandoned_) return "";
   for (Node& n : nodes_)
     for (Key& key : n.keys) {
+      support::count_work();
       const bool open = key.expect.kind == Expect::Kind::Node && find(key.expect.object, Node::Kind::Dict) < 0 &&
                         find(key.expect.object, Node::Kind::List) < 0;
       if (!open || !key.expect.holds(value_now(n, key))) continue;
@@ -355,6 +359,7 @@ std::string Facts::finish() {
   for (uint32_t i = 0; i < nodes_.size(); ++i) arm(i);
   for (Node& n : nodes_)
     if (n.written && !settle(n)) return changed_;
+  support::count_work(words_.size());
   for (size_t i = 0; i < words_.size(); ++i)
     if (Node& n = nodes_[word_nodes_[i]]; !n.written && *words_[i].at != words_[i].value && !recover(i))
       return failure(n);

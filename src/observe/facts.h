@@ -5,11 +5,11 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "observe/dict_version.h"
+#include "observe/flat.h"
 #include "observe/observe.h"
 
 namespace fastjit::observe {
@@ -175,22 +175,29 @@ class Facts final : public ReadSet {
   std::vector<Node> nodes_;
   std::vector<Word> words_;           // what check() compares, in reading order
   std::vector<uint32_t> word_nodes_;  // the node of each word
-  struct Hash {
-    static size_t of(const void* address) { return reinterpret_cast<uintptr_t>(address) >> 3; }
+  struct HashNode {
+    static std::pair<PyObject*, Node::Kind> empty() noexcept { return {nullptr, Node::Kind::Function}; }
     size_t operator()(const std::pair<PyObject*, Node::Kind>& node) const noexcept {
-      return of(node.first) * 31 + static_cast<size_t>(node.second);
-    }
-    size_t operator()(const std::pair<Id, std::pair<PyObject*, PyTypeObject*>>& key) const noexcept {
-      return (static_cast<size_t>(key.first) * 0x9E3779B1u + of(key.second.first)) * 31 + of(key.second.second);
-    }
-    size_t operator()(const std::pair<PyObject*, PyObject*>& place) const noexcept {
-      return of(place.first) * 0x9E3779B1u + of(place.second);
+      return bits_of(node.first) * 31 + static_cast<size_t>(node.second);
     }
   };
   using KeyId = std::pair<Id, std::pair<PyObject*, PyTypeObject*>>;
-  std::unordered_map<std::pair<PyObject*, Node::Kind>, Id, Hash> ids_;  // recording only
-  std::unordered_map<KeyId, size_t, Hash> key_ids_;                     // recording only, interned names
-  std::unordered_set<PyObject*> held_;                                  // values that a fact keeps alive
+  struct HashKey {
+    static KeyId empty() noexcept { return {-1, {nullptr, nullptr}}; }
+    size_t operator()(const KeyId& key) const noexcept {
+      const size_t name = (static_cast<size_t>(key.first) * 0x9E3779B1u + bits_of(key.second.first)) * 0xC2B2AE3Du;
+      return (name ^ name >> 29) + bits_of(key.second.second);
+    }
+  };
+  struct HashPlace {
+    static std::pair<PyObject*, PyObject*> empty() noexcept { return {nullptr, nullptr}; }
+    size_t operator()(const std::pair<PyObject*, PyObject*>& place) const noexcept {
+      return bits_of(place.first) * 0x9E3779B1u + bits_of(place.second);
+    }
+  };
+  FlatMap<std::pair<PyObject*, Node::Kind>, Id, HashNode> ids_;  // recording only
+  FlatMap<KeyId, size_t, HashKey> key_ids_;                      // recording only, interned names
+  FlatSet<PyObject*> held_;                                      // values that a fact keeps alive
   struct KeysByHash {
     size_t size = 0;  // how many of the node's keys are in it
     std::unordered_multimap<Py_hash_t, size_t> keys;
@@ -198,7 +205,7 @@ class Facts final : public ReadSet {
   std::unordered_map<Id, KeysByHash> by_hash_;  // recording only: of dictionaries that the call stores to
   std::string changed_;                         // a fact that the call changed
   // Recording only: places that the call stored to (container, name).
-  std::unordered_set<std::pair<PyObject*, PyObject*>, Hash> own_;
+  FlatSet<std::pair<PyObject*, PyObject*>, HashPlace> own_;
   std::string state_;
   bool state_is_constant_ = true;
   bool abandoned_ = false;

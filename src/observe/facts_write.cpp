@@ -4,6 +4,7 @@
 
 #if FASTJIT_OBSERVES
 #include "observe/facts.h"
+#include "support/work.h"
 
 namespace fastjit::observe {
 namespace {
@@ -46,7 +47,7 @@ void Facts::write_key(Id id, PyObject* name, bool looked_into, const std::string
   for (; known.size < n.keys.size(); ++known.size)
     known.keys.emplace(hash_of_bits(n.keys[known.size].name.get()), known.size);
   const auto [first, last] = known.keys.equal_range(hash_of_bits(name));
-  for (auto it = first; it != last; ++it)
+  for (auto it = first; it != last; ++it, support::count_work())
     if (Key& key = n.keys[it->second]; same_bits(key.name.get(), name)) replace(key, looked_into);
 }
 
@@ -109,6 +110,7 @@ void Facts::note_state(const std::string& label, const std::string& where, bool 
 // Facts of a node that the call stored to: those about other places must hold, as everywhere; the rest were true when
 // the call began. False: the call changed something without a store that is known.
 bool Facts::settle(Node& n) {
+  support::count_work(n.keys.size());
   for (Key& key : n.keys) {
     PyObject* now = value_now(n, key);
     if (key.expect.holds(now)) continue;

@@ -5,6 +5,7 @@
 #include "observe/libraries.h"
 #include "observe/opcode_numbers.h"
 #include "observe/tracer.h"
+#include "support/work.h"
 
 namespace fastjit::observe {
 namespace {
@@ -83,6 +84,7 @@ void Tracer::end_observation() {
 
 Observation Tracer::stop() {
   Observation result;
+  support::count_work(instructions_);
   if (active_) {
     if (!stop_events() && reason_.empty()) reason_ = "tracer set during the call";
     end_observation();
@@ -135,10 +137,12 @@ const std::string& Tracer::where() {
   static const std::string kNowhere = "the call";
   if (frames_.empty()) return kNowhere;
   if (is_stand_in(top().code)) return kNowhere;
-  auto key = top().ops + 2 * top().offset;
+  const auto* key = top().ops + 2 * top().offset;
+  if (key == place_) return *place_text_;
   auto [it, is_new] = places_.try_emplace(key);
-  if (!is_new) return it->second;
-  return it->second = place_in(top());
+  if (is_new) it->second = place_in(top());
+  place_ = key;
+  return *(place_text_ = &it->second);
 }
 
 // The place, and for code of a library also the line that led there: the user's, or the one nearest to the user.
@@ -337,7 +341,7 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
   if (frames_.empty() || top().frame != frame) return unsound("an unknown frame ran at " + where());
   Frame& f = top();
   // 3.11 gives no event for the instruction behind EXTENDED_ARG: it is judged there. Later versions give both.
-  if (host_.max_instructions && ++instructions_ > host_.max_instructions) return pass_limit();
+  if (++instructions_ > host_.max_instructions && host_.max_instructions) return pass_limit();
   if (!kPrefixEvents && f.ops[2 * offset] == k_EXTENDED_ARG) return;
   while (offset && f.ops[2 * offset - 2] == k_EXTENDED_ARG) --offset;
   if (!f.stack.arrive(offset, f.ops, depths_)) return deny("unknown stack depth");

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "observe/facts.h"
+#include "observe/flat.h"
 #include "observe/known_functions.h"
 #include "observe/stack_view.h"
 
@@ -374,7 +375,7 @@ class Tracer final : public Observer {
   std::unique_ptr<Facts> facts_;
   std::vector<SideEffect> effects_;
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
-  std::unordered_set<PyObject*> stored_;                                                    // values that effects_ hold
+  FlatSet<PyObject*> stored_;                                                               // values that effects_ hold
   Sum sum_;
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   std::string reason_;
@@ -387,12 +388,14 @@ class Tracer final : public Observer {
   StackDepths depths_;
   bool hears_ = false;                                   // wants events
   std::unordered_map<const void*, std::string> places_;  // file:line by instruction
-  std::unordered_set<PyObject*> fresh_;      // made in this call. Addresses only: a fact read of one removes it
-  std::unordered_set<PyObject*> arguments_;  // containers and tensors reachable from the arguments
-  std::unordered_set<PyObject*> passed_;     // the arguments themselves
-  std::unordered_set<PyObject*> described_;  // instances among them that the key describes
-  std::unordered_map<PyObject*, std::string> names_;  // objects reached by facts
-  std::unordered_set<PyObject*> found_;               // those among them of which all is noted
+  const void* place_ = nullptr;                          // the one that was asked for last, and its text
+  const std::string* place_text_ = nullptr;
+  FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
+  FlatSet<PyObject*> arguments_;           // containers and tensors reachable from the arguments
+  FlatSet<PyObject*> passed_;              // the arguments themselves
+  FlatSet<PyObject*> described_;           // instances among them that the key describes
+  FlatMap<PyObject*, std::string> names_;  // objects reached by facts
+  FlatSet<PyObject*> found_;               // those among them of which all is noted
   // What was read of a class, as long as its version tag is that one.
   struct ClassRead {
     PyTypeObject* type;
@@ -401,26 +404,26 @@ class Tracer final : public Observer {
     bool operator==(const ClassRead&) const = default;
   };
   struct HashClassRead {
+    static ClassRead empty() noexcept { return {nullptr, nullptr, nullptr}; }
     size_t operator()(const ClassRead& read) const noexcept;
   };
   struct ClassValue {
     unsigned int tag;
     PyObject* value;
   };
-  std::unordered_map<ClassRead, ClassValue, HashClassRead> class_reads_;
-  std::unordered_map<const char*, PyObject*> literals_;
-  std::unordered_set<PyObject*> interned_;  // in names_held_
-  uint64_t instructions_ = 0;               // judged so far
-  std::unordered_map<PyObject*, std::string>
-      module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
+  FlatMap<ClassRead, ClassValue, HashClassRead> class_reads_;
+  FlatMap<const char*, PyObject*> literals_;
+  FlatSet<PyObject*> interned_;                   // in names_held_
+  uint64_t instructions_ = 0;                     // judged so far
+  FlatMap<PyObject*, std::string> module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
   std::unordered_map<InterpreterFrame*, PyCodeObject*> generators_;  // entered in this call, by address
-  std::unordered_map<PyObject*, PyObject*> cell_owners_;             // cells of functions that exist outside this call
-  std::unordered_map<PyTypeObject*, int> type_flags_;
+  FlatMap<PyObject*, PyObject*> cell_owners_;                        // cells of functions that exist outside this call
+  FlatMap<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
   std::unordered_map<PyObject*, PyObject*> originals_;            // what the caller passed in place of a scalar
-  std::unordered_set<PyObject*> told_;                            // tensors the host knows about
+  FlatSet<PyObject*> told_;                                       // tensors the host knows about
   std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
-  std::unordered_set<PyObject*> opened_;                          // containers all of whose items are facts
+  FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names
   std::vector<Ref> scalar_refs_, names_held_;
   std::vector<PyObject*> bare_;                              // see Observation

@@ -50,7 +50,7 @@ bool listed(const char* name, const char* const (&list)[N]) {
   return false;
 }
 
-int flags_of(std::unordered_map<PyTypeObject*, int>& cache, PyTypeObject* type) {
+int flags_of(FlatMap<PyTypeObject*, int>& cache, PyTypeObject* type) {
   int& flags = cache[type];
   if (flags) return flags;
   flags = kSeen;
@@ -259,8 +259,7 @@ void Tracer::found_inside(PyObject* value, const std::string& label) {
 }
 
 size_t Tracer::HashClassRead::operator()(const ClassRead& read) const noexcept {
-  const auto bits = [](const void* address) { return reinterpret_cast<uintptr_t>(address) >> 4; };
-  return (bits(read.type) * 31 + bits(read.name)) * 31 + bits(read.after);
+  return (bits_of(read.type) * 31 + bits_of(read.name)) * 31 + bits_of(read.after);
 }
 
 PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after) {

@@ -157,3 +157,24 @@ def test_recordings_that_never_serve_again_stop() -> None:
             torch.testing.assert_close(f(_Slots(x)), x * 2 + 1)
     stats = f.stats()
     assert stats.hits == 0 and stats.fallbacks == {reason: 16}, stats
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "norm"])
+def test_a_batch_of_one_shares_the_kernels_of_larger_ones(activation):
+    """A dim of size 1 that nothing is broadcast over is no reason for another kernel."""
+    first, second = torch.nn.Linear(16, 64), torch.nn.Linear(64, 16)
+    middle = {
+        "gelu": torch.nn.GELU(),
+        "gelu_tanh": torch.nn.GELU(approximate="tanh"),
+        "silu": torch.nn.SiLU(),
+        "norm": torch.nn.LayerNorm(64),
+    }[activation]
+    fast = fastjit.jit(lambda x: x + second(middle(first(x))))
+    with torch.no_grad():
+        for batch in (1, 2, 3):
+            x = torch.randn(batch, 10, 16)
+            for _ in range(3):
+                torch.testing.assert_close(fast(x), fast.eager(x))
+    keys = [row.keys for row in fast.variants()]
+    assert len(keys) == 3 and keys[0] == keys[1] == keys[2]
+    assert fast.stats().hits >= 3
