@@ -11,10 +11,10 @@
 
 namespace fastjit::backend {
 
-/// A relocatable object (CPU) or a cubin (CUDA), and the text a person wants to see.
+/// A relocatable object (CPU) or a cubin (CUDA), and the text that it was made of, or that was asked for.
 struct Compiled {
   std::string object;
-  std::string source;    // LLVM IR after optimisation, or CUDA C++
+  std::string source;    // CUDA C++; none on a CPU: llvm_ir() makes that text
   std::string assembly;  // only when asked for (CPU: assembly; CUDA: PTX)
   double compile_ms = 0;
 };

@@ -2,6 +2,7 @@
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/CommandLine.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
@@ -63,8 +64,18 @@ std::pair<Lane*, std::unique_lock<std::mutex>> take_lane() {
   return {&lane, std::unique_lock(lane.lock)};
 }
 
+/// Passes of LLVM's code generator that kernels do without; by option, since nothing else turns them off. Loop strength
+/// reduction takes 40 % of a compile and its kernels are no faster (docs/architecture.md has the figures): their loops
+/// count up already, and their pointers walk.
+void leave_out_passes() {
+  auto& options = llvm::cl::getRegisteredOptions();
+  if (const auto found = options.find("disable-lsr"); found != options.end())
+    static_cast<llvm::cl::opt<bool>*>(found->second)->setValue(true);
+}
+
 const llvm::Target& x86() {
   const std::lock_guard hold(Lanes::get().targets);
+  [[maybe_unused]] static const bool chosen = (leave_out_passes(), true);
   LLVMInitializeX86TargetInfo();
   LLVMInitializeX86Target();
   LLVMInitializeX86TargetMC();
@@ -153,7 +164,6 @@ Compiled compile_cpu(const plan::KernelPlan& plan, const Target& target, bool wa
   const auto start = std::chrono::steady_clock::now();
   Compiled out;
   with_module(plan, target.isa, [&](Job& job, llvm::TargetMachine& machine) {
-    out.source = print(job.module);
     out.object = generate(job, machine, llvm::CodeGenFileType::ObjectFile);
   });
   if (want_assembly) {  // code generation changes the module, so the text comes from a fresh one

@@ -1,7 +1,7 @@
 // Reader and validator of compiled kernels (ELF64, x86-64, relocatable). It takes exactly what our compiler writes: one
-// code section, constants, PC-relative relocations between them, one global symbol. Anything else is refused, and every
-// number is checked before it is used: a disk cache, or whoever can write to it, is not trusted. The linker, which is
-// LLVM's, sees no other objects.
+// code section with functions end to end, constants, PC-relative relocations between them, one global symbol. Anything
+// else is refused, and every number is checked before it is used: a disk cache, or whoever can write to it, is not
+// trusted. The linker, which is LLVM's, sees no other objects.
 #include <elf.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kMaxObject = 8u << 20;
 constexpr unsigned kMaxSections = 64, kMaxSymbols = 1u << 16;
-constexpr uint64_t kMaxAlign = 64;
+constexpr uint64_t kMaxAlign = 64, kFunctionAlign = 16;
 
 enum class Role : uint8_t { Code, Data, Relocations, Symbols, Strings, Empty };
 struct Allowed {
@@ -189,17 +189,31 @@ class Reader {
       if (local && type == STT_FILE && s.st_shndx == SHN_ABS && !s.st_value && !s.st_size) continue;
       if (s.st_shndx >= sections_.size() || (roles_[s.st_shndx] != Role::Code && roles_[s.st_shndx] != Role::Data))
         return fail(which + " lies in no code or data");
+      if (type == STT_FUNC && s.st_shndx == code_) functions_.emplace_back(s.st_value, s.st_size);
+      if (local && type == STT_FUNC && s.st_shndx == code_) continue;
       if (local) {
         if ((type != STT_NOTYPE && type != STT_SECTION) || s.st_size || s.st_value > sections_[s.st_shndx].sh_size)
           return fail(which + " is of an unexpected kind");
         continue;
       }
-      if (entry || type != STT_FUNC || s.st_shndx != code_ || s.st_value || s.st_size != sections_[code_].sh_size ||
-          !is_entry_name(string(strings_, s.st_name)))
+      if (entry || type != STT_FUNC || s.st_shndx != code_ || s.st_value || !is_entry_name(string(strings_, s.st_name)))
         return fail(which + " is a global other than the entry");
       entry = true;
     }
-    return entry || fail("the entry symbol is missing");
+    return entry ? functions() : fail("the entry symbol is missing");
+  }
+
+  // The entry, then the functions that it calls, up to the end of the code.
+  bool functions() {
+    std::sort(functions_.begin(), functions_.end());
+    uint64_t end = 0;
+    for (const auto& [from, size] : functions_) {
+      const uint64_t rest = sections_[code_].sh_size - end;
+      if (from < end || from - end >= kFunctionAlign || size == 0 || from - end > rest || size > rest - (from - end))
+        return fail("functions do not follow one another");
+      end = from + size;
+    }
+    return end == sections_[code_].sh_size || fail("there is code after the last function");
   }
 
   bool relocations() {
@@ -232,6 +246,7 @@ class Reader {
   std::vector<Elf64_Shdr> sections_;
   std::vector<Role> roles_;
   std::vector<Elf64_Sym> symbol_table_;
+  std::vector<std::pair<uint64_t, uint64_t>> functions_;  // where each begins, and its size
   uint64_t table_ = 0;
   unsigned names_ = 0, code_ = 0, relocations_ = 0, symbols_ = 0, strings_ = 0;
 };

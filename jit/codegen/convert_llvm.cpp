@@ -7,7 +7,6 @@
 
 #include <cmath>
 
-#include "codegen/math_llvm.h"
 #include "codegen/rules_llvm.h"
 
 namespace fastjit::codegen {
@@ -90,19 +89,6 @@ bool nan_ends_in_zeros(Value* value, llvm::SmallPtrSetImpl<Value*>& seen) {
   }
 }
 
-/// `value`, about to be rounded to bfloat16: e^x and n / (e^x + 1) need no better e^x than 2^-18 for 0.501 ulp then.
-Value* rough(Rules& r, Value* value) {
-  Value *numerator = nullptr, *exp = value;
-  const bool quotient = match(value, m_FDiv(m_Value(numerator), m_c_FAdd(m_Value(exp), m_SpecificFP(1.0))));
-  const auto found = r.exp_argument.find(quotient ? exp : value);
-  if (r.isa != backend::Isa::Avx512 || found == r.exp_argument.end()) return value;
-  auto* accurate = llvm::dyn_cast<llvm::Instruction>(found->first);
-  if (!accurate || accurate->hasNUsesOrMore(2) || accurate->getParent() != r.b.GetInsertBlock()) return value;
-  Value* made = emit_rough_exp(r.b, found->second);
-  if (!quotient) return made;
-  return r.b.CreateFDiv(numerator, r.b.CreateFAdd(made, llvm::ConstantFP::get(made->getType(), 1.0)));
-}
-
 /// One instruction that makes every NaN the hardware's own, where there is one.
 Value* plain_nan(Rules& r, Value* value) {
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(value->getType());
@@ -117,7 +103,6 @@ Value* plain_nan(Rules& r, Value* value) {
 // BF16 by integers: vcvtneps2bf16 flushes denormals, which eager does not.
 Value* float_to_bf16(Rules& r, Value* value) {
   auto& b = r.b;
-  value = rough(r, value);
   // NaNs that do not end in zeros could become infinity or 0.
   llvm::SmallPtrSet<Value*, 32> seen;
   Value* nan = nullptr;

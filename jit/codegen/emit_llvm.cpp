@@ -307,7 +307,29 @@ llvm::Value* KernelEmitter::compute(uint32_t id, int slot) {
   for (int i = 0; i < ir::info(in.op).arity; ++i) args.push_back(arg(id, i, slot, vector));
   const DType type = plan_.code[in.args[in.op == Op::Where ? 2 : 0]].dtype;
   if (in.op == Op::Convert) return emit_convert(rules_, args[0], type, in.dtype);
-  return emit_op(rules_, in.op, type, args);
+  return in.shared ? emit_shared(rules_, in.op, type, args) : emit_op(rules_, in.op, type, args);
+}
+
+// Two vectors a call: alone, one would leave the units idle that wait for its long chain of operations.
+void KernelEmitter::call_in_pairs(uint32_t id, Held& held) {
+  const Instr& in = plan_.code[id];
+  const DType type = plan_.code[in.args[0]].dtype;
+  llvm::SmallVector<int, 64> both;
+  for (int i = 0; i < 2 * lanes_; ++i) both.push_back(i);
+  auto part = [&](Value* pair, int first) {
+    return b_.CreateShuffleVector(pair,
+                                  llvm::ArrayRef(both).slice(static_cast<size_t>(first), static_cast<size_t>(lanes_)));
+  };
+  for (int slot = 0; slot < now_.slots; slot += 2) {
+    llvm::SmallVector<Value*, 3> args;
+    for (int i = 0; i < ir::info(in.op).arity; ++i) {
+      Value *low = arg(id, i, slot, true), *high = arg(id, i, slot + 1, true);
+      args.push_back(b_.CreateShuffleVector(low, high, both));
+    }
+    Value* pair = emit_shared(rules_, in.op, type, args);
+    held.slots.push_back(part(pair, 0));
+    held.slots.push_back(part(pair, lanes_));
+  }
 }
 
 void KernelEmitter::instruction(uint32_t id) {
@@ -324,7 +346,9 @@ void KernelEmitter::instruction(uint32_t id) {
     return;
   }
   Held held;
-  if (varies(id)) {
+  if (varies(id) && in.shared && lanes_ > 1 && now_.slots % 2 == 0) {
+    call_in_pairs(id, held);
+  } else if (varies(id)) {
     for (int slot = 0; slot < now_.slots; ++slot) held.slots.push_back(compute(id, slot));
   } else {
     held.number = compute(id, 0);

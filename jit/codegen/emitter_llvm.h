@@ -76,6 +76,7 @@ class KernelEmitter {
 
   // instructions (emit_llvm.cpp)
   void instruction(uint32_t id);
+  void call_in_pairs(uint32_t id, Held& held);
   Value* compute(uint32_t id, int slot);
   Value* arg(uint32_t id, int i, int slot, bool vector);
   Value* index_value(int dim, int slot);

@@ -58,15 +58,25 @@ void KernelEmitter::reduced_loops(const plan::Phase& phase, int dim) {
     flat_ = outer;
     return;
   }
+  // Pointers walk: a multiplication in each round would cost more than what many of these loops do.
+  std::vector<llvm::AllocaInst*> walks(pointers_.size(), nullptr);
+  for (size_t op = 0; op < pointers_.size(); ++op) {
+    if (!strides_[op][dim]) continue;
+    walks[op] = variable(b_.getPtrTy(), "walk");
+    b_.CreateStore(pointers_[op], walks[op]);
+  }
   count(i64(0), sizes_[dim], 1, [&](Value* i) {
     const std::vector<Value*> outside = pointers_;
     Value* const outer = flat_;
     index_[dim] = i;
     flat_ = b_.CreateAdd(b_.CreateMul(flat_, sizes_[dim]), i);
     for (size_t op = 0; op < pointers_.size(); ++op)
-      if (strides_[op][dim]) pointers_[op] = offset(pointers_[op], b_.CreateMul(i, strides_[op][dim]));
+      if (walks[op]) pointers_[op] = get(walks[op]);
+    const std::vector<Value*> here = pointers_;
     emit_level(phase.elem, level);
     if (dim + 1 < rank()) reduced_loops(phase, dim + 1);
+    for (size_t op = 0; op < pointers_.size(); ++op)
+      if (walks[op]) b_.CreateStore(offset(here[op], strides_[op][dim]), walks[op]);
     pointers_ = outside;
     flat_ = outer;
   });

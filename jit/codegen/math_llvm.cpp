@@ -90,10 +90,11 @@ llvm::Value* emit_math(MathContext& context, ir::Op op, llvm::Value* a, llvm::Va
   return dispatch(op, V{&builder, a, avx512}, V{&builder, b ? b : a, avx512}).v;
 }
 
-llvm::Value* emit_rough_exp(llvm::IRBuilder<>& builder, llvm::Value* a) {
+llvm::Value* emit_rough_exp(llvm::IRBuilder<>& builder, llvm::Value* a, backend::Isa isa) {
   llvm::IRBuilder<>::FastMathFlagGuard guard(builder);
   builder.clearFastMathFlags();
-  return math::exp_rough(V{&builder, a, true}).v;
+  const V x{&builder, a, isa == backend::Isa::Avx512};
+  return (x.avx512 && !x.f64() ? math::exp_rough(x) : math::exp_scaled(x, 0)).v;
 }
 
 }  // namespace fastjit::codegen

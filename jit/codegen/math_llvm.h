@@ -23,7 +23,7 @@ bool math_has(ir::Op op);
 /// arguments is entered when a lane needs it) and leave the builder at the end of a new one.
 llvm::Value* emit_math(MathContext& context, ir::Op op, llvm::Value* a, llvm::Value* b = nullptr);
 
-/// e^a with a relative error below 2^-18, for floats on AVX-512.
-llvm::Value* emit_rough_exp(llvm::IRBuilder<>& builder, llvm::Value* a);
+/// e^a with a relative error below 2^-18. Where that saves nothing (doubles, AVX2) it is Exp.
+llvm::Value* emit_rough_exp(llvm::IRBuilder<>& builder, llvm::Value* a, backend::Isa isa);
 
 }  // namespace fastjit::codegen

@@ -70,6 +70,7 @@ constexpr Rule kRules[] = {
     {Op::Pow, kFunction, "", ""},
     {Op::Atan2, kFunction, "", ""},
     {Op::Hypot, kFunction, "", ""},
+    {Op::ExpRough, "exp$f($a)", "", ""},
     {Op::And, "", "($T)($a & $b)", "$a & $b"},
     {Op::Or, "", "($T)($a | $b)", "$a | $b"},
     {Op::Xor, "", "($T)($a ^ $b)", "$a ^ $b"},

@@ -190,14 +190,14 @@ Value* float_op(Rules& r, Op op, llvm::ArrayRef<Value*> v) {
       return binary(r, llvm::Intrinsic::copysign, v[0], v[1]);
     case Op::Fma:
       return ib.CreateIntrinsic(llvm::Intrinsic::fma, {v[0]->getType()}, {v[0], v[1], v[2]});
+    case Op::ExpRough:
+      return emit_rough_exp(ib, v[0], r.isa);
     default:
       break;
   }
   if (!math_has(op)) throw std::runtime_error("codegen: no float rule for " + std::string(ir::text(op)));
   MathContext context{ib, r.numerics, r.isa};
-  Value* made = emit_math(context, op, v[0], v.size() > 1 ? v[1] : nullptr);
-  if (op == Op::Exp && v[0]->getType()->getScalarType()->isFloatTy()) r.exp_argument[made] = v[0];
-  return made;
+  return emit_math(context, op, v[0], v.size() > 1 ? v[1] : nullptr);
 }
 
 // Bool arithmetic is eager's: + is or, * is and.

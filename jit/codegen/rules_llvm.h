@@ -1,7 +1,6 @@
 #pragma once
 // Pointwise ops as LLVM values. Operands are scalars, or vectors of one length; each lane is computed from its own
 // operands only, so that a value does not depend on where in a vector (or in which loop) it is computed.
-#include <llvm/ADT/DenseMap.h>
 #include <llvm/IR/IRBuilder.h>
 
 #include "backend/target.h"
@@ -16,7 +15,6 @@ struct Rules {
   llvm::IRBuilder<>& b;
   plan::Numerics numerics;
   backend::Isa isa;
-  llvm::DenseMap<llvm::Value*, llvm::Value*> exp_argument{};  // of each float exp made so far
 };
 
 /// Type of a value in a register (F16 and BF16: their bits as i16; Bool: i1) and in memory (Bool: i8).
@@ -29,6 +27,9 @@ llvm::Type* shaped(llvm::Type* element, llvm::Type* like);
 
 /// A pointwise op. `type` is the dtype of the operands (of the last one for Where); `args` holds the op's arity.
 llvm::Value* emit_op(Rules& rules, ir::Op op, ir::DType type, llvm::ArrayRef<llvm::Value*> args);
+
+/// The same value from a function of the module that all uses of the op on such a type call.
+llvm::Value* emit_shared(Rules& rules, ir::Op op, ir::DType type, llvm::ArrayRef<llvm::Value*> args);
 
 /// torch's .to(dtype) on the CPU.
 llvm::Value* emit_convert(Rules& rules, llvm::Value* value, ir::DType from, ir::DType to);

@@ -15,6 +15,8 @@ struct PassContext {
 
 ir::Graph fold(const ir::Graph& graph,
                const PassContext& context);  // constants, identities that keep every bit, conversion pairs
+ir::Graph variants(const ir::Graph& graph,
+                   const PassContext& context);  // cheaper forms of an operation where its result is rounded at once
 ir::Graph dead(const ir::Graph& graph, const PassContext& context);  // drops pure nodes nothing needs
 
 struct Pass {

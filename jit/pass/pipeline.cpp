@@ -6,7 +6,7 @@
 namespace fastjit::pass {
 
 const std::vector<Pass>& pipeline() {
-  static const std::vector<Pass> kPasses{{"fold", fold}, {"dead", dead}};
+  static const std::vector<Pass> kPasses{{"fold", fold}, {"variants", variants}, {"dead", dead}};
   return kPasses;
 }
 

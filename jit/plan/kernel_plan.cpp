@@ -57,7 +57,7 @@ std::string line(uint32_t id, const Instr& in) {
     case Code::Compute:
       break;
   }
-  std::string out = head + std::string(ir::text(in.op));
+  std::string out = head + (in.shared ? "call " : "") + std::string(ir::text(in.op));
   for (int i = 0; i < ir::info(in.op).arity && i < 3; ++i) out += (i ? ", " : " ") + value(in.args[i]);
   return out + type;
 }

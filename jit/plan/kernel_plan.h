@@ -58,6 +58,7 @@ struct Instr {
   ir::ReduceKind kind = ir::ReduceKind::Sum;  // Reduce only
   uint32_t args[3] = {0, 0, 0};
   uint64_t imm = 0;
+  bool shared = false;  // Compute only: on a CPU its uses call one body (share.h)
 };
 
 struct Phase {

@@ -1,5 +1,6 @@
 // What a legal kernel plan is. Codegen relies on every rule here and checks none of them again.
 #include "plan/kernel_plan.h"
+#include "plan/share.h"
 
 namespace fastjit::plan {
 namespace {
@@ -117,6 +118,8 @@ class Verifier {
                       : in.code == Code::Reduce || in.code == Code::Store || in.code == Code::Keep ? 1
                                                                                                    : 0;
     if (arity < 0 || arity > 3) return fail(id, "has an op that is not pointwise");
+    if (in.shared && (in.code != Code::Compute || !has_long_code(in.op, in.dtype)))
+      return fail(id, "is to be called, but no function is made of it");
     if (!arguments(id, arity)) return false;
     switch (in.code) {
       case Code::Load:

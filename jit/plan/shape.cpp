@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "plan/share.h"
+
 namespace fastjit::plan {
 
 namespace {
@@ -218,6 +220,7 @@ void Shaper::choose_tile() {
 uint8_t Shaper::unroll() const {
   size_t computed = 0;
   for (const Instr& instr : code_) computed += instr.code == Code::Compute;
+  if (const uint8_t calling = unroll_of_calls(out_.plan)) return calling;
   if (reduced_.empty()) return computed <= 4 ? 4 : computed <= 16 ? 2 : 1;
   return computed <= 12 ? 4 : computed <= 30 ? 2 : 1;
 }
@@ -255,6 +258,7 @@ void Shaper::fill_plan() {
   lists_.resize((lists_.size() + 1) / 2 * 2);
   for (size_t list = 0; list < lists_.size(); list += 2) plan.phases.push_back({lists_[list], lists_[list + 1]});
   plan.numerics = options_.numerics;
+  if (!options_.cuda) share_functions(plan);
   if (lanes_along_ < 0) return;
   plan.vec_dim = static_cast<int8_t>(place[static_cast<size_t>(lanes_along_)]);
   plan.lanes = static_cast<uint8_t>(options_.lanes);

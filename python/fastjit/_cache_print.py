@@ -122,11 +122,20 @@ def _key_text(shown: cache.Shown) -> str:
     return "\n".join(lines)
 
 
+def _source(shown: cache.Shown) -> str:
+    if not shown.source:
+        raise LookupError(
+            'entries for a CPU hold no LLVM IR; inspect("llvm") of the function makes it, --key shows the plan that it '
+            "is made from and --asm the machine code"
+        )
+    return shown.source
+
+
 def _source_of(kind: str, other: str) -> Callable[[cache.Shown], str]:
     def source(shown: cache.Shown) -> str:
         if shown.kind != kind:
             raise LookupError(f"the entry holds none; --{other} shows its source")
-        return shown.source
+        return _source(shown)
 
     return source
 
@@ -134,7 +143,7 @@ def _source_of(kind: str, other: str) -> Callable[[cache.Shown], str]:
 # Each gives the text, or raises LookupError with the reason why there is none.
 SHOW_PARTS: dict[str, Callable[[cache.Shown], str]] = {
     "ir": lambda shown: shown.ir,
-    "source": lambda shown: shown.source,
+    "source": _source,
     "llvm": _source_of("cpu-elf", "cuda"),
     "cuda": _source_of("cubin", "llvm"),
     "asm": _disassemble,

@@ -386,7 +386,8 @@ TEST(Codegen, ObjectsAreDeterministicAndZmmIsUsed) {
     p.out(p.op(Op::Fmod, x, p.convert(y, DType::F32)), "*1");
     const auto first = backend::compile_cpu(p.plan, cpu(isa), true), second = backend::compile_cpu(p.plan, cpu(isa));
     EXPECT_EQ(first.object, second.object);
-    EXPECT_EQ(first.source, second.source);
+    EXPECT_EQ(first.source, "") << "text that nobody asked for";
+    EXPECT_EQ(second.assembly, "");
     EXPECT_NE(backend::llvm_ir(p.plan, cpu(isa)).find("@fj_fmod_f32("), std::string::npos);
     EXPECT_EQ(first.assembly.find("zmm") != std::string::npos, isa == backend::Isa::Avx512);
   }

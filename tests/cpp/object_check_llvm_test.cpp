@@ -60,11 +60,11 @@ std::string wrong_in(const std::string& bad, const backend::Kernel& kernel) {
 
 // A corrupt byte is refused, or it is a byte of code or of a constant, or one that decides a displacement inside the
 // kernel, or nothing at all. What is not refused can be linked, and its code is where it was.
-TEST(ObjectCheck, EveryCorruptByteIsRefusedOrStaysInsideTheKernel) {
+void corrupt_each_byte(const std::string& object) {
   size_t refused = 0, tried = 0;
-  for (size_t at = 0; at < object().size(); ++at)
+  for (size_t at = 0; at < object.size(); ++at)
     for (int flip : {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff}) {
-      std::string bad = object();
+      std::string bad = object;
       bad[at] = static_cast<char>(bad[at] ^ flip);
       ++tried;
       if (!backend::validate_object(bad).empty()) {
@@ -72,10 +72,42 @@ TEST(ObjectCheck, EveryCorruptByteIsRefusedOrStaysInsideTheKernel) {
         continue;
       }
       const auto kernel = backend::load_cpu(bad);
-      ASSERT_EQ(header_of(bad, ".text").sh_size, header_of(object(), ".text").sh_size) << "byte " << at;
+      ASSERT_EQ(header_of(bad, ".text").sh_size, header_of(object, ".text").sh_size) << "byte " << at;
       ASSERT_EQ(wrong_in(bad, *kernel), "") << "byte " << at;
     }
   EXPECT_GT(refused, tried / 4);  // headers, symbols and relocations are about half of an object
+}
+
+/// The same kernel with a function that it calls.
+std::string calling_object() {
+  plan::KernelPlan plan = chain();
+  for (plan::Instr& in : plan.code) in.shared = in.op == Op::Fmod;
+  return backend::compile_cpu(plan, cpu(backend::Isa::Avx2)).object;
+}
+
+TEST(ObjectCheck, EveryCorruptByteIsRefusedOrStaysInsideTheKernel) { corrupt_each_byte(object()); }
+TEST(ObjectCheck, TheSameOfAKernelThatCallsAFunction) { corrupt_each_byte(calling_object()); }
+
+TEST(ObjectCheck, FunctionsLieEndToEnd) {
+  const std::string object = calling_object();
+  EXPECT_EQ(backend::validate_object(object), "");
+  const Elf64_Shdr table = header_of(object, ".symtab");
+  size_t tried = 0;
+  for (uint64_t i = 0; i < table.sh_size / sizeof(Elf64_Sym); ++i) {
+    Elf64_Sym symbol;
+    const size_t at = table.sh_offset + i * sizeof symbol;
+    std::memcpy(&symbol, object.data() + at, sizeof symbol);
+    if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC) continue;
+    for (const int64_t change : {-40, 40}) {
+      Elf64_Sym other = symbol;
+      other.st_size = symbol.st_size + static_cast<uint64_t>(change);
+      std::string bad = object;
+      std::memcpy(bad.data() + at, &other, sizeof other);
+      EXPECT_NE(backend::validate_object(bad), "") << "symbol " << i << " by " << change;
+      ++tried;
+    }
+  }
+  EXPECT_EQ(tried, 6u);  // the kernel, and its function for one vector and for two
 }
 
 // One field at a time, each with the reason that names it.

@@ -83,6 +83,36 @@ TEST(Fold, ConstantsInTheirOwnPrecision) {
   EXPECT_NE(print(g).find("0.3333333432674408"), std::string::npos) << print(g);
 }
 
+// e^x that is rounded to bfloat16 at once is the rough one, in every mode and whoever else reads e^x.
+TEST(Variants, BelongToTheOperation) {
+  for (const Numerics numerics : {Numerics::Eager, Numerics::Accurate, Numerics::Fast})
+    for (const bool quotient : {false, true})
+      for (const DType type : {DType::BF16, DType::F16})
+        for (const bool read_twice : {false, true}) {
+          Graph g;
+          const NodeId x = g.input(DType::F32, {{4}, {1}}, {"x"});
+          const NodeId exp = g.pointwise(Op::Exp, {x});
+          const NodeId sum = g.pointwise(Op::Add, {g.constant(DType::F32, 1.0), exp});
+          g.outputs = {g.convert(quotient ? g.pointwise(Op::Div, {x, sum}) : exp, type)};
+          if (read_twice) g.outputs.push_back(g.pointwise(Op::Neg, {exp}));
+          const Graph out = pass::run(g, {numerics});
+          EXPECT_EQ(verify(out), "");
+          EXPECT_EQ(count(out, Op::ExpRough), type == DType::BF16 ? 1u : 0u) << print(out);
+          EXPECT_EQ(count(out, Op::Exp), read_twice || type == DType::F16 ? 1u : 0u) << print(out);
+        }
+}
+
+// Where the rounding itself is left out, e^x stays what it was.
+TEST(Variants, NothingIsRoughThatIsNotRounded) {
+  Graph g;
+  const NodeId x = g.input(DType::F32, {{4}, {1}}, {"x"});
+  const NodeId rounded = g.convert(g.pointwise(Op::Exp, {x}), DType::BF16);
+  g.outputs = {g.pointwise(Op::Neg, {g.convert(rounded, DType::F32)})};
+  EXPECT_EQ(count(pass::run(g, {Numerics::Eager}), Op::ExpRough), 1u);
+  EXPECT_EQ(count(pass::run(g, {Numerics::Accurate}), Op::ExpRough), 0u);
+  EXPECT_EQ(count(pass::run(g, {Numerics::Accurate}), Op::Exp), 1u);
+}
+
 TEST(Dead, DropsUnusedPureNodesOnly) {
   Graph g;
   const NodeId x = g.input(DType::F32, {{4}, {1}}, {"x"});

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/compiler.h"
+#include "pass/pass.h"
 #include "plan/program.h"
 #include "plan_random.h"
 #include "reference.h"
@@ -205,6 +206,38 @@ TEST(PlanRun, CompiledRandomGraphsAgreeWithTheGraph) {
     EXPECT_EQ(fault, "") << "seed " << seed << "\n" << ir::print(g) << plan::text(program);
     wrong += !fault.empty();
   }
+}
+
+/// What a bfloat16 operation gives is the same whoever else reads a part of it in the same kernel.
+TEST(PlanRun, AHalfsExpHasOneValueInEveryKernel) {
+  using ir::DType, ir::NodeId, ir::Op;
+  constexpr int64_t n = 100003;
+  std::vector<Values> inputs(1);
+  for (int64_t i = 0; i < n; ++i)
+    inputs[0].push_back({static_cast<double>(static_cast<float>(i - n / 2) * 1.713e-3f), 0});
+  for (const bool quotient : {false, true})
+    for (const backend::Isa isa : {backend::Isa::Avx2, backend::Isa::Avx512}) {
+      if (!backend::host_has(isa)) continue;
+      std::vector<Values> results;
+      for (const bool read_twice : {false, true}) {
+        ir::Graph g;
+        const NodeId x = g.input(DType::F32, {{n}, {1}}, {"x"});
+        const NodeId exp = g.pointwise(Op::Exp, {x});
+        const NodeId sum = g.pointwise(Op::Add, {g.constant(DType::F32, 1.0), exp});
+        const NodeId made = quotient ? g.pointwise(Op::Div, {x, sum}) : exp;
+        if (read_twice) g.outputs.push_back(g.pointwise(Op::Neg, {exp}));
+        g.outputs.push_back(g.convert(g.convert(made, DType::BF16), DType::F32));
+        const ir::Graph passed = pass::run(g, {});
+        plan::PlanOptions options;
+        options.lanes = backend::lanes_for(isa);
+        const plan::Program program = plan::plan(passed, options);
+        EXPECT_EQ(program.kernels.size(), 1u);
+        results.push_back(Runner(passed, program, isa).run(inputs, {}).outputs.back());
+      }
+      int differ = 0;
+      for (size_t i = 0; i < n; ++i) differ += results[0][i].f != results[1][i].f;
+      EXPECT_EQ(differ, 0) << backend::text(isa) << (quotient ? ", in a quotient" : "");
+    }
 }
 
 }  // namespace

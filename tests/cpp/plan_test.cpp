@@ -281,6 +281,50 @@ TEST(Plan, ExpensiveValuesAreNotComputedAgainByBroadcast) {
   EXPECT_EQ(p.arena_bytes, 128 * 4);
 }
 
+// A kernel says which functions its uses call: those whose code would make it too long.
+TEST(Plan, FunctionsUsedOftenHaveOneBody) {
+  auto calls = [](Op op, int uses, bool cuda = false) {
+    Graph g;
+    NodeId x = tensor(g, {64});
+    for (int i = 0; i < uses; ++i) x = g.pointwise(Op::Add, {g.pointwise(op, {x}), number(g, 0.1)});
+    g.outputs = {x};
+    plan::PlanOptions options;
+    options.cuda = cuda;
+    size_t called = 0, computed = 0;
+    for (const plan::KernelPlan& kernel : plan::plan(g, options).kernels)
+      for (const plan::Instr& in : kernel.code) {
+        called += in.shared;
+        computed += in.code == plan::Code::Compute && in.op == op;
+      }
+    EXPECT_TRUE(called == 0 || called == computed) << called << " of " << computed;
+    return called > 0;
+  };
+  EXPECT_FALSE(calls(Op::Sin, 2));
+  EXPECT_TRUE(calls(Op::Sin, 3));
+  EXPECT_TRUE(calls(Op::Sin, 20));
+  EXPECT_FALSE(calls(Op::Sin, 20, true));
+  EXPECT_FALSE(calls(Op::Exp, 4));
+  EXPECT_TRUE(calls(Op::Exp, 8));
+  EXPECT_FALSE(calls(Op::Tanh, 4));
+  EXPECT_TRUE(calls(Op::Erfc, 8));
+  EXPECT_FALSE(calls(Op::Neg, 20));
+  auto sum_calls = [](Op op, int uses) {  // functions that do not wait for one another
+    Graph g;
+    const NodeId x = tensor(g, {64});
+    NodeId sum = x;
+    for (int i = 0; i < uses; ++i)
+      sum = g.pointwise(Op::Add, {sum, g.pointwise(op, {g.pointwise(Op::Mul, {x, number(g, i + 2)})})});
+    g.outputs = {sum};
+    const plan::Program p = plan::plan(g, {});
+    EXPECT_EQ(p.kernels.size(), 1u);
+    const auto& code = p.kernels[0].code;
+    return std::any_of(code.begin(), code.end(), [](const plan::Instr& in) { return in.shared; });
+  };
+  EXPECT_FALSE(sum_calls(Op::Sin, 4));
+  EXPECT_TRUE(sum_calls(Op::Sin, 10));
+  EXPECT_FALSE(sum_calls(Op::Exp, 10));
+}
+
 TEST(Plan, LongChainsAreCutAndDeepStencilsStayBounded) {
   Graph g;
   NodeId x = tensor(g, {64});

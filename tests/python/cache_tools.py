@@ -26,6 +26,7 @@ def make(
     object_bytes: int = 2000,
     age: float = 0,
     plan: str = "",
+    source: str = "define void @fj_mul_f32()",
 ) -> str:
     """Writes an entry as docs/cache-format.md says, independently of the engine; gives its key."""
     key = fields(
@@ -46,7 +47,7 @@ def make(
             "created": created,
         }
     )
-    sections = [meta, key, b"%0 = input f32", b"define void @fj_mul_f32()", os.urandom(object_bytes)]
+    sections = [meta, key, b"%0 = input f32", source.encode(), os.urandom(object_bytes)]
     text = b"".join(sections[:4])
     padding = bytes(-(64 + len(text)) % 16)
     digest = xxhash.xxh3_128_digest(key)

@@ -238,6 +238,7 @@ def fused() -> Iterator[Case]:
     functional = torch.nn.functional
     yield Case("gelu chain", lambda x, y: functional.gelu(x * y + 1) * x, (x, y), "close")
     yield Case("gelu tanh", lambda x: functional.gelu(x, approximate="tanh"), (x,), "close")
+    yield Case("silu of bfloat16", lambda x: functional.silu(x), (x.bfloat16(),), "ulp")
     yield Case("layer_norm", lambda x, r: functional.layer_norm(x, (COLUMNS,)) * r, (x, row), "close")
     yield Case("softmax of 3 dims", lambda x: torch.softmax(x * 2, 1), (cube,), "close")
     yield Case("sum of 2 dims", lambda x: x.permute(2, 0, 3, 1).sum((1, 3)), (cube,), "close")

@@ -190,6 +190,14 @@ def test_show(filled, capsys) -> None:
     assert code == 1 and "no assembly" in err  # these objects are random bytes
 
 
+def test_show_says_where_the_source_is_that_an_entry_does_not_hold(root, capsys) -> None:
+    key = make(root, "f", source="")
+    for part in ("--source", "--llvm"):
+        code, out, err = run(capsys, "show", key, part)
+        assert code == 1 and out == ""
+        assert 'entries for a CPU hold no LLVM IR; inspect("llvm") of the function makes it' in err
+
+
 def test_why_names_the_fields_that_differ(root, capsys) -> None:
     a = make(root, "f", plan="plan\nload 0 unit\nstore 1")
     b = make(root, "f", plan="plan\nload 0 any\nstore 1", target="cpu-avx512")
