@@ -1,4 +1,6 @@
 // Pointwise ops on the CPU against scalar C++: every arithmetic op, dtype and conversion, body and tail lanes alike.
+#include <llvm/Support/CommandLine.h>
+
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -391,6 +393,17 @@ TEST(Codegen, ObjectsAreDeterministicAndZmmIsUsed) {
     EXPECT_NE(backend::llvm_ir(p.plan, cpu(isa)).find("@fj_fmod_f32("), std::string::npos);
     EXPECT_EQ(first.assembly.find("zmm") != std::string::npos, isa == backend::Isa::Avx512);
   }
+}
+
+// By option: a later LLVM that calls it otherwise would make compiles half as slow again, and nothing else would tell.
+TEST(Codegen, LoopStrengthReductionIsLeftOut) {
+  PlanBuilder p("k", 0, 8);
+  p.out(p.in(DType::F32, "1"), "1");
+  backend::compile_cpu(p.plan, cpu(backend::Isa::Avx2));
+  const auto& options = llvm::cl::getRegisteredOptions();
+  const auto found = options.find("disable-lsr");
+  ASSERT_TRUE(found != options.end());
+  EXPECT_TRUE(static_cast<llvm::cl::opt<bool>*>(found->second)->getValue());
 }
 
 }  // namespace
