@@ -30,6 +30,8 @@ class Lives {
   bool is_temp(BufferId buffer) const;
   /// All buffers, also those that live in another one's memory.
   const std::map<BufferId, Life>& all() const { return lives_; }
+  /// The arena holds nothing in this step, but did since such a step was last asked for.
+  bool leaves_arena(size_t step);
   /// Tensors but the caller's and results, by the step after which nobody uses them.
   const std::vector<BufferId>& dying(size_t step) const { return dying_[step]; }
   /// Tensors that a call of torch's made or was given, and that the step writes over.
@@ -45,6 +47,7 @@ class Lives {
   void try_in_place(const Item& item, size_t step);
   bool may_take(BufferId old) const;
   void find_dying();
+  void find_arena();
 
   Former& former_;
   const ir::Graph& graph_;
@@ -60,6 +63,8 @@ class Lives {
   std::unordered_set<BufferId> places_;   // products are made there
   std::map<BufferId, Life> lives_;
   std::unordered_map<BufferId, BufferId> homes_;
+  std::vector<int> temps_;  // per step: how many are alive in it
+  size_t arena_left_ = 0;   // the steps before this one were asked for
   std::vector<std::vector<BufferId>> dying_, written_over_;
 };
 
