@@ -45,6 +45,11 @@ class Former {
   /// The node whose sizes, type and strides a buffer has.
   ir::NodeId owner(BufferId buffer) const { return buffer % static_cast<BufferId>(graph().nodes.size()); }
   std::vector<int64_t> buffer_strides(BufferId buffer) const;
+  /// The Cat that begins in this one's memory, one step at a time; else kNoNode.
+  BufferId beginning(BufferId buffer) const {
+    const auto found = begins_.find(buffer);
+    return found == begins_.end() ? ir::kNoNode : found->second;
+  }
   /// The longest Cat in whose memory this one lies as the first part; else kNoNode.
   BufferId whole(BufferId buffer) const { return buffer < whole_.size() ? whole_[buffer] : ir::kNoNode; }
   Why why(ir::NodeId id) const { return why_[id]; }

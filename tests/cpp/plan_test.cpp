@@ -237,6 +237,18 @@ TEST(Plan, CatPartsAreWrittenInPlace) {
   EXPECT_EQ(p.arena_bytes, 0);
 }
 
+TEST(Plan, ACatThatOnlyAnotherOneBeginsWithIsWritten) {
+  Graph g;
+  const NodeId a = tensor(g, {2, 8}), b = tensor(g, {3, 8});
+  ir::ExternAttr attr;
+  attr.name = "fake::op";
+  attr.operands = {a};
+  const NodeId made = g.result(g.external(attr), 0, DType::F32, {{2, 8}, {8, 1}});
+  const NodeId all = g.cat({g.cat({g.cat({made, b}, 0), g.pointwise(Op::Neg, {a})}, 0), b}, 0);
+  g.outputs = {g.pointwise(Op::Tanh, {all})};
+  planned(g);
+}
+
 TEST(Plan, ExpensiveValuesAreNotComputedAgainByBroadcast) {
   Graph g;
   const NodeId x = tensor(g, {64, 128}), gate = tensor(g, {128});
