@@ -72,7 +72,7 @@ TEST(Plan, AgreesWithTheGraphOnRandomGraphs) {
   for (uint32_t seed = 0; seed < 4000 && wrong < 3; ++seed) {
     const Graph g = RandomGraph(seed).make();
     plan::PlanOptions options;
-    options.l2_bytes = seed % 2 ? 64 : 1 << 20;   // small: products run tile by tile
+    options.l2_bytes = seed % 2 ? 64 : 1 << 20;                           // small: products run tile by tile
     options.own_bytes = std::array{64, 200, 600, 1 << 20}[seed / 2 % 4];  // small: most temporaries are tensors
     const std::string fault = check(g, seed, options);
     EXPECT_EQ(fault, "") << "seed " << seed << "\n" << ir::print(g);
