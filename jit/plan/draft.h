@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct BufferId {
 struct HashBuffer {
   size_t operator()(BufferId id) const { return support::mix(id.node, id.part); }
 };
+using BufferSet = std::unordered_set<BufferId, HashBuffer>;
 template <class T>
 using ByBuffer = std::unordered_map<BufferId, T, HashBuffer>;
 

@@ -37,6 +37,11 @@ class Former {
   /// Items that write the buffer: several for a Cat.
   const std::vector<uint32_t>& producers(BufferId buffer) const { return items_at(producers_, buffer); }
   std::vector<int64_t> buffer_strides(BufferId buffer) const;
+  /// The Cat that begins in this one's memory, one step at a time; else kNoNode.
+  ir::NodeId beginning(BufferId buffer) const {
+    const auto found = buffer.is_own() ? begins_.find(buffer.node) : begins_.end();
+    return found == begins_.end() ? ir::kNoNode : found->second;
+  }
   /// The longest Cat in whose memory this one lies as the first part; else kNoNode.
   ir::NodeId whole(BufferId buffer) const {
     return buffer.is_own() && buffer.node < whole_.size() ? whole_[buffer.node] : ir::kNoNode;

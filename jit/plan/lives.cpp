@@ -13,6 +13,7 @@ Lives::Lives(Former& former, const Order& order, const Steps& steps, const Resul
       steps_(steps),
       results_(results),
       options_(options),
+      temps_(steps.size() + 1, 0),
       dying_(steps.size()),
       written_over_(steps.size()) {
   find_tensors();
@@ -21,6 +22,7 @@ Lives::Lives(Former& former, const Order& order, const Steps& steps, const Resul
   find_large();
   find_in_place();
   find_dying();
+  find_arena();
 }
 
 void Lives::find_tensors() {
@@ -176,10 +178,27 @@ void Lives::try_in_place(const Item& item, size_t step) {
 }
 
 void Lives::find_dying() {
-  std::unordered_set<BufferId, HashBuffer> kept;
+  BufferSet kept;
   for (const BufferId buffer : kept_) kept.insert(home(buffer));
   for (const auto& [buffer, life] : lives_)
     if (!kept.contains(buffer) && !is_temp(buffer) && !homes_.contains(buffer)) dying_[life.last].push_back(buffer);
+}
+
+void Lives::find_arena() {
+  for (const auto& [buffer, life] : lives_) {
+    if (!is_temp(buffer) || homes_.contains(buffer)) continue;
+    ++temps_[life.first];
+    --temps_[life.last + 1];
+  }
+  for (size_t step = 1; step < temps_.size(); ++step) temps_[step] += temps_[step - 1];
+}
+
+bool Lives::leaves_arena(size_t step) {
+  if (temps_[step] > 0) return false;
+  const bool used = std::any_of(temps_.begin() + static_cast<std::ptrdiff_t>(arena_left_),
+                                temps_.begin() + static_cast<std::ptrdiff_t>(step), [](int n) { return n > 0; });
+  arena_left_ = step;
+  return used;
 }
 
 }  // namespace fastjit::plan

@@ -30,6 +30,8 @@ class Lives {
   bool is_temp(BufferId buffer) const;
   /// All buffers, also those that live in another one's memory.
   const std::map<BufferId, Life>& all() const { return lives_; }
+  /// The arena holds nothing in this step, but did since such a step was last asked for.
+  bool leaves_arena(size_t step);
   /// Tensors but the caller's and results, by the step after which nobody uses them.
   const std::vector<BufferId>& dying(size_t step) const { return dying_[step]; }
   /// Tensors that a call of torch's made or was given, and that the step writes over.
@@ -45,6 +47,7 @@ class Lives {
   void try_in_place(const Item& item, size_t step);
   bool may_take(BufferId old) const;
   void find_dying();
+  void find_arena();
 
   Former& former_;
   const ir::Graph& graph_;
@@ -52,15 +55,16 @@ class Lives {
   const Steps& steps_;
   const Results& results_;
   const PlanOptions& options_;
-  std::unordered_set<BufferId, HashBuffer>
-      tensors_;                                    // must be real tensors: outputs, extern operands, and what is large
-  std::unordered_set<BufferId, HashBuffer> kept_;  // outputs
-  std::unordered_set<BufferId, HashBuffer> lent_;  // calls of torch's made them or were given them
-  std::unordered_set<BufferId, HashBuffer> written_;  // calls of torch's write them
-  std::unordered_set<BufferId, HashBuffer> in_cat_;   // one Cat lies in another
-  std::unordered_set<BufferId, HashBuffer> places_;   // products are made there
+  BufferSet tensors_;  // must be real tensors: outputs, extern operands, and what is large
+  BufferSet kept_;     // outputs
+  BufferSet lent_;     // calls of torch's made them or were given them
+  BufferSet written_;  // calls of torch's write them
+  BufferSet in_cat_;   // one Cat lies in another
+  BufferSet places_;   // products are made there
   std::map<BufferId, Life> lives_;
   ByBuffer<BufferId> homes_;
+  std::vector<int> temps_;  // per step: how many are alive in it
+  size_t arena_left_ = 0;   // the steps before this one were asked for
   std::vector<std::vector<BufferId>> dying_, written_over_;
 };
 

@@ -152,7 +152,7 @@ void Order::store(const ir::Store& entry) {
 }
 
 void Order::settle_destinations() {
-  std::unordered_set<BufferId, HashBuffer> wanted;
+  BufferSet wanted;
   for (const ir::NodeId id : graph_.outputs)
     if (const auto& storage = former_.world().storage[id]) wanted.insert(storage->buffer);
   for (const Item& item : former_.items()) {
@@ -161,6 +161,9 @@ void Order::settle_destinations() {
       if (operand) wanted.insert(operand->buffer);
   }
   for (const ir::Store& store : graph_.stores) wanted.insert(inputs_[store.input]);
+  for (const BufferId buffer : std::vector(wanted.begin(), wanted.end()))
+    for (BufferId part = former_.beginning(buffer); part != ir::kNoNode && wanted.insert(part).second;)
+      part = former_.beginning(part);
   for (Item& item : former_.items())
     for (Root& root : item.roots) {
       const auto& storage = former_.world().storage[root.value];

@@ -125,6 +125,10 @@ KernelStep Builder::install(Shaped shaped, const Item& item) {
 void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
   add_owns();
   const Item& first = former_.items()[batch[0]];
+  if (first.is_extern()) {
+    const bool runs = !order.is(first, ir::ExternKind::View) && !order.is(first, ir::ExternKind::Guard);
+    if (runs && lives_->leaves_arena(done_steps_)) out_.steps.emplace_back(FreeStep{kNoSlot});
+  }
   if (first.is_extern() && graph_[first.external].op == ir::Op::Contract) {
     add_contract(first, order, order.epilogue_of(batch[0]));
   } else if (first.is_extern()) {
@@ -271,6 +275,11 @@ void Builder::place_temps() {
     owners.push_back(id);
   }
   out_.arena_bytes = pack_arena(pieces);
+  if (out_.arena_bytes < options_.own_bytes)  // not worth a step
+    std::erase_if(out_.steps, [](const Step& step) {
+      const auto* free = std::get_if<FreeStep>(&step);
+      return free && free->slot == kNoSlot;
+    });
   for (size_t i = 0; i < owners.size(); ++i) out_.slots[owners[i]].offset = pieces[i].offset;
 }
 

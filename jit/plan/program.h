@@ -82,7 +82,7 @@ struct GuardStep {
   std::vector<int64_t> sizes, strides;
 };
 
-/// The value in `slot` is not used after this step.
+/// The value in `slot` is not used after this step; kNoSlot: no value in the arena is, and a later one begins anew.
 struct FreeStep {
   SlotId slot;
 };

@@ -61,7 +61,7 @@ constexpr Meaning kLegend[] = {
     {"\nproduct ",
      "product KIND C (slots) -> slot: call C of torch's, then the launches below it; rows: so many at a time"},
     {"\nguard ", "guard G (slot): the program goes on only if the slot holds value G that was recorded"},
-    {"\nfree ", "free S: slot S is not needed any more"},
+    {"\nfree ", "free S: slot S is not needed any more; free arena: nor is any temp"},
     {"\nown ",
      "own S: the next step writes over slot S, which becomes a copy first if a call of torch's has kept its memory"},
     {"\narena ", "arena: bytes of all temps; scratch: bytes per thread for values between two loops"},
@@ -131,7 +131,9 @@ struct StepText {
     return "guard " + std::to_string(step.guard) + " (" + name(step.slot) +
            (step.offset ? "+" + std::to_string(step.offset) : "") + ") sizes " + list(step.sizes) + "\n";
   }
-  std::string operator()(const FreeStep& step) const { return "free " + name(step.slot) + "\n"; }
+  std::string operator()(const FreeStep& step) const {
+    return "free " + (step.slot == kNoSlot ? "arena" : name(step.slot)) + "\n";
+  }
   std::string operator()(const OwnStep& step) const { return "own " + name(step.slot) + "\n"; }
 };
 

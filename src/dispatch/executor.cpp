@@ -2,7 +2,6 @@
 
 #include <ATen/CPUFunctions.h>
 #include <ATen/EmptyTensor.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <cstdlib>
 
@@ -13,9 +12,10 @@
 namespace fastjit::dispatch {
 namespace {
 
-// A tensor that dies in the call takes memory from where torch's calls take theirs, so that what one leaves the other
-// has. Not so what is small, which the pool has at hand, and what malloc would map anew each time.
-constexpr size_t kOwnFrom = 32 << 10, kMapped = 32 << 20;
+// In a program with calls of torch's, what dies in the call takes memory from where torch's calls take theirs, so that
+// what one leaves the other has. Not so what is small, which the pool has at hand, and what malloc would map anew each
+// time.
+bool is_plain(size_t bytes) { return bytes >= 32 << 10 && bytes < 32 << 20; }
 
 // This thread's Keep slots; grows, never shrinks.
 char* thread_scratch(int64_t bytes) {
@@ -61,17 +61,16 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   using Run::step;
 
   char* take_arena() {
-    held_arena_ = pool_allocate(program_.arena_bytes);
+    const bool plain = !exe_.calls.empty() && is_plain(static_cast<size_t>(program_.arena_bytes));
+    held_arena_ = (plain ? plain_allocate : pool_allocate)(program_.arena_bytes);
     return static_cast<char*>(held_arena_.get());
   }
+  void drop_arena() { held_arena_.clear(); }
 
   static at::Tensor empty(const plan::Slot& s) {
     const at::ScalarType dtype = capture::to_torch(s.dtype);
-    if (!s.brief) return pool_tensor(dtype, s.sizes, s.strides);
     const size_t bytes = at::detail::computeStorageNbytes(s.sizes, s.strides, c10::elementSize(dtype));
-    if (bytes < kOwnFrom || bytes >= kMapped) return pool_tensor(dtype, s.sizes, s.strides);
-    return at::Tensor(at::detail::empty_strided_generic(s.sizes, s.strides, c10::GetCPUAllocator(),
-                                                        c10::DispatchKeySet(c10::DispatchKey::CPU), dtype));
+    return pool_tensor(dtype, s.sizes, s.strides, s.brief && is_plain(bytes) ? plain_allocate : pool_allocate);
   }
 
   // `row` > 0 shifts every operand by that many steps of dim 0: one tile of a matmul epilogue.

@@ -47,6 +47,7 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
     return static_cast<char*>(held.mutable_data_ptr());
   }
 
+  void drop_arena() { held_arena_.reset(); }
   char* take_arena() { return bytes(program_.arena_bytes, held_arena_); }
 
   at::Tensor empty(const plan::Slot& s) const {

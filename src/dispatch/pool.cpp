@@ -281,11 +281,24 @@ at::DataPtr pool_allocate(int64_t bytes) {
   return {block->data, block, [](void* context) { pool().give(static_cast<Block*>(context)); }, at::Device(at::kCPU)};
 }
 
-at::Tensor pool_tensor(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
+at::DataPtr plain_allocate(int64_t bytes) {
+  constexpr uintptr_t kAlign = 64;
+  void* block = std::malloc(static_cast<size_t>(bytes) + kAlign);
+  if (!block) {  // the memory may be here
+    pool().clear();
+    block = std::malloc(static_cast<size_t>(bytes) + kAlign);
+  }
+  if (!block) throw std::bad_alloc();
+  const uintptr_t data = (reinterpret_cast<uintptr_t>(block) + kAlign - 1) / kAlign * kAlign;
+  return {reinterpret_cast<void*>(data), block, std::free, at::Device(at::kCPU)};
+}
+
+at::Tensor pool_tensor(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                       at::DataPtr (*allocate)(int64_t)) {
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(bytes)),
-      pool_allocate(static_cast<int64_t>(bytes)), c10::GetCPUAllocator(), /*resizable=*/true);
+      allocate(static_cast<int64_t>(bytes)), c10::GetCPUAllocator(), /*resizable=*/true);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);

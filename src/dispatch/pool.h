@@ -16,8 +16,13 @@ struct PoolStats {
 /// At least `bytes` bytes, 64-byte aligned, uninitialised. Returned to the pool when the pointer dies. Thread-safe.
 at::DataPtr pool_allocate(int64_t bytes);
 
-/// A new tensor with the given dtype, sizes and strides in memory of the pool.
-at::Tensor pool_tensor(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
+/// The same straight from malloc and back to it, so that torch's calls take what this leaves. Not by aligned_alloc,
+/// which asks for more than a block has that it gave before, so that none fits again: each call would touch others.
+at::DataPtr plain_allocate(int64_t bytes);
+
+/// A new tensor with the given dtype, sizes and strides in memory from `allocate`.
+at::Tensor pool_tensor(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                       at::DataPtr (*allocate)(int64_t) = pool_allocate);
 
 /// Gives all idle memory back to the system.
 void pool_clear();

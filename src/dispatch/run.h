@@ -98,7 +98,11 @@ class Run {
     return static_cast<char*>(tensor(id).unsafeGetTensorImpl()->mutable_data());
   }
 
-  void step(const plan::FreeStep& s) { tensors_[s.slot].reset(); }
+  void step(const plan::FreeStep& s) {
+    if (s.slot != plan::kNoSlot) return tensors_[s.slot].reset();
+    self().drop_arena();
+    arena_ = nullptr;
+  }
 
   void step(const plan::OwnStep& s) { make_own(s.slot, slot(s.slot).kind); }
 

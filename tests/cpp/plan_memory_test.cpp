@@ -74,7 +74,7 @@ class Ledger {
   void take(const plan::GuardStep&) {}
   void take(const plan::OwnStep& s) { EXPECT_EQ(holders_[storage_of_.at(s.slot)], 1) << plan::text(program_); }
   void take(const plan::FreeStep& s) {
-    const auto found = storage_of_.find(s.slot);
+    const auto found = storage_of_.find(s.slot);  // none: the arena, or an alias that was not made
     if (found == storage_of_.end()) return;
     const plan::SlotId storage = found->second;
     storage_of_.erase(found);
@@ -159,6 +159,32 @@ Graph dense(int layers, int64_t batch) {
   }
   g.outputs = {g.reduce(ir::ReduceKind::Sum, g.cat(parts, 1), {0, 1, 2}, ir::DType::F32)};
   return g;
+}
+
+TEST(PlanMemory, TheArenaIsNotHeldThroughCallsThatNeedNothingInIt) {
+  Graph g;
+  NodeId x = tensor(g, {64, 256});
+  auto gate = [&](ir::ReduceKind kind) {
+    const NodeId rows = g.pointwise(Op::Exp, {g.reduce(kind, x, {1}, ir::DType::F32)});
+    return g.expand(g.reshape(rows, {64, 1}), {64, 256});
+  };
+  for (int i = 0; i < 4; ++i) {
+    const NodeId sum = gate(ir::ReduceKind::Sum), most = gate(ir::ReduceKind::Max);  // 256 bytes each
+    x = call(g, g.pointwise(Op::Mul, {g.pointwise(Op::Mul, {call(g, x), sum}), most}));
+  }
+  g.outputs = {x};
+  plan::PlanOptions options;
+  auto drops = [&](int64_t own_bytes) {
+    options.own_bytes = own_bytes;
+    const plan::Program p = plan::plan(g, options);
+    EXPECT_EQ(p.arena_bytes, 512) << plan::text(p);
+    return std::ranges::count_if(p.steps, [](const plan::Step& step) {
+      const auto* free = std::get_if<plan::FreeStep>(&step);
+      return free && free->slot == plan::kNoSlot;
+    });
+  };
+  EXPECT_EQ(drops(300), 4);
+  EXPECT_EQ(drops(600), 0) << "so small an arena is not worth it";
 }
 
 TEST(PlanMemory, ACatThatGrowsIsOneBuffer) {

@@ -93,6 +93,10 @@ class Machine {
 
   // An alias that is wanted again is made again.
   void execute(const plan::FreeStep& step) {
+    if (step.slot == plan::kNoSlot) {
+      arena_ = std::make_shared<Values>(static_cast<size_t>(program_.arena_bytes));
+      return;
+    }
     tensors_[step.slot] = {};
     tensors_[step.slot].freed = program_.slots[step.slot].kind != plan::SlotKind::Alias;
   }
