@@ -314,11 +314,14 @@ uint32_t Former::copy(ir::NodeId value, Storage dest) {
   return static_cast<uint32_t>(items_.size() - 1);
 }
 
-bool Former::redraft(Item& item) {
-  Drafted made = draft(world_, item.frame, item.roots, item.keep);
+std::optional<Item> Former::without_keep(uint32_t index) const {
+  Item item = items_[index];
+  item.keep = false;
+  Drafted made = draft(world_, item.frame, item.roots, false);
   auto* draft = std::get_if<Draft>(&made);
-  if (draft) item.draft = std::move(*draft);
-  return draft != nullptr;
+  if (!draft || !written_before(*draft, index, false)) return std::nullopt;
+  item.draft = std::move(*draft);
+  return item;
 }
 
 void Former::place(ir::NodeId value, std::vector<Storage> dests, bool copy) {

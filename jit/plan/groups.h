@@ -51,8 +51,8 @@ class Former {
   const std::pair<uint32_t, uint32_t>* root_of(ir::NodeId id) const;
   /// Makes the kernel that computes `value` write it to `dest` too, or forms one that copies it there.
   void write(ir::NodeId value, Storage dest);
-  /// Forms the draft of an item again after its `keep` changed; false: there is none.
-  bool redraft(Item& item);
+  /// The item formed without kept values. None: there is no such draft, or it would read what later items write.
+  std::optional<Item> without_keep(uint32_t index) const;
   /// Appends a kernel that copies `value`, which is in memory, to `dest`.
   uint32_t copy(ir::NodeId value, Storage dest);
   void move_storage(ir::NodeId id, Storage storage) { world_.storage[id] = std::move(storage); }

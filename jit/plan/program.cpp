@@ -76,15 +76,11 @@ class Builder {
 
 /// Kept values need lanes along the reduced dims; where those are the wrong ones, values are computed again instead.
 void Builder::settle_lanes() {
-  for (Item& item : former_.items()) {
-    if (item.draft.scratch.empty()) continue;
-    item.keep = false;
-    Item plain = item;
-    if (former_.redraft(plain) &&
-        shape(former_.world(), plain.frame, plain.roots, plain.draft, options_, Rows::Merge).kept_lanes)
-      item = std::move(plain);
-    else
-      item.keep = true;
+  for (uint32_t i = 0; i < former_.items().size(); ++i) {
+    if (former_.items()[i].draft.scratch.empty()) continue;
+    std::optional<Item> plain = former_.without_keep(i);
+    if (plain && shape(former_.world(), plain->frame, plain->roots, plain->draft, options_, Rows::Merge).kept_lanes)
+      former_.items()[i] = std::move(*plain);
   }
 }
 

@@ -264,6 +264,30 @@ TEST(Plan, AConvolutionsEpilogueRunsInItsResult) {
   }
 }
 
+/// The rows' kernel is formed again without kept values once all kernels are there: by then the constant has memory.
+TEST(Plan, AKernelFormedAgainReadsNothingThatIsMadeLater) {
+  const Graph g = ir::parse(R"(%0 = input f32[6,4] "x0"
+%1 = const f32[] 0.5 bits=3fe0000000000000
+%2 = add f32[6,4] %0 %1
+%3 = reduce f32[6] %2 max dims=1
+%4 = view f32[6,1] %3 map{0+1*d0}
+%5 = view f32[6,4] %4 map{0+1*d0;0}
+%6 = sub f32[6,4] %2 %5
+%7 = exp f32[6,4] %6
+%8 = reduce f32[6] %7 sum dims=1
+%9 = view f32[6,1] %8 map{0+1*d0}
+%10 = view f32[6,4] %9 map{0+1*d0;0}
+%11 = div f32[6,4] %7 %10
+%12 = view f32[] %1 map{}
+%13 = reduce f32[4] %11 max dims=0
+%14 = view f32[1,4] %13 map{0+1*d1}
+%15 = view f32[6,4] %14 map{0;0+1*d1}
+%16 = sub f32[6,4] %11 %15
+return %16 %12
+)");
+  for (uint32_t seed = 0; seed < 8; ++seed) EXPECT_EQ(check(g, seed), "");
+}
+
 TEST(Plan, CatPartsAreWrittenInPlace) {
   Graph g;
   const NodeId a = tensor(g, {4, 8}), b = tensor(g, {2, 8}), c = tensor(g, {5, 8});
