@@ -88,6 +88,12 @@ void Former::mark_operands(ir::NodeId call) {
   }
 }
 
+/// A view of torch's, and its result, lie in the memory of what it is given.
+bool Former::lies_in(ir::NodeId id, ir::NodeId operand) const {
+  const ir::NodeId call = graph()[id].op == ir::Op::Result ? operand : id;
+  return graph()[call].op == ir::Op::Extern && graph().externs[graph()[call].attr].kind == ir::ExternKind::View;
+}
+
 /// What was read from memory that `external` overwrites, and is wanted later, is stored before. What an earlier call of
 /// this kind met needs no second look: it is stored, or nobody wants it after that call.
 void Former::mark_before_write(ir::NodeId external) {
@@ -104,9 +110,9 @@ void Former::mark_before_write(ir::NodeId external) {
       for (; from < all.size() && all[from] < external; ++from) {
         work();
         const ir::NodeId reader = all[from];
-        if (graph()[reader].op == ir::Op::Extern || is_tensor(graph()[reader].op)) continue;
-        if (last_use_[reader] > external) stored_[reader] = true;
-        stack.push_back(reader);
+        const bool is_call = graph()[reader].op == ir::Op::Extern || is_tensor(graph()[reader].op);
+        if (!is_call && last_use_[reader] > external) stored_[reader] = true;
+        if (!is_call || lies_in(reader, read)) stack.push_back(reader);
       }
     }
   }

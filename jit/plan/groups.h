@@ -65,6 +65,7 @@ class Former {
   void mark_stored();
   void mark_operands(ir::NodeId call);
   void mark_before_write(ir::NodeId external);
+  bool lies_in(ir::NodeId id, ir::NodeId operand) const;
   void store(ir::NodeId id);
   void store_cat(ir::NodeId id, ir::NodeId cat, int64_t& at);
   void pack(ir::NodeId reshape);
