@@ -49,7 +49,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
 
 
 def is_part_of_all(given: argparse.Namespace) -> bool:
-    return set(given.parts.split(",")) != set(PARTS) or given.peers != "all" or given.batches != "1,8"
+    return set(given.parts.split(",")) != set(PARTS) or given.peers == "none" or given.batches != "1,8"
 
 
 class Kept:
