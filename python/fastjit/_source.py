@@ -123,7 +123,7 @@ def _expression(
     if op == "reduce":
         return _reduce(args[0], dtype, rest)
     if op == "contract":
-        return calls[int(rest.split("call=")[1].split()[0])]["text"].format(*args)
+        return str(calls[int(rest.split("call=")[1].split()[0])]["text"]).format(*args)
     if op == "extern":
         call = calls[int(rest.split("call=")[1].split()[0])]
         # A call gives a tuple of its tensors; lists count as their elements.

@@ -139,7 +139,7 @@ def kind_of(fast: Any, got: Any, args: Any) -> tuple[str, str]:
         return "fallback", next(iter(stats.fallbacks))
     if (stats.calls, stats.hits) != (2, 1):
         return "wrong", f"{stats.hits} hits after {stats.calls} calls"
-    calls = [line for line in fast.inspect("ir").splitlines() if " = extern " in line]
+    calls = [line for line in fast.inspect("ir").splitlines() if " = extern " in line or " = contract " in line]
     left = [line for line in calls if "kind=view" not in line and "kind=guard" not in line]
     if left:
         return "extern", left[0]

@@ -180,9 +180,9 @@ assert torch.equal(fast(x), expected)
 stats = fast.stats()
 assert stats.fallbacks == {{reason: 2}}, stats
 for _ in range(20):
-    assert torch.equal(fast(x), expected)
+    torch.testing.assert_close(fast(x), expected)
 fast._wait()
-assert torch.equal(fast(x), expected)
+torch.testing.assert_close(fast(x), expected)
 assert fast.stats().hits > 0, fast.stats()
 """
 
@@ -248,7 +248,7 @@ def chain(n):
     def f(x):
         for i in range(n):
             x = (x.sin() if i % 2 else x.tanh()) * (1 + i)
-            x = x.reshape(-1, 4 + i).sum(0)[:1] + torch.arange(40 * (5 + i)).float()
+            x = x.reshape(-1, 4 + i).mean(0)[:1] + torch.arange(40 * (5 + i)) * 0.01
         return x
     return fastjit.jit(on_miss="background")(f)
 """
@@ -287,14 +287,15 @@ for round in range(12):
         signal.alarm(30)  # the child hangs
         fast._wait()
         hits = fast.stats().hits
-        good = torch.allclose(fast(x), expected) and fast.stats().hits == hits + 1
+        torch.testing.assert_close(fast(x), expected)
+        good = fast.stats().hits == hits + 1
         new = chain(2)
         new.warmup(x)
         os._exit(not (good and new.stats().hits == 1))
     assert os.waitpid(pid, 0)[1] == 0, f"a child hung or failed in round {round}"
     _C.hold_background(False)
     fast._wait()
-    assert torch.allclose(fast(x), expected)
+    torch.testing.assert_close(fast(x), expected)
 """
 
 
