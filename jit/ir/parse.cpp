@@ -101,11 +101,13 @@ IndexMap parse_map(Line& line) {
   return map;
 }
 
-ReduceKind parse_kind(Line& line) {
+/// One of an enum whose last enumerator is `last`, by its text.
+template <class Kind>
+Kind parse_kind(Line& line, Kind last, const std::string& what) {
   const std::string_view word = line.word();
-  for (int k = 0; k <= static_cast<int>(ReduceKind::All); ++k)
-    if (text(static_cast<ReduceKind>(k)) == word) return static_cast<ReduceKind>(k);
-  line.fail("unknown reduction '" + std::string(word) + "'");
+  for (int k = 0; k <= static_cast<int>(last); ++k)
+    if (text(static_cast<Kind>(k)) == word) return static_cast<Kind>(k);
+  line.fail("unknown " + what + " '" + std::string(word) + "'");
 }
 
 ExternAttr parse_extern(Line& line) {
@@ -127,11 +129,7 @@ ContractAttr parse_contract(Line& line) {
   ContractAttr attr;
   attr.name = line.quoted();
   line.expect("kind=");
-  const std::string_view word = line.word();
-  int kind = 0;
-  while (kind <= static_cast<int>(Product::Convolution) && text(static_cast<Product>(kind)) != word) ++kind;
-  if (kind > static_cast<int>(Product::Convolution)) line.fail("unknown product '" + std::string(word) + "'");
-  attr.kind = static_cast<Product>(kind);
+  attr.kind = parse_kind(line, Product::Convolution, "product");
   line.expect("call=");
   attr.call = line.integer<uint32_t>();
   return attr;
@@ -166,7 +164,7 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       line.expect("dim=");
       return push(graph.lists, ListAttr{line.integer(), std::move(operands)});
     case Op::Reduce: {
-      const ReduceKind kind = parse_kind(line);
+      const ReduceKind kind = parse_kind(line, ReduceKind::All, "reduction");
       line.expect("dims=");
       return push(graph.reduces, ReduceAttr{kind, line.integers<uint8_t>("")});
     }

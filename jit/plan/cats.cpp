@@ -5,11 +5,13 @@
 
 #include "plan/maps.h"
 #include "plan/work.h"
+#include "support/mix.h"
 
 namespace fastjit::plan {
 
 namespace {
 
+using support::mix;
 using Nodes = std::vector<bool>;
 
 /// The node and what it is a view of.
@@ -35,8 +37,9 @@ Nodes seen_elsewhere(const ir::Graph& graph) {
 /// Nodes that calls of torch's read.
 Nodes given_to_calls(const ir::Graph& graph) {
   Nodes given(graph.nodes.size(), false);
-  for (const ir::ExternAttr& attr : graph.externs)
-    for (const ir::NodeId id : attr.operands) mark(graph, id, given);
+  for (ir::NodeId call = 0; call < graph.nodes.size(); ++call)
+    if (graph[call].op == ir::Op::Extern || graph[call].op == ir::Op::Contract)
+      for (const ir::NodeId id : graph.operands(call)) mark(graph, id, given);
   return given;
 }
 
@@ -66,7 +69,6 @@ class Chains {
     for (size_t i = 0; i < parts; ++i) result = mix(result, list(cat).operands[i]);
     return result;
   }
-  static uint64_t mix(uint64_t hash, ir::NodeId part) { return (hash ^ part) * 0x9E3779B97F4A7C15u + (hash >> 29); }
 
   /// A call that reads the part needs eager's strides.
   bool may_lie_in(ir::NodeId part, ir::NodeId cat) const {

@@ -205,6 +205,18 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
     const ir::Node& node = g[id];
     const std::vector<int64_t> sizes(g.sizes(id).begin(), g.sizes(id).end());
     Values& out = all[id];
+    auto called = [&](const std::string& name, const std::vector<ir::NodeId>& operands) {
+      std::vector<Values> in;
+      std::vector<std::vector<int64_t>> shapes;
+      for (const ir::NodeId operand : operands) {
+        in.push_back(all[operand]);
+        shapes.emplace_back(g.sizes(operand).begin(), g.sizes(operand).end());
+      }
+      Values made = fake_call(name, in, shapes);
+      if (ir::is_floating(node.dtype))
+        for (Num& number : made) number.i = 0;
+      return made;
+    };
     auto at = [&](ir::NodeId in, const std::vector<int64_t>& index) {  // broadcasting
       std::vector<int64_t> inner(index.end() - g[in].rank, index.end());
       for (size_t d = 0; d < inner.size(); ++d) inner[d] = g.sizes(in)[d] == 1 ? 0 : inner[d];
@@ -261,28 +273,13 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
       });
     } else if (node.op == Op::Contract) {
       const ir::ContractAttr& attr = g.contracts[node.attr];
-      std::vector<Values> in;
-      std::vector<std::vector<int64_t>> shapes;
-      for (const ir::NodeId operand : attr.operands) {
-        in.push_back(all[operand]);
-        shapes.emplace_back(g.sizes(operand).begin(), g.sizes(operand).end());
-      }
-      out = fake_call(attr.name, in, shapes);
-      for (Num& number : out) number.i = 0;
+      out = called(attr.name, attr.operands);
     } else if (node.op == Op::Extern) {
       const ir::ExternAttr& attr = g.externs[node.attr];
       if (attr.kind == ir::ExternKind::Guard) outcome.guards.push_back(all[attr.operands[0]]);
     } else if (node.op == Op::Result) {
       const ir::ExternAttr& attr = g.externs[g[node.in[0]].attr];
-      std::vector<Values> in;
-      std::vector<std::vector<int64_t>> shapes;
-      for (const ir::NodeId operand : attr.operands) {
-        in.push_back(all[operand]);
-        shapes.emplace_back(g.sizes(operand).begin(), g.sizes(operand).end());
-      }
-      out = fake_call(attr.name, in, shapes);
-      if (ir::is_floating(node.dtype))
-        for (Num& number : out) number.i = 0;
+      out = called(attr.name, attr.operands);
       if (!attr.written.empty() && g[attr.operands[0]].op == Op::Input) inputs[g[attr.operands[0]].attr] = out;
     }
   }
