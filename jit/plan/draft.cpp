@@ -50,6 +50,12 @@ Map root_map(const World& world, const Frame& frame, const Root& root) {
   return unravel_root(world, frame, root).map.value();
 }
 
+Linear root_address(const World& world, const Frame& frame, const Root& root, std::span<const int64_t> strides) {
+  Linear address = dot(strides, root_map(world, frame, root));
+  address.resize(static_cast<size_t>(frame.rank()) + 1, 0);
+  return address;
+}
+
 Drafted draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep) {
   for (;;) {
     Emitter::Outcome made = Emitter(world, frame, roots, allow_keep).run();

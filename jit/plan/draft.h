@@ -106,5 +106,7 @@ Drafted draft(const World& world, Frame& frame, std::span<const Root> roots, boo
 Unraveled unravel_root(const World& world, const Frame& frame, const Root& root);
 /// The map of a root's value over the frame that it was emitted over.
 Map root_map(const World& world, const Frame& frame, const Root& root);
+/// The address, per iteration dim, at which it lies with these strides; the last cell is an offset.
+Linear root_address(const World& world, const Frame& frame, const Root& root, std::span<const int64_t> strides);
 
 }  // namespace fastjit::plan

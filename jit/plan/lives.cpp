@@ -149,8 +149,7 @@ void Lives::try_in_place(const Item& item, size_t step) {
     if (kept_.contains(dest.buffer) || places_.contains(dest.buffer) || dest.buffer != root.value ||
         homes_.contains(dest.buffer))
       continue;
-    Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
-    address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
+    const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
     for (const Access& access : item.draft.accesses) {
       const BufferId old = home(access.buffer);
       if (!may_take(old) || !may_take(access.buffer) || (is_temp(old) && !is_temp(dest.buffer)) ||

@@ -101,8 +101,7 @@ BufferId Order::base(BufferId buffer) const {
 bool Order::may_store(uint32_t index, const Storage& dest, const Root& root) const {
   if (guarded_[index]) return false;
   const Item& item = former_.items()[index];
-  Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
-  address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
+  const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
   const auto which = static_cast<size_t>(&root - item.roots.data());
   for (size_t list = 0; list < item.draft.lists.size(); ++list)
     for (const uint32_t at : item.draft.lists[list]) {
@@ -179,12 +178,9 @@ bool Order::is_epilogue(uint32_t call, uint32_t kernel, ir::NodeId product) cons
   const int64_t points = layout.numel();
   if (item.is_extern() || order_.home(kernel) != kernel || item.frame.has_reduced() || item.frame.kept != points)
     return false;
-  Linear position = item.frame.full;
-  position.push_back(0);
-  const Unraveled place = unravel(std::move(position), layout.sizes, item.frame);
-  if (!place.map) return false;
-  Linear expected = dot(layout.strides, *place.map);
-  expected.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
+  const Root whole{product, true, false, {}};
+  if (!unravel_root(former_.world(), item.frame, whole).map) return false;
+  const Linear expected = root_address(former_.world(), item.frame, whole, layout.strides);
   int loads = 0;
   for (const Access& access : item.draft.accesses) {
     if (access.buffer != product) continue;
@@ -206,8 +202,7 @@ void Order::merge(uint32_t call, uint32_t kernel, ir::NodeId product) {
                        graph_[node].dtype == graph_[product].dtype &&
                        former_.buffer_strides(dest.buffer) == graph_.layout(product).strides &&
                        std::ranges::equal(graph_.sizes(node), graph_.sizes(product));
-      Linear address = dot(dest.strides, root_map(former_.world(), item.frame, root));
-      address.resize(static_cast<size_t>(item.frame.rank()) + 1, 0);
+      const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
       for (Access& access : item.draft.accesses)
         if (own && access.buffer == product && access.address == address) {
           access.buffer = dest.buffer;
