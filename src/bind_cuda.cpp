@@ -42,7 +42,7 @@ py::list cuda_kernels(const py::object& function, size_t index) {
     row["source"] = codegen::cuda_source(plan);
     row["plan"] = plan::text(plan);
     row["name"] = plan::name(plan);
-    row["blocks"] = codegen::cuda_shape(plan) == codegen::CudaShape::BlockPerRow;
+    row["blocks"] = plan::threads_of(plan) == plan::Threads::BlockPerRow;
     row["operands"] = plan.operands.size();
     row["kept"] = plan.kept();
     row["rank"] = rank;

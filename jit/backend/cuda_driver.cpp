@@ -148,13 +148,12 @@ CudaFunction cuda_function(const Kernel& kernel, CudaContext context) {
   return function;
 }
 
-void cuda_launch(CudaFunction function, const codegen::CudaLaunch& launch, std::span<const uint64_t> parameters,
-                 uint64_t stream) {
-  if (launch.grid == 0) return;
+void cuda_launch(CudaFunction function, const plan::Grid& grid, std::span<const uint64_t> parameters, uint64_t stream) {
+  if (grid.blocks == 0) return;
   const Driver& api = working_driver();
   void* arguments[] = {const_cast<uint64_t*>(parameters.data())};  // the driver copies it
   check(api,
-        api.cuLaunchKernel(function, launch.grid, 1, 1, launch.block, 1, 1, 0, reinterpret_cast<void*>(stream),
+        api.cuLaunchKernel(function, grid.blocks, 1, 1, grid.threads, 1, 1, 0, reinterpret_cast<void*>(stream),
                            arguments, nullptr),
         "launching a kernel");
 }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backend/kernel.h"
-#include "codegen/emit_cuda.h"
+#include "plan/grid.h"
 
 namespace fastjit::backend {
 
@@ -38,7 +38,6 @@ class CudaContextGuard {
 CudaFunction cuda_function(const Kernel& kernel, CudaContext context);
 
 /// Launches in the current context, asynchronously. Throws std::runtime_error in words.
-void cuda_launch(CudaFunction function, const codegen::CudaLaunch& launch, std::span<const uint64_t> parameters,
-                 uint64_t stream);
+void cuda_launch(CudaFunction function, const plan::Grid& grid, std::span<const uint64_t> parameters, uint64_t stream);
 
 }  // namespace fastjit::backend

@@ -1,6 +1,5 @@
 #include "codegen/emit_cuda.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -8,6 +7,7 @@
 
 #include "backend/compiler.h"
 #include "codegen/rules_cuda.h"
+#include "plan/grid.h"
 
 namespace fastjit::codegen {
 namespace {
@@ -69,7 +69,7 @@ class CudaEmitter {
  public:
   explicit CudaEmitter(const plan::KernelPlan& plan)
       : plan_(plan),
-        blocks_(cuda_shape(plan) == CudaShape::BlockPerRow),
+        blocks_(plan::threads_of(plan) == plan::Threads::BlockPerRow),
         names_(plan.code.size()),
         moves_(plan.code.size()) {}
 
@@ -79,7 +79,7 @@ class CudaEmitter {
     out += cuda_helpers(body_);
     if (out.back() == '\n' && out[out.size() - 2] != '\n') out += "\n";
     out += parameters();
-    out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(kCudaBlock) + ")\n" + plan::name(plan_) +
+    out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" + plan::name(plan_) +
            "(const Params p) {\n" + body_ + "}\n";
     return out;
   }
@@ -319,28 +319,7 @@ class CudaEmitter {
 
 }  // namespace
 
-CudaShape cuda_shape(const plan::KernelPlan& plan) {
-  return plan.is_row_kernel() && !plan.vec_is_kept() ? CudaShape::BlockPerRow : CudaShape::Points;
-}
-
 std::string cuda_source(const plan::KernelPlan& plan) { return CudaEmitter(plan).source(); }
-
-CudaLaunch cuda_launch(const plan::KernelPlan& plan, const int64_t* sizes) {
-  constexpr int64_t kMostBlocks = 1 << 20, kMostScratchBlocks = 1024;
-  int64_t points = 1, reduced = 1;
-  for (int d = 0; d < plan.rank(); ++d) (d < plan.kept() ? points : reduced) *= sizes[d];
-  CudaLaunch launch;
-  if (cuda_shape(plan) == CudaShape::Points) {
-    launch.grid = static_cast<uint32_t>(std::min((points + kCudaBlock - 1) / kCudaBlock, kMostBlocks));
-    return launch;
-  }
-  launch.block = static_cast<uint32_t>(std::clamp<int64_t>(
-      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(reduced, 1)))), 32, kCudaBlock));
-  launch.grid = static_cast<uint32_t>(std::min(points, plan.scratch.empty() ? kMostBlocks : kMostScratchBlocks));
-  launch.scratch_stride = plan.scratch.empty() ? 0 : (reduced * 8 + 63) / 64 * 64;
-  launch.scratch_bytes = launch.scratch_stride * static_cast<int64_t>(plan.scratch.size()) * launch.grid;
-  return launch;
-}
 
 void cuda_parameters(const plan::KernelPlan& plan, const backend::KernelArgs& args, std::vector<uint64_t>& words) {
   const size_t rank = plan.dims.size();

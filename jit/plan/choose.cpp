@@ -12,8 +12,6 @@ namespace fastjit::plan {
 
 namespace {
 
-constexpr int64_t kSpare = 4;  // computing again may read a quarter more than the value itself
-
 using support::mix;
 
 /// A node and how it is looked at: 0 as it is, else a hash of the views in between.
@@ -79,9 +77,9 @@ class Chooser {
   void hash_structure(ir::NodeId id);
   Why verdict(ir::NodeId id) const;
   bool in_memory(ir::NodeId id) const { return is_stored(out_.why[id]) || is_tensor(graph_[id].op); }
-  bool too_much(ir::NodeId id) const { return cones_[id].size() > kMaxCone || streams_[id].size() > kMaxStreams; }
+  bool too_much(ir::NodeId id) const { return cones_[id].size() > Bounds::cone || streams_[id].size() > Bounds::streams; }
   bool half_full(ir::NodeId id) const {
-    return cones_[id].size() >= kMaxCone / 2 || streams_[id].size() >= kMaxStreams / 2;
+    return cones_[id].size() >= Bounds::cone / 2 || streams_[id].size() >= Bounds::streams / 2;
   }
   int64_t bytes(ir::NodeId id) const { return graph_.layout(id).numel() * ir::size_of(graph_[id].dtype); }
 
@@ -233,7 +231,7 @@ Why Chooser::verdict(ir::NodeId id) const {
     read += std::min(stream.points, left);
     left -= std::min(stream.points, left);
   }
-  if (read * kSpare > points * (kSpare + 1)) return Why::Join;
+  if (costs_.reads_more(read, points)) return Why::Join;
   int64_t again = 0;
   for (const Key& key : cones_[id])
     again += costs_.compute(work_of(graph_[key.node].op)) * std::min(points, graph_.layout(key.node).numel());

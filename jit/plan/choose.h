@@ -27,10 +27,6 @@ struct Choice {
   std::vector<uint64_t> structure;  // per node: hash of how it is made of values in memory, without their sizes
 };
 
-/// What one kernel may hold of a value that is computed from memory.
-inline constexpr size_t kMaxCone = 48;     // operations
-inline constexpr size_t kMaxStreams = 24;  // loads
-
 /// `needed`: nodes that must be in memory. Linear in the number of nodes.
 Choice choose(const ir::Graph& graph, const std::vector<bool>& live, const std::vector<bool>& needed,
               const Costs& costs);

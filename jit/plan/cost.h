@@ -1,10 +1,13 @@
 #pragma once
-// What memory, arithmetic and launches cost, in picoseconds: the one place that decisions of the planner are weighed
-// with. The default constants were measured on a two-core x86-64 machine with AVX-512 (docs/planning.md says how) and
-// are the same everywhere, so that a graph has one plan on all machines with equal vectors.
+// What memory, arithmetic and launches cost, in picoseconds, and how much one kernel holds: the one place that decisions
+// of the planner are weighed with. The default constants were measured on a two-core x86-64 machine with AVX-512
+// (docs/planning.md says how) and are the same everywhere, so that a graph has one plan on all machines with equal
+// vectors.
+#include <cstddef>
 #include <cstdint>
 
 #include "ir/graph.h"
+#include "plan/kernel_plan.h"
 
 namespace fastjit::plan {
 
@@ -18,11 +21,42 @@ struct Costs {
   int64_t write_tenths = 15;                            // of a read: the line is fetched first
   int64_t plain = 10, division = 190, function = 270;   // a point, in vectors
   int64_t launch = 100'000;                             // a kernel more
+  int64_t serial = 30'000'000;  // a launch that takes less is one thread's: waking another costs as much
+  int64_t task = 20'000'000;    // what a thread should get of a longer one
+  /// The largest product whose epilogue follows the whole of it; beyond, both run over so many bytes at a time. MKL in
+  /// row tiles cost 4 to 9 % at 512 and 1024, more than the epilogue gained.
+  int64_t tile_bytes = 32 << 20;
 
   /// A value of so many bytes, written by one kernel and read by the next.
   int64_t read(int64_t bytes) const;
   int64_t write(int64_t bytes) const { return read(bytes) * write_tenths / 10; }
   int64_t compute(Work work) const;
+  /// A point of a launch that may have to be split, whose operands come from no cache in particular.
+  int64_t point(const KernelPlan& plan) const;
+
+  /// Computing a value again may read a quarter more than the value itself.
+  bool reads_more(int64_t elements, int64_t own) const { return elements * 4 > own * 5; }
+  /// Two kernels over so many points that share an operand join from a quarter of the points on: they read it once.
+  bool is_worth_sharing(int64_t elements, int64_t points) const { return elements * 4 >= points; }
+  /// An expensive value is stored, not computed at each of the points it is broadcast to, from four times its own on;
+  /// a small kernel computes it sooner than it costs a launch.
+  bool is_spread(int64_t own, int64_t points) const { return own > 1 && points >= 4 * own; }
+  bool is_small(int64_t points) const { return points < 4096; }
+  /// Rows of a product of matrices that its epilogue follows at a time; 0: all.
+  int64_t tile_rows(int64_t rows, int64_t row_bytes) const;
+};
+
+/// What one kernel holds at most, whatever more would gain: beyond, its registers and the prefetcher's streams do not
+/// last, and its text would grow with the program.
+struct Bounds {
+  static constexpr size_t cone = 48;         // operations below one value
+  static constexpr size_t streams = 24;      // loads below one value, operands of a kernel joined from several
+  static constexpr size_t roots = 8;         // values that it computes for others
+  static constexpr size_t code = 500;        // instructions
+  static constexpr int nesting = 300;        // nodes on one path
+  static constexpr int copies = 2;           // of one expensive operation in one place
+  static constexpr int64_t keep = 16384;     // reduced points that it remembers from one phase to the next
+  static constexpr size_t look_back = 4;     // earlier readers of an operand that are tried because they share it
 };
 
 }  // namespace fastjit::plan

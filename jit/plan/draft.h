@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "plan/cost.h"
 #include "plan/kernel_plan.h"
 #include "plan/maps.h"
 #include "support/mix.h"
@@ -76,14 +77,24 @@ struct Draft {
   std::vector<uint8_t> homes;    // per root: the list its stores belong to
 };
 
+/// Whether a list after that of root `which` loads from a buffer that `is_it` accepts: a store there would come first.
+template <class Accept>
+bool is_loaded_after(const Draft& draft, size_t which, Accept is_it) {
+  for (size_t list = draft.homes[which] + size_t{1}; list < draft.lists.size(); ++list)
+    for (const uint32_t at : draft.lists[list])
+      if (draft.code[at].code == Code::Load && is_it(draft.accesses[draft.code[at].imm].buffer)) return true;
+  return false;
+}
+
 /// What is known while kernels are formed: the graph and where values lie.
 struct World {
   const ir::Graph& graph;
+  const Costs& costs;
   std::vector<std::optional<Storage>> storage;      // per node
   std::unordered_map<ir::NodeId, BufferId> packed;  // Reshape -> its row-major copy
   std::vector<uint64_t> structure;                  // per node: see Choice
 
-  explicit World(const ir::Graph& graph) : graph(graph), storage(graph.nodes.size()) {}
+  World(const ir::Graph& graph, const Costs& costs) : graph(graph), costs(costs), storage(graph.nodes.size()) {}
   int64_t numel(ir::NodeId id) const { return graph.layout(id).numel(); }
   /// The node as a strided tensor in memory, through views; nothing if it is computed or strides cannot express it.
   std::optional<Storage> strided(ir::NodeId id, std::span<const Root> inlined = {}) const;

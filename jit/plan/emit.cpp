@@ -13,12 +13,6 @@ namespace fastjit::plan {
 
 namespace {
 
-constexpr int kMaxNesting = 300;       // longest chain of nodes in one kernel
-constexpr size_t kMaxCode = 500;       // instructions in one kernel
-constexpr int kMaxCopies = 2;          // how often one expensive node may be computed in one place
-constexpr int64_t kSpread = 4;         // how often an expensive value may be computed again by broadcasting
-constexpr int64_t kSmallSpace = 4096;  // points below which one more launch costs more than recomputing
-constexpr int64_t kMaxKeep = 16384;    // reduced points that a scratch row may have
 
 using support::mix;
 
@@ -54,7 +48,7 @@ int Emitter::depth(ir::NodeId id) {
   if (const auto found = depths_.find(id); found != depths_.end()) return found->second;
   int result = 0;
   if (find_root(id) || !world_.strided(id, roots_)) {
-    if (++nesting_ > kMaxNesting && is_pointwise(graph_[id].op)) refuse(MustStore{id});
+    if (++nesting_ > Bounds::nesting && is_pointwise(graph_[id].op)) refuse(MustStore{id});
     for (const ir::NodeId in : graph_.operands(id))
       if (!obstacle_) result = std::max(result, depth(in));
     if (graph_[id].op == ir::Op::Reduce && !is_trivial_reduce(graph_, id)) ++result;
@@ -130,9 +124,9 @@ Emitter::Value Emitter::emit(ir::NodeId id, const Map& map, int section) {
     const int home = draft_.section[memo.value];
     if (home % 2 == 0 && home < section && draft_.heavy[memo.value]) earlier = memo.value;
   }
-  const bool too_large = ++nesting_ > kMaxNesting || draft_.code.size() > kMaxCode;
+  const bool too_large = ++nesting_ > Bounds::nesting || draft_.code.size() > Bounds::code;
   if (too_large && is_pointwise(graph_[id].op) && !find_root(id) && !world_.storage[id]) return refuse(MustStore{id});
-  const bool keep = earlier && section % 2 == 0 && allow_keep_ && frame_.reduced <= kMaxKeep;
+  const bool keep = earlier && section % 2 == 0 && allow_keep_ && frame_.reduced <= Bounds::keep;
   const Value value = keep ? recall(*earlier, section) : make(id, map, section);
   --nesting_;
   if (value) memo_.emplace(hash, Memo{id, map, *value});
@@ -211,9 +205,9 @@ uint32_t Emitter::affine(const Linear& index, int section) {
 /// Whether an expensive value would be computed again for each of the many points it is spread over.
 bool Emitter::spreads(ir::NodeId inner, int64_t outer_points, uint32_t value) const {
   const int64_t points = world_.numel(inner);
-  if (!draft_.heavy[value] || points <= 1 || outer_points < kSpread * points) return false;
+  if (!draft_.heavy[value] || !world_.costs.is_spread(points, outer_points)) return false;
   const bool once_per_row = frame_.has_reduced() && draft_.section[value] % 2 == 1;
-  return !once_per_row && frame_.kept * frame_.reduced >= kSmallSpace && !find_root(inner);
+  return !once_per_row && !world_.costs.is_small(frame_.kept * frame_.reduced) && !find_root(inner);
 }
 
 Emitter::Value Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
@@ -234,7 +228,7 @@ Emitter::Value Emitter::make_pointwise(ir::NodeId id, const Map& map, int sectio
   }
   if (is_expensive(node.op)) {
     const int times = ++makes_[uint64_t{id} << 8 | static_cast<uint64_t>(section)];
-    if (times > kMaxCopies && frame_.kept * frame_.reduced >= kSmallSpace) return refuse(MustStore{id});
+    if (times > Bounds::copies && !world_.costs.is_small(frame_.kept * frame_.reduced)) return refuse(MustStore{id});
   }
   return add(instr, section);
 }

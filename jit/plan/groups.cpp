@@ -9,17 +9,8 @@
 
 namespace fastjit::plan {
 
-namespace {
-
-constexpr size_t kMaxRoots = 8;      // values one kernel computes for others
-constexpr size_t kMaxAccesses = 24;  // operands of a kernel that was joined from several
-constexpr size_t kLookBack = 4;      // earlier readers of an operand that are tried because they share it
-constexpr int64_t kShared = 4;       // an operand is worth sharing from a quarter of the points on
-
-}  // namespace
-
 Former::Former(const ir::Graph& graph, const Costs& costs)
-    : costs_(costs), world_(graph), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {}
+    : costs_(costs), world_(graph, costs), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {}
 
 const std::vector<uint32_t>& items_at(const ItemsByBuffer& items, BufferId buffer) {
   static const std::vector<uint32_t> none;
@@ -379,7 +370,7 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
   for (const Access& access : single.draft.accesses) {
     if (const auto last = last_producer_.find(access.buffer); last != last_producer_.end())
       if (!items_[last->second].is_extern()) makers.insert(last->second);
-    if (world_.numel(access.buffer.node) * kShared < points) continue;
+    if (!costs_.is_worth_sharing(world_.numel(access.buffer.node), points)) continue;
     for (const uint32_t reader : items_at(recent_readers_, access.buffer))
       if (items_[reader].frame.kept * items_[reader].frame.reduced == points) sharers.insert(reader);
   }
@@ -394,14 +385,14 @@ void Former::note_readers(uint32_t item) {
   for (const Access& access : items_[item].draft.accesses) {
     std::vector<uint32_t>& readers = recent_readers_[access.buffer];
     if (std::find(readers.begin(), readers.end(), item) != readers.end()) continue;
-    if (readers.size() == kLookBack) readers.erase(readers.begin());
+    if (readers.size() == Bounds::look_back) readers.erase(readers.begin());
     readers.push_back(item);
   }
 }
 
 bool Former::join(uint32_t candidate, const Item& single) {
   Item& item = items_[candidate];
-  if (item.roots.size() >= kMaxRoots || item.draft.accesses.size() + single.draft.accesses.size() > kMaxAccesses)
+  if (item.roots.size() >= Bounds::roots || item.draft.accesses.size() + single.draft.accesses.size() > Bounds::streams)
     return false;
   const bool reframe = single.frame.has_reduced() && !item.frame.has_reduced();
   if (single.frame.has_reduced() && !reframe &&

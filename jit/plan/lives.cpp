@@ -157,14 +157,8 @@ void Lives::try_in_place(const Item& item, size_t step) {
           lives_[old].last_loads != 1 || graph_.layout(old.node).numel() != graph_.layout(root.value).numel() ||
           former_.producers(access.buffer).size() != 1)
         continue;
-      const size_t own_list = item.draft.homes[static_cast<size_t>(&root - item.roots.data())];
-      bool later = false;
-      for (size_t list = own_list + 1; list < item.draft.lists.size(); ++list)
-        for (const uint32_t at : item.draft.lists[list]) {
-          const Instr& instr = item.draft.code[at];
-          later = later || (instr.code == Code::Load && home(item.draft.accesses[instr.imm].buffer) == old);
-        }
-      if (later) continue;
+      const auto which = static_cast<size_t>(&root - item.roots.data());
+      if (is_loaded_after(item.draft, which, [&](BufferId loaded) { return home(loaded) == old; })) continue;
       homes_[dest.buffer] = old;
       if (lent_.contains(old)) written_over_[step].push_back(old);
       if (lent_.contains(dest.buffer)) lent_.insert(old);

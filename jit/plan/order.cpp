@@ -2,7 +2,6 @@
 #include "plan/order.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <unordered_set>
 
 #include "plan/work.h"
@@ -102,14 +101,10 @@ bool Order::may_store(uint32_t index, const Storage& dest, const Root& root) con
   if (guarded_[index]) return false;
   const Item& item = former_.items()[index];
   const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
+  for (const Access& access : item.draft.accesses)
+    if (base(access.buffer) == dest.buffer && (access.buffer != dest.buffer || access.address != address)) return false;
   const auto which = static_cast<size_t>(&root - item.roots.data());
-  for (size_t list = 0; list < item.draft.lists.size(); ++list)
-    for (const uint32_t at : item.draft.lists[list]) {
-      if (item.draft.code[at].code != Code::Load) continue;
-      const Access& access = item.draft.accesses[item.draft.code[at].imm];
-      if (base(access.buffer) != dest.buffer) continue;
-      if (access.buffer != dest.buffer || access.address != address || list > item.draft.homes[which]) return false;
-    }
+  if (is_loaded_after(item.draft, which, [&](BufferId loaded) { return loaded == dest.buffer; })) return false;
   return std::ranges::none_of(readers(dest.buffer),
                               [&](uint32_t other) { return other != index && order_.reaches(index, other); });
 }
@@ -171,13 +166,12 @@ void Order::settle_destinations() {
     }
 }
 
-/// The kernel alone reads the product, point by point, and nothing else it needs comes after the call.
+/// The kernel alone reads the product, point by point or row by row, and nothing else it needs comes after the call.
 bool Order::is_epilogue(uint32_t call, uint32_t kernel, ir::NodeId product) const {
   const Item& item = former_.items()[kernel];
   const ir::Layout& layout = graph_.layout(product);
   const int64_t points = layout.numel();
-  if (item.is_extern() || order_.home(kernel) != kernel || item.frame.has_reduced() || item.frame.kept != points)
-    return false;
+  if (item.is_extern() || order_.home(kernel) != kernel || item.frame.kept * item.frame.reduced != points) return false;
   const Root whole{product, true, false, {}};
   if (!unravel_root(former_.world(), item.frame, whole).map) return false;
   const Linear expected = root_address(former_.world(), item.frame, whole, layout.strides);
@@ -202,9 +196,11 @@ void Order::merge(uint32_t call, uint32_t kernel, ir::NodeId product) {
                        graph_[node].dtype == graph_[product].dtype &&
                        former_.buffer_strides(dest.buffer) == graph_.layout(product).strides &&
                        std::ranges::equal(graph_.sizes(node), graph_.sizes(product));
+      const auto which = static_cast<size_t>(&root - item.roots.data());
+      if (!own || is_loaded_after(item.draft, which, [&](BufferId loaded) { return loaded == product; })) continue;
       const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
       for (Access& access : item.draft.accesses)
-        if (own && access.buffer == product && access.address == address) {
+        if (access.buffer == product && access.address == address) {
           access.buffer = dest.buffer;
           places_[product] = dest.buffer;
         }
@@ -226,48 +222,6 @@ void Order::fuse_epilogues() {
     const std::vector<uint32_t>& all = readers(product);
     if (all.size() == 1 && is_epilogue(call, all[0], product)) merge(call, all[0], product);
   }
-}
-
-/// Recorded order as far as possible: kernels that are ready and stand before the next call run together, then the
-/// call. What belongs to later calls waits for its turn, so that its results are not alive before they are of use. A
-/// product whose epilogue needs a later call waits for that.
-std::vector<std::vector<uint32_t>> Order::steps() const {
-  std::vector<std::vector<uint32_t>> result, next(order_.size());
-  std::vector<size_t> missing(order_.size(), 0);
-  std::set<uint32_t> ready, ready_calls, calls;  // ready: kernels
-  size_t left = 0;
-  for (uint32_t i = 0; i < order_.size(); ++i) {
-    if (order_.home(i) != i) continue;
-    ++left;
-    for (const uint32_t other : order_.needs(i))
-      if (const uint32_t earlier = order_.home(other); earlier != i) {
-        next[earlier].push_back(i);
-        ++missing[i];
-      }
-    if (former_.items()[i].is_extern()) calls.insert(i);
-    if (missing[i] == 0) (former_.items()[i].is_extern() ? ready_calls : ready).insert(i);
-  }
-  while (left > 0) {
-    std::vector<uint32_t> batch;
-    const auto end = calls.empty() ? ready.end() : ready.lower_bound(*calls.begin());
-    batch.assign(ready.begin(), end);
-    const bool in_turn = !ready_calls.empty() && *ready_calls.begin() == *calls.begin();
-    if (batch.empty() && !in_turn) batch.assign(ready.begin(), ready.end());
-    if (batch.empty() && !ready_calls.empty()) batch.push_back(*ready_calls.begin());
-    if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
-    for (const uint32_t item : batch) {
-      ready.erase(item);
-      ready_calls.erase(item);
-      calls.erase(item);
-      for (const uint32_t later : next[item]) {
-        work();
-        if (--missing[later] == 0) (former_.items()[later].is_extern() ? ready_calls : ready).insert(later);
-      }
-    }
-    left -= batch.size();
-    result.push_back(std::move(batch));
-  }
-  return result;
 }
 
 }  // namespace fastjit::plan

@@ -52,7 +52,8 @@ class Builder {
   Shaped shaped(const Item& item, Rows rows);
   KernelStep install(Shaped shaped, const Item& item);
   int64_t tile_rows(ir::NodeId product) const;
-  void add_epilogue(ContractStep& step, const Item& item, ir::NodeId product);
+  bool is_by_rows(const Shaped& epilogue, ir::NodeId product, const Order& order) const;
+  void add_epilogue(ContractStep& step, const Item& item, ir::NodeId product, const Order& order);
   SlotId slot(BufferId buffer);
   SlotId operand_slot(ir::NodeId node, const Storage& storage);
   void drop_aliases(SlotId base);
@@ -111,7 +112,8 @@ KernelStep Builder::install(Shaped shaped, const Item& item) {
   step.kernel = found->second;
   for (const BufferId buffer : shaped.buffers) step.operands.push_back(slot(buffer));
   out_.scratch_bytes =
-      std::max(out_.scratch_bytes, step.scratch_stride * static_cast<int64_t>(shaped.plan.scratch.size()));
+      std::max(out_.scratch_bytes, step.scratch_stride * static_cast<int64_t>(shaped.plan.scratch.size()) *
+                                       (options_.cuda ? step.grid.blocks : 1));
   if (fresh) out_.kernels.push_back(std::move(shaped.plan));
   std::vector<ir::NodeId>& made = out_.made.emplace_back();
   for (const Root& root : item.roots) made.push_back(root.value);
@@ -166,22 +168,29 @@ void Builder::add_frees() {
   }
 }
 
-/// Rows of the product whose tile fits in half of the second-level cache; 0 where the product as a whole does.
+/// Rows of the product that the epilogue follows at a time; 0: all.
 int64_t Builder::tile_rows(ir::NodeId product) const {
   const ir::Product kind = graph_.contracts[graph_[product].attr].kind;
-  if (kind != ir::Product::Mm && kind != ir::Product::Addmm) return 0;
+  if (options_.cuda || (kind != ir::Product::Mm && kind != ir::Product::Addmm)) return 0;
   const auto sizes = graph_.sizes(product);
-  const int64_t rows = sizes[0], row_bytes = sizes[1] * ir::size_of(graph_[product].dtype),
-                budget = options_.l2_bytes / 2;
-  constexpr int64_t kFewestRows = 64;
-  return rows * row_bytes <= budget ? 0 : std::max(kFewestRows, budget / row_bytes / 8 * 8);
+  return options_.costs.tile_rows(sizes[0], sizes[1] * ir::size_of(graph_[product].dtype));
 }
 
-/// Tile by tile only where the product is large and the epilogue's outer loop is its rows.
-void Builder::add_epilogue(ContractStep& step, const Item& item, ir::NodeId product) {
+/// Whether the outer loop is over the rows of the product, each of which some units have to themselves.
+bool Builder::is_by_rows(const Shaped& epilogue, ir::NodeId product, const Order& order) const {
+  const KernelStep& step = epilogue.step;
+  const bool rows = step.sizes.size() == 2 && step.sizes[0] == graph_.sizes(product)[0] && epilogue.plan.tile == 0;
+  if (!rows || (epilogue.plan.is_row_kernel() && epilogue.kept_lanes)) return false;
+  const BufferId place = lives_->home(order.place_of(product));
+  const auto at = std::find(epilogue.buffers.begin(), epilogue.buffers.end(), place) - epilogue.buffers.begin();
+  return step.strides[static_cast<size_t>(at) * 2] == graph_.layout(product).strides[0];
+}
+
+/// Tile by tile only where the product is large.
+void Builder::add_epilogue(ContractStep& step, const Item& item, ir::NodeId product, const Order& order) {
   if (const int64_t tile = tile_rows(product); tile > 0) {
     Shaped by_rows = shaped(item, Rows::Separate);
-    if (by_rows.step.sizes.size() == 2 && by_rows.step.sizes[0] == graph_.sizes(product)[0] && by_rows.plan.tile == 0) {
+    if (is_by_rows(by_rows, product, order)) {
       step.epilogue.push_back(install(std::move(by_rows), item));
       step.rows_per_tile = tile;
       return;
@@ -201,7 +210,7 @@ std::vector<SlotId> Builder::operand_slots(const Item& item) {
 void Builder::add_contract(const Item& item, const Order& order, uint32_t epilogue) {
   const ir::ContractAttr& attr = graph_.contracts[graph_[item.external].attr];
   ContractStep step{attr.kind, attr.call, operand_slots(item), slot(order.place_of(item.external)), {}, 0};
-  if (epilogue != Order::kNoItem) add_epilogue(step, former_.items()[epilogue], item.external);
+  if (epilogue != Order::kNoItem) add_epilogue(step, former_.items()[epilogue], item.external, order);
   out_.steps.emplace_back(std::move(step));
 }
 

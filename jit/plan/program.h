@@ -9,6 +9,7 @@
 #include "ir/graph.h"
 #include "plan/choose.h"
 #include "plan/cost.h"
+#include "plan/grid.h"
 #include "plan/kernel_plan.h"
 
 namespace fastjit::plan {
@@ -45,7 +46,8 @@ struct KernelStep {
   int64_t block = 0;
   int64_t units = 0;  // KernelArgs' range is [0, units); 0 when there is nothing to do
   int64_t grain = 0;  // units a task should have at least; >= units: not worth splitting
-  int64_t scratch_stride = 0;
+  int64_t scratch_stride = 0;  // bytes of one slot of one thread, of one block on a GPU
+  Grid grid;                   // on a GPU
 };
 
 /// Independent launches that share one parallel region.
@@ -110,7 +112,7 @@ struct Program {
   std::vector<std::vector<ir::NodeId>> made;  // per launch, in order: the nodes it makes, of the staged graph
   std::vector<Verdict> verdicts;              // in order of the nodes
   int64_t arena_bytes = 0;
-  int64_t scratch_bytes = 0;  // per thread
+  int64_t scratch_bytes = 0;  // per thread; on a GPU of the launch that needs most: those of a stream take turns
 };
 
 /// Calls `take` with every launch of the program, in order.
@@ -137,7 +139,6 @@ std::string dot(const ir::Graph& graph, const Program& program);  // the planned
 struct PlanOptions {
   int lanes = 8;  // f32 lanes of the target's vectors (backend::lanes_for)
   int threads = 1;
-  int64_t l2_bytes = 1 << 20;
   Costs costs;
   Numerics numerics = Numerics::Eager;
   bool cuda = false;

@@ -52,6 +52,7 @@ constexpr Meaning kLegend[] = {
     {"\nkernel ", "kernel K (slots): runs kernel K, which stands below, on slots as its operands #0, #1, ..."},
     {" sizes [", "sizes: the length of each dim of the kernel, dim d0 first"},
     {" units ", "units: pieces of work that threads share; grain: the fewest units worth a thread"},
+    {" grid ", "grid B x T: blocks of so many threads on the GPU"},
     {" reads ", "reads, writes, operations: what the launch moves (a broadcast operand once) and computes"},
     {"\nvalue %", "value %N: what became of node N of the graph, which several kernels read, and why"},
     {" block ", "block: elements along the last dim that a unit takes"},
@@ -96,7 +97,8 @@ std::string line(const Program& program, const KernelStep& step) {
     if (step.offsets[i] != 0) result += "+" + std::to_string(step.offsets[i]);
   }
   result +=
-      ") sizes " + list(step.sizes) + " units " + std::to_string(step.units) + " grain " + std::to_string(step.grain);
+      ") sizes " + list(step.sizes) + (step.grid.blocks > 0 ? " grid " + std::to_string(step.grid.blocks) + " x " + std::to_string(step.grid.threads)
+                             : " units " + std::to_string(step.units) + " grain " + std::to_string(step.grain));
   if (step.block > 0) result += " block " + std::to_string(step.block);
   if (!step.scalars.empty()) {
     result += " scalars";

@@ -61,6 +61,7 @@ class Shaper {
   void choose_tile();
   void fill_plan();
   void fill_step();
+  void cut();
   uint8_t unroll() const;
   int64_t block() const;
   bool transposed(const Touched& touched) const;
@@ -287,10 +288,24 @@ void Shaper::fill_step() {
   step.scalars = draft_.scalars;
   step.block = out_.kept_lanes ? block() : 0;
   if (!out_.plan.scratch.empty()) {
-    const int64_t bytes = (frame_.reduced + options_.lanes) * 8;
+    const int64_t bytes = (frame_.reduced + (options_.cuda ? 0 : options_.lanes)) * 8;
     step.scratch_stride = (bytes + 63) / 64 * 64;
   }
-  cut(out_.plan, step);
+  if (options_.cuda) step.grid = grid_of(out_.plan, step.sizes.data());
+  cut();
+}
+
+/// Sets units and grain: how many units are worth a thread.
+void Shaper::cut() {
+  KernelStep& step = out_.step;
+  int64_t points = 1;
+  for (const int64_t size : step.sizes) points *= size;
+  step.units = unit_count(out_.plan, step.sizes.data(), step.block);
+  const Costs& costs = options_.costs;
+  const double whole = static_cast<double>(costs.point(out_.plan)) * static_cast<double>(points);
+  const int64_t units = std::max<int64_t>(step.units, 1);
+  const double worth = std::ceil(static_cast<double>(costs.task) / (whole / static_cast<double>(units)));
+  step.grain = whole < static_cast<double>(costs.serial) ? units : std::max<int64_t>(1, static_cast<int64_t>(worth));
 }
 
 }  // namespace
@@ -298,22 +313,6 @@ void Shaper::fill_step() {
 Shaped shape(const World& world, const Frame& frame, std::span<const Root> roots, const Draft& draft,
              const PlanOptions& options, Rows rows) {
   return Shaper(world, frame, roots, draft, options, rows).run();
-}
-
-void cut(const KernelPlan& plan, KernelStep& step) {
-  constexpr double kTaskNs = 20000, kSerialNs = 30000;
-  int64_t points = 1;
-  for (const int64_t size : step.sizes) points *= size;
-  step.units = unit_count(plan, step.sizes.data(), step.block);
-  double per_point = 0.05;
-  for (const Instr& instr : plan.code) {
-    if (instr.code == Code::Load || instr.code == Code::Store) per_point += 0.04 * ir::size_of(instr.dtype);
-    if (instr.code == Code::Compute) per_point += ir::is_expensive(instr.op) ? 0.4 : 0.05;
-  }
-  const double total = per_point * static_cast<double>(points),
-               unit = total / static_cast<double>(std::max<int64_t>(step.units, 1));
-  step.grain = total < kSerialNs ? std::max<int64_t>(step.units, 1)
-                                 : std::max<int64_t>(1, static_cast<int64_t>(std::ceil(kTaskNs / unit)));
 }
 
 }  // namespace fastjit::plan

@@ -19,7 +19,4 @@ enum class Rows : uint8_t { Merge, Separate };
 Shaped shape(const World& world, const Frame& frame, std::span<const Root> roots, const Draft& draft,
              const PlanOptions& options, Rows rows);
 
-/// Adds nanoseconds to units: sets `units` and `grain` of a launch whose sizes and block are known.
-void cut(const KernelPlan& plan, KernelStep& step);
-
 }  // namespace fastjit::plan

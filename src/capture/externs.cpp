@@ -251,14 +251,13 @@ ir::NodeId Builder::operand(const Use& use, const Event& event) {
   return real(use.tensor);
 }
 
-// An operand of a product: a view of an input is described, not made by a call; the planner aliases its memory.
+// An operand of a product: a view is described, not made by a call; the planner aliases its memory.
 ir::NodeId Builder::factor(const Use& use, const Event& event) {
   if (trace_.root(use.tensor)) input_node(use.tensor);
   const State& state = states_[use.tensor];
-  const bool view_of_input = state.known && state.mask == ir::kNoNode && state.node != ir::kNoNode &&
-                             state.view_step != kNone && state.real == ir::kNoNode && trace_.root(state.base) &&
-                             !analysis_.written[use.storage];
-  return view_of_input ? graph_.with_strides(state.node, state.meta.strides) : operand(use, event);
+  const bool is_described = state.known && state.mask == ir::kNoNode && state.node != ir::kNoNode &&
+                            state.view_step != kNone && state.real == ir::kNoNode && !analysis_.written[use.storage];
+  return is_described ? graph_.with_strides(state.node, state.meta.strides) : operand(use, event);
 }
 
 ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {

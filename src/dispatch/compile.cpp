@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdio>
 #include <functional>
-#include <limits>
 
 #include "dispatch/compile.h"
 #include "dispatch/pool.h"
@@ -17,20 +16,15 @@
 namespace fastjit::dispatch {
 namespace {
 
-// Products up to half of this keep one library call: MKL in row tiles cost 4 to 9 % at 512 and 1024, more than the
-// epilogue gained.
-constexpr int64_t kTileAbove = int64_t{64} << 20;
 // Programs for CUDA are the same on every machine: nothing in their plans depends on the host.
 backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
   if (device.is_cuda()) {
     options.cuda = true;
-    options.l2_bytes = std::numeric_limits<int64_t>::max();
     return {backend::Target::Kind::Cuda, backend::Isa::Avx2, backend::cuda_sm(device.index())};
   }
   const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
   options.lanes = backend::lanes_for(target.isa);
   options.threads = at::get_num_threads();
-  options.l2_bytes = kTileAbove;
   return target;
 }
 

@@ -20,7 +20,6 @@ struct CudaCode {
   c10::DeviceIndex device = 0;
   backend::CudaContext context = nullptr;
   std::vector<backend::CudaFunction> functions;  // per Program::kernels
-  int64_t scratch_bytes = 0;                     // of the launch that needs most: launches of a stream take turns
 };
 
 /// A program with everything it needs at run time. Immutable after prepare(); shared by threads.

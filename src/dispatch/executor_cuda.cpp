@@ -3,13 +3,12 @@
 // its device-generic interfaces: the extension is the same one for a torch without CUDA.
 #include <c10/core/DeviceGuard.h>
 
+#include "codegen/emit_cuda.h"
 #include "dispatch/cuda_device.h"
 #include "dispatch/run.h"
 
 namespace fastjit::dispatch {
 namespace {
-
-using codegen::CudaLaunch;
 
 struct CudaProducts {
   static void mm(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::mm_out(out, a, b); }
@@ -33,7 +32,7 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
         guard_(device_),
         context_(code_.context),
         stream_(current_stream(device_)) {
-    scratch_ = bytes(code_.scratch_bytes, held_scratch_);
+    scratch_ = bytes(program_.scratch_bytes, held_scratch_);
   }
 
  private:
@@ -55,18 +54,16 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
   }
 
   void step(const plan::KernelStep& s) {
-    const plan::KernelPlan& plan = program_.kernels[s.kernel];
     c10::SmallVector<void*, 12> ptrs;
     for (size_t i = 0; i < s.operands.size(); ++i)
       ptrs.push_back(address(s.operands[i]) + s.offsets[i] * ir::size_of(slot(s.operands[i]).dtype));
     c10::SmallVector<uint64_t, 8> scalars;
     for (uint32_t scalar : s.scalars) scalars.push_back(scalars_[scalar]);
-    const CudaLaunch shape = codegen::cuda_launch(plan, s.sizes.data());
     const backend::KernelArgs args{
-        ptrs.data(), s.sizes.data(), s.strides.data(), scalars.data(), scratch_, shape.scratch_stride, 0};
+        ptrs.data(), s.sizes.data(), s.strides.data(), scalars.data(), scratch_, s.scratch_stride, 0};
     thread_local std::vector<uint64_t> words;
-    codegen::cuda_parameters(plan, args, words);
-    backend::cuda_launch(code_.functions[s.kernel], shape, words, stream_);
+    codegen::cuda_parameters(program_.kernels[s.kernel], args, words);
+    backend::cuda_launch(code_.functions[s.kernel], s.grid, words, stream_);
   }
 
   void step(const plan::ParallelStep& s) {
@@ -102,10 +99,6 @@ void Executable::load_on_cuda(c10::DeviceIndex device) {
   code->context = backend::cuda_context(device);
   const backend::CudaContextGuard current(code->context);
   for (const auto& kernel : kernels) code->functions.push_back(backend::cuda_function(*kernel, code->context));
-  plan::for_each_launch(program, [&](const plan::KernelStep& s) {
-    const CudaLaunch shape = codegen::cuda_launch(program.kernels[s.kernel], s.sizes.data());
-    code->scratch_bytes = std::max(code->scratch_bytes, shape.scratch_bytes);
-  });
   cuda = std::move(code);
 }
 

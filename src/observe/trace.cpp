@@ -30,6 +30,12 @@ std::string place_in(const Frame& frame) {
   return place_of(frame.code, PyCode_Addr2Line(frame.code, frame.offset * 2));
 }
 
+// What torch runs when a module dies that it noted for its own compiler (judge_unseen).
+bool is_torch_forgetting(PyCodeObject* code) {
+  constexpr const char* kName = "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>";
+  return PyUnicode_CompareWithASCIIString(code->co_qualname, kName) == 0 && owner_of(code) == Owner::Ours;
+}
+
 }  // namespace
 
 const Tracer::Row* Tracer::rows() {
@@ -169,6 +175,10 @@ void Tracer::enter(InterpreterFrame* frame, int offset) {
   if (inside_) return;
   end_scalar_use(true);
   PyCodeObject* code = code_of(frame);
+  if (!frames_.empty() && is_torch_forgetting(code)) {
+    inside_ = frame;
+    return;
+  }
   auto* function = reinterpret_cast<PyObject*>(function_of(frame));
   bool is_root = frames_.empty(), probing = false;
   if (!is_root) {

@@ -18,7 +18,6 @@
 namespace fastjit {
 namespace {
 
-using codegen::CudaShape;
 using ir::DType;
 using ir::Op;
 using test::PlanBuilder;
@@ -59,13 +58,13 @@ TEST(CudaSource, NamesWhatItDoes) {
 }
 
 TEST(CudaSource, RowsAreReducedByABlockOrByAThread) {
-  EXPECT_EQ(codegen::cuda_shape(softmax()), CudaShape::BlockPerRow);
+  EXPECT_EQ(plan::threads_of(softmax()), plan::Threads::BlockPerRow);
   EXPECT_TRUE(has(codegen::cuda_source(softmax()), "FjSum<double>")) << "f32 sums accumulate in double";
   PlanBuilder columns("kr", 0, 8);
   columns.elem();
   const auto total = columns.reduce(ir::ReduceKind::Sum, columns.in(DType::F64, "1*"), DType::F64);
   columns.row().out(total, "10");
-  EXPECT_EQ(codegen::cuda_shape(columns.plan), CudaShape::Points);
+  EXPECT_EQ(plan::threads_of(columns.plan), plan::Threads::Points);
   const std::string source = codegen::cuda_source(columns.plan);
   EXPECT_TRUE(has(source, "FjSumExact<double>")) << source;
   EXPECT_FALSE(has(source, "__syncthreads")) << source;
@@ -92,11 +91,9 @@ TEST(CudaSource, EveryOpHasAFormForEachTypeItTakes) {
 TEST(CudaLaunch, GridAndParametersFollowTheSizes) {
   const plan::KernelPlan rows = softmax();
   const int64_t sizes[] = {5000, 70}, strides[] = {100, 1, 140, 2};
-  const codegen::CudaLaunch launch = codegen::cuda_launch(rows, sizes);
-  EXPECT_EQ(launch.block, 128u);
-  EXPECT_EQ(launch.grid, 1024u);
-  EXPECT_EQ(launch.scratch_stride, 576);
-  EXPECT_EQ(launch.scratch_bytes, 576 * 1024);
+  const plan::Grid grid = plan::grid_of(rows, sizes);
+  EXPECT_EQ(grid.threads, 128u);
+  EXPECT_EQ(grid.blocks, 1024u);
   char x, y, scratch;
   void* ptrs[] = {&x, &y};
   const backend::KernelArgs args{ptrs, sizes, strides, nullptr, &scratch, 576, 0};
@@ -105,7 +102,7 @@ TEST(CudaLaunch, GridAndParametersFollowTheSizes) {
   codegen::cuda_parameters(rows, args, words);
   EXPECT_EQ(words, (std::vector<uint64_t>{word(&x), word(&y), 5000, 70, 100, 140, 2, word(&scratch), 576}));
   const int64_t none[] = {0, 70};
-  EXPECT_EQ(codegen::cuda_launch(scaled_add(), none).grid, 0u);
+  EXPECT_EQ(plan::grid_of(scaled_add(), none).blocks, 0u);
 }
 
 // An ELF header of a cubin and the name of the entry's section.
@@ -183,7 +180,7 @@ TEST(CudaDriver, LaunchesThroughTheLibrary) {
   EXPECT_EQ(backend::cuda_context(0), first);
   EXPECT_EQ(number("retained"), 2) << "once a device";
   const auto kernel = backend::load_cuda(fake_cubin());
-  const codegen::CudaLaunch launch{7, 64, 0, 0};
+  const plan::Grid grid{7, 64};
   const std::vector<uint64_t> words{42, 43};
   {
     const backend::CudaContextGuard current(first);
@@ -192,8 +189,8 @@ TEST(CudaDriver, LaunchesThroughTheLibrary) {
     const backend::CudaFunction function = backend::cuda_function(*kernel, first);
     EXPECT_EQ(backend::cuda_function(*kernel, first), function);
     EXPECT_EQ(number("loads"), 1) << "a module is loaded once a context";
-    backend::cuda_launch(function, launch, words, 5);
-    backend::cuda_launch(function, {0, 64, 0, 0}, {}, 0);
+    backend::cuda_launch(function, grid, words, 5);
+    backend::cuda_launch(function, {0, 64}, {}, 0);
     EXPECT_EQ(number("launches"), 1) << "an empty grid is not launched";
   }
   EXPECT_EQ(context, 0u) << "the thread is left without a context, as it was";

@@ -200,5 +200,18 @@ TEST(PlanMemory, ACatThatGrowsIsOneBuffer) {
   }
 }
 
+/// What an epilogue needs is made when the product's turn comes, not before the first of all products.
+TEST(PlanMemory, WhatAnEpilogueNeedsIsMadeWhenItsTurnComes) {
+  Graph g;
+  NodeId x = tensor(g, {96, 64});
+  for (int i = 0; i < 6; ++i) {
+    const NodeId scale = g.pointwise(Op::Exp, {tensor(g, {64})});
+    x = g.pointwise(Op::Mul, {product(g, x, tensor(g, {64, 64})), g.expand(g.reshape(scale, {1, 64}), {96, 64})});
+  }
+  g.outputs = {x};
+  const plan::Program p = plan::plan(g, {});
+  EXPECT_EQ(p.arena_bytes, 64 * 4) << "one scale at a time\n" << plan::text(p);
+}
+
 }  // namespace
 }  // namespace fastjit::test

@@ -198,7 +198,7 @@ TEST(PlanRun, CompiledRandomGraphsAgreeWithTheGraph) {
     const std::vector<Num> scalars{{0.75, 3}, {1.5, 2}};
     plan::PlanOptions options;
     options.lanes = backend::lanes_for(backend::host_isa());
-    options.l2_bytes = seed % 2 ? 64 : 1 << 20;
+    options.costs.tile_bytes = seed % 2 ? 32 : 1 << 19;
     const plan::Program program = plan::plan(g, options);
     const Outcome expected = run_graph(g, inputs, scalars);
     const Outcome got = Runner(g, program, backend::host_isa()).run(inputs, scalars);

@@ -72,7 +72,7 @@ TEST(Plan, AgreesWithTheGraphOnRandomGraphs) {
   for (uint32_t seed = 0; seed < 40'000 && wrong < 3; ++seed) {
     const Graph g = RandomGraph(seed).make();
     plan::PlanOptions options;
-    options.l2_bytes = seed % 2 ? 64 : 1 << 20;                           // small: products run tile by tile
+    options.costs.tile_bytes = seed % 2 ? 32 : 1 << 19;                   // small: products run tile by tile
     options.own_bytes = std::array{64, 200, 600, 1 << 20}[seed / 2 % 4];  // small: most temporaries are tensors
     const std::string fault = check(g, seed, options);
     EXPECT_EQ(fault, "") << "seed " << seed << "\n" << ir::print(g);
@@ -210,20 +210,54 @@ TEST(Plan, ProductWithEpilogueRunsInPlaceAndInTiles) {
   const NodeId x = tensor(g, {96, 128}), y = tensor(g, {96, 64});
   const NodeId mm = product(g, transpose(g, x), y);
   g.outputs = {g.pointwise(Op::Add, {g.pointwise(Op::Mul, {mm, number(g, 100)}), number(g, 10)})};
-  for (const int64_t l2 : {1 << 20, 8192}) {
+  for (const int64_t tile : {1 << 19, 4096}) {
     plan::PlanOptions options;
-    options.l2_bytes = l2;
+    options.costs.tile_bytes = tile;
     // The operand is x itself with its strides swapped, as torch's t() makes it.
     const plan::Program p = planned(g, options);
     const auto* step = only<plan::ContractStep>(p);
     ASSERT_TRUE(step);
     ASSERT_EQ(step->epilogue.size(), 1u);
     EXPECT_EQ(step->epilogue[0].operands, std::vector<plan::SlotId>{step->result});
-    EXPECT_EQ(step->rows_per_tile, l2 == 8192 ? 64 : 0);
+    EXPECT_EQ(step->rows_per_tile, tile == 4096 ? 64 : 0);
     // Rows of their own only where tiles need them: a narrow product's epilogue would fill few lanes.
     const std::vector<int64_t> whole{128 * 64}, rows{128, 64};
-    EXPECT_EQ(step->epilogue[0].sizes, l2 == 8192 ? rows : whole);
+    EXPECT_EQ(step->epilogue[0].sizes, tile == 4096 ? rows : whole);
     EXPECT_EQ(p.outputs[0], step->result);
+  }
+}
+
+// Rows and columns of a square product look alike: only the stride tells which of them the outer loop is over.
+TEST(Plan, TilesFollowTheRowsOfTheProduct) {
+  for (const bool reduces : {false, true}) {
+    Graph g;
+    const NodeId x = tensor(g, {96, 96}), mm = product(g, x, tensor(g, {96, 96}));
+    const NodeId sum = g.pointwise(Op::Add, {mm, x});
+    g.outputs = {reduces ? g.reduce(ReduceKind::Sum, sum, {0}, DType::F32) : transpose(g, sum)};
+    plan::PlanOptions options;
+    options.costs.tile_bytes = 4096;
+    const plan::Program p = planned(g, options);
+    EXPECT_EQ(check(g, 1, options), "");
+    const auto* step = only<plan::ContractStep>(p);
+    ASSERT_TRUE(step) << plan::text(p);
+    EXPECT_EQ(step->rows_per_tile, 0) << plan::text(p);
+  }
+}
+
+TEST(Plan, EpilogueHoldsResidualAndTheRowsStatistics) {
+  Graph g;
+  const NodeId x = tensor(g, {96, 128}), stream = tensor(g, {96, 64});
+  const NodeId sum = g.pointwise(Op::Add, {product(g, x, tensor(g, {128, 64})), stream});
+  g.outputs = {sum, softmax(g, sum)};
+  for (const int64_t tile : {1 << 19, 4096}) {
+    plan::PlanOptions options;
+    options.costs.tile_bytes = tile;
+    EXPECT_EQ(check(g, 1, options), "");
+    const plan::Program p = planned(g, options);
+    const auto* step = only<plan::ContractStep>(p);
+    ASSERT_TRUE(step) << plan::text(p);
+    ASSERT_EQ(step->epilogue.size(), 1u);
+    EXPECT_EQ(step->rows_per_tile, tile == 4096 ? 64 : 0);
   }
 }
 

@@ -1,0 +1,98 @@
+// The steps of a program, from its items and what must run before what.
+#include <stdexcept>
+
+#include "plan/order.h"
+#include "plan/work.h"
+
+namespace fastjit::plan {
+
+namespace {
+
+/// Takes items off the list of what is left, in the order that steps() says.
+class Queue {
+ public:
+  Queue(const std::vector<Item>& items, const Precedence& order)
+      : items_(items), order_(order), next_(order.size()), missing_(order.size(), 0), wanted_(order.size(), false) {
+    for (uint32_t i = 0; i < order.size(); ++i) {
+      if (order.home(i) != i) continue;
+      ++left_;
+      for (const uint32_t other : order.needs(i))
+        if (const uint32_t earlier = order.home(other); earlier != i) {
+          next_[earlier].push_back(i);
+          ++missing_[i];
+        }
+      if (items[i].is_extern()) calls_.insert(i);
+      if (missing_[i] == 0) add(i);
+    }
+  }
+
+  bool is_empty() const { return left_ == 0; }
+
+  std::vector<uint32_t> take() {
+    const std::vector<uint32_t> batch = choose();
+    if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
+    for (const uint32_t item : batch) {
+      for (std::set<uint32_t>* list : {&kernels_, &ready_calls_, &calls_, &urgent_}) list->erase(item);
+      for (const uint32_t later : next_[item]) {
+        work();
+        if (--missing_[later] == 0) add(later);
+      }
+    }
+    left_ -= batch.size();
+    return batch;
+  }
+
+ private:
+  void add(uint32_t item) {
+    (items_[item].is_extern() ? ready_calls_ : kernels_).insert(item);
+    if (wanted_[item]) urgent_.insert(item);
+  }
+
+  std::vector<uint32_t> choose() {
+    if (calls_.empty()) return {kernels_.begin(), kernels_.end()};
+    const uint32_t first = *calls_.begin();
+    if (const auto end = kernels_.lower_bound(first); end != kernels_.begin()) return {kernels_.begin(), end};
+    if (ready_calls_.contains(first)) return {first};
+    want(first);
+    std::vector<uint32_t> batch;
+    for (const uint32_t item : urgent_)
+      if (!items_[item].is_extern()) batch.push_back(item);
+    if (batch.empty() && !urgent_.empty()) batch.push_back(*urgent_.begin());
+    return batch;
+  }
+
+  /// The call's turn has come, but its epilogue needs something: that is next.
+  void want(uint32_t call) {
+    std::vector<uint32_t> stack{call};
+    while (!stack.empty()) {
+      work();
+      const uint32_t item = stack.back();
+      stack.pop_back();
+      if (wanted_[item]) continue;
+      wanted_[item] = true;
+      if (kernels_.contains(item) || ready_calls_.contains(item)) urgent_.insert(item);
+      for (const uint32_t other : order_.needs(item)) stack.push_back(order_.home(other));
+    }
+  }
+
+  const std::vector<Item>& items_;
+  const Precedence& order_;
+  std::vector<std::vector<uint32_t>> next_;
+  std::vector<size_t> missing_;
+  std::vector<bool> wanted_;
+  std::set<uint32_t> kernels_, ready_calls_, calls_, urgent_;  // calls_: all that are left; the others are ready
+  size_t left_ = 0;
+};
+
+}  // namespace
+
+/// Recorded order as far as possible: kernels that are ready and stand before the next call run together, then the
+/// call. What belongs to later calls waits for its turn, so that its results are not alive before they are of use. A
+/// product whose epilogue needs a later call waits for that.
+std::vector<std::vector<uint32_t>> Order::steps() const {
+  std::vector<std::vector<uint32_t>> result;
+  for (Queue queue(former_.items(), order_); !queue.is_empty();) result.push_back(queue.take());
+  return result;
+}
+
+}  // namespace fastjit::plan
