@@ -42,7 +42,7 @@ struct Single {
     Value out{ir::kNoNode, meta_of(tensor)};
     const auto type = capture::to_ir(tensor.scalar_type());
     if (!type || tensor.layout() != at::kStrided) return out;
-    if (out.meta.wrapped_number) {
+    if (out.meta->wrapped_number) {
       if (symbolic && tensor.scalar_type() != at::kBool) {
         out.node = scalar(tensor);
         return out;
@@ -56,7 +56,7 @@ struct Single {
         out.node = node;
         return out;
       }
-    out.node = graph.input(*type, {out.meta.sizes, out.meta.strides}, {"in" + std::to_string(inputs.size())});
+    out.node = graph.input(*type, {out.meta->sizes, out.meta->strides}, {"in" + std::to_string(inputs.size())});
     inputs.push_back(tensor.detach().clone());
     seen.emplace_back(tensor, out.node);
     return out;

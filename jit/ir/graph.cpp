@@ -13,10 +13,10 @@ namespace {
 
 using support::mix;
 
-uint64_t hash_of(const Layout& layout) {
-  uint64_t hash = layout.sizes.size();
-  for (int64_t n : layout.sizes) hash = mix(hash, static_cast<uint64_t>(n));
-  for (int64_t s : layout.strides) hash = mix(hash, static_cast<uint64_t>(s));
+uint64_t hash_of(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  uint64_t hash = sizes.size();
+  for (int64_t n : sizes) hash = mix(hash, static_cast<uint64_t>(n));
+  for (int64_t s : strides) hash = mix(hash, static_cast<uint64_t>(s));
   return hash;
 }
 
@@ -149,27 +149,30 @@ std::span<const NodeId> Graph::operands(NodeId id) const {
   return {node.in, count};
 }
 
-uint32_t Graph::intern(Layout layout) {
-  const uint64_t hash = hash_of(layout);
-  auto [first, last] = interned_layouts_.equal_range(hash);
-  for (; first != last; ++first)
-    if (layouts[first->second] == layout) return first->second;
-  layouts.push_back(std::move(layout));
+uint32_t Graph::intern(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  const uint64_t hash = hash_of(sizes, strides);
+  const uint32_t known = interned_layouts_.find(hash, [&](uint32_t id) {
+    return std::ranges::equal(layouts[id].sizes, sizes) && std::ranges::equal(layouts[id].strides, strides);
+  });
+  if (known != support::HashIndex::kNone) return known;
+  layouts.push_back({{sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}});
   const auto id = static_cast<uint32_t>(layouts.size() - 1);
-  interned_layouts_.emplace(hash, id);
+  interned_layouts_.add(hash, id);
   return id;
 }
+
+uint32_t Graph::intern(const Layout& layout) { return intern(layout.sizes, layout.strides); }
 
 template <class T>
 uint32_t Graph::intern_in(Known& known, std::vector<T>& table, T value) {
   for (; known.taken < table.size(); ++known.taken)
-    known.entries.emplace(hash_of(table[known.taken]), static_cast<uint32_t>(known.taken));
+    known.entries.add(hash_of(table[known.taken]), static_cast<uint32_t>(known.taken));
   const uint64_t hash = hash_of(value);
-  for (auto [it, end] = known.entries.equal_range(hash); it != end; ++it)
-    if (table[it->second] == value) return it->second;
+  const uint32_t there = known.entries.find(hash, [&](uint32_t id) { return table[id] == value; });
+  if (there != support::HashIndex::kNone) return there;
   table.push_back(std::move(value));
   const auto id = static_cast<uint32_t>(known.taken++);
-  known.entries.emplace(hash, id);
+  known.entries.add(hash, id);
   return id;
 }
 
@@ -181,14 +184,13 @@ NodeId Graph::append(Node node) {
   if (is_commutative(node.op) && node.in[0] > node.in[1]) std::swap(node.in[0], node.in[1]);
   const uint64_t hash = hash_of(node);
   if (is_pure(node.op)) {
-    auto [first, last] = interned_.equal_range(hash);
-    for (; first != last; ++first)
-      if (same_work(nodes[first->second], node)) return first->second;
+    const NodeId known = interned_.find(hash, [&](NodeId id) { return same_work(nodes[id], node); });
+    if (known != support::HashIndex::kNone) return known;
   }
   node.line = line_;
   nodes.push_back(node);
   const auto id = static_cast<NodeId>(nodes.size() - 1);
-  if (is_pure(node.op)) interned_.emplace(hash, id);
+  if (is_pure(node.op)) interned_.add(hash, id);
   return id;
 }
 

@@ -5,11 +5,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "ir/dtype.h"
 #include "ir/op.h"
+#include "support/hash_index.h"
 
 namespace fastjit::ir {
 
@@ -134,7 +134,8 @@ class Graph {
   /// Operands of any node, variadic ones included.
   std::span<const NodeId> operands(NodeId id) const;
 
-  uint32_t intern(Layout layout);
+  uint32_t intern(const Layout& layout);
+  uint32_t intern(std::span<const int64_t> sizes, std::span<const int64_t> strides);
   uint32_t intern_line(std::string_view file_and_line);
 
   /// Makers. Each returns an existing node where an equal pure one stands already. Shapes are inferred; `strides` of
@@ -170,14 +171,13 @@ class Graph {
   Node identity_view(NodeId value, std::vector<int64_t> strides);
   /// Entries of one side table by hash; those that others appended are taken up at the next question.
   struct Known {
-    std::unordered_multimap<uint64_t, uint32_t> entries;
+    support::HashIndex entries;
     size_t taken = 0;
   };
   template <class T>
   static uint32_t intern_in(Known& known, std::vector<T>& table, T value);
   Known known_constants_, known_maps_, known_reduces_, known_lists_, known_lines_;
-  std::unordered_multimap<uint64_t, NodeId> interned_;
-  std::unordered_multimap<uint64_t, uint32_t> interned_layouts_;
+  support::HashIndex interned_, interned_layouts_;
   uint32_t line_ = 0;
 };
 

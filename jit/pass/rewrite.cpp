@@ -16,7 +16,9 @@ NodeId Rewriter::operand(NodeId old) {
 NodeId Rewriter::copy(NodeId old) {
   Node node = from_[old];
   for (NodeId& in : node.in) in = (*this)[in];
-  node.layout = to_.intern(from_.layouts[node.layout]);
+  uint32_t& layout = layouts_[node.layout];
+  if (layout == kNoNode) layout = to_.intern(from_.layouts[node.layout]);
+  node.layout = layout;
   if (node.op == Op::Cat) {
     ListAttr attr = from_.lists[node.attr];
     for (NodeId& in : attr.operands) in = (*this)[in];

@@ -43,6 +43,16 @@ std::nullopt_t Emitter::refuse(const Unraveled& failed) {
   return failed.split ? refuse(*failed.split) : refuse(Mismatch{});
 }
 
+uint32_t Emitter::intern(const Map& map) {
+  uint64_t hash = static_cast<uint64_t>(map.rows);
+  for (const int64_t cell : map.cells) hash = mix(hash, static_cast<uint64_t>(cell));
+  const uint32_t known = known_maps_.find(hash, [&](uint32_t at) { return maps_[at] == map; });
+  if (known != support::HashIndex::kNone) return known;
+  known_maps_.add(hash, static_cast<uint32_t>(maps_.size()));
+  maps_.push_back(map);
+  return static_cast<uint32_t>(maps_.size() - 1);
+}
+
 int Emitter::depth(ir::NodeId id) {
   if (!frame_.has_reduced()) return 0;
   if (const auto found = depths_.find(id); found != depths_.end()) return found->second;
@@ -78,9 +88,10 @@ uint32_t Emitter::add(Instr instr, int section) {
                       static_cast<uint64_t>(instr.op) << 8 | static_cast<uint64_t>(instr.kind));
   for (const uint32_t arg : instr.args) hash = mix(hash, arg);
   hash = mix(hash, instr.imm);
-  for (auto [it, end] = interned_.equal_range(hash); it != end; ++it)
-    if (visible(it->second, section + (instr.code == Code::Reduce)) && equal(draft_.code[it->second], instr))
-      return it->second;
+  const uint32_t known = interned_.find(hash, [&](uint32_t value) {
+    return visible(value, section + (instr.code == Code::Reduce)) && equal(draft_.code[value], instr);
+  });
+  if (known != support::HashIndex::kNone) return known;
   const auto value = static_cast<uint32_t>(draft_.code.size());
   bool heavy = instr.code == Code::Compute && is_expensive(instr.op);
   if (instr.code == Code::Compute)
@@ -91,7 +102,7 @@ uint32_t Emitter::add(Instr instr, int section) {
   draft_.section.push_back(static_cast<uint8_t>(instr.code == Code::Reduce ? section + 1 : section));
   if (draft_.lists.size() <= static_cast<size_t>(section)) draft_.lists.resize(static_cast<size_t>(section) + 1);
   draft_.lists[static_cast<size_t>(section)].push_back(value);
-  interned_.emplace(hash, value);
+  interned_.add(hash, value);
   return value;
 }
 
@@ -114,22 +125,27 @@ Emitter::Value Emitter::emit(ir::NodeId id, const Map& map, int section) {
   work();
   section = hoisted(id, map, section);
   if (obstacle_) return std::nullopt;
-  uint64_t hash = id;
-  for (const int64_t cell : map.cells) hash = mix(hash, static_cast<uint64_t>(cell));
+  const uint32_t under = intern(map);
+  const uint64_t hash = mix(id, under);
   std::optional<uint32_t> earlier;
-  for (auto [it, end] = memo_.equal_range(hash); it != end; ++it) {
-    const Memo& memo = it->second;
-    if (memo.node != id || memo.map != map) continue;
-    if (visible(memo.value, section)) return memo.value;
+  const uint32_t known = known_.find(hash, [&](uint32_t at) {
+    const Memo& memo = memos_[at];
+    if (memo.node != id || memo.map != under) return false;
+    if (visible(memo.value, section)) return true;
     const int home = draft_.section[memo.value];
     if (home % 2 == 0 && home < section && draft_.heavy[memo.value]) earlier = memo.value;
-  }
+    return false;
+  });
+  if (known != support::HashIndex::kNone) return memos_[known].value;
   const bool too_large = ++nesting_ > Bounds::nesting || draft_.code.size() > Bounds::code;
   if (too_large && is_pointwise(graph_[id].op) && !find_root(id) && !world_.storage[id]) return refuse(MustStore{id});
   const bool keep = earlier && section % 2 == 0 && allow_keep_ && frame_.reduced <= Bounds::keep;
   const Value value = keep ? recall(*earlier, section) : make(id, map, section);
   --nesting_;
-  if (value) memo_.emplace(hash, Memo{id, map, *value});
+  if (value) {
+    known_.add(hash, static_cast<uint32_t>(memos_.size()));
+    memos_.push_back({id, under, *value});
+  }
   return value;
 }
 
@@ -221,7 +237,8 @@ Emitter::Value Emitter::make_pointwise(ir::NodeId id, const Map& map, int sectio
   if (is_commutative(node.op) && small(operands[1]) < small(operands[0])) std::swap(operands[0], operands[1]);
   for (size_t i = 0; i < static_cast<size_t>(info(node.op).arity); ++i) {
     const ir::NodeId in = operands[i];
-    const Value value = emit(in, broadcast_map(map, graph_.sizes(in)), section);
+    const bool same = std::ranges::equal(graph_.sizes(in), graph_.sizes(id));
+    const Value value = same ? emit(in, map, section) : emit(in, broadcast_map(map, graph_.sizes(in)), section);
     if (!value) return std::nullopt;
     if (spreads(in, world_.numel(id), *value)) return refuse(MustStore{in});
     instr.args[i] = *value;

@@ -1,6 +1,8 @@
 #pragma once
 // The emitter of one draft: instructions by (node, index map), shared wherever they are visible.
 #include "plan/draft.h"
+#include "support/flat.h"
+#include "support/hash_index.h"
 
 namespace fastjit::plan {
 
@@ -14,10 +16,10 @@ class Emitter {
   using Obstacle = std::variant<MustStore, Mismatch, Split>;
   using Value = std::optional<uint32_t>;  // none: an obstacle was met
 
+  /// A node that was emitted under a map.
   struct Memo {
     ir::NodeId node;
-    Map map;
-    uint32_t value;
+    uint32_t map, value;
   };
 
   Value emit(ir::NodeId id, const Map& map, int section);
@@ -35,6 +37,12 @@ class Emitter {
   std::nullopt_t refuse(Obstacle obstacle);
   std::nullopt_t refuse(const Unraveled& failed);
 
+  struct ByNode {
+    static ir::NodeId empty() { return ir::kNoNode; }
+    size_t operator()(ir::NodeId id) const { return id; }
+  };
+
+  uint32_t intern(const Map& map);
   int depth(ir::NodeId id);  // reduction phases below the node
   int hoisted(ir::NodeId id, const Map& map, int section);
   const Root* find_root(ir::NodeId id) const;
@@ -49,9 +57,10 @@ class Emitter {
   int nesting_ = 0;
   Draft draft_;
   std::optional<Obstacle> obstacle_;  // the first that was met
-  std::unordered_multimap<uint64_t, Memo> memo_;
-  std::unordered_multimap<uint64_t, uint32_t> interned_;
-  std::unordered_map<ir::NodeId, int> depths_;
+  std::vector<Map> maps_;  // each once
+  std::vector<Memo> memos_;
+  support::HashIndex known_maps_, known_, interned_;  // of maps, memos, instructions
+  support::FlatMap<ir::NodeId, int, ByNode> depths_;
   std::unordered_map<uint64_t, int> makes_;      // (node, section) -> how often an expensive node was made there
   std::unordered_map<uint32_t, uint32_t> kept_;  // value -> scratch slot
 };

@@ -72,10 +72,10 @@ class Selector {
     const Use& use = event.args[0].uses[0];
     if (const std::string& why = trace_.tensors[use.tensor].unusual; !why.empty())
       unsound(describe(trace_, use.tensor, event) + " " + why);
-    const int64_t count = c10::multiply_integers(use.meta.sizes);
+    const int64_t count = c10::multiply_integers(use.meta->sizes);
     if (static_cast<size_t>(count) != event.values.size())
       unsound("value of a tensor left tensor land: " + std::to_string(count) + " elements of type " +
-              c10::toString(use.meta.dtype) + " by " + where(trace_, event));
+              c10::toString(use.meta->dtype) + " by " + where(trace_, event));
     contents_ = use.tensor;
     if (count > 0) add_value(index);
   }
@@ -106,7 +106,7 @@ class Selector {
     if (made_data_sized(index)) depends_on_data(event);
     if (event.name == "aten::index.Tensor" && !is_masked_load(event))
       for (const Use& index : event.args[1].uses)
-        if (index.meta.dtype == at::kBool || index.meta.dtype == at::kByte) depends_on_data(event);
+        if (index.meta->dtype == at::kBool || index.meta->dtype == at::kByte) depends_on_data(event);
     if (event.name == "aten::lift_fresh" && !is_constant(event.args[0].uses[0]))
       unsound("constant tensor made at " + trace_.lines[event.line]);
     for (const auto* items : {&event.args, &event.results})
@@ -116,7 +116,7 @@ class Selector {
             unsound(describe(trace_, use.tensor, event) + " " + trace_.tensors[use.tensor].unusual);
   }
 
-  bool is_constant(const Use& use) const { return (use.number || trace_.root(use.tensor)) && to_ir(use.meta.dtype); }
+  bool is_constant(const Use& use) const { return (use.number || trace_.root(use.tensor)) && to_ir(use.meta->dtype); }
 
   [[noreturn]] void depends_on_data(const Event& event) const {
     const std::string name(base_name(event.name));
@@ -152,7 +152,7 @@ class Selector {
     for (const Item& item : event.args)
       if (item.constant.isIntList()) depends_on_data(event);
     for (const Use& use : flat_results(event))
-      if (masked_.contains(use.tensor) && c10::multiply_integers(use.meta.sizes) == 0) depends_on_data(event);
+      if (masked_.contains(use.tensor) && c10::multiply_integers(use.meta->sizes) == 0) depends_on_data(event);
   }
 
   static bool is_rebind(const Event& event, const std::string& functional, const LowerRow* row) {
@@ -279,7 +279,7 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
       for (const Item& item : *items)
         for (const Use& use : item.uses) meet(use, static_cast<int64_t>(i));
     for (uint32_t tensor : analysis.steps[i].results) analysis.created[tensor] = static_cast<int64_t>(i);
-    if (event.name == "aten::lift_fresh" && event.args[0].uses[0].meta.sizes.empty())
+    if (event.name == "aten::lift_fresh" && event.args[0].uses[0].meta->sizes.empty())
       analysis.lifted[analysis.steps[i].results[0]] = event.args[0].uses[0].number;
   }
   analysis.leaves.assign(trace.storages.size(), 0);
@@ -299,10 +299,8 @@ std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
 
 void unsound(std::string why) { throw Unsound{std::move(why)}; }
 
-std::vector<Use> flat_results(const Event& event) {
-  std::vector<Use> flat;
-  for (const Item& item : event.results) flat.insert(flat.end(), item.uses.begin(), item.uses.end());
-  return flat;
+std::span<const Use> flat_results(const Event& event) {
+  return event.results.size() == 1 ? std::span<const Use>(event.results[0].uses) : event.flat;
 }
 
 Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs) {

@@ -76,7 +76,7 @@ void BlankMemory::ended(const Event& event) {
       const StorageRecord& memory = trace_.storages[use.storage];
       const auto alive = memory.impl.lock();
       if (!alive || !alive->device().is_cpu() || memory.begin == memory.end) return;
-      const unsigned char byte = use.meta.dtype == at::kBool ? kTrue : kByte;
+      const unsigned char byte = use.meta->dtype == at::kBool ? kTrue : kByte;
       for_each_stretch(memory, [&](unsigned char* begin, size_t bytes) { std::memset(begin, byte, bytes); });
       blank_[use.storage] = byte;
     });

@@ -31,8 +31,8 @@ void adopt_unknown(Trace& trace) {
 
 // `out=` of no element, which one call gives its sizes: nothing else in the program may have seen it without them.
 bool is_sized_by_one_call(const Analysis& analysis, const Root& root, const Use& now) {
-  if (root.argument == kNone || c10::multiply_integers(root.before.meta.sizes) != 0) return false;
-  if (now.meta.dtype != root.before.meta.dtype || now.storage != root.before.storage) return false;
+  if (root.argument == kNone || c10::multiply_integers(root.before.meta->sizes) != 0) return false;
+  if (now.meta->dtype != root.before.meta->dtype || now.storage != root.before.storage) return false;
   size_t calls = 0;
   for (const Step& step : analysis.steps) {
     if (step.reads_value) return false;  // what a value undoes is contents, not sizes
@@ -55,9 +55,9 @@ void check_roots(Trace& trace, const Analysis& analysis) {
     const Use now = trace.use(root.tensor);
     if (now.requires_grad != root.before.requires_grad)
       unsound("requires_grad of " + root.name + " changed during the call");
-    if (now.meta.sizes != root.before.meta.sizes && is_sized_by_one_call(analysis, root, now)) continue;
-    if (now.meta.dtype != root.before.meta.dtype || now.meta.sizes != root.before.meta.sizes ||
-        now.meta.strides != root.before.meta.strides || now.offset != root.before.offset ||
+    if (now.meta->sizes != root.before.meta->sizes && is_sized_by_one_call(analysis, root, now)) continue;
+    if (now.meta->dtype != root.before.meta->dtype || now.meta->sizes != root.before.meta->sizes ||
+        now.meta->strides != root.before.meta->strides || now.offset != root.before.offset ||
         now.storage != root.before.storage)
       unsound("metadata of " + root.name + " changed during the call");
     const auto data = reinterpret_cast<uintptr_t>(root.tensor.unsafeGetTensorImpl()->unsafe_storage().data());
@@ -135,7 +135,7 @@ std::string Builder::run(const std::vector<Use>& outputs, const std::vector<uint
     for (const Item& item : event.args)
       for (const Use& use : item.uses) check_known(use, event);
     if (step.rebinds && !pinned(step)) {
-      if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node))) return event.name;
+      if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node))) return std::string(event.name);
       continue;
     }
     emit(i);
@@ -180,7 +180,7 @@ static bool is_raw(const Event& event) {
   for (const auto* items : {&event.args, &event.results})
     for (const Item& item : *items)
       for (const Use& use : item.uses)
-        if (use.tensor != kNone && !to_ir(use.meta.dtype)) return true;
+        if (use.tensor != kNone && !to_ir(use.meta->dtype)) return true;
   return false;
 }
 
@@ -209,7 +209,7 @@ void Builder::emit(uint32_t index) {
   }
   if (fusible && step.row && lower(step) && (!step.exact || results_exact(step))) {
     // Lowered views remember how eager made them.
-    const std::vector<Use> results = flat_results(event);
+    const std::span<const Use> results = flat_results(event);
     for (uint32_t which = 0; which < results.size(); ++which) {
       const Use& use = results[which];
       const bool aliases = !event.args.empty() && event.args[0].kind == Item::Kind::Tensor && use.tensor != kNone &&
@@ -235,8 +235,8 @@ void Builder::check_known(const Use& use, const Event& event) {
     state.meta = before.meta;
   }
   if (!state.known) unsound("a tensor of unknown origin was used by " + where(trace_, event));
-  if (state.meta.dtype != use.meta.dtype || state.meta.sizes != use.meta.sizes ||
-      state.meta.strides != use.meta.strides || analysis_.storage[use.tensor] != use.storage)
+  if (state.meta->dtype != use.meta->dtype || state.meta->sizes != use.meta->sizes ||
+      state.meta->strides != use.meta->strides || analysis_.storage[use.tensor] != use.storage)
     unsound("metadata of a tensor changed without an operator before " + where(trace_, event));
 }
 
@@ -257,9 +257,9 @@ ir::NodeId Builder::input_node(uint32_t tensor) {
   State& state = states_[tensor];
   if (auto made = input_nodes_.find(tensor); made != input_nodes_.end()) return made->second;
   const Root& root = *trace_.root(tensor);
-  const std::optional<ir::DType> dtype = memory_type(root.before.meta.dtype);
-  if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta.dtype));
-  const ir::NodeId node = graph_.input(*dtype, {root.before.meta.sizes, root.before.meta.strides}, {root.name, false});
+  const std::optional<ir::DType> dtype = memory_type(root.before.meta->dtype);
+  if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta->dtype));
+  const ir::NodeId node = graph_.input(*dtype, {root.before.meta->sizes, root.before.meta->strides}, {root.name, false});
   if (root.argument != kNone) {
     capture.inputs.push_back({InputSource::Kind::Argument, root.argument});
   } else {
@@ -279,14 +279,14 @@ Value Builder::value(const Use& use, const Event& event) {
   if (use.tensor == kNone) return {};
   Value out{ir::kNoNode, use.meta};
   if (use.number) {
-    if (const auto dtype = to_ir(use.meta.dtype)) {
+    if (const auto dtype = to_ir(use.meta->dtype)) {
       if (ir::is_half(*dtype))
         out.node = graph_.convert(graph_.constant(ir::DType::F32, use.number->toDouble()), *dtype);
       else if (ir::is_floating(*dtype))
         out.node = graph_.constant(*dtype, use.number->toDouble());
       else
         out.node = graph_.constant_int(*dtype, use.number->isBoolean() ? use.number->toBool() : use.number->toLong());
-      if (!use.meta.sizes.empty()) out.node = graph_.expand(out.node, use.meta.sizes);
+      if (!use.meta->sizes.empty()) out.node = graph_.expand(out.node, use.meta->sizes);
     }
     return out;
   }
@@ -394,7 +394,7 @@ void Builder::take_scalars(const Event& event, const std::vector<Arg>& args, con
 
 bool Builder::lower(const Step& step) {
   const Event& event = trace_.events[step.event];
-  const std::vector<Use> uses = flat_results(event);
+  const std::span<const Use> uses = flat_results(event);
   std::vector<TensorMeta> results;
   for (const Use& use : uses) results.push_back(use.meta);
   std::vector<ir::NodeId> out;

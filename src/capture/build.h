@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,7 @@ class Builder {
   struct State {
     ir::NodeId node = ir::kNoNode;  // the value now
     ir::NodeId real = ir::kNoNode;  // a node that is this very tensor, with eager's strides and storage
-    TensorMeta meta;
+    SharedMeta meta;
     bool known = false;
     uint32_t view_step = kNone;  // the step that made it as a view of tensor `base`
     uint32_t base = kNone;
@@ -171,7 +172,7 @@ class Builder {
 };
 
 /// The tensors of an event's results in schema order, lists flattened.
-std::vector<Use> flat_results(const Event& event);
+std::span<const Use> flat_results(const Event& event);
 
 /// "parameter 'fc.weight'", "argument 'x'" or "a tensor of aten::mul at model.py:14".
 std::string describe(const Trace& trace, uint32_t tensor, const Event& event);

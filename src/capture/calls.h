@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,23 @@ struct TensorMeta {
   std::vector<int64_t> sizes, strides;
   bool wrapped_number =
       false;  // a Python number that torch made a 0-dim tensor of: does not take part in promotion as a tensor
+};
+
+/// The same for everyone who knows the tensor: a copy counts, and allocates nothing.
+class SharedMeta {
+ public:
+  SharedMeta() = default;  // of no tensor
+  SharedMeta(TensorMeta meta) : meta_(std::make_shared<const TensorMeta>(std::move(meta))) {}
+  const TensorMeta& operator*() const { return meta_ ? *meta_ : none(); }
+  const TensorMeta* operator->() const { return &**this; }
+  operator const TensorMeta&() const { return **this; }
+
+ private:
+  static const TensorMeta& none() {
+    static const TensorMeta empty;
+    return empty;
+  }
+  std::shared_ptr<const TensorMeta> meta_;
 };
 
 /// An operator call with holes where its tensors go; ExternAttr::call indexes these. The executor fills the holes in

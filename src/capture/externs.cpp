@@ -31,8 +31,8 @@ constexpr struct {
 };
 
 at::Tensor number_tensor(const Use& use, const c10::Scalar& number) {
-  at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions().dtype(use.meta.dtype));
-  if (use.meta.wrapped_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions().dtype(use.meta->dtype));
+  if (use.meta->wrapped_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
 
@@ -65,7 +65,7 @@ ir::DType Builder::ir_type(c10::ScalarType type, const Event& event) const {
 ir::ExternKind Builder::kind_of(const Step& step) const {
   const Event& event = trace_.events[step.event];
   const Use* first = first_tensor(event);
-  const std::vector<Use> results = flat_results(event);
+  const std::span<const Use> results = flat_results(event);
   bool view = false;
   const std::unordered_set<uint32_t> fresh(step.results.begin(), step.results.end());
   std::unordered_set<uint32_t> memory;  // of the arguments
@@ -86,13 +86,13 @@ ir::ExternKind Builder::kind_of(const Step& step) const {
 std::optional<ir::Product> Builder::product_of(const Step& step) const {
   const Event& event = trace_.events[step.event];
   const auto* row = std::ranges::find_if(kProducts, [&](const auto& known) { return known.name == event.name; });
-  const std::vector<Use> results = flat_results(event);
+  const std::span<const Use> results = flat_results(event);
   if (row == std::end(kProducts) || results.size() != 1 || !step.writes.empty()) return std::nullopt;
   if (std::ranges::find(step.results, results[0].tensor) == step.results.end()) return std::nullopt;
   const TensorMeta& meta = results[0].meta;
   const auto dtype = to_ir(meta.dtype);
   const auto of_result_type = [&](const Item& item) {  // autocast casts inside the operator
-    return std::ranges::all_of(item.uses, [&](const Use& use) { return use.meta.dtype == meta.dtype; });
+    return std::ranges::all_of(item.uses, [&](const Use& use) { return use.meta->dtype == meta.dtype; });
   };
   const auto is_memory = [&](const Item& item) {  // a number is no operand of the step
     return std::ranges::none_of(item.uses, [&](const Use& use) { return number_of(use).has_value(); });
@@ -106,10 +106,10 @@ std::optional<ir::Product> Builder::product_of(const Step& step) const {
 
 void Builder::contract(uint32_t index, ir::Product kind) {
   const Event& event = trace_.events[analysis_.steps[index].event];
-  const Use use = flat_results(event)[0];
+  const Use& use = flat_results(event)[0];
   ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
   const ir::NodeId node = graph_.contract({kind, call.call, std::move(call.name), std::move(call.operands)},
-                                          ir_type(use.meta.dtype, event), {use.meta.sizes, use.meta.strides});
+                                          ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
   owner_.try_emplace(node, use.storage);
   set_result(use, node);
   states_[use.tensor].real = node;
@@ -130,7 +130,7 @@ void Builder::external(uint32_t index) {
   }
   const std::unordered_set<uint32_t> made(step.results.begin(), step.results.end());
   const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
-  const std::vector<Use> results = flat_results(event);
+  const std::span<const Use> results = flat_results(event);
   for (uint32_t which = 0; which < results.size(); ++which) {
     const Use& use = results[which];
     if (use.tensor == kNone || trace_.root(use.tensor)) continue;
@@ -149,7 +149,7 @@ void Builder::external(uint32_t index) {
 ir::NodeId Builder::result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event) {
   auto [place, fresh] = results_.try_emplace({external, which}, ir::kNoNode);
   if (!fresh) return place->second;
-  place->second = graph_.result(external, which, ir_type(use.meta.dtype, event), {use.meta.sizes, use.meta.strides});
+  place->second = graph_.result(external, which, ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
   owner_.try_emplace(place->second, use.storage);
   return place->second;
 }
@@ -163,7 +163,7 @@ std::optional<c10::Scalar> Builder::number_of(const Use& use) const {
 // The value as memory of its own, in eager's strides; never a node that stands for another storage.
 ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
   const uint32_t storage = analysis_.storage[tensor];
-  const std::vector<int64_t>& strides = states_[tensor].meta.strides;
+  const std::vector<int64_t>& strides = states_[tensor].meta->strides;
   if (analysis_.pinned[storage] || private_.contains(tensor))
     return run_unary("aten::clone", ir::ExternKind::Op, graph_.with_strides(node, strides), states_[tensor].meta);
   const ir::NodeId shaped = graph_.with_strides(node, strides);
@@ -218,7 +218,7 @@ ir::NodeId Builder::alias_of(uint32_t tensor) {
     if (fused && private_.contains(tensor))
       states_[tensor].real = own(state.node, tensor);
     else if (fused && !analysis_.pinned[analysis_.storage[tensor]] && viewed_.erase(tensor))
-      states_[tensor].real = graph_.fresh_copy(state.node, state.meta.strides);  // its value may turn out an argument's
+      states_[tensor].real = graph_.fresh_copy(state.node, state.meta->strides);  // its value may turn out an argument's
     return real(tensor);
   }
   const ir::NodeId external = view_of(state.view_step, alias_of(state.base));
@@ -257,7 +257,7 @@ ir::NodeId Builder::factor(const Use& use, const Event& event) {
   const State& state = states_[use.tensor];
   const bool is_described = state.known && state.mask == ir::kNoNode && state.node != ir::kNoNode &&
                             state.view_step != kNone && state.real == ir::kNoNode && !analysis_.written[use.storage];
-  return is_described ? graph_.with_strides(state.node, state.meta.strides) : operand(use, event);
+  return is_described ? graph_.with_strides(state.node, state.meta->strides) : operand(use, event);
 }
 
 ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
@@ -311,7 +311,7 @@ ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
       made.args.push_back(item.constant);
     }
   }
-  const std::vector<Use> results = flat_results(event);
+  const std::span<const Use> results = flat_results(event);
   for (const Use& use : results) made.results.push_back(use.meta);
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
   attr.outputs = static_cast<uint32_t>(results.size());

@@ -12,7 +12,7 @@ namespace {
 // The operator's result is part of a graph, because of this argument or of something in it.
 std::string recorded_by_autograd(const Trace& trace, const Event& event) {
   const auto requires_grad = [](const Use& use) { return use.tensor != kNone && use.requires_grad; };
-  const std::vector<Use> results = flat_results(event);
+  const std::span<const Use> results = flat_results(event);
   // One that gives nothing writes to arguments: torch._foreach_add_.
   if (!event.grad || (!results.empty() && std::ranges::none_of(results, requires_grad))) return "";
   for (const Item& item : event.args)

@@ -18,7 +18,7 @@ namespace fastjit::capture {
 /// unsupported dtype); a lowering that needs it returns false.
 struct Value {
   ir::NodeId node = ir::kNoNode;
-  TensorMeta meta;
+  SharedMeta meta;
 };
 
 struct Arg {

@@ -13,15 +13,15 @@ bool has_full_mask(const Event& event) {
   if (event.args.size() < 2 || event.args[1].uses.size() != 1 || event.args[0].uses.size() != 1) return false;
   const TensorMeta& self = event.args[0].uses[0].meta;
   const Use& mask = event.args[1].uses[0];
-  return mask.tensor != kNone && mask.meta.dtype == at::kBool && mask.meta.sizes == self.sizes && !self.sizes.empty();
+  return mask.tensor != kNone && mask.meta->dtype == at::kBool && mask.meta->sizes == self.sizes && !self.sizes.empty();
 }
 
 // y[m] = v looks at v without its leading sizes of 1, and so a single masked element arrives as a 0-dim view, which
 // Python never sees.
 bool is_single_element_view(const Trace& trace, const Event& event) {
-  if (event.name != "aten::view" || event.args[0].uses[0].meta.sizes != std::vector<int64_t>{1}) return false;
+  if (event.name != "aten::view" || event.args[0].uses[0].meta->sizes != std::vector<int64_t>{1}) return false;
   const Use& made = event.results[0].uses[0];
-  if (!made.meta.sizes.empty() || event.end >= trace.events.size() || !is_masked_store(trace.events[event.end]))
+  if (!made.meta->sizes.empty() || event.end >= trace.events.size() || !is_masked_store(trace.events[event.end]))
     return false;
   const Use& stored = trace.events[event.end].args[2].uses[0];
   return stored.tensor == made.tensor && stored.bare;
@@ -127,13 +127,13 @@ ir::NodeId Builder::masked_store(const Step& step) {
   if (states_[self.tensor].mask != ir::kNoNode || states_[event.args[1].uses[0].tensor].mask != ir::kNoNode)
     return ir::kNoNode;
   const ir::NodeId compressed_by = source.number ? ir::kNoNode : states_[source.tensor].mask;
-  const bool matches = compressed_by == ir::kNoNode ? source.meta.sizes.empty() : compressed_by == mask.node;
+  const bool matches = compressed_by == ir::kNoNode ? source.meta->sizes.empty() : compressed_by == mask.node;
   if (!matches) return ir::kNoNode;
   // torch fills with one number, and raises if the type has it not.
   const bool raises = compressed_by == ir::kNoNode && graph_[stored.node].op != ir::Op::Const &&
-                      !holds_all_of(self.meta.dtype, source.meta.dtype);
+                      !holds_all_of(self.meta->dtype, source.meta->dtype);
   if (raises) return ir::kNoNode;
-  const ir::NodeId full = graph_.expand(graph_.convert(stored.node, graph_[target.node].dtype), self.meta.sizes);
+  const ir::NodeId full = graph_.expand(graph_.convert(stored.node, graph_[target.node].dtype), self.meta->sizes);
   return graph_.pointwise(ir::Op::Where, {mask.node, full, target.node});
 }
 
@@ -155,12 +155,11 @@ ir::NodeId Builder::lower_compressed(const Step& step, ir::NodeId mask) {
     if (operand.node == ir::kNoNode) return ir::kNoNode;
     operands.push_back(operand.node);
     if (use.number || states_[use.tensor].mask == ir::kNoNode) {
-      if (!use.meta.sizes.empty()) return ir::kNoNode;
+      if (!use.meta->sizes.empty()) return ir::kNoNode;
       continue;
     }
-    if (states_[use.tensor].mask != mask || use.meta.sizes != result.sizes) return ir::kNoNode;
-    operand.meta.sizes = domain;
-    operand.meta.strides = ir::row_major(domain);
+    if (states_[use.tensor].mask != mask || use.meta->sizes != result.sizes) return ir::kNoNode;
+    operand.meta = TensorMeta{use.meta->dtype, domain, ir::row_major(domain), use.meta->wrapped_number};
   }
   result.sizes = domain;
   result.strides = ir::row_major(domain);

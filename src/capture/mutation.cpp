@@ -48,17 +48,17 @@ ir::NodeId Builder::new_value(const Step& step) {
     return own_mask ? lower_compressed(step, mask) : ir::kNoNode;
   }
   const Use& self = event.args[0].uses[0];
-  const auto dtype = to_ir(self.meta.dtype);
+  const auto dtype = to_ir(self.meta->dtype);
   if (!dtype) return ir::kNoNode;
   const std::string_view base = base_name(event.name);
   if (base == "aten::zero_") {
     const ir::DType plain = ir::is_half(*dtype) ? ir::DType::F32 : *dtype;
-    return graph_.expand(graph_.convert(graph_.constant(plain, 0.0), *dtype), self.meta.sizes);
+    return graph_.expand(graph_.convert(graph_.constant(plain, 0.0), *dtype), self.meta->sizes);
   }
   if (base == "aten::copy_") {
     const Value source = value(event.args[1].uses[0], event);
     if (source.node == ir::kNoNode) return ir::kNoNode;
-    return graph_.expand(graph_.convert(source.node, *dtype), self.meta.sizes);
+    return graph_.expand(graph_.convert(source.node, *dtype), self.meta->sizes);
   }
   std::vector<ir::NodeId> out;
   // The functional form's type may be wider than self's: the result is converted by the caller, as torch does.

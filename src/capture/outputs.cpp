@@ -26,8 +26,8 @@ void Builder::add_outputs(const std::vector<Use>& outputs) {
     if (trace_.root(use.tensor)) continue;
     if (!state.known) unsound("a result is a tensor of unknown origin");
     if (state.mask != ir::kNoNode) unsound("result of aten::index depends on data" + place_of(trace_, use.tensor));
-    if (state.meta.dtype != use.meta.dtype || state.meta.sizes != use.meta.sizes ||
-        state.meta.strides != use.meta.strides || analysis_.storage[use.tensor] != use.storage)
+    if (state.meta->dtype != use.meta->dtype || state.meta->sizes != use.meta->sizes ||
+        state.meta->strides != use.meta->strides || analysis_.storage[use.tensor] != use.storage)
       unsound("metadata of a result changed without an operator");
   }
   find_private_bases(outputs);

@@ -17,11 +17,11 @@ struct Extent {
 };
 
 Extent extent_of(const Trace& trace, const Use& use) {
-  const auto item = static_cast<int64_t>(c10::elementSize(use.meta.dtype));
+  const auto item = static_cast<int64_t>(c10::elementSize(use.meta->dtype));
   int64_t last = 0;
-  for (size_t d = 0; d < use.meta.sizes.size(); ++d) {
-    if (use.meta.sizes[d] == 0) return {};
-    last += (use.meta.sizes[d] - 1) * use.meta.strides[d];
+  for (size_t d = 0; d < use.meta->sizes.size(); ++d) {
+    if (use.meta->sizes[d] == 0) return {};
+    last += (use.meta->sizes[d] - 1) * use.meta->strides[d];
   }
   const int64_t begin = static_cast<int64_t>(trace.storages[use.storage].begin) + use.offset * item;
   return {begin, begin + (last + 1) * item};
@@ -89,7 +89,7 @@ void mark_written(const Trace& trace, Analysis& analysis, const std::set<std::st
   std::map<uint32_t, Neighbours> neighbours;  // of the storages that are written
   for (size_t i = 0; i < analysis.steps.size(); ++i) {
     Step& step = analysis.steps[i];
-    if (step.rebinds && forced.contains(trace.events[step.event].name)) step.rebinds = false;
+    if (step.rebinds && forced.contains(std::string(trace.events[step.event].name))) step.rebinds = false;
     for (uint32_t target : step.writes) {
       const uint32_t storage = analysis.storage[target];
       analysis.written[storage] = 1;

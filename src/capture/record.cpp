@@ -36,9 +36,14 @@ struct Recorder::Impl {
   const int64_t max_operators = support::setting_int(support::Setting::RecordOperators);
   const int64_t max_bytes = support::setting_int(support::Setting::RecordBytes);
   int64_t operators = 0, bytes = 0;  // outermost ones; of all events, roughly
-  std::unordered_map<const char*, c10::OperatorHandle> handles;
+  struct Known {
+    c10::OperatorHandle op;
+    std::string_view name;
+  };
+  std::unordered_map<const char*, Known> handles;
   std::vector<PyObject*> constants;  // of the roots that are constants; owned
 
+  void identify(Event& event, const at::RecordFunction& record);
   void start(const at::RecordFunction& event);
   void end(const at::RecordFunction& event);
   void stop() noexcept;
@@ -140,7 +145,7 @@ void Recorder::Impl::count(const Event& event) {
   for (const Item& item : event.args) {
     bytes += static_cast<int64_t>(sizeof(Item));
     for (const Use& use : item.uses)
-      bytes += static_cast<int64_t>(2 * (sizeof(Use) + 2 * use.meta.sizes.size() * sizeof(int64_t)));  // a result each
+      bytes += static_cast<int64_t>(2 * (sizeof(Use) + 2 * use.meta->sizes.size() * sizeof(int64_t)));  // a result each
   }
   if (event.parent == kNone && event.op) ++operators;
   if (max_operators && operators > max_operators) return pass_limit(std::to_string(max_operators) + " operators");
@@ -158,28 +163,37 @@ void Recorder::Impl::pass_limit(const std::string& limit) {
   PyGILState_Release(gil);
 }
 
+// An operator's schema holds the text that the event gives as its name: the address tells overloads apart.
+void Recorder::Impl::identify(Event& event, const at::RecordFunction& record) {
+  if (const auto known = handles.find(record.name()); known != handles.end())
+    if (known->second.op.schema().name().c_str() == record.name()) {
+      event.op = known->second.op;
+      event.name = known->second.name;
+      return;
+    }
+  const auto name = record.operator_name();
+  if (!name) {
+    event.name = *trace.names.emplace(record.name()).first;
+    return;
+  }
+  const bool plain = name->overload_name.empty();
+  event.name = *trace.names.insert(plain ? name->name : name->name + "." + name->overload_name).first;
+  if (const auto handle = c10::Dispatcher::singleton().findSchema(*name)) {
+    event.op = *handle;
+    handles.insert_or_assign(record.name(), Known{*handle, event.name});
+  }
+}
+
 void Recorder::Impl::start(const at::RecordFunction& record) {
   Event event;
   event.parent = open.empty() ? kNone : open.back();
   event.grad = at::GradMode::is_enabled();
-  const auto name = record.operator_name();
-  if (name) {
-    auto known = handles.find(record.name());
-    if (known != handles.end() && known->second.operator_name() == *name) {
-      event.op = known->second;
-    } else if (auto handle = c10::Dispatcher::singleton().findSchema(*name)) {
-      event.op = *handle;
-      handles.insert_or_assign(record.name(), *handle);
-    }
-    event.name = name->overload_name.empty() ? name->name : name->name + "." + name->overload_name;
-  } else {
-    event.name = record.name();
-  }
+  identify(event, record);
   if (event.op) {
     // A boxed call passes the interpreter's whole stack: the arguments are the last ones.
     const auto inputs = record.inputs();
     const size_t count = event.op->schema().arguments().size();
-    if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + event.name);
+    if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + std::string(event.name));
     event.args.reserve(count);
     for (const c10::IValue& value : inputs.slice(inputs.size() - count))
       event.args.push_back(item(value, !open.empty()));
@@ -209,7 +223,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
 void Recorder::Impl::lift(Use& made, const at::Tensor& source) {
   constexpr int64_t kMaxElements = 4096;
   if (!trace.tensors[made.tensor].unusual.empty()) return;
-  if (made.meta.sizes.empty() || source.numel() == 0)
+  if (made.meta->sizes.empty() || source.numel() == 0)
     made.number = source.numel() == 0 ? c10::Scalar(0) : read_number(source);
   else if (inputs.constants_are_facts && open.empty() && source.is_cpu() && source.numel() <= kMaxElements)
     made = constant(source);
@@ -247,6 +261,8 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   event.finished = true;
   event.results.reserve(count);
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
+  if (count > 1)
+    for (const Item& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
   if (open.empty()) blank.ended(event);
 }
 

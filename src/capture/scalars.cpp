@@ -45,7 +45,7 @@ std::vector<c10::Scalar> numbers_in(const Item& item, bool& alone) {
   alone = false;
   for (const Use& use : item.uses)
     if (use.number) out.push_back(*use.number);
-  if (item.kind == Item::Kind::Tensor) alone = item.uses[0].number && item.uses[0].meta.wrapped_number;
+  if (item.kind == Item::Kind::Tensor) alone = item.uses[0].number && item.uses[0].meta->wrapped_number;
   if (item.kind != Item::Kind::Constant) return out;
   const c10::IValue& value = item.constant;
   if (value.isDouble() || value.isInt() || value.isBool()) {
@@ -69,10 +69,10 @@ std::optional<double> limit_of(const Event& event, const Item& item, bool is_flo
   for (const std::vector<Item>* items : {&event.args, &event.results})
     for (const Item& other : *items)
       for (const Use& use : other.uses) {
-        if (use.tensor == kNone || use.meta.dtype == at::kBool) continue;
-        if (is_float && !at::isFloatingType(use.meta.dtype)) return std::nullopt;
-        if (use.meta.dtype == at::kByte) return std::nullopt;
-        limit = std::min(limit, largest(use.meta.dtype));
+        if (use.tensor == kNone || use.meta->dtype == at::kBool) continue;
+        if (is_float && !at::isFloatingType(use.meta->dtype)) return std::nullopt;
+        if (use.meta->dtype == at::kByte) return std::nullopt;
+        limit = std::min(limit, largest(use.meta->dtype));
       }
   return limit;
 }
@@ -132,7 +132,7 @@ ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const 
   // A value read out of a tensor is one of the tensor's type: where every such number may be used, no check is needed.
   const auto always_fits = [&](const ScalarBindings::Place& place) {
     for (const auto& [event, scalar] : trace.value_scalars)
-      if (scalar == place.scalar) return place.limit >= largest(trace.events[event].args[0].uses[0].meta.dtype);
+      if (scalar == place.scalar) return place.limit >= largest(trace.events[event].args[0].uses[0].meta->dtype);
     return true;
   };
   for (const ScalarUse& use : trace.scalar_uses)

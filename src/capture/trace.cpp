@@ -74,22 +74,30 @@ void Trace::add_root(Root root) {
   roots.push_back(std::move(root));
 }
 
+static bool is_as(const TensorMeta& meta, const at::Tensor& tensor) {
+  return meta.dtype == tensor.scalar_type() && tensor.sizes() == meta.sizes && tensor.strides() == meta.strides &&
+         meta.wrapped_number == tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
 Use Trace::use(const at::Tensor& tensor, bool made) {
   Use out;
   if (!tensor.defined()) return out;
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  out.meta.dtype = tensor.scalar_type();
   auto [it, fresh] = tensor_ids.try_emplace(impl, static_cast<uint32_t>(tensors.size()));
   out.tensor = it->second;
   if (fresh)
     tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor, device),
-                       std::nullopt, -1, at::GradMode::is_enabled()});
+                       std::nullopt, -1, {}, at::GradMode::is_enabled()});
   // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
   if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
-  if (!tensors[out.tensor].unusual.empty()) return out;
-  out.meta.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-  out.meta.strides.assign(tensor.strides().begin(), tensor.strides().end());
-  out.meta.wrapped_number = impl->is_wrapped_number();
+  if (!tensors[out.tensor].unusual.empty()) {
+    out.meta = TensorMeta{tensor.scalar_type(), {}, {}, false};
+    return out;
+  }
+  SharedMeta& meta = tensors[out.tensor].meta;
+  if (fresh || !is_as(*meta, tensor))
+    meta = TensorMeta{tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec(), impl->is_wrapped_number()};
+  out.meta = meta;
   out.offset = tensor.storage_offset();
   out.view = tensor.is_view();
   out.requires_grad = tensor.requires_grad();
@@ -104,9 +112,9 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
         {c10::weak_intrusive_ptr<c10::StorageImpl>(storage.getWeakStorageImpl()), begin, begin + storage.nbytes()});
   }
   out.bare = impl->pyobj_slot()->load_pyobj() == nullptr;
-  if (out.meta.sizes.empty() && out.meta.wrapped_number) {
+  if (out.meta->sizes.empty() && out.meta->wrapped_number) {
     out.number = read_number(tensor);
-  } else if (out.meta.sizes.empty() && out.bare && out.version >= 0) {
+  } else if (out.meta->sizes.empty() && out.bare && out.version >= 0) {
     // Handed to an outermost operator without a Python object: the binding made it from a number. It stays that number
     // until it is written.
     TensorRecord& record = tensors[out.tensor];
@@ -117,7 +125,7 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
 }
 
 std::string where(const Trace& trace, const Event& event) {
-  const std::string name = event.name.substr(0, event.name.find('.'));
+  const std::string name(event.name.substr(0, event.name.find('.')));
   return event.line ? name + " at " + trace.lines[event.line] : name;
 }
 

@@ -24,7 +24,7 @@ struct Use {
   uint32_t storage = kNone;  // index into Trace::storages; kNone: it has none
   int64_t offset = 0;
   int64_t version = -1;  // -1: inference tensors have no counter
-  TensorMeta meta;
+  SharedMeta meta;
   bool view = false;  // autograd takes it for a view
   bool requires_grad = false;
   bool bare = false;                  // Python never saw this tensor: made in C++ from a number
@@ -34,13 +34,13 @@ struct Use {
 /// An argument or a result.
 struct Item {
   enum class Kind : uint8_t { None, Tensor, TensorList, OptionalTensorList, Constant } kind = Kind::None;
-  std::vector<Use> uses;  // Tensor: one; lists: one an element
+  c10::SmallVector<Use, 1> uses;  // Tensor: one; lists: one an element
   c10::IValue constant;
 };
 
 struct Event {
   std::optional<c10::OperatorHandle> op;  // absent: an event without a schema (autograd functions)
-  std::string name;                       // "aten::add.Tensor"
+  std::string_view name;                  // "aten::add.Tensor", of Trace::names
   uint32_t parent = kNone;
   uint32_t end = 0;              // one past the last nested event
   uint32_t line = 0;             // index into Trace::lines; 0: unknown
@@ -49,6 +49,7 @@ struct Event {
   std::string target;            // of a value that Python reads: the variable that gets it, if one does at once
   std::vector<uint64_t> values;  // of contents_read: what was read
   std::vector<Item> args, results;
+  std::vector<Use> flat;  // the tensors of several results
 };
 
 struct TensorRecord {
@@ -56,6 +57,7 @@ struct TensorRecord {
   std::string unusual;                // why capture cannot handle it ("is sparse"); empty for ordinary tensors
   std::optional<c10::Scalar> number;  // of a bare 0-dim tensor, while its version is number_version
   int64_t number_version = -1;
+  SharedMeta meta;     // as it was last seen
   bool grad = false;  // grad mode was on when it was first seen
 };
 
@@ -85,6 +87,7 @@ struct ScalarUse {
 struct Trace {
   c10::Device device{c10::kCPU};  // of every tensor but the numbers that torch wrapped
   bool grad = false;              // grad mode was on for the caller
+  std::unordered_set<std::string> names;  // of events
   std::vector<Event> events;
   std::vector<ScalarUse> scalar_uses;
   std::unordered_map<uint32_t, uint32_t> value_scalars;  // event that read a float out of a tensor -> that number

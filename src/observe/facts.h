@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "observe/dict_version.h"
-#include "observe/flat.h"
 #include "observe/observe.h"
+#include "support/flat.h"
 
 namespace fastjit::observe {
+
+using support::AddressHash, support::bits_of, support::FlatMap, support::FlatSet;
 
 inline constexpr uint64_t kNoTag = UINT64_MAX;  // no dictionary or type has this version
 inline constexpr uint64_t kNever = 0;           // a word that is never kNoTag

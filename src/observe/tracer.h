@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "observe/facts.h"
-#include "observe/flat.h"
 #include "observe/known_functions.h"
 #include "observe/stack_view.h"
+#include "support/flat.h"
 
 namespace fastjit::observe {
 

@@ -9,7 +9,7 @@
 
 #include "support/work.h"
 
-namespace fastjit::observe {
+namespace fastjit::support {
 
 inline size_t bits_of(const void* address) noexcept { return reinterpret_cast<uintptr_t>(address); }
 
@@ -35,7 +35,7 @@ class FlatTable {
       const Key& there = key_of(places_[i]);
       if (there == Hash::empty()) return end();
       if (there == key) return &places_[i];
-      support::count_work();
+      count_work();
     }
   }
   Entry* find(const Key& key) noexcept { return const_cast<Entry*>(std::as_const(*this).find(key)); }
@@ -82,7 +82,7 @@ class FlatTable {
       const Key& there = key_of(places_[i]);
       if (there == key) return {&places_[i], false};
       if (there == Hash::empty()) return {&places_[i], true};
-      support::count_work();
+      count_work();
     }
   }
   size_t size_ = 0;
@@ -134,4 +134,4 @@ class FlatMap : public FlatTable<std::pair<Key, Value>, Key, Hash> {
   }
 };
 
-}  // namespace fastjit::observe
+}  // namespace fastjit::support
