@@ -148,6 +148,22 @@ CudaFunction cuda_function(const Kernel& kernel, CudaContext context) {
   return function;
 }
 
+void cuda_parameters(const plan::KernelPlan& plan, const KernelArgs& args, std::vector<uint64_t>& words) {
+  const size_t rank = plan.dims.size();
+  words.clear();
+  for (size_t i = 0; i < plan.operands.size(); ++i) words.push_back(reinterpret_cast<uint64_t>(args.ptrs[i]));
+  for (size_t d = 0; d < rank; ++d) words.push_back(static_cast<uint64_t>(args.sizes[d]));
+  for (size_t i = 0; i < plan.operands.size(); ++i)
+    for (size_t d = 0; d < rank; ++d)
+      if (plan.operands[i].strides[d] == plan::StrideClass::Any)
+        words.push_back(static_cast<uint64_t>(args.strides[i * rank + d]));
+  for (size_t i = 0; i < plan.scalars.size(); ++i) words.push_back(args.scalars[i]);
+  if (!plan.scratch.empty()) {
+    words.push_back(reinterpret_cast<uint64_t>(args.scratch));
+    words.push_back(static_cast<uint64_t>(args.scratch_stride));
+  }
+}
+
 void cuda_launch(CudaFunction function, const plan::Grid& grid, std::span<const uint64_t> parameters, uint64_t stream) {
   if (grid.blocks == 0) return;
   const Driver& api = working_driver();

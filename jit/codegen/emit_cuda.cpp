@@ -321,20 +321,4 @@ class CudaEmitter {
 
 std::string cuda_source(const plan::KernelPlan& plan) { return CudaEmitter(plan).source(); }
 
-void cuda_parameters(const plan::KernelPlan& plan, const backend::KernelArgs& args, std::vector<uint64_t>& words) {
-  const size_t rank = plan.dims.size();
-  words.clear();
-  for (size_t i = 0; i < plan.operands.size(); ++i) words.push_back(reinterpret_cast<uint64_t>(args.ptrs[i]));
-  for (size_t d = 0; d < rank; ++d) words.push_back(static_cast<uint64_t>(args.sizes[d]));
-  for (size_t i = 0; i < plan.operands.size(); ++i)
-    for (size_t d = 0; d < rank; ++d)
-      if (plan.operands[i].strides[d] == StrideClass::Any)
-        words.push_back(static_cast<uint64_t>(args.strides[i * rank + d]));
-  for (size_t i = 0; i < plan.scalars.size(); ++i) words.push_back(args.scalars[i]);
-  if (!plan.scratch.empty()) {
-    words.push_back(reinterpret_cast<uint64_t>(args.scratch));
-    words.push_back(static_cast<uint64_t>(args.scratch_stride));
-  }
-}
-
 }  // namespace fastjit::codegen

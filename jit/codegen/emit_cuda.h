@@ -7,17 +7,12 @@
 // scratch slots their memory and the bytes of one slot of one block.
 #include <cstdint>
 #include <string>
-#include <vector>
 
-#include "backend/kernel.h"
 #include "plan/kernel_plan.h"
 
 namespace fastjit::codegen {
 
 /// The whole source: equal plans give equal text.
 std::string cuda_source(const plan::KernelPlan& plan);
-
-/// Fills `words` with the kernel's parameter struct. Of `args`, scratch is the memory of the launch.
-void cuda_parameters(const plan::KernelPlan& plan, const backend::KernelArgs& args, std::vector<uint64_t>& words);
 
 }  // namespace fastjit::codegen

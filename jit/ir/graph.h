@@ -79,6 +79,7 @@ struct ContractAttr {
   uint32_t call = 0;
   std::string name;  // "aten::mm", for people
   std::vector<NodeId> operands;
+  bool unscaled = false;  // Addmm, Baddbmm: alpha and beta are 1
 };
 
 enum class ExternKind : uint8_t {

@@ -132,6 +132,7 @@ ContractAttr parse_contract(Line& line) {
   attr.kind = parse_kind(line, Product::Convolution, "product");
   line.expect("call=");
   attr.call = line.integer<uint32_t>();
+  attr.unscaled = line.accept("unscaled");
   return attr;
 }
 

@@ -87,7 +87,8 @@ std::string attr_text(const Graph& graph, const Node& node) {
     }
     case Op::Contract: {
       const ContractAttr& attr = graph.contracts[node.attr];
-      return " " + quoted(attr.name) + " kind=" + std::string(text(attr.kind)) + " call=" + std::to_string(attr.call);
+      return " " + quoted(attr.name) + " kind=" + std::string(text(attr.kind)) + " call=" + std::to_string(attr.call) +
+             (attr.unscaled ? " unscaled" : "");
     }
     case Op::Extern: {
       const ExternAttr& attr = graph.externs[node.attr];

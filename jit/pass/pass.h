@@ -17,6 +17,8 @@ ir::Graph fold(const ir::Graph& graph,
                const PassContext& context);  // constants, identities that keep every bit, conversion pairs
 ir::Graph variants(const ir::Graph& graph,
                    const PassContext& context);  // cheaper forms of an operation where its result is rounded at once
+ir::Graph biases(const ir::Graph& graph,
+                 const PassContext& context);  // a product's bias is added by the kernels that read the sum anyway
 ir::Graph dead(const ir::Graph& graph, const PassContext& context);  // drops pure nodes nothing needs
 
 struct Pass {

@@ -6,7 +6,7 @@
 namespace fastjit::pass {
 
 const std::vector<Pass>& pipeline() {
-  static const std::vector<Pass> kPasses{{"fold", fold}, {"variants", variants}, {"dead", dead}};
+  static const std::vector<Pass> kPasses{{"fold", fold}, {"variants", variants}, {"biases", biases}, {"dead", dead}};
   return kPasses;
 }
 

@@ -13,6 +13,12 @@ NodeId Rewriter::operand(NodeId old) {
   return was_made && to_.layout(now).strides != strides ? to_.fresh_copy(now, strides) : now;
 }
 
+NodeId Rewriter::contract(NodeId old, ContractAttr attr) {
+  for (NodeId& in : attr.operands) in = operand(in);
+  to_.set_line(from_[old].line);
+  return to_.contract(std::move(attr), from_[old].dtype, from_.layout(old));
+}
+
 NodeId Rewriter::copy(NodeId old) {
   Node node = from_[old];
   for (NodeId& in : node.in) in = (*this)[in];
@@ -25,10 +31,7 @@ NodeId Rewriter::copy(NodeId old) {
     to_.lists.push_back(std::move(attr));
     node.attr = static_cast<uint32_t>(to_.lists.size() - 1);
   } else if (node.op == Op::Contract) {
-    ContractAttr attr = from_.contracts[node.attr];
-    for (NodeId& in : attr.operands) in = operand(in);
-    to_.contracts.push_back(std::move(attr));
-    node.attr = static_cast<uint32_t>(to_.contracts.size() - 1);
+    return map_[old] = contract(old, from_.contracts[node.attr]);
   } else if (node.op == Op::Extern) {
     ExternAttr attr = from_.externs[node.attr];
     for (NodeId& in : attr.operands)

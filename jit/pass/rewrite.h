@@ -28,6 +28,8 @@ class Rewriter {
 
   /// The same node with its operands where they went.
   ir::NodeId copy(ir::NodeId old);
+  /// A product in place of the old one; `attr` names operands of the old graph.
+  ir::NodeId contract(ir::NodeId old, ir::ContractAttr attr);
 
   /// Outputs and stores, carried over; call once after all nodes.
   ir::Graph finish();

@@ -54,6 +54,16 @@ const Use* first_tensor(const Event& event) {
   return nullptr;
 }
 
+// The sum of a product and a bias, both as they are.
+bool is_unscaled(const Event& event, ir::Product kind) {
+  if (kind != ir::Product::Addmm && kind != ir::Product::Baddbmm) return false;
+  const auto is_one = [](const Item& item) {
+    return (item.constant.isInt() && item.constant.toInt() == 1) ||
+           (item.constant.isDouble() && item.constant.toDouble() == 1);
+  };
+  return is_one(event.args[3]) && is_one(event.args[4]);
+}
+
 }  // namespace
 
 ir::DType Builder::ir_type(c10::ScalarType type, const Event& event) const {
@@ -108,8 +118,9 @@ void Builder::contract(uint32_t index, ir::Product kind) {
   const Event& event = trace_.events[analysis_.steps[index].event];
   const Use& use = flat_results(event)[0];
   ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
-  const ir::NodeId node = graph_.contract({kind, call.call, std::move(call.name), std::move(call.operands)},
-                                          ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
+  const ir::NodeId node = graph_.contract(
+      {kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind)},
+      ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
   owner_.try_emplace(node, use.storage);
   set_result(use, node);
   states_[use.tensor].real = node;

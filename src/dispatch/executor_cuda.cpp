@@ -3,7 +3,6 @@
 // its device-generic interfaces: the extension is the same one for a torch without CUDA.
 #include <c10/core/DeviceGuard.h>
 
-#include "codegen/emit_cuda.h"
 #include "dispatch/cuda_device.h"
 #include "dispatch/run.h"
 
@@ -62,7 +61,7 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
     const backend::KernelArgs args{
         ptrs.data(), s.sizes.data(), s.strides.data(), scalars.data(), scratch_, s.scratch_stride, 0};
     thread_local std::vector<uint64_t> words;
-    codegen::cuda_parameters(program_.kernels[s.kernel], args, words);
+    backend::cuda_parameters(program_.kernels[s.kernel], args, words);
     backend::cuda_launch(code_.functions[s.kernel], s.grid, words, stream_);
   }
 

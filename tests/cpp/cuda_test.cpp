@@ -99,7 +99,7 @@ TEST(CudaLaunch, GridAndParametersFollowTheSizes) {
   const backend::KernelArgs args{ptrs, sizes, strides, nullptr, &scratch, 576, 0};
   auto word = [](const void* p) { return reinterpret_cast<uint64_t>(p); };
   std::vector<uint64_t> words{1, 2, 3};
-  codegen::cuda_parameters(rows, args, words);
+  backend::cuda_parameters(rows, args, words);
   EXPECT_EQ(words, (std::vector<uint64_t>{word(&x), word(&y), 5000, 70, 100, 140, 2, word(&scratch), 576}));
   const int64_t none[] = {0, 70};
   EXPECT_EQ(plan::grid_of(scaled_add(), none).blocks, 0u);
