@@ -37,7 +37,8 @@ class CudaContextGuard {
 /// context and lives as long as that context.
 CudaFunction cuda_function(const Kernel& kernel, CudaContext context);
 
-/// Fills `words` with the kernel's parameter struct (codegen/emit_cuda.h). Of `args`, scratch is the memory of the launch.
+/// Fills `words` with the kernel's parameter struct (codegen/emit_cuda.h). Of `args`, scratch is the memory of the
+/// launch.
 void cuda_parameters(const plan::KernelPlan& plan, const KernelArgs& args, std::vector<uint64_t>& words);
 
 /// Launches in the current context, asynchronously. Throws std::runtime_error in words.

@@ -79,8 +79,8 @@ class CudaEmitter {
     out += cuda_helpers(body_);
     if (out.back() == '\n' && out[out.size() - 2] != '\n') out += "\n";
     out += parameters();
-    out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" + plan::name(plan_) +
-           "(const Params p) {\n" + body_ + "}\n";
+    out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" +
+           plan::name(plan_) + "(const Params p) {\n" + body_ + "}\n";
     return out;
   }
 

@@ -11,7 +11,8 @@ namespace fastjit::pass {
 /// Copies nodes of one graph into a fresh one, remembering where each went.
 class Rewriter {
  public:
-  explicit Rewriter(const ir::Graph& from) : from_(from), map_(from.nodes.size(), ir::kNoNode), layouts_(from.layouts.size(), ir::kNoNode) {
+  explicit Rewriter(const ir::Graph& from)
+      : from_(from), map_(from.nodes.size(), ir::kNoNode), layouts_(from.layouts.size(), ir::kNoNode) {
     to_.lines = from.lines;
     to_.inputs = from.inputs;
     to_.scalars = from.scalars;
@@ -42,7 +43,7 @@ class Rewriter {
   const ir::Graph& from_;
   ir::Graph to_;
   std::vector<ir::NodeId> map_;
-  std::vector<uint32_t> layouts_;  // where they went, once one of their nodes did
+  std::vector<uint32_t> layouts_;                        // where they went, once one of their nodes did
   std::unordered_map<ir::NodeId, ir::NodeId> finished_;  // by output of the old graph
   std::unordered_set<ir::NodeId> given_;                 // outputs of the new one
 };

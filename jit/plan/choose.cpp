@@ -77,7 +77,9 @@ class Chooser {
   void hash_structure(ir::NodeId id);
   Why verdict(ir::NodeId id) const;
   bool in_memory(ir::NodeId id) const { return is_stored(out_.why[id]) || is_tensor(graph_[id].op); }
-  bool too_much(ir::NodeId id) const { return cones_[id].size() > Bounds::cone || streams_[id].size() > Bounds::streams; }
+  bool too_much(ir::NodeId id) const {
+    return cones_[id].size() > Bounds::cone || streams_[id].size() > Bounds::streams;
+  }
   bool half_full(ir::NodeId id) const {
     return cones_[id].size() >= Bounds::cone / 2 || streams_[id].size() >= Bounds::streams / 2;
   }

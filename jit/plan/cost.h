@@ -1,8 +1,8 @@
 #pragma once
-// What memory, arithmetic and launches cost, in picoseconds, and how much one kernel holds: the one place that decisions
-// of the planner are weighed with. The default constants were measured on a two-core x86-64 machine with AVX-512
-// (docs/planning.md says how) and are the same everywhere, so that a graph has one plan on all machines with equal
-// vectors.
+// What memory, arithmetic and launches cost, in picoseconds, and how much one kernel holds: the one place that
+// decisions of the planner are weighed with. The default constants were measured on a two-core x86-64 machine with
+// AVX-512 (docs/planning.md says how) and are the same everywhere, so that a graph has one plan on all machines with
+// equal vectors.
 #include <cstddef>
 #include <cstdint>
 
@@ -49,14 +49,14 @@ struct Costs {
 /// What one kernel holds at most, whatever more would gain: beyond, its registers and the prefetcher's streams do not
 /// last, and its text would grow with the program.
 struct Bounds {
-  static constexpr size_t cone = 48;         // operations below one value
-  static constexpr size_t streams = 24;      // loads below one value, operands of a kernel joined from several
-  static constexpr size_t roots = 8;         // values that it computes for others
-  static constexpr size_t code = 500;        // instructions
-  static constexpr int nesting = 300;        // nodes on one path
-  static constexpr int copies = 2;           // of one expensive operation in one place
-  static constexpr int64_t keep = 16384;     // reduced points that it remembers from one phase to the next
-  static constexpr size_t look_back = 4;     // earlier readers of an operand that are tried because they share it
+  static constexpr size_t cone = 48;      // operations below one value
+  static constexpr size_t streams = 24;   // loads below one value, operands of a kernel joined from several
+  static constexpr size_t roots = 8;      // values that it computes for others
+  static constexpr size_t code = 500;     // instructions
+  static constexpr int nesting = 300;     // nodes on one path
+  static constexpr int copies = 2;        // of one expensive operation in one place
+  static constexpr int64_t keep = 16384;  // reduced points that it remembers from one phase to the next
+  static constexpr size_t look_back = 4;  // earlier readers of an operand that are tried because they share it
 };
 
 }  // namespace fastjit::plan

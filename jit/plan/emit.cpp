@@ -13,7 +13,6 @@ namespace fastjit::plan {
 
 namespace {
 
-
 using support::mix;
 
 uint64_t identity_bits(ir::ReduceKind kind) { return kind == ir::ReduceKind::All || kind == ir::ReduceKind::Prod; }

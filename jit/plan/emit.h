@@ -57,7 +57,7 @@ class Emitter {
   int nesting_ = 0;
   Draft draft_;
   std::optional<Obstacle> obstacle_;  // the first that was met
-  std::vector<Map> maps_;  // each once
+  std::vector<Map> maps_;             // each once
   std::vector<Memo> memos_;
   support::HashIndex known_maps_, known_, interned_;  // of maps, memos, instructions
   support::FlatMap<ir::NodeId, int, ByNode> depths_;

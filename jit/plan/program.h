@@ -44,8 +44,8 @@ struct KernelStep {
   std::vector<int64_t> strides;   // operand-major, as KernelArgs
   std::vector<uint32_t> scalars;  // program scalar per kernel scalar
   int64_t block = 0;
-  int64_t units = 0;  // KernelArgs' range is [0, units); 0 when there is nothing to do
-  int64_t grain = 0;  // units a task should have at least; >= units: not worth splitting
+  int64_t units = 0;           // KernelArgs' range is [0, units); 0 when there is nothing to do
+  int64_t grain = 0;           // units a task should have at least; >= units: not worth splitting
   int64_t scratch_stride = 0;  // bytes of one slot of one thread, of one block on a GPU
   Grid grid;                   // on a GPU
 };

@@ -97,8 +97,9 @@ std::string line(const Program& program, const KernelStep& step) {
     if (step.offsets[i] != 0) result += "+" + std::to_string(step.offsets[i]);
   }
   result +=
-      ") sizes " + list(step.sizes) + (step.grid.blocks > 0 ? " grid " + std::to_string(step.grid.blocks) + " x " + std::to_string(step.grid.threads)
-                             : " units " + std::to_string(step.units) + " grain " + std::to_string(step.grain));
+      ") sizes " + list(step.sizes) +
+      (step.grid.blocks > 0 ? " grid " + std::to_string(step.grid.blocks) + " x " + std::to_string(step.grid.threads)
+                            : " units " + std::to_string(step.units) + " grain " + std::to_string(step.grain));
   if (step.block > 0) result += " block " + std::to_string(step.block);
   if (!step.scalars.empty()) {
     result += " scalars";

@@ -135,7 +135,8 @@ std::string Builder::run(const std::vector<Use>& outputs, const std::vector<uint
     for (const Item& item : event.args)
       for (const Use& use : item.uses) check_known(use, event);
     if (step.rebinds && !pinned(step)) {
-      if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node))) return std::string(event.name);
+      if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node)))
+        return std::string(event.name);
       continue;
     }
     emit(i);
@@ -259,7 +260,8 @@ ir::NodeId Builder::input_node(uint32_t tensor) {
   const Root& root = *trace_.root(tensor);
   const std::optional<ir::DType> dtype = memory_type(root.before.meta->dtype);
   if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta->dtype));
-  const ir::NodeId node = graph_.input(*dtype, {root.before.meta->sizes, root.before.meta->strides}, {root.name, false});
+  const ir::NodeId node =
+      graph_.input(*dtype, {root.before.meta->sizes, root.before.meta->strides}, {root.name, false});
   if (root.argument != kNone) {
     capture.inputs.push_back({InputSource::Kind::Argument, root.argument});
   } else {

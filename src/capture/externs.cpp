@@ -118,9 +118,9 @@ void Builder::contract(uint32_t index, ir::Product kind) {
   const Event& event = trace_.events[analysis_.steps[index].event];
   const Use& use = flat_results(event)[0];
   ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
-  const ir::NodeId node = graph_.contract(
-      {kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind)},
-      ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
+  const ir::NodeId node =
+      graph_.contract({kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind)},
+                      ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
   owner_.try_emplace(node, use.storage);
   set_result(use, node);
   states_[use.tensor].real = node;
@@ -229,7 +229,8 @@ ir::NodeId Builder::alias_of(uint32_t tensor) {
     if (fused && private_.contains(tensor))
       states_[tensor].real = own(state.node, tensor);
     else if (fused && !analysis_.pinned[analysis_.storage[tensor]] && viewed_.erase(tensor))
-      states_[tensor].real = graph_.fresh_copy(state.node, state.meta->strides);  // its value may turn out an argument's
+      states_[tensor].real =
+          graph_.fresh_copy(state.node, state.meta->strides);  // its value may turn out an argument's
     return real(tensor);
   }
   const ir::NodeId external = view_of(state.view_step, alias_of(state.base));

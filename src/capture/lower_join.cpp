@@ -26,7 +26,8 @@ void cat(Call& c) {
   if (rank == 0) throw NotLowered{};
   std::vector<ir::NodeId> parts;
   for (const Value& value : tensors(c, 0)) {
-    if (value.meta->sizes.size() == 1 && value.meta->sizes[0] == 0 && rank != 1) continue;  // torch's legacy empty tensor
+    if (value.meta->sizes.size() == 1 && value.meta->sizes[0] == 0 && rank != 1)
+      continue;  // torch's legacy empty tensor
     parts.push_back(part(c, value).id);
   }
   if (parts.empty()) throw NotLowered{};

@@ -86,8 +86,12 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   auto [it, fresh] = tensor_ids.try_emplace(impl, static_cast<uint32_t>(tensors.size()));
   out.tensor = it->second;
   if (fresh)
-    tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), why_unusual(tensor, device),
-                       std::nullopt, -1, {}, at::GradMode::is_enabled()});
+    tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+                       why_unusual(tensor, device),
+                       std::nullopt,
+                       -1,
+                       {},
+                       at::GradMode::is_enabled()});
   // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
   if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
   if (!tensors[out.tensor].unusual.empty()) {

@@ -57,7 +57,7 @@ struct TensorRecord {
   std::string unusual;                // why capture cannot handle it ("is sparse"); empty for ordinary tensors
   std::optional<c10::Scalar> number;  // of a bare 0-dim tensor, while its version is number_version
   int64_t number_version = -1;
-  SharedMeta meta;     // as it was last seen
+  SharedMeta meta;    // as it was last seen
   bool grad = false;  // grad mode was on when it was first seen
 };
 
@@ -85,8 +85,8 @@ struct ScalarUse {
 };
 
 struct Trace {
-  c10::Device device{c10::kCPU};  // of every tensor but the numbers that torch wrapped
-  bool grad = false;              // grad mode was on for the caller
+  c10::Device device{c10::kCPU};          // of every tensor but the numbers that torch wrapped
+  bool grad = false;                      // grad mode was on for the caller
   std::unordered_set<std::string> names;  // of events
   std::vector<Event> events;
   std::vector<ScalarUse> scalar_uses;

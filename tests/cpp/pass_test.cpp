@@ -113,6 +113,39 @@ TEST(Variants, NothingIsRoughThatIsNotRounded) {
   EXPECT_EQ(count(pass::run(g, {Numerics::Accurate}), Op::Exp), 1u);
 }
 
+/// addmm(bias, a, b), read as `reads` says.
+enum class Reads { Kernel, ThroughView, Caller, Torch, Guard };
+Graph biased(Reads reads, DType type = DType::F32, bool unscaled = true) {
+  Graph g;
+  const NodeId a = g.input(type, {{4, 4}, {4, 1}}, {"a"}), bias = g.input(type, {{4}, {1}}, {"bias"});
+  const NodeId sum = g.contract({Product::Addmm, 0, "aten::addmm", {bias, a, a}, unscaled}, type, {{4, 4}, {4, 1}});
+  NodeId value = reads == Reads::ThroughView ? g.reshape(sum, {2, 2, 4}) : sum;
+  if (reads == Reads::Torch)
+    value = g.result(g.external({ExternKind::Op, 1, "aten::bernoulli", {sum}, {}, 1}), 0, type, {{4, 4}, {4, 1}});
+  if (reads == Reads::Guard)
+    g.external({ExternKind::Guard, 0, "b at model.py:3", {g.pointwise(Op::Neg, {sum})}, {}, 0});
+  g.outputs = {reads == Reads::Caller ? value : g.pointwise(Op::Neg, {value})};
+  return g;
+}
+
+TEST(Biases, KernelsAddThemWhereTheyReadTheSum) {
+  for (const Reads reads : {Reads::Kernel, Reads::ThroughView}) {
+    const Graph out = pass::run(biased(reads), {});
+    EXPECT_EQ(verify(out), "");
+    EXPECT_EQ(count(out, Op::Add), 1u) << print(out);
+    EXPECT_EQ(out.contracts.at(0).kind, Product::Mm);
+    EXPECT_EQ(out.contracts.at(0).operands.size(), 2u);
+  }
+}
+
+TEST(Biases, StayInTheProductElsewhere) {
+  for (const Reads reads : {Reads::Caller, Reads::Torch, Reads::Guard})
+    EXPECT_EQ(pass::run(biased(reads), {}).contracts.at(0).kind, Product::Addmm);
+  EXPECT_EQ(pass::run(biased(Reads::Kernel, DType::BF16), {}).contracts.at(0).kind, Product::Addmm)
+      << "it would be rounded twice";
+  EXPECT_EQ(pass::run(biased(Reads::Kernel, DType::F32, false), {}).contracts.at(0).kind, Product::Addmm);
+}
+
 TEST(Dead, DropsUnusedPureNodesOnly) {
   Graph g;
   const NodeId x = g.input(DType::F32, {{4}, {1}}, {"x"});

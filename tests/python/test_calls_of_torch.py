@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fastjit import fastjit
 from helpers import assert_same, check
@@ -270,3 +271,47 @@ def test_a_custom_operator_is_one_call_however_torch_dispatches_it(doubled, way,
         x = torch.full((5,), float(value))
         assert_same(f(x), (x + 1) * 6)
     assert (f.stats().hits, f.stats().fallbacks) == (2, {})
+
+
+def attention(x, w, b):
+    batch, length, width = x.shape
+    q, k, v = F.linear(x, w, b).view(batch, length, 3, 2, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    scores = torch.softmax(q @ k.transpose(-2, -1) * 0.5, -1)
+    return (scores @ v).transpose(1, 2).reshape(batch, length, width) + x
+
+
+def test_views_that_products_read_are_no_calls():
+    fast = check(attention, torch.randn(2, 5, 8), torch.randn(24, 8), torch.randn(24))
+    plan = fast.inspect("plan")
+    assert "\nextern " not in plan and plan.count("\nproduct ") == 3
+
+
+def test_what_a_view_showed_before_a_write_is_what_a_product_reads():
+    def written_between(x, y):
+        z = x * 2
+        before = z.t() @ y
+        z.add_(1)
+        return before, z.t() @ y, z
+
+    check(written_between, torch.randn(4, 4), torch.randn(4, 4))
+
+
+def test_kernels_add_the_bias_of_a_product_that_they_read():
+    x, w, b = torch.randn(6, 8), torch.randn(4, 8), torch.randn(4)
+    fast = check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, w, b, kernels=1)
+    assert "\nproduct mm " in fast.inspect("plan")
+    for own in (lambda x, w, b: F.linear(x, w, b), lambda x, w, b: F.linear(x, w, b).sort().values):
+        fast = check(own, x, w, b)  # what torch or the caller gets
+        assert "\nproduct addmm " in fast.inspect("plan")
+        assert torch.equal(fast(x, w, b), own(x, w, b))
+    check(lambda x, w, b: torch.addmm(b, x, w.t(), beta=0.5, alpha=2).relu(), x, w, b)
+    check(lambda x, w, b: torch.addmm(b, x, w.t()).relu(), x, w, torch.randn(6, 4))
+
+
+def test_a_bias_stays_in_the_product_that_decides_a_branch():
+    def branches(x, w, b):
+        y = F.linear(x, w, b)
+        return y + 1 if y.sum() > 0 else y - 1
+
+    fast = check(branches, torch.rand(6, 8), torch.rand(4, 8), torch.rand(4))
+    assert "\nproduct addmm " in fast.inspect("plan")
