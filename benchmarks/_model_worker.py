@@ -11,7 +11,7 @@ for both variants, and their pages are gone when they are freed.
    to the system. What is held now beyond the start is what the variant keeps: code, tables, results of weights.
 3. Writing 5 to /proc/self/clear_refs sets the high-water mark (VmHWM) back to what is held, and the variant is called
    once more: the mark less what was held is what the call needs at most, the pool's own rounding up included. The
-   least of three such calls counts, as another thread of the process only ever adds.
+   least of three such calls counts, and of several processes, as another thread of the process only ever adds.
 """
 
 from __future__ import annotations
