@@ -32,7 +32,7 @@ from fastjit._bench.models import write_case
 PARTS = ("first", "steady", "memory", "deep")
 PEERS = {"all": ["torch.jit.trace", "torch.compile"], "jit": ["torch.jit.trace"], "none": []}
 WORKER = str(Path(__file__).resolve().parent / "_model_worker.py")
-ROUNDS = 15  # unless --rounds says otherwise: a call takes tens of milliseconds
+ROUNDS = 7  # unless --rounds says otherwise: a call takes tens of milliseconds
 LIMIT_S = 60.0
 Found = dict[str, Any]
 
