@@ -13,10 +13,10 @@ namespace {
 
 using support::mix;
 
-uint64_t hash_of(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
-  uint64_t hash = sizes.size();
-  for (int64_t n : sizes) hash = mix(hash, static_cast<uint64_t>(n));
-  for (int64_t s : strides) hash = mix(hash, static_cast<uint64_t>(s));
+uint64_t hash_of(const Layout& layout) {
+  uint64_t hash = layout.sizes.size();
+  for (int64_t n : layout.sizes) hash = mix(hash, static_cast<uint64_t>(n));
+  for (int64_t s : layout.strides) hash = mix(hash, static_cast<uint64_t>(s));
   return hash;
 }
 
@@ -149,20 +149,6 @@ std::span<const NodeId> Graph::operands(NodeId id) const {
   return {node.in, count};
 }
 
-uint32_t Graph::intern(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
-  const uint64_t hash = hash_of(sizes, strides);
-  const uint32_t known = interned_layouts_.find(hash, [&](uint32_t id) {
-    return std::ranges::equal(layouts[id].sizes, sizes) && std::ranges::equal(layouts[id].strides, strides);
-  });
-  if (known != support::HashIndex::kNone) return known;
-  layouts.push_back({{sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}});
-  const auto id = static_cast<uint32_t>(layouts.size() - 1);
-  interned_layouts_.add(hash, id);
-  return id;
-}
-
-uint32_t Graph::intern(const Layout& layout) { return intern(layout.sizes, layout.strides); }
-
 template <class T>
 uint32_t Graph::intern_in(Known& known, std::vector<T>& table, T value) {
   for (; known.taken < table.size(); ++known.taken)
@@ -175,6 +161,8 @@ uint32_t Graph::intern_in(Known& known, std::vector<T>& table, T value) {
   known.entries.add(hash, id);
   return id;
 }
+
+uint32_t Graph::intern(Layout layout) { return intern_in(known_layouts_, layouts, std::move(layout)); }
 
 uint32_t Graph::intern_line(std::string_view file_and_line) {
   return intern_in(known_lines_, lines, std::string(file_and_line));

@@ -135,8 +135,7 @@ class Graph {
   /// Operands of any node, variadic ones included.
   std::span<const NodeId> operands(NodeId id) const;
 
-  uint32_t intern(const Layout& layout);
-  uint32_t intern(std::span<const int64_t> sizes, std::span<const int64_t> strides);
+  uint32_t intern(Layout layout);
   uint32_t intern_line(std::string_view file_and_line);
 
   /// Makers. Each returns an existing node where an equal pure one stands already. Shapes are inferred; `strides` of
@@ -177,8 +176,8 @@ class Graph {
   };
   template <class T>
   static uint32_t intern_in(Known& known, std::vector<T>& table, T value);
-  Known known_constants_, known_maps_, known_reduces_, known_lists_, known_lines_;
-  support::HashIndex interned_, interned_layouts_;
+  Known known_layouts_, known_constants_, known_maps_, known_reduces_, known_lists_, known_lines_;
+  support::HashIndex interned_;
   uint32_t line_ = 0;
 };
 

@@ -23,10 +23,12 @@ static void check(const ir::Graph& graph, const char* pass) {
 ir::Graph run(const ir::Graph& graph, const PassContext& context, std::vector<PassRecord>* records) {
   if (records) records->push_back({"capture", graph.nodes.size(), 0, ir::print(graph)});
   check(graph, "capture");
+  const ir::Graph* from = &graph;
   ir::Graph current;
   for (const Pass& pass : pipeline()) {
     const auto start = std::chrono::steady_clock::now();
-    current = pass.run(&pass == &pipeline().front() ? graph : current, context);
+    current = pass.run(*from, context);
+    from = &current;
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     check(current, pass.name);
     if (records) records->push_back({pass.name, current.nodes.size(), took.count(), ir::print(current)});

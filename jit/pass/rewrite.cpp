@@ -21,6 +21,7 @@ NodeId Rewriter::contract(NodeId old, ContractAttr attr) {
 
 NodeId Rewriter::copy(NodeId old) {
   Node node = from_[old];
+  if (node.op == Op::Contract) return map_[old] = contract(old, from_.contracts[node.attr]);
   for (NodeId& in : node.in) in = (*this)[in];
   uint32_t& layout = layouts_[node.layout];
   if (layout == kNoNode) layout = to_.intern(from_.layouts[node.layout]);
@@ -30,8 +31,6 @@ NodeId Rewriter::copy(NodeId old) {
     for (NodeId& in : attr.operands) in = (*this)[in];
     to_.lists.push_back(std::move(attr));
     node.attr = static_cast<uint32_t>(to_.lists.size() - 1);
-  } else if (node.op == Op::Contract) {
-    return map_[old] = contract(old, from_.contracts[node.attr]);
   } else if (node.op == Op::Extern) {
     ExternAttr attr = from_.externs[node.attr];
     for (NodeId& in : attr.operands)

@@ -10,7 +10,7 @@
 namespace fastjit::plan {
 
 Former::Former(const ir::Graph& graph, const Costs& costs)
-    : costs_(costs), world_(graph, costs), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {}
+    : world_(graph, costs), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {}
 
 const std::vector<uint32_t>& items_at(const ItemsByBuffer& items, BufferId buffer) {
   static const std::vector<uint32_t> none;
@@ -133,7 +133,7 @@ void Former::chain_cats() {
 void Former::run() {
   mark_live();
   mark_stored();
-  Choice choice = choose(graph(), live_, stored_, costs_);
+  Choice choice = choose(graph(), live_, stored_, world_.costs);
   why_ = std::move(choice.why);
   world_.structure = std::move(choice.structure);
   chain_cats();
@@ -370,7 +370,7 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
   for (const Access& access : single.draft.accesses) {
     if (const auto last = last_producer_.find(access.buffer); last != last_producer_.end())
       if (!items_[last->second].is_extern()) makers.insert(last->second);
-    if (!costs_.is_worth_sharing(world_.numel(access.buffer.node), points)) continue;
+    if (!world_.costs.is_worth_sharing(world_.numel(access.buffer.node), points)) continue;
     for (const uint32_t reader : items_at(recent_readers_, access.buffer))
       if (items_[reader].frame.kept * items_[reader].frame.reduced == points) sharers.insert(reader);
   }

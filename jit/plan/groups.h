@@ -81,7 +81,6 @@ class Former {
   void add_producer(BufferId buffer, uint32_t item);
   void note_readers(uint32_t item);
 
-  const Costs& costs_;
   World world_;
   std::vector<Item> items_;
   std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory

@@ -142,8 +142,6 @@ void Tracer::call_function(PyFunctionObject* f) {
     return deny("call of coroutine " + std::string(PyUnicode_AsUTF8(f->func_qualname)));
   bool fresh = fresh_.contains((PyObject*)f);
   if (!fresh) facts_->function(f, where());
-  const Callee* row = fresh ? nullptr : find_callee((PyObject*)f);
-  if (row && row->judge == &Tracer::judge_unseen) return judge_unseen(nullptr, {});
   if (!(code->co_flags & CO_GENERATOR)) return may_enter((PyObject*)f);
   top().fresh_result = true;  // no frame runs yet
   if (!fresh && f->func_closure)

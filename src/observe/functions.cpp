@@ -206,9 +206,6 @@ bool Tracer::readable_source(PyObject* o) {
 }
 
 // The limit is the process's: nothing but a look tells whether it was set since.
-// A Python function whose frame is not watched.
-void Tracer::judge_unseen(PyObject*, Args) { top().expect = Expect::Inside; }
-
 void Tracer::judge_recursion_limit(PyObject*, Args) { facts_->recursion_limit(where()); }
 
 }  // namespace fastjit::observe

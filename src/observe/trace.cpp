@@ -2,6 +2,8 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
+
 #include "observe/libraries.h"
 #include "observe/opcode_numbers.h"
 #include "observe/tracer.h"
@@ -30,10 +32,12 @@ std::string place_in(const Frame& frame) {
   return place_of(frame.code, PyCode_Addr2Line(frame.code, frame.offset * 2));
 }
 
-// What torch runs when a module dies that it noted for its own compiler (judge_unseen).
-bool is_torch_forgetting(PyCodeObject* code) {
-  constexpr const char* kName = "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>";
-  return PyUnicode_CompareWithASCIIString(code->co_qualname, kName) == 0 && owner_of(code) == Owner::Ours;
+// Once its compiler has been used, torch notes each module that is made and forgets each that dies: no program's result
+// depends on it.
+bool notes_modules(PyCodeObject* code) {
+  constexpr const char* kNames[] = {"GenerationTracker.tag", "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>"};
+  const auto is_it = [&](const char* name) { return !PyUnicode_CompareWithASCIIString(code->co_qualname, name); };
+  return std::ranges::any_of(kNames, is_it) && owner_of(code) == Owner::Ours;
 }
 
 }  // namespace
@@ -175,7 +179,7 @@ void Tracer::enter(InterpreterFrame* frame, int offset) {
   if (inside_) return;
   end_scalar_use(true);
   PyCodeObject* code = code_of(frame);
-  if (!frames_.empty() && is_torch_forgetting(code)) {
+  if (!frames_.empty() && notes_modules(code)) {
     inside_ = frame;
     return;
   }

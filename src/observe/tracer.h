@@ -350,7 +350,6 @@ class Tracer final : public Observer {
   void judge_proxy(PyObject*, Args args);
   void judge_proxy_read(PyObject* callee, Args args);
   void judge_recursion_limit(PyObject*, Args args);
-  void judge_unseen(PyObject*, Args args);
   void judge_abc(PyObject* callee, Args args);
   void judge_capturing(PyObject* callee, Args args);
   void judge_context_get(PyObject*, Args args);
