@@ -99,6 +99,7 @@ PYBIND11_MODULE(_C_in_main, module) {
     dispatch::register_callees(operators.ptr(), pure.ptr(), callers.ptr());
   });
   module.def("register_before_recording", [](py::object call) { dispatch::register_before_recording(call.ptr()); });
+  module.def("register_known_frames", [](py::object call) { dispatch::register_known_frames(call.ptr()); });
   module.def("register_library", [](py::object kernels) { capture::register_library(kernels.ptr()); });
   module.def("register_module_type", [](py::object t) { dispatch::register_module_type(t.ptr()); });
   module.def("register_message_types", [](py::object warning, py::object error) {

@@ -91,9 +91,11 @@ def _library_folders() -> tuple[list[str], list[str]]:
 
 def _register() -> None:
     from fastjit._callees import before_recording, callees
+    from fastjit._known_frames import known_frames
 
     _C.register_callees(*callees())
     _C.register_before_recording(before_recording())
+    _C.register_known_frames(known_frames)
     _C.register_module_type(torch.nn.Module)
     _C.register_library(torch.library._impls)
     gc.callbacks.append(_C.give_idle_back)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "capture/lower.h"
+
 namespace fastjit::capture {
 namespace {
 
@@ -60,6 +62,73 @@ constexpr std::array kEffects{
     EffectRow{"aten::swap_tensors", Effect::Replaces},
 };
 
+// Without overloads, sorted. No operator that reads a value or gives sizes that depend on data belongs here.
+constexpr std::string_view kOpaque[] = {
+    "aten::_adaptive_avg_pool2d",
+    "aten::_convolution",
+    "aten::_log_softmax",
+    "aten::_native_batch_norm_legit_no_training",
+    "aten::_softmax",
+    "aten::adaptive_avg_pool1d",
+    "aten::adaptive_avg_pool2d",
+    "aten::add",
+    "aten::addmm",
+    "aten::amax",
+    "aten::argmax",
+    "aten::avg_pool2d",
+    "aten::baddbmm",
+    "aten::batch_norm",
+    "aten::bmm",
+    "aten::cat",
+    "aten::chunk",
+    "aten::clone",
+    "aten::contiguous",
+    "aten::conv1d",
+    "aten::conv2d",
+    "aten::conv3d",
+    "aten::conv_transpose1d",
+    "aten::conv_transpose2d",
+    "aten::conv_transpose3d",
+    "aten::convolution",
+    "aten::div",
+    "aten::embedding",
+    "aten::expand",
+    "aten::expand_as",
+    "aten::flatten",
+    "aten::gelu",
+    "aten::max_pool2d",
+    "aten::mean",
+    "aten::mm",
+    "aten::mul",
+    "aten::narrow",
+    "aten::native_group_norm",
+    "aten::native_layer_norm",
+    "aten::permute",
+    "aten::relu",
+    "aten::reshape",
+    "aten::scaled_dot_product_attention",
+    "aten::select",
+    "aten::sigmoid",
+    "aten::silu",
+    "aten::slice",
+    "aten::split",
+    "aten::split_with_sizes",
+    "aten::squeeze",
+    "aten::stack",
+    "aten::sub",
+    "aten::sum",
+    "aten::t",
+    "aten::tanh",
+    "aten::transpose",
+    "aten::unbind",
+    "aten::unflatten",
+    "aten::unsqueeze",
+    "aten::upsample_bilinear2d",
+    "aten::upsample_nearest2d",
+    "aten::view",
+};
+static_assert(std::ranges::is_sorted(kOpaque));
+
 // Arguments that are written though the schema does not say so: the running statistics of normalisation in training.
 struct HiddenWrite {
   std::string_view op, argument, flag;
@@ -99,6 +168,12 @@ Effect effect_of(const Event& event) {
 bool data_sized_by_tag(const Event& event) {
   if (base_name(event.name) == "aten::index") return false;
   return event.op->hasTag(at::Tag::dynamic_output_shape) || event.op->hasTag(at::Tag::data_dependent_output);
+}
+
+bool is_opaque(std::string_view name) {
+  if (!std::ranges::binary_search(kOpaque, base_name(name))) return false;
+  const LowerRow* row = find_lowering(name);
+  return !row || row->level != Level::Decompose;  // split.sizes is entered
 }
 
 std::vector<size_t> written_arguments(const Event& event) {

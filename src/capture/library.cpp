@@ -79,12 +79,18 @@ uint32_t library_state() noexcept {
   return state;
 }
 
+static uint8_t reached_by(bool on_cuda) { return on_cuda ? kCpu | kCuda : kCpu; }  // numbers are on the CPU
+
+bool has_library_kernels(bool on_cuda) noexcept {
+  return std::ranges::any_of(overridden, [&](const auto& one) { return one.second & reached_by(on_cuda); });
+}
+
 bool has_library_kernel(std::string_view operator_name, bool on_cuda) {
   constexpr std::string_view kPrefix = "aten::";
   if (overridden.empty() || !operator_name.starts_with(kPrefix)) return false;
   operator_name.remove_prefix(kPrefix.size());
   const auto found = overridden.find(operator_name);
-  return found != overridden.end() && (found->second & (on_cuda ? kCpu | kCuda : kCpu));  // numbers are on the CPU
+  return found != overridden.end() && (found->second & reached_by(on_cuda));
 }
 
 }  // namespace fastjit::capture

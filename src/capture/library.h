@@ -19,4 +19,7 @@ uint32_t library_state() noexcept;
 /// device, can reach.
 bool has_library_kernel(std::string_view operator_name, bool on_cuda);
 
+/// Whether it gave any operator of aten such a kernel.
+bool has_library_kernels(bool on_cuda) noexcept;
+
 }  // namespace fastjit::capture

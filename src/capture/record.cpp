@@ -12,6 +12,7 @@
 #include "capture/build.h"
 #include "capture/effects.h"
 #include "capture/frames.h"
+#include "capture/library.h"
 #include "capture/running.h"
 #include "capture/trace.h"
 #include "support/env.h"
@@ -39,11 +40,17 @@ struct Recorder::Impl {
   struct Known {
     c10::OperatorHandle op;
     std::string_view name;
+    bool opaque;
   };
   std::unordered_map<const char*, Known> handles;
   std::vector<PyObject*> constants;  // of the roots that are constants; owned
+  bool hides = false;                // what runs inside opaque operators is not recorded
+  uint32_t opaque = kNone;           // the open event inside which nothing is
 
-  void identify(Event& event, const at::RecordFunction& record);
+  /// Whether the operator is opaque.
+  bool identify(Event& event, const at::RecordFunction& record);
+  void hide_inside(uint32_t event);
+  void show();
   void start(const at::RecordFunction& event);
   void end(const at::RecordFunction& event);
   void stop() noexcept;
@@ -164,31 +171,43 @@ void Recorder::Impl::pass_limit(const std::string& limit) {
 }
 
 // An operator's schema holds the text that the event gives as its name: the address tells overloads apart.
-void Recorder::Impl::identify(Event& event, const at::RecordFunction& record) {
+bool Recorder::Impl::identify(Event& event, const at::RecordFunction& record) {
   if (const auto known = handles.find(record.name()); known != handles.end())
     if (known->second.op.schema().name().c_str() == record.name()) {
       event.op = known->second.op;
       event.name = known->second.name;
-      return;
+      return known->second.opaque;
     }
   const auto name = record.operator_name();
   if (!name) {
     event.name = *trace.names.emplace(record.name()).first;
-    return;
+    return false;
   }
   const bool plain = name->overload_name.empty();
   event.name = *trace.names.insert(plain ? name->name : name->name + "." + name->overload_name).first;
-  if (const auto handle = c10::Dispatcher::singleton().findSchema(*name)) {
-    event.op = *handle;
-    handles.insert_or_assign(record.name(), Known{*handle, event.name});
-  }
+  const auto handle = c10::Dispatcher::singleton().findSchema(*name);
+  if (!handle) return false;
+  event.op = *handle;
+  const bool opaque = is_opaque(event.name) && !handle->schema().is_mutable();
+  handles.insert_or_assign(record.name(), Known{*handle, event.name, opaque});
+  return opaque;
+}
+
+// Four of five events are nested in such operators, and each costs torch and the recorder a microsecond.
+void Recorder::Impl::hide_inside(uint32_t event) {
+  opaque = event;
+  at::enableRecordFunction(false);
+}
+
+void Recorder::Impl::show() {
+  if (std::exchange(opaque, kNone) != kNone) at::enableRecordFunction(true);
 }
 
 void Recorder::Impl::start(const at::RecordFunction& record) {
   Event event;
   event.parent = open.empty() ? kNone : open.back();
   event.grad = at::GradMode::is_enabled();
-  identify(event, record);
+  const bool is_opaque = identify(event, record);
   if (event.op) {
     // A boxed call passes the interpreter's whole stack: the arguments are the last ones.
     const auto inputs = record.inputs();
@@ -216,6 +235,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     for (size_t i = 0; i < open_uses; ++i)
       (trace.scalar_uses.end() - 1 - static_cast<ptrdiff_t>(i))->events.push_back(index);
   open.push_back(index);
+  if (hides && recording && is_opaque) hide_inside(index);
 }
 
 // torch.tensor(2.0), torch.tensor([1, 2]): the numbers were written without an event. torch.tensor([]) holds none: any
@@ -248,6 +268,7 @@ Use Recorder::Impl::constant(const at::Tensor& source) {
 
 void Recorder::Impl::end(const at::RecordFunction& record) {
   if (open.empty()) return;
+  if (opaque == open.back()) show();
   Event& event = trace.events[open.back()];
   open.pop_back();
   event.end = static_cast<uint32_t>(trace.events.size());
@@ -291,6 +312,7 @@ void Recorder::Impl::contents_read(const at::Tensor& tensor) {
 void Recorder::Impl::stop() noexcept {
   if (!recording) return;
   recording = false;
+  show();
   at::removeCallback(handle);
   current = nullptr;
   if (foreign_events.load(std::memory_order_relaxed) != foreign)
@@ -317,6 +339,7 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(i
   }
   current = &impl;
   impl.recording = true;
+  impl.hides = !at::hasCallbacks() && !has_library_kernels(trace.device.is_cuda());  // a profiler sees all
   impl.handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                                .needsInputs(true)
                                                .needsOutputs(true)

@@ -83,7 +83,7 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   Use out;
   if (!tensor.defined()) return out;
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  auto [it, fresh] = tensor_ids.try_emplace(impl, static_cast<uint32_t>(tensors.size()));
+  auto [it, fresh] = tensor_ids.emplace(impl, static_cast<uint32_t>(tensors.size()));
   out.tensor = it->second;
   if (fresh)
     tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
@@ -108,7 +108,7 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   out.version = impl->is_inference() ? -1 : static_cast<int64_t>(impl->version_counter().current_version());
   const c10::Storage& storage = impl->unsafe_storage();
   c10::StorageImpl* memory = storage.unsafeGetStorageImpl();
-  auto [place, first] = storage_ids.try_emplace(memory, static_cast<uint32_t>(storages.size()));
+  auto [place, first] = storage_ids.emplace(memory, static_cast<uint32_t>(storages.size()));
   out.storage = place->second;
   if (first) {
     const auto begin = reinterpret_cast<uintptr_t>(storage.data());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "capture/capture.h"
+#include "support/flat.h"
 
 namespace fastjit::capture {
 
@@ -104,8 +105,8 @@ struct Trace {
   const Root* root(uint32_t tensor) const;
   void add_root(Root root);
 
-  std::unordered_map<const c10::TensorImpl*, uint32_t> tensor_ids;
-  std::unordered_map<const c10::StorageImpl*, uint32_t> storage_ids;
+  support::FlatMap<const c10::TensorImpl*, uint32_t> tensor_ids;
+  support::FlatMap<const c10::StorageImpl*, uint32_t> storage_ids;
   std::unordered_map<uint32_t, uint32_t> root_ids;  // tensor -> index into roots
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "dispatch/function.h"
@@ -14,6 +15,7 @@ namespace {
 
 PyObject* module_type = nullptr;
 PyObject* before_recording = nullptr;
+PyObject* known_frames = nullptr;  // until the first recording
 
 // C functions by their definition (shared by every bound form), other callables by object. Never freed: definitions are
 // static.
@@ -83,7 +85,16 @@ void register_callees(PyObject* operators, PyObject* pure, PyObject* callers) {
 
 void register_before_recording(PyObject* call) { before_recording = Py_IsNone(call) ? nullptr : Py_NewRef(call); }
 
+void register_known_frames(PyObject* call) { known_frames = Py_NewRef(call); }
+
 bool prepare_recording() {
+  if (PyObject* call = std::exchange(known_frames, nullptr)) {
+    PyObject* codes = PyObject_CallNoArgs(call);
+    Py_DECREF(call);
+    if (!codes) return false;
+    observe::know_frames(codes);
+    Py_DECREF(codes);
+  }
   if (!before_recording) return true;
   PyObject* done = PyObject_CallNoArgs(before_recording);
   Py_XDECREF(done);

@@ -13,6 +13,9 @@ observe::Host torch_host();
 void register_callees(PyObject* operators, PyObject* pure, PyObject* callers);
 /// `call` (or None) runs before each recording, unwatched. False: it raised.
 void register_before_recording(PyObject* call);
+/// `call` gives what observe::know_frames() takes; it runs once, before the first recording.
+void register_known_frames(PyObject* call);
+/// To be called before each recording. False: an exception is set.
 bool prepare_recording();
 bool is_module_class(PyTypeObject* type);
 /// torch.nn.Module; instances of it are modules.

@@ -26,8 +26,9 @@ void Tracer::give(int) {
 
 void Tracer::never(int) { deny(std::string("instruction ") + rows()[top().ops[2 * top().offset]].name); }
 
-void Tracer::load_global(int oparg) {
-  PyObject* name = name_at(oparg >> 1);
+void Tracer::load_global(int oparg) { read_global(name_at(oparg >> 1)); }
+
+void Tracer::read_global(PyObject* name) {
   InterpreterFrame* frame = top().frame;
   PyObject* again = nullptr;
   if (read_again(facts_->find(frame->globals, Node::Kind::Dict), name, &again) &&

@@ -52,6 +52,7 @@ bool tracer_active() noexcept {
   return state->c_tracefunc || state->c_profilefunc;
 }
 bool available() { return false; }
+void know_frames(PyObject*) {}
 void after_fork_in_child() {}
 std::unique_ptr<Observer> make_observer(const Host&) { return std::make_unique<NoObserver>(); }
 #endif

@@ -180,6 +180,10 @@ class Observer {
 };
 std::unique_ptr<Observer> make_observer(const Host& host);
 
+/// What these functions of torch.nn.Module read is known to the observer, which need not watch their instructions:
+/// a dictionary of their code by name (python/fastjit/_known_frames.py). Those of the last call count. GIL held.
+void know_frames(PyObject* codes);
+
 /// True where this Python version has a read observer.
 bool available();
 

@@ -16,9 +16,9 @@ void dispatch(Tracer& tracer, PyFrameObject* object, int what, PyObject* arg) {
   auto* view = reinterpret_cast<FrameObject*>(object);
   switch (what) {
     case PyTrace_CALL:
-      view->trace_opcodes = 1;
       view->trace_lines = 0;
-      return tracer.enter(view->frame, offset_of(view->frame));
+      view->trace_opcodes = tracer.enter(view->frame, offset_of(view->frame));
+      return;
     case PyTrace_OPCODE:
       return tracer.instruction(view->frame, offset_of(view->frame));
     case PyTrace_RETURN:

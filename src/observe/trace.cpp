@@ -175,55 +175,69 @@ bool Tracer::is_closed(InterpreterFrame* frame) const {
   return known != generators_.end() && known->second == code_of(frame);
 }
 
-void Tracer::enter(InterpreterFrame* frame, int offset) {
-  if (inside_) return;
+bool Tracer::enter(InterpreterFrame* frame, int offset) {
+  if (inside_) return false;
   end_scalar_use(true);
-  PyCodeObject* code = code_of(frame);
-  if (!frames_.empty() && notes_modules(code)) {
+  const bool is_root = frames_.empty();
+  if (!is_root && notes_modules(code_of(frame))) {
     inside_ = frame;
-    return;
+    return false;
   }
-  auto* function = reinterpret_cast<PyObject*>(function_of(frame));
-  bool is_root = frames_.empty(), probing = false;
-  if (!is_root) {
-    Frame& caller = top();
-    const bool is_one = caller.expect == Expect::One || caller.expect == Expect::Hash;
-    const bool is_none = caller.expect == Expect::None && !is_closed(frame);
-    if (is_none || (is_one && caller.expected != function))
-      return deny("unforeseen call of " + std::string(PyUnicode_AsUTF8(code->co_qualname)) +
-                  " by C code or a finaliser");
-    if (caller.expect == Expect::One) caller.expect = Expect::None;
-    if (caller.expect == Expect::Inside || caller.expect == Expect::Hash) {
-      inside_ = frame;
-      return;
-    }
-    probing = caller.expect_probing || caller.probing;
-    bool is_init = caller.constructs && code->co_argcount > 0 && local_of(frame, 0);
-    if (is_init && PyUnicode_CompareWithASCIIString(function_of(frame)->func_name, "__init__") == 0) {
-      PyObject* self = local_of(frame, 0);
-      fresh_.insert(PyCell_Check(self) ? PyCell_GET(self) : self);
-    }
-    caller.constructs = false;
-  } else if (std::exchange(root_entered_, true)) {
-    return unsound("Python code ran outside the call: " + std::string(PyUnicode_AsUTF8(code->co_qualname)));
+  if (is_root && std::exchange(root_entered_, true)) {
+    unsound("Python code ran outside the call: " + std::string(PyUnicode_AsUTF8(code_of(frame)->co_qualname)));
+    return false;
   }
-  if (code->co_flags & CO_GENERATOR) generators_[frame] = code;
-  Frame f{};
-  f.frame = frame;
-  f.code = code;
-  f.stack = StackView(frame);
-  f.ops = ops_of(code);
-  f.fresh_function = fresh_.contains(function);
-  f.probing = probing;
-  f.offset = offset;
-  frames_.push_back(f);
-  if (!PyDict_CheckExact(frame->globals) || !PyDict_CheckExact(frame->builtins))
-    return deny("globals that are not a plain dictionary");
-  if (!f.fresh_function) facts_->function(function_of(frame), where());
-  bool first = f.ops[2 * f.offset] == k_RESUME && f.ops[2 * f.offset + 1] == 0;
-  if (!first) return;
+  if (!is_root && !is_foreseen(frame)) return false;
+  const bool is_plain_call = !is_root && top().expect == Expect::None && !top().reads_items;
+  push(frame, offset);
+  if (!PyDict_CheckExact(frame->globals) || !PyDict_CheckExact(frame->builtins)) {
+    deny("globals that are not a plain dictionary");
+    return false;
+  }
+  if (!top().fresh_function) facts_->function(function_of(frame), where());
+  const bool is_start = top().ops[2 * offset] == k_RESUME && top().ops[2 * offset + 1] == 0;
+  if (!is_start) return true;
   enter_function(frame);
   if (is_root) enter_root(frame);
+  top().is_noted = is_plain_call && notes_ahead();
+  return !top().is_noted;
+}
+
+// Whether the instruction that runs in the frame above may enter this one, and is watched there.
+bool Tracer::is_foreseen(InterpreterFrame* frame) {
+  Frame& caller = top();
+  const PyCodeObject* code = code_of(frame);
+  const bool is_one = caller.expect == Expect::One || caller.expect == Expect::Hash;
+  const bool is_none = caller.expect == Expect::None && !is_closed(frame);
+  if (is_none || (is_one && caller.expected != reinterpret_cast<PyObject*>(function_of(frame)))) {
+    deny("unforeseen call of " + std::string(PyUnicode_AsUTF8(code->co_qualname)) + " by C code or a finaliser");
+    return false;
+  }
+  if (caller.expect == Expect::One) caller.expect = Expect::None;
+  if (caller.expect == Expect::Inside || caller.expect == Expect::Hash) {
+    inside_ = frame;
+    return false;
+  }
+  const bool is_init = caller.constructs && code->co_argcount > 0 && local_of(frame, 0);
+  if (is_init && PyUnicode_CompareWithASCIIString(function_of(frame)->func_name, "__init__") == 0) {
+    PyObject* self = local_of(frame, 0);
+    fresh_.insert(PyCell_Check(self) ? PyCell_GET(self) : self);
+  }
+  caller.constructs = false;
+  return true;
+}
+
+void Tracer::push(InterpreterFrame* frame, int offset) {
+  Frame f{};
+  f.frame = frame;
+  f.code = code_of(frame);
+  f.stack = StackView(frame);
+  f.ops = ops_of(f.code);
+  f.fresh_function = fresh_.contains(reinterpret_cast<PyObject*>(function_of(frame)));
+  f.probing = !frames_.empty() && (top().expect_probing || top().probing);
+  f.offset = offset;
+  if (f.code->co_flags & CO_GENERATOR) generators_[frame] = f.code;
+  frames_.push_back(std::move(f));
 }
 
 // The start of a function: what its call made, and what its definition brings along.
@@ -354,6 +368,7 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
   end_scalar_use(false);
   if (frames_.empty() || top().frame != frame) return unsound("an unknown frame ran at " + where());
   Frame& f = top();
+  if (f.is_noted) return;
   // 3.11 gives no event for the instruction behind EXTENDED_ARG: it is judged there. Later versions give both.
   if (++instructions_ > host_.max_instructions && host_.max_instructions) return pass_limit();
   if (!kPrefixEvents && f.ops[2 * offset] == k_EXTENDED_ARG) return;

@@ -5,6 +5,7 @@
 // read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp, the same for all versions.
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -41,7 +42,7 @@ class Tracer final : public Observer {
   // What the source of events calls.
   static Tracer* current();  // the one that observes this thread
   bool listens() const { return active_ && reason_.empty(); }
-  void enter(InterpreterFrame* frame, int offset);
+  bool enter(InterpreterFrame* frame, int offset);  // whether its instructions are to be watched
   void instruction(InterpreterFrame* frame, int offset);
   void leave(InterpreterFrame* frame);
   void raised(PyObject* type);
@@ -62,6 +63,7 @@ class Tracer final : public Observer {
     Judge judge;
   };
   static const Callee* find_callee(PyObject* callable);
+  static void know(PyObject* codes);  // see know_frames()
 
  private:
   enum class Expect : uint8_t { None, One, Any, Inside, Hash };  // Inside: any, unwatched; Hash: one, unwatched, often
@@ -72,6 +74,7 @@ class Tracer final : public Observer {
     StackView stack;
     int made_cell = -1;             // of these locals, the instruction makes a cell
     bool fresh_function;            // the function was made in this call
+    bool is_noted = false;          // what it reads was noted ahead: its instructions are not watched
     bool probing = false;           // an AttributeError raised here is caught by hasattr() or getattr() with a default
     int offset = 0;                 // code unit of the instruction that runs now
     bool fresh_result = false;      // its result is a new object
@@ -91,6 +94,8 @@ class Tracer final : public Observer {
   // trace.cpp: the driver
   void end_scalar_use(bool entered);
   void end_observation();
+  bool is_foreseen(InterpreterFrame* frame);
+  void push(InterpreterFrame* frame, int offset);
   void enter_root(InterpreterFrame* frame);
   void enter_function(InterpreterFrame* frame);
   void add_argument(PyObject* o, const std::string& label, int depth);
@@ -109,6 +114,19 @@ class Tracer final : public Observer {
     if (top().expect != Expect::Hash) top().expect = Expect::Any;
   }
 
+  // known_frames.cpp: functions of torch.nn.Module
+  struct KnownFrame;
+  static std::span<KnownFrame> known_frames();
+  bool notes_ahead();
+  bool notes_getattr();
+  bool notes_call();
+  bool notes_call_impl();
+  bool notes_tracing();
+  Facts::Id plain_node(PyObject* module);
+  PyObject* note_own(Facts::Id own, PyObject* module, PyObject* name);
+  std::string attr_label(PyObject* module, PyObject* name);
+  PyObject* argument(int i);
+
   // settrace.cpp, monitor.cpp: the source of events
   bool start_events();
   bool stop_events();  // false if someone else took over
@@ -119,6 +137,7 @@ class Tracer final : public Observer {
   void give(int oparg);
   void never(int oparg);
   void load_global(int oparg);
+  void read_global(PyObject* name);
   void load_deref(int oparg);
   void load_attr_op(int oparg);
   void store_attr_op(int oparg);

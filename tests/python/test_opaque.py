@@ -1,0 +1,78 @@
+"""What runs inside an operator that nobody enters is not recorded, unless somebody else wants to see it."""
+
+import torch
+
+from fastjit import _C, fastjit
+from helpers import assert_same, check
+
+
+def convolve(x, w):
+    return torch.relu(torch.nn.functional.conv2d(x, w)) + 1
+
+
+def arguments():
+    return torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
+
+
+def names_seen(call):
+    with torch.autograd.profiler.profile() as seen:
+        call()
+    return {event.name for event in seen.function_events}
+
+
+def test_a_profiler_sees_what_runs_inside():
+    x, w = arguments()
+    fast = fastjit(convolve)
+    assert "aten::_convolution" in names_seen(lambda: fast(x, w))
+    assert fast.stats().fallbacks == {}
+
+
+def test_it_is_seen_again_after_a_recording():
+    check(convolve, *arguments())
+    assert "aten::_convolution" in names_seen(lambda: convolve(*arguments()))
+
+
+def test_it_is_seen_again_after_an_operator_that_raises():
+    x, w = arguments()
+    fast = fastjit(convolve, on_unsupported="eager")
+    try:
+        fast(x, w[0])
+    except RuntimeError:
+        pass
+    assert "aten::_convolution" in names_seen(lambda: convolve(x, w))
+    check(convolve, x, w)
+
+
+def test_it_is_seen_again_after_a_recording_that_ended_inside(monkeypatch):
+    monkeypatch.setenv("FASTJIT_RECORD_OPERATORS", "1")
+    x, w = arguments()
+    fast = fastjit(convolve, on_unsupported="eager")
+    assert_same(fast(x, w), convolve(x, w))
+    assert "aten::_convolution" in names_seen(lambda: convolve(x, w))
+    monkeypatch.setenv("FASTJIT_RECORD_OPERATORS", "1000")
+    check(convolve, x, w)
+
+
+def test_fewer_events_are_recorded():
+    def work():
+        before = _C.recording_work()
+        fastjit(convolve)(*arguments())
+        return _C.recording_work() - before
+
+    work()
+    hidden = work()
+    with torch.autograd.profiler.profile():
+        assert hidden < work()
+
+
+def test_a_python_kernel_inside_is_noticed():
+    x, w = arguments()
+    library = torch.library.Library("aten", "IMPL")
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("convolution", lambda *args: torch.zeros(1, 4, 6, 6), "CPU")
+        fast = fastjit(convolve, on_unsupported="eager")
+        expected = convolve(x, w)
+        for _ in range(2):
+            assert_same(fast(x, w), expected, exact=True)
+        assert any("Python code has registered a kernel" in reason for reason in fast.stats().fallbacks)
+    check(convolve, x, w)
