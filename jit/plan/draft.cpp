@@ -7,14 +7,32 @@
 
 namespace fastjit::plan {
 
+const Storage* World::stored(ir::NodeId id, std::span<const Root> inlined) const {
+  if (!storage[id]) return nullptr;
+  const auto is_it = [&](const Root& root) { return root.value == id && !root.copy; };
+  return std::ranges::any_of(inlined, is_it) ? nullptr : &*storage[id];
+}
+
+bool World::is_strided(ir::NodeId id, std::span<const Root> inlined) const {
+  if (stored(id, inlined)) return true;
+  const ir::Op op = graph[id].op;
+  return (op == ir::Op::View || op == ir::Op::Reshape) && strided(id, inlined);
+}
+
 std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlined) const {
   if (std::any_of(inlined.begin(), inlined.end(), [&](const Root& root) { return root.value == id && !root.copy; }))
     return std::nullopt;
   if (storage[id]) return storage[id];
   const ir::Node& node = graph[id];
+  if (node.op != ir::Op::View && node.op != ir::Op::Reshape) return std::nullopt;
+  const Storage* base = stored(node.in[0], inlined);
+  std::optional<Storage> made;
+  if (!base) {
+    made = strided(node.in[0], inlined);
+    if (!made) return std::nullopt;
+    base = &*made;
+  }
   if (node.op == ir::Op::View) {
-    const auto base = strided(node.in[0], inlined);
-    if (!base) return std::nullopt;
     const ir::IndexMap& map = graph.maps[node.attr];
     Storage result{base->buffer, base->offset, std::vector<int64_t>(node.rank, 0)};
     for (size_t r = 0; r < map.dims.size(); ++r) {
@@ -23,13 +41,9 @@ std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlin
     }
     return result;
   }
-  if (node.op == ir::Op::Reshape) {
-    const auto base = strided(node.in[0], inlined);
-    if (!base) return std::nullopt;
-    auto strides = reshape_strides(graph.sizes(node.in[0]), base->strides, graph.sizes(id));
-    if (strides) return Storage{base->buffer, base->offset, std::move(*strides)};
-  }
-  return std::nullopt;
+  auto strides = reshape_strides(graph.sizes(node.in[0]), base->strides, graph.sizes(id));
+  if (!strides) return std::nullopt;
+  return Storage{base->buffer, base->offset, std::move(*strides)};
 }
 
 bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id) {

@@ -98,6 +98,9 @@ struct World {
   int64_t numel(ir::NodeId id) const { return graph.layout(id).numel(); }
   /// The node as a strided tensor in memory, through views; nothing if it is computed or strides cannot express it.
   std::optional<Storage> strided(ir::NodeId id, std::span<const Root> inlined = {}) const;
+  bool is_strided(ir::NodeId id, std::span<const Root> inlined) const;
+  /// Where it lies itself; null where it is computed, or seen through views.
+  const Storage* stored(ir::NodeId id, std::span<const Root> inlined) const;
 };
 
 /// Reduces over one element, or none, need no loop.

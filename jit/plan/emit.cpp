@@ -15,17 +15,19 @@ namespace {
 
 using support::mix;
 
-uint64_t identity_bits(ir::ReduceKind kind) { return kind == ir::ReduceKind::All || kind == ir::ReduceKind::Prod; }
+constexpr size_t kFewInstructions = 16;  // most kernels have no more: what holds them is made once
 
-bool equal(const Instr& a, const Instr& b) {
-  return a.code == b.code && a.dtype == b.dtype && a.op == b.op && a.kind == b.kind && a.imm == b.imm &&
-         std::equal(a.args, a.args + 3, b.args);
-}
+uint64_t identity_bits(ir::ReduceKind kind) { return kind == ir::ReduceKind::All || kind == ir::ReduceKind::Prod; }
 
 }  // namespace
 
 Emitter::Emitter(const World& world, const Frame& frame, std::span<const Root> roots, bool allow_keep)
-    : world_(world), graph_(world.graph), frame_(frame), roots_(roots), allow_keep_(allow_keep) {}
+    : world_(world), graph_(world.graph), frame_(frame), roots_(roots), allow_keep_(allow_keep) {
+  draft_.code.reserve(kFewInstructions);
+  draft_.section.reserve(kFewInstructions);
+  memos_.reserve(kFewInstructions);
+  maps_.reserve(kFewInstructions / 2);
+}
 
 const Root* Emitter::find_root(ir::NodeId id) const {
   for (const Root& root : roots_)
@@ -56,7 +58,7 @@ int Emitter::depth(ir::NodeId id) {
   if (!frame_.has_reduced()) return 0;
   if (const auto found = depths_.find(id); found != depths_.end()) return found->second;
   int result = 0;
-  if (find_root(id) || !world_.strided(id, roots_)) {
+  if (find_root(id) || !world_.is_strided(id, roots_)) {
     if (++nesting_ > Bounds::nesting && is_pointwise(graph_[id].op)) refuse(MustStore{id});
     for (const ir::NodeId in : graph_.operands(id))
       if (!obstacle_) result = std::max(result, depth(in));
@@ -88,7 +90,7 @@ uint32_t Emitter::add(Instr instr, int section) {
   for (const uint32_t arg : instr.args) hash = mix(hash, arg);
   hash = mix(hash, instr.imm);
   const uint32_t known = interned_.find(hash, [&](uint32_t value) {
-    return visible(value, section + (instr.code == Code::Reduce)) && equal(draft_.code[value], instr);
+    return visible(value, section + (instr.code == Code::Reduce)) && draft_.code[value] == instr;
   });
   if (known != support::HashIndex::kNone) return known;
   const auto value = static_cast<uint32_t>(draft_.code.size());
@@ -100,7 +102,9 @@ uint32_t Emitter::add(Instr instr, int section) {
   draft_.heavy.push_back(heavy);
   draft_.section.push_back(static_cast<uint8_t>(instr.code == Code::Reduce ? section + 1 : section));
   if (draft_.lists.size() <= static_cast<size_t>(section)) draft_.lists.resize(static_cast<size_t>(section) + 1);
-  draft_.lists[static_cast<size_t>(section)].push_back(value);
+  std::vector<uint32_t>& list = draft_.lists[static_cast<size_t>(section)];
+  if (list.empty()) list.reserve(kFewInstructions);
+  list.push_back(value);
   interned_.add(hash, value);
   return value;
 }
@@ -153,6 +157,7 @@ Emitter::Value Emitter::make(ir::NodeId id, const Map& map, int section) {
   if (const Root* root = find_root(id)) {
     if (map != root_maps_[static_cast<size_t>(root - roots_.data())]) return refuse(Mismatch{});
   }
+  if (const Storage* own = world_.stored(id, roots_)) return load(*own, node.dtype, map, section);
   if (const auto storage = world_.strided(id, roots_)) return load(*storage, node.dtype, map, section);
   if (is_pointwise(node.op)) return make_pointwise(id, map, section);
   switch (node.op) {
@@ -260,7 +265,7 @@ Emitter::Value Emitter::make_reshape(ir::NodeId id, const Map& map, int section)
   if (const auto packed = world_.packed.find(id); packed != world_.packed.end())
     return load({packed->second, 0, ir::row_major(graph_.sizes(id))}, graph_[id].dtype, map, section);
   ir::NodeId in = graph_[id].in[0];
-  while (graph_[in].op == ir::Op::Reshape && !find_root(in) && !world_.strided(in, roots_)) in = graph_[in].in[0];
+  while (graph_[in].op == ir::Op::Reshape && !find_root(in) && !world_.is_strided(in, roots_)) in = graph_[in].in[0];
   const Unraveled inner = unravel(position, graph_.sizes(in), frame_);
   if (inner.split) return refuse(*inner.split);
   return inner.map ? emit(in, *inner.map, section) : refuse(MustStore{id});

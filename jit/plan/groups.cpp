@@ -268,7 +268,7 @@ void Former::write(ir::NodeId value, Storage dest) {
     items_[item].roots[root].dests.push_back(std::move(dest));
     return;
   }
-  const bool in_memory = world_.strided(value).has_value();
+  const bool in_memory = world_.is_strided(value, {});
   std::vector<Storage> dests;
   dests.push_back(std::move(dest));
   place(value, std::move(dests), in_memory);

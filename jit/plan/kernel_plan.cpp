@@ -5,6 +5,8 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "support/mix.h"
+
 namespace fastjit::plan {
 namespace {
 
@@ -88,6 +90,20 @@ int64_t unit_count(const KernelPlan& plan, const int64_t* sizes, int64_t block) 
     units *= blocked && sizes[d] > 0 ? (sizes[d] + block - 1) / block : sizes[d];
   }
   return units;
+}
+
+uint64_t hash_of(const KernelPlan& plan) {
+  using support::mix;
+  uint64_t hash = mix(plan.code.size(), static_cast<uint64_t>(plan.vec_dim));
+  for (const Instr& in : plan.code) {
+    hash = mix(hash, static_cast<uint64_t>(in.code) << 24 | static_cast<uint64_t>(in.dtype) << 16 |
+                         static_cast<uint64_t>(in.op) << 8 | static_cast<uint64_t>(in.kind));
+    for (const uint32_t arg : in.args) hash = mix(hash, arg);
+    hash = mix(hash, in.imm);
+  }
+  for (const Operand& operand : plan.operands)
+    for (const StrideClass stride : operand.strides) hash = mix(hash, static_cast<uint64_t>(stride));
+  return hash;
 }
 
 std::string text(const KernelPlan& plan) {

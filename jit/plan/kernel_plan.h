@@ -36,6 +36,7 @@ struct Operand {
   ir::DType dtype;
   bool output = false;               // stored to (an operand may be both loaded and stored: in place, same element)
   std::vector<StrideClass> strides;  // one per dim; an output is Zero on Reduced dims unless stored in `elem`
+  bool operator==(const Operand&) const = default;
 };
 
 /// What an instruction does. Values are SSA: an instruction's number is its place in KernelPlan::code.
@@ -59,11 +60,13 @@ struct Instr {
   uint32_t args[3] = {0, 0, 0};
   uint64_t imm = 0;
   bool shared = false;  // Compute only: on a CPU its uses call one body (share.h)
+  bool operator==(const Instr&) const = default;
 };
 
 struct Phase {
   std::vector<uint32_t> elem;  // instructions inside the reduced loops, in order; empty in a pointwise kernel
   std::vector<uint32_t> row;   // instructions once per kept point (vector of points if vec_dim is Kept), in order
+  bool operator==(const Phase&) const = default;
 };
 
 using ir::Numerics;
@@ -82,6 +85,7 @@ struct KernelPlan {
   uint8_t tile = 0;      // points along a side of a tile, a multiple of lanes; 0: not tiled
   Numerics numerics = Numerics::Eager;
 
+  bool operator==(const KernelPlan&) const = default;
   int rank() const { return static_cast<int>(dims.size()); }
   int kept() const;  // number of Kept dims
   bool is_row_kernel() const { return kept() != rank(); }
@@ -92,6 +96,9 @@ struct KernelPlan {
 
 /// Units of a launch (see backend::KernelArgs) over these sizes, one per dim.
 int64_t unit_count(const KernelPlan& plan, const int64_t* sizes, int64_t block);
+
+/// Equal for equal plans.
+uint64_t hash_of(const KernelPlan& plan);
 
 /// Canonical text of the plan: complete (two plans with one text give the same machine code for one target), readable,
 /// what `inspect("plan")` and `cache show` print, and the main field of the kernel key.

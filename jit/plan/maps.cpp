@@ -47,17 +47,17 @@ namespace {
 
 enum class Division : uint8_t { Affine, AfterSplit, None };
 
-/// position = quotient * divisor + remainder with 0 <= remainder < divisor everywhere in the frame, or after `how`.
-Division divide(const Linear& position, int64_t divisor, const Frame& frame, Linear& quotient, Linear& remainder,
+/// position = quotient * divisor + remainder with 0 <= remainder < divisor everywhere in the frame, or after `how`. The
+/// quotient, zeros before, is filled; the remainder takes the position's place.
+Division divide(Linear& position, int64_t divisor, const Frame& frame, std::span<int64_t> quotient,
                 std::optional<Split>& how) {
   const size_t rank = frame.sizes.size();
-  quotient.assign(rank + 1, 0);
-  remainder.assign(rank + 1, 0);
   int64_t low = 0, high = 0;
   for (size_t d = 0; d < rank; ++d) {
     const int64_t c = position[d], size = frame.sizes[d], magnitude = c < 0 ? -c : c;
     if (c % divisor == 0) {
       quotient[d] = c / divisor;
+      position[d] = 0;
       continue;
     }
     if (magnitude < divisor && magnitude * size > divisor && divisor % magnitude == 0 &&
@@ -65,14 +65,13 @@ Division divide(const Linear& position, int64_t divisor, const Frame& frame, Lin
       how = Split{static_cast<int>(d), divisor / magnitude};
       return Division::AfterSplit;
     }
-    remainder[d] = c;
     (c < 0 ? low : high) += c * (size - 1);
   }
   const int64_t offset = position[rank] + low;
   const int64_t whole = offset >= 0 ? offset / divisor : -((divisor - 1 - offset) / divisor);
   quotient[rank] = whole;
-  remainder[rank] = position[rank] - whole * divisor;
-  return remainder[rank] + high < divisor ? Division::Affine : Division::None;
+  position[rank] -= whole * divisor;
+  return position[rank] + high < divisor ? Division::Affine : Division::None;
 }
 
 }  // namespace
@@ -83,19 +82,16 @@ Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Frame& 
   int64_t inner = count(sizes);
   int last = rank - 1;
   while (last >= 0 && sizes[static_cast<size_t>(last)] == 1) --last;
-  Linear quotient, remainder;
   std::optional<Split> how;
   for (int r = 0; r <= last; ++r) {
     const int64_t size = sizes[static_cast<size_t>(r)];
     if (size == 1) continue;
     inner /= size;
-    if (r == last) {
-      quotient = position;
-    } else {
-      if (divide(position, inner, frame, quotient, remainder, how) != Division::Affine) return {std::nullopt, how};
-      position = remainder;
-    }
-    std::copy(quotient.begin(), quotient.end(), map.cells.begin() + static_cast<std::ptrdiff_t>(r) * cols);
+    const auto row = std::span(map.cells).subspan(static_cast<size_t>(r * cols), static_cast<size_t>(cols));
+    if (r == last)
+      std::ranges::copy(position, row.begin());
+    else if (divide(position, inner, frame, row, how) != Division::Affine)
+      return {std::nullopt, how};
   }
   return {std::move(map)};
 }

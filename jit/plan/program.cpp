@@ -13,6 +13,7 @@
 #include "plan/shape.h"
 #include "plan/two_stage.h"
 #include "plan/work.h"
+#include "support/hash_index.h"
 
 namespace fastjit::plan {
 
@@ -51,6 +52,7 @@ class Builder {
   void add_contract(const Item& item, const Order& order, uint32_t epilogue);
   Shaped shaped(const Item& item, Rows rows);
   KernelStep install(Shaped shaped, const Item& item);
+  uint32_t kernel_of(KernelPlan& plan);  // which is moved from where it is new
   int64_t tile_rows(ir::NodeId product) const;
   bool is_by_rows(const Shaped& epilogue, ir::NodeId product, const Order& order) const;
   void add_epilogue(ContractStep& step, const Item& item, ir::NodeId product, const Order& order);
@@ -73,6 +75,7 @@ class Builder {
   Results results_;
   size_t done_steps_ = 0;
   std::map<std::string, uint32_t> kernels_;  // by text
+  support::HashIndex alike_;                 // of out_.kernels: most launches are those of a kernel that is there
 };
 
 /// Kept values need lanes along the reduced dims; where those are the wrong ones, values are computed again instead.
@@ -106,15 +109,24 @@ Shaped Builder::shaped(const Item& item, Rows rows) {
   return shape(former_.world(), item.frame, roots, draft, options_, rows);
 }
 
+uint32_t Builder::kernel_of(KernelPlan& plan) {
+  const uint64_t hash = hash_of(plan);
+  const uint32_t alike = alike_.find(hash, [&](uint32_t at) { return out_.kernels[at] == plan; });
+  if (alike != support::HashIndex::kNone) return alike;
+  const auto [found, fresh] = kernels_.try_emplace(text(plan), static_cast<uint32_t>(out_.kernels.size()));
+  if (!fresh) return found->second;
+  alike_.add(hash, found->second);
+  out_.kernels.push_back(std::move(plan));
+  return found->second;
+}
+
 KernelStep Builder::install(Shaped shaped, const Item& item) {
-  const auto [found, fresh] = kernels_.try_emplace(text(shaped.plan), static_cast<uint32_t>(out_.kernels.size()));
   KernelStep step = std::move(shaped.step);
-  step.kernel = found->second;
+  step.kernel = kernel_of(shaped.plan);
   for (const BufferId buffer : shaped.buffers) step.operands.push_back(slot(buffer));
-  out_.scratch_bytes =
-      std::max(out_.scratch_bytes, step.scratch_stride * static_cast<int64_t>(shaped.plan.scratch.size()) *
-                                       (options_.cuda ? step.grid.blocks : 1));
-  if (fresh) out_.kernels.push_back(std::move(shaped.plan));
+  out_.scratch_bytes = std::max(out_.scratch_bytes, step.scratch_stride *
+                                                        static_cast<int64_t>(out_.kernels[step.kernel].scratch.size()) *
+                                                        (options_.cuda ? step.grid.blocks : 1));
   std::vector<ir::NodeId>& made = out_.made.emplace_back();
   for (const Root& root : item.roots) made.push_back(root.value);
   return step;

@@ -23,11 +23,11 @@ Facts::Id Facts::find(PyObject* object, Node::Kind kind) const {
   return it == ids_.end() ? -1 : it->second;
 }
 
-Facts::Id Facts::add(PyObject* object, Node::Kind kind, const std::string& label, const std::string& where) {
+Facts::Id Facts::add(PyObject* object, Node::Kind kind, std::string label, const std::string& where) {
   Node node{};
   node.kind = kind;
   node.object = object;
-  node.label = label;
+  node.label = std::move(label);
   node.where = where;
   const bool inside = kind == Node::Kind::Dict || kind == Node::Kind::List || kind == Node::Kind::Cell ||
                       kind == Node::Kind::Slot || kind == Node::Kind::Word ||
@@ -86,9 +86,9 @@ Facts::Id Facts::known_dict(PyObject* o) const {
   return n.dict_slot && *n.dict_slot == n.dict ? find(n.dict, Node::Kind::Dict) : -1;
 }
 
-Facts::Id Facts::dict(PyObject* d, const std::string& label) {
-  Id id = find(d, Node::Kind::Dict);
-  return id >= 0 ? id : add(d, Node::Kind::Dict, label, "");
+Facts::Id Facts::dict(PyObject* d, std::string label) {
+  const Id id = find(d, Node::Kind::Dict);
+  return id >= 0 ? id : add(d, Node::Kind::Dict, std::move(label), "");
 }
 
 Key* Facts::find_key(Id id, PyObject* name, PyTypeObject* after) {
@@ -96,32 +96,34 @@ Key* Facts::find_key(Id id, PyObject* name, PyTypeObject* after) {
   return it == key_ids_.end() ? nullptr : &node(id).keys[it->second];
 }
 
-Key& Facts::add_key(Id id, PyObject* name, PyTypeObject* after, const std::string& label, const std::string& where) {
+Key& Facts::add_key(Id id, PyObject* name, PyTypeObject* after, std::string label, const std::string& where) {
+  constexpr size_t kFew = 4;
   Node& n = node(id);
+  if (n.keys.empty()) n.keys.reserve(kFew);
   key_ids_[{id, {name, after}}] = n.keys.size();
   Key key;
   key.name = Ref::share(name);
   key.after = after;
-  key.label = label;
+  key.label = std::move(label);
   key.where = where;
   n.keys.push_back(std::move(key));
   return n.keys.back();
 }
 
-PyObject* Facts::note(Id id, PyObject* name, PyTypeObject* after, PyObject* value, const std::string& label,
+PyObject* Facts::note(Id id, PyObject* name, PyTypeObject* after, PyObject* value, std::string label,
                       const std::string& where) {
   Key* key = find_key(id, name, after);
   if (key && key->expect.kind != Expect::Kind::Present) {
     if (!key->expect.holds(value)) changed(key->label, where);
     return value;
   }
-  if (!key) key = &add_key(id, name, after, label, where);
+  if (!key) key = &add_key(id, name, after, std::move(label), where);
   key->expect = Expect::of(value);
   if (value) held_.insert(value);
   return value;
 }
 
-PyObject* Facts::read_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
+PyObject* Facts::read_key(Id id, PyObject* name, std::string label, const std::string& where) {
   Key* known = find_key(id, name, nullptr);
   pin(known);
   if (is_own(node(id).object, name)) return dict_lookup(node(id).object, name, nullptr);
@@ -134,9 +136,11 @@ PyObject* Facts::read_key(Id id, PyObject* name, const std::string& label, const
   PyObject* value = dict_lookup(node(id).object, name, &hint);
   if (!is_entry(node(id).object, hint, name)) hint -= 2;  // or in the opposite order
   if (!is_entry(node(id).object, hint, name)) hint = kFindHint, value = dict_lookup(node(id).object, name, &hint);
-  note(id, name, nullptr, value, label, where);
+  Key& key = known ? *known : add_key(id, name, nullptr, std::move(label), where);
+  key.expect = Expect::of(value);
+  key.hint = hint;
   node(id).next_hint = hint + 1;
-  if (Key* key = find_key(id, name, nullptr)) key->hint = hint;
+  if (value) held_.insert(value);
   return value;
 }
 
@@ -149,13 +153,13 @@ bool Facts::again(Id id, PyObject* name, PyObject** value) {
   return key->expect.holds(*value);
 }
 
-bool Facts::has_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
+bool Facts::has_key(Id id, PyObject* name, std::string label, const std::string& where) {
   PyObject* value = dict_lookup(node(id).object, name, nullptr);
   if (is_own(node(id).object, name)) return value != nullptr;
   if (find_key(id, name, nullptr) || !value) {
-    note(id, name, nullptr, value, label, where);
+    note(id, name, nullptr, value, std::move(label), where);
   } else {
-    add_key(id, name, nullptr, label, where).expect.kind = Expect::Kind::Present;
+    add_key(id, name, nullptr, std::move(label), where).expect.kind = Expect::Kind::Present;
   }
   return value != nullptr;
 }
@@ -236,7 +240,7 @@ PyObject* Facts::read_type(PyTypeObject* type, PyObject* name, PyTypeObject* aft
   PyObject* value = type_lookup(type, name, after);
   if (id < 0) id = add((PyObject*)type, Node::Kind::Type, type->tp_name, where);
   std::string label = find_key(id, name, after) ? "" : std::string(type->tp_name) + "." + PyUnicode_AsUTF8(name);
-  return note(id, name, after, value, label, where);
+  return note(id, name, after, value, std::move(label), where);
 }
 
 void Facts::type_order(PyTypeObject* type, const std::string& where) {

@@ -2,6 +2,7 @@
 // Facts: what a recorded call read, and how to see cheaply whether it would read the same again. A node is one object
 // that was looked into (a dictionary, a list, a type, an instance, a function, a cell, a slot). Nodes are in reading
 // order, so a node whose object is kept alive by an earlier fact needs no weak reference of its own.
+#include <deque>
 #include <functional>
 #include <string>
 #include <unordered_map>
@@ -90,10 +91,10 @@ class Facts final : public ReadSet {
   Id function(PyFunctionObject* f, const std::string& where);
   Id object(PyObject* o, const std::string& label, const std::string& where);
   Id instance_dict(PyObject* o, const std::string& label, const std::string& where);  // -1: it has none
-  Id dict(PyObject* d, const std::string& label);
+  Id dict(PyObject* d, std::string label);
   Id known_dict(PyObject* o) const;  // that instance_dict() gave of this object before, and that it still has; or -1
-  PyObject* read_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
-  bool has_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
+  PyObject* read_key(Id dict, PyObject* name, std::string label, const std::string& where);
+  bool has_key(Id dict, PyObject* name, std::string label, const std::string& where);
   /// Reads what a fact says already, of a dictionary or (name null) a cell. False, and nothing done: read_key(),
   /// has_key() or read_cell() must look.
   bool again(Id id, PyObject* name, PyObject** value);
@@ -161,10 +162,10 @@ class Facts final : public ReadSet {
   PyObject* read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
                        const std::string& where);
   bool verify(const Node& node) noexcept;
-  Id add(PyObject* object, Node::Kind kind, const std::string& label, const std::string& where);
+  Id add(PyObject* object, Node::Kind kind, std::string label, const std::string& where);
   Key* find_key(Id id, PyObject* name, PyTypeObject* after);
-  Key& add_key(Id id, PyObject* name, PyTypeObject* after, const std::string& label, const std::string& where);
-  PyObject* note(Id id, PyObject* name, PyTypeObject* after, PyObject* value, const std::string& label,
+  Key& add_key(Id id, PyObject* name, PyTypeObject* after, std::string label, const std::string& where);
+  PyObject* note(Id id, PyObject* name, PyTypeObject* after, PyObject* value, std::string label,
                  const std::string& where);
   void arm(uint32_t node);
   using AddWord = std::function<void(const void* at, const void* value)>;
@@ -174,7 +175,7 @@ class Facts final : public ReadSet {
   void rearm_values(Node& node) noexcept;
   std::string failure(Node& node);
 
-  std::vector<Node> nodes_;
+  std::deque<Node> nodes_;            // one by one: moving thousands of them costs more than finding them
   std::vector<Word> words_;           // what check() compares, in reading order
   std::vector<uint32_t> word_nodes_;  // the node of each word
   struct HashNode {

@@ -120,7 +120,7 @@ void Tracer::call_partial(PyObject* callable, Args args) {
 PyObject* Tracer::unwrapped(PyObject* o) {
   if (!Py_IS_TYPE(o, &PyDictProxy_Type)) return o;
   PyObject* dict = reinterpret_cast<ProxyObject*>(o)->mapping;
-  if (is_reached(o)) found(dict, label_of(o));
+  if (is_reached(o)) found(dict, std::string(label_of(o)));
   return dict;
 }
 

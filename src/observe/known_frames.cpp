@@ -101,7 +101,7 @@ bool Tracer::notes_ahead() {
 Facts::Id Tracer::plain_node(PyObject* module) {
   if (!is_module(module) || holds_no_facts(module) || !stored_.empty()) return -1;
   const Facts::Id known = facts_->known_dict(module);
-  return known >= 0 ? known : facts_->instance_dict(module, label_of(module), where());
+  return known >= 0 ? known : facts_->instance_dict(module, std::string(label_of(module)), where());
 }
 
 // As load_attr() does, of an attribute that is in the dictionary or nowhere.
@@ -113,7 +113,8 @@ PyObject* Tracer::note_own(Facts::Id own, PyObject* module, PyObject* name) {
 }
 
 std::string Tracer::attr_label(PyObject* module, PyObject* name) {
-  return label_of(module) + "." + PyUnicode_AsUTF8(name);
+  std::string label(label_of(module));
+  return label.append(".").append(PyUnicode_AsUTF8(name));
 }
 
 // Module.__getattr__: a parameter, buffer or submodule, where there is one of that name.
@@ -135,7 +136,7 @@ bool Tracer::notes_getattr() {
     PyObject* part = literal(kParts[i]);
     if (PyObject* known = nullptr; !read_again(own, part, &known) || !module_dicts_.contains(known)) {
       PyObject* found = facts_->read_key(own, part, attr_label(self, part), where());
-      found_in_module(label_of(self), part, found);
+      found_in_module(std::string(label_of(self)), part, found);
     }
     Facts::Id node;
     if (!dict_node(parts[i], &node)) return false;

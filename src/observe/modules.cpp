@@ -49,7 +49,7 @@ void Tracer::load_module_attr(PyObject* o, PyObject* name, bool probing) {
   PyObject* attr = class_attr(type, name);
   if (attr) note_descriptor(attr);
   if (reads_module_again(o, attr, name, probing)) return;
-  const std::string owner = label_of(o);
+  const std::string owner(label_of(o));
   Facts::Id id = facts_->instance_dict(o, owner, where());
   if (id < 0) return load_dictless_attr(o, attr, name, probing);
   PyObject* dict = facts_->node(id).object;

@@ -241,7 +241,7 @@ class Tracer final : public Observer {
   bool dict_node(PyObject* d, Facts::Id* id);       // the node of a dictionary reached by facts
   bool dict_base_node(PyObject* d, Facts::Id* id);  // also of a subclass, for dict's own methods
   bool list_node(PyObject* l, Facts::Id* id);       // the same of a list
-  std::string label_of(PyObject* o);                // the name that facts found it under, or its class
+  std::string_view label_of(PyObject* o);           // the name that facts found it under, until the next; or its class
   void note_instance(PyObject* o);                  // its class is a fact, unless it is new
   PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
   PyObject* class_attr(PyTypeObject* type, const char* name) { return class_attr(type, literal(name)); }

@@ -279,13 +279,14 @@ bool Tracer::is_instance(PyObject* o) {
   return is_module(o) || holds_no_facts(o) || is_reached(o);
 }
 
-std::string Tracer::label_of(PyObject* o) {
+std::string_view Tracer::label_of(PyObject* o) {
   const auto name = names_.find(o);
-  return name == names_.end() ? Py_TYPE(o)->tp_name : name->second;
+  return name == names_.end() ? std::string_view(Py_TYPE(o)->tp_name) : name->second;
 }
 
 void Tracer::note_instance(PyObject* o) {
-  if (!holds_no_facts(o)) facts_->object(o, label_of(o), where());
+  if (!holds_no_facts(o) && facts_->find(o, Node::Kind::Object) < 0)
+    facts_->object(o, std::string(label_of(o)), where());
 }
 
 PyObject* Tracer::pooled(PyObject* key) {
