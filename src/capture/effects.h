@@ -25,8 +25,8 @@ std::vector<size_t> written_arguments(const Event& event);
 /// Its results are memory that nothing has been written to.
 bool allocates(const Event& event);
 
-/// What runs inside the operator is its own affair: it computes what the schema says and gives views or new memory whose
-/// sizes follow from metadata, and nobody enters it. What need not be seen need not be recorded.
+/// What runs inside the operator is its own affair: it computes what the schema says and gives views or new memory
+/// whose sizes follow from metadata, and nobody enters it. What need not be seen need not be recorded.
 bool is_opaque(std::string_view name);
 
 /// "aten::add_.Tensor" -> "aten::add.Tensor", "aten::__iand__.Tensor" -> "aten::__and__.Tensor"; empty if not in place.
