@@ -13,8 +13,8 @@ namespace {
 
 class Selector {
  public:
-  explicit Selector(const Trace& trace) : trace_(trace) {
-    for (const Root& root : trace.roots) known_.insert(root.before.tensor);
+  explicit Selector(const Trace& trace) : trace_(trace), known_(trace.tensors.size()), read_by_(known_.size(), kNone) {
+    for (const Root& root : trace.roots) known_[root.before.tensor] = true;
   }
   std::vector<Step> steps;
 
@@ -52,10 +52,11 @@ class Selector {
 
  private:
   const Trace& trace_;
-  std::set<uint32_t> known_;
-  std::set<uint32_t> masked_;  // tensors made of x[m], whose sizes depend on data
-  uint32_t contents_ = kNone;  // the tensor that tolist() read last
-  size_t values_ = 0;          // that were read out of tensors
+  std::vector<bool> known_;        // tensors
+  std::vector<uint32_t> read_by_;  // the event that read the tensor last
+  std::set<uint32_t> masked_;      // tensors made of x[m], whose sizes depend on data
+  uint32_t contents_ = kNone;      // the tensor that tolist() read last
+  size_t values_ = 0;              // that were read out of tensors
 
   void select_nested(uint32_t index) {
     for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
@@ -200,13 +201,14 @@ class Selector {
     return all_seen(event.results);
   }
 
-  void read(Step& step, const Event& event) const {
+  void read(Step& step, const Event& event) {
     for (const Item& item : event.args)
       for (const Use& use : item.uses) {
         if (use.tensor == kNone) continue;
-        if (!use.number && !known_.contains(use.tensor))
+        if (!use.number && !known_[use.tensor])
           unsound("a tensor of unknown origin was used by " + where(trace_, event));
         step.reads.push_back(use.tensor);
+        read_by_[use.tensor] = step.event;
       }
   }
 
@@ -215,16 +217,16 @@ class Selector {
     for (size_t i : written_arguments(event))
       for (const Use& use : event.args[i].uses)
         if (use.tensor != kNone) step.writes.push_back(use.tensor);
-    const std::unordered_set<uint32_t> reads(step.reads.begin(), step.reads.end());
     for (const Use& use : flat_results(event)) {
-      if (use.tensor == kNone || reads.contains(use.tensor)) continue;
-      if (known_.insert(use.tensor).second) step.results.push_back(use.tensor);
+      if (use.tensor == kNone || read_by_[use.tensor] == step.event || known_[use.tensor]) continue;
+      known_[use.tensor] = true;
+      step.results.push_back(use.tensor);
     }
     if (is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
     if (event.name == "aten::lift_fresh") {
       step.results = {flat_results(event)[0].tensor};
       step.reads.clear();
-      known_.insert(step.results[0]);
+      known_[step.results[0]] = true;
     }
     // A call that gives back its argument and writes nothing is no step.
     if (step.results.empty() && step.writes.empty() && !event.results.empty() && !event.args.empty() &&

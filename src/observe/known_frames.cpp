@@ -114,7 +114,8 @@ PyObject* Tracer::note_own(Facts::Id own, PyObject* module, PyObject* name) {
 
 std::string Tracer::attr_label(PyObject* module, PyObject* name) {
   std::string label(label_of(module));
-  return label.append(".").append(PyUnicode_AsUTF8(name));
+  if (!label.empty()) label += '.';
+  return label += PyUnicode_AsUTF8(name);
 }
 
 // Module.__getattr__: a parameter, buffer or submodule, where there is one of that name.
@@ -130,21 +131,16 @@ bool Tracer::notes_getattr() {
     if (dict_lookup(parts[holder], name, nullptr)) break;
   }
   const Facts::Id own = plain_node(self);
-  if (own < 0) return false;
+  if (own < 0 || std::ranges::any_of(parts, [&](PyObject* part) { return part && is_known(part); })) return false;
   class_attr(Py_TYPE(self), "__dict__");
   for (size_t i = 0; i <= holder; ++i) {
-    PyObject* part = literal(kParts[i]);
-    if (PyObject* known = nullptr; !read_again(own, part, &known) || !module_dicts_.contains(known)) {
-      PyObject* found = facts_->read_key(own, part, attr_label(self, part), where());
-      found_in_module(std::string(label_of(self)), part, found);
-    }
-    Facts::Id node;
-    if (!dict_node(parts[i], &node)) return false;
-    PyObject *key = intern(Py_NewRef(name)), *absent = nullptr;
-    if (i == holder)
-      read_dict_item(node, parts[i], key);
-    else if (!facts_->again(node, key, &absent))
-      facts_->has_key(node, key, item_label(parts[i], key), where());
+    PyObject *part = literal(kParts[i]), *key = intern(Py_NewRef(name)), *known = nullptr;
+    if (!facts_->again(own, part, &known)) facts_->read_key(own, part, attr_label(self, part), where());
+    const Facts::Id there = facts_->find(parts[i], Node::Kind::Dict);
+    const Facts::Id node = there >= 0 ? there : facts_->dict(parts[i], attr_label(self, part));
+    if (i == holder ? read_again(node, key, &known) : facts_->again(node, key, &known)) continue;
+    PyObject* value = facts_->read_key(node, key, attr_label(self, key), where());
+    if (value) found_in_module(std::string(label_of(self)), key, value);
   }
   return true;
 }
