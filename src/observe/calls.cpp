@@ -141,7 +141,7 @@ void Tracer::call_function(PyFunctionObject* f) {
   if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE))
     return deny("call of coroutine " + std::string(PyUnicode_AsUTF8(f->func_qualname)));
   bool fresh = fresh_.contains((PyObject*)f);
-  if (!fresh) facts_->function(f, where());
+  if (!fresh) note_function(f);
   if (!(code->co_flags & CO_GENERATOR)) return may_enter((PyObject*)f);
   top().fresh_result = true;  // no frame runs yet
   if (!fresh && f->func_closure)

@@ -167,30 +167,34 @@ bool Tracer::notes_call_impl() {
   for (const char* name : kGlobalHooks)
     if (!is_empty(dict_lookup(globals, literal(name), nullptr))) return false;
   const Facts::Id own = plain_node(self);
-  if (own < 0 || !notes_tracing()) return false;
+  if (own < 0 || !notes_globals()) return false;
   note_own(own, self, next);
   for (size_t i = 0; i < hooks.size(); ++i) {
     note_own(own, self, literal(kHooks[i]));
     const Facts::Id known = facts_->find(hooks[i], Node::Kind::Dict);
     facts_->truth(known >= 0 ? known : facts_->dict(hooks[i], attr_label(self, literal(kHooks[i]))), where());
   }
-  for (const char* name : kGlobalHooks) {
-    read_global(literal(name));
-    truth(dict_lookup(globals, literal(name), nullptr));
-  }
   call_function(reinterpret_cast<PyFunctionObject*>(method));
   return true;
 }
 
-// The call that tells whether torch.jit traces; what it is called depends on torch's release.
-bool Tracer::notes_tracing() {
-  PyObject *torch = dict_lookup(top().frame->globals, name_at(0), nullptr), *c = item_of(torch, name_at(1));
+// The hooks of all modules, and the call that tells whether torch.jit traces, whose name depends on torch's release.
+// They are the same for each module: once is enough.
+bool Tracer::notes_globals() {
+  PyObject* globals = top().frame->globals;
+  if (noted_globals_ == globals) return true;
+  PyObject *torch = dict_lookup(globals, name_at(0), nullptr), *c = item_of(torch, name_at(1));
   PyObject* tells = item_of(c, name_at(2));
   if (!tells || !PyCFunction_Check(tells)) return false;
   read_global(name_at(0));
   load_attr(torch, name_at(1));
   load_attr(c, name_at(2));
   call(tells, {});
+  for (const char* name : kGlobalHooks) {
+    read_global(literal(name));
+    truth(dict_lookup(globals, literal(name), nullptr));
+  }
+  noted_globals_ = globals;
   return true;
 }
 

@@ -194,7 +194,7 @@ bool Tracer::enter(InterpreterFrame* frame, int offset) {
     deny("globals that are not a plain dictionary");
     return false;
   }
-  if (!top().fresh_function) facts_->function(function_of(frame), where());
+  if (!top().fresh_function) note_function(function_of(frame));
   const bool is_start = top().ops[2 * offset] == k_RESUME && top().ops[2 * offset + 1] == 0;
   if (!is_start) return true;
   enter_function(frame);
@@ -225,6 +225,11 @@ bool Tracer::is_foreseen(InterpreterFrame* frame) {
   }
   caller.constructs = false;
   return true;
+}
+
+void Tracer::note_function(PyFunctionObject* function) {
+  if (facts_->find(reinterpret_cast<PyObject*>(function), Node::Kind::Function) < 0)
+    facts_->function(function, where());
 }
 
 void Tracer::push(InterpreterFrame* frame, int offset) {

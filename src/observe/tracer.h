@@ -96,6 +96,7 @@ class Tracer final : public Observer {
   void end_observation();
   bool is_foreseen(InterpreterFrame* frame);
   void push(InterpreterFrame* frame, int offset);
+  void note_function(PyFunctionObject* function);
   void enter_root(InterpreterFrame* frame);
   void enter_function(InterpreterFrame* frame);
   void add_argument(PyObject* o, const std::string& label, int depth);
@@ -121,7 +122,7 @@ class Tracer final : public Observer {
   bool notes_getattr();
   bool notes_call();
   bool notes_call_impl();
-  bool notes_tracing();
+  bool notes_globals();
   Facts::Id plain_node(PyObject* module);
   PyObject* note_own(Facts::Id own, PyObject* module, PyObject* name);
   std::string attr_label(PyObject* module, PyObject* name);
@@ -396,6 +397,7 @@ class Tracer final : public Observer {
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
   FlatSet<PyObject*> stored_;                                                               // values that effects_ hold
   Sum sum_;
+  PyObject* noted_globals_ = nullptr;         // of torch.nn.modules.module: what _call_impl reads there is noted
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   std::string reason_;
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
