@@ -94,14 +94,22 @@ def interleave(
     before: Callable[[str], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds a call, one sample a variant and round; every second round runs in the opposite order."""
+    """Seconds a call, one sample a variant and round; every second round runs in the opposite order.
+
+    A call that is not timed comes before each sample: the threads of the variant before go on spinning for some
+    milliseconds after its last parallel region (torch.compile's are of another OpenMP runtime than torch's), and a call
+    of 13 ms took 17 right after it.
+    """
     samples: dict[str, list[float]] = {name: [] for name in timers}
     names = list(timers)
     with quiet_gc():
         for index in range(rounds):
             for name in names if index % 2 == 0 else reversed(names):
-                if before is not None:
-                    before(name)
+                for timed in (False, True):
+                    if before is not None:
+                        before(name)
+                    if not timed:
+                        timers[name](1)
                 samples[name].append(timers[name](loops[name]) / loops[name])
             if progress is not None:
                 progress(index + 1)
