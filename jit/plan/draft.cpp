@@ -7,10 +7,12 @@
 
 namespace fastjit::plan {
 
+static bool is_inlined(ir::NodeId id, std::span<const Root> inlined) {
+  return std::ranges::any_of(inlined, [&](const Root& root) { return root.value == id && !root.copy; });
+}
+
 const Storage* World::stored(ir::NodeId id, std::span<const Root> inlined) const {
-  if (!storage[id]) return nullptr;
-  const auto is_it = [&](const Root& root) { return root.value == id && !root.copy; };
-  return std::ranges::any_of(inlined, is_it) ? nullptr : &*storage[id];
+  return storage[id] && !is_inlined(id, inlined) ? &*storage[id] : nullptr;
 }
 
 bool World::is_strided(ir::NodeId id, std::span<const Root> inlined) const {
@@ -20,8 +22,7 @@ bool World::is_strided(ir::NodeId id, std::span<const Root> inlined) const {
 }
 
 std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlined) const {
-  if (std::any_of(inlined.begin(), inlined.end(), [&](const Root& root) { return root.value == id && !root.copy; }))
-    return std::nullopt;
+  if (is_inlined(id, inlined)) return std::nullopt;
   if (storage[id]) return storage[id];
   const ir::Node& node = graph[id];
   if (node.op != ir::Op::View && node.op != ir::Op::Reshape) return std::nullopt;

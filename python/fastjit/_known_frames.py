@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-# What follows the last return is another matter: the observer sees beforehand that the function does not come there.
 _TELL_OF_TRACING = ("_get_tracing_state", "_is_tracing")  # up to torch 2.14, and since
+# What follows the last return is another matter: the observer sees beforehand that the function does not come there.
 _TEXTS = {
     "__getattr__": """
 def __getattr__(self, name):

@@ -1,5 +1,5 @@
 // Functions of torch.nn.Module whose code is known (python/fastjit/_known_frames.py): what they read is noted when they
-// are entered, by the same methods that judge their instructions, and the instructions themselves are not watched.
+// are entered, the same facts that judging their instructions gives, and the instructions themselves are not watched.
 // Where one would do anything but what nearly all calls do, it is watched like any other.
 #include "observe/observe.h"
 
@@ -13,7 +13,6 @@
 namespace fastjit::observe {
 namespace {
 
-constexpr const char* kParts[] = {"_parameters", "_buffers", "_modules"};
 constexpr const char* kHooks[] = {"_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks"};
 constexpr const char* kGlobalHooks[] = {"_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
                                         "_global_forward_pre_hooks"};
@@ -123,10 +122,10 @@ bool Tracer::notes_getattr() {
   PyObject *self = argument(0), *name = argument(1), *dict = own_dict(self);
   if (!dict || !PyUnicode_CheckExact(name)) return false;
   size_t holder = 0;
-  std::array<PyObject*, std::size(kParts)> parts{};
+  std::array<PyObject*, std::size(kModuleParts)> parts{};
   for (;; ++holder) {
     if (holder == parts.size()) return false;
-    parts[holder] = dict_lookup(dict, literal(kParts[holder]), nullptr);
+    parts[holder] = dict_lookup(dict, literal(kModuleParts[holder]), nullptr);
     if (!parts[holder] || !PyDict_CheckExact(parts[holder])) return false;
     if (dict_lookup(parts[holder], name, nullptr)) break;
   }
@@ -134,7 +133,7 @@ bool Tracer::notes_getattr() {
   if (own < 0 || std::ranges::any_of(parts, [&](PyObject* part) { return part && is_known(part); })) return false;
   class_attr(Py_TYPE(self), "__dict__");
   for (size_t i = 0; i <= holder; ++i) {
-    PyObject *part = literal(kParts[i]), *key = intern(Py_NewRef(name)), *known = nullptr;
+    PyObject *part = literal(kModuleParts[i]), *key = intern(Py_NewRef(name)), *known = nullptr;
     if (!facts_->again(own, part, &known)) facts_->read_key(own, part, attr_label(self, part), where());
     const Facts::Id there = facts_->find(parts[i], Node::Kind::Dict);
     const Facts::Id node = there >= 0 ? there : facts_->dict(parts[i], attr_label(self, part));

@@ -10,12 +10,9 @@
 namespace fastjit::observe {
 namespace {
 
-// Dictionaries of an nn.Module whose items are facts and whose items' names are those of its attributes.
-constexpr std::string_view kModuleDicts[] = {"_parameters", "_buffers", "_modules"};
-
 bool is_module_part(PyObject* name) {
   const std::string_view text = PyUnicode_AsUTF8(name);
-  return std::ranges::find(kModuleDicts, text) != std::end(kModuleDicts);
+  return std::ranges::find(kModuleParts, text) != std::end(kModuleParts);
 }
 
 }  // namespace

@@ -20,6 +20,10 @@
 
 namespace fastjit::observe {
 
+/// Dictionaries of an nn.Module whose items are facts and whose items' names are those of its attributes, in the order
+/// in which its __getattr__ looks.
+inline constexpr const char* kModuleParts[] = {"_parameters", "_buffers", "_modules"};
+
 class Tracer final : public Observer {
  public:
   explicit Tracer(const Host& host);

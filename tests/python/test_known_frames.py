@@ -154,7 +154,7 @@ def test_what_is_not_there_is_a_fact(no_grad):
 
 
 class Own(nn.Module):
-    """A __getattr__ of its own before that of nn.Module, and a property in a hook's place."""
+    """A __getattr__ of its own before that of nn.Module."""
 
     def __init__(self):
         super().__init__()
