@@ -1,6 +1,8 @@
 // addmm copies its bias into the result and accumulates onto that: two more passes over the result than mm makes. Where
 // only kernels read the sum, they add the bias. What torch or the caller gets of an addmm, and what decides a guard,
 // stays torch's, bit for bit.
+#include <algorithm>
+
 #include "pass/pass.h"
 #include "pass/rewrite.h"
 
@@ -40,7 +42,9 @@ bool has_plain_bias(const Graph& graph, NodeId id) {
 
 }  // namespace
 
-Graph biases(const Graph& graph, const PassContext&) {
+Changed biases(const Graph& graph, const PassContext&) {
+  const auto is_biased = [](const ContractAttr& attr) { return attr.kind == Product::Addmm && attr.unscaled; };
+  if (std::ranges::none_of(graph.contracts, is_biased)) return {};
   const std::vector<bool> only = read_by_kernels(graph);
   Rewriter rewriter(graph);
   Graph& to = rewriter.to();

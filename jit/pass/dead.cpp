@@ -6,7 +6,7 @@ namespace fastjit::pass {
 using namespace ir;
 
 // Inputs and scalars stay even when unused: their numbers are the caller's. Extern calls stay: they may have effects.
-Graph dead(const Graph& graph, const PassContext&) {
+Changed dead(const Graph& graph, const PassContext&) {
   std::vector<bool> live(graph.nodes.size(), false);
   for (NodeId id : graph.outputs) live[id] = true;
   for (const Store& store : graph.stores) live[store.value] = true;

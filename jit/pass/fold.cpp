@@ -181,7 +181,7 @@ NodeId fold_node(Rewriter& rewriter, NodeId id, const PassContext& context) {
 
 }  // namespace
 
-Graph fold(const Graph& graph, const PassContext& context) {
+Changed fold(const Graph& graph, const PassContext& context) {
   Rewriter rewriter(graph);
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     rewriter.to().set_line(graph[id].line);

@@ -1,6 +1,7 @@
 #pragma once
 // Graph to graph, one free function each; the pipeline is one visible list.
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,19 +12,24 @@ namespace fastjit::pass {
 
 struct PassContext {
   ir::Numerics numerics = ir::Numerics::Eager;
+  bool channels_last = true;  // convolutions may run so: the library is faster that way
 };
 
-ir::Graph fold(const ir::Graph& graph,
-               const PassContext& context);  // constants, identities that keep every bit, conversion pairs
-ir::Graph variants(const ir::Graph& graph,
-                   const PassContext& context);  // cheaper forms of an operation where its result is rounded at once
-ir::Graph biases(const ir::Graph& graph,
-                 const PassContext& context);  // a product's bias is added by the kernels that read the sum anyway
-ir::Graph dead(const ir::Graph& graph, const PassContext& context);  // drops pure nodes nothing needs
+/// Nothing: the graph stays as it is.
+using Changed = std::optional<ir::Graph>;
+
+Changed fold(const ir::Graph& graph,
+             const PassContext& context);  // constants, identities that keep every bit, conversion pairs
+Changed variants(const ir::Graph& graph,
+                 const PassContext& context);  // cheaper forms of an operation where its result is rounded at once
+Changed biases(const ir::Graph& graph,
+               const PassContext& context);  // a product's bias is added by the kernels that read the sum anyway
+Changed layouts(const ir::Graph& graph, const PassContext& context);  // convolutions of images in channels_last
+Changed dead(const ir::Graph& graph, const PassContext& context);     // drops pure nodes nothing needs
 
 struct Pass {
   const char* name;
-  ir::Graph (*run)(const ir::Graph&, const PassContext&);
+  Changed (*run)(const ir::Graph&, const PassContext&);
 };
 const std::vector<Pass>& pipeline();
 

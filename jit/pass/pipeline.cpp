@@ -6,7 +6,8 @@
 namespace fastjit::pass {
 
 const std::vector<Pass>& pipeline() {
-  static const std::vector<Pass> kPasses{{"fold", fold}, {"variants", variants}, {"biases", biases}, {"dead", dead}};
+  static const std::vector<Pass> kPasses{
+      {"fold", fold}, {"variants", variants}, {"biases", biases}, {"layouts", layouts}, {"dead", dead}};
   return kPasses;
 }
 
@@ -27,12 +28,15 @@ ir::Graph run(const ir::Graph& graph, const PassContext& context, std::vector<Pa
   ir::Graph current;
   for (const Pass& pass : pipeline()) {
     const auto start = std::chrono::steady_clock::now();
-    current = pass.run(*from, context);
-    from = &current;
+    if (Changed changed = pass.run(*from, context)) {
+      current = std::move(*changed);
+      from = &current;
+    }
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    check(current, pass.name);
-    if (records) records->push_back({pass.name, current.nodes.size(), took.count(), ir::print(current)});
+    check(*from, pass.name);
+    if (records) records->push_back({pass.name, from->nodes.size(), took.count(), ir::print(*from)});
   }
+  if (from == &graph) return graph;
   return current;
 }
 

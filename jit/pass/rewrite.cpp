@@ -4,19 +4,45 @@ namespace fastjit::pass {
 
 using namespace ir;
 
-// A call of torch's sees the strides of its operands: where a pass turned one into an input's value, it gets a tensor
-// like the one that it had.
-NodeId Rewriter::operand(NodeId old) {
+// A call of torch's sees the strides of its operands: where a pass turned one into an input's value, or gave it other
+// strides, it gets a tensor like the one that it had.
+NodeId Rewriter::operand(NodeId old) { return operand(old, from_.layout(old).strides); }
+
+NodeId Rewriter::operand(NodeId old, const std::vector<int64_t>& strides) {
   const NodeId now = (*this)[old];
-  const std::vector<int64_t>& strides = from_.layout(old).strides;
-  const bool was_made = !is_tensor(from_[old].op) && is_tensor(to_[now].op);
-  return was_made && to_.layout(now).strides != strides ? to_.fresh_copy(now, strides) : now;
+  if (to_.layout(now).strides == strides) return now;
+  return is_tensor(to_[now].op) ? to_.fresh_copy(now, strides) : to_.with_strides(now, strides);
 }
 
 NodeId Rewriter::contract(NodeId old, ContractAttr attr) {
   for (NodeId& in : attr.operands) in = operand(in);
   to_.set_line(from_[old].line);
   return to_.contract(std::move(attr), from_[old].dtype, from_.layout(old));
+}
+
+NodeId Rewriter::call(NodeId old, const std::vector<int64_t>& first, const std::vector<int64_t>& result) {
+  const Node& node = from_[old];
+  const auto operands_of = [&](std::vector<NodeId>& operands) {
+    for (NodeId& in : operands)
+      if (in != kNoNode) in = &in == operands.data() ? operand(in, first) : operand(in);
+  };
+  to_.set_line(node.line);
+  if (node.op == Op::Contract) {
+    ContractAttr attr = from_.contracts[node.attr];
+    operands_of(attr.operands);
+    return map_[old] = to_.contract(std::move(attr), node.dtype, {from_.layout(old).sizes, result});
+  }
+  ExternAttr attr = from_.externs[node.attr];
+  operands_of(attr.operands);
+  return map_[old] = to_.external(std::move(attr));
+}
+
+NodeId Rewriter::copy(NodeId old, std::vector<int64_t> strides) {
+  Node node = from_[old];
+  for (NodeId& in : node.in) in = (*this)[in];
+  node.layout = to_.intern({from_.layout(old).sizes, std::move(strides)});
+  to_.set_line(node.line);
+  return map_[old] = to_.append(node);
 }
 
 NodeId Rewriter::copy(NodeId old) {

@@ -29,6 +29,10 @@ class Rewriter {
 
   /// The same node with its operands where they went.
   ir::NodeId copy(ir::NodeId old);
+  /// The same pure node with other strides.
+  ir::NodeId copy(ir::NodeId old, std::vector<int64_t> strides);
+  /// A call of torch's with other strides of its first operand and, a product, of its result.
+  ir::NodeId call(ir::NodeId old, const std::vector<int64_t>& first, const std::vector<int64_t>& result);
   /// A product in place of the old one; `attr` names operands of the old graph.
   ir::NodeId contract(ir::NodeId old, ir::ContractAttr attr);
 
@@ -37,6 +41,7 @@ class Rewriter {
 
  private:
   ir::NodeId operand(ir::NodeId old);  // of a call
+  ir::NodeId operand(ir::NodeId old, const std::vector<int64_t>& strides);
   ir::NodeId finish_output(size_t i);
   ir::NodeId make_output(ir::NodeId old);
 

@@ -1,5 +1,6 @@
 // Which variant of a function an operation takes follows from what the operation is: e^x, or n / (1 + e^x), rounded to
 // bfloat16. Who else reads its parts, and which kernel it stands in, do not count: they have e^x itself.
+#include <algorithm>
 #include <bit>
 
 #include "pass/pass.h"
@@ -39,17 +40,18 @@ NodeId about_to_be_rounded(Graph& graph, NodeId value) {
 
 }  // namespace
 
-Graph variants(const Graph& graph, const PassContext&) {
+Changed variants(const Graph& graph, const PassContext&) {
+  const auto rounds = [](const Node& node) { return node.op == Op::Convert && node.dtype == DType::BF16; };
+  if (std::ranges::none_of(graph.nodes, rounds)) return {};
   Rewriter rewriter(graph);
   Graph& to = rewriter.to();
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     to.set_line(graph[id].line);
     const Node& node = graph[id];
-    const bool rounds = node.op == Op::Convert && node.dtype == DType::BF16;
     const NodeId value = rewriter[node.in[0]];
-    if (rounds) rewriter.set(node.in[0], about_to_be_rounded(to, value));
+    if (rounds(node)) rewriter.set(node.in[0], about_to_be_rounded(to, value));
     rewriter.copy(id);
-    if (rounds) rewriter.set(node.in[0], value);
+    if (rounds(node)) rewriter.set(node.in[0], value);
   }
   return rewriter.finish();
 }

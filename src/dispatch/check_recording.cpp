@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "dispatch/by_values.h"
+#include "dispatch/compile.h"
 #include "dispatch/recording.h"
 
 namespace fastjit::dispatch {
@@ -60,7 +61,7 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
   if (difference.empty() && comparable)
     difference = first_difference(
         program_of(known.inspection.graph),
-        program_of(pass::run(recording.captured_graph.graph, pass::PassContext{function.options.numerics})));
+        program_of(pass::run(recording.captured_graph.graph, context_for(function, device_of(known)))));
   if (difference.empty() && comparable)
     difference = first_difference({known.recipe.text()}, {recording.variant->recipe.text()});
   if (difference.empty()) {

@@ -87,10 +87,10 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   pool_expire();
   auto pending = std::make_shared<Pending>();
   auto compilation = std::make_shared<Compilation>();
-  compilation->context = {function.options.numerics};
   compilation->options.numerics = function.options.numerics;
   pending->device = device_of(variant.spec.flat().tensors);
   compilation->target = target_for(pending->device, compilation->options);
+  compilation->context = context_for(function, pending->device);
   compilation->mode = function.options.cache;
   compilation->captured = std::move(recording.captured_graph.graph);
   compilation->origin = {function.options.name, variant.spec.signature(), entry_text(compilation->captured)};
@@ -105,6 +105,10 @@ std::shared_ptr<Pending> begin(Recording& recording) {
 }
 
 }  // namespace
+
+pass::PassContext context_for(const Function& function, c10::Device device) {
+  return {.numerics = function.options.numerics, .channels_last = device.is_cpu()};
+}
 
 void Compilation::make(Place place) noexcept {
   const auto start = std::chrono::steady_clock::now();

@@ -8,6 +8,7 @@
 
 #include "backend/target.h"
 #include "dispatch/function.h"
+#include "pass/pass.h"
 #include "plan/program.h"
 #include "runtime/background.h"
 
@@ -38,6 +39,8 @@ struct Compilation {
   /// Without the GIL. Throws nothing.
   void make(Place place) noexcept;
 };
+
+pass::PassContext context_for(const Function& function, c10::Device device);
 
 /// A variant between its recording and its program. Only touched under the GIL.
 struct Pending {

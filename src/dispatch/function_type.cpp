@@ -242,7 +242,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
       if (s == "passes") {
         py::list out;
         std::vector<pass::PassRecord> records;
-        pass::run(variant->inspection.captured, {cast(object)->function->options.numerics}, &records);
+        pass::run(variant->inspection.captured, context_for(*cast(object)->function, device_of(*variant)), &records);
         for (const pass::PassRecord& record : records) {
           py::dict row;
           row["name"] = record.name;

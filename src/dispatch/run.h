@@ -165,25 +165,28 @@ class Run {
     tmpl.op.callBoxed(stack);
   }
 
-  static void check(const at::Tensor& got, const capture::TensorMeta& expected, const std::string& name) {
-    if (got.scalar_type() == expected.dtype && got.sizes() == at::IntArrayRef(expected.sizes) &&
-        got.strides() == at::IntArrayRef(expected.strides))
-      return;
-    throw Restart{"the result of " + name + " has other sizes, strides or dtype than when it was recorded"};
+  // What a call gave, into its slot. Strides other than those of the recording are the program's wish.
+  void keep(SlotId id, at::Tensor got, const capture::CallTemplate& tmpl, size_t which) {
+    at::Tensor& t = tensors_[id] = std::move(got);
+    if (which >= tmpl.results.size()) return;
+    const capture::TensorMeta& recorded = tmpl.results[which];
+    const bool is_like = t.scalar_type() == recorded.dtype && t.sizes() == at::IntArrayRef(recorded.sizes);
+    const at::IntArrayRef strides(slot(id).strides);
+    if (is_like && t.strides() == strides) return;
+    if (!is_like || strides == at::IntArrayRef(recorded.strides))
+      throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) +
+                    " has other sizes, strides or dtype than when it was recorded"};
+    t = self().empty(slot(id)).copy_(t);
   }
 
   void step(const plan::ExternStep& s) {
-    const ir::ExternAttr& attr = exe_.externs[s.external];
-    const capture::CallTemplate& tmpl = exe_.calls[attr.call];
+    const capture::CallTemplate& tmpl = exe_.calls[exe_.externs[s.external].call];
     torch::jit::Stack stack;
     call(tmpl, s.operands, stack);
     // A tensor list counts as its elements.
     size_t result = 0;
     const auto take = [&](const at::Tensor& t) {
-      if (result < s.results.size() && s.results[result] != plan::kNoSlot) {
-        if (result < tmpl.results.size()) check(t, tmpl.results[result], attr.name);
-        tensors_[s.results[result]] = t;
-      }
+      if (result < s.results.size() && s.results[result] != plan::kNoSlot) keep(s.results[result], t, tmpl, result);
       ++result;
     };
     for (const c10::IValue& value : stack) {
@@ -201,8 +204,7 @@ class Run {
     const capture::CallTemplate& tmpl = exe_.calls[s.call];
     torch::jit::Stack stack;
     call(tmpl, s.operands, stack);
-    tensors_[s.result] = std::move(stack[0]).toTensor();
-    check(tensors_[s.result], tmpl.results[0], c10::toString(tmpl.op.operator_name()));
+    keep(s.result, std::move(stack[0]).toTensor(), tmpl, 0);
     stack.clear();
     if (!s.epilogue.empty()) make_own(s.result, SlotKind::Extern);
   }

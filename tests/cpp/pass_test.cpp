@@ -161,3 +161,86 @@ TEST(Dead, DropsUnusedPureNodesOnly) {
   EXPECT_EQ(count(out, Op::Extern), 1u) << "a call may have effects";
   EXPECT_EQ(verify(out), "");
 }
+
+namespace {
+
+/// relu of a convolution of `image` with weights of `outputs` channels, 3 x 3, padded.
+NodeId convolve(Graph& g, NodeId image, int64_t outputs, int64_t side = 3) {
+  const auto sizes = g.sizes(image);
+  const std::vector<int64_t> shape{sizes[0], outputs, sizes[2], sizes[3]}, kernel{outputs, sizes[1], side, side};
+  const NodeId weight = g.input(DType::F32, {kernel, row_major(kernel)}, {"w"});
+  const NodeId product =
+      g.contract({Product::Convolution, 0, "aten::conv2d", {image, weight}}, DType::F32, {shape, row_major(shape)});
+  return g.pointwise(Op::Max, {product, g.constant(DType::F32, 0.0)});
+}
+
+Graph images(const std::function<void(Graph&, NodeId)>& body) {
+  Graph g;
+  const std::vector<int64_t> sizes{2, 8, 16, 16};
+  body(g, g.input(DType::F32, {sizes, row_major(sizes)}, {"x"}));
+  return g;
+}
+
+/// Products of `g` whose image and result lie in channels_last.
+size_t in_channels_last(const Graph& g) {
+  size_t n = 0;
+  for (NodeId id = 0; id < g.nodes.size(); ++id)
+    n += g[id].op == Op::Contract && g.layout(id).strides[1] == 1 && g.layout(g.operands(id)[0]).strides[1] == 1;
+  return n;
+}
+
+}  // namespace
+
+TEST(Layouts, ConvolutionsThatFollowEachOther) {
+  const Graph out =
+      pass::run(images([](Graph& g, NodeId x) { g.outputs = {convolve(g, convolve(g, x, 16), 32)}; }), {});
+  EXPECT_EQ(in_channels_last(out), 2u);
+  EXPECT_EQ(out.layout(out.outputs.at(0)).strides, row_major(out.sizes(out.outputs.at(0)))) << "as eager's";
+  for (NodeId id = 0; id < out.nodes.size(); ++id) {
+    const bool is_between = out[id].op == Op::Max && id != out.outputs[0];
+    if (is_between) {
+      EXPECT_EQ(out.layout(id).strides[1], 1);
+    }
+  }
+}
+
+TEST(Layouts, OneAloneStays) {
+  EXPECT_EQ(in_channels_last(pass::run(images([](Graph& g, NodeId x) { g.outputs = {convolve(g, x, 16)}; }), {})), 0u);
+}
+
+TEST(Layouts, LargeWeightsOfSmallImagesStay) {
+  const auto body = [](Graph& g, NodeId x) {
+    const NodeId wide = convolve(g, convolve(g, x, 16), 16384);
+    g.outputs = {convolve(g, wide, 16384, 1)};
+  };
+  EXPECT_EQ(in_channels_last(pass::run(images(body), {})), 2u) << "268 million weights, 17 million elements";
+}
+
+TEST(Layouts, WhatOthersSeeOfMemoryStays) {
+  const auto given = [](ExternKind kind, std::vector<uint32_t> written) {
+    return images([&](Graph& g, NodeId x) {
+      const NodeId first = convolve(g, x, 16);
+      g.external({kind,
+                  1,
+                  "aten::some",
+                  {g.view(first, {{{0, {{0, 1}}}, {0, {{1, 1}}}, {0, {{2, 1}}}, {0, {{3, 1}}}}}, {2, 16, 16, 16})},
+                  written});
+      g.outputs = {convolve(g, first, 16)};
+    });
+  };
+  const auto strides = [](const Graph& g) {
+    const Graph out = pass::run(g, {});
+    for (const ExternAttr& call : out.externs)
+      if (out.layout(call.operands[0]).strides != row_major(out.sizes(call.operands[0]))) return false;
+    return true;
+  };
+  for (const auto& [kind, written] :
+       {std::pair{ExternKind::Op, std::vector<uint32_t>{}}, {ExternKind::Op, {0}}, {ExternKind::View, {}}})
+    EXPECT_TRUE(strides(given(kind, written)));
+  EXPECT_EQ(in_channels_last(pass::run(given(ExternKind::Guard, {}), {})), 0u) << "bit for bit";
+}
+
+TEST(Layouts, NotWhereTheDeviceGainsNothing) {
+  const Graph g = images([](Graph& g, NodeId x) { g.outputs = {convolve(g, convolve(g, x, 16), 32)}; });
+  EXPECT_EQ(in_channels_last(pass::run(g, {.channels_last = false})), 0u);
+}

@@ -1,0 +1,182 @@
+"""Convolutions that follow each other run in channels_last; whatever leaves the program is as eager's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fastjit
+from helpers import assert_same, check
+
+
+def in_channels_last(fast) -> int:
+    """How many calls of torch's give a tensor whose channels lie next to each other, in a plan for row-major images."""
+    plan = fast.inspect("plan").splitlines()
+    strides = {
+        line.split(":")[0]: line.split("strides [")[1].rstrip("]").split(",") for line in plan if " strides [" in line
+    }
+    results = [line.split("->")[1].strip() for line in plan if line.startswith(("product convolution", "extern"))]
+    return sum(len(s) == 4 and s[1] == "1" != s[3] for s in (strides[slot] for slot in results))
+
+
+def weights(*sizes: int) -> Tensor:
+    return torch.randn(sizes) / (sizes[1] * sizes[2] * sizes[3]) ** 0.5
+
+
+def pair(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return F.conv2d(F.relu(F.conv2d(x, first, padding=1)), second).relu()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_two_that_follow_each_other(dtype):
+    args = [t.to(dtype) for t in (torch.randn(2, 8, 17, 16), weights(16, 8, 3, 3), weights(24, 16, 1, 1))]
+    expected = pair(*args)
+    fast = fastjit.jit(pair)
+    for _ in range(3):
+        got = fast(*args)
+        assert got.stride() == expected.stride()
+        # the sums of a convolution, in eager's own order for images in channels_last
+        tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+        torch.testing.assert_close(got, expected, **tolerance)
+    assert fast.stats().hits == 2 and in_channels_last(fast) == 2
+
+
+def test_no_further_from_the_exact_result_than_eager():
+    model = nn.Sequential(*(m for _ in range(6) for m in (nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()))).eval()
+    x = torch.randn(2, 32, 24, 24)
+    eager = model(x)
+    exact = model.double()(x.double())
+    model.float()
+    fast = fastjit.jit(model)
+    got = [fast(x) for _ in range(3)][2]
+    assert fastjit.of(model).stats().hits == 2 and in_channels_last(fastjit.of(model)) == 6
+    assert (got - exact).abs().max() <= 2 * (eager - exact).abs().max()
+
+
+def test_one_alone_stays_as_it_is():
+    fast = check(lambda x, w: F.conv2d(x, w).relu(), torch.randn(2, 8, 16, 16), weights(16, 8, 3, 3), exact=True)
+    assert in_channels_last(fast) == 0
+
+
+def test_what_the_library_does_slower_so_stays():
+    args = torch.randn(1, 64, 2, 2), weights(256, 64, 3, 3), weights(64, 256, 1, 1)
+    assert in_channels_last(check(pair, *args, exact=True)) == 0
+
+
+def test_doubles_vectors_and_volumes_stay():
+    assert (
+        in_channels_last(
+            check(pair, *(t.double() for t in (torch.randn(2, 8, 16, 16), weights(16, 8, 3, 3), weights(16, 16, 1, 1))))
+        )
+        == 0
+    )
+    check(lambda x, w: F.conv1d(F.conv1d(x, w).relu(), w), torch.randn(2, 8, 30), torch.randn(8, 8, 3), exact=True)
+    check(
+        lambda x, w: F.conv3d(F.conv3d(x, w).relu(), w),
+        torch.randn(1, 4, 9, 9, 9),
+        torch.randn(4, 4, 3, 3, 3),
+        exact=True,
+    )
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 9, 9), (2, 8, 1, 1)])
+def test_images_that_lie_both_ways_stay(sizes):
+    channels = sizes[1]
+    w = torch.randn(channels, channels, 1, 1)
+    assert in_channels_last(check(lambda x, w: F.conv2d(F.conv2d(x, w).relu(), w).relu(), torch.randn(sizes), w)) == 0
+
+
+POOLS = {
+    "max": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "avg": lambda x: F.avg_pool2d(x, 2),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 5)),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_follow(name):
+    def body(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return F.conv2d(POOLS[name](F.conv2d(x, first).relu()), second) + 1
+
+    fast = check(body, torch.randn(2, 8, 16, 16), weights(16, 8, 3, 3), weights(8, 16, 1, 1))
+    assert in_channels_last(fast) == 3
+
+
+def test_calls_that_know_nothing_of_it_get_eagers_strides():
+    def body(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.conv2d(F.conv2d(x, w, padding=1).relu(), w, padding=1) * 2
+        return torch.cumsum(y, 1), F.conv2d(y.relu(), w)
+
+    args = torch.randn(2, 8, 16, 16), weights(8, 8, 3, 3)
+    assert in_channels_last(check(body, *args)) > 0
+
+
+def test_views_and_writes_of_torch_see_one_memory():
+    w = weights(8, 8, 3, 3)
+
+    def writes(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = F.conv2d(F.conv2d(x, w, padding=1).relu(), w, padding=1)
+        rows = y.view(2, 8, -1)
+        rows.masked_scatter_(mask, torch.ones(2 * 8 * 256))
+        y.index_fill_(1, torch.tensor([3]), 4.0)
+        return y, rows.cumsum(2), F.conv2d(y.relu(), w)
+
+    check(writes, torch.randn(2, 8, 16, 16), torch.rand(2, 8, 256) > 0.5)
+
+
+def test_attention_over_an_image():
+    def body(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+        q, k, v = F.conv2d(F.conv2d(x, out).relu(), w).chunk(3, 1)
+        q, k, v = (t.reshape(2, 4, 8, 64).transpose(2, 3) for t in (q, k, v))
+        y = torch.softmax(q @ k.transpose(2, 3), -1) @ v
+        return F.conv2d(y.transpose(2, 3).reshape(2, 32, 8, 8), out) + x
+
+    check(body, torch.randn(2, 32, 8, 8), weights(96, 32, 1, 1), weights(32, 32, 1, 1))
+
+
+def test_what_decides_a_branch_keeps_its_bits():
+    def body(x: Tensor, w: Tensor) -> Tensor:
+        y = F.conv2d(F.conv2d(x, w).relu(), w)
+        return y * 2 if y.sum() > 0 else y * 3
+
+    args = torch.randn(2, 8, 16, 16), weights(8, 8, 3, 3)
+    assert in_channels_last(check(body, *args)) == 0
+
+
+def test_results_that_are_convolutions_keep_their_bits():
+    def body(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        first = F.conv2d(x, w, padding=1)
+        return first, F.conv2d(first.relu(), w, padding=1)
+
+    check(body, torch.randn(2, 8, 16, 16), weights(8, 8, 3, 3), exact=True)
+
+
+def test_without_onednn():
+    args = torch.randn(2, 8, 16, 16), weights(16, 8, 3, 3), weights(16, 16, 1, 1)
+    fast = check(pair, *args)
+    assert in_channels_last(fast) == 2
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert_same(fast(*args), pair(*args))
+
+
+def test_other_sizes_and_groups():
+    def body(x: Tensor, wide: Tensor, deep: Tensor) -> Tensor:
+        y = F.conv2d(x, wide).sigmoid()
+        return (
+            F.conv2d(y, deep, padding=2, dilation=2, groups=32, stride=2)
+            + F.conv2d(y, wide.transpose(0, 1)).mean((2, 3), keepdim=True)[:, :1]
+        )
+
+    for sizes in ((1, 8, 9, 13), (3, 8, 16, 16), (2, 8, 31, 7)):
+        check(body, torch.randn(sizes), weights(32, 8, 1, 1), weights(32, 1, 3, 3))
+
+
+def test_a_model_in_channels_last_stays_so():
+    model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 1), nn.Hardswish())
+    model = model.eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 12, 12).to(memory_format=torch.channels_last)
+    check(lambda x: model(x), x, exact=False)
