@@ -42,7 +42,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", choices=list(PEERS), default="all", help="none and jit: without torch.compile")
     parser.add_argument("--batches", default="1,8", help="of the steady state (default 1,8)")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for torch.compile's first call (60)")
-    parser.add_argument("--processes", type=int, default=2, help="of which the best first call and peak count (2)")
+    parser.add_argument("--processes", type=int, default=2, help="of which the best first call counts; three times as many for the peak (2)")
     parser.add_argument(
         "--keep", type=Path, help="a file that holds what is measured so far; what it has is not measured again"
     )
@@ -161,11 +161,12 @@ def steady(case: CaseSpec, root: str, options: harness.Options, skip: str | None
 
 
 def memory(case: CaseSpec, root: str, options: harness.Options) -> Found:
-    """Of as many processes as first calls have: how much scratch memory oneDNN's threads hold at once is chance."""
+    """Of three times as many processes as first calls have: how much scratch memory oneDNN's threads hold at once, and
+    on which pages, is chance."""
     found = {}
     for variant in ("eager", "fastjit"):
         order = {"part": "memory", "spec": case.to_dict(), "variant": variant, "threads": options.given.threads}
-        count = 1 if options.quick else options.given.processes
+        count = 1 if options.quick else 3 * options.given.processes
         calls = [firstcall.ask([WORKER], order, root) for _ in range(count)]
         found[variant] = min(calls, key=lambda call: call["peak_bytes"])
     return found
