@@ -42,7 +42,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", choices=list(PEERS), default="all", help="none and jit: without torch.compile")
     parser.add_argument("--batches", default="1,8", help="of the steady state (default 1,8)")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for torch.compile's first call (60)")
-    parser.add_argument("--processes", type=int, default=2, help="of which the best first call counts; three times as many for the peak (2)")
+    parser.add_argument("--processes", type=int, default=2, help="of which the best first call counts (2)")
     parser.add_argument(
         "--keep", type=Path, help="a file that holds what is measured so far; what it has is not measured again"
     )

@@ -114,7 +114,8 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
   for (const auto& variant : function.variants.all()) recording.known_calls.push_back(&variant->spec);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   if (!result) return nullptr;
-  if (recording.unsound.empty() && is_passing(recording)) return result;
+  const bool was_whole = recording.unsound.empty() || recording.observation.interrupted;
+  if (was_whole && is_passing(recording)) return result;
   if (recording.unsound.empty() && reads_otherwise(recording, miss))
     recording.unsound = "the value of " + miss->path.back().label + " is not the same each time it is computed";
   if (recording.unsound.empty()) {

@@ -114,6 +114,7 @@ void Tracer::judge_iter(PyObject*, Args args) {
 void Tracer::judge_next(PyObject*, Args args) {
   if (args.empty() || !is_fresh_iterator(args[0]))
     return deny("next of " + (args.empty() ? "nothing" : name_of(args[0])));
+  top().may_stop = true;
   may_enter_any();
 }
 
@@ -129,6 +130,11 @@ void Tracer::judge_super(PyObject*, Args args) {
   PyCodeObject* code = top().code;  // super() reads the cell __class__
   for (int i = code->co_nlocalsplus - code->co_nfreevars; i < code->co_nlocalsplus; ++i)
     if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, i), "__class__")) load_deref(i);
+}
+
+// Nothing tells of a new class. Whoever asks keeps what it found: the next call need not ask again.
+void Tracer::judge_subclasses(PyObject*, Args args) {
+  interrupt("what the subclasses of " + (args.empty() ? "a class" : name_of(args[0])) + " are");
 }
 
 // Every type's __new__ has the same PyMethodDef; its self tells which.
@@ -191,6 +197,16 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   may_enter_any();
   // tuple() of a tuple is that tuple.
   top().fresh_result = args.size() != 1 || Py_TYPE(args[0]) != (PyTypeObject*)callee || !is_immutable(args[0]);
+}
+
+// Of a subclass it runs the class's own code.
+void Tracer::judge_fromkeys(PyObject* callee, Args args) {
+  if (!PyCFunction_Check(callee) || PyCFunction_GET_SELF(callee) != (PyObject*)&PyDict_Type)
+    return deny("call of " + callee_text(callee));
+  if (!readable_args(args, callee)) return;
+  top().fresh_result = true;
+  top().reads_items = true;
+  may_enter_any();
 }
 
 // reversed() of an instance: its own __reversed__ decides what it gives, else its length and items.

@@ -69,6 +69,7 @@ void Tracer::call(PyObject* callable, Args args) {
   }
   if (PyObject* inner = host_.unwrap ? host_.unwrap(callable) : nullptr) return call(inner, args);
   if (is_partial(callable)) return call_partial(callable, args);
+  if (is_cache(callable)) return call_cache(callable, args);
   if (PyWeakref_CheckRefExact(callable) && is_reached(callable)) {
     const std::string label = "the referent of " + names_[callable];
     PyObject** slot = &reinterpret_cast<PyWeakReference*>(callable)->wr_object;

@@ -313,6 +313,7 @@ void Tracer::before_with(int) {
 
 void Tracer::enters_with(const char* method) {
   PyObject* manager = at(1);
+  if (is_lock(manager)) return std::strcmp(method, "__enter__") ? void() : static_cast<void>(++locks_[manager]);
   if (!fresh_.contains(manager) || !(Py_TYPE(manager)->tp_flags & Py_TPFLAGS_HEAPTYPE))
     return deny("with " + name_of(manager));
   type_method(manager, method);
@@ -347,12 +348,16 @@ void Tracer::call_ex(int oparg) {
   } else {
     return deny("iteration over " + name_of(args));
   }
+  Ref names;
   if (kwargs) {
     if (!PyDict_CheckExact(kwargs) || !is_known(kwargs)) return deny("iteration over " + name_of(kwargs));
     PyObject *key, *value;
     for (Py_ssize_t i = 0; PyDict_Next(kwargs, &i, &key, &value);) all.push_back(value);
+    names = Ref::steal(PySequence_Tuple(kwargs));
   }
+  unpacked_names_ = names.get();
   call(callable, all);
+  unpacked_names_ = nullptr;
 }
 
 }  // namespace fastjit::observe

@@ -30,7 +30,7 @@ Facts::Id Facts::add(PyObject* object, Node::Kind kind, std::string label, const
   node.label = std::move(label);
   node.where = where;
   const bool inside = kind == Node::Kind::Dict || kind == Node::Kind::List || kind == Node::Kind::Cell ||
-                      kind == Node::Kind::Slot || kind == Node::Kind::Word ||
+                      kind == Node::Kind::Slot || kind == Node::Kind::Word || kind == Node::Kind::Order ||
                       kind == Node::Kind::RecursionLimit;  // what it was reached through keeps it
   const bool kept = inside || held_.contains(object);
   if (!kept) node.weak = weak_to(object);
@@ -304,6 +304,17 @@ void Facts::word(void* at, const std::string& label, const std::string& where) {
   } else if (node(id).dict != *place) {
     changed(label, where);
   }
+}
+
+// A word tells of each change of the order, also of one that was undone.
+void Facts::order(PyObject* ordered_dict, const std::string& label, const std::string& where) {
+  if (const Id known = find(ordered_dict, Node::Kind::Order); known >= 0)
+    return verify(node(known)) ? void() : changed(label, where);
+  const Id id = add(ordered_dict, Node::Kind::Order, label, where);
+  auto* ordered = reinterpret_cast<OrderedDictObject*>(ordered_dict);
+  node(id).dict_slot = reinterpret_cast<PyObject**>(&ordered->state);
+  node(id).dict = *node(id).dict_slot;
+  for (const OrderedDictNode* at = ordered->first; at; at = at->next) node(id).order.push_back(Expect::of(at->key));
 }
 
 void Facts::recursion_limit(const std::string& where) {

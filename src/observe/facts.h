@@ -54,7 +54,20 @@ struct Key {
 };
 
 struct Node {
-  enum class Kind : uint8_t { Function, Object, Dict, List, Type, Cell, Slot, Context, Set, Word, RecursionLimit };
+  enum class Kind : uint8_t {
+    Function,
+    Object,
+    Dict,
+    List,
+    Type,
+    Cell,
+    Slot,
+    Context,
+    Set,
+    Word,
+    Order,
+    RecursionLimit
+  };
   Kind kind;
   bool ordered = false;    // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
   int8_t truth = -1;       // Dict, List: empty (0), not empty (1), not asked (-1)
@@ -73,14 +86,14 @@ struct Node {
   Ref parts[3];                    // Function: code, defaults, keyword defaults
   Ref type_weak;                   // Object: its class, unless that has a node
   PyTypeObject* type = nullptr;    // Object
-  PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs. Word: where it is
-  PyObject* dict = nullptr;        // Object: that dictionary. Word: what it is
+  PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs. Word, Order: where it is
+  PyObject* dict = nullptr;        // Object: that dictionary. Word, Order: what it is
   int limit = 0;                   // RecursionLimit
   std::vector<Key> keys;           // Dict, List, Type, Set (members); Cell, Slot, Context: one
   size_t tag_word =
       SIZE_MAX;         // Dict, Type: the word that only says when to look again. List, Set: the first of its words
   DictVersion version;  // Dict
-  std::vector<Expect> order;  // Type
+  std::vector<Expect> order;  // Type; Order: the keys
   std::string label, where;
 };
 
@@ -112,6 +125,8 @@ class Facts final : public ReadSet {
   PyObject* read_cell(PyObject* cell, const std::string& label, const std::string& where);
   PyObject* read_slot(PyObject** slot, const std::string& label, const std::string& where);
   PyObject* read_context(PyObject* variable, const std::string& label, const std::string& where);
+  /// The order of the keys of an OrderedDict, which an earlier fact keeps.
+  void order(PyObject* ordered_dict, const std::string& label, const std::string& where);
   /// A word of the interpreter's memory that lives as long as the process.
   void word(void* at, const std::string& label, const std::string& where);
   void recursion_limit(const std::string& where);

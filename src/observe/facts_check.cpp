@@ -146,6 +146,7 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
     case Node::Kind::Function:
     case Node::Kind::Object:
     case Node::Kind::Word:
+    case Node::Kind::Order:
     case Node::Kind::RecursionLimit:
       break;
   }
@@ -225,6 +226,7 @@ void Facts::arm(uint32_t index) {
       return;
     }
     case Node::Kind::Word:
+    case Node::Kind::Order:
       return add_word(n.dict_slot, n.dict);
     case Node::Kind::Object:
       add_word(&n.object->ob_type, n.type);
@@ -269,6 +271,15 @@ bool Facts::verify(const Node& n) noexcept {
     case Node::Kind::Object:
     case Node::Kind::Word:
       return false;
+    case Node::Kind::Order: {
+      if (!Py_IS_TYPE(n.object, &PyODict_Type)) return false;
+      const OrderedDictNode* at = reinterpret_cast<OrderedDictObject*>(n.object)->first;
+      for (const Expect& key : n.order) {
+        if (!at || !key.holds(at->key)) return false;
+        at = at->next;
+      }
+      return !at;
+    }
     case Node::Kind::RecursionLimit:
       return Py_GetRecursionLimit() == n.limit;
     case Node::Kind::Cell:
@@ -342,6 +353,11 @@ bool Facts::recover(size_t index) noexcept {
   const bool is_place = n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context ||
                         n.kind == Node::Kind::RecursionLimit;
   if (is_place) return verify(n);
+  if (n.kind == Node::Kind::Order) {
+    if (!verify(n)) return false;
+    words_[index].value = *words_[index].at;
+    return true;
+  }
   if (n.kind == Node::Kind::List || n.kind == Node::Kind::Set) {
     if (index < n.tag_word || !verify(n)) return false;
     rearm_items(n);

@@ -80,6 +80,14 @@ Seen lengthen(Trial& trial, PyObject* container) {
                    [&] { PyObject_DelItem(container, trial.other()); });
 }
 
+Seen reorder(Trial& trial, PyObject* ordered) {
+  const Ref first = Ref::share(reinterpret_cast<OrderedDictObject*>(ordered)->first->key);
+  const auto move = [&](PyObject* last) {
+    return bool(Ref::steal(PyObject_CallMethod(ordered, "move_to_end", "OO", first.get(), last)));
+  };
+  return trial.run([&] { return move(Py_True); }, [&] { move(Py_False); });
+}
+
 Seen replace_bases(Trial& trial, PyTypeObject* type) {
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return Seen::NotTried;
   PyObject* const old = type->tp_mro;
@@ -136,6 +144,7 @@ void mutate_node(Trial& trial, Node& n, std::vector<Mutation>& out) {
     tried("value",
           trial.run([&] { return Py_SetRecursionLimit(n.limit + 1), true; }, [&] { Py_SetRecursionLimit(n.limit); }));
   if (n.kind == Node::Kind::Word) tried("value", trial.swap(n.dict_slot, trial.other()));
+  if (n.kind == Node::Kind::Order) tried("order", reorder(trial, n.object));
   if (n.kind == Node::Kind::Object) {
     tried("class", trial.swap(&n.object->ob_type, &PyBaseObject_Type));
     if (n.dict_slot) tried("attribute dictionary", trial.swap(n.dict_slot, trial.other()));

@@ -49,6 +49,7 @@ std::string Facts::failure(Node& n) {
       if (Py_TYPE(n.object) == n.type) return n.label + ".__dict__ was replaced" + at(n.where);
       return n.label + " is now of type " + Py_TYPE(n.object)->tp_name + at(n.where);
     case Node::Kind::Word:
+    case Node::Kind::Order:
     case Node::Kind::RecursionLimit:
       return n.label + " changed" + at(n.where);
     default:
@@ -77,7 +78,7 @@ std::vector<std::string> Facts::describe() const {
     if (n.kind == Node::Kind::Function) lines.push_back("function " + n.label + ": code and defaults" + at(n.where));
     if (n.kind == Node::Kind::Object) lines.push_back(n.label + " is of type " + n.type->tp_name + at(n.where));
     if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
-    if (n.kind == Node::Kind::Word || n.kind == Node::Kind::RecursionLimit)
+    if (n.kind == Node::Kind::Word || n.kind == Node::Kind::Order || n.kind == Node::Kind::RecursionLimit)
       lines.push_back(n.label + " is what it was" + at(n.where));
     if (n.length >= 0) lines.push_back("length of " + n.label + " is " + std::to_string(n.length) + at(n.where));
     if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));

@@ -110,7 +110,8 @@ void Tracer::call_partial(PyObject* callable, Args args) {
   all.insert(all.end(), args.begin(), args.end());
   // Methods of the table tell keywords by the call's own names.
   const Callee* row = PyDict_GET_SIZE(p->keywords) ? find_callee(p->function) : nullptr;
-  if (row && row->rule == Rule::Special) return deny("call of partial");
+  const bool is_cached = PyDict_GET_SIZE(p->keywords) && is_cache(p->function);
+  if (is_cached || (row && row->rule == Rule::Special)) return deny("call of partial");
   PyObject *key, *value;
   for (Py_ssize_t at = 0; PyDict_Next(p->keywords, &at, &key, &value);) all.push_back(value);
   call(p->function, all);

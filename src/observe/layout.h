@@ -54,6 +54,38 @@ struct ProxyObject {  // types.MappingProxyType
   PyObject_HEAD PyObject* mapping;
 };
 
+struct OrderedDictNode {
+  PyObject* key;
+  Py_hash_t hash;
+  OrderedDictNode *next, *previous;
+};
+
+struct OrderedDictObject {  // collections.OrderedDict
+  PyDictObject dict;
+  OrderedDictNode *first, *last, **nodes;
+  Py_ssize_t node_count;
+  void* sentinel;
+  size_t state;  // another one after each change of its order
+};
+
+struct CacheLink {  // of functools.lru_cache
+  PyObject_HEAD CacheLink *previous, *next;
+  Py_hash_t hash;
+  PyObject *key, *result;
+};
+
+struct CacheObject {  // functools.lru_cache
+  CacheLink root;
+  void* wrapper;
+  int typed;
+  PyObject* cache;  // a dictionary of links, of results where there is no bound
+  Py_ssize_t hits;
+  PyObject* function;
+  Py_ssize_t most;  // negative: no bound
+  Py_ssize_t misses;
+  PyObject* keyword_mark;
+};
+
 inline constexpr unsigned char kLocalIsCell = 0x40;
 
 #if PY_VERSION_HEX < 0x030E0000

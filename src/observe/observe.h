@@ -153,6 +153,7 @@ struct Observation {
   std::vector<SideEffect> effects;  // in order
   // Not empty: what the call read and then gave another value, "self.h at model.py:14": the facts fail from now on.
   std::string state;
+  bool interrupted = false;        // unsound, and `state` is what the call filled, which the next one may find
   bool state_is_constant = false;  // the new value is a number, a string, None ...: another call may come back to it
   std::vector<bool>
       symbolic;  // per object given to watch_scalar: only moved, used beside a tensor or passed to a tensor function

@@ -101,6 +101,7 @@ Observation Tracer::stop() {
   }
   if (reason_.empty() && !root_entered_) reason_ = "no Python code of the call was seen";
   if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
+  if (reason_.empty() && !locks_are_left()) reason_ = "the call keeps a lock that it took";
   if (reason_.empty()) {
     drop_sum();
     std::string changed = facts_->finish();
@@ -112,6 +113,8 @@ Observation Tracer::stop() {
     result.state_is_constant = facts_->state_is_constant();
   }
   result.unsound = reason_;
+  result.interrupted = !interrupted_.empty();
+  if (result.interrupted) result.state = interrupted_;
   for (const Ref& scalar : scalar_refs_) result.references.push_back(Py_REFCNT(scalar.get()) - 1);
   for (const Derivation& how : derivations_) {
     --result.references[how.scalar];
@@ -132,6 +135,13 @@ void Tracer::unsound(const std::string& reason) {
   reason_ = reason;
   pause_events();  // the rest of the call runs unobserved, at full speed
   PyErr_Clear();
+}
+
+// The call settles what it reads: the next one may find it, and no more of this one need be seen.
+void Tracer::interrupt(const std::string& state) {
+  if (!reason_.empty()) return;
+  interrupted_ = state + " at " + where();
+  deny("state: " + state + " is filled");
 }
 
 const unsigned char* Tracer::ops_of(PyCodeObject* code) {
@@ -348,6 +358,7 @@ void Tracer::raised(PyObject* type) {
   int op = top().ops[2 * top().offset];
   bool stops = type && PyErr_GivenExceptionMatches(type, PyExc_StopIteration);
   if (stops && (op == k_FOR_ITER || op == k_SEND)) return;
+  if (stops && top().may_stop) raising_ = true;
   // A generator that any() or a loop left before its end is closed; what it does then is watched like the rest.
   if ((top().code->co_flags & CO_GENERATOR) && type && PyErr_GivenExceptionMatches(type, PyExc_GeneratorExit)) return;
   if (raising_ || (top().probing && type && PyErr_GivenExceptionMatches(type, PyExc_AttributeError))) return;
@@ -397,6 +408,7 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
   f.expect = Expect::None;
   f.expect_probing = false;
   f.constructs = false;
+  f.may_stop = false;
   f.reads_items = false;
   f.reads_pairs = false;
   f.offset = offset;

@@ -87,6 +87,7 @@ class Tracer final : public Observer {
     bool derived_result = false;    // it follows from watched numbers as derivation_ says
     bool nested_result = false;     // its result is new if it is a list, and so are the lists in it
     bool constructs = false;        // it makes an instance: the first argument of __init__ is that new object
+    bool may_stop = false;          // it calls next(): StopIteration is its answer
     Expect expect = Expect::None;   // Python frames it may enter
     bool expect_probing = false;
     bool reads_items = false;      // a C function consumes what generators and callbacks give it
@@ -108,6 +109,7 @@ class Tracer final : public Observer {
   bool is_closed(InterpreterFrame* frame) const;
   void deny(const std::string& what);  // unsound, with the place
   void pass_limit();
+  void interrupt(const std::string& state);
   const unsigned char* ops_of(PyCodeObject* code);
   const std::string& where();
   Frame& top() { return frames_.back(); }
@@ -320,6 +322,15 @@ class Tracer final : public Observer {
   bool comparable(PyObject* o);
   void note_comparisons(PyTypeObject* type);
   bool is_method_of_argument(PyObject* o);
+  // caches.cpp
+  static bool is_cache(PyObject* callable);
+  bool is_cached_by(PyObject* argument, int depth = 0);
+  void call_cache(PyObject* callable, Args args);
+  std::string name_of_cache(PyObject* callable);
+  // locks.cpp
+  static bool is_lock(PyObject* o);
+  void judge_lock(PyObject* callee, Args args);
+  bool locks_are_left() const;
   // changes.cpp
   bool is_own_container(PyObject* callee, Args args);
   static bool is_callable(PyObject* o);
@@ -358,9 +369,11 @@ class Tracer final : public Observer {
   void judge_next(PyObject*, Args args);
   void judge_type(PyObject*, Args args);
   void judge_super(PyObject*, Args args);
+  void judge_subclasses(PyObject*, Args args);
   void judge_new(PyObject* callee, Args args);
   void judge_bool(PyObject*, Args args);
   void judge_container(PyObject* callee, Args args);
+  void judge_fromkeys(PyObject* callee, Args args);
   void reverse(PyObject* o);
   void judge_dict_read(PyObject* callee, Args args);
   void judge_dict_view(PyObject*, Args args);
@@ -404,6 +417,7 @@ class Tracer final : public Observer {
   PyObject* noted_globals_ = nullptr;         // of torch.nn.modules.module: what _call_impl reads there is noted
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   std::string reason_;
+  std::string interrupted_;  // reason_, where the next call may be another matter: what this one settled
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
   bool active_ = false, root_entered_ = false, using_scalars_ = false;
   bool raising_ = false;  // an exception that Python code raised is on its way to a handler
@@ -458,6 +472,8 @@ class Tracer final : public Observer {
   std::vector<Derivation> derivations_;
   Derivation derivation_;                         // of the result of the instruction that runs now
   std::unordered_set<size_t> read_from_tensors_;  // scalars
+  std::unordered_map<PyObject*, int> locks_;      // how often the call holds each
+  PyObject* unpacked_names_ = nullptr;            // of the keywords behind ** in the call that is judged
   PyObject* plain_callee_ = nullptr;              // what the instruction that runs now calls with positional arguments
   size_t given_scalars_ = 0;                      // watched from the start; the others were read out of tensors
 };

@@ -312,9 +312,10 @@ bool Tracer::open(PyObject* o) {
       found(facts_->read_item(id, i, where()), label + "[" + std::to_string(i) + "]");
     return true;
   }
-  if (PyODict_Check(o) && PyDict_GET_SIZE(o) > 1) return false;  // move_to_end changes its order but no version tag
   if (!dict_node(o, &id)) return false;
   if (!opened_.insert(o).second) return true;
+  if (PyODict_Check(o) && PyDict_GET_SIZE(o) > 1)  // move_to_end changes its order but no version tag
+    facts_->order(o, "the order of " + names_[o], where());
   const auto label = [&](PyObject* key) { return item_label(o, key); };
   for (const Key& key : facts_->items(id, label, where())) {
     if (key.expect.kind == observe::Expect::Kind::Absent) continue;

@@ -13,6 +13,9 @@ BAG = (
     "  @property\n  def first(self): return self.items[0]\nbag = Bag()\n"
 )
 
+CACHED = "import functools\n@functools.lru_cache(maxsize=None)\ndef g(n): return n + 1\ng(2)\n"
+BOUNDED = "import functools\n@functools.lru_cache(maxsize=1)\ndef g(a, b=0): return (a, b)\ng(2, b=1)\n"
+
 
 def lst(name, body, change, failure, facts=()):
     return Sound(name, f"L = [1, 2.5, 'c']\ndef f(x):\n  {body}\n  return x", facts, change, failure)
@@ -224,6 +227,27 @@ CONTAINERS = [
         (),
         "D['a'] = 3",
         "D['a'] was 1",
+    ),
+    Sound(
+        "order of an ordered dictionary",
+        "from collections import OrderedDict\nD = OrderedDict(a=1, b=2)\ndef f(x): return x * list(D.values())[0]",
+        ("D['a'] is 1", "the order of D is what it was"),
+        "D.move_to_end('a')",
+        "the order of D changed",
+    ),
+    Sound(
+        "cached function",
+        CACHED + "def f(x): return x * g(2)",
+        ("g(2) is 3",),
+        "g.cache_clear()",
+        "g(2) was 3, is absent",
+    ),
+    Sound(
+        "cached function with a bound",
+        BOUNDED + "def f(x): return x * g(2, b=1)[0]",
+        ("g(2, b=1) is (2, 1)",),
+        "g(0)",
+        "what the cache keeps of g(2, b=1)",
     ),
     Sound(
         "attribute of an object",
