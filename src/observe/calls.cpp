@@ -106,7 +106,8 @@ void Tracer::call_host(PyObject* callable, Args args) {
     if (!readable_args(args, callable)) return;
     const std::string name = owner == &PyUnicode_Type ? callee_text(callable) : "";
     const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
-    const auto odd = std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg); });
+    const auto odd =
+        std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg) && !is_constant(arg); });
     return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
   }
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;

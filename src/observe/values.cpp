@@ -361,7 +361,7 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
   o = unwrapped(o);
   if (is_plain_value(o)) return touch(o), true;
   if (PyTuple_Check(o) && is_tuple(o)) return true;
-  if ((PyList_CheckExact(o) || PyDict_CheckExact(o)) && is_known(o)) return true;
+  if ((PyList_CheckExact(o) || PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) && is_known(o)) return true;
   // The order of a set is that of its hashes: determined for values, not for objects hashed by address.
   if (PyAnySet_CheckExact(o) && readable(o)) return true;
   if (is_tensor(o)) {
@@ -472,7 +472,8 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   if (Facts::Id id; dict_node(container, &id)) return read_dict_item(id, container, index);
   if (Facts::Id id; list_node(container, &id)) return read_list_item(id, container, index);
   if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;
-  if ((PyList_CheckExact(container) || PyDict_CheckExact(container)) && is_known(container)) {
+  const bool is_dict = PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
+  if ((PyList_CheckExact(container) || is_dict) && is_known(container)) {
     top().container_result = PySlice_Check(index);
     return;
   }

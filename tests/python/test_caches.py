@@ -240,6 +240,25 @@ def test_reduce_and_fromkeys():
         assert fast(torch.ones(1)).item() == 4
 
 
+def test_a_new_ordered_dictionary():
+    def body(x: Tensor) -> Tensor:
+        features = collections.OrderedDict(low=x * 2)
+        features["out"] = x + 1
+        return sum(features[name] for name in features) * len(features) + features.get("out")
+
+    check(body, torch.randn(4), exact=True)
+
+
+def test_a_tuple_in_a_message():
+    sizes = (4, 2)
+
+    def body(x: Tensor) -> Tensor:
+        torch._assert(sizes[0] % 2 == 0, "sizes {} and {}".format(sizes, "b"))
+        return x * len(f"{sizes}")
+
+    check(body, torch.randn(4), exact=True)
+
+
 def test_the_order_of_an_ordered_dictionary():
     layers = collections.OrderedDict((str(i), float(i)) for i in range(20))
 
