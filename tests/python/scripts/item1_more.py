@@ -80,10 +80,13 @@ def ordered_dict(w: World) -> None:
         return x
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("OrderedDict", f, x)
+    w.learn(f, x)
     d.move_to_end("a")
     w.change("move_to_end, which changes no version tag")
-    w.call("OrderedDict", f, x)
+    w.learn(f, x)
+    d.move_to_end("b")
+    w.change("the first order again")
+    w.call("hit", f, x)
 
 
 @script(1)
