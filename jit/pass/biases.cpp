@@ -14,20 +14,17 @@ namespace {
 
 /// Per node: only pointwise work and reductions read it, through views or not, and no guard depends on it.
 std::vector<bool> read_by_kernels(const Graph& graph) {
-  std::vector<bool> only(graph.nodes.size(), true), guarded(graph.nodes.size(), false);
+  const std::vector<bool> guarded = decides_guard(graph);
+  std::vector<bool> only(graph.nodes.size(), true);
   for (const NodeId id : graph.outputs) only[id] = false;
   for (const Store& store : graph.stores) only[store.value] = false;
   for (NodeId id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     const Node& node = graph[id];
-    const bool guards = node.op == Op::Extern && graph.externs[node.attr].kind == ExternKind::Guard;
     const bool computes = is_pointwise(node.op) || node.op == Op::Reduce;
     const bool moves = node.op == Op::View || node.op == Op::Reshape;
     if (guarded[id]) only[id] = false;
-    for (const NodeId in : graph.operands(id)) {
-      if (in == kNoNode) continue;
-      if (guards || guarded[id]) guarded[in] = true;
-      if (!computes && !(moves && only[id])) only[in] = false;
-    }
+    for (const NodeId in : graph.operands(id))
+      if (in != kNoNode && !computes && !(moves && only[id])) only[in] = false;
   }
   return only;
 }

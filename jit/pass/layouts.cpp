@@ -26,7 +26,7 @@ bool is_row_major(const Graph& graph, NodeId id) { return graph.layout(id).strid
 
 /// Nodes that keep eager's strides: a guard depends on them, or a call writes or gives views of their memory.
 std::vector<bool> fixed(const Graph& graph) {
-  std::vector<bool> result(graph.nodes.size(), false);
+  std::vector<bool> result = decides_guard(graph);
   const auto fix = [&](NodeId id) {
     for (; !result[id]; id = graph[id].in[0]) {
       result[id] = true;
@@ -37,23 +37,7 @@ std::vector<bool> fixed(const Graph& graph) {
     for (const uint32_t index : call.written) fix(call.operands[index]);
     if (call.kind == ExternKind::View) fix(call.operands[0]);
   }
-  std::vector<bool> guarded(graph.nodes.size(), false);
-  for (NodeId id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
-    const Node& node = graph[id];
-    if (!guarded[id] && !(node.op == Op::Extern && graph.externs[node.attr].kind == ExternKind::Guard)) continue;
-    result[id] = true;
-    for (const NodeId in : graph.operands(id))
-      if (in != kNoNode) guarded[in] = true;
-  }
   return result;
-}
-
-/// Measured with oneDNN 3 on two cores with AVX-512, some 100 shapes of six models: 1.1 to 14 times as fast where image
-/// and result have half the elements of the weight or more; below, reordering the weight costs up to twice the call. A
-/// convolution in between, whose image lies so anyway, saves a reordering of that.
-bool is_faster(const Graph& graph, const ContractAttr& attr, NodeId result, bool lies_so) {
-  const auto numel = [&](NodeId id) { return graph.layout(id).numel(); };
-  return (lies_so ? 4 : 2) * (numel(attr.operands[0]) + numel(result)) >= numel(attr.operands[1]);
 }
 
 bool is_convolution(const Graph& graph, NodeId id) {
@@ -115,8 +99,13 @@ class Choice {
     return moves_none && graph_.layout(in).numel() == graph_.layout(id).numel();
   }
 
+  // Measured with oneDNN 3 on two cores with AVX-512, some 100 shapes of six models: 1.1 to 14 times as fast where
+  // image and result have half the elements of the weight or more; below, reordering the weight costs up to twice the
+  // call. A convolution in between, whose image lies so anyway, saves a reordering of that.
   bool is_faster(NodeId convolution, bool lies_so) const {
-    return pass::is_faster(graph_, graph_.contracts[graph_[convolution].attr], convolution, lies_so);
+    const auto operands = graph_.operands(convolution);
+    const auto numel = [&](NodeId id) { return graph_.layout(id).numel(); };
+    return (lies_so ? 4 : 2) * (numel(operands[0]) + numel(convolution)) >= numel(operands[1]);
   }
 
   // One alone is not worth it: its image is reordered before it, and its result after it.
@@ -149,8 +138,8 @@ class Choice {
 }  // namespace
 
 Changed layouts(const Graph& graph, const PassContext& context) {
-  const auto is_convolution = [](const ContractAttr& attr) { return attr.kind == Product::Convolution; };
-  if (!context.channels_last || std::ranges::none_of(graph.contracts, is_convolution)) return {};
+  const auto convolves = [](const ContractAttr& attr) { return attr.kind == Product::Convolution; };
+  if (!context.channels_last || std::ranges::none_of(graph.contracts, convolves)) return {};
   const std::vector<bool> last = Choice(graph).last;
   if (std::ranges::find(last, true) == last.end()) return {};
   Rewriter rewriter(graph);

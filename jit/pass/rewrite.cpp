@@ -4,6 +4,17 @@ namespace fastjit::pass {
 
 using namespace ir;
 
+std::vector<bool> decides_guard(const Graph& graph) {
+  std::vector<bool> decides(graph.nodes.size(), false);
+  for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
+    const Node& node = graph[id];
+    if (!decides[id] && !(node.op == Op::Extern && graph.externs[node.attr].kind == ExternKind::Guard)) continue;
+    for (const NodeId in : graph.operands(id))
+      if (in != kNoNode) decides[in] = true;
+  }
+  return decides;
+}
+
 // A call of torch's sees the strides of its operands: where a pass turned one into an input's value, or gave it other
 // strides, it gets a tensor like the one that it had.
 NodeId Rewriter::operand(NodeId old) { return operand(old, from_.layout(old).strides); }
@@ -14,26 +25,27 @@ NodeId Rewriter::operand(NodeId old, const std::vector<int64_t>& strides) {
   return is_tensor(to_[now].op) ? to_.fresh_copy(now, strides) : to_.with_strides(now, strides);
 }
 
+void Rewriter::place(std::vector<NodeId>& operands, const std::vector<int64_t>* first) {
+  for (NodeId& in : operands)
+    if (in != kNoNode) in = first && &in == operands.data() ? operand(in, *first) : operand(in);
+}
+
 NodeId Rewriter::contract(NodeId old, ContractAttr attr) {
-  for (NodeId& in : attr.operands) in = operand(in);
+  place(attr.operands);
   to_.set_line(from_[old].line);
   return to_.contract(std::move(attr), from_[old].dtype, from_.layout(old));
 }
 
 NodeId Rewriter::call(NodeId old, const std::vector<int64_t>& first, const std::vector<int64_t>& result) {
   const Node& node = from_[old];
-  const auto operands_of = [&](std::vector<NodeId>& operands) {
-    for (NodeId& in : operands)
-      if (in != kNoNode) in = &in == operands.data() ? operand(in, first) : operand(in);
-  };
   to_.set_line(node.line);
   if (node.op == Op::Contract) {
     ContractAttr attr = from_.contracts[node.attr];
-    operands_of(attr.operands);
+    place(attr.operands, &first);
     return map_[old] = to_.contract(std::move(attr), node.dtype, {from_.layout(old).sizes, result});
   }
   ExternAttr attr = from_.externs[node.attr];
-  operands_of(attr.operands);
+  place(attr.operands, &first);
   return map_[old] = to_.external(std::move(attr));
 }
 
@@ -59,8 +71,7 @@ NodeId Rewriter::copy(NodeId old) {
     node.attr = static_cast<uint32_t>(to_.lists.size() - 1);
   } else if (node.op == Op::Extern) {
     ExternAttr attr = from_.externs[node.attr];
-    for (NodeId& in : attr.operands)
-      if (in != kNoNode) in = operand(in);
+    place(attr.operands);
     to_.externs.push_back(std::move(attr));
     node.attr = static_cast<uint32_t>(to_.externs.size() - 1);
   }

@@ -8,6 +8,9 @@
 
 namespace fastjit::pass {
 
+/// Per node: a guard depends on it, so that it keeps eager's bits.
+std::vector<bool> decides_guard(const ir::Graph& graph);
+
 /// Copies nodes of one graph into a fresh one, remembering where each went.
 class Rewriter {
  public:
@@ -42,6 +45,8 @@ class Rewriter {
  private:
   ir::NodeId operand(ir::NodeId old);  // of a call
   ir::NodeId operand(ir::NodeId old, const std::vector<int64_t>& strides);
+  /// Where the operands of a call went, the first with these strides if they are given.
+  void place(std::vector<ir::NodeId>& operands, const std::vector<int64_t>* first = nullptr);
   ir::NodeId finish_output(size_t i);
   ir::NodeId make_output(ir::NodeId old);
 

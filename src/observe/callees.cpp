@@ -254,8 +254,7 @@ void Tracer::judge_contains(PyObject*, Args args) {
     if (PyObject* method = class_attr(Py_TYPE(container), "__contains__")) predicates_.insert(method);
     return type_method(container, "__contains__");
   }
-  const bool is_set =
-      PyAnySet_CheckExact(container) || PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
+  const bool is_set = PyAnySet_CheckExact(container) || is_dict(container);
   if (is_set && fresh_.contains(container) && is_tensor(item) && keyable(item)) return;
   if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;
   find_identical(container, item);

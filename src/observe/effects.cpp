@@ -199,8 +199,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
     may_enter_any();
   }
   if (fresh_.contains(container) && is_instance(container)) return type_method(container, "__setitem__");
-  bool is_container =
-      PyList_CheckExact(container) || PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
+  bool is_container = PyList_CheckExact(container) || is_dict(container);
   if (!is_container || !fresh_.contains(container)) deny("store to item of " + name_of(container));
 }
 
@@ -313,7 +312,10 @@ void Tracer::before_with(int) {
 
 void Tracer::enters_with(const char* method) {
   PyObject* manager = at(1);
-  if (is_lock(manager)) return std::strcmp(method, "__enter__") ? void() : static_cast<void>(++locks_[manager]);
+  if (is_lock(manager)) {
+    if (!std::strcmp(method, "__enter__")) ++locks_[manager];
+    return;
+  }
   if (!fresh_.contains(manager) || !(Py_TYPE(manager)->tp_flags & Py_TPFLAGS_HEAPTYPE))
     return deny("with " + name_of(manager));
   type_method(manager, method);

@@ -253,6 +253,8 @@ inline PyObject* held_in(const Node& node) noexcept {
   if (node.kind == Node::Kind::Context) return context_value(node.object);
   return node.kind == Node::Kind::Cell ? PyCell_GET(node.object) : *reinterpret_cast<PyObject**>(node.object);
 }
+/// A dict or an OrderedDict and no subclass.
+inline bool is_dict(PyObject* o) { return PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type); }
 /// An int or a float and nothing else; false for null.
 inline bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
 inline bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }

@@ -126,8 +126,8 @@ PyObject* Tracer::unwrapped(PyObject* o) {
 }
 
 void Tracer::judge_proxy(PyObject*, Args args) {
-  const bool is_dict = args.size() == 1 && (PyDict_CheckExact(args[0]) || Py_IS_TYPE(args[0], &PyODict_Type));
-  if (!is_dict || !(is_known(args[0]) || is_reached(args[0]))) return deny("call of mappingproxy");
+  const bool takes_one = args.size() == 1 && is_dict(args[0]);
+  if (!takes_one || !(is_known(args[0]) || is_reached(args[0]))) return deny("call of mappingproxy");
   top().fresh_result = true;
 }
 
@@ -194,7 +194,7 @@ bool Tracer::readable_pair(PyObject* o) {
 // What dict() and OrderedDict() are made of: the values only move.
 bool Tracer::readable_source(PyObject* o) {
   o = unwrapped(o);
-  if (PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) {
+  if (is_dict(o)) {
     PyObject *key, *value;
     for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);) touch(value);
     return true;  // iterable() has judged the keys

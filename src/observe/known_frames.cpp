@@ -17,9 +17,7 @@ constexpr const char* kHooks[] = {"_backward_hooks", "_backward_pre_hooks", "_fo
 constexpr const char* kGlobalHooks[] = {"_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
                                         "_global_forward_pre_hooks"};
 
-bool is_empty(PyObject* o) {
-  return o && (PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) && PyDict_GET_SIZE(o) == 0;
-}
+bool is_empty(PyObject* o) { return o && is_dict(o) && PyDict_GET_SIZE(o) == 0; }
 
 /// Its attributes, borrowed; null where it can have none.
 PyObject* own_dict(PyObject* o) {

@@ -35,7 +35,7 @@ void Tracer::judge_lock(PyObject* callee, Args args) {
   if (held < 0) deny("release of a lock that the call did not take");
 }
 
-bool Tracer::locks_are_left() const {
+bool Tracer::locks_are_given_back() const {
   return std::ranges::all_of(locks_, [](const auto& lock) { return lock.second == 0; });
 }
 

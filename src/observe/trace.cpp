@@ -101,7 +101,7 @@ Observation Tracer::stop() {
   }
   if (reason_.empty() && !root_entered_) reason_ = "no Python code of the call was seen";
   if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
-  if (reason_.empty() && !locks_are_left()) reason_ = "the call keeps a lock that it took";
+  if (reason_.empty() && !locks_are_given_back()) reason_ = "the call keeps a lock that it took";
   if (reason_.empty()) {
     drop_sum();
     std::string changed = facts_->finish();

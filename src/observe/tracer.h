@@ -330,7 +330,7 @@ class Tracer final : public Observer {
   // locks.cpp
   static bool is_lock(PyObject* o);
   void judge_lock(PyObject* callee, Args args);
-  bool locks_are_left() const;
+  bool locks_are_given_back() const;
   // changes.cpp
   bool is_own_container(PyObject* callee, Args args);
   static bool is_callable(PyObject* o);

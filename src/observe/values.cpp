@@ -129,7 +129,7 @@ bool Tracer::readable(PyObject* o, int depth) {
       if (!readable(PyList_GET_ITEM(o, i), depth + 1)) return false;
     return true;
   }
-  if (PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) return readable_items(o, depth);
+  if (is_dict(o)) return readable_items(o, depth);
   if (PyFrozenSet_CheckExact(o) || PySet_CheckExact(o)) {
     if (PySet_CheckExact(o) && !is_known(o)) return false;
     for (const setentry& place : set_places(o))
@@ -338,7 +338,7 @@ void Tracer::type_method(PyObject* o, const char* name) {
 }
 
 bool Tracer::dict_node(PyObject* d, Facts::Id* id) {
-  if (!(PyDict_CheckExact(d) || Py_IS_TYPE(d, &PyODict_Type)) || is_known(d)) return false;
+  if (!is_dict(d) || is_known(d)) return false;
   auto name = names_.find(d);
   if (name == names_.end()) return false;
   *id = facts_->dict(d, name->second);
@@ -361,7 +361,7 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
   o = unwrapped(o);
   if (is_plain_value(o)) return touch(o), true;
   if (PyTuple_Check(o) && is_tuple(o)) return true;
-  if ((PyList_CheckExact(o) || PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type)) && is_known(o)) return true;
+  if ((PyList_CheckExact(o) || is_dict(o)) && is_known(o)) return true;
   // The order of a set is that of its hashes: determined for values, not for objects hashed by address.
   if (PyAnySet_CheckExact(o) && readable(o)) return true;
   if (is_tensor(o)) {
@@ -413,8 +413,7 @@ void Tracer::length(PyObject* o) {
   if (is_tensor(o)) return tensor_method(o, "__len__");
   if (PyTuple_Check(o) && is_tuple(o)) return;
   if (is_view(o)) o = view_dict(o);
-  const bool is_dict = PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type);
-  if (is_known(o) && (is_dict || PyList_CheckExact(o) || PySet_CheckExact(o))) return;
+  if (is_known(o) && (is_dict(o) || PyList_CheckExact(o) || PySet_CheckExact(o))) return;
   if (PyFrozenSet_CheckExact(o)) return;
   Facts::Id id;
   if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->length(id, where()));
@@ -472,8 +471,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   if (Facts::Id id; dict_node(container, &id)) return read_dict_item(id, container, index);
   if (Facts::Id id; list_node(container, &id)) return read_list_item(id, container, index);
   if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;
-  const bool is_dict = PyDict_CheckExact(container) || Py_IS_TYPE(container, &PyODict_Type);
-  if ((PyList_CheckExact(container) || is_dict) && is_known(container)) {
+  if ((PyList_CheckExact(container) || is_dict(container)) && is_known(container)) {
     top().container_result = PySlice_Check(index);
     return;
   }
