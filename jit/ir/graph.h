@@ -83,13 +83,14 @@ struct ContractAttr {
 };
 
 enum class ExternKind : uint8_t {
-  Op,     // any operator, run as it is
-  View,   // an operator whose outputs alias its first tensor operand (torch's own view op)
-  Guard,  // no call: the program goes on only if the operand holds what it held when it was recorded; no outputs
+  Op,      // any operator, run as it is
+  View,    // an operator whose outputs alias its first tensor operand (torch's own view op)
+  Guard,   // no call: the program goes on only if the operand holds what it held when it was recorded; no outputs
+  Number,  // no call: one operation of Python on numbers, 0-dim f64 operands and result; it may refuse to go on
 };
 /// A call that torch runs. `call` is the index of the call template that the capture keeps (operator handle and
 /// arguments with holes); `operands` fill the holes in order, as real tensors with eager's strides. Of a Guard, `call`
-/// is the index of the value that the capture keeps, `name` says where it was read.
+/// is the index of the value that the capture keeps, `name` says where it was read; of a Number, that of the operation.
 struct ExternAttr {
   ExternKind kind = ExternKind::Op;
   uint32_t call = 0;

@@ -115,7 +115,10 @@ ExternAttr parse_extern(Line& line) {
   attr.name = line.quoted();
   line.expect("kind=");
   const std::string_view kind = line.word();
-  attr.kind = kind == "view" ? ExternKind::View : kind == "guard" ? ExternKind::Guard : ExternKind::Op;
+  attr.kind = kind == "view"     ? ExternKind::View
+              : kind == "guard"  ? ExternKind::Guard
+              : kind == "number" ? ExternKind::Number
+                                 : ExternKind::Op;
   line.expect("call=");
   attr.call = line.integer<uint32_t>();
   line.expect("outputs=");

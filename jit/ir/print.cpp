@@ -53,6 +53,8 @@ std::string_view kind_text(ExternKind kind) {
       return "view";
     case ExternKind::Guard:
       return "guard";
+    case ExternKind::Number:
+      return "number";
   }
   return "";
 }

@@ -91,6 +91,12 @@ std::string node_fault(const Graph& graph, NodeId id) {
     if (attr.operands.size() != 1 || attr.operands[0] == kNoNode || attr.outputs || !attr.written.empty())
       return "a guard has one operand and no outputs";
   }
+  if (node.op == Op::Extern && graph.externs[node.attr].kind == ExternKind::Number) {
+    const ExternAttr& attr = graph.externs[node.attr];
+    const auto is_number = [&](NodeId in) { return in != kNoNode && graph[in].dtype == DType::F64 && !graph[in].rank; };
+    if (attr.outputs != 1 || !attr.written.empty() || !std::ranges::all_of(attr.operands, is_number))
+      return "a number has one output, and 0-dim f64 operands";
+  }
   if (node.op == Op::Result && graph[node.in[0]].op != Op::Extern) return "its operand is not an extern call";
   if (node.op == Op::Contract) {
     const size_t operands = graph.operands(id).size();

@@ -8,7 +8,9 @@ std::vector<bool> decides_guard(const Graph& graph) {
   std::vector<bool> decides(graph.nodes.size(), false);
   for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     const Node& node = graph[id];
-    if (!decides[id] && !(node.op == Op::Extern && graph.externs[node.attr].kind == ExternKind::Guard)) continue;
+    const bool may_end = node.op == Op::Extern && (graph.externs[node.attr].kind == ExternKind::Guard ||
+                                                   graph.externs[node.attr].kind == ExternKind::Number);
+    if (!decides[id] && !may_end) continue;
     for (const NodeId in : graph.operands(id))
       if (in != kNoNode) decides[in] = true;
   }

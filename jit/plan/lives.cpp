@@ -34,14 +34,16 @@ void Lives::find_tensors() {
       const ir::Node& node = graph_[call];
       const bool product = node.op == ir::Op::Contract;
       if (product) places_.insert(place);
-      if (!product || graph_.contracts[node.attr].kind == ir::Product::Convolution) lent_.insert(place);
+      const bool is_own = product ? graph_.contracts[node.attr].kind != ir::Product::Convolution
+                                  : graph_.externs[node.attr].kind == ir::ExternKind::Number;
+      if (!is_own) lent_.insert(place);
     }
   for (const ir::NodeId id : graph_.outputs) {
     kept_.insert(former_.world().storage[id]->buffer);
     tensors_.insert(former_.world().storage[id]->buffer);
   }
   for (const Item& item : former_.items()) {
-    if (!item.is_extern() || order_.is(item, ir::ExternKind::Guard)) continue;
+    if (!item.is_extern() || order_.may_refuse(item)) continue;
     const bool product = graph_[item.external].op == ir::Op::Contract;
     for (const auto& operand : item.operands) {
       if (!operand) continue;
@@ -71,7 +73,7 @@ void Lives::find_cats() {
 /// Temporaries that are worth memory of their own beside calls of torch's.
 void Lives::find_large() {
   if (std::ranges::none_of(former_.items(), [&](const Item& item) {
-        return item.is_extern() && !order_.is(item, ir::ExternKind::Guard) && !order_.is(item, ir::ExternKind::View);
+        return item.is_extern() && !order_.may_refuse(item) && !order_.is(item, ir::ExternKind::View);
       }))
     return;
   for (const auto& [buffer, life] : lives_) {

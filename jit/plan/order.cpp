@@ -15,7 +15,9 @@ Order::Order(Former& former) : former_(former), graph_(former.graph()), inputs_(
   for (uint32_t i = 0; i < former_.items().size(); ++i) {
     add_item();
     const Item& item = former_.items()[i];
-    if (!item.is_extern() || graph_[item.external].op == ir::Op::Contract) continue;  // memory alone orders products
+    // Memory alone orders products and numbers.
+    const bool is_call = item.is_extern() && graph_[item.external].op == ir::Op::Extern;
+    if (!is_call || is(item, ir::ExternKind::Number)) continue;
     if (last_call != kNoItem) order_.before(last_call, i);
     last_call = i;
     after_readers_of_written(i);
@@ -39,11 +41,14 @@ void Order::after_readers_of_written(uint32_t call) {
 }
 
 /// What a guard does not need waits for it. Guards come one after another, so an item that some guard needs waits for
-/// the guard before that one, any other for the last.
+/// the guard before that one, any other for the last. Numbers, which may refuse to go on, are like guards, but what
+/// they need waits for none.
 void Order::guards_first() {
   for (uint32_t guard = 0; guard < order_.size(); ++guard) {
     const Item& item = former_.items()[guard];
-    if (!is(item, ir::ExternKind::Guard)) continue;
+    if (!may_refuse(item)) continue;
+    const bool waits = is(item, ir::ExternKind::Guard);
+    if (!waits && last_guard_ != kNoItem) order_.before(last_guard_, guard);
     std::vector<uint32_t> stack{guard};
     guarded_[guard] = true;
     while (!stack.empty()) {
@@ -54,7 +59,7 @@ void Order::guards_first() {
         guarded_[other] = true;
         stack.push_back(other);
       }
-      if (last_guard_ != kNoItem) order_.before(last_guard_, needed);
+      if (waits && last_guard_ != kNoItem) order_.before(last_guard_, needed);
     }
     last_guard_ = guard;
   }

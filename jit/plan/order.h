@@ -27,6 +27,10 @@ class Order {
   BufferId base(BufferId buffer) const;
   /// Whether the item is a call of torch's of this kind.
   bool is(const Item& item, ir::ExternKind kind) const;
+  /// Whether the item is no call, but reads memory of the program's own: it may end the run.
+  bool may_refuse(const Item& item) const {
+    return is(item, ir::ExternKind::Guard) || is(item, ir::ExternKind::Number);
+  }
 
  private:
   void add_item();

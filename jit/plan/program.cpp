@@ -136,7 +136,7 @@ void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
   add_owns();
   const Item& first = former_.items()[batch[0]];
   if (first.is_extern()) {
-    const bool runs = !order.is(first, ir::ExternKind::View) && !order.is(first, ir::ExternKind::Guard);
+    const bool runs = !order.is(first, ir::ExternKind::View) && !order.may_refuse(first);
     if (runs && lives_->leaves_arena(done_steps_)) out_.steps.emplace_back(FreeStep{kNoSlot});
   }
   if (first.is_extern() && graph_[first.external].op == ir::Op::Contract) {
@@ -235,6 +235,12 @@ void Builder::add_extern(const Item& item, const Order& order) {
         GuardStep{graph_.externs[external].call, slot(place.buffer), place.offset, sizes, place.strides});
     return;
   }
+  if (order.is(item, ir::ExternKind::Number)) {
+    NumberStep step{graph_.externs[external].call, {}, slot(results_[item.external][0])};
+    for (const auto& place : item.operands) step.operands.push_back({slot(place->buffer), place->offset});
+    out_.steps.emplace_back(std::move(step));
+    return;
+  }
   ExternStep step{external, operand_slots(item), {}};
   for (const ir::NodeId id : results_[item.external]) step.results.push_back(id == ir::kNoNode ? kNoSlot : slot(id));
   step.results.resize(std::max<size_t>(step.results.size(), graph_.externs[external].outputs), kNoSlot);
@@ -253,8 +259,12 @@ SlotId Builder::slot(BufferId buffer) {
     made.index = node.attr;
     made.strides = layout.strides;
   } else if (buffer.is_own() && is_tensor(node.op)) {
+    const bool is_number =
+        node.op == ir::Op::Result && graph_.externs[graph_[node.in[0]].attr].kind == ir::ExternKind::Number;
     const bool is_given = node.op == ir::Op::Contract && graph_.contracts[node.attr].kind != ir::Product::Convolution;
-    made.kind = is_given ? SlotKind::Tensor : SlotKind::Extern;
+    made.kind = is_number && lives_->is_temp(buffer) ? SlotKind::Temp
+                : is_given || is_number              ? SlotKind::Tensor
+                                                     : SlotKind::Extern;
     made.strides = layout.strides;
   } else if (lives_->is_temp(buffer)) {
     made.kind = SlotKind::Temp;

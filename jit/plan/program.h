@@ -84,6 +84,18 @@ struct GuardStep {
   std::vector<int64_t> sizes, strides;
 };
 
+/// Number `number` of the capture: an operation of Python on the f64 in these places, whose f64 goes to `result`. It
+/// may refuse to go on; every step that a caller can see comes later.
+struct NumberStep {
+  struct Place {
+    SlotId slot;
+    int64_t offset;  // elements
+  };
+  uint32_t number = 0;
+  std::vector<Place> operands;
+  SlotId result = kNoSlot;
+};
+
 /// The value in `slot` is not used after this step; kNoSlot: no value in the arena is, and a later one begins anew.
 struct FreeStep {
   SlotId slot;
@@ -95,7 +107,7 @@ struct OwnStep {
   SlotId slot;
 };
 
-using Step = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, GuardStep, FreeStep, OwnStep>;
+using Step = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, GuardStep, NumberStep, FreeStep, OwnStep>;
 
 /// What a value that several kernels read became, and why.
 struct Verdict {

@@ -62,6 +62,7 @@ constexpr Meaning kLegend[] = {
     {"\nproduct ",
      "product KIND C (slots) -> slot: call C of torch's, then the launches below it; rows: so many at a time"},
     {"\nguard ", "guard G (slot): the program goes on only if the slot holds value G that was recorded"},
+    {"\nnumber ", "number N (slots) -> slot: what Python computes out of numbers that were read out of tensors"},
     {"\nfree ", "free S: slot S is not needed any more; free arena: nor is any temp"},
     {"\nown ",
      "own S: the next step writes over slot S, which becomes a copy first if a call of torch's has kept its memory"},
@@ -133,6 +134,13 @@ struct StepText {
   std::string operator()(const GuardStep& step) const {
     return "guard " + std::to_string(step.guard) + " (" + name(step.slot) +
            (step.offset ? "+" + std::to_string(step.offset) : "") + ") sizes " + list(step.sizes) + "\n";
+  }
+  std::string operator()(const NumberStep& step) const {
+    std::string operands;
+    for (const NumberStep::Place& place : step.operands)
+      operands +=
+          (operands.empty() ? "" : ", ") + name(place.slot) + (place.offset ? "+" + std::to_string(place.offset) : "");
+    return "number " + std::to_string(step.number) + " (" + operands + ") -> " + name(step.result) + "\n";
   }
   std::string operator()(const FreeStep& step) const {
     return "free " + (step.slot == kNoSlot ? "arena" : name(step.slot)) + "\n";

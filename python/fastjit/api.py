@@ -107,7 +107,7 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_kind(function: Any) -> None:
-    what, name = None, getattr(function, "__qualname__", repr(function))  # partials have none
+    what, name = None, getattr(function, "__qualname__", f"{type(function).__module__}.{type(function).__qualname__}")
     if isinstance(function, type):
         what = f"the class {name}; decorate its forward method or pass an instance"
     elif inspect.iscoroutinefunction(function):

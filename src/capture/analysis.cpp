@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "capture/build.h"
+#include "capture/data_sizes.h"
 #include "capture/effects.h"
 #include "capture/library.h"
 #include "capture/schemas.h"
@@ -13,7 +14,8 @@ namespace {
 
 class Selector {
  public:
-  explicit Selector(const Trace& trace) : trace_(trace), known_(trace.tensors.size()), read_by_(known_.size(), kNone) {
+  Selector(const Trace& trace, bool by_torch)
+      : trace_(trace), by_torch_(by_torch), known_(trace.tensors.size()), read_by_(known_.size(), kNone) {
     for (const Root& root : trace.roots) known_[root.before.tensor] = true;
   }
   std::vector<Step> steps;
@@ -22,16 +24,25 @@ class Selector {
     const Event& event = trace_.events[index];
     support::count_work();
     if (event.name == kContentsRead) return add_contents(index);
+    if (event.name == kSizeRead) {
+      if (!by_torch_) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
+      return add_value(index);
+    }
     if (!event.op) return select_nested(index);
     const Effect effect = effect_of(event);
     if (effect == Effect::Metadata || shows_contents(event)) return;
-    refuse_exits(event, effect, index);
+    const bool is_data_sized = by_torch_ && has_data_sizes(index);
+    refuse_exits(event, effect, index, is_data_sized);
     if (effect == Effect::Read || effect == Effect::Test) return add_value(index);
     if (event.name == "aten::detach_") return;
     if (event.op->hasTag(at::Tag::inplace_view))
       unsound("shape of a tensor was changed in place: " + where(trace_, event));
+    // On the CPU these are loops over operators; where they write, it is in those.
+    if (event.name.starts_with("aten::_foreach_") && trace_.device.is_cpu() && covered(index))
+      return select_nested(index);
     Step step;
     step.event = index;
+    if ((step.data_sized = is_data_sized)) return add(std::move(step), event);
     step.row = find_lowering(event.name);
     if (!step.row) {
       const std::string functional = functional_name(event.name);
@@ -52,6 +63,7 @@ class Selector {
 
  private:
   const Trace& trace_;
+  const bool by_torch_;
   std::vector<bool> known_;        // tensors
   std::vector<uint32_t> read_by_;  // the event that read the tensor last
   std::set<uint32_t> masked_;      // tensors made of x[m], whose sizes depend on data
@@ -60,6 +72,21 @@ class Selector {
 
   void select_nested(uint32_t index) {
     for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
+  }
+
+  bool has_data_sizes(uint32_t index) const {
+    const Event& event = trace_.events[index];
+    const auto has = [&](const std::vector<Item>& items) {
+      return std::ranges::any_of(items, [&](const Item& item) {
+        return std::ranges::any_of(item.uses,
+                                   [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor); });
+      });
+    };
+    const bool out = has(event.results);
+    const bool makes = makes_data_sizes(event), in = has(event.args);
+    for (const Item& item : event.results)  // of what makes such sizes, only nonzero's list is as long as dims are many
+      if (item.kind == Item::Kind::TensorList && in && !makes) depends_on_data(event);
+    return out || in || makes;
   }
 
   // What tolist() runs after it was told of.
@@ -84,7 +111,7 @@ class Selector {
   void add_value(uint32_t index) {
     const Event& event = trace_.events[index];
     if (event.args[0].uses[0].number) return;  // known for good
-    if (++values_ > kMaxValues)
+    if (!trace_.value_scalars.contains(index) && ++values_ > kMaxValues)
       unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(trace_, event));
     Step step;
     step.event = index;
@@ -93,19 +120,20 @@ class Selector {
     steps.push_back(std::move(step));
   }
 
-  void refuse_exits(const Event& event, Effect effect, uint32_t index) const {
+  void refuse_exits(const Event& event, Effect effect, uint32_t index, bool is_data_sized) const {
     if (!event.finished) unsound("an operator raised an exception: " + where(trace_, event));
     const bool reads = effect == Effect::Read || effect == Effect::Test;
     const bool guardable = reads && trace_.device.is_cpu();
     if (effect == Effect::Value || (reads && !guardable))
       unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
-    if (effect == Effect::DataSized || (!guardable && data_sized_by_tag(event))) depends_on_data(event);
+    if (!is_data_sized && (effect == Effect::DataSized || (!guardable && data_sized_by_tag(event))))
+      depends_on_data(event);
     for (const Item& item : event.results)
       if (item.kind == Item::Kind::Constant && (!guardable || item.constant.isComplexDouble()))
         unsound("value of a tensor left tensor land: " + where(trace_, event));
-    if (made_data_sized(index)) depends_on_data(event);
-    if (event.name == "aten::index.Tensor" && !is_masked_load(event))
+    if (!is_data_sized && made_data_sized(index)) depends_on_data(event);
+    if (!is_data_sized && event.name == "aten::index.Tensor" && !is_masked_load(event))
       for (const Use& index : event.args[1].uses)
         if (index.meta->dtype == at::kBool || index.meta->dtype == at::kByte) depends_on_data(event);
     if (event.name == "aten::lift_fresh" && !is_constant(event.args[0].uses[0]))
@@ -222,7 +250,7 @@ class Selector {
       known_[use.tensor] = true;
       step.results.push_back(use.tensor);
     }
-    if (is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
+    if (!by_torch_ && is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
     if (event.name == "aten::lift_fresh") {
       step.results = {flat_results(event)[0].tensor};
       step.reads.clear();
@@ -305,11 +333,11 @@ std::span<const Use> flat_results(const Event& event) {
   return event.results.size() == 1 ? std::span<const Use>(event.results[0].uses) : event.flat;
 }
 
-Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs) {
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch) {
   for (const Event& event : trace.events)
     if (event.op && has_library_kernel(event.name, trace.device.is_cuda()))
       unsound("Python code has registered a kernel for " + where(trace, event));
-  Selector selector(trace);
+  Selector selector(trace, by_torch);
   for (uint32_t i = 0; i < trace.events.size(); i = trace.events[i].end) selector.select(i);
   Analysis analysis;
   analysis.steps = std::move(selector.steps);

@@ -69,8 +69,9 @@ void check_roots(Trace& trace, const Analysis& analysis) {
 
 }  // namespace
 
-Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
-              const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
+static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+                         const std::vector<uint32_t>& values, const std::vector<bool>& symbolic,
+                         plan::Numerics numerics, bool by_torch) {
   Capture failed;
   try {
     if (!trace.broken.empty()) unsound(trace.broken);
@@ -80,7 +81,7 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
     const Gradients gradients = judge_gradients(trace, leaves);
     failed.needs_gradients = gradients.needed;
     if (!gradients.unsound.empty()) unsound(gradients.unsound);
-    Analysis analysis = select_steps(trace, leaves);
+    Analysis analysis = select_steps(trace, leaves, by_torch);
     check_roots(trace, analysis);
     for (const Use& leaf : leaves)
       if (const std::string& why = trace.tensors[leaf.tensor].unusual; !why.empty()) unsound("a result " + why);
@@ -104,6 +105,7 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
       const std::set<uint32_t> constant = builder.constant_scalars();
       if (constant.empty()) {
         builder.capture.without_grad = gradients.suspended;
+        builder.capture.in_inference_mode = gradients.inference;
         return std::move(builder.capture);
       }
       scalars.refuse(constant);
@@ -112,6 +114,16 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
     failed.unsound = reason.why;
   }
   return failed;
+}
+
+// Over the domain of a mask such work is one kernel; what cannot be expressed so, torch runs.
+Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+              const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
+  Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, false);
+  const bool has_data_sizes = trace.makes_data_sizes && !inputs.adopt_unknown;
+  if (capture.unsound.empty() || !has_data_sizes) return capture;
+  Capture other = try_build(trace, inputs, outputs, values, symbolic, numerics, true);
+  return other.unsound.empty() ? std::move(other) : std::move(capture);
 }
 
 Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
@@ -145,9 +157,9 @@ std::string Builder::run(const std::vector<Use>& outputs, const std::vector<uint
   add_stores();
   add_outputs(outputs);
   for (uint32_t value : values) {
-    const auto node = value_nodes_.find(value);
-    if (node == value_nodes_.end()) continue;  // a guard says what it is
-    graph_.outputs.push_back(graph_.fresh_copy(node->second, {}));
+    const ir::NodeId node = number_node(value);
+    if (node == ir::kNoNode) continue;  // a guard says what it is
+    graph_.outputs.push_back(graph_.fresh_copy(node, {}));
     capture.result_values.push_back(value);
   }
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
@@ -193,6 +205,7 @@ void Builder::emit(uint32_t index) {
     return;
   }
   if (step.reads_value) return guard(index);
+  if (step.data_sized) return external(index);
   if (is_raw(event)) {
     if (is_masked_load(event) || mask_of(event) != ir::kNoNode)
       unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
@@ -331,8 +344,35 @@ std::vector<Arg> Builder::arguments(const Event& event) {
   return args;
 }
 
+// The value of a number that the program finds out as it runs; kNoNode: it is given, or guarded.
+ir::NodeId Builder::number_node(uint32_t scalar) {
+  if (const auto known = value_nodes_.find(scalar); known != value_nodes_.end()) return known->second;
+  const auto computed = trace_.computed.find(scalar);
+  if (computed == trace_.computed.end() || !scalars_.bound[scalar]) return ir::kNoNode;
+  NumberOp op = computed->second.op;
+  ir::ExternAttr attr;
+  attr.kind = ir::ExternKind::Number;
+  attr.name = op.label;
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (op.operands[i].is_constant) continue;
+    const ir::NodeId node = number_node(static_cast<uint32_t>(computed->second.operands[i]));
+    op.operands[i].is_constant = node == ir::kNoNode;  // a guard says that it has this value
+    if (node != ir::kNoNode) attr.operands.push_back(node);
+  }
+  attr.call = static_cast<uint32_t>(capture.numbers.size());
+  number_ops_.emplace(scalar, attr.call);
+  capture.numbers.push_back(std::move(op));
+  return value_nodes_[scalar] = graph_.result(graph_.external(std::move(attr)), 0, ir::DType::F64, {});
+}
+
 ir::NodeId Builder::scalar_node(const ScalarBindings::Place& place) {
-  if (const auto value = value_nodes_.find(place.scalar); value != value_nodes_.end()) return value->second;
+  if (const ir::NodeId node = number_node(place.scalar); node != ir::kNoNode) {
+    if (const auto op = number_ops_.find(place.scalar); op != number_ops_.end()) {
+      double& limit = capture.numbers[op->second].limit;
+      limit = std::min(limit, place.limit);
+    }
+    return node;
+  }
   const auto [it, fresh] = scalar_nodes_.try_emplace(place.scalar, ir::kNoNode);
   if (fresh) {
     const auto& [object, name] = inputs_.scalars[place.scalar];

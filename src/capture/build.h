@@ -31,6 +31,7 @@ struct Step {
   bool rebinds = false;                          // in place on whole tensor args[0], expressible as a new value for it
   bool reads_value = false;                      // Python gets a value that depends on contents: a guard
   bool exact = false;                            // such a value depends on it: computed bit for bit as eager does
+  bool data_sized = false;                       // sizes that depend on data go in or come out: torch runs it
   std::vector<uint32_t> reads, writes, results;  // tensors; `results` without those that were arguments
 };
 
@@ -48,8 +49,9 @@ struct Analysis {
   static constexpr int64_t kUnknown = -2;
 };
 
-/// Chooses the level of every call. Throws Unsound.
-Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs);
+/// Chooses the level of every call. Throws Unsound. `by_torch`: where sizes depend on data torch runs the operators,
+/// whatever the sizes are; else such work must be expressible over the domain of a mask.
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch);
 
 /// Marks the steps that a value read by Python depends on (values.cpp).
 void mark_exact(Analysis& analysis);
@@ -99,6 +101,7 @@ class Builder {
   Value value(const Use& use, const Event& event);
   std::vector<Arg> arguments(const Event& event);
   ir::NodeId scalar_node(const ScalarBindings::Place& place);
+  ir::NodeId number_node(uint32_t scalar);
   bool lower(const Step& step);
   bool call_lowering(const Step& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
                      bool any_type, std::vector<ir::NodeId>& out);
@@ -108,6 +111,7 @@ class Builder {
   ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
   // values.cpp
   void guard(uint32_t step);
+  ir::NodeId sizes_of(const Step& step);
   ir::NodeId tested(uint32_t step);
   bool is_exact(ir::NodeId node);
   bool results_exact(const Step& step);
@@ -155,7 +159,9 @@ class Builder {
   std::set<std::pair<uint32_t, uint32_t>> taken_;  // places of scalars_ that a lowering computes with
   std::set<uint32_t> baked_;                       // scalars that a call template holds as a constant
   std::unordered_map<uint32_t, ir::NodeId> scalar_nodes_;
-  std::unordered_map<uint32_t, ir::NodeId> value_nodes_;  // scalar that was read out of a tensor -> its value
+  // Scalar that was read out of a tensor, or that follows from such ones -> its value.
+  std::unordered_map<uint32_t, ir::NodeId> value_nodes_;
+  std::unordered_map<uint32_t, uint32_t> number_ops_;  // scalar -> index into Capture::numbers
   plan::Numerics numerics_;
   ir::Graph& graph_;
   std::vector<State> states_;

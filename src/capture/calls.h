@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/cast_mode.h"
 #include "ir/dtype.h"
 
 namespace fastjit::capture {
@@ -51,6 +52,24 @@ struct CallTemplate {
   bool shape_from_metadata = true;
   // A factory called through torch's own bindings: its result is no view, whatever it is made of.
   bool makes_no_view = false;
+  std::vector<bool> data_sized{};   // results whose sizes are what each call finds; empty: none
+  std::optional<CastMode> casts{};  // autocast was another one than the caller's
+};
+
+/// An operation of Python on floats, run by the program: of a number that was read out of a tensor, as in
+/// `1 - beta ** step.item()`.
+struct NumberOp {
+  enum class Kind : uint8_t { Add, Sub, Mul, Div, Pow, Neg, Sqrt } kind;
+  struct Operand {
+    bool is_constant;
+    double value;  // of constants; the others are the operands of the step, in order
+  };
+  std::vector<Operand> operands;
+  double limit;       // finite results beyond it make eager's operators raise
+  std::string label;  // "(1 - (0.9 ** item))", for people
+
+  /// The result, bit for bit Python's; nothing where Python raises or gives no float.
+  std::optional<double> compute(const double* operands) const;
 };
 
 /// What Python code read out of a tensor: the recorded path is for these values only.

@@ -21,6 +21,7 @@ struct Capture {
   ir::Graph graph;
   std::vector<CallTemplate> calls;
   std::vector<ValueGuard> guards;     // by ExternAttr::call of Guard nodes, in the order of the reads
+  std::vector<NumberOp> numbers;      // by ExternAttr::call of Number nodes
   std::vector<InputSource> inputs;    // per graph input
   std::vector<PyObject*> captured;    // tensors reached by reads that the program uses (borrowed: the facts keep them)
   std::vector<at::Tensor> constants;  // among `captured`: those that the call itself made, which nothing else keeps
@@ -36,6 +37,7 @@ struct Capture {
   bool reads_values = false;             // Python read values of tensors, also where it is unsound
   bool needs_gradients = false;          // unsound: autograd records an operator of the call
   bool without_grad = false;             // the program runs with grad mode off although the caller's is on
+  bool in_inference_mode = false;        // the program runs in inference mode although the caller does not
 };
 
 /// What the caller passes in: the flattened arguments of the call about to run.
@@ -60,15 +62,25 @@ class Recorder {
   ~Recorder();  // stops recording
   /// Tells that `tensor` was reached by a recorded Python read and may be used by the program.
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
+  /// Whether the call has met the tensor, or its caller told of it.
+  bool knows(const at::Tensor& tensor) const;
   /// Tells that the call that just ended gave `number`. True: it is the value of the tensor that was read last, and now
   /// the next one of CallInputs::scalars.
   bool number_read(PyObject* number);
   /// Tells that the call computed `number`, the next one of CallInputs::scalars, out of these earlier ones.
   void number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands);
+  /// The same of one that the program computes, since it follows from values of tensors: operand i is number
+  /// `operands[i]`, or a constant of `op` where that is negative.
+  void number_computed(PyObject* number, NumberOp op, std::vector<int> operands);
   /// Tells that Python is about to read all elements of `tensor` without an operator that shows them.
   void contents_read(const at::Tensor& tensor);
+  /// Tells that the call that just ended made `tensor` of numbers that are the same in every call of the program,
+  /// without an operator. False: it cannot be a constant of one.
+  bool constant_made(const at::Tensor& tensor);
+  /// Tells that Python is about to look at the sizes of `tensor`.
+  void size_read(const at::Tensor& tensor);
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
-  void scalar_used(size_t scalar, bool alone, bool forwards);
+  void scalar_used(size_t scalar, bool alone, bool forwards, int element);
   void scalar_use_ended(bool entered);
   /// Stops recording: the call goes on, and the capture is unsound for this reason.
   void give_up(const std::string& reason);

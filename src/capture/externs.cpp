@@ -130,7 +130,7 @@ void Builder::external(uint32_t index) {
   const Step& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   const ir::ExternKind kind = kind_of(step);
-  if (const auto product = product_of(step)) return contract(index, *product);
+  if (const auto product = step.data_sized ? std::nullopt : product_of(step)) return contract(index, *product);
   const Use* first = first_tensor(event);
   if (kind == ir::ExternKind::View && analysis_.leaves[first->storage]) settle_base(first->tensor);
   const ir::NodeId node = call(index, kind, ir::kNoNode);
@@ -325,6 +325,9 @@ ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
   }
   const std::span<const Use> results = flat_results(event);
   for (const Use& use : results) made.results.push_back(use.meta);
+  if (event.casts != trace_.casts) made.casts = event.casts;
+  for (const Use& use : results) made.data_sized.push_back(use.tensor != kNone && trace_.dims_of(use.tensor));
+  if (std::ranges::none_of(made.data_sized, [](bool is) { return is; })) made.data_sized.clear();
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
   attr.outputs = static_cast<uint32_t>(results.size());
   attr.call = static_cast<uint32_t>(capture.calls.size());

@@ -2,6 +2,7 @@
 #include "capture/gradients.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "capture/build.h"
 #include "support/work.h"
@@ -30,6 +31,24 @@ bool loses_gradients(const Trace& trace, const Use& leaf) {
   return leaf.requires_grad && std::ranges::none_of(trace.roots, explains);
 }
 
+// Of a call that turns inference mode on or off: which mode the program runs in. Its caller can tell by the results.
+void judge_inference(const Trace& trace, const std::vector<Use>& leaves, Gradients& out) {
+  const auto is_other = [&](const Event& event) { return event.parent == kNone && event.inference != trace.inference; };
+  if (std::ranges::none_of(trace.events, is_other)) return;
+  std::unordered_set<uint32_t> given;  // storages: what lies there is of the mode that its owner was made in
+  for (const Root& root : trace.roots) given.insert(root.before.storage);
+  size_t plain = 0, inference = 0;
+  for (const Use& leaf : leaves) {
+    const bool is_view = given.contains(leaf.storage);
+    if (is_view && !trace.root(leaf.tensor) && trace.tensors[leaf.tensor].inference != trace.inference)
+      out.unsound = "a view is returned that was made in another inference mode than the caller's";
+    if (!is_view) ++(leaf.version < 0 ? inference : plain);
+  }
+  if (plain > 0 && inference > 0) out.unsound = "some of its results are made in inference mode, others are not";
+  if (plain > 0 && trace.inference) out.unsound = "a result is made outside inference mode";
+  out.inference = inference > 0 && !trace.inference;
+}
+
 }  // namespace
 
 Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
@@ -54,6 +73,7 @@ Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
     out.unsound = "a result requires grad";
   else if (std::ranges::any_of(leaves, is_other_view))
     out.unsound = "a view is returned that was made under another grad mode than the rest";
+  if (out.unsound.empty()) judge_inference(trace, leaves, out);
   return out;
 }
 

@@ -10,6 +10,7 @@
 
 #include "capture/blank.h"
 #include "capture/build.h"
+#include "capture/data_sizes.h"
 #include "capture/effects.h"
 #include "capture/frames.h"
 #include "capture/library.h"
@@ -43,9 +44,10 @@ struct Recorder::Impl {
     bool opaque;
   };
   std::unordered_map<const char*, Known> handles;
-  std::vector<PyObject*> constants;  // of the roots that are constants; owned
-  bool hides = false;                // what runs inside opaque operators is not recorded
-  uint32_t opaque = kNone;           // the open event inside which nothing is
+  std::vector<PyObject*> constants;         // of the roots that are constants; owned
+  bool hides = false;                       // what runs inside opaque operators is not recorded
+  uint32_t opaque = kNone;                  // the open event inside which nothing is
+  std::unordered_set<uint32_t> sizes_read;  // tensors of which size_read() told
 
   /// Whether the operator is opaque.
   bool identify(Event& event, const at::RecordFunction& record);
@@ -57,6 +59,8 @@ struct Recorder::Impl {
   void count(const Event& event);
   void pass_limit(const std::string& limit);
   void contents_read(const at::Tensor& tensor);
+  void size_read(const at::Tensor& tensor);
+  void note_sizes(uint32_t event);
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
   Item item(const c10::IValue& value, bool made);
@@ -68,6 +72,8 @@ struct Recorder::Impl {
 };
 
 namespace {
+
+constexpr int64_t kMaxConstant = 4096;  // elements of a tensor that a program holds a copy of
 
 thread_local Recorder::Impl* current = nullptr;
 // at::ThreadLocalState carries callbacks to other threads; an event there belongs to no trace and spoils all of them.
@@ -179,7 +185,8 @@ bool Recorder::Impl::identify(Event& event, const at::RecordFunction& record) {
       return known->second.opaque;
     }
   const auto name = record.operator_name();
-  if (!name) {
+  // A span for a profiler is no part of the computation; it holds an object that no program can hold.
+  if (!name || name->name.starts_with("profiler::")) {
     event.name = *trace.names.emplace(record.name()).first;
     return false;
   }
@@ -207,6 +214,8 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   Event event;
   event.parent = open.empty() ? kNone : open.back();
   event.grad = at::GradMode::is_enabled();
+  event.inference = c10::InferenceMode::is_enabled();
+  event.casts = CastMode::now();
   const bool is_opaque = identify(event, record);
   if (event.op) {
     // A boxed call passes the interpreter's whole stack: the arguments are the last ones.
@@ -241,11 +250,10 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
 // torch.tensor(2.0), torch.tensor([1, 2]): the numbers were written without an event. torch.tensor([]) holds none: any
 // will do.
 void Recorder::Impl::lift(Use& made, const at::Tensor& source) {
-  constexpr int64_t kMaxElements = 4096;
   if (!trace.tensors[made.tensor].unusual.empty()) return;
   if (made.meta->sizes.empty() || source.numel() == 0)
     made.number = source.numel() == 0 ? c10::Scalar(0) : read_number(source);
-  else if (inputs.constants_are_facts && open.empty() && source.is_cpu() && source.numel() <= kMaxElements)
+  else if (inputs.constants_are_facts && open.empty() && source.is_cpu() && source.numel() <= kMaxConstant)
     made = constant(source);
 }
 
@@ -284,7 +292,38 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
   if (count > 1)
     for (const Item& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
-  if (open.empty()) blank.ended(event);
+  if (!open.empty()) return;
+  blank.ended(event);
+  note_sizes(static_cast<uint32_t>(&event - trace.events.data()));
+}
+
+// Of what an outermost call gave: which sizes depend on data.
+void Recorder::Impl::note_sizes(uint32_t index) {
+  const Event& event = trace.events[index];
+  bool may_be = !trace.data_sized.empty();
+  for (uint32_t i = index; i < event.end && !may_be; ++i) may_be = makes_data_sizes(trace.events[i]);
+  if (!may_be) return;
+  trace.makes_data_sizes = true;
+  const std::vector<Dims> dims = data_dims(trace, index);
+  const std::span<const Use> results = flat_results(event);
+  for (size_t i = 0; i < dims.size(); ++i)
+    if (dims[i]) trace.data_sized[results[i].tensor] |= dims[i];
+}
+
+// An event without an operator: Python looks at sizes that depend on data.
+void Recorder::Impl::size_read(const at::Tensor& tensor) {
+  const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
+  if (known == kNone || !trace.dims_of(known) || !sizes_read.insert(known).second) return;
+  Event event;
+  event.name = kSizeRead;
+  event.grad = at::GradMode::is_enabled();
+  event.parent = open.empty() ? kNone : open.back();
+  event.line = lines.now(&event.target);
+  event.end = static_cast<uint32_t>(trace.events.size() + 1);
+  event.finished = true;
+  event.args.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
+  for (const int64_t size : tensor.sizes()) event.values.push_back(static_cast<uint64_t>(size));
+  trace.events.push_back(std::move(event));
 }
 
 // An event without an operator: what tolist() reads.
@@ -323,6 +362,8 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(i
   Impl& impl = *impl_;
   Trace& trace = impl.trace;
   trace.grad = at::GradMode::is_enabled();
+  trace.inference = c10::InferenceMode::is_enabled();
+  trace.casts = CastMode::now();
   if (!impl.inputs.tensors.empty()) trace.device = impl.inputs.tensors[0].device();
   for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
     const at::Tensor& tensor = impl.inputs.tensors[i];
@@ -347,6 +388,10 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(i
 }
 
 Recorder::~Recorder() = default;
+
+bool Recorder::knows(const at::Tensor& tensor) const {
+  return impl_->trace.find(tensor.unsafeGetTensorImpl()) != kNone;
+}
 
 void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::string name) {
   Trace& trace = impl_->trace;
@@ -377,6 +422,16 @@ void Recorder::number_derived(PyObject* number, std::string name, std::vector<ui
   impl_->inputs.scalars.emplace_back(number, std::move(name));
 }
 
+void Recorder::number_computed(PyObject* number, NumberOp op, std::vector<int> operands) {
+  const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());
+  std::vector<uint32_t> open;
+  for (const int operand : operands)
+    if (operand >= 0) open.push_back(static_cast<uint32_t>(operand));
+  std::string name = op.label;
+  impl_->trace.computed.emplace(scalar, Trace::Computed{std::move(op), std::move(operands)});
+  number_derived(number, std::move(name), std::move(open));
+}
+
 void Recorder::give_up(const std::string& reason) {
   impl_->stop();
   impl_->trace.broken = reason;
@@ -386,8 +441,32 @@ const std::string& Recorder::number_name(size_t number) const { return impl_->in
 
 void Recorder::contents_read(const at::Tensor& tensor) { impl_->contents_read(tensor); }
 
-void Recorder::scalar_used(size_t scalar, bool alone, bool forwards) {
-  impl_->trace.scalar_uses.push_back({static_cast<uint32_t>(scalar), alone, forwards, {}});
+// As if torch.tensor() had made it.
+bool Recorder::constant_made(const at::Tensor& tensor) {
+  Impl& impl = *impl_;
+  Trace& trace = impl.trace;
+  const bool is_new = trace.find(tensor.unsafeGetTensorImpl()) == kNone;
+  if (!is_new) return true;  // an operator's result
+  if (!impl.inputs.constants_are_facts || !tensor.is_cpu() || tensor.numel() > kMaxConstant) return false;
+  Event event;
+  event.op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lift_fresh", "");
+  event.name = *trace.names.insert("aten::lift_fresh").first;
+  event.grad = at::GradMode::is_enabled();
+  event.inference = c10::InferenceMode::is_enabled();
+  event.casts = CastMode::now();
+  event.line = impl.lines.now();
+  event.end = static_cast<uint32_t>(trace.events.size() + 1);
+  event.finished = true;
+  event.args.push_back({Item::Kind::Tensor, {impl.constant(tensor)}, {}});
+  event.results.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
+  trace.events.push_back(std::move(event));
+  return true;
+}
+
+void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor); }
+
+void Recorder::scalar_used(size_t scalar, bool alone, bool forwards, int element) {
+  impl_->trace.scalar_uses.push_back({static_cast<uint32_t>(scalar), alone, forwards, element, {}});
   ++impl_->open_uses;
 }
 
@@ -424,7 +503,7 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
     capture.unsound = "the capture failed: " + support::first_line(error);
   }
   capture.reads_values = std::ranges::any_of(impl.trace.events, [](const Event& event) {
-    if (event.parent != kNone || !event.op) return event.name == kContentsRead;
+    if (event.parent != kNone || !event.op) return event.name == kContentsRead || event.name == kSizeRead;
     const Effect effect = effect_of(event);
     return effect == Effect::Read || effect == Effect::Test;
   });

@@ -77,11 +77,22 @@ std::optional<double> limit_of(const Event& event, const Item& item, bool is_flo
   return limit;
 }
 
+// What the operator on lists runs for this element of theirs; nothing where that is not one operator each.
+std::vector<uint32_t> element_events(const Trace& trace, const ScalarUse& use) {
+  if (use.events.size() != 1) return {};
+  const Event& event = trace.events[use.events[0]];
+  std::vector<uint32_t> parts;
+  for (uint32_t child = use.events[0] + 1; child < event.end; child = trace.events[child].end) parts.push_back(child);
+  const bool is_each = !event.args.empty() && event.args[0].kind == Item::Kind::TensorList &&
+                       event.args[0].uses.size() == parts.size() && static_cast<size_t>(use.element) < parts.size();
+  return is_each ? std::vector{parts[static_cast<size_t>(use.element)]} : std::vector<uint32_t>();
+}
+
 // The one argument of the instruction's operator calls that can be this number.
 bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
   if (!use.alone) return false;
   std::optional<std::pair<uint32_t, uint32_t>> place;
-  for (uint32_t index : use.events) {
+  for (uint32_t index : use.element < 0 ? use.events : element_events(trace, use)) {
     const Event& event = trace.events[index];
     for (uint32_t i = 0; i < event.args.size(); ++i) {
       bool alone = false;

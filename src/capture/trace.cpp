@@ -91,7 +91,8 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
                        std::nullopt,
                        -1,
                        {},
-                       at::GradMode::is_enabled()});
+                       at::GradMode::is_enabled(),
+                       c10::InferenceMode::is_enabled()});
   // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
   if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
   if (!tensors[out.tensor].unusual.empty()) {

@@ -43,10 +43,12 @@ struct Event {
   std::optional<c10::OperatorHandle> op;  // absent: an event without a schema (autograd functions)
   std::string_view name;                  // "aten::add.Tensor", of Trace::names
   uint32_t parent = kNone;
-  uint32_t end = 0;              // one past the last nested event
-  uint32_t line = 0;             // index into Trace::lines; 0: unknown
-  bool finished = false;         // false: the operator raised
-  bool grad = false;             // grad mode was on
+  uint32_t end = 0;        // one past the last nested event
+  uint32_t line = 0;       // index into Trace::lines; 0: unknown
+  bool finished = false;   // false: the operator raised
+  bool grad = false;       // grad mode was on
+  bool inference = false;  // inference mode was on
+  CastMode casts;
   std::string target;            // of a value that Python reads: the variable that gets it, if one does at once
   std::vector<uint64_t> values;  // of contents_read: what was read
   std::vector<Item> args, results;
@@ -58,8 +60,9 @@ struct TensorRecord {
   std::string unusual;                // why capture cannot handle it ("is sparse"); empty for ordinary tensors
   std::optional<c10::Scalar> number;  // of a bare 0-dim tensor, while its version is number_version
   int64_t number_version = -1;
-  SharedMeta meta;    // as it was last seen
-  bool grad = false;  // grad mode was on when it was first seen
+  SharedMeta meta;         // as it was last seen
+  bool grad = false;       // grad mode was on when it was first seen
+  bool inference = false;  // and inference mode
 };
 
 struct StorageRecord {
@@ -82,23 +85,38 @@ struct ScalarUse {
   uint32_t scalar;  // index into CallInputs::scalars
   bool alone;       // no other operand of the instruction is a number of equal value
   bool forwards;    // a binary operator: it may hand the number on to a Python method, where it is used again
+  int element;      // its place in a list of numbers, one for each of a list of tensors; -1: it is in no list
   std::vector<uint32_t> events;
 };
 
 struct Trace {
   c10::Device device{c10::kCPU};          // of every tensor but the numbers that torch wrapped
   bool grad = false;                      // grad mode was on for the caller
+  bool inference = false;                 // inference mode was
+  CastMode casts;                         // of the caller
   std::unordered_set<std::string> names;  // of events
   std::vector<Event> events;
   std::vector<ScalarUse> scalar_uses;
   std::unordered_map<uint32_t, uint32_t> value_scalars;  // event that read a float out of a tensor -> that number
   std::map<uint32_t, std::vector<uint32_t>> derived;     // number that was computed out of others -> those
+  struct Computed {
+    NumberOp op;
+    std::vector<int> operands;  // numbers; negative: a constant of `op`
+  };
+  std::map<uint32_t, Computed> computed;  // those among them that the program computes
   std::vector<TensorRecord> tensors;
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"
   std::vector<Root> roots;
   std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;       // why the recording itself cannot be trusted
+
+  bool makes_data_sizes = false;                      // an operator of it may
+  std::unordered_map<uint32_t, uint64_t> data_sized;  // tensor -> its dims whose sizes depend on data (data_sizes.h)
+  uint64_t dims_of(uint32_t tensor) const {
+    const auto found = data_sized.find(tensor);
+    return found == data_sized.end() ? 0 : found->second;
+  }
 
   uint32_t find(const c10::TensorImpl* impl) const;
   Use use(const at::Tensor& tensor, bool made = false);
@@ -115,6 +133,9 @@ std::string where(const Trace& trace, const Event& event);
 
 /// The name of events that stand for Recorder::contents_read.
 inline constexpr std::string_view kContentsRead = "tolist";
+
+/// The name of events that stand for Recorder::size_read.
+inline constexpr std::string_view kSizeRead = "size";
 
 /// The value of a 0-dim tensor read without a dispatcher call; nothing for other devices than the CPU and for types
 /// that are not numbers here.

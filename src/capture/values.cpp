@@ -54,7 +54,7 @@ bool may_round(const ir::Graph& graph, ir::NodeId id, plan::Numerics numerics) {
 }
 
 std::vector<uint64_t> expected_of(const Event& event) {
-  if (event.name == kContentsRead) return event.values;
+  if (event.name == kContentsRead || event.name == kSizeRead) return event.values;
   const c10::IValue& value = event.results[0].constant;
   if (value.isDouble()) {
     const double number = value.toDouble();
@@ -111,7 +111,7 @@ void mark_exact(Analysis& analysis) {
   std::set<uint32_t> needed;
   for (auto step = analysis.steps.rbegin(); step != analysis.steps.rend(); ++step) {
     const auto is_needed = [&](uint32_t tensor) { return needed.contains(analysis.storage[tensor]); };
-    step->exact = step->reads_value || std::ranges::any_of(step->results, is_needed) ||
+    step->exact = step->reads_value || step->data_sized || std::ranges::any_of(step->results, is_needed) ||
                   std::ranges::any_of(step->writes, is_needed);
     if (!step->exact) continue;
     for (uint32_t tensor : step->reads) needed.insert(analysis.storage[tensor]);
@@ -153,6 +153,14 @@ ir::NodeId Builder::tested(uint32_t index) {
   return graph_.result(external, 0, ir::DType::Bool, {});
 }
 
+// As a tensor: torch's own, of a tensor that torch made.
+ir::NodeId Builder::sizes_of(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const auto rank = static_cast<int64_t>(event.values.size());
+  return run_unary("aten::_shape_as_tensor", ir::ExternKind::Op, operand(event.args[0].uses[0], event),
+                   TensorMeta{at::kLong, {rank}, {1}});
+}
+
 void Builder::guard(uint32_t index) {
   const Step& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
@@ -160,6 +168,8 @@ void Builder::guard(uint32_t index) {
   ir::NodeId node = ir::kNoNode;
   if (event.op && effect_of(event) == Effect::Test) {
     node = tested(index);
+  } else if (event.name == kSizeRead) {
+    node = sizes_of(step);
   } else {
     const Use& use = event.args[0].uses[0];
     if (states_[use.tensor].mask != ir::kNoNode)
@@ -177,6 +187,8 @@ void Builder::guard(uint32_t index) {
     return;
   }
   if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
+  if (capture.guards.size() == kMaxValues)
+    unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label);
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Guard;
   attr.call = static_cast<uint32_t>(capture.guards.size());

@@ -14,6 +14,8 @@ class CapturedTensors {
  public:
   /// `object` is borrowed: a fact keeps its identity, so it is alive while the facts hold.
   void add(PyObject* object, std::string name);
+  /// The gradient that `owner`, which a fact keeps, has in each call: another tensor that looks the same, or none.
+  void add_grad_of(PyObject* owner, std::string name);
   void clear() { *this = CapturedTensors(); }
 
   /// Whether each still looks as it did. Asked for on every call; runs no Python code.
@@ -21,7 +23,8 @@ class CapturedTensors {
   bool matches(size_t i) const noexcept;
 
   size_t size() const { return places_.size(); }
-  PyObject* object(size_t i) const { return places_[i].object; }
+  /// Borrowed; None for a gradient that is not there.
+  PyObject* object(size_t i) const;
   const TensorSpec& spec(size_t i) const { return specs_[places_[i].spec]; }
   const std::string& name(size_t i) const { return names_[i]; }
 
@@ -32,8 +35,10 @@ class CapturedTensors {
     PyObject* object;
     c10::TensorImpl* impl;
     const torch::autograd::AutogradMeta* meta;
-    size_t spec;  // index into specs_
+    size_t spec;           // index into specs_
+    bool is_grad = false;  // of `object`: it is looked up each time
   };
+  void add(Place place, TensorSpec spec, std::string name);
   std::vector<Place> places_;
   std::vector<TensorSpec> specs_;  // different ones
   std::vector<std::string> names_;

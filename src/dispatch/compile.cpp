@@ -96,6 +96,7 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   compilation->origin = {function.options.name, variant.spec.signature(), entry_text(compilation->captured)};
   pending->executable = std::make_unique<Executable>();
   pending->executable->calls = std::move(recording.captured_graph.calls);
+  pending->executable->numbers = std::move(recording.captured_graph.numbers);
   pending->executable->result_versions = std::move(recording.captured_graph.result_versions);
   pending->values = std::move(recording.captured_graph.guards);
   pending->reads_values = recording.captured_graph.reads_values;

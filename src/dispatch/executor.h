@@ -28,6 +28,7 @@ struct Executable {
   std::vector<std::shared_ptr<const backend::Kernel>> kernels;  // per Program::kernels
   std::unique_ptr<const CudaCode> cuda;                         // null: runs on the CPU
   std::vector<capture::CallTemplate> calls;
+  std::vector<capture::NumberOp> numbers;
   std::vector<ir::ExternAttr> externs;
   std::vector<ir::Store> stores;
   std::vector<int64_t> result_versions;  // as Capture's

@@ -143,7 +143,8 @@ bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
   for (size_t i = 0; i < spec.tensor_count(); ++i)
     if (unpack(tensors[i]).device().index() != device) return false;
   for (size_t i = 0; i < captured.size(); ++i)
-    if (unpack(captured.object(i)).device().index() != device) return false;
+    if (PyObject* tensor = captured.object(i); tensor != Py_None && unpack(tensor).device().index() != device)
+      return false;
   return true;
 }
 
@@ -190,6 +191,8 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   bool done = false;
   std::optional<at::NoGradGuard> without_grad;
   if (variant.without_grad) without_grad.emplace();
+  std::optional<c10::InferenceMode> inference;
+  if (variant.in_inference_mode) inference.emplace();
   try {
     done = executable.releases_gil ? run_without_gil(executable, inputs, scalars.data(), outputs, check)
                                    : execute(executable, inputs, scalars.data(), outputs, check);

@@ -70,6 +70,7 @@ struct Variant {
   std::vector<double> scalar_limit;      // per graph scalar: finite values beyond +-limit run eagerly (eager raises)
   std::vector<std::string> scalar_name;  // per graph scalar
   bool without_grad = false;             // grad mode is off while it runs, though on for the caller
+  bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   Inspection inspection;
   int device = -1;                // the CUDA device it runs on; -1: the CPU

@@ -2,8 +2,11 @@
 
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -27,6 +30,24 @@ void on_tensor(void* context, PyObject* tensor, const char* name) {
   recording->captured_names.emplace_back(name);
   recording->kept.push_back(unpack(tensor));
   recording->recorder->add_captured(tensor, unpack(tensor), name);
+}
+
+PyObject* on_grad(void* context, PyObject* tensor, const char* name) {
+  auto* recording = static_cast<Recording*>(context);
+  if (!unpack(tensor).is_leaf()) return nullptr;  // torch warns of it
+  const auto* meta =
+      static_cast<const torch::autograd::AutogradMeta*>(unpack(tensor).unsafeGetTensorImpl()->autograd_meta());
+  if (!meta || !meta->grad_.defined()) {
+    recording->bare_owners.emplace_back(tensor, name);
+    return Py_None;
+  }
+  PyObject* grad = THPVariable_Wrap(meta->grad_);
+  Py_DECREF(grad);  // the tensor keeps its object
+  if (recording->owners.contains(grad)) return recording->owners[grad] == tensor ? grad : nullptr;
+  if (!is_plain_tensor(grad) || recording->recorder->knows(unpack(grad))) return nullptr;
+  recording->owners.emplace(grad, tensor);
+  on_tensor(context, grad, name);
+  return grad;
 }
 
 // Numbers read out of tensors, from `first` on, that the result holds. One that something else refers to as well is no
@@ -87,8 +108,9 @@ capture::CallInputs inputs_of(const Recording& recording, const FreshCall& call,
 std::unique_ptr<observe::Observer> make_observer(Recording& recording, const FreshCall& call) {
   observe::Host host = torch_host();
   host.on_tensor = on_tensor;
-  host.on_scalar_use = [](void* context, size_t scalar, bool alone, bool forwards) {
-    static_cast<Recording*>(context)->recorder->scalar_used(scalar, alone, forwards);
+  host.on_grad = on_grad;
+  host.on_scalar_use = [](void* context, size_t scalar, bool alone, bool forwards, int element) {
+    static_cast<Recording*>(context)->recorder->scalar_used(scalar, alone, forwards, element);
   };
   host.on_scalar_use_end = [](void* context, bool entered) {
     static_cast<Recording*>(context)->recorder->scalar_use_ended(entered);
@@ -101,6 +123,12 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   };
   host.on_contents_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
+  };
+  host.on_constant = [](void* context, PyObject* tensor) {
+    return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
+  };
+  host.on_size_read = [](void* context, PyObject* tensor) {
+    static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
   };
   host.on_limit = [](void* context, const std::string& reason) {
     static_cast<Recording*>(context)->recorder->give_up(reason);
@@ -178,7 +206,7 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
   for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
   auto next = static_cast<int>(symbolic.size());
   for (observe::Derivation& how : recording.observation.derivations) {
-    if (!captured.bound_scalars[how.scalar]) continue;
+    if (how.of_tensor || !captured.bound_scalars[how.scalar]) continue;
     place[how.scalar] = next++;
     variant.derived.add(std::move(how), place);
   }
@@ -199,7 +227,10 @@ void take_captured(Recording& recording) {
   for (size_t i = 0; i < capture.inputs.size(); ++i) {
     if (capture.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
     PyObject* object = capture.captured[capture.inputs[i].index];
-    variant.captured.add(object, capture.graph.inputs[i].name);
+    if (const auto owner = recording.owners.find(object); owner != recording.owners.end())
+      variant.captured.add_grad_of(owner->second, capture.graph.inputs[i].name);
+    else
+      variant.captured.add(object, capture.graph.inputs[i].name);
     if (recording.function.options.pure) variant.held.push_back(unpack(object));
   }
   variant.held.insert(variant.held.end(), capture.constants.begin(), capture.constants.end());
@@ -208,9 +239,15 @@ void take_captured(Recording& recording) {
   if (!recording.observation.facts) return;
   std::unordered_set<PyObject*> compared;
   for (size_t i = 0; i < variant.captured.size(); ++i) compared.insert(variant.captured.object(i));
-  for (size_t i = 0; i < recording.captured.size(); ++i)
-    if (PyObject* object = recording.captured[i]; compared.insert(object).second)
+  for (size_t i = 0; i < recording.captured.size(); ++i) {
+    PyObject* object = recording.captured[i];
+    if (!compared.insert(object).second) continue;
+    if (const auto owner = recording.owners.find(object); owner != recording.owners.end())
+      variant.captured.add_grad_of(owner->second, recording.captured_names[i]);
+    else
       variant.captured.add(object, recording.captured_names[i]);
+  }
+  for (const auto& [owner, name] : recording.bare_owners) variant.captured.add_grad_of(owner, name);
 }
 
 // Whether a program is needed for more than tensors of the result.
@@ -256,7 +293,30 @@ void Recording::number_derived(observe::Derivation& how) {
     if (operand.scalar >= 0) operands.push_back(scalar);
   }
   how.text = text(how, names);
+  if (how.of_tensor) return number_computed(how);
   recorder->number_derived(how.number.get(), how.text, std::move(operands));
+}
+
+void Recording::number_computed(const observe::Derivation& how) {
+  using Kind = capture::NumberOp::Kind;
+  constexpr std::pair<binaryfunc, Kind> kBinary[] = {{PyNumber_Add, Kind::Add},
+                                                     {PyNumber_Subtract, Kind::Sub},
+                                                     {PyNumber_Multiply, Kind::Mul},
+                                                     {PyNumber_TrueDivide, Kind::Div}};
+  const auto known = std::ranges::find(kBinary, how.binary, &std::pair<binaryfunc, Kind>::first);
+  capture::NumberOp op{how.unary                    ? Kind::Neg
+                       : how.function               ? Kind::Sqrt
+                       : known != std::end(kBinary) ? known->second
+                                                    : Kind::Pow,
+                       {},
+                       std::numeric_limits<double>::infinity(),
+                       how.text};
+  std::vector<int> operands;
+  for (const auto& operand : how.operands) {
+    operands.push_back(operand.scalar);
+    op.operands.push_back({operand.scalar < 0, PyFloat_AsDouble(operand.value.get())});
+  }
+  recorder->number_computed(how.number.get(), std::move(op), std::move(operands));
 }
 
 RecordingFlag::RecordingFlag() { this_thread().recording = true; }
@@ -296,6 +356,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
         recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
   if (recording.unsound.empty()) {
     recording.variant->without_grad = recording.captured_graph.without_grad;
+    recording.variant->in_inference_mode = recording.captured_graph.in_inference_mode;
     settle_scalars(recording, call);
     take_captured(recording);
     recording.variant->facts = std::move(recording.observation.facts);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -19,12 +20,15 @@ namespace fastjit::dispatch {
 struct Recording {
   Recording(Function& f, const Modes& m) : function(f), modes(m) {}
   void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
+  void number_computed(const observe::Derivation& how);
   Function& function;
   Modes modes;
   std::shared_ptr<Variant> variant = std::make_shared<Variant>();
   std::vector<PyObject*> captured;
   std::vector<std::string> captured_names;
-  std::unordered_set<PyObject*> met;  // what `captured` holds
+  std::unordered_set<PyObject*> met;                           // what `captured` holds
+  std::vector<std::pair<PyObject*, std::string>> bare_owners;  // tensors that have no gradient, with names of that
+  std::unordered_map<PyObject*, PyObject*> owners;             // gradients that the call read -> whose they are
   capture::Recorder* recorder = nullptr;
   std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
   std::vector<PyObject*> leaves;

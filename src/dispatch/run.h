@@ -126,6 +126,15 @@ class Run {
 
   void step(const plan::GuardStep&) {}  // checked_steps() compares
 
+  void step(const plan::NumberStep& s) {
+    double given[2] = {};
+    for (size_t i = 0; i < s.operands.size(); ++i)
+      given[i] = reinterpret_cast<const double*>(address(s.operands[i].slot))[s.operands[i].offset];
+    const auto result = exe_.numbers[s.number].compute(given);
+    if (!result) throw Restart{"the number " + exe_.numbers[s.number].label + " is computed otherwise by Python"};
+    *reinterpret_cast<double*>(address(s.result)) = *result;
+  }
+
   bool holds(const plan::GuardStep& guard, ValueCheck& check) {
     const ir::DType dtype = slot(guard.slot).dtype;
     const char* place = address(guard.slot) + guard.offset * ir::size_of(dtype);
@@ -160,6 +169,8 @@ class Run {
       else
         stack[arg].toList().set(static_cast<size_t>(item), value.defined() ? c10::IValue(value) : c10::IValue());
     }
+    std::optional<capture::CastScope> casts;
+    if (tmpl.casts) casts.emplace(*tmpl.casts);
     if (!tmpl.makes_no_view) return tmpl.op.callBoxed(stack);
     const at::AutoDispatchBelowADInplaceOrView guard;
     tmpl.op.callBoxed(stack);
@@ -170,6 +181,10 @@ class Run {
     at::Tensor& t = tensors_[id] = std::move(got);
     if (which >= tmpl.results.size()) return;
     const capture::TensorMeta& recorded = tmpl.results[which];
+    if (which < tmpl.data_sized.size() && tmpl.data_sized[which]) {
+      if (t.scalar_type() == recorded.dtype && t.dim() == static_cast<int64_t>(recorded.sizes.size())) return;
+      throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) + " has another dtype or rank"};
+    }
     const bool is_like = t.scalar_type() == recorded.dtype && t.sizes() == at::IntArrayRef(recorded.sizes);
     const at::IntArrayRef strides(slot(id).strides);
     if (is_like && t.strides() == strides) return;

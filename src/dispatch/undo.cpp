@@ -209,6 +209,7 @@ class Analysis {
   }
 
   void visit(const plan::GuardStep&) { may_stop(); }
+  void visit(const plan::NumberStep&) { may_stop(); }
 
   void visit(const plan::FreeStep&) {}
   void visit(const plan::OwnStep&) {}

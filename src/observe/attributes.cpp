@@ -4,6 +4,7 @@
 #if FASTJIT_OBSERVES
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -51,6 +52,7 @@ void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
     if (attr && Py_TYPE(attr)->tp_descr_set) return load_value_attr(o, name);
     return is_instance(o) ? load_plain_attr(o, name, probing) : deny("read of " + attr_text(o, name));
   }
+  if (is_namespace(o) && is_instance(o)) return load_plain_attr(o, name, probing);
   if (!is_heap || (PyTuple_Check(o) && is_tuple(o))) return load_value_attr(o, name);
   if (is_instance(o)) return load_plain_attr(o, name, probing);
   deny("read of " + attr_text(o, name));
@@ -94,10 +96,26 @@ void Tracer::load_tensor_attr(PyObject* o, PyObject* name, bool probing) {
   PyObject* attr = class_attr(type, name);
   if (attr && (is_method_kind(attr) || PyFunction_Check(attr) || is_named(name, "__class__"))) return;
   std::string_view text = PyUnicode_AsUTF8(name);
+  if (attr && (text == "shape" || text == "nbytes") && host_.on_size_read) host_.on_size_read(host_.context, o);
   for (std::string_view known : kTensorAttributes)
     if (attr && text == known) return may_enter_any();
+  if (attr && text == "grad" && reads_grad(o)) return;
   if (attr) return deny("read of Tensor." + std::string(text));
   load_own_tensor_attr(o, name, probing);
+}
+
+// Each call may find another tensor there: which one it is nobody may ask.
+bool Tracer::reads_grad(PyObject* tensor) {
+  if (!is_reached(tensor) || gradients_.contains(tensor) || !host_.on_grad) return false;
+  const std::string label = names_[tensor] + ".grad";
+  PyObject* grad = host_.on_grad(host_.context, tensor, label.c_str());
+  if (!grad || grad == Py_None) return grad != nullptr;
+  if (gradients_.insert(grad).second) {
+    if (names_.contains(grad) || arguments_.contains(grad)) return false;
+    told_.insert(grad);
+    names_.emplace(grad, label);
+  }
+  return true;
 }
 
 // What code has set on one tensor. A tensor that this call made has nothing.
@@ -121,6 +139,14 @@ void Tracer::load_class_attr(PyObject* o, PyObject* name, bool probing) {
   if (meta && Py_TYPE(meta)->tp_descr_set) {
     for (const char* known : {"__name__", "__qualname__", "__module__"})
       if (is_named(name, known)) return note_names(o);
+    if (Py_IS_TYPE(meta, &PyProperty_Type)) {  // of its metaclass
+      class_attr(Py_TYPE(o), name);
+      return may_enter_any();
+    }
+    if (is_named(name, "__mro__")) {
+      if (!fresh_.contains(o)) facts_->type_order(type, where());
+      return static_cast<void>(found(type->tp_mro, attr_text(o, name)));
+    }
     return deny("read of " + attr_text(o, name));
   }
   if (Py_TYPE(o) != &PyType_Type) class_attr(Py_TYPE(o), name);
@@ -164,6 +190,8 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
     return may_enter_any(), true;
   if (is_named(name, "__class__")) return true;
   if (Py_IS_TYPE(attr, &PyMemberDescr_Type) && fresh_.contains(o)) return true;
+  // Of the context of an autograd.Function: what requires grad is in the key and the facts.
+  if (is_named(name, "needs_input_grad") && fresh_.contains(o)) return true;
   if (PyObject** slot = is_reached(o) ? slot_of(o, attr) : nullptr) {
     note_instance(o);
     const std::string label = names_[o] + "." + PyUnicode_AsUTF8(name);
@@ -205,13 +233,37 @@ bool Tracer::replaces_parts(PyObject* o, PyObject* name, PyObject* value) {
   return false;
 }
 
+// Settings that a context gives a class and takes back: nothing of it is left when the call ends.
+void Tracer::store_class_attr(PyTypeObject* type, PyObject* name) {
+  PyObject* before = dict_lookup(type_dict(type), name, nullptr);
+  const bool is_plain = Py_TYPE(type)->tp_setattro == PyType_Type.tp_setattro && before && is_constant(before);
+  if (!is_plain) return deny("store to " + attr_text((PyObject*)type, name));
+  if (!class_sets_.contains({type, name})) class_attr(type, name);
+  class_sets_.try_emplace({type, name}, Ref::share(before));
+}
+
+bool Tracer::is_set_for_a_while(PyTypeObject* type, PyObject* name) {
+  return std::ranges::any_of(class_sets_, [&](const auto& set) {
+    return set.first.second == name && PyType_IsSubtype(type, set.first.first);
+  });
+}
+
+bool Tracer::classes_are_restored() const {
+  return std::ranges::all_of(class_sets_, [](const auto& set) {
+    PyObject* now = dict_lookup(type_dict(set.first.first), set.first.second, nullptr);
+    return now && same_bits(now, set.second.get());
+  });
+}
+
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
+  if (PyType_Check(o) && is_reached(o) && is_constant(value))
+    return store_class_attr(reinterpret_cast<PyTypeObject*>(o), name);
   if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
   if (replaces_parts(o, name, value)) return;
   touch(value);
   if (PyFunction_Check(o)) return;
-  if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o) || PyType_Check(o))
-    return deny("store to " + attr_text(o, name));
+  const bool is_plain = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE || is_namespace(o);
+  if (!is_plain || is_tensor(o) || PyType_Check(o)) return deny("store to " + attr_text(o, name));
   PyObject* hook = class_attr(Py_TYPE(o), "__setattr__");
   if (hook && PyFunction_Check(hook)) return may_enter(hook);
   PyObject* attr = class_attr(Py_TYPE(o), name);

@@ -96,7 +96,6 @@ void Tracer::judge_hasattr(PyObject*, Args args) {
 
 void Tracer::judge_setattr(PyObject*, Args args) {
   if (args.size() != 3 || !PyUnicode_CheckExact(args[1])) return deny("setattr with a computed name");
-  if (fresh_.contains(args[0])) return replaces_parts(args[0], args[1], args[2]) ? void() : touch(args[2]);
   store_attr(args[0], intern(Py_NewRef(args[1])), args[2]);
 }
 
@@ -158,10 +157,24 @@ void Tracer::judge_bool(PyObject*, Args args) {
   if (args.size() == 1) truth(args[0]);
 }
 
+// What C code may call for each item: it reads the item, or is an operator, which the recorder sees.
+bool Tracer::maps_in_c(PyObject* callable) {
+  for (PyTypeObject* known : {&PyFrozenSet_Type, &PyTuple_Type})
+    if (callable == (PyObject*)known) return true;
+  if (const Callee* row = find_callee(callable)) return row->rule == Rule::Pure;
+  return host_.classify && host_.classify(callable) == Host::Callee::Operator;
+}
+
 void Tracer::judge_container(PyObject* callee, Args args) {
   // These look at the items (hash, truth, a C function), the others only pass them on.
   bool reads_items =
       callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type || callee == (PyObject*)&PyFilter_Type;
+  const auto is_container = [](PyObject* type) {  // else an iterator over its arguments
+    for (PyTypeObject* known :
+         {&PyList_Type, &PyTuple_Type, &PySet_Type, &PyFrozenSet_Type, &PyDict_Type, &PyODict_Type})
+      if (type == (PyObject*)known) return true;
+    return !PyType_Check(type);
+  };
   const bool takes_callable = callee == (PyObject*)&PyMap_Type || callee == (PyObject*)&PyFilter_Type;
   bool reads_in_c = false;  // whenever an item comes, which may be long after this call
   const bool makes_dict = callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyODict_Type;
@@ -169,13 +182,20 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   for (PyObject* value : args.last(named)) touch(value);
   for (PyObject* const& place : args.first(args.size() - named)) {
     PyObject* arg = place;
-    bool callable_argument = takes_callable && &place == args.data() &&
-                             (PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) ||
-                              PyMethod_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_module(arg));
+    const bool is_first = takes_callable && &place == args.data();
+    if (is_first && is_partial(arg)) {
+      if (!note_partial(arg)) return;
+      PyObject* inner = reinterpret_cast<PartialObject*>(arg)->function;
+      if (!PyFunction_Check(inner)) return deny("map with " + callee_text(inner));
+      note_function((PyFunctionObject*)inner);
+      continue;
+    }
+    bool callable_argument =
+        is_first && (PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) || PyMethod_Check(arg) ||
+                     Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_module(arg));
     if (callable_argument) {
       if (PyType_Check(arg) || is_module(arg) || PyCFunction_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type)) {
-        const Callee* row = find_callee(arg);
-        if (!row || row->rule != Rule::Pure) return deny("map with " + callee_text(arg));
+        if (!maps_in_c(arg)) return deny("map with " + callee_text(arg));
       }
       PyObject* function = PyMethod_Check(arg) ? PyMethod_GET_FUNCTION(arg) : arg;
       reads_in_c = !PyFunction_Check(function);
@@ -185,7 +205,8 @@ void Tracer::judge_container(PyObject* callee, Args args) {
       continue;
     }
     if (takes_callable && &place == args.data()) reads_in_c = true;  // filter(None, items)
-    if (reads_in_c && is_fresh_iterator(arg)) return deny(callee_text(callee) + " in C over " + name_of(arg));
+    if (reads_in_c && is_fresh_iterator(arg) && !readable_sources(arg, 0))
+      return deny(callee_text(callee) + " in C over " + name_of(arg));
     if (callee == (PyObject*)&PyReversed_Type && is_instance(arg)) return reverse(arg);
     if (!is_fresh_iterator(arg) && !iterable(arg, "iteration over")) return;
     // Scalars in it may be read later without an instruction of their own.
@@ -195,6 +216,7 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   top().reads_items = reads_items || makes_dict;
   top().reads_pairs = makes_dict;
   may_enter_any();
+  if (!is_container(callee)) top().sources.assign(args.begin() + takes_callable, args.end());
   // tuple() of a tuple is that tuple.
   top().fresh_result = args.size() != 1 || Py_TYPE(args[0]) != (PyTypeObject*)callee || !is_immutable(args[0]);
 }
@@ -203,10 +225,100 @@ void Tracer::judge_container(PyObject* callee, Args args) {
 void Tracer::judge_fromkeys(PyObject* callee, Args args) {
   if (!PyCFunction_Check(callee) || PyCFunction_GET_SELF(callee) != (PyObject*)&PyDict_Type)
     return deny("call of " + callee_text(callee));
-  if (!readable_args(args, callee)) return;
+  const bool is_list = !args.empty() && (PyTuple_CheckExact(args[0]) ||
+                                         (PyList_CheckExact(args[0]) && (is_known(args[0]) || open(args[0]))));
+  for (Py_ssize_t i = 0; is_list && i < PySequence_Fast_GET_SIZE(args[0]); ++i)
+    if (PyObject* key = PySequence_Fast_ITEMS(args[0])[i]; !keyable(key)) return deny("hash of " + name_of(key));
+  if (!readable_args(is_list ? args.subspan(1) : args, callee)) return;
   top().fresh_result = true;
   top().reads_items = true;
   may_enter_any();
+}
+
+// What is sorted is compared; of a dictionary's items that are the keys where these are strings, which are all
+// distinct.
+void Tracer::judge_sorted(PyObject* callee, Args args) {
+  const bool is_keyed = top().kwnames || args.size() != 1;
+  PyObject* view = !is_keyed && PyDictItems_Check(args[0]) ? args[0] : nullptr;
+  if (!view) return apply_reader({"builtins:sorted", Rule::Fresh, nullptr}, callee, args);
+  if (!iterable(view, "iteration over")) return;
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(view_dict(view), &at, &key, &value); touch(value))
+    if (!PyUnicode_CheckExact(key)) return apply_reader({"builtins:sorted", Rule::Fresh, nullptr}, callee, args);
+  top().fresh_result = true;
+}
+
+// Lists of tensors by device and type, which the key and the facts say.
+void Tracer::judge_grouping(PyObject* callee, Args args) {
+  if (readable_args(args, callee)) top().nested_result = true;
+}
+
+// Values, and what new containers hold of them.
+bool Tracer::holds_values_only(PyObject* o, int depth) {
+  if (is_plain_value(o)) return true;
+  if (depth > 8) return false;
+  PyObject *key, *value;
+  if (PyDict_CheckExact(o)) {
+    for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
+      if (!holds_values_only(key, depth + 1) || !holds_values_only(value, depth + 1)) return false;
+    return true;
+  }
+  if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+    if (!holds_values_only(PySequence_Fast_ITEMS(o)[i], depth + 1)) return false;
+  return true;
+}
+
+// Tensors that torch makes of numbers without an operator: of the type and on the device of another one, or by the
+// class.
+void Tracer::judge_data(PyObject* callee, Args args) {
+  const bool is_method = !args.empty() && is_tensor(args[0]);
+  const Args data = is_method ? args.subspan(1) : args;
+  const bool is_list = !data.empty() && (PyList_CheckExact(data[0]) || PyTuple_CheckExact(data[0]));
+  // torch.Tensor(3) is memory that nobody has written to.
+  if (data.empty() || !(is_method || is_list) || !holds_numbers_only(data[0]))
+    return deny("call of " + callee_text(callee));
+  if (!readable_args(data, callee)) return;
+  top().constant_result = true;
+  may_enter_any();
+}
+
+// The same bytes for the same values.
+void Tracer::judge_dumps(PyObject* callee, Args args) {
+  for (PyObject* arg : args)
+    if (!holds_values_only(arg) || !readable(arg)) return deny("call of " + callee_text(callee));
+}
+
+// A call of it is judged as one of the function in it.
+void Tracer::judge_method(PyObject*, Args args) {
+  for (PyObject* arg : args) touch(arg);
+  top().fresh_result = true;
+}
+
+// A metaclass calls what makes instances of every class.
+void Tracer::judge_type_call(PyObject*, Args args) {
+  if (args.empty() || !PyType_Check(args[0])) return deny("call of type.__call__");
+  construct(reinterpret_cast<PyTypeObject*>(args[0]), args.subspan(1));
+}
+
+// An autograd.Function: what its forward runs are operators. Where gradients are needed, the recorder sees it.
+void Tracer::judge_function_apply(PyObject* callee, Args args) {
+  PyObject* function = PyCFunction_Check(callee) ? PyCFunction_GET_SELF(callee) : nullptr;
+  if (!function || !PyType_Check(function)) return deny("call of " + callee_text(callee));
+  for (const char* name : {"forward", "setup_context", "_backward_cls"})
+    class_attr(reinterpret_cast<PyTypeObject*>(function), name);
+  for (PyObject* arg : args) touch(arg);
+  top().makes_context = true;
+  may_enter_any();
+}
+
+void Tracer::judge_defaultdict(PyObject* callee, Args args) {
+  PyObject* factory = args.empty() ? Py_None : args[0];
+  const bool is_plain =
+      factory == Py_None || (PyType_Check(factory) && !(((PyTypeObject*)factory)->tp_flags & Py_TPFLAGS_HEAPTYPE));
+  if (PyFunction_Check(factory)) call_function((PyFunctionObject*)factory);
+  if ((!is_plain && !PyFunction_Check(factory)) || args.size() > 1) return deny("call of " + callee_text(callee));
+  top().fresh_result = true;
 }
 
 // reversed() of an instance: its own __reversed__ decides what it gives, else its length and items.
@@ -227,7 +339,7 @@ void Tracer::judge_dict_read(PyObject* callee, Args args) {
     if (!readable(args[1])) deny("hash of " + name_of(args[1]));
     return;
   }
-  if (Facts::Id id; args.size() >= 2 && hashable(args[1]) && dict_base_node(args[0], &id))
+  if (Facts::Id id; args.size() >= 2 && keyable(args[1]) && dict_base_node(args[0], &id))
     return read_dict_item(id, args[0], args[1]);
   deny("call of " + callee_text(callee));
 }
@@ -242,14 +354,19 @@ void Tracer::judge_contains(PyObject*, Args args) {
   PyObject *container = unwrapped(args[0]), *item = args[1];
   touch(item);
   if (is_tensor(container)) return tensor_method(container, "__contains__");
-  if (Facts::Id id; hashable(item) && dict_node(container, &id)) {
+  if (Facts::Id id; keyable(item) && dict_node(container, &id)) {
     PyObject *key = pooled(item), *again = nullptr;
     if (!facts_->again(id, key, &again)) facts_->has_key(id, key, item_label(container, item), where());
     return;
   }
-  if (PySet_CheckExact(container) && is_reached(container) && hashable(item) &&
-      facts_->has_member(container, pooled(item), names_[container], where()))
-    return;
+  if (PySet_CheckExact(container) && is_reached(container) && hashable(item)) {
+    PyObject* one = pooled(item);
+    // What equals a string, a type or None is that very value; of others a fact could miss an equal of another type.
+    const bool is_plain = PyUnicode_CheckExact(item) || PyType_Check(item) || item == Py_None;
+    if (is_plain || member_index(container, one, false) >= 0)
+      return static_cast<void>(facts_->has_member(container, one, names_[container], where()));
+    if (open(container)) return;
+  }
   if (is_instance(container)) {
     if (PyObject* method = class_attr(Py_TYPE(container), "__contains__")) predicates_.insert(method);
     return type_method(container, "__contains__");
@@ -279,6 +396,8 @@ void Tracer::judge_contents(PyObject* callee, Args args) {
 }
 // torch.tensor copies data without an operator: what it is given is the same in every call where it is all facts.
 void Tracer::judge_tensor(PyObject* callee, Args args) {
+  if (!args.empty() && is_tensor(args[0]) && !std::strcmp(known_name(known_function(callee)), "torch:as_tensor"))
+    return readable_args(args, callee) ? may_enter_any() : void();  // the tensor itself, or what an operator gives
   if (args.empty() || !holds_numbers_only(args[0])) return call_host(callee, args);
   if (readable_args(args, callee)) may_enter_any();
 }
@@ -320,6 +439,11 @@ void Tracer::judge_capturing(PyObject* callee, Args args) {
   load_python_module_attr(module.get(), name, false);
   if (dict_lookup(PyModule_GetDict(module.get()), name, nullptr) != Py_False) deny("call of " + callee_text(callee));
   raising_ = true;  // where there is no driver, and as long as there is none
+}
+
+// What torch.compile would do with functions that are called next: here nothing, before as after.
+void Tracer::judge_eval_frame(PyObject* callee, Args args) {
+  if (args.size() != 1 || args[0] != Py_None) deny("call of " + callee_text(callee));
 }
 
 // The address of an object that facts hold by identity is as determined as the object.

@@ -83,6 +83,7 @@ void Tracer::call(PyObject* callable, Args args) {
     args = with_self;
   }
   if (const Callee* row = find_callee(callable)) return apply(*row, callable, args);
+  if (calls_numpy(callable, args)) return;
   if (PyType_Check(callable)) return call_type((PyTypeObject*)callable, args);
   if (is_module(callable) || is_instance(callable)) {
     note_instance(callable);
@@ -108,14 +109,18 @@ void Tracer::call_host(PyObject* callable, Args args) {
     const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
     const auto odd =
         std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg) && !is_constant(arg); });
+    top().container_result = true;  // of str.split, say
     return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
   }
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
     case Host::Callee::Boxed:
     case Host::Callee::Operator:
-      for (PyObject* arg : args)
+      for (PyObject* arg : args) {
+        const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;
+        if (takes_list && uses_list(arg)) continue;
         if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callable)) return;
+      }
       use_scalars(args, false);
       top().number_result = true;
       top().reads_items = true;
@@ -124,6 +129,8 @@ void Tracer::call_host(PyObject* callable, Args args) {
       return;
     case Host::Callee::Pure:
       if (!readable_args(args, callable)) return;
+      for (PyObject* arg : args)
+        if (is_tensor(arg) && host_.on_size_read) host_.on_size_read(host_.context, arg);
       top().reads_items = true;
       top().container_result = true;
       return may_enter_any();
@@ -162,8 +169,13 @@ void Tracer::call_type(PyTypeObject* type, Args args) {
 
 // Instances of Python classes: __new__ and __init__ are watched, the result is new if object.__new__ makes it.
 void Tracer::call_class(PyTypeObject* type, Args args) {
-  if (call_metaclass(type)) return;
+  if (call_metaclass(type, args)) return;
   if (Py_TYPE(type)->tp_call != PyType_Type.tp_call) return call_host((PyObject*)type, args);
+  construct(type, args);
+}
+
+// As type.__call__ does.
+void Tracer::construct(PyTypeObject* type, Args args) {
   PyObject* make = class_attr(type, "__new__");
   PyObject* init = class_attr(type, "__init__");
   bool made_by_c = make && PyCFunction_Check(make);
@@ -171,6 +183,7 @@ void Tracer::call_class(PyTypeObject* type, Args args) {
     PyObject* base = PyCFunction_GET_SELF(make);
     bool known = base == (PyObject*)&PyBaseObject_Type || base == (PyObject*)&PyTuple_Type ||
                  base == (PyObject*)&PyDict_Type || base == (PyObject*)&PyList_Type ||
+                 base == (PyObject*)&PyProperty_Type ||
                  (PyType_Check(base) && PyType_IsSubtype((PyTypeObject*)base, (PyTypeObject*)PyExc_BaseException));
     if (!known) return call_host((PyObject*)type, args);
     bool has_init = init && PyFunction_Check(init);
@@ -205,6 +218,7 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
     case Rule::Ignore:
       return;
     case Rule::Pure:
+      if (callee == (PyObject*)&PyFloat_Type && args.size() == 1 && PyFloat_CheckExact(args[0])) return;  // that object
       if (derives_by_call(callee, args)) return;
       [[fallthrough]];
     case Rule::Fresh:

@@ -98,7 +98,7 @@ void Tracer::build(int oparg) {
 
 void Tracer::build_map(int oparg) {
   for (int i = 1; i <= 2 * oparg; i += 2)
-    if (!hashable(at(i + 1))) return deny("hash of " + name_of(at(i + 1)));
+    if (!keyable(at(i + 1))) return deny("hash of " + name_of(at(i + 1)));
   top().fresh_result = true;
 }
 
@@ -155,7 +155,10 @@ void Tracer::compare(int) {
   PyObject *right = at(1), *left = at(2);
   if (is_tensor(left) || is_tensor(right)) return binary(kComparison);
   for (PyObject* o : {left, right})
-    if (!comparable(o)) return deny("comparison of " + name_of(o));
+    if (compares_in_python(o))
+      may_enter_any();
+    else if (!comparable(o))
+      return deny("comparison of " + name_of(o));
 }
 
 void Tracer::is_op(int) {
@@ -178,6 +181,30 @@ void Tracer::truth_op(int) { truth(at(1)); }
 void Tracer::subscript(int) { subscript_of(at(2), at(1)); }
 void Tracer::get_len(int) { length(at(1)); }
 
+// case Class(a, b, name=c): an instance of it, whose attributes are read.
+void Tracer::match_class(int count) {
+  PyObject *subject = at(3), *type = at(2), *names = at(1);
+  judge_isinstance(nullptr, std::array{subject, type});
+  const int is_one = PyObject_IsInstance(subject, type);
+  if (is_one < 0) PyErr_Clear();
+  if (is_one <= 0 || !reason_.empty()) return;
+  std::vector<PyObject*> read;
+  if (count > 0 && !(((PyTypeObject*)type)->tp_flags & _Py_TPFLAGS_MATCH_SELF)) {
+    PyObject* given = class_attr((PyTypeObject*)type, "__match_args__");
+    if (!given || !PyTuple_CheckExact(given) || PyTuple_GET_SIZE(given) < count)
+      return deny("match of " + name_of(type));
+    read.assign(PySequence_Fast_ITEMS(given), PySequence_Fast_ITEMS(given) + count);
+  }
+  read.insert(read.end(), PySequence_Fast_ITEMS(names), PySequence_Fast_ITEMS(names) + PyTuple_GET_SIZE(names));
+  for (PyObject* name : read) load_attr(subject, intern(Py_NewRef(name)), true);
+  if (!read.empty()) may_enter_any();
+}
+
+// case [..] and case {..}: whether it is one is said by its class for good.
+void Tracer::match_type(int) {
+  if (!is_tensor(at(1)) && is_instance(at(1))) note_instance(at(1));
+}
+
 void Tracer::store_subscript(int) { store_item(at(2), at(1), at(3)); }
 
 void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
@@ -187,13 +214,16 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
     return store_key(id, index, value, item_label(container, index));
   if (Facts::Id id; is_effect && PyLong_Check(index) && list_node(container, &id))
     return store_list_item(id, index, value);
+  // What a dictionary keeps by objects, as a registry by classes, is filled once.
+  const bool is_filled = PyDict_CheckExact(container) && is_reached(container) && !is_constant(index);
+  if (is_filled && keyable(index)) return interrupt("what " + names_[container] + " keeps");
   touch(value);
   if (is_tensor(container)) {
     if (!readable(index) || !readable(value)) return deny("store to item of Tensor");
     if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
     return tensor_method(container, "__setitem__");
   }
-  if (!hashable(index)) return deny("hash of " + name_of(index));
+  if (!keyable(index)) return deny("hash of " + name_of(index));
   if (PySlice_Check(index) && PyList_Check(container)) {  // takes over what is in the value
     if (!is_fresh_iterator(value) && !iterable(value, "iteration over")) return;
     may_enter_any();
@@ -213,7 +243,7 @@ void Tracer::get_iter(int) { get_iter_of(at(1)); }
 void Tracer::get_iter_of(PyObject* o) {
   if (is_fresh_iterator(o)) return;
   if (!iterable(o, "iteration over")) return;
-  if (top().expect == Expect::None) top().fresh_result = true;  // else its __iter__ is Python code and decides
+  if (top().expect == Expect::None) top().fresh_result = true, top().sources = {o};  // else its __iter__ decides
   if (!is_instance(o)) return;
   PyObject* method = class_attr(Py_TYPE(o), "__iter__");
   if (method && PyFunction_Check(method)) call_if_generator((PyFunctionObject*)method);
@@ -241,13 +271,14 @@ void Tracer::iterate_top(int) {
 }
 
 void Tracer::append(int) {
+  if (top().ops[2 * top().offset] != k_SET_ADD) return;  // a list: what reads the items touches them
   touch(at(1));
-  if (top().ops[2 * top().offset] == k_SET_ADD && !keyable(at(1))) deny("hash of " + name_of(at(1)));
+  if (!keyable(at(1))) deny("hash of " + name_of(at(1)));
 }
 
 void Tracer::map_add(int) {
   touch(at(1));
-  if (!hashable(at(2))) deny("hash of " + name_of(at(2)));
+  if (!keyable(at(2))) deny("hash of " + name_of(at(2)));
 }
 
 void Tracer::format_value(int oparg) {
@@ -281,10 +312,23 @@ void Tracer::match_exception(int) {
   }
 }
 
+// The package that a relative import begins at; empty after deny().
+std::string Tracer::importing_package(long level, const std::string& name) {
+  PyObject* key = literal("__package__");
+  PyObject* package = facts_->read_key(facts_->dict(top().frame->globals, ""), key, "global __package__", where());
+  std::string text = package && PyUnicode_Check(package) ? PyUnicode_AsUTF8(package) : "";
+  for (; level > 1 && !text.empty(); --level) text.resize(text.rfind('.') == text.npos ? 0 : text.rfind('.'));
+  if (text.empty()) deny("relative import of " + name);
+  return text;
+}
+
 void Tracer::import_name(int oparg) {
   std::string name = PyUnicode_AsUTF8(name_at(oparg));
-  PyObject* level = at(2);
-  if (PyLong_AsLong(level) != 0) return deny("relative import of " + name);
+  if (const long level = PyLong_AsLong(at(2)); level > 0) {
+    const std::string package = importing_package(level, name);
+    if (package.empty()) return;
+    name = package + (name.empty() ? "" : "." + name);
+  }
   facts_->read_key(facts_->dict(top().frame->builtins, "builtins"), intern(PyUnicode_FromString("__import__")),
                    "builtin __import__", where());
   PyObject* modules = PyImport_GetModuleDict();
@@ -296,7 +340,7 @@ void Tracer::import_name(int oparg) {
     if (!module) return deny("import of " + name);
     found(module, part);
   }
-  may_enter_any();  // importlib's own Python code
+  top().expect = Expect::Inside;  // importlib's own Python code: what the module has is read by what follows
 }
 
 void Tracer::import_from(int oparg) {
@@ -316,9 +360,22 @@ void Tracer::enters_with(const char* method) {
     if (!std::strcmp(method, "__enter__")) ++locks_[manager];
     return;
   }
-  if (!fresh_.contains(manager) || !(Py_TYPE(manager)->tp_flags & Py_TPFLAGS_HEAPTYPE))
-    return deny("with " + name_of(manager));
-  type_method(manager, method);
+  const Callee* made_by =
+      fresh_.contains(manager) ? find_callee(reinterpret_cast<PyObject*>(Py_TYPE(manager))) : nullptr;
+  if (made_by && made_by->rule == Rule::Fresh) return;  // a mode of torch's
+  PyObject* entered = is_instance(manager) ? class_attr(Py_TYPE(manager), method) : nullptr;
+  const bool is_known = entered && (PyFunction_Check(entered) || PyInstanceMethod_Check(entered));
+  if (!is_known) return deny("with " + name_of(manager));
+  if (PyFunction_Check(entered)) type_method(manager, method);
+}
+
+// The body of a with statement has raised: what its context makes of it decides how the call goes on.
+void Tracer::with_exception(int) {
+  constexpr int kExit = kExitHasSelf ? 5 : 4;
+  PyObject *exit = at(kExit), *exception = at(1);
+  if (!PyMethod_Check(exit) && !PyFunction_Check(exit)) return deny("with " + name_of(exit));
+  PyObject* const args[] = {reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception, Py_None};
+  call(exit, args);
 }
 
 void Tracer::call_op(int oparg) { call_below(0, oparg); }
@@ -337,6 +394,15 @@ void Tracer::call_below(int above, int oparg) {
 // The dictionary behind `**` of CALL_FUNCTION_EX.
 PyObject* Tracer::unpacked_keywords(int oparg) { return kKeywordsPlace || (oparg & 1) ? at(1) : nullptr; }
 
+// Its parameters are judged where they are used: it is written in Python.
+bool Tracer::takes_any(PyObject* callable) {
+  if (PyFunction_Check(callable) || is_module(callable)) return true;
+  if (PyMethod_Check(callable)) return PyFunction_Check(PyMethod_GET_FUNCTION(callable));
+  if (!PyType_Check(callable) || Py_TYPE(callable)->tp_call != PyType_Type.tp_call) return false;
+  PyObject* init = class_attr((PyTypeObject*)callable, "__init__");
+  return init && PyFunction_Check(init);
+}
+
 void Tracer::call_ex(int oparg) {
   const int above = kKeywordsPlace || (oparg & 1);
   PyObject* kwargs = unpacked_keywords(oparg);
@@ -347,6 +413,9 @@ void Tracer::call_ex(int oparg) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) all.push_back(PyTuple_GET_ITEM(args, i));
   } else if (PyList_CheckExact(args) && (is_known(args) || open(args))) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args); ++i) all.push_back(PyList_GET_ITEM(args, i));
+  } else if (is_fresh_iterator(args) && takes_any(callable)) {
+    call(callable, all);  // C code walks it before the call begins
+    return may_enter_any();
   } else {
     return deny("iteration over " + name_of(args));
   }

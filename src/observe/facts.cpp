@@ -3,6 +3,7 @@
 
 #if FASTJIT_OBSERVES
 #include "observe/facts.h"
+#include "observe/sets.h"
 #include "support/work.h"
 
 namespace fastjit::observe {
@@ -224,15 +225,32 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
 
 bool Facts::has_member(PyObject* set, PyObject* item, const std::string& label, const std::string& where) {
   const int32_t index = member_index(set, item, false);
-  if (index < 0) return false;
   Id id = find(set, Node::Kind::Set);
   if (id < 0) id = add(set, Node::Kind::Set, label, where);
-  if (find_key(id, item, nullptr)) return true;
-  PyObject* stored = reinterpret_cast<PySetObject*>(set)->table[index].key;
+  if (node(id).ordered || find_key(id, item, nullptr)) return index >= 0;
   Key& key = add_key(id, item, nullptr, words(item) + " in " + label, where);
-  key.expect = Expect::of(stored);
+  if (index < 0) return false;  // and is Absent
+  key.expect = Expect::of(set_places(set)[static_cast<size_t>(index)].key);
   key.hint = index;
   return true;
+}
+
+const std::vector<Key>& Facts::members(PyObject* set, const std::string& label, const std::string& where) {
+  Id id = find(set, Node::Kind::Set);
+  if (id < 0) id = add(set, Node::Kind::Set, label, where);
+  Node& n = node(id);
+  if (std::exchange(n.ordered, true)) return n.keys;
+  for (const Key& old : n.keys) key_ids_.erase({id, {old.name.get(), old.after}});
+  n.keys.clear();
+  const auto places = set_places(set);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!holds_item(places[i])) continue;
+    Key& key = add_key(id, places[i].key, nullptr, words(places[i].key) + " in " + label, where);
+    key.expect = Expect::of(places[i].key);
+    key.hint = static_cast<int32_t>(i);
+    held_.insert(places[i].key);
+  }
+  return n.keys;
 }
 
 PyObject* Facts::read_type(PyTypeObject* type, PyObject* name, PyTypeObject* after, const std::string& where) {

@@ -69,7 +69,7 @@ struct Node {
     RecursionLimit
   };
   Kind kind;
-  bool ordered = false;    // Dict: `keys` are all keys, in order. Type: `order` is the method resolution order
+  bool ordered = false;    // Dict, Set: `keys` are all keys, in order. Type: `order` is the method resolution order
   int8_t truth = -1;       // Dict, List: empty (0), not empty (1), not asked (-1)
   Py_ssize_t length = -1;  // Dict, List: number of items; -1: not asked
   bool written = false;    // recording only: the call stored there
@@ -118,8 +118,10 @@ class Facts final : public ReadSet {
   const std::vector<Key>& items(Id dict, const Label& label, const std::string& where);
   Id list(PyObject* l, const std::string& label);
   PyObject* read_item(Id list, Py_ssize_t index, const std::string& where);
-  /// Notes that `item` is in the set; false, and nothing noted, if it is not there as this object or an equal value.
+  /// Notes whether `item`, a value without code of its own, is in the set.
   bool has_member(PyObject* set, PyObject* item, const std::string& label, const std::string& where);
+  /// All members of a set, in the order in which it gives them.
+  const std::vector<Key>& members(PyObject* set, const std::string& label, const std::string& where);
   PyObject* read_type(PyTypeObject* type, PyObject* name, PyTypeObject* after, const std::string& where);
   void type_order(PyTypeObject* type, const std::string& where);
   PyObject* read_cell(PyObject* cell, const std::string& label, const std::string& where);
@@ -253,8 +255,21 @@ inline PyObject* held_in(const Node& node) noexcept {
   if (node.kind == Node::Kind::Context) return context_value(node.object);
   return node.kind == Node::Kind::Cell ? PyCell_GET(node.object) : *reinterpret_cast<PyObject**>(node.object);
 }
-/// A dict or an OrderedDict and no subclass.
-inline bool is_dict(PyObject* o) { return PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type); }
+/// collections.defaultdict itself.
+bool is_defaultdict(PyObject* o) noexcept;
+/// A dict, an OrderedDict or a defaultdict, and no subclass.
+inline bool is_dict(PyObject* o) { return PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type) || is_defaultdict(o); }
+/// The dictionary that a view of keys, values or items shows.
+inline PyObject* view_dict(PyObject* view) {
+  struct View {
+    PyObject_HEAD PyObject* dict;
+  };
+  return reinterpret_cast<View*>(view)->dict;
+}
+/// Its class hashes it by Python code, as torch.Tensor and enum.Enum do.
+bool hashes_in_python(PyObject* o) noexcept;
+/// The hash of such an object, from now on for all look-ups: none runs its Python code.
+void remember_hash(PyObject* o, Py_hash_t hash);
 /// An int or a float and nothing else; false for null.
 inline bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
 inline bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }

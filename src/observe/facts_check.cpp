@@ -5,21 +5,50 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <unordered_map>
 
 #include "observe/facts.h"
+#include "observe/sets.h"
 #include "support/work.h"
 
 namespace fastjit::observe {
 namespace {
 
+// By address: who looks one up keeps the object. Under the GIL.
+std::unordered_map<PyObject*, Py_hash_t>& python_hashes() {
+  static auto* const hashes = new std::unordered_map<PyObject*, Py_hash_t>;
+  return *hashes;
+}
+
 Py_hash_t hash_of(PyObject* name) noexcept {
   if (PyUnicode_CheckExact(name) && ((PyASCIIObject*)name)->hash != -1) return ((PyASCIIObject*)name)->hash;
+  if (hashes_in_python(name))
+    if (const auto known = python_hashes().find(name); known != python_hashes().end()) return known->second;
   return PyObject_Hash(name);  // of a plain value, or by address: see Tracer::hashable
 }
 
 bool alive(PyObject* weak, PyObject* object) noexcept { return ((PyWeakReference*)weak)->wr_object == object; }
 
 }  // namespace
+
+bool hashes_in_python(PyObject* o) noexcept {
+  static const hashfunc slot = [] {
+    const Ref module = Ref::steal(PyImport_ImportModule("enum"));
+    const Ref type = module ? Ref::steal(PyObject_GetAttrString(module.get(), "Enum")) : Ref();
+    return type ? reinterpret_cast<PyTypeObject*>(type.get())->tp_hash : nullptr;
+  }();
+  return slot && Py_TYPE(o)->tp_hash == slot;
+}
+
+void remember_hash(PyObject* o, Py_hash_t hash) { python_hashes().insert_or_assign(o, hash); }
+
+bool is_defaultdict(PyObject* o) noexcept {
+  static PyObject* const type = [] {
+    const Ref module = Ref::steal(PyImport_ImportModule("collections"));
+    return module ? PyObject_GetAttrString(module.get(), "defaultdict") : nullptr;  // static: for ever
+  }();
+  return reinterpret_cast<PyObject*>(Py_TYPE(o)) == type;
+}
 
 bool same_bits(PyObject* a, PyObject* b) noexcept {
   if (a == b) return true;
@@ -131,10 +160,10 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
                  ? PyList_GET_ITEM(node.object, key.hint)
                  : nullptr;
     case Node::Kind::Set: {
-      const int32_t index =
-          PySet_Check(node.object)
-              ? member_index(node.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal, key.hint)
-              : -1;
+      using Kind = observe::Expect::Kind;
+      const bool by_value = key.expect.kind == Kind::Equal || key.expect.kind == Kind::Absent;
+      PyObject* item = key.expect.kind == Kind::Absent ? key.name.get() : key.expect.object;
+      const int32_t index = PySet_Check(node.object) ? member_index(node.object, item, !by_value, key.hint) : -1;
       return index < 0 ? nullptr : ((PySetObject*)node.object)->table[index].key;
     }
     case Node::Kind::Type:
@@ -250,7 +279,8 @@ void Facts::arm(uint32_t index) {
         if (key.expect.kind == Expect::Kind::Weak)
           add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
       n.tag_word = words_.size();
-      const size_t count = n.keys.size() + (n.kind == Node::Kind::List ? 2 : 1);  // as rearm_items() fills them
+      const bool sized = n.kind == Node::Kind::List || n.ordered;
+      const size_t count = n.keys.size() + (sized ? 2 : 1);  // as rearm_items() fills them
       for (size_t i = 0; i < count; ++i) add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
       return;
     }
@@ -261,6 +291,18 @@ void Facts::arm(uint32_t index) {
       // The tag has 32 bits and is followed by padding, which never changes.
       return add_word(&((PyTypeObject*)n.object)->tp_version_tag, (void*)kNoTag);
   }
+}
+
+// The set gives these members, in this order.
+static bool holds_members(const Node& n) noexcept {
+  if (!PySet_Check(n.object)) return false;
+  auto key = n.keys.begin();
+  for (const setentry& place : set_places(n.object)) {
+    if (!holds_item(place)) continue;
+    if (key == n.keys.end() || !key->expect.holds(place.key)) return false;
+    ++key;
+  }
+  return key == n.keys.end();
 }
 
 bool Facts::verify(const Node& n) noexcept {
@@ -287,6 +329,7 @@ bool Facts::verify(const Node& n) noexcept {
     case Node::Kind::Context:
       return n.keys[0].expect.holds(held_in(n));
     case Node::Kind::Set:
+      if (n.ordered) return holds_members(n);
       return std::ranges::all_of(n.keys, [&](const Key& key) { return key.expect.holds(value_now(n, key)); });
     case Node::Kind::List: {
       if (!PyList_Check(n.object)) return false;
@@ -337,8 +380,13 @@ void Facts::rearm_items(Node& n) noexcept {
     words_[word++] = {at, *at};
   };
   if (is_list) watch(&((PyVarObject*)list)->ob_size);
+  if (!is_list && n.ordered) watch(&set->used);
   is_list ? watch(&list->ob_item) : watch(&set->table);
   for (Key& key : n.keys) {
+    if (key.expect.kind == observe::Expect::Kind::Absent) {  // no word tells of a new member: every check looks
+      words_[word++] = {&kNever, kNoTag};
+      continue;
+    }
     if (!is_list)
       key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal, key.hint);
     PyObject* const* place = is_list ? &list->ob_item[key.hint] : &set->table[key.hint].key;

@@ -116,6 +116,10 @@ Seen mutate_key(Trial& trial, Node& n, const Key& key) {
     case Node::Kind::Cell:
       return trial.swap(&((PyCellObject*)n.object)->ob_ref, trial.other());
     case Node::Kind::Set: {
+      if (n.ordered) return Seen::NotTried;  // a member that comes back has another place
+      if (key.expect.kind == Expect::Kind::Absent)
+        return trial.run([&] { return PySet_Add(n.object, key.name.get()) == 0; },
+                         [&] { PySet_Discard(n.object, key.name.get()); });
       Ref member = Ref::share(key.expect.object);
       return trial.run([&] { return PySet_Discard(n.object, member.get()) == 1; },
                        [&] { PySet_Add(n.object, member.get()); });
@@ -150,6 +154,9 @@ void mutate_node(Trial& trial, Node& n, std::vector<Mutation>& out) {
     if (n.dict_slot) tried("attribute dictionary", trial.swap(n.dict_slot, trial.other()));
   }
   if (n.kind == Node::Kind::Type && n.ordered) tried("bases", replace_bases(trial, (PyTypeObject*)n.object));
+  if (n.kind == Node::Kind::Set && n.ordered)
+    tried("members", trial.run([&] { return PySet_Add(n.object, trial.other()) == 0; },
+                               [&] { PySet_Discard(n.object, trial.other()); }));
   const bool counted = n.length >= 0 || n.truth == 0 || (n.kind == Node::Kind::Dict && n.ordered);
   if (counted) tried("length", lengthen(trial, n.object));
 }

@@ -56,9 +56,11 @@ std::string Facts::failure(Node& n) {
       break;
   }
   for (const Key& key : n.keys)
-    if (n.kind == Node::Kind::Set && !value_now(n, key)) return key.label + " is gone" + at(key.where);
+    if (n.kind == Node::Kind::Set && key.expect.kind != Expect::Kind::Absent && !value_now(n, key))
+      return key.label + " is gone" + at(key.where);
   for (const Key& key : n.keys)
     if (PyObject* now = value_now(n, key); !key.expect.holds(now)) return mismatch(key, now);
+  if (n.kind == Node::Kind::Set) return "the members of " + n.label + " changed" + at(n.where);
   if (n.kind == Node::Kind::Type) return "the bases of " + n.label + " changed" + at(n.where);
   if (n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context)
     return mismatch(n.keys[0], held_in(n));
@@ -82,6 +84,7 @@ std::vector<std::string> Facts::describe() const {
       lines.push_back(n.label + " is what it was" + at(n.where));
     if (n.length >= 0) lines.push_back("length of " + n.label + " is " + std::to_string(n.length) + at(n.where));
     if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));
+    if (n.kind == Node::Kind::Set && n.ordered) lines.push_back(n.label + " has these members" + at(n.where));
     if (n.kind == Node::Kind::Dict && n.ordered)
       lines.push_back(n.label + " has these keys in this order" + at(n.where));
     for (const Key& key : n.keys) lines.push_back(key.label + " is " + expected(key.expect) + at(key.where));

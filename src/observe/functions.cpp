@@ -3,6 +3,8 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -37,7 +39,10 @@ void settle_annotations(PyFunctionObject* f) {
 
 void Tracer::load_function_attr(PyObject* o, PyObject* name, bool probing) {
   auto* f = reinterpret_cast<PyFunctionObject*>(o);
-  if (fresh_.contains(o)) return;
+  if (fresh_.contains(o)) {
+    if (is_named(name, "__dict__")) top().container_result = true;
+    return;
+  }
   for (const char* fixed : {"__get__", "__call__", "__class__"})
     if (is_named(name, fixed)) return;
   const std::string owner = PyUnicode_AsUTF8(f->func_name), label = owner + "." + PyUnicode_AsUTF8(name);
@@ -52,6 +57,8 @@ void Tracer::load_function_attr(PyObject* o, PyObject* name, bool probing) {
     if (is_named(name, known)) return static_cast<void>(found(part, label));  // of this function they never change
   if (is_named(name, "__annotations__")) settle_annotations(f);
   Facts::Id attributes = facts_->instance_dict(o, owner, where());
+  if (is_named(name, "__dict__") && attributes >= 0)
+    return static_cast<void>(found(facts_->node(attributes).object, label));
   if (PyObject** place = place_in(f, name))
     return static_cast<void>(found(facts_->read_slot(place, label, where()), label));
   if (PyObject* attr = type_lookup(&PyFunction_Type, name, nullptr)) {  // this class never changes
@@ -139,9 +146,10 @@ void Tracer::judge_proxy_read(PyObject* callee, Args args) {
 }
 
 // A class whose metaclass says in Python what a call does.
-bool Tracer::call_metaclass(PyTypeObject* type) {
+bool Tracer::call_metaclass(PyTypeObject* type, Args args) {
   if (Py_TYPE(type)->tp_call == PyType_Type.tp_call) return false;
   PyObject* method = class_attr(Py_TYPE(type), "__call__");
+  if (method == (PyObject*)&PyDict_Type) return judge_container(method, args), true;  // a TypedDict
   if (!method || !PyFunction_Check(method)) return false;
   may_enter(method);
   return true;
@@ -158,6 +166,47 @@ bool Tracer::compares_as_value(PyObject* o) {
     return true;
   }
   return false;
+}
+
+// An instance of a subclass of a number or of str, such as a member of an IntEnum, with which Python computes as with
+// that value: it never changes.
+bool Tracer::acts_as_value(PyObject* o) {
+  PyTypeObject* type = Py_TYPE(o);
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || !is_reached(o)) return false;
+  const auto same = [](const auto* mine, const auto* base) {
+    if (!mine || !base) return mine == base || !base;
+    return !std::memcmp(mine, base, sizeof *base);
+  };
+  for (PyTypeObject* base : {&PyLong_Type, &PyUnicode_Type, &PyFloat_Type}) {
+    if (!PyType_IsSubtype(type, base)) continue;
+    const bool computes_alike = type->tp_richcompare == base->tp_richcompare &&
+                                same(type->tp_as_number, base->tp_as_number) &&
+                                same(type->tp_as_mapping, base->tp_as_mapping) && type->tp_iter == base->tp_iter;
+    if (!computes_alike) return false;
+    note_instance(o);
+    note_comparisons(type);
+    for (const char* name :
+         {"__add__",      "__radd__", "__sub__", "__rsub__", "__mul__",     "__rmul__", "__truediv__",
+          "__floordiv__", "__mod__",  "__pow__", "__and__",  "__or__",      "__int__",  "__index__",
+          "__float__",    "__bool__", "__neg__", "__len__",  "__getitem__", "__iter__"})
+      class_attr(type, name);
+    return true;
+  }
+  return false;
+}
+
+// Its class compares by Python code, which is watched.
+bool Tracer::compares_in_python(PyObject* o) {
+  if (is_tensor(o) || PyType_Check(o) || !is_instance(o)) return false;
+  const auto is_watched = [&](const char* name) {
+    PyObject* method = class_attr(Py_TYPE(o), name);
+    return method &&
+           (PyFunction_Check(method) || (Py_IS_TYPE(method, &PyWrapperDescr_Type) && !described_.contains(o)));
+  };
+  note_instance(o);
+  constexpr std::array kNames{"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"};
+  PyObject* equals = class_attr(Py_TYPE(o), kNames[0]);
+  return equals && PyFunction_Check(equals) && std::ranges::all_of(kNames, is_watched);
 }
 
 // Comparing it runs no Python code and reads nothing that changes.
@@ -191,6 +240,13 @@ bool Tracer::readable_pair(PyObject* o) {
   return hashable(items[0]);
 }
 
+// Whether all that such a source gives may go on to a new container, where who reads it will be judged.
+bool Tracer::moves(PyObject* source) {
+  if (!PyTuple_CheckExact(source) && !PyList_CheckExact(source)) return readable(source);
+  for (Py_ssize_t i = 0; i < Py_SIZE(source); ++i) touch(PySequence_Fast_ITEMS(source)[i]);
+  return true;
+}
+
 // What dict() and OrderedDict() are made of: the values only move.
 bool Tracer::readable_source(PyObject* o) {
   o = unwrapped(o);
@@ -200,6 +256,13 @@ bool Tracer::readable_source(PyObject* o) {
     return true;  // iterable() has judged the keys
   }
   if (PyGen_CheckExact(o)) return true;  // see give()
+  if (const auto zipped = sources_.find(o); zipped != sources_.end() && fresh_.contains(o)) {
+    const std::vector<PyObject*> sources = zipped->second;
+    const bool is_pairs = Py_IS_TYPE(o, &PyZip_Type) && sources.size() == 2;
+    if (is_pairs && readable(sources[0]) && moves(sources[1])) return true;
+    if (Py_IS_TYPE(o, &PyEnum_Type) && moves(sources[0])) return true;
+    return readable(o);
+  }
   if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return readable(o);
   for (Py_ssize_t i = 0; i < Py_SIZE(o); ++i)
     if (!readable_pair(PySequence_Fast_ITEMS(o)[i])) return false;

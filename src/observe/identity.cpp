@@ -19,6 +19,7 @@ bool holds_items(PyObject* o) {
 void Tracer::compare_identity(PyObject* a, PyObject* b) {
   if (Py_TYPE(a) != Py_TYPE(b) || fresh_.contains(a) || fresh_.contains(b)) return;  // never one object
   if (is_tensor(a)) {
+    if (a != b && (gradients_.contains(a) || gradients_.contains(b))) return deny("identity of a gradient");
     const auto known = [&](PyObject* t) { return arguments_.contains(t) || told_.contains(t); };
     const bool of_argument = arguments_.contains(a) || arguments_.contains(b);
     const std::pair pair(a, b);
@@ -47,6 +48,7 @@ void Tracer::judge_search(PyObject* callee, Args args) {
 }
 
 void Tracer::meet_argument(PyObject* reached, const std::string& label) {
+  if (gradients_.contains(reached)) return deny("read of " + label + ", which is a gradient as well,");
   if (!arguments_.contains(reached)) return;
   if (is_tensor(reached)) return told_.contains(reached) ? void() : void(identities_.emplace_back(reached, reached));
   deny("read of " + label + ", which is an argument as well,");

@@ -46,6 +46,7 @@ struct BoundSlot {  // such as (1).__add__
 };
 
 Key key_of(PyObject* callable) {
+  if (PyInstanceMethod_Check(callable)) callable = PyInstanceMethod_GET_FUNCTION(callable);  // of a pybind11 class
   if (PyCFunction_Check(callable)) return {((PyCFunctionObject*)callable)->m_ml, nullptr};
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyClassMethodDescr_Type))
     return {((PyMethodDescrObject*)callable)->d_method, nullptr};

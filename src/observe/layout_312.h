@@ -33,6 +33,7 @@ struct Interpreter {
 };
 
 inline constexpr bool kSelfOnTop = false;      // a call's stack: a method and its object, or null and a callable
+inline constexpr bool kExitHasSelf = false;    // WITH_EXCEPT_START: __exit__ lies on the stack apart from its object
 inline constexpr bool kPrefixEvents = false;   // the event for an instruction comes at its EXTENDED_ARG
 inline constexpr bool kKeywordsPlace = false;  // CALL_FUNCTION_EX has a place for keywords, null without any
 inline constexpr int kAttrShift = 1;           // LOAD_ATTR's argument is the name's index and a bit for method calls

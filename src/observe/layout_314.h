@@ -42,6 +42,7 @@ struct InterpreterFrame {
 };
 
 inline constexpr bool kSelfOnTop = true;      // a call's stack: a callable, and above it its object or null
+inline constexpr bool kExitHasSelf = true;    // WITH_EXCEPT_START: __exit__ lies on the stack apart from its object
 inline constexpr bool kPrefixEvents = false;  // the event for an instruction comes at its EXTENDED_ARG
 inline constexpr bool kKeywordsPlace = true;  // CALL_FUNCTION_EX has a place for keywords, null without any
 inline constexpr int kAttrShift = 1;          // LOAD_ATTR's argument is the name's index and a bit for method calls

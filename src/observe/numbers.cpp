@@ -2,7 +2,9 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "observe/opcode_numbers.h"
 #include "observe/tracer.h"
@@ -61,9 +63,26 @@ void Tracer::use_scalars(Args operands, bool forwards) {
     bool alone = true;
     for (size_t k = 0; k < operands.size(); ++k)
       if (k != i && is_number(operands[k]) && equal(operands[i], operands[k])) alone = false;
-    host_.on_scalar_use(host_.context, scalar->second, alone, forwards);
+    host_.on_scalar_use(host_.context, scalar->second, alone, forwards, -1);
     using_scalars_ = true;
   }
+}
+
+// A list with a number for each of a list of tensors. False: it is none, or holds none that is watched.
+bool Tracer::uses_list(PyObject* list) {
+  if (!PyList_CheckExact(list) || !is_known(list) || scalars_.empty() || !host_.on_scalar_use) return false;
+  const std::span<PyObject* const> items(PySequence_Fast_ITEMS(list), static_cast<size_t>(PyList_GET_SIZE(list)));
+  const auto is_open = [&](PyObject* o) {
+    const auto scalar = scalars_.find(o);
+    return scalar != scalars_.end() && symbolic_[scalar->second];
+  };
+  if (!std::ranges::all_of(items, is_number) || std::ranges::none_of(items, is_open)) return false;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!is_open(items[i])) continue;
+    host_.on_scalar_use(host_.context, scalars_.find(items[i])->second, true, false, static_cast<int>(i));
+    using_scalars_ = true;
+  }
+  return true;
 }
 
 // True if the instruction makes nothing but a number of watched numbers and constants; its result is watched then.
@@ -74,13 +93,32 @@ bool Tracer::derives(Derivation how, Args operands) {
     if (!is_number(o)) return false;
     const auto scalar = scalars_.find(o);
     const bool is_open = scalar != scalars_.end() && symbolic_[scalar->second];
-    if (is_open && read_from_tensors_.contains(scalar->second)) return false;
+    how.of_tensor |= is_open && read_from_tensors_.contains(scalar->second);
     follows |= is_open;
     how.operands.push_back({is_open ? static_cast<int>(scalar->second) : -1, Ref::share(o)});
   }
-  if (!follows) return false;
+  if (!follows || (how.of_tensor && !runs_in_program(how))) return false;
   derivation_ = std::move(how);
   top().derived_result = true;
+  return true;
+}
+
+// Whether the program can do what Python does with a value that was read out of a tensor. A number that the call was
+// given is a constant of such an operation.
+bool Tracer::runs_in_program(Derivation& how) {
+  constexpr binaryfunc kKnown[] = {PyNumber_Add, PyNumber_Subtract, PyNumber_Multiply, PyNumber_TrueDivide, power};
+  const bool is_sqrt = how.function && how.operands.size() == 1 && how.text == "sqrt";
+  const bool is_known = how.binary  ? std::ranges::find(kKnown, how.binary) != std::end(kKnown)
+                        : how.unary ? how.unary == PyNumber_Negative
+                                    : is_sqrt;
+  if (!is_known) return false;
+  for (Derivation::Operand& operand : how.operands) {
+    PyObject* value = operand.value.get();
+    constexpr double kExact = 9007199254740992;  // every int up to there is a float
+    if (PyLong_CheckExact(value) && std::abs(PyLong_AsDouble(value)) > kExact) return PyErr_Clear(), false;
+    const bool is_given = operand.scalar >= 0 && !read_from_tensors_.contains(static_cast<size_t>(operand.scalar));
+    if (is_given) touch(value), operand.scalar = -1;
+  }
   return true;
 }
 
@@ -134,6 +172,7 @@ void Tracer::take_derived(PyObject* number) {
   how.scalar = symbolic_.size();
   how.number = Ref::share(number);
   how.where = where();
+  if (how.of_tensor) read_from_tensors_.insert(how.scalar);
   watch_scalar(number);
   host_.on_derived(host_.context, how);
   derivations_.push_back(std::move(how));

@@ -42,6 +42,9 @@ struct Host {
   PyObject* (*unwrap)(PyObject* callable) = nullptr;
   /// A tensor was reached by a read that is a fact (a global, a cell, a module's parameter or buffer).
   void (*on_tensor)(void* context, PyObject* tensor, const char* name) = nullptr;
+  /// The call about to run reads the gradient of this tensor, which facts lead to. Returns the object it will get, or
+  /// None, borrowed until the call has ended; null where a program cannot read it.
+  PyObject* (*on_grad)(void* context, PyObject* tensor, const char* name) = nullptr;
   /// A call gave this new float. True: it is the value of a tensor that the host knows, and may stay symbolic; it is
   /// the next scalar then, as if watch_scalar() had been called with it.
   bool (*on_number)(void* context, PyObject* number) = nullptr;
@@ -50,10 +53,14 @@ struct Host {
   void (*on_derived)(void* context, struct Derivation& how) = nullptr;
   /// The call about to run reads all elements of a tensor without an operator that shows them.
   void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
+  /// A call made this tensor of numbers without an operator. False: a program cannot have it.
+  bool (*on_constant)(void* context, PyObject* tensor) = nullptr;
+  /// The instruction about to run looks at the sizes of a tensor.
+  void (*on_size_read)(void* context, PyObject* tensor) = nullptr;
   /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an
   /// Operator. alone: no other operand of it is a number of equal value. forwards: a binary operator, which may hand
-  /// the object on to a Python method.
-  void (*on_scalar_use)(void* context, size_t scalar, bool alone, bool forwards) = nullptr;
+  /// the object on to a Python method. element: its place in a list that the operator is given, -1: it is in none.
+  void (*on_scalar_use)(void* context, size_t scalar, bool alone, bool forwards, int element) = nullptr;
   /// The instruction of the last uses has ended, or (entered) Python code that it called begins.
   void (*on_scalar_use_end)(void* context, bool entered) = nullptr;
   /// Past max_instructions (0: any number) the rest of the call is not observed; `reason` says so and where.
@@ -136,8 +143,9 @@ struct Derivation {
   Ref number;         // in the recorded call
   PyObject* (*binary)(PyObject*, PyObject*) = nullptr;
   PyObject* (*unary)(PyObject*) = nullptr;
-  Ref function;      // called where both are null
-  std::string text;  // "+", "sqrt"; the host may put the whole expression here
+  Ref function;            // called where both are null
+  bool of_tensor = false;  // it follows from a value that was read out of a tensor
+  std::string text;        // "+", "sqrt"; the host may put the whole expression here
   std::string where;
   std::vector<Operand> operands;
   /// The number for these operands, a new reference; null with an exception set where the operation raises.

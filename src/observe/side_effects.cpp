@@ -88,7 +88,6 @@ void Tracer::judge_append(PyObject* callee, Args args) {
     return log(std::move(effect));
   }
   if (!fresh_.contains(args[0])) return deny("change of " + name_of(args[0]) + " by " + callee_text(callee));
-  touch(args[1]);
 }
 
 // print() of what never changes, to a stream that runs no Python code.

@@ -101,6 +101,7 @@ Observation Tracer::stop() {
   }
   if (reason_.empty() && !root_entered_) reason_ = "no Python code of the call was seen";
   if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
+  if (reason_.empty() && !classes_are_restored()) reason_ = "the call changes an attribute of a class";
   if (reason_.empty() && !locks_are_given_back()) reason_ = "the call keeps a lock that it took";
   if (reason_.empty()) {
     drop_sum();
@@ -232,8 +233,17 @@ bool Tracer::is_foreseen(InterpreterFrame* frame) {
   if (is_init && PyUnicode_CompareWithASCIIString(function_of(frame)->func_name, "__init__") == 0) {
     PyObject* self = local_of(frame, 0);
     fresh_.insert(PyCell_Check(self) ? PyCell_GET(self) : self);
+    caller.constructs = false;
   }
-  caller.constructs = false;
+  const bool is_context = caller.makes_context && code->co_argcount > 0 && local_of(frame, 0);
+  if (is_context) {
+    const PyObject* name = function_of(frame)->func_name;
+    if (is_named(const_cast<PyObject*>(name), "forward") || is_named(const_cast<PyObject*>(name), "setup_context")) {
+      const bool is_class_method = PyType_Check(local_of(frame, 0)) && code->co_argcount > 1 && local_of(frame, 1);
+      PyObject* context = local_of(frame, is_class_method);
+      if (!is_tensor(context)) fresh_.insert(PyCell_Check(context) ? PyCell_GET(context) : context);
+    }
+  }
   return true;
 }
 
@@ -366,9 +376,12 @@ void Tracer::raised(PyObject* type) {
 }
 
 void Tracer::add_fresh_lists(PyObject* o) {
-  if (!PyList_CheckExact(o)) return;
-  fresh_.insert(o);
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i) add_fresh_lists(PyList_GET_ITEM(o, i));
+  PyObject *key, *value;
+  if (PyDict_CheckExact(o)) fresh_.insert(o);
+  for (Py_ssize_t at = 0; PyDict_CheckExact(o) && PyDict_Next(o, &at, &key, &value);) add_fresh_lists(value);
+  if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return;
+  if (PyList_CheckExact(o)) fresh_.insert(o);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) add_fresh_lists(PySequence_Fast_ITEMS(o)[i]);
 }
 
 // Watching costs many times what running does: a call that goes on and on is not kept waiting for it.
@@ -391,9 +404,14 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
   while (offset && f.ops[2 * offset - 2] == k_EXTENDED_ARG) --offset;
   if (!f.stack.arrive(offset, f.ops, depths_)) return deny("unknown stack depth");
   if (std::exchange(f.fresh_result, false))
-    if (PyObject* result = at(1); result && !arguments_.contains(result)) fresh_.insert(result);
+    if (PyObject* result = at(1); result && !arguments_.contains(result)) {
+      fresh_.insert(result);
+      if (!sources_.empty()) sources_.erase(result);
+      if (!f.sources.empty()) sources_[result] = std::move(f.sources);
+    }
+  f.sources.clear();
   if (std::exchange(f.container_result, false))
-    if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o))
+    if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o) || is_opaque(o))
       if (!arguments_.contains(o)) fresh_.insert(o);
   if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(frame, cell));
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
@@ -404,10 +422,14 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
         watch_scalar(o);
       }
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
+  if (std::exchange(f.constant_result, false))
+    if (PyObject* o = at(1); is_tensor(o) && host_.on_constant && !host_.on_constant(host_.context, o))
+      return deny("tensor made of data");
   raising_ = false;
   f.expect = Expect::None;
   f.expect_probing = false;
   f.constructs = false;
+  f.makes_context = false;
   f.may_stop = false;
   f.reads_items = false;
   f.reads_pairs = false;

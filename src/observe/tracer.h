@@ -76,19 +76,22 @@ class Tracer final : public Observer {
     PyCodeObject* code;
     const unsigned char* ops;
     StackView stack;
-    int made_cell = -1;             // of these locals, the instruction makes a cell
-    bool fresh_function;            // the function was made in this call
-    bool is_noted = false;          // what it reads was noted ahead: its instructions are not watched
-    bool probing = false;           // an AttributeError raised here is caught by hasattr() or getattr() with a default
-    int offset = 0;                 // code unit of the instruction that runs now
-    bool fresh_result = false;      // its result is a new object
-    bool container_result = false;  // its result is new if it is a list, a dictionary or a set
-    bool number_result = false;     // it may be a float read out of a tensor
-    bool derived_result = false;    // it follows from watched numbers as derivation_ says
-    bool nested_result = false;     // its result is new if it is a list, and so are the lists in it
-    bool constructs = false;        // it makes an instance: the first argument of __init__ is that new object
-    bool may_stop = false;          // it calls next(): StopIteration is its answer
-    Expect expect = Expect::None;   // Python frames it may enter
+    int made_cell = -1;              // of these locals, the instruction makes a cell
+    bool fresh_function;             // the function was made in this call
+    bool is_noted = false;           // what it reads was noted ahead: its instructions are not watched
+    bool probing = false;            // an AttributeError raised here is caught by hasattr() or getattr() with a default
+    int offset = 0;                  // code unit of the instruction that runs now
+    bool fresh_result = false;       // its result is a new object
+    std::vector<PyObject*> sources;  // of a new iterator: what it walks
+    bool container_result = false;   // its result is new if it is a list, a dictionary or a set
+    bool number_result = false;      // it may be a float read out of a tensor
+    bool constant_result = false;    // a tensor made without an operator, of data that is all facts
+    bool derived_result = false;     // it follows from watched numbers as derivation_ says
+    bool nested_result = false;      // its result is new if it is a container, and so are the containers in it
+    bool constructs = false;         // it makes an instance: the first argument of __init__ is that new object
+    bool may_stop = false;           // it calls next(): StopIteration is its answer
+    bool makes_context = false;      // it runs an autograd.Function, whose methods are given a new object first
+    Expect expect = Expect::None;    // Python frames it may enter
     bool expect_probing = false;
     bool reads_items = false;      // a C function consumes what generators and callbacks give it
     bool reads_pairs = false;      // it makes a dictionary of them: of each pair it reads the key
@@ -178,18 +181,23 @@ class Tracer final : public Observer {
   void map_add(int oparg);
   void format_value(int oparg);
   void import_name(int oparg);
+  std::string importing_package(long level, const std::string& name);
   void import_from(int oparg);
   void before_with(int oparg);
+  void with_exception(int oparg);
   void enters_with(const char* method);
   void kw_names(int oparg);
   void call_op(int oparg);
   void call_below(int above, int oparg);
   void call_ex(int oparg);
+  bool takes_any(PyObject* callable);
   PyObject* unpacked_keywords(int oparg);
   void raise_op(int oparg);
   void reraise(int oparg);
   void match_exception(int oparg);
   void get_len(int oparg);
+  void match_class(int oparg);
+  void match_type(int oparg);
   void send(int oparg);
 
   // effects_312.cpp: those that came later
@@ -213,18 +221,23 @@ class Tracer final : public Observer {
   bool is_known(PyObject* o) const { return fresh_.contains(o) || arguments_.contains(o); }
   bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
   void tensor_method(PyObject* tensor, const char* name);
-  bool is_instance(PyObject* o);   // of a Python class: new, or reached, or an nn.Module
+  bool is_instance(PyObject* o);  // of a Python class: new, or reached, or an nn.Module
+  static bool is_namespace(PyObject* o);
+  static bool is_deque(PyObject* o);
   bool open(PyObject* container);  // makes the items of a reached list or dictionary facts
   std::string item_label(PyObject* container, PyObject* key);
   PyObject* pooled(PyObject* key);            // one object for equal keys, as long as the recording; borrowed
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
   bool readable_items(PyObject* dict, int depth);
+  bool readable_keys(PyObject* dict, int depth);
   bool hashable(PyObject* o);                           // its hash and equality are determined
   bool holds_numbers_only(PyObject* o, int depth = 0);  // itself one, or in lists and tuples
   bool is_plain_index(PyObject* index);                 // of a tensor: no lists of tensors
-  bool keyable(PyObject* o);                            // by a container of this call, tensors too
+  bool keyable(PyObject* o);                            // the same, also of tensors and members of enums
   bool is_fresh_iterator(PyObject* o);
-  bool iterable(PyObject* o, const char* verb);  // notes what iterating reads; false after deny()
+  static bool is_opaque(PyObject* o);                    // an operator of torch gave it, and Python cannot look into it
+  bool readable_sources(PyObject* iterator, int depth);  // everything that it may give
+  bool iterable(PyObject* o, const char* verb);          // notes what iterating reads; false after deny()
   void truth(PyObject* o);
   void length(PyObject* o);
   void subscript_of(PyObject* container, PyObject* index);
@@ -258,9 +271,13 @@ class Tracer final : public Observer {
   void load_value_attr(PyObject* o, PyObject* name);
   void load_tensor_attr(PyObject* o, PyObject* name, bool probing);
   void load_own_tensor_attr(PyObject* o, PyObject* name, bool probing);
+  bool reads_grad(PyObject* tensor);
   void load_function_attr(PyObject* o, PyObject* name, bool probing);
   void load_method_attr(PyObject* o, PyObject* name, bool probing);
   void load_class_attr(PyObject* o, PyObject* name, bool probing);
+  void store_class_attr(PyTypeObject* type, PyObject* name);
+  bool is_set_for_a_while(PyTypeObject* type, PyObject* name);
+  bool classes_are_restored() const;
   void load_super_attr(PyObject* o, PyObject* name);
   void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
   void load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing);
@@ -282,7 +299,9 @@ class Tracer final : public Observer {
   // numbers.cpp: watched numbers, and those that follow from them
   void touch(PyObject* o);                         // scalars in it are no longer symbolic
   void use_scalars(Args operands, bool forwards);  // an operator reads these
+  bool uses_list(PyObject* list);
   bool derives(Derivation how, Args operands);
+  bool runs_in_program(Derivation& how);
   void note_operator(PyObject* tensor, int oparg);
   bool derives_by_operator(int oparg, PyObject* left, PyObject* right);
   bool derives_by_call(PyObject* callee, Args args);
@@ -311,15 +330,19 @@ class Tracer final : public Observer {
   void call_if_generator(PyFunctionObject* f);
   void call_type(PyTypeObject* type, Args args);
   void call_class(PyTypeObject* type, Args args);
+  void construct(PyTypeObject* type, Args args);
   void call_host(PyObject* callable, Args args);
   bool is_foreign(PyObject* callable);
-  bool call_metaclass(PyTypeObject* type);
+  bool call_metaclass(PyTypeObject* type, Args args);
   void call_partial(PyObject* callable, Args args);
   bool is_partial(PyObject* o);
   bool note_partial(PyObject* o);
   PyObject* unwrapped(PyObject* o);
   bool compares_as_value(PyObject* o);
   bool comparable(PyObject* o);
+  bool compares_in_python(PyObject* o);
+  bool acts_as_value(PyObject* o);
+  bool calls_numpy(PyObject* callable, Args args);
   void note_comparisons(PyTypeObject* type);
   bool is_method_of_argument(PyObject* o);
   // caches.cpp
@@ -346,6 +369,7 @@ class Tracer final : public Observer {
   void judge_search(PyObject* callee, Args args);
   bool readable_pair(PyObject* o);
   bool readable_source(PyObject* o);
+  bool moves(PyObject* source);
   void apply(const Callee& row, PyObject* callee, Args args);
   void apply_reader(const Callee& row, PyObject* callee, Args args);
   bool readable_args(Args args, PyObject* callee);
@@ -374,6 +398,16 @@ class Tracer final : public Observer {
   void judge_bool(PyObject*, Args args);
   void judge_container(PyObject* callee, Args args);
   void judge_fromkeys(PyObject* callee, Args args);
+  bool maps_in_c(PyObject* callable);
+  void judge_defaultdict(PyObject* callee, Args args);
+  void judge_sorted(PyObject* callee, Args args);
+  void judge_type_call(PyObject* callee, Args args);
+  void judge_function_apply(PyObject* callee, Args args);
+  void judge_grouping(PyObject* callee, Args args);
+  void judge_method(PyObject* callee, Args args);
+  void judge_dumps(PyObject* callee, Args args);
+  void judge_data(PyObject* callee, Args args);
+  bool holds_values_only(PyObject* o, int depth = 0);
   void reverse(PyObject* o);
   void judge_dict_read(PyObject* callee, Args args);
   void judge_dict_view(PyObject*, Args args);
@@ -389,6 +423,7 @@ class Tracer final : public Observer {
   void judge_recursion_limit(PyObject*, Args args);
   void judge_abc(PyObject* callee, Args args);
   void judge_capturing(PyObject* callee, Args args);
+  void judge_eval_frame(PyObject* callee, Args args);
   void judge_context_get(PyObject*, Args args);
   void judge_context_set(PyObject*, Args args);
   void judge_context_reset(PyObject*, Args args);
@@ -429,6 +464,7 @@ class Tracer final : public Observer {
   std::unordered_map<const void*, std::string> places_;  // file:line by instruction
   const void* place_ = nullptr;                          // the one that was asked for last, and its text
   const std::string* place_text_ = nullptr;
+  std::unordered_map<PyObject*, std::vector<PyObject*>> sources_;  // of new iterators
   FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
   FlatSet<PyObject*> arguments_;           // containers and tensors reachable from the arguments
   FlatSet<PyObject*> passed_;              // the arguments themselves
@@ -461,6 +497,7 @@ class Tracer final : public Observer {
   std::unordered_map<PyObject*, size_t> scalars_;
   std::unordered_map<PyObject*, PyObject*> originals_;            // what the caller passed in place of a scalar
   FlatSet<PyObject*> told_;                                       // tensors the host knows about
+  FlatSet<PyObject*> gradients_;                                  // those of tensors that facts lead to
   std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
   FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names
@@ -473,16 +510,18 @@ class Tracer final : public Observer {
   Derivation derivation_;                         // of the result of the instruction that runs now
   std::unordered_set<size_t> read_from_tensors_;  // scalars
   std::unordered_map<PyObject*, int> locks_;      // how often the call holds each
-  PyObject* unpacked_names_ = nullptr;            // of the keywords behind ** in the call that is judged
-  PyObject* plain_callee_ = nullptr;              // what the instruction that runs now calls with positional arguments
-  size_t given_scalars_ = 0;                      // watched from the start; the others were read out of tensors
+  // Attributes of classes that the call sets: what they were before.
+  std::map<std::pair<PyTypeObject*, PyObject*>, Ref> class_sets_;
+  PyObject* unpacked_names_ = nullptr;  // of the keywords behind ** in the call that is judged
+  PyObject* plain_callee_ = nullptr;    // what the instruction that runs now calls with positional arguments
+  size_t given_scalars_ = 0;            // watched from the start; the others were read out of tensors
 };
 
 template <class Label>
 PyObject* Tracer::found(PyObject* value, const Label& label) {
   if (!value || stored_.contains(value)) return value;
   fresh_.erase(value);  // what existed before the call is not new, whatever had this address
-  if (PyLong_Check(value) || PyUnicode_Check(value) || value == Py_None || is_again(value)) return value;
+  if (PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || value == Py_None || is_again(value)) return value;
   if constexpr (std::is_invocable_v<const Label&>)
     found_new(value, label());
   else

@@ -2,6 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
 #include <cstring>
 
 #include "observe/sets.h"
@@ -13,6 +14,10 @@ namespace {
 // C types of torch whose objects never change.
 constexpr const char* kTorchValues[] = {"torch.dtype", "torch.device",  "torch.memory_format", "torch.layout",
                                         "torch.Size",  "torch.qscheme", "torch.finfo",         "torch.iinfo"};
+// Numbers of numpy, which never change either.
+constexpr const char* kNumpyValues[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64",
+                                        "numpy.int32",   "numpy.int16",   "numpy.int8",    "numpy.uint8",
+                                        "numpy.bool_",   "numpy.bool",    "numpy.longlong"};
 // Iterators that only walk something judged when they were made.
 constexpr const char* kIterators[] = {"list_iterator",
                                       "tuple_iterator",
@@ -41,7 +46,7 @@ constexpr const char* kIterators[] = {"list_iterator",
                                       "iterator"};
 
 // Bits of type_flags_.
-constexpr int kSeen = 1, kTorchValue = 2, kIterator = 4;
+constexpr int kSeen = 1, kTorchValue = 2, kIterator = 4, kNumpyValue = 8;
 
 template <size_t N>
 bool listed(const char* name, const char* const (&list)[N]) {
@@ -57,15 +62,9 @@ int flags_of(FlatMap<PyTypeObject*, int>& cache, PyTypeObject* type) {
   const unsigned long made = type->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE);
   if (made == Py_TPFLAGS_HEAPTYPE) return flags;  // by Python code; C modules make heap types too, which never change
   if (listed(type->tp_name, kTorchValues)) flags |= kTorchValue;
+  if (listed(type->tp_name, kNumpyValues)) flags |= kTorchValue | kNumpyValue;
   if (listed(type->tp_name, kIterators)) flags |= kIterator;
   return flags;
-}
-
-PyObject* view_dict(PyObject* view) {
-  struct View {
-    PyObject_HEAD PyObject* dict;
-  };
-  return reinterpret_cast<View*>(view)->dict;
 }
 
 // Of a class made in C, which version made it a heap type is no matter to the reader.
@@ -79,11 +78,15 @@ std::string text_of_method(PyTypeObject* type, const char* name) {
   return std::string(name) + " of";
 }
 
+bool is_generator(PyObject* o) { return !std::strcmp(Py_TYPE(o)->tp_name, "torch._C.Generator"); }
+
 bool is_view(PyObject* o) {
   return PyDictViewSet_Check(o) || PyDictValues_Check(o) || PyObject_TypeCheck(o, &PyODictValues_Type);
 }
 
 }  // namespace
+
+bool Tracer::is_opaque(PyObject* o) { return !std::strcmp(Py_TYPE(o)->tp_name, "torch._C.ScriptObject"); }
 
 bool Tracer::is_module(PyObject* o) { return host_.is_module && host_.is_module(o); }
 
@@ -121,6 +124,7 @@ bool Tracer::readable(PyObject* o, int depth) {
     return true;
   }
   if (is_plain_value(o)) return touch(o), true;
+  if (acts_as_value(o)) return true;
   if (depth) note_names(o);  // the text of a container is that of its items
   if (is_tensor(o) || PyType_Check(o) || PyCFunction_Check(o) || PyFunction_Check(o)) return true;
   if (PyList_CheckExact(o)) {
@@ -131,7 +135,7 @@ bool Tracer::readable(PyObject* o, int depth) {
   }
   if (is_dict(o)) return readable_items(o, depth);
   if (PyFrozenSet_CheckExact(o) || PySet_CheckExact(o)) {
-    if (PySet_CheckExact(o) && !is_known(o)) return false;
+    if (PySet_CheckExact(o) && !is_known(o) && !open(o)) return false;
     for (const setentry& place : set_places(o))
       if (holds_item(place) && !readable(place.key, depth + 1)) return false;
     return true;
@@ -140,10 +144,34 @@ bool Tracer::readable(PyObject* o, int depth) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return readable(s->start, depth + 1) && readable(s->stop, depth + 1) && readable(s->step, depth + 1);
   }
+  if (PyDictKeys_Check(o)) return readable_keys(view_dict(o), depth);
   if (is_view(o)) return readable_items(view_dict(o), depth);
+  if (is_deque(o) && fresh_.contains(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Size(o); ++i)
+      if (const Ref item = Ref::steal(PySequence_GetItem(o, i)); !item || !readable(item.get(), depth + 1))
+        return false;
+    return true;
+  }
   if (PyMethod_Check(o)) return true;
+  if (PyWeakref_CheckRefExact(o) || is_opaque(o)) return fresh_.contains(o);
   // What a generator or a mapped function gives to a C function is judged when it is given; see give().
-  return fresh_.contains(o) && (PyGen_CheckExact(o) || Py_IS_TYPE(o, &PyMap_Type));
+  if (!fresh_.contains(o)) return is_generator(o) && (is_reached(o) || passed_.contains(o));
+  return PyGen_CheckExact(o) || Py_IS_TYPE(o, &PyMap_Type) || readable_sources(o, depth);
+}
+
+bool Tracer::readable_sources(PyObject* iterator, int depth) {
+  const auto known = sources_.find(iterator);
+  if (known == sources_.end()) return false;
+  const std::vector<PyObject*> sources = known->second;  // a source may be an iterator that ends meanwhile
+  return std::ranges::all_of(sources, [&](PyObject* source) { return readable(source, depth + 1); });
+}
+
+bool Tracer::readable_keys(PyObject* dict, int depth) {
+  if (!is_known(dict) && !open(dict)) return false;
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);)
+    if (!readable(key, depth + 1)) return false;
+  return true;
 }
 
 bool Tracer::readable_items(PyObject* dict, int depth) {
@@ -154,20 +182,34 @@ bool Tracer::readable_items(PyObject* dict, int depth) {
   return true;
 }
 
-// Tensors go by identity; their __hash__ is Python code, which says just that. Which object an argument is no fact
-// says, and that of other tensors the facts do.
+// Tensors and members of enums go by identity; their __hash__ is Python code, of the address and of the name. Which
+// object an argument is no fact says, and that of others the facts do.
 bool Tracer::keyable(PyObject* o) {
-  if (!is_tensor(o)) return hashable(o);
-  if (arguments_.contains(o)) return false;
+  if (!is_tensor(o) && !hashes_in_python(o)) return hashable(o);
+  if (arguments_.contains(o) || described_.contains(o) || gradients_.contains(o)) return false;
   PyObject* hash = class_attr(Py_TYPE(o), "__hash__");
+  if (hash && PyInstanceMethod_Check(hash) && is_reached(o)) {  // an enumerator of pybind11: C code, of its number
+    remember_hash(o, PyObject_Hash(o));
+    return !PyErr_Occurred() || (PyErr_Clear(), false);
+  }
   if (!hash || !PyFunction_Check(hash)) return false;
+  if (is_tensor(o)) {
+    remember_hash(o, reinterpret_cast<Py_hash_t>(o));
+  } else {
+    PyObject* module = reinterpret_cast<PyFunctionObject*>(hash)->func_module;
+    const bool is_enum = module && PyUnicode_Check(module) && is_named(module, "enum") && is_reached(o);
+    const Ref name = is_enum ? Ref::steal(PyObject_GetAttrString(o, "_name_")) : Ref();
+    if (!name || !PyUnicode_CheckExact(name.get())) return PyErr_Clear(), false;
+    note_instance(o);
+    remember_hash(o, PyObject_Hash(name.get()));
+  }
   top().expect = Expect::Hash;
   top().expected = hash;
   return true;
 }
 
 bool Tracer::hashable(PyObject* o) {
-  if (holds_nan(o) || is_method_of_argument(o)) return false;
+  if (holds_nan(o) || is_method_of_argument(o) || (hashes_in_python(o) && !is_tensor(o))) return false;
   if (readable(o)) return true;
   if (described_.contains(o)) return false;
   PyTypeObject* type = Py_TYPE(o);  // by identity
@@ -175,6 +217,16 @@ bool Tracer::hashable(PyObject* o) {
     return false;
   if (type->tp_flags & Py_TPFLAGS_HEAPTYPE)
     for (const char* name : {"__hash__", "__eq__"}) class_attr(type, name);
+  return true;
+}
+
+// Elementwise functions of numpy and its types of numbers, given numbers.
+bool Tracer::calls_numpy(PyObject* callable, Args args) {
+  const bool is_type = PyType_Check(callable) && (flags_of(type_flags_, (PyTypeObject*)callable) & kNumpyValue);
+  if (!is_type && std::strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc")) return false;
+  if (args.empty() || top().kwnames || !std::ranges::all_of(args, [&](PyObject* o) { return is_plain_value(o); }))
+    return false;
+  for (PyObject* arg : args) touch(arg);
   return true;
 }
 
@@ -212,7 +264,7 @@ bool Tracer::is_again(PyObject* value) {
 bool Tracer::met(PyObject* value) {
   if (!value) return true;
   if (!stored_.empty() && stored_.contains(value)) return false;
-  if (!PyLong_Check(value) && !PyUnicode_Check(value) && value != Py_None && !is_again(value)) return false;
+  if (!PyLong_CheckExact(value) && !PyUnicode_CheckExact(value) && value != Py_None && !is_again(value)) return false;
   if (!fresh_.empty()) fresh_.erase(value);
   return true;
 }
@@ -264,6 +316,7 @@ size_t Tracer::HashClassRead::operator()(const ClassRead& read) const noexcept {
 
 PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after) {
   if (!fresh_.empty() && fresh_.contains((PyObject*)type)) return type_lookup(type, name, after);
+  if (!class_sets_.empty() && is_set_for_a_while(type, name)) return type_lookup(type, name, after);
   const auto label = [&] { return std::string(type->tp_name) + "." + PyUnicode_AsUTF8(name); };
   const auto known = class_reads_.find({type, name, after});
   if (known != class_reads_.end() && known->second.tag == type->tp_version_tag)
@@ -274,7 +327,24 @@ PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* a
   return value;
 }
 
+bool Tracer::is_namespace(PyObject* o) {
+  static const PyTypeObject* const type = [] {
+    const Ref module = Ref::steal(PyImport_ImportModule("types"));
+    return reinterpret_cast<PyTypeObject*>(module ? PyObject_GetAttrString(module.get(), "SimpleNamespace") : nullptr);
+  }();
+  return Py_TYPE(o) == type;
+}
+
+bool Tracer::is_deque(PyObject* o) {
+  static const PyTypeObject* const type = [] {
+    const Ref module = Ref::steal(PyImport_ImportModule("collections"));
+    return reinterpret_cast<PyTypeObject*>(module ? PyObject_GetAttrString(module.get(), "deque") : nullptr);
+  }();
+  return Py_TYPE(o) == type;
+}
+
 bool Tracer::is_instance(PyObject* o) {
+  if (is_namespace(o)) return holds_no_facts(o) || is_reached(o);
   if (PyType_Check(o) || is_tensor(o) || !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
   return is_module(o) || holds_no_facts(o) || is_reached(o);
 }
@@ -312,6 +382,12 @@ bool Tracer::open(PyObject* o) {
       found(facts_->read_item(id, i, where()), label + "[" + std::to_string(i) + "]");
     return true;
   }
+  if (PySet_CheckExact(o) && is_reached(o)) {
+    if (!opened_.insert(o).second) return true;
+    const std::string label = names_[o];
+    for (const Key& key : facts_->members(o, label, where())) found(key.expect.object, "an item of " + label);
+    return true;
+  }
   if (!dict_node(o, &id)) return false;
   if (!opened_.insert(o).second) return true;
   if (PyODict_Check(o) && PyDict_GET_SIZE(o) > 1)  // move_to_end changes its order but no version tag
@@ -334,6 +410,8 @@ void Tracer::type_method(PyObject* o, const char* name) {
   if (is_slot && fresh_.contains(o))  // a new instance of a subclass of a builtin container, which it does not override
     for (PyTypeObject* base : {&PyDict_Type, &PyODict_Type, &PyList_Type})
       if (PyDescr_TYPE(method) == base) return std::strcmp(name, "__getitem__") ? void() : may_enter_any();
+  // The items of an instance of a subclass of tuple are for good.
+  if (is_slot && PyTuple_Check(o) && PyDescr_TYPE(method) == &PyTuple_Type && !std::strcmp(name, "__iter__")) return;
   if (!method || !PyCFunction_Check(method)) deny(text_of_method(Py_TYPE(o), name) + " " + name_of(o));
 }
 
@@ -361,7 +439,7 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
   o = unwrapped(o);
   if (is_plain_value(o)) return touch(o), true;
   if (PyTuple_Check(o) && is_tuple(o)) return true;
-  if ((PyList_CheckExact(o) || is_dict(o)) && is_known(o)) return true;
+  if ((PyList_CheckExact(o) || is_dict(o) || is_deque(o)) && is_known(o)) return true;
   // The order of a set is that of its hashes: determined for values, not for objects hashed by address.
   if (PyAnySet_CheckExact(o) && readable(o)) return true;
   if (is_tensor(o)) {
@@ -393,8 +471,8 @@ void Tracer::truth(PyObject* o) {
   Facts::Id id;
   if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->truth(id, where()));
   if (PyTuple_Check(o) && is_tuple(o)) return;
-  bool is_container = PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o);
-  if ((is_container && is_known(o)) || PyFrozenSet_CheckExact(o)) return;
+  bool is_container = PyList_CheckExact(o) || is_dict(o) || PySet_CheckExact(o) || is_deque(o);
+  if ((is_container && is_known(o)) || PyFrozenSet_CheckExact(o) || (PySet_CheckExact(o) && open(o))) return;
   if (PyType_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o) || PyMethod_Check(o) || PyModule_Check(o)) return;
   if (fresh_.contains(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
   if (is_instance(o)) {
@@ -413,8 +491,8 @@ void Tracer::length(PyObject* o) {
   if (is_tensor(o)) return tensor_method(o, "__len__");
   if (PyTuple_Check(o) && is_tuple(o)) return;
   if (is_view(o)) o = view_dict(o);
-  if (is_known(o) && (is_dict(o) || PyList_CheckExact(o) || PySet_CheckExact(o))) return;
-  if (PyFrozenSet_CheckExact(o)) return;
+  if (is_known(o) && (is_dict(o) || PyList_CheckExact(o) || PySet_CheckExact(o) || is_deque(o))) return;
+  if (PyFrozenSet_CheckExact(o) || (PySet_CheckExact(o) && open(o))) return;
   Facts::Id id;
   if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->length(id, where()));
   if (is_instance(o)) return type_method(o, "__len__");
@@ -466,13 +544,19 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
     return tensor_method(container, "__getitem__");
   }
   touch(index);
-  if (!hashable(index) && !PySlice_Check(index)) return deny("hash of " + name_of(index));
+  if (!PySlice_Check(index) && !keyable(index)) return deny("hash of " + name_of(index));
   raising_ = !is_instance(container);  // a missing key or a list's length is a fact too
+  // What its factory makes for a key that is missing stays there.
+  if (is_defaultdict(container) && is_reached(container) && !dict_lookup(container, index, nullptr))
+    return interrupt("what " + names_[container] + " keeps");
   if (Facts::Id id; dict_node(container, &id)) return read_dict_item(id, container, index);
   if (Facts::Id id; list_node(container, &id)) return read_list_item(id, container, index);
   if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;
-  if ((PyList_CheckExact(container) || is_dict(container)) && is_known(container)) {
+  if ((PyList_CheckExact(container) || is_dict(container) || is_deque(container)) && is_known(container)) {
     top().container_result = PySlice_Check(index);
+    // What its factory makes of a missing key is new.
+    if (is_defaultdict(container) && !dict_lookup(container, index, nullptr))
+      top().container_result = true, may_enter_any();
     return;
   }
   if (is_instance(container)) return type_method(container, "__getitem__");

@@ -72,6 +72,7 @@ class Ledger {
     for (const plan::KernelStep& launch : s.epilogue) take(launch);
   }
   void take(const plan::GuardStep&) {}
+  void take(const plan::NumberStep& s) { hold(s.result); }
   void take(const plan::OwnStep& s) { EXPECT_EQ(holders_[storage_of_.at(s.slot)], 1) << plan::text(program_); }
   void take(const plan::FreeStep& s) {
     const auto found = storage_of_.find(s.slot);  // none: the arena, or an alias that was not made

@@ -106,6 +106,7 @@ class Runner {
   void execute(const plan::FreeStep&) {}
   void execute(const plan::OwnStep&) {}
   void execute(const plan::GuardStep&) {}
+  void execute(const plan::NumberStep&) { FAIL() << "no capture gives these programs numbers"; }
   void execute(const plan::ParallelStep& step) {
     for (const plan::KernelStep& launch : step.launches) execute(launch);
   }

@@ -108,6 +108,7 @@ class Machine {
         throw std::logic_error("s" + std::to_string(step.slot) + " is written over, and s" + std::to_string(id) +
                                " lies there");
   }
+  void execute(const plan::NumberStep&) { FAIL() << "no graph here has numbers"; }
   void execute(const plan::GuardStep& step) {
     if (stored_) throw std::logic_error("an input is stored before a guard");
     if (step.guard != guards_.size()) throw std::logic_error("a guard is not in its place");

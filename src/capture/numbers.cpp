@@ -1,0 +1,48 @@
+// Python's arithmetic on floats (Objects/floatobject.c, Modules/mathmodule.c), as far as programs run it.
+#include <cerrno>
+#include <cmath>
+
+#include "capture/calls.h"
+
+namespace fastjit::capture {
+namespace {
+
+// Where the C library's pow() is all that Python does; other bases have rules of their own.
+std::optional<double> power(double base, double exponent) {
+  if (!std::isfinite(base) || !std::isfinite(exponent) || base <= 0) return std::nullopt;
+  errno = 0;
+  const double result = std::pow(base, exponent);
+  if (errno != 0 || !std::isfinite(result)) return std::nullopt;
+  return result;
+}
+
+}  // namespace
+
+std::optional<double> NumberOp::compute(const double* given) const {
+  double x[2] = {0, 0};
+  for (size_t i = 0; i < operands.size(); ++i) x[i] = operands[i].is_constant ? operands[i].value : *given++;
+  const auto apply = [&]() -> std::optional<double> {
+    switch (kind) {
+      case Kind::Add:
+        return x[0] + x[1];
+      case Kind::Sub:
+        return x[0] - x[1];
+      case Kind::Mul:
+        return x[0] * x[1];
+      case Kind::Div:
+        return x[1] == 0 ? std::nullopt : std::optional(x[0] / x[1]);
+      case Kind::Pow:
+        return power(x[0], x[1]);
+      case Kind::Neg:
+        return -x[0];
+      case Kind::Sqrt:
+        return x[0] >= 0 && std::isfinite(x[0]) ? std::optional(std::sqrt(x[0])) : std::nullopt;
+    }
+    return std::nullopt;
+  };
+  const std::optional<double> result = apply();
+  if (result && std::isfinite(*result) && std::abs(*result) > limit) return std::nullopt;
+  return result;
+}
+
+}  // namespace fastjit::capture

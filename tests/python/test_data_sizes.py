@@ -1,0 +1,163 @@
+"""Sizes that depend on data: torch makes such tensors and computes with them, whatever their sizes are.
+
+What Python code reads of such a size is a value of the program.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fastjit
+from helpers import assert_same
+
+
+def masked(x):
+    return x[x > 0] * 2 + 1
+
+
+def masked_mean(x):
+    return x[x > 0].mean()
+
+
+def masked_columns(x):
+    return x[:, x.sum(0) > 0].exp()
+
+
+def positions(x):
+    return (x > 0).nonzero().float() * 0.5
+
+
+def by_where(x):
+    i, j = torch.where(x > 0)
+    return x[i, j] + 1
+
+
+def selected(x):
+    return torch.masked_select(x, x > 0.5).sum() + x
+
+
+def distinct(x):
+    return torch.unique((x * 3).round()) * 2
+
+
+def counted(x):
+    values, inverse, counts = torch.unique((x * 3).round(), return_inverse=True, return_counts=True)
+    return values, inverse * 2, counts.float() / x.numel()
+
+
+def repeated(x):
+    return torch.repeat_interleave(x, torch.arange(x.shape[0]) % 3, dim=0) * 2
+
+
+def spread(x):
+    kept = x[x > 0]
+    out = torch.zeros_like(x)
+    out[x > 0] = kept.sigmoid() * kept
+    return out + 1
+
+
+def gathered_rows(x):
+    rows = (x[:, 0] > 0).nonzero().squeeze(1)
+    return F.linear(x[rows], torch.ones(3, x.shape[1])).relu().sum(0)
+
+
+def joined(x):
+    return torch.cat([x[x > 0], x[x < -1], torch.zeros(2)])
+
+
+def changed_in_place(x):
+    y = x[x > 0]
+    y.mul_(2).add_(1)
+    return y
+
+
+def top_p(x):
+    ordered, order = x.softmax(-1).sort(-1, descending=True)
+    keep = ordered.cumsum(-1) - ordered < 0.9
+    return x.scatter(-1, order, torch.where(keep, x.gather(-1, order), float("-inf"))).softmax(-1)
+
+
+FREE = [
+    masked, masked_mean, masked_columns, positions, by_where, selected, distinct, counted, repeated, spread,
+    gathered_rows, joined, changed_in_place, top_p,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", FREE, ids=lambda f: f.__name__)
+def test_any_size_is_a_hit(f):
+    """The program does not depend on how many there are: inputs of which each call finds other sizes are hits."""
+    fast = fastjit.fastjit(f)
+    torch.manual_seed(0)
+    for _ in range(8):
+        x = torch.randn(6, 7)
+        assert_same(fast(x), f(x.clone()))
+    stats = fast.stats()
+    assert (stats.hits, dict(stats.fallbacks)) == (7, {})
+
+
+def test_none_and_all():
+    fast = fastjit.fastjit(masked)
+    for x in (torch.randn(5), -torch.ones(5), torch.ones(5), torch.randn(5)):
+        assert_same(fast(x), masked(x))
+    assert fast.stats().hits == 3
+
+
+def looks(x):
+    kept = x[x > 0]
+    if len(kept) > 3:
+        return kept[:3] * 2
+    return kept * kept.shape[0]
+
+
+def test_a_size_that_python_reads_is_a_value_of_the_program():
+    fast = fastjit.fastjit(looks)
+    calls = [torch.tensor([1.0, -1.0, 2.0, -3.0, 4.0, v]) for v in (1.0, -1.0, 2.0, -2.0, 3.0, -3.0)]
+    for x in calls:
+        assert_same(fast(x), looks(x))
+    stats = fast.stats()
+    assert (stats.variants, stats.hits, dict(stats.fallbacks)) == (2, 4, {})
+
+
+def greedy(boxes):
+    """As non-maximum suppression goes: keeps the best, drops what is near it."""
+    left, kept = boxes, []
+    while left.numel() > 0:
+        kept.append(left[0])
+        left = left[(left - left[0]).abs() > 0.5]
+    return torch.stack(kept)
+
+
+def test_a_loop_over_what_is_left():
+    fast = fastjit.fastjit(greedy)
+    inputs = [torch.tensor([0.0, 0.2, 1.0, 1.1, 2.0]), torch.tensor([0.0, 0.1, 1.0, 1.3, 2.2])]
+    for x in inputs * 3:
+        assert_same(fast(x), greedy(x))
+    stats = fast.stats()
+    assert (stats.hits, dict(stats.fallbacks)) == (5, {})
+
+
+def test_a_mask_is_computed_as_eager_computes_it():
+    """One point more or less is another shape: what decides about sizes has eager's own bits."""
+
+    def f(x):
+        return x[(x.exp() * 1.7).log().sin() > 0.25]
+
+    fast = fastjit.fastjit(f)
+    torch.manual_seed(1)
+    for _ in range(4):
+        x = torch.randn(100_000)
+        assert_same(fast(x), f(x), exact=True)
+    assert fast.stats().hits == 3
+
+
+def split(x):
+    return sum(part.sum() for part in x[x > 0].split(2))
+
+
+def test_lists_as_long_as_data_stay_eager():
+    fast = fastjit.fastjit(split)
+    with pytest.warns(fastjit.FastJITWarning, match=r"result of aten::\w+ depends on data at test_data_sizes.py:\d+"):
+        for _ in range(3):
+            x = torch.randn(9)
+            assert_same(fast(x), split(x))
+    assert fast.stats().hits == 0
