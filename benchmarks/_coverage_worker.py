@@ -1,31 +1,31 @@
 """One process of benchmarks/coverage.py: plays cases one after the other, a line of JSON for each.
 
 A case is made from one seed for FastJIT, for eager, and twice in f64, once of these with everything that it reads moved
-by a rounding. All get the same inputs and the same random numbers, call by call; after each call the results, the arguments, the state and the generators of FastJIT's are
-held to eager's.
+by a rounding. All get the same inputs and the same random numbers, call by call; after each call the results, the
+arguments, the state and the generators of FastJIT's are held to eager's.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import random
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import _coverage_compare as compare
 import torch
+
+import _coverage_compare as compare
+import fastjit
 from coverage_cases import CASES, Case, Program
 from fastjit._bench.models import library_of
 from fastjit._function import FastFunction
-
-import fastjit
 
 CALLS, OTHER_BATCH, CHANGED = 4, 3, 2
 SEED = 20240229
@@ -87,8 +87,10 @@ def generators() -> list[Any]:
 def in_f64(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         return value.double()
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return value.to(torch.complex128)
     if isinstance(value, torch.Tensor):
-        return value.double() if value.is_floating_point() else value.to(torch.complex128) if value.is_complex() else value
+        return value.double() if value.is_floating_point() else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(in_f64, value))
     if isinstance(value, (tuple, list)):
@@ -116,6 +118,7 @@ class Player:
 
     def __init__(self, case: Case) -> None:
         self.case = case
+        self._make()  # what a package keeps of the first object of a class is not FastJIT's doing
         self.fast, self.eager = self._make(), self._make()
         self.exact, self.shaken = self._make_f64(), self._make_f64()
         self.shaking = torch.Generator().manual_seed(SEED)
@@ -123,9 +126,7 @@ class Player:
             shake(self.shaken.state, self.shaking)
         target = self.fast.given
         wrapped = fastjit.fastjit(target)
-        self.function: FastFunction[Any, Any] = (
-            fastjit.of(wrapped) if isinstance(target, torch.nn.Module) else wrapped
-        )
+        self.function: FastFunction[Any, Any] = fastjit.of(wrapped) if isinstance(target, torch.nn.Module) else wrapped
         if self.fast.call is target:
             self.fast.call = wrapped
         self.mode: Callable[[], Any] = torch.enable_grad if self.fast.grad else torch.no_grad
@@ -327,24 +328,29 @@ def own_output() -> Iterator[Any]:
         yield stream
 
 
-def main(names: list[str]) -> None:
-    torch.set_num_threads(int(os.environ.get("FASTJIT_COVERAGE_THREADS", "1")))
+def main(given: argparse.Namespace) -> None:
+    torch.set_num_threads(given.threads)
     warnings.simplefilter("ignore")
     with contextlib.suppress(ImportError):
         library_of("torchvision")  # which others import, and which may lack operators of its own
     with own_output() as stream:
-        for name in names:
+        for name in given.names:
             start = time.perf_counter()
             try:
                 row = vars(play(CASES[name]))
             except Exception as error:
-                if "--raise" in sys.argv:
+                if given.throw:
                     raise
-                row = {"name": name, "package": CASES[name].package, "broken": f"{type(error).__name__}: {error}"[:500]}
-            row["seconds"] = time.perf_counter() - start
-            stream.write(json.dumps(row, default=vars) + "\n")
+                why = f"{type(error).__name__}: {error}"[:500]
+                row = vars(Played(name, CASES[name].package, reason=why, grade="broken", differs=why))
+            row["seconds"] = round(time.perf_counter() - start, 2)
+            stream.write(json.dumps(row) + "\n")
             stream.flush()
 
 
 if __name__ == "__main__":
-    main([name for name in sys.argv[1:] if not name.startswith("--")])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--throw", action="store_true", help="end with the traceback of a case that cannot be played")
+    main(parser.parse_args())

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-Inputs = Callable[[int], Any]  # batch -> a tuple of arguments, or a dictionary of keywords; drawn from torch's generator
+Inputs = Callable[[int], Any]  # batch -> a tuple of arguments or a dictionary of keywords, from torch's generator
 
 
 @dataclass

@@ -291,9 +291,7 @@ def denoising_unet() -> Program:
     from denoising_diffusion_pytorch import Unet
 
     module = Unet(dim=8, dim_mults=(1, 2), attn_heads=2, attn_dim_head=8)
-    return Program(
-        module.eval(), lambda batch: (torch.randn(batch, 3, 16, 16), torch.randint(0, 1000, (batch,)))
-    )
+    return Program(module.eval(), lambda batch: (torch.randn(batch, 3, 16, 16), torch.randint(0, 1000, (batch,))))
 
 
 @case("denoising-diffusion-pytorch")

@@ -65,7 +65,8 @@ OF_TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], Inputs]] = {
                       {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, tokens(12)),
     "t5_forward": ("T5ForConditionalGeneration", "T5Config", {**T5, **TOKENS}, paired(12)),
     "bart_forward": ("BartForConditionalGeneration", "BartConfig", {**BART, **TOKENS}, paired(12)),
-    "vit_classifier": ("ViTForImageClassification", "ViTConfig", {**SMALL, "image_size": 32, "patch_size": 8}, pixels(32)),
+    "vit_classifier": ("ViTForImageClassification", "ViTConfig",
+                       {**SMALL, "image_size": 32, "patch_size": 8}, pixels(32)),
     "segformer": ("SegformerForSemanticSegmentation", "SegformerConfig",
                   {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "decoder_hidden_size": 16}, pixels(64)),
     "wav2vec2": ("Wav2Vec2Model", "Wav2Vec2Config", {**SMALL, **WAV2VEC2}, sounds),
@@ -166,9 +167,7 @@ def x_seq2seq_loss() -> Program:
 
     half = {"num_tokens": 100, "depth": 1, "heads": 2, "max_seq_len": 32}
     model = x.XTransformer(dim=32, **{f"{side}_{key}": value for side in ("enc", "dec") for key, value in half.items()})
-    return Program(
-        model.eval(), lambda batch: (torch.randint(0, 100, (batch, 9)), torch.randint(0, 100, (batch, 7)))
-    )
+    return Program(model.eval(), lambda batch: (torch.randint(0, 100, (batch, 9)), torch.randint(0, 100, (batch, 7))))
 
 
 @case("x-transformers")

@@ -65,7 +65,7 @@ for _name in VIT_PYTORCH:
 def of_smp(name: str, encoder: str) -> Program:
     import segmentation_models_pytorch as smp
 
-    return Program(getattr(smp, name)(encoder, encoder_weights=None).eval(), rand(3, 64, 64), batches=(1, 2))
+    return Program(getattr(smp, name)(encoder, encoder_weights=None).eval(), rand(3, 64, 64))
 
 
 for _name, _encoder in (
