@@ -333,7 +333,7 @@ def main(given: argparse.Namespace) -> None:
     warnings.simplefilter("ignore")
     with contextlib.suppress(ImportError):
         library_of("torchvision")  # which others import, and which may lack operators of its own
-    with own_output() as stream:
+    with own_output() as stream, fastjit.stance("eager" if given.eager else "default"):
         for name in given.names:
             start = time.perf_counter()
             try:
@@ -352,5 +352,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--eager", action="store_true", help="without FastJIT: eager against eager")
     parser.add_argument("--throw", action="store_true", help="end with the traceback of a case that cannot be played")
     main(parser.parse_args())

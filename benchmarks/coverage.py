@@ -37,6 +37,7 @@ Row = dict[str, Any]
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--package", default="", help="cases of these packages, comma-separated")
     parser.add_argument("--list", action="store_true", help="name the cases and end")
+    parser.add_argument("--eager", action="store_true", help="hold eager to eager: every result must be the same bits")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one case (180)")
     parser.set_defaults(threads=1)  # small programs: with more, the time of a call is that of waking threads
 
@@ -67,22 +68,23 @@ def lines_of(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:
         yield line
 
 
-def play(cases: list[Case], threads: int, limit_s: float) -> Iterator[Row]:
+def play(cases: list[Case], given: argparse.Namespace) -> Iterator[Row]:
     """The rows of some cases, of which one process plays as many as it lives for."""
     left = list(cases)
     while left:
-        order = [sys.executable, WORKER, "--threads", str(threads), *(case.name for case in left)]
+        flags = ["--threads", str(given.threads), *(["--eager"] if given.eager else [])]
+        order = [sys.executable, WORKER, *flags, *(case.name for case in left)]
         process = subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         said = _drained(process)
         try:
-            for line in lines_of(process, limit_s):
+            for line in lines_of(process, given.limit):
                 left.pop(0)
                 yield json.loads(line)
             if left:
                 code = process.wait()
                 yield lost(left.pop(0), f"the process ended with {code}: {' '.join(said[-3:])[-300:]}", grade="wrong")
         except queue.Empty:
-            yield lost(left.pop(0), f"not done after {limit_s:g} s")
+            yield lost(left.pop(0), f"not done after {given.limit:g} s")
         finally:
             process.kill()
             process.wait()
@@ -108,7 +110,7 @@ def take(options: harness.Options) -> list[Row]:
     cases, given = chosen(options), options.given
     for package in dict.fromkeys(case.package for case in cases):
         options.progress.say(package)
-        for row in play([case for case in cases if case.package == package], given.threads, given.limit):
+        for row in play([case for case in cases if case.package == package], given):
             found.append(row)
             options.done([row["package"], row["name"], "hit" if row["hit"] else f"eager: {row['reason']}"])
             if row["grade"] in ("wrong", "unjudged", "far", "broken"):
@@ -119,7 +121,7 @@ def take(options: harness.Options) -> list[Row]:
 def words(reason: str) -> str:
     """A reason without its places, so that equal ones meet."""
     parts = [part.removeprefix("an earlier recording was unsound: ") for part in reason.split("; ")]
-    return "; ".join(dict.fromkeys(re.sub(r" at [^ ]+:\d+.*", "", part) for part in parts))
+    return "; ".join(dict.fromkeys(re.sub(r" at (<[^>]+>|[^ ]+):\d+.*", "", part) for part in parts))
 
 
 def versions() -> dict[str, str]:
@@ -250,4 +252,8 @@ def body(options: harness.Options) -> Outcome:
 
 if __name__ == "__main__":
     question = (__doc__ or "").partition("\n")[0]
-    sys.exit(harness.run("coverage", "Coverage", question, body, options_of, lambda given: bool(given.package)))
+    sys.exit(
+        harness.run(
+            "coverage", "Coverage", question, body, options_of, lambda given: bool(given.package) or given.eager
+        )
+    )
