@@ -145,21 +145,21 @@ correctness-report: build
 	@$(PY) benchmarks/correctness.py --parts $(PARTS)
 	@$(PY) benchmarks/report.py
 
-# Functions and models of public packages against eager: some twenty minutes, and 3 GB in build/coverage for the packages
+# Functions and models of public packages against eager: some ten minutes, and 3 GB in build/coverage for the packages
 # of the extra of that name. COVERAGE="--package kornia,timm" or "--only bert,sobel" plays these alone; --list names all.
 COVERAGE ?=
 COVERAGE_PY := build/coverage/bin/python
-coverage-report: build $(STAMP)/coverage
+COVERAGE_PINS := $(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['coverage'])"
+coverage-report: build build/coverage/.complete
 	@PYTHONPATH=python $(COVERAGE_PY) benchmarks/coverage.py $(COVERAGE)
 	@$(PY) benchmarks/report.py
 
-$(STAMP)/coverage: pyproject.toml | $(STAMP)/venv
+build/coverage/.complete: pyproject.toml | $(STAMP)/venv
 	@test -x $(COVERAGE_PY) || $(PYTHON) -m venv build/coverage
 	@$(COVERAGE_PY) -m pip install -q "torch==$(TORCH)+cpu" || \
 	  $(COVERAGE_PY) -m pip install -q "torch==$(TORCH)+cpu" --extra-index-url https://download.pytorch.org/whl/cpu
-	@echo "torch==$(TORCH)+cpu" > $(STAMP)/coverage-constraint
-	@$(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['coverage'])" | \
-	  xargs $(COVERAGE_PY) -m pip install -q -c $(STAMP)/coverage-constraint rich xxhash
+	@echo "torch==$(TORCH)+cpu" > build/coverage/torch.txt
+	@$(COVERAGE_PINS) | xargs $(COVERAGE_PY) -m pip install -q -c build/coverage/torch.txt rich xxhash
 	@touch $@
 
 # Writes the measured tables into README.md and docs/ from benchmarks/results/*.json.

@@ -4,7 +4,8 @@
 and again after changes of state: what the case changes, weights written in place, the other of train and eval.
 Functions without state get f64 inputs instead. A program counts as captured if its third call is a hit.
 
-Nothing is downloaded. The packages are in the `coverage` extra. One process plays the cases of a package, so that a crash costs one case.
+Nothing is downloaded. The packages are in the `coverage` extra. One process plays the cases of a package, so that a
+crash costs one case.
 """
 
 from __future__ import annotations
@@ -237,6 +238,10 @@ def targets(rows: list[Row]) -> list[Target]:
     ]
 
 
+def is_apart(given: argparse.Namespace) -> bool:
+    return bool(given.package) or given.eager
+
+
 def body(options: harness.Options) -> Outcome:
     if options.given.list:
         for case in chosen(options):
@@ -252,8 +257,4 @@ def body(options: harness.Options) -> Outcome:
 
 if __name__ == "__main__":
     question = (__doc__ or "").partition("\n")[0]
-    sys.exit(
-        harness.run(
-            "coverage", "Coverage", question, body, options_of, lambda given: bool(given.package) or given.eager
-        )
-    )
+    sys.exit(harness.run("coverage", "Coverage", question, body, options_of, is_apart))
