@@ -145,7 +145,7 @@ correctness-report: build
 	@$(PY) benchmarks/correctness.py --parts $(PARTS)
 	@$(PY) benchmarks/report.py
 
-# Functions and models of public packages against eager: some ten minutes, and 3 GB in build/coverage for the packages
+# Functions and models of public packages against eager: some ten minutes, and 2 GB in build/coverage for the packages
 # of the extra of that name. COVERAGE="--package kornia,timm" or "--only bert,sobel" plays these alone; --list names all.
 COVERAGE ?=
 COVERAGE_PY := build/coverage/bin/python
