@@ -16,7 +16,7 @@ PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pyt
 VISION := $(shell sed -n 's/^torch = \["2\.\([0-9]*\).*/\1/p' pyproject.toml | awk '{ print $$1 + 15 }')
 PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*" "einops>=0.8,<1"
 
-.PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-report correctness-report docs clean
+.PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-report correctness-report coverage-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -144,6 +144,23 @@ PARTS ?= scripts,opinfo,models,peers
 correctness-report: build
 	@$(PY) benchmarks/correctness.py --parts $(PARTS)
 	@$(PY) benchmarks/report.py
+
+# Functions and models of public packages against eager: some ten minutes, and 2 GB in build/coverage for the packages
+# of the extra of that name. COVERAGE="--package kornia,timm" or "--only bert,sobel" plays these alone; --list names all.
+COVERAGE ?=
+COVERAGE_PY := build/coverage/bin/python
+COVERAGE_PINS := $(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['coverage'])"
+coverage-report: build build/coverage/.complete
+	@PYTHONPATH=python $(COVERAGE_PY) benchmarks/coverage.py $(COVERAGE)
+	@$(PY) benchmarks/report.py
+
+build/coverage/.complete: pyproject.toml | $(STAMP)/venv
+	@test -x $(COVERAGE_PY) || $(PYTHON) -m venv build/coverage
+	@$(COVERAGE_PY) -m pip install -q "torch==$(TORCH)+cpu" || \
+	  $(COVERAGE_PY) -m pip install -q "torch==$(TORCH)+cpu" --extra-index-url https://download.pytorch.org/whl/cpu
+	@echo "torch==$(TORCH)+cpu" > build/coverage/torch.txt
+	@$(COVERAGE_PINS) | xargs $(COVERAGE_PY) -m pip install -q -c build/coverage/torch.txt rich xxhash
+	@touch $@
 
 # Writes the measured tables into README.md and docs/ from benchmarks/results/*.json.
 bench-report: setup

@@ -15,11 +15,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md", "docs/install.md")
+TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md", "docs/coverage.md", "docs/install.md")
 MATRIX = "matrix"
 ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue", "guards")
-ORDER += ("models", "correctness", "fuzz")
-COMMANDS = {"models": "make bench-models"}  # where it is not `make bench`
+ORDER += ("models", "correctness", "coverage", "fuzz")
+COMMANDS = {"models": "make bench-models", "coverage": "make coverage-report"}  # where it is not `make bench`
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 DISPATCH_MUST = 0.5
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
