@@ -79,7 +79,8 @@ struct ContractAttr {
   uint32_t call = 0;
   std::string name;  // "aten::mm", for people
   std::vector<NodeId> operands;
-  bool unscaled = false;  // Addmm, Baddbmm: alpha and beta are 1
+  bool unscaled = false;      // Addmm, Baddbmm: alpha and beta are 1
+  bool keeps_layout = false;  // Convolution: as ExternAttr's
 };
 
 enum class ExternKind : uint8_t {
@@ -97,6 +98,7 @@ struct ExternAttr {
   std::vector<NodeId> operands;
   std::vector<uint32_t> written;  // operands that the call writes: their storage is read by nothing fused afterwards
   uint32_t outputs = 1;
+  bool keeps_layout = false;  // its result lies as its first operand does, with the same bits either way
 };
 
 /// `value` is written into input `input` (same sizes) when the call ends.

@@ -122,6 +122,7 @@ ExternAttr parse_extern(Line& line) {
   attr.outputs = static_cast<uint32_t>(line.integer());
   line.expect("written=");
   attr.written = line.integers<uint32_t>("");
+  attr.keeps_layout = line.accept("keeps_layout");
   return attr;
 }
 
@@ -133,6 +134,7 @@ ContractAttr parse_contract(Line& line) {
   line.expect("call=");
   attr.call = line.integer<uint32_t>();
   attr.unscaled = line.accept("unscaled");
+  attr.keeps_layout = line.accept("keeps_layout");
   return attr;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/ops/aten.h"
 #include "ir/dtype.h"
 
 namespace fastjit::capture {
@@ -41,6 +42,7 @@ class SharedMeta {
 /// order with the step's operands and calls the operator through the boxed dispatcher.
 struct CallTemplate {
   c10::OperatorHandle op;
+  OpFacts facts;
   struct Hole {
     uint32_t arg;
     int32_t item;  // position in a tensor list, -1 for a plain tensor
