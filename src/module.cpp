@@ -18,6 +18,7 @@
 #include "dispatch/pool.h"
 #include "dispatch/stance.h"
 #include "dispatch/verify.h"
+#include "ir/numerics.h"
 #include "observe/libraries.h"
 #include "runtime/background.h"
 #include "runtime/engine.h"
@@ -105,6 +106,9 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.attr("Function") = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(type));
   module.attr("version") = FASTJIT_VERSION;
   module.attr("torch_version") = FASTJIT_TORCH_VERSION;
+  py::list numerics;
+  for (const std::string_view name : ir::kNumerics) numerics.append(py::str(name.data(), name.size()));
+  module.attr("numerics") = py::tuple(numerics);
   module.attr("build_id") = std::string(backend::engine_build_id());
   module.def("llvm_version", &backend::llvm_version);
   module.def("host_isa", [] { return std::string(backend::text(backend::host_isa())); });

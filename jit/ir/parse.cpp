@@ -167,7 +167,7 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       line.expect("dim=");
       return push(graph.lists, ListAttr{line.integer(), std::move(operands)});
     case Op::Reduce: {
-      const ReduceKind kind = parse_kind(line, ReduceKind::All, "reduction");
+      const ReduceKind kind = parse_kind(line, static_cast<ReduceKind>(kReductions.size() - 1), "reduction");
       line.expect("dims=");
       return push(graph.reduces, ReduceAttr{kind, line.integers<uint8_t>("")});
     }

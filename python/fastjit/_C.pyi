@@ -5,6 +5,7 @@ from types import CodeType
 from typing import Any
 
 build_id: str
+numerics: tuple[str, ...]
 torch_version: str
 version: str
 
