@@ -80,6 +80,17 @@ if(FASTJIT_INPLACE)
 else()
   set(INPLACE False)
 endif()
+# The command for the cache starts without the extension, which has these.
+set(SETTINGS ${PROJECT_SOURCE_DIR}/jit/support/settings.def)
+set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${SETTINGS})
+file(READ ${SETTINGS} SETTINGS)
+foreach(id CacheMaxBytes CacheMaxEntries)
+  string(REGEX MATCH "SETTING\\(${id}, \"[A-Z_]*\", \"([^\"]*)\"" FOUND "${SETTINGS}")
+  if(NOT FOUND)
+    message(FATAL_ERROR "jit/support/settings.def has no default for ${id}")
+  endif()
+  set(${id} "${CMAKE_MATCH_1}")
+endforeach()
 file(CONFIGURE OUTPUT ${BUILD_INFO} @ONLY CONTENT [["""Written by the build: what the extension was built for."""
 
 PYTHON = "@Python_VERSION_MAJOR@.@Python_VERSION_MINOR@"
@@ -87,6 +98,8 @@ TORCH = "@TORCH_VERSION@"
 LLVM = "@LLVM_PACKAGE_VERSION@"
 SUPPORTED = ("@TORCH_QUOTED@",)
 INPLACE = @INPLACE@
+CACHE_MAX_BYTES = "@CacheMaxBytes@"
+CACHE_MAX_ENTRIES = "@CacheMaxEntries@"
 ]])
 install(FILES ${BUILD_INFO} DESTINATION fastjit)
 if(FASTJIT_INPLACE)

@@ -9,6 +9,7 @@
 #include "bind_lowering.h"
 #include "capture/library.h"
 #include "capture/lower.h"
+#include "capture/ops/aten.h"
 #include "capture/schemas.h"
 #include "dispatch/function.h"
 #include "dispatch/host.h"
@@ -17,6 +18,7 @@
 #include "dispatch/pool.h"
 #include "dispatch/stance.h"
 #include "dispatch/verify.h"
+#include "ir/numerics.h"
 #include "observe/libraries.h"
 #include "runtime/background.h"
 #include "runtime/engine.h"
@@ -80,6 +82,20 @@ static std::vector<std::pair<std::string, bool>> lowered_ops() {
   return out;
 }
 
+// What aten.def says, as (name, facts): of every row; of one operator by all rows that speak of it.
+static std::vector<std::pair<std::string, std::string>> operator_rows() {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const capture::OpRow& row : capture::op_rows())
+    out.emplace_back(std::string(row.op) + (row.all ? ".*" : ""), row.text);
+  return out;
+}
+
+static std::vector<std::string> operator_facts(const std::string& name) {
+  std::vector<std::string> out;
+  for (const capture::OpRow* row : capture::rows_of(name)) out.emplace_back(row->text);
+  return out;
+}
+
 PYBIND11_MODULE(_C_in_main, module) {
   support::check_settings();
   runtime::set_up();
@@ -90,6 +106,9 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.attr("Function") = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(type));
   module.attr("version") = FASTJIT_VERSION;
   module.attr("torch_version") = FASTJIT_TORCH_VERSION;
+  py::list numerics;
+  for (const std::string_view name : ir::kNumerics) numerics.append(py::str(name.data(), name.size()));
+  module.attr("numerics") = py::tuple(numerics);
   module.attr("build_id") = std::string(backend::engine_build_id());
   module.def("llvm_version", &backend::llvm_version);
   module.def("host_isa", [] { return std::string(backend::text(backend::host_isa())); });
@@ -119,6 +138,8 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.def("setting", [](const std::string& name) { return support::setting_text(setting_named(name)); });
   module.def("setting_flag", [](const std::string& name) { return support::setting_flag(setting_named(name)); });
   module.def("lowered_ops", &lowered_ops);
+  module.def("operator_rows", &operator_rows);
+  module.def("operator_facts", &operator_facts);
   module.def("known_schemas", [] {
     const auto all = capture::known_schemas();
     return std::vector<std::string>(all.begin(), all.end());

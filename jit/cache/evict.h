@@ -10,9 +10,9 @@
 
 namespace fastjit::cache {
 
+/// None, unless they are given: settings.def has those of a process.
 struct Limits {
-  int64_t max_bytes = 1LL << 30;
-  int64_t max_entries = 16384;
+  int64_t max_bytes = INT64_MAX, max_entries = INT64_MAX;
 };
 
 /// Adds what was put to the totals, and collects when that is due. False when another process kept the totals for

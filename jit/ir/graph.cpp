@@ -108,11 +108,6 @@ int64_t Layout::numel() const {
   return n;
 }
 
-std::string_view text(ReduceKind kind) {
-  static constexpr std::string_view kNames[] = {"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
 std::string_view text(Product kind) {
   static constexpr std::string_view kNames[] = {"mm", "bmm", "addmm", "baddbmm", "convolution"};
   return kNames[static_cast<size_t>(kind)];

@@ -1,6 +1,7 @@
 #pragma once
 // The graph of one captured call: an append-only list of 32-byte nodes in execution order. Operands are earlier
 // indices, equal pure nodes are one node (interned on append), and shapes, maps and attributes stand in side tables.
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -48,8 +49,17 @@ struct IndexMap {
   bool operator==(const IndexMap&) const = default;
 };
 
-enum class ReduceKind : uint8_t { Sum, Prod, Max, Min, ArgMax, ArgMin, Any, All };
-std::string_view text(ReduceKind kind);
+enum class ReduceKind : uint8_t {
+#define REDUCE(name, text) name,
+#include "ir/reduce.def"
+#undef REDUCE
+};
+inline constexpr std::array kReductions{
+#define REDUCE(name, text) std::string_view(text),
+#include "ir/reduce.def"
+#undef REDUCE
+};
+constexpr std::string_view text(ReduceKind kind) { return kReductions[static_cast<size_t>(kind)]; }
 
 /// Reduces `dims` (ascending) of the operand; the result has the other dims, in order (no keepdim).
 /// Sum and Prod: operand and result have one type (F32, F64 or I64). Max and Min: any type but halves become F32 first;
@@ -79,7 +89,8 @@ struct ContractAttr {
   uint32_t call = 0;
   std::string name;  // "aten::mm", for people
   std::vector<NodeId> operands;
-  bool unscaled = false;  // Addmm, Baddbmm: alpha and beta are 1
+  bool unscaled = false;      // Addmm, Baddbmm: alpha and beta are 1
+  bool keeps_layout = false;  // Convolution: as ExternAttr's
 };
 
 enum class ExternKind : uint8_t {
@@ -98,6 +109,7 @@ struct ExternAttr {
   std::vector<NodeId> operands;
   std::vector<uint32_t> written;  // operands that the call writes: their storage is read by nothing fused afterwards
   uint32_t outputs = 1;
+  bool keeps_layout = false;  // its result lies as its first operand does, with the same bits either way
 };
 
 /// `value` is written into input `input` (same sizes) when the call ends.

@@ -125,6 +125,7 @@ ExternAttr parse_extern(Line& line) {
   attr.outputs = static_cast<uint32_t>(line.integer());
   line.expect("written=");
   attr.written = line.integers<uint32_t>("");
+  attr.keeps_layout = line.accept("keeps_layout");
   return attr;
 }
 
@@ -136,6 +137,7 @@ ContractAttr parse_contract(Line& line) {
   line.expect("call=");
   attr.call = line.integer<uint32_t>();
   attr.unscaled = line.accept("unscaled");
+  attr.keeps_layout = line.accept("keeps_layout");
   return attr;
 }
 
@@ -168,7 +170,7 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       line.expect("dim=");
       return push(graph.lists, ListAttr{line.integer(), std::move(operands)});
     case Op::Reduce: {
-      const ReduceKind kind = parse_kind(line, ReduceKind::All, "reduction");
+      const ReduceKind kind = parse_kind(line, static_cast<ReduceKind>(kReductions.size() - 1), "reduction");
       line.expect("dims=");
       return push(graph.reduces, ReduceAttr{kind, line.integers<uint8_t>("")});
     }

@@ -90,14 +90,14 @@ std::string attr_text(const Graph& graph, const Node& node) {
     case Op::Contract: {
       const ContractAttr& attr = graph.contracts[node.attr];
       return " " + quoted(attr.name) + " kind=" + std::string(text(attr.kind)) + " call=" + std::to_string(attr.call) +
-             (attr.unscaled ? " unscaled" : "");
+             (attr.unscaled ? " unscaled" : "") + (attr.keeps_layout ? " keeps_layout" : "");
     }
     case Op::Extern: {
       const ExternAttr& attr = graph.externs[node.attr];
       std::vector<int64_t> written(attr.written.begin(), attr.written.end());
       return " " + quoted(attr.name) + " kind=" + std::string(kind_text(attr.kind)) +
              " call=" + std::to_string(attr.call) + " outputs=" + std::to_string(attr.outputs) +
-             " written=" + join(written);
+             " written=" + join(written) + (attr.keeps_layout ? " keeps_layout" : "");
     }
     default:
       return "";

@@ -44,21 +44,16 @@ bool is_convolution(const Graph& graph, NodeId id) {
   const Node& node = graph[id];
   if (node.op != Op::Contract || !is_floating(node.dtype) || node.dtype == DType::F64) return false;
   const ContractAttr& attr = graph.contracts[node.attr];
-  if (attr.kind != Product::Convolution || attr.name.starts_with("aten::conv_transpose")) return false;
+  if (attr.kind != Product::Convolution || !attr.keeps_layout) return false;
   return is_image(graph, id) && is_image(graph, attr.operands[0]);
 }
-
-/// Calls of torch's whose result lies as their image does, and has the same bits either way.
-constexpr std::string_view kFollow[] = {"aten::adaptive_avg_pool2d", "aten::avg_pool2d", "aten::max_pool2d",
-                                        "aten::upsample_bilinear2d.vec", "aten::upsample_nearest2d.vec"};
 
 /// The image that the result of a call lies like, or kNoNode.
 NodeId followed(const Graph& graph, NodeId id) {
   if (graph[id].op != Op::Result) return kNoNode;
   const ExternAttr& call = graph.externs[graph[graph[id].in[0]].attr];
   if (call.outputs != 1 || call.operands.empty()) return kNoNode;
-  const bool follows = std::ranges::find(kFollow, call.name) != std::end(kFollow);
-  return follows && is_image(graph, call.operands[0]) ? call.operands[0] : kNoNode;
+  return call.keeps_layout && is_image(graph, call.operands[0]) ? call.operands[0] : kNoNode;
 }
 
 /// Each index of the result is the same one of the operand, from some place on.

@@ -10,9 +10,6 @@
 namespace fastjit::plan {
 namespace {
 
-constexpr std::string_view kReduceNames[] = {"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"};
-constexpr std::string_view kNumericsNames[] = {"eager", "accurate", "fast"};
-
 std::string value(uint32_t id) { return "%" + std::to_string(id); }
 
 std::string hex(uint64_t bits) {
@@ -50,8 +47,7 @@ std::string line(uint32_t id, const Instr& in) {
     case Code::Recall:
       return head + "recall k" + std::to_string(in.imm) + type;
     case Code::Reduce:
-      return head + "reduce." + std::string(kReduceNames[static_cast<size_t>(in.kind)]) + " " + value(in.args[0]) +
-             type;
+      return head + "reduce." + std::string(ir::text(in.kind)) + " " + value(in.args[0]) + type;
     case Code::Store:
       return "store #" + std::to_string(in.imm) + ", " + value(in.args[0]) + type;
     case Code::Keep:
@@ -110,7 +106,7 @@ std::string text(const KernelPlan& plan) {
   std::string out = "kernel dims [";
   for (DimKind kind : plan.dims) out += kind == DimKind::Kept ? 'k' : 'r';
   out += "] vec d" + std::to_string(plan.vec_dim) + " lanes " + std::to_string(plan.lanes) + " unroll " +
-         std::to_string(plan.unroll) + " numerics " + std::string(kNumericsNames[static_cast<size_t>(plan.numerics)]);
+         std::to_string(plan.unroll) + " numerics " + std::string(ir::text(plan.numerics));
   if (plan.tile_dim >= 0 || plan.tile > 0)
     out += " tile d" + std::to_string(plan.tile_dim) + " of " + std::to_string(plan.tile);
   out += "\n";
@@ -142,8 +138,7 @@ std::string name(const KernelPlan& plan) {
     loads = loads || in.code == Code::Load;
     converts = converts || (in.code == Code::Compute && in.op == ir::Op::Convert);
     if ((in.code != Code::Compute || in.op == ir::Op::Convert) && in.code != Code::Reduce) return;
-    const std::string_view word =
-        in.code == Code::Reduce ? kReduceNames[static_cast<size_t>(in.kind)] : ir::text(in.op);
+    const std::string_view word = in.code == Code::Reduce ? ir::text(in.kind) : ir::text(in.op);
     if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
   };
   for (const Phase& phase : plan.phases) {

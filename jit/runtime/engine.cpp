@@ -21,18 +21,6 @@ void set_up() {
   support::log_on(support::Channel::Compile);
 }
 
-static std::string_view text(plan::Numerics numerics) {
-  switch (numerics) {
-    case plan::Numerics::Eager:
-      return "eager";
-    case plan::Numerics::Accurate:
-      return "accurate";
-    case plan::Numerics::Fast:
-      return "fast";
-  }
-  return "";
-}
-
 // The source says everything about a CUDA kernel that the engine decides, so its key outlives a build of the engine.
 static std::string cuda_key(const plan::KernelPlan& plan, const backend::Target& target) {
   std::string options;
@@ -52,7 +40,7 @@ std::string kernel_key(const plan::KernelPlan& plan, const backend::Target& targ
                         {"build", std::string(backend::engine_build_id())},
                         {"llvm", backend::llvm_version()},
                         {"target", backend::text(target)},
-                        {"numerics", std::string(text(plan.numerics))},
+                        {"numerics", std::string(ir::text(plan.numerics))},
                         {"plan", plan::text(plan)}});
 }
 

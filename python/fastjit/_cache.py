@@ -22,8 +22,6 @@ CHECKSUM_BYTES = 16
 MAX_ENTRY_BYTES = 64 << 20
 KINDS = {1: "cpu-elf", 2: "cubin"}
 SECTIONS = ("meta", "key", "ir", "source", "object")
-DEFAULT_MAX_BYTES = 1 << 30
-DEFAULT_MAX_ENTRIES = 16384
 _HEX = frozenset("0123456789abcdef")
 _HEAD_BYTES = 4096
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastjit import _cache
+from fastjit import _build_info, _cache
 from fastjit._cache import CacheError, File
 
 _SIZE_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -55,20 +55,20 @@ def parse_age(text: str) -> float:
     return float(match[1]) * _AGE_UNITS[match[2]]
 
 
-def _limit(name: str, fallback: int) -> Setting:
+def _limit(name: str, fallback: str) -> Setting:
     text = os.environ.get(name, "").strip()
     try:
         return Setting(name, str(parse_size(text)), "environment")
     except ValueError as error:
-        return Setting(name, str(fallback), f"default ({error})" if text else "default")
+        return Setting(name, str(parse_size(fallback)), f"default ({error})" if text else "default")
 
 
 def max_bytes() -> Setting:
-    return _limit("FASTJIT_CACHE_MAX_BYTES", _cache.DEFAULT_MAX_BYTES)
+    return _limit("FASTJIT_CACHE_MAX_BYTES", _build_info.CACHE_MAX_BYTES)
 
 
 def max_entries() -> Setting:
-    return _limit("FASTJIT_CACHE_MAX_ENTRIES", _cache.DEFAULT_MAX_ENTRIES)
+    return _limit("FASTJIT_CACHE_MAX_ENTRIES", _build_info.CACHE_MAX_ENTRIES)
 
 
 def root_of(cache_dir: str | None) -> str:

@@ -31,13 +31,7 @@ _TOLERANCES = {
 # what that does to the result is allowed on top.
 _DRAWS, _UNITS, _SLACK = 6, 4.0, 4.0
 # Operators whose float results are exact.
-_EXACT = set(
-    """
-    _to_copy abs arange cat ceil clamp clamp_max clamp_min clone copysign empty empty_like empty_strided eye fill
-    floor full full_like gather index index_select lift_fresh maximum minimum neg ones ones_like relu round
-    scalar_tensor sgn sign stack trunc where zeros zeros_like
-    """.split()
-)
+_EXACT = frozenset(name.removesuffix(".*") for name, facts in _C.operator_rows() if "Exact" in facts.split(" | "))
 
 
 @dataclasses.dataclass
@@ -284,7 +278,7 @@ class _Move(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         aliases = any(a.alias_info is not None for a in (*func._schema.arguments, *func._schema.returns))
-        if aliases or func._schema.name.removeprefix("aten::") in _EXACT:
+        if aliases or func._schema.name in _EXACT:
             return out
         return pytree.tree_map(self.move, out)
 

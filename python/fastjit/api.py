@@ -24,11 +24,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
 
+Numerics = Literal["eager", "accurate", "fast"]  # for checkers of types; _C.numerics is what counts
+
 # Option -> (default, allowed values or type).
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "name": (None, (str, type(None))),
     "pure": (False, (bool,)),
-    "numerics": ("eager", ("eager", "accurate", "fast")),
+    "numerics": ("eager", _C.numerics),
     "on_unsupported": ("warn", ("warn", "eager", "error")),
     "on_miss": ("compile", ("compile", "background")),
     "max_variants": (64, (int,)),
@@ -127,7 +129,7 @@ def _copy_attributes(made: Any, function: Any) -> None:
 
 
 def _make(function: Any, options: dict[str, Any]) -> Any:
-    raw = {"numerics": "eager", **{k: v for k, v in options.items() if v is not None}}
+    raw = {k: v for k, v in options.items() if v is not None}
     where = getattr(function, "__module__", "") or ""
     own = getattr(function, "__qualname__", type(function).__name__).removeprefix("_VariableFunctionsClass.")
     raw["name"] = options.get("name") or (f"{where}." if where not in ("", "__main__") else "") + own
@@ -194,7 +196,7 @@ def fastjit(  # type: ignore[overload-overlap]
     *,
     name: str | None = None,
     pure: bool = False,
-    numerics: Literal["eager", "accurate", "fast"] = "eager",
+    numerics: Numerics = "eager",
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
     on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,
@@ -208,7 +210,7 @@ def fastjit(
     *,
     name: str | None = None,
     pure: bool = False,
-    numerics: Literal["eager", "accurate", "fast"] = "eager",
+    numerics: Numerics = "eager",
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
     on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,
@@ -220,7 +222,7 @@ def fastjit(
     *,
     name: str | None = None,
     pure: bool = False,
-    numerics: Literal["eager", "accurate", "fast"] = "eager",
+    numerics: Numerics = "eager",
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
     on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,

@@ -29,17 +29,16 @@ class Selector {
       return add_value(index);
     }
     if (!event.op) return select_nested(index);
-    const Effect effect = effect_of(event);
+    const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
     const bool is_data_sized = by_torch_ && has_data_sizes(index);
-    refuse_exits(event, effect, index, is_data_sized);
-    if (effect == Effect::Read || effect == Effect::Test) return add_value(index);
+    refuse_exits(event, index, is_data_sized);
+    if (event.facts.reads()) return add_value(index);
     if (event.name == "aten::detach_") return;
     if (event.op->hasTag(at::Tag::inplace_view))
       unsound("shape of a tensor was changed in place: " + where(trace_, event));
     // On the CPU these are loops over operators; where they write, it is in those.
-    if (event.name.starts_with("aten::_foreach_") && trace_.device.is_cpu() && covered(index))
-      return select_nested(index);
+    if (event.facts.is(OpFlag::Foreach) && trace_.device.is_cpu() && covered(index)) return select_nested(index);
     Step step;
     step.event = index;
     if ((step.data_sized = is_data_sized)) return add(std::move(step), event);
@@ -120,14 +119,15 @@ class Selector {
     steps.push_back(std::move(step));
   }
 
-  void refuse_exits(const Event& event, Effect effect, uint32_t index, bool is_data_sized) const {
+  void refuse_exits(const Event& event, uint32_t index, bool is_data_sized) const {
+    const Effect effect = event.facts.effect;
     if (!event.finished) unsound("an operator raised an exception: " + where(trace_, event));
-    const bool reads = effect == Effect::Read || effect == Effect::Test;
+    const bool reads = event.facts.reads();
     const bool guardable = reads && trace_.device.is_cpu();
     if (effect == Effect::Value || (reads && !guardable))
       unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
-    if (!is_data_sized && (effect == Effect::DataSized || (!guardable && data_sized_by_tag(event))))
+    if (!is_data_sized && (effect == Effect::DataSized || (!guardable && event.facts.is(OpFlag::SizedByData))))
       depends_on_data(event);
     for (const Item& item : event.results)
       if (item.kind == Item::Kind::Constant && (!guardable || item.constant.isComplexDouble()))
@@ -136,7 +136,7 @@ class Selector {
     if (!is_data_sized && event.name == "aten::index.Tensor" && !is_masked_load(event))
       for (const Use& index : event.args[1].uses)
         if (index.meta->dtype == at::kBool || index.meta->dtype == at::kByte) depends_on_data(event);
-    if (event.name == "aten::lift_fresh" && !is_constant(event.args[0].uses[0]))
+    if (event.facts.is(OpFlag::Lifts) && !is_constant(event.args[0].uses[0]))
       unsound("constant tensor made at " + trace_.lines[event.line]);
     for (const auto* items : {&event.args, &event.results})
       for (const Item& item : *items)
@@ -162,7 +162,7 @@ class Selector {
     };
     support::count_work(trace_.events[index].end - index);
     for (uint32_t child = index + 1; child < trace_.events[index].end; ++child)
-      if (const Event& nested = trace_.events[child]; nested.op && data_sized_by_tag(nested))
+      if (const Event& nested = trace_.events[child]; nested.facts.is(OpFlag::SizedByData))
         each(nested, [&](uint32_t storage) { made.insert(storage); });
     bool handed_out = false;
     if (!made.empty()) each(trace_.events[index], [&](uint32_t storage) { handed_out |= made.contains(storage); });
@@ -219,7 +219,7 @@ class Selector {
       for (size_t i : written_arguments(trace_.events[child]))
         for (const Use& use : trace_.events[child].args[i].uses) blank.erase(use.storage);
       if (!all_seen(trace_.events[child].args)) return false;
-      if (allocates(trace_.events[child]))
+      if (trace_.events[child].facts.is(OpFlag::Allocates))
         for (const Use& use : flat_results(trace_.events[child])) blank.insert(use.storage);
       if (trace_.events[child].op->hasTag(at::Tag::inplace_view)) return false;  // matmul's squeeze_ stays inside
       for (const Item& item : trace_.events[child].results)
@@ -251,14 +251,14 @@ class Selector {
       step.results.push_back(use.tensor);
     }
     if (!by_torch_ && is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
-    if (event.name == "aten::lift_fresh") {
+    if (event.facts.is(OpFlag::Lifts)) {
       step.results = {flat_results(event)[0].tensor};
       step.reads.clear();
       known_[step.results[0]] = true;
     }
     // A call that gives back its argument and writes nothing is no step.
     if (step.results.empty() && step.writes.empty() && !event.results.empty() && !event.args.empty() &&
-        event.name.starts_with("aten::"))
+        !event.facts.is(OpFlag::Foreign))
       return;
     steps.push_back(std::move(step));
   }
@@ -272,10 +272,8 @@ void drop_unused(const Trace& trace, std::vector<Step>& steps, const std::vector
   std::vector<Step> kept;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const Event& event = trace.events[step->event];
-    const std::string_view base = base_name(event.name);
-    const bool droppable = base == "aten::empty" || base == "aten::to" || base == "aten::_to_copy";
     const bool needed = std::ranges::any_of(step->results, [&](uint32_t t) { return used.contains(t); });
-    if (droppable && step->writes.empty() && !needed) continue;
+    if (event.facts.is(OpFlag::Unneeded) && step->writes.empty() && !needed) continue;
     for (uint32_t made : step->results) used.erase(made);
     used.insert(step->reads.begin(), step->reads.end());
     kept.push_back(std::move(*step));
@@ -309,7 +307,7 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
       for (const Item& item : *items)
         for (const Use& use : item.uses) meet(use, static_cast<int64_t>(i));
     for (uint32_t tensor : analysis.steps[i].results) analysis.created[tensor] = static_cast<int64_t>(i);
-    if (event.name == "aten::lift_fresh" && event.args[0].uses[0].meta->sizes.empty())
+    if (event.facts.is(OpFlag::Lifts) && event.args[0].uses[0].meta->sizes.empty())
       analysis.lifted[analysis.steps[i].results[0]] = event.args[0].uses[0].number;
   }
   analysis.leaves.assign(trace.storages.size(), 0);

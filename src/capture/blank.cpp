@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "capture/effects.h"
@@ -13,14 +12,6 @@ namespace {
 
 constexpr unsigned char kByte = 0xA5, kTrue = 0x01;                  // a bool of another value is none
 constexpr size_t kWhole = size_t{64} << 20, kEnd = size_t{1} << 20;  // of larger memory only the ends are looked at
-
-// torch.tensor() copies what it was given unseen, and these follow: Recorder looks into what they lift.
-constexpr std::array<std::string_view, 4> kAfterTensor{"aten::to", "aten::_to_copy", "aten::lift_fresh",
-                                                       "aten::detach_"};
-
-bool follows_tensor(const Event& event) {
-  return std::ranges::find(kAfterTensor, base_name(event.name)) != kAfterTensor.end();
-}
 
 template <class Body>
 void for_each_stretch(const StorageRecord& memory, Body body) {
@@ -57,9 +48,10 @@ std::string BlankMemory::begins(const Event& event) {
   if (blank_.empty() && silent_.empty()) return "";
   std::string why;
   for_each_storage(event.args, [&](const Use& use) {
-    if (is_silent(use.storage) && !follows_tensor(event))
+    // torch.tensor() copies what it was given unseen: Recorder looks into what is lifted then.
+    if (is_silent(use.storage) && !event.facts.is(OpFlag::AfterTensor))
       why = "memory that no operator filled is used by " + where(trace_, event);
-    if (event.name == "aten::lift_fresh") blank_.erase(use.storage), silent_.erase(use.storage);
+    if (event.facts.is(OpFlag::Lifts)) blank_.erase(use.storage), silent_.erase(use.storage);
   });
   if (blank_.empty() || !event.op) return why;
   for (size_t i : written_arguments(event))
@@ -71,7 +63,7 @@ void BlankMemory::ended(const Event& event) {
   if (!event.op || !event.finished) return;
   const bool holds_nan = at::globalContext().deterministicAlgorithms() &&
                          at::globalContext().deterministicFillUninitializedMemory();  // torch fills it itself
-  if (allocates(event) && !holds_nan)
+  if (event.facts.is(OpFlag::Allocates) && !holds_nan)
     for_each_storage(event.results, [&](const Use& use) {
       const StorageRecord& memory = trace_.storages[use.storage];
       const auto alive = memory.impl.lock();
@@ -80,7 +72,7 @@ void BlankMemory::ended(const Event& event) {
       for_each_stretch(memory, [&](unsigned char* begin, size_t bytes) { std::memset(begin, byte, bytes); });
       blank_[use.storage] = byte;
     });
-  if (!follows_tensor(event) || event.name == "aten::lift_fresh") return;
+  if (!event.facts.is(OpFlag::AfterTensor) || event.facts.is(OpFlag::Lifts)) return;
   bool copies = false;
   for_each_storage(event.args, [&](const Use& use) { copies |= is_silent(use.storage); });
   if (copies)

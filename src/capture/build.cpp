@@ -200,7 +200,7 @@ static bool is_raw(const Event& event) {
 void Builder::emit(uint32_t index) {
   const Step& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
-  if (event.name == "aten::lift_fresh") {
+  if (event.facts.is(OpFlag::Lifts)) {
     set_result(flat_results(event)[0], value(event.args[0].uses[0], event).node);
     return;
   }

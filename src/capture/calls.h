@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "capture/cast_mode.h"
+#include "capture/ops/aten.h"
 #include "ir/dtype.h"
 
 namespace fastjit::capture {
@@ -42,6 +43,7 @@ class SharedMeta {
 /// order with the step's operands and calls the operator through the boxed dispatcher.
 struct CallTemplate {
   c10::OperatorHandle op;
+  OpFacts facts;
   struct Hole {
     uint32_t arg;
     int32_t item;  // position in a tensor list, -1 for a plain tensor

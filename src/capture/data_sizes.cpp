@@ -19,17 +19,14 @@ Dims all_of(const Use& use) {
 }
 
 bool has_mask(const Event& event) {
-  return event.name == "aten::index.Tensor" && std::ranges::any_of(event.args[1].uses, [](const Use& use) {
+  return event.facts.is(OpFlag::MaskDecides) && std::ranges::any_of(event.args[1].uses, [](const Use& use) {
            return use.tensor != kNone && (use.meta->dtype == at::kBool || use.meta->dtype == at::kByte);
          });
 }
 
 // What the operator makes of data has its size as first dim, unless nothing says so.
 Dims made(const Event& event, const Use& result) {
-  constexpr std::string_view kFirst[] = {"aten::nonzero",  "aten::nonzero_numpy", "aten::where",
-                                         "aten::argwhere", "aten::masked_select", "aten::bincount",
-                                         "aten::_unique2", "aten::_unique",       "aten::unique_consecutive"};
-  const bool first = has_mask(event) || std::ranges::find(kFirst, base_name(event.name)) != std::end(kFirst);
+  const bool first = event.facts.is(OpFlag::FirstDim);
   return first && !result.meta->sizes.empty() ? bit(0) : all_of(result);
 }
 
@@ -106,8 +103,8 @@ bool is_argument(const Event& event, uint32_t tensor) {
 
 bool makes_data_sizes(const Event& event) {
   if (!event.op) return false;
-  if (event.op->hasTag(at::Tag::dynamic_output_shape) && base_name(event.name) != "aten::index") return true;
-  return has_mask(event) || effect_of(event) == Effect::DataSized;
+  const bool by_tag = event.facts.is(OpFlag::SizedByData) && !event.facts.reads();
+  return by_tag || has_mask(event) || event.facts.effect == Effect::DataSized;
 }
 
 std::vector<Dims> data_dims(const Trace& trace, uint32_t index) {

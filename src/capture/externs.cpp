@@ -1,6 +1,5 @@
 // Calls that torch runs: templates with holes, real tensors for them, and real views.
 #include <algorithm>
-#include <array>
 #include <unordered_set>
 
 #include "capture/build.h"
@@ -8,27 +7,6 @@
 
 namespace fastjit::capture {
 namespace {
-
-constexpr struct {
-  std::string_view name;
-  ir::Product kind;
-} kProducts[] = {
-    {"aten::mm", ir::Product::Mm},
-    {"aten::bmm", ir::Product::Bmm},
-    {"aten::addmm", ir::Product::Addmm},
-    {"aten::baddbmm", ir::Product::Baddbmm},
-    {"aten::conv1d", ir::Product::Convolution},
-    {"aten::conv2d", ir::Product::Convolution},
-    {"aten::conv3d", ir::Product::Convolution},
-    {"aten::conv1d.padding", ir::Product::Convolution},
-    {"aten::conv2d.padding", ir::Product::Convolution},
-    {"aten::conv3d.padding", ir::Product::Convolution},
-    {"aten::conv_transpose1d", ir::Product::Convolution},
-    {"aten::conv_transpose2d.input", ir::Product::Convolution},
-    {"aten::conv_transpose3d.input", ir::Product::Convolution},
-    {"aten::convolution", ir::Product::Convolution},
-    {"aten::_convolution", ir::Product::Convolution},
-};
 
 at::Tensor number_tensor(const Use& use, const c10::Scalar& number) {
   at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions().dtype(use.meta->dtype));
@@ -39,10 +17,10 @@ at::Tensor number_tensor(const Use& use, const c10::Scalar& number) {
 // Sizes of the result are a function of the arguments' metadata, as far as the trace can tell.
 bool shape_from_metadata(const Trace& trace, uint32_t index) {
   const Event& event = trace.events[index];
-  if (!event.name.starts_with("aten::")) return false;
+  if (event.facts.is(OpFlag::Foreign)) return false;
   for (uint32_t child = index + 1; child < event.end; ++child) {
     const Event& nested = trace.events[child];
-    if (nested.op && (data_sized_by_tag(nested) || nested.name == "aten::_local_scalar_dense")) return false;
+    if (nested.facts.is(OpFlag::SizedByData) || nested.facts.effect == Effect::Read) return false;
   }
   return true;
 }
@@ -95,9 +73,9 @@ ir::ExternKind Builder::kind_of(const Step& step) const {
 // A product is one where torch's library does nothing but compute it: of tensors of one type, into memory of its own.
 std::optional<ir::Product> Builder::product_of(const Step& step) const {
   const Event& event = trace_.events[step.event];
-  const auto* row = std::ranges::find_if(kProducts, [&](const auto& known) { return known.name == event.name; });
+  const std::optional<ir::Product> product = event.facts.product;
   const std::span<const Use> results = flat_results(event);
-  if (row == std::end(kProducts) || results.size() != 1 || !step.writes.empty()) return std::nullopt;
+  if (!product || results.size() != 1 || !step.writes.empty()) return std::nullopt;
   if (std::ranges::find(step.results, results[0].tensor) == step.results.end()) return std::nullopt;
   const TensorMeta& meta = results[0].meta;
   const auto dtype = to_ir(meta.dtype);
@@ -107,20 +85,20 @@ std::optional<ir::Product> Builder::product_of(const Step& step) const {
   const auto is_memory = [&](const Item& item) {  // a number is no operand of the step
     return std::ranges::none_of(item.uses, [&](const Use& use) { return number_of(use).has_value(); });
   };
-  const bool has_place = row->kind == ir::Product::Convolution || meta.strides == ir::row_major(meta.sizes);
+  const bool has_place = product == ir::Product::Convolution || meta.strides == ir::row_major(meta.sizes);
   const bool plain = dtype && ir::is_floating(*dtype) && std::ranges::all_of(event.args, of_result_type) &&
                      std::ranges::all_of(event.args, is_memory) && has_place &&
                      std::ranges::find(meta.sizes, 0) == meta.sizes.end();
-  return plain ? std::optional(row->kind) : std::nullopt;
+  return plain ? product : std::nullopt;
 }
 
 void Builder::contract(uint32_t index, ir::Product kind) {
   const Event& event = trace_.events[analysis_.steps[index].event];
   const Use& use = flat_results(event)[0];
   ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
-  const ir::NodeId node =
-      graph_.contract({kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind)},
-                      ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
+  const ir::NodeId node = graph_.contract(
+      {kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind), call.keeps_layout},
+      ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
   owner_.try_emplace(node, use.storage);
   set_result(use, node);
   states_[use.tensor].real = node;
@@ -192,7 +170,8 @@ void Builder::settle_base(uint32_t tensor) {
 
 // One more call than eager made: an alias or a copy, with eager's metadata.
 ir::NodeId Builder::run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result) {
-  CallTemplate made{c10::Dispatcher::singleton().findSchemaOrThrow(op, ""), {at::Tensor()}, {{0, -1}}, {result}, true};
+  const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
+  CallTemplate made{handle, facts_of(handle), {at::Tensor()}, {{0, -1}}, {result}, true};
   made.args.resize(made.op.schema().arguments().size());
   ir::ExternAttr attr;
   attr.kind = kind;
@@ -282,9 +261,11 @@ ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) 
 ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
   const Step& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
-  CallTemplate made{*event.op, {}, {}, {}, reads == Reads::Base || shape_from_metadata(trace_, step.event)};
+  CallTemplate made{*event.op, event.facts, {}, {}, {}};
+  made.shape_from_metadata = reads == Reads::Base || shape_from_metadata(trace_, step.event);
   ir::ExternAttr attr;
   attr.name = event.name;
+  attr.keeps_layout = event.facts.is(OpFlag::KeepsLayout);
   const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
   // What a view lies in is memory of its call.
   const auto constant = [&](const Use& use) {

@@ -1,6 +1,6 @@
 #pragma once
-// Lowering: one recorded operator call to IR nodes. One table row per operator (aten.def); a row that cannot express a
-// call (a dtype, an argument value) returns false and the call becomes an extern step.
+// Lowering: one recorded operator call to IR nodes. One table row per operator (lower_*.cpp); a row that cannot express
+// a call (a dtype, an argument value) returns false and the call becomes an extern step.
 #include <ATen/core/ivalue.h>
 #include <c10/core/ScalarType.h>
 
@@ -43,7 +43,7 @@ using LowerFn = bool (*)(LowerCall&);
 
 enum class Level : uint8_t {
   Lowered,    // has a LowerFn
-  Decompose,  // a composite that looks at metadata only (its C++ was read): enter it and record what it calls
+  Decompose,  // Enter in aten.def
 };
 
 struct LowerRow {

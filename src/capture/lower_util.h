@@ -127,6 +127,5 @@ std::span<const LowerRow> reduce_rows();
 std::span<const LowerRow> norm_rows();
 std::span<const LowerRow> view_rows();
 std::span<const LowerRow> join_rows();
-std::span<const LowerRow> decompose_rows();
 
 }  // namespace fastjit::capture

@@ -88,13 +88,14 @@ bool Builder::masked_store_in_place(const Step& step) {
   if (node == ir::kNoNode) return false;
   if (step.exact && !is_exact(node)) unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
   static const c10::OperatorHandle copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  static const OpFacts facts = facts_of(copy);
   const Use& self = event.args[0].uses[0];
   ir::ExternAttr attr;
   attr.call = static_cast<uint32_t>(capture.calls.size());
   attr.name = "aten::copy_";
   attr.operands = {operand(self, event), node};
   attr.written = {0};
-  capture.calls.push_back({copy, {at::Tensor(), at::Tensor(), false}, {{0, -1}, {1, -1}}, {self.meta}, true});
+  capture.calls.push_back({copy, facts, {at::Tensor(), at::Tensor(), false}, {{0, -1}, {1, -1}}, {self.meta}, true});
   const ir::NodeId result = result_node(graph_.external(std::move(attr)), 0, self, event);
   if (trace_.root(self.tensor)) return true;
   set_result(self, result);

@@ -83,7 +83,7 @@ void mark_written(const Trace& trace, Analysis& analysis, const std::set<std::st
   for (const Root& root : trace.roots) has_root[root.before.storage] = 1;
   std::vector<char> reached_anywhere(count, 0);  // by offsets of the storage, not of a tensor in it
   for (const Step& step : analysis.steps)
-    if (base_name(trace.events[step.event].name).starts_with("aten::as_strided"))
+    if (trace.events[step.event].facts.is(OpFlag::ReachesStorage))
       for (uint32_t tensor : step.reads) reached_anywhere[analysis.storage[tensor]] = 1;
 
   std::map<uint32_t, Neighbours> neighbours;  // of the storages that are written

@@ -41,7 +41,7 @@ struct Recorder::Impl {
   struct Known {
     c10::OperatorHandle op;
     std::string_view name;
-    bool opaque;
+    OpFacts facts;
   };
   std::unordered_map<const char*, Known> handles;
   std::vector<PyObject*> constants;         // of the roots that are constants; owned
@@ -49,8 +49,7 @@ struct Recorder::Impl {
   uint32_t opaque = kNone;                  // the open event inside which nothing is
   std::unordered_set<uint32_t> sizes_read;  // tensors of which size_read() told
 
-  /// Whether the operator is opaque.
-  bool identify(Event& event, const at::RecordFunction& record);
+  void identify(Event& event, const at::RecordFunction& record);
   void hide_inside(uint32_t event);
   void show();
   void start(const at::RecordFunction& event);
@@ -177,27 +176,26 @@ void Recorder::Impl::pass_limit(const std::string& limit) {
 }
 
 // An operator's schema holds the text that the event gives as its name: the address tells overloads apart.
-bool Recorder::Impl::identify(Event& event, const at::RecordFunction& record) {
+void Recorder::Impl::identify(Event& event, const at::RecordFunction& record) {
   if (const auto known = handles.find(record.name()); known != handles.end())
     if (known->second.op.schema().name().c_str() == record.name()) {
       event.op = known->second.op;
       event.name = known->second.name;
-      return known->second.opaque;
+      event.facts = known->second.facts;
+      return;
     }
   const auto name = record.operator_name();
   // A span for a profiler is no part of the computation; it holds an object that no program can hold.
   if (!name || name->name.starts_with("profiler::")) {
     event.name = *trace.names.emplace(record.name()).first;
-    return false;
+    return;
   }
-  const bool plain = name->overload_name.empty();
-  event.name = *trace.names.insert(plain ? name->name : name->name + "." + name->overload_name).first;
+  event.name = *trace.names.insert(full_name(*name)).first;
   const auto handle = c10::Dispatcher::singleton().findSchema(*name);
-  if (!handle) return false;
+  if (!handle) return;
   event.op = *handle;
-  const bool opaque = is_opaque(event.name) && !handle->schema().is_mutable();
-  handles.insert_or_assign(record.name(), Known{*handle, event.name, opaque});
-  return opaque;
+  event.facts = facts_of(*handle);
+  handles.insert_or_assign(record.name(), Known{*handle, event.name, event.facts});
 }
 
 // Four of five events are nested in such operators, and each costs torch and the recorder a microsecond.
@@ -216,7 +214,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   event.grad = at::GradMode::is_enabled();
   event.inference = c10::InferenceMode::is_enabled();
   event.casts = CastMode::now();
-  const bool is_opaque = identify(event, record);
+  identify(event, record);
   if (event.op) {
     // A boxed call passes the interpreter's whole stack: the arguments are the last ones.
     const auto inputs = record.inputs();
@@ -228,16 +226,16 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   }
   if (open.empty())
     if (const std::string why = blank.begins(event); !why.empty()) trace.broken = why;
-  if (event.name == "aten::lift_fresh" && event.args.size() == 1)
+  if (event.facts.is(OpFlag::Lifts) && event.args.size() == 1)
     lift(event.args[0].uses[0], record.inputs().back().toTensor());
   masked |= event.name == "aten::index.Tensor";
   // A size that depends on data is read without any event. Code of this call that so much as names such a read, while
   // masked values are about, is taken to read one.
   if (masked && event.parent == kNone && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
-  const bool reads = event.name == "aten::item" || event.name == "aten::is_nonzero" || event.name == "aten::equal" ||
-                     event.name == "aten::allclose";
-  event.line = event.parent == kNone ? lines.now(reads ? &event.target : nullptr) : trace.events[event.parent].line;
+  event.line = event.parent == kNone ? lines.now(event.facts.reads() ? &event.target : nullptr)
+                                     : trace.events[event.parent].line;
   count(event);
+  const bool is_opaque = event.facts.is(OpFlag::Opaque);
   trace.events.push_back(std::move(event));
   const auto index = static_cast<uint32_t>(trace.events.size() - 1);
   if (open.empty())
@@ -451,6 +449,7 @@ bool Recorder::constant_made(const at::Tensor& tensor) {
   Event event;
   event.op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lift_fresh", "");
   event.name = *trace.names.insert("aten::lift_fresh").first;
+  event.facts = facts_of(*event.op);
   event.grad = at::GradMode::is_enabled();
   event.inference = c10::InferenceMode::is_enabled();
   event.casts = CastMode::now();
@@ -504,8 +503,7 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
   }
   capture.reads_values = std::ranges::any_of(impl.trace.events, [](const Event& event) {
     if (event.parent != kNone || !event.op) return event.name == kContentsRead || event.name == kSizeRead;
-    const Effect effect = effect_of(event);
-    return effect == Effect::Read || effect == Effect::Test;
+    return event.facts.reads();
   });
   return capture;
 }

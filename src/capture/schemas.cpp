@@ -4,6 +4,7 @@
 #include <sstream>
 #include <vector>
 
+#include "capture/ops/aten.h"
 #include "capture/torch_release.h"
 
 namespace fastjit::capture {
@@ -47,8 +48,7 @@ std::span<const std::string_view> known_schemas() {
 }
 
 bool has_known_schema(const c10::OperatorHandle& op) {
-  const c10::OperatorName& name = op.operator_name();
-  const auto it = table().find(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+  const auto it = table().find(full_name(op.operator_name()));
   if (it == table().end()) return false;
   Known& known = it->second;
   if (!known.compared) {

@@ -42,6 +42,7 @@ struct Item {
 struct Event {
   std::optional<c10::OperatorHandle> op;  // absent: an event without a schema (autograd functions)
   std::string_view name;                  // "aten::add.Tensor", of Trace::names
+  OpFacts facts;                          // of op
   uint32_t parent = kNone;
   uint32_t end = 0;        // one past the last nested event
   uint32_t line = 0;       // index into Trace::lines; 0: unknown

@@ -166,7 +166,7 @@ void Builder::guard(uint32_t index) {
   const Event& event = trace_.events[step.event];
   const std::string label = label_of(trace_, event);
   ir::NodeId node = ir::kNoNode;
-  if (event.op && effect_of(event) == Effect::Test) {
+  if (event.facts.effect == Effect::Test) {
     node = tested(index);
   } else if (event.name == kSizeRead) {
     node = sizes_of(step);
@@ -210,7 +210,7 @@ void Builder::refuse_effects_before_values() {
   for (const Step& step : analysis_.steps) {
     if (&step == &*last) return;
     const Event& event = trace_.events[step.event];
-    if (event.op && !event.name.starts_with("aten::"))
+    if (event.facts.is(OpFlag::Foreign))
       unsound(where(trace_, event) + " runs before " + value + ", and may do more than its result shows");
   }
 }

@@ -26,9 +26,7 @@ void set_option(Options& options, const std::string& name, py::handle value) {
   else if (name == "pure")
     options.pure = py::cast<bool>(value);
   else if (name == "numerics")
-    options.numerics = text == "fast"       ? plan::Numerics::Fast
-                       : text == "accurate" ? plan::Numerics::Accurate
-                                            : plan::Numerics::Eager;
+    options.numerics = ir::parse_numerics(text).value_or(plan::Numerics::Eager);
   else if (name == "on_unsupported")
     options.on_unsupported = text == "error"   ? OnUnsupported::Error
                              : text == "eager" ? OnUnsupported::Eager

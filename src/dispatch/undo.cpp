@@ -4,137 +4,20 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <string_view>
 
-#include "capture/effects.h"
+#include "capture/ops/aten.h"
 
 namespace fastjit::dispatch {
 namespace {
 
+using capture::OpFacts;
+using capture::OpFlag;
 using plan::SlotId;
 using plan::SlotKind;
 using Inputs = std::set<uint32_t>;
-
-// Operators that never raise on data: a call that went well once goes well for arguments of the same metadata. A name
-// without an overload stands for all of them.
-constexpr std::array kNeverRaises = std::to_array<std::string_view>({
-    "aten::_adaptive_avg_pool2d",
-    "aten::_convolution",
-    "aten::_native_batch_norm_legit",
-    "aten::_scaled_dot_product_flash_attention_for_cpu",
-    "aten::_softmax",
-    "aten::_log_softmax",
-    "aten::adaptive_avg_pool1d",
-    "aten::adaptive_avg_pool2d",
-    "aten::adaptive_max_pool2d",
-    "aten::addbmm",
-    "aten::addmm",
-    "aten::addmv",
-    "aten::alias",
-    "aten::avg_pool1d",
-    "aten::avg_pool2d",
-    "aten::avg_pool3d",
-    "aten::baddbmm",
-    "aten::batch_norm",
-    "aten::bernoulli.p",
-    "aten::bernoulli_.float",
-    "aten::bmm",
-    "aten::clone",
-    "aten::contiguous",
-    "aten::conv1d",
-    "aten::conv2d",
-    "aten::conv3d",
-    "aten::conv_transpose1d",
-    "aten::conv_transpose2d.input",
-    "aten::conv_transpose3d.input",
-    "aten::convolution",
-    "aten::copy_",
-    "aten::cummax",
-    "aten::cummin",
-    "aten::cumprod",
-    "aten::cumsum",
-    "aten::dot",
-    "aten::dropout",
-    "aten::dropout_",
-    "aten::einsum",
-    "aten::empty",
-    "aten::empty_like",
-    "aten::feature_dropout",
-    "aten::fill_",
-    "aten::group_norm",
-    "aten::gru.input",
-    "aten::instance_norm",
-    "aten::layer_norm",
-    "aten::linear",
-    "aten::lstm.input",
-    "aten::masked_fill.Scalar",
-    "aten::masked_fill_.Scalar",
-    "aten::matmul",
-    "aten::max_pool1d",
-    "aten::max_pool2d",
-    "aten::max_pool2d_with_indices",
-    "aten::max_pool3d",
-    "aten::mm",
-    "aten::mv",
-    "aten::native_batch_norm",
-    "aten::native_dropout",
-    "aten::native_group_norm",
-    "aten::native_layer_norm",
-    "aten::normal_",
-    "aten::rand",
-    "aten::rand_like",
-    "aten::randint",
-    "aten::randint_like",
-    "aten::randn",
-    "aten::randn_like",
-    "aten::randperm",
-    "aten::random_",
-    "aten::rms_norm",
-    "aten::rnn_relu.input",
-    "aten::rnn_tanh.input",
-    "aten::scaled_dot_product_attention",
-    "aten::sort",
-    "aten::topk",
-    "aten::uniform_",
-    "aten::upsample_bicubic2d",
-    "aten::upsample_bilinear2d",
-    "aten::upsample_nearest1d",
-    "aten::upsample_nearest2d",
-    "aten::zero_",
-});
-
-// In-place operators that only copy into some elements of their target: done twice they leave what they leave once.
-constexpr std::array kCopiesInto = std::to_array<std::string_view>({
-    "aten::copy_",
-    "aten::fill_",
-    "aten::index_copy_",
-    "aten::index_fill_",
-    "aten::masked_fill_",
-    "aten::scatter_.src",
-    "aten::scatter_.value",
-    "aten::zero_",
-});
-
-// Views that may raise on what no call key has: where a tensor lies in its storage, the storage's size, contents.
-constexpr std::array kViewsThatMayRaise = std::to_array<std::string_view>({
-    "aten::as_strided",
-    "aten::narrow.Tensor",
-    "aten::view.dtype",
-    "aten::view_as_complex",
-});
-
-template <class Table>
-bool is_in(const Table& table, std::string_view name) {
-  return std::ranges::any_of(table,
-                             [&](std::string_view row) { return row == name || row == capture::base_name(name); });
-}
-
-bool draws(const capture::CallTemplate& call, const std::string& name) {
-  return !name.starts_with("aten::") || call.op.hasTag(at::Tag::nondeterministic_seeded);
-}
 
 // Walks a program's steps in order and notes who touches which input.
 class Analysis {
@@ -161,7 +44,7 @@ class Analysis {
  private:
   struct Access {
     int writes = 0;            // steps
-    bool copied_into = false;  // its one write is of kCopiesInto
+    bool copied_into = false;  // its one write only copies
     bool read_before = false;  // its one write, or in that very step
     bool whole_storage = false;
   };
@@ -203,8 +86,7 @@ class Analysis {
   void visit(const plan::ContractStep& s) {
     for (SlotId operand : s.operands)
       if (operand != plan::kNoSlot) read(operand);
-    if (s.kind == ir::Product::Convolution && !is_in(kNeverRaises, c10::toString(calls_[s.call].op.operator_name())))
-      may_stop();
+    if (s.kind == ir::Product::Convolution && !calls_[s.call].facts.is(OpFlag::NeverRaises)) may_stop();
     for (const plan::KernelStep& launch : s.epilogue) visit(launch);
   }
 
@@ -217,6 +99,7 @@ class Analysis {
   void visit(const plan::ExternStep& s) {
     const ir::ExternAttr& attr = externs_[s.external];
     const capture::CallTemplate& call = calls_[attr.call];
+    const OpFacts& facts = call.facts;
     const bool view = attr.kind == ir::ExternKind::View;
     Inputs targets;
     for (size_t i = 0; i < s.operands.size(); ++i) {
@@ -227,14 +110,13 @@ class Analysis {
     }
     // What a call gives back lies in what it writes; a view lies in its first operand.
     const Inputs memory = view && !s.operands.empty() ? roots(s.operands[0]) : targets;
-    if (attr.name.starts_with("aten::as_strided") && !s.operands.empty()) reaches_beyond_.merge(roots(s.operands[0]));
+    if (facts.is(OpFlag::ReachesStorage) && !s.operands.empty()) reaches_beyond_.merge(roots(s.operands[0]));
     for (SlotId result : s.results)
       if (result != plan::kNoSlot) extern_roots_[result] = memory;
-    const bool plain_view = view && attr.name.starts_with("aten::");
-    const bool may_raise = plain_view ? is_in(kViewsThatMayRaise, attr.name) : !is_in(kNeverRaises, attr.name);
-    const bool draws_now = draws(call, attr.name);
-    write(targets, is_in(kCopiesInto, attr.name));
-    draws_ |= draws_now;
+    const bool plain_view = view && !facts.is(OpFlag::Foreign);
+    const bool may_raise = plain_view ? facts.is(OpFlag::MayRaise) : !facts.is(OpFlag::NeverRaises);
+    write(targets, facts.is(OpFlag::CopiesInto));
+    draws_ |= facts.is(OpFlag::Draws);
     for (const c10::IValue& value : call.args)
       if (value.isGenerator()) generators_.push_back(value.toGenerator());
     if (may_raise) may_stop();

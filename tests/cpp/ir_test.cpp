@@ -17,8 +17,9 @@ Graph sample() {
   const NodeId sum = g.pointwise(Op::Add, {x, t});
   const NodeId scaled = g.pointwise(Op::Mul, {sum, g.convert(s, DType::F32)});
   const NodeId row = g.reduce(ReduceKind::Sum, scaled, {1}, DType::F32);
-  const NodeId product = g.contract({Product::Mm, 7, "aten::mm", {scaled, y}}, DType::F32, {{4, 4}, {4, 1}});
-  g.external({ExternKind::Op, 3, "aten::add_", {x, product}, {0}, 0});
+  const NodeId product =
+      g.contract({Product::Mm, 7, "aten::mm", {scaled, y}, true, true}, DType::F32, {{4, 4}, {4, 1}});
+  g.external({ExternKind::Op, 3, "aten::add_", {x, product}, {0}, 0, true});
   const NodeId joined = g.cat({product, product}, 1);
   g.outputs = {row, joined, g.reshape(scaled, {32}), g.with_strides(scaled, {1, 4}), g.fresh_copy(x, {8, 1})};
   g.stores = {{0, scaled, 2}};

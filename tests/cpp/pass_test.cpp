@@ -165,12 +165,13 @@ TEST(Dead, DropsUnusedPureNodesOnly) {
 namespace {
 
 /// relu of a convolution of `image` with weights of `outputs` channels, 3 x 3, padded.
-NodeId convolve(Graph& g, NodeId image, int64_t outputs, int64_t side = 3) {
+NodeId convolve(Graph& g, NodeId image, int64_t outputs, int64_t side = 3, bool keeps_layout = true) {
   const auto sizes = g.sizes(image);
   const std::vector<int64_t> shape{sizes[0], outputs, sizes[2], sizes[3]}, kernel{outputs, sizes[1], side, side};
   const NodeId weight = g.input(DType::F32, {kernel, row_major(kernel)}, {"w"});
-  const NodeId product =
-      g.contract({Product::Convolution, 0, "aten::conv2d", {image, weight}}, DType::F32, {shape, row_major(shape)});
+  const NodeId product = g.contract(
+      {.kind = Product::Convolution, .name = "aten::conv2d", .operands = {image, weight}, .keeps_layout = keeps_layout},
+      DType::F32, {shape, row_major(shape)});
   return g.pointwise(Op::Max, {product, g.constant(DType::F32, 0.0)});
 }
 
@@ -206,6 +207,11 @@ TEST(Layouts, ConvolutionsThatFollowEachOther) {
 
 TEST(Layouts, OneAloneStays) {
   EXPECT_EQ(in_channels_last(pass::run(images([](Graph& g, NodeId x) { g.outputs = {convolve(g, x, 16)}; }), {})), 0u);
+}
+
+TEST(Layouts, TransposedConvolutionsStay) {
+  const auto body = [](Graph& g, NodeId x) { g.outputs = {convolve(g, convolve(g, x, 16, 3, false), 32, 3, false)}; };
+  EXPECT_EQ(in_channels_last(pass::run(images(body), {})), 0u);
 }
 
 TEST(Layouts, LargeWeightsOfSmallImagesStay) {

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cache_tools import make, path_of
-from fastjit import _cache, cache, cli
+from fastjit import _build_info, _cache, cache, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY_FIELDS = ["key", "function", "signature", "target", "bytes", "loads", "compile_ms", "created", "last_used"]
@@ -449,8 +449,8 @@ def test_a_folder_at_the_path_of_an_entry_can_be_removed(filled, capsys, empty) 
 def test_defaults_are_those_of_the_engine() -> None:
     table = (ROOT / "jit/support/settings.def").read_text()
     defaults = dict(re.findall(r'SETTING\(\w+, "(\w+)", "([^"]*)"', table))
-    assert cache.parse_size(defaults["FASTJIT_CACHE_MAX_BYTES"]) == _cache.DEFAULT_MAX_BYTES
-    assert int(defaults["FASTJIT_CACHE_MAX_ENTRIES"]) == _cache.DEFAULT_MAX_ENTRIES
+    assert defaults["FASTJIT_CACHE_MAX_BYTES"] == _build_info.CACHE_MAX_BYTES
+    assert defaults["FASTJIT_CACHE_MAX_ENTRIES"] == _build_info.CACHE_MAX_ENTRIES
 
 
 def test_sizes_are_those_of_the_engine(root, capsys, monkeypatch) -> None:
@@ -459,7 +459,7 @@ def test_sizes_are_those_of_the_engine(root, capsys, monkeypatch) -> None:
     assert len(rows) > 20
     for text, size in [*rows, ("9" * 400, "-1")]:
         monkeypatch.setenv("FASTJIT_CACHE_MAX_BYTES", text)
-        wanted = size if size != "-1" else str(_cache.DEFAULT_MAX_BYTES)
+        wanted = size if size != "-1" else str(cache.parse_size(_build_info.CACHE_MAX_BYTES))
         assert cache.max_bytes().value == wanted, text
         with pytest.raises(ValueError, match="is not a size") if size == "-1" else contextlib.nullcontext():
             assert cache.parse_size(text) == int(size)

@@ -63,7 +63,7 @@ def test_what_runs_a_program_knows_no_recorder():
     paths = [p for name in RUNS for p in (ROOT / "src/dispatch").glob(f"{name}*.*")]
     assert len(paths) >= 2 * len(RUNS) - 2
     known = {name for path in paths for name in _includes(path) if name.startswith(("capture/", "observe/"))}
-    assert known == {"capture/calls.h", "capture/effects.h"}
+    assert known == {"capture/calls.h", "capture/ops/aten.h"}
 
 
 def test_the_engine_knows_neither_python_nor_torch():

@@ -211,3 +211,14 @@ def test_scalars_made_inside_an_operator_stay_values():
 
 def test_matmul_that_squeezes_in_place_inside():
     check(lambda x, v: (x @ v) * 2, torch.randn(2, 4, 6), torch.randn(6))
+
+
+def test_statistics_are_written_where_the_results_are_given():
+    def norm(x, mean, var, out, save_mean, save_var):
+        before = mean * 1
+        torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5, out=(out, save_mean, save_var))
+        return before + mean
+
+    check(
+        norm, torch.randn(4, 3, 5), torch.zeros(3), torch.ones(3), torch.empty(4, 3, 5), torch.empty(3), torch.empty(3)
+    )

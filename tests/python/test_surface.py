@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastjit import FastFunction, fastjit, of
-from fastjit.api import OPTIONS, Stats
+from fastjit import _C, FastFunction, fastjit, of
+from fastjit.api import OPTIONS, Numerics, Stats
 from helpers import since
 
 
@@ -65,6 +65,10 @@ def test_the_signature_and_its_overloads_are_the_table_of_options():
         assert all(p.annotation is not p.empty for p in shown.parameters.values() if p.kind is p.KEYWORD_ONLY)
     text = " ".join(pydoc.plain(pydoc.render_doc(fastjit)).split()).replace("( ", "(")  # 3.13: a line each
     assert "fastjit(target=..., /, *, name: str | None = None, pure: bool = False, " in text
+
+
+def test_checkers_of_types_know_the_numerics():
+    assert typing.get_args(Numerics) == _C.numerics and OPTIONS["numerics"] == (_C.numerics[0], _C.numerics)
 
 
 def test_what_fastjit_returns_is_a_fast_function():
