@@ -244,7 +244,11 @@ class Selector {
     read(step, event);
     for (size_t i : written_arguments(event))
       for (const Use& use : event.args[i].uses)
-        if (use.tensor != kNone) step.writes.push_back(use.tensor);
+        if (use.tensor != kNone) {
+          if (trace_.data_read.contains(use.storage))
+            unsound("a tensor of which Tensor.data was read is written by " + where(trace_, event));
+          step.writes.push_back(use.tensor);
+        }
     for (const Use& use : flat_results(event)) {
       if (use.tensor == kNone || read_by_[use.tensor] == step.event || known_[use.tensor]) continue;
       known_[use.tensor] = true;

@@ -77,6 +77,10 @@ class Recorder {
   /// Tells that the call that just ended made `tensor` of numbers that are the same in every call of the program,
   /// without an operator. False: it cannot be a constant of one.
   bool constant_made(const at::Tensor& tensor);
+  /// Tells that Python read `data` as Tensor.data of `tensor`. False: a program cannot have it.
+  bool data_read(const at::Tensor& tensor, const at::Tensor& data);
+  /// Whether a tensor was made whose sizes depend on data.
+  bool has_data_sizes() const;
   /// Tells that Python is about to look at the sizes of `tensor`.
   void size_read(const at::Tensor& tensor);
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.

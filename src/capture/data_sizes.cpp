@@ -24,10 +24,20 @@ bool has_mask(const Event& event) {
          });
 }
 
-// What the operator makes of data has its size as first dim, unless nothing says so.
+// x[:, mask]: what the mask selects is the dim in its place. Nothing: there are other indices, too.
+std::optional<size_t> masked_dim(const Event& event) {
+  const auto& indices = event.args[1].uses;
+  const auto is_given = [](const Use& use) { return use.tensor != kNone; };
+  if (std::ranges::count_if(indices, is_given) != 1) return std::nullopt;
+  return static_cast<size_t>(std::ranges::find_if(indices, is_given) - indices.begin());
+}
+
+// Where the operator puts the size that it finds.
 Dims made(const Event& event, const Use& result) {
-  const bool first = event.facts.is(OpFlag::FirstDim);
-  return first && !result.meta->sizes.empty() ? bit(0) : all_of(result);
+  if (!event.facts.is(OpFlag::FirstDim) || result.meta->sizes.empty()) return all_of(result);
+  if (!event.facts.is(OpFlag::MaskDecides)) return bit(0);
+  const std::optional<size_t> dim = masked_dim(event);
+  return dim ? bit(*dim) : all_of(result);
 }
 
 // Dims of the operands at the place of each dim of the result, if the result has the shape that broadcasting gives.

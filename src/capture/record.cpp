@@ -59,6 +59,7 @@ struct Recorder::Impl {
   void pass_limit(const std::string& limit);
   void contents_read(const at::Tensor& tensor);
   void size_read(const at::Tensor& tensor);
+  Event unseen(const char* name);
   void note_sizes(uint32_t event);
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
@@ -232,6 +233,11 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   // A size that depends on data is read without any event. Code of this call that so much as names such a read, while
   // masked values are about, is taken to read one.
   if (masked && event.parent == kNone && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
+  // Python gets a value or a size: how many there were is read with it.
+  const bool tells_sizes = event.facts.reads() || event.facts.effect == Effect::Metadata;
+  if (open.empty() && tells_sizes && !trace.data_sized.empty())
+    for (const c10::IValue& value : record.inputs())
+      if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor());
   event.line = event.parent == kNone ? lines.now(event.facts.reads() ? &event.target : nullptr)
                                      : trace.events[event.parent].line;
   count(event);
@@ -306,6 +312,21 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   const std::span<const Use> results = flat_results(event);
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i]) trace.data_sized[results[i].tensor] |= dims[i];
+}
+
+// An event for what torch did without the dispatcher, as if this operator had run.
+Event Recorder::Impl::unseen(const char* name) {
+  Event event;
+  event.op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  event.name = *trace.names.insert(name).first;
+  event.facts = facts_of(*event.op);
+  event.grad = at::GradMode::is_enabled();
+  event.inference = c10::InferenceMode::is_enabled();
+  event.casts = CastMode::now();
+  event.line = lines.now();
+  event.end = static_cast<uint32_t>(trace.events.size() + 1);
+  event.finished = true;
+  return event;
 }
 
 // An event without an operator: Python looks at sizes that depend on data.
@@ -446,21 +467,28 @@ bool Recorder::constant_made(const at::Tensor& tensor) {
   const bool is_new = trace.find(tensor.unsafeGetTensorImpl()) == kNone;
   if (!is_new) return true;  // an operator's result
   if (!impl.inputs.constants_are_facts || !tensor.is_cpu() || tensor.numel() > kMaxConstant) return false;
-  Event event;
-  event.op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::lift_fresh", "");
-  event.name = *trace.names.insert("aten::lift_fresh").first;
-  event.facts = facts_of(*event.op);
-  event.grad = at::GradMode::is_enabled();
-  event.inference = c10::InferenceMode::is_enabled();
-  event.casts = CastMode::now();
-  event.line = impl.lines.now();
-  event.end = static_cast<uint32_t>(trace.events.size() + 1);
-  event.finished = true;
+  Event event = impl.unseen("aten::lift_fresh");
   event.args.push_back({Item::Kind::Tensor, {impl.constant(tensor)}, {}});
   event.results.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
   trace.events.push_back(std::move(event));
   return true;
 }
+
+// A view that counts its writes apart, which no program does: as long as nobody writes it is what detach() gives.
+bool Recorder::data_read(const at::Tensor& tensor, const at::Tensor& data) {
+  Impl& impl = *impl_;
+  const bool is_known = impl.trace.find(tensor.unsafeGetTensorImpl()) != kNone;
+  if (!is_known || impl.trace.find(data.unsafeGetTensorImpl()) != kNone) return false;
+  Event event = impl.unseen("aten::detach");
+  event.args.push_back({Item::Kind::Tensor, {impl.trace.use(tensor)}, {}});
+  event.results.push_back({Item::Kind::Tensor, {impl.trace.use(data, true)}, {}});
+  impl.trace.data_read.insert(event.results[0].uses[0].storage);
+  impl.trace.events.push_back(std::move(event));
+  impl.note_sizes(static_cast<uint32_t>(impl.trace.events.size() - 1));
+  return true;
+}
+
+bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty(); }
 
 void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor); }
 

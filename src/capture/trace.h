@@ -112,6 +112,7 @@ struct Trace {
   std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;       // why the recording itself cannot be trusted
 
+  std::unordered_set<uint32_t> data_read;             // storages of tensors of which Python read .data
   bool makes_data_sizes = false;                      // an operator of it may
   std::unordered_map<uint32_t, uint64_t> data_sized;  // tensor -> its dims whose sizes depend on data (data_sizes.h)
   uint64_t dims_of(uint32_t tensor) const {

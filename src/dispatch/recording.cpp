@@ -124,6 +124,10 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_contents_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
   };
+  host.has_data_sizes = [](void* context) { return static_cast<Recording*>(context)->recorder->has_data_sizes(); };
+  host.on_data = [](void* context, PyObject* tensor, PyObject* data) {
+    return is_plain_tensor(data) && static_cast<Recording*>(context)->recorder->data_read(unpack(tensor), unpack(data));
+  };
   host.on_constant = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
   };

@@ -100,6 +100,7 @@ void Tracer::load_tensor_attr(PyObject* o, PyObject* name, bool probing) {
   for (std::string_view known : kTensorAttributes)
     if (attr && text == known) return may_enter_any();
   if (attr && text == "grad" && reads_grad(o)) return;
+  if (attr && text == "data") return static_cast<void>(top().data_of = o);
   if (attr) return deny("read of Tensor." + std::string(text));
   load_own_tensor_attr(o, name, probing);
 }
@@ -236,7 +237,10 @@ bool Tracer::replaces_parts(PyObject* o, PyObject* name, PyObject* value) {
 // Settings that a context gives a class and takes back: nothing of it is left when the call ends.
 void Tracer::store_class_attr(PyTypeObject* type, PyObject* name) {
   PyObject* before = dict_lookup(type_dict(type), name, nullptr);
-  const bool is_plain = Py_TYPE(type)->tp_setattro == PyType_Type.tp_setattro && before && is_constant(before);
+  const bool is_settable = Py_TYPE(type)->tp_setattro == PyType_Type.tp_setattro;
+  if (is_settable && !before && class_attr(type, name))
+    return interrupt("what " + name_of((PyObject*)type) + " inherits");
+  const bool is_plain = is_settable && before && is_constant(before);
   if (!is_plain) return deny("store to " + attr_text((PyObject*)type, name));
   if (!class_sets_.contains({type, name})) class_attr(type, name);
   class_sets_.try_emplace({type, name}, Ref::share(before));

@@ -186,8 +186,11 @@ void Tracer::judge_container(PyObject* callee, Args args) {
     if (is_first && is_partial(arg)) {
       if (!note_partial(arg)) return;
       PyObject* inner = reinterpret_cast<PartialObject*>(arg)->function;
-      if (!PyFunction_Check(inner)) return deny("map with " + callee_text(inner));
-      note_function((PyFunctionObject*)inner);
+      if (!PyFunction_Check(inner) && !maps_in_c(inner)) return deny("map with " + callee_text(inner));
+      if (PyFunction_Check(inner)) note_function((PyFunctionObject*)inner);
+      reads_in_c = reads_items = !PyFunction_Check(inner);
+      if (reads_in_c && !readable(reinterpret_cast<PartialObject*>(arg)->args))
+        return deny("map with " + callee_text(inner));
       continue;
     }
     bool callable_argument =
@@ -391,6 +394,7 @@ void Tracer::judge_generator(PyObject* callee, Args) { deny(door_of(known_functi
 // The elements as new lists of numbers: whoever told of it guards what they are.
 void Tracer::judge_contents(PyObject* callee, Args args) {
   if (args.size() != 1 || !is_tensor(args[0]) || !host_.on_contents_read) return judge_exit(callee, args);
+  if (host_.on_size_read) host_.on_size_read(host_.context, args[0]);
   host_.on_contents_read(host_.context, args[0]);
   top().nested_result = true;
 }

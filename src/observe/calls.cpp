@@ -4,6 +4,7 @@
 #if FASTJIT_OBSERVES
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "observe/known_functions.h"
 #include "observe/tracer.h"
@@ -96,6 +97,15 @@ void Tracer::call(PyObject* callable, Args args) {
   call_host(callable, args);
 }
 
+// These are no operators, whatever their names: they look at metadata.
+static bool reads_sizes(PyObject* callable) {
+  constexpr std::string_view kNames[] = {"size",          "stride",         "numel",   "nelement",
+                                         "is_contiguous", "storage_offset", "__len__", "broadcast_shapes"};
+  const std::string text = callee_text(callable);
+  const std::string_view name = std::string_view(text).substr(text.rfind('.') + 1);
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
 void Tracer::call_host(PyObject* callable, Args args) {
   PyTypeObject* owner = nullptr;
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
@@ -112,6 +122,9 @@ void Tracer::call_host(PyObject* callable, Args args) {
     top().container_result = true;  // of str.split, say
     return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
   }
+  if (host_.has_data_sizes && host_.has_data_sizes(host_.context) && reads_sizes(callable))
+    for (PyObject* arg : args)
+      if (is_tensor(arg)) host_.on_size_read(host_.context, arg);
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
     case Host::Callee::Boxed:
@@ -129,8 +142,6 @@ void Tracer::call_host(PyObject* callable, Args args) {
       return;
     case Host::Callee::Pure:
       if (!readable_args(args, callable)) return;
-      for (PyObject* arg : args)
-        if (is_tensor(arg) && host_.on_size_read) host_.on_size_read(host_.context, arg);
       top().reads_items = true;
       top().container_result = true;
       return may_enter_any();

@@ -134,6 +134,7 @@ void Tracer::binary(int oparg) {
     return may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
   }
   if (is_own_addition(left)) return may_enter_any();
+  if (computes_in_python(left, right, oparg)) return may_enter_any();
   if (derives_by_operator(oparg, left, right)) return;
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
   note_names(right);  // "%s" % right
@@ -219,6 +220,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   if (is_filled && keyable(index)) return interrupt("what " + names_[container] + " keeps");
   touch(value);
   if (is_tensor(container)) {
+    note_slices(container, index);
     if (!readable(index) || !readable(value)) return deny("store to item of Tensor");
     if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
     return tensor_method(container, "__setitem__");

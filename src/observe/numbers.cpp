@@ -132,6 +132,25 @@ void Tracer::note_operator(PyObject* tensor, int oparg) {
   }
 }
 
+// An operator of a class written in Python, which is watched. In-place forms fall back to the plain ones.
+bool Tracer::computes_in_python(PyObject* left, PyObject* right, int oparg) {
+  const auto method = [&](PyObject* o, const char* form) -> PyObject* {
+    if (is_tensor(o) || PyType_Check(o) || !is_instance(o)) return nullptr;
+    const std::string name = kOperators[oparg % kFirstInPlace].method;
+    return class_attr(Py_TYPE(o), intern(PyUnicode_FromString((form + name + "__").c_str())));
+  };
+  const auto is_python = [](PyObject* found) { return found && PyFunction_Check(found); };
+  if (is_python(method(left, "__"))) {
+    note_instance(left);
+    method(left, "__i");
+    if (PyObject* other = method(right, "__r")) return note_instance(right), is_python(other);
+    return readable(right) || is_instance(right);
+  }
+  if (!is_python(method(right, "__r")) || !(is_plain_value(left) || PyTuple_CheckExact(left))) return false;
+  note_instance(right);
+  return readable(left);
+}
+
 bool Tracer::derives_by_operator(int oparg, PyObject* left, PyObject* right) {
   const auto& row = kOperators[oparg % kFirstInPlace];
   if (!row.apply) return false;

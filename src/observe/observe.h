@@ -53,10 +53,14 @@ struct Host {
   void (*on_derived)(void* context, struct Derivation& how) = nullptr;
   /// The call about to run reads all elements of a tensor without an operator that shows them.
   void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
+  /// The call read `data` as the attribute of that name of a tensor. False: a program cannot have it.
+  bool (*on_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
   /// A call made this tensor of numbers without an operator. False: a program cannot have it.
   bool (*on_constant)(void* context, PyObject* tensor) = nullptr;
   /// The instruction about to run looks at the sizes of a tensor.
   void (*on_size_read)(void* context, PyObject* tensor) = nullptr;
+  /// Whether the call has made a tensor whose sizes depend on data.
+  bool (*has_data_sizes)(void* context) = nullptr;
   /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an
   /// Operator. alone: no other operand of it is a number of equal value. forwards: a binary operator, which may hand
   /// the object on to a Python method. element: its place in a list that the operator is given, -1: it is in none.

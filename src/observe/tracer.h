@@ -85,6 +85,7 @@ class Tracer final : public Observer {
     std::vector<PyObject*> sources;  // of a new iterator: what it walks
     bool container_result = false;   // its result is new if it is a list, a dictionary or a set
     bool number_result = false;      // it may be a float read out of a tensor
+    PyObject* data_of = nullptr;     // it reads .data of this tensor
     bool constant_result = false;    // a tensor made without an operator, of data that is all facts
     bool derived_result = false;     // it follows from watched numbers as derivation_ says
     bool nested_result = false;      // its result is new if it is a container, and so are the containers in it
@@ -241,6 +242,7 @@ class Tracer final : public Observer {
   void truth(PyObject* o);
   void length(PyObject* o);
   void subscript_of(PyObject* container, PyObject* index);
+  void note_slices(PyObject* tensor, PyObject* index);
   void read_dict_item(Facts::Id id, PyObject* dict, PyObject* index);
   void read_list_item(Facts::Id id, PyObject* list, PyObject* index);
   PyObject* intern(PyObject* name);     // borrowed
@@ -303,6 +305,7 @@ class Tracer final : public Observer {
   bool derives(Derivation how, Args operands);
   bool runs_in_program(Derivation& how);
   void note_operator(PyObject* tensor, int oparg);
+  bool computes_in_python(PyObject* left, PyObject* right, int oparg);
   bool derives_by_operator(int oparg, PyObject* left, PyObject* right);
   bool derives_by_call(PyObject* callee, Args args);
   bool derives_by_minus(PyObject* o);

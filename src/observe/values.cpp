@@ -39,6 +39,8 @@ constexpr const char* kIterators[] = {"list_iterator",
                                       "itertools.chain",
                                       "itertools.islice",
                                       "itertools.product",
+                                      "itertools.combinations",
+                                      "itertools.permutations",
                                       "itertools.repeat",
                                       "dict_reversekeyiterator",
                                       "dict_reversevalueiterator",
@@ -535,9 +537,23 @@ bool Tracer::is_plain_index(PyObject* index) {
   return true;
 }
 
+// A slice that turns out to be the whole is no operator: how long the tensor is decides.
+void Tracer::note_slices(PyObject* tensor, PyObject* index) {
+  if (!host_.has_data_sizes || !host_.has_data_sizes(host_.context)) return;
+  const auto is_bounded = [](PyObject* o) {
+    const auto* slice = reinterpret_cast<PySliceObject*>(o);
+    return PySlice_Check(o) && (slice->start != Py_None || slice->stop != Py_None || slice->step != Py_None);
+  };
+  bool bounded = is_bounded(index);
+  if (PyTuple_CheckExact(index))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i) bounded |= is_bounded(PyTuple_GET_ITEM(index, i));
+  if (bounded) host_.on_size_read(host_.context, tensor);
+}
+
 void Tracer::subscript_of(PyObject* container, PyObject* index) {
   container = unwrapped(container);
   if (is_tensor(container)) {
+    note_slices(container, index);
     touch(index);
     if (!readable(index)) return deny("index of type " + name_of(index));
     if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");

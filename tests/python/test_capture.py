@@ -136,15 +136,37 @@ def masked_by_another(x, y):
     return y
 
 
-@pytest.mark.parametrize("fn", [sum_of_masked, masked_itself, length_of_masked])
-def test_other_uses_of_masked_values_depend_on_data(fn):
-    assert "aten::index" in capture(fn, sample())["unsound"]
+OTHER_USES = {
+    sum_of_masked: ["gt", "aten::index.Tensor", "aten::sum"],
+    masked_itself: ["gt", "aten::index.Tensor"],
+    length_of_masked: [
+        "aten::gt.Scalar",
+        "aten::index.Tensor",
+        "aten::div.Tensor",
+        "aten::gt.Scalar",
+        "aten::index_put_",
+    ],
+}
 
 
-def test_a_store_by_another_mask_depends_on_data():
+@pytest.mark.parametrize("fn", OTHER_USES, ids=lambda fn: fn.__name__)
+def test_other_uses_of_masked_values_run_in_torch(fn):
+    """The values are as many as data says: torch makes them and computes with them."""
+    assert ops(capture(fn, sample())) == OTHER_USES[fn]
+
+
+def test_a_store_by_another_mask_runs_in_torch():
     x = torch.tensor([1.0, -1.0, 2.0])
     y = torch.tensor([-3.0, 4.0, 5.0])
-    assert "aten::index" in capture(masked_by_another, x, y)["unsound"]
+    result = capture(masked_by_another, x, y)
+    assert [name for name in ops(result) if "index" in name] == ["aten::index.Tensor", "aten::index_put_"]
+    assert "where" not in ops(result)
+
+
+def test_a_list_as_long_as_data_is_refused():
+    for fn in (lambda x: x[x > 0].split(2), lambda x: x[x > 0].unbind(), lambda x: [v * 2 for v in x[x > 0]]):
+        unsound = capture(fn, sample())["unsound"]
+        assert re.search(r"result of aten::\w+ depends on data at test_capture\.py:\d+", unsound), unsound
 
 
 # ---- mutation and views --------------------------------------------------------------------------------------------
@@ -298,12 +320,30 @@ def test_torchs_calls_get_real_views():
 def test_out_variants_and_lists_run_in_torch():
     def fn(x, y):
         torch.add(x, 1, out=y)
+        return torch.cartesian_prod(x[0], y[0]) * 2
+
+    result = capture(fn, sample(), sample())
+    names = ops(result)
+    assert names[0] == "aten::add.out" and "aten::cartesian_prod" in names
+    product = next(call for call in result["calls"] if call["op"] == "aten::cartesian_prod")
+    assert product["holes"] == [(0, 0), (0, 1)]
+
+
+def test_operators_on_lists_are_entered():
+    def fn(x, y):
+        torch._foreach_addcmul_([x, y], [x, y], [y, x], value=2)
+        return x
+
+    result = capture(fn, sample(), sample())
+    assert ops(result) == ["mul", "fma", "mul", "fma"] and result["calls"] == []
+    assert [store[0] for store in result["stores"]] == [0, 1]
+
+    def out(x, y):
+        torch.add(x, 1, out=y)
         torch._foreach_add_([x, y], 1)
         return x * y
 
-    result = capture(fn, sample(), sample())
-    assert ops(result)[:2] == ["aten::add.out", "aten::_foreach_add_.Scalar"]
-    assert result["calls"][1]["holes"] == [(0, 0), (0, 1)]
+    assert ops(capture(out, sample(), sample())) == ["aten::add.out", "add", "aten::add_.Scalar", "aten::alias", "mul"]
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------
@@ -360,12 +400,15 @@ HIDDEN = torch.ones(4, 4)
 REFUSALS = {
     "tolist": (lambda x: (x.tolist(), x + 1)[1], "left tensor land"),
     "numpy": (lambda x: (x.numpy(), x + 1)[1], "left tensor land"),
-    "nonzero": (lambda x: x.nonzero(), r"result of aten::nonzero depends on data at test_capture\.py:\d+"),
-    "where": (lambda x: torch.where(x > 0), "result of aten::where depends on data"),
-    "unique": (lambda x: torch.unique(x), "depends on data"),
-    "masked_select": (lambda x: x.masked_select(x > 0), "result of aten::masked_select depends on data"),
-    "tensor_split": (lambda x: x.tensor_split((x[:2, 0] > 9).long()), "result of aten::tensor_split depends on data"),
-    "one_hot": (lambda x: F.one_hot((x > 0).long()), "result of aten::one_hot depends on data"),
+    "nonzero": (lambda x: x.nonzero().unbind(), r"result of aten::nonzero depends on data at test_capture\.py:\d+"),
+    "where": (lambda x: torch.where(x > 0)[0].split(2), "result of aten::where depends on data"),
+    "unique": (lambda x: torch.unique(x).unbind(), "depends on data"),
+    "masked_select": (lambda x: x.masked_select(x > 0).chunk(9), "result of aten::masked_select depends on data"),
+    "one_hot": (lambda x: F.one_hot((x > 0).long()).unbind(-1), "result of aten::one_hot depends on data"),
+    "bincount": (
+        lambda x: torch.bincount((x > 0).long().view(-1)).unbind(),
+        "result of aten::bincount depends on data",
+    ),
     "unknown": (unknown_tensor, r"a tensor of unknown origin was used by aten::mul at test_capture\.py:\d+"),
     "data": (through_data, "unknown origin"),
     "set_data": (set_data, "memory of a tensor was replaced|metadata|memory of"),
@@ -402,6 +445,26 @@ def test_values_that_python_reads_are_guards(name):
     assert result["unsound"] == ""
     assert [re.sub(r"\d+$", "", label) for label, _ in result["values"]] == [f"{verb} at test_capture.py:"]
     assert f'"{result["values"][0][0]}" kind=guard call=0 outputs=0' in result["graph"]
+
+
+DATA_SIZES = {
+    "nonzero": (lambda x: x.nonzero(), ["aten::nonzero"]),
+    "where": (lambda x: torch.where(x > 0), ["gt", "aten::where"]),
+    "unique": (lambda x: torch.unique(x), ["aten::_unique2"]),
+    "masked_select": (lambda x: x.masked_select(x > 0), ["gt", "aten::masked_select"]),
+    "tensor_split": (
+        lambda x, i: x.tensor_split(i),
+        ["aten::tensor_split.tensor_indices_or_sections"],
+    ),
+    "one_hot": (lambda x: F.one_hot((x > 0).long()), ["gt", "aten::one_hot"]),
+}
+
+
+@pytest.mark.parametrize("name", DATA_SIZES)
+def test_sizes_that_depend_on_data_are_torchs_steps(name):
+    fn, steps = DATA_SIZES[name]
+    result = capture(fn, sample(), *([torch.tensor([1, 3])] if name == "tensor_split" else []))
+    assert ops(result) == steps and result["values"] == []
 
 
 def test_gradients_are_refused_by_name():
@@ -482,5 +545,6 @@ def test_masked_work_on_a_view_of_an_argument_keeps_its_order():
         row[row > 0] = row[row > 0] * 2
         return x
 
-    # The two masks are two calls of torch on real memory: they are not known to be one.
-    assert "aten::index depends on data" in capture(own_masks, sample())["unsound"]
+    # The two masks are two calls of torch on real memory: they are not known to be one, and all of it is torch's.
+    names = ops(capture(own_masks, sample()))
+    assert [n for n in names if "index" in n] == ["aten::index.Tensor", "aten::index_put_"] and "where" not in names

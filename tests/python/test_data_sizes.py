@@ -109,6 +109,53 @@ def looks(x):
     return kept * kept.shape[0]
 
 
+def by_size(x):
+    kept = x[:, x[0] > 0]
+    return kept + torch.ones(kept.size(1)) * kept.numel()
+
+
+def test_methods_that_tell_sizes_are_seen():
+    """`size()` and `numel()` run no operator."""
+    fast = fastjit.fastjit(by_size)
+    torch.manual_seed(2)
+    for _ in range(12):
+        x = torch.randn(3, 4)
+        assert_same(fast(x), by_size(x), exact=True)
+    stats = fast.stats()
+    assert dict(stats.fallbacks) == {} and stats.hits == 12 - stats.variants
+
+
+def sliced(x):
+    return x[x > 0][:3] * 2
+
+
+def one(x):
+    return x + x[x > 2.5].item()
+
+
+def listed(x):
+    return x * len(x[x > 0.9].tolist())
+
+
+@pytest.mark.parametrize("f", [sliced, one, listed], ids=lambda f: f.__name__)
+def test_what_depends_on_a_size_without_showing_it(f):
+    """x[:3] of three elements is no operator, item() of none is an error, and a list is as long as it is."""
+    fast = fastjit.fastjit(f)
+    for values in ([1.0, 2.0, 3.0, -1.0], [1.0, 2.0, 3.0, 0.5], [3.0, -1.0, -1.0, -1.0], [0.1, 0.2, 0.3, 2.6]) * 2:
+        x = torch.tensor(values)
+        assert_same(fast(x), f(x), exact=True)
+    for values in ([-1.0, -1.0, -1.0, -1.0], [3.0, 3.0, 3.0, 3.0]):
+        x = torch.tensor(values)
+        try:
+            expected = f(x)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=str(error)[:40]):
+                fast(x)
+        else:
+            assert_same(fast(x), expected, exact=True)
+    assert fast.stats().hits >= 4
+
+
 def test_a_size_that_python_reads_is_a_value_of_the_program():
     fast = fastjit.fastjit(looks)
     calls = [torch.tensor([1.0, -1.0, 2.0, -3.0, 4.0, v]) for v in (1.0, -1.0, 2.0, -2.0, 3.0, -3.0)]

@@ -115,7 +115,18 @@ TABLE: dict[str, tuple[Callable[..., Any], Calls, list[tuple[tuple[Any, ...], st
     "shared memory": (writes, [(Y[:4], Y[4:])], [((Y[:4], Y[4:]), "a hit"), ((Y[:4], Y[2:6]), "eager")]),
     "not supported": (lambda x: x * 2, [(X,)], [((X.to_sparse(),), "eager"), ((X,), "a hit")]),
     "a list": (lambda xs: xs[0] + 1, [([X],)], [(([X],), "a hit"), (([X, X],), "a new variant")]),
-    "data dependent": (lambda x: x[x > 2], [(X,)], [((X,), "eager"), ((X + 1,), "eager")]),
+    "as many as data says": (lambda x: x[x > 2], [(X,)], [((X,), "a hit"), ((X + 1,), "a hit"), ((X - 9,), "a hit")]),
+    "a size that Python reads": (
+        lambda x: x * len(x[x > 2]),
+        [(X,)],
+        [((X,), "a hit"), ((X + 1,), "a new variant"), ((X + 1,), "a hit"), ((X,), "a hit")],
+    ),
+    "a list as long as data": (lambda x: x[x > 2].split(2), [(X,)], [((X,), "eager"), ((X + 1,), "eager")]),
+    "a number read out and computed with": (
+        lambda x: x * (x.max().item() * 2 + 1),
+        [(X,)],
+        [((X + 1,), "a hit"), ((X * 3,), "a hit")],
+    ),
     "a side effect": (lambda x: open("/dev/null").close() or x + 1, [(X,)], [((X,), "eager")]),
     "no tensor": (lambda n: n + 1, [(3,)], [((3,), "eager")]),
     "instances of a class": (

@@ -46,7 +46,7 @@ def test_every_row_is_of_an_operator() -> None:
 def test_a_row_with_an_overload_is_of_that_alone() -> None:
     assert "Mm" in facts("aten::mm") and "Opaque" in facts("aten::mm")
     assert facts("aten::mm.dtype") == facts("aten::mm.out") == facts("aten::mm") - {"Mm"}
-    assert facts("aten::where") - facts("aten::where.self") == {"DataSized"}
+    assert facts("aten::where") - facts("aten::where.self") == {"DataSized", "FirstDim"}
     assert facts("aten::mm_") == facts("aten::m") == facts("foreign::mm") == facts("") == set()
 
 

@@ -14,6 +14,15 @@ LIST = [1.0, 2.0]
 TABLE = {"w": 3.0}
 NESTED = {"a": [1.0]}
 SET = {1, 2}
+NAMES = {"a", "b"}
+ONES = {1.0}
+
+
+class OwnSet(set):
+    """Of a type without facts."""
+
+
+OWN_SET = OwnSet({1, 2})
 SCALE = 4.0
 
 
@@ -73,19 +82,34 @@ STATEFUL = {
     "a method that sums a list": (lambda x: x * BAG.total(), lambda: BAG.parts.append(1.0)),
     "an object that is replaced": (lambda x: x * BAG.total(), lambda: globals().update(BAG=Bag())),
     "a dictionary of lists": (lambda x: x * NESTED["a"][0], lambda: bump(NESTED["a"], 0)),
+    "length of a set": (lambda x: x * len(SET), lambda: SET.add(len(SET) + 1)),
+    "sum over a set": (lambda x: x * sum(ONES), lambda: ONES.add(sum(ONES) + 1)),
+    "names that a set lacks": (
+        lambda x: x * sum(name in NAMES for name in "abcdefgh"),
+        lambda: NAMES.add("abcdefgh"[len(NAMES)]),
+    ),
 }
 UNSOUND = {
     "try around an operator": handled,
     "print": printed,
     "an unknown C function": lambda x: x * len(time.ctime()),
-    "a set": lambda x: x * len(SET),
+    "a set of a class of its own": lambda x: x * len(OWN_SET),
+    "members of a set of a class of its own": lambda x: x * sum(OWN_SET),
+    "the version of a tensor": lambda x: x * x._version,
 }
 DATA = {
-    "masked elements": lambda x: x[x > 0],
-    "nonzero": lambda x: torch.nonzero(x > 0),
-    "unique": lambda x: torch.unique(x.round()),
     "numpy": lambda x: x * float(x.numpy()[0]),
-    "a size that depends on data": lambda x: x * (x > 0).nonzero().shape[0],
+    "masked elements in parts": lambda x: torch.cat(x[x > -9].split(2)),
+    "masked elements one by one": lambda x: torch.stack(x[x > -9].unbind()),
+    "rows of nonzero": lambda x: torch.stack([row * 2 for row in torch.nonzero(x > -9)]),
+    "unique values one by one": lambda x: sum(v for v in torch.unique(x.round())),
+}
+# name -> (function, how many variants six calls make)
+DATA_SIZES = {
+    "masked elements": (lambda x: x[x > 0], 1),
+    "nonzero": (lambda x: torch.nonzero(x > 0), 1),
+    "unique": (lambda x: torch.unique(x.round()), 1),
+    "a size that depends on data": (lambda x: x * (x > 0).nonzero().shape[0], None),
 }
 
 
@@ -120,6 +144,21 @@ def test_data_is_looked_at_in_every_call(what):
         x = torch.randn(6, generator=torch.Generator().manual_seed(seed))
         assert torch.equal(fast(x), fn(x))
     assert fast.stats().hits == 0 and sum(fast.stats().fallbacks.values()) >= 1
+
+
+@pytest.mark.parametrize("what", DATA_SIZES)
+def test_sizes_are_looked_at_in_every_call(what):
+    """What torch makes of data is as large as data says; of a size that Python reads, each value is a variant."""
+    fn, variants = DATA_SIZES[what]
+    fast = fastjit(fn)
+    inputs = [torch.randn(6, generator=torch.Generator().manual_seed(seed)) for seed in range(6)]
+    sizes = len({int((x > 0).sum()) for x in inputs})
+    assert sizes > 1
+    for x in inputs * 2:
+        assert torch.equal(fast(x), fn(x))
+    stats = fast.stats()
+    variants = variants or sizes
+    assert (stats.variants, stats.hits, stats.fallbacks) == (variants, 12 - variants, {})
 
 
 def test_random_and_time_are_drawn_in_every_call():

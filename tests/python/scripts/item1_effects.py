@@ -764,8 +764,31 @@ def effect_class_attribute_stays_eager(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.watch(counter=Counter)
-    w.call("store to class Counter.n", f, x)
-    w.call("store to class Counter.n", f, x)
+    w.call("the call changes an attribute of a class", f, x)
+    w.call("the call changes an attribute of a class", f, x)
+
+
+@script(1)
+def effect_class_attribute_that_is_put_back(w: World) -> None:
+    class Mode:
+        on, scale = False, 2.0
+
+    def f(x):
+        before, Mode.on = Mode.on, True
+        try:
+            return x * (Mode.scale if Mode.on else 0.0)
+        finally:
+            Mode.on = before
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.watch(mode=Mode)
+    w.learn(f, x)
+    Mode.scale = 3.0
+    w.change("an attribute of the class")
+    w.learn(f, x)
+    Mode.on = True
+    w.change("what is put back")
+    w.learn(f, x)
 
 
 @script(1)

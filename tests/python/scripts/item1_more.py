@@ -252,10 +252,28 @@ def equality_of_user_objects(w: World) -> None:
 
     a, b = Mode("x"), Mode("x")
     f, x = w.jit(lambda x: x + 1 if a == b else x - 1), torch.arange(4.0)
-    w.call("comparison of Mode", f, x)
+    w.learn(f, x)
     b.name = "y"
     w.change("name of b")
-    w.call("comparison of Mode", f, x)
+    w.learn(f, x)
+    a.name = "y"
+    w.change("name of a: equal again, by another name")
+    w.learn(f, x)
+    Mode.__eq__ = lambda self, other: self is other
+    w.change("the comparison")
+    w.learn(f, x)
+
+
+@script(1)
+def equality_of_dates(w: World) -> None:
+    import datetime
+
+    a, b = datetime.date(2020, 1, 1), datetime.date(2020, 1, 1)
+    f, x = w.jit(lambda x: x + 1 if a == b else x - 1), torch.arange(4.0)
+    w.call("comparison of datetime.date", f, x)
+    b = datetime.date(2021, 1, 1)
+    w.change("b")
+    w.call("comparison of datetime.date", f, x)
 
 
 @script(1)

@@ -230,10 +230,70 @@ def membership(w: World) -> None:
     w.learn(f, x)
     names.discard("relu")
     w.change("set without the name")
-    w.call("search in set", f, x)
+    w.learn(f, x)
+    names.add("gelu")
+    w.change("another name")
+    w.call("hit", f, x)
     names.add("relu")
     w.change("set with the name")
     w.call("hit", f, x)
+
+
+@script(1)
+def membership_in_a_set_of_its_own_class(w: World) -> None:
+    class Names(set):
+        pass
+
+    names = Names({"relu"})
+
+    def f(x):
+        return x.relu() if "relu" in names else x.neg()
+
+    f, x = w.jit(f), torch.arange(-2.0, 2.0)
+    w.call("search in Names", f, x)
+    names.discard("relu")
+    w.change("set without the name")
+    w.call("search in Names", f, x)
+
+
+@script(1)
+def set_that_is_walked(w: World) -> None:
+    scales = {2.0}
+
+    def f(x):
+        for scale in scales:
+            x = x * scale
+        return x - len(scales) if scales else x
+
+    f, x = w.jit(f), torch.arange(4.0)
+    w.learn(f, x)
+    scales.add(3.0)
+    w.change("a member more")
+    w.learn(f, x)
+    scales.clear()
+    w.change("no member")
+    w.learn(f, x)
+    scales.add(2.0)
+    w.change("as it was")
+    w.call("hit", f, x)
+
+
+@script(1)
+def set_that_the_call_adds_to(w: World) -> None:
+    seen = {"relu"}
+
+    def f(x, name):
+        seen.add(name)
+        return x.relu() * len(seen)
+
+    f, x = w.jit(f), torch.arange(-2.0, 2.0)
+    w.watch(seen=seen)
+    w.learn(f, x, "relu")
+    w.change("a name that is not there: the call is interrupted, and its own member is seen")
+    w.call((), f, x, "gelu")
+    w.learn(f, x, "gelu")
+    w.call("new", f, x, "relu")
+    w.call("hit", f, x, "gelu")
 
 
 @script(1)

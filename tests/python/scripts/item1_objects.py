@@ -45,10 +45,19 @@ def simple_namespace(w: World) -> None:
         return x * cfg.scale
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("read of types.SimpleNamespace.scale", f, x)
+    w.learn(f, x)
     cfg.scale = 3.0
     w.change("attribute")
-    w.call("read of types.SimpleNamespace.scale", f, x)
+    w.learn(f, x)
+    cfg.other = 1
+    w.change("another attribute")
+    w.call("hit", f, x)
+    cfg.scale = 2.0
+    w.change("and back")
+    w.call("hit", f, x)
+    del cfg.scale
+    w.change("no such attribute: eager's own error")
+    w.call("raised", f, x)
 
 
 @script(1)

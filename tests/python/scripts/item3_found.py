@@ -280,8 +280,10 @@ def masked_value_viewed_as_one(w: World) -> None:
     some, one, every = (torch.tensor(v) for v in ([False, True, True], [False, True, False], [True, True, True]))
     for f, first, others in ((whole, one, (some,)), (two, some, (every,)), (rolled, some, (one, every))):
         f = w.jit(f)
-        for mask in (first, first, *others):
-            w.call("depends on data", f, torch.arange(3.0), torch.zeros(3), mask)
+        w.learn(f, torch.arange(3.0), torch.zeros(3), first)
+        for mask in others:
+            w.change("another count")
+            w.call("XX", f, torch.arange(3.0), torch.zeros(3), mask)
 
 
 @script(3)
@@ -304,8 +306,11 @@ def dropout_of_no_masked_value(w: World) -> None:
         return y
 
     f, x = w.jit(f), torch.ones(64)
-    for count in (0, 0, 60):
-        w.call("depends on data", f, x, torch.zeros(64), torch.arange(64) < count)
+    w.watch(state=torch.get_rng_state())
+    w.learn(f, x, torch.zeros(64), torch.arange(64) < 0)
+    for count in (60, 1, 0):
+        w.change("another count")
+        w.call("hit", f, x, torch.zeros(64), torch.arange(64) < count)
 
 
 @script(3)

@@ -109,8 +109,14 @@ def own_generator_before_a_raising_step(w: World) -> None:
         return x.index_select(0, i)
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("Generator", f, x, torch.tensor([0, 1]))
-    w.call("Generator", f, x, torch.tensor([0, 9]))
+    w.learn(f, x, torch.tensor([0, 1]))
+    w.change("the index is out of range")
+    w.call(RAISED, f, x, torch.tensor([0, 9]))
+    w.change("the index is good, and the generator goes on as in eager")
+    w.call("hit", f, x, torch.tensor([1, 2]))
+    gen.manual_seed(3)
+    w.change("another seed")
+    w.call("hit", f, x, torch.tensor([1, 2]))
 
 
 @script(3)

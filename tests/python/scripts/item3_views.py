@@ -373,9 +373,23 @@ def sizes_that_depend_on_data(w: World) -> None:
         return kept * 2, kept.max()
 
     f = w.jit(f)
-    w.call("depends on data", f, torch.arange(4.0))
+    w.learn(f, torch.arange(4.0))
+    w.change("another count")
+    w.call("hit", f, torch.arange(4.0) * 2)
     w.change("nothing is kept: eager's own error")
-    w.call("depends on data", f, torch.zeros(4))
+    w.call("an operator raised", f, torch.zeros(4))
+    w.call("hit", f, torch.arange(4.0))
+
+
+@script(3)
+def lists_as_long_as_data(w: World) -> None:
+    def f(x):
+        return [part * 2 for part in x[x > 1].split(2)]
+
+    f = w.jit(f)
+    w.call("depends on data", f, torch.arange(4.0))
+    w.change("a longer list")
+    w.call("depends on data", f, torch.arange(9.0))
 
 
 @script(3)

@@ -448,5 +448,5 @@ def buffer_reassigned_in_forward(w: World) -> None:
     f, x = w.jit(f), torch.ones(3)
     w.watch(m=m)
     for _ in range(3):
-        w.call("search in set", f, x)
+        w.call("XX", f, x)
         w.change("the buffer")
