@@ -54,6 +54,7 @@ struct CallTemplate {
   bool shape_from_metadata = true;
   // A factory called through torch's own bindings: its result is no view, whatever it is made of.
   bool makes_no_view = false;
+  bool by_data{};                   // sizes that depend on data go in or come out: what nobody uses is checked too
   std::vector<bool> data_sized{};   // results whose sizes are what each call finds; empty: none
   std::optional<CastMode> casts{};  // autocast was another one than the caller's
 };

@@ -53,7 +53,7 @@ std::optional<Dims> broadcast(const Trace& trace, const Event& event, const Use&
       const size_t shift = sizes.size() - own.size();
       for (size_t d = 0; d < own.size(); ++d) {
         if (own[d] != sizes[d + shift] && own[d] != 1) return std::nullopt;
-        shape[d + shift] = std::max(shape[d + shift], own[d]);
+        if (own[d] != 1) shape[d + shift] = own[d];
         if (trace.dims_of(use.tensor) & bit(d)) dims |= bit(d + shift);
       }
     }
@@ -79,6 +79,7 @@ std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& r
     size_t place = 0;
     for (int64_t d = 0; d < rank; ++d) {
       const bool is_gone = std::ranges::find(over, d) != over.end();
+      if (is_gone && keeps && result.meta->sizes[place] != 1) return std::nullopt;  // a sort along that dim
       if (!is_gone && (trace.dims_of(self->tensor) & bit(static_cast<size_t>(d)))) dims |= bit(place);
       if (!is_gone || keeps) ++place;
     }
@@ -94,6 +95,8 @@ Dims alike(const Trace& trace, const Event& event, const Use& result) {
     for (const Use& use : item.uses)
       for (size_t d = 0; use.tensor != kNone && d < use.meta->sizes.size(); ++d)
         (trace.dims_of(use.tensor) & bit(d) ? of_data : others).push_back(use.meta->sizes[d]);
+  // None or one is the size of many things.
+  if (std::ranges::any_of(of_data, [](int64_t size) { return size <= 1; })) return all_of(result);
   Dims dims = 0;
   for (size_t d = 0; d < result.meta->sizes.size(); ++d) {
     const int64_t size = result.meta->sizes[d];

@@ -307,6 +307,7 @@ ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
   const std::span<const Use> results = flat_results(event);
   for (const Use& use : results) made.results.push_back(use.meta);
   if (event.casts != trace_.casts) made.casts = event.casts;
+  made.by_data = step.data_sized;
   for (const Use& use : results) made.data_sized.push_back(use.tensor != kNone && trace_.dims_of(use.tensor));
   if (std::ranges::none_of(made.data_sized, [](bool is) { return is; })) made.data_sized.clear();
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });

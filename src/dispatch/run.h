@@ -176,15 +176,31 @@ class Run {
     tmpl.op.callBoxed(stack);
   }
 
+  static bool is_data_sized(const capture::CallTemplate& tmpl, size_t which) {
+    return which < tmpl.data_sized.size() && tmpl.data_sized[which];
+  }
+
+  static void check_rank(const at::Tensor& t, const capture::CallTemplate& tmpl, size_t which) {
+    const capture::TensorMeta& recorded = tmpl.results[which];
+    if (t.scalar_type() == recorded.dtype && t.dim() == static_cast<int64_t>(recorded.sizes.size())) return;
+    throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) + " has another dtype or rank"};
+  }
+
+  // Python may have looked at the sizes of what no step uses.
+  static void check_unused(const at::Tensor& t, const capture::CallTemplate& tmpl, size_t which) {
+    if (!t.defined() || which >= tmpl.results.size()) return;
+    if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which);
+    if (t.sizes() == at::IntArrayRef(tmpl.results[which].sizes)) return;
+    throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) +
+                  " has other sizes than when it was recorded"};
+  }
+
   // What a call gave, into its slot. Strides other than those of the recording are the program's wish.
   void keep(SlotId id, at::Tensor got, const capture::CallTemplate& tmpl, size_t which) {
     at::Tensor& t = tensors_[id] = std::move(got);
     if (which >= tmpl.results.size()) return;
     const capture::TensorMeta& recorded = tmpl.results[which];
-    if (which < tmpl.data_sized.size() && tmpl.data_sized[which]) {
-      if (t.scalar_type() == recorded.dtype && t.dim() == static_cast<int64_t>(recorded.sizes.size())) return;
-      throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) + " has another dtype or rank"};
-    }
+    if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which);
     const bool is_like = t.scalar_type() == recorded.dtype && t.sizes() == at::IntArrayRef(recorded.sizes);
     const at::IntArrayRef strides(slot(id).strides);
     if (is_like && t.strides() == strides) return;
@@ -201,7 +217,11 @@ class Run {
     // A tensor list counts as its elements.
     size_t result = 0;
     const auto take = [&](const at::Tensor& t) {
-      if (result < s.results.size() && s.results[result] != plan::kNoSlot) keep(s.results[result], t, tmpl, result);
+      const SlotId place = result < s.results.size() ? s.results[result] : plan::kNoSlot;
+      if (place != plan::kNoSlot)
+        keep(place, t, tmpl, result);
+      else if (tmpl.by_data)
+        check_unused(t, tmpl, result);
       ++result;
     };
     for (const c10::IValue& value : stack) {

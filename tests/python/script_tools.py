@@ -7,8 +7,8 @@ not, which tensors are one object, which share a storage), the watched state, th
 printed. What ran under @fastjit:
 "hit", "new" (recorded and kept), "again" (recorded and kept in the place of a variant that died), "raised" (an error:
 nothing is kept), "size" (known arguments but for size or identity: recorded when they come again), "passing" (recorded,
-and not kept: the call replaced what it had read), a part of the reason for eager, or a tuple of these for several calls
-in one.
+and not kept: the call replaced what it had read), "interrupted" (nothing is kept: the call changed a container that it
+had reached; the next call is recorded), a part of the reason for eager, or a tuple of these for several calls in one.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class World:
         ran = f"{after.hits - before.hits} hits, {after.variants - before.variants} new, eager: {fresh}"
         assert after.hits - before.hits == wanted.count("hit"), f"{where}: expected {expected}, ran {ran}"
         assert after.variants - before.variants == wanted.count("new"), f"{where}: expected {expected}, ran {ran}"
-        reasons = [w for w in wanted if w not in ("hit", "new", "again", "raised", "size", "passing")]
+        reasons = [w for w in wanted if w not in ("hit", "new", "again", "raised", "size", "passing", "interrupted")]
         if _RECORDS and self.log[-1].error:  # the hit is recorded again, and eager raises by itself
             reasons = [reason for reason in reasons if reason != "an operator raised"]
         assert len(fresh) == len(reasons), f"{where}: expected {expected}, ran {ran}"

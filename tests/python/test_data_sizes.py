@@ -165,6 +165,23 @@ def test_a_size_that_python_reads_is_a_value_of_the_program():
     assert (stats.variants, stats.hits, dict(stats.fallbacks)) == (2, 4, {})
 
 
+def sorted_count(x):
+    return torch.ones(x[x > 0].sort(0)[0].shape[0])
+
+
+def joined_count(x):
+    return torch.ones(torch.cat([x[:2], x[x > 0]]).shape[0])
+
+
+@pytest.mark.parametrize("f", [sorted_count, joined_count], ids=lambda f: f.__name__)
+def test_the_first_call_finds_none(f):
+    """Nothing but its sizes is used of what was computed, and those were 0."""
+    fast = fastjit.fastjit(f)
+    for x in (-torch.ones(4), torch.ones(4), torch.tensor([1.0, -1.0, 1.0, 1.0]), -torch.ones(4), torch.ones(4)):
+        assert_same(fast(x), f(x), exact=True)
+    assert (fast.stats().hits, dict(fast.stats().fallbacks)) == (2, {})
+
+
 def greedy(boxes):
     """As non-maximum suppression goes: keeps the best, drops what is near it."""
     left, kept = boxes, []

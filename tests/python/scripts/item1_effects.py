@@ -807,8 +807,8 @@ def effect_module_buffer(w: World) -> None:
     net = Net()
     f = w.jit(lambda x: net(x))
     w.watch(net=net)
-    for _ in range(3):
-        w.call("", f, torch.ones(4))
+    for ran in ("passing", "passing", "net.seen", "net.seen"):
+        w.call(ran, f, torch.ones(4))
 
 
 @script(1)

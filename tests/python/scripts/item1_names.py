@@ -250,10 +250,10 @@ def membership_in_a_set_of_its_own_class(w: World) -> None:
         return x.relu() if "relu" in names else x.neg()
 
     f, x = w.jit(f), torch.arange(-2.0, 2.0)
-    w.call("search in Names", f, x)
+    w.call("__contains__ of Names", f, x)
     names.discard("relu")
     w.change("set without the name")
-    w.call("search in Names", f, x)
+    w.call("__contains__ of Names", f, x)
 
 
 @script(1)
@@ -290,7 +290,7 @@ def set_that_the_call_adds_to(w: World) -> None:
     w.watch(seen=seen)
     w.learn(f, x, "relu")
     w.change("a name that is not there: the call is interrupted, and its own member is seen")
-    w.call((), f, x, "gelu")
+    w.call("interrupted", f, x, "gelu")
     w.learn(f, x, "gelu")
     w.call("new", f, x, "relu")
     w.call("hit", f, x, "gelu")

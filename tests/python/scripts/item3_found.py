@@ -278,12 +278,16 @@ def masked_value_viewed_as_one(w: World) -> None:
         return y
 
     some, one, every = (torch.tensor(v) for v in ([False, True, True], [False, True, False], [True, True, True]))
-    for f, first, others in ((whole, one, (some,)), (two, some, (every,)), (rolled, some, (one, every))):
+    for f, first, others in (
+        (whole, one, {some: "an operator raised"}),
+        (two, some, {every: "raised"}),
+        (rolled, some, {one: "hit", every: "hit"}),
+    ):
         f = w.jit(f)
         w.learn(f, torch.arange(3.0), torch.zeros(3), first)
-        for mask in others:
+        for mask, ran in (*others.items(), (first, "hit")):
             w.change("another count")
-            w.call("XX", f, torch.arange(3.0), torch.zeros(3), mask)
+            w.call(ran, f, torch.arange(3.0), torch.zeros(3), mask)
 
 
 @script(3)

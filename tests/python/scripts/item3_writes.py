@@ -447,6 +447,6 @@ def buffer_reassigned_in_forward(w: World) -> None:
 
     f, x = w.jit(f), torch.ones(3)
     w.watch(m=m)
-    for _ in range(3):
-        w.call("XX", f, x)
+    for ran in ("passing", "passing", "m.seen", "m.seen"):
+        w.call(ran, f, x)
         w.change("the buffer")
