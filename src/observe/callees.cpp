@@ -6,6 +6,7 @@
 #include <map>
 
 #include "observe/known_functions.h"
+#include "observe/libraries.h"
 #include "observe/tracer.h"
 
 namespace fastjit::observe {
@@ -45,6 +46,13 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
     todo.pop_back();
     if (PyTuple_CheckExact(one)) {
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(one); ++i) todo.push_back(PyTuple_GET_ITEM(one, i));
+      continue;
+    }
+    if (!std::strcmp(Py_TYPE(one)->tp_name, "types.UnionType")) {  // int | float: it never changes
+      const Ref parts = Ref::steal(PyObject_GetAttrString(one, "__args__"));
+      if (!parts || !PyTuple_CheckExact(parts.get())) return PyErr_Clear(), deny("isinstance with " + name_of(one));
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts.get()); ++i)
+        todo.push_back(PyTuple_GET_ITEM(parts.get(), i));  // the union holds them
       continue;
     }
     if (!PyType_Check(one)) return deny("isinstance with " + name_of(one));
@@ -292,6 +300,22 @@ void Tracer::judge_dumps(PyObject* callee, Args args) {
     if (!holds_values_only(arg) || !readable(arg)) return deny("call of " + callee_text(callee));
 }
 
+// What copy.copy() and copy.deepcopy() make another object of: its class and its attributes.
+void Tracer::judge_reduce(PyObject* callee, Args args) {
+  PyObject* o = args.empty() ? nullptr : args[0];
+  // Without slots of its own: nothing but a dictionary and a list of weak references.
+  const bool is_plain = o && !is_tensor(o) && !is_module(o) && is_instance(o) && !is_namespace(o) &&
+                        !described_.contains(o) && PyType_IsSubtype(Py_TYPE(o), &PyBaseObject_Type) &&
+                        !PyTuple_Check(o) && !PyDict_Check(o) && !PyList_Check(o);
+  if (!is_plain) return deny("call of " + callee_text(callee));
+  note_instance(o);
+  for (const char* name : {"__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__", "__slots__"})
+    if (PyObject* own = class_attr(Py_TYPE(o), name); own && PyFunction_Check(own))
+      return deny("call of " + std::string(Py_TYPE(o)->tp_name) + "." + name);
+  if (!fresh_.contains(o)) load_module_attr(o, literal("__dict__"), false);
+  top().expect = Expect::Inside;  // copyreg notes once which slots the class has
+}
+
 // A call of it is judged as one of the function in it.
 void Tracer::judge_method(PyObject*, Args args) {
   for (PyObject* arg : args) touch(arg);
@@ -450,8 +474,22 @@ void Tracer::judge_eval_frame(PyObject* callee, Args args) {
   if (args.size() != 1 || args[0] != Py_None) deny("call of " + callee_text(callee));
 }
 
+// copy.deepcopy() keeps what was copied already by address, in a dictionary that nobody else sees, and asks whether a
+// copy is the object itself.
+bool Tracer::is_copying() {
+  const std::string_view file = "copy.py:";
+  return owner_of(top().code) != Owner::User && where().starts_with(file);
+}
+
+// vars(o) is o.__dict__.
+void Tracer::judge_vars(PyObject* callee, Args args) {
+  if (args.size() != 1 || PyType_Check(args[0])) return deny("call of " + callee_text(callee));
+  load_attr(args[0], literal("__dict__"));
+}
+
 // The address of an object that facts hold by identity is as determined as the object.
 void Tracer::judge_identity(PyObject*, Args args) {
+  if (is_copying()) return;
   const bool held = args.size() == 1 && is_reached(args[0]) && !is_plain_value(args[0]) && !PyTuple_Check(args[0]);
   if (!held) deny("read of an address by id");
 }

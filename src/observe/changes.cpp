@@ -53,6 +53,7 @@ void Tracer::judge_key_change(PyObject* callee, Args args) {
   }
   if (!is_own_container(callee, args)) return;
   if (args.size() > 1 && !keyable(args[1])) return deny("hash of " + name_of(args[1]));
+  raising_ = args.size() == 2 && PyDict_Check(args[0]);  // a key that pop() does not find
   for (PyObject* value : args.subspan(1)) touch(value);
   may_enter_any();
 }

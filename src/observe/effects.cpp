@@ -342,7 +342,13 @@ void Tracer::import_name(int oparg) {
     if (!module) return deny("import of " + name);
     found(module, part);
   }
-  top().expect = Expect::Inside;  // importlib's own Python code: what the module has is read by what follows
+  // importlib's own Python code. What it finds there already is read by what follows; else it would import more.
+  PyObject* module = PyDict_GetItemString(modules, name.c_str());
+  PyObject* wanted = at(1);
+  bool has_all = module && PyModule_Check(module);
+  for (Py_ssize_t i = 0; has_all && PyTuple_CheckExact(wanted) && i < PyTuple_GET_SIZE(wanted); ++i)
+    has_all = dict_lookup(PyModule_GetDict(module), PyTuple_GET_ITEM(wanted, i), nullptr) != nullptr;
+  top().expect = has_all ? Expect::Inside : Expect::Any;
 }
 
 void Tracer::import_from(int oparg) {

@@ -408,6 +408,9 @@ class Tracer final : public Observer {
   void judge_function_apply(PyObject* callee, Args args);
   void judge_grouping(PyObject* callee, Args args);
   void judge_method(PyObject* callee, Args args);
+  void judge_reduce(PyObject* callee, Args args);
+  bool is_copying();
+  void judge_vars(PyObject* callee, Args args);
   void judge_dumps(PyObject* callee, Args args);
   void judge_data(PyObject* callee, Args args);
   bool holds_values_only(PyObject* o, int depth = 0);

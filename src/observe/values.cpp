@@ -11,9 +11,10 @@
 namespace fastjit::observe {
 namespace {
 
-// C types of torch whose objects never change.
-constexpr const char* kTorchValues[] = {"torch.dtype", "torch.device",  "torch.memory_format", "torch.layout",
-                                        "torch.Size",  "torch.qscheme", "torch.finfo",         "torch.iinfo"};
+// C types, of torch most of them, whose objects never change.
+constexpr const char* kTorchValues[] = {"re.Pattern",          "re.Match",     "torch.dtype", "torch.device",
+                                        "torch.memory_format", "torch.layout", "torch.Size",  "torch.qscheme",
+                                        "torch.finfo",         "torch.iinfo"};
 // Numbers of numpy, which never change either.
 constexpr const char* kNumpyValues[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64",
                                         "numpy.int32",   "numpy.int16",   "numpy.int8",    "numpy.uint8",
