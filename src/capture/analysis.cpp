@@ -24,7 +24,8 @@ class Selector {
     const Event& event = trace_.events[index];
     support::count_work();
     if (event.name == kContentsRead) return add_contents(index);
-    if (event.name == kSizeRead) {
+    if (event.name == kFew && !by_torch_) return;
+    if (is_size(event)) {
       if (!by_torch_) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
       return add_value(index);
     }
@@ -32,6 +33,7 @@ class Selector {
     const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
     const bool is_data_sized = by_torch_ && has_data_sizes(index);
+    if (!by_torch_ && is_masked(event) && gives_list(event)) depends_on_data(event);
     refuse_exits(event, index, is_data_sized);
     if (event.facts.reads()) return add_value(index);
     if (event.name == "aten::detach_") return;
@@ -73,6 +75,12 @@ class Selector {
     for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
   }
 
+  // As long as data say; that of nonzero is as long as dims are many.
+  static bool gives_list(const Event& event) {
+    const auto is_list = [](const Item& item) { return item.kind == Item::Kind::TensorList; };
+    return std::ranges::any_of(event.results, is_list) && !event.facts.is(OpFlag::FirstDim);
+  }
+
   bool has_data_sizes(uint32_t index) const {
     const Event& event = trace_.events[index];
     const auto has = [&](const std::vector<Item>& items) {
@@ -83,8 +91,7 @@ class Selector {
     };
     const bool out = has(event.results);
     const bool makes = makes_data_sizes(event), in = has(event.args);
-    for (const Item& item : event.results)  // of what makes such sizes, only nonzero's list is as long as dims are many
-      if (item.kind == Item::Kind::TensorList && in && !makes) depends_on_data(event);
+    if ((makes || in) && gives_list(event)) depends_on_data(event);
     return out || in || makes;
   }
 
@@ -110,7 +117,7 @@ class Selector {
   void add_value(uint32_t index) {
     const Event& event = trace_.events[index];
     if (event.args[0].uses[0].number) return;  // known for good
-    if (!trace_.value_scalars.contains(index) && ++values_ > kMaxValues)
+    if (!trace_.value_scalars.contains(index) && event.name != kFew && ++values_ > kMaxValues)
       unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(trace_, event));
     Step step;
     step.event = index;
@@ -178,8 +185,12 @@ class Selector {
   // A composite may give back an argument without elements (dropout), or was told of sizes (sum_to_size).
   void refuse_masked_sizes(const Event& event) const {
     if (!is_masked(event) || !written_arguments(event).empty()) return;
-    for (const Item& item : event.args)
+    // What its C++ makes of none or of one says little of more.
+    for (const Item& item : event.args) {
       if (item.constant.isIntList()) depends_on_data(event);
+      for (const Use& use : item.uses)
+        if (masked_.contains(use.tensor) && c10::multiply_integers(use.meta->sizes) <= 1) depends_on_data(event);
+    }
     for (const Use& use : flat_results(event))
       if (masked_.contains(use.tensor) && c10::multiply_integers(use.meta->sizes) == 0) depends_on_data(event);
   }

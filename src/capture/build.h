@@ -175,6 +175,7 @@ class Builder {
   std::set<uint32_t> viewed_;   // results' bases
   std::vector<char> exact_;     // per node: 0 not known yet, 1 exact, 2 not; see is_exact
   std::set<ir::NodeId> guarded_;
+  size_t values_ = 0;  // that guards compare
 };
 
 /// The tensors of an event's results in schema order, lists flattened.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <set>
 
 #include "capture/blank.h"
 #include "capture/build.h"
@@ -44,10 +45,10 @@ struct Recorder::Impl {
     OpFacts facts;
   };
   std::unordered_map<const char*, Known> handles;
-  std::vector<PyObject*> constants;         // of the roots that are constants; owned
-  bool hides = false;                       // what runs inside opaque operators is not recorded
-  uint32_t opaque = kNone;                  // the open event inside which nothing is
-  std::unordered_set<uint32_t> sizes_read;  // tensors of which size_read() told
+  std::vector<PyObject*> constants;                            // of the roots that are constants; owned
+  bool hides = false;                                          // what runs inside opaque operators is not recorded
+  uint32_t opaque = kNone;                                     // the open event inside which nothing is
+  std::set<std::pair<uint32_t, std::string_view>> sizes_read;  // what size_read() told of
 
   void identify(Event& event, const at::RecordFunction& record);
   void hide_inside(uint32_t event);
@@ -58,7 +59,7 @@ struct Recorder::Impl {
   void count(const Event& event);
   void pass_limit(const std::string& limit);
   void contents_read(const at::Tensor& tensor);
-  void size_read(const at::Tensor& tensor);
+  void size_read(const at::Tensor& tensor, std::string_view name);
   Event unseen(const char* name);
   void note_sizes(uint32_t event);
   void lift(Use& made, const at::Tensor& source);
@@ -237,7 +238,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   const bool tells_sizes = event.facts.reads() || event.facts.effect == Effect::Metadata;
   if (open.empty() && tells_sizes && !trace.data_sized.empty())
     for (const c10::IValue& value : record.inputs())
-      if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor());
+      if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor(), kSizeRead);
   event.line = event.parent == kNone ? lines.now(event.facts.reads() ? &event.target : nullptr)
                                      : trace.events[event.parent].line;
   count(event);
@@ -309,9 +310,17 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   if (!may_be) return;
   trace.makes_data_sizes = true;
   const std::vector<Dims> dims = data_dims(trace, index);
-  const std::span<const Use> results = flat_results(event);
+  const std::span<const Use> uses = flat_results(event);
+  const std::vector<Use> results(uses.begin(), uses.end());  // more events may follow
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i]) trace.data_sized[results[i].tensor] |= dims[i];
+  // Of none and of one torch's C++ decides many things otherwise, before it calls an operator: whether there are so few
+  // where data made the sizes is a value of the program.
+  bool makes = false;
+  for (uint32_t i = index; i < trace.events[index].end; ++i) makes |= makes_data_sizes(trace.events[i]);
+  for (size_t i = 0; makes && i < dims.size(); ++i)
+    if (const auto alive = dims[i] ? trace.tensors[results[i].tensor].impl.lock() : nullptr)
+      size_read(at::Tensor(alive), kFew);
 }
 
 // An event for what torch did without the dispatcher, as if this operator had run.
@@ -330,18 +339,19 @@ Event Recorder::Impl::unseen(const char* name) {
 }
 
 // An event without an operator: Python looks at sizes that depend on data.
-void Recorder::Impl::size_read(const at::Tensor& tensor) {
+void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
-  if (known == kNone || !trace.dims_of(known) || !sizes_read.insert(known).second) return;
+  if (known == kNone || !trace.dims_of(known) || !sizes_read.emplace(known, name).second) return;
   Event event;
-  event.name = kSizeRead;
+  event.name = name;
   event.grad = at::GradMode::is_enabled();
   event.parent = open.empty() ? kNone : open.back();
   event.line = lines.now(&event.target);
   event.end = static_cast<uint32_t>(trace.events.size() + 1);
   event.finished = true;
   event.args.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
-  for (const int64_t size : tensor.sizes()) event.values.push_back(static_cast<uint64_t>(size));
+  for (const int64_t size : tensor.sizes())
+    event.values.push_back(static_cast<uint64_t>(name == kFew ? std::min(size, kMany) : size));
   trace.events.push_back(std::move(event));
 }
 
@@ -490,7 +500,7 @@ bool Recorder::data_read(const at::Tensor& tensor, const at::Tensor& data) {
 
 bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty(); }
 
-void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor); }
+void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kSizeRead); }
 
 void Recorder::scalar_used(size_t scalar, bool alone, bool forwards, int element) {
   impl_->trace.scalar_uses.push_back({static_cast<uint32_t>(scalar), alone, forwards, element, {}});
@@ -530,7 +540,7 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
     capture.unsound = "the capture failed: " + support::first_line(error);
   }
   capture.reads_values = std::ranges::any_of(impl.trace.events, [](const Event& event) {
-    if (event.parent != kNone || !event.op) return event.name == kContentsRead || event.name == kSizeRead;
+    if (event.parent != kNone || !event.op) return event.name == kContentsRead || is_size(event);
     return event.facts.reads();
   });
   return capture;

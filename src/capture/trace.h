@@ -138,6 +138,10 @@ inline constexpr std::string_view kContentsRead = "tolist";
 
 /// The name of events that stand for Recorder::size_read.
 inline constexpr std::string_view kSizeRead = "size";
+/// The same of sizes that an operator found, read or not: none, one, or kMany for all others.
+inline constexpr int64_t kMany = 2;
+inline constexpr std::string_view kFew = "few";
+inline bool is_size(const Event& event) { return event.name == kSizeRead || event.name == kFew; }
 
 /// The value of a 0-dim tensor read without a dispatcher call; nothing for other devices than the CPU and for types
 /// that are not numbers here.

@@ -54,7 +54,7 @@ bool may_round(const ir::Graph& graph, ir::NodeId id, plan::Numerics numerics) {
 }
 
 std::vector<uint64_t> expected_of(const Event& event) {
-  if (event.name == kContentsRead || event.name == kSizeRead) return event.values;
+  if (event.name == kContentsRead || is_size(event)) return event.values;
   const c10::IValue& value = event.results[0].constant;
   if (value.isDouble()) {
     const double number = value.toDouble();
@@ -157,8 +157,10 @@ ir::NodeId Builder::tested(uint32_t index) {
 ir::NodeId Builder::sizes_of(const Step& step) {
   const Event& event = trace_.events[step.event];
   const auto rank = static_cast<int64_t>(event.values.size());
-  return run_unary("aten::_shape_as_tensor", ir::ExternKind::Op, operand(event.args[0].uses[0], event),
-                   TensorMeta{at::kLong, {rank}, {1}});
+  const ir::NodeId sizes = run_unary("aten::_shape_as_tensor", ir::ExternKind::Op,
+                                     operand(event.args[0].uses[0], event), TensorMeta{at::kLong, {rank}, {1}});
+  if (event.name != kFew) return sizes;
+  return graph_.pointwise(ir::Op::Min, {sizes, graph_.constant_int(ir::DType::I64, kMany)});
 }
 
 void Builder::guard(uint32_t index) {
@@ -168,7 +170,7 @@ void Builder::guard(uint32_t index) {
   ir::NodeId node = ir::kNoNode;
   if (event.facts.effect == Effect::Test) {
     node = tested(index);
-  } else if (event.name == kSizeRead) {
+  } else if (is_size(event)) {
     node = sizes_of(step);
   } else {
     const Use& use = event.args[0].uses[0];
@@ -187,7 +189,7 @@ void Builder::guard(uint32_t index) {
     return;
   }
   if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
-  if (capture.guards.size() == kMaxValues)
+  if (event.name != kFew && values_++ == kMaxValues)
     unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label);
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Guard;

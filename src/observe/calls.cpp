@@ -229,7 +229,8 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
     case Rule::Ignore:
       return;
     case Rule::Pure:
-      if (callee == (PyObject*)&PyFloat_Type && args.size() == 1 && PyFloat_CheckExact(args[0])) return;  // that object
+      if (callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_read_from_tensor(args[0]))
+        return;  // that object
       if (derives_by_call(callee, args)) return;
       [[fallthrough]];
     case Rule::Fresh:

@@ -103,6 +103,12 @@ bool Tracer::derives(Derivation how, Args operands) {
   return true;
 }
 
+// A float that the call read out of a tensor, or that follows from such ones.
+bool Tracer::is_read_from_tensor(PyObject* o) const {
+  const auto scalar = scalars_.find(o);
+  return scalar != scalars_.end() && read_from_tensors_.contains(scalar->second) && PyFloat_CheckExact(o);
+}
+
 // Whether the program can do what Python does with a value that was read out of a tensor. A number that the call was
 // given is a constant of such an operation.
 bool Tracer::runs_in_program(Derivation& how) {

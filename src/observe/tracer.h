@@ -304,6 +304,7 @@ class Tracer final : public Observer {
   bool uses_list(PyObject* list);
   bool derives(Derivation how, Args operands);
   bool runs_in_program(Derivation& how);
+  bool is_read_from_tensor(PyObject* o) const;
   void note_operator(PyObject* tensor, int oparg);
   bool computes_in_python(PyObject* left, PyObject* right, int oparg);
   bool derives_by_operator(int oparg, PyObject* left, PyObject* right);

@@ -349,6 +349,19 @@ KEPT = {
         "D['k'] = 3",
     ),
     "another member of a set": ("S = {1, 'a'}\ndef f(x): return x if 'a' in S else -x", "S |= set(range(50))"),
+    "another name in a set without the name": ("S = {'a'}\ndef f(x): return x if 'b' in S else -x", "S.add('c')"),
+    "a member put back into a set that is walked": (
+        "S = {1, 2}\ndef f(x): return x * sum(S)",
+        "S.remove(2); S.add(2)",
+    ),
+    "another attribute of a simple namespace": (
+        "import types\nn = types.SimpleNamespace(v=2)\ndef f(x): return x * n.v",
+        "n.w = 3",
+    ),
+    "another key of a defaultdict": (
+        "import collections\nD = collections.defaultdict(list, {1: 2})\ndef f(x): return x * D[1]",
+        "D[2] = 3",
+    ),
     "a context variable set to an equal value": (f"{CONTEXT}def f(x): return x * c.get()", "c.set(1)"),
     "another length of a list that is not empty": ("L = [1]\ndef f(x): return x if L else -x", "L.append(2)"),
     "another value in a dictionary of which the length was read": (

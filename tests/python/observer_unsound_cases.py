@@ -64,7 +64,21 @@ UNSOUND = [
         f"{CONTEXT}def f(x):\n  a = c.set(2); b = c.set(3); c.reset(a); c.reset(b); return x",
         "change of a context variable at model.py:4",
     ),
-    Unsound("set without a member", "S = {1}\ndef f(x): return x if 2 in S else -x", "search in set at model.py:2"),
+    Unsound(
+        "member of a set of a class of its own",
+        "class Own(set): pass\nS = Own({1})\ndef f(x): return x if 1 in S else -x",
+        "__contains__ of Own at model.py:3",
+    ),
+    Unsound(
+        "length of a set of a class of its own",
+        "class Own(set): pass\nS = Own({1})\ndef f(x): return x * len(S)",
+        "__len__ of Own at model.py:3",
+    ),
+    Unsound(
+        "class attribute that is not put back",
+        "class C: on = False\ndef f(x):\n  C.on = True\n  return x",
+        "the call changes an attribute of a class",
+    ),
     Unsound(
         "import of a new module",
         "def f(x):\n  import this_is_absent\n  return x",

@@ -404,6 +404,7 @@ REFUSALS = {
     "where": (lambda x: torch.where(x > 0)[0].split(2), "result of aten::where depends on data"),
     "unique": (lambda x: torch.unique(x).unbind(), "depends on data"),
     "masked_select": (lambda x: x.masked_select(x > 0).chunk(9), "result of aten::masked_select depends on data"),
+    "tensor_split": (lambda x: x.tensor_split((x[:2, 0] > 9).long()), "result of aten::tensor_split depends on data"),
     "one_hot": (lambda x: F.one_hot((x > 0).long()).unbind(-1), "result of aten::one_hot depends on data"),
     "bincount": (
         lambda x: torch.bincount((x > 0).long().view(-1)).unbind(),
@@ -452,10 +453,6 @@ DATA_SIZES = {
     "where": (lambda x: torch.where(x > 0), ["gt", "aten::where"]),
     "unique": (lambda x: torch.unique(x), ["aten::_unique2"]),
     "masked_select": (lambda x: x.masked_select(x > 0), ["gt", "aten::masked_select"]),
-    "tensor_split": (
-        lambda x, i: x.tensor_split(i),
-        ["aten::tensor_split.tensor_indices_or_sections"],
-    ),
     "one_hot": (lambda x: F.one_hot((x > 0).long()), ["gt", "aten::one_hot"]),
 }
 
@@ -463,8 +460,11 @@ DATA_SIZES = {
 @pytest.mark.parametrize("name", DATA_SIZES)
 def test_sizes_that_depend_on_data_are_torchs_steps(name):
     fn, steps = DATA_SIZES[name]
-    result = capture(fn, sample(), *([torch.tensor([1, 3])] if name == "tensor_split" else []))
-    assert ops(result) == steps and result["values"] == []
+    result = capture(fn, sample())
+    assert ops(result)[: len(steps)] == steps
+    # Besides, at most guards on whether there is none or one: torch's C++ may look at that.
+    assert all(label.startswith("few at test_capture.py:") for label, _ in result["values"])
+    assert set(ops(result)[len(steps) :]) <= {"aten::_shape_as_tensor", *(label for label, _ in result["values"])}
 
 
 def test_gradients_are_refused_by_name():

@@ -8,12 +8,13 @@ import pytest
 from observer_cases import NET, SOUND
 from observer_container_cases import CONTAINERS, KEPT
 from observer_function_cases import FUNCTIONS
+from observer_set_cases import SETS
 from observer_shape_cases import SHAPES
 from observer_tools import all_code, built, observe, program, supported
 from observer_unsound_cases import SCALARS, UNSOUND
 
 pytestmark = supported
-PATTERNS = [*SOUND, *CONTAINERS, *SHAPES, *FUNCTIONS]
+PATTERNS = [*SOUND, *CONTAINERS, *SETS, *SHAPES, *FUNCTIONS]
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +80,7 @@ def test_scalar_stays_symbolic_while_only_moved(ext, source, symbolic):
 
 def test_an_unsound_call_has_no_symbolic_scalar(ext):
     number = float("2.5")
-    module = program("L = {1}\ndef f(x, a): return x * a * len(L)")
+    module = program("import time\ndef f(x, a): return x * a * time.time()")
     assert observe(ext, module.f, module.T, number, scalars=(number,)).symbolic == [False]
 
 

@@ -155,16 +155,29 @@ def test_numbers_that_the_program_computes(numerics, dtype):
 def arithmetic(x):
     a, b = x.max().item(), x.min().item()
     c = (a - b) / (a * a + 1.0)
-    return x * c, x + -a, x * (a**0.5 if a > 0 else 1.0), x - math.sqrt(a * a + b * b), a + b
+    return x * c, x + -a, x * (a**0.5 if x.max() > 0 else 1.0), x - math.sqrt(a * a + b * b), a + b
 
 
 def test_each_arithmetic_of_python():
-    """The branch decides: one variant for each side of it. A number that is returned is computed too."""
+    """The branch on a tensor decides: one variant for each side of it. A number that is returned is computed too."""
     fast = fastjit(arithmetic)
     torch.manual_seed(0)
     for n in range(12):
         agree(fast, arithmetic, torch.randn(6) + (3 if n % 3 else -9))
     settled(fast, 2)
+
+
+@pytest.mark.parametrize("decide", [lambda a: a > 0, lambda a: a % 3, abs, lambda a: max(a, 0.5)])
+def test_what_is_no_arithmetic_of_floats_is_a_guard(decide):
+    def f(x):
+        return x * decide(x.max().item())
+
+    fast = fastjit(f)
+    for n in range(5):
+        for _ in range(2):
+            agree(fast, f, torch.arange(4.0) - n)
+    assert fast.inspect("guards").count("value ") == 1
+    settled(fast, 5)
 
 
 def test_arithmetic_that_raises_raises_as_in_eager():

@@ -1,0 +1,218 @@
+"""Steps of torch's optimizers: gradients are looked up in each call, parameters and state are eager's to a few ULP."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastjit import fastjit
+
+# name -> (class, options)
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "SGD": (torch.optim.SGD, {"lr": 0.1}),
+    "SGD with momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    "SGD after Nesterov": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "Adam": (torch.optim.Adam, {"lr": 0.01}),
+    "AdamW": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    "Adam with amsgrad": (torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
+    "RMSprop": (torch.optim.RMSprop, {"lr": 0.01}),
+    "RMSprop centered": (torch.optim.RMSprop, {"lr": 0.01, "centered": True, "momentum": 0.9}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 0.05, "lr_decay": 0.1}),
+}
+STEPS = 6
+ULPS = 8
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def near(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Within a few ULP of the largest value of its tensor."""
+    assert (got.dtype, got.shape, got.stride()) == (expected.dtype, expected.shape, expected.stride())
+    if not expected.is_floating_point():
+        assert torch.equal(got, expected)
+        return
+    unit = torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
+    torch.testing.assert_close(got, expected, rtol=0, atol=ULPS * unit)
+
+
+class Pair:
+    """One optimizer under fastjit, and its twin in eager, which gets the same gradients."""
+
+    def __init__(self, name: str, *, foreach: bool, clips: bool = False, **options: Any) -> None:
+        kind, own = OPTIMIZERS[name]
+        self.model = network()
+        self.twin = copy.deepcopy(self.model)
+        self.optimizer = kind(self.model.parameters(), foreach=foreach, **{**own, **options})
+        self.other = kind(self.twin.parameters(), foreach=foreach, **{**own, **options})
+
+        def step(model: nn.Module, optimizer: Any) -> torch.Tensor | None:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=foreach) if clips else None
+            optimizer.step()
+            return norm
+
+        self.step: Callable[[], Any] = lambda: step(self.twin, self.other)
+        self.fast = fastjit(lambda: step(self.model, self.optimizer))
+
+    def gradients(self, none: bool, without: tuple[int, ...] = ()) -> None:
+        """A real backward of the one model; the twin gets copies, so that steps alone are compared."""
+        with torch.enable_grad():
+            self.optimizer.zero_grad(set_to_none=none)
+            self.other.zero_grad(set_to_none=none)
+            self.model(torch.randn(4, 5)).square().sum().backward()
+        for n, (p, q) in enumerate(zip(self.model.parameters(), self.twin.parameters(), strict=True)):
+            if n in without:
+                p.grad = q.grad = None
+            elif none or q.grad is None:
+                q.grad = p.grad.clone()
+            else:
+                q.grad.copy_(p.grad)
+
+    def both(self) -> int:
+        """Steps both and compares; the number of hits."""
+        hits, versions = self.fast.stats().hits, [p._version for p in self.model.parameters()]
+        others = [p._version for p in self.twin.parameters()]
+        got, expected = self.fast(), self.step()
+        assert (got is None) == (expected is None)
+        if expected is not None:
+            near(got, expected)
+        for p, q in zip(self.model.parameters(), self.twin.parameters(), strict=True):
+            near(p.detach(), q.detach())
+            assert (p.grad is None) == (q.grad is None)
+            if p.grad is not None:
+                near(p.grad, q.grad)
+            mine, theirs = self.optimizer.state.get(p, {}), self.other.state.get(q, {})
+            assert list(mine) == list(theirs)
+            for key, value in theirs.items():
+                near(mine[key], value) if isinstance(value, torch.Tensor) else self.equal(mine[key], value)
+        moved = [p._version > v for p, v in zip(self.model.parameters(), versions, strict=True)]
+        assert moved == [q._version > v for q, v in zip(self.twin.parameters(), others, strict=True)]
+        return self.fast.stats().hits - hits
+
+    @staticmethod
+    def equal(got: Any, expected: Any) -> None:
+        assert got == expected and type(got) is type(expected)
+
+
+@pytest.fixture(autouse=True)
+def gradients_on():
+    with torch.enable_grad():
+        yield
+
+
+@pytest.mark.parametrize("none", [True, False], ids=["grads set to None", "grads zeroed"])
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_are_hits_from_the_third_on(name, foreach, none):
+    """The first step makes the state, the second is recorded."""
+    pair = Pair(name, foreach=foreach)
+    hits = []
+    for _ in range(STEPS):
+        pair.gradients(none)
+        hits.append(pair.both())
+    assert hits[2:] == [1] * (STEPS - 2), pair.fast.stats()
+    assert pair.fast.stats().fallbacks == {}
+
+
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_parameter_without_a_gradient_in_some_steps(name, foreach):
+    """Which parameters have gradients is a fact: each choice of them is a variant, and comes back to its own."""
+    pair = Pair(name, foreach=foreach)
+    hits = []
+    for without in ((), (), (), (1,), (1,), (), (1,), (0, 2), (), (1,)):
+        pair.gradients(True, without)
+        hits.append(pair.both())
+    assert hits[2] == 1 and hits[-2:] == [1, 1], (hits, pair.fast.stats())
+    assert pair.fast.stats().fallbacks == {}
+
+
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_learning_rate_changes_between_steps(name, foreach):
+    pair = Pair(name, foreach=foreach)
+    for rate in (0.1, 0.1, 0.1, 0.05, 0.05, 0.1, 0.025, 0.1):
+        for optimizer in (pair.optimizer, pair.other):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        pair.gradients(True)
+        pair.both()
+    stats = pair.fast.stats()
+    assert stats.hits >= 3 and stats.fallbacks == {}, stats
+
+
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam"])
+@pytest.mark.filterwarnings("ignore::fastjit.FastJITWarning")
+def test_a_scheduler_keeps_steps_eager(name):
+    """It puts a function of its own in the place of step(), which binds a method in each call."""
+    pair = Pair(name, foreach=True)
+    schedules = [torch.optim.lr_scheduler.StepLR(o, 3, 0.5) for o in (pair.optimizer, pair.other)]
+    for _ in range(9):
+        pair.gradients(True)
+        assert pair.both() == 0
+        for schedule in schedules:
+            schedule.step()
+    assert any(why.startswith("call of function.__get__ at lr_scheduler.py") for why in pair.fast.stats().fallbacks)
+
+
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam", "RMSprop"])
+def test_gradients_are_clipped_by_their_norm(name, foreach):
+    pair = Pair(name, foreach=foreach, clips=True)
+    hits, norms = [], []
+    for step in range(STEPS):
+        pair.gradients(True)
+        scale = 0.01 if step % 2 else 1.0  # some norms are small enough already
+        for model in (pair.model, pair.twin):
+            for p in model.parameters():
+                p.grad.mul_(scale)
+        norms.append(float(torch.stack([p.grad.norm() for p in pair.twin.parameters()]).norm()))
+        hits.append(pair.both())
+    assert min(norms) < 0.5 < max(norms)
+    assert hits[2:] == [1] * (STEPS - 2), pair.fast.stats()
+
+
+def test_two_groups_with_options_of_their_own():
+    models = [network(), network()]
+    optimizers = [
+        torch.optim.SGD([{"params": m[0].parameters(), "lr": 0.5}, {"params": m[2].parameters()}], lr=0.1, momentum=0.9)
+        for m in models
+    ]
+    fast = fastjit(lambda: optimizers[0].step())
+    for _ in range(STEPS):
+        x = torch.randn(4, 5)
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+        for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            q.grad.copy_(p.grad)
+        fast(), optimizers[1].step()
+        for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            near(p.detach(), q.detach())
+    assert fast.stats().hits >= STEPS - 2 and fast.stats().fallbacks == {}
+
+
+def test_the_step_is_given_itself():
+    """`fastjit(optimizer.step)`; a state that is loaded is the one that steps go on from."""
+    pair = Pair("Adam", foreach=True)
+    pair.fast = fastjit(pair.optimizer.step)
+    for _ in range(4):
+        pair.gradients(True)
+        pair.both()
+    assert pair.fast.stats().hits >= 2
+    states = [copy.deepcopy(o.state_dict()) for o in (pair.optimizer, pair.other)]
+    pair.gradients(True)
+    pair.both()
+    pair.optimizer.load_state_dict(states[0])
+    pair.other.load_state_dict(states[1])
+    for _ in range(3):
+        pair.gradients(True)
+        pair.both()
+    assert pair.fast.stats().fallbacks == {}, pair.fast.stats()
