@@ -243,7 +243,9 @@ void Tracer::store_class_attr(PyTypeObject* type, PyObject* name) {
   const bool is_plain = is_settable && before && is_constant(before);
   if (!is_plain) return deny("store to " + attr_text((PyObject*)type, name));
   if (!class_sets_.contains({type, name})) class_attr(type, name);
-  class_sets_.try_emplace({type, name}, Ref::share(before));
+  if (class_sets_.contains({type, name})) return;
+  class_sets_.emplace(std::pair(type, name),
+                      ClassSet{Ref::share(before), placed("store to " + attr_text((PyObject*)type, name))});
 }
 
 bool Tracer::is_set_for_a_while(PyTypeObject* type, PyObject* name) {
@@ -252,11 +254,13 @@ bool Tracer::is_set_for_a_while(PyTypeObject* type, PyObject* name) {
   });
 }
 
-bool Tracer::classes_are_restored() const {
-  return std::ranges::all_of(class_sets_, [](const auto& set) {
-    PyObject* now = dict_lookup(type_dict(set.first.first), set.first.second, nullptr);
-    return now && same_bits(now, set.second.get());
-  });
+// What the call does not put back; empty: nothing.
+std::string Tracer::lasting_class_set() const {
+  for (const auto& [place, set] : class_sets_) {
+    PyObject* now = dict_lookup(type_dict(place.first), place.second, nullptr);
+    if (!now || !same_bits(now, set.before.get())) return set.store;
+  }
+  return "";
 }
 
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {

@@ -101,7 +101,7 @@ Observation Tracer::stop() {
   }
   if (reason_.empty() && !root_entered_) reason_ = "no Python code of the call was seen";
   if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
-  if (reason_.empty() && !classes_are_restored()) reason_ = "the call changes an attribute of a class";
+  if (reason_.empty()) reason_ = lasting_class_set();
   if (reason_.empty() && !locks_are_given_back()) reason_ = "the call keeps a lock that it took";
   if (reason_.empty()) {
     drop_sum();
@@ -167,14 +167,16 @@ const std::string& Tracer::where() {
 }
 
 // The place, and for code of a library also the line that led there: the user's, or the one nearest to the user.
-void Tracer::deny(const std::string& what) {
+std::string Tracer::placed(const std::string& what) {
   const Frame* nearest = frames_.empty() ? nullptr : &top();
-  if (nearest && is_stand_in(nearest->code)) return unsound(what + kGiven);
+  if (nearest && is_stand_in(nearest->code)) return what + kGiven;
   for (size_t i = frames_.size(); i-- > 0;)
     if (owner_of(frames_[i].code) < owner_of(nearest->code)) nearest = &frames_[i];
   const bool is_elsewhere = nearest && nearest != &top();
-  unsound(what + " at " + where() + (is_elsewhere ? " (called at " + place_in(*nearest) + ")" : ""));
+  return what + " at " + where() + (is_elsewhere ? " (called at " + place_in(*nearest) + ")" : "");
 }
+
+void Tracer::deny(const std::string& what) { unsound(placed(what)); }
 
 void Tracer::end_scalar_use(bool entered) {
   if (std::exchange(using_scalars_, false)) host_.on_scalar_use_end(host_.context, entered);

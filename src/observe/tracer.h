@@ -112,6 +112,7 @@ class Tracer final : public Observer {
   void add_fresh_lists(PyObject* o);
   bool is_closed(InterpreterFrame* frame) const;
   void deny(const std::string& what);  // unsound, with the place
+  std::string placed(const std::string& what);
   void pass_limit();
   void interrupt(const std::string& state);
   const unsigned char* ops_of(PyCodeObject* code);
@@ -279,7 +280,7 @@ class Tracer final : public Observer {
   void load_class_attr(PyObject* o, PyObject* name, bool probing);
   void store_class_attr(PyTypeObject* type, PyObject* name);
   bool is_set_for_a_while(PyTypeObject* type, PyObject* name);
-  bool classes_are_restored() const;
+  std::string lasting_class_set() const;
   void load_super_attr(PyObject* o, PyObject* name);
   void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
   void load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing);
@@ -518,7 +519,11 @@ class Tracer final : public Observer {
   std::unordered_set<size_t> read_from_tensors_;  // scalars
   std::unordered_map<PyObject*, int> locks_;      // how often the call holds each
   // Attributes of classes that the call sets: what they were before.
-  std::map<std::pair<PyTypeObject*, PyObject*>, Ref> class_sets_;
+  struct ClassSet {
+    Ref before;
+    std::string store;  // "store to class Mode.on at model.py:9"
+  };
+  std::map<std::pair<PyTypeObject*, PyObject*>, ClassSet> class_sets_;
   PyObject* unpacked_names_ = nullptr;  // of the keywords behind ** in the call that is judged
   PyObject* plain_callee_ = nullptr;    // what the instruction that runs now calls with positional arguments
   size_t given_scalars_ = 0;            // watched from the start; the others were read out of tensors

@@ -77,7 +77,7 @@ UNSOUND = [
     Unsound(
         "class attribute that is not put back",
         "class C: on = False\ndef f(x):\n  C.on = True\n  return x",
-        "the call changes an attribute of a class",
+        "store to class C.on at model.py:3",
     ),
     Unsound(
         "import of a new module",

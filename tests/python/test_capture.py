@@ -152,7 +152,9 @@ OTHER_USES = {
 @pytest.mark.parametrize("fn", OTHER_USES, ids=lambda fn: fn.__name__)
 def test_other_uses_of_masked_values_run_in_torch(fn):
     """The values are as many as data says: torch makes them and computes with them."""
-    assert ops(capture(fn, sample())) == OTHER_USES[fn]
+    guards = ("aten::_shape_as_tensor", "min", "few at ", "z at ")  # on whether there are none, one or more; on a size
+    made = [name for name in ops(capture(fn, sample())) if not name.startswith(guards)]
+    assert made == OTHER_USES[fn]
 
 
 def test_a_store_by_another_mask_runs_in_torch():
@@ -462,9 +464,13 @@ def test_sizes_that_depend_on_data_are_torchs_steps(name):
     fn, steps = DATA_SIZES[name]
     result = capture(fn, sample())
     assert ops(result)[: len(steps)] == steps
-    # Besides, at most guards on whether there is none or one: torch's C++ may look at that.
-    assert all(label.startswith("few at test_capture.py:") for label, _ in result["values"])
-    assert set(ops(result)[len(steps) :]) <= {"aten::_shape_as_tensor", *(label for label, _ in result["values"])}
+    # Besides guards on whether there are none, one or more: torch's C++ may look at that.
+    assert result["values"] and all(label.startswith("few at test_capture.py:") for label, _ in result["values"])
+    assert set(ops(result)[len(steps) :]) <= {
+        "aten::_shape_as_tensor",
+        "min",
+        *(label for label, _ in result["values"]),
+    }
 
 
 def test_gradients_are_refused_by_name():

@@ -115,7 +115,11 @@ TABLE: dict[str, tuple[Callable[..., Any], Calls, list[tuple[tuple[Any, ...], st
     "shared memory": (writes, [(Y[:4], Y[4:])], [((Y[:4], Y[4:]), "a hit"), ((Y[:4], Y[2:6]), "eager")]),
     "not supported": (lambda x: x * 2, [(X,)], [((X.to_sparse(),), "eager"), ((X,), "a hit")]),
     "a list": (lambda xs: xs[0] + 1, [([X],)], [(([X],), "a hit"), (([X, X],), "a new variant")]),
-    "as many as data says": (lambda x: x[x > 2], [(X,)], [((X,), "a hit"), ((X + 1,), "a hit"), ((X - 9,), "a hit")]),
+    "as many as data says": (
+        lambda x: x[x > 2],
+        [(X,)],
+        [((X,), "a hit"), ((X + 1,), "a hit"), ((X - 9,), "a new variant")],
+    ),
     "a size that Python reads": (
         lambda x: x * len(x[x > 2]),
         [(X,)],

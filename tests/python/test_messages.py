@@ -65,9 +65,9 @@ def test_frozen_parameters_are_noticed():
 
 def test_on_unsupported():
     def f(x):
-        return x[x > 0]
+        return x[x > 0].split(2)[0]
 
-    x = torch.randn(8)
+    x = torch.arange(8.0)
     with pytest.warns(FastJITWarning, match=r"f ran eagerly because .* at .*test_messages\.py:\d+"):
         assert_same(fastjit(f)(x), f(x))
     with warnings.catch_warnings():
@@ -259,7 +259,7 @@ def test_the_users_line_is_named_across_installed_packages(library):
     [("<stdin>", True), ("<ipython-input-3-0>", True), ("<doctest model[0]>", True), ("<string>", False)],
 )
 def test_code_without_a_file_is_the_users_where_it_was_typed(file, line_is_the_users):
-    fast = fastjit(lambda x: x[x > 0])
+    fast = fastjit(lambda x: x[x > 0].split(2))
     with pytest.warns(FastJITWarning) as said:
         exec(compile("fast(torch.ones(3))", file, "exec"), {"fast": fast, "torch": torch})
     assert said[0].filename == (file if line_is_the_users else __file__)

@@ -764,8 +764,8 @@ def effect_class_attribute_stays_eager(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.watch(counter=Counter)
-    w.call("the call changes an attribute of a class", f, x)
-    w.call("the call changes an attribute of a class", f, x)
+    w.call("store to class Counter.n", f, x)
+    w.call("store to class Counter.n", f, x)
 
 
 @script(1)

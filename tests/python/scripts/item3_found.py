@@ -281,7 +281,7 @@ def masked_value_viewed_as_one(w: World) -> None:
     for f, first, others in (
         (whole, one, {some: "raised"}),
         (two, some, {every: "raised"}),
-        (rolled, some, {one: "hit", every: "hit"}),
+        (rolled, some, {one: "new", every: "hit"}),
     ):
         f = w.jit(f)
         w.learn(f, torch.arange(3.0), torch.zeros(3), first)
@@ -312,7 +312,7 @@ def dropout_of_no_masked_value(w: World) -> None:
     f, x = w.jit(f), torch.ones(64)
     w.watch(state=torch.get_rng_state())
     w.learn(f, x, torch.zeros(64), torch.arange(64) < 0)
-    for count, ran in ((60, "new"), (1, "hit"), (0, "hit"), (64, "hit")):
+    for count, ran in ((60, "new"), (1, "new"), (0, "hit"), (64, "hit")):
         w.change("another count")
         w.call(ran, f, x, torch.zeros(64), torch.arange(64) < count)
 
