@@ -20,9 +20,9 @@ _BEHIND_THE_DISPATCHER = frozenset(
     untyped_storage _typed_storage apply_ map_ map2_ set_ set_data resize_ resize_as_ share_memory_ requires_grad_
     retain_grad backward register_hook register_post_accumulate_grad_hook _make_subclass _make_wrapper_subclass
     as_subclass __setstate__ __reduce_ex__ __deepcopy__ tensor as_tensor asarray from_numpy frombuffer from_file
-    new_tensor new legacy_new manual_seed seed initial_seed get_rng_state set_rng_state is_set_to
-    to_dlpack from_dlpack _to_dlpack swap_tensors set_default_dtype set_num_threads get_num_threads compile load save __contains__ detach_ _fw_grad
-    _set_fw_grad storage_offset _is_view is_pinned __hash__
+    new_tensor new legacy_new manual_seed seed initial_seed get_rng_state set_rng_state is_set_to to_dlpack
+    from_dlpack _to_dlpack swap_tensors set_default_dtype set_num_threads get_num_threads compile load save
+    __contains__ detach_ _fw_grad _set_fw_grad storage_offset _is_view is_pinned __hash__
     """.split()
 )
 
