@@ -29,6 +29,8 @@ from coverage_cases import CASES, Case, packages
 from coverage_cases.optimizers import FOREACH, LOOP, OF_TORCH, name_of
 from fastjit._bench import table
 
+sys.path.insert(0, str(harness.HERE.parent / "tests" / "python"))
+
 WORKER = str(Path(__file__).resolve().parent / "_coverage_worker.py")
 LIMIT_S = 180.0  # for one case
 SPEEDUP = 2.0  # of an optimizer's step over eager's foreach form
@@ -54,23 +56,10 @@ def chosen(options: harness.Options) -> list[Case]:
     return found
 
 
-def lines_of(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:
-    """Lines as they come; ends where the process does, and raises queue.Empty where a line takes longer than that."""
-    lines: queue.Queue[str | None] = queue.Queue()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    while (line := lines.get(timeout=limit_s)) is not None:
-        yield line
-
-
 def play(cases: list[Case], given: argparse.Namespace) -> Iterator[Row]:
     """The rows of some cases, of which one process plays as many as it lives for."""
+    from child_lines import lines_of
+
     left = list(cases)
     while left:
         flags = ["--threads", str(given.threads), *(["--eager"] if given.eager else [])]

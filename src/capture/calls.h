@@ -11,6 +11,7 @@
 #include "capture/cast_mode.h"
 #include "capture/ops/aten.h"
 #include "ir/dtype.h"
+#include "support/arithmetic.h"
 
 namespace fastjit::capture {
 
@@ -62,7 +63,8 @@ struct CallTemplate {
 /// An operation of Python on floats, run by the program: of a number that was read out of a tensor, as in
 /// `1 - beta ** step.item()`.
 struct NumberOp {
-  enum class Kind : uint8_t { Add, Sub, Mul, Div, Pow, Neg, Sqrt } kind;
+  using Kind = support::Arithmetic;
+  Kind kind;
   struct Operand {
     bool is_constant;
     double value;  // of constants; the others are the operands of the step, in order

@@ -120,12 +120,11 @@ bool makes_data_sizes(const Event& event) {
   return by_tag || has_mask(event) || event.facts.effect == Effect::DataSized;
 }
 
-std::vector<Dims> data_dims(const Trace& trace, uint32_t index) {
+std::vector<Dims> data_dims(const Trace& trace, uint32_t index, bool makes) {
   const Event& event = trace.events[index];
   const std::span<const Use> results = flat_results(event);
   std::vector<Dims> out(results.size(), 0);
-  bool makes = makes_data_sizes(event), reads = false;
-  for (uint32_t child = index + 1; child < event.end && !makes; ++child) makes = makes_data_sizes(trace.events[child]);
+  bool reads = false;
   for (const Item& item : event.args)
     for (const Use& use : item.uses) reads |= use.tensor != kNone && trace.dims_of(use.tensor);
   if (!makes && !reads) return out;

@@ -11,8 +11,8 @@ using Dims = uint64_t;
 bool makes_data_sizes(const Event& event);
 
 /// Of each tensor that an outermost call gave, in the order of flat_results(): the dims whose sizes another call may
-/// find otherwise. Where this says too little, a run of the program notices and the call starts again in eager; where
-/// it says too much, torch computes what a kernel might have.
-std::vector<Dims> data_dims(const Trace& trace, uint32_t event);
+/// find otherwise. makes: the call, or one inside it, makes sizes of data. Where this says too little, a run of the
+/// program notices and the call starts again in eager; where it says too much, torch computes what a kernel might have.
+std::vector<Dims> data_dims(const Trace& trace, uint32_t event, bool makes);
 
 }  // namespace fastjit::capture

@@ -60,7 +60,8 @@ struct Recorder::Impl {
   void pass_limit(const std::string& limit);
   void contents_read(const at::Tensor& tensor);
   void size_read(const at::Tensor& tensor, std::string_view name);
-  Event unseen(const char* name);
+  Event unseen(std::string_view name);
+  Event as_if_run(const char* op);
   void note_sizes(uint32_t event);
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
@@ -305,36 +306,40 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
 // Of what an outermost call gave: which sizes depend on data.
 void Recorder::Impl::note_sizes(uint32_t index) {
   const Event& event = trace.events[index];
-  bool may_be = !trace.data_sized.empty();
-  for (uint32_t i = index; i < event.end && !may_be; ++i) may_be = makes_data_sizes(trace.events[i]);
-  if (!may_be) return;
+  bool makes = false;
+  for (uint32_t i = index; i < event.end && !makes; ++i) makes = makes_data_sizes(trace.events[i]);
+  if (!makes && trace.data_sized.empty()) return;
   trace.makes_data_sizes = true;
-  const std::vector<Dims> dims = data_dims(trace, index);
+  const std::vector<Dims> dims = data_dims(trace, index, makes);
   const std::span<const Use> uses = flat_results(event);
   const std::vector<Use> results(uses.begin(), uses.end());  // more events may follow
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i]) trace.data_sized[results[i].tensor] |= dims[i];
   // Of none and of one torch's C++ decides many things otherwise, before it calls an operator: whether there are so few
   // where data made the sizes is a value of the program.
-  bool makes = false;
-  for (uint32_t i = index; i < trace.events[index].end; ++i) makes |= makes_data_sizes(trace.events[i]);
   for (size_t i = 0; makes && i < dims.size(); ++i)
     if (const auto alive = dims[i] ? trace.tensors[results[i].tensor].impl.lock() : nullptr)
       size_read(at::Tensor(alive), kFew);
 }
 
-// An event for what torch did without the dispatcher, as if this operator had run.
-Event Recorder::Impl::unseen(const char* name) {
+// An event for what happens without the dispatcher, here and now.
+Event Recorder::Impl::unseen(std::string_view name) {
   Event event;
-  event.op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
-  event.name = *trace.names.insert(name).first;
-  event.facts = facts_of(*event.op);
+  event.name = name;
+  event.parent = open.empty() ? kNone : open.back();
   event.grad = at::GradMode::is_enabled();
   event.inference = c10::InferenceMode::is_enabled();
   event.casts = CastMode::now();
-  event.line = lines.now();
+  event.line = lines.now(&event.target);
   event.end = static_cast<uint32_t>(trace.events.size() + 1);
   event.finished = true;
+  return event;
+}
+
+Event Recorder::Impl::as_if_run(const char* op) {
+  Event event = unseen(*trace.names.insert(op).first);
+  event.op = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
+  event.facts = facts_of(*event.op);
   return event;
 }
 
@@ -342,13 +347,7 @@ Event Recorder::Impl::unseen(const char* name) {
 void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
   if (known == kNone || !trace.dims_of(known) || !sizes_read.emplace(known, name).second) return;
-  Event event;
-  event.name = name;
-  event.grad = at::GradMode::is_enabled();
-  event.parent = open.empty() ? kNone : open.back();
-  event.line = lines.now(&event.target);
-  event.end = static_cast<uint32_t>(trace.events.size() + 1);
-  event.finished = true;
+  Event event = unseen(name);
   event.args.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
   for (const int64_t size : tensor.sizes())
     event.values.push_back(static_cast<uint64_t>(name == kFew ? std::min(size, kMany) : size));
@@ -358,13 +357,7 @@ void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) 
 // An event without an operator: what tolist() reads.
 void Recorder::Impl::contents_read(const at::Tensor& tensor) {
   constexpr int64_t kMaxElements = 64;
-  Event event;
-  event.name = kContentsRead;
-  event.grad = at::GradMode::is_enabled();
-  event.parent = open.empty() ? kNone : open.back();
-  event.line = lines.now(&event.target);
-  event.end = static_cast<uint32_t>(trace.events.size() + 1);
-  event.finished = true;
+  Event event = unseen(kContentsRead);
   Item item{Item::Kind::Tensor, {trace.use(tensor)}, {}};
   const auto dtype = to_ir(tensor.scalar_type());
   const bool readable = trace.tensors[item.uses[0].tensor].unusual.empty() && tensor.is_cpu() && dtype;
@@ -477,7 +470,7 @@ bool Recorder::constant_made(const at::Tensor& tensor) {
   const bool is_new = trace.find(tensor.unsafeGetTensorImpl()) == kNone;
   if (!is_new) return true;  // an operator's result
   if (!impl.inputs.constants_are_facts || !tensor.is_cpu() || tensor.numel() > kMaxConstant) return false;
-  Event event = impl.unseen("aten::lift_fresh");
+  Event event = impl.as_if_run("aten::lift_fresh");
   event.args.push_back({Item::Kind::Tensor, {impl.constant(tensor)}, {}});
   event.results.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
   trace.events.push_back(std::move(event));
@@ -489,7 +482,7 @@ bool Recorder::data_read(const at::Tensor& tensor, const at::Tensor& data) {
   Impl& impl = *impl_;
   const bool is_known = impl.trace.find(tensor.unsafeGetTensorImpl()) != kNone;
   if (!is_known || impl.trace.find(data.unsafeGetTensorImpl()) != kNone) return false;
-  Event event = impl.unseen("aten::detach");
+  Event event = impl.as_if_run("aten::detach");
   event.args.push_back({Item::Kind::Tensor, {impl.trace.use(tensor)}, {}});
   event.results.push_back({Item::Kind::Tensor, {impl.trace.use(data, true)}, {}});
   impl.trace.data_read.insert(event.results[0].uses[0].storage);

@@ -14,12 +14,6 @@ const at::Tensor& grad_of(PyObject* owner) noexcept {
   return meta ? meta->grad_ : none;
 }
 
-PyObject* object_of_grad(PyObject* owner) {
-  PyObject* grad = THPVariable_Wrap(grad_of(owner));
-  Py_DECREF(grad);  // the tensor keeps its object
-  return grad;
-}
-
 bool is_like(const TensorSpec& spec, const at::Tensor& grad) noexcept {
   if (!grad.defined()) return spec.dtype == at::ScalarType::Undefined;
   c10::TensorImpl* impl = grad.unsafeGetTensorImpl();
@@ -27,6 +21,12 @@ bool is_like(const TensorSpec& spec, const at::Tensor& grad) noexcept {
 }
 
 }  // namespace
+
+PyObject* gradient_of(PyObject* owner) {
+  PyObject* grad = THPVariable_Wrap(grad_of(owner));
+  Py_DECREF(grad);  // the tensor keeps its object
+  return grad;
+}
 
 void CapturedTensors::add(Place place, TensorSpec spec, std::string name) {
   const auto known = std::ranges::find(specs_, spec);
@@ -42,12 +42,12 @@ void CapturedTensors::add(PyObject* object, std::string name) {
 }
 
 void CapturedTensors::add_grad_of(PyObject* owner, std::string name) {
-  PyObject* grad = object_of_grad(owner);
+  PyObject* grad = gradient_of(owner);
   add({owner, nullptr, nullptr, 0, true}, grad == Py_None ? TensorSpec() : TensorSpec::of(grad), std::move(name));
 }
 
 PyObject* CapturedTensors::object(size_t i) const {
-  return places_[i].is_grad ? object_of_grad(places_[i].object) : places_[i].object;
+  return places_[i].is_grad ? gradient_of(places_[i].object) : places_[i].object;
 }
 
 bool CapturedTensors::hold() const noexcept {

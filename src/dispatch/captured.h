@@ -8,6 +8,9 @@
 
 namespace fastjit::dispatch {
 
+/// The object of its .grad, None where it has none; borrowed. Warns of nothing, as Tensor.grad does of what is no leaf.
+PyObject* gradient_of(PyObject* owner);
+
 /// The tensors that a variant found in Python objects, with what they looked like. The layers of a model are alike: a
 /// call reads one spec for all of them, and 32 bytes for each tensor.
 class CapturedTensors {

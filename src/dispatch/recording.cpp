@@ -35,14 +35,11 @@ void on_tensor(void* context, PyObject* tensor, const char* name) {
 PyObject* on_grad(void* context, PyObject* tensor, const char* name) {
   auto* recording = static_cast<Recording*>(context);
   if (!unpack(tensor).is_leaf()) return nullptr;  // torch warns of it
-  const auto* meta =
-      static_cast<const torch::autograd::AutogradMeta*>(unpack(tensor).unsafeGetTensorImpl()->autograd_meta());
-  if (!meta || !meta->grad_.defined()) {
+  PyObject* grad = gradient_of(tensor);
+  if (grad == Py_None) {
     recording->bare_owners.emplace_back(tensor, name);
-    return Py_None;
+    return grad;
   }
-  PyObject* grad = THPVariable_Wrap(meta->grad_);
-  Py_DECREF(grad);  // the tensor keeps its object
   if (recording->owners.contains(grad)) return recording->owners[grad] == tensor ? grad : nullptr;
   if (!is_plain_tensor(grad) || recording->recorder->knows(unpack(grad))) return nullptr;
   recording->owners.emplace(grad, tensor);
@@ -228,13 +225,15 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
 void take_captured(Recording& recording) {
   Variant& variant = *recording.variant;
   const capture::Capture& capture = recording.captured_graph;
+  const auto add = [&](PyObject* object, const std::string& name) {
+    const auto owner = recording.owners.find(object);
+    if (owner == recording.owners.end()) return variant.captured.add(object, name);
+    variant.captured.add_grad_of(owner->second, name);
+  };
   for (size_t i = 0; i < capture.inputs.size(); ++i) {
     if (capture.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
     PyObject* object = capture.captured[capture.inputs[i].index];
-    if (const auto owner = recording.owners.find(object); owner != recording.owners.end())
-      variant.captured.add_grad_of(owner->second, capture.graph.inputs[i].name);
-    else
-      variant.captured.add(object, capture.graph.inputs[i].name);
+    add(object, capture.graph.inputs[i].name);
     if (recording.function.options.pure) variant.held.push_back(unpack(object));
   }
   variant.held.insert(variant.held.end(), capture.constants.begin(), capture.constants.end());
@@ -245,11 +244,7 @@ void take_captured(Recording& recording) {
   for (size_t i = 0; i < variant.captured.size(); ++i) compared.insert(variant.captured.object(i));
   for (size_t i = 0; i < recording.captured.size(); ++i) {
     PyObject* object = recording.captured[i];
-    if (!compared.insert(object).second) continue;
-    if (const auto owner = recording.owners.find(object); owner != recording.owners.end())
-      variant.captured.add_grad_of(owner->second, recording.captured_names[i]);
-    else
-      variant.captured.add(object, recording.captured_names[i]);
+    if (compared.insert(object).second) add(object, recording.captured_names[i]);
   }
   for (const auto& [owner, name] : recording.bare_owners) variant.captured.add_grad_of(owner, name);
 }
@@ -302,19 +297,7 @@ void Recording::number_derived(observe::Derivation& how) {
 }
 
 void Recording::number_computed(const observe::Derivation& how) {
-  using Kind = capture::NumberOp::Kind;
-  constexpr std::pair<binaryfunc, Kind> kBinary[] = {{PyNumber_Add, Kind::Add},
-                                                     {PyNumber_Subtract, Kind::Sub},
-                                                     {PyNumber_Multiply, Kind::Mul},
-                                                     {PyNumber_TrueDivide, Kind::Div}};
-  const auto known = std::ranges::find(kBinary, how.binary, &std::pair<binaryfunc, Kind>::first);
-  capture::NumberOp op{how.unary                    ? Kind::Neg
-                       : how.function               ? Kind::Sqrt
-                       : known != std::end(kBinary) ? known->second
-                                                    : Kind::Pow,
-                       {},
-                       std::numeric_limits<double>::infinity(),
-                       how.text};
+  capture::NumberOp op{*how.arithmetic, {}, std::numeric_limits<double>::infinity(), how.text};
   std::vector<int> operands;
   for (const auto& operand : how.operands) {
     operands.push_back(operand.scalar);

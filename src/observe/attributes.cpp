@@ -242,8 +242,8 @@ void Tracer::store_class_attr(PyTypeObject* type, PyObject* name) {
     return interrupt("what " + name_of((PyObject*)type) + " inherits");
   const bool is_plain = is_settable && before && is_constant(before);
   if (!is_plain) return deny("store to " + attr_text((PyObject*)type, name));
-  if (!class_sets_.contains({type, name})) class_attr(type, name);
   if (class_sets_.contains({type, name})) return;
+  class_attr(type, name);
   class_sets_.emplace(std::pair(type, name),
                       ClassSet{Ref::share(before), placed("store to " + attr_text((PyObject*)type, name))});
 }

@@ -8,16 +8,6 @@
 namespace fastjit::observe {
 namespace {
 
-PyTypeObject* cache_type() {
-  static PyTypeObject* const type = [] {
-    Ref functools = Ref::steal(PyImport_ImportModule("_functools"));
-    PyObject* found = functools ? PyObject_GetAttrString(functools.get(), "_lru_cache_wrapper") : nullptr;
-    if (!found) PyErr_Clear();
-    return reinterpret_cast<PyTypeObject*>(found);
-  }();
-  return type;
-}
-
 /// "f(2, b=1)"
 std::string text_of_call(const std::string& name, std::span<PyObject* const> args, PyObject* keywords) {
   const size_t named = keywords ? static_cast<size_t>(PyTuple_GET_SIZE(keywords)) : 0;
@@ -56,7 +46,10 @@ Ref key_of(const CacheObject* cache, std::span<PyObject* const> args, PyObject* 
 
 }  // namespace
 
-bool Tracer::is_cache(PyObject* callable) { return Py_IS_TYPE(callable, cache_type()); }
+bool Tracer::is_cache(PyObject* callable) {
+  static const PyTypeObject* const type = type_named("_functools", "_lru_cache_wrapper");
+  return Py_TYPE(callable) == type;
+}
 
 // The same object, or an equal value, comes with each call; its hash and its equality run no Python code.
 bool Tracer::is_cached_by(PyObject* argument, int depth) {

@@ -35,27 +35,29 @@ void Tracer::judge_fill(PyObject* callee, Args args) {
 
 // The first argument behind the container is a key: its hash and, in sets, equal values are looked at.
 void Tracer::judge_key_change(PyObject* callee, Args args) {
-  // A member that is there already is added, or one that is not is discarded: nothing changes.
-  const bool is_set = args.size() == 2 && PySet_CheckExact(args[0]) && is_reached(args[0]);
-  if (is_set && PyUnicode_CheckExact(args[1])) {
-    const std::string name = callee_text(callee);
-    const bool is_there = member_index(args[0], args[1], false) >= 0;
-    if ((name == "set.add" && is_there) || (name == "set.discard" && !is_there))
-      return static_cast<void>(facts_->has_member(args[0], pooled(args[1]), names_[args[0]], where()));
-  }
-  if (is_set && !fresh_.contains(args[0]) && callee_text(callee) == "set.add" && keyable(args[1]))
-    return interrupt("what is in " + names_[args[0]]);
-  if (Facts::Id id; args.size() > 1 && callee_text(callee) == "dict.setdefault" && dict_node(args[0], &id)) {
-    PyObject* key = pooled(args[1]);
-    if (!keyable(args[1]) || !dict_lookup(args[0], key, nullptr))
-      return interrupt("what " + names_[args[0]] + " keeps");
-    return read_dict_item(id, args[0], args[1]);
-  }
+  if (args.size() > 1 && is_reached(args[0]) && keeps_as_it_is(callee_text(callee), args)) return;
   if (!is_own_container(callee, args)) return;
   if (args.size() > 1 && !keyable(args[1])) return deny("hash of " + name_of(args[1]));
   raising_ = args.size() == 2 && PyDict_Check(args[0]);  // a key that pop() does not find
   for (PyObject* value : args.subspan(1)) touch(value);
   may_enter_any();
+}
+
+// Of a container that the call found: a member that is there already is added, or one that is not is discarded, and
+// nothing changes. Where something does, the change is the call's last. False: this is no such change.
+bool Tracer::keeps_as_it_is(std::string_view change, Args args) {
+  const bool is_set = args.size() == 2 && PySet_CheckExact(args[0]), adds = change == "set.add";
+  if (is_set && PyUnicode_CheckExact(args[1]) && (adds || change == "set.discard")) {
+    const bool is_there = member_index(args[0], args[1], false) >= 0;
+    if (adds == is_there) return facts_->has_member(args[0], pooled(args[1]), names_[args[0]], where()), true;
+  }
+  if (is_set && adds && keyable(args[1])) return interrupt("what is in " + names_[args[0]]), true;
+  Facts::Id id;
+  if (change != "dict.setdefault" || !dict_node(args[0], &id)) return false;
+  PyObject* key = pooled(args[1]);
+  if (!keyable(args[1]) || !dict_lookup(args[0], key, nullptr))
+    return interrupt("what " + names_[args[0]] + " keeps"), true;
+  return read_dict_item(id, args[0], args[1]), true;
 }
 
 // These compare or order what is inside.

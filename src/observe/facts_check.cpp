@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "observe/facts.h"
+#include "observe/known_functions.h"
 #include "observe/sets.h"
 #include "support/work.h"
 
@@ -32,22 +33,15 @@ bool alive(PyObject* weak, PyObject* object) noexcept { return ((PyWeakReference
 }  // namespace
 
 bool hashes_in_python(PyObject* o) noexcept {
-  static const hashfunc slot = [] {
-    const Ref module = Ref::steal(PyImport_ImportModule("enum"));
-    const Ref type = module ? Ref::steal(PyObject_GetAttrString(module.get(), "Enum")) : Ref();
-    return type ? reinterpret_cast<PyTypeObject*>(type.get())->tp_hash : nullptr;
-  }();
-  return slot && Py_TYPE(o)->tp_hash == slot;
+  static const PyTypeObject* const type = type_named("enum", "Enum");
+  return type && Py_TYPE(o)->tp_hash == type->tp_hash;
 }
 
 void remember_hash(PyObject* o, Py_hash_t hash) { python_hashes().insert_or_assign(o, hash); }
 
 bool is_defaultdict(PyObject* o) noexcept {
-  static PyObject* const type = [] {
-    const Ref module = Ref::steal(PyImport_ImportModule("collections"));
-    return module ? PyObject_GetAttrString(module.get(), "defaultdict") : nullptr;  // static: for ever
-  }();
-  return reinterpret_cast<PyObject*>(Py_TYPE(o)) == type;
+  static const PyTypeObject* const type = type_named("collections", "defaultdict");
+  return Py_TYPE(o) == type;
 }
 
 bool same_bits(PyObject* a, PyObject* b) noexcept {

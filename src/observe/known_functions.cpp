@@ -10,6 +10,13 @@
 
 namespace fastjit::observe {
 
+PyTypeObject* type_named(const char* module, const char* name) noexcept {
+  const Ref holder = Ref::steal(PyImport_ImportModule(module));
+  PyObject* type = holder ? PyObject_GetAttrString(holder.get(), name) : nullptr;
+  if (!type) PyErr_Clear();
+  return type && PyType_Check(type) ? reinterpret_cast<PyTypeObject*>(type) : nullptr;
+}
+
 // CPython gives the type no public name.
 bool is_method_wrapper(PyObject* callable) noexcept {
   static const PyTypeObject* const type = [] {

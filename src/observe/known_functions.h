@@ -18,6 +18,9 @@ const char* known_name(int row) noexcept;
 /// Through it a tensor or a generator is used without an operator: "use of a tensor outside operators by ". Else "".
 const char* door_of(int row) noexcept;
 
+/// The class that the module calls so, which is imported: kept for ever. Null: there is none, or it is no class.
+PyTypeObject* type_named(const char* module, const char* name) noexcept;
+
 /// A slot of an object, bound to it, such as (1).__add__.
 bool is_method_wrapper(PyObject* callable) noexcept;
 

@@ -11,14 +11,9 @@
 namespace fastjit::observe {
 
 bool Tracer::is_lock(PyObject* o) {
-  static PyObject* const types = [] {
-    Ref module = Ref::steal(PyImport_ImportModule("_thread"));
-    return module ? Py_BuildValue("NN", PyObject_GetAttrString(module.get(), "RLock"),
-                                  PyObject_GetAttrString(module.get(), "LockType"))
-                  : nullptr;
-  }();
-  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(o));
-  return types && (type == PyTuple_GET_ITEM(types, 0) || type == PyTuple_GET_ITEM(types, 1));
+  static const PyTypeObject* const plain = type_named("_thread", "LockType");
+  static const PyTypeObject* const reentrant = type_named("_thread", "RLock");
+  return Py_TYPE(o) == plain || Py_TYPE(o) == reentrant;
 }
 
 // Whether one could be taken at once says what other threads do.

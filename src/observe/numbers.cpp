@@ -12,6 +12,8 @@
 namespace fastjit::observe {
 namespace {
 
+using support::Arithmetic;
+
 PyObject* power(PyObject* base, PyObject* exponent) { return PyNumber_Power(base, exponent, Py_None); }
 
 // By BINARY_OP's argument; the in-place forms are the same for numbers.
@@ -19,18 +21,19 @@ constexpr struct {
   const char* text;
   binaryfunc apply;  // null: not of numbers that the program may take
   const char* method;
-} kOperators[kFirstInPlace] = {{"+", PyNumber_Add, "add"},
+  std::optional<Arithmetic> arithmetic{};
+} kOperators[kFirstInPlace] = {{"+", PyNumber_Add, "add", Arithmetic::Add},
                                {"&", nullptr, "and"},
                                {"//", PyNumber_FloorDivide, "floordiv"},
                                {"<<", nullptr, "lshift"},
                                {"@", nullptr, "matmul"},
-                               {"*", PyNumber_Multiply, "mul"},
+                               {"*", PyNumber_Multiply, "mul", Arithmetic::Mul},
                                {"%", PyNumber_Remainder, "mod"},
                                {"|", nullptr, "or"},
-                               {"**", power, "pow"},
+                               {"**", power, "pow", Arithmetic::Pow},
                                {">>", nullptr, "rshift"},
-                               {"-", PyNumber_Subtract, "sub"},
-                               {"/", PyNumber_TrueDivide, "truediv"},
+                               {"-", PyNumber_Subtract, "sub", Arithmetic::Sub},
+                               {"/", PyNumber_TrueDivide, "truediv", Arithmetic::Div},
                                {"^", nullptr, "xor"}};
 
 }  // namespace
@@ -112,12 +115,7 @@ bool Tracer::is_read_from_tensor(PyObject* o) const {
 // Whether the program can do what Python does with a value that was read out of a tensor. A number that the call was
 // given is a constant of such an operation.
 bool Tracer::runs_in_program(Derivation& how) {
-  constexpr binaryfunc kKnown[] = {PyNumber_Add, PyNumber_Subtract, PyNumber_Multiply, PyNumber_TrueDivide, power};
-  const bool is_sqrt = how.function && how.operands.size() == 1 && how.text == "sqrt";
-  const bool is_known = how.binary  ? std::ranges::find(kKnown, how.binary) != std::end(kKnown)
-                        : how.unary ? how.unary == PyNumber_Negative
-                                    : is_sqrt;
-  if (!is_known) return false;
+  if (!how.arithmetic) return false;
   for (Derivation::Operand& operand : how.operands) {
     PyObject* value = operand.value.get();
     constexpr double kExact = 9007199254740992;  // every int up to there is a float
@@ -163,6 +161,7 @@ bool Tracer::derives_by_operator(int oparg, PyObject* left, PyObject* right) {
   Derivation how;
   how.binary = row.apply;
   how.text = row.text;
+  how.arithmetic = row.arithmetic;
   return derives(std::move(how), std::array{left, right});
 }
 
@@ -171,6 +170,7 @@ bool Tracer::derives_by_call(PyObject* callee, Args args) {
   Derivation how;
   how.function = Ref::share(callee);
   how.text = callee_text(callee);
+  if (how.text == "sqrt" && args.size() == 1) how.arithmetic = Arithmetic::Sqrt;
   return derives(std::move(how), args);
 }
 
@@ -178,6 +178,7 @@ bool Tracer::derives_by_minus(PyObject* o) {
   Derivation how;
   how.unary = PyNumber_Negative;
   how.text = "-";
+  how.arithmetic = Arithmetic::Neg;
   return derives(std::move(how), std::array{o});
 }
 

@@ -6,10 +6,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "observe/ref.h"
+#include "support/arithmetic.h"
 
 /// 1 where this version of Python has a read observer. The build may leave it out (cmake -DFASTJIT_OBSERVER=OFF).
 #ifdef FASTJIT_NO_OBSERVER
@@ -148,8 +150,9 @@ struct Derivation {
   PyObject* (*binary)(PyObject*, PyObject*) = nullptr;
   PyObject* (*unary)(PyObject*) = nullptr;
   Ref function;            // called where both are null
-  bool of_tensor = false;  // it follows from a value that was read out of a tensor
-  std::string text;        // "+", "sqrt"; the host may put the whole expression here
+  bool of_tensor = false;  // it follows from a value that was read out of a tensor: the program computes it
+  std::optional<support::Arithmetic> arithmetic;  // what programs can run
+  std::string text;                               // "+", "sqrt"; the host may put the whole expression here
   std::string where;
   std::vector<Operand> operands;
   /// The number for these operands, a new reference; null with an exception set where the operation raises.

@@ -239,8 +239,8 @@ bool Tracer::is_foreseen(InterpreterFrame* frame) {
   }
   const bool is_context = caller.makes_context && code->co_argcount > 0 && local_of(frame, 0);
   if (is_context) {
-    const PyObject* name = function_of(frame)->func_name;
-    if (is_named(const_cast<PyObject*>(name), "forward") || is_named(const_cast<PyObject*>(name), "setup_context")) {
+    PyObject* name = function_of(frame)->func_name;
+    if (is_named(name, "forward") || is_named(name, "setup_context")) {
       const bool is_class_method = PyType_Check(local_of(frame, 0)) && code->co_argcount > 1 && local_of(frame, 1);
       PyObject* context = local_of(frame, is_class_method);
       if (!is_tensor(context)) fresh_.insert(PyCell_Check(context) ? PyCell_GET(context) : context);

@@ -230,8 +230,7 @@ class Tracer final : public Observer {
   std::string item_label(PyObject* container, PyObject* key);
   PyObject* pooled(PyObject* key);            // one object for equal keys, as long as the recording; borrowed
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
-  bool readable_items(PyObject* dict, int depth);
-  bool readable_keys(PyObject* dict, int depth);
+  bool readable_dict(PyObject* dict, bool values, int depth);
   bool hashable(PyObject* o);                           // its hash and equality are determined
   bool holds_numbers_only(PyObject* o, int depth = 0);  // itself one, or in lists and tuples
   bool is_plain_index(PyObject* index);                 // of a tensor: no lists of tensors
@@ -392,6 +391,7 @@ class Tracer final : public Observer {
   void judge_append(PyObject* callee, Args args);
   void judge_fill(PyObject* callee, Args args);
   void judge_key_change(PyObject* callee, Args args);
+  bool keeps_as_it_is(std::string_view change, Args args);
   void judge_ordered_change(PyObject* callee, Args args);
   void judge_print(PyObject* callee, Args args);
   void judge_iter(PyObject*, Args args);

@@ -136,7 +136,7 @@ bool Tracer::readable(PyObject* o, int depth) {
       if (!readable(PyList_GET_ITEM(o, i), depth + 1)) return false;
     return true;
   }
-  if (is_dict(o)) return readable_items(o, depth);
+  if (is_dict(o)) return readable_dict(o, true, depth);
   if (PyFrozenSet_CheckExact(o) || PySet_CheckExact(o)) {
     if (PySet_CheckExact(o) && !is_known(o) && !open(o)) return false;
     for (const setentry& place : set_places(o))
@@ -147,8 +147,7 @@ bool Tracer::readable(PyObject* o, int depth) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return readable(s->start, depth + 1) && readable(s->stop, depth + 1) && readable(s->step, depth + 1);
   }
-  if (PyDictKeys_Check(o)) return readable_keys(view_dict(o), depth);
-  if (is_view(o)) return readable_items(view_dict(o), depth);
+  if (is_view(o)) return readable_dict(view_dict(o), !PyDictKeys_Check(o), depth);
   if (is_deque(o) && fresh_.contains(o)) {
     for (Py_ssize_t i = 0; i < PySequence_Size(o); ++i)
       if (const Ref item = Ref::steal(PySequence_GetItem(o, i)); !item || !readable(item.get(), depth + 1))
@@ -169,19 +168,11 @@ bool Tracer::readable_sources(PyObject* iterator, int depth) {
   return std::ranges::all_of(sources, [&](PyObject* source) { return readable(source, depth + 1); });
 }
 
-bool Tracer::readable_keys(PyObject* dict, int depth) {
+bool Tracer::readable_dict(PyObject* dict, bool values, int depth) {
   if (!is_known(dict) && !open(dict)) return false;
   PyObject *key, *value;
   for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);)
-    if (!readable(key, depth + 1)) return false;
-  return true;
-}
-
-bool Tracer::readable_items(PyObject* dict, int depth) {
-  if (!is_known(dict) && !open(dict)) return false;
-  PyObject *key, *value;
-  for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);)
-    if (!readable(key, depth + 1) || !readable(value, depth + 1)) return false;
+    if (!readable(key, depth + 1) || (values && !readable(value, depth + 1))) return false;
   return true;
 }
 
@@ -331,18 +322,12 @@ PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* a
 }
 
 bool Tracer::is_namespace(PyObject* o) {
-  static const PyTypeObject* const type = [] {
-    const Ref module = Ref::steal(PyImport_ImportModule("types"));
-    return reinterpret_cast<PyTypeObject*>(module ? PyObject_GetAttrString(module.get(), "SimpleNamespace") : nullptr);
-  }();
+  static const PyTypeObject* const type = type_named("types", "SimpleNamespace");
   return Py_TYPE(o) == type;
 }
 
 bool Tracer::is_deque(PyObject* o) {
-  static const PyTypeObject* const type = [] {
-    const Ref module = Ref::steal(PyImport_ImportModule("collections"));
-    return reinterpret_cast<PyTypeObject*>(module ? PyObject_GetAttrString(module.get(), "deque") : nullptr);
-  }();
+  static const PyTypeObject* const type = type_named("collections", "deque");
   return Py_TYPE(o) == type;
 }
 

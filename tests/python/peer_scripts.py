@@ -17,16 +17,16 @@ import queue
 import re
 import subprocess
 import sys
-import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import script_tools
+from child_lines import lines_of
 from fastjit import fastjit
 from script_tools import SCRIPTS, Script, World
 
@@ -143,29 +143,6 @@ def child(peer: str, names: list[str]) -> None:
         print(f"{MARK}{json.dumps([name, *outcome])}", flush=True)
 
 
-def lines_of(process: subprocess.Popen[str], limit_s: float) -> Iterator[list[str] | None]:
-    """What the child says, line by line; None when it is silent for longer than the limit, and the end when it ends."""
-    lines: queue.Queue[str | None] = queue.Queue()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=limit_s)
-        except queue.Empty:
-            yield None
-            return
-        if line is None:
-            return
-        if MARK in line:
-            yield json.loads(line.partition(MARK)[2])
-
-
 def run(peer: str, names: list[str], script_s: float = 60.0, total_s: float = 600.0) -> dict[str, list[str]]:
     """Script -> [outcome, why], of those that the time allowed; a script that ends its process or hangs has failed."""
     found: dict[str, list[str]] = {}
@@ -176,15 +153,16 @@ def run(peer: str, names: list[str], script_s: float = 60.0, total_s: float = 60
         current = left[0]
         why = "its process ended"
         try:
-            for said in lines_of(process, script_s):
-                if said is None:
-                    why = f"longer than {script_s:g} s"
-                    break
-                current = said[0]
-                if said[1] != "began":
-                    found[current] = said[1:]
+            for line in lines_of(process, script_s):
+                if MARK not in line:
+                    continue
+                current, *said = json.loads(line.partition(MARK)[2])
+                if said[0] != "began":
+                    found[current] = said
                 if time.monotonic() > until:
                     return found
+        except queue.Empty:
+            why = f"longer than {script_s:g} s"
         finally:
             process.kill()
             process.wait()
