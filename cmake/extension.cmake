@@ -53,7 +53,7 @@ target_link_options(_C PRIVATE -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--as
                     -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
 # Torch's OpenMP runtime, by the file it ships, so that there is one pool of threads in the process.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/dispatch/parallel.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/dispatch/run/parallel.cpp PROPERTIES
                             COMPILE_OPTIONS "${OpenMP_CXX_FLAGS}" SKIP_PRECOMPILE_HEADERS ON)
 file(GLOB TORCH_OPENMP ${TORCH_ROOT}/lib/libgomp*.so* ${TORCH_ROOT}.libs/libgomp*.so*)
 if(TORCH_OPENMP)
@@ -63,7 +63,7 @@ else()
   target_link_libraries(_C PRIVATE ${OpenMP_CXX_LIBRARIES})
 endif()
 # GCC 16 takes the address of a SmallVector's own storage for a read of it.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/dispatch/derived.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/dispatch/call/derived.cpp PROPERTIES
                             COMPILE_OPTIONS $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 set_target_properties(_C PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib" BUILD_WITH_INSTALL_RPATH ON)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")

@@ -1,7 +1,7 @@
 # The engine: a static library that knows neither Python nor torch.
 file(GLOB_RECURSE JIT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/jit/*.cpp)
 set(LLVM_ONLY ${JIT_SOURCES})
-list(FILTER LLVM_ONLY INCLUDE REGEX "_llvm\\.cpp$|/llvm_[a-z_]*\\.cpp$|_orc\\.cpp$")
+list(FILTER LLVM_ONLY INCLUDE REGEX "/codegen/(llvm|math)/|/backend/llvm_[a-z_]*\\.cpp$")
 if(NOT FASTJIT_LLVM)
   list(REMOVE_ITEM JIT_SOURCES ${LLVM_ONLY})
 else()

@@ -19,7 +19,7 @@
 
 #include "backend/compiler.h"
 #include "backend/llvm_guard.h"
-#include "codegen/emit_llvm.h"
+#include "codegen/llvm/emit.h"
 #include "support/fork.h"
 
 namespace fastjit::backend {

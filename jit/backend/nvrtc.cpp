@@ -8,7 +8,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "codegen/emit_cuda.h"
+#include "codegen/cuda/emit.h"
 
 namespace fastjit::backend {
 namespace {

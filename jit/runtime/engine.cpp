@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "backend/nvrtc.h"
-#include "codegen/emit_cuda.h"
+#include "codegen/cuda/emit.h"
 #include "runtime/kernel_cache.h"
 #include "support/log.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "capture/cast_mode.h"
 #include "capture/ops/aten.h"
+#include "capture/record/cast_mode.h"
 #include "ir/dtype.h"
 #include "support/arithmetic.h"
 

@@ -1,6 +1,7 @@
 #pragma once
-// One eager call, watched, and made into a graph. Two observers: at::RecordFunction for operators (record.cpp) and the
-// read observer of src/observe for Python (absent with pure=True). build.cpp turns the trace into ir::Graph.
+// One eager call, watched, and made into a graph. Two observers: at::RecordFunction for operators (record/record.cpp)
+// and the read observer of src/observe for Python (absent with pure=True). build/build.cpp turns the trace into
+// ir::Graph.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <Python.h>

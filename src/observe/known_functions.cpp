@@ -36,7 +36,7 @@ constexpr struct Row {
 #define IGNORE(name) {name, ""},
 #define MUTATE(name) {name, ""},
 #define JUDGE(name, method) {name, #method},
-#include "observe/callees.def"
+#include "observe/judge/callees.def"
 };
 
 /// What identifies a C function, however it is bound: its PyMethodDef, slot, or the object itself.

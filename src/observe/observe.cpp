@@ -2,7 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
-#include "observe/tracer.h"
+#include "observe/judge/tracer.h"
 #endif
 
 namespace fastjit::observe {

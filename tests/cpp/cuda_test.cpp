@@ -11,8 +11,8 @@
 #include "backend/cuda_driver.h"
 #include "backend/nvrtc.h"
 #include "cache_helpers.h"
-#include "codegen/emit_cuda.h"
-#include "codegen/rules_cuda.h"
+#include "codegen/cuda/emit.h"
+#include "codegen/cuda/rules.h"
 #include "plan_builder.h"
 
 namespace fastjit {

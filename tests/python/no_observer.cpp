@@ -1,5 +1,5 @@
 // What src/dispatch uses of the observer: linked where there is none, see test_python_builds.py.
-#include "observe/doors.h"
+#include "observe/judge/doors.h"
 #include "observe/known_functions.h"
 #include "observe/libraries.h"
 #include "observe/observe.h"

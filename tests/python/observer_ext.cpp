@@ -1,7 +1,7 @@
 // A Python module around the read observer, for tests: needs Python.h only. The host is a Python object with
 // tensor_types, module_types (tuples of classes) and classify(callable) -> "operator" | "pure" | anything else.
 #include "observe/observe.h"
-#include "observe/stack_view.h"
+#include "observe/events/stack_view.h"
 
 #include <cstring>
 #include <vector>
@@ -158,7 +158,7 @@ PyObject* opcode_rows(PyObject*, PyObject*) {
     PyDict_SetItemString(rows, #name, value);                                                      \
     Py_DECREF(value);                                                                              \
   }
-#include "observe/opcodes.def"
+#include "observe/events/opcodes.def"
 #undef OP
   return rows;
 }

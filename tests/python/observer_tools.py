@@ -32,13 +32,13 @@ def build(python: Path | str = sys.executable) -> Path:
 
 
 def compile_all(folder: Path, include: str) -> Path:
-    headers = [*(ROOT / "src/observe").glob("*.h"), *(ROOT / "src/observe").glob("*.def"), Path(__file__)]
+    headers = [*(ROOT / "src/observe").rglob("*.h"), *(ROOT / "src/observe").rglob("*.def"), Path(__file__)]
     stamp = max(header.stat().st_mtime for header in headers)
     flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
     flags += [f"-I{ROOT / 'src'}", f"-I{ROOT / 'jit'}", "-isystem", include]
     common = folder / "common.h"  # compiled once
-    common.write_text('#include "observe/observe.h"\n#if FASTJIT_OBSERVES\n#include "observe/tracer.h"\n#endif\n')
-    sources = [*sorted((ROOT / "src/observe").glob("*.cpp")), ROOT / "tests/python/observer_ext.cpp"]
+    common.write_text('#include "observe/observe.h"\n#if FASTJIT_OBSERVES\n#include "observe/judge/tracer.h"\n#endif\n')
+    sources = [*sorted((ROOT / "src/observe").rglob("*.cpp")), ROOT / "tests/python/observer_ext.cpp"]
     objects = {source: folder / f"{source.stem}.o" for source in sources}
     old = [s for s, o in objects.items() if not o.exists() or o.stat().st_mtime < max(stamp, s.stat().st_mtime)]
     library = folder / "fj_observe_test.so"

@@ -1,5 +1,5 @@
 """Numbers beside tensors of 16-bit floats, for every one of their 65,536 values: eager's bits, which differ between
-releases of torch (src/capture/torch_release.h)."""
+releases of torch (src/capture/ops/torch_release.h)."""
 
 from __future__ import annotations
 

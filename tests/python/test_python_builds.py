@@ -44,7 +44,7 @@ def test_the_observers_folder_is_complete_without_the_observer(tmp_path) -> None
     """What the rest of the extension calls is there: the same sources, built as for a Python that they do not know."""
     flags = ["-std=c++20", "-O0", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-DFASTJIT_NO_OBSERVER"]
     flags += [f"-I{ROOT / 'src'}", f"-I{ROOT / 'jit'}", "-isystem", sysconfig.get_paths()["include"]]
-    sources = sorted(map(str, (ROOT / "src/observe").glob("*.cpp")))
+    sources = sorted(map(str, (ROOT / "src/observe").rglob("*.cpp")))
     uses = ROOT / "tests/python/no_observer.cpp"
     library = tmp_path / "no_observer.so"
     subprocess.run(["c++", *flags, *sources, str(uses), "-o", str(library)], check=True)

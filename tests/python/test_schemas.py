@@ -38,7 +38,7 @@ def expected(schema: str) -> Iterator[None]:
 
 
 def test_lowering_knows_the_schemas_of_this_torch() -> None:
-    """A line that differs is for src/capture/schemas.def, once the rows that it is for were compared with ATen."""
+    """A line that differs is for src/capture/ops/schemas.def, once the rows that it is for were compared with ATen."""
     known, running = set(_C.known_schemas()), set(schemas_of_lowered_operators())
     names = {name_of(schema) for schema in known}
     changed = [schema for schema in sorted(running - known) if name_of(schema) in names]

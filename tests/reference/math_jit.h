@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "codegen/math_llvm.h"
+#include "codegen/math/math.h"
 
 namespace fastjit::reference {
 

@@ -1,6 +1,6 @@
-"""Makes jit/codegen/math_coefficients.h: minimax polynomials by the Remez exchange (needs mpmath).
+"""Makes jit/codegen/math/coefficients.h: minimax polynomials by the Remez exchange (needs mpmath).
 
-Run: python3 tests/reference/minimax.py > jit/codegen/math_coefficients.h
+Run: python3 tests/reference/minimax.py > jit/codegen/math/coefficients.h
 """
 
 import struct

@@ -1,0 +1,324 @@
+#include "codegen/cuda/emit.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+
+#include "backend/compiler.h"
+#include "codegen/cuda/rules.h"
+#include "plan/grid.h"
+
+namespace fastjit::codegen {
+namespace {
+
+using ir::DType;
+using ir::ReduceKind;
+using plan::Code;
+using plan::Instr;
+using plan::StrideClass;
+
+std::string number(int64_t n) { return std::to_string(n); }
+
+std::string float_literal(double value, DType type) {
+  const bool single = type == DType::F32;
+  if (std::isnan(value)) return single ? "__uint_as_float(0x7fc00000u)" : "__longlong_as_double(0x7ff8000000000000ll)";
+  if (std::isinf(value)) {
+    const char* sign = value < 0 ? "-" : "";
+    return sign + std::string(single ? "__uint_as_float(0x7f800000u)" : "__longlong_as_double(0x7ff0000000000000ll)");
+  }
+  char text[40];
+  std::snprintf(text, sizeof text, single ? "%.9g" : "%.17g", value);
+  std::string out = text;
+  if (out.find_first_of(".e") == out.npos) out += ".0";
+  return out + (single ? "f" : "");
+}
+
+std::string literal(const Instr& in) {
+  if (ir::is_float(in.dtype)) return float_literal(std::bit_cast<double>(in.imm), in.dtype);
+  const auto value = static_cast<int64_t>(in.imm);
+  if (in.dtype == DType::Bool) return value ? "true" : "false";
+  if (value == INT64_MIN) return "(-9223372036854775807ll - 1)";
+  return "(" + std::string(cuda_type(in.dtype)) + ")" + number(value) + "ll";
+}
+
+/// The accumulator of a reduction over `from`.
+std::string accumulator(ReduceKind kind, DType from) {
+  const std::string type(cuda_type(from)), wide = ir::is_float(from) ? "double" : type;
+  const bool integers = !ir::is_float(from);
+  switch (kind) {
+    case ReduceKind::Sum:
+      return (from == DType::F64 ? "FjSumExact<" : integers ? "FjSumIntegers<" : "FjSum<") + wide + ">";
+    case ReduceKind::Prod:
+      return (integers ? "FjProdIntegers<" : "FjProd<") + wide + ">";
+    case ReduceKind::Max:
+    case ReduceKind::ArgMax:
+      return "FjBest<" + type + ", false>";
+    case ReduceKind::Min:
+    case ReduceKind::ArgMin:
+      return "FjBest<" + type + ", true>";
+    case ReduceKind::Any:
+      return "FjAny<bool>";
+    case ReduceKind::All:
+      return "FjAll<bool>";
+  }
+  throw std::runtime_error("codegen: unknown reduction");
+}
+
+class CudaEmitter {
+ public:
+  explicit CudaEmitter(const plan::KernelPlan& plan)
+      : plan_(plan),
+        blocks_(plan::threads_of(plan) == plan::Threads::BlockPerRow),
+        names_(plan.code.size()),
+        moves_(plan.code.size()) {}
+
+  std::string source() {
+    body();
+    std::string out = "// " + heading() + "\n";
+    out += cuda_helpers(body_);
+    if (out.back() == '\n' && out[out.size() - 2] != '\n') out += "\n";
+    out += parameters();
+    out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" +
+           plan::name(plan_) + "(const Params p) {\n" + body_ + "}\n";
+    return out;
+  }
+
+ private:
+  int rank() const { return plan_.rank(); }
+  int kept() const { return plan_.kept(); }
+
+  std::string heading() const {
+    const std::string dims = number(kept()) + " kept and " + number(rank() - kept()) + " reduced dims";
+    if (!plan_.is_row_kernel()) return "Pointwise over " + number(rank()) + " dims: a thread per element.";
+    return "Rows over " + dims + (blocks_ ? ": a block per row." : ": a thread per row.");
+  }
+
+  std::string operand(size_t i) const {
+    return (plan_.operands[i].output ? "out" : "in") + number(static_cast<int64_t>(i));
+  }
+  static std::string size(int dim) { return "p.n" + number(dim); }
+  static std::string index(int dim) { return "i" + number(dim); }
+
+  std::string parameters() const {
+    std::string out = "struct Params {\n";
+    for (size_t i = 0; i < plan_.operands.size(); ++i) {
+      const plan::Operand& op = plan_.operands[i];
+      out += std::string("  ") + (op.output ? "" : "const ") + std::string(cuda_memory_type(op.dtype)) + "* " +
+             operand(i) + ";  // " + std::string(ir::text(op.dtype)) + "\n";
+    }
+    for (int d = 0; d < rank(); ++d) out += "  long long n" + number(d) + ";\n";
+    for (size_t i = 0; i < plan_.operands.size(); ++i)
+      for (int d = 0; d < rank(); ++d)
+        if (plan_.operands[i].strides[static_cast<size_t>(d)] == StrideClass::Any)
+          out += "  long long " + operand(i) + "_stride" + number(d) + ";\n";
+    for (size_t i = 0; i < plan_.scalars.size(); ++i)
+      out += "  " + std::string(cuda_type(plan_.scalars[i])) + " scalar" + number(static_cast<int64_t>(i)) + ";\n";
+    if (!plan_.scratch.empty()) out += "  char* scratch;\n  long long scratch_stride;\n";
+    return out + "};\n";
+  }
+
+  void line(const std::string& text) { body_ += std::string(static_cast<size_t>(2 * depth_), ' ') + text + "\n"; }
+  void open(const std::string& text) {
+    line(text + " {");
+    ++depth_;
+  }
+  void close() {
+    --depth_;
+    line("}");
+  }
+
+  // const long long i<first>.. = the digits of `flat` in the sizes of dims [first, last); the values nobody reads are
+  // the compiler's to drop.
+  void decode(const std::string& flat, int first, int last) {
+    if (first == last) return;
+    if (last - first == 1) return line("const long long " + index(first) + " = " + flat + ";");
+    const std::string rest = "rest" + number(first);
+    line("long long " + rest + " = " + flat + ";");
+    for (int d = last - 1; d > first; --d) {
+      line("const long long " + index(d) + " = " + rest + " % " + size(d) + ";");
+      line(rest + " /= " + size(d) + ";");
+    }
+    line("const long long " + index(first) + " = " + rest + ";");
+  }
+
+  static std::string product(int first, int last) {
+    std::string out;
+    for (int d = first; d < last; ++d) out += (d > first ? " * " : "") + size(d);
+    return out.empty() ? "1" : out;
+  }
+
+  std::string element(size_t i) const {
+    std::string at;
+    for (int d = 0; d < rank(); ++d) {
+      const StrideClass stride = plan_.operands[i].strides[static_cast<size_t>(d)];
+      if (stride == StrideClass::Zero) continue;
+      at += (at.empty() ? "" : " + ") + index(d);
+      if (stride == StrideClass::Two) at += " * 2";
+      if (stride == StrideClass::Any) at += " * p." + operand(i) + "_stride" + number(d);
+    }
+    return "p." + operand(i) + "[" + (at.empty() ? "0" : at) + "]";
+  }
+
+  std::string scratch(uint64_t slot) const {
+    const std::string type(cuda_memory_type(plan_.scratch[slot]));
+    return "((" + type + "*)(p.scratch + (blockIdx.x * " + number(static_cast<int64_t>(plan_.scratch.size())) +
+           "ll + " + number(static_cast<int64_t>(slot)) + ") * p.scratch_stride))[r]";
+  }
+
+  // Whether the value changes along a reduced dim: only then is it computed inside the reduced loop.
+  bool moves(const Instr& in) const {
+    const int arity = in.code == Code::Compute ? ir::info(in.op).arity : 0;
+    bool result = in.code == Code::Recall || (in.code == Code::Index && static_cast<int>(in.imm) >= kept());
+    for (int d = kept(); in.code == Code::Load && d < rank(); ++d)
+      result |= plan_.operands[in.imm].strides[static_cast<size_t>(d)] != StrideClass::Zero;
+    for (int i = 0; i < arity; ++i) result |= moves_[in.args[i]];
+    return result;
+  }
+
+  std::string value(const Instr& in) const {
+    const std::string args[3] = {names_[in.args[0]], names_[in.args[1]], names_[in.args[2]]};
+    switch (in.code) {
+      case Code::Load:
+        return element(in.imm) + (in.dtype == DType::Bool ? " != 0" : "");
+      case Code::Recall:
+        return scratch(in.imm) + (in.dtype == DType::Bool ? " != 0" : "");
+      case Code::Scalar:
+        return "p.scalar" + number(static_cast<int64_t>(in.imm));
+      case Code::Const:
+        return literal(in);
+      case Code::Index:
+        return index(static_cast<int>(in.imm));
+      default:
+        break;
+    }
+    if (in.op == ir::Op::Convert) return cuda_convert(args[0], plan_.code[in.args[0]].dtype, in.dtype);
+    return cuda_expression(in.op, plan_.code[in.args[in.op == ir::Op::Where ? 2 : 0]].dtype, args);
+  }
+
+  std::string name_of(uint32_t id) const {
+    const Instr& in = plan_.code[id];
+    const std::string tail = "_" + number(id);
+    switch (in.code) {
+      case Code::Load:
+        return "x" + tail;
+      case Code::Recall:
+        return "kept" + tail;
+      case Code::Const:
+        return "c" + tail;
+      case Code::Scalar:
+        return "s" + tail;
+      case Code::Index:
+        return "index" + tail;
+      case Code::Reduce:
+        return std::string(ir::text(in.kind)) + tail;
+      default:
+        return std::string(ir::text(in.op)) + tail;
+    }
+  }
+
+  void define(uint32_t id) {
+    const Instr& in = plan_.code[id];
+    const std::string expression = value(in);
+    names_[id] = name_of(id);
+    moves_[id] = moves(in);
+    line("const " + std::string(cuda_type(in.dtype)) + " " + names_[id] + " = " + expression + ";");
+  }
+
+  void store(const Instr& in) { line(element(in.imm) + " = " + names_[in.args[0]] + ";"); }
+
+  void body() {
+    depth_ = 1;
+    const std::string points = product(0, kept());
+    if (blocks_) {
+      open("for (long long row = blockIdx.x; row < " + points + "; row += gridDim.x)");
+      decode("row", 0, kept());
+    } else {
+      line("const long long points = " + points + ";");
+      line("const long long step = (long long)gridDim.x * blockDim.x;");
+      open("for (long long point = (long long)blockIdx.x * blockDim.x + threadIdx.x; point < points; point += step)");
+      decode("point", 0, kept());
+    }
+    for (const plan::Phase& phase : plan_.phases) {
+      if (!phase.elem.empty()) reduced_loop(phase);
+      row_values(phase);
+    }
+    close();
+  }
+
+  // Values that no reduced index changes stand before the loop: later phases may use them.
+  void reduced_loop(const plan::Phase& phase) {
+    std::vector<uint32_t> inside, reductions;
+    for (uint32_t id : phase.elem) {
+      const Instr& in = plan_.code[id];
+      const bool effect = in.code == Code::Store || in.code == Code::Keep || in.code == Code::Reduce;
+      if (in.code == Code::Reduce) reductions.push_back(id);
+      if (effect || moves(in)) {
+        inside.push_back(id);
+        moves_[id] = !effect;
+      } else {
+        define(id);
+      }
+    }
+    for (uint32_t id : reductions) {
+      const std::string state = "acc_" + number(id);
+      line(accumulator(plan_.code[id].kind, plan_.code[plan_.code[id].args[0]].dtype) + " " + state + ";");
+      line(state + ".start();");
+    }
+    const std::string first = blocks_ ? "threadIdx.x" : "0", step = blocks_ ? "blockDim.x" : "1";
+    open("for (long long r = " + first + "; r < " + product(kept(), rank()) + "; r += " + step + ")");
+    decode("r", kept(), rank());
+    for (uint32_t id : inside) {
+      const Instr& in = plan_.code[id];
+      if (in.code == Code::Store)
+        store(in);
+      else if (in.code == Code::Keep)
+        line(scratch(in.imm) + " = " + names_[in.args[0]] + ";");
+      else if (in.code == Code::Reduce)
+        line("acc_" + number(id) + ".add(" + names_[in.args[0]] + ", r);");
+      else
+        define(id);
+    }
+    close();
+    for (uint32_t id : reductions) finish(id);
+  }
+
+  void finish(uint32_t id) {
+    const Instr& in = plan_.code[id];
+    const std::string state = "acc_" + number(id);
+    const bool index = in.kind == ReduceKind::ArgMax || in.kind == ReduceKind::ArgMin;
+    if (blocks_) line("fj_block_merge(" + state + ");");
+    names_[id] = name_of(id);
+    const std::string type(cuda_type(in.dtype));
+    line("const " + type + " " + names_[id] + " = (" + type + ")" + state + (index ? ".index();" : ".result();"));
+  }
+
+  // Every thread of a block computes them; one stores, when no other still reads what it overwrites.
+  void row_values(const plan::Phase& phase) {
+    bool waited = !blocks_;
+    for (uint32_t id : phase.row) {
+      const Instr& in = plan_.code[id];
+      if (in.code != Code::Store) {
+        define(id);
+        continue;
+      }
+      if (!waited) line("__syncthreads();");
+      waited = true;
+      if (blocks_) body_ += std::string(static_cast<size_t>(2 * depth_), ' ') + "if (threadIdx.x == 0)\n  ";
+      store(in);
+    }
+  }
+
+  const plan::KernelPlan& plan_;
+  const bool blocks_;
+  std::vector<std::string> names_;
+  std::vector<bool> moves_;
+  std::string body_;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+std::string cuda_source(const plan::KernelPlan& plan) { return CudaEmitter(plan).source(); }
+
+}  // namespace fastjit::codegen

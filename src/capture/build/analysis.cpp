@@ -1,0 +1,359 @@
+// Which calls become steps, and which storages must stay real memory.
+#include <algorithm>
+#include <unordered_set>
+
+#include "capture/build/build.h"
+#include "capture/ops/schemas.h"
+#include "capture/record/data_sizes.h"
+#include "capture/record/effects.h"
+#include "capture/record/library.h"
+#include "support/work.h"
+
+namespace fastjit::capture {
+namespace {
+
+class Selector {
+ public:
+  Selector(const Trace& trace, bool by_torch)
+      : trace_(trace), by_torch_(by_torch), known_(trace.tensors.size()), read_by_(known_.size(), kNone) {
+    for (const Root& root : trace.roots) known_[root.before.tensor] = true;
+  }
+  std::vector<Step> steps;
+
+  void select(uint32_t index) {
+    const Event& event = trace_.events[index];
+    support::count_work();
+    if (event.name == kContentsRead) return add_contents(index);
+    if (event.name == kFew && !by_torch_) return;
+    if (is_size(event)) {
+      if (!by_torch_) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
+      return add_value(index);
+    }
+    if (!event.op) return select_nested(index);
+    const Effect effect = event.facts.effect;
+    if (effect == Effect::Metadata || shows_contents(event)) return;
+    const bool is_data_sized = by_torch_ && has_data_sizes(index);
+    if (!by_torch_ && is_masked(event) && gives_list(event)) depends_on_data(event);
+    refuse_exits(event, index, is_data_sized);
+    if (event.facts.reads()) return add_value(index);
+    if (event.name == "aten::detach_") return;
+    if (event.op->hasTag(at::Tag::inplace_view))
+      unsound("shape of a tensor was changed in place: " + where(trace_, event));
+    // On the CPU these are loops over operators; where they write, it is in those.
+    if (event.facts.is(OpFlag::Foreach) && trace_.device.is_cpu() && covered(index)) return select_nested(index);
+    Step step;
+    step.event = index;
+    if ((step.data_sized = is_data_sized)) return add(std::move(step), event);
+    step.row = find_lowering(event.name);
+    if (!step.row) {
+      const std::string functional = functional_name(event.name);
+      if (!functional.empty()) step.row = find_lowering(functional);
+      step.rebinds = is_rebind(event, functional, step.row);
+    }
+    if (step.row && !has_known_schema(*event.op)) {
+      step.row = nullptr;
+      step.rebinds = false;
+    }
+    if (!step.row || step.row->level == Level::Decompose) refuse_masked_sizes(event);
+    if (step.row && step.row->level == Level::Decompose) {
+      if (covered(index)) return select_nested(index);
+      step.row = nullptr;
+    }
+    add(std::move(step), event);
+  }
+
+ private:
+  const Trace& trace_;
+  const bool by_torch_;
+  std::vector<bool> known_;        // tensors
+  std::vector<uint32_t> read_by_;  // the event that read the tensor last
+  std::set<uint32_t> masked_;      // tensors made of x[m], whose sizes depend on data
+  uint32_t contents_ = kNone;      // the tensor that tolist() read last
+  size_t values_ = 0;              // that were read out of tensors
+
+  void select_nested(uint32_t index) {
+    for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
+  }
+
+  // As long as data say; that of nonzero is as long as dims are many.
+  static bool gives_list(const Event& event) {
+    const auto is_list = [](const Item& item) { return item.kind == Item::Kind::TensorList; };
+    return std::ranges::any_of(event.results, is_list) && !event.facts.is(OpFlag::FirstDim);
+  }
+
+  bool has_data_sizes(uint32_t index) const {
+    const Event& event = trace_.events[index];
+    const auto has = [&](const std::vector<Item>& items) {
+      return std::ranges::any_of(items, [&](const Item& item) {
+        return std::ranges::any_of(item.uses,
+                                   [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor); });
+      });
+    };
+    const bool out = has(event.results);
+    const bool makes = makes_data_sizes(event), in = has(event.args);
+    if ((makes || in) && gives_list(event)) depends_on_data(event);
+    return out || in || makes;
+  }
+
+  // What tolist() runs after it was told of.
+  bool shows_contents(const Event& event) const {
+    return contents_ != kNone && (event.name == "aten::resolve_conj" || event.name == "aten::resolve_neg") &&
+           event.args[0].uses[0].tensor == contents_;
+  }
+
+  void add_contents(uint32_t index) {
+    const Event& event = trace_.events[index];
+    const Use& use = event.args[0].uses[0];
+    if (const std::string& why = trace_.tensors[use.tensor].unusual; !why.empty())
+      unsound(describe(trace_, use.tensor, event) + " " + why);
+    const int64_t count = c10::multiply_integers(use.meta->sizes);
+    if (static_cast<size_t>(count) != event.values.size())
+      unsound("value of a tensor left tensor land: " + std::to_string(count) + " elements of type " +
+              c10::toString(use.meta->dtype) + " by " + where(trace_, event));
+    contents_ = use.tensor;
+    if (count > 0) add_value(index);
+  }
+
+  void add_value(uint32_t index) {
+    const Event& event = trace_.events[index];
+    if (event.args[0].uses[0].number) return;  // known for good
+    if (!trace_.value_scalars.contains(index) && event.name != kFew && ++values_ > kMaxValues)
+      unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(trace_, event));
+    Step step;
+    step.event = index;
+    step.reads_value = true;
+    read(step, event);
+    steps.push_back(std::move(step));
+  }
+
+  void refuse_exits(const Event& event, uint32_t index, bool is_data_sized) const {
+    const Effect effect = event.facts.effect;
+    if (!event.finished) unsound("an operator raised an exception: " + where(trace_, event));
+    const bool reads = event.facts.reads();
+    const bool guardable = reads && trace_.device.is_cpu();
+    if (effect == Effect::Value || (reads && !guardable))
+      unsound("value of a tensor left tensor land: " + where(trace_, event));
+    if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
+    if (!is_data_sized && (effect == Effect::DataSized || (!guardable && event.facts.is(OpFlag::SizedByData))))
+      depends_on_data(event);
+    for (const Item& item : event.results)
+      if (item.kind == Item::Kind::Constant && (!guardable || item.constant.isComplexDouble()))
+        unsound("value of a tensor left tensor land: " + where(trace_, event));
+    if (!is_data_sized && made_data_sized(index)) depends_on_data(event);
+    if (!is_data_sized && event.name == "aten::index.Tensor" && !is_masked_load(event))
+      for (const Use& index : event.args[1].uses)
+        if (index.meta->dtype == at::kBool || index.meta->dtype == at::kByte) depends_on_data(event);
+    if (event.facts.is(OpFlag::Lifts) && !is_constant(event.args[0].uses[0]))
+      unsound("constant tensor made at " + trace_.lines[event.line]);
+    for (const auto* items : {&event.args, &event.results})
+      for (const Item& item : *items)
+        for (const Use& use : item.uses)
+          if (use.tensor != kNone && !trace_.tensors[use.tensor].unusual.empty())
+            unsound(describe(trace_, use.tensor, event) + " " + trace_.tensors[use.tensor].unusual);
+  }
+
+  bool is_constant(const Use& use) const { return (use.number || trace_.root(use.tensor)) && to_ir(use.meta->dtype); }
+
+  [[noreturn]] void depends_on_data(const Event& event) const {
+    const std::string name(base_name(event.name));
+    unsound("result of " + name + " depends on data at " + trace_.lines[event.line]);
+  }
+
+  // A composite hands out what a nested data-sized operator made.
+  bool made_data_sized(uint32_t index) const {
+    std::unordered_set<uint32_t> made;  // storages
+    const auto each = [](const Event& event, auto body) {
+      for (const Item& item : event.results)
+        for (const Use& use : item.uses)
+          if (use.tensor != kNone) body(use.storage);
+    };
+    support::count_work(trace_.events[index].end - index);
+    for (uint32_t child = index + 1; child < trace_.events[index].end; ++child)
+      if (const Event& nested = trace_.events[child]; nested.facts.is(OpFlag::SizedByData))
+        each(nested, [&](uint32_t storage) { made.insert(storage); });
+    bool handed_out = false;
+    if (!made.empty()) each(trace_.events[index], [&](uint32_t storage) { handed_out |= made.contains(storage); });
+    return handed_out;
+  }
+
+  bool is_masked(const Event& event) const {
+    return is_masked_load(event) || std::ranges::any_of(event.args, [&](const Item& item) {
+             return std::ranges::any_of(item.uses, [&](const Use& use) { return masked_.contains(use.tensor); });
+           });
+  }
+
+  // A composite may give back an argument without elements (dropout), or was told of sizes (sum_to_size).
+  void refuse_masked_sizes(const Event& event) const {
+    if (!is_masked(event) || !written_arguments(event).empty()) return;
+    // What its C++ makes of none or of one says little of more.
+    for (const Item& item : event.args) {
+      if (item.constant.isIntList()) depends_on_data(event);
+      for (const Use& use : item.uses)
+        if (masked_.contains(use.tensor) && c10::multiply_integers(use.meta->sizes) <= 1) depends_on_data(event);
+    }
+    for (const Use& use : flat_results(event))
+      if (masked_.contains(use.tensor) && c10::multiply_integers(use.meta->sizes) == 0) depends_on_data(event);
+  }
+
+  static bool is_rebind(const Event& event, const std::string& functional, const LowerRow* row) {
+    if (functional.empty() || event.args.empty() || event.args[0].kind != Item::Kind::Tensor) return false;
+    if (written_arguments(event) != std::vector<size_t>{0} || event.results.size() != 1) return false;
+    if (flat_results(event)[0].tensor != event.args[0].uses[0].tensor) return false;
+    // Elements that share memory are written in torch's order; a copy into them may raise.
+    const TensorMeta& target = event.args[0].uses[0].meta;
+    if (!to_ir(target.dtype) || may_overlap_itself(target)) return false;
+    const std::string_view base = base_name(event.name);
+    if (base == "aten::copy_" || base == "aten::zero_" || is_masked_store(event)) return true;
+    return row && row->level == Level::Lowered;
+  }
+
+  // Everything that comes out of the composite, and goes into its parts, is seen: it may be entered. Memory that a part
+  // only allocates is seen when another part has written it; kernels that the composite calls itself show no event.
+  bool covered(uint32_t index) const {
+    const Event& event = trace_.events[index];
+    std::set<uint32_t> seen, blank;  // tensors; storages
+    auto add_all = [&seen](const std::vector<Item>& items) {
+      for (const Item& item : items)
+        for (const Use& use : item.uses) seen.insert(use.tensor);
+    };
+    auto all_seen = [&](const std::vector<Item>& items) {
+      for (const Item& item : items)
+        for (const Use& use : item.uses)
+          if (use.tensor != kNone && !use.number && (!seen.contains(use.tensor) || blank.contains(use.storage)))
+            return false;
+      return true;
+    };
+    add_all(event.args);
+    for (uint32_t child = index + 1; child < event.end; child = trace_.events[child].end) {
+      support::count_work();
+      if (!trace_.events[child].op) return false;
+      for (size_t i : written_arguments(trace_.events[child]))
+        for (const Use& use : trace_.events[child].args[i].uses) blank.erase(use.storage);
+      if (!all_seen(trace_.events[child].args)) return false;
+      if (trace_.events[child].facts.is(OpFlag::Allocates))
+        for (const Use& use : flat_results(trace_.events[child])) blank.insert(use.storage);
+      if (trace_.events[child].op->hasTag(at::Tag::inplace_view)) return false;  // matmul's squeeze_ stays inside
+      for (const Item& item : trace_.events[child].results)
+        if (item.kind == Item::Kind::Constant) return false;  // numbers stay inside the composite
+      add_all(trace_.events[child].results);
+    }
+    return all_seen(event.results);
+  }
+
+  void read(Step& step, const Event& event) {
+    for (const Item& item : event.args)
+      for (const Use& use : item.uses) {
+        if (use.tensor == kNone) continue;
+        if (!use.number && !known_[use.tensor])
+          unsound("a tensor of unknown origin was used by " + where(trace_, event));
+        step.reads.push_back(use.tensor);
+        read_by_[use.tensor] = step.event;
+      }
+  }
+
+  void add(Step step, const Event& event) {
+    read(step, event);
+    for (size_t i : written_arguments(event))
+      for (const Use& use : event.args[i].uses)
+        if (use.tensor != kNone) {
+          if (trace_.data_read.contains(use.storage))
+            unsound("a tensor of which Tensor.data was read is written by " + where(trace_, event));
+          step.writes.push_back(use.tensor);
+        }
+    for (const Use& use : flat_results(event)) {
+      if (use.tensor == kNone || read_by_[use.tensor] == step.event || known_[use.tensor]) continue;
+      known_[use.tensor] = true;
+      step.results.push_back(use.tensor);
+    }
+    if (!by_torch_ && is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
+    if (event.facts.is(OpFlag::Lifts)) {
+      step.results = {flat_results(event)[0].tensor};
+      step.reads.clear();
+      known_[step.results[0]] = true;
+    }
+    // A call that gives back its argument and writes nothing is no step.
+    if (step.results.empty() && step.writes.empty() && !event.results.empty() && !event.args.empty() &&
+        !event.facts.is(OpFlag::Foreign))
+      return;
+    steps.push_back(std::move(step));
+  }
+};
+
+// Factories and casts that nothing uses (the start of torch.tensor(2.0)) are left out; anything else might raise or
+// draw.
+void drop_unused(const Trace& trace, std::vector<Step>& steps, const std::vector<Use>& outputs) {
+  std::set<uint32_t> used;
+  for (const Use& use : outputs) used.insert(use.tensor);
+  std::vector<Step> kept;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const Event& event = trace.events[step->event];
+    const bool needed = std::ranges::any_of(step->results, [&](uint32_t t) { return used.contains(t); });
+    if (event.facts.is(OpFlag::Unneeded) && step->writes.empty() && !needed) continue;
+    for (uint32_t made : step->results) used.erase(made);
+    used.insert(step->reads.begin(), step->reads.end());
+    kept.push_back(std::move(*step));
+  }
+  std::ranges::reverse(kept);
+  steps = std::move(kept);
+}
+
+void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use>& outputs) {
+  const size_t count = trace.tensors.size();
+  analysis.created.assign(count, Analysis::kUnknown);
+  analysis.last_use.assign(count, -1);
+  analysis.storage.assign(count, kNone);
+  analysis.first.assign(count, {});
+  analysis.lifted.assign(count, std::nullopt);
+  auto meet = [&](const Use& use, int64_t step) {
+    support::count_work();
+    if (use.tensor == kNone) return;
+    analysis.last_use[use.tensor] = step;
+    if (analysis.storage[use.tensor] != kNone) return;
+    analysis.storage[use.tensor] = use.storage;
+    analysis.first[use.tensor] = use;
+  };
+  for (const Root& root : trace.roots) {
+    meet(root.before, -1);
+    analysis.created[root.before.tensor] = -1;
+  }
+  for (size_t i = 0; i < analysis.steps.size(); ++i) {
+    const Event& event = trace.events[analysis.steps[i].event];
+    for (const auto* items : {&event.args, &event.results})
+      for (const Item& item : *items)
+        for (const Use& use : item.uses) meet(use, static_cast<int64_t>(i));
+    for (uint32_t tensor : analysis.steps[i].results) analysis.created[tensor] = static_cast<int64_t>(i);
+    if (event.facts.is(OpFlag::Lifts) && event.args[0].uses[0].meta->sizes.empty())
+      analysis.lifted[analysis.steps[i].results[0]] = event.args[0].uses[0].number;
+  }
+  analysis.leaves.assign(trace.storages.size(), 0);
+  for (const Use& use : outputs) {
+    meet(use, static_cast<int64_t>(analysis.steps.size()));
+    if (use.storage != kNone) analysis.leaves[use.storage] = 1;
+  }
+}
+
+}  // namespace
+
+std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
+  const Root* root = trace.root(tensor);
+  if (!root) return "a tensor of " + where(trace, event);
+  return (root->argument == kNone ? "parameter '" : "argument '") + root->name + "'";
+}
+
+void unsound(std::string why) { throw Unsound{std::move(why)}; }
+
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch) {
+  for (const Event& event : trace.events)
+    if (event.op && has_library_kernel(event.name, trace.device.is_cuda()))
+      unsound("Python code has registered a kernel for " + where(trace, event));
+  Selector selector(trace, by_torch);
+  for (uint32_t i = 0; i < trace.events.size(); i = trace.events[i].end) selector.select(i);
+  Analysis analysis;
+  analysis.steps = std::move(selector.steps);
+  drop_unused(trace, analysis.steps, outputs);
+  index_tensors(trace, analysis, outputs);
+  mark_exact(analysis);
+  return analysis;
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,453 @@
+// The walk over the chosen steps: values, lowering, provenance.
+#include "capture/build/build.h"
+
+#include <algorithm>
+
+#include "capture/build/gradients.h"
+#include "capture/record/effects.h"
+#include "support/work.h"
+
+namespace fastjit::capture {
+namespace {
+
+// pure=True: tensors that Python held and that nothing in the trace made are taken as captured ones.
+void adopt_unknown(Trace& trace) {
+  std::unordered_set<uint32_t> made;
+  for (const Event& event : trace.events) {
+    for (const Item& item : event.args)
+      for (const Use& use : item.uses) {
+        if (event.parent != kNone || use.tensor == kNone || use.number || use.bare) continue;
+        if (made.contains(use.tensor) || trace.root(use.tensor)) continue;
+        auto alive = trace.tensors[use.tensor].impl.lock();
+        PyObject* object = alive ? alive->pyobj_slot()->load_pyobj() : nullptr;
+        if (!object) continue;
+        const std::string name = "captured" + std::to_string(trace.roots.size());
+        trace.add_root({use, at::Tensor(std::move(alive)), object, kNone, name});
+      }
+    for (const Item& item : event.results)
+      for (const Use& use : item.uses) made.insert(use.tensor);
+  }
+}
+
+// `out=` of no element, which one call gives its sizes: nothing else in the program may have seen it without them.
+bool is_sized_by_one_call(const Analysis& analysis, const Root& root, const Use& now) {
+  if (root.argument == kNone || c10::multiply_integers(root.before.meta->sizes) != 0) return false;
+  if (now.meta->dtype != root.before.meta->dtype || now.storage != root.before.storage) return false;
+  size_t calls = 0;
+  for (const Step& step : analysis.steps) {
+    if (step.reads_value) return false;  // what a value undoes is contents, not sizes
+    const bool touches = std::ranges::any_of(
+        step.reads, [&](uint32_t tensor) { return analysis.storage[tensor] == root.before.storage; });
+    if (touches && (++calls > 1 || std::ranges::find(step.writes, root.before.tensor) == step.writes.end()))
+      return false;
+  }
+  return calls == 1;
+}
+
+void check_roots(Trace& trace, const Analysis& analysis) {
+  std::vector<char> written(trace.storages.size(), 0);
+  for (const Step& step : analysis.steps)
+    for (uint32_t tensor : step.writes) written[analysis.storage[tensor]] = 1;
+  for (size_t i = 0; i < trace.roots.size(); ++i) {
+    const Root& root = trace.roots[i];
+    if (const std::string& why = trace.tensors[root.before.tensor].unusual; !why.empty())
+      unsound(root.name + " " + why);  // nothing is known of its memory
+    const Use now = trace.use(root.tensor);
+    if (now.requires_grad != root.before.requires_grad)
+      unsound("requires_grad of " + root.name + " changed during the call");
+    if (now.meta->sizes != root.before.meta->sizes && is_sized_by_one_call(analysis, root, now)) continue;
+    if (now.meta->dtype != root.before.meta->dtype || now.meta->sizes != root.before.meta->sizes ||
+        now.meta->strides != root.before.meta->strides || now.offset != root.before.offset ||
+        now.storage != root.before.storage)
+      unsound("metadata of " + root.name + " changed during the call");
+    const auto data = reinterpret_cast<uintptr_t>(root.tensor.unsafeGetTensorImpl()->unsafe_storage().data());
+    if (data != trace.storages[now.storage].begin) unsound("memory of " + root.name + " was replaced during the call");
+    if (now.version != root.before.version && !written[now.storage])
+      unsound(root.name + " was written outside recorded operators");
+  }
+}
+
+}  // namespace
+
+static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+                         const std::vector<uint32_t>& values, const std::vector<bool>& symbolic,
+                         plan::Numerics numerics, bool by_torch) {
+  Capture failed;
+  try {
+    if (!trace.broken.empty()) unsound(trace.broken);
+    if (inputs.adopt_unknown) adopt_unknown(trace);
+    std::vector<Use> leaves;
+    for (const at::Tensor& tensor : outputs) leaves.push_back(trace.use(tensor));
+    const Gradients gradients = judge_gradients(trace, leaves);
+    failed.needs_gradients = gradients.needed;
+    if (!gradients.unsound.empty()) unsound(gradients.unsound);
+    Analysis analysis = select_steps(trace, leaves, by_torch);
+    check_roots(trace, analysis);
+    for (const Use& leaf : leaves)
+      if (const std::string& why = trace.tensors[leaf.tensor].unusual; !why.empty()) unsound("a result " + why);
+    ScalarBindings scalars = bind_scalars(trace, inputs, symbolic);
+    std::set<std::string> forced;
+    for (;;) {
+      pin_storages(trace, analysis, forced);
+      Builder builder(trace, inputs, analysis, scalars, numerics);
+      std::string again;
+      try {
+        again = builder.run(leaves, values);
+      } catch (const Unsound&) {
+        if (scalars.places.empty()) throw;
+        scalars.refuse_all();  // constants may do
+        continue;
+      }
+      if (!again.empty()) {
+        if (!forced.insert(again).second) unsound("the in-place operator " + again + " could not be expressed");
+        continue;
+      }
+      const std::set<uint32_t> constant = builder.constant_scalars();
+      if (constant.empty()) {
+        builder.capture.without_grad = gradients.suspended;
+        builder.capture.in_inference_mode = gradients.inference;
+        return std::move(builder.capture);
+      }
+      scalars.refuse(constant);
+    }
+  } catch (const Unsound& reason) {
+    failed.unsound = reason.why;
+  }
+  return failed;
+}
+
+// Over the domain of a mask such work is one kernel; what cannot be expressed so, torch runs.
+Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+              const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
+  Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, false);
+  const bool has_data_sizes = trace.makes_data_sizes && !inputs.adopt_unknown;
+  if (capture.unsound.empty() || !has_data_sizes) return capture;
+  Capture other = try_build(trace, inputs, outputs, values, symbolic, numerics, true);
+  return other.unsound.empty() ? std::move(other) : std::move(capture);
+}
+
+Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
+                 plan::Numerics numerics)
+    : trace_(trace),
+      inputs_(inputs),
+      analysis_(analysis),
+      scalars_(scalars),
+      numerics_(numerics),
+      graph_(capture.graph),
+      states_(trace.tensors.size()) {}
+
+std::string Builder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
+  capture.bound_scalars = scalars_.bound;
+  refuse_effects_before_values();
+  for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {
+    const Step& step = analysis_.steps[i];
+    const Event& event = trace_.events[step.event];
+    graph_.set_line(graph_.intern_line(trace_.lines[event.line]));
+    support::count_work(1 + event.args.size());
+    for (const Item& item : event.args)
+      for (const Use& use : item.uses) check_known(use, event);
+    if (step.rebinds && !pinned(step)) {
+      if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node)))
+        return std::string(event.name);
+      continue;
+    }
+    emit(i);
+  }
+  graph_.set_line(0);
+  add_stores();
+  add_outputs(outputs);
+  for (uint32_t value : values) {
+    const ir::NodeId node = number_node(value);
+    if (node == ir::kNoNode) continue;  // a guard says what it is
+    graph_.outputs.push_back(graph_.fresh_copy(node, {}));
+    capture.result_values.push_back(value);
+  }
+  if (const std::string wrong = ir::verify(graph_); !wrong.empty())
+    unsound("the capture is not a legal graph: " + wrong);
+  return {};
+}
+
+bool Builder::is_pinned_at(const Step& step, uint32_t tensor) const {
+  const uint32_t storage = analysis_.storage[tensor];
+  return analysis_.pinned[storage] != 0 && &step - analysis_.steps.data() <= analysis_.last_write[storage];
+}
+
+bool Builder::pinned(const Step& step) const {
+  auto is_pinned = [&](uint32_t tensor) { return is_pinned_at(step, tensor); };
+  return std::ranges::any_of(step.reads, is_pinned) || std::ranges::any_of(step.results, is_pinned);
+}
+
+// A view taken after the last write: fused code reads that, and so depends on every write before it.
+ir::NodeId Builder::settled(uint32_t tensor) {
+  State& state = states_[tensor];
+  if (state.settled) return state.node;
+  const ir::NodeId memory = real(tensor);
+  state.node = run_unary("aten::alias", ir::ExternKind::View, memory, state.meta);
+  owner_.try_emplace(state.node, analysis_.storage[tensor]);
+  state.settled = true;
+  return state.node;
+}
+
+// Takes or gives elements of a type that no kernel computes with.
+static bool is_raw(const Event& event) {
+  for (const auto* items : {&event.args, &event.results})
+    for (const Item& item : *items)
+      for (const Use& use : item.uses)
+        if (use.tensor != kNone && !to_ir(use.meta->dtype)) return true;
+  return false;
+}
+
+void Builder::emit(uint32_t index) {
+  const Step& step = analysis_.steps[index];
+  const Event& event = trace_.events[step.event];
+  if (event.facts.is(OpFlag::Lifts)) {
+    set_result(flat_results(event)[0], value(event.args[0].uses[0], event).node);
+    return;
+  }
+  if (step.reads_value) return guard(index);
+  if (step.data_sized) return external(index);
+  if (is_raw(event)) {
+    if (is_masked_load(event) || mask_of(event) != ir::kNoNode)
+      unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+    return external(index);
+  }
+  const bool fusible = step.writes.empty() && !pinned(step);
+  if (is_masked_load(event)) return masked_load(step);
+  if (masked_store_in_place(step)) return;
+  if (fusible && mask_of(event) != ir::kNoNode) {
+    const ir::NodeId mask = mask_of(event);
+    const ir::NodeId out = lower_compressed(step, mask);
+    if (out == ir::kNoNode || step.results.size() != 1 || (step.exact && !is_exact(out)))
+      unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+    return set_compressed(flat_results(event)[0], out, mask);
+  }
+  if (fusible && step.row && lower(step) && (!step.exact || results_exact(step))) {
+    // Lowered views remember how eager made them.
+    const std::span<const Use> results = flat_results(event);
+    for (uint32_t which = 0; which < results.size(); ++which) {
+      const Use& use = results[which];
+      const bool aliases = !event.args.empty() && event.args[0].kind == Item::Kind::Tensor && use.tensor != kNone &&
+                           event.args[0].uses[0].storage == use.storage;
+      if (!aliases) continue;
+      State& state = states_[use.tensor];
+      state.view_step = index;
+      state.base = event.args[0].uses[0].tensor;
+      state.which = which;
+    }
+    return;
+  }
+  external(index);
+}
+
+// A tensor looks as it did when the trace last saw it, or an operator made it otherwise.
+void Builder::check_known(const Use& use, const Event& event) {
+  if (use.tensor == kNone || use.number) return;
+  State& state = states_[use.tensor];
+  if (!state.known && trace_.root(use.tensor)) {
+    const Use& before = trace_.root(use.tensor)->before;
+    state.known = true;
+    state.meta = before.meta;
+  }
+  if (!state.known) unsound("a tensor of unknown origin was used by " + where(trace_, event));
+  if (state.meta->dtype != use.meta->dtype || state.meta->sizes != use.meta->sizes ||
+      state.meta->strides != use.meta->strides || analysis_.storage[use.tensor] != use.storage)
+    unsound("metadata of a tensor changed without an operator before " + where(trace_, event));
+}
+
+void Builder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask) {
+  set_result(use, node);
+  states_[use.tensor].mask = mask;
+}
+
+void Builder::set_result(const Use& use, ir::NodeId node) {
+  State& state = states_[use.tensor];
+  state = State{};
+  state.known = true;
+  state.meta = use.meta;
+  state.node = node;
+}
+
+ir::NodeId Builder::input_node(uint32_t tensor) {
+  State& state = states_[tensor];
+  if (auto made = input_nodes_.find(tensor); made != input_nodes_.end()) return made->second;
+  const Root& root = *trace_.root(tensor);
+  const std::optional<ir::DType> dtype = memory_type(root.before.meta->dtype);
+  if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta->dtype));
+  const ir::NodeId node =
+      graph_.input(*dtype, {root.before.meta->sizes, root.before.meta->strides}, {root.name, false});
+  if (root.argument != kNone) {
+    capture.inputs.push_back({InputSource::Kind::Argument, root.argument});
+  } else {
+    capture.inputs.push_back({InputSource::Kind::Captured, static_cast<uint32_t>(capture.captured.size())});
+    capture.captured.push_back(root.object);
+    if (root.constant) capture.constants.push_back(root.tensor);
+  }
+  state.known = true;
+  state.meta = root.before.meta;
+  state.node = state.real = node;
+  input_nodes_.emplace(tensor, node);
+  owner_[node] = root.before.storage;
+  return node;
+}
+
+Value Builder::value(const Use& use, const Event& event) {
+  if (use.tensor == kNone) return {};
+  Value out{ir::kNoNode, use.meta};
+  if (use.number) {
+    if (const auto dtype = to_ir(use.meta->dtype)) {
+      if (ir::is_half(*dtype))
+        out.node = graph_.convert(graph_.constant(ir::DType::F32, use.number->toDouble()), *dtype);
+      else if (ir::is_floating(*dtype))
+        out.node = graph_.constant(*dtype, use.number->toDouble());
+      else
+        out.node = graph_.constant_int(*dtype, use.number->isBoolean() ? use.number->toBool() : use.number->toLong());
+      if (!use.meta->sizes.empty()) out.node = graph_.expand(out.node, use.meta->sizes);
+    }
+    return out;
+  }
+  if (trace_.root(use.tensor)) input_node(use.tensor);
+  const State& state = states_[use.tensor];
+  if (!state.known) unsound("a tensor of unknown origin was used by " + where(trace_, event));
+  // Views of settled memory are values of their own; what was real before the last write is looked at again.
+  const bool was_real = state.real != ir::kNoNode && analysis_.pinned[use.storage];
+  out.node = was_real ? settled(use.tensor) : state.node;
+  return out;
+}
+
+std::vector<Arg> Builder::arguments(const Event& event) {
+  std::vector<Arg> args(event.args.size());
+  for (size_t i = 0; i < args.size(); ++i) {
+    const Item& item = event.args[i];
+    switch (item.kind) {
+      case Item::Kind::None:
+        break;
+      case Item::Kind::Tensor:
+        if (item.uses[0].tensor == kNone) break;
+        args[i].kind = Arg::Kind::Tensor;
+        args[i].tensor = value(item.uses[0], event);
+        break;
+      case Item::Kind::TensorList:
+      case Item::Kind::OptionalTensorList:
+        args[i].kind = Arg::Kind::TensorList;
+        for (const Use& use : item.uses) args[i].list.push_back(value(use, event));
+        break;
+      case Item::Kind::Constant:
+        args[i].kind = Arg::Kind::Constant;
+        args[i].constant = item.constant;
+        break;
+    }
+    const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+    const ScalarBindings::Place* place = scalars_.find(index, static_cast<uint32_t>(i));
+    if (!place) continue;
+    (item.kind == Item::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(*place);
+  }
+  return args;
+}
+
+// The value of a number that the program finds out as it runs; kNoNode: it is given, or guarded.
+ir::NodeId Builder::number_node(uint32_t scalar) {
+  if (const auto known = value_nodes_.find(scalar); known != value_nodes_.end()) return known->second;
+  const auto computed = trace_.computed.find(scalar);
+  if (computed == trace_.computed.end() || !scalars_.bound[scalar]) return ir::kNoNode;
+  NumberOp op = computed->second.op;
+  ir::ExternAttr attr;
+  attr.kind = ir::ExternKind::Number;
+  attr.name = op.label;
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (op.operands[i].is_constant) continue;
+    const ir::NodeId node = number_node(static_cast<uint32_t>(computed->second.operands[i]));
+    op.operands[i].is_constant = node == ir::kNoNode;  // a guard says that it has this value
+    if (node != ir::kNoNode) attr.operands.push_back(node);
+  }
+  attr.call = static_cast<uint32_t>(capture.numbers.size());
+  number_ops_.emplace(scalar, attr.call);
+  capture.numbers.push_back(std::move(op));
+  return value_nodes_[scalar] = graph_.result(graph_.external(std::move(attr)), 0, ir::DType::F64, {});
+}
+
+ir::NodeId Builder::scalar_node(const ScalarBindings::Place& place) {
+  if (const ir::NodeId node = number_node(place.scalar); node != ir::kNoNode) {
+    if (const auto op = number_ops_.find(place.scalar); op != number_ops_.end()) {
+      double& limit = capture.numbers[op->second].limit;
+      limit = std::min(limit, place.limit);
+    }
+    return node;
+  }
+  const auto [it, fresh] = scalar_nodes_.try_emplace(place.scalar, ir::kNoNode);
+  if (fresh) {
+    const auto& [object, name] = inputs_.scalars[place.scalar];
+    it->second = graph_.scalar(PyFloat_CheckExact(object) ? ir::DType::F64 : ir::DType::I64, {name, true});
+    capture.scalar_args.push_back(place.scalar);
+    capture.scalar_limits.push_back(place.limit);
+  }
+  double& limit = capture.scalar_limits[graph_[it->second].attr];
+  limit = std::min(limit, place.limit);
+  return it->second;
+}
+
+std::set<uint32_t> Builder::constant_scalars() const {
+  std::set<uint32_t> out = baked_;
+  for (const auto& [at, place] : scalars_.places)
+    if (!taken_.contains(at)) out.insert(place.scalar);
+  return out;
+}
+
+// Runs the row and checks what it says against what eager gave. False: this call is not for the row.
+bool Builder::call_lowering(const Step& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
+                            bool any_type, std::vector<ir::NodeId>& out) {
+  LowerCall call{graph_, step.row->op, args, results, numerics_, {}};
+  try {
+    if (step.row->level != Level::Lowered || !step.row->fn(call)) return false;
+  } catch (const std::invalid_argument&) {  // the graph refused a shape or a type
+    return false;
+  }
+  if (call.out.size() != results.size()) return false;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (call.out[i] == ir::kNoNode) continue;
+    const auto dtype = to_ir(results[i].dtype);
+    if (!any_type && (!dtype || graph_[call.out[i]].dtype != *dtype)) return false;
+    if (!std::ranges::equal(graph_.sizes(call.out[i]), results[i].sizes)) return false;
+  }
+  out = std::move(call.out);
+  take_scalars(trace_.events[step.event], args, out);
+  return true;
+}
+
+// A number that no result is computed from may still decide about sizes, or be checked by torch: it is a constant.
+void Builder::take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out) {
+  if (scalars_.places.empty()) return;
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  std::set<ir::NodeId> operands, used;
+  std::vector<ir::NodeId> todo = out;
+  for (const Arg& arg : args) {
+    operands.insert(arg.tensor.node);
+    for (const Value& value : arg.list) operands.insert(value.node);
+  }
+  while (!todo.empty()) {
+    const ir::NodeId id = todo.back();
+    todo.pop_back();
+    if (id == ir::kNoNode || !used.insert(id).second || operands.contains(id)) continue;
+    for (ir::NodeId operand : graph_.operands(id)) todo.push_back(operand);
+  }
+  for (uint32_t i = 0; i < args.size(); ++i)
+    if (scalars_.find(index, i) && used.contains(args[i].scalar != ir::kNoNode ? args[i].scalar : args[i].tensor.node))
+      taken_.insert({index, i});
+}
+
+bool Builder::lower(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const std::span<const Use> uses = flat_results(event);
+  std::vector<TensorMeta> results;
+  for (const Use& use : uses) results.push_back(use.meta);
+  std::vector<ir::NodeId> out;
+  if (!call_lowering(step, arguments(event), results, false, out)) return false;
+  const auto index = static_cast<int64_t>(&step - analysis_.steps.data());
+  for (size_t i = 0; i < uses.size(); ++i)
+    if (out[i] == ir::kNoNode && uses[i].tensor != kNone && analysis_.last_use[uses[i].tensor] > index) return false;
+  const std::unordered_set<uint32_t> fresh(step.results.begin(), step.results.end());
+  for (size_t i = 0; i < uses.size(); ++i)
+    if (fresh.contains(uses[i].tensor)) set_result(uses[i], out[i]);
+  return true;
+}
+
+}  // namespace fastjit::capture

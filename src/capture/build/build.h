@@ -1,0 +1,186 @@
+#pragma once
+// From a trace to a graph. Values are SSA nodes, one per tensor at a time; a storage that is written in a way that SSA
+// on whole tensors cannot express is *pinned*: every call that touches it becomes an extern step on real tensors, in
+// order.
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "capture/build/scalars.h"
+#include "capture/lower/lower.h"
+#include "capture/record/trace.h"
+
+namespace fastjit::capture {
+
+/// Never throws for an odd program: the capture is unsound and says why.
+Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+              const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics);
+
+/// Why the call must stay eager. Thrown inside the builder only.
+struct Unsound {
+  std::string why;
+};
+
+/// One call that the program makes: lowered, functionalised or run by torch.
+struct Step {
+  uint32_t event = kNone;
+  const LowerRow* row = nullptr;                 // of the operator, or of the functional form of an in-place one
+  bool rebinds = false;                          // in place on whole tensor args[0], expressible as a new value for it
+  bool reads_value = false;                      // Python gets a value that depends on contents: a guard
+  bool exact = false;                            // such a value depends on it: computed bit for bit as eager does
+  bool data_sized = false;                       // sizes that depend on data go in or come out: torch runs it
+  std::vector<uint32_t> reads, writes, results;  // tensors; `results` without those that were arguments
+};
+
+/// What the trace does, before any node is made.
+struct Analysis {
+  std::vector<Step> steps;
+  std::vector<int64_t> created;       // per tensor: step that made it, -1: argument or captured, kUnknown
+  std::vector<int64_t> last_use;      // per tensor: last step that touches it, steps.size() for outputs, -1: none
+  std::vector<char> pinned, written;  // per storage
+  std::vector<char> leaves;           // per storage: a result lies in it
+  std::vector<int64_t> last_write;    // per storage: the last step that writes it, -1: none
+  std::vector<std::optional<c10::Scalar>> lifted;  // per tensor: torch.tensor(2.0), or the number of y[0] = 2.0
+  std::vector<uint32_t> storage;                   // per tensor: where it lived when first seen in a step
+  std::vector<Use> first;                          // per tensor
+  static constexpr int64_t kUnknown = -2;
+};
+
+/// Chooses the level of every call. Throws Unsound. `by_torch`: where sizes depend on data torch runs the operators,
+/// whatever the sizes are; else such work must be expressible over the domain of a mask.
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch);
+
+/// Marks the steps that a value read by Python depends on (read_values.cpp).
+void mark_exact(Analysis& analysis);
+
+/// "b at model.py:9": the variable that gets the value, or what reads it.
+std::string label_of(const Trace& trace, const Event& event);
+inline constexpr size_t kMaxValues = 32;  // values one path may read out of tensors
+
+/// Decides which storages are pinned; `forced` names operators whose in-place form could not be functionalised.
+void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced);
+
+/// Elements of such a tensor may share memory.
+bool may_overlap_itself(const TensorMeta& meta);
+
+/// True for `y[m] = v` with one boolean mask of y's shape.
+bool is_masked_store(const Event& event);
+bool is_masked_load(const Event& event);
+
+class Builder {
+ public:
+  Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
+          plan::Numerics numerics);
+  /// The name of an in-place operator that could not be functionalised, or empty: done.
+  std::string run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values);
+  /// Scalars that some call could take as a constant only.
+  std::set<uint32_t> constant_scalars() const;
+  Capture capture;
+
+ private:
+  struct State {
+    ir::NodeId node = ir::kNoNode;  // the value now
+    ir::NodeId real = ir::kNoNode;  // a node that is this very tensor, with eager's strides and storage
+    SharedMeta meta;
+    bool known = false;
+    uint32_t view_step = kNone;  // the step that made it as a view of tensor `base`
+    uint32_t base = kNone;
+    uint32_t which = 0;             // which result of view_step
+    bool settled = false;           // `node` reads pinned memory after its last write
+    ir::NodeId mask = ir::kNoNode;  // compressed: `node` covers the mask's whole domain, only masked elements are real
+  };
+  // build.cpp
+  void emit(uint32_t step);
+  void check_known(const Use& use, const Event& event);
+  void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask);
+  void set_result(const Use& use, ir::NodeId node);
+  ir::NodeId input_node(uint32_t tensor);  // the Input node, whatever the tensor's value is by now
+  Value value(const Use& use, const Event& event);
+  std::vector<Arg> arguments(const Event& event);
+  ir::NodeId scalar_node(const ScalarBindings::Place& place);
+  ir::NodeId number_node(uint32_t scalar);
+  bool lower(const Step& step);
+  bool call_lowering(const Step& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
+                     bool any_type, std::vector<ir::NodeId>& out);
+  void take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out);
+  bool is_pinned_at(const Step& step, uint32_t tensor) const;
+  bool pinned(const Step& step) const;  // touches memory that must be real at this point
+  ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
+  // read_values.cpp
+  void guard(uint32_t step);
+  ir::NodeId sizes_of(const Step& step);
+  ir::NodeId tested(uint32_t step);
+  bool is_exact(ir::NodeId node);
+  bool results_exact(const Step& step);
+  void refuse_effects_before_values();
+  // mutation.cpp
+  bool rebind(const Step& step);
+  ir::NodeId new_value(const Step& step);
+  void add_stores();
+  // masks.cpp
+  ir::NodeId mask_of(const Event& event) const;  // of its compressed arguments, kNoNode without one
+  void masked_load(const Step& step);
+  ir::NodeId masked_store(const Step& step);
+  bool masked_store_in_place(const Step& step);
+  Value snapshot(const Step& step, const Use& use);
+  ir::NodeId lower_compressed(const Step& step, ir::NodeId mask);
+  bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;
+  // externs.cpp
+  void external(uint32_t step);
+  ir::NodeId real(uint32_t tensor);
+  ir::NodeId alias_of(uint32_t tensor);
+  ir::NodeId view_of(uint32_t step, ir::NodeId base);
+  ir::NodeId own(ir::NodeId node, uint32_t tensor);
+  void settle_base(uint32_t tensor);
+  ir::NodeId run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result);
+  ir::NodeId operand(const Use& use, const Event& event);
+  ir::NodeId factor(const Use& use, const Event& event);
+  ir::ExternKind kind_of(const Step& step) const;
+  std::optional<ir::Product> product_of(const Step& step) const;
+  std::optional<c10::Scalar> number_of(const Use& use) const;
+  /// What a step of torch's reads: tensors as they are, the base of a view, factors that may be views of inputs.
+  enum class Reads : uint8_t { Tensors, Base, Factors };
+  ir::ExternAttr prepare(uint32_t step, Reads reads, ir::NodeId first);
+  ir::NodeId call(uint32_t step, ir::ExternKind kind, ir::NodeId first);
+  void contract(uint32_t step, ir::Product kind);
+  ir::NodeId result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event);
+  ir::DType ir_type(c10::ScalarType type, const Event& event) const;
+  // outputs.cpp
+  void add_outputs(const std::vector<Use>& outputs);
+  void find_private_bases(const std::vector<Use>& outputs);
+
+  const Trace& trace_;
+  const CallInputs& inputs_;
+  const Analysis& analysis_;
+  const ScalarBindings& scalars_;
+  std::set<std::pair<uint32_t, uint32_t>> taken_;  // places of scalars_ that a lowering computes with
+  std::set<uint32_t> baked_;                       // scalars that a call template holds as a constant
+  std::unordered_map<uint32_t, ir::NodeId> scalar_nodes_;
+  // Scalar that was read out of a tensor, or that follows from such ones -> its value.
+  std::unordered_map<uint32_t, ir::NodeId> value_nodes_;
+  std::unordered_map<uint32_t, uint32_t> number_ops_;  // scalar -> index into Capture::numbers
+  plan::Numerics numerics_;
+  ir::Graph& graph_;
+  std::vector<State> states_;
+  std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
+  std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node
+  std::unordered_map<ir::NodeId, uint32_t> owner_;                 // node that stands for a tensor's memory -> storage
+  std::map<std::pair<uint32_t, ir::NodeId>, ir::NodeId> views_;    // of (step, base): the call
+  std::unordered_map<uint32_t, ir::NodeId> first_views_;           // of a step: the call that was made first
+  std::map<std::pair<ir::NodeId, uint32_t>, ir::NodeId> results_;  // of (extern, which)
+  std::set<uint32_t> private_;  // results' bases that need memory no other value can share
+  std::set<uint32_t> viewed_;   // results' bases
+  std::vector<char> exact_;     // per node: 0 not known yet, 1 exact, 2 not; see is_exact
+  std::set<ir::NodeId> guarded_;
+  size_t values_ = 0;  // that guards compare
+};
+
+/// "parameter 'fc.weight'", "argument 'x'" or "a tensor of aten::mul at model.py:14".
+std::string describe(const Trace& trace, uint32_t tensor, const Event& event);
+
+[[noreturn]] void unsound(std::string why);
+
+}  // namespace fastjit::capture

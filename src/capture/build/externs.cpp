@@ -1,0 +1,320 @@
+// Calls that torch runs: templates with holes, real tensors for them, and real views.
+#include <algorithm>
+#include <unordered_set>
+
+#include "capture/build/build.h"
+#include "capture/record/effects.h"
+
+namespace fastjit::capture {
+namespace {
+
+at::Tensor number_tensor(const Use& use, const c10::Scalar& number) {
+  at::Tensor tensor = at::scalar_tensor(number, at::TensorOptions().dtype(use.meta->dtype));
+  if (use.meta->wrapped_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+// Sizes of the result are a function of the arguments' metadata, as far as the trace can tell.
+bool shape_from_metadata(const Trace& trace, uint32_t index) {
+  const Event& event = trace.events[index];
+  if (event.facts.is(OpFlag::Foreign)) return false;
+  for (uint32_t child = index + 1; child < event.end; ++child) {
+    const Event& nested = trace.events[child];
+    if (nested.facts.is(OpFlag::SizedByData) || nested.facts.effect == Effect::Read) return false;
+  }
+  return true;
+}
+
+const Use* first_tensor(const Event& event) {
+  for (const Item& item : event.args)
+    for (const Use& use : item.uses)
+      if (use.tensor != kNone) return &use;
+  return nullptr;
+}
+
+// The sum of a product and a bias, both as they are.
+bool is_unscaled(const Event& event, ir::Product kind) {
+  if (kind != ir::Product::Addmm && kind != ir::Product::Baddbmm) return false;
+  const auto is_one = [](const Item& item) {
+    return (item.constant.isInt() && item.constant.toInt() == 1) ||
+           (item.constant.isDouble() && item.constant.toDouble() == 1);
+  };
+  return is_one(event.args[3]) && is_one(event.args[4]);
+}
+
+}  // namespace
+
+ir::DType Builder::ir_type(c10::ScalarType type, const Event& event) const {
+  const auto dtype = memory_type(type);
+  if (!dtype) unsound(std::string("a tensor of ") + where(trace_, event) + " has type " + c10::toString(type));
+  return *dtype;
+}
+
+ir::ExternKind Builder::kind_of(const Step& step) const {
+  const Event& event = trace_.events[step.event];
+  const Use* first = first_tensor(event);
+  const std::span<const Use> results = flat_results(event);
+  bool view = false;
+  const std::unordered_set<uint32_t> fresh(step.results.begin(), step.results.end());
+  std::unordered_set<uint32_t> memory;  // of the arguments
+  for (const Item& item : event.args)
+    for (const Use& argument : item.uses)
+      if (argument.tensor != kNone) memory.insert(argument.storage);
+  for (const Use& use : results) {
+    if (use.tensor == kNone || !fresh.contains(use.tensor)) continue;
+    if (first && use.storage == first->storage)
+      view = true;
+    else if (memory.contains(use.storage))
+      unsound("a result of " + where(trace_, event) + " shares memory with an argument in a way not known here");
+  }
+  return view && step.writes.empty() ? ir::ExternKind::View : ir::ExternKind::Op;
+}
+
+// A product is one where torch's library does nothing but compute it: of tensors of one type, into memory of its own.
+std::optional<ir::Product> Builder::product_of(const Step& step) const {
+  const Event& event = trace_.events[step.event];
+  const std::optional<ir::Product> product = event.facts.product;
+  const std::span<const Use> results = flat_results(event);
+  if (!product || results.size() != 1 || !step.writes.empty()) return std::nullopt;
+  if (std::ranges::find(step.results, results[0].tensor) == step.results.end()) return std::nullopt;
+  const TensorMeta& meta = results[0].meta;
+  const auto dtype = to_ir(meta.dtype);
+  const auto of_result_type = [&](const Item& item) {  // autocast casts inside the operator
+    return std::ranges::all_of(item.uses, [&](const Use& use) { return use.meta->dtype == meta.dtype; });
+  };
+  const auto is_memory = [&](const Item& item) {  // a number is no operand of the step
+    return std::ranges::none_of(item.uses, [&](const Use& use) { return number_of(use).has_value(); });
+  };
+  const bool has_place = product == ir::Product::Convolution || meta.strides == ir::row_major(meta.sizes);
+  const bool plain = dtype && ir::is_floating(*dtype) && std::ranges::all_of(event.args, of_result_type) &&
+                     std::ranges::all_of(event.args, is_memory) && has_place &&
+                     std::ranges::find(meta.sizes, 0) == meta.sizes.end();
+  return plain ? product : std::nullopt;
+}
+
+void Builder::contract(uint32_t index, ir::Product kind) {
+  const Event& event = trace_.events[analysis_.steps[index].event];
+  const Use& use = flat_results(event)[0];
+  ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
+  const ir::NodeId node = graph_.contract(
+      {kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind), call.keeps_layout},
+      ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
+  owner_.try_emplace(node, use.storage);
+  set_result(use, node);
+  states_[use.tensor].real = node;
+}
+
+void Builder::external(uint32_t index) {
+  const Step& step = analysis_.steps[index];
+  const Event& event = trace_.events[step.event];
+  const ir::ExternKind kind = kind_of(step);
+  if (const auto product = step.data_sized ? std::nullopt : product_of(step)) return contract(index, *product);
+  const Use* first = first_tensor(event);
+  if (kind == ir::ExternKind::View && analysis_.leaves[first->storage]) settle_base(first->tensor);
+  const ir::NodeId node = call(index, kind, ir::kNoNode);
+  if (kind == ir::ExternKind::View) {
+    const ir::NodeId base = operand(*first, event);
+    first_views_.try_emplace(index, node);
+    views_.try_emplace({index, base}, node);
+  }
+  const std::unordered_set<uint32_t> made(step.results.begin(), step.results.end());
+  const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
+  const std::span<const Use> results = flat_results(event);
+  for (uint32_t which = 0; which < results.size(); ++which) {
+    const Use& use = results[which];
+    if (use.tensor == kNone || trace_.root(use.tensor)) continue;
+    if (!made.contains(use.tensor) && !writes.contains(use.tensor)) continue;
+    const ir::NodeId result = result_node(node, which, use, event);
+    set_result(use, result);
+    State& state = states_[use.tensor];
+    state.real = result;
+    if (kind != ir::ExternKind::View || pinned(step)) continue;
+    state.view_step = index;  // fused work may give the argument below it a new value
+    state.base = first->tensor;
+    state.which = which;
+  }
+}
+
+ir::NodeId Builder::result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event) {
+  auto [place, fresh] = results_.try_emplace({external, which}, ir::kNoNode);
+  if (!fresh) return place->second;
+  place->second = graph_.result(external, which, ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
+  owner_.try_emplace(place->second, use.storage);
+  return place->second;
+}
+
+// The value of an operand that is a number for good: the template holds it, and every call reads the same tensor.
+std::optional<c10::Scalar> Builder::number_of(const Use& use) const {
+  if (use.tensor == kNone || use.number) return use.number;
+  return analysis_.written[use.storage] ? std::nullopt : analysis_.lifted[use.tensor];
+}
+
+// The value as memory of its own, in eager's strides; never a node that stands for another storage.
+ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
+  const uint32_t storage = analysis_.storage[tensor];
+  const std::vector<int64_t>& strides = states_[tensor].meta->strides;
+  if (analysis_.pinned[storage] || private_.contains(tensor))
+    return run_unary("aten::clone", ir::ExternKind::Op, graph_.with_strides(node, strides), states_[tensor].meta);
+  const ir::NodeId shaped = graph_.with_strides(node, strides);
+  return owner_.try_emplace(shaped, storage).first->second == storage ? shaped : graph_.fresh_copy(node, strides);
+}
+
+// Views that torch makes and those that are results lie in one memory, which is no other value's.
+void Builder::settle_base(uint32_t tensor) {
+  while (states_[tensor].view_step != kNone) tensor = states_[tensor].base;
+  State& state = states_[tensor];
+  if (trace_.root(tensor) || (state.real != ir::kNoNode && is_tensor(graph_[state.real].op))) return;
+  private_.insert(tensor);
+  state.real = ir::kNoNode;
+}
+
+// One more call than eager made: an alias or a copy, with eager's metadata.
+ir::NodeId Builder::run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result) {
+  const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
+  CallTemplate made{handle, facts_of(handle), {at::Tensor()}, {{0, -1}}, {result}, true};
+  made.args.resize(made.op.schema().arguments().size());
+  ir::ExternAttr attr;
+  attr.kind = kind;
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  attr.name = op;
+  attr.operands.push_back(operand);
+  capture.calls.push_back(std::move(made));
+  const ir::NodeId node = graph_.external(std::move(attr));
+  return graph_.result(node, 0, *memory_type(result.dtype), {result.sizes, result.strides});
+}
+
+// A node that is this tensor, for calls that read it: a view of real memory where eager had a view.
+ir::NodeId Builder::real(uint32_t tensor) {
+  if (trace_.root(tensor)) input_node(tensor);
+  if (states_[tensor].real != ir::kNoNode) return states_[tensor].real;
+  const State state = states_[tensor];
+  ir::NodeId node = ir::kNoNode;
+  if (state.view_step != kNone) {
+    const ir::NodeId external = view_of(state.view_step, real(state.base));
+    const Event& event = trace_.events[analysis_.steps[state.view_step].event];
+    node = result_node(external, state.which, flat_results(event)[state.which], event);
+  } else {
+    node = own(state.node, tensor);
+  }
+  return states_[tensor].real = node;
+}
+
+// As real(), for results: what aliases an argument must alias the argument itself, whose last value is stored there.
+ir::NodeId Builder::alias_of(uint32_t tensor) {
+  if (trace_.root(tensor)) return input_node(tensor);
+  const State state = states_[tensor];
+  if (state.view_step == kNone) {
+    const bool fused = state.real == ir::kNoNode || !is_tensor(graph_[state.real].op);
+    if (fused && private_.contains(tensor))
+      states_[tensor].real = own(state.node, tensor);
+    else if (fused && !analysis_.pinned[analysis_.storage[tensor]] && viewed_.erase(tensor))
+      states_[tensor].real =
+          graph_.fresh_copy(state.node, state.meta->strides);  // its value may turn out an argument's
+    return real(tensor);
+  }
+  const ir::NodeId external = view_of(state.view_step, alias_of(state.base));
+  const Event& event = trace_.events[analysis_.steps[state.view_step].event];
+  return result_node(external, state.which, flat_results(event)[state.which], event);
+}
+
+ir::NodeId Builder::view_of(uint32_t step, ir::NodeId base) {
+  if (const auto known = views_.find({step, base}); known != views_.end()) return known->second;
+  const auto made = first_views_.find(step);
+  if (made == first_views_.end()) {
+    const ir::NodeId external = call(step, ir::ExternKind::View, base);
+    first_views_.emplace(step, external);
+    return views_[{step, base}] = external;
+  }
+  // What the view was given beside its base is as it was then.
+  ir::ExternAttr attr = graph_.externs[graph_[made->second].attr];
+  const CallTemplate same = capture.calls[attr.call];
+  attr.operands[0] = base;
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  capture.calls.push_back(same);
+  const ir::NodeId external = graph_.external(std::move(attr));
+  return views_[{step, base}] = external;
+}
+
+ir::NodeId Builder::operand(const Use& use, const Event& event) {
+  check_known(use, event);
+  if (states_[use.tensor].mask != ir::kNoNode)
+    unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+  return real(use.tensor);
+}
+
+// An operand of a product: a view is described, not made by a call; the planner aliases its memory.
+ir::NodeId Builder::factor(const Use& use, const Event& event) {
+  if (trace_.root(use.tensor)) input_node(use.tensor);
+  const State& state = states_[use.tensor];
+  const bool is_described = state.known && state.mask == ir::kNoNode && state.node != ir::kNoNode &&
+                            state.view_step != kNone && state.real == ir::kNoNode && !analysis_.written[use.storage];
+  return is_described ? graph_.with_strides(state.node, state.meta->strides) : operand(use, event);
+}
+
+ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
+  ir::ExternAttr attr = prepare(index, kind == ir::ExternKind::View ? Reads::Base : Reads::Tensors, first);
+  attr.kind = kind;
+  return graph_.external(std::move(attr));
+}
+
+// The template and the operands of a step. `first`, if given, stands for its first tensor.
+ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
+  const Step& step = analysis_.steps[index];
+  const Event& event = trace_.events[step.event];
+  CallTemplate made{*event.op, event.facts, {}, {}, {}};
+  made.shape_from_metadata = reads == Reads::Base || shape_from_metadata(trace_, step.event);
+  ir::ExternAttr attr;
+  attr.name = event.name;
+  attr.keeps_layout = event.facts.is(OpFlag::KeepsLayout);
+  const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
+  // What a view lies in is memory of its call.
+  const auto constant = [&](const Use& use) {
+    if (reads != Reads::Base || use.tensor == kNone || !made.holes.empty()) return number_of(use);
+    if (use.number) unsound("a view of a number by " + where(trace_, event));
+    return std::optional<c10::Scalar>();
+  };
+  auto fill = [&](uint32_t arg, int32_t item, const Use& use) {
+    made.holes.push_back({arg, item});
+    if (attr.operands.empty() && first != ir::kNoNode)
+      attr.operands.push_back(first);
+    else
+      attr.operands.push_back(reads == Reads::Factors ? factor(use, event) : operand(use, event));
+    if (writes.contains(use.tensor)) attr.written.push_back(static_cast<uint32_t>(attr.operands.size() - 1));
+  };
+  for (uint32_t i = 0; i < event.args.size(); ++i) {
+    const Item& item = event.args[i];
+    if (const ScalarBindings::Place* place = scalars_.find(step.event, i)) baked_.insert(place->scalar);
+    if (item.kind == Item::Kind::Tensor) {
+      const Use& use = item.uses[0];
+      const auto number = constant(use);
+      made.args.emplace_back(number ? number_tensor(use, *number) : at::Tensor());
+      if (use.tensor != kNone && !number) fill(i, -1, use);
+    } else if (item.kind == Item::Kind::TensorList || item.kind == Item::Kind::OptionalTensorList) {
+      c10::List<at::Tensor> plain;
+      c10::List<std::optional<at::Tensor>> optional;
+      for (uint32_t k = 0; k < item.uses.size(); ++k) {
+        const Use& use = item.uses[k];
+        const auto number = constant(use);
+        plain.push_back(number ? number_tensor(use, *number) : at::Tensor());
+        optional.push_back(number ? std::optional(plain.get(k)) : std::nullopt);
+        if (use.tensor != kNone && !number) fill(i, static_cast<int32_t>(k), use);
+      }
+      made.args.emplace_back(item.kind == Item::Kind::TensorList ? c10::IValue(plain) : c10::IValue(optional));
+    } else {
+      made.args.push_back(item.constant);
+    }
+  }
+  const std::span<const Use> results = flat_results(event);
+  for (const Use& use : results) made.results.push_back(use.meta);
+  if (event.casts != trace_.casts) made.casts = event.casts;
+  made.by_data = step.data_sized;
+  for (const Use& use : results) made.data_sized.push_back(use.tensor != kNone && trace_.dims_of(use.tensor));
+  if (std::ranges::none_of(made.data_sized, [](bool is) { return is; })) made.data_sized.clear();
+  made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
+  attr.outputs = static_cast<uint32_t>(results.size());
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  capture.calls.push_back(std::move(made));
+  return attr;
+}
+
+}  // namespace fastjit::capture

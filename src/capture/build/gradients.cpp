@@ -1,0 +1,80 @@
+// Programs compute without autograd: what of a call it would see, and under which grad mode the rest may run.
+#include "capture/build/gradients.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "capture/build/build.h"
+#include "support/work.h"
+
+namespace fastjit::capture {
+namespace {
+
+// The operator's result is part of a graph, because of this argument or of something in it.
+std::string recorded_by_autograd(const Trace& trace, const Event& event) {
+  const auto requires_grad = [](const Use& use) { return use.tensor != kNone && use.requires_grad; };
+  const std::span<const Use> results = flat_results(event);
+  // One that gives nothing writes to arguments: torch._foreach_add_.
+  if (!event.grad || (!results.empty() && std::ranges::none_of(results, requires_grad))) return "";
+  for (const Item& item : event.args)
+    for (const Use& use : item.uses)
+      if (requires_grad(use)) return describe(trace, use.tensor, event) + " requires grad";
+  return results.empty() ? "" : "a result of " + where(trace, event) + " requires grad";
+}
+
+// A hit would give it without its gradients. What the caller's own tensors come to require, check_roots() compares.
+bool loses_gradients(const Trace& trace, const Use& leaf) {
+  const auto explains = [&](const Root& root) {
+    return root.before.requires_grad && root.before.storage == leaf.storage;
+  };
+  if (leaf.requires_grad) support::count_work(trace.roots.size());
+  return leaf.requires_grad && std::ranges::none_of(trace.roots, explains);
+}
+
+// Of a call that turns inference mode on or off: which mode the program runs in. Its caller can tell by the results.
+void judge_inference(const Trace& trace, const std::vector<Use>& leaves, Gradients& out) {
+  const auto is_other = [&](const Event& event) { return event.parent == kNone && event.inference != trace.inference; };
+  if (std::ranges::none_of(trace.events, is_other)) return;
+  std::unordered_set<uint32_t> given;  // storages: what lies there is of the mode that its owner was made in
+  for (const Root& root : trace.roots) given.insert(root.before.storage);
+  size_t plain = 0, inference = 0;
+  for (const Use& leaf : leaves) {
+    const bool is_view = given.contains(leaf.storage);
+    if (is_view && !trace.root(leaf.tensor) && trace.tensors[leaf.tensor].inference != trace.inference)
+      out.unsound = "a view is returned that was made in another inference mode than the caller's";
+    if (!is_view) ++(leaf.version < 0 ? inference : plain);
+  }
+  if (plain > 0 && inference > 0) out.unsound = "some of its results are made in inference mode, others are not";
+  if (plain > 0 && trace.inference) out.unsound = "a result is made outside inference mode";
+  out.inference = inference > 0 && !trace.inference;
+}
+
+}  // namespace
+
+Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
+  Gradients out;
+  bool without = false;  // an operator ran while grad mode was off
+  for (const Event& event : trace.events) {
+    if (event.parent != kNone) continue;
+    without |= !event.grad;
+    out.unsound = recorded_by_autograd(trace, event);
+    out.needed = trace.grad && !out.unsound.empty();
+    if (!out.unsound.empty()) return out;
+  }
+  // Operators may read tensors that require grad in other ways than eager did, which detached them.
+  const auto requires_grad = [](const Root& root) { return root.before.requires_grad; };
+  out.suspended = trace.grad && (without || std::ranges::any_of(trace.roots, requires_grad));
+  // A view knows whether grad mode was on when it was made, and may not be written otherwise.
+  const bool grad = trace.grad && !out.suspended;
+  const auto is_other_view = [&](const Use& leaf) {
+    return leaf.view && !trace.root(leaf.tensor) && trace.tensors[leaf.tensor].grad != grad;
+  };
+  if (std::ranges::any_of(leaves, [&](const Use& leaf) { return loses_gradients(trace, leaf); }))
+    out.unsound = "a result requires grad";
+  else if (std::ranges::any_of(leaves, is_other_view))
+    out.unsound = "a view is returned that was made under another grad mode than the rest";
+  if (out.unsound.empty()) judge_inference(trace, leaves, out);
+  return out;
+}
+
+}  // namespace fastjit::capture

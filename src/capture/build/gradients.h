@@ -1,0 +1,18 @@
+#pragma once
+#include <vector>
+
+#include "capture/record/trace.h"
+
+namespace fastjit::capture {
+
+/// What autograd has to do with a call.
+struct Gradients {
+  bool needed = false;     // grad mode is on for the caller, and it records an operator of the call
+  bool suspended = false;  // grad mode is on for the caller, and off while the program runs
+  bool inference = false;  // the program runs in inference mode, and its caller does not
+  std::string unsound;     // not empty: why the call must stay eager
+};
+
+Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves);
+
+}  // namespace fastjit::capture

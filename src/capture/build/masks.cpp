@@ -1,0 +1,189 @@
+// y[m] = g(x[m]) as a select. x[m] is *compressed*: its value is kept over the mask's whole domain, where only the
+// masked elements are real. Pointwise work keeps it so; y[m] = it makes where(m, it, y). Any other use depends on data.
+#include <algorithm>
+
+#include "capture/build/build.h"
+#include "capture/lower/util.h"
+#include "capture/record/effects.h"
+
+namespace fastjit::capture {
+namespace {
+
+bool has_full_mask(const Event& event) {
+  if (event.args.size() < 2 || event.args[1].uses.size() != 1 || event.args[0].uses.size() != 1) return false;
+  const TensorMeta& self = event.args[0].uses[0].meta;
+  const Use& mask = event.args[1].uses[0];
+  return mask.tensor != kNone && mask.meta->dtype == at::kBool && mask.meta->sizes == self.sizes && !self.sizes.empty();
+}
+
+// y[m] = v looks at v without its leading sizes of 1, and so a single masked element arrives as a 0-dim view, which
+// Python never sees.
+bool is_single_element_view(const Trace& trace, const Event& event) {
+  if (event.name != "aten::view" || event.args[0].uses[0].meta->sizes != std::vector<int64_t>{1}) return false;
+  const Use& made = event.results[0].uses[0];
+  if (!made.meta->sizes.empty() || event.end >= trace.events.size() || !is_masked_store(trace.events[event.end]))
+    return false;
+  const Use& stored = trace.events[event.end].args[2].uses[0];
+  return stored.tensor == made.tensor && stored.bare;
+}
+
+bool is_flattened(const Event& event) {
+  return event.args.size() == 2 && event.args[1].constant.isIntList() &&
+         event.args[1].constant.toIntVector() == std::vector<int64_t>{-1};
+}
+
+// The operator was given sizes or dims, or took a part of its argument: what fits the masked elements of this call
+// need not fit other counts, nor mean the same over the mask's domain.
+bool is_of_this_count(const Event& event) {
+  if (event.args[0].uses.size() == 1 && event.args[0].uses[0].storage == event.results[0].uses[0].storage)
+    return functional_name(event.name).empty() && base_name(event.name) != "aten::alias" &&
+           base_name(event.name) != "aten::detach" && !is_flattened(event);
+  return std::ranges::any_of(event.args, [](const Item& item) { return item.constant.isIntList(); });
+}
+
+bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
+  switch (graph[node].op) {
+    case ir::Op::Div:
+    case ir::Op::FloorDiv:
+    case ir::Op::Remainder:
+    case ir::Op::Fmod:
+      return !ir::is_floating(graph[node].dtype);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool is_masked_load(const Event& event) { return event.name == "aten::index.Tensor" && has_full_mask(event); }
+
+bool is_masked_store(const Event& event) {
+  return event.name == "aten::index_put_" && has_full_mask(event) && event.args.size() == 4 &&
+         event.args[3].constant.isBool() && !event.args[3].constant.toBool();
+}
+
+ir::NodeId Builder::mask_of(const Event& event) const {
+  for (const Item& item : event.args)
+    for (const Use& use : item.uses)
+      if (use.tensor != kNone && states_[use.tensor].mask != ir::kNoNode) return states_[use.tensor].mask;
+  return ir::kNoNode;
+}
+
+// The value now, also where it lies in pinned memory: a copy taken at this point.
+Value Builder::snapshot(const Step& step, const Use& use) {
+  const Event& event = trace_.events[step.event];
+  if (use.tensor == kNone || use.number || !is_pinned_at(step, use.tensor)) return value(use, event);
+  TensorMeta meta = use.meta;
+  meta.strides = ir::row_major(meta.sizes);
+  const ir::NodeId copy = run_unary("aten::clone", ir::ExternKind::Op, operand(use, event), meta);
+  capture.calls.back().args[1] = static_cast<int64_t>(at::MemoryFormat::Contiguous);
+  return {copy, use.meta};
+}
+
+// y[m] = compressed where y is pinned memory: the select is written into it by torch, in its place in the order.
+bool Builder::masked_store_in_place(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  if (!is_masked_store(event) || mask_of(event) == ir::kNoNode) return false;
+  const ir::NodeId node = masked_store(step);
+  if (node == ir::kNoNode) return false;
+  if (step.exact && !is_exact(node)) unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+  static const c10::OperatorHandle copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  static const OpFacts facts = facts_of(copy);
+  const Use& self = event.args[0].uses[0];
+  ir::ExternAttr attr;
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  attr.name = "aten::copy_";
+  attr.operands = {operand(self, event), node};
+  attr.written = {0};
+  capture.calls.push_back({copy, facts, {at::Tensor(), at::Tensor(), false}, {{0, -1}, {1, -1}}, {self.meta}, true});
+  const ir::NodeId result = result_node(graph_.external(std::move(attr)), 0, self, event);
+  if (trace_.root(self.tensor)) return true;
+  set_result(self, result);
+  states_[self.tensor].real = result;
+  return true;
+}
+
+void Builder::masked_load(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const Value self = snapshot(step, event.args[0].uses[0]);
+  const Value mask = snapshot(step, event.args[1].uses[0]);
+  if (mask_of(event) != ir::kNoNode || self.node == ir::kNoNode || mask.node == ir::kNoNode)
+    unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+  if (!trace_.size_reader.empty())
+    unsound("result of aten::index depends on data at " + trace_.lines[event.line] + " and " + trace_.size_reader +
+            " may be read");
+  const Use& result = event.results[0].uses[0];
+  set_compressed(result, self.node, mask.node);
+}
+
+// y after y[m] = v, or kNoNode.
+ir::NodeId Builder::masked_store(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const Use& self = event.args[0].uses[0];
+  const Use& source = event.args[2].uses[0];
+  const Value target = snapshot(step, self);
+  const Value mask = snapshot(step, event.args[1].uses[0]);
+  const Value stored = value(source, event);
+  if (target.node == ir::kNoNode || mask.node == ir::kNoNode || stored.node == ir::kNoNode) return ir::kNoNode;
+  if (states_[self.tensor].mask != ir::kNoNode || states_[event.args[1].uses[0].tensor].mask != ir::kNoNode)
+    return ir::kNoNode;
+  const ir::NodeId compressed_by = source.number ? ir::kNoNode : states_[source.tensor].mask;
+  const bool matches = compressed_by == ir::kNoNode ? source.meta->sizes.empty() : compressed_by == mask.node;
+  if (!matches) return ir::kNoNode;
+  // torch fills with one number, and raises if the type has it not.
+  const bool raises = compressed_by == ir::kNoNode && graph_[stored.node].op != ir::Op::Const &&
+                      !holds_all_of(self.meta->dtype, source.meta->dtype);
+  if (raises) return ir::kNoNode;
+  const ir::NodeId full = graph_.expand(graph_.convert(stored.node, graph_[target.node].dtype), self.meta->sizes);
+  return graph_.pointwise(ir::Op::Where, {mask.node, full, target.node});
+}
+
+// The call over the whole domain, or kNoNode if it is not pointwise work on values of this mask and numbers.
+ir::NodeId Builder::lower_compressed(const Step& step, ir::NodeId mask) {
+  const Event& event = trace_.events[step.event];
+  if (is_single_element_view(trace_, event)) return value(event.args[0].uses[0], event).node;
+  if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
+  if (is_of_this_count(event)) return ir::kNoNode;
+  const std::vector<int64_t> domain(graph_.sizes(mask).begin(), graph_.sizes(mask).end());
+  std::vector<Arg> args = arguments(event);
+  std::vector<ir::NodeId> operands;
+  TensorMeta result = event.results[0].uses[0].meta;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i].kind == Arg::Kind::TensorList) return ir::kNoNode;
+    if (args[i].kind != Arg::Kind::Tensor) continue;
+    const Use& use = event.args[i].uses[0];
+    Value& operand = args[i].tensor;
+    if (operand.node == ir::kNoNode) return ir::kNoNode;
+    operands.push_back(operand.node);
+    if (use.number || states_[use.tensor].mask == ir::kNoNode) {
+      if (!use.meta->sizes.empty()) return ir::kNoNode;
+      continue;
+    }
+    if (states_[use.tensor].mask != mask || use.meta->sizes != result.sizes) return ir::kNoNode;
+    operand.meta = TensorMeta{use.meta->dtype, domain, ir::row_major(domain), use.meta->wrapped_number};
+  }
+  result.sizes = domain;
+  result.strides = ir::row_major(domain);
+  std::vector<ir::NodeId> out;
+  if (!call_lowering(step, args, {result}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
+    return ir::kNoNode;
+  return out[0];
+}
+
+bool Builder::is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const {
+  std::vector<ir::NodeId> todo{out};
+  std::set<ir::NodeId> seen;
+  while (!todo.empty()) {
+    const ir::NodeId id = todo.back();
+    todo.pop_back();
+    if (!seen.insert(id).second || std::ranges::find(operands, id) != operands.end()) continue;
+    const ir::Op op = graph_[id].op;
+    if (op == ir::Op::Const || op == ir::Op::Scalar) continue;
+    const bool spreads_a_number = op == ir::Op::View && graph_[graph_[id].in[0]].rank == 0;
+    if ((!ir::is_pointwise(op) && !spreads_a_number) || may_trap_on_unmasked(graph_, id)) return false;
+    for (ir::NodeId operand : graph_.operands(id)) todo.push_back(operand);
+  }
+  return true;
+}
+
+}  // namespace fastjit::capture

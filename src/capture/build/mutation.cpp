@@ -1,0 +1,85 @@
+// In-place operators as new values, and the stores that give arguments their last value.
+#include <algorithm>
+
+#include "capture/build/build.h"
+#include "capture/record/effects.h"
+
+namespace fastjit::capture {
+
+bool may_overlap_itself(const TensorMeta& meta) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (size_t d = 0; d < meta.sizes.size(); ++d) {
+    if (meta.sizes[d] == 0) return false;
+    if (meta.sizes[d] > 1) dims.emplace_back(meta.strides[d], meta.sizes[d]);
+  }
+  std::ranges::sort(dims);
+  int64_t reach = 0;  // of the dims so far
+  for (const auto& [stride, size] : dims) {
+    if (stride <= reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
+// Gives args[0] a new value. False: the operator must run in torch.
+bool Builder::rebind(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const uint32_t target = event.args[0].uses[0].tensor;
+  if (trace_.root(target)) input_node(target);
+  const ir::NodeId old = states_[target].node;
+  if (old == ir::kNoNode) return false;
+  ir::NodeId node = new_value(step);
+  if (node == ir::kNoNode) return false;
+  node = graph_.convert(node, graph_[old].dtype);
+  State& state = states_[target];
+  if (!std::ranges::equal(graph_.sizes(node), graph_.sizes(old))) return false;
+  state.node = node;
+  state.real = ir::kNoNode;
+  state.view_step = state.base = kNone;
+  if (trace_.root(target)) rebound_.push_back(target);
+  return true;
+}
+
+ir::NodeId Builder::new_value(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  if (is_masked_store(event)) return masked_store(step);
+  if (const ir::NodeId mask = mask_of(event); mask != ir::kNoNode) {
+    const bool own_mask = states_[event.args[0].uses[0].tensor].mask == mask;
+    return own_mask ? lower_compressed(step, mask) : ir::kNoNode;
+  }
+  const Use& self = event.args[0].uses[0];
+  const auto dtype = to_ir(self.meta->dtype);
+  if (!dtype) return ir::kNoNode;
+  const std::string_view base = base_name(event.name);
+  if (base == "aten::zero_") {
+    const ir::DType plain = ir::is_half(*dtype) ? ir::DType::F32 : *dtype;
+    return graph_.expand(graph_.convert(graph_.constant(plain, 0.0), *dtype), self.meta->sizes);
+  }
+  if (base == "aten::copy_") {
+    const Value source = value(event.args[1].uses[0], event);
+    if (source.node == ir::kNoNode) return ir::kNoNode;
+    return graph_.expand(graph_.convert(source.node, *dtype), self.meta->sizes);
+  }
+  std::vector<ir::NodeId> out;
+  // The functional form's type may be wider than self's: the result is converted by the caller, as torch does.
+  if (!step.row || !call_lowering(step, arguments(event), {self.meta}, true, out)) return ir::kNoNode;
+  return out[0];
+}
+
+void Builder::add_stores() {
+  std::map<uint32_t, uint32_t> targets;  // -> how often it got a value
+  for (uint32_t target : rebound_) ++targets[target];
+  std::unordered_map<uint32_t, size_t> in_memory;  // storage -> targets in it
+  for (const auto& [target, times] : targets) ++in_memory[analysis_.storage[target]];
+  for (const auto& [target, times] : targets) {
+    const Root& root = *trace_.root(target);
+    uint32_t bumps = times;
+    // Views of one base share a counter; alone, eager's own count is exact.
+    if (in_memory[analysis_.storage[target]] == 1 && root.before.version >= 0)
+      bumps = static_cast<uint32_t>(root.tensor.unsafeGetTensorImpl()->version_counter().current_version() -
+                                    root.before.version);
+    graph_.stores.push_back({graph_[input_nodes_.at(target)].attr, states_[target].node, bumps});
+  }
+}
+
+}  // namespace fastjit::capture

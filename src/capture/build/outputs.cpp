@@ -1,0 +1,67 @@
+// What the caller gets back: arguments as themselves, views as real views, everything else as tensors of their own.
+#include <map>
+#include <unordered_set>
+
+#include "capture/build/build.h"
+#include "support/work.h"
+
+namespace fastjit::capture {
+namespace {
+
+// " at model.py:14" of the operator that gave the tensor, where it is known.
+std::string place_of(const Trace& trace, uint32_t tensor) {
+  for (const Event& event : trace.events)
+    for (const Item& item : event.results)
+      for (const Use& use : item.uses)
+        if (use.tensor == tensor && event.line) return " at " + trace.lines[event.line];
+  return "";
+}
+
+}  // namespace
+
+// graph.outputs has one entry a leaf; the same node twice is the same tensor twice.
+void Builder::add_outputs(const std::vector<Use>& outputs) {
+  for (const Use& use : outputs) {
+    const State& state = states_[use.tensor];
+    if (trace_.root(use.tensor)) continue;
+    if (!state.known) unsound("a result is a tensor of unknown origin");
+    if (state.mask != ir::kNoNode) unsound("result of aten::index depends on data" + place_of(trace_, use.tensor));
+    if (state.meta->dtype != use.meta->dtype || state.meta->sizes != use.meta->sizes ||
+        state.meta->strides != use.meta->strides || analysis_.storage[use.tensor] != use.storage)
+      unsound("metadata of a result changed without an operator");
+  }
+  find_private_bases(outputs);
+  std::unordered_map<uint32_t, ir::NodeId> made;
+  // Memory of the result alone has a counter of its own; an argument's or a captured tensor's shares that one's.
+  std::unordered_set<uint32_t> of_roots;
+  for (const Root& root : trace_.roots) of_roots.insert(root.before.storage);
+  for (const Use& use : outputs) {
+    auto [place, fresh] = made.try_emplace(use.tensor, ir::kNoNode);
+    if (fresh) place->second = alias_of(use.tensor);
+    graph_.outputs.push_back(place->second);
+    capture.result_versions.push_back(of_roots.contains(use.storage) ? -1 : use.version);
+  }
+}
+
+// Passes may find that two values are one. That must not make views of two results share memory: such a base is cloned.
+void Builder::find_private_bases(const std::vector<Use>& outputs) {
+  using Form = std::pair<c10::ScalarType, int64_t>;  // type and number of elements
+  const auto form = [&](uint32_t base) {
+    const TensorMeta& meta = states_[base].meta;
+    return Form{meta.dtype, c10::multiply_integers(meta.sizes)};
+  };
+  std::map<Form, std::set<uint32_t>> memory;  // storages of the bases of this form
+  for (const Use& use : outputs) {
+    uint32_t base = use.tensor;
+    for (; states_[base].view_step != kNone; support::count_work()) base = states_[base].base;
+    if (base != use.tensor) viewed_.insert(base);
+    if (!trace_.root(base)) memory[form(base)].insert(analysis_.storage[base]);
+  }
+  for (uint32_t base : viewed_) {
+    if (trace_.root(base)) continue;
+    const std::set<uint32_t>& alike = memory[form(base)];
+    if (alike.size() > (alike.contains(analysis_.storage[base]) ? 1u : 0u)) private_.insert(base);
+  }
+}
+
+}  // namespace fastjit::capture

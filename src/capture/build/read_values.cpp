@@ -1,0 +1,220 @@
+// Values that Python reads out of tensors: guards inside the program. What a guard depends on is computed with eager's
+// own bits, so that the program goes the way that eager would go.
+#include <algorithm>
+#include <bit>
+
+#include "capture/build/build.h"
+#include "capture/record/effects.h"
+
+namespace fastjit::capture {
+namespace {
+
+template <class T>
+uint64_t float_bits(const void* element) {
+  return std::bit_cast<uint64_t>(static_cast<double>(*static_cast<const T*>(element)));
+}
+
+template <class T>
+uint64_t int_bits(const void* element) {
+  return static_cast<uint64_t>(static_cast<int64_t>(*static_cast<const T*>(element)));
+}
+
+// Operators whose result is eager's bit for bit, whatever the kernel around them looks like.
+bool is_exact_op(const ir::Graph& graph, const ir::Node& node) {
+  if (node.op == ir::Op::Reduce) {
+    const ir::ReduceKind kind = graph.reduces[node.attr].kind;
+    const bool adds = kind == ir::ReduceKind::Sum || kind == ir::ReduceKind::Prod;
+    return !adds || !ir::is_floating(node.dtype);
+  }
+  switch (node.op) {
+    case ir::Op::FloorDiv:
+    case ir::Op::Remainder:
+    case ir::Op::Fmod:
+      return !ir::is_floating(node.dtype);
+    case ir::Op::Add:
+    case ir::Op::Sub:
+    case ir::Op::Mul:
+    case ir::Op::Div:
+    case ir::Op::Sqrt:
+    case ir::Op::Fma:
+      return true;
+    default:
+      return !(ir::info(node.op).flags & ir::Expensive);
+  }
+}
+
+// The options other than "eager" let float arithmetic round otherwise.
+bool may_round(const ir::Graph& graph, ir::NodeId id, plan::Numerics numerics) {
+  if (numerics == plan::Numerics::Eager || !ir::is_pointwise(graph[id].op)) return false;
+  const auto is_loose = [&](ir::DType dtype) {
+    return numerics == plan::Numerics::Accurate ? ir::is_half(dtype) : ir::is_floating(dtype);
+  };
+  const auto in = graph.operands(id);
+  return is_loose(graph[id].dtype) || std::ranges::any_of(in, [&](ir::NodeId x) { return is_loose(graph[x].dtype); });
+}
+
+std::vector<uint64_t> expected_of(const Event& event) {
+  if (event.name == kContentsRead || is_size(event)) return event.values;
+  const c10::IValue& value = event.results[0].constant;
+  if (value.isDouble()) {
+    const double number = value.toDouble();
+    return {float_bits<double>(&number)};
+  }
+  return {value.isBool() ? uint64_t{value.toBool()} : static_cast<uint64_t>(value.toInt())};
+}
+
+}  // namespace
+
+uint64_t value_bits(const void* element, ir::DType dtype) {
+  switch (dtype) {
+    case ir::DType::F64:
+      return float_bits<double>(element);
+    case ir::DType::F32:
+      return float_bits<float>(element);
+    case ir::DType::F16:
+      return float_bits<at::Half>(element);
+    case ir::DType::BF16:
+      return float_bits<at::BFloat16>(element);
+    case ir::DType::I64:
+      return int_bits<int64_t>(element);
+    case ir::DType::I32:
+      return int_bits<int32_t>(element);
+    case ir::DType::I16:
+      return int_bits<int16_t>(element);
+    case ir::DType::I8:
+      return int_bits<int8_t>(element);
+    case ir::DType::U8:
+      return int_bits<uint8_t>(element);
+    case ir::DType::Bool:
+      return *static_cast<const uint8_t*>(element) != 0;
+    case ir::DType::Raw8:
+    case ir::DType::Raw16:
+    case ir::DType::Raw32:
+    case ir::DType::Raw64:
+    case ir::DType::Raw128:
+      break;  // no guard reads these
+  }
+  return 0;
+}
+
+std::string label_of(const Trace& trace, const Event& event) {
+  const std::string_view base = base_name(event.name);
+  const std::string_view verb = base == "aten::is_nonzero"                                    ? "bool"
+                                : base == "aten::item" || base == "aten::_local_scalar_dense" ? "item"
+                                : base.starts_with("aten::")                                  ? base.substr(6)
+                                                                                              : base;
+  return (event.target.empty() ? std::string(verb) : event.target) + " at " + trace.lines[event.line];
+}
+
+// Backwards from each read, by storage: a step that makes or writes memory which the value depends on.
+void mark_exact(Analysis& analysis) {
+  std::set<uint32_t> needed;
+  for (auto step = analysis.steps.rbegin(); step != analysis.steps.rend(); ++step) {
+    const auto is_needed = [&](uint32_t tensor) { return needed.contains(analysis.storage[tensor]); };
+    step->exact = step->reads_value || step->data_sized || std::ranges::any_of(step->results, is_needed) ||
+                  std::ranges::any_of(step->writes, is_needed);
+    if (!step->exact) continue;
+    for (uint32_t tensor : step->reads) needed.insert(analysis.storage[tensor]);
+  }
+}
+
+bool Builder::is_exact(ir::NodeId node) {
+  if (node == ir::kNoNode) return true;
+  std::vector<ir::NodeId> todo{node};
+  exact_.resize(graph_.nodes.size(), 0);
+  while (!todo.empty()) {
+    const ir::NodeId id = todo.back();
+    const ir::Node& now = graph_[id];
+    if (is_tensor(now.op)) exact_[id] = 1;
+    if (exact_[id] == 0) {
+      bool waits = false, inexact = !is_exact_op(graph_, now) || may_round(graph_, id, numerics_);
+      for (ir::NodeId in : graph_.operands(id)) {
+        if (in == ir::kNoNode) continue;
+        if (exact_[in] == 0 && !inexact) todo.push_back(in), waits = true;
+        inexact |= exact_[in] == 2;
+      }
+      if (waits && !inexact) continue;
+      exact_[id] = inexact ? 2 : 1;
+    }
+    todo.pop_back();
+  }
+  return exact_[node] == 1;
+}
+
+bool Builder::results_exact(const Step& step) {
+  return std::ranges::all_of(step.results, [&](uint32_t tensor) { return is_exact(states_[tensor].node); });
+}
+
+// The bool that a call gives, as a tensor: the executor makes one of it.
+ir::NodeId Builder::tested(uint32_t index) {
+  const ir::NodeId external = call(index, ir::ExternKind::Op, ir::kNoNode);
+  graph_.externs[graph_[external].attr].outputs = 1;
+  capture.calls.back().results = {{at::kBool, {}, {}}};
+  return graph_.result(external, 0, ir::DType::Bool, {});
+}
+
+// As a tensor: torch's own, of a tensor that torch made.
+ir::NodeId Builder::sizes_of(const Step& step) {
+  const Event& event = trace_.events[step.event];
+  const auto rank = static_cast<int64_t>(event.values.size());
+  const ir::NodeId sizes = run_unary("aten::_shape_as_tensor", ir::ExternKind::Op,
+                                     operand(event.args[0].uses[0], event), TensorMeta{at::kLong, {rank}, {1}});
+  if (event.name != kFew) return sizes;
+  return graph_.pointwise(ir::Op::Min, {sizes, graph_.constant_int(ir::DType::I64, kMany)});
+}
+
+void Builder::guard(uint32_t index) {
+  const Step& step = analysis_.steps[index];
+  const Event& event = trace_.events[step.event];
+  const std::string label = label_of(trace_, event);
+  ir::NodeId node = ir::kNoNode;
+  if (event.facts.effect == Effect::Test) {
+    node = tested(index);
+  } else if (is_size(event)) {
+    node = sizes_of(step);
+  } else {
+    const Use& use = event.args[0].uses[0];
+    if (states_[use.tensor].mask != ir::kNoNode)
+      unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+    node = snapshot(step, use).node;
+    if (node == ir::kNoNode || ir::is_raw(graph_[node].dtype))
+      unsound("value of a tensor left tensor land: " + where(trace_, event));
+    if (event.op) node = graph_.reshape(node, {});
+    if (event.name == "aten::is_nonzero") node = graph_.convert(node, ir::DType::Bool);
+  }
+  if (!is_exact(node)) unsound("the value of " + label + " is computed otherwise than in eager");
+  if (const auto value = trace_.value_scalars.find(step.event);
+      value != trace_.value_scalars.end() && scalars_.bound[value->second]) {
+    value_nodes_[value->second] = graph_.convert(node, ir::DType::F64);
+    return;
+  }
+  if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
+  if (event.name != kFew && values_++ == kMaxValues)
+    unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label);
+  ir::ExternAttr attr;
+  attr.kind = ir::ExternKind::Guard;
+  attr.call = static_cast<uint32_t>(capture.guards.size());
+  attr.name = label;
+  attr.operands = {node};
+  attr.outputs = 0;
+  graph_.external(std::move(attr));
+  const bool is_list = !event.op && graph_[node].rank > 0;
+  capture.guards.push_back({label, graph_[node].dtype, is_list, expected_of(event)});
+}
+
+// When a value is another one than recorded, the call starts again: what ran by then is undone, which is known how to
+// do of torch's own operators only.
+void Builder::refuse_effects_before_values() {
+  const auto last = std::ranges::find_if(analysis_.steps.rbegin(), analysis_.steps.rend(),
+                                         [](const Step& step) { return step.reads_value; });
+  if (last == analysis_.steps.rend()) return;
+  const std::string value = "the value of " + label_of(trace_, trace_.events[last->event]) + " is read";
+  for (const Step& step : analysis_.steps) {
+    if (&step == &*last) return;
+    const Event& event = trace_.events[step.event];
+    if (event.facts.is(OpFlag::Foreign))
+      unsound(where(trace_, event) + " runs before " + value + ", and may do more than its result shows");
+  }
+}
+
+}  // namespace fastjit::capture

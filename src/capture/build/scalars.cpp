@@ -1,0 +1,158 @@
+#include "capture/build/scalars.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "capture/lower/util.h"
+
+namespace fastjit::capture {
+namespace {
+
+constexpr double kAny = std::numeric_limits<double>::infinity();
+
+struct Number {
+  bool is_float;
+  double real = 0;      // of floats
+  int64_t integer = 0;  // of ints
+
+  // As a default or a literal might: a wrong "equal" costs a guard by value, nothing else.
+  bool may_be(const c10::Scalar& other) const {
+    const double mine = is_float ? real : static_cast<double>(integer);
+    const double theirs = other.isFloatingPoint()  ? other.toDouble()
+                          : other.isBoolean()      ? static_cast<double>(other.toBool())
+                          : other.isIntegral(true) ? static_cast<double>(other.toLong())
+                                                   : 0;
+    return mine == theirs || (std::isnan(mine) && std::isnan(theirs));
+  }
+  bool is(const c10::Scalar& other) const {
+    if (is_float)
+      return other.isFloatingPoint() && std::bit_cast<uint64_t>(other.toDouble()) == std::bit_cast<uint64_t>(real);
+    return other.isIntegral(false) && other.toLong() == integer;
+  }
+};
+
+Number number_of(PyObject* object) {
+  if (PyFloat_CheckExact(object)) return {true, PyFloat_AS_DOUBLE(object), 0};
+  return {false, 0, PyLong_AsLongLong(object)};
+}
+
+// Every number in an argument, and whether the argument is that number alone.
+std::vector<c10::Scalar> numbers_in(const Item& item, bool& alone) {
+  std::vector<c10::Scalar> out;
+  alone = false;
+  for (const Use& use : item.uses)
+    if (use.number) out.push_back(*use.number);
+  if (item.kind == Item::Kind::Tensor) alone = item.uses[0].number && item.uses[0].meta->wrapped_number;
+  if (item.kind != Item::Kind::Constant) return out;
+  const c10::IValue& value = item.constant;
+  if (value.isDouble() || value.isInt() || value.isBool()) {
+    alone = true;
+    out.push_back(value.toScalar());
+  } else if (value.isDoubleList()) {
+    for (double element : value.toDoubleVector()) out.emplace_back(element);
+  } else if (value.isIntList()) {
+    for (int64_t element : value.toIntVector()) out.emplace_back(element);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef())
+      if (element.isScalar()) out.push_back(element.toScalar());
+  }
+  return out;
+}
+
+// Operators that take a c10::Scalar convert it with a check. Nothing: the check cannot be expressed as a bound.
+std::optional<double> limit_of(const Event& event, const Item& item, bool is_float) {
+  if (item.kind == Item::Kind::Tensor) return kAny;  // converted like any tensor
+  double limit = kAny;
+  for (const std::vector<Item>* items : {&event.args, &event.results})
+    for (const Item& other : *items)
+      for (const Use& use : other.uses) {
+        if (use.tensor == kNone || use.meta->dtype == at::kBool) continue;
+        if (is_float && !at::isFloatingType(use.meta->dtype)) return std::nullopt;
+        if (use.meta->dtype == at::kByte) return std::nullopt;
+        limit = std::min(limit, largest(use.meta->dtype));
+      }
+  return limit;
+}
+
+// What the operator on lists runs for this element of theirs; nothing where that is not one operator each.
+std::vector<uint32_t> element_events(const Trace& trace, const ScalarUse& use) {
+  if (use.events.size() != 1) return {};
+  const Event& event = trace.events[use.events[0]];
+  std::vector<uint32_t> parts;
+  for (uint32_t child = use.events[0] + 1; child < event.end; child = trace.events[child].end) parts.push_back(child);
+  const bool is_each = !event.args.empty() && event.args[0].kind == Item::Kind::TensorList &&
+                       event.args[0].uses.size() == parts.size() && static_cast<size_t>(use.element) < parts.size();
+  return is_each ? std::vector{parts[static_cast<size_t>(use.element)]} : std::vector<uint32_t>();
+}
+
+// The one argument of the instruction's operator calls that can be this number.
+bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
+  if (!use.alone) return false;
+  std::optional<std::pair<uint32_t, uint32_t>> place;
+  for (uint32_t index : use.element < 0 ? use.events : element_events(trace, use)) {
+    const Event& event = trace.events[index];
+    for (uint32_t i = 0; i < event.args.size(); ++i) {
+      bool alone = false;
+      for (const c10::Scalar& other : numbers_in(event.args[i], alone)) {
+        if (!number.may_be(other)) continue;
+        if (place || !alone || !number.is(other)) return false;
+        place = {index, i};
+      }
+    }
+  }
+  if (!place) return false;
+  const Event& event = trace.events[place->first];
+  const auto limit = limit_of(event, event.args[place->second], number.is_float);
+  return limit && bindings.places.try_emplace(*place, ScalarBindings::Place{use.scalar, *limit}).second;
+}
+
+}  // namespace
+
+const ScalarBindings::Place* ScalarBindings::find(uint32_t event, uint32_t argument) const {
+  const auto it = places.find({event, argument});
+  return it == places.end() ? nullptr : &it->second;
+}
+
+void ScalarBindings::refuse(const std::set<uint32_t>& scalars) {
+  for (uint32_t scalar : scalars) bound[scalar] = false;
+  for (auto it = derived->rbegin(); it != derived->rend(); ++it)
+    for (uint32_t operand : it->second)
+      if (!bound[it->first]) bound[operand] = false;
+  for (const auto& [scalar, operands] : *derived)
+    if (std::ranges::none_of(operands, [&](uint32_t operand) { return bound[operand]; })) bound[scalar] = false;
+  std::erase_if(places, [&](const auto& entry) { return !bound[entry.second.scalar]; });
+}
+
+void ScalarBindings::refuse_all() {
+  bound.assign(bound.size(), false);
+  places.clear();
+}
+
+ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const std::vector<bool>& symbolic) {
+  ScalarBindings bindings;
+  bindings.derived = &trace.derived;
+  bindings.bound.assign(inputs.scalars.size(), false);
+  std::set<uint32_t> refused;
+  for (uint32_t i = 0; i < inputs.scalars.size(); ++i) {
+    bindings.bound[i] = i < symbolic.size() && symbolic[i];
+    if (!bindings.bound[i]) refused.insert(i);
+  }
+  // A value read out of a tensor is one of the tensor's type: where every such number may be used, no check is needed.
+  const auto always_fits = [&](const ScalarBindings::Place& place) {
+    for (const auto& [event, scalar] : trace.value_scalars)
+      if (scalar == place.scalar) return place.limit >= largest(trace.events[event].args[0].uses[0].meta->dtype);
+    return true;
+  };
+  for (const ScalarUse& use : trace.scalar_uses)
+    if (!refused.contains(use.scalar) && !bind_use(trace, use, number_of(inputs.scalars[use.scalar].first), bindings))
+      refused.insert(use.scalar);
+  for (const auto& [at, place] : bindings.places)
+    if (!always_fits(place)) refused.insert(place.scalar);
+  bindings.refuse(refused);
+  return bindings;
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,126 @@
+// Softmax and normalisation: reductions with the pointwise work around them.
+#include "capture/lower/reduce.h"
+
+namespace fastjit::capture {
+namespace {
+
+using ir::ReduceKind;
+
+struct Softmax {
+  Expr x, shifted, exponential, sum;  // sum keeps its dim
+};
+
+Softmax softmax_parts(Call& c) {
+  const ScalarType type = c.meta(0).dtype;
+  if (is_integral(type) || c.flag(2) || numel(c.meta(0)) == 0) throw NotLowered{};
+  const Expr x = c.as(0, type);
+  Dims dims;
+  if (c.rank(0) > 0) dims.push_back(static_cast<uint8_t>(wrap_dim(c.integer(1), c.rank(0))));
+  const Expr top = keep(reduce(ReduceKind::Max, x, dims), x, dims);
+  const Expr shifted = x - top, exponential = exp(shifted);
+  return {x, shifted, exponential, keep(reduce(ReduceKind::Sum, exponential, dims), x, dims)};
+}
+
+void softmax(Call& c) {  // cpu/SoftMaxKernel.cpp
+  const Softmax s = softmax_parts(c);
+  c.give(s.exponential / s.sum);
+}
+
+void log_softmax(Call& c) {  // (x - max) - log(sum): the other order loses digits of large inputs
+  const Softmax s = softmax_parts(c);
+  c.give(s.shifted - log(s.sum));
+}
+
+// An optional affine parameter; it may be f32 beside a half input.
+std::optional<Expr> parameter(Call& c, size_t i, Expr x) {
+  if (!c.has(i)) return std::nullopt;
+  const Expr value = c.as(i, c.meta(i).dtype);
+  if (value.type() != x.type()) throw NotLowered{};
+  return value;
+}
+
+Expr inverse_deviation(const Moments& m, double count, double eps) { return 1.0 / sqrt(m.squares / count + eps); }
+
+void layer_norm(Call& c) {  // cpu/layer_norm_kernel.cpp: (x - mean) * rstd * gamma + beta
+  const ScalarType type = c.meta(0).dtype;
+  const auto normalized = static_cast<int64_t>(c.integers(1).size());
+  if (is_integral(type) || numel(c.meta(0)) == 0) throw NotLowered{};
+  const Expr x = c.as(0, type);
+  Dims dims;
+  for (int64_t d = c.rank(0) - normalized; d < c.rank(0); ++d) dims.push_back(static_cast<uint8_t>(d));
+  const Moments m = moments(x, dims);
+  const Expr scale = inverse_deviation(m, static_cast<double>(count_of(x, dims)), c.real(4));
+  const Expr y = m.centred * keep(scale, x, dims);
+  const auto gamma = parameter(c, 2, x), beta = parameter(c, 3, x);
+  c.give(gamma && beta ? fma(y, *gamma, *beta) : gamma ? y * *gamma : beta ? y + *beta : y);
+  c.give(shaped(m.mean, c.result(1).sizes));
+  c.give(shaped(scale, c.result(2).sizes));
+}
+
+// A per-channel value against [N, C, ...].
+Expr per_channel(Expr v, size_t rank) {
+  std::vector<int64_t> sizes(rank - 1, 1);
+  sizes[0] = v.sizes()[0];
+  return shaped(v, sizes);
+}
+
+void group_norm(Call& c) {  // (input, weight, bias, N, C, HxW, group, eps); cpu/group_norm_kernel.cpp
+  const ScalarType type = c.meta(0).dtype;
+  if (is_integral(type) || numel(c.meta(0)) == 0) throw NotLowered{};
+  const int64_t n = c.integer(3), channels = c.integer(4), plane = c.integer(5), groups = c.integer(6);
+  const Expr x = c.as(0, type);
+  const std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+  const Expr grouped = shaped(x, {n, groups, channels / groups, plane});
+  const Dims dims{2, 3};
+  const Moments m = moments(grouped, dims);
+  const Expr rstd = inverse_deviation(m, static_cast<double>(count_of(grouped, dims)), c.real(7));
+  auto channel = [&](Expr v) { return shaped(v, {1, groups, channels / groups, 1}); };
+  Expr scale = keep(rstd, grouped, dims);
+  if (auto gamma = parameter(c, 1, x)) scale = scale * channel(*gamma);
+  Expr shift = -(scale * keep(m.mean, grouped, dims));
+  if (auto beta = parameter(c, 2, x)) shift = shift + channel(*beta);
+  c.give(shaped(fma(grouped, scale, shift), sizes));
+  c.give(shaped(m.mean, c.result(1).sizes));
+  c.give(shaped(rstd, c.result(2).sizes));
+}
+
+// Evaluation only: (input, weight, bias, running_mean, running_var, training, momentum, eps); Normalization.cpp
+void batch_norm_eval(Call& c, size_t eps_at) {
+  const ScalarType type = c.meta(0).dtype;
+  if (is_integral(type) || c.rank(0) < 2) throw NotLowered{};
+  const auto rank = static_cast<size_t>(c.rank(0));
+  const Expr x = c.as(0, type);
+  const Expr mean = *parameter(c, 3, x), variance = *parameter(c, 4, x);
+  Expr scale = 1.0 / sqrt(variance + c.real(eps_at));
+  if (auto gamma = parameter(c, 1, x)) scale = scale * *gamma;
+  Expr shift = -(mean * scale);
+  if (auto beta = parameter(c, 2, x)) shift = fma(-mean, scale, *beta);
+  c.give(fma(x, per_channel(scale, rank), per_channel(shift, rank)));
+  for (size_t k = 1; k < c.result_count(); ++k) {  // the saved statistics are empty
+    if (numel(c.result(k)) != 0) throw NotLowered{};
+    c.give(cast({&c.graph, c.graph.constant_int(DType::I64, 0)}, compute_type(c.result(k).dtype)));
+  }
+}
+void batch_norm(Call& c) {
+  if (c.flag(5) || !c.has(3) || !c.has(4)) throw NotLowered{};
+  batch_norm_eval(c, 7);
+}
+void batch_norm_no_training(Call& c) { batch_norm_eval(c, 6); }
+
+#define ROW(name, ...) lowered("aten::" name, row<__VA_ARGS__>)
+
+constexpr LowerRow kRows[] = {
+    ROW("_softmax", softmax),
+    ROW("_log_softmax", log_softmax),
+    ROW("native_layer_norm", layer_norm),
+    ROW("native_group_norm", group_norm),
+    ROW("native_batch_norm", batch_norm),
+    ROW("batch_norm", batch_norm),
+    ROW("_native_batch_norm_legit_no_training", batch_norm_no_training),
+};
+
+}  // namespace
+
+std::span<const LowerRow> norm_rows() { return kRows; }
+
+}  // namespace fastjit::capture

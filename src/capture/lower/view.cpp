@@ -1,0 +1,252 @@
+// Views: index maps without arithmetic. Whether a result aliases its operand is the caller's business; a row gives the
+// value.
+#include <algorithm>
+
+#include "capture/lower/util.h"
+
+namespace fastjit::capture {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+void give_view(Call& c, Expr x, ir::IndexMap map, Sizes sizes) {
+  c.give_node(c.graph.view(x.id, std::move(map), std::move(sizes)));
+}
+
+// A slice along `dim`, `size` elements from `start`.
+Expr sliced(Call& c, Expr x, size_t dim, int64_t start, int64_t size, int64_t step = 1) {
+  ir::IndexMap map = identity_map(x.sizes().size());
+  map.dims[dim].offset = start;
+  map.dims[dim].terms[0].second = step;
+  Sizes sizes(x.sizes().begin(), x.sizes().end());
+  sizes[dim] = size;
+  return {&c.graph, c.graph.view(x.id, std::move(map), std::move(sizes))};
+}
+
+// Output dim k reads input dim order[k].
+void permuted(Call& c, const Sizes& order) {
+  const Expr x = c.node(0);
+  ir::IndexMap map;
+  map.dims.resize(order.size());
+  Sizes sizes(order.size());
+  for (size_t k = 0; k < order.size(); ++k) {
+    const auto from = static_cast<size_t>(order[k]);
+    map.dims[from].terms = {{static_cast<uint8_t>(k), 1}};
+    sizes[k] = x.sizes()[from];
+  }
+  give_view(c, x, std::move(map), std::move(sizes));
+}
+
+Sizes identity_order(int64_t rank) {
+  Sizes order(static_cast<size_t>(rank));
+  for (size_t k = 0; k < order.size(); ++k) order[k] = static_cast<int64_t>(k);
+  return order;
+}
+
+void permute(Call& c) {
+  Sizes order = c.integers(1);
+  if (static_cast<int64_t>(order.size()) != c.rank(0)) throw NotLowered{};
+  for (int64_t& dim : order) dim = wrap_dim(dim, c.rank(0));
+  permuted(c, order);
+}
+
+void transpose(Call& c) {
+  Sizes order = identity_order(c.rank(0));
+  if (order.empty()) return c.give(c.node(0));
+  std::swap(order[c.dim(1)], order[c.dim(2)]);
+  permuted(c, order);
+}
+
+void reversed(Call& c) {  // t, numpy_T
+  Sizes order = identity_order(c.rank(0));
+  std::ranges::reverse(order);
+  permuted(c, order);
+}
+
+void select(Call& c) {
+  const Expr x = c.node(0);
+  if (c.rank(0) == 0) throw NotLowered{};
+  const auto dim = c.dim(1);
+  int64_t index = c.integer(2);
+  if (index < 0) index += x.sizes()[dim];
+  ir::IndexMap map;
+  Sizes sizes;
+  for (size_t k = 0; k < x.sizes().size(); ++k) {
+    if (k == dim) {
+      map.dims.push_back({index, {}});
+      continue;
+    }
+    map.dims.push_back({0, {{static_cast<uint8_t>(sizes.size()), 1}}});
+    sizes.push_back(x.sizes()[k]);
+  }
+  give_view(c, x, std::move(map), std::move(sizes));
+}
+
+void slice(Call& c) {  // slice.Tensor(self, dim, start, end, step), bounds clamped as Python's
+  const Expr x = c.node(0);
+  if (c.rank(0) == 0) throw NotLowered{};
+  const auto dim = c.dim(1);
+  const int64_t size = x.sizes()[dim], step = c.integer(4);
+  auto bound = [&](size_t i, int64_t otherwise) {
+    int64_t at = c.has(i) ? c.integer(i) : otherwise;
+    if (at < 0) at += size;
+    return std::clamp<int64_t>(at, 0, size);
+  };
+  if (step < 1) throw NotLowered{};
+  const int64_t start = bound(2, 0), end = std::max(start, bound(3, size));
+  c.give(sliced(c, x, dim, start, (end - start + step - 1) / step, step));
+}
+
+void narrow(Call& c) {
+  const Expr x = c.node(0);
+  if (c.rank(0) == 0) throw NotLowered{};
+  const auto dim = c.dim(1);
+  int64_t start = c.integer(2);
+  if (start < 0) start += x.sizes()[dim];
+  c.give(sliced(c, x, dim, start, c.integer(3)));
+}
+
+void expand(Call& c) {
+  const Expr x = c.node(0);
+  c.give_node(c.graph.expand(x.id, c.result().sizes));
+}
+
+// view, reshape, squeeze, unsqueeze ...: the same elements in row-major order.
+void reshaped(Call& c) {
+  if (c.result().dtype != c.meta(0).dtype) throw NotLowered{};
+  c.give_node(c.graph.reshape(c.node(0).id, c.result().sizes));
+}
+
+void flip(Call& c) {
+  const Expr x = c.node(0);
+  ir::IndexMap map = identity_map(x.sizes().size());
+  if (c.rank(0) == 0) return c.give(x);
+  for (int64_t dim : c.integers(1)) {
+    const auto d = static_cast<size_t>(wrap_dim(dim, c.rank(0)));
+    map.dims[d] = {x.sizes()[d] - 1, {{static_cast<uint8_t>(d), -1}}};
+  }
+  give_view(c, x, std::move(map), {x.sizes().begin(), x.sizes().end()});
+}
+
+void diagonal(Call& c) {  // (self, offset, dim1, dim2): the diagonal becomes the last dim
+  const Expr x = c.node(0);
+  const auto first = c.dim(2);
+  const auto second = c.dim(3);
+  const int64_t offset = c.integer(1);
+  const Sizes sizes = c.result().sizes;
+  if (sizes.empty() || first == second) throw NotLowered{};
+  const auto last = static_cast<uint8_t>(sizes.size() - 1);
+  ir::IndexMap map;
+  uint8_t next = 0;
+  for (size_t k = 0; k < x.sizes().size(); ++k) {
+    if (k == first)
+      map.dims.push_back({std::max<int64_t>(-offset, 0), {{last, 1}}});
+    else if (k == second)
+      map.dims.push_back({std::max<int64_t>(offset, 0), {{last, 1}}});
+    else
+      map.dims.push_back({0, {{next++, 1}}});
+  }
+  give_view(c, x, std::move(map), sizes);
+}
+
+void unfold(Call& c) {  // (self, dim, size, step): windows along dim, their elements last
+  const Expr x = c.node(0);
+  if (c.rank(0) == 0) throw NotLowered{};
+  const auto dim = c.dim(1);
+  ir::IndexMap map = identity_map(x.sizes().size());
+  map.dims[dim].terms = {{static_cast<uint8_t>(dim), c.integer(3)}, {static_cast<uint8_t>(c.rank(0)), 1}};
+  give_view(c, x, std::move(map), c.result().sizes);
+}
+
+// ---- several results ----
+
+void unbind(Call& c) {
+  const Expr x = c.node(0);
+  if (c.rank(0) == 0) throw NotLowered{};
+  const auto dim = c.dim(1);
+  for (int64_t i = 0; i < x.sizes()[dim]; ++i) {
+    const Expr part = sliced(c, x, dim, i, 1);
+    c.give_node(c.graph.reshape(part.id, c.result(static_cast<size_t>(i)).sizes));
+  }
+}
+
+// split, chunk, split_with_sizes: the results' sizes say where the parts begin.
+void split(Call& c, size_t dim_arg) {
+  const Expr x = c.node(0);
+  if (c.rank(0) == 0) throw NotLowered{};
+  const auto dim = c.dim(dim_arg);
+  int64_t start = 0;
+  for (size_t k = 0; k < c.result_count(); ++k) {
+    const int64_t size = c.result(k).sizes[dim];
+    c.give(sliced(c, x, dim, start, size));
+    start += size;
+  }
+}
+void split_at_two(Call& c) { split(c, 2); }
+
+#define ROW(name, ...) lowered("aten::" name, row<__VA_ARGS__>)
+
+constexpr LowerRow kRows[] = {
+    ROW("permute", permute),
+    ROW("transpose.int", transpose),
+    ROW("t", reversed),
+    ROW("numpy_T", reversed),
+    ROW("mT",
+        [](Call& c) {
+          Sizes order = identity_order(c.rank(0));
+          if (order.size() < 2) throw NotLowered{};
+          std::swap(order[order.size() - 1], order[order.size() - 2]);
+          permuted(c, order);
+        }),
+    ROW("select.int", select),
+    ROW("slice.Tensor", slice),
+    ROW("narrow", narrow),
+    ROW("expand", expand),
+    ROW("expand_as", expand),
+    ROW("broadcast_to", expand),
+    ROW("view", reshaped),
+    ROW("_unsafe_view", reshaped),
+    ROW("_reshape_alias", reshaped),
+    ROW("reshape", reshaped),
+    ROW("view_as", reshaped),
+    ROW("reshape_as", reshaped),
+    ROW("flatten.using_ints", reshaped),
+    ROW("unflatten.int", reshaped),
+    ROW("unsqueeze", reshaped),
+    ROW("squeeze", reshaped),
+    ROW("squeeze.dim", reshaped),
+    ROW("squeeze.dims", reshaped),
+    ROW("flip", flip),
+    ROW("diagonal", diagonal),
+    ROW("unfold", unfold),
+    ROW("unbind.int", unbind),
+    ROW("split.Tensor", split_at_two),
+    ROW("split_with_sizes", split_at_two),
+    ROW("chunk", split_at_two),
+    ROW("unsafe_split.Tensor", split_at_two),
+    ROW("unsafe_split_with_sizes", split_at_two),
+    ROW("unsafe_chunk", split_at_two),
+    ROW("permute_copy", permute),
+    ROW("transpose_copy.int", transpose),
+    ROW("t_copy", reversed),
+    ROW("select_copy.int", select),
+    ROW("slice_copy.Tensor", slice),
+    ROW("expand_copy", expand),
+    ROW("view_copy", reshaped),
+    ROW("unsqueeze_copy", reshaped),
+    ROW("squeeze_copy", reshaped),
+    ROW("squeeze_copy.dim", reshaped),
+    ROW("squeeze_copy.dims", reshaped),
+    ROW("diagonal_copy", diagonal),
+    ROW("unfold_copy", unfold),
+    ROW("unbind_copy.int", unbind),
+    ROW("split_copy.Tensor", split_at_two),
+    ROW("split_with_sizes_copy", split_at_two),
+    ROW("narrow_copy", narrow),
+};
+
+}  // namespace
+
+std::span<const LowerRow> view_rows() { return kRows; }
+
+}  // namespace fastjit::capture

@@ -1,0 +1,144 @@
+// See data_sizes.h.
+#include "capture/record/data_sizes.h"
+
+#include <algorithm>
+
+#include "capture/record/effects.h"
+
+namespace fastjit::capture {
+namespace {
+
+constexpr size_t kMostDims = 64;
+
+Dims bit(size_t dim) { return Dims{1} << std::min(dim, kMostDims - 1); }
+Dims all_of(const Use& use) {
+  Dims dims = 0;
+  for (size_t d = 0; d < use.meta->sizes.size(); ++d) dims |= bit(d);
+  return dims;
+}
+
+bool has_mask(const Event& event) {
+  return event.facts.is(OpFlag::MaskDecides) && std::ranges::any_of(event.args[1].uses, [](const Use& use) {
+           return use.tensor != kNone && (use.meta->dtype == at::kBool || use.meta->dtype == at::kByte);
+         });
+}
+
+// x[:, mask]: what the mask selects is the dim in its place. Nothing: there are other indices, too.
+std::optional<size_t> masked_dim(const Event& event) {
+  const auto& indices = event.args[1].uses;
+  const auto is_given = [](const Use& use) { return use.tensor != kNone; };
+  if (std::ranges::count_if(indices, is_given) != 1) return std::nullopt;
+  return static_cast<size_t>(std::ranges::find_if(indices, is_given) - indices.begin());
+}
+
+// Where the operator puts the size that it finds.
+Dims made(const Event& event, const Use& result) {
+  if (!event.facts.is(OpFlag::FirstDim) || result.meta->sizes.empty()) return all_of(result);
+  if (!event.facts.is(OpFlag::MaskDecides)) return bit(0);
+  const std::optional<size_t> dim = masked_dim(event);
+  return dim ? bit(*dim) : all_of(result);
+}
+
+// Dims of the operands at the place of each dim of the result, if the result has the shape that broadcasting gives.
+std::optional<Dims> broadcast(const Trace& trace, const Event& event, const Use& result) {
+  const std::vector<int64_t>& sizes = result.meta->sizes;
+  std::vector<int64_t> shape(sizes.size(), 1);
+  Dims dims = 0;
+  for (const Item& item : event.args)
+    for (const Use& use : item.uses) {
+      if (use.tensor == kNone) continue;
+      const std::vector<int64_t>& own = use.meta->sizes;
+      if (own.size() > sizes.size()) return std::nullopt;
+      const size_t shift = sizes.size() - own.size();
+      for (size_t d = 0; d < own.size(); ++d) {
+        if (own[d] != sizes[d + shift] && own[d] != 1) return std::nullopt;
+        if (own[d] != 1) shape[d + shift] = own[d];
+        if (trace.dims_of(use.tensor) & bit(d)) dims |= bit(d + shift);
+      }
+    }
+  return shape == sizes ? std::optional(dims) : std::nullopt;
+}
+
+// A reduction over the dims that it is given.
+std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& result) {
+  const auto& arguments = event.op->schema().arguments();
+  const Use* self = event.args.empty() || event.args[0].uses.size() != 1 ? nullptr : &event.args[0].uses[0];
+  if (!self || self->tensor == kNone) return std::nullopt;
+  const auto rank = static_cast<int64_t>(self->meta->sizes.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() != "dim") continue;
+    std::vector<int64_t> over;
+    if (event.args[i].constant.isIntList()) over = event.args[i].constant.toIntVector();
+    if (event.args[i].constant.isInt()) over = {event.args[i].constant.toInt()};
+    for (int64_t& dim : over) dim += dim < 0 ? rank : 0;
+    const bool keeps = static_cast<int64_t>(result.meta->sizes.size()) == rank;
+    if (over.empty() || (!keeps && static_cast<int64_t>(result.meta->sizes.size() + over.size()) != rank))
+      return std::nullopt;
+    Dims dims = 0;
+    size_t place = 0;
+    for (int64_t d = 0; d < rank; ++d) {
+      const bool is_gone = std::ranges::find(over, d) != over.end();
+      if (is_gone && keeps && result.meta->sizes[place] != 1) return std::nullopt;  // a sort along that dim
+      if (!is_gone && (trace.dims_of(self->tensor) & bit(static_cast<size_t>(d)))) dims |= bit(place);
+      if (!is_gone || keeps) ++place;
+    }
+    return dims;
+  }
+  return std::nullopt;
+}
+
+// By size: what is as long as an operand's dim of data is taken to be that one, what is as long as no operand's is.
+Dims alike(const Trace& trace, const Event& event, const Use& result) {
+  std::vector<int64_t> of_data, others;
+  for (const Item& item : event.args)
+    for (const Use& use : item.uses)
+      for (size_t d = 0; use.tensor != kNone && d < use.meta->sizes.size(); ++d)
+        (trace.dims_of(use.tensor) & bit(d) ? of_data : others).push_back(use.meta->sizes[d]);
+  // None or one is the size of many things.
+  if (std::ranges::any_of(of_data, [](int64_t size) { return size <= 1; })) return all_of(result);
+  Dims dims = 0;
+  for (size_t d = 0; d < result.meta->sizes.size(); ++d) {
+    const int64_t size = result.meta->sizes[d];
+    const bool is_data = std::ranges::find(of_data, size) != of_data.end();
+    if (is_data || std::ranges::find(others, size) == others.end()) dims |= bit(d);
+  }
+  return dims;
+}
+
+bool is_argument(const Event& event, uint32_t tensor) {
+  return std::ranges::any_of(event.args, [&](const Item& item) {
+    return std::ranges::any_of(item.uses, [&](const Use& use) { return use.tensor == tensor; });
+  });
+}
+
+}  // namespace
+
+bool makes_data_sizes(const Event& event) {
+  if (!event.op) return false;
+  const bool by_tag = event.facts.is(OpFlag::SizedByData) && !event.facts.reads();
+  return by_tag || has_mask(event) || event.facts.effect == Effect::DataSized;
+}
+
+std::vector<Dims> data_dims(const Trace& trace, uint32_t index, bool makes) {
+  const Event& event = trace.events[index];
+  const std::span<const Use> results = flat_results(event);
+  std::vector<Dims> out(results.size(), 0);
+  bool reads = false;
+  for (const Item& item : event.args)
+    for (const Use& use : item.uses) reads |= use.tensor != kNone && trace.dims_of(use.tensor);
+  if (!makes && !reads) return out;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Use& use = results[i];
+    if (use.tensor == kNone || is_argument(event, use.tensor)) continue;
+    if (makes) {
+      out[i] = makes_data_sizes(event) ? made(event, use) : all_of(use);
+      continue;
+    }
+    const auto known = broadcast(trace, event, use);
+    const auto kept = known ? known : reduced(trace, event, use);
+    out[i] = kept ? *kept : alike(trace, event, use);
+  }
+  return out;
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,18 @@
+#pragma once
+// Sizes that depend on data, as those of `x[mask]` and `nonzero(x)`: which dims of which tensors have them.
+#include "capture/record/trace.h"
+
+namespace fastjit::capture {
+
+/// A bit per dim; a tensor of more dims has all of the later ones in the last bit.
+using Dims = uint64_t;
+
+/// The operator itself makes sizes of data.
+bool makes_data_sizes(const Event& event);
+
+/// Of each tensor that an outermost call gave, in the order of flat_results(): the dims whose sizes another call may
+/// find otherwise. makes: the call, or one inside it, makes sizes of data. Where this says too little, a run of the
+/// program notices and the call starts again in eager; where it says too much, torch computes what a kernel might have.
+std::vector<Dims> data_dims(const Trace& trace, uint32_t event, bool makes);
+
+}  // namespace fastjit::capture

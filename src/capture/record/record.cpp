@@ -1,0 +1,547 @@
+// The operator recorder: a thread-local at::RecordFunction callback that appends to a Trace.
+#include <Python.h>
+
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <set>
+
+#include "capture/build/build.h"
+#include "capture/record/blank.h"
+#include "capture/record/data_sizes.h"
+#include "capture/record/effects.h"
+#include "capture/record/frames.h"
+#include "capture/record/library.h"
+#include "capture/record/running.h"
+#include "capture/record/trace.h"
+#include "support/env.h"
+#include "support/error.h"
+#include "support/work.h"
+
+namespace fastjit::capture {
+
+struct Recorder::Impl {
+  explicit Impl(CallInputs given) : inputs(std::move(given)), lines(inputs.stand_in_file) {}
+
+  Trace trace;
+  BlankMemory blank{trace};
+  CallInputs inputs;
+  std::vector<uint32_t> open;  // events that have started and not ended
+  size_t open_uses = 0;        // how many of the last scalar uses belong to the instruction that runs now
+  at::CallbackHandle handle = 0;
+  bool recording = false;
+  uint64_t foreign = 0;  // value of foreign_events when recording began
+  bool masked = false;   // a tensor was indexed by another one
+  CallerLines lines;     // per Trace::lines index - 1
+  const int64_t max_operators = support::setting_int(support::Setting::RecordOperators);
+  const int64_t max_bytes = support::setting_int(support::Setting::RecordBytes);
+  int64_t operators = 0, bytes = 0;  // outermost ones; of all events, roughly
+  struct Known {
+    c10::OperatorHandle op;
+    std::string_view name;
+    OpFacts facts;
+  };
+  std::unordered_map<const char*, Known> handles;
+  std::vector<PyObject*> constants;                            // of the roots that are constants; owned
+  bool hides = false;                                          // what runs inside opaque operators is not recorded
+  uint32_t opaque = kNone;                                     // the open event inside which nothing is
+  std::set<std::pair<uint32_t, std::string_view>> sizes_read;  // what size_read() told of
+
+  void identify(Event& event, const at::RecordFunction& record);
+  void hide_inside(uint32_t event);
+  void show();
+  void start(const at::RecordFunction& event);
+  void end(const at::RecordFunction& event);
+  void stop() noexcept;
+  void count(const Event& event);
+  void pass_limit(const std::string& limit);
+  void contents_read(const at::Tensor& tensor);
+  void size_read(const at::Tensor& tensor, std::string_view name);
+  Event unseen(std::string_view name);
+  Event as_if_run(const char* op);
+  void note_sizes(uint32_t event);
+  void lift(Use& made, const at::Tensor& source);
+  Use constant(const at::Tensor& source);
+  Item item(const c10::IValue& value, bool made);
+  void check_generator(const at::Generator& generator);
+  ~Impl() {
+    stop();
+    for (PyObject* object : constants) Py_DECREF(object);
+  }
+};
+
+namespace {
+
+constexpr int64_t kMaxConstant = 4096;  // elements of a tensor that a program holds a copy of
+
+thread_local Recorder::Impl* current = nullptr;
+// at::ThreadLocalState carries callbacks to other threads; an event there belongs to no trace and spoils all of them.
+std::atomic<uint64_t> foreign_events{0};
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) noexcept {
+  Recorder::Impl* impl = current;
+  if (!impl || !impl->recording) {
+    foreign_events.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  try {
+    impl->start(event);
+  } catch (const std::exception& error) {
+    impl->trace.broken = "recording failed: " + support::first_line(error);
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& event, at::ObserverContext*) noexcept {
+  Recorder::Impl* impl = current;
+  if (!impl || !impl->recording) return;
+  try {
+    impl->end(event);
+  } catch (const std::exception& error) {
+    impl->trace.broken = "recording failed: " + support::first_line(error);
+  }
+}
+
+bool holds_tensor(const c10::IValue& value) {
+  if (value.isTensor()) return true;
+  if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTupleRef().elements())
+      if (holds_tensor(item)) return true;
+    return false;
+  }
+  if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef())
+      if (holds_tensor(item)) return true;
+    return false;
+  }
+  return value.isGenericDict() || value.isObject() || value.isPyObject() || value.isStorage();
+}
+
+}  // namespace
+
+// `made`: C++ code of torch may have made the tensor, instead of Python code or the binding.
+Item Recorder::Impl::item(const c10::IValue& value, bool made) {
+  Item out;
+  if (value.isNone()) return out;
+  if (value.isTensor()) {
+    out.kind = Item::Kind::Tensor;
+    out.uses.push_back(trace.use(value.toTensor(), made));
+  } else if (value.isTensorList()) {
+    out.kind = Item::Kind::TensorList;
+    for (const at::Tensor& tensor : value.toTensorList().vec()) out.uses.push_back(trace.use(tensor, made));
+  } else if (value.isOptionalTensorList()) {
+    out.kind = Item::Kind::OptionalTensorList;
+    for (const c10::IValue& element : value.toListRef())
+      out.uses.push_back(element.isNone() ? Use{} : trace.use(element.toTensor()));
+  } else {
+    if (value.isGenerator()) check_generator(value.toGenerator());
+    if (holds_tensor(value)) trace.broken = "an operator took an argument that holds tensors: " + value.tagKind();
+    out.kind = Item::Kind::Constant;
+    out.constant = value;
+  }
+  return out;
+}
+
+// Who promises that only the arguments matter may still make one inside, and every call anew.
+void Recorder::Impl::check_generator(const at::Generator& generator) {
+  if (!inputs.adopt_unknown || !generator.defined() || !trace.broken.empty()) return;
+  const bool known = std::ranges::find(inputs.generators, generator) != inputs.generators.end() ||
+                     generator == at::globalContext().defaultGenerator(generator.device());
+  if (!known) trace.broken = "it draws from a generator that is no argument";
+}
+
+// Recording costs more than running, and all that comes after it grows with it: a loop over elements goes on in eager.
+void Recorder::Impl::count(const Event& event) {
+  support::count_work(1 + event.args.size());
+  bytes += static_cast<int64_t>(sizeof(Event));
+  for (const Item& item : event.args) {
+    bytes += static_cast<int64_t>(sizeof(Item));
+    for (const Use& use : item.uses)
+      bytes += static_cast<int64_t>(2 * (sizeof(Use) + 2 * use.meta->sizes.size() * sizeof(int64_t)));  // a result each
+  }
+  if (event.parent == kNone && event.op) ++operators;
+  if (max_operators && operators > max_operators) return pass_limit(std::to_string(max_operators) + " operators");
+  if (max_bytes && bytes > max_bytes) pass_limit(std::to_string(max_bytes) + " bytes");
+}
+
+void Recorder::Impl::pass_limit(const std::string& limit) {
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  std::string reason = "recording limit (" + limit + ") reached";
+  const uint32_t line = lines.now();
+  if (line) reason += " at " + lines.texts()[line - 1];
+  stop();
+  trace.broken = reason;
+  if (inputs.on_limit) inputs.on_limit(reason);
+  PyGILState_Release(gil);
+}
+
+// An operator's schema holds the text that the event gives as its name: the address tells overloads apart.
+void Recorder::Impl::identify(Event& event, const at::RecordFunction& record) {
+  if (const auto known = handles.find(record.name()); known != handles.end())
+    if (known->second.op.schema().name().c_str() == record.name()) {
+      event.op = known->second.op;
+      event.name = known->second.name;
+      event.facts = known->second.facts;
+      return;
+    }
+  const auto name = record.operator_name();
+  // A span for a profiler is no part of the computation; it holds an object that no program can hold.
+  if (!name || name->name.starts_with("profiler::")) {
+    event.name = *trace.names.emplace(record.name()).first;
+    return;
+  }
+  event.name = *trace.names.insert(full_name(*name)).first;
+  const auto handle = c10::Dispatcher::singleton().findSchema(*name);
+  if (!handle) return;
+  event.op = *handle;
+  event.facts = facts_of(*handle);
+  handles.insert_or_assign(record.name(), Known{*handle, event.name, event.facts});
+}
+
+// Four of five events are nested in such operators, and each costs torch and the recorder a microsecond.
+void Recorder::Impl::hide_inside(uint32_t event) {
+  opaque = event;
+  at::enableRecordFunction(false);
+}
+
+void Recorder::Impl::show() {
+  if (std::exchange(opaque, kNone) != kNone) at::enableRecordFunction(true);
+}
+
+void Recorder::Impl::start(const at::RecordFunction& record) {
+  Event event;
+  event.parent = open.empty() ? kNone : open.back();
+  event.grad = at::GradMode::is_enabled();
+  event.inference = c10::InferenceMode::is_enabled();
+  event.casts = CastMode::now();
+  identify(event, record);
+  if (event.op) {
+    // A boxed call passes the interpreter's whole stack: the arguments are the last ones.
+    const auto inputs = record.inputs();
+    const size_t count = event.op->schema().arguments().size();
+    if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + std::string(event.name));
+    event.args.reserve(count);
+    for (const c10::IValue& value : inputs.slice(inputs.size() - count))
+      event.args.push_back(item(value, !open.empty()));
+  }
+  if (open.empty())
+    if (const std::string why = blank.begins(event); !why.empty()) trace.broken = why;
+  if (event.facts.is(OpFlag::Lifts) && event.args.size() == 1)
+    lift(event.args[0].uses[0], record.inputs().back().toTensor());
+  masked |= event.name == "aten::index.Tensor";
+  // A size that depends on data is read without any event. Code of this call that so much as names such a read, while
+  // masked values are about, is taken to read one.
+  if (masked && event.parent == kNone && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
+  // Python gets a value or a size: how many there were is read with it.
+  const bool tells_sizes = event.facts.reads() || event.facts.effect == Effect::Metadata;
+  if (open.empty() && tells_sizes && !trace.data_sized.empty())
+    for (const c10::IValue& value : record.inputs())
+      if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor(), kSizeRead);
+  event.line = event.parent == kNone ? lines.now(event.facts.reads() ? &event.target : nullptr)
+                                     : trace.events[event.parent].line;
+  count(event);
+  const bool is_opaque = event.facts.is(OpFlag::Opaque);
+  trace.events.push_back(std::move(event));
+  const auto index = static_cast<uint32_t>(trace.events.size() - 1);
+  if (open.empty())
+    for (size_t i = 0; i < open_uses; ++i)
+      (trace.scalar_uses.end() - 1 - static_cast<ptrdiff_t>(i))->events.push_back(index);
+  open.push_back(index);
+  if (hides && recording && is_opaque) hide_inside(index);
+}
+
+// torch.tensor(2.0), torch.tensor([1, 2]): the numbers were written without an event. torch.tensor([]) holds none: any
+// will do.
+void Recorder::Impl::lift(Use& made, const at::Tensor& source) {
+  if (!trace.tensors[made.tensor].unusual.empty()) return;
+  if (made.meta->sizes.empty() || source.numel() == 0)
+    made.number = source.numel() == 0 ? c10::Scalar(0) : read_number(source);
+  else if (inputs.constants_are_facts && open.empty() && source.is_cpu() && source.numel() <= kMaxConstant)
+    made = constant(source);
+}
+
+// The call may write to what it made: programs read a copy.
+Use Recorder::Impl::constant(const at::Tensor& source) {
+  at::Tensor copy;
+  {
+    const at::DisableRecordFunctionGuard unseen;
+    const at::NoGradGuard without_grad;
+    copy = source.clone();
+  }
+  const Use use = trace.use(copy);
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  constants.push_back(THPVariable_Wrap(copy));
+  PyGILState_Release(gil);
+  const std::string name = "constant" + std::to_string(constants.size());
+  trace.add_root({use, copy, constants.back(), kNone, name, true});
+  return use;
+}
+
+void Recorder::Impl::end(const at::RecordFunction& record) {
+  if (open.empty()) return;
+  if (opaque == open.back()) show();
+  Event& event = trace.events[open.back()];
+  open.pop_back();
+  event.end = static_cast<uint32_t>(trace.events.size());
+  if (!event.op) {
+    event.finished = true;
+    return;
+  }
+  const auto& outputs = record.outputs();
+  const size_t count = event.op->schema().returns().size();
+  if (outputs.size() < count) return;  // it raised
+  event.finished = true;
+  event.results.reserve(count);
+  for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
+  if (count > 1)
+    for (const Item& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
+  if (!open.empty()) return;
+  blank.ended(event);
+  note_sizes(static_cast<uint32_t>(&event - trace.events.data()));
+}
+
+// Of what an outermost call gave: which sizes depend on data.
+void Recorder::Impl::note_sizes(uint32_t index) {
+  const Event& event = trace.events[index];
+  bool makes = false;
+  for (uint32_t i = index; i < event.end && !makes; ++i) makes = makes_data_sizes(trace.events[i]);
+  if (!makes && trace.data_sized.empty()) return;
+  trace.makes_data_sizes = true;
+  const std::vector<Dims> dims = data_dims(trace, index, makes);
+  const std::span<const Use> uses = flat_results(event);
+  const std::vector<Use> results(uses.begin(), uses.end());  // more events may follow
+  for (size_t i = 0; i < dims.size(); ++i)
+    if (dims[i]) trace.data_sized[results[i].tensor] |= dims[i];
+  // Of none and of one torch's C++ decides many things otherwise, before it calls an operator: whether there are so few
+  // where data made the sizes is a value of the program.
+  for (size_t i = 0; makes && i < dims.size(); ++i)
+    if (const auto alive = dims[i] ? trace.tensors[results[i].tensor].impl.lock() : nullptr)
+      size_read(at::Tensor(alive), kFew);
+}
+
+// An event for what happens without the dispatcher, here and now.
+Event Recorder::Impl::unseen(std::string_view name) {
+  Event event;
+  event.name = name;
+  event.parent = open.empty() ? kNone : open.back();
+  event.grad = at::GradMode::is_enabled();
+  event.inference = c10::InferenceMode::is_enabled();
+  event.casts = CastMode::now();
+  event.line = lines.now(&event.target);
+  event.end = static_cast<uint32_t>(trace.events.size() + 1);
+  event.finished = true;
+  return event;
+}
+
+Event Recorder::Impl::as_if_run(const char* op) {
+  Event event = unseen(*trace.names.insert(op).first);
+  event.op = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
+  event.facts = facts_of(*event.op);
+  return event;
+}
+
+// An event without an operator: Python looks at sizes that depend on data.
+void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) {
+  const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
+  if (known == kNone || !trace.dims_of(known) || !sizes_read.emplace(known, name).second) return;
+  Event event = unseen(name);
+  event.args.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
+  for (const int64_t size : tensor.sizes())
+    event.values.push_back(static_cast<uint64_t>(name == kFew ? std::min(size, kMany) : size));
+  trace.events.push_back(std::move(event));
+}
+
+// An event without an operator: what tolist() reads.
+void Recorder::Impl::contents_read(const at::Tensor& tensor) {
+  constexpr int64_t kMaxElements = 64;
+  Event event = unseen(kContentsRead);
+  Item item{Item::Kind::Tensor, {trace.use(tensor)}, {}};
+  const auto dtype = to_ir(tensor.scalar_type());
+  const bool readable = trace.tensors[item.uses[0].tensor].unusual.empty() && tensor.is_cpu() && dtype;
+  if (readable && tensor.numel() <= kMaxElements)
+    for_each_element(tensor.sizes(), tensor.strides(), [&](int64_t offset) {
+      const auto* data = static_cast<const char*>(tensor.unsafeGetTensorImpl()->data());
+      event.values.push_back(value_bits(data + offset * ir::size_of(*dtype), *dtype));
+    });
+  event.args.push_back(std::move(item));
+  trace.events.push_back(std::move(event));
+}
+
+void Recorder::Impl::stop() noexcept {
+  if (!recording) return;
+  recording = false;
+  show();
+  at::removeCallback(handle);
+  current = nullptr;
+  if (foreign_events.load(std::memory_order_relaxed) != foreign)
+    trace.broken = "an operator ran on another thread during the call";
+}
+
+Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(inputs))) {
+  Impl& impl = *impl_;
+  Trace& trace = impl.trace;
+  trace.grad = at::GradMode::is_enabled();
+  trace.inference = c10::InferenceMode::is_enabled();
+  trace.casts = CastMode::now();
+  if (!impl.inputs.tensors.empty()) trace.device = impl.inputs.tensors[0].device();
+  for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
+    const at::Tensor& tensor = impl.inputs.tensors[i];
+    Use use = trace.use(tensor);
+    if (trace.root(use.tensor)) continue;
+    std::string name =
+        i < impl.inputs.tensor_names.size() ? impl.inputs.tensor_names[i] : "arg[" + std::to_string(i) + "]";
+    trace.add_root({std::move(use), tensor, nullptr, static_cast<uint32_t>(i), std::move(name)});
+  }
+  impl.foreign = foreign_events.load(std::memory_order_relaxed);
+  if (current) {
+    trace.broken = "a call was recorded inside another recording";
+    return;
+  }
+  current = &impl;
+  impl.recording = true;
+  impl.hides = !at::hasCallbacks() && !has_library_kernels(trace.device.is_cuda());  // a profiler sees all
+  impl.handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                               .needsInputs(true)
+                                               .needsOutputs(true)
+                                               .scopes({at::RecordScope::FUNCTION}));
+}
+
+Recorder::~Recorder() = default;
+
+bool Recorder::knows(const at::Tensor& tensor) const {
+  return impl_->trace.find(tensor.unsafeGetTensorImpl()) != kNone;
+}
+
+void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::string name) {
+  Trace& trace = impl_->trace;
+  const bool known = trace.find(tensor.unsafeGetTensorImpl()) != kNone;
+  Use use = trace.use(tensor);
+  if (trace.root(use.tensor) || known) return;  // an argument, or an intermediate of this call
+  trace.add_root({std::move(use), tensor, object, kNone, std::move(name)});
+}
+
+bool Recorder::number_read(PyObject* number) {
+  Trace& trace = impl_->trace;
+  if (!impl_->open.empty() || trace.events.empty()) return false;
+  auto index = static_cast<uint32_t>(trace.events.size() - 1);
+  while (trace.events[index].parent != kNone) index = trace.events[index].parent;
+  const Event& event = trace.events[index];
+  if (event.name != "aten::item" || !event.finished || !event.results[0].constant.isDouble()) return false;
+  if (event.args[0].uses[0].number) return false;  // a constant of the program
+  const double value = PyFloat_AS_DOUBLE(number), read = event.results[0].constant.toDouble();
+  if (std::memcmp(&value, &read, sizeof value) != 0) return false;
+  const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());
+  if (!trace.value_scalars.try_emplace(index, scalar).second) return false;
+  impl_->inputs.scalars.emplace_back(number, "");
+  return true;
+}
+
+void Recorder::number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands) {
+  impl_->trace.derived.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()), std::move(operands));
+  impl_->inputs.scalars.emplace_back(number, std::move(name));
+}
+
+void Recorder::number_computed(PyObject* number, NumberOp op, std::vector<int> operands) {
+  const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());
+  std::vector<uint32_t> open;
+  for (const int operand : operands)
+    if (operand >= 0) open.push_back(static_cast<uint32_t>(operand));
+  std::string name = op.label;
+  impl_->trace.computed.emplace(scalar, Trace::Computed{std::move(op), std::move(operands)});
+  number_derived(number, std::move(name), std::move(open));
+}
+
+void Recorder::give_up(const std::string& reason) {
+  impl_->stop();
+  impl_->trace.broken = reason;
+}
+
+const std::string& Recorder::number_name(size_t number) const { return impl_->inputs.scalars[number].second; }
+
+void Recorder::contents_read(const at::Tensor& tensor) { impl_->contents_read(tensor); }
+
+// As if torch.tensor() had made it.
+bool Recorder::constant_made(const at::Tensor& tensor) {
+  Impl& impl = *impl_;
+  Trace& trace = impl.trace;
+  const bool is_new = trace.find(tensor.unsafeGetTensorImpl()) == kNone;
+  if (!is_new) return true;  // an operator's result
+  if (!impl.inputs.constants_are_facts || !tensor.is_cpu() || tensor.numel() > kMaxConstant) return false;
+  Event event = impl.as_if_run("aten::lift_fresh");
+  event.args.push_back({Item::Kind::Tensor, {impl.constant(tensor)}, {}});
+  event.results.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
+  trace.events.push_back(std::move(event));
+  return true;
+}
+
+// A view that counts its writes apart, which no program does: as long as nobody writes it is what detach() gives.
+bool Recorder::data_read(const at::Tensor& tensor, const at::Tensor& data) {
+  Impl& impl = *impl_;
+  const bool is_known = impl.trace.find(tensor.unsafeGetTensorImpl()) != kNone;
+  if (!is_known || impl.trace.find(data.unsafeGetTensorImpl()) != kNone) return false;
+  Event event = impl.as_if_run("aten::detach");
+  event.args.push_back({Item::Kind::Tensor, {impl.trace.use(tensor)}, {}});
+  event.results.push_back({Item::Kind::Tensor, {impl.trace.use(data, true)}, {}});
+  impl.trace.data_read.insert(event.results[0].uses[0].storage);
+  impl.trace.events.push_back(std::move(event));
+  impl.note_sizes(static_cast<uint32_t>(impl.trace.events.size() - 1));
+  return true;
+}
+
+bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty(); }
+
+void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kSizeRead); }
+
+void Recorder::scalar_used(size_t scalar, bool alone, bool forwards, int element) {
+  impl_->trace.scalar_uses.push_back({static_cast<uint32_t>(scalar), alone, forwards, element, {}});
+  ++impl_->open_uses;
+}
+
+// A binary operator that ran nothing itself before Python code began handed the number on.
+void Recorder::scalar_use_ended(bool entered) {
+  std::vector<ScalarUse>& uses = impl_->trace.scalar_uses;
+  for (; impl_->open_uses; --impl_->open_uses) {
+    const auto use = uses.end() - static_cast<ptrdiff_t>(impl_->open_uses);
+    if (!entered) continue;
+    if (use->forwards && use->events.empty())
+      uses.erase(use);
+    else
+      use->alone = false;  // what it runs after that code is not seen
+  }
+}
+
+std::vector<PyObject*> Recorder::numbers() const {
+  std::vector<PyObject*> out;
+  for (const auto& [number, name] : impl_->inputs.scalars) out.push_back(number);
+  return out;
+}
+
+Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vector<uint32_t>& values,
+                         const std::vector<bool>& symbolic, plan::Numerics numerics) {
+  Impl& impl = *impl_;
+  impl.stop();
+  if (impl.trace.broken.empty()) impl.trace.broken = impl.blank.call_ended();
+  Capture capture;
+  try {
+    for (std::string& line : impl.lines.texts()) impl.trace.lines.push_back(std::move(line));
+    capture = build(impl.trace, impl.inputs, outputs, values, symbolic, numerics);
+  } catch (const std::exception& error) {
+    capture = Capture{};
+    capture.unsound = "the capture failed: " + support::first_line(error);
+  }
+  capture.reads_values = std::ranges::any_of(impl.trace.events, [](const Event& event) {
+    if (event.parent != kNone || !event.op) return event.name == kContentsRead || is_size(event);
+    return event.facts.reads();
+  });
+  return capture;
+}
+
+bool runs_operator() noexcept {
+  const auto is_operator = [](uint32_t event) { return current->trace.events[event].op.has_value(); };
+  return current && std::ranges::any_of(current->open, is_operator);
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,141 @@
+#include "capture/record/trace.h"
+
+namespace fastjit::capture {
+namespace {
+
+constexpr const char* kLazy = "is a lazy conjugate or negation";
+
+// Devices and dispatch keys under which an operator does something other than plain arithmetic on this tensor's memory.
+std::string why_unusual(const at::Tensor& tensor, c10::Device device) {
+  if (tensor.device() != device && !tensor.unsafeGetTensorImpl()->is_wrapped_number())
+    return "is on " + tensor.device().str();
+  if (tensor.is_nested()) return "is nested";
+  if (tensor.layout() != at::kStrided) return "is not strided";
+  if (tensor.is_quantized()) return "is quantized";
+  if (tensor.is_conj() || tensor.is_neg()) return kLazy;
+  const c10::DispatchKeySet keys = tensor.key_set();
+  for (c10::DispatchKey key :
+       {c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
+        c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::ZeroTensor})
+    if (keys.has(key)) return std::string("has dispatch key ") + c10::toString(key);
+  if (!tensor.has_storage()) return "has no storage";
+  return {};
+}
+
+template <class T>
+c10::Scalar load(const at::Tensor& tensor) {
+  return c10::Scalar(*static_cast<const T*>(tensor.const_data_ptr()));
+}
+
+}  // namespace
+
+std::optional<c10::Scalar> read_number(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return std::nullopt;
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return load<double>(tensor);
+    case at::kFloat:
+      return load<float>(tensor);
+    case at::kHalf:
+      return load<at::Half>(tensor);
+    case at::kBFloat16:
+      return load<at::BFloat16>(tensor);
+    case at::kLong:
+      return load<int64_t>(tensor);
+    case at::kInt:
+      return load<int32_t>(tensor);
+    case at::kShort:
+      return load<int16_t>(tensor);
+    case at::kChar:
+      return load<int8_t>(tensor);
+    case at::kByte:
+      return load<uint8_t>(tensor);
+    case at::kBool:
+      return load<bool>(tensor);
+    case at::kComplexDouble:
+      return load<c10::complex<double>>(tensor);
+    default:
+      return std::nullopt;
+  }
+}
+
+uint32_t Trace::find(const c10::TensorImpl* impl) const {
+  auto it = tensor_ids.find(impl);
+  return it == tensor_ids.end() ? kNone : it->second;
+}
+
+const Root* Trace::root(uint32_t tensor) const {
+  auto it = root_ids.find(tensor);
+  return it == root_ids.end() ? nullptr : &roots[it->second];
+}
+
+void Trace::add_root(Root root) {
+  root_ids.emplace(root.before.tensor, static_cast<uint32_t>(roots.size()));
+  roots.push_back(std::move(root));
+}
+
+static bool is_as(const TensorMeta& meta, const at::Tensor& tensor) {
+  return meta.dtype == tensor.scalar_type() && tensor.sizes() == meta.sizes && tensor.strides() == meta.strides &&
+         meta.wrapped_number == tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+Use Trace::use(const at::Tensor& tensor, bool made) {
+  Use out;
+  if (!tensor.defined()) return out;
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  auto [it, fresh] = tensor_ids.emplace(impl, static_cast<uint32_t>(tensors.size()));
+  out.tensor = it->second;
+  if (fresh)
+    tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+                       why_unusual(tensor, device),
+                       std::nullopt,
+                       -1,
+                       {},
+                       at::GradMode::is_enabled(),
+                       c10::InferenceMode::is_enabled()});
+  // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
+  if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
+  if (!tensors[out.tensor].unusual.empty()) {
+    out.meta = TensorMeta{tensor.scalar_type(), {}, {}, false};
+    return out;
+  }
+  SharedMeta& meta = tensors[out.tensor].meta;
+  if (fresh || !is_as(*meta, tensor))
+    meta = TensorMeta{tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec(), impl->is_wrapped_number()};
+  out.meta = meta;
+  out.offset = tensor.storage_offset();
+  out.view = tensor.is_view();
+  out.requires_grad = tensor.requires_grad();
+  out.version = impl->is_inference() ? -1 : static_cast<int64_t>(impl->version_counter().current_version());
+  const c10::Storage& storage = impl->unsafe_storage();
+  c10::StorageImpl* memory = storage.unsafeGetStorageImpl();
+  auto [place, first] = storage_ids.emplace(memory, static_cast<uint32_t>(storages.size()));
+  out.storage = place->second;
+  if (first) {
+    const auto begin = reinterpret_cast<uintptr_t>(storage.data());
+    storages.push_back(
+        {c10::weak_intrusive_ptr<c10::StorageImpl>(storage.getWeakStorageImpl()), begin, begin + storage.nbytes()});
+  }
+  out.bare = impl->pyobj_slot()->load_pyobj() == nullptr;
+  if (out.meta->sizes.empty() && out.meta->wrapped_number) {
+    out.number = read_number(tensor);
+  } else if (out.meta->sizes.empty() && out.bare && out.version >= 0) {
+    // Handed to an outermost operator without a Python object: the binding made it from a number. It stays that number
+    // until it is written.
+    TensorRecord& record = tensors[out.tensor];
+    if (fresh && !made) record.number = read_number(tensor), record.number_version = out.version;
+    if (record.number_version == out.version) out.number = record.number;
+  }
+  return out;
+}
+
+std::string where(const Trace& trace, const Event& event) {
+  const std::string name(event.name.substr(0, event.name.find('.')));
+  return event.line ? name + " at " + trace.lines[event.line] : name;
+}
+
+std::span<const Use> flat_results(const Event& event) {
+  return event.results.size() == 1 ? std::span<const Use>(event.results[0].uses) : event.flat;
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,154 @@
+#pragma once
+// What the operator recorder saw: every dispatcher call of one thread, in order, with nesting. Tensors and storages are
+// named by index and held weakly: a weak count pins the address, so that an index never means two tensors.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <Python.h>
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "capture/capture.h"
+#include "support/flat.h"
+
+namespace fastjit::capture {
+
+inline constexpr uint32_t kNone = 0xFFFFFFFFu;
+
+/// A tensor as one event saw it.
+struct Use {
+  uint32_t tensor = kNone;   // index into Trace::tensors; kNone: an undefined tensor
+  uint32_t storage = kNone;  // index into Trace::storages; kNone: it has none
+  int64_t offset = 0;
+  int64_t version = -1;  // -1: inference tensors have no counter
+  SharedMeta meta;
+  bool view = false;  // autograd takes it for a view
+  bool requires_grad = false;
+  bool bare = false;                  // Python never saw this tensor: made in C++ from a number
+  std::optional<c10::Scalar> number;  // value of a wrapped number, a bare 0-dim tensor or a 0-dim constant
+};
+
+/// An argument or a result.
+struct Item {
+  enum class Kind : uint8_t { None, Tensor, TensorList, OptionalTensorList, Constant } kind = Kind::None;
+  c10::SmallVector<Use, 1> uses;  // Tensor: one; lists: one an element
+  c10::IValue constant;
+};
+
+struct Event {
+  std::optional<c10::OperatorHandle> op;  // absent: an event without a schema (autograd functions)
+  std::string_view name;                  // "aten::add.Tensor", of Trace::names
+  OpFacts facts;                          // of op
+  uint32_t parent = kNone;
+  uint32_t end = 0;        // one past the last nested event
+  uint32_t line = 0;       // index into Trace::lines; 0: unknown
+  bool finished = false;   // false: the operator raised
+  bool grad = false;       // grad mode was on
+  bool inference = false;  // inference mode was on
+  CastMode casts;
+  std::string target;            // of a value that Python reads: the variable that gets it, if one does at once
+  std::vector<uint64_t> values;  // of contents_read: what was read
+  std::vector<Item> args, results;
+  std::vector<Use> flat;  // the tensors of several results
+};
+
+struct TensorRecord {
+  c10::weak_intrusive_ptr<c10::TensorImpl> impl;
+  std::string unusual;                // why capture cannot handle it ("is sparse"); empty for ordinary tensors
+  std::optional<c10::Scalar> number;  // of a bare 0-dim tensor, while its version is number_version
+  int64_t number_version = -1;
+  SharedMeta meta;         // as it was last seen
+  bool grad = false;       // grad mode was on when it was first seen
+  bool inference = false;  // and inference mode
+};
+
+struct StorageRecord {
+  c10::weak_intrusive_ptr<c10::StorageImpl> impl;
+  uintptr_t begin = 0, end = 0;
+};
+
+/// An argument or a captured tensor, as it was when the recorder was told of it.
+struct Root {
+  Use before;
+  at::Tensor tensor;
+  PyObject* object = nullptr;  // captured tensors and constants only
+  uint32_t argument = kNone;   // arguments only: position in CallInputs::tensors
+  std::string name;
+  bool constant = false;  // a copy of what torch.tensor([1, 2]) made
+};
+
+/// An instruction that had a number argument of the function as an operand, and the outermost operators it ran.
+struct ScalarUse {
+  uint32_t scalar;  // index into CallInputs::scalars
+  bool alone;       // no other operand of the instruction is a number of equal value
+  bool forwards;    // a binary operator: it may hand the number on to a Python method, where it is used again
+  int element;      // its place in a list of numbers, one for each of a list of tensors; -1: it is in no list
+  std::vector<uint32_t> events;
+};
+
+struct Trace {
+  c10::Device device{c10::kCPU};          // of every tensor but the numbers that torch wrapped
+  bool grad = false;                      // grad mode was on for the caller
+  bool inference = false;                 // inference mode was
+  CastMode casts;                         // of the caller
+  std::unordered_set<std::string> names;  // of events
+  std::vector<Event> events;
+  std::vector<ScalarUse> scalar_uses;
+  std::unordered_map<uint32_t, uint32_t> value_scalars;  // event that read a float out of a tensor -> that number
+  std::map<uint32_t, std::vector<uint32_t>> derived;     // number that was computed out of others -> those
+  struct Computed {
+    NumberOp op;
+    std::vector<int> operands;  // numbers; negative: a constant of `op`
+  };
+  std::map<uint32_t, Computed> computed;  // those among them that the program computes
+  std::vector<TensorRecord> tensors;
+  std::vector<StorageRecord> storages;
+  std::vector<std::string> lines{""};  // "model.py:14"
+  std::vector<Root> roots;
+  std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
+  std::string broken;       // why the recording itself cannot be trusted
+
+  std::unordered_set<uint32_t> data_read;             // storages of tensors of which Python read .data
+  bool makes_data_sizes = false;                      // an operator of it may
+  std::unordered_map<uint32_t, uint64_t> data_sized;  // tensor -> its dims whose sizes depend on data (data_sizes.h)
+  uint64_t dims_of(uint32_t tensor) const {
+    const auto found = data_sized.find(tensor);
+    return found == data_sized.end() ? 0 : found->second;
+  }
+
+  uint32_t find(const c10::TensorImpl* impl) const;
+  Use use(const at::Tensor& tensor, bool made = false);
+  const Root* root(uint32_t tensor) const;
+  void add_root(Root root);
+
+  support::FlatMap<const c10::TensorImpl*, uint32_t> tensor_ids;
+  support::FlatMap<const c10::StorageImpl*, uint32_t> storage_ids;
+  std::unordered_map<uint32_t, uint32_t> root_ids;  // tensor -> index into roots
+};
+
+/// "aten::mul at model.py:14", for messages.
+std::string where(const Trace& trace, const Event& event);
+
+/// The name of events that stand for Recorder::contents_read.
+inline constexpr std::string_view kContentsRead = "tolist";
+
+/// The name of events that stand for Recorder::size_read.
+inline constexpr std::string_view kSizeRead = "size";
+/// The same of sizes that an operator found, read or not: none, one, or kMany for all others.
+inline constexpr int64_t kMany = 2;
+inline constexpr std::string_view kFew = "few";
+inline bool is_size(const Event& event) { return event.name == kSizeRead || event.name == kFew; }
+
+/// The value of a 0-dim tensor read without a dispatcher call; nothing for other devices than the CPU and for types
+/// that are not numbers here.
+std::optional<c10::Scalar> read_number(const at::Tensor& tensor);
+
+/// The tensors of an event's results in schema order, lists flattened.
+std::span<const Use> flat_results(const Event& event);
+
+}  // namespace fastjit::capture

@@ -1,0 +1,50 @@
+#pragma once
+#include <Python.h>
+
+#include <string>
+#include <vector>
+
+#include "dispatch/call/spec.h"
+
+namespace fastjit::dispatch {
+
+/// The object of its .grad, None where it has none; borrowed. Warns of nothing, as Tensor.grad does of what is no leaf.
+PyObject* gradient_of(PyObject* owner);
+
+/// The tensors that a variant found in Python objects, with what they looked like. The layers of a model are alike: a
+/// call reads one spec for all of them, and 32 bytes for each tensor.
+class CapturedTensors {
+ public:
+  /// `object` is borrowed: a fact keeps its identity, so it is alive while the facts hold.
+  void add(PyObject* object, std::string name);
+  /// The gradient that `owner`, which a fact keeps, has in each call: another tensor that looks the same, or none.
+  void add_grad_of(PyObject* owner, std::string name);
+  void clear() { *this = CapturedTensors(); }
+
+  /// Whether each still looks as it did. Asked for on every call; runs no Python code.
+  bool hold() const noexcept;
+  bool matches(size_t i) const noexcept;
+
+  size_t size() const { return places_.size(); }
+  /// Borrowed; None for a gradient that is not there.
+  PyObject* object(size_t i) const;
+  const TensorSpec& spec(size_t i) const { return specs_[places_[i].spec]; }
+  const std::string& name(size_t i) const { return names_[i]; }
+
+ private:
+  // What the object pointed to when it was added: looked at without waiting for the object, and used where it still is
+  // so.
+  struct Place {
+    PyObject* object;
+    c10::TensorImpl* impl;
+    const torch::autograd::AutogradMeta* meta;
+    size_t spec;           // index into specs_
+    bool is_grad = false;  // of `object`: it is looked up each time
+  };
+  void add(Place place, TensorSpec spec, std::string name);
+  std::vector<Place> places_;
+  std::vector<TensorSpec> specs_;  // different ones
+  std::vector<std::string> names_;
+};
+
+}  // namespace fastjit::dispatch

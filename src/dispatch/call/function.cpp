@@ -1,0 +1,339 @@
+#include "dispatch/call/function.h"
+
+#include <ATen/record_function.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "dispatch/call/call.h"
+#include "dispatch/call/this_thread.h"
+#include "dispatch/call/value_tree.h"
+#include "dispatch/learn/compile.h"
+#include "python/stance.h"
+#include "python/verify.h"
+#include "support/env.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+const bool kChecksRecordings = support::setting_word(support::Setting::Check) == "record";
+
+// Whether any written input shares bytes with another input. Rare programs only.
+bool overlaps(const Executable& executable, const Inputs& inputs) {
+  const std::vector<uint32_t>& reach_beyond = executable.changes.reach_beyond;
+  const auto range = [&](size_t k) {
+    const at::Tensor& t = *inputs[k];
+    if (!reach_beyond.empty() && std::ranges::find(reach_beyond, k) != reach_beyond.end()) {
+      const char* begin = static_cast<const char*>(t.storage().data());
+      return std::pair(begin, begin + t.storage().nbytes());
+    }
+    const char* begin = static_cast<const char*>(t.unsafeGetTensorImpl()->data());
+    return std::pair(begin, begin + stretch_of(t) * static_cast<int64_t>(t.element_size()));
+  };
+  for (const Changes::Written& written : executable.changes.written) {
+    const auto [begin, end] = range(written.input);
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      const auto [from, to] = range(k);
+      if (k != written.input && begin < to && from < end) return true;
+    }
+  }
+  return false;
+}
+
+uint64_t number_bits(PyObject* number, bool is_float) {
+  if (is_float) return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(number));
+  return static_cast<uint64_t>(PyLong_AsLongLong(number));  // the call matched: it fits
+}
+
+bool within(PyObject* number, bool is_float, double limit) {
+  const double value = is_float ? PyFloat_AS_DOUBLE(number) : static_cast<double>(PyLong_AsLongLong(number));
+  return !(std::fabs(value) > limit) || std::isinf(value);
+}
+
+// A variant that serves this call, or null; borrowed from the function.
+const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyObject* const* args, Py_ssize_t nargs,
+                                     PyObject* kwnames, PyObject** tensors, PyObject** numbers) {
+  const Variant* last = function.variants.last().get();
+  if (last && serves(*last, modes, args, nargs, kwnames, tensors, numbers)) return &function.variants.last();
+  const auto* found =
+      function.variants.find(call_hash(args, nargs, kwnames, function.by_content), [&](const Variant& variant) {
+        return &variant != last &&
+               (variant.executable || variant.values.empty()) &&  // else values decide: value_tree.cpp
+               serves(variant, modes, args, nargs, kwnames, tensors, numbers);
+      });
+  if (found) function.variants.used(*found);
+  return found;
+}
+
+// The tensors that the program reads or writes; false if a written one shares memory with another.
+bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs) {
+  objects.reserve(variant.inputs.size());
+  inputs.reserve(variant.inputs.size());
+  for (const capture::InputSource& source : variant.inputs) {
+    objects.push_back(variant.input(source, arg_tensors));
+    inputs.push_back(&unpack(objects.back()));
+  }
+  return !variant.checks_overlap || !overlaps(*variant.executable, inputs);
+}
+
+PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, PyObject* const* numbers) {
+  const plan::Program& program = variant.executable->program;
+  c10::SmallVector<PyObject*, 8> leaves(outputs.size());
+  const size_t tensors = outputs.size() - variant.result_values;
+  const auto slot = [&](size_t i) -> const plan::Slot& { return program.slots[program.outputs[i]]; };
+  // What is made below may start the garbage collector, and so finalisers that drop anything not held.
+  for (size_t i = 0; i < tensors; ++i)
+    if (slot(i).kind == plan::SlotKind::Input) leaves[i] = Py_NewRef(objects[slot(i).index]);
+  for (size_t i = 0; i < tensors; ++i)
+    if (slot(i).kind != plan::SlotKind::Input) leaves[i] = THPVariable_Wrap(std::move(outputs[i]));
+  if (variant.recipe.single()) return leaves[0];
+  PyObject** values = leaves.data() + tensors;
+  for (size_t i = tensors; i < outputs.size(); ++i)
+    leaves[i] = PyFloat_FromDouble(*static_cast<const double*>(outputs[i].const_data_ptr()));
+  PyObject* result = variant.recipe.rebuild(leaves.data(), numbers, values);
+  std::for_each(values, values + variant.result_values, Py_DecRef);
+  return result;
+}
+
+bool execute(const Executable& executable, const Inputs& inputs, const uint64_t* scalars, Tensors& outputs,
+             ValueCheck* check) {
+  if (check) return run_checked(executable, inputs.data(), scalars, outputs, *check);
+  run(executable, inputs.data(), scalars, outputs);
+  return true;
+}
+
+// Other threads may swap what a tensor's Python object stands for meanwhile.
+bool run_without_gil(const Executable& executable, const Inputs& inputs, const uint64_t* scalars, Tensors& outputs,
+                     ValueCheck* check) {
+  Tensors held;
+  Inputs places;
+  held.reserve(inputs.size());
+  places.reserve(inputs.size());
+  for (const at::Tensor* input : inputs) held.push_back(*input);
+  for (const at::Tensor& tensor : held) places.push_back(&tensor);
+  pybind11::gil_scoped_release release;
+  return execute(executable, places, scalars, outputs, check);
+}
+
+}  // namespace
+
+bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+            PyObject** tensors, PyObject** numbers) noexcept {
+  return variant.modes == modes && variant.spec.match(args, nargs, kwnames, tensors, numbers) &&
+         (!variant.facts || variant.facts->check()) && variant.captured.hold() &&
+         (variant.device < 0 || variant.on_its_device(tensors));
+}
+
+bool checks_recordings() {
+  return kChecksRecordings &&
+         _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == _PyEval_EvalFrameDefault;
+}
+
+bool overlaps(const Variant& variant, PyObject* const* arg_tensors) {
+  Objects objects;
+  Inputs inputs;
+  return !gather(variant, arg_tensors, objects, inputs);
+}
+
+bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
+  for (size_t i = 0; i < spec.tensor_count(); ++i)
+    if (unpack(tensors[i]).device().index() != device) return false;
+  for (size_t i = 0; i < captured.size(); ++i)
+    if (PyObject* tensor = captured.object(i); tensor != Py_None && unpack(tensor).device().index() != device)
+      return false;
+  return true;
+}
+
+c10::Device device_of(const Variant& variant) {
+  return variant.device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<int8_t>(variant.device));
+}
+
+namespace {
+
+constexpr const char* kSharesMemory = "a written tensor shares memory with another argument";
+
+using Scalars = c10::SmallVector<uint64_t, 8>;
+
+// What the kernels are given of the call's numbers; false: one is beyond what eager takes.
+bool gather_scalars(const Variant& variant, PyObject* const* numbers, Scalars& scalars, std::string& why) {
+  for (size_t i = 0; i < variant.scalar_number.size(); ++i) {
+    PyObject* number = numbers[variant.scalar_number[i]];
+    if (!within(number, variant.scalar_is_float[i], variant.scalar_limit[i])) {
+      why = variant.scalar_name[i] + " is too large for the tensors it is used with";
+      return false;
+    }
+    scalars.push_back(number_bits(number, variant.scalar_is_float[i]));
+  }
+  return true;
+}
+
+PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                   std::string& why, ValueCheck* check) {
+  const Executable& executable = *variant.executable;
+  Scalars scalars;
+  if (!gather_scalars(variant, numbers, scalars, why)) return nullptr;
+  c10::SmallVector<pybind11::object, 8> held;
+  if (executable.releases_gil) {  // others may take them out of the lists they came in
+    const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
+    held.reserve(objects.size() + variant.spec.number_count());
+    std::for_each(objects.begin(), objects.end(), hold);
+    std::for_each(numbers, numbers + variant.spec.number_count(), hold);
+  }
+  // A program that went through once goes through again, but for the steps that may raise; the first time any may.
+  std::optional<Undo> undo;
+  const bool first = !variant.hits && executable.changes.any();
+  if (executable.changes.undoable || first) undo.emplace(executable.changes, inputs.data(), device_of(variant), first);
+  Tensors outputs;
+  bool done = false;
+  std::optional<at::NoGradGuard> without_grad;
+  if (variant.without_grad) without_grad.emplace();
+  std::optional<c10::InferenceMode> inference;
+  if (variant.in_inference_mode) inference.emplace();
+  try {
+    done = executable.releases_gil ? run_without_gil(executable, inputs, scalars.data(), outputs, check)
+                                   : execute(executable, inputs, scalars.data(), outputs, check);
+  } catch (const Restart& restart) {
+    why = restart.why;
+  } catch (const std::exception& error) {
+    if (executable.writes && !undo && lacks_memory(error)) throw;
+    why = "an operator raised";  // eager raises its own error
+  }
+  if (!done) {
+    if (undo) undo->put_back();
+    return nullptr;
+  }
+  return wrap_outputs(variant, outputs, objects, numbers);
+}
+
+// The result, or with effects the tuple of it and the values to store.
+PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                      std::string& why, ValueCheck* check) {
+  if (variant.derived.empty()) return run_with(variant, objects, inputs, numbers, why, check);
+  const Derived::Numbers all(variant.derived, numbers, variant.spec.number_count());
+  why = all.why();
+  return why.empty() ? run_with(variant, objects, inputs, all.data(), why, check) : nullptr;
+}
+
+}  // namespace
+
+PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                 std::string& why, ValueCheck* check) {
+  PyObject* made = run_program(variant, objects, inputs, numbers, why, check);
+  return variant.replay ? variant.replay->result_of(made) : made;
+}
+
+PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why,
+                      ValueCheck* check) {
+  Objects objects;
+  Inputs inputs;
+  if (!gather(variant, arg_tensors, objects, inputs)) {
+    why = kSharesMemory;
+    return nullptr;
+  }
+  if (!variant.replay) return run_program(variant, objects, inputs, numbers, why, check);
+  why = variant.replay->refuse();
+  if (!why.empty()) return nullptr;
+  const std::vector<observe::Ref> targets = variant.replay->hold();
+  return variant.replay->apply(run_program(variant, objects, inputs, numbers, why, check));
+}
+
+std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers) {
+  if (overlaps(variant, arg_tensors)) return kSharesMemory;
+  std::string why = variant.replay ? variant.replay->refuse() : "";
+  if (!why.empty()) return why;
+  const Derived::Numbers all(variant.derived, numbers, variant.spec.number_count());
+  Scalars scalars;
+  if (all.why().empty()) gather_scalars(variant, all.data(), scalars, why);
+  return all.why() + why;
+}
+
+namespace {
+
+// What torch warns of meanwhile is kept and then said in Python; errors of torch and of C++ become Python's.
+template <class Body>
+PyObject* with_warnings(Body body) {
+  HANDLE_TH_ERRORS
+  return body();
+  END_HANDLE_TH_ERRORS
+}
+
+// Null without an exception: the call is to be eager, `why` says why.
+PyObject* hit(Function& function, Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
+              std::string& why) {
+  PyObject* result = run_variant(variant, tensors, numbers, why);
+  if (result) {
+    ++function.stats.hits;
+    ++variant.hits;
+  }
+  return result;
+}
+
+// A call that a variant serves, where nothing but its kernels runs: no operator of torch can warn.
+bool runs_kernels_only(const Function& function, const Variant& variant) {
+  return variant.reason.empty() && variant.values.empty() && variant.executable->calls.empty() &&
+         !function.options.verify && !kChecksRecordings && !observe::tracer_active();
+}
+
+PyObject* call_served(FunctionObject* self, const std::shared_ptr<Variant>& variant, PyObject* const* tensors,
+                      PyObject* const* numbers, PyObject* const* args, size_t nargsf, PyObject* kwnames,
+                      const Modes& modes) {
+  Function& function = *self->function;
+  if (variant->pending) {
+    const Settled settled = settle(function, variant);
+    if (settled == Settled::Raises) return nullptr;
+    if (settled == Settled::Waits) return run_eager(function, kBeingCompiled, args, nargsf, kwnames);
+    if (settled == Settled::Eager) return run_eager(function, "", args, nargsf, kwnames);
+  }
+  if (!variant->reason.empty() && variant->values.empty()) {
+    if (retire(function, variant)) return learn(self, args, nargsf, kwnames, modes);
+    return run_eager(function, variant->reason, args, nargsf, kwnames);
+  }
+  if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
+  if (!variant->values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
+  if (checks_recordings() && !function.options.pure && !overlaps(*variant, tensors))
+    return check_recording(self, *variant, numbers, args, nargsf, kwnames);
+  if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits) &&
+      !overlaps(*variant, tensors))
+    return verified_call(self, variant, tensors, numbers, args, nargsf, kwnames);
+  std::string why;
+  PyObject* result = hit(function, *variant, tensors, numbers, why);
+  return result || PyErr_Occurred() ? result : run_eager(function, why, args, nargsf, kwnames);
+}
+
+}  // namespace
+
+PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* self = reinterpret_cast<FunctionObject*>(object);
+  Function& function = *self->function;
+  const ThisThread& thread = this_thread();
+  if (thread.recording) return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+  ++function.stats.calls;
+  const auto eagerly = [&](const std::string& why) {
+    return with_warnings([&] { return run_eager(function, why, args, nargsf, kwnames); });
+  };
+  try {
+    if (stance() == Stance::Eager) return eagerly("stance is eager");
+    const Modes modes = current_modes(thread);
+    const size_t width = function.variants.width();
+    c10::SmallVector<PyObject*, 16> tensors(width), numbers(width);
+    const auto* found =
+        find(function, modes, args, PyVectorcall_NARGS(nargsf), kwnames, tensors.data(), numbers.data());
+    if (!found) return with_warnings([&] { return learn(self, args, nargsf, kwnames, modes); });
+    const std::shared_ptr<Variant> variant = *found;  // finalisers, Python code or another thread may drop it
+    if (!runs_kernels_only(function, *variant))
+      return with_warnings(
+          [&] { return call_served(self, variant, tensors.data(), numbers.data(), args, nargsf, kwnames, modes); });
+    std::string why;
+    PyObject* result = hit(function, *variant, tensors.data(), numbers.data(), why);
+    return result || PyErr_Occurred() ? result : eagerly(why);
+  } catch (const std::exception&) {
+    torch::translate_exception_to_python(std::current_exception());
+    return nullptr;
+  }
+}
+
+}  // namespace fastjit::dispatch

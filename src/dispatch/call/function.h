@@ -1,0 +1,193 @@
+#pragma once
+// The object that @fastjit returns: a callable with vectorcall that compares the call with what it knows and runs a
+// program, or goes the slow way (learn/learn.cpp).
+#include <Python.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "dispatch/call/captured.h"
+#include "dispatch/call/derived.h"
+#include "dispatch/call/modes.h"
+#include "dispatch/call/recipe.h"
+#include "dispatch/call/replay.h"
+#include "dispatch/call/variants.h"
+#include "dispatch/run/executor.h"
+#include "observe/observe.h"
+#include "pass/pass.h"
+#include "runtime/engine.h"
+
+namespace fastjit::dispatch {
+
+enum class OnUnsupported : uint8_t { Warn, Eager, Error };
+enum class OnMiss : uint8_t { Compile, Background };
+
+struct Options {
+  std::string name;  // "module.qualname"
+  bool pure = false;
+  plan::Numerics numerics = plan::Numerics::Eager;
+  OnUnsupported on_unsupported = OnUnsupported::Warn;
+  uint32_t max_variants = 64;  // of one bound object, if the function is a method
+  runtime::CacheMode cache = runtime::CacheMode::On;
+  OnMiss on_miss = OnMiss::Compile;
+  double verify = 0;  // the fraction of hits that is compared with eager
+};
+
+/// What a person may want to see of one variant. Texts are made when someone asks for them.
+struct Inspection {
+  ir::Graph captured;  // before the passes
+  ir::Graph graph;     // after them
+  std::string ir() const { return ir::print(captured); }
+};
+
+struct Pending;
+
+/// One thing the function knows how to do (or knows that it cannot): a program, or a reason to stay eager.
+struct Variant {
+  CallSpec spec;
+  Modes modes;
+  std::unique_ptr<observe::ReadSet> facts;  // null with pure=True
+  CapturedTensors captured;
+  std::vector<at::Tensor> held;            // captured tensors that no fact keeps: constants, and all with pure=True
+  std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
+  std::string reason;                      // empty: calls run the program
+  std::shared_ptr<Pending> pending;        // the program is being compiled in the background; `reason` says so
+  uint64_t retry_at = 0;                   // calls of the function after which `reason` may have passed; 0: never
+  Recipe recipe;
+  size_t result_values = 0;        // numbers among the program's outputs, behind the tensors
+  std::unique_ptr<Replay> replay;  // null: the call has no effect on Python objects
+  std::vector<capture::InputSource> inputs;
+  // The values it read out of tensors, in order. Of one that stays eager: those that led to it; it serves calls that
+  // read the same.
+  std::vector<capture::ValueGuard> values;
+  std::vector<uint8_t> scalar_is_float;  // per graph scalar
+  Derived derived;                       // numbers of the call behind those of its arguments
+  std::vector<uint32_t> scalar_number;   // per graph scalar: which symbolic number of the call
+  std::vector<double> scalar_limit;      // per graph scalar: finite values beyond +-limit run eagerly (eager raises)
+  std::vector<std::string> scalar_name;  // per graph scalar
+  bool without_grad = false;             // grad mode is off while it runs, though on for the caller
+  bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
+  bool checks_overlap = false;           // the program writes: written inputs may not overlap others
+  Inspection inspection;
+  int device = -1;                // the CUDA device it runs on; -1: the CPU
+  std::vector<std::string> keys;  // kernel keys, for `cache show`
+  double compile_ms = 0, record_ms = 0;
+  uint64_t hits = 0;
+  uint64_t used = 0;  // by Variants: the larger, the more recently
+
+  /// The tensor that a program input is in a call with these tensors; borrowed.
+  PyObject* input(const capture::InputSource& source, PyObject* const* tensors) const noexcept {
+    return source.kind == capture::InputSource::Kind::Argument ? tensors[source.index] : captured.object(source.index);
+  }
+  /// Whether the call's tensors and the captured ones are on `device`, when the rest of the call matched.
+  bool on_its_device(PyObject* const* tensors) const noexcept;
+};
+
+struct Stats {
+  uint64_t calls = 0, hits = 0, misses = 0, compiles = 0, memory_hits = 0, disk_hits = 0;
+  std::map<std::string, uint64_t> fallbacks;  // reason -> calls that ran eagerly because of it
+  double compile_ms = 0, record_ms = 0;
+  uint64_t verified = 0, mismatches = 0;
+};
+
+struct Function {
+  PyObject* callable = nullptr;  // owned
+  Options options;
+  Variants variants;
+  Stats stats;
+  ByContent by_content;
+  std::unordered_set<std::string> seen_sizes;  // size-only misses that ran unobserved once
+  uint64_t next_record = 0;                    // after unsound recordings: not before this many calls
+  uint32_t unsound_recordings = 0, unsound_in_a_row = 0;
+  std::string state;  // what the last recordings read and wrote; one after the other
+  uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one
+  uint64_t state_hits = 0;                                    // hits before the last of them
+  std::string pause_reason;                                   // why nothing is recorded until then
+  uint64_t hits_when_recorded = 0;
+  uint32_t unused_recordings = 0;  // in a row, each without a hit before the next
+  bool differentiates = false;     // a call needed gradients of an argument: every call of such arguments will
+  bool warned = false;
+  bool limit_warned = false;
+};
+
+/// The Python object.
+struct FunctionObject {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  PyObject* dict;
+  PyObject* weakrefs;
+  Function* function;
+};
+
+/// While it lives, this thread records.
+struct RecordingFlag {
+  RecordingFlag();
+  ~RecordingFlag();
+};
+
+struct ValueMiss;
+
+/// The slow way: no variant matched, or (with `miss`) none for the values that the call read. Runs the function (that
+/// is its result) and learns from it where possible.
+PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
+                const ValueMiss* miss = nullptr);
+
+/// Whether the reason of a variant to stay eager may have passed by this call of the function, which may be recorded.
+bool may_retire(const Function& function, const Variant& variant, uint64_t call);
+/// Drops such a variant. False: it stays.
+bool retire(Function& function, const std::shared_ptr<Variant>& variant);
+
+/// Whether the variant is for this call, but for the values that it reads out of tensors. `tensors` and `numbers` have
+/// room for its spec's and get the call's.
+bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+            PyObject** tensors, PyObject** numbers) noexcept;
+
+/// FASTJIT_CHECK=record: runs the function under both observers although `known` serves the call, and raises an
+/// AssertionError if the recording differs from the one that `known` was made of. Returns the function's own result.
+PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* numbers, PyObject* const* args,
+                          size_t nargsf, PyObject* kwnames);
+
+/// Runs the Python function and counts why.
+PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
+                    PyObject* kwnames);
+
+/// Counts a fallback and, the first time, warns or raises as `on_unsupported` says. False with an exception set if it
+/// raises.
+bool note_fallback(Function& function, const std::string& reason, const std::string& advice);
+
+c10::Device device_of(const Variant& variant);
+
+using Objects = c10::SmallVector<PyObject*, 8>;         // per program input
+using Inputs = c10::SmallVector<const at::Tensor*, 8>;  // the same, unpacked
+
+/// Runs a matching variant. Returns null without an exception if the call must restart in eager (`why` says the
+/// reason); then everything is as it was before.
+PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why,
+                      ValueCheck* check = nullptr);
+/// The same on tensors of the caller's choice, none of which shares memory with one that is written. Effects on Python
+/// objects are not made.
+/// With `check`: also null, and `why` empty, where the check stopped the program.
+PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                 std::string& why, ValueCheck* check = nullptr);
+/// Why run_variant() would restart the call in eager before its first step; empty: it would not. Runs nothing.
+std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers);
+/// FASTJIT_CHECK=record, unless something else (Dynamo) evaluates Python frames now, whose own code would be recorded.
+bool checks_recordings();
+/// Whether a written tensor shares memory with another: such a call runs eagerly.
+bool overlaps(const Variant& variant, PyObject* const* arg_tensors);
+
+/// If `variant` would not serve the call, says so in words ("argument 0 was f32[4], is f32[8]").
+std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+
+/// What of a call's arguments kept changing over the variants and this call: "a took 65 values"; empty if nothing did.
+std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names);
+
+PyTypeObject* make_function_type(PyObject* module);
+
+/// What a compiled function was made of, borrowed; null for any other object.
+PyObject* wrapped_callable(PyObject* object);
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,54 @@
+#include "dispatch/call/instances.h"
+
+#include <algorithm>
+
+#include "dispatch/call/function.h"
+#include "dispatch/call/plain_class.h"
+#include "dispatch/learn/torch_objects.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+// So many instances that are all alive may have variants of their own: each is checked faster than its attributes are.
+constexpr size_t kKept = 4;
+
+bool brings_another(const Function& function, const CallSpec& call, size_t place) {
+  const ArgSpec& mine = call.specs()[place];
+  size_t others = 0;
+  for (const auto& variant : function.variants.all()) {
+    const std::vector<ArgSpec>& known = variant->spec.specs();
+    const bool alike = place < known.size() && known[place].kind == ArgKind::Object && known[place].type == mine.type;
+    if (!alike || referent(known[place]) == referent(mine)) continue;
+    if (referent(known[place]) == Py_None || ++others >= kKept) return true;
+  }
+  return false;
+}
+
+// Whether an instance holds nothing but its attributes: a Python class over object without __slots__ that is no
+// nn.Module.
+bool is_plain_class(PyTypeObject* type) {
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && type->tp_dictoffset && layout_of(type) == &PyBaseObject_Type &&
+         is_python_class(type) && !is_module_class(type) && !PyType_IsSubtype(type, &PyType_Type);
+}
+
+}  // namespace
+
+bool compare_by_content(Function& function, const CallSpec& call) {
+  ByContent& classes = function.by_content;
+  const size_t before = classes.size();
+  for (size_t i = 0; i < call.specs().size(); ++i) {
+    const ArgSpec& spec = call.specs()[i];
+    if (spec.kind == ArgKind::Object && !contains(classes, spec.type) && is_plain_class(spec.type) &&
+        brings_another(function, call, i))
+      classes.push_back(spec.type);
+  }
+  if (classes.size() == before) return false;
+  function.variants.drop([&](const Variant& variant) {
+    return std::ranges::any_of(variant.spec.specs(), [&](const ArgSpec& spec) {
+      return spec.kind == ArgKind::Object && contains(classes, spec.type);
+    });
+  });
+  return true;
+}
+
+}  // namespace fastjit::dispatch

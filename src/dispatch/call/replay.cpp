@@ -1,0 +1,151 @@
+#include "dispatch/call/replay.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+using observe::Ref;
+using observe::SideEffect;
+using Kind = SideEffect::Kind;
+
+PyObject** slot_at(PyObject* target, Py_ssize_t place) {
+  return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(target) + place);
+}
+
+// What is in the place now; borrowed, null if nothing is.
+PyObject* current(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place) {
+  switch (kind) {
+    case Kind::SetItem:
+      return PyDict_GetItemWithError(target, key);
+    case Kind::SetIndex:
+      return place < PyList_GET_SIZE(target) ? PyList_GET_ITEM(target, place) : nullptr;
+    case Kind::SetCell:
+      return PyCell_GET(target);
+    case Kind::SetSlot:
+      return *slot_at(target, place);
+    case Kind::Append:
+    case Kind::Print:
+      break;
+  }
+  return nullptr;
+}
+
+// The value is borrowed. What it replaces is kept in `replaced`.
+bool store(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place, PyObject* value, std::vector<Ref>& replaced) {
+  PyObject* old = current(kind, target, key, place);
+  if (PyErr_Occurred()) return false;
+  replaced.push_back(Ref::share(old));
+  switch (kind) {
+    case Kind::SetItem:
+      return PyDict_SetItem(target, key, value) == 0;
+    case Kind::SetIndex:
+      return PyList_SetItem(target, place, Py_NewRef(value)) == 0;
+    case Kind::Append:
+      return PyList_Append(target, value) == 0;
+    case Kind::SetCell:
+      return PyCell_Set(target, value) == 0;
+    case Kind::SetSlot: {
+      PyObject** slot = slot_at(target, place);
+      Py_INCREF(value);
+      Py_XSETREF(*slot, value);
+      return true;
+    }
+    case Kind::Print:
+      break;
+  }
+  return false;
+}
+
+bool is_stored(const SideEffect& effect) { return effect.kind != Kind::Print && !effect.adds; }
+
+bool is_in_place(const SideEffect& effect) {
+  PyObject *target = effect.target.get(), *value = effect.value.get();
+  if (effect.kind != Kind::Append) {
+    const bool there = current(effect.kind, target, effect.key.get(), effect.place) == value;
+    PyErr_Clear();
+    return there;
+  }
+  for (Py_ssize_t i = PyList_GET_SIZE(target); i-- > 0;)
+    if (PyList_GET_ITEM(target, i) == value) return true;
+  return false;
+}
+
+}  // namespace
+
+Stored stored_values(const std::vector<SideEffect>& effects) {
+  Stored out;
+  for (const SideEffect& effect : effects) {
+    if (!is_stored(effect)) continue;
+    out.values.push_back(effect.value.get());
+    out.effects.push_back(&effect);
+    if (is_in_place(effect)) ++out.in_places[effect.value.get()];
+  }
+  return out;
+}
+
+Replay::Replay(std::vector<SideEffect> effects) {
+  for (SideEffect& effect : effects) {
+    lines_.push_back(effect.text());
+    Effect own{effect.kind, effect.adds, effect.place, effect.target.get(), std::move(effect.key), {}, effect.where};
+    if (!is_stored(effect)) own.constant = std::move(effect.value);
+    stores_ |= !own.constant;
+    effects_.push_back(std::move(own));
+  }
+}
+
+int Replay::traverse(visitproc visit, void* arg) const {
+  for (const Effect& effect : effects_) {
+    Py_VISIT(effect.key.get());
+    Py_VISIT(effect.constant.get());
+  }
+  return 0;
+}
+
+std::string Replay::refuse() const {
+  for (const Effect& effect : effects_) {
+    if (effect.kind == Kind::Print && !observe::plain_stdout()) return "side effect: print at " + effect.where;
+    const bool is_dict = effect.kind == Kind::SetItem,
+               is_list = effect.kind == Kind::SetIndex || effect.kind == Kind::Append;
+    const bool other = (is_dict && !PyDict_CheckExact(effect.target)) || (is_list && !PyList_CheckExact(effect.target));
+    if (other) return "a store at " + effect.where + " goes to an object of another class";
+  }
+  return "";
+}
+
+std::vector<Ref> Replay::hold() const {
+  std::vector<Ref> held;
+  for (const Effect& effect : effects_) held.push_back(Ref::share(effect.target));
+  return held;
+}
+
+PyObject* Replay::apply(PyObject* made) const {
+  if (!made) return nullptr;
+  const Ref values = Ref::steal(made);
+  const Ref result = Ref::steal(result_of(Py_NewRef(made)));
+  std::vector<Ref> replaced;  // released last: finalisers may do anything
+  Py_ssize_t next = 1;
+  bool done = true;
+  for (const Effect& effect : effects_) {
+    if (effect.kind == Kind::Print) {
+      done = bool(Ref::steal(PyObject_Call(effect.target, effect.constant.get(), effect.key.get())));
+    } else if (effect.adds) {
+      PyObject* now = current(effect.kind, effect.target, effect.key.get(), effect.place);
+      if (!now && !PyErr_Occurred())
+        PyErr_Format(PyExc_RuntimeError, "fastjit: the number added to at %s is gone", effect.where.c_str());
+      const Ref sum = now ? Ref::steal(PyNumber_Add(now, effect.constant.get())) : Ref();
+      done = sum && store(effect.kind, effect.target, effect.key.get(), effect.place, sum.get(), replaced);
+    } else {
+      done = store(effect.kind, effect.target, effect.key.get(), effect.place, PyTuple_GET_ITEM(values.get(), next++),
+                   replaced);
+    }
+    if (!done) return nullptr;
+  }
+  return Py_NewRef(result.get());
+}
+
+PyObject* Replay::result_of(PyObject* made) const {
+  if (!made || !stores_) return made;
+  const Ref values = Ref::steal(made);
+  return Py_NewRef(PyTuple_GET_ITEM(made, 0));
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,154 @@
+#pragma once
+// The call key: what the arguments of a variant looked like. A call matches a variant by walking its arguments beside
+// the variant's specs; nothing is built, hashed or allocated on the way.
+#include <ATen/ATen.h>
+#include <Python.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "dispatch/call/instances.h"
+
+namespace torch::autograd {
+struct AutogradMeta;
+}
+
+namespace fastjit::dispatch {
+
+/// Metadata of one tensor. Also the guard of captured tensors.
+struct TensorSpec {
+  uint64_t key_set = 0;
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  bool parameter = false;
+  bool requires_grad = false;
+  c10::DeviceIndex device = -1;  // of CUDA tensors; compared once a call, see Variant::on_its_device
+  std::vector<int64_t> sizes, strides;
+
+  static TensorSpec of(PyObject* object);
+  bool operator==(const TensorSpec&) const = default;
+  /// False for anything but an exact Tensor or Parameter. The body is in tensor_match.h.
+  bool matches(PyObject* object) const noexcept;
+  bool same_but_sizes(const TensorSpec& other) const;
+
+  /// The parts of matches(object).
+  bool is_class_of(PyObject* object) const noexcept;
+  bool matches(c10::TensorImpl* impl) const noexcept;
+  bool matches(const torch::autograd::AutogradMeta* meta, const at::Tensor& tensor) const noexcept;
+
+ private:
+  bool matches_slowly(const at::Tensor& tensor) const noexcept;  // views, and tensors that had tangents
+};
+
+/// True for exact torch.Tensor and torch.nn.Parameter objects.
+bool is_plain_tensor(PyObject* object) noexcept;
+const at::Tensor& unpack(PyObject* object) noexcept;  // of a plain tensor
+/// Whether code has set attributes on this one tensor.
+bool has_attributes(PyObject* tensor) noexcept;
+/// Why a plain tensor cannot take part in a program ("it is not strided"), or null.
+const char* unsupported(const at::Tensor& tensor) noexcept;
+/// Sparse, nested and symbolic tensors throw when asked for sizes or strides.
+bool has_strides(const at::TensorImpl* impl) noexcept;
+
+enum class ArgKind : uint8_t { Tensor, None, Bool, Int, Float, Text, Tuple, List, Dict, Instance, Object, Number };
+
+/// One node of the arguments, preorder. Number: an int or float whose value is a run-time scalar of the program.
+struct ArgSpec {
+  ArgKind kind;
+  bool weak = false;             // Object: `object` is a weak reference
+  PyObject* object = nullptr;    // Int, Float, Bool, Text, Object: owned. Dict, Instance: tuple of keys, owned
+  Py_ssize_t length = 0;         // Tuple, List, Dict, Instance
+  double number = 0;             // Float: bits compared
+  PyTypeObject* type = nullptr;  // Number: float or int. Instance, Tuple: the class, owned. Object: borrowed, for hints
+  TensorSpec tensor{};
+  int same_as = -1;   // Tensor: an earlier tensor argument that is the same object
+  bool bare = false;  // Tensor: has no attributes of its own
+};
+
+/// The object that an Object argument stands for; None when it is gone.
+inline PyObject* referent(const ArgSpec& spec) noexcept {
+  return spec.weak ? PyWeakref_GET_OBJECT(spec.object) : spec.object;
+}
+
+constexpr int kMaxArgumentDepth = 8;  // of nested arguments
+/// The same for all calls that one CallSpec matches. Runs no Python code.
+uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept;
+
+/// The flattened arguments of one call, borrowed.
+struct FlatArgs {
+  std::vector<PyObject*> tensors;
+  std::vector<PyObject*> numbers;    // exact ints and floats (not bool), in order
+  std::vector<PyObject*> instances;  // described by their attributes
+};
+
+class CallSpec {
+ public:
+  CallSpec() = default;
+  CallSpec(CallSpec&&) noexcept;
+  CallSpec& operator=(CallSpec&&) noexcept;
+  ~CallSpec();
+
+  /// Describes a call; instances of `classes` by their attributes. Returns false with `why` set when an argument cannot
+  /// be part of a key.
+  bool build(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes, std::string& why);
+  /// Only tensors without attributes of their own match where `tensor` stood; valid during the call given to build().
+  void require_bare(PyObject* tensor);
+  /// Two tensors, of which at least one is an argument, stay different objects; or one argument stays that object.
+  void require_identity(PyObject* a, PyObject* b);
+  /// No container or instance among the arguments may be one of these (addresses), or an instance have it as its
+  /// attribute dictionary: the call changes them, and the key says what arguments hold when it begins.
+  void exclude(std::vector<const PyObject*> objects);
+  /// Makes the n-th number of the flattened arguments symbolic.
+  void make_symbolic(size_t number);
+
+  /// True if the call matches; then `tensors` and `numbers` (arrays the caller sized by tensor_count / number_count)
+  /// hold the argument tensors and the symbolic numbers. Runs no Python code.
+  bool match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** tensors,
+             PyObject** numbers) const noexcept;
+  /// Equal up to the sizes and strides of tensors.
+  bool same_but_sizes(const CallSpec& other) const;
+  /// Of calls that are the same but for them: whether sizes and strides are equal too.
+  bool same_sizes(const CallSpec& other) const;
+
+  /// Whether the same of the call's tensors are one object in both.
+  bool same_objects(const CallSpec& other) const;
+
+  size_t tensor_count() const { return tensors_; }
+  size_t number_count() const { return symbolic_; }
+  uint64_t hash() const { return hash_; }         // call_hash of every call that matches
+  const FlatArgs& flat() const { return flat_; }  // of the call given to build(); valid only during that call
+  const std::vector<ArgSpec>& specs() const { return specs_; }
+  std::vector<size_t> arguments() const;           // per spec: which of the call's arguments it is or is part of
+  int traverse(visitproc visit, void* arg) const;  // for the garbage collector
+  std::string signature() const;                   // "f32[64,64], 2.0, None"
+
+ private:
+  bool add(PyObject* object, const ByContent& classes, std::string& why, int depth);
+  bool add_instance(PyObject* object, const ByContent& classes, int depth);
+  void add_object(PyObject* object);
+  bool add_items(PyObject* sequence, ArgSpec spec, const ByContent& classes, std::string& why, int depth);
+  bool add_entries(PyObject* dict, ArgSpec spec, const ByContent& classes, std::string& why, int depth);
+  // Argument `tensor` is, or is not, argument `other`, or `object` where other is negative (an address: a fact says
+  // that it is still the same object).
+  struct Identity {
+    int tensor, other;
+    PyObject* object;
+    bool same;
+  };
+  std::vector<ArgSpec> specs_;
+  std::vector<Identity> identities_;
+  Py_ssize_t nargs_ = 0;
+  PyObject* kwnames_ = nullptr;  // owned tuple or null
+  size_t tensors_ = 0, symbolic_ = 0;
+  uint64_t hash_ = 0;
+  std::vector<const PyObject*> excluded_;
+  FlatArgs flat_;
+  int place_of(PyObject* tensor);
+  std::unordered_map<PyObject*, int> places_;  // of the first `placed_` tensors of flat_
+  size_t placed_ = 0;
+};
+
+std::string repr(PyObject* object);        // "?" if it raises
+std::string text(const TensorSpec& spec);  // "f32[64,64]" with "(strides)" when not row-major, " on cuda:0"
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,80 @@
+// FASTJIT_CHECK=record: hits are recorded again, and the two recordings compared.
+#include <algorithm>
+#include <sstream>
+
+#include "dispatch/call/value_tree.h"
+#include "dispatch/learn/compile.h"
+#include "dispatch/learn/recording.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+// The first line in which two lists of lines differ, in words; empty if they are the same.
+std::string first_difference(const std::vector<std::string>& then, const std::vector<std::string>& now) {
+  for (size_t i = 0; i < std::max(then.size(), now.size()); ++i) {
+    const std::string a = i < then.size() ? then[i] : "nothing", b = i < now.size() ? now[i] : "nothing";
+    if (a != b) return "'" + a + "' then, '" + b + "' now";
+  }
+  return "";
+}
+
+// The nodes, without the places they come from: one program may be recorded from several.
+std::vector<std::string> program_of(const ir::Graph& graph) {
+  std::vector<std::string> lines;
+  std::istringstream stream(ir::print(graph));
+  for (std::string line; std::getline(stream, line);) lines.push_back(line.substr(0, line.rfind(" @ ")));
+  return lines;
+}
+
+std::vector<std::string> facts_of(const Variant& variant) {
+  return variant.facts ? variant.facts->describe() : std::vector<std::string>{};
+}
+
+std::vector<std::string> effects_of(const Variant& variant) {
+  return variant.replay ? variant.replay->describe() : std::vector<std::string>{};
+}
+
+}  // namespace
+
+PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* numbers, PyObject* const* args,
+                          size_t nargsf, PyObject* kwnames) {
+  Function& function = *self->function;
+  const Derived::Numbers all(known.derived, numbers, known.spec.number_count());
+  if (!all.why().empty()) return run_eager(function, all.why(), args, nargsf, kwnames);
+  Recording recording(function, known.modes);
+  recording.known_calls.push_back(&known.spec);
+  PyObject* result = observe_call(recording, args, nargsf, kwnames);
+  if (!result) return nullptr;
+  // Tensors that happen to be one object in this call are one input of its recording: another program, as right.
+  if (recording.unsound.empty() && !known.spec.same_objects(recording.variant->spec))
+    return ++function.stats.hits, result;
+  std::string difference = recording.unsound.empty() ? "" : "it is unsound now: " + recording.unsound;
+  if (difference.empty()) difference = first_difference(facts_of(known), facts_of(*recording.variant));
+  const std::vector<capture::ValueGuard>& values = recording.captured_graph.guards;
+  // Where sizes depend on data, another call finds others.
+  const bool has_data_sizes = std::ranges::any_of(recording.captured_graph.calls, &capture::CallTemplate::by_data);
+  // A number may be ambiguous where it happens to equal another one; such a recording bakes it in and tells less.
+  const bool comparable =
+      known.spec.number_count() == recording.variant->spec.number_count() && known.values.size() == values.size();
+  if (difference.empty() && comparable)
+    difference = first_difference(effects_of(known), effects_of(*recording.variant));
+  if (difference.empty() && comparable && !same_values(known.values, values))
+    difference = "it read other values of tensors";
+  if (difference.empty() && comparable && !has_data_sizes)
+    difference = first_difference(
+        program_of(known.inspection.graph),
+        program_of(pass::run(recording.captured_graph.graph, context_for(function, device_of(known)))));
+  if (difference.empty() && comparable)
+    difference = first_difference({known.recipe.text()}, {recording.variant->recipe.text()});
+  if (difference.empty()) {
+    ++function.stats.hits;
+    return result;
+  }
+  Py_DECREF(result);
+  PyErr_Format(PyExc_AssertionError,
+               "fastjit: FASTJIT_CHECK=record: the guards of %s held, but a new recording differs: %s",
+               function.options.name.c_str(), difference.c_str());
+  return nullptr;
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,196 @@
+#include <ATen/Parallel.h>
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstdio>
+#include <functional>
+
+#include "dispatch/learn/compile.h"
+#include "dispatch/learn/recording.h"
+#include "dispatch/learn/refuse.h"
+#include "dispatch/run/pool.h"
+#include "runtime/fork_gate.h"
+#include "support/beside.h"
+#include "support/log.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+// Programs for CUDA are the same on every machine: nothing in their plans depends on the host.
+backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
+  if (device.is_cuda()) {
+    options.cuda = true;
+    return {backend::Target::Kind::Cuda, backend::Isa::Avx2, backend::cuda_sm(device.index())};
+  }
+  const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
+  options.lanes = backend::lanes_for(target.isa);
+  options.threads = at::get_num_threads();
+  return target;
+}
+
+// What `fastjit cache show` says of the graph that a kernel was compiled for first; that of a whole model would be most
+// of every one of its entries.
+std::function<std::string()> entry_text(const ir::Graph& graph) {
+  constexpr size_t kMostNodes = 256;
+  if (graph.nodes.size() > kMostNodes)
+    return [nodes = graph.nodes.size()] {
+      return "# the captured graph has " + std::to_string(nodes) + " nodes; inspect(\"ir\") of the function shows it\n";
+    };
+  return [&graph] { return ir::print(graph); };
+}
+
+using Origins = std::array<uint64_t, 3>;  // kernels by runtime::Source
+
+// "f(f32[4]): 2 kernels compiled, 1 loaded from disk in 5.2 ms"
+void log_origins(const Function& function, const Variant& variant, const Origins& origins) {
+  if (!support::log_on(support::Channel::Compile)) return;
+  constexpr std::pair<runtime::Source, const char*> kWords[] = {{runtime::Source::Compiled, " compiled"},
+                                                                {runtime::Source::Disk, " loaded from disk"},
+                                                                {runtime::Source::Memory, " reused from memory"}};
+  std::string what;
+  for (const auto& [source, words] : kWords) {
+    const uint64_t count = origins[static_cast<size_t>(source)];
+    if (!count) continue;
+    const char* noun = !what.empty() ? "" : count == 1 ? " kernel" : " kernels";
+    what += (what.empty() ? "" : ", ") + std::to_string(count) + noun + words;
+  }
+  char time[32];
+  std::snprintf(time, sizeof time, " in %.2f ms", variant.compile_ms);
+  support::log(support::Channel::Compile, function.options.name + "(" + variant.spec.signature() +
+                                              "): " + (what.empty() ? "no kernel needed" : what) + time);
+}
+
+/// Loads or compiles them side by side.
+std::vector<runtime::KernelResult> get_kernels(const std::vector<plan::KernelPlan>& plans, const Compilation& of,
+                                               Compilation::Place place) {
+  constexpr size_t kMostThreads = 4, kFewKernels = 4;  // so few are loaded from disk in the time that a thread takes
+  const bool here = place == Compilation::Place::Here;
+  std::vector<runtime::KernelResult> results(plans.size());
+  auto get = [&](size_t i) {
+    if (!here && runtime::is_background_stopped()) throw std::runtime_error("the process ends");
+    results[i] = runtime::get_kernel(plans[i], of.target, of.origin, of.mode);
+  };
+  size_t done = 0;
+  while (done < std::min(plans.size(), kFewKernels)) {
+    get(done++);
+    if (results[done - 1].source == runtime::Source::Compiled) break;
+  }
+  const size_t threads = here ? support::idle_cores(kMostThreads) : 1;
+  support::side_by_side(plans.size() - done, threads, [&](size_t i) { get(done + i); });
+  return results;
+}
+
+// What this thread knows and others do not is settled here: the number of threads, the device.
+std::shared_ptr<Pending> begin(Recording& recording) {
+  const Function& function = recording.function;
+  Variant& variant = *recording.variant;
+  pool_expire();
+  auto pending = std::make_shared<Pending>();
+  auto compilation = std::make_shared<Compilation>();
+  compilation->options.numerics = function.options.numerics;
+  pending->device = device_of(variant.spec.flat().tensors);
+  compilation->target = target_for(pending->device, compilation->options);
+  compilation->context = context_for(function, pending->device);
+  compilation->mode = function.options.cache;
+  compilation->captured = std::move(recording.captured_graph.graph);
+  compilation->origin = {function.options.name, variant.spec.signature(), entry_text(compilation->captured)};
+  pending->executable = std::make_unique<Executable>();
+  pending->executable->calls = std::move(recording.captured_graph.calls);
+  pending->executable->numbers = std::move(recording.captured_graph.numbers);
+  pending->executable->result_versions = std::move(recording.captured_graph.result_versions);
+  pending->values = std::move(recording.captured_graph.guards);
+  pending->reads_values = recording.captured_graph.reads_values;
+  pending->compilation = std::move(compilation);
+  variant.inputs = recording.captured_graph.inputs;
+  return pending;
+}
+
+}  // namespace
+
+pass::PassContext context_for(const Function& function, c10::Device device) {
+  return {.numerics = function.options.numerics, .channels_last = device.is_cpu()};
+}
+
+void Compilation::make(Place place) noexcept {
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_ptr<Made> now;
+  try {
+    now = std::make_unique<Made>();
+    {
+      const runtime::InsideGate gate;
+      now->graph = pass::run(captured, context);
+      now->program = plan::plan(now->graph, options);
+    }
+    now->kernels = get_kernels(now->program.kernels, *this, place);
+  } catch (...) {
+    if (now) now->error = std::current_exception();
+  }
+  if (now) now->ms = ms_since(start);
+  made = std::move(now);
+}
+
+void install(Function& function, Variant& variant, Pending& pending) {
+  if (!pending.compilation->made) throw std::bad_alloc();
+  Compilation::Made& made = *pending.compilation->made;
+  if (made.error) std::rethrow_exception(made.error);
+  const auto start = std::chrono::steady_clock::now();
+  Executable& executable = *pending.executable;
+  const backend::Target& target = pending.compilation->target;
+  executable.program = std::move(made.program);
+  executable.externs = made.graph.externs;
+  executable.stores = made.graph.stores;
+  Origins origins{};
+  for (runtime::KernelResult& result : made.kernels) {
+    ++origins[static_cast<size_t>(result.source)];
+    variant.keys.push_back(result.key);
+    executable.kernels.push_back(std::move(result.kernel));
+  }
+  function.stats.compiles += origins[static_cast<size_t>(runtime::Source::Compiled)];
+  function.stats.disk_hits += origins[static_cast<size_t>(runtime::Source::Disk)];
+  function.stats.memory_hits += origins[static_cast<size_t>(runtime::Source::Memory)];
+  if (target.kind == backend::Target::Kind::Cuda) {
+    variant.device = pending.device.index();
+    executable.load_on_cuda(pending.device.index());
+  }
+  executable.prepare();
+  variant.checks_overlap = executable.writes;
+  variant.executable = std::move(pending.executable);
+  variant.values = std::move(pending.values);
+  variant.inspection.captured = std::move(pending.compilation->captured);
+  variant.inspection.graph = std::move(made.graph);
+  variant.compile_ms = made.ms + ms_since(start);
+  function.stats.compile_ms += variant.compile_ms;
+  log_origins(function, variant, origins);
+}
+
+void compile(Recording& recording) {
+  const std::shared_ptr<Pending> pending = begin(recording);
+  {
+    const pybind11::gil_scoped_release release;
+    pending->compilation->make(Compilation::Place::Here);
+  }
+  install(recording.function, *recording.variant, *pending);
+}
+
+void compile_later(Recording& recording) {
+  std::shared_ptr<Pending> pending = begin(recording);
+  const auto make = [compilation = pending->compilation] { compilation->make(Compilation::Place::Background); };
+  pending->job = std::make_shared<runtime::BackgroundJob>(make);
+  runtime::run_in_background(pending->job);
+  recording.variant->reason = kBeingCompiled;
+  recording.variant->pending = std::move(pending);
+}
+
+void settle_ready(Function& function) {
+  const auto all = function.variants.all();
+  for (const std::shared_ptr<Variant>& variant : all) {
+    const std::shared_ptr<Pending> pending = variant->pending;
+    const bool ready = pending && pending->job->done() && pending->compilation->made &&
+                       !pending->compilation->made->error &&
+                       pending->compilation->target.kind != backend::Target::Kind::Cuda;
+    if (ready) settle(function, variant);
+  }
+  runtime::tend_background();
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,72 @@
+#pragma once
+// From what was captured to a program: at once, or in the background. Private to learn.cpp, compile.cpp and what runs
+// or shows variants.
+#include <exception>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/target.h"
+#include "dispatch/call/function.h"
+#include "pass/pass.h"
+#include "plan/program.h"
+#include "runtime/background.h"
+
+namespace fastjit::dispatch {
+
+inline constexpr const char* kBeingCompiled = "its program is being compiled in the background";
+
+/// The part that knows neither Python nor torch. What is given is not changed by make(), which may begin anew in a
+/// forked child.
+struct Compilation {
+  ir::Graph captured;
+  pass::PassContext context;
+  plan::PlanOptions options;
+  backend::Target target;
+  runtime::Origin origin;
+  runtime::CacheMode mode = runtime::CacheMode::On;
+
+  struct Made {
+    ir::Graph graph;  // after the passes
+    plan::Program program;
+    std::vector<runtime::KernelResult> kernels;
+    double ms = 0;
+    std::exception_ptr error;  // set: nothing else is
+  };
+  std::unique_ptr<Made> made;  // null before make(), and where there was no memory even for that
+
+  enum class Place : uint8_t { Here, Background };  // several threads, or one that gives up when the process ends
+  /// Without the GIL. Throws nothing.
+  void make(Place place) noexcept;
+};
+
+pass::PassContext context_for(const Function& function, c10::Device device);
+
+/// A variant between its recording and its program. Only touched under the GIL.
+struct Pending {
+  std::shared_ptr<Compilation> compilation;
+  std::unique_ptr<Executable> executable;  // what the recording gave of it
+  std::vector<capture::ValueGuard> values;
+  c10::Device device{c10::kCPU};
+  std::shared_ptr<runtime::BackgroundJob> job;
+  bool reads_values = false, has_path = false;  // it read values of tensors; Variant::values are those that led to it
+
+  Pending() = default;
+  ~Pending() {
+    if (job) job->abandon();
+  }
+  Pending(const Pending&) = delete;
+};
+
+/// Gives the variant its program. Throws what make() and the device threw.
+void install(Function& function, Variant& variant, Pending& pending);
+
+enum class Settled : uint8_t { Waits, Ready, Eager, Raises };
+/// Of a pending variant: whether its program is there by now, which the variant then has. Eager: it could not be
+/// compiled, which is counted for this call. Raises: and `on_unsupported` says that this is an error.
+Settled settle(Function& function, const std::shared_ptr<Variant>& variant);
+
+/// Gives programs that are there to the variants that wait for them, for who looks at the function.
+void settle_ready(Function& function);
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,201 @@
+// Why a call is a hit, a new variant or eager, in words.
+#include <algorithm>
+#include <set>
+
+#include "dispatch/call/function.h"
+#include "dispatch/call/value_tree.h"
+#include "dispatch/learn/refuse.h"
+#include "python/stance.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+std::string brief(const TensorSpec& spec) {
+  return text(spec) + (spec.requires_grad ? " requiring grad" : "") + (spec.parameter ? " in a Parameter" : "");
+}
+
+std::string brief(const ArgSpec& spec) {
+  switch (spec.kind) {
+    case ArgKind::Tensor:
+      return brief(spec.tensor);
+    case ArgKind::None:
+      return "None";
+    case ArgKind::Number:
+      return std::string("any ") + spec.type->tp_name;
+    case ArgKind::Tuple:
+      return std::string("a ") + (spec.type ? spec.type->tp_name : "tuple") + " of " + std::to_string(spec.length);
+    case ArgKind::List:
+      return "a list of " + std::to_string(spec.length);
+    case ArgKind::Dict:
+      return "a dict of " + std::to_string(spec.length);
+    case ArgKind::Instance:
+      return std::string("a ") + spec.type->tp_name + " of " + std::to_string(spec.length) + " attributes";
+    case ArgKind::Object:
+      return std::string("a certain ") + Py_TYPE(referent(spec))->tp_name;
+    default:
+      return repr(spec.object);
+  }
+}
+
+std::string name_of(Py_ssize_t argument, Py_ssize_t nargs, PyObject* kwnames) {
+  if (argument < nargs) return std::to_string(argument);
+  const char* chars = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, argument - nargs));
+  return "'" + std::string(chars ? chars : "?") + "'";
+}
+
+// The first argument in which two calls differ.
+std::string difference(const CallSpec& known, const CallSpec& call, Py_ssize_t nargs, PyObject* kwnames) {
+  const auto &a = known.specs(), &b = call.specs();
+  Py_ssize_t argument = -1, rest = 0;  // rest: nodes of this argument still to come
+  size_t tensors = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const bool inside = rest > 0;
+    if (inside)
+      --rest;
+    else
+      ++argument;
+    rest += b[i].length;
+    const bool number = a[i].kind == ArgKind::Number && (b[i].kind == ArgKind::Int || b[i].kind == ArgKind::Float) &&
+                        a[i].type == Py_TYPE(b[i].object);
+    const std::string was = brief(a[i]), now = brief(b[i]);
+    if (!number && was != now)
+      return (inside ? "something in argument " : "argument ") + name_of(argument, nargs, kwnames) + " was " + was +
+             ", is " + now;
+    if (a[i].kind == ArgKind::Tensor && a[i].tensor.key_set != b[i].tensor.key_set)
+      return "argument " + name_of(argument, nargs, kwnames) + " has other dispatch keys (an inference tensor, say)";
+    const bool is_tensor = b[i].kind == ArgKind::Tensor;
+    if (is_tensor && has_attributes(call.flat().tensors[tensors++]) && a[i].bare)
+      return "argument " + name_of(argument, nargs, kwnames) + " has attributes of its own";
+    if (a[i].same_as >= 0 && a[i].same_as != b[i].same_as) return "two arguments were the same tensor, and are not now";
+  }
+  if (a.size() != b.size()) return "the number of arguments differs";
+  return "";
+}
+
+struct Call {
+  PyObject* const* args;
+  Py_ssize_t nargs;
+  PyObject* kwnames;
+};
+
+// Why a variant does not serve a call, and how far the comparison came; empty: it does, and the call runs its program,
+// or eagerly because of `eager`.
+struct Misfit {
+  int stage = -1;
+  std::string why, eager = {};
+};
+constexpr int kByValues = 4;  // the last stage
+
+Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& modes, const Call& call,
+                 std::vector<capture::ValueGuard>& path) {
+  std::vector<PyObject*> tensors(variant.spec.tensor_count()), numbers(variant.spec.number_count());
+  const auto arguments = [&] {
+    const std::string why = difference(variant.spec, spec, call.nargs, call.kwnames);
+    return why.empty() ? "an argument or the name of a keyword differs" : why;
+  };
+  if (!variant.spec.match(call.args, call.nargs, call.kwnames, tensors.data(), numbers.data())) return {0, arguments()};
+  if (!(variant.modes == modes)) return {1, difference(variant.modes, modes)};
+  if (variant.facts && !variant.facts->check()) return {2, "guard failed: " + variant.facts->first_failure()};
+  if (variant.device >= 0 && !variant.on_its_device(tensors.data())) return {0, arguments()};
+  for (size_t i = 0; i < variant.captured.size(); ++i) {
+    if (variant.captured.matches(i)) continue;
+    PyObject* object = variant.captured.object(i);
+    const std::string was = brief(variant.captured.spec(i));
+    const std::string is = is_plain_tensor(object) ? brief(TensorSpec::of(object)) : "no tensor";
+    return {3, "guard failed: tensor " + variant.captured.name(i) + " was " + was + ", is " +
+                   (was == is ? "another kind" : is)};
+  }
+  std::string why = variant.executable ? why_not_run(variant, tensors.data(), numbers.data()) : "";
+  if (!why.empty()) return {kByValues, "", why};
+  std::string other = other_values(variant, tensors.data(), numbers.data(), path, why);
+  return {kByValues, other, why};
+}
+
+// Why a call that is recorded now is likely to stay eager, as autograd would record it too; empty: nothing says so.
+std::string needs_gradients(const Function& function, const CallSpec& call, const Modes& modes,
+                            const std::vector<std::string>& names) {
+  if (!modes.grad()) return "";
+  const std::vector<PyObject*>& tensors = call.flat().tensors;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (unpack(tensors[i]).requires_grad()) return "argument '" + tensor_names(call, names)[i] + "' requires grad";
+  for (const auto& variant : function.variants.recent_first()) {
+    if (variant->facts && !variant->facts->check()) continue;  // its tensors may be gone
+    for (size_t i = 0; i < variant->captured.size(); ++i) {
+      PyObject* object = variant->captured.object(i);
+      if (is_plain_tensor(object) && unpack(object).requires_grad())
+        return "parameter '" + variant->captured.name(i) + "' requires grad";
+    }
+  }
+  return "";
+}
+
+// What the newest variant found changed, without the values, which differ each time: "opt.lr at model.py:9 keeps
+// changing".
+std::string changing_fact(const Function& function) {
+  const auto variants = function.variants.recent_first();
+  if (variants.empty() || !variants[0]->facts || variants[0]->facts->check()) return "";
+  const std::string failure = variants[0]->facts->first_failure();
+  const size_t was = failure.find(" was "), place = failure.rfind(" (");
+  if (was == std::string::npos || place == std::string::npos || place < was) return "";
+  return failure.substr(0, was) + " at " + failure.substr(place + 2, failure.size() - place - 3) + " keeps changing";
+}
+
+}  // namespace
+
+std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names) {
+  const std::vector<ArgSpec>& specs = call.specs();
+  std::string out;
+  const std::vector<size_t> arguments = call.arguments();
+  size_t most = 1;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    std::set<std::string> seen{brief(specs[i])};
+    for (const Variant* variant : function.variants.siblings(call)) {
+      const std::vector<ArgSpec>& known = variant->spec.specs();
+      if (known.size() == specs.size() && known[i].kind == specs[i].kind) seen.insert(brief(known[i]));
+    }
+    if (seen.size() <= most) continue;
+    most = seen.size();
+    out = (arguments[i] < names.size() ? names[arguments[i]] : "an argument") + " took " + std::to_string(most) +
+          (specs[i].kind == ArgKind::Tensor ? " layouts" : " values");
+  }
+  return out.empty() ? changing_fact(function) : out;
+}
+
+std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  if (stance() == Stance::Eager) return "eager: stance is eager";
+  const Modes modes = current_modes();
+  if (const char* why = unusual(modes)) return std::string("eager: ") + why;
+  if (observe::tracer_active()) return "eager: tracer active";
+  CallSpec call;
+  std::string why;
+  if (!call.build(args, nargs, kwnames, function.by_content, why)) return "eager: " + why;
+  Misfit nearest;
+  std::vector<capture::ValueGuard> path;
+  const uint64_t calls = function.stats.calls + 1;  // with this one
+  auto variants = function.variants.recent_first();
+  std::ranges::stable_partition(variants, [](const auto& variant) { return variant->executable != nullptr; });
+  for (const auto& variant : variants) {
+    Misfit misfit = misfit_of(*variant, call, modes, {args, nargs, kwnames}, path);
+    if (misfit.why.empty() && !misfit.eager.empty()) return "eager: " + misfit.eager;
+    if (misfit.why.empty() && variant->reason.empty()) return "a hit: " + variant->spec.signature();
+    if (misfit.why.empty() && !may_retire(function, *variant, calls)) return "eager: " + variant->reason;
+    if (misfit.why.empty()) misfit.why = "what was in the way may have passed: " + variant->reason;
+    if (misfit.stage > nearest.stage) nearest = misfit;
+  }
+  const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
+  std::string advice;
+  why = refuse(function, call, modes, names, advice);
+  if (why.empty()) why = waiting(function, calls);
+  if (why.empty())
+    why = full(function, call,
+               [&] { return path.empty() ? most_varied(function, call, names) : varied_value(function, {{}, path}); });
+  if (!why.empty()) return "eager: " + why;
+  if (has_new_sizes(function, call, nearest.stage == kByValues)) return "eager this once: " + nearest.why;
+  why = fruitless(function, unused_recordings(function));
+  if (!why.empty()) return "eager: " + why;
+  why = needs_gradients(function, call, modes, names);
+  if (!why.empty()) return "eager, unless the function turns gradients off itself: " + why;
+  return "a new variant: " + (nearest.why.empty() ? "the function has not been recorded yet" : nearest.why);
+}
+
+}  // namespace fastjit::dispatch

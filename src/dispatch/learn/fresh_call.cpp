@@ -1,0 +1,54 @@
+#include "dispatch/learn/fresh_call.h"
+
+#include <pybind11/pybind11.h>
+
+#include <cmath>
+
+#include "observe/observe.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+bool worth_replacing(PyObject* object, bool varies) {
+  if (PyFloat_CheckExact(object)) return !std::isnan(PyFloat_AS_DOUBLE(object));  // containers look which one it is
+  if (!PyLong_CheckExact(object)) return false;
+  int overflow = 0;
+  PyLong_AsLongLongAndOverflow(object, &overflow);
+  return !overflow && (varies || !observe::is_shared(object));
+}
+
+}  // namespace
+
+std::vector<bool> varying_ints(const std::vector<const CallSpec*>& known, PyObject* const* args, Py_ssize_t total) {
+  std::vector<bool> out(static_cast<size_t>(total), false);
+  for (const CallSpec* call : known) {
+    const std::vector<size_t> arguments = call->arguments();
+    if (arguments.empty() || arguments.back() + 1 != out.size()) continue;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      PyObject* now = args[arguments[i]];
+      const bool is_part = i > 0 && arguments[i] == arguments[i - 1];
+      if (is_part || !PyLong_CheckExact(now)) continue;
+      const ArgSpec& was = call->specs()[i];
+      const bool differs = was.kind == ArgKind::Int && PyObject_RichCompareBool(was.object, now, Py_EQ) == 0;
+      if (differs || (was.kind == ArgKind::Number && was.type == &PyLong_Type)) out[arguments[i]] = true;
+    }
+  }
+  return out;
+}
+
+void make_fresh(FreshCall& call, PyObject* const* args, Py_ssize_t total, const std::vector<std::string>& names,
+                const std::vector<bool>& varying) {
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    call.args.push_back(args[i]);
+    if (!worth_replacing(args[i], varying[static_cast<size_t>(i)])) continue;
+    PyObject* copy = observe::own_copy(args[i]);
+    if (!copy && PyErr_Occurred()) throw pybind11::error_already_set();
+    if (!copy) continue;
+    call.args.back() = copy;
+    call.fresh.push_back(copy);
+    call.originals.push_back(args[i]);
+    call.names.push_back(names[static_cast<size_t>(i)]);
+  }
+}
+
+}  // namespace fastjit::dispatch

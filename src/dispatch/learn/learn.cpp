@@ -1,0 +1,258 @@
+// The slow way of a call: run it eagerly, watched, and turn what was seen into a variant.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+
+#include "dispatch/call/function.h"
+#include "dispatch/call/value_tree.h"
+#include "dispatch/learn/compile.h"
+#include "dispatch/learn/messages.h"
+#include "dispatch/learn/recording.h"
+#include "dispatch/learn/refuse.h"
+#include "python/stance.h"
+#include "support/error.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+constexpr uint64_t kFirstRetry = 16;  // calls after an unsound recording before the next one; doubles each time
+constexpr uint32_t kMostUnsound = 3;  // such recordings in a row before other calls are not recorded for a while either
+
+uint64_t next_try(Function& function) {
+  return function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
+}
+
+// Nothing is recorded until then.
+void pause(Function& function, uint64_t until, const std::string& why) {
+  function.next_record = until;
+  function.pause_reason = why;
+}
+
+// The recording stays a variant of its own: calls like it go straight to eager, until the function is recorded again.
+// Where values of tensors decided, only calls that read the same are like it.
+bool install_unsound(Recording& recording, const ValueMiss* miss) {
+  Function& function = recording.function;
+  const bool needs_gradients = recording.captured_graph.needs_gradients;
+  const bool refused = needs_gradients && function.differentiates;  // calls like it are, before they are recorded
+  const bool guarded = needs_gradients && recording.variant->captured.size() > 0;  // for as long as its facts hold
+  recording.variant->reason = recording.unsound;
+  recording.variant->retry_at = guarded || refused ? 0 : next_try(function);
+  const uint64_t retry_at = recording.variant->retry_at;
+  recording.variant->executable = nullptr;
+  recording.variant->replay = nullptr;
+  recording.variant->facts = guarded ? std::move(recording.observation.facts) : nullptr;
+  if (!guarded) recording.variant->captured.clear();
+  const std::string reason = recording.unsound, advice = recording.advice;
+  recording.variant->values = miss ? miss->path : std::vector<capture::ValueGuard>();
+  const bool kept = !refused && (miss || !recording.captured_graph.reads_values || guarded);
+  if (kept) function.variants.add(std::move(recording.variant));
+  if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept))
+    pause(function, retry_at, "an earlier recording was unsound: " + reason);
+  return note_fallback(function, reason, advice);
+}
+
+// The program read other values than eager, from the same tensors.
+bool reads_otherwise(const Recording& recording, const ValueMiss* miss) {
+  return miss && std::ranges::any_of(miss->tried, [&](const auto& variant) {
+           return same_values(variant->values, recording.captured_graph.guards);
+         });
+}
+
+// The call gave something that it had read another value, so that the facts of this recording fail from now on. A flag
+// settles and a cache is filled once; where it goes on, the function runs eagerly. True: nothing is kept.
+bool is_passing(Recording& recording) {
+  constexpr uint32_t kSame = 2, kSameConstant = 8, kAny = 16;  // recordings without a hit between them
+  Function& function = recording.function;
+  const observe::Observation& seen = recording.observation;
+  if (seen.state.empty() || function.stats.hits != function.state_hits || function.state_recordings == 0)
+    function.state_recordings = function.state_place_recordings = 0;
+  if (seen.state.empty()) return false;
+  if (function.state != seen.state) function.state_place_recordings = 0;
+  function.state = seen.state;
+  function.state_hits = function.stats.hits;
+  const bool goes_on = ++function.state_place_recordings > (seen.state_is_constant ? kSameConstant : kSame) ||
+                       ++function.state_recordings > kAny;
+  if (goes_on) recording.unsound = "state: " + seen.state + " is read and written";
+  return !goes_on && !seen.state_is_constant;
+}
+
+struct Failure {
+  std::string reason, advice;
+};
+
+// What the exception that is handled now says of a compile.
+Failure failure() {
+  try {
+    throw;
+  } catch (const support::Unable& error) {
+    return {"it could not be compiled (" + support::first_line(error) + ")", error.way_out()};
+  } catch (const std::bad_alloc&) {
+    return {"it could not be compiled (there was no memory left)", "free memory, or give the process more"};
+  } catch (const std::exception& error) {
+    return {"it could not be compiled (" + support::first_line(error) + ")", "please report it"};
+  }
+}
+
+// Compiles what was recorded, now or later.
+void make_variant(Recording& recording, const ValueMiss* miss) {
+  Function& function = recording.function;
+  if (function.options.on_miss == OnMiss::Background) {
+    compile_later(recording);
+    recording.variant->pending->has_path = miss != nullptr;
+    if (miss) recording.variant->values = miss->path;
+  } else {
+    compile(recording);
+    function.unsound_in_a_row = 0;
+  }
+  function.variants.add(std::move(recording.variant));
+}
+
+PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
+                 const ValueMiss* miss) {
+  Function& function = *self->function;
+  Recording recording(function, modes);
+  for (const auto& variant : function.variants.all()) recording.known_calls.push_back(&variant->spec);
+  PyObject* result = observe_call(recording, args, nargsf, kwnames);
+  if (!result) return nullptr;
+  const bool was_whole = recording.unsound.empty() || recording.observation.interrupted;
+  if (was_whole && is_passing(recording)) return result;
+  if (recording.unsound.empty() && reads_otherwise(recording, miss))
+    recording.unsound = "the value of " + miss->path.back().label + " is not the same each time it is computed";
+  if (recording.unsound.empty()) {
+    try {
+      make_variant(recording, miss);
+      return result;
+    } catch (const pybind11::error_already_set&) {
+      Py_DECREF(result);
+      throw;
+    } catch (...) {
+      Failure why = failure();
+      recording.unsound = std::move(why.reason);
+      recording.advice = std::move(why.advice);
+    }
+  }
+  if (install_unsound(recording, miss)) return result;
+  Py_DECREF(result);
+  return nullptr;
+}
+
+// A pending variant that could not be compiled stays as one that could not be at once (install_unsound).
+bool stays_eager(Function& function, const std::shared_ptr<Variant>& variant, const Pending& pending, Failure why) {
+  function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
+  variant->reason = why.reason;
+  variant->retry_at = next_try(function);
+  variant->executable = nullptr;
+  variant->replay = nullptr;
+  variant->facts = nullptr;
+  variant->captured.clear();
+  const bool kept = pending.has_path || !pending.reads_values;
+  if (kept) function.variants.add(variant);
+  if (++function.unsound_in_a_row > kMostUnsound || !kept)
+    pause(function, variant->retry_at, "an earlier recording was unsound: " + why.reason);
+  return note_fallback(function, why.reason, why.advice);
+}
+
+// Recordings that never serve a second call, such as those of arguments that are new objects each time, stop at some
+// point: each costs more than the call.
+bool is_fruitless(Function& function) {
+  function.unused_recordings = unused_recordings(function);
+  function.hits_when_recorded = function.stats.hits;
+  const std::string why = fruitless(function, function.unused_recordings);
+  if (!why.empty()) pause(function, next_try(function), why);
+  return !why.empty();
+}
+
+// A call with wrong arguments says what eager says, and nothing else.
+PyObject* eager_because(Function& function, const std::string& why, const std::string& advice, PyObject* const* args,
+                        size_t nargsf, PyObject* kwnames) {
+  if (function.options.on_unsupported == OnUnsupported::Error) {
+    note_fallback(function, why, advice);
+    return nullptr;
+  }
+  PyObject* result = run_eager(function, "", args, nargsf, kwnames);
+  if (!result || note_fallback(function, why, advice)) return result;
+  Py_DECREF(result);
+  return nullptr;
+}
+
+}  // namespace
+
+Settled settle(Function& function, const std::shared_ptr<Variant>& variant) {
+  runtime::tend_background();
+  if (!variant->pending->job->done()) return Settled::Waits;
+  const std::shared_ptr<Pending> pending = std::move(variant->pending);
+  variant->pending = nullptr;
+  try {
+    install(function, *variant, *pending);
+    variant->reason.clear();
+    function.unsound_in_a_row = 0;
+    function.variants.used(variant);
+    return Settled::Ready;
+  } catch (...) {
+    return stays_eager(function, variant, *pending, failure()) ? Settled::Eager : Settled::Raises;
+  }
+}
+
+bool may_retire(const Function& function, const Variant& variant, uint64_t call) {
+  return variant.retry_at && call >= std::max(variant.retry_at, function.next_record);
+}
+
+bool retire(Function& function, const std::shared_ptr<Variant>& variant) {
+  if (!may_retire(function, *variant, function.stats.calls)) return false;
+  function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
+  return true;
+}
+
+PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
+                const ValueMiss* miss) {
+  Function& function = *self->function;
+  if (!function.callable) {  // the collector has taken it apart, and a finaliser calls it
+    PyErr_Format(PyExc_RuntimeError, "fastjit: %s is called while it is being collected",
+                 function.options.name.c_str());
+    return nullptr;
+  }
+  if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
+  if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
+  ++function.stats.misses;
+  if (stance() == Stance::ErrorOnCompile) {
+    PyErr_Format(
+        PyExc_RuntimeError,
+        "fastjit: %s would compile for a new call (%s) while the stance is 'error_on_compile'; call warmup() before",
+        function.options.name.c_str(), explain(function, args, PyVectorcall_NARGS(nargsf), kwnames).c_str());
+    return nullptr;
+  }
+  CallSpec spec;
+  std::string why, advice;
+  if (!spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content, why))
+    return eager_because(function, why, "", args, nargsf, kwnames);
+  if (compare_by_content(function, spec)) {
+    spec = CallSpec();
+    spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content, why);
+  }
+  why = refuse(function, spec, modes, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
+  if (!why.empty()) return eager_because(function, why, advice, args, nargsf, kwnames);
+  if (const std::string pause = waiting(function, function.stats.calls); !pause.empty())
+    return run_eager(function, pause, args, nargsf, kwnames);
+  function.variants.drop_dead();
+  const std::string limit = full(function, spec, [&] {
+    return miss ? varied_value(function, *miss)
+                : most_varied(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames));
+  });
+  if (!limit.empty()) {
+    const bool of_tensor = limit.ends_with(" layouts");
+    return eager_because(function, limit,
+                         of_tensor ? "raise max_variants, or call it with tensors of fewer sizes, strides and dtypes"
+                                   : "raise max_variants, or pass what changes as a tensor",
+                         args, nargsf, kwnames);
+  }
+  if (has_new_sizes(function, spec, miss != nullptr)) {
+    function.seen_sizes.insert(spec.signature());
+    return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+  }
+  if (is_fruitless(function))
+    return eager_because(function, function.pause_reason, "pass the tensors in what changes as arguments of their own",
+                         args, nargsf, kwnames);
+  return record(self, args, nargsf, kwnames, modes, miss);
+}
+
+}  // namespace fastjit::dispatch

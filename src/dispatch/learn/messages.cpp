@@ -1,0 +1,94 @@
+#include "dispatch/learn/messages.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "dispatch/call/function.h"
+#include "observe/libraries.h"
+#include "support/log.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+PyObject* warning_type = nullptr;
+PyObject* error_type = nullptr;
+
+constexpr std::string_view kOutside = "do this outside the function";
+constexpr std::string_view kTraining =
+    "optimizers, backward() and functions of torch.compile are not compiled: training runs at eager speed today";
+constexpr std::string_view kScripted = "TorchScript is not compiled; decorate the Python code that it was made of";
+constexpr std::string_view kAsArgument =
+    "pass it as an argument, or say pure=True if the result depends on the arguments only";
+
+// The way out by what a reason begins with; the last row fits every reason.
+constexpr struct {
+  std::string_view begins, advice;
+} kAdvice[] = {
+    {"recording limit",
+     "give fastjit the body of the loop, work on whole tensors, or raise the FASTJIT_RECORD_ setting"},
+    {"value of a tensor left", "choose with torch.where, or do this outside the function"},
+    {"side effect", kOutside},
+    {"store to", kOutside},
+    {"call of TensorBase.", "choose with torch.where, or do this outside the function"},
+    {"call of ScriptFunction", kScripted},
+    {"call of torch._C.ScriptMethod", kScripted},
+    {"it returns", "return tensors, numbers, text, or tuples, lists and dictionaries of them"},
+    {"iteration over", kAsArgument},
+    {"read of", kAsArgument},
+    {"result of", "torch.where keeps the sizes; or do this outside the function"},
+    {"use of a tensor outside operators", kOutside},
+    {"", kLimitsAdvice},
+};
+
+std::string_view way_out(std::string_view reason) {
+  if (reason.find(" at eval_frame.py:") != reason.npos) return kTraining;   // torch's optimizers keep Dynamo out there
+  if (reason.ends_with(')') && reason.find(" (called at ") != reason.npos)  // inside a library: no argument can help
+    return kOutside;
+  return std::ranges::find_if(kAdvice, [&](const auto& row) { return reason.starts_with(row.begins); })->advice;
+}
+
+}  // namespace
+
+Py_ssize_t user_level() {
+  Py_ssize_t level = 1, found = 1;
+  std::optional<observe::Owner> nearest;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  for (; frame && nearest != observe::Owner::User; ++level) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const observe::Owner owner = observe::owner_of(code);
+    Py_DECREF(code);
+    if (!nearest || owner < *nearest) nearest = owner, found = level;
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  return found;
+}
+
+void register_message_types(PyObject* warning, PyObject* error) {
+  warning_type = Py_NewRef(warning);
+  error_type = Py_NewRef(error);
+}
+
+bool note_fallback(Function& function, const std::string& reason, const std::string& advice) {
+  ++function.stats.fallbacks[reason];
+  const std::string text = "fastjit: " + function.options.name + " ran eagerly because " + reason + "; " +
+                           std::string(advice.empty() ? way_out(reason) : advice);
+  support::log(support::Channel::Fallback, text);
+  if (function.options.on_unsupported == OnUnsupported::Error) {
+    PyErr_SetString(error_type, text.c_str());
+    return false;
+  }
+  if (function.options.on_unsupported == OnUnsupported::Eager || function.warned) return true;
+  function.warned = true;
+  return PyErr_WarnEx(warning_type, text.c_str(), user_level()) == 0;
+}
+
+PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
+                    PyObject* kwnames) {
+  if (!reason.empty()) ++function.stats.fallbacks[reason];
+  return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,73 @@
+#include "dispatch/learn/python_source.h"
+
+#include <pybind11/pybind11.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+namespace fastjit::dispatch {
+namespace {
+
+namespace py = pybind11;
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    out += c;
+    if (c == '{' || c == '}') out += c;
+  }
+  return out;
+}
+
+std::string literal(const c10::IValue& value, const c10::Argument& argument) {
+  // Enumerations travel as ints; torch.ops takes the Python objects.
+  const std::string type = argument.real_type()->str();
+  if (value.isInt() && type.find("ScalarType") != std::string::npos)
+    return py::repr(
+        py::handle(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<c10::ScalarType>(value.toInt())))));
+  if (value.isInt() && (type.find("Layout") != std::string::npos)) return "torch.strided";
+  if (value.isInt() && (type.find("MemoryFormat") != std::string::npos)) {
+    static constexpr const char* kFormats[] = {"torch.contiguous_format", "torch.preserve_format",
+                                               "torch.channels_last", "torch.channels_last_3d"};
+    return kFormats[value.toInt()];
+  }
+  if (value.isDevice()) return "torch.device('" + value.toDevice().str() + "')";
+  const py::object object = torch::jit::toPyObject(value);
+  if (py::hasattr(object, "tolist"))  // a tensor made of numbers that the function wrote down: exact
+    return "torch.tensor(" + py::cast<std::string>(py::repr(object.attr("tolist")())) +
+           ", dtype=" + py::cast<std::string>(py::repr(object.attr("dtype"))) + ")";
+  return escaped(py::cast<std::string>(py::repr(object)));
+}
+
+}  // namespace
+
+std::pair<std::string, bool> python_source(const capture::CallTemplate& call) {
+  const c10::FunctionSchema& schema = call.op.schema();
+  std::string name = schema.name();
+  for (size_t at = name.find("::"); at != std::string::npos; at = name.find("::")) name.replace(at, 2, ".");
+  std::string text =
+      "torch.ops." + name + "." + (schema.overload_name().empty() ? "default" : schema.overload_name()) + "(";
+  size_t hole = 0;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (i) text += ", ";
+    if (schema.arguments()[i].kwarg_only()) text += schema.arguments()[i].name() + "=";
+    if (hole < call.holes.size() && call.holes[hole].arg == i && call.holes[hole].item < 0) {
+      text += "{" + std::to_string(hole++) + "}";
+    } else if (hole < call.holes.size() && call.holes[hole].arg == i) {
+      const size_t count =
+          call.args[i].isTensorList() ? call.args[i].toTensorList().size() : call.args[i].toListRef().size();
+      text += "[";
+      for (size_t item = 0; item < count; ++item) {
+        const bool filled = hole < call.holes.size() && call.holes[hole].arg == i &&
+                            call.holes[hole].item == static_cast<int32_t>(item);
+        text += (item ? ", " : "") + (filled ? "{" + std::to_string(hole++) + "}" : std::string("None"));
+      }
+      text += "]";
+    } else {
+      text += literal(call.args[i], schema.arguments()[i]);
+    }
+  }
+  const bool many = schema.returns().size() != 1 || schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+  return {text + ")", many};
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,359 @@
+#include "dispatch/learn/recording.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "capture/record/running.h"
+#include "dispatch/call/this_thread.h"
+#include "dispatch/learn/fresh_call.h"
+#include "dispatch/learn/messages.h"
+#include "dispatch/learn/refuse.h"
+#include "dispatch/learn/stand_in.h"
+#include "dispatch/learn/torch_objects.h"
+#include "observe/judge/doors.h"
+#include "support/env.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+void on_tensor(void* context, PyObject* tensor, const char* name) {
+  auto* recording = static_cast<Recording*>(context);
+  if (!recording->met.insert(tensor).second) return;
+  recording->captured.push_back(tensor);
+  recording->captured_names.emplace_back(name);
+  recording->kept.push_back(unpack(tensor));
+  recording->recorder->add_captured(tensor, unpack(tensor), name);
+}
+
+PyObject* on_grad(void* context, PyObject* tensor, const char* name) {
+  auto* recording = static_cast<Recording*>(context);
+  if (!unpack(tensor).is_leaf()) return nullptr;  // torch warns of it
+  PyObject* grad = gradient_of(tensor);
+  if (grad == Py_None) {
+    recording->bare_owners.emplace_back(tensor, name);
+    return grad;
+  }
+  if (recording->owners.contains(grad)) return recording->owners[grad] == tensor ? grad : nullptr;
+  if (!is_plain_tensor(grad) || recording->recorder->knows(unpack(grad))) return nullptr;
+  recording->owners.emplace(grad, tensor);
+  on_tensor(context, grad, name);
+  return grad;
+}
+
+// Numbers read out of tensors, from `first` on, that the result holds. One that something else refers to as well is no
+// longer symbolic.
+std::vector<uint32_t> result_values(Recording& recording, size_t first, const Stored& stored) {
+  std::vector<uint32_t> out;
+  std::unordered_map<const PyObject*, Py_ssize_t> stores;
+  for (const auto& value : stored.values) ++stores[value];
+  std::unordered_map<uint32_t, Py_ssize_t> leaves;
+  for (uint32_t number : recording.variant->recipe.numbers()) ++leaves[number];
+  const auto times = [](const auto& counts, const auto& key) {
+    const auto it = counts.find(key);
+    return it == counts.end() ? Py_ssize_t{0} : it->second;
+  };
+  for (auto number = static_cast<uint32_t>(first); number < recording.numbers.size(); ++number) {
+    const Py_ssize_t held = times(stores, recording.numbers[number]), inside = times(leaves, number);
+    if (inside > 0) out.push_back(number);
+    if (recording.observation.references[number] != inside + held) recording.observation.symbolic[number] = false;
+  }
+  return out;
+}
+
+// What is called so that the observer sees the call begin: the function itself, or one that calls it.
+struct Entry {
+  PyObject* callable;
+  std::vector<PyObject*> args;  // those of keywords behind the others
+  std::string refused;          // not empty: why it is not watched
+};
+
+Entry entry_of(const Function& function, const FreshCall& call, Py_ssize_t nargs, PyObject* kwnames,
+               observe::Observer* observer) {
+  Entry entry{function.callable, call.args, ""};
+  if (!observer || begins_in_python(function.callable)) return entry;
+  entry.refused = observer->refuses(function.callable);
+  PyObject* instead = entry.refused.empty() ? stand_in(nargs, kwnames) : nullptr;
+  if (!instead && entry.refused.empty()) entry.refused = "a keyword of the call is no plain identifier";
+  if (!instead) return entry;
+  entry.callable = instead;
+  entry.args.insert(entry.args.begin(), function.callable);
+  return entry;
+}
+
+capture::CallInputs inputs_of(const Recording& recording, const FreshCall& call,
+                              const std::vector<std::string>& names) {
+  const bool pure = recording.function.options.pure;
+  capture::CallInputs inputs;
+  for (PyObject* tensor : recording.variant->spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
+  for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
+  for (PyObject* argument : call.args)
+    if (THPGenerator_Check(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
+  inputs.tensor_names = tensor_names(recording.variant->spec, names);
+  inputs.stand_in_file = observe::kStandInFile;
+  inputs.adopt_unknown = pure;
+  inputs.constants_are_facts = !pure;  // the observer judges what torch.tensor() is given
+  return inputs;
+}
+
+std::unique_ptr<observe::Observer> make_observer(Recording& recording, const FreshCall& call) {
+  observe::Host host = torch_host();
+  host.on_tensor = on_tensor;
+  host.on_grad = on_grad;
+  host.on_scalar_use = [](void* context, size_t scalar, bool alone, bool forwards, int element) {
+    static_cast<Recording*>(context)->recorder->scalar_used(scalar, alone, forwards, element);
+  };
+  host.on_scalar_use_end = [](void* context, bool entered) {
+    static_cast<Recording*>(context)->recorder->scalar_use_ended(entered);
+  };
+  host.on_number = [](void* context, PyObject* number) {
+    return static_cast<Recording*>(context)->recorder->number_read(number);
+  };
+  host.on_derived = [](void* context, observe::Derivation& how) {
+    static_cast<Recording*>(context)->number_derived(how);
+  };
+  host.on_contents_read = [](void* context, PyObject* tensor) {
+    static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
+  };
+  host.has_data_sizes = [](void* context) { return static_cast<Recording*>(context)->recorder->has_data_sizes(); };
+  host.on_data = [](void* context, PyObject* tensor, PyObject* data) {
+    return is_plain_tensor(data) && static_cast<Recording*>(context)->recorder->data_read(unpack(tensor), unpack(data));
+  };
+  host.on_constant = [](void* context, PyObject* tensor) {
+    return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
+  };
+  host.on_size_read = [](void* context, PyObject* tensor) {
+    static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
+  };
+  host.on_limit = [](void* context, const std::string& reason) {
+    static_cast<Recording*>(context)->recorder->give_up(reason);
+  };
+  host.max_instructions = static_cast<uint64_t>(support::setting_int(support::Setting::RecordInstructions));
+  host.context = &recording;
+  auto observer = observe::make_observer(host);
+  for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
+  for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
+  for (PyObject* argument : call.args) observer->pass(argument);
+  return observer;
+}
+
+// Runs the function under both observers. Null if it raised.
+PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyObject* kwnames,
+                       const std::vector<std::string>& names) {
+  Function& function = recording.function;
+  if (!prepare_recording()) return nullptr;
+  const RecordingFlag flag;
+  std::unique_ptr<observe::Observer> observer;
+  capture::CallInputs inputs = inputs_of(recording, call, names);
+  inputs.on_limit = [&recording, &observer](const std::string& reason) {
+    if (recording.unsound.empty()) recording.unsound = reason;
+    if (observer) observer->give_up(reason);
+  };
+  capture::Recorder recorder(std::move(inputs));
+  recording.recorder = &recorder;
+  if (!function.options.pure) observer = make_observer(recording, call);
+  const Entry entry = entry_of(function, call, PyVectorcall_NARGS(nargsf), kwnames, observer.get());
+  recording.unsound = entry.refused;
+  if (observer && entry.refused.empty() && !observer->start(entry.callable)) recording.unsound = "tracer active";
+  std::optional<observe::DoorWatch> doors;
+  if (!observer) doors.emplace(&capture::runs_operator);
+  PyObject* result = PyObject_Vectorcall(entry.callable, entry.args.data(),
+                                         entry.args.size() - (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), kwnames);
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);  // stop() looks at objects, which clears what the call raised
+  if (observer) recording.observation = observer->stop();
+  if (doors) recording.observation.unsound = doors->found();
+  doors.reset();
+  PyErr_Restore(type, value, traceback);
+  if (!result) return nullptr;
+  std::string why;
+  const Stored stored = stored_values(recording.observation.effects);
+  recording.numbers = recorder.numbers();
+  for (size_t i = 0; i < recording.numbers.size(); ++i) recording.number_names.push_back(recorder.number_name(i));
+  if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored) &&
+      recording.unsound.empty())
+    recording.unsound = why;
+  std::vector<at::Tensor> outputs;
+  for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));
+  std::vector<bool>& symbolic = recording.observation.symbolic;
+  symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
+  for (auto [a, b] : recording.observation.identities) recording.variant->spec.require_identity(a, b);
+  for (PyObject* tensor : recording.observation.bare) recording.variant->spec.require_bare(tensor);
+  const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
+  recording.captured_graph =
+      recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);
+  if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
+  if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
+  return result;
+}
+
+// Numbers of which the variant takes any value: the program reads them at run time, or nothing reads them.
+void settle_scalars(Recording& recording, const FreshCall& call) {
+  Variant& variant = *recording.variant;
+  const capture::Capture& captured = recording.captured_graph;
+  std::vector<int> place(recording.numbers.size(), -1), value(recording.numbers.size(), -1);
+  const std::vector<PyObject*> flat = variant.spec.flat().numbers;
+  std::vector<std::pair<size_t, size_t>> symbolic;  // (number among the flattened arguments, fresh index)
+  for (uint32_t fresh = 0; fresh < call.fresh.size(); ++fresh)
+    if (captured.bound_scalars[fresh])
+      symbolic.emplace_back(std::find(flat.begin(), flat.end(), call.fresh[fresh]) - flat.begin(), fresh);
+  std::sort(symbolic.begin(), symbolic.end());
+  for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
+  auto next = static_cast<int>(symbolic.size());
+  for (observe::Derivation& how : recording.observation.derivations) {
+    if (how.of_tensor || !captured.bound_scalars[how.scalar]) continue;
+    place[how.scalar] = next++;
+    variant.derived.add(std::move(how), place);
+  }
+  for (uint32_t number : captured.scalar_args) {
+    variant.scalar_number.push_back(static_cast<uint32_t>(place[number]));
+    variant.scalar_is_float.push_back(PyFloat_CheckExact(recording.numbers[number]));
+    variant.scalar_name.push_back(recording.number_names[number]);
+  }
+  variant.scalar_limit = captured.scalar_limits;
+  for (uint32_t number : captured.result_values) value[number] = static_cast<int>(variant.result_values++);
+  variant.recipe.renumber(place, value, recording.numbers);
+  for (auto [number, fresh] : symbolic) variant.spec.make_symbolic(number);
+}
+
+void take_captured(Recording& recording) {
+  Variant& variant = *recording.variant;
+  const capture::Capture& capture = recording.captured_graph;
+  const auto add = [&](PyObject* object, const std::string& name) {
+    const auto owner = recording.owners.find(object);
+    if (owner == recording.owners.end()) return variant.captured.add(object, name);
+    variant.captured.add_grad_of(owner->second, name);
+  };
+  for (size_t i = 0; i < capture.inputs.size(); ++i) {
+    if (capture.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
+    PyObject* object = capture.captured[capture.inputs[i].index];
+    add(object, capture.graph.inputs[i].name);
+    if (recording.function.options.pure) variant.held.push_back(unpack(object));
+  }
+  variant.held.insert(variant.held.end(), capture.constants.begin(), capture.constants.end());
+  // Of other tensors that the call found it may have read the metadata. They are compared after the facts, which say
+  // that they are alive.
+  if (!recording.observation.facts) return;
+  std::unordered_set<PyObject*> compared;
+  for (size_t i = 0; i < variant.captured.size(); ++i) compared.insert(variant.captured.object(i));
+  for (size_t i = 0; i < recording.captured.size(); ++i) {
+    PyObject* object = recording.captured[i];
+    if (compared.insert(object).second) add(object, recording.captured_names[i]);
+  }
+  for (const auto& [owner, name] : recording.bare_owners) variant.captured.add_grad_of(owner, name);
+}
+
+// Whether a program is needed for more than tensors of the result.
+bool does_anything(const capture::Capture& capture) {
+  const auto writes = [](const ir::ExternAttr& call) { return !call.written.empty(); };
+  return !capture.result_values.empty() || !capture.guards.empty() || !capture.graph.stores.empty() ||
+         std::ranges::any_of(capture.graph.externs, writes);
+}
+
+// The call needs gradients. Where that is because of arguments, calls of such arguments are not recorded again. Else it
+// stays eager for as long as a tensor requires grad: that and the facts that lead to it are guards of the reason.
+void refuse_gradients(Recording& recording, const std::vector<std::string>& names) {
+  if (!recording.captured_graph.needs_gradients) return;
+  if (recording.unsound == recording.captured_graph.unsound) recording.advice = kNoGradAdvice;
+  const std::vector<PyObject*>& arguments = recording.variant->spec.flat().tensors;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!unpack(arguments[i]).requires_grad()) continue;
+    recording.unsound = "argument '" + tensor_names(recording.variant->spec, names)[i] + "' requires grad";
+    recording.advice = kNoGradAdvice;
+    recording.function.differentiates = true;
+    return;
+  }
+  for (size_t i = 0; recording.observation.facts && i < recording.captured.size(); ++i) {
+    PyObject* object = recording.captured[i];
+    if (!unpack(object).requires_grad() || unsupported(unpack(object))) continue;
+    std::string_view name = recording.captured_names[i];  // of a module given to fastjit: as it names its parameters
+    if (!PyFunction_Check(recording.function.callable) && name.starts_with("self.")) name.remove_prefix(5);
+    recording.unsound = "parameter '" + std::string(name) + "' requires grad";
+    recording.advice = kNoGradAdvice;
+    recording.variant->captured.add(object, recording.captured_names[i]);
+    return;
+  }
+}
+
+}  // namespace
+
+void Recording::number_derived(observe::Derivation& how) {
+  std::vector<std::string> names;
+  std::vector<uint32_t> operands;
+  for (const auto& operand : how.operands) {
+    const auto scalar = static_cast<uint32_t>(operand.scalar);
+    names.push_back(operand.scalar < 0 ? "" : recorder->number_name(scalar));
+    if (operand.scalar >= 0) operands.push_back(scalar);
+  }
+  how.text = text(how, names);
+  if (how.of_tensor) return number_computed(how);
+  recorder->number_derived(how.number.get(), how.text, std::move(operands));
+}
+
+void Recording::number_computed(const observe::Derivation& how) {
+  capture::NumberOp op{*how.arithmetic, {}, std::numeric_limits<double>::infinity(), how.text};
+  std::vector<int> operands;
+  for (const auto& operand : how.operands) {
+    operands.push_back(operand.scalar);
+    op.operands.push_back({operand.scalar < 0, PyFloat_AsDouble(operand.value.get())});
+  }
+  recorder->number_computed(how.number.get(), std::move(op), std::move(operands));
+}
+
+RecordingFlag::RecordingFlag() { this_thread().recording = true; }
+RecordingFlag::~RecordingFlag() { this_thread().recording = false; }
+
+PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  Function& function = recording.function;
+  const Modes& modes = recording.modes;
+  const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
+  FreshCall call;
+  if (function.options.pure)
+    call.args.assign(args, args + total);
+  else
+    make_fresh(call, args, total, names, varying_ints(recording.known_calls, args, total));
+  recording.variant->modes = modes;
+  std::string why;
+  recording.variant->spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
+  // Casts that autocast keeps would come from outside of the recording. Programs cast anew.
+  at::autocast::clear_cache();
+  const auto start = std::chrono::steady_clock::now();
+  PyObject* result = watched_call(recording, call, nargsf, kwnames, names);
+  if (!result) return nullptr;
+  recording.variant->record_ms = ms_since(start);
+  function.stats.record_ms += recording.variant->record_ms;
+  refuse_gradients(recording, names);
+  if (recording.unsound.empty() && !(current_modes() == modes))
+    recording.unsound = "it changes a mode (such as grad mode) for its caller";
+  // The result is constant under the facts, which eager gives as well.
+  if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() && !does_anything(recording.captured_graph))
+    recording.unsound = "its result holds no tensor";
+  // Autograd compares a view's version with its base's; stores are counted after the views are made.
+  if (recording.unsound.empty() && !recording.captured_graph.graph.stores.empty())
+    for (PyObject* leaf : recording.leaves)
+      if (unpack(leaf).is_view() && unpack(leaf).requires_grad())
+        recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
+  if (recording.unsound.empty()) {
+    recording.variant->without_grad = recording.captured_graph.without_grad;
+    recording.variant->in_inference_mode = recording.captured_graph.in_inference_mode;
+    settle_scalars(recording, call);
+    take_captured(recording);
+    recording.variant->facts = std::move(recording.observation.facts);
+    std::vector<const PyObject*> targets;
+    for (const observe::SideEffect& effect : recording.observation.effects) targets.push_back(effect.target.get());
+    recording.variant->spec.exclude(std::move(targets));
+    if (!recording.observation.effects.empty())
+      recording.variant->replay = std::make_unique<Replay>(std::move(recording.observation.effects));
+  }
+  return result;
+}
+
+}  // namespace fastjit::dispatch

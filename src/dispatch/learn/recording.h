@@ -1,0 +1,55 @@
+#pragma once
+// One watched call and what was learnt from it. Private to learn.cpp, recording.cpp, compile.cpp and
+// check_recording.cpp.
+#include <Python.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "capture/capture.h"
+#include "dispatch/call/function.h"
+#include "observe/observe.h"
+
+namespace fastjit::dispatch {
+
+/// Everything one recording holds together.
+struct Recording {
+  Recording(Function& f, const Modes& m) : function(f), modes(m) {}
+  void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
+  void number_computed(const observe::Derivation& how);
+  Function& function;
+  Modes modes;
+  std::shared_ptr<Variant> variant = std::make_shared<Variant>();
+  std::vector<PyObject*> captured;
+  std::vector<std::string> captured_names;
+  std::unordered_set<PyObject*> met;                           // what `captured` holds
+  std::vector<std::pair<PyObject*, std::string>> bare_owners;  // tensors that have no gradient, with names of that
+  std::unordered_map<PyObject*, PyObject*> owners;             // gradients that the call read -> whose they are
+  capture::Recorder* recorder = nullptr;
+  std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
+  std::vector<PyObject*> leaves;
+  std::vector<PyObject*> numbers;  // of the call, read out of tensors, and derived from others
+  std::vector<std::string> number_names;
+  observe::Observation observation;
+  capture::Capture captured_graph;
+  std::string unsound, advice;
+  std::vector<const CallSpec*> known_calls;  // numbers that differ from theirs may be read at run time
+};
+
+/// Runs the function under both observers and settles what may differ between calls of the variant. Null if it raised.
+PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+
+/// Turns the captured graph into the variant's program. Throws what planning and code generation throw.
+void compile(Recording& recording);
+/// The same in the background: the variant is pending until then.
+void compile_later(Recording& recording);
+
+inline double ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,110 @@
+#include "dispatch/learn/torch_objects.h"
+
+#include <Python.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "dispatch/call/function.h"
+#include "dispatch/call/spec.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+PyObject* module_type = nullptr;
+PyObject* before_recording = nullptr;
+PyObject* known_frames = nullptr;  // until the first recording
+
+// C functions by their definition (shared by every bound form), other callables by object. Never freed: definitions are
+// static.
+std::unordered_map<const void*, observe::Host::Callee>& callees() {
+  static auto* const table = new std::unordered_map<const void*, observe::Host::Callee>;
+  return *table;
+}
+
+const void* identity(PyObject* callable) {
+  if (PyCFunction_Check(callable)) return reinterpret_cast<PyCFunctionObject*>(callable)->m_ml;
+  if (Py_IS_TYPE(callable, &PyMethodDescr_Type)) return reinterpret_cast<PyMethodDescrObject*>(callable)->d_method;
+  if (Py_IS_TYPE(callable, &PyWrapperDescr_Type)) return reinterpret_cast<PyWrapperDescrObject*>(callable)->d_base;
+  return callable;
+}
+
+// Code of torch.ops' objects, each of which holds a function of its own that pybind11 made. Never freed.
+std::vector<PyCodeObject*>& operator_callers() {
+  static auto* const codes = new std::vector<PyCodeObject*>;
+  return *codes;
+}
+
+bool called_by_operator_object(PyObject* callable) {
+  PyFrameObject* frame = PyCFunction_Check(callable) ? PyEval_GetFrame() : nullptr;
+  if (!frame) return false;
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  Py_DECREF(code);  // its function holds it
+  return std::ranges::find(operator_callers(), code) != operator_callers().end();
+}
+
+observe::Host::Callee classify(PyObject* callable) {
+  const auto it = callees().find(identity(callable));
+  if (it != callees().end()) return it->second;
+  return called_by_operator_object(callable) ? observe::Host::Callee::Boxed : observe::Host::Callee::Unknown;
+}
+
+bool is_module(PyObject* object) { return is_module_class(Py_TYPE(object)); }
+
+void add_all(PyObject* sequence, observe::Host::Callee callee) {
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(sequence);
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* callable = PySequence_Fast_GET_ITEM(sequence, i);
+    const void* id = identity(callable);
+    if (id == callable) Py_INCREF(callable);  // its address must stay its own
+    callees()[id] = callee;
+  }
+}
+
+}  // namespace
+
+observe::Host torch_host() {
+  observe::Host host;
+  host.is_tensor = [](PyObject* object) { return is_plain_tensor(object); };
+  host.is_module = is_module;
+  host.classify = classify;
+  host.unwrap = wrapped_callable;  // a nested compiled function runs its Python body while recording
+  return host;
+}
+
+void register_callees(PyObject* operators, PyObject* pure, PyObject* callers) {
+  add_all(pure, observe::Host::Callee::Pure);
+  add_all(operators, observe::Host::Callee::Operator);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(callers); ++i) {
+    PyObject* code = PyFunction_GetCode(PySequence_Fast_GET_ITEM(callers, i));
+    operator_callers().push_back(reinterpret_cast<PyCodeObject*>(Py_NewRef(code)));
+  }
+}
+
+void register_before_recording(PyObject* call) { before_recording = Py_IsNone(call) ? nullptr : Py_NewRef(call); }
+
+void register_known_frames(PyObject* call) { known_frames = Py_NewRef(call); }
+
+bool prepare_recording() {
+  if (PyObject* call = std::exchange(known_frames, nullptr)) {
+    PyObject* codes = PyObject_CallNoArgs(call);
+    Py_DECREF(call);
+    if (!codes) return false;
+    observe::know_frames(codes);
+    Py_DECREF(codes);
+  }
+  if (!before_recording) return true;
+  PyObject* done = PyObject_CallNoArgs(before_recording);
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
+bool is_module_class(PyTypeObject* type) {
+  return module_type && PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(module_type));
+}
+
+void register_module_type(PyObject* type) { module_type = Py_NewRef(type); }
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,205 @@
+#include "dispatch/run/executor.h"
+
+#include <ATen/CPUFunctions.h>
+#include <ATen/EmptyTensor.h>
+
+#include <cstdlib>
+
+#include "dispatch/run/parallel.h"
+#include "dispatch/run/pool.h"
+#include "dispatch/run/steps.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+// In a program with calls of torch's, what dies in the call takes memory from where torch's calls take theirs, so that
+// what one leaves the other has. Not so what is small, which the pool has at hand, and what malloc would map anew each
+// time.
+bool is_plain(size_t bytes) { return bytes >= 32 << 10 && bytes < 32 << 20; }
+
+// This thread's Keep slots; grows, never shrinks.
+char* thread_scratch(int64_t bytes) {
+  struct Buffer {
+    char* data = nullptr;
+    int64_t size = 0;
+    ~Buffer() { std::free(data); }
+  };
+  thread_local Buffer buffer;
+  if (bytes > buffer.size) {
+    std::free(buffer.data);
+    buffer.size = (bytes + 4095) / 4096 * 4096;
+    buffer.data = static_cast<char*>(std::aligned_alloc(64, static_cast<size_t>(buffer.size)));
+    if (!buffer.data) {
+      buffer.size = 0;
+      throw std::bad_alloc();
+    }
+  }
+  return buffer.data;
+}
+
+// Without the dispatcher: the arguments are known to be plain CPU tensors.
+struct CpuProducts {
+  static void mm(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::cpu::mm_out(out, a, b); }
+  static void bmm(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::cpu::bmm_out(out, a, b); }
+  template <class... Args>
+  static void addmm(at::Tensor& out, const Args&... args) {
+    at::cpu::addmm_out(out, args...);
+  }
+  template <class... Args>
+  static void baddbmm(at::Tensor& out, const Args&... args) {
+    at::cpu::baddbmm_out(out, args...);
+  }
+};
+
+class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
+ public:
+  CpuRun(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
+      : Run(executable, inputs, scalars) {}
+
+ private:
+  friend Run;
+  using Run::step;
+
+  char* take_arena() {
+    const bool plain = !exe_.calls.empty() && is_plain(static_cast<size_t>(program_.arena_bytes));
+    held_arena_ = (plain ? plain_allocate : pool_allocate)(program_.arena_bytes);
+    return static_cast<char*>(held_arena_.get());
+  }
+  void drop_arena() { held_arena_.clear(); }
+
+  static at::Tensor empty(const plan::Slot& s) {
+    const at::ScalarType dtype = capture::to_torch(s.dtype);
+    const size_t bytes = at::detail::computeStorageNbytes(s.sizes, s.strides, c10::elementSize(dtype));
+    return pool_tensor(dtype, s.sizes, s.strides, s.brief && is_plain(bytes) ? plain_allocate : pool_allocate);
+  }
+
+  // `row` > 0 shifts every operand by that many steps of dim 0: one tile of a matmul epilogue.
+  struct Launch {
+    backend::KernelArgs args;
+    c10::SmallVector<void*, 12> ptrs;
+    c10::SmallVector<uint64_t, 8> scalars;
+    c10::SmallVector<int64_t, 6> sizes;
+    backend::KernelFn entry;
+    int64_t scratch;
+  };
+
+  void bind(const plan::KernelStep& s, Launch& launch, int64_t row = 0, int64_t rows = -1) {
+    const size_t rank = s.sizes.size();
+    launch.ptrs.resize(s.operands.size());
+    for (size_t i = 0; i < s.operands.size(); ++i) {
+      const int64_t shift = row ? row * s.strides[i * rank] : 0;
+      launch.ptrs[i] = address(s.operands[i]) + (s.offsets[i] + shift) * ir::size_of(slot(s.operands[i]).dtype);
+    }
+    launch.scalars.clear();
+    for (uint32_t scalar : s.scalars) launch.scalars.push_back(scalars_[scalar]);
+    const int64_t* sizes = s.sizes.data();
+    if (rows >= 0) {
+      launch.sizes.assign(s.sizes.begin(), s.sizes.end());
+      launch.sizes[0] = rows;
+      sizes = launch.sizes.data();
+    }
+    launch.entry = exe_.kernels[s.kernel]->entry;
+    launch.scratch = static_cast<int64_t>(program_.kernels[s.kernel].scratch.size()) * s.scratch_stride;
+    launch.args = {launch.ptrs.data(), sizes,  s.strides.data(), launch.scalars.data(), nullptr,
+                   s.scratch_stride,   s.block};
+  }
+
+  static void part(const Launch& launch, int64_t begin, int64_t end) {
+    backend::KernelArgs args = launch.args;
+    if (launch.scratch > 0) args.scratch = thread_scratch(launch.scratch);
+    launch.entry(&args, begin, end);
+  }
+
+  static void execute(const Launch& launch, int64_t units, int64_t grain) {
+    if (units <= 0) return;
+    if (units <= grain) return part(launch, 0, units);
+    parallel_for(0, units, std::max<int64_t>(grain, 1), [&](int64_t begin, int64_t end) { part(launch, begin, end); });
+  }
+
+  void step(const plan::KernelStep& s) {
+    Launch launch;
+    bind(s, launch);
+    execute(launch, s.units, s.grain);
+  }
+
+  void step(const plan::ParallelStep& s) {
+    std::vector<Launch> launches(s.launches.size());
+    std::vector<int64_t> starts{0};
+    bool split = false;
+    for (size_t i = 0; i < launches.size(); ++i) {
+      bind(s.launches[i], launches[i]);
+      starts.push_back(starts.back() + s.launches[i].units);
+      split |= s.launches[i].units > s.launches[i].grain;
+    }
+    const auto range = [&](int64_t begin, int64_t end) {
+      for (size_t i = 0; i < launches.size(); ++i) {
+        const int64_t from = std::max(begin, starts[i]), to = std::min(end, starts[i + 1]);
+        if (from < to) part(launches[i], from - starts[i], to - starts[i]);
+      }
+    };
+    if (split)
+      parallel_for(0, starts.back(), 1, range);
+    else
+      range(0, starts.back());
+  }
+
+  void step(const plan::ContractStep& s) {
+    if (s.kind == ir::Product::Convolution) {
+      convolution(s);
+      for (const plan::KernelStep& e : s.epilogue) step(e);
+      return;
+    }
+    const auto [a, b, bias] = factors(s);
+    at::Tensor out = tensor(s.result);
+    if (s.rows_per_tile <= 0 || s.rows_per_tile >= out.size(0)) {
+      product(s, out, a, b, bias);
+      for (const plan::KernelStep& e : s.epilogue) step(e);
+      return;
+    }
+    for (int64_t row = 0; row < out.size(0); row += s.rows_per_tile) {
+      const int64_t rows = std::min(s.rows_per_tile, out.size(0) - row);
+      at::Tensor tile = out.narrow(0, row, rows);
+      const bool per_row_bias = bias.defined() && bias.dim() == 2 && bias.size(0) > 1;
+      product(s, tile, a.narrow(0, row, rows), b, per_row_bias ? bias.narrow(0, row, rows) : bias);
+      for (const plan::KernelStep& e : s.epilogue) {
+        Launch launch;
+        bind(e, launch, row, rows);
+        // Units scale with the rows: the epilogue's outermost dim is the row.
+        const int64_t units = e.units / std::max<int64_t>(e.sizes[0], 1) * rows;
+        execute(launch, e.sizes.size() == 1 ? e.units : units, e.grain);
+      }
+    }
+  }
+
+  at::DataPtr held_arena_;
+};
+
+}  // namespace
+
+void Executable::prepare() {
+  changes = Changes::of(program, calls, externs);
+  writes = !stores.empty() || !changes.written.empty();
+  releases_gil = !calls.empty();  // as torch does around each of its operators
+  if (cuda) return;               // launches only queue work
+  plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
+}
+
+int Executable::kernel_launches() const {
+  int n = 0;
+  plan::for_each_launch(program, [&](const plan::KernelStep&) { ++n; });
+  return n;
+}
+
+void run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs) {
+  if (executable.cuda)
+    run_cuda(executable, inputs, scalars, outputs);
+  else
+    run_on<CpuRun>(executable, inputs, scalars, outputs);
+}
+
+bool run_checked(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+                 Tensors& outputs, ValueCheck& check) {
+  return run_checked_on<CpuRun>(executable, inputs, scalars, outputs, check);
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,70 @@
+#pragma once
+// Runs a program: allocates its outputs, launches kernels, calls the library. Obeys the plan and decides nothing.
+#include <ATen/ATen.h>
+#include <Python.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <vector>
+
+#include "backend/cuda_driver.h"
+#include "backend/kernel.h"
+#include "capture/calls.h"
+#include "dispatch/run/undo.h"
+#include "plan/program.h"
+
+namespace fastjit::dispatch {
+
+/// What a program on a CUDA device needs beside its kernels.
+struct CudaCode {
+  c10::DeviceIndex device = 0;
+  backend::CudaContext context = nullptr;
+  std::vector<backend::CudaFunction> functions;  // per Program::kernels
+};
+
+/// A program with everything it needs at run time. Immutable after prepare(); shared by threads.
+struct Executable {
+  plan::Program program;
+  std::vector<std::shared_ptr<const backend::Kernel>> kernels;  // per Program::kernels
+  std::unique_ptr<const CudaCode> cuda;                         // null: runs on the CPU
+  std::vector<capture::CallTemplate> calls;
+  std::vector<capture::NumberOp> numbers;
+  std::vector<ir::ExternAttr> externs;
+  std::vector<ir::Store> stores;
+  std::vector<int64_t> result_versions;  // as Capture's
+  Changes changes;                       // by its steps, in order
+  bool writes = false;                   // something visible to the caller is written before the program ends
+  bool releases_gil = false;  // it may take long: Python code of others, and of operators in it, may run meanwhile
+
+  /// Derives the flags above from the program; call once, when everything else is there.
+  void prepare();
+  /// Loads the kernels into the primary context of a CUDA device. Throws std::runtime_error.
+  void load_on_cuda(c10::DeviceIndex device);
+  int kernel_launches() const;
+  int steps() const { return static_cast<int>(program.steps.size()); }
+};
+
+/// What went differently from the recording although every guard held (an operator's output metadata): the call
+/// restarts in eager.
+struct Restart {
+  std::string why;
+};
+
+using Tensors = c10::SmallVector<at::Tensor, 8>;
+
+/// What a program's guards found. It stops at the first value that differs: `seen` are its elements.
+struct ValueCheck {
+  const std::vector<capture::ValueGuard>& expected;
+  bool guards_only = false;  // stops after the last guard: nothing has been written by then but what Undo puts back
+  size_t held = 0;
+  std::vector<uint64_t> seen{};
+};
+
+/// Runs on `inputs` (one per graph input) and `scalars` (bits per graph scalar). outputs[i] is left undefined where
+/// Program::outputs[i] is an Input slot. Throws what an operator throws, or Restart. Needs no GIL.
+void run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs);
+/// The same with guards, on the CPU. False: it stopped, as `check` tells.
+bool run_checked(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+                 Tensors& outputs, ValueCheck& check);
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,306 @@
+#pragma once
+// What running a program has in common on every device: slots as tensors, calls left to torch, results. `Self` adds
+// memory (allocate, empty) and the steps with kernels; nothing here is virtual, since every hit passes through.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "dispatch/run/executor.h"
+
+namespace fastjit::dispatch {
+
+template <class Self, class Products, c10::DispatchKey kKey>
+class Run {
+ public:
+  Run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
+      : exe_(executable),
+        program_(executable.program),
+        inputs_(inputs),
+        scalars_(scalars),
+        tensors_(executable.program.slots.size()) {}
+
+  void all_steps() {
+    for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { self().step(s); }, step);
+  }
+
+  // False: stopped at a guard.
+  bool checked_steps(ValueCheck& check) {
+    for (const plan::Step& step : program_.steps) {
+      std::visit([this](const auto& s) { self().step(s); }, step);
+      const auto* guard = std::get_if<plan::GuardStep>(&step);
+      if (!guard) continue;
+      if (!holds(*guard, check)) return false;
+      if (++check.held == check.expected.size() && check.guards_only) return false;
+    }
+    return true;
+  }
+
+  void collect(Tensors& outputs) {
+    outputs.resize(program_.outputs.size());
+    for (size_t i = 0; i < program_.outputs.size(); ++i)
+      if (program_.slots[program_.outputs[i]].kind != SlotKind::Input) outputs[i] = tensor(program_.outputs[i]);
+    for (size_t i = 0; i < exe_.result_versions.size(); ++i)
+      if (exe_.result_versions[i] >= 0) set_version(outputs[i], exe_.result_versions[i]);
+  }
+
+  // A step that writes into the result's memory counts as a write where eager may have had none, and the other way.
+  static void set_version(const at::Tensor& t, int64_t version) {
+    at::TensorImpl* impl = t.unsafeGetTensorImpl();
+    if (impl->is_inference() || impl->version_counter().current_version() == version) return;
+    c10::VariableVersion counter = impl->version_counter();  // a copy that shares the count
+    counter.set_version(version);
+  }
+
+  void bump_versions() {
+    for (const ir::Store& store : exe_.stores) {
+      at::TensorImpl* impl = inputs_[store.input]->unsafeGetTensorImpl();
+      if (impl->is_inference()) continue;
+      for (uint32_t i = 0; i < store.bumps; ++i) impl->bump_version();
+    }
+  }
+
+ protected:
+  using SlotId = plan::SlotId;
+  using SlotKind = plan::SlotKind;
+
+  Self& self() { return static_cast<Self&>(*this); }
+  const plan::Slot& slot(SlotId id) const { return program_.slots[id]; }
+
+  // The slot as a tensor; allocated at its first use.
+  const at::Tensor& tensor(SlotId id) {
+    const plan::Slot& s = slot(id);
+    if (s.kind == SlotKind::Input) return *inputs_[s.index];
+    at::Tensor& t = tensors_[id];
+    if (!t.defined()) {
+      if (s.kind == SlotKind::Alias)
+        t = alias(s);
+      else
+        t = self().empty(s);
+    }
+    return t;
+  }
+
+  at::Tensor alias(const plan::Slot& s) {
+    const at::Tensor& base = tensor(s.base);
+    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()),
+                                                            base.key_set() & c10::DispatchKeySet(kKey), base.dtype());
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(s.sizes, s.strides);
+    t.unsafeGetTensorImpl()->set_storage_offset(base.storage_offset() + s.offset);
+    return t;
+  }
+
+  char* address(SlotId id) {
+    const plan::Slot& s = slot(id);
+    if (s.kind == SlotKind::Temp) {
+      if (!arena_) arena_ = self().take_arena();
+      return arena_ + s.offset;
+    }
+    if (s.kind == SlotKind::Alias) return address(s.base) + s.offset * ir::size_of(s.dtype);
+    return static_cast<char*>(tensor(id).unsafeGetTensorImpl()->mutable_data());
+  }
+
+  void step(const plan::FreeStep& s) {
+    if (s.slot != plan::kNoSlot) return tensors_[s.slot].reset();
+    self().drop_arena();
+    arena_ = nullptr;
+  }
+
+  void step(const plan::OwnStep& s) { make_own(s.slot, slot(s.slot).kind); }
+
+  void make_own(SlotId id, SlotKind kind) {
+    at::Tensor& t = tensors_[id];
+    if (!t.defined() || is_alone(t, kind)) return;
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    at::Tensor own = self().empty(slot(id));
+    own.copy_(t);
+    t = std::move(own);
+  }
+
+  // Nobody else can reach the tensor's memory. What a call gave may lie in memory that only the call knows of, unless
+  // it comes from torch's own allocator.
+  static bool is_alone(const at::Tensor& t, SlotKind kind) {
+    if (t.use_count() != 1 || t.storage().use_count() != 1) return false;
+    if (kind != SlotKind::Extern) return true;
+    const c10::Allocator* allocator = c10::GetAllocator(t.device().type());
+    return allocator && allocator->raw_deleter() && t.storage().data_ptr().get_deleter() == allocator->raw_deleter();
+  }
+
+  void step(const plan::GuardStep&) {}  // checked_steps() compares
+
+  void step(const plan::NumberStep& s) {
+    double given[2] = {};
+    for (size_t i = 0; i < s.operands.size(); ++i)
+      given[i] = reinterpret_cast<const double*>(address(s.operands[i].slot))[s.operands[i].offset];
+    const auto result = exe_.numbers[s.number].compute(given);
+    if (!result) throw Restart{"the number " + exe_.numbers[s.number].label + " is computed otherwise by Python"};
+    *reinterpret_cast<double*>(address(s.result)) = *result;
+  }
+
+  bool holds(const plan::GuardStep& guard, ValueCheck& check) {
+    const ir::DType dtype = slot(guard.slot).dtype;
+    const char* place = address(guard.slot) + guard.offset * ir::size_of(dtype);
+    std::vector<uint64_t>& seen = check.seen;
+    seen.clear();
+    capture::for_each_element(guard.sizes, guard.strides, [&](int64_t offset) {
+      seen.push_back(capture::value_bits(place + offset * ir::size_of(dtype), dtype));
+    });
+    return seen == check.expected[guard.guard].expected;
+  }
+
+  // Lists in a template are shared between calls: each call fills a copy.
+  static c10::IValue copy_of_list(const c10::IValue& list) {
+    if (list.isTensorList()) return list.toTensorList().copy();
+    return list.toList().copy();
+  }
+
+  void call(const capture::CallTemplate& tmpl, const std::vector<SlotId>& operands, torch::jit::Stack& stack) {
+    stack.assign(tmpl.args.begin(), tmpl.args.end());
+    int64_t list = -1;
+    for (size_t i = 0; i < tmpl.holes.size(); ++i) {
+      const auto [arg, item] = tmpl.holes[i];
+      const at::Tensor value = operands[i] == plan::kNoSlot ? at::Tensor() : tensor(operands[i]);
+      if (item < 0) {
+        stack[arg] = value;
+        continue;
+      }
+      if (list != arg) stack[arg] = copy_of_list(tmpl.args[arg]);
+      list = arg;
+      if (stack[arg].isTensorList())
+        stack[arg].toTensorList().set(static_cast<size_t>(item), value);
+      else
+        stack[arg].toList().set(static_cast<size_t>(item), value.defined() ? c10::IValue(value) : c10::IValue());
+    }
+    std::optional<capture::CastScope> casts;
+    if (tmpl.casts) casts.emplace(*tmpl.casts);
+    if (!tmpl.makes_no_view) return tmpl.op.callBoxed(stack);
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    tmpl.op.callBoxed(stack);
+  }
+
+  static bool is_data_sized(const capture::CallTemplate& tmpl, size_t which) {
+    return which < tmpl.data_sized.size() && tmpl.data_sized[which];
+  }
+
+  static void check_rank(const at::Tensor& t, const capture::CallTemplate& tmpl, size_t which) {
+    const capture::TensorMeta& recorded = tmpl.results[which];
+    if (t.scalar_type() == recorded.dtype && t.dim() == static_cast<int64_t>(recorded.sizes.size())) return;
+    throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) + " has another dtype or rank"};
+  }
+
+  // Python may have looked at the sizes of what no step uses.
+  static void check_unused(const at::Tensor& t, const capture::CallTemplate& tmpl, size_t which) {
+    if (!t.defined() || which >= tmpl.results.size()) return;
+    if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which);
+    if (t.sizes() == at::IntArrayRef(tmpl.results[which].sizes)) return;
+    throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) +
+                  " has other sizes than when it was recorded"};
+  }
+
+  // What a call gave, into its slot. Strides other than those of the recording are the program's wish.
+  void keep(SlotId id, at::Tensor got, const capture::CallTemplate& tmpl, size_t which) {
+    at::Tensor& t = tensors_[id] = std::move(got);
+    if (which >= tmpl.results.size()) return;
+    const capture::TensorMeta& recorded = tmpl.results[which];
+    if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which);
+    const bool is_like = t.scalar_type() == recorded.dtype && t.sizes() == at::IntArrayRef(recorded.sizes);
+    const at::IntArrayRef strides(slot(id).strides);
+    if (is_like && t.strides() == strides) return;
+    if (!is_like || strides == at::IntArrayRef(recorded.strides))
+      throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) +
+                    " has other sizes, strides or dtype than when it was recorded"};
+    t = self().empty(slot(id)).copy_(t);
+  }
+
+  void step(const plan::ExternStep& s) {
+    const capture::CallTemplate& tmpl = exe_.calls[exe_.externs[s.external].call];
+    torch::jit::Stack stack;
+    call(tmpl, s.operands, stack);
+    // A tensor list counts as its elements.
+    size_t result = 0;
+    const auto take = [&](const at::Tensor& t) {
+      const SlotId place = result < s.results.size() ? s.results[result] : plan::kNoSlot;
+      if (place != plan::kNoSlot)
+        keep(place, t, tmpl, result);
+      else if (tmpl.by_data)
+        check_unused(t, tmpl, result);
+      ++result;
+    };
+    for (const c10::IValue& value : stack) {
+      if (value.isTensor())
+        take(value.toTensor());
+      else if (value.isTensorList())
+        for (const at::Tensor& t : value.toTensorVector()) take(t);
+      else if (value.isBool())  // for a guard
+        take(at::scalar_tensor(value.toBool(), at::kBool));
+    }
+  }
+
+  // The convolution makes its result, which the epilogue then finds in its place.
+  void convolution(const plan::ContractStep& s) {
+    const capture::CallTemplate& tmpl = exe_.calls[s.call];
+    torch::jit::Stack stack;
+    call(tmpl, s.operands, stack);
+    keep(s.result, std::move(stack[0]).toTensor(), tmpl, 0);
+    stack.clear();
+    if (!s.epilogue.empty()) make_own(s.result, SlotKind::Extern);
+  }
+
+  // The operands of a product of matrices: its factors, and the bias or an undefined tensor.
+  struct Factors {
+    const at::Tensor &a, &b;
+    at::Tensor bias;
+  };
+  Factors factors(const plan::ContractStep& s) {
+    const bool biased = s.operands.size() == 3;
+    return {tensor(s.operands[biased ? 1 : 0]), tensor(s.operands[biased ? 2 : 1]),
+            biased ? tensor(s.operands[0]) : at::Tensor()};
+  }
+
+  // `Products` writes into `out`, which has the result's sizes.
+  void product(const plan::ContractStep& s, at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+               const at::Tensor& bias) {
+    const std::vector<c10::IValue>& args = exe_.calls[s.call].args;
+    switch (s.kind) {
+      case ir::Product::Mm:
+        return Products::mm(out, a, b);
+      case ir::Product::Bmm:
+        return Products::bmm(out, a, b);
+      case ir::Product::Addmm:
+        return Products::addmm(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+      case ir::Product::Baddbmm:
+        return Products::baddbmm(out, bias, a, b, args[3].toScalar(), args[4].toScalar());
+      case ir::Product::Convolution:
+        throw std::logic_error("a convolution is no product of matrices");
+    }
+  }
+
+  const Executable& exe_;
+  const plan::Program& program_;
+  const at::Tensor* const* inputs_;
+  const uint64_t* scalars_;
+  c10::SmallVector<at::Tensor, 12> tensors_;
+  char* arena_ = nullptr;  // memory of the Temp slots from the first on that is used; Self holds it
+};
+
+/// A whole call. Throws what run() throws.
+template <class Device>
+void run_on(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs) {
+  Device call(executable, inputs, scalars);
+  call.all_steps();
+  call.bump_versions();
+  call.collect(outputs);
+}
+
+template <class Device>
+bool run_checked_on(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+                    Tensors& outputs, ValueCheck& check) {
+  Device call(executable, inputs, scalars);
+  if (!call.checked_steps(check)) return false;
+  call.bump_versions();
+  call.collect(outputs);
+  return true;
+}
+
+/// On executable.cuda's device.
+void run_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs);
+
+}  // namespace fastjit::dispatch

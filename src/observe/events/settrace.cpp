@@ -1,0 +1,66 @@
+// Events of CPython 3.11: a trace function. The stack pointer is saved in the frame at each of them.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES && PY_VERSION_HEX < 0x030C0000
+#include "observe/judge/tracer.h"
+#include "support/error.h"
+
+namespace fastjit::observe {
+namespace {
+
+int offset_of(const InterpreterFrame* frame) {
+  return static_cast<int>(frame->prev_instr - reinterpret_cast<_Py_CODEUNIT*>(frame->code->co_code_adaptive));
+}
+
+void dispatch(Tracer& tracer, PyFrameObject* object, int what, PyObject* arg) {
+  auto* view = reinterpret_cast<FrameObject*>(object);
+  switch (what) {
+    case PyTrace_CALL:
+      view->trace_lines = 0;
+      view->trace_opcodes = tracer.enter(view->frame, offset_of(view->frame));
+      return;
+    case PyTrace_OPCODE:
+      return tracer.instruction(view->frame, offset_of(view->frame));
+    case PyTrace_RETURN:
+      return tracer.leave(view->frame);
+    case PyTrace_EXCEPTION:
+      return tracer.raised(arg && PyTuple_Check(arg) ? PyTuple_GET_ITEM(arg, 0) : nullptr);
+    default:
+      return;
+  }
+}
+
+int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) noexcept {
+  Tracer* tracer = Tracer::current();
+  if (!tracer || !tracer->listens()) return 0;
+  try {
+    dispatch(*tracer, frame, what, arg);
+  } catch (const std::exception& e) {
+    tracer->unsound("the observer failed: " + support::first_line(e));
+  }
+  PyErr_Clear();
+  return 0;
+}
+
+}  // namespace
+
+bool tracer_active() noexcept {
+  PyThreadState* state = PyThreadState_Get();
+  return state->c_tracefunc || state->c_profilefunc;
+}
+
+bool Tracer::start_events() {
+  PyEval_SetTrace(&on_event, nullptr);
+  return true;
+}
+
+bool Tracer::stop_events() {
+  const bool ours = PyThreadState_Get()->c_tracefunc == &on_event || !reason_.empty();
+  if (PyThreadState_Get()->c_tracefunc == &on_event) PyEval_SetTrace(nullptr, nullptr);
+  return ours;
+}
+
+void Tracer::pause_events() { PyEval_SetTrace(nullptr, nullptr); }
+
+}  // namespace fastjit::observe
+#endif

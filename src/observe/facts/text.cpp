@@ -1,0 +1,96 @@
+// Facts in words: one line each, and the sentence for the one that failed.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include "observe/facts/facts.h"
+
+namespace fastjit::observe {
+namespace {
+
+std::string at(const std::string& where) { return where.empty() ? "" : " (" + where + ")"; }
+
+std::string expected(const Expect& e) {
+  switch (e.kind) {
+    case Expect::Kind::Absent:
+      return "absent";
+    case Expect::Kind::Present:
+      return "present";
+    case Expect::Kind::Equal:
+      return words(e.object);
+    case Expect::Kind::Strong:
+      return words(e.object);
+    case Expect::Kind::Type:
+      return std::string("of type ") + ((PyTypeObject*)e.object)->tp_name;
+    case Expect::Kind::Weak:
+    case Expect::Kind::Node:
+      return e.was;
+  }
+  return "";
+}
+
+std::string mismatch(const Key& key, PyObject* now) {
+  std::string was = expected(key.expect), is = now ? words(now) : "absent";
+  if (key.expect.kind == Expect::Kind::Present) return key.label + " is gone" + at(key.where);
+  if (was == is) return key.label + " is another " + is + at(key.where);
+  return key.label + " was " + was + ", is " + is + at(key.where);
+}
+
+}  // namespace
+
+std::string Facts::failure(Node& n) {
+  if (n.weak && ((PyWeakReference*)n.weak.get())->wr_object != n.object) return n.label + " is gone" + at(n.where);
+  switch (n.kind) {
+    case Node::Kind::Function: {
+      auto* f = reinterpret_cast<PyFunctionObject*>(n.object);
+      const char* part = f->func_code != n.parts[0].get() ? "code" : "defaults";
+      return "function " + n.label + " has new " + part + at(n.where);
+    }
+    case Node::Kind::Object:
+      if (Py_TYPE(n.object) == n.type) return n.label + ".__dict__ was replaced" + at(n.where);
+      return n.label + " is now of type " + Py_TYPE(n.object)->tp_name + at(n.where);
+    case Node::Kind::Word:
+    case Node::Kind::Order:
+    case Node::Kind::RecursionLimit:
+      return n.label + " changed" + at(n.where);
+    default:
+      break;
+  }
+  for (const Key& key : n.keys)
+    if (n.kind == Node::Kind::Set && key.expect.kind != Expect::Kind::Absent && !value_now(n, key))
+      return key.label + " is gone" + at(key.where);
+  for (const Key& key : n.keys)
+    if (PyObject* now = value_now(n, key); !key.expect.holds(now)) return mismatch(key, now);
+  if (n.kind == Node::Kind::Set) return "the members of " + n.label + " changed" + at(n.where);
+  if (n.kind == Node::Kind::Type) return "the bases of " + n.label + " changed" + at(n.where);
+  if (n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context)
+    return mismatch(n.keys[0], held_in(n));
+  if (n.kind == Node::Kind::Dict && !n.version.is_of(n.object)) return n.label + " was replaced" + at(n.where);
+  const Py_ssize_t size = n.kind == Node::Kind::List ? PyList_GET_SIZE(n.object) : PyDict_GET_SIZE(n.object);
+  if (n.length >= 0 && n.length != size)
+    return "the length of " + n.label + " was " + std::to_string(n.length) + ", is " + std::to_string(size) +
+           at(n.where);
+  if (n.truth >= 0 && n.truth != (size != 0))
+    return n.label + (size ? " was empty, is not" : " was not empty, is") + at(n.where);
+  return "the keys of " + n.label + " changed" + at(n.where);
+}
+
+std::vector<std::string> Facts::describe() const {
+  std::vector<std::string> lines;
+  for (const Node& n : nodes_) {
+    if (n.kind == Node::Kind::Function) lines.push_back("function " + n.label + ": code and defaults" + at(n.where));
+    if (n.kind == Node::Kind::Object) lines.push_back(n.label + " is of type " + n.type->tp_name + at(n.where));
+    if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
+    if (n.kind == Node::Kind::Word || n.kind == Node::Kind::Order || n.kind == Node::Kind::RecursionLimit)
+      lines.push_back(n.label + " is what it was" + at(n.where));
+    if (n.length >= 0) lines.push_back("length of " + n.label + " is " + std::to_string(n.length) + at(n.where));
+    if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));
+    if (n.kind == Node::Kind::Set && n.ordered) lines.push_back(n.label + " has these members" + at(n.where));
+    if (n.kind == Node::Kind::Dict && n.ordered)
+      lines.push_back(n.label + " has these keys in this order" + at(n.where));
+    for (const Key& key : n.keys) lines.push_back(key.label + " is " + expected(key.expect) + at(key.where));
+  }
+  return lines;
+}
+
+}  // namespace fastjit::observe
+#endif

@@ -1,0 +1,131 @@
+// Places that the recorded call itself stores to: what it reads there afterwards is its own, and what it read there
+// before must not be held against the value that it left.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include "observe/facts/facts.h"
+#include "support/work.h"
+
+namespace fastjit::observe {
+namespace {
+
+// Only the type of the number in a place matters, unless pin() finds that the number does.
+void expect_type_of(Key& key, PyObject* number) {
+  key.expect.kind = Expect::Kind::Type;
+  key.expect.object = (PyObject*)Py_TYPE(number);
+  key.first = Ref::share(number);
+}
+
+}  // namespace
+
+void Facts::pin(Key* key) {
+  if (key && key->expect.kind == Expect::Kind::Type) key->expect = Expect::of(key->first.get());
+}
+
+void Facts::pin_place(PyObject* place, Node::Kind kind) {
+  if (const Id id = find(place, kind); id >= 0) pin(&node(id).keys[0]);
+}
+
+void Facts::replace(Key& key, bool looked_into) {
+  key.written = true;
+  using Kind = observe::Expect::Kind;
+  const bool was_read = key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present;
+  if (!looked_into || !was_read) return;
+  note_state(key.label, key.where, false);
+  abandoned_ = true;
+}
+
+void Facts::write_key(Id id, PyObject* name, bool looked_into, const std::string& label, const std::string& where) {
+  Node& n = node(id);
+  n.written = true;
+  const bool is_there = dict_lookup(n.object, name, nullptr);
+  if (n.grown_from < 0 && !is_there) n.grown_from = PyDict_GET_SIZE(n.object);
+  if (is_there && !is_own(n.object, name) && !find_key(id, name, nullptr))
+    n.overwritten.push_back({Ref::share(name), label, where});
+  own_.insert({n.object, name});
+  KeysByHash& known = by_hash_[id];
+  for (; known.size < n.keys.size(); ++known.size)
+    known.keys.emplace(hash_of_bits(n.keys[known.size].name.get()), known.size);
+  const auto [first, last] = known.keys.equal_range(hash_of_bits(name));
+  for (auto it = first; it != last; ++it, support::count_work())
+    if (Key& key = n.keys[it->second]; same_bits(key.name.get(), name)) replace(key, looked_into);
+}
+
+void Facts::write_item(Id id, Py_ssize_t index, bool looked_into, const std::string& where) {
+  Key* key = find_key(id, index_name(index), nullptr);
+  Node& n = node(id);
+  if (!key) {  // there is such an item
+    key_ids_[{id, {index_name(index), nullptr}}] = n.keys.size();
+    Key item;
+    item.hint = static_cast<int32_t>(index);
+    item.expect.kind = Expect::Kind::Present;
+    item.label = n.label + "[" + std::to_string(index) + "]";
+    item.where = where;
+    n.keys.push_back(std::move(item));
+    key = &n.keys.back();
+  }
+  n.written = true;
+  replace(*key, looked_into);
+  own_.insert({n.object, index_name(index)});
+}
+
+void Facts::write_place(PyObject* place, Node::Kind kind, bool looked_into) {
+  own_.insert({place, nullptr});
+  const Id id = find(place, kind);
+  if (id < 0) return;
+  node(id).written = true;
+  replace(node(id).keys[0], looked_into);
+}
+
+void Facts::grow(Id id) {
+  Node& n = node(id);
+  n.written = true;
+  if (n.grown_from < 0) n.grown_from = PyList_GET_SIZE(n.object);
+}
+
+bool Facts::count_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
+  if (const Key* known = find_key(id, name, nullptr)) return known->expect.kind == Expect::Kind::Type;
+  PyObject* value = dict_lookup(node(id).object, name, nullptr);
+  if (is_own(node(id).object, name) || !is_number(value)) return false;
+  expect_type_of(add_key(id, name, nullptr, label, where), value);
+  return true;
+}
+
+bool Facts::count_place(PyObject* place, Node::Kind kind, const std::string& label, const std::string& where) {
+  Id id = find(place, kind);
+  if (id >= 0) return node(id).keys[0].expect.kind == Expect::Kind::Type;
+  PyObject* value = kind == Node::Kind::Cell ? PyCell_GET(place) : *reinterpret_cast<PyObject**>(place);
+  if (is_own(place, nullptr) || !is_number(value)) return false;
+  id = add(place, kind, label, where);
+  expect_type_of(add_key(id, nullptr, nullptr, label, where), value);
+  return true;
+}
+
+void Facts::note_state(const std::string& label, const std::string& where, bool constant) {
+  if (!state_.empty() && (constant || !state_is_constant_)) return;  // the first that is no constant
+  state_ = label + " at " + where;
+  state_is_constant_ = constant;
+}
+
+// Facts of a node that the call stored to: those about other places must hold, as everywhere; the rest were true when
+// the call began. False: the call changed something without a store that is known.
+bool Facts::settle(Node& n) {
+  support::count_work(n.keys.size());
+  for (Key& key : n.keys) {
+    PyObject* now = value_now(n, key);
+    if (key.expect.holds(now)) continue;
+    if (!key.written) return changed(key.label, key.where), false;
+    note_state(key.label, key.where, !now || is_constant(now));
+  }
+  const bool grew = n.grown_from >= 0;
+  if (grew && (n.length >= 0 || (n.kind == Node::Kind::Dict && n.ordered))) {
+    note_state(n.label, n.where, false);  // another length each time
+  } else if (grew && n.truth == 0) {
+    note_state(n.label, n.where, true);  // empty once
+  }
+  for (Key& key : n.keys) key.first = {};
+  return true;
+}
+
+}  // namespace fastjit::observe
+#endif

@@ -1,0 +1,95 @@
+// functools.lru_cache: what a cache keeps of a call is a fact like what a dictionary holds. The function behind it does
+// not run again in later calls either, in eager.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include "observe/judge/tracer.h"
+
+namespace fastjit::observe {
+namespace {
+
+/// "f(2, b=1)"
+std::string text_of_call(const std::string& name, std::span<PyObject* const> args, PyObject* keywords) {
+  const size_t named = keywords ? static_cast<size_t>(PyTuple_GET_SIZE(keywords)) : 0;
+  std::string text = name + "(";
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (i) text += ", ";
+    const auto keyword = static_cast<Py_ssize_t>(i + named) - static_cast<Py_ssize_t>(args.size());
+    if (keyword >= 0) text += std::string(PyUnicode_AsUTF8(PyTuple_GET_ITEM(keywords, keyword))) + "=";
+    text += words(args[i]);
+  }
+  return text + ")";
+}
+
+bool is_its_own_key(PyObject* only_argument) {
+  return PyUnicode_CheckExact(only_argument) || PyLong_CheckExact(only_argument);
+}
+
+/// The key under which the cache keeps a call with these arguments, the values of the keywords at their end
+/// (_functoolsmodule.c, lru_cache_make_key).
+Ref key_of(const CacheObject* cache, std::span<PyObject* const> args, PyObject* keywords) {
+  const size_t named = keywords ? static_cast<size_t>(PyTuple_GET_SIZE(keywords)) : 0, plain = args.size() - named;
+  if (!named && !cache->typed && plain == 1 && is_its_own_key(args[0])) return Ref::share(args[0]);
+  std::vector<PyObject*> parts(args.begin(), args.begin() + static_cast<ptrdiff_t>(plain));
+  if (named) parts.push_back(cache->keyword_mark);
+  for (size_t i = 0; i < named; ++i) {
+    parts.push_back(PyTuple_GET_ITEM(keywords, static_cast<Py_ssize_t>(i)));
+    parts.push_back(args[plain + i]);
+  }
+  for (size_t i = 0; cache->typed && i < args.size(); ++i)
+    parts.push_back(reinterpret_cast<PyObject*>(Py_TYPE(args[i])));
+  Ref key = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(parts.size())));
+  for (size_t i = 0; key && i < parts.size(); ++i)
+    PyTuple_SET_ITEM(key.get(), static_cast<Py_ssize_t>(i), Py_NewRef(parts[i]));
+  return key;
+}
+
+}  // namespace
+
+bool Tracer::is_cache(PyObject* callable) {
+  static const PyTypeObject* const type = type_named("_functools", "_lru_cache_wrapper");
+  return Py_TYPE(callable) == type;
+}
+
+// The same object, or an equal value, comes with each call; its hash and its equality run no Python code.
+bool Tracer::is_cached_by(PyObject* argument, int depth) {
+  if (is_tensor(argument) || depth > 16) return false;
+  if (is_plain_value(argument)) return touch(argument), !holds_nan(argument);
+  if (PyTuple_Check(argument) && is_tuple(argument)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(argument); ++i)
+      if (!is_cached_by(PyTuple_GET_ITEM(argument, i), depth + 1)) return false;
+    return true;
+  }
+  const bool is_builtin = PyType_Check(argument) && !(((PyTypeObject*)argument)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  return is_builtin || (is_reached(argument) && hashable(argument));
+}
+
+// Where the call is not kept yet, the function runs now, unwatched: its result is a fact from the next call on.
+void Tracer::call_cache(PyObject* callable, Args args) {
+  auto* cache = reinterpret_cast<CacheObject*>(callable);
+  const std::string name = name_of_cache(callable);
+  if (!is_reached(callable) || !PyDict_CheckExact(cache->cache)) return deny("call of " + name + " of this call's own");
+  for (PyObject* arg : args)
+    if (!is_cached_by(arg)) return deny("call of " + name + " with " + name_of(arg));
+  PyObject* keywords = top().kwnames ? top().kwnames : unpacked_names_;
+  const Ref key = key_of(cache, args, keywords);
+  PyObject* kept = key ? PyDict_GetItemWithError(cache->cache, key.get()) : nullptr;
+  if (PyErr_Occurred()) return PyErr_Clear(), deny("call of " + name);
+  if (!kept) return interrupt("the cache of " + name);
+  const std::string label = text_of_call(name, args, keywords);
+  const Facts::Id id = facts_->dict(cache->cache, "the cache of " + name);
+  const bool has_links = cache->most >= 0;  // a cache with a bound gives its oldest link to another call
+  const std::string label_in_cache = has_links ? "what the cache keeps of " + label : label;
+  kept = facts_->read_key(id, pooled(key.get()), label_in_cache, where());
+  if (has_links) kept = facts_->read_slot(&reinterpret_cast<CacheLink*>(kept)->result, label, where());
+  found(kept, label);
+}
+
+std::string Tracer::name_of_cache(PyObject* callable) {
+  PyObject* function = reinterpret_cast<CacheObject*>(callable)->function;
+  return PyFunction_Check(function) ? PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(function)->func_qualname)
+                                    : callee_text(function);
+}
+
+}  // namespace fastjit::observe
+#endif

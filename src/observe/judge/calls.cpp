@@ -1,0 +1,248 @@
+// Calls: Python functions are watched, C functions are known by pointer or judged by the host.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "observe/judge/tracer.h"
+#include "observe/known_functions.h"
+
+namespace fastjit::observe {
+
+bool Tracer::deny_unreadable(PyObject* o, const std::string& callee) {
+  const bool is_container = PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
+  deny(is_container && !is_known(o) ? "read of item of " + name_of(o) + " by " + callee
+                                    : "read of " + name_of(o) + " by " + callee);
+  return false;
+}
+
+bool Tracer::readable_args(Args args, PyObject* callee) {
+  for (PyObject* arg : args)
+    if (!readable(arg)) return deny_unreadable(arg, callee_text(callee));
+  return true;
+}
+
+bool Tracer::readable_args(Args args, const char* callee) {
+  for (PyObject* arg : args)
+    if (!readable(arg)) return deny_unreadable(arg, callee);
+  return true;
+}
+
+// What pybind11 binds its C functions to: the function's own description.
+static bool is_pybind_record(PyObject* self) {
+  return std::strstr(Py_TYPE(self)->tp_name, "pybind11_detail_function_record") != nullptr;
+}
+
+PyObject* bound_to(PyObject* callable) noexcept {
+  if (is_method_wrapper(callable)) return reinterpret_cast<WrapperObject*>(callable)->self;
+  PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
+  return self && (PyModule_Check(self) || PyType_Check(self) || is_pybind_record(self)) ? nullptr : self;
+}
+
+// Methods of immutable builtin types read their arguments only.
+static bool is_value_type(PyTypeObject* type) {
+  for (PyTypeObject* known : {&PyUnicode_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyTuple_Type,
+                              &PyBytes_Type, &PyBool_Type, &PyRange_Type, &PyFrozenSet_Type, &PySlice_Type})
+    if (type == known) return true;
+  return false;
+}
+
+// It may look at the frame that calls it, as globals() does: nobody may stand in for its caller.
+bool Tracer::is_foreign(PyObject* callable) {
+  if (is_partial(callable)) return is_foreign(reinterpret_cast<PartialObject*>(callable)->function);
+  if (PyMethod_Check(callable)) return is_foreign(PyMethod_GET_FUNCTION(callable));
+  const bool is_method = Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type);
+  if (!is_method && !PyCFunction_Check(callable)) return false;
+  if (const Callee* row = find_callee(callable)) return row->judge == &Tracer::judge_side_effect;
+  PyObject* self = is_method ? nullptr : PyCFunction_GET_SELF(callable);
+  if (is_value_type(is_method ? PyDescr_TYPE(callable) : self ? Py_TYPE(self) : nullptr)) return false;
+  return !host_.classify || host_.classify(callable) == Host::Callee::Unknown;
+}
+
+void Tracer::call(PyObject* callable, Args args) {
+  if (PyFunction_Check(callable)) return call_function((PyFunctionObject*)callable);
+  if (PyMethod_Check(callable)) {
+    std::vector<PyObject*> all{PyMethod_GET_SELF(callable)};
+    all.insert(all.end(), args.begin(), args.end());
+    return call(PyMethod_GET_FUNCTION(callable), all);
+  }
+  if (PyObject* inner = host_.unwrap ? host_.unwrap(callable) : nullptr) return call(inner, args);
+  if (is_partial(callable)) return call_partial(callable, args);
+  if (is_cache(callable)) return call_cache(callable, args);
+  if (PyWeakref_CheckRefExact(callable) && is_reached(callable)) {
+    const std::string label = "the referent of " + names_[callable];
+    PyObject** slot = &reinterpret_cast<PyWeakReference*>(callable)->wr_object;
+    return static_cast<void>(found(facts_->read_slot(slot, label, where()), label));
+  }
+  std::vector<PyObject*> with_self;
+  PyObject* self = bound_to(callable);
+  if (self) {
+    with_self.push_back(self);
+    with_self.insert(with_self.end(), args.begin(), args.end());
+    args = with_self;
+  }
+  if (const Callee* row = find_callee(callable)) return apply(*row, callable, args);
+  if (calls_numpy(callable, args)) return;
+  if (PyType_Check(callable)) return call_type((PyTypeObject*)callable, args);
+  if (is_module(callable) || is_instance(callable)) {
+    note_instance(callable);
+    PyObject* method = class_attr(Py_TYPE(callable), "__call__");
+    PyObject* inner = method && host_.unwrap ? host_.unwrap(method) : nullptr;
+    if (inner) method = inner;
+    if (method && PyFunction_Check(method)) return may_enter(method);
+    return deny("call of " + name_of(callable));
+  }
+  call_host(callable, args);
+}
+
+// These are no operators, whatever their names: they look at metadata.
+static bool reads_sizes(PyObject* callable) {
+  constexpr std::string_view kNames[] = {"size",          "stride",         "numel",   "nelement",
+                                         "is_contiguous", "storage_offset", "__len__", "broadcast_shapes"};
+  const std::string text = callee_text(callable);
+  const std::string_view name = std::string_view(text).substr(text.rfind('.') + 1);
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
+void Tracer::call_host(PyObject* callable, Args args) {
+  PyTypeObject* owner = nullptr;
+  if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
+    owner = PyDescr_TYPE(callable);
+  else if (!args.empty() &&
+           ((PyCFunction_Check(callable) && PyCFunction_GET_SELF(callable) == args[0]) || is_method_wrapper(callable)))
+    owner = Py_TYPE(args[0]);  // bound: a plain C function that gets a number is no method of numbers
+  if (is_value_type(owner) && !args.empty() && Py_TYPE(args[0]) == owner) {
+    if (!readable_args(args, callable)) return;
+    const std::string name = owner == &PyUnicode_Type ? callee_text(callable) : "";
+    const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
+    const auto odd =
+        std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg) && !is_constant(arg); });
+    top().container_result = true;  // of str.split, say
+    return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
+  }
+  if (host_.has_data_sizes && host_.has_data_sizes(host_.context) && reads_sizes(callable))
+    for (PyObject* arg : args)
+      if (is_tensor(arg)) host_.on_size_read(host_.context, arg);
+  const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
+  switch (judged) {
+    case Host::Callee::Boxed:
+    case Host::Callee::Operator:
+      for (PyObject* arg : args) {
+        const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;
+        if (takes_list && uses_list(arg)) continue;
+        if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callable)) return;
+      }
+      use_scalars(args, false);
+      top().number_result = true;
+      top().reads_items = true;
+      top().container_result = true;
+      top().expect = judged == Host::Callee::Boxed ? Expect::Inside : Expect::Any;
+      return;
+    case Host::Callee::Pure:
+      if (!readable_args(args, callable)) return;
+      top().reads_items = true;
+      top().container_result = true;
+      return may_enter_any();
+    case Host::Callee::Unknown:
+      break;
+  }
+  if (reason_.empty()) deny("call of " + callee_text(callable));
+}
+
+// A generator function that C code calls: no event tells of it.
+void Tracer::call_if_generator(PyFunctionObject* f) {
+  if (reinterpret_cast<PyCodeObject*>(f->func_code)->co_flags & CO_GENERATOR) call_function(f);
+}
+
+void Tracer::call_function(PyFunctionObject* f) {
+  auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
+  if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE))
+    return deny("call of coroutine " + std::string(PyUnicode_AsUTF8(f->func_qualname)));
+  bool fresh = fresh_.contains((PyObject*)f);
+  if (!fresh) note_function(f);
+  if (!(code->co_flags & CO_GENERATOR)) return may_enter((PyObject*)f);
+  top().fresh_result = true;  // no frame runs yet
+  if (!fresh && f->func_closure)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(f->func_closure); ++i)
+      cell_owners_.emplace(PyTuple_GET_ITEM(f->func_closure, i), (PyObject*)f);
+}
+
+void Tracer::call_type(PyTypeObject* type, Args args) {
+  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) return call_class(type, args);
+  if (PyType_IsSubtype(type, (PyTypeObject*)PyExc_BaseException)) {
+    top().fresh_result = true;
+    return;
+  }
+  call_host((PyObject*)type, args);
+}
+
+// Instances of Python classes: __new__ and __init__ are watched, the result is new if object.__new__ makes it.
+void Tracer::call_class(PyTypeObject* type, Args args) {
+  if (call_metaclass(type, args)) return;
+  if (Py_TYPE(type)->tp_call != PyType_Type.tp_call) return call_host((PyObject*)type, args);
+  construct(type, args);
+}
+
+// As type.__call__ does.
+void Tracer::construct(PyTypeObject* type, Args args) {
+  PyObject* make = class_attr(type, "__new__");
+  PyObject* init = class_attr(type, "__init__");
+  bool made_by_c = make && PyCFunction_Check(make);
+  if (made_by_c) {
+    PyObject* base = PyCFunction_GET_SELF(make);
+    bool known = base == (PyObject*)&PyBaseObject_Type || base == (PyObject*)&PyTuple_Type ||
+                 base == (PyObject*)&PyDict_Type || base == (PyObject*)&PyList_Type ||
+                 base == (PyObject*)&PyProperty_Type ||
+                 (PyType_Check(base) && PyType_IsSubtype((PyTypeObject*)base, (PyTypeObject*)PyExc_BaseException));
+    if (!known) return call_host((PyObject*)type, args);
+    bool has_init = init && PyFunction_Check(init);
+    if (!has_init && base != (PyObject*)&PyBaseObject_Type && !readable_args(args, type->tp_name)) return;
+    top().fresh_result = true;
+    top().constructs = true;
+  }
+  may_enter_any();
+}
+
+// Reads its arguments and what is in them; what it calls of them is known or watched.
+void Tracer::apply_reader(const Callee& row, PyObject* callee, Args args) {
+  if (!readable_args(args, callee)) return;
+  const bool shows = callee == (PyObject*)&PyUnicode_Type || !std::strcmp(row.name, "builtins:repr") ||
+                     !std::strcmp(row.name, "builtins:format");
+  for (PyObject* arg : args) {
+    note_names(arg);
+    const bool is_key = is_callable(arg) && !(PyType_Check(arg) && shows);
+    if (is_key && !called_in_c(arg)) return deny("call of " + callee_text(arg) + " by " + callee_text(callee));
+  }
+  top().fresh_result = row.rule == Rule::Fresh;
+  if (args.size() == 1 && is_tensor(args[0]))
+    for (const char* name : {"__float__", "__int__", "__index__", "__abs__", "__round__"})
+      class_attr(Py_TYPE(args[0]), name);
+  top().number_result = callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_tensor(args[0]);
+  top().reads_items = true;
+  may_enter_any();
+}
+
+void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
+  switch (row.rule) {
+    case Rule::Ignore:
+      return;
+    case Rule::Pure:
+      if (callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_read_from_tensor(args[0]))
+        return;  // that object
+      if (derives_by_call(callee, args)) return;
+      [[fallthrough]];
+    case Rule::Fresh:
+      return apply_reader(row, callee, args);
+    case Rule::Mutate:
+      if (!is_own_container(callee, args)) return;
+      for (PyObject* arg : args.subspan(1)) touch(arg);
+      return may_enter_any();
+    case Rule::Special:
+      return (this->*row.judge)(callee, args);
+  }
+}
+
+}  // namespace fastjit::observe
+#endif

@@ -1,0 +1,208 @@
+// Watched numbers: which uses leave their value open, and numbers that follow from them.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "observe/events/opcode_numbers.h"
+#include "observe/judge/tracer.h"
+
+namespace fastjit::observe {
+namespace {
+
+using support::Arithmetic;
+
+PyObject* power(PyObject* base, PyObject* exponent) { return PyNumber_Power(base, exponent, Py_None); }
+
+// By BINARY_OP's argument; the in-place forms are the same for numbers.
+constexpr struct {
+  const char* text;
+  binaryfunc apply;  // null: not of numbers that the program may take
+  const char* method;
+  std::optional<Arithmetic> arithmetic{};
+} kOperators[kFirstInPlace] = {{"+", PyNumber_Add, "add", Arithmetic::Add},
+                               {"&", nullptr, "and"},
+                               {"//", PyNumber_FloorDivide, "floordiv"},
+                               {"<<", nullptr, "lshift"},
+                               {"@", nullptr, "matmul"},
+                               {"*", PyNumber_Multiply, "mul", Arithmetic::Mul},
+                               {"%", PyNumber_Remainder, "mod"},
+                               {"|", nullptr, "or"},
+                               {"**", power, "pow", Arithmetic::Pow},
+                               {">>", nullptr, "rshift"},
+                               {"-", PyNumber_Subtract, "sub", Arithmetic::Sub},
+                               {"/", PyNumber_TrueDivide, "truediv", Arithmetic::Div},
+                               {"^", nullptr, "xor"}};
+
+}  // namespace
+
+void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original) {
+  if (original) originals_[fresh_number] = original;
+  scalars_[fresh_number] = symbolic_.size();
+  symbolic_.push_back(true);
+  scalar_refs_.push_back(Ref::share(fresh_number));
+}
+
+void Tracer::touch(PyObject* o) {
+  if (scalars_.empty()) return;
+  if (auto it = scalars_.find(o); it != scalars_.end()) symbolic_[it->second] = false;
+  if (PyTuple_Check(o))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) touch(PyTuple_GET_ITEM(o, i));
+}
+
+void Tracer::use_scalars(Args operands, bool forwards) {
+  if (scalars_.empty() || !host_.on_scalar_use) return;
+  auto is_number = [](PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o) || PyBool_Check(o); };
+  auto equal = [](PyObject* a, PyObject* b) {
+    const double x = PyFloat_CheckExact(a) ? PyFloat_AS_DOUBLE(a) : 0,
+                 y = PyFloat_CheckExact(b) ? PyFloat_AS_DOUBLE(b) : 0;
+    return PyObject_RichCompareBool(a, b, Py_EQ) == 1 || (x != x && y != y);
+  };
+  for (size_t i = 0; i < operands.size(); ++i) {
+    auto scalar = scalars_.find(operands[i]);
+    if (scalar == scalars_.end()) continue;
+    bool alone = true;
+    for (size_t k = 0; k < operands.size(); ++k)
+      if (k != i && is_number(operands[k]) && equal(operands[i], operands[k])) alone = false;
+    host_.on_scalar_use(host_.context, scalar->second, alone, forwards, -1);
+    using_scalars_ = true;
+  }
+}
+
+// A list with a number for each of a list of tensors. False: it is none, or holds none that is watched.
+bool Tracer::uses_list(PyObject* list) {
+  if (!PyList_CheckExact(list) || !is_known(list) || scalars_.empty() || !host_.on_scalar_use) return false;
+  const std::span<PyObject* const> items(PySequence_Fast_ITEMS(list), static_cast<size_t>(PyList_GET_SIZE(list)));
+  const auto is_open = [&](PyObject* o) {
+    const auto scalar = scalars_.find(o);
+    return scalar != scalars_.end() && symbolic_[scalar->second];
+  };
+  if (!std::ranges::all_of(items, is_number) || std::ranges::none_of(items, is_open)) return false;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!is_open(items[i])) continue;
+    host_.on_scalar_use(host_.context, scalars_.find(items[i])->second, true, false, static_cast<int>(i));
+    using_scalars_ = true;
+  }
+  return true;
+}
+
+// True if the instruction makes nothing but a number of watched numbers and constants; its result is watched then.
+bool Tracer::derives(Derivation how, Args operands) {
+  if (scalars_.empty() || sum_.frame || !host_.on_derived) return false;  // of a sum's place only the type is a fact
+  bool follows = false;
+  for (PyObject* o : operands) {
+    if (!is_number(o)) return false;
+    const auto scalar = scalars_.find(o);
+    const bool is_open = scalar != scalars_.end() && symbolic_[scalar->second];
+    how.of_tensor |= is_open && read_from_tensors_.contains(scalar->second);
+    follows |= is_open;
+    how.operands.push_back({is_open ? static_cast<int>(scalar->second) : -1, Ref::share(o)});
+  }
+  if (!follows || (how.of_tensor && !runs_in_program(how))) return false;
+  derivation_ = std::move(how);
+  top().derived_result = true;
+  return true;
+}
+
+// A float that the call read out of a tensor, or that follows from such ones.
+bool Tracer::is_read_from_tensor(PyObject* o) const {
+  const auto scalar = scalars_.find(o);
+  return scalar != scalars_.end() && read_from_tensors_.contains(scalar->second) && PyFloat_CheckExact(o);
+}
+
+// Whether the program can do what Python does with a value that was read out of a tensor. A number that the call was
+// given is a constant of such an operation.
+bool Tracer::runs_in_program(Derivation& how) {
+  if (!how.arithmetic) return false;
+  for (Derivation::Operand& operand : how.operands) {
+    PyObject* value = operand.value.get();
+    constexpr double kExact = 9007199254740992;  // every int up to there is a float
+    if (PyLong_CheckExact(value) && std::abs(PyLong_AsDouble(value)) > kExact) return PyErr_Clear(), false;
+    const bool is_given = operand.scalar >= 0 && !read_from_tensors_.contains(static_cast<size_t>(operand.scalar));
+    if (is_given) touch(value), operand.scalar = -1;
+  }
+  return true;
+}
+
+// The methods of a tensor that a binary operator or a comparison calls.
+void Tracer::note_operator(PyObject* tensor, int oparg) {
+  if (oparg == kComparison) return note_comparisons(Py_TYPE(tensor));
+  const std::string name = kOperators[oparg % kFirstInPlace].method;
+  for (const char* form : {"__", "__r", "__i"}) {
+    if (form[2] == 'i' && oparg < kFirstInPlace) continue;
+    class_attr(Py_TYPE(tensor), intern(PyUnicode_FromString((form + name + "__").c_str())));
+  }
+}
+
+// An operator of a class written in Python, which is watched. In-place forms fall back to the plain ones.
+bool Tracer::computes_in_python(PyObject* left, PyObject* right, int oparg) {
+  const auto method = [&](PyObject* o, const char* form) -> PyObject* {
+    if (is_tensor(o) || PyType_Check(o) || !is_instance(o)) return nullptr;
+    const std::string name = kOperators[oparg % kFirstInPlace].method;
+    return class_attr(Py_TYPE(o), intern(PyUnicode_FromString((form + name + "__").c_str())));
+  };
+  const auto is_python = [](PyObject* found) { return found && PyFunction_Check(found); };
+  if (is_python(method(left, "__"))) {
+    note_instance(left);
+    method(left, "__i");
+    if (PyObject* other = method(right, "__r")) return note_instance(right), is_python(other);
+    return readable(right) || is_instance(right);
+  }
+  if (!is_python(method(right, "__r")) || !(is_plain_value(left) || PyTuple_CheckExact(left))) return false;
+  note_instance(right);
+  return readable(left);
+}
+
+bool Tracer::derives_by_operator(int oparg, PyObject* left, PyObject* right) {
+  const auto& row = kOperators[oparg % kFirstInPlace];
+  if (!row.apply) return false;
+  Derivation how;
+  how.binary = row.apply;
+  how.text = row.text;
+  how.arithmetic = row.arithmetic;
+  return derives(std::move(how), std::array{left, right});
+}
+
+bool Tracer::derives_by_call(PyObject* callee, Args args) {
+  if (callee != plain_callee_ || args.empty()) return false;
+  Derivation how;
+  how.function = Ref::share(callee);
+  how.text = callee_text(callee);
+  if (how.text == "sqrt" && args.size() == 1) how.arithmetic = Arithmetic::Sqrt;
+  return derives(std::move(how), args);
+}
+
+bool Tracer::derives_by_minus(PyObject* o) {
+  Derivation how;
+  how.unary = PyNumber_Negative;
+  how.text = "-";
+  how.arithmetic = Arithmetic::Neg;
+  return derives(std::move(how), std::array{o});
+}
+
+// Operands that are handed on have an identity of their own. In the place of an int that Python shares there is now one
+// of the call's.
+void Tracer::take_derived(PyObject* number) {
+  Derivation how = std::move(derivation_);
+  if (is_shared(number))
+    if (PyObject* own = own_copy(number)) {
+      top().stack.replace(1, own);
+      number = own;
+    }
+  if (!fits_program(number) || Py_REFCNT(number) != 1) {
+    for (const Derivation::Operand& operand : how.operands) touch(operand.value.get());
+    return;
+  }
+  how.scalar = symbolic_.size();
+  how.number = Ref::share(number);
+  how.where = where();
+  if (how.of_tensor) read_from_tensors_.insert(how.scalar);
+  watch_scalar(number);
+  host_.on_derived(host_.context, how);
+  derivations_.push_back(std::move(how));
+}
+
+}  // namespace fastjit::observe
+#endif

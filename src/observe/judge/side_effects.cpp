@@ -1,0 +1,118 @@
+// Effects on objects that existed before the call: those that a later call can do again without running Python code are
+// noted in order, every other one makes the call unsound.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include "observe/events/opcode_numbers.h"
+#include "observe/judge/tracer.h"
+
+namespace fastjit::observe {
+
+// A second store to one place takes the place of the first: nothing can tell.
+void Tracer::log(SideEffect effect) {
+  effect.where = where();
+  PyObject* value = effect.value.get();
+  effect.symbolic = scalars_.contains(value);
+  if (!effect.symbolic) touch(value);
+  if (!is_constant(value)) stored_.insert(value);
+  using Kind = SideEffect::Kind;
+  if (effect.kind == Kind::Append || effect.kind == Kind::Print) return effects_.push_back(std::move(effect));
+  const Py_hash_t key_hash = effect.key ? hash_of_bits(effect.key.get()) : 0;
+  std::vector<size_t>& alike = effects_at_[{effect.target.get(), effect.place, key_hash}];
+  for (auto i = alike.rbegin(); !effect.adds && i != alike.rend(); ++i) {
+    SideEffect& old = effects_[*i];
+    const bool same_key =
+        old.key.get() == effect.key.get() || (old.key && effect.key && same_bits(old.key.get(), effect.key.get()));
+    if (old.kind != effect.kind || !same_key) continue;
+    if (old.adds) break;
+    names_held_.push_back(std::move(old.value));  // it may be known by its address
+    old = std::move(effect);
+    return;
+  }
+  alike.push_back(effects_.size());
+  effects_.push_back(std::move(effect));
+}
+
+void Tracer::store_key(Facts::Id id, PyObject* key, PyObject* value, const std::string& label) {
+  PyObject* dict = facts_->node(id).object;
+  PyObject* name = pooled(key);
+  SideEffect effect(SideEffect::Kind::SetItem);
+  if (!takes_sum(dict, name, value, effect)) effect.value = Ref::share(value);
+  facts_->write_key(id, name, looked_into(dict_lookup(dict, name, nullptr)), label, where());
+  opened_.erase(dict);
+  effect.target = Ref::share(dict);
+  effect.key = Ref::share(key);
+  effect.label = label;
+  log(std::move(effect));
+}
+
+// A cell, or an instance's slot.
+void Tracer::store_place(SideEffect::Kind kind, PyObject* target, PyObject** place, PyObject* value,
+                         const std::string& label) {
+  const bool is_cell = kind == SideEffect::Kind::SetCell;
+  PyObject* container = is_cell ? target : reinterpret_cast<PyObject*>(place);
+  SideEffect effect(kind);
+  if (!takes_sum(container, nullptr, value, effect)) effect.value = Ref::share(value);
+  facts_->write_place(container, is_cell ? Node::Kind::Cell : Node::Kind::Slot, looked_into(*place));
+  if (!is_cell) effect.place = reinterpret_cast<char*>(place) - reinterpret_cast<char*>(target);
+  effect.target = Ref::share(target);
+  effect.label = label;
+  log(std::move(effect));
+}
+
+void Tracer::store_list_item(Facts::Id id, PyObject* index, PyObject* value) {
+  PyObject* list = facts_->node(id).object;
+  Py_ssize_t i = PyLong_AsSsize_t(index);
+  if (i < 0) i += facts_->length(id, where());
+  if (i < 0 || i >= PyList_GET_SIZE(list)) return static_cast<void>(PyErr_Clear()), deny("store to item of list");
+  facts_->write_item(id, i, looked_into(PyList_GET_ITEM(list, i)), where());
+  opened_.erase(list);
+  SideEffect effect(SideEffect::Kind::SetIndex);
+  effect.place = i;
+  effect.target = Ref::share(list);
+  effect.value = Ref::share(value);
+  effect.label = names_[list] + "[" + std::to_string(i) + "]";
+  log(std::move(effect));
+}
+
+void Tracer::judge_append(PyObject* callee, Args args) {
+  if (args.size() != 2) return;
+  Facts::Id id;
+  if (!fresh_.contains(args[0]) && list_node(args[0], &id)) {
+    facts_->grow(id);
+    opened_.erase(args[0]);
+    SideEffect effect(SideEffect::Kind::Append);
+    effect.target = Ref::share(args[0]);
+    effect.value = Ref::share(args[1]);
+    effect.label = names_[args[0]];
+    return log(std::move(effect));
+  }
+  if (!fresh_.contains(args[0])) return deny("change of " + name_of(args[0]) + " by " + callee_text(callee));
+}
+
+// print() of what never changes, to a stream that runs no Python code.
+void Tracer::judge_print(PyObject* callee, Args args) {
+  const Py_ssize_t named = top().kwnames ? PyTuple_GET_SIZE(top().kwnames) : 0;
+  const unsigned char* op = top().ops + 2 * top().offset;
+  bool plain = plain_stdout() && !(op[0] == k_CALL_FUNCTION_EX && unpacked_keywords(op[1]));
+  const Py_ssize_t positional = static_cast<Py_ssize_t>(args.size()) - named;
+  for (PyObject* arg : args) plain = plain && (is_constant(arg) || is_plain_value(arg));
+  SideEffect effect(SideEffect::Kind::Print);
+  if (named) effect.key = Ref::steal(PyDict_New());
+  for (Py_ssize_t i = 0; plain && i < named; ++i) {
+    PyObject* name = PyTuple_GET_ITEM(top().kwnames, i);
+    plain = PyUnicode_CompareWithASCIIString(name, "file") != 0 &&
+            PyDict_SetItem(effect.key.get(), name, args[static_cast<size_t>(positional + i)]) == 0;
+  }
+  if (!plain) return deny("side effect: " + callee_text(callee));
+  for (PyObject* arg : args) touch(arg);
+  effect.value = Ref::steal(PyTuple_New(positional));
+  for (Py_ssize_t i = 0; i < positional; ++i)
+    PyTuple_SET_ITEM(effect.value.get(), i, Py_NewRef(args[static_cast<size_t>(i)]));
+  effect.target = Ref::share(callee);
+  effect.label = "print";
+  log(std::move(effect));
+}
+
+}  // namespace fastjit::observe
+#endif

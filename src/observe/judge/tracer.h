@@ -1,0 +1,544 @@
+#pragma once
+// The observer: sees every instruction before it runs, with its operands on the value stack. Events come from a trace
+// function (3.11, settrace.cpp) or from sys.monitoring (3.12 and later, monitor.cpp). opcodes_31x.def names the method
+// that judges each opcode; the methods live in events/driver.cpp, instructions.cpp, values.cpp (what may be
+// read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp, the same for all versions.
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "observe/events/stack_view.h"
+#include "observe/facts/facts.h"
+#include "observe/known_functions.h"
+#include "support/flat.h"
+
+namespace fastjit::observe {
+
+/// Dictionaries of an nn.Module whose items are facts and whose items' names are those of its attributes, in the order
+/// in which its __getattr__ looks.
+inline constexpr const char* kModuleParts[] = {"_parameters", "_buffers", "_modules"};
+
+class Tracer final : public Observer {
+ public:
+  explicit Tracer(const Host& host);
+  ~Tracer() override;
+  void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) override;
+  void describe(PyObject* instance) override { described_.insert(instance); }
+  void pass(PyObject* argument) override { passed_.insert(argument); }
+  std::string refuses(PyObject* callable) override;
+  void give_up(const std::string& reason) override { unsound(reason); }
+  bool start(PyObject* function) override;
+  Observation stop() override;
+
+  using Effect = void (Tracer::*)(int oparg);
+  struct Row {
+    const char* name = nullptr;
+    Effect effect = nullptr;
+  };
+  static const Row* rows();  // 256 of them; no effect = unsound
+
+  // What the source of events calls.
+  static Tracer* current();  // the one that observes this thread
+  bool listens() const { return active_ && reason_.empty(); }
+  bool enter(InterpreterFrame* frame, int offset);  // whether its instructions are to be watched
+  void instruction(InterpreterFrame* frame, int offset);
+  void leave(InterpreterFrame* frame);
+  void raised(PyObject* type);
+  void unsound(const std::string& reason);
+
+  /// How calls of a known C function are judged.
+  enum class Rule : uint8_t {
+    Pure,     // reads its arguments and what is in them
+    Fresh,    // the same, and the result is a new object
+    Ignore,   // reads nothing that can change (types, modes that the call key compares)
+    Mutate,   // changes its first argument, which must be new
+    Special,  // a method of Tracer judges
+  };
+  using Judge = void (Tracer::*)(PyObject* callee, Args args);
+  struct Callee {
+    const char* name;  // "module:name" or "module:Class.name"
+    Rule rule;
+    Judge judge;
+  };
+  static const Callee* find_callee(PyObject* callable);
+  static void know(PyObject* codes);  // see know_frames()
+
+ private:
+  enum class Expect : uint8_t { None, One, Any, Inside, Hash };  // Inside: any, unwatched; Hash: one, unwatched, often
+  struct Frame {
+    InterpreterFrame* frame;
+    PyCodeObject* code;
+    const unsigned char* ops;
+    StackView stack;
+    int made_cell = -1;              // of these locals, the instruction makes a cell
+    bool fresh_function;             // the function was made in this call
+    bool is_noted = false;           // what it reads was noted ahead: its instructions are not watched
+    bool probing = false;            // an AttributeError raised here is caught by hasattr() or getattr() with a default
+    int offset = 0;                  // code unit of the instruction that runs now
+    bool fresh_result = false;       // its result is a new object
+    std::vector<PyObject*> sources;  // of a new iterator: what it walks
+    bool container_result = false;   // its result is new if it is a list, a dictionary or a set
+    bool number_result = false;      // it may be a float read out of a tensor
+    PyObject* data_of = nullptr;     // it reads .data of this tensor
+    bool constant_result = false;    // a tensor made without an operator, of data that is all facts
+    bool derived_result = false;     // it follows from watched numbers as derivation_ says
+    bool nested_result = false;      // its result is new if it is a container, and so are the containers in it
+    bool constructs = false;         // it makes an instance: the first argument of __init__ is that new object
+    bool may_stop = false;           // it calls next(): StopIteration is its answer
+    bool makes_context = false;      // it runs an autograd.Function, whose methods are given a new object first
+    Expect expect = Expect::None;    // Python frames it may enter
+    bool expect_probing = false;
+    bool reads_items = false;      // a C function consumes what generators and callbacks give it
+    bool reads_pairs = false;      // it makes a dictionary of them: of each pair it reads the key
+    PyObject* expected = nullptr;  // the function, for Expect::One and Hash
+    PyObject* kwnames = nullptr;
+  };
+
+  // events/driver.cpp
+  void end_scalar_use(bool entered);
+  void end_observation();
+  bool is_foreseen(InterpreterFrame* frame);
+  void push(InterpreterFrame* frame, int offset);
+  void note_function(PyFunctionObject* function);
+  void enter_root(InterpreterFrame* frame);
+  void enter_function(InterpreterFrame* frame);
+  void add_argument(PyObject* o, const std::string& label, int depth);
+  void add_fresh_lists(PyObject* o);
+  bool is_closed(InterpreterFrame* frame) const;
+  void deny(const std::string& what);  // unsound, with the place
+  std::string placed(const std::string& what);
+  void pass_limit();
+  void interrupt(const std::string& state);
+  const unsigned char* ops_of(PyCodeObject* code);
+  const std::string& where();
+  Frame& top() { return frames_.back(); }
+  PyObject* at(int n) { return top().stack.at(n); }  // 1: top of the value stack
+  PyObject* local(int i) { return local_of(top().frame, i); }
+  PyObject* name_at(int i) { return PyTuple_GET_ITEM(top().code->co_names, i); }
+  void may_enter(PyObject* function) { top().expect = Expect::One, top().expected = function; }
+  void may_enter_any() {
+    if (top().expect != Expect::Hash) top().expect = Expect::Any;
+  }
+
+  // known_frames.cpp: functions of torch.nn.Module
+  struct KnownFrame;
+  static std::span<KnownFrame> known_frames();
+  bool notes_ahead();
+  bool notes_getattr();
+  bool notes_call();
+  bool notes_call_impl();
+  bool notes_globals();
+  Facts::Id plain_node(PyObject* module);
+  PyObject* note_own(Facts::Id own, PyObject* module, PyObject* name);
+  std::string attr_label(PyObject* module, PyObject* name);
+  PyObject* argument(int i);
+
+  // events/settrace.cpp, events/monitor.cpp: the source of events
+  bool start_events();
+  bool stop_events();  // false if someone else took over
+  void pause_events();
+
+  // instructions.cpp: one method per kind of instruction
+  void move(int oparg);
+  void give(int oparg);
+  void never(int oparg);
+  void load_global(int oparg);
+  void read_global(PyObject* name);
+  void load_deref(int oparg);
+  void load_attr_op(int oparg);
+  void store_attr_op(int oparg);
+  void delete_attr_op(int oparg);
+  void store_global(int oparg);
+  void store_deref(int oparg);
+  void delete_global(int oparg);
+  void delete_deref(int oparg);
+  void build(int oparg);
+  void build_map(int oparg);
+  void build_const_map(int oparg);
+  void build_slice(int oparg);
+  void make_function(int oparg);
+  void compare(int oparg);
+  void is_op(int oparg);
+  void contains(int oparg);
+  static constexpr int kComparison = -1;  // in the place of BINARY_OP's argument
+  void binary(int oparg);
+  bool is_own_addition(PyObject* left);
+  void unary(int oparg);
+  void truth_op(int oparg);
+  void subscript(int oparg);
+  void store_subscript(int oparg);
+  void store_item(PyObject* container, PyObject* index, PyObject* value);
+  void delete_subscript(int oparg);
+  void get_iter(int oparg);
+  void get_iter_of(PyObject* o);
+  void for_iter(int oparg);
+  void iterate_top(int oparg);
+  void append(int oparg);
+  void map_add(int oparg);
+  void format_value(int oparg);
+  void import_name(int oparg);
+  std::string importing_package(long level, const std::string& name);
+  void import_from(int oparg);
+  void before_with(int oparg);
+  void with_exception(int oparg);
+  void enters_with(const char* method);
+  void kw_names(int oparg);
+  void call_op(int oparg);
+  void call_below(int above, int oparg);
+  void call_ex(int oparg);
+  bool takes_any(PyObject* callable);
+  PyObject* unpacked_keywords(int oparg);
+  void raise_op(int oparg);
+  void reraise(int oparg);
+  void match_exception(int oparg);
+  void get_len(int oparg);
+  void match_class(int oparg);
+  void match_type(int oparg);
+  void send(int oparg);
+
+  // instructions_312.cpp: those that came later
+  void make_cell(int oparg);
+  void binary_slice(int oparg);
+  void store_slice(int oparg);
+  PyObject* slice_of(PyObject* start, PyObject* stop);
+  void load_super_attr_op(int oparg);
+  void intrinsic(int oparg);
+  void call_kw(int oparg);
+  void format_simple(int oparg);
+  void format_with_spec(int oparg);
+  void load_special(int oparg);
+
+  // values.cpp: what may be read without a fact
+  bool is_tensor(PyObject* o) { return host_.is_tensor && host_.is_tensor(o); }
+  bool is_module(PyObject* o);
+  bool is_plain_value(PyObject* o);  // number, string, None, dtype, device ...
+  bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
+  bool holds_no_facts(PyObject* o) const { return fresh_.contains(o) || described_.contains(o); }  // an instance
+  bool is_known(PyObject* o) const { return fresh_.contains(o) || arguments_.contains(o); }
+  bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
+  void tensor_method(PyObject* tensor, const char* name);
+  bool is_instance(PyObject* o);  // of a Python class: new, or reached, or an nn.Module
+  static bool is_namespace(PyObject* o);
+  static bool is_deque(PyObject* o);
+  bool open(PyObject* container);  // makes the items of a reached list or dictionary facts
+  std::string item_label(PyObject* container, PyObject* key);
+  PyObject* pooled(PyObject* key);            // one object for equal keys, as long as the recording; borrowed
+  bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
+  bool readable_dict(PyObject* dict, bool values, int depth);
+  bool hashable(PyObject* o);                           // its hash and equality are determined
+  bool holds_numbers_only(PyObject* o, int depth = 0);  // itself one, or in lists and tuples
+  bool is_plain_index(PyObject* index);                 // of a tensor: no lists of tensors
+  bool keyable(PyObject* o);                            // the same, also of tensors and members of enums
+  bool is_fresh_iterator(PyObject* o);
+  static bool is_opaque(PyObject* o);                    // an operator of torch gave it, and Python cannot look into it
+  bool readable_sources(PyObject* iterator, int depth);  // everything that it may give
+  bool iterable(PyObject* o, const char* verb);          // notes what iterating reads; false after deny()
+  void truth(PyObject* o);
+  void length(PyObject* o);
+  void subscript_of(PyObject* container, PyObject* index);
+  void note_slices(PyObject* tensor, PyObject* index);
+  void read_dict_item(Facts::Id id, PyObject* dict, PyObject* index);
+  void read_list_item(Facts::Id id, PyObject* list, PyObject* index);
+  PyObject* intern(PyObject* name);     // borrowed
+  PyObject* literal(const char* name);  // the same of a string that lives as long as the process
+  std::string name_of(PyObject* o);
+  /// A fact read gave `value`; `label`, a string or a function that makes one, is its name if it is new.
+  template <class Label>
+  PyObject* found(PyObject* value, const Label& label);
+  void found_new(PyObject* value, const std::string& label);
+  static bool leads_nowhere(PyObject* value);  // no other object is found with it
+  bool is_again(PyObject* value);              // found before: nothing is left to note
+  bool met(PyObject* value);                   // the same, of one that a fact names that holds
+  // What a fact that is there says of a place that is read again; false: the long way. `value` may be null: nothing.
+  bool read_again(Facts::Id dict, PyObject* name, PyObject** value);
+  bool find_again(PyObject* function, PyObject* cell);
+  void found_inside(PyObject* value, const std::string& label);
+  void type_method(PyObject* o, const char* name);  // an implicit call of a method of o's type
+  bool dict_node(PyObject* d, Facts::Id* id);       // the node of a dictionary reached by facts
+  bool dict_base_node(PyObject* d, Facts::Id* id);  // also of a subclass, for dict's own methods
+  bool list_node(PyObject* l, Facts::Id* id);       // the same of a list
+  std::string_view label_of(PyObject* o);           // the name that facts found it under, until the next; or its class
+  void note_instance(PyObject* o);                  // its class is a fact, unless it is new
+  PyObject* class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
+  PyObject* class_attr(PyTypeObject* type, const char* name) { return class_attr(type, literal(name)); }
+
+  // attributes.cpp, modules.cpp
+  void load_attr(PyObject* o, PyObject* name, bool probing = false);
+  void load_value_attr(PyObject* o, PyObject* name);
+  void load_tensor_attr(PyObject* o, PyObject* name, bool probing);
+  void load_own_tensor_attr(PyObject* o, PyObject* name, bool probing);
+  bool reads_grad(PyObject* tensor);
+  void load_function_attr(PyObject* o, PyObject* name, bool probing);
+  void load_method_attr(PyObject* o, PyObject* name, bool probing);
+  void load_class_attr(PyObject* o, PyObject* name, bool probing);
+  void store_class_attr(PyTypeObject* type, PyObject* name);
+  bool is_set_for_a_while(PyTypeObject* type, PyObject* name);
+  std::string lasting_class_set() const;
+  void load_super_attr(PyObject* o, PyObject* name);
+  void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
+  void load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing);
+  void load_python_module_attr(PyObject* o, PyObject* name, bool probing);
+  bool reads_module_again(PyObject* o, PyObject* attr, PyObject* name, bool probing);
+  void load_module_attr(PyObject* o, PyObject* name, bool probing);  // as object.__getattribute__ does
+  void found_in_module(const std::string& owner, PyObject* name, PyObject* value);
+  bool descriptor(PyObject* o, PyObject* attr, PyObject* name);  // a class attribute found first; true if it decides
+  void fallback_getattr(PyObject* o, PyObject* name, bool probing);
+  bool plain_getattribute(PyTypeObject* type);
+  void note_descriptor(PyObject* attr);
+  void own_getattribute(PyObject* o, PyObject* name);
+  void load_plain_attr(PyObject* o, PyObject* name, bool probing);
+  bool replaces_parts(PyObject* o, PyObject* name, PyObject* value);
+  void store_attr(PyObject* o, PyObject* name, PyObject* value);
+  void store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
+  std::string attr_text(PyObject* o, PyObject* name);
+
+  // numbers.cpp: watched numbers, and those that follow from them
+  void touch(PyObject* o);                         // scalars in it are no longer symbolic
+  void use_scalars(Args operands, bool forwards);  // an operator reads these
+  bool uses_list(PyObject* list);
+  bool derives(Derivation how, Args operands);
+  bool runs_in_program(Derivation& how);
+  bool is_read_from_tensor(PyObject* o) const;
+  void note_operator(PyObject* tensor, int oparg);
+  bool computes_in_python(PyObject* left, PyObject* right, int oparg);
+  bool derives_by_operator(int oparg, PyObject* left, PyObject* right);
+  bool derives_by_call(PyObject* callee, Args args);
+  bool derives_by_minus(PyObject* o);
+  void take_derived(PyObject* number);
+
+  // side_effects.cpp: what is done to objects that existed before the call
+  void store_key(Facts::Id dict, PyObject* key, PyObject* value, const std::string& label);
+  void store_place(SideEffect::Kind kind, PyObject* target, PyObject** place, PyObject* value,
+                   const std::string& label);
+  void store_list_item(Facts::Id list, PyObject* index, PyObject* value);
+  void log(SideEffect effect);
+  bool looked_into(PyObject* o) { return o && !is_constant(o) && !is_tensor(o); }
+  // additions.cpp: `place += constant`
+  bool counts_key(Facts::Id dict, PyObject* name, const std::string& label);
+  bool counts_place(PyObject* place, Node::Kind kind, const std::string& label);
+  bool find_sum();
+  bool takes_sum(PyObject* container, PyObject* name, PyObject* value, SideEffect& effect);
+  void enters_setattr(PyObject* hook, PyObject* value);
+  void follow_sum();
+  void drop_sum();
+
+  // calls.cpp, callees.cpp, functions.cpp
+  void call(PyObject* callable, Args args);
+  void call_function(PyFunctionObject* f);
+  void call_if_generator(PyFunctionObject* f);
+  void call_type(PyTypeObject* type, Args args);
+  void call_class(PyTypeObject* type, Args args);
+  void construct(PyTypeObject* type, Args args);
+  void call_host(PyObject* callable, Args args);
+  bool is_foreign(PyObject* callable);
+  bool call_metaclass(PyTypeObject* type, Args args);
+  void call_partial(PyObject* callable, Args args);
+  bool is_partial(PyObject* o);
+  bool note_partial(PyObject* o);
+  PyObject* unwrapped(PyObject* o);
+  bool compares_as_value(PyObject* o);
+  bool comparable(PyObject* o);
+  bool compares_in_python(PyObject* o);
+  bool acts_as_value(PyObject* o);
+  bool calls_numpy(PyObject* callable, Args args);
+  void note_comparisons(PyTypeObject* type);
+  bool is_method_of_argument(PyObject* o);
+  // caches.cpp
+  static bool is_cache(PyObject* callable);
+  bool is_cached_by(PyObject* argument, int depth = 0);
+  void call_cache(PyObject* callable, Args args);
+  std::string name_of_cache(PyObject* callable);
+  // locks.cpp
+  static bool is_lock(PyObject* o);
+  void judge_lock(PyObject* callee, Args args);
+  bool locks_are_given_back() const;
+  // container_calls.cpp
+  bool is_own_container(PyObject* callee, Args args);
+  static bool is_callable(PyObject* o);
+  static bool is_immutable(PyObject* o) { return !PyList_Check(o) && !PyDict_Check(o) && !PySet_Check(o); }
+  bool called_in_c(PyObject* o);
+  bool holds_nan(PyObject* o, int depth = 0);
+  void note_names(PyObject* class_or_function);
+  // identity.cpp
+  void compare_identity(PyObject* a, PyObject* b);           // which of these two is which is seen
+  void find_identical(PyObject* container, PyObject* item);  // the same for a search, which compares by identity first
+  void meet_argument(PyObject* reached, const std::string& label);  // facts lead to it
+  bool holds_argument_tensor(PyObject* o, int depth = 0);
+  void judge_search(PyObject* callee, Args args);
+  bool readable_pair(PyObject* o);
+  bool readable_source(PyObject* o);
+  bool moves(PyObject* source);
+  void apply(const Callee& row, PyObject* callee, Args args);
+  void apply_reader(const Callee& row, PyObject* callee, Args args);
+  bool readable_args(Args args, PyObject* callee);
+  bool readable_args(Args args, const char* callee);
+  bool deny_unreadable(PyObject* arg, const std::string& callee);  // false
+  void judge_len(PyObject*, Args args);
+  void judge_isinstance(PyObject*, Args args);
+  void judge_real_instance(PyObject* callee, Args args);
+  void judge_callable(PyObject*, Args args);
+  void judge_getattr(PyObject*, Args args);
+  void judge_hasattr(PyObject*, Args args);
+  void judge_getattribute(PyObject*, Args args);
+  void judge_setattr(PyObject*, Args args);
+  void judge_object_setattr(PyObject*, Args args);
+  void judge_append(PyObject* callee, Args args);
+  void judge_fill(PyObject* callee, Args args);
+  void judge_key_change(PyObject* callee, Args args);
+  bool keeps_as_it_is(std::string_view change, Args args);
+  void judge_ordered_change(PyObject* callee, Args args);
+  void judge_print(PyObject* callee, Args args);
+  void judge_iter(PyObject*, Args args);
+  void judge_next(PyObject*, Args args);
+  void judge_type(PyObject*, Args args);
+  void judge_super(PyObject*, Args args);
+  void judge_subclasses(PyObject*, Args args);
+  void judge_new(PyObject* callee, Args args);
+  void judge_bool(PyObject*, Args args);
+  void judge_container(PyObject* callee, Args args);
+  void judge_fromkeys(PyObject* callee, Args args);
+  bool maps_in_c(PyObject* callable);
+  void judge_defaultdict(PyObject* callee, Args args);
+  void judge_sorted(PyObject* callee, Args args);
+  void judge_type_call(PyObject* callee, Args args);
+  void judge_function_apply(PyObject* callee, Args args);
+  void judge_grouping(PyObject* callee, Args args);
+  void judge_method(PyObject* callee, Args args);
+  void judge_reduce(PyObject* callee, Args args);
+  bool is_copying();
+  void judge_vars(PyObject* callee, Args args);
+  void judge_dumps(PyObject* callee, Args args);
+  void judge_data(PyObject* callee, Args args);
+  bool holds_values_only(PyObject* o, int depth = 0);
+  void reverse(PyObject* o);
+  void judge_dict_read(PyObject* callee, Args args);
+  void judge_dict_view(PyObject*, Args args);
+  void judge_contains(PyObject*, Args args);
+  void judge_side_effect(PyObject* callee, Args args);
+  void judge_exit(PyObject* callee, Args args);
+  void judge_generator(PyObject* callee, Args args);
+  void judge_contents(PyObject* callee, Args args);
+  void judge_identity(PyObject*, Args args);
+  void judge_partial(PyObject*, Args args);
+  void judge_proxy(PyObject*, Args args);
+  void judge_proxy_read(PyObject* callee, Args args);
+  void judge_recursion_limit(PyObject*, Args args);
+  void judge_abc(PyObject* callee, Args args);
+  void judge_capturing(PyObject* callee, Args args);
+  void judge_eval_frame(PyObject* callee, Args args);
+  void judge_context_get(PyObject*, Args args);
+  void judge_context_set(PyObject*, Args args);
+  void judge_context_reset(PyObject*, Args args);
+  bool contexts_are_restored();
+  void judge_tensor(PyObject*, Args args);
+
+  // A number that was loaded from a place for its sum with a constant, until the store to the same place.
+  struct Sum {
+    InterpreterFrame* frame = nullptr;  // null: none
+    int load = 0, store = 0;            // instructions
+    bool in_setattr = false;            // nn.Module.__setattr__ has the sum now
+    PyObject* container = nullptr;
+    PyObject* name = nullptr;
+    Facts::Id dict = -1;  // else a place of kind `kind`
+    Node::Kind kind = Node::Kind::Cell;
+    PyObject* value = nullptr;  // in_setattr: the sum
+    Ref constant;               // what is added
+  };
+
+  Host host_;
+  std::unique_ptr<Facts> facts_;
+  std::vector<SideEffect> effects_;
+  std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
+  FlatSet<PyObject*> stored_;                                                               // values that effects_ hold
+  Sum sum_;
+  PyObject* noted_globals_ = nullptr;         // of torch.nn.modules.module: what _call_impl reads there is noted
+  std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
+  std::string reason_;
+  std::string interrupted_;  // reason_, where the next call may be another matter: what this one settled
+  const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
+  bool active_ = false, root_entered_ = false, using_scalars_ = false;
+  bool raising_ = false;  // an exception that Python code raised is on its way to a handler
+  Ref function_;
+  std::vector<Frame> frames_;
+  std::unordered_map<PyCodeObject*, Ref> ops_;  // plain bytecode of each code object
+  StackDepths depths_;
+  bool hears_ = false;                                   // wants events
+  std::unordered_map<const void*, std::string> places_;  // file:line by instruction
+  const void* place_ = nullptr;                          // the one that was asked for last, and its text
+  const std::string* place_text_ = nullptr;
+  std::unordered_map<PyObject*, std::vector<PyObject*>> sources_;  // of new iterators
+  FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
+  FlatSet<PyObject*> arguments_;           // containers and tensors reachable from the arguments
+  FlatSet<PyObject*> passed_;              // the arguments themselves
+  FlatSet<PyObject*> described_;           // instances among them that the key describes
+  FlatMap<PyObject*, std::string> names_;  // objects reached by facts
+  FlatSet<PyObject*> found_;               // those among them of which all is noted
+  // What was read of a class, as long as its version tag is that one.
+  struct ClassRead {
+    PyTypeObject* type;
+    PyObject* name;
+    PyTypeObject* after;
+    bool operator==(const ClassRead&) const = default;
+  };
+  struct HashClassRead {
+    static ClassRead empty() noexcept { return {nullptr, nullptr, nullptr}; }
+    size_t operator()(const ClassRead& read) const noexcept;
+  };
+  struct ClassValue {
+    unsigned int tag;
+    PyObject* value;
+  };
+  FlatMap<ClassRead, ClassValue, HashClassRead> class_reads_;
+  FlatMap<const char*, PyObject*> literals_;
+  FlatSet<PyObject*> interned_;                   // in names_held_
+  uint64_t instructions_ = 0;                     // judged so far
+  FlatMap<PyObject*, std::string> module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
+  std::unordered_map<InterpreterFrame*, PyCodeObject*> generators_;  // entered in this call, by address
+  FlatMap<PyObject*, PyObject*> cell_owners_;                        // cells of functions that exist outside this call
+  FlatMap<PyTypeObject*, int> type_flags_;
+  std::unordered_map<PyObject*, size_t> scalars_;
+  std::unordered_map<PyObject*, PyObject*> originals_;            // what the caller passed in place of a scalar
+  FlatSet<PyObject*> told_;                                       // tensors the host knows about
+  FlatSet<PyObject*> gradients_;                                  // those of tensors that facts lead to
+  std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
+  FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
+  Ref keys_;                                                      // keys of dictionaries that are no names
+  std::vector<Ref> scalar_refs_, names_held_;
+  std::vector<PyObject*> bare_;                              // see Observation
+  std::vector<std::pair<PyObject*, PyObject*>> identities_;  // see Observation
+  std::set<std::pair<PyObject*, PyObject*>> compared_;       // those among them that the code compared
+  std::vector<bool> symbolic_;
+  std::vector<Derivation> derivations_;
+  Derivation derivation_;                         // of the result of the instruction that runs now
+  std::unordered_set<size_t> read_from_tensors_;  // scalars
+  std::unordered_map<PyObject*, int> locks_;      // how often the call holds each
+  // Attributes of classes that the call sets: what they were before.
+  struct ClassSet {
+    Ref before;
+    std::string store;  // "store to class Mode.on at model.py:9"
+  };
+  std::map<std::pair<PyTypeObject*, PyObject*>, ClassSet> class_sets_;
+  PyObject* unpacked_names_ = nullptr;  // of the keywords behind ** in the call that is judged
+  PyObject* plain_callee_ = nullptr;    // what the instruction that runs now calls with positional arguments
+  size_t given_scalars_ = 0;            // watched from the start; the others were read out of tensors
+};
+
+template <class Label>
+PyObject* Tracer::found(PyObject* value, const Label& label) {
+  if (!value || stored_.contains(value)) return value;
+  fresh_.erase(value);  // what existed before the call is not new, whatever had this address
+  if (PyLong_CheckExact(value) || PyUnicode_CheckExact(value) || value == Py_None || is_again(value)) return value;
+  if constexpr (std::is_invocable_v<const Label&>)
+    found_new(value, label());
+  else
+    found_new(value, label);
+  return value;
+}
+
+}  // namespace fastjit::observe
