@@ -87,6 +87,8 @@ class Recorder {
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards, int element);
   void scalar_use_ended(bool entered);
+  /// Calls of operators so far.
+  size_t operators() const;
   /// Stops recording: the call goes on, and the capture is unsound for this reason.
   void give_up(const std::string& reason);
   /// The numbers of CallInputs and those that number_read() and number_derived() took, borrowed.

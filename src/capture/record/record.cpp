@@ -491,6 +491,8 @@ bool Recorder::data_read(const at::Tensor& tensor, const at::Tensor& data) {
   return true;
 }
 
+size_t Recorder::operators() const { return impl_->trace.events.size(); }
+
 bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty(); }
 
 void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kSizeRead); }

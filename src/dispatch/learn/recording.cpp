@@ -131,6 +131,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_size_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
   };
+  host.on_unwatched = [](void* context, bool ended) { return static_cast<Recording*>(context)->unwatched(ended); };
   host.on_limit = [](void* context, const std::string& reason) {
     static_cast<Recording*>(context)->recorder->give_up(reason);
   };
@@ -157,6 +158,11 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   };
   capture::Recorder recorder(std::move(inputs));
   recording.recorder = &recorder;
+  recording.arguments_hold = [&] {
+    const CallSpec& spec = recording.variant->spec;
+    std::vector<PyObject*> tensors(spec.tensor_count()), numbers(spec.number_count());
+    return spec.match(call.args.data(), PyVectorcall_NARGS(nargsf), kwnames, tensors.data(), numbers.data());
+  };
   if (!function.options.pure) observer = make_observer(recording, call);
   const Entry entry = entry_of(function, call, PyVectorcall_NARGS(nargsf), kwnames, observer.get());
   recording.unsound = entry.refused;
@@ -304,6 +310,13 @@ void Recording::number_computed(const observe::Derivation& how) {
     op.operands.push_back({operand.scalar < 0, PyFloat_AsDouble(operand.value.get())});
   }
   recorder->number_computed(how.number.get(), std::move(op), std::move(operands));
+}
+
+bool Recording::unwatched(bool ended) {
+  if (ended) return recorder->operators() == operators_before && current_modes() == modes_before && arguments_hold();
+  operators_before = recorder->operators();
+  modes_before = current_modes();
+  return true;
 }
 
 RecordingFlag::RecordingFlag() { this_thread().recording = true; }

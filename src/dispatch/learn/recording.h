@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -21,6 +22,7 @@ struct Recording {
   Recording(Function& f, const Modes& m) : function(f), modes(m) {}
   void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
   void number_computed(const observe::Derivation& how);
+  bool unwatched(bool ended);  // see observe::Host::on_unwatched
   Function& function;
   Modes modes;
   std::shared_ptr<Variant> variant = std::make_shared<Variant>();
@@ -30,6 +32,9 @@ struct Recording {
   std::vector<std::pair<PyObject*, std::string>> bare_owners;  // tensors that have no gradient, with names of that
   std::unordered_map<PyObject*, PyObject*> owners;             // gradients that the call read -> whose they are
   capture::Recorder* recorder = nullptr;
+  std::function<bool()> arguments_hold;  // that what the call was given still looks as the variant's spec says
+  size_t operators_before = 0;           // when what runs unwatched began
+  Modes modes_before;
   std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
   std::vector<PyObject*> leaves;
   std::vector<PyObject*> numbers;  // of the call, read out of tensors, and derived from others

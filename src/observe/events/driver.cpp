@@ -424,6 +424,7 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
         watch_scalar(o);
       }
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
+  if (std::exchange(f.fills_cache, false)) cache_filled();
   if (PyObject* tensor = std::exchange(f.data_of, nullptr))
     if (!host_.on_data || !host_.on_data(host_.context, tensor, at(1))) return deny("read of Tensor.data");
   if (std::exchange(f.constant_result, false))

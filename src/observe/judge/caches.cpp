@@ -1,5 +1,5 @@
 // functools.lru_cache: what a cache keeps of a call is a fact like what a dictionary holds. The function behind it does
-// not run again in later calls either, in eager.
+// not run again in later calls either, in eager: where the call is the first, it runs unwatched.
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
@@ -64,7 +64,6 @@ bool Tracer::is_cached_by(PyObject* argument, int depth) {
   return is_builtin || (is_reached(argument) && hashable(argument));
 }
 
-// Where the call is not kept yet, the function runs now, unwatched: its result is a fact from the next call on.
 void Tracer::call_cache(PyObject* callable, Args args) {
   auto* cache = reinterpret_cast<CacheObject*>(callable);
   const std::string name = name_of_cache(callable);
@@ -72,17 +71,41 @@ void Tracer::call_cache(PyObject* callable, Args args) {
   for (PyObject* arg : args)
     if (!is_cached_by(arg)) return deny("call of " + name + " with " + name_of(arg));
   PyObject* keywords = top().kwnames ? top().kwnames : unpacked_names_;
-  const Ref key = key_of(cache, args, keywords);
+  Ref key = key_of(cache, args, keywords);
   PyObject* kept = key ? PyDict_GetItemWithError(cache->cache, key.get()) : nullptr;
   if (PyErr_Occurred()) return PyErr_Clear(), deny("call of " + name);
-  if (!kept) return interrupt("the cache of " + name);
-  const std::string label = text_of_call(name, args, keywords);
-  const Facts::Id id = facts_->dict(cache->cache, "the cache of " + name);
+  std::string label = text_of_call(name, args, keywords);
+  if (!kept) return fill_cache(callable, std::move(key), std::move(label));
+  read_cache(callable, key, label);
+}
+
+void Tracer::read_cache(PyObject* callable, const Ref& key, const std::string& label) {
+  auto* cache = reinterpret_cast<CacheObject*>(callable);
+  const Facts::Id id = facts_->dict(cache->cache, "the cache of " + name_of_cache(callable));
   const bool has_links = cache->most >= 0;  // a cache with a bound gives its oldest link to another call
   const std::string label_in_cache = has_links ? "what the cache keeps of " + label : label;
-  kept = facts_->read_key(id, pooled(key.get()), label_in_cache, where());
+  PyObject* kept = facts_->read_key(id, pooled(key.get()), label_in_cache, where());
   if (has_links) kept = facts_->read_slot(&reinterpret_cast<CacheLink*>(kept)->result, label, where());
   found(kept, label);
+}
+
+// The function runs in this call only: what it reads is no fact, and its result is one. What it changes must not be
+// what the call changed before, which later calls would find as this one left it.
+void Tracer::fill_cache(PyObject* callable, Ref key, std::string label) {
+  const bool changed_nothing = effects_.empty() && class_sets_.empty() && context_sets_.empty();
+  if (!changed_nothing || !host_.on_unwatched) return interrupt("the cache of " + name_of_cache(callable));
+  fill_ = {callable, std::move(key), std::move(label)};
+  top().fills_cache = true;
+  top().expect = Expect::Inside;
+  host_.on_unwatched(host_.context, false);
+}
+
+void Tracer::cache_filled() {
+  const Fill fill = std::exchange(fill_, {});
+  PyObject* entries = reinterpret_cast<CacheObject*>(fill.cache)->cache;
+  if (!PyDict_GetItemWithError(entries, fill.key.get())) return PyErr_Clear(), deny("call of " + fill.label);
+  if (!host_.on_unwatched(host_.context, true)) return interrupt("the cache of " + name_of_cache(fill.cache));
+  read_cache(fill.cache, fill.key, fill.label);
 }
 
 std::string Tracer::name_of_cache(PyObject* callable) {

@@ -91,6 +91,7 @@ class Tracer final : public Observer {
     bool nested_result = false;      // its result is new if it is a container, and so are the containers in it
     bool constructs = false;         // it makes an instance: the first argument of __init__ is that new object
     bool may_stop = false;           // it calls next(): StopIteration is its answer
+    bool fills_cache = false;        // it calls a function that functools.lru_cache has no result of yet: see fill_
     bool makes_context = false;      // it runs an autograd.Function, whose methods are given a new object first
     Expect expect = Expect::None;    // Python frames it may enter
     bool expect_probing = false;
@@ -353,6 +354,9 @@ class Tracer final : public Observer {
   static bool is_cache(PyObject* callable);
   bool is_cached_by(PyObject* argument, int depth = 0);
   void call_cache(PyObject* callable, Args args);
+  void read_cache(PyObject* callable, const Ref& key, const std::string& label);
+  void fill_cache(PyObject* callable, Ref key, std::string label);
+  void cache_filled();
   std::string name_of_cache(PyObject* callable);
   // locks.cpp
   static bool is_lock(PyObject* o);
@@ -451,12 +455,20 @@ class Tracer final : public Observer {
     Ref constant;               // what is added
   };
 
+  // A call of functools.lru_cache that runs the function behind it.
+  struct Fill {
+    PyObject* cache = nullptr;
+    Ref key;
+    std::string label;
+  };
+
   Host host_;
   std::unique_ptr<Facts> facts_;
   std::vector<SideEffect> effects_;
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
   FlatSet<PyObject*> stored_;                                                               // values that effects_ hold
   Sum sum_;
+  Fill fill_;
   PyObject* noted_globals_ = nullptr;         // of torch.nn.modules.module: what _call_impl reads there is noted
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   std::string reason_;
