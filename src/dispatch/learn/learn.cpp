@@ -36,6 +36,7 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   const bool refused = needs_gradients && function.differentiates;  // calls like it are, before they are recorded
   const bool guarded = needs_gradients && recording.variant->captured.size() > 0;  // for as long as its facts hold
   recording.variant->reason = recording.unsound;
+  recording.variant->needs_gradients = needs_gradients;
   recording.variant->retry_at = guarded || refused ? 0 : next_try(function);
   const uint64_t retry_at = recording.variant->retry_at;
   recording.variant->executable = nullptr;
@@ -169,7 +170,7 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
     note_fallback(function, why, advice);
     return nullptr;
   }
-  PyObject* result = run_eager(function, "", args, nargsf, kwnames);
+  PyObject* result = run_in_parts(function, "", args, nargsf, kwnames);
   if (!result || note_fallback(function, why, advice)) return result;
   Py_DECREF(result);
   return nullptr;
@@ -232,7 +233,7 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   why = refuse(function, spec, modes, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
   if (!why.empty()) return eager_because(function, why, advice, args, nargsf, kwnames);
   if (const std::string pause = waiting(function, function.stats.calls); !pause.empty())
-    return run_eager(function, pause, args, nargsf, kwnames);
+    return run_in_parts(function, pause, args, nargsf, kwnames);
   function.variants.drop_dead();
   const std::string limit = full(function, spec, [&] {
     return miss ? varied_value(function, *miss)
