@@ -232,9 +232,10 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
     else:
         result = function._inspect(stage, variant)
     if result is None:
+        way_out = _parts.where_to_inspect(function.parts(), stage) or "call it first"
         raise LookupError(
             f"{function._name} has {several(count, 'compiled variant')}, so there is no variant {variant} to inspect; "
-            "call it first"
+            + way_out
         )
     return _passes.steps_of(result) if stage == "passes" else result
 

@@ -36,3 +36,8 @@ def sentence(parts: dict[str, Any]) -> str:
     first = ", ".join(list(parts)[:MOST_NAMED])
     more = len(parts) - MOST_NAMED
     return f"; these parts of it run as programs: {first}" + (f" and {more} more (see parts())" if more > 0 else "")
+
+
+def where_to_inspect(parts: dict[str, Any], stage: str) -> str:
+    """What to ask where the function itself has no program, or nothing where it has no parts either."""
+    return f"it runs in parts: ask parts()[{next(iter(parts))!r}].inspect({stage!r})" if parts else ""

@@ -75,6 +75,37 @@ def test_the_blocks_of_a_net_that_is_no_program_are_programs() -> None:
     assert "test_parts.py:" in said
     assert said.endswith("; these parts of it run as programs: blocks.0, blocks.1, blocks.2 and 1 more (see parts())")
     assert "kernel" in function.parts()["blocks.2"].inspect("plan")
+    with pytest.raises(LookupError, match=r"; it runs in parts: ask parts\(\)\['blocks\.0'\]\.inspect\('plan'\)"):
+        function.inspect("plan")
+    shown = repr(stats)
+    assert "parts={'blocks.0': " in shown and " hits of " in shown
+
+
+def test_nothing_raises_where_parts_would_compile() -> None:
+    eager, fast, function = pair(Net)
+    play(eager, fast, 3)
+    with fastjit.stance("error_on_compile"):
+        play(eager, fast, 3)
+    assert function.stats().parts == {}
+    play(eager, fast, 12)
+    assert function.stats().parts
+
+
+def test_parts_that_do_not_pay_are_no_longer_looked_for() -> None:
+    def count(n: int) -> int:
+        return n + 1
+
+    class Chatty(Net):
+        def note(self) -> None:
+            super().note()
+            for _ in range(2000):
+                count(1)
+
+    eager, fast, function = pair(Chatty)
+    play(eager, fast, 80)
+    hits = function.stats().parts["blocks.0"].hits
+    play(eager, fast, 20)
+    assert 0 < hits == function.stats().parts["blocks.0"].hits
 
 
 def test_what_a_part_reads_is_a_fact() -> None:

@@ -2,13 +2,20 @@
 
 #include <c10/util/SmallVector.h>
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <iterator>
 
 #include "dispatch/call/function.h"
 #include "dispatch/call/spec.h"
 #include "dispatch/call/this_thread.h"
 #include "dispatch/learn/torch_objects.h"
+
+#define FASTJIT_PARTS (FASTJIT_OBSERVES && PY_VERSION_HEX < 0x030C0000)
+#if FASTJIT_PARTS
 #include "observe/events/layout.h"
+#endif
 
 namespace fastjit::dispatch {
 namespace {
@@ -17,14 +24,12 @@ bool is_dead(const observe::Ref& weak) { return weak && PyWeakref_GET_OBJECT(wea
 
 }  // namespace
 
-#if FASTJIT_OBSERVES && PY_VERSION_HEX < 0x030C0000
+#if FASTJIT_PARTS
 namespace {
 
 using observe::InterpreterFrame;
 
 constexpr size_t kMostParts = 1024;
-// Python calls Python without using the C stack, but not where frames are seen: deeper ones are not.
-constexpr ptrdiff_t kDeepest = 1 << 20;
 constexpr size_t kFirstSweep = 16;
 constexpr uint64_t kWindow = 32;            // calls after which it is asked whether parts pay
 constexpr uint64_t kFramesPerOperator = 8;  // what seeing so many calls costs, an operator's dispatch costs too
@@ -45,6 +50,22 @@ void watch(_PyFrameEvalFunction function) {
 void unwatch(_PyFrameEvalFunction function) {
   if (--watching == 0 && _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == function)
     _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), below);
+}
+
+// Half of this thread's stack. Python calls Python without the C stack, but not where frames are seen: below this
+// address they are not.
+const char* deepest() {
+  static thread_local const char* const found = [] {
+    pthread_attr_t attributes;
+    void* low = nullptr;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+      pthread_attr_getstack(&attributes, &low, &size);
+      pthread_attr_destroy(&attributes);
+    }
+    return static_cast<const char*>(low) + size / 2;
+  }();
+  return found;
 }
 
 bool has_tensor(PyObject* o) {
@@ -146,7 +167,6 @@ struct Parts::Watch {
 
   Parts* parts;
   const Options* options;
-  const char* stack = reinterpret_cast<const char*>(__builtin_frame_address(0));
   bool entered = false;  // the function whose parts they are has begun
   void* outer;           // the thread's watch before
 };
@@ -154,16 +174,17 @@ struct Parts::Watch {
 bool Parts::available() { return true; }
 
 PyObject* Parts::evaluate(PyThreadState* thread, _PyInterpreterFrame* frame, int throws) {
+  if (static_cast<const char*>(__builtin_frame_address(0)) < deepest()) {
+    _PyInterpreterState_SetEvalFrameFunc(thread->interp, below);
+    PyObject* result = below(thread, frame, throws);
+    if (watching) _PyInterpreterState_SetEvalFrameFunc(thread->interp, evaluate);
+    return result;
+  }
   const ThisThread& here = this_thread();
   auto* watch = static_cast<Watch*>(here.watch);
   if (!watch || !watch->parts || throws || here.recording) return below(thread, frame, throws);
   if (!std::exchange(watch->entered, true)) return below(thread, frame, throws);
-  if (watch->stack - reinterpret_cast<const char*>(__builtin_frame_address(0)) < kDeepest)
-    return watch->parts->enter(thread, frame, *watch->options);
-  _PyInterpreterState_SetEvalFrameFunc(thread->interp, below);
-  PyObject* result = below(thread, frame, throws);
-  if (watching) _PyInterpreterState_SetEvalFrameFunc(thread->interp, evaluate);
-  return result;
+  return watch->parts->enter(thread, frame, *watch->options);
 }
 
 PyObject* Parts::call(PyObject* callable, const Options& options, PyObject* const* args, size_t nargsf,
@@ -192,12 +213,17 @@ PyObject* Parts::enter(PyThreadState* thread, _PyInterpreterFrame* evaluated, co
   ++frames_;
   const auto* frame = reinterpret_cast<const InterpreterFrame*>(evaluated);
   PyObject* module = nullptr;
-  const std::shared_ptr<Part> part = may_be_part(frame, &module) ? find(frame->func, module, options) : nullptr;
-  if (!part || part->calls++ < part->next || !part->function) return below(thread, evaluated, 0);
+  std::shared_ptr<Part> part;
+  Arguments args;
+  try {
+    if (may_be_part(frame, &module)) part = find(frame->func, module, options);
+    if (!part || part->calls++ < part->next || !part->function) return below(thread, evaluated, 0);
+    if (!part->is_plain && !gather(frame, args)) return nullptr;
+  } catch (const std::exception&) {  // no memory
+    return below(thread, evaluated, 0);
+  }
   const Watch none(nullptr, nullptr);
   if (part->is_plain) return below(thread, evaluated, 0);
-  Arguments args;
-  if (!gather(frame, args)) return nullptr;
   const observe::Ref object = observe::Ref::share(part->function.get());
   const Function& function = *part->get()->function;
   const uint64_t hits = function.stats.hits, eager = fallbacks(function);

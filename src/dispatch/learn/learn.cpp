@@ -215,6 +215,8 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   ++function.stats.misses;
+  if (stance() == Stance::ErrorOnCompile && function.is_part)
+    return run_eager(function, "stance is error_on_compile", args, nargsf, kwnames);
   if (stance() == Stance::ErrorOnCompile) {
     PyErr_Format(
         PyExc_RuntimeError,
