@@ -50,7 +50,7 @@ def facts_of(net: torch.nn.Module, x: torch.Tensor) -> Any:
     A hit of the whole model takes hundreds of microseconds of library calls: the check is timed by itself.
     """
     from observer_tools import built, observe
-    from test_observer_torch import TorchHost
+    from torch_host import TorchHost
 
     net(x)
     seen = observe(built(), net, x, host=TorchHost)

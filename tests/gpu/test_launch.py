@@ -19,10 +19,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import cuda_launch_cases
-from cuda_cases import Case, cases
+from cuda_cases import Case, cases, compare
 from fastjit import fastjit
 from helpers import assert_same
-from test_cuda import compare
 
 pytestmark = [
     pytest.mark.gpu,

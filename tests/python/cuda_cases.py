@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from helpers import assert_same
+
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 LAYOUTS = ("contiguous", "transposed", "strided", "sliced", "broadcast")
@@ -256,3 +258,27 @@ def fused() -> Iterator[Case]:
 
 def cases(*, full: bool = False) -> list[Case]:
     return [*pointwise(full), *conversions(full), *reductions(full), *fused()]
+
+
+def ulps(got: torch.Tensor, expected: torch.Tensor, count: float) -> None:
+    """At most `count` ULP apart; NaN and infinities in the same places."""
+    finite = torch.isfinite(expected)
+    torch.testing.assert_close(
+        torch.where(finite, 0, got), torch.where(finite, 0, expected), rtol=0, atol=0, equal_nan=True
+    )
+    a, b = got[finite].double(), expected[finite].double()
+    info = torch.finfo(expected.dtype)
+    bound = count * torch.clamp(b.abs() * info.eps, min=info.tiny * info.eps)
+    worst = ((a - b).abs() / bound).max().item() if a.numel() else 0
+    assert worst <= 1, f"{worst * count:.1f} ULP"
+
+
+def compare(case: Case, got: Any, expected: Any) -> None:
+    if case.tolerance != "ulp":
+        assert_same(got, expected, exact=case.tolerance == "exact")
+        return
+    for g, e in zip(got, expected, strict=True):
+        assert g.dtype == e.dtype and g.stride() == e.stride()
+        ulps(g, e, 4 if e.dtype in (torch.float32, torch.float64) else 1) if e.is_floating_point() else assert_same(
+            g, e, exact=True
+        )

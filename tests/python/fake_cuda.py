@@ -23,7 +23,6 @@ import fastjit as package
 from fastjit import _nvrtc, fastjit
 from fastjit._load import extension
 from helpers import assert_same
-from test_cuda import compare
 
 CASES = ("softmax of 3 dims", "layer_norm", "gelu chain", "full sum", "amax float32", "to float64")
 driver: Any = None
@@ -87,7 +86,7 @@ def check_kernel_cases_mean_what_eager_does() -> None:
         got, expected = fast(*put(case.args)), case.function(*case.args)
         assert (fast.stats().hits, fast.stats().fallbacks) == (1, {}), case.name
         as_list = list if isinstance(expected, tuple) else lambda result: [result]
-        compare(case, as_list(back(got)), as_list(expected))
+        cuda_cases.compare(case, as_list(back(got)), as_list(expected))
 
 
 def check_results_that_are_arguments_or_views() -> None:

@@ -12,6 +12,7 @@ from error_bounds import ULPS, Reference
 from fastjit import _C
 
 ROWS = {name for name, lowered in _C.lowered_ops() if lowered}
+FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 DTYPES = [
     torch.float32,
     torch.float64,

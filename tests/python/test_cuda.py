@@ -18,10 +18,10 @@ import pytest
 import torch
 
 import cuda_host
-from cuda_cases import Case, cases
+from cuda_cases import cases, compare
 from fastjit import _nvrtc, fastjit
 from fastjit._load import extension
-from helpers import assert_same, clone_args
+from helpers import clone_args
 
 FULL = os.environ.get("FASTJIT_CUDA_FULL", "") not in ("", "0")
 ROOT = Path(__file__).parents[2]
@@ -61,30 +61,6 @@ def captured():
     with torch.no_grad():
         yield Captured()
     torch.set_num_threads(threads)
-
-
-def ulps(got: torch.Tensor, expected: torch.Tensor, count: float) -> None:
-    """At most `count` ULP apart; NaN and infinities in the same places."""
-    finite = torch.isfinite(expected)
-    torch.testing.assert_close(
-        torch.where(finite, 0, got), torch.where(finite, 0, expected), rtol=0, atol=0, equal_nan=True
-    )
-    a, b = got[finite].double(), expected[finite].double()
-    info = torch.finfo(expected.dtype)
-    bound = count * torch.clamp(b.abs() * info.eps, min=info.tiny * info.eps)
-    worst = ((a - b).abs() / bound).max().item() if a.numel() else 0
-    assert worst <= 1, f"{worst * count:.1f} ULP"
-
-
-def compare(case: Case, got: Any, expected: Any) -> None:
-    if case.tolerance != "ulp":
-        assert_same(got, expected, exact=case.tolerance == "exact")
-        return
-    for g, e in zip(got, expected, strict=True):
-        assert g.dtype == e.dtype and g.stride() == e.stride()
-        ulps(g, e, 4 if e.dtype in (torch.float32, torch.float64) else 1) if e.is_floating_point() else assert_same(
-            g, e, exact=True
-        )
 
 
 def test_the_list_holds_every_op_twice_and_is_short_enough(captured: Captured) -> None:

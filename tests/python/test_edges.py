@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from fastjit import fastjit
-from test_lowering import FLOATS
+from lowering_tools import FLOATS
 
 # Elements in two of the vectors that eager's arithmetic takes at a time.
 UNIT = {torch.float32: 16, torch.float64: 8, torch.bfloat16: 32, torch.float16: 32}

@@ -12,10 +12,9 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from fastjit import _C, fastjit
-from lowering_tools import DTYPES, ROWS, Check, compare
+from lowering_tools import DTYPES, FLOATS, ROWS, Check, compare
 
 aten = torch.ops.aten
-FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 SPECIAL = [
     0.0,
     -0.0,

@@ -1,29 +1,14 @@
 """The read observer on torch's own modules and functions: which are sound, and what their facts notice."""
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 from observer_tools import built, observe, supported
-
-torch = pytest.importorskip("torch")
+from torch_host import TorchHost
 
 pytestmark = supported
-nn, F = torch.nn, torch.nn.functional
-SELVES = {torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._special}
-OWNERS = {torch._C.TensorBase, torch.Tensor}
-
-
-class TorchHost:
-    """Operators are the members of torch's own operator namespaces and of TensorBase."""
-
-    tensor_types = (torch.Tensor, nn.Parameter)
-    module_types = (nn.Module,)
-
-    @staticmethod
-    def classify(callee):
-        owner, bound = getattr(callee, "__objclass__", None), getattr(callee, "__self__", None)
-        variable_function = getattr(callee, "__qualname__", "").startswith("_VariableFunctionsClass.")
-        is_operator = owner in OWNERS or isinstance(bound, torch.Tensor) or variable_function
-        return "operator" if is_operator or any(bound is one for one in SELVES) else "unknown"
 
 
 @pytest.fixture(scope="session")
