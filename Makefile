@@ -59,7 +59,7 @@ test-python:
 test-observer:
 	@$(MAKE) --no-print-directory setup PY=$(VENV)/bin/python
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_OBSERVER_PYTHON=$(if $(filter $(PY),$(VENV)/bin/python),,$(PY)) \
-	  $(VENV)/bin/python -m pytest tests/python/test_observer.py tests/python/test_observer_dicts.py tests/python/test_observer_versions.py
+	  $(VENV)/bin/python -m pytest $(patsubst %,tests/python/observe/test_%.py,observer observer_dicts observer_versions)
 
 # FastJIT as a Python that the observer does not know would have it: built without the observer, in a folder of its own.
 test-no-observer: setup
@@ -68,7 +68,7 @@ test-no-observer: setup
 	@cmake --build build/no-observer -j $(JOBS)
 	@cmake --install build/no-observer --prefix build/no-observer/site > /dev/null
 	@cp python/fastjit/[!_]*.py python/fastjit/_[!b]*.py python/fastjit/py.typed build/no-observer/site/fastjit/
-	@FASTJIT_CACHE_DIR=$$(mktemp -d) PYTHONPATH=build/no-observer/site $(PY) -m pytest tests/python/test_python_builds.py
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) PYTHONPATH=build/no-observer/site $(PY) -m pytest tests/python/tools/test_python_builds.py
 
 # Everything for several pairs of Python and torch, each as a wheel in an environment of its own below build/matrix:
 # some 20 minutes and 6 GB each. CELLS names others (docs/install.md shows how); SAVE=1 keeps the rows for docs/install.md.
@@ -78,7 +78,7 @@ test-matrix: $(STAMP)/system
 
 # Every op, dtype and layout as CUDA source, each compiled for every architecture and run on the host against eager.
 test-cuda-full:
-	@FASTJIT_CUDA_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_cuda.py
+	@FASTJIT_CUDA_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/engine/test_cuda.py
 
 # Random programs against eager: those of today, or FUZZ=first:last; SAVE=1 adds them to the count in docs/correctness.md.
 FUZZ ?=
@@ -88,15 +88,15 @@ fuzz: build
 # Random scripts of calls and changes of state; SCRIPTS=first:last chooses them, FASTJIT_CHECK=record records each hit again.
 SCRIPTS ?= 0:5000
 fuzz-scripts: build
-	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_SCRIPTS=$(SCRIPTS) $(PY) -m pytest -q tests/python/test_random_scripts.py
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_SCRIPTS=$(SCRIPTS) $(PY) -m pytest -q tests/python/dispatch/test_random_scripts.py
 
 # Every sample of torch's operator database in every element type and layout: tens of minutes.
 opinfo-full: build
-	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_opinfo.py tests/python/test_opinfo_forms.py
+	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest $(patsubst %,tests/python/capture/test_%.py,opinfo opinfo_forms)
 
 # Every numeric test at each level of torch's kernels, MKL, oneDNN and our compiler that this CPU has: tens of minutes.
 test-levels: build
-	@FASTJIT_LEVELS_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/test_levels.py
+	@FASTJIT_LEVELS_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest tests/python/engine/test_levels.py
 
 # Every elementary function over all 2^32 floats, on both ISA levels: hours. MATH="--step 4097" or a function's name shortens it.
 MATH ?=

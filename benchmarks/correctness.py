@@ -19,7 +19,7 @@ import _harness as harness
 from _harness import Sheet, Target
 from fastjit._bench import machine
 
-TESTS = harness.HERE.parent / "tests" / "python"
+HELPERS = harness.HERE.parent / "tests" / "python" / "helpers"
 PARTS = ("scripts", "opinfo", "callables", "models", "peers")
 PATH = harness.RESULTS / "correctness.json"
 SAMPLES = 2
@@ -32,8 +32,9 @@ ITEMS = {
 def take_scripts(_: argparse.Namespace) -> Any:
     """Script -> [item, outcome, why]."""
     import peer_scripts
+    import script_tools
 
-    peer_scripts.load()
+    script_tools.load()
     scripts = peer_scripts.SCRIPTS
     found = peer_scripts.run("fastjit", list(scripts))
     return {name: [scripts[name].item, *outcome] for name, outcome in found.items()}
@@ -71,8 +72,9 @@ def take_models(_: argparse.Namespace) -> Any:
 def take_peers(given: argparse.Namespace) -> Any:
     """Peer -> script -> [outcome, why]."""
     import peer_scripts
+    import script_tools
 
-    peer_scripts.load()
+    script_tools.load()
     peers = [peer for peer in peer_scripts.PEERS if peer != "fastjit"]
     return {peer: peer_scripts.run(peer, list(peer_scripts.SCRIPTS), total_s=given.peer_minutes * 60) for peer in peers}
 
@@ -261,10 +263,10 @@ def main() -> int:
     parts = json.loads(PATH.read_text())["samples"] if PATH.exists() else {}
     if missing := [name for name in PARTS if name not in wanted and name not in parts]:
         parser.error(f"{PATH.name} lacks {', '.join(missing)}: take them too")
-    sys.path.insert(0, str(TESTS))
+    sys.path.insert(0, str(HELPERS))
     with tempfile.TemporaryDirectory(prefix="fastjit-correctness-", ignore_cleanup_errors=True) as caches:
         harness.isolate_caches(caches)
-        os.environ["PYTHONPATH"] = f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        os.environ["PYTHONPATH"] = f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
         described = machine.describe()
         for name in wanted:
             print(f"correctness: {name}", file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ from coverage_cases import CASES, Case, packages
 from coverage_cases.optimizers import FOREACH, LOOP, OF_TORCH, name_of
 from fastjit._bench import table
 
-sys.path.insert(0, str(harness.HERE.parent / "tests" / "python"))
+sys.path.insert(0, str(harness.HERE.parent / "tests" / "python" / "helpers"))
 
 WORKER = str(Path(__file__).resolve().parent / "_coverage_worker.py")
 LIMIT_S = 180.0  # for one case

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests" / "python"
+HELPERS = ROOT / "tests" / "python" / "helpers"
 PATH = ROOT / "benchmarks" / "results" / "fuzz.json"
 CHECKER = ("random_programs.py", "random_compare.py", "shadows.py", "error_bounds.py")
 # Programs a process: one that dies names its seeds.
@@ -36,12 +36,12 @@ def seeds_of_today() -> str:
 
 def checker() -> str:
     """Names the sources that make and judge the programs."""
-    return hashlib.sha256(b"".join((TESTS / name).read_bytes() for name in CHECKER)).hexdigest()[:16]
+    return hashlib.sha256(b"".join((HELPERS / name).read_bytes() for name in CHECKER)).hexdigest()[:16]
 
 
 def play(first: int, last: int) -> dict[str, Any]:
     """The programs of these seeds, in this process."""
-    sys.path.insert(0, str(TESTS))
+    sys.path.insert(0, str(HELPERS))
     import torch
 
     import random_compare

@@ -14,7 +14,7 @@ import _harness as harness
 from fastjit import fastjit
 from fastjit._bench import measure, table
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "helpers"))
 
 LAYERS = 250
 CHECKS = "checking the facts of a call of the model"

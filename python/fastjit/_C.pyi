@@ -1,4 +1,4 @@
-"""What the extension offers to the package; tests/python/test_types.py compares the names with the built module."""
+"""What the extension offers to the package; tests/python/tools/test_types.py holds the names to the built module."""
 
 from collections.abc import Callable, Sequence
 from types import CodeType

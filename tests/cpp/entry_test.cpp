@@ -109,7 +109,7 @@ TEST(Hash, MatchesThePublishedVectorOfTheEmptyString) {
 }
 
 TEST(Settings, SizesAndTheTable) {
-  // tests/python/test_cache_cli.py reads these rows and asks the command the same; -1: no size.
+  // tests/python/tools/test_cache_cli.py reads these rows and asks the command the same; -1: no size.
   static constexpr std::pair<const char*, int64_t> kSizes[] = {
       {"4096", 4096},
       {"500M", 524288000},

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
-
 import cuda_launch_cases
 from cuda_cases import Case, cases, compare
 from fastjit import fastjit

@@ -59,8 +59,8 @@ What follows for FastJIT:
   code for AVX-512, and 1.4142135623730951 with its code for AVX2 and with FastJIT.
 - All other functions of this table are compared with eager within the bounds above, not bit for bit.
 - A test that compares bit for bit accepts a root that is at least as near to the exact one as eager's
-  (`tests/python/eager_cpu.py`), and accepts nothing else. `make test` runs a selection of the numeric tests at each of
-  these levels, `make test-levels` runs all of them.
+  (`tests/python/helpers/eager_cpu.py`), and accepts nothing else. `make test` runs a selection of the numeric tests at
+  each of these levels, `make test-levels` runs all of them.
 """
 DEFAULT = "torch default"
 
