@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import fastjit
+from bench_tools import MACHINE, PACKAGES
 from fastjit._bench import check, measure, table, timeit_form, tiny
 from fastjit._bench.errors import BenchError
 from fastjit._bench.load import CaseSpec, load_case, parse_sweeps, points
@@ -23,61 +24,7 @@ from fastjit._bench.variants import build
 from fastjit.bench import compare
 from fastjit.bench_cli import main
 
-PACKAGES = str(Path(__file__).resolve().parents[3] / "python")
-MACHINE = {
-    "date": "2024-02-29T00:00:00+00:00",
-    "cpu": "a CPU",
-    "cores": 2,
-    "isa": ["avx2"],
-    "governor": "",
-    "system": "",
-    "python": "3.11.0",
-    "torch": "2.13.0",
-    "fastjit": None,
-    "llvm": None,
-    "threads": 2,
-    "load": [0.1, 0.1, 0.1],
-}
-CASE = """
-import torch
-
-def scale(x, factor=2.0):
-    return x * factor + 1
-
-def scale_args(n=8):
-    return torch.randn(n, n), 3.0
-
-def drift(x):
-    drift.calls += 1
-    return x + drift.calls
-
-drift.calls = 0
-
-def drift_args():
-    return torch.zeros(4)
-
-def add_in_place(x, y):
-    x.add_(y)
-    return x
-
-def no_inputs(x):
-    return x
-"""
-
-
-@pytest.fixture
-def case_file(tmp_path: Path) -> Path:
-    path = tmp_path / f"case_{tmp_path.name}.py"
-    path.write_text(CASE)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FASTJIT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-
-
+pytestmark = pytest.mark.usefixtures("own_caches")
 QUICK = ["--no-first", "--rounds", "3", "--min-time", "0", "--variants", "jit"]
 
 

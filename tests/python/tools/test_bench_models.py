@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 import torch
-from test_bench import MACHINE, own_caches  # noqa: F401  (a fixture)
 
+from bench_tools import MACHINE
 from fastjit._bench import models, table
 from fastjit._bench.errors import BenchError
 from fastjit._bench.load import load_case
 from fastjit._bench.result import Result, Row
 from fastjit.bench_cli import main
 
+pytestmark = pytest.mark.usefixtures("own_caches")
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 FAKE = """
 import torch

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from rich.cells import cell_len
-from test_bench import MACHINE, PACKAGES, case_file, own_caches  # noqa: F401  (fixtures)
 
+from bench_tools import MACHINE, PACKAGES
 from fastjit import _tables
 from fastjit._bench import check, machine, plot, steady, table
 from fastjit._bench.progress import Progress
@@ -20,6 +20,7 @@ from fastjit._bench.verdict import noise
 from fastjit.bench import compare
 from fastjit.bench_cli import main
 
+pytestmark = pytest.mark.usefixtures("own_caches")
 TIMES = [1.0, 1.01, 0.99, 1.02, 0.98] * 6
 
 
@@ -31,7 +32,7 @@ def result(machine_of: dict[str, Any] | None = None, **factors: float) -> Result
 # while it runs
 
 
-def test_a_pipe_gets_plain_lines_that_name_the_stage(case_file: Path) -> None:  # noqa: F811
+def test_a_pipe_gets_plain_lines_that_name_the_stage(case_file: Path) -> None:
     program = f"import sys; sys.path.insert(0, {PACKAGES!r})\n"
     program += "from fastjit.bench_cli import main; sys.exit(main(sys.argv[1:]))"
     options = ["--rounds", "3", "--min-time", "0", "--variants", "jit"]
@@ -88,7 +89,7 @@ def test_functions_are_silent_on_a_pipe(show: bool | None, capsys: pytest.Captur
 def test_all_input_is_checked_before_anything_is_timed(
     arguments: list[str],
     words: str,
-    case_file: Path,  # noqa: F811
+    case_file: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
