@@ -139,7 +139,9 @@ def test_the_source_holds_only_what_it_uses():
 def test_the_source_has_no_dead_values():
     for fn in (lambda x: F.gelu(x * 2 + 1), lambda x: torch.softmax(x, -1), lambda x: torch.cumsum(x * 3, 0) + 1):
         body = called(fn, torch.randn(4, 4)).inspect("source").partition("def program")[2]
-        for value in re.findall(r"^    (v\d+) = (?!inputs|scalars)", body, flags=re.MULTILINE):
+        values = re.findall(r"^    (v\d+) = (?!inputs|scalars)", body, flags=re.MULTILINE)
+        assert values
+        for value in values:
             assert len(re.findall(rf"\b{value}\b", body)) > 1, (value, body)
 
 

@@ -57,7 +57,7 @@ def test_another_complex_number_is_another_program():
     x, fast = torch.randn(4), fastjit(f)
     for k in (2j, 2j, 3j, 1 + 2j, 2j):
         torch.testing.assert_close(fast(x, k), f(x, k), rtol=0, atol=0)
-    assert fast.stats().fallbacks == {} or list(fast.stats().fallbacks) == ["an argument is a complex"]
+    assert (fast.stats().hits, fast.stats().fallbacks) == (2, {})
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn])
@@ -72,7 +72,8 @@ def test_a_complex_constant_runs_eagerly():
         z = torch.randn(2, dtype=torch.complex64)
         for _ in range(2):
             assert_same(fast(z), f(z))
-        assert all("tensor" in reason for reason in fast.stats().fallbacks) and fast.stats().hits == 0
+        ((reason, count),) = fast.stats().fallbacks.items()
+        assert "call of tensor" in reason and (count, fast.stats().hits) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,8 @@ def test_lazy_negations_and_conjugates_run_eagerly(f):
         got, want = fast(x), f(x)
         torch.testing.assert_close(got, want, rtol=0, atol=0)
         assert (got.is_conj(), got.is_neg()) == (want.is_conj(), want.is_neg())
-    assert all("lazy conjugate or negation" in reason for reason in fast.stats().fallbacks) and fast.stats().hits == 0
+    ((reason, count),) = fast.stats().fallbacks.items()
+    assert "lazy conjugate or negation" in reason and (count, fast.stats().hits) == (2, 0)
 
 
 def test_masked_complex_values_are_torchs():

@@ -104,6 +104,7 @@ def test_composite_itself_calls_no_reader(row):
     overloads = _ExperimentalConfig(capture_overload_names=True)
     with profile(activities=[ProfilerActivity.CPU], experimental_config=overloads) as trace:
         schema_of(row)(*args, **kwargs)
+    assert row in map(full_name, trace.events())
     for event in trace.events():
         above = event.cpu_parent
         while above is not None and full_name(above) in ENTERED:

@@ -103,7 +103,9 @@ def test_a_script_whose_roots_are_rounded_passes_where_eagers_are_not():
 
 
 def test_levels_are_those_that_the_environment_asks_for():
-    asked = os.environ.get("ATEN_CPU_CAPABILITY")
-    assert asked is None or torch.backends.cpu.get_cpu_capability() == asked.upper()
-    isa = os.environ.get("FASTJIT_ISA")
-    assert isa is None or _C.host_isa() == isa
+    """test_levels.py asks for them."""
+    found = {"ATEN_CPU_CAPABILITY": torch.backends.cpu.get_cpu_capability().lower(), "FASTJIT_ISA": _C.host_isa()}
+    asked = {name: os.environ[name] for name in found if name in os.environ}
+    if not asked:
+        pytest.skip("the environment asks for no level")
+    assert {name: found[name] for name in asked} == asked

@@ -89,3 +89,9 @@ def test_the_engine_knows_neither_python_nor_torch():
 def test_every_folder_is_ruled():
     folders = {_folder(p) for base in ("jit", "src") for p in (ROOT / base).rglob("*.cpp")}
     assert {f for f in folders if not f.startswith("src/observe/")} <= set(MAY)
+
+
+def test_every_rule_is_of_folders_that_are_there():
+    named = set(MAY).union(*MAY.values())
+    assert sorted(name for name in named if not (ROOT / name).is_dir()) == []
+    assert sorted(path for path, _ in STARTS if not (ROOT / path).is_file()) == []
