@@ -2,8 +2,8 @@
 
 Most of the instructions that a model's forward runs are theirs: looking up a submodule, and the way from a call of a
 module to its forward(). The read observer notes what such a function reads when it is entered
-(src/observe/judge/known_frames.cpp), and does not watch its instructions. It does so only for code that is, instruction for
-instruction, that of the text below; any other release's code is watched like the user's.
+(src/observe/judge/known_frames.cpp), and does not watch its instructions. It does so only for code that is, instruction
+for instruction, that of the text below; any other release's code is watched like the user's.
 """
 
 from __future__ import annotations
