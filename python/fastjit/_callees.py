@@ -73,10 +73,15 @@ def _operator_names() -> frozenset[str]:
     return frozenset(names)
 
 
-def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]], list[Callable[..., Any]]]:
-    """The (operators, pure) callables of the installed torch, and the Python functions that call nothing but operators.
+# Which kernels scaled_dot_product_attention may choose: a setting of the process, with a priority.
+_ATTENTION_KERNELS = "flash math mem_efficient cudnn overrideable".split()
 
-    torch.ops.x.y and its overloads are such: each holds a C function of its own.
+
+def callees() -> tuple[list[Callable[..., Any]], ...]:
+    """The (operators, pure) callables of the installed torch, the Python functions that call nothing but operators, and
+    the C functions that read or change the choice of kernels for attention.
+
+    torch.ops.x.y and its overloads are such callers: each holds a C function of its own.
     """
     known = _operator_names()
     operators: list[Callable[..., Any]] = []
@@ -106,7 +111,12 @@ def callees() -> tuple[list[Callable[..., Any]], list[Callable[..., Any]], list[
         for name in ("OpOverload", "OpOverloadPacket", "TorchBindOpOverload")
         if (kind := getattr(torch._ops, name, None)) is not None
     ]
-    return operators, pure, callers
+    names = ["_get_sdp_priority_order", "_set_sdp_priority_order"]
+    names += [
+        form.format(kernel) for kernel in _ATTENTION_KERNELS for form in ("_get_{}_sdp_enabled", "_set_sdp_use_{}")
+    ]
+    attention = [getattr(torch._C, name) for name in names if hasattr(torch._C, name)]
+    return operators, pure, callers, attention
 
 
 def see_custom_operators() -> None:

@@ -24,9 +24,9 @@ STAGES = ("source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guard
 
 
 _STATS_ROWS = (
-    "calls hits misses variants kernels steps operators",
+    "calls hits misses variants kernels steps",
     "compiles memory_hits disk_hits compile_ms record_ms",
-    "verified mismatches",
+    "verified mismatches operators",
 )
 
 
@@ -68,9 +68,9 @@ class Stats:
         lines = [", ".join(f"{name}={_brief(getattr(self, name))}" for name in row.split()) for row in _STATS_ROWS]
         reasons = [f"{reason!r}: {calls}" for reason, calls in self.fallbacks.items()]
         indent = "\n" + " " * len("Stats(")
-        parts = [f"{name!r}: {part.hits} hits of {part.calls} calls" for name, part in self.parts.items()]
+        parts = [f"{name!r}: '{part.hits} hits of {part.calls} calls'" for name, part in self.parts.items()]
         lines.append(f"fallbacks={{{f',{indent}  '.join(reasons)}}}")
-        lines += [f"parts={{{f',{indent}  '.join(parts)}}}"] if parts else []
+        lines.append(f"parts={{{f',{indent}  '.join(parts)}}}")
         return f"Stats({f',{indent}'.join(lines)})"
 
     def _repr_html_(self) -> str:

@@ -28,6 +28,13 @@ namespace fastjit::observe {
 /// other.
 inline constexpr char kStandInFile[] = "<fastjit>";
 
+/// One setting of the whole process, which nothing but a look tells a change of.
+struct Setting {
+  const char* name;  // "the recursion limit"
+  uint64_t (*now)();
+  void (*set)(uint64_t value);
+};
+
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.
 struct Host {
   /// True for exact torch.Tensor or Parameter objects: reads on them are the operator recorder's business.
@@ -39,6 +46,8 @@ struct Host {
   /// Boxed: an operator through torch.ops; Python code that its kernels run is the operator's own, run at each call.
   enum class Callee { Operator, Boxed, Pure, Unknown };
   Callee (*classify)(PyObject* callable) = nullptr;
+  /// The setting that this C function reads or changes; null: none.
+  const Setting* (*setting_of)(PyObject* callable) = nullptr;
   /// What a call of this object calls, borrowed, where that never changes (a compiled function: what it was made of);
   /// null otherwise.
   PyObject* (*unwrap)(PyObject* callable) = nullptr;
@@ -173,6 +182,7 @@ struct Observation {
   std::vector<SideEffect> effects;  // in order
   // Not empty: what the call read and then gave another value, "self.h at model.py:14": the facts fail from now on.
   std::string state;
+  bool in_library = false;         // unsound for what code of a library does, which may be its first use in the process
   bool interrupted = false;        // unsound, and `state` is what the call filled, which the next one may find
   bool state_is_constant = false;  // the new value is a number, a string, None ...: another call may come back to it
   std::vector<bool>

@@ -114,8 +114,8 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.def("host_isa", [] { return std::string(backend::text(backend::host_isa())); });
   module.def("observer_available", &observe::available);
   module.def("after_fork_in_child", &observe::after_fork_in_child);
-  module.def("register_callees", [](py::list operators, py::list pure, py::list callers) {
-    dispatch::register_callees(operators.ptr(), pure.ptr(), callers.ptr());
+  module.def("register_callees", [](py::list operators, py::list pure, py::list callers, py::list attention) {
+    dispatch::register_callees(operators.ptr(), pure.ptr(), callers.ptr(), attention.ptr());
   });
   module.def("register_before_recording", [](py::object call) { dispatch::register_before_recording(call.ptr()); });
   module.def("register_known_frames", [](py::object call) { dispatch::register_known_frames(call.ptr()); });

@@ -37,7 +37,10 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   const bool guarded = needs_gradients && recording.variant->captured.size() > 0;  // for as long as its facts hold
   recording.variant->reason = recording.unsound;
   recording.variant->needs_gradients = needs_gradients;
-  recording.variant->retry_at = guarded || refused ? 0 : next_try(function);
+  // At its first use library code imports, registers and fills caches: the next call may be another matter.
+  const bool is_first_use = recording.observation.in_library && function.stats.calls == 1;
+  const auto next = [&] { return is_first_use ? function.stats.calls + 1 : next_try(function); };
+  recording.variant->retry_at = guarded || refused ? 0 : next();
   const uint64_t retry_at = recording.variant->retry_at;
   recording.variant->executable = nullptr;
   recording.variant->replay = nullptr;

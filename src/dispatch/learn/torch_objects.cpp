@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "capture/record/cast_mode.h"
 #include "dispatch/call/function.h"
 #include "dispatch/call/spec.h"
 
@@ -29,6 +31,19 @@ const void* identity(PyObject* callable) {
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type)) return reinterpret_cast<PyMethodDescrObject*>(callable)->d_method;
   if (Py_IS_TYPE(callable, &PyWrapperDescr_Type)) return reinterpret_cast<PyWrapperDescrObject*>(callable)->d_base;
   return callable;
+}
+
+// The C functions that read or change the choice of kernels of scaled_dot_product_attention.
+std::unordered_set<const void*>& attention_callees() {
+  static auto* const table = new std::unordered_set<const void*>;
+  return *table;
+}
+
+const observe::Setting* setting_of(PyObject* callable) {
+  static const observe::Setting attention{"the choice of kernels for scaled_dot_product_attention",
+                                          [] { return capture::AttentionMode::now().bits; },
+                                          [](uint64_t bits) { capture::AttentionMode{bits}.apply(); }};
+  return attention_callees().contains(identity(callable)) ? &attention : nullptr;
 }
 
 // Code of torch.ops' objects, each of which holds a function of its own that pybind11 made. Never freed.
@@ -70,11 +85,14 @@ observe::Host torch_host() {
   host.is_tensor = [](PyObject* object) { return is_plain_tensor(object); };
   host.is_module = is_module;
   host.classify = classify;
+  host.setting_of = setting_of;
   host.unwrap = wrapped_callable;  // a nested compiled function runs its Python body while recording
   return host;
 }
 
-void register_callees(PyObject* operators, PyObject* pure, PyObject* callers) {
+void register_callees(PyObject* operators, PyObject* pure, PyObject* callers, PyObject* attention) {
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(attention); ++i)
+    attention_callees().insert(identity(PySequence_Fast_GET_ITEM(attention, i)));
   add_all(pure, observe::Host::Callee::Pure);
   add_all(operators, observe::Host::Callee::Operator);
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(callers); ++i) {

@@ -10,7 +10,7 @@ observe::Host torch_host();
 
 /// Fills the table of torch's C functions: `operators` and `pure` are sequences of callables; what the Python functions
 /// `callers` call is an operator too (python/fastjit/_callees.py).
-void register_callees(PyObject* operators, PyObject* pure, PyObject* callers);
+void register_callees(PyObject* operators, PyObject* pure, PyObject* callers, PyObject* attention);
 /// `call` (or None) runs before each recording, unwatched. False: it raised.
 void register_before_recording(PyObject* call);
 /// `call` gives what observe::know_frames() takes; it runs once, before the first recording.

@@ -114,6 +114,7 @@ Observation Tracer::stop() {
     result.state_is_constant = facts_->state_is_constant();
   }
   result.unsound = reason_;
+  result.in_library = in_library_;
   result.interrupted = !interrupted_.empty();
   if (result.interrupted) result.state = interrupted_;
   for (const Ref& scalar : scalar_refs_) result.references.push_back(Py_REFCNT(scalar.get()) - 1);
@@ -181,7 +182,11 @@ std::string Tracer::placed(const std::string& what) {
   return what + " at " + where() + (is_elsewhere ? " (called at " + place_in(*nearest) + ")" : "");
 }
 
-void Tracer::deny(const std::string& what) { unsound(placed(what)); }
+void Tracer::deny(const std::string& what) {
+  if (!reason_.empty()) return;
+  in_library_ = !frames_.empty() && owner_of(top().code) != Owner::User;
+  unsound(placed(what));
+}
 
 void Tracer::end_scalar_use(bool entered) {
   if (std::exchange(using_scalars_, false)) host_.on_scalar_use_end(host_.context, entered);
@@ -384,7 +389,7 @@ void Tracer::raised(PyObject* type) {
 
 void Tracer::add_fresh_lists(PyObject* o) {
   PyObject *key, *value;
-  if (PyDict_CheckExact(o)) fresh_.insert(o);
+  if (PyDict_CheckExact(o) || is_array(o)) fresh_.insert(o);
   for (Py_ssize_t at = 0; PyDict_CheckExact(o) && PyDict_Next(o, &at, &key, &value);) add_fresh_lists(value);
   if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return;
   if (PyList_CheckExact(o)) fresh_.insert(o);

@@ -170,7 +170,8 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
     case Node::Kind::Object:
     case Node::Kind::Word:
     case Node::Kind::Order:
-    case Node::Kind::RecursionLimit:
+    case Node::Kind::Array:
+    case Node::Kind::Setting:
       break;
   }
   return nullptr;
@@ -264,8 +265,10 @@ void Facts::arm(uint32_t index) {
       const void* place = n.object;
       return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
     }
-    case Node::Kind::RecursionLimit:
-    case Node::Kind::Context:  // no word tells of either: every check looks
+    case Node::Kind::Array:
+    case Node::Kind::Setting:
+    case Node::Kind::Context:  // no word tells of these: every check looks
+      n.tag_word = words_.size();
       return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
     case Node::Kind::List:
     case Node::Kind::Set: {
@@ -316,8 +319,10 @@ bool Facts::verify(const Node& n) noexcept {
       }
       return !at;
     }
-    case Node::Kind::RecursionLimit:
-      return Py_GetRecursionLimit() == n.limit;
+    case Node::Kind::Array:
+      return holds_elements(n);
+    case Node::Kind::Setting:
+      return n.setting->now() == n.value;
     case Node::Kind::Cell:
     case Node::Kind::Slot:
     case Node::Kind::Context:
@@ -393,8 +398,9 @@ bool Facts::recover(size_t index) noexcept {
   Node& n = nodes_[word_nodes_[index]];
   // An equal value in another object: its address says nothing later.
   const bool is_place = n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context ||
-                        n.kind == Node::Kind::RecursionLimit;
+                        n.kind == Node::Kind::Setting;
   if (is_place) return verify(n);
+  if (n.kind == Node::Kind::Array) return index >= n.tag_word && verify(n);
   if (n.kind == Node::Kind::Order) {
     if (!verify(n)) return false;
     words_[index].value = *words_[index].at;

@@ -32,7 +32,7 @@ Facts::Id Facts::add(PyObject* object, Node::Kind kind, std::string label, const
   node.where = where;
   const bool inside = kind == Node::Kind::Dict || kind == Node::Kind::List || kind == Node::Kind::Cell ||
                       kind == Node::Kind::Slot || kind == Node::Kind::Word || kind == Node::Kind::Order ||
-                      kind == Node::Kind::RecursionLimit;  // what it was reached through keeps it
+                      kind == Node::Kind::Setting;  // what it was reached through keeps it
   const bool kept = inside || held_.contains(object);
   if (!kept) node.weak = weak_to(object);
   if (!kept && !node.weak) node.hold = Ref::share(object);
@@ -335,11 +335,12 @@ void Facts::order(PyObject* ordered_dict, const std::string& label, const std::s
   for (const OrderedDictNode* at = ordered->first; at; at = at->next) node(id).order.push_back(Expect::of(at->key));
 }
 
-void Facts::recursion_limit(const std::string& where) {
-  static char place;  // stands for the one limit there is
-  auto* object = reinterpret_cast<PyObject*>(&place);
-  if (find(object, Node::Kind::RecursionLimit) < 0)
-    node(add(object, Node::Kind::RecursionLimit, "the recursion limit", where)).limit = Py_GetRecursionLimit();
+void Facts::setting(const Setting& one, const std::string& where) {
+  auto* object = reinterpret_cast<PyObject*>(const_cast<Setting*>(&one));  // stands for it
+  if (find(object, Node::Kind::Setting) >= 0) return;
+  Node& n = node(add(object, Node::Kind::Setting, one.name, where));
+  n.setting = &one;
+  n.value = one.now();
 }
 
 PyObject* Facts::read_context(PyObject* variable, const std::string& label, const std::string& where) {

@@ -66,7 +66,8 @@ struct Node {
     Set,
     Word,
     Order,
-    RecursionLimit
+    Array,
+    Setting
   };
   Kind kind;
   bool ordered = false;    // Dict, Set: `keys` are all keys, in order. Type: `order` is the method resolution order
@@ -83,13 +84,14 @@ struct Node {
   PyObject* object;
   Ref weak;
   Ref hold;                        // a reference, where nothing else keeps the object and it cannot be held weakly
-  Ref parts[3];                    // Function: code, defaults, keyword defaults
+  Ref parts[3];                    // Function: code, defaults, keyword defaults. Array: elements, sizes, their type
   Ref type_weak;                   // Object: its class, unless that has a node
   PyTypeObject* type = nullptr;    // Object
   PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs. Word, Order: where it is
   PyObject* dict = nullptr;        // Object: that dictionary. Word, Order: what it is
-  int limit = 0;                   // RecursionLimit
-  std::vector<Key> keys;           // Dict, List, Type, Set (members); Cell, Slot, Context: one
+  const Setting* setting = nullptr;
+  uint64_t value = 0;     // Setting. Array: bytes of an element
+  std::vector<Key> keys;  // Dict, List, Type, Set (members); Cell, Slot, Context: one
   size_t tag_word =
       SIZE_MAX;         // Dict, Type: the word that only says when to look again. List, Set: the first of its words
   DictVersion version;  // Dict
@@ -129,9 +131,11 @@ class Facts final : public ReadSet {
   PyObject* read_context(PyObject* variable, const std::string& label, const std::string& where);
   /// The order of the keys of an OrderedDict, which an earlier fact keeps.
   void order(PyObject* ordered_dict, const std::string& label, const std::string& where);
+  /// array.cpp: the elements, sizes and element type of an array of numpy. False where these are no fact.
+  bool array(PyObject* array, const std::string& label, const std::string& where);
   /// A word of the interpreter's memory that lives as long as the process.
   void word(void* at, const std::string& label, const std::string& where);
-  void recursion_limit(const std::string& where);
+  void setting(const Setting& one, const std::string& where);
   // write.cpp. The call is about to store there: what it reads there from now on is its own and no fact.
   // `looked_into`: the value there is an object whose own parts may be facts; it may die with the store.
   void write_key(Id dict, PyObject* name, bool looked_into, const std::string& label, const std::string& where);
@@ -230,6 +234,15 @@ class Facts final : public ReadSet {
   bool state_is_constant_ = true;
   bool abandoned_ = false;
 };
+
+/// numpy.ndarray itself, and no subclass.
+bool is_array(PyObject* o) noexcept;
+/// What an array is a view of, borrowed; null where it has memory of its own.
+PyObject* base_of_array(PyObject* array) noexcept;
+/// A node of an array that lives: its elements are those that were noted.
+bool holds_elements(const Node& node) noexcept;
+/// Of its first element; null where it has none, or is not to be written to.
+char* first_byte(const Node& array) noexcept;
 
 /// Asks dict_lookup() to search the entry's index once; later lookups with that index are a few ns.
 inline constexpr int32_t kFindHint = -2;

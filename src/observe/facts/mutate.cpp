@@ -144,9 +144,10 @@ void mutate_node(Trial& trial, Node& n, std::vector<Mutation>& out) {
     tried("defaults", trial.swap(&f->func_defaults, trial.other()));
     tried("keyword defaults", trial.swap(&f->func_kwdefaults, trial.other()));
   }
-  if (n.kind == Node::Kind::RecursionLimit)
-    tried("value",
-          trial.run([&] { return Py_SetRecursionLimit(n.limit + 1), true; }, [&] { Py_SetRecursionLimit(n.limit); }));
+  if (n.kind == Node::Kind::Setting)
+    tried("value", trial.run([&] { return n.setting->set(n.value ^ 1), true; }, [&] { n.setting->set(n.value); }));
+  if (char* element = n.kind == Node::Kind::Array ? first_byte(n) : nullptr)
+    tried("elements", trial.run([&] { return *element ^= 1, true; }, [&] { *element ^= 1; }));
   if (n.kind == Node::Kind::Word) tried("value", trial.swap(n.dict_slot, trial.other()));
   if (n.kind == Node::Kind::Order) tried("order", reorder(trial, n.object));
   if (n.kind == Node::Kind::Object) {

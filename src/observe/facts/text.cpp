@@ -50,7 +50,8 @@ std::string Facts::failure(Node& n) {
       return n.label + " is now of type " + Py_TYPE(n.object)->tp_name + at(n.where);
     case Node::Kind::Word:
     case Node::Kind::Order:
-    case Node::Kind::RecursionLimit:
+    case Node::Kind::Array:
+    case Node::Kind::Setting:
       return n.label + " changed" + at(n.where);
     default:
       break;
@@ -80,7 +81,8 @@ std::vector<std::string> Facts::describe() const {
     if (n.kind == Node::Kind::Function) lines.push_back("function " + n.label + ": code and defaults" + at(n.where));
     if (n.kind == Node::Kind::Object) lines.push_back(n.label + " is of type " + n.type->tp_name + at(n.where));
     if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
-    if (n.kind == Node::Kind::Word || n.kind == Node::Kind::Order || n.kind == Node::Kind::RecursionLimit)
+    if (n.kind == Node::Kind::Word || n.kind == Node::Kind::Order || n.kind == Node::Kind::Array ||
+        n.kind == Node::Kind::Setting)
       lines.push_back(n.label + " is what it was" + at(n.where));
     if (n.length >= 0) lines.push_back("length of " + n.label + " is " + std::to_string(n.length) + at(n.where));
     if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));

@@ -77,13 +77,19 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
   PyObject* attr = is_heap ? class_attr(Py_TYPE(o), name) : type_lookup(Py_TYPE(o), name, nullptr);
   touch(o);
-  if (!attr && is_plain_value(o)) {  // builtin classes never change
+  // Builtin classes never change, and most of their objects have no attributes of their own.
+  const bool has_none = !is_heap && !Py_TYPE(o)->tp_dictoffset && Py_TYPE(o)->tp_getattro == PyObject_GenericGetAttr;
+  if (!attr && (is_plain_value(o) || has_none)) {
     if (!top().expect_probing) raising_ = true;
     return;
   }
   const bool may_be_assigned = PyCFunction_Check(o) && is_named(name, "__module__");
   if (!attr || may_be_assigned) return deny("read of " + attr_text(o, name));
-  if (is_method_kind(attr)) return;
+  if (is_method_kind(attr) || reads_new_array(o, name)) return;
+  if (is_union(o) && is_named(name, "__args__")) {
+    const Ref parts = Ref::steal(PyObject_GetAttr(o, name));  // the union holds them
+    return parts ? static_cast<void>(found(parts.get(), attr_text(o, name))) : PyErr_Clear();
+  }
   bool never_changes = is_plain_value(o) || PySlice_Check(o) || PyCode_Check(o) || PyMethod_Check(o) ||
                        (PyTuple_Check(o) && is_tuple(o)) || PyCFunction_Check(o) || is_named(name, "__class__");
   if (never_changes && !PyFunction_Check(attr)) return Py_IS_TYPE(attr, &PyProperty_Type) ? may_enter_any() : void();
@@ -280,6 +286,17 @@ void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
     if (Py_IS_TYPE(attr, &PyMemberDescr_Type)) return;
     may_enter_any();
   }
+}
+
+// Of a new object: nobody else finds it gone.
+void Tracer::delete_attr(PyObject* o, PyObject* name) {
+  if (!fresh_.contains(o) || !is_instance(o)) return deny("deletion of " + attr_text(o, name));
+  PyObject* hook = class_attr(Py_TYPE(o), "__delattr__");
+  if (hook && PyFunction_Check(hook)) return may_enter(hook);
+  PyObject* attr = class_attr(Py_TYPE(o), name);
+  if (attr) note_descriptor(attr);
+  if (attr && Py_TYPE(attr)->tp_descr_set && !Py_IS_TYPE(attr, &PyMemberDescr_Type)) return may_enter_any();
+  raising_ = true;  // where there is none
 }
 
 // `hooked`: a __setattr__ of the class runs; otherwise it is object.__setattr__ itself that is called.

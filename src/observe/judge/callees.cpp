@@ -48,7 +48,7 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(one); ++i) todo.push_back(PyTuple_GET_ITEM(one, i));
       continue;
     }
-    if (!std::strcmp(Py_TYPE(one)->tp_name, "types.UnionType")) {  // int | float: it never changes
+    if (is_union(one)) {
       const Ref parts = Ref::steal(PyObject_GetAttrString(one, "__args__"));
       if (!parts || !PyTuple_CheckExact(parts.get())) return PyErr_Clear(), deny("isinstance with " + name_of(one));
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts.get()); ++i)
@@ -107,6 +107,11 @@ void Tracer::judge_setattr(PyObject*, Args args) {
   store_attr(args[0], intern(Py_NewRef(args[1])), args[2]);
 }
 
+void Tracer::judge_delattr(PyObject*, Args args) {
+  if (args.size() != 2 || !PyUnicode_CheckExact(args[1])) return deny("delattr with a computed name");
+  delete_attr(args[0], intern(Py_NewRef(args[1])));
+}
+
 void Tracer::judge_object_setattr(PyObject*, Args args) {
   if (args.size() != 3 || !PyUnicode_CheckExact(args[1])) return deny("setattr with a computed name");
   if (fresh_.contains(args[0])) return replaces_parts(args[0], args[1], args[2]) ? void() : touch(args[2]);
@@ -155,7 +160,8 @@ void Tracer::judge_new(PyObject* callee, Args args) {
     if (base == (PyObject*)type &&
         (args.size() < 2 || type == &PyTuple_Type || readable_args(args.subspan(1), "__new__"))) {
       if (type == &PyTuple_Type && args.size() == 2 && !iterable(args[1], "iteration over")) return;
-      top().fresh_result = args.size() != 2 || Py_TYPE(args[1]) != type || !is_immutable(args[1]);
+      const bool is_itself = args.size() == 2 && args[0] == base && Py_TYPE(args[1]) == type && is_immutable(args[1]);
+      top().fresh_result = !is_itself;
       return;
     }
   if (reason_.empty()) call_host(callee, args);
@@ -398,15 +404,18 @@ void Tracer::judge_contains(PyObject*, Args args) {
     if (PyObject* method = class_attr(Py_TYPE(container), "__contains__")) predicates_.insert(method);
     return type_method(container, "__contains__");
   }
+  if (PyObject* method = metaclass_method(container, "__contains__"))
+    return predicates_.insert(method), may_enter(method);
   const bool is_set = PyAnySet_CheckExact(container) || is_dict(container);
   if (is_set && fresh_.contains(container) && is_tensor(item) && keyable(item)) return;
   if (is_set && (is_known(container) || PyFrozenSet_CheckExact(container)) && hashable(item)) return;
   find_identical(container, item);
   if (!comparable(item) || holds_nan(item)) return deny("comparison of " + name_of(item));
   if (readable(container)) return;
-  if (PyTuple_Check(container) && is_tuple(container)) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(container); ++i)
-      if (PyObject* o = PyTuple_GET_ITEM(container, i); !comparable(o)) return deny("comparison of " + name_of(o));
+  const bool is_list = PyList_CheckExact(container) && (is_known(container) || open(container));
+  if (is_list || (PyTuple_Check(container) && is_tuple(container))) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i)
+      if (PyObject* o = PySequence_Fast_ITEMS(container)[i]; !comparable(o)) return deny("comparison of " + name_of(o));
     return;
   }
   deny("search in " + name_of(container));

@@ -106,14 +106,32 @@ static bool reads_sizes(PyObject* callable) {
   return std::ranges::find(kNames, name) != std::end(kNames);
 }
 
-void Tracer::call_host(PyObject* callable, Args args) {
-  PyTypeObject* owner = nullptr;
+// The class whose method it is, where it is called with `self`; null: it is none.
+static PyTypeObject* owner_of_method(PyObject* callable, PyObject* self) {
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyWrapperDescr_Type))
-    owner = PyDescr_TYPE(callable);
-  else if (!args.empty() &&
-           ((PyCFunction_Check(callable) && PyCFunction_GET_SELF(callable) == args[0]) || is_method_wrapper(callable)))
-    owner = Py_TYPE(args[0]);  // bound: a plain C function that gets a number is no method of numbers
-  if (is_value_type(owner) && !args.empty() && Py_TYPE(args[0]) == owner) {
+    return PyDescr_TYPE(callable);
+  if (is_method_wrapper(callable)) return PyDescr_TYPE(reinterpret_cast<WrapperObject*>(callable)->descr);
+  // Bound: a plain C function that gets a number is no method of numbers.
+  if (!self || !PyCFunction_Check(callable) || PyCFunction_GET_SELF(callable) != self) return nullptr;
+  const PyMethodDef* method = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml;
+  PyObject* found = _PyType_Lookup(Py_TYPE(self), Ref::steal(PyUnicode_InternFromString(method->ml_name)).get());
+  const bool is_inherited = found && Py_IS_TYPE(found, &PyMethodDescr_Type) &&
+                            reinterpret_cast<PyMethodDescrObject*>(found)->d_method == method;
+  return is_inherited ? PyDescr_TYPE(found) : Py_TYPE(self);
+}
+
+// An item of a tuple of a class of its own, which it has for good.
+bool Tracer::reads_tuple(PyTypeObject* owner, PyObject* callable, Args args) {
+  if (owner != &PyTuple_Type || !PyTuple_Check(args[0]) || PyTuple_CheckExact(args[0])) return false;
+  const std::string name = callee_text(callable);
+  return (name.ends_with("__getitem__") || name.ends_with("__len__")) && readable_args(args.subspan(1), callable);
+}
+
+void Tracer::call_host(PyObject* callable, Args args) {
+  PyTypeObject* owner = owner_of_method(callable, args.empty() ? nullptr : args[0]);
+  const bool is_method = is_value_type(owner) && !args.empty();
+  if (is_method && reads_tuple(owner, callable, args)) return;
+  if (is_method && (Py_TYPE(args[0]) == owner || (PyObject_TypeCheck(args[0], owner) && acts_as_value(args[0])))) {
     if (!readable_args(args, callable)) return;
     const std::string name = owner == &PyUnicode_Type ? callee_text(callable) : "";
     const bool formats = name == "str.format" || name == "str.format_map";  // "{0.name}" reads attributes
@@ -121,6 +139,12 @@ void Tracer::call_host(PyObject* callable, Args args) {
         std::ranges::find_if(args, [&](PyObject* arg) { return formats && !is_plain_value(arg) && !is_constant(arg); });
     top().container_result = true;  // of str.split, say
     return odd == args.end() ? may_enter_any() : deny("formatting of " + name_of(*odd));
+  }
+  if (const Setting* setting = host_.setting_of ? host_.setting_of(callable) : nullptr) {
+    if (!readable_args(args, callable)) return;
+    facts_->setting(*setting, where());  // whoever changes it must put it back: see Facts::finish()
+    top().container_result = true;
+    return;
   }
   if (host_.has_data_sizes && host_.has_data_sizes(host_.context) && reads_sizes(callable))
     for (PyObject* arg : args)

@@ -74,6 +74,18 @@ void Tracer::judge_ordered_change(PyObject* callee, Args args) {
   may_enter_any();
 }
 
+// The items of a list that is in order are compared with another: numbers and what else compares in C.
+void Tracer::judge_bisect(PyObject* callee, Args args) {
+  if (args.size() < 2 || top().kwnames || !readable_args(args, callee)) return;
+  const bool is_list = PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0]);
+  if (!is_list) return deny("search in " + name_of(args[0]));
+  if (!Py_SIZE(args[0])) return;  // nothing is compared
+  std::vector<PyObject*> compared(PySequence_Fast_ITEMS(args[0]), PySequence_Fast_ITEMS(args[0]) + Py_SIZE(args[0]));
+  compared.push_back(args[1]);
+  for (PyObject* o : compared)
+    if (is_tensor(o) || !comparable(o)) return deny("comparison of " + name_of(o));
+}
+
 bool Tracer::is_callable(PyObject* o) {
   return PyFunction_Check(o) || PyMethod_Check(o) || PyCFunction_Check(o) || PyType_Check(o) ||
          Py_IS_TYPE(o, &PyMethodDescr_Type) || Py_IS_TYPE(o, &PyWrapperDescr_Type);

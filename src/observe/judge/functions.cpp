@@ -209,11 +209,26 @@ bool Tracer::compares_in_python(PyObject* o) {
   return equals && PyFunction_Check(equals) && std::ranges::all_of(kNames, is_watched);
 }
 
+// A tuple whose class leaves comparing to tuple: its items are compared, which are for good.
+bool Tracer::compares_as_tuple(PyObject* o) {
+  if (!PyTuple_Check(o) || Py_TYPE(o)->tp_richcompare != PyTuple_Type.tp_richcompare) return false;
+  PyObject** items = PySequence_Fast_ITEMS(o);
+  return std::all_of(items, items + PyTuple_GET_SIZE(o), [&](PyObject* item) { return comparable(item); });
+}
+
+// An enumerator of pybind11: C code compares its number.
+bool Tracer::is_enumerator(PyObject* o) {
+  PyTypeObject* type = Py_TYPE(o);
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o) || !is_reached(o)) return false;
+  PyObject *entries = class_attr(type, "__entries"), *equals = class_attr(type, "__eq__");
+  return entries && PyDict_CheckExact(entries) && equals && PyInstanceMethod_Check(equals);
+}
+
 // Comparing it runs no Python code and reads nothing that changes.
 bool Tracer::comparable(PyObject* o) {
   const bool by_identity =
       Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare || PyType_Check(o) || PyFunction_Check(o);
-  if (!readable(o) && !by_identity && !compares_as_value(o)) return false;
+  if (!readable(o) && !by_identity && !compares_as_value(o) && !compares_as_tuple(o) && !is_enumerator(o)) return false;
   if (described_.contains(o) || is_method_of_argument(o)) return false;
   // Items that are one object are equal without a look.
   if (!is_tensor(o) && (holds_argument_tensor(o) || (!PyFloat_CheckExact(o) && holds_nan(o)))) return false;
@@ -250,9 +265,9 @@ bool Tracer::moves(PyObject* source) {
 // What dict() and OrderedDict() are made of: the values only move.
 bool Tracer::readable_source(PyObject* o) {
   o = unwrapped(o);
-  if (is_dict(o)) {
-    PyObject *key, *value;
-    for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);) touch(value);
+  if (is_dict(o) || PyDictItems_Check(o)) {
+    PyObject *key, *value, *dict = is_dict(o) ? o : view_dict(o);
+    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);) touch(value);
     return true;  // iterable() has judged the keys
   }
   if (PyGen_CheckExact(o)) return true;  // see give()
@@ -269,8 +284,11 @@ bool Tracer::readable_source(PyObject* o) {
   return true;
 }
 
-// The limit is the process's: nothing but a look tells whether it was set since.
-void Tracer::judge_recursion_limit(PyObject*, Args) { facts_->recursion_limit(where()); }
+void Tracer::judge_recursion_limit(PyObject*, Args) {
+  static const Setting limit{"the recursion limit", [] { return static_cast<uint64_t>(Py_GetRecursionLimit()); },
+                             [](uint64_t value) { Py_SetRecursionLimit(static_cast<int>(value)); }};
+  facts_->setting(limit, where());
+}
 
 }  // namespace fastjit::observe
 #endif

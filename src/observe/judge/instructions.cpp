@@ -61,9 +61,7 @@ void Tracer::load_attr_op(int oparg) { load_attr(at(1), name_at(oparg >> kAttrSh
 
 void Tracer::store_attr_op(int oparg) { store_attr(at(1), name_at(oparg), at(2)); }
 
-void Tracer::delete_attr_op(int oparg) {
-  if (!fresh_.contains(at(1))) deny("deletion of " + attr_text(at(1), name_at(oparg)));
-}
+void Tracer::delete_attr_op(int oparg) { delete_attr(at(1), name_at(oparg)); }
 
 void Tracer::store_global(int oparg) {
   PyObject* name = name_at(oparg);
@@ -221,7 +219,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   touch(value);
   if (is_tensor(container)) {
     note_slices(container, index);
-    if (!readable(index) || !readable(value)) return deny("store to item of Tensor");
+    if (!readable_index(index) || !readable(value)) return deny("store to item of Tensor");
     if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
     return tensor_method(container, "__setitem__");
   }
@@ -246,7 +244,7 @@ void Tracer::get_iter_of(PyObject* o) {
   if (is_fresh_iterator(o)) return;
   if (!iterable(o, "iteration over")) return;
   if (top().expect == Expect::None) top().fresh_result = true, top().sources = {o};  // else its __iter__ decides
-  if (!is_instance(o)) return;
+  if (!is_instance(o) && !metaclass_method(o, "__iter__")) return;
   PyObject* method = class_attr(Py_TYPE(o), "__iter__");
   if (method && PyFunction_Check(method)) call_if_generator((PyFunctionObject*)method);
 }

@@ -227,6 +227,7 @@ class Tracer final : public Observer {
   void tensor_method(PyObject* tensor, const char* name);
   bool is_instance(PyObject* o);  // of a Python class: new, or reached, or an nn.Module
   static bool is_namespace(PyObject* o);
+  static bool is_union(PyObject* o);  // int | float: it never changes
   static bool is_deque(PyObject* o);
   bool open(PyObject* container);  // makes the items of a reached list or dictionary facts
   std::string item_label(PyObject* container, PyObject* key);
@@ -236,6 +237,7 @@ class Tracer final : public Observer {
   bool hashable(PyObject* o);                           // its hash and equality are determined
   bool holds_numbers_only(PyObject* o, int depth = 0);  // itself one, or in lists and tuples
   bool is_plain_index(PyObject* index);                 // of a tensor: no lists of tensors
+  bool readable_index(PyObject* index);                 // of a tensor: the same as readable(), and arrays of numpy
   bool keyable(PyObject* o);                            // the same, also of tensors and members of enums
   bool is_fresh_iterator(PyObject* o);
   static bool is_opaque(PyObject* o);                    // an operator of torch gave it, and Python cannot look into it
@@ -262,6 +264,7 @@ class Tracer final : public Observer {
   bool find_again(PyObject* function, PyObject* cell);
   void found_inside(PyObject* value, const std::string& label);
   void type_method(PyObject* o, const char* name);  // an implicit call of a method of o's type
+  PyObject* metaclass_method(PyObject* type, const char* name);
   bool dict_node(PyObject* d, Facts::Id* id);       // the node of a dictionary reached by facts
   bool dict_base_node(PyObject* d, Facts::Id* id);  // also of a subclass, for dict's own methods
   bool list_node(PyObject* l, Facts::Id* id);       // the same of a list
@@ -297,6 +300,7 @@ class Tracer final : public Observer {
   void load_plain_attr(PyObject* o, PyObject* name, bool probing);
   bool replaces_parts(PyObject* o, PyObject* name, PyObject* value);
   void store_attr(PyObject* o, PyObject* name, PyObject* value);
+  void delete_attr(PyObject* o, PyObject* name);
   void store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
   std::string attr_text(PyObject* o, PyObject* name);
 
@@ -338,6 +342,7 @@ class Tracer final : public Observer {
   void call_class(PyTypeObject* type, Args args);
   void construct(PyTypeObject* type, Args args);
   void call_host(PyObject* callable, Args args);
+  bool reads_tuple(PyTypeObject* owner, PyObject* callable, Args args);
   bool is_foreign(PyObject* callable);
   bool call_metaclass(PyTypeObject* type, Args args);
   void call_partial(PyObject* callable, Args args);
@@ -346,9 +351,18 @@ class Tracer final : public Observer {
   PyObject* unwrapped(PyObject* o);
   bool compares_as_value(PyObject* o);
   bool comparable(PyObject* o);
+  bool compares_as_tuple(PyObject* o);
+  bool is_enumerator(PyObject* o);
   bool compares_in_python(PyObject* o);
   bool acts_as_value(PyObject* o);
+  // arrays.cpp
   bool calls_numpy(PyObject* callable, Args args);
+  bool is_numpy_number(PyTypeObject* type);
+  bool reads_array(PyObject* o);  // its elements are facts from now on
+  bool is_new_array(PyObject* o);
+  bool reads_new_array(PyObject* o, PyObject* name);
+  bool makes_array(PyObject* o, int depth = 0);
+  void judge_new_array(PyObject* callee, Args args);
   void note_comparisons(PyTypeObject* type);
   bool is_method_of_argument(PyObject* o);
   // caches.cpp
@@ -376,6 +390,7 @@ class Tracer final : public Observer {
   void find_identical(PyObject* container, PyObject* item);  // the same for a search, which compares by identity first
   void meet_argument(PyObject* reached, const std::string& label);  // facts lead to it
   bool holds_argument_tensor(PyObject* o, int depth = 0);
+  void judge_bisect(PyObject* callee, Args args);
   void judge_search(PyObject* callee, Args args);
   bool readable_pair(PyObject* o);
   bool readable_source(PyObject* o);
@@ -393,6 +408,7 @@ class Tracer final : public Observer {
   void judge_hasattr(PyObject*, Args args);
   void judge_getattribute(PyObject*, Args args);
   void judge_setattr(PyObject*, Args args);
+  void judge_delattr(PyObject*, Args args);
   void judge_object_setattr(PyObject*, Args args);
   void judge_append(PyObject* callee, Args args);
   void judge_fill(PyObject* callee, Args args);
@@ -474,6 +490,7 @@ class Tracer final : public Observer {
   PyObject* noted_globals_ = nullptr;         // of torch.nn.modules.module: what _call_impl reads there is noted
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   std::string reason_;
+  bool in_library_ = false;  // reason_ is what code of a library does
   std::string interrupted_;  // reason_, where the next call may be another matter: what this one settled
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
   bool active_ = false, root_entered_ = false, using_scalars_ = false, told_unsound_ = false;

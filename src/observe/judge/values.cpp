@@ -214,15 +214,7 @@ bool Tracer::hashable(PyObject* o) {
   return true;
 }
 
-// Elementwise functions of numpy and its types of numbers, given numbers.
-bool Tracer::calls_numpy(PyObject* callable, Args args) {
-  const bool is_type = PyType_Check(callable) && (flags_of(type_flags_, (PyTypeObject*)callable) & kNumpyValue);
-  if (!is_type && std::strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc")) return false;
-  if (args.empty() || top().kwnames || !std::ranges::all_of(args, [&](PyObject* o) { return is_plain_value(o); }))
-    return false;
-  for (PyObject* arg : args) touch(arg);
-  return true;
-}
+bool Tracer::is_numpy_number(PyTypeObject* type) { return flags_of(type_flags_, type) & kNumpyValue; }
 
 bool Tracer::is_fresh_iterator(PyObject* o) {
   return fresh_.contains(o) && (flags_of(type_flags_, Py_TYPE(o)) & kIterator);
@@ -326,6 +318,8 @@ bool Tracer::is_namespace(PyObject* o) {
   return Py_TYPE(o) == type;
 }
 
+bool Tracer::is_union(PyObject* o) { return !std::strcmp(Py_TYPE(o)->tp_name, "types.UnionType"); }
+
 bool Tracer::is_deque(PyObject* o) {
   static const PyTypeObject* const type = type_named("collections", "deque");
   return Py_TYPE(o) == type;
@@ -399,8 +393,17 @@ void Tracer::type_method(PyObject* o, const char* name) {
     for (PyTypeObject* base : {&PyDict_Type, &PyODict_Type, &PyList_Type})
       if (PyDescr_TYPE(method) == base) return std::strcmp(name, "__getitem__") ? void() : may_enter_any();
   // The items of an instance of a subclass of tuple are for good.
-  if (is_slot && PyTuple_Check(o) && PyDescr_TYPE(method) == &PyTuple_Type && !std::strcmp(name, "__iter__")) return;
+  if (is_slot && PyTuple_Check(o) && PyDescr_TYPE(method) == &PyTuple_Type)
+    for (const char* known : {"__iter__", "__getitem__", "__len__"})
+      if (!std::strcmp(name, known)) return;
   if (!method || !PyCFunction_Check(method)) deny(text_of_method(Py_TYPE(o), name) + " " + name_of(o));
+}
+
+// What the class of a class says in Python; null: nothing.
+PyObject* Tracer::metaclass_method(PyObject* type, const char* name) {
+  if (!PyType_Check(type) || Py_TYPE(type) == &PyType_Type) return nullptr;
+  PyObject* method = class_attr(Py_TYPE(type), name);
+  return method && PyFunction_Check(method) ? method : nullptr;
 }
 
 bool Tracer::dict_node(PyObject* d, Facts::Id* id) {
@@ -442,6 +445,8 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
     type_method(o, "__iter__");
     return reason_.empty();
   }
+  if (is_new_array(o)) return true;
+  if (metaclass_method(o, "__iter__")) return may_enter_any(), true;
   deny(std::string(verb) + " " + name_of(dict));
   return false;
 }
@@ -541,7 +546,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   if (is_tensor(container)) {
     note_slices(container, index);
     touch(index);
-    if (!readable(index)) return deny("index of type " + name_of(index));
+    if (!readable_index(index)) return deny("index of type " + name_of(index));
     if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
     return tensor_method(container, "__getitem__");
   }

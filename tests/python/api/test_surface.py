@@ -81,7 +81,7 @@ def test_what_fastjit_returns_is_a_fast_function():
 def test_stats_are_shown_on_lines_that_fit():
     stats = Stats(
         calls=1234567, hits=1234560, misses=4, compiles=1, memory_hits=2, disk_hits=3, kernels=1, steps=2, variants=1,
-        compile_ms=12.3456, record_ms=0.5, verified=0, mismatches=0,
+        compile_ms=12.3456, record_ms=0.5, verified=0, mismatches=0, operators=40, parts={},
         fallbacks={"argument 'x' requires grad": 2, "tracer active": 1},
     )  # fmt: skip
     assert (
@@ -90,9 +90,10 @@ def test_stats_are_shown_on_lines_that_fit():
         == """\
 Stats(calls=1234567, hits=1234560, misses=4, variants=1, kernels=1, steps=2,
       compiles=1, memory_hits=2, disk_hits=3, compile_ms=12.35, record_ms=0.50,
-      verified=0, mismatches=0,
+      verified=0, mismatches=0, operators=40,
       fallbacks={"argument 'x' requires grad": 2,
-        'tracer active': 1})"""
+        'tracer active': 1},
+      parts={})"""
     )
     assert eval(repr(stats)) == dataclasses.replace(stats, compile_ms=12.35)
     named = [field.name for field in dataclasses.fields(Stats)]
