@@ -190,7 +190,9 @@ class Player:
         if fast_raised is not None and self.raised is not None and phase == "first":
             raise RuntimeError(f"the case itself raises {self.raised!r}") from self.raised
         reasons = [text for text, count in now.fallbacks.items() if count > before.fallbacks.get(text, 0)]
-        return Step(phase, now.hits - before.hits, now.calls - before.calls, now.operators - before.operators, reasons, found)
+        return Step(
+            phase, now.hits - before.hits, now.calls - before.calls, now.operators - before.operators, reasons, found
+        )
 
     def _f64(self, program: Program | None, batch: int) -> tuple[Program | None, Any, Any]:
         """The program's result and state, or None for all once it does not run on doubles."""

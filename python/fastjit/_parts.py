@@ -11,7 +11,7 @@ MOST_NAMED = 3
 
 
 def named(function: Any, module: torch.nn.Module | None) -> dict[str, Any]:
-    """The parts of a compiled function that was made of ``module`` (None: of no module), in the order of their finding."""
+    """The parts of a compiled function, as they were found; ``module`` is what it was made of, None: of no module."""
     paths = {} if module is None else {id(inner): path for path, inner in module.named_modules()}
     parts: dict[str, Any] = {}
     for part, inner in function._parts():

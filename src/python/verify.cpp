@@ -70,7 +70,7 @@ class Shadow {
   void quarantine(const std::string& what) {
     variant_->reason = "verification failed: " + what;
     ++function().stats.mismatches;
-    ++function().stats.fallbacks[variant_->reason];
+    count_fallback(function().stats, variant_->reason);
     const py::gil_scoped_release release;
     for (const std::string& key : variant_->keys) runtime::forget_kernel(key, function().options.cache);
   }

@@ -80,7 +80,7 @@ struct Variant {
   double compile_ms = 0, record_ms = 0;
   uint64_t hits = 0;
   uint32_t operators = 0;  // that eager dispatches in such a call
-  uint64_t used = 0;  // by Variants: the larger, the more recently
+  uint64_t used = 0;       // by Variants: the larger, the more recently
 
   /// The tensor that a program input is in a call with these tensors; borrowed.
   PyObject* input(const capture::InputSource& source, PyObject* const* tensors) const noexcept {
@@ -92,11 +92,17 @@ struct Variant {
 
 struct Stats {
   uint64_t calls = 0, hits = 0, misses = 0, compiles = 0, memory_hits = 0, disk_hits = 0;
+  uint64_t fallen = 0;                        // calls that fallbacks counts
   std::map<std::string, uint64_t> fallbacks;  // reason -> calls that ran eagerly because of it
   double compile_ms = 0, record_ms = 0;
   uint64_t verified = 0, mismatches = 0;
   uint64_t operators = 0;  // calls of operators that hits stood for
 };
+
+inline void count_fallback(Stats& stats, const std::string& reason) {
+  ++stats.fallen;
+  ++stats.fallbacks[reason];
+}
 
 struct Function {
   PyObject* callable = nullptr;  // owned

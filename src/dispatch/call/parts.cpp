@@ -11,6 +11,7 @@
 #include "dispatch/call/spec.h"
 #include "dispatch/call/this_thread.h"
 #include "dispatch/learn/torch_objects.h"
+#include "support/mix.h"
 
 #define FASTJIT_PARTS (FASTJIT_OBSERVES && PY_VERSION_HEX < 0x030C0000)
 #if FASTJIT_PARTS
@@ -31,7 +32,8 @@ using observe::InterpreterFrame;
 
 constexpr size_t kMostParts = 1024;
 constexpr size_t kFirstSweep = 16;
-constexpr uint64_t kWindow = 32;            // calls after which it is asked whether parts pay
+constexpr uint32_t kMostDeaths = 4;  // of modules of one class, or of functions of one code, before no more are parts
+constexpr uint64_t kWindow = 16;     // calls after which it is asked whether parts pay
 constexpr uint64_t kFramesPerOperator = 8;  // what seeing so many calls costs, an operator's dispatch costs too
 constexpr uint64_t kPause = 1024;           // calls for which they are not looked for when they do not
 constexpr uint64_t kFirstRetry = 8;         // calls of a part that failed before it is tried again; doubles each time
@@ -109,12 +111,6 @@ bool may_be_part(const InterpreterFrame* frame, PyObject** module) {
   return std::any_of(frame->localsplus, frame->localsplus + count, [](PyObject* o) { return o && has_tensor(o); });
 }
 
-uint64_t fallbacks(const Function& function) {
-  uint64_t sum = 0;
-  for (const auto& [reason, calls] : function.stats.fallbacks) sum += calls;
-  return sum;
-}
-
 // The arguments of a call that begins now, as vectorcall takes them.
 struct Arguments {
   c10::SmallVector<PyObject*, 16> values;
@@ -171,6 +167,10 @@ struct Parts::Watch {
   void* outer;           // the thread's watch before
 };
 
+size_t Parts::HashCallee::operator()(const Callee& callee) const noexcept {
+  return support::mix(reinterpret_cast<uintptr_t>(callee.function), reinterpret_cast<uintptr_t>(callee.module));
+}
+
 bool Parts::available() { return true; }
 
 PyObject* Parts::evaluate(PyThreadState* thread, _PyInterpreterFrame* frame, int throws) {
@@ -226,11 +226,11 @@ PyObject* Parts::enter(PyThreadState* thread, _PyInterpreterFrame* evaluated, co
   if (part->is_plain) return below(thread, evaluated, 0);
   const observe::Ref object = observe::Ref::share(part->function.get());
   const Function& function = *part->get()->function;
-  const uint64_t hits = function.stats.hits, eager = fallbacks(function);
+  const uint64_t hits = function.stats.hits, eager = function.stats.fallen;
   const size_t names = args.names ? static_cast<size_t>(PyTuple_GET_SIZE(args.names.get())) : 0;
   PyObject* result =
       PyObject_Vectorcall(object.get(), args.values.data(), args.values.size() - names, args.names.get());
-  if (function.stats.hits == hits) judge(*part, fallbacks(function) > eager);
+  if (function.stats.hits == hits) judge(*part, function.stats.fallen > eager);
   return result;
 }
 
@@ -245,21 +245,28 @@ void Parts::judge(Part& part, bool ran_eagerly) {
   part.next = part.calls + (kFirstRetry << std::min(part.failures++, 20u));
 }
 
+// A function made inside another one is often made anew for each call: it must come in a second one. So are some
+// modules: where those of a class die, no more of them are parts.
 std::shared_ptr<Parts::Part> Parts::find(PyFunctionObject* function, PyObject* module, const Options& options) {
+  const auto make = [&](Part& part) {
+    part.function = observe::Ref::steal(new_part((PyObject*)function, module, options));
+    PyErr_Clear();
+  };
   const auto known = by_callee_.find({function, module});
   if (known != by_callee_.end() && is_of(known->second->of, function) && is_of(known->second->self, module)) {
     const std::shared_ptr<Part> part = known->second;
-    if (!part->function) part->function = observe::Ref::steal(new_part((PyObject*)function, module, options));
-    PyErr_Clear();
+    if (!part->function && part->first_call != calls_) make(*part);
     return part;
   }
   if (known != by_callee_.end() || all_.size() >= sweep_at_) drop_dead();
-  if (all_.size() >= kMostParts) return nullptr;
+  const void* kind = module ? static_cast<const void*>(Py_TYPE(module)) : function->func_code;
+  if (all_.size() >= kMostParts || deaths_[kind] >= kMostDeaths) return nullptr;
   auto part = std::make_shared<Part>();
   part->of = observe::Ref::steal(PyWeakref_NewRef((PyObject*)function, nullptr));
   if (module) part->self = observe::Ref::steal(PyWeakref_NewRef(module, nullptr));
-  // A closure is often made anew for each call: it must come twice.
-  if (!function->func_closure) part->function = observe::Ref::steal(new_part((PyObject*)function, module, options));
+  part->kind = kind;
+  part->first_call = calls_;
+  if (!function->func_closure) make(*part);
   PyErr_Clear();
   all_.push_back(part);
   by_callee_[{function, module}] = part;
@@ -270,6 +277,7 @@ void Parts::drop_dead() {
   const auto is_gone = [](const auto& part) { return is_dead(part->of) || is_dead(part->self); };
   std::vector<std::shared_ptr<Part>> gone;  // released last: what they hold may have finalisers
   std::ranges::copy_if(all_, std::back_inserter(gone), is_gone);
+  for (const auto& part : gone) ++deaths_[part->kind];
   std::erase_if(by_callee_, [&](const auto& entry) { return is_gone(entry.second); });
   std::erase_if(all_, is_gone);
   sweep_at_ = 2 * all_.size() + kFirstSweep;

@@ -6,9 +6,8 @@
 #include <Python.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "observe/ref.h"
@@ -34,6 +33,8 @@ class Parts {
   struct Part {
     observe::Ref function;         // a compiled function; null: seen once
     observe::Ref of, self;         // weak references: to what it was made of, and to the module it is called on
+    const void* kind = nullptr;    // the module's class, or the function's code
+    uint64_t first_call = 0;       // of the function that it is a part of
     uint64_t calls = 0, next = 0;  // not tried before call `next`: what it calls is
     uint32_t failures = 0;         // in a row
     bool is_plain = false;         // its program does no more than one operator: it runs as it is
@@ -57,7 +58,15 @@ class Parts {
   bool pays();
 
   std::vector<std::shared_ptr<Part>> all_;
-  std::map<std::pair<const void*, const void*>, std::shared_ptr<Part>> by_callee_;  // function and module
+  struct Callee {
+    const void *function, *module;
+    bool operator==(const Callee&) const = default;
+  };
+  struct HashCallee {
+    size_t operator()(const Callee& callee) const noexcept;
+  };
+  std::unordered_map<Callee, std::shared_ptr<Part>, HashCallee> by_callee_;
+  std::unordered_map<const void*, uint32_t> deaths_;  // by Part::kind
   uint64_t calls_ = 0, frames_ = 0, frames_before_ = 0, operators_before_ = 0;
   size_t sweep_at_ = 0;
   uint64_t resumes_ = 0;  // the call from which parts are looked for again

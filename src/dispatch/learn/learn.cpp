@@ -179,6 +179,14 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
   return nullptr;
 }
 
+// Nobody asked for a part: it costs no error, and few recordings that do not serve later calls.
+const char* leaves_part_eager(const Function& function) {
+  constexpr uint64_t kFree = 4, kHitsEach = 4;
+  if (stance() == Stance::ErrorOnCompile) return "stance is error_on_compile";
+  if (function.stats.misses >= kFree + function.stats.hits / kHitsEach) return "its calls differ from one another";
+  return nullptr;
+}
+
 }  // namespace
 
 Settled settle(Function& function, const std::shared_ptr<Variant>& variant) {
@@ -217,9 +225,9 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   }
   if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
+  if (function.is_part)
+    if (const char* why = leaves_part_eager(function)) return run_eager(function, why, args, nargsf, kwnames);
   ++function.stats.misses;
-  if (stance() == Stance::ErrorOnCompile && function.is_part)
-    return run_eager(function, "stance is error_on_compile", args, nargsf, kwnames);
   if (stance() == Stance::ErrorOnCompile) {
     PyErr_Format(
         PyExc_RuntimeError,

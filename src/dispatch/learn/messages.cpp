@@ -72,7 +72,7 @@ void register_message_types(PyObject* warning, PyObject* error) {
 }
 
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice) {
-  ++function.stats.fallbacks[reason];
+  count_fallback(function.stats, reason);
   const std::string text = "fastjit: " + function.options.name + " ran eagerly because " + reason + "; " +
                            std::string(advice.empty() ? way_out(reason) : advice);
   support::log(support::Channel::Fallback, text);
@@ -87,7 +87,7 @@ bool note_fallback(Function& function, const std::string& reason, const std::str
 
 PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
                     PyObject* kwnames) {
-  if (!reason.empty()) ++function.stats.fallbacks[reason];
+  if (!reason.empty()) count_fallback(function.stats, reason);
   return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
 }
 
@@ -96,7 +96,7 @@ PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* 
   if (!Parts::available() || function.options.pure || function.is_part || function.differentiates ||
       observe::tracer_active())
     return run_eager(function, reason, args, nargsf, kwnames);
-  if (!reason.empty()) ++function.stats.fallbacks[reason];
+  if (!reason.empty()) count_fallback(function.stats, reason);
   return function.parts.call(function.callable, function.options, args, nargsf, kwnames);
 }
 
