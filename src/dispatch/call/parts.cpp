@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "dispatch/call/function.h"
@@ -142,6 +143,11 @@ bool gather(const InterpreterFrame* frame, Arguments& args) {
   return true;
 }
 
+bool is_local(const PyFunctionObject* function) {
+  const char* name = PyUnicode_AsUTF8(function->func_qualname);
+  return !name || std::strstr(name, "<locals>");
+}
+
 bool is_of(const observe::Ref& weak, const void* object) {
   return weak ? PyWeakref_GET_OBJECT(weak.get()) == object : object == nullptr;
 }
@@ -266,7 +272,7 @@ std::shared_ptr<Parts::Part> Parts::find(PyFunctionObject* function, PyObject* m
   if (module) part->self = observe::Ref::steal(PyWeakref_NewRef(module, nullptr));
   part->kind = kind;
   part->first_call = calls_;
-  if (!function->func_closure) make(*part);
+  if (!is_local(function)) make(*part);
   PyErr_Clear();
   all_.push_back(part);
   by_callee_[{function, module}] = part;
