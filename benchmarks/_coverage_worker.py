@@ -42,6 +42,7 @@ class Step:
     phase: str
     hits: int
     calls: int
+    operators: int  # ATen calls that ran inside programs, of parts too
     reasons: list[str]
     differences: list[compare.Difference]
 
@@ -53,7 +54,7 @@ class Played:
     name: str
     package: str
     hit: bool = False  # the third call was one
-    second: float = 0.0  # how much of the second call ran inside programs: hits over calls of what was given to fastjit
+    second: float = 0.0  # how much of the second call ran inside programs
     reason: str = ""
     aten: int = 0  # calls of ATen that Python makes in eager's second call
     first_ms: float | None = None
@@ -189,7 +190,7 @@ class Player:
         if fast_raised is not None and self.raised is not None and phase == "first":
             raise RuntimeError(f"the case itself raises {self.raised!r}") from self.raised
         reasons = [text for text, count in now.fallbacks.items() if count > before.fallbacks.get(text, 0)]
-        return Step(phase, now.hits - before.hits, now.calls - before.calls, reasons, found)
+        return Step(phase, now.hits - before.hits, now.calls - before.calls, now.operators - before.operators, reasons, found)
 
     def _f64(self, program: Program | None, batch: int) -> tuple[Program | None, Any, Any]:
         """The program's result and state, or None for all once it does not run on doubles."""
@@ -276,10 +277,16 @@ def play(case: Case) -> Played:
             player.change(flip_mode)
     elif program.change is None:
         call("f64", CHANGED, batch, True)
-    played.second = steps[1].hits / max(steps[1].calls, 1)
     _judge(played, steps)
     _time(player, played)  # last: it makes more calls of two of the three programs
+    played.second = share(steps[1], played.aten)
     return played
+
+
+def share(step: Step, aten: int) -> float:
+    """Of a call's ATen calls, those inside programs: all of a hit's, else those that hits of its parts stood for."""
+    hits = step.hits / max(step.calls, 1)
+    return max(hits, min(step.operators / max(aten, 1), 1.0))
 
 
 def _judge(played: Played, steps: list[Step]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast,
 
 import torch
 
-from fastjit import _nvrtc, _passes
+from fastjit import _nvrtc, _parts, _passes
 from fastjit._load import extension as _C
 from fastjit._tables import several
 
@@ -24,7 +24,7 @@ STAGES = ("source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guard
 
 
 _STATS_ROWS = (
-    "calls hits misses variants kernels steps",
+    "calls hits misses variants kernels steps operators",
     "compiles memory_hits disk_hits compile_ms record_ms",
     "verified mismatches",
 )
@@ -40,8 +40,10 @@ class Stats:
 
     ``calls == hits + misses + sum(fallbacks of known reasons)``. ``compiles``, ``memory_hits`` and ``disk_hits`` count
     kernels by where they came from. ``fallbacks`` maps a reason to the calls that ran eagerly because of it.
-    ``kernels`` and ``steps`` describe one call of the program used last. Times are milliseconds. ``verified`` counts
-    the calls that ``verify=`` compared with eager, ``mismatches`` those that differed.
+    ``kernels`` and ``steps`` describe one call of the program used last. ``operators`` counts the calls of torch's
+    operators that programs took the place of. Times are milliseconds. ``verified`` counts the calls that ``verify=``
+    compared with eager, ``mismatches`` those that differed. ``parts`` has the same of each part, see
+    :meth:`FastFunction.parts`; ``operators`` includes theirs.
     """
 
     calls: int
@@ -54,17 +56,22 @@ class Stats:
     kernels: int
     steps: int
     variants: int
+    operators: int
     compile_ms: float
     record_ms: float
     verified: int
     mismatches: int
+    parts: dict[str, Stats]
 
     def __repr__(self) -> str:
         """Every field, on lines that fit a terminal; each reason to run eagerly has its own."""
         lines = [", ".join(f"{name}={_brief(getattr(self, name))}" for name in row.split()) for row in _STATS_ROWS]
         reasons = [f"{reason!r}: {calls}" for reason, calls in self.fallbacks.items()]
         indent = "\n" + " " * len("Stats(")
-        return f"Stats({indent.join(f'{line},' for line in lines)}{indent}fallbacks={{{f',{indent}  '.join(reasons)}}})"
+        parts = [f"{name!r}: {part.hits} hits of {part.calls} calls" for name, part in self.parts.items()]
+        lines.append(f"fallbacks={{{f',{indent}  '.join(reasons)}}}")
+        lines += [f"parts={{{f',{indent}  '.join(parts)}}}"] if parts else []
+        return f"Stats({f',{indent}'.join(lines)})"
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{k}</td><td>{v}</td></tr>" for k, v in dataclasses.asdict(self).items())
@@ -111,7 +118,16 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
 
     def stats(self) -> Stats:
         """Counters since the function was made."""
-        return Stats(**cast(Any, self)._stats())
+        parts = {name: part.stats() for name, part in self.parts().items()}
+        return Stats(parts=parts, **cast(Any, self)._stats())
+
+    def parts(self) -> dict[str, FastFunction[..., Any]]:
+        """The functions and modules that run as programs of their own where this function cannot be one program.
+
+        Empty for a function that is one. The names are those of submodules (``"encoder.0"``) where a module was given
+        to fastjit, else of classes and functions. Each part has ``stats()``, ``variants()`` and ``inspect()``.
+        """
+        return _parts.named(self, _module_of(self.__wrapped__))
 
     def variants(self) -> list[VariantInfo]:
         """Every known signature, the most recently used first."""
@@ -126,6 +142,8 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
         if problem := _wrong_arguments(self.__wrapped__, args, kwargs):
             return f"an error: TypeError: {problem}"
         said = cast(str, cast(Any, self)._explain(*args, **kwargs))
+        if said.startswith("eager: ") and (parts := self.parts()):
+            said += _parts.sentence(parts)
         parameter = _differentiated(self.__wrapped__) if said.startswith("a new variant: ") else ""
         return f"eager, unless the function turns gradients off itself: {parameter}" if parameter else said
 
@@ -214,9 +232,10 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
     else:
         result = function._inspect(stage, variant)
     if result is None:
+        way_out = _parts.where_to_inspect(function.parts(), stage) or "call it first"
         raise LookupError(
             f"{function._name} has {several(count, 'compiled variant')}, so there is no variant {variant} to inspect; "
-            "call it first"
+            + way_out
         )
     return _passes.steps_of(result) if stage == "passes" else result
 
@@ -231,7 +250,7 @@ def _cuda_stage(function: Any, stage: str, variant: int) -> str:
 
 
 def _attach_methods() -> None:
-    for name in ("stats", "variants", "explain", "inspect", "clear", "warmup", "eager"):
+    for name in ("stats", "parts", "variants", "explain", "inspect", "clear", "warmup", "eager"):
         setattr(_C.Function, name, FastFunction.__dict__[name])
     _C.Function.__repr__ = lambda self: f"<fastjit function {self._name}>"
     _C.Function.__deepcopy__ = lambda self, memo: self

@@ -34,6 +34,7 @@ struct Capture {
                                          // -1: it is not one, or an inference tensor
   std::vector<uint32_t> result_values;   // graph outputs behind those of the tensor leaves, each a number of type F64:
                                          // index into Recorder::numbers
+  uint32_t operators = 0;                // calls of operators that Python made
   std::string unsound;                   // not empty: why this call must stay eager, with file:line
   bool reads_values = false;             // Python read values of tensors, also where it is unsound
   bool needs_gradients = false;          // unsound: autograd records an operator of the call

@@ -84,7 +84,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->function->callable);
   for (const auto& variant : self->function->variants.all())
     if (const int stop = visit_variant(*variant, visit, arg)) return stop;
-  return 0;
+  return self->function->parts.traverse(visit, arg);
 }
 
 int clear(PyObject* object) {
@@ -92,6 +92,7 @@ int clear(PyObject* object) {
   Py_CLEAR(self->dict);
   if (!self->function) return 0;
   self->function->variants.take();
+  self->function->parts.take();
   Py_CLEAR(self->function->callable);
   return 0;
 }
@@ -155,6 +156,7 @@ PyObject* stats(PyObject* object, PyObject*) {
     out["kernels"] = kernels;
     out["steps"] = steps;
     out["variants"] = programs;
+    out["operators"] = s.operators + function.parts.operators();
     out["compile_ms"] = s.compile_ms;
     out["record_ms"] = s.record_ms;
     out["verified"] = s.verified;
@@ -267,11 +269,24 @@ PyObject* explain_call(PyObject* object, PyObject* const* args, Py_ssize_t nargs
 PyObject* clear_variants(PyObject* object, PyObject*) {
   Function& function = *cast(object)->function;
   auto dropped = function.variants.take();  // released below, when the function no longer names them
+  const auto dropped_parts = function.parts.take();
   function.seen_sizes.clear();
   function.next_record = 0;
   function.unsound_recordings = function.unsound_in_a_row = 0;
   dropped.clear();
   Py_RETURN_NONE;
+}
+
+// _parts(): of each part that has a program, (compiled function, the module it is called on or None).
+PyObject* parts(PyObject* object, PyObject*) {
+  return guarded([&] {
+    py::list out;
+    for (const Parts::Part* part : cast(object)->function->parts.with_programs()) {
+      PyObject* module = part->self ? PyWeakref_GET_OBJECT(part->self.get()) : Py_None;
+      out.append(py::make_tuple(py::handle(part->function.get()), py::handle(module)));
+    }
+    return out;
+  });
 }
 
 // _wait(): for what is compiled in the background.
@@ -294,6 +309,7 @@ PyMethodDef methods[] = {
     {"_inspect", inspect, METH_VARARGS, nullptr},
     {"_explain", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(explain_call)), METH_FASTCALL | METH_KEYWORDS,
      nullptr},
+    {"_parts", parts, METH_NOARGS, nullptr},
     {"_clear", clear_variants, METH_NOARGS, nullptr},
     {"_wait", wait, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
@@ -337,6 +353,24 @@ PyTypeObject* function_type = nullptr;
 PyTypeObject* make_function_type(PyObject* module) {
   function_type = reinterpret_cast<PyTypeObject*>(PyType_FromModuleAndSpec(module, &type_spec, nullptr));
   return function_type;
+}
+
+PyObject* new_part(PyObject* callable, PyObject* module, const Options& options) {
+  PyObject* object = function_type->tp_alloc(function_type, 0);
+  if (!object) return nullptr;
+  auto* self = cast(object);
+  self->vectorcall = call_function;
+  self->function = new Function;
+  self->function->callable = Py_NewRef(callable);
+  self->function->options = options;
+  self->function->options.on_unsupported = OnUnsupported::Eager;
+  self->function->is_part = true;
+  const auto* function = reinterpret_cast<PyFunctionObject*>(callable);
+  PyObject* name = module ? PyType_GetQualName(Py_TYPE(module)) : Py_NewRef(function->func_qualname);
+  if (const char* text = name ? PyUnicode_AsUTF8(name) : nullptr) self->function->options.name = text;
+  Py_XDECREF(name);
+  PyErr_Clear();
+  return object;
 }
 
 PyObject* wrapped_callable(PyObject* object) {

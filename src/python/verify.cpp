@@ -133,10 +133,7 @@ PyObject* verified_call(FunctionObject* self, const std::shared_ptr<Variant>& fo
   ++function.stats.verified;
   const auto or_none = [](const py::object& object) { return object ? object : py::none(); };
   py::reinterpret_borrow<py::object>(verifier_judge)(shadow, outcome, or_none(result), or_none(error));
-  if (variant->reason.empty()) {
-    ++function.stats.hits;
-    ++variant->hits;
-  }
+  if (variant->reason.empty()) count_hit(function, *variant);
   if (!result) PyErr_Restore(type.release().ptr(), error.release().ptr(), traceback.release().ptr());
   return result.release().ptr();
 }

@@ -534,6 +534,8 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
     capture = Capture{};
     capture.unsound = "the capture failed: " + support::first_line(error);
   }
+  const auto is_call = [](const Event& event) { return event.op && event.parent == kNone; };
+  capture.operators = static_cast<uint32_t>(std::ranges::count_if(impl.trace.events, is_call));
   capture.reads_values = std::ranges::any_of(impl.trace.events, [](const Event& event) {
     if (event.parent != kNone || !event.op) return event.name == kContentsRead || is_size(event);
     return event.facts.reads();

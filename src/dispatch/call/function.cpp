@@ -241,6 +241,12 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
   return variant.replay->apply(run_program(variant, objects, inputs, numbers, why, check));
 }
 
+void count_hit(Function& function, Variant& variant) {
+  ++function.stats.hits;
+  ++variant.hits;
+  function.stats.operators += variant.operators;
+}
+
 std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers) {
   if (overlaps(variant, arg_tensors)) return kSharesMemory;
   std::string why = variant.replay ? variant.replay->refuse() : "";
@@ -265,10 +271,7 @@ PyObject* with_warnings(Body body) {
 PyObject* hit(Function& function, Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
               std::string& why) {
   PyObject* result = run_variant(variant, tensors, numbers, why);
-  if (result) {
-    ++function.stats.hits;
-    ++variant.hits;
-  }
+  if (result) count_hit(function, variant);
   return result;
 }
 
@@ -290,7 +293,8 @@ PyObject* call_served(FunctionObject* self, const std::shared_ptr<Variant>& vari
   }
   if (!variant->reason.empty() && variant->values.empty()) {
     if (retire(function, variant)) return learn(self, args, nargsf, kwnames, modes);
-    return run_eager(function, variant->reason, args, nargsf, kwnames);
+    const auto run = variant->needs_gradients ? run_eager : run_in_parts;
+    return run(function, variant->reason, args, nargsf, kwnames);
   }
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   if (!variant->values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);

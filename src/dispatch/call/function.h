@@ -13,6 +13,7 @@
 #include "dispatch/call/captured.h"
 #include "dispatch/call/derived.h"
 #include "dispatch/call/modes.h"
+#include "dispatch/call/parts.h"
 #include "dispatch/call/recipe.h"
 #include "dispatch/call/replay.h"
 #include "dispatch/call/variants.h"
@@ -73,10 +74,12 @@ struct Variant {
   bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   Inspection inspection;
+  bool needs_gradients = false;   // `reason` is that autograd records the call: so it is with its parts
   int device = -1;                // the CUDA device it runs on; -1: the CPU
   std::vector<std::string> keys;  // kernel keys, for `cache show`
   double compile_ms = 0, record_ms = 0;
   uint64_t hits = 0;
+  uint32_t operators = 0;  // that eager dispatches in such a call
   uint64_t used = 0;  // by Variants: the larger, the more recently
 
   /// The tensor that a program input is in a call with these tensors; borrowed.
@@ -92,6 +95,7 @@ struct Stats {
   std::map<std::string, uint64_t> fallbacks;  // reason -> calls that ran eagerly because of it
   double compile_ms = 0, record_ms = 0;
   uint64_t verified = 0, mismatches = 0;
+  uint64_t operators = 0;  // calls of operators that hits stood for
 };
 
 struct Function {
@@ -110,6 +114,8 @@ struct Function {
   uint64_t hits_when_recorded = 0;
   uint32_t unused_recordings = 0;  // in a row, each without a hit before the next
   bool differentiates = false;     // a call needed gradients of an argument: every call of such arguments will
+  Parts parts;                     // what it is made of where it cannot be one program
+  bool is_part = false;            // of another function: it has none of its own
   bool warned = false;
   bool limit_warned = false;
 };
@@ -153,6 +159,11 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
 /// Runs the Python function and counts why.
 PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
                     PyObject* kwnames);
+/// The same of a function that cannot be one program: its parts may be.
+PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
+                       PyObject* kwnames);
+/// A hit of the variant has ended.
+void count_hit(Function& function, Variant& variant);
 
 /// Counts a fallback and, the first time, warns or raises as `on_unsupported` says. False with an exception set if it
 /// raises.
@@ -186,6 +197,9 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
 std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names);
 
 PyTypeObject* make_function_type(PyObject* module);
+
+/// A compiled function that is a part of another one with these options; null with an exception set.
+PyObject* new_part(PyObject* callable, PyObject* module, const Options& options);
 
 /// What a compiled function was made of, borrowed; null for any other object.
 PyObject* wrapped_callable(PyObject* object);

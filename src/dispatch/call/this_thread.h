@@ -9,6 +9,7 @@ namespace fastjit::dispatch {
 
 struct ThisThread {
   bool recording = false;  // nested functions run their Python body
+  void* watch = nullptr;   // what looks at the calls that are made now: see parts.cpp
   const c10::impl::PODLocalDispatchKeySet* keys = nullptr;
   const c10::AutogradState* autograd = nullptr;
   const at::impl::PythonTorchFunctionTLS* functions = nullptr;

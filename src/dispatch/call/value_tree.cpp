@@ -94,8 +94,7 @@ class Search {
     ValueCheck check{variant->values};
     result = run_variant(*variant, tensors_.data(), numbers_.data(), why, &check);
     if (result) {
-      ++function_.stats.hits;
-      ++variant->hits;
+      count_hit(function_, *variant);
       function_.variants.used(variant);
       return false;
     }

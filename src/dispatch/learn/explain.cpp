@@ -195,6 +195,8 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   if (!why.empty()) return "eager: " + why;
   why = needs_gradients(function, call, modes, names);
   if (!why.empty()) return "eager, unless the function turns gradients off itself: " + why;
+  if (nearest.why.empty() && function.state_recordings)
+    nearest.why = "the last recorded call changed what it had read: " + function.state;
   return "a new variant: " + (nearest.why.empty() ? "the function has not been recorded yet" : nearest.why);
 }
 

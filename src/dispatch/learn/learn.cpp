@@ -36,6 +36,7 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   const bool refused = needs_gradients && function.differentiates;  // calls like it are, before they are recorded
   const bool guarded = needs_gradients && recording.variant->captured.size() > 0;  // for as long as its facts hold
   recording.variant->reason = recording.unsound;
+  recording.variant->needs_gradients = needs_gradients;
   // At its first use library code imports, registers and fills caches: the next call may be another matter.
   const bool is_first_use = recording.observation.in_library && function.stats.calls == 1;
   const auto next = [&] { return is_first_use ? function.stats.calls + 1 : next_try(function); };
@@ -172,7 +173,7 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
     note_fallback(function, why, advice);
     return nullptr;
   }
-  PyObject* result = run_eager(function, "", args, nargsf, kwnames);
+  PyObject* result = run_in_parts(function, "", args, nargsf, kwnames);
   if (!result || note_fallback(function, why, advice)) return result;
   Py_DECREF(result);
   return nullptr;
@@ -217,6 +218,8 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   ++function.stats.misses;
+  if (stance() == Stance::ErrorOnCompile && function.is_part)
+    return run_eager(function, "stance is error_on_compile", args, nargsf, kwnames);
   if (stance() == Stance::ErrorOnCompile) {
     PyErr_Format(
         PyExc_RuntimeError,
@@ -235,7 +238,7 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   why = refuse(function, spec, modes, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
   if (!why.empty()) return eager_because(function, why, advice, args, nargsf, kwnames);
   if (const std::string pause = waiting(function, function.stats.calls); !pause.empty())
-    return run_eager(function, pause, args, nargsf, kwnames);
+    return run_in_parts(function, pause, args, nargsf, kwnames);
   function.variants.drop_dead();
   const std::string limit = full(function, spec, [&] {
     return miss ? varied_value(function, *miss)

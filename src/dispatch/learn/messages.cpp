@@ -91,4 +91,13 @@ PyObject* run_eager(Function& function, const std::string& reason, PyObject* con
   return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
 }
 
+PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
+                       PyObject* kwnames) {
+  if (!Parts::available() || function.options.pure || function.is_part || function.differentiates ||
+      observe::tracer_active())
+    return run_eager(function, reason, args, nargsf, kwnames);
+  if (!reason.empty()) ++function.stats.fallbacks[reason];
+  return function.parts.call(function.callable, function.options, args, nargsf, kwnames);
+}
+
 }  // namespace fastjit::dispatch

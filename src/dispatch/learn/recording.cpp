@@ -132,6 +132,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
     static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
   };
   host.on_unwatched = [](void* context, bool ended) { return static_cast<Recording*>(context)->unwatched(ended); };
+  host.on_unsound = [](void* context) { static_cast<Recording*>(context)->hand_over(); };
   host.on_limit = [](void* context, const std::string& reason) {
     static_cast<Recording*>(context)->recorder->give_up(reason);
   };
@@ -171,6 +172,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   if (!observer) doors.emplace(&capture::runs_operator);
   PyObject* result = PyObject_Vectorcall(entry.callable, entry.args.data(),
                                          entry.args.size() - (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), kwnames);
+  recording.rest = nullptr;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);  // stop() looks at objects, which clears what the call raised
   if (observer) recording.observation = observer->stop();
@@ -319,6 +321,15 @@ bool Recording::unwatched(bool ended) {
   return true;
 }
 
+// Where autograd may record the call, so it may what it calls.
+void Recording::hand_over() {
+  if (modes.grad()) return;
+  rest = Parts::watch_rest(function);
+  if (!rest) return;
+  recorder->give_up("the read observer has given up");
+  this_thread().recording = false;
+}
+
 RecordingFlag::RecordingFlag() { this_thread().recording = true; }
 RecordingFlag::~RecordingFlag() { this_thread().recording = false; }
 
@@ -341,6 +352,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   const auto start = std::chrono::steady_clock::now();
   PyObject* result = watched_call(recording, call, nargsf, kwnames, names);
   if (!result) return nullptr;
+  recording.variant->operators = recording.captured_graph.operators;
   recording.variant->record_ms = ms_since(start);
   function.stats.record_ms += recording.variant->record_ms;
   refuse_gradients(recording, names);

@@ -23,6 +23,7 @@ struct Recording {
   void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
   void number_computed(const observe::Derivation& how);
   bool unwatched(bool ended);  // see observe::Host::on_unwatched
+  void hand_over();            // what the rest of the call calls may be parts
   Function& function;
   Modes modes;
   std::shared_ptr<Variant> variant = std::make_shared<Variant>();
@@ -41,6 +42,7 @@ struct Recording {
   std::vector<std::string> number_names;
   observe::Observation observation;
   capture::Capture captured_graph;
+  std::shared_ptr<void> rest;  // watches it
   std::string unsound, advice;
   std::vector<const CallSpec*> known_calls;  // numbers that differ from theirs may be read at run time
 };

@@ -139,6 +139,11 @@ void Tracer::unsound(const std::string& reason) {
   PyErr_Clear();
 }
 
+void Tracer::tell_unsound() {
+  if (reason_.empty() || !interrupted_.empty() || std::exchange(told_unsound_, true)) return;
+  if (host_.on_unsound) host_.on_unsound(host_.context);
+}
+
 // The call settles what it reads: the next one may find it, and no more of this one need be seen.
 void Tracer::interrupt(const std::string& state) {
   if (!reason_.empty()) return;

@@ -38,6 +38,7 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) noexcept 
   } catch (const std::exception& e) {
     tracer->unsound("the observer failed: " + support::first_line(e));
   }
+  tracer->tell_unsound();
   PyErr_Clear();
   return 0;
 }
@@ -60,7 +61,11 @@ bool Tracer::stop_events() {
   return ours;
 }
 
-void Tracer::pause_events() { PyEval_SetTrace(nullptr, nullptr); }
+// Another observer may watch what the rest of the call calls.
+void Tracer::pause_events() {
+  PyEval_SetTrace(nullptr, nullptr);
+  if (active_) end_observation();
+}
 
 }  // namespace fastjit::observe
 #endif

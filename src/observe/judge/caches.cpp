@@ -44,6 +44,23 @@ Ref key_of(const CacheObject* cache, std::span<PyObject* const> args, PyObject* 
   return key;
 }
 
+/// What is now where the effect stored something, borrowed; null where that cannot be told.
+PyObject* held_by(const SideEffect& effect) {
+  PyObject* target = effect.target.get();
+  switch (effect.kind) {
+    case SideEffect::Kind::SetItem:
+      return PyDict_CheckExact(target) ? dict_lookup(target, effect.key.get(), nullptr) : nullptr;
+    case SideEffect::Kind::SetIndex:
+      return effect.place < PyList_GET_SIZE(target) ? PyList_GET_ITEM(target, effect.place) : nullptr;
+    case SideEffect::Kind::SetCell:
+      return PyCell_GET(target);
+    case SideEffect::Kind::SetSlot:
+      return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(target) + effect.place);
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 bool Tracer::is_cache(PyObject* callable) {
@@ -89,11 +106,26 @@ void Tracer::read_cache(PyObject* callable, const Ref& key, const std::string& l
   found(kept, label);
 }
 
+// Whether what the call changed so far holds nothing that could itself be changed unseen; and (still) is so now.
+bool Tracer::changed_values_only(bool still) {
+  const auto is_value = [&](const Ref& o) { return o && is_plain_value(o.get()); };
+  for (const auto& [variable, sets] : context_sets_) {
+    if (!is_value(sets.back())) return false;
+    PyObject* now = nullptr;
+    if (still && PyContextVar_Get(variable, nullptr, &now) < 0) PyErr_Clear();
+    if (still && Ref::steal(now).get() != sets.back().get()) return false;
+  }
+  for (const SideEffect& effect : effects_) {
+    if (effect.kind == SideEffect::Kind::Print) continue;
+    if (effect.adds || !is_value(effect.value) || (still && held_by(effect) != effect.value.get())) return false;
+  }
+  return class_sets_.empty();
+}
+
 // The function runs in this call only: what it reads is no fact, and its result is one. What it changes must not be
 // what the call changed before, which later calls would find as this one left it.
 void Tracer::fill_cache(PyObject* callable, Ref key, std::string label) {
-  const bool changed_nothing = effects_.empty() && class_sets_.empty() && context_sets_.empty();
-  if (!changed_nothing || !host_.on_unwatched) return interrupt("the cache of " + name_of_cache(callable));
+  if (!changed_values_only(false) || !host_.on_unwatched) return interrupt("the cache of " + name_of_cache(callable));
   fill_ = {callable, std::move(key), std::move(label)};
   top().fills_cache = true;
   top().expect = Expect::Inside;
@@ -104,7 +136,8 @@ void Tracer::cache_filled() {
   const Fill fill = std::exchange(fill_, {});
   PyObject* entries = reinterpret_cast<CacheObject*>(fill.cache)->cache;
   if (!PyDict_GetItemWithError(entries, fill.key.get())) return PyErr_Clear(), deny("call of " + fill.label);
-  if (!host_.on_unwatched(host_.context, true)) return interrupt("the cache of " + name_of_cache(fill.cache));
+  if (!host_.on_unwatched(host_.context, true) || !changed_values_only(true))
+    return interrupt("the cache of " + name_of_cache(fill.cache));
   read_cache(fill.cache, fill.key, fill.label);
 }
 

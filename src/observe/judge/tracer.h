@@ -51,6 +51,7 @@ class Tracer final : public Observer {
   void leave(InterpreterFrame* frame);
   void raised(PyObject* type);
   void unsound(const std::string& reason);
+  void tell_unsound();  // tells the host, once
 
   /// How calls of a known C function are judged.
   enum class Rule : uint8_t {
@@ -369,6 +370,7 @@ class Tracer final : public Observer {
   bool is_cached_by(PyObject* argument, int depth = 0);
   void call_cache(PyObject* callable, Args args);
   void read_cache(PyObject* callable, const Ref& key, const std::string& label);
+  bool changed_values_only(bool still);
   void fill_cache(PyObject* callable, Ref key, std::string label);
   void cache_filled();
   std::string name_of_cache(PyObject* callable);
@@ -491,7 +493,7 @@ class Tracer final : public Observer {
   bool in_library_ = false;  // reason_ is what code of a library does
   std::string interrupted_;  // reason_, where the next call may be another matter: what this one settled
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
-  bool active_ = false, root_entered_ = false, using_scalars_ = false;
+  bool active_ = false, root_entered_ = false, using_scalars_ = false, told_unsound_ = false;
   bool raising_ = false;  // an exception that Python code raised is on its way to a handler
   Ref function_;
   std::vector<Frame> frames_;

@@ -1,0 +1,327 @@
+"""Functions that cannot be one program: what they call is compiled in parts."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fastjit
+from fastjit import FastFunction
+
+pytestmark = pytest.mark.skipif(sys.version_info >= (3, 12), reason="parts are for CPython 3.11")
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        return x + self.second(torch.relu(self.first(x))) * scale
+
+
+class Net(torch.nn.Module):
+    """Of no program: it notes every call under a new key."""
+
+    def __init__(self, depth: int = 4) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(depth))
+        self.log: dict[object, int] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.blocks[0](x)
+        self.note()
+        for i, block in enumerate(self.blocks[1:]):
+            x = block(x, scale=0.5 + i)
+        return x
+
+    def note(self) -> None:
+        self.log[object()] = id(self) % 3
+
+
+def pair(make: Callable[[], torch.nn.Module]) -> tuple[Any, Any, FastFunction[..., Any]]:
+    """A module, the same given to fastjit, and what that gives."""
+    torch.manual_seed(0)
+    eager = make().eval()
+    torch.manual_seed(0)
+    fast = fastjit.fastjit(make().eval(), on_unsupported="eager")
+    return eager, fast, fastjit.of(fast)
+
+
+def play(eager: Any, fast: Any, calls: int, size: int = 3) -> None:
+    with torch.no_grad():
+        for seed in range(calls):
+            x = torch.randn(size, 8, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(fast(x), eager(x))
+
+
+def test_the_blocks_of_a_net_that_is_no_program_are_programs() -> None:
+    eager, fast, function = pair(Net)
+    play(eager, fast, 8)
+    stats = function.stats()
+    assert stats.hits == 0 and sum(stats.fallbacks.values()) >= 5
+    assert list(stats.parts) == ["blocks.0", "blocks.1", "blocks.2", "blocks.3"]
+    assert all(part.hits >= 3 and part.kernels >= 1 for part in stats.parts.values())
+    assert stats.operators == sum(part.operators for part in stats.parts.values()) > 0
+    assert len(fast.log) == len(eager.log) == 8
+    said = function.explain(torch.randn(3, 8))
+    assert "test_parts.py:" in said
+    assert said.endswith("; these parts of it run as programs: blocks.0, blocks.1, blocks.2 and 1 more (see parts())")
+    assert "kernel" in function.parts()["blocks.2"].inspect("plan")
+    with pytest.raises(LookupError, match=r"; it runs in parts: ask parts\(\)\['blocks\.0'\]\.inspect\('plan'\)"):
+        function.inspect("plan")
+    shown = repr(stats)
+    assert "parts={'blocks.0': " in shown and " hits of " in shown
+
+
+def test_nothing_raises_where_parts_would_compile() -> None:
+    eager, fast, function = pair(Net)
+    play(eager, fast, 3)
+    with fastjit.stance("error_on_compile"):
+        play(eager, fast, 3)
+    assert function.stats().parts == {}
+    play(eager, fast, 12)
+    assert function.stats().parts
+
+
+def test_parts_that_do_not_pay_are_no_longer_looked_for() -> None:
+    def count(n: int) -> int:
+        return n + 1
+
+    class Chatty(Net):
+        def note(self) -> None:
+            super().note()
+            for _ in range(2000):
+                count(1)
+
+    eager, fast, function = pair(Chatty)
+    play(eager, fast, 80)
+    hits = function.stats().parts["blocks.0"].hits
+    play(eager, fast, 20)
+    assert 0 < hits == function.stats().parts["blocks.0"].hits
+
+
+def test_what_a_part_reads_is_a_fact() -> None:
+    eager, fast, function = pair(Net)
+    play(eager, fast, 6)
+    before = function.stats().parts["blocks.2"].hits
+    with torch.no_grad():
+        for net in (eager, fast):
+            net.blocks[2].first.weight.mul_(2)
+            net.blocks[1].second = torch.nn.Identity()
+            net.blocks[3].register_forward_hook(lambda module, args, out: out + 1)
+    play(eager, fast, 6)
+    parts = function.stats().parts
+    assert parts["blocks.2"].hits == before + 6
+    assert parts["blocks.1"].misses >= 2 and parts["blocks.3"].misses >= 2
+
+
+class Deep(torch.nn.Module):
+    """The line that no program can have lies two levels down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = Net(3), Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.inner(x))
+
+
+def test_the_outermost_that_can_be_programs_are() -> None:
+    eager, fast, function = pair(Deep)
+    play(eager, fast, 30)
+    parts = function.parts()
+    assert set(parts) == {"inner.blocks.0", "inner.blocks.1", "inner.blocks.2", "last"}
+    assert all(part.stats().hits >= 15 for part in parts.values())
+
+
+def helper(x: torch.Tensor, *rest: torch.Tensor, power: int = 2, **named: float) -> torch.Tensor:
+    return (x * sum(rest, torch.zeros(()))).pow(power) + named.get("shift", 0.0)
+
+
+def test_functions_are_parts_with_every_kind_of_argument() -> None:
+    seen: dict[object, int] = {}
+
+    def whole(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen[object()] = 1
+        return helper(x, y, x, power=3, shift=0.5) + helper(y, x, y, power=3, shift=0.5)
+
+    fast = fastjit.fastjit(whole, on_unsupported="eager")
+    with torch.no_grad():
+        for _ in range(6):
+            x, y = torch.randn(5), torch.randn(5)
+            torch.testing.assert_close(fast(x, y), whole(x, y))
+    ((name, part),) = fast.stats().parts.items()
+    assert name.startswith("helper (test_parts.py:") and part.hits >= 5
+
+
+def test_errors_are_eagers_own() -> None:
+    def fails(x: torch.Tensor, n: int) -> torch.Tensor:
+        y = (x * 2).relu()
+        if n == 3:
+            raise KeyError(n)
+        return y.view(n, -1) + 1
+
+    def whole(x: torch.Tensor, n: int, seen: Any) -> torch.Tensor:
+        seen[object()] = 1
+        return fails(x, n)
+
+    fast, x = fastjit.fastjit(whole, on_unsupported="eager"), torch.randn(8)
+    seen: dict[object, int] = {}
+    with torch.no_grad():
+        for _ in range(6):
+            assert torch.equal(fast(x, 2, seen), whole(x, 2, seen))
+        with pytest.raises(KeyError) as raised:
+            fast(x, 3, seen)
+        with pytest.raises(RuntimeError, match="shape '\\[5, -1\\]' is invalid"):
+            fast(x, 5, seen)
+        names = [entry.name for entry in raised.traceback]
+        assert names[-2:] == ["whole", "fails"]
+        assert torch.equal(fast(x, 2, seen), whole(x, 2, seen))
+    assert any(part.hits for part in fast.stats().parts.values())
+
+
+def test_effects_of_parts_happen_once_a_call() -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.last = 0, None
+            self.register_buffer("total", torch.zeros(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            self.total.add_(x.sum(0))
+            self.last = x * 2
+            return self.last + self.total
+
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.counts, self.log = Counts(), {}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.log[object()] = 1
+            return self.counts(self.counts(x))
+
+    eager, fast, function = pair(Two)
+    play(eager, fast, 10)
+    assert fast.counts.calls == eager.counts.calls == 20
+    torch.testing.assert_close(fast.counts.total, eager.counts.total)
+    torch.testing.assert_close(fast.counts.last, eager.counts.last)
+    assert function.stats().parts["counts"].hits >= 10
+
+
+def test_modes_that_the_whole_enters_hold_in_parts() -> None:
+    class Cast(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.log = Block(), {}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.log[object()] = 1
+            plain = self.block(x)
+            with torch.autocast("cpu", torch.bfloat16):
+                return plain, self.block(x)
+
+    eager, fast, function = pair(Cast)
+    with torch.no_grad():
+        for _ in range(6):
+            x = torch.randn(3, 8)
+            for got, wanted in zip(fast(x), eager(x), strict=True):
+                assert got.dtype == wanted.dtype
+                torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+    assert function.stats().parts["block"].variants == 2
+    assert function.stats().parts["block"].hits >= 4
+
+
+def test_training_is_not_looked_at() -> None:
+    eager, fast, function = pair(Net)
+    with torch.enable_grad():
+        for _ in range(5):
+            x = torch.randn(3, 8)
+            got, wanted = fast(x).sum(), eager(x).sum()
+            got.backward()
+            wanted.backward()
+    for mine, other in zip(fast.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+    assert function.stats().parts == {} and function.stats().operators == 0
+
+
+def test_threads_and_recursion() -> None:
+    seen: dict[object, int] = {}
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).relu() * x
+
+    def deep(x: torch.Tensor, n: int) -> torch.Tensor:
+        seen[object()] = n
+        return work(x) if n == 0 else deep(x, n - 1) + 0
+
+    fast, x = fastjit.fastjit(lambda x, n: deep(x, n), on_unsupported="eager"), torch.randn(6)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with torch.no_grad():
+                for _ in range(20):
+                    assert torch.equal(fast(x, 20), work(x))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(60_000)  # of Python, which does not use the C stack for it
+    try:
+        with torch.no_grad():
+            assert torch.equal(fast(x, 20_000), work(x))
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_nothing_is_kept_alive_or_left_behind() -> None:
+    seen: dict[object, int] = {}
+
+    def whole(block: Block, x: torch.Tensor) -> torch.Tensor:
+        seen[object()] = 1
+        return block(x)
+
+    fast = fastjit.fastjit(whole, on_unsupported="eager")
+    block = Block().eval()
+    with torch.no_grad():
+        for _ in range(6):
+            fast(block, torch.randn(2, 8))
+    assert fast.stats().parts["Block"].hits >= 2
+    assert set(vars(block)) == set(vars(Block()))
+    gone = weakref.ref(block)
+    del block
+    gc.collect()
+    assert gone() is None
+    with torch.no_grad():
+        for _ in range(200):
+            other = Block().eval()
+            x = torch.randn(2, 8)
+            torch.testing.assert_close(fast(other, x), other(x))
+    assert len(fast.parts()) <= 1
+    fast.clear()
+    assert fast.parts() == {}
+
+
+def test_error_still_raises() -> None:
+    _, fast, _ = pair(Net)
+    strict = fastjit.fastjit(Net().eval(), on_unsupported="error")
+    with torch.no_grad(), pytest.raises(fastjit.UnsupportedError):
+        for _ in range(4):
+            strict(torch.randn(3, 8))
+    del fast
