@@ -78,7 +78,8 @@ struct Host {
   void (*on_scalar_use)(void* context, size_t scalar, bool alone, bool forwards, int element) = nullptr;
   /// The instruction of the last uses has ended, or (entered) Python code that it called begins.
   void (*on_scalar_use_end)(void* context, bool entered) = nullptr;
-  /// The call turned out unsound, for good: nothing more of it is watched. No instruction is being judged.
+  /// The call turned out unsound, for good: nothing more of it is watched. No instruction is being judged,
+  /// but one may run where give_up() was called.
   void (*on_unsound)(void* context) = nullptr;
   /// A part of the call that later calls leave out is about to run unwatched, or (ended) has run. True: it ran no
   /// operator, and left modes and arguments as they were.

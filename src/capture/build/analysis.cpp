@@ -14,9 +14,15 @@ namespace {
 
 class Selector {
  public:
-  Selector(const Trace& trace, bool by_torch)
+  Selector(const Trace& trace, const std::vector<Use>& outputs, bool by_torch)
       : trace_(trace), by_torch_(by_torch), known_(trace.tensors.size()), read_by_(known_.size(), kNone) {
-    for (const Root& root : trace.roots) known_[root.before.tensor] = true;
+    for (const Root& root : trace.roots) {
+      known_[root.before.tensor] = true;
+      counted_.insert(root.before.storage);
+    }
+    std::map<uint32_t, uint32_t> leaves;  // storage -> a tensor of the result
+    for (const Use& use : outputs)
+      if (leaves.emplace(use.storage, use.tensor).first->second != use.tensor) counted_.insert(use.storage);
   }
   std::vector<Step> steps;
 
@@ -68,8 +74,11 @@ class Selector {
   std::vector<bool> known_;        // tensors
   std::vector<uint32_t> read_by_;  // the event that read the tensor last
   std::set<uint32_t> masked_;      // tensors made of x[m], whose sizes depend on data
-  uint32_t contents_ = kNone;      // the tensor that tolist() read last
-  size_t values_ = 0;              // that were read out of tensors
+  // Storages of whose tensors someone can tell which counts a write: tensors that were there before, or several
+  // results.
+  std::unordered_set<uint32_t> counted_;
+  uint32_t contents_ = kNone;  // the tensor that tolist() read last
+  size_t values_ = 0;          // that were read out of tensors
 
   void select_nested(uint32_t index) {
     for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
@@ -256,7 +265,7 @@ class Selector {
     for (size_t i : written_arguments(event))
       for (const Use& use : event.args[i].uses)
         if (use.tensor != kNone) {
-          if (trace_.data_read.contains(use.storage))
+          if (trace_.data_read.contains(use.storage) && counted_.contains(use.storage))
             unsound("a tensor of which Tensor.data was read is written by " + where(trace_, event));
           step.writes.push_back(use.tensor);
         }
@@ -346,7 +355,7 @@ Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool 
   for (const Event& event : trace.events)
     if (event.op && has_library_kernel(event.name, trace.device.is_cuda()))
       unsound("Python code has registered a kernel for " + where(trace, event));
-  Selector selector(trace, by_torch);
+  Selector selector(trace, outputs, by_torch);
   for (uint32_t i = 0; i < trace.events.size(); i = trace.events[i].end) selector.select(i);
   Analysis analysis;
   analysis.steps = std::move(selector.steps);

@@ -58,7 +58,6 @@ void mark_exact(Analysis& analysis);
 
 /// "b at model.py:9": the variable that gets the value, or what reads it.
 std::string label_of(const Trace& trace, const Event& event);
-inline constexpr size_t kMaxValues = 32;  // values one path may read out of tensors
 
 /// Decides which storages are pinned; `forced` names operators whose in-place form could not be functionalised.
 void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced);

@@ -97,14 +97,7 @@ uint64_t value_bits(const void* element, ir::DType dtype) {
   return 0;
 }
 
-std::string label_of(const Trace& trace, const Event& event) {
-  const std::string_view base = base_name(event.name);
-  const std::string_view verb = base == "aten::is_nonzero"                                    ? "bool"
-                                : base == "aten::item" || base == "aten::_local_scalar_dense" ? "item"
-                                : base.starts_with("aten::")                                  ? base.substr(6)
-                                                                                              : base;
-  return (event.target.empty() ? std::string(verb) : event.target) + " at " + trace.lines[event.line];
-}
+std::string label_of(const Trace& trace, const Event& event) { return label_of(event, trace.lines[event.line]); }
 
 // Backwards from each read, by storage: a step that makes or writes memory which the value depends on.
 void mark_exact(Analysis& analysis) {

@@ -39,6 +39,8 @@ struct Recorder::Impl {
   const int64_t max_operators = support::setting_int(support::Setting::RecordOperators);
   const int64_t max_bytes = support::setting_int(support::Setting::RecordBytes);
   int64_t operators = 0, bytes = 0;  // outermost ones; of all events, roughly
+  size_t values = 0;                 // read out of tensors, also those that are in Trace::value_scalars
+  std::string value_limit;           // why no more may be, once there are too many
   struct Known {
     c10::OperatorHandle op;
     std::string_view name;
@@ -50,6 +52,11 @@ struct Recorder::Impl {
   uint32_t opaque = kNone;                                     // the open event inside which nothing is
   std::set<std::pair<uint32_t, std::string_view>> sizes_read;  // what size_read() told of
 
+  // Whether Python runs the operator that starts or has ended: an autograd.Function around it is none.
+  bool is_outermost() const {
+    return std::ranges::none_of(open, [&](uint32_t event) { return trace.events[event].op.has_value(); });
+  }
+
   void identify(Event& event, const at::RecordFunction& record);
   void hide_inside(uint32_t event);
   void show();
@@ -57,7 +64,8 @@ struct Recorder::Impl {
   void end(const at::RecordFunction& event);
   void stop() noexcept;
   void count(const Event& event);
-  void pass_limit(const std::string& limit);
+  void count_value(const Event& event);
+  void pass_limit(const std::string& reason);
   void contents_read(const at::Tensor& tensor);
   void size_read(const at::Tensor& tensor, std::string_view name);
   Event unseen(std::string_view name);
@@ -163,15 +171,29 @@ void Recorder::Impl::count(const Event& event) {
       bytes += static_cast<int64_t>(2 * (sizeof(Use) + 2 * use.meta->sizes.size() * sizeof(int64_t)));  // a result each
   }
   if (event.parent == kNone && event.op) ++operators;
-  if (max_operators && operators > max_operators) return pass_limit(std::to_string(max_operators) + " operators");
-  if (max_bytes && bytes > max_bytes) pass_limit(std::to_string(max_bytes) + " bytes");
+  const bool many = max_operators && operators > max_operators;
+  if (!many && (!max_bytes || bytes <= max_bytes)) return;
+  const std::string limit = many ? std::to_string(max_operators) + " operators" : std::to_string(max_bytes) + " bytes";
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  const uint32_t line = lines.now();
+  pass_limit("recording limit (" + limit + ") reached" + (line ? " at " + lines.texts()[line - 1] : ""));
+  PyGILState_Release(gil);
 }
 
-void Recorder::Impl::pass_limit(const std::string& limit) {
+// A loop until a value says so, of more rounds than a path may have: its rest may be parts. Whether a float that is
+// read counts is known when the instruction has ended.
+void Recorder::Impl::count_value(const Event& event) {
+  const size_t before = values++ - trace.value_scalars.size();
+  if (before > kMaxValues) return pass_limit(value_limit);
+  if (before < kMaxValues) return;
   const PyGILState_STATE gil = PyGILState_Ensure();
-  std::string reason = "recording limit (" + limit + ") reached";
-  const uint32_t line = lines.now();
-  if (line) reason += " at " + lines.texts()[line - 1];
+  const std::string line = event.line ? lines.texts()[event.line - 1] : "";
+  PyGILState_Release(gil);
+  value_limit = "value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(event, line);
+}
+
+void Recorder::Impl::pass_limit(const std::string& reason) {
+  const PyGILState_STATE gil = PyGILState_Ensure();
   stop();
   trace.broken = reason;
   if (inputs.on_limit) inputs.on_limit(reason);
@@ -218,31 +240,31 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   event.inference = c10::InferenceMode::is_enabled();
   event.casts = CastMode::now();
   identify(event, record);
+  const bool outermost = is_outermost();
   if (event.op) {
     // A boxed call passes the interpreter's whole stack: the arguments are the last ones.
     const auto inputs = record.inputs();
     const size_t count = event.op->schema().arguments().size();
     if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + std::string(event.name));
     event.args.reserve(count);
-    for (const c10::IValue& value : inputs.slice(inputs.size() - count))
-      event.args.push_back(item(value, !open.empty()));
+    for (const c10::IValue& value : inputs.slice(inputs.size() - count)) event.args.push_back(item(value, !outermost));
   }
-  if (open.empty())
+  if (outermost)
     if (const std::string why = blank.begins(event); !why.empty()) trace.broken = why;
   if (event.facts.is(OpFlag::Lifts) && event.args.size() == 1)
     lift(event.args[0].uses[0], record.inputs().back().toTensor());
   masked |= event.name == "aten::index.Tensor";
   // A size that depends on data is read without any event. Code of this call that so much as names such a read, while
   // masked values are about, is taken to read one.
-  if (masked && event.parent == kNone && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
+  if (masked && outermost && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
   // Python gets a value or a size: how many there were is read with it.
   const bool tells_sizes = event.facts.reads() || event.facts.effect == Effect::Metadata;
-  if (open.empty() && tells_sizes && !trace.data_sized.empty())
+  if (outermost && tells_sizes && !trace.data_sized.empty())
     for (const c10::IValue& value : record.inputs())
       if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor(), kSizeRead);
-  event.line = event.parent == kNone ? lines.now(event.facts.reads() ? &event.target : nullptr)
-                                     : trace.events[event.parent].line;
+  event.line = outermost ? lines.now(event.facts.reads() ? &event.target : nullptr) : trace.events[event.parent].line;
   count(event);
+  if (recording && outermost && event.facts.reads() && !event.args[0].uses[0].number) count_value(event);
   const bool is_opaque = event.facts.is(OpFlag::Opaque);
   trace.events.push_back(std::move(event));
   const auto index = static_cast<uint32_t>(trace.events.size() - 1);
@@ -259,7 +281,7 @@ void Recorder::Impl::lift(Use& made, const at::Tensor& source) {
   if (!trace.tensors[made.tensor].unusual.empty()) return;
   if (made.meta->sizes.empty() || source.numel() == 0)
     made.number = source.numel() == 0 ? c10::Scalar(0) : read_number(source);
-  else if (inputs.constants_are_facts && open.empty() && source.is_cpu() && source.numel() <= kMaxConstant)
+  else if (inputs.constants_are_facts && is_outermost() && source.is_cpu() && source.numel() <= kMaxConstant)
     made = constant(source);
 }
 
@@ -298,7 +320,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
   if (count > 1)
     for (const Item& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
-  if (!open.empty()) return;
+  if (!is_outermost()) return;
   blank.ended(event);
   note_sizes(static_cast<uint32_t>(&event - trace.events.data()));
 }
@@ -543,9 +565,6 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
   return capture;
 }
 
-bool runs_operator() noexcept {
-  const auto is_operator = [](uint32_t event) { return current->trace.events[event].op.has_value(); };
-  return current && std::ranges::any_of(current->open, is_operator);
-}
+bool runs_operator() noexcept { return current && !current->is_outermost(); }
 
 }  // namespace fastjit::capture

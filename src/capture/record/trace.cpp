@@ -129,6 +129,15 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   return out;
 }
 
+std::string label_of(const Event& event, const std::string& line) {
+  const std::string_view base = base_name(event.name);
+  const std::string_view verb = base == "aten::is_nonzero"                                    ? "bool"
+                                : base == "aten::item" || base == "aten::_local_scalar_dense" ? "item"
+                                : base.starts_with("aten::")                                  ? base.substr(6)
+                                                                                              : base;
+  return (event.target.empty() ? std::string(verb) : event.target) + " at " + line;
+}
+
 std::string where(const Trace& trace, const Event& event) {
   const std::string name(event.name.substr(0, event.name.find('.')));
   return event.line ? name + " at " + trace.lines[event.line] : name;

@@ -131,6 +131,10 @@ struct Trace {
   std::unordered_map<uint32_t, uint32_t> root_ids;  // tensor -> index into roots
 };
 
+inline constexpr size_t kMaxValues = 32;  // values one path may read out of tensors
+/// "item at model.py:14", or the variable that gets the value.
+std::string label_of(const Event& event, const std::string& line);
+
 /// "aten::mul at model.py:14", for messages.
 std::string where(const Trace& trace, const Event& event);
 

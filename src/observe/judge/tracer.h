@@ -32,7 +32,7 @@ class Tracer final : public Observer {
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
   std::string refuses(PyObject* callable) override;
-  void give_up(const std::string& reason) override { unsound(reason); }
+  void give_up(const std::string& reason) override { unsound(reason), tell_unsound(); }
   bool start(PyObject* function) override;
   Observation stop() override;
 

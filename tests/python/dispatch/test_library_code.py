@@ -6,6 +6,7 @@ from __future__ import annotations
 import bisect
 import copy
 import enum
+import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable
@@ -428,3 +429,98 @@ def test_what_a_library_does_each_time_is_tried_twice():
     for _ in range(6):
         assert_same(fast(X), X)
     assert fast.stats().hits == 0
+
+
+class Assign(torch.autograd.Function):
+    """As torchdiffeq's: writes past the version counter."""
+
+    @staticmethod
+    def forward(ctx: Any, scratch: Tensor, value: Tensor, at: Any) -> Tensor:
+        scratch.data[at] = value
+        return scratch
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        raise NotImplementedError
+
+
+def test_a_function_of_autograd_that_fills_new_memory():
+    def body(x: Tensor) -> Tensor:
+        k = torch.empty(3, 4)
+        for i in range(4):
+            k = Assign.apply(k, x[:, i], (..., i))
+            x = x + k[..., : i + 1].sum(-1, keepdim=True)
+        return k
+
+    watched = Watched(body).settle(X)
+    assert watched.fast(X)._version == body(X)._version == 0
+    watched.call(-X, hit=True)
+
+
+def test_writes_past_the_version_counter():
+    def new(x: Tensor) -> Tensor:
+        t = x * 2
+        t.data.add_(1)
+        return t.add_(x)
+
+    watched = Watched(new).settle(X)
+    assert watched.fast(X)._version == new(X)._version == 1
+
+    def number(x: Tensor) -> Tensor:
+        t = torch.tensor(2.0)
+        t.data.fill_(3.0)
+        return x * t
+
+    Watched(number).settle(X)
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:  # which of them counts the next write would be seen
+        t = x * 2
+        t.data.add_(1)
+        return t, t.data
+
+    def given(x: Tensor) -> Tensor:
+        x.data.add_(1)
+        return x * 2
+
+    for body in (both, given):
+        fast = fastjit.jit(body)
+        for _ in range(3):
+            x, twin = X.clone(), X.clone()
+            assert_same(fast(x), body(twin), exact=True)
+            assert_same(x, twin, exact=True)
+            assert x._version == twin._version
+        assert fast.stats().hits == 0 and "of which Tensor.data was read" in min(fast.stats().fallbacks, key=len)
+
+
+class Positive(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x[x > 0]
+        return y * 2 if y.shape[0] > 2 else y * 3 * torch.tensor([2.0])
+
+
+def test_sizes_that_data_decide_inside_a_function_of_autograd():
+    fast = fastjit.jit(lambda x: Positive.apply(x).sum())
+    for seed in range(8):
+        x = torch.randn(5, generator=torch.Generator().manual_seed(seed))
+        assert_same(fast(x), Positive.apply(x).sum(), exact=True)
+    assert fast.stats().hits > 0 and fast.stats().fallbacks == {}
+
+
+def step(x: Tensor, by: Tensor) -> Tensor:
+    return (x + by).mul(0.5).sin().add(1).mul(0.5)
+
+
+def test_a_loop_of_too_many_values_goes_on_in_parts():
+    def body(x: Tensor, rounds: Tensor) -> Tensor:
+        while rounds > 0:
+            x, rounds = step(x, x), rounds - 1
+        return x
+
+    fast = fastjit.jit(body)
+    for call in range(3):
+        assert_same(fast(X + call, torch.tensor(40)), body(X + call, torch.tensor(40)), exact=True)
+        operators = fast.stats().operators
+        if sys.version_info < (3, 12):
+            assert operators >= (5 if call == 0 else 5 * 40), call
+    assert "value limit (32) reached: bool at test_library_code.py" in min(fast.stats().fallbacks, key=len)
