@@ -184,7 +184,8 @@ std::string Tracer::placed(const std::string& what) {
 
 void Tracer::deny(const std::string& what) {
   if (!reason_.empty()) return;
-  in_library_ = !frames_.empty() && owner_of(top().code) != Owner::User;
+  const Owner owner = frames_.empty() ? Owner::User : owner_of(top().code);
+  in_library_ = owner != Owner::User && owner != Owner::Generated;
   unsound(placed(what));
 }
 
