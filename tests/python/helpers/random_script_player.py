@@ -34,6 +34,7 @@ REASONS = (
     "an operator raised",
     "raised at",
     "variant limit",
+    "under another grad mode than the rest",
 )
 
 

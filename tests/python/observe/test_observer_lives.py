@@ -55,7 +55,7 @@ def test_tracer_and_garbage_collector_are_restored(ext):
     for function in (module.f, module.bad, module.g):
         observe(ext, function, module.T)
         assert gc.isenabled() and sys.gettrace() is None and not ext.tracer_active()
-    # It gives up at isenabled(): on 3.11, where the rest of the call may be recorded in parts, the collector is on then.
+    # It gives up at isenabled(). On 3.11 the rest of the call may be recorded in parts: the collector is on by then.
     off = sys.version_info >= (3, 12)
     assert observe(ext, module.g, module.T).result == (-module.T if off else module.T)
     gc.disable()
