@@ -30,6 +30,7 @@ bool is_dead(const observe::Ref& weak) { return weak && PyWeakref_GET_OBJECT(wea
 namespace {
 
 using observe::InterpreterFrame;
+using observe::is_named;
 
 constexpr size_t kMostParts = 1024;
 constexpr size_t kFirstSweep = 16;
@@ -80,13 +81,6 @@ bool has_tensor(PyObject* o) {
   return PyDict_CheckExact(o) && PyDict_Next(o, &at, &key, &value) && is_plain_tensor(value);
 }
 
-int argument_count(const PyCodeObject* code) {
-  return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
-         !!(code->co_flags & CO_VARKEYWORDS);
-}
-
-bool is_named(PyObject* name, const char* other) { return PyUnicode_CompareWithASCIIString(name, other) == 0; }
-
 bool has_hooks(PyObject* module) {
   for (const char* name : {"_forward_pre_hooks", "_forward_hooks"}) {
     PyObject** dict = _PyObject_GetDictPtr(module);
@@ -99,9 +93,8 @@ bool has_hooks(PyObject* module) {
 // Whether a program could take the place of this call: a function's that begins now, of a module or with tensors.
 bool may_be_part(const InterpreterFrame* frame, PyObject** module) {
   const PyCodeObject* code = frame->code;
-  constexpr int kRunsLater = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
-  const int count = argument_count(code);
-  if (code->co_flags & kRunsLater || !(code->co_flags & CO_OPTIMIZED) || !count) return false;
+  const int count = observe::argument_count(code);
+  if (code->co_flags & observe::kRunsLater || !(code->co_flags & CO_OPTIMIZED) || !count) return false;
   if (PyUnicode_READ_CHAR(code->co_name, 0) == '<' && !is_named(code->co_name, "<lambda>")) return false;
   PyObject* first = code->co_argcount ? frame->localsplus[0] : nullptr;
   *module = first && is_module_class(Py_TYPE(first)) ? first : nullptr;

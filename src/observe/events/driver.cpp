@@ -282,8 +282,7 @@ void Tracer::push(InterpreterFrame* frame, int offset) {
 void Tracer::enter_function(InterpreterFrame* frame) {
   PyCodeObject* code = code_of(frame);
   if (code->co_flags & CO_VARKEYWORDS) {
-    int index = code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS);
-    PyObject* kwargs = local_of(frame, index);
+    PyObject* kwargs = local_of(frame, argument_count(code) - 1);
     if (kwargs && PyCell_Check(kwargs)) kwargs = PyCell_GET(kwargs);
     if (kwargs) fresh_.insert(kwargs);
   }
@@ -312,8 +311,7 @@ void Tracer::enter_function(InterpreterFrame* frame) {
 void Tracer::enter_root(InterpreterFrame* frame) {
   PyCodeObject* code = code_of(frame);
   const PyFunctionObject* defined = function_of(frame);
-  int n = code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
-          !!(code->co_flags & CO_VARKEYWORDS);
+  const int n = argument_count(code);
   for (int i = 0; i < n; ++i) {
     PyObject* o = local_of(frame, i);
     if (o && PyCell_Check(o)) o = PyCell_GET(o);

@@ -87,6 +87,16 @@ struct CacheObject {  // functools.lru_cache
 };
 
 inline constexpr unsigned char kLocalIsCell = 0x40;
+/// Flags of code that a call does not run to its end.
+inline constexpr int kRunsLater = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
+
+/// The locals that a call begins with: parameters, then *args, then **kwargs.
+inline int argument_count(const PyCodeObject* code) {
+  return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
+         !!(code->co_flags & CO_VARKEYWORDS);
+}
+
+inline bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }
 
 #if PY_VERSION_HEX < 0x030E0000
 struct DictObject {

@@ -285,7 +285,6 @@ bool hashes_in_python(PyObject* o) noexcept;
 void remember_hash(PyObject* o, Py_hash_t hash);
 /// An int or a float and nothing else; false for null.
 inline bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
-inline bool is_named(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }
 /// Stands for a list's item among the names of keys: no object has an odd address.
 inline PyObject* index_name(Py_ssize_t index) { return reinterpret_cast<PyObject*>(2 * index + 1); }
 bool same_bits(PyObject* a, PyObject* b) noexcept;

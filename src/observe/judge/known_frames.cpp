@@ -48,7 +48,6 @@ PyObject* item_of(PyObject* module, PyObject* name) {
 PyObject* plain_method(PyObject* o, PyObject* name) {
   PyObject* method = type_lookup(Py_TYPE(o), name, nullptr);
   if (!method || !PyFunction_Check(method) || own_attr(o, name)) return nullptr;
-  constexpr int kRunsLater = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
   return reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(method))->co_flags & kRunsLater ? nullptr : method;
 }
 
