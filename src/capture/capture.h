@@ -66,6 +66,8 @@ class Recorder {
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
   /// Whether the call has met the tensor, or its caller told of it.
   bool knows(const at::Tensor& tensor) const;
+  /// Whether an operator of this call made it.
+  bool made(const at::Tensor& tensor) const;
   /// Tells that the call that just ended gave `number`. True: it is the value of the tensor that was read last, and now
   /// the next one of CallInputs::scalars.
   bool number_read(PyObject* number);

@@ -66,6 +66,8 @@ struct Host {
   void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
   /// The call read `data` as the attribute of that name of a tensor. False: a program cannot have it.
   bool (*on_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
+  /// Whether an operator of this call made the tensor.
+  bool (*is_made)(void* context, PyObject* tensor) = nullptr;
   /// A call made this tensor of numbers without an operator. False: a program cannot have it.
   bool (*on_constant)(void* context, PyObject* tensor) = nullptr;
   /// The instruction about to run looks at the sizes of a tensor.
@@ -175,6 +177,7 @@ struct Derivation {
 };
 
 struct Observation {
+  std::vector<Ref> tagged;      // tensors that the call made and then gave attributes
   std::vector<PyObject*> bare;  // argument tensors that have no attributes of their own, which the call relied on
   // Pairs of tensors that the call knew apart; twice the same: an argument that facts lead to as well.
   std::vector<std::pair<PyObject*, PyObject*>> identities;

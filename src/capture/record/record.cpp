@@ -437,6 +437,12 @@ bool Recorder::knows(const at::Tensor& tensor) const {
   return impl_->trace.find(tensor.unsafeGetTensorImpl()) != kNone;
 }
 
+bool Recorder::made(const at::Tensor& tensor) const {
+  const Trace& trace = impl_->trace;
+  const uint32_t id = trace.find(tensor.unsafeGetTensorImpl());
+  return id != kNone && !trace.root(id);
+}
+
 void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::string name) {
   Trace& trace = impl_->trace;
   const bool known = trace.find(tensor.unsafeGetTensorImpl()) != kNone;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "dispatch/call/plain_class.h"
 #include "dispatch/call/replay.h"
@@ -60,9 +61,11 @@ struct Recipe::Reader {
   std::vector<PyObject*>& leaves;
   std::string& why;
   const Stored& stored;
+  const std::vector<observe::Ref>& tagged;
   const observe::SideEffect* effect = nullptr;  // whose value is read; null: the result
   bool shares = false;
   std::unordered_map<PyObject*, Seen> containers{};
+  std::unordered_set<PyObject*> tags_done{};
 
   bool refuse(const std::string& reason) {
     const std::string place = effect ? "store to " + effect->label + " at " + effect->where + ": as a result, " : "";
@@ -85,6 +88,9 @@ struct Recipe::Reader {
   bool one(PyObject* object, int depth) {
     if (depth > kMaxDepth) return refuse("its result is nested more than 16 deep");
     if (is_plain_tensor(object)) {
+      const auto is_it = [&](const observe::Ref& one) { return one.get() == object; };
+      const bool has_attributes = std::ranges::any_of(tagged, is_it);
+      if (has_attributes && tags_done.insert(object).second) return tensor_with_attributes(object, depth);
       leaves.push_back(object);
       steps.push_back({Kind::Leaf});
       return true;
@@ -108,6 +114,15 @@ struct Recipe::Reader {
     if (!container(object, depth)) return false;
     containers.at(object).done = true;
     return true;
+  }
+
+  bool tensor_with_attributes(PyObject* object, int depth) {
+    PyObject* attributes = *_PyObject_GetDictPtr(object);
+    PyObject* names = PyDict_Keys(attributes);
+    PyObject* keys = PyList_AsTuple(names);
+    Py_DECREF(names);
+    steps.push_back({Kind::Tagged, keys});
+    return one(object, depth) && values(attributes, keys, depth);
   }
 
   bool container(PyObject* object, int depth) {
@@ -177,8 +192,8 @@ struct Recipe::Reader {
 };
 
 bool Recipe::build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves,
-                   std::string& why, const Stored& stored) {
-  Reader reader{steps_, numbers, leaves, why, stored};
+                   std::string& why, const Stored& stored, const std::vector<observe::Ref>& tagged) {
+  Reader reader{steps_, numbers, leaves, why, stored, tagged};
   const bool known = reader.all(result) && reader.is_whole();
   shares_ = reader.shares;
   return known;
@@ -244,6 +259,8 @@ struct Recipe::Builder {
         return Py_NewRef(values[s.count]);
       case Kind::Same:
         return Py_XNewRef((*made)[static_cast<size_t>(s.count)]);
+      case Kind::Tagged:
+        return tagged(s);
       default:
         break;
     }
@@ -271,6 +288,14 @@ struct Recipe::Builder {
     }
     Py_DECREF(fields);
     return out;
+  }
+
+  PyObject* tagged(const Step& s) {
+    PyObject* tensor = one();
+    PyObject* attributes = fill(PyObject_GenericGetDict(tensor, nullptr), s.object, PyDict_SetItem);
+    if (!attributes) Py_CLEAR(tensor);
+    Py_XDECREF(attributes);
+    return tensor;
   }
 
   // As the recorded call left it: its __init__ ran then, with no effect beside the instance.

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "observe/ref.h"
+
 namespace fastjit::dispatch {
 
 struct Stored;
@@ -26,8 +28,9 @@ class Recipe {
   /// OrderedDict, and for a changeable container that something beside the result refers to: a copy of it would not be
   /// the same.
   /// With stored values: describes the tuple of the result and these; what they share stays shared.
+  /// `tagged`: tensors that the call made and then gave attributes.
   bool build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why,
-             const Stored& stored);
+             const Stored& stored, const std::vector<observe::Ref>& tagged);
 
   /// A new result from new references to the leaves (stolen), the call's symbolic numbers and those that the program
   /// computed. Null with an exception set on failure.
@@ -45,10 +48,25 @@ class Recipe {
 
  private:
   // Struct: made by calling a type with a tuple. Instance: its items, then its attributes. Same: a container once more.
-  enum class Kind : uint8_t { Leaf, Constant, Number, Value, Tuple, List, Dict, Struct, NamedTuple, Instance, Same };
+  // Tagged: a leaf, then its attributes.
+  enum class Kind : uint8_t {
+    Leaf,
+    Constant,
+    Number,
+    Value,
+    Tuple,
+    List,
+    Dict,
+    Struct,
+    NamedTuple,
+    Instance,
+    Same,
+    Tagged
+  };
   struct Step {
     Kind kind;
-    // Constant: the object. Dict: tuple of keys. Struct, NamedTuple: the type. Instance: (type, keys, names). Owned.
+    // Constant: the object. Dict, Tagged: tuple of keys. Struct, NamedTuple: the type. Instance: (type, keys, names).
+    // Owned.
     PyObject* object = nullptr;
     Py_ssize_t count =
         0;  // containers: items. Number, Value: index. Same: which container, in the order of their steps

@@ -128,6 +128,9 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_constant = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
   };
+  host.is_made = [](void* context, PyObject* tensor) {
+    return is_plain_tensor(tensor) && static_cast<Recording*>(context)->recorder->made(unpack(tensor));
+  };
   host.on_size_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
   };
@@ -184,7 +187,8 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   const Stored stored = stored_values(recording.observation.effects);
   recording.numbers = recorder.numbers();
   for (size_t i = 0; i < recording.numbers.size(); ++i) recording.number_names.push_back(recorder.number_name(i));
-  if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored) &&
+  if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored,
+                                       recording.observation.tagged) &&
       recording.unsound.empty())
     recording.unsound = why;
   std::vector<at::Tensor> outputs;

@@ -136,8 +136,27 @@ void Tracer::load_own_tensor_attr(PyObject* o, PyObject* name, bool probing) {
     Facts::Id id = facts_->instance_dict(o, owner, where());
     if (id < 0) return deny("read of " + label);
     if (PyObject* value = facts_->read_key(id, name, label, where())) return static_cast<void>(found(value, label));
+  } else if (is_tagged(o) && dict_lookup(*_PyObject_GetDictPtr(o), name, nullptr)) {
+    return;
   }
   fallback_getattr(o, name, probing);
+}
+
+bool Tracer::is_tagged(PyObject* tensor) const {
+  return std::ranges::any_of(tagged_, [&](const Ref& known) { return known.get() == tensor; });
+}
+
+// A tensor that this call made: whoever gets it as a result finds the attribute.
+void Tracer::store_tensor_attr(PyObject* o, PyObject* name, PyObject* value) {
+  PyObject** slot = _PyObject_GetDictPtr(o);
+  const bool is_bare = slot && (!*slot || !PyDict_GET_SIZE(*slot));
+  const bool is_new = !is_known(o) && !names_.contains(o) && host_.is_made && host_.is_made(host_.context, o);
+  PyObject* hook = class_attr(Py_TYPE(o), "__setattr__");
+  const bool is_hooked = hook && PyFunction_Check(hook);
+  if (is_hooked || !is_new || !(is_bare || is_tagged(o)) || class_attr(Py_TYPE(o), name))
+    return deny("store to " + attr_text(o, name));
+  touch(value);
+  if (is_bare) tagged_.push_back(Ref::share(o));
 }
 
 void Tracer::load_class_attr(PyObject* o, PyObject* name, bool probing) {
@@ -272,6 +291,7 @@ std::string Tracer::lasting_class_set() const {
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (PyType_Check(o) && is_reached(o) && is_constant(value))
     return store_class_attr(reinterpret_cast<PyTypeObject*>(o), name);
+  if (is_tensor(o)) return store_tensor_attr(o, name, value);
   if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
   if (replaces_parts(o, name, value)) return;
   touch(value);

@@ -152,6 +152,8 @@ void Tracer::call_host(PyObject* callable, Args args) {
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
     case Host::Callee::Boxed:
+      if (!tagged_.empty()) return deny("call of " + callee_text(callable) + ", which may see attributes of tensors,");
+      [[fallthrough]];
     case Host::Callee::Operator:
       for (PyObject* arg : args) {
         const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;

@@ -278,6 +278,8 @@ class Tracer final : public Observer {
   void load_value_attr(PyObject* o, PyObject* name);
   void load_tensor_attr(PyObject* o, PyObject* name, bool probing);
   void load_own_tensor_attr(PyObject* o, PyObject* name, bool probing);
+  void store_tensor_attr(PyObject* o, PyObject* name, PyObject* value);
+  bool is_tagged(PyObject* tensor) const;
   bool reads_grad(PyObject* tensor);
   void load_function_attr(PyObject* o, PyObject* name, bool probing);
   void load_method_attr(PyObject* o, PyObject* name, bool probing);
@@ -541,6 +543,7 @@ class Tracer final : public Observer {
   FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names
   std::vector<Ref> scalar_refs_, names_held_;
+  std::vector<Ref> tagged_;                                  // see Observation
   std::vector<PyObject*> bare_;                              // see Observation
   std::vector<std::pair<PyObject*, PyObject*>> identities_;  // see Observation
   std::set<std::pair<PyObject*, PyObject*>> compared_;       // those among them that the code compared

@@ -415,7 +415,7 @@ bool Tracer::dict_node(PyObject* d, Facts::Id* id) {
 }
 
 bool Tracer::dict_base_node(PyObject* d, Facts::Id* id) {
-  if (!PyDict_Check(d) || PyODict_Check(d) || !is_reached(d)) return dict_node(d, id);
+  if (!PyDict_Check(d) || !is_reached(d)) return dict_node(d, id);
   *id = facts_->dict(d, names_[d]);
   return true;
 }

@@ -333,6 +333,29 @@ def test_a_dictionary_of_the_items_of_another():
     Watched(body).settle(X)
 
 
+class Makers(OrderedDict):  # as transformers' activations
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key)()
+
+
+MAKERS = Makers(relu=torch.nn.ReLU, tanh=torch.nn.Hardtanh)
+
+
+def test_an_item_that_a_class_over_an_ordered_dictionary_makes():
+    name = types.SimpleNamespace(of="relu")
+    watched = Watched(lambda x: MAKERS[name.of](x - 5)).settle(X)
+    MAKERS["tanh"] = torch.nn.ReLU6  # not read
+    watched.call(X, hit=True)
+    name.of = "tanh"
+    watched.call(X, hit=False)
+    watched.call(X, hit=True)
+    MAKERS["tanh"] = torch.nn.Hardtanh
+    watched.call(X, hit=False)
+    del MAKERS["tanh"]
+    MAKERS["tanh"] = torch.nn.ReLU6
+    watched.call(X, hit=True)  # as before
+
+
 STEPS = [0.5, 1.0, 2.0]
 
 
@@ -524,3 +547,93 @@ def test_a_loop_of_too_many_values_goes_on_in_parts():
         if sys.version_info < (3, 12):
             assert operators >= (5 if call == 0 else 5 * 40), call
     assert "value limit (32) reached: bool at test_library_code.py" in min(fast.stats().fallbacks, key=len)
+
+
+class Cache:
+    """As transformers': marks its memory for whoever captures graphs."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.keys = torch.zeros_like(x)
+        self.keys._dynamo_static_input_type = "unguarded"  # torch._dynamo.mark_static_address
+        self.keys.add_(x)
+
+
+def test_attributes_of_new_tensors():
+    def body(x: Tensor) -> tuple[Cache, Tensor, list[Tensor]]:
+        cache, y = Cache(x), x + 1
+        y.parts = [y, x * 2]
+        return cache, y, [y.parts[1], cache.keys]
+
+    fast = fastjit.jit(body)
+    for call in range(4):
+        cache, y, (part, keys) = fast(X + call)
+        assert_same(cache.keys, X + call, exact=True)
+        assert cache.keys is keys and keys._dynamo_static_input_type == "unguarded"
+        assert y.parts[0] is y and y.parts[1] is part and torch.equal(part, (X + call) * 2)
+        assert vars(part) == {} and vars(keys) == {"_dynamo_static_input_type": "unguarded"}
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}
+
+
+def test_attributes_of_new_tensors_that_stay_inside():
+    def body(x: Tensor) -> Tensor:
+        y = x + 1
+        y.scale = SCALE
+        y.shift = 1
+        return x * y.scale + y.shift if not hasattr(y, "other") and not hasattr(x + 1, "scale") else x
+
+    global SCALE
+    watched = Watched(body).settle(X)
+    SCALE = 3.0
+    watched.call(X, hit=False)
+    watched.call(X, hit=True)
+
+
+SCALE = 2.0
+
+
+def test_an_attribute_of_a_tensor_that_is_stored():
+    holder = types.SimpleNamespace(last=None)
+
+    def body(x: Tensor) -> Tensor:
+        y = x + 1
+        y.tag = "new"
+        holder.last = y
+        return x
+
+    fast = fastjit.jit(body)
+    for call in range(3):
+        fast(X + call)
+        assert_same(holder.last, X + call + 1, exact=True)
+        assert holder.last.tag == "new"
+        holder.last = None
+    assert fast.stats().hits == 2
+
+
+def test_attributes_of_tensors_that_are_there_already():
+    kept = torch.ones(4)
+
+    def given(x: Tensor) -> Tensor:
+        x.tag = 1
+        return x + 1
+
+    def found(x: Tensor) -> Tensor:
+        kept.tag = 1
+        return x + kept
+
+    def same(x: Tensor) -> Tensor:
+        y = x.contiguous()
+        y.tag = 1
+        return x + 1
+
+    def classes_own(x: Tensor) -> Tensor:
+        y = x + 1
+        y.grad = x.clone()
+        return y
+
+    for body in (given, found, same, classes_own):
+        fast = fastjit.jit(body)
+        for _ in range(3):
+            x = X.clone()
+            assert_same(fast(x), body(X.clone()), exact=True)
+            assert hasattr(x, "tag") == (body in (given, same))
+        assert fast.stats().hits == 0 and "store to" in min(fast.stats().fallbacks, key=len)
