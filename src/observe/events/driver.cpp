@@ -126,6 +126,7 @@ Observation Tracer::stop() {
   result.derivations = std::move(derivations_);
   result.symbolic = symbolic_;
   result.bare = bare_;
+  result.tagged = std::move(tagged_);
   result.identities = identities_;
   if (!reason_.empty()) result.symbolic.assign(symbolic_.size(), false);
   if (!facts_->abandoned()) result.facts = std::move(facts_);
