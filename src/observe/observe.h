@@ -176,7 +176,18 @@ struct Derivation {
   PyObject* compute(PyObject* const* operands) const;
 };
 
+/// A place in which the call read a tensor and then left another one: the next call finds that. Which object is there
+/// is no fact, only its class.
+struct Replaced {
+  PyObject* tensor;            // that the recorded call found, and that facts lead to nowhere else
+  SideEffect::Kind kind;       // as of a SideEffect
+  PyObject* target = nullptr;  // borrowed: facts lead to it. SetSlot: the address of the slot itself
+  Ref key;
+  Py_ssize_t place = 0;
+};
+
 struct Observation {
+  std::vector<Replaced> replaced;
   std::vector<Ref> tagged;      // tensors that the call made and then gave attributes
   std::vector<PyObject*> bare;  // argument tensors that have no attributes of their own, which the call relied on
   // Pairs of tensors that the call knew apart; twice the same: an argument that facts lead to as well.

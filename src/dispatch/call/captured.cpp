@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dispatch/call/replay.h"
 #include "dispatch/call/tensor_match.h"
 
 namespace fastjit::dispatch {
@@ -14,10 +15,20 @@ const at::Tensor& grad_of(PyObject* owner) noexcept {
   return meta ? meta->grad_ : none;
 }
 
+// No exception is left: names are looked up.
+PyObject* tensor_in(const observe::Replaced& it) noexcept {
+  return value_in(it.kind, it.target, it.key.get(), it.place);
+}
+
 bool is_like(const TensorSpec& spec, const at::Tensor& grad) noexcept {
   if (!grad.defined()) return spec.dtype == at::ScalarType::Undefined;
   c10::TensorImpl* impl = grad.unsafeGetTensorImpl();
   return spec.dtype != at::ScalarType::Undefined && spec.matches(impl) && spec.matches(autograd_meta(impl), grad);
+}
+
+bool is_in(const TensorSpec& spec, const observe::Replaced& place) noexcept {
+  PyObject* tensor = tensor_in(place);
+  return tensor && spec.matches(tensor);
 }
 
 }  // namespace
@@ -30,7 +41,7 @@ PyObject* gradient_of(PyObject* owner) {
 
 void CapturedTensors::add(Place place, TensorSpec spec, std::string name) {
   const auto known = std::ranges::find(specs_, spec);
-  place.spec = static_cast<size_t>(known - specs_.begin());
+  place.spec = static_cast<uint32_t>(known - specs_.begin());
   places_.push_back(place);
   if (known == specs_.end()) specs_.push_back(std::move(spec));
   names_.push_back(std::move(name));
@@ -43,18 +54,28 @@ void CapturedTensors::add(PyObject* object, std::string name) {
 
 void CapturedTensors::add_grad_of(PyObject* owner, std::string name) {
   PyObject* grad = gradient_of(owner);
-  add({owner, nullptr, nullptr, 0, true}, grad == Py_None ? TensorSpec() : TensorSpec::of(grad), std::move(name));
+  add({owner, nullptr, nullptr, 0, Found::Grad}, grad == Py_None ? TensorSpec() : TensorSpec::of(grad),
+      std::move(name));
+}
+
+void CapturedTensors::add_in(observe::Replaced place, std::string name) {
+  const TensorSpec spec = TensorSpec::of(place.tensor);
+  add({nullptr, nullptr, nullptr, 0, Found::InPlace, static_cast<uint32_t>(in_.size())}, spec, std::move(name));
+  place.tensor = nullptr;  // that of the recorded call
+  in_.push_back(std::move(place));
 }
 
 PyObject* CapturedTensors::object(size_t i) const {
-  return places_[i].is_grad ? gradient_of(places_[i].object) : places_[i].object;
+  const Place& place = places_[i];
+  if (place.found == Found::InPlace) return tensor_in(in_[place.in]);
+  return place.found == Found::Grad ? gradient_of(place.object) : place.object;
 }
 
 bool CapturedTensors::hold() const noexcept {
-  for (const auto& [object, impl, meta, which, is_grad] : places_) {
+  for (const auto& [object, impl, meta, which, found, in] : places_) {
     const TensorSpec& spec = specs_[which];
-    if (is_grad) [[unlikely]] {
-      if (!is_like(spec, grad_of(object))) return false;
+    if (found != Found::Same) [[unlikely]] {
+      if (found == Found::Grad ? !is_like(spec, grad_of(object)) : !is_in(spec, in_[in])) return false;
       continue;
     }
     const at::Tensor& tensor = THPVariable_Unpack(object);
@@ -68,7 +89,8 @@ bool CapturedTensors::hold() const noexcept {
 }
 
 bool CapturedTensors::matches(size_t i) const noexcept {
-  return places_[i].is_grad ? is_like(spec(i), grad_of(places_[i].object)) : spec(i).matches(object(i));
+  if (places_[i].found == Found::Grad) return is_like(spec(i), grad_of(places_[i].object));
+  return object(i) && spec(i).matches(object(i));
 }
 
 }  // namespace fastjit::dispatch

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dispatch/call/spec.h"
+#include "observe/observe.h"
 
 namespace fastjit::dispatch {
 
@@ -19,6 +20,8 @@ class CapturedTensors {
   void add(PyObject* object, std::string name);
   /// The gradient that `owner`, which a fact keeps, has in each call: another tensor that looks the same, or none.
   void add_grad_of(PyObject* owner, std::string name);
+  /// What each call finds in a place to which facts lead: another tensor that looks the same.
+  void add_in(observe::Replaced place, std::string name);
   void clear() { *this = CapturedTensors(); }
 
   /// Whether each still looks as it did. Asked for on every call; runs no Python code.
@@ -26,24 +29,27 @@ class CapturedTensors {
   bool matches(size_t i) const noexcept;
 
   size_t size() const { return places_.size(); }
-  /// Borrowed; None for a gradient that is not there.
+  /// Borrowed; None for a gradient that is not there, null for a place in which nothing is.
   PyObject* object(size_t i) const;
   const TensorSpec& spec(size_t i) const { return specs_[places_[i].spec]; }
   const std::string& name(size_t i) const { return names_[i]; }
 
  private:
+  enum class Found : uint8_t { Same, Grad, InPlace };  // the others are looked up each time; Grad: that of `object`
   // What the object pointed to when it was added: looked at without waiting for the object, and used where it still is
   // so.
   struct Place {
     PyObject* object;
     c10::TensorImpl* impl;
     const torch::autograd::AutogradMeta* meta;
-    size_t spec;           // index into specs_
-    bool is_grad = false;  // of `object`: it is looked up each time
+    uint32_t spec;  // index into specs_
+    Found found = Found::Same;
+    uint32_t in = 0;  // index into in_
   };
   void add(Place place, TensorSpec spec, std::string name);
   std::vector<Place> places_;
   std::vector<TensorSpec> specs_;  // different ones
+  std::vector<observe::Replaced> in_;
   std::vector<std::string> names_;
 };
 

@@ -234,6 +234,7 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
     why = kSharesMemory;
     return nullptr;
   }
+  const std::vector<observe::Ref> kept = variant.recipe.hold();
   if (!variant.replay) return run_program(variant, objects, inputs, numbers, why, check);
   why = variant.replay->refuse();
   if (!why.empty()) return nullptr;

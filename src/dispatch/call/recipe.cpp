@@ -32,6 +32,8 @@ PyObject* keys_of(PyObject* dict) {
   return keys;
 }
 
+PyObject* kept_object(PyObject* held) { return PyWeakref_CheckRefExact(held) ? PyWeakref_GET_OBJECT(held) : held; }
+
 // torch.return_types.*: struct sequences, which are made from one tuple.
 bool is_return_type(PyObject* object) {
   if (!PyTuple_Check(object) || PyTuple_CheckExact(object)) return false;
@@ -62,6 +64,7 @@ struct Recipe::Reader {
   std::string& why;
   const Stored& stored;
   const std::vector<observe::Ref>& tagged;
+  const std::unordered_set<PyObject*>& kept;
   const observe::SideEffect* effect = nullptr;  // whose value is read; null: the result
   bool shares = false;
   std::unordered_map<PyObject*, Seen> containers{};
@@ -102,6 +105,12 @@ struct Recipe::Reader {
     }
     if (is_constant(object)) {
       steps.push_back({Kind::Constant, Py_NewRef(object)});
+      return true;
+    }
+    if (!PyTuple_Check(object) && kept.contains(object)) {
+      PyObject* weak = PyType_SUPPORTS_WEAKREFS(Py_TYPE(object)) ? PyWeakref_NewRef(object, nullptr) : nullptr;
+      PyErr_Clear();
+      steps.push_back({Kind::Kept, weak ? weak : Py_NewRef(object)});
       return true;
     }
     const auto [seen, is_new] = containers.try_emplace(object, Seen{containers.size(), 0, effect, false});
@@ -192,11 +201,19 @@ struct Recipe::Reader {
 };
 
 bool Recipe::build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves,
-                   std::string& why, const Stored& stored, const std::vector<observe::Ref>& tagged) {
-  Reader reader{steps_, numbers, leaves, why, stored, tagged};
+                   std::string& why, const Stored& stored, const std::vector<observe::Ref>& tagged,
+                   const std::unordered_set<PyObject*>& kept) {
+  Reader reader{steps_, numbers, leaves, why, stored, tagged, kept};
   const bool known = reader.all(result) && reader.is_whole();
   shares_ = reader.shares;
   return known;
+}
+
+std::vector<observe::Ref> Recipe::hold() const {
+  std::vector<observe::Ref> held;
+  for (const Step& step : steps_)
+    if (step.kind == Kind::Kept) held.push_back(observe::Ref::share(kept_object(step.object)));
+  return held;
 }
 
 bool Recipe::has_tensors() const {
@@ -261,6 +278,8 @@ struct Recipe::Builder {
         return Py_XNewRef((*made)[static_cast<size_t>(s.count)]);
       case Kind::Tagged:
         return tagged(s);
+      case Kind::Kept:
+        return Py_NewRef(kept_object(s.object));
       default:
         break;
     }

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "observe/ref.h"
@@ -28,13 +29,17 @@ class Recipe {
   /// OrderedDict, and for a changeable container that something beside the result refers to: a copy of it would not be
   /// the same.
   /// With stored values: describes the tuple of the result and these; what they share stays shared.
-  /// `tagged`: tensors that the call made and then gave attributes.
+  /// `tagged`: tensors that the call made and then gave attributes. `kept`: objects that are the same ones in each call
+  /// that the variant serves, so that a result may hold them.
   bool build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why,
-             const Stored& stored, const std::vector<observe::Ref>& tagged);
+             const Stored& stored, const std::vector<observe::Ref>& tagged, const std::unordered_set<PyObject*>& kept);
 
   /// A new result from new references to the leaves (stolen), the call's symbolic numbers and those that the program
   /// computed. Null with an exception set on failure.
   PyObject* rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values) const;
+
+  /// The objects that it does not make, kept alive until the result is there: the GIL may be released before.
+  std::vector<observe::Ref> hold() const;
 
   bool single() const { return steps_.size() == 1 && steps_[0].kind == Kind::Leaf; }
   bool has_tensors() const;
@@ -48,7 +53,7 @@ class Recipe {
 
  private:
   // Struct: made by calling a type with a tuple. Instance: its items, then its attributes. Same: a container once more.
-  // Tagged: a leaf, then its attributes.
+  // Tagged: a leaf, then its attributes. Kept: an object that is there already.
   enum class Kind : uint8_t {
     Leaf,
     Constant,
@@ -61,12 +66,13 @@ class Recipe {
     NamedTuple,
     Instance,
     Same,
-    Tagged
+    Tagged,
+    Kept
   };
   struct Step {
     Kind kind;
-    // Constant: the object. Dict, Tagged: tuple of keys. Struct, NamedTuple: the type. Instance: (type, keys, names).
-    // Owned.
+    // Constant: the object. Kept: a weak reference to it, or it. Dict, Tagged: tuple of keys. Struct, NamedTuple: the
+    // type. Instance: (type, keys, names). Owned.
     PyObject* object = nullptr;
     Py_ssize_t count =
         0;  // containers: items. Number, Value: index. Same: which container, in the order of their steps

@@ -11,27 +11,9 @@ PyObject** slot_at(PyObject* target, Py_ssize_t place) {
   return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(target) + place);
 }
 
-// What is in the place now; borrowed, null if nothing is.
-PyObject* current(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place) {
-  switch (kind) {
-    case Kind::SetItem:
-      return PyDict_GetItemWithError(target, key);
-    case Kind::SetIndex:
-      return place < PyList_GET_SIZE(target) ? PyList_GET_ITEM(target, place) : nullptr;
-    case Kind::SetCell:
-      return PyCell_GET(target);
-    case Kind::SetSlot:
-      return *slot_at(target, place);
-    case Kind::Append:
-    case Kind::Print:
-      break;
-  }
-  return nullptr;
-}
-
 // The value is borrowed. What it replaces is kept in `replaced`.
 bool store(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place, PyObject* value, std::vector<Ref>& replaced) {
-  PyObject* old = current(kind, target, key, place);
+  PyObject* old = value_in(kind, target, key, place);
   if (PyErr_Occurred()) return false;
   replaced.push_back(Ref::share(old));
   switch (kind) {
@@ -60,7 +42,7 @@ bool is_stored(const SideEffect& effect) { return effect.kind != Kind::Print && 
 bool is_in_place(const SideEffect& effect) {
   PyObject *target = effect.target.get(), *value = effect.value.get();
   if (effect.kind != Kind::Append) {
-    const bool there = current(effect.kind, target, effect.key.get(), effect.place) == value;
+    const bool there = value_in(effect.kind, target, effect.key.get(), effect.place) == value;
     PyErr_Clear();
     return there;
   }
@@ -70,6 +52,23 @@ bool is_in_place(const SideEffect& effect) {
 }
 
 }  // namespace
+
+PyObject* value_in(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place) {
+  switch (kind) {
+    case Kind::SetItem:
+      return PyDict_GetItemWithError(target, key);
+    case Kind::SetIndex:
+      return place < PyList_GET_SIZE(target) ? PyList_GET_ITEM(target, place) : nullptr;
+    case Kind::SetCell:
+      return PyCell_GET(target);
+    case Kind::SetSlot:
+      return *slot_at(target, place);
+    case Kind::Append:
+    case Kind::Print:
+      break;
+  }
+  return nullptr;
+}
 
 Stored stored_values(const std::vector<SideEffect>& effects) {
   Stored out;
@@ -113,7 +112,11 @@ std::string Replay::refuse() const {
 
 std::vector<Ref> Replay::hold() const {
   std::vector<Ref> held;
-  for (const Effect& effect : effects_) held.push_back(Ref::share(effect.target));
+  for (const Effect& effect : effects_) {
+    held.push_back(Ref::share(effect.target));
+    held.push_back(Ref::share(value_in(effect.kind, effect.target, effect.key.get(), effect.place)));
+  }
+  PyErr_Clear();
   return held;
 }
 
@@ -128,7 +131,7 @@ PyObject* Replay::apply(PyObject* made) const {
     if (effect.kind == Kind::Print) {
       done = bool(Ref::steal(PyObject_Call(effect.target, effect.constant.get(), effect.key.get())));
     } else if (effect.adds) {
-      PyObject* now = current(effect.kind, effect.target, effect.key.get(), effect.place);
+      PyObject* now = value_in(effect.kind, effect.target, effect.key.get(), effect.place);
       if (!now && !PyErr_Occurred())
         PyErr_Format(PyExc_RuntimeError, "fastjit: the number added to at %s is gone", effect.where.c_str());
       const Ref sum = now ? Ref::steal(PyNumber_Add(now, effect.constant.get())) : Ref();

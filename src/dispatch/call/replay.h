@@ -20,13 +20,17 @@ struct Stored {
 };
 Stored stored_values(const std::vector<observe::SideEffect>& effects);
 
+/// What is in such a place now; borrowed, null if nothing is. No Python code runs where the key is a name.
+PyObject* value_in(observe::SideEffect::Kind kind, PyObject* target, PyObject* key, Py_ssize_t place);
+
 class Replay {
  public:
   /// Keeps no target alive: the facts of the variant lead to each.
   explicit Replay(std::vector<observe::SideEffect> effects);
   /// Why the effects cannot be made now, though the facts hold; empty if they can. GIL held.
   std::string refuse() const;
-  /// The targets, kept alive until the end of the call: the GIL may be released before the effects are made.
+  /// The targets and what is in the places now, kept alive until the end of the call: the GIL may be released before
+  /// the effects are made.
   std::vector<observe::Ref> hold() const;
   /// Makes the effects. `made` (stolen) is what the recipe builds: the call's result, or where values are stored a
   /// tuple of it and of these in order. Returns the result, or null with an exception set.

@@ -67,6 +67,21 @@ std::vector<uint32_t> result_values(Recording& recording, size_t first, const St
   return out;
 }
 
+// Objects that facts and the call's key hold: each call that the variant serves finds the same ones.
+std::unordered_set<PyObject*> kept_objects(const Recording& recording) {
+  std::unordered_set<PyObject*> kept;
+  const auto add = [](PyObject* held, void* all) {
+    PyObject* object = PyWeakref_CheckRefExact(held) ? PyWeakref_GET_OBJECT(held) : held;
+    if (object != Py_None) static_cast<std::unordered_set<PyObject*>*>(all)->insert(object);
+    return 0;
+  };
+  if (recording.observation.facts) recording.observation.facts->traverse(add, &kept);
+  for (const ArgSpec& spec : recording.variant->spec.specs())
+    if (spec.kind == ArgKind::Object) kept.insert(referent(spec));
+  for (PyObject* instance : recording.variant->spec.flat().instances) kept.erase(instance);
+  return kept;
+}
+
 // What is called so that the observer sees the call begin: the function itself, or one that calls it.
 struct Entry {
   PyObject* callable;
@@ -188,7 +203,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   recording.numbers = recorder.numbers();
   for (size_t i = 0; i < recording.numbers.size(); ++i) recording.number_names.push_back(recorder.number_name(i));
   if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored,
-                                       recording.observation.tagged) &&
+                                       recording.observation.tagged, kept_objects(recording)) &&
       recording.unsound.empty())
     recording.unsound = why;
   std::vector<at::Tensor> outputs;
@@ -234,18 +249,24 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
   for (auto [number, fresh] : symbolic) variant.spec.make_symbolic(number);
 }
 
+// A tensor that facts lead to, each in its way.
+void add_captured(Recording& recording, PyObject* object, const std::string& name) {
+  CapturedTensors& captured = recording.variant->captured;
+  std::vector<observe::Replaced>& all = recording.observation.replaced;
+  const auto replaced = std::ranges::find(all, object, &observe::Replaced::tensor);
+  if (replaced != all.end()) return captured.add_in(std::move(*replaced), name);
+  const auto owner = recording.owners.find(object);
+  if (owner == recording.owners.end()) return captured.add(object, name);
+  captured.add_grad_of(owner->second, name);
+}
+
 void take_captured(Recording& recording) {
   Variant& variant = *recording.variant;
   const capture::Capture& capture = recording.captured_graph;
-  const auto add = [&](PyObject* object, const std::string& name) {
-    const auto owner = recording.owners.find(object);
-    if (owner == recording.owners.end()) return variant.captured.add(object, name);
-    variant.captured.add_grad_of(owner->second, name);
-  };
   for (size_t i = 0; i < capture.inputs.size(); ++i) {
     if (capture.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
     PyObject* object = capture.captured[capture.inputs[i].index];
-    add(object, capture.graph.inputs[i].name);
+    add_captured(recording, object, capture.graph.inputs[i].name);
     if (recording.function.options.pure) variant.held.push_back(unpack(object));
   }
   variant.held.insert(variant.held.end(), capture.constants.begin(), capture.constants.end());
@@ -253,10 +274,11 @@ void take_captured(Recording& recording) {
   // that they are alive.
   if (!recording.observation.facts) return;
   std::unordered_set<PyObject*> compared;
-  for (size_t i = 0; i < variant.captured.size(); ++i) compared.insert(variant.captured.object(i));
+  for (const capture::InputSource& input : capture.inputs)
+    if (input.kind == capture::InputSource::Kind::Captured) compared.insert(capture.captured[input.index]);
   for (size_t i = 0; i < recording.captured.size(); ++i) {
     PyObject* object = recording.captured[i];
-    if (compared.insert(object).second) add(object, recording.captured_names[i]);
+    if (compared.insert(object).second) add_captured(recording, object, recording.captured_names[i]);
   }
   for (const auto& [owner, name] : recording.bare_owners) variant.captured.add_grad_of(owner, name);
 }
@@ -288,7 +310,7 @@ void refuse_gradients(Recording& recording, const std::vector<std::string>& name
     if (!PyFunction_Check(recording.function.callable) && name.starts_with("self.")) name.remove_prefix(5);
     recording.unsound = "parameter '" + std::string(name) + "' requires grad";
     recording.advice = kNoGradAdvice;
-    recording.variant->captured.add(object, recording.captured_names[i]);
+    add_captured(recording, object, recording.captured_names[i]);
     return;
   }
 }

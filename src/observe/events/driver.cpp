@@ -105,6 +105,9 @@ Observation Tracer::stop() {
   if (reason_.empty() && !locks_are_given_back()) reason_ = "the call keeps a lock that it took";
   if (reason_.empty()) {
     drop_sum();
+    result.replaced = facts_->replaced_tensors([&](PyObject* o) {
+      return is_tensor(o) && !arguments_.contains(o) && !gradients_.contains(o) && !known_apart_.contains(o);
+    });
     std::string changed = facts_->finish();
     if (!changed.empty()) reason_ = "the call itself changes " + changed;
   }

@@ -382,7 +382,8 @@ void Facts::rearm_items(Node& n) noexcept {
   if (!is_list && n.ordered) watch(&set->used);
   is_list ? watch(&list->ob_item) : watch(&set->table);
   for (Key& key : n.keys) {
-    if (key.expect.kind == observe::Expect::Kind::Absent) {  // no word tells of a new member: every check looks
+    // No word tells of a new member, nor of another object's class: every check looks.
+    if (key.expect.kind == observe::Expect::Kind::Absent || key.expect.kind == observe::Expect::Kind::Type) {
       words_[word++] = {&kNever, kNoTag};
       continue;
     }

@@ -29,7 +29,7 @@ struct Expect {
     Weak,     // this very object, held weakly
     Strong,   // this very object, held (its type has no weak references)
     Node,     // a dictionary or list that has its own node: the address and type here, the contents there
-    Type,     // any object of exactly this builtin type
+    Type,     // any object of exactly this type
   };
   Kind kind = Kind::Absent;
   PyObject* object = nullptr;
@@ -156,6 +156,9 @@ class Facts final : public ReadSet {
   bool state_is_constant() const { return state_is_constant_; }  // the new values are numbers, strings, None ...
   Id find(PyObject* object, Node::Kind kind) const;
   Node& node(Id id) { return nodes_[static_cast<size_t>(id)]; }
+  /// Places whose tensor the call replaced are compared by its class from now on, where `is_free` says that nothing
+  /// asked which object it is. Before finish().
+  std::vector<Replaced> replaced_tensors(const std::function<bool(PyObject*)>& is_free);
   /// Verifies every fact once more and arms the tags. Not empty: what the call itself changed.
   std::string finish();
 

@@ -3,6 +3,8 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <optional>
+
 #include "observe/facts/facts.h"
 #include "support/work.h"
 
@@ -14,6 +16,24 @@ void expect_type_of(Key& key, PyObject* number) {
   key.expect.kind = Expect::Kind::Type;
   key.expect.object = (PyObject*)Py_TYPE(number);
   key.first = Ref::share(number);
+}
+
+std::optional<Replaced> place_of(const Node& n, const Key& key) {
+  using Kind = SideEffect::Kind;
+  PyObject* tensor = key.expect.object;
+  switch (n.kind) {
+    case Node::Kind::Dict:
+      if (!PyUnicode_CheckExact(key.name.get())) return std::nullopt;
+      return Replaced{tensor, Kind::SetItem, n.object, Ref::share(key.name.get())};
+    case Node::Kind::List:
+      return Replaced{tensor, Kind::SetIndex, n.object, {}, key.hint};
+    case Node::Kind::Cell:
+      return Replaced{tensor, Kind::SetCell, n.object, {}};
+    case Node::Kind::Slot:
+      return Replaced{tensor, Kind::SetSlot, n.object, {}};
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -99,6 +119,37 @@ bool Facts::count_place(PyObject* place, Node::Kind kind, const std::string& lab
   id = add(place, kind, label, where);
   expect_type_of(add_key(id, nullptr, nullptr, label, where), value);
   return true;
+}
+
+// One place for each: what is found at two of them is known to be one object.
+std::vector<Replaced> Facts::replaced_tensors(const std::function<bool(PyObject*)>& is_free) {
+  std::vector<Replaced> out;
+  std::unordered_map<PyObject*, int> places;
+  const auto is_replaced = [&](const Node& n, const Key& key) {
+    const bool was_read = n.written && key.written && key.expect.kind == Expect::Kind::Weak;
+    PyObject *was = key.expect.object, *now = was_read ? value_now(n, key) : nullptr;
+    return now && now != was && PyWeakref_GET_OBJECT(key.expect.hold.get()) == was && Py_TYPE(now) == Py_TYPE(was) &&
+           is_free(was);
+  };
+  for (const Node& n : nodes_)
+    for (const Key& key : n.keys)
+      if (is_replaced(n, key)) places.emplace(key.expect.object, 0);
+  if (abandoned_ || places.empty()) return out;
+  for (const Node& n : nodes_)
+    for (const Key& key : n.keys)
+      if (const auto known = places.find(key.expect.object); known != places.end()) ++known->second;
+  for (Node& n : nodes_) {
+    for (Key& key : n.keys) {
+      if (!is_replaced(n, key) || places[key.expect.object] != 1) continue;
+      if (find(key.expect.object, Node::Kind::Object) >= 0) continue;  // its own attributes are facts
+      if (std::optional<Replaced> one = place_of(n, key)) {
+        out.push_back(std::move(*one));
+        auto* type = reinterpret_cast<PyObject*>(Py_TYPE(key.expect.object));
+        key.expect = Expect{Expect::Kind::Type, type, Ref::share(type), ""};
+      }
+    }
+  }
+  return out;
 }
 
 void Facts::note_state(const std::string& label, const std::string& where, bool constant) {

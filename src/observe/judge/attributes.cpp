@@ -114,6 +114,7 @@ void Tracer::load_tensor_attr(PyObject* o, PyObject* name, bool probing) {
 // Each call may find another tensor there: which one it is nobody may ask.
 bool Tracer::reads_grad(PyObject* tensor) {
   if (!is_reached(tensor) || gradients_.contains(tensor) || !host_.on_grad) return false;
+  know_apart(tensor);
   const std::string label = names_[tensor] + ".grad";
   PyObject* grad = host_.on_grad(host_.context, tensor, label.c_str());
   if (!grad || grad == Py_None) return grad != nullptr;

@@ -499,6 +499,7 @@ void Tracer::judge_vars(PyObject* callee, Args args) {
 // The address of an object that facts hold by identity is as determined as the object.
 void Tracer::judge_identity(PyObject*, Args args) {
   if (is_copying()) return;
+  if (args.size() == 1) know_apart(args[0]);
   const bool held = args.size() == 1 && is_reached(args[0]) && !is_plain_value(args[0]) && !PyTuple_Check(args[0]);
   if (!held) deny("read of an address by id");
 }

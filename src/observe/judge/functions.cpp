@@ -231,6 +231,7 @@ bool Tracer::comparable(PyObject* o) {
   if (!readable(o) && !by_identity && !compares_as_value(o) && !compares_as_tuple(o) && !is_enumerator(o)) return false;
   if (described_.contains(o) || is_method_of_argument(o)) return false;
   // Items that are one object are equal without a look.
+  if (!is_tensor(o)) know_apart(o);
   if (!is_tensor(o) && (holds_argument_tensor(o) || (!PyFloat_CheckExact(o) && holds_nan(o)))) return false;
   if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) note_comparisons(Py_TYPE(o));
   return true;

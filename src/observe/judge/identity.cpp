@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "observe/judge/tracer.h"
+#include "observe/sets.h"
 
 namespace fastjit::observe {
 namespace {
@@ -19,6 +20,7 @@ bool holds_items(PyObject* o) {
 void Tracer::compare_identity(PyObject* a, PyObject* b) {
   if (Py_TYPE(a) != Py_TYPE(b) || fresh_.contains(a) || fresh_.contains(b)) return;  // never one object
   if (is_tensor(a)) {
+    know_apart(a), know_apart(b);
     if (a != b && (gradients_.contains(a) || gradients_.contains(b))) return deny("identity of a gradient");
     const auto known = [&](PyObject* t) { return arguments_.contains(t) || told_.contains(t); };
     const bool of_argument = arguments_.contains(a) || arguments_.contains(b);
@@ -53,6 +55,21 @@ void Tracer::meet_argument(PyObject* reached, const std::string& label) {
   if (!arguments_.contains(reached)) return;
   if (is_tensor(reached)) return told_.contains(reached) ? void() : void(identities_.emplace_back(reached, reached));
   deny("read of " + label + ", which is an argument as well,");
+}
+
+// The tensors in `o`: which objects they are matters.
+void Tracer::know_apart(PyObject* o, int depth) {
+  if (is_tensor(o)) return static_cast<void>(known_apart_.insert(o));
+  if (depth > 8) return;
+  if (PyList_Check(o) || PyTuple_Check(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) know_apart(PySequence_Fast_ITEMS(o)[i], depth + 1);
+  } else if (PyDict_Check(o)) {
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);) know_apart(value, depth + 1);
+  } else if (PyAnySet_Check(o)) {
+    for (const setentry& place : set_places(o))
+      if (holds_item(place)) know_apart(place.key, depth + 1);
+  }
 }
 
 bool Tracer::holds_argument_tensor(PyObject* o, int depth) {

@@ -392,6 +392,7 @@ class Tracer final : public Observer {
   void find_identical(PyObject* container, PyObject* item);  // the same for a search, which compares by identity first
   void meet_argument(PyObject* reached, const std::string& label);  // facts lead to it
   bool holds_argument_tensor(PyObject* o, int depth = 0);
+  void know_apart(PyObject* o, int depth = 0);
   void judge_bisect(PyObject* callee, Args args);
   void judge_search(PyObject* callee, Args args);
   bool readable_pair(PyObject* o);
@@ -536,9 +537,10 @@ class Tracer final : public Observer {
   FlatMap<PyObject*, PyObject*> cell_owners_;                        // cells of functions that exist outside this call
   FlatMap<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
-  std::unordered_map<PyObject*, PyObject*> originals_;            // what the caller passed in place of a scalar
-  FlatSet<PyObject*> told_;                                       // tensors the host knows about
-  FlatSet<PyObject*> gradients_;                                  // those of tensors that facts lead to
+  std::unordered_map<PyObject*, PyObject*> originals_;  // what the caller passed in place of a scalar
+  FlatSet<PyObject*> told_;                             // tensors the host knows about
+  FlatSet<PyObject*> gradients_;                        // those of tensors that facts lead to
+  FlatSet<PyObject*> known_apart_;  // tensors of which the call asked which object it is, or what belongs to that one
   std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
   FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names

@@ -180,6 +180,7 @@ bool Tracer::readable_dict(PyObject* dict, bool values, int depth) {
 // object an argument is no fact says, and that of others the facts do.
 bool Tracer::keyable(PyObject* o) {
   if (!is_tensor(o) && !hashes_in_python(o)) return hashable(o);
+  know_apart(o);
   if (arguments_.contains(o) || described_.contains(o) || gradients_.contains(o)) return false;
   PyObject* hash = class_attr(Py_TYPE(o), "__hash__");
   if (hash && PyInstanceMethod_Check(hash) && is_reached(o)) {  // an enumerator of pybind11: C code, of its number
@@ -204,6 +205,7 @@ bool Tracer::keyable(PyObject* o) {
 
 bool Tracer::hashable(PyObject* o) {
   if (holds_nan(o) || is_method_of_argument(o) || (hashes_in_python(o) && !is_tensor(o))) return false;
+  if (PyTuple_Check(o) || PyFrozenSet_Check(o)) know_apart(o);
   if (readable(o)) return true;
   if (described_.contains(o)) return false;
   PyTypeObject* type = Py_TYPE(o);  // by identity

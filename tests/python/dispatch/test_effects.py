@@ -146,12 +146,12 @@ def test_a_program_keeps_no_target_alive():
 
 
 def test_state_is_eager_after_three_recordings_and_recorded_again_later():
-    state = Plain(h=torch.zeros(3))
+    state = Plain(h=[torch.zeros(3)])
 
     @fastjit(on_unsupported="eager")
     def f(x):
-        state.h = torch.tanh(state.h + x)
-        return state.h
+        state.h = [torch.tanh(state.h[0] + x)]
+        return state.h[0]
 
     expected = torch.zeros(3)
     for _ in range(6):

@@ -1,0 +1,351 @@
+"""Tensors that a call reads from a place and replaces there: running sums, counts, caches that grow."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fastjit
+from helpers import assert_same
+
+X = torch.arange(12.0).reshape(3, 4)
+
+
+class Slotted:
+    __slots__ = ("h",)
+
+
+class Metric(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+        self.count = torch.zeros((), dtype=torch.int64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total = self.total + x.sum(0)
+        self.count = self.count + len(x)
+        return self.total / self.count
+
+
+TOTAL = torch.zeros(3, 4)
+
+
+def in_global() -> tuple[Callable[[Tensor], Tensor], Callable[[], Any]]:
+    space: dict[str, Any] = {"total": torch.zeros(3, 4)}
+    exec("def f(x):\n    global total\n    total = total + x\n    return total * 2", space)
+    return space["f"], lambda: space["total"]
+
+
+def in_cell() -> tuple[Callable[[Tensor], Tensor], Callable[[], Any]]:
+    total = torch.zeros(3, 4)
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal total
+        total = total + x
+        return total * 2
+
+    return f, lambda: total
+
+
+def in_attribute() -> tuple[Callable[[Tensor], Tensor], Callable[[], Any]]:
+    state = types.SimpleNamespace(h=torch.zeros(3, 4))
+
+    def f(x: Tensor) -> Tensor:
+        state.h = (state.h + x) * 0.5
+        return state.h
+
+    return f, lambda: state.h
+
+
+def in_slot() -> tuple[Callable[[Tensor], Tensor], Callable[[], Any]]:
+    state = Slotted()
+    state.h = torch.zeros(3, 4)
+
+    def f(x: Tensor) -> Tensor:
+        state.h = (state.h + x) * 0.5
+        return state.h
+
+    return f, lambda: state.h
+
+
+def in_list() -> tuple[Callable[[Tensor], Tensor], Callable[[], Any]]:
+    state = [torch.zeros(3, 4), torch.ones(3, 4)]
+
+    def f(x: Tensor) -> Tensor:
+        for i in range(2):
+            state[i] = state[i] * x + i
+        return state[0] + state[1]
+
+    return f, lambda: list(state)
+
+
+def in_dictionary() -> tuple[Callable[[Tensor], Tensor], Callable[[], Any]]:
+    state = {"h": torch.zeros(3, 4)}
+
+    def f(x: Tensor) -> Tensor:
+        before = state["h"]
+        state["h"] = before + x
+        return before
+
+    return f, lambda: state["h"]
+
+
+def in_module() -> tuple[Callable[[Tensor], Tensor], Callable[[], Any]]:
+    metric = Metric()
+    return lambda x: metric(x), lambda: [metric.total, metric.count, dict(metric.named_buffers())]
+
+
+def moved_along() -> tuple[Callable[[Tensor], Tensor], Callable[[], Any]]:
+    state = types.SimpleNamespace(new=torch.zeros(3, 4), old=torch.ones(3, 4))
+
+    def f(x: Tensor) -> Tensor:
+        state.old, state.new = state.new, state.new + x
+        return state.old
+
+    return f, lambda: [state.old, state.new]
+
+
+PLACES = [in_global, in_cell, in_attribute, in_slot, in_list, in_dictionary, in_module, moved_along]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda make: make.__name__)
+def test_a_place_whose_tensor_each_call_replaces(place):
+    (f, of_fast), (g, of_eager) = place(), place()
+    fast = fastjit.jit(f)
+    for call in range(5):
+        x = X + call
+        got, wanted = fast(x), g(x)
+        assert_same(got, wanted, exact=True)
+        assert_same(of_fast(), of_eager(), exact=True)
+    assert fast.stats().hits == 4 and fast.stats().fallbacks == {}
+
+
+def test_what_is_returned_is_what_is_stored():
+    state = types.SimpleNamespace(h=torch.zeros(3))
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        before = state.h
+        state.h = before + x
+        return before, state.h
+
+    fast = fastjit.jit(f)
+    for _ in range(4):
+        old = state.h
+        before, after = fast(torch.ones(3))
+        assert before is old and after is state.h and after is not old
+    assert fast.stats().hits == 3
+
+
+class Sums:
+    def __init__(self) -> None:
+        self.h: Any = torch.zeros(3, 4)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.h = self.h + x
+        return self.h * 2
+
+
+CHANGES: dict[str, Callable[[Tensor], Any]] = {
+    "dtype": lambda h: h.double(),
+    "sizes": lambda h: h[:1].clone(),
+    "strides": lambda h: h.t().contiguous().t(),
+    "parameter": lambda h: torch.nn.Parameter(h, requires_grad=False),
+    "number": lambda h: 3.0,
+    "requires grad": lambda h: h.clone().requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_tensor_of_another_kind_in_the_place_is_noticed(change):
+    sums, twin = Sums(), Sums()
+    fast = fastjit.jit(lambda x: sums(x))
+    for _ in range(3):
+        assert_same(fast(X), twin(X), exact=True)
+    assert fast.stats().hits == 2
+    sums.h, twin.h = change(sums.h), change(twin.h)
+    for _ in range(2):
+        assert_same(fast(X), twin(X), exact=True)
+        assert_same(sums.h, twin.h, exact=True)
+    sums.h, twin.h = torch.ones(3, 4), torch.ones(3, 4)  # the first program again
+    hits = fast.stats().hits
+    assert_same(fast(X), twin(X), exact=True)
+    assert fast.stats().hits == hits + 1
+
+
+def test_another_tensor_like_it_is_no_change():
+    sums, twin = Sums(), Sums()
+    fast = fastjit.jit(lambda x: sums(x))
+    for call in range(4):
+        sums.h, twin.h = X + call, X + call
+        assert_same(fast(X), twin(X), exact=True)
+    sums.h, twin.h = X, X  # the argument itself
+    assert_same(fast(X), twin(X), exact=True)
+    assert fast.stats().hits == 4
+
+
+def test_a_place_in_which_nothing_is_left():
+    sums = Sums()
+    fast = fastjit.jit(lambda x: sums(x))
+    fast(X), fast(X)
+    del sums.h
+    with pytest.raises(AttributeError):
+        fast(X)
+    sums.h = X
+    assert_same(fast(X), X * 4, exact=True)
+    assert fast.stats().hits == 2
+
+
+def test_memory_that_a_place_shares_with_what_is_written():
+    def make() -> tuple[types.SimpleNamespace, Callable[[Tensor], Tensor]]:
+        state = types.SimpleNamespace(h=torch.zeros(4), kept=torch.zeros(4))
+
+        def f(x: Tensor) -> Tensor:
+            state.kept.add_(x)
+            state.h = state.h * 2 + state.kept
+            return state.h + 1
+
+        return state, f
+
+    (mine, f), (its, g) = make(), make()
+    fast = fastjit.jit(f)
+    for call in range(5):
+        if call == 3:
+            mine.h, its.h = mine.kept[:], its.kept[:]
+        assert_same(fast(torch.ones(4) + call), g(torch.ones(4) + call), exact=True)
+        assert_same([mine.h, mine.kept], [its.h, its.kept], exact=True)
+    assert fast.stats().hits == 3
+
+
+def keys_by_it(state: Any, x: Tensor) -> Tensor:
+    seen = {state.h: 2, state.w: 3}
+    before = state.h
+    state.h = before + x
+    return state.h * seen[state.w if before is state.w else before]
+
+
+def compares_it(state: Any, x: Tensor) -> Tensor:
+    same = state.h is state.w
+    state.h = state.h + x
+    return state.h if same else state.h * 2
+
+
+def reads_its_own(state: Any, x: Tensor) -> Tensor:
+    scale = getattr(state.h, "scale", 3)
+    state.h = state.h + x
+    return state.h * scale
+
+
+def reads_its_grad(state: Any, x: Tensor) -> Tensor:
+    grad = state.h.grad
+    state.h = state.h + x
+    return state.h if grad is None else state.h + grad
+
+
+ASKING = [compares_it, keys_by_it, reads_its_own, reads_its_grad]
+
+
+@pytest.mark.parametrize("body", ASKING, ids=lambda f: f.__name__)
+def test_which_tensor_was_there_may_matter(body):
+    def make() -> Any:
+        return types.SimpleNamespace(h=torch.ones(4), w=torch.zeros(4))
+
+    mine, its = make(), make()
+    fast = fastjit.jit(lambda x: body(mine, x))
+    for call in range(8):
+        if call == 3:
+            mine.h, its.h = mine.w, its.w
+        if call == 5:
+            mine.h.scale = its.h.scale = 7
+            mine.h.grad, its.h.grad = torch.ones(4), torch.ones(4)
+        assert_same(fast(torch.ones(4)), body(its, torch.ones(4)), exact=True)
+        assert_same(mine.h, its.h, exact=True)
+    assert fast.stats().hits == 0
+
+
+def test_one_tensor_in_two_places():
+    def body(state: Any, x: Tensor) -> Tensor:
+        both = state.h + state.g
+        state.h = state.h + x
+        return both
+
+    mine, its = (types.SimpleNamespace(h=one, g=one) for one in (torch.ones(4), torch.ones(4)))
+    fast = fastjit.jit(lambda x: body(mine, x))
+    for call in range(6):
+        if call == 4:
+            mine.h, its.h = mine.g, its.g
+        assert_same(fast(torch.ones(4)), body(its, torch.ones(4)), exact=True)
+        assert_same([mine.h, mine.g], [its.h, its.g], exact=True)
+    assert fast.stats().hits == 4  # the first call found one object twice
+
+
+def test_a_growing_cache_has_a_program_for_each_length():
+    state = types.SimpleNamespace(keys=torch.zeros(1, 0))
+
+    def step(x: Tensor) -> Tensor:
+        state.keys = torch.cat([state.keys, x], dim=1)
+        return state.keys.sum(1)
+
+    fast = fastjit.jit(step)
+    for call in range(12):
+        if call % 4 == 0:
+            state.keys = torch.zeros(1, 0)
+        assert_same(fast(torch.ones(1, 1)), torch.full((1,), call % 4 + 1.0))
+        assert state.keys.shape == (1, call % 4 + 1)
+    assert fast.stats().hits == 8
+
+
+def test_the_guards_say_what_is_compared():
+    sums = Sums()
+    fast = fastjit.jit(lambda x: sums(x))
+    fast(X), fast(X)
+    lines = fast.inspect("guards").splitlines()
+    assert any(line.startswith("sums.h is of type Tensor") for line in lines), lines
+    assert any(line.startswith("tensor sums.h: f32[3,4]") for line in lines), lines
+    sums.h = sums.h.double()
+    assert "tensor sums.h was f32[3,4], is f64[3,4]" in fast.explain(X)
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.total = torch.zeros(3, 4)
+
+    def add(self, x: Tensor) -> Holder:
+        self.total = self.total + x
+        return self
+
+
+def test_the_object_that_the_call_found_is_the_result():
+    holder = Holder()
+    fast = fastjit.jit(lambda x: {"cache": holder.add(x), "x": [x * 2, holder]})
+    for call in range(4):
+        got = fast(X)
+        assert got["cache"] is holder and got["x"][1] is holder
+        assert_same([holder.total, got["x"][0]], [X * (call + 1), X * 2], exact=True)
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}
+
+
+def test_an_argument_is_the_result():
+    holder, other = Holder(), Holder()
+    fast = fastjit.jit(lambda holder, x: (holder.add(x), x + 1))
+    for _ in range(3):
+        assert fast(holder, X)[0] is holder
+    assert fast.stats().hits == 2
+    assert fast(other, X)[0] is other
+    assert_same([holder.total, other.total], [X * 3, X], exact=True)
+
+
+def test_an_object_of_the_result_that_is_replaced():
+    space: dict[str, Any] = {"holder": Holder()}
+    exec("def f(x):\n    return holder.add(x), x + 1", space)
+    fast = fastjit.jit(space["f"])
+    for _ in range(3):
+        assert fast(X)[0] is space["holder"]
+    hits = fast.stats().hits
+    space["holder"] = new = Holder()
+    assert fast(X)[0] is new and fast.stats().hits == hits == 2
+    assert_same(new.total, X, exact=True)
