@@ -112,6 +112,8 @@ class ReadSet {
   virtual std::vector<std::string> describe() const = 0;
   /// For the garbage collector: visits each reference that is held, as tp_traverse does.
   virtual int traverse(visitproc visit, void* arg) const = 0;
+  /// The objects that facts look into: instances, dictionaries, lists, tensors with attributes. Addresses only.
+  virtual std::vector<const void*> looked_into() const = 0;
   /// For tests: changes what each fact names, checks, and puts it back. Runs no Python code of the objects.
   virtual std::vector<Mutation> mutate() = 0;
 };
@@ -130,6 +132,9 @@ struct SideEffect {
   Kind kind;
   bool symbolic = false;  // value is a number that the call was given: another call may store another one
   bool adds = false;      // value, a number, is added to what is there
+  // The target is an argument that the call's key describes, or is part of one: another object in each call. With
+  // SetItem an instance or a tensor, and `key` the name of an attribute.
+  bool of_argument = false;
   Py_ssize_t place = 0;
   Ref target, key, value;
   std::string label, where;  // "self.h", "model.py:14"

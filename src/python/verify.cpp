@@ -26,6 +26,8 @@ class Shadow {
       inputs_.append(py::reinterpret_borrow<py::object>(variant_->input(source, tensors)));
     for (size_t i = 0; i < variant_->spec.number_count(); ++i)
       numbers_.push_back(py::reinterpret_borrow<py::object>(numbers[i]));
+    for (size_t i = variant_->spec.tensor_count(); i < variant_->spec.object_count(); ++i)
+      targets_.push_back(py::reinterpret_borrow<py::object>(tensors[i]));
   }
 
   const py::list& inputs() const { return inputs_; }
@@ -51,11 +53,12 @@ class Shadow {
       unpacked.push_back(&unpack(copy.ptr()));
     }
     if (objects.size() != variant_->inputs.size()) throw py::value_error("one tensor per input is needed");
-    std::vector<PyObject*> numbers;
+    std::vector<PyObject*> numbers, targets;
     for (const py::object& number : numbers_) numbers.push_back(number.ptr());
+    for (const py::object& target : targets_) targets.push_back(target.ptr());
     const c10::Device device = device_of(*variant_);
     const Generators before(variant_->executable->changes, device);
-    PyObject* result = run_on(*variant_, objects, unpacked, numbers.data(), why_);
+    PyObject* result = run_on(*variant_, objects, unpacked, numbers.data(), targets.data(), why_);
     drawn_.emplace(variant_->executable->changes, device);
     before.put_back();
     if (result) return py::reinterpret_steal<py::object>(result);
@@ -104,7 +107,7 @@ class Shadow {
   py::object self_;
   std::shared_ptr<Variant> variant_;
   py::list inputs_;
-  std::vector<py::object> numbers_;
+  std::vector<py::object> numbers_, targets_;
   std::string why_;
   std::optional<Generators> drawn_;
 };

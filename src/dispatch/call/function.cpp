@@ -80,7 +80,8 @@ bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objec
   return !variant.checks_overlap || !overlaps(*variant.executable, inputs);
 }
 
-PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, PyObject* const* numbers) {
+PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, PyObject* const* numbers,
+                       PyObject* const* targets) {
   const plan::Program& program = variant.executable->program;
   c10::SmallVector<PyObject*, 8> leaves(outputs.size());
   const size_t tensors = outputs.size() - variant.result_values;
@@ -94,7 +95,7 @@ PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& 
   PyObject** values = leaves.data() + tensors;
   for (size_t i = tensors; i < outputs.size(); ++i)
     leaves[i] = PyFloat_FromDouble(*static_cast<const double*>(outputs[i].const_data_ptr()));
-  PyObject* result = variant.recipe.rebuild(leaves.data(), numbers, values);
+  PyObject* result = variant.recipe.rebuild(leaves.data(), numbers, values, targets);
   std::for_each(values, values + variant.result_values, Py_DecRef);
   return result;
 }
@@ -172,7 +173,7 @@ bool gather_scalars(const Variant& variant, PyObject* const* numbers, Scalars& s
 }
 
 PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                   std::string& why, ValueCheck* check) {
+                   PyObject* const* targets, std::string& why, ValueCheck* check) {
   const Executable& executable = *variant.executable;
   Scalars scalars;
   if (!gather_scalars(variant, numbers, scalars, why)) return nullptr;
@@ -206,23 +207,23 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
     if (undo) undo->put_back();
     return nullptr;
   }
-  return wrap_outputs(variant, outputs, objects, numbers);
+  return wrap_outputs(variant, outputs, objects, numbers, targets);
 }
 
 // The result, or with effects the tuple of it and the values to store.
 PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                      std::string& why, ValueCheck* check) {
-  if (variant.derived.empty()) return run_with(variant, objects, inputs, numbers, why, check);
+                      PyObject* const* targets, std::string& why, ValueCheck* check) {
+  if (variant.derived.empty()) return run_with(variant, objects, inputs, numbers, targets, why, check);
   const Derived::Numbers all(variant.derived, numbers, variant.spec.number_count());
   why = all.why();
-  return why.empty() ? run_with(variant, objects, inputs, all.data(), why, check) : nullptr;
+  return why.empty() ? run_with(variant, objects, inputs, all.data(), targets, why, check) : nullptr;
 }
 
 }  // namespace
 
 PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                 std::string& why, ValueCheck* check) {
-  PyObject* made = run_program(variant, objects, inputs, numbers, why, check);
+                 PyObject* const* targets, std::string& why, ValueCheck* check) {
+  PyObject* made = run_program(variant, objects, inputs, numbers, targets, why, check);
   return variant.replay ? variant.replay->result_of(made) : made;
 }
 
@@ -235,11 +236,12 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
     return nullptr;
   }
   const std::vector<observe::Ref> kept = variant.recipe.hold();
-  if (!variant.replay) return run_program(variant, objects, inputs, numbers, why, check);
+  PyObject* const* changed = arg_tensors + variant.spec.tensor_count();
+  if (!variant.replay) return run_program(variant, objects, inputs, numbers, changed, why, check);
   why = variant.replay->refuse();
   if (!why.empty()) return nullptr;
-  const std::vector<observe::Ref> targets = variant.replay->hold();
-  return variant.replay->apply(run_program(variant, objects, inputs, numbers, why, check));
+  const std::vector<observe::Ref> targets = variant.replay->hold(changed);
+  return variant.replay->apply(run_program(variant, objects, inputs, numbers, changed, why, check), changed);
 }
 
 void count_hit(Function& function, Variant& variant) {

@@ -185,10 +185,10 @@ using Inputs = c10::SmallVector<const at::Tensor*, 8>;  // the same, unpacked
 PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why,
                       ValueCheck* check = nullptr);
 /// The same on tensors of the caller's choice, none of which shares memory with one that is written. Effects on Python
-/// objects are not made.
+/// objects are not made. `targets`: those of the call's spec.
 /// With `check`: also null, and `why` empty, where the check stopped the program.
 PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                 std::string& why, ValueCheck* check = nullptr);
+                 PyObject* const* targets, std::string& why, ValueCheck* check = nullptr);
 /// Why run_variant() would restart the call in eager before its first step; empty: it would not. Runs nothing.
 std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers);
 /// FASTJIT_CHECK=record, unless something else (Dynamo) evaluates Python frames now, whose own code would be recorded.

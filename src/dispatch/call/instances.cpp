@@ -31,15 +31,41 @@ bool is_plain_class(PyTypeObject* type) {
          is_python_class(type) && !is_module_class(type) && !PyType_IsSubtype(type, &PyType_Type);
 }
 
+// Whether it keeps others in a list, as a cache does that has an object for each layer: memory of one run, not to be
+// found again in another.
+bool keeps_instances(PyObject* object) {
+  PyObject* attributes = attributes_of(object);
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; attributes && PyDict_Next(attributes, &at, &key, &value);)
+    if (PyList_CheckExact(value) && PyList_GET_SIZE(value) && is_plain_class(Py_TYPE(PyList_GET_ITEM(value, 0))))
+      return true;
+  return false;
+}
+
+// Which of the specs are parts of an instance that is described.
+std::vector<bool> inside_instances(const std::vector<ArgSpec>& specs) {
+  std::vector<bool> inside;
+  Py_ssize_t rest = 0;  // specs of the instance still to come
+  for (const ArgSpec& spec : specs) {
+    inside.push_back(rest > 0);
+    if (rest > 0)
+      rest += spec.length - 1;
+    else if (spec.kind == ArgKind::Instance)
+      rest = spec.length;
+  }
+  return inside;
+}
+
 }  // namespace
 
 bool compare_by_content(Function& function, const CallSpec& call) {
   ByContent& classes = function.by_content;
   const size_t before = classes.size();
+  const std::vector<bool> inside = inside_instances(call.specs());
   for (size_t i = 0; i < call.specs().size(); ++i) {
     const ArgSpec& spec = call.specs()[i];
     if (spec.kind == ArgKind::Object && !contains(classes, spec.type) && is_plain_class(spec.type) &&
-        brings_another(function, call, i))
+        (inside[i] || keeps_instances(referent(spec)) || brings_another(function, call, i)))
       classes.push_back(spec.type);
   }
   if (classes.size() == before) return false;

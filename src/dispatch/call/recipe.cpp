@@ -65,6 +65,7 @@ struct Recipe::Reader {
   const Stored& stored;
   const std::vector<observe::Ref>& tagged;
   const std::unordered_set<PyObject*>& kept;
+  const std::function<int(PyObject*)>& argument;
   const observe::SideEffect* effect = nullptr;  // whose value is read; null: the result
   bool shares = false;
   std::unordered_map<PyObject*, Seen> containers{};
@@ -111,6 +112,10 @@ struct Recipe::Reader {
       PyObject* weak = PyType_SUPPORTS_WEAKREFS(Py_TYPE(object)) ? PyWeakref_NewRef(object, nullptr) : nullptr;
       PyErr_Clear();
       steps.push_back({Kind::Kept, weak ? weak : Py_NewRef(object)});
+      return true;
+    }
+    if (const int which = PyTuple_Check(object) ? -1 : argument(object); which >= 0) {
+      steps.push_back({Kind::Argument, nullptr, which});
       return true;
     }
     const auto [seen, is_new] = containers.try_emplace(object, Seen{containers.size(), 0, effect, false});
@@ -202,8 +207,8 @@ struct Recipe::Reader {
 
 bool Recipe::build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves,
                    std::string& why, const Stored& stored, const std::vector<observe::Ref>& tagged,
-                   const std::unordered_set<PyObject*>& kept) {
-  Reader reader{steps_, numbers, leaves, why, stored, tagged, kept};
+                   const std::unordered_set<PyObject*>& kept, const std::function<int(PyObject*)>& argument) {
+  Reader reader{steps_, numbers, leaves, why, stored, tagged, kept, argument};
   const bool known = reader.all(result) && reader.is_whole();
   shares_ = reader.shares;
   return known;
@@ -261,6 +266,7 @@ struct Recipe::Builder {
   PyObject** leaves;
   PyObject* const* numbers;
   PyObject* const* values;
+  PyObject* const* targets;
   std::vector<PyObject*>* made;  // the containers so far, owned; null where no step asks for them
 
   PyObject* one() {
@@ -278,6 +284,8 @@ struct Recipe::Builder {
         return Py_XNewRef((*made)[static_cast<size_t>(s.count)]);
       case Kind::Tagged:
         return tagged(s);
+      case Kind::Argument:
+        return Py_NewRef(targets[s.count]);
       case Kind::Kept:
         return Py_NewRef(kept_object(s.object));
       default:
@@ -361,9 +369,10 @@ struct Recipe::Builder {
   }
 };
 
-PyObject* Recipe::rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values) const {
+PyObject* Recipe::rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values,
+                          PyObject* const* targets) const {
   std::vector<PyObject*> made;
-  Builder builder{steps_.data(), leaves, numbers, values, shares_ ? &made : nullptr};
+  Builder builder{steps_.data(), leaves, numbers, values, targets, shares_ ? &made : nullptr};
   PyObject* result = builder.one();
   for (PyObject* object : made) Py_XDECREF(object);
   return result;

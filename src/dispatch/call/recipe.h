@@ -2,6 +2,7 @@
 // How a call's result is put together from its tensor leaves.
 #include <Python.h>
 
+#include <functional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -30,13 +31,16 @@ class Recipe {
   /// the same.
   /// With stored values: describes the tuple of the result and these; what they share stays shared.
   /// `tagged`: tensors that the call made and then gave attributes. `kept`: objects that are the same ones in each call
-  /// that the variant serves, so that a result may hold them.
+  /// that the variant serves, so that a result may hold them. `argument`: which target of the call's spec an argument
+  /// is, or -1.
   bool build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why,
-             const Stored& stored, const std::vector<observe::Ref>& tagged, const std::unordered_set<PyObject*>& kept);
+             const Stored& stored, const std::vector<observe::Ref>& tagged, const std::unordered_set<PyObject*>& kept,
+             const std::function<int(PyObject*)>& argument);
 
   /// A new result from new references to the leaves (stolen), the call's symbolic numbers and those that the program
   /// computed. Null with an exception set on failure.
-  PyObject* rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values) const;
+  PyObject* rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values,
+                    PyObject* const* targets) const;
 
   /// The objects that it does not make, kept alive until the result is there: the GIL may be released before.
   std::vector<observe::Ref> hold() const;
@@ -53,7 +57,7 @@ class Recipe {
 
  private:
   // Struct: made by calling a type with a tuple. Instance: its items, then its attributes. Same: a container once more.
-  // Tagged: a leaf, then its attributes. Kept: an object that is there already.
+  // Tagged: a leaf, then its attributes. Kept: an object that is there already. Argument: one of the call.
   enum class Kind : uint8_t {
     Leaf,
     Constant,
@@ -67,7 +71,8 @@ class Recipe {
     Instance,
     Same,
     Tagged,
-    Kept
+    Kept,
+    Argument
   };
   struct Step {
     Kind kind;
@@ -75,7 +80,7 @@ class Recipe {
     // type. Instance: (type, keys, names). Owned.
     PyObject* object = nullptr;
     Py_ssize_t count =
-        0;  // containers: items. Number, Value: index. Same: which container, in the order of their steps
+        0;  // containers: items. Number, Value, Argument: index. Same: which container, in the order of their steps
   };
   struct Reader;
   struct Builder;

@@ -1,5 +1,7 @@
 #include "dispatch/call/replay.h"
 
+#include "dispatch/call/plain_class.h"
+
 namespace fastjit::dispatch {
 namespace {
 
@@ -18,6 +20,7 @@ bool store(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place, PyObjec
   replaced.push_back(Ref::share(old));
   switch (kind) {
     case Kind::SetItem:
+      if (!PyDict_Check(target)) return PyObject_GenericSetAttr(target, key, value) == 0;
       return PyDict_SetItem(target, key, value) == 0;
     case Kind::SetIndex:
       return PyList_SetItem(target, place, Py_NewRef(value)) == 0;
@@ -56,7 +59,8 @@ bool is_in_place(const SideEffect& effect) {
 PyObject* value_in(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place) {
   switch (kind) {
     case Kind::SetItem:
-      return PyDict_GetItemWithError(target, key);
+      if (!PyDict_Check(target)) target = attributes_of(target);
+      return target ? PyDict_GetItemWithError(target, key) : nullptr;
     case Kind::SetIndex:
       return place < PyList_GET_SIZE(target) ? PyList_GET_ITEM(target, place) : nullptr;
     case Kind::SetCell:
@@ -81,10 +85,13 @@ Stored stored_values(const std::vector<SideEffect>& effects) {
   return out;
 }
 
-Replay::Replay(std::vector<SideEffect> effects) {
+Replay::Replay(std::vector<SideEffect> effects, const std::function<int(PyObject*)>& argument) {
   for (SideEffect& effect : effects) {
     lines_.push_back(effect.text());
-    Effect own{effect.kind, effect.adds, effect.place, effect.target.get(), std::move(effect.key), {}, effect.where};
+    PyObject* target = effect.target.get();
+    const int which = effect.of_argument ? argument(target) : -1;
+    if (effect.of_argument) target = nullptr;
+    Effect own{effect.kind, effect.adds, effect.place, target, which, std::move(effect.key), {}, effect.where};
     if (!is_stored(effect)) own.constant = std::move(effect.value);
     stores_ |= !own.constant;
     effects_.push_back(std::move(own));
@@ -101,6 +108,7 @@ int Replay::traverse(visitproc visit, void* arg) const {
 
 std::string Replay::refuse() const {
   for (const Effect& effect : effects_) {
+    if (effect.argument >= 0) continue;  // the call's key says what it is
     if (effect.kind == Kind::Print && !observe::plain_stdout()) return "side effect: print at " + effect.where;
     const bool is_dict = effect.kind == Kind::SetItem,
                is_list = effect.kind == Kind::SetIndex || effect.kind == Kind::Append;
@@ -110,17 +118,18 @@ std::string Replay::refuse() const {
   return "";
 }
 
-std::vector<Ref> Replay::hold() const {
+std::vector<Ref> Replay::hold(PyObject* const* targets) const {
   std::vector<Ref> held;
   for (const Effect& effect : effects_) {
-    held.push_back(Ref::share(effect.target));
-    held.push_back(Ref::share(value_in(effect.kind, effect.target, effect.key.get(), effect.place)));
+    PyObject* target = effect.of(targets);
+    held.push_back(Ref::share(target));
+    held.push_back(Ref::share(value_in(effect.kind, target, effect.key.get(), effect.place)));
   }
   PyErr_Clear();
   return held;
 }
 
-PyObject* Replay::apply(PyObject* made) const {
+PyObject* Replay::apply(PyObject* made, PyObject* const* targets) const {
   if (!made) return nullptr;
   const Ref values = Ref::steal(made);
   const Ref result = Ref::steal(result_of(Py_NewRef(made)));
@@ -128,17 +137,18 @@ PyObject* Replay::apply(PyObject* made) const {
   Py_ssize_t next = 1;
   bool done = true;
   for (const Effect& effect : effects_) {
+    PyObject* target = effect.of(targets);
     if (effect.kind == Kind::Print) {
-      done = bool(Ref::steal(PyObject_Call(effect.target, effect.constant.get(), effect.key.get())));
+      done = bool(Ref::steal(PyObject_Call(target, effect.constant.get(), effect.key.get())));
     } else if (effect.adds) {
-      PyObject* now = value_in(effect.kind, effect.target, effect.key.get(), effect.place);
+      PyObject* now = value_in(effect.kind, target, effect.key.get(), effect.place);
       if (!now && !PyErr_Occurred())
         PyErr_Format(PyExc_RuntimeError, "fastjit: the number added to at %s is gone", effect.where.c_str());
       const Ref sum = now ? Ref::steal(PyNumber_Add(now, effect.constant.get())) : Ref();
-      done = sum && store(effect.kind, effect.target, effect.key.get(), effect.place, sum.get(), replaced);
+      done = sum && store(effect.kind, target, effect.key.get(), effect.place, sum.get(), replaced);
     } else {
-      done = store(effect.kind, effect.target, effect.key.get(), effect.place, PyTuple_GET_ITEM(values.get(), next++),
-                   replaced);
+      done =
+          store(effect.kind, target, effect.key.get(), effect.place, PyTuple_GET_ITEM(values.get(), next++), replaced);
     }
     if (!done) return nullptr;
   }

@@ -4,6 +4,7 @@
 // replaced.
 #include <Python.h>
 
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,15 +27,16 @@ PyObject* value_in(observe::SideEffect::Kind kind, PyObject* target, PyObject* k
 class Replay {
  public:
   /// Keeps no target alive: the facts of the variant lead to each.
-  explicit Replay(std::vector<observe::SideEffect> effects);
+  /// `argument` says which target of the call's spec an effect has that is one of an argument.
+  Replay(std::vector<observe::SideEffect> effects, const std::function<int(PyObject*)>& argument);
   /// Why the effects cannot be made now, though the facts hold; empty if they can. GIL held.
   std::string refuse() const;
   /// The targets and what is in the places now, kept alive until the end of the call: the GIL may be released before
   /// the effects are made.
-  std::vector<observe::Ref> hold() const;
+  std::vector<observe::Ref> hold(PyObject* const* targets) const;
   /// Makes the effects. `made` (stolen) is what the recipe builds: the call's result, or where values are stored a
   /// tuple of it and of these in order. Returns the result, or null with an exception set.
-  PyObject* apply(PyObject* made) const;
+  PyObject* apply(PyObject* made, PyObject* const* targets) const;
   /// The result alone, where the effects are not to be made.
   PyObject* result_of(PyObject* made) const;
   int traverse(visitproc visit, void* arg) const;  // for the garbage collector
@@ -45,7 +47,9 @@ class Replay {
     observe::SideEffect::Kind kind;
     bool adds;
     Py_ssize_t place;
-    PyObject* target;  // borrowed
+    PyObject* target;  // borrowed; null: `argument` says which of the call's targets it is
+    int argument;
+    PyObject* of(PyObject* const* targets) const { return argument < 0 ? target : targets[argument]; }
     observe::Ref key, constant;
     std::string where;
   };

@@ -122,8 +122,10 @@ CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
   std::swap(kwnames_, other.kwnames_);
   std::swap(tensors_, other.tensors_);
   std::swap(symbolic_, other.symbolic_);
+  std::swap(targets_, other.targets_);
   std::swap(hash_, other.hash_);
   std::swap(excluded_, other.excluded_);
+  std::swap(apart_, other.apart_);
   std::swap(flat_, other.flat_);
   std::swap(places_, other.places_);
   std::swap(placed_, other.placed_);
@@ -184,13 +186,14 @@ void CallSpec::add_object(PyObject* object) {
 // False, and nothing added, where there is too much in it to be compared on every call.
 bool CallSpec::add_instance(PyObject* object, const ByContent& classes, int depth) {
   constexpr int kDeepest = 3;
-  constexpr size_t kMostParts = 128;
+  constexpr size_t kMostParts = 512;
   if (depth > kDeepest) return false;
   const size_t parts = specs_.size(), tensors = flat_.tensors.size(), numbers = flat_.numbers.size(),
                instances = flat_.instances.size();
   ArgSpec spec{ArgKind::Instance};
   spec.type = reinterpret_cast<PyTypeObject*>(Py_NewRef(Py_TYPE(object)));
   flat_.instances.push_back(object);
+  flat_.dicts.back() = attributes_of(object);
   std::string why;
   if (add_entries(attributes_of(object), std::move(spec), classes, why, depth) && specs_.size() - parts <= kMostParts)
     return true;
@@ -198,6 +201,9 @@ bool CallSpec::add_instance(PyObject* object, const ByContent& classes, int dept
   flat_.tensors.resize(tensors_ = tensors);
   flat_.numbers.resize(numbers);
   flat_.instances.resize(instances);
+  flat_.objects.resize(parts + 1);  // the instance's own
+  flat_.dicts.resize(parts + 1);
+  flat_.dicts.back() = nullptr;
   return false;
 }
 
@@ -220,6 +226,8 @@ bool CallSpec::add(PyObject* object, const ByContent& classes, std::string& why,
     why = "its arguments are nested more than 8 deep";
     return false;
   }
+  flat_.objects.push_back(object);
+  flat_.dicts.push_back(nullptr);
   ArgSpec spec{};
   if (is_plain_tensor(object)) {
     spec.kind = ArgKind::Tensor;
@@ -282,6 +290,29 @@ void CallSpec::require_identity(PyObject* a, PyObject* b) {
     identities_.push_back({first, second, b, false});
   else
     identities_.push_back({second, -1, a, false});
+}
+
+int CallSpec::make_target(PyObject* object) {
+  const auto times = [&](PyObject* one) {
+    return std::ranges::count(flat_.objects, one) + std::ranges::count(flat_.dicts, one);
+  };
+  const auto place = static_cast<size_t>(std::ranges::find(flat_.objects, object) - flat_.objects.begin());
+  if (place == specs_.size() || times(object) != 1) return -1;
+  if (PyObject* attributes = flat_.dicts[place]; attributes && times(attributes) != 1) return -1;
+  ArgSpec& spec = specs_[place];
+  const bool known = spec.kind == ArgKind::Tensor || spec.kind == ArgKind::List || spec.kind == ArgKind::Dict ||
+                     spec.kind == ArgKind::Instance;
+  if (known && spec.target < 0) spec.target = static_cast<int>(targets_++);
+  return spec.target;
+}
+
+bool CallSpec::keep_targets_apart(std::vector<const void*> objects) {
+  std::ranges::sort(objects);
+  apart_ = std::move(objects);
+  const auto is_known = [&](const void* one) { return std::ranges::binary_search(apart_, one); };
+  for (size_t i = 0; i < specs_.size(); ++i)
+    if (specs_[i].target >= 0 && (is_known(flat_.objects[i]) || is_known(flat_.dicts[i]))) return false;
+  return true;
 }
 
 void CallSpec::make_symbolic(size_t number) {

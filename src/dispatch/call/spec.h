@@ -63,6 +63,7 @@ struct ArgSpec {
   TensorSpec tensor{};
   int same_as = -1;   // Tensor: an earlier tensor argument that is the same object
   bool bare = false;  // Tensor: has no attributes of its own
+  int target = -1;    // Tensor, List, Dict, Instance: which of the objects that the call changes or returns
 };
 
 /// The object that an Object argument stands for; None when it is gone.
@@ -79,6 +80,8 @@ struct FlatArgs {
   std::vector<PyObject*> tensors;
   std::vector<PyObject*> numbers;    // exact ints and floats (not bool), in order
   std::vector<PyObject*> instances;  // described by their attributes
+  std::vector<PyObject*> objects;    // of each ArgSpec
+  std::vector<PyObject*> dicts;      // of each ArgSpec: the attributes of an instance, else null
 };
 
 class CallSpec {
@@ -98,11 +101,17 @@ class CallSpec {
   /// No container or instance among the arguments may be one of these (addresses), or an instance have it as its
   /// attribute dictionary: the call changes them, and the key says what arguments hold when it begins.
   void exclude(std::vector<const PyObject*> objects);
+  /// This tensor, container or instance is at one place among the arguments and, in calls that match, the object there
+  /// is at no other: match() gives it behind the tensors. Which of them it is, or -1; during the call given to build().
+  int make_target(PyObject* object);
+  /// In calls that match no target is one of these (addresses), nor has it one as its attribute dictionary. False: that
+  /// is not so in this one.
+  bool keep_targets_apart(std::vector<const void*> objects);
   /// Makes the n-th number of the flattened arguments symbolic.
   void make_symbolic(size_t number);
 
-  /// True if the call matches; then `tensors` and `numbers` (arrays the caller sized by tensor_count / number_count)
-  /// hold the argument tensors and the symbolic numbers. Runs no Python code.
+  /// True if the call matches; then `tensors` and `numbers` (arrays the caller sized by object_count / number_count)
+  /// hold the argument tensors, the targets behind them, and the symbolic numbers. Runs no Python code.
   bool match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** tensors,
              PyObject** numbers) const noexcept;
   /// Equal up to the sizes and strides of tensors.
@@ -114,6 +123,7 @@ class CallSpec {
   bool same_objects(const CallSpec& other) const;
 
   size_t tensor_count() const { return tensors_; }
+  size_t object_count() const { return tensors_ + targets_; }
   size_t number_count() const { return symbolic_; }
   uint64_t hash() const { return hash_; }         // call_hash of every call that matches
   const FlatArgs& flat() const { return flat_; }  // of the call given to build(); valid only during that call
@@ -126,6 +136,7 @@ class CallSpec {
   bool add(PyObject* object, const ByContent& classes, std::string& why, int depth);
   bool add_instance(PyObject* object, const ByContent& classes, int depth);
   void add_object(PyObject* object);
+  bool targets_are_apart(PyObject* const* args, Py_ssize_t total, PyObject* const* targets) const noexcept;
   bool add_items(PyObject* sequence, ArgSpec spec, const ByContent& classes, std::string& why, int depth);
   bool add_entries(PyObject* dict, ArgSpec spec, const ByContent& classes, std::string& why, int depth);
   // Argument `tensor` is, or is not, argument `other`, or `object` where other is negative (an address: a fact says
@@ -139,9 +150,10 @@ class CallSpec {
   std::vector<Identity> identities_;
   Py_ssize_t nargs_ = 0;
   PyObject* kwnames_ = nullptr;  // owned tuple or null
-  size_t tensors_ = 0, symbolic_ = 0;
+  size_t tensors_ = 0, symbolic_ = 0, targets_ = 0;
   uint64_t hash_ = 0;
   std::vector<const PyObject*> excluded_;
+  std::vector<const void*> apart_;
   FlatArgs flat_;
   int place_of(PyObject* tensor);
   std::unordered_map<PyObject*, int> places_;  // of the first `placed_` tensors of flat_

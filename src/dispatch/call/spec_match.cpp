@@ -33,10 +33,12 @@ struct Matcher {
   const ArgSpec* spec;
   PyObject** tensors;
   PyObject** numbers;
+  PyObject** targets;
   size_t tensor = 0, number = 0;
 
   bool one(PyObject* object) noexcept {
     const ArgSpec& s = *spec++;
+    if (s.target >= 0) targets[s.target] = object;
     switch (s.kind) {
       case ArgKind::Tensor:
         if (!s.tensor.matches(object)) return false;
@@ -96,6 +98,27 @@ struct Matcher {
   }
 };
 
+// How often what the specs describe, or its attribute dictionary, is one of some objects.
+struct Counter {
+  const ArgSpec* spec;
+  const std::vector<PyObject*>& sorted;
+  size_t seen = 0;
+
+  void count(PyObject* object) noexcept { seen += std::binary_search(sorted.begin(), sorted.end(), object); }
+
+  void one(PyObject* object) noexcept {
+    const ArgSpec& s = *spec++;
+    count(object);
+    if (s.kind == ArgKind::Tuple || s.kind == ArgKind::List)
+      for (Py_ssize_t i = 0; i < s.length; ++i) one(PySequence_Fast_ITEMS(object)[i]);
+    PyObject* attributes = s.kind == ArgKind::Instance ? attributes_of(object) : nullptr;
+    if (attributes) count(attributes);
+    PyObject* entries = s.kind == ArgKind::Dict ? object : attributes;
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; entries && PyDict_Next(entries, &at, &key, &value);) one(value);
+  }
+};
+
 // Whether a container or instance in an argument is one of these objects. No Python code runs.
 bool reaches(PyObject* object, const std::vector<const PyObject*>& excluded, int depth = 0) noexcept {
   if (depth > kMaxArgumentDepth) return true;
@@ -120,6 +143,21 @@ bool reaches(PyObject* object, const std::vector<const PyObject*>& excluded, int
 
 }  // namespace
 
+bool CallSpec::targets_are_apart(PyObject* const* args, Py_ssize_t total, PyObject* const* targets) const noexcept {
+  std::vector<PyObject*> sorted(targets, targets + targets_);
+  for (size_t i = 0; i < targets_; ++i) {
+    const bool is_instance =
+        !is_plain_tensor(targets[i]) && !PyList_CheckExact(targets[i]) && !PyDict_CheckExact(targets[i]);
+    if (PyObject* attributes = is_instance ? attributes_of(targets[i]) : nullptr) sorted.push_back(attributes);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
+  Counter counter{specs_.data(), sorted};
+  for (Py_ssize_t i = 0; i < total; ++i) counter.one(args[i]);
+  const auto is_known = [&](const void* one) { return std::binary_search(apart_.begin(), apart_.end(), one); };
+  return counter.seen == sorted.size() && std::none_of(sorted.begin(), sorted.end(), is_known);
+}
+
 void CallSpec::exclude(std::vector<const PyObject*> objects) {
   const auto holds = [](const ArgSpec& spec) {
     return spec.kind == ArgKind::List || spec.kind == ArgKind::Dict || spec.kind == ArgKind::Instance;
@@ -130,12 +168,13 @@ void CallSpec::exclude(std::vector<const PyObject*> objects) {
 bool CallSpec::match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** tensors,
                      PyObject** numbers) const noexcept {
   if (nargs != nargs_ || ((kwnames || kwnames_) && !keys_equal(kwnames, kwnames_))) return false;
-  Matcher matcher{specs_.data(), tensors, numbers};
+  Matcher matcher{specs_.data(), tensors, numbers, tensors + tensors_};
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   for (Py_ssize_t i = 0; i < total; ++i)
     if (!matcher.one(args[i])) return false;
   for (Py_ssize_t i = 0; !excluded_.empty() && i < total; ++i)
     if (reaches(args[i], excluded_)) return false;
+  if (targets_ && !targets_are_apart(args, total, tensors + tensors_)) return false;
   for (const Identity& it : identities_)
     if ((tensors[it.tensor] == (it.other < 0 ? it.object : tensors[it.other])) != it.same) return false;
   return true;

@@ -60,7 +60,7 @@ class Search {
   PyObject* eager(const std::string& why) { return run_eager(function_, why, args_, nargsf_, kwnames_); }
 
   bool serves_now(const Variant& variant) {
-    tensors_.resize(variant.spec.tensor_count());
+    tensors_.resize(variant.spec.object_count());
     numbers_.resize(variant.spec.number_count());
     return serves(variant, modes_, args_, PyVectorcall_NARGS(nargsf_), kwnames_, tensors_.data(), numbers_.data());
   }

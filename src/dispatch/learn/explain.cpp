@@ -88,7 +88,7 @@ constexpr int kByValues = 4;  // the last stage
 
 Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& modes, const Call& call,
                  std::vector<capture::ValueGuard>& path) {
-  std::vector<PyObject*> tensors(variant.spec.tensor_count()), numbers(variant.spec.number_count());
+  std::vector<PyObject*> tensors(variant.spec.object_count()), numbers(variant.spec.number_count());
   const auto arguments = [&] {
     const std::string why = difference(variant.spec, spec, call.nargs, call.kwnames);
     return why.empty() ? "an argument or the name of a keyword differs" : why;

@@ -239,7 +239,7 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   std::string why, advice;
   if (!spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content, why))
     return eager_because(function, why, "", args, nargsf, kwnames);
-  if (compare_by_content(function, spec)) {
+  while (compare_by_content(function, spec)) {  // what a described instance holds may be one, too
     spec = CallSpec();
     spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content, why);
   }

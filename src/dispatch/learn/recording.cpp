@@ -179,7 +179,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   recording.recorder = &recorder;
   recording.arguments_hold = [&] {
     const CallSpec& spec = recording.variant->spec;
-    std::vector<PyObject*> tensors(spec.tensor_count()), numbers(spec.number_count());
+    std::vector<PyObject*> tensors(spec.object_count()), numbers(spec.number_count());
     return spec.match(call.args.data(), PyVectorcall_NARGS(nargsf), kwnames, tensors.data(), numbers.data());
   };
   if (!function.options.pure) observer = make_observer(recording, call);
@@ -199,11 +199,16 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   PyErr_Restore(type, value, traceback);
   if (!result) return nullptr;
   std::string why;
+  CallSpec& spec = recording.variant->spec;
+  const auto argument = [&](PyObject* object) { return spec.make_target(object); };
+  for (const observe::SideEffect& effect : recording.observation.effects)
+    if (effect.of_argument && argument(effect.target.get()) < 0 && recording.unsound.empty())
+      recording.unsound = "store to " + effect.label + " at " + effect.where + ", which is an argument in two places";
   const Stored stored = stored_values(recording.observation.effects);
   recording.numbers = recorder.numbers();
   for (size_t i = 0; i < recording.numbers.size(); ++i) recording.number_names.push_back(recorder.number_name(i));
   if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored,
-                                       recording.observation.tagged, kept_objects(recording)) &&
+                                       recording.observation.tagged, kept_objects(recording), argument) &&
       recording.unsound.empty())
     recording.unsound = why;
   std::vector<at::Tensor> outputs;
@@ -373,6 +378,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   recording.variant->modes = modes;
   std::string why;
   recording.variant->spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
+  for (PyObject* tensor : recording.variant->spec.flat().tensors) recording.kept.push_back(unpack(tensor));
   // Casts that autocast keeps would come from outside of the recording. Programs cast anew.
   at::autocast::clear_cache();
   const auto start = std::chrono::steady_clock::now();
@@ -399,10 +405,16 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     take_captured(recording);
     recording.variant->facts = std::move(recording.observation.facts);
     std::vector<const PyObject*> targets;
-    for (const observe::SideEffect& effect : recording.observation.effects) targets.push_back(effect.target.get());
-    recording.variant->spec.exclude(std::move(targets));
+    for (const observe::SideEffect& effect : recording.observation.effects)
+      if (!effect.of_argument) targets.push_back(effect.target.get());
+    CallSpec& spec = recording.variant->spec;
+    spec.exclude(std::move(targets));
+    const bool has_targets = spec.object_count() > spec.tensor_count();
+    if (has_targets && recording.variant->facts && !spec.keep_targets_apart(recording.variant->facts->looked_into()))
+      recording.unsound = "it changes an argument that it found elsewhere too";
     if (!recording.observation.effects.empty())
-      recording.variant->replay = std::make_unique<Replay>(std::move(recording.observation.effects));
+      recording.variant->replay = std::make_unique<Replay>(
+          std::move(recording.observation.effects), [&](PyObject* argument) { return spec.make_target(argument); });
   }
   return result;
 }

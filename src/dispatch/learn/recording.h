@@ -36,7 +36,7 @@ struct Recording {
   std::function<bool()> arguments_hold;  // that what the call was given still looks as the variant's spec says
   size_t operators_before = 0;           // when what runs unwatched began
   Modes modes_before;
-  std::vector<at::Tensor> kept;  // the captured tensors: the call may store something else where they were found
+  std::vector<at::Tensor> kept;  // captured tensors and arguments: the call may store something else in their places
   std::vector<PyObject*> leaves;
   std::vector<PyObject*> numbers;  // of the call, read out of tensors, and derived from others
   std::vector<std::string> number_names;

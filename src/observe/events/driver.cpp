@@ -296,6 +296,7 @@ void Tracer::enter_function(InterpreterFrame* frame) {
   if (top().fresh_function) return;
   const PyFunctionObject* defined = function_of(frame);
   auto* function = reinterpret_cast<PyObject*>(function_of(frame));
+  if (PyObject* defaults = defined->func_defaults) know_apart(defaults);
   if (PyObject* defaults = defined->func_defaults)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defaults); ++i)
       found(PyTuple_GET_ITEM(defaults, i),

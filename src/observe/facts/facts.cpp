@@ -372,6 +372,14 @@ int Facts::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
+std::vector<const void*> Facts::looked_into() const {
+  std::vector<const void*> all;
+  for (const Node& n : nodes_)
+    if (n.kind == Node::Kind::Object || n.kind == Node::Kind::Dict || n.kind == Node::Kind::List)
+      all.push_back(n.object);
+  return all;
+}
+
 std::string Facts::finish() {
   if (!changed_.empty()) return changed_;
   if (abandoned_) return "";

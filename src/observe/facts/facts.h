@@ -167,6 +167,7 @@ class Facts final : public ReadSet {
   std::vector<std::string> describe() const override;
   std::vector<Mutation> mutate() override;
   int traverse(visitproc visit, void* arg) const override;
+  std::vector<const void*> looked_into() const override;
 
  private:
   /// A word of memory that must not have changed: a type, a dictionary's version tag, a weak reference's object ...

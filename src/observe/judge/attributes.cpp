@@ -154,8 +154,10 @@ void Tracer::store_tensor_attr(PyObject* o, PyObject* name, PyObject* value) {
   const bool is_new = !is_known(o) && !names_.contains(o) && host_.is_made && host_.is_made(host_.context, o);
   PyObject* hook = class_attr(Py_TYPE(o), "__setattr__");
   const bool is_hooked = hook && PyFunction_Check(hook);
-  if (is_hooked || !is_new || !(is_bare || is_tagged(o)) || class_attr(Py_TYPE(o), name))
-    return deny("store to " + attr_text(o, name));
+  if (is_hooked || class_attr(Py_TYPE(o), name)) return deny("store to " + attr_text(o, name));
+  const bool is_argument = arguments_.contains(o) && !told_.contains(o) && is_bare;
+  if (is_argument) return bare_.push_back(o), store_to_argument(o, name, value);
+  if (!is_new || !(is_bare || is_tagged(o))) return deny("store to " + attr_text(o, name));
   touch(value);
   if (is_bare) tagged_.push_back(Ref::share(o));
 }
@@ -293,6 +295,7 @@ void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (PyType_Check(o) && is_reached(o) && is_constant(value))
     return store_class_attr(reinterpret_cast<PyTypeObject*>(o), name);
   if (is_tensor(o)) return store_tensor_attr(o, name, value);
+  if (described_.contains(o)) return store_described_attr(o, name, value, true);
   if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
   if (replaces_parts(o, name, value)) return;
   touch(value);
@@ -307,6 +310,21 @@ void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
     if (Py_IS_TYPE(attr, &PyMemberDescr_Type)) return;
     may_enter_any();
   }
+}
+
+// Of an argument that the key describes by its class and attributes: the next call's is found where this one was.
+void Tracer::store_described_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked) {
+  PyTypeObject* type = Py_TYPE(o);
+  PyObject* hook = hooked ? class_attr(type, "__setattr__") : nullptr;
+  if (hook && PyFunction_Check(hook)) return may_enter(hook);
+  PyObject* attr = class_attr(type, name);
+  if (attr) note_descriptor(attr);
+  if (attr && Py_TYPE(attr)->tp_descr_set) {
+    const bool is_python = Py_IS_TYPE(attr, &PyProperty_Type) || Py_TYPE(attr)->tp_flags & Py_TPFLAGS_HEAPTYPE;
+    return is_python ? may_enter_any() : deny("store to " + attr_text(o, name));
+  }
+  if (type->tp_setattro != PyObject_GenericSetAttr && hooked) return deny("store to " + attr_text(o, name));
+  store_to_argument(o, name, value);
 }
 
 // Of a new object: nobody else finds it gone.

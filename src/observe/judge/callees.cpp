@@ -115,7 +115,9 @@ void Tracer::judge_delattr(PyObject*, Args args) {
 void Tracer::judge_object_setattr(PyObject*, Args args) {
   if (args.size() != 3 || !PyUnicode_CheckExact(args[1])) return deny("setattr with a computed name");
   if (fresh_.contains(args[0])) return replaces_parts(args[0], args[1], args[2]) ? void() : touch(args[2]);
-  store_reached_attr(args[0], intern(Py_NewRef(args[1])), args[2], false);
+  PyObject* name = intern(Py_NewRef(args[1]));
+  if (described_.contains(args[0])) return store_described_attr(args[0], name, args[2], false);
+  store_reached_attr(args[0], name, args[2], false);
 }
 
 void Tracer::judge_iter(PyObject*, Args args) {

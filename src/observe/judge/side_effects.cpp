@@ -46,6 +46,20 @@ void Tracer::store_key(Facts::Id id, PyObject* key, PyObject* value, const std::
   log(std::move(effect));
 }
 
+// An attribute of an argument that the key describes, or of a tensor among the arguments. That it is read later in this
+// call is no fact.
+void Tracer::store_to_argument(PyObject* o, PyObject* name, PyObject* value) {
+  if (PyObject** slot = _PyObject_GetDictPtr(o))  // what it replaces may be known by its address
+    if (PyObject* old = *slot ? dict_lookup(*slot, name, nullptr) : nullptr) names_held_.push_back(Ref::share(old));
+  SideEffect effect(SideEffect::Kind::SetItem);
+  effect.of_argument = true;
+  effect.target = Ref::share(o);
+  effect.key = Ref::share(name);
+  effect.value = Ref::share(value);
+  effect.label = std::string(label_of(o)) + "." + PyUnicode_AsUTF8(name);
+  log(std::move(effect));
+}
+
 // A cell, or an instance's slot.
 void Tracer::store_place(SideEffect::Kind kind, PyObject* target, PyObject** place, PyObject* value,
                          const std::string& label) {
@@ -85,6 +99,14 @@ void Tracer::judge_append(PyObject* callee, Args args) {
     effect.target = Ref::share(args[0]);
     effect.value = Ref::share(args[1]);
     effect.label = names_[args[0]];
+    return log(std::move(effect));
+  }
+  if (PyList_CheckExact(args[0]) && arguments_.contains(args[0])) {
+    SideEffect effect(SideEffect::Kind::Append);
+    effect.of_argument = true;
+    effect.target = Ref::share(args[0]);
+    effect.value = Ref::share(args[1]);
+    effect.label = std::string(label_of(args[0]));
     return log(std::move(effect));
   }
   if (!fresh_.contains(args[0])) return deny("change of " + name_of(args[0]) + " by " + callee_text(callee));

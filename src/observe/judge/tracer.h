@@ -279,6 +279,7 @@ class Tracer final : public Observer {
   void load_tensor_attr(PyObject* o, PyObject* name, bool probing);
   void load_own_tensor_attr(PyObject* o, PyObject* name, bool probing);
   void store_tensor_attr(PyObject* o, PyObject* name, PyObject* value);
+  void store_described_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
   bool is_tagged(PyObject* tensor) const;
   bool reads_grad(PyObject* tensor);
   void load_function_attr(PyObject* o, PyObject* name, bool probing);
@@ -325,6 +326,7 @@ class Tracer final : public Observer {
   void store_place(SideEffect::Kind kind, PyObject* target, PyObject** place, PyObject* value,
                    const std::string& label);
   void store_list_item(Facts::Id list, PyObject* index, PyObject* value);
+  void store_to_argument(PyObject* o, PyObject* name, PyObject* value);
   void log(SideEffect effect);
   bool looked_into(PyObject* o) { return o && !is_constant(o) && !is_tensor(o); }
   // additions.cpp: `place += constant`

@@ -280,10 +280,11 @@ void Tracer::found_new(PyObject* value, const std::string& label) {
 
 // What an object that cannot change leads to is found with it.
 void Tracer::found_inside(PyObject* value, const std::string& label) {
+  if (PyTuple_Check(value) || PyFrozenSet_CheckExact(value)) know_apart(value);  // it is that object for as long
   if (PyMethod_Check(value)) found(PyMethod_GET_SELF(value), label + ".__self__");
   PyObject* self = bound_to(value);
   if (self && (is_tensor(self) || PyTuple_Check(self) || PyFrozenSet_CheckExact(self)))
-    found(self, label + ".__self__");
+    know_apart(self), found(self, label + ".__self__");
   if (PyTuple_Check(value))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
       found(PyTuple_GET_ITEM(value, i), label + "[" + std::to_string(i) + "]");
@@ -379,6 +380,7 @@ bool Tracer::open(PyObject* o) {
   const auto label = [&](PyObject* key) { return item_label(o, key); };
   for (const Key& key : facts_->items(id, label, where())) {
     if (key.expect.kind == observe::Expect::Kind::Absent) continue;
+    know_apart(key.name.get());
     found(key.name.get(), "key of " + names_[o]);
     found(key.expect.object, key.label);
   }

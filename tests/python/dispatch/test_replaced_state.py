@@ -283,6 +283,58 @@ def test_one_tensor_in_two_places():
     assert fast.stats().hits == 4  # the first call found one object twice
 
 
+def by_method(state: Any, x: Tensor) -> Tensor:
+    y = state.add(x) + state.h
+    state.h = state.h + x
+    return y
+
+
+def by_tuple(state: Any, x: Tensor) -> Tensor:
+    y = state.pair[0] + state.h
+    state.h = state.h + x
+    return y
+
+
+def by_key(state: Any, x: Tensor) -> Tensor:
+    y = sum(key * scale for key, scale in state.table.items()) + state.h
+    state.h = state.h + x
+    return y
+
+
+@pytest.mark.parametrize("body", [by_method, by_tuple, by_key], ids=lambda f: f.__name__)
+def test_another_object_holds_the_tensor_as_well(body):
+    def make() -> Any:
+        h = torch.ones(4)
+        return types.SimpleNamespace(h=h, add=h.add, pair=(h, 1), table={h: 3})
+
+    mine, its = make(), make()
+    fast = fastjit.jit(lambda x: body(mine, x))
+    for call in range(8):
+        if call in (2, 3, 6):  # the first one again, which the other object holds
+            mine.h, its.h = mine.pair[0], its.pair[0]
+        assert_same(fast(torch.ones(4)), body(its, torch.ones(4)), exact=True)
+        assert_same(mine.h, its.h, exact=True)
+
+
+def test_a_default_that_is_in_the_place_as_well():
+    def make() -> Any:
+        state = types.SimpleNamespace(h=torch.ones(4))
+
+        def body(x: Tensor, first: Tensor = state.h) -> Tensor:
+            y = state.h + first
+            state.h = state.h + x
+            return y
+
+        return state, body, state.h
+
+    (mine, f, first), (its, g, its_first) = make(), make()
+    fast = fastjit.jit(f)
+    for call in range(6):
+        if call == 3:
+            mine.h, its.h = first, its_first
+        assert_same(fast(torch.ones(4)), g(torch.ones(4)), exact=True)
+
+
 def test_a_growing_cache_has_a_program_for_each_length():
     state = types.SimpleNamespace(keys=torch.zeros(1, 0))
 

@@ -484,16 +484,19 @@ def effect_hidden_state(w: World) -> None:
             self.h = torch.zeros(4)
 
         def forward(self, x):
-            self.h = torch.tanh(self.h + x)
+            self.h = (self.h + x) * 0.5
             return self.h
 
     cell, seen = Cell(), Plain()
     f = w.jit(lambda x: cell(x))
     w.watch(seen=seen)
-    for expected in ("passing", "passing", "state: cell.h at", "state: cell.h at"):
+    for expected in ("new", "hit", "hit"):
         w.call(expected, f, torch.ones(4))
         seen.h = cell.h
-    w.call("state: cell.h at", f, torch.ones(4))
+    w.change("its type")
+    cell.h = cell.h.double()
+    w.learn(f, torch.ones(4))
+    seen.h = cell.h
 
 
 @script(1)
@@ -640,8 +643,12 @@ def effect_stores_what_lives_elsewhere(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.watch(state=state, table=table)
-    w.call("store to state.seen at", f, x)
-    w.call("store to state.seen at", f, x)
+    w.call("new", f, x)
+    state.seen = None
+    w.call("hit", f, x)
+    table.append(2.0)
+    w.change("its items, which nobody read")
+    w.call("hit", f, x)
 
 
 @script(1)
@@ -807,7 +814,7 @@ def effect_module_buffer(w: World) -> None:
     net = Net()
     f = w.jit(lambda x: net(x))
     w.watch(net=net)
-    for ran in ("passing", "passing", "net.seen", "net.seen"):
+    for ran in ("new", "hit", "hit"):
         w.call(ran, f, torch.ones(4))
 
 

@@ -147,11 +147,10 @@ def store_to_a_described_instance(w: World) -> None:
         return n.y + 1
 
     f = w.jit(f)
-    for i in range(4):
-        w.call("new", f, Node(_x(i)))
-    f(Node(_x(4)))
-    w.change("instances that are compared by content are not written")
-    w.call("store to Node.y", f, Node(_x(5)))
+    _until_by_content(w, f, lambda i: (Node(_x(i)),))
+    w.change("one that has the attribute before")
+    w.learn(f, Node(_x(5), y=1.0))
+    w.call("hit", f, Node(_x(6)))
 
 
 @script(1)

@@ -447,6 +447,6 @@ def buffer_reassigned_in_forward(w: World) -> None:
 
     f, x = w.jit(f), torch.ones(3)
     w.watch(m=m)
-    for ran in ("passing", "passing", "m.seen", "m.seen"):
+    for ran in ("new", "hit", "hit", "hit"):
         w.call(ran, f, x)
         w.change("the buffer")
