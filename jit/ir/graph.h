@@ -144,6 +144,11 @@ class Graph {
   const Node& operator[](NodeId id) const { return nodes[id]; }
   const Layout& layout(NodeId id) const { return layouts[nodes[id].layout]; }
   std::span<const int64_t> sizes(NodeId id) const { return layout(id).sizes; }
+  /// Whether Python computes it out of numbers (ExternKind::Number).
+  bool is_number(NodeId id) const {
+    const Node& node = nodes[id];
+    return node.op == Op::Result && externs[nodes[node.in[0]].attr].kind == ExternKind::Number;
+  }
 
   /// Operands of any node, variadic ones included.
   std::span<const NodeId> operands(NodeId id) const;

@@ -130,6 +130,35 @@ void Former::chain_cats() {
   }
 }
 
+/// The order in which nodes are given memory: numbers that Python computes come first, with what they need, unless a
+/// call is among that. So what is computed before them may join the kernels that read them.
+std::vector<ir::NodeId> Former::sequence() const {
+  const size_t n = graph().nodes.size();
+  const auto is_number = [&](const ir::Node& node) {
+    return node.op == ir::Op::Extern && graph().externs[node.attr].kind == ir::ExternKind::Number;
+  };
+  std::vector<bool> calls(n, false), early(n, false);
+  for (ir::NodeId id = 0; id < n; ++id) {
+    const ir::Node& node = graph()[id];
+    calls[id] = (node.op == ir::Op::Extern && !is_number(node)) || node.op == ir::Op::Contract;
+    for (const ir::NodeId in : graph().operands(id))
+      if (in != ir::kNoNode && calls[in]) calls[id] = true;
+  }
+  for (auto id = static_cast<ir::NodeId>(n); id-- > 0;) {
+    if (is_number(graph()[id]) && !calls[id]) early[id] = true;
+    for (const ir::NodeId in : graph().operands(id))
+      if (in != ir::kNoNode && early[id]) early[in] = true;
+  }
+  std::vector<ir::NodeId> order;
+  for (ir::NodeId id = 0; id < n; ++id) {
+    if (graph().is_number(id)) early[id] = early[graph()[id].in[0]];
+    if (early[id]) order.push_back(id);
+  }
+  for (ir::NodeId id = 0; id < n; ++id)
+    if (!early[id]) order.push_back(id);
+  return order;
+}
+
 void Former::run() {
   mark_live();
   mark_stored();
@@ -137,7 +166,7 @@ void Former::run() {
   why_ = std::move(choice.why);
   world_.structure = std::move(choice.structure);
   chain_cats();
-  for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
+  for (const ir::NodeId id : sequence()) {
     const ir::Op op = graph()[id].op;
     if (op == ir::Op::Extern || (op == ir::Op::Contract && live_[id])) call(id);
     if (is_tensor(op)) {

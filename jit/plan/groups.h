@@ -60,6 +60,7 @@ class Former {
   std::pair<ir::NodeId, Storage> peeled(ir::NodeId value, Storage dest) const;
 
  private:
+  std::vector<ir::NodeId> sequence() const;
   void mark_live();
   void chain_cats();
   void mark_stored();

@@ -90,7 +90,7 @@ BufferId Lives::home(BufferId buffer) const {
 
 bool Lives::is_temp(BufferId buffer) const {
   if (tensors_.contains(buffer)) return false;
-  return !buffer.is_own() || !is_tensor(graph_[buffer.node].op);
+  return !buffer.is_own() || !is_tensor(graph_[buffer.node].op) || graph_.is_number(buffer.node);
 }
 
 void Lives::touch(BufferId buffer, size_t step, bool load) {

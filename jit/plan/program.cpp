@@ -259,8 +259,7 @@ SlotId Builder::slot(BufferId buffer) {
     made.index = node.attr;
     made.strides = layout.strides;
   } else if (buffer.is_own() && is_tensor(node.op)) {
-    const bool is_number =
-        node.op == ir::Op::Result && graph_.externs[graph_[node.in[0]].attr].kind == ir::ExternKind::Number;
+    const bool is_number = graph_.is_number(buffer.node);
     const bool is_given = node.op == ir::Op::Contract && graph_.contracts[node.attr].kind != ir::Product::Convolution;
     made.kind = is_number && lives_->is_temp(buffer) ? SlotKind::Temp
                 : is_given || is_number              ? SlotKind::Tensor

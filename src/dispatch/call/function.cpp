@@ -6,8 +6,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <span>
 
 #include "dispatch/call/call.h"
 #include "dispatch/call/this_thread.h"
@@ -22,24 +24,34 @@ namespace {
 
 const bool kChecksRecordings = support::setting_word(support::Setting::Check) == "record";
 
-// Whether any written input shares bytes with another input. Rare programs only.
+struct Bytes {
+  const char *begin, *end;
+  bool written;
+};
+
+// Whether any written input shares bytes with another input. Sorted, since optimizers write hundreds of inputs.
 bool overlaps(const Executable& executable, const Inputs& inputs) {
-  const std::vector<uint32_t>& reach_beyond = executable.changes.reach_beyond;
-  const auto range = [&](size_t k) {
+  std::array<Bytes, 16> few;
+  std::vector<Bytes> many(inputs.size() > few.size() ? inputs.size() : 0);
+  const std::span<Bytes> all = many.empty() ? std::span(few.data(), inputs.size()) : std::span(many);
+  for (size_t k = 0; k < inputs.size(); ++k) {
     const at::Tensor& t = *inputs[k];
-    if (!reach_beyond.empty() && std::ranges::find(reach_beyond, k) != reach_beyond.end()) {
-      const char* begin = static_cast<const char*>(t.storage().data());
-      return std::pair(begin, begin + t.storage().nbytes());
-    }
     const char* begin = static_cast<const char*>(t.unsafeGetTensorImpl()->data());
-    return std::pair(begin, begin + stretch_of(t) * static_cast<int64_t>(t.element_size()));
-  };
-  for (const Changes::Written& written : executable.changes.written) {
-    const auto [begin, end] = range(written.input);
-    for (size_t k = 0; k < inputs.size(); ++k) {
-      const auto [from, to] = range(k);
-      if (k != written.input && begin < to && from < end) return true;
-    }
+    all[k] = {begin, begin + stretch_of(t) * static_cast<int64_t>(t.element_size()), false};
+  }
+  for (uint32_t k : executable.changes.reach_beyond) {
+    const at::Storage& storage = inputs[k]->storage();
+    all[k].begin = static_cast<const char*>(storage.data());
+    all[k].end = all[k].begin + storage.nbytes();
+  }
+  for (const Changes::Written& written : executable.changes.written) all[written.input].written = true;
+  std::ranges::sort(all, {}, &Bytes::begin);
+  const char *end = nullptr, *written_end = nullptr;  // of those that begin before
+  for (const Bytes& bytes : all) {
+    if (bytes.begin == bytes.end) continue;
+    if (bytes.begin < (bytes.written ? end : written_end)) return true;
+    end = std::max(end, bytes.end);
+    if (bytes.written) written_end = std::max(written_end, bytes.end);
   }
   return false;
 }

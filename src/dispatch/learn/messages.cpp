@@ -47,6 +47,13 @@ std::string_view way_out(std::string_view reason) {
   return std::ranges::find_if(kAdvice, [&](const auto& row) { return reason.starts_with(row.begins); })->advice;
 }
 
+std::string parts_text(const Function& function) {
+  const size_t count = function.parts.with_programs().size();
+  if (!count) return "";
+  return count == 1 ? " (one part of it is a program: see parts())"
+                    : " (" + std::to_string(count) + " parts of it are programs: see parts())";
+}
+
 }  // namespace
 
 Py_ssize_t user_level() {
@@ -74,7 +81,7 @@ void register_message_types(PyObject* warning, PyObject* error) {
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice) {
   count_fallback(function.stats, reason);
   const std::string text = "fastjit: " + function.options.name + " ran eagerly because " + reason + "; " +
-                           std::string(advice.empty() ? way_out(reason) : advice);
+                           std::string(advice.empty() ? way_out(reason) : advice) + parts_text(function);
   support::log(support::Channel::Fallback, text);
   if (function.options.on_unsupported == OnUnsupported::Error) {
     PyErr_SetString(error_type, text.c_str());

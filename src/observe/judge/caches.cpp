@@ -1,8 +1,12 @@
 // functools.lru_cache: what a cache keeps of a call is a fact like what a dictionary holds. The function behind it does
-// not run again in later calls either, in eager: where the call is the first, it runs unwatched.
+// not run again in later calls either, in eager: where the call is the first, it runs unwatched. The same holds of
+// functions that keep a cache of their own.
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
+#include <optional>
+
 #include "observe/judge/tracer.h"
 
 namespace fastjit::observe {
@@ -44,6 +48,25 @@ Ref key_of(const CacheObject* cache, std::span<PyObject* const> args, PyObject* 
   return key;
 }
 
+/// A function that looks first for what it gave before for an argument of this class, in a dictionary of its module.
+struct OwnCache {
+  const char* module;
+  const char* function;
+  const char* entries;
+};
+constexpr OwnCache kOwnCaches[] = {
+    {"einops._backends", "get_backend", "_type2backend"},
+};
+
+const OwnCache* own_cache_of(const PyFunctionObject* f) {
+  for (const OwnCache& known : kOwnCaches) {
+    if (PyUnicode_CompareWithASCIIString(f->func_qualname, known.function) != 0) continue;
+    PyObject* module = PyDict_GetItemString(f->func_globals, "__name__");
+    if (module && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, known.module) == 0) return &known;
+  }
+  return nullptr;
+}
+
 /// What is now where the effect stored something, borrowed; null where that cannot be told.
 PyObject* held_by(const SideEffect& effect) {
   PyObject* target = effect.target.get();
@@ -56,9 +79,17 @@ PyObject* held_by(const SideEffect& effect) {
       return PyCell_GET(target);
     case SideEffect::Kind::SetSlot:
       return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(target) + effect.place);
+    case SideEffect::Kind::Append:
+      return target;
     default:
       return nullptr;
   }
+}
+
+bool can_change(const Ref& o) { return o && (PyList_CheckExact(o.get()) || PyDict_CheckExact(o.get())); }
+
+bool same(const std::vector<Ref>& a, const std::vector<Ref>& b) {
+  return std::ranges::equal(a, b, {}, &Ref::get, &Ref::get);
 }
 
 }  // namespace
@@ -106,43 +137,100 @@ void Tracer::read_cache(PyObject* callable, const Ref& key, const std::string& l
   found(kept, label);
 }
 
-// Whether what the call changed so far holds nothing that could itself be changed unseen; and (still) is so now.
-bool Tracer::changed_values_only(bool still) {
-  const auto is_value = [&](const Ref& o) { return o && is_plain_value(o.get()); };
+// Adds the object and, of containers, what is in it; false where it could be changed and look the same.
+bool Tracer::add_to(std::vector<Ref>& picture, PyObject* o, int depth) {
+  constexpr size_t kMost = 1000;
+  constexpr int kDeepest = 16;
+  if (!o || depth > kDeepest || picture.size() > kMost) return false;
+  picture.push_back(Ref::share(o));
+  if (is_plain_value(o)) return true;
+  if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (!add_to(picture, PySequence_Fast_GET_ITEM(o, i), depth + 1)) return false;
+    return true;
+  }
+  if (!PyDict_CheckExact(o)) return false;
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);)
+    if (!add_to(picture, key, depth + 1) || !add_to(picture, value, depth + 1)) return false;
+  picture.push_back(Ref());  // its end
+  return true;
+}
+
+// All that can be found where the call has changed something so far; nothing where it cannot be told whether code that
+// runs unwatched changes it.
+std::optional<std::vector<Ref>> Tracer::picture_of_changes() {
+  std::vector<Ref> picture;
+  if (!class_sets_.empty()) return std::nullopt;
   for (const auto& [variable, sets] : context_sets_) {
-    if (!is_value(sets.back())) return false;
     PyObject* now = nullptr;
-    if (still && PyContextVar_Get(variable, nullptr, &now) < 0) PyErr_Clear();
-    if (still && Ref::steal(now).get() != sets.back().get()) return false;
+    if (PyContextVar_Get(variable, nullptr, &now) < 0) return PyErr_Clear(), std::nullopt;
+    if (!add_to(picture, Ref::steal(now).get())) return std::nullopt;
   }
-  for (const SideEffect& effect : effects_) {
-    if (effect.kind == SideEffect::Kind::Print) continue;
-    if (effect.adds || !is_value(effect.value) || (still && held_by(effect) != effect.value.get())) return false;
-  }
-  return class_sets_.empty();
+  for (const SideEffect& effect : effects_)
+    if (effect.kind != SideEffect::Kind::Print && !add_to(picture, held_by(effect))) return std::nullopt;
+  return picture;
+}
+
+// Whether a cache's result may lead to a container that the call changed: in later calls that is another one.
+bool Tracer::keeps(PyObject* result, const std::vector<Ref>& changes) {
+  if (std::ranges::none_of(changes, can_change)) return false;
+  std::vector<Ref> held;
+  if (!add_to(held, result)) return true;
+  return std::ranges::any_of(held, [&](const Ref& o) {
+    return can_change(o) && std::ranges::find(changes, o.get(), &Ref::get) != changes.end();
+  });
 }
 
 // The function runs in this call only: what it reads is no fact, and its result is one. What it changes must not be
 // what the call changed before, which later calls would find as this one left it.
 void Tracer::fill_cache(PyObject* callable, Ref key, std::string label) {
-  if (!changed_values_only(false) || !host_.on_unwatched) return interrupt("the cache of " + name_of_cache(callable));
-  fill_ = {callable, std::move(key), std::move(label)};
+  std::optional<std::vector<Ref>> changes = picture_of_changes();
+  if (!changes || !host_.on_unwatched) return interrupt("the cache of " + name_of_cache(callable));
+  fill_ = {callable, std::move(key), std::move(label), std::move(*changes)};
   top().fills_cache = true;
   top().expect = Expect::Inside;
   host_.on_unwatched(host_.context, false);
 }
 
+// Whether the call of it fills a cache of its own; one that finds what it looks for is watched like any other.
+bool Tracer::fills_own_cache(PyFunctionObject* f, Args args) {
+  if (args.empty() || !is_tensor(args[0])) return false;
+  const OwnCache* known = own_cache_of(f);
+  if (!known || fresh_.contains((PyObject*)f)) return false;
+  PyObject* entries = PyDict_GetItemString(f->func_globals, known->entries);
+  auto* key = reinterpret_cast<PyObject*>(Py_TYPE(args[0]));
+  if (!entries || !PyDict_CheckExact(entries) || PyDict_Contains(entries, key) != 0) return PyErr_Clear(), false;
+  note_function(f);
+  fill_cache((PyObject*)f, Ref::share(key), std::string(known->function) + "(" + name_of(args[0]) + ")");
+  return true;
+}
+
+// As the function itself begins.
+void Tracer::read_own_cache(PyFunctionObject* f, const Ref& key, const std::string& label) {
+  const char* name = own_cache_of(f)->entries;
+  const Facts::Id globals = facts_->dict(f->func_globals, "");
+  PyObject* entries = facts_->read_key(globals, literal(name), std::string("global ") + name, where());
+  found(entries, name);
+  found(facts_->read_key(facts_->dict(entries, name), pooled(key.get()), label, where()), label);
+}
+
 void Tracer::cache_filled() {
   const Fill fill = std::exchange(fill_, {});
-  PyObject* entries = reinterpret_cast<CacheObject*>(fill.cache)->cache;
-  if (!PyDict_GetItemWithError(entries, fill.key.get())) return PyErr_Clear(), deny("call of " + fill.label);
-  if (!host_.on_unwatched(host_.context, true) || !changed_values_only(true))
+  const bool is_own = PyFunction_Check(fill.cache);
+  auto* function = reinterpret_cast<PyFunctionObject*>(fill.cache);
+  PyObject* entries = is_own ? PyDict_GetItemString(function->func_globals, own_cache_of(function)->entries)
+                             : reinterpret_cast<CacheObject*>(fill.cache)->cache;
+  PyObject* kept = entries && PyDict_CheckExact(entries) ? PyDict_GetItemWithError(entries, fill.key.get()) : nullptr;
+  if (!kept || (is_own && kept != at(1))) return PyErr_Clear(), deny("call of " + fill.label);
+  const std::optional<std::vector<Ref>> changes = picture_of_changes();
+  if (!host_.on_unwatched(host_.context, true) || !changes || !same(*changes, fill.changes) || keeps(at(1), *changes))
     return interrupt("the cache of " + name_of_cache(fill.cache));
-  read_cache(fill.cache, fill.key, fill.label);
+  is_own ? read_own_cache(function, fill.key, fill.label) : read_cache(fill.cache, fill.key, fill.label);
 }
 
 std::string Tracer::name_of_cache(PyObject* callable) {
-  PyObject* function = reinterpret_cast<CacheObject*>(callable)->function;
+  PyObject* function = PyFunction_Check(callable) ? callable : reinterpret_cast<CacheObject*>(callable)->function;
   return PyFunction_Check(function) ? PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(function)->func_qualname)
                                     : callee_text(function);
 }

@@ -62,7 +62,10 @@ bool Tracer::is_foreign(PyObject* callable) {
 }
 
 void Tracer::call(PyObject* callable, Args args) {
-  if (PyFunction_Check(callable)) return call_function((PyFunctionObject*)callable);
+  if (PyFunction_Check(callable)) {
+    auto* f = reinterpret_cast<PyFunctionObject*>(callable);
+    return fills_own_cache(f, args) ? void() : call_function(f);
+  }
   if (PyMethod_Check(callable)) {
     std::vector<PyObject*> all{PyMethod_GET_SELF(callable)};
     all.insert(all.end(), args.begin(), args.end());

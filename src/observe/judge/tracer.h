@@ -4,6 +4,7 @@
 // that judges each opcode; the methods live in events/driver.cpp, instructions.cpp, values.cpp (what may be
 // read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp, the same for all versions.
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -92,7 +93,7 @@ class Tracer final : public Observer {
     bool nested_result = false;      // its result is new if it is a container, and so are the containers in it
     bool constructs = false;         // it makes an instance: the first argument of __init__ is that new object
     bool may_stop = false;           // it calls next(): StopIteration is its answer
-    bool fills_cache = false;        // it calls a function that functools.lru_cache has no result of yet: see fill_
+    bool fills_cache = false;        // it calls a function that a cache has no result of yet: see fill_
     bool makes_context = false;      // it runs an autograd.Function, whose methods are given a new object first
     Expect expect = Expect::None;    // Python frames it may enter
     bool expect_probing = false;
@@ -374,8 +375,12 @@ class Tracer final : public Observer {
   bool is_cached_by(PyObject* argument, int depth = 0);
   void call_cache(PyObject* callable, Args args);
   void read_cache(PyObject* callable, const Ref& key, const std::string& label);
-  bool changed_values_only(bool still);
+  std::optional<std::vector<Ref>> picture_of_changes();
+  bool keeps(PyObject* result, const std::vector<Ref>& changes);
+  bool add_to(std::vector<Ref>& picture, PyObject* o, int depth = 0);
   void fill_cache(PyObject* callable, Ref key, std::string label);
+  bool fills_own_cache(PyFunctionObject* f, Args args);
+  void read_own_cache(PyFunctionObject* f, const Ref& key, const std::string& label);
   void cache_filled();
   std::string name_of_cache(PyObject* callable);
   // locks.cpp
@@ -478,11 +483,12 @@ class Tracer final : public Observer {
     Ref constant;               // what is added
   };
 
-  // A call of functools.lru_cache that runs the function behind it.
+  // A call of functools.lru_cache, or of a function with a cache of its own, that runs the function behind it.
   struct Fill {
     PyObject* cache = nullptr;
     Ref key;
     std::string label;
+    std::vector<Ref> changes;  // picture_of_changes() before it runs
   };
 
   Host host_;

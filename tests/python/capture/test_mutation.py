@@ -183,6 +183,29 @@ def test_arguments_that_overlap():
             assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize(("shared", "hits"), [(None, 2), ((31, 45), 2), ((3, 4), 0), ((0, 59), 0), ((7, 33), 0)])
+def test_arguments_that_overlap_among_many(shared, hits):
+    """Thirty tensors that are written, thirty that are read, in memory of their own or two of them in the same."""
+
+    def fn(written, read):
+        for w, r in zip(written, read, strict=True):
+            w.add_(r, alpha=2)
+
+    fast = fastjit(on_unsupported="eager")(fn)
+    for _ in range(3):
+        both = []
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(2):
+            all_ = [torch.randn(6, generator=generator.manual_seed(n)) for n in range(60)]
+            if shared:
+                all_[shared[1]] = all_[shared[0]]
+            both.append([t[1:4] for t in all_[:59]] + [all_[59][:3]])
+        fast(both[0][:30], both[0][30:])
+        fn(both[1][:30], both[1][30:])
+        assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
+    assert fast.stats().hits == hits
+
+
 def test_errors_of_writes_are_eagers():
     fast = fastjit(on_unsupported="eager")(lambda x: x.add_(1))
     fast(torch.zeros(1, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -181,8 +182,39 @@ def counts(x: Tensor) -> Tensor:
     return x * fills(HOLDER) + HOLDER.count
 
 
+@functools.lru_cache
+def keeps_items(holder: Holder) -> list[float]:
+    return holder.items
+
+
+@functools.lru_cache
+def plain_answer(n: int) -> int:
+    return n + 1
+
+
+def resets_and_keeps(x: Tensor) -> Tensor:
+    HOLDER.items = []
+    kept = keeps_items(HOLDER)
+    kept.append(2.0)
+    return x * len(kept) + len(HOLDER.items)
+
+
+def resets_only(x: Tensor) -> Tensor:
+    HOLDER.items = [1.0]
+    return x * plain_answer(2) + len(HOLDER.items)
+
+
 @pytest.mark.parametrize(
-    ("body", "hits"), [(sums_before, 0), (sums_after, 3), (changes_modes, 2), (resets, 2), (counts, 3)]
+    ("body", "hits"),
+    [
+        (sums_before, 0),
+        (sums_after, 3),
+        (changes_modes, 2),
+        (resets, 2),
+        (counts, 3),
+        (resets_and_keeps, 0),
+        (resets_only, 3),
+    ],
 )
 def test_what_fills_a_cache_may_change_what_the_call_reads(body, hits):
     """Later calls, in eager, do without what the function behind the cache does."""
@@ -191,7 +223,7 @@ def test_what_fills_a_cache_may_change_what_the_call_reads(body, hits):
     for call in (fast, body):
         HELD[:] = [1.0]
         HOLDER.__init__()
-        for cached in (appends, turns_gradients_on, fills):
+        for cached in (appends, turns_gradients_on, fills, keeps_items, plain_answer):
             cached.cache_clear()
         with torch.no_grad():
             first = call(torch.ones(2))
@@ -199,6 +231,26 @@ def test_what_fills_a_cache_may_change_what_the_call_reads(body, hits):
             results.append([first.tolist(), *(call(torch.ones(2)).tolist() for _ in range(3)), list(HELD)])
     assert results[0] == results[1]
     assert fast.stats().hits == hits
+
+
+@pytest.mark.parametrize("changes", [False, True], ids=["as it is", "changed later"])
+def test_the_first_use_of_einops_in_a_process_is_no_obstacle(changes):
+    """Its functions keep, per class of tensor, what does their work."""
+    einops = pytest.importorskip("einops")
+    backends = importlib.import_module("einops._backends")
+    backends._type2backend.clear()
+    backends._loaded_backends.clear()
+
+    def body(x: Tensor) -> Tensor:
+        return einops.rearrange(x.relu(), "a b -> b a") + 1
+
+    fast = fastjit.jit(body)
+    for n in range(3):
+        if changes and n == 2:
+            backends._type2backend[Tensor] = type(backends._type2backend[Tensor])()
+        x = torch.randn(3, 4)
+        assert torch.equal(fast(x), body(x))
+    assert fast.stats().hits == (1 if changes else 2) and not fast.stats().fallbacks
 
 
 @functools.lru_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -119,6 +120,20 @@ def test_steps_are_hits_from_the_third_on(name, foreach, none):
         hits.append(pair.both())
     assert hits[2:] == [1] * (STEPS - 2), pair.fast.stats()
     assert pair.fast.stats().fallbacks == {}
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_a_parameter_is_read_once(name):
+    """The moments' new values go on to the parameter in registers, past the bias corrections that Python computes."""
+    pair = Pair(name, foreach=True)
+    for _ in range(3):
+        pair.gradients(True)
+        pair.both()
+    plan = pair.fast.inspect("plan")
+    [update] = re.findall(r"kernel (\d+) is fj_\w*sqrt\w*:", plan)
+    assert len(re.findall(rf"^ *kernel {update} \(", plan, re.MULTILINE)) == 4  # two layers: weights and biases
+    assert len(re.findall(r"kernel \d+ \(", plan)) == 3 * 4  # beside it the step counts, read and written
+    assert "tensor f64" not in plan  # numbers are 8 bytes in the arena
 
 
 @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])

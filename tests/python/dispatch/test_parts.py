@@ -81,6 +81,15 @@ def test_the_blocks_of_a_net_that_is_no_program_are_programs() -> None:
     assert "parts={'blocks.0': " in shown and " hits of " in shown
 
 
+def test_the_warning_says_that_there_are_parts() -> None:
+    fast = fastjit.fastjit(Net().eval())
+    with (
+        torch.no_grad(),
+        pytest.warns(fastjit.FastJITWarning, match=r"; .* \(3 parts of it are programs: see parts\(\)\)$"),
+    ):
+        fast(torch.randn(3, 8))
+
+
 def test_nothing_raises_where_parts_would_compile() -> None:
     eager, fast, function = pair(Net)
     play(eager, fast, 3)
