@@ -83,6 +83,10 @@ class Recorder {
   bool constant_made(const at::Tensor& tensor);
   /// Tells that Python read `data` as Tensor.data of `tensor`. False: a program cannot have it.
   bool data_read(const at::Tensor& tensor, const at::Tensor& data);
+  /// Tells that Python lets `tensor` require grad. False: the call has not made it, or not as a leaf.
+  bool leaf_made(const at::Tensor& tensor);
+  /// Whether `data` is `tensor`, or what Tensor.data or detach() gave of it.
+  bool is_own_data(const at::Tensor& tensor, const at::Tensor& data) const;
   /// Whether a tensor was made whose sizes depend on data.
   bool has_data_sizes() const;
   /// Tells that Python is about to look at the sizes of `tensor`.

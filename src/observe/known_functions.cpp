@@ -112,7 +112,8 @@ const char* known_name(int row) noexcept { return kRows[row].name; }
 const char* door_of(int row) noexcept {
   if (row < 0) return "";
   const std::string_view judge = kRows[row].judge;
-  if (judge == "judge_exit" || judge == "judge_contents") return "use of a tensor outside operators by ";
+  if (judge == "judge_exit" || judge == "judge_contents" || judge == "judge_leaf")
+    return "use of a tensor outside operators by ";
   return judge == "judge_generator" ? "use of a random number generator by " : "";
 }
 

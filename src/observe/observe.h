@@ -48,6 +48,8 @@ struct Host {
   Callee (*classify)(PyObject* callable) = nullptr;
   /// The setting that this C function reads or changes; null: none.
   const Setting* (*setting_of)(PyObject* callable) = nullptr;
+  /// What autograd does beyond its formulas: 0 where it does no more.
+  const Setting* (*gradients_under)() = nullptr;
   /// What a call of this object calls, borrowed, where that never changes (a compiled function: what it was made of);
   /// null otherwise.
   PyObject* (*unwrap)(PyObject* callable) = nullptr;
@@ -68,6 +70,10 @@ struct Host {
   bool (*on_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
   /// Whether an operator of this call made the tensor.
   bool (*is_made)(void* context, PyObject* tensor) = nullptr;
+  /// The call about to run lets this tensor require grad, or no longer. False: a program cannot have it.
+  bool (*on_leaf)(void* context, PyObject* tensor) = nullptr;
+  /// Whether `data` is what the tensor's .data holds already, in every call.
+  bool (*is_own_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
   /// A call made this tensor of numbers without an operator. False: a program cannot have it.
   bool (*on_constant)(void* context, PyObject* tensor) = nullptr;
   /// The instruction about to run looks at the sizes of a tensor.

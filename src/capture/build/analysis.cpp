@@ -35,6 +35,8 @@ class Selector {
       if (!by_torch_) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
       return add_value(index);
     }
+    if (below_ > 0) refuse_below(event);
+    if (is_backward(event) || is_layered(trace_, event)) return select_below(index);
     if (!event.op) return select_nested(index);
     const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
@@ -77,8 +79,42 @@ class Selector {
   // Storages of whose tensors someone can tell which counts a write: tensors that were there before, or several
   // results.
   std::unordered_set<uint32_t> counted_;
-  uint32_t contents_ = kNone;  // the tensor that tolist() read last
-  size_t values_ = 0;          // that were read out of tensors
+  uint32_t contents_ = kNone;           // the tensor that tolist() read last
+  size_t values_ = 0;                   // that were read out of tensors
+  int below_ = 0;                       // how many transforms and nodes of graphs lie above the event
+  std::unordered_set<uint32_t> blank_;  // storages, see follow_blank
+
+  // C++ code of torch.func or of autograd runs operators, and gets to see no data but through them.
+  void select_below(uint32_t index) {
+    refuse_below(trace_.events[index]);
+    ++below_;
+    select_nested(index);
+    --below_;
+  }
+
+  void refuse_below(const Event& event) const {
+    if (event.op && !event.finished) unsound("an operator raised an exception: " + where(trace_, event));
+    if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata)
+      unsound("a transform or autograd reads a value: " + where(trace_, event));
+    const auto is_sized = [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor); };
+    for (const Item& item : event.args)
+      if (std::ranges::any_of(item.uses, is_sized)) depends_on_data(event);
+    if (makes_data_sizes(event)) depends_on_data(event);
+  }
+
+  // Memory that an operator below a transform only allocates, until another one writes to it.
+  void follow_blank(const Event& event) {
+    const std::vector<size_t> written = written_arguments(event);
+    for (size_t i = 0; i < event.args.size(); ++i)
+      for (const Use& use : event.args[i].uses) {
+        if (use.tensor == kNone || !blank_.contains(use.storage)) continue;
+        if (std::ranges::find(written, i) == written.end())
+          unsound("memory that no operator has written is read by " + where(trace_, event));
+        blank_.erase(use.storage);
+      }
+    if (below_ > 0 && event.facts.is(OpFlag::Allocates))
+      for (const Use& use : flat_results(event)) blank_.insert(use.storage);
+  }
 
   void select_nested(uint32_t index) {
     for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
@@ -261,6 +297,7 @@ class Selector {
   }
 
   void add(Step step, const Event& event) {
+    if (below_ > 0 || !blank_.empty()) follow_blank(event);
     read(step, event);
     for (size_t i : written_arguments(event))
       for (const Use& use : event.args[i].uses)

@@ -10,16 +10,25 @@
 namespace fastjit::capture {
 namespace {
 
-// The operator's result is part of a graph, because of this argument or of something in it.
-std::string recorded_by_autograd(const Trace& trace, const Event& event) {
+// The operator's result is part of a graph, because of this argument or of something in it. `own`: tensors of graphs
+// that begin and end in the call.
+std::string recorded_by_autograd(const Trace& trace, const Event& event, std::unordered_set<uint32_t>& own) {
   const auto requires_grad = [](const Use& use) { return use.tensor != kNone && use.requires_grad; };
   const std::span<const Use> results = flat_results(event);
   // One that gives nothing writes to arguments: torch._foreach_add_.
   if (!event.grad || (!results.empty() && std::ranges::none_of(results, requires_grad))) return "";
+  bool is_own = results.empty();
   for (const Item& item : event.args)
-    for (const Use& use : item.uses)
-      if (requires_grad(use)) return describe(trace, use.tensor, event) + " requires grad";
-  return results.empty() ? "" : "a result of " + where(trace, event) + " requires grad";
+    for (const Use& use : item.uses) {
+      if (!requires_grad(use)) continue;
+      if (!own.contains(use.tensor)) return describe(trace, use.tensor, event) + " requires grad";
+      is_own = true;
+    }
+  if (!is_own) return "a result of " + where(trace, event) + " requires grad";
+  for (size_t i = static_cast<size_t>(&event - trace.events.data()); !event.facts.reads() && i < event.end; ++i)
+    if (trace.events[i].facts.reads()) return "the graph may keep a value that " + where(trace, event) + " reads";
+  for (const Use& use : results) own.insert(use.tensor);
+  return "";
 }
 
 // A hit would give it without its gradients. What the caller's own tensors come to require, check_roots() compares.
@@ -54,10 +63,14 @@ void judge_inference(const Trace& trace, const std::vector<Use>& leaves, Gradien
 Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
   Gradients out;
   bool without = false;  // an operator ran while grad mode was off
-  for (const Event& event : trace.events) {
-    if (event.parent != kNone) continue;
+  std::unordered_set<uint32_t> own = trace.own_leaves;
+  for (uint32_t i = 0, next; i < trace.events.size(); i = next) {
+    const Event& event = trace.events[i];
+    const bool is_above = is_layered(trace, event) || is_backward(event);  // what it runs counts
+    next = is_above ? i + 1 : std::max(event.end, i + 1);
+    if (next == i + 1 && event.end > next) continue;
     without |= !event.grad;
-    out.unsound = recorded_by_autograd(trace, event);
+    out.unsound = recorded_by_autograd(trace, event, own);
     out.needed = trace.grad && !out.unsound.empty();
     if (!out.unsound.empty()) return out;
   }

@@ -94,6 +94,7 @@ bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, Sc
   std::optional<std::pair<uint32_t, uint32_t>> place;
   for (uint32_t index : use.element < 0 ? use.events : element_events(trace, use)) {
     const Event& event = trace.events[index];
+    if (is_layered(trace, event)) return false;
     for (uint32_t i = 0; i < event.args.size(); ++i) {
       bool alone = false;
       for (const c10::Scalar& other : numbers_in(event.args[i], alone)) {

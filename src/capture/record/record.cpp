@@ -57,7 +57,13 @@ struct Recorder::Impl {
     return std::ranges::none_of(open, [&](uint32_t event) { return trace.events[event].op.has_value(); });
   }
 
+  bool in_backward() const {
+    return std::ranges::any_of(open, [&](uint32_t event) { return is_backward(trace.events[event]); });
+  }
+
   void identify(Event& event, const at::RecordFunction& record);
+  void meet_saved(const c10::IValue& value);
+  void as_view(Event& event, const c10::IValue& result);
   void hide_inside(uint32_t event);
   void show();
   void start(const at::RecordFunction& event);
@@ -220,6 +226,9 @@ void Recorder::Impl::identify(Event& event, const at::RecordFunction& record) {
   if (!handle) return;
   event.op = *handle;
   event.facts = facts_of(*handle);
+  // Assigning to Tensor.data asks this first: the read observer has judged that.
+  if (!inputs.adopt_unknown && event.name == "aten::_has_compatible_shallow_copy_type")
+    event.facts = OpFacts(Effect::Metadata);
   handles.insert_or_assign(record.name(), Known{*handle, event.name, event.facts});
 }
 
@@ -247,7 +256,11 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     const size_t count = event.op->schema().arguments().size();
     if (inputs.size() < count) throw std::runtime_error("too few arguments seen for " + std::string(event.name));
     event.args.reserve(count);
-    for (const c10::IValue& value : inputs.slice(inputs.size() - count)) event.args.push_back(item(value, !outermost));
+    const bool is_made = !outermost || in_backward();
+    for (const c10::IValue& value : inputs.slice(inputs.size() - count)) {
+      if (outermost && is_made) meet_saved(value);
+      event.args.push_back(item(value, is_made));
+    }
   }
   if (outermost)
     if (const std::string why = blank.begins(event); !why.empty()) trace.broken = why;
@@ -265,7 +278,8 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   event.line = outermost ? lines.now(event.facts.reads() ? &event.target : nullptr) : trace.events[event.parent].line;
   count(event);
   if (recording && outermost && event.facts.reads() && !event.args[0].uses[0].number) count_value(event);
-  const bool is_opaque = event.facts.is(OpFlag::Opaque);
+  const bool is_opaque = event.facts.is(OpFlag::Opaque) && !is_layered(trace, event) &&
+                         !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   trace.events.push_back(std::move(event));
   const auto index = static_cast<uint32_t>(trace.events.size() - 1);
   if (open.empty())
@@ -273,6 +287,48 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
       (trace.scalar_uses.end() - 1 - static_cast<ptrdiff_t>(i))->events.push_back(index);
   open.push_back(index);
   if (hides && recording && is_opaque) hide_inside(index);
+}
+
+// The graph keeps a result as another tensor on the same memory, and autograd raises if someone has written there
+// since.
+void Recorder::Impl::meet_saved(const c10::IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined()) return;
+  const at::Tensor& tensor = value.toTensor();
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number() || trace.find(tensor.unsafeGetTensorImpl()) != kNone) return;
+  const Use saved = trace.use(tensor, true);
+  if (saved.storage == kNone) return;
+  const auto same = [&](const Use& use) {
+    return use.storage == saved.storage && use.offset == saved.offset && use.meta->dtype == saved.meta->dtype &&
+           use.meta->sizes == saved.meta->sizes && use.meta->strides == saved.meta->strides;
+  };
+  for (size_t i = trace.events.size(); i-- > 0; support::count_work())
+    for (const Use& use : flat_results(trace.events[i])) {
+      if (use.tensor == saved.tensor || !same(use)) continue;
+      Event event = as_if_run("aten::detach");
+      event.args.push_back({Item::Kind::Tensor, {use}, {}});
+      event.results.push_back({Item::Kind::Tensor, {saved}, {}});
+      trace.events.push_back(std::move(event));
+      return;
+    }
+}
+
+// Below a transform, where nobody else has the tensor: squeeze_() gives another tensor, a view, which takes its place.
+void Recorder::Impl::as_view(Event& event, const c10::IValue& result) {
+  std::string name(base_name(event.name));
+  if (!result.isTensor() || event.args.empty() || event.args[0].uses.size() != 1 || !name.ends_with('_')) return;
+  name.pop_back();
+  const at::Tensor& tensor = result.toTensor();
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const uint32_t before = trace.find(impl);
+  const bool is_plain = before != kNone && before == event.args[0].uses[0].tensor && !trace.root(before) &&
+                        trace.tensors[before].unusual.empty() && impl->pyobj_slot()->load_pyobj() == nullptr;
+  const auto view = c10::Dispatcher::singleton().findSchema({name, event.op->schema().overload_name()});
+  if (!is_plain || !view) return;
+  trace.tensor_ids.erase(impl);
+  event.op = *view;
+  event.name = *trace.names.insert(full_name(view->operator_name())).first;
+  event.facts = facts_of(*view);
+  event.results[0] = item(tensor, true);
 }
 
 // torch.tensor(2.0), torch.tensor([1, 2]): the numbers were written without an event. torch.tensor([]) holds none: any
@@ -318,6 +374,8 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   event.finished = true;
   event.results.reserve(count);
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
+  if (event.op->hasTag(at::Tag::inplace_view) && !open.empty() && is_layered(trace, trace.events[open.back()]))
+    as_view(event, outputs.back());
   if (count > 1)
     for (const Item& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
   if (!is_outermost()) return;
@@ -517,6 +575,28 @@ bool Recorder::data_read(const at::Tensor& tensor, const at::Tensor& data) {
   impl.trace.events.push_back(std::move(event));
   impl.note_sizes(static_cast<uint32_t>(impl.trace.events.size() - 1));
   return true;
+}
+
+// Which gradients follow is the call's own affair, unless its results or what was there before require grad.
+bool Recorder::leaf_made(const at::Tensor& tensor) {
+  if (is_wrapper(tensor)) return true;  // of a graph that a transform keeps
+  Trace& trace = impl_->trace;
+  const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
+  if (known == kNone || trace.root(known) || !tensor.is_leaf() || !trace.tensors[known].unusual.empty()) return false;
+  trace.own_leaves.insert(known);
+  return true;
+}
+
+// Assigning to Tensor.data what it holds changes nothing.
+bool Recorder::is_own_data(const at::Tensor& tensor, const at::Tensor& data) const {
+  if (data.is_same(tensor)) return true;
+  const Trace& trace = impl_->trace;
+  const uint32_t owner = trace.find(tensor.unsafeGetTensorImpl()), known = trace.find(data.unsafeGetTensorImpl());
+  const auto gives = [&](const Event& event) {
+    return event.name == "aten::detach" && event.args[0].uses[0].tensor == owner && !event.results.empty() &&
+           event.results[0].uses[0].tensor == known;
+  };
+  return owner != kNone && known != kNone && std::ranges::any_of(trace.events, gives);
 }
 
 size_t Recorder::operators() const { return impl_->trace.events.size(); }

@@ -92,7 +92,8 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
                        -1,
                        {},
                        at::GradMode::is_enabled(),
-                       c10::InferenceMode::is_enabled()});
+                       c10::InferenceMode::is_enabled(),
+                       is_wrapper(tensor)});
   // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
   if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
   if (!tensors[out.tensor].unusual.empty()) {
@@ -128,6 +129,22 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   }
   return out;
 }
+
+bool is_wrapper(const at::Tensor& tensor) {
+  const c10::DispatchKeySet keys = tensor.key_set();
+  return keys.has(c10::DispatchKey::FuncTorchBatched) || keys.has(c10::DispatchKey::FuncTorchGradWrapper);
+}
+
+bool is_layered(const Trace& trace, const Event& event) {
+  if (!event.op) return false;
+  for (const std::vector<Item>* items : {&event.args, &event.results})
+    for (const Item& item : *items)
+      for (const Use& use : item.uses)
+        if (use.tensor != kNone && trace.tensors[use.tensor].layered) return true;
+  return false;
+}
+
+bool is_backward(const Event& event) { return !event.op && event.name.starts_with("autograd::engine::"); }
 
 std::string label_of(const Event& event, const std::string& line) {
   const std::string_view base = base_name(event.name);

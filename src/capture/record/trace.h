@@ -65,6 +65,7 @@ struct TensorRecord {
   SharedMeta meta;         // as it was last seen
   bool grad = false;       // grad mode was on when it was first seen
   bool inference = false;  // and inference mode
+  bool layered = false;    // a transform of torch.func wraps another tensor in it
 };
 
 struct StorageRecord {
@@ -114,6 +115,7 @@ struct Trace {
   std::string broken;       // why the recording itself cannot be trusted
 
   std::unordered_set<uint32_t> data_read;             // storages of tensors of which Python read .data
+  std::unordered_set<uint32_t> own_leaves;            // tensors that the call made and then let require grad
   bool makes_data_sizes = false;                      // an operator of it may
   std::unordered_map<uint32_t, uint64_t> data_sized;  // tensor -> its dims whose sizes depend on data (data_sizes.h)
   uint64_t dims_of(uint32_t tensor) const {
@@ -132,6 +134,12 @@ struct Trace {
 };
 
 inline constexpr size_t kMaxValues = 32;  // values one path may read out of tensors
+/// A transform of torch.func holds another tensor in it.
+bool is_wrapper(const at::Tensor& tensor);
+/// A transform of torch.func runs others in its place, down to those on plain tensors.
+bool is_layered(const Trace& trace, const Event& event);
+/// Autograd's engine evaluates a node of the graph: an event without an operator.
+bool is_backward(const Event& event);
 /// "item at model.py:14", or the variable that gets the value.
 std::string label_of(const Event& event, const std::string& line);
 

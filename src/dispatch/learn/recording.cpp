@@ -140,6 +140,13 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_data = [](void* context, PyObject* tensor, PyObject* data) {
     return is_plain_tensor(data) && static_cast<Recording*>(context)->recorder->data_read(unpack(tensor), unpack(data));
   };
+  host.on_leaf = [](void* context, PyObject* tensor) {
+    return static_cast<Recording*>(context)->recorder->leaf_made(unpack(tensor));
+  };
+  host.is_own_data = [](void* context, PyObject* tensor, PyObject* data) {
+    return is_plain_tensor(data) &&
+           static_cast<Recording*>(context)->recorder->is_own_data(unpack(tensor), unpack(data));
+  };
   host.on_constant = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
   };

@@ -1,6 +1,8 @@
 #include "dispatch/learn/torch_objects.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <Python.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -46,6 +48,17 @@ const observe::Setting* setting_of(PyObject* callable) {
   return attention_callees().contains(identity(callable)) ? &attention : nullptr;
 }
 
+const observe::Setting* gradients_under() {
+  // Bit 0: torch.autograd.detect_anomaly(); bit 1: saved_tensors_hooks(), which Python code alone can put back.
+  static const observe::Setting autograd{"saved tensor hooks or anomaly detection",
+                                         []() -> uint64_t {
+                                           const bool hooks = at::SavedTensorDefaultHooks::get_hooks().has_value();
+                                           return uint64_t{torch::autograd::AnomalyMode::is_enabled()} | hooks * 2ULL;
+                                         },
+                                         [](uint64_t bits) { torch::autograd::AnomalyMode::set_enabled(bits & 1); }};
+  return &autograd;
+}
+
 // Code of torch.ops' objects, each of which holds a function of its own that pybind11 made. Never freed.
 std::vector<PyCodeObject*>& operator_callers() {
   static auto* const codes = new std::vector<PyCodeObject*>;
@@ -86,6 +99,7 @@ observe::Host torch_host() {
   host.is_module = is_module;
   host.classify = classify;
   host.setting_of = setting_of;
+  host.gradients_under = gradients_under;
   host.unwrap = wrapped_callable;  // a nested compiled function runs its Python body while recording
   return host;
 }

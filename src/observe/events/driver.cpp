@@ -103,8 +103,20 @@ Observation Tracer::stop() {
   if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
   if (reason_.empty()) reason_ = lasting_class_set();
   if (reason_.empty() && !locks_are_given_back()) reason_ = "the call keeps a lock that it took";
+  if (reason_.empty()) settle_lent();
   if (reason_.empty()) {
     drop_sum();
+    // What a place holds again that a fact says it held before needs no store.
+    std::erase_if(effects_, [&](const SideEffect& effect) {
+      if (effect.kind != SideEffect::Kind::SetItem || effect.adds || effect.symbolic) return false;
+      const Facts::Id id = facts_->find(effect.target.get(), Node::Kind::Dict);
+      using Kind = observe::Expect::Kind;
+      return id >= 0 && std::ranges::any_of(facts_->node(id).keys, [&](const Key& key) {
+               const bool is_value =
+                   key.expect.kind == Kind::Equal || key.expect.kind == Kind::Weak || key.expect.kind == Kind::Strong;
+               return is_value && same_bits(key.name.get(), effect.key.get()) && key.expect.holds(effect.value.get());
+             });
+    });
     result.replaced = facts_->replaced_tensors([&](PyObject* o) {
       return is_tensor(o) && !arguments_.contains(o) && !gradients_.contains(o) && !known_apart_.contains(o);
     });

@@ -19,6 +19,6 @@ enum Opcode : int {
 
 /// Arguments of BINARY_OP. The in-place forms follow the others, in the same order; 3.14 has container[index] behind
 /// them.
-enum BinaryOperator : int { kAdd = 0, kSubtract = 10, kFirstInPlace = 13, kSubscript = 26 };
+enum BinaryOperator : int { kAdd = 0, kOr = 7, kSubtract = 10, kFirstInPlace = 13, kSubscript = 26 };
 
 }  // namespace fastjit::observe

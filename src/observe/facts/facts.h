@@ -80,6 +80,7 @@ struct Node {
   };
   std::vector<Overwritten> overwritten;  // recording only: keys that the call stored to and that were there, unread
   Py_ssize_t grown_from = -1;            // recording only: number of items before the call added some
+  bool lent = false;                     // recording only, List: see lend()
   int32_t next_hint = 0;                 // recording only, Dict: the entry behind the one that was read last
   PyObject* object;
   Ref weak;
@@ -142,6 +143,8 @@ class Facts final : public ReadSet {
   void write_item(Id list, Py_ssize_t index, bool looked_into, const std::string& where);
   void write_place(PyObject* place, Node::Kind kind, bool looked_into);  // a cell, or a slot's address
   void grow(Id list);                                                    // an item more at the end
+  /// The call is about to change the list, of which the length and all items are facts; finish() looks at it again.
+  void lend(Id list) { node(list).lent = node(list).written = true; }
   /// Notes that the place holds an int or a float, whatever its value: nothing but its own sum with a constant uses it.
   /// False, and nothing noted, where that is not so or the call has used the value otherwise.
   bool count_key(Id dict, PyObject* name, const std::string& label, const std::string& where);

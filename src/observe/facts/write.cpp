@@ -162,13 +162,15 @@ void Facts::note_state(const std::string& label, const std::string& where, bool 
 // the call began. False: the call changed something without a store that is known.
 bool Facts::settle(Node& n) {
   support::count_work(n.keys.size());
+  const Py_ssize_t added = n.lent ? PyList_GET_SIZE(n.object) - n.length : 0;
+  if (added < 0) return changed(n.label, n.where), false;
   for (Key& key : n.keys) {
     PyObject* now = value_now(n, key);
     if (key.expect.holds(now)) continue;
     if (!key.written) return changed(key.label, key.where), false;
     note_state(key.label, key.where, !now || is_constant(now));
   }
-  const bool grew = n.grown_from >= 0;
+  const bool grew = n.grown_from >= 0 || added > 0;
   if (grew && (n.length >= 0 || (n.kind == Node::Kind::Dict && n.ordered))) {
     note_state(n.label, n.where, false);  // another length each time
   } else if (grew && n.truth == 0) {

@@ -83,6 +83,10 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
     if (!top().expect_probing) raising_ = true;
     return;
   }
+  // Where a frame of the call stands, the code that has run says.
+  const auto is_here = [&](const Frame& one) { return reinterpret_cast<PyObject*>(one.frame->frame_object) == o; };
+  const bool says_place = is_named(name, "f_code") || is_named(name, "f_lineno");
+  if (PyFrame_Check(o) && says_place && std::ranges::any_of(frames_, is_here)) return;
   const bool may_be_assigned = PyCFunction_Check(o) && is_named(name, "__module__");
   if (!attr || may_be_assigned) return deny("read of " + attr_text(o, name));
   if (is_method_kind(attr) || reads_new_array(o, name)) return;
@@ -219,6 +223,9 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
     return may_enter_any(), true;
   if (is_named(name, "__class__")) return true;
   if (Py_IS_TYPE(attr, &PyMemberDescr_Type) && fresh_.contains(o)) return true;
+  // A field of a new named tuple, which it has for good.
+  if (fresh_.contains(o) && PyTuple_Check(o) && !std::strcmp(Py_TYPE(attr)->tp_name, "_collections._tuplegetter"))
+    return true;
   // Of the context of an autograd.Function: what requires grad is in the key and the facts.
   if (is_named(name, "needs_input_grad") && fresh_.contains(o)) return true;
   if (PyObject** slot = is_reached(o) ? slot_of(o, attr) : nullptr) {
@@ -291,10 +298,17 @@ std::string Tracer::lasting_class_set() const {
   return "";
 }
 
+// `p.data = p.data` changes nothing.
+bool Tracer::stores_own_data(PyObject* tensor, PyObject* name, PyObject* value) {
+  if (!is_named(name, "data") || !is_tensor(value) || !host_.is_own_data) return false;
+  class_attr(Py_TYPE(tensor), name);
+  return host_.is_own_data(host_.context, tensor, value);
+}
+
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (PyType_Check(o) && is_reached(o) && is_constant(value))
     return store_class_attr(reinterpret_cast<PyTypeObject*>(o), name);
-  if (is_tensor(o)) return store_tensor_attr(o, name, value);
+  if (is_tensor(o)) return stores_own_data(o, name, value) ? void() : store_tensor_attr(o, name, value);
   if (described_.contains(o)) return store_described_attr(o, name, value, true);
   if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
   if (replaces_parts(o, name, value)) return;

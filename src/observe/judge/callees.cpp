@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 
+#include "observe/events/opcode_numbers.h"
 #include "observe/judge/tracer.h"
 #include "observe/known_functions.h"
 #include "observe/libraries.h"
@@ -156,6 +157,10 @@ void Tracer::judge_new(PyObject* callee, Args args) {
   PyObject* base = PyCFunction_Check(callee) ? PyCFunction_GET_SELF(callee) : nullptr;
   if (base == (PyObject*)&PyBaseObject_Type) {
     top().fresh_result = true;
+    return;
+  }
+  if (base == (PyObject*)&Py_GenericAliasType) {  // of an annotation: nothing is done with what it holds
+    for (PyObject* arg : args) touch(arg);
     return;
   }
   for (PyTypeObject* type : {&PyTuple_Type, &PyList_Type, &PyDict_Type, &PyFloat_Type, &PyLong_Type, &PyUnicode_Type})
@@ -425,6 +430,33 @@ void Tracer::judge_contains(PyObject*, Args args) {
 
 void Tracer::judge_side_effect(PyObject* callee, Args) { deny("side effect: " + callee_text(callee)); }
 void Tracer::judge_exit(PyObject* callee, Args) { deny(door_of(known_function(callee)) + callee_text(callee)); }
+// A graph that begins in this call: what autograd then runs are operators.
+void Tracer::judge_leaf(PyObject* callee, Args args) {
+  const bool is_new = !args.empty() && is_tensor(args[0]) && !is_reached(args[0]) && !arguments_.contains(args[0]);
+  if (!is_new || !host_.on_leaf || !host_.on_leaf(host_.context, args[0])) return judge_exit(callee, args);
+  for (PyObject* arg : args.subspan(1)) touch(arg);
+}
+
+// torch.autograd.grad(), which gives the gradients and leaves none in the tensors. Nothing tells which numbers of the
+// call the graph keeps: none may be another at a hit.
+void Tracer::judge_backward(PyObject* callee, Args args) {
+  const unsigned char* op = top().ops + 2 * top().offset;
+  PyObject* names = op[0] == k_CALL_FUNCTION_EX ? unpacked_keywords(op[1]) : nullptr;
+  PyObject* keeps = names && PyDict_CheckExact(names) ? PyDict_GetItemString(names, "accumulate_grad") : nullptr;
+  if (keeps != Py_False) return deny("call of " + callee_text(callee));
+  const Setting* hooks = host_.gradients_under ? host_.gradients_under() : nullptr;
+  if (!hooks || hooks->now()) return deny(hooks ? std::string("gradients under ") + hooks->name : "use of autograd");
+  facts_->setting(*hooks, where());
+  if (args.empty() || !readable_args(args.subspan(1), callee)) return;  // the first is the engine
+  symbolic_.assign(symbolic_.size(), false);
+  top().container_result = true;
+}
+
+// Compiled autograd, which nobody uses, is switched off for a while.
+void Tracer::judge_autograd_compiler(PyObject* callee, Args args) {
+  if (args.empty() || args[0] != Py_None) deny("call of " + callee_text(callee));
+}
+
 void Tracer::judge_generator(PyObject* callee, Args) { deny(door_of(known_function(callee)) + callee_text(callee)); }
 // The elements as new lists of numbers: whoever told of it guards what they are.
 void Tracer::judge_contents(PyObject* callee, Args args) {
@@ -465,6 +497,8 @@ void Tracer::judge_abc(PyObject* callee, Args args) {
     if (o == args[1] && !PyType_Check(o) && !is_tensor(o) && (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) note_instance(o);
     if (type->tp_flags & Py_TPFLAGS_HEAPTYPE && !fresh_.contains((PyObject*)type)) facts_->type_order(type, where());
   }
+  // Of a class that was registered itself it keeps no answer: it asks its own Python code again.
+  top().expect = Expect::Inside;
   facts_->word(&state[1], "the registration of classes with abstract ones", where());
 }
 

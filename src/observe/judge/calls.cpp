@@ -160,7 +160,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
     case Host::Callee::Operator:
       for (PyObject* arg : args) {
         const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;
-        if (takes_list && uses_list(arg)) continue;
+        if ((takes_list && uses_list(arg)) || takes_functions(arg)) continue;
         if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callable)) return;
       }
       use_scalars(args, false);
@@ -220,10 +220,12 @@ void Tracer::construct(PyTypeObject* type, Args args) {
   PyObject* init = class_attr(type, "__init__");
   bool made_by_c = make && PyCFunction_Check(make);
   if (made_by_c) {
+    static PyTypeObject* const partial = type_named("functools", "partial");
     PyObject* base = PyCFunction_GET_SELF(make);
+    if (base == (PyObject*)partial && !args.empty() && is_partial(args[0]) && !note_partial(args[0])) return;
     bool known = base == (PyObject*)&PyBaseObject_Type || base == (PyObject*)&PyTuple_Type ||
                  base == (PyObject*)&PyDict_Type || base == (PyObject*)&PyList_Type ||
-                 base == (PyObject*)&PyProperty_Type ||
+                 base == (PyObject*)&PyProperty_Type || base == (PyObject*)partial ||
                  (PyType_Check(base) && PyType_IsSubtype((PyTypeObject*)base, (PyTypeObject*)PyExc_BaseException));
     if (!known) return call_host((PyObject*)type, args);
     bool has_init = init && PyFunction_Check(init);

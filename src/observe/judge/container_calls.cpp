@@ -12,13 +12,14 @@ namespace fastjit::observe {
 
 // False after deny().
 bool Tracer::is_own_container(PyObject* callee, Args args) {
-  if (!args.empty() && fresh_.contains(args[0])) return true;
+  if (!args.empty() && is_own(args[0])) return true;
   deny("change of " + (args.empty() ? callee_text(callee) : name_of(args[0])) + " by " + callee_text(callee));
   return false;
 }
 
 // list.extend, set.update, dict.update: everything in the other arguments.
 void Tracer::judge_fill(PyObject* callee, Args args) {
+  if (keeps_as_it_is(callee_text(callee), args)) return;
   if (!is_own_container(callee, args)) return;
   const bool is_set = PyAnySet_Check(args[0]), is_dict = PyDict_Check(args[0]);
   const size_t named = top().kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(top().kwnames)) : 0;
@@ -53,6 +54,16 @@ bool Tracer::keeps_as_it_is(std::string_view change, Args args) {
   }
   if (is_set && adds && keyable(args[1])) return interrupt("what is in " + names_[args[0]]), true;
   Facts::Id id;
+  if (change == "dict.update") {  // with what it holds already
+    if (args.size() != 2 || top().kwnames || !PyDict_CheckExact(args[1]) || !fresh_.contains(args[1])) return false;
+    const bool is_reached = dict_node(args[0], &id);
+    if (!is_reached && !(arguments_.contains(args[0]) && PyDict_CheckExact(args[0]))) return false;
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(args[1], &at, &key, &value);)
+      if (!PyUnicode_CheckExact(key) || dict_lookup(args[0], key, nullptr) != value) return false;
+    for (Py_ssize_t at = 0; is_reached && PyDict_Next(args[1], &at, &key, &value);) read_dict_item(id, args[0], key);
+    return true;
+  }
   if (change != "dict.setdefault" || !dict_node(args[0], &id)) return false;
   PyObject* key = pooled(args[1]);
   if (!keyable(args[1]) || !dict_lookup(args[0], key, nullptr))

@@ -83,13 +83,14 @@ void Tracer::load_method_attr(PyObject* o, PyObject* name, bool probing) {
 }
 
 bool Tracer::is_partial(PyObject* o) {
-  const Callee* row = find_callee(reinterpret_cast<PyObject*>(Py_TYPE(o)));
-  return row && row->judge == &Tracer::judge_partial;
+  static PyTypeObject* const partial = type_named("functools", "partial");
+  return partial && PyType_IsSubtype(Py_TYPE(o), partial) && Py_TYPE(o)->tp_call == partial->tp_call;
 }
 
 // What a partial object calls; __setstate__ may change it. False after deny().
 bool Tracer::note_partial(PyObject* o) {
   auto* p = reinterpret_cast<PartialObject*>(o);
+  if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) note_instance(o), class_attr(Py_TYPE(o), "__call__");
   if (!is_reached(o) && !fresh_.contains(o)) return deny("call of partial"), false;
   if (!fresh_.contains(o)) {
     const std::string label = names_[o];

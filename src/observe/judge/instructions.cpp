@@ -125,15 +125,20 @@ void Tracer::binary(int oparg) {
   if (tensor_left || tensor_right) {
     PyObject* other = tensor_left ? right : left;
     bool is_scalar = scalars_.contains(other);
-    if (!(tensor_left && tensor_right) && !is_scalar && !readable(other)) return deny("operator on " + name_of(other));
+    if (!(tensor_left && tensor_right) && !is_scalar && !meets_tensors(other, oparg) && !readable(other))
+      return deny("operator on " + name_of(other));
     use_scalars(std::array{left, right}, true);
     for (PyObject* o : {left, right})
       if (is_tensor(o)) note_operator(o, oparg);
     return may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
   }
   if (is_own_addition(left)) return may_enter_any();
+  const auto is_annotation = [](PyObject* o) { return is_union(o) || PyObject_TypeCheck(o, &Py_GenericAliasType); };
+  if (oparg == kOr && (is_annotation(left) || is_annotation(right))) return may_enter_any();  // list[int] | None
   if (computes_in_python(left, right, oparg)) return may_enter_any();
   if (derives_by_operator(oparg, left, right)) return;
+  if (oparg % kFirstInPlace == kAdd && PyTuple_CheckExact(left) && PyTuple_CheckExact(right))
+    return;  // items only move
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
   note_names(right);  // "%s" % right
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
@@ -208,7 +213,7 @@ void Tracer::store_subscript(int) { store_item(at(2), at(1), at(3)); }
 
 void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   touch(index);
-  const bool is_effect = !fresh_.contains(container) && is_constant(index);
+  const bool is_effect = !is_own(container) && is_constant(index);
   if (Facts::Id id; is_effect && PyDict_CheckExact(container) && dict_node(container, &id))
     return store_key(id, index, value, item_label(container, index));
   if (Facts::Id id; is_effect && PyLong_Check(index) && list_node(container, &id))
@@ -230,7 +235,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   }
   if (fresh_.contains(container) && is_instance(container)) return type_method(container, "__setitem__");
   bool is_container = PyList_CheckExact(container) || is_dict(container);
-  if (!is_container || !fresh_.contains(container)) deny("store to item of " + name_of(container));
+  if (!is_container || !is_own(container)) deny("store to item of " + name_of(container));
 }
 
 void Tracer::delete_subscript(int) {

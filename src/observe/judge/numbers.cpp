@@ -155,6 +155,26 @@ bool Tracer::computes_in_python(PyObject* left, PyObject* right, int oparg) {
   return readable(left);
 }
 
+// An instance whose class says in Python what functions of torch do with it.
+bool Tracer::takes_functions(PyObject* o) {
+  if (is_tensor(o) || PyType_Check(o) || is_module(o) || is_plain_value(o) || !is_instance(o)) return false;
+  PyObject* method = class_attr(Py_TYPE(o), "__torch_function__");
+  if (!method || !Py_IS_TYPE(method, &PyClassMethod_Type)) return false;
+  note_instance(o);
+  return true;
+}
+
+// It is an operand beside a tensor: its own methods are asked, or the tensor's, which asks its __torch_function__.
+bool Tracer::meets_tensors(PyObject* o, int oparg) {
+  if (oparg == kComparison || !takes_functions(o)) return false;
+  for (const char* form : {"__", "__r", "__i"}) {
+    const std::string name = form + std::string(kOperators[oparg % kFirstInPlace].method) + "__";
+    PyObject* method = class_attr(Py_TYPE(o), intern(PyUnicode_FromString(name.c_str())));
+    if (method && !PyFunction_Check(method)) return false;
+  }
+  return true;
+}
+
 bool Tracer::derives_by_operator(int oparg, PyObject* left, PyObject* right) {
   const auto& row = kOperators[oparg % kFirstInPlace];
   if (!row.apply) return false;

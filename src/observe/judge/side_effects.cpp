@@ -3,6 +3,8 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
+
 #include "observe/events/opcode_numbers.h"
 #include "observe/judge/tracer.h"
 
@@ -35,7 +37,8 @@ void Tracer::log(SideEffect effect) {
 
 void Tracer::store_key(Facts::Id id, PyObject* key, PyObject* value, const std::string& label) {
   PyObject* dict = facts_->node(id).object;
-  PyObject* name = pooled(key);
+  PyObject *name = pooled(key), *now = nullptr;
+  if (facts_->again(id, name, &now) && now == value) return;  // a fact says that it is there
   SideEffect effect(SideEffect::Kind::SetItem);
   if (!takes_sum(dict, name, value, effect)) effect.value = Ref::share(value);
   facts_->write_key(id, name, looked_into(dict_lookup(dict, name, nullptr)), label, where());
@@ -89,10 +92,48 @@ void Tracer::store_list_item(Facts::Id id, PyObject* index, PyObject* value) {
   log(std::move(effect));
 }
 
+// A list all of whose items are facts is the call's own from its first change on, until it ends: by then it must hold
+// the same items again, as a stack does whose pushes are all popped.
+bool Tracer::lends(Facts::Id id) {
+  PyObject* list = facts_->node(id).object;
+  const bool was_counted = facts_->node(id).length >= 0 && facts_->node(id).grown_from < 0;
+  if (!was_counted || facts_->node(id).written || !open(list)) return false;
+  facts_->lend(id);
+  lent_.insert(list);
+  lent_lists_.push_back({Ref::share(list), {}});
+  return true;
+}
+
+// What was appended to a lent list, and is behind what it held, is appended at a hit too.
+void Tracer::settle_lent() {
+  if (facts_->abandoned()) return;
+  for (const Lent& lent : lent_lists_) {
+    PyObject* list = lent.list.get();
+    auto next = lent.appended.begin();
+    for (Py_ssize_t i = facts_->node(facts_->find(list, Node::Kind::List)).length; i < PyList_GET_SIZE(list); ++i) {
+      const auto is_item = [&](const Lent::Item& one) { return one.value.get() == PyList_GET_ITEM(list, i); };
+      next = std::find_if(next, lent.appended.end(), is_item);
+      if (next == lent.appended.end()) {
+        reason_ = "change of " + names_[list];
+        return;
+      }
+      SideEffect effect(SideEffect::Kind::Append);
+      effect.target = Ref::share(list);
+      effect.value = Ref::share(next->value.get());
+      effect.label = names_[list];
+      effect.where = next->where;
+      effect.symbolic = scalars_.contains(next->value.get());
+      if (!effect.symbolic) touch(next->value.get());
+      effects_.push_back(std::move(effect));
+      ++next;
+    }
+  }
+}
+
 void Tracer::judge_append(PyObject* callee, Args args) {
   if (args.size() != 2) return;
   Facts::Id id;
-  if (!fresh_.contains(args[0]) && list_node(args[0], &id)) {
+  if (!fresh_.contains(args[0]) && list_node(args[0], &id) && !lends(id)) {
     facts_->grow(id);
     opened_.erase(args[0]);
     SideEffect effect(SideEffect::Kind::Append);
@@ -109,7 +150,9 @@ void Tracer::judge_append(PyObject* callee, Args args) {
     effect.label = std::string(label_of(args[0]));
     return log(std::move(effect));
   }
-  if (!fresh_.contains(args[0])) return deny("change of " + name_of(args[0]) + " by " + callee_text(callee));
+  if (!is_own(args[0])) return deny("change of " + name_of(args[0]) + " by " + callee_text(callee));
+  for (Lent& lent : lent_lists_)
+    if (lent.list.get() == args[0]) lent.appended.push_back({Ref::share(args[1]), where()});
 }
 
 // print() of what never changes, to a stream that runs no Python code.

@@ -223,7 +223,8 @@ class Tracer final : public Observer {
   bool is_plain_value(PyObject* o);  // number, string, None, dtype, device ...
   bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
   bool holds_no_facts(PyObject* o) const { return fresh_.contains(o) || described_.contains(o); }  // an instance
-  bool is_known(PyObject* o) const { return fresh_.contains(o) || arguments_.contains(o); }
+  bool is_own(PyObject* o) const { return fresh_.contains(o) || lent_.contains(o); }  // what it holds the call knows
+  bool is_known(PyObject* o) const { return is_own(o) || arguments_.contains(o); }
   bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
   void tensor_method(PyObject* tensor, const char* name);
   bool is_instance(PyObject* o);  // of a Python class: new, or reached, or an nn.Module
@@ -303,6 +304,7 @@ class Tracer final : public Observer {
   void own_getattribute(PyObject* o, PyObject* name);
   void load_plain_attr(PyObject* o, PyObject* name, bool probing);
   bool replaces_parts(PyObject* o, PyObject* name, PyObject* value);
+  bool stores_own_data(PyObject* tensor, PyObject* name, PyObject* value);
   void store_attr(PyObject* o, PyObject* name, PyObject* value);
   void delete_attr(PyObject* o, PyObject* name);
   void store_reached_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
@@ -317,6 +319,8 @@ class Tracer final : public Observer {
   bool is_read_from_tensor(PyObject* o) const;
   void note_operator(PyObject* tensor, int oparg);
   bool computes_in_python(PyObject* left, PyObject* right, int oparg);
+  bool takes_functions(PyObject* o);
+  bool meets_tensors(PyObject* o, int oparg);
   bool derives_by_operator(int oparg, PyObject* left, PyObject* right);
   bool derives_by_call(PyObject* callee, Args args);
   bool derives_by_minus(PyObject* o);
@@ -420,6 +424,8 @@ class Tracer final : public Observer {
   void judge_setattr(PyObject*, Args args);
   void judge_delattr(PyObject*, Args args);
   void judge_object_setattr(PyObject*, Args args);
+  bool lends(Facts::Id list);
+  void settle_lent();
   void judge_append(PyObject* callee, Args args);
   void judge_fill(PyObject* callee, Args args);
   void judge_key_change(PyObject* callee, Args args);
@@ -454,6 +460,9 @@ class Tracer final : public Observer {
   void judge_contains(PyObject*, Args args);
   void judge_side_effect(PyObject* callee, Args args);
   void judge_exit(PyObject* callee, Args args);
+  void judge_leaf(PyObject* callee, Args args);
+  void judge_backward(PyObject* callee, Args args);
+  void judge_autograd_compiler(PyObject* callee, Args args);
   void judge_generator(PyObject* callee, Args args);
   void judge_contents(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
@@ -549,6 +558,16 @@ class Tracer final : public Observer {
   FlatSet<PyObject*> told_;                             // tensors the host knows about
   FlatSet<PyObject*> gradients_;                        // those of tensors that facts lead to
   FlatSet<PyObject*> known_apart_;  // tensors of which the call asked which object it is, or what belongs to that one
+  FlatSet<PyObject*> lent_;                             // see lends()
+  struct Lent {
+    Ref list;
+    struct Item {
+      Ref value;
+      std::string where;
+    };
+    std::vector<Item> appended;
+  };
+  std::vector<Lent> lent_lists_;
   std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
   FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names

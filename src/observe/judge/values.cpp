@@ -39,6 +39,7 @@ constexpr const char* kIterators[] = {"list_iterator",
                                       "generator",
                                       "itertools.chain",
                                       "itertools.islice",
+                                      "itertools.zip_longest",
                                       "itertools.product",
                                       "itertools.combinations",
                                       "itertools.permutations",
@@ -573,6 +574,8 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   if (is_instance(container)) return type_method(container, "__getitem__");
   bool is_alias = PyType_Check(container) && !(((PyTypeObject*)container)->tp_flags & Py_TPFLAGS_HEAPTYPE);
   if (is_alias) return;  // list[int]
+  const bool makes_alias = PyType_Check(container) && !type_lookup(Py_TYPE(container), literal("__getitem__"), nullptr);
+  if (makes_alias && class_attr((PyTypeObject*)container, "__class_getitem__")) return may_enter_any();
   deny("read of item of " + name_of(container));
 }
 

@@ -94,7 +94,7 @@ EFFECTS = [
         ["box.v = 0 (model.py:6)"],
         "box.v at model.py:6",
     ),
-    Effect("the same value", f"{BOX}def f(x):\n  if box.v: box.v = 2\n  return x", ["box.v = 2 (model.py:6)"]),
+    Effect("the same value", f"{BOX}def f(x):\n  if box.v: box.v = 2\n  return x", []),
     Effect("by setattr", f"{BOX}def f(x):\n  setattr(box, 'v', 1)\n  return x", ["box.v = 1 (model.py:6)"]),
     Effect("module", f"{NET}def f(x):\n  net.scale = 1\n  return x", [f"net.scale = 1 (observer_tools.py:{SETATTR})"]),
     Effect(
