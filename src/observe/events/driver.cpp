@@ -157,7 +157,11 @@ void Tracer::unsound(const std::string& reason) {
 
 void Tracer::tell_unsound() {
   if (reason_.empty() || !interrupted_.empty() || std::exchange(told_unsound_, true)) return;
-  if (host_.on_unsound) host_.on_unsound(host_.context);
+  if (!host_.on_unsound) return;
+  Obstacle obstacle{{}, in_library_};
+  for (const Frame& f : frames_)
+    if (!within_limit_ || f.number < entered_near_limit_) obstacle.calls.push_back({f.frame, f.module.get()});
+  host_.on_unsound(host_.context, obstacle);
 }
 
 // The call settles what it reads: the next one may find it, and no more of this one need be seen.
@@ -290,6 +294,10 @@ void Tracer::push(InterpreterFrame* frame, int offset) {
   f.fresh_function = fresh_.contains(reinterpret_cast<PyObject*>(function_of(frame)));
   f.probing = !frames_.empty() && (top().expect_probing || top().probing);
   f.offset = offset;
+  f.number = entered_++;
+  PyObject* first = f.code->co_argcount ? local_of(frame, 0) : nullptr;
+  if (first && PyCell_Check(first)) first = PyCell_GET(first);
+  if (first && is_module(first)) f.module = Ref::share(first);
   if (f.code->co_flags & CO_GENERATOR) generators_[frame] = f.code;
   frames_.push_back(std::move(f));
 }
@@ -356,7 +364,7 @@ void Tracer::enter_root(InterpreterFrame* frame) {
 void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
   if (depth > 16) return;
   PyObject* entries = PyDict_CheckExact(o) ? o : nullptr;
-  if (is_tensor(o) || PyList_CheckExact(o) || entries) {
+  if (is_tensor(o) || PyList_CheckExact(o) || entries || is_empty_container(o)) {
     arguments_.insert(o);
   } else if (described_.contains(o)) {
     arguments_.insert(o);
@@ -416,6 +424,7 @@ void Tracer::add_fresh_lists(PyObject* o) {
 void Tracer::pass_limit() {
   const std::string reason =
       "recording limit (" + std::to_string(host_.max_instructions) + " instructions) reached at " + where();
+  within_limit_ = true;
   unsound(reason);
   if (host_.on_limit) host_.on_limit(host_.context, reason);
 }

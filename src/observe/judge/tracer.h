@@ -33,7 +33,8 @@ class Tracer final : public Observer {
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
   std::string refuses(PyObject* callable) override;
-  void give_up(const std::string& reason) override { unsound(reason), tell_unsound(); }
+  void nears_limit() override { entered_near_limit_ = entered_; }
+  void give_up(const std::string& reason) override { within_limit_ = true, unsound(reason), tell_unsound(); }
   bool start(PyObject* function) override;
   Observation stop() override;
 
@@ -76,6 +77,8 @@ class Tracer final : public Observer {
   struct Frame {
     InterpreterFrame* frame;
     PyCodeObject* code;
+    uint64_t number = 0;  // how many began before
+    Ref module;           // its first argument, where that is one
     const unsigned char* ops;
     StackView stack;
     int made_cell = -1;              // of these locals, the instruction makes a cell
@@ -514,6 +517,8 @@ class Tracer final : public Observer {
   std::string interrupted_;  // reason_, where the next call may be another matter: what this one settled
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
   bool active_ = false, root_entered_ = false, using_scalars_ = false, told_unsound_ = false;
+  bool within_limit_ = false;  // reason_ is one: none but the outer calls need reach it
+  uint64_t entered_ = 0, entered_near_limit_ = 0;  // frames
   bool raising_ = false;  // an exception that Python code raised is on its way to a handler
   Ref function_;
   std::vector<Frame> frames_;

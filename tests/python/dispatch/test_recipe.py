@@ -125,10 +125,6 @@ def kept(x):
     return x + 1, KEPT
 
 
-def argument(x, xs):
-    return x + 1, xs
-
-
 def cycle(x):
     out = [x + 1]
     out.append(out)
@@ -174,3 +170,152 @@ def test_a_result_holds_a_list_that_was_passed():
         xs = [torch.ones(2) + call]
         assert fast(torch.ones(2), xs)[1] is xs
     assert fast.stats().hits == 2
+
+
+class Keeper:
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def keep(self, x: torch.Tensor, items: list) -> Any:
+        self.kept = items
+        return x + 1, items
+
+
+def test_arguments_come_back_as_the_objects_that_they_are():
+    def give_back(x, items, names, scale):
+        return {"y": x * scale + len(items) * 0.5, "items": items, "both": (items, names), "twice": 2.0 * scale}
+
+    fast = fastjit(give_back)
+    x = torch.randn(5)
+    for call in range(4):
+        items, names = [torch.randn(2), 3], {"a": torch.ones(1)}
+        scale = 1.5 + call
+        got, wanted = fast(x, items, names, scale), give_back(x, items, names, scale)
+        assert got["items"] is items and got["both"][0] is items and got["both"][1] is names
+        assert torch.equal(got["y"], wanted["y"]) and got["twice"] == wanted["twice"]
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}
+    longer = [torch.randn(2), 3, 4]
+    assert fast(x, longer, {"a": torch.ones(1)}, 2.5)["items"] is longer
+    assert fast.stats().hits == 3
+
+
+def test_verified_hits_that_give_arguments_back():
+    def write(x, items):
+        items[0].add_(1)
+        return x * 2, items, {"items": items}
+
+    fast = fastjit(write, verify=1.0)
+    for _ in range(4):
+        items = [torch.zeros(3)]
+        _, same, others = fast(torch.randn(5), items)
+        assert same is items and others["items"] is items and items[0].sum() == 3
+    assert fast.stats().hits == 3 and fast.stats().mismatches == 0
+
+
+@pytest.mark.parametrize("make", [collections.OrderedDict, set, dict, list])
+def test_which_of_two_empty_containers_an_argument_is(make):
+    def compare(x, a, b):
+        return x + 1 if a is b else x - 1
+
+    fast, x = fastjit(compare, on_unsupported="eager"), torch.randn(5)
+    one, other = make(), make()
+    for a, b in [(one, one), (one, other), (other, other)] * 3:
+        assert torch.equal(fast(x, a, b), compare(x, a, b))
+
+
+def test_containers_with_nothing_in_them():
+    def look(x, names, hooks):
+        return x * (len(names) + 1) + (1 if hooks else 2) + (3 if "k" in names else 4) + hooks.get("k", 5)
+
+    fast, x = fastjit(look, on_unsupported="eager"), torch.randn(5)
+    empty = look(x, set(), collections.OrderedDict())
+    for call in range(4):
+        assert torch.equal(fast(x, set(), collections.OrderedDict()), empty) and fast.stats().hits == call
+    for _ in range(3):
+        names, hooks = {"k"}, collections.OrderedDict(k=7)
+        assert torch.equal(fast(x, names, hooks), look(x, names, hooks))
+    assert torch.equal(fast(x, set(), collections.OrderedDict()), empty)
+
+
+def test_which_of_two_arguments_comes_back():
+    def last(x, a, b):
+        return x + 1, b
+
+    fast = fastjit(last)
+    x, one, other = torch.randn(5), [1], [1]
+    for call in range(3):
+        assert fast(x, one, one)[1] is one and fast.stats().hits == call
+    for call, (a, b) in enumerate([(one, other), (other, one), (one, other)]):  # which of the two it is was not seen
+        assert fast(x, a, b)[1] is b and fast.stats().hits == 2 + call
+    with_two = fastjit(last)
+    for a, b in [(one, other), (other, one), (one, one)] * 2:
+        assert with_two(x, a, b)[1] is b
+    assert with_two.stats().hits == 5
+
+
+def test_an_argument_is_stored_as_it_is():
+    keeper = Keeper()
+    fast = fastjit(keeper.keep)
+    for _ in range(4):
+        items = [torch.randn(2)]
+        assert fast(torch.randn(5), items)[1] is items and keeper.kept is items
+    assert fast.stats().hits == 3
+
+
+def test_an_instance_that_is_written_and_comes_back():
+    def step(state, x):
+        state.b = x + 1
+        return state
+
+    def look(state, x):
+        return state, state.a + x
+
+    written, fast = fastjit(step, on_unsupported="eager"), fastjit(look)
+    x = torch.randn(5)
+    for call in range(12):
+        state = Data(torch.full((5,), float(call)), x)
+        got = written(state, x)
+        assert got is state and torch.equal(state.b, x + 1)
+        got, y = fast(state, x)
+        assert got is state and torch.equal(y, state.a + x)
+    assert fast.stats().hits > 6
+
+
+class Wrap(torch.nn.Module):
+    """Made for each call, as solvers wrap what they are given."""
+
+    def __init__(self, inner: torch.nn.Module, scale: float = 2.0) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale if self.training else self.inner(x)
+
+
+def test_modules_that_are_made_for_each_call():
+    def apply(module, x):
+        return module(x) + 1
+
+    fast = fastjit(apply, on_unsupported="eager")
+    inner, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    x = torch.randn(2, 4)
+
+    def check(wrap: Wrap, hit: bool) -> None:
+        before = fast.stats().hits
+        assert torch.equal(fast(wrap, x), apply(wrap, x))
+        assert fast.stats().hits == before + hit, (fast.stats(), fast.explain(wrap, x))
+
+    with torch.no_grad():
+        for call in range(5):
+            check(Wrap(inner), hit=call > 1)
+        check(Wrap(inner, 3.0), hit=False)
+        check(Wrap(other), hit=False)
+        check(Wrap(inner).eval(), hit=False)
+        hooked = Wrap(inner)
+        hooked.register_forward_hook(lambda module, args, out: out * 10)
+        check(hooked, hit=False)
+        inner.weight.mul_(0.5)
+        check(Wrap(inner), hit=True)
+        inner.register_forward_hook(lambda module, args, out: out * 10)
+        check(Wrap(inner), hit=False)
+        assert all("OrderedDict" in reason for reason in fast.stats().fallbacks)  # of the hooks
