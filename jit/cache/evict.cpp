@@ -47,7 +47,7 @@ static void write_usage(int fd, const Usage& usage) {
   [[maybe_unused]] const ssize_t written = pwrite(fd, bytes.data(), bytes.size(), 0);
 }
 
-static support::Fd open_usage(const Root& root) {
+static support::Fd open_usage(const Folder& root) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;  // no FIFO may block
   support::Fd file(openat(root.dir.get(), kUsageName, kFlags, 0600));
   struct stat info;
@@ -60,7 +60,7 @@ struct Totals {
   bool busy = false;  // another process has it
 };
 
-static Totals lock_usage(const Root& root, int wait_ms) {
+static Totals lock_usage(const Folder& root, int wait_ms) {
   support::Fd file = open_usage(root);
   if (!file && support::clear_name(root.temp.get(), root.dir.get(), kUsageName) == 0) file = open_usage(root);
   if (!file || root.network) return {std::move(file)};
@@ -80,7 +80,7 @@ struct Found {
   struct stat info;
 };
 
-static std::vector<Found> find_entries(const Root& root) {
+static std::vector<Found> find_entries(const Folder& root) {
   std::vector<Found> found;
   for (const std::string& folder : support::list_dir(root.dir.get())) {
     if (!is_entry_folder(folder)) continue;
@@ -95,7 +95,7 @@ static std::vector<Found> find_entries(const Root& root) {
   return found;
 }
 
-void sweep_temp(const Root& root) {
+void sweep_temp(const Folder& root) {
   if (!root.temp) return;
   const int64_t now = time(nullptr);
   for (const std::string& name : support::list_dir(root.temp.get())) {
@@ -114,7 +114,7 @@ void sweep_temp(const Root& root) {
   }
 }
 
-static Usage evict(const Root& root, const Limits& limits) {
+static Usage evict(const Folder& root, const Limits& limits) {
   std::vector<Found> found = find_entries(root);
   Usage usage{static_cast<int64_t>(found.size()), 0, time(nullptr)};
   for (const Found& item : found) usage.bytes += item.info.st_size;
@@ -140,20 +140,20 @@ static Usage evict(const Root& root, const Limits& limits) {
   return usage;
 }
 
-static void collect_with(const Root& root, const Limits& limits, const Totals& totals) {
+static void collect_with(const Folder& root, const Limits& limits, const Totals& totals) {
   const Usage usage = evict(root, limits);
   sweep_temp(root);
   if (totals.file) write_usage(totals.file.get(), usage);
 }
 
-bool collect(const Root& root, const Limits& limits) {
+bool collect(const Folder& root, const Limits& limits) {
   if (!root.temp) return false;
   const Totals totals = lock_usage(root, 0);
   if (!totals.busy) collect_with(root, limits, totals);
   return !totals.busy;
 }
 
-bool account(const Root& root, const Limits& limits, const Added& added, int wait_ms) {
+bool account(const Folder& root, const Limits& limits, const Added& added, int wait_ms) {
   if (!root.temp) return true;
   const Totals totals = lock_usage(root, wait_ms);
   if (totals.busy) return false;

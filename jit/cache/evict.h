@@ -20,14 +20,14 @@ struct Limits {
 struct Added {
   int64_t entries = 0, bytes = 0;
 };
-bool account(const Root& root, const Limits& limits, const Added& added, int wait_ms);
+bool account(const Folder& root, const Limits& limits, const Added& added, int wait_ms);
 
 /// Reads every folder, removes the least recently used entries above the limits, what crashed writers left, and sums up
 /// again. True when it ran (another process may be at it).
-bool collect(const Root& root, const Limits& limits);
+bool collect(const Folder& root, const Limits& limits);
 
 /// Removes files of crashed writers that are older than an hour.
-void sweep_temp(const Root& root);
+void sweep_temp(const Folder& root);
 
 /// Removes `name` in `folder` if it is still the file that `judged` describes.
 bool unlink_if_same(int folder, const char* name, const struct stat& judged);

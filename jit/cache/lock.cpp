@@ -33,7 +33,7 @@ static Name judge_name(int file, int dir, const std::string& name) {
   return mine.st_ino == there.st_ino && mine.st_dev == there.st_dev ? Name::Same : Name::Another;
 }
 
-KeyLock KeyLock::acquire(const Root& root, const std::string& digest_hex, int wait_ms) {
+KeyLock KeyLock::acquire(const Folder& root, const std::string& digest_hex, int wait_ms) {
   KeyLock lock;
   if (!root.temp || root.network) return lock;
   lock.temp_ = root.temp.get();

@@ -23,7 +23,7 @@ class KeyLock {
   KeyLock& operator=(KeyLock&&) = delete;
   ~KeyLock();
 
-  static KeyLock acquire(const Root& root, const std::string& digest_hex, int wait_ms);
+  static KeyLock acquire(const Folder& root, const std::string& digest_hex, int wait_ms);
   State state() const { return state_; }
 
  private:

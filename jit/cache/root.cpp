@@ -67,8 +67,8 @@ static std::string judge(int fd) {
   return "";
 }
 
-Root open_root(const std::string& given) {
-  Root root;
+Folder open_root(const std::string& given) {
+  Folder root;
   root.path = given;
   while (root.path.size() > 1 && root.path.back() == '/') root.path.pop_back();
   const int made = make_folders(root.path);

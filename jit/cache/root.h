@@ -20,7 +20,7 @@ struct Location {
 /// the user database.
 Location locate();
 
-struct Root {
+struct Folder {
   std::string path;
   support::Fd dir, temp;  // temp: <root>/tmp
   bool network = false;   // NFS and the like: locks are not relied on
@@ -31,7 +31,7 @@ struct Root {
 
 /// Opens the root and makes what is missing. Refused: not a folder, a symlink, another owner, or writable by group or
 /// others. A root that cannot be written but can be read is opened without `temp`.
-Root open_root(const std::string& path);
+Folder open_root(const std::string& path);
 
 std::string entry_folder(const std::string& digest_hex);  // "ab"
 std::string entry_name(const std::string& digest_hex);    // "<digest>.fj"

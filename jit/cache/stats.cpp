@@ -32,7 +32,7 @@ void reset_counters() {
   for (auto& fault : g_counters.faults) fault = 0;
 }
 
-static void append(const Root* root, std::string_view kind, std::string_view id, uint64_t count) {
+static void append(const Folder* root, std::string_view kind, std::string_view id, uint64_t count) {
   if (!root || !root->temp) return;
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;  // no FIFO may block
   support::Fd log(openat(root->dir.get(), kLogName, kFlags, 0600));
@@ -44,22 +44,22 @@ static void append(const Root* root, std::string_view kind, std::string_view id,
   if (lseek(log.get(), 0, SEEK_CUR) > kStatsMaxBytes) compact_stats(*root);
 }
 
-void count_load(const Root* root, const std::string& digest_hex) {
+void count_load(const Folder* root, const std::string& digest_hex) {
   ++g_counters.loads;
   append(root, "load", digest_hex, 1);
 }
 
-void count_compile(const Root* root, const std::string& digest_hex) {
+void count_compile(const Folder* root, const std::string& digest_hex) {
   ++g_counters.compiles;
   append(root, "compile", digest_hex, 1);
 }
 
-void count_fault(const Root* root, Fault fault) {
+void count_fault(const Folder* root, Fault fault) {
   ++g_counters.faults[static_cast<size_t>(fault)];
   append(root, "fault", text(fault), 1);
 }
 
-void count_evicted(const Root* root, uint64_t entries) {
+void count_evicted(const Folder* root, uint64_t entries) {
   g_counters.evicted += entries;
   append(root, "evict", "entries", entries);
 }
@@ -106,7 +106,7 @@ static std::string rewrite(std::string_view log) {
   return out;
 }
 
-void compact_stats(const Root& root) {
+void compact_stats(const Folder& root) {
   if (!root.temp) return;
   support::Fd log = support::open_read(root.dir.get(), kLogName);
   struct stat info, there;

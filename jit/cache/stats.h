@@ -20,14 +20,14 @@ Counters counters();  // of this process
 void reset_counters();
 
 /// `root` may be null: then only this process counts.
-void count_load(const Root* root, const std::string& digest_hex);
-void count_compile(const Root* root, const std::string& digest_hex);
-void count_fault(const Root* root, Fault fault);
-void count_evicted(const Root* root, uint64_t entries);
+void count_load(const Folder* root, const std::string& digest_hex);
+void count_compile(const Folder* root, const std::string& digest_hex);
+void count_fault(const Folder* root, Fault fault);
+void count_evicted(const Folder* root, uint64_t entries);
 
 inline constexpr int64_t kStatsMaxBytes = 2 << 20;
 
 /// Adds up equal lines and keeps the newest half of kStatsMaxBytes. Lines appended meanwhile may be lost.
-void compact_stats(const Root& root);
+void compact_stats(const Folder& root);
 
 }  // namespace fastjit::cache

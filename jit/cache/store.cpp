@@ -27,7 +27,7 @@ static int64_t monotonic_seconds() {
 }
 
 std::unique_ptr<Store> Store::open(const std::string& path, const Limits& limits, std::string& problem) {
-  Root root = open_root(path);
+  Folder root = open_root(path);
   problem = root.problem;
   if (!root) return nullptr;
   return std::unique_ptr<Store>(new Store(std::move(root), limits));
@@ -121,7 +121,7 @@ void Store::discard(const std::string& digest_hex) {
   if (folder) unlinkat(folder.get(), entry_name(digest_hex).c_str(), 0);
 }
 
-static int put_file(const Root& root, const std::string& digest_hex, std::string_view bytes) {
+static int put_file(const Folder& root, const std::string& digest_hex, std::string_view bytes) {
   const std::string folder = entry_folder(digest_hex);
   support::Fd dir = support::open_dir(root.dir.get(), folder.c_str());
   if (!dir && errno == ENOENT) {

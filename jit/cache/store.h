@@ -42,15 +42,15 @@ class Store {
 
   KeyLock lock(const std::string& digest_hex, int wait_ms) { return KeyLock::acquire(root_, digest_hex, wait_ms); }
   bool writable() const;
-  const Root& root() const { return root_; }
+  const Folder& root() const { return root_; }
 
  private:
-  Store(Root root, const Limits& limits) : root_(std::move(root)), limits_(limits) {}
+  Store(Folder root, const Limits& limits) : root_(std::move(root)), limits_(limits) {}
   std::optional<Fault> read(std::string_view key, const std::string& digest_hex, Hit& hit);
   void remove(const struct stat& judged, const std::string& digest_hex);
   bool settle(int wait_ms);
 
-  Root root_;
+  Folder root_;
   Limits limits_;
   std::atomic<int64_t> no_writes_before_{0};                        // seconds of the monotonic clock
   std::atomic<int64_t> unsettled_entries_{0}, unsettled_bytes_{0};  // put, and not in the totals yet

@@ -54,24 +54,24 @@ bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id) {
   return points <= 1 || graph.layout(node.in[0]).numel() == 0;
 }
 
-Unraveled unravel_root(const World& world, const Frame& frame, const Root& root) {
+Unraveled unravel_root(const World& world, const Space& frame, const Root& root) {
   Linear position(static_cast<size_t>(frame.rank()) + 1, 0);
   for (size_t d = 0; d < frame.sizes.size(); ++d)
     position[d] = root.full ? frame.full[d] : frame.kinds[d] == DimKind::Kept ? frame.part[d] : 0;
   return unravel(std::move(position), world.graph.sizes(root.value), frame);
 }
 
-Map root_map(const World& world, const Frame& frame, const Root& root) {
+Map root_map(const World& world, const Space& frame, const Root& root) {
   return unravel_root(world, frame, root).map.value();
 }
 
-Linear root_address(const World& world, const Frame& frame, const Root& root, std::span<const int64_t> strides) {
+Linear root_address(const World& world, const Space& frame, const Root& root, std::span<const int64_t> strides) {
   Linear address = dot(strides, root_map(world, frame, root));
   address.resize(static_cast<size_t>(frame.rank()) + 1, 0);
   return address;
 }
 
-Drafted draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep) {
+Drafted draft(const World& world, Space& frame, std::span<const Root> roots, bool allow_keep) {
   for (;;) {
     Emitter::Outcome made = Emitter(world, frame, roots, allow_keep).run();
     if (auto* draft = std::get_if<Draft>(&made)) return std::move(*draft);

@@ -115,12 +115,12 @@ struct Mismatch {};
 using Drafted = std::variant<Draft, MustStore, Mismatch>;
 
 /// Emits `roots` over `frame`, which is refined in place where a Reshape needs it.
-Drafted draft(const World& world, Frame& frame, std::span<const Root> roots, bool allow_keep);
+Drafted draft(const World& world, Space& frame, std::span<const Root> roots, bool allow_keep);
 
-Unraveled unravel_root(const World& world, const Frame& frame, const Root& root);
+Unraveled unravel_root(const World& world, const Space& frame, const Root& root);
 /// The map of a root's value over the frame that it was emitted over.
-Map root_map(const World& world, const Frame& frame, const Root& root);
+Map root_map(const World& world, const Space& frame, const Root& root);
 /// The address, per iteration dim, at which it lies with these strides; the last cell is an offset.
-Linear root_address(const World& world, const Frame& frame, const Root& root, std::span<const int64_t> strides);
+Linear root_address(const World& world, const Space& frame, const Root& root, std::span<const int64_t> strides);
 
 }  // namespace fastjit::plan

@@ -21,7 +21,7 @@ uint64_t identity_bits(ir::ReduceKind kind) { return kind == ir::ReduceKind::All
 
 }  // namespace
 
-Emitter::Emitter(const World& world, const Frame& frame, std::span<const Root> roots, bool allow_keep)
+Emitter::Emitter(const World& world, const Space& frame, std::span<const Root> roots, bool allow_keep)
     : world_(world), graph_(world.graph), frame_(frame), roots_(roots), allow_keep_(allow_keep) {
   draft_.code.reserve(kFewInstructions);
   draft_.section.reserve(kFewInstructions);

@@ -8,7 +8,7 @@ namespace fastjit::plan {
 
 class Emitter {
  public:
-  Emitter(const World& world, const Frame& frame, std::span<const Root> roots, bool allow_keep);
+  Emitter(const World& world, const Space& frame, std::span<const Root> roots, bool allow_keep);
   using Outcome = std::variant<Draft, MustStore, Mismatch, Split>;
   Outcome run();
 
@@ -50,7 +50,7 @@ class Emitter {
 
   const World& world_;
   const ir::Graph& graph_;
-  const Frame& frame_;
+  const Space& frame_;
   std::span<const Root> roots_;
   std::vector<Map> root_maps_;
   bool allow_keep_;

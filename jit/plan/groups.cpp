@@ -305,7 +305,7 @@ void Former::write(ir::NodeId value, Storage dest) {
 
 /// Emits the item's only root over its frame; whatever must be in memory first is stored first.
 void Former::form(Item& item) {
-  const Frame frame = item.frame;
+  const Space frame = item.frame;
   const ir::NodeId root = item.roots[0].value;
   for (;;) {
     item.frame = frame;
@@ -427,7 +427,7 @@ bool Former::join(uint32_t candidate, const Item& single) {
   if (single.frame.has_reduced() && !reframe &&
       (single.frame.kept != item.frame.kept || single.frame.reduced != item.frame.reduced))
     return false;
-  Frame frame = reframe ? single.frame : item.frame;
+  Space frame = reframe ? single.frame : item.frame;
   std::vector<Root> roots = item.roots;
   roots.push_back(single.roots[0]);
   for (size_t i = 0; i < roots.size(); ++i) {

@@ -11,7 +11,7 @@ namespace fastjit::plan {
 /// an order that respects every dependence through memory.
 struct Item {
   ir::NodeId external = ir::kNoNode;
-  Frame frame;
+  Space frame;
   std::vector<Root> roots;
   Draft draft;
   bool keep = true;

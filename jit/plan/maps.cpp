@@ -10,8 +10,8 @@ int64_t count(std::span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-Frame make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims) {
-  Frame frame;
+Space make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims) {
+  Space frame;
   const std::vector<int64_t> full = ir::row_major(sizes);
   for (const bool reduced : {false, true}) {
     const int first = frame.rank();
@@ -33,7 +33,7 @@ Frame make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims) 
   return frame;
 }
 
-void split(Frame& frame, const Split& how) {
+void split(Space& frame, const Split& how) {
   const auto d = static_cast<std::ptrdiff_t>(how.dim);
   const auto at = static_cast<size_t>(how.dim);
   frame.sizes.insert(frame.sizes.begin() + d, frame.sizes[at] / how.inner);
@@ -49,7 +49,7 @@ enum class Division : uint8_t { Affine, AfterSplit, None };
 
 /// position = quotient * divisor + remainder with 0 <= remainder < divisor everywhere in the frame, or after `how`. The
 /// quotient, zeros before, is filled; the remainder takes the position's place.
-Division divide(Linear& position, int64_t divisor, const Frame& frame, std::span<int64_t> quotient,
+Division divide(Linear& position, int64_t divisor, const Space& frame, std::span<int64_t> quotient,
                 std::optional<Split>& how) {
   const size_t rank = frame.sizes.size();
   int64_t low = 0, high = 0;
@@ -76,7 +76,7 @@ Division divide(Linear& position, int64_t divisor, const Frame& frame, std::span
 
 }  // namespace
 
-Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Frame& frame) {
+Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Space& frame) {
   const int rank = static_cast<int>(sizes.size()), cols = frame.rank() + 1;
   Map map(rank, cols);
   int64_t inner = count(sizes);

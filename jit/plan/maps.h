@@ -27,7 +27,7 @@ struct Map {
 
 /// The iteration space while a kernel is put together: kept dims first, no dim of size 1. `full` and `part` give each
 /// dim's weight in the row-major index of the whole space and of its own (kept or reduced) half.
-struct Frame {
+struct Space {
   std::vector<int64_t> sizes, full, part;
   std::vector<DimKind> kinds;
   int64_t kept = 1, reduced = 1;  // numbers of points
@@ -37,14 +37,14 @@ struct Frame {
 };
 
 /// The space of a value of these sizes, or of a reduction over `dims` of them.
-Frame make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims);
+Space make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims);
 
 /// Iteration dim `dim` becomes two, the inner one of size `inner`.
 struct Split {
   int dim;
   int64_t inner;
 };
-void split(Frame& frame, const Split& how);
+void split(Space& frame, const Split& how);
 
 /// What unravel() found: the map; or how the frame must be split before there is one; or that there is none.
 struct Unraveled {
@@ -53,7 +53,7 @@ struct Unraveled {
 };
 /// The indices into `sizes` of the element whose row-major position is `position`. There are none where the position
 /// does not fall apart into affine functions.
-Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Frame& frame);
+Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Space& frame);
 
 /// sum(weights[row] * map.row): a row-major position or an address.
 Linear dot(std::span<const int64_t> weights, const Map& map);

@@ -19,9 +19,9 @@ namespace fastjit::plan {
 
 namespace {
 
-class Builder {
+class ProgramBuilder {
  public:
-  Builder(const ir::Graph& graph, const PlanOptions& options)
+  ProgramBuilder(const ir::Graph& graph, const PlanOptions& options)
       : graph_(graph), options_(options), former_(graph, options.costs) {}
 
   Program run() {
@@ -79,7 +79,7 @@ class Builder {
 };
 
 /// Kept values need lanes along the reduced dims; where those are the wrong ones, values are computed again instead.
-void Builder::settle_lanes() {
+void ProgramBuilder::settle_lanes() {
   for (uint32_t i = 0; i < former_.items().size(); ++i) {
     if (former_.items()[i].draft.scratch.empty()) continue;
     std::optional<Item> plain = former_.without_keep(i);
@@ -88,7 +88,7 @@ void Builder::settle_lanes() {
   }
 }
 
-void Builder::find_results() {
+void ProgramBuilder::find_results() {
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
     const ir::Node& node = graph_[id];
     if (node.op != ir::Op::Result && node.op != ir::Op::Contract) continue;
@@ -100,7 +100,7 @@ void Builder::find_results() {
   }
 }
 
-Shaped Builder::shaped(const Item& item, Rows rows) {
+Shaped ProgramBuilder::shaped(const Item& item, Rows rows) {
   Draft draft = item.draft;
   std::vector<Root> roots = item.roots;
   for (Access& access : draft.accesses) access.buffer = lives_->home(access.buffer);
@@ -109,7 +109,7 @@ Shaped Builder::shaped(const Item& item, Rows rows) {
   return shape(former_.world(), item.frame, roots, draft, options_, rows);
 }
 
-uint32_t Builder::kernel_of(KernelPlan& plan) {
+uint32_t ProgramBuilder::kernel_of(KernelPlan& plan) {
   const uint64_t hash = hash_of(plan);
   const uint32_t alike = alike_.find(hash, [&](uint32_t at) { return out_.kernels[at] == plan; });
   if (alike != support::HashIndex::kNone) return alike;
@@ -120,7 +120,7 @@ uint32_t Builder::kernel_of(KernelPlan& plan) {
   return found->second;
 }
 
-KernelStep Builder::install(Shaped shaped, const Item& item) {
+KernelStep ProgramBuilder::install(Shaped shaped, const Item& item) {
   KernelStep step = std::move(shaped.step);
   step.kernel = kernel_of(shaped.plan);
   for (const BufferId buffer : shaped.buffers) step.operands.push_back(slot(buffer));
@@ -132,7 +132,7 @@ KernelStep Builder::install(Shaped shaped, const Item& item) {
   return step;
 }
 
-void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
+void ProgramBuilder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
   add_owns();
   const Item& first = former_.items()[batch[0]];
   if (first.is_extern()) {
@@ -156,21 +156,21 @@ void Builder::add_step(const std::vector<uint32_t>& batch, const Order& order) {
 }
 
 /// Aliases are made again where they are wanted again; until then they would keep the memory.
-void Builder::drop_aliases(SlotId base) {
+void ProgramBuilder::drop_aliases(SlotId base) {
   for (auto it = aliases_.lower_bound({base, INT64_MIN, {}, {}}); it != aliases_.end(); ++it) {
     if (std::get<SlotId>(it->first) != base) return;
     out_.steps.emplace_back(FreeStep{it->second});
   }
 }
 
-void Builder::add_owns() {
+void ProgramBuilder::add_owns() {
   for (const BufferId buffer : lives_->written_over(done_steps_)) {
     drop_aliases(slot(buffer));
     out_.steps.emplace_back(OwnStep{slot(buffer)});
   }
 }
 
-void Builder::add_frees() {
+void ProgramBuilder::add_frees() {
   for (const BufferId buffer : lives_->dying(done_steps_++)) {
     const auto found = slots_.find(buffer);
     if (found == slots_.end() || out_.slots[found->second].kind == SlotKind::Input) continue;
@@ -181,7 +181,7 @@ void Builder::add_frees() {
 }
 
 /// Rows of the product that the epilogue follows at a time; 0: all.
-int64_t Builder::tile_rows(ir::NodeId product) const {
+int64_t ProgramBuilder::tile_rows(ir::NodeId product) const {
   const ir::Product kind = graph_.contracts[graph_[product].attr].kind;
   if (options_.cuda || (kind != ir::Product::Mm && kind != ir::Product::Addmm)) return 0;
   const auto sizes = graph_.sizes(product);
@@ -189,7 +189,7 @@ int64_t Builder::tile_rows(ir::NodeId product) const {
 }
 
 /// Whether the outer loop is over the rows of the product, each of which some units have to themselves.
-bool Builder::is_by_rows(const Shaped& epilogue, ir::NodeId product, const Order& order) const {
+bool ProgramBuilder::is_by_rows(const Shaped& epilogue, ir::NodeId product, const Order& order) const {
   const KernelStep& step = epilogue.step;
   const bool rows = step.sizes.size() == 2 && step.sizes[0] == graph_.sizes(product)[0] && epilogue.plan.tile == 0;
   if (!rows || (epilogue.plan.is_row_kernel() && epilogue.kept_lanes)) return false;
@@ -199,7 +199,7 @@ bool Builder::is_by_rows(const Shaped& epilogue, ir::NodeId product, const Order
 }
 
 /// Tile by tile only where the product is large.
-void Builder::add_epilogue(ContractStep& step, const Item& item, ir::NodeId product, const Order& order) {
+void ProgramBuilder::add_epilogue(ContractStep& step, const Item& item, ir::NodeId product, const Order& order) {
   if (const int64_t tile = tile_rows(product); tile > 0) {
     Shaped by_rows = shaped(item, Rows::Separate);
     if (is_by_rows(by_rows, product, order)) {
@@ -211,7 +211,7 @@ void Builder::add_epilogue(ContractStep& step, const Item& item, ir::NodeId prod
   step.epilogue.push_back(install(shaped(item, Rows::Merge), item));
 }
 
-std::vector<SlotId> Builder::operand_slots(const Item& item) {
+std::vector<SlotId> ProgramBuilder::operand_slots(const Item& item) {
   const auto nodes = graph_.operands(item.external);
   std::vector<SlotId> operands;
   for (size_t i = 0; i < nodes.size(); ++i)
@@ -219,14 +219,14 @@ std::vector<SlotId> Builder::operand_slots(const Item& item) {
   return operands;
 }
 
-void Builder::add_contract(const Item& item, const Order& order, uint32_t epilogue) {
+void ProgramBuilder::add_contract(const Item& item, const Order& order, uint32_t epilogue) {
   const ir::ContractAttr& attr = graph_.contracts[graph_[item.external].attr];
   ContractStep step{attr.kind, attr.call, operand_slots(item), slot(order.place_of(item.external)), {}, 0};
   if (epilogue != Order::kNoItem) add_epilogue(step, former_.items()[epilogue], item.external, order);
   out_.steps.emplace_back(std::move(step));
 }
 
-void Builder::add_extern(const Item& item, const Order& order) {
+void ProgramBuilder::add_extern(const Item& item, const Order& order) {
   const uint32_t external = graph_[item.external].attr;
   if (order.is(item, ir::ExternKind::Guard)) {
     const Storage& place = *item.operands[0];
@@ -247,7 +247,7 @@ void Builder::add_extern(const Item& item, const Order& order) {
   out_.steps.emplace_back(std::move(step));
 }
 
-SlotId Builder::slot(BufferId buffer) {
+SlotId ProgramBuilder::slot(BufferId buffer) {
   buffer = lives_->home(buffer);
   const auto [found, fresh] = slots_.try_emplace(buffer, static_cast<SlotId>(out_.slots.size()));
   if (!fresh) return found->second;
@@ -273,7 +273,7 @@ SlotId Builder::slot(BufferId buffer) {
 }
 
 /// The slot of a tensor that an extern call reads: a whole buffer or an alias of a part of one.
-SlotId Builder::operand_slot(ir::NodeId node, const Storage& storage) {
+SlotId ProgramBuilder::operand_slot(ir::NodeId node, const Storage& storage) {
   const SlotId base = slot(storage.buffer);
   const ir::Layout& layout = graph_.layout(node);
   const auto& strides = same_strides(layout.sizes, layout.strides, storage.strides) ? layout.strides : storage.strides;
@@ -285,7 +285,7 @@ SlotId Builder::operand_slot(ir::NodeId node, const Storage& storage) {
   return found->second;
 }
 
-void Builder::place_temps() {
+void ProgramBuilder::place_temps() {
   std::vector<Piece> pieces;
   std::vector<SlotId> owners;
   for (const auto& [buffer, life] : lives_->all()) {
@@ -309,7 +309,7 @@ void Builder::place_temps() {
   for (size_t i = 0; i < owners.size(); ++i) out_.slots[owners[i]].offset = pieces[i].offset;
 }
 
-void Builder::tell_verdicts() {
+void ProgramBuilder::tell_verdicts() {
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
     const Why why = former_.why(id);
     if (why == Why::Free || why == Why::Needed) continue;
@@ -323,7 +323,7 @@ void Builder::tell_verdicts() {
 
 Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const auto staged = two_stage(graph);
-  return Builder(staged ? *staged : graph, options).run();
+  return ProgramBuilder(staged ? *staged : graph, options).run();
 }
 
 }  // namespace fastjit::plan

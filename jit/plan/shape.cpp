@@ -35,7 +35,7 @@ struct Loop {
 
 class Shaper {
  public:
-  Shaper(const World& world, const Frame& frame, std::span<const Root> roots, const Draft& draft,
+  Shaper(const World& world, const Space& frame, std::span<const Root> roots, const Draft& draft,
          const PlanOptions& options, Rows rows)
       : world_(world), frame_(frame), roots_(roots), draft_(draft), options_(options), rows_(rows) {}
 
@@ -71,7 +71,7 @@ class Shaper {
   int64_t stride(const Touched& touched, int dim) const { return touched.address[static_cast<size_t>(dim)]; }
 
   const World& world_;
-  const Frame& frame_;
+  const Space& frame_;
   std::span<const Root> roots_;
   const Draft& draft_;
   const PlanOptions& options_;
@@ -310,7 +310,7 @@ void Shaper::cut() {
 
 }  // namespace
 
-Shaped shape(const World& world, const Frame& frame, std::span<const Root> roots, const Draft& draft,
+Shaped shape(const World& world, const Space& frame, std::span<const Root> roots, const Draft& draft,
              const PlanOptions& options, Rows rows) {
   return Shaper(world, frame, roots, draft, options, rows).run();
 }

@@ -16,7 +16,7 @@ struct Shaped {
 /// Keeps the outermost dim on its own, so that a matrix product and its epilogue can run over a few rows at a time.
 enum class Rows : uint8_t { Merge, Separate };
 
-Shaped shape(const World& world, const Frame& frame, std::span<const Root> roots, const Draft& draft,
+Shaped shape(const World& world, const Space& frame, std::span<const Root> roots, const Draft& draft,
              const PlanOptions& options, Rows rows);
 
 }  // namespace fastjit::plan

@@ -230,7 +230,7 @@ static void log_compile(const KernelRequest& request, const std::string& digest,
 
 KernelCache::Made KernelCache::compile(const KernelRequest& request, const std::string& digest) {
   const InsideGate gate;
-  const cache::Root* root = store_ ? &store_->root() : nullptr;
+  const cache::Folder* root = store_ ? &store_->root() : nullptr;
   const bool keep = store_ && request.mode == CacheMode::On;
   try {
     if (support::log_on(Channel::Miss)) support::log(Channel::Miss, "no kernel for key " + digest);

@@ -21,12 +21,12 @@ Variant& variant_of(const py::object& function, size_t index) {
     throw py::type_error("a fastjit function is needed");
   for (const auto& variant :
        reinterpret_cast<dispatch::FunctionObject*>(function.ptr())->function->variants.recent_first())
-    if (variant->executable && index-- == 0) return *variant;
+    if (variant->program.executable && index-- == 0) return *variant;
   throw py::index_error("the function has no such compiled variant");
 }
 
 const plan::KernelPlan& kernel_of(const Variant& variant, size_t kernel) {
-  const auto& kernels = variant.executable->program.kernels;
+  const auto& kernels = variant.program.executable->program.kernels;
   if (kernel >= kernels.size()) throw py::index_error("the program has no such kernel");
   return kernels[kernel];
 }
@@ -84,7 +84,8 @@ py::tuple cuda_cached(const py::object& function, size_t index, size_t kernel, i
   const Variant& variant = variant_of(function, index);
   const plan::KernelPlan plan = kernel_of(variant, kernel);
   const auto* self = reinterpret_cast<dispatch::FunctionObject*>(function.ptr())->function;
-  const runtime::Origin origin{self->options.name, variant.spec.signature(), [&] { return variant.inspection.ir(); }};
+  const runtime::Origin origin{self->options.name, variant.key.spec.signature(),
+                               [&] { return variant.inspection.ir(); }};
   runtime::KernelResult result;
   {
     const py::gil_scoped_release release;
@@ -97,11 +98,12 @@ py::tuple cuda_cached(const py::object& function, size_t index, size_t kernel, i
 // Later calls of the variant run these functions (addresses of backend::KernelFn) in place of its kernels.
 void replace_kernels(const py::object& function, size_t index, const std::vector<uintptr_t>& addresses) {
   Variant& variant = variant_of(function, index);
-  if (addresses.size() != variant.executable->kernels.size()) throw py::value_error("one address per kernel is needed");
+  if (addresses.size() != variant.program.executable->kernels.size())
+    throw py::value_error("one address per kernel is needed");
   for (size_t i = 0; i < addresses.size(); ++i) {
     auto kernel = std::make_shared<backend::Kernel>();
     kernel->entry = reinterpret_cast<backend::KernelFn>(addresses[i]);
-    variant.executable->kernels[i] = std::move(kernel);
+    variant.program.executable->kernels[i] = std::move(kernel);
   }
 }
 

@@ -69,10 +69,10 @@ PyObject* type_new(PyTypeObject* type, PyObject* args, PyObject*) {
 }
 
 int visit_variant(const Variant& variant, visitproc visit, void* arg) {
-  int stop = variant.spec.traverse(visit, arg);
-  if (!stop) stop = variant.recipe.traverse(visit, arg);
-  if (!stop && variant.facts) stop = variant.facts->traverse(visit, arg);
-  if (!stop && variant.replay) stop = variant.replay->traverse(visit, arg);
+  int stop = variant.key.spec.traverse(visit, arg);
+  if (!stop) stop = variant.program.recipe.traverse(visit, arg);
+  if (!stop && variant.guards.facts) stop = variant.guards.facts->traverse(visit, arg);
+  if (!stop && variant.program.replay) stop = variant.program.replay->traverse(visit, arg);
   return stop;
 }
 
@@ -149,8 +149,8 @@ PyObject* stats(PyObject* object, PyObject*) {
       if (!variant->reason.empty()) continue;
       // Of the most recently used program.
       if (programs++ == 0) {
-        kernels = variant->executable->kernel_launches();
-        steps = variant->executable->steps();
+        kernels = variant->program.executable->kernel_launches();
+        steps = variant->program.executable->steps();
       }
     }
     out["kernels"] = kernels;
@@ -167,14 +167,14 @@ PyObject* stats(PyObject* object, PyObject*) {
 
 py::dict describe(const Variant& variant) {
   py::dict out;
-  out["signature"] = variant.spec.signature();
+  out["signature"] = variant.key.spec.signature();
   out["hits"] = variant.hits;
-  out["kernels"] = variant.executable ? variant.executable->kernel_launches() : 0;
-  out["steps"] = variant.executable ? variant.executable->steps() : 0;
+  out["kernels"] = variant.program.executable ? variant.program.executable->kernel_launches() : 0;
+  out["steps"] = variant.program.executable ? variant.program.executable->steps() : 0;
   out["reason"] = variant.reason;
-  out["compile_ms"] = variant.compile_ms;
-  out["record_ms"] = variant.record_ms;
-  out["keys"] = variant.keys;
+  out["compile_ms"] = variant.inspection.compile_ms;
+  out["record_ms"] = variant.inspection.record_ms;
+  out["keys"] = variant.inspection.keys;
   return out;
 }
 
@@ -188,21 +188,22 @@ PyObject* variants(PyObject* object, PyObject*) {
 }
 
 std::string guards_of(const Variant& variant) {
-  std::string out = "arguments: " + variant.spec.signature() + "\n";
-  for (size_t i = 0; i < variant.captured.size(); ++i)
-    out += "tensor " + variant.captured.name(i) + ": " + text(variant.captured.spec(i)) + "\n";
-  for (const capture::ValueGuard& value : variant.values) out += "value " + value.label + ": " + text(value) + "\n";
-  if (variant.facts)
-    for (const std::string& line : variant.facts->describe()) out += line + "\n";
-  if (variant.replay)
-    for (const std::string& line : variant.replay->describe()) out += "effect: " + line + "\n";
+  std::string out = "arguments: " + variant.key.spec.signature() + "\n";
+  for (size_t i = 0; i < variant.guards.captured.size(); ++i)
+    out += "tensor " + variant.guards.captured.name(i) + ": " + text(variant.guards.captured.spec(i)) + "\n";
+  for (const capture::ValueGuard& value : variant.guards.values)
+    out += "value " + value.label + ": " + text(value) + "\n";
+  if (variant.guards.facts)
+    for (const std::string& line : variant.guards.facts->describe()) out += line + "\n";
+  if (variant.program.replay)
+    for (const std::string& line : variant.program.replay->describe()) out += "effect: " + line + "\n";
   return out;
 }
 
 std::string per_kernel(const Variant& variant, const char* what) {
   const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
   std::string out;
-  for (const plan::KernelPlan& kernel : variant.executable->program.kernels) {
+  for (const plan::KernelPlan& kernel : variant.program.executable->program.kernels) {
     if (!out.empty()) out += "\n";
     if (std::string_view(what) == "llvm")
       out += backend::llvm_ir(kernel, target);
@@ -226,7 +227,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
       if (s == "ir") return py::str(variant->inspection.ir());
       if (s == "calls") {
         py::list out;
-        for (const capture::CallTemplate& call : variant->executable->calls) {
+        for (const capture::CallTemplate& call : variant->program.executable->calls) {
           const auto [text, many] = python_source(call);
           py::dict row;
           row["text"] = text;
@@ -235,8 +236,8 @@ PyObject* inspect(PyObject* object, PyObject* args) {
         }
         return out;
       }
-      if (s == "plan") return py::str(plan::text(variant->executable->program));
-      if (s == "dot") return py::str(plan::dot(variant->inspection.graph, variant->executable->program));
+      if (s == "plan") return py::str(plan::text(variant->program.executable->program));
+      if (s == "dot") return py::str(plan::dot(variant->inspection.graph, variant->program.executable->program));
       if (s == "guards") return py::str(guards_of(*variant));
       if (s == "llvm" || s == "asm") return py::str(per_kernel(*variant, stage));
       if (s == "passes") {

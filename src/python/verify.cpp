@@ -22,11 +22,11 @@ class Shadow {
  public:
   Shadow(FunctionObject* self, std::shared_ptr<Variant> variant, PyObject* const* tensors, PyObject* const* numbers)
       : self_(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(self))), variant_(std::move(variant)) {
-    for (const capture::InputSource& source : variant_->inputs)
+    for (const capture::InputSource& source : variant_->program.inputs)
       inputs_.append(py::reinterpret_borrow<py::object>(variant_->input(source, tensors)));
-    for (size_t i = 0; i < variant_->spec.number_count(); ++i)
+    for (size_t i = 0; i < variant_->key.spec.number_count(); ++i)
       numbers_.push_back(py::reinterpret_borrow<py::object>(numbers[i]));
-    for (size_t i = variant_->spec.tensor_count(); i < variant_->spec.object_count(); ++i)
+    for (size_t i = variant_->key.spec.tensor_count(); i < variant_->key.spec.object_count(); ++i)
       targets_.push_back(py::reinterpret_borrow<py::object>(tensors[i]));
   }
 
@@ -39,7 +39,7 @@ class Shadow {
   const std::string& why() const { return why_; }
   std::vector<uint32_t> written() const {
     std::vector<uint32_t> out;
-    for (const Changes::Written& written : variant_->executable->changes.written) out.push_back(written.input);
+    for (const Changes::Written& written : variant_->program.executable->changes.written) out.push_back(written.input);
     return out;
   }
 
@@ -52,14 +52,14 @@ class Shadow {
       objects.push_back(copy.ptr());
       unpacked.push_back(&unpack(copy.ptr()));
     }
-    if (objects.size() != variant_->inputs.size()) throw py::value_error("one tensor per input is needed");
+    if (objects.size() != variant_->program.inputs.size()) throw py::value_error("one tensor per input is needed");
     std::vector<PyObject*> numbers, targets;
     for (const py::object& number : numbers_) numbers.push_back(number.ptr());
     for (const py::object& target : targets_) targets.push_back(target.ptr());
     const c10::Device device = device_of(*variant_);
-    const Generators before(variant_->executable->changes, device);
-    PyObject* result = run_on(*variant_, objects, unpacked, numbers.data(), targets.data(), why_);
-    drawn_.emplace(variant_->executable->changes, device);
+    const Generators before(variant_->program.executable->changes, device);
+    PyObject* result = run_on_tensors(*variant_, objects, unpacked, numbers.data(), targets.data(), why_);
+    drawn_.emplace(variant_->program.executable->changes, device);
     before.put_back();
     if (result) return py::reinterpret_steal<py::object>(result);
     if (PyErr_Occurred()) throw py::error_already_set();
@@ -67,7 +67,7 @@ class Shadow {
   }
 
   /// Whether the generators are now where the program's run left them.
-  bool drew_alike() const { return *drawn_ == Generators(variant_->executable->changes, device_of(*variant_)); }
+  bool drew_alike() const { return *drawn_ == Generators(variant_->program.executable->changes, device_of(*variant_)); }
 
   /// The program stays where it is, for other threads that are inside it, and is not run again.
   void quarantine(const std::string& what) {
@@ -75,16 +75,16 @@ class Shadow {
     ++function().stats.mismatches;
     count_fallback(function().stats, variant_->reason);
     const py::gil_scoped_release release;
-    for (const std::string& key : variant_->keys) runtime::forget_kernel(key, function().options.cache);
+    for (const std::string& key : variant_->inspection.keys) runtime::forget_kernel(key, function().options.cache);
   }
 
   py::dict describe() const {
     py::dict out, scalars;
     out["name"] = function().options.name;
-    out["signature"] = variant_->spec.signature();
+    out["signature"] = variant_->key.spec.signature();
     out["ir"] = variant_->inspection.ir();
     py::list calls;
-    for (const capture::CallTemplate& call : variant_->executable->calls) {
+    for (const capture::CallTemplate& call : variant_->program.executable->calls) {
       const auto [text, many] = python_source(call);
       py::dict row;
       row["text"] = text;
@@ -93,9 +93,10 @@ class Shadow {
     }
     std::vector<PyObject*> given;
     for (const py::object& number : numbers_) given.push_back(number.ptr());
-    const Derived::Numbers all(variant_->derived, given.data(), given.size());  // the call computed them as well
-    for (size_t i = 0; i < variant_->scalar_number.size(); ++i)
-      scalars[py::str(variant_->scalar_name[i])] = py::handle(all.data()[variant_->scalar_number[i]]);
+    const Derived::Numbers all(variant_->program.derived, given.data(),
+                               given.size());  // the call computed them as well
+    for (size_t i = 0; i < variant_->program.scalar_number.size(); ++i)
+      scalars[py::str(variant_->program.scalar_name[i])] = py::handle(all.data()[variant_->program.scalar_number[i]]);
     out["calls"] = calls;
     out["inputs"] = names();
     out["scalars"] = scalars;

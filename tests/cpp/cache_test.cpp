@@ -113,7 +113,7 @@ TEST(Store, UnsafeFilesAreNotRead) {
   }
 }
 
-TEST(Root, UnsafeFoldersAreRefused) {
+TEST(Folder, UnsafeFoldersAreRefused) {
   const TempDir dir;
   std::string problem;
   const auto refused = [&](const std::string& path) {
@@ -136,7 +136,7 @@ TEST(Root, UnsafeFoldersAreRefused) {
   }
 }
 
-TEST(Root, IsFoundFromTheEnvironmentOnly) {
+TEST(Folder, IsFoundFromTheEnvironmentOnly) {
   const auto located = [](const char* own, const char* xdg, const char* home) {
     std::string path;
     int pipes[2];
@@ -161,7 +161,7 @@ TEST(Root, IsFoundFromTheEnvironmentOnly) {
   EXPECT_EQ(located(nullptr, nullptr, nullptr), "");
 }
 
-TEST(Root, AFolderThatCannotBeWrittenIsReadOnly) {
+TEST(Folder, AFolderThatCannotBeWrittenIsReadOnly) {
   const TempDir dir;
   chmod(dir.path.c_str(), 0755);
   const cache::Entry entry = test::entry_of("gelu");

@@ -16,7 +16,7 @@ class Selector {
  public:
   Selector(const Trace& trace, const std::vector<Use>& outputs, bool by_torch)
       : trace_(trace), by_torch_(by_torch), known_(trace.tensors.size()), read_by_(known_.size(), kNone) {
-    for (const Root& root : trace.roots) {
+    for (const Source& root : trace.roots) {
       known_[root.before.tensor] = true;
       counted_.insert(root.before.storage);
     }
@@ -24,7 +24,7 @@ class Selector {
     for (const Use& use : outputs)
       if (leaves.emplace(use.storage, use.tensor).first->second != use.tensor) counted_.insert(use.storage);
   }
-  std::vector<Step> steps;
+  std::vector<Action> steps;
 
   void select(uint32_t index) {
     const Event& event = trace_.events[index];
@@ -49,7 +49,7 @@ class Selector {
       unsound("shape of a tensor was changed in place: " + where(trace_, event));
     // On the CPU these are loops over operators; where they write, it is in those.
     if (event.facts.is(OpFlag::Foreach) && trace_.device.is_cpu() && covered(index)) return select_nested(index);
-    Step step;
+    Action step;
     step.event = index;
     if ((step.data_sized = is_data_sized)) return add(std::move(step), event);
     step.row = find_lowering(event.name);
@@ -97,7 +97,7 @@ class Selector {
     if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata)
       unsound("a transform or autograd reads a value: " + where(trace_, event));
     const auto is_sized = [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor); };
-    for (const Item& item : event.args)
+    for (const CallValue& item : event.args)
       if (std::ranges::any_of(item.uses, is_sized)) depends_on_data(event);
     if (makes_data_sizes(event)) depends_on_data(event);
   }
@@ -122,14 +122,14 @@ class Selector {
 
   // As long as data say; that of nonzero is as long as dims are many.
   static bool gives_list(const Event& event) {
-    const auto is_list = [](const Item& item) { return item.kind == Item::Kind::TensorList; };
+    const auto is_list = [](const CallValue& item) { return item.kind == CallValue::Kind::TensorList; };
     return std::ranges::any_of(event.results, is_list) && !event.facts.is(OpFlag::FirstDim);
   }
 
   bool has_data_sizes(uint32_t index) const {
     const Event& event = trace_.events[index];
-    const auto has = [&](const std::vector<Item>& items) {
-      return std::ranges::any_of(items, [&](const Item& item) {
+    const auto has = [&](const std::vector<CallValue>& items) {
+      return std::ranges::any_of(items, [&](const CallValue& item) {
         return std::ranges::any_of(item.uses,
                                    [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor); });
       });
@@ -164,7 +164,7 @@ class Selector {
     if (event.args[0].uses[0].number) return;  // known for good
     if (!trace_.value_scalars.contains(index) && event.name != kFew && ++values_ > kMaxValues)
       unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(trace_, event));
-    Step step;
+    Action step;
     step.event = index;
     step.reads_value = true;
     read(step, event);
@@ -181,8 +181,8 @@ class Selector {
     if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
     if (!is_data_sized && (effect == Effect::DataSized || (!guardable && event.facts.is(OpFlag::SizedByData))))
       depends_on_data(event);
-    for (const Item& item : event.results)
-      if (item.kind == Item::Kind::Constant && (!guardable || item.constant.isComplexDouble()))
+    for (const CallValue& item : event.results)
+      if (item.kind == CallValue::Kind::Constant && (!guardable || item.constant.isComplexDouble()))
         unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (!is_data_sized && made_data_sized(index)) depends_on_data(event);
     if (!is_data_sized && event.name == "aten::index.Tensor" && !is_masked_load(event))
@@ -191,7 +191,7 @@ class Selector {
     if (event.facts.is(OpFlag::Lifts) && !is_constant(event.args[0].uses[0]))
       unsound("constant tensor made at " + trace_.lines[event.line]);
     for (const auto* items : {&event.args, &event.results})
-      for (const Item& item : *items)
+      for (const CallValue& item : *items)
         for (const Use& use : item.uses)
           if (use.tensor != kNone && !trace_.tensors[use.tensor].unusual.empty())
             unsound(describe(trace_, use.tensor, event) + " " + trace_.tensors[use.tensor].unusual);
@@ -208,7 +208,7 @@ class Selector {
   bool made_data_sized(uint32_t index) const {
     std::unordered_set<uint32_t> made;  // storages
     const auto each = [](const Event& event, auto body) {
-      for (const Item& item : event.results)
+      for (const CallValue& item : event.results)
         for (const Use& use : item.uses)
           if (use.tensor != kNone) body(use.storage);
     };
@@ -222,7 +222,7 @@ class Selector {
   }
 
   bool is_masked(const Event& event) const {
-    return is_masked_load(event) || std::ranges::any_of(event.args, [&](const Item& item) {
+    return is_masked_load(event) || std::ranges::any_of(event.args, [&](const CallValue& item) {
              return std::ranges::any_of(item.uses, [&](const Use& use) { return masked_.contains(use.tensor); });
            });
   }
@@ -231,7 +231,7 @@ class Selector {
   void refuse_masked_sizes(const Event& event) const {
     if (!is_masked(event) || !written_arguments(event).empty()) return;
     // What its C++ makes of none or of one says little of more.
-    for (const Item& item : event.args) {
+    for (const CallValue& item : event.args) {
       if (item.constant.isIntList()) depends_on_data(event);
       for (const Use& use : item.uses)
         if (masked_.contains(use.tensor) && c10::multiply_integers(use.meta->sizes) <= 1) depends_on_data(event);
@@ -241,7 +241,7 @@ class Selector {
   }
 
   static bool is_rebind(const Event& event, const std::string& functional, const LowerRow* row) {
-    if (functional.empty() || event.args.empty() || event.args[0].kind != Item::Kind::Tensor) return false;
+    if (functional.empty() || event.args.empty() || event.args[0].kind != CallValue::Kind::Tensor) return false;
     if (written_arguments(event) != std::vector<size_t>{0} || event.results.size() != 1) return false;
     if (flat_results(event)[0].tensor != event.args[0].uses[0].tensor) return false;
     // Elements that share memory are written in torch's order; a copy into them may raise.
@@ -257,12 +257,12 @@ class Selector {
   bool covered(uint32_t index) const {
     const Event& event = trace_.events[index];
     std::set<uint32_t> seen, blank;  // tensors; storages
-    auto add_all = [&seen](const std::vector<Item>& items) {
-      for (const Item& item : items)
+    auto add_all = [&seen](const std::vector<CallValue>& items) {
+      for (const CallValue& item : items)
         for (const Use& use : item.uses) seen.insert(use.tensor);
     };
-    auto all_seen = [&](const std::vector<Item>& items) {
-      for (const Item& item : items)
+    auto all_seen = [&](const std::vector<CallValue>& items) {
+      for (const CallValue& item : items)
         for (const Use& use : item.uses)
           if (use.tensor != kNone && !use.number && (!seen.contains(use.tensor) || blank.contains(use.storage)))
             return false;
@@ -278,15 +278,15 @@ class Selector {
       if (trace_.events[child].facts.is(OpFlag::Allocates))
         for (const Use& use : flat_results(trace_.events[child])) blank.insert(use.storage);
       if (trace_.events[child].op->hasTag(at::Tag::inplace_view)) return false;  // matmul's squeeze_ stays inside
-      for (const Item& item : trace_.events[child].results)
-        if (item.kind == Item::Kind::Constant) return false;  // numbers stay inside the composite
+      for (const CallValue& item : trace_.events[child].results)
+        if (item.kind == CallValue::Kind::Constant) return false;  // numbers stay inside the composite
       add_all(trace_.events[child].results);
     }
     return all_seen(event.results);
   }
 
-  void read(Step& step, const Event& event) {
-    for (const Item& item : event.args)
+  void read(Action& step, const Event& event) {
+    for (const CallValue& item : event.args)
       for (const Use& use : item.uses) {
         if (use.tensor == kNone) continue;
         if (!use.number && !known_[use.tensor])
@@ -296,7 +296,7 @@ class Selector {
       }
   }
 
-  void add(Step step, const Event& event) {
+  void add(Action step, const Event& event) {
     if (below_ > 0 || !blank_.empty()) follow_blank(event);
     read(step, event);
     for (size_t i : written_arguments(event))
@@ -327,10 +327,10 @@ class Selector {
 
 // Factories and casts that nothing uses (the start of torch.tensor(2.0)) are left out; anything else might raise or
 // draw.
-void drop_unused(const Trace& trace, std::vector<Step>& steps, const std::vector<Use>& outputs) {
+void drop_unused(const Trace& trace, std::vector<Action>& steps, const std::vector<Use>& outputs) {
   std::set<uint32_t> used;
   for (const Use& use : outputs) used.insert(use.tensor);
-  std::vector<Step> kept;
+  std::vector<Action> kept;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const Event& event = trace.events[step->event];
     const bool needed = std::ranges::any_of(step->results, [&](uint32_t t) { return used.contains(t); });
@@ -358,14 +358,14 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
     analysis.storage[use.tensor] = use.storage;
     analysis.first[use.tensor] = use;
   };
-  for (const Root& root : trace.roots) {
+  for (const Source& root : trace.roots) {
     meet(root.before, -1);
     analysis.created[root.before.tensor] = -1;
   }
   for (size_t i = 0; i < analysis.steps.size(); ++i) {
     const Event& event = trace.events[analysis.steps[i].event];
     for (const auto* items : {&event.args, &event.results})
-      for (const Item& item : *items)
+      for (const CallValue& item : *items)
         for (const Use& use : item.uses) meet(use, static_cast<int64_t>(i));
     for (uint32_t tensor : analysis.steps[i].results) analysis.created[tensor] = static_cast<int64_t>(i);
     if (event.facts.is(OpFlag::Lifts) && event.args[0].uses[0].meta->sizes.empty())
@@ -381,7 +381,7 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
 }  // namespace
 
 std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
-  const Root* root = trace.root(tensor);
+  const Source* root = trace.root(tensor);
   if (!root) return "a tensor of " + where(trace, event);
   return (root->argument == kNone ? "parameter '" : "argument '") + root->name + "'";
 }

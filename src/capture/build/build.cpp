@@ -14,7 +14,7 @@ namespace {
 void adopt_unknown(Trace& trace) {
   std::unordered_set<uint32_t> made;
   for (const Event& event : trace.events) {
-    for (const Item& item : event.args)
+    for (const CallValue& item : event.args)
       for (const Use& use : item.uses) {
         if (event.parent != kNone || use.tensor == kNone || use.number || use.bare) continue;
         if (made.contains(use.tensor) || trace.root(use.tensor)) continue;
@@ -24,17 +24,17 @@ void adopt_unknown(Trace& trace) {
         const std::string name = "captured" + std::to_string(trace.roots.size());
         trace.add_root({use, at::Tensor(std::move(alive)), object, kNone, name});
       }
-    for (const Item& item : event.results)
+    for (const CallValue& item : event.results)
       for (const Use& use : item.uses) made.insert(use.tensor);
   }
 }
 
 // `out=` of no element, which one call gives its sizes: nothing else in the program may have seen it without them.
-bool is_sized_by_one_call(const Analysis& analysis, const Root& root, const Use& now) {
+bool is_sized_by_one_call(const Analysis& analysis, const Source& root, const Use& now) {
   if (root.argument == kNone || c10::multiply_integers(root.before.meta->sizes) != 0) return false;
   if (now.meta->dtype != root.before.meta->dtype || now.storage != root.before.storage) return false;
   size_t calls = 0;
-  for (const Step& step : analysis.steps) {
+  for (const Action& step : analysis.steps) {
     if (step.reads_value) return false;  // what a value undoes is contents, not sizes
     const bool touches = std::ranges::any_of(
         step.reads, [&](uint32_t tensor) { return analysis.storage[tensor] == root.before.storage; });
@@ -46,10 +46,10 @@ bool is_sized_by_one_call(const Analysis& analysis, const Root& root, const Use&
 
 void check_roots(Trace& trace, const Analysis& analysis) {
   std::vector<char> written(trace.storages.size(), 0);
-  for (const Step& step : analysis.steps)
+  for (const Action& step : analysis.steps)
     for (uint32_t tensor : step.writes) written[analysis.storage[tensor]] = 1;
   for (size_t i = 0; i < trace.roots.size(); ++i) {
-    const Root& root = trace.roots[i];
+    const Source& root = trace.roots[i];
     if (const std::string& why = trace.tensors[root.before.tensor].unusual; !why.empty())
       unsound(root.name + " " + why);  // nothing is known of its memory
     const Use now = trace.use(root.tensor);
@@ -89,7 +89,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     std::set<std::string> forced;
     for (;;) {
       pin_storages(trace, analysis, forced);
-      Builder builder(trace, inputs, analysis, scalars, numerics);
+      GraphBuilder builder(trace, inputs, analysis, scalars, numerics);
       std::string again;
       try {
         again = builder.run(leaves, values);
@@ -126,8 +126,8 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
   return other.unsound.empty() ? std::move(other) : std::move(capture);
 }
 
-Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
-                 plan::Numerics numerics)
+GraphBuilder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis,
+                      const ScalarBindings& scalars, plan::Numerics numerics)
     : trace_(trace),
       inputs_(inputs),
       analysis_(analysis),
@@ -136,15 +136,15 @@ Builder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& a
       graph_(capture.graph),
       states_(trace.tensors.size()) {}
 
-std::string Builder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
+std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
   capture.bound_scalars = scalars_.bound;
   refuse_effects_before_values();
   for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {
-    const Step& step = analysis_.steps[i];
+    const Action& step = analysis_.steps[i];
     const Event& event = trace_.events[step.event];
     graph_.set_line(graph_.intern_line(trace_.lines[event.line]));
     support::count_work(1 + event.args.size());
-    for (const Item& item : event.args)
+    for (const CallValue& item : event.args)
       for (const Use& use : item.uses) check_known(use, event);
     if (step.rebinds && !pinned(step)) {
       if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node)))
@@ -167,18 +167,18 @@ std::string Builder::run(const std::vector<Use>& outputs, const std::vector<uint
   return {};
 }
 
-bool Builder::is_pinned_at(const Step& step, uint32_t tensor) const {
+bool GraphBuilder::is_pinned_at(const Action& step, uint32_t tensor) const {
   const uint32_t storage = analysis_.storage[tensor];
   return analysis_.pinned[storage] != 0 && &step - analysis_.steps.data() <= analysis_.last_write[storage];
 }
 
-bool Builder::pinned(const Step& step) const {
+bool GraphBuilder::pinned(const Action& step) const {
   auto is_pinned = [&](uint32_t tensor) { return is_pinned_at(step, tensor); };
   return std::ranges::any_of(step.reads, is_pinned) || std::ranges::any_of(step.results, is_pinned);
 }
 
 // A view taken after the last write: fused code reads that, and so depends on every write before it.
-ir::NodeId Builder::settled(uint32_t tensor) {
+ir::NodeId GraphBuilder::settled(uint32_t tensor) {
   State& state = states_[tensor];
   if (state.settled) return state.node;
   const ir::NodeId memory = real(tensor);
@@ -191,14 +191,14 @@ ir::NodeId Builder::settled(uint32_t tensor) {
 // Takes or gives elements of a type that no kernel computes with.
 static bool is_raw(const Event& event) {
   for (const auto* items : {&event.args, &event.results})
-    for (const Item& item : *items)
+    for (const CallValue& item : *items)
       for (const Use& use : item.uses)
         if (use.tensor != kNone && !to_ir(use.meta->dtype)) return true;
   return false;
 }
 
-void Builder::emit(uint32_t index) {
-  const Step& step = analysis_.steps[index];
+void GraphBuilder::emit(uint32_t index) {
+  const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   if (event.facts.is(OpFlag::Lifts)) {
     set_result(flat_results(event)[0], value(event.args[0].uses[0], event).node);
@@ -226,8 +226,8 @@ void Builder::emit(uint32_t index) {
     const std::span<const Use> results = flat_results(event);
     for (uint32_t which = 0; which < results.size(); ++which) {
       const Use& use = results[which];
-      const bool aliases = !event.args.empty() && event.args[0].kind == Item::Kind::Tensor && use.tensor != kNone &&
-                           event.args[0].uses[0].storage == use.storage;
+      const bool aliases = !event.args.empty() && event.args[0].kind == CallValue::Kind::Tensor &&
+                           use.tensor != kNone && event.args[0].uses[0].storage == use.storage;
       if (!aliases) continue;
       State& state = states_[use.tensor];
       state.view_step = index;
@@ -240,7 +240,7 @@ void Builder::emit(uint32_t index) {
 }
 
 // A tensor looks as it did when the trace last saw it, or an operator made it otherwise.
-void Builder::check_known(const Use& use, const Event& event) {
+void GraphBuilder::check_known(const Use& use, const Event& event) {
   if (use.tensor == kNone || use.number) return;
   State& state = states_[use.tensor];
   if (!state.known && trace_.root(use.tensor)) {
@@ -254,12 +254,12 @@ void Builder::check_known(const Use& use, const Event& event) {
     unsound("metadata of a tensor changed without an operator before " + where(trace_, event));
 }
 
-void Builder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask) {
+void GraphBuilder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask) {
   set_result(use, node);
   states_[use.tensor].mask = mask;
 }
 
-void Builder::set_result(const Use& use, ir::NodeId node) {
+void GraphBuilder::set_result(const Use& use, ir::NodeId node) {
   State& state = states_[use.tensor];
   state = State{};
   state.known = true;
@@ -267,10 +267,10 @@ void Builder::set_result(const Use& use, ir::NodeId node) {
   state.node = node;
 }
 
-ir::NodeId Builder::input_node(uint32_t tensor) {
+ir::NodeId GraphBuilder::input_node(uint32_t tensor) {
   State& state = states_[tensor];
   if (auto made = input_nodes_.find(tensor); made != input_nodes_.end()) return made->second;
-  const Root& root = *trace_.root(tensor);
+  const Source& root = *trace_.root(tensor);
   const std::optional<ir::DType> dtype = memory_type(root.before.meta->dtype);
   if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta->dtype));
   const ir::NodeId node =
@@ -290,7 +290,7 @@ ir::NodeId Builder::input_node(uint32_t tensor) {
   return node;
 }
 
-Value Builder::value(const Use& use, const Event& event) {
+Value GraphBuilder::value(const Use& use, const Event& event) {
   if (use.tensor == kNone) return {};
   Value out{ir::kNoNode, use.meta};
   if (use.number) {
@@ -314,24 +314,24 @@ Value Builder::value(const Use& use, const Event& event) {
   return out;
 }
 
-std::vector<Arg> Builder::arguments(const Event& event) {
+std::vector<Arg> GraphBuilder::arguments(const Event& event) {
   std::vector<Arg> args(event.args.size());
   for (size_t i = 0; i < args.size(); ++i) {
-    const Item& item = event.args[i];
+    const CallValue& item = event.args[i];
     switch (item.kind) {
-      case Item::Kind::None:
+      case CallValue::Kind::None:
         break;
-      case Item::Kind::Tensor:
+      case CallValue::Kind::Tensor:
         if (item.uses[0].tensor == kNone) break;
         args[i].kind = Arg::Kind::Tensor;
         args[i].tensor = value(item.uses[0], event);
         break;
-      case Item::Kind::TensorList:
-      case Item::Kind::OptionalTensorList:
+      case CallValue::Kind::TensorList:
+      case CallValue::Kind::OptionalTensorList:
         args[i].kind = Arg::Kind::TensorList;
         for (const Use& use : item.uses) args[i].list.push_back(value(use, event));
         break;
-      case Item::Kind::Constant:
+      case CallValue::Kind::Constant:
         args[i].kind = Arg::Kind::Constant;
         args[i].constant = item.constant;
         break;
@@ -339,13 +339,13 @@ std::vector<Arg> Builder::arguments(const Event& event) {
     const auto index = static_cast<uint32_t>(&event - trace_.events.data());
     const ScalarBindings::Place* place = scalars_.find(index, static_cast<uint32_t>(i));
     if (!place) continue;
-    (item.kind == Item::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(*place);
+    (item.kind == CallValue::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(*place);
   }
   return args;
 }
 
 // The value of a number that the program finds out as it runs; kNoNode: it is given, or guarded.
-ir::NodeId Builder::number_node(uint32_t scalar) {
+ir::NodeId GraphBuilder::number_node(uint32_t scalar) {
   if (const auto known = value_nodes_.find(scalar); known != value_nodes_.end()) return known->second;
   const auto computed = trace_.computed.find(scalar);
   if (computed == trace_.computed.end() || !scalars_.bound[scalar]) return ir::kNoNode;
@@ -365,7 +365,7 @@ ir::NodeId Builder::number_node(uint32_t scalar) {
   return value_nodes_[scalar] = graph_.result(graph_.external(std::move(attr)), 0, ir::DType::F64, {});
 }
 
-ir::NodeId Builder::scalar_node(const ScalarBindings::Place& place) {
+ir::NodeId GraphBuilder::scalar_node(const ScalarBindings::Place& place) {
   if (const ir::NodeId node = number_node(place.scalar); node != ir::kNoNode) {
     if (const auto op = number_ops_.find(place.scalar); op != number_ops_.end()) {
       double& limit = capture.numbers[op->second].limit;
@@ -385,7 +385,7 @@ ir::NodeId Builder::scalar_node(const ScalarBindings::Place& place) {
   return it->second;
 }
 
-std::set<uint32_t> Builder::constant_scalars() const {
+std::set<uint32_t> GraphBuilder::constant_scalars() const {
   std::set<uint32_t> out = baked_;
   for (const auto& [at, place] : scalars_.places)
     if (!taken_.contains(at)) out.insert(place.scalar);
@@ -393,8 +393,8 @@ std::set<uint32_t> Builder::constant_scalars() const {
 }
 
 // Runs the row and checks what it says against what eager gave. False: this call is not for the row.
-bool Builder::call_lowering(const Step& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
-                            bool any_type, std::vector<ir::NodeId>& out) {
+bool GraphBuilder::call_lowering(const Action& step, const std::vector<Arg>& args,
+                                 const std::vector<TensorMeta>& results, bool any_type, std::vector<ir::NodeId>& out) {
   LowerCall call{graph_, step.row->op, args, results, numerics_, {}};
   try {
     if (step.row->level != Level::Lowered || !step.row->fn(call)) return false;
@@ -414,7 +414,7 @@ bool Builder::call_lowering(const Step& step, const std::vector<Arg>& args, cons
 }
 
 // A number that no result is computed from may still decide about sizes, or be checked by torch: it is a constant.
-void Builder::take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out) {
+void GraphBuilder::take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out) {
   if (scalars_.places.empty()) return;
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   std::set<ir::NodeId> operands, used;
@@ -434,7 +434,7 @@ void Builder::take_scalars(const Event& event, const std::vector<Arg>& args, con
       taken_.insert({index, i});
 }
 
-bool Builder::lower(const Step& step) {
+bool GraphBuilder::lower(const Action& step) {
   const Event& event = trace_.events[step.event];
   const std::span<const Use> uses = flat_results(event);
   std::vector<TensorMeta> results;

@@ -25,7 +25,7 @@ struct Unsound {
 };
 
 /// One call that the program makes: lowered, functionalised or run by torch.
-struct Step {
+struct Action {
   uint32_t event = kNone;
   const LowerRow* row = nullptr;                 // of the operator, or of the functional form of an in-place one
   bool rebinds = false;                          // in place on whole tensor args[0], expressible as a new value for it
@@ -37,7 +37,7 @@ struct Step {
 
 /// What the trace does, before any node is made.
 struct Analysis {
-  std::vector<Step> steps;
+  std::vector<Action> steps;
   std::vector<int64_t> created;       // per tensor: step that made it, -1: argument or captured, kUnknown
   std::vector<int64_t> last_use;      // per tensor: last step that touches it, steps.size() for outputs, -1: none
   std::vector<char> pinned, written;  // per storage
@@ -69,10 +69,10 @@ bool may_overlap_itself(const TensorMeta& meta);
 bool is_masked_store(const Event& event);
 bool is_masked_load(const Event& event);
 
-class Builder {
+class GraphBuilder {
  public:
-  Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
-          plan::Numerics numerics);
+  GraphBuilder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
+               plan::Numerics numerics);
   /// The name of an in-place operator that could not be functionalised, or empty: done.
   std::string run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values);
   /// Scalars that some call could take as a constant only.
@@ -101,31 +101,31 @@ class Builder {
   std::vector<Arg> arguments(const Event& event);
   ir::NodeId scalar_node(const ScalarBindings::Place& place);
   ir::NodeId number_node(uint32_t scalar);
-  bool lower(const Step& step);
-  bool call_lowering(const Step& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
+  bool lower(const Action& step);
+  bool call_lowering(const Action& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
                      bool any_type, std::vector<ir::NodeId>& out);
   void take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out);
-  bool is_pinned_at(const Step& step, uint32_t tensor) const;
-  bool pinned(const Step& step) const;  // touches memory that must be real at this point
-  ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
+  bool is_pinned_at(const Action& step, uint32_t tensor) const;
+  bool pinned(const Action& step) const;  // touches memory that must be real at this point
+  ir::NodeId settled(uint32_t tensor);    // the value of a tensor on pinned memory that is written no more
   // read_values.cpp
   void guard(uint32_t step);
-  ir::NodeId sizes_of(const Step& step);
+  ir::NodeId sizes_of(const Action& step);
   ir::NodeId tested(uint32_t step);
   bool is_exact(ir::NodeId node);
-  bool results_exact(const Step& step);
+  bool results_exact(const Action& step);
   void refuse_effects_before_values();
   // mutation.cpp
-  bool rebind(const Step& step);
-  ir::NodeId new_value(const Step& step);
+  bool rebind(const Action& step);
+  ir::NodeId new_value(const Action& step);
   void add_stores();
   // masks.cpp
   ir::NodeId mask_of(const Event& event) const;  // of its compressed arguments, kNoNode without one
-  void masked_load(const Step& step);
-  ir::NodeId masked_store(const Step& step);
-  bool masked_store_in_place(const Step& step);
-  Value snapshot(const Step& step, const Use& use);
-  ir::NodeId lower_compressed(const Step& step, ir::NodeId mask);
+  void masked_load(const Action& step);
+  ir::NodeId masked_store(const Action& step);
+  bool masked_store_in_place(const Action& step);
+  Value snapshot(const Action& step, const Use& use);
+  ir::NodeId lower_compressed(const Action& step, ir::NodeId mask);
   bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;
   // externs.cpp
   void external(uint32_t step);
@@ -137,8 +137,8 @@ class Builder {
   ir::NodeId run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result);
   ir::NodeId operand(const Use& use, const Event& event);
   ir::NodeId factor(const Use& use, const Event& event);
-  ir::ExternKind kind_of(const Step& step) const;
-  std::optional<ir::Product> product_of(const Step& step) const;
+  ir::ExternKind kind_of(const Action& step) const;
+  std::optional<ir::Product> product_of(const Action& step) const;
   std::optional<c10::Scalar> number_of(const Use& use) const;
   /// What a step of torch's reads: tensors as they are, the base of a view, factors that may be views of inputs.
   enum class Reads : uint8_t { Tensors, Base, Factors };

@@ -26,7 +26,7 @@ bool shape_from_metadata(const Trace& trace, uint32_t index) {
 }
 
 const Use* first_tensor(const Event& event) {
-  for (const Item& item : event.args)
+  for (const CallValue& item : event.args)
     for (const Use& use : item.uses)
       if (use.tensor != kNone) return &use;
   return nullptr;
@@ -35,7 +35,7 @@ const Use* first_tensor(const Event& event) {
 // The sum of a product and a bias, both as they are.
 bool is_unscaled(const Event& event, ir::Product kind) {
   if (kind != ir::Product::Addmm && kind != ir::Product::Baddbmm) return false;
-  const auto is_one = [](const Item& item) {
+  const auto is_one = [](const CallValue& item) {
     return (item.constant.isInt() && item.constant.toInt() == 1) ||
            (item.constant.isDouble() && item.constant.toDouble() == 1);
   };
@@ -44,20 +44,20 @@ bool is_unscaled(const Event& event, ir::Product kind) {
 
 }  // namespace
 
-ir::DType Builder::ir_type(c10::ScalarType type, const Event& event) const {
+ir::DType GraphBuilder::ir_type(c10::ScalarType type, const Event& event) const {
   const auto dtype = memory_type(type);
   if (!dtype) unsound(std::string("a tensor of ") + where(trace_, event) + " has type " + c10::toString(type));
   return *dtype;
 }
 
-ir::ExternKind Builder::kind_of(const Step& step) const {
+ir::ExternKind GraphBuilder::kind_of(const Action& step) const {
   const Event& event = trace_.events[step.event];
   const Use* first = first_tensor(event);
   const std::span<const Use> results = flat_results(event);
   bool view = false;
   const std::unordered_set<uint32_t> fresh(step.results.begin(), step.results.end());
   std::unordered_set<uint32_t> memory;  // of the arguments
-  for (const Item& item : event.args)
+  for (const CallValue& item : event.args)
     for (const Use& argument : item.uses)
       if (argument.tensor != kNone) memory.insert(argument.storage);
   for (const Use& use : results) {
@@ -71,7 +71,7 @@ ir::ExternKind Builder::kind_of(const Step& step) const {
 }
 
 // A product is one where torch's library does nothing but compute it: of tensors of one type, into memory of its own.
-std::optional<ir::Product> Builder::product_of(const Step& step) const {
+std::optional<ir::Product> GraphBuilder::product_of(const Action& step) const {
   const Event& event = trace_.events[step.event];
   const std::optional<ir::Product> product = event.facts.product;
   const std::span<const Use> results = flat_results(event);
@@ -79,10 +79,10 @@ std::optional<ir::Product> Builder::product_of(const Step& step) const {
   if (std::ranges::find(step.results, results[0].tensor) == step.results.end()) return std::nullopt;
   const TensorMeta& meta = results[0].meta;
   const auto dtype = to_ir(meta.dtype);
-  const auto of_result_type = [&](const Item& item) {  // autocast casts inside the operator
+  const auto of_result_type = [&](const CallValue& item) {  // autocast casts inside the operator
     return std::ranges::all_of(item.uses, [&](const Use& use) { return use.meta->dtype == meta.dtype; });
   };
-  const auto is_memory = [&](const Item& item) {  // a number is no operand of the step
+  const auto is_memory = [&](const CallValue& item) {  // a number is no operand of the step
     return std::ranges::none_of(item.uses, [&](const Use& use) { return number_of(use).has_value(); });
   };
   const bool has_place = product == ir::Product::Convolution || meta.strides == ir::row_major(meta.sizes);
@@ -92,7 +92,7 @@ std::optional<ir::Product> Builder::product_of(const Step& step) const {
   return plain ? product : std::nullopt;
 }
 
-void Builder::contract(uint32_t index, ir::Product kind) {
+void GraphBuilder::contract(uint32_t index, ir::Product kind) {
   const Event& event = trace_.events[analysis_.steps[index].event];
   const Use& use = flat_results(event)[0];
   ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
@@ -104,8 +104,8 @@ void Builder::contract(uint32_t index, ir::Product kind) {
   states_[use.tensor].real = node;
 }
 
-void Builder::external(uint32_t index) {
-  const Step& step = analysis_.steps[index];
+void GraphBuilder::external(uint32_t index) {
+  const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   const ir::ExternKind kind = kind_of(step);
   if (const auto product = step.data_sized ? std::nullopt : product_of(step)) return contract(index, *product);
@@ -135,7 +135,7 @@ void Builder::external(uint32_t index) {
   }
 }
 
-ir::NodeId Builder::result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event) {
+ir::NodeId GraphBuilder::result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event) {
   auto [place, fresh] = results_.try_emplace({external, which}, ir::kNoNode);
   if (!fresh) return place->second;
   place->second = graph_.result(external, which, ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
@@ -144,13 +144,13 @@ ir::NodeId Builder::result_node(ir::NodeId external, uint32_t which, const Use& 
 }
 
 // The value of an operand that is a number for good: the template holds it, and every call reads the same tensor.
-std::optional<c10::Scalar> Builder::number_of(const Use& use) const {
+std::optional<c10::Scalar> GraphBuilder::number_of(const Use& use) const {
   if (use.tensor == kNone || use.number) return use.number;
   return analysis_.written[use.storage] ? std::nullopt : analysis_.lifted[use.tensor];
 }
 
 // The value as memory of its own, in eager's strides; never a node that stands for another storage.
-ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
+ir::NodeId GraphBuilder::own(ir::NodeId node, uint32_t tensor) {
   const uint32_t storage = analysis_.storage[tensor];
   const std::vector<int64_t>& strides = states_[tensor].meta->strides;
   if (analysis_.pinned[storage] || private_.contains(tensor))
@@ -160,7 +160,7 @@ ir::NodeId Builder::own(ir::NodeId node, uint32_t tensor) {
 }
 
 // Views that torch makes and those that are results lie in one memory, which is no other value's.
-void Builder::settle_base(uint32_t tensor) {
+void GraphBuilder::settle_base(uint32_t tensor) {
   while (states_[tensor].view_step != kNone) tensor = states_[tensor].base;
   State& state = states_[tensor];
   if (trace_.root(tensor) || (state.real != ir::kNoNode && is_tensor(graph_[state.real].op))) return;
@@ -169,7 +169,7 @@ void Builder::settle_base(uint32_t tensor) {
 }
 
 // One more call than eager made: an alias or a copy, with eager's metadata.
-ir::NodeId Builder::run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result) {
+ir::NodeId GraphBuilder::run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result) {
   const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
   CallTemplate made{handle, facts_of(handle), {at::Tensor()}, {{0, -1}}, {result}, true};
   made.args.resize(made.op.schema().arguments().size());
@@ -184,7 +184,7 @@ ir::NodeId Builder::run_unary(const char* op, ir::ExternKind kind, ir::NodeId op
 }
 
 // A node that is this tensor, for calls that read it: a view of real memory where eager had a view.
-ir::NodeId Builder::real(uint32_t tensor) {
+ir::NodeId GraphBuilder::real(uint32_t tensor) {
   if (trace_.root(tensor)) input_node(tensor);
   if (states_[tensor].real != ir::kNoNode) return states_[tensor].real;
   const State state = states_[tensor];
@@ -200,7 +200,7 @@ ir::NodeId Builder::real(uint32_t tensor) {
 }
 
 // As real(), for results: what aliases an argument must alias the argument itself, whose last value is stored there.
-ir::NodeId Builder::alias_of(uint32_t tensor) {
+ir::NodeId GraphBuilder::alias_of(uint32_t tensor) {
   if (trace_.root(tensor)) return input_node(tensor);
   const State state = states_[tensor];
   if (state.view_step == kNone) {
@@ -217,7 +217,7 @@ ir::NodeId Builder::alias_of(uint32_t tensor) {
   return result_node(external, state.which, flat_results(event)[state.which], event);
 }
 
-ir::NodeId Builder::view_of(uint32_t step, ir::NodeId base) {
+ir::NodeId GraphBuilder::view_of(uint32_t step, ir::NodeId base) {
   if (const auto known = views_.find({step, base}); known != views_.end()) return known->second;
   const auto made = first_views_.find(step);
   if (made == first_views_.end()) {
@@ -235,7 +235,7 @@ ir::NodeId Builder::view_of(uint32_t step, ir::NodeId base) {
   return views_[{step, base}] = external;
 }
 
-ir::NodeId Builder::operand(const Use& use, const Event& event) {
+ir::NodeId GraphBuilder::operand(const Use& use, const Event& event) {
   check_known(use, event);
   if (states_[use.tensor].mask != ir::kNoNode)
     unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
@@ -243,7 +243,7 @@ ir::NodeId Builder::operand(const Use& use, const Event& event) {
 }
 
 // An operand of a product: a view is described, not made by a call; the planner aliases its memory.
-ir::NodeId Builder::factor(const Use& use, const Event& event) {
+ir::NodeId GraphBuilder::factor(const Use& use, const Event& event) {
   if (trace_.root(use.tensor)) input_node(use.tensor);
   const State& state = states_[use.tensor];
   const bool is_described = state.known && state.mask == ir::kNoNode && state.node != ir::kNoNode &&
@@ -251,15 +251,15 @@ ir::NodeId Builder::factor(const Use& use, const Event& event) {
   return is_described ? graph_.with_strides(state.node, state.meta->strides) : operand(use, event);
 }
 
-ir::NodeId Builder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
+ir::NodeId GraphBuilder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
   ir::ExternAttr attr = prepare(index, kind == ir::ExternKind::View ? Reads::Base : Reads::Tensors, first);
   attr.kind = kind;
   return graph_.external(std::move(attr));
 }
 
 // The template and the operands of a step. `first`, if given, stands for its first tensor.
-ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
-  const Step& step = analysis_.steps[index];
+ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
+  const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   CallTemplate made{*event.op, event.facts, {}, {}, {}};
   made.shape_from_metadata = reads == Reads::Base || shape_from_metadata(trace_, step.event);
@@ -282,14 +282,14 @@ ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
     if (writes.contains(use.tensor)) attr.written.push_back(static_cast<uint32_t>(attr.operands.size() - 1));
   };
   for (uint32_t i = 0; i < event.args.size(); ++i) {
-    const Item& item = event.args[i];
+    const CallValue& item = event.args[i];
     if (const ScalarBindings::Place* place = scalars_.find(step.event, i)) baked_.insert(place->scalar);
-    if (item.kind == Item::Kind::Tensor) {
+    if (item.kind == CallValue::Kind::Tensor) {
       const Use& use = item.uses[0];
       const auto number = constant(use);
       made.args.emplace_back(number ? number_tensor(use, *number) : at::Tensor());
       if (use.tensor != kNone && !number) fill(i, -1, use);
-    } else if (item.kind == Item::Kind::TensorList || item.kind == Item::Kind::OptionalTensorList) {
+    } else if (item.kind == CallValue::Kind::TensorList || item.kind == CallValue::Kind::OptionalTensorList) {
       c10::List<at::Tensor> plain;
       c10::List<std::optional<at::Tensor>> optional;
       for (uint32_t k = 0; k < item.uses.size(); ++k) {
@@ -299,7 +299,7 @@ ir::ExternAttr Builder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
         optional.push_back(number ? std::optional(plain.get(k)) : std::nullopt);
         if (use.tensor != kNone && !number) fill(i, static_cast<int32_t>(k), use);
       }
-      made.args.emplace_back(item.kind == Item::Kind::TensorList ? c10::IValue(plain) : c10::IValue(optional));
+      made.args.emplace_back(item.kind == CallValue::Kind::TensorList ? c10::IValue(plain) : c10::IValue(optional));
     } else {
       made.args.push_back(item.constant);
     }

@@ -18,7 +18,7 @@ std::string recorded_by_autograd(const Trace& trace, const Event& event, std::un
   // One that gives nothing writes to arguments: torch._foreach_add_.
   if (!event.grad || (!results.empty() && std::ranges::none_of(results, requires_grad))) return "";
   bool is_own = results.empty();
-  for (const Item& item : event.args)
+  for (const CallValue& item : event.args)
     for (const Use& use : item.uses) {
       if (!requires_grad(use)) continue;
       if (!own.contains(use.tensor)) return describe(trace, use.tensor, event) + " requires grad";
@@ -33,7 +33,7 @@ std::string recorded_by_autograd(const Trace& trace, const Event& event, std::un
 
 // A hit would give it without its gradients. What the caller's own tensors come to require, check_roots() compares.
 bool loses_gradients(const Trace& trace, const Use& leaf) {
-  const auto explains = [&](const Root& root) {
+  const auto explains = [&](const Source& root) {
     return root.before.requires_grad && root.before.storage == leaf.storage;
   };
   if (leaf.requires_grad) support::count_work(trace.roots.size());
@@ -45,7 +45,7 @@ void judge_inference(const Trace& trace, const std::vector<Use>& leaves, Gradien
   const auto is_other = [&](const Event& event) { return event.parent == kNone && event.inference != trace.inference; };
   if (std::ranges::none_of(trace.events, is_other)) return;
   std::unordered_set<uint32_t> given;  // storages: what lies there is of the mode that its owner was made in
-  for (const Root& root : trace.roots) given.insert(root.before.storage);
+  for (const Source& root : trace.roots) given.insert(root.before.storage);
   size_t plain = 0, inference = 0;
   for (const Use& leaf : leaves) {
     const bool is_view = given.contains(leaf.storage);
@@ -75,7 +75,7 @@ Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
     if (!out.unsound.empty()) return out;
   }
   // Operators may read tensors that require grad in other ways than eager did, which detached them.
-  const auto requires_grad = [](const Root& root) { return root.before.requires_grad; };
+  const auto requires_grad = [](const Source& root) { return root.before.requires_grad; };
   out.suspended = trace.grad && (without || std::ranges::any_of(trace.roots, requires_grad));
   // A view knows whether grad mode was on when it was made, and may not be written otherwise.
   const bool grad = trace.grad && !out.suspended;

@@ -38,7 +38,7 @@ bool is_of_this_count(const Event& event) {
   if (event.args[0].uses.size() == 1 && event.args[0].uses[0].storage == event.results[0].uses[0].storage)
     return functional_name(event.name).empty() && base_name(event.name) != "aten::alias" &&
            base_name(event.name) != "aten::detach" && !is_flattened(event);
-  return std::ranges::any_of(event.args, [](const Item& item) { return item.constant.isIntList(); });
+  return std::ranges::any_of(event.args, [](const CallValue& item) { return item.constant.isIntList(); });
 }
 
 bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
@@ -62,15 +62,15 @@ bool is_masked_store(const Event& event) {
          event.args[3].constant.isBool() && !event.args[3].constant.toBool();
 }
 
-ir::NodeId Builder::mask_of(const Event& event) const {
-  for (const Item& item : event.args)
+ir::NodeId GraphBuilder::mask_of(const Event& event) const {
+  for (const CallValue& item : event.args)
     for (const Use& use : item.uses)
       if (use.tensor != kNone && states_[use.tensor].mask != ir::kNoNode) return states_[use.tensor].mask;
   return ir::kNoNode;
 }
 
 // The value now, also where it lies in pinned memory: a copy taken at this point.
-Value Builder::snapshot(const Step& step, const Use& use) {
+Value GraphBuilder::snapshot(const Action& step, const Use& use) {
   const Event& event = trace_.events[step.event];
   if (use.tensor == kNone || use.number || !is_pinned_at(step, use.tensor)) return value(use, event);
   TensorMeta meta = use.meta;
@@ -81,7 +81,7 @@ Value Builder::snapshot(const Step& step, const Use& use) {
 }
 
 // y[m] = compressed where y is pinned memory: the select is written into it by torch, in its place in the order.
-bool Builder::masked_store_in_place(const Step& step) {
+bool GraphBuilder::masked_store_in_place(const Action& step) {
   const Event& event = trace_.events[step.event];
   if (!is_masked_store(event) || mask_of(event) == ir::kNoNode) return false;
   const ir::NodeId node = masked_store(step);
@@ -103,7 +103,7 @@ bool Builder::masked_store_in_place(const Step& step) {
   return true;
 }
 
-void Builder::masked_load(const Step& step) {
+void GraphBuilder::masked_load(const Action& step) {
   const Event& event = trace_.events[step.event];
   const Value self = snapshot(step, event.args[0].uses[0]);
   const Value mask = snapshot(step, event.args[1].uses[0]);
@@ -117,7 +117,7 @@ void Builder::masked_load(const Step& step) {
 }
 
 // y after y[m] = v, or kNoNode.
-ir::NodeId Builder::masked_store(const Step& step) {
+ir::NodeId GraphBuilder::masked_store(const Action& step) {
   const Event& event = trace_.events[step.event];
   const Use& self = event.args[0].uses[0];
   const Use& source = event.args[2].uses[0];
@@ -139,7 +139,7 @@ ir::NodeId Builder::masked_store(const Step& step) {
 }
 
 // The call over the whole domain, or kNoNode if it is not pointwise work on values of this mask and numbers.
-ir::NodeId Builder::lower_compressed(const Step& step, ir::NodeId mask) {
+ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
   const Event& event = trace_.events[step.event];
   if (is_single_element_view(trace_, event)) return value(event.args[0].uses[0], event).node;
   if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
@@ -170,7 +170,7 @@ ir::NodeId Builder::lower_compressed(const Step& step, ir::NodeId mask) {
   return out[0];
 }
 
-bool Builder::is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const {
+bool GraphBuilder::is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const {
   std::vector<ir::NodeId> todo{out};
   std::set<ir::NodeId> seen;
   while (!todo.empty()) {

@@ -22,7 +22,7 @@ bool may_overlap_itself(const TensorMeta& meta) {
 }
 
 // Gives args[0] a new value. False: the operator must run in torch.
-bool Builder::rebind(const Step& step) {
+bool GraphBuilder::rebind(const Action& step) {
   const Event& event = trace_.events[step.event];
   const uint32_t target = event.args[0].uses[0].tensor;
   if (trace_.root(target)) input_node(target);
@@ -40,7 +40,7 @@ bool Builder::rebind(const Step& step) {
   return true;
 }
 
-ir::NodeId Builder::new_value(const Step& step) {
+ir::NodeId GraphBuilder::new_value(const Action& step) {
   const Event& event = trace_.events[step.event];
   if (is_masked_store(event)) return masked_store(step);
   if (const ir::NodeId mask = mask_of(event); mask != ir::kNoNode) {
@@ -66,13 +66,13 @@ ir::NodeId Builder::new_value(const Step& step) {
   return out[0];
 }
 
-void Builder::add_stores() {
+void GraphBuilder::add_stores() {
   std::map<uint32_t, uint32_t> targets;  // -> how often it got a value
   for (uint32_t target : rebound_) ++targets[target];
   std::unordered_map<uint32_t, size_t> in_memory;  // storage -> targets in it
   for (const auto& [target, times] : targets) ++in_memory[analysis_.storage[target]];
   for (const auto& [target, times] : targets) {
-    const Root& root = *trace_.root(target);
+    const Source& root = *trace_.root(target);
     uint32_t bumps = times;
     // Views of one base share a counter; alone, eager's own count is exact.
     if (in_memory[analysis_.storage[target]] == 1 && root.before.version >= 0)

@@ -11,7 +11,7 @@ namespace {
 // " at model.py:14" of the operator that gave the tensor, where it is known.
 std::string place_of(const Trace& trace, uint32_t tensor) {
   for (const Event& event : trace.events)
-    for (const Item& item : event.results)
+    for (const CallValue& item : event.results)
       for (const Use& use : item.uses)
         if (use.tensor == tensor && event.line) return " at " + trace.lines[event.line];
   return "";
@@ -20,7 +20,7 @@ std::string place_of(const Trace& trace, uint32_t tensor) {
 }  // namespace
 
 // graph.outputs has one entry a leaf; the same node twice is the same tensor twice.
-void Builder::add_outputs(const std::vector<Use>& outputs) {
+void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
   for (const Use& use : outputs) {
     const State& state = states_[use.tensor];
     if (trace_.root(use.tensor)) continue;
@@ -34,7 +34,7 @@ void Builder::add_outputs(const std::vector<Use>& outputs) {
   std::unordered_map<uint32_t, ir::NodeId> made;
   // Memory of the result alone has a counter of its own; an argument's or a captured tensor's shares that one's.
   std::unordered_set<uint32_t> of_roots;
-  for (const Root& root : trace_.roots) of_roots.insert(root.before.storage);
+  for (const Source& root : trace_.roots) of_roots.insert(root.before.storage);
   for (const Use& use : outputs) {
     auto [place, fresh] = made.try_emplace(use.tensor, ir::kNoNode);
     if (fresh) place->second = alias_of(use.tensor);
@@ -44,7 +44,7 @@ void Builder::add_outputs(const std::vector<Use>& outputs) {
 }
 
 // Passes may find that two values are one. That must not make views of two results share memory: such a base is cloned.
-void Builder::find_private_bases(const std::vector<Use>& outputs) {
+void GraphBuilder::find_private_bases(const std::vector<Use>& outputs) {
   using Form = std::pair<c10::ScalarType, int64_t>;  // type and number of elements
   const auto form = [&](uint32_t base) {
     const TensorMeta& meta = states_[base].meta;

@@ -80,15 +80,15 @@ void mark_written(const Trace& trace, Analysis& analysis, const std::set<std::st
   for (uint32_t t = 0; t < trace.tensors.size(); ++t)
     if (analysis.storage[t] != kNone) members[analysis.storage[t]].push_back(t);
   std::vector<char> has_root(count, 0);
-  for (const Root& root : trace.roots) has_root[root.before.storage] = 1;
+  for (const Source& root : trace.roots) has_root[root.before.storage] = 1;
   std::vector<char> reached_anywhere(count, 0);  // by offsets of the storage, not of a tensor in it
-  for (const Step& step : analysis.steps)
+  for (const Action& step : analysis.steps)
     if (trace.events[step.event].facts.is(OpFlag::ReachesStorage))
       for (uint32_t tensor : step.reads) reached_anywhere[analysis.storage[tensor]] = 1;
 
   std::map<uint32_t, Neighbours> neighbours;  // of the storages that are written
   for (size_t i = 0; i < analysis.steps.size(); ++i) {
-    Step& step = analysis.steps[i];
+    Action& step = analysis.steps[i];
     if (step.rebinds && forced.contains(std::string(trace.events[step.event].name))) step.rebinds = false;
     for (uint32_t target : step.writes) {
       const uint32_t storage = analysis.storage[target];
@@ -112,8 +112,8 @@ class SharedMemory {
  public:
   SharedMemory(const Trace& trace, Analysis& analysis) : analysis_(analysis), leader_(trace.storages.size()) {
     std::iota(leader_.begin(), leader_.end(), 0u);
-    std::vector<std::pair<Extent, const Root*>> roots;
-    for (const Root& root : trace.roots)
+    std::vector<std::pair<Extent, const Source*>> roots;
+    for (const Source& root : trace.roots)
       if (const Extent extent = extent_of(trace, root.before); extent.begin < extent.end)
         roots.emplace_back(extent, &root);
     std::ranges::sort(roots, {}, [](const auto& entry) { return entry.first.begin; });
@@ -178,7 +178,7 @@ class SharedMemory {
 void spread(Analysis& analysis) {
   std::vector<std::vector<uint32_t>> readers(analysis.pinned.size());  // by storage: steps that write as well
   for (uint32_t i = 0; i < analysis.steps.size(); ++i)
-    if (const Step& step = analysis.steps[i]; !step.writes.empty())
+    if (const Action& step = analysis.steps[i]; !step.writes.empty())
       for (uint32_t tensor : step.reads) readers[analysis.storage[tensor]].push_back(i);
   std::vector<uint32_t> todo;
   for (uint32_t storage = 0; storage < analysis.pinned.size(); ++storage)

@@ -111,7 +111,7 @@ void mark_exact(Analysis& analysis) {
   }
 }
 
-bool Builder::is_exact(ir::NodeId node) {
+bool GraphBuilder::is_exact(ir::NodeId node) {
   if (node == ir::kNoNode) return true;
   std::vector<ir::NodeId> todo{node};
   exact_.resize(graph_.nodes.size(), 0);
@@ -134,12 +134,12 @@ bool Builder::is_exact(ir::NodeId node) {
   return exact_[node] == 1;
 }
 
-bool Builder::results_exact(const Step& step) {
+bool GraphBuilder::results_exact(const Action& step) {
   return std::ranges::all_of(step.results, [&](uint32_t tensor) { return is_exact(states_[tensor].node); });
 }
 
 // The bool that a call gives, as a tensor: the executor makes one of it.
-ir::NodeId Builder::tested(uint32_t index) {
+ir::NodeId GraphBuilder::tested(uint32_t index) {
   const ir::NodeId external = call(index, ir::ExternKind::Op, ir::kNoNode);
   graph_.externs[graph_[external].attr].outputs = 1;
   capture.calls.back().results = {{at::kBool, {}, {}}};
@@ -147,7 +147,7 @@ ir::NodeId Builder::tested(uint32_t index) {
 }
 
 // As a tensor: torch's own, of a tensor that torch made.
-ir::NodeId Builder::sizes_of(const Step& step) {
+ir::NodeId GraphBuilder::sizes_of(const Action& step) {
   const Event& event = trace_.events[step.event];
   const auto rank = static_cast<int64_t>(event.values.size());
   const ir::NodeId sizes = run_unary("aten::_shape_as_tensor", ir::ExternKind::Op,
@@ -156,8 +156,8 @@ ir::NodeId Builder::sizes_of(const Step& step) {
   return graph_.pointwise(ir::Op::Min, {sizes, graph_.constant_int(ir::DType::I64, kMany)});
 }
 
-void Builder::guard(uint32_t index) {
-  const Step& step = analysis_.steps[index];
+void GraphBuilder::guard(uint32_t index) {
+  const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   const std::string label = label_of(trace_, event);
   ir::NodeId node = ir::kNoNode;
@@ -197,12 +197,12 @@ void Builder::guard(uint32_t index) {
 
 // When a value is another one than recorded, the call starts again: what ran by then is undone, which is known how to
 // do of torch's own operators only.
-void Builder::refuse_effects_before_values() {
+void GraphBuilder::refuse_effects_before_values() {
   const auto last = std::ranges::find_if(analysis_.steps.rbegin(), analysis_.steps.rend(),
-                                         [](const Step& step) { return step.reads_value; });
+                                         [](const Action& step) { return step.reads_value; });
   if (last == analysis_.steps.rend()) return;
   const std::string value = "the value of " + label_of(trace_, trace_.events[last->event]) + " is read";
-  for (const Step& step : analysis_.steps) {
+  for (const Action& step : analysis_.steps) {
     if (&step == &*last) return;
     const Event& event = trace_.events[step.event];
     if (event.facts.is(OpFlag::Foreign))

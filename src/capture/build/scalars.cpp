@@ -40,13 +40,13 @@ Number number_of(PyObject* object) {
 }
 
 // Every number in an argument, and whether the argument is that number alone.
-std::vector<c10::Scalar> numbers_in(const Item& item, bool& alone) {
+std::vector<c10::Scalar> numbers_in(const CallValue& item, bool& alone) {
   std::vector<c10::Scalar> out;
   alone = false;
   for (const Use& use : item.uses)
     if (use.number) out.push_back(*use.number);
-  if (item.kind == Item::Kind::Tensor) alone = item.uses[0].number && item.uses[0].meta->wrapped_number;
-  if (item.kind != Item::Kind::Constant) return out;
+  if (item.kind == CallValue::Kind::Tensor) alone = item.uses[0].number && item.uses[0].meta->wrapped_number;
+  if (item.kind != CallValue::Kind::Constant) return out;
   const c10::IValue& value = item.constant;
   if (value.isDouble() || value.isInt() || value.isBool()) {
     alone = true;
@@ -63,11 +63,11 @@ std::vector<c10::Scalar> numbers_in(const Item& item, bool& alone) {
 }
 
 // Operators that take a c10::Scalar convert it with a check. Nothing: the check cannot be expressed as a bound.
-std::optional<double> limit_of(const Event& event, const Item& item, bool is_float) {
-  if (item.kind == Item::Kind::Tensor) return kAny;  // converted like any tensor
+std::optional<double> limit_of(const Event& event, const CallValue& item, bool is_float) {
+  if (item.kind == CallValue::Kind::Tensor) return kAny;  // converted like any tensor
   double limit = kAny;
-  for (const std::vector<Item>* items : {&event.args, &event.results})
-    for (const Item& other : *items)
+  for (const std::vector<CallValue>* items : {&event.args, &event.results})
+    for (const CallValue& other : *items)
       for (const Use& use : other.uses) {
         if (use.tensor == kNone || use.meta->dtype == at::kBool) continue;
         if (is_float && !at::isFloatingType(use.meta->dtype)) return std::nullopt;
@@ -83,7 +83,7 @@ std::vector<uint32_t> element_events(const Trace& trace, const ScalarUse& use) {
   const Event& event = trace.events[use.events[0]];
   std::vector<uint32_t> parts;
   for (uint32_t child = use.events[0] + 1; child < event.end; child = trace.events[child].end) parts.push_back(child);
-  const bool is_each = !event.args.empty() && event.args[0].kind == Item::Kind::TensorList &&
+  const bool is_each = !event.args.empty() && event.args[0].kind == CallValue::Kind::TensorList &&
                        event.args[0].uses.size() == parts.size() && static_cast<size_t>(use.element) < parts.size();
   return is_each ? std::vector{parts[static_cast<size_t>(use.element)]} : std::vector<uint32_t>();
 }

@@ -23,8 +23,8 @@ void for_each_stretch(const StorageRecord& memory, Body body) {
 }
 
 template <class Body>
-void for_each_storage(const std::vector<Item>& items, Body body) {
-  for (const Item& item : items)
+void for_each_storage(const std::vector<CallValue>& items, Body body) {
+  for (const CallValue& item : items)
     for (const Use& use : item.uses)
       if (use.tensor != kNone && use.storage != kNone) body(use);
 }

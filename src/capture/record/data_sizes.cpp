@@ -44,7 +44,7 @@ std::optional<Dims> broadcast(const Trace& trace, const Event& event, const Use&
   const std::vector<int64_t>& sizes = result.meta->sizes;
   std::vector<int64_t> shape(sizes.size(), 1);
   Dims dims = 0;
-  for (const Item& item : event.args)
+  for (const CallValue& item : event.args)
     for (const Use& use : item.uses) {
       if (use.tensor == kNone) continue;
       const std::vector<int64_t>& own = use.meta->sizes;
@@ -90,7 +90,7 @@ std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& r
 // By size: what is as long as an operand's dim of data is taken to be that one, what is as long as no operand's is.
 Dims alike(const Trace& trace, const Event& event, const Use& result) {
   std::vector<int64_t> of_data, others;
-  for (const Item& item : event.args)
+  for (const CallValue& item : event.args)
     for (const Use& use : item.uses)
       for (size_t d = 0; use.tensor != kNone && d < use.meta->sizes.size(); ++d)
         (trace.dims_of(use.tensor) & bit(d) ? of_data : others).push_back(use.meta->sizes[d]);
@@ -106,7 +106,7 @@ Dims alike(const Trace& trace, const Event& event, const Use& result) {
 }
 
 bool is_argument(const Event& event, uint32_t tensor) {
-  return std::ranges::any_of(event.args, [&](const Item& item) {
+  return std::ranges::any_of(event.args, [&](const CallValue& item) {
     return std::ranges::any_of(item.uses, [&](const Use& use) { return use.tensor == tensor; });
   });
 }
@@ -124,7 +124,7 @@ std::vector<Dims> data_dims(const Trace& trace, uint32_t index, bool makes) {
   const std::span<const Use> results = flat_results(event);
   std::vector<Dims> out(results.size(), 0);
   bool reads = false;
-  for (const Item& item : event.args)
+  for (const CallValue& item : event.args)
     for (const Use& use : item.uses) reads |= use.tensor != kNone && trace.dims_of(use.tensor);
   if (!makes && !reads) return out;
   for (size_t i = 0; i < results.size(); ++i) {

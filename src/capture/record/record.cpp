@@ -79,7 +79,7 @@ struct Recorder::Impl {
   void note_sizes(uint32_t event);
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
-  Item item(const c10::IValue& value, bool made);
+  CallValue item(const c10::IValue& value, bool made);
   void check_generator(const at::Generator& generator);
   ~Impl() {
     stop();
@@ -137,23 +137,23 @@ bool holds_tensor(const c10::IValue& value) {
 }  // namespace
 
 // `made`: C++ code of torch may have made the tensor, instead of Python code or the binding.
-Item Recorder::Impl::item(const c10::IValue& value, bool made) {
-  Item out;
+CallValue Recorder::Impl::item(const c10::IValue& value, bool made) {
+  CallValue out;
   if (value.isNone()) return out;
   if (value.isTensor()) {
-    out.kind = Item::Kind::Tensor;
+    out.kind = CallValue::Kind::Tensor;
     out.uses.push_back(trace.use(value.toTensor(), made));
   } else if (value.isTensorList()) {
-    out.kind = Item::Kind::TensorList;
+    out.kind = CallValue::Kind::TensorList;
     for (const at::Tensor& tensor : value.toTensorList().vec()) out.uses.push_back(trace.use(tensor, made));
   } else if (value.isOptionalTensorList()) {
-    out.kind = Item::Kind::OptionalTensorList;
+    out.kind = CallValue::Kind::OptionalTensorList;
     for (const c10::IValue& element : value.toListRef())
       out.uses.push_back(element.isNone() ? Use{} : trace.use(element.toTensor()));
   } else {
     if (value.isGenerator()) check_generator(value.toGenerator());
     if (holds_tensor(value)) trace.broken = "an operator took an argument that holds tensors: " + value.tagKind();
-    out.kind = Item::Kind::Constant;
+    out.kind = CallValue::Kind::Constant;
     out.constant = value;
   }
   return out;
@@ -171,8 +171,8 @@ void Recorder::Impl::check_generator(const at::Generator& generator) {
 void Recorder::Impl::count(const Event& event) {
   support::count_work(1 + event.args.size());
   bytes += static_cast<int64_t>(sizeof(Event));
-  for (const Item& item : event.args) {
-    bytes += static_cast<int64_t>(sizeof(Item));
+  for (const CallValue& item : event.args) {
+    bytes += static_cast<int64_t>(sizeof(CallValue));
     for (const Use& use : item.uses)
       bytes += static_cast<int64_t>(2 * (sizeof(Use) + 2 * use.meta->sizes.size() * sizeof(int64_t)));  // a result each
   }
@@ -306,8 +306,8 @@ void Recorder::Impl::meet_saved(const c10::IValue& value) {
     for (const Use& use : flat_results(trace.events[i])) {
       if (use.tensor == saved.tensor || !same(use)) continue;
       Event event = as_if_run("aten::detach");
-      event.args.push_back({Item::Kind::Tensor, {use}, {}});
-      event.results.push_back({Item::Kind::Tensor, {saved}, {}});
+      event.args.push_back({CallValue::Kind::Tensor, {use}, {}});
+      event.results.push_back({CallValue::Kind::Tensor, {saved}, {}});
       trace.events.push_back(std::move(event));
       return;
     }
@@ -378,7 +378,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   if (event.op->hasTag(at::Tag::inplace_view) && !open.empty() && is_layered(trace, trace.events[open.back()]))
     as_view(event, outputs.back());
   if (count > 1)
-    for (const Item& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
+    for (const CallValue& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
   if (!is_outermost()) return;
   blank.ended(event);
   note_sizes(static_cast<uint32_t>(&event - trace.events.data()));
@@ -429,7 +429,7 @@ void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) 
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
   if (known == kNone || !trace.dims_of(known) || !sizes_read.emplace(known, name).second) return;
   Event event = unseen(name);
-  event.args.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
+  event.args.push_back({CallValue::Kind::Tensor, {trace.use(tensor)}, {}});
   for (const int64_t size : tensor.sizes())
     event.values.push_back(static_cast<uint64_t>(name == kFew ? std::min(size, kMany) : size));
   trace.events.push_back(std::move(event));
@@ -439,7 +439,7 @@ void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) 
 void Recorder::Impl::contents_read(const at::Tensor& tensor) {
   constexpr int64_t kMaxElements = 64;
   Event event = unseen(kContentsRead);
-  Item item{Item::Kind::Tensor, {trace.use(tensor)}, {}};
+  CallValue item{CallValue::Kind::Tensor, {trace.use(tensor)}, {}};
   const auto dtype = to_ir(tensor.scalar_type());
   const bool readable = trace.tensors[item.uses[0].tensor].unusual.empty() && tensor.is_cpu() && dtype;
   if (readable && tensor.numel() <= kMaxElements)
@@ -558,8 +558,8 @@ bool Recorder::constant_made(const at::Tensor& tensor) {
   if (!is_new) return true;  // an operator's result
   if (!impl.inputs.constants_are_facts || !tensor.is_cpu() || tensor.numel() > kMaxConstant) return false;
   Event event = impl.as_if_run("aten::lift_fresh");
-  event.args.push_back({Item::Kind::Tensor, {impl.constant(tensor)}, {}});
-  event.results.push_back({Item::Kind::Tensor, {trace.use(tensor)}, {}});
+  event.args.push_back({CallValue::Kind::Tensor, {impl.constant(tensor)}, {}});
+  event.results.push_back({CallValue::Kind::Tensor, {trace.use(tensor)}, {}});
   trace.events.push_back(std::move(event));
   return true;
 }
@@ -570,8 +570,8 @@ bool Recorder::data_read(const at::Tensor& tensor, const at::Tensor& data) {
   const bool is_known = impl.trace.find(tensor.unsafeGetTensorImpl()) != kNone;
   if (!is_known || impl.trace.find(data.unsafeGetTensorImpl()) != kNone) return false;
   Event event = impl.as_if_run("aten::detach");
-  event.args.push_back({Item::Kind::Tensor, {impl.trace.use(tensor)}, {}});
-  event.results.push_back({Item::Kind::Tensor, {impl.trace.use(data, true)}, {}});
+  event.args.push_back({CallValue::Kind::Tensor, {impl.trace.use(tensor)}, {}});
+  event.results.push_back({CallValue::Kind::Tensor, {impl.trace.use(data, true)}, {}});
   impl.trace.data_read.insert(event.results[0].uses[0].storage);
   impl.trace.events.push_back(std::move(event));
   impl.note_sizes(static_cast<uint32_t>(impl.trace.events.size() - 1));

@@ -64,12 +64,12 @@ uint32_t Trace::find(const c10::TensorImpl* impl) const {
   return it == tensor_ids.end() ? kNone : it->second;
 }
 
-const Root* Trace::root(uint32_t tensor) const {
+const Source* Trace::root(uint32_t tensor) const {
   auto it = root_ids.find(tensor);
   return it == root_ids.end() ? nullptr : &roots[it->second];
 }
 
-void Trace::add_root(Root root) {
+void Trace::add_root(Source root) {
   root_ids.emplace(root.before.tensor, static_cast<uint32_t>(roots.size()));
   roots.push_back(std::move(root));
 }
@@ -137,8 +137,8 @@ bool is_wrapper(const at::Tensor& tensor) {
 
 bool is_layered(const Trace& trace, const Event& event) {
   if (!event.op) return false;
-  for (const std::vector<Item>* items : {&event.args, &event.results})
-    for (const Item& item : *items)
+  for (const std::vector<CallValue>* items : {&event.args, &event.results})
+    for (const CallValue& item : *items)
       for (const Use& use : item.uses)
         if (use.tensor != kNone && trace.tensors[use.tensor].layered) return true;
   return false;

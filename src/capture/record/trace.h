@@ -34,7 +34,7 @@ struct Use {
 };
 
 /// An argument or a result.
-struct Item {
+struct CallValue {
   enum class Kind : uint8_t { None, Tensor, TensorList, OptionalTensorList, Constant } kind = Kind::None;
   c10::SmallVector<Use, 1> uses;  // Tensor: one; lists: one an element
   c10::IValue constant;
@@ -53,7 +53,7 @@ struct Event {
   CastMode casts;
   std::string target;            // of a value that Python reads: the variable that gets it, if one does at once
   std::vector<uint64_t> values;  // of contents_read: what was read
-  std::vector<Item> args, results;
+  std::vector<CallValue> args, results;
   std::vector<Use> flat;  // the tensors of several results
 };
 
@@ -74,7 +74,7 @@ struct StorageRecord {
 };
 
 /// An argument or a captured tensor, as it was when the recorder was told of it.
-struct Root {
+struct Source {
   Use before;
   at::Tensor tensor;
   PyObject* object = nullptr;  // captured tensors and constants only
@@ -110,7 +110,7 @@ struct Trace {
   std::vector<TensorRecord> tensors;
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"
-  std::vector<Root> roots;
+  std::vector<Source> roots;
   std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;       // why the recording itself cannot be trusted
 
@@ -125,8 +125,8 @@ struct Trace {
 
   uint32_t find(const c10::TensorImpl* impl) const;
   Use use(const at::Tensor& tensor, bool made = false);
-  const Root* root(uint32_t tensor) const;
-  void add_root(Root root);
+  const Source* root(uint32_t tensor) const;
+  void add_root(Source root);
 
   support::FlatMap<const c10::TensorImpl*, uint32_t> tensor_ids;
   support::FlatMap<const c10::StorageImpl*, uint32_t> storage_ids;

@@ -9,13 +9,13 @@ void Derived::add(observe::Derivation how, const std::vector<int>& place) {
   for (const auto& operand : how.operands)
     places.push_back(operand.scalar < 0 ? -1 : place[static_cast<size_t>(operand.scalar)]);
   PyTypeObject* type = Py_TYPE(how.number.get());
-  steps_.push_back({std::move(how), std::move(places), type});
+  formulas_.push_back({std::move(how), std::move(places), type});
 }
 
 Derived::Numbers::Numbers(const Derived& derived, PyObject* const* given, size_t count)
     : all_(given, given + count), given_(count) {
   c10::SmallVector<PyObject*, 4> operands;
-  for (const Step& step : derived.steps_) {
+  for (const Formula& step : derived.formulas_) {
     operands.clear();
     for (size_t i = 0; i < step.places.size(); ++i)
       operands.push_back(step.places[i] < 0 ? step.how.operands[i].value.get()

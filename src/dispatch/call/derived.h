@@ -13,7 +13,7 @@ namespace fastjit::dispatch {
 
 class Derived {
  public:
-  bool empty() const { return steps_.empty(); }
+  bool empty() const { return formulas_.empty(); }
   /// `place[i]`: where watched number i is among the numbers of a call, negative where it is the same in all of them.
   /// The new number's place is the next one.
   void add(observe::Derivation how, const std::vector<int>& place);
@@ -36,12 +36,12 @@ class Derived {
   };
 
  private:
-  struct Step {
+  struct Formula {
     observe::Derivation how;
     std::vector<int> places;  // per operand
     PyTypeObject* type;
   };
-  std::vector<Step> steps_;
+  std::vector<Formula> formulas_;
 };
 
 /// "(1 - beta)", for operands of these names; an empty one is shown by its value.

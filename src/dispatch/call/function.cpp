@@ -74,7 +74,7 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
   const auto* found =
       function.variants.find(call_hash(args, nargs, kwnames, function.by_content), [&](const Variant& variant) {
         return &variant != last &&
-               (variant.executable || variant.values.empty()) &&  // else values decide: value_tree.cpp
+               (variant.program.executable || variant.guards.values.empty()) &&  // else values decide: value_tree.cpp
                serves(variant, modes, args, nargs, kwnames, tensors, numbers);
       });
   if (found) function.variants.used(*found);
@@ -83,32 +83,32 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
 
 // The tensors that the program reads or writes; false if a written one shares memory with another.
 bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs) {
-  objects.reserve(variant.inputs.size());
-  inputs.reserve(variant.inputs.size());
-  for (const capture::InputSource& source : variant.inputs) {
+  objects.reserve(variant.program.inputs.size());
+  inputs.reserve(variant.program.inputs.size());
+  for (const capture::InputSource& source : variant.program.inputs) {
     objects.push_back(variant.input(source, arg_tensors));
     inputs.push_back(&unpack(objects.back()));
   }
-  return !variant.checks_overlap || !overlaps(*variant.executable, inputs);
+  return !variant.program.checks_overlap || !overlaps(*variant.program.executable, inputs);
 }
 
 PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, PyObject* const* numbers,
                        PyObject* const* targets) {
-  const plan::Program& program = variant.executable->program;
+  const plan::Program& program = variant.program.executable->program;
   c10::SmallVector<PyObject*, 8> leaves(outputs.size());
-  const size_t tensors = outputs.size() - variant.result_values;
+  const size_t tensors = outputs.size() - variant.program.result_values;
   const auto slot = [&](size_t i) -> const plan::Slot& { return program.slots[program.outputs[i]]; };
   // What is made below may start the garbage collector, and so finalisers that drop anything not held.
   for (size_t i = 0; i < tensors; ++i)
     if (slot(i).kind == plan::SlotKind::Input) leaves[i] = Py_NewRef(objects[slot(i).index]);
   for (size_t i = 0; i < tensors; ++i)
     if (slot(i).kind != plan::SlotKind::Input) leaves[i] = THPVariable_Wrap(std::move(outputs[i]));
-  if (variant.recipe.single()) return leaves[0];
+  if (variant.program.recipe.single()) return leaves[0];
   PyObject** values = leaves.data() + tensors;
   for (size_t i = tensors; i < outputs.size(); ++i)
     leaves[i] = PyFloat_FromDouble(*static_cast<const double*>(outputs[i].const_data_ptr()));
-  PyObject* result = variant.recipe.rebuild(leaves.data(), numbers, values, targets);
-  std::for_each(values, values + variant.result_values, Py_DecRef);
+  PyObject* result = variant.program.recipe.rebuild(leaves.data(), numbers, values, targets);
+  std::for_each(values, values + variant.program.result_values, Py_DecRef);
   return result;
 }
 
@@ -136,9 +136,9 @@ bool run_without_gil(const Executable& executable, const Inputs& inputs, const u
 
 bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
             PyObject** tensors, PyObject** numbers) noexcept {
-  return variant.modes == modes && variant.spec.match(args, nargs, kwnames, tensors, numbers) &&
-         (!variant.facts || variant.facts->check()) && variant.captured.hold() &&
-         (variant.device < 0 || variant.on_its_device(tensors));
+  return variant.key.modes == modes && variant.key.spec.match(args, nargs, kwnames, tensors, numbers) &&
+         (!variant.guards.facts || variant.guards.facts->check()) && variant.guards.captured.hold() &&
+         (variant.program.device < 0 || variant.on_its_device(tensors));
 }
 
 bool checks_recordings() {
@@ -153,16 +153,18 @@ bool overlaps(const Variant& variant, PyObject* const* arg_tensors) {
 }
 
 bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
-  for (size_t i = 0; i < spec.tensor_count(); ++i)
-    if (unpack(tensors[i]).device().index() != device) return false;
-  for (size_t i = 0; i < captured.size(); ++i)
-    if (PyObject* tensor = captured.object(i); tensor != Py_None && unpack(tensor).device().index() != device)
+  for (size_t i = 0; i < key.spec.tensor_count(); ++i)
+    if (unpack(tensors[i]).device().index() != program.device) return false;
+  for (size_t i = 0; i < guards.captured.size(); ++i)
+    if (PyObject* tensor = guards.captured.object(i);
+        tensor != Py_None && unpack(tensor).device().index() != program.device)
       return false;
   return true;
 }
 
 c10::Device device_of(const Variant& variant) {
-  return variant.device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<int8_t>(variant.device));
+  return variant.program.device < 0 ? c10::Device(c10::kCPU)
+                                    : c10::Device(c10::kCUDA, static_cast<int8_t>(variant.program.device));
 }
 
 namespace {
@@ -173,28 +175,28 @@ using Scalars = c10::SmallVector<uint64_t, 8>;
 
 // What the kernels are given of the call's numbers; false: one is beyond what eager takes.
 bool gather_scalars(const Variant& variant, PyObject* const* numbers, Scalars& scalars, std::string& why) {
-  for (size_t i = 0; i < variant.scalar_number.size(); ++i) {
-    PyObject* number = numbers[variant.scalar_number[i]];
-    if (!within(number, variant.scalar_is_float[i], variant.scalar_limit[i])) {
-      why = variant.scalar_name[i] + " is too large for the tensors it is used with";
+  for (size_t i = 0; i < variant.program.scalar_number.size(); ++i) {
+    PyObject* number = numbers[variant.program.scalar_number[i]];
+    if (!within(number, variant.program.scalar_is_float[i], variant.program.scalar_limit[i])) {
+      why = variant.program.scalar_name[i] + " is too large for the tensors it is used with";
       return false;
     }
-    scalars.push_back(number_bits(number, variant.scalar_is_float[i]));
+    scalars.push_back(number_bits(number, variant.program.scalar_is_float[i]));
   }
   return true;
 }
 
 PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
                    PyObject* const* targets, std::string& why, ValueCheck* check) {
-  const Executable& executable = *variant.executable;
+  const Executable& executable = *variant.program.executable;
   Scalars scalars;
   if (!gather_scalars(variant, numbers, scalars, why)) return nullptr;
   c10::SmallVector<pybind11::object, 8> held;
   if (executable.releases_gil) {  // others may take them out of the lists they came in
     const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
-    held.reserve(objects.size() + variant.spec.number_count());
+    held.reserve(objects.size() + variant.key.spec.number_count());
     std::for_each(objects.begin(), objects.end(), hold);
-    std::for_each(numbers, numbers + variant.spec.number_count(), hold);
+    std::for_each(numbers, numbers + variant.key.spec.number_count(), hold);
   }
   // A program that went through once goes through again, but for the steps that may raise; the first time any may.
   std::optional<Undo> undo;
@@ -203,9 +205,9 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   Tensors outputs;
   bool done = false;
   std::optional<at::NoGradGuard> without_grad;
-  if (variant.without_grad) without_grad.emplace();
+  if (variant.program.without_grad) without_grad.emplace();
   std::optional<c10::InferenceMode> inference;
-  if (variant.in_inference_mode) inference.emplace();
+  if (variant.program.in_inference_mode) inference.emplace();
   try {
     done = executable.releases_gil ? run_without_gil(executable, inputs, scalars.data(), outputs, check)
                                    : execute(executable, inputs, scalars.data(), outputs, check);
@@ -225,18 +227,18 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
 // The result, or with effects the tuple of it and the values to store.
 PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
                       PyObject* const* targets, std::string& why, ValueCheck* check) {
-  if (variant.derived.empty()) return run_with(variant, objects, inputs, numbers, targets, why, check);
-  const Derived::Numbers all(variant.derived, numbers, variant.spec.number_count());
+  if (variant.program.derived.empty()) return run_with(variant, objects, inputs, numbers, targets, why, check);
+  const Derived::Numbers all(variant.program.derived, numbers, variant.key.spec.number_count());
   why = all.why();
   return why.empty() ? run_with(variant, objects, inputs, all.data(), targets, why, check) : nullptr;
 }
 
 }  // namespace
 
-PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                 PyObject* const* targets, std::string& why, ValueCheck* check) {
+PyObject* run_on_tensors(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                         PyObject* const* targets, std::string& why, ValueCheck* check) {
   PyObject* made = run_program(variant, objects, inputs, numbers, targets, why, check);
-  return variant.replay ? variant.replay->result_of(made) : made;
+  return variant.program.replay ? variant.program.replay->result_of(made) : made;
 }
 
 PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why,
@@ -247,26 +249,26 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
     why = kSharesMemory;
     return nullptr;
   }
-  const std::vector<observe::Ref> kept = variant.recipe.hold();
-  PyObject* const* changed = arg_tensors + variant.spec.tensor_count();
-  if (!variant.replay) return run_program(variant, objects, inputs, numbers, changed, why, check);
-  why = variant.replay->refuse();
+  const std::vector<observe::Ref> kept = variant.program.recipe.hold();
+  PyObject* const* changed = arg_tensors + variant.key.spec.tensor_count();
+  if (!variant.program.replay) return run_program(variant, objects, inputs, numbers, changed, why, check);
+  why = variant.program.replay->refuse();
   if (!why.empty()) return nullptr;
-  const std::vector<observe::Ref> targets = variant.replay->hold(changed);
-  return variant.replay->apply(run_program(variant, objects, inputs, numbers, changed, why, check), changed);
+  const std::vector<observe::Ref> targets = variant.program.replay->hold(changed);
+  return variant.program.replay->apply(run_program(variant, objects, inputs, numbers, changed, why, check), changed);
 }
 
 void count_hit(Function& function, Variant& variant) {
   ++function.stats.hits;
   ++variant.hits;
-  function.stats.operators += variant.operators;
+  function.stats.operators += variant.program.operators;
 }
 
 std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers) {
   if (overlaps(variant, arg_tensors)) return kSharesMemory;
-  std::string why = variant.replay ? variant.replay->refuse() : "";
+  std::string why = variant.program.replay ? variant.program.replay->refuse() : "";
   if (!why.empty()) return why;
-  const Derived::Numbers all(variant.derived, numbers, variant.spec.number_count());
+  const Derived::Numbers all(variant.program.derived, numbers, variant.key.spec.number_count());
   Scalars scalars;
   if (all.why().empty()) gather_scalars(variant, all.data(), scalars, why);
   return all.why() + why;
@@ -292,7 +294,7 @@ PyObject* hit(Function& function, Variant& variant, PyObject* const* tensors, Py
 
 // A call that a variant serves, where nothing but its kernels runs: no operator of torch can warn.
 bool runs_kernels_only(const Function& function, const Variant& variant) {
-  return variant.reason.empty() && variant.values.empty() && variant.executable->calls.empty() &&
+  return variant.reason.empty() && variant.guards.values.empty() && variant.program.executable->calls.empty() &&
          !function.options.verify && !kChecksRecordings && !observe::tracer_active();
 }
 
@@ -306,13 +308,13 @@ PyObject* call_served(FunctionObject* self, const std::shared_ptr<Variant>& vari
     if (settled == Settled::Waits) return run_eager(function, kBeingCompiled, args, nargsf, kwnames);
     if (settled == Settled::Eager) return run_eager(function, "", args, nargsf, kwnames);
   }
-  if (!variant->reason.empty() && variant->values.empty()) {
+  if (!variant->reason.empty() && variant->guards.values.empty()) {
     if (retire(function, variant)) return learn(self, args, nargsf, kwnames, modes);
     const auto run = variant->needs_gradients ? run_eager : run_in_parts;
     return run(function, variant->reason, args, nargsf, kwnames);
   }
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
-  if (!variant->values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
+  if (!variant->guards.values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
   if (checks_recordings() && !function.options.pure && !overlaps(*variant, tensors))
     return check_recording(self, *variant, numbers, args, nargsf, kwnames);
   if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits) &&

@@ -16,6 +16,7 @@
 #include "dispatch/call/parts.h"
 #include "dispatch/call/recipe.h"
 #include "dispatch/call/replay.h"
+#include "dispatch/call/variant.h"
 #include "dispatch/call/variants.h"
 #include "dispatch/run/executor.h"
 #include "observe/observe.h"
@@ -36,58 +37,6 @@ struct Options {
   runtime::CacheMode cache = runtime::CacheMode::On;
   OnMiss on_miss = OnMiss::Compile;
   double verify = 0;  // the fraction of hits that is compared with eager
-};
-
-/// What a person may want to see of one variant. Texts are made when someone asks for them.
-struct Inspection {
-  ir::Graph captured;  // before the passes
-  ir::Graph graph;     // after them
-  std::string ir() const { return ir::print(captured); }
-};
-
-struct Pending;
-
-/// One thing the function knows how to do (or knows that it cannot): a program, or a reason to stay eager.
-struct Variant {
-  CallSpec spec;
-  Modes modes;
-  std::unique_ptr<observe::ReadSet> facts;  // null with pure=True
-  CapturedTensors captured;
-  std::vector<at::Tensor> held;            // captured tensors that no fact keeps: constants, and all with pure=True
-  std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
-  std::string reason;                      // empty: calls run the program
-  std::shared_ptr<Pending> pending;        // the program is being compiled in the background; `reason` says so
-  uint64_t retry_at = 0;                   // calls of the function after which `reason` may have passed; 0: never
-  Recipe recipe;
-  size_t result_values = 0;        // numbers among the program's outputs, behind the tensors
-  std::unique_ptr<Replay> replay;  // null: the call has no effect on Python objects
-  std::vector<capture::InputSource> inputs;
-  // The values it read out of tensors, in order. Of one that stays eager: those that led to it; it serves calls that
-  // read the same.
-  std::vector<capture::ValueGuard> values;
-  std::vector<uint8_t> scalar_is_float;  // per graph scalar
-  Derived derived;                       // numbers of the call behind those of its arguments
-  std::vector<uint32_t> scalar_number;   // per graph scalar: which symbolic number of the call
-  std::vector<double> scalar_limit;      // per graph scalar: finite values beyond +-limit run eagerly (eager raises)
-  std::vector<std::string> scalar_name;  // per graph scalar
-  bool without_grad = false;             // grad mode is off while it runs, though on for the caller
-  bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
-  bool checks_overlap = false;           // the program writes: written inputs may not overlap others
-  Inspection inspection;
-  bool needs_gradients = false;   // `reason` is that autograd records the call: so it is with its parts
-  int device = -1;                // the CUDA device it runs on; -1: the CPU
-  std::vector<std::string> keys;  // kernel keys, for `cache show`
-  double compile_ms = 0, record_ms = 0;
-  uint64_t hits = 0;
-  uint32_t operators = 0;  // that eager dispatches in such a call
-  uint64_t used = 0;       // by Variants: the larger, the more recently
-
-  /// The tensor that a program input is in a call with these tensors; borrowed.
-  PyObject* input(const capture::InputSource& source, PyObject* const* tensors) const noexcept {
-    return source.kind == capture::InputSource::Kind::Argument ? tensors[source.index] : captured.object(source.index);
-  }
-  /// Whether the call's tensors and the captured ones are on `device`, when the rest of the call matched.
-  bool on_its_device(PyObject* const* tensors) const noexcept;
 };
 
 struct Stats {
@@ -188,8 +137,8 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
 /// The same on tensors of the caller's choice, none of which shares memory with one that is written. Effects on Python
 /// objects are not made. `targets`: those of the call's spec.
 /// With `check`: also null, and `why` empty, where the check stopped the program.
-PyObject* run_on(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                 PyObject* const* targets, std::string& why, ValueCheck* check = nullptr);
+PyObject* run_on_tensors(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
+                         PyObject* const* targets, std::string& why, ValueCheck* check = nullptr);
 /// Why run_variant() would restart the call in eager before its first step; empty: it would not. Runs nothing.
 std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers);
 /// FASTJIT_CHECK=record, unless something else (Dynamo) evaluates Python frames now, whose own code would be recorded.

@@ -18,7 +18,7 @@ bool brings_another(const Function& function, const CallSpec& call, size_t place
   const bool is_module = is_module_class(mine.type);
   size_t others = 0;
   for (const auto& variant : function.variants.all()) {
-    const std::vector<ArgSpec>& known = variant->spec.specs();
+    const std::vector<ArgSpec>& known = variant->key.spec.specs();
     const bool alike = place < known.size() && known[place].kind == ArgKind::Object && known[place].type == mine.type;
     if (!alike || referent(known[place]) == referent(mine)) continue;
     if (referent(known[place]) == Py_None || (!is_module && ++others >= kKept)) return true;
@@ -72,7 +72,7 @@ bool compare_by_content(Function& function, const CallSpec& call) {
   if (classes.size() == before) return false;
   function.misses_by_identity = function.stats.misses;
   function.variants.drop([&](const Variant& variant) {
-    return std::ranges::any_of(variant.spec.specs(), [&](const ArgSpec& spec) {
+    return std::ranges::any_of(variant.key.spec.specs(), [&](const ArgSpec& spec) {
       return spec.kind == ArgKind::Object && contains(classes, spec.type);
     });
   });

@@ -246,7 +246,7 @@ void Parts::judge(Part& part, bool ran_eagerly) {
   const Function& function = *part.get()->function;
   const auto& all = function.variants.all();
   part.is_plain = !all.empty() && std::ranges::all_of(all, [](const auto& variant) {
-    return variant->executable && variant->operators < 2;
+    return variant->program.executable && variant->program.operators < 2;
   });
   if (!ran_eagerly) return void(part.failures = 0);
   part.next = part.calls + (kFirstRetry << std::min(part.failures++, 20u));

@@ -48,7 +48,7 @@ bool is_return_type(PyObject* object) {
 }  // namespace
 
 Recipe::~Recipe() {
-  for (Step& step : steps_) Py_XDECREF(step.object);
+  for (Element& step : steps_) Py_XDECREF(step.object);
 }
 
 struct Recipe::Reader {
@@ -58,7 +58,7 @@ struct Recipe::Reader {
     const observe::SideEffect* effect;
     bool done;
   };
-  std::vector<Step>& steps;
+  std::vector<Element>& steps;
   const std::vector<PyObject*>& numbers;
   std::vector<PyObject*>& leaves;
   std::string& why;
@@ -157,7 +157,7 @@ struct Recipe::Reader {
     return sequence(object, {Kind::NamedTuple, Py_NewRef(type_object)}, depth);
   }
 
-  bool sequence(PyObject* object, Step step, int depth) {
+  bool sequence(PyObject* object, Element step, int depth) {
     step.count = PySequence_Fast_GET_SIZE(object);
     steps.push_back(step);
     for (Py_ssize_t i = 0; i < step.count; ++i)
@@ -216,23 +216,23 @@ bool Recipe::build(PyObject* result, const std::vector<PyObject*>& numbers, std:
 
 std::vector<observe::Ref> Recipe::hold() const {
   std::vector<observe::Ref> held;
-  for (const Step& step : steps_)
+  for (const Element& step : steps_)
     if (step.kind == Kind::Kept) held.push_back(observe::Ref::share(kept_object(step.object)));
   return held;
 }
 
 bool Recipe::has_tensors() const {
-  return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) { return step.kind == Kind::Leaf; });
+  return std::any_of(steps_.begin(), steps_.end(), [](const Element& step) { return step.kind == Kind::Leaf; });
 }
 
 int Recipe::traverse(visitproc visit, void* arg) const {
-  for (const Step& step : steps_) Py_VISIT(step.object);
+  for (const Element& step : steps_) Py_VISIT(step.object);
   return 0;
 }
 
 std::string Recipe::text() const {
   std::string out;
-  for (const Step& step : steps_) {
+  for (const Element& step : steps_) {
     out += std::to_string(static_cast<int>(step.kind)) + ":" + std::to_string(step.count);
     if (step.object) out += " " + repr(step.object);
     out += "; ";
@@ -242,14 +242,14 @@ std::string Recipe::text() const {
 
 std::vector<uint32_t> Recipe::numbers() const {
   std::vector<uint32_t> out;
-  for (const Step& step : steps_)
+  for (const Element& step : steps_)
     if (step.kind == Kind::Number) out.push_back(static_cast<uint32_t>(step.count));
   return out;
 }
 
 void Recipe::renumber(const std::vector<int>& place, const std::vector<int>& value,
                       const std::vector<PyObject*>& numbers) {
-  for (Step& step : steps_) {
+  for (Element& step : steps_) {
     if (step.kind != Kind::Number) continue;
     const auto index = static_cast<size_t>(step.count);
     if (place[index] >= 0)
@@ -261,8 +261,8 @@ void Recipe::renumber(const std::vector<int>& place, const std::vector<int>& val
   }
 }
 
-struct Recipe::Builder {
-  const Step* step;
+struct Recipe::Maker {
+  const Element* step;
   PyObject** leaves;
   PyObject* const* numbers;
   PyObject* const* values;
@@ -270,7 +270,7 @@ struct Recipe::Builder {
   std::vector<PyObject*>* made;  // the containers so far, owned; null where no step asks for them
 
   PyObject* one() {
-    const Step& s = *step++;
+    const Element& s = *step++;
     switch (s.kind) {
       case Kind::Leaf:
         return *leaves++;
@@ -299,7 +299,7 @@ struct Recipe::Builder {
     return object;
   }
 
-  PyObject* container(const Step& s) {
+  PyObject* container(const Element& s) {
     if (s.kind == Kind::Tuple) return items(PyTuple_New(s.count), s.count, true);
     if (s.kind == Kind::List) return items(PyList_New(s.count), s.count, false);
     if (s.kind == Kind::Dict) return fill(PyDict_New(), s.object, PyDict_SetItem);
@@ -317,7 +317,7 @@ struct Recipe::Builder {
     return out;
   }
 
-  PyObject* tagged(const Step& s) {
+  PyObject* tagged(const Element& s) {
     PyObject* tensor = one();
     PyObject* attributes = fill(PyObject_GenericGetDict(tensor, nullptr), s.object, PyDict_SetItem);
     if (!attributes) Py_CLEAR(tensor);
@@ -326,7 +326,7 @@ struct Recipe::Builder {
   }
 
   // As the recorded call left it: its __init__ ran then, with no effect beside the instance.
-  PyObject* instance(const Step& s) {
+  PyObject* instance(const Element& s) {
     auto* type = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(s.object, 0));
     PyObject *keys = PyTuple_GET_ITEM(s.object, 1), *names = PyTuple_GET_ITEM(s.object, 2);
     static PyObject* const no_arguments = PyTuple_New(0);
@@ -372,8 +372,8 @@ struct Recipe::Builder {
 PyObject* Recipe::rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values,
                           PyObject* const* targets) const {
   std::vector<PyObject*> made;
-  Builder builder{steps_.data(), leaves, numbers, values, targets, shares_ ? &made : nullptr};
-  PyObject* result = builder.one();
+  Maker maker{steps_.data(), leaves, numbers, values, targets, shares_ ? &made : nullptr};
+  PyObject* result = maker.one();
   for (PyObject* object : made) Py_XDECREF(object);
   return result;
 }

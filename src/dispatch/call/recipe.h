@@ -74,7 +74,7 @@ class Recipe {
     Kept,
     Argument
   };
-  struct Step {
+  struct Element {
     Kind kind;
     // Constant: the object. Kept: a weak reference to it, or it. Dict, Tagged: tuple of keys. Struct, NamedTuple: the
     // type. Instance: (type, keys, names). Owned.
@@ -83,8 +83,8 @@ class Recipe {
         0;  // containers: items. Number, Value, Argument: index. Same: which container, in the order of their steps
   };
   struct Reader;
-  struct Builder;
-  std::vector<Step> steps_;
+  struct Maker;
+  std::vector<Element> steps_;
   bool shares_ = false;  // there is a step Same
 };
 

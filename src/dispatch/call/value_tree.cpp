@@ -29,8 +29,8 @@ bool agrees(const std::vector<ValueGuard>& values, const std::vector<ValueGuard>
 }
 
 std::vector<ValueGuard> path_of(const Variant& variant, const ValueCheck& check) {
-  std::vector<ValueGuard> path(variant.values.begin(),
-                               variant.values.begin() + static_cast<std::ptrdiff_t>(check.held + 1));
+  std::vector<ValueGuard> path(variant.guards.values.begin(),
+                               variant.guards.values.begin() + static_cast<std::ptrdiff_t>(check.held + 1));
   path.back().expected = check.seen;
   return path;
 }
@@ -52,7 +52,7 @@ class Search {
       const Settled settled = variant->pending ? settle(function_, variant) : Settled::Ready;
       if (settled == Settled::Raises) return nullptr;
       if (settled == Settled::Eager) return eager("");
-      if (!variant->executable) return eager(variant->reason);
+      if (!variant->program.executable) return eager(variant->reason);
     }
   }
 
@@ -60,8 +60,8 @@ class Search {
   PyObject* eager(const std::string& why) { return run_eager(function_, why, args_, nargsf_, kwnames_); }
 
   bool serves_now(const Variant& variant) {
-    tensors_.resize(variant.spec.object_count());
-    numbers_.resize(variant.spec.number_count());
+    tensors_.resize(variant.key.spec.object_count());
+    numbers_.resize(variant.key.spec.number_count());
     return serves(variant, modes_, args_, PyVectorcall_NARGS(nargsf_), kwnames_, tensors_.data(), numbers_.data());
   }
 
@@ -69,8 +69,8 @@ class Search {
   std::shared_ptr<Variant> next() {
     const auto& all = function_.variants.all();
     const auto found = std::find_if(all.rbegin(), all.rend(), [&](const auto& variant) {
-      return agrees(variant->values, miss_.path) && std::ranges::find(miss_.tried, variant) == miss_.tried.end() &&
-             serves_now(*variant);
+      return agrees(variant->guards.values, miss_.path) &&
+             std::ranges::find(miss_.tried, variant) == miss_.tried.end() && serves_now(*variant);
     });
     return found == all.rend() ? nullptr : *found;
   }
@@ -91,7 +91,7 @@ class Search {
                             : verified_call(self_, variant, tensors_.data(), numbers_.data(), args_, nargsf_, kwnames_);
       return false;
     }
-    ValueCheck check{variant->values};
+    ValueCheck check{variant->guards.values};
     result = run_variant(*variant, tensors_.data(), numbers_.data(), why, &check);
     if (result) {
       count_hit(function_, *variant);
@@ -132,23 +132,23 @@ bool same_values(const std::vector<ValueGuard>& a, const std::vector<ValueGuard>
 
 Values compare_values(const Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
                       std::vector<ValueGuard>& path, std::string& why) {
-  ValueCheck check{variant.values, true};
+  ValueCheck check{variant.guards.values, true};
   if (PyObject* result = run_variant(variant, tensors, numbers, why, &check)) {
     Py_DECREF(result);
     throw std::logic_error("fastjit: a program ran past its last guard");
   }
   if (!why.empty()) return Values::Unknown;
-  if (check.held == variant.values.size()) return Values::Hold;
+  if (check.held == variant.guards.values.size()) return Values::Hold;
   path = path_of(variant, check);
   return Values::Differ;
 }
 
 std::string other_values(const Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
                          std::vector<ValueGuard>& path, std::string& eager) {
-  if (variant.values.empty()) return "";
-  if (!variant.executable) return agrees(path, variant.values) ? "" : "it read other values of tensors";
+  if (variant.guards.values.empty()) return "";
+  if (!variant.program.executable) return agrees(path, variant.guards.values) ? "" : "it read other values of tensors";
   if (compare_values(variant, tensors, numbers, path, eager) != Values::Differ) return "";
-  const ValueGuard& was = variant.values[path.size() - 1];
+  const ValueGuard& was = variant.guards.values[path.size() - 1];
   return "value of " + was.label + " was " + text(was) + ", is " + text(path.back());
 }
 
@@ -161,8 +161,8 @@ std::string varied_value(const Function& function, const ValueMiss& miss) {
   const std::vector<ValueGuard> known(miss.path.begin(), miss.path.end() - 1);
   std::set<std::vector<uint64_t>> seen{miss.path.back().expected};
   for (const auto& variant : function.variants.all())
-    if (variant->values.size() > known.size() && agrees(variant->values, known))
-      seen.insert(variant->values[known.size()].expected);
+    if (variant->guards.values.size() > known.size() && agrees(variant->guards.values, known))
+      seen.insert(variant->guards.values[known.size()].expected);
   return miss.path.back().label + " took " + std::to_string(seen.size()) + " values";
 }
 

@@ -13,7 +13,7 @@ const ArgSpec* owner(const CallSpec& call) {
 }
 
 bool dead(const Variant& variant) {
-  for (const ArgSpec& spec : variant.spec.specs())
+  for (const ArgSpec& spec : variant.key.spec.specs())
     if (spec.kind == ArgKind::Object && referent(spec) == Py_None) return true;
   return false;
 }
@@ -28,7 +28,7 @@ std::vector<std::shared_ptr<Variant>> Variants::recent_first() const {
 
 void Variants::used(const std::shared_ptr<Variant>& variant) {
   variant->used = ++clock_;
-  if (variant->executable && last_ != variant) last_ = variant;
+  if (variant->program.executable && last_ != variant) last_ = variant;
 }
 
 void Variants::add(std::shared_ptr<Variant> variant) {
@@ -57,7 +57,7 @@ std::vector<const Variant*> Variants::siblings(const CallSpec& call) const {
   const ArgSpec* mine = owner(call);
   std::vector<const Variant*> out;
   for (const auto& variant : all_) {
-    const ArgSpec* theirs = owner(variant->spec);
+    const ArgSpec* theirs = owner(variant->key.spec);
     if (!mine || (theirs && referent(*theirs) == referent(*mine))) out.push_back(variant.get());
   }
   return out;

@@ -27,11 +27,11 @@ std::vector<std::string> program_of(const ir::Graph& graph) {
 }
 
 std::vector<std::string> facts_of(const Variant& variant) {
-  return variant.facts ? variant.facts->describe() : std::vector<std::string>{};
+  return variant.guards.facts ? variant.guards.facts->describe() : std::vector<std::string>{};
 }
 
 std::vector<std::string> effects_of(const Variant& variant) {
-  return variant.replay ? variant.replay->describe() : std::vector<std::string>{};
+  return variant.program.replay ? variant.program.replay->describe() : std::vector<std::string>{};
 }
 
 }  // namespace
@@ -39,14 +39,14 @@ std::vector<std::string> effects_of(const Variant& variant) {
 PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* numbers, PyObject* const* args,
                           size_t nargsf, PyObject* kwnames) {
   Function& function = *self->function;
-  const Derived::Numbers all(known.derived, numbers, known.spec.number_count());
+  const Derived::Numbers all(known.program.derived, numbers, known.key.spec.number_count());
   if (!all.why().empty()) return run_eager(function, all.why(), args, nargsf, kwnames);
-  Recording recording(function, known.modes);
-  recording.known_calls.push_back(&known.spec);
+  Recording recording(function, known.key.modes);
+  recording.known_calls.push_back(&known.key.spec);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   if (!result) return nullptr;
   // Tensors that happen to be one object in this call are one input of its recording: another program, as right.
-  if (recording.unsound.empty() && !known.spec.same_objects(recording.variant->spec))
+  if (recording.unsound.empty() && !known.key.spec.same_objects(recording.variant->key.spec))
     return ++function.stats.hits, result;
   std::string difference = recording.unsound.empty() ? "" : "it is unsound now: " + recording.unsound;
   if (difference.empty()) difference = first_difference(facts_of(known), facts_of(*recording.variant));
@@ -54,18 +54,18 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
   // Where sizes depend on data, another call finds others.
   const bool has_data_sizes = std::ranges::any_of(recording.captured_graph.calls, &capture::CallTemplate::by_data);
   // A number may be ambiguous where it happens to equal another one; such a recording bakes it in and tells less.
-  const bool comparable =
-      known.spec.number_count() == recording.variant->spec.number_count() && known.values.size() == values.size();
+  const bool comparable = known.key.spec.number_count() == recording.variant->key.spec.number_count() &&
+                          known.guards.values.size() == values.size();
   if (difference.empty() && comparable)
     difference = first_difference(effects_of(known), effects_of(*recording.variant));
-  if (difference.empty() && comparable && !same_values(known.values, values))
+  if (difference.empty() && comparable && !same_values(known.guards.values, values))
     difference = "it read other values of tensors";
   if (difference.empty() && comparable && !has_data_sizes)
     difference = first_difference(
         program_of(known.inspection.graph),
         program_of(pass::run(recording.captured_graph.graph, context_for(function, device_of(known)))));
   if (difference.empty() && comparable)
-    difference = first_difference({known.recipe.text()}, {recording.variant->recipe.text()});
+    difference = first_difference({known.program.recipe.text()}, {recording.variant->program.recipe.text()});
   if (difference.empty()) {
     ++function.stats.hits;
     return result;

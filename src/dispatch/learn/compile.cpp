@@ -55,8 +55,8 @@ void log_origins(const Function& function, const Variant& variant, const Origins
     what += (what.empty() ? "" : ", ") + std::to_string(count) + noun + words;
   }
   char time[32];
-  std::snprintf(time, sizeof time, " in %.2f ms", variant.compile_ms);
-  support::log(support::Channel::Compile, function.options.name + "(" + variant.spec.signature() +
+  std::snprintf(time, sizeof time, " in %.2f ms", variant.inspection.compile_ms);
+  support::log(support::Channel::Compile, function.options.name + "(" + variant.key.spec.signature() +
                                               "): " + (what.empty() ? "no kernel needed" : what) + time);
 }
 
@@ -88,12 +88,12 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   auto pending = std::make_shared<Pending>();
   auto compilation = std::make_shared<Compilation>();
   compilation->options.numerics = function.options.numerics;
-  pending->device = device_of(variant.spec.flat().tensors);
+  pending->device = device_of(variant.key.spec.flat().tensors);
   compilation->target = target_for(pending->device, compilation->options);
   compilation->context = context_for(function, pending->device);
   compilation->mode = function.options.cache;
   compilation->captured = std::move(recording.captured_graph.graph);
-  compilation->origin = {function.options.name, variant.spec.signature(), entry_text(compilation->captured)};
+  compilation->origin = {function.options.name, variant.key.spec.signature(), entry_text(compilation->captured)};
   pending->executable = std::make_unique<Executable>();
   pending->executable->calls = std::move(recording.captured_graph.calls);
   pending->executable->numbers = std::move(recording.captured_graph.numbers);
@@ -101,7 +101,7 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   pending->values = std::move(recording.captured_graph.guards);
   pending->reads_values = recording.captured_graph.reads_values;
   pending->compilation = std::move(compilation);
-  variant.inputs = recording.captured_graph.inputs;
+  variant.program.inputs = recording.captured_graph.inputs;
   return pending;
 }
 
@@ -142,24 +142,24 @@ void install(Function& function, Variant& variant, Pending& pending) {
   Origins origins{};
   for (runtime::KernelResult& result : made.kernels) {
     ++origins[static_cast<size_t>(result.source)];
-    variant.keys.push_back(result.key);
+    variant.inspection.keys.push_back(result.key);
     executable.kernels.push_back(std::move(result.kernel));
   }
   function.stats.compiles += origins[static_cast<size_t>(runtime::Source::Compiled)];
   function.stats.disk_hits += origins[static_cast<size_t>(runtime::Source::Disk)];
   function.stats.memory_hits += origins[static_cast<size_t>(runtime::Source::Memory)];
   if (target.kind == backend::Target::Kind::Cuda) {
-    variant.device = pending.device.index();
+    variant.program.device = pending.device.index();
     executable.load_on_cuda(pending.device.index());
   }
   executable.prepare();
-  variant.checks_overlap = executable.writes;
-  variant.executable = std::move(pending.executable);
-  variant.values = std::move(pending.values);
+  variant.program.checks_overlap = executable.writes;
+  variant.program.executable = std::move(pending.executable);
+  variant.guards.values = std::move(pending.values);
   variant.inspection.captured = std::move(pending.compilation->captured);
   variant.inspection.graph = std::move(made.graph);
-  variant.compile_ms = made.ms + ms_since(start);
-  function.stats.compile_ms += variant.compile_ms;
+  variant.inspection.compile_ms = made.ms + ms_since(start);
+  function.stats.compile_ms += variant.inspection.compile_ms;
   log_origins(function, variant, origins);
 }
 

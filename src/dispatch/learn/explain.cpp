@@ -72,7 +72,7 @@ std::string difference(const CallSpec& known, const CallSpec& call, Py_ssize_t n
   return "";
 }
 
-struct Call {
+struct PythonCall {
   PyObject* const* args;
   Py_ssize_t nargs;
   PyObject* kwnames;
@@ -86,26 +86,28 @@ struct Misfit {
 };
 constexpr int kByValues = 4;  // the last stage
 
-Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& modes, const Call& call,
+Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& modes, const PythonCall& call,
                  std::vector<capture::ValueGuard>& path) {
-  std::vector<PyObject*> tensors(variant.spec.object_count()), numbers(variant.spec.number_count());
+  std::vector<PyObject*> tensors(variant.key.spec.object_count()), numbers(variant.key.spec.number_count());
   const auto arguments = [&] {
-    const std::string why = difference(variant.spec, spec, call.nargs, call.kwnames);
+    const std::string why = difference(variant.key.spec, spec, call.nargs, call.kwnames);
     return why.empty() ? "an argument or the name of a keyword differs" : why;
   };
-  if (!variant.spec.match(call.args, call.nargs, call.kwnames, tensors.data(), numbers.data())) return {0, arguments()};
-  if (!(variant.modes == modes)) return {1, difference(variant.modes, modes)};
-  if (variant.facts && !variant.facts->check()) return {2, "guard failed: " + variant.facts->first_failure()};
-  if (variant.device >= 0 && !variant.on_its_device(tensors.data())) return {0, arguments()};
-  for (size_t i = 0; i < variant.captured.size(); ++i) {
-    if (variant.captured.matches(i)) continue;
-    PyObject* object = variant.captured.object(i);
-    const std::string was = brief(variant.captured.spec(i));
+  if (!variant.key.spec.match(call.args, call.nargs, call.kwnames, tensors.data(), numbers.data()))
+    return {0, arguments()};
+  if (!(variant.key.modes == modes)) return {1, difference(variant.key.modes, modes)};
+  if (variant.guards.facts && !variant.guards.facts->check())
+    return {2, "guard failed: " + variant.guards.facts->first_failure()};
+  if (variant.program.device >= 0 && !variant.on_its_device(tensors.data())) return {0, arguments()};
+  for (size_t i = 0; i < variant.guards.captured.size(); ++i) {
+    if (variant.guards.captured.matches(i)) continue;
+    PyObject* object = variant.guards.captured.object(i);
+    const std::string was = brief(variant.guards.captured.spec(i));
     const std::string is = is_plain_tensor(object) ? brief(TensorSpec::of(object)) : "no tensor";
-    return {3, "guard failed: tensor " + variant.captured.name(i) + " was " + was + ", is " +
+    return {3, "guard failed: tensor " + variant.guards.captured.name(i) + " was " + was + ", is " +
                    (was == is ? "another kind" : is)};
   }
-  std::string why = variant.executable ? why_not_run(variant, tensors.data(), numbers.data()) : "";
+  std::string why = variant.program.executable ? why_not_run(variant, tensors.data(), numbers.data()) : "";
   if (!why.empty()) return {kByValues, "", why};
   std::string other = other_values(variant, tensors.data(), numbers.data(), path, why);
   return {kByValues, other, why};
@@ -119,11 +121,11 @@ std::string needs_gradients(const Function& function, const CallSpec& call, cons
   for (size_t i = 0; i < tensors.size(); ++i)
     if (unpack(tensors[i]).requires_grad()) return "argument '" + tensor_names(call, names)[i] + "' requires grad";
   for (const auto& variant : function.variants.recent_first()) {
-    if (variant->facts && !variant->facts->check()) continue;  // its tensors may be gone
-    for (size_t i = 0; i < variant->captured.size(); ++i) {
-      PyObject* object = variant->captured.object(i);
+    if (variant->guards.facts && !variant->guards.facts->check()) continue;  // its tensors may be gone
+    for (size_t i = 0; i < variant->guards.captured.size(); ++i) {
+      PyObject* object = variant->guards.captured.object(i);
       if (is_plain_tensor(object) && unpack(object).requires_grad())
-        return "parameter '" + variant->captured.name(i) + "' requires grad";
+        return "parameter '" + variant->guards.captured.name(i) + "' requires grad";
     }
   }
   return "";
@@ -150,7 +152,7 @@ std::string most_varied(const Function& function, const CallSpec& call, const st
   for (size_t i = 0; i < specs.size(); ++i) {
     std::set<std::string> seen{brief(specs[i])};
     for (const Variant* variant : function.variants.siblings(call)) {
-      const std::vector<ArgSpec>& known = variant->spec.specs();
+      const std::vector<ArgSpec>& known = variant->key.spec.specs();
       if (known.size() == specs.size() && known[i].kind == specs[i].kind) seen.insert(brief(known[i]));
     }
     if (seen.size() <= most) continue;
@@ -173,11 +175,11 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   std::vector<capture::ValueGuard> path;
   const uint64_t calls = function.stats.calls + 1;  // with this one
   auto variants = function.variants.recent_first();
-  std::ranges::stable_partition(variants, [](const auto& variant) { return variant->executable != nullptr; });
+  std::ranges::stable_partition(variants, [](const auto& variant) { return variant->program.executable != nullptr; });
   for (const auto& variant : variants) {
     Misfit misfit = misfit_of(*variant, call, modes, {args, nargs, kwnames}, path);
     if (misfit.why.empty() && !misfit.eager.empty()) return "eager: " + misfit.eager;
-    if (misfit.why.empty() && variant->reason.empty()) return "a hit: " + variant->spec.signature();
+    if (misfit.why.empty() && variant->reason.empty()) return "a hit: " + variant->key.spec.signature();
     if (misfit.why.empty() && !may_retire(function, *variant, calls)) return "eager: " + variant->reason;
     if (misfit.why.empty()) misfit.why = "what was in the way may have passed: " + variant->reason;
     if (misfit.stage > nearest.stage) nearest = misfit;

@@ -34,7 +34,8 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   Function& function = recording.function;
   const bool needs_gradients = recording.captured_graph.needs_gradients;
   const bool refused = needs_gradients && function.differentiates;  // calls like it are, before they are recorded
-  const bool guarded = needs_gradients && recording.variant->captured.size() > 0;  // for as long as its facts hold
+  const bool guarded =
+      needs_gradients && recording.variant->guards.captured.size() > 0;  // for as long as its facts hold
   recording.variant->reason = recording.unsound;
   recording.variant->needs_gradients = needs_gradients;
   // At its first use library code imports, registers and fills caches: the next call may be another matter.
@@ -42,12 +43,12 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   const auto next = [&] { return is_first_use ? function.stats.calls + 1 : next_try(function); };
   recording.variant->retry_at = guarded || refused ? 0 : next();
   const uint64_t retry_at = recording.variant->retry_at;
-  recording.variant->executable = nullptr;
-  recording.variant->replay = nullptr;
-  recording.variant->facts = guarded ? std::move(recording.observation.facts) : nullptr;
-  if (!guarded) recording.variant->captured.clear();
+  recording.variant->program.executable = nullptr;
+  recording.variant->program.replay = nullptr;
+  recording.variant->guards.facts = guarded ? std::move(recording.observation.facts) : nullptr;
+  if (!guarded) recording.variant->guards.captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
-  recording.variant->values = miss ? miss->path : std::vector<capture::ValueGuard>();
+  recording.variant->guards.values = miss ? miss->path : std::vector<capture::ValueGuard>();
   const bool kept = !refused && (miss || !recording.captured_graph.reads_values || guarded);
   if (kept) function.variants.add(std::move(recording.variant));
   if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept))
@@ -58,7 +59,7 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
 // The program read other values than eager, from the same tensors.
 bool reads_otherwise(const Recording& recording, const ValueMiss* miss) {
   return miss && std::ranges::any_of(miss->tried, [&](const auto& variant) {
-           return same_values(variant->values, recording.captured_graph.guards);
+           return same_values(variant->guards.values, recording.captured_graph.guards);
          });
 }
 
@@ -103,7 +104,7 @@ void make_variant(Recording& recording, const ValueMiss* miss) {
   if (function.options.on_miss == OnMiss::Background) {
     compile_later(recording);
     recording.variant->pending->has_path = miss != nullptr;
-    if (miss) recording.variant->values = miss->path;
+    if (miss) recording.variant->guards.values = miss->path;
   } else {
     compile(recording);
     function.unsound_in_a_row = 0;
@@ -115,7 +116,7 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
                  const ValueMiss* miss) {
   Function& function = *self->function;
   Recording recording(function, modes);
-  for (const auto& variant : function.variants.all()) recording.known_calls.push_back(&variant->spec);
+  for (const auto& variant : function.variants.all()) recording.known_calls.push_back(&variant->key.spec);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   if (!result) return nullptr;
   const bool was_whole = recording.unsound.empty() || recording.observation.interrupted;
@@ -145,10 +146,10 @@ bool stays_eager(Function& function, const std::shared_ptr<Variant>& variant, co
   function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
   variant->reason = why.reason;
   variant->retry_at = next_try(function);
-  variant->executable = nullptr;
-  variant->replay = nullptr;
-  variant->facts = nullptr;
-  variant->captured.clear();
+  variant->program.executable = nullptr;
+  variant->program.replay = nullptr;
+  variant->guards.facts = nullptr;
+  variant->guards.captured.clear();
   const bool kept = pending.has_path || !pending.reads_values;
   if (kept) function.variants.add(variant);
   if (++function.unsound_in_a_row > kMostUnsound || !kept)
@@ -185,7 +186,8 @@ const char* leaves_part_eager(const Function& function) {
   if (stance() == Stance::ErrorOnCompile) return "stance is error_on_compile";
   const auto& all = function.variants.all();
   const auto served = static_cast<uint64_t>(std::ranges::count_if(all, [](const auto& v) { return v->hits > 0; }));
-  if (function.stats.misses - function.misses_by_identity >= kFree + served + function.stats.hits / kHitsEach) return "its calls differ from one another";
+  if (function.stats.misses - function.misses_by_identity >= kFree + served + function.stats.hits / kHitsEach)
+    return "its calls differ from one another";
   return nullptr;
 }
 

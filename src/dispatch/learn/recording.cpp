@@ -54,7 +54,7 @@ std::vector<uint32_t> result_values(Recording& recording, size_t first, const St
   std::unordered_map<const PyObject*, Py_ssize_t> stores;
   for (const auto& value : stored.values) ++stores[value];
   std::unordered_map<uint32_t, Py_ssize_t> leaves;
-  for (uint32_t number : recording.variant->recipe.numbers()) ++leaves[number];
+  for (uint32_t number : recording.variant->program.recipe.numbers()) ++leaves[number];
   const auto times = [](const auto& counts, const auto& key) {
     const auto it = counts.find(key);
     return it == counts.end() ? Py_ssize_t{0} : it->second;
@@ -76,9 +76,9 @@ std::unordered_set<PyObject*> kept_objects(const Recording& recording) {
     return 0;
   };
   if (recording.observation.facts) recording.observation.facts->traverse(add, &kept);
-  for (const ArgSpec& spec : recording.variant->spec.specs())
+  for (const ArgSpec& spec : recording.variant->key.spec.specs())
     if (spec.kind == ArgKind::Object) kept.insert(referent(spec));
-  for (PyObject* instance : recording.variant->spec.flat().instances) kept.erase(instance);
+  for (PyObject* instance : recording.variant->key.spec.flat().instances) kept.erase(instance);
   return kept;
 }
 
@@ -106,11 +106,11 @@ capture::CallInputs inputs_of(const Recording& recording, const FreshCall& call,
                               const std::vector<std::string>& names) {
   const bool pure = recording.function.options.pure;
   capture::CallInputs inputs;
-  for (PyObject* tensor : recording.variant->spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
+  for (PyObject* tensor : recording.variant->key.spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   for (PyObject* argument : call.args)
     if (THPGenerator_Check(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
-  inputs.tensor_names = tensor_names(recording.variant->spec, names);
+  inputs.tensor_names = tensor_names(recording.variant->key.spec, names);
   inputs.stand_in_file = observe::kStandInFile;
   inputs.adopt_unknown = pure;
   inputs.constants_are_facts = !pure;  // the observer judges what torch.tensor() is given
@@ -167,7 +167,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.context = &recording;
   auto observer = observe::make_observer(host);
   for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
-  for (PyObject* instance : recording.variant->spec.flat().instances) observer->describe(instance);
+  for (PyObject* instance : recording.variant->key.spec.flat().instances) observer->describe(instance);
   for (PyObject* argument : call.args) observer->pass(argument);
   return observer;
 }
@@ -190,7 +190,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   capture::Recorder recorder(std::move(inputs));
   recording.recorder = &recorder;
   recording.arguments_hold = [&] {
-    const CallSpec& spec = recording.variant->spec;
+    const CallSpec& spec = recording.variant->key.spec;
     std::vector<PyObject*> tensors(spec.object_count()), numbers(spec.number_count());
     return spec.match(call.args.data(), PyVectorcall_NARGS(nargsf), kwnames, tensors.data(), numbers.data());
   };
@@ -211,7 +211,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   PyErr_Restore(type, value, traceback);
   if (!result) return nullptr;
   std::string why;
-  CallSpec& spec = recording.variant->spec;
+  CallSpec& spec = recording.variant->key.spec;
   const auto argument = [&](PyObject* object) { return spec.make_target(object); };
   for (const observe::SideEffect& effect : recording.observation.effects)
     if (effect.of_argument && argument(effect.target.get()) < 0 && recording.unsound.empty())
@@ -219,16 +219,16 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   const Stored stored = stored_values(recording.observation.effects);
   recording.numbers = recorder.numbers();
   for (size_t i = 0; i < recording.numbers.size(); ++i) recording.number_names.push_back(recorder.number_name(i));
-  if (!recording.variant->recipe.build(result, recording.numbers, recording.leaves, why, stored,
-                                       recording.observation.tagged, kept_objects(recording), argument) &&
+  if (!recording.variant->program.recipe.build(result, recording.numbers, recording.leaves, why, stored,
+                                               recording.observation.tagged, kept_objects(recording), argument) &&
       recording.unsound.empty())
     recording.unsound = why;
   std::vector<at::Tensor> outputs;
   for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));
   std::vector<bool>& symbolic = recording.observation.symbolic;
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
-  for (auto [a, b] : recording.observation.identities) recording.variant->spec.require_identity(a, b);
-  for (PyObject* tensor : recording.observation.bare) recording.variant->spec.require_bare(tensor);
+  for (auto [a, b] : recording.observation.identities) recording.variant->key.spec.require_identity(a, b);
+  for (PyObject* tensor : recording.observation.bare) recording.variant->key.spec.require_bare(tensor);
   const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
   recording.captured_graph =
       recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);
@@ -242,7 +242,7 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
   Variant& variant = *recording.variant;
   const capture::Capture& captured = recording.captured_graph;
   std::vector<int> place(recording.numbers.size(), -1), value(recording.numbers.size(), -1);
-  const std::vector<PyObject*> flat = variant.spec.flat().numbers;
+  const std::vector<PyObject*> flat = variant.key.spec.flat().numbers;
   std::vector<std::pair<size_t, size_t>> symbolic;  // (number among the flattened arguments, fresh index)
   for (uint32_t fresh = 0; fresh < call.fresh.size(); ++fresh)
     if (captured.bound_scalars[fresh])
@@ -253,22 +253,22 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
   for (observe::Derivation& how : recording.observation.derivations) {
     if (how.of_tensor || !captured.bound_scalars[how.scalar]) continue;
     place[how.scalar] = next++;
-    variant.derived.add(std::move(how), place);
+    variant.program.derived.add(std::move(how), place);
   }
   for (uint32_t number : captured.scalar_args) {
-    variant.scalar_number.push_back(static_cast<uint32_t>(place[number]));
-    variant.scalar_is_float.push_back(PyFloat_CheckExact(recording.numbers[number]));
-    variant.scalar_name.push_back(recording.number_names[number]);
+    variant.program.scalar_number.push_back(static_cast<uint32_t>(place[number]));
+    variant.program.scalar_is_float.push_back(PyFloat_CheckExact(recording.numbers[number]));
+    variant.program.scalar_name.push_back(recording.number_names[number]);
   }
-  variant.scalar_limit = captured.scalar_limits;
-  for (uint32_t number : captured.result_values) value[number] = static_cast<int>(variant.result_values++);
-  variant.recipe.renumber(place, value, recording.numbers);
-  for (auto [number, fresh] : symbolic) variant.spec.make_symbolic(number);
+  variant.program.scalar_limit = captured.scalar_limits;
+  for (uint32_t number : captured.result_values) value[number] = static_cast<int>(variant.program.result_values++);
+  variant.program.recipe.renumber(place, value, recording.numbers);
+  for (auto [number, fresh] : symbolic) variant.key.spec.make_symbolic(number);
 }
 
 // A tensor that facts lead to, each in its way.
 void add_captured(Recording& recording, PyObject* object, const std::string& name) {
-  CapturedTensors& captured = recording.variant->captured;
+  CapturedTensors& captured = recording.variant->guards.captured;
   std::vector<observe::Replaced>& all = recording.observation.replaced;
   const auto replaced = std::ranges::find(all, object, &observe::Replaced::tensor);
   if (replaced != all.end()) return captured.add_in(std::move(*replaced), name);
@@ -284,9 +284,9 @@ void take_captured(Recording& recording) {
     if (capture.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
     PyObject* object = capture.captured[capture.inputs[i].index];
     add_captured(recording, object, capture.graph.inputs[i].name);
-    if (recording.function.options.pure) variant.held.push_back(unpack(object));
+    if (recording.function.options.pure) variant.guards.held.push_back(unpack(object));
   }
-  variant.held.insert(variant.held.end(), capture.constants.begin(), capture.constants.end());
+  variant.guards.held.insert(variant.guards.held.end(), capture.constants.begin(), capture.constants.end());
   // Of other tensors that the call found it may have read the metadata. They are compared after the facts, which say
   // that they are alive.
   if (!recording.observation.facts) return;
@@ -297,7 +297,7 @@ void take_captured(Recording& recording) {
     PyObject* object = recording.captured[i];
     if (compared.insert(object).second) add_captured(recording, object, recording.captured_names[i]);
   }
-  for (const auto& [owner, name] : recording.bare_owners) variant.captured.add_grad_of(owner, name);
+  for (const auto& [owner, name] : recording.bare_owners) variant.guards.captured.add_grad_of(owner, name);
 }
 
 // Whether a program is needed for more than tensors of the result.
@@ -312,10 +312,10 @@ bool does_anything(const capture::Capture& capture) {
 void refuse_gradients(Recording& recording, const std::vector<std::string>& names) {
   if (!recording.captured_graph.needs_gradients) return;
   if (recording.unsound == recording.captured_graph.unsound) recording.advice = kNoGradAdvice;
-  const std::vector<PyObject*>& arguments = recording.variant->spec.flat().tensors;
+  const std::vector<PyObject*>& arguments = recording.variant->key.spec.flat().tensors;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!unpack(arguments[i]).requires_grad()) continue;
-    recording.unsound = "argument '" + tensor_names(recording.variant->spec, names)[i] + "' requires grad";
+    recording.unsound = "argument '" + tensor_names(recording.variant->key.spec, names)[i] + "' requires grad";
     recording.advice = kNoGradAdvice;
     recording.function.differentiates = true;
     return;
@@ -388,23 +388,24 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     call.args.assign(args, args + total);
   else
     make_fresh(call, args, total, names, varying_ints(recording.known_calls, args, total));
-  recording.variant->modes = modes;
+  recording.variant->key.modes = modes;
   std::string why;
-  recording.variant->spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
-  for (PyObject* tensor : recording.variant->spec.flat().tensors) recording.kept.push_back(unpack(tensor));
+  recording.variant->key.spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
+  for (PyObject* tensor : recording.variant->key.spec.flat().tensors) recording.kept.push_back(unpack(tensor));
   // Casts that autocast keeps would come from outside of the recording. Programs cast anew.
   at::autocast::clear_cache();
   const auto start = std::chrono::steady_clock::now();
   PyObject* result = watched_call(recording, call, nargsf, kwnames, names);
   if (!result) return nullptr;
-  recording.variant->operators = recording.captured_graph.operators;
-  recording.variant->record_ms = ms_since(start);
-  function.stats.record_ms += recording.variant->record_ms;
+  recording.variant->program.operators = recording.captured_graph.operators;
+  recording.variant->inspection.record_ms = ms_since(start);
+  function.stats.record_ms += recording.variant->inspection.record_ms;
   refuse_gradients(recording, names);
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
   // The result is constant under the facts, which eager gives as well.
-  if (recording.unsound.empty() && !recording.variant->recipe.has_tensors() && !does_anything(recording.captured_graph))
+  if (recording.unsound.empty() && !recording.variant->program.recipe.has_tensors() &&
+      !does_anything(recording.captured_graph))
     recording.unsound = "its result holds no tensor";
   // Autograd compares a view's version with its base's; stores are counted after the views are made.
   if (recording.unsound.empty() && !recording.captured_graph.graph.stores.empty())
@@ -412,21 +413,22 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
       if (unpack(leaf).is_view() && unpack(leaf).requires_grad())
         recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
   if (recording.unsound.empty()) {
-    recording.variant->without_grad = recording.captured_graph.without_grad;
-    recording.variant->in_inference_mode = recording.captured_graph.in_inference_mode;
+    recording.variant->program.without_grad = recording.captured_graph.without_grad;
+    recording.variant->program.in_inference_mode = recording.captured_graph.in_inference_mode;
     settle_scalars(recording, call);
     take_captured(recording);
-    recording.variant->facts = std::move(recording.observation.facts);
+    recording.variant->guards.facts = std::move(recording.observation.facts);
     std::vector<const PyObject*> targets;
     for (const observe::SideEffect& effect : recording.observation.effects)
       if (!effect.of_argument) targets.push_back(effect.target.get());
-    CallSpec& spec = recording.variant->spec;
+    CallSpec& spec = recording.variant->key.spec;
     spec.exclude(std::move(targets));
     const bool has_targets = spec.object_count() > spec.tensor_count();
-    if (has_targets && recording.variant->facts && !spec.keep_targets_apart(recording.variant->facts->looked_into()))
+    if (has_targets && recording.variant->guards.facts &&
+        !spec.keep_targets_apart(recording.variant->guards.facts->looked_into()))
       recording.unsound = "it changes an argument that it found elsewhere too";
     if (!recording.observation.effects.empty())
-      recording.variant->replay = std::make_unique<Replay>(
+      recording.variant->program.replay = std::make_unique<Replay>(
           std::move(recording.observation.effects), [&](PyObject* argument) { return spec.make_target(argument); });
   }
   return result;

@@ -113,10 +113,10 @@ bool has_new_sizes(const Function& function, const CallSpec& call, bool for_valu
   bool known = for_values, has_like = false;
   for (const auto& variant : function.variants.all()) {
     if (known) break;
-    if (!variant->spec.same_but_sizes(call)) continue;
-    known = variant->spec.same_sizes(call);
-    if (variant->device >= 0 && variant->device != device_of(call.flat().tensors).index()) continue;
-    has_like |= variant->executable || variant->pending;
+    if (!variant->key.spec.same_but_sizes(call)) continue;
+    known = variant->key.spec.same_sizes(call);
+    if (variant->program.device >= 0 && variant->program.device != device_of(call.flat().tensors).index()) continue;
+    has_like |= variant->program.executable || variant->pending;
   }
   return has_like && !known && function.seen_sizes.size() < kMostSizes &&
          !function.seen_sizes.contains(call.signature());

@@ -194,7 +194,7 @@ void run(const Executable& executable, const at::Tensor* const* inputs, const ui
   if (executable.cuda)
     run_cuda(executable, inputs, scalars, outputs);
   else
-    run_on<CpuRun>(executable, inputs, scalars, outputs);
+    run_steps<CpuRun>(executable, inputs, scalars, outputs);
 }
 
 bool run_checked(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,

@@ -103,7 +103,7 @@ void Executable::load_on_cuda(c10::DeviceIndex device) {
 
 void run_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
               Tensors& outputs) {
-  run_on<CudaRun>(executable, inputs, scalars, outputs);
+  run_steps<CudaRun>(executable, inputs, scalars, outputs);
 }
 
 }  // namespace fastjit::dispatch

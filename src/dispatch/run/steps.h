@@ -283,7 +283,8 @@ class Run {
 
 /// A whole call. Throws what run() throws.
 template <class Device>
-void run_on(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs) {
+void run_steps(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+               Tensors& outputs) {
   Device call(executable, inputs, scalars);
   call.all_steps();
   call.bump_versions();

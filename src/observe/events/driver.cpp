@@ -4,15 +4,15 @@
 #if FASTJIT_OBSERVES
 #include <algorithm>
 
+#include "observe/events/driver.h"
 #include "observe/events/opcode_numbers.h"
-#include "observe/judge/tracer.h"
 #include "observe/libraries.h"
 #include "support/work.h"
 
 namespace fastjit::observe {
 namespace {
 
-thread_local Tracer* current_tracer = nullptr;
+thread_local Driver* current_driver = nullptr;
 
 // The garbage collector is off while any thread observes. Under the GIL.
 int observing_threads = 0;
@@ -22,10 +22,6 @@ void end_gc_pause(int still_observing) {
   if (observing_threads > 0 && still_observing == 0 && gc_was_on) PyGC_Enable();
   observing_threads = still_observing;
 }
-
-constexpr char kGiven[] = ", which was given to fastjit";
-
-bool is_stand_in(PyCodeObject* code) { return !PyUnicode_CompareWithASCIIString(code->co_filename, kStandInFile); }
 
 template <class Frame>
 std::string place_in(const Frame& frame) {
@@ -42,120 +38,49 @@ bool notes_modules(PyCodeObject* code) {
 
 }  // namespace
 
-const Tracer::Row* Tracer::rows() {
-  static const auto table = [] {
-    std::vector<Row> all(256);
-#define OP(name, number, method) all[number] = {#name, &Tracer::method};
-#include "observe/events/opcodes.def"
-#undef OP
-    return all;
-  }();
-  return table.data();
-}
+bool is_stand_in(PyCodeObject* code) { return !PyUnicode_CompareWithASCIIString(code->co_filename, kStandInFile); }
 
-void after_fork_in_child() { end_gc_pause(current_tracer != nullptr); }
+void after_fork_in_child() { end_gc_pause(current_driver != nullptr); }
 
-Tracer::Tracer(const Host& host) : host_(host), facts_(std::make_unique<Facts>()) {}
+Driver* Driver::current() { return current_driver; }
 
-Tracer::~Tracer() {
-  if (active_) stop();
-}
-
-Tracer* Tracer::current() { return current_tracer; }
-
-std::string Tracer::refuses(PyObject* callable) {
-  resolve_known_functions();
-  return is_foreign(callable) ? "call of " + callee_text(callable) + kGiven : "";
-}
-
-bool Tracer::start(PyObject* function) {
-  given_scalars_ = symbolic_.size();
-  if (active_ || tracer_active() || current_tracer) return false;
-  resolve_known_functions();
-  function_ = Ref::share(function);
+bool Driver::begin() {
+  if (active_ || tracer_active() || current_driver) return false;
   const bool gc_is_on = PyGC_Disable();
   if (observing_threads++ == 0) gc_was_on = gc_is_on;
-  current_tracer = this;
+  current_driver = this;
   active_ = true;
-  if (!PyFunction_Check(function) && !PyMethod_Check(function)) {  // an instance, whose class says what a call runs
-    names_[function] = "self";
-    class_attr(Py_TYPE(function), "__call__");
-  }
+  return true;
+}
+
+bool Driver::listen() {
   if (start_events()) return true;
   end_observation();
   return false;
 }
 
-void Tracer::end_observation() {
-  end_gc_pause(observing_threads - 1);
-  current_tracer = nullptr;
-  active_ = false;
-}
-
-Observation Tracer::stop() {
-  Observation result;
-  support::count_work(instructions_);
+void Driver::end() {
   if (active_) {
     if (!stop_events() && reason_.empty()) reason_ = "tracer set during the call";
     end_observation();
   }
   if (reason_.empty() && !root_entered_) reason_ = "no Python code of the call was seen";
-  if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
-  if (reason_.empty()) reason_ = lasting_class_set();
-  if (reason_.empty() && !locks_are_given_back()) reason_ = "the call keeps a lock that it took";
-  if (reason_.empty()) settle_lent();
-  if (reason_.empty()) {
-    drop_sum();
-    // What a place holds again that a fact says it held before needs no store.
-    std::erase_if(effects_, [&](const SideEffect& effect) {
-      if (effect.kind != SideEffect::Kind::SetItem || effect.adds || effect.symbolic) return false;
-      const Facts::Id id = facts_->find(effect.target.get(), Node::Kind::Dict);
-      using Kind = observe::Expect::Kind;
-      return id >= 0 && std::ranges::any_of(facts_->node(id).keys, [&](const Key& key) {
-               const bool is_value =
-                   key.expect.kind == Kind::Equal || key.expect.kind == Kind::Weak || key.expect.kind == Kind::Strong;
-               return is_value && same_bits(key.name.get(), effect.key.get()) && key.expect.holds(effect.value.get());
-             });
-    });
-    result.replaced = facts_->replaced_tensors([&](PyObject* o) {
-      return is_tensor(o) && !arguments_.contains(o) && !gradients_.contains(o) && !known_apart_.contains(o);
-    });
-    std::string changed = facts_->finish();
-    if (!changed.empty()) reason_ = "the call itself changes " + changed;
-  }
-  if (reason_.empty() && facts_) {
-    result.effects = std::move(effects_);
-    result.state = facts_->state();
-    result.state_is_constant = facts_->state_is_constant();
-  }
-  result.unsound = reason_;
-  result.in_library = in_library_;
-  result.interrupted = !interrupted_.empty();
-  if (result.interrupted) result.state = interrupted_;
-  for (const Ref& scalar : scalar_refs_) result.references.push_back(Py_REFCNT(scalar.get()) - 1);
-  for (const Derivation& how : derivations_) {
-    --result.references[how.scalar];
-    for (const Derivation::Operand& operand : how.operands)
-      if (operand.scalar >= 0) --result.references[static_cast<size_t>(operand.scalar)];
-  }
-  result.derivations = std::move(derivations_);
-  result.symbolic = symbolic_;
-  result.bare = bare_;
-  result.tagged = std::move(tagged_);
-  result.identities = identities_;
-  if (!reason_.empty()) result.symbolic.assign(symbolic_.size(), false);
-  if (!facts_->abandoned()) result.facts = std::move(facts_);
-  return result;
 }
 
-void Tracer::unsound(const std::string& reason) {
+void Driver::end_observation() {
+  end_gc_pause(observing_threads - 1);
+  current_driver = nullptr;
+  active_ = false;
+}
+
+void Driver::unsound(const std::string& reason) {
   if (!reason_.empty()) return;
   reason_ = reason;
   pause_events();  // the rest of the call runs unobserved, at full speed
   PyErr_Clear();
 }
 
-void Tracer::tell_unsound() {
+void Driver::tell_unsound() {
   if (reason_.empty() || !interrupted_.empty() || std::exchange(told_unsound_, true)) return;
   if (!host_.on_unsound) return;
   Obstacle obstacle{{}, in_library_};
@@ -165,22 +90,22 @@ void Tracer::tell_unsound() {
 }
 
 // The call settles what it reads: the next one may find it, and no more of this one need be seen.
-void Tracer::interrupt(const std::string& state) {
+void Driver::interrupt(const std::string& state) {
   if (!reason_.empty()) return;
   interrupted_ = state + " at " + where();
   deny("state: " + state + " is filled");
 }
 
-const unsigned char* Tracer::ops_of(PyCodeObject* code) {
+const unsigned char* Driver::ops_of(PyCodeObject* code) {
   Ref& bytes = ops_[code];
   if (!bytes) {
     bytes = Ref::steal(PyCode_GetCode(code));
-    names_held_.push_back(Ref::share((PyObject*)code));  // the map is by address
+    codes_held_.push_back(Ref::share((PyObject*)code));  // the map is by address
   }
   return reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes.get()));
 }
 
-const std::string& Tracer::where() {
+const std::string& Driver::where() {
   static const std::string kNowhere = "the call";
   if (frames_.empty()) return kNowhere;
   if (is_stand_in(top().code)) return kNowhere;
@@ -193,7 +118,7 @@ const std::string& Tracer::where() {
 }
 
 // The place, and for code of a library also the line that led there: the user's, or the one nearest to the user.
-std::string Tracer::placed(const std::string& what) {
+std::string Driver::placed(const std::string& what) {
   const Frame* nearest = frames_.empty() ? nullptr : &top();
   if (nearest && is_stand_in(nearest->code)) return what + kGiven;
   for (size_t i = frames_.size(); i-- > 0;)
@@ -202,26 +127,22 @@ std::string Tracer::placed(const std::string& what) {
   return what + " at " + where() + (is_elsewhere ? " (called at " + place_in(*nearest) + ")" : "");
 }
 
-void Tracer::deny(const std::string& what) {
+void Driver::deny(const std::string& what) {
   if (!reason_.empty()) return;
   const Owner owner = frames_.empty() ? Owner::User : owner_of(top().code);
   in_library_ = owner != Owner::User && owner != Owner::Generated;
   unsound(placed(what));
 }
 
-void Tracer::end_scalar_use(bool entered) {
-  if (std::exchange(using_scalars_, false)) host_.on_scalar_use_end(host_.context, entered);
-}
-
 // A generator of this call that is dropped before its end, at any instruction, runs what is left of it.
-bool Tracer::is_closed(InterpreterFrame* frame) const {
+bool Driver::is_closed(InterpreterFrame* frame) const {
   const auto known = generators_.find(frame);
   return known != generators_.end() && known->second == code_of(frame);
 }
 
-bool Tracer::enter(InterpreterFrame* frame, int offset) {
+bool Driver::enter(InterpreterFrame* frame, int offset) {
   if (inside_) return false;
-  end_scalar_use(true);
+  ended(true);
   const bool is_root = frames_.empty();
   if (!is_root && notes_modules(code_of(frame))) {
     inside_ = frame;
@@ -238,17 +159,13 @@ bool Tracer::enter(InterpreterFrame* frame, int offset) {
     deny("globals that are not a plain dictionary");
     return false;
   }
-  if (!top().fresh_function) note_function(function_of(frame));
   const bool is_start = top().ops[2 * offset] == k_RESUME && top().ops[2 * offset + 1] == 0;
-  if (!is_start) return true;
-  enter_function(frame);
-  if (is_root) enter_root(frame);
-  top().is_noted = is_plain_call && notes_ahead();
+  top().is_noted = entered(frame, is_start, is_plain_call);
   return !top().is_noted;
 }
 
 // Whether the instruction that runs in the frame above may enter this one, and is watched there.
-bool Tracer::is_foreseen(InterpreterFrame* frame) {
+bool Driver::is_foreseen(InterpreterFrame* frame) {
   Frame& caller = top();
   const PyCodeObject* code = code_of(frame);
   const bool is_one = caller.expect == Expect::One || caller.expect == Expect::Hash;
@@ -262,144 +179,36 @@ bool Tracer::is_foreseen(InterpreterFrame* frame) {
     inside_ = frame;
     return false;
   }
-  const bool is_init = caller.constructs && code->co_argcount > 0 && local_of(frame, 0);
-  if (is_init && PyUnicode_CompareWithASCIIString(function_of(frame)->func_name, "__init__") == 0) {
-    PyObject* self = local_of(frame, 0);
-    fresh_.insert(PyCell_Check(self) ? PyCell_GET(self) : self);
-    caller.constructs = false;
-  }
-  const bool is_context = caller.makes_context && code->co_argcount > 0 && local_of(frame, 0);
-  if (is_context) {
-    PyObject* name = function_of(frame)->func_name;
-    if (is_named(name, "forward") || is_named(name, "setup_context")) {
-      const bool is_class_method = PyType_Check(local_of(frame, 0)) && code->co_argcount > 1 && local_of(frame, 1);
-      PyObject* context = local_of(frame, is_class_method);
-      if (!is_tensor(context)) fresh_.insert(PyCell_Check(context) ? PyCell_GET(context) : context);
-    }
-  }
+  given_to(frame);
   return true;
 }
 
-void Tracer::note_function(PyFunctionObject* function) {
-  if (facts_->find(reinterpret_cast<PyObject*>(function), Node::Kind::Function) < 0)
-    facts_->function(function, where());
-}
-
-void Tracer::push(InterpreterFrame* frame, int offset) {
+void Driver::push(InterpreterFrame* frame, int offset) {
   Frame f{};
   f.frame = frame;
   f.code = code_of(frame);
   f.stack = StackView(frame);
   f.ops = ops_of(f.code);
-  f.fresh_function = fresh_.contains(reinterpret_cast<PyObject*>(function_of(frame)));
   f.probing = !frames_.empty() && (top().expect_probing || top().probing);
   f.offset = offset;
   f.number = entered_++;
-  PyObject* first = f.code->co_argcount ? local_of(frame, 0) : nullptr;
-  if (first && PyCell_Check(first)) first = PyCell_GET(first);
-  if (first && is_module(first)) f.module = Ref::share(first);
   if (f.code->co_flags & CO_GENERATOR) generators_[frame] = f.code;
   frames_.push_back(std::move(f));
 }
 
-// The start of a function: what its call made, and what its definition brings along.
-void Tracer::enter_function(InterpreterFrame* frame) {
-  PyCodeObject* code = code_of(frame);
-  if (code->co_flags & CO_VARKEYWORDS) {
-    PyObject* kwargs = local_of(frame, argument_count(code) - 1);
-    if (kwargs && PyCell_Check(kwargs)) kwargs = PyCell_GET(kwargs);
-    if (kwargs) fresh_.insert(kwargs);
-  }
-  const char* kinds = PyBytes_AS_STRING(code->co_localspluskinds);
-  for (int i = 0; code->co_ncellvars && i < code->co_nlocalsplus - code->co_nfreevars; ++i)
-    if ((kinds[i] & kLocalIsCell) && local_of(frame, i)) fresh_.insert(local_of(frame, i));
-  if (top().fresh_function) return;
-  const PyFunctionObject* defined = function_of(frame);
-  auto* function = reinterpret_cast<PyObject*>(function_of(frame));
-  if (PyObject* defaults = defined->func_defaults) know_apart(defaults);
-  if (PyObject* defaults = defined->func_defaults)
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defaults); ++i)
-      found(PyTuple_GET_ITEM(defaults, i),
-            [&] { return "default " + std::to_string(i) + " of " + PyUnicode_AsUTF8(defined->func_name); });
-  if (PyObject* defaults = defined->func_kwdefaults) {
-    PyObject *key, *value;
-    for (Py_ssize_t at = 0; PyDict_Next(defaults, &at, &key, &value);)
-      found(value, [&] {
-        return std::string("default ") + PyUnicode_AsUTF8(key) + " of " + PyUnicode_AsUTF8(defined->func_name);
-      });
-  }
-  if (defined->func_closure)
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(defined->func_closure); ++i)
-      cell_owners_.emplace(PyTuple_GET_ITEM(defined->func_closure, i), function);
-}
-
-void Tracer::enter_root(InterpreterFrame* frame) {
-  PyCodeObject* code = code_of(frame);
-  const PyFunctionObject* defined = function_of(frame);
-  const int n = argument_count(code);
-  for (int i = 0; i < n; ++i) {
-    PyObject* o = local_of(frame, i);
-    if (o && PyCell_Check(o)) o = PyCell_GET(o);
-    if (!o) continue;
-    if (i == 0 && is_stand_in(code)) {  // what was given to fastjit is no argument of the call
-      found(o, PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, i)));
-      continue;
-    }
-    bool is_default = false;  // a default is not part of the call's arguments: the key does not describe it
-    if (PyObject* defaults = defined->func_defaults)
-      for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(defaults); ++k) is_default |= PyTuple_GET_ITEM(defaults, k) == o;
-    if (PyObject* defaults = defined->func_kwdefaults) {
-      PyObject *key, *value;
-      for (Py_ssize_t at = 0; PyDict_Next(defaults, &at, &key, &value);) is_default |= value == o;
-    }
-    if (is_default && !passed_.contains(o)) continue;
-    if (is_default && is_tensor(o)) identities_.emplace_back(o, o);  // code that reads the default sees which one it is
-    const std::string label = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, i));
-    names_.emplace(o, label);
-    add_argument(o, label, 0);
-  }
-}
-
-// What the call's key describes, and names for what it compares by identity.
-void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
-  if (depth > 16) return;
-  PyObject* entries = PyDict_CheckExact(o) ? o : nullptr;
-  if (is_tensor(o) || PyList_CheckExact(o) || entries || is_empty_container(o)) {
-    arguments_.insert(o);
-  } else if (described_.contains(o)) {
-    arguments_.insert(o);
-    if (PyObject** slot = _PyObject_GetDictPtr(o)) entries = *slot;
-    if (entries) arguments_.insert(entries);
-  } else if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-    names_.emplace(o, label);
-  }
-  // The key goes into tuples that hold nothing but items; of others it says which object they are.
-  const bool is_keyed = holds_only_items(Py_TYPE(o));
-  if (PyTuple_Check(o) && !is_keyed) {
-    found(o, label);
-  } else if (PyTuple_Check(o) || PyList_CheckExact(o)) {
-    PyObject** items = PySequence_Fast_ITEMS(o);
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
-      add_argument(items[i], label + "[" + std::to_string(i) + "]", depth + 1);
-  }
-  PyObject *key, *value;
-  for (Py_ssize_t at = 0; entries && PyDict_Next(entries, &at, &key, &value);)
-    add_argument(value, entries == o ? label + "[" + words(key) + "]" : label + "." + words(key), depth + 1);
-}
-
-void Tracer::leave(InterpreterFrame* frame) {
+void Driver::leave(InterpreterFrame* frame) {
   if (inside_) {
     if (frame == inside_) inside_ = nullptr;
     return;
   }
-  end_scalar_use(false);
+  ended(false);
   if (!frames_.empty() && top().frame == frame) return frames_.pop_back();
   unsound("an unknown frame returned at " + where());
 }
 
-void Tracer::raised(PyObject* type) {
+void Driver::raised(PyObject* type) {
   if (inside_) return;
-  end_scalar_use(false);
+  ended(false);
   if (frames_.empty()) return;
   int op = top().ops[2 * top().offset];
   bool stops = type && PyErr_GivenExceptionMatches(type, PyExc_StopIteration);
@@ -411,17 +220,8 @@ void Tracer::raised(PyObject* type) {
   deny(std::string(type && PyType_Check(type) ? ((PyTypeObject*)type)->tp_name : "exception") + " raised");
 }
 
-void Tracer::add_fresh_lists(PyObject* o) {
-  PyObject *key, *value;
-  if (PyDict_CheckExact(o) || is_array(o)) fresh_.insert(o);
-  for (Py_ssize_t at = 0; PyDict_CheckExact(o) && PyDict_Next(o, &at, &key, &value);) add_fresh_lists(value);
-  if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return;
-  if (PyList_CheckExact(o)) fresh_.insert(o);
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) add_fresh_lists(PySequence_Fast_ITEMS(o)[i]);
-}
-
 // Watching costs many times what running does: a call that goes on and on is not kept waiting for it.
-void Tracer::pass_limit() {
+void Driver::pass_limit() {
   const std::string reason =
       "recording limit (" + std::to_string(host_.max_instructions) + " instructions) reached at " + where();
   within_limit_ = true;
@@ -429,9 +229,9 @@ void Tracer::pass_limit() {
   if (host_.on_limit) host_.on_limit(host_.context, reason);
 }
 
-void Tracer::instruction(InterpreterFrame* frame, int offset) {
+void Driver::instruction(InterpreterFrame* frame, int offset) {
   if (inside_) return;
-  end_scalar_use(false);
+  ended(false);
   if (frames_.empty() || top().frame != frame) return unsound("an unknown frame ran at " + where());
   Frame& f = top();
   if (f.is_noted) return;
@@ -440,31 +240,8 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
   if (!kPrefixEvents && f.ops[2 * offset] == k_EXTENDED_ARG) return;
   while (offset && f.ops[2 * offset - 2] == k_EXTENDED_ARG) --offset;
   if (!f.stack.arrive(offset, f.ops, depths_)) return deny("unknown stack depth");
-  if (std::exchange(f.fresh_result, false))
-    if (PyObject* result = at(1); result && !arguments_.contains(result)) {
-      fresh_.insert(result);
-      if (!sources_.empty()) sources_.erase(result);
-      if (!f.sources.empty()) sources_[result] = std::move(f.sources);
-    }
-  f.sources.clear();
-  if (std::exchange(f.container_result, false))
-    if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o) || is_opaque(o))
-      if (!arguments_.contains(o)) fresh_.insert(o);
-  if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(frame, cell));
-  if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
-  if (std::exchange(f.number_result, false))
-    if (PyObject* o = at(1); PyFloat_CheckExact(o) && !scalars_.contains(o) && host_.on_number)
-      if (host_.on_number(host_.context, o)) {
-        read_from_tensors_.insert(symbolic_.size());
-        watch_scalar(o);
-      }
-  if (std::exchange(f.derived_result, false)) take_derived(at(1));
-  if (std::exchange(f.fills_cache, false)) cache_filled();
-  if (PyObject* tensor = std::exchange(f.data_of, nullptr))
-    if (!host_.on_data || !host_.on_data(host_.context, tensor, at(1))) return deny("read of Tensor.data");
-  if (std::exchange(f.constant_result, false))
-    if (PyObject* o = at(1); is_tensor(o) && host_.on_constant && !host_.on_constant(host_.context, o))
-      return deny("tensor made of data");
+  conclude();
+  if (!reason_.empty()) return;
   raising_ = false;
   f.expect = Expect::None;
   f.expect_probing = false;
@@ -474,16 +251,7 @@ void Tracer::instruction(InterpreterFrame* frame, int offset) {
   f.reads_items = false;
   f.reads_pairs = false;
   f.offset = offset;
-  if (sum_.frame) follow_sum();
-  int op = f.ops[2 * f.offset], oparg = f.ops[2 * f.offset + 1];
-  while (op == k_EXTENDED_ARG) {
-    ++f.offset;
-    op = f.ops[2 * f.offset];
-    oparg = oparg << 8 | f.ops[2 * f.offset + 1];
-  }
-  const Row& row = rows()[op];
-  if (!row.effect) return deny("opcode " + std::to_string(op));
-  (this->*row.effect)(oparg);
+  judge();
 }
 
 }  // namespace fastjit::observe

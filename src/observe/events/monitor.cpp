@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "observe/judge/tracer.h"
+#include "observe/events/driver.h"
 #include "support/error.h"
 
 namespace fastjit::observe {
@@ -22,33 +22,33 @@ const char* const kToolName = "fastjit";
 
 int claims = 0, listeners = 0;  // observers that have the tool, and those of them that want events; GIL held
 
-using Handler = void (*)(Tracer& tracer, InterpreterFrame* frame, int offset, PyObject* argument);
+using Handler = void (*)(Driver& driver, InterpreterFrame* frame, int offset, PyObject* argument);
 
 template <Handler handle>
 PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept {
-  Tracer* tracer = Tracer::current();
-  if (!tracer || !tracer->listens()) Py_RETURN_NONE;
+  Driver* driver = Driver::current();
+  if (!driver || !driver->listens()) Py_RETURN_NONE;
   try {
     const int offset = static_cast<int>(PyLong_AsLong(args[1])) / kCodeUnit;
     InterpreterFrame* frame = current_frame(PyThreadState_Get());
     if (reinterpret_cast<PyObject*>(code_of(frame)) == args[0])
-      handle(*tracer, frame, offset, count > 2 ? args[2] : nullptr);
+      handle(*driver, frame, offset, count > 2 ? args[2] : nullptr);
     else
-      tracer->unsound("the observer does not know this interpreter's frames");
+      driver->unsound("the observer does not know this interpreter's frames");
   } catch (const std::exception& e) {
-    tracer->unsound("the observer failed: " + support::first_line(e));
+    driver->unsound("the observer failed: " + support::first_line(e));
   }
   PyErr_Clear();
   Py_RETURN_NONE;
 }
 
-void on_enter(Tracer& tracer, InterpreterFrame* frame, int offset, PyObject*) { tracer.enter(frame, offset); }
-void on_instruction(Tracer& tracer, InterpreterFrame* frame, int offset, PyObject*) {
-  tracer.instruction(frame, offset);
+void on_enter(Driver& driver, InterpreterFrame* frame, int offset, PyObject*) { driver.enter(frame, offset); }
+void on_instruction(Driver& driver, InterpreterFrame* frame, int offset, PyObject*) {
+  driver.instruction(frame, offset);
 }
-void on_leave(Tracer& tracer, InterpreterFrame* frame, int, PyObject*) { tracer.leave(frame); }
-void on_raise(Tracer& tracer, InterpreterFrame*, int, PyObject* exception) {
-  tracer.raised(exception ? reinterpret_cast<PyObject*>(Py_TYPE(exception)) : nullptr);
+void on_leave(Driver& driver, InterpreterFrame* frame, int, PyObject*) { driver.leave(frame); }
+void on_raise(Driver& driver, InterpreterFrame*, int, PyObject* exception) {
+  driver.raised(exception ? reinterpret_cast<PyObject*>(Py_TYPE(exception)) : nullptr);
 }
 
 struct Event {
@@ -193,7 +193,7 @@ bool tracer_active() noexcept {
   return false;
 }
 
-bool Tracer::start_events() {
+bool Driver::start_events() {
   const KeepError keep;
   const Turn turn;
   if (!turn.mine() || others_claimed()) return false;  // also one that watches single functions only
@@ -208,13 +208,13 @@ bool Tracer::start_events() {
   return true;
 }
 
-void Tracer::pause_events() {
+void Driver::pause_events() {
   const KeepError keep;
   const Turn turn;
   if (std::exchange(hears_, false) && !--listeners) listen(false);
 }
 
-bool Tracer::stop_events() {
+bool Driver::stop_events() {
   const KeepError keep;
   PyThreadState* state = PyThreadState_Get();
   const bool ours = !state->c_tracefunc && !state->c_profilefunc && !others_claimed() && is_claimed(kTool);

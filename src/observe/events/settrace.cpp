@@ -2,7 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES && PY_VERSION_HEX < 0x030C0000
-#include "observe/judge/tracer.h"
+#include "observe/events/driver.h"
 #include "support/error.h"
 
 namespace fastjit::observe {
@@ -12,33 +12,33 @@ int offset_of(const InterpreterFrame* frame) {
   return static_cast<int>(frame->prev_instr - reinterpret_cast<_Py_CODEUNIT*>(frame->code->co_code_adaptive));
 }
 
-void dispatch(Tracer& tracer, PyFrameObject* object, int what, PyObject* arg) {
+void dispatch(Driver& driver, PyFrameObject* object, int what, PyObject* arg) {
   auto* view = reinterpret_cast<FrameObject*>(object);
   switch (what) {
     case PyTrace_CALL:
       view->trace_lines = 0;
-      view->trace_opcodes = tracer.enter(view->frame, offset_of(view->frame));
+      view->trace_opcodes = driver.enter(view->frame, offset_of(view->frame));
       return;
     case PyTrace_OPCODE:
-      return tracer.instruction(view->frame, offset_of(view->frame));
+      return driver.instruction(view->frame, offset_of(view->frame));
     case PyTrace_RETURN:
-      return tracer.leave(view->frame);
+      return driver.leave(view->frame);
     case PyTrace_EXCEPTION:
-      return tracer.raised(arg && PyTuple_Check(arg) ? PyTuple_GET_ITEM(arg, 0) : nullptr);
+      return driver.raised(arg && PyTuple_Check(arg) ? PyTuple_GET_ITEM(arg, 0) : nullptr);
     default:
       return;
   }
 }
 
 int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) noexcept {
-  Tracer* tracer = Tracer::current();
-  if (!tracer || !tracer->listens()) return 0;
+  Driver* driver = Driver::current();
+  if (!driver || !driver->listens()) return 0;
   try {
-    dispatch(*tracer, frame, what, arg);
+    dispatch(*driver, frame, what, arg);
   } catch (const std::exception& e) {
-    tracer->unsound("the observer failed: " + support::first_line(e));
+    driver->unsound("the observer failed: " + support::first_line(e));
   }
-  tracer->tell_unsound();
+  driver->tell_unsound();
   PyErr_Clear();
   return 0;
 }
@@ -50,19 +50,19 @@ bool tracer_active() noexcept {
   return state->c_tracefunc || state->c_profilefunc;
 }
 
-bool Tracer::start_events() {
+bool Driver::start_events() {
   PyEval_SetTrace(&on_event, nullptr);
   return true;
 }
 
-bool Tracer::stop_events() {
+bool Driver::stop_events() {
   const bool ours = PyThreadState_Get()->c_tracefunc == &on_event || !reason_.empty();
   if (PyThreadState_Get()->c_tracefunc == &on_event) PyEval_SetTrace(nullptr, nullptr);
   return ours;
 }
 
 // Another observer may watch what the rest of the call calls.
-void Tracer::pause_events() {
+void Driver::pause_events() {
   PyEval_SetTrace(nullptr, nullptr);
   if (active_) end_observation();
 }

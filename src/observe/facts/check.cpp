@@ -154,7 +154,7 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
                  ? PyList_GET_ITEM(node.object, key.hint)
                  : nullptr;
     case Node::Kind::Set: {
-      using Kind = observe::Expect::Kind;
+      using Kind = observe::Expected::Kind;
       const bool by_value = key.expect.kind == Kind::Equal || key.expect.kind == Kind::Absent;
       PyObject* item = key.expect.kind == Kind::Absent ? key.name.get() : key.expect.object;
       const int32_t index = PySet_Check(node.object) ? member_index(node.object, item, !by_value, key.hint) : -1;
@@ -177,8 +177,8 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
   return nullptr;
 }
 
-Expect Expect::of(PyObject* value) {
-  Expect e;
+Expected Expected::of(PyObject* value) {
+  Expected e;
   e.object = value;
   if (!value) return e;
   if (is_constant(value)) {
@@ -197,7 +197,7 @@ Expect Expect::of(PyObject* value) {
   return e;
 }
 
-bool Expect::holds(PyObject* current) const noexcept {
+bool Expected::holds(PyObject* current) const noexcept {
   switch (kind) {
     case Kind::Absent:
       return current == nullptr;
@@ -217,7 +217,7 @@ bool Expect::holds(PyObject* current) const noexcept {
   return false;
 }
 
-void Expect::follow(PyObject* current) noexcept {
+void Expected::follow(PyObject* current) noexcept {
   if (kind != Kind::Equal || current == object) return;
   hold = Ref::share(current);
   object = current;
@@ -226,7 +226,7 @@ void Expect::follow(PyObject* current) noexcept {
 void Facts::arm_dict(Node& n, const AddWord& add_word) {
   n.version = DictVersion(n.object);
   for (const Key& key : n.keys)  // a place may hold another object at the same address, which no tag tells
-    if (!n.version.tells_all() && key.expect.kind == Expect::Kind::Weak)
+    if (!n.version.tells_all() && key.expect.kind == Expected::Kind::Weak)
       add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
   n.tag_word = words_.size();
   add_word(n.version.word() ? n.version.word() : &kNever, (void*)kNoTag);
@@ -259,9 +259,9 @@ void Facts::arm(uint32_t index) {
       return;
     case Node::Kind::Cell:
     case Node::Kind::Slot: {
-      const Expect& e = n.keys[0].expect;  // a weakly held value may die and leave its address to another
-      if (e.kind == Expect::Kind::Type) return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
-      if (e.kind == Expect::Kind::Weak) add_word(&((PyWeakReference*)e.hold.get())->wr_object, e.object);
+      const Expected& e = n.keys[0].expect;  // a weakly held value may die and leave its address to another
+      if (e.kind == Expected::Kind::Type) return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
+      if (e.kind == Expected::Kind::Weak) add_word(&((PyWeakReference*)e.hold.get())->wr_object, e.object);
       const void* place = n.object;
       return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
     }
@@ -273,7 +273,7 @@ void Facts::arm(uint32_t index) {
     case Node::Kind::List:
     case Node::Kind::Set: {
       for (const Key& key : n.keys)
-        if (key.expect.kind == Expect::Kind::Weak)
+        if (key.expect.kind == Expected::Kind::Weak)
           add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
       n.tag_word = words_.size();
       const bool sized = n.kind == Node::Kind::List || n.ordered;
@@ -313,7 +313,7 @@ bool Facts::verify(const Node& n) noexcept {
     case Node::Kind::Order: {
       if (!Py_IS_TYPE(n.object, &PyODict_Type)) return false;
       const OrderedDictNode* at = reinterpret_cast<OrderedDictObject*>(n.object)->first;
-      for (const Expect& key : n.order) {
+      for (const Expected& key : n.order) {
         if (!at || !key.holds(at->key)) return false;
         at = at->next;
       }
@@ -357,7 +357,7 @@ bool Facts::verify(const Node& n) noexcept {
     Py_ssize_t at = 0;
     PyObject *name, *value;
     while (PyDict_Next(n.object, &at, &name, &value)) {
-      if (first == n.keys.size() || n.keys[first].expect.kind == Expect::Kind::Absent) return false;
+      if (first == n.keys.size() || n.keys[first].expect.kind == Expected::Kind::Absent) return false;
       const Key& key = n.keys[first++];
       if (!same_bits(key.name.get(), name) || !key.expect.holds(value)) return false;
     }
@@ -383,12 +383,12 @@ void Facts::rearm_items(Node& n) noexcept {
   is_list ? watch(&list->ob_item) : watch(&set->table);
   for (Key& key : n.keys) {
     // No word tells of a new member, nor of another object's class: every check looks.
-    if (key.expect.kind == observe::Expect::Kind::Absent || key.expect.kind == observe::Expect::Kind::Type) {
+    if (key.expect.kind == observe::Expected::Kind::Absent || key.expect.kind == observe::Expected::Kind::Type) {
       words_[word++] = {&kNever, kNoTag};
       continue;
     }
     if (!is_list)
-      key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expect::Kind::Equal, key.hint);
+      key.hint = member_index(n.object, key.expect.object, key.expect.kind != observe::Expected::Kind::Equal, key.hint);
     PyObject* const* place = is_list ? &list->ob_item[key.hint] : &set->table[key.hint].key;
     key.expect.follow(*place);
     watch(place);

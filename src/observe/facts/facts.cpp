@@ -114,12 +114,12 @@ Key& Facts::add_key(Id id, PyObject* name, PyTypeObject* after, std::string labe
 PyObject* Facts::note(Id id, PyObject* name, PyTypeObject* after, PyObject* value, std::string label,
                       const std::string& where) {
   Key* key = find_key(id, name, after);
-  if (key && key->expect.kind != Expect::Kind::Present) {
+  if (key && key->expect.kind != Expected::Kind::Present) {
     if (!key->expect.holds(value)) changed(key->label, where);
     return value;
   }
   if (!key) key = &add_key(id, name, after, std::move(label), where);
-  key->expect = Expect::of(value);
+  key->expect = Expected::of(value);
   if (value) held_.insert(value);
   return value;
 }
@@ -128,7 +128,7 @@ PyObject* Facts::read_key(Id id, PyObject* name, std::string label, const std::s
   Key* known = find_key(id, name, nullptr);
   pin(known);
   if (is_own(node(id).object, name)) return dict_lookup(node(id).object, name, nullptr);
-  if (known && known->expect.kind != Expect::Kind::Present) {
+  if (known && known->expect.kind != Expected::Kind::Present) {
     PyObject* value = dict_lookup(node(id).object, name, &known->hint);
     if (!known->expect.holds(value)) changed(known->label, where);
     return value;
@@ -138,7 +138,7 @@ PyObject* Facts::read_key(Id id, PyObject* name, std::string label, const std::s
   if (!is_entry(node(id).object, hint, name)) hint -= 2;  // or in the opposite order
   if (!is_entry(node(id).object, hint, name)) hint = kFindHint, value = dict_lookup(node(id).object, name, &hint);
   Key& key = known ? *known : add_key(id, name, nullptr, std::move(label), where);
-  key.expect = Expect::of(value);
+  key.expect = Expected::of(value);
   key.hint = hint;
   node(id).next_hint = hint + 1;
   if (value) held_.insert(value);
@@ -146,7 +146,7 @@ PyObject* Facts::read_key(Id id, PyObject* name, std::string label, const std::s
 }
 
 bool Facts::again(Id id, PyObject* name, PyObject** value) {
-  using Kind = observe::Expect::Kind;
+  using Kind = observe::Expected::Kind;
   Key* key = find_key(id, name, nullptr);
   if (!key || key->expect.kind == Kind::Present || key->expect.kind == Kind::Type) return false;
   if (!own_.empty() && is_own(node(id).object, name)) return false;
@@ -160,7 +160,7 @@ bool Facts::has_key(Id id, PyObject* name, std::string label, const std::string&
   if (find_key(id, name, nullptr) || !value) {
     note(id, name, nullptr, value, std::move(label), where);
   } else {
-    add_key(id, name, nullptr, std::move(label), where).expect.kind = Expect::Kind::Present;
+    add_key(id, name, nullptr, std::move(label), where).expect.kind = Expected::Kind::Present;
   }
   return value != nullptr;
 }
@@ -182,7 +182,7 @@ Py_ssize_t Facts::length(Id id, const std::string& where) {
   if (n.where.empty()) n.where = where;
   for (Node::Overwritten& key : std::exchange(n.overwritten, {}))  // a store makes an item more where there was none
     if (!find_key(id, key.name.get(), nullptr))
-      add_key(id, key.name.get(), nullptr, key.label, key.where).expect.kind = Expect::Kind::Present;
+      add_key(id, key.name.get(), nullptr, key.label, key.where).expect.kind = Expected::Kind::Present;
   return now;
 }
 
@@ -194,7 +194,7 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
     support::count_work();
     Key key;
     key.name = Ref::share(name);
-    key.expect = Expect::of(value);
+    key.expect = Expected::of(value);
     key.label = label(name);
     key.where = where;
     held_.insert(value);
@@ -205,7 +205,7 @@ const std::vector<Key>& Facts::items(Id id, const Label& label, const std::strin
   for (const Key& old : n.keys) {  // what was noted before must hold still: the ordered list replaces it
     PyObject* now = dict_lookup(n.object, old.name.get(), nullptr);
     if (!old.expect.holds(now)) changed(old.label, where);
-    if (old.expect.kind == Expect::Kind::Absent) {
+    if (old.expect.kind == Expected::Kind::Absent) {
       Key key;
       key.name = Ref::share(old.name.get());
       key.label = old.label;
@@ -230,7 +230,7 @@ bool Facts::has_member(PyObject* set, PyObject* item, const std::string& label, 
   if (node(id).ordered || find_key(id, item, nullptr)) return index >= 0;
   Key& key = add_key(id, item, nullptr, words(item) + " in " + label, where);
   if (index < 0) return false;  // and is Absent
-  key.expect = Expect::of(set_places(set)[static_cast<size_t>(index)].key);
+  key.expect = Expected::of(set_places(set)[static_cast<size_t>(index)].key);
   key.hint = index;
   return true;
 }
@@ -246,7 +246,7 @@ const std::vector<Key>& Facts::members(PyObject* set, const std::string& label, 
   for (size_t i = 0; i < places.size(); ++i) {
     if (!holds_item(places[i])) continue;
     Key& key = add_key(id, places[i].key, nullptr, words(places[i].key) + " in " + label, where);
-    key.expect = Expect::of(places[i].key);
+    key.expect = Expected::of(places[i].key);
     key.hint = static_cast<int32_t>(i);
     held_.insert(places[i].key);
   }
@@ -269,7 +269,7 @@ void Facts::type_order(PyTypeObject* type, const std::string& where) {
   static PyObject* const any_name = PyUnicode_InternFromString("__mro__");
   type_lookup(type, any_name, nullptr);  // gives it a version tag
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i)
-    n.order.push_back(Expect::of(PyTuple_GET_ITEM(type->tp_mro, i)));
+    n.order.push_back(Expected::of(PyTuple_GET_ITEM(type->tp_mro, i)));
 }
 
 Facts::Id Facts::list(PyObject* l, const std::string& label) {
@@ -284,8 +284,8 @@ PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
   Node& n = node(id);
   if (n.grown_from >= 0 && index >= n.grown_from) changed(n.label, where);
   if (is_own(n.object, name)) return value;
-  if (key && key->expect.kind == Expect::Kind::Present) {
-    key->expect = Expect::of(value);
+  if (key && key->expect.kind == Expected::Kind::Present) {
+    key->expect = Expected::of(value);
     held_.insert(value);
     return value;
   }
@@ -296,7 +296,7 @@ PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
   key_ids_[{id, {name, nullptr}}] = n.keys.size();
   Key item;
   item.hint = static_cast<int32_t>(index);
-  item.expect = Expect::of(value);
+  item.expect = Expected::of(value);
   item.label = n.label + "[" + std::to_string(index) + "]";
   item.where = where;
   n.keys.push_back(std::move(item));
@@ -332,7 +332,7 @@ void Facts::order(PyObject* ordered_dict, const std::string& label, const std::s
   auto* ordered = reinterpret_cast<OrderedDictObject*>(ordered_dict);
   node(id).dict_slot = reinterpret_cast<PyObject**>(&ordered->state);
   node(id).dict = *node(id).dict_slot;
-  for (const OrderedDictNode* at = ordered->first; at; at = at->next) node(id).order.push_back(Expect::of(at->key));
+  for (const OrderedDictNode* at = ordered->first; at; at = at->next) node(id).order.push_back(Expected::of(at->key));
 }
 
 void Facts::setting(const Setting& one, const std::string& where) {
@@ -354,7 +354,7 @@ PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, c
   if (is_own(place, nullptr)) return value;
   if (id < 0) {
     id = add(place, kind, label, where);
-    add_key(id, nullptr, nullptr, label, where).expect = Expect::of(value);
+    add_key(id, nullptr, nullptr, label, where).expect = Expected::of(value);
     if (value) held_.insert(value);
   } else if (!node(id).keys[0].expect.holds(value)) {
     changed(label, where);
@@ -367,7 +367,7 @@ int Facts::traverse(visitproc visit, void* arg) const {
     for (const Ref* ref : {&n.weak, &n.hold, &n.parts[0], &n.parts[1], &n.parts[2], &n.type_weak}) Py_VISIT(ref->get());
     for (const Key& key : n.keys)
       for (const Ref* ref : {&key.name, &key.expect.hold, &key.first}) Py_VISIT(ref->get());
-    for (const Expect& base : n.order) Py_VISIT(base.hold.get());
+    for (const Expected& base : n.order) Py_VISIT(base.hold.get());
   }
   return 0;
 }
@@ -386,10 +386,10 @@ std::string Facts::finish() {
   for (Node& n : nodes_)
     for (Key& key : n.keys) {
       support::count_work();
-      const bool open = key.expect.kind == Expect::Kind::Node && find(key.expect.object, Node::Kind::Dict) < 0 &&
+      const bool open = key.expect.kind == Expected::Kind::Node && find(key.expect.object, Node::Kind::Dict) < 0 &&
                         find(key.expect.object, Node::Kind::List) < 0;
       if (!open || !key.expect.holds(value_now(n, key))) continue;
-      key.expect.kind = Expect::Kind::Strong;
+      key.expect.kind = Expected::Kind::Strong;
       key.expect.hold = Ref::share(key.expect.object);
     }
   words_.clear();

@@ -21,7 +21,7 @@ inline constexpr uint64_t kNoTag = UINT64_MAX;  // no dictionary or type has thi
 inline constexpr uint64_t kNever = 0;           // a word that is never kNoTag
 
 /// What a read returned.
-struct Expect {
+struct Expected {
   enum class Kind : uint8_t {
     Absent,   // nothing there
     Present,  // something there, whatever it is
@@ -36,7 +36,7 @@ struct Expect {
   Ref hold;
   std::string was;  // for Weak and Node: the type's name, for words after the object is gone
 
-  static Expect of(PyObject* value);
+  static Expected of(PyObject* value);
   bool holds(PyObject* current) const noexcept;
   /// Equal: `current`, which holds, is held in the value's place from now on, so that its address tells.
   void follow(PyObject* current) noexcept;
@@ -45,10 +45,10 @@ struct Expect {
 struct Key {
   Ref name;
   PyTypeObject* after = nullptr;  // types: the lookup starts after this class in the method resolution order (super())
-  Expect expect;
+  Expected expect;
   int32_t hint = -1;     // index among the entries of a dictionary or set; List: the item's index
   bool written = false;  // recording only: the call stored there later
-  Ref first;             // recording only, Expect::Kind::Type: the value
+  Ref first;             // recording only, Expected::Kind::Type: the value
   std::string label;     // "global SCALE"
   std::string where;     // "model.py:14"
 };
@@ -96,7 +96,7 @@ struct Node {
   size_t tag_word =
       SIZE_MAX;         // Dict, Type: the word that only says when to look again. List, Set: the first of its words
   DictVersion version;  // Dict
-  std::vector<Expect> order;  // Type; Order: the keys
+  std::vector<Expected> order;  // Type; Order: the keys
   std::string label, where;
 };
 

@@ -23,7 +23,7 @@ Py_ssize_t entry_index(const DictKeys* keys, PyObject* name) noexcept {
 bool asks_for_size(const Node& n) { return n.length >= 0 || n.truth >= 0 || n.ordered; }
 
 bool asks_for_absent(const Node& n) {
-  return std::ranges::any_of(n.keys, [](const Key& key) { return key.expect.kind == Expect::Kind::Absent; });
+  return std::ranges::any_of(n.keys, [](const Key& key) { return key.expect.kind == Expected::Kind::Absent; });
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ void Facts::rearm_values(Node& n) noexcept {
       rest();
       continue;
     }
-    if (at < 0 || key.expect.kind == observe::Expect::Kind::Type) {
+    if (at < 0 || key.expect.kind == observe::Expected::Kind::Type) {
       look();
       continue;
     }

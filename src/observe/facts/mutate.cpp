@@ -39,7 +39,7 @@ class Trial {
 Seen replace_item(Trial& trial, PyObject* dict, const Key& key) {
   PyObject* name = key.name.get();
   Ref old = Ref::share(dict_lookup(dict, name, nullptr));
-  if (key.expect.kind == Expect::Kind::Present) {
+  if (key.expect.kind == Expected::Kind::Present) {
     // A key that goes and comes back stands at the end, which only facts about the order mind.
     return trial.run([&] { return PyObject_DelItem(dict, name) == 0; },
                      [&] { PyObject_SetItem(dict, name, old.get()); });
@@ -61,7 +61,7 @@ Seen replace_class_item(Trial& trial, PyTypeObject* type, const Key& key) {
     PyType_Modified(first);
     return failed == 0;
   };
-  if (key.expect.kind == Expect::Kind::Present) return Seen::NotTried;
+  if (key.expect.kind == Expected::Kind::Present) return Seen::NotTried;
   return trial.run([&] { return store(trial.other()); }, [&] { store(old.get()); });
 }
 
@@ -105,11 +105,11 @@ Seen mutate_key(Trial& trial, Node& n, const Key& key) {
       const Seen seen = replace_item(trial, n.object, key);
       if constexpr (kInlineValues)  // also as a store to the object's attribute does it
         if (PyObject** place = shared_place(n.object, key.name.get()); place && seen == Seen::Noticed)
-          return trial.swap(place, key.expect.kind == Expect::Kind::Present ? nullptr : trial.other());
+          return trial.swap(place, key.expect.kind == Expected::Kind::Present ? nullptr : trial.other());
       return seen;
     }
     case Node::Kind::List:
-      if (key.expect.kind == Expect::Kind::Present) return cut(trial, n.object, key.hint);
+      if (key.expect.kind == Expected::Kind::Present) return cut(trial, n.object, key.hint);
       return trial.swap(&((PyListObject*)n.object)->ob_item[key.hint], trial.other());
     case Node::Kind::Type:
       return replace_class_item(trial, (PyTypeObject*)n.object, key);
@@ -117,7 +117,7 @@ Seen mutate_key(Trial& trial, Node& n, const Key& key) {
       return trial.swap(&((PyCellObject*)n.object)->ob_ref, trial.other());
     case Node::Kind::Set: {
       if (n.ordered) return Seen::NotTried;  // a member that comes back has another place
-      if (key.expect.kind == Expect::Kind::Absent)
+      if (key.expect.kind == Expected::Kind::Absent)
         return trial.run([&] { return PySet_Add(n.object, key.name.get()) == 0; },
                          [&] { PySet_Discard(n.object, key.name.get()); });
       Ref member = Ref::share(key.expect.object);

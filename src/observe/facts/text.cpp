@@ -9,20 +9,20 @@ namespace {
 
 std::string at(const std::string& where) { return where.empty() ? "" : " (" + where + ")"; }
 
-std::string expected(const Expect& e) {
+std::string expected(const Expected& e) {
   switch (e.kind) {
-    case Expect::Kind::Absent:
+    case Expected::Kind::Absent:
       return "absent";
-    case Expect::Kind::Present:
+    case Expected::Kind::Present:
       return "present";
-    case Expect::Kind::Equal:
+    case Expected::Kind::Equal:
       return words(e.object);
-    case Expect::Kind::Strong:
+    case Expected::Kind::Strong:
       return words(e.object);
-    case Expect::Kind::Type:
+    case Expected::Kind::Type:
       return std::string("of type ") + ((PyTypeObject*)e.object)->tp_name;
-    case Expect::Kind::Weak:
-    case Expect::Kind::Node:
+    case Expected::Kind::Weak:
+    case Expected::Kind::Node:
       return e.was;
   }
   return "";
@@ -30,7 +30,7 @@ std::string expected(const Expect& e) {
 
 std::string mismatch(const Key& key, PyObject* now) {
   std::string was = expected(key.expect), is = now ? words(now) : "absent";
-  if (key.expect.kind == Expect::Kind::Present) return key.label + " is gone" + at(key.where);
+  if (key.expect.kind == Expected::Kind::Present) return key.label + " is gone" + at(key.where);
   if (was == is) return key.label + " is another " + is + at(key.where);
   return key.label + " was " + was + ", is " + is + at(key.where);
 }
@@ -57,7 +57,7 @@ std::string Facts::failure(Node& n) {
       break;
   }
   for (const Key& key : n.keys)
-    if (n.kind == Node::Kind::Set && key.expect.kind != Expect::Kind::Absent && !value_now(n, key))
+    if (n.kind == Node::Kind::Set && key.expect.kind != Expected::Kind::Absent && !value_now(n, key))
       return key.label + " is gone" + at(key.where);
   for (const Key& key : n.keys)
     if (PyObject* now = value_now(n, key); !key.expect.holds(now)) return mismatch(key, now);

@@ -13,7 +13,7 @@ namespace {
 
 // Only the type of the number in a place matters, unless pin() finds that the number does.
 void expect_type_of(Key& key, PyObject* number) {
-  key.expect.kind = Expect::Kind::Type;
+  key.expect.kind = Expected::Kind::Type;
   key.expect.object = (PyObject*)Py_TYPE(number);
   key.first = Ref::share(number);
 }
@@ -39,7 +39,7 @@ std::optional<Replaced> place_of(const Node& n, const Key& key) {
 }  // namespace
 
 void Facts::pin(Key* key) {
-  if (key && key->expect.kind == Expect::Kind::Type) key->expect = Expect::of(key->first.get());
+  if (key && key->expect.kind == Expected::Kind::Type) key->expect = Expected::of(key->first.get());
 }
 
 void Facts::pin_place(PyObject* place, Node::Kind kind) {
@@ -48,7 +48,7 @@ void Facts::pin_place(PyObject* place, Node::Kind kind) {
 
 void Facts::replace(Key& key, bool looked_into) {
   key.written = true;
-  using Kind = observe::Expect::Kind;
+  using Kind = observe::Expected::Kind;
   const bool was_read = key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present;
   if (!looked_into || !was_read) return;
   note_state(key.label, key.where, false);
@@ -78,7 +78,7 @@ void Facts::write_item(Id id, Py_ssize_t index, bool looked_into, const std::str
     key_ids_[{id, {index_name(index), nullptr}}] = n.keys.size();
     Key item;
     item.hint = static_cast<int32_t>(index);
-    item.expect.kind = Expect::Kind::Present;
+    item.expect.kind = Expected::Kind::Present;
     item.label = n.label + "[" + std::to_string(index) + "]";
     item.where = where;
     n.keys.push_back(std::move(item));
@@ -104,7 +104,7 @@ void Facts::grow(Id id) {
 }
 
 bool Facts::count_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
-  if (const Key* known = find_key(id, name, nullptr)) return known->expect.kind == Expect::Kind::Type;
+  if (const Key* known = find_key(id, name, nullptr)) return known->expect.kind == Expected::Kind::Type;
   PyObject* value = dict_lookup(node(id).object, name, nullptr);
   if (is_own(node(id).object, name) || !is_number(value)) return false;
   expect_type_of(add_key(id, name, nullptr, label, where), value);
@@ -113,7 +113,7 @@ bool Facts::count_key(Id id, PyObject* name, const std::string& label, const std
 
 bool Facts::count_place(PyObject* place, Node::Kind kind, const std::string& label, const std::string& where) {
   Id id = find(place, kind);
-  if (id >= 0) return node(id).keys[0].expect.kind == Expect::Kind::Type;
+  if (id >= 0) return node(id).keys[0].expect.kind == Expected::Kind::Type;
   PyObject* value = kind == Node::Kind::Cell ? PyCell_GET(place) : *reinterpret_cast<PyObject**>(place);
   if (is_own(place, nullptr) || !is_number(value)) return false;
   id = add(place, kind, label, where);
@@ -126,7 +126,7 @@ std::vector<Replaced> Facts::replaced_tensors(const std::function<bool(PyObject*
   std::vector<Replaced> out;
   std::unordered_map<PyObject*, int> places;
   const auto is_replaced = [&](const Node& n, const Key& key) {
-    const bool was_read = n.written && key.written && key.expect.kind == Expect::Kind::Weak;
+    const bool was_read = n.written && key.written && key.expect.kind == Expected::Kind::Weak;
     PyObject *was = key.expect.object, *now = was_read ? value_now(n, key) : nullptr;
     return now && now != was && PyWeakref_GET_OBJECT(key.expect.hold.get()) == was && Py_TYPE(now) == Py_TYPE(was) &&
            is_free(was);
@@ -145,7 +145,7 @@ std::vector<Replaced> Facts::replaced_tensors(const std::function<bool(PyObject*
       if (std::optional<Replaced> one = place_of(n, key)) {
         out.push_back(std::move(*one));
         auto* type = reinterpret_cast<PyObject*>(Py_TYPE(key.expect.object));
-        key.expect = Expect{Expect::Kind::Type, type, Ref::share(type), ""};
+        key.expect = Expected{Expected::Kind::Type, type, Ref::share(type), ""};
       }
     }
   }

@@ -85,9 +85,11 @@ bool Tracer::notes_ahead() {
   if (known == known_frames().end() || sum_.frame || top().probing) return false;
   if (!plain_getattribute(Py_TYPE(argument(0)))) return false;
   if (!(this->*known->notes)()) return false;
-  const Frame noted = std::move(top());
+  Frame noted = std::move(top());
   frames_.pop_back();
   push(noted.frame, noted.offset);  // as it was when it began, but for what it calls
+  top().fresh_function = noted.fresh_function;
+  top().module = std::move(noted.module);
   top().expect = noted.expect;
   top().expected = noted.expected;
   raising_ = false;

@@ -1,8 +1,6 @@
 #pragma once
-// The observer: sees every instruction before it runs, with its operands on the value stack. Events come from a trace
-// function (3.11, settrace.cpp) or from sys.monitoring (3.12 and later, monitor.cpp). opcodes_31x.def names the method
-// that judges each opcode; the methods live in events/driver.cpp, instructions.cpp, values.cpp (what may be
-// read), attributes.cpp, modules.cpp, calls.cpp and callees.cpp, the same for all versions.
+// The judge of the observer: what each instruction reads and does, and which facts follow. opcodes_31x.def names the
+// method that judges each opcode; the methods live in the files of this folder, the same for all versions.
 #include <map>
 #include <optional>
 #include <set>
@@ -14,7 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "observe/events/stack_view.h"
+#include "observe/events/driver.h"
 #include "observe/facts/facts.h"
 #include "observe/known_functions.h"
 #include "support/flat.h"
@@ -25,7 +23,7 @@ namespace fastjit::observe {
 /// in which its __getattr__ looks.
 inline constexpr const char* kModuleParts[] = {"_parameters", "_buffers", "_modules"};
 
-class Tracer final : public Observer {
+class Tracer final : public Driver {
  public:
   explicit Tracer(const Host& host);
   ~Tracer() override;
@@ -33,8 +31,6 @@ class Tracer final : public Observer {
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
   std::string refuses(PyObject* callable) override;
-  void nears_limit() override { entered_near_limit_ = entered_; }
-  void give_up(const std::string& reason) override { within_limit_ = true, unsound(reason), tell_unsound(); }
   bool start(PyObject* function) override;
   Observation stop() override;
 
@@ -44,16 +40,6 @@ class Tracer final : public Observer {
     Effect effect = nullptr;
   };
   static const Row* rows();  // 256 of them; no effect = unsound
-
-  // What the source of events calls.
-  static Tracer* current();  // the one that observes this thread
-  bool listens() const { return active_ && reason_.empty(); }
-  bool enter(InterpreterFrame* frame, int offset);  // whether its instructions are to be watched
-  void instruction(InterpreterFrame* frame, int offset);
-  void leave(InterpreterFrame* frame);
-  void raised(PyObject* type);
-  void unsound(const std::string& reason);
-  void tell_unsound();  // tells the host, once
 
   /// How calls of a known C function are judged.
   enum class Rule : uint8_t {
@@ -73,64 +59,20 @@ class Tracer final : public Observer {
   static void know(PyObject* codes);  // see know_frames()
 
  private:
-  enum class Expect : uint8_t { None, One, Any, Inside, Hash };  // Inside: any, unwatched; Hash: one, unwatched, often
-  struct Frame {
-    InterpreterFrame* frame;
-    PyCodeObject* code;
-    uint64_t number = 0;  // how many began before
-    Ref module;           // its first argument, where that is one
-    const unsigned char* ops;
-    StackView stack;
-    int made_cell = -1;              // of these locals, the instruction makes a cell
-    bool fresh_function;             // the function was made in this call
-    bool is_noted = false;           // what it reads was noted ahead: its instructions are not watched
-    bool probing = false;            // an AttributeError raised here is caught by hasattr() or getattr() with a default
-    int offset = 0;                  // code unit of the instruction that runs now
-    bool fresh_result = false;       // its result is a new object
-    std::vector<PyObject*> sources;  // of a new iterator: what it walks
-    bool container_result = false;   // its result is new if it is a list, a dictionary or a set
-    bool number_result = false;      // it may be a float read out of a tensor
-    PyObject* data_of = nullptr;     // it reads .data of this tensor
-    bool constant_result = false;    // a tensor made without an operator, of data that is all facts
-    bool derived_result = false;     // it follows from watched numbers as derivation_ says
-    bool nested_result = false;      // its result is new if it is a container, and so are the containers in it
-    bool constructs = false;         // it makes an instance: the first argument of __init__ is that new object
-    bool may_stop = false;           // it calls next(): StopIteration is its answer
-    bool fills_cache = false;        // it calls a function that a cache has no result of yet: see fill_
-    bool makes_context = false;      // it runs an autograd.Function, whose methods are given a new object first
-    Expect expect = Expect::None;    // Python frames it may enter
-    bool expect_probing = false;
-    bool reads_items = false;      // a C function consumes what generators and callbacks give it
-    bool reads_pairs = false;      // it makes a dictionary of them: of each pair it reads the key
-    PyObject* expected = nullptr;  // the function, for Expect::One and Hash
-    PyObject* kwnames = nullptr;
-  };
-
-  // events/driver.cpp
+  // tracer.cpp: from the driver's events to what is judged
+  bool entered(InterpreterFrame* frame, bool is_start, bool is_plain_call) override;
+  void given_to(InterpreterFrame* frame) override;
+  void ended(bool entered) override { end_scalar_use(entered); }
+  void conclude() override;
+  void take_new(Frame& f);
+  void take_number(Frame& f);
+  void judge() override;
   void end_scalar_use(bool entered);
-  void end_observation();
-  bool is_foreseen(InterpreterFrame* frame);
-  void push(InterpreterFrame* frame, int offset);
   void note_function(PyFunctionObject* function);
   void enter_root(InterpreterFrame* frame);
   void enter_function(InterpreterFrame* frame);
   void add_argument(PyObject* o, const std::string& label, int depth);
   void add_fresh_lists(PyObject* o);
-  bool is_closed(InterpreterFrame* frame) const;
-  void deny(const std::string& what);  // unsound, with the place
-  std::string placed(const std::string& what);
-  void pass_limit();
-  void interrupt(const std::string& state);
-  const unsigned char* ops_of(PyCodeObject* code);
-  const std::string& where();
-  Frame& top() { return frames_.back(); }
-  PyObject* at(int n) { return top().stack.at(n); }  // 1: top of the value stack
-  PyObject* local(int i) { return local_of(top().frame, i); }
-  PyObject* name_at(int i) { return PyTuple_GET_ITEM(top().code->co_names, i); }
-  void may_enter(PyObject* function) { top().expect = Expect::One, top().expected = function; }
-  void may_enter_any() {
-    if (top().expect != Expect::Hash) top().expect = Expect::Any;
-  }
 
   // known_frames.cpp: functions of torch.nn.Module
   struct KnownFrame;
@@ -144,11 +86,6 @@ class Tracer final : public Observer {
   PyObject* note_own(Facts::Id own, PyObject* module, PyObject* name);
   std::string attr_label(PyObject* module, PyObject* name);
   PyObject* argument(int i);
-
-  // events/settrace.cpp, events/monitor.cpp: the source of events
-  bool start_events();
-  bool stop_events();  // false if someone else took over
-  void pause_events();
 
   // instructions.cpp: one method per kind of instruction
   void move(int oparg);
@@ -503,7 +440,6 @@ class Tracer final : public Observer {
     std::vector<Ref> changes;  // picture_of_changes() before it runs
   };
 
-  Host host_;
   std::unique_ptr<Facts> facts_;
   std::vector<SideEffect> effects_;
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
@@ -512,22 +448,8 @@ class Tracer final : public Observer {
   Fill fill_;
   PyObject* noted_globals_ = nullptr;         // of torch.nn.modules.module: what _call_impl reads there is noted
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
-  std::string reason_;
-  bool in_library_ = false;  // reason_ is what code of a library does
-  std::string interrupted_;  // reason_, where the next call may be another matter: what this one settled
-  const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
-  bool active_ = false, root_entered_ = false, using_scalars_ = false, told_unsound_ = false;
-  bool within_limit_ = false;  // reason_ is one: none but the outer calls need reach it
-  uint64_t entered_ = 0, entered_near_limit_ = 0;  // frames
-  bool raising_ = false;  // an exception that Python code raised is on its way to a handler
+  bool using_scalars_ = false;
   Ref function_;
-  std::vector<Frame> frames_;
-  std::unordered_map<PyCodeObject*, Ref> ops_;  // plain bytecode of each code object
-  StackDepths depths_;
-  bool hears_ = false;                                   // wants events
-  std::unordered_map<const void*, std::string> places_;  // file:line by instruction
-  const void* place_ = nullptr;                          // the one that was asked for last, and its text
-  const std::string* place_text_ = nullptr;
   std::unordered_map<PyObject*, std::vector<PyObject*>> sources_;  // of new iterators
   FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
   FlatSet<PyObject*> arguments_;           // containers and tensors reachable from the arguments
@@ -553,17 +475,15 @@ class Tracer final : public Observer {
   FlatMap<ClassRead, ClassValue, HashClassRead> class_reads_;
   FlatMap<const char*, PyObject*> literals_;
   FlatSet<PyObject*> interned_;                   // in names_held_
-  uint64_t instructions_ = 0;                     // judged so far
   FlatMap<PyObject*, std::string> module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
-  std::unordered_map<InterpreterFrame*, PyCodeObject*> generators_;  // entered in this call, by address
-  FlatMap<PyObject*, PyObject*> cell_owners_;                        // cells of functions that exist outside this call
+  FlatMap<PyObject*, PyObject*> cell_owners_;     // cells of functions that exist outside this call
   FlatMap<PyTypeObject*, int> type_flags_;
   std::unordered_map<PyObject*, size_t> scalars_;
   std::unordered_map<PyObject*, PyObject*> originals_;  // what the caller passed in place of a scalar
   FlatSet<PyObject*> told_;                             // tensors the host knows about
   FlatSet<PyObject*> gradients_;                        // those of tensors that facts lead to
   FlatSet<PyObject*> known_apart_;  // tensors of which the call asked which object it is, or what belongs to that one
-  FlatSet<PyObject*> lent_;                             // see lends()
+  FlatSet<PyObject*> lent_;         // see lends()
   struct Lent {
     Ref list;
     struct Item {

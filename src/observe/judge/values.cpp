@@ -380,7 +380,7 @@ bool Tracer::open(PyObject* o) {
     facts_->order(o, "the order of " + names_[o], where());
   const auto label = [&](PyObject* key) { return item_label(o, key); };
   for (const Key& key : facts_->items(id, label, where())) {
-    if (key.expect.kind == observe::Expect::Kind::Absent) continue;
+    if (key.expect.kind == Expected::Kind::Absent) continue;
     know_apart(key.name.get());
     found(key.name.get(), "key of " + names_[o]);
     found(key.expect.object, key.label);
