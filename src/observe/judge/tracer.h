@@ -64,8 +64,6 @@ class Tracer final : public Driver {
   void given_to(InterpreterFrame* frame) override;
   void ended(bool entered) override { end_scalar_use(entered); }
   void conclude() override;
-  void take_new(Frame& f);
-  void take_number(Frame& f);
   void judge() override;
   void end_scalar_use(bool entered);
   void note_function(PyFunctionObject* function);
