@@ -15,7 +15,7 @@ PyObject* error_type = nullptr;
 
 constexpr std::string_view kOutside = "do this outside the function";
 constexpr std::string_view kTraining =
-    "optimizers, backward() and functions of torch.compile are not compiled: training runs at eager speed today";
+    "backward() and functions of torch.compile are not compiled: training runs at eager speed today";
 constexpr std::string_view kScripted = "TorchScript is not compiled; decorate the Python code that it was made of";
 constexpr std::string_view kAsArgument =
     "pass it as an argument, or say pure=True if the result depends on the arguments only";
