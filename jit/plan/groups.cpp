@@ -131,21 +131,24 @@ void Former::chain_cats() {
 }
 
 /// The order in which nodes are given memory: numbers that Python computes come first, with what they need, unless a
-/// call is among that. So what is computed before them may join the kernels that read them.
+/// call is among that or a guard before them. So what is computed before them may join the kernels that read them.
 std::vector<ir::NodeId> Former::sequence() const {
   const size_t n = graph().nodes.size();
-  const auto is_number = [&](const ir::Node& node) {
-    return node.op == ir::Op::Extern && graph().externs[node.attr].kind == ir::ExternKind::Number;
+  const auto is = [&](const ir::Node& node, ir::ExternKind kind) {
+    return node.op == ir::Op::Extern && graph().externs[node.attr].kind == kind;
   };
   std::vector<bool> calls(n, false), early(n, false);
+  bool guarded = false;
   for (ir::NodeId id = 0; id < n; ++id) {
     const ir::Node& node = graph()[id];
-    calls[id] = (node.op == ir::Op::Extern && !is_number(node)) || node.op == ir::Op::Contract;
+    const bool is_number = is(node, ir::ExternKind::Number);
+    guarded = guarded || is(node, ir::ExternKind::Guard);
+    calls[id] = is_number ? guarded : node.op == ir::Op::Extern || node.op == ir::Op::Contract;
     for (const ir::NodeId in : graph().operands(id))
       if (in != ir::kNoNode && calls[in]) calls[id] = true;
   }
   for (auto id = static_cast<ir::NodeId>(n); id-- > 0;) {
-    if (is_number(graph()[id]) && !calls[id]) early[id] = true;
+    if (is(graph()[id], ir::ExternKind::Number) && !calls[id]) early[id] = true;
     for (const ir::NodeId in : graph().operands(id))
       if (in != ir::kNoNode && early[id]) early[in] = true;
   }

@@ -54,8 +54,6 @@ struct CallInputs {
       false;  // someone sees to it that data which torch.tensor() copies is the same in every call of the program
   /// Called with the reason when the recording has passed a limit and has stopped; GIL held.
   std::function<void(const std::string& reason)> on_limit;
-  /// Called when it has read half of the values that it may.
-  std::function<void()> on_many_values;
   bool adopt_unknown = false;  // tensors of unknown origin that Python holds become captured ones (pure=True)
 };
 

@@ -34,7 +34,6 @@ class NoObserver final : public Observer {
  public:
   void watch_scalar(PyObject*, PyObject*) override {}
   void describe(PyObject*) override {}
-  void nears_limit() override {}
   void pass(PyObject*) override {}
   std::string refuses(PyObject*) override { return ""; }
   void give_up(const std::string&) override {}

@@ -35,17 +35,6 @@ struct Setting {
   void (*set)(uint64_t value);
 };
 
-/// A call that has begun and has not ended.
-struct OpenCall {
-  const void* frame;  // of the interpreter (InterpreterFrame)
-  PyObject* module;   // the nn.Module that is its first argument, or null; borrowed
-};
-/// What lies within these calls made the recording unsound.
-struct Obstacle {
-  std::vector<OpenCall> calls;  // the outermost first
-  bool in_library = false;          // see Observation
-};
-
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.
 struct Host {
   /// True for exact torch.Tensor or Parameter objects: reads on them are the operator recorder's business.
@@ -98,8 +87,8 @@ struct Host {
   /// The instruction of the last uses has ended, or (entered) Python code that it called begins.
   void (*on_scalar_use_end)(void* context, bool entered) = nullptr;
   /// The call turned out unsound, for good: nothing more of it is watched. No instruction is being judged,
-  /// but one may run where give_up() was called. Recordings of what runs in these calls would be, too.
-  void (*on_unsound)(void* context, const Obstacle& obstacle) = nullptr;
+  /// but one may run where give_up() was called.
+  void (*on_unsound)(void* context) = nullptr;
   /// A part of the call that later calls leave out is about to run unwatched, or (ended) has run. True: it ran no
   /// operator, and left modes and arguments as they were.
   bool (*on_unwatched)(void* context, bool ended) = nullptr;
@@ -168,8 +157,6 @@ std::string words(PyObject* object);
 bool fits_program(PyObject* number) noexcept;
 /// Subclasses of tuple that hold nothing but items: named tuples, torch.Size, torch.return_types; and tuple.
 bool holds_only_items(PyTypeObject* type) noexcept;
-/// A set or an OrderedDict with nothing in it: no other kind of either is compared by content. Runs no Python code.
-bool is_empty_container(PyObject* o) noexcept;
 /// Whether Python has one object for all ints of this value.
 bool is_shared(PyObject* number);
 /// A new object of equal value, also of ints that Python shares. Null with an exception set, or without one where this
@@ -243,9 +230,7 @@ class Observer {
   virtual void pass(PyObject* argument) = 0;
   /// Why a call of this object, which is no Python function, is not worth watching, or "".
   virtual std::string refuses(PyObject* callable) = 0;
-  /// The call is on its way to a limit: what began before may pass it as well, what begins from now on will not.
-  virtual void nears_limit() = 0;
-  /// The rest of the call runs unobserved, and is unsound for this reason, a limit. GIL held.
+  /// The rest of the call runs unobserved, and is unsound for this reason. GIL held.
   virtual void give_up(const std::string& reason) = 0;
   virtual bool start(PyObject* function) = 0;  // the function about to be called on this thread
   virtual Observation stop() = 0;

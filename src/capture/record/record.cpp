@@ -190,7 +190,6 @@ void Recorder::Impl::count(const Event& event) {
 // read counts is known when the instruction has ended.
 void Recorder::Impl::count_value(const Event& event) {
   const size_t before = values++ - trace.value_scalars.size();
-  if (before == kMaxValues / 2 && inputs.on_many_values) inputs.on_many_values();
   if (before > kMaxValues) return pass_limit(value_limit);
   if (before < kMaxValues) return;
   const PyGILState_STATE gil = PyGILState_Ensure();

@@ -59,7 +59,6 @@ struct Function {
   Variants variants;
   Stats stats;
   ByContent by_content;
-  uint64_t misses_by_identity = 0;             // before the last class came to it
   std::unordered_set<std::string> seen_sizes;  // size-only misses that ran unobserved once
   uint64_t next_record = 0;                    // after unsound recordings: not before this many calls
   uint32_t unsound_recordings = 0, unsound_in_a_row = 0;

@@ -12,24 +12,23 @@ namespace {
 // So many instances that are all alive may have variants of their own: each is checked faster than its attributes are.
 constexpr size_t kKept = 4;
 
-// Of modules one that is gone: others live as long as the program, and facts about them are checked faster still.
 bool brings_another(const Function& function, const CallSpec& call, size_t place) {
   const ArgSpec& mine = call.specs()[place];
-  const bool is_module = is_module_class(mine.type);
   size_t others = 0;
   for (const auto& variant : function.variants.all()) {
     const std::vector<ArgSpec>& known = variant->key.spec.specs();
     const bool alike = place < known.size() && known[place].kind == ArgKind::Object && known[place].type == mine.type;
     if (!alike || referent(known[place]) == referent(mine)) continue;
-    if (referent(known[place]) == Py_None || (!is_module && ++others >= kKept)) return true;
+    if (referent(known[place]) == Py_None || ++others >= kKept) return true;
   }
   return false;
 }
 
-// Whether an instance holds nothing but its attributes: a Python class over object without __slots__.
+// Whether an instance holds nothing but its attributes: a Python class over object without __slots__ that is no
+// nn.Module.
 bool is_plain_class(PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && type->tp_dictoffset && layout_of(type) == &PyBaseObject_Type &&
-         is_python_class(type) && !PyType_IsSubtype(type, &PyType_Type);
+         is_python_class(type) && !is_module_class(type) && !PyType_IsSubtype(type, &PyType_Type);
 }
 
 // Whether it keeps others in a list, as a cache does that has an object for each layer: memory of one run, not to be
@@ -70,7 +69,6 @@ bool compare_by_content(Function& function, const CallSpec& call) {
       classes.push_back(spec.type);
   }
   if (classes.size() == before) return false;
-  function.misses_by_identity = function.stats.misses;
   function.variants.drop([&](const Variant& variant) {
     return std::ranges::any_of(variant.key.spec.specs(), [&](const ArgSpec& spec) {
       return spec.kind == ArgKind::Object && contains(classes, spec.type);

@@ -90,26 +90,19 @@ bool has_hooks(PyObject* module) {
   return false;
 }
 
-// Whether a program could take the place of this call: a function's of `module`, its first argument, or with tensors.
-bool may_be_part(const InterpreterFrame* frame, PyObject* module) {
+// Whether a program could take the place of this call: a function's that begins now, of a module or with tensors.
+bool may_be_part(const InterpreterFrame* frame, PyObject** module) {
   const PyCodeObject* code = frame->code;
   const int count = observe::argument_count(code);
   if (code->co_flags & observe::kRunsLater || !(code->co_flags & CO_OPTIMIZED) || !count) return false;
   if (PyUnicode_READ_CHAR(code->co_name, 0) == '<' && !is_named(code->co_name, "<lambda>")) return false;
+  PyObject* first = code->co_argcount ? frame->localsplus[0] : nullptr;
+  *module = first && is_module_class(Py_TYPE(first)) ? first : nullptr;
   // A module's call is _call_impl's, within which forward() is the same part unless hooks stand around it.
-  if (module && is_named(code->co_name, "_call_impl")) return true;
-  if (module && is_named(code->co_name, "_wrapped_call_impl")) return false;
-  if (module && is_named(code->co_name, "forward") && !has_hooks(module)) return false;
-  return std::any_of(frame->localsplus, frame->localsplus + count, [](PyObject* o) {
-    if (o && PyCell_Check(o)) o = PyCell_GET(o);  // once the call has begun
-    return o && has_tensor(o);
-  });
-}
-
-// The module that a call which begins now is of, or null.
-PyObject* module_of(const InterpreterFrame* frame) {
-  PyObject* first = frame->code->co_argcount ? frame->localsplus[0] : nullptr;
-  return first && is_module_class(Py_TYPE(first)) ? first : nullptr;
+  if (*module && is_named(code->co_name, "_call_impl")) return true;
+  if (*module && is_named(code->co_name, "_wrapped_call_impl")) return false;
+  if (*module && is_named(code->co_name, "forward") && !has_hooks(first)) return false;
+  return std::any_of(frame->localsplus, frame->localsplus + count, [](PyObject* o) { return o && has_tensor(o); });
 }
 
 // The arguments of a call that begins now, as vectorcall takes them.
@@ -200,7 +193,7 @@ PyObject* Parts::call(PyObject* callable, const Options& options, PyObject* cons
   return PyObject_Vectorcall(callable, args, nargsf, kwnames);
 }
 
-std::shared_ptr<void> Parts::watch_rest(Function& function, const std::vector<observe::OpenCall>& failing) {
+std::shared_ptr<void> Parts::watch_rest(Function& function) {
   Parts* parts = &function.parts;
   const Options* options = &function.options;
   if (function.is_part) {  // those of the function that it is a part of; its own call is looked at no more
@@ -210,7 +203,6 @@ std::shared_ptr<void> Parts::watch_rest(Function& function, const std::vector<ob
     parts = whole->parts;
     options = whole->options;
   }
-  for (size_t i = 1; i < failing.size(); ++i) parts->look_through(failing[i], *options);  // the first is its own
   auto watch = std::make_shared<Watch>(parts, options);
   watch->entered = true;
   return watch;
@@ -219,11 +211,11 @@ std::shared_ptr<void> Parts::watch_rest(Function& function, const std::vector<ob
 PyObject* Parts::enter(PyThreadState* thread, _PyInterpreterFrame* evaluated, const Options& options) {
   ++frames_;
   const auto* frame = reinterpret_cast<const InterpreterFrame*>(evaluated);
-  PyObject* module = module_of(frame);
+  PyObject* module = nullptr;
   std::shared_ptr<Part> part;
   Arguments args;
   try {
-    if (may_be_part(frame, module)) part = find(frame->func, module, options);
+    if (may_be_part(frame, &module)) part = find(frame->func, module, options);
     if (!part || part->calls++ < part->next || !part->function) return below(thread, evaluated, 0);
     if (!part->is_plain && !gather(frame, args)) return nullptr;
   } catch (const std::exception&) {  // no memory
@@ -280,18 +272,6 @@ std::shared_ptr<Parts::Part> Parts::find(PyFunctionObject* function, PyObject* m
   return part;
 }
 
-// Nothing is released here: an instruction may be running, and finalisers are Python code.
-void Parts::look_through(const observe::OpenCall& call, const Options& options) {
-  PyFunctionObject* function = static_cast<const InterpreterFrame*>(call.frame)->func;
-  if (!may_be_part(static_cast<const InterpreterFrame*>(call.frame), call.module)) return;
-  const auto known = by_callee_.find({function, call.module});
-  const bool drops = known == by_callee_.end()
-                         ? !all_.empty() && all_.size() >= sweep_at_
-                         : !is_of(known->second->of, function) || !is_of(known->second->self, call.module);
-  const std::shared_ptr<Part> part = drops ? nullptr : find(function, call.module, options);
-  if (part) part->next = std::max(part->next, part->calls + kFirstRetry);
-}
-
 void Parts::drop_dead() {
   const auto is_gone = [](const auto& part) { return is_dead(part->of) || is_dead(part->self); };
   std::vector<std::shared_ptr<Part>> gone;  // released last: what they hold may have finalisers
@@ -314,7 +294,7 @@ bool Parts::pays() {
 #else
 bool Parts::available() { return false; }
 
-std::shared_ptr<void> Parts::watch_rest(Function&, const std::vector<observe::OpenCall>&) { return nullptr; }
+std::shared_ptr<void> Parts::watch_rest(Function&) { return nullptr; }
 
 PyObject* Parts::call(PyObject* callable, const Options&, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   return PyObject_Vectorcall(callable, args, nargsf, kwnames);

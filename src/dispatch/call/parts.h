@@ -10,7 +10,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "observe/observe.h"
 #include "observe/ref.h"
 
 namespace fastjit::dispatch {
@@ -28,8 +27,8 @@ class Parts {
   PyObject* call(PyObject* callable, const Options& options, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 
   /// The same for the rest of a call of `function` that was being recorded, for as long as the result lives; null where
-  /// there are no parts. What these calls run is no part for some more calls: it would fail as well.
-  static std::shared_ptr<void> watch_rest(Function& function, const std::vector<observe::OpenCall>& failing);
+  /// there are no parts.
+  static std::shared_ptr<void> watch_rest(Function& function);
 
   struct Part {
     observe::Ref function;         // a compiled function; null: seen once
@@ -54,7 +53,6 @@ class Parts {
   static PyObject* evaluate(PyThreadState* thread, struct _PyInterpreterFrame* frame, int throws);
   PyObject* enter(PyThreadState* thread, struct _PyInterpreterFrame* frame, const Options& options);
   std::shared_ptr<Part> find(PyFunctionObject* function, PyObject* module, const Options& options);
-  void look_through(const observe::OpenCall& call, const Options& options);
   void drop_dead();
   static void judge(Part& part, bool ran_eagerly);
   bool pays();

@@ -262,9 +262,6 @@ bool CallSpec::add(PyObject* object, const ByContent& classes, std::string& why,
   } else if (PyDict_CheckExact(object)) {
     spec.kind = ArgKind::Dict;
     return add_entries(object, std::move(spec), classes, why, depth);
-  } else if (observe::is_empty_container(object)) {
-    spec.kind = ArgKind::Empty;
-    spec.type = Py_TYPE(object);
   } else if (contains(classes, Py_TYPE(object))) {
     if (!add_instance(object, classes, depth)) add_object(object);
     return true;
@@ -367,10 +364,6 @@ std::string CallSpec::signature() const {
         break;
       case ArgKind::Dict:
         append_list(out.append("dict"), '(', {spec.length}, ')');
-        break;
-      case ArgKind::Empty:
-        out += spec.type->tp_name;
-        append_list(out, '(', {0}, ')');
         break;
       case ArgKind::Instance:
         append_list(out.append(spec.type->tp_name), '(', {spec.length}, ')');

@@ -50,30 +50,16 @@ const char* unsupported(const at::Tensor& tensor) noexcept;
 /// Sparse, nested and symbolic tensors throw when asked for sizes or strides.
 bool has_strides(const at::TensorImpl* impl) noexcept;
 
-enum class ArgKind : uint8_t {
-  Tensor,
-  None,
-  Bool,
-  Int,
-  Float,
-  Text,
-  Tuple,
-  List,
-  Dict,
-  Empty,
-  Instance,
-  Object,
-  Number
-};
+enum class ArgKind : uint8_t { Tensor, None, Bool, Int, Float, Text, Tuple, List, Dict, Instance, Object, Number };
 
 /// One node of the arguments, preorder. Number: an int or float whose value is a run-time scalar of the program.
 struct ArgSpec {
   ArgKind kind;
-  bool weak = false;           // Object: `object` is a weak reference
-  PyObject* object = nullptr;  // Int, Float, Bool, Text, Object: owned. Dict, Instance: tuple of keys, owned
-  Py_ssize_t length = 0;       // Tuple, List, Dict, Instance
-  double number = 0;           // Float: bits compared
-  PyTypeObject* type = nullptr;  // Number, Empty: the class. Instance, Tuple: it, owned. Object: borrowed, for hints
+  bool weak = false;             // Object: `object` is a weak reference
+  PyObject* object = nullptr;    // Int, Float, Bool, Text, Object: owned. Dict, Instance: tuple of keys, owned
+  Py_ssize_t length = 0;         // Tuple, List, Dict, Instance
+  double number = 0;             // Float: bits compared
+  PyTypeObject* type = nullptr;  // Number: float or int. Instance, Tuple: the class, owned. Object: borrowed, for hints
   TensorSpec tensor{};
   int same_as = -1;   // Tensor: an earlier tensor argument that is the same object
   bool bare = false;  // Tensor: has no attributes of its own

@@ -67,8 +67,6 @@ struct Matcher {
         return PyList_CheckExact(object) && items(object, s.length);
       case ArgKind::Dict:
         return PyDict_CheckExact(object) && entries(object, s);
-      case ArgKind::Empty:
-        return Py_TYPE(object) == s.type && observe::is_empty_container(object);
       case ArgKind::Instance:
         return Py_TYPE(object) == s.type && entries(attributes_of(object), s);
       case ArgKind::Object:

@@ -184,10 +184,7 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
 const char* leaves_part_eager(const Function& function) {
   constexpr uint64_t kFree = 4, kHitsEach = 4;
   if (stance() == Stance::ErrorOnCompile) return "stance is error_on_compile";
-  const auto& all = function.variants.all();
-  const auto served = static_cast<uint64_t>(std::ranges::count_if(all, [](const auto& v) { return v->hits > 0; }));
-  if (function.stats.misses - function.misses_by_identity >= kFree + served + function.stats.hits / kHitsEach)
-    return "its calls differ from one another";
+  if (function.stats.misses >= kFree + function.stats.hits / kHitsEach) return "its calls differ from one another";
   return nullptr;
 }
 

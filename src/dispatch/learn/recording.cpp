@@ -157,9 +157,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
     static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
   };
   host.on_unwatched = [](void* context, bool ended) { return static_cast<Recording*>(context)->unwatched(ended); };
-  host.on_unsound = [](void* context, const observe::Obstacle& obstacle) {
-    static_cast<Recording*>(context)->hand_over(obstacle);
-  };
+  host.on_unsound = [](void* context) { static_cast<Recording*>(context)->hand_over(); };
   host.on_limit = [](void* context, const std::string& reason) {
     static_cast<Recording*>(context)->recorder->give_up(reason);
   };
@@ -183,9 +181,6 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   inputs.on_limit = [&recording, &observer](const std::string& reason) {
     if (recording.unsound.empty()) recording.unsound = reason;
     if (observer) observer->give_up(reason);
-  };
-  inputs.on_many_values = [&observer] {
-    if (observer) observer->nears_limit();
   };
   capture::Recorder recorder(std::move(inputs));
   recording.recorder = &recorder;
@@ -364,11 +359,10 @@ bool Recording::unwatched(bool ended) {
   return true;
 }
 
-// Where autograd may record the call, so it may what it calls. An obstacle of a library's first use may be gone next.
-void Recording::hand_over(const observe::Obstacle& obstacle) {
+// Where autograd may record the call, so it may what it calls.
+void Recording::hand_over() {
   if (modes.grad()) return;
-  const bool may_pass = obstacle.in_library && function.stats.calls == 1;
-  rest = Parts::watch_rest(function, may_pass ? std::vector<observe::OpenCall>() : obstacle.calls);
+  rest = Parts::watch_rest(function);
   if (!rest) return;
   recorder->give_up("the read observer has given up");
   this_thread().recording = false;

@@ -23,7 +23,7 @@ struct Recording {
   void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
   void number_computed(const observe::Derivation& how);
   bool unwatched(bool ended);  // see observe::Host::on_unwatched
-  void hand_over(const observe::Obstacle& obstacle);  // what the rest of the call calls may be parts
+  void hand_over();            // what the rest of the call calls may be parts
   Function& function;
   Modes modes;
   std::shared_ptr<Variant> variant = std::make_shared<Variant>();

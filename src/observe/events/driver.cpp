@@ -82,11 +82,7 @@ void Driver::unsound(const std::string& reason) {
 
 void Driver::tell_unsound() {
   if (reason_.empty() || !interrupted_.empty() || std::exchange(told_unsound_, true)) return;
-  if (!host_.on_unsound) return;
-  Obstacle obstacle{{}, in_library_};
-  for (const Frame& f : frames_)
-    if (!within_limit_ || f.number < entered_near_limit_) obstacle.calls.push_back({f.frame, f.module.get()});
-  host_.on_unsound(host_.context, obstacle);
+  if (host_.on_unsound) host_.on_unsound(host_.context);
 }
 
 // The call settles what it reads: the next one may find it, and no more of this one need be seen.
@@ -191,7 +187,6 @@ void Driver::push(InterpreterFrame* frame, int offset) {
   f.ops = ops_of(f.code);
   f.probing = !frames_.empty() && (top().expect_probing || top().probing);
   f.offset = offset;
-  f.number = entered_++;
   if (f.code->co_flags & CO_GENERATOR) generators_[frame] = f.code;
   frames_.push_back(std::move(f));
 }
@@ -224,7 +219,6 @@ void Driver::raised(PyObject* type) {
 void Driver::pass_limit() {
   const std::string reason =
       "recording limit (" + std::to_string(host_.max_instructions) + " instructions) reached at " + where();
-  within_limit_ = true;
   unsound(reason);
   if (host_.on_limit) host_.on_limit(host_.context, reason);
 }

@@ -21,8 +21,7 @@ bool is_stand_in(PyCodeObject* code);
 class Driver : public Observer {
  public:
   explicit Driver(const Host& host) : host_(host) {}
-  void nears_limit() override { entered_near_limit_ = entered_; }
-  void give_up(const std::string& reason) override { within_limit_ = true, unsound(reason), tell_unsound(); }
+  void give_up(const std::string& reason) override { unsound(reason), tell_unsound(); }
 
   // What the source of events calls.
   static Driver* current();  // the one that observes this thread
@@ -39,8 +38,6 @@ class Driver : public Observer {
   struct Frame {
     InterpreterFrame* frame;
     PyCodeObject* code;
-    uint64_t number = 0;  // how many began before
-    Ref module;           // its first argument, where that is one
     const unsigned char* ops;
     StackView stack;
     int made_cell = -1;              // of these locals, the instruction makes a cell
@@ -80,9 +77,8 @@ class Driver : public Observer {
   /// The topmost frame's instruction is about to run.
   virtual void judge() = 0;
 
-  void push(InterpreterFrame* frame, int offset);
   bool begin();                        // false: this thread is observed already
-  bool begin_events();  // false: there are none to be had
+  bool begin_events();                 // false: there are none to be had
   void end();                          // the call has ended; why it is unsound, if it is, is known
   void deny(const std::string& what);  // unsound, with the place
   std::string placed(const std::string& what);
@@ -115,12 +111,11 @@ class Driver : public Observer {
 
   void end_observation();
   bool is_foreseen(InterpreterFrame* frame);
+  void push(InterpreterFrame* frame, int offset);
   bool is_closed(InterpreterFrame* frame) const;
   void pass_limit();
   const unsigned char* ops_of(PyCodeObject* code);
 
-  bool within_limit_ = false;                      // reason_ is one: none but the outer calls need reach it
-  uint64_t entered_ = 0, entered_near_limit_ = 0;  // frames
   bool active_ = false, root_entered_ = false, told_unsound_ = false;
   bool hears_ = false;                          // wants events
   std::unordered_map<PyCodeObject*, Ref> ops_;  // plain bytecode of each code object

@@ -84,14 +84,11 @@ bool Tracer::notes_ahead() {
   const auto known = std::ranges::find(known_frames(), top().code, &KnownFrame::code);
   if (known == known_frames().end() || sum_.frame || top().probing) return false;
   if (!plain_getattribute(Py_TYPE(argument(0)))) return false;
+  Frame as_it_was = top();
   if (!(this->*known->notes)()) return false;
-  Frame noted = std::move(top());
-  frames_.pop_back();
-  push(noted.frame, noted.offset);  // as it was when it began, but for what it calls
-  top().fresh_function = noted.fresh_function;
-  top().module = std::move(noted.module);
-  top().expect = noted.expect;
-  top().expected = noted.expected;
+  as_it_was.expect = top().expect;
+  as_it_was.expected = top().expected;
+  top() = std::move(as_it_was);
   raising_ = false;
   return true;
 }

@@ -101,9 +101,6 @@ void Tracer::end_scalar_use(bool entered) {
 
 bool Tracer::entered(InterpreterFrame* frame, bool is_start, bool is_plain_call) {
   top().fresh_function = fresh_.contains(reinterpret_cast<PyObject*>(function_of(frame)));
-  PyObject* first = top().code->co_argcount ? local_of(frame, 0) : nullptr;
-  if (first && PyCell_Check(first)) first = PyCell_GET(first);
-  if (first && is_module(first)) top().module = Ref::share(first);
   if (!top().fresh_function) note_function(function_of(frame));
   if (!is_start) return false;
   enter_function(frame);
@@ -199,7 +196,7 @@ void Tracer::enter_root(InterpreterFrame* frame) {
 void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
   if (depth > 16) return;
   PyObject* entries = PyDict_CheckExact(o) ? o : nullptr;
-  if (is_tensor(o) || PyList_CheckExact(o) || entries || is_empty_container(o)) {
+  if (is_tensor(o) || PyList_CheckExact(o) || entries) {
     arguments_.insert(o);
   } else if (described_.contains(o)) {
     arguments_.insert(o);

@@ -149,7 +149,8 @@ def store_to_a_described_instance(w: World) -> None:
     f = w.jit(f)
     _until_by_content(w, f, lambda i: (Node(_x(i)),))
     w.change("one that has the attribute before")
-    w.learn(f, Node(_x(5), y=1.0))
+    w.call("new", f, Node(_x(5), y=1.0))
+    w.call("hit", f, Node(_x(7), y=1.0))
     w.call("hit", f, Node(_x(6)))
 
 

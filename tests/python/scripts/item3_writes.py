@@ -411,9 +411,10 @@ def list_of_tensors_written(w: World) -> None:
 
     f = w.jit(f)
     xs = [torch.zeros(3), torch.ones(3)]
-    w.call("list.append", f, xs)
+    w.call("new", f, xs)
     w.change("a longer list")
-    w.call("list.append", f, xs)
+    w.call("new", f, xs)
+    w.call("hit", f, [torch.zeros(3), torch.ones(3)])
 
 
 @script(3)
