@@ -140,9 +140,9 @@ def test_equal_nans_are_equal() -> None:
     assert not compare.problems(one, other)
 
 
-def played(name: str, tmp_path: Path) -> dict[str, Any]:
+def played(name: str, tmp_path: Path, **settings: str) -> dict[str, Any]:
     paths = os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "FASTJIT_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": paths, "FASTJIT_CACHE_DIR": str(tmp_path), **settings}
     order = [sys.executable, str(BENCHMARKS / "_coverage_worker.py"), "--throw", name]
     done = subprocess.run(order, env=environment, capture_output=True, text=True, timeout=120, check=True)
     row: dict[str, Any] = json.loads(done.stdout)
@@ -157,5 +157,6 @@ def test_the_worker_plays_a_case(tmp_path: Path) -> None:
 
 
 def test_the_worker_tells_why_a_case_is_eager(tmp_path: Path) -> None:
-    row = played("func_ensemble", tmp_path)
-    assert not row["hit"] and row["second"] == 0.0 and row["reason"] and row["grade"] == "bits"
+    row = played("image_quantiles", tmp_path, FASTJIT_RECORD_OPERATORS="2")
+    assert not row["hit"] and row["second"] == 0.0 and row["grade"] == "bits"
+    assert row["reason"].startswith("recording limit (2 operators) reached at torch_itself.py:")
