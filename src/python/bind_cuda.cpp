@@ -33,7 +33,7 @@ const plan::KernelPlan& kernel_of(const Variant& variant, size_t kernel) {
 
 py::list cuda_kernels(const py::object& function, size_t index) {
   py::list out;
-  for (const plan::KernelPlan& plan : variant_of(function, index).executable->program.kernels) {
+  for (const plan::KernelPlan& plan : variant_of(function, index).program.executable->program.kernels) {
     const size_t rank = plan.dims.size();
     std::vector<size_t> strides;  // places in KernelArgs::strides that are parameters
     for (size_t i = 0; i < plan.operands.size() * rank; ++i)

@@ -126,7 +126,7 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
   return other.unsound.empty() ? std::move(other) : std::move(capture);
 }
 
-GraphBuilder::Builder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis,
+GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis,
                       const ScalarBindings& scalars, plan::Numerics numerics)
     : trace_(trace),
       inputs_(inputs),

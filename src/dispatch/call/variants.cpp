@@ -69,7 +69,7 @@ void Variants::rebuild() {
   table_.assign(places, {});
   width_ = 0;
   for (uint32_t n = 0; n < all_.size(); ++n) {
-    const CallSpec& spec = all_[n]->spec;
+    const CallSpec& spec = all_[n]->key.spec;
     width_ = std::max({width_, spec.object_count(), spec.number_count()});
     size_t i = spec.hash() & (places - 1);
     while (table_[i].variant) i = (i + 1) & (places - 1);

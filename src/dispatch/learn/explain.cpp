@@ -140,8 +140,8 @@ std::string changing_fact(const Function& function) {
   const auto variants = function.variants.recent_first();
   if (variants.empty()) return "";
   if (const std::string number = variants[0]->derived.last_guard(); !number.empty()) return number + " keeps changing";
-  if (!variants[0]->facts || variants[0]->facts->check()) return "";
-  const std::string failure = variants[0]->facts->first_failure();
+  if (!variants[0]->guards.facts || variants[0]->guards.facts->check()) return "";
+  const std::string failure = variants[0]->guards.facts->first_failure();
   const size_t was = failure.find(" was "), place = failure.rfind(" (");
   if (was == std::string::npos || place == std::string::npos || place < was) return "";
   return failure.substr(0, was) + " at " + failure.substr(place + 2, failure.size() - place - 3) + " keeps changing";
