@@ -127,7 +127,7 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
 }
 
 GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis,
-                      const ScalarBindings& scalars, plan::Numerics numerics)
+                           const ScalarBindings& scalars, plan::Numerics numerics)
     : trace_(trace),
       inputs_(inputs),
       analysis_(analysis),
