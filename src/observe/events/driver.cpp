@@ -53,7 +53,7 @@ bool Driver::begin() {
   return true;
 }
 
-bool Driver::listen() {
+bool Driver::begin_events() {
   if (start_events()) return true;
   end_observation();
   return false;

@@ -83,7 +83,7 @@ class Driver : public Observer {
 
   void push(InterpreterFrame* frame, int offset);
   bool begin();                        // false: this thread is observed already
-  bool listen();                       // false: there are no events to be had
+  bool begin_events();  // false: there are none to be had
   void end();                          // the call has ended; why it is unsound, if it is, is known
   void deny(const std::string& what);  // unsound, with the place
   std::string placed(const std::string& what);

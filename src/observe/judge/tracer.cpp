@@ -40,7 +40,7 @@ bool Tracer::start(PyObject* function) {
     names_[function] = "self";
     class_attr(Py_TYPE(function), "__call__");
   }
-  return listen();
+  return begin_events();
 }
 
 Observation Tracer::stop() {
