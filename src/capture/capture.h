@@ -73,6 +73,8 @@ class Recorder {
   bool number_read(PyObject* number);
   /// Tells that the call computed `number`, the next one of CallInputs::scalars, out of these earlier ones.
   void number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands);
+  /// The same of one that the call asked for, or that follows from such ones: it is computed in every call.
+  void number_asked(PyObject* number, std::string name);
   /// The same of one that the program computes, since it follows from values of tensors: operand i is number
   /// `operands[i]`, or a constant of `op` where that is negative.
   void number_computed(PyObject* number, NumberOp op, std::vector<int> operands);
@@ -81,6 +83,9 @@ class Recorder {
   /// Tells that the call that just ended made `tensor` of numbers that are the same in every call of the program,
   /// without an operator. False: it cannot be a constant of one.
   bool constant_made(const at::Tensor& tensor);
+  /// Tells that Python did this to a generator: an operator of generator_calls.h, its arguments, and the tensor that it
+  /// gave, or an undefined one.
+  void generator_used(const char* op, const std::vector<c10::IValue>& args, const at::Tensor& result);
   /// Tells that Python read `data` as Tensor.data of `tensor`. False: a program cannot have it.
   bool data_read(const at::Tensor& tensor, const at::Tensor& data);
   /// Tells that Python lets `tensor` require grad. False: the call has not made it, or not as a leaf.
@@ -98,7 +103,7 @@ class Recorder {
   size_t operators() const;
   /// Stops recording: the call goes on, and the capture is unsound for this reason.
   void give_up(const std::string& reason);
-  /// The numbers of CallInputs and those that number_read() and number_derived() took, borrowed.
+  /// The numbers of CallInputs and those that number_read(), number_derived() and number_asked() took, borrowed.
   std::vector<PyObject*> numbers() const;
   const std::string& number_name(size_t number) const;
   /// Stops recording and builds the graph. `outputs` are the tensor leaves of the result in flattening order,

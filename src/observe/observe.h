@@ -66,6 +66,10 @@ struct Host {
   void (*on_derived)(void* context, struct Derivation& how) = nullptr;
   /// The call about to run reads all elements of a tensor without an operator that shows them.
   void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
+  /// The call seeds a generator with `operand`, has just got its state, the tensor `operand`, or sets it to that one;
+  /// or it seeds all of torch's (`generator` is null). False: a program cannot do it.
+  enum class OnState : uint8_t { Seed, Got, Set, SeedAll };
+  bool (*on_generator)(void* context, OnState what, PyObject* generator, PyObject* operand) = nullptr;
   /// The call read `data` as the attribute of that name of a tensor. False: a program cannot have it.
   bool (*on_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
   /// Whether an operator of this call made the tensor.
@@ -133,7 +137,11 @@ struct SideEffect {
     SetCell,   // target, a cell
     SetSlot,   // target, an instance with __slots__: at byte `place`
     Print,     // target, builtins.print: called with the tuple `value` and the keywords `key`
+    // `value`: (category, text, file, line). place 0: target are the globals of the code that is warned of; else
+    // warnings.warn, called with this stack level above the call, and the file and line are not used.
+    Warn,
   };
+  static constexpr bool stores(Kind kind) { return kind != Kind::Print && kind != Kind::Warn; }
   explicit SideEffect(Kind k) : kind(k) {}
   Kind kind;
   bool symbolic = false;  // value is a number that the call was given: another call may store another one
@@ -166,15 +174,33 @@ PyObject* own_copy(PyObject* number);
 /// True if print() runs no Python code: sys.stdout is a stream written in C.
 bool plain_stdout() noexcept;
 
-/// A number that the call computed out of watched ones, by Python's own operator or a function in C: in another call
-/// the same operation gives it. No Python code runs.
+/// Who answers a call that each hit makes again.
+enum class Asked : uint8_t {
+  No,
+  Clock,
+  Random,       // the generator behind the functions of Python's module random
+  NumpyRandom,  // the one behind those of numpy.random
+};
+
+/// Why warnings of this category cannot be given from C now: a filter may make errors of them, or code of the user
+/// shows them. Null where they can.
+const char* why_no_warning(PyObject* category) noexcept;
+
+/// A number that the call computed out of watched ones, by Python's own operator or a function in C, or that it asked
+/// for: in another call the same operation gives it. No Python code runs.
 struct Derivation {
+  static constexpr size_t kUnwatched = SIZE_MAX;
   struct Operand {
     int scalar = -1;  // a watched number; negative: `value` in every call
     Ref value;        // in the recorded call
   };
-  size_t scalar = 0;  // which watched number it is; the operands are earlier ones
+  size_t scalar = 0;  // which watched number it is; the operands are earlier ones. kUnwatched: its value is a guard
   Ref number;         // in the recorded call
+  Asked asked = Asked::No;       // it is what `function` answered
+  bool of_asked = false;         // it is such an answer or follows from some: it is computed at each hit, in this order
+  bool of_clock = false;         // of a clock's
+  bool after_operators = false;  // the host may say so: it was asked for when operators had run
+  int comparison = -1;           // Py_LT ...: whether that holds of the two operands
   PyObject* (*binary)(PyObject*, PyObject*) = nullptr;
   PyObject* (*unary)(PyObject*) = nullptr;
   Ref function;            // called where both are null

@@ -530,6 +530,10 @@ void Recorder::number_derived(PyObject* number, std::string name, std::vector<ui
   impl_->inputs.scalars.emplace_back(number, std::move(name));
 }
 
+void Recorder::number_asked(PyObject* number, std::string name) {
+  impl_->inputs.scalars.emplace_back(number, std::move(name));
+}
+
 void Recorder::number_computed(PyObject* number, NumberOp op, std::vector<int> operands) {
   const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());
   std::vector<uint32_t> open;
@@ -597,6 +601,15 @@ bool Recorder::is_own_data(const at::Tensor& tensor, const at::Tensor& data) con
            event.results[0].uses[0].tensor == known;
   };
   return owner != kNone && known != kNone && std::ranges::any_of(trace.events, gives);
+}
+
+void Recorder::generator_used(const char* op, const std::vector<c10::IValue>& args, const at::Tensor& result) {
+  Impl& impl = *impl_;
+  Event event = impl.as_if_run(op);
+  event.facts = OpFlag::Draws;
+  for (const c10::IValue& argument : args) event.args.push_back(impl.item(argument, false));
+  if (result.defined()) event.results.push_back({CallValue::Kind::Tensor, {impl.trace.use(result, true)}, {}});
+  impl.trace.events.push_back(std::move(event));
 }
 
 size_t Recorder::operators() const { return impl_->trace.events.size(); }

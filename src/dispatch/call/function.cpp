@@ -138,7 +138,9 @@ bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, P
             PyObject** tensors, PyObject** numbers) noexcept {
   return variant.key.modes == modes && variant.key.spec.match(args, nargs, kwnames, tensors, numbers) &&
          (!variant.guards.facts || variant.guards.facts->check()) && variant.guards.captured.hold() &&
-         (variant.program.device < 0 || variant.on_its_device(tensors));
+         (variant.program.device < 0 || variant.on_its_device(tensors)) &&
+         (!variant.program.derived.has_guards() ||
+          variant.program.derived.holds(numbers, variant.key.spec.number_count()));
 }
 
 bool checks_recordings() {
@@ -187,7 +189,7 @@ bool gather_scalars(const Variant& variant, PyObject* const* numbers, Scalars& s
 }
 
 PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                   PyObject* const* targets, std::string& why, ValueCheck* check) {
+                   PyObject* const* targets, std::string& why, ValueCheck* check, Derived::Numbers* all = nullptr) {
   const Executable& executable = *variant.program.executable;
   Scalars scalars;
   if (!gather_scalars(variant, numbers, scalars, why)) return nullptr;
@@ -221,23 +223,27 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
     if (undo) undo->put_back();
     return nullptr;
   }
+  if (all && !all->finish()) return nullptr;
   return wrap_outputs(variant, outputs, objects, numbers, targets);
 }
 
-// The result, or with effects the tuple of it and the values to store.
+// The result, or with effects the tuple of it and the values to store. `draws`: what the call draws in Python stays
+// drawn.
 PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                      PyObject* const* targets, std::string& why, ValueCheck* check) {
+                      PyObject* const* targets, std::string& why, ValueCheck* check, bool draws) {
   if (variant.program.derived.empty()) return run_with(variant, objects, inputs, numbers, targets, why, check);
-  const Derived::Numbers all(variant.program.derived, numbers, variant.key.spec.number_count());
+  Derived::Numbers all(variant.program.derived, numbers, variant.key.spec.number_count());
   why = all.why();
-  return why.empty() ? run_with(variant, objects, inputs, all.data(), targets, why, check) : nullptr;
+  PyObject* result = why.empty() ? run_with(variant, objects, inputs, all.data(), targets, why, check, &all) : nullptr;
+  if (result && draws) all.keep();
+  return result;
 }
 
 }  // namespace
 
 PyObject* run_on_tensors(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
                          PyObject* const* targets, std::string& why, ValueCheck* check) {
-  PyObject* made = run_program(variant, objects, inputs, numbers, targets, why, check);
+  PyObject* made = run_program(variant, objects, inputs, numbers, targets, why, check, false);
   return variant.program.replay ? variant.program.replay->result_of(made) : made;
 }
 
@@ -251,11 +257,12 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
   }
   const std::vector<observe::Ref> kept = variant.program.recipe.hold();
   PyObject* const* changed = arg_tensors + variant.key.spec.tensor_count();
-  if (!variant.program.replay) return run_program(variant, objects, inputs, numbers, changed, why, check);
+  if (!variant.program.replay) return run_program(variant, objects, inputs, numbers, changed, why, check, true);
   why = variant.program.replay->refuse();
   if (!why.empty()) return nullptr;
   const std::vector<observe::Ref> targets = variant.program.replay->hold(changed);
-  return variant.program.replay->apply(run_program(variant, objects, inputs, numbers, changed, why, check), changed);
+  return variant.program.replay->apply(run_program(variant, objects, inputs, numbers, changed, why, check, true),
+                                       changed);
 }
 
 void count_hit(Function& function, Variant& variant) {
@@ -318,7 +325,7 @@ PyObject* call_served(FunctionObject* self, const std::shared_ptr<Variant>& vari
   if (checks_recordings() && !function.options.pure && !overlaps(*variant, tensors))
     return check_recording(self, *variant, numbers, args, nargsf, kwnames);
   if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits) &&
-      !overlaps(*variant, tensors))
+      !variant->program.derived.asks_clock() && !overlaps(*variant, tensors))
     return verified_call(self, variant, tensors, numbers, args, nargsf, kwnames);
   std::string why;
   PyObject* result = hit(function, *variant, tensors, numbers, why);

@@ -35,12 +35,38 @@ bool store(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place, PyObjec
       return true;
     }
     case Kind::Print:
+    case Kind::Warn:
       break;
   }
   return false;
 }
 
-bool is_stored(const SideEffect& effect) { return effect.kind != Kind::Print && !effect.adds; }
+// As warnings.warn() does for the frame that these are the globals, the file and the line of.
+bool warn_at(PyObject* globals, PyObject* category, PyObject* text, PyObject* file, PyObject* line) {
+  static PyObject* const key = PyUnicode_InternFromString("__warningregistry__");
+  static PyObject* const name = PyUnicode_InternFromString("__name__");
+  Ref registry = Ref::share(PyDict_GetItemWithError(globals, key));
+  if (!registry && !PyErr_Occurred()) {
+    registry = Ref::steal(PyDict_New());
+    if (registry && PyDict_SetItem(globals, key, registry.get()) < 0) registry = {};
+  }
+  Ref module = registry ? Ref::share(PyDict_GetItemWithError(globals, name)) : Ref();
+  if (PyErr_Occurred()) return false;
+  if (!module || !(module.get() == Py_None || PyUnicode_Check(module.get())))
+    module = Ref::steal(PyUnicode_FromString("<string>"));
+  const Ref warnings = Ref::steal(PyImport_ImportModule("_warnings"));
+  const Ref warn = warnings ? Ref::steal(PyObject_GetAttrString(warnings.get(), "warn_explicit")) : Ref();
+  return warn && bool(Ref::steal(PyObject_CallFunctionObjArgs(warn.get(), text, category, file, line, module.get(),
+                                                              registry.get(), nullptr)));
+}
+
+bool warn(PyObject* target, PyObject* what, Py_ssize_t stack_level) {
+  PyObject *category = PyTuple_GET_ITEM(what, 0), *text = PyTuple_GET_ITEM(what, 1);
+  if (stack_level) return bool(Ref::steal(PyObject_CallFunction(target, "OOn", text, category, stack_level)));
+  return warn_at(target, category, text, PyTuple_GET_ITEM(what, 2), PyTuple_GET_ITEM(what, 3));
+}
+
+bool is_stored(const SideEffect& effect) { return SideEffect::stores(effect.kind) && !effect.adds; }
 
 bool is_in_place(const SideEffect& effect) {
   PyObject *target = effect.target.get(), *value = effect.value.get();
@@ -69,6 +95,7 @@ PyObject* value_in(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place)
       return *slot_at(target, place);
     case Kind::Append:
     case Kind::Print:
+    case Kind::Warn:
       break;
   }
   return nullptr;
@@ -110,6 +137,9 @@ std::string Replay::refuse() const {
   for (const Effect& effect : effects_) {
     if (effect.argument >= 0) continue;  // the call's key says what it is
     if (effect.kind == Kind::Print && !observe::plain_stdout()) return "side effect: print at " + effect.where;
+    const char* why =
+        effect.kind == Kind::Warn ? observe::why_no_warning(PyTuple_GET_ITEM(effect.constant.get(), 0)) : nullptr;
+    if (why) return "side effect: warnings.warn at " + effect.where + ", and " + why;
     const bool is_dict = effect.kind == Kind::SetItem,
                is_list = effect.kind == Kind::SetIndex || effect.kind == Kind::Append;
     const bool other = (is_dict && !PyDict_CheckExact(effect.target)) || (is_list && !PyList_CheckExact(effect.target));
@@ -140,6 +170,8 @@ PyObject* Replay::apply(PyObject* made, PyObject* const* targets) const {
     PyObject* target = effect.of(targets);
     if (effect.kind == Kind::Print) {
       done = bool(Ref::steal(PyObject_Call(target, effect.constant.get(), effect.key.get())));
+    } else if (effect.kind == Kind::Warn) {
+      done = warn(target, effect.constant.get(), effect.place);
     } else if (effect.adds) {
       PyObject* now = value_in(effect.kind, target, effect.key.get(), effect.place);
       if (!now && !PyErr_Occurred())

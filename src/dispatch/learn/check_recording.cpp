@@ -39,8 +39,8 @@ std::vector<std::string> effects_of(const Variant& variant) {
 PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* numbers, PyObject* const* args,
                           size_t nargsf, PyObject* kwnames) {
   Function& function = *self->function;
-  const Derived::Numbers all(known.program.derived, numbers, known.key.spec.number_count());
-  if (!all.why().empty()) return run_eager(function, all.why(), args, nargsf, kwnames);
+  const std::string why = Derived::Numbers(known.program.derived, numbers, known.key.spec.number_count()).why();
+  if (!why.empty()) return run_eager(function, why, args, nargsf, kwnames);
   Recording recording(function, known.key.modes);
   recording.known_calls.push_back(&known.key.spec);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);

@@ -84,7 +84,7 @@ struct Misfit {
   int stage = -1;
   std::string why, eager = {};
 };
-constexpr int kByValues = 4;  // the last stage
+constexpr int kByNumbers = 4, kByValues = 5;  // the last stages
 
 Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& modes, const PythonCall& call,
                  std::vector<capture::ValueGuard>& path) {
@@ -107,6 +107,9 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
     return {3, "guard failed: tensor " + variant.guards.captured.name(i) + " was " + was + ", is " +
                    (was == is ? "another kind" : is)};
   }
+  if (variant.program.derived.has_guards())
+    if (const Derived::Numbers all(variant.program.derived, numbers.data(), numbers.size()); all.differs())
+      return {kByNumbers, all.why()};
   std::string why = variant.program.executable ? why_not_run(variant, tensors.data(), numbers.data()) : "";
   if (!why.empty()) return {kByValues, "", why};
   std::string other = other_values(variant, tensors.data(), numbers.data(), path, why);
@@ -135,7 +138,9 @@ std::string needs_gradients(const Function& function, const CallSpec& call, cons
 // changing".
 std::string changing_fact(const Function& function) {
   const auto variants = function.variants.recent_first();
-  if (variants.empty() || !variants[0]->guards.facts || variants[0]->guards.facts->check()) return "";
+  if (variants.empty()) return "";
+  if (const std::string number = variants[0]->program.derived.last_guard(); !number.empty()) return number + " keeps changing";
+  if (!variants[0]->guards.facts || variants[0]->guards.facts->check()) return "";
   const std::string failure = variants[0]->guards.facts->first_failure();
   const size_t was = failure.find(" was "), place = failure.rfind(" (");
   if (was == std::string::npos || place == std::string::npos || place < was) return "";

@@ -12,6 +12,7 @@
 
 #include "capture/record/running.h"
 #include "dispatch/call/this_thread.h"
+#include "dispatch/learn/asked.h"
 #include "dispatch/learn/fresh_call.h"
 #include "dispatch/learn/messages.h"
 #include "dispatch/learn/refuse.h"
@@ -147,6 +148,9 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
     return is_plain_tensor(data) &&
            static_cast<Recording*>(context)->recorder->is_own_data(unpack(tensor), unpack(data));
   };
+  host.on_generator = [](void* context, observe::Host::OnState what, PyObject* generator, PyObject* operand) {
+    return static_cast<Recording*>(context)->uses_generator(what, generator, operand);
+  };
   host.on_constant = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
   };
@@ -233,7 +237,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
 }
 
 // Numbers of which the variant takes any value: the program reads them at run time, or nothing reads them.
-void settle_scalars(Recording& recording, const FreshCall& call) {
+void settle_scalars(Recording& recording, const FreshCall& call, const Schedule& schedule) {
   Variant& variant = *recording.variant;
   const capture::Capture& captured = recording.captured_graph;
   std::vector<int> place(recording.numbers.size(), -1), value(recording.numbers.size(), -1);
@@ -245,10 +249,12 @@ void settle_scalars(Recording& recording, const FreshCall& call) {
   std::sort(symbolic.begin(), symbolic.end());
   for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
   auto next = static_cast<int>(symbolic.size());
-  for (observe::Derivation& how : recording.observation.derivations) {
-    if (how.of_tensor || !captured.bound_scalars[how.scalar]) continue;
-    place[how.scalar] = next++;
-    variant.program.derived.add(std::move(how), place);
+  for (size_t i = 0; i < schedule.uses.size(); ++i) {
+    if (!schedule.uses[i]) continue;
+    observe::Derivation& how = recording.observation.derivations[i];
+    if (how.scalar != observe::Derivation::kUnwatched) place[how.scalar] = next;
+    ++next;
+    variant.program.derived.add(std::move(how), place, *schedule.uses[i]);
   }
   for (uint32_t number : captured.scalar_args) {
     variant.program.scalar_number.push_back(static_cast<uint32_t>(place[number]));
@@ -338,7 +344,10 @@ void Recording::number_derived(observe::Derivation& how) {
     if (operand.scalar >= 0) operands.push_back(scalar);
   }
   how.text = text(how, names);
+  how.after_operators = recorder->operators() > 0;
+  if (how.scalar == observe::Derivation::kUnwatched) return;
   if (how.of_tensor) return number_computed(how);
+  if (how.of_asked) return recorder->number_asked(how.number.get(), how.text);
   recorder->number_derived(how.number.get(), how.text, std::move(operands));
 }
 
@@ -406,10 +415,15 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     for (PyObject* leaf : recording.leaves)
       if (unpack(leaf).is_view() && unpack(leaf).requires_grad())
         recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
+  Schedule schedule;
+  if (recording.unsound.empty()) {
+    schedule = schedule_numbers(recording);
+    recording.unsound = schedule.refused;
+  }
   if (recording.unsound.empty()) {
     recording.variant->program.without_grad = recording.captured_graph.without_grad;
     recording.variant->program.in_inference_mode = recording.captured_graph.in_inference_mode;
-    settle_scalars(recording, call);
+    settle_scalars(recording, call, schedule);
     take_captured(recording);
     recording.variant->guards.facts = std::move(recording.observation.facts);
     std::vector<const PyObject*> targets;

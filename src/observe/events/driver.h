@@ -50,6 +50,7 @@ class Driver : public Observer {
     bool container_result = false;   // its result is new if it is a list, a dictionary or a set
     bool number_result = false;      // it may be a float read out of a tensor
     PyObject* data_of = nullptr;     // it reads .data of this tensor
+    PyObject* state_of = nullptr;    // it reads the state of this generator
     bool constant_result = false;    // a tensor made without an operator, of data that is all facts
     bool derived_result = false;     // it follows from watched numbers as derivation_ says
     bool nested_result = false;      // its result is new if it is a container, and so are the containers in it

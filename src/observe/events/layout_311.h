@@ -41,6 +41,7 @@ inline constexpr bool kExitHasSelf = false;    // WITH_EXCEPT_START: __exit__ li
 inline constexpr bool kPrefixEvents = true;    // the event for an instruction comes at its EXTENDED_ARG
 inline constexpr bool kKeywordsPlace = false;  // CALL_FUNCTION_EX has a place for keywords, null without any
 inline constexpr int kAttrShift = 0;           // LOAD_ATTR's argument is the name's index
+inline constexpr int kCompareShift = 0;        // COMPARE_OP's argument is the comparison, above other bits
 inline constexpr bool kInlineValues = false;   // objects whose attribute values a dictionary shares
 
 inline bool shares_values(PyObject*) { return false; }

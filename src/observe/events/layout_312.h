@@ -37,6 +37,7 @@ inline constexpr bool kExitHasSelf = false;    // WITH_EXCEPT_START: __exit__ li
 inline constexpr bool kPrefixEvents = false;   // the event for an instruction comes at its EXTENDED_ARG
 inline constexpr bool kKeywordsPlace = false;  // CALL_FUNCTION_EX has a place for keywords, null without any
 inline constexpr int kAttrShift = 1;           // LOAD_ATTR's argument is the name's index and a bit for method calls
+inline constexpr int kCompareShift = 4;        // COMPARE_OP's argument is the comparison, above other bits
 inline constexpr bool kInlineValues = false;   // objects whose attribute values a dictionary shares
 
 inline InterpreterFrame* current_frame(PyThreadState* state) {

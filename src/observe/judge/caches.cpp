@@ -168,7 +168,7 @@ std::optional<std::vector<Ref>> Tracer::picture_of_changes() {
     if (!add_to(picture, Ref::steal(now).get())) return std::nullopt;
   }
   for (const SideEffect& effect : effects_)
-    if (effect.kind != SideEffect::Kind::Print && !add_to(picture, held_by(effect))) return std::nullopt;
+    if (SideEffect::stores(effect.kind) && !add_to(picture, held_by(effect))) return std::nullopt;
   return picture;
 }
 

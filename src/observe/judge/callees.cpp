@@ -448,6 +448,8 @@ void Tracer::judge_backward(PyObject* callee, Args args) {
   if (!hooks || hooks->now()) return deny(hooks ? std::string("gradients under ") + hooks->name : "use of autograd");
   facts_->setting(*hooks, where());
   if (args.empty() || !readable_args(args.subspan(1), callee)) return;  // the first is the engine
+  for (size_t i = 0; i < symbolic_.size(); ++i)
+    if (symbolic_[i] && asked_.contains(i)) guard_asked(i);
   symbolic_.assign(symbolic_.size(), false);
   top().container_result = true;
 }
@@ -457,7 +459,32 @@ void Tracer::judge_autograd_compiler(PyObject* callee, Args args) {
   if (args.empty() || args[0] != Py_None) deny("call of " + callee_text(callee));
 }
 
-void Tracer::judge_generator(PyObject* callee, Args) { deny(door_of(known_function(callee)) + callee_text(callee)); }
+// Of a generator that every call finds: a program seeds it, reads its state or sets it where the call does.
+void Tracer::judge_generator(PyObject* callee, Args args) {
+  const std::string what = callee_text(callee);
+  const bool is_plain = host_.on_generator && !args.empty() && !top().kwnames && !unpacked_names_;
+  const bool found = is_plain && (is_reached(args[0]) || passed_.contains(args[0]));
+  if (found && args.size() == 1 && what == "Generator.get_state") return static_cast<void>(top().state_of = args[0]);
+  if (found && args.size() == 2) {
+    touch(args[1]);
+    const bool is_seed = PyLong_CheckExact(args[1]) && what == "Generator.manual_seed";
+    const bool is_state = is_tensor(args[1]) && what == "Generator.set_state";
+    const auto how = is_seed ? Host::OnState::Seed : Host::OnState::Set;
+    if ((is_seed || is_state) && host_.on_generator(host_.context, how, args[0], args[1])) return;
+  }
+  deny(door_of(known_function(callee)) + what);
+}
+
+// torch.manual_seed(): a program calls it where the call does.
+void Tracer::judge_seed_all(PyObject* callee, Args args) {
+  note_function(reinterpret_cast<PyFunctionObject*>(callee));
+  for (PyObject* arg : args) touch(arg);
+  const bool is_plain = host_.on_generator && args.size() == 1 && PyLong_CheckExact(args[0]);
+  if (!is_plain || !host_.on_generator(host_.context, Host::OnState::SeedAll, nullptr, args[0]))
+    return deny("call of torch.manual_seed");
+  top().expect = Expect::Inside;
+}
+
 // The elements as new lists of numbers: whoever told of it guards what they are.
 void Tracer::judge_contents(PyObject* callee, Args args) {
   if (args.size() != 1 || !is_tensor(args[0]) || !host_.on_contents_read) return judge_exit(callee, args);

@@ -34,6 +34,15 @@ void Tracer::judge_fill(PyObject* callee, Args args) {
   may_enter_any();
 }
 
+// Of collections.Counter: the items of the second argument are keys of the first one.
+void Tracer::judge_count(PyObject* callee, Args args) {
+  if (args.size() != 2 || !is_own_container(callee, args)) return;
+  if (!is_fresh_iterator(args[1]) && !iterable(args[1], "iteration over")) return;
+  if (!readable(args[1])) return deny("read of " + name_of(args[1]) + " by " + callee_text(callee));
+  top().reads_items = true;
+  may_enter_any();
+}
+
 // The first argument behind the container is a key: its hash and, in sets, equal values are looked at.
 void Tracer::judge_key_change(PyObject* callee, Args args) {
   if (args.size() > 1 && is_reached(args[0]) && keeps_as_it_is(callee_text(callee), args)) return;

@@ -155,8 +155,9 @@ void Tracer::unary(int) {
   if (!readable(at(1))) deny("operator on " + name_of(at(1)));
 }
 
-void Tracer::compare(int) {
+void Tracer::compare(int oparg) {
   PyObject *right = at(1), *left = at(2);
+  if (compares_asked(oparg >> kCompareShift, left, right)) return;
   if (is_tensor(left) || is_tensor(right)) return binary(kComparison);
   for (PyObject* o : {left, right})
     if (compares_in_python(o))

@@ -47,7 +47,10 @@ void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original) {
 
 void Tracer::touch(PyObject* o) {
   if (scalars_.empty()) return;
-  if (auto it = scalars_.find(o); it != scalars_.end()) symbolic_[it->second] = false;
+  if (auto it = scalars_.find(o); it != scalars_.end()) {
+    if (symbolic_[it->second] && asked_.contains(it->second)) guard_asked(it->second);
+    symbolic_[it->second] = false;
+  }
   if (PyTuple_Check(o))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) touch(PyTuple_GET_ITEM(o, i));
 }
@@ -97,6 +100,8 @@ bool Tracer::derives(Derivation how, Args operands) {
     const auto scalar = scalars_.find(o);
     const bool is_open = scalar != scalars_.end() && symbolic_[scalar->second];
     how.of_tensor |= is_open && read_from_tensors_.contains(scalar->second);
+    if (const auto asked = is_open ? asked_.find(scalar->second) : asked_.end(); asked != asked_.end())
+      how.of_asked = true, how.of_clock |= asked->second;
     follows |= is_open;
     how.operands.push_back({is_open ? static_cast<int>(scalar->second) : -1, Ref::share(o)});
   }
@@ -123,6 +128,7 @@ bool Tracer::runs_in_program(Derivation& how) {
     const bool is_given = operand.scalar >= 0 && !read_from_tensors_.contains(static_cast<size_t>(operand.scalar));
     if (is_given) touch(value), operand.scalar = -1;
   }
+  how.of_asked = how.of_clock = false;
   return true;
 }
 
@@ -206,12 +212,15 @@ bool Tracer::derives_by_minus(PyObject* o) {
 // of the call's.
 void Tracer::take_derived(PyObject* number) {
   Derivation how = std::move(derivation_);
+  if (how.of_asked && !is_number(number)) return deny("call of " + how.text + ", which gives no int or float,");
   if (is_shared(number))
     if (PyObject* own = own_copy(number)) {
       top().stack.replace(1, own);
       number = own;
     }
-  if (!fits_program(number) || Py_REFCNT(number) != 1) {
+  const bool is_watchable = fits_program(number) && Py_REFCNT(number) == 1;
+  if (how.of_asked && !is_watchable) return guard_number(std::move(how), number);
+  if (!is_watchable) {
     for (const Derivation::Operand& operand : how.operands) touch(operand.value.get());
     return;
   }
@@ -219,6 +228,7 @@ void Tracer::take_derived(PyObject* number) {
   how.number = Ref::share(number);
   how.where = where();
   if (how.of_tensor) read_from_tensors_.insert(how.scalar);
+  if (how.of_asked) asked_.emplace(how.scalar, how.of_clock);
   watch_scalar(number);
   host_.on_derived(host_.context, how);
   derivations_.push_back(std::move(how));

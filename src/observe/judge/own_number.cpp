@@ -49,6 +49,7 @@ PyObject* own_copy(PyObject* number) {
 }
 
 PyObject* Derivation::compute(PyObject* const* numbers) const {
+  if (comparison >= 0) return PyObject_RichCompare(numbers[0], numbers[1], comparison);
   if (binary) return binary(numbers[0], numbers[1]);
   if (unary) return unary(numbers[0]);
   return PyObject_Vectorcall(function.get(), numbers, operands.size(), nullptr);

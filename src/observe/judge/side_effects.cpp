@@ -18,7 +18,7 @@ void Tracer::log(SideEffect effect) {
   if (!effect.symbolic) touch(value);
   if (!is_constant(value)) stored_.insert(value);
   using Kind = SideEffect::Kind;
-  if (effect.kind == Kind::Append || effect.kind == Kind::Print) return effects_.push_back(std::move(effect));
+  if (effect.kind == Kind::Append || !SideEffect::stores(effect.kind)) return effects_.push_back(std::move(effect));
   const Py_hash_t key_hash = effect.key ? hash_of_bits(effect.key.get()) : 0;
   std::vector<size_t>& alike = effects_at_[{effect.target.get(), effect.place, key_hash}];
   for (auto i = alike.rbegin(); !effect.adds && i != alike.rend(); ++i) {

@@ -81,7 +81,7 @@ Observation Tracer::stop() {
   if (result.interrupted) result.state = interrupted_;
   for (const Ref& scalar : scalar_refs_) result.references.push_back(Py_REFCNT(scalar.get()) - 1);
   for (const Derivation& how : derivations_) {
-    --result.references[how.scalar];
+    if (how.scalar != Derivation::kUnwatched) --result.references[how.scalar];
     for (const Derivation::Operand& operand : how.operands)
       if (operand.scalar >= 0) --result.references[static_cast<size_t>(operand.scalar)];
   }
@@ -98,6 +98,8 @@ Observation Tracer::stop() {
 void Tracer::end_scalar_use(bool entered) {
   if (std::exchange(using_scalars_, false)) host_.on_scalar_use_end(host_.context, entered);
 }
+
+bool Tracer::is_stand_in_root() const { return !frames_.empty() && is_stand_in(frames_[0].code); }
 
 bool Tracer::entered(InterpreterFrame* frame, bool is_start, bool is_plain_call) {
   top().fresh_function = fresh_.contains(reinterpret_cast<PyObject*>(function_of(frame)));
@@ -252,6 +254,9 @@ void Tracer::conclude() {
   if (std::exchange(f.fills_cache, false)) cache_filled();
   if (PyObject* tensor = std::exchange(f.data_of, nullptr))
     if (!host_.on_data || !host_.on_data(host_.context, tensor, at(1))) return deny("read of Tensor.data");
+  if (PyObject* generator = std::exchange(f.state_of, nullptr))
+    if (!host_.on_generator(host_.context, Host::OnState::Got, generator, at(1)))
+      return deny("read of the state of a generator");
   if (std::exchange(f.constant_result, false))
     if (PyObject* o = at(1); is_tensor(o) && host_.on_constant && !host_.on_constant(host_.context, o))
       return deny("tensor made of data");

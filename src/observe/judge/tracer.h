@@ -66,6 +66,7 @@ class Tracer final : public Driver {
   void conclude() override;
   void judge() override;
   void end_scalar_use(bool entered);
+  bool is_stand_in_root() const;  // the call began with a function made for it
   void note_function(PyFunctionObject* function);
   void enter_root(InterpreterFrame* frame);
   void enter_function(InterpreterFrame* frame);
@@ -263,6 +264,15 @@ class Tracer final : public Driver {
   bool derives_by_call(PyObject* callee, Args args);
   bool derives_by_minus(PyObject* o);
   void take_derived(PyObject* number);
+  // asked.cpp: numbers that the call asks for and that follow from such ones
+  void ask(Asked whom, PyObject* callee, PyObject* self, Args args);
+  bool compares_asked(int comparison, PyObject* left, PyObject* right);
+  bool is_open(PyObject* o) const;
+  void guard_number(Derivation how, PyObject* number);
+  void guard_asked(size_t scalar);
+  void judge_clock(PyObject* callee, Args args);
+  void judge_random(PyObject* callee, Args args);
+  void judge_numpy_random(PyObject* callee, Args args);
 
   // side_effects.cpp: what is done to objects that existed before the call
   void store_key(Facts::Id dict, PyObject* key, PyObject* value, const std::string& label);
@@ -366,10 +376,12 @@ class Tracer final : public Driver {
   void settle_lent();
   void judge_append(PyObject* callee, Args args);
   void judge_fill(PyObject* callee, Args args);
+  void judge_count(PyObject* callee, Args args);
   void judge_key_change(PyObject* callee, Args args);
   bool keeps_as_it_is(std::string_view change, Args args);
   void judge_ordered_change(PyObject* callee, Args args);
   void judge_print(PyObject* callee, Args args);
+  void judge_warn(PyObject* callee, Args args);
   void judge_iter(PyObject*, Args args);
   void judge_next(PyObject*, Args args);
   void judge_type(PyObject*, Args args);
@@ -402,6 +414,7 @@ class Tracer final : public Driver {
   void judge_backward(PyObject* callee, Args args);
   void judge_autograd_compiler(PyObject* callee, Args args);
   void judge_generator(PyObject* callee, Args args);
+  void judge_seed_all(PyObject* callee, Args args);
   void judge_contents(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
   void judge_partial(PyObject*, Args args);
@@ -503,7 +516,9 @@ class Tracer final : public Driver {
   std::vector<Derivation> derivations_;
   Derivation derivation_;                         // of the result of the instruction that runs now
   std::unordered_set<size_t> read_from_tensors_;  // scalars
-  std::unordered_map<PyObject*, int> locks_;      // how often the call holds each
+  // Scalars that were asked for, and that follow from such ones; whether from a clock's answer.
+  std::unordered_map<size_t, bool> asked_;
+  std::unordered_map<PyObject*, int> locks_;  // how often the call holds each
   // Attributes of classes that the call sets: what they were before.
   struct ClassSet {
     Ref before;

@@ -38,6 +38,10 @@ std::string SideEffect::text() const {
     for (Py_ssize_t i = 0; key && PyDict_Next(key.get(), &i, &name, &named);)
       add(PyUnicode_AsUTF8(name) + std::string("="), named);
     out += "(" + arguments + ")";
+  } else if (kind == Kind::Warn) {
+    PyObject* category = PyTuple_GET_ITEM(value.get(), 0);
+    out +=
+        "(" + shown(PyTuple_GET_ITEM(value.get(), 1)) + ", " + reinterpret_cast<PyTypeObject*>(category)->tp_name + ")";
   } else if (kind == Kind::Append) {
     out += ".append(" + (symbolic ? Py_TYPE(value.get())->tp_name : shown(value.get())) + ")";
   } else {

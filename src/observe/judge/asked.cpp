@@ -1,0 +1,119 @@
+// Calls that every hit makes again, in their order: of clocks and of the generators behind the functions of the modules
+// random and numpy.random. Their answers are numbers that no two calls share, so what may depend on them is a tensor,
+// a result, a stored value or the outcome of a comparison.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include <algorithm>
+#include <string_view>
+
+#include "observe/events/opcode_numbers.h"
+#include "observe/judge/tracer.h"
+
+namespace fastjit::observe {
+namespace {
+
+// "random.getrandbits" for the row "_random:Random.getrandbits".
+std::string asked_text(PyObject* callee) {
+  const std::string_view row = known_name(known_function(callee));
+  const std::string_view module = row.substr(0, row.find(':'));
+  const std::string package = module == "_random" ? "random" : module == "numpy.random.mtrand" ? "np.random" : "time";
+  return package + "." + std::string(row.substr(row.find_last_of(":.") + 1));
+}
+
+// The object of that name of an imported module, which functions of the module are bound to; borrowed.
+PyObject* generator_of(const char* module, const char* name) {
+  const Ref key = Ref::steal(PyUnicode_FromString(module));
+  const Ref holder = key ? Ref::steal(PyImport_GetModule(key.get())) : Ref();
+  const Ref found = holder ? Ref::steal(PyObject_GetAttrString(holder.get(), name)) : Ref();
+  if (!found) PyErr_Clear();
+  return found.get();  // the module holds it
+}
+
+PyObject* bound(PyObject* function, PyObject* self) {
+  const descrgetfunc bind = Py_TYPE(function)->tp_descr_get;
+  if (PyCFunction_Check(function) || !bind) return Py_NewRef(function);
+  return bind(function, self, reinterpret_cast<PyObject*>(Py_TYPE(self)));
+}
+
+constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};  // by Py_LT ...
+
+}  // namespace
+
+bool Tracer::is_open(PyObject* o) const {
+  const auto scalar = scalars_.find(o);
+  return scalar != scalars_.end() && symbolic_[scalar->second];
+}
+
+// `args` are without `self`.
+void Tracer::ask(Asked whom, PyObject* callee, PyObject* self, Args args) {
+  const bool is_plain = !top().kwnames && !unpacked_names_ && std::ranges::all_of(args, is_number);
+  Derivation how;
+  how.function = self ? Ref::steal(bound(callee, self)) : Ref::share(callee);
+  if (!is_plain || !host_.on_derived || !how.function) return PyErr_Clear(), deny("call of " + callee_text(callee));
+  for (PyObject* o : args) {
+    const bool is_given = is_open(o) && !is_read_from_tensor(o);
+    if (!is_given) touch(o);
+    how.operands.push_back({is_given ? static_cast<int>(scalars_.find(o)->second) : -1, Ref::share(o)});
+  }
+  how.asked = whom;
+  how.of_asked = true;
+  how.of_clock = whom == Asked::Clock;
+  how.text = asked_text(callee);
+  derivation_ = std::move(how);
+  top().derived_result = true;
+}
+
+void Tracer::judge_clock(PyObject* callee, Args args) { ask(Asked::Clock, callee, nullptr, args); }
+
+void Tracer::judge_random(PyObject* callee, Args args) {
+  if (args.empty() || args[0] != generator_of("random", "_inst")) return deny("call of " + callee_text(callee));
+  ask(Asked::Random, callee, args[0], args.subspan(1));
+}
+
+void Tracer::judge_numpy_random(PyObject* callee, Args args) {
+  if (args.empty() || args[0] != generator_of("numpy.random.mtrand", "_rand"))
+    return deny("call of " + callee_text(callee));
+  ask(Asked::NumpyRandom, callee, args[0], args.subspan(1));
+}
+
+// What a branch makes of such numbers is the same in many calls, the numbers are not.
+bool Tracer::compares_asked(int comparison, PyObject* left, PyObject* right) {
+  if (asked_.empty() || !is_number(left) || !is_number(right)) return false;
+  Derivation how;
+  for (PyObject* o : {left, right}) {
+    const bool open = is_open(o);
+    if (open && is_read_from_tensor(o)) return false;
+    const auto scalar = open ? scalars_.find(o)->second : 0;
+    if (const auto asked = open ? asked_.find(scalar) : asked_.end(); asked != asked_.end())
+      how.of_asked = true, how.of_clock |= asked->second;
+    how.operands.push_back({open ? static_cast<int>(scalar) : -1, Ref::share(o)});
+  }
+  if (!how.of_asked) return false;
+  how.comparison = comparison;
+  how.text = kComparisons[comparison];
+  const Ref answer = Ref::steal(PyObject_RichCompare(left, right, comparison));
+  guard_number(std::move(how), answer.get());
+  return true;
+}
+
+// The number has no name of its own: every hit computes it and compares it with this one.
+void Tracer::guard_number(Derivation how, PyObject* number) {
+  how.scalar = Derivation::kUnwatched;
+  how.number = Ref::share(number);
+  how.where = where();
+  host_.on_derived(host_.context, how);
+  const bool repeats = PyBool_Check(number) || (PyLong_CheckExact(number) && !how.of_clock);
+  if (!repeats) return deny("use of the number " + how.text);
+  derivations_.push_back(std::move(how));
+}
+
+// Python code uses the number itself. An int that was drawn may come again.
+void Tracer::guard_asked(size_t scalar) {
+  const auto how = std::ranges::find(derivations_, scalar, &Derivation::scalar);
+  if (how == derivations_.end() || (PyLong_CheckExact(how->number.get()) && !how->of_clock)) return;
+  deny("use of the number " + how->text + " other than in arithmetic and comparisons");
+}
+
+}  // namespace fastjit::observe
+#endif
