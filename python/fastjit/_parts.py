@@ -20,9 +20,10 @@ def named(function: Any, module: torch.nn.Module | None) -> dict[str, Any]:
 
 
 def _name(part: Any, module: torch.nn.Module | None, paths: dict[int, str]) -> str:
-    if module is not None:
-        return paths.get(id(module)) or type(module).__qualname__
     code = part.__wrapped__.__code__
+    if module is not None:
+        path = paths.get(id(module)) or type(module).__qualname__
+        return path if code.co_name in ("_call_impl", "forward") else f"{path}.{code.co_name}"
     return f"{code.co_qualname} ({PurePath(code.co_filename).name}:{code.co_firstlineno})"
 
 

@@ -101,6 +101,9 @@ class Recorder {
   void scalar_use_ended(bool entered);
   /// Calls of operators so far.
   size_t operators() const;
+  /// How many values the call has read out of tensors so far, and whether they are more than a program may read.
+  size_t values_read() const;
+  bool reads_too_many() const;
   /// Stops recording: the call goes on, and the capture is unsound for this reason.
   void give_up(const std::string& reason);
   /// The numbers of CallInputs and those that number_read(), number_derived() and number_asked() took, borrowed.

@@ -35,6 +35,17 @@ struct Setting {
   void (*set)(uint64_t value);
 };
 
+/// Where a call turned out unsound.
+struct Obstacle {
+  struct Open {
+    PyObject* function;    // borrowed
+    PyObject* first;       // what its first local variable holds now, borrowed; may be null
+    size_t values_before;  // read out of tensors when it began
+  };
+  std::vector<Open> open;   // the functions that it is in, from the outermost that the call has entered
+  bool in_library = false;  // it is what code of a library does
+};
+
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.
 struct Host {
   /// True for exact torch.Tensor or Parameter objects: reads on them are the operator recorder's business.
@@ -90,9 +101,11 @@ struct Host {
   void (*on_scalar_use)(void* context, size_t scalar, bool alone, bool forwards, int element) = nullptr;
   /// The instruction of the last uses has ended, or (entered) Python code that it called begins.
   void (*on_scalar_use_end)(void* context, bool entered) = nullptr;
+  /// How many values the call has read out of tensors so far.
+  size_t (*values_read)(void* context) = nullptr;
   /// The call turned out unsound, for good: nothing more of it is watched. No instruction is being judged,
   /// but one may run where give_up() was called.
-  void (*on_unsound)(void* context) = nullptr;
+  void (*on_unsound)(void* context, const struct Obstacle& met) = nullptr;
   /// A part of the call that later calls leave out is about to run unwatched, or (ended) has run. True: it ran no
   /// operator, and left modes and arguments as they were.
   bool (*on_unwatched)(void* context, bool ended) = nullptr;

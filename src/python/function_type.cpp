@@ -368,7 +368,9 @@ PyObject* new_part(PyObject* callable, PyObject* module, const Options& options)
   self->function->options.on_unsupported = OnUnsupported::Eager;
   self->function->is_part = true;
   const auto* function = reinterpret_cast<PyFunctionObject*>(callable);
-  PyObject* name = module ? PyType_GetQualName(Py_TYPE(module)) : Py_NewRef(function->func_qualname);
+  const auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
+  const bool is_whole = module && !PyUnicode_CompareWithASCIIString(code->co_name, "_call_impl");
+  PyObject* name = is_whole ? PyType_GetQualName(Py_TYPE(module)) : Py_NewRef(function->func_qualname);
   if (const char* text = name ? PyUnicode_AsUTF8(name) : nullptr) self->function->options.name = text;
   Py_XDECREF(name);
   PyErr_Clear();

@@ -613,6 +613,8 @@ void Recorder::generator_used(const char* op, const std::vector<c10::IValue>& ar
 }
 
 size_t Recorder::operators() const { return impl_->trace.events.size(); }
+size_t Recorder::values_read() const { return impl_->values - impl_->trace.value_scalars.size(); }
+bool Recorder::reads_too_many() const { return !impl_->value_limit.empty(); }
 
 bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty(); }
 

@@ -90,18 +90,28 @@ bool has_hooks(PyObject* module) {
   return false;
 }
 
-// Whether a program could take the place of this call: a function's that begins now, of a module or with tensors.
-bool may_be_part(const InterpreterFrame* frame, PyObject** module) {
-  const PyCodeObject* code = frame->code;
-  const int count = observe::argument_count(code);
-  if (code->co_flags & observe::kRunsLater || !(code->co_flags & CO_OPTIMIZED) || !count) return false;
+bool is_method_of(PyTypeObject* type, const PyFunctionObject* function) {
+  return _PyType_Lookup(type, reinterpret_cast<PyCodeObject*>(function->func_code)->co_name) == (PyObject*)function;
+}
+
+// Whether a program could take the place of a call of this function: a plain one, or a module's with its hooks. `first`
+// is its first argument, `module` the same where the function is a method of that module.
+bool may_be_part(const PyFunctionObject* function, PyObject* first, PyObject** module) {
+  const auto* code = reinterpret_cast<const PyCodeObject*>(function->func_code);
+  if (code->co_flags & observe::kRunsLater || !(code->co_flags & CO_OPTIMIZED)) return false;
   if (PyUnicode_READ_CHAR(code->co_name, 0) == '<' && !is_named(code->co_name, "<lambda>")) return false;
-  PyObject* first = code->co_argcount ? frame->localsplus[0] : nullptr;
-  *module = first && is_module_class(Py_TYPE(first)) ? first : nullptr;
+  const bool of_module = code->co_argcount && first && is_module_class(Py_TYPE(first));
+  *module = of_module && is_method_of(Py_TYPE(first), function) ? first : nullptr;
   // A module's call is _call_impl's, within which forward() is the same part unless hooks stand around it.
-  if (*module && is_named(code->co_name, "_call_impl")) return true;
-  if (*module && is_named(code->co_name, "_wrapped_call_impl")) return false;
-  if (*module && is_named(code->co_name, "forward") && !has_hooks(first)) return false;
+  if (!*module) return true;
+  return !is_named(code->co_name, "_wrapped_call_impl") && !(is_named(code->co_name, "forward") && !has_hooks(first));
+}
+
+// Of the call that begins now: it is a module's, or it has tensors.
+bool may_be_part(const InterpreterFrame* frame, PyObject** module) {
+  const int count = observe::argument_count(frame->code);
+  if (!count || !may_be_part(frame->func, frame->localsplus[0], module)) return false;
+  if (*module && is_named(frame->code->co_name, "_call_impl")) return true;
   return std::any_of(frame->localsplus, frame->localsplus + count, [](PyObject* o) { return o && has_tensor(o); });
 }
 
@@ -193,7 +203,7 @@ PyObject* Parts::call(PyObject* callable, const Options& options, PyObject* cons
   return PyObject_Vectorcall(callable, args, nargsf, kwnames);
 }
 
-std::shared_ptr<void> Parts::watch_rest(Function& function) {
+std::shared_ptr<void> Parts::watch_rest(Function& function, const std::vector<observe::Obstacle::Open>& failed) {
   Parts* parts = &function.parts;
   const Options* options = &function.options;
   if (function.is_part) {  // those of the function that it is a part of; its own call is looked at no more
@@ -203,6 +213,7 @@ std::shared_ptr<void> Parts::watch_rest(Function& function) {
     parts = whole->parts;
     options = whole->options;
   }
+  for (const auto& call : failed) parts->look_through(call);
   auto watch = std::make_shared<Watch>(parts, options);
   watch->entered = true;
   return watch;
@@ -215,7 +226,11 @@ PyObject* Parts::enter(PyThreadState* thread, _PyInterpreterFrame* evaluated, co
   std::shared_ptr<Part> part;
   Arguments args;
   try {
-    if (may_be_part(frame, &module)) part = find(frame->func, module, options);
+    if (may_be_part(frame, &module)) part = find(frame->func, module);
+    if (part && !part->function && (part->first_call != calls_ || !is_local(frame->func))) {
+      part->function = observe::Ref::steal(new_part((PyObject*)frame->func, module, options));
+      PyErr_Clear();
+    }
     if (!part || part->calls++ < part->next || !part->function) return below(thread, evaluated, 0);
     if (!part->is_plain && !gather(frame, args)) return nullptr;
   } catch (const std::exception&) {  // no memory
@@ -241,22 +256,15 @@ void Parts::judge(Part& part, bool ran_eagerly) {
     return variant->program.executable && variant->program.operators < 2;
   });
   if (!ran_eagerly) return void(part.failures = 0);
-  part.next = part.calls + (kFirstRetry << std::min(part.failures++, 20u));
+  fail(part);
 }
 
-// A function made inside another one is often made anew for each call: it must come in a second one. So are some
-// modules: where those of a class die, no more of them are parts.
-std::shared_ptr<Parts::Part> Parts::find(PyFunctionObject* function, PyObject* module, const Options& options) {
-  const auto make = [&](Part& part) {
-    part.function = observe::Ref::steal(new_part((PyObject*)function, module, options));
-    PyErr_Clear();
-  };
+// Null where it is to be none. A function made inside another one is often made anew for each call: it must come in a
+// second one. So are some modules: where those of a class die, no more of them are parts.
+std::shared_ptr<Parts::Part> Parts::find(PyFunctionObject* function, PyObject* module) {
   const auto known = by_callee_.find({function, module});
-  if (known != by_callee_.end() && is_of(known->second->of, function) && is_of(known->second->self, module)) {
-    const std::shared_ptr<Part> part = known->second;
-    if (!part->function && part->first_call != calls_) make(*part);
-    return part;
-  }
+  if (known != by_callee_.end() && is_of(known->second->of, function) && is_of(known->second->self, module))
+    return known->second;
   if (known != by_callee_.end() || all_.size() >= sweep_at_) drop_dead();
   const void* kind = module ? static_cast<const void*>(Py_TYPE(module)) : function->func_code;
   if (all_.size() >= kMostParts || deaths_[kind] >= kMostDeaths) return nullptr;
@@ -265,11 +273,21 @@ std::shared_ptr<Parts::Part> Parts::find(PyFunctionObject* function, PyObject* m
   if (module) part->self = observe::Ref::steal(PyWeakref_NewRef(module, nullptr));
   part->kind = kind;
   part->first_call = calls_;
-  if (!is_local(function)) make(*part);
   PyErr_Clear();
   all_.push_back(part);
   by_callee_[{function, module}] = part;
   return part;
+}
+
+void Parts::fail(Part& part) { part.next = part.calls + (kFirstRetry << std::min(part.failures++, 20u)); }
+
+void Parts::look_through(const observe::Obstacle::Open& call) {
+  auto* function = reinterpret_cast<PyFunctionObject*>(call.function);
+  PyObject* module = nullptr;
+  if (!may_be_part(function, call.first, &module)) return;
+  const std::shared_ptr<Part> part = find(function, module);
+  const bool serves = part && part->function && part->get()->function->stats.hits > 0;
+  if (part && !serves && part->calls >= part->next) fail(*part);
 }
 
 void Parts::drop_dead() {
@@ -294,7 +312,7 @@ bool Parts::pays() {
 #else
 bool Parts::available() { return false; }
 
-std::shared_ptr<void> Parts::watch_rest(Function&) { return nullptr; }
+std::shared_ptr<void> Parts::watch_rest(Function&, const std::vector<observe::Obstacle::Open>&) { return nullptr; }
 
 PyObject* Parts::call(PyObject* callable, const Options&, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   return PyObject_Vectorcall(callable, args, nargsf, kwnames);

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "observe/observe.h"
 #include "observe/ref.h"
 
 namespace fastjit::dispatch {
@@ -27,8 +28,9 @@ class Parts {
   PyObject* call(PyObject* callable, const Options& options, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 
   /// The same for the rest of a call of `function` that was being recorded, for as long as the result lives; null where
-  /// there are no parts.
-  static std::shared_ptr<void> watch_rest(Function& function);
+  /// there are no parts. `failed`: functions that the obstacle is in, so that they would meet it again; what they call
+  /// is looked at, as if they had been tried.
+  static std::shared_ptr<void> watch_rest(Function& function, const std::vector<observe::Obstacle::Open>& failed);
 
   struct Part {
     observe::Ref function;         // a compiled function; null: seen once
@@ -52,9 +54,11 @@ class Parts {
   struct Watch;
   static PyObject* evaluate(PyThreadState* thread, struct _PyInterpreterFrame* frame, int throws);
   PyObject* enter(PyThreadState* thread, struct _PyInterpreterFrame* frame, const Options& options);
-  std::shared_ptr<Part> find(PyFunctionObject* function, PyObject* module, const Options& options);
+  std::shared_ptr<Part> find(PyFunctionObject* function, PyObject* module);
+  void look_through(const observe::Obstacle::Open& call);
   void drop_dead();
   static void judge(Part& part, bool ran_eagerly);
+  static void fail(Part& part);
   bool pays();
 
   std::vector<std::shared_ptr<Part>> all_;

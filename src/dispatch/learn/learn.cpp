@@ -38,9 +38,8 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
       needs_gradients && recording.variant->guards.captured.size() > 0;  // for as long as its facts hold
   recording.variant->reason = recording.unsound;
   recording.variant->needs_gradients = needs_gradients;
-  // At its first use library code imports, registers and fills caches: the next call may be another matter.
-  const bool is_first_use = recording.observation.in_library && function.stats.calls == 1;
-  const auto next = [&] { return is_first_use ? function.stats.calls + 1 : next_try(function); };
+  const bool may_pass = recording.is_first_use(recording.observation.in_library);
+  const auto next = [&] { return may_pass ? function.stats.calls + 1 : next_try(function); };
   recording.variant->retry_at = guarded || refused ? 0 : next();
   const uint64_t retry_at = recording.variant->retry_at;
   recording.variant->program.executable = nullptr;

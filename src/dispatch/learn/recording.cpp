@@ -161,9 +161,14 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
     static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
   };
   host.on_unwatched = [](void* context, bool ended) { return static_cast<Recording*>(context)->unwatched(ended); };
-  host.on_unsound = [](void* context) { static_cast<Recording*>(context)->hand_over(); };
+  host.values_read = [](void* context) { return static_cast<Recording*>(context)->recorder->values_read(); };
+  host.on_unsound = [](void* context, const observe::Obstacle& met) {
+    static_cast<Recording*>(context)->hand_over(met);
+  };
   host.on_limit = [](void* context, const std::string& reason) {
-    static_cast<Recording*>(context)->recorder->give_up(reason);
+    auto* recording = static_cast<Recording*>(context);
+    recording->at_limit = true;
+    recording->recorder->give_up(reason);
   };
   host.max_instructions = static_cast<uint64_t>(support::setting_int(support::Setting::RecordInstructions));
   host.context = &recording;
@@ -184,6 +189,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   capture::CallInputs inputs = inputs_of(recording, call, names);
   inputs.on_limit = [&recording, &observer](const std::string& reason) {
     if (recording.unsound.empty()) recording.unsound = reason;
+    recording.at_limit = true;
     if (observer) observer->give_up(reason);
   };
   capture::Recorder recorder(std::move(inputs));
@@ -368,10 +374,18 @@ bool Recording::unwatched(bool ended) {
   return true;
 }
 
-// Where autograd may record the call, so it may what it calls.
-void Recording::hand_over() {
+bool Recording::is_first_use(bool in_library) const { return in_library && function.stats.calls == 1; }
+
+// Where autograd may record the call, so it may what it calls. The functions that are being called would meet the
+// obstacle again; where it is that too many values were read, those that read more than half of them.
+void Recording::hand_over(const observe::Obstacle& met) {
   if (modes.grad()) return;
-  rest = Parts::watch_rest(function);
+  std::vector<observe::Obstacle::Open> failed;
+  const size_t most = recorder->reads_too_many() ? recorder->values_read() / 2 : at_limit ? 0 : SIZE_MAX;
+  if (!is_first_use(met.in_library))
+    std::ranges::copy_if(met.open, std::back_inserter(failed),
+                         [&](const auto& call) { return call.values_before < most; });
+  rest = Parts::watch_rest(function, failed);
   if (!rest) return;
   recorder->give_up("the read observer has given up");
   this_thread().recording = false;

@@ -24,7 +24,9 @@ struct Recording {
   void number_computed(const observe::Derivation& how);
   bool uses_generator(observe::Host::OnState what, PyObject* generator, PyObject* operand);
   bool unwatched(bool ended);  // see observe::Host::on_unwatched
-  void hand_over();            // what the rest of the call calls may be parts
+  /// At its first use library code imports, registers and fills caches: the next call may be another matter.
+  bool is_first_use(bool in_library) const;
+  void hand_over(const observe::Obstacle& met);  // what the rest of the call calls may be parts
   Function& function;
   Modes modes;
   std::shared_ptr<Variant> variant = std::make_shared<Variant>();
@@ -35,6 +37,7 @@ struct Recording {
   std::unordered_map<PyObject*, PyObject*> owners;             // gradients that the call read -> whose they are
   capture::Recorder* recorder = nullptr;
   std::function<bool()> arguments_hold;  // that what the call was given still looks as the variant's spec says
+  bool at_limit = false;                 // the recording ended since too much was recorded or read
   size_t operators_before = 0;           // when what runs unwatched began
   Modes modes_before;
   std::vector<at::Tensor> kept;  // captured tensors and arguments: the call may store something else in their places

@@ -110,15 +110,17 @@ std::string waiting(const Function& function, uint64_t call) {
 
 bool has_new_sizes(const Function& function, const CallSpec& call, bool for_values) {
   constexpr size_t kMostSizes = 4096;  // that are noted
-  bool known = for_values, has_like = false;
+  constexpr size_t kUnproven = 8;      // recorded at once, while none of them has come again
+  bool known = for_values;
+  size_t unproven = 0;
   for (const auto& variant : function.variants.all()) {
     if (known) break;
     if (!variant->key.spec.same_but_sizes(call)) continue;
     known = variant->key.spec.same_sizes(call);
     if (variant->program.device >= 0 && variant->program.device != device_of(call.flat().tensors).index()) continue;
-    has_like |= variant->program.executable || variant->pending;
+    unproven += variant->hits == 0 && (variant->program.executable || variant->pending);
   }
-  return has_like && !known && function.seen_sizes.size() < kMostSizes &&
+  return unproven >= kUnproven && !known && function.seen_sizes.size() < kMostSizes &&
          !function.seen_sizes.contains(call.signature());
 }
 

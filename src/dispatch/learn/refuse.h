@@ -19,8 +19,9 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
 /// Why a call that no variant serves is not recorded although nothing is wrong with it; empty: it would be.
 std::string waiting(const Function& function, uint64_t call);
 
-/// Whether only the sizes of a call are new, and come for the first time: they may never come again, so it runs eagerly
-/// and the next one records. `for_values`: what is new of it are values of tensors.
+/// Whether only the sizes of a call are new, and come for the first time, and several that were recorded so have not
+/// come again: neither may these, so the call runs eagerly, and the next one with them is recorded. `for_values`: what
+/// is new of it are values of tensors.
 bool has_new_sizes(const Function& function, const CallSpec& call, bool for_values);
 
 /// Recordings in a row that no call used, with the last one if none did so far.

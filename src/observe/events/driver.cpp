@@ -81,8 +81,16 @@ void Driver::unsound(const std::string& reason) {
 }
 
 void Driver::tell_unsound() {
-  if (reason_.empty() || !interrupted_.empty() || std::exchange(told_unsound_, true)) return;
-  if (host_.on_unsound) host_.on_unsound(host_.context);
+  if (reason_.empty() || !interrupted_.empty() || std::exchange(told_unsound_, true) || !host_.on_unsound) return;
+  Obstacle met;
+  met.in_library = in_library_;
+  for (size_t i = 1; i < frames_.size(); ++i) {
+    const Frame& f = frames_[i];
+    PyObject* first = f.code->co_nlocals ? local_of(f.frame, 0) : nullptr;
+    if (first && PyCell_Check(first)) first = PyCell_GET(first);  // an argument that an inner function reads
+    met.open.push_back({(PyObject*)function_of(f.frame), first, f.values_before});
+  }
+  host_.on_unsound(host_.context, met);
 }
 
 // The call settles what it reads: the next one may find it, and no more of this one need be seen.
@@ -187,6 +195,7 @@ void Driver::push(InterpreterFrame* frame, int offset) {
   f.ops = ops_of(f.code);
   f.probing = !frames_.empty() && (top().expect_probing || top().probing);
   f.offset = offset;
+  if (host_.values_read) f.values_before = host_.values_read(host_.context);
   if (f.code->co_flags & CO_GENERATOR) generators_[frame] = f.code;
   frames_.push_back(std::move(f));
 }

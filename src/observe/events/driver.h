@@ -41,6 +41,7 @@ class Driver : public Observer {
     const unsigned char* ops;
     StackView stack;
     int made_cell = -1;              // of these locals, the instruction makes a cell
+    size_t values_before = 0;        // Obstacle::Open
     bool fresh_function;             // the function was made in this call
     bool is_noted = false;           // what it reads was noted ahead: its instructions are not watched
     bool probing = false;            // an AttributeError raised here is caught by hasattr() or getattr() with a default

@@ -203,14 +203,14 @@ def test_arguments(text, args, later, said):
 
 
 SIZES = [
-    (torch.ones(5), "eager this once: argument 0 was f32[4], is f32[5]"),
-    (torch.ones(8)[::2], "eager this once: argument 0 was f32[4], is f32[4](2)"),
+    (torch.ones(5), "a new variant: argument 0 was f32[4], is f32[5]"),
+    (torch.ones(8)[::2], "a new variant: argument 0 was f32[4], is f32[4](2)"),
     (torch.ones(2, 2), "a new variant: argument 0 was f32[4], is f32[2,2]"),
 ]
 
 
 @pytest.mark.parametrize(("later", "said"), SIZES)
-def test_a_new_size_is_recorded_when_it_comes_again(later, said):
+def test_a_new_size(later, said):
     assert explained(PLAIN, lambda g: None, X, later=(later,)) == said
 
 

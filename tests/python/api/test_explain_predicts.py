@@ -80,10 +80,22 @@ TABLE: dict[str, tuple[Callable[..., Any], Calls, list[tuple[tuple[Any, ...], st
     "new size": (
         lambda x: x + 1,
         [(X,)],
-        [((X[:3].clone(),), "eager this once"), ((X[:3].clone(),), "a new variant"), ((X[:3].clone(),), "a hit")],
+        [((X[:3].clone(),), "a new variant"), ((X[:3].clone(),), "a hit")],
     ),
+    "new size after many that did not come again": (
+        lambda x: x + 1,
+        [(torch.ones(n + 1),) for n in range(8)],
+        [
+            ((torch.ones(9),), "eager this once"),
+            ((torch.ones(9),), "a new variant"),
+            ((torch.ones(9),), "a hit"),
+            ((torch.ones(10),), "eager this once"),
+            ((torch.ones(3),), "a hit"),
+            ((torch.ones(11),), "a new variant"),
+        ],
+    ),  # fmt: skip
     "new rank": (lambda x: x + 1, [(X,)], [((X.reshape(2, 2),), "a new variant")]),
-    "strides": (lambda x: x + 1, [(X,)], [((torch.ones(8)[::2],), "eager this once")]),
+    "strides": (lambda x: x + 1, [(X,)], [((torch.ones(8)[::2],), "a new variant")]),
     "a number of another value": (lambda x, a: x * a, [(X, 2.0)], [((X, 3.0), "a hit"), ((X, 1e300), "a hit")]),
     "a number that is too large": (
         lambda x, a: torch.full_like(x, a),

@@ -15,6 +15,7 @@ import torch
 
 import fastjit
 from fastjit import FastFunction
+from helpers import assert_same
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 12), reason="parts are for CPython 3.11")
 
@@ -157,6 +158,87 @@ def test_the_outermost_that_can_be_programs_are() -> None:
 
 def helper(x: torch.Tensor, *rest: torch.Tensor, power: int = 2, **named: float) -> torch.Tensor:
     return (x * sum(rest, torch.zeros(()))).pow(power) + named.get("shift", 0.0)
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x * 2) + 1
+
+
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x + 2) * 3
+
+
+def asking(x: torch.Tensor) -> torch.Tensor:
+    x = scaled(x)
+    os.getppid()
+    return shifted(x)
+
+
+def around(x: torch.Tensor) -> torch.Tensor:
+    return asking(x) - 1
+
+
+def test_functions_that_an_obstacle_is_in_are_looked_through_at_once() -> None:
+    fast = fastjit.jit(lambda x: around(x), on_unsupported="eager")
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(4)
+            assert_same(fast(x), shifted(scaled(x)) - 1)
+    parts = {name.split(" ")[0]: (part.hits, part.misses) for name, part in fast.stats().parts.items()}
+    assert parts == {"scaled": (1, 1), "shifted": (2, 1)}
+    assert fast.stats().hits == 0
+
+
+class Halving(torch.nn.Module):
+    """As many rounds as a value says, each of which reads five values."""
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        for i in range(5):
+            x = x * 0.9 if x.sum() > -i else x + 1
+        return torch.tanh(x)
+
+    def forward(self, x: torch.Tensor, rounds: torch.Tensor) -> torch.Tensor:
+        while rounds > 0:
+            x = self.step(x)
+            rounds = rounds - 1
+        return x
+
+
+def driven(module: Halving, x: torch.Tensor) -> torch.Tensor:
+    return module(x, torch.tensor(12.0)) + 1
+
+
+def test_what_reads_most_of_too_many_values_is_looked_through_at_once() -> None:
+    module = Halving()
+    fast = fastjit.jit(lambda x: driven(module, x), on_unsupported="eager")
+    with torch.no_grad():
+        for _ in range(2):
+            x = torch.rand(4)
+            assert_same(fast(x), driven(module, x))
+    parts = {name.split(" ")[0]: (part.hits, part.calls) for name, part in fast.stats().parts.items()}
+    assert set(parts) == {"Halving.step"}
+    hits, calls = parts["Halving.step"]
+    assert calls >= 12 + 5
+    assert hits == calls - 1
+
+
+def applied(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return module(x) * 2
+
+
+def test_a_function_that_is_given_a_module_has_its_own_name() -> None:
+    block = Block()
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        os.getppid()
+        return applied(block, x)
+
+    fast = fastjit.jit(whole, on_unsupported="eager")
+    with torch.no_grad():
+        for _ in range(3):
+            fast(torch.randn(2, 8))
+    ((name, part),) = fast.stats().parts.items()
+    assert name.startswith("applied (test_parts.py:") and part.hits >= 1
 
 
 def test_functions_are_parts_with_every_kind_of_argument() -> None:
