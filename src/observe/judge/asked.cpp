@@ -40,11 +40,6 @@ constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};  // b
 
 }  // namespace
 
-bool Tracer::is_open(PyObject* o) const {
-  const auto scalar = scalars_.find(o);
-  return scalar != scalars_.end() && symbolic_[scalar->second];
-}
-
 // `args` are without `self`.
 void Tracer::ask(Asked whom, PyObject* callee, PyObject* self, Args args) {
   const bool is_plain = !top().kwnames && !unpacked_names_ && std::ranges::all_of(args, is_number);
@@ -52,13 +47,13 @@ void Tracer::ask(Asked whom, PyObject* callee, PyObject* self, Args args) {
   how.function = self ? Ref::steal(bound(callee, self)) : Ref::share(callee);
   if (!is_plain || !host_.on_derived || !how.function) return PyErr_Clear(), deny("call of " + callee_text(callee));
   for (PyObject* o : args) {
-    const bool is_given = is_open(o) && !is_read_from_tensor(o);
+    const bool is_given = numbers_.is_open(o) && !is_read_from_tensor(o);
     if (!is_given) touch(o);
-    how.operands.push_back({is_given ? static_cast<int>(scalars_.find(o)->second) : -1, Ref::share(o)});
+    numbers_.add_operand(how, o);
   }
   how.asked = whom;
   how.of_asked = true;
-  how.of_clock = whom == Asked::Clock;
+  how.of_clock |= whom == Asked::Clock;
   how.text = asked_text(callee);
   derivation_ = std::move(how);
   top().derived_result = true;
@@ -79,17 +74,10 @@ void Tracer::judge_numpy_random(PyObject* callee, Args args) {
 
 // What a branch makes of such numbers is the same in many calls, the numbers are not.
 bool Tracer::compares_asked(int comparison, PyObject* left, PyObject* right) {
-  if (asked_.empty() || !is_number(left) || !is_number(right)) return false;
+  if (!numbers_.has_asked() || !is_number(left) || !is_number(right)) return false;
   Derivation how;
-  for (PyObject* o : {left, right}) {
-    const bool open = is_open(o);
-    if (open && is_read_from_tensor(o)) return false;
-    const auto scalar = open ? scalars_.find(o)->second : 0;
-    if (const auto asked = open ? asked_.find(scalar) : asked_.end(); asked != asked_.end())
-      how.of_asked = true, how.of_clock |= asked->second;
-    how.operands.push_back({open ? static_cast<int>(scalar) : -1, Ref::share(o)});
-  }
-  if (!how.of_asked) return false;
+  for (PyObject* o : {left, right}) numbers_.add_operand(how, o);
+  if (!how.of_asked || how.of_tensor) return false;
   how.comparison = comparison;
   how.text = kComparisons[comparison];
   const Ref answer = Ref::steal(PyObject_RichCompare(left, right, comparison));
@@ -105,13 +93,13 @@ void Tracer::guard_number(Derivation how, PyObject* number) {
   host_.on_derived(host_.context, how);
   const bool repeats = PyBool_Check(number) || (PyLong_CheckExact(number) && !how.of_clock);
   if (!repeats) return deny("use of the number " + how.text);
-  derivations_.push_back(std::move(how));
+  numbers_.derived(std::move(how));
 }
 
 // Python code uses the number itself. An int that was drawn may come again.
 void Tracer::guard_asked(size_t scalar) {
-  const auto how = std::ranges::find(derivations_, scalar, &Derivation::scalar);
-  if (how == derivations_.end() || (PyLong_CheckExact(how->number.get()) && !how->of_clock)) return;
+  const Derivation* how = numbers_.derivation_of(scalar);
+  if (!how || (PyLong_CheckExact(how->number.get()) && !how->of_clock)) return;
   deny("use of the number " + how->text + " other than in arithmetic and comparisons");
 }
 

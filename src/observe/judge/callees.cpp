@@ -448,9 +448,8 @@ void Tracer::judge_backward(PyObject* callee, Args args) {
   if (!hooks || hooks->now()) return deny(hooks ? std::string("gradients under ") + hooks->name : "use of autograd");
   facts_->setting(*hooks, where());
   if (args.empty() || !readable_args(args.subspan(1), callee)) return;  // the first is the engine
-  for (size_t i = 0; i < symbolic_.size(); ++i)
-    if (symbolic_[i] && asked_.contains(i)) guard_asked(i);
-  symbolic_.assign(symbolic_.size(), false);
+  for (size_t i = 0; i < numbers_.size(); ++i)
+    if (numbers_.is_open(i)) close_number(i);
   top().container_result = true;
 }
 

@@ -162,7 +162,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
       for (PyObject* arg : args) {
         const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;
         if ((takes_list && uses_list(arg)) || takes_functions(arg)) continue;
-        if (!scalars_.contains(arg) && !readable_args({&arg, 1}, callable)) return;
+        if (!numbers_.contains(arg) && !readable_args({&arg, 1}, callable)) return;
       }
       use_scalars(args, false);
       top().number_result = true;

@@ -124,7 +124,7 @@ void Tracer::binary(int oparg) {
   bool tensor_left = is_tensor(left), tensor_right = is_tensor(right);
   if (tensor_left || tensor_right) {
     PyObject* other = tensor_left ? right : left;
-    bool is_scalar = scalars_.contains(other);
+    bool is_scalar = numbers_.contains(other);
     if (!(tensor_left && tensor_right) && !is_scalar && !meets_tensors(other, oparg) && !readable(other))
       return deny("operator on " + name_of(other));
     use_scalars(std::array{left, right}, true);

@@ -40,23 +40,23 @@ constexpr struct {
 
 void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original) {
   if (original) originals_[fresh_number] = original;
-  scalars_[fresh_number] = symbolic_.size();
-  symbolic_.push_back(true);
-  scalar_refs_.push_back(Ref::share(fresh_number));
+  numbers_.watch(fresh_number, WatchedNumbers::From::Caller);
 }
 
 void Tracer::touch(PyObject* o) {
-  if (scalars_.empty()) return;
-  if (auto it = scalars_.find(o); it != scalars_.end()) {
-    if (symbolic_[it->second] && asked_.contains(it->second)) guard_asked(it->second);
-    symbolic_[it->second] = false;
-  }
+  if (numbers_.empty()) return;
+  if (numbers_.is_open(o)) close_number(numbers_.find(o));
   if (PyTuple_Check(o))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) touch(PyTuple_GET_ITEM(o, i));
 }
 
+void Tracer::close_number(size_t which) {
+  if (numbers_.is_asked(which)) guard_asked(which);
+  numbers_.close(which);
+}
+
 void Tracer::use_scalars(Args operands, bool forwards) {
-  if (scalars_.empty() || !host_.on_scalar_use) return;
+  if (numbers_.empty() || !host_.on_scalar_use) return;
   auto is_number = [](PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o) || PyBool_Check(o); };
   auto equal = [](PyObject* a, PyObject* b) {
     const double x = PyFloat_CheckExact(a) ? PyFloat_AS_DOUBLE(a) : 0,
@@ -64,28 +64,25 @@ void Tracer::use_scalars(Args operands, bool forwards) {
     return PyObject_RichCompareBool(a, b, Py_EQ) == 1 || (x != x && y != y);
   };
   for (size_t i = 0; i < operands.size(); ++i) {
-    auto scalar = scalars_.find(operands[i]);
-    if (scalar == scalars_.end()) continue;
+    const size_t which = numbers_.find(operands[i]);
+    if (which == WatchedNumbers::kNone) continue;
     bool alone = true;
     for (size_t k = 0; k < operands.size(); ++k)
       if (k != i && is_number(operands[k]) && equal(operands[i], operands[k])) alone = false;
-    host_.on_scalar_use(host_.context, scalar->second, alone, forwards, -1);
+    host_.on_scalar_use(host_.context, which, alone, forwards, -1);
     using_scalars_ = true;
   }
 }
 
 // A list with a number for each of a list of tensors. False: it is none, or holds none that is watched.
 bool Tracer::uses_list(PyObject* list) {
-  if (!PyList_CheckExact(list) || !is_known(list) || scalars_.empty() || !host_.on_scalar_use) return false;
+  if (!PyList_CheckExact(list) || !is_known(list) || numbers_.empty() || !host_.on_scalar_use) return false;
   const std::span<PyObject* const> items(PySequence_Fast_ITEMS(list), static_cast<size_t>(PyList_GET_SIZE(list)));
-  const auto is_open = [&](PyObject* o) {
-    const auto scalar = scalars_.find(o);
-    return scalar != scalars_.end() && symbolic_[scalar->second];
-  };
+  const auto is_open = [&](PyObject* o) { return numbers_.is_open(o); };
   if (!std::ranges::all_of(items, is_number) || std::ranges::none_of(items, is_open)) return false;
   for (size_t i = 0; i < items.size(); ++i) {
     if (!is_open(items[i])) continue;
-    host_.on_scalar_use(host_.context, scalars_.find(items[i])->second, true, false, static_cast<int>(i));
+    host_.on_scalar_use(host_.context, numbers_.find(items[i]), true, false, static_cast<int>(i));
     using_scalars_ = true;
   }
   return true;
@@ -93,18 +90,10 @@ bool Tracer::uses_list(PyObject* list) {
 
 // True if the instruction makes nothing but a number of watched numbers and constants; its result is watched then.
 bool Tracer::derives(Derivation how, Args operands) {
-  if (scalars_.empty() || sum_.frame || !host_.on_derived) return false;  // of a sum's place only the type is a fact
-  bool follows = false;
-  for (PyObject* o : operands) {
-    if (!is_number(o)) return false;
-    const auto scalar = scalars_.find(o);
-    const bool is_open = scalar != scalars_.end() && symbolic_[scalar->second];
-    how.of_tensor |= is_open && read_from_tensors_.contains(scalar->second);
-    if (const auto asked = is_open ? asked_.find(scalar->second) : asked_.end(); asked != asked_.end())
-      how.of_asked = true, how.of_clock |= asked->second;
-    follows |= is_open;
-    how.operands.push_back({is_open ? static_cast<int>(scalar->second) : -1, Ref::share(o)});
-  }
+  if (numbers_.empty() || sum_.frame || !host_.on_derived) return false;  // of a sum's place only the type is a fact
+  if (!std::ranges::all_of(operands, is_number)) return false;
+  for (PyObject* o : operands) numbers_.add_operand(how, o);
+  const bool follows = std::ranges::any_of(how.operands, [](const auto& operand) { return operand.scalar >= 0; });
   if (!follows || (how.of_tensor && !runs_in_program(how))) return false;
   derivation_ = std::move(how);
   top().derived_result = true;
@@ -113,8 +102,9 @@ bool Tracer::derives(Derivation how, Args operands) {
 
 // A float that the call read out of a tensor, or that follows from such ones.
 bool Tracer::is_read_from_tensor(PyObject* o) const {
-  const auto scalar = scalars_.find(o);
-  return scalar != scalars_.end() && read_from_tensors_.contains(scalar->second) && PyFloat_CheckExact(o);
+  const size_t which = numbers_.find(o);
+  return which != WatchedNumbers::kNone && numbers_.from(which) == WatchedNumbers::From::Tensor &&
+         PyFloat_CheckExact(o);
 }
 
 // Whether the program can do what Python does with a value that was read out of a tensor. A number that the call was
@@ -125,7 +115,8 @@ bool Tracer::runs_in_program(Derivation& how) {
     PyObject* value = operand.value.get();
     constexpr double kExact = 9007199254740992;  // every int up to there is a float
     if (PyLong_CheckExact(value) && std::abs(PyLong_AsDouble(value)) > kExact) return PyErr_Clear(), false;
-    const bool is_given = operand.scalar >= 0 && !read_from_tensors_.contains(static_cast<size_t>(operand.scalar));
+    const bool is_given =
+        operand.scalar >= 0 && numbers_.from(static_cast<size_t>(operand.scalar)) != WatchedNumbers::From::Tensor;
     if (is_given) touch(value), operand.scalar = -1;
   }
   how.of_asked = how.of_clock = false;
@@ -224,14 +215,16 @@ void Tracer::take_derived(PyObject* number) {
     for (const Derivation::Operand& operand : how.operands) touch(operand.value.get());
     return;
   }
-  how.scalar = symbolic_.size();
+  how.scalar = numbers_.size();
   how.number = Ref::share(number);
   how.where = where();
-  if (how.of_tensor) read_from_tensors_.insert(how.scalar);
-  if (how.of_asked) asked_.emplace(how.scalar, how.of_clock);
-  watch_scalar(number);
+  using From = WatchedNumbers::From;
+  numbers_.watch(number, how.of_tensor  ? From::Tensor
+                         : how.of_clock ? From::Clock
+                         : how.of_asked ? From::Asked
+                                        : From::Caller);
   host_.on_derived(host_.context, how);
-  derivations_.push_back(std::move(how));
+  numbers_.derived(std::move(how));
 }
 
 }  // namespace fastjit::observe

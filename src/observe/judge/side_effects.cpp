@@ -14,7 +14,7 @@ namespace fastjit::observe {
 void Tracer::log(SideEffect effect) {
   effect.where = where();
   PyObject* value = effect.value.get();
-  effect.symbolic = scalars_.contains(value);
+  effect.symbolic = numbers_.contains(value);
   if (!effect.symbolic) touch(value);
   if (!is_constant(value)) stored_.insert(value);
   using Kind = SideEffect::Kind;
@@ -122,7 +122,7 @@ void Tracer::settle_lent() {
       effect.value = Ref::share(next->value.get());
       effect.label = names_[list];
       effect.where = next->where;
-      effect.symbolic = scalars_.contains(next->value.get());
+      effect.symbolic = numbers_.contains(next->value.get());
       if (!effect.symbolic) touch(next->value.get());
       effects_.push_back(std::move(effect));
       ++next;

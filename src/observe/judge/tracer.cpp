@@ -32,7 +32,6 @@ std::string Tracer::refuses(PyObject* callable) {
 }
 
 bool Tracer::start(PyObject* function) {
-  given_scalars_ = symbolic_.size();
   if (!begin()) return false;
   resolve_known_functions();
   function_ = Ref::share(function);
@@ -79,18 +78,11 @@ Observation Tracer::stop() {
   result.in_library = in_library_;
   result.interrupted = !interrupted_.empty();
   if (result.interrupted) result.state = interrupted_;
-  for (const Ref& scalar : scalar_refs_) result.references.push_back(Py_REFCNT(scalar.get()) - 1);
-  for (const Derivation& how : derivations_) {
-    if (how.scalar != Derivation::kUnwatched) --result.references[how.scalar];
-    for (const Derivation::Operand& operand : how.operands)
-      if (operand.scalar >= 0) --result.references[static_cast<size_t>(operand.scalar)];
-  }
-  result.derivations = std::move(derivations_);
-  result.symbolic = symbolic_;
+  numbers_.tell(result);
   result.bare = bare_;
   result.tagged = std::move(tagged_);
   result.identities = identities_;
-  if (!reason_.empty()) result.symbolic.assign(symbolic_.size(), false);
+  if (!reason_.empty()) result.symbolic.assign(numbers_.size(), false);
   if (!facts_->abandoned()) result.facts = std::move(facts_);
   return result;
 }
@@ -245,11 +237,8 @@ void Tracer::conclude() {
   if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(f.frame, cell));
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
   if (std::exchange(f.number_result, false))
-    if (PyObject* o = at(1); PyFloat_CheckExact(o) && !scalars_.contains(o) && host_.on_number)
-      if (host_.on_number(host_.context, o)) {
-        read_from_tensors_.insert(symbolic_.size());
-        watch_scalar(o);
-      }
+    if (PyObject* o = at(1); PyFloat_CheckExact(o) && !numbers_.contains(o) && host_.on_number)
+      if (host_.on_number(host_.context, o)) numbers_.watch(o, WatchedNumbers::From::Tensor);
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
   if (std::exchange(f.fills_cache, false)) cache_filled();
   if (PyObject* tensor = std::exchange(f.data_of, nullptr))

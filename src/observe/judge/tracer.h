@@ -14,6 +14,7 @@
 
 #include "observe/events/driver.h"
 #include "observe/facts/facts.h"
+#include "observe/judge/watched_numbers.h"
 #include "observe/known_functions.h"
 #include "support/flat.h"
 
@@ -250,6 +251,7 @@ class Tracer final : public Driver {
   std::string attr_text(PyObject* o, PyObject* name);
 
   // numbers.cpp: watched numbers, and those that follow from them
+  void close_number(size_t which);
   void touch(PyObject* o);                         // scalars in it are no longer symbolic
   void use_scalars(Args operands, bool forwards);  // an operator reads these
   bool uses_list(PyObject* list);
@@ -267,7 +269,6 @@ class Tracer final : public Driver {
   // asked.cpp: numbers that the call asks for and that follow from such ones
   void ask(Asked whom, PyObject* callee, PyObject* self, Args args);
   bool compares_asked(int comparison, PyObject* left, PyObject* right);
-  bool is_open(PyObject* o) const;
   void guard_number(Derivation how, PyObject* number);
   void guard_asked(size_t scalar);
   void judge_clock(PyObject* callee, Args args);
@@ -489,7 +490,7 @@ class Tracer final : public Driver {
   FlatMap<PyObject*, std::string> module_dicts_;  // dictionaries of nn.Modules whose items are facts; name of the owner
   FlatMap<PyObject*, PyObject*> cell_owners_;     // cells of functions that exist outside this call
   FlatMap<PyTypeObject*, int> type_flags_;
-  std::unordered_map<PyObject*, size_t> scalars_;
+  WatchedNumbers numbers_;
   std::unordered_map<PyObject*, PyObject*> originals_;  // what the caller passed in place of a scalar
   FlatSet<PyObject*> told_;                             // tensors the host knows about
   FlatSet<PyObject*> gradients_;                        // those of tensors that facts lead to
@@ -507,18 +508,13 @@ class Tracer final : public Driver {
   std::unordered_map<PyObject*, std::vector<Ref>> context_sets_;  // values of context variables: before, then each set
   FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names
-  std::vector<Ref> scalar_refs_, names_held_;
+  std::vector<Ref> names_held_;
   std::vector<Ref> tagged_;                                  // see Observation
   std::vector<PyObject*> bare_;                              // see Observation
   std::vector<std::pair<PyObject*, PyObject*>> identities_;  // see Observation
   std::set<std::pair<PyObject*, PyObject*>> compared_;       // those among them that the code compared
-  std::vector<bool> symbolic_;
-  std::vector<Derivation> derivations_;
-  Derivation derivation_;                         // of the result of the instruction that runs now
-  std::unordered_set<size_t> read_from_tensors_;  // scalars
-  // Scalars that were asked for, and that follow from such ones; whether from a clock's answer.
-  std::unordered_map<size_t, bool> asked_;
-  std::unordered_map<PyObject*, int> locks_;  // how often the call holds each
+  Derivation derivation_;                                    // of the result of the instruction that runs now
+  std::unordered_map<PyObject*, int> locks_;                 // how often the call holds each
   // Attributes of classes that the call sets: what they were before.
   struct ClassSet {
     Ref before;
@@ -527,7 +523,6 @@ class Tracer final : public Driver {
   std::map<std::pair<PyTypeObject*, PyObject*>, ClassSet> class_sets_;
   PyObject* unpacked_names_ = nullptr;  // of the keywords behind ** in the call that is judged
   PyObject* plain_callee_ = nullptr;    // what the instruction that runs now calls with positional arguments
-  size_t given_scalars_ = 0;            // watched from the start; the others were read out of tensors
 };
 
 template <class Label>

@@ -57,7 +57,6 @@ def a_new_data_class_each_call(w: World) -> None:
     w.learn(f, Box(_x(3), 3.0))
     w.call("hit", f, Box(_x(4)))
     w.change("other sizes")
-    w.call("size", f, Box(torch.ones(5)))
     w.learn(f, Box(torch.ones(5)))
 
 

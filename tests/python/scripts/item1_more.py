@@ -145,7 +145,6 @@ def shape_decides(w: World) -> None:
     f = w.jit(f)
     w.learn(f, torch.arange(4.0))
     w.change("size")
-    w.call("size", f, torch.arange(3.0))
     w.learn(f, torch.arange(3.0))
     w.call("hit", f, torch.arange(4.0))
 
@@ -158,7 +157,6 @@ def stride_and_contiguity_decide(w: World) -> None:
     f, x = w.jit(f), torch.arange(9.0).view(3, 3)
     w.call("new", f, x)
     w.change("transposed")
-    w.call("size", f, x.t())
     w.learn(f, x.t())
     w.call("hit", f, x)
 

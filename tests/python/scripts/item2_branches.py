@@ -373,8 +373,6 @@ def sizes_and_values(w: World) -> None:
     f = w.jit(f)
     for size in (4, 5):
         x = torch.arange(float(size))
-        if size == 5:
-            w.call("size", f, x)
         w.learn(f, x)
         w.change("sign")
         w.learn(f, -x)

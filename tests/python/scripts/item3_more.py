@@ -163,7 +163,6 @@ def contiguous_and_to_may_be_the_input(w: World) -> None:
     f, x = w.jit(f), torch.arange(9.0).view(3, 3)
     w.learn(f, x)
     w.change("transposed")
-    w.call("size", f, x.t())
     w.learn(f, x.t())
 
 

@@ -150,7 +150,6 @@ def storage_swapped_between_calls(w: World) -> None:
     w.call("hit", f, x)
     x.set_(y.untyped_storage(), 1, (2,), (2,))
     w.change("every second element of it")
-    w.call("size", f, x)
     w.learn(f, x)
 
 

@@ -357,7 +357,6 @@ def resized_argument(w: World) -> None:
     w.learn(f, x)
     x.resize_(2)
     w.change("resize_")
-    w.call("size", f, x)
     w.learn(f, x)
     x.set_(torch.arange(6.0).view(2, 3).t())
     w.change("set_")
