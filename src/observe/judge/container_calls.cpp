@@ -117,6 +117,10 @@ bool Tracer::called_in_c(PyObject* o) {
   if (!is_callable(o)) return true;
   if (PyMethod_Check(o)) o = PyMethod_GET_FUNCTION(o);
   if (PyFunction_Check(o)) return call_function((PyFunctionObject*)o), true;
+  if (PyObject* self = bound_to(o); self && PyUnicode_CheckExact(self)) {
+    constexpr std::string_view kSearches[] = {"str.find", "str.rfind", "str.index", "str.rindex", "str.count"};
+    return std::ranges::find(kSearches, callee_text(o)) != std::end(kSearches);
+  }
   const Callee* row = find_callee(o);
   return row && row->rule == Rule::Pure;
 }

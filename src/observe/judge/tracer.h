@@ -401,6 +401,7 @@ class Tracer final : public Driver {
   void judge_reduce(PyObject* callee, Args args);
   bool is_copying();
   void judge_vars(PyObject* callee, Args args);
+  void judge_dir(PyObject* callee, Args args);
   void judge_dumps(PyObject* callee, Args args);
   void judge_data(PyObject* callee, Args args);
   bool holds_values_only(PyObject* o, int depth = 0);
