@@ -144,7 +144,7 @@ void Tracer::binary(int oparg) {
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
   if (is_container && top().ops[2 * top().offset + 1] >= kFirstInPlace && !fresh_.contains(left))
     return deny("change of " + name_of(left));
-  top().fresh_result = is_container || PyList_Check(right);
+  top().fresh_result = is_container || PyList_Check(right) || is_decimal(left) || is_decimal(right);
 }
 
 void Tracer::unary(int) {

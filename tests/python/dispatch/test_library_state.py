@@ -3,7 +3,9 @@ has, and in which order a product of several tensors is best taken."""
 
 from __future__ import annotations
 
+import decimal
 import itertools
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -195,7 +197,8 @@ def cheapest(x: Tensor) -> Tensor:
     terms = list(inputs)
     taken = (terms.pop(i) for i in sorted(path[0], reverse=True))
     joined = "".join(sorted(frozenset.union(*taken), key="lkji".find))
-    return x * sum(map(len, path)) + best + {"kji": 1, "lkj": 2}.get(joined, 3)
+    flat = [*itertools.chain.from_iterable(list(path))]
+    return x * sum(map(len, path)) + flat[0] + len(flat) + best + {"kji": 1, "lkj": 2}.get(joined, 3)
 
 
 def test_a_search_for_the_best_order_of_a_product():
@@ -255,3 +258,81 @@ def test_lengths_that_a_mapped_len_finds():
         GROUPS.pop()
         agree(fast, body, X, hit=False)
         assert "map with len" in "".join(fast.stats().fallbacks)
+
+
+COST = 3
+
+
+def gain(x: Tensor) -> Tensor:
+    costs = Decimal(COST), Decimal(7)
+    return x * 2 if costs[0] / max(costs[1], Decimal(1)) > Decimal(1) else x
+
+
+def test_numbers_of_decimal():
+    fast = fastjit.jit(gain)
+    with decimal.localcontext():
+        decimal.getcontext().clear_flags()
+        agree(fast, gain, X, hit=False)
+        assert "changed what it had read: the flags of decimal's context at test_library_state.py" in fast.explain(X)
+        agree(fast, gain, X, hit=False)
+        agree(fast, gain, X, hit=True)  # the division has raised two flags, and raises them again
+        decimal.getcontext().clear_flags()
+        assert "the context of decimal changed" in fast.explain(X)
+        fast(X)
+        assert decimal.getcontext().flags[decimal.Inexact] and decimal.getcontext().flags[decimal.Rounded]
+        agree(fast, gain, X, hit=True)
+        decimal.getcontext().prec = 5
+        agree(fast, gain, X, hit=False)
+        decimal.getcontext().traps[decimal.Inexact] = True
+        for _ in range(2):
+            with pytest.raises(decimal.Inexact):
+                fast(X)
+        decimal.getcontext().traps[decimal.Inexact] = False
+        agree(fast, gain, X, hit=True)
+        decimal.getcontext().Emax = 20  # a context of which FastJIT keeps no account
+        agree(fast, gain, X, hit=False)
+        agree(fast, gain, X, hit=False)
+
+
+def test_an_int_that_decimal_is_made_of():
+    global COST
+    with decimal.localcontext():
+        gain(X)
+        fast = settle(gain, X)
+        COST = 70
+        agree(fast, gain, X, hit=False)
+        agree(fast, gain, X, hit=True)
+        COST = 3
+        agree(fast, gain, X, hit=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: x * float(Decimal("1.5")),
+        lambda x: x * int(Decimal(9).sqrt()),
+        lambda x: (x + 1, Decimal(9)),
+        lambda x: x if decimal.getcontext().prec > 1 else -x,
+    ],
+)
+def test_other_uses_of_decimal(body: Any):
+    fast = fastjit.jit(body)
+    for _ in range(2):
+        before = fast.stats().hits
+        fast(X)
+        assert fast.stats().hits == before and fast.stats().fallbacks
+
+
+def test_tuples_in_a_row_that_are_walked_later():
+    def body(x: Tensor) -> Tensor:
+        groups = [("a",)]
+        names = itertools.chain.from_iterable(groups)
+        groups.append(GROUPS)  # type: ignore[arg-type]
+        return x * len([*names])
+
+    fast = fastjit.jit(body)
+    for _ in range(2):
+        agree(fast, body, X, hit=False)
+        GROUPS.append("more")
+    del GROUPS[2:]
+    assert "call of chain.from_iterable at" in "".join(fast.stats().fallbacks)
