@@ -68,6 +68,9 @@ class Recorder {
   bool knows(const at::Tensor& tensor) const;
   /// Whether an operator of this call made it.
   bool made(const at::Tensor& tensor) const;
+  /// The same, and its memory is shared with nothing that was there before: its count of writes is the same in every
+  /// call that takes this path.
+  bool counts_own_writes(const at::Tensor& tensor) const;
   /// Tells that the call that just ended gave `number`. True: it is the value of the tensor that was read last, and now
   /// the next one of CallInputs::scalars.
   bool number_read(PyObject* number);

@@ -85,6 +85,8 @@ struct Host {
   bool (*on_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
   /// Whether an operator of this call made the tensor.
   bool (*is_made)(void* context, PyObject* tensor) = nullptr;
+  /// The same, and how often it was written follows from what this call does.
+  bool (*counts_own_writes)(void* context, PyObject* tensor) = nullptr;
   /// The call about to run lets this tensor require grad, or no longer. False: a program cannot have it.
   bool (*on_leaf)(void* context, PyObject* tensor) = nullptr;
   /// Whether `data` is what the tensor's .data holds already, in every call.

@@ -501,6 +501,15 @@ bool Recorder::made(const at::Tensor& tensor) const {
   return id != kNone && !trace.root(id);
 }
 
+// Views of a tensor share its counter, and its memory.
+bool Recorder::counts_own_writes(const at::Tensor& tensor) const {
+  const Trace& trace = impl_->trace;
+  if (!made(tensor) || !tensor.has_storage()) return false;
+  const auto memory = trace.storage_ids.find(tensor.storage().unsafeGetStorageImpl());
+  return memory != trace.storage_ids.end() &&
+         std::ranges::none_of(trace.roots, [&](const Source& root) { return root.before.storage == memory->second; });
+}
+
 void Recorder::add_captured(PyObject* object, const at::Tensor& tensor, std::string name) {
   Trace& trace = impl_->trace;
   const bool known = trace.find(tensor.unsafeGetTensorImpl()) != kNone;

@@ -157,6 +157,9 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.is_made = [](void* context, PyObject* tensor) {
     return is_plain_tensor(tensor) && static_cast<Recording*>(context)->recorder->made(unpack(tensor));
   };
+  host.counts_own_writes = [](void* context, PyObject* tensor) {
+    return is_plain_tensor(tensor) && static_cast<Recording*>(context)->recorder->counts_own_writes(unpack(tensor));
+  };
   host.on_size_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
   };

@@ -302,6 +302,17 @@ static bool holds_members(const Node& n) noexcept {
   return key == n.keys.end();
 }
 
+bool holds_names(const Node& n) noexcept {
+  PyObject *dict = type_dict((PyTypeObject*)n.object), *names = n.parts[0].get(), *name, *value;
+  if (!names) return true;
+  Py_ssize_t at = 0, i = 0;
+  while (PyDict_Next(dict, &at, &name, &value)) {
+    if (i == PyTuple_GET_SIZE(names) || !same_bits(PyTuple_GET_ITEM(names, i), name)) return false;
+    ++i;
+  }
+  return i == PyTuple_GET_SIZE(names);
+}
+
 bool Facts::verify(const Node& n) noexcept {
   support::count_work(1 + n.keys.size());
   size_t first = 0;
@@ -340,6 +351,7 @@ bool Facts::verify(const Node& n) noexcept {
       auto* type = reinterpret_cast<PyTypeObject*>(n.object);
       for (const Key& key : n.keys)
         if (!key.expect.holds(type_lookup(type, key.name.get(), key.after))) return false;
+      if (!holds_names(n)) return false;
       if (!n.ordered) return true;
       if (PyTuple_GET_SIZE(type->tp_mro) != static_cast<Py_ssize_t>(n.order.size())) return false;
       for (size_t i = 0; i < n.order.size(); ++i)

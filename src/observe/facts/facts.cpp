@@ -272,6 +272,16 @@ void Facts::type_order(PyTypeObject* type, const std::string& where) {
     n.order.push_back(Expected::of(PyTuple_GET_ITEM(type->tp_mro, i)));
 }
 
+void Facts::type_names(PyTypeObject* type, const std::string& where) {
+  Id id = find((PyObject*)type, Node::Kind::Type);
+  if (id < 0) id = add((PyObject*)type, Node::Kind::Type, type->tp_name, where);
+  if (node(id).parts[0]) return;
+  static PyObject* const any_name = PyUnicode_InternFromString("__dir__");
+  type_lookup(type, any_name, nullptr);  // gives it a version tag
+  const Ref keys = Ref::steal(PyDict_Keys(type_dict(type)));
+  node(id).parts[0] = Ref::steal(PyList_AsTuple(keys.get()));
+}
+
 Facts::Id Facts::list(PyObject* l, const std::string& label) {
   Id id = find(l, Node::Kind::List);
   return id >= 0 ? id : add(l, Node::Kind::List, label, "");

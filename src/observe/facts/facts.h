@@ -85,7 +85,8 @@ struct Node {
   PyObject* object;
   Ref weak;
   Ref hold;                        // a reference, where nothing else keeps the object and it cannot be held weakly
-  Ref parts[3];                    // Function: code, defaults, keyword defaults. Array: elements, sizes, their type
+  Ref parts[3];                    // Function: code, defaults, keyword defaults. Array: elements, sizes, their type.
+                                   // Type: the names in its own dictionary, or nothing
   Ref type_weak;                   // Object: its class, unless that has a node
   PyTypeObject* type = nullptr;    // Object
   PyObject** dict_slot = nullptr;  // Object: where its dictionary hangs. Word, Order: where it is
@@ -127,6 +128,8 @@ class Facts final : public ReadSet {
   const std::vector<Key>& members(PyObject* set, const std::string& label, const std::string& where);
   PyObject* read_type(PyTypeObject* type, PyObject* name, PyTypeObject* after, const std::string& where);
   void type_order(PyTypeObject* type, const std::string& where);
+  /// Notes which names the class itself has, its bases' left out.
+  void type_names(PyTypeObject* type, const std::string& where);
   PyObject* read_cell(PyObject* cell, const std::string& label, const std::string& where);
   PyObject* read_slot(PyObject** slot, const std::string& label, const std::string& where);
   PyObject* read_context(PyObject* variable, const std::string& label, const std::string& where);
@@ -248,6 +251,8 @@ bool is_array(PyObject* o) noexcept;
 PyObject* base_of_array(PyObject* array) noexcept;
 /// A node of an array that lives: its elements are those that were noted.
 bool holds_elements(const Node& node) noexcept;
+/// A node of a class: the names in its own dictionary are those that were noted, if any were.
+bool holds_names(const Node& node) noexcept;
 /// Of its first element; null where it has none, or is not to be written to.
 char* first_byte(const Node& array) noexcept;
 

@@ -99,6 +99,20 @@ Seen replace_bases(Trial& trial, PyTypeObject* type) {
   return trial.run([&] { return store(fewer.get()), true; }, [&] { store(old); });
 }
 
+Seen add_name(Trial& trial, PyTypeObject* type) {
+  const Ref name = Ref::steal(PyUnicode_FromString("a name that no class has"));
+  return trial.run(
+      [&] {
+        const bool added = PyDict_SetItem(type_dict(type), name.get(), Py_None) == 0;
+        PyType_Modified(type);
+        return added;
+      },
+      [&] {
+        PyDict_DelItem(type_dict(type), name.get());
+        PyType_Modified(type);
+      });
+}
+
 Seen mutate_key(Trial& trial, Node& n, const Key& key) {
   switch (n.kind) {
     case Node::Kind::Dict: {
@@ -155,6 +169,7 @@ void mutate_node(Trial& trial, Node& n, std::vector<Mutation>& out) {
     if (n.dict_slot) tried("attribute dictionary", trial.swap(n.dict_slot, trial.other()));
   }
   if (n.kind == Node::Kind::Type && n.ordered) tried("bases", replace_bases(trial, (PyTypeObject*)n.object));
+  if (n.kind == Node::Kind::Type && n.parts[0]) tried("names", add_name(trial, (PyTypeObject*)n.object));
   if (n.kind == Node::Kind::Set && n.ordered)
     tried("members", trial.run([&] { return PySet_Add(n.object, trial.other()) == 0; },
                                [&] { PySet_Discard(n.object, trial.other()); }));

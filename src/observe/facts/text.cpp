@@ -62,6 +62,7 @@ std::string Facts::failure(Node& n) {
   for (const Key& key : n.keys)
     if (PyObject* now = value_now(n, key); !key.expect.holds(now)) return mismatch(key, now);
   if (n.kind == Node::Kind::Set) return "the members of " + n.label + " changed" + at(n.where);
+  if (n.kind == Node::Kind::Type && !holds_names(n)) return "the names in " + n.label + " changed" + at(n.where);
   if (n.kind == Node::Kind::Type) return "the bases of " + n.label + " changed" + at(n.where);
   if (n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context)
     return mismatch(n.keys[0], held_in(n));
@@ -81,6 +82,7 @@ std::vector<std::string> Facts::describe() const {
     if (n.kind == Node::Kind::Function) lines.push_back("function " + n.label + ": code and defaults" + at(n.where));
     if (n.kind == Node::Kind::Object) lines.push_back(n.label + " is of type " + n.type->tp_name + at(n.where));
     if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
+    if (n.kind == Node::Kind::Type && n.parts[0]) lines.push_back("names in " + n.label + at(n.where));
     if (n.kind == Node::Kind::Word || n.kind == Node::Kind::Order || n.kind == Node::Kind::Array ||
         n.kind == Node::Kind::Setting)
       lines.push_back(n.label + " is what it was" + at(n.where));

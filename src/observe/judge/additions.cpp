@@ -53,6 +53,12 @@ struct Walk {
 }  // namespace
 
 // Fills sum_ if the instruction that runs now loads a number that only `+ constant` and the store behind it use.
+// The next instruction puts all that the iterator gives into a list.
+bool Tracer::is_unpacked_next() const {
+  const Frame& f = frames_.back();
+  return next_of(f.ops, static_cast<int>(Py_SIZE(f.code)), f.offset).op == k_LIST_EXTEND;
+}
+
 bool Tracer::find_sum() {
   const Frame& f = top();
   const int end = static_cast<int>(Py_SIZE(f.code));

@@ -111,6 +111,7 @@ void Tracer::load_tensor_attr(PyObject* o, PyObject* name, bool probing) {
     if (attr && text == known) return may_enter_any();
   if (attr && text == "grad" && reads_grad(o)) return;
   if (attr && text == "data") return static_cast<void>(top().data_of = o);
+  if (attr && text == "_version" && host_.counts_own_writes && host_.counts_own_writes(host_.context, o)) return;
   if (attr) return deny("read of Tensor." + std::string(text));
   load_own_tensor_attr(o, name, probing);
 }

@@ -178,11 +178,25 @@ void Tracer::judge_bool(PyObject*, Args args) {
   if (args.size() == 1) truth(args[0]);
 }
 
+// Lengths that no fact need tell: those of values in a tuple.
+static bool has_fixed_lengths(PyObject* items) {
+  const auto is_fixed = [](PyObject* o) {
+    return PyTuple_CheckExact(o) || PyUnicode_CheckExact(o) || PyFrozenSet_CheckExact(o);
+  };
+  if (!PyTuple_CheckExact(items)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); ++i)
+    if (!is_fixed(PyTuple_GET_ITEM(items, i))) return false;
+  return true;
+}
+
 // What C code may call for each item: it reads the item, or is an operator, which the recorder sees.
 bool Tracer::maps_in_c(PyObject* callable) {
   for (PyTypeObject* known : {&PyFrozenSet_Type, &PyTuple_Type})
     if (callable == (PyObject*)known) return true;
   if (const Callee* row = find_callee(callable)) return row->rule == Rule::Pure;
+  if (is_method_wrapper(callable))  // items of a tuple, which it has for good
+    return PyTuple_CheckExact(bound_to(callable)) && callee_text(callable) == "tuple.__getitem__" &&
+           readable(bound_to(callable));
   return host_.classify && host_.classify(callable) == Host::Callee::Operator;
 }
 
@@ -216,9 +230,15 @@ void Tracer::judge_container(PyObject* callee, Args args) {
     }
     bool callable_argument =
         is_first && (PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) || PyMethod_Check(arg) ||
-                     Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_module(arg));
+                     Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_method_wrapper(arg) || is_module(arg));
+    const bool is_len = callable_argument && args.size() == 2 && find_callee(arg) &&
+                        find_callee(arg)->judge == &Tracer::judge_len && has_fixed_lengths(args[1]);
+    if (is_len) {
+      reads_in_c = reads_items = true;
+      continue;
+    }
     if (callable_argument) {
-      if (PyType_Check(arg) || is_module(arg) || PyCFunction_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type)) {
+      if (!PyFunction_Check(arg) && !PyMethod_Check(arg)) {
         if (!maps_in_c(arg)) return deny("map with " + callee_text(arg));
       }
       PyObject* function = PyMethod_Check(arg) ? PyMethod_GET_FUNCTION(arg) : arg;

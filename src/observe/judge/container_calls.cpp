@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "observe/judge/tracer.h"
+#include "observe/known_functions.h"
 #include "observe/sets.h"
 
 namespace fastjit::observe {
@@ -117,8 +118,26 @@ bool Tracer::called_in_c(PyObject* o) {
   if (!is_callable(o)) return true;
   if (PyMethod_Check(o)) o = PyMethod_GET_FUNCTION(o);
   if (PyFunction_Check(o)) return call_function((PyFunctionObject*)o), true;
+  if (PyObject* self = bound_to(o); self && PyUnicode_CheckExact(self)) {
+    constexpr std::string_view kSearches[] = {"str.find", "str.rfind", "str.index", "str.rindex", "str.count"};
+    return std::ranges::find(kSearches, callee_text(o)) != std::end(kSearches);
+  }
   const Callee* row = find_callee(o);
   return row && row->rule == Rule::Pure;
+}
+
+// [*chain.from_iterable(tuples)]: nothing can change what it walks before it has walked all of it.
+void Tracer::judge_flatten(PyObject* callee, Args args) {
+  static PyTypeObject* const chain = type_named("itertools", "chain");
+  PyObject* all = args.size() == 1 ? args[0] : Py_None;
+  const bool is_chain = PyCFunction_Check(callee) && PyCFunction_GET_SELF(callee) == reinterpret_cast<PyObject*>(chain);
+  const bool is_list = PyTuple_CheckExact(all) || (PyList_CheckExact(all) && (is_known(all) || open(all)));
+  const auto holds_tuples = [&] {
+    PyObject** items = PySequence_Fast_ITEMS(all);
+    return std::all_of(items, items + Py_SIZE(all), [](PyObject* item) { return PyTuple_CheckExact(item); });
+  };
+  if (!is_chain || !is_list || !holds_tuples() || !is_unpacked_next()) return deny("call of " + callee_text(callee));
+  top().fresh_result = true;
 }
 
 // A NaN in a container equals itself and no other: which object it is decides.

@@ -286,6 +286,23 @@ bool Tracer::readable_source(PyObject* o) {
   return true;
 }
 
+// Of a class: the names in the dictionaries of its bases, each once, sorted. None of a class in C can change.
+void Tracer::judge_dir(PyObject* callee, Args args) {
+  if (args.size() != 1 || !PyType_Check(args[0])) return deny("call of " + callee_text(callee));
+  auto* type = reinterpret_cast<PyTypeObject*>(args[0]);
+  // A metaclass may say what its names, its dictionary and its bases are, and in which order these are.
+  for (const char* name : {"__dir__", "__dict__", "__bases__", "__getattribute__", "mro"})
+    if (class_attr(Py_TYPE(type), name) != type_lookup(&PyType_Type, literal(name), nullptr))
+      return deny("call of " + callee_text(callee) + " on " + name_of(args[0]));
+  top().fresh_result = true;
+  if (!fresh_.contains(args[0])) facts_->type_order(type, where());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    PyObject* base = PyTuple_GET_ITEM(type->tp_mro, i);
+    const bool can_change = !(reinterpret_cast<PyTypeObject*>(base)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
+    if (can_change && !fresh_.contains(base)) facts_->type_names(reinterpret_cast<PyTypeObject*>(base), where());
+  }
+}
+
 void Tracer::judge_recursion_limit(PyObject*, Args) {
   static const Setting limit{"the recursion limit", [] { return static_cast<uint64_t>(Py_GetRecursionLimit()); },
                              [](uint64_t value) { Py_SetRecursionLimit(static_cast<int>(value)); }};

@@ -144,7 +144,7 @@ void Tracer::binary(int oparg) {
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
   if (is_container && top().ops[2 * top().offset + 1] >= kFirstInPlace && !fresh_.contains(left))
     return deny("change of " + name_of(left));
-  top().fresh_result = is_container || PyList_Check(right);
+  top().fresh_result = is_container || PyList_Check(right) || is_decimal(left) || is_decimal(right);
 }
 
 void Tracer::unary(int) {
@@ -415,6 +415,11 @@ bool Tracer::takes_any(PyObject* callable) {
   return init && PyFunction_Check(init);
 }
 
+// A method of frozenset itself: it reads what it is given, and makes a frozenset of it.
+static bool joins_sets(PyObject* callable) {
+  return Py_IS_TYPE(callable, &PyMethodDescr_Type) && PyDescr_TYPE(callable) == &PyFrozenSet_Type;
+}
+
 void Tracer::call_ex(int oparg) {
   const int above = kKeywordsPlace || (oparg & 1);
   PyObject* kwargs = unpacked_keywords(oparg);
@@ -427,6 +432,9 @@ void Tracer::call_ex(int oparg) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args); ++i) all.push_back(PyList_GET_ITEM(args, i));
   } else if (is_fresh_iterator(args) && takes_any(callable)) {
     call(callable, all);  // C code walks it before the call begins
+    return may_enter_any();
+  } else if (is_fresh_iterator(args) && joins_sets(callable) && readable(args)) {
+    top().reads_items = true;  // what a generator gives is judged when it is given
     return may_enter_any();
   } else {
     return deny("iteration over " + name_of(args));

@@ -68,6 +68,7 @@ Observation Tracer::stop() {
     });
     std::string changed = facts_->finish();
     if (!changed.empty()) reason_ = "the call itself changes " + changed;
+    if (!changed.empty()) interrupted_ = raised_flags();
   }
   if (reason_.empty() && facts_) {
     result.effects = std::move(effects_);

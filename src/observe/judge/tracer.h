@@ -287,6 +287,7 @@ class Tracer final : public Driver {
   bool counts_key(Facts::Id dict, PyObject* name, const std::string& label);
   bool counts_place(PyObject* place, Node::Kind kind, const std::string& label);
   bool find_sum();
+  bool is_unpacked_next() const;
   bool takes_sum(PyObject* container, PyObject* name, PyObject* value, SideEffect& effect);
   void enters_setattr(PyObject* hook, PyObject* value);
   void follow_sum();
@@ -323,6 +324,10 @@ class Tracer final : public Driver {
   void judge_new_array(PyObject* callee, Args args);
   void note_comparisons(PyTypeObject* type);
   bool is_method_of_argument(PyObject* o);
+  // decimals.cpp
+  static bool is_decimal(PyObject* o);
+  void judge_decimal(PyObject* callee, Args args);
+  std::string raised_flags() const;
   // caches.cpp
   static bool is_cache(PyObject* callable);
   bool is_cached_by(PyObject* argument, int depth = 0);
@@ -353,6 +358,7 @@ class Tracer final : public Driver {
   void meet_argument(PyObject* reached, const std::string& label);  // facts lead to it
   bool holds_argument_tensor(PyObject* o, int depth = 0);
   void know_apart(PyObject* o, int depth = 0);
+  void judge_flatten(PyObject* callee, Args args);
   void judge_bisect(PyObject* callee, Args args);
   void judge_search(PyObject* callee, Args args);
   bool readable_pair(PyObject* o);
@@ -402,6 +408,7 @@ class Tracer final : public Driver {
   void judge_reduce(PyObject* callee, Args args);
   bool is_copying();
   void judge_vars(PyObject* callee, Args args);
+  void judge_dir(PyObject* callee, Args args);
   void judge_dumps(PyObject* callee, Args args);
   void judge_data(PyObject* callee, Args args);
   bool holds_values_only(PyObject* o, int depth = 0);

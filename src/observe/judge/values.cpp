@@ -159,7 +159,7 @@ bool Tracer::readable(PyObject* o, int depth) {
   if (PyWeakref_CheckRefExact(o) || is_opaque(o)) return fresh_.contains(o);
   // What a generator or a mapped function gives to a C function is judged when it is given; see give().
   if (!fresh_.contains(o)) return is_generator(o) && (is_reached(o) || passed_.contains(o));
-  return PyGen_CheckExact(o) || Py_IS_TYPE(o, &PyMap_Type) || readable_sources(o, depth);
+  return PyGen_CheckExact(o) || Py_IS_TYPE(o, &PyMap_Type) || is_decimal(o) || readable_sources(o, depth);
 }
 
 bool Tracer::readable_sources(PyObject* iterator, int depth) {

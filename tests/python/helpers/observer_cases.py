@@ -87,6 +87,21 @@ SOUND = [
         "was (1, 2), is (1, 3)",
     ),
     Sound(
+        "names of a class",
+        "class A: a = 1\nclass B(A): b = 2\ndef f(x): return x * len([n for n in dir(B) if n[0] != '_'])",
+        ("names in A (model.py:3)", "names in B (model.py:3)", "bases of B (model.py:3)"),
+        "A.c = 3",
+        "the names in A changed (model.py:3)",
+    ),
+    Sound(
+        "names that a metaclass gives",
+        "class M(type): pass\nclass B(metaclass=M): b = 2\n"
+        "def f(x): return x * len([n for n in dir(B) if n[0] != '_'])",
+        ("names in B", "M.__dir__ is"),
+        "M.__dir__ = lambda cls: ['b', 'c']",
+        "M.__dir__ was method_descriptor, is function",
+    ),
+    Sound(
         "builtin",
         "def f(x): return x * abs(-2)",
         ("global abs is absent", "builtin abs is"),
