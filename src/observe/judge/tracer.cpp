@@ -69,6 +69,7 @@ Observation Tracer::stop() {
     });
     std::string changed = facts_->finish();
     if (!changed.empty()) reason_ = "the call itself changes " + changed;
+    if (!changed.empty() && has_prepared_) interrupted_ = changed;  // once
   }
   if (reason_.empty() && facts_) {
     result.effects = std::move(effects_);
@@ -89,6 +90,7 @@ Observation Tracer::stop() {
   result.symbolic = symbolic_;
   result.bare = bare_;
   result.tagged = std::move(tagged_);
+  result.classes = std::move(classes_);
   result.identities = identities_;
   if (!reason_.empty()) result.symbolic.assign(symbolic_.size(), false);
   if (!facts_->abandoned()) result.facts = std::move(facts_);
@@ -251,6 +253,7 @@ void Tracer::conclude() {
         watch_scalar(o);
       }
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
+  if (std::exchange(f.makes_class, false)) take_class(at(1));
   if (std::exchange(f.fills_cache, false)) cache_filled();
   if (PyObject* tensor = std::exchange(f.data_of, nullptr))
     if (!host_.on_data || !host_.on_data(host_.context, tensor, at(1))) return deny("read of Tensor.data");
