@@ -241,6 +241,7 @@ struct Replaced {
 struct Observation {
   std::vector<Replaced> replaced;
   std::vector<Ref> tagged;      // tensors that the call made and then gave attributes
+  std::vector<Ref> classes;     // that the call made: no other call has these
   std::vector<PyObject*> bare;  // argument tensors that have no attributes of their own, which the call relied on
   // Pairs of tensors that the call knew apart; twice the same: an argument that facts lead to as well.
   std::vector<std::pair<PyObject*, PyObject*>> identities;

@@ -17,7 +17,7 @@ constexpr int kMaxDepth = 16;
 bool is_constant(PyObject* object) {
   if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
       PyUnicode_CheckExact(object) || PyType_Check(object))
-    return true;                                           // a class: none is made in a call
+    return true;
   const std::string_view type = Py_TYPE(object)->tp_name;  // of torch: these never change
   return type == "torch.dtype" || type == "torch.device" || type == "torch.memory_format" || type == "torch.layout" ||
          type == "torch.Size";
@@ -63,7 +63,7 @@ struct Recipe::Reader {
   std::vector<PyObject*>& leaves;
   std::string& why;
   const Stored& stored;
-  const std::vector<observe::Ref>& tagged;
+  const observe::Observation& call;
   const std::unordered_set<PyObject*>& kept;
   const std::function<int(PyObject*)>& argument;
   const observe::SideEffect* effect = nullptr;  // whose value is read; null: the result
@@ -89,11 +89,18 @@ struct Recipe::Reader {
     return true;
   }
 
+  bool is_new_class(PyObject* object) {
+    return std::ranges::any_of(call.classes, [&](const observe::Ref& made) { return made.get() == object; });
+  }
+
   bool one(PyObject* object, int depth) {
+    PyTypeObject* type = PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object);
+    if (is_new_class(reinterpret_cast<PyObject*>(type)))
+      return refuse(std::string("its result has the class ") + type->tp_name + ", which is another in each call");
     if (depth > kMaxDepth) return refuse("its result is nested more than 16 deep");
     if (is_plain_tensor(object)) {
       const auto is_it = [&](const observe::Ref& one) { return one.get() == object; };
-      const bool has_attributes = std::ranges::any_of(tagged, is_it);
+      const bool has_attributes = std::ranges::any_of(call.tagged, is_it);
       if (has_attributes && tags_done.insert(object).second) return tensor_with_attributes(object, depth);
       leaves.push_back(object);
       steps.push_back({Kind::Leaf});
@@ -168,7 +175,7 @@ struct Recipe::Reader {
   bool values(PyObject* dict, PyObject* keys, int depth) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
       PyObject* key = PyTuple_GET_ITEM(keys, i);
-      if (!is_constant(key))
+      if (!(is_constant(key) || observe::is_constant(key)) || is_new_class(key))
         return refuse(std::string("its result has a dictionary key of type ") + Py_TYPE(key)->tp_name);
       if (!one(PyDict_GetItemWithError(dict, key), depth + 1)) return false;
     }
@@ -206,9 +213,9 @@ struct Recipe::Reader {
 };
 
 bool Recipe::build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves,
-                   std::string& why, const Stored& stored, const std::vector<observe::Ref>& tagged,
+                   std::string& why, const Stored& stored, const observe::Observation& call,
                    const std::unordered_set<PyObject*>& kept, const std::function<int(PyObject*)>& argument) {
-  Reader reader{steps_, numbers, leaves, why, stored, tagged, kept, argument};
+  Reader reader{steps_, numbers, leaves, why, stored, call, kept, argument};
   const bool known = reader.all(result) && reader.is_whole();
   shares_ = reader.shares;
   return known;

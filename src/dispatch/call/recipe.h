@@ -9,6 +9,10 @@
 
 #include "observe/ref.h"
 
+namespace fastjit::observe {
+struct Observation;
+}
+
 namespace fastjit::dispatch {
 
 struct Stored;
@@ -30,11 +34,11 @@ class Recipe {
   /// OrderedDict, and for a changeable container that something beside the result refers to: a copy of it would not be
   /// the same.
   /// With stored values: describes the tuple of the result and these; what they share stays shared.
-  /// `tagged`: tensors that the call made and then gave attributes. `kept`: objects that are the same ones in each call
-  /// that the variant serves, so that a result may hold them. `argument`: which target of the call's spec an argument
-  /// is, or -1.
+  /// `call`: the tensors that it gave attributes, the classes that it made. `kept`: objects that are the same ones in
+  /// each call that the variant serves, so that a result may hold them. `argument`: which target of the call's spec an
+  /// argument is, or -1.
   bool build(PyObject* result, const std::vector<PyObject*>& numbers, std::vector<PyObject*>& leaves, std::string& why,
-             const Stored& stored, const std::vector<observe::Ref>& tagged, const std::unordered_set<PyObject*>& kept,
+             const Stored& stored, const observe::Observation& call, const std::unordered_set<PyObject*>& kept,
              const std::function<int(PyObject*)>& argument);
 
   /// A new result from new references to the leaves (stolen), the call's symbolic numbers and those that the program

@@ -228,7 +228,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   recording.numbers = recorder.numbers();
   for (size_t i = 0; i < recording.numbers.size(); ++i) recording.number_names.push_back(recorder.number_name(i));
   if (!recording.variant->program.recipe.build(result, recording.numbers, recording.leaves, why, stored,
-                                               recording.observation.tagged, kept_objects(recording), argument) &&
+                                               recording.observation, kept_objects(recording), argument) &&
       recording.unsound.empty())
     recording.unsound = why;
   std::vector<at::Tensor> outputs;

@@ -58,6 +58,7 @@ class Driver : public Observer {
     bool constructs = false;         // it makes an instance: the first argument of __init__ is that new object
     bool may_stop = false;           // it calls next(): StopIteration is its answer
     bool fills_cache = false;        // it calls a function that a cache has no result of yet: see fill_
+    bool makes_class = false;        // its result is a new class
     bool makes_context = false;      // it runs an autograd.Function, whose methods are given a new object first
     Expect expect = Expect::None;    // Python frames it may enter
     bool expect_probing = false;

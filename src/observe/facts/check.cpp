@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
 #include <unordered_map>
 
 #include "observe/facts/facts.h"
@@ -177,6 +178,13 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
   return nullptr;
 }
 
+// Which tuple it is nobody may ask, so another one of the same objects will do.
+static bool has_items_of(PyObject* recorded, PyObject* current) noexcept {
+  if (!current || !PyTuple_CheckExact(recorded) || !PyTuple_CheckExact(current)) return false;
+  return std::ranges::equal(std::span(&PyTuple_GET_ITEM(recorded, 0), static_cast<size_t>(Py_SIZE(recorded))),
+                            std::span(&PyTuple_GET_ITEM(current, 0), static_cast<size_t>(Py_SIZE(current))));
+}
+
 Expected Expected::of(PyObject* value) {
   Expected e;
   e.object = value;
@@ -208,7 +216,7 @@ bool Expected::holds(PyObject* current) const noexcept {
     case Kind::Weak:
       return current == object && alive(hold.get(), object);
     case Kind::Strong:
-      return current == object;
+      return current == object || has_items_of(object, current);
     case Kind::Node:
       return current == object && (PyDict_Check(current) || PyList_Check(current));
     case Kind::Type:
@@ -218,7 +226,7 @@ bool Expected::holds(PyObject* current) const noexcept {
 }
 
 void Expected::follow(PyObject* current) noexcept {
-  if (kind != Kind::Equal || current == object) return;
+  if ((kind != Kind::Equal && kind != Kind::Strong) || current == object) return;
   hold = Ref::share(current);
   object = current;
 }

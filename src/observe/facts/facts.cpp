@@ -261,13 +261,17 @@ PyObject* Facts::read_type(PyTypeObject* type, PyObject* name, PyTypeObject* aft
   return note(id, name, after, value, std::move(label), where);
 }
 
+static void give_tag(PyTypeObject* type) {
+  static PyObject* const any_name = PyUnicode_InternFromString("__mro__");
+  type_lookup(type, any_name, nullptr);
+}
+
 void Facts::type_order(PyTypeObject* type, const std::string& where) {
   Id id = find((PyObject*)type, Node::Kind::Type);
   if (id < 0) id = add((PyObject*)type, Node::Kind::Type, type->tp_name, where);
   Node& n = node(id);
   if (std::exchange(n.ordered, true)) return;
-  static PyObject* const any_name = PyUnicode_InternFromString("__mro__");
-  type_lookup(type, any_name, nullptr);  // gives it a version tag
+  give_tag(type);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i)
     n.order.push_back(Expected::of(PyTuple_GET_ITEM(type->tp_mro, i)));
 }
@@ -415,9 +419,11 @@ std::string Facts::finish() {
   for (size_t i = 0; i < words_.size(); ++i)
     if (Node& n = nodes_[word_nodes_[i]]; !n.written && *words_[i].at != words_[i].value && !recover(i))
       return failure(n);
-  for (const Node& n : nodes_)
-    if (n.kind == Node::Kind::Type && ((PyTypeObject*)n.object)->tp_version_tag == 0)
-      return n.label + " (no version tag)";
+  for (const Node& n : nodes_) {
+    if (n.kind != Node::Kind::Type || ((PyTypeObject*)n.object)->tp_version_tag) continue;
+    give_tag((PyTypeObject*)n.object);  // a base whose attribute was set took it away
+    if (!((PyTypeObject*)n.object)->tp_version_tag) return n.label + " (no version tag)";
+  }
   ids_.clear();
   key_ids_.clear();
   held_.clear();

@@ -27,7 +27,7 @@ struct Expected {
     Present,  // something there, whatever it is
     Equal,    // the same type and bits: numbers, strings, None, tuples of them
     Weak,     // this very object, held weakly
-    Strong,   // this very object, held (its type has no weak references)
+    Strong,   // this very object, held (its type has no weak references), or a tuple of the same objects
     Node,     // a dictionary or list that has its own node: the address and type here, the contents there
     Type,     // any object of exactly this type
   };
@@ -38,7 +38,7 @@ struct Expected {
 
   static Expected of(PyObject* value);
   bool holds(PyObject* current) const noexcept;
-  /// Equal: `current`, which holds, is held in the value's place from now on, so that its address tells.
+  /// Equal, Strong: `current`, which holds, is held in the value's place from now on, so that its address tells.
   void follow(PyObject* current) noexcept;
 };
 

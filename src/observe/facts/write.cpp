@@ -50,7 +50,7 @@ void Facts::replace(Key& key, bool looked_into) {
   key.written = true;
   using Kind = observe::Expected::Kind;
   const bool was_read = key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present;
-  if (!looked_into || !was_read) return;
+  if (!looked_into || !was_read || key.expect.kind == Kind::Strong) return;  // a held object stays: settle() compares
   note_state(key.label, key.where, false);
   abandoned_ = true;
 }

@@ -110,10 +110,19 @@ void Tracer::load_tensor_attr(PyObject* o, PyObject* name, bool probing) {
   for (std::string_view known : kTensorAttributes)
     if (attr && text == known) return may_enter_any();
   if (attr && text == "grad" && reads_grad(o)) return;
+  if (attr && text == "grad_fn" && !has_graph(o)) return;
   if (attr && text == "data") return static_cast<void>(top().data_of = o);
   if (attr && text == "_version" && host_.counts_own_writes && host_.counts_own_writes(host_.context, o)) return;
   if (attr) return deny("read of Tensor." + std::string(text));
   load_own_tensor_attr(o, name, probing);
+}
+
+// Whether it has no history is said by requires_grad, which the call key and the facts compare.
+bool Tracer::has_graph(PyObject* tensor) {
+  const Ref needed = Ref::steal(PyObject_GetAttrString(tensor, "requires_grad"));
+  const Ref history = Ref::steal(PyObject_GetAttrString(tensor, "grad_fn"));
+  if (PyErr_Occurred()) PyErr_Clear();
+  return needed.get() != Py_False || history.get() != Py_None;
 }
 
 // Each call may find another tensor there: which one it is nobody may ask.
@@ -178,7 +187,7 @@ void Tracer::load_class_attr(PyObject* o, PyObject* name, bool probing) {
       return may_enter_any();
     }
     if (is_named(name, "__mro__")) {
-      if (!fresh_.contains(o)) facts_->type_order(type, where());
+      note_bases(type);
       return static_cast<void>(found(type->tp_mro, attr_text(o, name)));
     }
     return deny("read of " + attr_text(o, name));
@@ -274,27 +283,48 @@ bool Tracer::replaces_parts(PyObject* o, PyObject* name, PyObject* value) {
 void Tracer::store_class_attr(PyTypeObject* type, PyObject* name) {
   PyObject* before = dict_lookup(type_dict(type), name, nullptr);
   const bool is_settable = Py_TYPE(type)->tp_setattro == PyType_Type.tp_setattro;
-  if (is_settable && !before && class_attr(type, name))
+  const bool is_inherited = !before;                   // its own from the first call on that puts it back
+  if (is_inherited && is_set_for_a_while(type, name))  // what its base has for now would stay
     return interrupt("what " + name_of((PyObject*)type) + " inherits");
+  if (is_settable && is_inherited) before = class_attr(type, name);
   const bool is_plain = is_settable && before && is_constant(before);
   if (!is_plain) return deny("store to " + attr_text((PyObject*)type, name));
   if (class_sets_.contains({type, name})) return;
   class_attr(type, name);
-  class_sets_.emplace(std::pair(type, name),
-                      ClassSet{Ref::share(before), placed("store to " + attr_text((PyObject*)type, name))});
+  class_sets_.emplace(std::pair(type, name), ClassSet{Ref::share(before), is_inherited, where(),
+                                                      placed("store to " + attr_text((PyObject*)type, name))});
 }
 
-bool Tracer::is_set_for_a_while(PyTypeObject* type, PyObject* name) {
-  return std::ranges::any_of(class_sets_, [&](const auto& set) {
-    return set.first.second == name && PyType_IsSubtype(type, set.first.first);
-  });
+// Whether what is found there is what the call has set. That no class before it has the name is a fact.
+bool Tracer::is_set_for_a_while(PyTypeObject* type, PyObject* name, PyTypeObject* after) {
+  PyObject* mro = type->tp_mro;
+  Py_ssize_t first = 0;
+  while (after && first < PyTuple_GET_SIZE(mro) && PyTuple_GET_ITEM(mro, first++) != (PyObject*)after) {
+  }
+  const auto dict_of = [&](Py_ssize_t i) { return type_dict((PyTypeObject*)PyTuple_GET_ITEM(mro, i)); };
+  Py_ssize_t at = first;
+  while (at < PyTuple_GET_SIZE(mro) && !dict_lookup(dict_of(at), name, nullptr)) ++at;
+  if (at == PyTuple_GET_SIZE(mro) || !class_sets_.contains({(PyTypeObject*)PyTuple_GET_ITEM(mro, at), name}))
+    return false;
+  if (at > first) note_bases(type);
+  for (Py_ssize_t i = first; i < at; ++i) note_own_key((PyTypeObject*)PyTuple_GET_ITEM(mro, i), name, where());
+  return true;
 }
 
-// What the call does not put back; empty: nothing.
-std::string Tracer::lasting_class_set() const {
+// Whether the class itself has the attribute.
+void Tracer::note_own_key(PyTypeObject* type, PyObject* name, const std::string& where) {
+  const std::string owner = std::string(type->tp_name) + ".__dict__";
+  facts_->has_key(facts_->dict(type_dict(type), owner), name, owner + "[" + words(name) + "]", where);
+}
+
+// What the call does not put back; empty: nothing. What was inherited is the class's own from now on, and a hit does
+// not make it so.
+std::string Tracer::lasting_class_set() {
   for (const auto& [place, set] : class_sets_) {
-    PyObject* now = dict_lookup(type_dict(place.first), place.second, nullptr);
+    auto [type, name] = place;
+    PyObject* now = dict_lookup(type_dict(type), name, nullptr);
     if (!now || !same_bits(now, set.before.get())) return set.store;
+    if (set.was_inherited && !facts_->abandoned()) note_own_key(type, name, set.where);
   }
   return "";
 }

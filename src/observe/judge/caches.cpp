@@ -58,13 +58,33 @@ constexpr OwnCache kOwnCaches[] = {
     {"einops._backends", "get_backend", "_type2backend"},
 };
 
-const OwnCache* own_cache_of(const PyFunctionObject* f) {
-  for (const OwnCache& known : kOwnCaches) {
+/// A function that prepares the nn.Module that it gets when it first gets it, and leaves a mark: an attribute that is
+/// True. With the mark it does nothing.
+struct Preparation {
+  const char* module;
+  const char* function;
+  const char* mark;
+};
+constexpr Preparation kPreparations[] = {
+    {"transformers.utils.output_capturing", "maybe_install_capturing_hooks", "_output_capturing_hooks_installed"},
+};
+
+template <class Row, size_t N>
+const Row* row_of(const PyFunctionObject* f, const Row (&rows)[N]) {
+  for (const Row& known : rows) {
     if (PyUnicode_CompareWithASCIIString(f->func_qualname, known.function) != 0) continue;
     PyObject* module = PyDict_GetItemString(f->func_globals, "__name__");
     if (module && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, known.module) == 0) return &known;
   }
   return nullptr;
+}
+
+const OwnCache* own_cache_of(const PyFunctionObject* f) { return row_of(f, kOwnCaches); }
+
+bool is_marked(PyObject* module, const char* mark) {
+  const Ref attributes = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  if (!attributes) return PyErr_Clear(), false;
+  return PyDict_GetItemString(attributes.get(), mark) == Py_True;
 }
 
 /// What is now where the effect stored something, borrowed; null where that cannot be told.
@@ -206,6 +226,17 @@ bool Tracer::fills_own_cache(PyFunctionObject* f, Args args) {
   return true;
 }
 
+// Whether the call of it prepares its argument; where that is done already it is watched like any other.
+bool Tracer::prepares(PyFunctionObject* f, Args args) {
+  if (args.size() != 1 || !is_module(args[0]) || !is_reached(args[0])) return false;
+  const Preparation* known = row_of(f, kPreparations);
+  if (!known || fresh_.contains((PyObject*)f) || is_marked(args[0], known->mark)) return false;
+  note_function(f);
+  has_prepared_ = true;
+  fill_cache((PyObject*)f, Ref::share(args[0]), std::string(known->function) + "(" + names_[args[0]] + ")");
+  return true;
+}
+
 // As the function itself begins.
 void Tracer::read_own_cache(PyFunctionObject* f, const Ref& key, const std::string& label) {
   const char* name = own_cache_of(f)->entries;
@@ -215,17 +246,28 @@ void Tracer::read_own_cache(PyFunctionObject* f, const Ref& key, const std::stri
   found(facts_->read_key(facts_->dict(entries, name), pooled(key.get()), label, where()), label);
 }
 
+// False, and the call's last, where what ran unwatched touched more than its own.
+bool Tracer::leaves_alone(const Fill& fill, PyObject* result) {
+  const std::optional<std::vector<Ref>> changes = picture_of_changes();
+  if (host_.on_unwatched(host_.context, true) && changes && same(*changes, fill.changes) && !keeps(result, *changes))
+    return true;
+  interrupt("the cache of " + name_of_cache(fill.cache));
+  return false;
+}
+
 void Tracer::cache_filled() {
   const Fill fill = std::exchange(fill_, {});
   const bool is_own = PyFunction_Check(fill.cache);
   auto* function = reinterpret_cast<PyFunctionObject*>(fill.cache);
+  if (const Preparation* known = is_own ? row_of(function, kPreparations) : nullptr) {
+    if (!is_marked(fill.key.get(), known->mark)) return deny("call of " + fill.label);
+    return leaves_alone(fill, Py_None) ? load_attr(fill.key.get(), literal(known->mark), true) : void();
+  }
   PyObject* entries = is_own ? PyDict_GetItemString(function->func_globals, own_cache_of(function)->entries)
                              : reinterpret_cast<CacheObject*>(fill.cache)->cache;
   PyObject* kept = entries && PyDict_CheckExact(entries) ? PyDict_GetItemWithError(entries, fill.key.get()) : nullptr;
   if (!kept || (is_own && kept != at(1))) return PyErr_Clear(), deny("call of " + fill.label);
-  const std::optional<std::vector<Ref>> changes = picture_of_changes();
-  if (!host_.on_unwatched(host_.context, true) || !changes || !same(*changes, fill.changes) || keeps(at(1), *changes))
-    return interrupt("the cache of " + name_of_cache(fill.cache));
+  if (!leaves_alone(fill, at(1))) return;
   is_own ? read_own_cache(function, fill.key, fill.label) : read_cache(fill.cache, fill.key, fill.label);
 }
 

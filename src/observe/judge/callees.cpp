@@ -38,9 +38,9 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
   PyObject *o = args[0], *classes = args[1];
   if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !is_tensor(o)) {
     note_instance(o);
-    facts_->type_order(Py_TYPE(o), where());
+    note_bases(Py_TYPE(o));
   }
-  if (PyType_Check(o) && !fresh_.contains(o)) facts_->type_order((PyTypeObject*)o, where());
+  if (PyType_Check(o)) note_bases((PyTypeObject*)o);
   std::vector<PyObject*> todo{classes};
   while (!todo.empty()) {
     PyObject* one = todo.back();
@@ -71,7 +71,7 @@ void Tracer::judge_real_instance(PyObject* callee, Args args) {
   if (!o || !plain_getattribute(Py_TYPE(o))) return deny("call of " + callee_text(callee));
   if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o)) return;
   note_instance(o);
-  facts_->type_order(Py_TYPE(o), where());
+  note_bases(Py_TYPE(o));
   PyObject* claimed = class_attr(Py_TYPE(o), "__class__");
   if (claimed && !Py_IS_TYPE(claimed, &PyGetSetDescr_Type)) deny("call of " + callee_text(callee));
 }
@@ -541,7 +541,7 @@ void Tracer::judge_abc(PyObject* callee, Args args) {
   for (PyObject* o : args) {
     auto* type = PyType_Check(o) ? reinterpret_cast<PyTypeObject*>(o) : Py_TYPE(o);
     if (o == args[1] && !PyType_Check(o) && !is_tensor(o) && (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) note_instance(o);
-    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE && !fresh_.contains((PyObject*)type)) facts_->type_order(type, where());
+    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) note_bases(type);
   }
   // Of a class that was registered itself it keeps no answer: it asks its own Python code again.
   top().expect = Expect::Inside;

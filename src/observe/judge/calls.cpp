@@ -65,7 +65,7 @@ void Tracer::call(PyObject* callable, Args args) {
   if (PyFunction_Check(callable)) {
     auto* f = reinterpret_cast<PyFunctionObject*>(callable);
     if (const Callee* row = find_callee(callable)) return apply(*row, callable, args);  // called again as it is
-    return fills_own_cache(f, args) ? void() : call_function(f);
+    return fills_own_cache(f, args) || prepares(f, args) ? void() : call_function(f);
   }
   if (PyMethod_Check(callable)) {
     std::vector<PyObject*> all{PyMethod_GET_SELF(callable)};

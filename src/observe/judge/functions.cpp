@@ -225,11 +225,28 @@ bool Tracer::is_enumerator(PyObject* o) {
   return entries && PyDict_CheckExact(entries) && equals && PyInstanceMethod_Check(equals);
 }
 
+// int | None: its parts are compared, which never change; those are classes that compare in C.
+bool Tracer::compares_as_union(PyObject* o) {
+  if (!is_union(o)) return false;
+  const Ref parts = Ref::steal(PyObject_GetAttrString(o, "__args__"));
+  if (!parts || !PyTuple_CheckExact(parts.get())) return PyErr_Clear(), false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts.get()); ++i) {
+    PyObject* part = PyTuple_GET_ITEM(parts.get(), i);
+    PyTypeObject* meta = Py_TYPE(part);
+    const bool in_c = meta->tp_hash == PyType_Type.tp_hash && meta->tp_richcompare == PyType_Type.tp_richcompare;
+    if (!PyType_Check(part) || !in_c || fresh_.contains(part)) return false;
+    if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) note_comparisons(meta), class_attr(meta, "__hash__");
+  }
+  return true;
+}
+
 // Comparing it runs no Python code and reads nothing that changes.
 bool Tracer::comparable(PyObject* o) {
   const bool by_identity =
       Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare || PyType_Check(o) || PyFunction_Check(o);
-  if (!readable(o) && !by_identity && !compares_as_value(o) && !compares_as_tuple(o) && !is_enumerator(o)) return false;
+  if (!readable(o) && !by_identity && !compares_as_value(o) && !compares_as_tuple(o) && !is_enumerator(o) &&
+      !compares_as_union(o))
+    return false;
   if (described_.contains(o) || is_method_of_argument(o)) return false;
   // Items that are one object are equal without a look.
   if (!is_tensor(o)) know_apart(o);

@@ -30,6 +30,7 @@ void Tracer::load_global(int oparg) { read_global(name_at(oparg >> 1)); }
 
 void Tracer::read_global(PyObject* name) {
   InterpreterFrame* frame = top().frame;
+  if (namespaces_.contains(frame->globals) && dict_lookup(frame->globals, name, nullptr)) return;
   PyObject* again = nullptr;
   if (read_again(facts_->find(frame->globals, Node::Kind::Dict), name, &again) &&
       (again || read_again(facts_->find(frame->builtins, Node::Kind::Dict), name, &again)))
@@ -313,8 +314,7 @@ void Tracer::match_exception(int) {
     todo.pop_back();
     if (PyTuple_CheckExact(one))
       todo.insert(todo.end(), &PyTuple_GET_ITEM(one, 0), &PyTuple_GET_ITEM(one, 0) + PyTuple_GET_SIZE(one));
-    if (!PyType_Check(one) || fresh_.contains(one)) continue;
-    if (((PyTypeObject*)one)->tp_flags & Py_TPFLAGS_HEAPTYPE) facts_->type_order((PyTypeObject*)one, where());
+    if (PyType_Check(one) && ((PyTypeObject*)one)->tp_flags & Py_TPFLAGS_HEAPTYPE) note_bases((PyTypeObject*)one);
   }
 }
 

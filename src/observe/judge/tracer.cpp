@@ -68,7 +68,7 @@ Observation Tracer::stop() {
     });
     std::string changed = facts_->finish();
     if (!changed.empty()) reason_ = "the call itself changes " + changed;
-    if (!changed.empty()) interrupted_ = raised_flags();
+    if (!changed.empty()) interrupted_ = has_prepared_ ? changed : raised_flags();  // the next call may be another
   }
   if (reason_.empty() && facts_) {
     result.effects = std::move(effects_);
@@ -82,6 +82,7 @@ Observation Tracer::stop() {
   numbers_.tell(result);
   result.bare = bare_;
   result.tagged = std::move(tagged_);
+  result.classes = std::move(classes_);
   result.identities = identities_;
   if (!reason_.empty()) result.symbolic.assign(numbers_.size(), false);
   if (!facts_->abandoned()) result.facts = std::move(facts_);
@@ -241,6 +242,7 @@ void Tracer::conclude() {
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !numbers_.contains(o) && host_.on_number)
       if (host_.on_number(host_.context, o)) numbers_.watch(o, WatchedNumbers::From::Tensor);
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
+  if (std::exchange(f.makes_class, false)) take_class(at(1));
   if (std::exchange(f.fills_cache, false)) cache_filled();
   if (PyObject* tensor = std::exchange(f.data_of, nullptr))
     if (!host_.on_data || !host_.on_data(host_.context, tensor, at(1))) return deny("read of Tensor.data");

@@ -224,12 +224,14 @@ class Tracer final : public Driver {
   void store_described_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
   bool is_tagged(PyObject* tensor) const;
   bool reads_grad(PyObject* tensor);
+  bool has_graph(PyObject* tensor);
   void load_function_attr(PyObject* o, PyObject* name, bool probing);
   void load_method_attr(PyObject* o, PyObject* name, bool probing);
   void load_class_attr(PyObject* o, PyObject* name, bool probing);
   void store_class_attr(PyTypeObject* type, PyObject* name);
-  bool is_set_for_a_while(PyTypeObject* type, PyObject* name);
-  std::string lasting_class_set() const;
+  bool is_set_for_a_while(PyTypeObject* type, PyObject* name, PyTypeObject* after = nullptr);
+  void note_own_key(PyTypeObject* type, PyObject* name, const std::string& where);
+  std::string lasting_class_set();
   void load_super_attr(PyObject* o, PyObject* name);
   void load_fresh_attr(PyObject* o, PyObject* name, bool probing);
   void load_dictless_attr(PyObject* o, PyObject* attr, PyObject* name, bool probing);
@@ -311,6 +313,7 @@ class Tracer final : public Driver {
   bool compares_as_value(PyObject* o);
   bool comparable(PyObject* o);
   bool compares_as_tuple(PyObject* o);
+  bool compares_as_union(PyObject* o);
   bool is_enumerator(PyObject* o);
   bool compares_in_python(PyObject* o);
   bool acts_as_value(PyObject* o);
@@ -338,9 +341,14 @@ class Tracer final : public Driver {
   bool add_to(std::vector<Ref>& picture, PyObject* o, int depth = 0);
   void fill_cache(PyObject* callable, Ref key, std::string label);
   bool fills_own_cache(PyFunctionObject* f, Args args);
+  bool prepares(PyFunctionObject* f, Args args);
   void read_own_cache(PyFunctionObject* f, const Ref& key, const std::string& label);
   void cache_filled();
   std::string name_of_cache(PyObject* callable);
+  // classes.cpp: classes that the call makes
+  void note_bases(PyTypeObject* type);
+  void judge_namedtuple(PyObject* callee, Args args);
+  void take_class(PyObject* made);
   // locks.cpp
   static bool is_lock(PyObject* o);
   void judge_lock(PyObject* callee, Args args);
@@ -458,6 +466,7 @@ class Tracer final : public Driver {
     std::string label;
     std::vector<Ref> changes;  // picture_of_changes() before it runs
   };
+  bool leaves_alone(const Fill& fill, PyObject* result);
 
   std::unique_ptr<Facts> facts_;
   std::vector<SideEffect> effects_;
@@ -465,6 +474,7 @@ class Tracer final : public Driver {
   FlatSet<PyObject*> stored_;                                                               // values that effects_ hold
   Sum sum_;
   Fill fill_;
+  bool has_prepared_ = false;                 // see prepares()
   PyObject* noted_globals_ = nullptr;         // of torch.nn.modules.module: what _call_impl reads there is noted
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   bool using_scalars_ = false;
@@ -517,6 +527,8 @@ class Tracer final : public Driver {
   Ref keys_;                                                      // keys of dictionaries that are no names
   std::vector<Ref> names_held_;
   std::vector<Ref> tagged_;                                  // see Observation
+  std::vector<Ref> classes_;                                 // see Observation
+  FlatSet<PyObject*> namespaces_;                            // globals of functions in these classes
   std::vector<PyObject*> bare_;                              // see Observation
   std::vector<std::pair<PyObject*, PyObject*>> identities_;  // see Observation
   std::set<std::pair<PyObject*, PyObject*>> compared_;       // those among them that the code compared
@@ -525,7 +537,8 @@ class Tracer final : public Driver {
   // Attributes of classes that the call sets: what they were before.
   struct ClassSet {
     Ref before;
-    std::string store;  // "store to class Mode.on at model.py:9"
+    bool was_inherited;
+    std::string where, store;  // "store to class Mode.on at model.py:9"
   };
   std::map<std::pair<PyTypeObject*, PyObject*>, ClassSet> class_sets_;
   PyObject* unpacked_names_ = nullptr;  // of the keywords behind ** in the call that is judged

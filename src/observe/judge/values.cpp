@@ -205,6 +205,7 @@ bool Tracer::keyable(PyObject* o) {
 }
 
 bool Tracer::hashable(PyObject* o) {
+  if (PyType_Check(o) && fresh_.contains(o)) return false;  // by its address, which no other call has
   if (holds_nan(o) || is_method_of_argument(o) || (hashes_in_python(o) && !is_tensor(o))) return false;
   if (PyTuple_Check(o) || PyFrozenSet_Check(o)) know_apart(o);
   if (readable(o)) return true;
@@ -306,7 +307,7 @@ size_t Tracer::HashClassRead::operator()(const ClassRead& read) const noexcept {
 
 PyObject* Tracer::class_attr(PyTypeObject* type, PyObject* name, PyTypeObject* after) {
   if (!fresh_.empty() && fresh_.contains((PyObject*)type)) return type_lookup(type, name, after);
-  if (!class_sets_.empty() && is_set_for_a_while(type, name)) return type_lookup(type, name, after);
+  if (!class_sets_.empty() && is_set_for_a_while(type, name, after)) return type_lookup(type, name, after);
   const auto label = [&] { return std::string(type->tp_name) + "." + PyUnicode_AsUTF8(name); };
   const auto known = class_reads_.find({type, name, after});
   if (known != class_reads_.end() && known->second.tag == type->tp_version_tag)

@@ -399,3 +399,61 @@ def test_the_order_of_an_ordered_dictionary():
         hits = fast.stats().hits
         assert_same(fast(x), body(x), exact=True)
         assert fast.stats().hits == hits + 1
+
+
+PREPARATION = """
+def maybe_install_capturing_hooks(model):
+    if getattr(model, "_output_capturing_hooks_installed", False):
+        return
+    runs.append(model)
+    for index, layer in enumerate(model.layers):
+        layer.register_forward_hook(lambda module, args, output, i=index: output + i)
+    if hasattr(model, "scale"):
+        model.scale = model.scale + 1
+    setattr(model, "_output_capturing_hooks_installed", True)
+"""
+
+
+class Prepared(torch.nn.Module):
+    """As transformers installs hooks in a model when it is first called."""
+
+    def __init__(self, space: dict[str, Any], reads_first: bool = False) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.ReLU(), torch.nn.Tanh()])
+        self.space, self.reads_first = space, reads_first
+        if reads_first:
+            self.scale = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.scale if self.reads_first else x
+        self.space["maybe_install_capturing_hooks"](self)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def prepared(**options: Any) -> tuple[Prepared, list[Any]]:
+    space: dict[str, Any] = {"__name__": "transformers.utils.output_capturing", "runs": []}
+    exec(PREPARATION, space)
+    return Prepared(space, **options), space["runs"]
+
+
+def test_what_prepares_a_model_once_runs_unwatched():
+    model, runs = prepared()
+    x = torch.linspace(-1, 1, 6)
+    fast = hits_from(lambda x: model(x), x)
+    assert runs == [model]
+    del model._output_capturing_hooks_installed  # it would be prepared again
+    assert_same(fast(x), torch.tanh(x.relu()) + 2)
+    assert len(runs) == 2 and fast.stats().hits == 4
+    assert_same(fast(x), torch.tanh(x.relu()) + 2)
+    assert len(runs) == 2
+
+
+def test_what_a_preparation_changes_of_what_was_read_before():
+    (model, runs), (twin, _) = prepared(reads_first=True), prepared(reads_first=True)
+    x = torch.linspace(-1, 1, 6)
+    fast = fastjit.jit(lambda x: model(x))
+    for _ in range(4):
+        assert_same(fast(x), twin(x), exact=True)
+    assert runs == [model] and model.scale == 2 and fast.stats().hits == 2

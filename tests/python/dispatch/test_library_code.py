@@ -640,3 +640,127 @@ def test_attributes_of_tensors_that_are_there_already():
             assert fast.stats().hits == 2 and not fast.stats().fallbacks
         else:
             assert fast.stats().hits == 0 and "store to" in min(fast.stats().fallbacks, key=len)
+
+
+class Flag:
+    """As the settings of gpytorch: a class that inherits its state until it is first set."""
+
+    state: bool | None = None
+
+    def __init__(self, state: bool = True) -> None:
+        self.before, self.now = type(self).state, state
+
+    def __enter__(self) -> None:
+        type(self).state = self.now
+
+    def __exit__(self, *args: object) -> None:
+        type(self).state = self.before
+
+
+def test_a_setting_that_a_class_inherits_is_its_own_from_the_first_call_on():
+    class Debug(Flag):
+        pass
+
+    def fn(x: Tensor) -> Tensor:
+        with Debug(False):
+            y = x * (3 if Debug.state is None else 2)
+        return y + 1 if Debug.state is None else y
+
+    watched = Watched(fn)
+    assert "state" not in vars(Debug)
+    watched.settle(X)
+    assert vars(Debug)["state"] is None
+    del Debug.state  # eager would make it the class's own again
+    watched.fast(X)
+    assert vars(Debug)["state"] is None and watched.fast.stats().hits == 2
+    watched.call(X, hit=True)
+    Flag.state = True  # which Debug does not inherit any more
+    try:
+        watched.call(X, hit=True)
+        Debug.state = True
+        watched.call(X, hit=False)
+    finally:
+        Flag.state = None
+
+
+def test_a_setting_inherited_from_one_that_is_set():
+    class Base(Flag):
+        state = None
+
+    class Debug(Base):
+        pass
+
+    def fn(x: Tensor) -> Tensor:
+        with Base(True), Debug(False):
+            return x * (2 if Base.state else 3) + (1 if Debug.state else 0)
+
+    watched = Watched(fn)
+    for _ in range(4):
+        watched.fast(X)
+    assert Base.state is None and vars(Debug)["state"] is True  # as eager leaves it
+    before = watched.fast.stats().hits
+    Debug.state = None
+    assert_same(watched.fast(X), fn(X), exact=True)
+    assert watched.fast.stats().hits == before and Debug.state is None
+
+
+def test_what_a_class_has_of_its_own_while_its_base_is_set():
+    class Base(Flag):
+        state = None
+
+    class Debug(Base):
+        pass
+
+    def fn(x: Tensor) -> Tensor:
+        with Base(True):
+            return x * (2 if Debug.state else 3)
+
+    watched = Watched(fn).settle(X)
+    Debug.state = False  # which is not what it inherits
+    watched.call(X, hit=False)
+    watched.call(X, hit=True)
+    Debug.state = True
+    watched.call(X, hit=False)
+    Debug.state = False
+    watched.call(X, hit=True)
+    del Debug.state
+    watched.call(X, hit=True)
+
+
+def test_a_setting_that_is_not_put_back():
+    class Debug(Flag):
+        pass
+
+    def fn(x: Tensor) -> Tensor:
+        Debug(True).__enter__()
+        return x + 1
+
+    fast = fastjit.jit(fn)
+    for _ in range(3):
+        assert_same(fast(X), X + 1)
+        assert Debug.state is True
+        del Debug.state
+    assert fast.stats().hits == 0
+
+
+def test_a_tensor_without_history_says_so():
+    def fn(x: Tensor) -> Tensor:
+        y = x * 2
+        return y + 1 if y.grad_fn is None and x.grad_fn is None else y
+
+    watched = Watched(fn).settle(X)
+    leaf = X.clone().requires_grad_()
+    with torch.enable_grad():
+        for _ in range(3):
+            got = watched.fast(leaf)
+            assert got.grad_fn is not None and torch.equal(got, X * 2)
+    watched.call(X, hit=True)
+
+
+def test_unions_of_classes_are_compared():
+    one, same, other = int | None, None | int, float | None
+
+    def fn(x: Tensor) -> Tensor:
+        return x + 1 if one == "int" or one == other else x - (3 if one == same else 2)
+
+    Watched(fn).settle(X)

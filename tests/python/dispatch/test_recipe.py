@@ -174,3 +174,16 @@ def test_a_result_holds_a_list_that_was_passed():
         xs = [torch.ones(2) + call]
         assert fast(torch.ones(2), xs)[1] is xs
     assert fast.stats().hits == 2
+
+
+def test_dictionaries_by_tuples_of_values():
+    def fn(x: torch.Tensor) -> dict[Any, torch.Tensor]:
+        return {("mean", (), b"key"): x + 1, ("mean", (1, 2.0, None)): x * 2}
+
+    fast = fastjit(fn)
+    x = torch.arange(3.0)
+    for _ in range(3):
+        got = fast(x)
+        assert list(got) == list(fn(x))
+        assert all(torch.equal(a, b) for a, b in zip(got.values(), fn(x).values(), strict=True))
+    assert fast.stats().hits == 2 and fast.stats().fallbacks == {}

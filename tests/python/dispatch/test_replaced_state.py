@@ -401,3 +401,84 @@ def test_an_object_of_the_result_that_is_replaced():
     space["holder"] = new = Holder()
     assert fast(X)[0] is new and fast.stats().hits == hits == 2
     assert_same(new.total, X, exact=True)
+
+
+def tuple_in_attribute() -> tuple[Callable[[Tensor], Tensor], Any]:
+    state = types.SimpleNamespace(pair=(torch.ones(3, 4), torch.full((3, 4), 2.0)))
+
+    def f(x: Tensor) -> Tensor:
+        state.pair = tuple(t.to(t.dtype) for t in state.pair)
+        return x * state.pair[0] + state.pair[1]
+
+    return f, state
+
+
+def tuple_in_module() -> tuple[Callable[[Tensor], Tensor], Any]:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pair = (torch.ones(3, 4), torch.full((3, 4), 2.0))
+
+        def _apply(self, fn: Any, recurse: bool = True) -> Any:
+            self.pair = tuple(fn(t) for t in self.pair)
+            return super()._apply(fn, recurse)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.to(dtype=x.dtype)
+            return x * self.pair[0] + self.pair[1]
+
+    model = Model()
+    return lambda x: model(x), model
+
+
+def tuple_in_slot() -> tuple[Callable[[Tensor], Tensor], Any]:
+    class State:
+        __slots__ = ("pair",)
+
+    state = State()
+    state.pair = (torch.ones(3, 4), torch.full((3, 4), 2.0))
+
+    def f(x: Tensor) -> Tensor:
+        one, other = state.pair
+        state.pair = (one, other)
+        return x * one + other
+
+    return f, state
+
+
+@pytest.mark.parametrize("place", [tuple_in_attribute, tuple_in_module, tuple_in_slot], ids=lambda make: make.__name__)
+def test_a_tuple_that_each_call_makes_anew_of_the_same_tensors(place):
+    (f, mine), (g, its) = place(), place()
+    fast = fastjit.jit(f)
+    for call in range(4):
+        held = mine.pair
+        assert_same(fast(X + call), g(X + call), exact=True)
+        assert all(a is b for a, b in zip(held, mine.pair, strict=True))
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}
+    mine.pair = (mine.pair[0], mine.pair[1])  # another tuple of these
+    assert_same(fast(X), g(X), exact=True)
+    assert fast.stats().hits == 4
+    for change in (lambda a, b: (b, a), lambda a, b: (a, b.clone() + 1), lambda a, b: (a.clone(), b)):
+        mine.pair, its.pair = change(*mine.pair), change(*its.pair)
+        hits = fast.stats().hits
+        assert_same(fast(X), g(X), exact=True)
+        assert fast.stats().hits == hits
+        assert_same(mine.pair, its.pair, exact=True)
+    mine.pair[0].add_(1), its.pair[0].add_(1)  # contents are no fact
+    assert_same(fast(X), g(X), exact=True)
+
+
+def test_a_tuple_of_other_tensors_each_time():
+    def make() -> Any:
+        return types.SimpleNamespace(pair=(torch.ones(3, 4), torch.zeros(3, 4)))
+
+    def step(state: Any, x: Tensor) -> Tensor:
+        a, b = state.pair
+        state.pair = (b, a + x)
+        return a - b
+
+    mine, its = make(), make()
+    fast = fastjit.jit(lambda x: step(mine, x))
+    for _ in range(6):
+        assert_same(fast(X), step(its, X), exact=True)
+        assert_same(mine.pair, its.pair, exact=True)
