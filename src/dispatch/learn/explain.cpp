@@ -139,7 +139,8 @@ std::string needs_gradients(const Function& function, const CallSpec& call, cons
 std::string changing_fact(const Function& function) {
   const auto variants = function.variants.recent_first();
   if (variants.empty()) return "";
-  if (const std::string number = variants[0]->program.derived.last_guard(); !number.empty()) return number + " keeps changing";
+  if (const std::string number = variants[0]->program.derived.last_guard(); !number.empty())
+    return number + " keeps changing";
   if (!variants[0]->guards.facts || variants[0]->guards.facts->check()) return "";
   const std::string failure = variants[0]->guards.facts->first_failure();
   const size_t was = failure.find(" was "), place = failure.rfind(" (");

@@ -1,4 +1,5 @@
 """warnings.warn() inside a call: given again at each hit, by Python's own rules."""
+# ruff: noqa: B028  warnings without a stack level are among what is tested
 
 from __future__ import annotations
 
