@@ -93,7 +93,7 @@ TABLE: dict[str, tuple[Callable[..., Any], Calls, list[tuple[tuple[Any, ...], st
             ((torch.ones(3),), "a hit"),
             ((torch.ones(11),), "a new variant"),
         ],
-    ),  # fmt: skip
+    ),
     "new rank": (lambda x: x + 1, [(X,)], [((X.reshape(2, 2),), "a new variant")]),
     "strides": (lambda x: x + 1, [(X,)], [((torch.ones(8)[::2],), "a new variant")]),
     "a number of another value": (lambda x, a: x * a, [(X, 2.0)], [((X, 3.0), "a hit"), ((X, 1e300), "a hit")]),
