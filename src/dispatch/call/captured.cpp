@@ -71,11 +71,18 @@ PyObject* CapturedTensors::object(size_t i) const {
   return place.found == Found::Grad ? gradient_of(place.object) : place.object;
 }
 
+// Apart, for the loop over the others.
+[[gnu::noinline]] bool CapturedTensors::holds_what_is_there(const Place& place) const noexcept {
+  const TensorSpec& spec = specs_[place.spec];
+  return place.found == Found::Grad ? is_like(spec, grad_of(place.object)) : is_in(spec, in_[place.in]);
+}
+
 bool CapturedTensors::hold() const noexcept {
-  for (const auto& [object, impl, meta, which, found, in] : places_) {
+  for (const Place& place : places_) {
+    const auto& [object, impl, meta, which, found, in] = place;
     const TensorSpec& spec = specs_[which];
     if (found != Found::Same) [[unlikely]] {
-      if (found == Found::Grad ? !is_like(spec, grad_of(object)) : !is_in(spec, in_[in])) return false;
+      if (!holds_what_is_there(place)) return false;
       continue;
     }
     const at::Tensor& tensor = THPVariable_Unpack(object);

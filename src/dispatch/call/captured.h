@@ -44,9 +44,11 @@ class CapturedTensors {
     const torch::autograd::AutogradMeta* meta;
     uint32_t spec;  // index into specs_
     Found found = Found::Same;
-    uint32_t in = 0;  // index into in_
+    uint32_t in : 24 = 0;  // index into in_
   };
+  static_assert(sizeof(Place) == 32);
   void add(Place place, TensorSpec spec, std::string name);
+  bool holds_what_is_there(const Place& place) const noexcept;
   std::vector<Place> places_;
   std::vector<TensorSpec> specs_;  // different ones
   std::vector<observe::Replaced> in_;
