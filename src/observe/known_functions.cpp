@@ -10,6 +10,20 @@
 
 namespace fastjit::observe {
 
+Ref imported(const char* name) {
+  const char* colon = std::strchr(name, ':');
+  const Ref module_name = Ref::steal(PyUnicode_FromStringAndSize(name, colon - name));
+  Ref object = Ref::steal(module_name ? PyImport_GetModule(module_name.get()) : nullptr);
+  for (const char* part = colon + 1; object && part;) {
+    const char* dot = std::strchr(part, '.');
+    const std::string attr = dot ? std::string(part, dot) : std::string(part);
+    object = Ref::steal(PyObject_GetAttrString(object.get(), attr.c_str()));
+    part = dot ? dot + 1 : nullptr;
+  }
+  PyErr_Clear();
+  return object;
+}
+
 PyTypeObject* type_named(const char* module, const char* name) noexcept {
   const Ref holder = Ref::steal(PyImport_ImportModule(module));
   PyObject* type = holder ? PyObject_GetAttrString(holder.get(), name) : nullptr;
@@ -64,21 +78,6 @@ Key key_of(PyObject* callable) {
   return {callable, nullptr};
 }
 
-/// Among the modules that are already imported; null if it is not there.
-PyObject* resolve(const char* name) {
-  const char* colon = std::strchr(name, ':');
-  Ref module_name = Ref::steal(PyUnicode_FromStringAndSize(name, colon - name));
-  Ref object = Ref::steal(PyImport_GetModule(module_name.get()));
-  for (const char* part = colon + 1; object && part;) {
-    const char* dot = std::strchr(part, '.');
-    std::string attr = dot ? std::string(part, dot) : std::string(part);
-    object = Ref::steal(PyObject_GetAttrString(object.get(), attr.c_str()));
-    part = dot ? dot + 1 : nullptr;
-  }
-  PyErr_Clear();
-  return object ? Py_NewRef(object.get()) : nullptr;
-}
-
 struct Table {
   std::vector<bool> resolved = std::vector<bool>(std::size(kRows));
   std::unordered_map<Key, int, HashKey> rows;
@@ -95,7 +94,7 @@ void resolve_known_functions() {
   Table& known = table();
   for (size_t i = 0; i < std::size(kRows); ++i) {
     if (known.resolved[i]) continue;
-    PyObject* object = resolve(kRows[i].name);  // kept for ever: the key is an address
+    PyObject* object = Py_XNewRef(imported(kRows[i].name).get());  // kept for ever: the key is an address
     if (!object) continue;
     known.resolved[i] = true;
     known.rows.emplace(key_of(object), static_cast<int>(i));

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "observe/ref.h"
+
 namespace fastjit::observe {
 
 /// Looks for those that it has not found yet: modules imported since the last time may bring more.
@@ -17,6 +19,9 @@ const char* known_name(int row) noexcept;
 
 /// Through it a tensor or a generator is used without an operator: "use of a tensor outside operators by ". Else "".
 const char* door_of(int row) noexcept;
+
+/// What "module:name" or "module:Class.name" is among the modules that are imported already; null if it is not there.
+Ref imported(const char* name);
 
 /// The class that the module calls so, which is imported: kept for ever. Null: there is none, or it is no class.
 PyTypeObject* type_named(const char* module, const char* name) noexcept;

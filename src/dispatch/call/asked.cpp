@@ -2,19 +2,16 @@
 
 #include <cstring>
 
+#include "observe/known_functions.h"
+
 namespace fastjit::dispatch {
 namespace {
 
+using observe::imported;
 using observe::Ref;
 
 // Modules/_randommodule.c: an int and 624 words behind the header. Whoever subclasses it adds behind that.
 char* words_of(PyObject* random) { return reinterpret_cast<char*>(random) + sizeof(PyObject); }
-
-Ref attribute(const char* module, const char* name) {
-  const Ref key = Ref::steal(PyUnicode_FromString(module));
-  const Ref holder = key ? Ref::steal(PyImport_GetModule(key.get())) : Ref();
-  return holder ? Ref::steal(PyObject_GetAttrString(holder.get(), name)) : Ref();
-}
 
 // Whether getstate() finds there what is read there: the place in the sequence last, as it gives it.
 bool has_known_layout(PyObject* random) {
@@ -33,7 +30,7 @@ bool has_known_layout(PyObject* random) {
 // The generator behind random.random; null where it is not as known.
 PyObject* random_generator() {
   static PyObject* const one = [] {
-    const Ref found = attribute("random", "_inst");
+    const Ref found = imported("random:_inst");
     PyObject* known = found && has_known_layout(found.get()) ? Py_NewRef(found.get()) : nullptr;
     PyErr_Clear();
     return known;
@@ -53,7 +50,7 @@ AskedState::AskedState(bool random, bool numpy) {
     known_ = random_ != nullptr;
   }
   if (!numpy) return;
-  numpy_generator_ = attribute("numpy.random.mtrand", "_rand");
+  numpy_generator_ = imported("numpy.random.mtrand:_rand");
   if (numpy_generator_)
     numpy_state_ = Ref::steal(PyObject_CallMethod(numpy_generator_.get(), "get_state", "O", Py_False));
   known_ = known_ && numpy_state_;

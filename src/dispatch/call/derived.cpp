@@ -1,21 +1,13 @@
 #include "dispatch/call/derived.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace fastjit::dispatch {
 namespace {
 
-// Numbers of one type, of which a program is for one value.
+// A guard is of an int or a bool: schedule_numbers() refuses floats.
 bool is_same(PyObject* a, PyObject* b) {
-  if (Py_TYPE(a) != Py_TYPE(b)) return false;
-  if (PyFloat_CheckExact(a)) {
-    const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
-    return std::memcmp(&x, &y, sizeof x) == 0;
-  }
-  const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
-  if (equal < 0) PyErr_Clear();
-  return equal == 1;
+  return Py_IS_TYPE(a, Py_TYPE(b)) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
 
 std::string name_of(const observe::Derivation& how) { return how.text + " at " + how.where; }

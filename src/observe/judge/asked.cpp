@@ -21,15 +21,6 @@ std::string asked_text(PyObject* callee) {
   return package + "." + std::string(row.substr(row.find_last_of(":.") + 1));
 }
 
-// The object of that name of an imported module, which functions of the module are bound to; borrowed.
-PyObject* generator_of(const char* module, const char* name) {
-  const Ref key = Ref::steal(PyUnicode_FromString(module));
-  const Ref holder = key ? Ref::steal(PyImport_GetModule(key.get())) : Ref();
-  const Ref found = holder ? Ref::steal(PyObject_GetAttrString(holder.get(), name)) : Ref();
-  if (!found) PyErr_Clear();
-  return found.get();  // the module holds it
-}
-
 PyObject* bound(PyObject* function, PyObject* self) {
   const descrgetfunc bind = Py_TYPE(function)->tp_descr_get;
   if (PyCFunction_Check(function) || !bind) return Py_NewRef(function);
@@ -62,12 +53,12 @@ void Tracer::ask(Asked whom, PyObject* callee, PyObject* self, Args args) {
 void Tracer::judge_clock(PyObject* callee, Args args) { ask(Asked::Clock, callee, nullptr, args); }
 
 void Tracer::judge_random(PyObject* callee, Args args) {
-  if (args.empty() || args[0] != generator_of("random", "_inst")) return deny("call of " + callee_text(callee));
+  if (args.empty() || args[0] != imported("random:_inst").get()) return deny("call of " + callee_text(callee));
   ask(Asked::Random, callee, args[0], args.subspan(1));
 }
 
 void Tracer::judge_numpy_random(PyObject* callee, Args args) {
-  if (args.empty() || args[0] != generator_of("numpy.random.mtrand", "_rand"))
+  if (args.empty() || args[0] != imported("numpy.random.mtrand:_rand").get())
     return deny("call of " + callee_text(callee));
   ask(Asked::NumpyRandom, callee, args[0], args.subspan(1));
 }

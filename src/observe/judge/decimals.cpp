@@ -21,16 +21,9 @@ struct Context {
   int capitals;
 };
 
-Ref from_decimal(const char* name) {
-  const Ref module = Ref::steal(PyImport_ImportModule("_decimal"));
-  Ref found = Ref::steal(module ? PyObject_GetAttrString(module.get(), name) : nullptr);
-  if (!found) PyErr_Clear();
-  return found;
-}
-
 bool is_known_layout() {
-  const Ref make = from_decimal("Context"), inexact = from_decimal("Inexact"), overflow = from_decimal("Overflow"),
-            down = from_decimal("ROUND_DOWN");
+  const Ref make = imported("_decimal:Context"), inexact = imported("_decimal:Inexact"),
+            overflow = imported("_decimal:Overflow"), down = imported("_decimal:ROUND_DOWN");
   if (!make || !inexact || !overflow || !down) return false;
   const Ref none = Ref::steal(PyTuple_New(0));
   const Ref fields =
@@ -48,7 +41,7 @@ bool is_known_layout() {
 /// Of this thread, which keeps it; null where it cannot be read.
 Context* thread_context() noexcept {
   static const bool is_known = is_known_layout();
-  static PyObject* const ask = is_known ? Py_XNewRef(from_decimal("getcontext").get()) : nullptr;
+  static PyObject* const ask = is_known ? Py_XNewRef(imported("_decimal:getcontext").get()) : nullptr;
   const Ref context = Ref::steal(ask ? PyObject_CallNoArgs(ask) : nullptr);
   if (!context) PyErr_Clear();
   return reinterpret_cast<Context*>(context.get());

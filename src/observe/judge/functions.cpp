@@ -312,7 +312,7 @@ void Tracer::judge_dir(PyObject* callee, Args args) {
     if (class_attr(Py_TYPE(type), name) != type_lookup(&PyType_Type, literal(name), nullptr))
       return deny("call of " + callee_text(callee) + " on " + name_of(args[0]));
   top().fresh_result = true;
-  if (!fresh_.contains(args[0])) facts_->type_order(type, where());
+  note_bases(type);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     PyObject* base = PyTuple_GET_ITEM(type->tp_mro, i);
     const bool can_change = !(reinterpret_cast<PyTypeObject*>(base)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);

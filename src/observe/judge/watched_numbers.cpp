@@ -22,8 +22,8 @@ bool WatchedNumbers::is_open(PyObject* o) const {
 }
 
 void WatchedNumbers::add_operand(Derivation& how, PyObject* o) const {
-  const bool open = is_open(o);
   const size_t which = find(o);
+  const bool open = which != kNone && is_open(which);
   how.of_tensor |= open && from(which) == From::Tensor;
   how.of_asked |= open && is_asked(which);
   how.of_clock |= open && from(which) == From::Clock;

@@ -15,6 +15,16 @@ from helpers import assert_same
 X = torch.arange(12.0).reshape(3, 4)
 
 
+def agree(fast: Any, fn: Callable[..., Any], calls: int) -> None:
+    """From each of so many seeds on, results and the state that is left are eager's."""
+    for seed in range(calls):
+        torch.manual_seed(seed)
+        expected, after = fn(X), torch.get_rng_state()
+        torch.manual_seed(seed)
+        assert_same(fast(X), expected, exact=True)
+        assert torch.equal(torch.get_rng_state(), after)
+
+
 def seeds(x: Tensor) -> Tensor:
     y = torch.rand(4)
     torch.manual_seed(3)
@@ -51,12 +61,7 @@ def keeps(x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("fn", [seeds, saves, forks, drops, keeps])
 def test_state_is_left_as_eager_leaves_it(fn: Callable[..., Any]) -> None:
     fast = fastjit.jit(fn)
-    for call in range(6):
-        torch.manual_seed(100 + call)
-        expected, after = fn(X), torch.get_rng_state()
-        torch.manual_seed(100 + call)
-        assert_same(fast(X), expected, exact=True)
-        assert torch.equal(torch.get_rng_state(), after)
+    agree(fast, fn, 6)
     assert fast.stats().fallbacks == {}
     assert fast.stats().hits >= 4, fast.stats()
 
@@ -119,23 +124,13 @@ def test_values_that_are_read_behind_a_seed() -> None:
         return y * 2 if bool(torch.rand(()) < 0.5) else y - 1
 
     fast = fastjit.jit(read)
-    for call in range(20):
-        torch.manual_seed(call)
-        expected, after = read(X), torch.get_rng_state()
-        torch.manual_seed(call)
-        assert_same(fast(X), expected, exact=True)
-        assert torch.equal(torch.get_rng_state(), after)
+    agree(fast, read, 20)
     assert fast.stats().hits == 18, fast.stats()
 
 
 def test_verified_calls() -> None:
     fast = fastjit.jit(forks, verify=1.0)
-    for call in range(4):
-        torch.manual_seed(call)
-        expected, after = forks(X), torch.get_rng_state()
-        torch.manual_seed(call)
-        assert_same(fast(X), expected, exact=True)
-        assert torch.equal(torch.get_rng_state(), after)
+    agree(fast, forks, 4)
     assert fast.stats().verified > 0 and fast.stats().mismatches == 0
 
 
