@@ -43,7 +43,8 @@ struct Obstacle {
     size_t values_before;  // read out of tensors when it began
   };
   std::vector<Open> open;   // the functions that it is in, from the outermost that the call has entered
-  bool in_library = false;  // it is what code of a library does
+  std::vector<const void*> instances;  // that the call has made: addresses only, some may be gone
+  bool in_library = false;             // it is what code of a library does
 };
 
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.
@@ -180,6 +181,8 @@ std::string words(PyObject* object);
 bool fits_program(PyObject* number) noexcept;
 /// Subclasses of tuple that hold nothing but items: named tuples, torch.Size, torch.return_types; and tuple.
 bool holds_only_items(PyTypeObject* type) noexcept;
+/// A set or an OrderedDict with nothing in it: no other of either is compared by content. Runs no Python code.
+bool is_empty_container(PyObject* o) noexcept;
 /// Whether Python has one object for all ints of this value.
 bool is_shared(PyObject* number);
 /// A new object of equal value, also of ints that Python shares. Null with an exception set, or without one where this

@@ -1,6 +1,7 @@
 #include <bit>
 
 #include "dispatch/call/spec.h"
+#include "observe/observe.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -31,7 +32,7 @@ struct Hasher {
       PyObject *key, *value;
       mix(static_cast<uint64_t>(PyDict_GET_SIZE(object)));
       while (depth < kMaxArgumentDepth && PyDict_Next(object, &at, &key, &value)) one(value, depth + 1);
-    } else if (contains(classes, Py_TYPE(object))) {
+    } else if (observe::is_empty_container(object) || contains(classes, Py_TYPE(object))) {
       mix(Py_TYPE(object));
     } else {
       mix(object);  // None, True and False are themselves as well

@@ -1,6 +1,7 @@
 #include "dispatch/call/instances.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "dispatch/call/function.h"
 #include "dispatch/call/plain_class.h"
@@ -24,11 +25,15 @@ bool brings_another(const Function& function, const CallSpec& call, size_t place
   return false;
 }
 
-// Whether an instance holds nothing but its attributes: a Python class over object without __slots__ that is no
-// nn.Module.
+// Whether an instance holds nothing but its attributes: a Python class over object without __slots__.
 bool is_plain_class(PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && type->tp_dictoffset && layout_of(type) == &PyBaseObject_Type &&
-         is_python_class(type) && !is_module_class(type) && !PyType_IsSubtype(type, &PyType_Type);
+         is_python_class(type) && !PyType_IsSubtype(type, &PyType_Type);
+}
+
+std::unordered_set<const void*>& made_here() {
+  static thread_local std::unordered_set<const void*> instances;
+  return instances;
 }
 
 // Whether it keeps others in a list, as a cache does that has an object for each layer: memory of one run, not to be
@@ -64,9 +69,11 @@ bool compare_by_content(Function& function, const CallSpec& call) {
   const std::vector<bool> inside = inside_instances(call.specs());
   for (size_t i = 0; i < call.specs().size(); ++i) {
     const ArgSpec& spec = call.specs()[i];
-    if (spec.kind == ArgKind::Object && !contains(classes, spec.type) && is_plain_class(spec.type) &&
-        (inside[i] || keeps_instances(referent(spec)) || brings_another(function, call, i)))
-      classes.push_back(spec.type);
+    if (spec.kind != ArgKind::Object || contains(classes, spec.type) || !is_plain_class(spec.type)) continue;
+    // Other modules live as long as the program, and facts about them are checked faster than all that they hold.
+    const bool varies = !is_module_class(spec.type) &&
+                        (inside[i] || keeps_instances(referent(spec)) || brings_another(function, call, i));
+    if (varies || MadeHere::has(referent(spec))) classes.push_back(spec.type);
   }
   if (classes.size() == before) return false;
   function.variants.drop([&](const Variant& variant) {
@@ -76,5 +83,12 @@ bool compare_by_content(Function& function, const CallSpec& call) {
   });
   return true;
 }
+
+void MadeHere::note(const void* instance) { made_here().insert(instance); }
+void MadeHere::note(const std::vector<const void*>& instances) {
+  made_here().insert(instances.begin(), instances.end());
+}
+bool MadeHere::has(const void* instance) noexcept { return made_here().contains(instance); }
+void MadeHere::clear() noexcept { made_here().clear(); }
 
 }  // namespace fastjit::dispatch

@@ -23,4 +23,15 @@ inline bool contains(const ByContent& classes, const PyTypeObject* type) noexcep
 /// Function::by_content and drops the variants of single instances. True if there were any.
 bool compare_by_content(Function& function, const CallSpec& call);
 
+/// The instances that the calls which this thread looks into for parts have made so far. No later call brings one of
+/// them: their classes are compared by content at once, also those of modules.
+class MadeHere {
+ public:
+  static void note(const void* instance);
+  static void note(const std::vector<const void*>& instances);
+  static bool has(const void* instance) noexcept;
+  /// Where the outermost of these calls ends.
+  static void clear() noexcept;
+};
+
 }  // namespace fastjit::dispatch

@@ -166,6 +166,7 @@ struct Parts::Watch {
   ~Watch() {
     this_thread().watch = outer;
     if (parts) unwatch(evaluate);
+    if (!outer) MadeHere::clear();
   }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -203,7 +204,8 @@ PyObject* Parts::call(PyObject* callable, const Options& options, PyObject* cons
   return PyObject_Vectorcall(callable, args, nargsf, kwnames);
 }
 
-std::shared_ptr<void> Parts::watch_rest(Function& function, const std::vector<observe::Obstacle::Open>& failed) {
+std::shared_ptr<void> Parts::watch_rest(Function& function, const std::vector<observe::Obstacle::Open>& failed,
+                                        const std::vector<const void*>& made) {
   Parts* parts = &function.parts;
   const Options* options = &function.options;
   if (function.is_part) {  // those of the function that it is a part of; its own call is looked at no more
@@ -216,6 +218,7 @@ std::shared_ptr<void> Parts::watch_rest(Function& function, const std::vector<ob
   for (const auto& call : failed) parts->look_through(call);
   auto watch = std::make_shared<Watch>(parts, options);
   watch->entered = true;
+  MadeHere::note(made);
   return watch;
 }
 
@@ -226,6 +229,7 @@ PyObject* Parts::enter(PyThreadState* thread, _PyInterpreterFrame* evaluated, co
   std::shared_ptr<Part> part;
   Arguments args;
   try {
+    if (frame->code->co_argcount && is_named(frame->code->co_name, "__init__")) MadeHere::note(frame->localsplus[0]);
     if (may_be_part(frame, &module)) part = find(frame->func, module);
     if (part && !part->function && (part->first_call != calls_ || !is_local(frame->func))) {
       part->function = observe::Ref::steal(new_part((PyObject*)frame->func, module, options));
@@ -312,7 +316,9 @@ bool Parts::pays() {
 #else
 bool Parts::available() { return false; }
 
-std::shared_ptr<void> Parts::watch_rest(Function&, const std::vector<observe::Obstacle::Open>&) { return nullptr; }
+std::shared_ptr<void> Parts::watch_rest(Function&, const std::vector<observe::Obstacle::Open>&, const std::vector<const void*>&) {
+  return nullptr;
+}
 
 PyObject* Parts::call(PyObject* callable, const Options&, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   return PyObject_Vectorcall(callable, args, nargsf, kwnames);

@@ -29,8 +29,9 @@ class Parts {
 
   /// The same for the rest of a call of `function` that was being recorded, for as long as the result lives; null where
   /// there are no parts. `failed`: functions that the obstacle is in, so that they would meet it again; what they call
-  /// is looked at, as if they had been tried.
-  static std::shared_ptr<void> watch_rest(Function& function, const std::vector<observe::Obstacle::Open>& failed);
+  /// is looked at, as if they had been tried. `made`: the instances that the call has made.
+  static std::shared_ptr<void> watch_rest(Function& function, const std::vector<observe::Obstacle::Open>& failed,
+                                          const std::vector<const void*>& made);
 
   struct Part {
     observe::Ref function;         // a compiled function; null: seen once

@@ -122,7 +122,7 @@ CallSpec& CallSpec::operator=(CallSpec&& other) noexcept {
   std::swap(kwnames_, other.kwnames_);
   std::swap(tensors_, other.tensors_);
   std::swap(symbolic_, other.symbolic_);
-  std::swap(targets_, other.targets_);
+  std::swap(target_places_, other.target_places_);
   std::swap(hash_, other.hash_);
   std::swap(excluded_, other.excluded_);
   std::swap(apart_, other.apart_);
@@ -262,6 +262,9 @@ bool CallSpec::add(PyObject* object, const ByContent& classes, std::string& why,
   } else if (PyDict_CheckExact(object)) {
     spec.kind = ArgKind::Dict;
     return add_entries(object, std::move(spec), classes, why, depth);
+  } else if (observe::is_empty_container(object)) {
+    spec.kind = ArgKind::Empty;
+    spec.type = Py_TYPE(object);
   } else if (contains(classes, Py_TYPE(object))) {
     if (!add_instance(object, classes, depth)) add_object(object);
     return true;
@@ -296,14 +299,24 @@ int CallSpec::make_target(PyObject* object) {
   const auto times = [&](PyObject* one) {
     return std::ranges::count(flat_.objects, one) + std::ranges::count(flat_.dicts, one);
   };
-  const auto place = static_cast<size_t>(std::ranges::find(flat_.objects, object) - flat_.objects.begin());
-  if (place == specs_.size() || times(object) != 1) return -1;
-  if (PyObject* attributes = flat_.dicts[place]; attributes && times(attributes) != 1) return -1;
-  ArgSpec& spec = specs_[place];
-  const bool known = spec.kind == ArgKind::Tensor || spec.kind == ArgKind::List || spec.kind == ArgKind::Dict ||
-                     spec.kind == ArgKind::Instance;
-  if (known && spec.target < 0) spec.target = static_cast<int>(targets_++);
-  return spec.target;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < specs_.size(); ++i)
+    if (flat_.objects[i] == object) places.push_back(i);
+  const auto is_known = [&](size_t i) {
+    const ArgKind kind = specs_[i].kind;
+    const bool is_other_dict = flat_.dicts[i] && times(flat_.dicts[i]) != static_cast<ptrdiff_t>(places.size());
+    return !is_other_dict && (kind == ArgKind::Tensor || kind == ArgKind::List || kind == ArgKind::Dict ||
+                              kind == ArgKind::Instance);
+  };
+  if (places.empty() || times(object) != static_cast<ptrdiff_t>(places.size())) return -1;
+  if (!std::ranges::all_of(places, is_known)) return -1;
+  if (specs_[places[0]].target >= 0) return specs_[places[0]].target;
+  for (const size_t i : places) {
+    specs_[i].target = static_cast<int>(target_places_.size());
+    specs_[i].again = i != places[0];
+  }
+  target_places_.push_back(places.size());
+  return specs_[places[0]].target;
 }
 
 bool CallSpec::keep_targets_apart(std::vector<const void*> objects) {
@@ -364,6 +377,9 @@ std::string CallSpec::signature() const {
         break;
       case ArgKind::Dict:
         append_list(out.append("dict"), '(', {spec.length}, ')');
+        break;
+      case ArgKind::Empty:
+        append_list(out.append(spec.type->tp_name), '(', {0}, ')');
         break;
       case ArgKind::Instance:
         append_list(out.append(spec.type->tp_name), '(', {spec.length}, ')');

@@ -50,20 +50,36 @@ const char* unsupported(const at::Tensor& tensor) noexcept;
 /// Sparse, nested and symbolic tensors throw when asked for sizes or strides.
 bool has_strides(const at::TensorImpl* impl) noexcept;
 
-enum class ArgKind : uint8_t { Tensor, None, Bool, Int, Float, Text, Tuple, List, Dict, Instance, Object, Number };
+enum class ArgKind : uint8_t {
+  Tensor,
+  None,
+  Bool,
+  Int,
+  Float,
+  Text,
+  Tuple,
+  List,
+  Dict,
+  Empty,
+  Instance,
+  Object,
+  Number
+};
 
-/// One node of the arguments, preorder. Number: an int or float whose value is a run-time scalar of the program.
+/// One node of the arguments, preorder. Number: an int or float whose value is a run-time scalar of the program. Empty:
+/// a set or an OrderedDict with nothing in it.
 struct ArgSpec {
   ArgKind kind;
   bool weak = false;             // Object: `object` is a weak reference
   PyObject* object = nullptr;    // Int, Float, Bool, Text, Object: owned. Dict, Instance: tuple of keys, owned
   Py_ssize_t length = 0;         // Tuple, List, Dict, Instance
   double number = 0;             // Float: bits compared
-  PyTypeObject* type = nullptr;  // Number: float or int. Instance, Tuple: the class, owned. Object: borrowed, for hints
+  PyTypeObject* type = nullptr;  // Number, Empty: the class. Instance, Tuple: the class, owned. Object: borrowed, for hints
   TensorSpec tensor{};
   int same_as = -1;   // Tensor: an earlier tensor argument that is the same object
   bool bare = false;  // Tensor: has no attributes of its own
   int target = -1;    // Tensor, List, Dict, Instance: which of the objects that the call changes or returns
+  bool again = false;  // the target is at an earlier place, too
 };
 
 /// The object that an Object argument stands for; None when it is gone.
@@ -101,8 +117,8 @@ class CallSpec {
   /// No container or instance among the arguments may be one of these (addresses), or an instance have it as its
   /// attribute dictionary: the call changes them, and the key says what arguments hold when it begins.
   void exclude(std::vector<const PyObject*> objects);
-  /// This tensor, container or instance is at one place among the arguments and, in calls that match, the object there
-  /// is at no other: match() gives it behind the tensors. Which of them it is, or -1; during the call given to build().
+  /// Of this tensor, container or instance calls that match have one object at the same places among the arguments, and
+  /// at no others: match() gives it behind the tensors. Which of them it is, or -1; during the call given to build().
   int make_target(PyObject* object);
   /// In calls that match no target is one of these (addresses), nor has it one as its attribute dictionary. False: that
   /// is not so in this one.
@@ -123,7 +139,7 @@ class CallSpec {
   bool same_objects(const CallSpec& other) const;
 
   size_t tensor_count() const { return tensors_; }
-  size_t object_count() const { return tensors_ + targets_; }
+  size_t object_count() const { return tensors_ + target_places_.size(); }
   size_t number_count() const { return symbolic_; }
   uint64_t hash() const { return hash_; }         // call_hash of every call that matches
   const FlatArgs& flat() const { return flat_; }  // of the call given to build(); valid only during that call
@@ -150,7 +166,8 @@ class CallSpec {
   std::vector<Identity> identities_;
   Py_ssize_t nargs_ = 0;
   PyObject* kwnames_ = nullptr;  // owned tuple or null
-  size_t tensors_ = 0, symbolic_ = 0, targets_ = 0;
+  size_t tensors_ = 0, symbolic_ = 0;
+  std::vector<size_t> target_places_;  // of each target: how many
   uint64_t hash_ = 0;
   std::vector<const PyObject*> excluded_;
   std::vector<const void*> apart_;

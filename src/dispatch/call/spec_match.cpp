@@ -38,6 +38,7 @@ struct Matcher {
 
   bool one(PyObject* object) noexcept {
     const ArgSpec& s = *spec++;
+    if (s.again && targets[s.target] != object) return false;
     if (s.target >= 0) targets[s.target] = object;
     switch (s.kind) {
       case ArgKind::Tensor:
@@ -67,6 +68,8 @@ struct Matcher {
         return PyList_CheckExact(object) && items(object, s.length);
       case ArgKind::Dict:
         return PyDict_CheckExact(object) && entries(object, s);
+      case ArgKind::Empty:
+        return Py_TYPE(object) == s.type && observe::is_empty_container(object);
       case ArgKind::Instance:
         return Py_TYPE(object) == s.type && entries(attributes_of(object), s);
       case ArgKind::Object:
@@ -144,18 +147,22 @@ bool reaches(PyObject* object, const std::vector<const PyObject*>& excluded, int
 }  // namespace
 
 bool CallSpec::targets_are_apart(PyObject* const* args, Py_ssize_t total, PyObject* const* targets) const noexcept {
-  std::vector<PyObject*> sorted(targets, targets + targets_);
-  for (size_t i = 0; i < targets_; ++i) {
+  const size_t count = target_places_.size();
+  std::vector<PyObject*> sorted(targets, targets + count);
+  size_t expected = 0;
+  for (size_t i = 0; i < count; ++i) {
     const bool is_instance =
         !is_plain_tensor(targets[i]) && !PyList_CheckExact(targets[i]) && !PyDict_CheckExact(targets[i]);
-    if (PyObject* attributes = is_instance ? attributes_of(targets[i]) : nullptr) sorted.push_back(attributes);
+    PyObject* attributes = is_instance ? attributes_of(targets[i]) : nullptr;
+    if (attributes) sorted.push_back(attributes);
+    expected += target_places_[i] * (attributes ? 2 : 1);
   }
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
   Counter counter{specs_.data(), sorted};
   for (Py_ssize_t i = 0; i < total; ++i) counter.one(args[i]);
   const auto is_known = [&](const void* one) { return std::binary_search(apart_.begin(), apart_.end(), one); };
-  return counter.seen == sorted.size() && std::none_of(sorted.begin(), sorted.end(), is_known);
+  return counter.seen == expected && std::none_of(sorted.begin(), sorted.end(), is_known);
 }
 
 void CallSpec::exclude(std::vector<const PyObject*> objects) {
@@ -174,7 +181,7 @@ bool CallSpec::match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
     if (!matcher.one(args[i])) return false;
   for (Py_ssize_t i = 0; !excluded_.empty() && i < total; ++i)
     if (reaches(args[i], excluded_)) return false;
-  if (targets_ && !targets_are_apart(args, total, tensors + tensors_)) return false;
+  if (!target_places_.empty() && !targets_are_apart(args, total, tensors + tensors_)) return false;
   for (const Identity& it : identities_)
     if ((tensors[it.tensor] == (it.other < 0 ? it.object : tensors[it.other])) != it.same) return false;
   return true;

@@ -388,7 +388,7 @@ void Recording::hand_over(const observe::Obstacle& met) {
   if (!is_first_use(met.in_library))
     std::ranges::copy_if(met.open, std::back_inserter(failed),
                          [&](const auto& call) { return call.values_before < most; });
-  rest = Parts::watch_rest(function, failed);
+  rest = Parts::watch_rest(function, failed, met.instances);
   if (!rest) return;
   recorder->give_up("the read observer has given up");
   this_thread().recording = false;

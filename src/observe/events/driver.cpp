@@ -84,6 +84,7 @@ void Driver::tell_unsound() {
   if (reason_.empty() || !interrupted_.empty() || std::exchange(told_unsound_, true) || !host_.on_unsound) return;
   Obstacle met;
   met.in_library = in_library_;
+  met.instances = instances();
   for (size_t i = 1; i < frames_.size(); ++i) {
     const Frame& f = frames_[i];
     PyObject* first = f.code->co_nlocals ? local_of(f.frame, 0) : nullptr;

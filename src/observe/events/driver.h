@@ -79,6 +79,8 @@ class Driver : public Observer {
   virtual void conclude() = 0;
   /// The topmost frame's instruction is about to run.
   virtual void judge() = 0;
+  /// Obstacle::instances.
+  virtual const std::vector<const void*>& instances() const = 0;
 
   bool begin();                        // false: this thread is observed already
   bool begin_events();                 // false: there are none to be had

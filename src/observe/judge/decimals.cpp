@@ -1,6 +1,5 @@
 // Numbers of the module decimal that the call makes of ints. What C code does with them is determined by their values
-// and by the thread's context, which is a fact, the flags that it has raised so far among it: a call that raises
-// another one changes it.
+// and by the thread's context, which is a fact, the flags that are raised when the call ends among it.
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
@@ -86,11 +85,13 @@ void Tracer::judge_decimal(PyObject* callee, Args args) {
   top().fresh_result = true;
 }
 
-// The next call finds the flags that this one has raised, which stay.
-std::string Tracer::raised_flags() const {
+// The next call finds the flags that this one has raised, which stay, and would raise them again.
+void Tracer::expect_raised_flags() {
   const Facts::Id id = facts_->find(reinterpret_cast<PyObject*>(const_cast<Setting*>(&kContext)), Node::Kind::Setting);
-  if (id < 0 || facts_->node(id).value == kContext.now()) return "";
-  return "the flags of decimal's context at " + facts_->node(id).where;
+  if (id < 0) return;
+  uint64_t& known = facts_->node(id).value;
+  const uint64_t now = kContext.now(), changed = known ^ now;
+  if (changed <= kAllSignals && (known & changed) == 0) known = now;
 }
 
 }  // namespace fastjit::observe

@@ -12,7 +12,7 @@ namespace fastjit::observe {
 namespace {
 
 bool holds_items(PyObject* o) {
-  return PyList_CheckExact(o) || PyDict_CheckExact(o) || PyTuple_Check(o) || PySet_CheckExact(o);
+  return PyList_CheckExact(o) || PyDict_Check(o) || PyTuple_Check(o) || PySet_CheckExact(o);
 }
 
 }  // namespace

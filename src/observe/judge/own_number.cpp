@@ -30,6 +30,11 @@ bool fits_program(PyObject* number) noexcept {
   return PyFloat_CheckExact(number) || (PyLong_CheckExact(number) && _PyLong_NumBits(number) <= 62);
 }
 
+bool is_empty_container(PyObject* o) noexcept {
+  if (PySet_CheckExact(o)) return PySet_GET_SIZE(o) == 0;
+  return PyODict_CheckExact(o) && PyDict_GET_SIZE(o) == 0;
+}
+
 bool holds_only_items(PyTypeObject* type) noexcept {
   return PyType_IsSubtype(type, &PyTuple_Type) && !type->tp_dictoffset && type->tp_iter == PyTuple_Type.tp_iter;
 }

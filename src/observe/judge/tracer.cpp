@@ -66,9 +66,10 @@ Observation Tracer::stop() {
     result.replaced = facts_->replaced_tensors([&](PyObject* o) {
       return is_tensor(o) && !arguments_.contains(o) && !gradients_.contains(o) && !known_apart_.contains(o);
     });
+    expect_raised_flags();
     std::string changed = facts_->finish();
     if (!changed.empty()) reason_ = "the call itself changes " + changed;
-    if (!changed.empty()) interrupted_ = has_prepared_ ? changed : raised_flags();  // the next call may be another
+    if (!changed.empty() && has_prepared_) interrupted_ = changed;  // the next call may be another
   }
   if (reason_.empty() && facts_) {
     result.effects = std::move(effects_);
@@ -111,7 +112,9 @@ void Tracer::given_to(InterpreterFrame* frame) {
   const bool is_init = caller.constructs && code->co_argcount > 0 && local_of(frame, 0);
   if (is_init && PyUnicode_CompareWithASCIIString(function_of(frame)->func_name, "__init__") == 0) {
     PyObject* self = local_of(frame, 0);
-    fresh_.insert(PyCell_Check(self) ? PyCell_GET(self) : self);
+    if (PyCell_Check(self)) self = PyCell_GET(self);
+    fresh_.insert(self);
+    instances_.push_back(self);
     caller.constructs = false;
   }
   const bool is_context = caller.makes_context && code->co_argcount > 0 && local_of(frame, 0);
@@ -192,7 +195,7 @@ void Tracer::enter_root(InterpreterFrame* frame) {
 void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
   if (depth > 16) return;
   PyObject* entries = PyDict_CheckExact(o) ? o : nullptr;
-  if (is_tensor(o) || PyList_CheckExact(o) || entries) {
+  if (is_tensor(o) || PyList_CheckExact(o) || entries || is_empty_container(o)) {
     arguments_.insert(o);
   } else if (described_.contains(o)) {
     arguments_.insert(o);

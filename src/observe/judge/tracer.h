@@ -66,6 +66,7 @@ class Tracer final : public Driver {
   void ended(bool entered) override { end_scalar_use(entered); }
   void conclude() override;
   void judge() override;
+  const std::vector<const void*>& instances() const override { return instances_; }
   void end_scalar_use(bool entered);
   bool is_stand_in_root() const;  // the call began with a function made for it
   void note_function(PyFunctionObject* function);
@@ -330,7 +331,7 @@ class Tracer final : public Driver {
   // decimals.cpp
   static bool is_decimal(PyObject* o);
   void judge_decimal(PyObject* callee, Args args);
-  std::string raised_flags() const;
+  void expect_raised_flags();
   // caches.cpp
   static bool is_cache(PyObject* callable);
   bool is_cached_by(PyObject* argument, int depth = 0);
@@ -481,6 +482,7 @@ class Tracer final : public Driver {
   Ref function_;
   std::unordered_map<PyObject*, std::vector<PyObject*>> sources_;  // of new iterators
   FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
+  std::vector<const void*> instances_;     // on which __init__ was called in this call
   FlatSet<PyObject*> arguments_;           // containers and tensors reachable from the arguments
   FlatSet<PyObject*> passed_;              // the arguments themselves
   FlatSet<PyObject*> described_;           // instances among them that the key describes

@@ -273,9 +273,8 @@ def test_numbers_of_decimal():
     with decimal.localcontext():
         decimal.getcontext().clear_flags()
         agree(fast, gain, X, hit=False)
-        assert "changed what it had read: the flags of decimal's context at test_library_state.py" in fast.explain(X)
-        agree(fast, gain, X, hit=False)
-        agree(fast, gain, X, hit=True)  # the division has raised two flags, and raises them again
+        assert decimal.getcontext().flags[decimal.Inexact] and decimal.getcontext().flags[decimal.Rounded]
+        agree(fast, gain, X, hit=True)  # the division would raise both again
         decimal.getcontext().clear_flags()
         assert "the context of decimal changed" in fast.explain(X)
         fast(X)
