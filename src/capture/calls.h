@@ -77,6 +77,19 @@ struct NumberOp {
   std::optional<double> compute(const double* operands) const;
 };
 
+/// What Python code asks of floats that were read out of tensors, or follow from such ones.
+struct NumberTest {
+  support::Test kind;
+  std::string label;  // "(item < 0.5)"
+  struct Operand {
+    int scalar;    // which of CallInputs::scalars; negative: `value` in every call
+    double value;  // in the recorded call
+  };
+  std::vector<Operand> operands;
+
+  bool answer() const;  // of the recorded call
+};
+
 /// What Python code read out of a tensor: the recorded path is for these values only.
 struct ValueGuard {
   std::string label;  // "b at model.py:9"

@@ -81,6 +81,8 @@ class Recorder {
   /// The same of one that the program computes, since it follows from values of tensors: operand i is number
   /// `operands[i]`, or a constant of `op` where that is negative.
   void number_computed(PyObject* number, NumberOp op, std::vector<int> operands);
+  /// Tells that Python is about to ask this: the path that it takes is for one answer.
+  void number_tested(NumberTest test);
   /// Tells that Python is about to read all elements of `tensor` without an operator that shows them.
   void contents_read(const at::Tensor& tensor);
   /// Tells that the call that just ended made `tensor` of numbers that are the same in every call of the program,

@@ -30,6 +30,7 @@ class Selector {
     const Event& event = trace_.events[index];
     support::count_work();
     if (event.name == kContentsRead) return add_contents(index);
+    if (event.name == kTest) return add_value(index);
     if (event.name == kFew && !by_torch_) return;
     if (is_size(event)) {
       if (!by_torch_) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
@@ -161,7 +162,7 @@ class Selector {
 
   void add_value(uint32_t index) {
     const Event& event = trace_.events[index];
-    if (event.args[0].uses[0].number) return;  // known for good
+    if (event.name != kTest && event.args[0].uses[0].number) return;  // known for good
     if (!trace_.value_scalars.contains(index) && event.name != kFew && ++values_ > kMaxValues)
       unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(trace_, event));
     Action step;

@@ -112,6 +112,7 @@ class GraphBuilder {
   void guard(uint32_t step);
   ir::NodeId sizes_of(const Action& step);
   ir::NodeId tested(uint32_t step);
+  ir::NodeId answer_to(const NumberTest& test);  // kNoNode: nothing that it asks of is found out as the program runs
   bool is_exact(ir::NodeId node);
   bool results_exact(const Action& step);
   void refuse_effects_before_values();

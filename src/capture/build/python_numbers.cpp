@@ -1,4 +1,5 @@
-// Python's arithmetic on floats (Objects/floatobject.c, Modules/mathmodule.c), as far as programs run it.
+// Python's arithmetic on floats and what it asks of them (Objects/floatobject.c, Modules/mathmodule.c), as far as
+// programs run it.
 #include <cerrno>
 #include <cmath>
 
@@ -43,6 +44,31 @@ std::optional<double> NumberOp::compute(const double* given) const {
   const std::optional<double> result = apply();
   if (result && std::isfinite(*result) && std::abs(*result) > limit) return std::nullopt;
   return result;
+}
+
+bool NumberTest::answer() const {
+  const double a = operands[0].value, b = operands.back().value;
+  switch (kind) {
+    case support::Test::Lt:
+      return a < b;
+    case support::Test::Le:
+      return a <= b;
+    case support::Test::Eq:
+      return a == b;
+    case support::Test::Ne:
+      return a != b;
+    case support::Test::Gt:
+      return a > b;
+    case support::Test::Ge:
+      return a >= b;
+    case support::Test::IsNan:
+      return std::isnan(a);
+    case support::Test::IsInf:
+      return std::isinf(a);
+    case support::Test::IsFinite:
+      return std::isfinite(a);
+  }
+  return false;
 }
 
 }  // namespace fastjit::capture

@@ -1,7 +1,9 @@
 // Values that Python reads out of tensors: guards inside the program. What a guard depends on is computed with eager's
 // own bits, so that the program goes the way that eager would go.
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 
 #include "capture/build/build.h"
 #include "capture/record/effects.h"
@@ -54,7 +56,7 @@ bool may_round(const ir::Graph& graph, ir::NodeId id, plan::Numerics numerics) {
 }
 
 std::vector<uint64_t> expected_of(const Event& event) {
-  if (event.name == kContentsRead || is_size(event)) return event.values;
+  if (event.name == kContentsRead || event.name == kTest || is_size(event)) return event.values;
   const c10::IValue& value = event.results[0].constant;
   if (value.isDouble()) {
     const double number = value.toDouble();
@@ -156,6 +158,40 @@ ir::NodeId GraphBuilder::sizes_of(const Action& step) {
   return graph_.pointwise(ir::Op::Min, {sizes, graph_.constant_int(ir::DType::I64, kMany)});
 }
 
+ir::NodeId GraphBuilder::answer_to(const NumberTest& test) {
+  std::array<ir::NodeId, 2> x{};
+  bool is_known = true;
+  for (size_t i = 0; i < test.operands.size(); ++i) {
+    const NumberTest::Operand& operand = test.operands[i];
+    x[i] = operand.scalar < 0 ? ir::kNoNode : number_node(static_cast<uint32_t>(operand.scalar));
+    is_known &= x[i] == ir::kNoNode;
+    if (x[i] == ir::kNoNode) x[i] = graph_.constant(ir::DType::F64, operand.value);
+  }
+  if (is_known) return ir::kNoNode;
+  const auto constant = [&](double value) { return graph_.constant(ir::DType::F64, value); };
+  switch (test.kind) {
+    case support::Test::Lt:
+      return graph_.pointwise(ir::Op::Lt, {x[0], x[1]});
+    case support::Test::Le:
+      return graph_.pointwise(ir::Op::Le, {x[0], x[1]});
+    case support::Test::Eq:
+      return graph_.pointwise(ir::Op::Eq, {x[0], x[1]});
+    case support::Test::Ne:
+      return graph_.pointwise(ir::Op::Ne, {x[0], x[1]});
+    case support::Test::Gt:
+      return graph_.pointwise(ir::Op::Gt, {x[0], x[1]});
+    case support::Test::Ge:
+      return graph_.pointwise(ir::Op::Ge, {x[0], x[1]});
+    case support::Test::IsNan:
+      return graph_.pointwise(ir::Op::Ne, {x[0], x[0]});
+    case support::Test::IsInf:
+      return graph_.pointwise(ir::Op::Eq, {graph_.pointwise(ir::Op::Abs, {x[0]}), constant(HUGE_VAL)});
+    case support::Test::IsFinite:
+      return graph_.pointwise(ir::Op::Lt, {graph_.pointwise(ir::Op::Abs, {x[0]}), constant(HUGE_VAL)});
+  }
+  return ir::kNoNode;
+}
+
 void GraphBuilder::guard(uint32_t index) {
   const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
@@ -165,6 +201,9 @@ void GraphBuilder::guard(uint32_t index) {
     node = tested(index);
   } else if (is_size(event)) {
     node = sizes_of(step);
+  } else if (event.name == kTest) {
+    node = answer_to(trace_.tests.at(step.event));
+    if (node == ir::kNoNode) return;  // of values that are guarded themselves
   } else {
     const Use& use = event.args[0].uses[0];
     if (states_[use.tensor].mask != ir::kNoNode)

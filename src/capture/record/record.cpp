@@ -530,7 +530,7 @@ bool Recorder::number_read(PyObject* number) {
   if (std::memcmp(&value, &read, sizeof value) != 0) return false;
   const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());
   if (!trace.value_scalars.try_emplace(index, scalar).second) return false;
-  impl_->inputs.scalars.emplace_back(number, "");
+  impl_->inputs.scalars.emplace_back(number, event.target.empty() ? "item" : event.target);
   return true;
 }
 
@@ -551,6 +551,18 @@ void Recorder::number_computed(PyObject* number, NumberOp op, std::vector<int> o
   std::string name = op.label;
   impl_->trace.computed.emplace(scalar, Trace::Computed{std::move(op), std::move(operands)});
   number_derived(number, std::move(name), std::move(open));
+}
+
+// An event without an operator.
+void Recorder::number_tested(NumberTest test) {
+  Impl& impl = *impl_;
+  if (!impl.recording) return;
+  Event event = impl.unseen(kTest);
+  event.target = test.label;
+  event.values = {uint64_t{test.answer()}};
+  impl.trace.tests.emplace(static_cast<uint32_t>(impl.trace.events.size()), std::move(test));
+  impl.trace.events.push_back(std::move(event));
+  impl.count_value(impl.trace.events.back());
 }
 
 void Recorder::give_up(const std::string& reason) {
@@ -669,7 +681,7 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
   const auto is_call = [](const Event& event) { return event.op && event.parent == kNone; };
   capture.operators = static_cast<uint32_t>(std::ranges::count_if(impl.trace.events, is_call));
   capture.reads_values = std::ranges::any_of(impl.trace.events, [](const Event& event) {
-    if (event.parent != kNone || !event.op) return event.name == kContentsRead || is_size(event);
+    if (event.parent != kNone || !event.op) return event.name == kContentsRead || event.name == kTest || is_size(event);
     return event.facts.reads();
   });
   return capture;

@@ -107,6 +107,7 @@ struct Trace {
     std::vector<int> operands;  // numbers; negative: a constant of `op`
   };
   std::map<uint32_t, Computed> computed;  // those among them that the program computes
+  std::unordered_map<uint32_t, NumberTest> tests;  // by event
   std::vector<TensorRecord> tensors;
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"
@@ -148,6 +149,9 @@ std::string where(const Trace& trace, const Event& event);
 
 /// The name of events that stand for Recorder::contents_read.
 inline constexpr std::string_view kContentsRead = "tolist";
+
+/// The name of events that stand for Recorder::number_tested.
+inline constexpr std::string_view kTest = "test";
 
 /// The name of events that stand for Recorder::size_read.
 inline constexpr std::string_view kSizeRead = "size";

@@ -354,6 +354,7 @@ void Recording::number_derived(observe::Derivation& how) {
   }
   how.text = text(how, names);
   how.after_operators = recorder->operators() > 0;
+  if (how.test) return number_tested(how);
   if (how.scalar == observe::Derivation::kUnwatched) return;
   if (how.of_tensor) return number_computed(how);
   if (how.of_asked) return recorder->number_asked(how.number.get(), how.text);
@@ -368,6 +369,13 @@ void Recording::number_computed(const observe::Derivation& how) {
     op.operands.push_back({operand.scalar < 0, PyFloat_AsDouble(operand.value.get())});
   }
   recorder->number_computed(how.number.get(), std::move(op), std::move(operands));
+}
+
+void Recording::number_tested(const observe::Derivation& how) {
+  capture::NumberTest test{*how.test, how.text, {}};
+  for (const auto& operand : how.operands)
+    test.operands.push_back({operand.scalar, PyFloat_AsDouble(operand.value.get())});
+  recorder->number_tested(std::move(test));
 }
 
 bool Recording::unwatched(bool ended) {

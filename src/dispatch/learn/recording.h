@@ -22,6 +22,7 @@ struct Recording {
   Recording(Function& f, const Modes& m) : function(f), modes(m) {}
   void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
   void number_computed(const observe::Derivation& how);
+  void number_tested(const observe::Derivation& how);
   bool uses_generator(observe::Host::OnState what, PyObject* generator, PyObject* operand);
   bool unwatched(bool ended);  // see observe::Host::on_unwatched
   /// At its first use library code imports, registers and fills caches: the next call may be another matter.

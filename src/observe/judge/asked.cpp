@@ -27,8 +27,6 @@ PyObject* bound(PyObject* function, PyObject* self) {
   return bind(function, self, reinterpret_cast<PyObject*>(Py_TYPE(self)));
 }
 
-constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};  // by Py_LT ...
-
 }  // namespace
 
 // `args` are without `self`.
@@ -70,7 +68,7 @@ bool Tracer::compares_asked(int comparison, PyObject* left, PyObject* right) {
   for (PyObject* o : {left, right}) numbers_.add_operand(how, o);
   if (!how.of_asked || how.of_tensor) return false;
   how.comparison = comparison;
-  how.text = kComparisons[comparison];
+  how.text = comparison_text(comparison);
   const Ref answer = Ref::steal(PyObject_RichCompare(left, right, comparison));
   guard_number(std::move(how), answer.get());
   return true;

@@ -263,7 +263,7 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
     case Rule::Pure:
       if (callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_read_from_tensor(args[0]))
         return;  // that object
-      if (derives_by_call(callee, args)) return;
+      if (tests_read_by_call(callee, args) || derives_by_call(callee, args)) return;
       [[fallthrough]];
     case Rule::Fresh:
       return apply_reader(row, callee, args);

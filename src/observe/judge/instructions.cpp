@@ -158,7 +158,8 @@ void Tracer::unary(int) {
 
 void Tracer::compare(int oparg) {
   PyObject *right = at(1), *left = at(2);
-  if (compares_asked(oparg >> kCompareShift, left, right)) return;
+  const int which = oparg >> kCompareShift;
+  if (compares_asked(which, left, right) || compares_read(which, left, right)) return;
   if (is_tensor(left) || is_tensor(right)) return binary(kComparison);
   for (PyObject* o : {left, right})
     if (compares_in_python(o))

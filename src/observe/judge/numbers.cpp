@@ -110,7 +110,7 @@ bool Tracer::is_read_from_tensor(PyObject* o) const {
 // Whether the program can do what Python does with a value that was read out of a tensor. A number that the call was
 // given is a constant of such an operation.
 bool Tracer::runs_in_program(Derivation& how) {
-  if (!how.arithmetic) return false;
+  if (!how.arithmetic && !how.test) return false;
   for (Derivation::Operand& operand : how.operands) {
     PyObject* value = operand.value.get();
     constexpr double kExact = 9007199254740992;  // every int up to there is a float
@@ -121,6 +121,40 @@ bool Tracer::runs_in_program(Derivation& how) {
   }
   how.of_asked = how.of_clock = false;
   return true;
+}
+
+// What a branch makes of a value that was read out of a tensor: a variant for each answer, and not for each value.
+bool Tracer::tests_read(support::Test test, std::string text, Args operands) {
+  if (numbers_.empty() || sum_.frame || !host_.on_derived || !std::ranges::all_of(operands, is_number)) return false;
+  Derivation how;
+  how.test = test;
+  for (PyObject* o : operands) numbers_.add_operand(how, o);
+  if (!how.of_tensor || !runs_in_program(how)) return false;
+  how.text = std::move(text);
+  how.scalar = Derivation::kUnwatched;
+  how.where = where();
+  host_.on_derived(host_.context, how);
+  return true;
+}
+
+bool Tracer::tests_read_by_call(PyObject* callee, Args args) {
+  if (callee != plain_callee_ || args.size() != 1 || !is_read_from_tensor(args[0])) return false;
+  const std::string text = callee_text(callee);
+  for (const auto& [name, test] : {std::pair{"isnan", support::Test::IsNan},
+                                   {"isinf", support::Test::IsInf},
+                                   {"isfinite", support::Test::IsFinite}})
+    if (text == name) return tests_read(test, text, args);
+  return false;
+}
+
+std::string_view Tracer::comparison_text(int comparison) {
+  constexpr const char* kTexts[] = {"<", "<=", "==", "!=", ">", ">="};  // by Py_LT ...
+  return kTexts[comparison];
+}
+
+bool Tracer::compares_read(int comparison, PyObject* left, PyObject* right) {
+  return tests_read(static_cast<support::Test>(comparison), std::string(comparison_text(comparison)),
+                    std::array{left, right});
 }
 
 // The methods of a tensor that a binary operator or a comparison calls.

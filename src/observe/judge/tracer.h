@@ -267,6 +267,10 @@ class Tracer final : public Driver {
   bool meets_tensors(PyObject* o, int oparg);
   bool derives_by_operator(int oparg, PyObject* left, PyObject* right);
   bool derives_by_call(PyObject* callee, Args args);
+  static std::string_view comparison_text(int comparison);
+  bool compares_read(int comparison, PyObject* left, PyObject* right);
+  bool tests_read(support::Test test, std::string text, Args operands);
+  bool tests_read_by_call(PyObject* callee, Args args);
   bool derives_by_minus(PyObject* o);
   void take_derived(PyObject* number);
   // asked.cpp: numbers that the call asks for and that follow from such ones
