@@ -42,7 +42,7 @@ struct Obstacle {
     PyObject* first;       // what its first local variable holds now, borrowed; may be null
     size_t values_before;  // read out of tensors when it began
   };
-  std::vector<Open> open;   // the functions that it is in, from the outermost that the call has entered
+  std::vector<Open> open;              // the functions that it is in, from the outermost that the call has entered
   std::vector<const void*> instances;  // that the call has made: addresses only, some may be gone
   bool in_library = false;             // it is what code of a library does
 };

@@ -201,7 +201,11 @@ void GraphBuilder::emit(uint32_t index) {
   const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   if (event.facts.is(OpFlag::Lifts)) {
-    set_result(flat_results(event)[0], value(event.args[0].uses[0], event).node);
+    const ScalarBindings::Place* number = scalars_.find(step.event, 0);
+    const Use& made = event.args[0].uses[0];
+    const auto converted = [&] { return graph_.convert(scalar_node(*number), *to_ir(made.meta->dtype)); };
+    if (number) taken_.insert({step.event, 0});
+    set_result(flat_results(event)[0], number ? converted() : value(made, event).node);
     return;
   }
   if (step.reads_value) return guard(index);

@@ -146,7 +146,10 @@ ir::NodeId GraphBuilder::result_node(ir::NodeId external, uint32_t which, const 
 // The value of an operand that is a number for good: the template holds it, and every call reads the same tensor.
 std::optional<c10::Scalar> GraphBuilder::number_of(const Use& use) const {
   if (use.tensor == kNone || use.number) return use.number;
-  return analysis_.written[use.storage] ? std::nullopt : analysis_.lifted[use.tensor];
+  const int64_t maker = analysis_.created[use.tensor];
+  const Action* step = maker < 0 ? nullptr : &analysis_.steps[static_cast<size_t>(maker)];
+  const bool is_open = step && trace_.events[step->event].facts.is(OpFlag::Lifts) && scalars_.find(step->event, 0);
+  return is_open || analysis_.written[use.storage] ? std::nullopt : analysis_.lifted[use.tensor];
 }
 
 // The value as memory of its own, in eager's strides; never a node that stands for another storage.

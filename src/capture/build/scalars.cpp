@@ -88,9 +88,20 @@ std::vector<uint32_t> element_events(const Trace& trace, const ScalarUse& use) {
   return is_each ? std::vector{parts[static_cast<size_t>(use.element)]} : std::vector<uint32_t>();
 }
 
+// Whether torch.tensor() makes this of the number by a conversion that programs know.
+bool is_made_of(const Use& made, const Number& number) {
+  if (!made.number || !made.meta->sizes.empty()) return false;
+  const at::ScalarType dtype = made.meta->dtype;
+  return number.is_float ? dtype == at::kFloat || dtype == at::kDouble : dtype == at::kLong;
+}
+
 // The one argument of the instruction's operator calls that can be this number.
 bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
   if (!use.alone) return false;
+  const auto lifts = [&](uint32_t index) { return trace.events[index].facts.is(OpFlag::Lifts); };
+  if (const auto lift = std::ranges::find_if(use.events, lifts); lift != use.events.end())
+    return use.element < 0 && is_made_of(trace.events[*lift].args[0].uses[0], number) &&
+           bindings.places.try_emplace({*lift, 0}, ScalarBindings::Place{use.scalar, kAny}).second;
   std::optional<std::pair<uint32_t, uint32_t>> place;
   for (uint32_t index : use.element < 0 ? use.events : element_events(trace, use)) {
     const Event& event = trace.events[index];

@@ -106,7 +106,7 @@ struct Trace {
     NumberOp op;
     std::vector<int> operands;  // numbers; negative: a constant of `op`
   };
-  std::map<uint32_t, Computed> computed;  // those among them that the program computes
+  std::map<uint32_t, Computed> computed;           // those among them that the program computes
   std::unordered_map<uint32_t, NumberTest> tests;  // by event
   std::vector<TensorRecord> tensors;
   std::vector<StorageRecord> storages;

@@ -104,7 +104,8 @@ std::string text(const observe::Derivation& how, const std::vector<std::string>&
   std::vector<std::string> shown;
   for (size_t i = 0; i < operands.size(); ++i)
     shown.push_back(operands[i].empty() ? observe::words(how.operands[i].value.get()) : operands[i]);
-  if (how.binary || how.comparison >= 0 || (how.test && shown.size() == 2)) return "(" + shown[0] + " " + how.text + " " + shown[1] + ")";
+  if (how.binary || how.comparison >= 0 || (how.test && shown.size() == 2))
+    return "(" + shown[0] + " " + how.text + " " + shown[1] + ")";
   if (how.unary) return how.text + shown[0];
   std::string out;
   for (const std::string& one : shown) out += (out.empty() ? "" : ", ") + one;

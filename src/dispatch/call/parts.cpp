@@ -316,7 +316,8 @@ bool Parts::pays() {
 #else
 bool Parts::available() { return false; }
 
-std::shared_ptr<void> Parts::watch_rest(Function&, const std::vector<observe::Obstacle::Open>&, const std::vector<const void*>&) {
+std::shared_ptr<void> Parts::watch_rest(Function&, const std::vector<observe::Obstacle::Open>&,
+                                        const std::vector<const void*>&) {
   return nullptr;
 }
 

@@ -305,8 +305,8 @@ int CallSpec::make_target(PyObject* object) {
   const auto is_known = [&](size_t i) {
     const ArgKind kind = specs_[i].kind;
     const bool is_other_dict = flat_.dicts[i] && times(flat_.dicts[i]) != static_cast<ptrdiff_t>(places.size());
-    return !is_other_dict && (kind == ArgKind::Tensor || kind == ArgKind::List || kind == ArgKind::Dict ||
-                              kind == ArgKind::Instance);
+    return !is_other_dict &&
+           (kind == ArgKind::Tensor || kind == ArgKind::List || kind == ArgKind::Dict || kind == ArgKind::Instance);
   };
   if (places.empty() || times(object) != static_cast<ptrdiff_t>(places.size())) return -1;
   if (!std::ranges::all_of(places, is_known)) return -1;

@@ -70,15 +70,16 @@ enum class ArgKind : uint8_t {
 /// a set or an OrderedDict with nothing in it.
 struct ArgSpec {
   ArgKind kind;
-  bool weak = false;             // Object: `object` is a weak reference
-  PyObject* object = nullptr;    // Int, Float, Bool, Text, Object: owned. Dict, Instance: tuple of keys, owned
-  Py_ssize_t length = 0;         // Tuple, List, Dict, Instance
-  double number = 0;             // Float: bits compared
-  PyTypeObject* type = nullptr;  // Number, Empty: the class. Instance, Tuple: the class, owned. Object: borrowed, for hints
+  bool weak = false;           // Object: `object` is a weak reference
+  PyObject* object = nullptr;  // Int, Float, Bool, Text, Object: owned. Dict, Instance: tuple of keys, owned
+  Py_ssize_t length = 0;       // Tuple, List, Dict, Instance
+  double number = 0;           // Float: bits compared
+  PyTypeObject* type =
+      nullptr;  // Number, Empty: the class. Instance, Tuple: the class, owned. Object: borrowed, for hints
   TensorSpec tensor{};
-  int same_as = -1;   // Tensor: an earlier tensor argument that is the same object
-  bool bare = false;  // Tensor: has no attributes of its own
-  int target = -1;    // Tensor, List, Dict, Instance: which of the objects that the call changes or returns
+  int same_as = -1;    // Tensor: an earlier tensor argument that is the same object
+  bool bare = false;   // Tensor: has no attributes of its own
+  int target = -1;     // Tensor, List, Dict, Instance: which of the objects that the call changes or returns
   bool again = false;  // the target is at an earlier place, too
 };
 

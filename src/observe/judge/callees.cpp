@@ -516,6 +516,10 @@ void Tracer::judge_tensor(PyObject* callee, Args args) {
   if (!args.empty() && is_tensor(args[0]) && !std::strcmp(known_name(known_function(callee)), "torch:as_tensor"))
     return readable_args(args, callee) ? may_enter_any() : void();  // the tensor itself, or what an operator gives
   if (args.empty() || !holds_numbers_only(args[0])) return call_host(callee, args);
+  if (numbers_.is_open(args[0]) && readable_args(args.subspan(1), callee)) {
+    use_scalars(args.first(1), false);
+    return may_enter_any();
+  }
   if (readable_args(args, callee)) may_enter_any();
 }
 

@@ -226,6 +226,90 @@ def applied(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     return module(x) * 2
 
 
+class Timed(torch.nn.Module):
+    """Made for each solve, as solvers wrap what they are given."""
+
+    def __init__(self, field: torch.nn.Module, scale: float) -> None:
+        super().__init__()
+        self.field, self.scale = field, scale
+
+    def forward(self, t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.field(y) * torch.cos(t * self.scale)
+
+
+class Solver:
+    """Takes steps until it is there: how many, and which are taken back, the values say."""
+
+    def __init__(self, field: torch.nn.Module, y: torch.Tensor, scale: float) -> None:
+        self.field = Timed(field, scale)
+        self.state = (y, torch.zeros(()), torch.tensor(0.2), [y, y])
+
+    def step(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        y, t, dt, kept = state
+        assert torch.isfinite(y).all() and dt > 0
+        new = y + dt * self.field(t, y)
+        if (new - y).abs().max() < 0.3:
+            return new, t + dt, dt * 1.1, [y, new]
+        return y, t, dt * 0.5, kept
+
+    def advance(self, end: torch.Tensor) -> torch.Tensor:
+        while self.state[1] < end:
+            self.state = self.step(self.state)
+        return self.state[0] + self.state[3][0]
+
+    def solve(self, ends: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.advance(end) for end in ends])
+
+
+def test_modules_that_the_whole_makes_are_compared_by_what_they_hold() -> None:
+    def run(y: torch.Tensor, field: torch.nn.Module, scale: float = 1.0) -> torch.Tensor:
+        return Solver(field, y, scale).solve(torch.tensor([1.0, 2.0, 3.0]))
+
+    torch.manual_seed(0)
+    field, other = Block(4), Block(4)
+    fast = fastjit.jit(run, on_unsupported="eager")
+
+    def check(*args: Any) -> int:
+        before = fast.stats().operators
+        assert torch.allclose(fast(*args), run(*args), atol=1e-6)
+        return fast.stats().operators - before
+
+    with torch.no_grad():
+        # The steps of the second call, which makes a solver and a module of its own, hit those of the first.
+        ran = [check(torch.randn(3, 4), field) for _ in range(5)]
+        assert min(ran[1:]) > 100, ran
+        assert any("value limit" in reason for reason in fast.stats().fallbacks)
+        step = next(part for name, part in fast.stats().parts.items() if "Solver.step" in name)
+        assert step.hits > step.calls / 2, fast.stats().parts
+        field.first.weight.mul_(0.5)
+        check(torch.randn(3, 4), field)
+        for _ in range(3):
+            check(torch.randn(3, 4), other)
+            check(torch.randn(3, 4), field, 2.0)
+
+
+def test_modules_that_live_on_are_not_looked_into() -> None:
+    """Other modules of one class are arguments of a part: each has facts of its own."""
+
+    def apply(block: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return block(x) * 2 + 1
+
+    blocks = [Block(4) for _ in range(6)]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for block in blocks:
+            x = apply(block, x)
+        print(end="")
+        return x
+
+    fast = fastjit.jit(run, on_unsupported="eager")
+    with torch.no_grad():
+        for call in range(8):
+            x, before = torch.randn(2, 4), fast.stats().operators
+            assert torch.allclose(fast(x), run(x), atol=1e-6)
+            assert call < 3 or fast.stats().operators - before >= 6 * 2, call
+
+
 def test_a_function_that_is_given_a_module_has_its_own_name() -> None:
     block = Block()
 

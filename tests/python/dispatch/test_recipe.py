@@ -187,3 +187,86 @@ def test_dictionaries_by_tuples_of_values():
         assert list(got) == list(fn(x))
         assert all(torch.equal(a, b) for a, b in zip(got.values(), fn(x).values(), strict=True))
     assert fast.stats().hits == 2 and fast.stats().fallbacks == {}
+
+
+@pytest.mark.parametrize("make", [collections.OrderedDict, set, dict, list])
+def test_which_of_two_empty_containers_an_argument_is(make):
+    def compare(x, a, b):
+        return x + 1 if a is b else x - 1
+
+    fast, x = fastjit(compare, on_unsupported="eager"), torch.randn(5)
+    one, other = make(), make()
+    for a, b in [(one, one), (one, other), (other, other)] * 3:
+        assert torch.equal(fast(x, a, b), compare(x, a, b))
+
+
+def test_containers_with_nothing_in_them():
+    def look(x, names, hooks):
+        return x * (len(names) + 1) + (1 if hooks else 2) + (3 if "k" in names else 4) + hooks.get("k", 5)
+
+    fast, x = fastjit(look, on_unsupported="eager"), torch.randn(5)
+    empty = look(x, set(), collections.OrderedDict())
+    for call in range(4):
+        assert torch.equal(fast(x, set(), collections.OrderedDict()), empty) and fast.stats().hits == call
+    for _ in range(3):
+        names, hooks = {"k"}, collections.OrderedDict(k=7)
+        assert torch.equal(fast(x, names, hooks), look(x, names, hooks))
+    assert torch.equal(fast(x, set(), collections.OrderedDict()), empty)
+    assert fast.stats().hits >= 4
+
+
+@pytest.mark.parametrize("make", [collections.OrderedDict, set])
+def test_an_empty_container_that_the_call_fills(make):
+    def fill(x, kept):
+        kept.update({"k": 1}) if isinstance(kept, dict) else kept.add("k")
+        return x + len(kept)
+
+    fast, x = fastjit(fill, on_unsupported="eager"), torch.randn(5)
+    for _ in range(3):
+        mine, theirs = make(), make()
+        for _ in range(2):
+            assert torch.equal(fast(x, mine), fill(x, theirs)) and mine == theirs
+
+
+def test_a_list_at_two_places_comes_back():
+    def give_back(x, state, kept):
+        return (x + 1, kept) if len(state["kept"]) == len(kept) else (x - 1, state["kept"])
+
+    fast, x = fastjit(give_back), torch.randn(5)
+    for call in range(4):
+        kept = [torch.randn(2), 3]
+        got, same = fast(x, {"kept": kept, "t": call > 9}, kept)
+        assert same is kept and torch.equal(got, x + 1) and fast.stats().hits == call
+    one, other = [torch.randn(2), 3], [torch.randn(2), 3]
+    for _ in range(2):
+        assert fast(x, {"kept": one, "t": False}, other)[1] is other
+    assert fast.stats().hits == 4 and fast.stats().fallbacks == {}
+    assert fast(x, {"kept": one, "t": False}, one)[1] is one and fast.stats().hits == 5
+
+
+def test_a_list_at_two_places_is_changed():
+    def grow(x, state, kept):
+        kept.append(x * 2)
+        return x + len(state["kept"])
+
+    fast, x = fastjit(grow, on_unsupported="eager"), torch.randn(5)
+    for _ in range(4):
+        kept: list[Any] = [1]
+        assert torch.equal(fast(x, {"kept": kept}, kept), x + 2)
+        assert len(kept) == 2 and torch.equal(kept[1], x * 2)
+    one, other = [1], [1]
+    assert torch.equal(fast(x, {"kept": one}, other), x + 1) and (len(one), len(other)) == (1, 2)
+    assert fast.stats().hits == 3
+
+
+def test_verified_hits_that_give_arguments_back():
+    def write(x, items):
+        items[0].add_(1)
+        return x * 2, items, {"items": items}
+
+    fast = fastjit(write, verify=1.0)
+    for _ in range(4):
+        items = [torch.zeros(3)]
+        _, same, others = fast(torch.randn(5), items)
+        assert same is items and others["items"] is items and items[0].sum() == 3
+    assert fast.stats().hits == 3 and fast.stats().mismatches == 0

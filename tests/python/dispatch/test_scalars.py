@@ -81,8 +81,7 @@ BY_VALUE = {
     "type": lambda x, a: x * a if isinstance(a, float) and a == 2.5 else x,
     "call of a C function": lambda x, a: x * math.floor(a) if math.isfinite(a) else x,
     "size": lambda x, a: x.sum() + torch.arange(0.0, 4.0, a).sum() if a > 0 else x,
-    "tensor of it": lambda x, a: x + torch.tensor(a),
-    "stored in a tensor": lambda x, a: torch.zeros(8).index_put((x > 0,), torch.tensor(a)),
+    "tensor of a list": lambda x, a: x + torch.tensor([a, 1.0])[0],
 }
 
 
@@ -113,6 +112,44 @@ def test_a_number_that_python_reads_is_a_guard(name):
     for a in (math.nan, -0.0, 0.0) if name != "call of a C function" else ():
         assert_same(fast(x8(), a), fn(x8(), a))
         assert_same(fast(x8(), a), fn(x8(), a))
+
+
+MADE = {
+    "float32": lambda x, a: x * torch.tensor(a),
+    "float64": lambda x, a: x.double() * torch.tensor(a, dtype=torch.float64),
+    "as_tensor": lambda x, a: torch.as_tensor(a) - x,
+    "returned": lambda x, a: (x + 1, torch.tensor(a)),
+    "written": lambda x, a: x + torch.tensor(a).add_(1),
+    "computed": lambda x, a: x * torch.tensor(a * 2 + 1),
+    "stored in a tensor": lambda x, a: torch.zeros(8).index_put((x > 0,), torch.tensor(a)),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_tensor_of_a_number_is_a_run_time_value(name):
+    series(MADE[name], [(x8(), a) for a in VALUES for _ in range(2)], misses=1)
+
+
+def test_tensors_of_ints_and_of_other_types():
+    series(lambda x, n: x * torch.tensor(n), [(x8(), n) for n in (1000, -4000, 2**40, 1000)], misses=1)
+    series(lambda x, a: x * torch.tensor(a, dtype=torch.float16), [(x8(), a) for a in (1.5, 0.3, 1.5)], misses=2)
+    series(lambda x, a: x * torch.tensor([a, 1.0])[0], [(x8(), a) for a in (1.5, 0.3, 1.5)], misses=2)
+
+
+def test_a_tensor_of_a_number_that_was_read():
+    def rescale(x):
+        loss = (x * x).mean().item()
+        return torch.tensor(loss) + x, torch.tensor(loss * 2, dtype=torch.float64)
+
+    series(rescale, [(x8() * n,) for n in range(1, 7)], misses=1)
+
+
+def test_a_tensor_of_a_number_that_is_used_as_one():
+    def shift(x, a):
+        t = torch.tensor(a)
+        return torch.add(x, x, alpha=a) + t.item() + t
+
+    series(shift, [(x8(), a) for a in (1.5, 0.3, 1.5, 2.25)], misses=1)
 
 
 def test_numbers_that_are_returned_are_the_callers():
