@@ -88,6 +88,16 @@ std::vector<uint32_t> element_events(const Trace& trace, const ScalarUse& use) {
   return is_each ? std::vector{parts[static_cast<size_t>(use.element)]} : std::vector<uint32_t>();
 }
 
+// Tensors that a binding made of a number for the operators that it then runs: a constant of theirs.
+std::set<uint32_t> made_by_bindings(const Trace& trace) {
+  std::set<uint32_t> out;
+  for (const Event& event : trace.events)
+    for (const CallValue& item : event.args)
+      for (const Use& use : item.uses)
+        if (use.number && use.tensor != kNone && !event.facts.is(OpFlag::Lifts)) out.insert(use.tensor);
+  return out;
+}
+
 // Whether torch.tensor() makes this of the number by a conversion that programs know.
 bool is_made_of(const Use& made, const Number& number) {
   if (!made.number || !made.meta->sizes.empty()) return false;
@@ -95,13 +105,16 @@ bool is_made_of(const Use& made, const Number& number) {
   return number.is_float ? dtype == at::kFloat || dtype == at::kDouble : dtype == at::kLong;
 }
 
+// The event by which torch.tensor() gives what it made of the number; kNone: the operators were others.
+uint32_t lift_of(const Trace& trace, const ScalarUse& use) {
+  const auto lifts = [&](uint32_t index) { return trace.events[index].facts.is(OpFlag::Lifts); };
+  const auto lift = std::ranges::find_if(use.events, lifts);
+  return lift == use.events.end() ? kNone : *lift;
+}
+
 // The one argument of the instruction's operator calls that can be this number.
 bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
   if (!use.alone) return false;
-  const auto lifts = [&](uint32_t index) { return trace.events[index].facts.is(OpFlag::Lifts); };
-  if (const auto lift = std::ranges::find_if(use.events, lifts); lift != use.events.end())
-    return use.element < 0 && is_made_of(trace.events[*lift].args[0].uses[0], number) &&
-           bindings.places.try_emplace({*lift, 0}, ScalarBindings::Place{use.scalar, kAny}).second;
   std::optional<std::pair<uint32_t, uint32_t>> place;
   for (uint32_t index : use.element < 0 ? use.events : element_events(trace, use)) {
     const Event& event = trace.events[index];
@@ -158,9 +171,20 @@ ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const 
       if (scalar == place.scalar) return place.limit >= largest(trace.events[event].args[0].uses[0].meta->dtype);
     return true;
   };
-  for (const ScalarUse& use : trace.scalar_uses)
-    if (!refused.contains(use.scalar) && !bind_use(trace, use, number_of(inputs.scalars[use.scalar].first), bindings))
+  std::optional<std::set<uint32_t>> by_bindings;
+  const auto bind_lift = [&](const ScalarUse& use, uint32_t lift, const Number& number) {
+    const Use& made = trace.events[lift].args[0].uses[0];
+    if (!by_bindings) by_bindings = made_by_bindings(trace);
+    return use.alone && use.element < 0 && is_made_of(made, number) && !by_bindings->contains(made.tensor) &&
+           bindings.places.try_emplace({lift, 0}, ScalarBindings::Place{use.scalar, kAny}).second;
+  };
+  for (const ScalarUse& use : trace.scalar_uses) {
+    if (refused.contains(use.scalar)) continue;
+    const Number number = number_of(inputs.scalars[use.scalar].first);
+    const uint32_t lift = lift_of(trace, use);
+    if (!(lift == kNone ? bind_use(trace, use, number, bindings) : bind_lift(use, lift, number)))
       refused.insert(use.scalar);
+  }
   for (const auto& [at, place] : bindings.places)
     if (!always_fits(place)) refused.insert(place.scalar);
   bindings.refuse(refused);

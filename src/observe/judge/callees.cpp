@@ -68,7 +68,8 @@ void Tracer::judge_isinstance(PyObject*, Args args) {
 // What a metaclass's own __instancecheck__ falls back to: the class of the object in the bases' order.
 void Tracer::judge_real_instance(PyObject* callee, Args args) {
   PyObject* o = args.empty() ? nullptr : args.back();
-  if (!o || !plain_getattribute(Py_TYPE(o))) return deny("call of " + callee_text(callee));
+  // A bound method asks its own class for __class__ before the function.
+  if (!o || !(plain_getattribute(Py_TYPE(o)) || PyMethod_Check(o))) return deny("call of " + callee_text(callee));
   if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(o)) return;
   note_instance(o);
   note_bases(Py_TYPE(o));

@@ -321,3 +321,24 @@ def test_a_call_that_needs_gradients_says_what_to_do(make, name):
     assert f"parameter '{name}" in str(said[0].message)
     fast(x8())
     assert_same(fast(x8()), fast(x8()))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, a: torch.Tensor.__setitem__(x, 0, a),
+        lambda x, a: x.__setitem__(slice(2, 5), a),
+        lambda x, a: torch.Tensor.__setitem__(x, x > 0, a),
+        lambda x, a: torch.Tensor.__setitem__(x, 1, torch.tensor(a)),
+    ],
+    ids=["item", "slice", "mask", "tensor"],
+)
+def test_a_number_that_is_stored_by_a_method(write):
+    """The binding makes a tensor of the number, which is a constant of what it runs."""
+    fast = fastjit(lambda x, a: (write(x, a), x + 1)[1])
+    for a in (1.5, 1.75, -2.0, 1.5, 0.0):
+        mine, theirs = x8(), x8()
+        write(theirs, a)
+        assert_same(fast(mine, a), theirs + 1, exact=True)
+        assert_same(mine, theirs, exact=True)
+    assert fast.stats().fallbacks == {} and fast.stats().hits >= 1

@@ -10,7 +10,7 @@ from script_tools import World, script
 def _by_type(w: World, values: list[torch.Tensor]) -> None:
     def f(x, v):
         b = v.item()
-        return x * b if b < 200 else x + b
+        return x * b if str(b) < "200" else x + b
 
     f, x = w.jit(f), torch.arange(4.0)
     for v in values:
