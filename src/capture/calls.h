@@ -55,9 +55,13 @@ struct CallTemplate {
   bool shape_from_metadata = true;
   // A factory called through torch's own bindings: its result is no view, whatever it is made of.
   bool makes_no_view = false;
-  bool by_data{};                   // sizes that depend on data go in or come out: what nobody uses is checked too
-  std::vector<bool> data_sized{};   // results whose sizes are what each call finds; empty: none
-  std::optional<CastMode> casts{};  // autocast was another one than the caller's
+  bool by_data{};                  // sizes that depend on data go in or come out: what nobody uses is checked too
+  std::vector<bool> data_sized{};  // results whose sizes are what each call finds; empty: none
+  struct MadeGenerator {
+    uint32_t arg, which;
+  };
+  std::vector<MadeGenerator> made_generators{};  // arguments that are generators which each run makes anew
+  std::optional<CastMode> casts{};               // autocast was another one than the caller's
 };
 
 /// An operation of Python on floats, run by the program: of a number that was read out of a tensor, as in

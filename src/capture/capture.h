@@ -91,6 +91,9 @@ class Recorder {
   /// Tells that Python did this to a generator: an operator of generator_calls.h, its arguments, and the tensor that it
   /// gave, or an undefined one.
   void generator_used(const char* op, const std::vector<c10::IValue>& args, const at::Tensor& result);
+  /// Tells that the call has made this generator, which nothing but operators gets: each run of the program makes one
+  /// anew. False: someone else may have it.
+  bool generator_made(const at::Generator& generator);
   /// Tells that Python read `data` as Tensor.data of `tensor`. False: a program cannot have it.
   bool data_read(const at::Tensor& tensor, const at::Tensor& data);
   /// Tells that Python lets `tensor` require grad. False: the call has not made it, or not as a leaf.

@@ -79,8 +79,9 @@ struct Host {
   /// The call about to run reads all elements of a tensor without an operator that shows them.
   void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
   /// The call seeds a generator with `operand`, has just got its state, the tensor `operand`, or sets it to that one;
-  /// or it seeds all of torch's (`generator` is null). False: a program cannot do it.
-  enum class OnState : uint8_t { Seed, Got, Set, SeedAll };
+  /// or it seeds all of torch's (`generator` is null); or it is about to use one that it has made, for the first time
+  /// or again. False: a program cannot do it.
+  enum class OnState : uint8_t { Seed, Got, Set, SeedAll, Made };
   bool (*on_generator)(void* context, OnState what, PyObject* generator, PyObject* operand) = nullptr;
   /// The call read `data` as the attribute of that name of a tensor. False: a program cannot have it.
   bool (*on_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;

@@ -141,6 +141,7 @@ class GraphBuilder {
   ir::ExternKind kind_of(const Action& step) const;
   std::optional<ir::Product> product_of(const Action& step) const;
   std::optional<c10::Scalar> number_of(const Use& use) const;
+  std::optional<uint32_t> made_generator(const c10::IValue& value) const;
   /// What a step of torch's reads: tensors as they are, the base of a view, factors that may be views of inputs.
   enum class Reads : uint8_t { Tensors, Base, Factors };
   ir::ExternAttr prepare(uint32_t step, Reads reads, ir::NodeId first);

@@ -260,6 +260,14 @@ ir::NodeId GraphBuilder::call(uint32_t index, ir::ExternKind kind, ir::NodeId fi
   return graph_.external(std::move(attr));
 }
 
+// Which of the generators that the call made this is.
+std::optional<uint32_t> GraphBuilder::made_generator(const c10::IValue& value) const {
+  if (!value.isGenerator()) return std::nullopt;
+  const auto found = std::ranges::find(trace_.made_generators, value.toGenerator());
+  if (found == trace_.made_generators.end()) return std::nullopt;
+  return static_cast<uint32_t>(found - trace_.made_generators.begin());
+}
+
 // The template and the operands of a step. `first`, if given, stands for its first tensor.
 ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
   const Action& step = analysis_.steps[index];
@@ -303,6 +311,9 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
         if (use.tensor != kNone && !number) fill(i, static_cast<int32_t>(k), use);
       }
       made.args.emplace_back(item.kind == CallValue::Kind::TensorList ? c10::IValue(plain) : c10::IValue(optional));
+    } else if (const auto which = made_generator(item.constant)) {
+      made.args.emplace_back();
+      made.made_generators.push_back({i, *which});
     } else {
       made.args.push_back(item.constant);
     }

@@ -115,6 +115,7 @@ struct Trace {
   std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;       // why the recording itself cannot be trusted
 
+  std::vector<at::Generator> made_generators;         // by the call, in the order in which it first uses them
   std::unordered_set<uint32_t> data_read;             // storages of tensors of which Python read .data
   std::unordered_set<uint32_t> own_leaves;            // tensors that the call made and then let require grad
   bool makes_data_sizes = false;                      // an operator of it may

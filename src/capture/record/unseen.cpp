@@ -187,6 +187,14 @@ void Recorder::generator_used(const char* op, const std::vector<c10::IValue>& ar
   impl.trace.events.push_back(std::move(event));
 }
 
+bool Recorder::generator_made(const at::Generator& generator) {
+  std::vector<at::Generator>& made = impl_->trace.made_generators;
+  if (std::ranges::find(made, generator) != made.end()) return true;
+  if (generator.getIntrusivePtr().use_count() > 2) return false;  // the Python object, and the caller
+  made.push_back(generator);
+  return true;
+}
+
 size_t Recorder::operators() const { return impl_->trace.events.size(); }
 size_t Recorder::values_read() const { return impl_->values - impl_->trace.value_scalars.size(); }
 bool Recorder::reads_too_many() const { return !impl_->value_limit.empty(); }

@@ -76,6 +76,11 @@ Schedule schedule_numbers(const Recording& recording) {
 bool Recording::uses_generator(observe::Host::OnState what, PyObject* object, PyObject* operand) {
   using What = observe::Host::OnState;
   int overflow = 0;
+  if (what == What::Made) {
+    if (!THPGenerator_Check(object)) return false;
+    const at::Generator made = reinterpret_cast<THPGenerator*>(object)->cdata;
+    return made.device().is_cpu() && recorder->generator_made(made);
+  }
   const bool seeds = what == What::Seed || what == What::SeedAll;
   const int64_t seed = seeds ? PyLong_AsLongLongAndOverflow(operand, &overflow) : 0;
   if (overflow || (!seeds && !is_plain_tensor(operand))) return false;

@@ -2,6 +2,7 @@
 // What running a program has in common on every device: slots as tensors, calls left to torch, results. `Self` adds
 // memory (allocate, empty) and the steps with kernels; nothing here is virtual, since every hit passes through.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "dispatch/run/executor.h"
@@ -152,6 +153,13 @@ class Run {
     return list.toList().copy();
   }
 
+  // As the recorded call made it.
+  const at::Generator& made_generator(uint32_t which) {
+    if (generators_.size() <= which) generators_.resize(which + 1);
+    if (!generators_[which].defined()) generators_[which] = at::detail::createCPUGenerator();
+    return generators_[which];
+  }
+
   void call(const capture::CallTemplate& tmpl, const std::vector<SlotId>& operands, torch::jit::Stack& stack) {
     stack.assign(tmpl.args.begin(), tmpl.args.end());
     int64_t list = -1;
@@ -169,6 +177,7 @@ class Run {
       else
         stack[arg].toList().set(static_cast<size_t>(item), value.defined() ? c10::IValue(value) : c10::IValue());
     }
+    for (const auto& [arg, which] : tmpl.made_generators) stack[arg] = made_generator(which);
     std::optional<capture::CastScope> casts;
     if (tmpl.casts) casts.emplace(*tmpl.casts);
     if (!tmpl.makes_no_view) return tmpl.op.callBoxed(stack);
@@ -278,7 +287,8 @@ class Run {
   const at::Tensor* const* inputs_;
   const uint64_t* scalars_;
   c10::SmallVector<at::Tensor, 12> tensors_;
-  char* arena_ = nullptr;  // memory of the Temp slots from the first on that is used; Self holds it
+  std::vector<at::Generator> generators_;  // of this run
+  char* arena_ = nullptr;                  // memory of the Temp slots from the first on that is used; Self holds it
 };
 
 /// A whole call. Throws what run() throws.

@@ -116,7 +116,7 @@ class Analysis {
     const bool plain_view = view && !facts.is(OpFlag::Foreign);
     const bool may_raise = plain_view ? facts.is(OpFlag::MayRaise) : !facts.is(OpFlag::NeverRaises);
     write(targets, facts.is(OpFlag::CopiesInto));
-    draws_ |= facts.is(OpFlag::Draws);
+    draws_ |= facts.is(OpFlag::Draws) && call.made_generators.empty();  // those are the run's own
     for (const c10::IValue& value : call.args)
       if (value.isGenerator()) generators_.push_back(value.toGenerator());
     if (may_raise) may_stop();

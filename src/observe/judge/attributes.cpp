@@ -78,11 +78,15 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   PyObject* attr = is_heap ? class_attr(Py_TYPE(o), name) : type_lookup(Py_TYPE(o), name, nullptr);
   touch(o);
   // Builtin classes never change, and most of their objects have no attributes of their own.
-  const bool has_none = !is_heap && !Py_TYPE(o)->tp_dictoffset && Py_TYPE(o)->tp_getattro == PyObject_GenericGetAttr;
+  PyObject** own = !is_heap && fresh_.contains(o) ? _PyObject_GetDictPtr(o) : nullptr;
+  const bool is_bare = !Py_TYPE(o)->tp_dictoffset || (own && (!*own || !dict_lookup(*own, name, nullptr)));
+  const bool has_none = !is_heap && is_bare && Py_TYPE(o)->tp_getattro == PyObject_GenericGetAttr;
   if (!attr && (is_plain_value(o) || has_none)) {
     if (!top().expect_probing) raising_ = true;
     return;
   }
+  // What a generator of the call has returned.
+  if (Py_IS_TYPE(o, (PyTypeObject*)PyExc_StopIteration) && is_named(name, "value") && fresh_.contains(o)) return;
   // Where a frame of the call stands, the code that has run says.
   const auto is_here = [&](const Frame& one) { return reinterpret_cast<PyObject*>(one.frame->frame_object) == o; };
   const bool says_place = is_named(name, "f_code") || is_named(name, "f_lineno");
@@ -97,7 +101,7 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   bool never_changes = is_plain_value(o) || PySlice_Check(o) || PyCode_Check(o) || PyMethod_Check(o) ||
                        (PyTuple_Check(o) && is_tuple(o)) || PyCFunction_Check(o) || is_named(name, "__class__");
   if (never_changes && !PyFunction_Check(attr)) return Py_IS_TYPE(attr, &PyProperty_Type) ? may_enter_any() : void();
-  if (is_heap && PyFunction_Check(attr)) return;
+  if ((is_heap || fresh_.contains(o)) && PyFunction_Check(attr)) return;  // other classes never change
   deny("read of " + attr_text(o, name));
 }
 
@@ -233,6 +237,11 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
     return may_enter_any(), true;
   if (is_named(name, "__class__")) return true;
   if (Py_IS_TYPE(attr, &PyMemberDescr_Type) && fresh_.contains(o)) return true;
+  if (is_named(name, "__weakref__") && fresh_.contains(o) && Py_IS_TYPE(attr, &PyGetSetDescr_Type)) {
+    const Ref made = Ref::steal(Py_TYPE(attr)->tp_descr_get(attr, o, (PyObject*)Py_TYPE(o)));
+    if (made.get() == Py_None) return true;  // the call has made no weak reference to it so far
+    PyErr_Clear();
+  }
   // A field of a new named tuple, which it has for good.
   if (fresh_.contains(o) && PyTuple_Check(o) && !std::strcmp(Py_TYPE(attr)->tp_name, "_collections._tuplegetter"))
     return true;

@@ -134,6 +134,14 @@ void Tracer::judge_next(PyObject*, Args args) {
   may_enter_any();
 }
 
+// A new generator goes on with the value, which only moves.
+void Tracer::judge_send(PyObject* callee, Args args) {
+  if (args.size() != 2 || !is_fresh_iterator(args[0])) return deny("call of " + callee_text(callee));
+  touch(args[1]);
+  top().may_stop = true;
+  may_enter_any();
+}
+
 void Tracer::judge_type(PyObject*, Args args) {
   if (args.size() != 1) return deny("creation of a class");
   PyObject* o = args[0];
@@ -477,32 +485,6 @@ void Tracer::judge_backward(PyObject* callee, Args args) {
 // Compiled autograd, which nobody uses, is switched off for a while.
 void Tracer::judge_autograd_compiler(PyObject* callee, Args args) {
   if (args.empty() || args[0] != Py_None) deny("call of " + callee_text(callee));
-}
-
-// Of a generator that every call finds: a program seeds it, reads its state or sets it where the call does.
-void Tracer::judge_generator(PyObject* callee, Args args) {
-  const std::string what = callee_text(callee);
-  const bool is_plain = host_.on_generator && !args.empty() && !top().kwnames && !unpacked_names_;
-  const bool found = is_plain && (is_reached(args[0]) || passed_.contains(args[0]));
-  if (found && args.size() == 1 && what == "Generator.get_state") return static_cast<void>(top().state_of = args[0]);
-  if (found && args.size() == 2) {
-    touch(args[1]);
-    const bool is_seed = PyLong_CheckExact(args[1]) && what == "Generator.manual_seed";
-    const bool is_state = is_tensor(args[1]) && what == "Generator.set_state";
-    const auto how = is_seed ? Host::OnState::Seed : Host::OnState::Set;
-    if ((is_seed || is_state) && host_.on_generator(host_.context, how, args[0], args[1])) return;
-  }
-  deny(door_of(known_function(callee)) + what);
-}
-
-// torch.manual_seed(): a program calls it where the call does.
-void Tracer::judge_seed_all(PyObject* callee, Args args) {
-  note_function(reinterpret_cast<PyFunctionObject*>(callee));
-  for (PyObject* arg : args) touch(arg);
-  const bool is_plain = host_.on_generator && args.size() == 1 && PyLong_CheckExact(args[0]);
-  if (!is_plain || !host_.on_generator(host_.context, Host::OnState::SeedAll, nullptr, args[0]))
-    return deny("call of torch.manual_seed");
-  top().expect = Expect::Inside;
 }
 
 // The elements as new lists of numbers: whoever told of it guards what they are.

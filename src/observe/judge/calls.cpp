@@ -162,6 +162,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
       for (PyObject* arg : args) {
         const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;
         if ((takes_list && uses_list(arg)) || takes_functions(arg)) continue;
+        if (judged == Host::Callee::Operator && is_own_generator(arg)) continue;  // others may keep it
         if (!numbers_.contains(arg) && !readable_args({&arg, 1}, callable)) return;
       }
       use_scalars(args, false);

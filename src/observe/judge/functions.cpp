@@ -303,21 +303,52 @@ bool Tracer::readable_source(PyObject* o) {
   return true;
 }
 
-// Of a class: the names in the dictionaries of its bases, each once, sorted. None of a class in C can change.
-void Tracer::judge_dir(PyObject* callee, Args args) {
-  if (args.size() != 1 || !PyType_Check(args[0])) return deny("call of " + callee_text(callee));
-  auto* type = reinterpret_cast<PyTypeObject*>(args[0]);
-  // A metaclass may say what its names, its dictionary and its bases are, and in which order these are.
-  for (const char* name : {"__dir__", "__dict__", "__bases__", "__getattribute__", "mro"})
-    if (class_attr(Py_TYPE(type), name) != type_lookup(&PyType_Type, literal(name), nullptr))
-      return deny("call of " + callee_text(callee) + " on " + name_of(args[0]));
-  top().fresh_result = true;
+// The names in the dictionaries of its bases are facts. None of a class in C can change. False: its metaclass may say
+// what its dictionary and its bases are, and in which order these are.
+bool Tracer::note_class_names(PyTypeObject* type) {
+  for (const char* name : {"__dict__", "__bases__", "__getattribute__", "mro"})
+    if (class_attr(Py_TYPE(type), name) != type_lookup(&PyType_Type, literal(name), nullptr)) return false;
   note_bases(type);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     PyObject* base = PyTuple_GET_ITEM(type->tp_mro, i);
     const bool can_change = !(reinterpret_cast<PyTypeObject*>(base)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
     if (can_change && !fresh_.contains(base)) facts_->type_names(reinterpret_cast<PyTypeObject*>(base), where());
   }
+  return true;
+}
+
+// Of a class: the names of its bases, each once, sorted.
+void Tracer::judge_dir(PyObject* callee, Args args) {
+  if (args.size() == 1 && !is_tensor(args[0]) && is_instance(args[0])) return list_names_of(args[0]);
+  if (args.size() != 1 || !PyType_Check(args[0])) return deny("call of " + callee_text(callee));
+  auto* type = reinterpret_cast<PyTypeObject*>(args[0]);
+  const bool is_plain = class_attr(Py_TYPE(type), "__dir__") == type_lookup(&PyType_Type, literal("__dir__"), nullptr);
+  if (!is_plain || !note_class_names(type)) return deny("call of " + callee_text(callee) + " on " + name_of(args[0]));
+  top().fresh_result = true;
+}
+
+// Of an instance: what its class says in Python; else the names of its class, and its own where it is new.
+void Tracer::list_names_of(PyObject* o) {
+  PyTypeObject* type = Py_TYPE(o);
+  note_instance(o);
+  PyObject* method = class_attr(type, "__dir__");
+  top().fresh_result = true;
+  const bool is_python = method && PyFunction_Check(method);
+  if (is_python && !(((PyCodeObject*)((PyFunctionObject*)method)->func_code)->co_flags & CO_GENERATOR)) {
+    top().reads_items = true;  // C code sorts what it gives
+    return may_enter(method);
+  }
+  const auto is_built_in = [&](const char* name) {
+    PyObject* attr = class_attr(type, name);
+    return !attr || Py_IS_TYPE(attr, &PyGetSetDescr_Type);
+  };
+  const bool is_plain = fresh_.contains(o) && method == type_lookup(&PyBaseObject_Type, literal("__dir__"), nullptr) &&
+                        plain_getattribute(type) && is_built_in("__dict__") && is_built_in("__class__");
+  if (!is_plain || !note_class_names(type)) return deny("call of dir");
+  PyObject** own = _PyObject_GetDictPtr(o);
+  PyObject* key;
+  for (Py_ssize_t at = 0; own && *own && PyDict_Next(*own, &at, &key, nullptr);)
+    if (!PyUnicode_CheckExact(key)) return deny("call of dir");
 }
 
 void Tracer::judge_recursion_limit(PyObject*, Args) {

@@ -309,6 +309,8 @@ void Tracer::raise_op(int oparg) {
 void Tracer::reraise(int) { raising_ = true; }
 
 void Tracer::match_exception(int) {
+  // None that was there before is raised: see raise_op(). Where a generator ends, Python makes a new one.
+  if (Py_IS_TYPE(at(2), (PyTypeObject*)PyExc_StopIteration)) fresh_.insert(at(2));
   std::vector<PyObject*> todo{at(1), (PyObject*)Py_TYPE(at(2))};
   while (!todo.empty()) {
     PyObject* one = todo.back();

@@ -183,6 +183,7 @@ class Tracer final : public Driver {
   bool readable_index(PyObject* index);                 // of a tensor: the same as readable(), and arrays of numpy
   bool keyable(PyObject* o);                            // the same, also of tensors and members of enums
   bool is_fresh_iterator(PyObject* o);
+  static bool is_generator(PyObject* o);                 // of random numbers, of torch
   static bool is_opaque(PyObject* o);                    // an operator of torch gave it, and Python cannot look into it
   bool readable_sources(PyObject* iterator, int depth);  // everything that it may give
   bool iterable(PyObject* o, const char* verb);          // notes what iterating reads; false after deny()
@@ -332,6 +333,13 @@ class Tracer final : public Driver {
   void judge_new_array(PyObject* callee, Args args);
   void note_comparisons(PyTypeObject* type);
   bool is_method_of_argument(PyObject* o);
+  // generators.cpp
+  bool is_own_generator(PyObject* o);  // the call has made it, and a program can have it
+  void judge_new_generator(PyObject* callee, Args args);
+  void judge_generator(PyObject* callee, Args args);
+  void judge_seed_all(PyObject* callee, Args args);
+  void judge_seed_sequence(PyObject* callee, Args args);
+  void judge_seed_state(PyObject* callee, Args args);
   // decimals.cpp
   static bool is_decimal(PyObject* o);
   void judge_decimal(PyObject* callee, Args args);
@@ -404,6 +412,7 @@ class Tracer final : public Driver {
   void judge_warn(PyObject* callee, Args args);
   void judge_iter(PyObject*, Args args);
   void judge_next(PyObject*, Args args);
+  void judge_send(PyObject*, Args args);
   void judge_type(PyObject*, Args args);
   void judge_super(PyObject*, Args args);
   void judge_subclasses(PyObject*, Args args);
@@ -422,6 +431,8 @@ class Tracer final : public Driver {
   bool is_copying();
   void judge_vars(PyObject* callee, Args args);
   void judge_dir(PyObject* callee, Args args);
+  bool note_class_names(PyTypeObject* type);
+  void list_names_of(PyObject* o);
   void judge_dumps(PyObject* callee, Args args);
   void judge_data(PyObject* callee, Args args);
   bool holds_values_only(PyObject* o, int depth = 0);
@@ -434,8 +445,6 @@ class Tracer final : public Driver {
   void judge_leaf(PyObject* callee, Args args);
   void judge_backward(PyObject* callee, Args args);
   void judge_autograd_compiler(PyObject* callee, Args args);
-  void judge_generator(PyObject* callee, Args args);
-  void judge_seed_all(PyObject* callee, Args args);
   void judge_contents(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
   void judge_partial(PyObject*, Args args);

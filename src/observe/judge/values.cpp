@@ -16,9 +16,10 @@ constexpr const char* kTorchValues[] = {"re.Pattern",          "re.Match",     "
                                         "torch.memory_format", "torch.layout", "torch.Size",  "torch.qscheme",
                                         "torch.finfo",         "torch.iinfo"};
 // Numbers of numpy, which never change either.
-constexpr const char* kNumpyValues[] = {"numpy.float64", "numpy.float32", "numpy.float16", "numpy.int64",
-                                        "numpy.int32",   "numpy.int16",   "numpy.int8",    "numpy.uint8",
-                                        "numpy.bool_",   "numpy.bool",    "numpy.longlong"};
+constexpr const char* kNumpyValues[] = {"numpy.float64", "numpy.float32",  "numpy.float16",  "numpy.int64",
+                                        "numpy.int32",   "numpy.int16",    "numpy.int8",     "numpy.uint8",
+                                        "numpy.uint16",  "numpy.uint32",   "numpy.uint64",   "numpy.bool_",
+                                        "numpy.bool",    "numpy.longlong", "numpy.ulonglong"};
 // Iterators that only walk something judged when they were made.
 constexpr const char* kIterators[] = {"list_iterator",
                                       "tuple_iterator",
@@ -81,8 +82,6 @@ std::string text_of_method(PyTypeObject* type, const char* name) {
     if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && !std::strcmp(name, method)) return text;
   return std::string(name) + " of";
 }
-
-bool is_generator(PyObject* o) { return !std::strcmp(Py_TYPE(o)->tp_name, "torch._C.Generator"); }
 
 bool is_view(PyObject* o) {
   return PyDictViewSet_Check(o) || PyDictValues_Check(o) || PyObject_TypeCheck(o, &PyODictValues_Type);
@@ -397,7 +396,11 @@ void Tracer::type_method(PyObject* o, const char* name) {
   const bool is_slot = method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
   if (is_slot && fresh_.contains(o))  // a new instance of a subclass of a builtin container, which it does not override
     for (PyTypeObject* base : {&PyDict_Type, &PyODict_Type, &PyList_Type})
-      if (PyDescr_TYPE(method) == base) return std::strcmp(name, "__getitem__") ? void() : may_enter_any();
+      if (PyDescr_TYPE(method) == base) {
+        if (std::strcmp(name, "__getitem__")) return;
+        raising_ = true;  // where a key is missing: what it holds the call knows
+        return may_enter_any();
+      }
   // The items of an instance of a subclass of tuple are for good.
   if (is_slot && PyTuple_Check(o) && PyDescr_TYPE(method) == &PyTuple_Type)
     for (const char* known : {"__iter__", "__getitem__", "__len__"})

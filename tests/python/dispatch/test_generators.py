@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -144,13 +148,331 @@ def test_a_replaced_manual_seed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     assert calls == [3]
 
 
-def test_a_generator_made_inside_stays_eager() -> None:
-    def made(x: Tensor) -> Tensor:
-        g = torch.Generator()
-        g.manual_seed(2)
+def made_and_seeded(x: Tensor) -> Tensor:
+    g = torch.Generator("cpu").manual_seed(2)
+    return x + torch.rand(4, generator=g) * torch.randn(4, generator=g)
+
+
+def made_without_a_seed(x: Tensor) -> Tensor:
+    return x.relu() + torch.randn(4, generator=torch.Generator())
+
+
+def made_two(x: Tensor) -> Tensor:
+    first, second = torch.Generator(), torch.Generator(device=torch.device("cpu"))
+    first.manual_seed(7)
+    y = x + torch.rand(4, generator=second)
+    y = y * torch.rand(4, generator=first)
+    second.manual_seed(7)
+    return y - torch.rand(4, generator=second) + torch.rand(4, generator=first)
+
+
+def drawn_by(g: torch.Generator, like: Tensor) -> Tensor:
+    return torch.empty_like(like).normal_(generator=g)
+
+
+def made_and_passed_on(x: Tensor) -> Tensor:
+    g = torch.Generator().manual_seed(11)
+    torch.poisson(x.abs(), generator=g)  # how much it draws depends on values
+    return drawn_by(g, x) + drawn_by(g, x) * torch.rand(4)
+
+
+def made_and_set_back(x: Tensor) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(5)
+    state = g.get_state()
+    y = x + torch.rand(4, generator=g)
+    g.set_state(state)
+    return y * torch.rand(4, generator=g), g.get_state()
+
+
+def made_of_a_sequence(x: Tensor) -> Tensor:
+    sequence = np.random.SeedSequence(entropy=7, pool_size=8, spawn_key=(1, 2))
+    first, second = sequence.generate_state(2)
+    for seed in (first, second, *np.random.SeedSequence(3).generate_state(1)):
+        x = x + torch.randn(4, generator=torch.Generator().manual_seed(int(seed)))
+    return x
+
+
+MADE = [
+    made_and_seeded,
+    made_without_a_seed,
+    made_two,
+    made_and_passed_on,
+    made_and_set_back,
+    made_of_a_sequence,
+]
+
+
+@pytest.mark.parametrize("fn", MADE)
+def test_generators_that_the_call_makes(fn: Callable[..., Any]) -> None:
+    fast = fastjit.jit(fn)
+    agree(fast, fn, 6)
+    assert fast.stats().fallbacks == {}
+    assert fast.stats().hits == 5, fast.stats()
+
+
+@pytest.mark.parametrize("fn", MADE)
+def test_verified_generators_that_the_call_makes(fn: Callable[..., Any]) -> None:
+    fast = fastjit.jit(fn, verify=1.0)
+    agree(fast, fn, 4)
+    assert fast.stats().verified > 0 and fast.stats().mismatches == 0
+
+
+def test_threads_have_generators_of_their_own() -> None:
+    def many(x: Tensor) -> Tensor:
+        g = torch.Generator().manual_seed(3)
+        for _ in range(20):
+            x = x + torch.randn(64, 64, generator=g)
+        return x
+
+    fast, x = fastjit.jit(many), torch.zeros(64, 64)
+    expected = many(x)
+    fast(x)
+    wrong: list[Tensor] = []
+
+    @torch.no_grad()
+    def run() -> None:
+        for _ in range(50):
+            y = fast(x)
+            if not torch.equal(y, expected):
+                wrong.append(y)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert fast.stats().hits >= 200 and fast.stats().fallbacks == {}
+
+
+def test_another_seed_of_a_new_generator_is_another_variant() -> None:
+    def seeded(x: Tensor, seed: int) -> Tensor:
+        return x + torch.rand(4, generator=torch.Generator().manual_seed(seed))
+
+    def of_entropy(x: Tensor, entropy: int) -> Tensor:
+        (seed,) = np.random.SeedSequence(entropy).generate_state(1)
+        return seeded(x, int(seed))
+
+    for fn in (seeded, of_entropy):
+        fast = fastjit.jit(fn)
+        for seed in (1, 2000, 4, 1, 2000, 4):
+            assert_same(fast(X, seed), fn(X, seed), exact=True)
+        assert fast.stats().hits == 3
+
+
+def test_seeds_that_each_call_finds_anew() -> None:
+    def read(x: Tensor) -> Tensor:
+        return x + torch.rand(4, generator=torch.Generator().manual_seed(int(x.sum())))
+
+    def drawn(x: Tensor) -> Tensor:
+        g = torch.Generator().manual_seed(random.randrange(3))
         return x + torch.rand(4, generator=g)
 
-    fast = fastjit.jit(made, on_unsupported="eager")
+    def drawn_by_torch(x: Tensor) -> Tensor:
+        g = torch.Generator().manual_seed(int(torch.randint(3, (1,))))
+        return x + torch.rand(4, generator=g)
+
+    for fn in (read, drawn, drawn_by_torch):
+        fast = fastjit.jit(fn, on_unsupported="eager")
+        for call in range(12):
+            x = X + call % 4
+            random.seed(call)
+            torch.manual_seed(call)
+            expected = fn(x)
+            random.seed(call)
+            torch.manual_seed(call)
+            assert_same(fast(x), expected, exact=True)
+
+
+def test_values_that_are_read_of_a_new_generator() -> None:
+    def read(x: Tensor) -> Tensor:
+        g = torch.Generator().manual_seed(21)
+        x = x + torch.rand(4, generator=g)
+        x = x * 2 if bool(torch.rand(()) < 0.5) else x - 1
+        return x + torch.rand(4, generator=g)
+
+    fast = fastjit.jit(read)
+    agree(fast, read, 20)
+    assert fast.stats().hits == 18, fast.stats()
+
+
+def test_a_call_that_raises_behind_a_new_generator() -> None:
+    def raised(x: Tensor, i: Tensor) -> Tensor:
+        g = torch.Generator().manual_seed(4)
+        return (x + torch.rand(4, generator=g)).index_select(0, i)
+
+    fast = fastjit.jit(raised)
+    good = torch.tensor([0, 2])
     for _ in range(3):
-        assert_same(fast(X), made(X), exact=True)
+        assert_same(fast(X, good), raised(X, good), exact=True)
+        with pytest.raises((IndexError, RuntimeError)):
+            fast(X, torch.tensor([7]))
+
+
+class Holder:
+    generator: torch.Generator | None = None
+    items: list[Any] = []  # noqa: RUF012
+
+
+HOLDER = Holder()
+
+
+def returned(x: Tensor) -> Any:
+    g = torch.Generator().manual_seed(2)
+    return x + torch.rand(4, generator=g), g
+
+
+def returned_in_an_object(x: Tensor) -> Any:
+    holder = Holder()
+    holder.generator = torch.Generator().manual_seed(2)
+    return x + torch.rand(4, generator=holder.generator), holder
+
+
+def stored(x: Tensor) -> Tensor:
+    HOLDER.generator = torch.Generator().manual_seed(2)
+    return x + torch.rand(4, generator=HOLDER.generator)
+
+
+def appended(x: Tensor) -> Tensor:
+    HOLDER.items.append(torch.Generator())
+    return x + torch.rand(4)
+
+
+def tagged(x: Tensor) -> Tensor:
+    y = x + 1
+    y.generator = torch.Generator()  # type: ignore[attr-defined]
+    return y
+
+
+def shown(x: Tensor) -> Tensor:
+    return x + len(repr(torch.Generator()))
+
+
+def addressed(x: Tensor) -> Tensor:
+    return x + id(torch.Generator()) % 7
+
+
+def hashed(x: Tensor) -> Tensor:
+    return x + hash(torch.Generator()) % 7
+
+
+def asked(x: Tensor) -> Tensor:
+    return x + torch.Generator().initial_seed() % 5
+
+
+def seeded_by_the_system(x: Tensor) -> Tensor:
+    g = torch.Generator()
+    g.seed()
+    return x * 0 + torch.rand(4, generator=g) * 0
+
+
+def copied(x: Tensor) -> Tensor:
+    g = torch.Generator().manual_seed(2).clone_state()
+    return x + torch.rand(4, generator=g)
+
+
+def entropy_of_the_system(x: Tensor) -> Tensor:
+    (seed,) = np.random.SeedSequence().generate_state(1)
+    return x * 0 + torch.rand(4, generator=torch.Generator().manual_seed(int(seed))) * 0
+
+
+def no_entropy(x: Tensor) -> Tensor:
+    (seed,) = np.random.SeedSequence(entropy=None, pool_size=8).generate_state(1)
+    return x * 0 + torch.rand(4, generator=torch.Generator().manual_seed(int(seed))) * 0
+
+
+def spawned(x: Tensor) -> Tensor:
+    (seed,) = np.random.SeedSequence(7).spawn(1)[0].generate_state(1)
+    return x + torch.rand(4, generator=torch.Generator().manual_seed(int(seed)))
+
+
+@functools.cache
+def noise_of(g: torch.Generator) -> Tensor:
+    return torch.rand(4, generator=g)
+
+
+def cached(x: Tensor) -> Tensor:
+    return x + noise_of(torch.Generator().manual_seed(2))
+
+
+@functools.cache
+def number_of(g: torch.Generator) -> int:
+    return len(NUMBERED)
+
+
+NUMBERED: list[int] = []
+
+
+def numbered(x: Tensor) -> Tensor:
+    NUMBERED.append(1)
+    return x + number_of(torch.Generator())
+
+
+ESCAPES = [
+    cached,
+    numbered,
+    returned,
+    returned_in_an_object,
+    stored,
+    appended,
+    tagged,
+    shown,
+    addressed,
+    hashed,
+    asked,
+    seeded_by_the_system,
+    copied,
+    entropy_of_the_system,
+    no_entropy,
+    spawned,
+]
+
+
+@pytest.mark.parametrize("fn", ESCAPES)
+def test_new_generators_that_others_may_see_stay_eager(fn: Callable[..., Any]) -> None:
+    fast = fastjit.jit(fn, on_unsupported="eager")
+    for _ in range(3):
+        fast(X)
+    assert fast.stats().hits == 0, fast.stats()
+
+
+def test_a_sequence_that_was_there_before_stays_eager() -> None:
+    sequence = np.random.SeedSequence(7)
+
+    def drawn(x: Tensor) -> Tensor:
+        (seed,) = sequence.generate_state(1)
+        return x + torch.rand(4, generator=torch.Generator().manual_seed(int(seed)))
+
+    fast = fastjit.jit(drawn, on_unsupported="eager")
+    for call in range(4):
+        sequence = np.random.SeedSequence(call)
+        assert_same(fast(X), drawn(X), exact=True)
+    assert fast.stats().hits == 0
+
+
+def test_operators_of_others_may_keep_a_generator() -> None:
+    kept: list[Any] = []
+
+    with torch.library._scoped_library("fj_generators", "DEF") as library:
+        library.define("keep(Tensor x, *, Generator? generator=None) -> Tensor")
+
+        def keep(x: Tensor, *, generator: Any = None) -> Tensor:
+            kept.append(generator)
+            return x + 1
+
+        library.impl("keep", keep, "CPU")
+
+        def used(x: Tensor) -> Any:
+            return torch.ops.fj_generators.keep(x, generator=torch.Generator())
+
+        fast = fastjit.jit(used, on_unsupported="eager")
+        for _ in range(3):
+            fast(X)
+    assert len(kept) == 3 and fast.stats().hits == 0
+
+
+def test_pure_functions_may_make_none() -> None:
+    fast = fastjit.jit(made_and_seeded, pure=True, on_unsupported="eager")
+    for _ in range(3):
+        assert_same(fast(X), made_and_seeded(X), exact=True)
     assert fast.stats().hits == 0
