@@ -1,4 +1,4 @@
-// What happens without an operator of torch, and what the read observer tells the recorder: events of their own.
+// What happens without an operator of torch: events of their own. What the read observer tells the recorder and asks it.
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
