@@ -76,6 +76,7 @@ struct Recorder::Impl {
   void size_read(const at::Tensor& tensor, std::string_view name);
   Event unseen(std::string_view name);
   Event as_if_run(const char* op);
+  void note_constants(const Event& event);
   void note_sizes(uint32_t event);
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
@@ -277,7 +278,9 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
       if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor(), kSizeRead);
   event.line = outermost ? lines.now(event.facts.reads() ? &event.target : nullptr) : trace.events[event.parent].line;
   count(event);
-  if (recording && outermost && event.facts.reads() && !event.args[0].uses[0].number) count_value(event);
+  event.of_constants = outermost && event.facts.reads() &&
+                       (event.args[0].uses[0].number || (!open_uses && trace.takes_constants(event)));
+  if (recording && outermost && event.facts.reads() && !event.of_constants) count_value(event);
   const bool is_opaque = event.facts.is(OpFlag::Opaque) && !is_layered(trace, event) &&
                          !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   trace.events.push_back(std::move(event));
@@ -380,7 +383,16 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
     for (const CallValue& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
   if (!is_outermost()) return;
   blank.ended(event);
+  note_constants(event);
   note_sizes(static_cast<uint32_t>(&event - trace.events.data()));
+}
+
+// Of what an outermost call gave or wrote: whether it follows from constants.
+void Recorder::Impl::note_constants(const Event& event) {
+  const bool is_fixed = !open_uses && !event.facts.is(OpFlag::Draws) && trace.takes_constants(event);
+  for (const Use& use : flat_results(event))
+    if (use.tensor != kNone && !trace.root(use.tensor))
+      is_fixed ? void(trace.constants.insert(use.tensor)) : void(trace.constants.erase(use.tensor));
 }
 
 // Of what an outermost call gave: which sizes depend on data.
@@ -525,7 +537,7 @@ bool Recorder::number_read(PyObject* number) {
   while (trace.events[index].parent != kNone) index = trace.events[index].parent;
   const Event& event = trace.events[index];
   if (event.name != "aten::item" || !event.finished || !event.results[0].constant.isDouble()) return false;
-  if (event.args[0].uses[0].number) return false;  // a constant of the program
+  if (event.of_constants) return false;
   const double value = PyFloat_AS_DOUBLE(number), read = event.results[0].constant.toDouble();
   if (std::memcmp(&value, &read, sizeof value) != 0) return false;
   const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());
