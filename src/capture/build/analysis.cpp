@@ -163,7 +163,8 @@ class Selector {
   void add_value(uint32_t index) {
     const Event& event = trace_.events[index];
     if (event.name != kTest && event.args[0].uses[0].number) return;  // known for good
-    if (!trace_.value_scalars.contains(index) && event.name != kFew && ++values_ > kMaxValues)
+    const bool may_differ = !event.of_constants && event.name != kFew;
+    if (may_differ && !trace_.value_scalars.contains(index) && ++values_ > kMaxValues)
       unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(trace_, event));
     Action step;
     step.event = index;

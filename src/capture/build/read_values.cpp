@@ -222,7 +222,7 @@ void GraphBuilder::guard(uint32_t index) {
     return;
   }
   if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
-  if (event.name != kFew && values_++ == kMaxValues)
+  if (!event.of_constants && event.name != kFew && values_++ == kMaxValues)
     unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label);
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Guard;

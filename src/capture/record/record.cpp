@@ -207,7 +207,9 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
       if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor(), kSizeRead);
   event.line = outermost ? lines.now(event.facts.reads() ? &event.target : nullptr) : trace.events[event.parent].line;
   count(event);
-  if (recording && outermost && event.facts.reads() && !event.args[0].uses[0].number) count_value(event);
+  event.of_constants = outermost && event.facts.reads() &&
+                       (event.args[0].uses[0].number || (!open_uses && trace.takes_constants(event)));
+  if (recording && outermost && event.facts.reads() && !event.of_constants) count_value(event);
   const bool is_opaque = event.facts.is(OpFlag::Opaque) && !is_layered(trace, event) &&
                          !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   trace.events.push_back(std::move(event));
@@ -310,7 +312,16 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
     for (const CallValue& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
   if (!is_outermost()) return;
   blank.ended(event);
+  note_constants(event);
   note_sizes(static_cast<uint32_t>(&event - trace.events.data()));
+}
+
+// Of what an outermost call gave or wrote: whether it follows from constants.
+void Recorder::Impl::note_constants(const Event& event) {
+  const bool is_fixed = !open_uses && !event.facts.is(OpFlag::Draws) && trace.takes_constants(event);
+  for (const Use& use : flat_results(event))
+    if (use.tensor != kNone && !trace.root(use.tensor))
+      is_fixed ? void(trace.constants.insert(use.tensor)) : void(trace.constants.erase(use.tensor));
 }
 
 void Recorder::Impl::stop() noexcept {

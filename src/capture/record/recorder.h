@@ -73,6 +73,7 @@ struct Recorder::Impl {
   void size_read(const at::Tensor& tensor, std::string_view name);
   Event unseen(std::string_view name);
   Event as_if_run(const char* op);
+  void note_constants(const Event& event);
   void note_sizes(uint32_t event);
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);

@@ -1,5 +1,7 @@
 #include "capture/record/trace.h"
 
+#include <algorithm>
+
 namespace fastjit::capture {
 namespace {
 
@@ -72,6 +74,18 @@ const Source* Trace::root(uint32_t tensor) const {
 void Trace::add_root(Source root) {
   root_ids.emplace(root.before.tensor, static_cast<uint32_t>(roots.size()));
   roots.push_back(std::move(root));
+}
+
+bool Trace::is_constant(const Use& use) const {
+  if (use.tensor == kNone || use.number) return true;
+  const Source* source = root(use.tensor);
+  return source ? source->constant : constants.contains(use.tensor);
+}
+
+bool Trace::takes_constants(const Event& event) const {
+  return std::ranges::all_of(event.args, [&](const CallValue& item) {
+    return std::ranges::all_of(item.uses, [&](const Use& use) { return is_constant(use); });
+  });
 }
 
 static bool is_as(const TensorMeta& meta, const at::Tensor& tensor) {

@@ -51,6 +51,7 @@ struct Event {
   bool grad = false;       // grad mode was on
   bool inference = false;  // inference mode was on
   CastMode casts;
+  bool of_constants = false;     // it reads a value that follows from constants of the call alone: it is what it was
   std::string target;            // of a value that Python reads: the variable that gets it, if one does at once
   std::vector<uint64_t> values;  // of contents_read: what was read
   std::vector<CallValue> args, results;
@@ -115,7 +116,12 @@ struct Trace {
   std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;       // why the recording itself cannot be trusted
 
-  std::vector<at::Generator> made_generators;         // by the call, in the order in which it first uses them
+  std::vector<at::Generator> made_generators;  // by the call, in the order in which it first uses them
+  // Tensors whose elements follow from constants of the call alone. A guess: what Python reads of them is guarded like
+  // any other value, but is not expected to differ.
+  std::unordered_set<uint32_t> constants;
+  bool is_constant(const Use& use) const;
+  bool takes_constants(const Event& event) const;     // and nothing else
   std::unordered_set<uint32_t> data_read;             // storages of tensors of which Python read .data
   std::unordered_set<uint32_t> own_leaves;            // tensors that the call made and then let require grad
   bool makes_data_sizes = false;                      // an operator of it may

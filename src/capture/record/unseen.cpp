@@ -84,7 +84,7 @@ bool Recorder::number_read(PyObject* number) {
   while (trace.events[index].parent != kNone) index = trace.events[index].parent;
   const Event& event = trace.events[index];
   if (event.name != "aten::item" || !event.finished || !event.results[0].constant.isDouble()) return false;
-  if (event.args[0].uses[0].number) return false;  // a constant of the program
+  if (event.of_constants) return false;
   const double value = PyFloat_AS_DOUBLE(number), read = event.results[0].constant.toDouble();
   if (std::memcmp(&value, &read, sizeof value) != 0) return false;
   const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());

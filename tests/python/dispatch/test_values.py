@@ -575,3 +575,48 @@ def test_what_runs_between_values_that_never_come_again_is_parts():
     assert fast.stats().variants < 12
     if sys.version_info < (3, 12):
         assert fast.stats().operators > 40
+
+
+def test_values_that_follow_from_constants_have_no_limit():
+    def steps(x):
+        times = torch.linspace(0, 1, 50)
+        now, end = times[0], times[-1]
+        while now < end:
+            x = x + float(now) * x.relu()
+            now = now + 0.01
+        return x
+
+    fast, x = fastjit(steps), torch.ones(4)
+    for _ in range(3):
+        agree(fast, steps, x)
+    settled(fast, 1)
+
+
+def test_values_that_only_look_like_constants():
+    def written(x):
+        times = torch.zeros(40)
+        times[3:].copy_(x.sum())
+        total = 0.0
+        for i in range(8):
+            total = total + (1.0 if float(times[i]) > 0.5 else 0.25)
+        return x * total
+
+    def moved(x, by):
+        times = torch.linspace(0, 1, 8) + by
+        return x * sum(1.0 if float(time) > 0.5 else 0.25 for time in times.unbind())
+
+    def drawn(x):
+        return x * 2 if float(torch.rand(())) > 0.5 else x
+
+    for fn in (written, lambda x: moved(x, 0.3), drawn):
+        fast = fastjit(fn)
+        for value in (1.0, -1.0, 1.0, 0.0, -1.0, 2.0):
+            torch.manual_seed(int(value))
+            mine = fast(torch.full((4,), value))
+            torch.manual_seed(int(value))
+            assert_same(mine, fn(torch.full((4,), value)), exact=True)
+        assert fast.stats().fallbacks == {} and fast.stats().hits > 0
+    fast = fastjit(moved)
+    for by in (0.3, 0.8, -0.7, 0.3, 0.8, 0.1):
+        agree(fast, moved, torch.ones(4), by)
+    assert fast.stats().fallbacks == {}
