@@ -1,4 +1,5 @@
-// What happens without an operator of torch: events of their own. What the read observer tells the recorder and asks it.
+// What happens without an operator of torch: events of their own. What the read observer tells the recorder and asks
+// it.
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
