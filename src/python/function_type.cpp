@@ -273,6 +273,7 @@ PyObject* clear_variants(PyObject* object, PyObject*) {
   auto dropped = function.variants.take();  // released below, when the function no longer names them
   const auto dropped_parts = function.parts.take();
   function.seen_sizes.clear();
+  function.seen_values.clear();
   function.next_record = 0;
   function.unsound_recordings = function.unsound_in_a_row = 0;
   dropped.clear();

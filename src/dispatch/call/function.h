@@ -60,6 +60,7 @@ struct Function {
   Stats stats;
   ByContent by_content;
   std::unordered_set<std::string> seen_sizes;  // size-only misses that ran unobserved once
+  std::unordered_set<uint64_t> seen_values;    // the same of values of tensors: hash_of() what was read
   uint64_t next_record = 0;                    // after unsound recordings: not before this many calls
   uint32_t unsound_recordings = 0, unsound_in_a_row = 0;
   std::string state;  // what the last recordings read and wrote; one after the other
@@ -121,8 +122,8 @@ PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* 
 void count_hit(Function& function, Variant& variant);
 
 /// Counts a fallback and, the first time, warns or raises as `on_unsupported` says. False with an exception set if it
-/// raises.
-bool note_fallback(Function& function, const std::string& reason, const std::string& advice);
+/// raises. `may_pass`: the next call is recorded too; that a library imports something is not worth a warning then.
+bool note_fallback(Function& function, const std::string& reason, const std::string& advice, bool may_pass = false);
 
 c10::Device device_of(const Variant& variant);
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <set>
 
 #include "dispatch/learn/compile.h"
 #include "python/verify.h"
+#include "support/mix.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -164,6 +166,24 @@ std::string varied_value(const Function& function, const ValueMiss& miss) {
     if (variant->guards.values.size() > known.size() && agrees(variant->guards.values, known))
       seen.insert(variant->guards.values[known.size()].expected);
   return miss.path.back().label + " took " + std::to_string(seen.size()) + " values";
+}
+
+size_t unproven_values(const Function& function, const std::vector<ValueGuard>& path) {
+  const std::vector<ValueGuard> known(path.begin(), path.end() - 1);
+  std::map<std::vector<uint64_t>, uint64_t> hits;
+  for (const auto& variant : function.variants.all()) {
+    const bool counts = variant->program.executable || variant->pending;
+    if (counts && variant->guards.values.size() > known.size() && agrees(variant->guards.values, known))
+      hits[variant->guards.values[known.size()].expected] += variant->hits;
+  }
+  return static_cast<size_t>(std::ranges::count_if(hits, [](const auto& value) { return value.second == 0; }));
+}
+
+uint64_t hash_of(const std::vector<ValueGuard>& path) {
+  uint64_t hash = path.size();
+  for (const ValueGuard& value : path)
+    for (const uint64_t bits : value.expected) hash = support::mix(hash, bits);
+  return hash;
 }
 
 }  // namespace fastjit::dispatch

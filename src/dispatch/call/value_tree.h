@@ -34,6 +34,11 @@ PyObject* call_by_values(FunctionObject* self, std::shared_ptr<Variant> variant,
 /// "b at model.py:9 took 65 values": the ones known for the new value's place, and the new one.
 std::string varied_value(const Function& function, const ValueMiss& miss);
 
+/// Of the values known for the new value's place: how many served no second call.
+size_t unproven_values(const Function& function, const std::vector<capture::ValueGuard>& path);
+/// The same for the same values.
+uint64_t hash_of(const std::vector<capture::ValueGuard>& path);
+
 /// "True", "2.5", "[1, 2]"
 std::string text(const capture::ValueGuard& value);
 

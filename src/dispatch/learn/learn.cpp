@@ -52,7 +52,7 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   if (kept) function.variants.add(std::move(recording.variant));
   if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept))
     pause(function, retry_at, "an earlier recording was unsound: " + reason);
-  return note_fallback(function, reason, advice);
+  return note_fallback(function, reason, advice, may_pass);
 }
 
 // The program read other values than eager, from the same tensors.
@@ -262,6 +262,12 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   if (has_new_sizes(function, spec, miss != nullptr)) {
     function.seen_sizes.insert(spec.signature());
     return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+  }
+  if (miss && has_new_value(function, miss->path)) {
+    constexpr size_t kMostValues = 4096;  // that are noted
+    if (function.seen_values.size() >= kMostValues) function.seen_values.clear();
+    function.seen_values.insert(hash_of(miss->path));
+    return run_in_parts(function, "each call reads another value: " + miss->path.back().label, args, nargsf, kwnames);
   }
   if (is_fruitless(function))
     return eager_because(function, function.pause_reason, "pass the tensors in what changes as arguments of their own",

@@ -78,7 +78,7 @@ void register_message_types(PyObject* warning, PyObject* error) {
   error_type = Py_NewRef(error);
 }
 
-bool note_fallback(Function& function, const std::string& reason, const std::string& advice) {
+bool note_fallback(Function& function, const std::string& reason, const std::string& advice, bool may_pass) {
   count_fallback(function.stats, reason);
   const std::string text = "fastjit: " + function.options.name + " ran eagerly because " + reason + "; " +
                            std::string(advice.empty() ? way_out(reason) : advice) + parts_text(function);
@@ -87,7 +87,9 @@ bool note_fallback(Function& function, const std::string& reason, const std::str
     PyErr_SetString(error_type, text.c_str());
     return false;
   }
-  if (function.options.on_unsupported == OnUnsupported::Eager || function.warned) return true;
+  const bool is_import = reason.starts_with("import of ") || reason.starts_with("call of __import__ ");
+  if (function.options.on_unsupported == OnUnsupported::Eager || function.warned || (may_pass && is_import))
+    return true;
   function.warned = true;
   return PyErr_WarnEx(warning_type, text.c_str(), user_level()) == 0;
 }

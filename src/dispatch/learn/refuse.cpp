@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dispatch/call/value_tree.h"
 #include "dispatch/learn/messages.h"
 #include "dispatch/run/cuda_device.h"
 
@@ -108,9 +109,10 @@ std::string waiting(const Function& function, uint64_t call) {
   return call < function.next_record ? function.pause_reason : "";
 }
 
+constexpr size_t kUnproven = 8;  // sizes or values that are recorded at once, while none of them has come again
+
 bool has_new_sizes(const Function& function, const CallSpec& call, bool for_values) {
   constexpr size_t kMostSizes = 4096;  // that are noted
-  constexpr size_t kUnproven = 8;      // recorded at once, while none of them has come again
   bool known = for_values;
   size_t unproven = 0;
   for (const auto& variant : function.variants.all()) {
@@ -122,6 +124,10 @@ bool has_new_sizes(const Function& function, const CallSpec& call, bool for_valu
   }
   return unproven >= kUnproven && !known && function.seen_sizes.size() < kMostSizes &&
          !function.seen_sizes.contains(call.signature());
+}
+
+bool has_new_value(const Function& function, const std::vector<capture::ValueGuard>& path) {
+  return !path.empty() && !function.seen_values.contains(hash_of(path)) && unproven_values(function, path) >= kUnproven;
 }
 
 uint32_t unused_recordings(const Function& function) {

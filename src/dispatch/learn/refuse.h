@@ -24,6 +24,9 @@ std::string waiting(const Function& function, uint64_t call);
 /// is new of it are values of tensors.
 bool has_new_sizes(const Function& function, const CallSpec& call, bool for_values);
 
+/// The same of the value that is new, the last of `path`, where many that were recorded in its place never came again.
+bool has_new_value(const Function& function, const std::vector<capture::ValueGuard>& path);
+
 /// Recordings in a row that no call used, with the last one if none did so far.
 uint32_t unused_recordings(const Function& function);
 /// Why nothing is recorded after so many of them; empty: it is.

@@ -283,6 +283,7 @@ void Facts::arm(uint32_t index) {
       for (const Key& key : n.keys)
         if (key.expect.kind == Expected::Kind::Weak)
           add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+      if (n.alone) add_word(&n.object->ob_refcnt, reinterpret_cast<const void*>(1));
       n.tag_word = words_.size();
       const bool sized = n.kind == Node::Kind::List || n.ordered;
       const size_t count = n.keys.size() + (sized ? 2 : 1);  // as rearm_items() fills them

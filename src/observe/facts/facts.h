@@ -48,7 +48,7 @@ struct Key {
   Expected expect;
   int32_t hint = -1;     // index among the entries of a dictionary or set; List: the item's index
   bool written = false;  // recording only: the call stored there later
-  Ref first;             // recording only, Expected::Kind::Type: the value
+  Ref first;             // recording only, Expected::Kind::Type: the value. Node: the list, see follow_lists()
   std::string label;     // "global SCALE"
   std::string where;     // "model.py:14"
 };
@@ -81,6 +81,7 @@ struct Node {
   std::vector<Overwritten> overwritten;  // recording only: keys that the call stored to and that were there, unread
   Py_ssize_t grown_from = -1;            // recording only: number of items before the call added some
   bool lent = false;                     // recording only, List: see lend()
+  bool alone = false;                    // List: nothing but the place in which it was found refers to it
   int32_t next_hint = 0;                 // recording only, Dict: the entry behind the one that was read last
   PyObject* object;
   Ref weak;
@@ -162,6 +163,10 @@ class Facts final : public ReadSet {
   bool state_is_constant() const { return state_is_constant_; }  // the new values are numbers, strings, None ...
   Id find(PyObject* object, Node::Kind kind) const;
   Node& node(Id id) { return nodes_[static_cast<size_t>(id)]; }
+  /// A list that the call replaced by a new one of the same items, where nothing else refers to either, is as good as
+  /// the one that was there: the facts about it go on with the new one, and no later call need replace it. Before
+  /// finish(). `value_holders`: references to each new value that the caller holds.
+  void follow_lists(Py_ssize_t value_holders);
   /// Places whose tensor the call replaced are compared by its class from now on, where `is_free` says that nothing
   /// asked which object it is. Before finish().
   std::vector<Replaced> replaced_tensors(const std::function<bool(PyObject*)>& is_free);

@@ -56,6 +56,7 @@ std::string Facts::failure(Node& n) {
     default:
       break;
   }
+  if (n.alone && Py_REFCNT(n.object) != 1) return "something else holds " + n.label + at(n.where);
   for (const Key& key : n.keys)
     if (n.kind == Node::Kind::Set && key.expect.kind != Expected::Kind::Absent && !value_now(n, key))
       return key.label + " is gone" + at(key.where);

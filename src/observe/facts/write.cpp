@@ -3,7 +3,9 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
 #include <optional>
+#include <span>
 
 #include "observe/facts/facts.h"
 #include "support/work.h"
@@ -51,8 +53,39 @@ void Facts::replace(Key& key, bool looked_into) {
   using Kind = observe::Expected::Kind;
   const bool was_read = key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present;
   if (!looked_into || !was_read || key.expect.kind == Kind::Strong) return;  // a held object stays: settle() compares
+  if (key.expect.kind == Kind::Node && PyList_CheckExact(key.expect.object)) {
+    key.first = Ref::share(key.expect.object);  // for follow_lists()
+    return;
+  }
   note_state(key.label, key.where, false);
   abandoned_ = true;
+}
+
+static bool has_same_items(PyObject* list, PyObject* other) {
+  const std::span mine(PySequence_Fast_ITEMS(list), static_cast<size_t>(PyList_GET_SIZE(list)));
+  return std::ranges::equal(mine, std::span(PySequence_Fast_ITEMS(other), static_cast<size_t>(PyList_GET_SIZE(other))));
+}
+
+void Facts::follow_lists(Py_ssize_t value_holders) {
+  for (Node& n : nodes_) {
+    for (Key& key : n.keys) {
+      if (!key.written || key.expect.kind != Expected::Kind::Node || !key.first) continue;
+      PyObject *was = key.first.get(), *now = value_now(n, key);
+      if (now == was) continue;
+      const Id known = find(was, Node::Kind::List);
+      const bool is_as_good = known >= 0 && n.kind == Node::Kind::Dict && !node(known).written && now && PyList_CheckExact(now) &&
+                              Py_REFCNT(was) == 1 && Py_REFCNT(now) == 1 + value_holders &&
+                              find(now, Node::Kind::List) < 0 && has_same_items(was, now);
+      if (!is_as_good) {
+        note_state(key.label, key.where, false);
+        abandoned_ = true;
+        continue;
+      }
+      ids_[{now, Node::Kind::List}] = known;
+      node(known).object = key.expect.object = now;
+      node(known).alone = true;
+    }
+  }
 }
 
 void Facts::write_key(Id id, PyObject* name, bool looked_into, const std::string& label, const std::string& where) {

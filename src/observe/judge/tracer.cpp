@@ -52,6 +52,7 @@ Observation Tracer::stop() {
   if (reason_.empty()) settle_lent();
   if (reason_.empty()) {
     drop_sum();
+    facts_->follow_lists(1);  // the effect's
     // What a place holds again that a fact says it held before needs no store.
     std::erase_if(effects_, [&](const SideEffect& effect) {
       if (effect.kind != SideEffect::Kind::SetItem || effect.adds || effect.symbolic) return false;
@@ -59,7 +60,7 @@ Observation Tracer::stop() {
       using Kind = Expected::Kind;
       return id >= 0 && std::ranges::any_of(facts_->node(id).keys, [&](const Key& key) {
                const bool is_value =
-                   key.expect.kind == Kind::Equal || key.expect.kind == Kind::Weak || key.expect.kind == Kind::Strong;
+                   key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present && key.expect.kind != Kind::Type;
                return is_value && same_bits(key.name.get(), effect.key.get()) && key.expect.holds(effect.value.get());
              });
     });

@@ -232,6 +232,9 @@ def scaled(x):
     return x * QUEUE[0]
 def calls(f, x):
     return f(x)
+def imports(x):
+    import wave
+    return x * wave.WAVE_FORMAT_PCM
 """
 
 
@@ -257,6 +260,18 @@ def test_the_users_line_is_named_across_installed_packages(library):
         f"read of item of collections.deque at a_library.py:5 (called at test_messages.py:{line + 1}); "
         "do this outside the function"
     )
+
+
+def test_what_a_library_imports_at_its_first_use_is_not_warned_of(library, recwarn):
+    """The next call is recorded: there is nothing that a user could do."""
+    sys.modules.pop("wave", None)
+    fast = fastjit(lambda x: library.imports(x) + 1)
+    for _ in range(3):
+        assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
+    assert not [seen for seen in recwarn if issubclass(seen.category, FastJITWarning)]
+    assert fast.stats().hits == 1 and [reason.split(" at ")[0] for reason in fast.stats().fallbacks] == [
+        "import of wave"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -482,3 +482,67 @@ def test_a_tuple_of_other_tensors_each_time():
     for _ in range(6):
         assert_same(fast(X), step(its, X), exact=True)
         assert_same(mine.pair, its.pair, exact=True)
+
+
+class Anchors(torch.nn.Module):
+    """Moves what it keeps to where its argument is, in each call, as torchvision's AnchorGenerator does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = [torch.arange(3.0), torch.ones(3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cells = [cell.to(x.dtype) for cell in self.cells]
+        return sum((x + cell for cell in self.cells), x)
+
+
+def test_a_list_that_is_replaced_by_one_of_the_same_items():
+    module, eager = Anchors(), Anchors()
+    fast = fastjit.jit(module, on_unsupported="eager")
+    x = torch.randn(2, 3)
+    stats = fastjit.of(fast).stats
+    with torch.no_grad():
+        for call in range(4):
+            assert torch.equal(fast(x), eager(x)) and stats().hits == call
+        # Somebody else holds the list: eager's next call leaves it to them.
+        mine, theirs = module.cells, eager.cells
+        assert "something else holds self.cells" in fastjit.of(fast).explain(x)
+        assert torch.equal(fast(x), eager(x)) and module.cells is not mine and eager.cells is not theirs
+        mine.append(torch.ones(3)), theirs.append(torch.ones(3))
+        for _ in range(3):
+            assert torch.equal(fast(x), eager(x)) and len(module.cells) == len(eager.cells) == 2
+        hits = stats().hits
+        assert hits > 3
+        module.cells[1] = eager.cells[1] = torch.full((3,), 5.0)
+        assert torch.equal(fast(x), eager(x)) and stats().hits == hits
+        module.cells = [torch.ones(3)]
+        eager.cells = [torch.ones(3)]
+        for _ in range(2):
+            assert torch.equal(fast(x), eager(x))
+        for _ in range(3):  # other tensors: the first call of a type leaves other items, and is not the next one's
+            assert torch.equal(fast(x.double()), eager(x.double())) and module.cells[0].dtype == torch.float64
+        assert stats().hits > hits and stats().fallbacks == {}
+
+
+SHARED: list[torch.Tensor] = [torch.ones(3)]
+
+
+class Compared(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = SHARED
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        was = self.cells is SHARED
+        self.cells = list(self.cells)
+        return x + 1 if was else x - self.cells[0]
+
+
+def test_a_replaced_list_that_was_another_places_too():
+    module, eager = Compared(), Compared()
+    fast = fastjit.jit(module, on_unsupported="eager")
+    x = torch.randn(3)
+    with torch.no_grad():
+        for _ in range(5):
+            assert torch.equal(fast(x), eager(x)) and module.cells is not SHARED
+    assert fastjit.of(fast).stats().hits >= 2

@@ -570,3 +570,53 @@ def test_values_that_only_look_like_constants():
     for by in (0.3, 0.8, -0.7, 0.3, 0.8, 0.1):
         agree(fast, moved, torch.ones(4), by)
     assert fast.stats().fallbacks == {}
+
+
+def crop(x):
+    n = int(x[0].item() * 1000)
+    return torch.tanh(x * 2)[: n % 7 + 1] * n
+
+
+def test_values_that_never_come_again_are_not_recorded_for_ever():
+    """Random crops: each recording would serve one call. After eight, a value must come twice."""
+    fast = fastjit(crop)
+    values = [0.1 + n / 64 for n in range(40)]
+    for value in values:
+        agree(fast, crop, torch.full((9,), value))
+    stats = fast.stats()
+    line = crop.__code__.co_firstlineno + 1
+    reason = f"each call reads another value: item at test_values.py:{line}"
+    assert (stats.variants, stats.hits) == (8, 0) and stats.fallbacks == {reason: 32}
+    assert fast.explain(torch.full((9,), values[30])).startswith("a new variant: value of item at test_values.py")
+    assert fast.explain(torch.full((9,), 7.0)).startswith("eager this once: value of item at test_values.py")
+    agree(fast, crop, torch.full((9,), values[30]))  # comes again: recorded
+    assert fast.stats().variants == 9
+    for value in (values[30], values[3]):
+        agree(fast, crop, torch.full((9,), value))
+    assert fast.stats().hits == 2 and fast.stats().fallbacks == {reason: 32}
+
+
+def test_values_that_come_again_are_recorded_when_they_come():
+    """As many as there may be, where each is used."""
+    fast = fastjit(crop)
+    for n in range(30):
+        for _ in range(2):
+            agree(fast, crop, torch.full((9,), 0.1 + n / 64))
+    settled(fast, 30)
+
+
+def test_what_runs_between_values_that_never_come_again_is_parts():
+    inner = torch.nn.Sequential(torch.nn.Linear(9, 9), torch.nn.ReLU())
+
+    def f(x):
+        y = inner(x) + 1
+        return crop(y.abs())
+
+    fast = fastjit(f, on_unsupported="eager")
+    with torch.no_grad():
+        for seed in range(40):
+            x = torch.rand(9, generator=torch.Generator().manual_seed(seed))
+            assert torch.equal(fast(x), f(x))
+    assert fast.stats().variants < 12
+    if sys.version_info < (3, 12):
+        assert fast.stats().operators > 40

@@ -241,6 +241,16 @@ G0 = {n}
 
 a = a * float(y.sum().item())
 
+if y.sum().item() * 2 > K0:
+    a = a - 1
+
+level = y.abs().max().item()
+a = a * 2 if math.isfinite(level) and 0.25 <= level else a + torch.tensor(level)
+
+a = a + torch.tensor(K1)
+
+o.items = [item for item in o.items]
+
 if bool((x > 0).any()):
     a = a + 1
 

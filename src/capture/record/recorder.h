@@ -1,0 +1,88 @@
+#pragma once
+// What the recorder keeps while it records.
+#include <Python.h>
+
+#include <ATen/record_function.h>
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "capture/record/blank.h"
+#include "capture/record/frames.h"
+#include "capture/record/trace.h"
+#include "support/env.h"
+
+namespace fastjit::capture {
+
+constexpr int64_t kMaxConstant = 4096;  // elements of a tensor that a program holds a copy of
+
+struct Recorder::Impl {
+  explicit Impl(CallInputs given) : inputs(std::move(given)), lines(inputs.stand_in_file) {}
+
+  Trace trace;
+  BlankMemory blank{trace};
+  CallInputs inputs;
+  std::vector<uint32_t> open;  // events that have started and not ended
+  size_t open_uses = 0;        // how many of the last scalar uses belong to the instruction that runs now
+  at::CallbackHandle handle = 0;
+  bool recording = false;
+  uint64_t foreign = 0;  // value of foreign_events when recording began
+  bool masked = false;   // a tensor was indexed by another one
+  CallerLines lines;     // per Trace::lines index - 1
+  const int64_t max_operators = support::setting_int(support::Setting::RecordOperators);
+  const int64_t max_bytes = support::setting_int(support::Setting::RecordBytes);
+  int64_t operators = 0, bytes = 0;  // outermost ones; of all events, roughly
+  size_t values = 0;                 // read out of tensors, also those that are in Trace::value_scalars
+  std::string value_limit;           // why no more may be, once there are too many
+  struct Known {
+    c10::OperatorHandle op;
+    std::string_view name;
+    OpFacts facts;
+  };
+  std::unordered_map<const char*, Known> handles;
+  std::vector<PyObject*> constants;                            // of the roots that are constants; owned
+  bool hides = false;                                          // what runs inside opaque operators is not recorded
+  uint32_t opaque = kNone;                                     // the open event inside which nothing is
+  std::set<std::pair<uint32_t, std::string_view>> sizes_read;  // what size_read() told of
+
+  // Whether Python runs the operator that starts or has ended: an autograd.Function around it is none.
+  bool is_outermost() const {
+    return std::ranges::none_of(open, [&](uint32_t event) { return trace.events[event].op.has_value(); });
+  }
+
+  bool in_backward() const {
+    return std::ranges::any_of(open, [&](uint32_t event) { return is_backward(trace.events[event]); });
+  }
+
+  void identify(Event& event, const at::RecordFunction& record);
+  void meet_saved(const c10::IValue& value);
+  void as_view(Event& event, const c10::IValue& result);
+  void hide_inside(uint32_t event);
+  void show();
+  void start(const at::RecordFunction& event);
+  void end(const at::RecordFunction& event);
+  void stop() noexcept;
+  void count(const Event& event);
+  void count_value(const Event& event);
+  void pass_limit(const std::string& reason);
+  void contents_read(const at::Tensor& tensor);
+  void size_read(const at::Tensor& tensor, std::string_view name);
+  Event unseen(std::string_view name);
+  Event as_if_run(const char* op);
+  void note_constants(const Event& event);
+  void note_sizes(uint32_t event);
+  void lift(Use& made, const at::Tensor& source);
+  Use constant(const at::Tensor& source);
+  CallValue item(const c10::IValue& value, bool made);
+  void check_generator(const at::Generator& generator);
+  ~Impl() {
+    stop();
+    for (PyObject* object : constants) Py_DECREF(object);
+  }
+};
+
+}  // namespace fastjit::capture
