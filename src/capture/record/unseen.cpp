@@ -11,6 +11,14 @@
 
 namespace fastjit::capture {
 
+// Of what an outermost call gave or wrote: whether it follows from constants.
+void Recorder::Impl::note_constants(const Event& event) {
+  const bool is_fixed = !open_uses && !event.facts.is(OpFlag::Draws) && trace.takes_constants(event);
+  for (const Use& use : flat_results(event))
+    if (use.tensor != kNone && !trace.root(use.tensor))
+      is_fixed ? void(trace.constants.insert(use.tensor)) : void(trace.constants.erase(use.tensor));
+}
+
 // Of what an outermost call gave: which sizes depend on data.
 void Recorder::Impl::note_sizes(uint32_t index) {
   const Event& event = trace.events[index];

@@ -243,7 +243,10 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
 
 void Tracer::delete_subscript(int) {
   PyObject *index = at(1), *container = at(2);
-  if (!fresh_.contains(container) || !readable(index)) deny("deletion of item of " + name_of(container));
+  const bool is_key = PyDict_Check(container) && keyable(index);
+  if (!fresh_.contains(container) || !(is_key || readable(index)))
+    return deny("deletion of item of " + name_of(container));
+  if (is_instance(container)) type_method(container, "__delitem__");
 }
 
 void Tracer::get_iter(int) { get_iter_of(at(1)); }

@@ -91,7 +91,38 @@ def raised_with_a_value(x: Tensor) -> Tensor:
         return x * stop.value
 
 
-@pytest.mark.parametrize("fn", [bounced, driven_by_hand, ended_without_a_value, raised_with_a_value])
+class Key:
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+
+class Recent(dict[Any, Any]):
+    """Of the last three keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[Key] = []
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        if len(self) >= 3:
+            del self[self.order.pop(0)]
+        super().__setitem__(key, value)
+        self.order.append(key)
+
+
+def kept_for_a_while(x: Tensor) -> Tensor:
+    recent, keys = Recent(), [Key(SCALES[0] + i) for i in range(5)]
+    for key in keys:
+        recent[key] = x * key.scale
+    for key in keys:
+        try:
+            x = x + recent[key]
+        except KeyError:
+            x = x - key.scale
+    return x
+
+
+@pytest.mark.parametrize("fn", [bounced, kept_for_a_while, driven_by_hand, ended_without_a_value, raised_with_a_value])
 def test_what_generators_return(fn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     fast = fastjit.jit(fn)
     for call in range(4):
