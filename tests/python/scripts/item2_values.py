@@ -297,7 +297,10 @@ def the_variant_limit(w: World) -> None:
         return x * b
 
     f, x = w.jit(f), torch.arange(4.0)
-    for value in range(64):
+    for value in range(8):
+        w.call("new", f, x, torch.tensor(value))
+    for value in range(8, 64):  # none of the eight came again: these must come twice
+        w.call("each call reads another value: b at ", f, x, torch.tensor(value))
         w.call("new", f, x, torch.tensor(value))
     w.change("a new value")
     for value in (64, 65, 64):
