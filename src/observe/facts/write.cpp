@@ -73,8 +73,8 @@ void Facts::follow_lists(Py_ssize_t value_holders) {
       PyObject *was = key.first.get(), *now = value_now(n, key);
       if (now == was) continue;
       const Id known = find(was, Node::Kind::List);
-      const bool is_as_good = known >= 0 && n.kind == Node::Kind::Dict && !node(known).written && now && PyList_CheckExact(now) &&
-                              Py_REFCNT(was) == 1 && Py_REFCNT(now) == 1 + value_holders &&
+      const bool is_as_good = known >= 0 && n.kind == Node::Kind::Dict && !node(known).written && now &&
+                              PyList_CheckExact(now) && Py_REFCNT(was) == 1 && Py_REFCNT(now) == 1 + value_holders &&
                               find(now, Node::Kind::List) < 0 && has_same_items(was, now);
       if (!is_as_good) {
         note_state(key.label, key.where, false);
