@@ -316,14 +316,6 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   note_sizes(static_cast<uint32_t>(&event - trace.events.data()));
 }
 
-// Of what an outermost call gave or wrote: whether it follows from constants.
-void Recorder::Impl::note_constants(const Event& event) {
-  const bool is_fixed = !open_uses && !event.facts.is(OpFlag::Draws) && trace.takes_constants(event);
-  for (const Use& use : flat_results(event))
-    if (use.tensor != kNone && !trace.root(use.tensor))
-      is_fixed ? void(trace.constants.insert(use.tensor)) : void(trace.constants.erase(use.tensor));
-}
-
 void Recorder::Impl::stop() noexcept {
   if (!recording) return;
   recording = false;
