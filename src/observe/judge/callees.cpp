@@ -354,8 +354,18 @@ void Tracer::judge_reduce(PyObject* callee, Args args) {
   for (const char* name : {"__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__", "__slots__"})
     if (PyObject* own = class_attr(Py_TYPE(o), name); own && PyFunction_Check(own))
       return deny("call of " + std::string(Py_TYPE(o)->tp_name) + "." + name);
-  if (!fresh_.contains(o)) load_module_attr(o, literal("__dict__"), false);
+  if (!fresh_.contains(o)) {
+    load_module_attr(o, literal("__dict__"), false);
+  } else if (PyObject** attributes = _PyObject_GetDictPtr(o); attributes && *attributes) {
+    fresh_.insert(*attributes);
+  }
   top().expect = Expect::Inside;  // copyreg notes once which slots the class has
+}
+
+// Of a class, as caches by class look for it; see stored_key().
+void Tracer::judge_new_reference(PyObject* callee, Args args) {
+  if (args.size() != 1 || top().kwnames || !PyType_Check(args[0])) return deny("call of " + callee_text(callee));
+  top().fresh_result = true;
 }
 
 // A call of it is judged as one of the function in it.

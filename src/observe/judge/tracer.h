@@ -428,6 +428,7 @@ class Tracer final : public Driver {
   void judge_grouping(PyObject* callee, Args args);
   void judge_method(PyObject* callee, Args args);
   void judge_reduce(PyObject* callee, Args args);
+  void judge_new_reference(PyObject* callee, Args args);
   bool is_copying();
   void judge_vars(PyObject* callee, Args args);
   void judge_dir(PyObject* callee, Args args);

@@ -501,7 +501,18 @@ void Tracer::length(PyObject* o) {
   deny("length of " + name_of(o));
 }
 
+// Weak references to one class are equal: facts are about the one that is there. Null: there is none, or it is about
+// another object than a class.
+static PyObject* stored_key(PyObject* dict, PyObject* reference) {
+  PyObject *key, *value, *referent = PyWeakref_GET_OBJECT(reference);
+  for (Py_ssize_t at = 0; PyType_Check(referent) && PyDict_Next(dict, &at, &key, &value);)
+    if (PyWeakref_CheckRefExact(key) && PyWeakref_GET_OBJECT(key) == referent) return key;
+  return nullptr;
+}
+
 void Tracer::read_dict_item(Facts::Id id, PyObject* dict, PyObject* index) {
+  if (PyWeakref_CheckRefExact(index) && !(index = stored_key(dict, index)))
+    return interrupt("what " + names_[dict] + " keeps");
   PyObject* key = pooled(index);
   if (PyObject* again = nullptr; read_again(id, key, &again)) {
     if (!again || !PyDict_CheckExact(again) || module_dicts_.contains(again) || !module_dicts_.contains(dict)) return;

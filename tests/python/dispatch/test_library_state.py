@@ -3,7 +3,9 @@ has, and in which order a product of several tensors is best taken."""
 
 from __future__ import annotations
 
+import copy
 import decimal
+import functools
 import itertools
 from decimal import Decimal
 from typing import Any
@@ -335,3 +337,64 @@ def test_tuples_in_a_row_that_are_walked_later():
         GROUPS.append("more")
     del GROUPS[2:]
     assert "call of chain.from_iterable at" in "".join(fast.stats().fallbacks)
+
+
+class Option:
+    scale = 0.5
+
+
+class Other:
+    pass
+
+
+@functools.singledispatch
+def scaled_by(by: object, x: Tensor) -> Tensor:
+    return x
+
+
+@scaled_by.register
+def _(by: int, x: Tensor) -> Tensor:
+    return x * by
+
+
+@scaled_by.register
+def _(by: Option, x: Tensor) -> Tensor:
+    return x - by.scale
+
+
+def test_functions_by_the_class_of_their_first_argument():
+    """functools.singledispatch keeps what it found by weak references to classes."""
+    option, other = Option(), Other()
+
+    def body(x: Tensor) -> Tensor:
+        return scaled_by(3, x) + scaled_by(option, x) + scaled_by(other, x)
+
+    fast = fastjit.jit(body)
+    for call in range(5):
+        assert_same(fast(X), body(X), exact=True)
+        assert fast.stats().hits >= call - 1
+    option.scale = 7.0
+    agree(fast, body, X, hit=False)
+    agree(fast, body, X, hit=True)
+
+    @scaled_by.register
+    def _(by: Other, x: Tensor) -> Tensor:
+        return x * 100
+
+    for _ in range(3):
+        assert_same(fast(X), body(X), exact=True)
+    agree(fast, body, X, hit=True)
+
+
+def test_copies_of_new_instances():
+    def body(x: Tensor) -> Tensor:
+        made = Option()
+        made.scale = 3.0
+        again = copy.copy(made)
+        again.scale += 1
+        return x * made.scale + copy.deepcopy(again).scale
+
+    agree(fastjit.jit(body), body, X, hit=False)
+    fast = fastjit.jit(body)
+    agree(fast, body, X, hit=False)
+    agree(fast, body, X, hit=True)
