@@ -56,10 +56,22 @@ void Tracer::judge_new_array(PyObject* callee, Args args) {
   top().expect = Expect::Inside;  // numpy's own Python code
 }
 
-bool Tracer::reads_new_array(PyObject* o, PyObject* name) {
-  if (!is_new_array(o)) return false;
-  constexpr std::string_view kNames[] = {"T", "shape", "ndim", "size", "dtype"};
-  return std::ranges::find(kNames, std::string_view(PyUnicode_AsUTF8(name))) != std::end(kNames);
+// Their sizes and type are facts as their elements are. A view of one that was found would be another array.
+bool Tracer::reads_array_attr(PyObject* o, PyObject* name) {
+  constexpr std::string_view kNames[] = {"shape", "ndim", "size", "dtype"};
+  const std::string_view text = PyUnicode_AsUTF8(name);
+  if (is_new_array(o) && text == "T") return true;
+  return std::ranges::find(kNames, text) != std::end(kNames) && reads_array(o);
+}
+
+// A number of an array: an index for each of its dimensions.
+bool Tracer::reads_element(PyObject* array, PyObject* index) {
+  const auto is_index = [](PyObject* o) { return PyLong_CheckExact(o); };
+  const Py_ssize_t given = PyTuple_CheckExact(index) ? PyTuple_GET_SIZE(index) : 1;
+  PyObject** items = PyTuple_CheckExact(index) ? PySequence_Fast_ITEMS(index) : &index;
+  const Ref dims = Ref::steal(is_array(array) ? PyObject_GetAttrString(array, "ndim") : nullptr);
+  if (!dims || PyLong_AsSsize_t(dims.get()) != given || !std::all_of(items, items + given, is_index)) return false;
+  return reads_array(array);
 }
 
 }  // namespace fastjit::observe

@@ -93,7 +93,7 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   if (PyFrame_Check(o) && says_place && std::ranges::any_of(frames_, is_here)) return;
   const bool may_be_assigned = PyCFunction_Check(o) && is_named(name, "__module__");
   if (!attr || may_be_assigned) return deny("read of " + attr_text(o, name));
-  if (is_method_kind(attr) || reads_new_array(o, name)) return;
+  if (is_method_kind(attr) || reads_array_attr(o, name)) return;
   if (is_union(o) && is_named(name, "__args__")) {
     const Ref parts = Ref::steal(PyObject_GetAttr(o, name));  // the union holds them
     return parts ? static_cast<void>(found(parts.get(), attr_text(o, name))) : PyErr_Clear();

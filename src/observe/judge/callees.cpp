@@ -506,8 +506,11 @@ void Tracer::judge_contents(PyObject* callee, Args args) {
 }
 // torch.tensor copies data without an operator: what it is given is the same in every call where it is all facts.
 void Tracer::judge_tensor(PyObject* callee, Args args) {
-  if (!args.empty() && is_tensor(args[0]) && !std::strcmp(known_name(known_function(callee)), "torch:as_tensor"))
+  const bool copies = std::strcmp(known_name(known_function(callee)), "torch:as_tensor") != 0;
+  if (!args.empty() && is_tensor(args[0]) && !copies)
     return readable_args(args, callee) ? may_enter_any() : void();  // the tensor itself, or what an operator gives
+  if (!args.empty() && copies && is_array(args[0]) && reads_array(args[0]))
+    return readable_args(args.subspan(1), callee) ? may_enter_any() : void();
   if (args.empty() || !holds_numbers_only(args[0])) return call_host(callee, args);
   if (numbers_.is_open(args[0]) && readable_args(args.subspan(1), callee)) {
     use_scalars(args.first(1), false);

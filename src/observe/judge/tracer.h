@@ -328,7 +328,8 @@ class Tracer final : public Driver {
   bool is_numpy_number(PyTypeObject* type);
   bool reads_array(PyObject* o);  // its elements are facts from now on
   bool is_new_array(PyObject* o);
-  bool reads_new_array(PyObject* o, PyObject* name);
+  bool reads_array_attr(PyObject* o, PyObject* name);
+  bool reads_element(PyObject* array, PyObject* index);
   bool makes_array(PyObject* o, int depth = 0);
   void judge_new_array(PyObject* callee, Args args);
   void note_comparisons(PyTypeObject* type);

@@ -573,6 +573,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   touch(index);
   if (!PySlice_Check(index) && !keyable(index)) return deny("hash of " + name_of(index));
   raising_ = !is_instance(container);  // a missing key or a list's length is a fact too
+  if (reads_element(container, index)) return;
   // What its factory makes for a key that is missing stays there.
   if (is_defaultdict(container) && is_reached(container) && !dict_lookup(container, index, nullptr))
     return interrupt("what " + names_[container] + " keeps");

@@ -10,6 +10,7 @@ import itertools
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -398,3 +399,39 @@ def test_copies_of_new_instances():
     fast = fastjit.jit(body)
     agree(fast, body, X, hit=False)
     agree(fast, body, X, hit=True)
+
+
+TABLE = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_numbers_of_an_array_that_is_found():
+    def body(x: Tensor) -> Tensor:
+        rows, columns = TABLE.shape
+        return x * float(TABLE[1, 2]) + rows * columns + TABLE.ndim + torch.tensor(TABLE).sum() + int(TABLE[0][1])
+
+    fast = fastjit.jit(body, on_unsupported="eager")
+    agree(fast, body, X, hit=False)
+    assert "read of item of numpy.ndarray" in "".join(fast.stats().fallbacks)  # TABLE[0] is another array
+
+    def numbers(x: Tensor) -> Tensor:
+        rows, columns = TABLE.shape
+        return x * float(TABLE[1, 2]) + rows * columns + TABLE.ndim + torch.tensor(TABLE).sum()
+
+    fast = settle(numbers, X)
+    TABLE[1, 2] = 9
+    agree(fast, numbers, X, hit=False)
+    agree(fast, numbers, X, hit=True)
+    assert "the elements of " in fast.inspect("guards")
+    TABLE[1, 2] = 5
+
+
+def test_a_tensor_of_an_array_is_its_own():
+    def body(x: Tensor) -> tuple[Tensor, Tensor]:
+        made = torch.tensor(TABLE)
+        made.add_(1)
+        return made, x + made[0, 0]
+
+    fast = settle(body, X)
+    fast(X)[0].zero_()
+    agree(fast, body, X, hit=True)
+    assert TABLE[0, 0] == 0
