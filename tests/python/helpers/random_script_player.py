@@ -115,7 +115,9 @@ class Player:
         if outcome.startswith("eager: ") and not any(reason in outcome for reason in REASONS):
             raise Mismatch(self.report(f"an unexpected reason: {outcome}"))
         counts = ("new",) if "COUNT[0]" in self.program.source else ()  # a value that each call changes, given up soon
-        may_follow = {"hit": ("hit",), "new": ("hit", "eager", *counts)}.get(self.last if again else "", ())
+        compares = ("new",) if ".item()" in self.program.source else ()  # values that it may have written itself
+        follows = {"hit": ("hit", *compares), "new": ("hit", "eager", *counts, *compares)}
+        may_follow = follows.get(self.last if again else "", ())
         if may_follow and outcome.split(":")[0] not in may_follow:
             raise Mismatch(self.report(f"nothing changed after a {self.last}, but it was: {outcome}"))
         Player.ran["hit after a change" if outcome == "hit" and self.changed else outcome.split(":")[0]] += 1
