@@ -225,7 +225,7 @@ struct Derivation {
   Ref function;            // called where both are null
   bool of_tensor = false;  // it follows from a value that was read out of a tensor: the program computes it
   std::optional<support::Arithmetic> arithmetic;  // what programs can run
-  std::optional<support::Test> test;              // the same: kUnwatched, and `number` is its answer
+  std::optional<support::Test> test;              // what they can ask of it: kUnwatched, without `number`
   std::string text;                               // "+", "sqrt"; the host may put the whole expression here
   std::string where;
   std::vector<Operand> operands;

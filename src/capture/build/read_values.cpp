@@ -159,37 +159,22 @@ ir::NodeId GraphBuilder::sizes_of(const Action& step) {
 }
 
 ir::NodeId GraphBuilder::answer_to(const NumberTest& test) {
+  using support::Test;
+  constexpr ir::Op kComparisons[] = {ir::Op::Lt, ir::Op::Le, ir::Op::Eq, ir::Op::Ne, ir::Op::Gt, ir::Op::Ge};  // Test's
+  const auto constant = [&](double value) { return graph_.constant(ir::DType::F64, value); };
   std::array<ir::NodeId, 2> x{};
   bool is_known = true;
   for (size_t i = 0; i < test.operands.size(); ++i) {
     const NumberTest::Operand& operand = test.operands[i];
     x[i] = operand.scalar < 0 ? ir::kNoNode : number_node(static_cast<uint32_t>(operand.scalar));
     is_known &= x[i] == ir::kNoNode;
-    if (x[i] == ir::kNoNode) x[i] = graph_.constant(ir::DType::F64, operand.value);
+    if (x[i] == ir::kNoNode) x[i] = constant(operand.value);
   }
   if (is_known) return ir::kNoNode;
-  const auto constant = [&](double value) { return graph_.constant(ir::DType::F64, value); };
-  switch (test.kind) {
-    case support::Test::Lt:
-      return graph_.pointwise(ir::Op::Lt, {x[0], x[1]});
-    case support::Test::Le:
-      return graph_.pointwise(ir::Op::Le, {x[0], x[1]});
-    case support::Test::Eq:
-      return graph_.pointwise(ir::Op::Eq, {x[0], x[1]});
-    case support::Test::Ne:
-      return graph_.pointwise(ir::Op::Ne, {x[0], x[1]});
-    case support::Test::Gt:
-      return graph_.pointwise(ir::Op::Gt, {x[0], x[1]});
-    case support::Test::Ge:
-      return graph_.pointwise(ir::Op::Ge, {x[0], x[1]});
-    case support::Test::IsNan:
-      return graph_.pointwise(ir::Op::Ne, {x[0], x[0]});
-    case support::Test::IsInf:
-      return graph_.pointwise(ir::Op::Eq, {graph_.pointwise(ir::Op::Abs, {x[0]}), constant(HUGE_VAL)});
-    case support::Test::IsFinite:
-      return graph_.pointwise(ir::Op::Lt, {graph_.pointwise(ir::Op::Abs, {x[0]}), constant(HUGE_VAL)});
-  }
-  return ir::kNoNode;
+  if (test.kind <= Test::Ge) return graph_.pointwise(kComparisons[static_cast<size_t>(test.kind)], {x[0], x[1]});
+  if (test.kind == Test::IsNan) return graph_.pointwise(ir::Op::Ne, {x[0], x[0]});
+  const ir::Op op = test.kind == Test::IsInf ? ir::Op::Eq : ir::Op::Lt;
+  return graph_.pointwise(op, {graph_.pointwise(ir::Op::Abs, {x[0]}), constant(HUGE_VAL)});
 }
 
 void GraphBuilder::guard(uint32_t index) {

@@ -159,23 +159,26 @@ PyObject* call_by_values(FunctionObject* self, std::shared_ptr<Variant> variant,
   return Search(self, args, nargsf, kwnames, modes).run(std::move(variant));
 }
 
-std::string varied_value(const Function& function, const ValueMiss& miss) {
-  const std::vector<ValueGuard> known(miss.path.begin(), miss.path.end() - 1);
-  std::set<std::vector<uint64_t>> seen{miss.path.back().expected};
+// The values that variants have for the last place of `path`, where they agree with it up to there.
+template <class Take>
+static void for_each_known(const Function& function, const std::vector<ValueGuard>& path, Take take) {
+  const std::vector<ValueGuard> before(path.begin(), path.end() - 1);
   for (const auto& variant : function.variants.all())
-    if (variant->guards.values.size() > known.size() && agrees(variant->guards.values, known))
-      seen.insert(variant->guards.values[known.size()].expected);
+    if (variant->guards.values.size() > before.size() && agrees(variant->guards.values, before))
+      take(*variant, variant->guards.values[before.size()].expected);
+}
+
+std::string varied_value(const Function& function, const ValueMiss& miss) {
+  std::set<std::vector<uint64_t>> seen{miss.path.back().expected};
+  for_each_known(function, miss.path, [&](const Variant&, const auto& value) { seen.insert(value); });
   return miss.path.back().label + " took " + std::to_string(seen.size()) + " values";
 }
 
 size_t unproven_values(const Function& function, const std::vector<ValueGuard>& path) {
-  const std::vector<ValueGuard> known(path.begin(), path.end() - 1);
   std::map<std::vector<uint64_t>, uint64_t> hits;
-  for (const auto& variant : function.variants.all()) {
-    const bool counts = variant->program.executable || variant->pending;
-    if (counts && variant->guards.values.size() > known.size() && agrees(variant->guards.values, known))
-      hits[variant->guards.values[known.size()].expected] += variant->hits;
-  }
+  for_each_known(function, path, [&](const Variant& variant, const auto& value) {
+    if (variant.program.executable || variant.pending) hits[value] += variant.hits;
+  });
   return static_cast<size_t>(std::ranges::count_if(hits, [](const auto& value) { return value.second == 0; }));
 }
 

@@ -198,7 +198,7 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
     why = full(function, call,
                [&] { return path.empty() ? most_varied(function, call, names) : varied_value(function, {{}, path}); });
   if (!why.empty()) return "eager: " + why;
-  const bool is_new = nearest.stage == kByValues ? has_new_value(function, path) : has_new_sizes(function, call, false);
+  const bool is_new = nearest.stage == kByValues ? has_new_value(function, path) : has_new_sizes(function, call);
   if (is_new) return "eager this once: " + nearest.why;
   why = fruitless(function, unused_recordings(function));
   if (!why.empty()) return "eager: " + why;

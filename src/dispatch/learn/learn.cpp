@@ -259,7 +259,7 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
                                    : "raise max_variants, or pass what changes as a tensor",
                          args, nargsf, kwnames);
   }
-  if (has_new_sizes(function, spec, miss != nullptr)) {
+  if (!miss && has_new_sizes(function, spec)) {
     function.seen_sizes.insert(spec.signature());
     return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
   }

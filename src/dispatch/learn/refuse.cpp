@@ -111,9 +111,9 @@ std::string waiting(const Function& function, uint64_t call) {
 
 constexpr size_t kUnproven = 8;  // sizes or values that are recorded at once, while none of them has come again
 
-bool has_new_sizes(const Function& function, const CallSpec& call, bool for_values) {
+bool has_new_sizes(const Function& function, const CallSpec& call) {
   constexpr size_t kMostSizes = 4096;  // that are noted
-  bool known = for_values;
+  bool known = false;
   size_t unproven = 0;
   for (const auto& variant : function.variants.all()) {
     if (known) break;

@@ -20,9 +20,9 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
 std::string waiting(const Function& function, uint64_t call);
 
 /// Whether only the sizes of a call are new, and come for the first time, and several that were recorded so have not
-/// come again: neither may these, so the call runs eagerly, and the next one with them is recorded. `for_values`: what
-/// is new of it are values of tensors.
-bool has_new_sizes(const Function& function, const CallSpec& call, bool for_values);
+/// come again: neither may these, so the call runs eagerly, and the next one with them is recorded. Asked where no
+/// value is new.
+bool has_new_sizes(const Function& function, const CallSpec& call);
 
 /// The same of the value that is new, the last of `path`, where many that were recorded in its place never came again.
 bool has_new_value(const Function& function, const std::vector<capture::ValueGuard>& path);

@@ -193,6 +193,7 @@ class Facts final : public ReadSet {
   bool is_own(PyObject* container, PyObject* name) const { return own_.contains({container, name}); }
   static void pin(Key* key);
   void replace(Key& key, bool looked_into);
+  void abandon(const Key& key);  // what was there may die, and facts look into it
   bool settle(Node& node);
   void note_state(const std::string& label, const std::string& where, bool constant);
   PyObject* read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,

@@ -57,6 +57,10 @@ void Facts::replace(Key& key, bool looked_into) {
     key.first = Ref::share(key.expect.object);  // for follow_lists()
     return;
   }
+  abandon(key);
+}
+
+void Facts::abandon(const Key& key) {
   note_state(key.label, key.where, false);
   abandoned_ = true;
 }
@@ -77,8 +81,7 @@ void Facts::follow_lists(Py_ssize_t value_holders) {
                               PyList_CheckExact(now) && Py_REFCNT(was) == 1 && Py_REFCNT(now) == 1 + value_holders &&
                               find(now, Node::Kind::List) < 0 && has_same_items(was, now);
       if (!is_as_good) {
-        note_state(key.label, key.where, false);
-        abandoned_ = true;
+        abandon(key);
         continue;
       }
       ids_[{now, Node::Kind::List}] = known;
