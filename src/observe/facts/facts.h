@@ -290,6 +290,10 @@ inline PyObject* held_in(const Node& node) noexcept {
 bool is_defaultdict(PyObject* o) noexcept;
 /// A dict, an OrderedDict or a defaultdict, and no subclass.
 inline bool is_dict(PyObject* o) { return PyDict_CheckExact(o) || Py_IS_TYPE(o, &PyODict_Type) || is_defaultdict(o); }
+/// A view of keys, values or items.
+inline bool is_view(PyObject* o) {
+  return PyDictViewSet_Check(o) || PyDictValues_Check(o) || PyObject_TypeCheck(o, &PyODictValues_Type);
+}
 /// The dictionary that a view of keys, values or items shows.
 inline PyObject* view_dict(PyObject* view) {
   struct View {

@@ -301,7 +301,7 @@ class Tracer final : public Driver {
   void follow_sum();
   void drop_sum();
 
-  // calls.cpp, callees.cpp, functions.cpp
+  // calls.cpp, callees.cpp, torch_functions.cpp, functions.cpp
   void call(PyObject* callable, Args args);
   void call_function(PyFunctionObject* f);
   void call_if_generator(PyFunctionObject* f);
@@ -367,7 +367,7 @@ class Tracer final : public Driver {
   static bool is_lock(PyObject* o);
   void judge_lock(PyObject* callee, Args args);
   bool locks_are_given_back() const;
-  // container_calls.cpp
+  // container_calls.cpp, builtin_containers.cpp
   bool is_own_container(PyObject* callee, Args args);
   static bool is_callable(PyObject* o);
   static bool is_immutable(PyObject* o) { return !PyList_Check(o) && !PyDict_Check(o) && !PySet_Check(o); }

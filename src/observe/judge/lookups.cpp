@@ -1,0 +1,210 @@
+// What Python asks of a container: its truth, its length, an item, all of them in turn.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include <cstring>
+
+#include "observe/judge/tracer.h"
+
+namespace fastjit::observe {
+
+// Of a class made in C, which version made it a heap type is no matter to the reader.
+static std::string text_of_method(PyTypeObject* type, const char* name) {
+  constexpr std::pair<const char*, const char*> kTexts[] = {
+      {"__getitem__", "read of item of"}, {"__setitem__", "store to item of"}, {"__iter__", "iteration over"},
+      {"__len__", "length of"},           {"__contains__", "search in"},
+  };
+  for (const auto& [method, text] : kTexts)
+    if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && !std::strcmp(name, method)) return text;
+  return std::string(name) + " of";
+}
+
+void Tracer::type_method(PyObject* o, const char* name) {
+  note_instance(o);
+  PyObject* method = class_attr(Py_TYPE(o), name);
+  if (PyDict_Check(o)) class_attr(Py_TYPE(o), "__missing__");
+  if (method && PyFunction_Check(method)) return may_enter_any();
+  const bool is_slot = method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
+  if (is_slot && fresh_.contains(o))  // a new instance of a subclass of a builtin container, which it does not override
+    for (PyTypeObject* base : {&PyDict_Type, &PyODict_Type, &PyList_Type})
+      if (PyDescr_TYPE(method) == base) {
+        if (std::strcmp(name, "__getitem__")) return;
+        raising_ = true;  // where a key is missing: what it holds the call knows
+        return may_enter_any();
+      }
+  // The items of an instance of a subclass of tuple are for good.
+  if (is_slot && PyTuple_Check(o) && PyDescr_TYPE(method) == &PyTuple_Type)
+    for (const char* known : {"__iter__", "__getitem__", "__len__"})
+      if (!std::strcmp(name, known)) return;
+  if (!method || !PyCFunction_Check(method)) deny(text_of_method(Py_TYPE(o), name) + " " + name_of(o));
+}
+
+// What the class of a class says in Python; null: nothing.
+PyObject* Tracer::metaclass_method(PyObject* type, const char* name) {
+  if (!PyType_Check(type) || Py_TYPE(type) == &PyType_Type) return nullptr;
+  PyObject* method = class_attr(Py_TYPE(type), name);
+  return method && PyFunction_Check(method) ? method : nullptr;
+}
+
+bool Tracer::iterable(PyObject* o, const char* verb) {
+  o = unwrapped(o);
+  if (is_plain_value(o)) return touch(o), true;
+  if (PyTuple_Check(o) && is_tuple(o)) return true;
+  if ((PyList_CheckExact(o) || is_dict(o) || is_deque(o)) && is_known(o)) return true;
+  // The order of a set is that of its hashes: determined for values, not for objects hashed by address.
+  if (PyAnySet_CheckExact(o) && readable(o)) return true;
+  if (is_tensor(o)) {
+    class_attr(Py_TYPE(o), "__iter__");
+    may_enter_any();
+    return true;
+  }
+  PyObject* dict = is_view(o) ? view_dict(o) : o;
+  if (dict != o && is_known(dict)) return true;
+  if (open(dict)) return true;
+  if (is_instance(o)) {
+    type_method(o, "__iter__");
+    return reason_.empty();
+  }
+  if (is_new_array(o)) return true;
+  if (metaclass_method(o, "__iter__")) return may_enter_any(), true;
+  deny(std::string(verb) + " " + name_of(dict));
+  return false;
+}
+
+// An operation of a tensor, unless its class is given another method for it.
+void Tracer::tensor_method(PyObject* tensor, const char* name) {
+  class_attr(Py_TYPE(tensor), name);
+  may_enter_any();
+}
+
+void Tracer::truth(PyObject* o) {
+  if (PyBool_Check(o) || o == Py_None) return;
+  if (is_plain_value(o)) return touch(o);
+  if (is_tensor(o)) return tensor_method(o, "__bool__");
+  Facts::Id id;
+  if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->truth(id, where()));
+  if (PyTuple_Check(o) && is_tuple(o)) return;
+  bool is_container = PyList_CheckExact(o) || is_dict(o) || PySet_CheckExact(o) || is_deque(o);
+  if ((is_container && is_known(o)) || PyFrozenSet_CheckExact(o) || (PySet_CheckExact(o) && open(o))) return;
+  if (PyType_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o) || PyMethod_Check(o) || PyModule_Check(o)) return;
+  if (fresh_.contains(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+  if (is_instance(o)) {
+    note_instance(o);
+    for (const char* name : {"__bool__", "__len__"})
+      if (PyObject* method = class_attr(Py_TYPE(o), name))
+        return PyFunction_Check(method) ? may_enter_any() : deny("truth of " + name_of(o));
+    return;
+  }
+  deny("truth of " + name_of(o));
+}
+
+void Tracer::length(PyObject* o) {
+  o = unwrapped(o);
+  if (is_plain_value(o)) return touch(o);
+  if (is_tensor(o)) return tensor_method(o, "__len__");
+  if (PyTuple_Check(o) && is_tuple(o)) return;
+  if (is_view(o)) o = view_dict(o);
+  if (is_known(o) && (is_dict(o) || PyList_CheckExact(o) || PySet_CheckExact(o) || is_deque(o))) return;
+  if (PyFrozenSet_CheckExact(o) || (PySet_CheckExact(o) && open(o))) return;
+  Facts::Id id;
+  if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->length(id, where()));
+  if (is_instance(o)) return type_method(o, "__len__");
+  deny("length of " + name_of(o));
+}
+
+// Weak references to one class are equal: facts are about the one that is there. Null: there is none, or it is about
+// another object than a class.
+static PyObject* stored_key(PyObject* dict, PyObject* reference) {
+  PyObject *key, *value, *referent = PyWeakref_GET_OBJECT(reference);
+  for (Py_ssize_t at = 0; PyType_Check(referent) && PyDict_Next(dict, &at, &key, &value);)
+    if (PyWeakref_CheckRefExact(key) && PyWeakref_GET_OBJECT(key) == referent) return key;
+  return nullptr;
+}
+
+void Tracer::read_dict_item(Facts::Id id, PyObject* dict, PyObject* index) {
+  if (PyWeakref_CheckRefExact(index) && !(index = stored_key(dict, index)))
+    return interrupt("what " + names_[dict] + " keeps");
+  PyObject* key = pooled(index);
+  if (PyObject* again = nullptr; read_again(id, key, &again)) {
+    if (!again || !PyDict_CheckExact(again) || module_dicts_.contains(again) || !module_dicts_.contains(dict)) return;
+  }
+  const std::string label = item_label(dict, index);
+  if (counts_key(id, key, label)) return;
+  PyObject* value = facts_->read_key(id, key, label, where());
+  if (!value) return;
+  auto owner = module_dicts_.find(dict);
+  const bool of_module = owner != module_dicts_.end() && PyUnicode_CheckExact(index);
+  of_module ? found_in_module(owner->second, key, value) : static_cast<void>(found(value, label));
+}
+
+void Tracer::read_list_item(Facts::Id id, PyObject* list, PyObject* index) {
+  if (PySlice_Check(index)) {
+    open(list);
+    top().fresh_result = true;
+    return;
+  }
+  if (!PyLong_Check(index)) return deny("read of item of " + name_of(list));
+  Py_ssize_t i = PyLong_AsSsize_t(index);
+  if (i < 0 || i >= PyList_GET_SIZE(list)) i += i < 0 ? facts_->length(id, where()) : 0;
+  if (i < 0 || i >= PyList_GET_SIZE(list)) return static_cast<void>(facts_->length(id, where()));  // IndexError
+  found(facts_->read_item(id, i, where()), names_[list] + "[" + std::to_string(i) + "]");
+}
+
+// torch makes a tensor of a list without an operator that would show what it reads.
+bool Tracer::is_plain_index(PyObject* index) {
+  if (PyList_CheckExact(index)) return holds_numbers_only(index);
+  if (PyTuple_CheckExact(index))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i)
+      if (!is_plain_index(PyTuple_GET_ITEM(index, i))) return false;
+  return true;
+}
+
+// A slice that turns out to be the whole is no operator: how long the tensor is decides.
+void Tracer::note_slices(PyObject* tensor, PyObject* index) {
+  if (!host_.has_data_sizes || !host_.has_data_sizes(host_.context)) return;
+  const auto is_bounded = [](PyObject* o) {
+    const auto* slice = reinterpret_cast<PySliceObject*>(o);
+    return PySlice_Check(o) && (slice->start != Py_None || slice->stop != Py_None || slice->step != Py_None);
+  };
+  bool bounded = is_bounded(index);
+  if (PyTuple_CheckExact(index))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i) bounded |= is_bounded(PyTuple_GET_ITEM(index, i));
+  if (bounded) host_.on_size_read(host_.context, tensor);
+}
+
+void Tracer::subscript_of(PyObject* container, PyObject* index) {
+  container = unwrapped(container);
+  if (is_tensor(container)) {
+    note_slices(container, index);
+    touch(index);
+    if (!readable_index(index)) return deny("index of type " + name_of(index));
+    if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
+    return tensor_method(container, "__getitem__");
+  }
+  touch(index);
+  if (!PySlice_Check(index) && !keyable(index)) return deny("hash of " + name_of(index));
+  raising_ = !is_instance(container);  // a missing key or a list's length is a fact too
+  if (reads_element(container, index)) return;
+  // What its factory makes for a key that is missing stays there.
+  if (is_defaultdict(container) && is_reached(container) && !dict_lookup(container, index, nullptr))
+    return interrupt("what " + names_[container] + " keeps");
+  if (Facts::Id id; dict_node(container, &id)) return read_dict_item(id, container, index);
+  if (Facts::Id id; list_node(container, &id)) return read_list_item(id, container, index);
+  if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;
+  if ((PyList_CheckExact(container) || is_dict(container) || is_deque(container)) && is_known(container)) {
+    top().container_result = PySlice_Check(index);
+    // What its factory makes of a missing key is new.
+    if (is_defaultdict(container) && !dict_lookup(container, index, nullptr))
+      top().container_result = true, may_enter_any();
+    return;
+  }
+  if (is_instance(container)) return type_method(container, "__getitem__");
+  bool is_alias = PyType_Check(container) && !(((PyTypeObject*)container)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  if (is_alias) return;  // list[int]
+  const bool makes_alias = PyType_Check(container) && !type_lookup(Py_TYPE(container), literal("__getitem__"), nullptr);
+  if (makes_alias && class_attr((PyTypeObject*)container, "__class_getitem__")) return may_enter_any();
+  deny("read of item of " + name_of(container));
+}
+
+}  // namespace fastjit::observe
+#endif

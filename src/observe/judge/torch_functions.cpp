@@ -1,0 +1,122 @@
+// Functions of torch written in C that are no operators.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include <cstring>
+
+#include "observe/events/opcode_numbers.h"
+#include "observe/judge/tracer.h"
+#include "observe/known_functions.h"
+
+namespace fastjit::observe {
+
+// Lists of tensors by device and type, which the key and the facts say.
+void Tracer::judge_grouping(PyObject* callee, Args args) {
+  if (readable_args(args, callee)) top().nested_result = true;
+}
+
+// Tensors that torch makes of numbers without an operator: of the type and on the device of another one, or by the
+// class.
+void Tracer::judge_data(PyObject* callee, Args args) {
+  const bool is_method = !args.empty() && is_tensor(args[0]);
+  const Args data = is_method ? args.subspan(1) : args;
+  const bool is_list = !data.empty() && (PyList_CheckExact(data[0]) || PyTuple_CheckExact(data[0]));
+  // torch.Tensor(3) is memory that nobody has written to.
+  if (data.empty() || !(is_method || is_list) || !holds_numbers_only(data[0]))
+    return deny("call of " + callee_text(callee));
+  if (!readable_args(data, callee)) return;
+  top().constant_result = true;
+  may_enter_any();
+}
+
+// An autograd.Function: what its forward runs are operators. Where gradients are needed, the recorder sees it.
+void Tracer::judge_function_apply(PyObject* callee, Args args) {
+  PyObject* function = PyCFunction_Check(callee) ? PyCFunction_GET_SELF(callee) : nullptr;
+  if (!function || !PyType_Check(function)) return deny("call of " + callee_text(callee));
+  for (const char* name : {"forward", "setup_context", "_backward_cls"})
+    class_attr(reinterpret_cast<PyTypeObject*>(function), name);
+  for (PyObject* arg : args) touch(arg);
+  top().makes_context = true;
+  may_enter_any();
+}
+
+void Tracer::judge_exit(PyObject* callee, Args) { deny(door_of(known_function(callee)) + callee_text(callee)); }
+
+// A graph that begins in this call: what autograd then runs are operators.
+void Tracer::judge_leaf(PyObject* callee, Args args) {
+  const bool is_new = !args.empty() && is_tensor(args[0]) && !is_reached(args[0]) && !arguments_.contains(args[0]);
+  if (!is_new || !host_.on_leaf || !host_.on_leaf(host_.context, args[0])) return judge_exit(callee, args);
+  for (PyObject* arg : args.subspan(1)) touch(arg);
+}
+
+// torch.autograd.grad(), which gives the gradients and leaves none in the tensors. Nothing tells which numbers of the
+// call the graph keeps: none may be another at a hit.
+void Tracer::judge_backward(PyObject* callee, Args args) {
+  const unsigned char* op = top().ops + 2 * top().offset;
+  PyObject* names = op[0] == k_CALL_FUNCTION_EX ? unpacked_keywords(op[1]) : nullptr;
+  PyObject* keeps = names && PyDict_CheckExact(names) ? PyDict_GetItemString(names, "accumulate_grad") : nullptr;
+  if (keeps != Py_False) return deny("call of " + callee_text(callee));
+  const Setting* hooks = host_.gradients_under ? host_.gradients_under() : nullptr;
+  if (!hooks || hooks->now()) return deny(hooks ? std::string("gradients under ") + hooks->name : "use of autograd");
+  facts_->setting(*hooks, where());
+  if (args.empty() || !readable_args(args.subspan(1), callee)) return;  // the first is the engine
+  for (size_t i = 0; i < numbers_.size(); ++i)
+    if (numbers_.is_open(i)) close_number(i);
+  top().container_result = true;
+}
+
+// Compiled autograd, which nobody uses, is switched off for a while.
+void Tracer::judge_autograd_compiler(PyObject* callee, Args args) {
+  if (args.empty() || args[0] != Py_None) deny("call of " + callee_text(callee));
+}
+
+// The elements as new lists of numbers: whoever told of it guards what they are.
+void Tracer::judge_contents(PyObject* callee, Args args) {
+  if (args.size() != 1 || !is_tensor(args[0]) || !host_.on_contents_read) return judge_exit(callee, args);
+  if (host_.on_size_read) host_.on_size_read(host_.context, args[0]);
+  host_.on_contents_read(host_.context, args[0]);
+  top().nested_result = true;
+}
+
+// torch.tensor copies data without an operator: what it is given is the same in every call where it is all facts.
+void Tracer::judge_tensor(PyObject* callee, Args args) {
+  const bool copies = std::strcmp(known_name(known_function(callee)), "torch:as_tensor") != 0;
+  if (!args.empty() && is_tensor(args[0]) && !copies)
+    return readable_args(args, callee) ? may_enter_any() : void();  // the tensor itself, or what an operator gives
+  if (!args.empty() && copies && is_array(args[0]) && reads_array(args[0]))
+    return readable_args(args.subspan(1), callee) ? may_enter_any() : void();
+  if (args.empty() || !holds_numbers_only(args[0])) return call_host(callee, args);
+  if (numbers_.is_open(args[0]) && readable_args(args.subspan(1), callee)) {
+    use_scalars(args.first(1), false);
+    return may_enter_any();
+  }
+  if (readable_args(args, callee)) may_enter_any();
+}
+
+bool Tracer::holds_numbers_only(PyObject* o, int depth) {
+  if (is_number(o) || PyBool_Check(o)) return true;
+  if (depth > 8 || !(PyList_CheckExact(o) || PyTuple_CheckExact(o))) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+    if (!holds_numbers_only(PySequence_Fast_ITEMS(o)[i], depth + 1)) return false;
+  return true;
+}
+
+// No stream records a graph as long as torch has not set up CUDA, which its module says.
+void Tracer::judge_capturing(PyObject* callee, Args args) {
+  if (PyType_Check(callee)) return call_type((PyTypeObject*)callee, args);  // in a torch without CUDA: raises in Python
+  PyObject* name = intern(PyUnicode_FromString("_initialized"));
+  Ref module = Ref::steal(PyImport_GetModule(intern(PyUnicode_FromString("torch.cuda"))));
+  if (!module || !PyModule_CheckExact(module.get())) return PyErr_Clear(), deny("call of " + callee_text(callee));
+  names_.emplace(module.get(), "torch.cuda");
+  load_python_module_attr(module.get(), name, false);
+  if (dict_lookup(PyModule_GetDict(module.get()), name, nullptr) != Py_False) deny("call of " + callee_text(callee));
+  raising_ = true;  // where there is no driver, and as long as there is none
+}
+
+// What torch.compile would do with functions that are called next: here nothing, before as after.
+void Tracer::judge_eval_frame(PyObject* callee, Args args) {
+  if (args.size() != 1 || args[0] != Py_None) deny("call of " + callee_text(callee));
+}
+
+}  // namespace fastjit::observe
+#endif
