@@ -88,6 +88,11 @@ class Recorder {
   /// Tells that the call that just ended made `tensor` of numbers that are the same in every call of the program,
   /// without an operator. False: it cannot be a constant of one.
   bool constant_made(const at::Tensor& tensor);
+  /// Tells that the call that just ended gave a tensor on the memory of an array of numpy. is_new: the call has made
+  /// that memory.
+  void array_shared(const at::Tensor& tensor, bool is_new);
+  /// Tells that torch.tensor() is about to make a tensor of the values of these, until scalar_use_ended().
+  void stacking(std::vector<at::Tensor> tensors);
   /// Tells that Python did this to a generator: an operator of generator_calls.h, its arguments, and the tensor that it
   /// gave, or an undefined one.
   void generator_used(const char* op, const std::vector<c10::IValue>& args, const at::Tensor& result);

@@ -95,6 +95,12 @@ struct Host {
   bool (*is_own_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
   /// A call made this tensor of numbers without an operator. False: a program cannot have it.
   bool (*on_constant)(void* context, PyObject* tensor) = nullptr;
+  /// A call made this tensor of an array of numpy; where it begins at `data`, it shares memory with it. is_new: so does
+  /// nobody else.
+  void (*on_array)(void* context, PyObject* tensor, const void* data, bool is_new) = nullptr;
+  /// The instruction about to run makes a tensor of the values of those in this list or tuple, and of nothing else;
+  /// on_scalar_use_end says when it has.
+  void (*on_stack)(void* context, PyObject* tensors) = nullptr;
   /// The instruction about to run looks at the sizes of a tensor.
   void (*on_size_read)(void* context, PyObject* tensor) = nullptr;
   /// Whether the call has made a tensor whose sizes depend on data.

@@ -21,8 +21,12 @@ class Selector {
       counted_.insert(root.before.storage);
     }
     std::map<uint32_t, uint32_t> leaves;  // storage -> a tensor of the result
-    for (const Use& use : outputs)
+    for (const Use& use : outputs) {
+      const auto shared = trace.array_memory.find(use.storage);
+      if (shared != trace.array_memory.end() && !shared->second)
+        unsound("its result shares memory with an array of numpy that was there before");
       if (leaves.emplace(use.storage, use.tensor).first->second != use.tensor) counted_.insert(use.storage);
+    }
   }
   std::vector<Action> steps;
 
@@ -194,9 +198,12 @@ class Selector {
       unsound("constant tensor made at " + trace_.lines[event.line]);
     for (const auto* items : {&event.args, &event.results})
       for (const CallValue& item : *items)
-        for (const Use& use : item.uses)
-          if (use.tensor != kNone && !trace_.tensors[use.tensor].unusual.empty())
-            unsound(describe(trace_, use.tensor, event) + " " + trace_.tensors[use.tensor].unusual);
+        for (const Use& use : item.uses) {
+          if (use.tensor == kNone) continue;
+          const TensorRecord& record = trace_.tensors[use.tensor];
+          if (!record.unusual.empty()) unsound(describe(trace_, use.tensor, event) + " " + record.unusual);
+          if (record.is_nested && !is_data_sized) depends_on_data(event);
+        }
   }
 
   bool is_constant(const Use& use) const { return (use.number || trace_.root(use.tensor)) && to_ir(use.meta->dtype); }
@@ -304,6 +311,8 @@ class Selector {
     for (size_t i : written_arguments(event))
       for (const Use& use : event.args[i].uses)
         if (use.tensor != kNone) {
+          if (trace_.array_memory.contains(use.storage))
+            unsound("the memory of an array of numpy is written by " + where(trace_, event));
           if (trace_.data_read.contains(use.storage) && counted_.contains(use.storage))
             unsound("a tensor of which Tensor.data was read is written by " + where(trace_, event));
           step.writes.push_back(use.tensor);

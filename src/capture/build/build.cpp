@@ -84,7 +84,8 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     Analysis analysis = select_steps(trace, leaves, by_torch);
     check_roots(trace, analysis);
     for (const Use& leaf : leaves)
-      if (const std::string& why = trace.tensors[leaf.tensor].unusual; !why.empty()) unsound("a result " + why);
+      if (const TensorRecord& record = trace.tensors[leaf.tensor]; record.is_nested || !record.unusual.empty())
+        unsound("a result " + (record.is_nested ? "is nested" : record.unusual));
     ScalarBindings scalars = bind_scalars(trace, inputs, symbolic);
     std::set<std::string> forced;
     for (;;) {

@@ -105,6 +105,15 @@ Dims alike(const Trace& trace, const Event& event, const Use& result) {
   return dims;
 }
 
+// The call says how large its result is, as to_padded_tensor() may.
+bool is_told_sizes(const Event& event, const Use& result) {
+  const auto& arguments = event.op->schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == "output_size" && event.args[i].constant.isIntList())
+      return event.args[i].constant.toIntVector() == result.meta->sizes;
+  return false;
+}
+
 bool is_argument(const Event& event, uint32_t tensor) {
   return std::ranges::any_of(event.args, [&](const CallValue& item) {
     return std::ranges::any_of(item.uses, [&](const Use& use) { return use.tensor == tensor; });
@@ -134,6 +143,7 @@ std::vector<Dims> data_dims(const Trace& trace, uint32_t index, bool makes) {
       out[i] = makes_data_sizes(event) ? made(event, use) : all_of(use);
       continue;
     }
+    if (is_told_sizes(event, use)) continue;
     const auto known = broadcast(trace, event, use);
     const auto kept = known ? known : reduced(trace, event, use);
     out[i] = kept ? *kept : alike(trace, event, use);

@@ -122,10 +122,14 @@ void Recorder::Impl::count_value(const Event& event) {
   const size_t before = values++ - trace.value_scalars.size();
   if (before > kMaxValues) return pass_limit(value_limit);
   if (before < kMaxValues) return;
+  value_limit = "value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(event, place_of(event.line));
+}
+
+std::string Recorder::Impl::place_of(uint32_t line) const {
   const PyGILState_STATE gil = PyGILState_Ensure();
-  const std::string line = event.line ? lines.texts()[event.line - 1] : "";
+  std::string place = line ? lines.texts()[line - 1] : "";
   PyGILState_Release(gil);
-  value_limit = "value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(event, line);
+  return place;
 }
 
 void Recorder::Impl::pass_limit(const std::string& reason) {
@@ -194,8 +198,10 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   }
   if (outermost)
     if (const std::string why = blank.begins(event); !why.empty()) trace.broken = why;
-  if (event.facts.is(OpFlag::Lifts) && event.args.size() == 1)
-    lift(event.args[0].uses[0], record.inputs().back().toTensor());
+  if (event.facts.is(OpFlag::Lifts) && event.args.size() == 1) {
+    const at::Tensor& made = record.inputs().back().toTensor();
+    if (!outermost || !as_stack(event, made)) lift(event.args[0].uses[0], made);
+  }
   masked |= event.name == "aten::index.Tensor";
   // A size that depends on data is read without any event. Code of this call that so much as names such a read, while
   // masked values are about, is taken to read one.
@@ -209,7 +215,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   count(event);
   event.of_constants = outermost && event.facts.reads() &&
                        (event.args[0].uses[0].number || (!open_uses && trace.takes_constants(event)));
-  if (recording && outermost && event.facts.reads() && !event.of_constants) count_value(event);
+  if (recording && outermost && event.facts.reads() && !event.of_constants && !stacking) count_value(event);
   const bool is_opaque = event.facts.is(OpFlag::Opaque) && !is_layered(trace, event) &&
                          !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   trace.events.push_back(std::move(event));

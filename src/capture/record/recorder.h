@@ -37,7 +37,13 @@ struct Recorder::Impl {
   const int64_t max_bytes = support::setting_int(support::Setting::RecordBytes);
   int64_t operators = 0, bytes = 0;  // outermost ones; of all events, roughly
   size_t values = 0;                 // read out of tensors, also those that are in Trace::value_scalars
-  std::string value_limit;           // why no more may be, once there are too many
+  struct Stacking {
+    std::vector<at::Tensor> tensors;
+    size_t events, values;  // before the call that stacks them
+  };
+  std::optional<Stacking> stacking;
+  std::vector<at::Tensor> stacked;  // that no Python code has: nothing may take their addresses
+  std::string value_limit;          // why no more may be, once there are too many
   struct Known {
     c10::OperatorHandle op;
     std::string_view name;
@@ -68,6 +74,7 @@ struct Recorder::Impl {
   void stop() noexcept;
   void count(const Event& event);
   void count_value(const Event& event);
+  std::string place_of(uint32_t line) const;
   void pass_limit(const std::string& reason);
   void contents_read(const at::Tensor& tensor);
   void size_read(const at::Tensor& tensor, std::string_view name);
@@ -75,6 +82,7 @@ struct Recorder::Impl {
   Event as_if_run(const char* op);
   void note_constants(const Event& event);
   void note_sizes(uint32_t event);
+  bool as_stack(Event& event, const at::Tensor& made);
   void lift(Use& made, const at::Tensor& source);
   Use constant(const at::Tensor& source);
   CallValue item(const c10::IValue& value, bool made);

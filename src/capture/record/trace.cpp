@@ -7,11 +7,16 @@ namespace {
 
 constexpr const char* kLazy = "is a lazy conjugate or negation";
 
+// A nested tensor of C++ that an operator of the call made: torch runs what takes it, and its sizes depend on data.
+bool is_own_nested(const at::Tensor& tensor, bool made) {
+  return made && tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.key_set().has(c10::DispatchKey::Python);
+}
+
 // Devices and dispatch keys under which an operator does something other than plain arithmetic on this tensor's memory.
-std::string why_unusual(const at::Tensor& tensor, c10::Device device) {
+std::string why_unusual(const at::Tensor& tensor, c10::Device device, bool made) {
   if (tensor.device() != device && !tensor.unsafeGetTensorImpl()->is_wrapped_number())
     return "is on " + tensor.device().str();
-  if (tensor.is_nested()) return "is nested";
+  if (tensor.is_nested() && !is_own_nested(tensor, made)) return "is nested";
   if (tensor.layout() != at::kStrided) return "is not strided";
   if (tensor.is_quantized()) return "is quantized";
   if (tensor.is_conj() || tensor.is_neg()) return kLazy;
@@ -88,7 +93,14 @@ bool Trace::takes_constants(const Event& event) const {
   });
 }
 
+// A nested tensor has no sizes as others have: what is noted says how many dims it has.
+static TensorMeta nested_meta(const at::Tensor& tensor) {
+  const std::vector<int64_t> sizes(static_cast<size_t>(tensor.dim()), 2);
+  return {tensor.scalar_type(), sizes, ir::row_major(sizes), false};
+}
+
 static bool is_as(const TensorMeta& meta, const at::Tensor& tensor) {
+  if (tensor.is_nested()) return true;
   return meta.dtype == tensor.scalar_type() && tensor.sizes() == meta.sizes && tensor.strides() == meta.strides &&
          meta.wrapped_number == tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
@@ -101,12 +113,13 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   out.tensor = it->second;
   if (fresh)
     tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
-                       why_unusual(tensor, device),
+                       why_unusual(tensor, device, made),
                        std::nullopt,
                        -1,
                        {},
                        at::GradMode::is_enabled(),
                        c10::InferenceMode::is_enabled(),
+                       tensor.is_nested(),
                        is_wrapper(tensor)});
   // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
   if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
@@ -115,7 +128,9 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
     return out;
   }
   SharedMeta& meta = tensors[out.tensor].meta;
-  if (fresh || !is_as(*meta, tensor))
+  if (fresh && tensor.is_nested())
+    meta = nested_meta(tensor);
+  else if (fresh || !is_as(*meta, tensor))
     meta = TensorMeta{tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec(), impl->is_wrapped_number()};
   out.meta = meta;
   out.offset = tensor.storage_offset();

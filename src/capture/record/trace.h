@@ -66,7 +66,8 @@ struct TensorRecord {
   SharedMeta meta;         // as it was last seen
   bool grad = false;       // grad mode was on when it was first seen
   bool inference = false;  // and inference mode
-  bool layered = false;    // a transform of torch.func wraps another tensor in it
+  bool is_nested = false;
+  bool layered = false;  // a transform of torch.func wraps another tensor in it
 };
 
 struct StorageRecord {
@@ -123,6 +124,7 @@ struct Trace {
   bool is_constant(const Use& use) const;
   bool takes_constants(const Event& event) const;     // and nothing else
   std::unordered_set<uint32_t> data_read;             // storages of tensors of which Python read .data
+  std::unordered_map<uint32_t, bool> array_memory;    // storages that arrays of numpy share; true: the call made them
   std::unordered_set<uint32_t> own_leaves;            // tensors that the call made and then let require grad
   bool makes_data_sizes = false;                      // an operator of it may
   std::unordered_map<uint32_t, uint64_t> data_sized;  // tensor -> its dims whose sizes depend on data (data_sizes.h)

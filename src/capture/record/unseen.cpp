@@ -24,6 +24,7 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   const Event& event = trace.events[index];
   bool makes = false;
   for (uint32_t i = index; i < event.end && !makes; ++i) makes = makes_data_sizes(trace.events[i]);
+  for (const Use& use : flat_results(event)) makes |= use.tensor != kNone && trace.tensors[use.tensor].is_nested;
   if (!makes && trace.data_sized.empty()) return;
   trace.makes_data_sizes = true;
   const std::vector<Dims> dims = data_dims(trace, index, makes);
@@ -35,7 +36,7 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   // where data made the sizes is a value of the program.
   for (size_t i = 0; makes && i < dims.size(); ++i)
     if (const auto alive = dims[i] ? trace.tensors[results[i].tensor].impl.lock() : nullptr)
-      size_read(at::Tensor(alive), kFew);
+      if (const at::Tensor made(alive); !made.is_nested()) size_read(made, kFew);
 }
 
 // An event for what happens without the dispatcher, here and now.
@@ -63,6 +64,8 @@ Event Recorder::Impl::as_if_run(const char* op) {
 void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
   if (known == kNone || !trace.dims_of(known) || !sizes_read.emplace(known, name).second) return;
+  if (tensor.is_nested())
+    return static_cast<void>(trace.broken = "the sizes of a nested tensor are read at " + place_of(lines.now()));
   Event event = unseen(name);
   event.args.push_back({CallValue::Kind::Tensor, {trace.use(tensor)}, {}});
   for (const int64_t size : tensor.sizes())
@@ -151,6 +154,49 @@ bool Recorder::constant_made(const at::Tensor& tensor) {
   return true;
 }
 
+void Recorder::array_shared(const at::Tensor& tensor, bool is_new) {
+  const Use use = impl_->trace.use(tensor);
+  if (use.storage != kNone) impl_->trace.array_memory.emplace(use.storage, is_new);
+}
+
+void Recorder::stacking(std::vector<at::Tensor> tensors) {
+  impl_->stacking = {std::move(tensors), impl_->trace.events.size(), impl_->values};
+}
+
+// torch.tensor() of tensors reads them one by one. Where they are alike, torch.stack() gives the same.
+bool Recorder::Impl::as_stack(Event& event, const at::Tensor& made) {
+  if (!stacking || !open.empty()) return false;
+  const Stacking taken = *std::exchange(stacking, std::nullopt);
+  const auto is_alike = [&](const at::Tensor& one) {
+    const uint32_t known = trace.find(one.unsafeGetTensorImpl());
+    return known != kNone && trace.tensors[known].unusual.empty() && one.dim() == 0 && to_ir(one.scalar_type()) &&
+           one.scalar_type() == taken.tensors[0].scalar_type() && one.is_cpu() && !one.requires_grad();
+  };
+  const bool fits = made.is_cpu() && made.dim() == 1 && static_cast<size_t>(made.numel()) == taken.tensors.size();
+  if (!fits || taken.tensors.empty() || !std::ranges::all_of(taken.tensors, is_alike)) return false;
+  trace.events.resize(taken.events);
+  values = taken.values;
+  const auto constant = [](const c10::IValue& value) { return CallValue{CallValue::Kind::Constant, {}, value}; };
+  CallValue tensors{CallValue::Kind::TensorList, {}, {}};
+  for (const at::Tensor& one : taken.tensors) tensors.uses.push_back(trace.use(one));
+  Event stack = as_if_run("aten::stack");
+  stack.args = {std::move(tensors), constant(int64_t{0})};
+  if (made.scalar_type() != taken.tensors[0].scalar_type()) {
+    const at::DisableRecordFunctionGuard unseen;
+    stacked.push_back(at::stack(taken.tensors));
+    const CallValue result{CallValue::Kind::Tensor, {trace.use(stacked.back(), true)}, {}};
+    stack.results.push_back(result);
+    trace.events.push_back(std::move(stack));
+    stack = as_if_run("aten::_to_copy");
+    stack.args = {result, constant(made.scalar_type()), {}, {}, {}, constant(false), {}};
+  }
+  event.op = stack.op;
+  event.name = stack.name;
+  event.facts = stack.facts;
+  event.args = std::move(stack.args);
+  return true;
+}
+
 // A view that counts its writes apart, which no program does: as long as nobody writes it is what detach() gives.
 bool Recorder::data_read(const at::Tensor& tensor, const at::Tensor& data) {
   Impl& impl = *impl_;
@@ -219,6 +265,7 @@ void Recorder::scalar_used(size_t scalar, bool alone, bool forwards, int element
 
 // A binary operator that ran nothing itself before Python code began handed the number on.
 void Recorder::scalar_use_ended(bool entered) {
+  impl_->stacking.reset();
   std::vector<ScalarUse>& uses = impl_->trace.scalar_uses;
   for (; impl_->open_uses; --impl_->open_uses) {
     const auto use = uses.end() - static_cast<ptrdiff_t>(impl_->open_uses);

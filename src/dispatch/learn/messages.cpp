@@ -17,6 +17,7 @@ constexpr std::string_view kOutside = "do this outside the function";
 constexpr std::string_view kTraining =
     "backward() and functions of torch.compile are not compiled: training runs at eager speed today";
 constexpr std::string_view kScripted = "TorchScript is not compiled; decorate the Python code that it was made of";
+constexpr std::string_view kLargeArray = "more than guards compare";
 constexpr std::string_view kAsArgument =
     "pass it as an argument, or say pure=True if the result depends on the arguments only";
 
@@ -28,6 +29,8 @@ constexpr struct {
      "give fastjit the body of the loop, work on whole tensors, or raise the FASTJIT_RECORD_ setting"},
     {"value of a tensor left", "choose with torch.where, or do this outside the function"},
     {"side effect", kOutside},
+    {"the memory of an array", "torch.tensor(array) makes a copy"},
+    {"its result shares memory with an array", "torch.tensor(array) makes a copy"},
     {"store to", kOutside},
     {"call of TensorBase.", "choose with torch.where, or do this outside the function"},
     {"call of ScriptFunction", kScripted},
@@ -44,6 +47,7 @@ std::string_view way_out(std::string_view reason) {
   if (reason.find(" at eval_frame.py:") != reason.npos) return kTraining;   // torch's optimizers keep Dynamo out there
   if (reason.ends_with(')') && reason.find(" (called at ") != reason.npos)  // inside a library: no argument can help
     return kOutside;
+  if (reason.find(kLargeArray) != reason.npos) return "make the tensor outside the function";
   return std::ranges::find_if(kAdvice, [&](const auto& row) { return reason.starts_with(row.begins); })->advice;
 }
 

@@ -154,6 +154,16 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_constant = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
   };
+  host.on_array = [](void* context, PyObject* tensor, const void* data, bool is_new) {
+    if (unpack(tensor).const_data_ptr() == data)
+      static_cast<Recording*>(context)->recorder->array_shared(unpack(tensor), is_new);
+  };
+  host.on_stack = [](void* context, PyObject* tensors) {
+    std::vector<at::Tensor> stacked;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(tensors); ++i)
+      stacked.push_back(unpack(PySequence_Fast_ITEMS(tensors)[i]));
+    static_cast<Recording*>(context)->recorder->stacking(std::move(stacked));
+  };
   host.is_made = [](void* context, PyObject* tensor) {
     return is_plain_tensor(tensor) && static_cast<Recording*>(context)->recorder->made(unpack(tensor));
   };

@@ -20,7 +20,6 @@ struct ArrayObject {
 };
 
 constexpr int kWriteable = 0x400;
-constexpr Py_ssize_t kMostBytes = 16384;  // each check reads them all
 
 /// Compares with `expected`, which lies without gaps; the first byte behind what was compared, null where they differ.
 const char* same_elements(const ArrayObject* a, int dim, const char* at, const char* expected, Py_ssize_t item) {
@@ -41,6 +40,13 @@ bool is_array(PyObject* o) noexcept {
 }
 
 PyObject* base_of_array(PyObject* array) noexcept { return reinterpret_cast<ArrayObject*>(array)->base; }
+
+PyObject* owner_of_array(PyObject* array) noexcept {
+  for (PyObject* base = array; base && is_array(base); base = base_of_array(base)) array = base;
+  return array;
+}
+
+const void* data_of_array(PyObject* array) noexcept { return reinterpret_cast<ArrayObject*>(array)->data; }
 
 bool holds_elements(const Node& n) noexcept {
   const auto* a = reinterpret_cast<const ArrayObject*>(n.object);
@@ -65,7 +71,8 @@ bool Facts::array(PyObject* o, const std::string& label, const std::string& wher
   if (PyObject_GetBuffer(o, &view, PyBUF_FULL_RO) < 0) return PyErr_Clear(), false;
   const std::string_view format = view.format;  // numbers of the machine's own byte order
   const bool is_plain = format.size() == 1 && std::string_view("?bBhHiIlLqQefd").find(format[0]) != format.npos;
-  Ref elements = is_plain && view.len <= kMostBytes ? Ref::steal(PyBytes_FromStringAndSize(nullptr, view.len)) : Ref();
+  Ref elements =
+      is_plain && view.len <= kMostArrayBytes ? Ref::steal(PyBytes_FromStringAndSize(nullptr, view.len)) : Ref();
   const bool fits = elements && PyBuffer_ToContiguous(PyBytes_AS_STRING(elements.get()), &view, view.len, 'C') == 0;
   const auto item = static_cast<uint64_t>(view.itemsize);
   PyBuffer_Release(&view);

@@ -172,6 +172,7 @@ PyObject* value_now(const Node& node, const Key& key) noexcept {
     case Node::Kind::Word:
     case Node::Kind::Order:
     case Node::Kind::Array:
+    case Node::Kind::Deque:
     case Node::Kind::Setting:
       break;
   }
@@ -273,6 +274,11 @@ void Facts::arm(uint32_t index) {
       const void* place = n.object;
       return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
     }
+    case Node::Kind::Deque:
+      for (const Key& key : n.keys)
+        if (key.expect.kind == Expected::Kind::Weak)
+          add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+      [[fallthrough]];
     case Node::Kind::Array:
     case Node::Kind::Setting:
     case Node::Kind::Context:  // no word tells of these: every check looks
@@ -341,6 +347,8 @@ bool Facts::verify(const Node& n) noexcept {
     }
     case Node::Kind::Array:
       return holds_elements(n);
+    case Node::Kind::Deque:
+      return holds_deque(n);
     case Node::Kind::Setting:
       return n.setting->now() == n.value;
     case Node::Kind::Cell:
@@ -422,7 +430,7 @@ bool Facts::recover(size_t index) noexcept {
   const bool is_place = n.kind == Node::Kind::Cell || n.kind == Node::Kind::Slot || n.kind == Node::Kind::Context ||
                         n.kind == Node::Kind::Setting;
   if (is_place) return verify(n);
-  if (n.kind == Node::Kind::Array) return index >= n.tag_word && verify(n);
+  if (n.kind == Node::Kind::Array || n.kind == Node::Kind::Deque) return index >= n.tag_word && verify(n);
   if (n.kind == Node::Kind::Order) {
     if (!verify(n)) return false;
     words_[index].value = *words_[index].at;

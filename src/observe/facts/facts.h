@@ -67,6 +67,7 @@ struct Node {
     Word,
     Order,
     Array,
+    Deque,
     Setting
   };
   Kind kind;
@@ -136,6 +137,8 @@ class Facts final : public ReadSet {
   PyObject* read_context(PyObject* variable, const std::string& label, const std::string& where);
   /// The order of the keys of an OrderedDict, which an earlier fact keeps.
   void order(PyObject* ordered_dict, const std::string& label, const std::string& where);
+  /// deque.cpp: all items.
+  const std::vector<Key>& deque(PyObject* deque, const std::string& label, const std::string& where);
   /// array.cpp: the elements, sizes and element type of an array of numpy. False where these are no fact.
   bool array(PyObject* array, const std::string& label, const std::string& where);
   /// A word of the interpreter's memory that lives as long as the process.
@@ -251,10 +254,20 @@ class Facts final : public ReadSet {
   bool abandoned_ = false;
 };
 
+/// collections.deque itself.
+bool is_deque(PyObject* o) noexcept;
+/// A node of a deque: its items are those that were noted.
+bool holds_deque(const Node& node) noexcept;
+/// Of an array that is a fact: each check reads them all.
+inline constexpr Py_ssize_t kMostArrayBytes = 16384;
 /// numpy.ndarray itself, and no subclass.
 bool is_array(PyObject* o) noexcept;
 /// What an array is a view of, borrowed; null where it has memory of its own.
 PyObject* base_of_array(PyObject* array) noexcept;
+/// The array that has the memory, borrowed: itself, or what it is a view of, over any number of views.
+PyObject* owner_of_array(PyObject* array) noexcept;
+/// Where its first element lies.
+const void* data_of_array(PyObject* array) noexcept;
 /// A node of an array that lives: its elements are those that were noted.
 bool holds_elements(const Node& node) noexcept;
 /// A node of a class: the names in its own dictionary are those that were noted, if any were.

@@ -162,6 +162,10 @@ void mutate_node(Trial& trial, Node& n, std::vector<Mutation>& out) {
     tried("value", trial.run([&] { return n.setting->set(n.value ^ 1), true; }, [&] { n.setting->set(n.value); }));
   if (char* element = n.kind == Node::Kind::Array ? first_byte(n) : nullptr)
     tried("elements", trial.run([&] { return *element ^= 1, true; }, [&] { *element ^= 1; }));
+  if (n.kind == Node::Kind::Deque)
+    tried("items",
+          trial.run([&] { return bool(Ref::steal(PyObject_CallMethod(n.object, "append", "O", trial.other()))); },
+                    [&] { Ref::steal(PyObject_CallMethod(n.object, "pop", nullptr)); }));
   if (n.kind == Node::Kind::Word) tried("value", trial.swap(n.dict_slot, trial.other()));
   if (n.kind == Node::Kind::Order) tried("order", reorder(trial, n.object));
   if (n.kind == Node::Kind::Object) {

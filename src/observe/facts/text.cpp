@@ -51,6 +51,7 @@ std::string Facts::failure(Node& n) {
     case Node::Kind::Word:
     case Node::Kind::Order:
     case Node::Kind::Array:
+    case Node::Kind::Deque:
     case Node::Kind::Setting:
       return n.label + " changed" + at(n.where);
     default:
@@ -85,7 +86,7 @@ std::vector<std::string> Facts::describe() const {
     if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
     if (n.kind == Node::Kind::Type && n.parts[0]) lines.push_back("names in " + n.label + at(n.where));
     if (n.kind == Node::Kind::Word || n.kind == Node::Kind::Order || n.kind == Node::Kind::Array ||
-        n.kind == Node::Kind::Setting)
+        n.kind == Node::Kind::Deque || n.kind == Node::Kind::Setting)
       lines.push_back(n.label + " is what it was" + at(n.where));
     if (n.length >= 0) lines.push_back("length of " + n.label + " is " + std::to_string(n.length) + at(n.where));
     if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));

@@ -1,6 +1,6 @@
-// Arrays of numpy. Those that facts lead to are read as tensors are indexed by them, and their elements are facts.
-// Those that the call makes of numbers are what they are in every call, as long as nothing stores to them: no store is
-// known.
+// Arrays of numpy. The elements of those that facts lead to are facts, where something reads them. What the call makes
+// of these and of numbers, views too, is what it is in every call, as long as nothing stores to an array: no store is
+// known, and a tensor that shares memory with one is not written (Host::on_array).
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
@@ -12,19 +12,39 @@
 
 namespace fastjit::observe {
 
-// Elementwise functions of numpy and its types of numbers, given numbers.
+// Elementwise functions of numpy and its types of numbers, given numbers and arrays.
 bool Tracer::calls_numpy(PyObject* callable, Args args) {
   const bool is_type = PyType_Check(callable) && is_numpy_number((PyTypeObject*)callable);
   if (!is_type && std::strcmp(Py_TYPE(callable)->tp_name, "numpy.ufunc")) return false;
-  if (args.empty() || top().kwnames || !std::ranges::all_of(args, [&](PyObject* o) { return is_plain_value(o); }))
-    return false;
-  for (PyObject* arg : args) touch(arg);
+  const Ref inputs = Ref::steal(is_type ? nullptr : PyObject_GetAttrString(callable, "nin"));  // then come the outputs
+  const bool is_plain = !args.empty() && !top().kwnames && !unpacked_names_;
+  return is_plain && (is_type || Py_ssize_t(args.size()) <= PyLong_AsSsize_t(inputs.get())) && computes_array(args);
+}
+
+// Of operands that are the same in every call numpy makes the same array or number.
+bool Tracer::computes_array(Args operands) {
+  if (!std::ranges::all_of(operands, [&](PyObject* o) { return is_plain_value(o) || reads_array(o); })) return false;
+  for (PyObject* operand : operands) touch(operand);
+  top().nested_result = true;
   return true;
 }
 
 bool Tracer::reads_array(PyObject* o) {
   if (!is_array(o)) return false;
-  return is_new_array(o) || (is_reached(o) && facts_->array(o, "the elements of " + names_[o], where()));
+  if (is_known_array(o)) return true;
+  if (!is_reached(o) || !facts_->array(o, "the elements of " + names_[o], where())) return false;
+  PyObject* owner = owner_of_array(o);
+  if (array_owners_.insert(owner).second) names_held_.push_back(Ref::share(owner));
+  return true;
+}
+
+// What an iterator gives of arrays that are known: views, or tuples of them.
+void Tracer::take_views(PyObject* o) {
+  if (!o) return;  // it has ended
+  if (PyTuple_CheckExact(o))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) take_views(PyTuple_GET_ITEM(o, i));
+  if (!is_array(o) || is_reached(o) || arguments_.contains(o)) return;
+  if (PyObject* owner = owner_of_array(o); owner != o && array_owners_.contains(owner)) fresh_.insert(o);
 }
 
 bool Tracer::readable_index(PyObject* index) {
@@ -34,44 +54,56 @@ bool Tracer::readable_index(PyObject* index) {
   return true;
 }
 
-bool Tracer::is_new_array(PyObject* o) {
+// Names an array that is no fact by what is in its way.
+std::string Tracer::text_of_array(PyObject* o) {
+  const Ref bytes = Ref::steal(is_array(o) && is_reached(o) ? PyObject_GetAttrString(o, "nbytes") : nullptr);
+  const Py_ssize_t count = bytes ? PyLong_AsSsize_t(bytes.get()) : 0;
+  return name_of(o) +
+         (count > kMostArrayBytes ? " of " + std::to_string(count) + " bytes, more than guards compare" : "");
+}
+
+// The call made it, or its elements are facts already; or it is a view of such an array.
+bool Tracer::is_known_array(PyObject* o) {
   for (; o && is_array(o); o = base_of_array(o))
-    if (fresh_.contains(o)) return true;  // or a view of one
+    if (fresh_.contains(o) || facts_->find(o, Node::Kind::Array) >= 0) return true;
   return false;
 }
 
-// Numbers, arrays that the call made, and lists of these.
+// Nobody but the call has its memory.
+bool Tracer::has_new_memory(PyObject* array) { return fresh_.contains(owner_of_array(array)); }
+
+// Numbers, arrays, and lists of these.
 bool Tracer::makes_array(PyObject* o, int depth) {
-  if (is_array(o)) return is_new_array(o);
-  if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return readable(o);
+  if (is_array(o)) return reads_array(o);
+  if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return (is_plain_value(o) || PyType_Check(o)) && readable(o);
   if (depth > 8 || (PyList_CheckExact(o) && !is_known(o) && !open(o))) return false;
   PyObject** items = PySequence_Fast_ITEMS(o);
   return std::all_of(items, items + Py_SIZE(o), [&](PyObject* item) { return makes_array(item, depth + 1); });
 }
 
 void Tracer::judge_new_array(PyObject* callee, Args args) {
-  for (PyObject* arg : args)
-    if (is_tensor(arg) || !makes_array(arg)) return deny("call of " + callee_text(callee) + " with " + name_of(arg));
+  constexpr size_t kOperands = 2;  // what comes behind them may be an array to write to
+  for (size_t i = 0; i < args.size(); ++i)
+    if (is_tensor(args[i]) || !makes_array(args[i]) || (i >= kOperands && is_array(args[i])))
+      return deny("call of " + callee_text(callee) + " with " + text_of_array(args[i]));
   top().nested_result = true;
   top().expect = Expect::Inside;  // numpy's own Python code
 }
 
-// Their sizes and type are facts as their elements are. A view of one that was found would be another array.
+// Their sizes and type are facts as their elements are.
 bool Tracer::reads_array_attr(PyObject* o, PyObject* name) {
-  constexpr std::string_view kNames[] = {"shape", "ndim", "size", "dtype"};
-  const std::string_view text = PyUnicode_AsUTF8(name);
-  if (is_new_array(o) && text == "T") return true;
-  return std::ranges::find(kNames, text) != std::end(kNames) && reads_array(o);
+  constexpr std::string_view kNames[] = {"shape", "ndim", "size", "dtype", "T"};
+  const bool is_known_name = std::ranges::find(kNames, std::string_view(PyUnicode_AsUTF8(name))) != std::end(kNames);
+  if (!is_known_name || !reads_array(o)) return false;
+  top().nested_result = true;
+  return true;
 }
 
-// A number of an array: an index for each of its dimensions.
-bool Tracer::reads_element(PyObject* array, PyObject* index) {
-  const auto is_index = [](PyObject* o) { return PyLong_CheckExact(o); };
-  const Py_ssize_t given = PyTuple_CheckExact(index) ? PyTuple_GET_SIZE(index) : 1;
-  PyObject** items = PyTuple_CheckExact(index) ? PySequence_Fast_ITEMS(index) : &index;
-  const Ref dims = Ref::steal(is_array(array) ? PyObject_GetAttrString(array, "ndim") : nullptr);
-  if (!dims || PyLong_AsSsize_t(dims.get()) != given || !std::all_of(items, items + given, is_index)) return false;
-  return reads_array(array);
+// A number, a view or a copy of some of its elements.
+bool Tracer::reads_elements(PyObject* array, PyObject* index) {
+  if (!readable_index(index) || !reads_array(array)) return false;
+  top().nested_result = true;
+  return true;
 }
 
 }  // namespace fastjit::observe

@@ -134,6 +134,12 @@ void Tracer::binary(int oparg) {
     return may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
   }
   if (is_own_addition(left)) return may_enter_any();
+  if (is_array(left) || is_array(right)) {
+    const bool stores = is_array(left) && top().ops[2 * top().offset + 1] >= kFirstInPlace;
+    if (stores || !computes_array(std::array{left, right}))
+      deny("operator on " + text_of_array(is_array(left) ? left : right));
+    return;
+  }
   const auto is_annotation = [](PyObject* o) { return is_union(o) || PyObject_TypeCheck(o, &Py_GenericAliasType); };
   if (oparg == kOr && (is_annotation(left) || is_annotation(right))) return may_enter_any();  // list[int] | None
   if (computes_in_python(left, right, oparg)) return may_enter_any();
@@ -263,6 +269,7 @@ void Tracer::get_iter_of(PyObject* o) {
 void Tracer::for_iter(int) {
   PyObject* o = at(1);
   if (!is_fresh_iterator(o)) return deny("iteration over " + name_of(o));
+  top().walks_arrays = !array_owners_.empty();
   may_enter_any();
 }
 

@@ -2,6 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
 #include <cstring>
 
 #include "observe/judge/tracer.h"
@@ -65,7 +66,7 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
     type_method(o, "__iter__");
     return reason_.empty();
   }
-  if (is_new_array(o)) return true;
+  if (reads_array(o)) return true;
   if (metaclass_method(o, "__iter__")) return may_enter_any(), true;
   deny(std::string(verb) + " " + name_of(dict));
   return false;
@@ -85,7 +86,8 @@ void Tracer::truth(PyObject* o) {
   if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->truth(id, where()));
   if (PyTuple_Check(o) && is_tuple(o)) return;
   bool is_container = PyList_CheckExact(o) || is_dict(o) || PySet_CheckExact(o) || is_deque(o);
-  if ((is_container && is_known(o)) || PyFrozenSet_CheckExact(o) || (PySet_CheckExact(o) && open(o))) return;
+  if ((is_container && is_known(o)) || PyFrozenSet_CheckExact(o) || ((PySet_CheckExact(o) || is_deque(o)) && open(o)))
+    return;
   if (PyType_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o) || PyMethod_Check(o) || PyModule_Check(o)) return;
   if (fresh_.contains(o) && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
   if (is_instance(o)) {
@@ -105,10 +107,11 @@ void Tracer::length(PyObject* o) {
   if (PyTuple_Check(o) && is_tuple(o)) return;
   if (is_view(o)) o = view_dict(o);
   if (is_known(o) && (is_dict(o) || PyList_CheckExact(o) || PySet_CheckExact(o) || is_deque(o))) return;
-  if (PyFrozenSet_CheckExact(o) || (PySet_CheckExact(o) && open(o))) return;
+  if (PyFrozenSet_CheckExact(o) || ((PySet_CheckExact(o) || is_deque(o)) && open(o))) return;
   Facts::Id id;
   if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->length(id, where()));
   if (is_instance(o)) return type_method(o, "__len__");
+  if (reads_array(o)) return;
   deny("length of " + name_of(o));
 }
 
@@ -152,11 +155,10 @@ void Tracer::read_list_item(Facts::Id id, PyObject* list, PyObject* index) {
 
 // torch makes a tensor of a list without an operator that would show what it reads.
 bool Tracer::is_plain_index(PyObject* index) {
-  if (PyList_CheckExact(index)) return holds_numbers_only(index);
-  if (PyTuple_CheckExact(index))
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i)
-      if (!is_plain_index(PyTuple_GET_ITEM(index, i))) return false;
-  return true;
+  if ((!PyList_CheckExact(index) && !PyTuple_CheckExact(index)) || holds_scalars_only(index)) return true;
+  PyObject** items = PySequence_Fast_ITEMS(index);
+  return PyTuple_CheckExact(index) &&
+         std::all_of(items, items + Py_SIZE(index), [&](PyObject* item) { return is_plain_index(item); });
 }
 
 // A slice that turns out to be the whole is no operator: how long the tensor is decides.
@@ -178,20 +180,22 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
     note_slices(container, index);
     touch(index);
     if (!readable_index(index)) return deny("index of type " + name_of(index));
-    if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
+    if (!is_plain_index(index)) return deny("index by a list that holds more than numbers and tensors");
     return tensor_method(container, "__getitem__");
   }
   touch(index);
+  if (is_array(container) && reads_elements(container, index)) return;
   if (!PySlice_Check(index) && !keyable(index)) return deny("hash of " + name_of(index));
   raising_ = !is_instance(container);  // a missing key or a list's length is a fact too
-  if (reads_element(container, index)) return;
   // What its factory makes for a key that is missing stays there.
   if (is_defaultdict(container) && is_reached(container) && !dict_lookup(container, index, nullptr))
     return interrupt("what " + names_[container] + " keeps");
   if (Facts::Id id; dict_node(container, &id)) return read_dict_item(id, container, index);
   if (Facts::Id id; list_node(container, &id)) return read_list_item(id, container, index);
   if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;
-  if ((PyList_CheckExact(container) || is_dict(container) || is_deque(container)) && is_known(container)) {
+  const bool is_found_deque = is_deque(container) && open(container);
+  if (is_found_deque ||
+      ((PyList_CheckExact(container) || is_dict(container) || is_deque(container)) && is_known(container))) {
     top().container_result = PySlice_Check(index);
     // What its factory makes of a missing key is new.
     if (is_defaultdict(container) && !dict_lookup(container, index, nullptr))

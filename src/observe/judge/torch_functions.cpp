@@ -2,6 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
 #include <cstring>
 
 #include "observe/events/opcode_numbers.h"
@@ -22,9 +23,10 @@ void Tracer::judge_data(PyObject* callee, Args args) {
   const Args data = is_method ? args.subspan(1) : args;
   const bool is_list = !data.empty() && (PyList_CheckExact(data[0]) || PyTuple_CheckExact(data[0]));
   // torch.Tensor(3) is memory that nobody has written to.
-  if (data.empty() || !(is_method || is_list) || !holds_numbers_only(data[0]))
-    return deny("call of " + callee_text(callee));
-  if (!readable_args(data, callee)) return;
+  const bool is_known_data = !data.empty() && is_method && reads_array(data[0]);
+  const bool holds_scalars = !data.empty() && (is_method || is_list) && holds_scalars_only(data[0]);
+  if (!is_known_data && !holds_scalars) return deny("call of " + callee_text(callee));
+  if (!readable_args(is_known_data ? data.subspan(1) : data, callee)) return;
   top().constant_result = true;
   may_enter_any();
 }
@@ -78,14 +80,23 @@ void Tracer::judge_contents(PyObject* callee, Args args) {
   top().nested_result = true;
 }
 
-// torch.tensor copies data without an operator: what it is given is the same in every call where it is all facts.
+// torch.tensor copies data without an operator: what it is given is the same in every call where it is all facts, or
+// tensors, whose values operators read. as_tensor and from_numpy share the memory of arrays.
 void Tracer::judge_tensor(PyObject* callee, Args args) {
-  const bool copies = std::strcmp(known_name(known_function(callee)), "torch:as_tensor") != 0;
+  const bool copies = std::strcmp(known_name(known_function(callee)), "torch:tensor") == 0;
   if (!args.empty() && is_tensor(args[0]) && !copies)
     return readable_args(args, callee) ? may_enter_any() : void();  // the tensor itself, or what an operator gives
-  if (!args.empty() && copies && is_array(args[0]) && reads_array(args[0]))
+  if (!args.empty() && host_.on_array && is_array(args[0])) {
+    if (!reads_array(args[0])) return deny("call of " + callee_text(callee) + " with " + text_of_array(args[0]));
+    top().shared_array = args[0];
     return readable_args(args.subspan(1), callee) ? may_enter_any() : void();
-  if (args.empty() || !holds_numbers_only(args[0])) return call_host(callee, args);
+  }
+  if (!args.empty() && host_.on_stack && holds_tensors_only(args[0]) && readable_args(args, callee)) {
+    host_.on_stack(host_.context, args[0]);
+    using_scalars_ = true;
+    return may_enter_any();
+  }
+  if (args.empty() || !holds_scalars_only(args[0])) return call_host(callee, args);
   if (numbers_.is_open(args[0]) && readable_args(args.subspan(1), callee)) {
     use_scalars(args.first(1), false);
     return may_enter_any();
@@ -93,11 +104,19 @@ void Tracer::judge_tensor(PyObject* callee, Args args) {
   if (readable_args(args, callee)) may_enter_any();
 }
 
-bool Tracer::holds_numbers_only(PyObject* o, int depth) {
+bool Tracer::holds_tensors_only(PyObject* o) {
+  if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return false;
+  PyObject** items = PySequence_Fast_ITEMS(o);
+  return Py_SIZE(o) > 0 && std::all_of(items, items + Py_SIZE(o), [&](PyObject* item) { return is_tensor(item); });
+}
+
+// Itself a number, or numbers and tensors in lists: operators show how the values of these are read, by item().
+bool Tracer::holds_scalars_only(PyObject* o, int depth) {
   if (is_number(o) || PyBool_Check(o)) return true;
+  if (is_tensor(o)) return depth > 0;
   if (depth > 8 || !(PyList_CheckExact(o) || PyTuple_CheckExact(o))) return false;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
-    if (!holds_numbers_only(PySequence_Fast_ITEMS(o)[i], depth + 1)) return false;
+    if (!holds_scalars_only(PySequence_Fast_ITEMS(o)[i], depth + 1)) return false;
   return true;
 }
 

@@ -221,7 +221,7 @@ void Tracer::add_argument(PyObject* o, const std::string& label, int depth) {
 
 void Tracer::add_fresh_lists(PyObject* o) {
   PyObject *key, *value;
-  if (PyDict_CheckExact(o) || is_array(o)) fresh_.insert(o);
+  if (PyDict_CheckExact(o) || (is_array(o) && !is_reached(o))) fresh_.insert(o);
   for (Py_ssize_t at = 0; PyDict_CheckExact(o) && PyDict_Next(o, &at, &key, &value);) add_fresh_lists(value);
   if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return;
   if (PyList_CheckExact(o)) fresh_.insert(o);
@@ -241,6 +241,7 @@ void Tracer::conclude() {
     if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o) || is_opaque(o))
       if (!arguments_.contains(o)) fresh_.insert(o);
   if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(f.frame, cell));
+  if (std::exchange(f.walks_arrays, false)) take_views(f.stack.top_or_null());
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
   if (std::exchange(f.number_result, false))
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !numbers_.contains(o) && host_.on_number)
@@ -253,6 +254,8 @@ void Tracer::conclude() {
   if (PyObject* generator = std::exchange(f.state_of, nullptr))
     if (!host_.on_generator(host_.context, Host::OnState::Got, generator, at(1)))
       return deny("read of the state of a generator");
+  if (PyObject* array = std::exchange(f.shared_array, nullptr))
+    if (is_tensor(at(1))) host_.on_array(host_.context, at(1), data_of_array(array), has_new_memory(array));
   if (std::exchange(f.constant_result, false))
     if (PyObject* o = at(1); is_tensor(o) && host_.on_constant && !host_.on_constant(host_.context, o))
       return deny("tensor made of data");

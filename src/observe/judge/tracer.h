@@ -171,17 +171,17 @@ class Tracer final : public Driver {
   bool is_instance(PyObject* o);  // of a Python class: new, or reached, or an nn.Module
   static bool is_namespace(PyObject* o);
   static bool is_union(PyObject* o);  // int | float: it never changes
-  static bool is_deque(PyObject* o);
-  bool open(PyObject* container);  // makes the items of a reached list or dictionary facts
+  bool open(PyObject* container);     // makes the items of a reached list or dictionary facts
   std::string item_label(PyObject* container, PyObject* key);
   PyObject* pooled(PyObject* key);            // one object for equal keys, as long as the recording; borrowed
   bool readable(PyObject* o, int depth = 0);  // all that can be read from it is determined; touches scalars
   bool readable_dict(PyObject* dict, bool values, int depth);
-  bool hashable(PyObject* o);                           // its hash and equality are determined
-  bool holds_numbers_only(PyObject* o, int depth = 0);  // itself one, or in lists and tuples
-  bool is_plain_index(PyObject* index);                 // of a tensor: no lists of tensors
-  bool readable_index(PyObject* index);                 // of a tensor: the same as readable(), and arrays of numpy
-  bool keyable(PyObject* o);                            // the same, also of tensors and members of enums
+  bool hashable(PyObject* o);  // its hash and equality are determined
+  bool holds_scalars_only(PyObject* o, int depth = 0);
+  bool holds_tensors_only(PyObject* o);  // a list or a tuple
+  bool is_plain_index(PyObject* index);  // of a tensor: no lists of tensors
+  bool readable_index(PyObject* index);  // of a tensor: the same as readable(), and arrays of numpy
+  bool keyable(PyObject* o);             // the same, also of tensors and members of enums
   bool is_fresh_iterator(PyObject* o);
   static bool is_generator(PyObject* o);                 // of random numbers, of torch
   static bool is_opaque(PyObject* o);                    // an operator of torch gave it, and Python cannot look into it
@@ -327,9 +327,13 @@ class Tracer final : public Driver {
   bool calls_numpy(PyObject* callable, Args args);
   bool is_numpy_number(PyTypeObject* type);
   bool reads_array(PyObject* o);  // its elements are facts from now on
-  bool is_new_array(PyObject* o);
+  bool is_known_array(PyObject* o);
   bool reads_array_attr(PyObject* o, PyObject* name);
-  bool reads_element(PyObject* array, PyObject* index);
+  bool reads_elements(PyObject* array, PyObject* index);
+  bool computes_array(Args operands);
+  bool has_new_memory(PyObject* array);
+  void take_views(PyObject* o);
+  std::string text_of_array(PyObject* o);
   bool makes_array(PyObject* o, int depth = 0);
   void judge_new_array(PyObject* callee, Args args);
   void note_comparisons(PyTypeObject* type);
@@ -543,6 +547,7 @@ class Tracer final : public Driver {
   FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names
   std::vector<Ref> names_held_;
+  FlatSet<PyObject*> array_owners_;                          // of arrays whose elements are facts; held
   std::vector<Ref> tagged_;                                  // see Observation
   std::vector<Ref> classes_;                                 // see Observation
   FlatSet<PyObject*> namespaces_;                            // globals of functions in these classes

@@ -47,6 +47,10 @@ constexpr const char* kIterators[] = {"list_iterator",
                                       "itertools.repeat",
                                       "dict_reversekeyiterator",
                                       "dict_reversevalueiterator",
+                                      "_collections._deque_iterator",
+                                      "collections._deque_iterator",
+                                      "_collections._deque_reverse_iterator",
+                                      "collections._deque_reverse_iterator",
                                       "longrange_iterator",
                                       "iterator"};
 
@@ -133,7 +137,8 @@ bool Tracer::readable(PyObject* o, int depth) {
     return readable(s->start, depth + 1) && readable(s->stop, depth + 1) && readable(s->step, depth + 1);
   }
   if (is_view(o)) return readable_dict(view_dict(o), !PyDictKeys_Check(o), depth);
-  if (is_deque(o) && fresh_.contains(o)) {
+  if (is_deque(o)) {
+    if (!is_known(o) && !open(o)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Size(o); ++i)
       if (const Ref item = Ref::steal(PySequence_GetItem(o, i)); !item || !readable(item.get(), depth + 1))
         return false;
@@ -309,14 +314,10 @@ bool Tracer::is_namespace(PyObject* o) {
 
 bool Tracer::is_union(PyObject* o) { return !std::strcmp(Py_TYPE(o)->tp_name, "types.UnionType"); }
 
-bool Tracer::is_deque(PyObject* o) {
-  static const PyTypeObject* const type = type_named("collections", "deque");
-  return Py_TYPE(o) == type;
-}
-
 bool Tracer::is_instance(PyObject* o) {
   if (is_namespace(o)) return holds_no_facts(o) || is_reached(o);
   if (PyType_Check(o) || is_tensor(o) || !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  if (is_deque(o)) return false;  // since 3.12 its type lies on the heap
   return is_module(o) || holds_no_facts(o) || is_reached(o);
 }
 
@@ -357,6 +358,11 @@ bool Tracer::open(PyObject* o) {
     if (!opened_.insert(o).second) return true;
     const std::string label = names_[o];
     for (const Key& key : facts_->members(o, label, where())) found(key.expect.object, "an item of " + label);
+    return true;
+  }
+  if (is_deque(o) && is_reached(o)) {
+    if (!opened_.insert(o).second) return true;
+    for (const Key& key : facts_->deque(o, names_[o], where())) found(key.expect.object, key.label);
     return true;
   }
   if (!dict_node(o, &id)) return false;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import array
 import importlib
 import logging
 import operator
@@ -79,7 +79,7 @@ def test_on_unsupported():
         fastjit(on_unsupported="error")(f)(x)
 
 
-QUEUE = collections.deque([2.0])
+QUEUE = array.array("d", [2.0])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ QUEUE = collections.deque([2.0])
     [
         (lambda x: x * float(x.numpy()[0]), "do this outside the function"),
         (lambda x: print(x) or x + 1, "side effect: print at .*; do this outside the function"),
-        (lambda x: x * QUEUE[0], "read of item of collections.deque at .*; pass it as an argument, or say pure=True"),
+        (lambda x: x * QUEUE[0], "read of item of array.array at .*; pass it as an argument, or say pure=True"),
     ],
 )
 def test_a_warning_names_the_way_out(fn, way_out):
@@ -226,8 +226,8 @@ def test_what_a_library_does_is_said_with_the_users_line():
 
 
 LIBRARY = """
-import collections
-QUEUE = collections.deque([2.0])
+import array
+QUEUE = array.array("d", [2.0])
 def scaled(x):
     return x * QUEUE[0]
 def calls(f, x):
@@ -257,7 +257,7 @@ def test_the_users_line_is_named_across_installed_packages(library):
     line = test_the_users_line_is_named_across_installed_packages.__code__.co_firstlineno
     assert (said[0].filename, said[0].lineno) == (__file__, line + 3)
     assert str(said[0].message).endswith(
-        f"read of item of collections.deque at a_library.py:5 (called at test_messages.py:{line + 1}); "
+        f"read of item of array.array at a_library.py:5 (called at test_messages.py:{line + 1}); "
         "do this outside the function"
     )
 

@@ -37,8 +37,8 @@ UNSOUND = [
     *(
         Unsound(
             f"container made in C, {sentence.split()[0]}",
-            f"import collections\nD = collections.deque([2])\ndef f(x): return x if {read} else -x",
-            f"{sentence} collections.deque at model.py:3",
+            f"import array\nD = array.array('d', [2])\ndef f(x): return x if {read} else -x",
+            f"{sentence} array.array at model.py:3",
         )
         for read, sentence in [
             ("D[0]", "read of item of"),

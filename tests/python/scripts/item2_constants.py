@@ -114,14 +114,14 @@ def list_as_index_of_a_store(w: World) -> None:
 @script(2)
 def lists_that_hold_tensors(w: World) -> None:
     x, t = torch.arange(8.0).view(2, 4), torch.tensor(2)
-    f = w.jit(lambda x, t: x + torch.tensor([1, t]).sum())
-    w.call("call of", f, x, t)
     g = w.jit(lambda x, t: x[:, [0, t]])
-    w.call("index by a list that holds more than numbers", g, x, t)
+    w.learn(g, x, t)
     t.fill_(3)
     w.change("the number in the tensor")
-    w.call("call of", f, x, t)
-    w.call("index by a list that holds more than numbers", g, x, t)
+    w.call("new", g, x, t)
+    t.fill_(2)
+    w.change("back")
+    w.call("hit", g, x, t)
 
 
 @script(2)
