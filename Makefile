@@ -9,7 +9,7 @@ TORCH := $(shell sed -n 's/^torch = \["\([^"]*\)".*/\1/p' pyproject.toml)
 STAMP := .setup
 
 APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev libgtest-dev libxxhash-dev git python3-venv python3-dev
-PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pytest>=8" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
+PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pytest>=8" "pytest-xdist>=3" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400" "clang-format==22.1.0"
 
 # For `make bench-models`. torchvision names one release of torch, for which pip would bring the CUDA build over the CPU's.
@@ -52,7 +52,7 @@ test-cpp:
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --no-tests=error
 
 test-python:
-	@FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest -n $(JOBS) --dist loadfile
 
 # The read observer, which needs no torch, under another Python: `make test-observer PY=3.12` or PY=/path/to/python.
 # `make test` does this for each version that pyenv has or that is on the PATH, and says which were missing.

@@ -163,8 +163,9 @@ struct SideEffect {
     // `value`: (category, text, file, line). place 0: target are the globals of the code that is warned of; else
     // warnings.warn, called with this stack level above the call, and the file and line are not used.
     Warn,
+    Call,  // target: called with the tuple `value`
   };
-  static constexpr bool stores(Kind kind) { return kind != Kind::Print && kind != Kind::Warn; }
+  static constexpr bool stores(Kind kind) { return kind < Kind::Print; }
   explicit SideEffect(Kind k) : kind(k) {}
   Kind kind;
   bool symbolic = false;  // value is a number that the call was given: another call may store another one

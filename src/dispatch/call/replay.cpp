@@ -36,6 +36,7 @@ bool store(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place, PyObjec
     }
     case Kind::Print:
     case Kind::Warn:
+    case Kind::Call:
       break;
   }
   return false;
@@ -96,6 +97,7 @@ PyObject* value_in(Kind kind, PyObject* target, PyObject* key, Py_ssize_t place)
     case Kind::Append:
     case Kind::Print:
     case Kind::Warn:
+    case Kind::Call:
       break;
   }
   return nullptr;
@@ -168,7 +170,7 @@ PyObject* Replay::apply(PyObject* made, PyObject* const* targets) const {
   bool done = true;
   for (const Effect& effect : effects_) {
     PyObject* target = effect.of(targets);
-    if (effect.kind == Kind::Print) {
+    if (effect.kind == Kind::Print || effect.kind == Kind::Call) {
       done = bool(Ref::steal(PyObject_Call(target, effect.constant.get(), effect.key.get())));
     } else if (effect.kind == Kind::Warn) {
       done = warn(target, effect.constant.get(), effect.place);

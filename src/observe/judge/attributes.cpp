@@ -53,7 +53,7 @@ void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
     return is_instance(o) ? load_plain_attr(o, name, probing) : deny("read of " + attr_text(o, name));
   }
   if (is_namespace(o) && is_instance(o)) return load_plain_attr(o, name, probing);
-  if (!is_heap || (PyTuple_Check(o) && is_tuple(o))) return load_value_attr(o, name);
+  if (!is_heap || is_plain_value(o) || (PyTuple_Check(o) && is_tuple(o))) return load_value_attr(o, name);
   if (is_instance(o)) return load_plain_attr(o, name, probing);
   deny("read of " + attr_text(o, name));
 }
@@ -79,7 +79,9 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   touch(o);
   // Builtin classes never change, and most of their objects have no attributes of their own.
   PyObject** own = !is_heap && fresh_.contains(o) ? _PyObject_GetDictPtr(o) : nullptr;
-  const bool is_bare = !Py_TYPE(o)->tp_dictoffset || (own && (!*own || !dict_lookup(*own, name, nullptr)));
+  const bool is_own = !attr && own && *own && dict_lookup(*own, name, nullptr);
+  if (is_own && PyODict_CheckExact(o)) return;  // as state_dict() gives its result one
+  const bool is_bare = !Py_TYPE(o)->tp_dictoffset || (own && !is_own);
   const bool has_none = !is_heap && is_bare && Py_TYPE(o)->tp_getattro == PyObject_GenericGetAttr;
   if (!attr && (is_plain_value(o) || has_none)) {
     if (!top().expect_probing) raising_ = true;
@@ -92,6 +94,11 @@ void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   const bool says_place = is_named(name, "f_code") || is_named(name, "f_lineno");
   if (PyFrame_Check(o) && says_place && std::ranges::any_of(frames_, is_here)) return;
   const bool may_be_assigned = PyCFunction_Check(o) && is_named(name, "__module__");
+  if (may_be_assigned && is_reached(o)) {
+    const std::string label = attr_text(o, name);
+    PyObject* module = facts_->read_slot(&((PyCFunctionObject*)o)->m_module, label, where());
+    return module ? static_cast<void>(found(module, label)) : void();
+  }
   if (!attr || may_be_assigned) return deny("read of " + attr_text(o, name));
   if (is_method_kind(attr) || reads_array_attr(o, name)) return;
   if (is_union(o) && is_named(name, "__args__")) {
@@ -353,7 +360,7 @@ void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
   if (replaces_parts(o, name, value)) return;
   touch(value);
-  if (PyFunction_Check(o)) return;
+  if (PyFunction_Check(o) || (PyODict_CheckExact(o) && !type_lookup(Py_TYPE(o), name, nullptr))) return;
   const bool is_plain = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE || is_namespace(o);
   if (!is_plain || is_tensor(o) || PyType_Check(o)) return deny("store to " + attr_text(o, name));
   PyObject* hook = class_attr(Py_TYPE(o), "__setattr__");

@@ -2,7 +2,10 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <algorithm>
+
 #include "observe/judge/tracer.h"
+#include "observe/known_functions.h"
 #include "observe/sets.h"
 
 namespace fastjit::observe {
@@ -22,6 +25,11 @@ static bool has_fixed_lengths(PyObject* items) {
 bool Tracer::maps_in_c(PyObject* callable) {
   for (PyTypeObject* known : {&PyFrozenSet_Type, &PyTuple_Type})
     if (callable == (PyObject*)known) return true;
+  if (is_itemgetter(callable)) return true;
+  if (PyObject* self = bound_to(callable); self && PyDict_CheckExact(self) && fresh_.contains(self)) {
+    constexpr std::string_view kReads[] = {"dict.get", "dict.pop", "dict.__getitem__"};
+    return std::ranges::find(kReads, callee_text(callable)) != std::end(kReads);
+  }
   if (const Callee* row = find_callee(callable)) return row->rule == Rule::Pure;
   if (is_method_wrapper(callable))  // items of a tuple, which it has for good
     return PyTuple_CheckExact(bound_to(callable)) && callee_text(callable) == "tuple.__getitem__" &&
@@ -29,17 +37,28 @@ bool Tracer::maps_in_c(PyObject* callable) {
   return host_.classify && host_.classify(callable) == Host::Callee::Operator;
 }
 
+// Of itertools: what calls its first argument, what takes its answer as true or false, what looks at the items itself.
+constexpr std::string_view kCalling[] = {"itertools:starmap"};
+constexpr std::string_view kChoosing[] = {"itertools:dropwhile", "itertools:filterfalse", "itertools:takewhile"};
+constexpr std::string_view kReading[] = {"itertools:accumulate", "itertools:compress", "itertools:starmap"};
+
+template <size_t N>
+static bool is_itertool(PyObject* callee, const std::string_view (&names)[N]) {
+  return std::ranges::find(names, std::string_view(known_name(known_function(callee)))) != std::end(names);
+}
+
 void Tracer::judge_container(PyObject* callee, Args args) {
   // These look at the items (hash, truth, a C function), the others only pass them on.
-  bool reads_items =
-      callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type || callee == (PyObject*)&PyFilter_Type;
+  const bool takes_predicate = callee == (PyObject*)&PyFilter_Type || is_itertool(callee, kChoosing);
+  bool reads_items = callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type || takes_predicate ||
+                     is_itertool(callee, kReading);
   const auto is_container = [](PyObject* type) {  // else an iterator over its arguments
     for (PyTypeObject* known :
          {&PyList_Type, &PyTuple_Type, &PySet_Type, &PyFrozenSet_Type, &PyDict_Type, &PyODict_Type})
       if (type == (PyObject*)known) return true;
     return !PyType_Check(type);
   };
-  const bool takes_callable = callee == (PyObject*)&PyMap_Type || callee == (PyObject*)&PyFilter_Type;
+  const bool takes_callable = callee == (PyObject*)&PyMap_Type || takes_predicate || is_itertool(callee, kCalling);
   bool reads_in_c = false;  // whenever an item comes, which may be long after this call
   const bool makes_dict = callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyODict_Type;
   const size_t named = makes_dict && top().kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(top().kwnames)) : 0;
@@ -57,9 +76,9 @@ void Tracer::judge_container(PyObject* callee, Args args) {
         return deny("map with " + callee_text(inner));
       continue;
     }
-    bool callable_argument =
-        is_first && (PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) || PyMethod_Check(arg) ||
-                     Py_IS_TYPE(arg, &PyMethodDescr_Type) || is_method_wrapper(arg) || is_module(arg));
+    bool callable_argument = is_first && (PyFunction_Check(arg) || PyCFunction_Check(arg) || PyType_Check(arg) ||
+                                          PyMethod_Check(arg) || Py_IS_TYPE(arg, &PyMethodDescr_Type) ||
+                                          is_method_wrapper(arg) || is_module(arg) || is_itemgetter(arg));
     const bool is_len = callable_argument && args.size() == 2 && find_callee(arg) &&
                         find_callee(arg)->judge == &Tracer::judge_len && has_fixed_lengths(args[1]);
     if (is_len) {
@@ -74,7 +93,7 @@ void Tracer::judge_container(PyObject* callee, Args args) {
       reads_in_c = !PyFunction_Check(function);
       if (!PyFunction_Check(arg)) reads_items = true;
       if (PyFunction_Check(arg)) call_function((PyFunctionObject*)arg);
-      if (callee == (PyObject*)&PyFilter_Type) predicates_.insert(function);
+      if (takes_predicate) predicates_.insert(function);
       continue;
     }
     if (takes_callable && &place == args.data()) reads_in_c = true;  // filter(None, items)

@@ -77,6 +77,28 @@ void Tracer::judge_real_instance(PyObject* callee, Args args) {
   if (claimed && !Py_IS_TYPE(claimed, &PyGetSetDescr_Type)) deny("call of " + callee_text(callee));
 }
 
+bool Tracer::is_itemgetter(PyObject* o) {
+  static const PyTypeObject* const type = type_named("operator", "itemgetter");
+  return Py_TYPE(o) == type;
+}
+
+// operator.itemgetter and operator.attrgetter: what they ask for never changes.
+bool Tracer::calls_getter(PyObject* callable, Args args) {
+  static const PyTypeObject* const attributes = type_named("operator", "attrgetter");
+  const bool is_item = is_itemgetter(callable);
+  if ((!is_item && Py_TYPE(callable) != attributes) || args.size() != 1) return false;
+  const Ref reduced = Ref::steal(PyObject_CallMethod(callable, "__reduce__", nullptr));
+  PyObject* asked = reduced && PyTuple_GET_SIZE(reduced.get()) == 2 ? PyTuple_GET_ITEM(reduced.get(), 1) : nullptr;
+  if (!asked || !PyTuple_CheckExact(asked)) return PyErr_Clear(), false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(asked); ++i) {
+    PyObject* one = PyTuple_GET_ITEM(asked, i);
+    if (!is_item && PyUnicode_FindChar(one, '.', 0, PyUnicode_GET_LENGTH(one), 1) >= 0) return false;
+    is_item ? subscript_of(args[0], one) : load_attr(args[0], intern(Py_NewRef(one)));
+  }
+  if (PyTuple_GET_SIZE(asked) > 1) top().container_result = false;
+  return true;
+}
+
 void Tracer::judge_callable(PyObject*, Args args) {
   if (args.size() != 1 || !(Py_TYPE(args[0])->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_tensor(args[0])) return;
   if (is_instance(args[0])) note_instance(args[0]);
@@ -175,7 +197,10 @@ void Tracer::judge_new(PyObject* callee, Args args) {
   for (PyTypeObject* type : {&PyTuple_Type, &PyList_Type, &PyDict_Type, &PyFloat_Type, &PyLong_Type, &PyUnicode_Type})
     if (base == (PyObject*)type &&
         (args.size() < 2 || type == &PyTuple_Type || readable_args(args.subspan(1), "__new__"))) {
-      if (type == &PyTuple_Type && args.size() == 2 && !iterable(args[1], "iteration over")) return;
+      if (type == &PyTuple_Type && args.size() == 2 && is_fresh_iterator(args[1]))
+        may_enter_any();
+      else if (type == &PyTuple_Type && args.size() == 2 && !iterable(args[1], "iteration over"))
+        return;
       const bool is_itself = args.size() == 2 && args[0] == base && Py_TYPE(args[1]) == type && is_immutable(args[1]);
       top().fresh_result = !is_itself;
       return;
@@ -229,9 +254,9 @@ void Tracer::judge_reduce(PyObject* callee, Args args) {
   top().expect = Expect::Inside;  // copyreg notes once which slots the class has
 }
 
-// Of a class, as caches by class look for it; see stored_key().
+// Without a function to call when the object is gone. As a key: see stored_key().
 void Tracer::judge_new_reference(PyObject* callee, Args args) {
-  if (args.size() != 1 || top().kwnames || !PyType_Check(args[0])) return deny("call of " + callee_text(callee));
+  if (args.size() != 1 || top().kwnames) return deny("call of " + callee_text(callee));
   top().fresh_result = true;
 }
 

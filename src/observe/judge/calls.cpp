@@ -80,6 +80,9 @@ void Tracer::call(PyObject* callable, Args args) {
     PyObject** slot = &reinterpret_cast<PyWeakReference*>(callable)->wr_object;
     return static_cast<void>(found(facts_->read_slot(slot, label, where()), label));
   }
+  // A new one gives what it was made of, as long as that lives.
+  if (PyWeakref_CheckRefExact(callable) && fresh_.contains(callable) && PyWeakref_GET_OBJECT(callable) != Py_None)
+    return;
   std::vector<PyObject*> with_self;
   PyObject* self = bound_to(callable);
   if (self) {
@@ -89,6 +92,7 @@ void Tracer::call(PyObject* callable, Args args) {
   }
   if (const Callee* row = find_callee(callable)) return apply(*row, callable, args);
   if (calls_numpy(callable, args)) return;
+  if (calls_getter(callable, args)) return;
   if (PyType_Check(callable)) return call_type((PyTypeObject*)callable, args);
   if (is_module(callable) || is_instance(callable)) {
     note_instance(callable);

@@ -210,6 +210,20 @@ bool Tracer::compares_in_python(PyObject* o) {
   return equals && PyFunction_Check(equals) && std::ranges::all_of(kNames, is_watched);
 }
 
+// A list or a tuple of such objects, compared with == or !=: Python takes the answer of each as true or false.
+bool Tracer::compares_items_in_python(PyObject* o) {
+  if (!PyTuple_CheckExact(o) && !(PyList_CheckExact(o) && (is_known(o) || open(o)))) return false;
+  PyObject** items = PySequence_Fast_ITEMS(o);
+  const auto compares = [&](PyObject* item) {
+    if (!compares_in_python(item)) return comparable(item);
+    predicates_.insert(class_attr(Py_TYPE(item), "__eq__"));
+    return true;
+  };
+  if (!std::all_of(items, items + Py_SIZE(o), compares)) return false;
+  know_apart(o);
+  return !holds_argument_tensor(o) && !holds_nan(o);
+}
+
 // A tuple whose class leaves comparing to tuple: its items are compared, which are for good.
 bool Tracer::compares_as_tuple(PyObject* o) {
   if (!PyTuple_Check(o) || Py_TYPE(o)->tp_richcompare != PyTuple_Type.tp_richcompare) return false;

@@ -167,8 +167,9 @@ void Tracer::compare(int oparg) {
   const int which = oparg >> kCompareShift;
   if (compares_asked(which, left, right) || compares_read(which, left, right)) return;
   if (is_tensor(left) || is_tensor(right)) return binary(kComparison);
+  const bool is_equality = which == Py_EQ || which == Py_NE;
   for (PyObject* o : {left, right})
-    if (compares_in_python(o))
+    if (compares_in_python(o) || (is_equality && !comparable(o) && compares_items_in_python(o)))
       may_enter_any();
     else if (!comparable(o))
       return deny("comparison of " + name_of(o));
@@ -281,7 +282,9 @@ void Tracer::send(int) {
 void Tracer::iterate_top(int) {
   PyObject* o = at(1);
   if (!is_fresh_iterator(o) && !iterable(o, "iteration over")) return;
-  if (top().ops[2 * top().offset] == k_SET_UPDATE) {
+  const unsigned char* op = top().ops + 2 * top().offset;
+  if (op[0] == k_UNPACK_EX) top().new_list_at = 1 + op[1];  // behind what comes before it
+  if (op[0] == k_SET_UPDATE) {
     if (!readable(o)) return deny("hash of what is in " + name_of(o));
     top().reads_items = true;
   }
@@ -391,7 +394,11 @@ void Tracer::enters_with(const char* method) {
   PyObject* entered = is_instance(manager) ? class_attr(Py_TYPE(manager), method) : nullptr;
   const bool is_known = entered && (PyFunction_Check(entered) || PyInstanceMethod_Check(entered));
   if (!is_known) return deny("with " + name_of(manager));
-  if (PyFunction_Check(entered)) type_method(manager, method);
+  if (!PyFunction_Check(entered)) return;
+  const Callee* row = find_callee(entered);
+  const bool runs_now = PY_VERSION_HEX < 0x030E0000 && !std::strcmp(method, "__enter__");
+  if (row) return runs_now ? apply(*row, entered, std::array{manager}) : void();
+  type_method(manager, method);
 }
 
 // The body of a with statement has raised: what its context makes of it decides how the call goes on.

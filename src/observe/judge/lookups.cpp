@@ -3,6 +3,7 @@
 
 #if FASTJIT_OBSERVES
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "observe/judge/tracer.h"
@@ -47,6 +48,27 @@ PyObject* Tracer::metaclass_method(PyObject* type, const char* name) {
   return method && PyFunction_Check(method) ? method : nullptr;
 }
 
+// An instance of a subclass of dict that facts lead to and that leaves these methods to dict.
+bool Tracer::acts_as_dict(PyObject* o, std::initializer_list<const char*> methods) {
+  if (!PyDict_Check(o) || PyODict_Check(o) || is_dict(o) || !is_reached(o)) return false;
+  note_instance(o);
+  return std::ranges::all_of(methods, [&](const char* name) {
+    PyObject* method = class_attr(Py_TYPE(o), name);
+    const bool in_c = method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
+    return in_c && PyDescr_TYPE(method) == &PyDict_Type;
+  });
+}
+
+// All items of such an instance.
+bool Tracer::opens_subclass(PyObject* o) {
+  if (!acts_as_dict(o, {"__iter__", "__len__", "keys", "values", "items"})) return false;
+  if (!opened_.insert(o).second) return true;
+  Facts::Id id;
+  if (!dict_base_node(o, &id)) return false;
+  open_dict(id, o);
+  return true;
+}
+
 bool Tracer::iterable(PyObject* o, const char* verb) {
   o = unwrapped(o);
   if (is_plain_value(o)) return touch(o), true;
@@ -61,7 +83,7 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
   }
   PyObject* dict = is_view(o) ? view_dict(o) : o;
   if (dict != o && is_known(dict)) return true;
-  if (open(dict)) return true;
+  if (open(dict) || opens_subclass(dict)) return true;
   if (is_instance(o)) {
     type_method(o, "__iter__");
     return reason_.empty();
@@ -76,6 +98,12 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
 void Tracer::tensor_method(PyObject* tensor, const char* name) {
   class_attr(Py_TYPE(tensor), name);
   may_enter_any();
+}
+
+// A slot that a class has of a number or a string, as members of an IntFlag do: the value is for good.
+static bool is_value_method(PyObject* method) {
+  constexpr std::array kTypes{&PyLong_Type, &PyFloat_Type, &PyUnicode_Type};
+  return Py_IS_TYPE(method, &PyWrapperDescr_Type) && std::ranges::find(kTypes, PyDescr_TYPE(method)) != kTypes.end();
 }
 
 void Tracer::truth(PyObject* o) {
@@ -94,7 +122,9 @@ void Tracer::truth(PyObject* o) {
     note_instance(o);
     for (const char* name : {"__bool__", "__len__"})
       if (PyObject* method = class_attr(Py_TYPE(o), name))
-        return PyFunction_Check(method) ? may_enter_any() : deny("truth of " + name_of(o));
+        return PyFunction_Check(method)  ? may_enter_any()
+               : is_value_method(method) ? touch(o)
+                                         : deny("truth of " + name_of(o));
     return;
   }
   deny("truth of " + name_of(o));
@@ -110,7 +140,9 @@ void Tracer::length(PyObject* o) {
   if (PyFrozenSet_CheckExact(o) || ((PySet_CheckExact(o) || is_deque(o)) && open(o))) return;
   Facts::Id id;
   if (dict_node(o, &id) || list_node(o, &id)) return static_cast<void>(facts_->length(id, where()));
+  if (opens_subclass(o)) return;
   if (is_instance(o)) return type_method(o, "__len__");
+  if (PyObject* method = metaclass_method(o, "__len__")) return may_enter(method);
   if (reads_array(o)) return;
   deny("length of " + name_of(o));
 }
@@ -174,6 +206,17 @@ void Tracer::note_slices(PyObject* tensor, PyObject* index) {
   if (bounded) host_.on_size_read(host_.context, tensor);
 }
 
+// One item of such an instance. What its class makes of a missing key is Python code.
+bool Tracer::reads_subclass_item(PyObject* o, PyObject* key) {
+  Facts::Id id;
+  if (!acts_as_dict(o, {"__getitem__"}) || !dict_base_node(o, &id)) return false;
+  PyObject* missing = class_attr(Py_TYPE(o), "__missing__");
+  raising_ = !missing;
+  read_dict_item(id, o, key);
+  if (missing) may_enter_any();
+  return true;
+}
+
 void Tracer::subscript_of(PyObject* container, PyObject* index) {
   container = unwrapped(container);
   if (is_tensor(container)) {
@@ -202,6 +245,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
       top().container_result = true, may_enter_any();
     return;
   }
+  if (reads_subclass_item(container, index)) return;
   if (is_instance(container)) return type_method(container, "__getitem__");
   bool is_alias = PyType_Check(container) && !(((PyTypeObject*)container)->tp_flags & Py_TPFLAGS_HEAPTYPE);
   if (is_alias) return;  // list[int]

@@ -112,7 +112,7 @@ bool Tracer::holds_tensors_only(PyObject* o) {
 
 // Itself a number, or numbers and tensors in lists: operators show how the values of these are read, by item().
 bool Tracer::holds_scalars_only(PyObject* o, int depth) {
-  if (is_number(o) || PyBool_Check(o)) return true;
+  if (is_number(o) || PyBool_Check(o) || is_numpy_number(Py_TYPE(o))) return true;
   if (is_tensor(o)) return depth > 0;
   if (depth > 8 || !(PyList_CheckExact(o) || PyTuple_CheckExact(o))) return false;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)

@@ -49,6 +49,7 @@ Observation Tracer::stop() {
   if (reason_.empty() && !contexts_are_restored()) reason_ = "the call changes a context variable";
   if (reason_.empty()) reason_ = lasting_class_set();
   if (reason_.empty() && !locks_are_given_back()) reason_ = "the call keeps a lock that it took";
+  if (reason_.empty() && filter_regions_ > 0) reason_ = "the call keeps filters of warnings that it set";
   if (reason_.empty()) settle_lent();
   if (reason_.empty()) {
     drop_sum();
@@ -241,6 +242,7 @@ void Tracer::conclude() {
     if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o) || is_opaque(o))
       if (!arguments_.contains(o)) fresh_.insert(o);
   if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(f.frame, cell));
+  if (const int place = std::exchange(f.new_list_at, 0)) fresh_.insert(at(place));
   if (std::exchange(f.walks_arrays, false)) take_views(f.stack.top_or_null());
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
   if (std::exchange(f.number_result, false))

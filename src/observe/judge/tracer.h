@@ -207,6 +207,10 @@ class Tracer final : public Driver {
   bool read_again(Facts::Id dict, PyObject* name, PyObject** value);
   bool find_again(PyObject* function, PyObject* cell);
   void found_inside(PyObject* value, const std::string& label);
+  bool acts_as_dict(PyObject* o, std::initializer_list<const char*> methods);
+  bool opens_subclass(PyObject* o);
+  bool reads_subclass_item(PyObject* o, PyObject* key);
+  void open_dict(Facts::Id id, PyObject* dict);
   void type_method(PyObject* o, const char* name);  // an implicit call of a method of o's type
   PyObject* metaclass_method(PyObject* type, const char* name);
   bool dict_node(PyObject* d, Facts::Id* id);       // the node of a dictionary reached by facts
@@ -309,6 +313,8 @@ class Tracer final : public Driver {
   void call_class(PyTypeObject* type, Args args);
   void construct(PyTypeObject* type, Args args);
   void call_host(PyObject* callable, Args args);
+  static bool is_itemgetter(PyObject* o);
+  bool calls_getter(PyObject* callable, Args args);
   bool reads_tuple(PyTypeObject* owner, PyObject* callable, Args args);
   bool is_foreign(PyObject* callable);
   bool call_metaclass(PyTypeObject* type, Args args);
@@ -322,6 +328,7 @@ class Tracer final : public Driver {
   bool compares_as_union(PyObject* o);
   bool is_enumerator(PyObject* o);
   bool compares_in_python(PyObject* o);
+  bool compares_items_in_python(PyObject* o);
   bool acts_as_value(PyObject* o);
   // arrays.cpp
   bool calls_numpy(PyObject* callable, Args args);
@@ -371,6 +378,7 @@ class Tracer final : public Driver {
   static bool is_lock(PyObject* o);
   void judge_lock(PyObject* callee, Args args);
   bool locks_are_given_back() const;
+  int filter_regions_ = 0;  // catch_warnings() that are open
   // container_calls.cpp, builtin_containers.cpp
   bool is_own_container(PyObject* callee, Args args);
   static bool is_callable(PyObject* o);
@@ -415,6 +423,9 @@ class Tracer final : public Driver {
   void judge_ordered_change(PyObject* callee, Args args);
   void judge_print(PyObject* callee, Args args);
   void judge_warn(PyObject* callee, Args args);
+  void judge_filters_kept(PyObject* callee, Args args);
+  void judge_filters_restored(PyObject* callee, Args args);
+  void judge_filter(PyObject* callee, Args args);
   void judge_iter(PyObject*, Args args);
   void judge_next(PyObject*, Args args);
   void judge_send(PyObject*, Args args);

@@ -45,6 +45,15 @@ constexpr const char* kIterators[] = {"list_iterator",
                                       "itertools.combinations",
                                       "itertools.permutations",
                                       "itertools.repeat",
+                                      "itertools.accumulate",
+                                      "itertools.compress",
+                                      "itertools.count",
+                                      "itertools.cycle",
+                                      "itertools.dropwhile",
+                                      "itertools.filterfalse",
+                                      "itertools.pairwise",
+                                      "itertools.starmap",
+                                      "itertools.takewhile",
                                       "dict_reversekeyiterator",
                                       "dict_reversevalueiterator",
                                       "_collections._deque_iterator",
@@ -144,7 +153,9 @@ bool Tracer::readable(PyObject* o, int depth) {
         return false;
     return true;
   }
-  if (PyMethod_Check(o)) return true;
+  if (PyMethod_Check(o) || is_itemgetter(o)) return true;
+  if (PyExceptionInstance_Check(o) && fresh_.contains(o))  // of a class of Python's own, which shows what it was given
+    return !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && readable(((PyBaseExceptionObject*)o)->args, depth + 1);
   if (PyWeakref_CheckRefExact(o) || is_opaque(o)) return fresh_.contains(o);
   // What a generator or a mapped function gives to a C function is judged when it is given; see give().
   if (!fresh_.contains(o)) return is_generator(o) && (is_reached(o) || passed_.contains(o));
@@ -159,7 +170,7 @@ bool Tracer::readable_sources(PyObject* iterator, int depth) {
 }
 
 bool Tracer::readable_dict(PyObject* dict, bool values, int depth) {
-  if (!is_known(dict) && !open(dict)) return false;
+  if (!is_known(dict) && !open(dict) && !opens_subclass(dict)) return false;
   PyObject *key, *value;
   for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);)
     if (!readable(key, depth + 1) || (values && !readable(value, depth + 1))) return false;
@@ -369,14 +380,18 @@ bool Tracer::open(PyObject* o) {
   if (!opened_.insert(o).second) return true;
   if (PyODict_Check(o) && PyDict_GET_SIZE(o) > 1)  // move_to_end changes its order but no version tag
     facts_->order(o, "the order of " + names_[o], where());
-  const auto label = [&](PyObject* key) { return item_label(o, key); };
+  open_dict(id, o);
+  return true;
+}
+
+void Tracer::open_dict(Facts::Id id, PyObject* dict) {
+  const auto label = [&](PyObject* key) { return item_label(dict, key); };
   for (const Key& key : facts_->items(id, label, where())) {
     if (key.expect.kind == Expected::Kind::Absent) continue;
     know_apart(key.name.get());
-    found(key.name.get(), "key of " + names_[o]);
+    found(key.name.get(), "key of " + names_[dict]);
     found(key.expect.object, key.label);
   }
-  return true;
 }
 
 bool Tracer::dict_node(PyObject* d, Facts::Id* id) {

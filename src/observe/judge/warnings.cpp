@@ -1,5 +1,6 @@
 // warnings.warn(): given again at each hit, by the same rules: filters, the registry of the module that is warned of,
 // and the place that its stack level leads to.
+#include "observe/known_functions.h"
 #include "observe/observe.h"
 
 namespace fastjit::observe {
@@ -33,6 +34,19 @@ bool only_shows(PyObject* action) {
   if (!action || !PyUnicode_Check(action)) return false;
   for (const char* known : {"default", "ignore", "always", "all", "module", "once"})
     if (!PyUnicode_CompareWithASCIIString(action, known)) return true;
+  return false;
+}
+
+// The first filter that may concern the category drops all of its warnings.
+[[maybe_unused]] bool is_ignored(PyObject* category) {
+  const Ref all = imported("warnings:filters");
+  for (Py_ssize_t i = 0; all && PyList_CheckExact(all.get()) && i < PyList_GET_SIZE(all.get()); ++i) {
+    PyObject* filter = PyList_GET_ITEM(all.get(), i);
+    if (!is_filter(filter)) return false;
+    if (!may_concern(filter, category)) continue;
+    PyObject* action = PyTuple_GET_ITEM(filter, 0);
+    return concerns_all(filter) && PyUnicode_Check(action) && !PyUnicode_CompareWithASCIIString(action, "ignore");
+  }
   return false;
 }
 
@@ -107,6 +121,33 @@ bool is_plain_category(PyObject* category) {
 
 }  // namespace
 
+// The filters that catch_warnings() takes away when it ends. Which warnings are shown a second time a hit settles as it
+// does: by telling the interpreter that filters have changed.
+void Tracer::judge_filters_kept(PyObject* callee, Args args) {
+  const Ref records = attribute(args.empty() ? nullptr : args[0], "_record");
+  const bool is_plain = records.get() == Py_False && fresh_.contains(args[0]) && args.size() == 1;
+  if (!is_plain || !imported("_warnings:_filters_mutated")) return deny("side effect: " + callee_text(callee));
+  ++filter_regions_;
+  top().expect = Expect::Inside;
+}
+
+void Tracer::judge_filters_restored(PyObject* callee, Args) {
+  if (--filter_regions_ < 0) return deny("side effect: " + callee_text(callee));
+  SideEffect effect(SideEffect::Kind::Call);
+  effect.value = Ref::steal(PyTuple_New(0));
+  effect.target = imported("_warnings:_filters_mutated");
+  effect.label = "warnings.catch_warnings";
+  log(std::move(effect));
+  top().expect = Expect::Inside;
+}
+
+// Inside such a region only: elsewhere it lasts. None that makes errors of warnings, which operators might give.
+void Tracer::judge_filter(PyObject* callee, Args args) {
+  const bool fits = filter_regions_ > 0 && !args.empty() && only_shows(args[0]) && readable_args(args, callee);
+  if (!fits) return deny("side effect: " + callee_text(callee));
+  top().expect = Expect::Inside;
+}
+
 void Tracer::judge_warn(PyObject* callee, Args args) {
   Warning warning = parse(args, top().kwnames ? top().kwnames : unpacked_names_);
   auto& [text, category, level, source] = warning.given;
@@ -120,6 +161,11 @@ void Tracer::judge_warn(PyObject* callee, Args args) {
   const bool is_plain = warning.known && text && PyUnicode_CheckExact(text) && is_plain_category(category) &&
                         (!source || source == Py_None) && depth > 0 && depth < kDeepest;
   if (!is_plain) return PyErr_Clear(), deny("side effect: " + callee_text(callee));
+  if (filter_regions_ > 0) {
+    if (!is_ignored(category)) return deny("side effect: warnings.warn inside catch_warnings");
+    top().expect = Expect::Inside;
+    return;
+  }
   if (const char* why = why_no_warning(category)) return deny("side effect: warnings.warn, and " + std::string(why));
   for (PyObject* arg : args) touch(arg);
   const auto inside = static_cast<long>(frames_.size()) - is_stand_in_root();

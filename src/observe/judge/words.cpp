@@ -28,7 +28,7 @@ std::string words(PyObject* o) {
 std::string SideEffect::text() const {
   const auto shown = [](PyObject* o) { return is_constant(o) ? words(o) : std::string(Py_TYPE(o)->tp_name); };
   std::string out = label;
-  if (kind == Kind::Print) {
+  if (kind == Kind::Print || kind == Kind::Call) {
     std::string arguments;
     const auto add = [&](const std::string& name, PyObject* o) {
       arguments += (arguments.empty() ? "" : ", ") + name + shown(o);

@@ -7,6 +7,8 @@ import copy
 import decimal
 import functools
 import itertools
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -399,6 +401,23 @@ def test_copies_of_new_instances():
     fast = fastjit.jit(body)
     agree(fast, body, X, hit=False)
     agree(fast, body, X, hit=True)
+
+
+INDEXED = """
+import torch, fastjit
+X = torch.arange(4.0)
+f = fastjit.jit(lambda x: x[1:] * 2)
+f(X), f(X)
+torch.Tensor.__getitem__ = lambda a, i: a.neg()
+assert f(X).tolist() == [-0.0, -2.0, -4.0, -6.0] and f.stats().hits == 1, f.stats()
+del torch.Tensor.__getitem__
+assert f(X).tolist() == [2.0, 4.0, 6.0] and f.stats().hits == 2, f.stats()
+"""
+
+
+def test_an_index_operator_of_the_class_of_tensors():
+    """In a process of its own: Python takes a class that had one in Python for a sequence ever after."""
+    subprocess.run([sys.executable, "-c", INDEXED], check=True)
 
 
 TABLE = np.arange(6, dtype=np.float32).reshape(2, 3)

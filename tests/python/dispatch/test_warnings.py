@@ -12,13 +12,9 @@ import torch
 from torch import Tensor
 
 import fastjit
-from helpers import assert_same
+from helpers import OldName, assert_same
 
 X = torch.arange(6.0)
-
-
-class OldName(DeprecationWarning):
-    pass
 
 
 def helper(level: int) -> None:

@@ -16,6 +16,10 @@ def since(*release: int) -> bool:
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= release
 
 
+class OldName(DeprecationWarning):
+    """What a library says of a name that it will drop."""
+
+
 def clone_args(args: Any) -> Any:
     """A deep copy of the arguments that keeps strides and aliasing between them."""
     return copy.deepcopy(args)

@@ -123,14 +123,13 @@ def tensor_class_gets_operators(w: World) -> None:
     for name, method in (
         ("__add__", lambda a, b: torch.add(a, b, alpha=3)),
         ("__len__", lambda a: 7),
-        ("__getitem__", lambda a, i: a.neg()),
     ):
         kept = torch.Tensor.__dict__.get(name)
         setattr(torch.Tensor, name, method)
         try:
             w.change(name)
             out = f(_x())
-            assert out.shape == ((4,) if name == "__getitem__" else (3,))
+            assert out.shape == (3,)
             if name == "__add__":
                 assert out[0] == 16.0
         finally:
