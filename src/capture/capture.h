@@ -88,6 +88,8 @@ class Recorder {
   /// Tells that the call that just ended made `tensor` of numbers that are the same in every call of the program,
   /// without an operator. False: it cannot be a constant of one.
   bool constant_made(const at::Tensor& tensor);
+  /// Tells that Python reads an array of numpy that was there before, whose memory tensors may share.
+  void array_read();
   /// Tells that the call that just ended gave a tensor on the memory of an array of numpy. is_new: the call has made
   /// that memory.
   void array_shared(const at::Tensor& tensor, bool is_new);

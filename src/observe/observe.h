@@ -95,6 +95,8 @@ struct Host {
   bool (*is_own_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
   /// A call made this tensor of numbers without an operator. False: a program cannot have it.
   bool (*on_constant)(void* context, PyObject* tensor) = nullptr;
+  /// The elements of an array of numpy that was there before are facts from now on.
+  void (*on_array_read)(void* context) = nullptr;
   /// A call made this tensor of an array of numpy; where it begins at `data`, it shares memory with it. is_new: so does
   /// nobody else.
   void (*on_array)(void* context, PyObject* tensor, const void* data, bool is_new) = nullptr;

@@ -305,14 +305,23 @@ class Selector {
       }
   }
 
+  // What Python or a constant of the program has of an array is what it held when the call began. A tensor that was
+  // there before, of which each call may have another, may share its memory.
+  void refuse_array_write(const Use& use, const Event& event) const {
+    if (trace_.array_memory.contains(use.storage))
+      unsound("the memory of an array of numpy is written by " + where(trace_, event));
+    const auto is_its = [&](const Source& root) { return root.before.storage == use.storage && !root.constant; };
+    if (trace_.reads_arrays && std::ranges::any_of(trace_.roots, is_its))
+      unsound("an array of numpy is read, and memory that it may share is written by " + where(trace_, event));
+  }
+
   void add(Action step, const Event& event) {
     if (below_ > 0 || !blank_.empty()) follow_blank(event);
     read(step, event);
     for (size_t i : written_arguments(event))
       for (const Use& use : event.args[i].uses)
         if (use.tensor != kNone) {
-          if (trace_.array_memory.contains(use.storage))
-            unsound("the memory of an array of numpy is written by " + where(trace_, event));
+          refuse_array_write(use, event);
           if (trace_.data_read.contains(use.storage) && counted_.contains(use.storage))
             unsound("a tensor of which Tensor.data was read is written by " + where(trace_, event));
           step.writes.push_back(use.tensor);

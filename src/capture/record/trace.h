@@ -124,6 +124,7 @@ struct Trace {
   bool is_constant(const Use& use) const;
   bool takes_constants(const Event& event) const;     // and nothing else
   std::unordered_set<uint32_t> data_read;             // storages of tensors of which Python read .data
+  bool reads_arrays = false;                          // of numpy, that were there before
   std::unordered_map<uint32_t, bool> array_memory;    // storages that arrays of numpy share; true: the call made them
   std::unordered_set<uint32_t> own_leaves;            // tensors that the call made and then let require grad
   bool makes_data_sizes = false;                      // an operator of it may

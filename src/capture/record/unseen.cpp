@@ -154,6 +154,8 @@ bool Recorder::constant_made(const at::Tensor& tensor) {
   return true;
 }
 
+void Recorder::array_read() { impl_->trace.reads_arrays = true; }
+
 void Recorder::array_shared(const at::Tensor& tensor, bool is_new) {
   const Use use = impl_->trace.use(tensor);
   if (use.storage != kNone) impl_->trace.array_memory.emplace(use.storage, is_new);

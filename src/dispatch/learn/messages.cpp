@@ -29,6 +29,7 @@ constexpr struct {
      "give fastjit the body of the loop, work on whole tensors, or raise the FASTJIT_RECORD_ setting"},
     {"value of a tensor left", "choose with torch.where, or do this outside the function"},
     {"side effect", kOutside},
+    {"an array of numpy is read", "make a tensor of it outside the function"},
     {"the memory of an array", "torch.tensor(array) makes a copy"},
     {"its result shares memory with an array", "torch.tensor(array) makes a copy"},
     {"store to", kOutside},

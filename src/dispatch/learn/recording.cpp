@@ -154,6 +154,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_constant = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
   };
+  host.on_array_read = [](void* context) { static_cast<Recording*>(context)->recorder->array_read(); };
   host.on_array = [](void* context, PyObject* tensor, const void* data, bool is_new) {
     if (unpack(tensor).const_data_ptr() == data)
       static_cast<Recording*>(context)->recorder->array_shared(unpack(tensor), is_new);

@@ -33,6 +33,7 @@ bool Tracer::reads_array(PyObject* o) {
   if (!is_array(o)) return false;
   if (is_known_array(o)) return true;
   if (!is_reached(o) || !facts_->array(o, "the elements of " + names_[o], where())) return false;
+  if (host_.on_array_read) host_.on_array_read(host_.context);
   PyObject* owner = owner_of_array(o);
   if (array_owners_.insert(owner).second) names_held_.push_back(Ref::share(owner));
   return true;
@@ -75,7 +76,8 @@ bool Tracer::has_new_memory(PyObject* array) { return fresh_.contains(owner_of_a
 // Numbers, arrays, and lists of these.
 bool Tracer::makes_array(PyObject* o, int depth) {
   if (is_array(o)) return reads_array(o);
-  if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return (is_plain_value(o) || PyType_Check(o)) && readable(o);
+  const auto is_type = [&] { return PyType_Check(o) && !(((PyTypeObject*)o)->tp_flags & Py_TPFLAGS_HEAPTYPE); };
+  if (!PyList_CheckExact(o) && !PyTuple_CheckExact(o)) return (is_plain_value(o) || is_type()) && readable(o);
   if (depth > 8 || (PyList_CheckExact(o) && !is_known(o) && !open(o))) return false;
   PyObject** items = PySequence_Fast_ITEMS(o);
   return std::all_of(items, items + Py_SIZE(o), [&](PyObject* item) { return makes_array(item, depth + 1); });

@@ -3,6 +3,7 @@ one is neither written nor given away. Deques that are found, and tensors made o
 
 from __future__ import annotations
 
+import types
 import warnings
 from collections import deque
 from typing import Any
@@ -130,10 +131,56 @@ def test_memory_of_an_array_is_not_written() -> None:
         TABLE[:] = X.numpy()
 
 
+def test_an_array_may_share_memory_with_a_tensor_that_is_written() -> None:
+    weight = torch.zeros(3, 4)
+    alias = weight.numpy()
+
+    def by_tensor(x: Tensor) -> Tensor:
+        seen = torch.from_numpy(alias)
+        weight.add_(x)
+        return seen * 2
+
+    def by_number(x: Tensor) -> Tensor:
+        weight.add_(x)
+        return x + float(alias[0, 1])
+
+    def argument(x: Tensor, y: Tensor) -> Tensor:
+        seen = torch.from_numpy(TABLE)
+        y.add_(x)
+        return seen * 2
+
+    reason = "an array of numpy is read, and memory that it may share is written by aten::add_ at test_arrays.py:"
+    for fn in (by_tensor, by_number):
+        fast = fastjit.jit(fn, on_unsupported="eager")
+        for step in (torch.zeros(3, 4), X, X + 1):  # the first changes nothing
+            before = weight.clone()
+            got = fast(step)
+            weight.copy_(before)
+            assert_same(got, fn(step), exact=True)
+            weight.zero_()
+        assert fast.stats().hits == 0 and any(reason in why for why in fast.stats().fallbacks), fast.stats().fallbacks
+    fast = fastjit.jit(argument, on_unsupported="eager")
+    for target in (torch.ones(3, 4), torch.from_numpy(TABLE)):
+        kept = TABLE.copy()
+        got = fast(X, target)
+        TABLE[:] = kept
+        assert_same(got, argument(X, target), exact=True)
+        TABLE[:] = kept
+    assert fast.stats().hits == 0 and any(reason in why for why in fast.stats().fallbacks), fast.stats().fallbacks
+
+
 def test_memory_of_an_array_that_was_there_is_not_given_away() -> None:
     reason = "its result shares memory with an array of numpy that was there before"
     refuse(lambda x: (torch.from_numpy(TABLE), x + 1), reason, X)
     refuse(lambda x: (torch.as_tensor(TABLE[1])[:2], x + 1), reason, X)
+    held = types.SimpleNamespace(table=None)
+
+    def keeps(x: Tensor) -> Tensor:
+        held.table = torch.from_numpy(TABLE)
+        return x + 1
+
+    refuse(keeps, reason, X)
+    assert held.table.data_ptr() == TABLE.ctypes.data
     fast = settle(lambda x: (torch.as_tensor(TABLE, dtype=torch.float64), x + 1), X)
     fast(X)[0].zero_()
     assert TABLE.any()
