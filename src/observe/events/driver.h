@@ -52,7 +52,8 @@ class Driver : public Observer {
     bool number_result = false;      // it may be a float read out of a tensor
     PyObject* data_of = nullptr;     // it reads .data of this tensor
     PyObject* state_of = nullptr;    // it reads the state of this generator
-    PyObject* shared_array = nullptr;  // it may make a tensor on the memory of this array
+    const void* array_data = nullptr;  // it may make a tensor on the memory of an array, which begins there
+    bool array_is_new = false;         // the call has made that memory
     bool constant_result = false;      // a tensor made without an operator, of data that is all facts
     bool derived_result = false;       // it follows from watched numbers as derivation_ says
     int new_list_at = 0;               // it makes a list and leaves it there on the stack

@@ -88,7 +88,8 @@ void Tracer::judge_tensor(PyObject* callee, Args args) {
     return readable_args(args, callee) ? may_enter_any() : void();  // the tensor itself, or what an operator gives
   if (!args.empty() && host_.on_array && is_array(args[0])) {
     if (!reads_array(args[0])) return deny("call of " + callee_text(callee) + " with " + text_of_array(args[0]));
-    top().shared_array = args[0];
+    top().array_data = data_of_array(args[0]);
+    top().array_is_new = has_new_memory(args[0]);
     return readable_args(args.subspan(1), callee) ? may_enter_any() : void();
   }
   if (!args.empty() && host_.on_stack && holds_tensors_only(args[0]) && readable_args(args, callee)) {

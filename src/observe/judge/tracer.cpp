@@ -256,8 +256,8 @@ void Tracer::conclude() {
   if (PyObject* generator = std::exchange(f.state_of, nullptr))
     if (!host_.on_generator(host_.context, Host::OnState::Got, generator, at(1)))
       return deny("read of the state of a generator");
-  if (PyObject* array = std::exchange(f.shared_array, nullptr))
-    if (is_tensor(at(1))) host_.on_array(host_.context, at(1), data_of_array(array), has_new_memory(array));
+  if (const void* data = std::exchange(f.array_data, nullptr))
+    if (is_tensor(at(1))) host_.on_array(host_.context, at(1), data, f.array_is_new);
   if (std::exchange(f.constant_result, false))
     if (PyObject* o = at(1); is_tensor(o) && host_.on_constant && !host_.on_constant(host_.context, o))
       return deny("tensor made of data");

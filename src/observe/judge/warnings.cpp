@@ -37,19 +37,6 @@ bool only_shows(PyObject* action) {
   return false;
 }
 
-// The first filter that may concern the category drops all of its warnings.
-[[maybe_unused]] bool is_ignored(PyObject* category) {
-  const Ref all = imported("warnings:filters");
-  for (Py_ssize_t i = 0; all && PyList_CheckExact(all.get()) && i < PyList_GET_SIZE(all.get()); ++i) {
-    PyObject* filter = PyList_GET_ITEM(all.get(), i);
-    if (!is_filter(filter)) return false;
-    if (!may_concern(filter, category)) continue;
-    PyObject* action = PyTuple_GET_ITEM(filter, 0);
-    return concerns_all(filter) && PyUnicode_Check(action) && !PyUnicode_CompareWithASCIIString(action, "ignore");
-  }
-  return false;
-}
-
 }  // namespace
 
 const char* why_no_warning(PyObject* category) noexcept {
@@ -117,6 +104,19 @@ bool is_plain_category(PyObject* category) {
   auto* type = reinterpret_cast<PyTypeObject*>(category);
   return PyType_IsSubtype(type, base) && type->tp_init == base->tp_init && type->tp_new == base->tp_new &&
          type->tp_str == base->tp_str;
+}
+
+// The first filter that may concern the category drops all of its warnings.
+bool is_ignored(PyObject* category) {
+  const Ref all = imported("warnings:filters");
+  for (Py_ssize_t i = 0; all && PyList_CheckExact(all.get()) && i < PyList_GET_SIZE(all.get()); ++i) {
+    PyObject* filter = PyList_GET_ITEM(all.get(), i);
+    if (!is_filter(filter)) return false;
+    if (!may_concern(filter, category)) continue;
+    PyObject* action = PyTuple_GET_ITEM(filter, 0);
+    return concerns_all(filter) && PyUnicode_Check(action) && !PyUnicode_CompareWithASCIIString(action, "ignore");
+  }
+  return false;
 }
 
 }  // namespace
