@@ -29,8 +29,9 @@ class StackView {
   bool arrive(int offset, const unsigned char* ops, StackDepths& known);
   /// 1: the top of the value stack; null where nothing is.
   PyObject* at(int n) const { return local_of(frame_, top_ - n); }
-  /// at(1), or null where the stack is empty and no local lies below it.
-  PyObject* top_or_null() const { return top_ > 0 ? at(1) : nullptr; }
+  /// The same where there may be fewer, as behind an instruction that has raised; null where neither the stack nor the
+  /// locals below it have so many.
+  PyObject* at_or_null(int n) const { return top_ >= n ? at(n) : nullptr; }
   /// `count` operands, the lowest of them at(n). Valid until the next call.
   Args from(int n, int count);
   /// The instruction gets `value`, a reference that goes to the stack, in the place of at(n).

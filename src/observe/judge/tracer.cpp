@@ -242,8 +242,9 @@ void Tracer::conclude() {
     if (PyObject* o = at(1); PyList_CheckExact(o) || PyDict_CheckExact(o) || PySet_CheckExact(o) || is_opaque(o))
       if (!arguments_.contains(o)) fresh_.insert(o);
   if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(f.frame, cell));
-  if (const int place = std::exchange(f.new_list_at, 0)) fresh_.insert(at(place));
-  if (std::exchange(f.walks_arrays, false)) take_views(f.stack.top_or_null());
+  if (const int place = std::exchange(f.new_list_at, 0))
+    if (PyObject* o = f.stack.at_or_null(place); o && PyList_CheckExact(o) && Py_REFCNT(o) == 1) fresh_.insert(o);
+  if (std::exchange(f.walks_arrays, false)) take_views(f.stack.at_or_null(1));
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
   if (std::exchange(f.number_result, false))
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !numbers_.contains(o) && host_.on_number)

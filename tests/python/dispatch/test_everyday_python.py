@@ -112,6 +112,14 @@ def unpacks(x: Tensor) -> Tensor:
     return first + rest[-1] * len(start) + last
 
 
+def too_few(x: Tensor) -> Tensor:
+    try:
+        first, second, *rest, last = x.unbind()[:2]
+    except ValueError:
+        return x * 2
+    return first + second + last + len(rest)
+
+
 def raises(x: Tensor) -> Tensor:
     try:
         raise ValueError("too", 3)
@@ -179,6 +187,13 @@ def test_a_pattern_is_a_program(case: str) -> None:
         assert_same(fast(x), fn(x))
     stats = fast.stats()
     assert stats.hits >= 2 and all(first.match(why) for why in stats.fallbacks), stats
+
+
+def test_an_unpacking_that_fails_is_eagers() -> None:
+    fast = fastjit.jit(too_few, on_unsupported="eager")
+    for _ in range(3):
+        assert_same(fast(X), too_few(X), exact=True)
+    assert fast.stats().hits == 0 and "ValueError raised" in "".join(fast.stats().fallbacks)
 
 
 def change(fn: Any, fast: Any, make: Any, undo: Any) -> None:
