@@ -85,9 +85,10 @@ std::vector<std::string> Facts::describe() const {
     if (n.kind == Node::Kind::Object) lines.push_back(n.label + " is of type " + n.type->tp_name + at(n.where));
     if (n.kind == Node::Kind::Type && n.ordered) lines.push_back("bases of " + n.label + at(n.where));
     if (n.kind == Node::Kind::Type && n.parts[0]) lines.push_back("names in " + n.label + at(n.where));
-    if (n.kind == Node::Kind::Word || n.kind == Node::Kind::Order || n.kind == Node::Kind::Array ||
-        n.kind == Node::Kind::Deque || n.kind == Node::Kind::Setting)
+    if (n.kind == Node::Kind::Word || n.kind == Node::Kind::Order || n.kind == Node::Kind::Setting)
       lines.push_back(n.label + " is what it was" + at(n.where));
+    if (n.kind == Node::Kind::Array || n.kind == Node::Kind::Deque)
+      lines.push_back(n.label + " are what they were" + at(n.where));
     if (n.length >= 0) lines.push_back("length of " + n.label + " is " + std::to_string(n.length) + at(n.where));
     if (n.truth >= 0) lines.push_back(n.label + (n.truth ? " is not empty" : " is empty") + at(n.where));
     if (n.kind == Node::Kind::Set && n.ordered) lines.push_back(n.label + " has these members" + at(n.where));

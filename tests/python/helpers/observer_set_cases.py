@@ -45,7 +45,7 @@ SETS = [
     Sound(
         "deque that is walked",
         "import collections\nD = collections.deque([2, 3])\ndef f(x):\n  for v in D: x = x * v\n  return x",
-        ("the items of D is what it was", "D[0] is 2"),
+        ("the items of D are what they were", "D[0] is 2"),
         "D.appendleft(4)",
         "the items of D changed",
     ),
@@ -59,7 +59,7 @@ SETS = [
     Sound(
         "length and truth of a deque",
         "import collections\nD = collections.deque()\ndef f(x): return x if D else x * len(D)",
-        ("the items of D is what it was",),
+        ("the items of D are what they were",),
         "D.append(1)",
         "the items of D changed",
     ),
