@@ -57,7 +57,6 @@ class Driver : public Observer {
     bool constant_result = false;      // a tensor made without an operator, of data that is all facts
     bool derived_result = false;       // it follows from watched numbers as derivation_ says
     int new_list_at = 0;               // it makes a list and leaves it there on the stack
-    bool walks_arrays = false;         // it goes on with an iterator, which may give views of arrays
     bool nested_result = false;        // its result is new if it is a container, and so are the containers in it
     bool constructs = false;           // it makes an instance: the first argument of __init__ is that new object
     bool may_stop = false;             // it calls next(): StopIteration is its answer

@@ -31,21 +31,13 @@ bool Tracer::computes_array(Args operands) {
 
 bool Tracer::reads_array(PyObject* o) {
   if (!is_array(o)) return false;
-  if (is_known_array(o)) return true;
-  if (!is_reached(o) || !facts_->array(o, "the elements of " + names_[o], where())) return false;
+  if (!is_reached(o)) return is_known_array(o);
+  if (facts_->find(o, Node::Kind::Array) >= 0) return true;
+  if (!facts_->array(o, "the elements of " + names_[o], where())) return false;
   if (host_.on_array_read) host_.on_array_read(host_.context);
   PyObject* owner = owner_of_array(o);
   if (array_owners_.insert(owner).second) names_held_.push_back(Ref::share(owner));
   return true;
-}
-
-// What an iterator gives of arrays that are known: views, or tuples of them.
-void Tracer::take_views(PyObject* o) {
-  if (!o) return;  // it has ended
-  if (PyTuple_CheckExact(o))
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) take_views(PyTuple_GET_ITEM(o, i));
-  if (!is_array(o) || is_reached(o) || arguments_.contains(o)) return;
-  if (PyObject* owner = owner_of_array(o); owner != o && array_owners_.contains(owner)) fresh_.insert(o);
 }
 
 bool Tracer::readable_index(PyObject* index) {
@@ -63,10 +55,13 @@ std::string Tracer::text_of_array(PyObject* o) {
          (count > kMostArrayBytes ? " of " + std::to_string(count) + " bytes, more than guards compare" : "");
 }
 
-// The call made it, or its elements are facts already; or it is a view of such an array.
+// One that facts do not lead to: the call made it, or it is a view of one that the call made or whose elements are
+// facts, such as a row that an iterator gives.
 bool Tracer::is_known_array(PyObject* o) {
+  if (arguments_.contains(o)) return false;
+  if (array_owners_.contains(owner_of_array(o))) return true;
   for (; o && is_array(o); o = base_of_array(o))
-    if (fresh_.contains(o) || facts_->find(o, Node::Kind::Array) >= 0) return true;
+    if (fresh_.contains(o)) return true;
   return false;
 }
 

@@ -270,7 +270,6 @@ void Tracer::get_iter_of(PyObject* o) {
 void Tracer::for_iter(int) {
   PyObject* o = at(1);
   if (!is_fresh_iterator(o)) return deny("iteration over " + name_of(o));
-  top().walks_arrays = !array_owners_.empty();
   may_enter_any();
 }
 

@@ -244,7 +244,6 @@ void Tracer::conclude() {
   if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(f.frame, cell));
   if (const int place = std::exchange(f.new_list_at, 0))
     if (PyObject* o = f.stack.at_or_null(place); o && PyList_CheckExact(o) && Py_REFCNT(o) == 1) fresh_.insert(o);
-  if (std::exchange(f.walks_arrays, false)) take_views(f.stack.at_or_null(1));
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
   if (std::exchange(f.number_result, false))
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !numbers_.contains(o) && host_.on_number)

@@ -339,7 +339,6 @@ class Tracer final : public Driver {
   bool reads_elements(PyObject* array, PyObject* index);
   bool computes_array(Args operands);
   bool has_new_memory(PyObject* array);
-  void take_views(PyObject* o);
   std::string text_of_array(PyObject* o);
   bool makes_array(PyObject* o, int depth = 0);
   void judge_new_array(PyObject* callee, Args args);

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import fastjit
-from helpers import assert_same
+from helpers import assert_same, settle
 
 X = torch.arange(12.0).reshape(3, 4)
 TABLE = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -22,15 +22,6 @@ SPREAD = np.arange(24, dtype=np.float32).reshape(3, 8)[:, ::2]
 ALIKE = np.lib.stride_tricks.as_strided(np.arange(4, dtype=np.float32), (3, 4), (0, 4))
 COUNT = np.array(3)
 HISTORY: deque[Any] = deque([1.0, 2.0, 3.0], maxlen=4)
-
-
-def settle(fn: Any, *args: Any) -> Any:
-    """Its second and third calls are hits, and give what eager gives."""
-    fast = fastjit.jit(fn)
-    for call in range(3):
-        assert_same(fast(*args), fn(*args), exact=True)
-        assert (fast.stats().hits, fast.stats().fallbacks) == (call, {})
-    return fast
 
 
 FOUND = {
@@ -102,6 +93,19 @@ def refuse(fn: Any, reason: str, *args: Any) -> None:
         assert_same(fast(*args), fn(*args), exact=True)
     assert fast.stats().hits == 0
     assert any(reason in why for why in fast.stats().fallbacks), fast.stats().fallbacks
+
+
+def test_each_array_that_is_found_has_a_guard_of_its_own() -> None:
+    whole = np.arange(6.0)
+    part = whole[:4]
+
+    def both(x: Tensor) -> Tensor:
+        return x.sum() + torch.from_numpy(whole).sum() + torch.from_numpy(part)
+
+    fast = settle(both, X)
+    part.shape = (2, 2)
+    assert_same(fast(X), both(X), exact=True)
+    assert (fast.stats().hits, fast.stats().misses) == (2, 2)
 
 
 def test_memory_of_an_array_is_not_written() -> None:

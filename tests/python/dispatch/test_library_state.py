@@ -18,22 +18,13 @@ import torch
 from torch import Tensor, nn
 
 import fastjit
-from helpers import assert_same
+from helpers import assert_same, settle
 
 
 def agree(fast: Any, eager: Any, *args: Any, hit: bool) -> None:
     before = fast.stats().hits
     assert_same(fast(*args), eager(*args), exact=True)
     assert fast.stats().hits == before + hit, fast.stats()
-
-
-def settle(fn: Any, *args: Any) -> Any:
-    """Its second and third calls are hits."""
-    fast = fastjit.jit(fn)
-    for call in range(3):
-        agree(fast, fn, *args, hit=call > 0)
-    assert fast.stats().fallbacks == {}
-    return fast
 
 
 X = torch.arange(12.0).reshape(3, 4)
