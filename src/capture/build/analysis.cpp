@@ -19,6 +19,7 @@ class Selector {
     for (const Source& root : trace.roots) {
       known_[root.before.tensor] = true;
       counted_.insert(root.before.storage);
+      if (!root.constant) before_.insert(root.before.storage);
     }
     std::map<uint32_t, uint32_t> leaves;  // storage -> a tensor of the result
     for (const Use& use : outputs) {
@@ -84,10 +85,11 @@ class Selector {
   // Storages of whose tensors someone can tell which counts a write: tensors that were there before, or several
   // results.
   std::unordered_set<uint32_t> counted_;
-  uint32_t contents_ = kNone;           // the tensor that tolist() read last
-  size_t values_ = 0;                   // that were read out of tensors
-  int below_ = 0;                       // how many transforms and nodes of graphs lie above the event
-  std::unordered_set<uint32_t> blank_;  // storages, see follow_blank
+  std::unordered_set<uint32_t> before_;  // storages of tensors that were there before
+  uint32_t contents_ = kNone;            // the tensor that tolist() read last
+  size_t values_ = 0;                    // that were read out of tensors
+  int below_ = 0;                        // how many transforms and nodes of graphs lie above the event
+  std::unordered_set<uint32_t> blank_;   // storages, see follow_blank
 
   // C++ code of torch.func or of autograd runs operators, and gets to see no data but through them.
   void select_below(uint32_t index) {
@@ -310,8 +312,7 @@ class Selector {
   void refuse_array_write(const Use& use, const Event& event) const {
     if (trace_.array_memory.contains(use.storage))
       unsound("the memory of an array of numpy is written by " + where(trace_, event));
-    const auto is_its = [&](const Source& root) { return root.before.storage == use.storage && !root.constant; };
-    if (trace_.reads_arrays && std::ranges::any_of(trace_.roots, is_its))
+    if (trace_.reads_arrays && before_.contains(use.storage))
       unsound("an array of numpy is read, and memory that it may share is written by " + where(trace_, event));
   }
 

@@ -249,6 +249,11 @@ void Facts::arm(uint32_t index) {
     words_.push_back({static_cast<const Bits*>(at), reinterpret_cast<uint64_t>(value)});
     word_nodes_.push_back(index);
   };
+  const auto watch_referents = [&] {  // what is held weakly may die and leave its address to another
+    for (const Key& key : n.keys)
+      if (key.expect.kind == Expected::Kind::Weak)
+        add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+  };
   if (n.weak) add_word(&((PyWeakReference*)n.weak.get())->wr_object, n.object);
   switch (n.kind) {
     case Node::Kind::Function: {
@@ -275,9 +280,7 @@ void Facts::arm(uint32_t index) {
       return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
     }
     case Node::Kind::Deque:
-      for (const Key& key : n.keys)
-        if (key.expect.kind == Expected::Kind::Weak)
-          add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+      watch_referents();
       [[fallthrough]];
     case Node::Kind::Array:
     case Node::Kind::Setting:
@@ -286,9 +289,7 @@ void Facts::arm(uint32_t index) {
       return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
     case Node::Kind::List:
     case Node::Kind::Set: {
-      for (const Key& key : n.keys)
-        if (key.expect.kind == Expected::Kind::Weak)
-          add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+      watch_referents();
       if (n.alone) add_word(&n.object->ob_refcnt, reinterpret_cast<const void*>(1));
       n.tag_word = words_.size();
       const bool sized = n.kind == Node::Kind::List || n.ordered;

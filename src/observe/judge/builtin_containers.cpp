@@ -42,23 +42,20 @@ constexpr std::string_view kCalling[] = {"itertools:starmap"};
 constexpr std::string_view kChoosing[] = {"itertools:dropwhile", "itertools:filterfalse", "itertools:takewhile"};
 constexpr std::string_view kReading[] = {"itertools:accumulate", "itertools:compress", "itertools:starmap"};
 
-template <size_t N>
-static bool is_itertool(PyObject* callee, const std::string_view (&names)[N]) {
-  return std::ranges::find(names, std::string_view(known_name(known_function(callee)))) != std::end(names);
-}
-
 void Tracer::judge_container(PyObject* callee, Args args) {
   // These look at the items (hash, truth, a C function), the others only pass them on.
-  const bool takes_predicate = callee == (PyObject*)&PyFilter_Type || is_itertool(callee, kChoosing);
+  const std::string_view name = known_name(known_function(callee));
+  const auto is_among = [&](const auto& names) { return std::ranges::find(names, name) != std::end(names); };
+  const bool takes_predicate = callee == (PyObject*)&PyFilter_Type || is_among(kChoosing);
   bool reads_items = callee == (PyObject*)&PySet_Type || callee == (PyObject*)&PyFrozenSet_Type || takes_predicate ||
-                     is_itertool(callee, kReading);
+                     is_among(kReading);
   const auto is_container = [](PyObject* type) {  // else an iterator over its arguments
     for (PyTypeObject* known :
          {&PyList_Type, &PyTuple_Type, &PySet_Type, &PyFrozenSet_Type, &PyDict_Type, &PyODict_Type})
       if (type == (PyObject*)known) return true;
     return !PyType_Check(type);
   };
-  const bool takes_callable = callee == (PyObject*)&PyMap_Type || takes_predicate || is_itertool(callee, kCalling);
+  const bool takes_callable = callee == (PyObject*)&PyMap_Type || takes_predicate || is_among(kCalling);
   bool reads_in_c = false;  // whenever an item comes, which may be long after this call
   const bool makes_dict = callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyODict_Type;
   const size_t named = makes_dict && top().kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(top().kwnames)) : 0;

@@ -95,7 +95,6 @@ bool Tracer::calls_getter(PyObject* callable, Args args) {
     if (!is_item && PyUnicode_FindChar(one, '.', 0, PyUnicode_GET_LENGTH(one), 1) >= 0) return false;
     is_item ? subscript_of(args[0], one) : load_attr(args[0], intern(Py_NewRef(one)));
   }
-  if (PyTuple_GET_SIZE(asked) > 1) top().container_result = false;
   return true;
 }
 

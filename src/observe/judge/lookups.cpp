@@ -21,12 +21,17 @@ static std::string text_of_method(PyTypeObject* type, const char* name) {
   return std::string(name) + " of";
 }
 
+// A method that a class has of a type in C.
+static bool is_c_method(PyObject* method) {
+  return method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
+}
+
 void Tracer::type_method(PyObject* o, const char* name) {
   note_instance(o);
   PyObject* method = class_attr(Py_TYPE(o), name);
   if (PyDict_Check(o)) class_attr(Py_TYPE(o), "__missing__");
   if (method && PyFunction_Check(method)) return may_enter_any();
-  const bool is_slot = method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
+  const bool is_slot = is_c_method(method);
   if (is_slot && fresh_.contains(o))  // a new instance of a subclass of a builtin container, which it does not override
     for (PyTypeObject* base : {&PyDict_Type, &PyODict_Type, &PyList_Type})
       if (PyDescr_TYPE(method) == base) {
@@ -54,8 +59,7 @@ bool Tracer::acts_as_dict(PyObject* o, std::initializer_list<const char*> method
   note_instance(o);
   return std::ranges::all_of(methods, [&](const char* name) {
     PyObject* method = class_attr(Py_TYPE(o), name);
-    const bool in_c = method && (Py_IS_TYPE(method, &PyWrapperDescr_Type) || Py_IS_TYPE(method, &PyMethodDescr_Type));
-    return in_c && PyDescr_TYPE(method) == &PyDict_Type;
+    return is_c_method(method) && PyDescr_TYPE(method) == &PyDict_Type;
   });
 }
 
@@ -66,6 +70,17 @@ bool Tracer::opens_subclass(PyObject* o) {
   Facts::Id id;
   if (!dict_base_node(o, &id)) return false;
   open_dict(id, o);
+  return true;
+}
+
+// One item of such an instance. What its class makes of a missing key is Python code.
+bool Tracer::reads_subclass_item(PyObject* o, PyObject* key) {
+  Facts::Id id;
+  if (!acts_as_dict(o, {"__getitem__"}) || !dict_base_node(o, &id)) return false;
+  PyObject* missing = class_attr(Py_TYPE(o), "__missing__");
+  raising_ = !missing;
+  read_dict_item(id, o, key);
+  if (missing) may_enter_any();
   return true;
 }
 
@@ -204,17 +219,6 @@ void Tracer::note_slices(PyObject* tensor, PyObject* index) {
   if (PyTuple_CheckExact(index))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i) bounded |= is_bounded(PyTuple_GET_ITEM(index, i));
   if (bounded) host_.on_size_read(host_.context, tensor);
-}
-
-// One item of such an instance. What its class makes of a missing key is Python code.
-bool Tracer::reads_subclass_item(PyObject* o, PyObject* key) {
-  Facts::Id id;
-  if (!acts_as_dict(o, {"__getitem__"}) || !dict_base_node(o, &id)) return false;
-  PyObject* missing = class_attr(Py_TYPE(o), "__missing__");
-  raising_ = !missing;
-  read_dict_item(id, o, key);
-  if (missing) may_enter_any();
-  return true;
 }
 
 void Tracer::subscript_of(PyObject* container, PyObject* index) {
