@@ -78,11 +78,15 @@ def test_random_scripts(block: int) -> None:
 
 
 def test_what_ran() -> None:
-    """Over the run: equality alone would pass a decorator that does nothing."""
+    """Over the run: equality alone would pass a decorator that does nothing.
+
+    What hypothesis draws depends on which modules of the project are imported (it takes constants from them), so the
+    bounds lie well below the shares of 5,000 scripts.
+    """
     if set(BLOCKS) != PLAYED:
         pytest.skip("not all of the scripts were played in this process")
     ran = Player.ran
     assert ran.total() > 4 * SCRIPTS * len(BLOCKS), ran
     assert ran["hit"] + ran["hit after a change"] > 0.5 * ran.total(), ran
-    assert ran["hit after a change"] > 0.25 * ran.total(), ran
+    assert ran["hit after a change"] > 0.2 * ran.total(), ran
     assert ran["eager"] < 0.15 * ran.total(), (ran, Player.reasons)
