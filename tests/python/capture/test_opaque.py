@@ -54,11 +54,14 @@ def test_it_is_seen_again_after_a_recording_that_ended_inside(monkeypatch):
 
 def test_fewer_events_are_recorded():
     def work():
-        before = _C.recording_work()
-        fastjit(convolve)(*arguments())
-        return _C.recording_work() - before
+        """The least of some recordings: where the entries of hash tables fall differs from one to the next."""
+        spent = []
+        for _ in range(5):
+            before = _C.recording_work()
+            fastjit(convolve)(*arguments())
+            spent.append(_C.recording_work() - before)
+        return min(spent)
 
-    work()
     hidden = work()
     with torch.autograd.profiler.profile():
         assert hidden < work()
