@@ -80,7 +80,10 @@ class Stats:
 
 @dataclasses.dataclass(frozen=True)
 class VariantInfo:
-    """One thing a function knows: a program for a signature, or the reason why that signature stays eager."""
+    """One thing a function knows: a program for a signature, or the reason why that signature stays eager.
+
+    ``bytes`` is an estimate of the memory that goes with it, without its machine code.
+    """
 
     signature: str
     hits: int
@@ -89,6 +92,7 @@ class VariantInfo:
     reason: str
     compile_ms: float
     record_ms: float
+    bytes: int
     keys: list[str]
 
 
@@ -130,7 +134,7 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
         return _parts.named(self, _module_of(self.__wrapped__))
 
     def variants(self) -> list[VariantInfo]:
-        """Every known signature, the most recently used first."""
+        """Every known signature, the most recently used first: the last ones go when there is no room for a new one."""
         return [VariantInfo(**row) for row in cast(Any, self)._variants()]
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
@@ -172,6 +176,7 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
         Effects of the function happen each time, as in any call. With ``on_miss="background"`` this waits for programs
         that are being compiled.
         """
+        cast(Any, self)._expect()
         for _ in range(3):
             hits = self.stats().hits
             self(*args, **kwargs)

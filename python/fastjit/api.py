@@ -249,7 +249,8 @@ def fastjit(target: Any = _LATER, /, **options: Any) -> Any:
         on_miss: "compile": the first call of a kind returns when its program is ready; "background": no call waits for
             the compiler. The first one returns as soon as it has run, one thread of the process compiles what it did,
             and calls like it run eagerly until that is done. For servers: warmup() waits.
-        max_variants: how many signatures to keep (per instance, for methods); further ones run eagerly.
+        max_variants: how many signatures to keep (per instance, for methods); for a new one, the least recently used
+            goes.
         cache: True: memory and disk; "readonly": never write to disk; "memory" or False: no disk.
         verify: True, or a fraction of the hits: each program's first hit, then evenly spaced ones. Such a hit runs the
             program on copies of all it reads, then the function itself, whose result the call returns. If they differ,

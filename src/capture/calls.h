@@ -49,10 +49,17 @@ struct CallTemplate {
     uint32_t arg;
     int32_t item;  // position in a tensor list, -1 for a plain tensor
   };
+  struct NumberHole {
+    uint32_t arg, scalar;  // of the graph's scalars
+    bool is_float;
+    std::string name;  // for people
+  };
   std::vector<c10::IValue> args;  // constants; None (or a list of undefined tensors) at the holes
   std::vector<Hole> holes;
   std::vector<TensorMeta> results;  // what eager returned: checked after each run unless `shape_from_metadata`
   bool shape_from_metadata = true;
+  std::vector<NumberHole> numbers{};  // arguments that are numbers of the call; the recorded ones stand in `args`
+  bool makes_new{};  // with `numbers`: no result shares memory with an argument, which they might decide
   // A factory called through torch's own bindings: its result is no view, whatever it is made of.
   bool makes_no_view = false;
   bool by_data{};                  // sizes that depend on data go in or come out: what nobody uses is checked too
@@ -70,15 +77,16 @@ struct NumberOp {
   using Kind = support::Arithmetic;
   Kind kind;
   struct Operand {
-    bool is_constant;
-    double value;  // of constants; the others are the operands of the step, in order
+    enum class From : uint8_t { Constant, Step, Float, Int } from;  // Step: the next operand of the step
+    double value;                                                   // of a constant
+    uint32_t scalar = 0;                                            // Float, Int: which of the graph's scalars
   };
   std::vector<Operand> operands;
   double limit;       // finite results beyond it make eager's operators raise
   std::string label;  // "(1 - (0.9 ** item))", for people
 
   /// The result, bit for bit Python's; nothing where Python raises or gives no float.
-  std::optional<double> compute(const double* operands) const;
+  std::optional<double> compute(const double* operands, const uint64_t* scalars) const;
 };
 
 /// What Python code asks of floats that were read out of tensors, or follow from such ones.

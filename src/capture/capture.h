@@ -46,7 +46,8 @@ struct Capture {
 struct CallInputs {
   std::vector<at::Tensor> tensors;  // exact torch.Tensor / Parameter arguments, in flattening order
   std::vector<std::pair<PyObject*, std::string>>
-      scalars;  // fresh int/float objects handed to the function (symbolic candidates) and their names
+      scalars;                // fresh int/float objects handed to the function (symbolic candidates) and their names
+  std::vector<bool> varying;  // per scalar: it is known to differ from call to call
   std::vector<std::string> tensor_names;  // "x", "arg[0]"
   std::string stand_in_file;              // of Python code that only makes the call: no place of its own
   std::vector<at::Generator> generators;  // with adopt_unknown: the call may draw from these and the default one only
@@ -76,8 +77,8 @@ class Recorder {
   bool number_read(PyObject* number);
   /// Tells that the call computed `number`, the next one of CallInputs::scalars, out of these earlier ones.
   void number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands);
-  /// The same of one that the call asked for, or that follows from such ones: it is computed in every call.
-  void number_asked(PyObject* number, std::string name);
+  /// The same of one that is had anew in every call: asked for, or computed of such ones, or found in its place.
+  void number_given(PyObject* number, std::string name);
   /// The same of one that the program computes, since it follows from values of tensors: operand i is number
   /// `operands[i]`, or a constant of `op` where that is negative.
   void number_computed(PyObject* number, NumberOp op, std::vector<int> operands);
@@ -121,7 +122,7 @@ class Recorder {
   bool reads_too_many() const;
   /// Stops recording: the call goes on, and the capture is unsound for this reason.
   void give_up(const std::string& reason);
-  /// The numbers of CallInputs and those that number_read(), number_derived() and number_asked() took, borrowed.
+  /// The numbers of CallInputs and those that number_read(), number_derived() and number_given() took, borrowed.
   std::vector<PyObject*> numbers() const;
   const std::string& number_name(size_t number) const;
   /// Stops recording and builds the graph. `outputs` are the tensor leaves of the result in flattening order,

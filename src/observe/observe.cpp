@@ -33,6 +33,7 @@ namespace {
 class NoObserver final : public Observer {
  public:
   void watch_scalar(PyObject*, PyObject*) override {}
+  void vary(std::vector<NumberPlace>) override {}
   void describe(PyObject*) override {}
   void pass(PyObject*) override {}
   std::string refuses(PyObject*) override { return ""; }

@@ -76,6 +76,9 @@ struct Host {
   /// A number that the call computed out of watched scalars is the next one, as if watch_scalar() had been called with
   /// it. Without this, such scalars are not symbolic.
   void (*on_derived)(void* context, struct Derivation& how) = nullptr;
+  /// The call read this number where vary() says that numbers differ: it is the next one, as if watch_scalar() had been
+  /// called with it, and ReadSet::numbers() finds it again. Without this, no such number is symbolic.
+  void (*on_found_number)(void* context, PyObject* number, const char* name) = nullptr;
   /// The call about to run reads all elements of a tensor without an operator that shows them.
   void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
   /// The call seeds a generator with `operand`, has just got its state, the tensor `operand`, or sets it to that one;
@@ -127,6 +130,15 @@ struct Host {
   void* context = nullptr;
 };
 
+/// A place in which calls find numbers: an item of a dictionary (an attribute, a global) or of a list, a cell, or an
+/// instance's slot.
+struct NumberPlace {
+  const void* container;  // an address only
+  Ref key;                // of an item of a dictionary
+  Py_ssize_t index = -1;  // of a list's
+  Ref was = {};           // the number that an earlier call found there: this one may be the same
+};
+
 /// One fact, after what it names was changed for a moment.
 struct Mutation {
   /// Stuck: the check still fails after the change was undone. NotTried: it cannot be changed from here.
@@ -149,6 +161,15 @@ class ReadSet {
   virtual int traverse(visitproc visit, void* arg) const = 0;
   /// The objects that facts look into: instances, dictionaries, lists, tensors with attributes. Addresses only.
   virtual std::vector<const void*> looked_into() const = 0;
+  /// Numbers of which any serves that has the type of the recorded one: how many, and which they are now (borrowed, in
+  /// the order of the reads). After check(); false: a program has no room for one of them.
+  virtual size_t number_count() const noexcept = 0;
+  virtual bool numbers(PyObject** out) const noexcept = 0;
+  /// The n-th of these is a fact by value after all. Not empty: the call gave the place another value, "self.h at
+  /// model.py:14", so that the facts fail from now on.
+  virtual std::string fix_number(size_t which) = 0;
+  /// Adds the places of these numbers, and of those whose value a fact names and another number of its type took.
+  virtual void varying(std::vector<NumberPlace>& out) = 0;
   /// For tests: changes what each fact names, checks, and puts it back. Runs no Python code of the objects.
   virtual std::vector<Mutation> mutate() = 0;
 };
@@ -271,6 +292,12 @@ struct Observation {
       symbolic;  // per object given to watch_scalar: only moved, used beside a tensor or passed to a tensor function
   std::vector<Derivation> derivations;  // of watched numbers, in order
   std::vector<Py_ssize_t> references;   // to each of these numbers, the observer's own left out
+  struct FoundNumber {
+    size_t which;  // of the watched ones
+    Ref number;
+  };
+  std::vector<FoundNumber> found_numbers;  // those that ReadSet::numbers() gives, in its order
+  std::vector<NumberPlace> numbers;        // where the call found numbers, for vary(); some thousands at most
 };
 
 /// Observes this thread from start() to stop(). At most one per thread; GC is off meanwhile. start() returns false when
@@ -280,6 +307,8 @@ class Observer {
   virtual ~Observer() = default;
   /// `original`, kept alive by the caller, is what the caller of the function passed in its place.
   virtual void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) = 0;
+  /// What the call finds there are numbers that differ from call to call, unless they are what they were.
+  virtual void vary(std::vector<NumberPlace> places) = 0;
   /// The call's key says what class and attributes this argument has; which object it is must not matter.
   virtual void describe(PyObject* instance) = 0;
   /// An object that the caller passes: it is an argument even where it is a parameter's default, too.

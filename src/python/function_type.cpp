@@ -174,6 +174,7 @@ py::dict describe(const Variant& variant) {
   out["reason"] = variant.reason;
   out["compile_ms"] = variant.inspection.compile_ms;
   out["record_ms"] = variant.inspection.record_ms;
+  out["bytes"] = variant.bytes;
   out["keys"] = variant.inspection.keys;
   return out;
 }
@@ -272,9 +273,7 @@ PyObject* clear_variants(PyObject* object, PyObject*) {
   Function& function = *cast(object)->function;
   auto dropped = function.variants.take();  // released below, when the function no longer names them
   const auto dropped_parts = function.parts.take();
-  function.seen_sizes.clear();
-  function.seen_values.clear();
-  function.next_record = 0;
+  function.patience = Patience();
   function.unsound_recordings = function.unsound_in_a_row = 0;
   dropped.clear();
   Py_RETURN_NONE;
@@ -290,6 +289,12 @@ PyObject* parts(PyObject* object, PyObject*) {
     }
     return out;
   });
+}
+
+// _expect(): calls that someone asks for come again, whatever earlier ones did.
+PyObject* expect(PyObject* object, PyObject*) {
+  expect_calls(*cast(object)->function);
+  Py_RETURN_NONE;
 }
 
 // _wait(): for what is compiled in the background.
@@ -314,6 +319,7 @@ PyMethodDef methods[] = {
      nullptr},
     {"_parts", parts, METH_NOARGS, nullptr},
     {"_clear", clear_variants, METH_NOARGS, nullptr},
+    {"_expect", expect, METH_NOARGS, nullptr},
     {"_wait", wait, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -24,7 +24,7 @@ class Shadow {
       : self_(py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(self))), variant_(std::move(variant)) {
     for (const capture::InputSource& source : variant_->program.inputs)
       inputs_.append(py::reinterpret_borrow<py::object>(variant_->input(source, tensors)));
-    for (size_t i = 0; i < variant_->key.spec.number_count(); ++i)
+    for (size_t i = 0; i < variant_->number_count(); ++i)
       numbers_.push_back(py::reinterpret_borrow<py::object>(numbers[i]));
     for (size_t i = variant_->key.spec.tensor_count(); i < variant_->key.spec.object_count(); ++i)
       targets_.push_back(py::reinterpret_borrow<py::object>(tensors[i]));

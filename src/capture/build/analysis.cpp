@@ -14,8 +14,12 @@ namespace {
 
 class Selector {
  public:
-  Selector(const Trace& trace, const std::vector<Use>& outputs, bool by_torch)
-      : trace_(trace), by_torch_(by_torch), known_(trace.tensors.size()), read_by_(known_.size(), kNone) {
+  Selector(const Trace& trace, const std::vector<Use>& outputs, bool by_torch, const std::set<uint32_t>& whole)
+      : trace_(trace),
+        by_torch_(by_torch),
+        whole_(whole),
+        known_(trace.tensors.size()),
+        read_by_(known_.size(), kNone) {
     for (const Source& root : trace.roots) {
       known_[root.before.tensor] = true;
       counted_.insert(root.before.storage);
@@ -57,7 +61,7 @@ class Selector {
     if (event.facts.is(OpFlag::Foreach) && trace_.device.is_cpu() && covered(index)) return select_nested(index);
     Action step;
     step.event = index;
-    if ((step.data_sized = is_data_sized)) return add(std::move(step), event);
+    if ((step.data_sized = is_data_sized) || whole_.contains(index)) return add(std::move(step), event);
     step.row = find_lowering(event.name);
     if (!step.row) {
       const std::string functional = functional_name(event.name);
@@ -79,6 +83,7 @@ class Selector {
  private:
   const Trace& trace_;
   const bool by_torch_;
+  const std::set<uint32_t>& whole_;
   std::vector<bool> known_;        // tensors
   std::vector<uint32_t> read_by_;  // the event that read the tensor last
   std::set<uint32_t> masked_;      // tensors made of x[m], whose sizes depend on data
@@ -409,11 +414,12 @@ std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
 
 void unsound(std::string why) { throw Unsound{std::move(why)}; }
 
-Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch) {
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch,
+                      const std::set<uint32_t>& whole) {
   for (const Event& event : trace.events)
     if (event.op && has_library_kernel(event.name, trace.device.is_cuda()))
       unsound("Python code has registered a kernel for " + where(trace, event));
-  Selector selector(trace, outputs, by_torch);
+  Selector selector(trace, outputs, by_torch, whole);
   for (uint32_t i = 0; i < trace.events.size(); i = trace.events[i].end) selector.select(i);
   Analysis analysis;
   analysis.steps = std::move(selector.steps);

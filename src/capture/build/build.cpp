@@ -69,6 +69,21 @@ void check_roots(Trace& trace, const Analysis& analysis) {
 
 }  // namespace
 
+// Whether torch may run the outermost operator as it is, of which some numbers differ from call to call.
+static bool runs_whole(const Trace& trace, const ScalarBindings& scalars, uint32_t index) {
+  const Event& event = trace.events[index];
+  const auto varies = [&](const auto& entry) {
+    return entry.first.first == index && trace.varying.contains(entry.second.scalar);
+  };
+  if (event.parent != kNone || !std::ranges::any_of(scalars.places, varies)) return false;
+  for (uint32_t nested = index; nested < event.end; ++nested) {
+    const OpFacts& facts = trace.events[nested].facts;
+    const bool is_plain = facts.effect == Effect::None || facts.effect == Effect::Metadata;
+    if (!is_plain || facts.is(OpFlag::Lifts) || facts.is(OpFlag::SizedByData)) return false;
+  }
+  return true;
+}
+
 static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
                          const std::vector<uint32_t>& values, const std::vector<bool>& symbolic,
                          plan::Numerics numerics, bool by_torch) {
@@ -81,7 +96,9 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     const Gradients gradients = judge_gradients(trace, leaves);
     failed.needs_gradients = gradients.needed;
     if (!gradients.unsound.empty()) unsound(gradients.unsound);
-    Analysis analysis = select_steps(trace, leaves, by_torch);
+    std::set<uint32_t> whole;  // see select_steps
+    bool may_run_whole = true;
+    Analysis analysis = select_steps(trace, leaves, by_torch, whole);
     check_roots(trace, analysis);
     for (const Use& leaf : leaves)
       if (const TensorRecord& record = trace.tensors[leaf.tensor]; record.is_nested || !record.unusual.empty())
@@ -96,18 +113,29 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
         again = builder.run(leaves, values);
       } catch (const Unsound&) {
         if (scalars.places.empty()) throw;
-        scalars.refuse_all();  // constants may do
+        if (whole.empty()) scalars.refuse_all();  // constants may do
+        may_run_whole = false;
+        whole.clear();
+        analysis = select_steps(trace, leaves, by_torch, whole);
         continue;
       }
       if (!again.empty()) {
         if (!forced.insert(again).second) unsound("the in-place operator " + again + " could not be expressed");
         continue;
       }
-      const std::set<uint32_t> constant = builder.constant_scalars();
+      std::set<uint32_t> events;
+      const std::set<uint32_t> constant = builder.constant_scalars(events);
       if (constant.empty()) {
         builder.capture.without_grad = gradients.suspended;
         builder.capture.in_inference_mode = gradients.inference;
         return std::move(builder.capture);
+      }
+      std::erase_if(events,
+                    [&](uint32_t event) { return whole.contains(event) || !runs_whole(trace, scalars, event); });
+      if (may_run_whole && !events.empty()) {
+        whole.merge(events);
+        analysis = select_steps(trace, leaves, by_torch, whole);
+        continue;
       }
       scalars.refuse(constant);
     }
@@ -135,7 +163,9 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
       scalars_(scalars),
       numerics_(numerics),
       graph_(capture.graph),
-      states_(trace.tensors.size()) {}
+      states_(trace.tensors.size()) {
+  for (const auto& [event, scalar] : trace.value_scalars) read_.insert(scalar);
+}
 
 std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
   capture.bound_scalars = scalars_.bound;
@@ -163,6 +193,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     graph_.outputs.push_back(graph_.fresh_copy(node, {}));
     capture.result_values.push_back(value);
   }
+  limit_scalars();
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
     unsound("the capture is not a legal graph: " + wrong);
   return {};
@@ -204,7 +235,7 @@ void GraphBuilder::emit(uint32_t index) {
   if (event.facts.is(OpFlag::Lifts)) {
     const ScalarBindings::Place* number = scalars_.find(step.event, 0);
     const Use& made = event.args[0].uses[0];
-    const auto converted = [&] { return graph_.convert(scalar_node(*number), *to_ir(made.meta->dtype)); };
+    const auto converted = [&] { return graph_.convert(scalar_node(number->scalar), *to_ir(made.meta->dtype)); };
     if (number) taken_.insert({step.event, 0});
     set_result(flat_results(event)[0], number ? converted() : value(made, event).node);
     return;
@@ -344,7 +375,7 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
     const auto index = static_cast<uint32_t>(&event - trace_.events.data());
     const ScalarBindings::Place* place = scalars_.find(index, static_cast<uint32_t>(i));
     if (!place) continue;
-    (item.kind == CallValue::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(*place);
+    (item.kind == CallValue::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(place->scalar);
   }
   return args;
 }
@@ -358,11 +389,19 @@ ir::NodeId GraphBuilder::number_node(uint32_t scalar) {
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Number;
   attr.name = op.label;
+  using From = NumberOp::Operand::From;
   for (size_t i = 0; i < op.operands.size(); ++i) {
-    if (op.operands[i].is_constant) continue;
-    const ir::NodeId node = number_node(static_cast<uint32_t>(computed->second.operands[i]));
-    op.operands[i].is_constant = node == ir::kNoNode;  // a guard says that it has this value
-    if (node != ir::kNoNode) attr.operands.push_back(node);
+    NumberOp::Operand& operand = op.operands[i];
+    if (operand.from == From::Constant) continue;
+    const auto which = static_cast<uint32_t>(computed->second.operands[i]);
+    if (const ir::NodeId node = number_node(which); node != ir::kNoNode) {
+      attr.operands.push_back(node);
+    } else if (is_given(which)) {
+      operand.from = PyFloat_CheckExact(inputs_.scalars[which].first) ? From::Float : From::Int;
+      operand.scalar = static_cast<uint32_t>(graph_[given_node(which)].attr);
+    } else {
+      operand.from = From::Constant;  // a guard says that it has this value
+    }
   }
   attr.call = static_cast<uint32_t>(capture.numbers.size());
   number_ops_.emplace(scalar, attr.call);
@@ -370,30 +409,46 @@ ir::NodeId GraphBuilder::number_node(uint32_t scalar) {
   return value_nodes_[scalar] = graph_.result(graph_.external(std::move(attr)), 0, ir::DType::F64, {});
 }
 
-ir::NodeId GraphBuilder::scalar_node(const ScalarBindings::Place& place) {
-  if (const ir::NodeId node = number_node(place.scalar); node != ir::kNoNode) {
-    if (const auto op = number_ops_.find(place.scalar); op != number_ops_.end()) {
-      double& limit = capture.numbers[op->second].limit;
-      limit = std::min(limit, place.limit);
-    }
-    return node;
-  }
-  const auto [it, fresh] = scalar_nodes_.try_emplace(place.scalar, ir::kNoNode);
+// A number that a call has before its program runs, and that differs from call to call.
+bool GraphBuilder::is_given(uint32_t scalar) const {
+  return scalars_.bound[scalar] && !trace_.computed.contains(scalar) && !read_.contains(scalar);
+}
+
+ir::NodeId GraphBuilder::given_node(uint32_t scalar) {
+  const auto [it, fresh] = scalar_nodes_.try_emplace(scalar, ir::kNoNode);
   if (fresh) {
-    const auto& [object, name] = inputs_.scalars[place.scalar];
+    const auto& [object, name] = inputs_.scalars[scalar];
     it->second = graph_.scalar(PyFloat_CheckExact(object) ? ir::DType::F64 : ir::DType::I64, {name, true});
-    capture.scalar_args.push_back(place.scalar);
-    capture.scalar_limits.push_back(place.limit);
+    capture.scalar_args.push_back(scalar);
+    capture.scalar_limits.push_back(std::numeric_limits<double>::infinity());
   }
-  double& limit = capture.scalar_limits[graph_[it->second].attr];
-  limit = std::min(limit, place.limit);
   return it->second;
 }
 
-std::set<uint32_t> GraphBuilder::constant_scalars() const {
+ir::NodeId GraphBuilder::scalar_node(uint32_t scalar) {
+  const ir::NodeId node = number_node(scalar);
+  return node == ir::kNoNode ? given_node(scalar) : node;
+}
+
+// What kernels compute with is converted to a tensor's type, as eager does with a check.
+void GraphBuilder::limit_scalars() {
+  for (const auto& at : taken_) {
+    const ScalarBindings::Place& place = scalars_.places.at(at);
+    const auto op = number_ops_.find(place.scalar);
+    if (op == number_ops_.end() && !scalar_nodes_.contains(place.scalar)) continue;
+    double& limit = op != number_ops_.end() ? capture.numbers[op->second].limit
+                                            : capture.scalar_limits[graph_[scalar_nodes_[place.scalar]].attr];
+    limit = std::min(limit, place.limit);
+  }
+}
+
+std::set<uint32_t> GraphBuilder::constant_scalars(std::set<uint32_t>& events) const {
   std::set<uint32_t> out = baked_;
-  for (const auto& [at, place] : scalars_.places)
-    if (!taken_.contains(at)) out.insert(place.scalar);
+  for (const auto& [at, place] : scalars_.places) {
+    if (taken_.contains(at) || given_.contains(at)) continue;
+    out.insert(place.scalar);
+    events.insert(at.first);
+  }
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "capture/build/scalars.h"
@@ -50,8 +51,10 @@ struct Analysis {
 };
 
 /// Chooses the level of every call. Throws Unsound. `by_torch`: where sizes depend on data torch runs the operators,
-/// whatever the sizes are; else such work must be expressible over the domain of a mask.
-Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch);
+/// whatever the sizes are; else such work must be expressible over the domain of a mask. `whole`: events that torch
+/// runs as they are, since they are given numbers that differ from call to call.
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch,
+                      const std::set<uint32_t>& whole);
 
 /// Marks the steps that a value read by Python depends on (read_values.cpp).
 void mark_exact(Analysis& analysis);
@@ -75,8 +78,8 @@ class GraphBuilder {
                plan::Numerics numerics);
   /// The name of an in-place operator that could not be functionalised, or empty: done.
   std::string run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values);
-  /// Scalars that some call could take as a constant only.
-  std::set<uint32_t> constant_scalars() const;
+  /// Scalars that some call could take as a constant only, and the events of these calls.
+  std::set<uint32_t> constant_scalars(std::set<uint32_t>& events) const;
   Capture capture;
 
  private:
@@ -99,7 +102,10 @@ class GraphBuilder {
   ir::NodeId input_node(uint32_t tensor);  // the Input node, whatever the tensor's value is by now
   Value value(const Use& use, const Event& event);
   std::vector<Arg> arguments(const Event& event);
-  ir::NodeId scalar_node(const ScalarBindings::Place& place);
+  bool is_given(uint32_t scalar) const;
+  ir::NodeId given_node(uint32_t scalar);
+  ir::NodeId scalar_node(uint32_t scalar);
+  void limit_scalars();
   ir::NodeId number_node(uint32_t scalar);
   bool lower(const Action& step);
   bool call_lowering(const Action& step, const std::vector<Arg>& args, const std::vector<TensorMeta>& results,
@@ -144,6 +150,7 @@ class GraphBuilder {
   std::optional<uint32_t> made_generator(const c10::IValue& value) const;
   /// What a step of torch's reads: tensors as they are, the base of a view, factors that may be views of inputs.
   enum class Reads : uint8_t { Tensors, Base, Factors };
+  bool takes_number(const Action& step, uint32_t arg, CallTemplate& made);
   ir::ExternAttr prepare(uint32_t step, Reads reads, ir::NodeId first);
   ir::NodeId call(uint32_t step, ir::ExternKind kind, ir::NodeId first);
   void contract(uint32_t step, ir::Product kind);
@@ -158,8 +165,10 @@ class GraphBuilder {
   const Analysis& analysis_;
   const ScalarBindings& scalars_;
   std::set<std::pair<uint32_t, uint32_t>> taken_;  // places of scalars_ that a lowering computes with
+  std::set<std::pair<uint32_t, uint32_t>> given_;  // those that a call of torch's is given
   std::set<uint32_t> baked_;                       // scalars that a call template holds as a constant
   std::unordered_map<uint32_t, ir::NodeId> scalar_nodes_;
+  std::unordered_set<uint32_t> read_;  // scalars that were read out of tensors
   // Scalar that was read out of a tensor, or that follows from such ones -> its value.
   std::unordered_map<uint32_t, ir::NodeId> value_nodes_;
   std::unordered_map<uint32_t, uint32_t> number_ops_;  // scalar -> index into Capture::numbers

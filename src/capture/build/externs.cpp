@@ -269,6 +269,28 @@ std::optional<uint32_t> GraphBuilder::made_generator(const c10::IValue& value) c
 }
 
 // The template and the operands of a step. `first`, if given, stands for its first tensor.
+// Whether the call is given a number that is known to differ from call to call: others are constants, with which more
+// operators become kernels. The operator computes with it: one that would
+// mean sizes or dims is none, and what it makes is compared with what the recorded call made.
+bool GraphBuilder::takes_number(const Action& step, uint32_t arg, CallTemplate& made) {
+  const ScalarBindings::Place* place = scalars_.find(step.event, arg);
+  const Event& event = trace_.events[step.event];
+  const bool makes = !first_tensor(event);  // of numbers alone: they may decide its size, as those of arange do
+  if (!place || !trace_.varying.contains(place->scalar) || event.args[arg].kind != CallValue::Kind::Constant ||
+      event.facts.product || step.data_sized || makes)
+    return false;
+  c10::TypePtr type = event.op->schema().arguments()[arg].type();
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  const bool is_computed_with = type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType;
+  if (!is_computed_with || kind_of(step) != ir::ExternKind::Op || number_node(place->scalar) != ir::kNoNode)
+    return false;
+  const auto& [number, name] = inputs_.scalars[place->scalar];
+  const auto scalar = static_cast<uint32_t>(graph_[given_node(place->scalar)].attr);
+  made.numbers.push_back({arg, scalar, bool(PyFloat_CheckExact(number)), name});
+  given_.insert({step.event, arg});
+  return true;
+}
+
 ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
   const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
@@ -294,7 +316,9 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   };
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];
-    if (const ScalarBindings::Place* place = scalars_.find(step.event, i)) baked_.insert(place->scalar);
+    const bool may_take = reads == Reads::Tensors && takes_number(step, i, made);
+    if (const ScalarBindings::Place* place = may_take ? nullptr : scalars_.find(step.event, i))
+      baked_.insert(place->scalar);
     if (item.kind == CallValue::Kind::Tensor) {
       const Use& use = item.uses[0];
       const auto number = constant(use);
@@ -322,6 +346,11 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   for (const Use& use : results) made.results.push_back(use.meta);
   if (event.casts != trace_.casts) made.casts = event.casts;
   made.by_data = step.data_sized;
+  made.makes_new = std::ranges::none_of(results, [&](const Use& use) {
+    return std::ranges::any_of(event.args, [&](const CallValue& item) {
+      return std::ranges::any_of(item.uses, [&](const Use& arg) { return arg.storage == use.storage; });
+    });
+  });
   for (const Use& use : results) made.data_sized.push_back(use.tensor != kNone && trace_.dims_of(use.tensor));
   if (std::ranges::none_of(made.data_sized, [](bool is) { return is; })) made.data_sized.clear();
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });

@@ -1,5 +1,6 @@
 // Python's arithmetic on floats and what it asks of them (Objects/floatobject.c, Modules/mathmodule.c), as far as
 // programs run it.
+#include <bit>
 #include <cerrno>
 #include <cmath>
 
@@ -7,6 +8,8 @@
 
 namespace fastjit::capture {
 namespace {
+
+constexpr double kMostExact = 9007199254740992;  // every int up to there is a float
 
 // Where the C library's pow() is all that Python does; other bases have rules of their own.
 std::optional<double> power(double base, double exponent) {
@@ -19,9 +22,26 @@ std::optional<double> power(double base, double exponent) {
 
 }  // namespace
 
-std::optional<double> NumberOp::compute(const double* given) const {
+std::optional<double> NumberOp::compute(const double* given, const uint64_t* scalars) const {
   double x[2] = {0, 0};
-  for (size_t i = 0; i < operands.size(); ++i) x[i] = operands[i].is_constant ? operands[i].value : *given++;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Operand& operand = operands[i];
+    switch (operand.from) {
+      case Operand::From::Constant:
+        x[i] = operand.value;
+        break;
+      case Operand::From::Step:
+        x[i] = *given++;
+        break;
+      case Operand::From::Float:
+        x[i] = std::bit_cast<double>(scalars[operand.scalar]);
+        break;
+      case Operand::From::Int:
+        x[i] = static_cast<double>(static_cast<int64_t>(scalars[operand.scalar]));
+        if (std::abs(x[i]) > kMostExact) return std::nullopt;
+        break;
+    }
+  }
   const auto apply = [&]() -> std::optional<double> {
     switch (kind) {
       case Kind::Add:

@@ -166,7 +166,10 @@ ir::NodeId GraphBuilder::answer_to(const NumberTest& test) {
   bool is_known = true;
   for (size_t i = 0; i < test.operands.size(); ++i) {
     const NumberTest::Operand& operand = test.operands[i];
-    x[i] = operand.scalar < 0 ? ir::kNoNode : number_node(static_cast<uint32_t>(operand.scalar));
+    const auto scalar = static_cast<uint32_t>(operand.scalar);
+    x[i] = operand.scalar < 0 ? ir::kNoNode : number_node(scalar);
+    if (x[i] == ir::kNoNode && operand.scalar >= 0 && is_given(scalar))
+      x[i] = graph_.convert(given_node(scalar), ir::DType::F64);
     is_known &= x[i] == ir::kNoNode;
     if (x[i] == ir::kNoNode) x[i] = constant(operand.value);
   }

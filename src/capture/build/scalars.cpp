@@ -88,6 +88,21 @@ std::vector<uint32_t> element_events(const Trace& trace, const ScalarUse& use) {
   return is_each ? std::vector{parts[static_cast<size_t>(use.element)]} : std::vector<uint32_t>();
 }
 
+// The operators that one on lists runs with the number that it was given, one for each element: those of its name.
+std::vector<uint32_t> list_events(const Trace& trace, const ScalarUse& use) {
+  if (use.element >= 0 || use.events.size() != 1) return {};
+  const Event& event = trace.events[use.events[0]];
+  if (!event.facts.is(OpFlag::Foreach) || !trace.device.is_cpu()) return {};
+  constexpr std::string_view kPrefix = "aten::_foreach_";
+  const std::string name = "aten::" + std::string(base_name(event.name).substr(kPrefix.size()));
+  std::vector<uint32_t> parts;
+  for (uint32_t child = use.events[0] + 1; child < event.end; child = trace.events[child].end) {
+    if (base_name(trace.events[child].name) != name) return {};
+    parts.push_back(child);
+  }
+  return parts;
+}
+
 // Tensors that a binding made of a number for the operators that it then runs: a constant of theirs.
 std::set<uint32_t> made_by_bindings(const Trace& trace) {
   std::set<uint32_t> out;
@@ -112,11 +127,11 @@ uint32_t lift_of(const Trace& trace, const ScalarUse& use) {
   return lift == use.events.end() ? kNone : *lift;
 }
 
-// The one argument of the instruction's operator calls that can be this number.
-bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
-  if (!use.alone) return false;
+// The one argument of these operator calls that can be this number.
+bool bind_to(const Trace& trace, const std::vector<uint32_t>& events, uint32_t scalar, const Number& number,
+             ScalarBindings& bindings) {
   std::optional<std::pair<uint32_t, uint32_t>> place;
-  for (uint32_t index : use.element < 0 ? use.events : element_events(trace, use)) {
+  for (uint32_t index : events) {
     const Event& event = trace.events[index];
     if (is_layered(trace, event)) return false;
     for (uint32_t i = 0; i < event.args.size(); ++i) {
@@ -131,7 +146,16 @@ bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, Sc
   if (!place) return false;
   const Event& event = trace.events[place->first];
   const auto limit = limit_of(event, event.args[place->second], number.is_float);
-  return limit && bindings.places.try_emplace(*place, ScalarBindings::Place{use.scalar, *limit}).second;
+  return limit && bindings.places.try_emplace(*place, ScalarBindings::Place{scalar, *limit}).second;
+}
+
+bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
+  if (!use.alone) return false;
+  if (use.element >= 0) return bind_to(trace, element_events(trace, use), use.scalar, number, bindings);
+  const std::vector<uint32_t> each = list_events(trace, use);
+  if (each.empty()) return bind_to(trace, use.events, use.scalar, number, bindings);
+  return std::ranges::all_of(each,
+                             [&](uint32_t event) { return bind_to(trace, {event}, use.scalar, number, bindings); });
 }
 
 }  // namespace

@@ -338,6 +338,8 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(i
   trace.grad = at::GradMode::is_enabled();
   trace.inference = c10::InferenceMode::is_enabled();
   trace.casts = CastMode::now();
+  for (uint32_t i = 0; i < impl.inputs.varying.size(); ++i)
+    if (impl.inputs.varying[i]) trace.varying.insert(i);
   if (!impl.inputs.tensors.empty()) trace.device = impl.inputs.tensors[0].device();
   for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
     const at::Tensor& tensor = impl.inputs.tensors[i];

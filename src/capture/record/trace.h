@@ -104,6 +104,7 @@ struct Trace {
   std::vector<ScalarUse> scalar_uses;
   std::unordered_map<uint32_t, uint32_t> value_scalars;  // event that read a float out of a tensor -> that number
   std::map<uint32_t, std::vector<uint32_t>> derived;     // number that was computed out of others -> those
+  std::unordered_set<uint32_t> varying;                  // numbers that are known to differ from call to call
   struct Computed {
     NumberOp op;
     std::vector<int> operands;  // numbers; negative: a constant of `op`

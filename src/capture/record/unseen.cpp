@@ -106,11 +106,15 @@ bool Recorder::number_read(PyObject* number) {
 }
 
 void Recorder::number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands) {
-  impl_->trace.derived.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()), std::move(operands));
+  const auto number_id = static_cast<uint32_t>(impl_->inputs.scalars.size());
+  if (std::ranges::any_of(operands, [&](uint32_t operand) { return impl_->trace.varying.contains(operand); }))
+    impl_->trace.varying.insert(number_id);
+  impl_->trace.derived.emplace(number_id, std::move(operands));
   impl_->inputs.scalars.emplace_back(number, std::move(name));
 }
 
-void Recorder::number_asked(PyObject* number, std::string name) {
+void Recorder::number_given(PyObject* number, std::string name) {
+  impl_->trace.varying.insert(static_cast<uint32_t>(impl_->inputs.scalars.size()));
   impl_->inputs.scalars.emplace_back(number, std::move(name));
 }
 

@@ -6,9 +6,11 @@
 namespace fastjit::dispatch {
 namespace {
 
-// What Matcher compares, without the values of numbers: they may be run-time scalars of the program.
+// What Matcher compares, without the values of numbers: they may be run-time scalars of the program. With `values`:
+// with them, and without the identity of objects.
 struct Hasher {
   const ByContent& classes;
+  bool values = false;
   uint64_t state = 0x9e3779b97f4a7c15;
 
   void mix(uint64_t value) noexcept { state = std::rotl(state ^ value, 29) * 0xbf58476d1ce4e5b9; }
@@ -23,6 +25,7 @@ struct Hasher {
       for (const int64_t stride : impl->strides()) mix(static_cast<uint64_t>(stride));
     } else if (PyLong_CheckExact(object) || PyFloat_CheckExact(object)) {
       mix(Py_TYPE(object));
+      if (values) mix(static_cast<uint64_t>(PyObject_Hash(object)));
     } else if (PyUnicode_CheckExact(object)) {
       mix(static_cast<uint64_t>(PyObject_Hash(object)));
     } else if (PyTuple_Check(object) || PyList_CheckExact(object)) {
@@ -35,7 +38,9 @@ struct Hasher {
     } else if (observe::is_empty_container(object) || contains(classes, Py_TYPE(object))) {
       mix(Py_TYPE(object));
     } else {
-      mix(object);  // None, True and False are themselves as well
+      const bool is_itself = !values || object == Py_True || object == Py_False;
+      mix(is_itself ? static_cast<const void*>(object)
+                    : Py_TYPE(object));  // None, True and False are themselves as well
     }
   }
 
@@ -48,10 +53,17 @@ struct Hasher {
 
 }  // namespace
 
-uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept {
-  Hasher hasher{classes};
+static uint64_t hash_of(Hasher hasher, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) noexcept {
   hasher.items(args, nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), 0);
   return hasher.state ^ (hasher.state >> 32);
+}
+
+uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept {
+  return hash_of({classes}, args, nargs, kwnames);
+}
+
+uint64_t argument_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept {
+  return hash_of({classes, true}, args, nargs, kwnames);
 }
 
 }  // namespace fastjit::dispatch

@@ -69,15 +69,18 @@ bool within(PyObject* number, bool is_float, double limit) {
 // A variant that serves this call, or null; borrowed from the function.
 const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyObject* const* args, Py_ssize_t nargs,
                                      PyObject* kwnames, PyObject** tensors, PyObject** numbers) {
-  const Variant* last = function.variants.last().get();
-  if (last && serves(*last, modes, args, nargs, kwnames, tensors, numbers)) return &function.variants.last();
+  Variant* last = function.variants.last().get();
+  if (last && serves(*last, modes, args, nargs, kwnames, tensors, numbers)) {
+    last->used = function.stats.calls;
+    return &function.variants.last();
+  }
   const auto* found =
       function.variants.find(call_hash(args, nargs, kwnames, function.by_content), [&](const Variant& variant) {
         return &variant != last &&
                (variant.program.executable || variant.guards.values.empty()) &&  // else values decide: value_tree.cpp
                serves(variant, modes, args, nargs, kwnames, tensors, numbers);
       });
-  if (found) function.variants.used(*found);
+  if (found) function.variants.used(*found, function.stats.calls);
   return found;
 }
 
@@ -137,10 +140,9 @@ bool run_without_gil(const Executable& executable, const Inputs& inputs, const u
 bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
             PyObject** tensors, PyObject** numbers) noexcept {
   return variant.key.modes == modes && variant.key.spec.match(args, nargs, kwnames, tensors, numbers) &&
-         (!variant.guards.facts || variant.guards.facts->check()) && variant.guards.captured.hold() &&
-         (variant.program.device < 0 || variant.on_its_device(tensors)) &&
-         (!variant.program.derived.has_guards() ||
-          variant.program.derived.holds(numbers, variant.key.spec.number_count()));
+         (!variant.guards.facts || variant.guards.facts->check()) && variant.find_numbers(numbers) &&
+         variant.guards.captured.hold() && (variant.program.device < 0 || variant.on_its_device(tensors)) &&
+         (!variant.program.derived.has_guards() || variant.program.derived.holds(numbers, variant.number_count()));
 }
 
 bool checks_recordings() {
@@ -196,9 +198,9 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   c10::SmallVector<pybind11::object, 8> held;
   if (executable.releases_gil) {  // others may take them out of the lists they came in
     const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
-    held.reserve(objects.size() + variant.key.spec.number_count());
+    held.reserve(objects.size() + variant.number_count());
     std::for_each(objects.begin(), objects.end(), hold);
-    std::for_each(numbers, numbers + variant.key.spec.number_count(), hold);
+    std::for_each(numbers, numbers + variant.number_count(), hold);
   }
   // A program that went through once goes through again, but for the steps that may raise; the first time any may.
   std::optional<Undo> undo;
@@ -232,7 +234,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
 PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
                       PyObject* const* targets, std::string& why, ValueCheck* check, bool draws) {
   if (variant.program.derived.empty()) return run_with(variant, objects, inputs, numbers, targets, why, check);
-  Derived::Numbers all(variant.program.derived, numbers, variant.key.spec.number_count());
+  Derived::Numbers all(variant.program.derived, numbers, variant.number_count());
   why = all.why();
   PyObject* result = why.empty() ? run_with(variant, objects, inputs, all.data(), targets, why, check, &all) : nullptr;
   if (result && draws) all.keep();
@@ -275,7 +277,7 @@ std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, Py
   if (overlaps(variant, arg_tensors)) return kSharesMemory;
   std::string why = variant.program.replay ? variant.program.replay->refuse() : "";
   if (!why.empty()) return why;
-  const Derived::Numbers all(variant.program.derived, numbers, variant.key.spec.number_count());
+  const Derived::Numbers all(variant.program.derived, numbers, variant.number_count());
   Scalars scalars;
   if (all.why().empty()) gather_scalars(variant, all.data(), scalars, why);
   return all.why() + why;
@@ -321,7 +323,11 @@ PyObject* call_served(FunctionObject* self, const std::shared_ptr<Variant>& vari
     return run(function, variant->reason, args, nargsf, kwnames);
   }
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
-  if (!variant->guards.values.empty()) return call_by_values(self, variant, args, nargsf, kwnames, modes);
+  if (!variant->guards.values.empty()) {
+    if (skips_values(function, function.stats.calls))
+      return ++function.stats.misses, run_in_stretch(function, args, nargsf, kwnames);
+    return call_by_values(self, variant, args, nargsf, kwnames, modes);
+  }
   if (checks_recordings() && !function.options.pure && !overlaps(*variant, tensors))
     return check_recording(self, *variant, numbers, args, nargsf, kwnames);
   if (function.options.verify > 0 && is_verified(function.options.verify, variant->hits) &&

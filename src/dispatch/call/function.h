@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "dispatch/call/captured.h"
@@ -18,6 +17,7 @@
 #include "dispatch/call/replay.h"
 #include "dispatch/call/variant.h"
 #include "dispatch/call/variants.h"
+#include "dispatch/learn/patience.h"
 #include "dispatch/run/executor.h"
 #include "observe/observe.h"
 #include "pass/pass.h"
@@ -59,21 +59,16 @@ struct Function {
   Variants variants;
   Stats stats;
   ByContent by_content;
-  std::unordered_set<std::string> seen_sizes;  // size-only misses that ran unobserved once
-  std::unordered_set<uint64_t> seen_values;    // the same of values of tensors: hash_of() what was read
-  uint64_t next_record = 0;                    // after unsound recordings: not before this many calls
+  Patience patience;
+  std::vector<observe::NumberPlace> numbers;  // that the last recording found, whatever became of it
   uint32_t unsound_recordings = 0, unsound_in_a_row = 0;
   std::string state;  // what the last recordings read and wrote; one after the other
   uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one
   uint64_t state_hits = 0;                                    // hits before the last of them
-  std::string pause_reason;                                   // why nothing is recorded until then
-  uint64_t hits_when_recorded = 0;
-  uint32_t unused_recordings = 0;  // in a row, each without a hit before the next
-  bool differentiates = false;     // a call needed gradients of an argument: every call of such arguments will
-  Parts parts;                     // what it is made of where it cannot be one program
-  bool is_part = false;            // of another function: it has none of its own
+  bool differentiates = false;  // a call needed gradients of an argument: every call of such arguments will
+  Parts parts;                  // what it is made of where it cannot be one program
+  bool is_part = false;         // of another function: it has none of its own
   bool warned = false;
-  bool limit_warned = false;
 };
 
 /// The Python object.
@@ -112,6 +107,8 @@ bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, P
 PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* numbers, PyObject* const* args,
                           size_t nargsf, PyObject* kwnames);
 
+/// Runs the Python function, which records nothing now, and counts why.
+PyObject* run_in_stretch(Function& function, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 /// Runs the Python function and counts why.
 PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
                     PyObject* kwnames);
@@ -121,6 +118,9 @@ PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* 
 /// A hit of the variant has ended.
 void count_hit(Function& function, Variant& variant);
 
+/// Counts a call that is left eager for a while, and reports it. With `warns`, the first of the function warns, unless
+/// on_unsupported="eager". False with an exception set: warnings are errors.
+bool note_stretch(Function& function, const std::string& reason, const std::string& advice, bool warns);
 /// Counts a fallback and, the first time, warns or raises as `on_unsupported` says. False with an exception set if it
 /// raises. `may_pass`: the next call is recorded too; that a library imports something is not worth a warning then.
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice, bool may_pass = false);
@@ -148,9 +148,6 @@ bool overlaps(const Variant& variant, PyObject* const* arg_tensors);
 
 /// If `variant` would not serve the call, says so in words ("argument 0 was f32[4], is f32[8]").
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
-
-/// What of a call's arguments kept changing over the variants and this call: "a took 65 values"; empty if nothing did.
-std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names);
 
 PyTypeObject* make_function_type(PyObject* module);
 

@@ -310,7 +310,7 @@ bool Parts::pays() {
   const uint64_t ran = operators() - operators_before_, seen = frames_ - frames_before_;
   operators_before_ += ran;
   frames_before_ += seen;
-  if (ran * kFramesPerOperator < seen) resumes_ = calls_ + kPause;
+  if (ran * kFramesPerOperator <= seen) resumes_ = calls_ + kPause;  // also where there is nothing to see
   return true;
 }
 #else

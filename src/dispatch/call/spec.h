@@ -91,6 +91,8 @@ inline PyObject* referent(const ArgSpec& spec) noexcept {
 constexpr int kMaxArgumentDepth = 8;  // of nested arguments
 /// The same for all calls that one CallSpec matches. Runs no Python code.
 uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept;
+/// The same for all calls with equal numbers and text and with tensors that look the same, whatever the other objects.
+uint64_t argument_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept;
 
 /// The flattened arguments of one call, borrowed.
 struct FlatArgs {

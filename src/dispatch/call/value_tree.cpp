@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <map>
 #include <set>
 
 #include "dispatch/learn/compile.h"
@@ -50,11 +49,16 @@ class Search {
       PyObject* result = nullptr;
       if (!differs(variant, result)) return result;
       variant = next();
+      if (!variant) ++function_.patience.unknown_values;
       if (!variant || retire(function_, variant)) return learn(self_, args_, nargsf_, kwnames_, modes_, &miss_);
       const Settled settled = variant->pending ? settle(function_, variant) : Settled::Ready;
       if (settled == Settled::Raises) return nullptr;
       if (settled == Settled::Eager) return eager("");
-      if (!variant->program.executable) return eager(variant->reason);
+      if (!variant->program.executable) {
+        // The one that leads to it goes later than it: nothing else does.
+        function_.variants.used(variant, function_.stats.calls - 1);
+        return eager(variant->reason);
+      }
     }
   }
 
@@ -63,7 +67,7 @@ class Search {
 
   bool serves_now(const Variant& variant) {
     tensors_.resize(variant.key.spec.object_count());
-    numbers_.resize(variant.key.spec.number_count());
+    numbers_.resize(variant.number_count());
     return serves(variant, modes_, args_, PyVectorcall_NARGS(nargsf_), kwnames_, tensors_.data(), numbers_.data());
   }
 
@@ -88,6 +92,7 @@ class Search {
       const Values values = compare_values(*variant, tensors_.data(), numbers_.data(), miss_.path, why);
       if (values == Values::Differ) return true;
       if (values == Values::Hold && !variant->reason.empty()) why = variant->reason;
+      if (values == Values::Hold) function_.patience.unknown_values = 0;
       result = !why.empty() ? eager(why)
                : checks     ? check_recording(self_, *variant, numbers_.data(), args_, nargsf_, kwnames_)
                             : verified_call(self_, variant, tensors_.data(), numbers_.data(), args_, nargsf_, kwnames_);
@@ -97,7 +102,8 @@ class Search {
     result = run_variant(*variant, tensors_.data(), numbers_.data(), why, &check);
     if (result) {
       count_hit(function_, *variant);
-      function_.variants.used(variant);
+      function_.variants.used(variant, function_.stats.calls);
+      function_.patience.unknown_values = 0;
       return false;
     }
     if (PyErr_Occurred()) return false;
@@ -159,27 +165,15 @@ PyObject* call_by_values(FunctionObject* self, std::shared_ptr<Variant> variant,
   return Search(self, args, nargsf, kwnames, modes).run(std::move(variant));
 }
 
-// The values that variants have for the last place of `path`, where they agree with it up to there.
-template <class Take>
-static void for_each_known(const Function& function, const std::vector<ValueGuard>& path, Take take) {
+std::string varied_value(const Function& function, const std::vector<ValueGuard>& path) {
+  const size_t last = path.size() - 1;
   const std::vector<ValueGuard> before(path.begin(), path.end() - 1);
-  for (const auto& variant : function.variants.all())
-    if (variant->guards.values.size() > before.size() && agrees(variant->guards.values, before))
-      take(*variant, variant->guards.values[before.size()].expected);
-}
-
-std::string varied_value(const Function& function, const ValueMiss& miss) {
-  std::set<std::vector<uint64_t>> seen{miss.path.back().expected};
-  for_each_known(function, miss.path, [&](const Variant&, const auto& value) { seen.insert(value); });
-  return miss.path.back().label + " took " + std::to_string(seen.size()) + " values";
-}
-
-size_t unproven_values(const Function& function, const std::vector<ValueGuard>& path) {
-  std::map<std::vector<uint64_t>, uint64_t> hits;
-  for_each_known(function, path, [&](const Variant& variant, const auto& value) {
-    if (variant.program.executable || variant.pending) hits[value] += variant.hits;
-  });
-  return static_cast<size_t>(std::ranges::count_if(hits, [](const auto& value) { return value.second == 0; }));
+  std::set<std::vector<uint64_t>> seen{path[last].expected};
+  for (const auto& variant : function.variants.all()) {
+    const std::vector<ValueGuard>& values = variant->guards.values;
+    if (values.size() > last && agrees(values, before)) seen.insert(values[last].expected);
+  }
+  return path[last].label + " took " + std::to_string(seen.size()) + " values";
 }
 
 uint64_t hash_of(const std::vector<ValueGuard>& path) {

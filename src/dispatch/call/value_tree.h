@@ -31,11 +31,9 @@ std::string other_values(const Variant& variant, PyObject* const* tensors, PyObj
 PyObject* call_by_values(FunctionObject* self, std::shared_ptr<Variant> variant, PyObject* const* args, size_t nargsf,
                          PyObject* kwnames, const Modes& modes);
 
-/// "b at model.py:9 took 65 values": the ones known for the new value's place, and the new one.
-std::string varied_value(const Function& function, const ValueMiss& miss);
+/// "b at model.py:9 took 65 values": the ones known for the last place of `path`, and the one there.
+std::string varied_value(const Function& function, const std::vector<capture::ValueGuard>& path);
 
-/// Of the values known for the new value's place: how many served no second call.
-size_t unproven_values(const Function& function, const std::vector<capture::ValueGuard>& path);
 /// The same for the same values.
 uint64_t hash_of(const std::vector<capture::ValueGuard>& path);
 

@@ -72,10 +72,23 @@ struct Variant {
   std::shared_ptr<Pending> pending;  // the program is being compiled in the background; `reason` says so
   uint64_t retry_at = 0;             // calls of the function after which `reason` may have passed; 0: never
   Inspection inspection;
+  size_t found_numbers = 0;      // Guards::facts finds so many at each hit
   bool needs_gradients = false;  // `reason` is that autograd records the call: so it is with its parts
   uint64_t hits = 0;
-  uint64_t used = 0;  // by Variants: the larger, the more recently
+  uint64_t arguments = 0;  // argument_hash() of the recorded call
+  // By Variants: the call of the function that used it last, which of its recordings this is (0: none), whether it is
+  // among its variants still, and bytes_of() when that was last asked.
+  uint64_t used = 0, recording = 0;
+  bool listed = false;
+  size_t bytes = 0;
 
+  /// Numbers of a call that the program may use: of its arguments, and behind them those that facts find. The derived
+  /// ones follow.
+  size_t number_count() const { return key.spec.number_count() + found_numbers; }
+  /// Fills in those that facts find, after ReadSet::check(). False: a program has no room for one.
+  bool find_numbers(PyObject** numbers) const noexcept {
+    return found_numbers == 0 || guards.facts->numbers(numbers + key.spec.number_count());
+  }
   /// The tensor that a program input is in a call with these tensors; borrowed.
   PyObject* input(const capture::InputSource& source, PyObject* const* tensors) const noexcept {
     return source.kind == capture::InputSource::Kind::Argument ? tensors[source.index]
@@ -84,5 +97,9 @@ struct Variant {
   /// Whether the call's tensors and the captured ones are on `device`, when the rest of the call matched.
   bool on_its_device(PyObject* const* tensors) const noexcept;
 };
+
+/// An estimate of the memory that goes with the variant: its key, facts, program and graphs, and constant tensors that
+/// nobody else has. Kernels are left out, since programs share them and the process keeps them.
+size_t bytes_of(const Variant& variant);
 
 }  // namespace fastjit::dispatch

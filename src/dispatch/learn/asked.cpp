@@ -48,8 +48,13 @@ Schedule schedule_numbers(const Recording& recording) {
   Schedule out;
   const std::vector<Derivation>& all = recording.observation.derivations;
   for (const Derivation& how : all) {
-    const bool open = how.scalar != Derivation::kUnwatched && recording.captured_graph.bound_scalars[how.scalar];
-    const bool computed = !how.of_tensor && (open || how.of_asked);
+    const std::vector<bool>& bound = recording.captured_graph.bound_scalars;
+    const bool is_guard = how.scalar == Derivation::kUnwatched, open = !is_guard && bound[how.scalar];
+    const auto is_bound = [&](const auto& operand) {
+      return operand.scalar >= 0 && bound[static_cast<size_t>(operand.scalar)];
+    };
+    const bool differs = is_guard && std::ranges::any_of(how.operands, is_bound);  // from call to call
+    const bool computed = !how.of_tensor && (open || how.of_asked || differs);
     out.uses.push_back(!computed ? std::nullopt : std::optional(open ? Use::Open : Use::Guard));
     const bool repeats = open || !how.of_asked || PyBool_Check(how.number.get()) ||
                          (PyLong_CheckExact(how.number.get()) && !how.of_clock);

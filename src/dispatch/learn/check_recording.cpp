@@ -34,28 +34,34 @@ std::vector<std::string> effects_of(const Variant& variant) {
   return variant.program.replay ? variant.program.replay->describe() : std::vector<std::string>{};
 }
 
+void count_checked(Function& function, const Variant& known) {
+  ++function.stats.hits;
+  function.variants.count_served(known);
+}
+
 }  // namespace
 
 PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* const* numbers, PyObject* const* args,
                           size_t nargsf, PyObject* kwnames) {
   Function& function = *self->function;
-  const std::string why = Derived::Numbers(known.program.derived, numbers, known.key.spec.number_count()).why();
+  const std::string why = Derived::Numbers(known.program.derived, numbers, known.number_count()).why();
   if (!why.empty()) return run_eager(function, why, args, nargsf, kwnames);
   Recording recording(function, known.key.modes);
   recording.known_calls.push_back(&known.key.spec);
+  if (known.guards.facts) known.guards.facts->varying(recording.varying);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   if (!result) return nullptr;
   // Tensors that happen to be one object in this call are one input of its recording: another program, as right.
   if (recording.unsound.empty() && !known.key.spec.same_objects(recording.variant->key.spec))
-    return ++function.stats.hits, result;
+    return count_checked(function, known), result;
   std::string difference = recording.unsound.empty() ? "" : "it is unsound now: " + recording.unsound;
   if (difference.empty()) difference = first_difference(facts_of(known), facts_of(*recording.variant));
   const std::vector<capture::ValueGuard>& values = recording.captured_graph.guards;
   // Where sizes depend on data, another call finds others.
   const bool has_data_sizes = std::ranges::any_of(recording.captured_graph.calls, &capture::CallTemplate::by_data);
   // A number may be ambiguous where it happens to equal another one; such a recording bakes it in and tells less.
-  const bool comparable = known.key.spec.number_count() == recording.variant->key.spec.number_count() &&
-                          known.guards.values.size() == values.size();
+  const bool comparable =
+      known.number_count() == recording.variant->number_count() && known.guards.values.size() == values.size();
   if (difference.empty() && comparable)
     difference = first_difference(effects_of(known), effects_of(*recording.variant));
   if (difference.empty() && comparable && !same_values(known.guards.values, values))
@@ -67,7 +73,7 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
   if (difference.empty() && comparable)
     difference = first_difference({known.program.recipe.text()}, {recording.variant->program.recipe.text()});
   if (difference.empty()) {
-    ++function.stats.hits;
+    count_checked(function, known);
     return result;
   }
   Py_DECREF(result);

@@ -88,7 +88,7 @@ constexpr int kByNumbers = 4, kByValues = 5;  // the last stages
 
 Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& modes, const PythonCall& call,
                  std::vector<capture::ValueGuard>& path) {
-  std::vector<PyObject*> tensors(variant.key.spec.object_count()), numbers(variant.key.spec.number_count());
+  std::vector<PyObject*> tensors(variant.key.spec.object_count()), numbers(variant.number_count());
   const auto arguments = [&] {
     const std::string why = difference(variant.key.spec, spec, call.nargs, call.kwnames);
     return why.empty() ? "an argument or the name of a keyword differs" : why;
@@ -98,6 +98,7 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   if (!(variant.key.modes == modes)) return {1, difference(variant.key.modes, modes)};
   if (variant.guards.facts && !variant.guards.facts->check())
     return {2, "guard failed: " + variant.guards.facts->first_failure()};
+  if (!variant.find_numbers(numbers.data())) return {2, "guard failed: a number is too large for a program"};
   if (variant.program.device >= 0 && !variant.on_its_device(tensors.data())) return {0, arguments()};
   for (size_t i = 0; i < variant.guards.captured.size(); ++i) {
     if (variant.guards.captured.matches(i)) continue;
@@ -150,23 +151,41 @@ std::string changing_fact(const Function& function) {
 
 }  // namespace
 
-std::string most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names) {
+Varied most_varied(const Function& function, const CallSpec& call, const std::vector<std::string>& names,
+                   const std::vector<capture::ValueGuard>& path) {
+  if (!path.empty())
+    return {varied_value(function, path),
+            "keep it a tensor, as torch.where does, or compare it, instead of its digits"};
   const std::vector<ArgSpec>& specs = call.specs();
-  std::string out;
+  const auto is_object = [](const ArgSpec& spec) { return spec.kind == ArgKind::Object; };
+  const auto look = [&](const ArgSpec& spec) {  // of objects: which one it is
+    return is_object(spec) ? std::to_string(reinterpret_cast<uintptr_t>(referent(spec))) : brief(spec);
+  };
+  Varied out;
   const std::vector<size_t> arguments = call.arguments();
   size_t most = 1;
   for (size_t i = 0; i < specs.size(); ++i) {
-    std::set<std::string> seen{brief(specs[i])};
-    for (const Variant* variant : function.variants.siblings(call)) {
+    std::set<std::string> seen{look(specs[i])};
+    for (const auto& variant : function.variants.siblings(call)) {
       const std::vector<ArgSpec>& known = variant->key.spec.specs();
-      if (known.size() == specs.size() && known[i].kind == specs[i].kind) seen.insert(brief(known[i]));
+      if (known.size() == specs.size() && known[i].kind == specs[i].kind) seen.insert(look(known[i]));
     }
     if (seen.size() <= most) continue;
     most = seen.size();
-    out = (arguments[i] < names.size() ? names[arguments[i]] : "an argument") + " took " + std::to_string(most) +
-          (specs[i].kind == ArgKind::Tensor ? " layouts" : " values");
+    out.is_layout = specs[i].kind == ArgKind::Tensor;
+    out.what = (arguments[i] < names.size() ? names[arguments[i]] : "an argument") + " took " + std::to_string(most) +
+               (out.is_layout         ? " layouts"
+                : is_object(specs[i]) ? " objects"
+                                      : " values");
+    out.advice = out.is_layout         ? "call it with tensors of fewer sizes, strides and dtypes"
+                 : is_object(specs[i]) ? "pass the tensors in it as arguments of their own"
+                                       : "pass what changes as a tensor";
   }
-  return out.empty() ? changing_fact(function) : out;
+  if (!out.what.empty()) return out;
+  out.what = changing_fact(function);
+  out.advice =
+      out.what.empty() ? "pass the tensors in what changes as arguments of their own" : "pass what changes as a tensor";
+  return out;
 }
 
 std::string explain(const Function& function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -174,34 +193,36 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   const Modes modes = current_modes();
   if (const char* why = unusual(modes)) return std::string("eager: ") + why;
   if (observe::tracer_active()) return "eager: tracer active";
+  const uint64_t calls = function.stats.calls + 1;  // with this one
+  const bool waits = in_stretch(function, calls, coming(function, nullptr, args, nargs, kwnames));
   CallSpec call;
   std::string why;
-  if (!call.build(args, nargs, kwnames, function.by_content, why)) return "eager: " + why;
+  if (!call.build(args, nargs, kwnames, function.by_content, why))
+    return "eager: " + (waits ? function.patience.why : why);
   Misfit nearest;
-  std::vector<capture::ValueGuard> path;
-  const uint64_t calls = function.stats.calls + 1;  // with this one
+  ValueMiss miss;
+  std::vector<capture::ValueGuard>& path = miss.path;
   auto variants = function.variants.recent_first();
   std::ranges::stable_partition(variants, [](const auto& variant) { return variant->program.executable != nullptr; });
   for (const auto& variant : variants) {
     Misfit misfit = misfit_of(*variant, call, modes, {args, nargs, kwnames}, path);
+    if (misfit.stage == kByValues && !variant->guards.values.empty() && skips_values(function, calls))
+      return "eager: " + function.patience.why;
     if (misfit.why.empty() && !misfit.eager.empty()) return "eager: " + misfit.eager;
     if (misfit.why.empty() && variant->reason.empty()) return "a hit: " + variant->key.spec.signature();
     if (misfit.why.empty() && !may_retire(function, *variant, calls)) return "eager: " + variant->reason;
     if (misfit.why.empty()) misfit.why = "what was in the way may have passed: " + variant->reason;
     if (misfit.stage > nearest.stage) nearest = misfit;
   }
+  if (nearest.stage != kByValues) path.clear();
+  const Coming what = coming(function, &miss, args, nargs, kwnames);
+  if (in_stretch(function, calls, what)) return "eager: " + function.patience.why;
   const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
   std::string advice;
   why = refuse(function, call, modes, names, advice);
-  if (why.empty()) why = waiting(function, calls);
-  if (why.empty())
-    why = full(function, call,
-               [&] { return path.empty() ? most_varied(function, call, names) : varied_value(function, {{}, path}); });
   if (!why.empty()) return "eager: " + why;
-  const bool is_new = nearest.stage == kByValues ? has_new_value(function, path) : has_new_sizes(function, call);
-  if (is_new) return "eager this once: " + nearest.why;
-  why = fruitless(function, unused_recordings(function));
-  if (!why.empty()) return "eager: " + why;
+  if (const Patience::Cause cause = why_wait(function, call, calls, what); cause != Patience::Cause::None)
+    return "eager: " + stretch_reason(function, cause, most_varied(function, call, names, path), call);
   why = needs_gradients(function, call, modes, names);
   if (!why.empty()) return "eager, unless the function turns gradients off itself: " + why;
   if (nearest.why.empty() && function.state_recordings)

@@ -2,6 +2,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <bit>
 #include <cmath>
 
 #include "observe/observe.h"
@@ -17,9 +18,15 @@ bool worth_replacing(PyObject* object, bool varies) {
   return !overflow && (varies || !observe::is_shared(object));
 }
 
+bool differs(const ArgSpec& was, PyObject* now) {
+  if (was.kind == ArgKind::Int) return PyLong_CheckExact(now) && PyObject_RichCompareBool(was.object, now, Py_EQ) == 0;
+  return was.kind == ArgKind::Float && PyFloat_CheckExact(now) &&
+         std::bit_cast<uint64_t>(was.number) != std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(now));
+}
+
 }  // namespace
 
-std::vector<bool> varying_ints(const std::vector<const CallSpec*>& known, PyObject* const* args, Py_ssize_t total) {
+std::vector<bool> varying_numbers(const std::vector<const CallSpec*>& known, PyObject* const* args, Py_ssize_t total) {
   std::vector<bool> out(static_cast<size_t>(total), false);
   for (const CallSpec* call : known) {
     const std::vector<size_t> arguments = call->arguments();
@@ -27,10 +34,9 @@ std::vector<bool> varying_ints(const std::vector<const CallSpec*>& known, PyObje
     for (size_t i = 0; i < arguments.size(); ++i) {
       PyObject* now = args[arguments[i]];
       const bool is_part = i > 0 && arguments[i] == arguments[i - 1];
-      if (is_part || !PyLong_CheckExact(now)) continue;
       const ArgSpec& was = call->specs()[i];
-      const bool differs = was.kind == ArgKind::Int && PyObject_RichCompareBool(was.object, now, Py_EQ) == 0;
-      if (differs || (was.kind == ArgKind::Number && was.type == &PyLong_Type)) out[arguments[i]] = true;
+      if (!is_part && (differs(was, now) || (was.kind == ArgKind::Number && was.type == Py_TYPE(now))))
+        out[arguments[i]] = true;
     }
   }
   return out;
@@ -48,6 +54,7 @@ void make_fresh(FreshCall& call, PyObject* const* args, Py_ssize_t total, const 
     call.fresh.push_back(copy);
     call.originals.push_back(args[i]);
     call.names.push_back(names[static_cast<size_t>(i)]);
+    call.varying.push_back(varying[static_cast<size_t>(i)]);
   }
 }
 

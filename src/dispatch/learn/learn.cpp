@@ -22,10 +22,10 @@ uint64_t next_try(Function& function) {
   return function.stats.calls + (kFirstRetry << std::min(function.unsound_recordings++, 20u));
 }
 
-// Nothing is recorded until then.
-void pause(Function& function, uint64_t until, const std::string& why) {
-  function.next_record = until;
-  function.pause_reason = why;
+// One variant more; others may go.
+void keep(Function& function, const std::shared_ptr<Variant>& variant) {
+  function.variants.add(variant, function.stats.calls);
+  function.variants.make_room(*variant, room_of(function));
 }
 
 // The recording stays a variant of its own: calls like it go straight to eager, until the function is recorded again.
@@ -49,9 +49,8 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   const std::string reason = recording.unsound, advice = recording.advice;
   recording.variant->guards.values = miss ? miss->path : std::vector<capture::ValueGuard>();
   const bool kept = !refused && (miss || !recording.captured_graph.reads_values || guarded);
-  if (kept) function.variants.add(std::move(recording.variant));
-  if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept))
-    pause(function, retry_at, "an earlier recording was unsound: " + reason);
+  if (kept) keep(function, recording.variant);
+  if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept)) stretch_unsound(function, retry_at, reason);
   return note_fallback(function, reason, advice, may_pass);
 }
 
@@ -108,16 +107,23 @@ void make_variant(Recording& recording, const ValueMiss* miss) {
     compile(recording);
     function.unsound_in_a_row = 0;
   }
-  function.variants.add(std::move(recording.variant));
+  keep(function, recording.variant);
 }
 
 PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames, const Modes& modes,
                  const ValueMiss* miss) {
   Function& function = *self->function;
   Recording recording(function, modes);
-  for (const auto& variant : function.variants.all()) recording.known_calls.push_back(&variant->key.spec);
+  recording.varying = std::exchange(function.numbers, {});
+  const auto known = function.variants.all();  // the call may drop some
+  for (const auto& variant : known) {
+    recording.known_calls.push_back(&variant->key.spec);
+    if (variant->guards.facts) variant->guards.facts->varying(recording.varying);
+  }
+  recording.variant->arguments = argument_hash(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
-  if (!result) return nullptr;
+  if (!result) return function.variants.count_recording(), nullptr;
+  function.numbers = std::move(recording.observation.numbers);
   const bool was_whole = recording.unsound.empty() || recording.observation.interrupted;
   if (was_whole && is_passing(recording)) return result;
   if (recording.unsound.empty() && reads_otherwise(recording, miss))
@@ -150,20 +156,9 @@ bool stays_eager(Function& function, const std::shared_ptr<Variant>& variant, co
   variant->guards.facts = nullptr;
   variant->guards.captured.clear();
   const bool kept = pending.has_path || !pending.reads_values;
-  if (kept) function.variants.add(variant);
-  if (++function.unsound_in_a_row > kMostUnsound || !kept)
-    pause(function, variant->retry_at, "an earlier recording was unsound: " + why.reason);
+  if (kept) keep(function, variant);
+  if (++function.unsound_in_a_row > kMostUnsound || !kept) stretch_unsound(function, variant->retry_at, why.reason);
   return note_fallback(function, why.reason, why.advice);
-}
-
-// Recordings that never serve a second call, such as those of arguments that are new objects each time, stop at some
-// point: each costs more than the call.
-bool is_fruitless(Function& function) {
-  function.unused_recordings = unused_recordings(function);
-  function.hits_when_recorded = function.stats.hits;
-  const std::string why = fruitless(function, function.unused_recordings);
-  if (!why.empty()) pause(function, next_try(function), why);
-  return !why.empty();
 }
 
 // A call with wrong arguments says what eager says, and nothing else.
@@ -175,6 +170,21 @@ PyObject* eager_because(Function& function, const std::string& why, const std::s
   }
   PyObject* result = run_in_parts(function, "", args, nargsf, kwnames);
   if (!result || note_fallback(function, why, advice)) return result;
+  Py_DECREF(result);
+  return nullptr;
+}
+
+// The call begins a stretch, or stays in the one that there is.
+PyObject* leave_eager(Function& function, Patience::Cause cause, const CallSpec& spec, const ValueMiss* miss,
+                      PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  static const std::vector<capture::ValueGuard> none;
+  const std::vector<std::string> names = argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames);
+  const Varied varied = most_varied(function, spec, names, miss ? miss->path : none);
+  const bool warns = begin_stretch(function, cause, varied, spec);
+  const std::string why = function.patience.why, advice = way_out(function, cause, varied, spec);
+  const auto run = function.patience.in_parts ? run_in_parts : run_eager;
+  PyObject* result = run(function, "", args, nargsf, kwnames);
+  if (!result || note_stretch(function, why, advice, warns)) return result;
   Py_DECREF(result);
   return nullptr;
 }
@@ -198,7 +208,11 @@ Settled settle(Function& function, const std::shared_ptr<Variant>& variant) {
     install(function, *variant, *pending);
     variant->reason.clear();
     function.unsound_in_a_row = 0;
-    function.variants.used(variant);
+    function.variants.used(variant, function.stats.calls);
+    if (variant->listed) {
+      variant->bytes = bytes_of(*variant);
+      function.variants.make_room(*variant, room_of(function));
+    }
     return Settled::Ready;
   } catch (...) {
     return stays_eager(function, variant, *pending, failure()) ? Settled::Eager : Settled::Raises;
@@ -206,7 +220,7 @@ Settled settle(Function& function, const std::shared_ptr<Variant>& variant) {
 }
 
 bool may_retire(const Function& function, const Variant& variant, uint64_t call) {
-  return variant.retry_at && call >= std::max(variant.retry_at, function.next_record);
+  return variant.retry_at && call >= std::max(variant.retry_at, function.patience.until);
 }
 
 bool retire(Function& function, const std::shared_ptr<Variant>& variant) {
@@ -235,6 +249,11 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
         function.options.name.c_str(), explain(function, args, PyVectorcall_NARGS(nargsf), kwnames).c_str());
     return nullptr;
   }
+  const Coming what = coming(function, miss, args, PyVectorcall_NARGS(nargsf), kwnames);
+  if (in_stretch(function, function.stats.calls, what)) {
+    wait(function, what);
+    return run_in_stretch(function, args, nargsf, kwnames);
+  }
   CallSpec spec;
   std::string why, advice;
   if (!spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content, why))
@@ -245,33 +264,13 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   }
   why = refuse(function, spec, modes, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
   if (!why.empty()) return eager_because(function, why, advice, args, nargsf, kwnames);
-  if (const std::string pause = waiting(function, function.stats.calls); !pause.empty())
-    return run_in_parts(function, pause, args, nargsf, kwnames);
   function.variants.drop_dead();
-  const std::string limit = full(function, spec, [&] {
-    return miss ? varied_value(function, *miss)
-                : most_varied(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames));
-  });
-  if (!limit.empty()) {
-    const bool of_tensor = limit.ends_with(" layouts");
-    return eager_because(function, limit,
-                         of_tensor ? "raise max_variants, or call it with tensors of fewer sizes, strides and dtypes"
-                                   : "raise max_variants, or pass what changes as a tensor",
-                         args, nargsf, kwnames);
+  const Patience::Cause cause = why_wait(function, spec, function.stats.calls, what);
+  if (cause != Patience::Cause::None) {
+    wait(function, what);
+    return leave_eager(function, cause, spec, miss, args, nargsf, kwnames);
   }
-  if (!miss && has_new_sizes(function, spec)) {
-    function.seen_sizes.insert(spec.signature());
-    return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
-  }
-  if (miss && has_new_value(function, miss->path)) {
-    constexpr size_t kMostValues = 4096;  // that are noted
-    if (function.seen_values.size() >= kMostValues) function.seen_values.clear();
-    function.seen_values.insert(hash_of(miss->path));
-    return run_in_parts(function, "each call reads another value: " + miss->path.back().label, args, nargsf, kwnames);
-  }
-  if (is_fruitless(function))
-    return eager_because(function, function.pause_reason, "pass the tensors in what changes as arguments of their own",
-                         args, nargsf, kwnames);
+  end_stretch(function);
   return record(self, args, nargsf, kwnames, modes, miss);
 }
 

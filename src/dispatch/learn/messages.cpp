@@ -83,6 +83,16 @@ void register_message_types(PyObject* warning, PyObject* error) {
   error_type = Py_NewRef(error);
 }
 
+bool note_stretch(Function& function, const std::string& reason, const std::string& advice, bool warns) {
+  count_fallback(function.stats, reason);
+  const std::string text =
+      "fastjit: " + function.options.name + " runs new calls eagerly for a while because " + reason + "; " + advice;
+  support::log(support::Channel::Fallback, text);
+  if (!warns || function.options.on_unsupported == OnUnsupported::Eager || function.patience.warned) return true;
+  function.patience.warned = true;
+  return PyErr_WarnEx(warning_type, text.c_str(), user_level()) == 0;
+}
+
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice, bool may_pass) {
   count_fallback(function.stats, reason);
   const std::string text = "fastjit: " + function.options.name + " ran eagerly because " + reason + "; " +
@@ -103,6 +113,11 @@ PyObject* run_eager(Function& function, const std::string& reason, PyObject* con
                     PyObject* kwnames) {
   if (!reason.empty()) count_fallback(function.stats, reason);
   return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+}
+
+PyObject* run_in_stretch(Function& function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  const auto run = function.patience.in_parts ? run_in_parts : run_eager;
+  return run(function, function.patience.why, args, nargsf, kwnames);
 }
 
 PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,

@@ -4,6 +4,8 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <algorithm>
+
 namespace fastjit::dispatch {
 namespace {
 
@@ -62,6 +64,9 @@ std::pair<std::string, bool> python_source(const capture::CallTemplate& call) {
         text += (item ? ", " : "") + (filled ? "{" + std::to_string(hole++) + "}" : std::string("None"));
       }
       text += "]";
+    } else if (const auto number = std::ranges::find(call.numbers, i, &capture::CallTemplate::NumberHole::arg);
+               number != call.numbers.end()) {
+      text += "scalars[" + escaped(py::cast<std::string>(py::repr(py::str(number->name)))) + "]";
     } else {
       text += literal(call.args[i], schema.arguments()[i]);
     }

@@ -109,6 +109,7 @@ capture::CallInputs inputs_of(const Recording& recording, const FreshCall& call,
   capture::CallInputs inputs;
   for (PyObject* tensor : recording.variant->key.spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
+  inputs.varying = call.varying;
   for (PyObject* argument : call.args)
     if (THPGenerator_Check(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
   inputs.tensor_names = tensor_names(recording.variant->key.spec, names);
@@ -133,6 +134,9 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   };
   host.on_derived = [](void* context, observe::Derivation& how) {
     static_cast<Recording*>(context)->number_derived(how);
+  };
+  host.on_found_number = [](void* context, PyObject* number, const char* name) {
+    static_cast<Recording*>(context)->recorder->number_given(number, name);
   };
   host.on_contents_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
@@ -188,6 +192,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.context = &recording;
   auto observer = observe::make_observer(host);
   for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
+  observer->vary(std::move(recording.varying));
   for (PyObject* instance : recording.variant->key.spec.flat().instances) observer->describe(instance);
   for (PyObject* argument : call.args) observer->pass(argument);
   return observer;
@@ -256,6 +261,18 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   return result;
 }
 
+// Numbers that the call found and that the program holds as constants are facts by value.
+void fix_numbers(Recording& recording) {
+  observe::Observation& seen = recording.observation;
+  if (!seen.facts) return;
+  for (size_t i = seen.found_numbers.size(); i-- > 0;)  // from the last: the places of the others stay
+    if (!recording.captured_graph.bound_scalars[seen.found_numbers[i].which])
+      if (std::string state = seen.facts->fix_number(i); seen.state.empty() && !state.empty()) {
+        seen.state = std::move(state);
+        seen.state_is_constant = true;
+      }
+}
+
 // Numbers of which the variant takes any value: the program reads them at run time, or nothing reads them.
 void settle_scalars(Recording& recording, const FreshCall& call, const Schedule& schedule) {
   Variant& variant = *recording.variant;
@@ -269,6 +286,8 @@ void settle_scalars(Recording& recording, const FreshCall& call, const Schedule&
   std::sort(symbolic.begin(), symbolic.end());
   for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
   auto next = static_cast<int>(symbolic.size());
+  for (const auto& [found, number] : recording.observation.found_numbers)
+    if (captured.bound_scalars[found]) place[found] = next++, ++variant.found_numbers;
   for (size_t i = 0; i < schedule.uses.size(); ++i) {
     if (!schedule.uses[i]) continue;
     observe::Derivation& how = recording.observation.derivations[i];
@@ -368,7 +387,7 @@ void Recording::number_derived(observe::Derivation& how) {
   if (how.test) return number_tested(how);
   if (how.scalar == observe::Derivation::kUnwatched) return;
   if (how.of_tensor) return number_computed(how);
-  if (how.of_asked) return recorder->number_asked(how.number.get(), how.text);
+  if (how.of_asked) return recorder->number_given(how.number.get(), how.text);
   recorder->number_derived(how.number.get(), how.text, std::move(operands));
 }
 
@@ -376,8 +395,9 @@ void Recording::number_computed(const observe::Derivation& how) {
   capture::NumberOp op{*how.arithmetic, {}, std::numeric_limits<double>::infinity(), how.text};
   std::vector<int> operands;
   for (const auto& operand : how.operands) {
+    using From = capture::NumberOp::Operand::From;
     operands.push_back(operand.scalar);
-    op.operands.push_back({operand.scalar < 0, PyFloat_AsDouble(operand.value.get())});
+    op.operands.push_back({operand.scalar < 0 ? From::Constant : From::Step, PyFloat_AsDouble(operand.value.get())});
   }
   recorder->number_computed(how.number.get(), std::move(op), std::move(operands));
 }
@@ -426,7 +446,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   if (function.options.pure)
     call.args.assign(args, args + total);
   else
-    make_fresh(call, args, total, names, varying_ints(recording.known_calls, args, total));
+    make_fresh(call, args, total, names, varying_numbers(recording.known_calls, args, total));
   recording.variant->key.modes = modes;
   std::string why;
   recording.variant->key.spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
@@ -459,6 +479,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   if (recording.unsound.empty()) {
     recording.variant->program.without_grad = recording.captured_graph.without_grad;
     recording.variant->program.in_inference_mode = recording.captured_graph.in_inference_mode;
+    fix_numbers(recording);
     settle_scalars(recording, call, schedule);
     take_captured(recording);
     recording.variant->guards.facts = std::move(recording.observation.facts);

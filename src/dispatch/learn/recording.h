@@ -49,7 +49,8 @@ struct Recording {
   capture::Capture captured_graph;
   std::shared_ptr<void> rest;  // watches it
   std::string unsound, advice;
-  std::vector<const CallSpec*> known_calls;  // numbers that differ from theirs may be read at run time
+  std::vector<const CallSpec*> known_calls;   // numbers that differ from theirs may be read at run time
+  std::vector<observe::NumberPlace> varying;  // and so may numbers that the call finds there
 };
 
 /// Runs the function under both observers and settles what may differ between calls of the variant. Null if it raised.

@@ -1,8 +1,5 @@
 #include "dispatch/learn/refuse.h"
 
-#include <algorithm>
-
-#include "dispatch/call/value_tree.h"
 #include "dispatch/learn/messages.h"
 #include "dispatch/run/cuda_device.h"
 
@@ -103,50 +100,6 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
     }
   }
   return refuse_devices(function, spec.flat().tensors, name, advice);
-}
-
-std::string waiting(const Function& function, uint64_t call) {
-  return call < function.next_record ? function.pause_reason : "";
-}
-
-constexpr size_t kUnproven = 8;  // sizes or values that are recorded at once, while none of them has come again
-
-bool has_new_sizes(const Function& function, const CallSpec& call) {
-  constexpr size_t kMostSizes = 4096;  // that are noted
-  bool known = false;
-  size_t unproven = 0;
-  for (const auto& variant : function.variants.all()) {
-    if (known) break;
-    if (!variant->key.spec.same_but_sizes(call)) continue;
-    known = variant->key.spec.same_sizes(call);
-    if (variant->program.device >= 0 && variant->program.device != device_of(call.flat().tensors).index()) continue;
-    unproven += variant->hits == 0 && (variant->program.executable || variant->pending);
-  }
-  return unproven >= kUnproven && !known && function.seen_sizes.size() < kMostSizes &&
-         !function.seen_sizes.contains(call.signature());
-}
-
-bool has_new_value(const Function& function, const std::vector<capture::ValueGuard>& path) {
-  return !path.empty() && !function.seen_values.contains(hash_of(path)) && unproven_values(function, path) >= kUnproven;
-}
-
-uint32_t unused_recordings(const Function& function) {
-  return function.stats.hits == function.hits_when_recorded ? function.unused_recordings + 1 : 0;
-}
-
-std::string fruitless(const Function& function, uint32_t unused) {
-  constexpr uint32_t kMostUnused = 64;
-  if (unused <= std::max(kMostUnused, function.options.max_variants)) return "";
-  return "none of the last " + std::to_string(unused - 1) + " recordings served a second call";
-}
-
-constexpr size_t kMostObjects = 64;  // that a method may be bound to with max_variants each
-
-std::string full(const Function& function, const CallSpec& call, const std::function<std::string()>& varied) {
-  const uint64_t most = function.options.max_variants;
-  if (function.variants.siblings(call).size() < most && function.variants.all().size() < kMostObjects * most) return "";
-  const std::string what = varied();
-  return "variant limit (" + std::to_string(most) + ") reached" + (what.empty() ? "" : ": " + what);
 }
 
 }  // namespace fastjit::dispatch

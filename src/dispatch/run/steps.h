@@ -5,6 +5,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "dispatch/run/executor.h"
 
 namespace fastjit::dispatch {
@@ -131,7 +134,7 @@ class Run {
     double given[2] = {};
     for (size_t i = 0; i < s.operands.size(); ++i)
       given[i] = reinterpret_cast<const double*>(address(s.operands[i].slot))[s.operands[i].offset];
-    const auto result = exe_.numbers[s.number].compute(given);
+    const auto result = exe_.numbers[s.number].compute(given, scalars_);
     if (!result) throw Restart{"the number " + exe_.numbers[s.number].label + " is computed otherwise by Python"};
     *reinterpret_cast<double*>(address(s.result)) = *result;
   }
@@ -178,6 +181,11 @@ class Run {
         stack[arg].toList().set(static_cast<size_t>(item), value.defined() ? c10::IValue(value) : c10::IValue());
     }
     for (const auto& [arg, which] : tmpl.made_generators) stack[arg] = made_generator(which);
+    for (const capture::CallTemplate::NumberHole& hole : tmpl.numbers) {
+      const uint64_t bits = scalars_[hole.scalar];
+      stack[hole.arg] =
+          hole.is_float ? c10::IValue(std::bit_cast<double>(bits)) : c10::IValue(static_cast<int64_t>(bits));
+    }
     std::optional<capture::CastScope> casts;
     if (tmpl.casts) casts.emplace(*tmpl.casts);
     if (!tmpl.makes_no_view) return tmpl.op.callBoxed(stack);
@@ -219,6 +227,16 @@ class Run {
     t = self().empty(slot(id)).copy_(t);
   }
 
+  // With another number than the recorded one the operator may have given its argument back, as dropout(x, 0.0) does.
+  void check_new(const at::Tensor& t, const plan::ExternStep& s) {
+    const auto shares = [&](SlotId operand) {
+      return operand != plan::kNoSlot && tensor(operand).has_storage() &&
+             t.storage().is_alias_of(tensor(operand).storage());
+    };
+    if (t.defined() && t.has_storage() && std::ranges::any_of(s.operands, shares))
+      throw Restart{"the result of an operator shares memory with an argument, unlike when it was recorded"};
+  }
+
   void step(const plan::ExternStep& s) {
     const capture::CallTemplate& tmpl = exe_.calls[exe_.externs[s.external].call];
     torch::jit::Stack stack;
@@ -227,9 +245,10 @@ class Run {
     size_t result = 0;
     const auto take = [&](const at::Tensor& t) {
       const SlotId place = result < s.results.size() ? s.results[result] : plan::kNoSlot;
+      if (!tmpl.numbers.empty() && tmpl.makes_new) check_new(t, s);
       if (place != plan::kNoSlot)
         keep(place, t, tmpl, result);
-      else if (tmpl.by_data)
+      else if (tmpl.by_data || !tmpl.numbers.empty())
         check_unused(t, tmpl, result);
       ++result;
     };

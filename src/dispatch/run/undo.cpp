@@ -119,7 +119,7 @@ class Analysis {
     draws_ |= facts.is(OpFlag::Draws) && call.made_generators.empty();  // those are the run's own
     for (const c10::IValue& value : call.args)
       if (value.isGenerator()) generators_.push_back(value.toGenerator());
-    if (may_raise) may_stop();
+    if (may_raise || !call.numbers.empty()) may_stop();  // another number may be one that it refuses
   }
 
   void may_stop() {

@@ -56,6 +56,7 @@ class Driver : public Observer {
     bool array_is_new = false;         // the call has made that memory
     bool constant_result = false;      // a tensor made without an operator, of data that is all facts
     bool derived_result = false;       // it follows from watched numbers as derivation_ says
+    size_t found_number = SIZE_MAX;    // it reads a number that differs from call to call: which of the facts'
     int new_list_at = 0;               // it makes a list and leaves it there on the stack
     bool nested_result = false;        // its result is new if it is a container, and so are the containers in it
     bool constructs = false;           // it makes an instance: the first argument of __init__ is that new object

@@ -126,7 +126,7 @@ PyObject* Facts::note(Id id, PyObject* name, PyTypeObject* after, PyObject* valu
 
 PyObject* Facts::read_key(Id id, PyObject* name, std::string label, const std::string& where) {
   Key* known = find_key(id, name, nullptr);
-  pin(known);
+  pin_read(known, id, name, -1);
   if (is_own(node(id).object, name)) return dict_lookup(node(id).object, name, nullptr);
   if (known && known->expect.kind != Expected::Kind::Present) {
     PyObject* value = dict_lookup(node(id).object, name, &known->hint);
@@ -291,10 +291,22 @@ Facts::Id Facts::list(PyObject* l, const std::string& label) {
   return id >= 0 ? id : add(l, Node::Kind::List, label, "");
 }
 
+Key& Facts::add_item(Id id, Py_ssize_t index, const std::string& where) {
+  Node& n = node(id);
+  key_ids_[{id, {index_name(index), nullptr}}] = n.keys.size();
+  Key item;
+  item.hint = static_cast<int32_t>(index);
+  item.label = n.label + "[" + std::to_string(index) + "]";
+  item.where = where;
+  n.keys.push_back(std::move(item));
+  return n.keys.back();
+}
+
 PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
   PyObject* value = PyList_GET_ITEM(node(id).object, index);
   PyObject* name = index_name(index);
   Key* key = find_key(id, name, nullptr);
+  pin_read(key, id, nullptr, index);
   Node& n = node(id);
   if (n.grown_from >= 0 && index >= n.grown_from) changed(n.label, where);
   if (is_own(n.object, name)) return value;
@@ -307,13 +319,7 @@ PyObject* Facts::read_item(Id id, Py_ssize_t index, const std::string& where) {
     if (!key->expect.holds(value)) changed(key->label, where);
     return value;
   }
-  key_ids_[{id, {name, nullptr}}] = n.keys.size();
-  Key item;
-  item.hint = static_cast<int32_t>(index);
-  item.expect = Expected::of(value);
-  item.label = n.label + "[" + std::to_string(index) + "]";
-  item.where = where;
-  n.keys.push_back(std::move(item));
+  add_item(id, index, where).expect = Expected::of(value);
   held_.insert(value);
   return value;
 }
@@ -364,7 +370,7 @@ PyObject* Facts::read_context(PyObject* variable, const std::string& label, cons
 PyObject* Facts::read_place(PyObject* place, Node::Kind kind, PyObject* value, const std::string& label,
                             const std::string& where) {
   Id id = find(place, kind);
-  if (id >= 0) pin(&node(id).keys[0]);
+  if (id >= 0) pin_read(&node(id).keys[0], id, nullptr, -1);
   if (is_own(place, nullptr)) return value;
   if (id < 0) {
     id = add(place, kind, label, where);
@@ -382,6 +388,10 @@ int Facts::traverse(visitproc visit, void* arg) const {
     for (const Key& key : n.keys)
       for (const Ref* ref : {&key.name, &key.expect.hold, &key.first}) Py_VISIT(ref->get());
     for (const Expected& base : n.order) Py_VISIT(base.hold.get());
+  }
+  for (const Number& number : numbers_) {
+    Py_VISIT(number.name.get());
+    Py_VISIT(number.first.get());
   }
   return 0;
 }
@@ -424,6 +434,7 @@ std::string Facts::finish() {
     give_tag((PyTypeObject*)n.object);  // a base whose attribute was set took it away
     if (!((PyTypeObject*)n.object)->tp_version_tag) return n.label + " (no version tag)";
   }
+  settle_numbers();
   ids_.clear();
   key_ids_.clear();
   held_.clear();

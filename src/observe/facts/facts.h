@@ -159,6 +159,16 @@ class Facts final : public ReadSet {
   /// The value is used otherwise after all: it is the fact.
   void pin_key(Id dict, PyObject* name) { pin(find_key(dict, name, nullptr)); }
   void pin_place(PyObject* place, Node::Kind kind);
+  /// numbers.cpp. Notes that the place holds a number of this type, whatever its value. Which of the facts' numbers it
+  /// is; kNone, and nothing noted, where it holds none, or is a fact by value, or the call has stored to it.
+  static constexpr size_t kNone = SIZE_MAX;
+  size_t open_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
+  size_t open_item(Id list, Py_ssize_t index, const std::string& where);
+  size_t open_place(PyObject* place, Node::Kind kind, const std::string& label, const std::string& where);
+  std::vector<NumberPlace> known_numbers() const;                               // see Observation::numbers
+  PyObject* number(size_t which) const { return numbers_[which].first.get(); }  // in this call
+  void pin_number(size_t which) { pin(key_of(numbers_[which])); }
+  bool is_pinned(size_t which);
   /// After finish(): what the call read and then gave another value, so that the facts fail: "self.h at model.py:14".
   const std::string& state() const { return state_; }
   /// Objects that facts look into may be gone: nothing may be asked of these facts.
@@ -182,8 +192,26 @@ class Facts final : public ReadSet {
   std::vector<Mutation> mutate() override;
   int traverse(visitproc visit, void* arg) const override;
   std::vector<const void*> looked_into() const override;
+  size_t number_count() const noexcept override;
+  bool numbers(PyObject** out) const noexcept override;
+  std::string fix_number(size_t which) override;
+  void varying(std::vector<NumberPlace>& out) override;
 
  private:
+  /// A number of which only the type is a fact.
+  struct Number {
+    Id node;
+    Ref name;               // of a dictionary's item
+    Py_ssize_t index = -1;  // of a list's
+    Ref first;              // in the recorded call
+    size_t key = 0;         // from finish() on: which of the node's keys
+    bool open = true;
+  };
+  Key* key_of(const Number& number);
+  bool varies(Node& node, std::vector<NumberPlace>& out);
+  size_t opened(const Key& known, Id id, PyObject* name, Py_ssize_t index) const;
+  void settle_numbers();
+
   /// A word of memory that must not have changed: a type, a dictionary's version tag, a weak reference's object ...
   using Bits = uint64_t __attribute__((may_alias));
   struct Word {
@@ -195,6 +223,7 @@ class Facts final : public ReadSet {
   void changed(const std::string& label, const std::string& where);  // the call itself changed what a fact names
   bool is_own(PyObject* container, PyObject* name) const { return own_.contains({container, name}); }
   static void pin(Key* key);
+  void pin_read(Key* key, Id id, PyObject* name, Py_ssize_t index);
   void replace(Key& key, bool looked_into);
   void abandon(const Key& key);  // what was there may die, and facts look into it
   bool settle(Node& node);
@@ -204,6 +233,7 @@ class Facts final : public ReadSet {
   bool verify(const Node& node) noexcept;
   Id add(PyObject* object, Node::Kind kind, std::string label, const std::string& where);
   Key* find_key(Id id, PyObject* name, PyTypeObject* after);
+  Key& add_item(Id list, Py_ssize_t index, const std::string& where);
   Key& add_key(Id id, PyObject* name, PyTypeObject* after, std::string label, const std::string& where);
   PyObject* note(Id id, PyObject* name, PyTypeObject* after, PyObject* value, std::string label,
                  const std::string& where);
@@ -249,6 +279,7 @@ class Facts final : public ReadSet {
   std::string changed_;                         // a fact that the call changed
   // Recording only: places that the call stored to (container, name).
   FlatSet<std::pair<PyObject*, PyObject*>, HashPlace> own_;
+  std::vector<Number> numbers_;
   std::string state_;
   bool state_is_constant_ = true;
   bool abandoned_ = false;
@@ -322,6 +353,8 @@ void remember_hash(PyObject* o, Py_hash_t hash);
 inline bool is_number(PyObject* o) { return o && (PyLong_CheckExact(o) || PyFloat_CheckExact(o)); }
 /// Stands for a list's item among the names of keys: no object has an odd address.
 inline PyObject* index_name(Py_ssize_t index) { return reinterpret_cast<PyObject*>(2 * index + 1); }
+/// Only the type of the number in a place matters, unless Facts finds that the number does.
+void expect_type_of(Key& key, PyObject* number);
 bool same_bits(PyObject* a, PyObject* b) noexcept;
 /// Equal for what same_bits() finds equal. Runs no Python code.
 Py_hash_t hash_of_bits(PyObject* o) noexcept;

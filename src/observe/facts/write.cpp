@@ -13,13 +13,6 @@
 namespace fastjit::observe {
 namespace {
 
-// Only the type of the number in a place matters, unless pin() finds that the number does.
-void expect_type_of(Key& key, PyObject* number) {
-  key.expect.kind = Expected::Kind::Type;
-  key.expect.object = (PyObject*)Py_TYPE(number);
-  key.first = Ref::share(number);
-}
-
 std::optional<Replaced> place_of(const Node& n, const Key& key) {
   using Kind = SideEffect::Kind;
   PyObject* tensor = key.expect.object;
@@ -39,6 +32,12 @@ std::optional<Replaced> place_of(const Node& n, const Key& key) {
 }
 
 }  // namespace
+
+void expect_type_of(Key& key, PyObject* number) {
+  key.expect.kind = Expected::Kind::Type;
+  key.expect.object = (PyObject*)Py_TYPE(number);
+  key.first = Ref::share(number);
+}
 
 void Facts::pin(Key* key) {
   if (key && key->expect.kind == Expected::Kind::Type) key->expect = Expected::of(key->first.get());
@@ -111,14 +110,8 @@ void Facts::write_item(Id id, Py_ssize_t index, bool looked_into, const std::str
   Key* key = find_key(id, index_name(index), nullptr);
   Node& n = node(id);
   if (!key) {  // there is such an item
-    key_ids_[{id, {index_name(index), nullptr}}] = n.keys.size();
-    Key item;
-    item.hint = static_cast<int32_t>(index);
-    item.expect.kind = Expected::Kind::Present;
-    item.label = n.label + "[" + std::to_string(index) + "]";
-    item.where = where;
-    n.keys.push_back(std::move(item));
-    key = &n.keys.back();
+    key = &add_item(id, index, where);
+    key->expect.kind = Expected::Kind::Present;
   }
   n.written = true;
   replace(*key, looked_into);

@@ -94,6 +94,7 @@ bool Tracer::find_sum() {
 }
 
 bool Tracer::counts_key(Facts::Id id, PyObject* name, const std::string& label) {
+  if (opens_key(id, name, label)) return true;
   if (!find_sum() || !facts_->count_key(id, name, label, where())) return false;
   sum_.frame = top().frame;
   sum_.container = facts_->node(id).object;
@@ -103,6 +104,7 @@ bool Tracer::counts_key(Facts::Id id, PyObject* name, const std::string& label) 
 }
 
 bool Tracer::counts_place(PyObject* place, Node::Kind kind, const std::string& label) {
+  if (opens_place(place, kind, label)) return true;
   if (!find_sum() || !facts_->count_place(place, kind, label, where())) return false;
   sum_.frame = top().frame;
   sum_.container = place;

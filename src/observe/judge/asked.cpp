@@ -61,12 +61,13 @@ void Tracer::judge_numpy_random(PyObject* callee, Args args) {
   ask(Asked::NumpyRandom, callee, args[0], args.subspan(1));
 }
 
-// What a branch makes of such numbers is the same in many calls, the numbers are not.
-bool Tracer::compares_asked(int comparison, PyObject* left, PyObject* right) {
-  if (!numbers_.has_asked() || !is_number(left) || !is_number(right)) return false;
+// What a branch makes of watched numbers is the same in many calls, the numbers are not.
+bool Tracer::compares_open(int comparison, PyObject* left, PyObject* right) {
+  if (numbers_.empty() || sum_.frame || !host_.on_derived || !is_number(left) || !is_number(right)) return false;
   Derivation how;
   for (PyObject* o : {left, right}) numbers_.add_operand(how, o);
-  if (!how.of_asked || how.of_tensor) return false;
+  const bool is_open = how.operands[0].scalar >= 0 || how.operands[1].scalar >= 0;
+  if (!is_open || how.of_tensor) return false;
   how.comparison = comparison;
   how.text = comparison_text(comparison);
   const Ref answer = Ref::steal(PyObject_RichCompare(left, right, comparison));

@@ -266,8 +266,8 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
     case Rule::Ignore:
       return;
     case Rule::Pure:
-      if (callee == (PyObject*)&PyFloat_Type && args.size() == 1 && is_read_from_tensor(args[0]))
-        return;  // that object
+      if (args.size() == 1 && callee == (PyObject*)Py_TYPE(args[0]) && numbers_.contains(args[0]))
+        return;  // float() and int() of such an object give that object
       if (tests_read_by_call(callee, args) || derives_by_call(callee, args)) return;
       [[fallthrough]];
     case Rule::Fresh:

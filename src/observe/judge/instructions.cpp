@@ -165,7 +165,7 @@ void Tracer::unary(int) {
 void Tracer::compare(int oparg) {
   PyObject *right = at(1), *left = at(2);
   const int which = oparg >> kCompareShift;
-  if (compares_asked(which, left, right) || compares_read(which, left, right)) return;
+  if (compares_open(which, left, right) || compares_read(which, left, right)) return;
   if (is_tensor(left) || is_tensor(right)) return binary(kComparison);
   const bool is_equality = which == Py_EQ || which == Py_NE;
   for (PyObject* o : {left, right})

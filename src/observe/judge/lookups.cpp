@@ -123,6 +123,8 @@ static bool is_value_method(PyObject* method) {
 
 void Tracer::truth(PyObject* o) {
   if (PyBool_Check(o) || o == Py_None) return;
+  static PyObject* const zero = PyLong_FromLong(0);
+  if (numbers_.is_open(o) && (compares_open(Py_NE, o, zero) || compares_read(Py_NE, o, zero))) return;
   if (is_plain_value(o)) return touch(o);
   if (is_tensor(o)) return tensor_method(o, "__bool__");
   Facts::Id id;
@@ -197,7 +199,8 @@ void Tracer::read_list_item(Facts::Id id, PyObject* list, PyObject* index) {
   Py_ssize_t i = PyLong_AsSsize_t(index);
   if (i < 0 || i >= PyList_GET_SIZE(list)) i += i < 0 ? facts_->length(id, where()) : 0;
   if (i < 0 || i >= PyList_GET_SIZE(list)) return static_cast<void>(facts_->length(id, where()));  // IndexError
-  found(facts_->read_item(id, i, where()), names_[list] + "[" + std::to_string(i) + "]");
+  const std::string label = names_[list] + "[" + std::to_string(i) + "]";
+  if (!opens_item(id, i, label)) found(facts_->read_item(id, i, where()), label);
 }
 
 // torch makes a tensor of a list without an operator that would show what it reads.

@@ -107,17 +107,16 @@ bool Tracer::is_read_from_tensor(PyObject* o) const {
          PyFloat_CheckExact(o);
 }
 
-// Whether the program can do what Python does with a value that was read out of a tensor. A number that the call was
-// given is a constant of such an operation.
+// Whether the program can do what Python does with a value that was read out of a tensor. A number that the call asked
+// for is a constant of such an operation.
 bool Tracer::runs_in_program(Derivation& how) {
   if (!how.arithmetic && !how.test) return false;
   for (Derivation::Operand& operand : how.operands) {
     PyObject* value = operand.value.get();
     constexpr double kExact = 9007199254740992;  // every int up to there is a float
     if (PyLong_CheckExact(value) && std::abs(PyLong_AsDouble(value)) > kExact) return PyErr_Clear(), false;
-    const bool is_given =
-        operand.scalar >= 0 && numbers_.from(static_cast<size_t>(operand.scalar)) != WatchedNumbers::From::Tensor;
-    if (is_given) touch(value), operand.scalar = -1;
+    const bool is_asked = operand.scalar >= 0 && numbers_.is_asked(static_cast<size_t>(operand.scalar));
+    if (is_asked) touch(value), operand.scalar = -1;
   }
   how.of_asked = how.of_clock = false;
   return true;
@@ -221,6 +220,12 @@ bool Tracer::derives_by_call(PyObject* callee, Args args) {
   Derivation how;
   how.function = Ref::share(callee);
   how.text = callee_text(callee);
+  // Which of two numbers it gives the comparison says that it makes.
+  const bool is_max = callee == imported("builtins:max").get();
+  if (args.size() == 2 && (is_max || callee == imported("builtins:min").get())) {
+    const int comparison = is_max ? Py_GT : Py_LT;
+    if (compares_open(comparison, args[1], args[0]) || compares_read(comparison, args[1], args[0])) return true;
+  }
   if (how.text == "sqrt" && args.size() == 1) how.arithmetic = Arithmetic::Sqrt;
   return derives(std::move(how), args);
 }

@@ -53,6 +53,7 @@ Observation Tracer::stop() {
   if (reason_.empty()) settle_lent();
   if (reason_.empty()) {
     drop_sum();
+    settle_found();
     facts_->follow_lists(1);  // the effect's
     // What a place holds again that a fact says it held before needs no store.
     std::erase_if(effects_, [&](const SideEffect& effect) {
@@ -83,11 +84,13 @@ Observation Tracer::stop() {
   result.interrupted = !interrupted_.empty();
   if (result.interrupted) result.state = interrupted_;
   numbers_.tell(result);
+  result.found_numbers = found_numbers();  // after the references to them were counted
   result.bare = bare_;
   result.tagged = std::move(tagged_);
   result.classes = std::move(classes_);
   result.identities = identities_;
   if (!reason_.empty()) result.symbolic.assign(numbers_.size(), false);
+  result.numbers = facts_->known_numbers();
   if (!facts_->abandoned()) result.facts = std::move(facts_);
   return result;
 }
@@ -249,6 +252,7 @@ void Tracer::conclude() {
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !numbers_.contains(o) && host_.on_number)
       if (host_.on_number(host_.context, o)) numbers_.watch(o, WatchedNumbers::From::Tensor);
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
+  if (const size_t which = std::exchange(f.found_number, SIZE_MAX); which != SIZE_MAX) take_found(which);
   if (std::exchange(f.makes_class, false)) take_class(at(1));
   if (std::exchange(f.fills_cache, false)) cache_filled();
   if (PyObject* tensor = std::exchange(f.data_of, nullptr))

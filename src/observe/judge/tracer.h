@@ -29,6 +29,7 @@ class Tracer final : public Driver {
   explicit Tracer(const Host& host);
   ~Tracer() override;
   void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) override;
+  void vary(std::vector<NumberPlace> places) override;
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
   std::string refuses(PyObject* callable) override;
@@ -280,7 +281,7 @@ class Tracer final : public Driver {
   void take_derived(PyObject* number);
   // asked.cpp: numbers that the call asks for and that follow from such ones
   void ask(Asked whom, PyObject* callee, PyObject* self, Args args);
-  bool compares_asked(int comparison, PyObject* left, PyObject* right);
+  bool compares_open(int comparison, PyObject* left, PyObject* right);
   void guard_number(Derivation how, PyObject* number);
   void guard_asked(size_t scalar);
   void judge_clock(PyObject* callee, Args args);
@@ -295,6 +296,16 @@ class Tracer final : public Driver {
   void store_to_argument(PyObject* o, PyObject* name, PyObject* value);
   void log(SideEffect effect);
   bool looked_into(PyObject* o) { return o && !is_constant(o) && !is_tensor(o); }
+  // found_numbers.cpp: numbers that differ from call to call
+  bool varies(const void* container, PyObject* key, Py_ssize_t index, PyObject* now) const;
+  bool is_load();
+  bool opens_key(Facts::Id dict, PyObject* name, const std::string& label);
+  bool opens_item(Facts::Id list, Py_ssize_t index, const std::string& label);
+  bool opens_place(PyObject* place, Node::Kind kind, const std::string& label);
+  bool opens(size_t which, const std::string& label);
+  void take_found(size_t which);
+  void settle_found();
+  std::vector<Observation::FoundNumber> found_numbers() const;
   // additions.cpp: `place += constant`
   bool counts_key(Facts::Id dict, PyObject* name, const std::string& label);
   bool counts_place(PyObject* place, Node::Kind kind, const std::string& label);
@@ -498,7 +509,16 @@ class Tracer final : public Driver {
   };
   bool leaves_alone(const Fill& fill, PyObject* result);
 
+  /// A number of the facts: its place among the watched ones and the call's own object.
+  struct OwnNumber {
+    size_t watched;
+    PyObject* own;
+    std::string label;
+  };
+
   std::unique_ptr<Facts> facts_;
+  std::unordered_multimap<const void*, NumberPlace> varying_;  // by container
+  std::vector<OwnNumber> own_numbers_;                         // in the order of the facts' numbers
   std::vector<SideEffect> effects_;
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
   FlatSet<PyObject*> stored_;                                                               // values that effects_ hold

@@ -46,11 +46,13 @@ class Drawn:
             assert torch.equal(eager, fast) if isinstance(eager, Tensor) else eager == fast
         return results[1]
 
-    def hits(self, *args: Any, calls: int = 12, least: int | None = None) -> None:
+    def hits(self, *args: Any, calls: int = 12, least: int | None = None, waits: int = 0) -> None:
+        """`waits`: calls that may be left eager since those before them did not come again."""
         for seed in range(calls):
             self.call(*args, seed=seed)
         stats = self.fast.stats()
-        assert stats.fallbacks == {}, stats
+        assert sum(stats.fallbacks.values()) <= waits, stats
+        assert all(why.startswith("its last recordings served no second call: ") for why in stats.fallbacks), stats
         assert stats.hits >= (calls - 1 if least is None else least), stats
 
 
@@ -141,7 +143,7 @@ def test_a_choice_is_a_variant_each() -> None:
     def chosen(x: Tensor) -> Tensor:
         return x * random.choice([1.0, 2.5, 4.0]) + x[random.randint(0, 2)] + int(random.random() * 2)
 
-    Drawn(chosen).hits(X, calls=120, least=30)
+    Drawn(chosen).hits(X, calls=120, least=50, waits=30)
 
 
 def test_a_call_that_starts_again_in_eager_draws_once() -> None:
@@ -202,11 +204,21 @@ def test_numbers_that_are_read_otherwise_are_named() -> None:
     assert any("use of the number random.random()" in why for why in fast.stats().fallbacks), fast.stats()
 
 
-def test_a_number_where_programs_hold_constants_is_named() -> None:
+def test_torch_gets_a_drawn_number() -> None:
     def dropped(x: Tensor) -> Tensor:
         return torch.nn.functional.dropout(x, p=random.random()) + 1
 
-    drawn = Drawn(dropped, on_unsupported="eager")
+    drawn = Drawn(dropped, on_unsupported="error")
+    for seed in range(4):
+        drawn.call(X, seed=seed)
+    assert drawn.fast.stats().hits == 3
+
+
+def test_a_number_where_programs_hold_constants_is_named() -> None:
+    def cut(x: Tensor) -> Tensor:
+        return x + torch.arange(0.0, 3.0 + random.random()).sum()
+
+    drawn = Drawn(cut, on_unsupported="eager")
     for seed in range(4):
         drawn.call(X, seed=seed)
     assert drawn.fast.stats().hits == 0

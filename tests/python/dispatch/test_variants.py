@@ -38,7 +38,7 @@ def test_forty_kinds_of_call_are_all_hits() -> None:
     for args, kwargs in calls:
         torch.testing.assert_close(f(*args, **kwargs), f.__wrapped__(*args, **kwargs), rtol=0, atol=0)
     after = f.stats()
-    assert after.hits - before.hits == 40 and after.fallbacks == {}
+    assert after.hits - before.hits == 40 and after.fallbacks == before.fallbacks
 
 
 class Layer(torch.nn.Module):  # modules are compared by identity
@@ -75,14 +75,16 @@ def test_functions_count_all_their_variants() -> None:
     def f(x):
         return x * 2 + 1
 
-    f(torch.randn(4))
-    f(torch.randn(4, 4))
+    inputs = [torch.randn(4), torch.randn(4, 4)]
+    for x in inputs * 2:
+        f(x)
     said = (
         r"variant limit \(2\) reached: x took 3 layouts; raise max_variants, or call it with tensors of fewer sizes, "
         r"strides and dtypes$"
     )
     with pytest.warns(FastJITWarning, match=said):
         f(torch.randn(1, 1, 1))
+    assert f.stats().variants == 2
 
 
 def test_the_limit_names_the_fact_that_changes() -> None:
@@ -93,10 +95,11 @@ def test_the_limit_names_the_fact_that_changes() -> None:
 
     @fastjit.jit(max_variants=2)
     def f(x):
-        return x * settings.rate
+        return x * float(f"{settings.rate}")
 
     for rate in (0.5, 0.25):
         settings.rate = rate
+        f(torch.ones(4))
         f(torch.ones(4))
     line = f.__wrapped__.__code__.co_firstlineno + 2
     says = f"variant limit (2) reached: settings.rate at test_variants.py:{line} keeps changing"
@@ -150,13 +153,31 @@ def test_recordings_that_never_serve_again_stop() -> None:
     def f(state):
         return state.x * 2 + 1
 
-    reason = "none of the last 64 recordings served a second call"
-    with pytest.warns(FastJITWarning, match=reason + ".*pass the tensors in what changes"):
+    reason = "its last recordings served no second call"
+    with pytest.warns(FastJITWarning, match=reason + ".*pass the tensors in"):
         for n in range(80):
             x = torch.arange(4.0) + n
             torch.testing.assert_close(f(_Slots(x)), x * 2 + 1)
     stats = f.stats()
-    assert stats.hits == 0 and stats.fallbacks == {reason: 16}, stats
+    assert stats.hits == 0 and stats.misses == 80, stats
+    ((said, calls),) = stats.fallbacks.items()
+    assert said.startswith(reason) and calls == 16 + 32 + 22  # of 80: eight are recorded, and one after each stretch
+
+
+def test_each_object_of_a_method_is_recorded_at_once() -> None:
+    class Block(torch.nn.Module):
+        @fastjit.jit
+        def scaled(self, x):
+            return x * 2 + 1
+
+    blocks = [Block() for _ in range(30)]
+    for x in (torch.randn(4), torch.randn(2, 3)):
+        for _ in range(3):
+            before = Block.scaled.stats()
+            for block in blocks:
+                torch.testing.assert_close(block.scaled(x), x * 2 + 1)
+        assert Block.scaled.stats().hits == before.hits + 30
+    assert Block.scaled.stats().fallbacks == {} and Block.scaled.stats().misses == 60
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "norm"])

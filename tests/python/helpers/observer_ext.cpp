@@ -88,19 +88,33 @@ PyObject* facts_mutate(PyObject* self, PyObject*) {
   return list;
 }
 
-PyMethodDef facts_methods[] = {
-    {"mutate", facts_mutate, METH_NOARGS, nullptr},     {"check", facts_check, METH_NOARGS, nullptr},
-    {"check_many", facts_check_many, METH_O, nullptr},  {"first_failure", facts_failure, METH_NOARGS, nullptr},
-    {"describe", facts_describe, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+/// [number], or None where the facts hold no more or a program has no room for one.
+PyObject* facts_numbers(PyObject* self, PyObject*) {
+  ReadSet* facts = ((FactsObject*)self)->facts;
+  std::vector<PyObject*> numbers(facts->number_count());
+  if (!facts->check() || !facts->numbers(numbers.data())) Py_RETURN_NONE;
+  PyObject* list = PyList_New(0);
+  for (PyObject* number : numbers) PyList_Append(list, number);
+  return list;
+}
+
+PyMethodDef facts_methods[] = {{"numbers", facts_numbers, METH_NOARGS, nullptr},
+                               {"mutate", facts_mutate, METH_NOARGS, nullptr},
+                               {"check", facts_check, METH_NOARGS, nullptr},
+                               {"check_many", facts_check_many, METH_O, nullptr},
+                               {"first_failure", facts_failure, METH_NOARGS, nullptr},
+                               {"describe", facts_describe, METH_NOARGS, nullptr},
+                               {nullptr, nullptr, 0, nullptr}};
 PyTypeObject FactsType{};
 
 PyObject* none_if_null(PyObject* o) { return o ? o : Py_NewRef(Py_None); }
 
-/// observe(host, scalars, function, args, kwargs) -> None if it does not start, else (result, error, unsound, symbolic,
+/// observe(host, scalars, function, args, kwargs, varying=None): `varying`, facts of an earlier call, say which numbers
+/// differ -> None if it does not start, else (result, error, unsound, symbolic,
 /// tensors, facts, effects, state)
 PyObject* observe_call(PyObject*, PyObject* all) {
-  PyObject *host, *scalars, *function, *args, *kwargs;
-  if (!PyArg_ParseTuple(all, "OOOOO", &host, &scalars, &function, &args, &kwargs)) return nullptr;
+  PyObject *host, *scalars, *function, *args, *kwargs, *varying = Py_None;
+  if (!PyArg_ParseTuple(all, "OOOOO|O", &host, &scalars, &function, &args, &kwargs, &varying)) return nullptr;
   host_tensors = host == Py_None ? nullptr : PyObject_GetAttrString(host, "tensor_types");
   host_modules = host == Py_None ? nullptr : PyObject_GetAttrString(host, "module_types");
   host_classify = host == Py_None ? nullptr : PyObject_GetAttrString(host, "classify");
@@ -110,7 +124,16 @@ PyObject* observe_call(PyObject*, PyObject* all) {
   callbacks.is_module = is_module;
   callbacks.classify = classify;
   callbacks.on_tensor = on_tensor;
+  if (varying != Py_None) {
+    callbacks.on_derived = [](void*, Derivation&) {};
+    callbacks.on_found_number = [](void*, PyObject*, const char*) {};
+  }
   std::unique_ptr<Observer> observer = make_observer(callbacks);
+  if (varying != Py_None) {
+    std::vector<NumberPlace> places;
+    ((FactsObject*)varying)->facts->varying(places);
+    observer->vary(std::move(places));
+  }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(scalars); ++i) observer->watch_scalar(PyTuple_GET_ITEM(scalars, i));
   bool started = observer->start(function);
   if (!started) Py_RETURN_NONE;

@@ -135,9 +135,15 @@ class Host:
 
 
 def observe(
-    ext: types.ModuleType, function: Any, *args: Any, scalars: tuple = (), host: Any = Host, **kwargs: Any
+    ext: types.ModuleType,
+    function: Any,
+    *args: Any,
+    scalars: tuple = (),
+    host: Any = Host,
+    varying: Any = None,
+    **kwargs: Any,
 ) -> Seen:
-    seen = ext.observe(host, scalars, function, args, kwargs)
+    seen = ext.observe(host, scalars, function, args, kwargs, varying)
     assert seen is not None, "the observer did not start"
     return Seen(*seen)
 

@@ -5,10 +5,10 @@ A script is a function of a `World`: it builds its state, calls through `world.c
 square roots as eager_cpu.py says, unless the script has a tolerance; dtype, sizes, strides, offset, version, view or
 not, which tensors are one object, which share a storage), the watched state, the error's type and text, and what was
 printed. What ran under @fastjit:
-"hit", "new" (recorded and kept), "again" (recorded and kept in the place of a variant that died), "raised" (an error:
-nothing is kept), "size" (known arguments but for size or identity: recorded when they come again), "passing" (recorded,
-and not kept: the call replaced what it had read), "interrupted" (nothing is kept: the call changed a container that it
-had reached; the next call is recorded), a part of the reason for eager, or a tuple of these for several calls in one.
+"hit", "new" (recorded and kept), "again" (recorded and kept in the place of a variant that is gone), "raised" (an
+error: nothing is kept), "passing" (recorded, and not kept: the call replaced what it had read), "interrupted" (nothing
+is kept: the call changed a container that it had reached; the next call is recorded), a part of the reason for eager,
+or a tuple of these for several calls in one.
 """
 
 from __future__ import annotations
@@ -164,9 +164,6 @@ def foretold(said: str, before: Any, after: Any, error: str | None) -> None:
         assert not reasons or reasons[0] == "an operator raised" or " than when it was recorded" in reasons[0], ran
     elif kind == "eager":
         assert reasons == [why], ran
-    elif kind == "eager this once":
-        of_values = reasons and reasons[0].startswith("each call reads another value: ")
-        assert (not reasons or of_values) and after.record_ms == before.record_ms, ran
     elif kind == "an error":
         assert error and error.startswith("TypeError") and not reasons, ran
     else:
@@ -244,13 +241,12 @@ class World:
         ran = f"{after.hits - before.hits} hits, {after.variants - before.variants} new, eager: {fresh}"
         assert after.hits - before.hits == wanted.count("hit"), f"{where}: expected {expected}, ran {ran}"
         assert after.variants - before.variants == wanted.count("new"), f"{where}: expected {expected}, ran {ran}"
-        reasons = [w for w in wanted if w not in ("hit", "new", "again", "raised", "size", "passing", "interrupted")]
+        reasons = [w for w in wanted if w not in ("hit", "new", "again", "raised", "passing", "interrupted")]
         if _RECORDS and self.log[-1].error:  # the hit is recorded again, and eager raises by itself
             reasons = [reason for reason in reasons if reason != "an operator raised"]
         assert len(fresh) == len(reasons), f"{where}: expected {expected}, ran {ran}"
         assert all(any(r in f for f in fresh) for r in reasons), f"{where}: expected {expected}, ran {ran}"
         assert bool(self.log[-1].error) or "raised" not in wanted, f"{where}: expected an error"
-        assert not self.log[-1].error or "size" not in wanted, f"{where}: {self.log[-1].error}"
         assert after.calls - before.calls == len(wanted), f"{where}: expected {expected}, ran {ran}"
         if self.changes and "hit" in wanted:
             self.hits_after_change += 1

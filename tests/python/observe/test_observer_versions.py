@@ -121,7 +121,13 @@ def read_sets_here(tmp_path_factory) -> dict[str, list[str]]:
 def test_the_observers_tests_pass(other):
     """No test is left out there but those that say why."""
     options = ["-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "--rootdir", str(HERE)]
-    names = ("test_observer.py", "test_observer_effects.py", "test_observer_lives.py", "test_observer_dicts.py")
+    names = (
+        "test_observer.py",
+        "test_observer_effects.py",
+        "test_observer_lives.py",
+        "test_observer_dicts.py",
+        "test_observer_numbers.py",
+    )
     report = other.output("-m", "pytest", *options, *names)
     assert " passed" in report, report
     assert "skipped" not in report or version_of(other.python) == "3.11", report  # sys.monitoring came later

@@ -113,8 +113,8 @@ def effect_counter_that_is_used(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.watch(state=state)
-    for _ in range(3):
-        w.call("new", f, x)
+    for expected in ("new", "new", "hit"):
+        w.call(expected, f, x)
     state.step = 0
     w.change("back to the start")
     w.call("hit", f, x)
@@ -530,7 +530,7 @@ def effect_cycle(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.watch(state=state)
-    for expected in ("new", "new", "new", "hit", "hit", "hit"):
+    for expected in ("new", "new", "hit", "hit", "hit", "hit"):
         w.call(expected, f, x)
     state.turn = 1
     w.change("another turn")

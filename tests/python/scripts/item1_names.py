@@ -356,10 +356,11 @@ def zero_signs_and_types_of_numbers(w: World) -> None:
     g["K"] = -0.0
     w.change("0.0 to -0.0")
     w.learn(f, x)
-    for value in (0, False, 1, True, 1.0):
+    for value, expected in ((0, "new"), (False, "new"), (1, "hit"), (True, "new"), (1.0, "new"), (-0.0, "hit")):
         g["K"] = value
         w.change(f"K = {value!r}")
-        w.learn(f, torch.arange(1, 4))
+        w.call(expected, f, torch.arange(1, 4))
+        w.call("hit", f, torch.arange(1, 4))
 
 
 @script(1)

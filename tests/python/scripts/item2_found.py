@@ -264,4 +264,5 @@ def odd_orders_and_corrections(w: World) -> None:
             x = torch.tensor([0.0, 1.0, 2.0, -3.0, 5.0, 1.5], dtype=dtype)
             w.learn(f, x, first)
             w.change("a number that torch takes in its own way")
-            w.learn(f, x, odd)
+            w.call("new" if dtype == torch.float32 else "hit", f, x, odd)
+            w.call("hit", f, x, odd)

@@ -299,14 +299,20 @@ def the_variant_limit(w: World) -> None:
     f, x = w.jit(f), torch.arange(4.0)
     for value in range(8):
         w.call("new", f, x, torch.tensor(value))
-    for value in range(8, 64):  # none of the eight came again: these must come twice
-        w.call("each call reads another value: b at ", f, x, torch.tensor(value))
-        w.call("new", f, x, torch.tensor(value))
-    w.change("a new value")
-    for value in (64, 65, 64):
-        w.call("took 65 values", f, x, torch.tensor(value))
-    w.change("known values")
-    for value in (0, 63, 31):
+    w.change("none of the eight came again")
+    for value in range(8, 24):
+        w.call("its last recordings served no second call: b at ", f, x, torch.tensor(value))
+    w.call("new", f, x, torch.tensor(24))
+    w.call("hit", f, x, torch.tensor(24))
+    w.change("known values, and new ones that come again")
+    for value in (*range(8), 24):
+        w.call("hit", f, x + 1, torch.tensor(value))
+    for value in range(30, 85):
+        w.learn(f, x, torch.tensor(value))
+    w.change("there is no room for one more")
+    w.call("variant limit (64) reached: b at ", f, x, torch.tensor(90))
+    w.call("again", f, x, torch.tensor(90))
+    for value in (90, 84, 60, 24):
         w.call("hit", f, x + 1, torch.tensor(value))
 
 

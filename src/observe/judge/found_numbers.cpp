@@ -1,0 +1,112 @@
+// Numbers in places that hold another one from call to call: the call gets an object of its own for each, which is
+// watched as its number arguments are. Of the place only the type is a fact.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include <algorithm>
+#include <cmath>
+
+#include "observe/events/opcode_numbers.h"
+#include "observe/judge/tracer.h"
+
+namespace fastjit::observe {
+
+void Tracer::vary(std::vector<NumberPlace> places) {
+  for (NumberPlace& place : places) {
+    const void* container = place.container;
+    varying_.emplace(container, std::move(place));
+  }
+}
+
+// Whether `now`, what is in the place, differs from call to call.
+bool Tracer::varies(const void* container, PyObject* key, Py_ssize_t index, PyObject* now) const {
+  const auto [first, last] = varying_.equal_range(container);
+  return std::any_of(first, last, [&](const auto& entry) {
+    const NumberPlace& known = entry.second;
+    const bool same_key = known.key.get() == key || (key && known.key && same_bits(known.key.get(), key));
+    if (!same_key || known.index != index) return false;
+    PyObject* was = known.was.get();
+    return !was || (now && Py_TYPE(now) == Py_TYPE(was) && !same_bits(now, was));
+  });
+}
+
+// Whether the instruction leaves what it reads on the stack.
+bool Tracer::is_load() {
+  if (varying_.empty() || !host_.on_found_number) return false;
+  const int op = top().ops[2 * top().offset];
+  const bool is_item = op == k_BINARY_SUBSCR || (op == k_BINARY_OP && top().ops[2 * top().offset + 1] == kSubscript);
+  return is_item || op == k_LOAD_ATTR || op == k_LOAD_GLOBAL || op == k_LOAD_DEREF;
+}
+
+// True: a number that differs from call to call is read, and all is noted.
+bool Tracer::opens_key(Facts::Id id, PyObject* name, const std::string& label) {
+  PyObject* dict = is_load() ? facts_->node(id).object : nullptr;
+  if (!dict || !varies(dict, name, -1, dict_lookup(dict, name, nullptr))) return false;
+  return opens(facts_->open_key(id, name, label, where()), label);
+}
+
+bool Tracer::opens_item(Facts::Id id, Py_ssize_t index, const std::string& label) {
+  PyObject* list = is_load() ? facts_->node(id).object : nullptr;
+  if (!list || !varies(list, nullptr, index, PyList_GET_ITEM(list, index))) return false;
+  return opens(facts_->open_item(id, index, where()), label);
+}
+
+bool Tracer::opens_place(PyObject* place, Node::Kind kind, const std::string& label) {
+  if (!is_load()) return false;
+  PyObject* now = kind == Node::Kind::Cell ? PyCell_GET(place) : *reinterpret_cast<PyObject**>(place);
+  if (!varies(place, nullptr, -1, now)) return false;
+  return opens(facts_->open_place(place, kind, label, where()), label);
+}
+
+bool Tracer::opens(size_t which, const std::string& label) {
+  if (which == Facts::kNone) return false;
+  if (which == own_numbers_.size()) own_numbers_.push_back({WatchedNumbers::kNone, nullptr, label});
+  top().found_number = which;
+  return true;
+}
+
+// The instruction has left the number on the stack: the call's own object takes its place, the same for each read.
+void Tracer::take_found(size_t which) {
+  OwnNumber& one = own_numbers_[which];
+  PyObject* number = facts_->number(which);
+  const bool is_new = one.watched == WatchedNumbers::kNone;
+  const bool is_nan = PyFloat_CheckExact(number) && std::isnan(PyFloat_AS_DOUBLE(number));  // see worth_replacing()
+  PyObject* own = !is_new ? one.own : is_nan || !fits_program(number) ? nullptr : own_copy(number);
+  if (!own) PyErr_Clear();
+  if (!own || facts_->is_pinned(which) || top().stack.at_or_null(1) != number) {
+    if (is_new) Py_XDECREF(own);
+    return facts_->pin_number(which);
+  }
+  if (is_new) {
+    one.watched = numbers_.size();
+    one.own = own;
+    numbers_.watch(own, WatchedNumbers::From::Caller);
+    originals_[own] = number;
+    host_.on_found_number(host_.context, own, one.label.c_str());
+    Py_DECREF(own);  // the watched numbers hold it
+  }
+  top().stack.replace(1, Py_NewRef(own));
+}
+
+// What was used otherwise than a program can is a fact by value, and the other way round.
+void Tracer::settle_found() {
+  for (size_t i = 0; i < own_numbers_.size(); ++i) {
+    const size_t watched = own_numbers_[i].watched;
+    if (watched == WatchedNumbers::kNone || !numbers_.is_open(watched))
+      facts_->pin_number(i);
+    else if (facts_->is_pinned(i))
+      numbers_.close(watched);
+  }
+}
+
+// Those that the facts find again.
+std::vector<Observation::FoundNumber> Tracer::found_numbers() const {
+  std::vector<Observation::FoundNumber> out;
+  for (const OwnNumber& one : own_numbers_)
+    if (one.watched != WatchedNumbers::kNone && numbers_.is_open(one.watched))
+      out.push_back({one.watched, Ref::share(one.own)});
+  return out;
+}
+
+}  // namespace fastjit::observe
+#endif
