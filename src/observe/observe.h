@@ -291,12 +291,9 @@ struct Observation {
   std::vector<bool>
       symbolic;  // per object given to watch_scalar: only moved, used beside a tensor or passed to a tensor function
   std::vector<Derivation> derivations;  // of watched numbers, in order
-  std::vector<Py_ssize_t> references;   // to each of these numbers, the observer's own left out
-  struct FoundNumber {
-    size_t which;  // of the watched ones
-    Ref number;
-  };
-  std::vector<FoundNumber> found_numbers;  // those that ReadSet::numbers() gives, in its order
+  std::vector<Ref> watched;             // these numbers, held
+  std::vector<Py_ssize_t> references;   // to each of them, the observer's own left out
+  std::vector<size_t> found_numbers;    // those of them that ReadSet::numbers() gives, in its order
   std::vector<NumberPlace> numbers;        // where the call found numbers, for vary(); some thousands at most
 };
 

@@ -89,6 +89,12 @@ struct Variant {
   bool find_numbers(PyObject** numbers) const noexcept {
     return found_numbers == 0 || guards.facts->numbers(numbers + key.spec.number_count());
   }
+  /// Calls like it run eagerly, whatever the facts say.
+  void drop_program() {
+    program = {};
+    guards.facts = nullptr;
+    found_numbers = 0;
+  }
   /// The tensor that a program input is in a call with these tensors; borrowed.
   PyObject* input(const capture::InputSource& source, PyObject* const* tensors) const noexcept {
     return source.kind == capture::InputSource::Kind::Argument ? tensors[source.index]

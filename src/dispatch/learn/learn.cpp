@@ -42,10 +42,11 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   const auto next = [&] { return may_pass ? function.stats.calls + 1 : next_try(function); };
   recording.variant->retry_at = guarded || refused ? 0 : next();
   const uint64_t retry_at = recording.variant->retry_at;
-  recording.variant->program.executable = nullptr;
-  recording.variant->program.replay = nullptr;
-  recording.variant->guards.facts = guarded ? std::move(recording.observation.facts) : nullptr;
-  if (!guarded) recording.variant->guards.captured.clear();
+  recording.variant->drop_program();
+  if (guarded)
+    recording.variant->guards.facts = std::move(recording.observation.facts);
+  else
+    recording.variant->guards.captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
   recording.variant->guards.values = miss ? miss->path : std::vector<capture::ValueGuard>();
   const bool kept = !refused && (miss || !recording.captured_graph.reads_values || guarded);
@@ -151,9 +152,7 @@ bool stays_eager(Function& function, const std::shared_ptr<Variant>& variant, co
   function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
   variant->reason = why.reason;
   variant->retry_at = next_try(function);
-  variant->program.executable = nullptr;
-  variant->program.replay = nullptr;
-  variant->guards.facts = nullptr;
+  variant->drop_program();
   variant->guards.captured.clear();
   const bool kept = pending.has_path || !pending.reads_values;
   if (kept) keep(function, variant);

@@ -266,7 +266,7 @@ void fix_numbers(Recording& recording) {
   observe::Observation& seen = recording.observation;
   if (!seen.facts) return;
   for (size_t i = seen.found_numbers.size(); i-- > 0;)  // from the last: the places of the others stay
-    if (!recording.captured_graph.bound_scalars[seen.found_numbers[i].which])
+    if (!recording.captured_graph.bound_scalars[seen.found_numbers[i]])
       if (std::string state = seen.facts->fix_number(i); seen.state.empty() && !state.empty()) {
         seen.state = std::move(state);
         seen.state_is_constant = true;
@@ -286,7 +286,7 @@ void settle_scalars(Recording& recording, const FreshCall& call, const Schedule&
   std::sort(symbolic.begin(), symbolic.end());
   for (size_t i = 0; i < symbolic.size(); ++i) place[symbolic[i].second] = static_cast<int>(i);
   auto next = static_cast<int>(symbolic.size());
-  for (const auto& [found, number] : recording.observation.found_numbers)
+  for (const size_t found : recording.observation.found_numbers)
     if (captured.bound_scalars[found]) place[found] = next++, ++variant.found_numbers;
   for (size_t i = 0; i < schedule.uses.size(); ++i) {
     if (!schedule.uses[i]) continue;

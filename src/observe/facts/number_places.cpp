@@ -19,6 +19,9 @@ NumberPlace place_of_key(const Node& n, const Key& key) {
   return {n.object, Ref::share(key.name.get()), n.kind == Node::Kind::List ? key.hint : -1};
 }
 
+// A fact that says more of the place than that something is there.
+bool says_more(const Key* key) { return key && key->expect.kind != Expected::Kind::Present; }
+
 }  // namespace
 
 Key* Facts::key_of(const Number& number) {
@@ -43,11 +46,12 @@ void Facts::pin_read(Key* key, Id id, PyObject* name, Py_ssize_t index) {
 
 size_t Facts::open_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
   if (is_own(node(id).object, name)) return kNone;
-  if (const Key* known = find_key(id, name, nullptr)) return opened(*known, id, name, -1);
+  Key* known = find_key(id, name, nullptr);
+  if (says_more(known)) return opened(*known, id, name, -1);
   int32_t hint = kFindHint;
   PyObject* value = dict_lookup(node(id).object, name, &hint);
   if (!is_number(value)) return kNone;
-  Key& key = add_key(id, name, nullptr, label, where);
+  Key& key = known ? *known : add_key(id, name, nullptr, label, where);
   expect_type_of(key, value);
   key.hint = hint;
   numbers_.push_back({id, Ref::share(name), -1, Ref::share(value)});
@@ -57,9 +61,10 @@ size_t Facts::open_key(Id id, PyObject* name, const std::string& label, const st
 size_t Facts::open_item(Id id, Py_ssize_t index, const std::string& where) {
   PyObject *name = index_name(index), *value = PyList_GET_ITEM(node(id).object, index);
   if (is_own(node(id).object, name)) return kNone;
-  if (const Key* known = find_key(id, name, nullptr)) return opened(*known, id, nullptr, index);
+  Key* known = find_key(id, name, nullptr);
+  if (says_more(known)) return opened(*known, id, nullptr, index);
   if (!is_number(value) || node(id).grown_from >= 0) return kNone;
-  Key& item = add_item(id, index, where);
+  Key& item = known ? *known : add_item(id, index, where);
   expect_type_of(item, value);
   numbers_.push_back({id, {}, index, Ref::share(value)});
   return numbers_.size() - 1;

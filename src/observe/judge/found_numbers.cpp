@@ -100,11 +100,11 @@ void Tracer::settle_found() {
 }
 
 // Those that the facts find again.
-std::vector<Observation::FoundNumber> Tracer::found_numbers() const {
-  std::vector<Observation::FoundNumber> out;
+std::vector<size_t> Tracer::found_numbers() const {
+  std::vector<size_t> out;
   for (const OwnNumber& one : own_numbers_)
     if (one.watched != WatchedNumbers::kNone && numbers_.is_open(one.watched))
-      out.push_back({one.watched, Ref::share(one.own)});
+      out.push_back(one.watched);
   return out;
 }
 

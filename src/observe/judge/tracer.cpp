@@ -84,7 +84,7 @@ Observation Tracer::stop() {
   result.interrupted = !interrupted_.empty();
   if (result.interrupted) result.state = interrupted_;
   numbers_.tell(result);
-  result.found_numbers = found_numbers();  // after the references to them were counted
+  result.found_numbers = found_numbers();
   result.bare = bare_;
   result.tagged = std::move(tagged_);
   result.classes = std::move(classes_);

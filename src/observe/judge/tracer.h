@@ -305,7 +305,7 @@ class Tracer final : public Driver {
   bool opens(size_t which, const std::string& label);
   void take_found(size_t which);
   void settle_found();
-  std::vector<Observation::FoundNumber> found_numbers() const;
+  std::vector<size_t> found_numbers() const;
   // additions.cpp: `place += constant`
   bool counts_key(Facts::Id dict, PyObject* name, const std::string& label);
   bool counts_place(PyObject* place, Node::Kind kind, const std::string& label);

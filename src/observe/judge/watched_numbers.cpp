@@ -46,6 +46,7 @@ void WatchedNumbers::tell(Observation& seen) {
       if (operand.scalar >= 0) --seen.references[static_cast<size_t>(operand.scalar)];
   }
   seen.derivations = std::move(derivations_);
+  for (Watched& one : all_) seen.watched.push_back(std::move(one.number));
 }
 
 }  // namespace fastjit::observe

@@ -33,7 +33,7 @@ class WatchedNumbers {
   const Derivation* derivation_of(size_t which) const;
   bool has_asked() const { return has_asked_; }
 
-  /// What Observation says of them. Gives the derivations away.
+  /// What Observation says of them. Gives the numbers and derivations away.
   void tell(Observation& seen);
 
  private:

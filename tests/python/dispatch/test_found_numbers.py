@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastjit import fastjit
+from fastjit import FastJITWarning, fastjit
 from helpers import assert_same
 
 VALUES = (2.5, 3.5, 0.5, -0.0, 1.0, math.inf, 1e-40, 1e30, 2.5)
@@ -291,3 +291,45 @@ def test_a_first_call_that_fills_a_cache_counts():
         return f, lambda v: setattr(box, "rate", v)
 
     play(make, [1.5, 2.5, 3.5, 4.5], misses=2)
+
+
+@torch.no_grad()
+def test_where_another_place_changes_in_each_call():
+    """The recording that says so is no program: it must not be asked for numbers that it has not."""
+
+    def make():
+        box = Box(rate=0.0, text="")
+
+        def f(x):
+            box.text = box.text + "1"
+            return x * box.rate
+
+        return f, lambda v: setattr(box, "rate", v)
+
+    eager, change_eager = make()
+    f, change = make()
+    fast = fastjit(f)
+    with pytest.warns(FastJITWarning, match="box.text"):
+        for call in range(80):
+            change_eager(call / 2)
+            change(call / 2)
+            assert_same(fast(x8()), eager(x8()), exact=True)
+    assert any("box.text" in reason and "is read and written" in reason for reason in fast.stats().fallbacks)
+
+
+@torch.no_grad()
+def test_a_counter_that_is_looked_for_first():
+    """As optimizers do: `if "step" not in group: group["step"] = 0`, then `group["step"] += 1`."""
+
+    def make():
+        group = {}
+
+        def f(x):
+            if "step" not in group:
+                group["step"] = 0
+            group["step"] += 1
+            return x / (1 - 0.5 ** group["step"])
+
+        return f, lambda v: None
+
+    play(make, [None] * 8, misses=3)
