@@ -88,6 +88,18 @@ void Tracer::take_found(size_t which) {
   top().stack.replace(1, Py_NewRef(own));
 }
 
+// `step = 0`, then `step += 1`: the next call finds another number than the one after it.
+void Tracer::note_counter(const SideEffect& old, const SideEffect& next) {
+  using Kind = SideEffect::Kind;
+  PyObject* was = old.value.get();
+  if (old.of_argument || !is_number(was) || Py_TYPE(was) != Py_TYPE(next.value.get())) return;
+  if (same_bits(was, next.value.get())) return;
+  const void* container = old.target.get();
+  if (old.kind == Kind::SetSlot) container = reinterpret_cast<const char*>(container) + old.place;
+  const Py_ssize_t index = old.kind == Kind::SetIndex ? old.place : -1;
+  counters_.push_back({container, Ref::share(old.key.get()), index});
+}
+
 // What was used otherwise than a program can is a fact by value, and the other way round.
 void Tracer::settle_found() {
   for (size_t i = 0; i < own_numbers_.size(); ++i) {

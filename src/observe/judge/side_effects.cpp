@@ -27,6 +27,7 @@ void Tracer::log(SideEffect effect) {
         old.key.get() == effect.key.get() || (old.key && effect.key && same_bits(old.key.get(), effect.key.get()));
     if (old.kind != effect.kind || !same_key) continue;
     if (old.adds) break;
+    note_counter(old, effect);
     if (old.value.get() != value) names_held_.push_back(std::move(old.value));  // it may be known by its address
     old = std::move(effect);
     return;

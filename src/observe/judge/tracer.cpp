@@ -91,6 +91,7 @@ Observation Tracer::stop() {
   result.identities = identities_;
   if (!reason_.empty()) result.symbolic.assign(numbers_.size(), false);
   result.numbers = facts_->known_numbers();
+  std::ranges::move(counters_, std::back_inserter(result.numbers));
   if (!facts_->abandoned()) result.facts = std::move(facts_);
   return result;
 }

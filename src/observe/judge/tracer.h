@@ -304,6 +304,7 @@ class Tracer final : public Driver {
   bool opens_place(PyObject* place, Node::Kind kind, const std::string& label);
   bool opens(size_t which, const std::string& label);
   void take_found(size_t which);
+  void note_counter(const SideEffect& old, const SideEffect& next);
   void settle_found();
   std::vector<size_t> found_numbers() const;
   // additions.cpp: `place += constant`
@@ -519,6 +520,7 @@ class Tracer final : public Driver {
   std::unique_ptr<Facts> facts_;
   std::unordered_multimap<const void*, NumberPlace> varying_;  // by container
   std::vector<OwnNumber> own_numbers_;                         // in the order of the facts' numbers
+  std::vector<NumberPlace> counters_;                          // that will hold another number in the next call
   std::vector<SideEffect> effects_;
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
   FlatSet<PyObject*> stored_;                                                               // values that effects_ hold

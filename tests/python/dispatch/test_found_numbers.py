@@ -332,4 +332,4 @@ def test_a_counter_that_is_looked_for_first():
 
         return f, lambda v: None
 
-    play(make, [None] * 8, misses=3)
+    play(make, [None] * 8, misses=2)
