@@ -294,7 +294,7 @@ struct Observation {
   std::vector<Ref> watched;             // these numbers, held
   std::vector<Py_ssize_t> references;   // to each of them, the observer's own left out
   std::vector<size_t> found_numbers;    // those of them that ReadSet::numbers() gives, in its order
-  std::vector<NumberPlace> numbers;        // where the call found numbers, for vary(); some thousands at most
+  std::vector<NumberPlace> numbers;     // where the call found numbers, for vary(); some thousands at most
 };
 
 /// Observes this thread from start() to stop(). At most one per thread; GC is off meanwhile. start() returns false when

@@ -115,8 +115,7 @@ void Tracer::settle_found() {
 std::vector<size_t> Tracer::found_numbers() const {
   std::vector<size_t> out;
   for (const OwnNumber& one : own_numbers_)
-    if (one.watched != WatchedNumbers::kNone && numbers_.is_open(one.watched))
-      out.push_back(one.watched);
+    if (one.watched != WatchedNumbers::kNone && numbers_.is_open(one.watched)) out.push_back(one.watched);
   return out;
 }
 
