@@ -1,4 +1,4 @@
-"""What does a number that a call never had before cost, in a place where numbers differ from call to call?"""
+"""What does a number or a size that a call never had before cost, in a place where they differ from call to call?"""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from fastjit import fastjit
 from fastjit._bench import measure, table
 
 KNOWN, NEW = "the same number at each call", "another number at each call"
+KNOWN_SIZES, NEW_SIZES = "four sizes in turn", "another size at each call"
+SIZES = range(1000, 3000)  # elements
 NUMBERS = 10_000
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9},
@@ -53,6 +55,34 @@ def hits_of_numbers(options: harness.Options) -> dict[str, list[float]]:
     known, f = numbers_of(itertools.repeat(0.75), x)
     new, g = numbers_of(itertools.cycle([1 + i / NUMBERS for i in range(NUMBERS)]), x)
     timers = {KNOWN: measure.make_timer(known, (), {}), NEW: measure.make_timer(new, (), {})}
+    samples = harness.rounds_of(timers, options)
+    for function in (f, g):
+        assert function.stats().misses == 2 and not function.stats().fallbacks, function.stats()
+    return samples
+
+
+def sizes_of(sizes: list[int]) -> tuple[Callable[[], Any], Any]:
+    """Calls `x * y + 1` with tensors of the next size each time; and the compiled function."""
+    tensors = itertools.cycle([(torch.randn(n), torch.randn(n)) for n in sizes])
+
+    @fastjit
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y + 1
+
+    def call() -> torch.Tensor:
+        x, y = next(tensors)
+        return f(x, y)
+
+    for n in (8, 9, 10):
+        x = torch.randn(n)
+        assert torch.equal(f(x, x), x * x + 1)
+    return call, f
+
+
+def hits_of_sizes(options: harness.Options) -> dict[str, list[float]]:
+    known, f = sizes_of([1500, 2500, 1000, 3000])
+    new, g = sizes_of(torch.randperm(len(SIZES), generator=torch.Generator().manual_seed(0)).add(SIZES[0]).tolist())
+    timers = {KNOWN_SIZES: measure.make_timer(known, (), {}), NEW_SIZES: measure.make_timer(new, (), {})}
     samples = harness.rounds_of(timers, options)
     for function in (f, g):
         assert function.stats().misses == 2 and not function.stats().fallbacks, function.stats()
@@ -102,7 +132,11 @@ def body(options: harness.Options) -> harness.Outcome:
     found = hits_of_numbers(options)
     ratio = measure.ratio_interval(found[NEW], found[KNOWN])
     rows = [[name, *map(table.seconds, measure.quartiles(seconds))] for name, seconds in found.items()]
-    optimizers, speedups, samples = [], [], {name: harness.short(seconds) for name, seconds in found.items()}
+    sizes = hits_of_sizes(options)
+    sized = measure.ratio_interval(sizes[NEW_SIZES], sizes[KNOWN_SIZES])
+    size_rows = [[name, *map(table.seconds, measure.quartiles(seconds))] for name, seconds in sizes.items()]
+    samples = {name: harness.short(seconds) for name, seconds in (found | sizes).items()}
+    optimizers, speedups = [], []
     first_hit = 0
     for name in OPTIMIZERS:
         eager, fast, hits = steps(name, options)
@@ -123,6 +157,13 @@ def body(options: harness.Options) -> harness.Outcome:
                 detail=f"95 % interval {table.figures(ratio.low)} to {table.figures(ratio.high)}",
             ),
             harness.Target(
+                "a hit with a size never seen over one with one of the last four sizes",
+                1.1,
+                1.0,
+                sized.value,
+                detail=f"95 % interval {table.figures(sized.low)} to {table.figures(sized.high)}",
+            ),
+            harness.Target(
                 "steps of torch.optim with another learning rate each: the first that hits, as all after it",
                 3,
                 None,
@@ -138,6 +179,7 @@ def body(options: harness.Options) -> harness.Outcome:
         ],
         [
             harness.Sheet("x * box.k + 1 on 64 floats", ["box.k", "25 %", "median", "75 %"], rows),
+            harness.Sheet("x * y + 1 on 1000 to 3000 floats", ["sizes", "25 %", "median", "75 %"], size_rows),
             harness.Sheet(
                 "Linear(64, 64), Linear(64, 64), Linear(64, 4), foreach=True",
                 ["step", "eager", "fastjit", "times as fast", "first hit"],

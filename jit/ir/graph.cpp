@@ -13,10 +13,12 @@ namespace {
 
 using support::mix;
 
+uint64_t hash_of(Dim dim) { return static_cast<uint64_t>(dim.hint()) ^ static_cast<uint64_t>(dim.expr()) << 40; }
+
 uint64_t hash_of(const Layout& layout) {
   uint64_t hash = layout.sizes.size();
-  for (int64_t n : layout.sizes) hash = mix(hash, static_cast<uint64_t>(n));
-  for (int64_t s : layout.strides) hash = mix(hash, static_cast<uint64_t>(s));
+  for (const Dim n : layout.sizes) hash = mix(hash, hash_of(n));
+  for (const Dim s : layout.strides) hash = mix(hash, hash_of(s));
   return hash;
 }
 
@@ -42,8 +44,8 @@ uint64_t hash_of(const std::string& value) { return std::hash<std::string>{}(val
 uint64_t hash_of(const IndexMap& map) {
   uint64_t hash = map.dims.size();
   for (const Affine& row : map.dims) {
-    hash = mix(hash, static_cast<uint64_t>(row.offset));
-    for (const auto& [dim, coefficient] : row.terms) hash = mix(mix(hash, dim), static_cast<uint64_t>(coefficient));
+    hash = mix(hash, hash_of(row.offset));
+    for (const auto& [dim, coefficient] : row.terms) hash = mix(mix(hash, dim), hash_of(coefficient));
   }
   return hash;
 }
@@ -102,10 +104,16 @@ DType result_type(Op op, std::span<const DType> in) {
 
 }  // namespace
 
-int64_t Layout::numel() const {
-  int64_t n = 1;
-  for (int64_t size : sizes) n *= size;
+Dim Layout::numel() const {
+  Dim n = 1;
+  for (const Dim size : sizes) n *= size;
   return n;
+}
+
+bool Affine::operator==(const Affine& o) const {
+  return identical(offset, o.offset) && std::ranges::equal(terms, o.terms, [](const auto& a, const auto& b) {
+           return a.first == b.first && identical(a.second, b.second);
+         });
 }
 
 std::string_view text(Product kind) {
@@ -113,26 +121,29 @@ std::string_view text(Product kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-std::vector<int64_t> broadcast(std::span<const int64_t> a, std::span<const int64_t> b) {
-  std::vector<int64_t> out(std::max(a.size(), b.size()));
+std::vector<Dim> broadcast(std::span<const Dim> a, std::span<const Dim> b) {
+  std::vector<Dim> out(std::max(a.size(), b.size()));
   for (size_t i = 0; i < out.size(); ++i) {
-    const int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1;
-    const int64_t y = i < b.size() ? b[b.size() - 1 - i] : 1;
-    if (x != y && x != 1 && y != 1)
-      refuse("sizes " + std::to_string(x) + " and " + std::to_string(y) + " do not broadcast");
+    const Dim x = i < a.size() ? a[a.size() - 1 - i] : 1;
+    const Dim y = i < b.size() ? b[b.size() - 1 - i] : 1;
+    if (x != 1 && y != 1 && x != y) refuse("sizes " + text(x) + " and " + text(y) + " do not broadcast");
     out[out.size() - 1 - i] = x == 1 ? y : x;
   }
   return out;
 }
 
-std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t step = 1;
+std::vector<Dim> row_major(std::span<const Dim> sizes) {
+  std::vector<Dim> strides(sizes.size());
+  Dim step = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
     strides[i] = step;
-    step *= std::max<int64_t>(sizes[i], 1);
+    step *= max(sizes[i], 1);
   }
   return strides;
+}
+
+std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
+  return hints(row_major(std::vector<Dim>(sizes.begin(), sizes.end())));
 }
 
 std::span<const NodeId> Graph::operands(NodeId id) const {
@@ -189,6 +200,15 @@ NodeId Graph::scalar(DType dtype, InputInfo input_info) {
   return append(blank(Op::Scalar, dtype, intern({}), 0, static_cast<uint32_t>(scalars.size() - 1)));
 }
 
+NodeId Graph::size(Dim size) {
+  if (!size.is_symbolic()) return constant_int(DType::I64, size.hint());
+  const auto known = std::ranges::find(sizes_, size.expr(), &std::pair<uint32_t, NodeId>::first);
+  if (known != sizes_.end()) return known->second;
+  const NodeId id = scalar(DType::I64, {text(size), true, size});
+  sizes_.emplace_back(size.expr(), id);
+  return id;
+}
+
 NodeId Graph::constant(DType dtype, double value) {
   if (!is_float(dtype))
     return is_half(dtype) ? (refuse("constant: halves are converted from f32"), kNoNode)
@@ -235,17 +255,17 @@ NodeId Graph::pointwise(Op op, std::initializer_list<NodeId> values) {
   if (values.size() != static_cast<size_t>(info(op).arity))
     refuse(std::string(text(op)) + ": wrong number of operands");
   DType types[4];
-  std::vector<int64_t> shape;
+  std::vector<Dim> shape;
   size_t count = 0;
   Node node = blank(op, DType::F32, 0, 0);
   for (NodeId id : values) {
     types[count] = nodes[id].dtype;
     node.in[count++] = id;
-    shape = count == 1 ? std::vector<int64_t>(sizes(id).begin(), sizes(id).end()) : broadcast(shape, sizes(id));
+    shape = count == 1 ? std::vector<Dim>(sizes(id).begin(), sizes(id).end()) : broadcast(shape, sizes(id));
   }
   node.dtype = result_type(op, {types, count});
   node.rank = static_cast<uint8_t>(shape.size());
-  std::vector<int64_t> strides = row_major(shape);
+  std::vector<Dim> strides = row_major(shape);
   node.layout = intern({std::move(shape), std::move(strides)});
   return append(node);
 }
@@ -258,9 +278,9 @@ NodeId Graph::convert(NodeId value, DType to) {
   return append(node);
 }
 
-NodeId Graph::view(NodeId value, IndexMap map, std::vector<int64_t> out_sizes) {
+NodeId Graph::view(NodeId value, IndexMap map, std::vector<Dim> out_sizes) {
   if (map.dims.size() != sizes(value).size()) refuse("view: the map needs one row per dimension of the operand");
-  std::vector<int64_t> strides = row_major(out_sizes);
+  std::vector<Dim> strides = row_major(out_sizes);
   const size_t rank = out_sizes.size();
   Node node = blank(Op::View, nodes[value].dtype, intern({std::move(out_sizes), std::move(strides)}), rank,
                     intern_in(known_maps_, maps, std::move(map)));
@@ -269,10 +289,10 @@ NodeId Graph::view(NodeId value, IndexMap map, std::vector<int64_t> out_sizes) {
 }
 
 // The map of a reshape that only adds or drops dims of size 1, or nothing.
-static std::optional<IndexMap> unit_dims_map(std::span<const int64_t> from, std::span<const int64_t> to) {
+static std::optional<IndexMap> unit_dims_map(std::span<const Dim> from, std::span<const Dim> to) {
   IndexMap map;
   size_t next = 0;
-  for (int64_t size : from) {
+  for (const Dim size : from) {
     map.dims.emplace_back();
     if (size == 1) continue;
     while (next < to.size() && to[next] == 1) ++next;
@@ -283,9 +303,9 @@ static std::optional<IndexMap> unit_dims_map(std::span<const int64_t> from, std:
   return next == to.size() ? std::optional(std::move(map)) : std::nullopt;
 }
 
-NodeId Graph::reshape(NodeId value, std::vector<int64_t> out_sizes) {
+NodeId Graph::reshape(NodeId value, std::vector<Dim> out_sizes) {
   if (std::ranges::equal(out_sizes, sizes(value))) return value;
-  std::vector<int64_t> strides = row_major(out_sizes);
+  std::vector<Dim> strides = row_major(out_sizes);
   Layout to{std::move(out_sizes), std::move(strides)};
   if (to.numel() != layout(value).numel()) refuse("reshape: the number of elements differs");
   if (auto map = unit_dims_map(sizes(value), to.sizes)) return view(value, std::move(*map), std::move(to.sizes));
@@ -295,18 +315,17 @@ NodeId Graph::reshape(NodeId value, std::vector<int64_t> out_sizes) {
   return append(node);
 }
 
-NodeId Graph::expand(NodeId value, std::vector<int64_t> out_sizes) {
+NodeId Graph::expand(NodeId value, std::vector<Dim> out_sizes) {
   const auto from = sizes(value);
   if (std::ranges::equal(from, out_sizes)) return value;
   if (from.size() > out_sizes.size()) refuse("expand: fewer dimensions than the operand");
   const size_t lead = out_sizes.size() - from.size();
   IndexMap map;
   for (size_t k = 0; k < from.size(); ++k) {
-    const int64_t to = out_sizes[lead + k];
-    if (from[k] != to && from[k] != 1)
-      refuse("expand: size " + std::to_string(from[k]) + " cannot become " + std::to_string(to));
+    const Dim to = out_sizes[lead + k];
+    if (from[k] != 1 && from[k] != to) refuse("expand: size " + text(from[k]) + " cannot become " + text(to));
     Affine row;
-    if (from[k] == to && to != 1) row.terms.emplace_back(static_cast<uint8_t>(lead + k), 1);
+    if (from[k] != 1) row.terms.emplace_back(static_cast<uint8_t>(lead + k), 1);
     map.dims.push_back(std::move(row));
   }
   return view(value, std::move(map), std::move(out_sizes));
@@ -362,8 +381,8 @@ NodeId Graph::result(NodeId external, uint32_t which, DType dtype, Layout to) {
   return append(node);
 }
 
-Node Graph::identity_view(NodeId value, std::vector<int64_t> strides) {
-  const std::vector<int64_t> to = layout(value).sizes;
+Node Graph::identity_view(NodeId value, std::vector<Dim> strides) {
+  const std::vector<Dim> to = layout(value).sizes;
   if (strides.size() != to.size()) refuse("with_strides: one stride per dimension");
   IndexMap identity;
   for (size_t k = 0; k < to.size(); ++k) identity.dims.push_back({0, {{static_cast<uint8_t>(k), 1}}});
@@ -374,11 +393,11 @@ Node Graph::identity_view(NodeId value, std::vector<int64_t> strides) {
   return node;
 }
 
-NodeId Graph::with_strides(NodeId value, std::vector<int64_t> strides) {
-  return layout(value).strides == strides ? value : append(identity_view(value, std::move(strides)));
+NodeId Graph::with_strides(NodeId value, std::vector<Dim> strides) {
+  return identical(layout(value).strides, strides) ? value : append(identity_view(value, std::move(strides)));
 }
 
-NodeId Graph::fresh_copy(NodeId value, std::vector<int64_t> strides) {
+NodeId Graph::fresh_copy(NodeId value, std::vector<Dim> strides) {
   Node node = identity_view(value, std::move(strides));
   node.line = line_;
   nodes.push_back(node);

@@ -3,11 +3,13 @@
 // indices, equal pure nodes are one node (interned on append), and shapes, maps and attributes stand in side tables.
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ir/dim.h"
 #include "ir/dtype.h"
 #include "ir/op.h"
 #include "support/hash_index.h"
@@ -19,11 +21,11 @@ inline constexpr NodeId kNoNode = 0xFFFFFFFFu;
 
 /// Sizes, and the strides (in elements) that eager's tensor has; `strides` matter only where a value is stored.
 struct Layout {
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
-  bool operator==(const Layout&) const = default;
+  std::vector<Dim> sizes;
+  std::vector<Dim> strides;
+  bool operator==(const Layout& o) const { return identical(sizes, o.sizes) && identical(strides, o.strides); }
   int rank() const { return static_cast<int>(sizes.size()); }
-  int64_t numel() const;
+  Dim numel() const;
 };
 
 struct Node {
@@ -39,9 +41,9 @@ static_assert(sizeof(Node) == 32);
 
 /// One input index as an affine function of the output indices: offset + sum(coef * out[dim]).
 struct Affine {
-  int64_t offset = 0;
-  std::vector<std::pair<uint8_t, int64_t>> terms;  // (output dim, coefficient), dims ascending
-  bool operator==(const Affine&) const = default;
+  Dim offset = 0;
+  std::vector<std::pair<uint8_t, Dim>> terms;  // (output dim, coefficient), dims ascending
+  bool operator==(const Affine& o) const;
 };
 /// One Affine per dimension of the operand. Every index it gives lies inside the operand.
 struct IndexMap {
@@ -122,10 +124,12 @@ struct Store {
 struct InputInfo {
   std::string name;     // "x", "arg1[0]", "model.fc1.weight": for people
   bool scalar = false;  // a run-time scalar, not a tensor
+  Dim size = {};        // symbolic: of a scalar that is this size, and not given
 };
 
 class Graph {
  public:
+  std::shared_ptr<Symbols> symbols;  // of its sizes; null: all are numbers
   std::vector<Node> nodes;
   std::vector<Layout> layouts;
   std::vector<uint64_t> constants;
@@ -143,7 +147,7 @@ class Graph {
 
   const Node& operator[](NodeId id) const { return nodes[id]; }
   const Layout& layout(NodeId id) const { return layouts[nodes[id].layout]; }
-  std::span<const int64_t> sizes(NodeId id) const { return layout(id).sizes; }
+  std::span<const Dim> sizes(NodeId id) const { return layout(id).sizes; }
   /// Whether Python computes it out of numbers (ExternKind::Number).
   bool is_number(NodeId id) const {
     const Node& node = nodes[id];
@@ -161,32 +165,33 @@ class Graph {
   void set_line(uint32_t line) { line_ = line; }
   NodeId input(DType dtype, Layout layout, InputInfo info);
   NodeId scalar(DType dtype, InputInfo info);
+  NodeId size(Dim size);                            // an I64: of a symbolic one a run-time scalar
   NodeId constant(DType dtype, double value);       // floats (value rounded to dtype for F32; halves not allowed)
   NodeId constant_int(DType dtype, int64_t value);  // integers and Bool
   NodeId iota(Layout layout, int dim);
   NodeId pointwise(Op op, std::initializer_list<NodeId> operands);  // result type by the op's rule
   NodeId convert(NodeId value, DType to);                           // the value itself when nothing changes
-  NodeId view(NodeId value, IndexMap map, std::vector<int64_t> sizes);
-  NodeId reshape(NodeId value, std::vector<int64_t> sizes);
-  NodeId expand(NodeId value, std::vector<int64_t> sizes);  // numpy broadcasting to `sizes`
+  NodeId view(NodeId value, IndexMap map, std::vector<Dim> sizes);
+  NodeId reshape(NodeId value, std::vector<Dim> sizes);
+  NodeId expand(NodeId value, std::vector<Dim> sizes);  // numpy broadcasting to `sizes`
   NodeId cat(std::vector<NodeId> values, int64_t dim);
   NodeId reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result);
   NodeId contract(ContractAttr attr, DType dtype, Layout layout);  // each is a node, and a tensor, of its own
   NodeId external(ExternAttr attr);
   NodeId result(NodeId external, uint32_t which, DType dtype, Layout layout);
   /// The same value with other strides (eager's); does not intern with the original.
-  NodeId with_strides(NodeId value, std::vector<int64_t> strides);
+  NodeId with_strides(NodeId value, std::vector<Dim> strides);
 
   /// The same value as a tensor of its own, with these strides: an identity View that is never interned. For outputs
   /// that are equal values but different tensors. The planner gives each output that is not an Input or Extern result
   /// its own memory.
-  NodeId fresh_copy(NodeId value, std::vector<int64_t> strides);
+  NodeId fresh_copy(NodeId value, std::vector<Dim> strides);
 
   /// Adds a node whose side-table entries exist already; for passes and the parser.
   NodeId append(Node node);
 
  private:
-  Node identity_view(NodeId value, std::vector<int64_t> strides);
+  Node identity_view(NodeId value, std::vector<Dim> strides);
   /// Entries of one side table by hash; those that others appended are taken up at the next question.
   struct Known {
     support::HashIndex entries;
@@ -196,11 +201,13 @@ class Graph {
   static uint32_t intern_in(Known& known, std::vector<T>& table, T value);
   Known known_layouts_, known_constants_, known_maps_, known_reduces_, known_lists_, known_lines_;
   support::HashIndex interned_;
+  std::vector<std::pair<uint32_t, NodeId>> sizes_;  // scalars that are sizes, by expression
   uint32_t line_ = 0;
 };
 
 /// Broadcast shape of two shapes; throws std::invalid_argument where torch would refuse.
-std::vector<int64_t> broadcast(std::span<const int64_t> a, std::span<const int64_t> b);
+std::vector<Dim> broadcast(std::span<const Dim> a, std::span<const Dim> b);
+std::vector<Dim> row_major(std::span<const Dim> sizes);
 std::vector<int64_t> row_major(std::span<const int64_t> sizes);
 
 /// Text form: one node a line, printed and parsed back without loss (`parse(print(g)) == g` up to side-table order).

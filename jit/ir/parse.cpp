@@ -55,7 +55,7 @@ class Line {
   std::vector<T> integers(std::string_view close) {
     std::vector<T> out;
     while (!text_.empty() && (text_[0] == '-' || (text_[0] >= '0' && text_[0] <= '9'))) {
-      out.push_back(static_cast<T>(integer()));
+      out.push_back(T(integer()));
       if (text_.starts_with(",")) text_.remove_prefix(1);
     }
     if (!close.empty()) expect(close);
@@ -200,10 +200,10 @@ void parse_node(Graph& graph, Line& line) {
   const auto dtype = parse_dtype(type);
   if (!dtype) line.fail("unknown type '" + std::string(type) + "'");
   line.expect("[");
-  Layout layout{line.integers("]"), {}};
+  Layout layout{line.integers<Dim>("]"), {}};
   if (line.rest().starts_with("(")) {
     line.expect("(");
-    layout.strides = line.integers(")");
+    layout.strides = line.integers<Dim>(")");
   } else {
     layout.strides = row_major(layout.sizes);
   }

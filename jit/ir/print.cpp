@@ -7,9 +7,9 @@
 namespace fastjit::ir {
 namespace {
 
-std::string join(std::span<const int64_t> values) {
+std::string join(std::span<const Dim> values) {
   std::string out;
-  for (int64_t v : values) out += (out.empty() ? "" : ",") + std::to_string(v);
+  for (const Dim v : values) out += (out.empty() ? "" : ",") + text(v);
   return out;
 }
 
@@ -25,15 +25,15 @@ std::string quoted(std::string_view value) {
 std::string type_text(const Graph& graph, const Node& node) {
   const Layout& layout = graph.layouts[node.layout];
   std::string out = std::string(text(node.dtype)) + "[" + join(layout.sizes) + "]";
-  if (layout.strides != row_major(layout.sizes)) out += "(" + join(layout.strides) + ")";
+  if (!identical(layout.strides, row_major(layout.sizes))) out += "(" + join(layout.strides) + ")";
   return out;
 }
 
 std::string map_text(const IndexMap& map) {
   std::string out = "map{";
   for (size_t k = 0; k < map.dims.size(); ++k) {
-    out += (k ? ";" : "") + std::to_string(map.dims[k].offset);
-    for (auto [dim, coef] : map.dims[k].terms) out += "+" + std::to_string(coef) + "*d" + std::to_string(dim);
+    out += (k ? ";" : "") + text(map.dims[k].offset);
+    for (auto [dim, coef] : map.dims[k].terms) out += "+" + text(coef) + "*d" + std::to_string(dim);
   }
   return out + "}";
 }
@@ -84,7 +84,7 @@ std::string attr_text(const Graph& graph, const Node& node) {
       return " which=" + std::to_string(node.attr);
     case Op::Reduce: {
       const ReduceAttr& attr = graph.reduces[node.attr];
-      std::vector<int64_t> dims(attr.dims.begin(), attr.dims.end());
+      std::vector<Dim> dims(attr.dims.begin(), attr.dims.end());
       return " " + std::string(text(attr.kind)) + " dims=" + join(dims);
     }
     case Op::Contract: {
@@ -94,7 +94,7 @@ std::string attr_text(const Graph& graph, const Node& node) {
     }
     case Op::Extern: {
       const ExternAttr& attr = graph.externs[node.attr];
-      std::vector<int64_t> written(attr.written.begin(), attr.written.end());
+      std::vector<Dim> written(attr.written.begin(), attr.written.end());
       return " " + quoted(attr.name) + " kind=" + std::string(kind_text(attr.kind)) +
              " call=" + std::to_string(attr.call) + " outputs=" + std::to_string(attr.outputs) +
              " written=" + join(written) + (attr.keeps_layout ? " keeps_layout" : "");
@@ -107,6 +107,7 @@ std::string attr_text(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::string print(const Graph& graph) {
+  const Symbols::Scope symbols(graph.symbols.get());
   std::string out;
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     const Node& node = graph[id];
@@ -125,6 +126,7 @@ std::string print(const Graph& graph) {
 }
 
 std::string dot(const Graph& graph, std::span<const Cluster> clusters) {
+  const Symbols::Scope symbols(graph.symbols.get());
   std::string out = "digraph fastjit {\n  node [shape=box, fontname=monospace];\n";
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     const Node& node = graph[id];

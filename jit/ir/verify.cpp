@@ -49,10 +49,10 @@ std::string view_fault(const Graph& graph, NodeId id) {
   if (map.dims.size() != from.size()) return "the map needs one row per operand dimension";
   if (graph.layout(id).numel() == 0) return "";
   for (size_t k = 0; k < from.size(); ++k) {
-    int64_t low = map.dims[k].offset, high = low;
+    Dim low = map.dims[k].offset, high = low;
     for (auto [dim, coef] : map.dims[k].terms) {
       if (dim >= to.size()) return "the map names a dimension the result lacks";
-      (coef < 0 ? low : high) += coef * (to[dim] - 1);
+      (coef.hint() < 0 ? low : high) += coef * (to[dim] - 1);
     }
     if (low < 0 || high >= from[k]) return "the map leaves the operand";
   }
@@ -65,7 +65,7 @@ std::string shape_fault(const Graph& graph, NodeId id) {
   if (node.op == Op::Reshape && graph.layout(id).numel() != graph.layout(node.in[0]).numel())
     return "the number of elements differs";
   if (!is_pointwise(node.op)) return "";
-  std::vector<int64_t> shape;
+  std::vector<Dim> shape;
   try {
     for (NodeId in : graph.operands(id)) shape = broadcast(shape, graph.sizes(in));
   } catch (const std::exception& error) {

@@ -1,8 +1,10 @@
 // Constants, identities that keep every bit, and pairs of conversions. Common subexpressions merge by interning.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "pass/pass.h"
 #include "pass/rewrite.h"
@@ -106,7 +108,7 @@ NodeId fold_binary(const Graph& from, Rewriter& rewriter, NodeId id, const Node&
   for (int side : {1, 0}) {
     if (side == 0 && !is_commutative(node.op)) continue;
     const NodeId kept = node.in[1 - side];
-    if (is_identity(to, node, node.in[side]) && to.layout(kept).sizes == layout.sizes) return kept;
+    if (is_identity(to, node, node.in[side]) && identical(to.sizes(kept), layout.sizes)) return kept;
   }
   return kNoNode;
 }
@@ -172,24 +174,56 @@ NodeId fold_node(Rewriter& rewriter, NodeId id, const PassContext& context) {
     return source == kNoNode ? kNoNode : to.reshape(source, from.layout(id).sizes);
   }
   if (node.op == Op::Neg && to[node.in[0]].op == Op::Neg) return to[node.in[0]].in[0];
-  if (node.op == Op::Where && node.in[1] == node.in[2] && to.layout(node.in[1]).sizes == from.layout(id).sizes)
+  if (node.op == Op::Where && node.in[1] == node.in[2] && identical(to.sizes(node.in[1]), from.sizes(id)))
     return node.in[1];
   const NodeId constant = fold_constant(to, node);
   if (constant != kNoNode && from[id].rank == 0) return constant;
   return info(node.op).arity == 2 ? fold_binary(from, rewriter, id, node) : kNoNode;
 }
 
+// The tensor in whose memory the value lies, if it lies in one's.
+NodeId memory_of(const Graph& graph, NodeId id) {
+  for (;;) {
+    const Node& node = graph[id];
+    NodeId in = node.op == Op::View || node.op == Op::Reshape ? node.in[0] : kNoNode;
+    if (node.op == Op::Result) {
+      const ExternAttr& call = graph.externs[graph[node.in[0]].attr];
+      if (call.kind == ExternKind::View && !call.operands.empty()) in = call.operands[0];
+    }
+    if (in == kNoNode) return id;
+    id = in;
+  }
+}
+
+// What calls write: a value that was read there before is not what a later reader finds.
+std::vector<bool> overwritten(const Graph& graph) {
+  std::vector<bool> out(graph.nodes.size(), false);
+  for (const ExternAttr& attr : graph.externs)
+    for (const uint32_t index : attr.written) out[memory_of(graph, attr.operands[index])] = true;
+  return out;
+}
+
+// Whether the value that a node became is read from some of these.
+bool is_read_from(const Graph& to, NodeId now, const std::vector<NodeId>& tensors) {
+  while (to[now].op == Op::Convert) now = to[now].in[0];
+  const NodeId memory = memory_of(to, now);
+  return std::ranges::find(tensors, memory) != tensors.end();
+}
+
 }  // namespace
 
 Changed fold(const Graph& graph, const PassContext& context) {
   Rewriter rewriter(graph);
+  const std::vector<bool> written = overwritten(graph);
+  std::vector<NodeId> changing;
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     rewriter.to().set_line(graph[id].line);
     const NodeId now = fold_node(rewriter, id, context);
-    if (now == kNoNode)
+    if (now == kNoNode || is_read_from(rewriter.to(), now, changing))
       rewriter.copy(id);
     else
       rewriter.set(id, now);
+    if (written[id]) changing.push_back(rewriter[id]);
   }
   return rewriter.finish();
 }

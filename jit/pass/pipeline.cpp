@@ -22,6 +22,7 @@ static void check(const ir::Graph& graph, const char* pass) {
 }
 
 ir::Graph run(const ir::Graph& graph, const PassContext& context, std::vector<PassRecord>* records) {
+  const ir::Symbols::Scope symbols(graph.symbols.get());
   if (records) records->push_back({"capture", graph.nodes.size(), 0, ir::print(graph)});
   check(graph, "capture");
   const ir::Graph* from = &graph;

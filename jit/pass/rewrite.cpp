@@ -21,13 +21,13 @@ std::vector<bool> decides_guard(const Graph& graph) {
 // strides, it gets a tensor like the one that it had.
 NodeId Rewriter::operand(NodeId old) { return operand(old, from_.layout(old).strides); }
 
-NodeId Rewriter::operand(NodeId old, const std::vector<int64_t>& strides) {
+NodeId Rewriter::operand(NodeId old, const std::vector<ir::Dim>& strides) {
   const NodeId now = (*this)[old];
-  if (to_.layout(now).strides == strides) return now;
+  if (ir::identical(to_.layout(now).strides, strides)) return now;
   return is_tensor(to_[now].op) ? to_.fresh_copy(now, strides) : to_.with_strides(now, strides);
 }
 
-void Rewriter::place(std::vector<NodeId>& operands, const std::vector<int64_t>* first) {
+void Rewriter::place(std::vector<NodeId>& operands, const std::vector<ir::Dim>* first) {
   for (NodeId& in : operands)
     if (in != kNoNode) in = first && &in == operands.data() ? operand(in, *first) : operand(in);
 }
@@ -38,7 +38,7 @@ NodeId Rewriter::contract(NodeId old, ContractAttr attr) {
   return to_.contract(std::move(attr), from_[old].dtype, from_.layout(old));
 }
 
-NodeId Rewriter::call(NodeId old, const std::vector<int64_t>& first, const std::vector<int64_t>& result) {
+NodeId Rewriter::call(NodeId old, const std::vector<ir::Dim>& first, const std::vector<ir::Dim>& result) {
   const Node& node = from_[old];
   to_.set_line(node.line);
   if (node.op == Op::Contract) {
@@ -51,7 +51,7 @@ NodeId Rewriter::call(NodeId old, const std::vector<int64_t>& first, const std::
   return map_[old] = to_.external(std::move(attr));
 }
 
-NodeId Rewriter::copy(NodeId old, std::vector<int64_t> strides) {
+NodeId Rewriter::copy(NodeId old, std::vector<ir::Dim> strides) {
   Node node = from_[old];
   for (NodeId& in : node.in) in = (*this)[in];
   node.layout = to_.intern({from_.layout(old).sizes, std::move(strides)});
@@ -94,7 +94,7 @@ NodeId Rewriter::finish_output(size_t i) {
 
 NodeId Rewriter::make_output(NodeId old) {
   const NodeId now = (*this)[old];
-  const std::vector<int64_t>& strides = from_.layout(old).strides;
+  const std::vector<ir::Dim>& strides = from_.layout(old).strides;
   if (is_tensor(to_[now].op) && !is_tensor(from_[old].op)) return to_.fresh_copy(now, strides);
   if (given_.contains(now)) return to_.fresh_copy(now, strides);
   return to_.with_strides(now, strides);

@@ -16,6 +16,7 @@ class Rewriter {
  public:
   explicit Rewriter(const ir::Graph& from)
       : from_(from), map_(from.nodes.size(), ir::kNoNode), layouts_(from.layouts.size(), ir::kNoNode) {
+    to_.symbols = from.symbols;
     to_.lines = from.lines;
     to_.inputs = from.inputs;
     to_.scalars = from.scalars;
@@ -33,9 +34,9 @@ class Rewriter {
   /// The same node with its operands where they went.
   ir::NodeId copy(ir::NodeId old);
   /// The same pure node with other strides.
-  ir::NodeId copy(ir::NodeId old, std::vector<int64_t> strides);
+  ir::NodeId copy(ir::NodeId old, std::vector<ir::Dim> strides);
   /// A call of torch's with other strides of its first operand and, a product, of its result.
-  ir::NodeId call(ir::NodeId old, const std::vector<int64_t>& first, const std::vector<int64_t>& result);
+  ir::NodeId call(ir::NodeId old, const std::vector<ir::Dim>& first, const std::vector<ir::Dim>& result);
   /// A product in place of the old one; `attr` names operands of the old graph.
   ir::NodeId contract(ir::NodeId old, ir::ContractAttr attr);
 
@@ -44,9 +45,9 @@ class Rewriter {
 
  private:
   ir::NodeId operand(ir::NodeId old);  // of a call
-  ir::NodeId operand(ir::NodeId old, const std::vector<int64_t>& strides);
+  ir::NodeId operand(ir::NodeId old, const std::vector<ir::Dim>& strides);
   /// Where the operands of a call went, the first with these strides if they are given.
-  void place(std::vector<ir::NodeId>& operands, const std::vector<int64_t>* first = nullptr);
+  void place(std::vector<ir::NodeId>& operands, const std::vector<ir::Dim>* first = nullptr);
   ir::NodeId finish_output(size_t i);
   ir::NodeId make_output(ir::NodeId old);
 

@@ -83,7 +83,8 @@ class Chooser {
   bool half_full(ir::NodeId id) const {
     return cones_[id].size() >= Bounds::cone / 2 || streams_[id].size() >= Bounds::streams / 2;
   }
-  int64_t bytes(ir::NodeId id) const { return graph_.layout(id).numel() * ir::size_of(graph_[id].dtype); }
+  int64_t points(ir::NodeId id) const { return graph_.layout(id).numel().hint(); }  // any choice is right
+  int64_t bytes(ir::NodeId id) const { return points(id) * ir::size_of(graph_[id].dtype); }
 
   const ir::Graph& graph_;
   const std::vector<bool>& live_;
@@ -101,7 +102,7 @@ void Chooser::mark_cat_parts() {
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id)
     if (graph_[id].op == ir::Op::Cat && live_[id])
       for (const ir::NodeId part : graph_.operands(id))
-        if (ir::is_pointwise(graph_[part].op) && graph_.layout(part).numel() > 0) out_.why[part] = Why::Needed;
+        if (ir::is_pointwise(graph_[part].op) && points(part) > 0) out_.why[part] = Why::Needed;
 }
 
 void Chooser::read_by(ir::NodeId value, ir::NodeId kernel) {
@@ -169,10 +170,10 @@ void Chooser::settle(ir::NodeId id) {
   streams.clear();
   cone.clear();
   const bool moves = !ir::is_pointwise(graph_[id].op);
-  const int64_t points = graph_.layout(id).numel();
+  const int64_t points = this->points(id);
   for (const ir::NodeId in : graph_.operands(id)) {
     if (in_memory(in)) {
-      streams.push_back({{in, 0}, graph_.layout(in).numel()});
+      streams.push_back({{in, 0}, this->points(in)});
     } else {
       streams.insert(streams.end(), streams_[in].begin(), streams_[in].end());
       cone.insert(cone.end(), cones_[in].begin(), cones_[in].end());
@@ -223,12 +224,12 @@ ir::NodeId Chooser::place_to_cut(ir::NodeId id) const {
 }
 
 Why Chooser::verdict(ir::NodeId id) const {
-  const int64_t points = graph_.layout(id).numel();
+  const int64_t points = this->points(id);
   if (!many_[id] || points == 0) return Why::Free;
   int64_t read = 0, left = 0;
   ir::NodeId last = ir::kNoNode;
   for (const Stream& stream : streams_[id]) {
-    if (stream.key.node != last) left = graph_.layout(stream.key.node).numel();
+    if (stream.key.node != last) left = this->points(stream.key.node);
     last = stream.key.node;
     read += std::min(stream.points, left);
     left -= std::min(stream.points, left);
@@ -236,7 +237,7 @@ Why Chooser::verdict(ir::NodeId id) const {
   if (costs_.reads_more(read, points)) return Why::Join;
   int64_t again = 0;
   for (const Key& key : cones_[id])
-    again += costs_.compute(work_of(graph_[key.node].op)) * std::min(points, graph_.layout(key.node).numel());
+    again += costs_.compute(work_of(graph_[key.node].op)) * std::min(points, this->points(key.node));
   const bool dear = again > costs_.write(bytes(id)) + costs_.read(bytes(id)) + costs_.launch;
   return dear ? Why::Dear : Why::Again;
 }

@@ -35,7 +35,7 @@ std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlin
   }
   if (node.op == ir::Op::View) {
     const ir::IndexMap& map = graph.maps[node.attr];
-    Storage result{base->buffer, base->offset, std::vector<int64_t>(node.rank, 0)};
+    Storage result{base->buffer, base->offset, std::vector<Dim>(node.rank, 0)};
     for (size_t r = 0; r < map.dims.size(); ++r) {
       result.offset += base->strides[r] * map.dims[r].offset;
       for (const auto& [dim, coefficient] : map.dims[r].terms) result.strides[dim] += base->strides[r] * coefficient;
@@ -49,7 +49,7 @@ std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlin
 
 bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id) {
   const ir::Node& node = graph[id];
-  int64_t points = 1;
+  Dim points = 1;
   for (const uint8_t dim : graph.reduces[node.attr].dims) points *= graph.sizes(node.in[0])[dim];
   return points <= 1 || graph.layout(node.in[0]).numel() == 0;
 }
@@ -65,7 +65,7 @@ Map root_map(const World& world, const Space& frame, const Root& root) {
   return unravel_root(world, frame, root).map.value();
 }
 
-Linear root_address(const World& world, const Space& frame, const Root& root, std::span<const int64_t> strides) {
+Linear root_address(const World& world, const Space& frame, const Root& root, std::span<const Dim> strides) {
   Linear address = dot(strides, root_map(world, frame, root));
   address.resize(static_cast<size_t>(frame.rank()) + 1, 0);
   return address;

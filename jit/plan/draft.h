@@ -43,8 +43,8 @@ using ByBuffer = std::unordered_map<BufferId, T, HashBuffer>;
 /// Where the elements of a value lie: strides per dim of the value, in elements.
 struct Storage {
   BufferId buffer;
-  int64_t offset;
-  std::vector<int64_t> strides;
+  Dim offset;
+  std::vector<Dim> strides;
 };
 
 /// A value that a kernel computes. Without a destination it is only used inside the kernel.
@@ -95,7 +95,7 @@ struct World {
   std::vector<uint64_t> structure;                  // per node: see Choice
 
   World(const ir::Graph& graph, const Costs& costs) : graph(graph), costs(costs), storage(graph.nodes.size()) {}
-  int64_t numel(ir::NodeId id) const { return graph.layout(id).numel(); }
+  Dim numel(ir::NodeId id) const { return graph.layout(id).numel(); }
   /// The node as a strided tensor in memory, through views; nothing if it is computed or strides cannot express it.
   std::optional<Storage> strided(ir::NodeId id, std::span<const Root> inlined = {}) const;
   bool is_strided(ir::NodeId id, std::span<const Root> inlined) const;
@@ -121,6 +121,6 @@ Unraveled unravel_root(const World& world, const Space& frame, const Root& root)
 /// The map of a root's value over the frame that it was emitted over.
 Map root_map(const World& world, const Space& frame, const Root& root);
 /// The address, per iteration dim, at which it lies with these strides; the last cell is an offset.
-Linear root_address(const World& world, const Space& frame, const Root& root, std::span<const int64_t> strides);
+Linear root_address(const World& world, const Space& frame, const Root& root, std::span<const Dim> strides);
 
 }  // namespace fastjit::plan

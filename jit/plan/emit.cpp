@@ -46,7 +46,7 @@ std::nullopt_t Emitter::refuse(const Unraveled& failed) {
 
 uint32_t Emitter::intern(const Map& map) {
   uint64_t hash = static_cast<uint64_t>(map.rows);
-  for (const int64_t cell : map.cells) hash = mix(hash, static_cast<uint64_t>(cell));
+  for (const Dim cell : map.cells) hash = mix(mix(hash, static_cast<uint64_t>(cell.hint())), cell.expr());
   const uint32_t known = known_maps_.find(hash, [&](uint32_t at) { return maps_[at] == map; });
   if (known != support::HashIndex::kNone) return known;
   known_maps_.add(hash, static_cast<uint32_t>(maps_.size()));
@@ -142,7 +142,7 @@ Emitter::Value Emitter::emit(ir::NodeId id, const Map& map, int section) {
   if (known != support::HashIndex::kNone) return memos_[known].value;
   const bool too_large = ++nesting_ > Bounds::nesting || draft_.code.size() > Bounds::code;
   if (too_large && is_pointwise(graph_[id].op) && !find_root(id) && !world_.storage[id]) return refuse(MustStore{id});
-  const bool keep = earlier && section % 2 == 0 && allow_keep_ && frame_.reduced <= Bounds::keep;
+  const bool keep = earlier && section % 2 == 0 && allow_keep_ && frame_.reduced.hint() <= Bounds::keep;
   const Value value = keep ? recall(*earlier, section) : make(id, map, section);
   --nesting_;
   if (value) {
@@ -193,14 +193,14 @@ uint32_t Emitter::load(const Storage& storage, ir::DType dtype, const Map& map, 
   access.address.back() += storage.offset;
   auto& all = draft_.accesses;
   const auto same = std::find_if(all.begin(), all.end(), [&](const Access& other) {
-    return other.buffer == access.buffer && other.address == access.address;
+    return other.buffer == access.buffer && identical(other.address, access.address);
   });
   const auto index = static_cast<uint64_t>(same - all.begin());
   if (same == all.end()) all.push_back(std::move(access));
   return add({.code = Code::Load, .dtype = dtype, .imm = index}, section);
 }
 
-/// The I64 value of an affine function of the iteration dims.
+/// The I64 value of an affine function of the iteration dims. Its numbers are constants of the kernel.
 uint32_t Emitter::affine(const Linear& index, int section) {
   constexpr ir::DType type = ir::DType::I64;
   std::optional<uint32_t> sum;
@@ -208,7 +208,7 @@ uint32_t Emitter::affine(const Linear& index, int section) {
     sum = sum ? add({.code = Code::Compute, .dtype = type, .op = ir::Op::Add, .args = {*sum, term, 0}}, section) : term;
   };
   for (int d = 0; d < frame_.rank(); ++d) {
-    const int64_t coefficient = index[static_cast<size_t>(d)];
+    const int64_t coefficient = index[static_cast<size_t>(d)].fixed();
     if (coefficient == 0) continue;
     uint32_t term = add({.code = Code::Index, .dtype = type, .imm = static_cast<uint64_t>(d)}, section);
     if (coefficient != 1) {
@@ -217,17 +217,17 @@ uint32_t Emitter::affine(const Linear& index, int section) {
     }
     plus(term);
   }
-  if (const int64_t offset = index.back(); offset != 0 || !sum)
+  if (const int64_t offset = index.back().fixed(); offset != 0 || !sum)
     plus(constant(type, static_cast<uint64_t>(offset), section));
   return *sum;
 }
 
 /// Whether an expensive value would be computed again for each of the many points it is spread over.
-bool Emitter::spreads(ir::NodeId inner, int64_t outer_points, uint32_t value) const {
-  const int64_t points = world_.numel(inner);
-  if (!draft_.heavy[value] || !world_.costs.is_spread(points, outer_points)) return false;
+bool Emitter::spreads(ir::NodeId inner, Dim outer_points, uint32_t value) const {
+  const int64_t points = world_.numel(inner).hint();
+  if (!draft_.heavy[value] || !world_.costs.is_spread(points, outer_points.hint())) return false;
   const bool once_per_row = frame_.has_reduced() && draft_.section[value] % 2 == 1;
-  return !once_per_row && !world_.costs.is_small(frame_.kept * frame_.reduced) && !find_root(inner);
+  return !once_per_row && !world_.costs.is_small((frame_.kept * frame_.reduced).hint()) && !find_root(inner);
 }
 
 Emitter::Value Emitter::make_pointwise(ir::NodeId id, const Map& map, int section) {
@@ -236,12 +236,12 @@ Emitter::Value Emitter::make_pointwise(ir::NodeId id, const Map& map, int sectio
   std::array<ir::NodeId, 4> operands = std::to_array(node.in);
   // Interning sorts commutative operands by age, which differs between equal computations that share one of them.
   auto small = [&](ir::NodeId in) {
-    return std::tuple(-world_.numel(in), graph_[in].op == ir::Op::Const, world_.structure[in]);
+    return std::tuple(-world_.numel(in).hint(), graph_[in].op == ir::Op::Const, world_.structure[in]);
   };
   if (is_commutative(node.op) && small(operands[1]) < small(operands[0])) std::swap(operands[0], operands[1]);
   for (size_t i = 0; i < static_cast<size_t>(info(node.op).arity); ++i) {
     const ir::NodeId in = operands[i];
-    const bool same = std::ranges::equal(graph_.sizes(in), graph_.sizes(id));
+    const bool same = identical(graph_.sizes(in), graph_.sizes(id));
     const Value value = same ? emit(in, map, section) : emit(in, broadcast_map(map, graph_.sizes(in)), section);
     if (!value) return std::nullopt;
     if (spreads(in, world_.numel(id), *value)) return refuse(MustStore{in});
@@ -249,7 +249,8 @@ Emitter::Value Emitter::make_pointwise(ir::NodeId id, const Map& map, int sectio
   }
   if (is_expensive(node.op)) {
     const int times = ++makes_[uint64_t{id} << 8 | static_cast<uint64_t>(section)];
-    if (times > Bounds::copies && !world_.costs.is_small(frame_.kept * frame_.reduced)) return refuse(MustStore{id});
+    if (times > Bounds::copies && !world_.costs.is_small((frame_.kept * frame_.reduced).hint()))
+      return refuse(MustStore{id});
   }
   return add(instr, section);
 }
@@ -281,7 +282,7 @@ Emitter::Value Emitter::make_reduce(ir::NodeId id, const Map& map, int section) 
     const bool is_double = is_floating(node.dtype) && bits;
     return constant(node.dtype, is_double ? std::bit_cast<uint64_t>(1.0) : bits, section);
   }
-  std::vector<int64_t> reduced_sizes;
+  std::vector<Dim> reduced_sizes;
   for (const uint8_t dim : attr.dims) reduced_sizes.push_back(sizes[dim]);
   Linear position(static_cast<size_t>(frame_.rank()) + 1, 0);
   const bool trivial = count(reduced_sizes) == 1;
@@ -289,7 +290,7 @@ Emitter::Value Emitter::make_reduce(ir::NodeId id, const Map& map, int section) 
     return constant(node.dtype, 0, section);
   if (!trivial) {
     if (!find_root(id)) return refuse(MustStore{id});
-    if (count(reduced_sizes) != frame_.reduced) return refuse(Mismatch{});
+    if (!identical(count(reduced_sizes), frame_.reduced)) return refuse(Mismatch{});
     for (size_t d = 0; d < frame_.sizes.size(); ++d)
       if (frame_.kinds[d] == DimKind::Reduced) position[d] = frame_.part[d];
   }

@@ -33,7 +33,7 @@ class Emitter {
   uint32_t recall(uint32_t value, int section);
   uint32_t constant(ir::DType dtype, uint64_t bits, int section);
   uint32_t add(Instr instr, int section);
-  bool spreads(ir::NodeId inner, int64_t outer_points, uint32_t value) const;
+  bool spreads(ir::NodeId inner, Dim outer_points, uint32_t value) const;
   std::nullopt_t refuse(Obstacle obstacle);
   std::nullopt_t refuse(const Unraveled& failed);
 

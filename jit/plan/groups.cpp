@@ -25,7 +25,7 @@ const std::pair<uint32_t, uint32_t>* Former::root_of(ir::NodeId id) const {
 
 /// A buffer has eager's strides where they are dense, or where somebody outside sees them and no two indices share
 /// memory (kernels write each element once).
-std::vector<int64_t> Former::buffer_strides(BufferId buffer) const {
+std::vector<Dim> Former::buffer_strides(BufferId buffer) const {
   if (const ir::NodeId all = whole(buffer); all != ir::kNoNode) return buffer_strides(all);
   const ir::Layout& layout = graph().layout(buffer.node);
   const bool eager = buffer.part >= BufferId::ForCall ||
@@ -225,7 +225,7 @@ void Former::store(ir::NodeId id) {
   if (world_.numel(id) == 0) {
     world_.storage[id] = own;
   } else if (graph()[id].op == ir::Op::Cat) {
-    int64_t at = 0;
+    Dim at = 0;
     store_cat(id, id, at);
     world_.storage[id] = own;
   } else if (!peel(id)) {
@@ -234,7 +234,7 @@ void Former::store(ir::NodeId id) {
 }
 
 /// Each part writes its slice; a Cat along the same dim that stands inside writes its parts directly.
-void Former::store_cat(ir::NodeId id, ir::NodeId cat, int64_t& at) {
+void Former::store_cat(ir::NodeId id, ir::NodeId cat, Dim& at) {
   const ir::ListAttr& list = graph().lists[graph()[cat].attr];
   const auto dim = static_cast<size_t>(list.dim);
   size_t from = 0;
@@ -268,8 +268,8 @@ std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) co
     }
     const auto places = permutation(graph().maps[node.attr], node.rank);
     // A slice from the start has the same map: the sizes tell.
-    if (!places || world_.numel(value) != world_.numel(node.in[0])) break;
-    std::vector<int64_t> strides;
+    if (!places || !identical(world_.numel(value), world_.numel(node.in[0]))) break;
+    std::vector<Dim> strides;
     for (const uint8_t place : *places) strides.push_back(dest.strides[place]);
     dest.strides = std::move(strides);
   }
@@ -398,13 +398,13 @@ bool Former::written_before(const Draft& draft, uint32_t position, bool or_there
 /// Kernels that compute what the new one loads, latest first, then the last ones that load much of the same.
 std::vector<uint32_t> Former::candidates(const Item& single) const {
   std::set<uint32_t, std::greater<>> makers, sharers;
-  const int64_t points = single.frame.kept * single.frame.reduced;
+  const Dim points = single.frame.kept * single.frame.reduced;
   for (const Access& access : single.draft.accesses) {
     if (const auto last = last_producer_.find(access.buffer); last != last_producer_.end())
       if (!items_[last->second].is_extern()) makers.insert(last->second);
-    if (!world_.costs.is_worth_sharing(world_.numel(access.buffer.node), points)) continue;
+    if (!world_.costs.is_worth_sharing(world_.numel(access.buffer.node).hint(), points.hint())) continue;
     for (const uint32_t reader : items_at(recent_readers_, access.buffer))
-      if (items_[reader].frame.kept * items_[reader].frame.reduced == points) sharers.insert(reader);
+      if (identical(items_[reader].frame.kept * items_[reader].frame.reduced, points)) sharers.insert(reader);
   }
   std::vector<uint32_t> result(makers.begin(), makers.end());
   for (const uint32_t item : sharers)
@@ -428,16 +428,17 @@ bool Former::join(uint32_t candidate, const Item& single) {
     return false;
   const bool reframe = single.frame.has_reduced() && !item.frame.has_reduced();
   if (single.frame.has_reduced() && !reframe &&
-      (single.frame.kept != item.frame.kept || single.frame.reduced != item.frame.reduced))
+      !(identical(single.frame.kept, item.frame.kept) && identical(single.frame.reduced, item.frame.reduced)))
     return false;
   Space frame = reframe ? single.frame : item.frame;
   std::vector<Root> roots = item.roots;
   roots.push_back(single.roots[0]);
   for (size_t i = 0; i < roots.size(); ++i) {
     if (i < item.roots.size() ? !reframe : single.frame.has_reduced()) continue;
-    const int64_t points = world_.numel(roots[i].value);
-    if (points != frame.kept && points != frame.kept * frame.reduced) return false;
-    roots[i].full = frame.has_reduced() && points != frame.kept;
+    const Dim points = world_.numel(roots[i].value);
+    const bool is_kept = identical(points, frame.kept);
+    if (!is_kept && !identical(points, frame.kept * frame.reduced)) return false;
+    roots[i].full = frame.has_reduced() && !is_kept;
   }
   Drafted made = draft(world_, frame, roots, item.keep);
   auto* joined = std::get_if<Draft>(&made);

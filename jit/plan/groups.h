@@ -36,7 +36,7 @@ class Former {
   std::vector<Item>& items() { return items_; }
   /// Items that write the buffer: several for a Cat.
   const std::vector<uint32_t>& producers(BufferId buffer) const { return items_at(producers_, buffer); }
-  std::vector<int64_t> buffer_strides(BufferId buffer) const;
+  std::vector<Dim> buffer_strides(BufferId buffer) const;
   /// The Cat that begins in this one's memory, one step at a time; else kNoNode.
   ir::NodeId beginning(BufferId buffer) const {
     const auto found = buffer.is_own() ? begins_.find(buffer.node) : begins_.end();
@@ -68,7 +68,7 @@ class Former {
   void mark_before_write(ir::NodeId external);
   bool lies_in(ir::NodeId id, ir::NodeId operand) const;
   void store(ir::NodeId id);
-  void store_cat(ir::NodeId id, ir::NodeId cat, int64_t& at);
+  void store_cat(ir::NodeId id, ir::NodeId cat, Dim& at);
   void pack(ir::NodeId reshape);
   void place(ir::NodeId value, std::vector<Storage> dests, bool copy);
   void call(ir::NodeId external);

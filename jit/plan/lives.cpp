@@ -78,7 +78,7 @@ void Lives::find_large() {
     return;
   for (const auto& [buffer, life] : lives_) {
     if (!is_temp(buffer)) continue;
-    const int64_t bytes = graph_.layout(buffer.node).numel() * ir::size_of(graph_[buffer.node].dtype);
+    const int64_t bytes = graph_.layout(buffer.node).numel().hint() * ir::size_of(graph_[buffer.node].dtype);
     if (bytes >= options_.own_bytes) tensors_.insert(buffer);
   }
 }
@@ -155,8 +155,9 @@ void Lives::try_in_place(const Item& item, size_t step) {
     for (const Access& access : item.draft.accesses) {
       const BufferId old = home(access.buffer);
       if (!may_take(old) || !may_take(access.buffer) || (is_temp(old) && !is_temp(dest.buffer)) ||
-          access.address != address || access.dtype != dtype || lives_[old].last != step ||
-          lives_[old].last_loads != 1 || graph_.layout(old.node).numel() != graph_.layout(root.value).numel() ||
+          !identical(access.address, address) || access.dtype != dtype || lives_[old].last != step ||
+          lives_[old].last_loads != 1 ||
+          !identical(graph_.layout(old.node).numel(), graph_.layout(root.value).numel()) ||
           former_.producers(access.buffer).size() != 1)
         continue;
       const auto which = static_cast<size_t>(&root - item.roots.data());

@@ -6,13 +6,13 @@
 
 namespace fastjit::plan {
 
-int64_t count(std::span<const int64_t> sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+Dim count(std::span<const Dim> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), Dim(1), std::multiplies<>());
 }
 
-Space make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims) {
+Space make_frame(std::span<const Dim> sizes, std::span<const uint8_t> dims) {
   Space frame;
-  const std::vector<int64_t> full = ir::row_major(sizes);
+  const std::vector<Dim> full = ir::row_major(sizes);
   for (const bool reduced : {false, true}) {
     const int first = frame.rank();
     for (size_t d = 0; d < sizes.size(); ++d) {
@@ -22,7 +22,7 @@ Space make_frame(std::span<const int64_t> sizes, std::span<const uint8_t> dims) 
       frame.full.push_back(full[d]);
       frame.kinds.push_back(reduced ? DimKind::Reduced : DimKind::Kept);
     }
-    int64_t weight = 1;
+    Dim weight = 1;
     frame.part.resize(frame.sizes.size());
     for (int d = frame.rank() - 1; d >= first; --d) {
       frame.part[static_cast<size_t>(d)] = weight;
@@ -45,30 +45,37 @@ void split(Space& frame, const Split& how) {
 
 namespace {
 
+/// a / b where nothing is left over, whatever the symbols are.
+std::optional<Dim> exact_quotient(Dim a, Dim b) {
+  const Dim times = a / b;
+  return identical(times * b, a) ? std::optional(times) : std::nullopt;
+}
+
 enum class Division : uint8_t { Affine, AfterSplit, None };
 
 /// position = quotient * divisor + remainder with 0 <= remainder < divisor everywhere in the frame, or after `how`. The
 /// quotient, zeros before, is filled; the remainder takes the position's place.
-Division divide(Linear& position, int64_t divisor, const Space& frame, std::span<int64_t> quotient,
-                std::optional<Split>& how) {
+Division divide(Linear& position, Dim divisor, const Space& frame, std::span<Dim> quotient, std::optional<Split>& how) {
   const size_t rank = frame.sizes.size();
-  int64_t low = 0, high = 0;
+  Dim low = 0, high = 0;
   for (size_t d = 0; d < rank; ++d) {
-    const int64_t c = position[d], size = frame.sizes[d], magnitude = c < 0 ? -c : c;
-    if (c % divisor == 0) {
-      quotient[d] = c / divisor;
+    const Dim c = position[d], size = frame.sizes[d];
+    const bool is_negative = c < 0;
+    const Dim magnitude = is_negative ? -c : c;
+    if (const auto times = exact_quotient(magnitude, divisor)) {
+      quotient[d] = is_negative ? -*times : *times;
       position[d] = 0;
       continue;
     }
-    if (magnitude < divisor && magnitude * size > divisor && divisor % magnitude == 0 &&
-        size % (divisor / magnitude) == 0) {
-      how = Split{static_cast<int>(d), divisor / magnitude};
+    const auto inner = exact_quotient(divisor, magnitude);
+    if (inner && exact_quotient(size, *inner) && magnitude < divisor && magnitude * size > divisor) {
+      how = Split{static_cast<int>(d), *inner};
       return Division::AfterSplit;
     }
-    (c < 0 ? low : high) += c * (size - 1);
+    (is_negative ? low : high) += c * (size - 1);
   }
-  const int64_t offset = position[rank] + low;
-  const int64_t whole = offset >= 0 ? offset / divisor : -((divisor - 1 - offset) / divisor);
+  const Dim offset = position[rank] + low;
+  const Dim whole = offset >= 0 ? offset / divisor : -((divisor - 1 - offset) / divisor);
   quotient[rank] = whole;
   position[rank] -= whole * divisor;
   return position[rank] + high < divisor ? Division::Affine : Division::None;
@@ -76,15 +83,15 @@ Division divide(Linear& position, int64_t divisor, const Space& frame, std::span
 
 }  // namespace
 
-Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Space& frame) {
+Unraveled unravel(Linear position, std::span<const Dim> sizes, const Space& frame) {
   const int rank = static_cast<int>(sizes.size()), cols = frame.rank() + 1;
   Map map(rank, cols);
-  int64_t inner = count(sizes);
+  Dim inner = count(sizes);
   int last = rank - 1;
   while (last >= 0 && sizes[static_cast<size_t>(last)] == 1) --last;
   std::optional<Split> how;
   for (int r = 0; r <= last; ++r) {
-    const int64_t size = sizes[static_cast<size_t>(r)];
+    const Dim size = sizes[static_cast<size_t>(r)];
     if (size == 1) continue;
     inner /= size;
     const auto row = std::span(map.cells).subspan(static_cast<size_t>(r * cols), static_cast<size_t>(cols));
@@ -96,7 +103,7 @@ Unraveled unravel(Linear position, std::span<const int64_t> sizes, const Space& 
   return {std::move(map)};
 }
 
-Linear dot(std::span<const int64_t> weights, const Map& map) {
+Linear dot(std::span<const Dim> weights, const Map& map) {
   Linear sum(static_cast<size_t>(map.cols), 0);
   for (int r = 0; r < map.rows; ++r)
     for (int c = 0; c < map.cols; ++c) sum[static_cast<size_t>(c)] += weights[static_cast<size_t>(r)] * map.at(r, c);
@@ -114,7 +121,7 @@ Map below(const ir::IndexMap& view, const Map& map) {
   return result;
 }
 
-Map broadcast_map(const Map& map, std::span<const int64_t> sizes) {
+Map broadcast_map(const Map& map, std::span<const Dim> sizes) {
   const int rank = static_cast<int>(sizes.size()), skip = map.rows - rank;
   Map result(rank, map.cols);
   for (int r = 0; r < rank; ++r) {
@@ -124,41 +131,12 @@ Map broadcast_map(const Map& map, std::span<const int64_t> sizes) {
   return result;
 }
 
-std::optional<std::vector<int64_t>> reshape_strides(std::span<const int64_t> sizes, std::span<const int64_t> strides,
-                                                    std::span<const int64_t> to) {
-  std::vector<int64_t> result(to.size(), 1);
-  if (count(to) == 0) return ir::row_major(to);
-  auto next = static_cast<std::ptrdiff_t>(to.size()) - 1;  // dims of `to` still without a stride, from the inner side
-  auto d = static_cast<std::ptrdiff_t>(sizes.size()) - 1;
-  while (d >= 0) {
-    if (sizes[static_cast<size_t>(d)] == 1) {
-      --d;
-      continue;
-    }
-    // One run of dims that lie behind each other in memory.
-    int64_t base = strides[static_cast<size_t>(d)], run = sizes[static_cast<size_t>(d)];
-    for (--d; d >= 0; --d) {
-      const int64_t size = sizes[static_cast<size_t>(d)];
-      if (size != 1 && strides[static_cast<size_t>(d)] != base * run) break;
-      run *= size;
-    }
-    int64_t taken = 1;
-    while (next >= 0 && (taken < run || to[static_cast<size_t>(next)] == 1)) {
-      result[static_cast<size_t>(next)] = base * taken;
-      taken *= to[static_cast<size_t>(next)];
-      --next;
-    }
-    if (taken != run) return std::nullopt;
-  }
-  return result;
-}
-
 std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, size_t rank) {
   if (view.dims.size() != rank) return std::nullopt;
   std::vector<uint8_t> places;
   std::vector<bool> used(rank, false);
   for (const ir::Affine& affine : view.dims) {
-    if (affine.offset != 0 || affine.terms.size() != 1 || affine.terms[0].second != 1) return std::nullopt;
+    if (affine.terms.size() != 1 || affine.offset != 0 || affine.terms[0].second != 1) return std::nullopt;
     const uint8_t dim = affine.terms[0].first;
     if (used[dim]) return std::nullopt;
     used[dim] = true;
@@ -167,12 +145,12 @@ std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, size_t
   return places;
 }
 
-bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+bool is_dense(std::span<const Dim> sizes, std::span<const Dim> strides) {
   std::vector<size_t> order;
   for (size_t d = 0; d < sizes.size(); ++d)
     if (sizes[d] != 1) order.push_back(d);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
-  int64_t expected = 1;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a].hint() < strides[b].hint(); });
+  Dim expected = 1;
   for (const size_t d : order) {
     if (strides[d] != expected) return false;
     expected *= sizes[d];
@@ -180,14 +158,14 @@ bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides) 
   return true;
 }
 
-bool overlaps(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+bool overlaps(std::span<const Dim> sizes, std::span<const Dim> strides) {
   if (count(sizes) == 0) return false;
   for (size_t d = 0; d < sizes.size(); ++d)
     if (sizes[d] > 1 && strides[d] == 0) return true;
   return false;
 }
 
-bool same_strides(std::span<const int64_t> sizes, std::span<const int64_t> a, std::span<const int64_t> b) {
+bool same_strides(std::span<const Dim> sizes, std::span<const Dim> a, std::span<const Dim> b) {
   if (count(sizes) == 0) return true;
   for (size_t d = 0; d < sizes.size(); ++d)
     if (sizes[d] != 1 && a[d] != b[d]) return false;

@@ -108,4 +108,31 @@ int64_t pack_arena(std::vector<Piece>& pieces) {
   return total;
 }
 
+std::vector<ir::Dim> offsets_of(const std::vector<Piece>& pieces, const std::vector<ir::Dim>& sizes) {
+  std::vector<size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return pieces[a].offset < pieces[b].offset; });
+  const auto together = [&](size_t a, size_t b) {
+    return pieces[a].first <= pieces[b].last && pieces[b].first <= pieces[a].last;
+  };
+  std::vector<ir::Dim> offsets(pieces.size() + 1, 0);
+  const auto end = [&](size_t i) { return offsets[i] + divide_up(sizes[i], kAlign) * kAlign; };
+  std::vector<bool> is_top(pieces.size(), true);
+  for (size_t at = 0; at < order.size(); ++at) {
+    std::vector<size_t> below;  // directly: what lies below one of them is below this, too
+    for (size_t lower = at; lower-- > 0;) {
+      const size_t i = order[lower];
+      work();
+      if (pieces[i].bytes == 0 || !together(i, order[at])) continue;
+      is_top[i] = false;
+      if (std::ranges::any_of(below, [&](size_t other) { return together(i, other); })) continue;
+      below.push_back(i);
+      offsets[order[at]] = max(offsets[order[at]], end(i));
+    }
+  }
+  for (size_t i = 0; i < pieces.size(); ++i)
+    if (is_top[i]) offsets.back() = max(offsets.back(), end(i));
+  return offsets;
+}
+
 }  // namespace fastjit::plan

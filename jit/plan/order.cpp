@@ -107,7 +107,8 @@ bool Order::may_store(uint32_t index, const Storage& dest, const Root& root) con
   const Item& item = former_.items()[index];
   const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
   for (const Access& access : item.draft.accesses)
-    if (base(access.buffer) == dest.buffer && (access.buffer != dest.buffer || access.address != address)) return false;
+    if (base(access.buffer) == dest.buffer && (access.buffer != dest.buffer || !identical(access.address, address)))
+      return false;
   const auto which = static_cast<size_t>(&root - item.roots.data());
   if (is_loaded_after(item.draft, which, [&](BufferId loaded) { return loaded == dest.buffer; })) return false;
   return std::ranges::none_of(readers(dest.buffer),
@@ -175,15 +176,15 @@ void Order::settle_destinations() {
 bool Order::is_epilogue(uint32_t call, uint32_t kernel, ir::NodeId product) const {
   const Item& item = former_.items()[kernel];
   const ir::Layout& layout = graph_.layout(product);
-  const int64_t points = layout.numel();
-  if (item.is_extern() || order_.home(kernel) != kernel || item.frame.kept * item.frame.reduced != points) return false;
+  if (item.is_extern() || order_.home(kernel) != kernel) return false;
+  if (!identical(item.frame.kept * item.frame.reduced, layout.numel())) return false;
   const Root whole{product, true, false, {}};
   if (!unravel_root(former_.world(), item.frame, whole).map) return false;
   const Linear expected = root_address(former_.world(), item.frame, whole, layout.strides);
   int loads = 0;
   for (const Access& access : item.draft.accesses) {
     if (access.buffer != product) continue;
-    if (++loads > 1 || access.address != expected) return false;
+    if (++loads > 1 || !identical(access.address, expected)) return false;
   }
   return std::ranges::none_of(
       order_.needs(kernel), [&](uint32_t other) { return order_.home(other) != call && order_.reaches(call, other); });
@@ -199,13 +200,13 @@ void Order::merge(uint32_t call, uint32_t kernel, ir::NodeId product) {
       const ir::NodeId node = dest.buffer.node;
       const bool own = dest.buffer.is_own() && graph_[node].op != ir::Op::Input &&
                        graph_[node].dtype == graph_[product].dtype &&
-                       former_.buffer_strides(dest.buffer) == graph_.layout(product).strides &&
-                       std::ranges::equal(graph_.sizes(node), graph_.sizes(product));
+                       identical(former_.buffer_strides(dest.buffer), graph_.layout(product).strides) &&
+                       identical(graph_.sizes(node), graph_.sizes(product));
       const auto which = static_cast<size_t>(&root - item.roots.data());
       if (!own || is_loaded_after(item.draft, which, [&](BufferId loaded) { return loaded == product; })) continue;
       const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
       for (Access& access : item.draft.accesses)
-        if (access.buffer == product && access.address == address) {
+        if (access.buffer == product && identical(access.address, address)) {
           access.buffer = dest.buffer;
           places_[product] = dest.buffer;
         }

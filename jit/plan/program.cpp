@@ -2,6 +2,7 @@
 #include "plan/program.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -38,11 +39,13 @@ class ProgramBuilder {
     for (const ir::NodeId id : graph_.outputs) out_.outputs.push_back(slot(former_.world().storage[id]->buffer));
     place_temps();
     tell_verdicts();
+    settle_launches(out_, options_);
     return std::move(out_);
   }
 
  private:
-  using AliasKey = std::tuple<SlotId, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
+  // Base, offset, sizes and strides, each with its expression.
+  using AliasKey = std::pair<SlotId, std::vector<int64_t>>;
 
   void settle_lanes();
   void find_results();
@@ -57,23 +60,28 @@ class ProgramBuilder {
   bool is_by_rows(const Shaped& epilogue, ir::NodeId product, const Order& order) const;
   void add_epilogue(ContractStep& step, const Item& item, ir::NodeId product, const Order& order);
   SlotId slot(BufferId buffer);
+  void push_slot(Slot made, const std::vector<Dim>& sizes, const std::vector<Dim>& strides, Dim offset = 0);
+  void note(SizedNumber::Of of, uint32_t at, std::span<const Dim> dims);
   SlotId operand_slot(ir::NodeId node, const Storage& storage);
   void drop_aliases(SlotId base);
   void add_owns();
   void add_frees();
   void place_temps();
+  void note_places(std::vector<Piece>& pieces, const std::vector<Dim>& sizes, const std::vector<SlotId>& owners);
   void tell_verdicts();
 
   const ir::Graph& graph_;
   const PlanOptions& options_;
   Former former_;
   Program out_;
+  std::vector<ir::Layout> slot_dims_;  // per slot
   std::vector<std::vector<uint32_t>> steps_;
   std::optional<Lives> lives_;
   ByBuffer<SlotId> slots_;
   std::map<AliasKey, SlotId> aliases_;
   Results results_;
   size_t done_steps_ = 0;
+  uint32_t guards_ = 0;
   std::map<std::string, uint32_t> kernels_;  // by text
   support::HashIndex alike_;                 // of out_.kernels: most launches are those of a kernel that is there
 };
@@ -122,11 +130,15 @@ uint32_t ProgramBuilder::kernel_of(KernelPlan& plan) {
 
 KernelStep ProgramBuilder::install(Shaped shaped, const Item& item) {
   KernelStep step = std::move(shaped.step);
+  const auto launch = static_cast<uint32_t>(out_.made.size());
+  using Of = SizedNumber::Of;
+  note(Of::LaunchSize, launch, shaped.dims.sizes);
+  note(Of::LaunchStride, launch, shaped.dims.strides);
+  note(Of::LaunchOffset, launch, shaped.dims.offsets);
+  note(Of::LaunchBlock, launch, std::array{shaped.dims.block});
+  note(Of::LaunchScratch, launch, std::array{shaped.dims.scratch_stride});
   step.kernel = kernel_of(shaped.plan);
   for (const BufferId buffer : shaped.buffers) step.operands.push_back(slot(buffer));
-  out_.scratch_bytes = std::max(out_.scratch_bytes, step.scratch_stride *
-                                                        static_cast<int64_t>(out_.kernels[step.kernel].scratch.size()) *
-                                                        (options_.cuda ? step.grid.blocks : 1));
   std::vector<ir::NodeId>& made = out_.made.emplace_back();
   for (const Root& root : item.roots) made.push_back(root.value);
   return step;
@@ -157,8 +169,8 @@ void ProgramBuilder::add_step(const std::vector<uint32_t>& batch, const Order& o
 
 /// Aliases are made again where they are wanted again; until then they would keep the memory.
 void ProgramBuilder::drop_aliases(SlotId base) {
-  for (auto it = aliases_.lower_bound({base, INT64_MIN, {}, {}}); it != aliases_.end(); ++it) {
-    if (std::get<SlotId>(it->first) != base) return;
+  for (auto it = aliases_.lower_bound({base, {}}); it != aliases_.end(); ++it) {
+    if (it->first.first != base) return;
     out_.steps.emplace_back(FreeStep{it->second});
   }
 }
@@ -185,17 +197,18 @@ int64_t ProgramBuilder::tile_rows(ir::NodeId product) const {
   const ir::Product kind = graph_.contracts[graph_[product].attr].kind;
   if (options_.cuda || (kind != ir::Product::Mm && kind != ir::Product::Addmm)) return 0;
   const auto sizes = graph_.sizes(product);
-  return options_.costs.tile_rows(sizes[0], sizes[1] * ir::size_of(graph_[product].dtype));
+  return options_.costs.tile_rows(sizes[0].hint(), sizes[1].hint() * ir::size_of(graph_[product].dtype));
 }
 
 /// Whether the outer loop is over the rows of the product, each of which some units have to themselves.
 bool ProgramBuilder::is_by_rows(const Shaped& epilogue, ir::NodeId product, const Order& order) const {
-  const KernelStep& step = epilogue.step;
-  const bool rows = step.sizes.size() == 2 && step.sizes[0] == graph_.sizes(product)[0] && epilogue.plan.tile == 0;
+  const LaunchDims& dims = epilogue.dims;
+  const bool rows =
+      dims.sizes.size() == 2 && identical(dims.sizes[0], graph_.sizes(product)[0]) && epilogue.plan.tile == 0;
   if (!rows || (epilogue.plan.is_row_kernel() && epilogue.kept_lanes)) return false;
   const BufferId place = lives_->home(order.place_of(product));
   const auto at = std::find(epilogue.buffers.begin(), epilogue.buffers.end(), place) - epilogue.buffers.begin();
-  return step.strides[static_cast<size_t>(at) * 2] == graph_.layout(product).strides[0];
+  return identical(dims.strides[static_cast<size_t>(at) * 2], graph_.layout(product).strides[0]);
 }
 
 /// Tile by tile only where the product is large.
@@ -230,14 +243,18 @@ void ProgramBuilder::add_extern(const Item& item, const Order& order) {
   const uint32_t external = graph_[item.external].attr;
   if (order.is(item, ir::ExternKind::Guard)) {
     const Storage& place = *item.operands[0];
-    const std::vector<int64_t>& sizes = graph_.layout(graph_.operands(item.external)[0]).sizes;
-    out_.steps.emplace_back(
-        GuardStep{graph_.externs[external].call, slot(place.buffer), place.offset, sizes, place.strides});
+    const std::vector<Dim>& sizes = graph_.layout(graph_.operands(item.external)[0]).sizes;
+    const uint32_t at = guards_++;
+    note(SizedNumber::Of::GuardSize, at, sizes);
+    note(SizedNumber::Of::GuardStride, at, place.strides);
+    note(SizedNumber::Of::GuardOffset, at, std::array{place.offset});
+    out_.steps.emplace_back(GuardStep{graph_.externs[external].call, slot(place.buffer), place.offset.hint(),
+                                      hints(sizes), hints(place.strides)});
     return;
   }
   if (order.is(item, ir::ExternKind::Number)) {
     NumberStep step{graph_.externs[external].call, {}, slot(results_[item.external][0])};
-    for (const auto& place : item.operands) step.operands.push_back({slot(place->buffer), place->offset});
+    for (const auto& place : item.operands) step.operands.push_back({slot(place->buffer), place->offset.fixed()});
     out_.steps.emplace_back(std::move(step));
     return;
   }
@@ -253,23 +270,42 @@ SlotId ProgramBuilder::slot(BufferId buffer) {
   if (!fresh) return found->second;
   const ir::Node& node = graph_[buffer.node];
   const ir::Layout& layout = graph_.layout(buffer.node);
-  Slot made{SlotKind::Tensor, node.dtype, layout.sizes, former_.buffer_strides(buffer)};
+  Slot made{SlotKind::Tensor, node.dtype, {}, {}};
+  std::vector<Dim> strides = former_.buffer_strides(buffer);
   if (buffer.is_own() && node.op == ir::Op::Input) {
     made.kind = SlotKind::Input;
     made.index = node.attr;
-    made.strides = layout.strides;
+    strides = layout.strides;
   } else if (buffer.is_own() && is_tensor(node.op)) {
     const bool is_number = graph_.is_number(buffer.node);
     const bool is_given = node.op == ir::Op::Contract && graph_.contracts[node.attr].kind != ir::Product::Convolution;
     made.kind = is_number && lives_->is_temp(buffer) ? SlotKind::Temp
                 : is_given || is_number              ? SlotKind::Tensor
                                                      : SlotKind::Extern;
-    made.strides = layout.strides;
+    strides = layout.strides;
   } else if (lives_->is_temp(buffer)) {
     made.kind = SlotKind::Temp;
   }
-  out_.slots.push_back(std::move(made));
+  push_slot(std::move(made), layout.sizes, strides);
   return found->second;
+}
+
+void ProgramBuilder::push_slot(Slot made, const std::vector<Dim>& sizes, const std::vector<Dim>& strides, Dim offset) {
+  const auto id = static_cast<SlotId>(out_.slots.size());
+  note(SizedNumber::Of::SlotSize, id, sizes);
+  note(SizedNumber::Of::SlotStride, id, strides);
+  note(SizedNumber::Of::SlotOffset, id, std::array{offset});
+  made.sizes = hints(sizes);
+  made.strides = hints(strides);
+  made.offset = offset.hint();
+  out_.slots.push_back(std::move(made));
+  slot_dims_.push_back({sizes, strides});
+}
+
+/// These numbers of the program, from a list, follow from symbols.
+void ProgramBuilder::note(SizedNumber::Of of, uint32_t at, std::span<const Dim> dims) {
+  for (uint32_t i = 0; i < dims.size(); ++i)
+    if (dims[i].is_symbolic()) out_.sized.push_back({of, at, i, dims[i].expr()});
 }
 
 /// The slot of a tensor that an extern call reads: a whole buffer or an alias of a part of one.
@@ -277,16 +313,23 @@ SlotId ProgramBuilder::operand_slot(ir::NodeId node, const Storage& storage) {
   const SlotId base = slot(storage.buffer);
   const ir::Layout& layout = graph_.layout(node);
   const auto& strides = same_strides(layout.sizes, layout.strides, storage.strides) ? layout.strides : storage.strides;
-  if (storage.offset == 0 && out_.slots[base].sizes == layout.sizes && out_.slots[base].strides == strides) return base;
-  Slot alias{SlotKind::Alias, graph_[node].dtype, layout.sizes, strides, 0, storage.offset, base};
-  const auto [found, fresh] = aliases_.try_emplace(AliasKey{base, alias.offset, alias.sizes, alias.strides},
-                                                   static_cast<SlotId>(out_.slots.size()));
-  if (fresh) out_.slots.push_back(std::move(alias));
+  const ir::Layout wanted{layout.sizes, strides};
+  if (identical(storage.offset, 0) && slot_dims_[base] == wanted) return base;
+  AliasKey key{base, {}};
+  const auto add = [&](Dim dim) { key.second.insert(key.second.end(), {dim.hint(), dim.expr()}); };
+  add(storage.offset);
+  std::ranges::for_each(wanted.sizes, add);
+  std::ranges::for_each(wanted.strides, add);
+  const auto [found, fresh] = aliases_.try_emplace(std::move(key), static_cast<SlotId>(out_.slots.size()));
+  Slot alias{SlotKind::Alias, graph_[node].dtype, {}, {}};
+  alias.base = base;
+  if (fresh) push_slot(std::move(alias), wanted.sizes, wanted.strides, storage.offset);
   return found->second;
 }
 
 void ProgramBuilder::place_temps() {
   std::vector<Piece> pieces;
+  std::vector<Dim> sizes_of_pieces;
   std::vector<SlotId> owners;
   for (const auto& [buffer, life] : lives_->all()) {
     const auto found = slots_.find(buffer);
@@ -294,19 +337,35 @@ void ProgramBuilder::place_temps() {
     const SlotId id = found->second;
     const Slot& temp = out_.slots[id];
     if (temp.kind != SlotKind::Temp) continue;
-    int64_t extent = 1;
-    for (size_t d = 0; d < temp.sizes.size(); ++d) extent += (temp.sizes[d] - 1) * temp.strides[d];
-    pieces.push_back({std::max<int64_t>(extent, 0) * ir::size_of(temp.dtype), static_cast<int64_t>(life.first),
-                      static_cast<int64_t>(life.last)});
+    const auto& [sizes, strides] = slot_dims_[id];
+    Dim extent = 1;
+    for (size_t d = 0; d < sizes.size(); ++d) extent += (sizes[d] - 1) * strides[d];
+    const Dim bytes = max(extent, 0) * ir::size_of(temp.dtype);
+    pieces.push_back({bytes.hint(), static_cast<int64_t>(life.first), static_cast<int64_t>(life.last)});
+    sizes_of_pieces.push_back(bytes);
     owners.push_back(id);
   }
   out_.arena_bytes = pack_arena(pieces);
+  note_places(pieces, sizes_of_pieces, owners);
   if (out_.arena_bytes < options_.own_bytes)  // not worth a step
     std::erase_if(out_.steps, [](const Step& step) {
       const auto* free = std::get_if<FreeStep>(&step);
       return free && free->slot == kNoSlot;
     });
   for (size_t i = 0; i < owners.size(); ++i) out_.slots[owners[i]].offset = pieces[i].offset;
+}
+
+/// Where sizes differ, the pieces lie one above the other as they do here.
+void ProgramBuilder::note_places(std::vector<Piece>& pieces, const std::vector<Dim>& sizes,
+                                 const std::vector<SlotId>& owners) {
+  if (std::ranges::none_of(sizes, &Dim::is_symbolic)) return;
+  const std::vector<Dim> offsets = offsets_of(pieces, sizes);
+  for (size_t i = 0; i < owners.size(); ++i) {
+    pieces[i].offset = offsets[i].hint();
+    note(SizedNumber::Of::SlotOffset, owners[i], std::array{offsets[i]});
+  }
+  out_.arena_bytes = offsets.back().hint();
+  note(SizedNumber::Of::ArenaBytes, 0, std::array{offsets.back()});
 }
 
 void ProgramBuilder::tell_verdicts() {
@@ -321,9 +380,76 @@ void ProgramBuilder::tell_verdicts() {
 
 }  // namespace
 
+void settle_launches(Program& program, const PlanOptions& options) {
+  program.scratch_bytes = 0;
+  for_each_launch(program, [&](KernelStep& step) {
+    const KernelPlan& plan = program.kernels[step.kernel];
+    cut(plan, step, options);
+    const int64_t slots = static_cast<int64_t>(plan.scratch.size()) * (options.cuda ? step.grid.blocks : 1);
+    program.scratch_bytes = std::max(program.scratch_bytes, step.scratch_stride * slots);
+  });
+}
+
+std::vector<int64_t*> places_of_sizes(Program& program) {
+  using Of = SizedNumber::Of;
+  std::vector<KernelStep*> launches;
+  std::vector<GuardStep*> guards;
+  for (Step& step : program.steps)
+    if (auto* guard = std::get_if<GuardStep>(&step)) guards.push_back(guard);
+  for_each_launch(program, [&](KernelStep& step) { launches.push_back(&step); });
+  std::vector<int64_t*> places;
+  for (const auto& [of, at, index, expr] : program.sized) {
+    const auto place = [&]() -> int64_t* {
+      switch (of) {
+        case Of::SlotSize:
+          return &program.slots[at].sizes[index];
+        case Of::SlotStride:
+          return &program.slots[at].strides[index];
+        case Of::SlotOffset:
+          return &program.slots[at].offset;
+        case Of::LaunchSize:
+          return &launches[at]->sizes[index];
+        case Of::LaunchStride:
+          return &launches[at]->strides[index];
+        case Of::LaunchOffset:
+          return &launches[at]->offsets[index];
+        case Of::LaunchBlock:
+          return &launches[at]->block;
+        case Of::LaunchScratch:
+          return &launches[at]->scratch_stride;
+        case Of::GuardSize:
+          return &guards[at]->sizes[index];
+        case Of::GuardStride:
+          return &guards[at]->strides[index];
+        case Of::GuardOffset:
+          return &guards[at]->offset;
+        case Of::ArenaBytes:
+          return &program.arena_bytes;
+      }
+      return nullptr;
+    };
+    places.push_back(place());
+  }
+  return places;
+}
+
+/// With 1 for each size that is 1: no loop is over it, which is asked anyway, and no weight has it for a factor.
+static std::optional<ir::Graph> without_unit_expressions(const ir::Graph& graph) {
+  const auto is_unit = [](Dim size) { return size.is_symbolic() && size.hint() == 1; };
+  const auto has_unit = [&](const ir::Layout& layout) { return std::ranges::any_of(layout.sizes, is_unit); };
+  if (!graph.symbols || std::ranges::none_of(graph.layouts, has_unit)) return std::nullopt;
+  ir::Graph made = graph;
+  for (ir::Layout& layout : made.layouts)
+    for (Dim& size : layout.sizes)
+      if (is_unit(size)) size = size.fixed();
+  return made;
+}
+
 Program plan(const ir::Graph& graph, const PlanOptions& options) {
-  const auto staged = two_stage(graph);
-  return ProgramBuilder(staged ? *staged : graph, options).run();
+  const ir::Symbols::Scope symbols(graph.symbols.get());
+  const auto plain = without_unit_expressions(graph);
+  const auto staged = two_stage(plain ? *plain : graph);
+  return ProgramBuilder(staged ? *staged : plain ? *plain : graph, options).run();
 }
 
 }  // namespace fastjit::plan

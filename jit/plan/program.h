@@ -3,6 +3,7 @@
 // every program whose plans have the same text. Plain data: the executor (in src/) obeys it.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -109,6 +110,28 @@ struct OwnStep {
 
 using Step = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, GuardStep, NumberStep, FreeStep, OwnStep>;
 
+/// A number of the program that depends on sizes: an expression of the graph's symbols.
+struct SizedNumber {
+  enum class Of : uint8_t {
+    SlotSize,
+    SlotStride,
+    SlotOffset,
+    LaunchSize,
+    LaunchStride,
+    LaunchOffset,
+    LaunchBlock,
+    LaunchScratch,
+    GuardSize,
+    GuardStride,
+    GuardOffset,
+    ArenaBytes,
+  };
+  Of of;
+  uint32_t at = 0;     // the slot; the launch or the guard, in order
+  uint32_t index = 0;  // in a list
+  uint32_t expr = 0;   // see ir::Dim
+};
+
 /// What a value that several kernels read became, and why.
 struct Verdict {
   ir::NodeId node;
@@ -123,6 +146,7 @@ struct Program {
   std::vector<SlotId> outputs;                // per Graph::outputs
   std::vector<std::vector<ir::NodeId>> made;  // per launch, in order: the nodes it makes, of the staged graph
   std::vector<Verdict> verdicts;              // in order of the nodes
+  std::vector<SizedNumber> sized;             // of a program for any size; all else is for any size as it is
   int64_t arena_bytes = 0;
   int64_t scratch_bytes = 0;  // per thread; on a GPU of the launch that needs most: those of a stream take turns
 };
@@ -137,6 +161,12 @@ void for_each_launch(const Program& program, Take take) {
     if (const auto* product = std::get_if<ContractStep>(&step))
       for (const KernelStep& s : product->epilogue) take(s);
   }
+}
+
+/// As for_each_launch, to change them.
+template <class Take>
+void for_each_launch(Program& program, Take take) {
+  for_each_launch(std::as_const(program), [&](const KernelStep& step) { take(const_cast<KernelStep&>(step)); });
 }
 
 /// What one launch moves and computes: bytes of memory it touches (a broadcast operand once) and operations.
@@ -159,7 +189,17 @@ struct PlanOptions {
   int64_t own_bytes = 32 << 10;
 };
 
-/// Plans the whole graph. Throws std::runtime_error only for a graph that verify() refuses.
+/// Sets units, grain and grid of a launch by its sizes: how many units there are, and how many are worth a thread.
+void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options);
+/// Sets what follows from the launches' sizes: the above, and the scratch memory that they need.
+void settle_launches(Program& program, const PlanOptions& options);
+
+/// The numbers of `program.sized` at the same places, to be given the values of their expressions. Valid while the
+/// program stays where it is.
+std::vector<int64_t*> places_of_sizes(Program& program);
+
+/// Plans the whole graph, with the questions that it asks of its sizes. Throws std::runtime_error only for a graph that
+/// verify() refuses.
 Program plan(const ir::Graph& graph, const PlanOptions& options);
 
 }  // namespace fastjit::plan

@@ -29,7 +29,7 @@ struct Touched {
 /// One loop of the kernel: a frame dim, or several merged into their innermost.
 struct Loop {
   int dim;
-  int64_t size;
+  Dim size;
   bool indexed;
 };
 
@@ -61,14 +61,16 @@ class Shaper {
   void choose_tile();
   void fill_plan();
   void fill_step();
-  void cut();
   uint8_t unroll() const;
-  int64_t block() const;
+  Dim block() const;
   bool transposed(const Touched& touched) const;
   bool transposed(const Touched& touched, const Loop& across) const {
-    return std::abs(stride(touched, lanes_along_)) > 1 && stride(touched, across.dim) == 1;
+    return !is(stride(touched, lanes_along_), 0) && !is(stride(touched, lanes_along_), 1) &&
+           !is(stride(touched, lanes_along_), -1) && is(stride(touched, across.dim), 1);
   }
-  int64_t stride(const Touched& touched, int dim) const { return touched.address[static_cast<size_t>(dim)]; }
+  Dim stride(const Touched& touched, int dim) const { return touched.address[static_cast<size_t>(dim)]; }
+  /// For all sizes: a kernel takes any other stride at run time.
+  static bool is(Dim stride, int64_t number) { return identical(stride, number); }
 
   const World& world_;
   const Space& frame_;
@@ -97,7 +99,7 @@ void Shaper::touch() {
       address.resize(static_cast<size_t>(frame_.rank()) + 1, 0);
       address.back() += dest.offset;
       auto found = std::find_if(touched_.begin(), touched_.end(), [&](const Touched& other) {
-        return other.buffer == dest.buffer && other.address == address;
+        return other.buffer == dest.buffer && identical(other.address, address);
       });
       const auto index = static_cast<uint64_t>(found - touched_.begin());
       const ir::DType dtype = world_.graph[roots_[i].value].dtype;
@@ -139,7 +141,7 @@ void Shaper::sort(std::vector<Loop>& loops) {
       if (touched.stored == stored) voters.push_back(&touched);
   auto inner_first = [&](const Loop& a, const Loop& b) {  // true: a must be inside b
     for (const Touched* voter : voters) {
-      const int64_t x = std::abs(stride(*voter, a.dim)), y = std::abs(stride(*voter, b.dim));
+      const int64_t x = std::abs(stride(*voter, a.dim).hint()), y = std::abs(stride(*voter, b.dim).hint());
       if (x != 0 && y != 0 && x != y) return x < y;
     }
     return false;
@@ -153,7 +155,7 @@ void Shaper::merge(std::vector<Loop>& loops, size_t first) {
   for (const Loop& loop : loops) {
     const bool fits = merged.size() > first && !loop.indexed && !merged.back().indexed &&
                       std::all_of(touched_.begin(), touched_.end(), [&](const Touched& touched) {
-                        return stride(touched, merged.back().dim) == stride(touched, loop.dim) * loop.size;
+                        return identical(stride(touched, merged.back().dim), stride(touched, loop.dim) * loop.size);
                       });
     if (fits)
       merged.back() = {loop.dim, merged.back().size * loop.size, false};
@@ -165,12 +167,12 @@ void Shaper::merge(std::vector<Loop>& loops, size_t first) {
 
 /// Rough cycles per point when the lanes run along `loop`.
 double Shaper::lane_cost(const Loop& loop, bool reduced) const {
-  const double lanes = options_.lanes, useful = std::min<double>(lanes, static_cast<double>(loop.size));
-  const double rest = static_cast<double>(frame_.reduced);
+  const double lanes = options_.lanes, useful = std::min<double>(lanes, static_cast<double>(loop.size.hint()));
+  const double rest = static_cast<double>(frame_.reduced.hint());
   double in_loop = 0, per_row = 0;
   for (const Touched& touched : touched_) {
-    const int64_t step = stride(touched, loop.dim);
-    const double cost = step == 1 ? 1 : step == 0 ? 0.1 : (touched.stored ? 1.5 : 1.0) * lanes;
+    const Dim step = stride(touched, loop.dim);
+    const double cost = is(step, 1) ? 1 : is(step, 0) ? 0.1 : (touched.stored ? 1.5 : 1.0) * lanes;
     (touched.in_loop || !frame_.has_reduced() ? in_loop : per_row) += cost;
   }
   for (const Instr& instr : code_) {
@@ -200,14 +202,14 @@ void Shaper::choose_lanes() {
 
 /// Tiles lie along the loop that most bytes of transposed operands follow.
 void Shaper::choose_tile() {
-  if (options_.cuda || !reduced_.empty() || !out_.kept_lanes || kept_.back().size < kLeastSide) return;
+  if (options_.cuda || !reduced_.empty() || !out_.kept_lanes || kept_.back().size.hint() < kLeastSide) return;
   int64_t most = 0;
   size_t best = 0;
   for (size_t i = 0; i + 1 < kept_.size(); ++i) {
     int64_t bytes = 0;
     for (const Touched& touched : touched_)
       if (transposed(touched, kept_[i])) bytes += ir::size_of(touched.dtype);
-    if (kept_[i].size < kLeastSide || bytes <= most) continue;
+    if (kept_[i].size.hint() < kLeastSide || bytes <= most) continue;
     most = bytes;
     best = i;
   }
@@ -234,22 +236,22 @@ void Shaper::fill_plan() {
   for (size_t i = 0; i < loops.size(); ++i) {
     place[static_cast<size_t>(loops[i].dim)] = static_cast<int64_t>(i);
     plan.dims.push_back(i < kept_.size() ? DimKind::Kept : DimKind::Reduced);
-    out_.step.sizes.push_back(loops[i].size);
+    out_.dims.sizes.push_back(loops[i].size);
   }
   for (const Touched& touched : touched_) {
     Operand operand{touched.dtype, touched.stored, {}};
     for (const Loop& loop : loops) {
-      const int64_t step = stride(touched, loop.dim);
-      const bool every_other = step == 2 && loop.dim == lanes_along_ && !touched.stored;
-      operand.strides.push_back(step == 0     ? StrideClass::Zero
-                                : step == 1   ? StrideClass::Unit
+      const Dim step = stride(touched, loop.dim);
+      const bool every_other = is(step, 2) && loop.dim == lanes_along_ && !touched.stored;
+      operand.strides.push_back(is(step, 0)   ? StrideClass::Zero
+                                : is(step, 1) ? StrideClass::Unit
                                 : every_other ? StrideClass::Two
                                               : StrideClass::Any);
-      out_.step.strides.push_back(step);
+      out_.dims.strides.push_back(step);
     }
     plan.operands.push_back(std::move(operand));
     out_.buffers.push_back(touched.buffer);
-    out_.step.offsets.push_back(touched.address.back());
+    out_.dims.offsets.push_back(touched.address.back());
   }
   for (Instr& instr : code_)
     if (instr.code == Code::Index) instr.imm = static_cast<uint64_t>(place[instr.imm]);
@@ -275,40 +277,43 @@ bool Shaper::transposed(const Touched& touched) const {
 }
 
 /// The run of the last kept dim that one unit covers.
-int64_t Shaper::block() const {
+Dim Shaper::block() const {
   if (tile_ > 0) return tile_;
-  const int64_t last = kept_.back().size;
+  const Dim last = kept_.back().size;
   const bool transposed = std::ranges::any_of(touched_, [&](const Touched& t) { return this->transposed(t); });
   const int64_t limit = transposed || !reduced_.empty() ? kColumns : kChunk;
-  return std::min(last, limit);
+  return min(last, limit);
 }
 
 void Shaper::fill_step() {
+  LaunchDims& dims = out_.dims;
+  if (out_.kept_lanes) dims.block = block();
+  if (!out_.plan.scratch.empty()) {
+    const Dim bytes = (frame_.reduced + (options_.cuda ? 0 : options_.lanes)) * 8;
+    dims.scratch_stride = divide_up(bytes, 64) * 64;
+  }
   KernelStep& step = out_.step;
   step.scalars = draft_.scalars;
-  step.block = out_.kept_lanes ? block() : 0;
-  if (!out_.plan.scratch.empty()) {
-    const int64_t bytes = (frame_.reduced + (options_.cuda ? 0 : options_.lanes)) * 8;
-    step.scratch_stride = (bytes + 63) / 64 * 64;
-  }
-  if (options_.cuda) step.grid = grid_of(out_.plan, step.sizes.data());
-  cut();
+  step.sizes = hints(dims.sizes);
+  step.strides = hints(dims.strides);
+  step.offsets = hints(dims.offsets);
+  step.block = dims.block.hint();
+  step.scratch_stride = dims.scratch_stride.hint();
 }
 
-/// Sets units and grain: how many units are worth a thread.
-void Shaper::cut() {
-  KernelStep& step = out_.step;
+}  // namespace
+
+void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options) {
+  if (options.cuda) step.grid = grid_of(plan, step.sizes.data());
   int64_t points = 1;
   for (const int64_t size : step.sizes) points *= size;
-  step.units = unit_count(out_.plan, step.sizes.data(), step.block);
-  const Costs& costs = options_.costs;
-  const double whole = static_cast<double>(costs.point(out_.plan)) * static_cast<double>(points);
+  step.units = unit_count(plan, step.sizes.data(), step.block);
+  const Costs& costs = options.costs;
+  const double whole = static_cast<double>(costs.point(plan)) * static_cast<double>(points);
   const int64_t units = std::max<int64_t>(step.units, 1);
   const double worth = std::ceil(static_cast<double>(costs.task) / (whole / static_cast<double>(units)));
   step.grain = whole < static_cast<double>(costs.serial) ? units : std::max<int64_t>(1, static_cast<int64_t>(worth));
 }
-
-}  // namespace
 
 Shaped shape(const World& world, const Space& frame, std::span<const Root> roots, const Draft& draft,
              const PlanOptions& options, Rows rows) {

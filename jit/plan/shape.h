@@ -5,10 +5,17 @@
 
 namespace fastjit::plan {
 
+/// What of a launch depends on sizes.
+struct LaunchDims {
+  std::vector<Dim> sizes, strides, offsets;
+  Dim block = 0, scratch_stride = 0;
+};
+
 /// A kernel and its launch; `buffers` stands for the launch's operands until slots are numbered.
 struct Shaped {
   KernelPlan plan;
-  KernelStep step;
+  KernelStep step;  // at the recorded sizes
+  LaunchDims dims;
   std::vector<BufferId> buffers;
   bool kept_lanes = false;  // lanes run along a kept dim
 };

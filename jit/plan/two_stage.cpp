@@ -26,11 +26,13 @@ struct Cut {
   int64_t parts;
 };
 
-std::optional<Cut> find_cut(std::span<const int64_t> sizes, const std::vector<uint8_t>& dims) {
+// Parts of a size that is not known would fit few sizes.
+std::optional<Cut> find_cut(std::span<const Dim> sizes, const std::vector<uint8_t>& dims) {
   std::optional<Cut> best;
   int64_t best_distance = 0, before = 1;
   for (size_t i = 0; i < dims.size(); ++i) {
-    const int64_t size = sizes[dims[i]];
+    if (sizes[dims[i]].is_symbolic()) break;
+    const int64_t size = sizes[dims[i]].hint();
     for (int64_t parts = 1; parts <= std::min(size, kMostParts); ++parts) {
       const int64_t total = before * parts;
       const bool whole = parts == size && i + 1 == dims.size();
@@ -51,22 +53,22 @@ std::optional<Cut> wanted(const ir::Graph& g, NodeId id) {
   const ir::ReduceAttr& attr = g.reduces[g[id].attr];
   if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return std::nullopt;
   const auto sizes = g.sizes(g[id].in[0]);
-  const int64_t kept = g.layout(id).numel(), points = count(sizes);
+  const int64_t kept = g.layout(id).numel().hint(), points = count(sizes).hint();
   if (points == 0 || points / kept < kLong) return std::nullopt;
   const bool inner_is_kept = attr.dims.back() + 1u != sizes.size();
-  const int64_t units = inner_is_kept ? kept / std::min(sizes.back(), kTile) : kept;
+  const int64_t units = inner_is_kept ? kept / std::min(sizes.back().hint(), kTile) : kept;
   return units >= kFewUnits ? std::nullopt : find_cut(sizes, attr.dims);
 }
 
 NodeId reduce_twice(ir::Graph& g, NodeId in, const ir::ReduceAttr& attr, const Cut& cut, ir::DType dtype) {
-  const std::vector<int64_t> sizes(g.sizes(in).begin(), g.sizes(in).end());
-  std::vector<int64_t> cut_sizes;
+  const std::vector<Dim> sizes(g.sizes(in).begin(), g.sizes(in).end());
+  std::vector<Dim> cut_sizes;
   std::vector<uint8_t> first, second;  // dims: first of the cut operand, second of the partial results
   uint8_t partial_rank = 0;
   for (size_t d = 0, r = 0; d < sizes.size(); ++d) {
     const bool reduced = r < attr.dims.size() && attr.dims[r] == d;
     const bool is_cut = reduced && r == cut.dim;
-    if (is_cut) cut_sizes.push_back(cut.parts);
+    if (is_cut) cut_sizes.emplace_back(cut.parts);
     if (is_cut || (reduced && r < cut.dim)) second.push_back(partial_rank);
     if (reduced && r >= cut.dim) first.push_back(static_cast<uint8_t>(cut_sizes.size()));
     if (!reduced || r <= cut.dim) ++partial_rank;

@@ -10,7 +10,7 @@
 
 #include "capture/ops/aten.h"
 #include "capture/record/cast_mode.h"
-#include "ir/dtype.h"
+#include "ir/graph.h"
 #include "support/arithmetic.h"
 
 namespace fastjit::capture {
@@ -21,6 +21,10 @@ struct TensorMeta {
   std::vector<int64_t> sizes, strides;
   bool wrapped_number =
       false;  // a Python number that torch made a 0-dim tensor of: does not take part in promotion as a tensor
+  std::shared_ptr<const ir::Layout> symbolic{};  // sizes and strides, where some of them follow from symbols
+
+  /// What the program knows of sizes and strides; code that makes it asks nothing of `sizes` and `strides`.
+  ir::Layout layout() const;
 };
 
 /// The same for everyone who knows the tensor: a copy counts, and allocates nothing.

@@ -17,16 +17,25 @@
 
 namespace fastjit::capture {
 
+/// A size of an argument that the program takes at each call.
+struct SizeSymbol {
+  uint32_t argument, dim;  // position in CallInputs::tensors
+};
+
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.
 struct Capture {
   ir::Graph graph;
   std::vector<CallTemplate> calls;
-  std::vector<ValueGuard> guards;     // by ExternAttr::call of Guard nodes, in the order of the reads
-  std::vector<NumberOp> numbers;      // by ExternAttr::call of Number nodes
-  std::vector<InputSource> inputs;    // per graph input
+  std::vector<ValueGuard> guards;   // by ExternAttr::call of Guard nodes, in the order of the reads
+  std::vector<NumberOp> numbers;    // by ExternAttr::call of Number nodes
+  std::vector<InputSource> inputs;  // per graph input
+  std::vector<SizeSymbol> symbols;  // of a program for any size: per symbol of the graph
+  std::vector<std::pair<uint32_t, ir::Layout>> layouts;  // position in CallInputs::tensors -> sizes and strides of an
+                                                         // argument that has some
   std::vector<PyObject*> captured;    // tensors reached by reads that the program uses (borrowed: the facts keep them)
   std::vector<at::Tensor> constants;  // among `captured`: those that the call itself made, which nothing else keeps
-  std::vector<uint32_t> scalar_args;  // per graph scalar: index into CallInputs::scalars
+  static constexpr uint32_t kSize = 0xFFFFFFFFu;
+  std::vector<uint32_t> scalar_args;  // per graph scalar: index into CallInputs::scalars; kSize: it is a size
   std::vector<double> scalar_limits;  // per graph scalar: eager raises for finite values beyond +-limit; infinity: none
   std::vector<bool> bound_scalars;    // per CallInputs scalar: true if the graph reads it at run time, or nothing reads
                                       // it; false: guard it by value
@@ -46,8 +55,9 @@ struct Capture {
 struct CallInputs {
   std::vector<at::Tensor> tensors;  // exact torch.Tensor / Parameter arguments, in flattening order
   std::vector<std::pair<PyObject*, std::string>>
-      scalars;                // fresh int/float objects handed to the function (symbolic candidates) and their names
-  std::vector<bool> varying;  // per scalar: it is known to differ from call to call
+      scalars;  // fresh int/float objects handed to the function (symbolic candidates) and their names
+  std::vector<uint64_t> free_sizes;       // per tensor: dims whose sizes differ from call to call, as bits; empty: none
+  std::vector<bool> varying;              // per scalar: it is known to differ from call to call
   std::vector<std::string> tensor_names;  // "x", "arg[0]"
   std::string stand_in_file;              // of Python code that only makes the call: no place of its own
   std::vector<at::Generator> generators;  // with adopt_unknown: the call may draw from these and the default one only

@@ -56,7 +56,7 @@ struct Single {
         out.node = node;
         return out;
       }
-    out.node = graph.input(*type, {out.meta->sizes, out.meta->strides}, {"in" + std::to_string(inputs.size())});
+    out.node = graph.input(*type, out.meta->layout(), {"in" + std::to_string(inputs.size())});
     inputs.push_back(tensor.detach().clone());
     seen.emplace_back(tensor, out.node);
     return out;

@@ -196,6 +196,8 @@ std::string guards_of(const Variant& variant) {
     out += "value " + value.label + ": " + text(value) + "\n";
   if (variant.guards.facts)
     for (const std::string& line : variant.guards.facts->describe()) out += line + "\n";
+  if (variant.program.sized)
+    for (const std::string& line : variant.program.sized->guards()) out += line + "\n";
   for (const std::string& line : variant.program.derived.describe()) out += line + "\n";
   if (variant.program.replay)
     for (const std::string& line : variant.program.replay->describe()) out += "effect: " + line + "\n";

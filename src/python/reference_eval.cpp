@@ -190,11 +190,11 @@ Tensor viewed(const Tensor& a, const ir::IndexMap& map, const std::vector<int64_
   if (map.dims.empty()) return a.expand(sizes).contiguous();
   c10::List<std::optional<Tensor>> index;
   for (const ir::Affine& row : map.dims) {
-    Tensor at_dim = at::full(sizes, row.offset, at::kLong);
+    Tensor at_dim = at::full(sizes, row.offset.hint(), at::kLong);
     for (auto [dim, coef] : row.terms) {
       std::vector<int64_t> shape(sizes.size(), 1);
       shape[dim] = sizes[dim];
-      at_dim = at_dim + at::arange(sizes[dim], at::kLong).view(shape) * coef;
+      at_dim = at_dim + at::arange(sizes[dim], at::kLong).view(shape) * coef.hint();
     }
     index.push_back(at_dim);
   }
@@ -204,7 +204,7 @@ Tensor viewed(const Tensor& a, const ir::IndexMap& map, const std::vector<int64_
 Tensor value_of(const ir::Graph& graph, ir::NodeId id, const std::vector<Tensor>& values,
                 const std::vector<Tensor>& inputs, const std::vector<Tensor>& scalars) {
   const ir::Node& node = graph[id];
-  const std::vector<int64_t>& sizes = graph.layout(id).sizes;
+  const std::vector<int64_t> sizes = ir::hints(graph.sizes(id));
   const at::ScalarType type = to_torch(node.dtype);
   auto in = [&](size_t k) { return values[node.in[k]]; };
   switch (node.op) {
@@ -262,7 +262,7 @@ std::vector<Tensor> evaluate(const ir::Graph& graph, const std::vector<Tensor>& 
     if (!needed[id]) continue;
     values[id] = value_of(graph, static_cast<ir::NodeId>(id), values, inputs, scalars);
     if (values[id].scalar_type() != to_torch(graph.nodes[id].dtype) ||
-        values[id].sizes() != at::IntArrayRef(graph.layout(static_cast<ir::NodeId>(id)).sizes))
+        values[id].sizes() != at::IntArrayRef(ir::hints(graph.sizes(static_cast<ir::NodeId>(id)))))
       throw std::invalid_argument("reference: node " + std::to_string(id) + " " +
                                   std::string(ir::text(graph.nodes[id].op)) +
                                   " has another type or shape than declared");

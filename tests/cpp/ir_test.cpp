@@ -46,8 +46,8 @@ TEST(Graph, RulesRefuseWithAReason) {
   EXPECT_THROW(g.pointwise(Op::Add, {x, i}), std::invalid_argument);
   EXPECT_THROW(g.pointwise(Op::Exp, {i}), std::invalid_argument);
   EXPECT_THROW(g.reshape(x, {4}), std::invalid_argument);
-  EXPECT_THROW(broadcast(std::vector<int64_t>{2}, std::vector<int64_t>{3}), std::invalid_argument);
-  EXPECT_EQ(broadcast(std::vector<int64_t>{2, 1}, std::vector<int64_t>{3}), (std::vector<int64_t>{2, 3}));
+  EXPECT_THROW(broadcast(std::vector<Dim>{2}, std::vector<Dim>{3}), std::invalid_argument);
+  EXPECT_EQ(broadcast(std::vector<Dim>{2, 1}, std::vector<Dim>{3}), (std::vector<Dim>{2, 3}));
 }
 
 TEST(Graph, TextParsesBack) {

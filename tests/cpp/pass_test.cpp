@@ -41,6 +41,21 @@ TEST(Fold, AnIdentityIsStillANewTensor) {
   EXPECT_EQ(g[g.outputs[0]].op, Op::View) << "the caller must not get x itself";
 }
 
+TEST(Fold, WhatACallOverwritesIsReadBefore) {
+  const auto body = [](bool writes) {
+    Graph g;
+    const NodeId x = g.input(DType::F32, {{4, 4}, {1, 4}}, {"x"});
+    const NodeId one = g.pointwise(Op::Mul, {x, g.constant(DType::F32, 1.0)}), row = g.reshape(x, {16});
+    g.external({ExternKind::Op, 0, "aten::op_", {x}, writes ? std::vector<uint32_t>{0} : std::vector<uint32_t>{}, 1});
+    g.outputs = {g.pointwise(Op::Exp, {one}), g.reshape(row, {2, 8})};
+    return pass::run(g, {});
+  };
+  EXPECT_EQ(count(body(true), Op::Mul), 1u);
+  EXPECT_EQ(count(body(true), Op::Reshape), 2u);
+  EXPECT_EQ(count(body(false), Op::Mul), 0u);
+  EXPECT_EQ(count(body(false), Op::Reshape), 1u);
+}
+
 TEST(Fold, HalfRoundingsStayInEagerMode) {
   const auto body = [](Graph& g, NodeId x) {
     return g.pointwise(Op::Neg, {g.convert(g.convert(x, DType::BF16), DType::F32)});
@@ -167,7 +182,7 @@ namespace {
 /// relu of a convolution of `image` with weights of `outputs` channels, 3 x 3, padded.
 NodeId convolve(Graph& g, NodeId image, int64_t outputs, int64_t side = 3, bool keeps_layout = true) {
   const auto sizes = g.sizes(image);
-  const std::vector<int64_t> shape{sizes[0], outputs, sizes[2], sizes[3]}, kernel{outputs, sizes[1], side, side};
+  const std::vector<ir::Dim> shape{sizes[0], outputs, sizes[2], sizes[3]}, kernel{outputs, sizes[1], side, side};
   const NodeId weight = g.input(DType::F32, {kernel, row_major(kernel)}, {"w"});
   const NodeId product = g.contract(
       {.kind = Product::Convolution, .name = "aten::conv2d", .operands = {image, weight}, .keeps_layout = keeps_layout},
@@ -177,7 +192,7 @@ NodeId convolve(Graph& g, NodeId image, int64_t outputs, int64_t side = 3, bool 
 
 Graph images(const std::function<void(Graph&, NodeId)>& body) {
   Graph g;
-  const std::vector<int64_t> sizes{2, 8, 16, 16};
+  const std::vector<ir::Dim> sizes{2, 8, 16, 16};
   body(g, g.input(DType::F32, {sizes, row_major(sizes)}, {"x"}));
   return g;
 }

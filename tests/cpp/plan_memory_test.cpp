@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <set>
 
+#include "plan/memory.h"
 #include "plan/program.h"
 #include "plan_graphs.h"
 
@@ -90,7 +92,7 @@ class Ledger {
 };
 
 /// A call of torch's with a new result of these sizes.
-NodeId call(Graph& g, NodeId x, std::vector<int64_t> sizes = {}) {
+NodeId call(Graph& g, NodeId x, std::vector<ir::Dim> sizes = {}) {
   if (sizes.empty()) sizes = {g.sizes(x).begin(), g.sizes(x).end()};
   ir::ExternAttr attr;
   attr.name = "fake::op";
@@ -212,6 +214,47 @@ TEST(PlanMemory, WhatAnEpilogueNeedsIsMadeWhenItsTurnComes) {
   g.outputs = {x};
   const plan::Program p = plan::plan(g, {});
   EXPECT_EQ(p.arena_bytes, 64 * 4) << "one scale at a time\n" << plan::text(p);
+}
+
+TEST(Arena, PiecesThatAreAliveTogetherNeverOverlapAtOtherSizes) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 60; ++round) {
+    const bool crowded = round % 20 == 0;  // more pieces alive at once than the packer looks at
+    ir::Symbols symbols;
+    const ir::Symbols::Scope scope(&symbols);
+    const std::vector<ir::Dim> dims{symbols.add(40, "n"), symbols.add(300, "m"), 64, 1000};
+    std::vector<plan::Piece> pieces(crowded ? 300 : 1 + random() % 30);
+    std::vector<ir::Dim> sizes;
+    for (plan::Piece& piece : pieces) {
+      sizes.push_back(dims[random() % 4] * (random() % 3 ? ir::Dim(1 + random() % 5) : dims[random() % 4]));
+      piece.bytes = sizes.back().hint();
+      piece.first = static_cast<int64_t>(random() % 40);
+      piece.last = piece.first + static_cast<int64_t>(random() % (crowded ? 40 : 10));
+    }
+    plan::pack_arena(pieces);
+    const std::vector<ir::Dim> offsets = plan::offsets_of(pieces, sizes);
+    std::vector<uint32_t> wanted;
+    for (const ir::Dim dim : offsets) wanted.push_back(dim.expr());
+    for (const ir::Dim dim : sizes) wanted.push_back(dim.expr());
+    const ir::SizeCode code = symbols.code(wanted);
+    for (int sample = 0; sample < 20; ++sample) {
+      std::vector<int64_t> registers{int64_t{2} << random() % 12, static_cast<int64_t>(2 + random() % 2000)};
+      if (sample == 0) registers = {40, 300};
+      registers.resize(code.registers());
+      ASSERT_TRUE(code.run(registers.data())) << "no guards";
+      const auto at = [&](ir::Dim dim) { return dim.is_symbolic() ? registers[code.place[dim.expr()]] : dim.hint(); };
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        EXPECT_EQ(at(offsets[i]) % 64, 0);
+        EXPECT_LE(at(offsets[i]) + at(sizes[i]), at(offsets.back()));
+        for (size_t j = 0; j < i; ++j) {
+          const bool together = pieces[i].first <= pieces[j].last && pieces[j].first <= pieces[i].last;
+          const bool apart =
+              at(offsets[i]) + at(sizes[i]) <= at(offsets[j]) || at(offsets[j]) + at(sizes[j]) <= at(offsets[i]);
+          EXPECT_TRUE(!together || apart) << i << " and " << j;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

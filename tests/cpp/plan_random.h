@@ -15,7 +15,7 @@ class RandomGraph {
   explicit RandomGraph(uint32_t seed) : random_(seed) {}
 
   ir::Graph make() {
-    static const std::vector<std::vector<int64_t>> kShapes{{6, 4}, {6, 1}, {4},    {2, 3, 4}, {24},  {},
+    static const std::vector<std::vector<ir::Dim>> kShapes{{6, 4}, {6, 1}, {4},    {2, 3, 4}, {24},  {},
                                                            {1, 4}, {3, 8}, {5, 7}, {4, 6},    {0, 4}};
     const int inputs = 1 + pick(4);
     const auto& base = kShapes[static_cast<size_t>(pick(kShapes.size()))];
@@ -31,8 +31,8 @@ class RandomGraph {
  private:
   using Id = ir::NodeId;
   int pick(size_t n) { return static_cast<int>(random_() % n); }
-  std::vector<int64_t> sizes(Id id) { return {g_.sizes(id).begin(), g_.sizes(id).end()}; }
-  int64_t numel(Id id) { return g_.layout(id).numel(); }
+  std::vector<ir::Dim> sizes(Id id) { return {g_.sizes(id).begin(), g_.sizes(id).end()}; }
+  int64_t numel(Id id) { return g_.layout(id).numel().hint(); }
   Id any() {
     for (;;) {
       const Id id = pool_[pool_.size() > 6 && pick(3) ? pool_.size() - 1 - static_cast<size_t>(pick(6))
@@ -48,11 +48,11 @@ class RandomGraph {
     if (numel(id) <= 600 && g_[id].rank <= 5) pool_.push_back(id);
   }
 
-  void add_input(std::vector<int64_t> shape) {
-    std::vector<int64_t> strides = ir::row_major(shape);
+  void add_input(std::vector<ir::Dim> shape) {
+    std::vector<ir::Dim> strides = ir::row_major(shape);
     if (shape.size() == 2 && pick(4) == 0) strides = {1, shape[0]};
     if (pick(5) == 0)
-      for (int64_t& stride : strides) stride *= 2;
+      for (ir::Dim& stride : strides) stride *= 2;
     inputs_.push_back(g_.input(ir::DType::F32, {shape, strides}, {"x" + std::to_string(inputs_.size())}));
     pool_.push_back(inputs_.back());
   }
@@ -107,8 +107,8 @@ class RandomGraph {
   }
   void view() {
     const Id a = any();
-    const std::vector<int64_t> from = sizes(a);
-    std::vector<int64_t> to = from;
+    const std::vector<ir::Dim> from = sizes(a);
+    std::vector<ir::Dim> to = from;
     std::vector<size_t> order(from.size());
     for (size_t d = 0; d < order.size(); ++d) order[d] = d;
     if (pick(2)) std::shuffle(order.begin(), order.end(), random_);
@@ -116,7 +116,7 @@ class RandomGraph {
     map.dims.resize(from.size());
     for (size_t d = 0; d < from.size(); ++d) {  // dim d of the operand becomes dim order[d] of the result
       ir::Affine& row = map.dims[d];
-      int64_t& size = to[order[d]] = from[d];
+      ir::Dim& size = to[order[d]] = from[d];
       const auto dim = static_cast<uint8_t>(order[d]);
       const int kind = from[d] > 1 ? pick(6) : 0;
       if (kind == 1)
@@ -134,7 +134,7 @@ class RandomGraph {
   }
   void reshape() {
     const Id a = any();
-    std::vector<int64_t> to;
+    std::vector<ir::Dim> to;
     int64_t left = numel(a);
     for (const int64_t factor : {2, 3, 4, 6, 1})
       if (left > 0 && left % factor == 0 && pick(2)) to.push_back(factor), left /= factor;
@@ -153,7 +153,7 @@ class RandomGraph {
     const Id a = parts[0];
     for (int i = pick(3); i > 0; --i) {
       const Id b = pick(2) ? any() : a;
-      std::vector<int64_t> x = sizes(a), y = sizes(b);
+      std::vector<ir::Dim> x = sizes(a), y = sizes(b);
       if (g_[a].dtype != g_[b].dtype || x.size() != y.size()) continue;
       x[static_cast<size_t>(dim)] = y[static_cast<size_t>(dim)] = 0;
       if (x == y) parts.push_back(b);
@@ -190,7 +190,7 @@ class RandomGraph {
     const Id a = any_float();
     if (g_[a].rank == 0 || numel(a) == 0) return;
     const auto dims = some_dims(a);
-    std::vector<int64_t> one = sizes(a);
+    std::vector<ir::Dim> one = sizes(a);
     for (const uint8_t d : dims) one[d] = 1;
     auto spread = [&](Id id) { return g_.expand(g_.reshape(id, one), sizes(a)); };
     Id e = g_.pointwise(ir::Op::Sub, {a, spread(g_.reduce(ir::ReduceKind::Max, a, dims, g_[a].dtype))});
@@ -278,7 +278,7 @@ class RandomGraph {
       Id id = i == 0 && !gone_.contains(pool_.back()) ? pool_.back() : any();
       if (fixed_.contains(id)) continue;
       if (g_[id].rank == 2 && pick(4) == 0 && g_[id].op != ir::Op::Input)
-        id = g_.fresh_copy(id, {1, std::max<int64_t>(sizes(id)[0], 1)});
+        id = g_.fresh_copy(id, {1, max(sizes(id)[0], 1)});
       g_.outputs.push_back(id);
     }
   }

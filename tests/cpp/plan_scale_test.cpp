@@ -44,7 +44,7 @@ Graph recurrence(int n) {
 
 /// x = x + f(x), f with two products, a norm and a GELU
 NodeId residual_block(Graph& g, NodeId x, int64_t wide) {
-  const int64_t rows = g.sizes(x)[0];
+  const ir::Dim rows = g.sizes(x)[0];
   const NodeId up = tensor(g, {wide, 2 * wide}), down = tensor(g, {2 * wide, wide});
   const NodeId scale = tensor(g, {wide}), bias = tensor(g, {2 * wide});
   const NodeId mean = g.pointwise(
@@ -71,7 +71,7 @@ Graph residual(int n) {
 Graph optimizer(int n) {
   Graph g;
   for (uint32_t i = 0; i < static_cast<uint32_t>(n) / 5; ++i) {
-    const std::vector<int64_t> sizes{8 + i % 7, 4};
+    const std::vector<ir::Dim> sizes{8 + i % 7, 4};
     const NodeId parameter = tensor(g, sizes), momentum = tensor(g, sizes), gradient = tensor(g, sizes);
     const NodeId next = g.pointwise(Op::Add, {g.pointwise(Op::Mul, {momentum, number(g, 0.9)}), gradient});
     g.stores.push_back({3 * i + 1, next, 1});

@@ -18,30 +18,6 @@ using ir::NodeId;
 using ir::Op;
 using ir::ReduceKind;
 
-std::vector<Values> make_inputs(const Graph& g, std::mt19937& random) {
-  std::vector<Values> inputs(g.inputs.size());
-  for (NodeId id = 0; id < g.nodes.size(); ++id)
-    if (g[id].op == Op::Input)
-      for (int64_t i = 0; i < g.layout(id).numel(); ++i)
-        inputs[g[id].attr].push_back({static_cast<double>(static_cast<int>(random() % 33)) / 8 - 2, 0});
-  return inputs;
-}
-
-std::string difference(const std::vector<Values>& a, const std::vector<Values>& b, const char* what) {
-  for (size_t t = 0; t < a.size(); ++t) {
-    if (a[t].size() != b[t].size()) return std::string(what) + " " + std::to_string(t) + ": sizes differ";
-    for (size_t i = 0; i < a[t].size(); ++i) {
-      const Num x = a[t][i], y = b[t][i];
-      const bool same =
-          x.f == y.f || (std::isnan(x.f) && std::isnan(y.f)) || std::fabs(x.f - y.f) <= 1e-9 * (1 + std::fabs(x.f));
-      if (!same || x.i != y.i)
-        return std::string(what) + " " + std::to_string(t) + "[" + std::to_string(i) + "]: " + std::to_string(x.f) +
-               "/" + std::to_string(x.i) + " against " + std::to_string(y.f) + "/" + std::to_string(y.i);
-    }
-  }
-  return "";
-}
-
 /// Empty when graph and program agree.
 std::string check(const Graph& g, uint32_t seed, const plan::PlanOptions& options = {}) {
   std::mt19937 random(seed);
@@ -57,10 +33,7 @@ std::string check(const Graph& g, uint32_t seed, const plan::PlanOptions& option
     } catch (const std::exception& error) {
       return std::string(error.what()) + "\n" + plan::text(program);
     }
-    std::string fault = difference(expected.outputs, got.outputs, "output");
-    if (fault.empty()) fault = difference(expected.inputs, got.inputs, "input");
-    if (fault.empty() && expected.guards.size() != got.guards.size()) fault = "a guard is missing";
-    if (fault.empty()) fault = difference(expected.guards, got.guards, "guard");
+    const std::string fault = difference(expected, got);
     return fault.empty() ? "" : fault + "\n" + plan::text(program);
   } catch (const std::exception& error) {
     return error.what();
@@ -192,7 +165,7 @@ TEST(Plan, TransposedOperandIsTiled) {
 TEST(Plan, IndependentUpdatesAreOneParallelStepInPlace) {
   Graph g;
   for (uint32_t i = 0; i < 20; ++i) {
-    const std::vector<int64_t> sizes{8 + i, 4};
+    const std::vector<ir::Dim> sizes{8 + i, 4};
     const NodeId parameter = tensor(g, sizes), momentum = tensor(g, sizes), gradient = tensor(g, sizes);
     const NodeId next = g.pointwise(Op::Add, {g.pointwise(Op::Mul, {momentum, number(g, 0.9)}), gradient});
     g.stores.push_back({3 * i + 1, next, 1});
@@ -282,8 +255,8 @@ TEST(Plan, AConvolutionsEpilogueRunsInItsResult) {
   for (const bool channels_last : {false, true}) {
     Graph g;
     const NodeId x = tensor(g, {1, 8, 6, 6}), weight = tensor(g, {4, 8, 3, 3});
-    const std::vector<int64_t> sizes{1, 4, 4, 4};
-    const std::vector<int64_t> strides = channels_last ? std::vector<int64_t>{64, 1, 16, 4} : ir::row_major(sizes);
+    const std::vector<ir::Dim> sizes{1, 4, 4, 4};
+    const std::vector<ir::Dim> strides = channels_last ? std::vector<ir::Dim>{64, 1, 16, 4} : ir::row_major(sizes);
     const NodeId conv =
         g.contract({ir::Product::Convolution, 0, "aten::conv2d", {x, weight}}, DType::F32, {sizes, strides});
     const NodeId relu = g.pointwise(Op::Max, {conv, g.constant(DType::F32, 0)});
@@ -430,7 +403,7 @@ TEST(Plan, LongChainsAreCutAndDeepStencilsStayBounded) {
 }
 
 TEST(Plan, LongReductionsGoThroughPartialResults) {
-  for (const auto& [sizes, dims] : std::vector<std::pair<std::vector<int64_t>, std::vector<uint8_t>>>{
+  for (const auto& [sizes, dims] : std::vector<std::pair<std::vector<ir::Dim>, std::vector<uint8_t>>>{
            {{1 << 17}, {0}}, {{300, 512}, {0, 1}}, {{1 << 12, 3, 20}, {0, 2}}, {{131072, 2}, {0}}}) {
     Graph g;
     const NodeId x = tensor(g, sizes);

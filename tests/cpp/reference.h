@@ -155,6 +155,10 @@ inline int64_t dot_index(const std::vector<int64_t>& strides, const std::vector<
   return sum;
 }
 
+inline std::vector<int64_t> row_major(const std::vector<int64_t>& sizes) {
+  return ir::hints(ir::row_major(std::vector<ir::Dim>(sizes.begin(), sizes.end())));
+}
+
 using Values = std::vector<Num>;  // of one tensor, in row-major order
 
 struct Outcome {
@@ -180,7 +184,7 @@ inline Values fake_call(const std::string& name, const std::vector<Values>& in,
     return out;
   }
   if (name == "fake::view") {
-    std::vector<int64_t> reversed(sizes[0].rbegin(), sizes[0].rend()), strides = ir::row_major(sizes[0]);
+    std::vector<int64_t> reversed(sizes[0].rbegin(), sizes[0].rend()), strides = row_major(sizes[0]);
     std::reverse(strides.begin(), strides.end());
     Values out;
     each_index(reversed,
@@ -203,14 +207,14 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
   Outcome outcome;
   for (ir::NodeId id = 0; id < g.nodes.size(); ++id) {
     const ir::Node& node = g[id];
-    const std::vector<int64_t> sizes(g.sizes(id).begin(), g.sizes(id).end());
+    const std::vector<int64_t> sizes = ir::hints(g.sizes(id));
     Values& out = all[id];
     auto called = [&](const std::string& name, const std::vector<ir::NodeId>& operands) {
       std::vector<Values> in;
       std::vector<std::vector<int64_t>> shapes;
       for (const ir::NodeId operand : operands) {
         in.push_back(all[operand]);
-        shapes.emplace_back(g.sizes(operand).begin(), g.sizes(operand).end());
+        shapes.push_back(ir::hints(g.sizes(operand)));
       }
       Values made = fake_call(name, in, shapes);
       if (ir::is_floating(node.dtype))
@@ -220,7 +224,7 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
     auto at = [&](ir::NodeId in, const std::vector<int64_t>& index) {  // broadcasting
       std::vector<int64_t> inner(index.end() - g[in].rank, index.end());
       for (size_t d = 0; d < inner.size(); ++d) inner[d] = g.sizes(in)[d] == 1 ? 0 : inner[d];
-      return all[in][static_cast<size_t>(dot_index(ir::row_major(g.sizes(in)), inner))];
+      return all[in][static_cast<size_t>(dot_index(row_major(ir::hints(g.sizes(in))), inner))];
     };
     if (node.op == Op::Input)
       out = old[node.attr];
@@ -243,8 +247,8 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
       each_index(sizes, [&](const auto& index) {
         std::vector<int64_t> inner;
         for (const ir::Affine& row : g.maps[node.attr].dims) {
-          inner.push_back(row.offset);
-          for (const auto& [dim, coefficient] : row.terms) inner.back() += coefficient * index[dim];
+          inner.push_back(row.offset.hint());
+          for (const auto& [dim, coefficient] : row.terms) inner.back() += coefficient.hint() * index[dim];
         }
         out.push_back(at(node.in[0], inner));
       });
@@ -253,14 +257,14 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
       each_index(sizes, [&](std::vector<int64_t> index) {
         size_t part = 0;
         const auto d = static_cast<size_t>(list.dim);
-        while (index[d] >= g.sizes(list.operands[part])[d]) index[d] -= g.sizes(list.operands[part++])[d];
+        while (index[d] >= g.sizes(list.operands[part])[d]) index[d] -= g.sizes(list.operands[part++])[d].hint();
         out.push_back(all[list.operands[part]]
-                         [static_cast<size_t>(dot_index(ir::row_major(g.sizes(list.operands[part])), index))]);
+                         [static_cast<size_t>(dot_index(row_major(ir::hints(g.sizes(list.operands[part]))), index))]);
       });
     } else if (node.op == Op::Reduce) {
       const ir::ReduceAttr& attr = g.reduces[node.attr];
       std::vector<int64_t> reduced;
-      for (const uint8_t dim : attr.dims) reduced.push_back(g.sizes(node.in[0])[dim]);
+      for (const uint8_t dim : attr.dims) reduced.push_back(g.sizes(node.in[0])[dim].hint());
       each_index(sizes, [&](const auto& kept) {
         Fold fold(attr.kind, g[node.in[0]].dtype);
         each_index(reduced, [&](const auto& gone) {
@@ -277,10 +281,11 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
     } else if (node.op == Op::Extern) {
       const ir::ExternAttr& attr = g.externs[node.attr];
       if (attr.kind == ir::ExternKind::Guard) outcome.guards.push_back(all[attr.operands[0]]);
+      if (!attr.written.empty() && g[attr.operands[0]].op == Op::Input)
+        inputs[g[attr.operands[0]].attr] = called(attr.name, attr.operands);
     } else if (node.op == Op::Result) {
       const ir::ExternAttr& attr = g.externs[g[node.in[0]].attr];
       out = called(attr.name, attr.operands);
-      if (!attr.written.empty() && g[attr.operands[0]].op == Op::Input) inputs[g[attr.operands[0]].attr] = out;
     }
   }
   for (const ir::Store& store : g.stores) inputs[store.input] = all[store.value];

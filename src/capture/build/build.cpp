@@ -145,10 +145,24 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
   return failed;
 }
 
+// Whether some sizes that might have been symbols are for one value only.
+static bool narrows(const Capture& capture) { return !capture.graph.symbols->fixed().empty(); }
+
 // Over the domain of a mask such work is one kernel; what cannot be expressed so, torch runs.
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
               const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
   Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, false);
+  if (!inputs.free_sizes.empty() && (!capture.unsound.empty() || (capture.graph.symbols && narrows(capture)))) {
+    CallInputs narrower = inputs;  // what is fixed is a number, and what cannot be expressed so may be with numbers
+    if (!capture.unsound.empty()) narrower.free_sizes.clear();
+    if (capture.unsound.empty())
+      for (const uint32_t symbol : capture.graph.symbols->fixed()) {
+        const auto& [argument, dim] = capture.symbols[symbol];
+        narrower.free_sizes[argument] &= ~(uint64_t{1} << dim);
+      }
+    if (std::ranges::all_of(narrower.free_sizes, [](uint64_t mask) { return mask == 0; })) narrower.free_sizes.clear();
+    return build(trace, narrower, outputs, values, symbolic, numerics);
+  }
   const bool has_data_sizes = trace.makes_data_sizes && !inputs.adopt_unknown;
   if (capture.unsound.empty() || !has_data_sizes) return capture;
   Capture other = try_build(trace, inputs, outputs, values, symbolic, numerics, true);
@@ -165,6 +179,7 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
       graph_(capture.graph),
       states_(trace.tensors.size()) {
   for (const auto& [event, scalar] : trace.value_scalars) read_.insert(scalar);
+  free_sizes();
 }
 
 std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
@@ -177,6 +192,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     support::count_work(1 + event.args.size());
     for (const CallValue& item : event.args)
       for (const Use& use : item.uses) check_known(use, event);
+    enter(event);
     if (step.rebinds && !pinned(step)) {
       if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node)))
         return std::string(event.name);
@@ -194,6 +210,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     capture.result_values.push_back(value);
   }
   limit_scalars();
+  fix_sizes_read();
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
     unsound("the capture is not a legal graph: " + wrong);
   return {};
@@ -237,7 +254,7 @@ void GraphBuilder::emit(uint32_t index) {
     const Use& made = event.args[0].uses[0];
     const auto converted = [&] { return graph_.convert(scalar_node(number->scalar), *to_ir(made.meta->dtype)); };
     if (number) taken_.insert({step.event, 0});
-    set_result(flat_results(event)[0], number ? converted() : value(made, event).node);
+    set_result(flat_results(event)[0], number ? converted() : value(made, event).node, event);
     return;
   }
   if (step.reads_value) return guard(index);
@@ -281,8 +298,8 @@ void GraphBuilder::check_known(const Use& use, const Event& event) {
   State& state = states_[use.tensor];
   if (!state.known && trace_.root(use.tensor)) {
     const Use& before = trace_.root(use.tensor)->before;
+    state.meta = meta_of(before);
     state.known = true;
-    state.meta = before.meta;
   }
   if (!state.known) unsound("a tensor of unknown origin was used by " + where(trace_, event));
   if (state.meta->dtype != use.meta->dtype || state.meta->sizes != use.meta->sizes ||
@@ -291,15 +308,20 @@ void GraphBuilder::check_known(const Use& use, const Event& event) {
 }
 
 void GraphBuilder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask) {
-  set_result(use, node);
+  states_[use.tensor] = State{};
+  states_[use.tensor].known = true;
+  states_[use.tensor].meta = use.meta;
+  states_[use.tensor].node = node;
   states_[use.tensor].mask = mask;
 }
 
-void GraphBuilder::set_result(const Use& use, ir::NodeId node) {
+void GraphBuilder::set_result(const Use& use, ir::NodeId node, const Event& event) {
+  const bool is_made = ir::is_tensor(graph_[node].op);
+  SharedMeta meta = is_made && scope_ ? with_layout(use.meta, graph_.layout(node)) : computed(use, node, event);
   State& state = states_[use.tensor];
   state = State{};
   state.known = true;
-  state.meta = use.meta;
+  state.meta = std::move(meta);
   state.node = node;
 }
 
@@ -309,8 +331,7 @@ ir::NodeId GraphBuilder::input_node(uint32_t tensor) {
   const Source& root = *trace_.root(tensor);
   const std::optional<ir::DType> dtype = memory_type(root.before.meta->dtype);
   if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta->dtype));
-  const ir::NodeId node =
-      graph_.input(*dtype, {root.before.meta->sizes, root.before.meta->strides}, {root.name, false});
+  const ir::NodeId node = graph_.input(*dtype, meta_of(root.before)->layout(), {root.name, false});
   if (root.argument != kNone) {
     capture.inputs.push_back({InputSource::Kind::Argument, root.argument});
   } else {
@@ -318,8 +339,8 @@ ir::NodeId GraphBuilder::input_node(uint32_t tensor) {
     capture.captured.push_back(root.object);
     if (root.constant) capture.constants.push_back(root.tensor);
   }
+  state.meta = meta_of(root.before);
   state.known = true;
-  state.meta = root.before.meta;
   state.node = state.real = node;
   input_nodes_.emplace(tensor, node);
   owner_[node] = root.before.storage;
@@ -328,7 +349,7 @@ ir::NodeId GraphBuilder::input_node(uint32_t tensor) {
 
 Value GraphBuilder::value(const Use& use, const Event& event) {
   if (use.tensor == kNone) return {};
-  Value out{ir::kNoNode, use.meta};
+  Value out{ir::kNoNode, meta_of(use)};
   if (use.number) {
     if (const auto dtype = to_ir(use.meta->dtype)) {
       if (ir::is_half(*dtype))
@@ -337,13 +358,14 @@ Value GraphBuilder::value(const Use& use, const Event& event) {
         out.node = graph_.constant(*dtype, use.number->toDouble());
       else
         out.node = graph_.constant_int(*dtype, use.number->isBoolean() ? use.number->toBool() : use.number->toLong());
-      if (!use.meta->sizes.empty()) out.node = graph_.expand(out.node, use.meta->sizes);
+      if (!use.meta->sizes.empty()) out.node = graph_.expand(out.node, use.meta->layout().sizes);
     }
     return out;
   }
   if (trace_.root(use.tensor)) input_node(use.tensor);
   const State& state = states_[use.tensor];
   if (!state.known) unsound("a tensor of unknown origin was used by " + where(trace_, event));
+  out.meta = meta_of(use);
   // Views of settled memory are values of their own; what was real before the last write is looked at again.
   const bool was_real = state.real != ir::kNoNode && analysis_.pinned[use.storage];
   out.node = was_real ? settled(use.tensor) : state.node;
@@ -432,6 +454,11 @@ ir::NodeId GraphBuilder::scalar_node(uint32_t scalar) {
 
 // What kernels compute with is converted to a tensor's type, as eager does with a check.
 void GraphBuilder::limit_scalars() {
+  for (uint32_t i = 0; i < graph_.scalars.size(); ++i) {
+    if (!graph_.scalars[i].size.is_symbolic()) continue;
+    capture.scalar_args.insert(capture.scalar_args.begin() + i, Capture::kSize);
+    capture.scalar_limits.insert(capture.scalar_limits.begin() + i, std::numeric_limits<double>::infinity());
+  }
   for (const auto& at : taken_) {
     const ScalarBindings::Place& place = scalars_.places.at(at);
     const auto op = number_ops_.find(place.scalar);
@@ -466,7 +493,7 @@ bool GraphBuilder::call_lowering(const Action& step, const std::vector<Arg>& arg
     if (call.out[i] == ir::kNoNode) continue;
     const auto dtype = to_ir(results[i].dtype);
     if (!any_type && (!dtype || graph_[call.out[i]].dtype != *dtype)) return false;
-    if (!std::ranges::equal(graph_.sizes(call.out[i]), results[i].sizes)) return false;
+    if (ir::hints(graph_.sizes(call.out[i])) != results[i].sizes) return false;
   }
   out = std::move(call.out);
   take_scalars(trace_.events[step.event], args, out);
@@ -498,7 +525,7 @@ bool GraphBuilder::lower(const Action& step) {
   const Event& event = trace_.events[step.event];
   const std::span<const Use> uses = flat_results(event);
   std::vector<TensorMeta> results;
-  for (const Use& use : uses) results.push_back(use.meta);
+  for (const Use& use : uses) results.push_back(expected(use, event));
   std::vector<ir::NodeId> out;
   if (!call_lowering(step, arguments(event), results, false, out)) return false;
   const auto index = static_cast<int64_t>(&step - analysis_.steps.data());
@@ -506,7 +533,7 @@ bool GraphBuilder::lower(const Action& step) {
     if (out[i] == ir::kNoNode && uses[i].tensor != kNone && analysis_.last_use[uses[i].tensor] > index) return false;
   const std::unordered_set<uint32_t> fresh(step.results.begin(), step.results.end());
   for (size_t i = 0; i < uses.size(); ++i)
-    if (fresh.contains(uses[i].tensor)) set_result(uses[i], out[i]);
+    if (fresh.contains(uses[i].tensor)) set_result(uses[i], out[i], event);
   return true;
 }
 

@@ -94,11 +94,23 @@ class GraphBuilder {
     bool settled = false;           // `node` reads pinned memory after its last write
     ir::NodeId mask = ir::kNoNode;  // compressed: `node` covers the mask's whole domain, only masked elements are real
   };
+  // sizes.cpp
+  void free_sizes();
+  SharedMeta meta_of(const Use& use) const;
+  std::vector<ir::Layout> layouts_of(const Event& event) const;
+  void fix_sizes(const Event& event);
+  void fix_sizes_read();
+  void enter(const Event& event);
+  SharedMeta foretold(const Use& result, const Event& event);
+  SharedMeta expected(const Use& result, const Event& event) const;
+  SharedMeta computed(const Use& result, ir::NodeId node, const Event& event);
+  std::optional<std::vector<ir::Dim>> strides_below(ir::NodeId node, ir::NodeId base,
+                                                    const std::vector<ir::Dim>& of_base) const;
   // build.cpp
   void emit(uint32_t step);
   void check_known(const Use& use, const Event& event);
   void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask);
-  void set_result(const Use& use, ir::NodeId node);
+  void set_result(const Use& use, ir::NodeId node, const Event& event);
   ir::NodeId input_node(uint32_t tensor);  // the Input node, whatever the tensor's value is by now
   Value value(const Use& use, const Event& event);
   std::vector<Arg> arguments(const Event& event);
@@ -174,6 +186,9 @@ class GraphBuilder {
   std::unordered_map<uint32_t, uint32_t> number_ops_;  // scalar -> index into Capture::numbers
   plan::Numerics numerics_;
   ir::Graph& graph_;
+  std::optional<ir::Symbols::Scope> scope_;        // of a program for any size
+  std::unordered_map<uint32_t, SharedMeta> free_;  // arguments some of whose sizes are symbols
+  std::unordered_set<uint32_t> entered_;           // composites that enter() has met
   std::vector<State> states_;
   std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node
@@ -187,6 +202,11 @@ class GraphBuilder {
   std::set<ir::NodeId> guarded_;
   size_t values_ = 0;  // that guards compare
 };
+
+/// The first tensor among its arguments, or null.
+const Use* first_tensor(const Event& event);
+/// The same metadata with these sizes and strides.
+SharedMeta with_layout(const TensorMeta& recorded, ir::Layout layout);
 
 /// "parameter 'fc.weight'", "argument 'x'" or "a tensor of aten::mul at model.py:14".
 std::string describe(const Trace& trace, uint32_t tensor, const Event& event);

@@ -25,13 +25,6 @@ bool shape_from_metadata(const Trace& trace, uint32_t index) {
   return true;
 }
 
-const Use* first_tensor(const Event& event) {
-  for (const CallValue& item : event.args)
-    for (const Use& use : item.uses)
-      if (use.tensor != kNone) return &use;
-  return nullptr;
-}
-
 // The sum of a product and a bias, both as they are.
 bool is_unscaled(const Event& event, ir::Product kind) {
   if (kind != ir::Product::Addmm && kind != ir::Product::Baddbmm) return false;
@@ -43,6 +36,13 @@ bool is_unscaled(const Event& event, ir::Product kind) {
 }
 
 }  // namespace
+
+const Use* first_tensor(const Event& event) {
+  for (const CallValue& item : event.args)
+    for (const Use& use : item.uses)
+      if (use.tensor != kNone) return &use;
+  return nullptr;
+}
 
 ir::DType GraphBuilder::ir_type(c10::ScalarType type, const Event& event) const {
   const auto dtype = memory_type(type);
@@ -98,9 +98,9 @@ void GraphBuilder::contract(uint32_t index, ir::Product kind) {
   ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
   const ir::NodeId node = graph_.contract(
       {kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind), call.keeps_layout},
-      ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
+      ir_type(use.meta->dtype, event), foretold(use, event)->layout());
   owner_.try_emplace(node, use.storage);
-  set_result(use, node);
+  set_result(use, node, event);
   states_[use.tensor].real = node;
 }
 
@@ -125,7 +125,7 @@ void GraphBuilder::external(uint32_t index) {
     if (use.tensor == kNone || trace_.root(use.tensor)) continue;
     if (!made.contains(use.tensor) && !writes.contains(use.tensor)) continue;
     const ir::NodeId result = result_node(node, which, use, event);
-    set_result(use, result);
+    set_result(use, result, event);
     State& state = states_[use.tensor];
     state.real = result;
     if (kind != ir::ExternKind::View || pinned(step)) continue;
@@ -138,7 +138,10 @@ void GraphBuilder::external(uint32_t index) {
 ir::NodeId GraphBuilder::result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event) {
   auto [place, fresh] = results_.try_emplace({external, which}, ir::kNoNode);
   if (!fresh) return place->second;
-  place->second = graph_.result(external, which, ir_type(use.meta->dtype, event), {use.meta->sizes, use.meta->strides});
+  const State& state = states_[use.tensor];
+  const bool is_known = state.known && state.meta->symbolic;  // a row has said what it is
+  const SharedMeta meta = is_known ? state.meta : foretold(use, event);
+  place->second = graph_.result(external, which, ir_type(use.meta->dtype, event), meta->layout());
   owner_.try_emplace(place->second, use.storage);
   return place->second;
 }
@@ -155,7 +158,7 @@ std::optional<c10::Scalar> GraphBuilder::number_of(const Use& use) const {
 // The value as memory of its own, in eager's strides; never a node that stands for another storage.
 ir::NodeId GraphBuilder::own(ir::NodeId node, uint32_t tensor) {
   const uint32_t storage = analysis_.storage[tensor];
-  const std::vector<int64_t>& strides = states_[tensor].meta->strides;
+  const std::vector<ir::Dim> strides = states_[tensor].meta->layout().strides;
   if (analysis_.pinned[storage] || private_.contains(tensor))
     return run_unary("aten::clone", ir::ExternKind::Op, graph_.with_strides(node, strides), states_[tensor].meta);
   const ir::NodeId shaped = graph_.with_strides(node, strides);
@@ -183,7 +186,7 @@ ir::NodeId GraphBuilder::run_unary(const char* op, ir::ExternKind kind, ir::Node
   attr.operands.push_back(operand);
   capture.calls.push_back(std::move(made));
   const ir::NodeId node = graph_.external(std::move(attr));
-  return graph_.result(node, 0, *memory_type(result.dtype), {result.sizes, result.strides});
+  return graph_.result(node, 0, *memory_type(result.dtype), result.layout());
 }
 
 // A node that is this tensor, for calls that read it: a view of real memory where eager had a view.
@@ -212,7 +215,7 @@ ir::NodeId GraphBuilder::alias_of(uint32_t tensor) {
       states_[tensor].real = own(state.node, tensor);
     else if (fused && !analysis_.pinned[analysis_.storage[tensor]] && viewed_.erase(tensor))
       states_[tensor].real =
-          graph_.fresh_copy(state.node, state.meta->strides);  // its value may turn out an argument's
+          graph_.fresh_copy(state.node, state.meta->layout().strides);  // its value may turn out an argument's
     return real(tensor);
   }
   const ir::NodeId external = view_of(state.view_step, alias_of(state.base));
@@ -251,7 +254,7 @@ ir::NodeId GraphBuilder::factor(const Use& use, const Event& event) {
   const State& state = states_[use.tensor];
   const bool is_described = state.known && state.mask == ir::kNoNode && state.node != ir::kNoNode &&
                             state.view_step != kNone && state.real == ir::kNoNode && !analysis_.written[use.storage];
-  return is_described ? graph_.with_strides(state.node, state.meta->strides) : operand(use, event);
+  return is_described ? graph_.with_strides(state.node, state.meta->layout().strides) : operand(use, event);
 }
 
 ir::NodeId GraphBuilder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {

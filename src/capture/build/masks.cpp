@@ -73,11 +73,14 @@ ir::NodeId GraphBuilder::mask_of(const Event& event) const {
 Value GraphBuilder::snapshot(const Action& step, const Use& use) {
   const Event& event = trace_.events[step.event];
   if (use.tensor == kNone || use.number || !is_pinned_at(step, use.tensor)) return value(use, event);
+  ir::Layout layout = meta_of(use)->layout();
+  layout.strides = ir::row_major(layout.sizes);
   TensorMeta meta = use.meta;
-  meta.strides = ir::row_major(meta.sizes);
+  meta.strides = ir::hints(layout.strides);
+  meta = with_layout(meta, std::move(layout));
   const ir::NodeId copy = run_unary("aten::clone", ir::ExternKind::Op, operand(use, event), meta);
   capture.calls.back().args[1] = static_cast<int64_t>(at::MemoryFormat::Contiguous);
-  return {copy, use.meta};
+  return {copy, meta_of(use)};
 }
 
 // y[m] = compressed where y is pinned memory: the select is written into it by torch, in its place in the order.
@@ -98,7 +101,7 @@ bool GraphBuilder::masked_store_in_place(const Action& step) {
   capture.calls.push_back({copy, facts, {at::Tensor(), at::Tensor(), false}, {{0, -1}, {1, -1}}, {self.meta}, true});
   const ir::NodeId result = result_node(graph_.external(std::move(attr)), 0, self, event);
   if (trace_.root(self.tensor)) return true;
-  set_result(self, result);
+  set_result(self, result, event);
   states_[self.tensor].real = result;
   return true;
 }
@@ -134,7 +137,8 @@ ir::NodeId GraphBuilder::masked_store(const Action& step) {
   const bool raises = compressed_by == ir::kNoNode && graph_[stored.node].op != ir::Op::Const &&
                       !holds_all_of(self.meta->dtype, source.meta->dtype);
   if (raises) return ir::kNoNode;
-  const ir::NodeId full = graph_.expand(graph_.convert(stored.node, graph_[target.node].dtype), self.meta->sizes);
+  const ir::NodeId full =
+      graph_.expand(graph_.convert(stored.node, graph_[target.node].dtype), meta_of(self)->layout().sizes);
   return graph_.pointwise(ir::Op::Where, {mask.node, full, target.node});
 }
 
@@ -144,7 +148,8 @@ ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
   if (is_single_element_view(trace_, event)) return value(event.args[0].uses[0], event).node;
   if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
   if (is_of_this_count(event)) return ir::kNoNode;
-  const std::vector<int64_t> domain(graph_.sizes(mask).begin(), graph_.sizes(mask).end());
+  const std::vector<int64_t> domain = ir::hints(graph_.sizes(mask));
+  const std::vector<int64_t> strides = ir::hints(ir::row_major(graph_.sizes(mask)));
   std::vector<Arg> args = arguments(event);
   std::vector<ir::NodeId> operands;
   TensorMeta result = event.results[0].uses[0].meta;
@@ -160,10 +165,10 @@ ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
       continue;
     }
     if (states_[use.tensor].mask != mask || use.meta->sizes != result.sizes) return ir::kNoNode;
-    operand.meta = TensorMeta{use.meta->dtype, domain, ir::row_major(domain), use.meta->wrapped_number};
+    operand.meta = TensorMeta{use.meta->dtype, domain, strides, use.meta->wrapped_number};
   }
   result.sizes = domain;
-  result.strides = ir::row_major(domain);
+  result.strides = strides;
   std::vector<ir::NodeId> out;
   if (!call_lowering(step, args, {result}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
     return ir::kNoNode;

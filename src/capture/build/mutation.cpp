@@ -53,16 +53,16 @@ ir::NodeId GraphBuilder::new_value(const Action& step) {
   const std::string_view base = base_name(event.name);
   if (base == "aten::zero_") {
     const ir::DType plain = ir::is_half(*dtype) ? ir::DType::F32 : *dtype;
-    return graph_.expand(graph_.convert(graph_.constant(plain, 0.0), *dtype), self.meta->sizes);
+    return graph_.expand(graph_.convert(graph_.constant(plain, 0.0), *dtype), meta_of(self)->layout().sizes);
   }
   if (base == "aten::copy_") {
     const Value source = value(event.args[1].uses[0], event);
     if (source.node == ir::kNoNode) return ir::kNoNode;
-    return graph_.expand(graph_.convert(source.node, *dtype), self.meta->sizes);
+    return graph_.expand(graph_.convert(source.node, *dtype), meta_of(self)->layout().sizes);
   }
   std::vector<ir::NodeId> out;
   // The functional form's type may be wider than self's: the result is converted by the caller, as torch does.
-  if (!step.row || !call_lowering(step, arguments(event), {self.meta}, true, out)) return ir::kNoNode;
+  if (!step.row || !call_lowering(step, arguments(event), {meta_of(self)}, true, out)) return ir::kNoNode;
   return out[0];
 }
 

@@ -90,10 +90,10 @@ void log_sigmoid(Call& c) {
   c.give(buffer);
 }
 
-Expr half_of(Call& c, Expr x, size_t dim, int64_t size, int64_t offset) {
+Expr half_of(Call& c, Expr x, size_t dim, ir::Dim size, ir::Dim offset) {
   ir::IndexMap map = identity_map(x.sizes().size());
   map.dims[dim].offset = offset;
-  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+  Shape sizes(x.sizes().begin(), x.sizes().end());
   sizes[dim] = size;
   return {&c.graph, c.graph.view(x.id, std::move(map), std::move(sizes))};
 }
@@ -102,8 +102,9 @@ void glu(Call& c) {
   const ScalarType type = float_type(c);
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(1);
-  const int64_t size = c.meta(0).sizes[dim] / 2;
-  auto part = [&](int64_t offset) {
+  const ir::Dim whole = c.sizes(0)[dim], size = whole / 2;
+  if (size * 2 != whole) throw NotLowered{};
+  auto part = [&](ir::Dim offset) {
     Value value = c.tensor(0);
     value.node = half_of(c, c.node(0), dim, size, offset).id;
     return c.as(value, type);

@@ -58,7 +58,7 @@ void true_div(Call& c) {
   c.give(c.as(0, type) / c.as_scalar_operand(1, type));
 }
 
-int64_t numel_of(Call& c, size_t i) { return c.arg(i).kind == Arg::Kind::Tensor ? numel(c.meta(i)) : 1; }
+ir::Dim numel_of(Call& c, size_t i) { return c.arg(i).kind == Arg::Kind::Tensor ? numel(c.meta(i)) : 1; }
 
 // Halves by halves: c10::div_floor_floating with each step rounded. fmod and floor of halves are halves.
 Expr floor_div_of_halves(Call& c, ScalarType type, Expr a, Expr b) {

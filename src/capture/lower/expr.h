@@ -14,7 +14,7 @@ struct Expr {
   ir::NodeId id;
 
   DType type() const { return (*graph)[id].dtype; }
-  std::span<const int64_t> sizes() const { return graph->sizes(id); }
+  std::span<const ir::Dim> sizes() const { return graph->sizes(id); }
   bool floating() const { return ir::is_float(type()); }
   bool boolean() const { return type() == DType::Bool; }
 };

@@ -37,24 +37,27 @@ void cat(Call& c) {
 void stack(Call& c) {
   const auto rank = static_cast<int64_t>(c.result().sizes.size());
   const int64_t dim = wrap_dim(c.integer(1), rank);
-  Sizes sizes = c.result().sizes;
-  sizes[static_cast<size_t>(dim)] = 1;
   std::vector<ir::NodeId> parts;
-  for (const Value& value : tensors(c, 0)) parts.push_back(c.graph.reshape(part(c, value).id, sizes));
+  for (const Value& value : tensors(c, 0)) {
+    Shape sizes = value.meta->layout().sizes;
+    sizes.insert(sizes.begin() + dim, 1);
+    parts.push_back(c.graph.reshape(part(c, value).id, std::move(sizes)));
+  }
   c.give_node(c.graph.cat(std::move(parts), dim));
 }
 
 void repeat(Call& c) {
   const Expr x = c.node(0);
-  const Sizes& out = c.result().sizes;
-  const size_t lead = out.size() - x.sizes().size();
-  Sizes from, to;
-  for (size_t k = 0; k < out.size(); ++k) {
-    const int64_t size = k < lead ? 1 : x.sizes()[k - lead];
+  const Sizes times = c.integers(1);
+  if (c10::multiply_integers(c.result().sizes) == 0 || times.size() < x.sizes().size()) throw NotLowered{};
+  const size_t lead = times.size() - x.sizes().size();
+  Shape from, to, out;
+  for (size_t k = 0; k < times.size(); ++k) {
+    const ir::Dim size = k < lead ? 1 : x.sizes()[k - lead];
     from.insert(from.end(), {1, size});
-    to.insert(to.end(), {size ? out[k] / size : 0, size});
+    to.insert(to.end(), {times[k], size});
+    out.push_back(size * times[k]);
   }
-  if (numel(c.result()) == 0) throw NotLowered{};
   const ir::NodeId spread = c.graph.expand(c.graph.reshape(x.id, from), to);
   c.give_node(c.graph.reshape(spread, out));
 }
@@ -63,23 +66,23 @@ void roll(Call& c) {
   Expr x = c.node(0);
   const Sizes shifts = c.integers(1);
   Sizes dims = c.integers(2);
-  const Sizes out = c.result().sizes;
-  if (numel(c.result()) == 0) throw NotLowered{};
+  const Shape out = c.sizes(0);
+  if (numel(c.meta(0)) == 0) throw NotLowered{};
   if (dims.empty()) {
-    x = {&c.graph, c.graph.reshape(x.id, {numel(c.result())})};
+    x = {&c.graph, c.graph.reshape(x.id, {numel(c.meta(0))})};
     dims = {0};
   }
   if (dims.size() != shifts.size()) throw NotLowered{};
   for (size_t i = 0; i < dims.size(); ++i) {
-    const Sizes sizes(x.sizes().begin(), x.sizes().end());
+    const Shape sizes(x.sizes().begin(), x.sizes().end());
     const int64_t dim = wrap_dim(dims[i], static_cast<int64_t>(sizes.size()));
     const auto d = static_cast<size_t>(dim);
-    const int64_t size = sizes[d], start = ((size - shifts[i] % size) % size + size) % size;
+    const int64_t size = sizes[d].fixed(), start = ((size - shifts[i] % size) % size + size) % size;
     if (start == 0) continue;
     auto piece = [&](int64_t from, int64_t count) {
       ir::IndexMap map = identity_map(sizes.size());
       map.dims[d].offset = from;
-      Sizes part_sizes = sizes;
+      Shape part_sizes = sizes;
       part_sizes[d] = count;
       return c.graph.view(x.id, std::move(map), std::move(part_sizes));
     };
@@ -95,7 +98,7 @@ void triangle(Call& c) {
   const Expr x = c.node(0);
   const auto rank = static_cast<int>(c.rank(0));
   if (rank < 2) throw NotLowered{};
-  const Sizes plane(x.sizes().end() - 2, x.sizes().end());
+  const Shape plane(x.sizes().end() - 2, x.sizes().end());
   const Expr line{&c.graph, c.graph.iota({plane, {}}, 0)}, column{&c.graph, c.graph.iota({plane, {}}, 1)};
   const Expr distance = column - line;
   const Expr bound = number(distance, static_cast<double>(c.integer(1)));
@@ -109,15 +112,30 @@ Expr filled(Call& c, double value) {
   return {&c.graph,
           ir::is_float(type) ? c.graph.constant(type, value) : c.graph.constant_int(type, static_cast<int64_t>(value))};
 }
-void zeros(Call& c) { c.give(filled(c, 0)); }
-void ones(Call& c) { c.give(filled(c, 1)); }
+
+// One value for all elements: of the sizes that the operator was given, or of those of its argument.
+void give_full(Call& c, Expr value, Shape sizes) { c.give({&c.graph, c.graph.expand(value.id, std::move(sizes))}); }
+Shape given_sizes(Call& c) { return {c.result().sizes.begin(), c.result().sizes.end()}; }
+
+template <int Value>
+void fills(Call& c) {
+  give_full(c, filled(c, Value), given_sizes(c));
+}
+template <int Value>
+void fills_like(Call& c) {
+  give_full(c, filled(c, Value), c.sizes(0));
+}
 template <size_t ValueArg>
 void full(Call& c) {
-  c.give(c.moved(ValueArg, c.result().dtype));
+  give_full(c, c.moved(ValueArg, c.result().dtype), given_sizes(c));
+}
+template <size_t ValueArg>
+void full_like(Call& c) {
+  give_full(c, c.moved(ValueArg, c.result().dtype), c.sizes(0));
 }
 void fill_tensor(Call& c) {
-  if (!c.meta(1).sizes.empty()) throw NotLowered{};
-  c.give(c.moved(1, c.meta(0).dtype));
+  if (!c.sizes(1).empty()) throw NotLowered{};
+  give_full(c, c.moved(1, c.meta(0).dtype), c.sizes(0));
 }
 
 // Largest magnitude below which every integer is exact in a type.
@@ -144,7 +162,7 @@ void arange(Call& c) {
   const double start = value(StartArg, 0), step = value(StepArg, 1);
   const double far = std::fabs(start) + std::fabs(step) * static_cast<double>(c.result().sizes[0]);
   if (start != std::floor(start) || step != std::floor(step) || far > exact_integers(type)) throw NotLowered{};
-  const Expr index{&c.graph, c.graph.iota({c.result().sizes, {}}, 0)};
+  const Expr index{&c.graph, c.graph.iota({given_sizes(c), {}}, 0)};
   auto whole = [&](double n) { return Expr{&c.graph, c.graph.constant_int(DType::I64, static_cast<int64_t>(n))}; };
   const Expr scaled = step == 1 ? index : index * whole(step);
   c.give(start == 0 ? scaled : scaled + whole(start));
@@ -152,7 +170,7 @@ void arange(Call& c) {
 
 void eye(Call& c) {
   if (c.result().sizes.size() != 2) throw NotLowered{};
-  const Sizes plane = c.result().sizes;
+  const Shape plane = given_sizes(c);
   const Expr line{&c.graph, c.graph.iota({plane, {}}, 0)}, column{&c.graph, c.graph.iota({plane, {}}, 1)};
   c.give(cast(line == column, compute_type(c.result().dtype)));
 }
@@ -166,18 +184,18 @@ constexpr LowerRow kRows[] = {
     ROW("roll", roll),
     ROW("tril", triangle<true>),
     ROW("triu", triangle<false>),
-    ROW("zeros_like", zeros),
-    ROW("ones_like", ones),
-    ROW("zeros", zeros),
-    ROW("ones", ones),
-    ROW("new_zeros", zeros),
-    ROW("new_ones", ones),
+    ROW("zeros_like", fills_like<0>),
+    ROW("ones_like", fills_like<1>),
+    ROW("zeros", fills<0>),
+    ROW("ones", fills<1>),
+    ROW("new_zeros", fills<0>),
+    ROW("new_ones", fills<1>),
     ROW("full", full<1>),
-    ROW("full_like", full<1>),
+    ROW("full_like", full_like<1>),
     ROW("new_full", full<2>),
     ROW("scalar_tensor", full<0>),
-    ROW("zero", zeros),
-    ROW("fill.Scalar", full<1>),
+    ROW("zero", fills_like<0>),
+    ROW("fill.Scalar", full_like<1>),
     ROW("fill.Tensor", fill_tensor),
     ROW("arange", arange<-1, 0, -1>),
     ROW("arange.start", arange<0, 1, -1>),

@@ -39,7 +39,9 @@ std::optional<Expr> parameter(Call& c, size_t i, Expr x) {
   return value;
 }
 
-Expr inverse_deviation(const Moments& m, double count, double eps) { return 1.0 / sqrt(m.squares / count + eps); }
+Expr inverse_deviation(const Moments& m, ir::Dim count, double eps) {
+  return 1.0 / sqrt(m.squares / number(m.squares, count) + eps);
+}
 
 void layer_norm(Call& c) {  // cpu/layer_norm_kernel.cpp: (x - mean) * rstd * gamma + beta
   const ScalarType type = c.meta(0).dtype;
@@ -49,17 +51,17 @@ void layer_norm(Call& c) {  // cpu/layer_norm_kernel.cpp: (x - mean) * rstd * ga
   Dims dims;
   for (int64_t d = c.rank(0) - normalized; d < c.rank(0); ++d) dims.push_back(static_cast<uint8_t>(d));
   const Moments m = moments(x, dims);
-  const Expr scale = inverse_deviation(m, static_cast<double>(count_of(x, dims)), c.real(4));
+  const Expr scale = inverse_deviation(m, count_of(x, dims), c.real(4));
   const Expr y = m.centred * keep(scale, x, dims);
   const auto gamma = parameter(c, 2, x), beta = parameter(c, 3, x);
   c.give(gamma && beta ? fma(y, *gamma, *beta) : gamma ? y * *gamma : beta ? y + *beta : y);
-  c.give(shaped(m.mean, c.result(1).sizes));
-  c.give(shaped(scale, c.result(2).sizes));
+  c.give(shaped(m.mean, c.sizes_like(m.mean, 1)));
+  c.give(shaped(scale, c.sizes_like(scale, 2)));
 }
 
 // A per-channel value against [N, C, ...].
 Expr per_channel(Expr v, size_t rank) {
-  std::vector<int64_t> sizes(rank - 1, 1);
+  Shape sizes(rank - 1, 1);
   sizes[0] = v.sizes()[0];
   return shaped(v, sizes);
 }
@@ -67,21 +69,24 @@ Expr per_channel(Expr v, size_t rank) {
 void group_norm(Call& c) {  // (input, weight, bias, N, C, HxW, group, eps); cpu/group_norm_kernel.cpp
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type) || numel(c.meta(0)) == 0) throw NotLowered{};
-  const int64_t n = c.integer(3), channels = c.integer(4), plane = c.integer(5), groups = c.integer(6);
+  const int64_t groups = c.integer(6);
   const Expr x = c.as(0, type);
-  const std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+  const Shape sizes(x.sizes().begin(), x.sizes().end());
+  const ir::Dim n = sizes[0], channels = sizes[1].fixed();
+  ir::Dim plane = 1;
+  for (size_t d = 2; d < sizes.size(); ++d) plane *= sizes[d];
   const Expr grouped = shaped(x, {n, groups, channels / groups, plane});
   const Dims dims{2, 3};
   const Moments m = moments(grouped, dims);
-  const Expr rstd = inverse_deviation(m, static_cast<double>(count_of(grouped, dims)), c.real(7));
+  const Expr rstd = inverse_deviation(m, count_of(grouped, dims), c.real(7));
   auto channel = [&](Expr v) { return shaped(v, {1, groups, channels / groups, 1}); };
   Expr scale = keep(rstd, grouped, dims);
   if (auto gamma = parameter(c, 1, x)) scale = scale * channel(*gamma);
   Expr shift = -(scale * keep(m.mean, grouped, dims));
   if (auto beta = parameter(c, 2, x)) shift = shift + channel(*beta);
   c.give(shaped(fma(grouped, scale, shift), sizes));
-  c.give(shaped(m.mean, c.result(1).sizes));
-  c.give(shaped(rstd, c.result(2).sizes));
+  c.give(shaped(m.mean, c.sizes_like(m.mean, 1)));
+  c.give(shaped(rstd, c.sizes_like(rstd, 2)));
 }
 
 // Evaluation only: (input, weight, bias, running_mean, running_var, training, momentum, eps); Normalization.cpp

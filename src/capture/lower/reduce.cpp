@@ -24,8 +24,8 @@ Dims reduced_dims(const Call& c, size_t i, int64_t rank) {
   return dims;
 }
 
-int64_t count_of(Expr x, const Dims& dims) {
-  int64_t count = 1;
+ir::Dim count_of(Expr x, const Dims& dims) {
+  ir::Dim count = 1;
   for (uint8_t d : dims) count *= x.sizes()[d];
   return count;
 }
@@ -43,17 +43,16 @@ Expr reduce(ReduceKind kind, Expr x, const Dims& dims) {
   return kind == ReduceKind::Sum && x.floating() && count_of(x, dims) == 1 ? out + 0.0 : out;
 }
 
-Expr shaped(Expr x, const std::vector<int64_t>& sizes) { return {x.graph, x.graph->reshape(x.id, sizes)}; }
+Expr shaped(Expr x, const Shape& sizes) { return {x.graph, x.graph->reshape(x.id, sizes)}; }
 
 Expr keep(Expr reduced, Expr operand, const Dims& dims) {
-  std::vector<int64_t> sizes(operand.sizes().begin(), operand.sizes().end());
+  Shape sizes(operand.sizes().begin(), operand.sizes().end());
   for (uint8_t d : dims) sizes[d] = 1;
   return shaped(reduced, sizes);
 }
 
 Moments moments(Expr x, const Dims& dims) {
-  const auto count = static_cast<double>(count_of(x, dims));
-  const Expr mean = reduce(ReduceKind::Sum, x, dims) / count;
+  const Expr mean = reduce(ReduceKind::Sum, x, dims) / number(x, count_of(x, dims));
   const Expr centred = x - keep(mean, x, dims);
   return {mean, reduce(ReduceKind::Sum, centred * centred, dims), centred};
 }
@@ -62,7 +61,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-void give_shaped(Call& c, Expr x, size_t k = 0) { c.give(shaped(x, c.result(k).sizes)); }
+void give_shaped(Call& c, Expr x, size_t k = 0) { c.give(shaped(x, c.sizes_like(x, k))); }
 
 // `dims_at`: which argument names the dims; none: all of them.
 constexpr size_t kAll = 99;
@@ -92,7 +91,7 @@ void mean(Call& c) {  // ReduceOps.cpp: halves are summed and divided as f32, ro
   if (is_integral(type)) throw NotLowered{};
   const Dims dims = dims_of(c, DimsAt);
   const Expr x = c.as(0, type);
-  give_shaped(c, reduce(ReduceKind::Sum, x, dims) / static_cast<double>(count_of(x, dims)));
+  give_shaped(c, reduce(ReduceKind::Sum, x, dims) / number(x, count_of(x, dims)));
 }
 
 Expr extreme(ReduceKind kind, Expr x, const Dims& dims) {
@@ -201,10 +200,13 @@ void give_spread(Call& c, const Dims& dims, double correction) {
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type)) throw NotLowered{};
   const Expr x = cast(c.as(0, type), DType::F64);  // cpu/ReduceOpsKernel.cpp: WelfordOps<scalar_t, double>
-  const double count = static_cast<double>(count_of(x, dims));
-  if (!(count - correction > 0)) throw NotLowered{};  // torch warns, each time; NaN is a correction of its own
+  const ir::Dim count = count_of(x, dims);
+  const bool warns = !(static_cast<double>(count.hint()) - correction > 0);
+  if (warns || count <= static_cast<int64_t>(std::floor(correction)))
+    throw NotLowered{};  // torch warns, each time; NaN is a correction of its own
   const Moments m = moments(x, dims);
-  const Expr variance = m.squares / (count == 0 ? std::numeric_limits<double>::quiet_NaN() : count - correction);
+  const Expr variance =
+      m.squares / (count == 0 ? number(x, std::numeric_limits<double>::quiet_NaN()) : number(x, count) - correction);
   give_shaped(c, Root ? sqrt(variance) : variance);
   if (WithMean) give_shaped(c, m.mean, 1);
 }
@@ -229,7 +231,7 @@ void reduced_loss(Call& c, size_t reduction_at, ScalarType type, Expr elements) 
   const Expr x = c.rounded(elements, type);
   const Dims dims = all_dims(static_cast<int64_t>(x.sizes().size()));
   const Expr sum = reduce(ReduceKind::Sum, x, dims);
-  c.give(reduction == 1 ? sum / static_cast<double>(count_of(x, dims)) : sum);
+  c.give(reduction == 1 ? sum / number(x, count_of(x, dims)) : sum);
 }
 
 ScalarType loss_type(Call& c) {

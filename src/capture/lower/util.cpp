@@ -59,10 +59,11 @@ DType compute_type(ScalarType type) {
   throw NotLowered{};
 }
 
-int64_t numel(const TensorMeta& meta) {
-  int64_t n = 1;
-  for (int64_t size : meta.sizes) n *= size;
-  return n;
+ir::Dim numel(const TensorMeta& meta) { return meta.layout().numel(); }
+
+Expr number(Expr like, ir::Dim count) {
+  if (!count.is_symbolic()) return number(like, static_cast<double>(count.hint()));
+  return convert({like.graph, like.graph->size(count)}, like.type());
 }
 
 std::optional<double> constant_of(Expr value) {
@@ -273,12 +274,29 @@ const TensorMeta& Call::result(size_t k) const {
   return call_.results[k];
 }
 
+Shape Call::sizes_like(Expr x, size_t k) const {
+  Shape out;
+  size_t next = 0;
+  const auto own = x.sizes();
+  for (const int64_t size : result(k).sizes) {
+    while (size != 1 && next < own.size() && own[next] == 1) ++next;
+    if (size != 1 && next == own.size()) throw NotLowered{};
+    out.push_back(size == 1 ? ir::Dim(1) : own[next++]);
+  }
+  return out;
+}
+
 void Call::give(Expr value) {
   const TensorMeta& want = result(call_.out.size());
   const auto type = to_ir(want.dtype);
   if (!type) throw NotLowered{};
   value = cast(value, *type);
-  call_.out.push_back(graph.expand(value.id, want.sizes));
+  Shape sizes = want.layout().sizes;
+  const auto own = value.sizes();
+  for (size_t back = 1; back <= std::min(own.size(), sizes.size()); ++back)  // the graph knows them better
+    if (const ir::Dim size = own[own.size() - back]; size.hint() == sizes[sizes.size() - back].hint())
+      sizes[sizes.size() - back] = size;
+  call_.out.push_back(graph.expand(value.id, std::move(sizes)));
 }
 
 bool Call::give_empty() {

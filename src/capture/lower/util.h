@@ -10,6 +10,7 @@
 namespace fastjit::capture {
 
 using c10::ScalarType;
+using Shape = std::vector<ir::Dim>;
 
 /// Thrown inside a row: this call is an extern step.
 struct NotLowered {};
@@ -33,7 +34,7 @@ double largest(ScalarType type);    // finite value
 bool holds_all_of(ScalarType to, ScalarType from);
 /// The IR type that values of a torch type are computed in: F32 for halves. Throws NotLowered for types the IR lacks.
 DType compute_type(ScalarType type);
-int64_t numel(const TensorMeta& meta);
+ir::Dim numel(const TensorMeta& meta);
 /// `dim` in [0, rank), as torch wraps it; rank 0 counts as 1.
 int64_t wrap_dim(int64_t dim, int64_t rank);
 
@@ -48,6 +49,7 @@ class Call {
   const Value& tensor(size_t i) const;
   const TensorMeta& meta(size_t i) const { return tensor(i).meta; }
   int64_t rank(size_t i) const { return static_cast<int64_t>(meta(i).sizes.size()); }
+  Shape sizes(size_t i) const { return meta(i).layout().sizes; }
   Expr node(size_t i) const;  // the tensor's value in its own IR type (halves stay halves)
   int64_t integer(size_t i) const;
   bool flag(size_t i) const;
@@ -78,6 +80,8 @@ class Call {
 
   // results
   const TensorMeta& result(size_t k = 0) const;
+  /// The sizes of the result where it has those of `x`, but for dims of size 1 that come or go.
+  Shape sizes_like(Expr x, size_t k = 0) const;
   size_t result_count() const { return call_.results.size(); }
   /// Appends a result: converted and broadcast to what eager returned.
   void give(Expr value);
@@ -98,6 +102,8 @@ class Call {
 
 /// Conversion that folds constants, so that rows can look at them.
 Expr cast(Expr value, DType to);
+/// A number of elements in the type of `like`: a constant, or found out at each call.
+Expr number(Expr like, ir::Dim count);
 /// The number of a Const node.
 std::optional<double> constant_of(Expr value);
 /// An index map that keeps every dimension.

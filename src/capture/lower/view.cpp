@@ -9,16 +9,16 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-void give_view(Call& c, Expr x, ir::IndexMap map, Sizes sizes) {
+void give_view(Call& c, Expr x, ir::IndexMap map, Shape sizes) {
   c.give_node(c.graph.view(x.id, std::move(map), std::move(sizes)));
 }
 
 // A slice along `dim`, `size` elements from `start`.
-Expr sliced(Call& c, Expr x, size_t dim, int64_t start, int64_t size, int64_t step = 1) {
+Expr sliced(Call& c, Expr x, size_t dim, ir::Dim start, ir::Dim size, int64_t step = 1) {
   ir::IndexMap map = identity_map(x.sizes().size());
   map.dims[dim].offset = start;
   map.dims[dim].terms[0].second = step;
-  Sizes sizes(x.sizes().begin(), x.sizes().end());
+  Shape sizes(x.sizes().begin(), x.sizes().end());
   sizes[dim] = size;
   return {&c.graph, c.graph.view(x.id, std::move(map), std::move(sizes))};
 }
@@ -28,7 +28,7 @@ void permuted(Call& c, const Sizes& order) {
   const Expr x = c.node(0);
   ir::IndexMap map;
   map.dims.resize(order.size());
-  Sizes sizes(order.size());
+  Shape sizes(order.size());
   for (size_t k = 0; k < order.size(); ++k) {
     const auto from = static_cast<size_t>(order[k]);
     map.dims[from].terms = {{static_cast<uint8_t>(k), 1}};
@@ -67,10 +67,10 @@ void select(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(1);
-  int64_t index = c.integer(2);
+  ir::Dim index = c.integer(2);
   if (index < 0) index += x.sizes()[dim];
   ir::IndexMap map;
-  Sizes sizes;
+  Shape sizes;
   for (size_t k = 0; k < x.sizes().size(); ++k) {
     if (k == dim) {
       map.dims.push_back({index, {}});
@@ -86,14 +86,19 @@ void slice(Call& c) {  // slice.Tensor(self, dim, start, end, step), bounds clam
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(1);
-  const int64_t size = x.sizes()[dim], step = c.integer(4);
-  auto bound = [&](size_t i, int64_t otherwise) {
-    int64_t at = c.has(i) ? c.integer(i) : otherwise;
+  constexpr int64_t kEnd = int64_t{1} << 62;  // beyond every size
+  const ir::Dim size = x.sizes()[dim];
+  const int64_t step = c.integer(4);
+  auto bound = [&](size_t i, ir::Dim otherwise) {
+    if (!c.has(i) || c.integer(i) >= kEnd) return c.has(i) ? size : otherwise;
+    ir::Dim at = c.integer(i);
     if (at < 0) at += size;
-    return std::clamp<int64_t>(at, 0, size);
+    return at < 0 ? ir::Dim(0) : size < at ? size : at;
   };
   if (step < 1) throw NotLowered{};
-  const int64_t start = bound(2, 0), end = std::max(start, bound(3, size));
+  const ir::Dim start = bound(2, 0);
+  ir::Dim end = bound(3, size);
+  if (end < start) end = start;
   c.give(sliced(c, x, dim, start, (end - start + step - 1) / step, step));
 }
 
@@ -101,20 +106,64 @@ void narrow(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(1);
-  int64_t start = c.integer(2);
+  ir::Dim start = c.integer(2);
   if (start < 0) start += x.sizes()[dim];
   c.give(sliced(c, x, dim, start, c.integer(3)));
 }
 
-void expand(Call& c) {
+void expand(Call& c) {  // -1: the size that it has
   const Expr x = c.node(0);
-  c.give_node(c.graph.expand(x.id, c.result().sizes));
+  const Sizes named = c.integers(1);
+  const size_t rank = x.sizes().size();
+  if (named.size() < rank) throw NotLowered{};
+  Shape sizes(named.begin(), named.end());
+  for (size_t k = 0; k < rank; ++k)
+    if (ir::Dim& size = sizes[sizes.size() - rank + k]; size == -1) size = x.sizes()[k];
+  c.give_node(c.graph.expand(x.id, std::move(sizes)));
+}
+void expand_as(Call& c) { c.give_node(c.graph.expand(c.node(0).id, c.sizes(1))); }
+
+// The same elements in row-major order.
+void reshape_to(Call& c, Shape sizes) {
+  if (c.result().dtype != c.meta(0).dtype) throw NotLowered{};
+  c.give_node(c.graph.reshape(c.node(0).id, std::move(sizes)));
 }
 
-// view, reshape, squeeze, unsqueeze ...: the same elements in row-major order.
-void reshaped(Call& c) {
-  if (c.result().dtype != c.meta(0).dtype) throw NotLowered{};
-  c.give_node(c.graph.reshape(c.node(0).id, c.result().sizes));
+// -1 stands for what is left of `count` elements.
+Shape with_rest(const Sizes& named, ir::Dim count) {
+  Shape sizes(named.begin(), named.end());
+  const auto rest = std::ranges::find(named, -1) - named.begin();
+  if (rest == std::ssize(named)) return sizes;
+  ir::Dim others = 1;
+  for (const int64_t size : named) others *= size == -1 ? 1 : size;
+  if (others == 0) throw NotLowered{};
+  sizes[static_cast<size_t>(rest)] = count / others;
+  return sizes;
+}
+
+void reshaped(Call& c) { reshape_to(c, with_rest(c.integers(1), numel(c.meta(0)))); }
+void reshaped_as(Call& c) { reshape_to(c, c.sizes(1)); }
+void resized_by_one(Call& c) { reshape_to(c, c.sizes_like(c.node(0))); }  // squeeze, unsqueeze
+
+void flatten(Call& c) {
+  if (c.rank(0) == 0) return reshape_to(c, {1});
+  const Shape from = c.sizes(0);
+  const auto first = c.dim(1), last = c.dim(2);
+  if (first > last) throw NotLowered{};
+  Shape to(from.begin(), from.begin() + static_cast<ptrdiff_t>(first) + 1);
+  for (size_t k = first + 1; k <= last; ++k) to.back() *= from[k];
+  to.insert(to.end(), from.begin() + static_cast<ptrdiff_t>(last) + 1, from.end());
+  reshape_to(c, std::move(to));
+}
+
+void unflatten(Call& c) {
+  if (c.rank(0) == 0) throw NotLowered{};
+  Shape to = c.sizes(0);
+  const auto dim = static_cast<ptrdiff_t>(c.dim(1));
+  const Shape parts = with_rest(c.integers(2), to[static_cast<size_t>(dim)]);
+  to.erase(to.begin() + dim);
+  to.insert(to.begin() + dim, parts.begin(), parts.end());
+  reshape_to(c, std::move(to));
 }
 
 void flip(Call& c) {
@@ -133,8 +182,12 @@ void diagonal(Call& c) {  // (self, offset, dim1, dim2): the diagonal becomes th
   const auto first = c.dim(2);
   const auto second = c.dim(3);
   const int64_t offset = c.integer(1);
-  const Sizes sizes = c.result().sizes;
-  if (sizes.empty() || first == second) throw NotLowered{};
+  if (c.rank(0) < 2 || first == second) throw NotLowered{};
+  Shape sizes;
+  for (size_t k = 0; k < x.sizes().size(); ++k)
+    if (k != first && k != second) sizes.push_back(x.sizes()[k]);
+  x.sizes()[first].fixed(), x.sizes()[second].fixed();
+  sizes.emplace_back(c.result().sizes.back());
   const auto last = static_cast<uint8_t>(sizes.size() - 1);
   ir::IndexMap map;
   uint8_t next = 0;
@@ -155,7 +208,10 @@ void unfold(Call& c) {  // (self, dim, size, step): windows along dim, their ele
   const auto dim = c.dim(1);
   ir::IndexMap map = identity_map(x.sizes().size());
   map.dims[dim].terms = {{static_cast<uint8_t>(dim), c.integer(3)}, {static_cast<uint8_t>(c.rank(0)), 1}};
-  give_view(c, x, std::move(map), c.result().sizes);
+  Shape sizes(x.sizes().begin(), x.sizes().end());
+  sizes[dim] = (sizes[dim] - c.integer(2)) / c.integer(3) + 1;
+  sizes.emplace_back(c.integer(2));
+  give_view(c, x, std::move(map), std::move(sizes));
 }
 
 // ---- several results ----
@@ -164,9 +220,12 @@ void unbind(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(1);
-  for (int64_t i = 0; i < x.sizes()[dim]; ++i) {
+  const int64_t count = x.sizes()[dim].fixed();
+  for (int64_t i = 0; i < count; ++i) {
     const Expr part = sliced(c, x, dim, i, 1);
-    c.give_node(c.graph.reshape(part.id, c.result(static_cast<size_t>(i)).sizes));
+    Shape sizes(part.sizes().begin(), part.sizes().end());
+    sizes.erase(sizes.begin() + static_cast<ptrdiff_t>(dim));
+    c.give_node(c.graph.reshape(part.id, std::move(sizes)));
   }
 }
 
@@ -176,6 +235,7 @@ void split(Call& c, size_t dim_arg) {
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(dim_arg);
   int64_t start = 0;
+  x.sizes()[dim].fixed();  // how many there are depends on it
   for (size_t k = 0; k < c.result_count(); ++k) {
     const int64_t size = c.result(k).sizes[dim];
     c.give(sliced(c, x, dim, start, size));
@@ -202,20 +262,20 @@ constexpr LowerRow kRows[] = {
     ROW("slice.Tensor", slice),
     ROW("narrow", narrow),
     ROW("expand", expand),
-    ROW("expand_as", expand),
+    ROW("expand_as", expand_as),
     ROW("broadcast_to", expand),
     ROW("view", reshaped),
     ROW("_unsafe_view", reshaped),
     ROW("_reshape_alias", reshaped),
     ROW("reshape", reshaped),
-    ROW("view_as", reshaped),
-    ROW("reshape_as", reshaped),
-    ROW("flatten.using_ints", reshaped),
-    ROW("unflatten.int", reshaped),
-    ROW("unsqueeze", reshaped),
-    ROW("squeeze", reshaped),
-    ROW("squeeze.dim", reshaped),
-    ROW("squeeze.dims", reshaped),
+    ROW("view_as", reshaped_as),
+    ROW("reshape_as", reshaped_as),
+    ROW("flatten.using_ints", flatten),
+    ROW("unflatten.int", unflatten),
+    ROW("unsqueeze", resized_by_one),
+    ROW("squeeze", resized_by_one),
+    ROW("squeeze.dim", resized_by_one),
+    ROW("squeeze.dims", resized_by_one),
     ROW("flip", flip),
     ROW("diagonal", diagonal),
     ROW("unfold", unfold),
@@ -233,10 +293,10 @@ constexpr LowerRow kRows[] = {
     ROW("slice_copy.Tensor", slice),
     ROW("expand_copy", expand),
     ROW("view_copy", reshaped),
-    ROW("unsqueeze_copy", reshaped),
-    ROW("squeeze_copy", reshaped),
-    ROW("squeeze_copy.dim", reshaped),
-    ROW("squeeze_copy.dims", reshaped),
+    ROW("unsqueeze_copy", resized_by_one),
+    ROW("squeeze_copy", resized_by_one),
+    ROW("squeeze_copy.dim", resized_by_one),
+    ROW("squeeze_copy.dims", resized_by_one),
     ROW("diagonal_copy", diagonal),
     ROW("unfold_copy", unfold),
     ROW("unbind_copy.int", unbind),

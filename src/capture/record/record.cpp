@@ -208,7 +208,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   if (masked && outermost && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
   // Python gets a value or a size: how many there were is read with it.
   const bool tells_sizes = event.facts.reads() || event.facts.effect == Effect::Metadata;
-  if (outermost && tells_sizes && !trace.data_sized.empty())
+  if (outermost && tells_sizes && (!trace.data_sized.empty() || !inputs.free_sizes.empty()))
     for (const c10::IValue& value : record.inputs())
       if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor(), kSizeRead);
   event.line = outermost ? lines.now(event.facts.reads() ? &event.target : nullptr) : trace.events[event.parent].line;

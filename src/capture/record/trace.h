@@ -115,6 +115,7 @@ struct Trace {
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"
   std::vector<Source> roots;
+  std::unordered_set<uint32_t> sizes_read;  // tensors whose sizes Python looked at, where some differ from call to call
   std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;       // why the recording itself cannot be trusted
 

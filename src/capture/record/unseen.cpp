@@ -63,6 +63,7 @@ Event Recorder::Impl::as_if_run(const char* op) {
 // An event without an operator: Python looks at sizes that depend on data.
 void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
+  if (known != kNone && !inputs.free_sizes.empty()) trace.sizes_read.insert(known);
   if (known == kNone || !trace.dims_of(known) || !sizes_read.emplace(known, name).second) return;
   if (tensor.is_nested())
     return static_cast<void>(trace.broken = "the sizes of a nested tensor are read at " + place_of(lines.now()));
@@ -260,7 +261,7 @@ size_t Recorder::operators() const { return impl_->trace.events.size(); }
 size_t Recorder::values_read() const { return impl_->values - impl_->trace.value_scalars.size(); }
 bool Recorder::reads_too_many() const { return !impl_->value_limit.empty(); }
 
-bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty(); }
+bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty() || !impl_->inputs.free_sizes.empty(); }
 
 void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kSizeRead); }
 

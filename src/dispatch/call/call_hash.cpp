@@ -11,6 +11,7 @@ namespace {
 struct Hasher {
   const ByContent& classes;
   bool values = false;
+  bool sizes = true;
   uint64_t state = 0x9e3779b97f4a7c15;
 
   void mix(uint64_t value) noexcept { state = std::rotl(state ^ value, 29) * 0xbf58476d1ce4e5b9; }
@@ -21,6 +22,7 @@ struct Hasher {
       const at::TensorImpl* impl = unpack(object).unsafeGetTensorImpl();
       mix(static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())));
       if (!has_strides(impl)) return mix(object);
+      if (!sizes) return mix(static_cast<uint64_t>(impl->dim()));
       for (const int64_t size : impl->sizes()) mix(static_cast<uint64_t>(size));
       for (const int64_t stride : impl->strides()) mix(static_cast<uint64_t>(stride));
     } else if (PyLong_CheckExact(object) || PyFloat_CheckExact(object)) {
@@ -60,6 +62,11 @@ static uint64_t hash_of(Hasher hasher, PyObject* const* args, Py_ssize_t nargs, 
 
 uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept {
   return hash_of({classes}, args, nargs, kwnames);
+}
+
+uint64_t call_hash_of_any_size(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                               const ByContent& classes) noexcept {
+  return hash_of({.classes = classes, .sizes = false}, args, nargs, kwnames);
 }
 
 uint64_t argument_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept {

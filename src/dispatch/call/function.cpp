@@ -74,12 +74,14 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
     last->used = function.stats.calls;
     return &function.variants.last();
   }
-  const auto* found =
-      function.variants.find(call_hash(args, nargs, kwnames, function.by_content), [&](const Variant& variant) {
-        return &variant != last &&
-               (variant.program.executable || variant.guards.values.empty()) &&  // else values decide: value_tree.cpp
-               serves(variant, modes, args, nargs, kwnames, tensors, numbers);
-      });
+  const auto is_it = [&](const Variant& variant) {
+    return &variant != last &&
+           (variant.program.executable || variant.guards.values.empty()) &&  // else values decide: value_tree.cpp
+           serves(variant, modes, args, nargs, kwnames, tensors, numbers);
+  };
+  const auto* found = function.variants.find(call_hash(args, nargs, kwnames, function.by_content), is_it);
+  if (!found && function.variants.has_sized())
+    found = function.variants.find(call_hash_of_any_size(args, nargs, kwnames, function.by_content), is_it);
   if (found) function.variants.used(*found, function.stats.calls);
   return found;
 }
@@ -115,16 +117,16 @@ PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& 
   return result;
 }
 
-bool execute(const Executable& executable, const Inputs& inputs, const uint64_t* scalars, Tensors& outputs,
-             ValueCheck* check) {
-  if (check) return run_checked(executable, inputs.data(), scalars, outputs, *check);
-  run(executable, inputs.data(), scalars, outputs);
+bool execute(const Executable& executable, const plan::Program& program, const Inputs& inputs, const uint64_t* scalars,
+             Tensors& outputs, ValueCheck* check) {
+  if (check) return run_checked(executable, program, inputs.data(), scalars, outputs, *check);
+  run(executable, program, inputs.data(), scalars, outputs);
   return true;
 }
 
 // Other threads may swap what a tensor's Python object stands for meanwhile.
-bool run_without_gil(const Executable& executable, const Inputs& inputs, const uint64_t* scalars, Tensors& outputs,
-                     ValueCheck* check) {
+bool run_without_gil(const Executable& executable, const plan::Program& program, const Inputs& inputs,
+                     const uint64_t* scalars, Tensors& outputs, ValueCheck* check) {
   Tensors held;
   Inputs places;
   held.reserve(inputs.size());
@@ -132,7 +134,7 @@ bool run_without_gil(const Executable& executable, const Inputs& inputs, const u
   for (const at::Tensor* input : inputs) held.push_back(*input);
   for (const at::Tensor& tensor : held) places.push_back(&tensor);
   pybind11::gil_scoped_release release;
-  return execute(executable, places, scalars, outputs, check);
+  return execute(executable, program, places, scalars, outputs, check);
 }
 
 }  // namespace
@@ -140,6 +142,7 @@ bool run_without_gil(const Executable& executable, const Inputs& inputs, const u
 bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
             PyObject** tensors, PyObject** numbers) noexcept {
   return variant.key.modes == modes && variant.key.spec.match(args, nargs, kwnames, tensors, numbers) &&
+         (!variant.program.sized || variant.program.sized->fits(tensors)) &&
          (!variant.guards.facts || variant.guards.facts->check()) && variant.find_numbers(numbers) &&
          variant.guards.captured.hold() && (variant.program.device < 0 || variant.on_its_device(tensors)) &&
          (!variant.program.derived.has_guards() || variant.program.derived.holds(numbers, variant.number_count()));
@@ -178,8 +181,13 @@ constexpr const char* kSharesMemory = "a written tensor shares memory with anoth
 using Scalars = c10::SmallVector<uint64_t, 8>;
 
 // What the kernels are given of the call's numbers; false: one is beyond what eager takes.
-bool gather_scalars(const Variant& variant, PyObject* const* numbers, Scalars& scalars, std::string& why) {
+bool gather_scalars(const Variant& variant, const Sized::Lease& sizes, PyObject* const* numbers, Scalars& scalars,
+                    std::string& why) {
   for (size_t i = 0; i < variant.program.scalar_number.size(); ++i) {
+    if (variant.program.scalar_number[i] == capture::Capture::kSize) {
+      scalars.push_back(sizes ? sizes.scalar(i) : 0);
+      continue;
+    }
     PyObject* number = numbers[variant.program.scalar_number[i]];
     if (!within(number, variant.program.scalar_is_float[i], variant.program.scalar_limit[i])) {
       why = variant.program.scalar_name[i] + " is too large for the tensors it is used with";
@@ -193,8 +201,12 @@ bool gather_scalars(const Variant& variant, PyObject* const* numbers, Scalars& s
 PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
                    PyObject* const* targets, std::string& why, ValueCheck* check, Derived::Numbers* all = nullptr) {
   const Executable& executable = *variant.program.executable;
+  const Sized* sized = variant.program.sized.get();
+  const Sized::Lease sizes = sized ? sized->take(inputs.data()) : Sized::Lease();
+  if (sized && !sizes) return why = "the sizes of a tensor changed meanwhile", nullptr;
+  const plan::Program& program = sized ? sizes.program() : executable.program;
   Scalars scalars;
-  if (!gather_scalars(variant, numbers, scalars, why)) return nullptr;
+  if (!gather_scalars(variant, sizes, numbers, scalars, why)) return nullptr;
   c10::SmallVector<pybind11::object, 8> held;
   if (executable.releases_gil) {  // others may take them out of the lists they came in
     const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
@@ -204,7 +216,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   }
   // A program that went through once goes through again, but for the steps that may raise; the first time any may.
   std::optional<Undo> undo;
-  const bool first = !variant.hits && executable.changes.any();
+  const bool first = (!variant.hits || (sized && sizes.is_new())) && executable.changes.any();
   if (executable.changes.undoable || first) undo.emplace(executable.changes, inputs.data(), device_of(variant), first);
   Tensors outputs;
   bool done = false;
@@ -213,10 +225,11 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   std::optional<c10::InferenceMode> inference;
   if (variant.program.in_inference_mode) inference.emplace();
   try {
-    done = executable.releases_gil ? run_without_gil(executable, inputs, scalars.data(), outputs, check)
-                                   : execute(executable, inputs, scalars.data(), outputs, check);
+    done = executable.releases_gil ? run_without_gil(executable, program, inputs, scalars.data(), outputs, check)
+                                   : execute(executable, program, inputs, scalars.data(), outputs, check);
   } catch (const Restart& restart) {
     why = restart.why;
+    if (sized) sized->fail();
   } catch (const std::exception& error) {
     if (executable.writes && !undo && lacks_memory(error)) throw;
     why = "an operator raised";  // eager raises its own error
@@ -225,6 +238,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
     if (undo) undo->put_back();
     return nullptr;
   }
+  if (sized) sizes.count_run();
   if (all && !all->finish()) return nullptr;
   return wrap_outputs(variant, outputs, objects, numbers, targets);
 }
@@ -279,7 +293,7 @@ std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, Py
   if (!why.empty()) return why;
   const Derived::Numbers all(variant.program.derived, numbers, variant.number_count());
   Scalars scalars;
-  if (all.why().empty()) gather_scalars(variant, all.data(), scalars, why);
+  if (all.why().empty()) gather_scalars(variant, {}, all.data(), scalars, why);
   return all.why() + why;
 }
 

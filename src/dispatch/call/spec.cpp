@@ -70,11 +70,13 @@ bool TensorSpec::same_but_sizes(const TensorSpec& other) const {
          requires_grad == other.requires_grad && sizes.size() == other.sizes.size();
 }
 
-static void append_list(std::string& out, char open, const std::vector<int64_t>& values, char close) {
+// `free`: those, as bits, that may be any.
+static void append_list(std::string& out, char open, const std::vector<int64_t>& values, char close,
+                        uint64_t free = 0) {
   out += open;
   for (size_t i = 0; i < values.size(); ++i) {
     if (i) out += ',';
-    out += std::to_string(values[i]);
+    out += i < 64 && (free >> i & 1) ? "*" : std::to_string(values[i]);
   }
   out += close;
 }
@@ -91,8 +93,8 @@ std::string repr(PyObject* object) {
 std::string text(const TensorSpec& spec) {
   const auto type = capture::to_ir(spec.dtype);
   std::string out(type ? ir::text(*type) : std::string_view(c10::toString(spec.dtype)));
-  append_list(out, '[', spec.sizes, ']');
-  if (spec.strides != ir::row_major(spec.sizes)) append_list(out, '(', spec.strides, ')');
+  append_list(out, '[', spec.sizes, ']', spec.free_sizes);
+  if (spec.strides != ir::row_major(spec.sizes)) append_list(out, '(', spec.strides, ')', spec.free_strides);
   if (spec.device >= 0) out += " on cuda:" + std::to_string(spec.device);
   return out;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dispatch/call/instances.h"
+#include "ir/graph.h"
 
 namespace torch::autograd {
 struct AutogradMeta;
@@ -24,6 +25,7 @@ struct TensorSpec {
   bool requires_grad = false;
   c10::DeviceIndex device = -1;  // of CUDA tensors; compared once a call, see Variant::on_its_device
   std::vector<int64_t> sizes, strides;
+  uint64_t free_sizes = 0, free_strides = 0;  // dims, as bits, of which those are any: see Sized
 
   static TensorSpec of(PyObject* object);
   bool operator==(const TensorSpec&) const = default;
@@ -37,6 +39,7 @@ struct TensorSpec {
   bool matches(const torch::autograd::AutogradMeta* meta, const at::Tensor& tensor) const noexcept;
 
  private:
+  bool matches_but_free(const int64_t* size, const int64_t* stride) const noexcept;
   bool matches_slowly(const at::Tensor& tensor) const noexcept;  // views, and tensors that had tangents
 };
 
@@ -91,6 +94,9 @@ inline PyObject* referent(const ArgSpec& spec) noexcept {
 constexpr int kMaxArgumentDepth = 8;  // of nested arguments
 /// The same for all calls that one CallSpec matches. Runs no Python code.
 uint64_t call_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept;
+/// The same for all calls that one CallSpec with free sizes matches.
+uint64_t call_hash_of_any_size(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                               const ByContent& classes) noexcept;
 /// The same for all calls with equal numbers and text and with tensors that look the same, whatever the other objects.
 uint64_t argument_hash(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, const ByContent& classes) noexcept;
 
@@ -126,6 +132,12 @@ class CallSpec {
   /// In calls that match no target is one of these (addresses), nor has it one as its attribute dictionary. False: that
   /// is not so in this one.
   bool keep_targets_apart(std::vector<const void*> objects);
+  /// Leaves out the sizes and strides of the n-th of the flattened tensors that are symbolic here. `hash`: what
+  /// call_hash of any sizes says of the call given to build().
+  void free_sizes(size_t tensor, const ir::Layout& layout, uint64_t hash);
+  bool has_free_sizes() const { return has_free_sizes_; }
+  /// Per tensor of the call: dims, as bits, in which this one differs from `other`, a call that is the same otherwise.
+  std::vector<uint64_t> other_sizes(const CallSpec& other) const;
   /// Makes the n-th number of the flattened arguments symbolic.
   void make_symbolic(size_t number);
 
@@ -172,6 +184,7 @@ class CallSpec {
   size_t tensors_ = 0, symbolic_ = 0;
   std::vector<size_t> target_places_;  // of each target: how many
   uint64_t hash_ = 0;
+  bool has_free_sizes_ = false;
   std::vector<const PyObject*> excluded_;
   std::vector<const void*> apart_;
   FlatArgs flat_;

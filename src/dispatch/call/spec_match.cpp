@@ -207,6 +207,39 @@ bool CallSpec::same_but_sizes(const CallSpec& other) const {
   return true;
 }
 
+bool TensorSpec::matches_but_free(const int64_t* size, const int64_t* stride) const noexcept {
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (!(free_sizes >> d & 1) && size[d] != sizes[d]) return false;
+    if (!(free_strides >> d & 1) && stride[d] != strides[d]) return false;
+  }
+  return true;
+}
+
+void CallSpec::free_sizes(size_t tensor, const ir::Layout& layout, uint64_t hash) {
+  size_t next = 0;
+  for (ArgSpec& spec : specs_) {
+    if (spec.kind != ArgKind::Tensor) continue;
+    if (next++ != tensor && spec.same_as != static_cast<int>(tensor)) continue;
+    for (size_t d = 0; d < layout.sizes.size(); ++d) {
+      spec.tensor.free_sizes |= uint64_t{layout.sizes[d].is_symbolic()} << d;
+      spec.tensor.free_strides |= uint64_t{layout.strides[d].is_symbolic()} << d;
+    }
+  }
+  hash_ = hash;
+  has_free_sizes_ = true;
+}
+
+std::vector<uint64_t> CallSpec::other_sizes(const CallSpec& other) const {
+  std::vector<uint64_t> out;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (specs_[i].kind != ArgKind::Tensor) continue;
+    const std::vector<int64_t>&own = specs_[i].tensor.sizes, &others = other.specs_[i].tensor.sizes;
+    out.push_back(other.specs_[i].tensor.free_sizes);
+    for (size_t d = 0; d < std::min(own.size(), size_t{64}); ++d) out.back() |= uint64_t{own[d] != others[d]} << d;
+  }
+  return out;
+}
+
 bool CallSpec::same_sizes(const CallSpec& other) const {
   return std::equal(specs_.begin(), specs_.end(), other.specs_.begin(), [](const ArgSpec& a, const ArgSpec& b) {
     return a.tensor.sizes == b.tensor.sizes && a.tensor.strides == b.tensor.strides;

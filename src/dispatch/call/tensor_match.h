@@ -31,6 +31,8 @@ inline bool TensorSpec::matches(c10::TensorImpl* impl) const noexcept {
   const size_t rank = sizes.size();
   if (now.size() != rank) return false;
   const int64_t *size = now.sizes_data(), *stride = now.strides_data();
+  if (free_sizes | free_strides) [[unlikely]]
+    return matches_but_free(size, stride);
   int64_t difference = 0;  // of a few numbers: a call of memcmp costs more
   for (size_t d = 0; d < rank; ++d) difference |= (size[d] ^ sizes[d]) | (stride[d] ^ strides[d]);
   return !difference;

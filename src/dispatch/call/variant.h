@@ -11,6 +11,7 @@
 #include "dispatch/call/modes.h"
 #include "dispatch/call/recipe.h"
 #include "dispatch/call/replay.h"
+#include "dispatch/call/sized.h"
 #include "dispatch/run/executor.h"
 #include "observe/observe.h"
 #include "pass/pass.h"
@@ -47,6 +48,7 @@ struct HitProgram {
   std::vector<std::string> scalar_name;  // per graph scalar
   bool without_grad = false;             // grad mode is off while it runs, though on for the caller
   bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
+  std::unique_ptr<Sized> sized;          // null: it is for one size
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   int device = -1;                       // the CUDA device it runs on; -1: the CPU
   uint32_t operators = 0;                // that eager dispatches in such a call

@@ -156,8 +156,10 @@ void Variants::rebuild() {
   while (places < 2 * all_.size()) places *= 2;
   table_.assign(places, {});
   width_ = 0;
+  has_sized_ = false;
   for (uint32_t n = 0; n < all_.size(); ++n) {
     const CallSpec& spec = all_[n]->key.spec;
+    has_sized_ |= spec.has_free_sizes();
     width_ = std::max({width_, spec.object_count(), all_[n]->number_count()});
     size_t i = spec.hash() & (places - 1);
     while (table_[i].variant) i = (i + 1) & (places - 1);

@@ -25,6 +25,8 @@ class Variants {
   const std::shared_ptr<Variant>& last() const { return last_; }
   /// Room for the tensors and numbers of any variant's call.
   size_t width() const { return width_; }
+  /// Whether the programs of some are for any size.
+  bool has_sized() const { return has_sized_; }
   const std::vector<std::shared_ptr<Variant>>& all() const { return all_; }  // oldest first
   std::vector<std::shared_ptr<Variant>> recent_first() const;
 
@@ -74,6 +76,7 @@ class Variants {
   std::vector<Place> table_;  // a power of two, at most half full
   std::shared_ptr<Variant> last_;
   size_t width_ = 0;
+  bool has_sized_ = false;
   uint64_t last_served() const;
   uint64_t recordings_ = 0;
   std::vector<uint64_t> dead_;  // recordings of objects that were gone before a later one served

@@ -153,6 +153,9 @@ void install(Function& function, Variant& variant, Pending& pending) {
     executable.load_on_cuda(pending.device.index());
   }
   executable.prepare();
+  if (variant.program.sized)
+    variant.program.sized->set_program(*made.graph.symbols, executable.program, pending.compilation->options,
+                                       made.graph.scalars);
   variant.program.checks_overlap = executable.writes;
   variant.program.executable = std::move(pending.executable);
   variant.guards.values = std::move(pending.values);

@@ -49,7 +49,9 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
     recording.variant->guards.captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
   recording.variant->guards.values = miss ? miss->path : std::vector<capture::ValueGuard>();
-  const bool kept = !refused && (miss || !recording.captured_graph.reads_values || guarded);
+  const bool any_size = recording.variant->key.spec.has_free_sizes();  // calls at other sizes may be compiled
+  function.fixes_sizes |= any_size;
+  const bool kept = !refused && !any_size && (miss || !recording.captured_graph.reads_values || guarded);
   if (kept) keep(function, recording.variant);
   if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept)) stretch_unsound(function, retry_at, reason);
   return note_fallback(function, reason, advice, may_pass);
@@ -154,7 +156,9 @@ bool stays_eager(Function& function, const std::shared_ptr<Variant>& variant, co
   variant->retry_at = next_try(function);
   variant->drop_program();
   variant->guards.captured.clear();
-  const bool kept = pending.has_path || !pending.reads_values;
+  const bool any_size = variant->key.spec.has_free_sizes();
+  function.fixes_sizes |= any_size;
+  const bool kept = !any_size && (pending.has_path || !pending.reads_values);
   if (kept) keep(function, variant);
   if (++function.unsound_in_a_row > kMostUnsound || !kept) stretch_unsound(function, variant->retry_at, why.reason);
   return note_fallback(function, why.reason, why.advice);

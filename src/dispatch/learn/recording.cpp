@@ -103,11 +103,31 @@ Entry entry_of(const Function& function, const FreshCall& call, Py_ssize_t nargs
   return entry;
 }
 
+// Dims of the call's tensors in which other calls like it differed, as bits. Symbols for sizes that never differ would
+// only cost guards.
+std::vector<uint64_t> free_sizes(const Recording& recording) {
+  const CallSpec& spec = recording.variant->key.spec;
+  std::vector<uint64_t> out;
+  const auto failed = [](const auto& known) { return known->program.sized && known->program.sized->failed(); };
+  if (recording.function.fixes_sizes || !device_of(spec.flat().tensors).is_cpu() ||
+      std::ranges::any_of(recording.function.variants.all(), failed))
+    return out;
+  for (const CallSpec* known : recording.known_calls) {
+    if (!known->same_but_sizes(spec)) continue;
+    const std::vector<uint64_t> differ = spec.other_sizes(*known);
+    out.resize(differ.size(), 0);
+    for (size_t i = 0; i < differ.size(); ++i) out[i] |= differ[i];
+  }
+  if (std::ranges::none_of(out, [](uint64_t mask) { return mask != 0; })) out.clear();
+  return out;
+}
+
 capture::CallInputs inputs_of(const Recording& recording, const FreshCall& call,
                               const std::vector<std::string>& names) {
   const bool pure = recording.function.options.pure;
   capture::CallInputs inputs;
   for (PyObject* tensor : recording.variant->key.spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
+  if (!pure) inputs.free_sizes = free_sizes(recording);  // else nobody sees what Python asks of sizes
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   inputs.varying = call.varying;
   for (PyObject* argument : call.args)
@@ -296,6 +316,12 @@ void settle_scalars(Recording& recording, const FreshCall& call, const Schedule&
     variant.program.derived.add(std::move(how), place, *schedule.uses[i]);
   }
   for (uint32_t number : captured.scalar_args) {
+    if (number == capture::Capture::kSize) {
+      variant.program.scalar_number.push_back(number);
+      variant.program.scalar_is_float.push_back(false);
+      variant.program.scalar_name.emplace_back();
+      continue;
+    }
     variant.program.scalar_number.push_back(static_cast<uint32_t>(place[number]));
     variant.program.scalar_is_float.push_back(PyFloat_CheckExact(recording.numbers[number]));
     variant.program.scalar_name.push_back(recording.number_names[number]);
@@ -304,6 +330,14 @@ void settle_scalars(Recording& recording, const FreshCall& call, const Schedule&
   for (uint32_t number : captured.result_values) value[number] = static_cast<int>(variant.program.result_values++);
   variant.program.recipe.renumber(place, value, recording.numbers);
   for (auto [number, fresh] : symbolic) variant.key.spec.make_symbolic(number);
+}
+
+void settle_sizes(Recording& recording, uint64_t hash) {
+  if (!recording.captured_graph.graph.symbols) return;
+  auto sized = std::make_unique<Sized>(recording.captured_graph);
+  for (const auto& [argument, layout] : sized->layouts())
+    recording.variant->key.spec.free_sizes(argument, layout, hash);
+  recording.variant->program.sized = std::move(sized);
 }
 
 // A tensor that facts lead to, each in its way.
@@ -481,6 +515,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     recording.variant->program.in_inference_mode = recording.captured_graph.in_inference_mode;
     fix_numbers(recording);
     settle_scalars(recording, call, schedule);
+    settle_sizes(recording, call_hash_of_any_size(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content));
     take_captured(recording);
     recording.variant->guards.facts = std::move(recording.observation.facts);
     std::vector<const PyObject*> targets;

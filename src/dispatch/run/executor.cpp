@@ -53,8 +53,9 @@ struct CpuProducts {
 
 class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
  public:
-  CpuRun(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
-      : Run(executable, inputs, scalars) {}
+  CpuRun(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+         const uint64_t* scalars)
+      : Run(executable, program, inputs, scalars) {}
 
  private:
   friend Run;
@@ -179,6 +180,17 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
 void Executable::prepare() {
   changes = Changes::of(program, calls, externs);
   writes = !stores.empty() || !changes.written.empty();
+  relaid.assign(program.slots.size(), false);
+  const auto note = [&](plan::SlotId slot, const capture::CallTemplate& call, size_t which) {
+    if (slot != plan::kNoSlot && which < call.results.size())
+      relaid[slot] = program.slots[slot].strides != call.results[which].strides;
+  };
+  for (const plan::Step& step : program.steps) {
+    if (const auto* product = std::get_if<plan::ContractStep>(&step)) note(product->result, calls[product->call], 0);
+    const auto* external = std::get_if<plan::ExternStep>(&step);
+    for (size_t i = 0; external && i < external->results.size(); ++i)
+      note(external->results[i], calls[externs[external->external].call], i);
+  }
   releases_gil = !calls.empty();  // as torch does around each of its operators
   if (cuda) return;               // launches only queue work
   plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
@@ -190,16 +202,17 @@ int Executable::kernel_launches() const {
   return n;
 }
 
-void run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs) {
+void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+         const uint64_t* scalars, Tensors& outputs) {
   if (executable.cuda)
     run_cuda(executable, inputs, scalars, outputs);
   else
-    run_steps<CpuRun>(executable, inputs, scalars, outputs);
+    run_steps<CpuRun>(executable, program, inputs, scalars, outputs);
 }
 
-bool run_checked(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
-                 Tensors& outputs, ValueCheck& check) {
-  return run_checked_on<CpuRun>(executable, inputs, scalars, outputs, check);
+bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+                 const uint64_t* scalars, Tensors& outputs, ValueCheck& check) {
+  return run_checked_on<CpuRun>(executable, program, inputs, scalars, outputs, check);
 }
 
 }  // namespace fastjit::dispatch

@@ -31,6 +31,7 @@ struct Executable {
   std::vector<capture::NumberOp> numbers;
   std::vector<ir::ExternAttr> externs;
   std::vector<ir::Store> stores;
+  std::vector<bool> relaid;              // per slot: a call's result that the program wants with other strides
   std::vector<int64_t> result_versions;  // as Capture's
   Changes changes;                       // by its steps, in order
   bool writes = false;                   // something visible to the caller is written before the program ends
@@ -62,9 +63,11 @@ struct ValueCheck {
 
 /// Runs on `inputs` (one per graph input) and `scalars` (bits per graph scalar). outputs[i] is left undefined where
 /// Program::outputs[i] is an Input slot. Throws what an operator throws, or Restart. Needs no GIL.
-void run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs);
+/// `program`: the executable's own, or that at other sizes.
+void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+         const uint64_t* scalars, Tensors& outputs);
 /// The same with guards, on the CPU. False: it stopped, as `check` tells.
-bool run_checked(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
-                 Tensors& outputs, ValueCheck& check);
+bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+                 const uint64_t* scalars, Tensors& outputs, ValueCheck& check);
 
 }  // namespace fastjit::dispatch

@@ -24,8 +24,9 @@ struct CudaProducts {
 
 class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
  public:
-  CudaRun(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
-      : Run(executable, inputs, scalars),
+  CudaRun(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+          const uint64_t* scalars)
+      : Run(executable, program, inputs, scalars),
         code_(*executable.cuda),
         device_(c10::DeviceType::CUDA, code_.device),
         guard_(device_),
@@ -103,7 +104,7 @@ void Executable::load_on_cuda(c10::DeviceIndex device) {
 
 void run_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
               Tensors& outputs) {
-  run_steps<CudaRun>(executable, inputs, scalars, outputs);
+  run_steps<CudaRun>(executable, executable.program, inputs, scalars, outputs);
 }
 
 }  // namespace fastjit::dispatch

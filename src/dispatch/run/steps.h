@@ -15,12 +15,9 @@ namespace fastjit::dispatch {
 template <class Self, class Products, c10::DispatchKey kKey>
 class Run {
  public:
-  Run(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars)
-      : exe_(executable),
-        program_(executable.program),
-        inputs_(inputs),
-        scalars_(scalars),
-        tensors_(executable.program.slots.size()) {}
+  Run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+      const uint64_t* scalars)
+      : exe_(executable), program_(program), inputs_(inputs), scalars_(scalars), tensors_(program.slots.size()) {}
 
   void all_steps() {
     for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { self().step(s); }, step);
@@ -206,7 +203,7 @@ class Run {
   // Python may have looked at the sizes of what no step uses.
   static void check_unused(const at::Tensor& t, const capture::CallTemplate& tmpl, size_t which) {
     if (!t.defined() || which >= tmpl.results.size()) return;
-    if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which);
+    if (is_data_sized(tmpl, which) || tmpl.results[which].symbolic) return check_rank(t, tmpl, which);
     if (t.sizes() == at::IntArrayRef(tmpl.results[which].sizes)) return;
     throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) +
                   " has other sizes than when it was recorded"};
@@ -218,10 +215,9 @@ class Run {
     if (which >= tmpl.results.size()) return;
     const capture::TensorMeta& recorded = tmpl.results[which];
     if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which);
-    const bool is_like = t.scalar_type() == recorded.dtype && t.sizes() == at::IntArrayRef(recorded.sizes);
-    const at::IntArrayRef strides(slot(id).strides);
-    if (is_like && t.strides() == strides) return;
-    if (!is_like || strides == at::IntArrayRef(recorded.strides))
+    const bool is_like = t.scalar_type() == recorded.dtype && t.sizes() == at::IntArrayRef(slot(id).sizes);
+    if (is_like && t.strides() == at::IntArrayRef(slot(id).strides)) return;
+    if (!is_like || !exe_.relaid[id])
       throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) +
                     " has other sizes, strides or dtype than when it was recorded"};
     t = self().empty(slot(id)).copy_(t);
@@ -312,18 +308,18 @@ class Run {
 
 /// A whole call. Throws what run() throws.
 template <class Device>
-void run_steps(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
-               Tensors& outputs) {
-  Device call(executable, inputs, scalars);
+void run_steps(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+               const uint64_t* scalars, Tensors& outputs) {
+  Device call(executable, program, inputs, scalars);
   call.all_steps();
   call.bump_versions();
   call.collect(outputs);
 }
 
 template <class Device>
-bool run_checked_on(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
-                    Tensors& outputs, ValueCheck& check) {
-  Device call(executable, inputs, scalars);
+bool run_checked_on(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+                    const uint64_t* scalars, Tensors& outputs, ValueCheck& check) {
+  Device call(executable, program, inputs, scalars);
   if (!call.checked_steps(check)) return false;
   call.bump_versions();
   call.collect(outputs);

@@ -524,20 +524,33 @@ def test_recordings_are_checked_after_the_values(tmp_path):
 
 
 def test_new_values_are_recorded_at_once_beside_many_sizes():
-    fast = fastjit(by_sign)
+    def by_sign_and_size(x):
+        return by_sign(x) * len(x)
+
+    fast = fastjit(by_sign_and_size)
     for size in range(1, 11):
-        agree(fast, by_sign, torch.ones(size))
+        agree(fast, by_sign_and_size, torch.ones(size))
     assert fast.stats().variants == 8  # of the others none came again
     fallbacks = fast.stats().fallbacks
     assert list(fallbacks.values()) == [2]
     for size in (3, 4):
-        agree(fast, by_sign, torch.ones(size))
-        agree(fast, by_sign, -torch.ones(size))
+        agree(fast, by_sign_and_size, torch.ones(size))
+        agree(fast, by_sign_and_size, -torch.ones(size))
     assert fast.stats().variants == 10
     for size in (3, 4):
+        agree(fast, by_sign_and_size, -torch.ones(size))
+        agree(fast, by_sign_and_size, torch.ones(size))
+    assert fast.stats().fallbacks == fallbacks and fast.stats().hits == 6
+
+
+def test_values_of_any_size():
+    fast = fastjit(by_sign)
+    for size in (3, 4, 5, 6, 50):
+        agree(fast, by_sign, torch.ones(size))
+    for size in (7, 3, 9):
         agree(fast, by_sign, -torch.ones(size))
         agree(fast, by_sign, torch.ones(size))
-    assert fast.stats().fallbacks == fallbacks and fast.stats().hits == 6
+    assert fast.stats().fallbacks == {} and fast.stats().misses <= 4, fast.stats()
 
 
 def crop(x):

@@ -18,6 +18,7 @@ UNUSED = "its last recordings served no second call"
 
 
 def affine(x):
+    len(x)  # what Python looks at is a variant for each size
     return x * 2 + 1
 
 
@@ -127,6 +128,7 @@ from fastjit import fastjit
 
 @fastjit(on_unsupported="eager")
 def f(x):
+    len(x)
     return x * 2 + 1
 
 rows = []

@@ -26,7 +26,14 @@ MAY = {
     "src/capture/ops": {"jit/ir"},
     "src/capture/record": {"jit/support", "src/capture", "src/capture/ops"},
     "src/capture/lower": {"jit/ir", "jit/plan", "src/capture", "src/capture/ops"},
-    "src/capture/build": {"jit/support", "src/capture", "src/capture/ops", "src/capture/record", "src/capture/lower"},
+    "src/capture/build": {
+        "jit/support",
+        "jit/ir",
+        "src/capture",
+        "src/capture/ops",
+        "src/capture/record",
+        "src/capture/lower",
+    },
     "src/dispatch/run": {"jit/support", "jit/ir", "jit/plan", "jit/backend", "src/capture", "src/capture/ops"},
     "src/dispatch/call": ENGINE | {"jit/runtime", "src/observe", "src/capture", "src/dispatch", "src/python"},
     "src/dispatch/learn": ENGINE

@@ -1,0 +1,196 @@
+#pragma once
+// A size, stride, offset or trip count: a number, and in a program for any size the expression over the sizes of its
+// inputs that the number follows from. Code that plans computes with the number of the call that is recorded; whatever
+// it asks of an expression (is it 1, which of two is larger) is kept as a guard on the answer, unless it is so for all
+// sizes. So what was decided for one size is right for every size that the guards let in.
+#include <array>
+#include <compare>
+#include <concepts>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "support/mix.h"
+
+namespace fastjit::ir {
+
+class Dim {
+ public:
+  constexpr Dim() = default;
+  template <std::integral T>
+  constexpr Dim(T value) : value_(static_cast<int64_t>(value)) {}
+
+  /// The number in the recorded call. For choices that are right for any other number, too: no guard is kept.
+  constexpr int64_t hint() const { return value_; }
+  /// The number; from now on the program is for this number only.
+  int64_t fixed() const;
+  constexpr bool is_symbolic() const { return expr_ != 0; }
+  constexpr uint32_t expr() const { return expr_; }  // of Symbols; 0: a number
+
+  friend Dim operator+(Dim a, Dim b);
+  friend Dim operator-(Dim a, Dim b);
+  friend Dim operator*(Dim a, Dim b);
+  /// Towards zero, as C++ has it; of expressions that may be negative it fixes them.
+  friend Dim operator/(Dim a, Dim b);
+  friend Dim operator%(Dim a, Dim b);
+  Dim operator-() const { return Dim(0) - *this; }
+  Dim& operator+=(Dim b) { return *this = *this + b; }
+  Dim& operator-=(Dim b) { return *this = *this - b; }
+  Dim& operator*=(Dim b) { return *this = *this * b; }
+  Dim& operator/=(Dim b) { return *this = *this / b; }
+
+  /// Questions: the answer is a guard where it does not hold for all sizes.
+  friend bool operator==(Dim a, Dim b);
+  friend bool operator<(Dim a, Dim b);
+  friend bool operator>(Dim a, Dim b) { return b < a; }
+  friend bool operator<=(Dim a, Dim b) { return !(b < a); }
+  friend bool operator>=(Dim a, Dim b) { return !(a < b); }
+
+ private:
+  friend class Symbols;
+  constexpr Dim(int64_t value, uint32_t expr) : value_(value), expr_(expr) {}
+  int64_t value_ = 0;
+  uint32_t expr_ = 0;
+};
+
+/// No question: one number, or one expression.
+constexpr bool identical(Dim a, Dim b) { return a.hint() == b.hint() && a.expr() == b.expr(); }
+bool identical(std::span<const Dim> a, std::span<const Dim> b);
+Dim min(Dim a, Dim b);  // no questions either: expressions
+Dim max(Dim a, Dim b);
+/// a / b rounded up; b is positive.
+Dim divide_up(Dim a, Dim b);
+std::vector<int64_t> hints(std::span<const Dim> dims);
+std::string text(Dim dim);  // "64", "4*n"
+
+/// Instructions that find the values of expressions, and the guards on them. Registers 0 to symbols-1 are the symbols.
+struct SizeCode {
+  enum class Op : uint8_t { Load, Add, Mul, Div, Min, Max };  // Load: the constant `value`
+  struct Instr {
+    Op op;
+    uint32_t a = 0, b = 0;  // registers; the result goes to the next one
+    int64_t value = 0;
+  };
+  enum class Is : uint8_t { Zero, NotZero, Negative, NotNegative };
+  struct Check {
+    uint32_t place;  // register
+    Is is;
+  };
+  uint32_t symbols = 0;
+  std::vector<Instr> code;
+  std::vector<Check> checks;
+  std::vector<uint32_t> place;  // per expression id that was asked for: its register
+
+  size_t registers() const { return symbols + code.size(); }
+  /// Fills in the registers behind the symbols. False: a guard fails, or a number is beyond 64 bits.
+  bool run(int64_t* registers) const noexcept;
+};
+
+/// The symbols of one program, the expressions over them, and what was asked of these.
+class Symbols {
+ public:
+  /// Sizes below are no symbols: 0 and 1 mean broadcasting, empty memory and strides without a meaning.
+  static constexpr int64_t kLeast = 2;
+
+  Symbols();
+  /// A new one, of kLeast or more; `name` is for people.
+  Dim add(int64_t value, std::string name);
+  size_t size() const { return names_.size(); }
+  bool empty() const { return names_.empty(); }
+  const std::string& name(size_t symbol) const { return names_[symbol]; }
+  std::string text(uint32_t expr) const;
+  /// In words, one line each: "n >= 2", "n % 8 == 0".
+  std::vector<std::string> guards() const;
+  /// Those that the guards fix.
+  std::vector<uint32_t> fixed() const;
+  /// For these expressions and all guards.
+  SizeCode code(std::span<const uint32_t> wanted) const;
+
+  /// The symbols that this thread's questions and expressions belong to, while it lives.
+  class Scope {
+   public:
+    explicit Scope(Symbols* symbols);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Symbols* before_;
+  };
+
+ private:
+  friend class Dim;
+  friend Dim operator+(Dim a, Dim b);
+  friend Dim operator*(Dim a, Dim b);
+  friend Dim operator/(Dim a, Dim b);
+  friend bool operator==(Dim a, Dim b);
+  friend bool operator<(Dim a, Dim b);
+  friend Dim min(Dim a, Dim b);
+  friend Dim max(Dim a, Dim b);
+
+  enum class AtomKind : uint8_t { Symbol, Div, Min, Max };
+  struct Atom {
+    AtomKind kind;
+    Dim a, b;  // of Div, Min, Max
+    int64_t value;
+    int64_t least;  // it is never below
+    uint32_t symbol = 0;
+  };
+  /// coefficient * product of atoms (ascending, one twice for its square).
+  struct Term {
+    int64_t coefficient;
+    std::vector<uint32_t> atoms;
+    bool operator==(const Term&) const = default;
+  };
+  /// Sum of terms, ascending by their atoms; the constant is the term without any.
+  using Sum = std::vector<Term>;
+  enum class Kind : uint8_t { Add, Mul, Div, Min, Max, Equal, Less };
+  struct Question {
+    Kind kind;
+    Dim a, b;
+    bool operator==(const Question& o) const { return kind == o.kind && identical(a, o.a) && identical(b, o.b); }
+  };
+  struct HashQuestion {
+    size_t operator()(const Question& q) const;
+  };
+  struct HashSum {
+    size_t operator()(const Sum& sum) const;
+  };
+
+  static Symbols& current();
+  Dim make(Kind kind, Dim a, Dim b);
+  Dim make_new(Kind kind, Dim a, Dim b);
+  bool ask(Kind kind, Dim a, Dim b);
+  Sum sum_of(Dim dim) const;
+  Dim intern(Sum sum);
+  Dim atom(AtomKind kind, Dim a, Dim b, int64_t value);
+  Dim quotient(Dim a, Dim b);
+  std::optional<Dim> long_division(Dim a, Dim b);
+  int64_t value_of(const Sum& sum) const;
+  int64_t least(AtomKind kind, Dim a, Dim b) const;
+  /// A bound that the sum is never below; nothing is known: kUnknown.
+  int64_t least(Sum sum) const;
+  std::string text(const Sum& sum) const;
+  std::vector<bool> needed_for(std::span<const uint32_t> wanted) const;
+
+  std::vector<std::string> names_;
+  std::vector<Atom> atoms_;
+  std::deque<Sum> sums_;  // by expression id
+  std::vector<int64_t> values_;
+  std::unordered_map<Sum, uint32_t, HashSum> known_;
+  std::unordered_map<Question, Dim, HashQuestion> made_;
+  std::unordered_map<Question, bool, HashQuestion> asked_;
+  struct Guard {
+    Kind kind;  // Equal: to zero; Less: than zero
+    uint32_t difference;
+    bool holds;
+  };
+  std::vector<Guard> guards_;
+};
+
+}  // namespace fastjit::ir

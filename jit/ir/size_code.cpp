@@ -1,0 +1,147 @@
+// What a program for any size computes at each call: the expressions that it needs, and the guards.
+#include <algorithm>
+#include <map>
+
+#include "ir/dim.h"
+
+namespace fastjit::ir {
+
+std::vector<uint32_t> Symbols::fixed() const {
+  std::vector<uint32_t> out;
+  for (const Guard& guard : guards_) {
+    if (guard.kind != Kind::Equal || !guard.holds) continue;
+    const Sum& sum = sums_[guard.difference];
+    const Term& last = sum.back();  // the constant, if there is one, comes first
+    if (sum.size() <= 2 && (sum.size() == 1 || sum[0].atoms.empty()) && last.atoms.size() == 1 &&
+        atoms_[last.atoms[0]].kind == AtomKind::Symbol)
+      out.push_back(atoms_[last.atoms[0]].symbol);
+  }
+  return out;
+}
+
+std::vector<bool> Symbols::needed_for(std::span<const uint32_t> wanted) const {
+  std::vector<bool> needed(sums_.size(), false);
+  std::vector<uint32_t> todo(wanted.begin(), wanted.end());
+  for (const Guard& guard : guards_) todo.push_back(guard.difference);
+  while (!todo.empty()) {
+    const uint32_t expr = todo.back();
+    todo.pop_back();
+    if (expr == 0 || needed[expr]) continue;
+    needed[expr] = true;
+    for (const Term& term : sums_[expr])
+      for (const uint32_t atom : term.atoms) todo.insert(todo.end(), {atoms_[atom].a.expr(), atoms_[atom].b.expr()});
+  }
+  return needed;
+}
+
+SizeCode Symbols::code(std::span<const uint32_t> wanted) const {
+  using Op = SizeCode::Op;
+  constexpr uint32_t kNowhere = 0xFFFFFFFFu;
+  const std::vector<bool> needed = needed_for(wanted);
+  SizeCode out;
+  out.symbols = static_cast<uint32_t>(names_.size());
+  const auto emit = [&](SizeCode::Instr instr) {
+    out.code.push_back(instr);
+    return static_cast<uint32_t>(out.registers() - 1);
+  };
+  std::unordered_map<int64_t, uint32_t> constants;
+  const auto constant = [&](int64_t value) {
+    const auto [found, fresh] = constants.try_emplace(value, 0);
+    if (fresh) found->second = emit({Op::Load, 0, 0, value});
+    return found->second;
+  };
+  out.place.assign(sums_.size(), 0);
+  std::vector<uint32_t> atoms(atoms_.size(), kNowhere);
+  const auto of = [&](Dim dim) { return dim.is_symbolic() ? out.place[dim.expr()] : constant(dim.hint()); };
+  const auto settle_atom = [&](const Atom& atom) {
+    if (atom.kind == AtomKind::Symbol) return atom.symbol;
+    const Op op = atom.kind == AtomKind::Div ? Op::Div : atom.kind == AtomKind::Min ? Op::Min : Op::Max;
+    const uint32_t a = of(atom.a), b = of(atom.b);
+    return emit({op, a, b});
+  };
+  std::map<std::vector<uint32_t>, uint32_t> products;  // of atoms
+  const auto product = [&](const std::vector<uint32_t>& all) {
+    uint32_t at = atoms[all[0]];
+    for (size_t n = 2; n <= all.size(); ++n) {
+      const auto [found, fresh] = products.try_emplace({all.begin(), all.begin() + static_cast<ptrdiff_t>(n)}, 0);
+      if (fresh) found->second = emit({Op::Mul, at, atoms[all[n - 1]]});
+      at = found->second;
+    }
+    return at;
+  };
+  for (uint32_t expr = 1; expr < sums_.size(); ++expr) {
+    if (!needed[expr]) continue;
+    const Sum& sum = sums_[expr];
+    for (const Term& term : sum)  // an atom's operands are earlier expressions
+      for (const uint32_t atom : term.atoms)
+        if (atoms[atom] == kNowhere) atoms[atom] = settle_atom(atoms_[atom]);
+    uint32_t at = 0;
+    for (size_t i = 0; i < sum.size(); ++i) {
+      const Term& term = sum[i];
+      uint32_t one = term.atoms.empty() ? constant(term.coefficient) : product(term.atoms);
+      if (!term.atoms.empty() && term.coefficient != 1) one = emit({Op::Mul, one, constant(term.coefficient)});
+      at = i == 0 ? one : emit({Op::Add, at, one});
+    }
+    out.place[expr] = at;
+  }
+  using Is = SizeCode::Is;
+  for (const Guard& guard : guards_) {
+    const Is is = guard.kind == Kind::Equal ? (guard.holds ? Is::Zero : Is::NotZero)
+                                            : (guard.holds ? Is::Negative : Is::NotNegative);
+    out.checks.push_back({out.place[guard.difference], is});
+  }
+  return out;
+}
+
+bool SizeCode::run(int64_t* registers) const noexcept {
+  for (uint32_t i = 0; i < symbols; ++i)
+    if (registers[i] < Symbols::kLeast) return false;
+  int64_t* next = registers + symbols;
+  bool overflows = false;
+  for (const Instr& instr : code) {
+    const int64_t a = registers[instr.a], b = registers[instr.b];
+    switch (instr.op) {
+      case Op::Load:
+        *next = instr.value;
+        break;
+      case Op::Add:
+        overflows |= __builtin_add_overflow(a, b, next);
+        break;
+      case Op::Mul:
+        overflows |= __builtin_mul_overflow(a, b, next);
+        break;
+      case Op::Div:
+        if (b < 1) return false;  // a guard forbids it
+        *next = a / b;
+        break;
+      case Op::Min:
+        *next = std::min(a, b);
+        break;
+      case Op::Max:
+        *next = std::max(a, b);
+        break;
+    }
+    ++next;
+  }
+  bool fails = overflows;
+  for (const Check& check : checks) {
+    const int64_t value = registers[check.place];
+    switch (check.is) {
+      case Is::Zero:
+        fails |= value != 0;
+        break;
+      case Is::NotZero:
+        fails |= value == 0;
+        break;
+      case Is::Negative:
+        fails |= value >= 0;
+        break;
+      case Is::NotNegative:
+        fails |= value < 0;
+        break;
+    }
+  }
+  return !fails;
+}
+
+}  // namespace fastjit::ir

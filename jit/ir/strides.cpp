@@ -1,0 +1,34 @@
+#include "ir/strides.h"
+
+namespace fastjit::ir {
+
+std::optional<std::vector<Dim>> reshape_strides(std::span<const Dim> sizes, std::span<const Dim> strides,
+                                                std::span<const Dim> to) {
+  std::vector<Dim> result(to.size(), 1);
+  if (Layout{{to.begin(), to.end()}, {}}.numel() == 0) return row_major(to);
+  auto next = static_cast<std::ptrdiff_t>(to.size()) - 1;  // dims of `to` still without a stride, from the inner side
+  auto d = static_cast<std::ptrdiff_t>(sizes.size()) - 1;
+  while (d >= 0) {
+    if (sizes[static_cast<size_t>(d)] == 1) {
+      --d;
+      continue;
+    }
+    // One run of dims that lie behind each other in memory.
+    Dim base = strides[static_cast<size_t>(d)], run = sizes[static_cast<size_t>(d)];
+    for (--d; d >= 0; --d) {
+      const Dim size = sizes[static_cast<size_t>(d)];
+      if (size != 1 && strides[static_cast<size_t>(d)] != base * run) break;
+      run *= size;
+    }
+    Dim taken = 1;
+    while (next >= 0 && (taken < run || to[static_cast<size_t>(next)] == 1)) {
+      result[static_cast<size_t>(next)] = base * taken;
+      taken *= to[static_cast<size_t>(next)];
+      --next;
+    }
+    if (taken != run) return std::nullopt;
+  }
+  return result;
+}
+
+}  // namespace fastjit::ir

@@ -1,0 +1,378 @@
+// Programs for any size: symbols for sizes that differ from call to call, and what eager's sizes and strides are in
+// them. Sizes of what kernels compute are those of the graph. Those of what torch computes are foretold here, and held
+// against what each call gives. Whatever is not known for all sizes is fixed: the program is for one size there.
+#include <algorithm>
+#include <numeric>
+
+#include "capture/build/build.h"
+#include "ir/strides.h"
+
+namespace fastjit::capture {
+
+using ir::Dim;
+
+ir::Layout TensorMeta::layout() const {
+  if (symbolic) return *symbolic;
+  return {{sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}};
+}
+
+namespace {
+
+bool is_symbolic(const ir::Layout& layout) {
+  return std::ranges::any_of(layout.sizes, &Dim::is_symbolic) || std::ranges::any_of(layout.strides, &Dim::is_symbolic);
+}
+
+/// Dims by stride, the innermost last; of equal ones in their order.
+std::vector<size_t> by_stride(const std::vector<int64_t>& strides) {
+  std::vector<size_t> order(strides.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::ranges::greater{}, [&](size_t d) { return strides[d]; });
+  return order;
+}
+
+/// Strides of a tensor without gaps whose dims lie in the recorded order; nothing where that had gaps.
+std::optional<std::vector<Dim>> dense_strides(const std::vector<Dim>& sizes, const TensorMeta& recorded) {
+  const std::vector<size_t> order = by_stride(recorded.strides);
+  std::vector<Dim> strides(sizes.size());
+  Dim step = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    const size_t d = order[i];
+    const bool fits = recorded.strides[d] == step.hint();
+    if (!fits && recorded.sizes[d] != 1) return std::nullopt;
+    strides[d] = fits ? step : Dim(recorded.strides[d]);
+    step *= sizes[d];
+  }
+  return strides;
+}
+
+/// Whether sizes of the argument may be symbols: its elements lie densely, and so they do at other sizes.
+bool may_be_free(const TensorMeta& meta) {
+  const bool is_empty = std::ranges::find(meta.sizes, 0) != meta.sizes.end();
+  return !is_empty && dense_strides({meta.sizes.begin(), meta.sizes.end()}, meta);
+}
+
+/// (size + 2 * padding - dilation * (window - 1) - 1) / stride + 1
+Dim windows(Dim size, int64_t window, int64_t stride, int64_t padding, int64_t dilation) {
+  return (size + (2 * padding - dilation * (window - 1) - 1)) / stride + 1;
+}
+
+/// Arguments of an operator by the names of its schema.
+class Named {
+ public:
+  explicit Named(const Event& event) : event_(event) {}
+  const CallValue* find(std::string_view name) const {
+    const auto& all = event_.op->schema().arguments();
+    for (size_t i = 0; i < all.size() && i < event_.args.size(); ++i)
+      if (all[i].name() == name) return &event_.args[i];
+    return nullptr;
+  }
+  /// Of `count` dims; none where it is no list of numbers. One number is for all dims.
+  std::optional<std::vector<int64_t>> list(std::string_view name, size_t count,
+                                           std::optional<int64_t> otherwise) const {
+    const CallValue* value = find(name);
+    if (!value) return otherwise ? std::optional(std::vector<int64_t>(count, *otherwise)) : std::nullopt;
+    if (value->kind != CallValue::Kind::Constant || !value->constant.isIntList()) return std::nullopt;
+    std::vector<int64_t> all = value->constant.toIntVector();
+    if (all.size() == 1) all.assign(count, all[0]);
+    return all.size() == count ? std::optional(all) : std::nullopt;
+  }
+  bool is_false(std::string_view name) const {
+    const CallValue* value = find(name);
+    return !value ||
+           (value->kind == CallValue::Kind::Constant && value->constant.isBool() && !value->constant.toBool());
+  }
+
+ private:
+  const Event& event_;
+};
+
+/// Sizes of a convolution or of a pool; nothing for other operators.
+std::optional<std::vector<Dim>> windowed(const Event& event, const std::vector<ir::Layout>& tensors, size_t rank) {
+  const Named named(event);
+  const bool convolves = event.facts.product == ir::Product::Convolution;
+  if (rank < 3 || tensors.empty() || tensors[0].sizes.size() != rank || (!convolves && !named.find("kernel_size")))
+    return std::nullopt;
+  const size_t lead = 2, count = rank - lead;
+  if (convolves && (tensors.size() < 2 || tensors[1].sizes.size() != rank)) return std::nullopt;
+  if (!named.is_false("transposed") || !named.is_false("ceil_mode")) return std::nullopt;
+  std::optional<std::vector<int64_t>> window;
+  if (convolves) {
+    window.emplace();
+    for (size_t d = lead; d < rank; ++d) window->push_back(tensors[1].sizes[d].fixed());
+  } else {
+    window = named.list("kernel_size", count, std::nullopt);
+  }
+  const CallValue* given = named.find("stride");
+  const bool as_window = !convolves && given && given->kind == CallValue::Kind::Constant &&
+                         given->constant.isIntList() && given->constant.toIntVector().empty();
+  const auto stride = as_window ? window : named.list("stride", count, std::nullopt);
+  const auto padding = named.list("padding", count, 0), dilation = named.list("dilation", count, 1);
+  if (!window || !stride || !padding || !dilation) return std::nullopt;
+  std::vector<Dim> sizes{tensors[0].sizes[0], convolves ? tensors[1].sizes[0] : tensors[0].sizes[1]};
+  for (size_t d = 0; d < count; ++d)
+    sizes.push_back(windows(tensors[0].sizes[lead + d], (*window)[d], (*stride)[d], (*padding)[d], (*dilation)[d]));
+  return sizes;
+}
+
+/// Sizes of a product of matrices.
+std::optional<std::vector<Dim>> product_sizes(const Event& event, const std::vector<ir::Layout>& tensors) {
+  if (!event.facts.product || event.facts.product == ir::Product::Convolution) return std::nullopt;
+  if (tensors.size() < 2) return std::nullopt;
+  const auto &a = tensors[tensors.size() - 2].sizes, &b = tensors.back().sizes;
+  if (a.size() != b.size() || a.size() < 2) return std::nullopt;
+  std::vector<Dim> sizes(a.begin(), a.end());
+  sizes.back() = b.back();
+  return sizes;
+}
+
+/// Sizes of what is computed of these elementwise, all broadcast together.
+std::vector<Dim> broadcast_sizes(const std::vector<int64_t>& recorded, const std::vector<ir::Layout>& tensors,
+                                 std::vector<bool>* known = nullptr) {
+  std::vector<Dim> sizes(recorded.begin(), recorded.end());
+  const size_t rank = sizes.size();
+  if (known) known->assign(rank, false);
+  for (const ir::Layout& layout : tensors)
+    for (size_t back = 1; back <= std::min(rank, layout.sizes.size()); ++back) {
+      const Dim from = layout.sizes[layout.sizes.size() - back];
+      Dim& size = sizes[rank - back];
+      if (from.hint() != size.hint()) continue;
+      if (known) (*known)[rank - back] = true;
+      if (!size.is_symbolic()) size = from;
+    }
+  return sizes;
+}
+
+/// A guess: each size is that of an operand that was the same in the recorded call, at the same place from the end,
+/// else at the same place, else anywhere.
+std::vector<Dim> alike(const std::vector<int64_t>& recorded, const std::vector<ir::Layout>& tensors) {
+  std::vector<bool> known;
+  std::vector<Dim> sizes = broadcast_sizes(recorded, tensors, &known);
+  const auto take = [&](size_t d, Dim from) {
+    if (known[d] || from.hint() != sizes[d].hint()) return;
+    known[d] = true;
+    sizes[d] = from;
+  };
+  for (const ir::Layout& layout : tensors)
+    for (size_t d = 0; d < std::min(sizes.size(), layout.sizes.size()); ++d) take(d, layout.sizes[d]);
+  for (const ir::Layout& layout : tensors)
+    for (const Dim from : layout.sizes)
+      for (size_t d = 0; d < sizes.size(); ++d)
+        if (from.is_symbolic()) take(d, from);
+  return sizes;
+}
+
+/// An operator inside another one that C++ code gave numbers, which may follow from sizes.
+bool is_given_numbers(const Event& event) {
+  if (event.parent == kNone) return false;
+  return std::ranges::any_of(event.args, [](const CallValue& item) {
+    return item.kind == CallValue::Kind::Constant &&
+           (item.constant.isInt() || item.constant.isIntList() || item.constant.isDouble());
+  });
+}
+
+}  // namespace
+
+SharedMeta with_layout(const TensorMeta& recorded, ir::Layout layout) {
+  if (!is_symbolic(layout)) return recorded;
+  TensorMeta made = recorded;
+  made.symbolic = std::make_shared<const ir::Layout>(std::move(layout));
+  return made;
+}
+
+// Composites whose C++ code takes the same path for all sizes of two or more, and gives numbers that rows do without.
+static bool is_same_for_all_sizes(const Event& composite) {
+  static const std::unordered_set<std::string_view> names{
+      "aten::dropout",
+      "aten::feature_dropout",
+      "aten::batch_norm",
+      "aten::_batch_norm_impl_index",
+      "aten::layer_norm",
+      "aten::group_norm",
+      "aten::conv1d",
+      "aten::conv2d",
+      "aten::conv3d",
+      "aten::convolution",
+      "aten::_convolution",
+      "aten::relu6",
+      "aten::softmax.int",
+      "aten::log_softmax.int",
+      "aten::square",
+      "aten::relu6_",
+      "aten::max_pool2d",
+      "aten::max_pool1d",
+      "aten::silu",
+      "aten::selu",
+      "aten::contiguous",
+      "aten::to.dtype",
+      "aten::detach",
+      "aten::rsub.Scalar",
+      "aten::adaptive_avg_pool2d",
+      "aten::movedim.int",
+      "aten::movedim.intlist",
+      "aten::swapaxes",
+      "aten::swapdims",
+  };
+  if (names.contains(composite.name)) return true;
+  const bool multiplies = composite.name == "aten::matmul" || composite.name == "aten::linear";
+  return multiplies && std::ranges::all_of(composite.args, [](const CallValue& item) {
+           return std::ranges::all_of(item.uses, [](const Use& use) { return use.meta->sizes.size() <= 2; });
+         });
+}
+
+void GraphBuilder::free_sizes() {
+  const std::vector<uint64_t>& free = inputs_.free_sizes;
+  if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; }) || trace_.makes_data_sizes) return;
+  std::vector<uint32_t> members(trace_.storages.size(), 0);
+  for (const uint32_t storage : analysis_.storage)
+    if (storage != kNone) ++members[storage];
+  // Whether what is written overlaps another part of its memory may depend on sizes.
+  for (const Action& step : analysis_.steps)
+    for (const uint32_t tensor : step.writes)
+      if (members[analysis_.storage[tensor]] > 1) return;
+  graph_.symbols = std::make_shared<ir::Symbols>();
+  scope_.emplace(graph_.symbols.get());
+  for (const Source& root : trace_.roots) {
+    const uint64_t mask = root.argument == kNone || root.argument >= free.size() ? 0 : free[root.argument];
+    const TensorMeta& meta = root.before.meta;
+    if (mask == 0 || !may_be_free(meta)) continue;
+    ir::Layout layout;
+    for (uint32_t d = 0; d < meta.sizes.size(); ++d) {
+      const bool is_free = d < 64 && (mask >> d & 1) && meta.sizes[d] >= ir::Symbols::kLeast;
+      layout.sizes.emplace_back(meta.sizes[d]);
+      if (!is_free) continue;
+      layout.sizes[d] = graph_.symbols->add(meta.sizes[d], root.name + ".size(" + std::to_string(d) + ")");
+      capture.symbols.push_back({root.argument, d});
+    }
+    layout.strides = *dense_strides(layout.sizes, meta);
+    capture.layouts.emplace_back(root.argument, layout);
+    free_.emplace(root.before.tensor, with_layout(meta, std::move(layout)));
+  }
+  if (!graph_.symbols->empty()) return;
+  scope_.reset();
+  graph_.symbols = nullptr;
+}
+
+SharedMeta GraphBuilder::meta_of(const Use& use) const {
+  if (!scope_ || use.tensor == kNone) return use.meta;
+  const State& state = states_[use.tensor];
+  if (state.known && state.meta->symbolic) return state.meta;
+  const auto root = free_.find(use.tensor);
+  return root == free_.end() || state.known ? use.meta : root->second;
+}
+
+std::vector<ir::Layout> GraphBuilder::layouts_of(const Event& event) const {
+  std::vector<ir::Layout> all;
+  for (const CallValue& item : event.args)
+    for (const Use& use : item.uses)
+      if (use.tensor != kNone) all.push_back(meta_of(use)->layout());
+  return all;
+}
+
+// From here on the program is for the sizes that these arguments had.
+void GraphBuilder::fix_sizes(const Event& event) {
+  for (const ir::Layout& layout : layouts_of(event))
+    for (const auto* dims : {&layout.sizes, &layout.strides})
+      for (const Dim dim : *dims) static_cast<void>(dim.fixed());
+}
+
+// Around the event: operators whose C++ code decided what to run inside.
+void GraphBuilder::enter(const Event& event) {
+  if (!scope_) return;
+  for (uint32_t parent = event.parent; parent != kNone && entered_.insert(parent).second;
+       parent = trace_.events[parent].parent)
+    if (const Event& composite = trace_.events[parent]; !composite.op || !is_same_for_all_sizes(composite))
+      fix_sizes(composite);
+}
+
+// Python asked for the sizes of these, and may have gone another way for others.
+void GraphBuilder::fix_sizes_read() {
+  if (!scope_) return;
+  for (const uint32_t tensor : trace_.sizes_read) {
+    const State& state = states_[tensor];
+    const auto root = free_.find(tensor);
+    const SharedMeta meta = state.known ? state.meta : root != free_.end() ? root->second : SharedMeta();
+    const ir::Layout layout = meta->layout();
+    const bool is_known = state.known || trace_.root(tensor);
+    for (const Dim dim : layout.sizes) static_cast<void>(dim.fixed());
+    for (const Dim dim : layout.strides) static_cast<void>(dim.fixed());
+    for (const auto& [root_tensor, free] : free_)  // a tensor that no step made: it may be any function of them
+      for (const Dim dim : free->layout().sizes)
+        if (!is_known) static_cast<void>(dim.fixed());
+  }
+}
+
+// What a row is told of its result: kernels compute it elementwise, or the row has to know better.
+SharedMeta GraphBuilder::expected(const Use& result, const Event& event) const {
+  if (!scope_) return result.meta;
+  const ir::Layout recorded = result.meta->layout();
+  return with_layout(result.meta, {broadcast_sizes(result.meta->sizes, layouts_of(event)), recorded.strides});
+}
+
+// What torch gives there: foretold.
+SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
+  const std::vector<ir::Layout> tensors = layouts_of(event);
+  if (!scope_ || result.tensor == kNone || std::ranges::none_of(tensors, is_symbolic)) return result.meta;
+  const TensorMeta& recorded = result.meta;
+  std::optional<std::vector<Dim>> sizes = product_sizes(event, tensors);
+  if (!sizes) sizes = windowed(event, tensors, recorded.sizes.size());
+  const bool is_known = sizes.has_value();
+  if (!sizes) sizes = alike(recorded.sizes, tensors);
+  const auto strides = ir::hints(*sizes) == recorded.sizes ? dense_strides(*sizes, recorded) : std::nullopt;
+  const bool is_list = std::ranges::any_of(  // how many there are may follow from sizes
+      event.results, [](const CallValue& item) { return item.kind == CallValue::Kind::TensorList; });
+  if (!strides || is_list || (!is_known && is_given_numbers(event))) return fix_sizes(event), result.meta;
+  return with_layout(recorded, {std::move(*sizes), std::move(*strides)});
+}
+
+// What a kernel computes has the sizes of its node; a view lies as its base does, anything else without gaps, its dims
+// in the order that those of the operands say.
+SharedMeta GraphBuilder::computed(const Use& result, ir::NodeId node, const Event& event) {
+  const std::vector<ir::Layout> tensors = layouts_of(event);
+  if (!scope_ || node == ir::kNoNode || std::ranges::none_of(tensors, is_symbolic)) return result.meta;
+  const TensorMeta& recorded = result.meta;
+  ir::Layout layout{{graph_.sizes(node).begin(), graph_.sizes(node).end()}, {}};
+  const Use* base = first_tensor(event);
+  const bool is_view = base && base->storage == result.storage;
+  std::optional<std::vector<Dim>> strides;
+  if (is_view) {
+    strides = strides_below(node, states_[base->tensor].node, meta_of(*base)->layout().strides);
+  } else {
+    for (const ir::Layout& operand : tensors) {
+      const std::vector<size_t> order = by_stride(ir::hints(operand.strides));
+      for (size_t i = 1; i < order.size(); ++i)
+        static_cast<void>(operand.strides[order[i - 1]] >= operand.strides[order[i]]);
+    }
+    strides = dense_strides(layout.sizes, recorded);
+  }
+  for (size_t d = recorded.sizes.size(); strides && d-- > 0;) {
+    if ((*strides)[d].hint() == recorded.strides[d]) continue;
+    if (recorded.sizes[d] != 1) {
+      strides.reset();
+      break;
+    }
+    const bool is_last = d + 1 == recorded.sizes.size();  // of one element: as unsqueeze() and view() make it
+    const Dim step = is_last ? Dim(1) : layout.sizes[d + 1] * (*strides)[d + 1];
+    (*strides)[d] = step.hint() == recorded.strides[d] ? step : Dim(recorded.strides[d]);
+  }
+  if (!strides || ir::hints(layout.sizes) != recorded.sizes) return fix_sizes(event), result.meta;
+  layout.strides = std::move(*strides);
+  return with_layout(recorded, std::move(layout));
+}
+
+// Strides of a value that only views lead to from `base`.
+std::optional<std::vector<Dim>> GraphBuilder::strides_below(ir::NodeId node, ir::NodeId base,
+                                                            const std::vector<Dim>& of_base) const {
+  if (node == base) return of_base;
+  const ir::Node& view = graph_[node];
+  if (view.op != ir::Op::View && view.op != ir::Op::Reshape) return std::nullopt;
+  const auto below = strides_below(view.in[0], base, of_base);
+  if (!below) return std::nullopt;
+  if (view.op == ir::Op::Reshape) return ir::reshape_strides(graph_.sizes(view.in[0]), *below, graph_.sizes(node));
+  std::vector<Dim> strides(view.rank, 0);
+  const ir::IndexMap& map = graph_.maps[view.attr];
+  for (size_t r = 0; r < map.dims.size(); ++r)
+    for (const auto& [dim, coefficient] : map.dims[r].terms) strides[dim] += (*below)[r] * coefficient;
+  return strides;
+}
+
+}  // namespace fastjit::capture

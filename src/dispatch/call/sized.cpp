@@ -1,0 +1,125 @@
+#include "dispatch/call/sized.h"
+
+#include <algorithm>
+#include <array>
+
+#include "dispatch/call/spec.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+constexpr size_t kKept = 4;  // programs at the sizes that came last
+
+/// So many numbers, zero at first; few of them take no memory from elsewhere.
+class Registers {
+ public:
+  explicit Registers(size_t count)
+      : many_(count > few_.size() ? count : 0), data_(many_.empty() ? few_.data() : many_.data()) {}
+  Registers(const Registers&) = delete;
+  Registers& operator=(const Registers&) = delete;
+  int64_t* data() { return data_; }
+  int64_t& operator[](size_t i) { return data_[i]; }
+
+ private:
+  std::array<int64_t, 24> few_{};
+  std::vector<int64_t> many_;
+  int64_t* data_;
+};
+
+}  // namespace
+
+Sized::Sized(const capture::Capture& capture) {
+  const auto input_of = [&](uint32_t argument) {
+    const auto found = std::ranges::find_if(capture.inputs, [&](const capture::InputSource& source) {
+      return source.kind == capture::InputSource::Kind::Argument && source.index == argument;
+    });
+    return found == capture.inputs.end() ? kGiven : static_cast<uint32_t>(found - capture.inputs.begin());
+  };
+  for (const auto& [argument, layout] : capture.layouts) {
+    const bool is_input = input_of(argument) != kGiven;
+    if (is_input) layouts_.emplace_back(argument, layout);
+    for (uint32_t d = 0; d < layout.strides.size(); ++d)
+      if (is_input && layout.strides[d].is_symbolic()) strides_.push_back({argument, d, layout.strides[d].expr()});
+  }
+  for (const auto& [argument, dim] : capture.symbols) {
+    const auto its = std::ranges::find(capture.layouts, argument, &std::pair<uint32_t, ir::Layout>::first);
+    symbols_.push_back({argument, input_of(argument), dim, its->second.sizes[dim].hint()});
+  }
+}
+
+void Sized::set_program(const ir::Symbols& symbols, const plan::Program& base, plan::PlanOptions options,
+                        const std::vector<ir::InputInfo>& scalars) {
+  options_ = options;
+  guards_ = symbols.guards();
+  std::vector<uint32_t> wanted;
+  for (const StrideCheck& check : strides_) wanted.push_back(check.expr);
+  for (const plan::SizedNumber& number : base.sized) wanted.push_back(number.expr);
+  for (const ir::InputInfo& scalar : scalars) wanted.push_back(scalar.size.expr());
+  code_ = symbols.code(wanted);
+  for (StrideCheck& check : strides_) check.place = code_.place[check.expr];
+  places_.clear();
+  for (const plan::SizedNumber& number : base.sized) places_.push_back(code_.place[number.expr]);
+  scalars_.clear();
+  for (const ir::InputInfo& scalar : scalars)
+    scalars_.push_back(scalar.size.is_symbolic() ? code_.place[scalar.size.expr()] : kGiven);
+  instances_.clear();
+  auto first = std::make_unique<Instance>(Instance{this, base, {}, {}});
+  first->numbers = plan::places_of_sizes(first->program);
+  first->registers.assign(code_.registers(), -1);  // of no call: it is written before it is used
+  instances_.push_back(std::move(first));
+}
+
+bool Sized::fits(PyObject* const* tensors) const noexcept {
+  Registers own(std::max(code_.registers(), symbols_.size()));
+  const bool is_ready = !instances_.empty();  // else it is being compiled
+  const int64_t* registers = is_ready ? instances_[0]->registers.data() : own.data();
+  bool is_last = is_ready, is_recorded = true;
+  for (size_t i = 0; i < symbols_.size(); ++i) {
+    own[i] = unpack(tensors[symbols_[i].argument]).unsafeGetTensorImpl()->sizes()[symbols_[i].dim];
+    is_last &= own[i] == registers[i];
+    is_recorded &= own[i] == symbols_[i].recorded;
+  }
+  if (!is_recorded && (failed_ || !is_ready)) return false;
+  if (!is_ready) return true;
+  if (!is_last) {
+    if (!code_.run(own.data())) return false;
+    registers = own.data();
+  }
+  return std::ranges::all_of(strides_, [&](const StrideCheck& check) {
+    return unpack(tensors[check.argument]).unsafeGetTensorImpl()->strides()[check.dim] == registers[check.place];
+  });
+}
+
+Sized::Lease Sized::take(const at::Tensor* const* inputs) const {
+  Registers registers(code_.registers());
+  for (size_t i = 0; i < symbols_.size(); ++i)
+    registers[i] = symbols_[i].input == kGiven
+                       ? symbols_[i].recorded
+                       : inputs[symbols_[i].input]->unsafeGetTensorImpl()->sizes()[symbols_[i].dim];
+  const auto known = std::ranges::find_if(instances_, [&](const auto& instance) {
+    return std::equal(registers.data(), registers.data() + symbols_.size(), instance->registers.begin());
+  });
+  if (known != instances_.end()) {
+    std::rotate(instances_.begin(), known, known + 1);
+    return Lease(instances_[0].get());
+  }
+  if (!code_.run(registers.data())) return {};
+  const auto is_free = [](const auto& instance) { return instance->users == 0; };
+  auto place = std::find_if(instances_.rbegin(), instances_.rend(), is_free);
+  if (instances_.size() < kKept || place == instances_.rend()) {
+    auto made = std::make_unique<Instance>(Instance{this, instances_[0]->program, {}, {}});
+    made->numbers = plan::places_of_sizes(made->program);
+    made->registers.resize(code_.registers());
+    instances_.push_back(std::move(made));
+    place = instances_.rbegin();
+  }
+  Instance& instance = **place;
+  std::copy_n(registers.data(), code_.registers(), instance.registers.begin());
+  for (size_t i = 0; i < places_.size(); ++i) *instance.numbers[i] = registers[places_[i]];
+  plan::settle_launches(instance.program, options_);
+  instance.has_run = false;
+  std::rotate(instances_.begin(), std::prev(place.base()), place.base());
+  return Lease(instances_[0].get());
+}
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,88 @@
+#pragma once
+// Programs for any size: the key leaves out the sizes that are symbols, and each call brings them. What follows from
+// them (guards, shapes, strides, trip counts) is computed by a few instructions; the programs at the sizes that came
+// last stay as they are.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "capture/capture.h"
+#include "dispatch/run/executor.h"
+#include "plan/program.h"
+
+namespace fastjit::dispatch {
+
+class Sized {
+ public:
+  /// `base` is the program at the recorded sizes. Symbols are those of `capture.graph`; each is the size of an input.
+  Sized(const capture::Capture& capture);
+  void set_program(const ir::Symbols& symbols, const plan::Program& base, plan::PlanOptions options,
+                   const std::vector<ir::InputInfo>& scalars);
+
+  /// The program at some sizes.
+  struct Instance {
+    const Sized* sized;
+    plan::Program program;
+    std::vector<int64_t*> numbers;   // of the program, to be written
+    std::vector<int64_t> registers;  // the symbols first
+    int users = 0;
+    bool has_run = false;
+  };
+
+  /// A program at the sizes of one call, while its run lasts. Made and ended with the GIL held.
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&& other) noexcept : at_(std::exchange(other.at_, nullptr)) {}
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (at_) --at_->users;
+    }
+    explicit operator bool() const { return at_ != nullptr; }
+    const plan::Program& program() const { return at_->program; }
+    /// No run of the program at these sizes has gone through yet.
+    bool is_new() const { return !at_->has_run; }
+    void count_run() const { at_->has_run = true; }
+    /// Bits of a graph scalar that is a size.
+    uint64_t scalar(size_t which) const { return static_cast<uint64_t>(at_->registers[at_->sized->scalars_[which]]); }
+
+   private:
+    friend class Sized;
+    explicit Lease(Instance* at) : at_(at) { ++at->users; }
+    Instance* at_ = nullptr;
+  };
+
+  /// Whether the guards let in the sizes of these argument tensors, and their strides follow from them as recorded.
+  bool fits(PyObject* const* tensors) const noexcept;
+  /// The program for these inputs; none: the guards do not let them in.
+  Lease take(const at::Tensor* const* inputs) const;
+  /// An operator gave other sizes than foretold: from now on it is for the recorded sizes only.
+  void fail() const { failed_ = true; }
+  bool failed() const { return failed_; }
+  const std::vector<std::string>& guards() const { return guards_; }  // "x.size(0) >= 2"
+  /// Positions of argument tensors whose sizes the key leaves out, with their layouts.
+  const std::vector<std::pair<uint32_t, ir::Layout>>& layouts() const { return layouts_; }
+
+ private:
+  static constexpr uint32_t kGiven = 0xFFFFFFFFu;
+  struct Place {
+    uint32_t argument, input, dim;  // input: kGiven where the program does not take the argument
+    int64_t recorded;
+  };
+  struct StrideCheck {
+    uint32_t argument, dim, expr, place = 0;
+  };
+  std::vector<Place> symbols_;
+  std::vector<StrideCheck> strides_;
+  std::vector<std::pair<uint32_t, ir::Layout>> layouts_;
+  std::vector<std::string> guards_;
+  std::vector<uint32_t> scalars_;  // per graph scalar: the register of a size, or kGiven
+  std::vector<uint32_t> places_;   // per number of plan::Program::sized: its register
+  ir::SizeCode code_;
+  plan::PlanOptions options_;
+  mutable bool failed_ = false;
+  mutable std::vector<std::unique_ptr<Instance>> instances_;  // the latest first
+};
+
+}  // namespace fastjit::dispatch
