@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "ir/dim.h"
+#include "ir/size_check.h"
 
 namespace fastjit::ir {
 
@@ -124,23 +124,7 @@ bool SizeCode::run(int64_t* registers) const noexcept {
     ++next;
   }
   bool fails = overflows;
-  for (const Check& check : checks) {
-    const int64_t value = registers[check.place];
-    switch (check.is) {
-      case Is::Zero:
-        fails |= value != 0;
-        break;
-      case Is::NotZero:
-        fails |= value == 0;
-        break;
-      case Is::Negative:
-        fails |= value >= 0;
-        break;
-      case Is::NotNegative:
-        fails |= value < 0;
-        break;
-    }
-  }
+  for (const Check& check : checks) fails |= !holds(check.is, registers[check.place]);
   return !fails;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "dispatch/call/spec.h"
+#include "ir/size_check.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -88,6 +89,19 @@ bool Sized::fits(PyObject* const* tensors) const noexcept {
   return std::ranges::all_of(strides_, [&](const StrideCheck& check) {
     return unpack(tensors[check.argument]).unsafeGetTensorImpl()->strides()[check.dim] == registers[check.place];
   });
+}
+
+std::string Sized::first_failure(PyObject* const* tensors) const {
+  if (instances_.empty()) return "the program is being compiled for other sizes";
+  Registers registers(code_.registers());
+  for (size_t i = 0; i < symbols_.size(); ++i) {
+    registers[i] = unpack(tensors[symbols_[i].argument]).sizes()[symbols_[i].dim];
+    if (registers[i] < ir::Symbols::kLeast) return guards_[i];
+  }
+  if (!code_.run(registers.data()))
+    for (size_t i = 0; i < code_.checks.size(); ++i)
+      if (!ir::holds(code_.checks[i].is, registers[code_.checks[i].place])) return guards_[symbols_.size() + i];
+  return failed_ ? "an operator gave other sizes than were foretold" : "the strides of a tensor follow from its sizes";
 }
 
 Sized::Lease Sized::take(const at::Tensor* const* inputs) const {

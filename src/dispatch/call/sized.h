@@ -55,6 +55,8 @@ class Sized {
 
   /// Whether the guards let in the sizes of these argument tensors, and their strides follow from them as recorded.
   bool fits(PyObject* const* tensors) const noexcept;
+  /// Which guard keeps these out, in words: "x.size(0) >= 2".
+  std::string first_failure(PyObject* const* tensors) const;
   /// The program for these inputs; none: the guards do not let them in.
   Lease take(const at::Tensor* const* inputs) const;
   /// An operator gave other sizes than foretold: from now on it is for the recorded sizes only.

@@ -95,6 +95,8 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   };
   if (!variant.key.spec.match(call.args, call.nargs, call.kwnames, tensors.data(), numbers.data()))
     return {0, arguments()};
+  if (variant.program.sized && !variant.program.sized->fits(tensors.data()))
+    return {1, "guard failed: " + variant.program.sized->first_failure(tensors.data())};
   if (!(variant.key.modes == modes)) return {1, difference(variant.key.modes, modes)};
   if (variant.guards.facts && !variant.guards.facts->check())
     return {2, "guard failed: " + variant.guards.facts->first_failure()};

@@ -105,6 +105,15 @@ def test_what_is_asked_of_sizes_is_a_guard():
     assert_same(fast(torch.ones(4), torch.ones(1)), torch.full((4,), 2.0))
 
 
+def test_explain_says_which_size_is_none_of_it():
+    fast = fastjit.jit(lambda x, y: x * 2 + y)
+    for n in (3, 4):
+        fast(torch.randn(n, 5), torch.randn(n, 5))
+    assert fast.explain(torch.randn(9, 5), torch.randn(9, 5)) == "a hit: f32[*,5], f32[*,5]"
+    assert fast.explain(torch.randn(1, 5), torch.randn(1, 5)) == "a new variant: guard failed: x.size(0) >= 2"
+    assert "guard failed: x.size(0) == y.size(0)" in fast.explain(torch.randn(7, 5), torch.randn(8, 5))
+
+
 def test_slices_lie_inside():
     play(lambda x: x.narrow(0, 2, 3) * 2, lambda n: rows(n, 4), [5, 6, 7, 40])
     fast = fastjit.jit(lambda x: x.narrow(0, 2, 3) * 2)
