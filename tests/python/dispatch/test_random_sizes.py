@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import warnings
 from collections import Counter
@@ -19,7 +18,7 @@ from shadows import Replay
 
 BASE = (2, 3, 4, 5, 6, 7, 17, 33)  # sizes that the programs are made with
 SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 19, 24, 31, 33)
-PROGRAMS = int(os.environ.get("FASTJIT_RANDOM_SIZES", "240"))
+PROGRAMS = 240
 PARTS = 4
 ran: Counter[str] = Counter()
 
