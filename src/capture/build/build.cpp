@@ -308,11 +308,12 @@ void GraphBuilder::check_known(const Use& use, const Event& event) {
 }
 
 void GraphBuilder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask) {
-  states_[use.tensor] = State{};
-  states_[use.tensor].known = true;
-  states_[use.tensor].meta = use.meta;
-  states_[use.tensor].node = node;
-  states_[use.tensor].mask = mask;
+  State& state = states_[use.tensor];
+  state = State{};
+  state.known = true;
+  state.meta = use.meta;
+  state.node = node;
+  state.mask = mask;
 }
 
 void GraphBuilder::set_result(const Use& use, ir::NodeId node, const Event& event) {

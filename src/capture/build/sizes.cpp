@@ -22,6 +22,11 @@ bool is_symbolic(const ir::Layout& layout) {
   return std::ranges::any_of(layout.sizes, &Dim::is_symbolic) || std::ranges::any_of(layout.strides, &Dim::is_symbolic);
 }
 
+void fix(const ir::Layout& layout) {
+  for (const auto* dims : {&layout.sizes, &layout.strides})
+    for (const Dim dim : *dims) static_cast<void>(dim.fixed());
+}
+
 /// Dims by stride, the innermost last; of equal ones in their order.
 std::vector<size_t> by_stride(const std::vector<int64_t>& strides) {
   std::vector<size_t> order(strides.size());
@@ -270,9 +275,7 @@ std::vector<ir::Layout> GraphBuilder::layouts_of(const Event& event) const {
 
 // From here on the program is for the sizes that these arguments had.
 void GraphBuilder::fix_sizes(const Event& event) {
-  for (const ir::Layout& layout : layouts_of(event))
-    for (const auto* dims : {&layout.sizes, &layout.strides})
-      for (const Dim dim : *dims) static_cast<void>(dim.fixed());
+  for (const ir::Layout& layout : layouts_of(event)) fix(layout);
 }
 
 // Around the event: operators whose C++ code decided what to run inside.
@@ -288,16 +291,13 @@ void GraphBuilder::enter(const Event& event) {
 void GraphBuilder::fix_sizes_read() {
   if (!scope_) return;
   for (const uint32_t tensor : trace_.sizes_read) {
-    const State& state = states_[tensor];
     const auto root = free_.find(tensor);
-    const SharedMeta meta = state.known ? state.meta : root != free_.end() ? root->second : SharedMeta();
-    const ir::Layout layout = meta->layout();
-    const bool is_known = state.known || trace_.root(tensor);
-    for (const Dim dim : layout.sizes) static_cast<void>(dim.fixed());
-    for (const Dim dim : layout.strides) static_cast<void>(dim.fixed());
-    for (const auto& [root_tensor, free] : free_)  // a tensor that no step made: it may be any function of them
-      for (const Dim dim : free->layout().sizes)
-        if (!is_known) static_cast<void>(dim.fixed());
+    if (states_[tensor].known)
+      fix(states_[tensor].meta->layout());
+    else if (root != free_.end())
+      fix(root->second->layout());
+    else if (!trace_.root(tensor))  // no step made it: it may be any function of them
+      for (const auto& [free, meta] : free_) fix(meta->layout());
   }
 }
 
