@@ -110,13 +110,10 @@ Dim Symbols::intern(Sum sum) {
 }
 
 Dim Symbols::atom(AtomKind kind, Dim a, Dim b, int64_t value) {
-  const auto same = [&](const Atom& known) {
-    return known.kind == kind && identical(known.a, a) && identical(known.b, b);
-  };
-  const auto known = std::ranges::find_if(atoms_, same);
-  const auto which = static_cast<uint32_t>(known - atoms_.begin());
-  if (known == atoms_.end()) atoms_.push_back({kind, a, b, value, least(kind, a, b)});
-  return intern({{1, {which}}});
+  const Kind made_by = kind == AtomKind::Div ? Kind::Div : kind == AtomKind::Min ? Kind::Min : Kind::Max;
+  const auto [known, fresh] = known_atoms_.try_emplace({made_by, a, b}, static_cast<uint32_t>(atoms_.size()));
+  if (fresh) atoms_.push_back({kind, a, b, value, least(kind, a, b)});
+  return intern({{1, {known->second}}});
 }
 
 // Leading terms first, until what is left over is smaller than the divisor: (n + m)*k / (n + m).

@@ -180,6 +180,7 @@ class Symbols {
 
   std::vector<std::string> names_;
   std::vector<Atom> atoms_;
+  std::unordered_map<Question, uint32_t, HashQuestion> known_atoms_;  // but for symbols
   std::deque<Sum> sums_;  // by expression id
   std::vector<int64_t> values_;
   std::unordered_map<Sum, uint32_t, HashSum> known_;
