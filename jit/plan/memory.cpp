@@ -2,6 +2,9 @@
 #include "plan/memory.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
 #include <numeric>
 
 #include "plan/work.h"
@@ -88,6 +91,49 @@ int64_t best_gap(std::vector<const Piece*>& alive, int64_t bytes) {
   return best >= 0 ? best : end;
 }
 
+/// The topmost of the pieces so far at each step. What lies below one of them is below what lies above that.
+class Skyline {
+ public:
+  std::vector<size_t> tops(int64_t first, int64_t last) {
+    std::vector<size_t> found;
+    const auto end = cut(last + 1);
+    for (auto part = cut(first); part != end; ++part) add(part->second, found);
+    return unique(std::move(found));
+  }
+  std::vector<size_t> all() const {
+    std::vector<size_t> found;
+    for (const auto& [step, piece] : parts_) add(piece, found);
+    return unique(std::move(found));
+  }
+  void put(size_t piece, int64_t first, int64_t last) {
+    const auto end = cut(last + 1);
+    parts_.erase(cut(first), end);
+    parts_.emplace(first, piece);
+  }
+
+ private:
+  static constexpr size_t kNone = SIZE_MAX;
+  using Parts = std::map<int64_t, size_t>;  // by their first step; each ends where the next begins
+
+  Parts::iterator cut(int64_t step) {
+    work();
+    const auto next = parts_.upper_bound(step);
+    const auto part = std::prev(next);
+    return part->first == step ? part : parts_.emplace_hint(next, step, part->second);
+  }
+  static void add(size_t piece, std::vector<size_t>& found) {
+    work();
+    if (piece != kNone) found.push_back(piece);
+  }
+  static std::vector<size_t> unique(std::vector<size_t> found) {
+    std::ranges::sort(found);
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
+  }
+
+  Parts parts_{{INT64_MIN, kNone}};
+};
+
 }  // namespace
 
 int64_t pack_arena(std::vector<Piece>& pieces) {
@@ -112,26 +158,15 @@ std::vector<ir::Dim> offsets_of(const std::vector<Piece>& pieces, const std::vec
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return pieces[a].offset < pieces[b].offset; });
-  const auto together = [&](size_t a, size_t b) {
-    return pieces[a].first <= pieces[b].last && pieces[b].first <= pieces[a].last;
-  };
+  Skyline skyline;
   std::vector<ir::Dim> offsets(pieces.size() + 1, 0);
   const auto end = [&](size_t i) { return offsets[i] + divide_up(sizes[i], kAlign) * kAlign; };
-  std::vector<bool> is_top(pieces.size(), true);
-  for (size_t at = 0; at < order.size(); ++at) {
-    std::vector<size_t> below;  // directly: what lies below one of them is below this, too
-    for (size_t lower = at; lower-- > 0;) {
-      const size_t i = order[lower];
-      work();
-      if (pieces[i].bytes == 0 || !together(i, order[at])) continue;
-      is_top[i] = false;
-      if (std::ranges::any_of(below, [&](size_t other) { return together(i, other); })) continue;
-      below.push_back(i);
-      offsets[order[at]] = max(offsets[order[at]], end(i));
-    }
+  for (const size_t at : order) {
+    for (const size_t below : skyline.tops(pieces[at].first, pieces[at].last))
+      offsets[at] = max(offsets[at], end(below));
+    if (pieces[at].bytes > 0) skyline.put(at, pieces[at].first, pieces[at].last);
   }
-  for (size_t i = 0; i < pieces.size(); ++i)
-    if (is_top[i]) offsets.back() = max(offsets.back(), end(i));
+  for (const size_t top : skyline.all()) offsets.back() = max(offsets.back(), end(top));
   return offsets;
 }
 

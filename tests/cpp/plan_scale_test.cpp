@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <random>
 #include <set>
 
@@ -60,12 +61,25 @@ NodeId residual_block(Graph& g, NodeId x, int64_t wide) {
   return g.pointwise(Op::Add, {x, product(g, g.pointwise(Op::Mul, {hidden, gate}), down)});
 }
 
-Graph residual(int n) {
-  Graph g;
-  NodeId x = tensor(g, {16, 32});
+Graph residual_of(Graph g, ir::Dim rows, int n) {
+  NodeId x = tensor(g, {rows, 32});
   for (int i = 0; i < n / 16; ++i) x = residual_block(g, x, 32);
   g.outputs = {x};
   return g;
+}
+Graph residual(int n) { return residual_of({}, 16, n); }
+
+/// A program for any number of rows.
+template <class Make>
+Graph for_any_rows(Make make) {
+  Graph g;
+  g.symbols = std::make_shared<ir::Symbols>();
+  const ir::Symbols::Scope scope(g.symbols.get());
+  const ir::Dim rows = g.symbols->add(16, "n");
+  return make(std::move(g), rows);
+}
+Graph sized_residual(int n) {
+  return for_any_rows([&](Graph g, ir::Dim rows) { return residual_of(std::move(g), rows, n); });
 }
 
 Graph optimizer(int n) {
@@ -81,16 +95,39 @@ Graph optimizer(int n) {
 }
 
 /// out[t] = h, as one Cat of all rows at the end
-Graph slice_stores(int n) {
-  Graph g;
+Graph slice_stores_of(Graph g, ir::Dim height, int n) {
   std::vector<NodeId> rows;
-  NodeId h = tensor(g, {1, 32});
+  NodeId h = tensor(g, {height, 32});
   for (int t = 0; t < n / 3; ++t) {
     h = g.pointwise(Op::Tanh, {g.pointwise(Op::Add, {h, number(g, 0.5)})});
     rows.push_back(h);
   }
   g.outputs = {g.cat(rows, 0)};
   return g;
+}
+Graph slice_stores(int n) { return slice_stores_of({}, 1, n); }
+Graph sized_slice_stores(int n) {
+  return for_any_rows([&](Graph g, ir::Dim rows) { return slice_stores_of(std::move(g), rows, n); });
+}
+
+/// Reductions of other sizes each, of which some are in memory at a time.
+Graph sized_temporaries(int n) {
+  return for_any_rows([&](Graph g, ir::Dim rows) {
+    NodeId total = number(g, 0);
+    for (int i = 0; i < n / 8;) {
+      std::vector<NodeId> sums;
+      for (; sums.size() < 8; ++i) {
+        const NodeId x = g.pointwise(Op::Sub, {tensor(g, {rows + i, 4}), total});
+        sums.push_back(g.reduce(ir::ReduceKind::Sum, g.pointwise(Op::Mul, {x, x}), {1}, DType::F32));
+      }
+      for (; !sums.empty(); sums.pop_back()) {
+        const NodeId shifted = g.pointwise(Op::Sub, {sums.back(), total});
+        total = g.reduce(ir::ReduceKind::Max, shifted, {0}, DType::F32);
+      }
+    }
+    g.outputs = {total};
+    return g;
+  });
 }
 
 /// One value that everything reads.
@@ -143,7 +180,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PlanScale,
                          testing::Values(Shape{"Chain", chain}, Shape{"Recurrence", recurrence},
                                          Shape{"Residual", residual}, Shape{"Optimizer", optimizer},
                                          Shape{"SliceStores", slice_stores}, Shape{"Hub", hub},
-                                         Shape{"Overwritten", overwritten}),
+                                         Shape{"Overwritten", overwritten}, Shape{"SizedResidual", sized_residual},
+                                         Shape{"SizedSliceStores", sized_slice_stores},
+                                         Shape{"SizedTemporaries", sized_temporaries}),
                          [](const auto& info) { return info.param.name; });
 
 // ---- equal blocks ----
