@@ -63,7 +63,7 @@ size_t Symbols::HashSum::operator()(const Sum& sum) const {
   return hash;
 }
 
-Symbols::Symbols() : sums_(1), values_(1, 0) {}  // expression 0 is none
+Symbols::Symbols() : sums_(1) {}  // expression 0 is none
 
 Dim Symbols::add(int64_t value, std::string name) {
   if (value < kLeast) throw std::logic_error("a symbol stands for sizes from 2 on");
@@ -104,7 +104,6 @@ Dim Symbols::intern(Sum sum) {
   const auto [found, fresh] = known_.try_emplace(sum, static_cast<uint32_t>(sums_.size()));
   if (fresh) {
     sums_.push_back(std::move(sum));
-    values_.push_back(value);
   }
   return {value, found->second};
 }

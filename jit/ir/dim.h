@@ -182,7 +182,6 @@ class Symbols {
   std::vector<Atom> atoms_;
   std::unordered_map<Question, uint32_t, HashQuestion> known_atoms_;  // but for symbols
   std::deque<Sum> sums_;  // by expression id
-  std::vector<int64_t> values_;
   std::unordered_map<Sum, uint32_t, HashSum> known_;
   std::unordered_map<Question, Dim, HashQuestion> made_;
   std::unordered_map<Question, bool, HashQuestion> asked_;

@@ -31,4 +31,13 @@ std::optional<std::vector<Dim>> reshape_strides(std::span<const Dim> sizes, std:
   return result;
 }
 
+ViewStrides view_strides(const IndexMap& map, size_t rank, std::span<const Dim> strides_of_base) {
+  ViewStrides view{0, std::vector<Dim>(rank, 0)};
+  for (size_t r = 0; r < map.dims.size(); ++r) {
+    view.offset += strides_of_base[r] * map.dims[r].offset;
+    for (const auto& [dim, coefficient] : map.dims[r].terms) view.strides[dim] += strides_of_base[r] * coefficient;
+  }
+  return view;
+}
+
 }  // namespace fastjit::ir

@@ -12,4 +12,11 @@ namespace fastjit::ir {
 std::optional<std::vector<Dim>> reshape_strides(std::span<const Dim> sizes, std::span<const Dim> strides,
                                                 std::span<const Dim> to);
 
+/// Where a view by index map begins, relative to its base, and its strides.
+struct ViewStrides {
+  Dim offset;
+  std::vector<Dim> strides;
+};
+ViewStrides view_strides(const IndexMap& map, size_t rank, std::span<const Dim> strides_of_base);
+
 }  // namespace fastjit::ir

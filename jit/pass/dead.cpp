@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "pass/pass.h"
 #include "pass/rewrite.h"
 
@@ -6,13 +8,15 @@ namespace fastjit::pass {
 using namespace ir;
 
 // Inputs and scalars stay even when unused: their numbers are the caller's. Extern calls stay: they may have effects.
+// So do results of theirs whose sizes were foretold: each call compares these, and what follows from them relies on it.
 Changed dead(const Graph& graph, const PassContext&) {
   std::vector<bool> live(graph.nodes.size(), false);
   for (NodeId id : graph.outputs) live[id] = true;
   for (const Store& store : graph.stores) live[store.value] = true;
   for (NodeId id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     const Op op = graph[id].op;
-    if (op == Op::Extern || op == Op::Input || op == Op::Scalar) live[id] = true;
+    const bool is_foretold = op == Op::Result && std::ranges::any_of(graph.sizes(id), &Dim::is_symbolic);
+    if (op == Op::Extern || op == Op::Input || op == Op::Scalar || is_foretold) live[id] = true;
     if (!live[id]) continue;
     for (NodeId in : graph.operands(id))
       if (in != kNoNode) live[in] = true;

@@ -34,13 +34,8 @@ std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlin
     base = &*made;
   }
   if (node.op == ir::Op::View) {
-    const ir::IndexMap& map = graph.maps[node.attr];
-    Storage result{base->buffer, base->offset, std::vector<Dim>(node.rank, 0)};
-    for (size_t r = 0; r < map.dims.size(); ++r) {
-      result.offset += base->strides[r] * map.dims[r].offset;
-      for (const auto& [dim, coefficient] : map.dims[r].terms) result.strides[dim] += base->strides[r] * coefficient;
-    }
-    return result;
+    ir::ViewStrides view = ir::view_strides(graph.maps[node.attr], node.rank, base->strides);
+    return Storage{base->buffer, base->offset + view.offset, std::move(view.strides)};
   }
   auto strides = reshape_strides(graph.sizes(node.in[0]), base->strides, graph.sizes(id));
   if (!strides) return std::nullopt;

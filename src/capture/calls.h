@@ -56,7 +56,8 @@ struct CallTemplate {
   struct NumberHole {
     uint32_t arg, scalar;  // of the graph's scalars
     bool is_float;
-    std::string name;  // for people
+    std::string name;      // for people
+    int32_t element = -1;  // its place in a list of ints; -1: it is in none
   };
   std::vector<c10::IValue> args;  // constants; None (or a list of undefined tensors) at the holes
   std::vector<Hole> holes;

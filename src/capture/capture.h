@@ -14,6 +14,8 @@
 #include "capture/calls.h"
 #include "ir/graph.h"
 #include "plan/kernel_plan.h"
+#include "support/arithmetic.h"
+#include "support/size_use.h"
 
 namespace fastjit::capture {
 
@@ -120,8 +122,24 @@ class Recorder {
   bool is_own_data(const at::Tensor& tensor, const at::Tensor& data) const;
   /// Whether a tensor was made whose sizes depend on data.
   bool has_data_sizes() const;
-  /// Tells that Python is about to look at the sizes of `tensor`.
+  /// Tells that Python is about to look at the sizes of `tensor`, which are facts from now on.
   void size_read(const at::Tensor& tensor);
+  /// Which tensor of the call that is, where its sizes may differ from call to call: Python's reads of them are told as
+  /// size_given(). Negative: read them with size_read().
+  int64_t sized_tensor(const at::Tensor& tensor) const;
+  /// Tells that `number`, the next one of CallInputs::scalars, is what that tensor has as size `dim`, or with -1 as the
+  /// count of its elements. Null: its sizes are facts.
+  void size_given(int64_t tensor, int dim, PyObject* number);
+  /// Tells that `number`, the next one of CallInputs::scalars, is computed out of such ones.
+  void size_computed(PyObject* number, std::string name, support::IntArithmetic op,
+                     std::vector<support::SizeOperand> operands);
+  /// Tells that Python compared such numbers (Py_LT ...).
+  void size_compared(int comparison, support::SizeOperand a, support::SizeOperand b);
+  /// Tells that the operator about to run is given these, in the order of its parameters, until scalar_use_ended().
+  void sizes_used(std::vector<support::SizeOperand> ints);
+  /// Tells that `tensor` is about to be indexed with these. False: its sizes are not known; read them with size_read().
+  bool indexed(const at::Tensor& tensor, std::vector<support::IndexItem> items);
+  bool is_size_number(size_t number) const;
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards, int element);
   void scalar_use_ended(bool entered);

@@ -12,6 +12,7 @@
 
 #include "observe/ref.h"
 #include "support/arithmetic.h"
+#include "support/size_use.h"
 
 /// 1 where this version of Python has a read observer. The build may leave it out (cmake -DFASTJIT_OBSERVER=OFF).
 #ifdef FASTJIT_NO_OBSERVER
@@ -46,6 +47,9 @@ struct Obstacle {
   std::vector<const void*> instances;  // that the call has made: addresses only, some may be gone
   bool in_library = false;             // it is what code of a library does
 };
+
+using support::IndexItem;
+using support::SizeOperand;
 
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.
 struct Host {
@@ -108,6 +112,17 @@ struct Host {
   void (*on_stack)(void* context, PyObject* tensors) = nullptr;
   /// The instruction about to run looks at the sizes of a tensor.
   void (*on_size_read)(void* context, PyObject* tensor) = nullptr;
+  /// It gives sizes of the tensor as ints. Which one the host calls the tensor where these may differ from call to
+  /// call, else -1.
+  int64_t (*on_sizes)(void* context, PyObject* tensor) = nullptr;
+  /// `number`, an object of the call's own that is watched from now on, is what that tensor has as this size;
+  /// dim -1: as the count of its elements.
+  void (*on_size)(void* context, int64_t tensor, int dim, PyObject* number) = nullptr;
+  /// The instruction about to run indexes the tensor with these. False: the host does not follow it.
+  bool (*on_index)(void* context, PyObject* tensor, const std::vector<IndexItem>& items) = nullptr;
+  /// The Operator about to be called is given these ints, in lists or not, in the order of its parameters; some are
+  /// sizes. on_scalar_use_end says when it has run.
+  void (*on_sizes_used)(void* context, const std::vector<SizeOperand>& ints) = nullptr;
   /// Whether the call has made a tensor whose sizes depend on data.
   bool (*has_data_sizes)(void* context) = nullptr;
   /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an
@@ -254,9 +269,11 @@ struct Derivation {
   PyObject* (*unary)(PyObject*) = nullptr;
   Ref function;            // called where both are null
   bool of_tensor = false;  // it follows from a value that was read out of a tensor: the program computes it
-  std::optional<support::Arithmetic> arithmetic;  // what programs can run
-  std::optional<support::Test> test;              // what they can ask of it: kUnwatched, without `number`
-  std::string text;                               // "+", "sqrt"; the host may put the whole expression here
+  bool of_size = false;    // it follows from sizes: the host knows what it is in another call
+  std::optional<support::Arithmetic> arithmetic;   // what programs can run
+  std::optional<support::IntArithmetic> integers;  // the same of ints that are sizes
+  std::optional<support::Test> test;               // what they can ask of it: kUnwatched, without `number`
+  std::string text;                                // "+", "sqrt"; the host may put the whole expression here
   std::string where;
   std::vector<Operand> operands;
   /// The number for these operands, a new reference; null with an exception set where the operation raises.

@@ -180,6 +180,7 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
       states_(trace.tensors.size()) {
   for (const auto& [event, scalar] : trace.value_scalars) read_.insert(scalar);
   free_sizes();
+  place_sizes();
 }
 
 std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
@@ -204,13 +205,15 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   add_stores();
   add_outputs(outputs);
   for (uint32_t value : values) {
+    if (trace_.size_numbers.contains(value)) fix_number(value);
     const ir::NodeId node = number_node(value);
     if (node == ir::kNoNode) continue;  // a guard says what it is
     graph_.outputs.push_back(graph_.fresh_copy(node, {}));
     capture.result_values.push_back(value);
   }
-  limit_scalars();
   fix_sizes_read();
+  settle_size_numbers();
+  limit_scalars();
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
     unsound("the capture is not a legal graph: " + wrong);
   return {};
@@ -396,8 +399,18 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
         break;
     }
     const auto index = static_cast<uint32_t>(&event - trace_.events.data());
-    const ScalarBindings::Place* place = scalars_.find(index, static_cast<uint32_t>(i));
+    const auto at = static_cast<uint32_t>(i);
+    if (size_places_.contains({index, at})) give_sizes(event, at, args[i]);
+    const ScalarBindings::Place* place = scalars_.find(index, at);
     if (!place) continue;
+    if (is_settled(place->scalar)) {
+      taken_.insert({index, at});
+      continue;
+    }
+    if (trace_.size_numbers.contains(place->scalar)) {
+      const ir::NodeId node = size_node(size_of(place->scalar), event, item);
+      if (node == ir::kNoNode) continue;
+    }
     (item.kind == CallValue::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(place->scalar);
   }
   return args;
@@ -407,7 +420,7 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
 ir::NodeId GraphBuilder::number_node(uint32_t scalar) {
   if (const auto known = value_nodes_.find(scalar); known != value_nodes_.end()) return known->second;
   const auto computed = trace_.computed.find(scalar);
-  if (computed == trace_.computed.end() || !scalars_.bound[scalar]) return ir::kNoNode;
+  if (computed == trace_.computed.end() || !scalars_.bound[scalar] || is_settled(scalar)) return ir::kNoNode;
   NumberOp op = computed->second.op;
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Number;
@@ -419,6 +432,9 @@ ir::NodeId GraphBuilder::number_node(uint32_t scalar) {
     const auto which = static_cast<uint32_t>(computed->second.operands[i]);
     if (const ir::NodeId node = number_node(which); node != ir::kNoNode) {
       attr.operands.push_back(node);
+    } else if (trace_.size_numbers.contains(which) && !is_settled(which)) {
+      operand.from = From::Int;
+      operand.scalar = static_cast<uint32_t>(graph_[graph_.size(size_of(which))].attr);
     } else if (is_given(which)) {
       operand.from = PyFloat_CheckExact(inputs_.scalars[which].first) ? From::Float : From::Int;
       operand.scalar = static_cast<uint32_t>(graph_[given_node(which)].attr);
@@ -434,7 +450,8 @@ ir::NodeId GraphBuilder::number_node(uint32_t scalar) {
 
 // A number that a call has before its program runs, and that differs from call to call.
 bool GraphBuilder::is_given(uint32_t scalar) const {
-  return scalars_.bound[scalar] && !trace_.computed.contains(scalar) && !read_.contains(scalar);
+  return scalars_.bound[scalar] && !trace_.computed.contains(scalar) && !read_.contains(scalar) &&
+         !trace_.size_numbers.contains(scalar);
 }
 
 ir::NodeId GraphBuilder::given_node(uint32_t scalar) {
@@ -449,6 +466,7 @@ ir::NodeId GraphBuilder::given_node(uint32_t scalar) {
 }
 
 ir::NodeId GraphBuilder::scalar_node(uint32_t scalar) {
+  if (trace_.size_numbers.contains(scalar)) return graph_.size(size_of(scalar));
   const ir::NodeId node = number_node(scalar);
   return node == ir::kNoNode ? given_node(scalar) : node;
 }
@@ -503,7 +521,7 @@ bool GraphBuilder::call_lowering(const Action& step, const std::vector<Arg>& arg
 
 // A number that no result is computed from may still decide about sizes, or be checked by torch: it is a constant.
 void GraphBuilder::take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out) {
-  if (scalars_.places.empty()) return;
+  if (scalars_.places.empty() && size_places_.empty()) return;
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   std::set<ir::NodeId> operands, used;
   std::vector<ir::NodeId> todo = out;
@@ -520,6 +538,7 @@ void GraphBuilder::take_scalars(const Event& event, const std::vector<Arg>& args
   for (uint32_t i = 0; i < args.size(); ++i)
     if (scalars_.find(index, i) && used.contains(args[i].scalar != ir::kNoNode ? args[i].scalar : args[i].tensor.node))
       taken_.insert({index, i});
+  fix_sizes_left(event, args, [&](ir::NodeId node) { return used.contains(node); });
 }
 
 bool GraphBuilder::lower(const Action& step) {

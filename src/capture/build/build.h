@@ -2,6 +2,7 @@
 // From a trace to a graph. Values are SSA nodes, one per tensor at a time; a storage that is written in a way that SSA
 // on whole tensors cannot express is *pinned*: every call that touches it becomes an extern step on real tensors, in
 // order.
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -106,6 +107,26 @@ class GraphBuilder {
   SharedMeta computed(const Use& result, ir::NodeId node, const Event& event);
   std::optional<std::vector<ir::Dim>> strides_below(ir::NodeId node, ir::NodeId base,
                                                     const std::vector<ir::Dim>& of_base) const;
+  // size_numbers.cpp
+  void place_sizes();
+  std::optional<ir::Layout> layout_of(uint32_t tensor) const;
+  void fix_all_sizes();
+  ir::Dim size_of(uint32_t number);
+  ir::Dim size_of(const support::SizeOperand& operand);
+  void place_size(uint32_t event, uint32_t arg, uint32_t element, const support::SizeOperand& from);
+  void drop_size(const support::SizeOperand& one);
+  bool place_index(const InstructionUse<IndexUse>& use);
+  void settle_indices();
+  ir::Dim computed_size(const SizeNumber& how, int64_t recorded);
+  void fix_number(uint32_t number);
+  bool is_settled(uint32_t number);
+  std::vector<ir::Dim> sizes_given(uint32_t event, uint32_t arg);
+  ir::NodeId size_node(ir::Dim size, const Event& event, const CallValue& item);
+  void give_sizes(const Event& event, uint32_t i, Arg& arg);
+  void fix_sizes_left(const Event& event, const std::vector<Arg>& args,
+                      const std::function<bool(ir::NodeId)>& is_used);
+  bool gives_sizes(const Event& event, uint32_t i, bool may_give, CallTemplate& made);
+  void settle_size_numbers();
   // build.cpp
   void emit(uint32_t step);
   void check_known(const Use& use, const Event& event);
@@ -189,6 +210,12 @@ class GraphBuilder {
   std::optional<ir::Symbols::Scope> scope_;        // of a program for any size
   std::unordered_map<uint32_t, SharedMeta> free_;  // arguments some of whose sizes are symbols
   std::unordered_set<uint32_t> entered_;           // composites that enter() has met
+  // (event, argument) -> which of its ints are which numbers of CallInputs
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<uint32_t, uint32_t>>> size_places_;
+  std::set<std::pair<uint32_t, uint32_t>> given_sizes_;  // those among them that a step has taken
+  std::set<uint32_t> unknown_indices_;                   // tensors that were indexed in a way not known here
+  std::set<uint32_t> unplaced_;                          // numbers that nobody knows the place of
+  std::unordered_map<uint32_t, ir::Dim> size_dims_;      // number -> what it is
   std::vector<State> states_;
   std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node

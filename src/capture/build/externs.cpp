@@ -317,11 +317,17 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
       attr.operands.push_back(reads == Reads::Factors ? factor(use, event) : operand(use, event));
     if (writes.contains(use.tensor)) attr.written.push_back(static_cast<uint32_t>(attr.operands.size() - 1));
   };
+  const std::span<const Use> results = flat_results(event);
+  const bool is_known_view =
+      reads == Reads::Base && std::ranges::all_of(results, [&](const Use& use) {
+        return use.tensor != kNone && states_[use.tensor].known && states_[use.tensor].meta->symbolic;
+      });
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];
+    if (size_places_.contains({step.event, i})) gives_sizes(event, i, is_known_view, made);
     const bool may_take = reads == Reads::Tensors && takes_number(step, i, made);
     if (const ScalarBindings::Place* place = may_take ? nullptr : scalars_.find(step.event, i))
-      baked_.insert(place->scalar);
+      if (!is_settled(place->scalar)) baked_.insert(place->scalar);
     if (item.kind == CallValue::Kind::Tensor) {
       const Use& use = item.uses[0];
       const auto number = constant(use);
@@ -345,7 +351,6 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
       made.args.push_back(item.constant);
     }
   }
-  const std::span<const Use> results = flat_results(event);
   for (const Use& use : results) made.results.push_back(use.meta);
   if (event.casts != trace_.casts) made.casts = event.casts;
   made.by_data = step.data_sized;

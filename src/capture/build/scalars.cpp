@@ -62,21 +62,6 @@ std::vector<c10::Scalar> numbers_in(const CallValue& item, bool& alone) {
   return out;
 }
 
-// Operators that take a c10::Scalar convert it with a check. Nothing: the check cannot be expressed as a bound.
-std::optional<double> limit_of(const Event& event, const CallValue& item, bool is_float) {
-  if (item.kind == CallValue::Kind::Tensor) return kAny;  // converted like any tensor
-  double limit = kAny;
-  for (const std::vector<CallValue>* items : {&event.args, &event.results})
-    for (const CallValue& other : *items)
-      for (const Use& use : other.uses) {
-        if (use.tensor == kNone || use.meta->dtype == at::kBool) continue;
-        if (is_float && !at::isFloatingType(use.meta->dtype)) return std::nullopt;
-        if (use.meta->dtype == at::kByte) return std::nullopt;
-        limit = std::min(limit, largest(use.meta->dtype));
-      }
-  return limit;
-}
-
 // What the operator on lists runs for this element of theirs; nothing where that is not one operator each.
 std::vector<uint32_t> element_events(const Trace& trace, const ScalarUse& use) {
   if (use.events.size() != 1) return {};
@@ -159,6 +144,20 @@ bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, Sc
 }
 
 }  // namespace
+
+std::optional<double> limit_of(const Event& event, const CallValue& item, bool is_float) {
+  if (item.kind == CallValue::Kind::Tensor) return kAny;  // converted like any tensor
+  double limit = kAny;
+  for (const std::vector<CallValue>* items : {&event.args, &event.results})
+    for (const CallValue& other : *items)
+      for (const Use& use : other.uses) {
+        if (use.tensor == kNone || use.meta->dtype == at::kBool) continue;
+        if (is_float && !at::isFloatingType(use.meta->dtype)) return std::nullopt;
+        if (use.meta->dtype == at::kByte) return std::nullopt;
+        limit = std::min(limit, largest(use.meta->dtype));
+      }
+  return limit;
+}
 
 const ScalarBindings::Place* ScalarBindings::find(uint32_t event, uint32_t argument) const {
   const auto it = places.find({event, argument});

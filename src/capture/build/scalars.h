@@ -25,6 +25,10 @@ struct ScalarBindings {
   void refuse_all();
 };
 
+/// The bound of finite numbers that this operator takes in the place of `item`: it converts a c10::Scalar with a check.
+/// Nothing: the check cannot be expressed as a bound.
+std::optional<double> limit_of(const Event& event, const CallValue& item, bool is_float);
+
 ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const std::vector<bool>& symbolic);
 
 }  // namespace fastjit::capture

@@ -368,11 +368,7 @@ std::optional<std::vector<Dim>> GraphBuilder::strides_below(ir::NodeId node, ir:
   const auto below = strides_below(view.in[0], base, of_base);
   if (!below) return std::nullopt;
   if (view.op == ir::Op::Reshape) return ir::reshape_strides(graph_.sizes(view.in[0]), *below, graph_.sizes(node));
-  std::vector<Dim> strides(view.rank, 0);
-  const ir::IndexMap& map = graph_.maps[view.attr];
-  for (size_t r = 0; r < map.dims.size(); ++r)
-    for (const auto& [dim, coefficient] : map.dims[r].terms) strides[dim] += (*below)[r] * coefficient;
-  return strides;
+  return ir::view_strides(graph_.maps[view.attr], view.rank, *below).strides;
 }
 
 }  // namespace fastjit::capture

@@ -48,7 +48,7 @@ void stack(Call& c) {
 
 void repeat(Call& c) {
   const Expr x = c.node(0);
-  const Sizes times = c.integers(1);
+  const Shape times = c.shape(1);
   if (c10::multiply_integers(c.result().sizes) == 0 || times.size() < x.sizes().size()) throw NotLowered{};
   const size_t lead = times.size() - x.sizes().size();
   Shape from, to, out;
@@ -115,20 +115,19 @@ Expr filled(Call& c, double value) {
 
 // One value for all elements: of the sizes that the operator was given, or of those of its argument.
 void give_full(Call& c, Expr value, Shape sizes) { c.give({&c.graph, c.graph.expand(value.id, std::move(sizes))}); }
-Shape given_sizes(Call& c) { return {c.result().sizes.begin(), c.result().sizes.end()}; }
-
-template <int Value>
+template <int Value, size_t SizesArg>
 void fills(Call& c) {
-  give_full(c, filled(c, Value), given_sizes(c));
+  give_full(c, filled(c, Value), c.shape(SizesArg));
 }
 template <int Value>
 void fills_like(Call& c) {
   give_full(c, filled(c, Value), c.sizes(0));
 }
-template <size_t ValueArg>
+template <size_t ValueArg, size_t SizesArg>
 void full(Call& c) {
-  give_full(c, c.moved(ValueArg, c.result().dtype), given_sizes(c));
+  give_full(c, c.moved(ValueArg, c.result().dtype), c.shape(SizesArg));
 }
+void scalar(Call& c) { give_full(c, c.moved(0, c.result().dtype), {}); }
 template <size_t ValueArg>
 void full_like(Call& c) {
   give_full(c, c.moved(ValueArg, c.result().dtype), c.sizes(0));
@@ -152,25 +151,40 @@ double exact_integers(ScalarType type) {
   }
 }
 
+// A number as it is known, or one that follows from sizes.
+ir::Dim whole(Call& c, size_t i) {
+  if (!c.arg(i).dims.empty()) return c.size(i);
+  const double value = c.real(i);
+  if (value != std::floor(value) || std::fabs(value) > exact_integers(ScalarType::Double)) throw NotLowered{};
+  return static_cast<int64_t>(value);
+}
+
 // start + i * step. Eager adds up floats in its own way: only whole numbers that the type holds exactly are lowered.
 template <int StartArg, size_t EndArg, int StepArg>
 void arange(Call& c) {
-  c.real(EndArg);  // the size was made of it
   const ScalarType type = c.result().dtype;
   if (c.result().sizes.size() != 1) throw NotLowered{};
-  auto value = [&](int at, double otherwise) { return at < 0 ? otherwise : c.real(static_cast<size_t>(at)); };
-  const double start = value(StartArg, 0), step = value(StepArg, 1);
-  const double far = std::fabs(start) + std::fabs(step) * static_cast<double>(c.result().sizes[0]);
-  if (start != std::floor(start) || step != std::floor(step) || far > exact_integers(type)) throw NotLowered{};
-  const Expr index{&c.graph, c.graph.iota({given_sizes(c), {}}, 0)};
-  auto whole = [&](double n) { return Expr{&c.graph, c.graph.constant_int(DType::I64, static_cast<int64_t>(n))}; };
-  const Expr scaled = step == 1 ? index : index * whole(step);
-  c.give(start == 0 ? scaled : scaled + whole(start));
+  const ir::Dim start = StartArg < 0 ? ir::Dim(0) : whole(c, static_cast<size_t>(StartArg));
+  const int64_t step = StepArg < 0 ? 1 : whole(c, static_cast<size_t>(StepArg)).fixed();
+  ir::Dim count = c.result().sizes[0];
+  if (start.is_symbolic() || !c.arg(EndArg).dims.empty()) {
+    if (step < 1) throw NotLowered{};
+    count = (whole(c, EndArg) - start + (step - 1)) / step;
+  } else {
+    c.real(EndArg);  // the size was made of it
+  }
+  const auto limit = static_cast<int64_t>(exact_integers(type));
+  if (start > limit || start < -limit || start + count * step > limit || start + count * step < -limit)
+    throw NotLowered{};
+  const Expr index{&c.graph, c.graph.iota({{count}, {}}, 0)};
+  auto number_of = [&](ir::Dim n) { return Expr{&c.graph, c.graph.size(n)}; };
+  const Expr scaled = step == 1 ? index : index * number_of(step);
+  c.give(identical(start, 0) ? scaled : scaled + number_of(start));
 }
 
+template <size_t Args>
 void eye(Call& c) {
-  if (c.result().sizes.size() != 2) throw NotLowered{};
-  const Shape plane = given_sizes(c);
+  const Shape plane{c.size(0), c.size(Args - 1)};
   const Expr line{&c.graph, c.graph.iota({plane, {}}, 0)}, column{&c.graph, c.graph.iota({plane, {}}, 1)};
   c.give(cast(line == column, compute_type(c.result().dtype)));
 }
@@ -186,22 +200,22 @@ constexpr LowerRow kRows[] = {
     ROW("triu", triangle<false>),
     ROW("zeros_like", fills_like<0>),
     ROW("ones_like", fills_like<1>),
-    ROW("zeros", fills<0>),
-    ROW("ones", fills<1>),
-    ROW("new_zeros", fills<0>),
-    ROW("new_ones", fills<1>),
-    ROW("full", full<1>),
+    ROW("zeros", fills<0, 0>),
+    ROW("ones", fills<1, 0>),
+    ROW("new_zeros", fills<0, 1>),
+    ROW("new_ones", fills<1, 1>),
+    ROW("full", full<1, 0>),
     ROW("full_like", full_like<1>),
-    ROW("new_full", full<2>),
-    ROW("scalar_tensor", full<0>),
+    ROW("new_full", full<2, 1>),
+    ROW("scalar_tensor", scalar),
     ROW("zero", fills_like<0>),
     ROW("fill.Scalar", full_like<1>),
     ROW("fill.Tensor", fill_tensor),
     ROW("arange", arange<-1, 0, -1>),
     ROW("arange.start", arange<0, 1, -1>),
     ROW("arange.start_step", arange<0, 1, 2>),
-    ROW("eye", eye),
-    ROW("eye.m", eye),
+    ROW("eye", eye<1>),
+    ROW("eye.m", eye<2>),
 };
 
 }  // namespace

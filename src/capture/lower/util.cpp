@@ -153,10 +153,14 @@ const Value& Call::tensor(size_t i) const {
 
 Expr Call::node(size_t i) const { return {&graph, tensor(i).node}; }
 
-int64_t Call::integer(size_t i) const {
+int64_t Call::integer(size_t i) const { return size(i).fixed(); }
+
+ir::Dim Call::size(size_t i) const {
   const Arg& a = arg(i);
-  if (a.kind != Arg::Kind::Constant || a.scalar != ir::kNoNode || !a.constant.isInt()) throw NotLowered{};
-  return a.constant.toInt();
+  if (a.kind != Arg::Kind::Constant || !a.constant.isInt()) throw NotLowered{};
+  if (a.dims.empty() && a.scalar != ir::kNoNode) throw NotLowered{};
+  a.takes_dims = true;
+  return a.dims.empty() ? ir::Dim(a.constant.toInt()) : a.dims[0];
 }
 
 bool Call::flag(size_t i) const {
@@ -173,11 +177,19 @@ std::string Call::text(size_t i) const {
 }
 
 std::vector<int64_t> Call::integers(size_t i) const {
+  std::vector<int64_t> out;
+  for (const ir::Dim dim : shape(i)) out.push_back(dim.fixed());
+  return out;
+}
+
+Shape Call::shape(size_t i) const {
   const Arg& a = arg(i);
-  if (a.kind != Arg::Kind::Constant || a.scalar != ir::kNoNode) throw NotLowered{};
-  if (a.constant.isInt()) return {a.constant.toInt()};
-  if (!a.constant.isIntList()) throw NotLowered{};
-  return a.constant.toIntVector();
+  if (a.kind == Arg::Kind::Constant && a.constant.isInt()) return {size(i)};
+  if (a.kind != Arg::Kind::Constant || a.scalar != ir::kNoNode || !a.constant.isIntList()) throw NotLowered{};
+  a.takes_dims = true;
+  if (!a.dims.empty()) return a.dims;
+  const std::vector<int64_t> plain = a.constant.toIntVector();
+  return {plain.begin(), plain.end()};
 }
 
 ScalarType Call::dtype(size_t i) const {

@@ -67,7 +67,7 @@ void select(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(1);
-  ir::Dim index = c.integer(2);
+  ir::Dim index = c.size(2);
   if (index < 0) index += x.sizes()[dim];
   ir::IndexMap map;
   Shape sizes;
@@ -90,8 +90,9 @@ void slice(Call& c) {  // slice.Tensor(self, dim, start, end, step), bounds clam
   const ir::Dim size = x.sizes()[dim];
   const int64_t step = c.integer(4);
   auto bound = [&](size_t i, ir::Dim otherwise) {
-    if (!c.has(i) || c.integer(i) >= kEnd) return c.has(i) ? size : otherwise;
-    ir::Dim at = c.integer(i);
+    if (!c.has(i)) return otherwise;
+    ir::Dim at = c.size(i);
+    if (at.hint() >= kEnd) return size;
     if (at < 0) at += size;
     return at < 0 ? ir::Dim(0) : size < at ? size : at;
   };
@@ -106,17 +107,16 @@ void narrow(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(1);
-  ir::Dim start = c.integer(2);
+  ir::Dim start = c.size(2);
   if (start < 0) start += x.sizes()[dim];
-  c.give(sliced(c, x, dim, start, c.integer(3)));
+  c.give(sliced(c, x, dim, start, c.size(3)));
 }
 
 void expand(Call& c) {  // -1: the size that it has
   const Expr x = c.node(0);
-  const Sizes named = c.integers(1);
+  Shape sizes = c.shape(1);
   const size_t rank = x.sizes().size();
-  if (named.size() < rank) throw NotLowered{};
-  Shape sizes(named.begin(), named.end());
+  if (sizes.size() < rank) throw NotLowered{};
   for (size_t k = 0; k < rank; ++k)
     if (ir::Dim& size = sizes[sizes.size() - rank + k]; size == -1) size = x.sizes()[k];
   c.give_node(c.graph.expand(x.id, std::move(sizes)));
@@ -130,18 +130,18 @@ void reshape_to(Call& c, Shape sizes) {
 }
 
 // -1 stands for what is left of `count` elements.
-Shape with_rest(const Sizes& named, ir::Dim count) {
-  Shape sizes(named.begin(), named.end());
-  const auto rest = std::ranges::find(named, -1) - named.begin();
-  if (rest == std::ssize(named)) return sizes;
+Shape with_rest(Shape sizes, ir::Dim count) {
+  const auto rest = std::ranges::find_if(sizes, [](ir::Dim size) { return size == -1; }) - sizes.begin();
+  if (rest == std::ssize(sizes)) return sizes;
   ir::Dim others = 1;
-  for (const int64_t size : named) others *= size == -1 ? 1 : size;
+  for (std::ptrdiff_t d = 0; d < std::ssize(sizes); ++d)
+    if (d != rest) others *= sizes[static_cast<size_t>(d)];
   if (others == 0) throw NotLowered{};
   sizes[static_cast<size_t>(rest)] = count / others;
   return sizes;
 }
 
-void reshaped(Call& c) { reshape_to(c, with_rest(c.integers(1), numel(c.meta(0)))); }
+void reshaped(Call& c) { reshape_to(c, with_rest(c.shape(1), numel(c.meta(0)))); }
 void reshaped_as(Call& c) { reshape_to(c, c.sizes(1)); }
 void resized_by_one(Call& c) { reshape_to(c, c.sizes_like(c.node(0))); }  // squeeze, unsqueeze
 
@@ -160,7 +160,7 @@ void unflatten(Call& c) {
   if (c.rank(0) == 0) throw NotLowered{};
   Shape to = c.sizes(0);
   const auto dim = static_cast<ptrdiff_t>(c.dim(1));
-  const Shape parts = with_rest(c.integers(2), to[static_cast<size_t>(dim)]);
+  const Shape parts = with_rest(c.shape(2), to[static_cast<size_t>(dim)]);
   to.erase(to.begin() + dim);
   to.insert(to.begin() + dim, parts.begin(), parts.end());
   reshape_to(c, std::move(to));

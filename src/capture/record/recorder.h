@@ -27,6 +27,8 @@ struct Recorder::Impl {
   BlankMemory blank{trace};
   CallInputs inputs;
   std::vector<uint32_t> open;  // events that have started and not ended
+  bool open_sizes = false;     // the last of Trace::size_uses belongs to the instruction that runs now
+  bool open_index = false;     // the same of Trace::index_uses
   size_t open_uses = 0;        // how many of the last scalar uses belong to the instruction that runs now
   at::CallbackHandle handle = 0;
   bool recording = false;

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "capture/capture.h"
+#include "support/arithmetic.h"
 #include "support/flat.h"
+#include "support/size_use.h"
 
 namespace fastjit::capture {
 
@@ -94,6 +96,39 @@ struct ScalarUse {
   std::vector<uint32_t> events;
 };
 
+/// An int that Python has of sizes, or that it computed of such ints.
+struct SizeNumber {
+  uint32_t tensor = kNone;  // whose size `dim` it is, or with -1 the count of its elements; kNone: it is computed
+  int dim = 0;
+  support::IntArithmetic op{};
+  std::vector<support::SizeOperand> operands{};
+};
+
+/// A comparison of such ints that Python made: the path is for the answer that it had.
+struct SizeTest {
+  int comparison;  // Py_LT ...
+  support::SizeOperand a, b;
+};
+
+/// An operator that was given such ints, in lists or not, with others between them.
+struct SizeUse {
+  std::vector<support::SizeOperand> ints;
+};
+
+/// A tensor that was indexed with slices or such ints.
+struct IndexUse {
+  Use tensor;
+  std::vector<support::IndexItem> items;
+};
+
+/// What Python told before an instruction, and the outermost operators that this ran.
+template <class Told>
+struct InstructionUse {
+  Told told;
+  bool whole = true;  // Python code ran none of them
+  std::vector<uint32_t> events{};
+};
+
 struct Trace {
   c10::Device device{c10::kCPU};          // of every tensor but the numbers that torch wrapped
   bool grad = false;                      // grad mode was on for the caller
@@ -115,6 +150,10 @@ struct Trace {
   std::vector<StorageRecord> storages;
   std::vector<std::string> lines{""};  // "model.py:14"
   std::vector<Source> roots;
+  std::map<uint32_t, SizeNumber> size_numbers;  // numbers that are sizes or follow from them
+  std::vector<SizeTest> size_tests;
+  std::vector<InstructionUse<SizeUse>> size_uses;
+  std::vector<InstructionUse<IndexUse>> index_uses;
   std::unordered_set<uint32_t> sizes_read;  // tensors whose sizes Python looked at, where some differ from call to call
   std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;       // why the recording itself cannot be trusted

@@ -63,7 +63,9 @@ std::vector<uint32_t> result_values(Recording& recording, size_t first, const St
   for (auto number = static_cast<uint32_t>(first); number < recording.numbers.size(); ++number) {
     const Py_ssize_t held = times(stores, recording.numbers[number]), inside = times(leaves, number);
     if (inside > 0) out.push_back(number);
-    if (recording.observation.references[number] != inside + held) recording.observation.symbolic[number] = false;
+    const bool is_constant = recording.recorder->is_size_number(number) && inside + held > 0;
+    if (is_constant || recording.observation.references[number] != inside + held)
+      recording.observation.symbolic[number] = false;
   }
   return out;
 }
@@ -197,6 +199,18 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   };
   host.on_size_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
+  };
+  host.on_sizes = [](void* context, PyObject* tensor) {
+    return static_cast<Recording*>(context)->recorder->sized_tensor(unpack(tensor));
+  };
+  host.on_size = [](void* context, int64_t tensor, int dim, PyObject* number) {
+    static_cast<Recording*>(context)->recorder->size_given(tensor, dim, number);
+  };
+  host.on_sizes_used = [](void* context, const std::vector<observe::SizeOperand>& ints) {
+    static_cast<Recording*>(context)->recorder->sizes_used(ints);
+  };
+  host.on_index = [](void* context, PyObject* tensor, const std::vector<observe::IndexItem>& items) {
+    return static_cast<Recording*>(context)->recorder->indexed(unpack(tensor), items);
   };
   host.on_unwatched = [](void* context, bool ended) { return static_cast<Recording*>(context)->unwatched(ended); };
   host.values_read = [](void* context) { return static_cast<Recording*>(context)->recorder->values_read(); };
@@ -419,10 +433,25 @@ void Recording::number_derived(observe::Derivation& how) {
   how.text = text(how, names);
   how.after_operators = recorder->operators() > 0;
   if (how.test) return number_tested(how);
+  if (how.of_size && !how.of_tensor) return size_derived(how);
   if (how.scalar == observe::Derivation::kUnwatched) return;
   if (how.of_tensor) return number_computed(how);
   if (how.of_asked) return recorder->number_given(how.number.get(), how.text);
   recorder->number_derived(how.number.get(), how.text, std::move(operands));
+}
+
+// A float that follows from sizes is computed by the program, as one is that follows from a tensor's value.
+void Recording::size_derived(const observe::Derivation& how) {
+  const bool is_test = how.scalar == observe::Derivation::kUnwatched;
+  if (!is_test && PyFloat_CheckExact(how.number.get())) return number_computed(how);
+  std::vector<support::SizeOperand> operands;
+  for (const auto& operand : how.operands) {
+    PyObject* value = operand.value.get();
+    operands.push_back({operand.scalar, PyLong_Check(value) ? PyLong_AsLongLong(value) : support::kNoInt});
+  }
+  PyErr_Clear();
+  if (is_test) return recorder->size_compared(how.comparison, operands[0], operands[1]);
+  recorder->size_computed(how.number.get(), how.text, *how.integers, std::move(operands));
 }
 
 void Recording::number_computed(const observe::Derivation& how) {

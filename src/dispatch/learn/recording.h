@@ -21,6 +21,7 @@ namespace fastjit::dispatch {
 struct Recording {
   Recording(Function& f, const Modes& m) : function(f), modes(m) {}
   void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
+  void size_derived(const observe::Derivation& how);
   void number_computed(const observe::Derivation& how);
   void number_tested(const observe::Derivation& how);
   bool uses_generator(observe::Host::OnState what, PyObject* generator, PyObject* operand);

@@ -180,6 +180,12 @@ class Run {
     for (const auto& [arg, which] : tmpl.made_generators) stack[arg] = made_generator(which);
     for (const capture::CallTemplate::NumberHole& hole : tmpl.numbers) {
       const uint64_t bits = scalars_[hole.scalar];
+      if (hole.element >= 0) {
+        if (list != hole.arg) stack[hole.arg] = copy_of_list(tmpl.args[hole.arg]);
+        list = hole.arg;
+        stack[hole.arg].toIntList().set(static_cast<size_t>(hole.element), static_cast<int64_t>(bits));
+        continue;
+      }
       stack[hole.arg] =
           hole.is_float ? c10::IValue(std::bit_cast<double>(bits)) : c10::IValue(static_cast<int64_t>(bits));
     }

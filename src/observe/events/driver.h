@@ -1,6 +1,7 @@
 #pragma once
 // The driver of the observer: sees every instruction before it runs, with its operands on the value stack. Events come
 // from a trace function (3.11, settrace.cpp) or from sys.monitoring (3.12 and later, monitor.cpp).
+#include <climits>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -56,6 +57,9 @@ class Driver : public Observer {
     bool array_is_new = false;         // the call has made that memory
     bool constant_result = false;      // a tensor made without an operator, of data that is all facts
     bool derived_result = false;       // it follows from watched numbers as derivation_ says
+    int64_t sizes_of = -1;             // it gives sizes of the tensor that the host calls so
+    int size_dim = 0;                  // which: see Host::on_size; kAllDims: a torch.Size
+    static constexpr int kAllDims = INT_MIN;
     size_t found_number = SIZE_MAX;    // it reads a number that differs from call to call: which of the facts'
     int new_list_at = 0;               // it makes a list and leaves it there on the stack
     bool nested_result = false;        // its result is new if it is a container, and so are the containers in it

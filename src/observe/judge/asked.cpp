@@ -36,7 +36,7 @@ void Tracer::ask(Asked whom, PyObject* callee, PyObject* self, Args args) {
   how.function = self ? Ref::steal(bound(callee, self)) : Ref::share(callee);
   if (!is_plain || !host_.on_derived || !how.function) return PyErr_Clear(), deny("call of " + callee_text(callee));
   for (PyObject* o : args) {
-    const bool is_given = numbers_.is_open(o) && !is_read_from_tensor(o);
+    const bool is_given = numbers_.is_open(o) && !is_read_from_tensor(o) && !is_size(o);
     if (!is_given) touch(o);
     numbers_.add_operand(how, o);
   }
@@ -68,6 +68,7 @@ bool Tracer::compares_open(int comparison, PyObject* left, PyObject* right) {
   for (PyObject* o : {left, right}) numbers_.add_operand(how, o);
   const bool is_open = how.operands[0].scalar >= 0 || how.operands[1].scalar >= 0;
   if (!is_open || how.of_tensor) return false;
+  if (how.of_size) return compares_sizes(comparison, std::move(how), std::array{left, right});
   how.comparison = comparison;
   how.text = comparison_text(comparison);
   const Ref answer = Ref::steal(PyObject_RichCompare(left, right, comparison));

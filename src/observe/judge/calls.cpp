@@ -105,13 +105,13 @@ void Tracer::call(PyObject* callable, Args args) {
   call_host(callable, args);
 }
 
-// These are no operators, whatever their names: they look at metadata.
-static bool reads_sizes(PyObject* callable) {
+// These are no operators, whatever their names: they look at metadata. Empty: it is another one.
+static std::string_view name_of_size_reader(PyObject* callable) {
   constexpr std::string_view kNames[] = {"size",          "stride",         "numel",   "nelement",
                                          "is_contiguous", "storage_offset", "__len__", "broadcast_shapes"};
   const std::string text = callee_text(callable);
-  const std::string_view name = std::string_view(text).substr(text.rfind('.') + 1);
-  return std::ranges::find(kNames, name) != std::end(kNames);
+  const auto* known = std::ranges::find(kNames, std::string_view(text).substr(text.rfind('.') + 1));
+  return known == std::end(kNames) ? std::string_view() : *known;
 }
 
 // The class whose method it is, where it is called with `self`; null: it is none.
@@ -154,9 +154,10 @@ void Tracer::call_host(PyObject* callable, Args args) {
     top().container_result = true;
     return;
   }
-  if (host_.has_data_sizes && host_.has_data_sizes(host_.context) && reads_sizes(callable))
-    for (PyObject* arg : args)
-      if (is_tensor(arg)) host_.on_size_read(host_.context, arg);
+  if (host_.has_data_sizes && host_.has_data_sizes(host_.context))
+    if (const std::string_view name = name_of_size_reader(callable); !name.empty())
+      for (PyObject* arg : args)
+        if (is_tensor(arg)) read_sizes_by_call(arg, name, args);
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
     case Host::Callee::Boxed:
@@ -165,11 +166,12 @@ void Tracer::call_host(PyObject* callable, Args args) {
     case Host::Callee::Operator:
       for (PyObject* arg : args) {
         const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;
-        if ((takes_list && uses_list(arg)) || takes_functions(arg)) continue;
+        if ((takes_list && uses_list(arg)) || takes_functions(arg) || is_size_list(arg)) continue;
         if (judged == Host::Callee::Operator && is_own_generator(arg)) continue;  // others may keep it
         if (!numbers_.contains(arg) && !readable_args({&arg, 1}, callable)) return;
       }
       use_scalars(args, false);
+      use_sizes(args);
       top().number_result = true;
       top().reads_items = true;
       top().container_result = true;

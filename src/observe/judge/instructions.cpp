@@ -14,7 +14,8 @@ void Tracer::move(int) {}
 // A value goes to the caller. One that a C function asked for (sum over a generator, max with a key) is read there.
 void Tracer::give(int) {
   const bool is_yield = top().ops[2 * top().offset] == k_YIELD_VALUE;
-  if (!is_yield && (top().code->co_flags & CO_GENERATOR)) return;  // not read as an item
+  if (frames_.size() > 1 && frames_[frames_.size() - 2].sizes_of >= 0) return;  // len(): see take_sizes()
+  if (!is_yield && (top().code->co_flags & CO_GENERATOR)) return;               // not read as an item
   const Frame* reader = frames_.size() > 1 ? &frames_[frames_.size() - 2] : nullptr;
   if (reader && reader->reads_items && !(reader->reads_pairs ? readable_pair(at(1)) : readable(at(1))))
     return deny("read of " + name_of(at(1)));
@@ -104,7 +105,8 @@ void Tracer::build_map(int oparg) {
 void Tracer::build_const_map(int) { top().fresh_result = true; }
 
 void Tracer::build_slice(int oparg) {
-  for (int i = 1; i <= oparg; ++i) touch(at(i));
+  for (int i = 1; i <= oparg; ++i)
+    if (!is_size(at(i))) touch(at(i));
 }
 
 void Tracer::make_function(int) { top().fresh_result = true; }
@@ -144,7 +146,9 @@ void Tracer::binary(int oparg) {
   if (oparg == kOr && (is_annotation(left) || is_annotation(right))) return may_enter_any();  // list[int] | None
   if (computes_in_python(left, right, oparg)) return may_enter_any();
   if (derives_by_operator(oparg, left, right)) return;
-  if (oparg % kFirstInPlace == kAdd && PyTuple_CheckExact(left) && PyTuple_CheckExact(right))
+  const bool are_plain = PyTuple_CheckExact(left) && PyTuple_CheckExact(right);
+  if (oparg % kFirstInPlace == kAdd && (are_plain || is_size_list(left) || is_size_list(right)) &&
+      PyTuple_Check(left) && PyTuple_Check(right))
     return;  // items only move
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
   note_names(right);  // "%s" % right
@@ -166,6 +170,7 @@ void Tracer::compare(int oparg) {
   PyObject *right = at(1), *left = at(2);
   const int which = oparg >> kCompareShift;
   if (compares_open(which, left, right) || compares_read(which, left, right)) return;
+  if (compares_size_lists(which, left, right)) return;
   if (is_tensor(left) || is_tensor(right)) return binary(kComparison);
   const bool is_equality = which == Py_EQ || which == Py_NE;
   for (PyObject* o : {left, right})
@@ -222,7 +227,8 @@ void Tracer::match_type(int) {
 void Tracer::store_subscript(int) { store_item(at(2), at(1), at(3)); }
 
 void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
-  touch(index);
+  const bool is_noted = is_tensor(container) && notes_slices(container, index);
+  if (!is_noted) touch(index);
   const bool is_effect = !is_own(container) && is_constant(index);
   if (Facts::Id id; is_effect && PyDict_CheckExact(container) && dict_node(container, &id))
     return store_key(id, index, value, item_label(container, index));
@@ -233,7 +239,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   if (is_filled && keyable(index)) return interrupt("what " + names_[container] + " keeps");
   touch(value);
   if (is_tensor(container)) {
-    note_slices(container, index);
+    if (is_noted) return readable(value) ? tensor_method(container, "__setitem__") : deny("store to item of Tensor");
     if (!readable_index(index) || !readable(value)) return deny("store to item of Tensor");
     if (!is_plain_index(index)) return deny("index by a list that holds more than numbers");
     return tensor_method(container, "__setitem__");

@@ -86,8 +86,8 @@ bool Tracer::reads_subclass_item(PyObject* o, PyObject* key) {
 
 bool Tracer::iterable(PyObject* o, const char* verb) {
   o = unwrapped(o);
-  if (is_plain_value(o)) return touch(o), true;
   if (PyTuple_Check(o) && is_tuple(o)) return true;
+  if (is_plain_value(o)) return touch(o), true;
   if ((PyList_CheckExact(o) || is_dict(o) || is_deque(o)) && is_known(o)) return true;
   // The order of a set is that of its hashes: determined for values, not for objects hashed by address.
   if (PyAnySet_CheckExact(o) && readable(o)) return true;
@@ -149,9 +149,13 @@ void Tracer::truth(PyObject* o) {
 
 void Tracer::length(PyObject* o) {
   o = unwrapped(o);
-  if (is_plain_value(o)) return touch(o);
-  if (is_tensor(o)) return tensor_method(o, "__len__");
   if (PyTuple_Check(o) && is_tuple(o)) return;
+  if (is_plain_value(o)) return touch(o);
+  if (is_tensor(o)) {
+    tensor_method(o, "__len__");
+    const bool is_sized = host_.has_data_sizes && host_.has_data_sizes(host_.context);
+    return is_sized && rank_of(o) > 0 ? read_sizes(o, 0) : void();
+  }
   if (is_view(o)) o = view_dict(o);
   if (is_known(o) && (is_dict(o) || PyList_CheckExact(o) || PySet_CheckExact(o) || is_deque(o))) return;
   if (PyFrozenSet_CheckExact(o) || ((PySet_CheckExact(o) || is_deque(o)) && open(o))) return;
@@ -211,23 +215,28 @@ bool Tracer::is_plain_index(PyObject* index) {
          std::all_of(items, items + Py_SIZE(index), [&](PyObject* item) { return is_plain_index(item); });
 }
 
-// A slice that turns out to be the whole is no operator: how long the tensor is decides.
-void Tracer::note_slices(PyObject* tensor, PyObject* index) {
-  if (!host_.has_data_sizes || !host_.has_data_sizes(host_.context)) return;
+// A slice that turns out to be the whole is no operator: how long the tensor is decides. True: whoever watches the
+// operators knows of the index, and of the sizes in it.
+bool Tracer::notes_slices(PyObject* tensor, PyObject* index) {
+  if (!host_.has_data_sizes || !host_.has_data_sizes(host_.context)) return false;
   const auto is_bounded = [](PyObject* o) {
     const auto* slice = reinterpret_cast<PySliceObject*>(o);
     return PySlice_Check(o) && (slice->start != Py_None || slice->stop != Py_None || slice->step != Py_None);
   };
-  bool bounded = is_bounded(index);
-  if (PyTuple_CheckExact(index))
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i) bounded |= is_bounded(PyTuple_GET_ITEM(index, i));
+  const bool is_tuple = PyTuple_CheckExact(index);
+  const std::span items(is_tuple ? &PyTuple_GET_ITEM(index, 0) : &index,
+                        is_tuple ? static_cast<size_t>(PyTuple_GET_SIZE(index)) : 1);
+  const bool bounded = std::ranges::any_of(items, is_bounded);
+  if (!bounded && std::ranges::none_of(items, [&](PyObject* o) { return is_size(o); })) return false;
+  if (tells_slices(tensor, items)) return true;
   if (bounded) host_.on_size_read(host_.context, tensor);
+  return false;
 }
 
 void Tracer::subscript_of(PyObject* container, PyObject* index) {
   container = unwrapped(container);
   if (is_tensor(container)) {
-    note_slices(container, index);
+    if (notes_slices(container, index)) return tensor_method(container, "__getitem__");
     touch(index);
     if (!readable_index(index)) return deny("index of type " + name_of(index));
     if (!is_plain_index(index)) return deny("index by a list that holds more than numbers and tensors");

@@ -13,6 +13,7 @@ namespace fastjit::observe {
 namespace {
 
 using support::Arithmetic;
+using support::IntArithmetic;
 
 PyObject* power(PyObject* base, PyObject* exponent) { return PyNumber_Power(base, exponent, Py_None); }
 
@@ -22,17 +23,18 @@ constexpr struct {
   binaryfunc apply;  // null: not of numbers that the program may take
   const char* method;
   std::optional<Arithmetic> arithmetic{};
-} kOperators[kFirstInPlace] = {{"+", PyNumber_Add, "add", Arithmetic::Add},
+  std::optional<IntArithmetic> integers{};
+} kOperators[kFirstInPlace] = {{"+", PyNumber_Add, "add", Arithmetic::Add, IntArithmetic::Add},
                                {"&", nullptr, "and"},
-                               {"//", PyNumber_FloorDivide, "floordiv"},
+                               {"//", PyNumber_FloorDivide, "floordiv", std::nullopt, IntArithmetic::FloorDiv},
                                {"<<", nullptr, "lshift"},
                                {"@", nullptr, "matmul"},
-                               {"*", PyNumber_Multiply, "mul", Arithmetic::Mul},
-                               {"%", PyNumber_Remainder, "mod"},
+                               {"*", PyNumber_Multiply, "mul", Arithmetic::Mul, IntArithmetic::Mul},
+                               {"%", PyNumber_Remainder, "mod", std::nullopt, IntArithmetic::Mod},
                                {"|", nullptr, "or"},
                                {"**", power, "pow", Arithmetic::Pow},
                                {">>", nullptr, "rshift"},
-                               {"-", PyNumber_Subtract, "sub", Arithmetic::Sub},
+                               {"-", PyNumber_Subtract, "sub", Arithmetic::Sub, IntArithmetic::Sub},
                                {"/", PyNumber_TrueDivide, "truediv", Arithmetic::Div},
                                {"^", nullptr, "xor"}};
 
@@ -48,6 +50,9 @@ void Tracer::touch(PyObject* o) {
   if (numbers_.is_open(o)) close_number(numbers_.find(o));
   if (PyTuple_Check(o))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) touch(PyTuple_GET_ITEM(o, i));
+  if (!PySlice_Check(o)) return;
+  const auto* slice = reinterpret_cast<PySliceObject*>(o);
+  for (PyObject* bound : {slice->start, slice->stop, slice->step}) touch(bound);
 }
 
 void Tracer::close_number(size_t which) {
@@ -65,7 +70,7 @@ void Tracer::use_scalars(Args operands, bool forwards) {
   };
   for (size_t i = 0; i < operands.size(); ++i) {
     const size_t which = numbers_.find(operands[i]);
-    if (which == WatchedNumbers::kNone) continue;
+    if (which == WatchedNumbers::kNone || (!forwards && is_size(operands[i]))) continue;  // see use_sizes()
     bool alone = true;
     for (size_t k = 0; k < operands.size(); ++k)
       if (k != i && is_number(operands[k]) && equal(operands[i], operands[k])) alone = false;
@@ -93,6 +98,16 @@ bool Tracer::derives(Derivation how, Args operands) {
   if (numbers_.empty() || sum_.frame || !host_.on_derived) return false;  // of a sum's place only the type is a fact
   if (!std::ranges::all_of(operands, is_number)) return false;
   for (PyObject* o : operands) numbers_.add_operand(how, o);
+  if (how.of_size && !how.of_tensor) {
+    const auto is_else = [&](PyObject* o) { return numbers_.is_open(o) && !is_size(o); };
+    if (std::ranges::any_of(operands, is_else)) {  // no program knows it before the call nor when it runs
+      close_sizes(operands);
+      how.operands.clear();
+      how.of_size = false;
+      return derives(std::move(how), operands);
+    }
+    if (!how.integers && !how.arithmetic) return false;
+  }
   const bool follows = std::ranges::any_of(how.operands, [](const auto& operand) { return operand.scalar >= 0; });
   if (!follows || (how.of_tensor && !runs_in_program(how))) return false;
   derivation_ = std::move(how);
@@ -127,6 +142,8 @@ bool Tracer::tests_read(support::Test test, std::string text, Args operands) {
   if (numbers_.empty() || sum_.frame || !host_.on_derived || !std::ranges::all_of(operands, is_number)) return false;
   Derivation how;
   how.test = test;
+  const auto is_read = [&](PyObject* o) { return numbers_.is_open(o) && !is_size(o); };
+  if (std::ranges::any_of(operands, is_read)) close_sizes(operands);
   for (PyObject* o : operands) numbers_.add_operand(how, o);
   if (!how.of_tensor || !runs_in_program(how)) return false;
   how.text = std::move(text);
@@ -212,6 +229,7 @@ bool Tracer::derives_by_operator(int oparg, PyObject* left, PyObject* right) {
   how.binary = row.apply;
   how.text = row.text;
   how.arithmetic = row.arithmetic;
+  how.integers = row.integers;
   return derives(std::move(how), std::array{left, right});
 }
 
@@ -235,6 +253,7 @@ bool Tracer::derives_by_minus(PyObject* o) {
   how.unary = PyNumber_Negative;
   how.text = "-";
   how.arithmetic = Arithmetic::Neg;
+  how.integers = IntArithmetic::Neg;
   return derives(std::move(how), std::array{o});
 }
 
@@ -248,7 +267,9 @@ void Tracer::take_derived(PyObject* number) {
       top().stack.replace(1, own);
       number = own;
     }
-  const bool is_watchable = fits_program(number) && Py_REFCNT(number) == 1;
+  const bool is_of_size = how.of_size && !how.of_tensor;
+  const bool is_known = PyLong_CheckExact(number) ? how.integers.has_value() : how.arithmetic.has_value();
+  const bool is_watchable = (!is_of_size || is_known) && fits_program(number) && Py_REFCNT(number) == 1;
   if (how.of_asked && !is_watchable) return guard_number(std::move(how), number);
   if (!is_watchable) {
     for (const Derivation::Operand& operand : how.operands) touch(operand.value.get());
@@ -261,8 +282,10 @@ void Tracer::take_derived(PyObject* number) {
   numbers_.watch(number, how.of_tensor  ? From::Tensor
                          : how.of_clock ? From::Clock
                          : how.of_asked ? From::Asked
+                         : is_of_size   ? From::Size
                                         : From::Caller);
   host_.on_derived(host_.context, how);
+  if (is_of_size) return;  // the host knows what it is in another call
   numbers_.derived(std::move(how));
 }
 

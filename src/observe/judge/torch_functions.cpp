@@ -98,7 +98,7 @@ void Tracer::judge_tensor(PyObject* callee, Args args) {
     return may_enter_any();
   }
   if (args.empty() || !holds_scalars_only(args[0])) return call_host(callee, args);
-  if (numbers_.is_open(args[0]) && readable_args(args.subspan(1), callee)) {
+  if (numbers_.is_open(args[0]) && !is_size(args[0]) && readable_args(args.subspan(1), callee)) {
     use_scalars(args.first(1), false);
     return may_enter_any();
   }

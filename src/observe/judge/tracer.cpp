@@ -253,6 +253,7 @@ void Tracer::conclude() {
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !numbers_.contains(o) && host_.on_number)
       if (host_.on_number(host_.context, o)) numbers_.watch(o, WatchedNumbers::From::Tensor);
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
+  if (const int64_t tensor = std::exchange(f.sizes_of, -1); tensor >= 0) take_sizes(tensor, f.size_dim);
   if (const size_t which = std::exchange(f.found_number, SIZE_MAX); which != SIZE_MAX) take_found(which);
   if (std::exchange(f.makes_class, false)) take_class(at(1));
   if (std::exchange(f.fills_cache, false)) cache_filled();

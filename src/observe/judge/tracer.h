@@ -191,7 +191,7 @@ class Tracer final : public Driver {
   void truth(PyObject* o);
   void length(PyObject* o);
   void subscript_of(PyObject* container, PyObject* index);
-  void note_slices(PyObject* tensor, PyObject* index);
+  bool notes_slices(PyObject* tensor, PyObject* index);
   void read_dict_item(Facts::Id id, PyObject* dict, PyObject* index);
   void read_list_item(Facts::Id id, PyObject* list, PyObject* index);
   PyObject* intern(PyObject* name);     // borrowed
@@ -282,6 +282,19 @@ class Tracer final : public Driver {
   // asked.cpp: numbers that the call asks for and that follow from such ones
   void ask(Asked whom, PyObject* callee, PyObject* self, Args args);
   bool compares_open(int comparison, PyObject* left, PyObject* right);
+  // size_numbers.cpp
+  bool is_size(PyObject* o) const;
+  void read_sizes(PyObject* tensor, int dim);
+  void read_sizes_by_call(PyObject* tensor, std::string_view name, Args args);
+  void take_sizes(int64_t tensor, int dim);
+  PyObject* own_size(int64_t tensor, int dim, PyObject* number);
+  static long rank_of(PyObject* tensor);
+  bool tells_slices(PyObject* tensor, Args items);
+  bool is_size_list(PyObject* o) const;
+  void use_sizes(Args args);
+  bool compares_sizes(int comparison, Derivation how, Args operands);
+  bool compares_size_lists(int comparison, PyObject* left, PyObject* right);
+  void close_sizes(Args operands);
   void guard_number(Derivation how, PyObject* number);
   void guard_asked(size_t scalar);
   void judge_clock(PyObject* callee, Args args);

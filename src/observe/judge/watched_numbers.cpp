@@ -27,6 +27,7 @@ void WatchedNumbers::add_operand(Derivation& how, PyObject* o) const {
   how.of_tensor |= open && from(which) == From::Tensor;
   how.of_asked |= open && is_asked(which);
   how.of_clock |= open && from(which) == From::Clock;
+  how.of_size |= open && from(which) == From::Size;
   how.operands.push_back({open ? static_cast<int>(which) : -1, Ref::share(o)});
 }
 

@@ -9,7 +9,7 @@ namespace fastjit::observe {
 
 class WatchedNumbers {
  public:
-  enum class From : uint8_t { Caller, Tensor, Asked, Clock };
+  enum class From : uint8_t { Caller, Tensor, Asked, Clock, Size };
   static constexpr size_t kNone = SIZE_MAX;
 
   bool empty() const { return all_.empty(); }

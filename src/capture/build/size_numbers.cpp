@@ -1,0 +1,374 @@
+// Ints that Python has of sizes: what they are for any size, and which arguments of operators they are.
+#include <algorithm>
+
+#include "capture/build/build.h"
+#include "capture/lower/util.h"
+
+namespace fastjit::capture {
+namespace {
+
+using ir::Dim;
+using support::IndexItem;
+using support::SizeOperand;
+
+/// An int that an operator was given: where, and whether its schema has it there by default.
+struct GivenInt {
+  uint32_t arg;
+  uint32_t element;
+  int64_t value;
+  bool is_default;
+};
+
+c10::TypePtr type_of(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  while (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  return type;
+}
+
+bool is_int(const c10::TypePtr& type) {
+  return type->kind() == c10::TypeKind::IntType || type->kind() == c10::TypeKind::SymIntType;
+}
+
+std::vector<GivenInt> given_ints(const Event& event) {
+  std::vector<GivenInt> out;
+  const auto& schema = event.op->schema().arguments();
+  for (uint32_t i = 0; i < event.args.size() && i < schema.size(); ++i) {
+    const CallValue& item = event.args[i];
+    const c10::TypePtr type = type_of(schema[i]);
+    const bool takes_tensor = type->kind() == c10::TypeKind::TensorType;
+    if (takes_tensor && item.kind == CallValue::Kind::Tensor && item.uses[0].number &&
+        item.uses[0].meta->wrapped_number && item.uses[0].number->isIntegral(false))
+      out.push_back({i, 0, item.uses[0].number->toLong(), false});
+    if (item.kind != CallValue::Kind::Constant) continue;
+    const auto& otherwise = schema[i].default_value();
+    const auto list = type->cast<c10::ListType>();
+    if ((is_int(type) || type->kind() == c10::TypeKind::NumberType) && item.constant.isInt()) {
+      const bool is_default = otherwise && otherwise->isInt() && otherwise->toInt() == item.constant.toInt();
+      out.push_back({i, 0, item.constant.toInt(), is_default});
+    } else if (list && is_int(list->getElementType()) && item.constant.isIntList()) {
+      const std::vector<int64_t> values = item.constant.toIntVector();
+      const bool is_default = otherwise && otherwise->isIntList() && otherwise->toIntVector() == values;
+      for (uint32_t k = 0; k < values.size(); ++k) out.push_back({i, k, values[k], is_default});
+    }
+  }
+  return out;
+}
+
+/// Finds which of the operator's ints each of Python's is. They stand in one order; what the operator has beside them
+/// are defaults.
+class Alignment {
+ public:
+  Alignment(const std::vector<SizeOperand>& from, const std::vector<GivenInt>& to) : from_(from), to_(to) {
+    search(0, 0);
+  }
+  /// Per int of Python's; nothing where there is none, or where a size might be one or another.
+  std::optional<std::vector<size_t>> places() const { return is_unique_ ? found_ : std::nullopt; }
+
+ private:
+  void search(size_t next, size_t at) {
+    if (!is_unique_ || ++steps_ > kMostSteps) return static_cast<void>(is_unique_ = false);
+    if (next == from_.size()) {
+      if (!std::all_of(to_.begin() + static_cast<ptrdiff_t>(at), to_.end(),
+                       [](const auto& one) { return one.is_default; }))
+        return;
+      for (size_t i = 0; found_ && i < from_.size(); ++i)
+        if (from_[i].is_size() && (*found_)[i] != path_[i]) is_unique_ = false;
+      found_ = path_;
+      return;
+    }
+    if (at == to_.size()) return;
+    if (to_[at].value == from_[next].value) {
+      path_.push_back(at);
+      search(next + 1, at + 1);
+      path_.pop_back();
+    }
+    if (to_[at].is_default) search(next, at + 1);
+  }
+
+  static constexpr int kMostSteps = 256;
+  const std::vector<SizeOperand>& from_;
+  const std::vector<GivenInt>& to_;
+  std::vector<size_t> path_;
+  std::optional<std::vector<size_t>> found_;
+  bool is_unique_ = true;
+  int steps_ = 0;
+};
+
+}  // namespace
+
+// Which arguments of operators are sizes. Numbers that have no place are fixed.
+void GraphBuilder::place_sizes() {
+  if (!scope_) return;
+  for (const InstructionUse<SizeUse>& use : trace_.size_uses) {
+    const std::vector<SizeOperand>& from = use.told.ints;
+    const Event* event = use.whole && use.events.size() == 1 ? &trace_.events[use.events[0]] : nullptr;
+    const bool is_known = event && event->op && !is_layered(trace_, *event);
+    const std::vector<GivenInt> ints = is_known ? given_ints(*event) : std::vector<GivenInt>();
+    const auto places = Alignment(from, ints).places();
+    for (size_t i = 0; i < from.size(); ++i) {
+      const GivenInt* one = places ? &ints[(*places)[i]] : nullptr;
+      one ? place_size(use.events[0], one->arg, one->element, from[i]) : drop_size(from[i]);
+    }
+  }
+  for (const InstructionUse<IndexUse>& use : trace_.index_uses)
+    if (!use.whole || !place_index(use)) {
+      unknown_indices_.insert(use.told.tensor.tensor);
+      for (const IndexItem& item : use.told.items)
+        for (const SizeOperand& one : {item.start, item.stop, item.step}) drop_size(one);
+    }
+}
+
+void GraphBuilder::place_size(uint32_t event, uint32_t arg, uint32_t element, const SizeOperand& from) {
+  if (from.is_size()) size_places_[{event, arg}].emplace_back(element, static_cast<uint32_t>(from.number));
+}
+
+void GraphBuilder::drop_size(const SizeOperand& one) {
+  if (one.is_size()) unplaced_.insert(static_cast<uint32_t>(one.number));
+}
+
+// Whether torch makes nothing of the slice: applySlice() in aten/src/ATen/TensorIndexing.h.
+static bool is_whole(const IndexItem& slice, Dim length, Dim start, Dim stop) {
+  return slice.step.value == 1 && start == 0 && length <= stop;
+}
+
+// Each item is an operator, but for slices of the whole. False: other operators ran.
+bool GraphBuilder::place_index(const InstructionUse<IndexUse>& use) {
+  const std::vector<IndexItem>& items = use.told.items;
+  const std::vector<int64_t>& sizes = use.told.tensor.meta->sizes;
+  using Kind = IndexItem::Kind;
+  const auto takes_dim = [](const IndexItem& item) { return item.kind == Kind::Slice || item.kind == Kind::Int; };
+  const auto named = static_cast<size_t>(std::ranges::count_if(items, takes_dim));
+  size_t next = 0, dim = 0;
+  const auto is_next = [&](const char* name) {
+    return next < use.events.size() && trace_.events[use.events[next]].name == name;
+  };
+  const auto gives = [&](uint32_t arg, const SizeOperand& one) {
+    const CallValue& item = trace_.events[use.events[next]].args[arg];
+    if (item.kind != CallValue::Kind::Constant || !item.constant.isInt() || item.constant.toInt() != one.value)
+      return item.kind == CallValue::Kind::None && !one.is_size();
+    place_size(use.events[next], arg, 0, one);
+    return true;
+  };
+  if (named > sizes.size()) return false;
+  for (const IndexItem& item : items) {
+    if (item.kind == Kind::Rest) dim += sizes.size() - named;
+    if (item.kind == Kind::Slice && !is_whole(item, sizes[dim], item.start.value, item.stop.value)) {
+      if (!is_next("aten::slice.Tensor")) return false;
+      if (!gives(2, item.start) || !gives(3, item.stop) || !gives(4, item.step)) return false;
+      ++next;
+    } else if (item.kind == Kind::Int) {
+      if (!is_next("aten::select.int") || !gives(2, item.start)) return false;
+      ++next;
+    } else if (item.kind == Kind::NewDim) {
+      if (!is_next("aten::unsqueeze")) return false;
+      ++next;
+    }
+    dim += takes_dim(item);
+  }
+  return true;
+}
+
+// Whether slices are of the whole decided which operators ran.
+void GraphBuilder::settle_indices() {
+  using Kind = IndexItem::Kind;
+  for (const uint32_t tensor : unknown_indices_)
+    if (const auto layout = layout_of(tensor))
+      for (const Dim size : layout->sizes) static_cast<void>(size.fixed());
+    else
+      fix_all_sizes();
+  for (const InstructionUse<IndexUse>& use : trace_.index_uses) {
+    const uint32_t tensor = use.told.tensor.tensor;
+    if (unknown_indices_.contains(tensor)) continue;
+    const std::optional<ir::Layout> layout = layout_of(tensor);
+    if (!layout) {
+      fix_all_sizes();
+      continue;
+    }
+    const std::vector<IndexItem>& items = use.told.items;
+    const auto takes_dim = [](const IndexItem& item) { return item.kind == Kind::Slice || item.kind == Kind::Int; };
+    const auto named = static_cast<size_t>(std::ranges::count_if(items, takes_dim));
+    size_t dim = 0;
+    for (const IndexItem& item : items) {
+      if (item.kind == Kind::Rest) dim += layout->sizes.size() - named;
+      if (item.kind == Kind::Slice) {
+        if (item.step.is_size()) fix_number(static_cast<uint32_t>(item.step.number));
+        static_cast<void>(is_whole(item, layout->sizes[dim], size_of(item.start), size_of(item.stop)));
+      }
+      dim += takes_dim(item);
+    }
+  }
+}
+
+// The sizes that a tensor of the trace has by now.
+std::optional<ir::Layout> GraphBuilder::layout_of(uint32_t tensor) const {
+  if (states_[tensor].known) return states_[tensor].meta->layout();
+  const auto root = free_.find(tensor);
+  if (root != free_.end()) return root->second->layout();
+  if (const Source* source = trace_.root(tensor)) return source->before.meta->layout();
+  return std::nullopt;  // no step made it: it may be any function of what is known
+}
+
+void GraphBuilder::fix_all_sizes() {
+  for (const auto& [tensor, meta] : free_)
+    for (const Dim size : meta->layout().sizes) static_cast<void>(size.fixed());
+}
+
+ir::Dim GraphBuilder::size_of(const SizeOperand& operand) {
+  return operand.is_size() ? size_of(static_cast<uint32_t>(operand.number)) : Dim(operand.value);
+}
+
+// What a number is for any size. Its tensor is known: it was read after that was made, and is asked for later still.
+ir::Dim GraphBuilder::size_of(uint32_t number) {
+  if (const auto known = size_dims_.find(number); known != size_dims_.end()) return known->second;
+  const SizeNumber& how = trace_.size_numbers.at(number);
+  const int64_t recorded = PyLong_AsLongLong(inputs_.scalars[number].first);
+  Dim made = recorded;
+  if (scope_ && how.tensor != kNone) {
+    const std::optional<ir::Layout> layout = layout_of(how.tensor);
+    if (!layout)
+      fix_all_sizes();
+    else
+      made = how.dim < 0 ? layout->numel() : layout->sizes[static_cast<size_t>(how.dim)];
+  } else if (scope_) {
+    made = computed_size(how, recorded);
+  }
+  if (made.hint() != recorded) fix_all_sizes(), made = recorded;
+  return size_dims_[number] = made;
+}
+
+ir::Dim GraphBuilder::computed_size(const SizeNumber& how, int64_t recorded) {
+  using Op = support::IntArithmetic;
+  const Dim a = size_of(how.operands[0]), b = how.operands.size() > 1 ? size_of(how.operands[1]) : Dim(0);
+  switch (how.op) {
+    case Op::Add:
+      return a + b;
+    case Op::Sub:
+      return a - b;
+    case Op::Mul:
+      return a * b;
+    case Op::Neg:
+      return -a;
+    case Op::FloorDiv:
+    case Op::Mod:
+      if (a < 0 || b < 1) break;  // Python rounds down
+      return how.op == Op::Mod ? a % b : a / b;
+  }
+  static_cast<void>(a.fixed()), static_cast<void>(b.fixed());
+  return recorded;
+}
+
+// From here on the program is for what this number was.
+void GraphBuilder::fix_number(uint32_t number) {
+  if (trace_.size_numbers.contains(number)) return static_cast<void>(size_of(number).fixed());
+  const auto computed = trace_.computed.find(number);
+  if (computed == trace_.computed.end()) return;
+  for (const int operand : computed->second.operands)
+    if (operand >= 0) fix_number(static_cast<uint32_t>(operand));
+}
+
+// Whether the number is the same in all calls of the program, as far as sizes decide.
+bool GraphBuilder::is_settled(uint32_t number) {
+  if (trace_.size_numbers.contains(number)) return !size_of(number).is_symbolic();
+  const auto computed = trace_.computed.find(number);
+  if (computed == trace_.computed.end() || read_.contains(number)) return false;
+  return std::ranges::all_of(computed->second.operands,
+                             [&](int operand) { return operand < 0 || is_settled(static_cast<uint32_t>(operand)); });
+}
+
+// The ints of an argument where some follow from symbols.
+std::vector<ir::Dim> GraphBuilder::sizes_given(uint32_t event, uint32_t arg) {
+  const auto place = size_places_.find({event, arg});
+  if (place == size_places_.end()) return {};
+  const CallValue& item = trace_.events[event].args[arg];
+  std::vector<Dim> dims;
+  if (item.kind == CallValue::Kind::Tensor)
+    dims.emplace_back(item.uses[0].number->toLong());
+  else if (item.constant.isInt())
+    dims.emplace_back(item.constant.toInt());
+  else
+    for (const int64_t value : item.constant.toIntVector()) dims.emplace_back(value);
+  for (const auto& [element, number] : place->second) dims[element] = size_of(number);
+  return std::ranges::any_of(dims, &Dim::is_symbolic) ? dims : std::vector<Dim>();
+}
+
+// A number that a kernel computes with, or torch: what a tensor's type cannot hold raises in eager.
+ir::NodeId GraphBuilder::size_node(ir::Dim size, const Event& event, const CallValue& item) {
+  constexpr double kMost = 0x1p62;
+  const auto limit = limit_of(event, item, false);
+  if (!limit || *limit < kMost) return static_cast<void>(size.fixed()), ir::kNoNode;
+  return graph_.size(size);
+}
+
+void GraphBuilder::give_sizes(const Event& event, uint32_t i, Arg& arg) {
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  const std::vector<Dim> dims = sizes_given(index, i);
+  given_sizes_.insert({index, i});
+  if (dims.empty()) return;
+  const CallValue& item = event.args[i];
+  const bool is_number = type_of(event.op->schema().arguments()[i])->kind() == c10::TypeKind::NumberType;
+  if (item.kind != CallValue::Kind::Tensor) arg.dims = dims;
+  if (item.kind != CallValue::Kind::Tensor && !is_number) return;
+  const ir::NodeId node = size_node(dims[0], event, item);
+  if (node == ir::kNoNode) return arg.dims.clear();
+  (item.kind == CallValue::Kind::Tensor ? arg.tensor.node : arg.scalar) = node;
+}
+
+// What the row of an operator has not looked at may decide all the same.
+void GraphBuilder::fix_sizes_left(const Event& event, const std::vector<Arg>& args,
+                                  const std::function<bool(ir::NodeId)>& is_used) {
+  if (size_places_.empty()) return;
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  for (uint32_t i = 0; i < args.size(); ++i) {
+    const ir::NodeId node = args[i].scalar != ir::kNoNode ? args[i].scalar : args[i].tensor.node;
+    if (args[i].takes_dims || !size_places_.contains({index, i}) || is_used(node)) continue;
+    for (const Dim dim : sizes_given(index, i)) static_cast<void>(dim.fixed());
+  }
+}
+
+// Ints of a call that torch runs: a view's, whose sizes are known.
+bool GraphBuilder::gives_sizes(const Event& event, uint32_t i, bool may_give, CallTemplate& made) {
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  const std::vector<Dim> dims = sizes_given(index, i);
+  given_sizes_.insert({index, i});
+  if (dims.empty()) return false;
+  if (!may_give || event.args[i].kind == CallValue::Kind::Tensor) {
+    for (const Dim dim : dims) static_cast<void>(dim.fixed());
+    return false;
+  }
+  const bool is_list = !event.args[i].constant.isInt();
+  for (size_t k = 0; k < dims.size(); ++k) {
+    if (!dims[k].is_symbolic()) continue;
+    const auto scalar = static_cast<uint32_t>(graph_[graph_.size(dims[k])].attr);
+    made.numbers.push_back({i, scalar, false, ir::text(dims[k]), is_list ? static_cast<int32_t>(k) : -1});
+  }
+  return true;
+}
+
+// What Python did with these numbers beside giving them to operators.
+void GraphBuilder::settle_size_numbers() {
+  if (!scope_) return;
+  for (const auto& [place, numbers] : size_places_)
+    if (!given_sizes_.contains(place))
+      for (const auto& [element, number] : numbers) fix_number(number);
+  for (const uint32_t number : unplaced_) fix_number(number);
+  for (uint32_t number = 0; number < scalars_.bound.size(); ++number)
+    if (!scalars_.bound[number]) fix_number(number);
+  settle_indices();
+  for (const SizeTest& test : trace_.size_tests) {
+    const auto is_known = [&](const SizeOperand& operand) {
+      const auto number = static_cast<uint32_t>(operand.number);
+      return operand.is_size() ? trace_.size_numbers.contains(number) : operand.value != support::kNoInt;
+    };
+    if (!is_known(test.a) || !is_known(test.b)) {
+      for (const SizeOperand& one : {test.a, test.b})
+        if (one.is_size()) fix_number(static_cast<uint32_t>(one.number));
+      continue;
+    }
+    const Dim a = size_of(test.a), b = size_of(test.b);
+    static_cast<void>(test.comparison == Py_EQ || test.comparison == Py_NE   ? a == b
+                      : test.comparison == Py_LT || test.comparison == Py_GE ? a < b
+                                                                             : b < a);
+  }
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,193 @@
+// Sizes that differ from call to call, as ints: each read gives objects of the call's own, which are watched as its
+// number arguments are. Whoever watches the operators knows what a size is in another call, and what follows from it.
+#include "observe/observe.h"
+
+#if FASTJIT_OBSERVES
+#include <algorithm>
+#include <array>
+
+#include "observe/judge/tracer.h"
+
+namespace fastjit::observe {
+
+// One whose value nothing has read. A float that follows from sizes is one, too.
+bool Tracer::is_size(PyObject* o) const {
+  const size_t which = numbers_.find(o);
+  return which != WatchedNumbers::kNone && numbers_.is_open(which) &&
+         numbers_.from(which) == WatchedNumbers::From::Size;
+}
+
+// The instruction about to run gives this size of the tensor, or all.
+void Tracer::read_sizes(PyObject* tensor, int dim) {
+  const int64_t known = host_.on_sizes ? host_.on_sizes(host_.context, tensor) : -1;
+  if (known < 0) return host_.on_size_read ? host_.on_size_read(host_.context, tensor) : void();
+  top().sizes_of = known;
+  top().size_dim = dim;
+}
+
+long Tracer::rank_of(PyObject* tensor) {
+  const Ref rank = Ref::steal(PyObject_GetAttrString(tensor, "ndim"));
+  const long count = rank ? PyLong_AsLong(rank.get()) : 0;
+  PyErr_Clear();
+  return count;
+}
+
+// As a function of torch's written in C.
+void Tracer::read_sizes_by_call(PyObject* tensor, std::string_view name, Args args) {
+  constexpr int kCount = -1;
+  if (name == "numel" || name == "nelement") return read_sizes(tensor, kCount);
+  if (name == "size" && args.size() == 1) return read_sizes(tensor, Frame::kAllDims);
+  if (name != "size" || args.size() != 2 || !PyLong_CheckExact(args[1]))
+    return host_.on_size_read(host_.context, tensor);
+  touch(args[1]);
+  const long count = rank_of(tensor), dim = PyLong_AsLong(args[1]);
+  PyErr_Clear();
+  const long wrapped = dim < 0 ? dim + count : dim;
+  if (wrapped >= 0 && wrapped < count) read_sizes(tensor, static_cast<int>(wrapped));
+}
+
+// What it gave lies on the stack.
+void Tracer::take_sizes(int64_t tensor, int dim) {
+  PyObject* sizes = at(1);
+  const bool is_list = dim == Frame::kAllDims;
+  if (is_list ? PyTuple_CheckExact(sizes) || !PyTuple_Check(sizes) : !PyLong_CheckExact(sizes))
+    return host_.on_size(host_.context, tensor, -1, nullptr);
+  if (!is_list) {
+    if (PyObject* own = own_size(tensor, dim, sizes)) top().stack.replace(1, own);
+    return;
+  }
+  const Ref items = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(sizes)));
+  for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(sizes); ++i) {
+    PyObject* size = PyTuple_GET_ITEM(sizes, i);
+    PyObject* own = own_size(tensor, static_cast<int>(i), size);
+    PyTuple_SET_ITEM(items.get(), i, own ? own : Py_NewRef(size));
+  }
+  PyObject* own = items ? PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(sizes)), items.get()) : nullptr;
+  if (own) return top().stack.replace(1, own);
+  PyErr_Clear();
+  host_.on_size(host_.context, tensor, -1, nullptr);
+}
+
+// A new reference; null where Python has no second object of that value.
+PyObject* Tracer::own_size(int64_t tensor, int dim, PyObject* number) {
+  PyObject* own = own_copy(number);
+  if (!own) PyErr_Clear();
+  host_.on_size(host_.context, tensor, dim, own);
+  if (own) numbers_.watch(own, WatchedNumbers::From::Size);
+  return own;
+}
+
+// Ints alone, some of them sizes.
+bool Tracer::is_size_list(PyObject* o) const {
+  if (numbers_.empty() || !host_.on_sizes_used || !(PyTuple_Check(o) || PyList_CheckExact(o))) return false;
+  if (PyTuple_Check(o) ? !holds_only_items(Py_TYPE(o)) : !is_known(o)) return false;
+  const std::span items(PySequence_Fast_ITEMS(o), static_cast<size_t>(Py_SIZE(o)));
+  return std::ranges::all_of(items, [](PyObject* item) { return PyLong_CheckExact(item); }) &&
+         std::ranges::any_of(items, [&](PyObject* item) { return is_size(item); });
+}
+
+void Tracer::close_sizes(Args operands) {
+  for (PyObject* o : operands)
+    if (is_size(o)) touch(o);
+}
+
+// An operator is given these. Two arguments by name may stand in another order than its parameters.
+void Tracer::use_sizes(Args args) {
+  if (numbers_.empty() || !host_.on_sizes_used) return;
+  PyObject* names = top().kwnames ? top().kwnames : unpacked_names_;
+  const size_t by_name = names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0;
+  std::vector<SizeOperand> ints;
+  size_t named = 0;
+  bool has_sizes = false;
+  const auto add = [&](PyObject* o) {
+    const bool is_one = is_size(o);
+    has_sizes |= is_one;
+    ints.push_back({is_one ? static_cast<int64_t>(numbers_.find(o)) : -1, PyLong_AsLongLong(o)});
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    const size_t before = ints.size();
+    PyObject* arg = args[i];
+    const bool is_list = PyTuple_Check(arg) || PyList_CheckExact(arg);
+    if (PyLong_CheckExact(arg)) add(arg);
+    for (Py_ssize_t k = 0; is_list && k < PySequence_Fast_GET_SIZE(arg); ++k)
+      if (PyObject* item = PySequence_Fast_ITEMS(arg)[k]; PyLong_CheckExact(item)) add(item);
+    named += i + by_name >= args.size() && ints.size() > before;
+  }
+  if (!has_sizes) return PyErr_Clear();
+  if (named > 1 || PyErr_Occurred()) {
+    PyErr_Clear();
+    for (PyObject* arg : args) touch(arg);
+    for (const SizeOperand& one : ints)
+      if (one.number >= 0) close_number(static_cast<size_t>(one.number));
+    return;
+  }
+  host_.on_sizes_used(host_.context, ints);
+  using_scalars_ = true;
+}
+
+// An index of ints and slices alone. False: nobody knows the tensor, or it holds more.
+bool Tracer::tells_slices(PyObject* tensor, Args items) {
+  using Kind = IndexItem::Kind;
+  if (!host_.on_index) return false;
+  bool is_plain = true;
+  const auto operand = [&](PyObject* o, int64_t otherwise) -> SizeOperand {
+    is_plain &= o == Py_None || PyLong_CheckExact(o);
+    if (!PyLong_CheckExact(o)) return {-1, otherwise};
+    return {is_size(o) ? static_cast<int64_t>(numbers_.find(o)) : -1, PyLong_AsLongLong(o)};
+  };
+  std::vector<IndexItem> told;
+  for (PyObject* o : items) {
+    const auto* slice = reinterpret_cast<PySliceObject*>(o);
+    if (PySlice_Check(o))
+      told.push_back(
+          {Kind::Slice, operand(slice->start, 0), operand(slice->stop, PY_SSIZE_T_MAX), operand(slice->step, 1)});
+    else if (PyLong_CheckExact(o))
+      told.push_back({Kind::Int, operand(o, 0), {}, {}});
+    else if (o == Py_None || o == Py_Ellipsis)
+      told.push_back({o == Py_None ? Kind::NewDim : Kind::Rest, {}, {}, {}});
+    else
+      is_plain = false;
+  }
+  for (PyObject* o : items)  // other numbers of the caller's are facts
+    if (!PySlice_Check(o) && !is_size(o)) touch(o);
+  if (PyErr_Occurred()) return PyErr_Clear(), false;
+  if (!is_plain || !host_.on_index(host_.context, tensor, told)) return false;
+  using_scalars_ = true;
+  return true;
+}
+
+// True: what the comparison says is what the host says of these sizes.
+bool Tracer::compares_sizes(int comparison, Derivation how, Args operands) {
+  const auto is_else = [&](PyObject* o) { return numbers_.is_open(o) && !is_size(o); };
+  if (std::ranges::any_of(operands, is_else)) {
+    close_sizes(operands);
+    return compares_open(comparison, operands[0], operands[1]);
+  }
+  how.comparison = comparison;
+  how.text = comparison_text(comparison);
+  how.scalar = Derivation::kUnwatched;
+  how.where = where();
+  host_.on_derived(host_.context, how);
+  return true;
+}
+
+// x.shape == y.shape: up to the first two that differ.
+bool Tracer::compares_size_lists(int comparison, PyObject* left, PyObject* right) {
+  if (comparison != Py_EQ && comparison != Py_NE) return false;
+  if (!PyTuple_Check(left) || !PyTuple_Check(right) || !(is_size_list(left) || is_size_list(right))) return false;
+  if (Py_SIZE(left) != Py_SIZE(right)) return true;
+  const auto are_ints = [](PyObject* o) {
+    const std::span items(PySequence_Fast_ITEMS(o), static_cast<size_t>(Py_SIZE(o)));
+    return std::ranges::all_of(items, [](PyObject* item) { return PyLong_CheckExact(item); });
+  };
+  if (!are_ints(left) || !are_ints(right)) return false;
+  for (Py_ssize_t i = 0; i < Py_SIZE(left); ++i) {
+    PyObject *a = PyTuple_GET_ITEM(left, i), *b = PyTuple_GET_ITEM(right, i);
+    if (!compares_open(Py_EQ, a, b)) touch(a), touch(b);
+    if (PyObject_RichCompareBool(a, b, Py_EQ) != 1) return true;
+  }
+  return true;
+}
+
+}  // namespace fastjit::observe
+#endif
