@@ -400,7 +400,7 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
     }
     const auto index = static_cast<uint32_t>(&event - trace_.events.data());
     const auto at = static_cast<uint32_t>(i);
-    if (size_places_.contains({index, at})) give_sizes(event, at, args[i]);
+    if (scope_) give_sizes(event, at, args[i]);
     const ScalarBindings::Place* place = scalars_.find(index, at);
     if (!place) continue;
     if (is_settled(place->scalar)) {
@@ -521,7 +521,7 @@ bool GraphBuilder::call_lowering(const Action& step, const std::vector<Arg>& arg
 
 // A number that no result is computed from may still decide about sizes, or be checked by torch: it is a constant.
 void GraphBuilder::take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out) {
-  if (scalars_.places.empty() && size_places_.empty()) return;
+  if (scalars_.places.empty() && !scope_) return;
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   std::set<ir::NodeId> operands, used;
   std::vector<ir::NodeId> todo = out;

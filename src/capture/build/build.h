@@ -101,12 +101,14 @@ class GraphBuilder {
   std::vector<ir::Layout> layouts_of(const Event& event) const;
   void fix_sizes(const Event& event);
   void fix_sizes_read();
-  void enter(const Event& event);
   SharedMeta foretold(const Use& result, const Event& event);
   SharedMeta expected(const Use& result, const Event& event) const;
   SharedMeta computed(const Use& result, ir::NodeId node, const Event& event);
   std::optional<std::vector<ir::Dim>> strides_below(ir::NodeId node, ir::NodeId base,
                                                     const std::vector<ir::Dim>& of_base) const;
+  // composites.cpp
+  void enter(const Event& event);
+  bool follows(uint32_t index);
   // size_numbers.cpp
   void place_sizes();
   std::optional<ir::Layout> layout_of(uint32_t tensor) const;
@@ -123,8 +125,7 @@ class GraphBuilder {
   std::vector<ir::Dim> sizes_given(uint32_t event, uint32_t arg);
   ir::NodeId size_node(ir::Dim size, const Event& event, const CallValue& item);
   void give_sizes(const Event& event, uint32_t i, Arg& arg);
-  void fix_sizes_left(const Event& event, const std::vector<Arg>& args,
-                      const std::function<bool(ir::NodeId)>& is_used);
+  void fix_sizes_left(const Event& event, const std::vector<Arg>& args, const std::function<bool(ir::NodeId)>& is_used);
   bool gives_sizes(const Event& event, uint32_t i, bool may_give, CallTemplate& made);
   void settle_size_numbers();
   // build.cpp
@@ -212,10 +213,11 @@ class GraphBuilder {
   std::unordered_set<uint32_t> entered_;           // composites that enter() has met
   // (event, argument) -> which of its ints are which numbers of CallInputs
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<uint32_t, uint32_t>>> size_places_;
-  std::set<std::pair<uint32_t, uint32_t>> given_sizes_;  // those among them that a step has taken
-  std::set<uint32_t> unknown_indices_;                   // tensors that were indexed in a way not known here
-  std::set<uint32_t> unplaced_;                          // numbers that nobody knows the place of
-  std::unordered_map<uint32_t, ir::Dim> size_dims_;      // number -> what it is
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<ir::Dim>> given_lists_;  // the same that a composite gives
+  std::set<std::pair<uint32_t, uint32_t>> given_sizes_;                        // those among them that a step has taken
+  std::set<uint32_t> unknown_indices_;               // tensors that were indexed in a way not known here
+  std::set<uint32_t> unplaced_;                      // numbers that nobody knows the place of
+  std::unordered_map<uint32_t, ir::Dim> size_dims_;  // number -> what it is
   std::vector<State> states_;
   std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node

@@ -324,7 +324,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
       });
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];
-    if (size_places_.contains({step.event, i})) gives_sizes(event, i, is_known_view, made);
+    if (scope_) gives_sizes(event, i, is_known_view, made);
     const bool may_take = reads == Reads::Tensors && takes_number(step, i, made);
     if (const ScalarBindings::Place* place = may_take ? nullptr : scalars_.find(step.event, i))
       if (!is_settled(place->scalar)) baked_.insert(place->scalar);

@@ -277,6 +277,8 @@ bool GraphBuilder::is_settled(uint32_t number) {
 
 // The ints of an argument where some follow from symbols.
 std::vector<ir::Dim> GraphBuilder::sizes_given(uint32_t event, uint32_t arg) {
+  if (const auto list = given_lists_.find({event, arg}); list != given_lists_.end())
+    return std::ranges::any_of(list->second, &Dim::is_symbolic) ? list->second : std::vector<Dim>();
   const auto place = size_places_.find({event, arg});
   if (place == size_places_.end()) return {};
   const CallValue& item = trace_.events[event].args[arg];
@@ -316,11 +318,11 @@ void GraphBuilder::give_sizes(const Event& event, uint32_t i, Arg& arg) {
 // What the row of an operator has not looked at may decide all the same.
 void GraphBuilder::fix_sizes_left(const Event& event, const std::vector<Arg>& args,
                                   const std::function<bool(ir::NodeId)>& is_used) {
-  if (size_places_.empty()) return;
+  if (size_places_.empty() && given_lists_.empty()) return;
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   for (uint32_t i = 0; i < args.size(); ++i) {
     const ir::NodeId node = args[i].scalar != ir::kNoNode ? args[i].scalar : args[i].tensor.node;
-    if (args[i].takes_dims || !size_places_.contains({index, i}) || is_used(node)) continue;
+    if (args[i].takes_dims || is_used(node)) continue;
     for (const Dim dim : sizes_given(index, i)) static_cast<void>(dim.fixed());
   }
 }

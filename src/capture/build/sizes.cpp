@@ -166,13 +166,20 @@ std::vector<Dim> alike(const std::vector<int64_t>& recorded, const std::vector<i
   return sizes;
 }
 
-/// An operator inside another one that C++ code gave numbers, which may follow from sizes.
-bool is_given_numbers(const Event& event) {
+/// An operator inside another one that C++ code gave numbers of its own, which may follow from sizes.
+bool is_given_numbers(const Trace& trace, const Event& event) {
   if (event.parent == kNone) return false;
-  return std::ranges::any_of(event.args, [](const CallValue& item) {
+  const auto is_number = [](const CallValue& item) {
     return item.kind == CallValue::Kind::Constant &&
            (item.constant.isInt() || item.constant.isIntList() || item.constant.isDouble());
-  });
+  };
+  const auto is_handed_on = [&](const CallValue& item) {
+    return std::ranges::any_of(trace.events[event.parent].args, [&](const CallValue& other) {
+      return is_number(other) && other.constant == item.constant;
+    });
+  };
+  return std::ranges::any_of(event.args,
+                             [&](const CallValue& item) { return is_number(item) && !is_handed_on(item); });
 }
 
 }  // namespace
@@ -182,46 +189,6 @@ SharedMeta with_layout(const TensorMeta& recorded, ir::Layout layout) {
   TensorMeta made = recorded;
   made.symbolic = std::make_shared<const ir::Layout>(std::move(layout));
   return made;
-}
-
-// Composites whose C++ code takes the same path for all sizes of two or more, and gives numbers that rows do without.
-static bool is_same_for_all_sizes(const Event& composite) {
-  static const std::unordered_set<std::string_view> names{
-      "aten::dropout",
-      "aten::feature_dropout",
-      "aten::batch_norm",
-      "aten::_batch_norm_impl_index",
-      "aten::layer_norm",
-      "aten::group_norm",
-      "aten::conv1d",
-      "aten::conv2d",
-      "aten::conv3d",
-      "aten::convolution",
-      "aten::_convolution",
-      "aten::relu6",
-      "aten::softmax.int",
-      "aten::log_softmax.int",
-      "aten::square",
-      "aten::relu6_",
-      "aten::max_pool2d",
-      "aten::max_pool1d",
-      "aten::silu",
-      "aten::selu",
-      "aten::contiguous",
-      "aten::to.dtype",
-      "aten::detach",
-      "aten::rsub.Scalar",
-      "aten::adaptive_avg_pool2d",
-      "aten::movedim.int",
-      "aten::movedim.intlist",
-      "aten::swapaxes",
-      "aten::swapdims",
-  };
-  if (names.contains(composite.name)) return true;
-  const bool multiplies = composite.name == "aten::matmul" || composite.name == "aten::linear";
-  return multiplies && std::ranges::all_of(composite.args, [](const CallValue& item) {
-           return std::ranges::all_of(item.uses, [](const Use& use) { return use.meta->sizes.size() <= 2; });
-         });
 }
 
 void GraphBuilder::free_sizes() {
@@ -278,15 +245,6 @@ void GraphBuilder::fix_sizes(const Event& event) {
   for (const ir::Layout& layout : layouts_of(event)) fix(layout);
 }
 
-// Around the event: operators whose C++ code decided what to run inside.
-void GraphBuilder::enter(const Event& event) {
-  if (!scope_) return;
-  for (uint32_t parent = event.parent; parent != kNone && entered_.insert(parent).second;
-       parent = trace_.events[parent].parent)
-    if (const Event& composite = trace_.events[parent]; !composite.op || !is_same_for_all_sizes(composite))
-      fix_sizes(composite);
-}
-
 // Python asked for the sizes of these, and may have gone another way for others.
 void GraphBuilder::fix_sizes_read() {
   if (!scope_) return;
@@ -320,7 +278,7 @@ SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
   const auto strides = ir::hints(*sizes) == recorded.sizes ? dense_strides(*sizes, recorded) : std::nullopt;
   const bool is_list = std::ranges::any_of(  // how many there are may follow from sizes
       event.results, [](const CallValue& item) { return item.kind == CallValue::Kind::TensorList; });
-  if (!strides || is_list || (!is_known && is_given_numbers(event))) return fix_sizes(event), result.meta;
+  if (!strides || is_list || (!is_known && is_given_numbers(trace_, event))) return fix_sizes(event), result.meta;
   return with_layout(recorded, {std::move(*sizes), std::move(*strides)});
 }
 

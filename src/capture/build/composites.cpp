@@ -1,0 +1,186 @@
+// Operators whose C++ code calls others and looks at sizes: for which the program follows it for any size, and what it
+// gives to those that it calls.
+#include <algorithm>
+#include <unordered_set>
+
+#include "capture/build/build.h"
+
+namespace fastjit::capture {
+namespace {
+
+using ir::Dim;
+using Dims = std::vector<Dim>;
+
+Dim product(std::span<const Dim> dims) {
+  Dim count = 1;
+  for (const Dim dim : dims) count *= dim;
+  return count;
+}
+
+Dims joined(std::span<const Dim> head, std::initializer_list<Dim> tail) {
+  Dims all(head.begin(), head.end());
+  all.insert(all.end(), tail);
+  return all;
+}
+
+// A question of should_fold(): the dims but for the last lie as one in memory.
+bool is_foldable(const ir::Layout& layout) {
+  for (size_t d = 0; d + 2 < layout.sizes.size(); ++d)
+    if (layout.strides[d] != layout.strides[d + 1] * layout.sizes[d + 1]) return false;
+  return true;
+}
+
+// Tensor::is_contiguous(): strides of dims of one element mean nothing.
+bool is_contiguous(const ir::Layout& layout) {
+  Dim step = 1;
+  for (size_t d = layout.sizes.size(); d-- > 0;) {
+    if (layout.sizes[d] == 1) continue;
+    if (layout.strides[d] != step) return false;
+    step *= layout.sizes[d];
+  }
+  return true;
+}
+
+/// What a composite gives to the operators that it calls, in their order.
+struct Given {
+  std::string_view op;
+  Dims sizes;
+};
+
+// linear() in aten/src/ATen/native/Linear.cpp, with a bias.
+std::vector<Given> of_linear(const ir::Layout& input, const ir::Layout& weight) {
+  const std::span<const Dim> lead(input.sizes.data(), input.sizes.size() - 1);
+  return {{"aten::view", {product(lead), input.sizes.back()}}, {"aten::view", joined(lead, {weight.sizes[0]})}};
+}
+
+// _matmul_impl() in aten/src/ATen/native/LinearAlgebra.cpp where one factor is folded to a matrix.
+std::vector<Given> of_folded(const ir::Layout& larger, const ir::Layout& smaller, bool is_transposed) {
+  const std::span<const Dim> lead(larger.sizes.data(), larger.sizes.size() - 1);
+  Dims out(lead.begin(), lead.end());
+  if (smaller.sizes.size() == 2) out.push_back(smaller.sizes[is_transposed ? 0 : 1]);
+  return {{"aten::reshape", {product(lead), larger.sizes.back()}}, {"aten::_unsafe_view", out}};
+}
+
+// The same where both are batches.
+std::vector<Given> of_batched(const ir::Layout& a, const ir::Layout& b) {
+  const auto batch_of = [](const ir::Layout& layout) {
+    const size_t rank = layout.sizes.size();
+    return std::span<const Dim>(layout.sizes.data(), rank - std::min<size_t>(rank, 2));
+  };
+  const size_t ranks[] = {a.sizes.size(), b.sizes.size()};
+  const Dim n = ranks[0] > 1 ? a.sizes[ranks[0] - 2] : Dim(1), m1 = a.sizes.back();
+  const Dim m2 = ranks[1] > 1 ? b.sizes[ranks[1] - 2] : b.sizes[0], p = ranks[1] > 1 ? b.sizes.back() : Dim(1);
+  const bool is_pair = ranks[0] == 3 && ranks[1] == 3;
+  if (is_pair) static_cast<void>(a.sizes[0] == b.sizes[0]);
+  const Dims batch = ir::broadcast(batch_of(a), batch_of(b));
+  const Dim count = product(batch);
+  const bool by_vector = ranks[1] == 1;
+  Dims out = batch;
+  if (ranks[0] > 1) out.push_back(n);
+  if (ranks[1] > 1) out.push_back(p);
+  return {{"aten::expand", joined(batch, {n, m1})},
+          {"aten::reshape", {count, n, m1}},
+          {"aten::expand", by_vector ? joined(batch, {m2}) : joined(batch, {m2, p})},
+          {"aten::reshape", by_vector ? Dims{count, m2} : Dims{count, m2, p}},
+          {"aten::_unsafe_view", out}};
+}
+
+// Composites whose C++ code takes the same path for all sizes of two or more, and gives numbers that rows do without.
+bool is_same_for_all_sizes(std::string_view name) {
+  static const std::unordered_set<std::string_view> names{
+      "aten::dropout",
+      "aten::feature_dropout",
+      "aten::batch_norm",
+      "aten::_batch_norm_impl_index",
+      "aten::layer_norm",
+      "aten::group_norm",
+      "aten::conv1d",
+      "aten::conv2d",
+      "aten::conv3d",
+      "aten::convolution",
+      "aten::_convolution",
+      "aten::relu6",
+      "aten::softmax.int",
+      "aten::log_softmax.int",
+      "aten::square",
+      "aten::relu6_",
+      "aten::max_pool2d",
+      "aten::max_pool1d",
+      "aten::silu",
+      "aten::selu",
+      "aten::contiguous",
+      "aten::to.dtype",
+      "aten::detach",
+      "aten::rsub.Scalar",
+      "aten::adaptive_avg_pool2d",
+      "aten::movedim.int",
+      "aten::movedim.intlist",
+      "aten::swapaxes",
+      "aten::swapdims",
+  };
+  return names.contains(name);
+}
+
+}  // namespace
+
+// What the composite gives to the views that it makes; its questions become guards. Nothing: it is not known here.
+static std::optional<std::vector<Given>> given_by(const Trace& trace, uint32_t index,
+                                                  const std::vector<ir::Layout>& in) {
+  const Event& composite = trace.events[index];
+  const bool is_linear = composite.name == "aten::linear";
+  if ((!is_linear && composite.name != "aten::matmul") || in.size() < 2) return std::nullopt;
+  const ir::Layout &a = in[0], &b = in[1];
+  const size_t most = std::max(a.sizes.size(), b.sizes.size()), least = std::min(a.sizes.size(), b.sizes.size());
+  if (most <= 2) return std::vector<Given>();
+  const auto runs = [&](std::string_view name) {
+    for (uint32_t child = index + 1; child < composite.end; child = trace.events[child].end)
+      if (trace.events[child].name == name) return true;
+    return false;
+  };
+  if (is_linear) {
+    const bool has_bias = in.size() > 2, is_flat = has_bias && is_contiguous(a);
+    if (is_flat != runs("aten::addmm")) return std::nullopt;
+    return is_flat ? of_linear(a, b) : std::vector<Given>();  // else matmul(), which is entered, too
+  }
+  // should_fold(): a gradient that the second factor needs, as the key knows, or how the larger one lies.
+  const bool folds = runs("aten::mm") || runs("aten::mv"), is_transposed = b.sizes.size() > a.sizes.size();
+  ir::Layout larger = is_transposed ? b : a;
+  const size_t last = most - 1;
+  if (is_transposed) std::swap(larger.sizes[last], larger.sizes[last - 1]);
+  if (is_transposed) std::swap(larger.strides[last], larger.strides[last - 1]);
+  if (least <= 2 && a.sizes.size() != 2) static_cast<void>(is_foldable(larger));
+  if (folds && least > 2) return std::nullopt;
+  return folds ? of_folded(larger, is_transposed ? a : b, is_transposed) : of_batched(a, b);
+}
+
+// Whether the program follows the composite for any size.
+bool GraphBuilder::follows(uint32_t index) {
+  const Event& composite = trace_.events[index];
+  if (!composite.op) return false;
+  if (is_same_for_all_sizes(composite.name)) return true;
+  const auto given = given_by(trace_, index, layouts_of(composite));
+  if (!given) return false;
+  size_t next = 0;
+  for (uint32_t child = index + 1; child < composite.end; child = trace_.events[child].end) {
+    const Event& event = trace_.events[child];
+    if (next == given->size() || event.name != (*given)[next].op) continue;
+    const Dims& sizes = (*given)[next++].sizes;
+    const c10::IValue& recorded = event.args[1].constant;
+    if (!recorded.isIntList() || recorded.toIntVector() != ir::hints(sizes)) return false;
+    given_lists_[{child, 1}] = sizes;
+  }
+  return next == given->size();
+}
+
+// Around the event: operators whose C++ code decided what to run inside.
+void GraphBuilder::enter(const Event& event) {
+  if (!scope_) return;
+  std::vector<uint32_t> outer;
+  for (uint32_t parent = event.parent; parent != kNone && entered_.insert(parent).second;
+       parent = trace_.events[parent].parent)
+    outer.push_back(parent);
+  for (size_t i = outer.size(); i-- > 0;)
+    if (!follows(outer[i])) fix_sizes(trace_.events[outer[i]]);
+}
+
+}  // namespace fastjit::capture
