@@ -266,7 +266,7 @@ bool Symbols::ask(Kind kind, Dim a, Dim b) {
   const bool is_proven = kind == Kind::Equal ? !holds && (least(sum) > 0 || least(opposite) > 0)
                          : holds             ? least(opposite) > 0
                                              : least(sum) >= 0;
-  if (!is_proven) guards_.push_back({kind, difference.expr(), holds});
+  if (!is_proven) guards_.push_back({kind, difference.expr(), holds, place_});
   return holds;
 }
 
@@ -368,10 +368,24 @@ std::string Symbols::text(const Sum& sum) const {
 
 std::string Symbols::text(uint32_t expr) const { return text(sums_[expr]); }
 
+// "n % 8", where an expression is n - 8*(n//8).
+std::string Symbols::text_of_remainder(uint32_t expr) const {
+  const Scope names(const_cast<Symbols*>(this));
+  for (const Term& term : sums_[expr])
+    for (const uint32_t which : term.atoms)
+      if (const Atom atom = atoms_[which]; atom.kind == AtomKind::Div && (atom.a % atom.b).expr() == expr)
+        return (sum_of(atom.a).size() > 1 ? "(" + ir::text(atom.a) + ")" : ir::text(atom.a)) + " % " + ir::text(atom.b);
+  return "";
+}
+
 std::vector<std::string> Symbols::guards() const {
   std::vector<std::string> out;
   for (const std::string& name : names_) out.push_back(name + " >= " + std::to_string(kLeast));
   for (const Guard& guard : guards_) {
+    if (const std::string remainder = text_of_remainder(guard.difference); !remainder.empty()) {
+      out.push_back(remainder + (guard.holds ? " == 0" : " != 0"));
+      continue;
+    }
     Sum left, right;  // negative terms stand on the other side
     for (Term term : sums_[guard.difference]) {
       const bool is_left = term.coefficient > 0;

@@ -106,8 +106,13 @@ class Symbols {
   std::string text(uint32_t expr) const;
   /// In words, one line each: "n >= 2", "n % 8 == 0".
   std::vector<std::string> guards() const;
-  /// Those that the guards fix.
-  std::vector<uint32_t> fixed() const;
+  /// What is asked from now on is asked at this place, a number of the caller's.
+  void at(uint32_t place) { place_ = place; }
+  /// Those that a guard fixes, and where that was asked first.
+  struct Fixed {
+    uint32_t symbol, place;
+  };
+  std::vector<Fixed> fixed() const;
   /// For these expressions and all guards.
   SizeCode code(std::span<const uint32_t> wanted) const;
 
@@ -176,12 +181,13 @@ class Symbols {
   /// A bound that the sum is never below; nothing is known: kUnknown.
   int64_t least(Sum sum) const;
   std::string text(const Sum& sum) const;
+  std::string text_of_remainder(uint32_t expr) const;
   std::vector<bool> needed_for(std::span<const uint32_t> wanted) const;
 
   std::vector<std::string> names_;
   std::vector<Atom> atoms_;
   std::unordered_map<Question, uint32_t, HashQuestion> known_atoms_;  // but for symbols
-  std::deque<Sum> sums_;  // by expression id
+  std::deque<Sum> sums_;                                              // by expression id
   std::unordered_map<Sum, uint32_t, HashSum> known_;
   std::unordered_map<Question, Dim, HashQuestion> made_;
   std::unordered_map<Question, bool, HashQuestion> asked_;
@@ -189,8 +195,10 @@ class Symbols {
     Kind kind;  // Equal: to zero; Less: than zero
     uint32_t difference;
     bool holds;
+    uint32_t place;
   };
   std::vector<Guard> guards_;
+  uint32_t place_ = 0;
 };
 
 }  // namespace fastjit::ir

@@ -6,15 +6,17 @@
 
 namespace fastjit::ir {
 
-std::vector<uint32_t> Symbols::fixed() const {
-  std::vector<uint32_t> out;
+std::vector<Symbols::Fixed> Symbols::fixed() const {
+  std::vector<Fixed> out;
   for (const Guard& guard : guards_) {
     if (guard.kind != Kind::Equal || !guard.holds) continue;
     const Sum& sum = sums_[guard.difference];
     const Term& last = sum.back();  // the constant, if there is one, comes first
     if (sum.size() <= 2 && (sum.size() == 1 || sum[0].atoms.empty()) && last.atoms.size() == 1 &&
         atoms_[last.atoms[0]].kind == AtomKind::Symbol)
-      out.push_back(atoms_[last.atoms[0]].symbol);
+      if (const uint32_t symbol = atoms_[last.atoms[0]].symbol;
+          std::ranges::find(out, symbol, &Fixed::symbol) == out.end())
+        out.push_back({symbol, guard.place});
   }
   return out;
 }

@@ -9,6 +9,7 @@ using namespace ir;
 
 // Inputs and scalars stay even when unused: their numbers are the caller's. Extern calls stay: they may have effects.
 // So do results of theirs whose sizes were foretold: each call compares these, and what follows from them relies on it.
+// And numbers that Python computes: it may raise.
 Changed dead(const Graph& graph, const PassContext&) {
   std::vector<bool> live(graph.nodes.size(), false);
   for (NodeId id : graph.outputs) live[id] = true;
@@ -16,7 +17,8 @@ Changed dead(const Graph& graph, const PassContext&) {
   for (NodeId id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     const Op op = graph[id].op;
     const bool is_foretold = op == Op::Result && std::ranges::any_of(graph.sizes(id), &Dim::is_symbolic);
-    if (op == Op::Extern || op == Op::Input || op == Op::Scalar || is_foretold) live[id] = true;
+    const bool is_number = op == Op::Result && graph.externs[graph[graph[id].in[0]].attr].kind == ExternKind::Number;
+    if (op == Op::Extern || op == Op::Input || op == Op::Scalar || is_foretold || is_number) live[id] = true;
     if (!live[id]) continue;
     for (NodeId in : graph.operands(id))
       if (in != kNoNode) live[in] = true;

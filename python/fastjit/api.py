@@ -9,7 +9,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import torch
@@ -26,6 +26,8 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 Numerics = Literal["eager", "accurate", "fast"]  # for checkers of types; _C.numerics is what counts
 
+Dynamic = bool | Mapping[str, int | Sequence[int]] | None
+
 # Option -> (default, allowed values or type).
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "name": (None, (str, type(None))),
@@ -34,20 +36,20 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "on_unsupported": ("warn", ("warn", "eager", "error")),
     "on_miss": ("compile", ("compile", "background")),
     "max_variants": (64, (int,)),
+    "dynamic": (None, (bool, dict, type(None))),
     "cache": (True, (True, False, "readonly", "memory")),
     "verify": (False, (bool, float)),
 }
 # Options of torch.compile -> what to do here instead.
 _OF_TORCH_COMPILE = {
     "mode": "leave it out: there is one mode; numerics='fast' allows faster arithmetic with larger errors",
-    "dynamic": "leave it out: a new size reuses the compiled kernels; max_variants= says how many signatures are kept",
     "fullgraph": "say on_unsupported='error' instead: a call that cannot be one program then raises",
     "backend": "leave it out: FastJIT is the compiler, and has one for CPUs and one for CUDA",
     "options": "give each option as a keyword of its own: {options}",
     "recompile_limit": "say max_variants= instead: how many signatures are kept",
     "isolate_recompiles": "leave it out: each function has its own variants",
-    "shapes_spec": "leave it out: a new size reuses the compiled kernels",  # of torch 2.13
-    "dynamic_shapes": "leave it out: a new size reuses the compiled kernels",
+    "shapes_spec": "leave it out: a size is any size from its second value on; dynamic= says which are at once",
+    "dynamic_shapes": "leave it out: a size is any size from its second value on; dynamic= says which are at once",
     "disable": "set FASTJIT_DISABLE=1, or call it within fastjit.stance('eager')",
 }
 _WORDS = {int: "a positive int below 2**32", float: "a number from 0 to 1"}
@@ -102,10 +104,37 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
         fits = fits and not (float in allowed and not 0 <= value <= 1)
         fits = fits and not (allowed == (int,) and (isinstance(value, bool) or not 1 <= value < 1 << 32))
         fits = fits and not (isinstance(value, str) and value != value.encode(errors="replace").decode())
+        if key == "dynamic" and isinstance(value, dict):
+            _check_dims(value)
         if not fits:
             names = " or ".join(_WORDS.get(a, "") or getattr(a, "__name__", repr(a)) for a in allowed)
             raise TypeError(f"option {key!r} must be {names}, not {excerpt(value)}")
     return options
+
+
+def _check_dims(dynamic: dict[Any, Any]) -> None:
+    for name, dims in dynamic.items():
+        listed = [dims] if isinstance(dims, int) else dims
+        fits = isinstance(listed, (list, tuple)) and all(isinstance(d, int) and not isinstance(d, bool) for d in listed)
+        if not isinstance(name, str) or not fits:
+            raise TypeError(
+                "option 'dynamic' must give dims of parameters, as in {'x': 0, 'mask': (0, 1)}, "
+                f"not {excerpt(name)}: {excerpt(dims)}"
+            )
+
+
+def _check_names(function: Any, dynamic: Any) -> None:
+    if not isinstance(dynamic, dict):
+        return
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in dynamic:
+        if name not in parameters:
+            raise TypeError(f"option 'dynamic' names {excerpt(name)}; the parameters are {', '.join(parameters)}")
 
 
 def _refuse_kind(function: Any) -> None:
@@ -162,6 +191,7 @@ def _wrap(target: Any, options: dict[str, Any]) -> Any:
         target._compiled_call_impl = _make(target._call_impl, options)
         return target
     _refuse_kind(target)
+    _check_names(target, options.get("dynamic"))
     if isinstance(target, (staticmethod, classmethod)):
         raise TypeError(
             f"fastjit cannot compile a {type(target).__name__} object; put @fastjit below @{type(target).__name__}"
@@ -200,6 +230,7 @@ def fastjit(  # type: ignore[overload-overlap]
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
     on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,
+    dynamic: Dynamic = None,
     cache: bool | Literal["readonly", "memory"] = True,
     verify: bool | float = False,
 ) -> M: ...
@@ -214,6 +245,7 @@ def fastjit(
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
     on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,
+    dynamic: Dynamic = None,
     cache: bool | Literal["readonly", "memory"] = True,
     verify: bool | float = False,
 ) -> FastFunction[P, R]: ...
@@ -226,6 +258,7 @@ def fastjit(
     on_unsupported: Literal["warn", "eager", "error"] = "warn",
     on_miss: Literal["compile", "background"] = "compile",
     max_variants: int = 64,
+    dynamic: Dynamic = None,
     cache: bool | Literal["readonly", "memory"] = True,
     verify: bool | float = False,
 ) -> Decorator: ...
@@ -251,6 +284,9 @@ def fastjit(target: Any = _LATER, /, **options: Any) -> Any:
             and calls like it run eagerly until that is done. For servers: warmup() waits.
         max_variants: how many signatures to keep (per instance, for methods); for a new one, the least recently used
             goes.
+        dynamic: which sizes of tensors are any size from the first call on. None: those that turn out to differ, from
+            their second value on; True: all; False: none, ever; a dictionary: these dims of these parameters, as in
+            ``{"x": 0, "mask": (0, 1)}``.
         cache: True: memory and disk; "readonly": never write to disk; "memory" or False: no disk.
         verify: True, or a fraction of the hits: each program's first hit, then evenly spaced ones. Such a hit runs the
             program on copies of all it reads, then the function itself, whose result the call returns. If they differ,

@@ -32,6 +32,8 @@ struct Capture {
   std::vector<NumberOp> numbers;    // by ExternAttr::call of Number nodes
   std::vector<InputSource> inputs;  // per graph input
   std::vector<SizeSymbol> symbols;  // of a program for any size: per symbol of the graph
+  std::vector<std::string> fixed_sizes;  // why sizes that differ from call to call are those of this call only, for
+                                         // people: "x.size(0) is one size for aten::cumsum at model.py:14"
   std::vector<std::pair<uint32_t, ir::Layout>> layouts;  // position in CallInputs::tensors -> sizes and strides of an
                                                          // argument that has some
   std::vector<PyObject*> captured;    // tensors reached by reads that the program uses (borrowed: the facts keep them)

@@ -19,6 +19,14 @@ namespace py = pybind11;
 
 FunctionObject* cast(PyObject* self) { return reinterpret_cast<FunctionObject*>(self); }
 
+void set_dynamic(Options& options, py::handle value) {
+  if (py::isinstance<py::bool_>(value)) options.dynamic = py::cast<bool>(value) ? Dynamic::All : Dynamic::None;
+  if (!py::isinstance<py::dict>(value)) return;
+  for (auto [name, dims] : py::reinterpret_borrow<py::dict>(value))
+    options.dynamic_dims[py::cast<std::string>(name)] =
+        py::isinstance<py::int_>(dims) ? std::vector{py::cast<int64_t>(dims)} : py::cast<std::vector<int64_t>>(dims);
+}
+
 void set_option(Options& options, const std::string& name, py::handle value) {
   const std::string text = py::isinstance<py::str>(value) ? py::cast<std::string>(value) : "";
   if (name == "name")
@@ -33,6 +41,8 @@ void set_option(Options& options, const std::string& name, py::handle value) {
                                                : OnUnsupported::Warn;
   else if (name == "max_variants")
     options.max_variants = py::cast<uint32_t>(value);
+  else if (name == "dynamic")
+    set_dynamic(options, value);
   else if (name == "cache")
     options.cache = text == "readonly" ? runtime::CacheMode::ReadOnly
                     : text == "memory" ? runtime::CacheMode::MemoryOnly
@@ -198,6 +208,7 @@ std::string guards_of(const Variant& variant) {
     for (const std::string& line : variant.guards.facts->describe()) out += line + "\n";
   if (variant.program.sized)
     for (const std::string& line : variant.program.sized->guards()) out += line + "\n";
+  for (const std::string& line : variant.inspection.fixed_sizes) out += line + "\n";
   for (const std::string& line : variant.program.derived.describe()) out += line + "\n";
   if (variant.program.replay)
     for (const std::string& line : variant.program.replay->describe()) out += "effect: " + line + "\n";

@@ -126,6 +126,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
       std::set<uint32_t> events;
       const std::set<uint32_t> constant = builder.constant_scalars(events);
       if (constant.empty()) {
+        builder.tell_fixed();
         builder.capture.without_grad = gradients.suspended;
         builder.capture.in_inference_mode = gradients.inference;
         return std::move(builder.capture);
@@ -156,12 +157,14 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
     CallInputs narrower = inputs;  // what is fixed is a number, and what cannot be expressed so may be with numbers
     if (!capture.unsound.empty()) narrower.free_sizes.clear();
     if (capture.unsound.empty())
-      for (const uint32_t symbol : capture.graph.symbols->fixed()) {
+      for (const auto& [symbol, place] : capture.graph.symbols->fixed()) {
         const auto& [argument, dim] = capture.symbols[symbol];
         narrower.free_sizes[argument] &= ~(uint64_t{1} << dim);
       }
     if (std::ranges::all_of(narrower.free_sizes, [](uint64_t mask) { return mask == 0; })) narrower.free_sizes.clear();
-    return build(trace, narrower, outputs, values, symbolic, numerics);
+    Capture narrow = build(trace, narrower, outputs, values, symbolic, numerics);
+    narrow.fixed_sizes.insert(narrow.fixed_sizes.begin(), capture.fixed_sizes.begin(), capture.fixed_sizes.end());
+    return narrow;
   }
   const bool has_data_sizes = trace.makes_data_sizes && !inputs.adopt_unknown;
   if (capture.unsound.empty() || !has_data_sizes) return capture;
@@ -193,6 +196,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     support::count_work(1 + event.args.size());
     for (const CallValue& item : event.args)
       for (const Use& use : item.uses) check_known(use, event);
+    if (scope_) graph_.symbols->at(step.event);
     enter(event);
     if (step.rebinds && !pinned(step)) {
       if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node)))
@@ -213,6 +217,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   }
   fix_sizes_read();
   settle_size_numbers();
+  take_free_arguments();
   limit_scalars();
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
     unsound("the capture is not a legal graph: " + wrong);

@@ -82,6 +82,8 @@ class GraphBuilder {
   /// Scalars that some call could take as a constant only, and the events of these calls.
   std::set<uint32_t> constant_scalars(std::set<uint32_t>& events) const;
   Capture capture;
+  /// Says in the capture why sizes are fixed that might have been symbols.
+  void tell_fixed();
 
  private:
   struct State {
@@ -96,11 +98,13 @@ class GraphBuilder {
     ir::NodeId mask = ir::kNoNode;  // compressed: `node` covers the mask's whole domain, only masked elements are real
   };
   // sizes.cpp
+  bool writes_to_parts() const;
   void free_sizes();
   SharedMeta meta_of(const Use& use) const;
   std::vector<ir::Layout> layouts_of(const Event& event) const;
   void fix_sizes(const Event& event);
   void fix_sizes_read();
+  void take_free_arguments();
   SharedMeta foretold(const Use& result, const Event& event);
   SharedMeta expected(const Use& result, const Event& event) const;
   SharedMeta computed(const Use& result, ir::NodeId node, const Event& event);
@@ -109,6 +113,7 @@ class GraphBuilder {
   // composites.cpp
   void enter(const Event& event);
   bool follows(uint32_t index);
+  void hands_on(uint32_t index);
   // size_numbers.cpp
   void place_sizes();
   std::optional<ir::Layout> layout_of(uint32_t tensor) const;
@@ -124,10 +129,13 @@ class GraphBuilder {
   bool is_settled(uint32_t number);
   std::vector<ir::Dim> sizes_given(uint32_t event, uint32_t arg);
   ir::NodeId size_node(ir::Dim size, const Event& event, const CallValue& item);
+  std::optional<std::vector<ir::Dim>> listed_sizes(const Event& event);
   void give_sizes(const Event& event, uint32_t i, Arg& arg);
   void fix_sizes_left(const Event& event, const std::vector<Arg>& args, const std::function<bool(ir::NodeId)>& is_used);
   bool gives_sizes(const Event& event, uint32_t i, bool may_give, CallTemplate& made);
   void settle_size_numbers();
+  void read_at(uint32_t number);
+  std::string reason_of(uint32_t place) const;
   // build.cpp
   void emit(uint32_t step);
   void check_known(const Use& use, const Event& event);

@@ -1,6 +1,7 @@
 // Operators whose C++ code calls others and looks at sizes: for which the program follows it for any size, and what it
 // gives to those that it calls.
 #include <algorithm>
+#include <array>
 #include <unordered_set>
 
 #include "capture/build/build.h"
@@ -88,35 +89,83 @@ std::vector<Given> of_batched(const ir::Layout& a, const ir::Layout& b) {
 // Composites whose C++ code takes the same path for all sizes of two or more, and gives numbers that rows do without.
 bool is_same_for_all_sizes(std::string_view name) {
   static const std::unordered_set<std::string_view> names{
-      "aten::dropout",
-      "aten::feature_dropout",
-      "aten::batch_norm",
       "aten::_batch_norm_impl_index",
-      "aten::layer_norm",
-      "aten::group_norm",
+      "aten::_convolution",
+      "aten::absolute",
+      "aten::adaptive_avg_pool1d",
+      "aten::adaptive_avg_pool2d",
+      "aten::alpha_dropout",
+      "aten::arctan2",
+      "aten::avg_pool1d",
+      "aten::batch_norm",
+      "aten::clip",
+      "aten::clip.Tensor",
+      "aten::concat",
+      "aten::concatenate",
+      "aten::contiguous",
       "aten::conv1d",
       "aten::conv2d",
       "aten::conv3d",
       "aten::convolution",
-      "aten::_convolution",
-      "aten::relu6",
-      "aten::softmax.int",
-      "aten::log_softmax.int",
-      "aten::square",
-      "aten::relu6_",
-      "aten::max_pool2d",
-      "aten::max_pool1d",
-      "aten::silu",
-      "aten::selu",
-      "aten::contiguous",
-      "aten::to.dtype",
+      "aten::cosine_embedding_loss",
+      "aten::cross_entropy_loss",
       "aten::detach",
-      "aten::rsub.Scalar",
-      "aten::adaptive_avg_pool2d",
+      "aten::divide.Scalar",
+      "aten::divide.Tensor",
+      "aten::dropout",
+      "aten::feature_dropout",
+      "aten::greater.Scalar",
+      "aten::greater.Tensor",
+      "aten::greater_equal.Scalar",
+      "aten::greater_equal.Tensor",
+      "aten::group_norm",
+      "aten::hinge_embedding_loss",
+      "aten::hstack",
+      "aten::isfinite",
+      "aten::layer_norm",
+      "aten::less.Scalar",
+      "aten::less.Tensor",
+      "aten::less_equal.Scalar",
+      "aten::less_equal.Tensor",
+      "aten::log_softmax.int",
+      "aten::mT",
+      "aten::margin_ranking_loss",
+      "aten::max_pool1d",
+      "aten::max_pool2d",
+      "aten::moveaxis.int",
+      "aten::moveaxis.intlist",
       "aten::movedim.int",
       "aten::movedim.intlist",
+      "aten::multiply.Scalar",
+      "aten::multiply.Tensor",
+      "aten::negative",
+      "aten::nll_loss",
+      "aten::nll_loss2d",
+      "aten::nll_loss_nd",
+      "aten::pad",
+      "aten::relu6",
+      "aten::relu6_",
+      "aten::rms_norm",
+      "aten::rsub.Scalar",
+      "aten::selu",
+      "aten::silu",
+      "aten::softmax.int",
+      "aten::square",
+      "aten::subtract.Scalar",
+      "aten::subtract.Tensor",
       "aten::swapaxes",
       "aten::swapdims",
+      "aten::to.device",
+      "aten::to.dtype",
+      "aten::to.dtype_layout",
+      "aten::to.other",
+      "aten::true_divide.Scalar",
+      "aten::true_divide.Tensor",
+      "aten::type_as",
+      "aten::vstack",
+      "aten::where.Scalar",
+      "aten::where.ScalarOther",
+      "aten::where.ScalarSelf",
   };
   return names.contains(name);
 }
@@ -153,11 +202,25 @@ static std::optional<std::vector<Given>> given_by(const Trace& trace, uint32_t i
   return folds ? of_folded(larger, is_transposed ? a : b, is_transposed) : of_batched(a, b);
 }
 
+// These give a list of sizes to the operator that they call as they got it.
+void GraphBuilder::hands_on(uint32_t index) {
+  const Event& composite = trace_.events[index];
+  constexpr std::array kNames{"aten::layer_norm", "aten::rms_norm", "aten::pad"};
+  if (std::ranges::find(kNames, composite.name) == kNames.end()) return;
+  const Dims sizes = sizes_given(index, 1);
+  const uint32_t child = index + 1;
+  if (sizes.empty() || child >= composite.end || trace_.events[child].args.size() < 2) return;
+  const CallValue& item = trace_.events[child].args[1];
+  if (item.kind != CallValue::Kind::Constant || item.constant != composite.args[1].constant) return;
+  given_lists_[{child, 1}] = sizes;
+  given_sizes_.insert({index, 1});
+}
+
 // Whether the program follows the composite for any size.
 bool GraphBuilder::follows(uint32_t index) {
   const Event& composite = trace_.events[index];
   if (!composite.op) return false;
-  if (is_same_for_all_sizes(composite.name)) return true;
+  if (is_same_for_all_sizes(composite.name)) return hands_on(index), true;
   const auto given = given_by(trace_, index, layouts_of(composite));
   if (!given) return false;
   size_t next = 0;

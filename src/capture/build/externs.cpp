@@ -318,13 +318,13 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
     if (writes.contains(use.tensor)) attr.written.push_back(static_cast<uint32_t>(attr.operands.size() - 1));
   };
   const std::span<const Use> results = flat_results(event);
-  const bool is_known_view =
-      reads == Reads::Base && std::ranges::all_of(results, [&](const Use& use) {
-        return use.tensor != kNone && states_[use.tensor].known && states_[use.tensor].meta->symbolic;
-      });
+  const auto is_known = [&](const Use& use) {
+    return use.tensor != kNone && states_[use.tensor].known && states_[use.tensor].meta->symbolic;
+  };
+  const bool may_give = (reads == Reads::Base && std::ranges::all_of(results, is_known)) || listed_sizes(event);
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];
-    if (scope_) gives_sizes(event, i, is_known_view, made);
+    if (scope_) gives_sizes(event, i, may_give, made);
     const bool may_take = reads == Reads::Tensors && takes_number(step, i, made);
     if (const ScalarBindings::Place* place = may_take ? nullptr : scalars_.find(step.event, i))
       if (!is_settled(place->scalar)) baked_.insert(place->scalar);

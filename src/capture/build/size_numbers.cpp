@@ -1,5 +1,6 @@
 // Ints that Python has of sizes: what they are for any size, and which arguments of operators they are.
 #include <algorithm>
+#include <unordered_set>
 
 #include "capture/build/build.h"
 #include "capture/lower/util.h"
@@ -259,7 +260,10 @@ ir::Dim GraphBuilder::computed_size(const SizeNumber& how, int64_t recorded) {
 
 // From here on the program is for what this number was.
 void GraphBuilder::fix_number(uint32_t number) {
-  if (trace_.size_numbers.contains(number)) return static_cast<void>(size_of(number).fixed());
+  if (trace_.size_numbers.contains(number)) {
+    read_at(number);
+    return static_cast<void>(size_of(number).fixed());
+  }
   const auto computed = trace_.computed.find(number);
   if (computed == trace_.computed.end()) return;
   for (const int operand : computed->second.operands)
@@ -291,6 +295,24 @@ std::vector<ir::Dim> GraphBuilder::sizes_given(uint32_t event, uint32_t arg) {
     for (const int64_t value : item.constant.toIntVector()) dims.emplace_back(value);
   for (const auto& [element, number] : place->second) dims[element] = size_of(number);
   return std::ranges::any_of(dims, &Dim::is_symbolic) ? dims : std::vector<Dim>();
+}
+
+// What torch makes by a list of sizes, some of which follow from symbols.
+std::optional<std::vector<ir::Dim>> GraphBuilder::listed_sizes(const Event& event) {
+  static const std::unordered_set<std::string_view> names{
+      "aten::view",        "aten::_unsafe_view",   "aten::reshape",        "aten::empty.memory_format",
+      "aten::new_empty",   "aten::rand",           "aten::randn",          "aten::randint",
+      "aten::randint.low", "aten::rand.generator", "aten::randn.generator"};
+  if (!scope_ || !names.contains(event.name)) return std::nullopt;
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  const auto& schema = event.op->schema().arguments();
+  for (uint32_t i = 0; i < schema.size(); ++i) {
+    if (schema[i].name() != "size" && schema[i].name() != "shape") continue;
+    std::vector<Dim> sizes = sizes_given(index, i);
+    if (std::ranges::any_of(sizes, [](Dim size) { return size.hint() < 0; })) return std::nullopt;
+    return sizes.empty() ? std::nullopt : std::optional(std::move(sizes));
+  }
+  return std::nullopt;
 }
 
 // A number that a kernel computes with, or torch: what a tensor's type cannot hold raises in eager.
@@ -367,10 +389,29 @@ void GraphBuilder::settle_size_numbers() {
       continue;
     }
     const Dim a = size_of(test.a), b = size_of(test.b);
+    read_at(static_cast<uint32_t>(test.a.is_size() ? test.a.number : test.b.number));
     static_cast<void>(test.comparison == Py_EQ || test.comparison == Py_NE   ? a == b
                       : test.comparison == Py_LT || test.comparison == Py_GE ? a < b
                                                                              : b < a);
   }
+}
+
+// Places are events, and behind them the numbers that Python has of sizes.
+void GraphBuilder::read_at(uint32_t number) {
+  if (scope_) graph_.symbols->at(static_cast<uint32_t>(trace_.events.size()) + number);
+}
+
+std::string GraphBuilder::reason_of(uint32_t place) const {
+  if (place < trace_.events.size()) return where(trace_, trace_.events[place]);
+  const auto number = trace_.size_numbers.find(place - static_cast<uint32_t>(trace_.events.size()));
+  return "Python code" +
+         (number == trace_.size_numbers.end() ? "" : " that reads it at " + trace_.lines[number->second.line]);
+}
+
+void GraphBuilder::tell_fixed() {
+  if (!scope_) return;
+  for (const auto& [symbol, place] : graph_.symbols->fixed())
+    capture.fixed_sizes.push_back(graph_.symbols->name(symbol) + " is one size for " + reason_of(place));
 }
 
 }  // namespace fastjit::capture

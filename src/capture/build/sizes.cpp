@@ -3,6 +3,7 @@
 // against what each call gives. Whatever is not known for all sizes is fixed: the program is for one size there.
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 
 #include "capture/build/build.h"
 #include "ir/strides.h"
@@ -35,8 +36,10 @@ std::vector<size_t> by_stride(const std::vector<int64_t>& strides) {
   return order;
 }
 
-/// Strides of a tensor without gaps whose dims lie in the recorded order; nothing where that had gaps.
-std::optional<std::vector<Dim>> dense_strides(const std::vector<Dim>& sizes, const TensorMeta& recorded) {
+/// Strides of a tensor without gaps whose dims lie in the recorded order; nothing where that had gaps. `odd`: dims of
+/// one element whose strides follow from nothing here; they are what they were.
+std::optional<std::vector<Dim>> dense_strides(const std::vector<Dim>& sizes, const TensorMeta& recorded,
+                                              std::vector<size_t>* odd = nullptr) {
   const std::vector<size_t> order = by_stride(recorded.strides);
   std::vector<Dim> strides(sizes.size());
   Dim step = 1;
@@ -45,7 +48,8 @@ std::optional<std::vector<Dim>> dense_strides(const std::vector<Dim>& sizes, con
     const bool fits = recorded.strides[d] == step.hint();
     if (!fits && recorded.sizes[d] != 1) return std::nullopt;
     strides[d] = fits ? step : Dim(recorded.strides[d]);
-    step *= sizes[d];
+    if (!fits && odd) odd->push_back(d);
+    step *= max(sizes[d], 1);
   }
   return strides;
 }
@@ -178,8 +182,7 @@ bool is_given_numbers(const Trace& trace, const Event& event) {
       return is_number(other) && other.constant == item.constant;
     });
   };
-  return std::ranges::any_of(event.args,
-                             [&](const CallValue& item) { return is_number(item) && !is_handed_on(item); });
+  return std::ranges::any_of(event.args, [&](const CallValue& item) { return is_number(item) && !is_handed_on(item); });
 }
 
 }  // namespace
@@ -191,16 +194,52 @@ SharedMeta with_layout(const TensorMeta& recorded, ir::Layout layout) {
   return made;
 }
 
+// Views of all elements, whatever the sizes are.
+static bool is_view_of_all(std::string_view op) {
+  static const std::unordered_set<std::string_view> names{"aten::_reshape_alias",
+                                                          "aten::_unsafe_view",
+                                                          "aten::alias",
+                                                          "aten::detach",
+                                                          "aten::movedim.int",
+                                                          "aten::permute",
+                                                          "aten::reshape",
+                                                          "aten::squeeze",
+                                                          "aten::squeeze.dim",
+                                                          "aten::swapaxes",
+                                                          "aten::t",
+                                                          "aten::transpose.int",
+                                                          "aten::unflatten.int",
+                                                          "aten::unsqueeze",
+                                                          "aten::flatten.using_ints",
+                                                          "aten::view",
+                                                          "aten::view_as",
+                                                          "aten::contiguous"};
+  return names.contains(op);
+}
+
+// Whether something is written that shares its memory with parts of it: which these are may depend on sizes.
+bool GraphBuilder::writes_to_parts() const {
+  std::vector<char> written(trace_.storages.size(), 0);
+  for (const Action& step : analysis_.steps)
+    for (const uint32_t tensor : step.writes) written[analysis_.storage[tensor]] = 1;
+  std::vector<uint32_t> bases(trace_.storages.size(), 0);
+  for (uint32_t tensor = 0; tensor < analysis_.storage.size(); ++tensor) {
+    const uint32_t storage = analysis_.storage[tensor];
+    if (storage == kNone || !written[storage]) continue;
+    const int64_t maker = analysis_.created[tensor];
+    const Action* step = maker < 0 ? nullptr : &analysis_.steps[static_cast<size_t>(maker)];
+    const auto is_of_it = [&](uint32_t other) { return analysis_.storage[other] == storage; };
+    const bool is_view = step && std::ranges::any_of(step->reads, is_of_it);
+    if (is_view && !is_view_of_all(trace_.events[step->event].name)) return true;
+    if (!is_view && ++bases[storage] > 1) return true;
+  }
+  return false;
+}
+
 void GraphBuilder::free_sizes() {
   const std::vector<uint64_t>& free = inputs_.free_sizes;
   if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; }) || trace_.makes_data_sizes) return;
-  std::vector<uint32_t> members(trace_.storages.size(), 0);
-  for (const uint32_t storage : analysis_.storage)
-    if (storage != kNone) ++members[storage];
-  // Whether what is written overlaps another part of its memory may depend on sizes.
-  for (const Action& step : analysis_.steps)
-    for (const uint32_t tensor : step.writes)
-      if (members[analysis_.storage[tensor]] > 1) return;
+  if (writes_to_parts()) return;
   graph_.symbols = std::make_shared<ir::Symbols>();
   scope_.emplace(graph_.symbols.get());
   for (const Source& root : trace_.roots) {
@@ -259,6 +298,12 @@ void GraphBuilder::fix_sizes_read() {
   }
 }
 
+// Whose sizes the program takes is an input of it, whatever becomes of its elements.
+void GraphBuilder::take_free_arguments() {
+  for (const Source& root : trace_.roots)
+    if (free_.contains(root.before.tensor) && memory_type(root.before.meta->dtype)) input_node(root.before.tensor);
+}
+
 // What a row is told of its result: kernels compute it elementwise, or the row has to know better.
 SharedMeta GraphBuilder::expected(const Use& result, const Event& event) const {
   if (!scope_) return result.meta;
@@ -269,9 +314,11 @@ SharedMeta GraphBuilder::expected(const Use& result, const Event& event) const {
 // What torch gives there: foretold.
 SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
   const std::vector<ir::Layout> tensors = layouts_of(event);
-  if (!scope_ || result.tensor == kNone || std::ranges::none_of(tensors, is_symbolic)) return result.meta;
+  if (!scope_ || result.tensor == kNone) return result.meta;
   const TensorMeta& recorded = result.meta;
-  std::optional<std::vector<Dim>> sizes = product_sizes(event, tensors);
+  std::optional<std::vector<Dim>> sizes = listed_sizes(event);
+  if (!sizes) sizes = product_sizes(event, tensors);
+  if (!sizes && std::ranges::none_of(tensors, is_symbolic)) return result.meta;
   if (!sizes) sizes = windowed(event, tensors, recorded.sizes.size());
   const bool is_known = sizes.has_value();
   if (!sizes) sizes = alike(recorded.sizes, tensors);
@@ -285,13 +332,15 @@ SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
 // What a kernel computes has the sizes of its node; a view lies as its base does, anything else without gaps, its dims
 // in the order that those of the operands say.
 SharedMeta GraphBuilder::computed(const Use& result, ir::NodeId node, const Event& event) {
+  if (!scope_ || node == ir::kNoNode) return result.meta;
   const std::vector<ir::Layout> tensors = layouts_of(event);
-  if (!scope_ || node == ir::kNoNode || std::ranges::none_of(tensors, is_symbolic)) return result.meta;
   const TensorMeta& recorded = result.meta;
   ir::Layout layout{{graph_.sizes(node).begin(), graph_.sizes(node).end()}, {}};
+  if (!is_symbolic(layout) && std::ranges::none_of(tensors, is_symbolic)) return result.meta;
   const Use* base = first_tensor(event);
   const bool is_view = base && base->storage == result.storage;
   std::optional<std::vector<Dim>> strides;
+  std::vector<size_t> odd;
   if (is_view) {
     strides = strides_below(node, states_[base->tensor].node, meta_of(*base)->layout().strides);
   } else {
@@ -300,17 +349,18 @@ SharedMeta GraphBuilder::computed(const Use& result, ir::NodeId node, const Even
       for (size_t i = 1; i < order.size(); ++i)
         static_cast<void>(operand.strides[order[i - 1]] >= operand.strides[order[i]]);
     }
-    strides = dense_strides(layout.sizes, recorded);
+    strides = dense_strides(layout.sizes, recorded, &odd);
   }
+  const bool expands = event.name == "aten::expand";
   for (size_t d = recorded.sizes.size(); strides && d-- > 0;) {
-    if ((*strides)[d].hint() == recorded.strides[d]) continue;
-    if (recorded.sizes[d] != 1) {
-      strides.reset();
-      break;
-    }
-    const bool is_last = d + 1 == recorded.sizes.size();  // of one element: as unsqueeze() and view() make it
-    const Dim step = is_last ? Dim(1) : layout.sizes[d + 1] * (*strides)[d + 1];
-    (*strides)[d] = step.hint() == recorded.strides[d] ? step : Dim(recorded.strides[d]);
+    const size_t back = recorded.sizes.size() - d;
+    if (expands && recorded.sizes[d] == 1 && back <= tensors[0].strides.size())  // it stays as it is
+      (*strides)[d] = tensors[0].strides[tensors[0].strides.size() - back];
+    if ((*strides)[d].hint() == recorded.strides[d] && std::ranges::find(odd, d) == odd.end()) continue;
+    // Of one element: as unsqueeze() and view() make it.
+    const bool is_last = d + 1 == recorded.sizes.size();
+    (*strides)[d] = is_last ? Dim(1) : layout.sizes[d + 1] * (*strides)[d + 1];
+    if (recorded.sizes[d] != 1 || (*strides)[d].hint() != recorded.strides[d]) strides.reset();
   }
   if (!strides || ir::hints(layout.sizes) != recorded.sizes) return fix_sizes(event), result.meta;
   layout.strides = std::move(*strides);

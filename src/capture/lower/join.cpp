@@ -92,6 +92,25 @@ void roll(Call& c) {
   c.give_node(c.graph.reshape(x.id, out));
 }
 
+// Of neighbours along a dim, of everything that is joined there.
+void diff(Call& c) {
+  const ScalarType type = c.result().dtype;
+  if (c.integer(1) != 1 || type == ScalarType::Bool || is_half(type) || c.rank(0) == 0) throw NotLowered{};
+  const size_t dim = c.dim(2);
+  std::vector<ir::NodeId> parts;
+  for (const size_t i : {size_t{3}, size_t{0}, size_t{4}})
+    if (c.has(i)) parts.push_back(part(c, c.tensor(i)).id);
+  const ir::NodeId x = parts.size() == 1 ? parts[0] : c.graph.cat(parts, static_cast<int64_t>(dim));
+  Shape sizes(c.graph.sizes(x).begin(), c.graph.sizes(x).end());
+  sizes[dim] -= 1;
+  const auto from = [&](int64_t start) {
+    ir::IndexMap map = identity_map(sizes.size());
+    map.dims[dim].offset = start;
+    return Expr{&c.graph, c.graph.view(x, std::move(map), sizes)};
+  };
+  c.give(from(1) - from(0));
+}
+
 // tril keeps column - row <= diagonal, triu the rest of the plane from `diagonal` on.
 template <bool Lower>
 void triangle(Call& c) {
@@ -196,6 +215,7 @@ constexpr LowerRow kRows[] = {
     ROW("stack", stack),
     ROW("repeat", repeat),
     ROW("roll", roll),
+    ROW("diff", diff),
     ROW("tril", triangle<true>),
     ROW("triu", triangle<false>),
     ROW("zeros_like", fills_like<0>),

@@ -45,9 +45,11 @@ Expr inverse_deviation(const Moments& m, ir::Dim count, double eps) {
 
 void layer_norm(Call& c) {  // cpu/layer_norm_kernel.cpp: (x - mean) * rstd * gamma + beta
   const ScalarType type = c.meta(0).dtype;
-  const auto normalized = static_cast<int64_t>(c.integers(1).size());
+  const Shape named = c.shape(1);
+  const auto normalized = static_cast<int64_t>(named.size());
   if (is_integral(type) || numel(c.meta(0)) == 0) throw NotLowered{};
   const Expr x = c.as(0, type);
+  if (!std::ranges::equal(named, x.sizes().last(named.size()))) throw NotLowered{};
   Dims dims;
   for (int64_t d = c.rank(0) - normalized; d < c.rank(0); ++d) dims.push_back(static_cast<uint8_t>(d));
   const Moments m = moments(x, dims);

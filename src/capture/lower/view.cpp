@@ -69,6 +69,7 @@ void select(Call& c) {
   const auto dim = c.dim(1);
   ir::Dim index = c.size(2);
   if (index < 0) index += x.sizes()[dim];
+  if (index < 0 || index >= x.sizes()[dim]) throw NotLowered{};  // also where no element is read
   ir::IndexMap map;
   Shape sizes;
   for (size_t k = 0; k < x.sizes().size(); ++k) {
@@ -109,6 +110,7 @@ void narrow(Call& c) {
   const auto dim = c.dim(1);
   ir::Dim start = c.size(2);
   if (start < 0) start += x.sizes()[dim];
+  if (start < 0 || start + c.size(3) > x.sizes()[dim]) throw NotLowered{};
   c.give(sliced(c, x, dim, start, c.size(3)));
 }
 

@@ -20,7 +20,8 @@ void Recorder::size_given(int64_t tensor, int dim, PyObject* number) {
   if (!number) return static_cast<void>(trace.sizes_read.insert(id));
   const Source* root = trace.root(id);
   const std::string owner = root ? root->name : "a tensor";
-  trace.size_numbers.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()), SizeNumber{id, dim});
+  trace.size_numbers.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()),
+                             SizeNumber{id, dim, {}, {}, impl_->lines.now()});
   impl_->inputs.scalars.emplace_back(number,
                                      dim < 0 ? owner + ".numel()" : owner + ".size(" + std::to_string(dim) + ")");
 }
@@ -28,7 +29,7 @@ void Recorder::size_given(int64_t tensor, int dim, PyObject* number) {
 void Recorder::size_computed(PyObject* number, std::string name, support::IntArithmetic op,
                              std::vector<support::SizeOperand> operands) {
   impl_->trace.size_numbers.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()),
-                                    SizeNumber{kNone, 0, op, std::move(operands)});
+                                    SizeNumber{kNone, 0, op, std::move(operands), impl_->lines.now()});
   impl_->inputs.scalars.emplace_back(number, std::move(name));
 }
 

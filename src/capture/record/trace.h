@@ -102,6 +102,7 @@ struct SizeNumber {
   int dim = 0;
   support::IntArithmetic op{};
   std::vector<support::SizeOperand> operands{};
+  uint32_t line = 0;  // of Trace::lines
 };
 
 /// A comparison of such ints that Python made: the path is for the answer that it had.

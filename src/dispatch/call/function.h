@@ -28,12 +28,17 @@ namespace fastjit::dispatch {
 enum class OnUnsupported : uint8_t { Warn, Eager, Error };
 enum class OnMiss : uint8_t { Compile, Background };
 
+/// Which sizes are symbols from the first recording on.
+enum class Dynamic : uint8_t { None, Found, All };  // Found: those that differ, from their second value on
+
 struct Options {
   std::string name;  // "module.qualname"
   bool pure = false;
   plan::Numerics numerics = plan::Numerics::Eager;
   OnUnsupported on_unsupported = OnUnsupported::Warn;
   uint32_t max_variants = 64;  // of one bound object, if the function is a method
+  Dynamic dynamic = Dynamic::Found;
+  std::map<std::string, std::vector<int64_t>> dynamic_dims;  // of parameters, beside those that are found
   runtime::CacheMode cache = runtime::CacheMode::On;
   OnMiss on_miss = OnMiss::Compile;
   double verify = 0;  // the fraction of hits that is compared with eager

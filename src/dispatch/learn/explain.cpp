@@ -91,7 +91,10 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   std::vector<PyObject*> tensors(variant.key.spec.object_count()), numbers(variant.number_count());
   const auto arguments = [&] {
     const std::string why = difference(variant.key.spec, spec, call.nargs, call.kwnames);
-    return why.empty() ? "an argument or the name of a keyword differs" : why;
+    if (why.empty()) return std::string("an argument or the name of a keyword differs");
+    std::string fixed;
+    for (const std::string& one : variant.inspection.fixed_sizes) fixed += (fixed.empty() ? ": " : ", ") + one;
+    return why + fixed;
   };
   if (!variant.key.spec.match(call.args, call.nargs, call.kwnames, tensors.data(), numbers.data()))
     return {0, arguments()};

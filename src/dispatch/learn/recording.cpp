@@ -107,13 +107,26 @@ Entry entry_of(const Function& function, const FreshCall& call, Py_ssize_t nargs
 
 // Dims of the call's tensors in which other calls like it differed, as bits. Symbols for sizes that never differ would
 // only cost guards.
-std::vector<uint64_t> free_sizes(const Recording& recording) {
+std::vector<uint64_t> free_sizes(const Recording& recording, const std::vector<std::string>& names) {
   const CallSpec& spec = recording.variant->key.spec;
+  const Options& options = recording.function.options;
   std::vector<uint64_t> out;
   const auto failed = [](const auto& known) { return known->program.sized && known->program.sized->failed(); };
-  if (recording.function.fixes_sizes || !device_of(spec.flat().tensors).is_cpu() ||
+  if (recording.function.fixes_sizes || !device_of(spec.flat().tensors).is_cpu() || options.dynamic == Dynamic::None ||
       std::ranges::any_of(recording.function.variants.all(), failed))
     return out;
+  const std::vector<PyObject*>& tensors = spec.flat().tensors;
+  if (options.dynamic == Dynamic::All) out.assign(tensors.size(), ~uint64_t{0});
+  for (size_t i = 0; !options.dynamic_dims.empty() && i < tensors.size(); ++i) {
+    out.resize(tensors.size(), 0);
+    const std::string name = tensor_names(spec, names)[i];
+    const auto dims = options.dynamic_dims.find(name.substr(0, name.find_first_of(".[")));
+    if (dims == options.dynamic_dims.end()) continue;
+    const int64_t rank = unpack(tensors[i]).dim();
+    for (const int64_t dim : dims->second)
+      if (const int64_t wrapped = dim < 0 ? dim + rank : dim; wrapped >= 0 && wrapped < std::min<int64_t>(rank, 64))
+        out[i] |= uint64_t{1} << wrapped;
+  }
   for (const CallSpec* known : recording.known_calls) {
     if (!known->same_but_sizes(spec)) continue;
     const std::vector<uint64_t> differ = spec.other_sizes(*known);
@@ -129,7 +142,7 @@ capture::CallInputs inputs_of(const Recording& recording, const FreshCall& call,
   const bool pure = recording.function.options.pure;
   capture::CallInputs inputs;
   for (PyObject* tensor : recording.variant->key.spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
-  if (!pure) inputs.free_sizes = free_sizes(recording);  // else nobody sees what Python asks of sizes
+  if (!pure) inputs.free_sizes = free_sizes(recording, names);  // else nobody sees what Python asks of sizes
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   inputs.varying = call.varying;
   for (PyObject* argument : call.args)
@@ -347,6 +360,7 @@ void settle_scalars(Recording& recording, const FreshCall& call, const Schedule&
 }
 
 void settle_sizes(Recording& recording, uint64_t hash) {
+  recording.variant->inspection.fixed_sizes = std::move(recording.captured_graph.fixed_sizes);
   if (!recording.captured_graph.graph.symbols) return;
   auto sized = std::make_unique<Sized>(recording.captured_graph);
   for (const auto& [argument, layout] : sized->layouts())

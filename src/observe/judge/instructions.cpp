@@ -229,6 +229,9 @@ void Tracer::store_subscript(int) { store_item(at(2), at(1), at(3)); }
 void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   const bool is_noted = is_tensor(container) && notes_slices(container, index);
   if (!is_noted) touch(index);
+  if (arguments_.contains(container) && !is_tensor(container) && is_constant(index) &&
+      stores_in_argument(container, index, value))
+    return;
   const bool is_effect = !is_own(container) && is_constant(index);
   if (Facts::Id id; is_effect && PyDict_CheckExact(container) && dict_node(container, &id))
     return store_key(id, index, value, item_label(container, index));

@@ -64,6 +64,29 @@ void Tracer::store_to_argument(PyObject* o, PyObject* name, PyObject* value) {
   log(std::move(effect));
 }
 
+// A dictionary or a list that the caller passes, whose items the key describes.
+bool Tracer::stores_in_argument(PyObject* container, PyObject* index, PyObject* value) {
+  const bool is_dict = PyDict_CheckExact(container);
+  if (!is_dict && !(PyList_CheckExact(container) && PyLong_CheckExact(index))) return false;
+  SideEffect effect(is_dict ? SideEffect::Kind::SetItem : SideEffect::Kind::SetIndex);
+  PyObject* old = is_dict ? dict_lookup(container, index, nullptr) : nullptr;
+  if (is_dict) {
+    effect.key = Ref::share(index);
+  } else {
+    effect.place = PyLong_AsSsize_t(index);
+    if (effect.place < 0) effect.place += PyList_GET_SIZE(container);
+    if (effect.place < 0 || effect.place >= PyList_GET_SIZE(container)) return PyErr_Clear(), false;
+    old = PyList_GET_ITEM(container, effect.place);
+  }
+  if (old) names_held_.push_back(Ref::share(old));  // it may be known by its address
+  effect.of_argument = true;
+  effect.target = Ref::share(container);
+  effect.value = Ref::share(value);
+  effect.label = std::string(label_of(container)) + "[" + words(index) + "]";
+  log(std::move(effect));
+  return true;
+}
+
 // A cell, or an instance's slot.
 void Tracer::store_place(SideEffect::Kind kind, PyObject* target, PyObject** place, PyObject* value,
                          const std::string& label) {

@@ -307,6 +307,7 @@ class Tracer final : public Driver {
                    const std::string& label);
   void store_list_item(Facts::Id list, PyObject* index, PyObject* value);
   void store_to_argument(PyObject* o, PyObject* name, PyObject* value);
+  bool stores_in_argument(PyObject* container, PyObject* index, PyObject* value);
   void log(SideEffect effect);
   bool looked_into(PyObject* o) { return o && !is_constant(o) && !is_tensor(o); }
   // found_numbers.cpp: numbers that differ from call to call

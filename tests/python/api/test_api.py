@@ -178,6 +178,12 @@ def test_unknown_options_and_kinds():
         fastjit(max_variants=0)
     with pytest.raises(TypeError, match="option 'max_variants' must be a positive int below"):
         fastjit(max_variants=1 << 32)
+    with pytest.raises(TypeError, match="option 'dynamic' must be bool or dict or NoneType, not 'x'"):
+        fastjit(dynamic="x")
+    with pytest.raises(TypeError, match=r"must give dims of parameters, as in \{'x': 0, .*, not 'x': 'rows'"):
+        fastjit(dynamic={"x": "rows"})
+    with pytest.raises(TypeError, match="option 'dynamic' names 'z'; the parameters are x, y"):
+        fastjit(lambda x, y: x + y, dynamic={"z": 0})
     with pytest.raises(TypeError, match=r"option 'name' must be str or NoneType, not '\\ud800'"):
         fastjit(name="\ud800")
     with pytest.raises(TypeError, match="option 'cache' must be"):

@@ -37,20 +37,19 @@ class Holder:
 # Option of torch.compile -> what is said of it.
 TORCH_COMPILE = {
     "mode": "leave it out: there is one mode; numerics='fast' allows faster arithmetic with larger errors",
-    "dynamic": "leave it out: a new size reuses the compiled kernels; max_variants= says how many signatures are kept",
     "fullgraph": "say on_unsupported='error' instead: a call that cannot be one program then raises",
     "backend": "leave it out: FastJIT is the compiler, and has one for CPUs and one for CUDA",
     "options": f"give each option as a keyword of its own: {', '.join(OPTIONS)}",
     "recompile_limit": "say max_variants= instead: how many signatures are kept",
     "isolate_recompiles": "leave it out: each function has its own variants",
-    "shapes_spec": "leave it out: a new size reuses the compiled kernels",
-    "dynamic_shapes": "leave it out: a new size reuses the compiled kernels",
+    "shapes_spec": "leave it out: a size is any size from its second value on; dynamic= says which are at once",
+    "dynamic_shapes": "leave it out: a size is any size from its second value on; dynamic= says which are at once",
     "disable": "set FASTJIT_DISABLE=1, or call it within fastjit.stance('eager')",
 }
 
 
 def test_each_option_of_torch_compile_has_an_answer():
-    own = set(inspect.signature(torch.compile).parameters) - {"model", "name"}
+    own = set(inspect.signature(torch.compile).parameters) - {"model", "name", "dynamic"}  # which FastJIT has, too
     assert own == set(TORCH_COMPILE) - ({"shapes_spec"} if since(2, 14) else {"dynamic_shapes"})
     for option, instead in TORCH_COMPILE.items():
         with pytest.raises(TypeError) as refused:

@@ -328,3 +328,41 @@ def test_hits_are_recorded_again_and_verified(monkeypatch):
     for _ in range(4):
         assert_same(flat(generate(fast, Cache)), flat(wanted), exact=True)
     assert fast.stats().verified > 0 and fast.stats().mismatches == 0
+
+
+def decodes(x: Tensor, cache: dict[str, Tensor], log: list[Tensor]) -> Tensor:
+    cache["k"] = torch.cat([cache["k"], x], dim=1)
+    cache["sum"] = cache["k"].sum(1)
+    log[0] = cache["sum"] * 2
+    log[-1] = x + 1
+    return torch.softmax(x @ cache["k"].transpose(1, 2), -1) @ cache["k"]
+
+
+def test_dictionaries_and_lists_that_are_passed_in_and_grow():
+    fast = fastjit.jit(decodes)
+    mine, its = ({"k": torch.zeros(1, 1, 2)} for _ in range(2))
+    log, other = [ONE, ONE], [ONE, ONE]
+    for step in range(8):
+        x = torch.randn(1, 1, 2)
+        before = fast.stats().hits
+        assert_same(fast(x, mine, log), decodes(x, its, other))
+        assert list(mine) == list(its)
+        assert_same([*mine.values(), *log], [*its.values(), *other])
+        assert fast.stats().hits - before == (step > 2), step  # the first makes an item; the second has a size of one
+    assert fast.stats().fallbacks == {}
+
+
+def test_one_dictionary_in_two_places_and_another_owner():
+    def f(a: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        a["k"] = b["k"] + x
+        return a["k"] + b["k"]
+
+    fast = fastjit.jit(f, on_unsupported="eager")
+    for _ in range(4):
+        own, twin = {"k": ONE}, {"k": ONE}
+        assert_same(fast(own, own, ONE), f(twin, twin, ONE), exact=True)
+        assert_same(own["k"], twin["k"], exact=True)
+        a, b, c, d = ({"k": ONE.clone()} for _ in range(4))
+        held = a["k"]
+        assert_same(fast(a, b, ONE), f(c, d, ONE), exact=True)
+        assert_same([held, a["k"], b["k"]], [ONE, c["k"], d["k"]], exact=True)

@@ -123,9 +123,7 @@ def test_slices_lie_inside():
         fast(torch.randn(4, 4))
 
 
-def test_python_that_reads_a_size_fixes_it():
-    play(lambda x: x * x.shape[0], lambda n: rows(n, 2), [3, 4, 5, 3], misses=3)
-    play(lambda x: x + 1 if len(x) > 4 else x - 1, lambda n: rows(n, 2), [3, 4, 5, 6, 3], misses=4)
+def test_python_that_walks_over_rows_fixes_their_count():
     play(lambda x: sum(row.sum() for row in x) + x, lambda n: rows(n, 2), [3, 4, 5, 4], misses=3)
 
 
@@ -220,3 +218,35 @@ def test_a_pure_function_has_sizes_of_its_own():
     for n in (3, 4, 5, 6):
         x = torch.randn(n)
         assert_same(fast(x), x * n)
+
+
+DYNAMIC: dict[str, tuple[Any, int]] = {"all": (True, 1), "none": (False, 5), "rows": ({"x": 0}, 1), "last": ({"x": -2}, 1)}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_sizes_that_are_known_to_differ(name):
+    dynamic, misses = DYNAMIC[name]
+    fast = fastjit.fastjit(lambda x, y: x * 2 + y, dynamic=dynamic)
+    for n in (3, 4, 5, 9, 100):
+        x, y = torch.randn(n, 4), torch.randn(4)
+        assert_same(fast(x, y), x * 2 + y, exact=True)
+    assert (fast.stats().misses, fast.stats().hits) == (misses, 5 - misses)
+
+
+def test_what_fixes_a_size_is_told():
+    def f(x: Tensor) -> Tensor:
+        return x * {3: 1.0, 4: 2.0, 5: 3.0}[x.shape[0]]
+
+    fast = fastjit.jit(f)
+    for n in (3, 4):
+        fast(torch.ones(n, 2))
+    told = f"x.size(0) is one size for Python code that reads it at test_sizes.py:{f.__code__.co_firstlineno + 1}"
+    assert told in fast.inspect("guards")
+    assert fast.explain(torch.ones(5, 2)).endswith(told)
+
+
+def test_what_fixes_a_size_in_an_operator_is_told():
+    fast = fastjit.jit(lambda x: torch.einsum("ij,kj->ik", x, x))
+    for n in (3, 4):
+        fast(torch.ones(n, 2))
+    assert "x.size(0) is one size for aten::einsum at test_sizes.py" in fast.inspect("guards")
