@@ -151,5 +151,29 @@ TEST_F(Sizes, RandomFormulas) {
   }
 }
 
+TEST_F(Sizes, RemaindersHaveNames) {
+  const Dim n = symbols.add(16, "n"), m = symbols.add(5, "m");
+  EXPECT_TRUE(n % 8 == 0);
+  EXPECT_FALSE((n + m) % 2 == 0);
+  EXPECT_EQ(symbols.guards(), (std::vector<std::string>{"n >= 2", "m >= 2", "n % 8 == 0", "(n + m) % 2 != 0"}));
+  EXPECT_EQ(at(n, {24, 9}), 24);
+  EXPECT_EQ(at(n, {20, 9}), std::nullopt);
+  EXPECT_EQ(at(n, {24, 8}), std::nullopt);
+}
+
+TEST_F(Sizes, WhereASizeWasFixedIsTold) {
+  const Dim n = symbols.add(16, "n"), m = symbols.add(5, "m");
+  symbols.at(3);
+  static_cast<void>(m * 2 < 11);
+  symbols.at(7);
+  m.fixed();
+  symbols.at(9);
+  m.fixed();
+  EXPECT_TRUE(n > 4);
+  ASSERT_EQ(symbols.fixed().size(), 1u);
+  EXPECT_EQ(symbols.fixed()[0].symbol, 1u);
+  EXPECT_EQ(symbols.fixed()[0].place, 7u);
+}
+
 }  // namespace
 }  // namespace fastjit::test

@@ -324,9 +324,9 @@ void GraphBuilder::set_compressed(const Use& use, ir::NodeId node, ir::NodeId ma
   state.mask = mask;
 }
 
-void GraphBuilder::set_result(const Use& use, ir::NodeId node, const Event& event) {
-  const bool is_made = ir::is_tensor(graph_[node].op);
-  SharedMeta meta = is_made && scope_ ? with_layout(use.meta, graph_.layout(node)) : computed(use, node, event);
+// `by_torch`: the node is what torch gives there, with its layout.
+void GraphBuilder::set_result(const Use& use, ir::NodeId node, const Event& event, bool by_torch) {
+  SharedMeta meta = by_torch && scope_ ? with_layout(use.meta, graph_.layout(node)) : computed(use, node, event);
   State& state = states_[use.tensor];
   state = State{};
   state.known = true;

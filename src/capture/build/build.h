@@ -140,7 +140,7 @@ class GraphBuilder {
   void emit(uint32_t step);
   void check_known(const Use& use, const Event& event);
   void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask);
-  void set_result(const Use& use, ir::NodeId node, const Event& event);
+  void set_result(const Use& use, ir::NodeId node, const Event& event, bool by_torch = false);
   ir::NodeId input_node(uint32_t tensor);  // the Input node, whatever the tensor's value is by now
   Value value(const Use& use, const Event& event);
   std::vector<Arg> arguments(const Event& event);

@@ -100,7 +100,7 @@ void GraphBuilder::contract(uint32_t index, ir::Product kind) {
       {kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind), call.keeps_layout},
       ir_type(use.meta->dtype, event), foretold(use, event)->layout());
   owner_.try_emplace(node, use.storage);
-  set_result(use, node, event);
+  set_result(use, node, event, true);
   states_[use.tensor].real = node;
 }
 
@@ -125,7 +125,7 @@ void GraphBuilder::external(uint32_t index) {
     if (use.tensor == kNone || trace_.root(use.tensor)) continue;
     if (!made.contains(use.tensor) && !writes.contains(use.tensor)) continue;
     const ir::NodeId result = result_node(node, which, use, event);
-    set_result(use, result, event);
+    set_result(use, result, event, true);
     State& state = states_[use.tensor];
     state.real = result;
     if (kind != ir::ExternKind::View || pinned(step)) continue;

@@ -83,7 +83,7 @@ TABLE: dict[str, tuple[Callable[..., Any], Calls, list[tuple[tuple[Any, ...], st
         [((X[:3].clone(),), "a new variant"), ((X[:3].clone(),), "a hit")],
     ),
     "new size after many that did not come again": (
-        lambda x: x + len(x),
+        lambda x: x + int(str(len(x))),
         [(torch.ones(n + 1),) for n in range(8)],
         [
             ((torch.ones(9),), "eager"),

@@ -18,7 +18,7 @@ UNUSED = "its last recordings served no second call"
 
 
 def affine(x):
-    len(x)  # what Python looks at is a variant for each size
+    str(len(x))  # what Python looks at is a variant for each size
     return x * 2 + 1
 
 
@@ -108,7 +108,7 @@ def test_the_limit_is_said_once_and_names_what_varies():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fast(torch.randn(4))
-        assert fast.explain(torch.randn(3)) == "a new variant: argument 0 was f32[2], is f32[3]"
+        assert fast.explain(torch.randn(3)).startswith("a new variant: argument 0 was f32[2], is f32[3]: x.size(0) is")
         fast(torch.randn(3))  # it comes again
     assert check(fast, affine, torch.randn(3)) and check(fast, affine, torch.randn(2))
     assert fast.stats().fallbacks == {"variant limit (2) reached: x took 3 layouts": 2}
@@ -128,7 +128,7 @@ from fastjit import fastjit
 
 @fastjit(on_unsupported="eager")
 def f(x):
-    len(x)
+    str(len(x))
     return x * 2 + 1
 
 rows = []

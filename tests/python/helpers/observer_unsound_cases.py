@@ -26,8 +26,8 @@ UNSOUND = [
         "read of datetime.date at model.py:7",
     ),
     Unsound(
-        "store to an argument",
-        "def f(xs):\n  xs[0] = xs[1]\n  return xs[0]",
+        "store to a slice of an argument",
+        "def f(xs):\n  xs[:1] = [xs[1]]\n  return xs[0]",
         "store to item of list at model.py:2",
         "([T, T],)",
     ),
