@@ -312,6 +312,11 @@ void Call::give(Expr value) {
 }
 
 bool Call::give_empty() {
+  const auto is_sized = [](const Value& value) {
+    return value.meta->symbolic && std::ranges::any_of(value.meta->symbolic->sizes, &ir::Dim::is_symbolic);
+  };
+  for (const Arg& a : call_.args)  // nobody knows which size would be another one
+    if (is_sized(a.tensor) || std::ranges::any_of(a.list, is_sized)) return false;
   for (const TensorMeta& meta : call_.results)
     if (!to_ir(meta.dtype) || numel(meta) != 0) return false;
   for (const TensorMeta& meta : call_.results) {

@@ -259,3 +259,10 @@ def test_copies_in_another_memory_format():
         lambda x: x.clone(memory_format=torch.channels_last),
     ):
         play(change, lambda n: rows(n, n + 1, n, n), [3, 4, 5, 9])
+
+
+def test_what_is_empty_has_sizes_of_the_call():
+    fast = fastjit.jit(lambda x: x.repeat(0, 2), on_unsupported="eager")
+    for n in (2, 3, 6, 3, 7):  # sizes that nobody foretells are found out when an operator gives them
+        assert fast(torch.randn(n)).shape == (0, 2 * n)
+    assert fast.stats().hits >= 1
