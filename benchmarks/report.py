@@ -17,7 +17,17 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md", "docs/coverage.md", "docs/install.md")
 MATRIX = "matrix"
-ORDER = ("dispatch", "first_call", "import_time", "chains", "fastswish", "matmul_epilogue", "guards", "parameters", "traffic")
+ORDER = (
+    "dispatch",
+    "first_call",
+    "import_time",
+    "chains",
+    "fastswish",
+    "matmul_epilogue",
+    "guards",
+    "parameters",
+    "traffic",
+)
 ORDER += ("models", "correctness", "coverage", "fuzz")
 COMMANDS = {"models": "make bench-models", "coverage": "make coverage-report"}  # where it is not `make bench`
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)

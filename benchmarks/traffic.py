@@ -1,4 +1,4 @@
-"""Requests of ever new sizes, and tokens that are generated one by one: what recordings cost where sizes never repeat."""
+"""Requests of ever new sizes, and tokens that are generated one by one: what do recordings cost where none repeats?"""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def generate(name: str, batch: int) -> tuple[list[float], list[float], int]:
     got, compiled = generated(model, call, ids)
     assert torch.equal(got, wanted) and not fast.stats().fallbacks, fast.stats()
     first = next(i for i in range(len(hits) + 1) if all(hits[i:])) + 1
-    again, eager_again = generated(model, own, ids)
+    _, eager_again = generated(model, own, ids)
     return eager + eager_again, compiled, first
 
 
@@ -206,9 +206,14 @@ def body(options: harness.Options) -> harness.Outcome:
     return harness.Outcome(
         targets,
         [
-            harness.Sheet(f"{CALLS} calls at random sizes", ["model", "eager", "fastjit", "over eager", "recorded calls"], rows),
-            harness.Sheet(f"greedy decoding of {TOKENS} tokens, 12 layers, width 256",
-                          ["model", "eager, a token", "fastjit, a token", "times as fast", "hits from token"], tokens),
+            harness.Sheet(
+                f"{CALLS} calls at random sizes", ["model", "eager", "fastjit", "over eager", "recorded calls"], rows
+            ),
+            harness.Sheet(
+                f"greedy decoding of {TOKENS} tokens, 12 layers, width 256",
+                ["model", "eager, a token", "fastjit, a token", "times as fast", "hits from token"],
+                tokens,
+            ),
         ],
         {},
     )

@@ -114,6 +114,10 @@ class GraphBuilder {
   void enter(const Event& event);
   bool follows(uint32_t index);
   void hands_on(uint32_t index);
+  // indices.cpp
+  void place_indices();
+  bool place_index(const InstructionUse<IndexUse>& use);
+  void settle_indices();
   // size_numbers.cpp
   void place_sizes();
   std::optional<ir::Layout> layout_of(uint32_t tensor) const;
@@ -122,8 +126,6 @@ class GraphBuilder {
   ir::Dim size_of(const support::SizeOperand& operand);
   void place_size(uint32_t event, uint32_t arg, uint32_t element, const support::SizeOperand& from);
   void drop_size(const support::SizeOperand& one);
-  bool place_index(const InstructionUse<IndexUse>& use);
-  void settle_indices();
   ir::Dim computed_size(const SizeNumber& how, int64_t recorded);
   void fix_number(uint32_t number);
   bool is_settled(uint32_t number);

@@ -25,7 +25,9 @@ from opinfo_tools import name_of
 SAMPLES = 3
 SIZES = (0, 1, 4, 2)  # more than the sample has
 TOLERANCE = {"rtol": 1e-7, "atol": 1e-7, "equal_nan": True}
-RANDOM = "bernoulli cauchy dropout exponential geometric log_normal multinomial normal poisson rand uniform rrelu".split()
+RANDOM = (
+    "bernoulli cauchy dropout exponential geometric log_normal multinomial normal poisson rand uniform rrelu".split()
+)
 
 
 def resized(tree: Any, size: int, more: int) -> Any:
@@ -109,7 +111,7 @@ def swept() -> tuple[list[str], Counter[str]]:
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
         parts = list(pool.map(sweep, [list(entries[k::8]) for k in range(8)]))
-    return sum((wrong for wrong, _ in parts), []), sum((seen for _, seen in parts), Counter())
+    return [why for wrong, _ in parts for why in wrong], sum((seen for _, seen in parts), Counter())
 
 
 def test_every_entry_is_right_at_every_size(swept: Any) -> None:

@@ -110,7 +110,7 @@ NUMBERS: dict[str, Any] = {
     "floats": lambda x: x * (1 / x.shape[0]) + x.shape[1] ** -0.5,
     "arithmetic": lambda x: x.reshape(len(x) * x.shape[1] // 2 * 2, -1).sum(0) * -x.size(1),
     "unpacked": lambda x: x.reshape(-1, *x.shape[1:]) + torch.ones(*x.shape[:-1], 1),
-    "joined": lambda x: x.new_zeros(x.shape[:-1] + (3,)) + x[..., :3],
+    "joined": lambda x: x.new_zeros(x.shape[:-1] + (3,)) + x[..., :3],  # noqa: RUF005
     "made of sizes": lambda x: x + torch.arange(x.size(1))[:, None] + torch.full((len(x), 1, 1), 2.5),
     "expanded": lambda x: x[0].expand(x.shape[0], -1, -1) + x.repeat(1, 1, 1),
     "half": lambda x: (x[:, : x.shape[1] // 2], x[:, x.shape[1] // 2 :] * 2),

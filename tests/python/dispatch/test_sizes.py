@@ -220,7 +220,12 @@ def test_a_pure_function_has_sizes_of_its_own():
         assert_same(fast(x), x * n)
 
 
-DYNAMIC: dict[str, tuple[Any, int]] = {"all": (True, 1), "none": (False, 5), "rows": ({"x": 0}, 1), "last": ({"x": -2}, 1)}
+DYNAMIC: dict[str, tuple[Any, int]] = {
+    "all": (True, 1),
+    "none": (False, 5),
+    "rows": ({"x": 0}, 1),
+    "last": ({"x": -2}, 1),
+}
 
 
 @pytest.mark.parametrize("name", DYNAMIC)

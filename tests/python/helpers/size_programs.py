@@ -94,7 +94,9 @@ class Maker:
             i = rng.randrange(len(parts))
             f = rng.choice([2, 3, 4])
             if shape[i] % f == 0:
-                parts[i : i + 1] = [f"{f}", f"{parts[i]} // {f}"] if rng.random() < 0.5 else [f"{parts[i]} // {f}", f"{f}"]
+                parts[i : i + 1] = (
+                    [f"{f}", f"{parts[i]} // {f}"] if rng.random() < 0.5 else [f"{parts[i]} // {f}", f"{f}"]
+                )
         if parts and rng.random() < 0.3:
             parts[rng.randrange(len(parts))] = "-1"
         return ", ".join(parts)
@@ -181,7 +183,8 @@ class Maker:
         a, b = self.int_(), rng.choice([self.int_(), str(rng.randint(0, 8))])
         t, u = self.tensor(), self.tensor()
         return rng.choice(
-            [f"{a} > {b}", f"{a} == {b}", f"{a} % 2 == 0", f"{t}.shape == {u}.shape", f"{t}.shape[-1:] != {u}.shape[-1:]",
+            [f"{a} > {b}", f"{a} == {b}", f"{a} % 2 == 0", f"{t}.shape == {u}.shape", 
+             f"{t}.shape[-1:] != {u}.shape[-1:]",
              f"{a} <= {b}", f"{a}", f"{t}.dim() > 1 and {a} > 2"]
         )  # fmt: skip
 
@@ -210,6 +213,6 @@ class Maker:
                 continue
             self.scope = {k: v for k, v in trial.items() if k != "__builtins__"}
             self.lines += lines
-        results = [k for k in self.names(Tensor) if k not in "xywz"][-4:] + ["x"]
+        results = [*[k for k in self.names(Tensor) if k not in "xywz"][-4:], "x"]
         body = "".join(f"    {line}\n" for line in self.lines)
         return f"def f(x, y, w, z):\n{body}    return {', '.join(results)},\n"
