@@ -28,10 +28,10 @@ struct SizeSymbol {
 struct Capture {
   ir::Graph graph;
   std::vector<CallTemplate> calls;
-  std::vector<ValueGuard> guards;   // by ExternAttr::call of Guard nodes, in the order of the reads
-  std::vector<NumberOp> numbers;    // by ExternAttr::call of Number nodes
-  std::vector<InputSource> inputs;  // per graph input
-  std::vector<SizeSymbol> symbols;  // of a program for any size: per symbol of the graph
+  std::vector<ValueGuard> guards;        // by ExternAttr::call of Guard nodes, in the order of the reads
+  std::vector<NumberOp> numbers;         // by ExternAttr::call of Number nodes
+  std::vector<InputSource> inputs;       // per graph input
+  std::vector<SizeSymbol> symbols;       // of a program for any size: per symbol of the graph
   std::vector<std::string> fixed_sizes;  // why sizes that differ from call to call are those of this call only, for
                                          // people: "x.size(0) is one size for aten::cumsum at model.py:14"
   std::vector<std::pair<uint32_t, ir::Layout>> layouts;  // position in CallInputs::tensors -> sizes and strides of an

@@ -318,9 +318,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
     if (writes.contains(use.tensor)) attr.written.push_back(static_cast<uint32_t>(attr.operands.size() - 1));
   };
   const std::span<const Use> results = flat_results(event);
-  const auto is_known = [&](const Use& use) {
-    return use.tensor != kNone && states_[use.tensor].known;
-  };
+  const auto is_known = [&](const Use& use) { return use.tensor != kNone && states_[use.tensor].known; };
   const bool may_give = (reads == Reads::Base && std::ranges::all_of(results, is_known)) || listed_sizes(event);
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];

@@ -23,10 +23,10 @@ struct Value {
 
 struct Arg {
   enum class Kind : uint8_t { None, Tensor, TensorList, Constant } kind = Kind::None;
-  Value tensor;             // Tensor
-  std::vector<Value> list;  // TensorList (an absent element of an optional list has node kNoNode and dtype Undefined)
-  c10::IValue constant;     // Constant: int, float, bool, string, int list, dtype, Scalar as double/int/bool ...
-  std::vector<ir::Dim> dims;        // Constant: its ints, where some follow from sizes that differ from call to call
+  Value tensor;               // Tensor
+  std::vector<Value> list;    // TensorList (an absent element of an optional list has node kNoNode and dtype Undefined)
+  c10::IValue constant;       // Constant: int, float, bool, string, int list, dtype, Scalar as double/int/bool ...
+  std::vector<ir::Dim> dims;  // Constant: its ints, where some follow from sizes that differ from call to call
   mutable bool takes_dims = false;  // the row has looked at them
   ir::NodeId scalar = ir::kNoNode;  // Constant that is symbolic: a 0-dim F64 or I64 node to use in place of `constant`
 };

@@ -50,7 +50,7 @@ class Call {
   const TensorMeta& meta(size_t i) const { return tensor(i).meta; }
   int64_t rank(size_t i) const { return static_cast<int64_t>(meta(i).sizes.size()); }
   Shape sizes(size_t i) const { return meta(i).layout().sizes; }
-  Expr node(size_t i) const;  // the tensor's value in its own IR type (halves stay halves)
+  Expr node(size_t i) const;        // the tensor's value in its own IR type (halves stay halves)
   int64_t integer(size_t i) const;  // the program is for this one only, as it is with integers()
   ir::Dim size(size_t i) const;     // an int that may be another one in another call
   Shape shape(size_t i) const;      // a list of such
