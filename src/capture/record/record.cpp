@@ -327,11 +327,22 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
 void Recorder::Impl::stop() noexcept {
   if (!recording) return;
   recording = false;
+  ends_hidden = opaque != kNone;
   show();
   at::removeCallback(handle);
   current = nullptr;
   if (foreign_events.load(std::memory_order_relaxed) != foreign)
     trace.broken = "an operator ran on another thread during the call";
+}
+
+// Where it was stopped inside something that puts this thread's callbacks back when it ends, as autograd's engine and
+// threads of at::parallel_for do, they are here again.
+void Recorder::Impl::leave() noexcept {
+  stop();
+  const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
+  if (std::ranges::any_of(callbacks, [&](const auto& one) { return one.handle_ == handle; }))
+    at::removeCallback(handle);
+  if (std::exchange(ends_hidden, false)) at::enableRecordFunction(true);
 }
 
 Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(inputs))) {
@@ -408,7 +419,7 @@ std::vector<PyObject*> Recorder::numbers() const {
 Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vector<uint32_t>& values,
                          const std::vector<bool>& symbolic, plan::Numerics numerics) {
   Impl& impl = *impl_;
-  impl.stop();
+  impl.leave();
   if (impl.trace.broken.empty()) impl.trace.broken = impl.blank.call_ended();
   Capture capture;
   try {

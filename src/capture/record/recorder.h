@@ -31,7 +31,7 @@ struct Recorder::Impl {
   bool open_index = false;     // the same of Trace::index_uses
   size_t open_uses = 0;        // how many of the last scalar uses belong to the instruction that runs now
   at::CallbackHandle handle = 0;
-  bool recording = false;
+  bool recording = false, ends_hidden = false;  // ends_hidden: it was stopped inside an opaque operator
   uint64_t foreign = 0;  // value of foreign_events when recording began
   bool masked = false;   // a tensor was indexed by another one
   CallerLines lines;     // per Trace::lines index - 1
@@ -74,6 +74,7 @@ struct Recorder::Impl {
   void start(const at::RecordFunction& event);
   void end(const at::RecordFunction& event);
   void stop() noexcept;
+  void leave() noexcept;  // where it began
   void count(const Event& event);
   void count_value(const Event& event);
   std::string place_of(uint32_t line) const;
@@ -90,7 +91,7 @@ struct Recorder::Impl {
   CallValue item(const c10::IValue& value, bool made);
   void check_generator(const at::Generator& generator);
   ~Impl() {
-    stop();
+    leave();
     for (PyObject* object : constants) Py_DECREF(object);
   }
 };

@@ -147,6 +147,24 @@ def test_gradients_that_no_program_has():
     stays_eager(slope(lambda leaf: leaf.prod()), rows().round(), why="")  # its formula looks for zeros
 
 
+def test_a_recording_that_ends_inside_autograd_leaves_nothing_behind():
+    """The engine puts back the thread's callbacks as they were: a later recording met every operator twice."""
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return ctx.saved_tensors[0] * 2 * gradient
+
+    stays_eager(slope(Square.apply), rows(), why="BackwardCFunction.apply")
+    linear = nn.Linear(4, 3)
+    play(lambda x: linear(x), *((torch.randn(n, 5, 4),) for n in (2, 3, 4, 5)), first=2)
+
+
 def energy(weight: Tensor, x: Tensor) -> Tensor:
     return torch.tanh(x @ weight).square().sum()
 
