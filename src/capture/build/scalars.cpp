@@ -112,10 +112,21 @@ uint32_t lift_of(const Trace& trace, const ScalarUse& use) {
   return lift == use.events.end() ? kNone : *lift;
 }
 
-// The one argument of these operator calls that can be this number.
+bool is_default(const Event& event, uint32_t i) {
+  if (!event.op) return false;
+  const auto& schema = event.op->schema().arguments();
+  const CallValue& item = event.args[i];
+  return item.kind == CallValue::Kind::Constant && i < schema.size() && schema[i].default_value() &&
+         *schema[i].default_value() == item.constant;
+}
+
+// The one argument of these operator calls that can be this number. Beside it others may have that value by default.
 bool bind_to(const Trace& trace, const std::vector<uint32_t>& events, uint32_t scalar, const Number& number,
              ScalarBindings& bindings) {
-  std::optional<std::pair<uint32_t, uint32_t>> place;
+  struct Candidates {
+    std::optional<std::pair<uint32_t, uint32_t>> place;
+    bool fits = true;
+  } given, otherwise;
   for (uint32_t index : events) {
     const Event& event = trace.events[index];
     if (is_layered(trace, event)) return false;
@@ -123,12 +134,14 @@ bool bind_to(const Trace& trace, const std::vector<uint32_t>& events, uint32_t s
       bool alone = false;
       for (const c10::Scalar& other : numbers_in(event.args[i], alone)) {
         if (!number.may_be(other)) continue;
-        if (place || !alone || !number.is(other)) return false;
-        place = {index, i};
+        Candidates& candidates = is_default(event, i) ? otherwise : given;
+        candidates.fits &= !candidates.place && alone && number.is(other);
+        candidates.place = {index, i};
       }
     }
   }
-  if (!place) return false;
+  const auto& [place, fits] = given.place ? given : otherwise;
+  if (!place || !fits) return false;
   const Event& event = trace.events[place->first];
   const auto limit = limit_of(event, event.args[place->second], number.is_float);
   return limit && bindings.places.try_emplace(*place, ScalarBindings::Place{scalar, *limit}).second;

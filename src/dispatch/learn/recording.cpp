@@ -273,6 +273,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   if (!observer) doors.emplace(&capture::runs_operator);
   PyObject* result = PyObject_Vectorcall(entry.callable, entry.args.data(),
                                          entry.args.size() - (kwnames ? PyTuple_GET_SIZE(kwnames) : 0), kwnames);
+  call.restore();
   recording.rest = nullptr;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);  // stop() looks at objects, which clears what the call raised
@@ -520,12 +521,15 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
   FreshCall call;
-  if (function.options.pure)
-    call.args.assign(args, args + total);
-  else
-    make_fresh(call, args, total, names, varying_numbers(recording.known_calls, args, total));
-  recording.variant->key.modes = modes;
   std::string why;
+  if (function.options.pure) {
+    call.args.assign(args, args + total);
+  } else {
+    CallSpec given;
+    given.build(args, nargs, kwnames, function.by_content, why);
+    call.make(args, total, given, names, varying_numbers(recording.known_calls, given));
+  }
+  recording.variant->key.modes = modes;
   recording.variant->key.spec.build(call.args.data(), nargs, kwnames, function.by_content, why);
   for (PyObject* tensor : recording.variant->key.spec.flat().tensors) recording.kept.push_back(unpack(tensor));
   // Casts that autocast keeps would come from outside of the recording. Programs cast anew.

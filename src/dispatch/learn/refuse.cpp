@@ -39,13 +39,15 @@ std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, Py
   return names;
 }
 
-std::vector<std::string> tensor_names(const CallSpec& call, const std::vector<std::string>& arguments) {
+// Those of the arguments and of what they hold that are wanted.
+static std::vector<std::string> names_of(const CallSpec& call, const std::vector<std::string>& arguments,
+                                         bool (*is_wanted)(ArgKind)) {
   const std::vector<ArgSpec>& specs = call.specs();
   std::vector<std::string> out;
   size_t at = 0;
   const std::function<void(const std::string&)> walk = [&](const std::string& label) {
     const ArgSpec& spec = specs[at++];
-    if (spec.kind == ArgKind::Tensor) out.push_back(label);
+    if (is_wanted(spec.kind)) out.push_back(label);
     for (Py_ssize_t i = 0; i < spec.length; ++i) {
       const bool has_keys = spec.kind == ArgKind::Dict || spec.kind == ArgKind::Instance;
       PyObject* key = has_keys ? PyTuple_GET_ITEM(spec.object, i) : nullptr;
@@ -58,6 +60,16 @@ std::vector<std::string> tensor_names(const CallSpec& call, const std::vector<st
   for (const std::string& argument : arguments)
     if (at < specs.size()) walk(argument);
   return out;
+}
+
+std::vector<std::string> tensor_names(const CallSpec& call, const std::vector<std::string>& arguments) {
+  return names_of(call, arguments, [](ArgKind kind) { return kind == ArgKind::Tensor; });
+}
+
+std::vector<std::string> number_names(const CallSpec& call, const std::vector<std::string>& arguments) {
+  return names_of(call, arguments, [](ArgKind kind) {
+    return kind == ArgKind::Int || kind == ArgKind::Float || kind == ArgKind::Number;
+  });
 }
 
 c10::Device device_of(const std::vector<PyObject*>& tensors) {

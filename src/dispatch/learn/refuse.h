@@ -8,6 +8,8 @@ namespace fastjit::dispatch {
 std::vector<std::string> argument_names(PyObject* callable, Py_ssize_t nargs, PyObject* kwnames);
 /// The tensors among the arguments: "x", "batch[0]", "state['h']".
 std::vector<std::string> tensor_names(const CallSpec& call, const std::vector<std::string>& arguments);
+/// The numbers among them.
+std::vector<std::string> number_names(const CallSpec& call, const std::vector<std::string>& arguments);
 
 /// The device that a call runs on: that of its tensors, the CPU without any.
 c10::Device device_of(const std::vector<PyObject*>& tensors);

@@ -72,11 +72,16 @@ void Tracer::own_getattribute(PyObject* o, PyObject* name) {
   may_enter(method);
 }
 
+// What gives an item of a named tuple.
+static bool is_field(PyObject* attr) {
+  return attr && !std::strcmp(Py_TYPE(attr)->tp_name, "_collections._tuplegetter");
+}
+
 // Objects of C types: methods come from the type; data only from objects that never change.
 void Tracer::load_value_attr(PyObject* o, PyObject* name) {
   bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
   PyObject* attr = is_heap ? class_attr(Py_TYPE(o), name) : type_lookup(Py_TYPE(o), name, nullptr);
-  touch(o);
+  if (!is_field(attr)) touch(o);
   // Builtin classes never change, and most of their objects have no attributes of their own.
   PyObject** own = !is_heap && fresh_.contains(o) ? _PyObject_GetDictPtr(o) : nullptr;
   const bool is_own = !attr && own && *own && dict_lookup(*own, name, nullptr);
@@ -251,8 +256,7 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
     PyErr_Clear();
   }
   // A field of a new named tuple, which it has for good.
-  if (fresh_.contains(o) && PyTuple_Check(o) && !std::strcmp(Py_TYPE(attr)->tp_name, "_collections._tuplegetter"))
-    return true;
+  if (fresh_.contains(o) && PyTuple_Check(o) && is_field(attr)) return true;
   // Of the context of an autograd.Function: what requires grad is in the key and the facts.
   if (is_named(name, "needs_input_grad") && fresh_.contains(o)) return true;
   if (PyObject** slot = is_reached(o) ? slot_of(o, attr) : nullptr) {

@@ -59,7 +59,6 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   bool reads_in_c = false;  // whenever an item comes, which may be long after this call
   const bool makes_dict = callee == (PyObject*)&PyDict_Type || callee == (PyObject*)&PyODict_Type;
   const size_t named = makes_dict && top().kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(top().kwnames)) : 0;
-  for (PyObject* value : args.last(named)) touch(value);
   for (PyObject* const& place : args.first(args.size() - named)) {
     PyObject* arg = place;
     const bool is_first = takes_callable && &place == args.data();
@@ -98,8 +97,7 @@ void Tracer::judge_container(PyObject* callee, Args args) {
       return deny(callee_text(callee) + " in C over " + name_of(arg));
     if (callee == (PyObject*)&PyReversed_Type && is_instance(arg)) return reverse(arg);
     if (!is_fresh_iterator(arg) && !iterable(arg, "iteration over")) return;
-    // Scalars in it may be read later without an instruction of their own.
-    if (makes_dict ? !readable_source(arg) : !readable(arg) && reads_items)
+    if (makes_dict ? !readable_source(arg) : (reads_items || reads_in_c) && !readable(arg) && reads_items)
       return deny("read of " + name_of(arg) + " by " + callee_text(callee));
   }
   top().reads_items = reads_items || makes_dict;

@@ -24,7 +24,6 @@ void Tracer::judge_fill(PyObject* callee, Args args) {
   if (!is_own_container(callee, args)) return;
   const bool is_set = PyAnySet_Check(args[0]), is_dict = PyDict_Check(args[0]);
   const size_t named = top().kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(top().kwnames)) : 0;
-  for (PyObject* value : args.last(named)) touch(value);
   for (PyObject* source : args.subspan(1, args.size() - 1 - named)) {
     if (!is_fresh_iterator(source) && !iterable(source, "iteration over")) return;
     if (is_dict ? !readable_source(source) : !readable(source) && is_set)

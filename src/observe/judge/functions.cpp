@@ -283,26 +283,18 @@ bool Tracer::is_method_of_argument(PyObject* o) {
 bool Tracer::readable_pair(PyObject* o) {
   const bool is_list = PyList_CheckExact(o) && is_known(o);
   if ((!PyTuple_CheckExact(o) && !is_list) || Py_SIZE(o) != 2) return false;
-  PyObject** items = PySequence_Fast_ITEMS(o);
-  touch(items[1]);
-  return hashable(items[0]);
+  return hashable(PySequence_Fast_ITEMS(o)[0]);
 }
 
 // Whether all that such a source gives may go on to a new container, where who reads it will be judged.
 bool Tracer::moves(PyObject* source) {
-  if (!PyTuple_CheckExact(source) && !PyList_CheckExact(source)) return readable(source);
-  for (Py_ssize_t i = 0; i < Py_SIZE(source); ++i) touch(PySequence_Fast_ITEMS(source)[i]);
-  return true;
+  return PyTuple_CheckExact(source) || PyList_CheckExact(source) || readable(source);
 }
 
 // What dict() and OrderedDict() are made of: the values only move.
 bool Tracer::readable_source(PyObject* o) {
   o = unwrapped(o);
-  if (is_dict(o) || PyDictItems_Check(o)) {
-    PyObject *key, *value, *dict = is_dict(o) ? o : view_dict(o);
-    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);) touch(value);
-    return true;  // iterable() has judged the keys
-  }
+  if (is_dict(o) || PyDictItems_Check(o)) return true;  // iterable() has judged the keys
   if (PyGen_CheckExact(o)) return true;  // see give()
   if (const auto zipped = sources_.find(o); zipped != sources_.end() && fresh_.contains(o)) {
     const std::vector<PyObject*> sources = zipped->second;
