@@ -116,6 +116,11 @@ class Symbols {
   /// For these expressions and all guards.
   SizeCode code(std::span<const uint32_t> wanted) const;
 
+  /// The same symbols, expressions and guards where the sizes of the recorded call were these, which the guards let in.
+  std::shared_ptr<Symbols> at_sizes(std::span<const int64_t> sizes) const;
+  /// An expression with its number here.
+  Dim moved(Dim dim) const;
+
   /// The symbols that this thread's questions and expressions belong to, while it lives.
   class Scope {
    public:

@@ -205,6 +205,10 @@ class Graph {
   uint32_t line_ = 0;
 };
 
+/// The same graph, with symbols of its own, where these were their sizes in the recorded call: choices are made for
+/// them. The guards let them in.
+Graph at_sizes(const Graph& graph, std::span<const int64_t> sizes);
+
 /// Broadcast shape of two shapes; throws std::invalid_argument where torch would refuse.
 std::vector<Dim> broadcast(std::span<const Dim> a, std::span<const Dim> b);
 std::vector<Dim> row_major(std::span<const Dim> sizes);

@@ -315,7 +315,8 @@ PyObject* wait(PyObject* object, PyObject*) {
   return guarded([&] {
     std::vector<std::shared_ptr<runtime::BackgroundJob>> jobs;
     for (const auto& variant : cast(object)->function->variants.all())
-      if (variant->pending) jobs.push_back(variant->pending->job);
+      for (const auto& one : {variant->pending, variant->anew})
+        if (one) jobs.push_back(one->job);
     {
       const py::gil_scoped_release release;
       for (const auto& job : jobs) runtime::wait_for(*job);

@@ -205,10 +205,11 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   const Sized::Lease sizes = sized ? sized->take(inputs.data()) : Sized::Lease();
   if (sized && !sizes) return why = "the sizes of a tensor changed meanwhile", nullptr;
   const plan::Program& program = sized ? sizes.program() : executable.program;
+  const bool releases_gil = executable.releases_gil || (sized && sizes.is_long());
   Scalars scalars;
   if (!gather_scalars(variant, sizes, numbers, scalars, why)) return nullptr;
   c10::SmallVector<pybind11::object, 8> held;
-  if (executable.releases_gil) {  // others may take them out of the lists they came in
+  if (releases_gil) {  // others may take them out of the lists they came in
     const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
     held.reserve(objects.size() + variant.number_count());
     std::for_each(objects.begin(), objects.end(), hold);
@@ -225,8 +226,8 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   std::optional<c10::InferenceMode> inference;
   if (variant.program.in_inference_mode) inference.emplace();
   try {
-    done = executable.releases_gil ? run_without_gil(executable, program, inputs, scalars.data(), outputs, check)
-                                   : execute(executable, program, inputs, scalars.data(), outputs, check);
+    done = releases_gil ? run_without_gil(executable, program, inputs, scalars.data(), outputs, check)
+                        : execute(executable, program, inputs, scalars.data(), outputs, check);
   } catch (const Restart& restart) {
     why = restart.why;
     if (sized) sized->fail();
@@ -285,6 +286,8 @@ void count_hit(Function& function, Variant& variant) {
   ++function.stats.hits;
   ++variant.hits;
   function.stats.operators += variant.program.operators;
+  if (variant.program.sized && variant.program.sized->wants_plan()) [[unlikely]]
+    plan_anew(function, variant);
 }
 
 std::string why_not_run(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers) {

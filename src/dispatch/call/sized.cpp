@@ -10,6 +10,13 @@ namespace fastjit::dispatch {
 namespace {
 
 constexpr size_t kKept = 4;  // programs at the sizes that came last
+constexpr int64_t kFar = 8;  // times a size that the plan is made for
+
+bool is_long(const plan::Program& program) {
+  bool any = false;
+  plan::for_each_launch(program, [&](const plan::KernelStep& step) { any |= step.units > step.grain; });
+  return any;
+}
 
 /// So many numbers, zero at first; few of them take no memory from elsewhere.
 class Registers {
@@ -63,6 +70,8 @@ void Sized::set_program(const ir::Symbols& symbols, const plan::Program& base, p
   scalars_.clear();
   for (const ir::InputInfo& scalar : scalars)
     scalars_.push_back(scalar.size.is_symbolic() ? code_.place[scalar.size.expr()] : kGiven);
+  if (planned_.empty())
+    for (const Place& symbol : symbols_) planned_.push_back(symbol.recorded);
   instances_.clear();
   auto first = std::make_unique<Instance>(Instance{this, base, {}, {}});
   first->numbers = plan::places_of_sizes(first->program);
@@ -115,6 +124,7 @@ Sized::Lease Sized::take(const at::Tensor* const* inputs) const {
   });
   if (known != instances_.end()) {
     std::rotate(instances_.begin(), known, known + 1);
+    far_calls_ += instances_[0]->is_far;
     return Lease(instances_[0].get());
   }
   if (!code_.run(registers.data())) return {};
@@ -132,8 +142,27 @@ Sized::Lease Sized::take(const at::Tensor* const* inputs) const {
   for (size_t i = 0; i < places_.size(); ++i) *instance.numbers[i] = registers[places_[i]];
   plan::settle_launches(instance.program, options_);
   instance.has_run = false;
+  instance.is_long = is_long(instance.program);
+  instance.is_far = is_far(instance);
+  far_calls_ += instance.is_far;
   std::rotate(instances_.begin(), std::prev(place.base()), place.base());
   return Lease(instances_[0].get());
+}
+
+// Of smaller sizes the plan costs little, whatever it is.
+bool Sized::is_far(const Instance& instance) const {
+  return !std::equal(planned_.begin(), planned_.end(), instance.registers.begin(),
+                     [](int64_t planned, int64_t now) { return now / kFar < planned; });
+}
+
+void Sized::settle_plan(std::vector<int64_t> sizes) {
+  planned_ = std::move(sizes);
+  far_calls_ = 0;
+  for (const auto& instance : instances_) instance->is_far = is_far(*instance);
+}
+
+bool Sized::in_use() const {
+  return std::ranges::any_of(instances_, [](const auto& instance) { return instance->users > 0; });
 }
 
 }  // namespace fastjit::dispatch

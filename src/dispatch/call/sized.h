@@ -28,6 +28,8 @@ class Sized {
     std::vector<int64_t> registers;  // the symbols first
     int users = 0;
     bool has_run = false;
+    bool is_long = false;  // it takes several threads
+    bool is_far = false;   // its sizes are far above those that the plan is made for
   };
 
   /// A program at the sizes of one call, while its run lasts. Made and ended with the GIL held.
@@ -44,6 +46,7 @@ class Sized {
     /// No run of the program at these sizes has gone through yet.
     bool is_new() const { return !at_->has_run; }
     void count_run() const { at_->has_run = true; }
+    bool is_long() const { return at_->is_long; }
     /// Bits of a graph scalar that is a size.
     uint64_t scalar(size_t which) const { return static_cast<uint64_t>(at_->registers[at_->sized->scalars_[which]]); }
 
@@ -62,12 +65,26 @@ class Sized {
   /// An operator gave other sizes than foretold: from now on it is for the recorded sizes only.
   void fail() const { failed_ = true; }
   bool failed() const { return failed_; }
+
+  /// Whether calls keep coming whose sizes are far above those that the plan is made for: another may be much faster.
+  bool wants_plan() const { return far_calls_ >= kManyFar; }
+  /// The sizes of the call that came last, by symbol.
+  std::vector<int64_t> latest() const {
+    return {instances_[0]->registers.begin(),
+            instances_[0]->registers.begin() + static_cast<ptrdiff_t>(symbols_.size())};
+  }
+  /// The plan is made for these sizes, or no better one can be had.
+  void settle_plan(std::vector<int64_t> sizes);
+  /// Whether some run of the program has not ended.
+  bool in_use() const;
+  const plan::PlanOptions& options() const { return options_; }
   const std::vector<std::string>& guards() const { return guards_; }  // "x.size(0) >= 2"
   /// Positions of argument tensors whose sizes the key leaves out, with their layouts.
   const std::vector<std::pair<uint32_t, ir::Layout>>& layouts() const { return layouts_; }
 
  private:
   static constexpr uint32_t kGiven = 0xFFFFFFFFu;
+  static constexpr uint32_t kManyFar = 8;
   struct Place {
     uint32_t argument, input, dim;  // input: kGiven where the program does not take the argument
     int64_t recorded;
@@ -75,6 +92,7 @@ class Sized {
   struct StrideCheck {
     uint32_t argument, dim, expr, place = 0;
   };
+  bool is_far(const Instance& instance) const;
   std::vector<Place> symbols_;
   std::vector<StrideCheck> strides_;
   std::vector<std::pair<uint32_t, ir::Layout>> layouts_;
@@ -83,6 +101,8 @@ class Sized {
   std::vector<uint32_t> places_;   // per number of plan::Program::sized: its register
   ir::SizeCode code_;
   plan::PlanOptions options_;
+  std::vector<int64_t> planned_;  // the sizes that the plan is made for, by symbol
+  mutable uint32_t far_calls_ = 0;
   mutable bool failed_ = false;
   mutable std::vector<std::unique_ptr<Instance>> instances_;  // the latest first
 };

@@ -73,6 +73,7 @@ struct Variant {
   HitProgram program;
   std::string reason;                // empty: calls run the program
   std::shared_ptr<Pending> pending;  // the program is being compiled in the background; `reason` says so
+  std::shared_ptr<Pending> anew;     // so is the same program for larger sizes; until then the old plan runs
   uint64_t retry_at = 0;             // calls of the function after which `reason` may have passed; 0: never
   Inspection inspection;
   size_t found_numbers = 0;      // Guards::facts finds so many at each hit

@@ -42,7 +42,7 @@ std::function<std::string()> entry_text(const ir::Graph& graph) {
 using Origins = std::array<uint64_t, 3>;  // kernels by runtime::Source
 
 // "f(f32[4]): 2 kernels compiled, 1 loaded from disk in 5.2 ms"
-void log_origins(const Function& function, const Variant& variant, const Origins& origins) {
+void log_origins(const Function& function, const Variant& variant, const Origins& origins, double ms) {
   if (!support::log_on(support::Channel::Compile)) return;
   constexpr std::pair<runtime::Source, const char*> kWords[] = {{runtime::Source::Compiled, " compiled"},
                                                                 {runtime::Source::Disk, " loaded from disk"},
@@ -55,7 +55,7 @@ void log_origins(const Function& function, const Variant& variant, const Origins
     what += (what.empty() ? "" : ", ") + std::to_string(count) + noun + words;
   }
   char time[32];
-  std::snprintf(time, sizeof time, " in %.2f ms", variant.inspection.compile_ms);
+  std::snprintf(time, sizeof time, " in %.2f ms", ms);
   support::log(support::Channel::Compile, function.options.name + "(" + variant.key.spec.signature() +
                                               "): " + (what.empty() ? "no kernel needed" : what) + time);
 }
@@ -81,28 +81,69 @@ std::vector<runtime::KernelResult> get_kernels(const std::vector<plan::KernelPla
 }
 
 // What this thread knows and others do not is settled here: the number of threads, the device.
-std::shared_ptr<Pending> begin(Recording& recording) {
-  const Function& function = recording.function;
-  Variant& variant = *recording.variant;
-  pool_expire();
+std::shared_ptr<Pending> begin(const Function& function, const Variant& variant, c10::Device device, ir::Graph graph) {
   auto pending = std::make_shared<Pending>();
   auto compilation = std::make_shared<Compilation>();
   compilation->options.numerics = function.options.numerics;
-  pending->device = device_of(variant.key.spec.flat().tensors);
-  compilation->target = target_for(pending->device, compilation->options);
-  compilation->context = context_for(function, pending->device);
+  pending->device = device;
+  compilation->target = target_for(device, compilation->options);
+  compilation->context = context_for(function, device);
   compilation->mode = function.options.cache;
-  compilation->captured = std::move(recording.captured_graph.graph);
+  compilation->captured = std::move(graph);
   compilation->origin = {function.options.name, variant.key.spec.signature(), entry_text(compilation->captured)};
+  pending->compilation = std::move(compilation);
+  return pending;
+}
+
+std::shared_ptr<Pending> begin(Recording& recording) {
+  Variant& variant = *recording.variant;
+  pool_expire();
+  const std::shared_ptr<Pending> pending =
+      begin(recording.function, variant, device_of(variant.key.spec.flat().tensors),
+            std::move(recording.captured_graph.graph));
   pending->executable = std::make_unique<Executable>();
   pending->executable->calls = std::move(recording.captured_graph.calls);
   pending->executable->numbers = std::move(recording.captured_graph.numbers);
   pending->executable->result_versions = std::move(recording.captured_graph.result_versions);
   pending->values = std::move(recording.captured_graph.guards);
   pending->reads_values = recording.captured_graph.reads_values;
-  pending->compilation = std::move(compilation);
   variant.program.inputs = recording.captured_graph.inputs;
   return pending;
+}
+
+void make_in_background(Pending& pending) {
+  const auto make = [compilation = pending.compilation] { compilation->make(Compilation::Place::Background); };
+  pending.job = std::make_shared<runtime::BackgroundJob>(make);
+  runtime::run_in_background(pending.job);
+}
+
+// What the program is made of beside the calls of torch's, which stay as they are.
+void take(Function& function, Variant& variant, Executable& executable, Compilation::Made& made) {
+  executable.program = std::move(made.program);
+  executable.externs = made.graph.externs;
+  executable.stores = made.graph.stores;
+  Origins origins{};
+  executable.kernels.clear();
+  variant.inspection.keys.clear();
+  for (runtime::KernelResult& result : made.kernels) {
+    ++origins[static_cast<size_t>(result.source)];
+    variant.inspection.keys.push_back(result.key);
+    executable.kernels.push_back(std::move(result.kernel));
+  }
+  function.stats.compiles += origins[static_cast<size_t>(runtime::Source::Compiled)];
+  function.stats.disk_hits += origins[static_cast<size_t>(runtime::Source::Disk)];
+  function.stats.memory_hits += origins[static_cast<size_t>(runtime::Source::Memory)];
+  log_origins(function, variant, origins, made.ms);
+}
+
+// Once the program is whole.
+void finish(Variant& variant, Executable& executable, Compilation& compilation) {
+  executable.prepare();
+  ir::Graph& graph = compilation.made->graph;
+  if (variant.program.sized)
+    variant.program.sized->set_program(*graph.symbols, executable.program, compilation.options, graph.scalars);
+  variant.program.checks_overlap = executable.writes;
+  variant.inspection.graph = std::move(graph);
 }
 
 }  // namespace
@@ -135,35 +176,17 @@ void install(Function& function, Variant& variant, Pending& pending) {
   if (made.error) std::rethrow_exception(made.error);
   const auto start = std::chrono::steady_clock::now();
   Executable& executable = *pending.executable;
-  const backend::Target& target = pending.compilation->target;
-  executable.program = std::move(made.program);
-  executable.externs = made.graph.externs;
-  executable.stores = made.graph.stores;
-  Origins origins{};
-  for (runtime::KernelResult& result : made.kernels) {
-    ++origins[static_cast<size_t>(result.source)];
-    variant.inspection.keys.push_back(result.key);
-    executable.kernels.push_back(std::move(result.kernel));
-  }
-  function.stats.compiles += origins[static_cast<size_t>(runtime::Source::Compiled)];
-  function.stats.disk_hits += origins[static_cast<size_t>(runtime::Source::Disk)];
-  function.stats.memory_hits += origins[static_cast<size_t>(runtime::Source::Memory)];
-  if (target.kind == backend::Target::Kind::Cuda) {
+  take(function, variant, executable, made);
+  if (pending.compilation->target.kind == backend::Target::Kind::Cuda) {
     variant.program.device = pending.device.index();
     executable.load_on_cuda(pending.device.index());
   }
-  executable.prepare();
-  if (variant.program.sized)
-    variant.program.sized->set_program(*made.graph.symbols, executable.program, pending.compilation->options,
-                                       made.graph.scalars);
-  variant.program.checks_overlap = executable.writes;
+  finish(variant, executable, *pending.compilation);
   variant.program.executable = std::move(pending.executable);
   variant.guards.values = std::move(pending.values);
   variant.inspection.captured = std::move(pending.compilation->captured);
-  variant.inspection.graph = std::move(made.graph);
   variant.inspection.compile_ms = made.ms + ms_since(start);
   function.stats.compile_ms += variant.inspection.compile_ms;
-  log_origins(function, variant, origins);
 }
 
 void compile(Recording& recording) {
@@ -177,11 +200,28 @@ void compile(Recording& recording) {
 
 void compile_later(Recording& recording) {
   std::shared_ptr<Pending> pending = begin(recording);
-  const auto make = [compilation = pending->compilation] { compilation->make(Compilation::Place::Background); };
-  pending->job = std::make_shared<runtime::BackgroundJob>(make);
-  runtime::run_in_background(pending->job);
+  make_in_background(*pending);
   recording.variant->reason = kBeingCompiled;
   recording.variant->pending = std::move(pending);
+}
+
+// A plan that lets in other sizes than the one there is of no use.
+void plan_anew(Function& function, Variant& variant) {
+  Sized& sized = *variant.program.sized;
+  if (!variant.anew) {
+    variant.anew = begin(function, variant, c10::kCPU, ir::at_sizes(variant.inspection.captured, sized.latest()));
+    variant.anew->sizes = sized.latest();
+    return make_in_background(*variant.anew);
+  }
+  runtime::tend_background();
+  if (!variant.anew->job->done() || sized.in_use()) return;
+  const std::shared_ptr<Pending> anew = std::exchange(variant.anew, nullptr);
+  const std::unique_ptr<Compilation::Made>& made = anew->compilation->made;
+  sized.settle_plan(std::move(anew->sizes));
+  if (!made || made->error || made->graph.symbols->guards() != sized.guards()) return;
+  take(function, variant, *variant.program.executable, *made);
+  finish(variant, *variant.program.executable, *anew->compilation);
+  function.stats.compile_ms += made->ms;
 }
 
 void settle_ready(Function& function) {

@@ -49,6 +49,7 @@ struct Pending {
   std::vector<capture::ValueGuard> values;
   c10::Device device{c10::kCPU};
   std::shared_ptr<runtime::BackgroundJob> job;
+  std::vector<int64_t> sizes;                   // of plan_anew(): those that the plan is made for
   bool reads_values = false, has_path = false;  // it read values of tensors; Variant::values are those that led to it
 
   Pending() = default;
@@ -65,6 +66,11 @@ enum class Settled : uint8_t { Waits, Ready, Eager, Raises };
 /// Of a pending variant: whether its program is there by now, which the variant then has. Eager: it could not be
 /// compiled, which is counted for this call. Raises: and `on_unsupported` says that this is an error.
 Settled settle(Function& function, const std::shared_ptr<Variant>& variant);
+
+/// Of a program for any size, to which calls come with sizes far above those that it was planned for: plans it for the
+/// ones that came last, in the background, and takes the new plan once it is there and no run of the old one is under
+/// way. Cheap between these two.
+void plan_anew(Function& function, Variant& variant);
 
 /// Gives programs that are there to the variants that wait for them, for who looks at the function.
 void settle_ready(Function& function);

@@ -171,7 +171,8 @@ void FreshCall::make(PyObject* const* given, Py_ssize_t total, const CallSpec& s
                      const std::vector<std::string>& arguments, const std::vector<bool>& varying_numbers) {
   const std::vector<std::string> all = number_names(spec, arguments);
   Walk walk{*this, spec.specs().data(), all, varying_numbers};
-  for (Py_ssize_t i = 0; i < total; ++i) args.push_back(walk.one(given[i], true).get());  // held by made_, or the caller
+  for (Py_ssize_t i = 0; i < total; ++i)
+    args.push_back(walk.one(given[i], true).get());  // held by made_, or the caller
 }
 
 void FreshCall::restore() noexcept {

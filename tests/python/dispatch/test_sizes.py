@@ -271,3 +271,62 @@ def test_what_is_empty_has_sizes_of_the_call():
     for n in (2, 3, 6, 3, 7):  # sizes that nobody foretells are found out when an operator gives them
         assert fast(torch.randn(n)).shape == (0, 2 * n)
     assert fast.stats().hits >= 1
+
+
+def turned(x: Tensor) -> Tensor:
+    return torch.exp(x.t()) + 1
+
+
+def play_and_wait(fast: Any, shape: tuple[int, int], calls: int = 9) -> None:
+    """So many calls, and one more when what they asked for in the background is there."""
+    with torch.no_grad():
+        for call in range(calls + 1):
+            x = torch.randn(shape)
+            assert_same(fast(x), turned(x))
+            if call == calls - 1:
+                fast._wait()
+
+
+def test_sizes_far_above_the_recorded_ones_get_a_plan_of_their_own():
+    """In the background: until it is there the old plan runs, which is right for them too. What was served still is."""
+    fast, near = fastjit.jit(turned), fastjit.jit(turned)
+    for shape in ((2, 3), (3, 2)):
+        fast(torch.randn(shape))
+    for shape in ((600, 500), (640, 480)):
+        near(torch.randn(shape))
+    first = fast.inspect("plan")
+    play_and_wait(fast, (10, 12), 20)  # not so far
+    assert fast.inspect("plan") == first
+    play_and_wait(fast, (640, 480), 7)  # too few
+    assert fast.inspect("plan") == first
+    play_and_wait(fast, (640, 480))
+    assert fast.inspect("plan") != first
+    guards, last = fast.inspect("guards"), fast.inspect("asm")
+    assert last == near.inspect("asm")
+    play_and_wait(fast, (2, 3), 20)  # smaller ones cost little, whatever the plan
+    assert fast.inspect("asm") == last and fast.inspect("guards") == guards
+    stats = fast.stats()
+    assert (stats.misses, stats.fallbacks) == (2, {}) and stats.hits == stats.calls - 2
+
+
+def test_a_new_plan_beside_threads_that_run_the_old_one():
+    fast = fastjit.jit(turned)
+    for shape in ((2, 3), (3, 2)):
+        fast(torch.randn(shape))
+    wrong = []
+
+    def calls(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for i in range(120):
+                x = torch.randn(2 + i * 4, 3 + (i * 7 + seed) % 300, generator=generator)
+                if not torch.allclose(fast(x), turned(x), rtol=1e-5):
+                    wrong.append(x.shape)
+
+    threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stats = fast.stats()
+    assert not wrong and (stats.misses, stats.fallbacks) == (2, {}) and stats.hits == 480
