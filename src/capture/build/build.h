@@ -103,6 +103,7 @@ class GraphBuilder {
   SharedMeta meta_of(const Use& use) const;
   std::vector<ir::Layout> layouts_of(const Event& event) const;
   void fix_sizes(const Event& event);
+  void fix_sizes_of(uint32_t tensor);
   void fix_sizes_read();
   void take_free_arguments();
   SharedMeta foretold(const Use& result, const Event& event);
@@ -134,7 +135,8 @@ class GraphBuilder {
   std::optional<std::vector<ir::Dim>> listed_sizes(const Event& event);
   void give_sizes(const Event& event, uint32_t i, Arg& arg);
   void fix_sizes_left(const Event& event, const std::vector<Arg>& args, const std::function<bool(ir::NodeId)>& is_used);
-  bool gives_sizes(const Event& event, uint32_t i, bool may_give, CallTemplate& made);
+  void add_size_holes(const Event& event, uint32_t i, bool may_give, CallTemplate& made);
+  void take_place(uint32_t event, uint32_t arg);
   void settle_size_numbers();
   void read_at(uint32_t number);
   std::string reason_of(uint32_t place) const;
@@ -221,10 +223,20 @@ class GraphBuilder {
   std::optional<ir::Symbols::Scope> scope_;        // of a program for any size
   std::unordered_map<uint32_t, SharedMeta> free_;  // arguments some of whose sizes are symbols
   std::unordered_set<uint32_t> entered_;           // composites that enter() has met
-  // (event, argument) -> which of its ints are which numbers of CallInputs
-  std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<uint32_t, uint32_t>>> size_places_;
+  /// Which ints of an argument are which numbers of CallInputs, and whether a step has taken them.
+  struct SizePlace {
+    std::vector<std::pair<uint32_t, uint32_t>> numbers;
+    bool is_taken = false;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, SizePlace> size_places_;             // by (event, argument)
   std::map<std::pair<uint32_t, uint32_t>, std::vector<ir::Dim>> given_lists_;  // the same that a composite gives
-  std::set<std::pair<uint32_t, uint32_t>> given_sizes_;                        // those among them that a step has taken
+  /// A slice of a tensor's dim, where whether it is the whole of that decided which operators ran.
+  struct Sliced {
+    uint32_t tensor;
+    size_t dim;
+    support::IndexItem slice;
+  };
+  std::vector<Sliced> slices_;
   std::set<uint32_t> unknown_indices_;               // tensors that were indexed in a way not known here
   std::set<uint32_t> unplaced_;                      // numbers that nobody knows the place of
   std::unordered_map<uint32_t, ir::Dim> size_dims_;  // number -> what it is

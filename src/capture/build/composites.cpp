@@ -213,7 +213,7 @@ void GraphBuilder::hands_on(uint32_t index) {
   const CallValue& item = trace_.events[child].args[1];
   if (item.kind != CallValue::Kind::Constant || item.constant != composite.args[1].constant) return;
   given_lists_[{child, 1}] = sizes;
-  given_sizes_.insert({index, 1});
+  take_place(index, 1);
 }
 
 // Whether the program follows the composite for any size.

@@ -322,7 +322,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   const bool may_give = (reads == Reads::Base && std::ranges::all_of(results, is_known)) || listed_sizes(event);
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];
-    if (scope_) gives_sizes(event, i, may_give, made);
+    if (scope_) add_size_holes(event, i, may_give, made);
     const bool may_take = reads == Reads::Tensors && takes_number(step, i, made);
     if (const ScalarBindings::Place* place = may_take ? nullptr : scalars_.find(step.event, i))
       if (!is_settled(place->scalar)) baked_.insert(place->scalar);

@@ -40,6 +40,7 @@ bool GraphBuilder::place_index(const InstructionUse<IndexUse>& use) {
   const std::vector<int64_t>& sizes = use.told.tensor.meta->sizes;
   const size_t named = named_dims(items);
   size_t next = 0, dim = 0;
+  std::vector<Sliced> slices;
   const auto is_next = [&](const char* name) {
     return next < use.events.size() && trace_.events[use.events[next]].name == name;
   };
@@ -53,6 +54,7 @@ bool GraphBuilder::place_index(const InstructionUse<IndexUse>& use) {
   if (named > sizes.size()) return false;
   for (const IndexItem& item : items) {
     if (item.kind == Kind::Rest) dim += sizes.size() - named;
+    if (item.kind == Kind::Slice) slices.push_back({use.told.tensor.tensor, dim, item});
     if (item.kind == Kind::Slice && !is_whole(item, sizes[dim], item.start.value, item.stop.value)) {
       if (!is_next("aten::slice.Tensor")) return false;
       if (!gives(2, item.start) || !gives(3, item.stop) || !gives(4, item.step)) return false;
@@ -66,35 +68,22 @@ bool GraphBuilder::place_index(const InstructionUse<IndexUse>& use) {
     }
     dim += takes_dim(item);
   }
+  slices_.insert(slices_.end(), slices.begin(), slices.end());
   return true;
 }
 
 // Whether slices are of the whole decided which operators ran.
 void GraphBuilder::settle_indices() {
-  for (const uint32_t tensor : unknown_indices_)
-    if (const auto layout = layout_of(tensor))
-      for (const Dim size : layout->sizes) static_cast<void>(size.fixed());
-    else
-      fix_all_sizes();
-  for (const InstructionUse<IndexUse>& use : trace_.index_uses) {
-    const uint32_t tensor = use.told.tensor.tensor;
-    if (unknown_indices_.contains(tensor)) continue;
-    const std::optional<ir::Layout> layout = layout_of(tensor);
+  for (const uint32_t tensor : unknown_indices_) fix_sizes_of(tensor);
+  for (const Sliced& one : slices_) {
+    if (unknown_indices_.contains(one.tensor)) continue;
+    const std::optional<ir::Layout> layout = layout_of(one.tensor);
     if (!layout) {
       fix_all_sizes();
       continue;
     }
-    const std::vector<IndexItem>& items = use.told.items;
-    const size_t named = named_dims(items);
-    size_t dim = 0;
-    for (const IndexItem& item : items) {
-      if (item.kind == Kind::Rest) dim += layout->sizes.size() - named;
-      if (item.kind == Kind::Slice) {
-        if (item.step.is_size()) fix_number(static_cast<uint32_t>(item.step.number));
-        static_cast<void>(is_whole(item, layout->sizes[dim], size_of(item.start), size_of(item.stop)));
-      }
-      dim += takes_dim(item);
-    }
+    if (one.slice.step.is_size()) fix_number(static_cast<uint32_t>(one.slice.step.number));
+    static_cast<void>(is_whole(one.slice, layout->sizes[one.dim], size_of(one.slice.start), size_of(one.slice.stop)));
   }
 }
 

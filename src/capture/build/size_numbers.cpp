@@ -99,8 +99,8 @@ class Alignment {
 // Which arguments of operators are sizes. Numbers that have no place are fixed.
 void GraphBuilder::place_sizes() {
   if (!scope_) return;
-  for (const InstructionUse<SizeUse>& use : trace_.size_uses) {
-    const std::vector<SizeOperand>& from = use.told.ints;
+  for (const InstructionUse<std::vector<SizeOperand>>& use : trace_.size_uses) {
+    const std::vector<SizeOperand>& from = use.told;
     const Event* event = use.whole && use.events.size() == 1 ? &trace_.events[use.events[0]] : nullptr;
     const bool is_known = event && event->op && !is_layered(trace_, *event);
     const std::vector<GivenInt> ints = is_known ? given_ints(*event) : std::vector<GivenInt>();
@@ -114,7 +114,7 @@ void GraphBuilder::place_sizes() {
 }
 
 void GraphBuilder::place_size(uint32_t event, uint32_t arg, uint32_t element, const SizeOperand& from) {
-  if (from.is_size()) size_places_[{event, arg}].emplace_back(element, static_cast<uint32_t>(from.number));
+  if (from.is_size()) size_places_[{event, arg}].numbers.emplace_back(element, static_cast<uint32_t>(from.number));
 }
 
 void GraphBuilder::drop_size(const SizeOperand& one) {
@@ -214,7 +214,7 @@ std::vector<ir::Dim> GraphBuilder::sizes_given(uint32_t event, uint32_t arg) {
     dims.emplace_back(item.constant.toInt());
   else
     for (const int64_t value : item.constant.toIntVector()) dims.emplace_back(value);
-  for (const auto& [element, number] : place->second) dims[element] = size_of(number);
+  for (const auto& [element, number] : place->second.numbers) dims[element] = size_of(number);
   return std::ranges::any_of(dims, &Dim::is_symbolic) ? dims : std::vector<Dim>();
 }
 
@@ -247,7 +247,7 @@ ir::NodeId GraphBuilder::size_node(ir::Dim size, const Event& event, const CallV
 void GraphBuilder::give_sizes(const Event& event, uint32_t i, Arg& arg) {
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   const std::vector<Dim> dims = sizes_given(index, i);
-  given_sizes_.insert({index, i});
+  take_place(index, i);
   if (dims.empty()) return;
   const CallValue& item = event.args[i];
   const bool is_number = type_of(event.op->schema().arguments()[i])->kind() == c10::TypeKind::NumberType;
@@ -270,15 +270,18 @@ void GraphBuilder::fix_sizes_left(const Event& event, const std::vector<Arg>& ar
   }
 }
 
+void GraphBuilder::take_place(uint32_t event, uint32_t arg) {
+  if (const auto place = size_places_.find({event, arg}); place != size_places_.end()) place->second.is_taken = true;
+}
+
 // Ints of a call that torch runs: a view's, whose sizes are known.
-bool GraphBuilder::gives_sizes(const Event& event, uint32_t i, bool may_give, CallTemplate& made) {
+void GraphBuilder::add_size_holes(const Event& event, uint32_t i, bool may_give, CallTemplate& made) {
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   const std::vector<Dim> dims = sizes_given(index, i);
-  given_sizes_.insert({index, i});
-  if (dims.empty()) return false;
+  take_place(index, i);
   if (!may_give || event.args[i].kind == CallValue::Kind::Tensor) {
     for (const Dim dim : dims) static_cast<void>(dim.fixed());
-    return false;
+    return;
   }
   const bool is_list = !event.args[i].constant.isInt();
   for (size_t k = 0; k < dims.size(); ++k) {
@@ -286,15 +289,14 @@ bool GraphBuilder::gives_sizes(const Event& event, uint32_t i, bool may_give, Ca
     const auto scalar = static_cast<uint32_t>(graph_[graph_.size(dims[k])].attr);
     made.numbers.push_back({i, scalar, false, ir::text(dims[k]), is_list ? static_cast<int32_t>(k) : -1});
   }
-  return true;
 }
 
 // What Python did with these numbers beside giving them to operators.
 void GraphBuilder::settle_size_numbers() {
   if (!scope_) return;
-  for (const auto& [place, numbers] : size_places_)
-    if (!given_sizes_.contains(place))
-      for (const auto& [element, number] : numbers) fix_number(number);
+  for (const auto& [at, place] : size_places_)
+    if (!place.is_taken)
+      for (const auto& [element, number] : place.numbers) fix_number(number);
   for (const uint32_t number : unplaced_) fix_number(number);
   for (uint32_t number = 0; number < scalars_.bound.size(); ++number)
     if (!scalars_.bound[number]) fix_number(number);

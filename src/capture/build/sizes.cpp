@@ -95,13 +95,21 @@ class Named {
   const Event& event_;
 };
 
+/// The dims over which an operator's windows go, as its name says; 0: it does not.
+size_t window_dims(std::string_view op) {
+  for (const size_t count : {1, 2, 3})
+    if (op.find(std::to_string(count) + "d") != op.npos) return count;
+  return 0;
+}
+
 /// Sizes of a convolution or of a pool; nothing for other operators.
 std::optional<std::vector<Dim>> windowed(const Event& event, const std::vector<ir::Layout>& tensors, size_t rank) {
   const Named named(event);
   const bool convolves = event.facts.product == ir::Product::Convolution;
-  if (rank < 3 || tensors.empty() || tensors[0].sizes.size() != rank || (!convolves && !named.find("kernel_size")))
+  if (tensors.empty() || tensors[0].sizes.size() != rank || (!convolves && !named.find("kernel_size")))
     return std::nullopt;
-  const size_t lead = 2, count = rank - lead;
+  const size_t count = convolves && rank > 2 ? rank - 2 : window_dims(event.name), lead = rank - count;
+  if (count == 0 || lead < 1 || lead > 2 || (convolves && lead < 2)) return std::nullopt;  // channels, and batches
   if (convolves && (tensors.size() < 2 || tensors[1].sizes.size() != rank)) return std::nullopt;
   if (!named.is_false("transposed") || !named.is_false("ceil_mode")) return std::nullopt;
   std::optional<std::vector<int64_t>> window;
@@ -117,7 +125,8 @@ std::optional<std::vector<Dim>> windowed(const Event& event, const std::vector<i
   const auto stride = as_window ? window : named.list("stride", count, std::nullopt);
   const auto padding = named.list("padding", count, 0), dilation = named.list("dilation", count, 1);
   if (!window || !stride || !padding || !dilation) return std::nullopt;
-  std::vector<Dim> sizes{tensors[0].sizes[0], convolves ? tensors[1].sizes[0] : tensors[0].sizes[1]};
+  std::vector<Dim> sizes(tensors[0].sizes.begin(), tensors[0].sizes.begin() + static_cast<ptrdiff_t>(lead));
+  if (convolves) sizes[1] = tensors[1].sizes[0];
   for (size_t d = 0; d < count; ++d)
     sizes.push_back(windows(tensors[0].sizes[lead + d], (*window)[d], (*stride)[d], (*padding)[d], (*dilation)[d]));
   return sizes;
@@ -284,18 +293,17 @@ void GraphBuilder::fix_sizes(const Event& event) {
   for (const ir::Layout& layout : layouts_of(event)) fix(layout);
 }
 
+void GraphBuilder::fix_sizes_of(uint32_t tensor) {
+  if (const std::optional<ir::Layout> layout = layout_of(tensor))
+    fix(*layout);
+  else
+    fix_all_sizes();
+}
+
 // Python asked for the sizes of these, and may have gone another way for others.
 void GraphBuilder::fix_sizes_read() {
   if (!scope_) return;
-  for (const uint32_t tensor : trace_.sizes_read) {
-    const auto root = free_.find(tensor);
-    if (states_[tensor].known)
-      fix(states_[tensor].meta->layout());
-    else if (root != free_.end())
-      fix(root->second->layout());
-    else if (!trace_.root(tensor))  // no step made it: it may be any function of them
-      for (const auto& [free, meta] : free_) fix(meta->layout());
-  }
+  for (const uint32_t tensor : trace_.sizes_read) fix_sizes_of(tensor);
 }
 
 // Whose sizes the program takes is an input of it, whatever becomes of its elements.

@@ -32,9 +32,9 @@ struct Recorder::Impl {
   size_t open_uses = 0;        // how many of the last scalar uses belong to the instruction that runs now
   at::CallbackHandle handle = 0;
   bool recording = false, ends_hidden = false;  // ends_hidden: it was stopped inside an opaque operator
-  uint64_t foreign = 0;  // value of foreign_events when recording began
-  bool masked = false;   // a tensor was indexed by another one
-  CallerLines lines;     // per Trace::lines index - 1
+  uint64_t foreign = 0;                         // value of foreign_events when recording began
+  bool masked = false;                          // a tensor was indexed by another one
+  CallerLines lines;                            // per Trace::lines index - 1
   const int64_t max_operators = support::setting_int(support::Setting::RecordOperators);
   const int64_t max_bytes = support::setting_int(support::Setting::RecordBytes);
   int64_t operators = 0, bytes = 0;  // outermost ones; of all events, roughly

@@ -2,13 +2,23 @@
 #include "capture/record/recorder.h"
 
 namespace fastjit::capture {
+namespace {
+
+// A tensor of the trace whose sizes are what they seem; kNone: it is none.
+uint32_t find_plain(const Trace& trace, const at::Tensor& tensor) {
+  const uint32_t id = trace.find(tensor.unsafeGetTensorImpl());
+  if (id == kNone || trace.dims_of(id) || is_wrapper(tensor)) return kNone;
+  const TensorRecord& record = trace.tensors[id];
+  return !record.unusual.empty() || record.is_nested || record.layered ? kNone : id;
+}
+
+}  // namespace
+
 int64_t Recorder::sized_tensor(const at::Tensor& tensor) const {
   const Trace& trace = impl_->trace;
   const std::vector<uint64_t>& free = impl_->inputs.free_sizes;
-  const uint32_t id = free.empty() || !impl_->recording ? kNone : trace.find(tensor.unsafeGetTensorImpl());
-  if (id == kNone || trace.dims_of(id)) return -1;
-  const TensorRecord& record = trace.tensors[id];
-  if (!record.unusual.empty() || record.is_nested || record.layered || is_wrapper(tensor)) return -1;
+  const uint32_t id = free.empty() || !impl_->recording ? kNone : find_plain(trace, tensor);
+  if (id == kNone) return -1;
   const Source* root = trace.root(id);
   const bool is_free = !root || (root->argument < free.size() && free[root->argument] != 0);
   return is_free ? static_cast<int64_t>(id) : -1;
@@ -38,16 +48,13 @@ void Recorder::size_compared(int comparison, support::SizeOperand a, support::Si
 }
 
 void Recorder::sizes_used(std::vector<support::SizeOperand> ints) {
-  impl_->trace.size_uses.push_back({{std::move(ints)}});
+  impl_->trace.size_uses.push_back({std::move(ints)});
   impl_->open_sizes = true;
 }
 
 bool Recorder::indexed(const at::Tensor& tensor, std::vector<support::IndexItem> items) {
   Trace& trace = impl_->trace;
-  const uint32_t id = impl_->recording ? trace.find(tensor.unsafeGetTensorImpl()) : kNone;
-  if (id == kNone || trace.dims_of(id) || is_wrapper(tensor)) return false;
-  const TensorRecord& record = trace.tensors[id];
-  if (!record.unusual.empty() || record.is_nested || record.layered) return false;
+  if (!impl_->recording || find_plain(trace, tensor) == kNone) return false;
   trace.index_uses.push_back({{trace.use(tensor), std::move(items)}});
   impl_->open_index = true;
   return true;

@@ -111,11 +111,6 @@ struct SizeTest {
   support::SizeOperand a, b;
 };
 
-/// An operator that was given such ints, in lists or not, with others between them.
-struct SizeUse {
-  std::vector<support::SizeOperand> ints;
-};
-
 /// A tensor that was indexed with slices or such ints.
 struct IndexUse {
   Use tensor;
@@ -153,7 +148,8 @@ struct Trace {
   std::vector<Source> roots;
   std::map<uint32_t, SizeNumber> size_numbers;  // numbers that are sizes or follow from them
   std::vector<SizeTest> size_tests;
-  std::vector<InstructionUse<SizeUse>> size_uses;
+  std::vector<InstructionUse<std::vector<support::SizeOperand>>>
+      size_uses;  // ints given to an operator, in lists or not
   std::vector<InstructionUse<IndexUse>> index_uses;
   std::unordered_set<uint32_t> sizes_read;  // tensors whose sizes Python looked at, where some differ from call to call
   std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"

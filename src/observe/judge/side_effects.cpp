@@ -56,11 +56,16 @@ void Tracer::store_to_argument(PyObject* o, PyObject* name, PyObject* value) {
   if (PyObject** slot = _PyObject_GetDictPtr(o))  // what it replaces may be known by its address
     if (PyObject* old = *slot ? dict_lookup(*slot, name, nullptr) : nullptr) names_held_.push_back(Ref::share(old));
   SideEffect effect(SideEffect::Kind::SetItem);
-  effect.of_argument = true;
-  effect.target = Ref::share(o);
   effect.key = Ref::share(name);
+  log_of_argument(std::move(effect), o, value, std::string(".") + PyUnicode_AsUTF8(name));
+}
+
+// `place`: where in the argument, as text.
+void Tracer::log_of_argument(SideEffect effect, PyObject* argument, PyObject* value, const std::string& place) {
+  effect.of_argument = true;
+  effect.target = Ref::share(argument);
   effect.value = Ref::share(value);
-  effect.label = std::string(label_of(o)) + "." + PyUnicode_AsUTF8(name);
+  effect.label = std::string(label_of(argument)) + place;
   log(std::move(effect));
 }
 
@@ -79,11 +84,7 @@ bool Tracer::stores_in_argument(PyObject* container, PyObject* index, PyObject* 
     old = PyList_GET_ITEM(container, effect.place);
   }
   if (old) names_held_.push_back(Ref::share(old));  // it may be known by its address
-  effect.of_argument = true;
-  effect.target = Ref::share(container);
-  effect.value = Ref::share(value);
-  effect.label = std::string(label_of(container)) + "[" + words(index) + "]";
-  log(std::move(effect));
+  log_of_argument(std::move(effect), container, value, "[" + words(index) + "]");
   return true;
 }
 
@@ -166,14 +167,8 @@ void Tracer::judge_append(PyObject* callee, Args args) {
     effect.label = names_[args[0]];
     return log(std::move(effect));
   }
-  if (PyList_CheckExact(args[0]) && arguments_.contains(args[0])) {
-    SideEffect effect(SideEffect::Kind::Append);
-    effect.of_argument = true;
-    effect.target = Ref::share(args[0]);
-    effect.value = Ref::share(args[1]);
-    effect.label = std::string(label_of(args[0]));
-    return log(std::move(effect));
-  }
+  if (PyList_CheckExact(args[0]) && arguments_.contains(args[0]))
+    return log_of_argument(SideEffect(SideEffect::Kind::Append), args[0], args[1], "");
   if (!is_own(args[0])) return deny("change of " + name_of(args[0]) + " by " + callee_text(callee));
   for (Lent& lent : lent_lists_)
     if (lent.list.get() == args[0]) lent.appended.push_back({Ref::share(args[1]), where()});

@@ -9,6 +9,17 @@
 #include "observe/judge/tracer.h"
 
 namespace fastjit::observe {
+namespace {
+
+std::span<PyObject*> items_of(PyObject* sequence) {
+  return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(Py_SIZE(sequence))};
+}
+
+bool holds_ints(PyObject* sequence) {
+  return std::ranges::all_of(items_of(sequence), [](PyObject* item) { return PyLong_CheckExact(item); });
+}
+
+}  // namespace
 
 // One whose value nothing has read. A float that follows from sizes is one, too.
 bool Tracer::is_size(PyObject* o) const {
@@ -81,9 +92,7 @@ PyObject* Tracer::own_size(int64_t tensor, int dim, PyObject* number) {
 bool Tracer::is_size_list(PyObject* o) const {
   if (numbers_.empty() || !host_.on_sizes_used || !(PyTuple_Check(o) || PyList_CheckExact(o))) return false;
   if (PyTuple_Check(o) ? !holds_only_items(Py_TYPE(o)) : !is_known(o)) return false;
-  const std::span items(PySequence_Fast_ITEMS(o), static_cast<size_t>(Py_SIZE(o)));
-  return std::ranges::all_of(items, [](PyObject* item) { return PyLong_CheckExact(item); }) &&
-         std::ranges::any_of(items, [&](PyObject* item) { return is_size(item); });
+  return holds_ints(o) && std::ranges::any_of(items_of(o), [&](PyObject* item) { return is_size(item); });
 }
 
 void Tracer::close_sizes(Args operands) {
@@ -176,11 +185,7 @@ bool Tracer::compares_size_lists(int comparison, PyObject* left, PyObject* right
   if (comparison != Py_EQ && comparison != Py_NE) return false;
   if (!PyTuple_Check(left) || !PyTuple_Check(right) || !(is_size_list(left) || is_size_list(right))) return false;
   if (Py_SIZE(left) != Py_SIZE(right)) return true;
-  const auto are_ints = [](PyObject* o) {
-    const std::span items(PySequence_Fast_ITEMS(o), static_cast<size_t>(Py_SIZE(o)));
-    return std::ranges::all_of(items, [](PyObject* item) { return PyLong_CheckExact(item); });
-  };
-  if (!are_ints(left) || !are_ints(right)) return false;
+  if (!holds_ints(left) || !holds_ints(right)) return false;
   for (Py_ssize_t i = 0; i < Py_SIZE(left); ++i) {
     PyObject *a = PyTuple_GET_ITEM(left, i), *b = PyTuple_GET_ITEM(right, i);
     if (!compares_open(Py_EQ, a, b)) touch(a), touch(b);

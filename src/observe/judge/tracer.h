@@ -306,6 +306,7 @@ class Tracer final : public Driver {
   void store_place(SideEffect::Kind kind, PyObject* target, PyObject** place, PyObject* value,
                    const std::string& label);
   void store_list_item(Facts::Id list, PyObject* index, PyObject* value);
+  void log_of_argument(SideEffect effect, PyObject* argument, PyObject* value, const std::string& place);
   void store_to_argument(PyObject* o, PyObject* name, PyObject* value);
   bool stores_in_argument(PyObject* container, PyObject* index, PyObject* value);
   void log(SideEffect effect);
