@@ -115,6 +115,8 @@ void GraphBuilder::masked_load(const Action& step) {
   if (!trace_.size_reader.empty())
     unsound("result of aten::index depends on data at " + trace_.lines[event.line] + " and " + trace_.size_reader +
             " may be read");
+  const auto masked = graph_.sizes(self.node), by = graph_.sizes(mask.node);
+  for (size_t d = 0; d < masked.size(); ++d) static_cast<void>(masked[d] == by[d]);
   const Use& result = event.results[0].uses[0];
   set_compressed(result, self.node, mask.node);
 }
@@ -148,11 +150,16 @@ ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
   if (is_single_element_view(trace_, event)) return value(event.args[0].uses[0], event).node;
   if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
   if (is_of_this_count(event)) return ir::kNoNode;
-  const std::vector<int64_t> domain = ir::hints(graph_.sizes(mask));
-  const std::vector<int64_t> strides = ir::hints(ir::row_major(graph_.sizes(mask)));
+  const auto sizes = graph_.sizes(mask);
+  const ir::Layout domain{{sizes.begin(), sizes.end()}, ir::row_major(sizes)};
+  const auto over_domain = [&](TensorMeta meta) -> SharedMeta {
+    meta.sizes = ir::hints(domain.sizes);
+    meta.strides = ir::hints(domain.strides);
+    return with_layout(meta, domain);
+  };
   std::vector<Arg> args = arguments(event);
   std::vector<ir::NodeId> operands;
-  TensorMeta result = event.results[0].uses[0].meta;
+  const SharedMeta& result = event.results[0].uses[0].meta;
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i].kind == Arg::Kind::TensorList) return ir::kNoNode;
     if (args[i].kind != Arg::Kind::Tensor) continue;
@@ -164,13 +171,11 @@ ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
       if (!use.meta->sizes.empty()) return ir::kNoNode;
       continue;
     }
-    if (states_[use.tensor].mask != mask || use.meta->sizes != result.sizes) return ir::kNoNode;
-    operand.meta = TensorMeta{use.meta->dtype, domain, strides, use.meta->wrapped_number};
+    if (states_[use.tensor].mask != mask || use.meta->sizes != result->sizes) return ir::kNoNode;
+    operand.meta = over_domain(TensorMeta{use.meta->dtype, {}, {}, use.meta->wrapped_number});
   }
-  result.sizes = domain;
-  result.strides = strides;
   std::vector<ir::NodeId> out;
-  if (!call_lowering(step, args, {result}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
+  if (!call_lowering(step, args, {over_domain(result)}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
     return ir::kNoNode;
   return out[0];
 }

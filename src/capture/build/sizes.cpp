@@ -247,7 +247,7 @@ bool GraphBuilder::writes_to_parts() const {
 
 void GraphBuilder::free_sizes() {
   const std::vector<uint64_t>& free = inputs_.free_sizes;
-  if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; }) || trace_.makes_data_sizes) return;
+  if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; })) return;
   if (writes_to_parts()) return;
   graph_.symbols = std::make_shared<ir::Symbols>();
   scope_.emplace(graph_.symbols.get());

@@ -330,3 +330,36 @@ def test_a_new_plan_beside_threads_that_run_the_old_one():
         thread.join()
     stats = fast.stats()
     assert not wrong and (stats.misses, stats.fallbacks) == (2, {}) and stats.hits == 480
+
+
+def masked_parts(x: Tensor) -> Tensor:
+    y = x * 0.5
+    y[x > 1] = x[x > 1] * x[x > 1]
+    y[x < -1] = 0.0
+    return y
+
+
+def masked_by_another(x: Tensor, y: Tensor) -> Tensor:
+    z = torch.tanh(x)
+    z[y > 0] = torch.exp(y[y > 0]) + 1
+    return z
+
+
+def masked_argument(x: Tensor, y: Tensor) -> Tensor:
+    x[y > 0] = y[y > 0] * 2
+    return x + 1
+
+
+def test_selects_that_are_written_with_masks():
+    play(masked_parts, rows, PAIRS)
+    fast = play(masked_by_another, lambda n, m: (*rows(n, m), *rows(n, m)), PAIRS)
+    assert {"y.size(0) == x.size(0)", "y.size(1) == x.size(1)"} <= set(fast.inspect("guards").splitlines())
+    with pytest.raises(IndexError, match="shape of the mask"):
+        fast(torch.randn(5, 7), torch.randn(4, 7))
+    fast, count = fastjit.jit(masked_argument), 0
+    for n, m in PAIRS:
+        x, y = torch.randn(n, m), torch.randn(n, m)
+        other = x.clone()
+        assert_same((fast(x, y), x), (masked_argument(other, y), other))
+        count += 1
+    assert (fast.stats().misses, fast.stats().hits, fast.stats().fallbacks) == (2, count - 2, {})
