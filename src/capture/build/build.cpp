@@ -155,7 +155,10 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
   Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, false);
   if (!inputs.free_sizes.empty() && (!capture.unsound.empty() || (capture.graph.symbols && narrows(capture)))) {
     CallInputs narrower = inputs;  // what is fixed is a number, and what cannot be expressed so may be with numbers
-    if (!capture.unsound.empty()) narrower.free_sizes.clear();
+    if (!capture.unsound.empty()) {
+      narrower.free_sizes.clear();
+      capture.fixed_sizes.push_back("with sizes of the call, " + capture.unsound);
+    }
     if (capture.unsound.empty())
       for (const auto& [symbol, place] : capture.graph.symbols->fixed()) {
         const auto& [argument, dim] = capture.symbols[symbol];

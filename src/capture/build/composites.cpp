@@ -89,6 +89,18 @@ std::vector<Given> of_batched(const ir::Layout& a, const ir::Layout& b) {
 // Composites whose C++ code takes the same path for all sizes of two or more, and gives numbers that rows do without.
 bool is_same_for_all_sizes(std::string_view name) {
   static const std::unordered_set<std::string_view> names{
+      "aten::__and__.Scalar",
+      "aten::__and__.Tensor",
+      "aten::__iand__.Scalar",
+      "aten::__iand__.Tensor",
+      "aten::__ior__.Scalar",
+      "aten::__ior__.Tensor",
+      "aten::__ixor__.Scalar",
+      "aten::__ixor__.Tensor",
+      "aten::__or__.Scalar",
+      "aten::__or__.Tensor",
+      "aten::__xor__.Scalar",
+      "aten::__xor__.Tensor",
       "aten::_batch_norm_impl_index",
       "aten::_convolution",
       "aten::absolute",
@@ -127,6 +139,7 @@ bool is_same_for_all_sizes(std::string_view name) {
       "aten::less.Tensor",
       "aten::less_equal.Scalar",
       "aten::less_equal.Tensor",
+      "aten::log_sigmoid",
       "aten::log_softmax.int",
       "aten::mT",
       "aten::margin_ranking_loss",
@@ -242,8 +255,11 @@ void GraphBuilder::enter(const Event& event) {
   for (uint32_t parent = event.parent; parent != kNone && entered_.insert(parent).second;
        parent = trace_.events[parent].parent)
     outer.push_back(parent);
-  for (size_t i = outer.size(); i-- > 0;)
+  for (size_t i = outer.size(); i-- > 0;) {
+    graph_.symbols->at(outer[i]);
     if (!follows(outer[i])) fix_sizes(trace_.events[outer[i]]);
+  }
+  graph_.symbols->at(static_cast<uint32_t>(&event - trace_.events.data()));
 }
 
 }  // namespace fastjit::capture

@@ -364,8 +364,7 @@ void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (described_.contains(o)) return store_described_attr(o, name, value, true);
   if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
   if (replaces_parts(o, name, value)) return;
-  touch(value);
-  if (PyFunction_Check(o) || (PyODict_CheckExact(o) && !type_lookup(Py_TYPE(o), name, nullptr))) return;
+  if (PyFunction_Check(o) || (PyODict_CheckExact(o) && !type_lookup(Py_TYPE(o), name, nullptr))) return touch(value);
   const bool is_plain = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE || is_namespace(o);
   if (!is_plain || is_tensor(o) || PyType_Check(o)) return deny("store to " + attr_text(o, name));
   PyObject* hook = class_attr(Py_TYPE(o), "__setattr__");

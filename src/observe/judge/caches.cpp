@@ -132,10 +132,53 @@ bool Tracer::is_cached_by(PyObject* argument, int depth) {
   return is_builtin || (is_reached(argument) && hashable(argument));
 }
 
+bool Tracer::holds_sizes(PyObject* o, int depth) const {
+  if (!PyTuple_Check(o) || depth > 4) return is_size(o);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (holds_sizes(PyTuple_GET_ITEM(o, i), depth + 1)) return true;
+  return false;
+}
+
+// Whether all that the cache keeps, or much of it, are values: no tensors, nothing that has an identity of its own.
+bool Tracer::keeps_values(const CacheObject* cache) {
+  constexpr int kMost = 32;
+  PyObject *key, *kept;
+  int seen = 0;
+  for (Py_ssize_t at = 0; seen < kMost && PyDict_Next(cache->cache, &at, &key, &kept); ++seen)
+    if (!holds_values_only(cache->most >= 0 ? reinterpret_cast<CacheLink*>(kept)->result : kept)) return false;
+  return seen > 0;
+}
+
+// A cache of values that is asked with sizes: the function behind it runs in its place, so that what follows from the
+// sizes is known. Its result is not the call's to change, as the one that the cache keeps is not.
+bool Tracer::runs_uncached(PyObject* callable, Args args) {
+  auto* cache = reinterpret_cast<CacheObject*>(callable);
+  const bool has_sizes = std::ranges::any_of(args, [&](PyObject* arg) { return holds_sizes(arg); });
+  if (callable != plain_callee_ || !has_sizes || !PyFunction_Check(cache->function) || !keeps_values(cache))
+    return false;
+  const std::string label = names_[callable] + ".__wrapped__";
+  found(facts_->read_slot(&cache->function, label, where()), label);
+  auto* function = reinterpret_cast<PyFunctionObject*>(cache->function);
+  uncached_.insert(function->func_code);
+  top().stack.replace(static_cast<int>(args.size()) + 1 + kSelfOnTop, Py_NewRef(cache->function));
+  call_function(function);
+  return true;
+}
+
+void Tracer::add_cached(PyObject* result) {
+  if (PyList_CheckExact(result) || PyDict_CheckExact(result)) cached_.insert(result);
+  if (PyTuple_Check(result) || PyList_CheckExact(result))
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(result); ++i) add_cached(PySequence_Fast_ITEMS(result)[i]);
+  PyObject *key, *value;
+  if (PyDict_CheckExact(result))
+    for (Py_ssize_t at = 0; PyDict_Next(result, &at, &key, &value);) add_cached(value);
+}
+
 void Tracer::call_cache(PyObject* callable, Args args) {
   auto* cache = reinterpret_cast<CacheObject*>(callable);
   const std::string name = name_of_cache(callable);
   if (!is_reached(callable) || !PyDict_CheckExact(cache->cache)) return deny("call of " + name + " of this call's own");
+  if (runs_uncached(callable, args)) return;
   for (PyObject* arg : args)
     if (!is_cached_by(arg)) return deny("call of " + name + " with " + name_of(arg));
   PyObject* keywords = top().kwnames ? top().kwnames : unpacked_names_;

@@ -26,7 +26,7 @@ void Tracer::judge_fill(PyObject* callee, Args args) {
   const size_t named = top().kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(top().kwnames)) : 0;
   for (PyObject* source : args.subspan(1, args.size() - 1 - named)) {
     if (!is_fresh_iterator(source) && !iterable(source, "iteration over")) return;
-    if (is_dict ? !readable_source(source) : !readable(source) && is_set)
+    if (is_dict ? !readable_source(source) : is_set && !readable(source))
       return deny("read of " + name_of(source) + " by " + callee_text(callee));
   }
   top().reads_items = is_set || is_dict;

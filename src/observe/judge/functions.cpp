@@ -295,7 +295,7 @@ bool Tracer::moves(PyObject* source) {
 bool Tracer::readable_source(PyObject* o) {
   o = unwrapped(o);
   if (is_dict(o) || PyDictItems_Check(o)) return true;  // iterable() has judged the keys
-  if (PyGen_CheckExact(o)) return true;  // see give()
+  if (PyGen_CheckExact(o)) return true;                 // see give()
   if (const auto zipped = sources_.find(o); zipped != sources_.end() && fresh_.contains(o)) {
     const std::vector<PyObject*> sources = zipped->second;
     const bool is_pairs = Py_IS_TYPE(o, &PyZip_Type) && sources.size() == 2;

@@ -13,6 +13,7 @@ void Tracer::move(int) {}
 
 // A value goes to the caller. One that a C function asked for (sum over a generator, max with a key) is read there.
 void Tracer::give(int) {
+  if (!uncached_.empty() && uncached_.contains(reinterpret_cast<PyObject*>(top().code))) add_cached(at(1));
   const bool is_yield = top().ops[2 * top().offset] == k_YIELD_VALUE;
   if (frames_.size() > 1 && frames_[frames_.size() - 2].sizes_of >= 0) return;  // len(): see take_sizes()
   if (!is_yield && (top().code->co_flags & CO_GENERATOR)) return;               // not read as an item
@@ -150,12 +151,21 @@ void Tracer::binary(int oparg) {
   if (oparg % kFirstInPlace == kAdd && (are_plain || is_size_list(left) || is_size_list(right)) &&
       PyTuple_Check(left) && PyTuple_Check(right))
     return;  // items only move
+  if (oparg % kFirstInPlace == kAdd && joins_lists(left, right)) return;
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
   note_names(right);  // "%s" % right
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
-  if (is_container && top().ops[2 * top().offset + 1] >= kFirstInPlace && !fresh_.contains(left))
+  if (is_container && top().ops[2 * top().offset + 1] >= kFirstInPlace && !is_own(left))
     return deny("change of " + name_of(left));
   top().fresh_result = is_container || PyList_Check(right) || is_decimal(left) || is_decimal(right);
+}
+
+// [a, b] + [c], where what reads the items touches them.
+bool Tracer::joins_lists(PyObject* left, PyObject* right) {
+  const auto is_readable = [&](PyObject* o) { return PyList_CheckExact(o) && (is_known(o) || open(o)); };
+  const bool is_in_place = top().ops[2 * top().offset + 1] >= kFirstInPlace;
+  if (!is_readable(left) || !is_readable(right) || (is_in_place && !is_own(left))) return false;
+  return top().fresh_result = true;
 }
 
 void Tracer::unary(int) {
@@ -240,7 +250,8 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   // What a dictionary keeps by objects, as a registry by classes, is filled once.
   const bool is_filled = PyDict_CheckExact(container) && is_reached(container) && !is_constant(index);
   if (is_filled && keyable(index)) return interrupt("what " + names_[container] + " keeps");
-  touch(value);
+  const bool moves = (PyList_CheckExact(container) || PyDict_CheckExact(container)) && !PySlice_Check(index);
+  if (!moves) touch(value);  // else what reads the item does
   if (is_tensor(container)) {
     if (is_noted) return readable(value) ? tensor_method(container, "__setitem__") : deny("store to item of Tensor");
     if (!readable_index(index) || !readable(value)) return deny("store to item of Tensor");
@@ -260,7 +271,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
 void Tracer::delete_subscript(int) {
   PyObject *index = at(1), *container = at(2);
   const bool is_key = PyDict_Check(container) && keyable(index);
-  if (!fresh_.contains(container) || !(is_key || readable(index)))
+  if (!fresh_.contains(container) || cached_.contains(container) || !(is_key || readable(index)))
     return deny("deletion of item of " + name_of(container));
   if (is_instance(container)) type_method(container, "__delitem__");
 }
@@ -306,7 +317,6 @@ void Tracer::append(int) {
 }
 
 void Tracer::map_add(int) {
-  touch(at(1));
   if (!keyable(at(2))) deny("hash of " + name_of(at(2)));
 }
 

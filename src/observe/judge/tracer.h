@@ -113,6 +113,7 @@ class Tracer final : public Driver {
   void contains(int oparg);
   static constexpr int kComparison = -1;  // in the place of BINARY_OP's argument
   void binary(int oparg);
+  bool joins_lists(PyObject* left, PyObject* right);
   bool is_own_addition(PyObject* left);
   void unary(int oparg);
   void truth_op(int oparg);
@@ -165,8 +166,10 @@ class Tracer final : public Driver {
   bool is_plain_value(PyObject* o);  // number, string, None, dtype, device ...
   bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
   bool holds_no_facts(PyObject* o) const { return fresh_.contains(o) || described_.contains(o); }  // an instance
-  bool is_own(PyObject* o) const { return fresh_.contains(o) || lent_.contains(o); }  // what it holds the call knows
-  bool is_known(PyObject* o) const { return is_own(o) || arguments_.contains(o); }
+  bool is_own(PyObject* o) const {  // what it holds the call knows, and changes
+    return (fresh_.contains(o) && !cached_.contains(o)) || lent_.contains(o);
+  }
+  bool is_known(PyObject* o) const { return is_own(o) || arguments_.contains(o) || cached_.contains(o); }
   bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
   void tensor_method(PyObject* tensor, const char* name);
   bool is_instance(PyObject* o);  // of a Python class: new, or reached, or an nn.Module
@@ -386,6 +389,10 @@ class Tracer final : public Driver {
   static bool is_cache(PyObject* callable);
   bool is_cached_by(PyObject* argument, int depth = 0);
   void call_cache(PyObject* callable, Args args);
+  bool holds_sizes(PyObject* o, int depth = 0) const;
+  bool keeps_values(const CacheObject* cache);
+  bool runs_uncached(PyObject* callable, Args args);
+  void add_cached(PyObject* result);
   void read_cache(PyObject* callable, const Ref& key, const std::string& label);
   std::optional<std::vector<Ref>> picture_of_changes();
   bool keeps(PyObject* result, const std::vector<Ref>& changes);
@@ -550,6 +557,8 @@ class Tracer final : public Driver {
   FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
   std::vector<const void*> instances_;     // on which __init__ was called in this call
   FlatSet<PyObject*> arguments_;           // containers and tensors reachable from the arguments
+  FlatSet<PyObject*> cached_;              // containers that a cache would keep: see runs_uncached()
+  FlatSet<PyObject*> uncached_;            // code that ran so
   FlatSet<PyObject*> passed_;              // the arguments themselves
   FlatSet<PyObject*> described_;           // instances among them that the key describes
   FlatMap<PyObject*, std::string> names_;  // objects reached by facts
