@@ -67,6 +67,10 @@ def linear_gelu_args(n=8):
     return torch.randn(n, n), torch.randn(n, n) / n**0.5, torch.randn(n)
 
 
+def few_rows_args(rows=2, inner=8, columns=8):
+    return torch.randn(rows, inner), torch.randn(columns, inner) / inner**0.5, torch.randn(columns)
+
+
 def rnn_cell(wx, x, wh, h):
     return torch.tanh(torch.mm(wx, x.t()) + torch.mm(wh, h.t()))
 

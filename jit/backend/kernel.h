@@ -15,6 +15,7 @@ namespace fastjit::backend {
 ///   tiled (then tile_dim is K-2):  n0*...*n(K-3) times ceil(n(K-2) / block) * ceil(n(K-1) / block) units, the last
 ///       factor counting fastest: each a square of both dims, clipped at their ends. `block` is the plan's `tile`.
 ///   otherwise:  unit u is one kept point, decoded from u (row-major over the kept dims); `block` is not read.
+/// Where the plan has several `rows`, ceil(n / rows) takes the place of row_dim()'s size n: a unit is that many points.
 /// With no kept dim there is one unit.
 struct KernelArgs {
   void* const* ptrs;        // one per operand: address of its element at index 0 of every dim

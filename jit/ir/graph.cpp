@@ -349,17 +349,30 @@ NodeId Graph::cat(std::vector<NodeId> values, int64_t dim) {
                       intern_in(known_lists_, lists, ListAttr{dim, std::move(values)})));
 }
 
-NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result) {
+Node Graph::reduction(Op op, DType dtype, NodeId value, ReduceAttr attr) {
   Layout to;
+  const std::vector<uint8_t>& dims = attr.dims;
   for (size_t k = 0; k < sizes(value).size(); ++k)
     if (std::ranges::find(dims, k) == dims.end()) to.sizes.push_back(sizes(value)[k]);
   if (to.sizes.size() + dims.size() != sizes(value).size() || !std::ranges::is_sorted(dims))
     refuse("reduce: dims must be distinct, ascending and in range");
   to.strides = row_major(to.sizes);
   const size_t rank = to.sizes.size();
-  Node node = blank(Op::Reduce, result, intern(std::move(to)), rank,
-                    intern_in(known_reduces_, reduces, ReduceAttr{kind, std::move(dims)}));
+  Node node = blank(op, dtype, intern(std::move(to)), rank, intern_in(known_reduces_, reduces, std::move(attr)));
   node.in[0] = value;
+  return node;
+}
+
+NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result) {
+  return append(reduction(Op::Reduce, result, value, {kind, std::move(dims)}));
+}
+
+NodeId Graph::dot(NodeId a, NodeId b, std::vector<uint8_t> dims) {
+  const DType dtype = nodes[a].dtype;
+  if (!is_float(dtype) || nodes[b].dtype != dtype || !std::ranges::equal(sizes(a), sizes(b)))
+    refuse("dot: needs two operands of one shape, both f32 or both f64");
+  Node node = reduction(Op::Dot, dtype, a, {ReduceKind::Dot, std::move(dims)});
+  node.in[1] = b;
   return append(node);
 }
 

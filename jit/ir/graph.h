@@ -66,7 +66,8 @@ constexpr std::string_view text(ReduceKind kind) { return kReductions[static_cas
 /// Reduces `dims` (ascending) of the operand; the result has the other dims, in order (no keepdim).
 /// Sum and Prod: operand and result have one type (F32, F64 or I64). Max and Min: any type but halves become F32 first;
 /// NaN wins. ArgMax and ArgMin: result I64, index along the one reduced dim (row-major over all if `dims` is every
-/// dim); first NaN, else first hit, wins. Any and All: Bool.
+/// dim); first NaN, else first hit, wins. Any and All: Bool. Dot, of Op::Dot alone: two operands of one shape and type,
+/// F32 or F64, which the result and the running sums have too: each product is added with one rounding.
 struct ReduceAttr {
   ReduceKind kind;
   std::vector<uint8_t> dims;
@@ -176,6 +177,7 @@ class Graph {
   NodeId expand(NodeId value, std::vector<Dim> sizes);  // numpy broadcasting to `sizes`
   NodeId cat(std::vector<NodeId> values, int64_t dim);
   NodeId reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result);
+  NodeId dot(NodeId a, NodeId b, std::vector<uint8_t> dims);
   NodeId contract(ContractAttr attr, DType dtype, Layout layout);  // each is a node, and a tensor, of its own
   NodeId external(ExternAttr attr);
   NodeId result(NodeId external, uint32_t which, DType dtype, Layout layout);
@@ -192,6 +194,7 @@ class Graph {
 
  private:
   Node identity_view(NodeId value, std::vector<Dim> strides);
+  Node reduction(Op op, DType dtype, NodeId value, ReduceAttr attr);
   /// Entries of one side table by hash; those that others appended are taken up at the next question.
   struct Known {
     support::HashIndex entries;

@@ -174,6 +174,9 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       line.expect("dims=");
       return push(graph.reduces, ReduceAttr{kind, line.integers<uint8_t>("")});
     }
+    case Op::Dot:
+      line.expect("dims=");
+      return push(graph.reduces, ReduceAttr{ReduceKind::Dot, line.integers<uint8_t>("")});
     case Op::Contract: {
       ContractAttr attr = parse_contract(line);
       attr.operands = std::move(operands);

@@ -87,6 +87,10 @@ std::string attr_text(const Graph& graph, const Node& node) {
       std::vector<Dim> dims(attr.dims.begin(), attr.dims.end());
       return " " + std::string(text(attr.kind)) + " dims=" + join(dims);
     }
+    case Op::Dot: {
+      const std::vector<uint8_t>& of = graph.reduces[node.attr].dims;
+      return " dims=" + join(std::vector<Dim>(of.begin(), of.end()));
+    }
     case Op::Contract: {
       const ContractAttr& attr = graph.contracts[node.attr];
       return " " + quoted(attr.name) + " kind=" + std::string(text(attr.kind)) + " call=" + std::to_string(attr.call) +

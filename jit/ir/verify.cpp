@@ -98,6 +98,12 @@ std::string node_fault(const Graph& graph, NodeId id) {
       return "a number has one output, and 0-dim f64 operands";
   }
   if (node.op == Op::Result && graph[node.in[0]].op != Op::Extern) return "its operand is not an extern call";
+  if (node.op == Op::Reduce && graph.reduces[node.attr].kind == ReduceKind::Dot) return "a dot has two operands";
+  if (node.op == Op::Dot) {
+    const auto is_like = [&](NodeId in) { return graph[in].dtype == node.dtype && is_float(node.dtype); };
+    if (!is_like(node.in[0]) || !is_like(node.in[1])) return "operands and result must be f32 or f64, all alike";
+    if (!std::ranges::equal(graph.sizes(node.in[0]), graph.sizes(node.in[1]))) return "its operands differ in sizes";
+  }
   if (node.op == Op::Contract) {
     const size_t operands = graph.operands(id).size();
     const Product kind = graph.contracts[node.attr].kind;

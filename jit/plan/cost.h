@@ -15,6 +15,13 @@ namespace fastjit::plan {
 enum class Work : uint8_t { None, Plain, Division, Function };
 Work work_of(ir::Op op);
 
+/// A product of matrices: `batch` times rows x inner by inner x columns, of elements of so many bytes.
+struct ProductSize {
+  int64_t batch, rows, columns, inner;
+  int bytes;
+  bool across;  // lanes run along rows or columns; else along the inner dim, and each result adds its lanes up
+};
+
 struct Costs {
   int64_t l2_bytes = 1 << 20, l3_bytes = 32 << 20;
   int64_t l2_read = 6, l3_read = 37, memory_read = 60;  // a byte
@@ -42,6 +49,9 @@ struct Costs {
   /// a small kernel computes it sooner than it costs a launch.
   bool is_spread(int64_t own, int64_t points) const { return own > 1 && points >= 4 * own; }
   bool is_small(int64_t points) const { return points < 4096; }
+  /// A product by torch's library, called alone, and by a kernel.
+  int64_t library(const ProductSize& size) const;
+  int64_t own(const ProductSize& size) const;
   /// Rows of a product of matrices that its epilogue follows at a time; 0: all.
   int64_t tile_rows(int64_t rows, int64_t row_bytes) const;
 };

@@ -42,11 +42,12 @@ std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlin
   return Storage{base->buffer, base->offset, std::move(*strides)};
 }
 
-bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id) {
+bool is_loop(const ir::Graph& graph, ir::NodeId id) {
   const ir::Node& node = graph[id];
+  if (node.op != ir::Op::Reduce && node.op != ir::Op::Dot) return false;
   Dim points = 1;
   for (const uint8_t dim : graph.reduces[node.attr].dims) points *= graph.sizes(node.in[0])[dim];
-  return points <= 1 || graph.layout(node.in[0]).numel() == 0;
+  return points > 1 && graph.layout(node.in[0]).numel() != 0;
 }
 
 Unraveled unravel_root(const World& world, const Space& frame, const Root& root) {

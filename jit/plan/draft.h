@@ -103,8 +103,8 @@ struct World {
   const Storage* stored(ir::NodeId id, std::span<const Root> inlined) const;
 };
 
-/// Reduces over one element, or none, need no loop.
-bool is_trivial_reduce(const ir::Graph& graph, ir::NodeId id);
+/// A Reduce or Dot over more than one element.
+bool is_loop(const ir::Graph& graph, ir::NodeId id);
 
 /// The node must be in memory before this kernel can be formed.
 struct MustStore {

@@ -62,7 +62,7 @@ int Emitter::depth(ir::NodeId id) {
     if (++nesting_ > Bounds::nesting && is_pointwise(graph_[id].op)) refuse(MustStore{id});
     for (const ir::NodeId in : graph_.operands(id))
       if (!obstacle_) result = std::max(result, depth(in));
-    if (graph_[id].op == ir::Op::Reduce && !is_trivial_reduce(graph_, id)) ++result;
+    if (is_loop(graph_, id)) ++result;
     --nesting_;
   }
   return depths_[id] = result;
@@ -181,6 +181,7 @@ Emitter::Value Emitter::make(ir::NodeId id, const Map& map, int section) {
     case ir::Op::Reshape:
       return make_reshape(id, map, section);
     case ir::Op::Reduce:
+    case ir::Op::Dot:
       return make_reduce(id, map, section);
     default:
       return refuse(MustStore{id});
@@ -302,11 +303,17 @@ Emitter::Value Emitter::make_reduce(ir::NodeId id, const Map& map, int section) 
     for (int c = 0; c < map.cols; ++c) inner.at(r, c) = is_reduced ? reduced.map->at(gone, c) : map.at(kept, c);
     ++(is_reduced ? gone : kept);
   }
-  if (trivial) return emit(in, inner, section);
-  const int at = elem_section(depth(in));
+  const bool is_dot = node.op == ir::Op::Dot;
+  int at = section;
+  if (!trivial) at = elem_section(is_dot ? std::max(depth(in), depth(node.in[1])) : depth(in));
   const Value value = emit(in, inner, at);
-  if (!value) return std::nullopt;
-  return add({.code = Code::Reduce, .dtype = node.dtype, .kind = attr.kind, .args = {*value, 0, 0}}, at);
+  const Value factor = is_dot && value ? emit(node.in[1], inner, at) : value;
+  if (!factor) return std::nullopt;
+  const uint32_t second = is_dot ? *factor : 0;
+  if (!trivial)
+    return add({.code = Code::Reduce, .dtype = node.dtype, .kind = attr.kind, .args = {*value, second}}, at);
+  if (!is_dot) return value;
+  return add({.code = Code::Compute, .dtype = node.dtype, .op = ir::Op::Mul, .args = {*value, second}}, at);
 }
 
 Emitter::Outcome Emitter::run() {
@@ -314,7 +321,7 @@ Emitter::Outcome Emitter::run() {
   std::vector<std::pair<int, size_t>> order;
   for (size_t i = 0; i < roots_.size(); ++i) {
     const ir::NodeId id = roots_[i].value;
-    const bool reduces = frame_.has_reduced() && graph_[id].op == ir::Op::Reduce && !is_trivial_reduce(graph_, id);
+    const bool reduces = frame_.has_reduced() && is_loop(graph_, id);
     order.emplace_back(reduces ? depth(id) : std::numeric_limits<int>::max(), i);
   }
   std::sort(order.begin(), order.end());

@@ -79,6 +79,14 @@ void Former::mark_operands(ir::NodeId call) {
   }
 }
 
+/// The loop of a product reads each factor many times: none is computed there.
+void Former::mark_factors(ir::NodeId dot) {
+  for (ir::NodeId factor : graph().operands(dot)) {
+    while (graph()[factor].op == ir::Op::View || graph()[factor].op == ir::Op::Reshape) factor = graph()[factor].in[0];
+    if (ir::is_pointwise(graph()[factor].op)) stored_[factor] = true;
+  }
+}
+
 /// A view of torch's, and its result, lie in the memory of what it is given.
 bool Former::lies_in(ir::NodeId id, ir::NodeId operand) const {
   const ir::NodeId call = graph()[id].op == ir::Op::Result ? operand : id;
@@ -114,8 +122,9 @@ void Former::mark_stored() {
   for (const ir::Store& store : graph().stores) stored_[store.value] = true;
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
     const ir::Node& node = graph()[id];
-    if (node.op == ir::Op::Cat || (node.op == ir::Op::Reduce && !is_trivial_reduce(graph(), id))) stored_[id] = true;
+    if (node.op == ir::Op::Cat || is_loop(graph(), id)) stored_[id] = true;
     if (node.op == ir::Op::Extern || (node.op == ir::Op::Contract && live_[id])) mark_operands(id);
+    if (node.op == ir::Op::Dot && live_[id]) mark_factors(id);
     if (node.op == ir::Op::Extern) mark_before_write(id);
   }
 }
@@ -356,7 +365,7 @@ std::optional<Item> Former::without_keep(uint32_t index) const {
 void Former::place(ir::NodeId value, std::vector<Storage> dests, bool copy) {
   Item single;
   const ir::Node& node = graph()[value];
-  const bool reduces = !copy && node.op == ir::Op::Reduce && !is_trivial_reduce(graph(), value);
+  const bool reduces = !copy && is_loop(graph(), value);
   single.frame = reduces ? make_frame(graph().sizes(node.in[0]), graph().reduces[node.attr].dims)
                          : make_frame(graph().sizes(value), {});
   single.roots.push_back({value, false, copy, std::move(dests)});

@@ -65,6 +65,7 @@ class Former {
   void chain_cats();
   void mark_stored();
   void mark_operands(ir::NodeId call);
+  void mark_factors(ir::NodeId dot);
   void mark_before_write(ir::NodeId external);
   bool lies_in(ir::NodeId id, ir::NodeId operand) const;
   void store(ir::NodeId id);

@@ -47,7 +47,8 @@ std::string line(uint32_t id, const Instr& in) {
     case Code::Recall:
       return head + "recall k" + std::to_string(in.imm) + type;
     case Code::Reduce:
-      return head + "reduce." + std::string(ir::text(in.kind)) + " " + value(in.args[0]) + type;
+      return head + "reduce." + std::string(ir::text(in.kind)) + " " + value(in.args[0]) +
+             (arity(in) == 2 ? ", " + value(in.args[1]) : "") + type;
     case Code::Store:
       return "store #" + std::to_string(in.imm) + ", " + value(in.args[0]) + type;
     case Code::Keep:
@@ -82,15 +83,16 @@ bool KernelPlan::is_transposed(size_t operand) const {
 int64_t unit_count(const KernelPlan& plan, const int64_t* sizes, int64_t block) {
   int64_t units = 1;
   for (int d = 0; d < plan.kept(); ++d) {
-    const bool blocked = plan.vec_is_kept() && (d == plan.vec_dim || (plan.tile > 0 && d == plan.tile_dim));
-    units *= blocked && sizes[d] > 0 ? (sizes[d] + block - 1) / block : sizes[d];
+    const bool is_blocked = plan.vec_is_kept() && (d == plan.vec_dim || (plan.tile > 0 && d == plan.tile_dim));
+    const int64_t together = is_blocked ? block : d == plan.row_dim() ? plan.rows : 1;
+    units *= sizes[d] > 0 ? (sizes[d] + together - 1) / together : 0;
   }
   return units;
 }
 
 uint64_t hash_of(const KernelPlan& plan) {
   using support::mix;
-  uint64_t hash = mix(plan.code.size(), static_cast<uint64_t>(plan.vec_dim));
+  uint64_t hash = mix(plan.code.size(), static_cast<uint64_t>(plan.vec_dim) << 8 | plan.rows);
   for (const Instr& in : plan.code) {
     hash = mix(hash, static_cast<uint64_t>(in.code) << 24 | static_cast<uint64_t>(in.dtype) << 16 |
                          static_cast<uint64_t>(in.op) << 8 | static_cast<uint64_t>(in.kind));
@@ -106,7 +108,8 @@ std::string text(const KernelPlan& plan) {
   std::string out = "kernel dims [";
   for (DimKind kind : plan.dims) out += kind == DimKind::Kept ? 'k' : 'r';
   out += "] vec d" + std::to_string(plan.vec_dim) + " lanes " + std::to_string(plan.lanes) + " unroll " +
-         std::to_string(plan.unroll) + " numerics " + std::string(ir::text(plan.numerics));
+         std::to_string(plan.unroll) + (plan.rows > 1 ? " rows " + std::to_string(plan.rows) : "") + " numerics " +
+         std::string(ir::text(plan.numerics));
   if (plan.tile_dim >= 0 || plan.tile > 0)
     out += " tile d" + std::to_string(plan.tile_dim) + " of " + std::to_string(plan.tile);
   out += "\n";

@@ -12,6 +12,9 @@
 // different points) and reductions never cross lanes. If it is Reduced, row values are one number, and a Reduce in
 // `elem` combines its lanes at the end of the loop.
 //
+// A row kernel may compute `rows` points side by side along the last kept dim before a kept vec_dim (else the last kept
+// dim): what does not move along it is loaded once for all of them. Beyond the dim's end its last point comes again.
+//
 // A tiled plan (pointwise, vec_dim Kept) runs over squares of `tile` x `tile` points of tile_dim and vec_dim. Operands
 // that are Unit along tile_dim and Any along vec_dim are transposed: they go through a buffer of one such square.
 #include <cstdint>
@@ -46,10 +49,11 @@ enum class Code : uint8_t {
   Const,    // imm: 64 bits (double for floats, int64 otherwise)
   Index,    // imm: dim                           -> I64 index along it
   Compute,  // op, args                           -> pointwise op of op.def (Convert: from args[0]'s dtype to dtype)
-  Reduce,   // kind, args[0]; only in `elem`; its value is a row value after the phase. dtype: type of the result
-  Store,    // imm: operand, args[0]
-  Keep,     // imm: scratch slot, args[0]; only in `elem`, vec_dim Reduced: remembers the value per reduced index
-  Recall,   // imm: scratch slot                  -> what a Keep of an earlier phase stored at this reduced index
+  Reduce,  // kind, args[0], of a Dot args[1] too; only in `elem`; its value is a row value after the phase. dtype: type
+           // of the result
+  Store,   // imm: operand, args[0]
+  Keep,    // imm: scratch slot, args[0]; only in `elem`, vec_dim Reduced: remembers the value per reduced index
+  Recall,  // imm: scratch slot                  -> what a Keep of an earlier phase stored at this reduced index
 };
 
 struct Instr {
@@ -62,6 +66,21 @@ struct Instr {
   bool shared = false;  // Compute only: on a CPU its uses call one body (share.h)
   bool operator==(const Instr&) const = default;
 };
+
+/// How many of `args` it uses.
+constexpr int arity(const Instr& instr) {
+  switch (instr.code) {
+    case Code::Compute:
+      return ir::info(instr.op).arity;
+    case Code::Reduce:
+      return instr.kind == ir::ReduceKind::Dot ? 2 : 1;
+    case Code::Store:
+    case Code::Keep:
+      return 1;
+    default:
+      return 0;
+  }
+}
 
 struct Phase {
   std::vector<uint32_t> elem;  // instructions inside the reduced loops, in order; empty in a pointwise kernel
@@ -81,6 +100,7 @@ struct KernelPlan {
   int8_t vec_dim = -1;   // -1: one lane
   uint8_t lanes = 1;     // vector length in elements, a power of two, the same for every type in the kernel
   uint8_t unroll = 1;    // independent vectors in flight
+  uint8_t rows = 1;      // points along row_dim() that a unit computes
   int8_t tile_dim = -1;  // of a tiled plan: the kept dim before vec_dim
   uint8_t tile = 0;      // points along a side of a tile, a multiple of lanes; 0: not tiled
   Numerics numerics = Numerics::Eager;
@@ -90,6 +110,8 @@ struct KernelPlan {
   int kept() const;  // number of Kept dims
   bool is_row_kernel() const { return kept() != rank(); }
   bool vec_is_kept() const { return vec_dim >= 0 && dims[static_cast<size_t>(vec_dim)] == DimKind::Kept; }
+  /// The dim that `rows` are of; -1: none.
+  int row_dim() const { return kept() - (vec_is_kept() ? 2 : 1); }
   /// The operand goes through the buffer of a tile.
   bool is_transposed(size_t operand) const;
 };

@@ -58,6 +58,9 @@ class Verifier {
     if (vec < 0 && (plan_.lanes != 1 || plan_.unroll != 1)) return fail("without a vec_dim there is one lane");
     if (plan_.vec_is_kept() && vec != plan_.kept() - 1) return fail("a kept vec_dim is the last kept dim");
     if (vec >= 0 && !plan_.vec_is_kept() && vec != rank - 1) return fail("a reduced vec_dim is the last dim");
+    if (plan_.rows == 0 || plan_.rows > 8) return fail("rows is 1 to 8");
+    if (plan_.rows > 1 && (!plan_.is_row_kernel() || plan_.row_dim() < 0 || !plan_.scratch.empty()))
+      return fail("several rows need a row kernel with a kept dim for them, and no scratch slots");
     if (!tiles()) return false;
     if (!plan_.scratch.empty() && (vec < 0 || plan_.vec_is_kept())) return fail("scratch slots need a reduced vec_dim");
     if (!plan_.is_row_kernel() && plan_.phases.size() != 1) return fail("a pointwise kernel has one phase");
@@ -114,13 +117,11 @@ class Verifier {
       return fail("a phase names instruction %" + std::to_string(id) + ", which is not there");
     if (phase_of_[id] >= 0) return fail(id, "stands in two places");
     const Instr& in = plan_.code[id];
-    const int arity = in.code == Code::Compute ? ir::info(in.op).arity
-                      : in.code == Code::Reduce || in.code == Code::Store || in.code == Code::Keep ? 1
-                                                                                                   : 0;
-    if (arity < 0 || arity > 3) return fail(id, "has an op that is not pointwise");
+    const int count = arity(in);
+    if (count < 0 || count > 3) return fail(id, "has an op that is not pointwise");
     if (in.shared && (in.code != Code::Compute || !has_long_code(in.op, in.dtype)))
       return fail(id, "is to be called, but no function is made of it");
-    if (!arguments(id, arity)) return false;
+    if (!arguments(id, count)) return false;
     switch (in.code) {
       case Code::Load:
       case Code::Store:
@@ -219,6 +220,9 @@ class Verifier {
       case ReduceKind::Any:
       case ReduceKind::All:
         legal &= type == DType::Bool && in.dtype == DType::Bool;
+        break;
+      case ReduceKind::Dot:
+        legal &= ir::is_float(type) && arg_type(in, 1) == type && in.dtype == type;
         break;
     }
     deps_[id] = (1u << plan_.kept()) - 1;

@@ -12,7 +12,7 @@
 #include "plan/memory.h"
 #include "plan/order.h"
 #include "plan/shape.h"
-#include "plan/two_stage.h"
+#include "plan/stage.h"
 #include "plan/work.h"
 #include "support/hash_index.h"
 
@@ -448,8 +448,10 @@ static std::optional<ir::Graph> without_unit_expressions(const ir::Graph& graph)
 Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const ir::Symbols::Scope symbols(graph.symbols.get());
   const auto plain = without_unit_expressions(graph);
-  const auto staged = two_stage(plain ? *plain : graph);
-  return ProgramBuilder(staged ? *staged : plain ? *plain : graph, options).run();
+  const auto made = staged(plain ? *plain : graph, options.costs, options.own_products);
+  Program program = ProgramBuilder(made ? *made : plain ? *plain : graph, options).run();
+  program.own_products = options.own_products;
+  return program;
 }
 
 }  // namespace fastjit::plan

@@ -147,6 +147,7 @@ struct Program {
   std::vector<std::vector<ir::NodeId>> made;  // per launch, in order: the nodes it makes, of the staged graph
   std::vector<Verdict> verdicts;              // in order of the nodes
   std::vector<SizedNumber> sized;             // of a program for any size; all else is for any size as it is
+  bool own_products = false;                  // see PlanOptions
   int64_t arena_bytes = 0;
   int64_t scratch_bytes = 0;  // per thread; on a GPU of the launch that needs most: those of a stream take turns
 };
@@ -184,6 +185,7 @@ struct PlanOptions {
   Costs costs;
   Numerics numerics = Numerics::Eager;
   bool cuda = false;
+  bool own_products = false;  // kernels compute products of matrices where that costs less than torch's library
   /// Where a program has calls of torch's, a value of so many bytes gets memory for its own lifetime, from where torch
   /// takes what its calls need: one arena for all of them would lie idle beside those.
   int64_t own_bytes = 32 << 10;

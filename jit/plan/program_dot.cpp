@@ -2,7 +2,7 @@
 #include <unordered_set>
 
 #include "plan/program.h"
-#include "plan/two_stage.h"
+#include "plan/stage.h"
 
 namespace fastjit::plan {
 
@@ -60,9 +60,8 @@ class Clusters {
 }  // namespace
 
 std::string dot(const ir::Graph& graph, const Program& program) {
-  const auto staged = two_stage(graph);
-  const ir::Graph& planned = staged ? *staged : graph;
-  return Clusters(planned, program).dot();
+  const auto made = staged(graph, Costs{}, program.own_products);
+  return Clusters(made ? *made : graph, program).dot();
 }
 
 }  // namespace fastjit::plan

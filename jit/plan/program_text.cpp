@@ -69,7 +69,7 @@ constexpr Meaning kLegend[] = {
     {"\narena ", "arena: bytes of all temps; scratch: bytes per thread for values between two loops"},
     {"\nkernel dims [",
      "kernel dims: k is a dim of the result, r one that is reduced; vec: the dim that vectors of "
-     "`lanes` elements run along, `unroll` at once; lanes 1: no vectors"},
+     "`lanes` elements run along, `unroll` at once; lanes 1: no vectors; rows: so many results side by side"},
     {" tile d", "tile: squares of so many elements a side, so that transposed operands are read along their rows"},
     {"\noperand #",
      "operand #I TYPE in or out [a stride per dim]: 0 the same element, 1 next to each other, 2 every "

@@ -45,6 +45,7 @@ class Shaper {
     merge(kept_, rows_ == Rows::Separate ? 1 : 0);
     merge(reduced_, 0);
     choose_lanes();
+    choose_rows();
     choose_tile();
     fill_plan();
     fill_step();
@@ -58,6 +59,8 @@ class Shaper {
   void merge(std::vector<Loop>& loops, size_t first);
   double lane_cost(const Loop& loop, bool reduced) const;
   void choose_lanes();
+  void choose_rows();
+  int64_t bytes_still(const Loop& loop) const;
   void choose_tile();
   void fill_plan();
   void fill_step();
@@ -82,8 +85,10 @@ class Shaper {
   std::vector<Instr> code_;
   std::vector<std::vector<uint32_t>> lists_;
   std::vector<Loop> kept_, reduced_;
-  int lanes_along_ = -1;  // frame dim
-  int64_t tile_ = 0;      // the loop before the lanes' makes tiles with it
+  int lanes_along_ = -1;     // frame dim
+  int64_t tile_ = 0;         // the loop before the lanes' makes tiles with it
+  bool is_product_ = false;  // a kernel with a Dot
+  uint8_t rows_together_ = 1;
   Shaped out_;
 };
 
@@ -200,6 +205,35 @@ void Shaper::choose_lanes() {
   std::rotate(chosen, chosen + 1, kept_.end());
 }
 
+/// Bytes of factors that stand still along the loop.
+int64_t Shaper::bytes_still(const Loop& loop) const {
+  int64_t bytes = 0;
+  for (const Touched& touched : touched_) {
+    if (!touched.in_loop || !is(stride(touched, loop.dim), 0)) continue;
+    int64_t points = ir::size_of(touched.dtype);
+    for (const auto* loops : {&kept_, &reduced_})
+      for (const Loop& other : *loops)
+        if (!is(stride(touched, other.dim), 0)) points *= other.size.hint();
+    bytes += points;
+  }
+  return bytes;
+}
+
+/// The innermost kept loop beside the lanes is that along which the larger factor stands still: a unit takes several of
+/// its points, and the next ones find the factor in cache.
+void Shaper::choose_rows() {
+  is_product_ = std::ranges::any_of(
+      code_, [](const Instr& in) { return in.code == Code::Reduce && in.kind == ir::ReduceKind::Dot; });
+  if (!is_product_ || options_.cuda || !draft_.scratch.empty()) return;
+  const auto last = kept_.end() - (out_.kept_lanes ? 1 : 0);
+  auto best = last;
+  for (auto loop = kept_.begin(); loop != last; ++loop)
+    if (loop->size.hint() > 1 && bytes_still(*loop) > (best == last ? 0 : bytes_still(*best))) best = loop;
+  if (best == last) return;
+  rows_together_ = best->size.hint() == 2 ? 2 : 4;
+  std::rotate(best, best + 1, last);
+}
+
 /// Tiles lie along the loop that most bytes of transposed operands follow.
 void Shaper::choose_tile() {
   if (options_.cuda || !reduced_.empty() || !out_.kept_lanes || kept_.back().size.hint() < kLeastSide) return;
@@ -224,6 +258,7 @@ uint8_t Shaper::unroll() const {
   size_t computed = 0;
   for (const Instr& instr : code_) computed += instr.code == Code::Compute;
   if (const uint8_t calling = unroll_of_calls(out_.plan)) return calling;
+  if (is_product_) return rows_together_ <= 2 || (out_.kept_lanes && options_.lanes >= 16) ? 4 : 2;
   if (reduced_.empty()) return computed <= 4 ? 4 : computed <= 16 ? 2 : 1;
   return computed <= 12 ? 4 : computed <= 30 ? 2 : 1;
 }
@@ -265,6 +300,7 @@ void Shaper::fill_plan() {
   if (lanes_along_ < 0) return;
   plan.vec_dim = static_cast<int8_t>(place[static_cast<size_t>(lanes_along_)]);
   plan.lanes = static_cast<uint8_t>(options_.lanes);
+  plan.rows = rows_together_;
   plan.unroll = unroll();
   if (tile_ == 0) return;
   plan.tile = static_cast<uint8_t>(tile_);

@@ -52,8 +52,7 @@ bool is_chain(const KernelPlan& plan) {
   int all = 0, deepest = 0;
   for (size_t id = 0; id < plan.code.size(); ++id) {
     const Instr& in = plan.code[id];
-    const int arity = in.code == Code::Compute ? ir::info(in.op).arity : in.code == Code::Reduce ? 1 : 0;
-    for (int i = 0; i < arity; ++i) depth[id] = std::max(depth[id], depth[in.args[i]]);
+    for (int i = 0; i < arity(in); ++i) depth[id] = std::max(depth[id], depth[in.args[i]]);
     depth[id] += is_long(in);
     all += is_long(in);
     deepest = std::max(deepest, depth[id]);

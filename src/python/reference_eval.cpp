@@ -177,6 +177,8 @@ Tensor reduced(const ir::ReduceAttr& attr, Tensor a, at::ScalarType result) {
       return all ? at::argmax(a) : at::argmax(a, dims.at(0));
     case ir::ReduceKind::ArgMin:
       return all ? at::argmin(a) : at::argmin(a, dims.at(0));
+    case ir::ReduceKind::Dot:
+      break;  // of two operands
     case ir::ReduceKind::Any:
       return dims.empty() ? a : at::any(a, at::OptionalIntArrayRef(dims));
     case ir::ReduceKind::All:
@@ -239,6 +241,10 @@ Tensor value_of(const ir::Graph& graph, ir::NodeId id, const std::vector<Tensor>
     }
     case Op::Reduce:
       return reduced(graph.reduces[node.attr], in(0), type);
+    case Op::Dot: {
+      const std::vector<uint8_t>& dims = graph.reduces[node.attr].dims;
+      return at::sum(in(0) * in(1), std::vector<int64_t>(dims.begin(), dims.end()));
+    }
     case Op::Contract:
     case Op::Extern:
     case Op::Result:

@@ -354,5 +354,61 @@ TEST(CodegenReduce, EmptyRows) {
   }
 }
 
+// x @ w.t() and x @ w, with a bias for each column, over sizes around every number of rows and lanes.
+template <class T>
+void products(DType type, bool row_major_weight) {
+  for (backend::Isa isa : host_isas())
+    for (int rows : {1, 2, 4})
+      for (int unroll : {1, 2, 4}) {
+        const int lanes = backend::lanes_for(isa);
+        // Dims: columns and then rows of x side by side; with lanes along the columns, rows first.
+        PlanBuilder p("kkr", row_major_weight ? 1 : 2, lanes, unroll);
+        p.plan.rows = static_cast<uint8_t>(rows);
+        const uint32_t x = p.elem().in(type, row_major_weight ? "*01" : "0*1");
+        const uint32_t w = p.in(type, row_major_weight ? "01*" : "*01");
+        const uint32_t dot = p.dot(x, w);
+        const uint32_t bias = p.row().in(type, row_major_weight ? "01"
+                                                                  "0"
+                                                                : "100");
+        p.out(p.op(Op::Add, dot, bias), row_major_weight ? "*10" : "1*0");
+        ASSERT_EQ(plan::verify(p.plan), "");
+        const auto kernel = build(p.plan, isa);
+        for (int64_t m : {1, 2, 3, 4, 5, 9})
+          for (int64_t n : {1, 3, 17, 70})
+            for (int64_t k : {2, 16, 33, 100}) {
+              const auto a = noise(m * k), b = noise(n * k, 2), c = noise(n, 3);
+              Array<T> av(m * k), bv(n * k), cv(n), out(m * n);
+              std::copy(a.begin(), a.end(), av.data());
+              std::copy(b.begin(), b.end(), bv.data());
+              std::copy(c.begin(), c.end(), cv.data());
+              const std::vector<int64_t> sizes = row_major_weight ? std::vector{m, n, k} : std::vector{n, m, k};
+              const std::vector<int64_t> strides = row_major_weight
+                                                       ? std::vector<int64_t>{k, 0, 1, 0, 1, n, 0, 1, 0, n, 1, 0}
+                                                       : std::vector<int64_t>{0, k, 1, k, 0, 1, 1, 0, 0, 1, n, 0};
+              run(p.plan, *kernel, {{av.data(), bv.data(), cv.data(), out.data()}, sizes, strides, {}, 64}, 3);
+              ASSERT_TRUE(out.guard_intact());
+              for (int64_t i = 0; i < m; ++i)
+                for (int64_t j = 0; j < n; ++j) {
+                  double want = cv[j], size = std::fabs(want);
+                  for (int64_t t = 0; t < k; ++t) {
+                    const double term =
+                        double(av[i * k + t]) * double(row_major_weight ? bv[t * n + j] : bv[j * k + t]);
+                    want += term;
+                    size += std::fabs(term);
+                  }
+                  const double unit = size * std::numeric_limits<T>::epsilon();
+                  ASSERT_NEAR(out[i * n + j], want, 4 * unit) << "m " << m << " n " << n << " k " << k << " at " << i
+                                                              << ", " << j << " rows " << rows << " unroll " << unroll;
+                }
+            }
+      }
+}
+TEST(CodegenLoops, ProductsOfSeveralRows) {
+  for (const bool row_major_weight : {false, true}) {
+    products<float>(DType::F32, row_major_weight);
+    products<double>(DType::F64, row_major_weight);
+  }
+}
+
 }  // namespace
 }  // namespace fastjit::test

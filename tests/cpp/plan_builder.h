@@ -61,6 +61,9 @@ class PlanBuilder {
   uint32_t reduce(ir::ReduceKind kind, uint32_t value, ir::DType result) {
     return add({.code = plan::Code::Reduce, .dtype = result, .kind = kind, .args = {value, 0, 0}});
   }
+  uint32_t dot(uint32_t a, uint32_t b) {
+    return add({.code = plan::Code::Reduce, .dtype = type_of(a), .kind = ir::ReduceKind::Dot, .args = {a, b, 0}});
+  }
   uint32_t keep(uint32_t value) {
     plan.scratch.push_back(type_of(value));
     add({.code = plan::Code::Keep, .dtype = type_of(value), .args = {value, 0, 0}, .imm = plan.scratch.size() - 1});

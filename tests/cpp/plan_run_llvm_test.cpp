@@ -200,6 +200,7 @@ TEST(PlanRun, CompiledRandomGraphsAgreeWithTheGraph) {
     plan::PlanOptions options;
     options.lanes = backend::lanes_for(backend::host_isa());
     options.costs.tile_bytes = seed % 2 ? 32 : 1 << 19;
+    options.own_products = seed / 2 % 2;
     const plan::Program program = plan::plan(g, options);
     const Outcome expected = run_graph(g, inputs, scalars);
     const Outcome got = Runner(g, program, backend::host_isa()).run(inputs, scalars);

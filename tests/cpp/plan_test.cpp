@@ -47,6 +47,7 @@ TEST(Plan, AgreesWithTheGraphOnRandomGraphs) {
     plan::PlanOptions options;
     options.costs.tile_bytes = seed % 2 ? 32 : 1 << 19;                   // small: products run tile by tile
     options.own_bytes = std::array{64, 200, 600, 1 << 20}[seed / 2 % 4];  // small: most temporaries are tensors
+    options.own_products = seed / 8 % 2;
     const std::string fault = check(g, seed, options);
     EXPECT_EQ(fault, "") << "seed " << seed << "\n" << ir::print(g);
     wrong += !fault.empty();

@@ -103,6 +103,7 @@ struct Fold {
     const bool greater = is_float ? x.f > value.f : x.i > value.i, less = is_float ? x.f < value.f : x.i < value.i;
     switch (kind) {
       case ReduceKind::Sum:
+      case ReduceKind::Dot:  // of products
         value = {value.f + x.f, value.i + x.i};
         break;
       case ReduceKind::Prod:
@@ -261,7 +262,7 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
         out.push_back(all[list.operands[part]]
                          [static_cast<size_t>(dot_index(row_major(ir::hints(g.sizes(list.operands[part]))), index))]);
       });
-    } else if (node.op == Op::Reduce) {
+    } else if (node.op == Op::Reduce || node.op == Op::Dot) {
       const ir::ReduceAttr& attr = g.reduces[node.attr];
       std::vector<int64_t> reduced;
       for (const uint8_t dim : attr.dims) reduced.push_back(g.sizes(node.in[0])[dim].hint());
@@ -271,7 +272,8 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
           std::vector<int64_t> index;
           for (size_t d = 0, k = 0, r = 0; d < g.sizes(node.in[0]).size(); ++d)
             index.push_back(std::count(attr.dims.begin(), attr.dims.end(), d) ? gone[r++] : kept[k++]);
-          fold.add(at(node.in[0], index));
+          const Num value = at(node.in[0], index);
+          fold.add(node.op == Op::Reduce ? value : Num{value.f * at(node.in[1], index).f, 0});
         });
         out.push_back(fold.result());
       });

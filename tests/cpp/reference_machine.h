@@ -252,7 +252,8 @@ class Machine {
           for (const uint32_t id : phase.elem) {
             const plan::Instr& instr = kernel.code[id];
             if (instr.code == plan::Code::Reduce)
-              folds.at(id).add(values[instr.args[0]]);
+              folds.at(id).add(plan::arity(instr) == 2 ? Num{values[instr.args[0]].f * values[instr.args[1]].f, 0}
+                                                       : values[instr.args[0]]);
             else if (instr.code == plan::Code::Keep)
               scratch[instr.imm].resize(at + 1), scratch[instr.imm][at] = values[instr.args[0]];
             else if (instr.code == plan::Code::Recall)

@@ -218,6 +218,7 @@ TEST(SizedPlan, AgreesWithTheGraphAtOtherSizes) {
     plan::PlanOptions options;
     options.costs.tile_bytes = seed % 2 ? 32 : 1 << 19;
     options.cuda = seed % 7 == 0;
+    options.own_products = !options.cuda && seed / 8 % 2;
     options.own_bytes = std::array{64, 200, 600, 1 << 20}[seed / 2 % 4];
     std::string fault, where = list(recorded);
     try {

@@ -47,6 +47,8 @@ std::string accumulator(ReduceKind kind, DType from) {
   const std::string type(cuda_type(from)), wide = ir::is_float(from) ? "double" : type;
   const bool integers = !ir::is_float(from);
   switch (kind) {
+    case ReduceKind::Dot:
+      return "FjSum<" + type + ">";
     case ReduceKind::Sum:
       return (from == DType::F64 ? "FjSumExact<" : integers ? "FjSumIntegers<" : "FjSum<") + wide + ">";
     case ReduceKind::Prod:
@@ -168,11 +170,11 @@ class CudaEmitter {
 
   // Whether the value changes along a reduced dim: only then is it computed inside the reduced loop.
   bool moves(const Instr& in) const {
-    const int arity = in.code == Code::Compute ? ir::info(in.op).arity : 0;
+    const int count = in.code == Code::Compute ? arity(in) : 0;
     bool result = in.code == Code::Recall || (in.code == Code::Index && static_cast<int>(in.imm) >= kept());
     for (int d = kept(); in.code == Code::Load && d < rank(); ++d)
       result |= plan_.operands[in.imm].strides[static_cast<size_t>(d)] != StrideClass::Zero;
-    for (int i = 0; i < arity; ++i) result |= moves_[in.args[i]];
+    for (int i = 0; i < count; ++i) result |= moves_[in.args[i]];
     return result;
   }
 
@@ -275,7 +277,8 @@ class CudaEmitter {
       else if (in.code == Code::Keep)
         line(scratch(in.imm) + " = " + names_[in.args[0]] + ";");
       else if (in.code == Code::Reduce)
-        line("acc_" + number(id) + ".add(" + names_[in.args[0]] + ", r);");
+        line("acc_" + number(id) + ".add(" + names_[in.args[0]] + (arity(in) == 2 ? " * " + names_[in.args[1]] : "") +
+             ", r);");
       else
         define(id);
     }

@@ -28,7 +28,8 @@ KernelEmitter::KernelEmitter(llvm::Module& module, const plan::KernelPlan& plan,
       avx512_(isa == backend::Isa::Avx512),
       lanes_(plan.lanes),
       kept_(plan.kept()),
-      vec_kept_(plan.vec_is_kept()) {
+      vec_kept_(plan.vec_is_kept()),
+      row_dim_(plan.rows > 1 ? plan.row_dim() : -1) {
   if (plan.numerics == plan::Numerics::Fast) {
     llvm::FastMathFlags flags;
     flags.setAllowContract();
@@ -57,10 +58,8 @@ void KernelEmitter::place() {
     const Instr& in = plan_.code[id];
     in_elem_[id] = elem;
     uint32_t deps = 0;
-    int arity = in.code == Code::Compute                             ? ir::info(in.op).arity
-                : in.code >= Code::Reduce && in.code != Code::Recall ? 1
-                                                                     : 0;
-    for (int i = 0; i < arity; ++i) deps |= deps_[in.args[i]];
+    const int count = arity(in);
+    for (int i = 0; i < count; ++i) deps |= deps_[in.args[i]];
     int level = 0;
     if (in.code == Code::Load)
       for (int d = 0; d < rank(); ++d) deps |= plan_.operands[in.imm].strides[d] != StrideClass::Zero ? 1u << d : 0u;
@@ -72,14 +71,14 @@ void KernelEmitter::place() {
       level = elem ? kReduced + rank() - kept_ - 1 : row_level();
       if (in.code == Code::Recall) deps = all;
     }
-    for (int i = 0; i < arity; ++i) level = std::max(level, in.code == Code::Reduce ? 0 : level_[in.args[i]]);
+    for (int i = 0; i < count; ++i) level = std::max(level, in.code == Code::Reduce ? 0 : level_[in.args[i]]);
     deps_[id] = deps;
     level_[id] = std::max(level, level_of(deps));
     const bool vector = in.code == Code::Store    ? moves_with_lanes(static_cast<uint32_t>(in.imm))
                         : in.code == Code::Keep   ? true
                         : in.code == Code::Reduce ? plan_.vec_dim >= 0
                                                   : varies(id);
-    for (int i = 0; vector && i < arity; ++i) wants_splat_[in.args[i]] = true;
+    for (int i = 0; vector && i < count; ++i) wants_splat_[in.args[i]] = true;
   };
   for (const plan::Phase& phase : plan_.phases) {
     for (uint32_t id : phase.elem) visit(id, true);
@@ -185,7 +184,11 @@ void KernelEmitter::decode() {
     tile_block_ = digit(blocks(plan_.tile_dim));
   }
   decoded_.resize(tiled ? kept_ - 2 : vec_kept_ ? kept_ - 1 : kept_);
-  for (size_t d = decoded_.size(); d-- > 0;) decoded_[d] = digit(sizes_[d]);
+  for (size_t d = decoded_.size(); d-- > 0;) {
+    const bool has_rows = static_cast<int>(d) == row_dim_;
+    Value* of_rows = has_rows ? b_.CreateAdd(sizes_[d], i64(plan_.rows - 1)) : nullptr;
+    decoded_[d] = digit(has_rows ? b_.CreateUDiv(of_rows, i64(plan_.rows)) : sizes_[d]);
+  }
   if (vec_kept_ && !tiled) block_ = digit(nullptr);
   Value* rest = begin_;
   for (const Digit& each : digits_) {
@@ -210,9 +213,32 @@ void KernelEmitter::advance() {
 void KernelEmitter::unit_pointers() {
   pointers_ = base_;
   for (size_t d = 0; d < decoded_.size(); ++d) index_[d] = get(decoded_[d]);
+  if (row_dim_ >= 0) index_[row_dim_] = b_.CreateMul(index_[row_dim_], i64(plan_.rows));
   for (size_t i = 0; i < base_.size(); ++i)
     for (size_t d = 0; d < decoded_.size(); ++d)
       if (strides_[i][d]) pointers_[i] = offset(pointers_[i], b_.CreateMul(index_[d], strides_[i][d]));
+  if (row_dim_ >= 0) rows_of_unit();
+}
+
+// Rows beyond the end are the last one again.
+void KernelEmitter::rows_of_unit() {
+  Value *first = index_[row_dim_], *last = b_.CreateSub(sizes_[row_dim_], i64(1));
+  row_index_ = {first};
+  row_steps_.assign(base_.size(), {nullptr});
+  for (int row = 1; row < plan_.rows; ++row) {
+    row_index_.push_back(b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, b_.CreateAdd(first, i64(row)), last));
+    Value* further = b_.CreateSub(row_index_.back(), first);
+    for (size_t i = 0; i < base_.size(); ++i) {
+      Value* stride = strides_[i][row_dim_];
+      row_steps_[i].push_back(stride ? b_.CreateMul(further, stride) : nullptr);
+    }
+  }
+}
+
+// Of the current row, at the current loops.
+llvm::Value* KernelEmitter::pointer_of(uint32_t operand) {
+  Value* step = row_ ? row_steps_[operand][row_] : nullptr;
+  return step ? offset(pointers_[operand], step) : pointers_[operand];
 }
 
 void KernelEmitter::units() {
@@ -263,12 +289,13 @@ void KernelEmitter::emit_level(const std::vector<uint32_t>& list, int level) {
 }
 
 llvm::Value* KernelEmitter::arg(uint32_t id, int i, int slot, bool vector) {
-  const Held& held = held_[plan_.code[id].args[i]];
-  if (!held.slots.empty()) return held.slots[slot];
-  return vector && lanes_ > 1 ? held.splat : held.number;
+  const Held& value = held(plan_.code[id].args[i]);
+  if (!value.slots.empty()) return value.slots[slot];
+  return vector && lanes_ > 1 ? value.splat : value.number;
 }
 
 llvm::Value* KernelEmitter::index_value(int dim, int slot) {
+  if (dim == row_dim_) return row_index_[row_];
   if (dim != plan_.vec_dim) return index_[dim];
   Value* first = b_.CreateAdd(now_.index, i64(static_cast<int64_t>(slot) * lanes_));
   if (lanes_ == 1) return first;
@@ -332,7 +359,19 @@ void KernelEmitter::call_in_pairs(uint32_t id, Held& held) {
   }
 }
 
+// Each row of the unit has a place of its own in what is stored.
+int KernelEmitter::rows_of(uint32_t id) const {
+  const bool moves = row_dim_ >= 0 && (plan_.code[id].code == Code::Store || (deps_[id] >> row_dim_ & 1));
+  return moves ? plan_.rows : 1;
+}
+
 void KernelEmitter::instruction(uint32_t id) {
+  held_[id].assign(static_cast<size_t>(rows_of(id)), {});
+  for (row_ = 0; row_ < rows_of(id); ++row_) instruction_of_row(id);
+  row_ = 0;
+}
+
+void KernelEmitter::instruction_of_row(uint32_t id) {
   const Instr& in = plan_.code[id];
   if (in.code == Code::Store || in.code == Code::Keep) {
     const bool vector = in.code == Code::Keep || moves_with_lanes(static_cast<uint32_t>(in.imm));
@@ -354,7 +393,7 @@ void KernelEmitter::instruction(uint32_t id) {
     held.number = compute(id, 0);
     if (wants_splat_[id] && lanes_ > 1) held.splat = b_.CreateVectorSplat(static_cast<unsigned>(lanes_), held.number);
   }
-  held_[id] = std::move(held);
+  held_[id][static_cast<size_t>(row_)] = std::move(held);
 }
 
 void emit_kernel(llvm::Module& module, const plan::KernelPlan& plan, backend::Isa isa, std::string_view entry) {

@@ -43,14 +43,17 @@ class KernelEmitter {
   };
   struct Accumulator {
     uint32_t id;
-    llvm::SmallVector<llvm::SmallVector<llvm::AllocaInst*, 2>, 4> slots;  // [slot][part]
+    llvm::SmallVector<llvm::SmallVector<llvm::AllocaInst*, 2>, 4> slots;  // [row * slots of a row + slot][part]
   };
+  /// One a row of the unit, or one for all rows where the value does not move with them.
+  using HeldRows = llvm::SmallVector<Held, 1>;
 
   // emit.cpp: placement, the function, units
   void place();
   void arguments();
   void units();
   void unit_pointers();
+  void rows_of_unit();
   void decode();
   void advance();
   void row();
@@ -62,7 +65,9 @@ class KernelEmitter {
   void reduced_loops(const plan::Phase& phase, int dim);
   void emit_level(const std::vector<uint32_t>& list, int level);
   void accumulate(uint32_t id);
+  ReduceState accumulated(uint32_t id, const ReduceState& old, int slot);
   void begin_accumulators(const plan::Phase& phase);
+  Held total(uint32_t id, llvm::MutableArrayRef<ReduceState> states);
   void end_accumulators();
 
   // tiles.cpp
@@ -75,10 +80,14 @@ class KernelEmitter {
   Value* tile_row(uint32_t operand, Value* row);
 
   // instructions (emit.cpp)
+  int rows_of(uint32_t id) const;
   void instruction(uint32_t id);
+  void instruction_of_row(uint32_t id);
   void call_in_pairs(uint32_t id, Held& held);
   Value* compute(uint32_t id, int slot);
+  const Held& held(uint32_t id) const { return held_[id][held_[id].size() > 1 ? static_cast<size_t>(row_) : 0]; }
   Value* arg(uint32_t id, int i, int slot, bool vector);
+  Value* pointer_of(uint32_t operand);
   Value* index_value(int dim, int slot);
   Value* flat_index(int slot);
 
@@ -130,6 +139,7 @@ class KernelEmitter {
   const bool avx512_;
   const int lanes_, kept_;
   const bool vec_kept_;
+  const int row_dim_;  // of plan_.rows; -1: a unit is one row
 
   llvm::Function* fn_ = nullptr;
   llvm::Instruction* variables_end_ = nullptr;  // allocas go before it
@@ -137,21 +147,24 @@ class KernelEmitter {
   std::vector<int> level_;                      // per instruction: where it is computed
   std::vector<bool> in_elem_;                   // per instruction: stands in a phase's elem list
   std::vector<bool> wants_splat_;               // per instruction: a vector uses this number
-  std::vector<Held> held_;
+  std::vector<HeldRows> held_;
   std::vector<Accumulator> accumulators_;
   std::vector<Value*> sizes_, base_,
-      pointers_;                              // pointers_: per operand, at the current loops (without the lane index)
-  std::vector<std::vector<Value*>> strides_;  // [operand][dim] in bytes; null where it does not move
-  std::vector<Value*> lane_offsets_;          // per operand: byte offsets of the lanes, where it is gathered
-  std::vector<Digit> digits_;                 // of the current unit: those that follow, in the order they count
-  std::vector<llvm::AllocaInst*> decoded_;    // indices of the kept dims that a unit fixes
-  llvm::AllocaInst* block_ = nullptr;         // vec_dim Kept: number of the current block
-  llvm::AllocaInst* tile_block_ = nullptr;    // tiled: number of the current block along tile_dim
-  std::vector<llvm::AllocaInst*> buffers_;    // tiled: the square of each transposed operand, else null
-  std::vector<Value*> buffer_rows_;           // tiled: where the current row of each of them begins
-  std::vector<Value*> index_;                 // per dim: current index (the lane loop's is lanes_now_.index)
+      pointers_;                                // pointers_: per operand, at the current loops (without the lane index)
+  std::vector<std::vector<Value*>> strides_;    // [operand][dim] in bytes; null where it does not move
+  std::vector<Value*> row_index_;               // per row of the unit: its index along row_dim_
+  std::vector<std::vector<Value*>> row_steps_;  // [operand][row]: bytes from the first row; null where it does not move
+  std::vector<Value*> lane_offsets_;            // per operand: byte offsets of the lanes, where it is gathered
+  std::vector<Digit> digits_;                   // of the current unit: those that follow, in the order they count
+  std::vector<llvm::AllocaInst*> decoded_;      // indices of the kept dims that a unit fixes
+  llvm::AllocaInst* block_ = nullptr;           // vec_dim Kept: number of the current block
+  llvm::AllocaInst* tile_block_ = nullptr;      // tiled: number of the current block along tile_dim
+  std::vector<llvm::AllocaInst*> buffers_;      // tiled: the square of each transposed operand, else null
+  std::vector<Value*> buffer_rows_;             // tiled: where the current row of each of them begins
+  std::vector<Value*> index_;                   // per dim: current index (the lane loop's is lanes_now_.index)
   Value *begin_ = nullptr, *end_ = nullptr, *scratch_ = nullptr, *scratch_stride_ = nullptr, *block_size_ = nullptr;
   Value* scalars_ = nullptr;
+  int row_ = 0;            // the row that is emitted
   Value* flat_ = nullptr;  // row-major index over the reduced loops entered so far
   Lanes now_;
   Tile tile_;

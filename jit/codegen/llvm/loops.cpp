@@ -1,4 +1,6 @@
 // Loops over counts, lanes and reduced dims, and the accumulators that live across them.
+#include <algorithm>
+
 #include "codegen/llvm/emitter.h"
 
 namespace fastjit::codegen {
@@ -84,7 +86,7 @@ void KernelEmitter::reduced_loops(const plan::Phase& phase, int dim) {
 
 void KernelEmitter::begin_accumulators(const plan::Phase& phase) {
   accumulators_.clear();
-  const int slots = vec_kept_ ? now_.slots : plan_.unroll;
+  const int slots = plan_.rows * (vec_kept_ ? now_.slots : plan_.unroll);
   for (uint32_t id : phase.elem) {
     const Instr& in = plan_.code[id];
     if (in.code != Code::Reduce) continue;
@@ -102,49 +104,63 @@ void KernelEmitter::begin_accumulators(const plan::Phase& phase) {
   }
 }
 
-void KernelEmitter::accumulate(uint32_t id) {
+// Of the current row: the old state with this element more.
+ReduceState KernelEmitter::accumulated(uint32_t id, const ReduceState& old, int slot) {
   const Instr& in = plan_.code[id];
   const ir::DType type = plan_.code[in.args[0]].dtype;
+  Value* value = arg(id, 0, slot, true);
+  if (in.kind == ir::ReduceKind::Dot) return reduce_product(rules_, type, old, value, arg(id, 1, slot, true));
   const bool with_index = in.kind == ir::ReduceKind::ArgMax || in.kind == ir::ReduceKind::ArgMin;
-  for (const Accumulator& acc : accumulators_) {
-    if (acc.id != id) continue;
+  const ReduceState element = reduce_element(rules_, in.kind, type, value, with_index ? flat_index(slot) : nullptr);
+  return reduce_combine(rules_, in.kind, type, old, element);
+}
+
+void KernelEmitter::accumulate(uint32_t id) {
+  const auto found =
+      std::ranges::find_if(accumulators_, [&](const Accumulator& accumulator) { return accumulator.id == id; });
+  const int of_row = static_cast<int>(found->slots.size()) / plan_.rows;
+  for (row_ = 0; row_ < plan_.rows; ++row_)
     for (int slot = 0; slot < now_.slots; ++slot) {
+      const auto& state = found->slots[row_ * of_row + slot];
       ReduceState old;
-      for (auto* part : acc.slots[slot]) old.parts.push_back(get(part));
-      Value* value = arg(id, 0, slot, true);
-      const ReduceState element = reduce_element(rules_, in.kind, type, value, with_index ? flat_index(slot) : nullptr);
-      const ReduceState next = reduce_combine(rules_, in.kind, type, old, element);
+      for (auto* part : state) old.parts.push_back(get(part));
+      const ReduceState next = accumulated(id, old, slot);
       for (size_t p = 0; p < next.parts.size(); ++p) {
         Value* result = next.parts[p];
         if (now_.mask && !vec_kept_) result = b_.CreateSelect(now_.mask, result, old.parts[p]);
-        b_.CreateStore(result, acc.slots[slot][p]);
+        b_.CreateStore(result, state[p]);
       }
     }
+  row_ = 0;
+}
+
+KernelEmitter::Held KernelEmitter::total(uint32_t id, llvm::MutableArrayRef<ReduceState> states) {
+  const Instr& in = plan_.code[id];
+  const ir::DType type = plan_.code[in.args[0]].dtype;
+  Held held;
+  if (vec_kept_) {
+    for (const ReduceState& state : states) held.slots.push_back(reduce_result(rules_, in.kind, type, state, in.dtype));
+    return held;
   }
+  for (; states.size() > 1; states = states.drop_back())
+    states[states.size() - 2] = reduce_combine(rules_, in.kind, type, states[states.size() - 2], states.back());
+  const ReduceState one = reduce_lanes(rules_, in.kind, type, states[0]);
+  held.number = reduce_result(rules_, in.kind, type, one, in.dtype);
+  if (wants_splat_[id] && lanes_ > 1) held.splat = b_.CreateVectorSplat(static_cast<unsigned>(lanes_), held.number);
+  return held;
 }
 
 void KernelEmitter::end_accumulators() {
   for (const Accumulator& acc : accumulators_) {
-    const Instr& in = plan_.code[acc.id];
-    const ir::DType type = plan_.code[in.args[0]].dtype;
     llvm::SmallVector<ReduceState, 4> states;
     for (const auto& slot : acc.slots) {
       states.emplace_back();
       for (auto* part : slot) states.back().parts.push_back(get(part));
     }
-    Held held;
-    if (vec_kept_) {
-      for (const ReduceState& state : states)
-        held.slots.push_back(reduce_result(rules_, in.kind, type, state, in.dtype));
-    } else {
-      for (; states.size() > 1; states.pop_back())
-        states[states.size() - 2] = reduce_combine(rules_, in.kind, type, states[states.size() - 2], states.back());
-      const ReduceState one = reduce_lanes(rules_, in.kind, type, states[0]);
-      held.number = reduce_result(rules_, in.kind, type, one, in.dtype);
-      if (wants_splat_[acc.id] && lanes_ > 1)
-        held.splat = b_.CreateVectorSplat(static_cast<unsigned>(lanes_), held.number);
-    }
-    held_[acc.id] = std::move(held);
+    const size_t of_row = states.size() / plan_.rows;
+    held_[acc.id].clear();
+    for (size_t row = 0; row < plan_.rows; ++row)
+      held_[acc.id].push_back(total(acc.id, llvm::MutableArrayRef(states).slice(row * of_row, of_row)));
   }
   accumulators_.clear();
 }

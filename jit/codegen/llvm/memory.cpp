@@ -20,7 +20,7 @@ llvm::Value* KernelEmitter::to_memory(Value* value, DType type) {
 
 KernelEmitter::Place KernelEmitter::place_of(uint32_t operand, int slot) {
   const plan::Operand& about = plan_.operands[operand];
-  Place place{pointers_[operand], nullptr, about.dtype, -1, false};
+  Place place{pointer_of(operand), nullptr, about.dtype, -1, false};
   if (!moves_with_lanes(operand)) return place;
   if (plan_.is_transposed(operand)) {
     Value* lane = b_.CreateAdd(b_.CreateSub(now_.index, tile_.column), i64(static_cast<int64_t>(slot) * lanes_));

@@ -1,4 +1,5 @@
 // Running reductions. A state is combined in a fixed order, so that a shape always gives the same bits.
+//   Dot: as many running sums as there are lanes and vectors in flight, one rounding a product.
 //   Sum, Prod of F32: an F64 a lane, rounded once at the end. Sum of F64: an error-free transformation (a running
 //   compensation a lane). Prod of F64 and I64: plain. Max, Min: NaN wins. ArgMax, ArgMin: first NaN, else first hit.
 #include <limits>
@@ -80,6 +81,7 @@ ReduceState reduce_identity(Rules& r, ReduceKind kind, DType type, int lanes) {
     case ReduceKind::Prod:
       return {{real ? llvm::ConstantFP::get(types[0], 1.0) : llvm::ConstantInt::get(types[0], 1)}};
     case ReduceKind::Any:
+    case ReduceKind::Dot:
       return {{llvm::Constant::getNullValue(types[0])}};
     case ReduceKind::All:
       return {{llvm::Constant::getAllOnesValue(types[0])}};
@@ -94,6 +96,10 @@ ReduceState reduce_identity(Rules& r, ReduceKind kind, DType type, int lanes) {
   throw std::runtime_error("codegen: unknown reduction");
 }
 
+ReduceState reduce_product(Rules& r, DType type, const ReduceState& state, Value* x, Value* y) {
+  return {{emit_op(r, Op::Fma, type, {x, y, state.parts[0]})}};
+}
+
 ReduceState reduce_element(Rules& r, ReduceKind kind, DType type, Value* value, Value* index) {
   if (is_arg(kind)) return {{value, index}};
   if (is_compensated(kind, type)) return {{value, llvm::Constant::getNullValue(value->getType())}};
@@ -106,6 +112,8 @@ ReduceState reduce_combine(Rules& r, ReduceKind kind, DType type, const ReduceSt
   switch (kind) {
     case ReduceKind::Sum:
       return is_compensated(kind, type) ? two_sum(r, x, y) : op(Op::Add);
+    case ReduceKind::Dot:
+      return op(Op::Add);
     case ReduceKind::Prod:
       return op(Op::Mul);
     case ReduceKind::Max:

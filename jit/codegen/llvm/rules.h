@@ -44,7 +44,9 @@ struct ReduceState {
 llvm::SmallVector<llvm::Type*, 2> reduce_types(llvm::LLVMContext& context, ir::ReduceKind kind, ir::DType type,
                                                int lanes);
 ReduceState reduce_identity(Rules& rules, ir::ReduceKind kind, ir::DType type, int lanes);
-/// The state of one element per lane. `index` is used by ArgMax and ArgMin only.
+/// A Dot's state with one product more a lane.
+ReduceState reduce_product(Rules& rules, ir::DType type, const ReduceState& state, llvm::Value* x, llvm::Value* y);
+/// The state of one element per lane, not of a Dot. `index` is used by ArgMax and ArgMin only.
 ReduceState reduce_element(Rules& rules, ir::ReduceKind kind, ir::DType type, llvm::Value* value, llvm::Value* index);
 ReduceState reduce_combine(Rules& rules, ir::ReduceKind kind, ir::DType type, const ReduceState& a,
                            const ReduceState& b);

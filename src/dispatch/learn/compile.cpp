@@ -23,6 +23,7 @@ backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
     return {backend::Target::Kind::Cuda, backend::Isa::Avx2, backend::cuda_sm(device.index())};
   }
   const backend::Target target{backend::Target::Kind::Cpu, backend::host_isa(), 0};
+  options.own_products = true;
   options.lanes = backend::lanes_for(target.isa);
   options.threads = at::get_num_threads();
   return target;

@@ -1,0 +1,97 @@
+// Of each element only the sum's last bits may differ from the library's, which itself adds in another order on every
+// CPU.
+#include "plan/products.h"
+
+#include "pass/rewrite.h"
+
+namespace fastjit::plan {
+
+namespace {
+
+using ir::NodeId;
+using ir::Product;
+
+bool has_bias(const ir::ContractAttr& attr) { return attr.kind == Product::Addmm || attr.kind == Product::Baddbmm; }
+
+/// The left factor; the right one follows it.
+NodeId left_of(const ir::ContractAttr& attr) { return attr.operands[has_bias(attr) ? 1 : 0]; }
+NodeId right_of(const ir::ContractAttr& attr) { return attr.operands[has_bias(attr) ? 2 : 1]; }
+
+/// The product as a kernel would compute it. Nothing: no dim lies so in both factors that vectors run along it.
+std::optional<ProductSize> size_of(const ir::Graph& graph, NodeId id, const ir::ContractAttr& attr) {
+  const auto sizes = graph.sizes(id);
+  const ir::Layout &left = graph.layout(left_of(attr)), &right = graph.layout(right_of(attr));
+  const size_t column = sizes.size() - 1, row = column - 1;
+  const auto is_next = [](const ir::Layout& layout, size_t dim) {
+    return layout.sizes[dim].hint() == 1 || ir::identical(layout.strides[dim], 1);
+  };
+  const bool across = is_next(right, column) || is_next(left, row);
+  const bool along = is_next(left, column) && is_next(right, row);
+  if (!across && !along) return std::nullopt;
+  return ProductSize{.batch = row > 0 ? sizes[0].hint() : 1,
+                     .rows = sizes[row].hint(),
+                     .columns = sizes[column].hint(),
+                     .inner = left.sizes[column].hint(),
+                     .bytes = ir::size_of(graph[id].dtype),
+                     .across = !along};
+}
+
+bool is_own(const ir::Graph& graph, NodeId id, const Costs& costs) {
+  const ir::Node& node = graph[id];
+  if (node.op != ir::Op::Contract || !ir::is_float(node.dtype)) return false;
+  const ir::ContractAttr& attr = graph.contracts[node.attr];
+  if (attr.kind == Product::Convolution || (has_bias(attr) && !attr.unscaled)) return false;
+  const auto size = size_of(graph, id, attr);
+  return size && costs.own(*size) < costs.library(*size);
+}
+
+/// `value` with the result's dims and the inner one: along `missing` it stands still.
+NodeId spread(ir::Graph& graph, NodeId value, const std::vector<ir::Dim>& sizes, size_t missing, bool inner_first) {
+  const auto inner = static_cast<uint8_t>(sizes.size() - 1);
+  std::vector<uint8_t> dims;
+  for (uint8_t dim = 0; dim < inner; ++dim)
+    if (dim != missing) dims.push_back(dim);
+  dims.insert(inner_first ? dims.end() - 1 : dims.end(), inner);
+  ir::IndexMap map;
+  for (const uint8_t dim : dims) map.dims.push_back({0, {{dim, 1}}});
+  return graph.view(value, std::move(map), sizes);
+}
+
+NodeId own_product(pass::Rewriter& rewriter, NodeId id) {
+  const ir::Graph& from = rewriter.from();
+  const ir::ContractAttr& attr = from.contracts[from[id].attr];
+  ir::Graph& to = rewriter.to();
+  to.set_line(from[id].line);
+  const std::vector<ir::Dim> result(from.sizes(id).begin(), from.sizes(id).end());
+  std::vector<ir::Dim> sizes = result;
+  sizes.push_back(from.sizes(left_of(attr)).back());
+  const size_t rank = result.size();
+  const NodeId left = spread(to, rewriter[left_of(attr)], sizes, rank - 1, false);
+  const NodeId right = spread(to, rewriter[right_of(attr)], sizes, rank - 2, true);
+  const NodeId dot = to.dot(left, right, {static_cast<uint8_t>(rank)});
+  if (!has_bias(attr)) return dot;
+  return to.pointwise(ir::Op::Add, {dot, to.expand(rewriter[attr.operands[0]], result)});
+}
+
+}  // namespace
+
+std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs) {
+  if (graph.contracts.empty()) return std::nullopt;
+  const std::vector<bool> guarded = pass::decides_guard(graph);
+  std::vector<bool> own(graph.nodes.size(), false);
+  bool any = false;
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) any |= own[id] = !guarded[id] && is_own(graph, id, costs);
+  uint32_t calls = 0;
+  for (NodeId id = 0; id < graph.nodes.size(); ++id)
+    if (graph[id].op == ir::Op::Extern && graph[id].attr != calls++) return std::nullopt;
+  if (!any) return std::nullopt;
+  pass::Rewriter rewriter(graph);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id)
+    if (own[id])
+      rewriter.set(id, own_product(rewriter, id));
+    else
+      rewriter.copy(id);
+  return rewriter.finish();
+}
+
+}  // namespace fastjit::plan

@@ -1,0 +1,14 @@
+#pragma once
+// Products of matrices that kernels compute, each together with what is done to its result.
+#include <optional>
+
+#include "ir/graph.h"
+#include "plan/cost.h"
+
+namespace fastjit::plan {
+
+/// The same graph, where a Contract that costs less in a kernel than in torch's library is a Dot, and its bias a sum.
+/// Nothing if there is none. What decides a guard stays torch's, bit for bit. Extern calls keep their numbers.
+std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs);
+
+}  // namespace fastjit::plan
