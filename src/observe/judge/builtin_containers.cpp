@@ -28,6 +28,7 @@ bool Tracer::maps_in_c(PyObject* callable) {
   if (is_itemgetter(callable)) return true;
   if (PyObject* self = bound_to(callable); self && PyDict_CheckExact(self) && fresh_.contains(self)) {
     constexpr std::string_view kReads[] = {"dict.get", "dict.pop", "dict.__getitem__"};
+    touch_inside(self);  // whoever gets the values may be in C
     return std::ranges::find(kReads, callee_text(callable)) != std::end(kReads);
   }
   if (const Callee* row = find_callee(callable)) return row->rule == Rule::Pure;
@@ -103,6 +104,7 @@ void Tracer::judge_container(PyObject* callee, Args args) {
   top().reads_items = reads_items || makes_dict;
   top().reads_pairs = makes_dict;
   may_enter_any();
+  walks_in_c_ |= !is_container(callee) && (reads_in_c || reads_items);
   if (!is_container(callee)) top().sources.assign(args.begin() + takes_callable, args.end());
   // tuple() of a tuple is that tuple.
   top().fresh_result = args.size() != 1 || Py_TYPE(args[0]) != (PyTypeObject*)callee || !is_immutable(args[0]);

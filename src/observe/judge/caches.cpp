@@ -69,6 +69,16 @@ constexpr Preparation kPreparations[] = {
     {"transformers.utils.output_capturing", "maybe_install_capturing_hooks", "_output_capturing_hooks_installed"},
 };
 
+/// A function that follows from its arguments and does nothing else. What it gives goes to its own module, which
+/// neither changes it nor asks which object it is.
+struct Computing {
+  const char* module;
+  const char* function;
+};
+constexpr Computing kComputing[] = {
+    {"einops.einops", "_reconstruct_from_shape_uncached"},
+};
+
 template <class Row, size_t N>
 const Row* row_of(const PyFunctionObject* f, const Row (&rows)[N]) {
   for (const Row& known : rows) {
@@ -139,39 +149,19 @@ bool Tracer::holds_sizes(PyObject* o, int depth) const {
   return false;
 }
 
-// Whether all that the cache keeps, or much of it, are values: no tensors, nothing that has an identity of its own.
-bool Tracer::keeps_values(const CacheObject* cache) {
-  constexpr int kMost = 32;
-  PyObject *key, *kept;
-  int seen = 0;
-  for (Py_ssize_t at = 0; seen < kMost && PyDict_Next(cache->cache, &at, &key, &kept); ++seen)
-    if (!holds_values_only(cache->most >= 0 ? reinterpret_cast<CacheLink*>(kept)->result : kept)) return false;
-  return seen > 0;
-}
-
-// A cache of values that is asked with sizes: the function behind it runs in its place, so that what follows from the
-// sizes is known. Its result is not the call's to change, as the one that the cache keeps is not.
+// A cache over a function that is known to compute and no more, asked with sizes: the function runs in its place, so
+// that what follows from the sizes is known. Any other function may do or read what eager does once for each size only.
 bool Tracer::runs_uncached(PyObject* callable, Args args) {
   auto* cache = reinterpret_cast<CacheObject*>(callable);
   const bool has_sizes = std::ranges::any_of(args, [&](PyObject* arg) { return holds_sizes(arg); });
-  if (callable != plain_callee_ || !has_sizes || !PyFunction_Check(cache->function) || !keeps_values(cache))
-    return false;
+  if (callable != plain_callee_ || !has_sizes || !PyFunction_Check(cache->function)) return false;
+  auto* function = reinterpret_cast<PyFunctionObject*>(cache->function);
+  if (!row_of(function, kComputing)) return false;
   const std::string label = names_[callable] + ".__wrapped__";
   found(facts_->read_slot(&cache->function, label, where()), label);
-  auto* function = reinterpret_cast<PyFunctionObject*>(cache->function);
-  uncached_.insert(function->func_code);
   top().stack.replace(static_cast<int>(args.size()) + 1 + kSelfOnTop, Py_NewRef(cache->function));
   call_function(function);
   return true;
-}
-
-void Tracer::add_cached(PyObject* result) {
-  if (PyList_CheckExact(result) || PyDict_CheckExact(result)) cached_.insert(result);
-  if (PyTuple_Check(result) || PyList_CheckExact(result))
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(result); ++i) add_cached(PySequence_Fast_ITEMS(result)[i]);
-  PyObject *key, *value;
-  if (PyDict_CheckExact(result))
-    for (Py_ssize_t at = 0; PyDict_Next(result, &at, &key, &value);) add_cached(value);
 }
 
 void Tracer::call_cache(PyObject* callable, Args args) {

@@ -276,7 +276,7 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
       return apply_reader(row, callee, args);
     case Rule::Mutate:
       if (!is_own_container(callee, args)) return;
-      for (PyObject* arg : args.subspan(1)) touch(arg);
+      for (PyObject* arg : args.subspan(1)) touch(arg), keep(arg);
       return may_enter_any();
     case Rule::Special:
       return (this->*row.judge)(callee, args);

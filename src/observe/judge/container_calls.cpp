@@ -28,6 +28,7 @@ void Tracer::judge_fill(PyObject* callee, Args args) {
     if (!is_fresh_iterator(source) && !iterable(source, "iteration over")) return;
     if (is_dict ? !readable_source(source) : is_set && !readable(source))
       return deny("read of " + name_of(source) + " by " + callee_text(callee));
+    keep(source);
   }
   top().reads_items = is_set || is_dict;
   top().reads_pairs = is_dict;
@@ -49,7 +50,7 @@ void Tracer::judge_key_change(PyObject* callee, Args args) {
   if (!is_own_container(callee, args)) return;
   if (args.size() > 1 && !keyable(args[1])) return deny("hash of " + name_of(args[1]));
   raising_ = args.size() == 2 && PyDict_Check(args[0]);  // a key that pop() does not find
-  for (PyObject* value : args.subspan(1)) touch(value);
+  for (PyObject* value : args.subspan(1)) touch(value), keep(value);
   may_enter_any();
 }
 

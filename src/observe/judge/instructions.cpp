@@ -13,7 +13,6 @@ void Tracer::move(int) {}
 
 // A value goes to the caller. One that a C function asked for (sum over a generator, max with a key) is read there.
 void Tracer::give(int) {
-  if (!uncached_.empty() && uncached_.contains(reinterpret_cast<PyObject*>(top().code))) add_cached(at(1));
   const bool is_yield = top().ops[2 * top().offset] == k_YIELD_VALUE;
   if (frames_.size() > 1 && frames_[frames_.size() - 2].sizes_of >= 0) return;  // len(): see take_sizes()
   if (!is_yield && (top().code->co_flags & CO_GENERATOR)) return;               // not read as an item
@@ -155,7 +154,7 @@ void Tracer::binary(int oparg) {
   if (!readable(left) || !readable(right)) return deny("operator on " + name_of(readable(left) ? right : left));
   note_names(right);  // "%s" % right
   bool is_container = PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left);
-  if (is_container && top().ops[2 * top().offset + 1] >= kFirstInPlace && !is_own(left))
+  if (is_container && top().ops[2 * top().offset + 1] >= kFirstInPlace && !fresh_.contains(left))
     return deny("change of " + name_of(left));
   top().fresh_result = is_container || PyList_Check(right) || is_decimal(left) || is_decimal(right);
 }
@@ -164,7 +163,8 @@ void Tracer::binary(int oparg) {
 bool Tracer::joins_lists(PyObject* left, PyObject* right) {
   const auto is_readable = [&](PyObject* o) { return PyList_CheckExact(o) && (is_known(o) || open(o)); };
   const bool is_in_place = top().ops[2 * top().offset + 1] >= kFirstInPlace;
-  if (!is_readable(left) || !is_readable(right) || (is_in_place && !is_own(left))) return false;
+  if (!is_readable(left) || !is_readable(right) || (is_in_place && !fresh_.contains(left))) return false;
+  if (is_in_place) keep(right);
   return top().fresh_result = true;
 }
 
@@ -195,9 +195,11 @@ void Tracer::is_op(int) {
     PyObject *one = at(i), *other = at(3 - i);
     if (other != Py_None && !PyType_Check(other)) touch(one);
   }
-  for (int i = 1; i <= 2; ++i)  // eager would compare what the caller passed
+  for (int i = 1; i <= 2; ++i)  // eager would compare what the caller passed, and the one int that Python shares
     if (const auto scalar = originals_.find(at(i)); scalar != originals_.end())
       top().stack.replace(i, Py_NewRef(scalar->second));
+    else if (numbers_.contains(at(i)) && is_shared(at(i)))
+      top().stack.replace(i, PyLong_FromLong(PyLong_AsLong(at(i))));
   compare_identity(at(1), at(2));
 }
 
@@ -251,7 +253,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   const bool is_filled = PyDict_CheckExact(container) && is_reached(container) && !is_constant(index);
   if (is_filled && keyable(index)) return interrupt("what " + names_[container] + " keeps");
   const bool moves = (PyList_CheckExact(container) || PyDict_CheckExact(container)) && !PySlice_Check(index);
-  if (!moves) touch(value);  // else what reads the item does
+  moves ? keep(value) : touch(value);
   if (is_tensor(container)) {
     if (is_noted) return readable(value) ? tensor_method(container, "__setitem__") : deny("store to item of Tensor");
     if (!readable_index(index) || !readable(value)) return deny("store to item of Tensor");
@@ -260,6 +262,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
   }
   if (!keyable(index)) return deny("hash of " + name_of(index));
   if (PySlice_Check(index) && PyList_Check(container)) {  // takes over what is in the value
+    keep(value);
     if (!is_fresh_iterator(value) && !iterable(value, "iteration over")) return;
     may_enter_any();
   }
@@ -271,7 +274,7 @@ void Tracer::store_item(PyObject* container, PyObject* index, PyObject* value) {
 void Tracer::delete_subscript(int) {
   PyObject *index = at(1), *container = at(2);
   const bool is_key = PyDict_Check(container) && keyable(index);
-  if (!fresh_.contains(container) || cached_.contains(container) || !(is_key || readable(index)))
+  if (!fresh_.contains(container) || !(is_key || readable(index)))
     return deny("deletion of item of " + name_of(container));
   if (is_instance(container)) type_method(container, "__delitem__");
 }

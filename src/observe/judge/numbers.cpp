@@ -55,6 +55,24 @@ void Tracer::touch(PyObject* o) {
   for (PyObject* bound : {slice->start, slice->stop, slice->step}) touch(bound);
 }
 
+void Tracer::touch_inside(PyObject* o, int depth) {
+  constexpr int kDeepest = 8;
+  if (numbers_.empty() || depth > kDeepest) return;
+  touch(o);
+  for (Py_ssize_t i = 0; PyList_CheckExact(o) && i < PyList_GET_SIZE(o); ++i)
+    touch_inside(PyList_GET_ITEM(o, i), depth + 1);
+  for (Py_ssize_t i = 0; PyTuple_Check(o) && i < PyTuple_GET_SIZE(o); ++i)
+    touch_inside(PyTuple_GET_ITEM(o, i), depth + 1);
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Check(o) && PyDict_Next(o, &at, &key, &value);) touch_inside(value, depth + 1);
+}
+
+// What reads the container touches it, unless that is C code which nobody sees: an iterator that was made before, or a
+// function that has called what runs now.
+void Tracer::keep(PyObject* value) {
+  if (walks_in_c_ || std::ranges::any_of(frames_, &Frame::reads_items)) touch_inside(value);
+}
+
 void Tracer::close_number(size_t which) {
   if (numbers_.is_asked(which)) guard_asked(which);
   numbers_.close(which);

@@ -14,6 +14,7 @@ namespace fastjit::observe {
 void Tracer::log(SideEffect effect) {
   effect.where = where();
   PyObject* value = effect.value.get();
+  if (value) keep(value);
   effect.symbolic = numbers_.contains(value);
   if (!effect.symbolic) touch(value);
   if (!is_constant(value)) stored_.insert(value);
@@ -170,6 +171,7 @@ void Tracer::judge_append(PyObject* callee, Args args) {
   if (PyList_CheckExact(args[0]) && arguments_.contains(args[0]))
     return log_of_argument(SideEffect(SideEffect::Kind::Append), args[0], args[1], "");
   if (!is_own(args[0])) return deny("change of " + name_of(args[0]) + " by " + callee_text(callee));
+  keep(args[1]);
   for (Lent& lent : lent_lists_)
     if (lent.list.get() == args[0]) lent.appended.push_back({Ref::share(args[1]), where()});
 }

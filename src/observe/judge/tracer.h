@@ -166,10 +166,8 @@ class Tracer final : public Driver {
   bool is_plain_value(PyObject* o);  // number, string, None, dtype, device ...
   bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
   bool holds_no_facts(PyObject* o) const { return fresh_.contains(o) || described_.contains(o); }  // an instance
-  bool is_own(PyObject* o) const {  // what it holds the call knows, and changes
-    return (fresh_.contains(o) && !cached_.contains(o)) || lent_.contains(o);
-  }
-  bool is_known(PyObject* o) const { return is_own(o) || arguments_.contains(o) || cached_.contains(o); }
+  bool is_own(PyObject* o) const { return fresh_.contains(o) || lent_.contains(o); }  // what it holds the call knows
+  bool is_known(PyObject* o) const { return is_own(o) || arguments_.contains(o); }
   bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
   void tensor_method(PyObject* tensor, const char* name);
   bool is_instance(PyObject* o);  // of a Python class: new, or reached, or an nn.Module
@@ -265,6 +263,8 @@ class Tracer final : public Driver {
   // numbers.cpp: watched numbers, and those that follow from them
   void close_number(size_t which);
   void touch(PyObject* o);                         // scalars in it are no longer symbolic
+  void touch_inside(PyObject* o, int depth = 0);   // nor are those in lists and dictionaries
+  void keep(PyObject* value);                      // a container of the call gets it
   void use_scalars(Args operands, bool forwards);  // an operator reads these
   bool uses_list(PyObject* list);
   bool derives(Derivation how, Args operands);
@@ -390,9 +390,7 @@ class Tracer final : public Driver {
   bool is_cached_by(PyObject* argument, int depth = 0);
   void call_cache(PyObject* callable, Args args);
   bool holds_sizes(PyObject* o, int depth = 0) const;
-  bool keeps_values(const CacheObject* cache);
   bool runs_uncached(PyObject* callable, Args args);
-  void add_cached(PyObject* result);
   void read_cache(PyObject* callable, const Ref& key, const std::string& label);
   std::optional<std::vector<Ref>> picture_of_changes();
   bool keeps(PyObject* result, const std::vector<Ref>& changes);
@@ -552,13 +550,12 @@ class Tracer final : public Driver {
   PyObject* noted_globals_ = nullptr;         // of torch.nn.modules.module: what _call_impl reads there is noted
   std::unordered_set<PyObject*> predicates_;  // functions whose answer C code takes as true or false
   bool using_scalars_ = false;
+  bool walks_in_c_ = false;  // an iterator of the call has C code look at what it comes to
   Ref function_;
   std::unordered_map<PyObject*, std::vector<PyObject*>> sources_;  // of new iterators
   FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
   std::vector<const void*> instances_;     // on which __init__ was called in this call
   FlatSet<PyObject*> arguments_;           // containers and tensors reachable from the arguments
-  FlatSet<PyObject*> cached_;              // containers that a cache would keep: see runs_uncached()
-  FlatSet<PyObject*> uncached_;            // code that ran so
   FlatSet<PyObject*> passed_;              // the arguments themselves
   FlatSet<PyObject*> described_;           // instances among them that the key describes
   FlatMap<PyObject*, std::string> names_;  // objects reached by facts
