@@ -52,10 +52,15 @@ bool GraphBuilder::place_index(const InstructionUse<IndexUse>& use) {
     return true;
   };
   if (named > sizes.size()) return false;
+  // A slice alone is an operator in any case: get_item() tells applySlice() so.
+  const bool is_always_cut = items.size() == 1 && is_next("aten::slice.Tensor");
   for (const IndexItem& item : items) {
     if (item.kind == Kind::Rest) dim += sizes.size() - named;
-    if (item.kind == Kind::Slice) slices.push_back({use.told.tensor.tensor, dim, item});
-    if (item.kind == Kind::Slice && !is_whole(item, sizes[dim], item.start.value, item.stop.value)) {
+    const bool is_slice = item.kind == Kind::Slice;
+    const bool is_nothing = is_slice && is_whole(item, sizes[dim], item.start.value, item.stop.value);
+    const bool is_cut = is_slice && (is_always_cut || !is_nothing);
+    if (is_slice && !(is_nothing && is_cut)) slices.push_back({use.told.tensor.tensor, dim, item});
+    if (is_cut) {
       if (!is_next("aten::slice.Tensor")) return false;
       if (!gives(2, item.start) || !gives(3, item.stop) || !gives(4, item.step)) return false;
       ++next;
@@ -68,6 +73,7 @@ bool GraphBuilder::place_index(const InstructionUse<IndexUse>& use) {
     }
     dim += takes_dim(item);
   }
+  if (is_next("aten::slice.Tensor") || is_next("aten::select.int")) return false;
   slices_.insert(slices_.end(), slices.begin(), slices.end());
   return true;
 }

@@ -116,6 +116,14 @@ NUMBERS: dict[str, Any] = {
     "half": lambda x: (x[:, : x.shape[1] // 2], x[:, x.shape[1] // 2 :] * 2),
     "last": lambda x: x[:, x.shape[1] - 1] + x[:, -1] + x[len(x) - 1, 0],
     "bounded": lambda x: x[1:, :-1, 2:5].exp(),
+    "all": lambda x: x[: x.shape[0]] * 2,
+    "all, from the first": lambda x: x[0 : len(x)] * 2,
+    "more than all": lambda x: x[: x.shape[0] + 2] * 2,
+    "all, twice": lambda x: x[: x.shape[0]][: x.shape[0]] * 2,
+    "all of a product": lambda x: (x * 2)[: x.shape[0]] + 1,
+    "all of two dims": lambda x: x[: x.shape[0], : x.shape[1]] * 2,
+    "all and a part": lambda x: x[: x.shape[0], 1 : x.shape[1]] * 2,
+    "all in steps": lambda x: x[: x.shape[0] : 2] * 2,
     "compared": lambda x: x * 2 if x.shape == x.clone().shape and x.size(0) > 2 else x,
     "larger": lambda x: x / max(x.shape[0], x.shape[1]),
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[2:]),
@@ -150,6 +158,7 @@ def test_products_of_more_than_two_dims(name: str) -> None:
 
 FIXES: dict[str, Any] = {
     "a loop": lambda x: sum(x[i] for i in range(x.shape[0])),
+    "a slice": lambda x: x[(slice(x.shape[0]),)] * 2,
     "a key": lambda x: x * {n: n + 1 for n in range(40)}[x.shape[0]],
     "text": lambda x: x + len(f"{x.shape[0]:09}") + x.shape[0],
     "a result": lambda x: (x * 2, torch.ones(1) * x.shape[0])[0] if str(x.shape[0]) else x,
