@@ -393,8 +393,9 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
         break;
       case CallValue::Kind::Tensor:
         if (item.uses[0].tensor == kNone) break;
-        args[i].kind = Arg::Kind::Tensor;
-        args[i].tensor = value(item.uses[0], event);
+        args[i].kind = Arg::Kind::Tensor;  // a number may turn out to be a size, and its constant would be left over
+        args[i].tensor =
+            scope_ && item.uses[0].number ? Value{ir::kNoNode, item.uses[0].meta} : value(item.uses[0], event);
         break;
       case CallValue::Kind::TensorList:
       case CallValue::Kind::OptionalTensorList:
@@ -406,22 +407,25 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
         args[i].constant = item.constant;
         break;
     }
-    const auto index = static_cast<uint32_t>(&event - trace_.events.data());
     const auto at = static_cast<uint32_t>(i);
     if (scope_) give_sizes(event, at, args[i]);
-    const ScalarBindings::Place* place = scalars_.find(index, at);
-    if (!place) continue;
-    if (is_settled(place->scalar)) {
-      taken_.insert({index, at});
-      continue;
-    }
-    if (trace_.size_numbers.contains(place->scalar)) {
-      const ir::NodeId node = size_node(size_of(place->scalar), event, item);
-      if (node == ir::kNoNode) continue;
-    }
-    (item.kind == CallValue::Kind::Tensor ? args[i].tensor.node : args[i].scalar) = scalar_node(place->scalar);
+    give_number(event, at, args[i]);
+    const bool is_number = item.kind == CallValue::Kind::Tensor && item.uses[0].number;
+    if (is_number && args[i].tensor.node == ir::kNoNode) args[i].tensor = value(item.uses[0], event);
   }
   return args;
+}
+
+// A number of Python's that differs from call to call.
+void GraphBuilder::give_number(const Event& event, uint32_t i, Arg& arg) {
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  const CallValue& item = event.args[i];
+  const ScalarBindings::Place* place = scalars_.find(index, i);
+  if (!place) return;
+  if (is_settled(place->scalar)) return static_cast<void>(taken_.insert({index, i}));
+  if (trace_.size_numbers.contains(place->scalar) && size_node(size_of(place->scalar), event, item) == ir::kNoNode)
+    return;
+  (item.kind == CallValue::Kind::Tensor ? arg.tensor.node : arg.scalar) = scalar_node(place->scalar);
 }
 
 // The value of a number that the program finds out as it runs; kNoNode: it is given, or guarded.
@@ -441,8 +445,10 @@ ir::NodeId GraphBuilder::number_node(uint32_t scalar) {
     if (const ir::NodeId node = number_node(which); node != ir::kNoNode) {
       attr.operands.push_back(node);
     } else if (trace_.size_numbers.contains(which) && !is_settled(which)) {
+      const ir::Dim size = size_of(which);
+      if (op.kind == NumberOp::Kind::Pow) static_cast<void>(ir::Dim(0) < size);  // of others Python makes other types
       operand.from = From::Int;
-      operand.scalar = static_cast<uint32_t>(graph_[graph_.size(size_of(which))].attr);
+      operand.scalar = static_cast<uint32_t>(graph_[graph_.size(size)].attr);
     } else if (is_given(which)) {
       operand.from = PyFloat_CheckExact(inputs_.scalars[which].first) ? From::Float : From::Int;
       operand.scalar = static_cast<uint32_t>(graph_[given_node(which)].attr);

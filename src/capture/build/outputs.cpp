@@ -45,22 +45,27 @@ void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
 
 // Passes may find that two values are one. That must not make views of two results share memory: such a base is cloned.
 void GraphBuilder::find_private_bases(const std::vector<Use>& outputs) {
-  using Form = std::pair<c10::ScalarType, int64_t>;  // type and number of elements
-  const auto form = [&](uint32_t base) {
-    const TensorMeta& meta = states_[base].meta;
-    return Form{meta.dtype, c10::multiply_integers(meta.sizes)};
+  struct Alike {
+    ir::Dim count;
+    std::set<uint32_t> storages;
   };
-  std::map<Form, std::set<uint32_t>> memory;  // storages of the bases of this form
+  const auto count = [&](uint32_t base) { return states_[base].meta->layout().numel(); };
+  std::map<c10::ScalarType, std::map<std::string, Alike>> memory;  // of the bases, by their number of elements
   for (const Use& use : outputs) {
     uint32_t base = use.tensor;
     for (; states_[base].view_step != kNone; support::count_work()) base = states_[base].base;
     if (base != use.tensor) viewed_.insert(base);
-    if (!trace_.root(base)) memory[form(base)].insert(analysis_.storage[base]);
+    if (trace_.root(base)) continue;
+    Alike& alike =
+        memory[states_[base].meta->dtype].try_emplace(ir::text(count(base)), Alike{count(base), {}}).first->second;
+    alike.storages.insert(analysis_.storage[base]);
   }
   for (uint32_t base : viewed_) {
     if (trace_.root(base)) continue;
-    const std::set<uint32_t>& alike = memory[form(base)];
-    if (alike.size() > (alike.contains(analysis_.storage[base]) ? 1u : 0u)) private_.insert(base);
+    for (const auto& [text, alike] : memory[states_[base].meta->dtype]) {
+      const bool is_alone = alike.storages.size() == 1 && alike.storages.contains(analysis_.storage[base]);
+      if (!is_alone && alike.count == count(base)) private_.insert(base);  // a guard, where that depends on sizes
+    }
   }
 }
 

@@ -41,3 +41,10 @@ def test_hits_of_the_tests_record_the_same_again(tmp_path):
     files = ["observe/test_unsound.py", "capture/test_capture.py", "capture/test_mutation.py"]
     done = checked("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, folder=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_programs_for_any_size_are_the_same_at_other_sizes(tmp_path):
+    chosen = "others_at_other_sizes or what_python_does"
+    files = ["dispatch/test_read_sizes.py", "-k", chosen]
+    done = checked("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, folder=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:]

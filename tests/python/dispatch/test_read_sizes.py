@@ -92,6 +92,12 @@ def play_at(fn: Any, make: Any, misses: int = 2, calls: int = 8) -> Any:
     return fast
 
 
+@pytest.mark.parametrize("seed", [10044, 10308, 10509, 10514, 10767, 10781, 10958, 11036])
+def test_programs_that_were_others_at_other_sizes(seed: int) -> None:
+    """test_check.py records each hit of theirs again."""
+    assert play(seed) == ""
+
+
 def cube(i: int) -> tuple[Tensor]:
     return (torch.randn(3 + i, 4 + 2 * i, 6, dtype=torch.float64),)
 
@@ -127,6 +133,10 @@ NUMBERS: dict[str, Any] = {
     "compared": lambda x: x * 2 if x.shape == x.clone().shape and x.size(0) > 2 else x,
     "larger": lambda x: x / max(x.shape[0], x.shape[1]),
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[2:]),
+    "padded": lambda x: torch.nn.functional.pad(x, (1, 2)) * 2,
+    "padded and cut": lambda x: torch.nn.functional.pad(x, (0, 1, -1, 0, 2, 2), value=2.5),
+    "padded to a size": lambda x: torch.nn.functional.pad(x, (0, 0, 0, x.shape[0])) * 2,
+    "padded as a mirror": lambda x: torch.nn.functional.pad(x, (1, 3), mode="reflect"),
     "diff": lambda x: torch.diff(x, dim=1, prepend=x[:, :1]),
 }
 
