@@ -66,7 +66,7 @@ class Selector {
     if (!step.row) {
       const std::string functional = functional_name(event.name);
       if (!functional.empty()) step.row = find_lowering(functional);
-      step.rebinds = is_rebind(event, functional, step.row);
+      step.rebinds = is_rebind(event, functional, step.row) || gives_to_out(event, step);
     }
     if (step.row && !has_known_schema(*event.op)) {
       step.row = nullptr;
@@ -259,13 +259,33 @@ class Selector {
   static bool is_rebind(const Event& event, const std::string& functional, const LowerRow* row) {
     if (functional.empty() || event.args.empty() || event.args[0].kind != CallValue::Kind::Tensor) return false;
     if (written_arguments(event) != std::vector<size_t>{0} || event.results.size() != 1) return false;
-    if (flat_results(event)[0].tensor != event.args[0].uses[0].tensor) return false;
-    // Elements that share memory are written in torch's order; a copy into them may raise.
-    const TensorMeta& target = event.args[0].uses[0].meta;
-    if (!to_ir(target.dtype) || may_overlap_itself(target)) return false;
+    if (!can_have_new_value(event, 0)) return false;
     const std::string_view base = base_name(event.name);
     if (base == "aten::copy_" || base == "aten::zero_" || is_masked_store(event)) return true;
     return row && row->level == Level::Lowered;
+  }
+
+  // Elements that share memory are written in torch's order; a copy into them may raise.
+  static bool can_have_new_value(const Event& event, size_t target) {
+    const Use& use = event.args[target].uses[0];
+    return flat_results(event)[0].tensor == use.tensor && to_ir(use.meta->dtype) && !may_overlap_itself(use.meta);
+  }
+
+  // Whether it writes what a row computes of its other arguments to the last one, which has the size for it already.
+  static bool gives_to_out(const Event& event, Action& step) {
+    const size_t out = event.args.size() - 1;
+    if (event.args.size() < 2 || event.args[out].kind != CallValue::Kind::Tensor || event.results.size() != 1 ||
+        written_arguments(event) != std::vector<size_t>{out} || !can_have_new_value(event, out) ||
+        event.args[out].uses[0].meta->sizes != flat_results(event)[0].meta->sizes)
+      return false;
+    for (const std::string& form : forms_without_out(event.name)) {
+      const LowerRow* row = find_lowering(form);
+      if (!row || row->level != Level::Lowered) continue;
+      step.row = row;
+      step.target = static_cast<uint32_t>(out);
+      return true;
+    }
+    return false;
   }
 
   // Everything that comes out of the composite, and goes into its parts, is seen: it may be entered. Memory that a part

@@ -202,7 +202,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     if (scope_) graph_.symbols->at(step.event);
     enter(event);
     if (step.rebinds && !pinned(step)) {
-      if (!rebind(step) || (step.exact && !is_exact(states_[event.args[0].uses[0].tensor].node)))
+      if (!rebind(step) || (step.exact && !is_exact(states_[event.args[step.target].uses[0].tensor].node)))
         return std::string(event.name);
       continue;
     }

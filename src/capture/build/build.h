@@ -30,7 +30,8 @@ struct Unsound {
 struct Action {
   uint32_t event = kNone;
   const LowerRow* row = nullptr;                 // of the operator, or of the functional form of an in-place one
-  bool rebinds = false;                          // in place on whole tensor args[0], expressible as a new value for it
+  bool rebinds = false;                          // writes a whole tensor, expressible as a new value for it
+  uint32_t target = 0;                           // that argument; not the first: where the result goes, `out`
   bool reads_value = false;                      // Python gets a value that depends on contents: a guard
   bool exact = false;                            // such a value depends on it: computed bit for bit as eager does
   bool data_sized = false;                       // sizes that depend on data go in or come out: torch runs it

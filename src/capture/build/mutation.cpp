@@ -21,10 +21,10 @@ bool may_overlap_itself(const TensorMeta& meta) {
   return false;
 }
 
-// Gives args[0] a new value. False: the operator must run in torch.
+// Gives what it writes a new value. False: the operator must run in torch.
 bool GraphBuilder::rebind(const Action& step) {
   const Event& event = trace_.events[step.event];
-  const uint32_t target = event.args[0].uses[0].tensor;
+  const uint32_t target = event.args[step.target].uses[0].tensor;
   if (trace_.root(target)) input_node(target);
   const ir::NodeId old = states_[target].node;
   if (old == ir::kNoNode) return false;
@@ -44,8 +44,16 @@ ir::NodeId GraphBuilder::new_value(const Action& step) {
   const Event& event = trace_.events[step.event];
   if (is_masked_store(event)) return masked_store(step);
   if (const ir::NodeId mask = mask_of(event); mask != ir::kNoNode) {
+    if (step.target) return ir::kNoNode;
     const bool own_mask = states_[event.args[0].uses[0].tensor].mask == mask;
     return own_mask ? lower_compressed(step, mask) : ir::kNoNode;
+  }
+  if (step.target) {
+    std::vector<ir::NodeId> out;
+    std::vector<Arg> args = arguments(event);
+    args.pop_back();
+    const Use& given = event.args[step.target].uses[0];
+    return call_lowering(step, args, {meta_of(given)}, false, out) ? out[0] : ir::kNoNode;
   }
   const Use& self = event.args[0].uses[0];
   const auto dtype = to_ir(self.meta->dtype);

@@ -40,4 +40,10 @@ std::string functional_name(std::string_view name) {
   return std::string(base.substr(0, base.size() - 1)) + overload;
 }
 
+std::vector<std::string> forms_without_out(std::string_view name) {
+  const std::string_view base = base_name(name);
+  if (name.substr(base.size()) != ".out") return {};
+  return {std::string(base), std::string(base) + ".Tensor"};
+}
+
 }  // namespace fastjit::capture

@@ -10,4 +10,7 @@ std::vector<size_t> written_arguments(const Event& event);
 /// "aten::add_.Tensor" -> "aten::add.Tensor", "aten::__iand__.Tensor" -> "aten::__and__.Tensor"; empty if not in place.
 std::string functional_name(std::string_view name);
 
+/// "aten::add.out" -> "aten::add" and "aten::add.Tensor": what it may be without its last argument; else none.
+std::vector<std::string> forms_without_out(std::string_view name);
+
 }  // namespace fastjit::capture

@@ -21,10 +21,14 @@ def in_place(name: str) -> str:
     return f"{base}_{dot}{overload}"
 
 
+# Operators that a row is for, where the result goes to `out`: those few that are lowered so.
+OUT = {f"aten::{name}.out" for name in ("add", "sub", "mul", "div", "maximum", "minimum")}
+
+
 def schemas_of_lowered_operators() -> list[str]:
-    """What the running torch says of every operator that a row is for, and of its in-place form."""
+    """What the running torch says of every operator that a row is for, of its in-place form, and of some with `out`."""
     registered = set(torch._C._dispatch_get_all_op_names())
-    names = {form for name, _ in _C.lowered_ops() for form in (name, in_place(name))}
+    names = OUT.union(form for name, _ in _C.lowered_ops() for form in (name, in_place(name)))
     return [str(torch._C._get_schema(*name.partition(".")[::2])) for name in sorted(names & registered)]
 
 
