@@ -134,8 +134,9 @@ struct Host {
   /// How many values the call has read out of tensors so far.
   size_t (*values_read)(void* context) = nullptr;
   /// The call turned out unsound, for good: nothing more of it is watched. No instruction is being judged,
-  /// but one may run where give_up() was called.
-  void (*on_unsound)(void* context, const struct Obstacle& met) = nullptr;
+  /// but one may run where give_up() was called. True: the next call may be another matter, and nobody else watches
+  /// the rest of this one, so that Observation::numbers may tell of it too.
+  bool (*on_unsound)(void* context, const struct Obstacle& met) = nullptr;
   /// A part of the call that later calls leave out is about to run unwatched, or (ended) has run. True: it ran no
   /// operator, and left modes and arguments as they were.
   bool (*on_unwatched)(void* context, bool ended) = nullptr;
@@ -148,7 +149,7 @@ struct Host {
 /// A place in which calls find numbers: an item of a dictionary (an attribute, a global) or of a list, a cell, or an
 /// instance's slot.
 struct NumberPlace {
-  const void* container;  // an address only
+  const void* container;  // an address only: another one may be there by now
   Ref key;                // of an item of a dictionary
   Py_ssize_t index = -1;  // of a list's
   Ref was = {};           // the number that an earlier call found there: this one may be the same
@@ -311,7 +312,7 @@ struct Observation {
   std::vector<Ref> watched;             // these numbers, held
   std::vector<Py_ssize_t> references;   // to each of them, the observer's own left out
   std::vector<size_t> found_numbers;    // those of them that ReadSet::numbers() gives, in its order
-  std::vector<NumberPlace> numbers;     // where the call found numbers, for vary(); some thousands at most
+  std::vector<NumberPlace> numbers;     // for the next call's vary(), with what this one was told
 };
 
 /// Observes this thread from start() to stop(). At most one per thread; GC is off meanwhile. start() returns false when

@@ -65,7 +65,7 @@ struct Function {
   Stats stats;
   ByContent by_content;
   Patience patience;
-  std::vector<observe::NumberPlace> numbers;  // that the last recording found, whatever became of it
+  std::vector<observe::NumberPlace> numbers;  // that recordings found, whatever became of them
   uint32_t unsound_recordings = 0, unsound_in_a_row = 0;
   std::string state;  // what the last recordings read and wrote; one after the other
   uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one

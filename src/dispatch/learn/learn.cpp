@@ -125,8 +125,8 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
   }
   recording.variant->arguments = argument_hash(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content);
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
-  if (!result) return function.variants.count_recording(), nullptr;
   function.numbers = std::move(recording.observation.numbers);
+  if (!result) return function.variants.count_recording(), nullptr;
   const bool was_whole = recording.unsound.empty() || recording.observation.interrupted;
   if (was_whole && is_passing(recording)) return result;
   if (recording.unsound.empty() && reads_otherwise(recording, miss))

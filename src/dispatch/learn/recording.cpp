@@ -228,7 +228,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_unwatched = [](void* context, bool ended) { return static_cast<Recording*>(context)->unwatched(ended); };
   host.values_read = [](void* context) { return static_cast<Recording*>(context)->recorder->values_read(); };
   host.on_unsound = [](void* context, const observe::Obstacle& met) {
-    static_cast<Recording*>(context)->hand_over(met);
+    return static_cast<Recording*>(context)->hand_over(met);
   };
   host.on_limit = [](void* context, const std::string& reason) {
     auto* recording = static_cast<Recording*>(context);
@@ -498,17 +498,19 @@ bool Recording::is_first_use(bool in_library) const { return in_library && funct
 
 // Where autograd may record the call, so it may what it calls. The functions that are being called would meet the
 // obstacle again; where it is that too many values were read, those that read more than half of them.
-void Recording::hand_over(const observe::Obstacle& met) {
-  if (modes.grad()) return;
+bool Recording::hand_over(const observe::Obstacle& met) {
+  const bool may_pass = is_first_use(met.in_library);
+  if (modes.grad()) return may_pass;
   std::vector<observe::Obstacle::Open> failed;
   const size_t most = recorder->reads_too_many() ? recorder->values_read() / 2 : at_limit ? 0 : SIZE_MAX;
-  if (!is_first_use(met.in_library))
+  if (!may_pass)
     std::ranges::copy_if(met.open, std::back_inserter(failed),
                          [&](const auto& call) { return call.values_before < most; });
   rest = Parts::watch_rest(function, failed, met.instances);
-  if (!rest) return;
+  if (!rest) return may_pass;
   recorder->give_up("the read observer has given up");
   this_thread().recording = false;
+  return false;
 }
 
 RecordingFlag::RecordingFlag() { this_thread().recording = true; }

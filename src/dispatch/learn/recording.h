@@ -28,7 +28,7 @@ struct Recording {
   bool unwatched(bool ended);  // see observe::Host::on_unwatched
   /// At its first use library code imports, registers and fills caches: the next call may be another matter.
   bool is_first_use(bool in_library) const;
-  void hand_over(const observe::Obstacle& met);  // what the rest of the call calls may be parts
+  bool hand_over(const observe::Obstacle& met);  // what the rest of the call calls may be parts; see on_unsound
   Function& function;
   Modes modes;
   std::shared_ptr<Variant> variant = std::make_shared<Variant>();

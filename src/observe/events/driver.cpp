@@ -36,11 +36,22 @@ bool notes_modules(PyCodeObject* code) {
   return std::ranges::any_of(kNames, is_it) && owner_of(code) == Owner::Ours;
 }
 
+// Where the instruction begins, with what extends its argument.
+int start_of(const unsigned char* ops, int offset) {
+  while (offset && ops[2 * offset - 2] == k_EXTENDED_ARG) --offset;
+  return offset;
+}
+
 }  // namespace
+
+bool is_load(int op, int oparg) {
+  const bool is_item = op == k_BINARY_SUBSCR || (op == k_BINARY_OP && oparg == kSubscript);
+  return is_item || op == k_LOAD_ATTR || op == k_LOAD_GLOBAL || op == k_LOAD_DEREF;
+}
 
 bool is_stand_in(PyCodeObject* code) { return !PyUnicode_CompareWithASCIIString(code->co_filename, kStandInFile); }
 
-void after_fork_in_child() { end_gc_pause(current_driver != nullptr); }
+void after_fork_in_child() { end_gc_pause(current_driver && current_driver->is_active()); }
 
 Driver* Driver::current() { return current_driver; }
 
@@ -63,7 +74,11 @@ void Driver::end() {
   if (active_) {
     if (!stop_events() && reason_.empty()) reason_ = "tracer set during the call";
     end_observation();
+  } else if (is_noting_) {
+    stop_events();
+    current_driver = nullptr;
   }
+  is_noting_ = false;
   if (reason_.empty() && !root_entered_) reason_ = "no Python code of the call was seen";
 }
 
@@ -81,7 +96,9 @@ void Driver::unsound(const std::string& reason) {
 }
 
 void Driver::tell_unsound() {
-  if (reason_.empty() || !interrupted_.empty() || std::exchange(told_unsound_, true) || !host_.on_unsound) return;
+  if (reason_.empty() || std::exchange(told_unsound_, true)) return;
+  if (!interrupted_.empty()) return note_rest();
+  if (!host_.on_unsound) return;
   Obstacle met;
   met.in_library = in_library_;
   met.instances = instances();
@@ -91,10 +108,35 @@ void Driver::tell_unsound() {
     if (first && PyCell_Check(first)) first = PyCell_GET(first);  // an argument that an inner function reads
     met.open.push_back({(PyObject*)function_of(f.frame), first, f.values_before});
   }
-  host_.on_unsound(host_.context, met);
+  if (host_.on_unsound(host_.context, met)) note_rest();
 }
 
-// The call settles what it reads: the next one may find it, and no more of this one need be seen.
+// The next call may be recorded for good. Which numbers it will find changed says what this one finds in their places.
+void Driver::note_rest() {
+  if ((current_driver && current_driver != this) || !resume_events()) return;
+  current_driver = this;
+  is_noting_ = true;
+}
+
+void Driver::note_instruction(InterpreterFrame* frame, int offset) {
+  if (++instructions_ > host_.max_instructions && host_.max_instructions) {
+    is_noting_ = false;
+    pause_events();
+    if (!active_) current_driver = nullptr;
+    return;
+  }
+  const unsigned char* ops = ops_of(code_of(frame));
+  if (!kPrefixEvents && ops[2 * offset] == k_EXTENDED_ARG) return;
+  const int first = start_of(ops, offset);
+  int oparg = ops[2 * first + 1];
+  for (offset = first; ops[2 * offset] == k_EXTENDED_ARG; oparg = oparg << 8 | ops[2 * offset + 1]) ++offset;
+  const int op = ops[2 * offset];
+  if (!is_load(op, oparg)) return;
+  StackView stack(frame);
+  if (stack.arrive(first, ops, depths_)) note(frame, op, oparg, stack);
+}
+
+// The call settles what it reads: the next one may find it, and no more of this one need be judged.
 void Driver::interrupt(const std::string& state) {
   if (!reason_.empty()) return;
   interrupted_ = state + " at " + where();
@@ -146,6 +188,7 @@ bool Driver::is_closed(InterpreterFrame* frame) const {
 }
 
 bool Driver::enter(InterpreterFrame* frame, int offset) {
+  if (is_noting_) return true;
   if (inside_) return false;
   ended(true);
   const bool is_root = frames_.empty();
@@ -202,6 +245,7 @@ void Driver::push(InterpreterFrame* frame, int offset) {
 }
 
 void Driver::leave(InterpreterFrame* frame) {
+  if (is_noting_) return;
   if (inside_) {
     if (frame == inside_) inside_ = nullptr;
     return;
@@ -212,7 +256,7 @@ void Driver::leave(InterpreterFrame* frame) {
 }
 
 void Driver::raised(PyObject* type) {
-  if (inside_) return;
+  if (is_noting_ || inside_) return;
   ended(false);
   if (frames_.empty()) return;
   int op = top().ops[2 * top().offset];
@@ -234,6 +278,7 @@ void Driver::pass_limit() {
 }
 
 void Driver::instruction(InterpreterFrame* frame, int offset) {
+  if (is_noting_) return note_instruction(frame, offset);
   if (inside_) return;
   ended(false);
   if (frames_.empty() || top().frame != frame) return unsound("an unknown frame ran at " + where());
@@ -242,7 +287,7 @@ void Driver::instruction(InterpreterFrame* frame, int offset) {
   // 3.11 gives no event for the instruction behind EXTENDED_ARG: it is judged there. Later versions give both.
   if (++instructions_ > host_.max_instructions && host_.max_instructions) return pass_limit();
   if (!kPrefixEvents && f.ops[2 * offset] == k_EXTENDED_ARG) return;
-  while (offset && f.ops[2 * offset - 2] == k_EXTENDED_ARG) --offset;
+  offset = start_of(f.ops, offset);
   if (!f.stack.arrive(offset, f.ops, depths_)) return deny("unknown stack depth");
   conclude();
   if (!reason_.empty()) return;

@@ -17,6 +17,9 @@ inline constexpr char kGiven[] = ", which was given to fastjit";
 /// Whether it is code of fastjit's own that calls what is no Python function.
 bool is_stand_in(PyCodeObject* code);
 
+/// Whether the instruction leaves on the stack what it reads in a place.
+bool is_load(int op, int oparg);
+
 /// Keeps the frames of the call that runs on this thread, and why it was given up. What instructions mean a judge says,
 /// who is told when a frame begins, when an instruction is about to run and when it has ended.
 class Driver : public Observer {
@@ -26,13 +29,14 @@ class Driver : public Observer {
 
   // What the source of events calls.
   static Driver* current();  // the one that observes this thread
-  bool listens() const { return active_ && reason_.empty(); }
+  bool listens() const { return is_noting_ || (active_ && reason_.empty()); }
+  bool is_active() const { return active_; }
   bool enter(InterpreterFrame* frame, int offset);  // whether its instructions are to be watched
   void instruction(InterpreterFrame* frame, int offset);
   void leave(InterpreterFrame* frame);
   void raised(PyObject* type);
   void unsound(const std::string& reason);
-  void tell_unsound();  // tells the host, once
+  void tell_unsound();  // tells the host, once; the rest of the call may be worth a look
 
  protected:
   enum class Expect : uint8_t { None, One, Any, Inside, Hash };  // Inside: any, unwatched; Hash: one, unwatched, often
@@ -87,6 +91,8 @@ class Driver : public Observer {
   virtual void conclude() = 0;
   /// The topmost frame's instruction is about to run.
   virtual void judge() = 0;
+  /// A frame of an unsound call is about to run this instruction, which reads something: is it a number's place?
+  virtual void note(InterpreterFrame* frame, int op, int oparg, const StackView& stack) = 0;
   /// Obstacle::instances.
   virtual const std::vector<const void*>& instances() const = 0;
 
@@ -121,15 +127,19 @@ class Driver : public Observer {
   bool start_events();
   bool stop_events();  // false if someone else took over
   void pause_events();
+  bool resume_events();  // after pause_events()
 
   void end_observation();
   bool is_foreseen(InterpreterFrame* frame);
   void push(InterpreterFrame* frame, int offset);
   bool is_closed(InterpreterFrame* frame) const;
   void pass_limit();
+  void note_rest();
+  void note_instruction(InterpreterFrame* frame, int offset);
   const unsigned char* ops_of(PyCodeObject* code);
 
   bool active_ = false, root_entered_ = false, told_unsound_ = false;
+  bool is_noting_ = false;                      // the rest of an unsound call is looked at: see note()
   bool hears_ = false;                          // wants events
   std::unordered_map<PyCodeObject*, Ref> ops_;  // plain bytecode of each code object
   std::vector<Ref> codes_held_;                 // its keys

@@ -38,6 +38,7 @@ PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept 
   } catch (const std::exception& e) {
     driver->unsound("the observer failed: " + support::first_line(e));
   }
+  driver->tell_unsound();
   PyErr_Clear();
   Py_RETURN_NONE;
 }
@@ -212,6 +213,14 @@ void Driver::pause_events() {
   const KeepError keep;
   const Turn turn;
   if (std::exchange(hears_, false) && !--listeners) listen(false);
+}
+
+bool Driver::resume_events() {
+  const KeepError keep;
+  const Turn turn;
+  if (!hears_ && (!turn.mine() || (!listeners && !listen(true)))) return false;
+  if (!std::exchange(hears_, true)) ++listeners;
+  return true;
 }
 
 bool Driver::stop_events() {

@@ -61,6 +61,8 @@ bool Driver::stop_events() {
   return ours;
 }
 
+bool Driver::resume_events() { return !tracer_active() && start_events(); }
+
 // Another observer may watch what the rest of the call calls.
 void Driver::pause_events() {
   PyEval_SetTrace(nullptr, nullptr);

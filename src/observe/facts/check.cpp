@@ -2,6 +2,8 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
+#include <structmember.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -106,6 +108,13 @@ PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept {
     *hint = i < most ? static_cast<int32_t>(i) : -1;
   }
   return value;
+}
+
+PyObject** slot_of(PyObject* o, PyObject* attr) {
+  if (!Py_IS_TYPE(attr, &PyMemberDescr_Type)) return nullptr;
+  const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(attr)->d_member;
+  return member->type == T_OBJECT_EX ? reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + member->offset)
+                                     : nullptr;
 }
 
 PyObject* type_lookup(PyTypeObject* type, PyObject* name, PyTypeObject* after) noexcept {

@@ -312,6 +312,8 @@ inline constexpr int32_t kFindHint = -2;
 bool is_entry(PyObject* dict, int32_t hint, PyObject* name) noexcept;
 /// Looks a name up in a dictionary without running Python code; borrowed.
 PyObject* dict_lookup(PyObject* dict, PyObject* name, int32_t* hint) noexcept;
+/// Where an attribute of __slots__ is kept, if the class's attribute `attr` is one; else null.
+PyObject** slot_of(PyObject* o, PyObject* attr);
 /// Where a dictionary that shares an object's values keeps that of a name; null where it does not.
 PyObject** shared_place(PyObject* dict, PyObject* name) noexcept;
 /// Looks a name up in a type, after class `after` of its method resolution order if that is set; borrowed.

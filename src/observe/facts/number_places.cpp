@@ -19,6 +19,13 @@ NumberPlace place_of_key(const Node& n, const Key& key) {
   return {n.object, Ref::share(key.name.get()), n.kind == Node::Kind::List ? key.hint : -1};
 }
 
+// The number that the call found there, as far as it is known: of a counter only until finish(). Borrowed.
+PyObject* first_number(const Key& key) {
+  const bool is_type = key.expect.kind == Expected::Kind::Type;
+  PyObject* number = key.expect.kind == Expected::Kind::Equal ? key.expect.object : is_type ? key.first.get() : nullptr;
+  return is_number(number) ? number : nullptr;
+}
+
 // A fact that says more of the place than that something is there.
 bool says_more(const Key* key) { return key && key->expect.kind != Expected::Kind::Present; }
 
@@ -96,11 +103,12 @@ std::vector<NumberPlace> Facts::known_numbers() const {
     if (!holds_numbers(n)) continue;
     for (const Key& key : n.keys) {
       support::count_work();
-      if (key.expect.kind != Expected::Kind::Equal || !is_number(key.expect.object)) continue;
+      PyObject* number = first_number(key);
+      if (!number) continue;
       if (key.name && !is_constant(key.name.get())) continue;  // it would keep an object alive
       if (out.size() >= kMost) return out;
       out.push_back(place_of_key(n, key));
-      out.back().was = Ref::share(key.expect.object);
+      out.back().was = Ref::share(number);
     }
   }
   return out;

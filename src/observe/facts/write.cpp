@@ -133,7 +133,9 @@ void Facts::grow(Id id) {
 }
 
 bool Facts::count_key(Id id, PyObject* name, const std::string& label, const std::string& where) {
-  if (const Key* known = find_key(id, name, nullptr)) return known->expect.kind == Expected::Kind::Type;
+  // What the call has stored in the place of a number that it follows, it follows too.
+  if (const Key* known = find_key(id, name, nullptr))
+    return known->expect.kind == Expected::Kind::Type && opened(*known, id, name, -1) == kNone;
   PyObject* value = dict_lookup(node(id).object, name, nullptr);
   if (is_own(node(id).object, name) || !is_number(value)) return false;
   expect_type_of(add_key(id, name, nullptr, label, where), value);
@@ -142,7 +144,8 @@ bool Facts::count_key(Id id, PyObject* name, const std::string& label, const std
 
 bool Facts::count_place(PyObject* place, Node::Kind kind, const std::string& label, const std::string& where) {
   Id id = find(place, kind);
-  if (id >= 0) return node(id).keys[0].expect.kind == Expected::Kind::Type;
+  if (id >= 0)
+    return node(id).keys[0].expect.kind == Expected::Kind::Type && opened(node(id).keys[0], id, nullptr, -1) == kNone;
   PyObject* value = kind == Node::Kind::Cell ? PyCell_GET(place) : *reinterpret_cast<PyObject**>(place);
   if (is_own(place, nullptr) || !is_number(value)) return false;
   id = add(place, kind, label, where);

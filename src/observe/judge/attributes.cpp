@@ -26,14 +26,6 @@ bool is_method_kind(PyObject* attr) {
          !std::strcmp(Py_TYPE(attr)->tp_name, "staticmethod") || !std::strcmp(Py_TYPE(attr)->tp_name, "classmethod");
 }
 
-// Where an attribute of __slots__ is kept.
-PyObject** slot_of(PyObject* o, PyObject* attr) {
-  if (!Py_IS_TYPE(attr, &PyMemberDescr_Type)) return nullptr;
-  const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(attr)->d_member;
-  return member->type == T_OBJECT_EX ? reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + member->offset)
-                                     : nullptr;
-}
-
 }  // namespace
 
 std::string Tracer::attr_text(PyObject* o, PyObject* name) { return name_of(o) + "." + PyUnicode_AsUTF8(name); }
@@ -287,7 +279,7 @@ void Tracer::load_fresh_attr(PyObject* o, PyObject* name, bool probing) {
   }
   if (descriptor(o, attr, name)) return;
   PyObject** slot = _PyObject_GetDictPtr(o);
-  if (slot && *slot && dict_lookup(*slot, name, nullptr)) return;
+  if (slot && *slot && dict_lookup(*slot, name, nullptr)) return note_attribute(o, name);
   if (attr) return Py_TYPE(attr)->tp_descr_get && !PyFunction_Check(attr) ? may_enter_any() : void();
   fallback_getattr(o, name, probing);
 }

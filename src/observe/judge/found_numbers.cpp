@@ -11,50 +11,28 @@
 
 namespace fastjit::observe {
 
-void Tracer::vary(std::vector<NumberPlace> places) {
-  for (NumberPlace& place : places) {
-    const void* container = place.container;
-    varying_.emplace(container, std::move(place));
-  }
-}
-
-// Whether `now`, what is in the place, differs from call to call.
-bool Tracer::varies(const void* container, PyObject* key, Py_ssize_t index, PyObject* now) const {
-  const auto [first, last] = varying_.equal_range(container);
-  return std::any_of(first, last, [&](const auto& entry) {
-    const NumberPlace& known = entry.second;
-    const bool same_key = known.key.get() == key || (key && known.key && same_bits(known.key.get(), key));
-    if (!same_key || known.index != index) return false;
-    PyObject* was = known.was.get();
-    return !was || (now && Py_TYPE(now) == Py_TYPE(was) && !same_bits(now, was));
-  });
-}
-
-// Whether the instruction leaves what it reads on the stack.
-bool Tracer::is_load() {
-  if (varying_.empty() || !host_.on_found_number) return false;
-  const int op = top().ops[2 * top().offset];
-  const bool is_item = op == k_BINARY_SUBSCR || (op == k_BINARY_OP && top().ops[2 * top().offset + 1] == kSubscript);
-  return is_item || op == k_LOAD_ATTR || op == k_LOAD_GLOBAL || op == k_LOAD_DEREF;
+bool Tracer::reads_place() {
+  const unsigned char* op = top().ops + 2 * top().offset;
+  return !varying_.empty() && host_.on_found_number && is_load(op[0], op[1]);
 }
 
 // True: a number that differs from call to call is read, and all is noted.
 bool Tracer::opens_key(Facts::Id id, PyObject* name, const std::string& label) {
-  PyObject* dict = is_load() ? facts_->node(id).object : nullptr;
-  if (!dict || !varies(dict, name, -1, dict_lookup(dict, name, nullptr))) return false;
+  PyObject* dict = reads_place() ? facts_->node(id).object : nullptr;
+  if (!dict || !varying_.varies(dict, name, -1, dict_lookup(dict, name, nullptr))) return false;
   return opens(facts_->open_key(id, name, label, where()), label);
 }
 
 bool Tracer::opens_item(Facts::Id id, Py_ssize_t index, const std::string& label) {
-  PyObject* list = is_load() ? facts_->node(id).object : nullptr;
-  if (!list || !varies(list, nullptr, index, PyList_GET_ITEM(list, index))) return false;
+  PyObject* list = reads_place() ? facts_->node(id).object : nullptr;
+  if (!list || !varying_.varies(list, nullptr, index, PyList_GET_ITEM(list, index))) return false;
   return opens(facts_->open_item(id, index, where()), label);
 }
 
 bool Tracer::opens_place(PyObject* place, Node::Kind kind, const std::string& label) {
-  if (!is_load()) return false;
+  if (!reads_place()) return false;
   PyObject* now = kind == Node::Kind::Cell ? PyCell_GET(place) : *reinterpret_cast<PyObject**>(place);
-  if (!varies(place, nullptr, -1, now)) return false;
+  if (!varying_.varies(place, nullptr, -1, now)) return false;
   return opens(facts_->open_place(place, kind, label, where()), label);
 }
 

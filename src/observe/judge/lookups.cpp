@@ -256,6 +256,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   if (is_found_deque ||
       ((PyList_CheckExact(container) || is_dict(container) || is_deque(container)) && is_known(container))) {
     top().container_result = PySlice_Check(index);
+    if (fresh_.contains(container)) note_item(container, index);
     // What its factory makes of a missing key is new.
     if (is_defaultdict(container) && !dict_lookup(container, index, nullptr))
       top().container_result = true, may_enter_any();

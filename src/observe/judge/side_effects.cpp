@@ -29,7 +29,8 @@ void Tracer::log(SideEffect effect) {
     if (old.kind != effect.kind || !same_key) continue;
     if (old.adds) break;
     note_counter(old, effect);
-    if (old.value.get() != value) names_held_.push_back(std::move(old.value));  // it may be known by its address
+    // It may be known by its address; watched numbers are held, and references to them counted.
+    if (old.value.get() != value && !numbers_.contains(old.value.get())) names_held_.push_back(std::move(old.value));
     old = std::move(effect);
     return;
   }

@@ -90,8 +90,7 @@ Observation Tracer::stop() {
   result.classes = std::move(classes_);
   result.identities = identities_;
   if (!reason_.empty()) result.symbolic.assign(numbers_.size(), false);
-  result.numbers = facts_->known_numbers();
-  std::ranges::move(counters_, std::back_inserter(result.numbers));
+  result.numbers = numbers_for_next();
   if (!facts_->abandoned()) result.facts = std::move(facts_);
   return result;
 }

@@ -14,6 +14,7 @@
 
 #include "observe/events/driver.h"
 #include "observe/facts/facts.h"
+#include "observe/judge/places_of_numbers.h"
 #include "observe/judge/watched_numbers.h"
 #include "observe/known_functions.h"
 #include "support/flat.h"
@@ -29,7 +30,7 @@ class Tracer final : public Driver {
   explicit Tracer(const Host& host);
   ~Tracer() override;
   void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) override;
-  void vary(std::vector<NumberPlace> places) override;
+  void vary(std::vector<NumberPlace> places) override { varying_.add(std::move(places)); }
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
   std::string refuses(PyObject* callable) override;
@@ -315,8 +316,7 @@ class Tracer final : public Driver {
   void log(SideEffect effect);
   bool looked_into(PyObject* o) { return o && !is_constant(o) && !is_tensor(o); }
   // found_numbers.cpp: numbers that differ from call to call
-  bool varies(const void* container, PyObject* key, Py_ssize_t index, PyObject* now) const;
-  bool is_load();
+  bool reads_place();
   bool opens_key(Facts::Id dict, PyObject* name, const std::string& label);
   bool opens_item(Facts::Id list, Py_ssize_t index, const std::string& label);
   bool opens_place(PyObject* place, Node::Kind kind, const std::string& label);
@@ -325,6 +325,12 @@ class Tracer final : public Driver {
   void note_counter(const SideEffect& old, const SideEffect& next);
   void settle_found();
   std::vector<size_t> found_numbers() const;
+  // noted_numbers.cpp
+  void note(InterpreterFrame* frame, int op, int oparg, const StackView& stack) override;
+  void note_place(const void* container, PyObject* key, Py_ssize_t index, PyObject* number);
+  void note_item(PyObject* container, PyObject* index);
+  void note_attribute(PyObject* o, PyObject* name);
+  std::vector<NumberPlace> numbers_for_next();
   // additions.cpp: `place += constant`
   bool counts_key(Facts::Id dict, PyObject* name, const std::string& label);
   bool counts_place(PyObject* place, Node::Kind kind, const std::string& label);
@@ -538,9 +544,10 @@ class Tracer final : public Driver {
   };
 
   std::unique_ptr<Facts> facts_;
-  std::unordered_multimap<const void*, NumberPlace> varying_;  // by container
-  std::vector<OwnNumber> own_numbers_;                         // in the order of the facts' numbers
-  std::vector<NumberPlace> counters_;                          // that will hold another number in the next call
+  PlacesOfNumbers varying_;             // what vary() was told
+  std::vector<OwnNumber> own_numbers_;  // in the order of the facts' numbers
+  std::vector<NumberPlace> counters_;   // that will hold another number in the next call
+  PlacesOfNumbers notes_;               // see note()
   std::vector<SideEffect> effects_;
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
   FlatSet<PyObject*> stored_;                                                               // values that effects_ hold

@@ -6,7 +6,11 @@ is a hit. Every test plays its calls in two worlds, eager and compiled, and says
 
 from __future__ import annotations
 
+import collections
+import gc
 import math
+import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -333,3 +337,263 @@ def test_a_counter_that_is_looked_for_first():
         return f, lambda v: None
 
     play(make, [None] * 8, misses=2)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("place", ["attribute", "item"])
+@torch.no_grad()
+def test_a_counter_that_goes_up_several_times_in_a_call(place, times):
+    def make():
+        box = Box(n=0)
+        table = vars(box) if place == "item" else None
+
+        def f(x):
+            for _ in range(times):
+                if table is None:
+                    box.n += 1
+                    x = x * 0.9**box.n
+                else:
+                    table["n"] += 1
+                    x = x * 0.9 ** table["n"]
+            return x, box.n
+
+        return f, lambda _: None
+
+    play(make, range(6), misses=2)
+
+
+def after_filling(make: Callable[[], Any]) -> Callable[[], Any]:
+    """The same function, whose first call fills a dictionary that makes what is missing: the recording ends there."""
+
+    def made() -> Any:
+        function, change = make()
+        kept: Any = collections.defaultdict(dict)
+
+        def fills(x: torch.Tensor) -> Any:
+            kept[fills]["calls"] = True
+            return function(x)
+
+        return fills, change
+
+    return made
+
+
+@pytest.mark.parametrize("values", [VALUES, (3, 5, 7, 1 << 20, 0, -1, 3)], ids=["floats", "ints"])
+@pytest.mark.parametrize("place", PLACES)
+@torch.no_grad()
+def test_what_a_call_finds_after_its_recording_has_ended(place, values):
+    fast = play(after_filling(PLACES[place]), values, misses=2)
+    assert fast.stats().variants == 1  # for any number of that type
+
+
+@torch.no_grad()
+def test_a_type_that_changes_after_a_recording_has_ended():
+    # 1 is seen, 2.5 and 3 are values of their types; from 4.5 on, and from 4 on, any.
+    play(after_filling(attribute), [1, 2.5, 4.5, 5.5], misses=3)
+    play(after_filling(attribute), [1, 2.5, 2.5, 3, 4, True, 5], misses=5)
+
+
+@torch.no_grad()
+def test_questions_about_numbers_that_an_ended_recording_saw():
+    @held(k=0.0, n=0)
+    def make(box):
+        def f(x):
+            y = x * box.k if box.k > 2 else x - box.k
+            return (y, box.n + 1) if box.n % 3 else y
+
+        return f
+
+    def filling():
+        return after_filling(make)()
+
+    # (k, n): two ways for k, and what `%` is asked of is guarded by its answer
+    play(filling, [{"k": 1.0, "n": 1}, {"k": 1.5, "n": 2}, {"k": 0.5, "n": 4}, {"k": -1.0, "n": 5}], misses=2)
+    play(filling, [{"k": 1.0, "n": 1}, {"k": 3.0, "n": 2}, {"k": 0.5, "n": 4}, {"k": 4.0, "n": 5}], misses=3)
+    play(filling, [{"k": 1.0, "n": 1}, {"k": 3.0, "n": 3}, {"k": 4.0, "n": 6}, {"k": 5.0, "n": 7}], misses=3)
+
+
+@pytest.mark.parametrize("where", ["before", "after", "both"])
+@torch.no_grad()
+def test_a_counter_in_a_call_whose_recording_ends(where):
+    def make():
+        box = Box(n=0)
+        kept: Any = collections.defaultdict(dict)
+
+        def f(x):
+            if where != "after":
+                box.n += 1
+            state = kept[f]
+            if "steps" not in state:
+                state["steps"] = 0
+            state["steps"] += 1
+            if where != "before":
+                box.n += 2
+            return x / box.n + state["steps"]
+
+        return f, lambda _: None
+
+    play(make, range(7), misses=2)
+
+
+@torch.no_grad()
+def test_counters_in_what_a_call_makes_and_leaves():
+    def make():
+        box = Box(state=None, kept=None)
+
+        def f(x):
+            if box.state is None:
+                box.state, box.kept = {"steps": 0}, Box(n=0, rows=[0, 0.5])
+            box.state["steps"] += 1
+            box.kept.n += 1
+            box.kept.rows[1] = box.kept.rows[1] + 1
+            return x / box.state["steps"] * box.kept.n + box.kept.rows[1]
+
+        return f, lambda _: None
+
+    play(make, range(7), misses=2)
+
+
+@torch.no_grad()
+def test_a_number_that_a_call_saw_on_another_way():
+    """The recordings between the first sight of it and the next were of calls that did not read it."""
+
+    def make():
+        box = Box(rate=1.0)
+
+        def f(x, way):
+            return x * box.rate if way == "reads" else x + (1 if way == "once" else 2)
+
+        return f, box
+
+    (plain, box), (function, other) = make(), make()
+    fast = fastjit(function)
+    hits = []
+    for rate, way, size in [
+        (1.5, "reads", 8),
+        (1.5, "once", 8),
+        (1.5, "twice", 8),
+        (2.5, "reads", (2, 4)),  # another program: what is known of the rate is what the first one saw
+        (3.5, "reads", (2, 4)),
+        (4.5, "reads", (2, 4)),
+    ]:
+        box.rate = other.rate = rate
+        x, before = x8().reshape(size), fast.stats().hits
+        assert_same(fast(x, way), plain(x, way), exact=True)
+        hits.append(fast.stats().hits - before)
+    assert hits == [0, 0, 0, 0, 1, 1]
+
+
+@torch.no_grad()
+def test_a_call_that_raises_has_seen_its_numbers():
+    def make():
+        box = Box(k=0.0, bad=True)
+
+        def f(x):
+            y = x * box.k
+            if box.bad:
+                raise ValueError("bad")
+            return y
+
+        return f, box
+
+    (plain, box), (function, other) = make(), make()
+    fast = fastjit(function)
+    hits = []
+    for k in (1.5, 2.5, 3.5, 4.5):
+        box.k = other.k = k
+        box.bad = other.bad = k == 1.5
+        if k == 1.5:
+            with pytest.raises(ValueError, match="bad"):
+                fast(x8())
+            continue
+        before = fast.stats().hits
+        assert_same(fast(x8()), plain(x8()), exact=True)
+        hits.append(fast.stats().hits - before)
+    assert hits == [0, 1, 1]
+
+
+@torch.no_grad()
+def test_nothing_is_kept_alive_by_what_was_seen():
+    class Key:
+        pass
+
+    key, box, cell = Key(), Box(k=1.5), [2.5]
+    table: Any = {key: 2.5, "box": box, "inner": Box(k=3.5)}
+    kept: Any = collections.defaultdict(dict)
+
+    def f(x):
+        kept[f]["seen"] = True
+        return x * table["box"].k + table["inner"].k + cell[0] + (table[key] if key is not None else 0.0)
+
+    fast = fastjit(f)
+    fast(x8())
+    watched = [weakref.ref(o) for o in (key, box, table["inner"])]
+    key = None
+    table.clear()
+    del box
+    gc.collect()
+    assert [w() for w in watched] == [None, None, None]
+    for k in (1.5, 2.5, 3.5):  # other objects may lie where these did
+        table.update(box=Box(k=k), inner=Box(k=-k))
+        assert_same(fast(x8()), x8() * k - k + 2.5, exact=True)
+
+
+@torch.no_grad()
+def test_containers_that_are_replaced_after_a_recording_has_ended():
+    def make():
+        box = Box(inner=Box(k=1.0), rows=[1.0, 2.0])
+        kept: Any = collections.defaultdict(dict)
+
+        def f(x):
+            kept[f]["seen"] = True
+            return x * box.inner.k + box.rows[-1]
+
+        def change(v):
+            box.inner, box.rows = Box(k=v), [0.0] * int(v) + [v]
+
+        return f, change
+
+    play(make, [1.5, 2.5, 3.5, 4.5], misses=4)
+
+
+@torch.no_grad()
+def test_what_runs_while_numbers_are_noted():
+    """Generators, exceptions, comprehensions, another compiled function, a trace function of the user's."""
+    traced: list[str] = []
+
+    def make():
+        box = Box(k=0.0, rows=[1.0, 2.0])
+        kept: Any = collections.defaultdict(dict)
+        inner = fastjit(lambda x: x * box.k)
+
+        def rows():
+            for row in box.rows:
+                yield row + 1
+
+        def f(x):
+            first = f not in kept
+            kept[f]["seen"] = True
+            if first:
+                try:
+                    raise KeyError(box.k)
+                except KeyError:
+                    pass
+                outer = sys.gettrace()
+                sys.settrace(lambda frame, event, arg: traced.append(frame.f_code.co_name))
+                [v for v in rows()]
+                sys.settrace(outer)
+            y = inner(x)
+            for v in rows():
+                y = y + v * box.k
+            return y
+
+        return f, lambda v: setattr(box, "k", v)
+
+    before = sys.gettrace()
+    (plain, change), (function, change_fast) = make(), make()
+    fast = fastjit(function)
+    for value in (1.5, 2.5, 3.5, 4.5, 5.5):
+        change(value), change_fast(value)
+        assert_same(fast(x8()), plain(x8()), exact=True)
+        assert sys.gettrace() is before
+    assert "rows" in traced and fast.stats().hits == 3, fast.stats()

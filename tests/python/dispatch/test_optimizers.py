@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,19 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RMSprop": (torch.optim.RMSprop, {"lr": 0.01}),
     "RMSprop centered": (torch.optim.RMSprop, {"lr": 0.01, "centered": True, "momentum": 0.9}),
     "Adagrad": (torch.optim.Adagrad, {"lr": 0.05, "lr_decay": 0.1}),
+}
+# Those whose loops differ from step to step at first, too.
+ALL_OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = OPTIMIZERS | {
+    "NAdam": (torch.optim.NAdam, {"lr": 0.01}),
+    "RAdam": (torch.optim.RAdam, {"lr": 0.01}),
+    "Adamax": (torch.optim.Adamax, {"lr": 0.01}),
+    "Adadelta": (torch.optim.Adadelta, {"lr": 0.5}),
+    "Rprop": (torch.optim.Rprop, {"lr": 0.01}),
+    "ASGD": (torch.optim.ASGD, {"lr": 0.01}),
+}
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "LambdaLR": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
+    "CosineAnnealingLR": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 20),
 }
 STEPS = 6
 ULPS = 8
@@ -47,12 +62,18 @@ def near(got: torch.Tensor, expected: torch.Tensor) -> None:
 class Pair:
     """One optimizer under fastjit, and its twin in eager, which gets the same gradients."""
 
-    def __init__(self, name: str, *, foreach: bool, clips: bool = False, **options: Any) -> None:
-        kind, own = OPTIMIZERS[name]
+    def __init__(self, name: str, *, foreach: bool, clips: bool = False, groups: int = 1, **options: Any) -> None:
+        kind, own = ALL_OPTIMIZERS[name]
         self.model = network()
         self.twin = copy.deepcopy(self.model)
-        self.optimizer = kind(self.model.parameters(), foreach=foreach, **{**own, **options})
-        self.other = kind(self.twin.parameters(), foreach=foreach, **{**own, **options})
+
+        def optimizer(model: nn.Module) -> Any:
+            parameters = list(model.parameters())
+            per_group = len(parameters) // groups
+            parts = [{"params": parameters[i * per_group :][:per_group]} for i in range(groups)]
+            return kind(parts, foreach=foreach, **{**own, **options})
+
+        self.optimizer, self.other = optimizer(self.model), optimizer(self.twin)
 
         def step(model: nn.Module, optimizer: Any) -> torch.Tensor | None:
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=foreach) if clips else None
@@ -97,9 +118,33 @@ class Pair:
         assert moved == [q._version > v for q, v in zip(self.twin.parameters(), others, strict=True)]
         return self.fast.stats().hits - hits
 
+    def set_rate(self, rate: float) -> None:
+        for optimizer in (self.optimizer, self.other):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
     @staticmethod
     def equal(got: Any, expected: Any) -> None:
         assert got == expected and type(got) is type(expected)
+
+
+def steps_under(
+    pair: Pair, schedules: list[Any], steps: int, without: Callable[[int], tuple[int, ...]] = lambda _: ()
+) -> list[int]:
+    """The hits of these steps, each of which is compared and followed by a step of the schedules."""
+    hits = []
+    for step in range(steps):
+        pair.gradients(True, without(step + 1))
+        hits.append(pair.both())
+        for schedule in schedules:
+            schedule.step()
+    return hits
+
+
+def hits_from_the_third(name: str, steps: int) -> list[int]:
+    """RAdam goes another way once its count says that the variance can be told, with these betas at step 6: that is
+    another program."""
+    return [int(step > 2 and not (name == "RAdam" and step == 6)) for step in range(1, steps + 1)]
 
 
 @pytest.fixture(autouse=True)
@@ -154,30 +199,161 @@ def test_a_parameter_without_a_gradient_in_some_steps(name, foreach):
 def test_the_learning_rate_changes_between_steps(name, foreach):
     pair = Pair(name, foreach=foreach)
     for rate in (0.1, 0.1, 0.1, 0.05, 0.05, 0.1, 0.025, 0.1):
-        for optimizer in (pair.optimizer, pair.other):
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+        pair.set_rate(rate)
         pair.gradients(True)
         pair.both()
     stats = pair.fast.stats()
     assert stats.hits >= 3 and stats.fallbacks == {}, stats
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_learning_rate_that_a_scheduler_sets(name, foreach):
-    """The first step makes the state, the second one finds the first rate, and the third another one. A scheduler also
-    puts a function of its own in the place of step(), which binds a method in each call."""
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
+def test_a_learning_rate_that_a_scheduler_sets(name, foreach, schedule):
+    """The first step makes the state and sees the first rate, the second one another, so that the third is a hit. A
+    scheduler also puts a function of its own in the place of step(), which binds a method in each call."""
     pair = Pair(name, foreach=foreach)
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.9) for o in (pair.optimizer, pair.other)]
+    schedules = [SCHEDULES[schedule](o) for o in (pair.optimizer, pair.other)]
+    assert steps_under(pair, schedules, 9) == hits_from_the_third(name, 9), pair.fast.stats()
+    assert pair.fast.stats().fallbacks == {}
+
+
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam", "Adagrad"])
+def test_a_scheduler_of_two_groups(name):
+    """What the first step would have read of the second group it never came to while it was recorded."""
+    pair = Pair(name, foreach=True, groups=2)
+    schedules = [SCHEDULES["LambdaLR"](o) for o in (pair.optimizer, pair.other)]
+    assert steps_under(pair, schedules, 7) == hits_from_the_third(name, 7), pair.fast.stats()
+
+
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam", "NAdam"])
+def test_a_rate_that_stays_for_three_steps(name):
+    pair = Pair(name, foreach=True)
     hits = []
-    for _ in range(9):
+    for rate in (0.1, 0.1, 0.1, 0.05, 0.025, 0.1, 0.01):
+        pair.set_rate(rate)
         pair.gradients(True)
         hits.append(pair.both())
+    assert hits == [0, 0, 1, 0, 1, 1, 1], pair.fast.stats()
+
+
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam", "RMSprop", "NAdam"])
+def test_a_state_that_is_made_in_the_middle(name, foreach):
+    """The last bias has no gradient before step 5, which makes its state; the step after it is another program, which
+    knows of the rate."""
+    pair = Pair(name, foreach=foreach)
+    schedules = [SCHEDULES["LambdaLR"](o) for o in (pair.optimizer, pair.other)]
+    hits = steps_under(pair, schedules, 9, lambda step: (3,) if step < 5 else ())
+    assert hits == [0, 0, 1, 1, 0, 0, 1, 1, 1], pair.fast.stats()
+    assert pair.fast.stats().fallbacks == {}
+
+
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam"])
+def test_a_state_that_is_made_while_the_rate_stays(name):
+    """That the rate varies is known from before, also where the calls around the new state found the same one."""
+    pair = Pair(name, foreach=True)
+    hits = []
+    for step, rate in enumerate((0.1, 0.05, 0.02, 0.02, 0.02, 0.02, 0.01, 0.005)):
+        pair.set_rate(rate)
+        pair.gradients(True, (3,) if step < 4 else ())
+        hits.append(pair.both())
+    assert hits == [0, 0, 1, 1, 0, 0, 1, 1], pair.fast.stats()
+
+
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam"])
+def test_an_optimizer_that_two_functions_share(name):
+    pair = Pair(name, foreach=True)
+    schedules = [SCHEDULES["CosineAnnealingLR"](o) for o in (pair.optimizer, pair.other)]
+    functions = [pair.fast, fastjit(lambda: pair.optimizer.step())]
+    hits: list[list[int]] = [[], []]
+    for step in range(10):
+        which = step % 2
+        pair.fast = functions[which]
+        pair.gradients(True)
+        hits[which].append(pair.both())
         for schedule in schedules:
             schedule.step()
-    assert hits[3:] == [1] * 6, (hits, pair.fast.stats())
+    assert hits == [[0, 0, 1, 1, 1], [0, 0, 1, 1, 1]], [f.stats() for f in functions]
+
+
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam", "NAdam"])
+def test_a_state_that_is_loaded_between_steps(name):
+    """It brings new groups and a new state: two recordings, and hits again."""
+    pair = Pair(name, foreach=True)
+    schedules = [SCHEDULES["LambdaLR"](o) for o in (pair.optimizer, pair.other)]
+    assert steps_under(pair, schedules, 4) == [0, 0, 1, 1]
+    for optimizer in (pair.optimizer, pair.other):
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    hits = steps_under(pair, schedules, 5)
+    assert hits[2:] == [1, 1, 1], (hits, pair.fast.stats())
     assert pair.fast.stats().fallbacks == {}
+
+
+_FIRST_USE = """
+import torch
+from fastjit import fastjit
+weight = torch.nn.Parameter(torch.randn(8))
+weight.grad = torch.randn(8)
+optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+step, hits = fastjit(optimizer.step), []
+for i in range(6):
+    optimizer.param_groups[0]["lr"] = 0.1 / (i + 1)
+    before = step.stats().hits
+    step()
+    hits.append(step.stats().hits - before)
+print(hits, list(step.stats().fallbacks.values()))
+"""
+
+
+def test_the_first_step_of_a_process():
+    """It imports what torch imports when an optimizer is first used: it is no recording, and yet has seen the rate."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _FIRST_USE], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[0, 0, 1, 1, 1, 1] [1]\n", "")
+
+
+class Descent:
+    """An optimizer as users write them: a count of steps, a rate, and a state that is made when it is first needed."""
+
+    def __init__(self, parameters: Any, lazily: str) -> None:
+        self.parameters, self.lazily = list(parameters), lazily
+        self.lr, self.steps = 0.1, 0
+        self.state: dict[Any, Any] = {}
+        self.means: Any = None
+        self.own: Any = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.steps += 1
+        if self.lazily == "one list" and self.means is None:
+            self.means = [torch.zeros_like(p) for p in self.parameters]
+            self.own = {"count": 0}
+        for i, p in enumerate(self.parameters):
+            if self.lazily == "one list":
+                mean, own = self.means[i], self.own
+            else:
+                if p not in self.state:
+                    self.state[p] = {"mean": torch.zeros_like(p), "count": 0}
+                own = self.state[p]
+                mean = own["mean"]
+            own["count"] += 1
+            mean.mul_(0.9).add_(p.grad, alpha=0.1)
+            p.sub_(mean * (self.lr / (1 - 0.9 ** own["count"]) / self.steps**0.5))
+
+
+@pytest.mark.parametrize("lazily", ["one list", "by parameter"])
+def test_an_optimizer_of_the_users(lazily):
+    pair = Pair("SGD", foreach=True)
+    mine, theirs = Descent(pair.model.parameters(), lazily), Descent(pair.twin.parameters(), lazily)
+    pair.fast, pair.step = fastjit(mine.step), theirs.step
+    hits = []
+    for step in range(8):
+        mine.lr = theirs.lr = 0.1 / (step + 1)
+        pair.gradients(True)
+        hits.append(pair.both())
+        assert mine.steps == theirs.steps and str(mine.own) == str(theirs.own)
+        assert [s["count"] for s in mine.state.values()] == [s["count"] for s in theirs.state.values()]
+    assert hits == [0, 0] + [1] * 6, pair.fast.stats()
 
 
 @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
