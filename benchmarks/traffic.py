@@ -2,101 +2,134 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import _harness as harness
+import _traffic_models as models
 from fastjit import fastjit
 from fastjit._bench import table
-from fastjit._bench.models import library_of
 
-BLOCKS, WIDTH, HEADS = 12, 192, 3
 CALLS = 30
+SIZES = 20  # of each model, all different
+LEARNT = 3  # calls after which no more are recorded
 TOKENS = 128
 SETTLED = 4  # the first token that must be a hit, as all after it
 
 
-class Block(nn.Module):
-    """Pre-norm, as in ViT and GPT-2, written as people write it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
-        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, n, c = x.shape
-        q, k, v = self.qkv(self.norms[0](x)).reshape(b, n, 3, HEADS, c // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
-        x = x + self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, c))
-        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+def tensors_of(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    items = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else ()
+    return [tensor for item in items for tensor in tensors_of(item)]
 
 
-def transformer() -> nn.Module:
+def check(got: Any, wanted: Any) -> None:
+    for one, other in zip(tensors_of(got), tensors_of(wanted), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@dataclass
+class Counts:
+    """Calls at ever new sizes, from the first one: which were recorded, and how many kernels they compiled. Late are
+    those in which no size is the second one of its dim, after the third call."""
+
+    calls: int = 0
+    early: list[int] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+    late_kernels: int = 0
+    seen: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+
+    def meet(self, args: models.Arguments) -> bool:
+        """Whether some dim has its second size in this call."""
+        is_second = False
+        for i, tensor in enumerate(args):
+            for dim, size in enumerate(tensor.shape):
+                known = self.seen.setdefault((i, dim), set())
+                is_second |= len(known) == 1 and size not in known
+                known.add(size)
+        return is_second
+
+
+def counts(model: models.Model) -> Counts:
+    eager, rng, found = model.make(), random.Random(0), Counts()
+    fast = fastjit(lambda *args: eager(*args))
+    seen: set[Any] = set()
     torch.manual_seed(0)
-    return nn.Sequential(*(Block() for _ in range(BLOCKS))).requires_grad_(False).eval()
+    while found.calls < SIZES:
+        args = model.draw(rng)
+        sizes = tuple(tensor.shape for tensor in args)
+        if sizes in seen:
+            continue
+        seen.add(sizes)
+        before = fast.stats()
+        got = fast(*args)
+        after = fast.stats()
+        check(got, eager(*args))
+        found.calls += 1
+        is_early = found.meet(args) or found.calls <= LEARNT
+        if after.misses > before.misses:
+            (found.early if is_early else found.late).append(found.calls)
+        found.late_kernels += 0 if is_early else after.compiles - before.compiles
+    assert model.unrolls or not fast.stats().fallbacks, fast.stats()
+    return found
 
 
-class Lstm(nn.Module):
-    """Two gates and a state, step by step over as many steps as there are."""
+def counted(options: harness.Options) -> tuple[list[harness.Target], harness.Sheet]:
+    """The figures and the table of models and functions at so many sizes each."""
+    rows, late, kernels, count = [], [], 0, 0
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.LSTM(32, 64, batch_first=True)
+    def add(name: str, of: list[models.Model]) -> None:
+        nonlocal kernels, count
+        found = [counts(model) for model in of]
+        calls = sum(len(one.late) for one in found)
+        new = sum(one.late_kernels for one in found)
+        first = ", ".join(map(str, sorted({call for one in found for call in one.early})))
+        rows.append([name, first, str(calls), str(new)])
+        options.done(rows[-1])
+        if of[0].unrolls:
+            rows[-1][0] += f": a program for each {of[0].unrolls}"
+            return
+        late.extend([name] * calls)
+        kernels += new
+        count += len(of)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.cell(x)[0].relu()
-
-
-def resnet() -> nn.Module:
-    torch.manual_seed(0)
-
-    class Residual(nn.Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
-                nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width),
-            )  # fmt: skip
-
-        def forward(self, x: Tensor) -> Tensor:
-            return F.relu(x + self.body(x))
-
-    layers = [nn.Conv2d(3, 16, 3, stride=2, padding=1), Residual(16), nn.MaxPool2d(2), Residual(16)]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
-    return nn.Sequential(*layers, *head).requires_grad_(False).eval()
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[random.Random], Tensor]]] = {
-    "transformer, batch 2-7 x length 30-64": (
-        transformer,
-        lambda rng: torch.randn(rng.randint(2, 7), rng.randint(30, 64), WIDTH),
-    ),
-    "toy ResNet, batch 2-7 x 32-96 px": (
-        resnet,
-        lambda rng: torch.randn(rng.randint(2, 7), 3, 4 * rng.randint(8, 24), 4 * rng.randint(8, 24)),
-    ),
-}
+    for model in models.MODELS:
+        try:
+            add(model.name, [model])
+        except ImportError:
+            rows.append([model.name, "its library is missing", "", ""])
+    functions = models.functions()
+    add(f"{len(functions)} chains and functions of chains.py and cases.py", functions)
+    what = f"of {count} models and functions at {SIZES} random sizes each"
+    targets = [
+        harness.Target(
+            f"recordings after the third size {what}", 0, None, len(late), detail=", ".join(sorted(set(late)))
+        ),
+        harness.Target("kernels compiled in those calls", 0, None, kernels),
+    ]
+    columns = ["model", "recorded calls", "recorded after the third size", "kernels that these compiled"]
+    return targets, harness.Sheet(f"{SIZES} random sizes of each, none twice", columns, rows)
 
 
-def traffic(make: Callable[[], nn.Module], draw: Callable[[random.Random], Tensor]) -> tuple[float, float, list[int]]:
+def traffic(of: models.Model) -> tuple[float, float, list[int]]:
     """Seconds of all calls in eager and compiled, recordings included, and which calls were recorded."""
-    model, rng = make(), random.Random(0)
+    model, rng = of.make(), random.Random(0)
     fast = fastjit(lambda x: model(x))
     eager_s = fast_s = 0.0
     recorded = []
     with torch.no_grad():
-        model(draw(rng))  # torch's own first use
+        model(*of.draw(rng))  # torch's own first use
         for call in range(CALLS):
-            x = draw(rng)
+            (x,) = of.draw(rng)
             start = time.perf_counter()
             wanted = model(x)
             middle = time.perf_counter()
@@ -110,19 +143,6 @@ def traffic(make: Callable[[], nn.Module], draw: Callable[[random.Random], Tenso
     return eager_s, fast_s, recorded
 
 
-def decoder(name: str) -> Any:
-    import transformers as t
-
-    torch.manual_seed(0)
-    common = {"vocab_size": 1000, "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
-    if name == "GPT-2":
-        model = t.GPT2LMHeadModel(t.GPT2Config(n_embd=256, n_layer=12, n_head=4, **common))
-    else:
-        sizes = {"hidden_size": 256, "num_hidden_layers": 12, "num_attention_heads": 4, "intermediate_size": 1024}
-        model = t.LlamaForCausalLM(t.LlamaConfig(**sizes, **common))
-    return model.requires_grad_(False).eval()
-
-
 def generated(model: Any, forward: Any, ids: Tensor) -> tuple[Tensor, list[float]]:
     """What greedy decoding gives, and the seconds of each call of the model."""
     seconds: list[float] = []
@@ -134,7 +154,7 @@ def generated(model: Any, forward: Any, ids: Tensor) -> tuple[Tensor, list[float
         return result
 
     own = model.forward
-    timed.__signature__ = __import__("inspect").signature(own)  # type: ignore[attr-defined]
+    timed.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
     model.forward = timed
     try:
         return model.generate(ids, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False), seconds
@@ -144,7 +164,7 @@ def generated(model: Any, forward: Any, ids: Tensor) -> tuple[Tensor, list[float
 
 def generate(name: str, batch: int) -> tuple[list[float], list[float], int]:
     """Seconds of each token in eager and compiled, and the first token from which on all are hits."""
-    model = decoder(name)
+    model: Any = models.of_transformers(name, 12)
     own = model.forward
     fast = fastjit(lambda *args, **kwargs: own(*args, **kwargs))
     ids = torch.randint(2, 1000, (batch, 8), generator=torch.Generator().manual_seed(1))
@@ -165,16 +185,15 @@ def generate(name: str, batch: int) -> tuple[list[float], list[float], int]:
 
 
 def body(options: harness.Options) -> harness.Outcome:
-    rows, ratios, late = [], {}, 0
-    for name, (make, draw) in MODELS.items():
-        eager_s, fast_s, recorded = traffic(make, draw)
-        ratios[name] = fast_s / eager_s
-        late += sum(call > 3 for call in recorded)
-        rows.append([name, table.seconds(eager_s), table.seconds(fast_s), f"{fast_s / eager_s:.2f}",
+    rows, ratios = [], {}
+    for model in (models.TRANSFORMER, models.RESNET):
+        eager_s, fast_s, recorded = traffic(model)
+        ratios[model.name] = fast_s / eager_s
+        rows.append([model.name, table.seconds(eager_s), table.seconds(fast_s), f"{fast_s / eager_s:.2f}",
                      ", ".join(map(str, recorded))])  # fmt: skip
     tokens, speedups, first = [], [], 0
     try:
-        library_of("transformers")
+        models.library_of("transformers")
         names = ["GPT-2", "Llama"]
     except ImportError:
         names = []
@@ -186,15 +205,11 @@ def body(options: harness.Options) -> harness.Outcome:
             first = max(first, hit)
             tokens.append([f"{name}, batch {batch}", table.seconds(eager_token), table.seconds(fast_token),
                            f"{speedups[-1]:.2f}", str(hit)])  # fmt: skip
-    transformer_name = next(iter(MODELS))
+    recordings, sheet = counted(options)
+    calls = f"{CALLS} calls of a transformer of {models.BLOCKS} blocks at random sizes"
     targets = [
-        harness.Target(
-            f"{CALLS} calls of a transformer of {BLOCKS} blocks at random sizes, recordings included, over eager",
-            1.0,
-            0.6,
-            ratios[transformer_name],
-        ),
-        harness.Target("recordings after the third call of a model at random sizes", 0, None, late),
+        harness.Target(f"{calls}, recordings included, over eager", 1.0, 0.6, ratios[models.TRANSFORMER.name]),
+        *recordings,
     ]
     if speedups:
         targets += [
@@ -209,6 +224,7 @@ def body(options: harness.Options) -> harness.Outcome:
             harness.Sheet(
                 f"{CALLS} calls at random sizes", ["model", "eager", "fastjit", "over eager", "recorded calls"], rows
             ),
+            sheet,
             harness.Sheet(
                 f"greedy decoding of {TOKENS} tokens, 12 layers, width 256",
                 ["model", "eager, a token", "fastjit, a token", "times as fast", "hits from token"],
