@@ -47,12 +47,14 @@ struct Capture {
                                          // -1: it is not one, or an inference tensor
   std::vector<uint32_t> result_values;   // graph outputs behind those of the tensor leaves, each a number of type F64:
                                          // index into Recorder::numbers
-  uint32_t operators = 0;                // calls of operators that Python made
-  std::string unsound;                   // not empty: why this call must stay eager, with file:line
-  bool reads_values = false;             // Python read values of tensors, also where it is unsound
-  bool needs_gradients = false;          // unsound: autograd records an operator of the call
-  bool without_grad = false;             // the program runs with grad mode off although the caller's is on
-  bool in_inference_mode = false;        // the program runs in inference mode although the caller does not
+  std::vector<std::pair<uint32_t, uint32_t>> result_sizes;  // other ints of the result that differ from call to call:
+                                                            // index into Recorder::numbers, graph scalar
+  uint32_t operators = 0;                                   // calls of operators that Python made
+  std::string unsound;                                      // not empty: why this call must stay eager, with file:line
+  bool reads_values = false;                                // Python read values of tensors, also where it is unsound
+  bool needs_gradients = false;                             // unsound: autograd records an operator of the call
+  bool without_grad = false;       // the program runs with grad mode off although the caller's is on
+  bool in_inference_mode = false;  // the program runs in inference mode although the caller does not
 };
 
 /// What the caller passes in: the flattened arguments of the call about to run.
@@ -156,8 +158,8 @@ class Recorder {
   std::vector<PyObject*> numbers() const;
   const std::string& number_name(size_t number) const;
   /// Stops recording and builds the graph. `outputs` are the tensor leaves of the result in flattening order,
-  /// `values` those of numbers() among its other leaves that were read out of tensors; `symbolic` says for each of
-  /// numbers() whether the read observer found only benign uses.
+  /// `values` those of numbers() among its other leaves that were read out of tensors or follow from sizes; `symbolic`
+  /// says for each of numbers() whether the read observer found only benign uses.
   Capture finish(const std::vector<at::Tensor>& outputs, const std::vector<uint32_t>& values,
                  const std::vector<bool>& symbolic, plan::Numerics numerics);
   struct Impl;

@@ -96,7 +96,8 @@ class Shadow {
     const Derived::Numbers all(variant_->program.derived, given.data(),
                                given.size());  // the call computed them as well
     for (size_t i = 0; i < variant_->program.scalar_number.size(); ++i)
-      scalars[py::str(variant_->program.scalar_name[i])] = py::handle(all.data()[variant_->program.scalar_number[i]]);
+      if (variant_->program.scalar_number[i] != capture::Capture::kSize)
+        scalars[py::str(variant_->program.scalar_name[i])] = py::handle(all.data()[variant_->program.scalar_number[i]]);
     out["calls"] = calls;
     out["inputs"] = names();
     out["scalars"] = scalars;

@@ -149,6 +149,10 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
 // Whether some sizes that might have been symbols are for one value only.
 static bool narrows(const Capture& capture) { return !capture.graph.symbols->fixed().empty(); }
 
+static bool is_told(const Capture& capture, const std::string& why) {
+  return std::ranges::find(capture.fixed_sizes, why) != capture.fixed_sizes.end();
+}
+
 // Over the domain of a mask such work is one kernel; what cannot be expressed so, torch runs.
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
               const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
@@ -166,6 +170,7 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
       }
     if (std::ranges::all_of(narrower.free_sizes, [](uint64_t mask) { return mask == 0; })) narrower.free_sizes.clear();
     Capture narrow = build(trace, narrower, outputs, values, symbolic, numerics);
+    std::erase_if(capture.fixed_sizes, [&](const std::string& why) { return is_told(narrow, why); });
     narrow.fixed_sizes.insert(narrow.fixed_sizes.begin(), capture.fixed_sizes.begin(), capture.fixed_sizes.end());
     return narrow;
   }
@@ -212,7 +217,10 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   add_stores();
   add_outputs(outputs);
   for (uint32_t value : values) {
-    if (trace_.size_numbers.contains(value)) fix_number(value);
+    if (trace_.size_numbers.contains(value)) {
+      give_size(value);
+      continue;
+    }
     const ir::NodeId node = number_node(value);
     if (node == ir::kNoNode) continue;  // a guard says what it is
     graph_.outputs.push_back(graph_.fresh_copy(node, {}));

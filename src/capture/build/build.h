@@ -99,7 +99,8 @@ class GraphBuilder {
     ir::NodeId mask = ir::kNoNode;  // compressed: `node` covers the mask's whole domain, only masked elements are real
   };
   // sizes.cpp
-  bool writes_to_parts() const;
+  uint32_t writes_to_parts() const;
+  std::string why_not_free(const Source& root, uint32_t writer) const;
   void free_sizes();
   SharedMeta meta_of(const Use& use) const;
   std::vector<ir::Layout> layouts_of(const Event& event) const;
@@ -107,6 +108,7 @@ class GraphBuilder {
   void fix_sizes_of(uint32_t tensor);
   void fix_sizes_read();
   void take_free_arguments();
+  std::optional<std::vector<ir::Dim>> known_sizes(const Event& event, const std::vector<ir::Layout>& tensors);
   SharedMeta foretold(const Use& result, const Event& event);
   SharedMeta expected(const Use& result, const Event& event) const;
   SharedMeta computed(const Use& result, ir::NodeId node, const Event& event);
@@ -115,6 +117,7 @@ class GraphBuilder {
   // composites.cpp
   void enter(const Event& event);
   bool follows(uint32_t index);
+  bool follows_parts(uint32_t index);
   void hands_on(uint32_t index);
   // indices.cpp
   void place_indices();
@@ -130,6 +133,7 @@ class GraphBuilder {
   void drop_size(const support::SizeOperand& one);
   ir::Dim computed_size(const SizeNumber& how, int64_t recorded);
   void fix_number(uint32_t number);
+  void give_size(uint32_t number);
   bool is_settled(uint32_t number);
   std::vector<ir::Dim> sizes_given(uint32_t event, uint32_t arg);
   ir::NodeId size_node(ir::Dim size, const Event& event, const CallValue& item);

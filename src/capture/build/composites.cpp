@@ -118,6 +118,9 @@ bool is_same_for_all_sizes(std::string_view name) {
       "aten::conv1d",
       "aten::conv2d",
       "aten::conv3d",
+      "aten::conv_transpose1d",
+      "aten::conv_transpose2d.input",
+      "aten::conv_transpose3d.input",
       "aten::convolution",
       "aten::cosine_embedding_loss",
       "aten::cross_entropy_loss",
@@ -163,6 +166,7 @@ bool is_same_for_all_sizes(std::string_view name) {
       "aten::selu",
       "aten::silu",
       "aten::softmax.int",
+      "aten::split.sizes",
       "aten::square",
       "aten::subtract.Scalar",
       "aten::subtract.Tensor",
@@ -218,7 +222,8 @@ static std::optional<std::vector<Given>> given_by(const Trace& trace, uint32_t i
 // These give a list of sizes to the operator that they call as they got it.
 void GraphBuilder::hands_on(uint32_t index) {
   const Event& composite = trace_.events[index];
-  constexpr std::array kNames{"aten::layer_norm", "aten::rms_norm", "aten::pad"};
+  constexpr std::array<std::string_view, 4> kNames{"aten::layer_norm", "aten::rms_norm", "aten::pad",
+                                                   "aten::split.sizes"};
   if (std::ranges::find(kNames, composite.name) == kNames.end()) return;
   const Dims sizes = sizes_given(index, 1);
   const uint32_t child = index + 1;
@@ -229,10 +234,32 @@ void GraphBuilder::hands_on(uint32_t index) {
   take_place(index, 1);
 }
 
+// tensor_split() in aten/src/ATen/native/TensorShape.cpp: the first parts have one element more.
+bool GraphBuilder::follows_parts(uint32_t index) {
+  const Event& composite = trace_.events[index];
+  const auto in = layouts_of(composite);
+  if (composite.name != "aten::tensor_split.sections" || in.size() != 1 || !sizes_given(index, 1).empty()) return false;
+  const int64_t count = composite.args[1].constant.toInt(), dim = composite.args[2].constant.toInt();
+  const int64_t rank = std::ssize(in[0].sizes), at = dim < 0 ? dim + rank : dim;
+  if (count < 1 || at < 0 || at >= rank) return false;
+  Dim start = 0;
+  int64_t k = 0;
+  for (uint32_t child = index + 1; child < composite.end; child = trace_.events[child].end, ++k) {
+    const Event& event = trace_.events[child];
+    const Dim end = start + (in[0].sizes[static_cast<size_t>(at)] + (count - 1 - k)) / count;
+    if (event.name != "aten::slice.Tensor" || event.args[3].constant != c10::IValue(end.hint())) return false;
+    given_lists_[{child, 2}] = {start};
+    given_lists_[{child, 3}] = {end};
+    start = end;
+  }
+  return k == count;
+}
+
 // Whether the program follows the composite for any size.
 bool GraphBuilder::follows(uint32_t index) {
   const Event& composite = trace_.events[index];
   if (!composite.op) return false;
+  if (follows_parts(index)) return true;
   if (is_same_for_all_sizes(composite.name)) return hands_on(index), true;
   const auto given = given_by(trace_, index, layouts_of(composite));
   if (!given) return false;

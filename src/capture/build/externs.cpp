@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "capture/build/build.h"
+#include "capture/build/result_sizes.h"
 #include "capture/record/effects.h"
 
 namespace fastjit::capture {
@@ -139,7 +140,7 @@ ir::NodeId GraphBuilder::result_node(ir::NodeId external, uint32_t which, const 
   auto [place, fresh] = results_.try_emplace({external, which}, ir::kNoNode);
   if (!fresh) return place->second;
   const State& state = states_[use.tensor];
-  const bool is_known = state.known && state.meta->symbolic;  // a row has said what it is
+  const bool is_known = state.known && (state.meta->symbolic || state.view_step != kNone);  // a row has said what it is
   const SharedMeta meta = is_known ? state.meta : foretold(use, event);
   place->second = graph_.result(external, which, ir_type(use.meta->dtype, event), meta->layout());
   owner_.try_emplace(place->second, use.storage);
@@ -319,7 +320,8 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   };
   const std::span<const Use> results = flat_results(event);
   const auto is_known = [&](const Use& use) { return use.tensor != kNone && states_[use.tensor].known; };
-  const bool may_give = (reads == Reads::Base && std::ranges::all_of(results, is_known)) || listed_sizes(event);
+  const bool may_give = (reads == Reads::Base && std::ranges::all_of(results, is_known)) || takes_sizes(event.name) ||
+                        listed_sizes(event);
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];
     if (scope_) add_size_holes(event, i, may_give, made);

@@ -172,7 +172,11 @@ ir::Dim GraphBuilder::computed_size(const SizeNumber& how, int64_t recorded) {
       return -a;
     case Op::FloorDiv:
     case Op::Mod:
-      if (a < 0 || b < 1) break;  // Python rounds down
+      if (b < 1) break;
+      if (a < 0) {  // Python rounds down
+        const Dim quotient = -divide_up(-a, b);
+        return how.op == Op::Mod ? a - b * quotient : quotient;
+      }
       return how.op == Op::Mod ? a % b : a / b;
   }
   static_cast<void>(a.fixed()), static_cast<void>(b.fixed());
@@ -189,6 +193,13 @@ void GraphBuilder::fix_number(uint32_t number) {
   if (computed == trace_.computed.end()) return;
   for (const int operand : computed->second.operands)
     if (operand >= 0) fix_number(static_cast<uint32_t>(operand));
+}
+
+// The result holds this number.
+void GraphBuilder::give_size(uint32_t number) {
+  const Dim size = size_of(number);
+  if (!scalars_.bound[number]) return fix_number(number);
+  if (size.is_symbolic()) capture.result_sizes.emplace_back(number, graph_[graph_.size(size)].attr);
 }
 
 // Whether the number is the same in all calls of the program, as far as sizes decide.

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "capture/build/build.h"
+#include "capture/build/result_sizes.h"
 #include "ir/strides.h"
 
 namespace fastjit::capture {
@@ -58,89 +59,6 @@ std::optional<std::vector<Dim>> dense_strides(const std::vector<Dim>& sizes, con
 bool may_be_free(const TensorMeta& meta) {
   const bool is_empty = std::ranges::find(meta.sizes, 0) != meta.sizes.end();
   return !is_empty && dense_strides({meta.sizes.begin(), meta.sizes.end()}, meta);
-}
-
-/// (size + 2 * padding - dilation * (window - 1) - 1) / stride + 1
-Dim windows(Dim size, int64_t window, int64_t stride, int64_t padding, int64_t dilation) {
-  return (size + (2 * padding - dilation * (window - 1) - 1)) / stride + 1;
-}
-
-/// Arguments of an operator by the names of its schema.
-class Named {
- public:
-  explicit Named(const Event& event) : event_(event) {}
-  const CallValue* find(std::string_view name) const {
-    const auto& all = event_.op->schema().arguments();
-    for (size_t i = 0; i < all.size() && i < event_.args.size(); ++i)
-      if (all[i].name() == name) return &event_.args[i];
-    return nullptr;
-  }
-  /// Of `count` dims; none where it is no list of numbers. One number is for all dims.
-  std::optional<std::vector<int64_t>> list(std::string_view name, size_t count,
-                                           std::optional<int64_t> otherwise) const {
-    const CallValue* value = find(name);
-    if (!value) return otherwise ? std::optional(std::vector<int64_t>(count, *otherwise)) : std::nullopt;
-    if (value->kind != CallValue::Kind::Constant || !value->constant.isIntList()) return std::nullopt;
-    std::vector<int64_t> all = value->constant.toIntVector();
-    if (all.size() == 1) all.assign(count, all[0]);
-    return all.size() == count ? std::optional(all) : std::nullopt;
-  }
-  bool is_false(std::string_view name) const {
-    const CallValue* value = find(name);
-    return !value ||
-           (value->kind == CallValue::Kind::Constant && value->constant.isBool() && !value->constant.toBool());
-  }
-
- private:
-  const Event& event_;
-};
-
-/// The dims over which an operator's windows go, as its name says; 0: it does not.
-size_t window_dims(std::string_view op) {
-  for (const size_t count : {1, 2, 3})
-    if (op.find(std::to_string(count) + "d") != op.npos) return count;
-  return 0;
-}
-
-/// Sizes of a convolution or of a pool; nothing for other operators.
-std::optional<std::vector<Dim>> windowed(const Event& event, const std::vector<ir::Layout>& tensors, size_t rank) {
-  const Named named(event);
-  const bool convolves = event.facts.product == ir::Product::Convolution;
-  if (tensors.empty() || tensors[0].sizes.size() != rank || (!convolves && !named.find("kernel_size")))
-    return std::nullopt;
-  const size_t count = convolves && rank > 2 ? rank - 2 : window_dims(event.name), lead = rank - count;
-  if (count == 0 || lead < 1 || lead > 2 || (convolves && lead < 2)) return std::nullopt;  // channels, and batches
-  if (convolves && (tensors.size() < 2 || tensors[1].sizes.size() != rank)) return std::nullopt;
-  if (!named.is_false("transposed") || !named.is_false("ceil_mode")) return std::nullopt;
-  std::optional<std::vector<int64_t>> window;
-  if (convolves) {
-    window.emplace();
-    for (size_t d = lead; d < rank; ++d) window->push_back(tensors[1].sizes[d].fixed());
-  } else {
-    window = named.list("kernel_size", count, std::nullopt);
-  }
-  const CallValue* given = named.find("stride");
-  const bool as_window = !convolves && given && given->kind == CallValue::Kind::Constant &&
-                         given->constant.isIntList() && given->constant.toIntVector().empty();
-  const auto stride = as_window ? window : named.list("stride", count, std::nullopt);
-  const auto padding = named.list("padding", count, 0), dilation = named.list("dilation", count, 1);
-  if (!window || !stride || !padding || !dilation) return std::nullopt;
-  std::vector<Dim> sizes(tensors[0].sizes.begin(), tensors[0].sizes.begin() + static_cast<ptrdiff_t>(lead));
-  if (convolves) sizes[1] = tensors[1].sizes[0];
-  for (size_t d = 0; d < count; ++d)
-    sizes.push_back(windows(tensors[0].sizes[lead + d], (*window)[d], (*stride)[d], (*padding)[d], (*dilation)[d]));
-  return sizes;
-}
-
-/// Sizes of a product of matrices.
-std::optional<std::vector<Dim>> product_sizes(const Event& event, const std::vector<ir::Layout>& tensors) {
-  if (!event.facts.product || event.facts.product == ir::Product::Convolution) return std::nullopt;
-  if (tensors.size() < 2) return std::nullopt;
-  const auto &a = tensors[tensors.size() - 2].sizes, &b = tensors.back().sizes;
-  if (a.size() != b.size() || a.size() < 2) return std::nullopt;
-  std::vector<Dim> sizes(a.begin(), a.end());
-  sizes.back() = b.back();
-  return sizes;
 }
 
 /// Sizes of what is computed of these elementwise, all broadcast together.
@@ -226,43 +144,59 @@ static bool is_view_of_all(std::string_view op) {
   return names.contains(op);
 }
 
-// Whether something is written that shares its memory with parts of it: which these are may depend on sizes.
-bool GraphBuilder::writes_to_parts() const {
-  std::vector<char> written(trace_.storages.size(), 0);
+// What writes to something that shares its memory with parts of it: which these are may depend on sizes. kNone:
+// nothing.
+uint32_t GraphBuilder::writes_to_parts() const {
+  std::vector<uint32_t> written(trace_.storages.size(), kNone);
   for (const Action& step : analysis_.steps)
-    for (const uint32_t tensor : step.writes) written[analysis_.storage[tensor]] = 1;
+    for (const uint32_t tensor : step.writes) written[analysis_.storage[tensor]] = step.event;
   std::vector<uint32_t> bases(trace_.storages.size(), 0);
   for (uint32_t tensor = 0; tensor < analysis_.storage.size(); ++tensor) {
     const uint32_t storage = analysis_.storage[tensor];
-    if (storage == kNone || !written[storage]) continue;
+    if (storage == kNone || written[storage] == kNone) continue;
     const int64_t maker = analysis_.created[tensor];
     const Action* step = maker < 0 ? nullptr : &analysis_.steps[static_cast<size_t>(maker)];
     const auto is_of_it = [&](uint32_t other) { return analysis_.storage[other] == storage; };
     const bool is_view = step && std::ranges::any_of(step->reads, is_of_it);
-    if (is_view && !is_view_of_all(trace_.events[step->event].name)) return true;
-    if (!is_view && ++bases[storage] > 1) return true;
+    if (is_view && !is_view_of_all(trace_.events[step->event].name)) return written[storage];
+    if (!is_view && ++bases[storage] > 1) return written[storage];
   }
-  return false;
+  return kNone;
+}
+
+// Why sizes of the argument cannot be symbols, in words; empty: they can.
+std::string GraphBuilder::why_not_free(const Source& root, uint32_t writer) const {
+  const TensorMeta& meta = root.before.meta;
+  if (writer != kNone) return " for " + where(trace_, trace_.events[writer]) + ", which writes to a part of a tensor";
+  if (std::ranges::find(meta.sizes, 0) != meta.sizes.end()) return ": " + root.name + " has no elements";
+  return may_be_free(meta) ? "" : ": the elements of " + root.name + " have gaps or overlap";
 }
 
 void GraphBuilder::free_sizes() {
   const std::vector<uint64_t>& free = inputs_.free_sizes;
   if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; })) return;
-  if (writes_to_parts()) return;
+  const uint32_t writer = writes_to_parts();
   graph_.symbols = std::make_shared<ir::Symbols>();
   scope_.emplace(graph_.symbols.get());
   for (const Source& root : trace_.roots) {
     const uint64_t mask = root.argument == kNone || root.argument >= free.size() ? 0 : free[root.argument];
     const TensorMeta& meta = root.before.meta;
-    if (mask == 0 || !may_be_free(meta)) continue;
+    if (mask == 0) continue;
+    const std::string why = why_not_free(root, writer);
     ir::Layout layout;
     for (uint32_t d = 0; d < meta.sizes.size(); ++d) {
-      const bool is_free = d < 64 && (mask >> d & 1) && meta.sizes[d] >= ir::Symbols::kLeast;
       layout.sizes.emplace_back(meta.sizes[d]);
-      if (!is_free) continue;
-      layout.sizes[d] = graph_.symbols->add(meta.sizes[d], root.name + ".size(" + std::to_string(d) + ")");
+      if (d >= 64 || !(mask >> d & 1)) continue;
+      const std::string name = root.name + ".size(" + std::to_string(d) + ")";
+      if (!why.empty() || meta.sizes[d] < ir::Symbols::kLeast) {
+        const std::string is_small = ": it is " + std::to_string(meta.sizes[d]);
+        capture.fixed_sizes.push_back(name + " is one size" + (why.empty() ? is_small : why));
+        continue;
+      }
+      layout.sizes[d] = graph_.symbols->add(meta.sizes[d], name);
       capture.symbols.push_back({root.argument, d});
     }
+    if (!why.empty()) continue;
     layout.strides = *dense_strides(layout.sizes, meta);
     capture.layouts.emplace_back(root.argument, layout);
     free_.emplace(root.before.tensor, with_layout(meta, std::move(layout)));
@@ -319,15 +253,24 @@ SharedMeta GraphBuilder::expected(const Use& result, const Event& event) const {
   return with_layout(result.meta, {broadcast_sizes(result.meta->sizes, layouts_of(event)), recorded.strides});
 }
 
+// By the formula of the operator, which may be given sizes as its ints.
+std::optional<std::vector<Dim>> GraphBuilder::known_sizes(const Event& event, const std::vector<ir::Layout>& tensors) {
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  const auto ints = [&](uint32_t arg) {
+    const std::vector<Dim> given = takes_sizes(event.name) ? sizes_given(index, arg) : std::vector<Dim>();
+    return given.empty() ? ints_of(event.args[arg]) : given;
+  };
+  return sizes_by_formula({event, tensors, ints, [&](const Use& use) { return meta_of(use)->layout(); }});
+}
+
 // What torch gives there: foretold.
 SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
   const std::vector<ir::Layout> tensors = layouts_of(event);
   if (!scope_ || result.tensor == kNone) return result.meta;
   const TensorMeta& recorded = result.meta;
   std::optional<std::vector<Dim>> sizes = listed_sizes(event);
-  if (!sizes) sizes = product_sizes(event, tensors);
+  if (!sizes) sizes = known_sizes(event, tensors);
   if (!sizes && std::ranges::none_of(tensors, is_symbolic)) return result.meta;
-  if (!sizes) sizes = windowed(event, tensors, recorded.sizes.size());
   const bool is_known = sizes.has_value();
   if (!sizes) sizes = alike(recorded.sizes, tensors);
   const auto strides = ir::hints(*sizes) == recorded.sizes ? dense_strides(*sizes, recorded) : std::nullopt;

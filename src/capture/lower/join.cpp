@@ -62,6 +62,14 @@ void repeat(Call& c) {
   c.give_node(c.graph.reshape(spread, out));
 }
 
+// Which element comes first.
+ir::Dim rolled_start(ir::Dim size, int64_t shift) {
+  if (shift > 0 && size > shift) return size - shift;
+  if (shift <= 0 && size > -shift) return -shift;
+  const int64_t count = size.fixed();
+  return ((count - shift % count) % count + count) % count;
+}
+
 void roll(Call& c) {
   Expr x = c.node(0);
   const Sizes shifts = c.integers(1);
@@ -77,9 +85,9 @@ void roll(Call& c) {
     const Shape sizes(x.sizes().begin(), x.sizes().end());
     const int64_t dim = wrap_dim(dims[i], static_cast<int64_t>(sizes.size()));
     const auto d = static_cast<size_t>(dim);
-    const int64_t size = sizes[d].fixed(), start = ((size - shifts[i] % size) % size + size) % size;
+    const ir::Dim size = sizes[d], start = rolled_start(size, shifts[i]);
     if (start == 0) continue;
-    auto piece = [&](int64_t from, int64_t count) {
+    auto piece = [&](ir::Dim from, ir::Dim count) {
       ir::IndexMap map = identity_map(sizes.size());
       map.dims[d].offset = from;
       Shape part_sizes = sizes;

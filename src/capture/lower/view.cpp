@@ -231,20 +231,57 @@ void unbind(Call& c) {
   }
 }
 
-// split, chunk, split_with_sizes: the results' sizes say where the parts begin.
-void split(Call& c, size_t dim_arg) {
+// Parts of these sizes, one behind the other.
+void parted(Call& c, size_t dim, const Shape& sizes) {
   const Expr x = c.node(0);
-  if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = c.dim(dim_arg);
-  int64_t start = 0;
-  x.sizes()[dim].fixed();  // how many there are depends on it
-  for (size_t k = 0; k < c.result_count(); ++k) {
-    const int64_t size = c.result(k).sizes[dim];
+  ir::Dim start = 0;
+  if (sizes.size() != c.result_count()) throw NotLowered{};
+  for (const ir::Dim size : sizes) {
     c.give(sliced(c, x, dim, start, size));
     start += size;
   }
 }
-void split_at_two(Call& c) { split(c, 2); }
+
+// All of one size but for the last: how many there are is a guard.
+void parted_evenly(Call& c, size_t dim, ir::Dim part) {
+  const ir::Dim size = c.node(0).sizes()[dim];
+  const auto count = static_cast<int64_t>(c.result_count());
+  Shape sizes(c.result_count(), part);
+  if (part < 1) {  // of no element: as many as eager made
+    static_cast<void>(size.fixed());
+    for (size_t k = 0; k < sizes.size(); ++k) sizes[k] = c.result(k).sizes[dim];
+    return parted(c, dim, sizes);
+  }
+  if (ir::identical(part, 1)) static_cast<void>(size.fixed());
+  const ir::Dim last = size - part * (count - 1);
+  if (count < 1 || last < (count > 1 ? 1 : 0) || part < last) throw NotLowered{};
+  sizes.back() = last;
+  parted(c, dim, sizes);
+}
+
+void split(Call& c) {
+  if (c.rank(0) == 0) throw NotLowered{};
+  parted_evenly(c, c.dim(2), c.size(1));
+}
+
+void chunk(Call& c) {
+  if (c.rank(0) == 0) throw NotLowered{};
+  const size_t dim = c.dim(2);
+  parted_evenly(c, dim, ir::divide_up(c.node(0).sizes()[dim], c.integer(1)));
+}
+
+void split_with_sizes(Call& c) {
+  if (c.rank(0) == 0) throw NotLowered{};
+  const size_t dim = c.dim(2);
+  const Shape sizes = c.shape(1);
+  ir::Dim sum = 0;
+  for (const ir::Dim size : sizes) {
+    if (size < 0) throw NotLowered{};
+    sum += size;
+  }
+  if (sum != c.node(0).sizes()[dim]) throw NotLowered{};
+  parted(c, dim, sizes);
+}
 
 #define ROW(name, ...) lowered("aten::" name, row<__VA_ARGS__>)
 
@@ -282,12 +319,12 @@ constexpr LowerRow kRows[] = {
     ROW("diagonal", diagonal),
     ROW("unfold", unfold),
     ROW("unbind.int", unbind),
-    ROW("split.Tensor", split_at_two),
-    ROW("split_with_sizes", split_at_two),
-    ROW("chunk", split_at_two),
-    ROW("unsafe_split.Tensor", split_at_two),
-    ROW("unsafe_split_with_sizes", split_at_two),
-    ROW("unsafe_chunk", split_at_two),
+    ROW("split.Tensor", split),
+    ROW("split_with_sizes", split_with_sizes),
+    ROW("chunk", chunk),
+    ROW("unsafe_split.Tensor", split),
+    ROW("unsafe_split_with_sizes", split_with_sizes),
+    ROW("unsafe_chunk", chunk),
     ROW("permute_copy", permute),
     ROW("transpose_copy.int", transpose),
     ROW("t_copy", reversed),
@@ -302,8 +339,8 @@ constexpr LowerRow kRows[] = {
     ROW("diagonal_copy", diagonal),
     ROW("unfold_copy", unfold),
     ROW("unbind_copy.int", unbind),
-    ROW("split_copy.Tensor", split_at_two),
-    ROW("split_with_sizes_copy", split_at_two),
+    ROW("split_copy.Tensor", split),
+    ROW("split_with_sizes_copy", split_with_sizes),
     ROW("narrow_copy", narrow),
 };
 

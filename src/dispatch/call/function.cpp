@@ -97,8 +97,7 @@ bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objec
   return !variant.program.checks_overlap || !overlaps(*variant.program.executable, inputs);
 }
 
-PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, PyObject* const* numbers,
-                       PyObject* const* targets) {
+PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, Recipe::Given given) {
   const plan::Program& program = variant.program.executable->program;
   c10::SmallVector<PyObject*, 8> leaves(outputs.size());
   const size_t tensors = outputs.size() - variant.program.result_values;
@@ -112,7 +111,8 @@ PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& 
   PyObject** values = leaves.data() + tensors;
   for (size_t i = tensors; i < outputs.size(); ++i)
     leaves[i] = PyFloat_FromDouble(*static_cast<const double*>(outputs[i].const_data_ptr()));
-  PyObject* result = variant.program.recipe.rebuild(leaves.data(), numbers, values, targets);
+  given.values = values;
+  PyObject* result = variant.program.recipe.rebuild(leaves.data(), given);
   std::for_each(values, values + variant.program.result_values, Py_DecRef);
   return result;
 }
@@ -230,7 +230,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
                         : execute(executable, program, inputs, scalars.data(), outputs, check);
   } catch (const Restart& restart) {
     why = restart.why;
-    if (sized) sized->fail();
+    if (sized) sized->fail(why);
   } catch (const std::exception& error) {
     if (executable.writes && !undo && lacks_memory(error)) throw;
     why = "an operator raised";  // eager raises its own error
@@ -241,7 +241,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   }
   if (sized) sizes.count_run();
   if (all && !all->finish()) return nullptr;
-  return wrap_outputs(variant, outputs, objects, numbers, targets);
+  return wrap_outputs(variant, outputs, objects, {numbers, nullptr, scalars.data(), targets});
 }
 
 // The result, or with effects the tuple of it and the values to store. `draws`: what the call draws in Python stays

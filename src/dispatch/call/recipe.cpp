@@ -34,9 +34,12 @@ PyObject* keys_of(PyObject* dict) {
 
 PyObject* kept_object(PyObject* held) { return PyWeakref_CheckRefExact(held) ? PyWeakref_GET_OBJECT(held) : held; }
 
+bool is_torch_size(PyObject* object) { return std::string_view(Py_TYPE(object)->tp_name) == "torch.Size"; }
+
 // torch.return_types.*: struct sequences, which are made from one tuple.
 bool is_return_type(PyObject* object) {
   if (!PyTuple_Check(object) || PyTuple_CheckExact(object)) return false;
+  if (is_torch_size(object)) return true;
   PyObject* module = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__module__");
   const bool yes =
       module && PyUnicode_Check(module) && PyUnicode_CompareWithASCIIString(module, "torch.return_types") == 0;
@@ -93,6 +96,13 @@ struct Recipe::Reader {
     return std::ranges::any_of(call.classes, [&](const observe::Ref& made) { return made.get() == object; });
   }
 
+  // A torch.Size of sizes that differ from call to call.
+  bool holds_numbers(PyObject* object) const {
+    return is_torch_size(object) &&
+           std::any_of(&PyTuple_GET_ITEM(object, 0), &PyTuple_GET_ITEM(object, 0) + PyTuple_GET_SIZE(object),
+                       [&](PyObject* item) { return std::ranges::find(numbers, item) != numbers.end(); });
+  }
+
   bool one(PyObject* object, int depth) {
     PyTypeObject* type = PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object);
     if (is_new_class(reinterpret_cast<PyObject*>(type)))
@@ -111,7 +121,7 @@ struct Recipe::Reader {
       steps.push_back({Kind::Number, nullptr, number - numbers.begin()});
       return true;
     }
-    if (is_constant(object)) {
+    if (is_constant(object) && !holds_numbers(object)) {
       steps.push_back({Kind::Constant, Py_NewRef(object)});
       return true;
     }
@@ -254,15 +264,16 @@ std::vector<uint32_t> Recipe::numbers() const {
   return out;
 }
 
-void Recipe::renumber(const std::vector<int>& place, const std::vector<int>& value,
-                      const std::vector<PyObject*>& numbers) {
+void Recipe::renumber(const Places& places, const std::vector<PyObject*>& numbers) {
   for (Element& step : steps_) {
     if (step.kind != Kind::Number) continue;
     const auto index = static_cast<size_t>(step.count);
-    if (place[index] >= 0)
-      step.count = place[index];
-    else if (value[index] >= 0)
-      step = {Kind::Value, nullptr, value[index]};
+    if (places.numbers[index] >= 0)
+      step.count = places.numbers[index];
+    else if (places.values[index] >= 0)
+      step = {Kind::Value, nullptr, places.values[index]};
+    else if (places.scalars[index] >= 0)
+      step = {Kind::Size, nullptr, places.scalars[index]};
     else
       step = {Kind::Constant, Py_NewRef(numbers[index])};
   }
@@ -271,9 +282,7 @@ void Recipe::renumber(const std::vector<int>& place, const std::vector<int>& val
 struct Recipe::Maker {
   const Element* step;
   PyObject** leaves;
-  PyObject* const* numbers;
-  PyObject* const* values;
-  PyObject* const* targets;
+  const Given& given;
   std::vector<PyObject*>* made;  // the containers so far, owned; null where no step asks for them
 
   PyObject* one() {
@@ -284,15 +293,17 @@ struct Recipe::Maker {
       case Kind::Constant:
         return Py_NewRef(s.object);
       case Kind::Number:
-        return Py_NewRef(numbers[s.count]);
+        return Py_NewRef(given.numbers[s.count]);
       case Kind::Value:
-        return Py_NewRef(values[s.count]);
+        return Py_NewRef(given.values[s.count]);
+      case Kind::Size:
+        return PyLong_FromLongLong(static_cast<long long>(given.scalars[s.count]));
       case Kind::Same:
         return Py_XNewRef((*made)[static_cast<size_t>(s.count)]);
       case Kind::Tagged:
         return tagged(s);
       case Kind::Argument:
-        return Py_NewRef(targets[s.count]);
+        return Py_NewRef(given.targets[s.count]);
       case Kind::Kept:
         return Py_NewRef(kept_object(s.object));
       default:
@@ -376,10 +387,9 @@ struct Recipe::Maker {
   }
 };
 
-PyObject* Recipe::rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values,
-                          PyObject* const* targets) const {
+PyObject* Recipe::rebuild(PyObject** leaves, const Given& given) const {
   std::vector<PyObject*> made;
-  Maker maker{steps_.data(), leaves, numbers, values, targets, shares_ ? &made : nullptr};
+  Maker maker{steps_.data(), leaves, given, shares_ ? &made : nullptr};
   PyObject* result = maker.one();
   for (PyObject* object : made) Py_XDECREF(object);
   return result;

@@ -41,10 +41,15 @@ class Recipe {
              const Stored& stored, const observe::Observation& call, const std::unordered_set<PyObject*>& kept,
              const std::function<int(PyObject*)>& argument);
 
-  /// A new result from new references to the leaves (stolen), the call's symbolic numbers and those that the program
-  /// computed. Null with an exception set on failure.
-  PyObject* rebuild(PyObject** leaves, PyObject* const* numbers, PyObject* const* values,
-                    PyObject* const* targets) const;
+  /// What differs from call to call, but for the tensors.
+  struct Given {
+    PyObject* const* numbers;  // the call's symbolic ones
+    PyObject* const* values;   // those that the program computed
+    const uint64_t* scalars;   // of the graph: where they are sizes, ints
+    PyObject* const* targets;
+  };
+  /// A new result from new references to the leaves (stolen). Null with an exception set on failure.
+  PyObject* rebuild(PyObject** leaves, const Given& given) const;
 
   /// The objects that it does not make, kept alive until the result is there: the GIL may be released before.
   std::vector<observe::Ref> hold() const;
@@ -55,18 +60,23 @@ class Recipe {
   std::string text() const;                        // two recipes with one text give equal results for equal leaves
   /// Which numbers its Number leaves are, in their order.
   std::vector<uint32_t> numbers() const;
-  /// Renumbers Number leaves: place[i] is the place of number i among the symbolic ones; else value[i] is its place
-  /// among those that the program computes; both -1: guarded by value, so the leaf is the constant numbers[i].
-  void renumber(const std::vector<int>& place, const std::vector<int>& value, const std::vector<PyObject*>& numbers);
+  /// Per number its place among those of Given, in the first list that has one; -1: it has none.
+  struct Places {
+    const std::vector<int>&numbers, &values, &scalars;
+  };
+  /// Renumbers Number leaves. One without a place is guarded by value, so the leaf is the constant numbers[i].
+  void renumber(const Places& places, const std::vector<PyObject*>& numbers);
 
  private:
   // Struct: made by calling a type with a tuple. Instance: its items, then its attributes. Same: a container once more.
-  // Tagged: a leaf, then its attributes. Kept: an object that is there already. Argument: one of the call.
+  // Size: a scalar of the graph. Tagged: a leaf, then its attributes. Kept: an object that is there already. Argument:
+  // one of the call.
   enum class Kind : uint8_t {
     Leaf,
     Constant,
     Number,
     Value,
+    Size,
     Tuple,
     List,
     Dict,
@@ -83,8 +93,8 @@ class Recipe {
     // Constant: the object. Kept: a weak reference to it, or it. Dict, Tagged: tuple of keys. Struct, NamedTuple: the
     // type. Instance: (type, keys, names). Owned.
     PyObject* object = nullptr;
-    Py_ssize_t count =
-        0;  // containers: items. Number, Value, Argument: index. Same: which container, in the order of their steps
+    Py_ssize_t count = 0;  // containers: items. Number, Value, Size, Argument: index. Same: which container, in the
+                           // order of their steps
   };
   struct Reader;
   struct Maker;

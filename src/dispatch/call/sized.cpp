@@ -89,7 +89,7 @@ bool Sized::fits(PyObject* const* tensors) const noexcept {
     is_last &= own[i] == registers[i];
     is_recorded &= own[i] == symbols_[i].recorded;
   }
-  if (!is_recorded && (failed_ || !is_ready)) return false;
+  if (!is_recorded && (failed() || !is_ready)) return false;
   if (!is_ready) return true;
   if (!is_last) {
     if (!code_.run(own.data())) return false;
@@ -110,7 +110,7 @@ std::string Sized::first_failure(PyObject* const* tensors) const {
   if (!code_.run(registers.data()))
     for (size_t i = 0; i < code_.checks.size(); ++i)
       if (!ir::holds(code_.checks[i].is, registers[code_.checks[i].place])) return guards_[symbols_.size() + i];
-  return failed_ ? "an operator gave other sizes than were foretold" : "the strides of a tensor follow from its sizes";
+  return failed() ? why_failed_ : "the strides of a tensor follow from its sizes";
 }
 
 Sized::Lease Sized::take(const at::Tensor* const* inputs) const {

@@ -63,8 +63,9 @@ class Sized {
   /// The program for these inputs; none: the guards do not let them in.
   Lease take(const at::Tensor* const* inputs) const;
   /// An operator gave other sizes than foretold: from now on it is for the recorded sizes only.
-  void fail() const { failed_ = true; }
-  bool failed() const { return failed_; }
+  void fail(const std::string& why) const { why_failed_ = why; }
+  bool failed() const { return !why_failed_.empty(); }
+  const std::string& why_failed() const { return why_failed_; }
 
   /// Whether calls keep coming whose sizes are far above those that the plan is made for: another may be much faster.
   bool wants_plan() const { return far_calls_ >= kManyFar; }
@@ -103,7 +104,7 @@ class Sized {
   plan::PlanOptions options_;
   std::vector<int64_t> planned_;  // the sizes that the plan is made for, by symbol
   mutable uint32_t far_calls_ = 0;
-  mutable bool failed_ = false;
+  mutable std::string why_failed_;
   mutable std::vector<std::unique_ptr<Instance>> instances_;  // the latest first
 };
 

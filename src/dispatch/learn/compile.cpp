@@ -16,6 +16,8 @@
 namespace fastjit::dispatch {
 namespace {
 
+constexpr uint32_t kPlanning = 0xFFFFFFFFu;  // where a size is asked for: see Symbols::at()
+
 // Programs for CUDA are the same on every machine: nothing in their plans depends on the host.
 backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
   if (device.is_cuda()) {
@@ -141,6 +143,10 @@ void take(Function& function, Variant& variant, Executable& executable, Compilat
 void finish(Variant& variant, Executable& executable, Compilation& compilation) {
   executable.prepare();
   ir::Graph& graph = compilation.made->graph;
+  if (graph.symbols)
+    for (const auto& [symbol, place] : graph.symbols->fixed())
+      if (place == kPlanning)
+        variant.inspection.fixed_sizes.push_back(graph.symbols->name(symbol) + " is one size for the plan of kernels");
   if (variant.program.sized)
     variant.program.sized->set_program(*graph.symbols, executable.program, compilation.options, graph.scalars);
   variant.program.checks_overlap = executable.writes;
@@ -160,6 +166,7 @@ void Compilation::make(Place place) noexcept {
     now = std::make_unique<Made>();
     {
       const runtime::InsideGate gate;
+      if (captured.symbols) captured.symbols->at(kPlanning);
       now->graph = pass::run(captured, context);
       now->program = plan::plan(now->graph, options);
     }

@@ -78,6 +78,19 @@ struct PythonCall {
   PyObject* kwnames;
 };
 
+// What keeps sizes from being any size, as the newest recording found: ": x.size(0) is one size for …"; empty: nothing.
+std::string fixed_sizes(const Variant& variant) {
+  std::string out;
+  for (const std::string& one : variant.inspection.fixed_sizes) out += (out.empty() ? ": " : ", ") + one;
+  return out;
+}
+
+std::string fixed_sizes(const Function& function, Patience::Cause cause) {
+  const auto variants = function.variants.recent_first();
+  const auto newest = std::ranges::max_element(variants, {}, [](const auto& variant) { return variant->recording; });
+  return newest == variants.end() || cause != Patience::Cause::Unused ? "" : fixed_sizes(**newest);
+}
+
 // Why a variant does not serve a call, and how far the comparison came; empty: it does, and the call runs its program,
 // or eagerly because of `eager`.
 struct Misfit {
@@ -92,9 +105,7 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   const auto arguments = [&] {
     const std::string why = difference(variant.key.spec, spec, call.nargs, call.kwnames);
     if (why.empty()) return std::string("an argument or the name of a keyword differs");
-    std::string fixed;
-    for (const std::string& one : variant.inspection.fixed_sizes) fixed += (fixed.empty() ? ": " : ", ") + one;
-    return why + fixed;
+    return why + fixed_sizes(variant);
   };
   if (!variant.key.spec.match(call.args, call.nargs, call.kwnames, tensors.data(), numbers.data()))
     return {0, arguments()};
@@ -221,13 +232,15 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   }
   if (nearest.stage != kByValues) path.clear();
   const Coming what = coming(function, &miss, args, nargs, kwnames);
-  if (in_stretch(function, calls, what)) return "eager: " + function.patience.why;
+  if (in_stretch(function, calls, what))
+    return "eager: " + function.patience.why + fixed_sizes(function, function.patience.cause);
   const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
   std::string advice;
   why = refuse(function, call, modes, names, advice);
   if (!why.empty()) return "eager: " + why;
   if (const Patience::Cause cause = why_wait(function, call, calls, what); cause != Patience::Cause::None)
-    return "eager: " + stretch_reason(function, cause, most_varied(function, call, names, path), call);
+    return "eager: " + stretch_reason(function, cause, most_varied(function, call, names, path), call) +
+           fixed_sizes(function, cause);
   why = needs_gradients(function, call, modes, names);
   if (!why.empty()) return "eager, unless the function turns gradients off itself: " + why;
   if (nearest.why.empty() && function.state_recordings)

@@ -50,7 +50,7 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   const std::string reason = recording.unsound, advice = recording.advice;
   recording.variant->guards.values = miss ? miss->path : std::vector<capture::ValueGuard>();
   const bool any_size = recording.variant->key.spec.has_free_sizes();  // calls at other sizes may be compiled
-  function.fixes_sizes |= any_size;
+  if (any_size) function.fixes_sizes = recording.unsound;
   const bool kept = !refused && !any_size && (miss || !recording.captured_graph.reads_values || guarded);
   if (kept) keep(function, recording.variant);
   if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept)) stretch_unsound(function, retry_at, reason);
@@ -157,7 +157,7 @@ bool stays_eager(Function& function, const std::shared_ptr<Variant>& variant, co
   variant->drop_program();
   variant->guards.captured.clear();
   const bool any_size = variant->key.spec.has_free_sizes();
-  function.fixes_sizes |= any_size;
+  if (any_size) function.fixes_sizes = why.reason;
   const bool kept = !any_size && (pending.has_path || !pending.reads_values);
   if (kept) keep(function, variant);
   if (++function.unsound_in_a_row > kMostUnsound || !kept) stretch_unsound(function, variant->retry_at, why.reason);

@@ -13,6 +13,7 @@
 #include "capture/record/running.h"
 #include "dispatch/call/this_thread.h"
 #include "dispatch/learn/asked.h"
+#include "dispatch/learn/free_sizes.h"
 #include "dispatch/learn/fresh_call.h"
 #include "dispatch/learn/messages.h"
 #include "dispatch/learn/refuse.h"
@@ -48,8 +49,8 @@ PyObject* on_grad(void* context, PyObject* tensor, const char* name) {
   return grad;
 }
 
-// Numbers read out of tensors, from `first` on, that the result holds. One that something else refers to as well is no
-// longer symbolic.
+// Numbers read out of tensors or that follow from sizes, from `first` on, that the result holds. One that something
+// else refers to as well is no longer symbolic.
 std::vector<uint32_t> result_values(Recording& recording, size_t first, const Stored& stored) {
   std::vector<uint32_t> out;
   std::unordered_map<const PyObject*, Py_ssize_t> stores;
@@ -63,9 +64,7 @@ std::vector<uint32_t> result_values(Recording& recording, size_t first, const St
   for (auto number = static_cast<uint32_t>(first); number < recording.numbers.size(); ++number) {
     const Py_ssize_t held = times(stores, recording.numbers[number]), inside = times(leaves, number);
     if (inside > 0) out.push_back(number);
-    const bool is_constant = recording.recorder->is_size_number(number) && inside + held > 0;
-    if (is_constant || recording.observation.references[number] != inside + held)
-      recording.observation.symbolic[number] = false;
+    if (recording.observation.references[number] != inside + held) recording.observation.symbolic[number] = false;
   }
   return out;
 }
@@ -105,44 +104,11 @@ Entry entry_of(const Function& function, const FreshCall& call, Py_ssize_t nargs
   return entry;
 }
 
-// Dims of the call's tensors in which other calls like it differed, as bits. Symbols for sizes that never differ would
-// only cost guards.
-std::vector<uint64_t> free_sizes(const Recording& recording, const std::vector<std::string>& names) {
-  const CallSpec& spec = recording.variant->key.spec;
-  const Options& options = recording.function.options;
-  std::vector<uint64_t> out;
-  const auto failed = [](const auto& known) { return known->program.sized && known->program.sized->failed(); };
-  if (recording.function.fixes_sizes || !device_of(spec.flat().tensors).is_cpu() || options.dynamic == Dynamic::None ||
-      std::ranges::any_of(recording.function.variants.all(), failed))
-    return out;
-  const std::vector<PyObject*>& tensors = spec.flat().tensors;
-  if (options.dynamic == Dynamic::All) out.assign(tensors.size(), ~uint64_t{0});
-  for (size_t i = 0; !options.dynamic_dims.empty() && i < tensors.size(); ++i) {
-    out.resize(tensors.size(), 0);
-    const std::string name = tensor_names(spec, names)[i];
-    const auto dims = options.dynamic_dims.find(name.substr(0, name.find_first_of(".[")));
-    if (dims == options.dynamic_dims.end()) continue;
-    const int64_t rank = unpack(tensors[i]).dim();
-    for (const int64_t dim : dims->second)
-      if (const int64_t wrapped = dim < 0 ? dim + rank : dim; wrapped >= 0 && wrapped < std::min<int64_t>(rank, 64))
-        out[i] |= uint64_t{1} << wrapped;
-  }
-  for (const CallSpec* known : recording.known_calls) {
-    if (!known->same_but_sizes(spec)) continue;
-    const std::vector<uint64_t> differ = spec.other_sizes(*known);
-    out.resize(differ.size(), 0);
-    for (size_t i = 0; i < differ.size(); ++i) out[i] |= differ[i];
-  }
-  if (std::ranges::none_of(out, [](uint64_t mask) { return mask != 0; })) out.clear();
-  return out;
-}
-
-capture::CallInputs inputs_of(const Recording& recording, const FreshCall& call,
-                              const std::vector<std::string>& names) {
+capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const std::vector<std::string>& names) {
   const bool pure = recording.function.options.pure;
   capture::CallInputs inputs;
   for (PyObject* tensor : recording.variant->key.spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
-  if (!pure) inputs.free_sizes = free_sizes(recording, names);  // else nobody sees what Python asks of sizes
+  inputs.free_sizes = free_sizes(recording, names);
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   inputs.varying = call.varying;
   for (PyObject* argument : call.args)
@@ -325,7 +291,7 @@ void fix_numbers(Recording& recording) {
 void settle_scalars(Recording& recording, const FreshCall& call, const Schedule& schedule) {
   Variant& variant = *recording.variant;
   const capture::Capture& captured = recording.captured_graph;
-  std::vector<int> place(recording.numbers.size(), -1), value(recording.numbers.size(), -1);
+  std::vector<int> place(recording.numbers.size(), -1), value = place, size = place;
   const std::vector<PyObject*> flat = variant.key.spec.flat().numbers;
   std::vector<std::pair<size_t, size_t>> symbolic;  // (number among the flattened arguments, fresh index)
   for (uint32_t fresh = 0; fresh < call.fresh.size(); ++fresh)
@@ -356,12 +322,15 @@ void settle_scalars(Recording& recording, const FreshCall& call, const Schedule&
   }
   variant.program.scalar_limit = captured.scalar_limits;
   for (uint32_t number : captured.result_values) value[number] = static_cast<int>(variant.program.result_values++);
-  variant.program.recipe.renumber(place, value, recording.numbers);
+  for (const auto& [number, scalar] : captured.result_sizes) size[number] = static_cast<int>(scalar);
+  variant.program.recipe.renumber({place, value, size}, recording.numbers);
   for (auto [number, fresh] : symbolic) variant.key.spec.make_symbolic(number);
 }
 
 void settle_sizes(Recording& recording, uint64_t hash) {
-  recording.variant->inspection.fixed_sizes = std::move(recording.captured_graph.fixed_sizes);
+  std::vector<std::string>& fixed = recording.variant->inspection.fixed_sizes;
+  fixed = std::move(recording.captured_graph.fixed_sizes);
+  if (!recording.fixes_sizes.empty()) fixed.push_back("each size is recorded: " + recording.fixes_sizes);
   if (!recording.captured_graph.graph.symbols) return;
   auto sized = std::make_unique<Sized>(recording.captured_graph);
   for (const auto& [argument, layout] : sized->layouts())

@@ -50,6 +50,7 @@ struct Recording {
   capture::Capture captured_graph;
   std::shared_ptr<void> rest;  // watches it
   std::string unsound, advice;
+  std::string fixes_sizes;                    // not empty: why no size that differs from call to call is any size
   std::vector<const CallSpec*> known_calls;   // numbers that differ from theirs may be read at run time
   std::vector<observe::NumberPlace> varying;  // and so may numbers that the call finds there
 };

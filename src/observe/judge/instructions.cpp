@@ -324,7 +324,9 @@ void Tracer::map_add(int) {
 }
 
 void Tracer::format_value(int oparg) {
-  PyObject* value = at((oparg & 4) ? 2 : 1);
+  const int place = (oparg & 4) ? 2 : 1;
+  PyObject* value = at(place);
+  if (is_size(value) && is_in_unread_message(place)) return;
   if (is_tensor(value) || !readable(value)) return deny("formatting of " + name_of(value));
   note_names(value);
 }

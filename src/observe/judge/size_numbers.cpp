@@ -6,10 +6,33 @@
 #include <algorithm>
 #include <array>
 
+#include "observe/events/opcode_numbers.h"
 #include "observe/judge/tracer.h"
 
 namespace fastjit::observe {
 namespace {
+
+#if PY_VERSION_HEX < 0x030C0000
+// Whether the code behind this instruction makes one text of so many pieces and values that lie on the stack, and gives
+// it to a call as the second of two arguments.
+bool makes_second_argument(const unsigned char* ops, int offset, int pieces) {
+  constexpr int kCallable = 1, kHasSpec = 4;
+  for (int i = offset + 1;; ++i) {
+    const int op = ops[2 * i], arg = ops[2 * i + 1];
+    if (op == 0) continue;  // a cache
+    if (op == k_PRECALL) return pieces == 1 && arg == 2;
+    if (op == k_LOAD_CONST || op == k_LOAD_FAST || (op == k_LOAD_GLOBAL && !(arg & kCallable)))
+      ++pieces;
+    else if (op == k_BINARY_SUBSCR || op == k_BINARY_OP || (op == k_FORMAT_VALUE && arg & kHasSpec))
+      --pieces;
+    else if (op == k_BUILD_STRING)
+      pieces -= arg - 1;
+    else if (op != k_LOAD_ATTR && op != k_FORMAT_VALUE)
+      return false;
+    if (pieces < 1) return false;
+  }
+}
+#endif
 
 std::span<PyObject*> items_of(PyObject* sequence) {
   return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(Py_SIZE(sequence))};
@@ -93,6 +116,21 @@ bool Tracer::is_size_list(PyObject* o) const {
   if (numbers_.empty() || !host_.on_sizes_used || !(PyTuple_Check(o) || PyList_CheckExact(o))) return false;
   if (PyTuple_Check(o) ? !holds_only_items(Py_TYPE(o)) : !is_known(o)) return false;
   return holds_ints(o) && std::ranges::any_of(items_of(o), [&](PyObject* item) { return is_size(item); });
+}
+
+// The value at this place of the stack is put into the text that torch._assert() is given with a condition that holds:
+// nothing reads that.
+bool Tracer::is_in_unread_message([[maybe_unused]] int place) {
+#if PY_VERSION_HEX < 0x030C0000
+  static PyObject* const assertion = Py_XNewRef(imported("torch:_assert").get());
+  int condition = place + 1;
+  while (top().stack.at_or_null(condition) && PyUnicode_CheckExact(at(condition))) ++condition;
+  return assertion && top().stack.at_or_null(condition) == Py_True &&
+         top().stack.at_or_null(condition + 1) == assertion &&
+         makes_second_argument(top().ops, top().offset, condition - place);
+#else
+  return false;
+#endif
 }
 
 void Tracer::close_sizes(Args operands) {

@@ -295,6 +295,7 @@ class Tracer final : public Driver {
   static long rank_of(PyObject* tensor);
   bool tells_slices(PyObject* tensor, Args items);
   bool is_size_list(PyObject* o) const;
+  bool is_in_unread_message(int place);
   void use_sizes(Args args);
   bool compares_sizes(int comparison, Derivation how, Args operands);
   bool compares_size_lists(int comparison, PyObject* left, PyObject* right);

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fastjit import fastjit
@@ -27,7 +28,7 @@ ran: Counter[str] = Counter()
 def compiled(source: str, seed: int) -> Any:
     name = f"<sizes {seed}>"
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    scope: dict[str, Any] = {"torch": torch, "F": F}
     exec(compile(source, name, "exec"), scope)
     return scope["f"]
 
@@ -50,12 +51,17 @@ def difference(fast: Any, eager: Any, args: list[Tensor]) -> str:
     if refused:
         return ""
     for k, (g, w) in enumerate(zip(got, wanted, strict=True)):
+        if not isinstance(w, Tensor):
+            if type(g) is not type(w) or g != w:
+                return f"result {k} is {g!r}, not {w!r}"
+            continue
         if (g.dtype, g.shape, g.stride()) != (w.dtype, w.shape, w.stride()):
             return f"result {k} is {g.dtype, g.shape, g.stride()}, not {w.dtype, w.shape, w.stride()}"
         if not torch.allclose(g, w, rtol=1e-9, atol=1e-9, equal_nan=True):
             return f"result {k} differs by {(g - w).abs().max()}"
-    if aliasing(list(got), args) != aliasing(list(wanted), args):
-        return f"aliasing {aliasing(list(got), args)} is not {aliasing(list(wanted), args)}"
+    alike = [aliasing([t for t in result if isinstance(t, Tensor)], args) for result in (got, wanted)]
+    if alike[0] != alike[1]:
+        return f"aliasing {alike[0]} is not {alike[1]}"
     return ""
 
 
@@ -132,11 +138,11 @@ NUMBERS: dict[str, Any] = {
     "all in steps": lambda x: x[: x.shape[0] : 2] * 2,
     "compared": lambda x: x * 2 if x.shape == x.clone().shape and x.size(0) > 2 else x,
     "larger": lambda x: x / max(x.shape[0], x.shape[1]),
-    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[2:]),
-    "padded": lambda x: torch.nn.functional.pad(x, (1, 2)) * 2,
-    "padded and cut": lambda x: torch.nn.functional.pad(x, (0, 1, -1, 0, 2, 2), value=2.5),
-    "padded to a size": lambda x: torch.nn.functional.pad(x, (0, 0, 0, x.shape[0])) * 2,
-    "padded as a mirror": lambda x: torch.nn.functional.pad(x, (1, 3), mode="reflect"),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[2:]),
+    "padded": lambda x: F.pad(x, (1, 2)) * 2,
+    "padded and cut": lambda x: F.pad(x, (0, 1, -1, 0, 2, 2), value=2.5),
+    "padded to a size": lambda x: F.pad(x, (0, 0, 0, x.shape[0])) * 2,
+    "padded as a mirror": lambda x: F.pad(x, (1, 3), mode="reflect"),
     "diff": lambda x: torch.diff(x, dim=1, prepend=x[:, :1]),
 }
 
@@ -147,16 +153,16 @@ def test_what_python_does_with_sizes(name: str) -> None:
 
 
 PRODUCTS: dict[str, Any] = {
-    "linear": lambda x, w, v: torch.nn.functional.linear(x, w.t()),
-    "linear with a bias": lambda x, w, v: torch.nn.functional.linear(x, w.t(), w[0]),
-    "linear of rows with gaps": lambda x, w, v: torch.nn.functional.linear(x.transpose(0, 1), w.t(), w[0]),
+    "linear": lambda x, w, v: F.linear(x, w.t()),
+    "linear with a bias": lambda x, w, v: F.linear(x, w.t(), w[0]),
+    "linear of rows with gaps": lambda x, w, v: F.linear(x.transpose(0, 1), w.t(), w[0]),
     "folded": lambda x, w, v: x @ w,
     "by a vector": lambda x, w, v: x @ v,
     "a vector by": lambda x, w, v: v @ x.transpose(1, 2),
     "a matrix by": lambda x, w, v: w.t() @ x.transpose(1, 2),
     "batches": lambda x, w, v: x @ x.transpose(1, 2),
     "broadcast batches": lambda x, w, v: x.unsqueeze(1) @ x[:1].unsqueeze(0).transpose(-1, -2),
-    "attention": lambda x, w, v: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+    "attention": lambda x, w, v: F.scaled_dot_product_attention(x, x, x),
 }
 
 
@@ -164,6 +170,98 @@ PRODUCTS: dict[str, Any] = {
 def test_products_of_more_than_two_dims(name: str) -> None:
     w, v = torch.randn(6, 7, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
     play_at(PRODUCTS[name], lambda i: (*cube(i), w, v))
+
+
+PARTS_OF: dict[str, Any] = {
+    "split in halves": lambda x: torch.cat(x.split(x.shape[1] // 2, 1)[::-1], 1),
+    "split by sizes": lambda x: torch.cat(x.split([1, x.shape[1] - 1], 1)[::-1], 1),
+    "views": lambda x: (x * 2).split([2, x.shape[1] - 2], 1),
+    "chunk": lambda x: (lambda a, b: a * b)(*x.chunk(2, 1)),
+    "chunk of the last": lambda x: F.scaled_dot_product_attention(*x.chunk(3, -1)),
+    "tensor_split": lambda x: [part.sum() for part in x.tensor_split(2, 1)],
+    "unbind of another dim": lambda x: [part * 2 for part in x.unbind(2)],
+    "roll": lambda x: x.roll(1, 1) + x.roll((-1, 2), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS_OF)
+def test_parts_by_sizes(name: str) -> None:
+    play_at(PARTS_OF[name], cube)
+
+
+def test_how_many_parts_there_are_is_a_guard() -> None:
+    fast = fastjit(lambda x: [part * 2 for part in x.split(5, 1)])
+    for n in (11, 12, 13, 14, 17, 18, 19, 12, 18, 13):
+        x = torch.randn(3, n)
+        for got, want in zip(fast(x), x.split(5, 1), strict=True):
+            assert_same(got, want * 2)
+    assert (fast.stats().misses, fast.stats().hits) == (3, 7), fast.inspect("guards")
+
+
+def test_as_many_parts_as_the_size_says_are_one_size() -> None:
+    play_at(lambda x: sum(x.unbind(1)) * 2, cube, misses=4, calls=4)
+    play_at(lambda x: sum(x.split(1, 1)) * 2, cube, misses=4, calls=4)
+
+
+IMAGES: dict[str, Any] = {
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3)) * 2,
+    "pad by a size": lambda x: F.pad(x, (0, -x.shape[-1] % 8, 0, 0)) * 2,
+    "reflect": lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect") * 2,
+    "twice as large": lambda x: F.interpolate(x, scale_factor=2.0) * 2,
+    "half": lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear") * 2,
+    "as another": lambda x: F.interpolate(x, size=x[..., ::2].shape[2:], mode="bilinear") * 2,
+    "by sizes": lambda x: F.interpolate(x, (x.shape[2] * 3 // 2, x.shape[3] + 1), mode="bicubic", antialias=True) * 2,
+    "transposed": lambda x: F.conv_transpose2d(x, torch.ones(4, 3, 3, 3), stride=2, padding=1, output_padding=1) * 2,
+    "shuffled": lambda x: F.pixel_shuffle(x, 2) * 2,
+    "rounded up": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True) * 2,
+    "indexed": lambda x: x[:, :, torch.tensor([0, 2, 1])] * 2,
+    "indexed by two": lambda x: x[torch.tensor([[0], [1]]), :, torch.tensor([0, 2, 1])] * 2,
+    "repeated": lambda x: x.repeat_interleave(3, 2) * 2,
+    "summed": lambda x: torch.einsum("bchw,bcvw->bhv", x, x) * 2,
+    "distances": lambda x: torch.cdist(x, x[:, :, 1:]) * 2,
+    "line": lambda x: x * torch.linspace(0, 1, x.shape[-1]),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_what_operators_of_torch_give_follows_from_sizes(name: str) -> None:
+    misses = 5 if name in ("pad by a size", "rounded up") else 2
+    fast = fastjit(IMAGES[name])
+    for i in range(10):
+        x = torch.randn(3 + i % 3, 4, 6 + i, 7 + 2 * i)
+        got, want = fast(x), IMAGES[name](x)
+        assert_same(got, want)
+        assert got.stride() == want.stride()
+    assert fast.stats().fallbacks == {} and fast.stats().misses <= misses, (fast.stats(), fast.inspect("guards"))
+
+
+def test_text_that_nothing_reads() -> None:
+    """A message is made in each call, and read where the condition does not hold."""
+
+    def f(x: Tensor) -> Tensor:
+        n = x.shape[1]
+        torch._assert(n % 2 == 0, f"{n} is odd, as {n + 1:04} is not, of {x.shape[0]} rows")
+        return x * 2
+
+    play_at(f, cube)
+    fast = fastjit(f)
+    for n in (4, 6, 8, 7, 10, 9):
+        x = torch.randn(3, n)
+        if n % 2 == 0:
+            assert_same(fast(x), x * 2)
+            continue
+        with pytest.raises(AssertionError, match=f"{n} is odd, as 00{n + 1:02} is not, of 3 rows"):
+            fast(x)
+    assert fast.stats().hits == 2
+
+
+def test_text_that_is_read() -> None:
+    def f(x: Tensor) -> Tensor:
+        text = f"{x.shape[0]} rows"
+        torch._assert(True, text)
+        return x * len(text) * (2 if text == "4 rows" else 3)
+
+    play_at(f, lambda i: (torch.randn(3 + i, 4, dtype=torch.float64),), misses=4, calls=4)
 
 
 FIXES: dict[str, Any] = {
@@ -185,12 +283,52 @@ def test_a_branch_is_a_guard() -> None:
     assert "x.size(1) % 4" in fast.inspect("guards")
 
 
-def test_a_size_that_is_returned() -> None:
-    fast = fastjit(lambda x: (x * 2, x.shape[0], x.shape))
+class Sized:
+    rows = count = 0
+
+
+RESULTS: dict[str, Any] = {
+    "a size": lambda x: (x * 2, x.shape[0]),
+    "all": lambda x: (x * 2, x.shape, x.size()[1:]),
+    "one twice": lambda x: (lambda n: (x * 2, n, n + n, [n]))(len(x)),
+    "computed": lambda x: {"y": x * 2, "n": x.shape[0] * x.shape[1] // 2 - 1, "k": x.numel()},
+    "of a result": lambda x: (x[:, ::2].exp(), x[:, ::2].shape),
+    "the same in all": lambda x: (x * 2, x.shape[2], x.shape[-1:]),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_sizes_that_are_returned(name: str) -> None:
+    fast = fastjit(RESULTS[name])
+    for i in range(8):
+        (x,) = cube(i)
+        got, want = (list(r.values()) if isinstance(r, dict) else list(r) for r in (fast(x), RESULTS[name](x)))
+        assert_same(got[0], want[0])
+        assert got[1:] == want[1:] and list(map(type, got)) == list(map(type, want))
+    assert (fast.stats().misses, fast.stats().hits, fast.stats().fallbacks) == (2, 6, {}), fast.inspect("guards")
+
+
+def test_sizes_that_are_stored() -> None:
+    holder = Sized()
+
+    def f(x: Tensor) -> Tensor:
+        holder.rows, holder.count = x.shape[0] + 1, x.numel()
+        return x * 2
+
+    fast = fastjit(f)
+    for i in range(8):
+        (x,) = cube(i)
+        assert_same(fast(x), x * 2)
+        assert (holder.rows, holder.count) == (4 + i, x.numel()) and type(holder.rows) is int
+    assert (fast.stats().misses, fast.stats().hits, fast.stats().fallbacks) == (2, 6, {}), fast.inspect("guards")
+
+
+def test_a_size_that_is_returned_and_read_otherwise_is_one_size() -> None:
+    fast = fastjit(lambda x: (lambda n: (x * len(str(n)), n, [n]))(x.shape[0]))
     for i in range(4):
         (x,) = cube(i)
-        got = fast(x)
-        assert got[1:] == (x.shape[0], x.shape) and type(got[1]) is int and type(got[2]) is torch.Size
+        assert fast(x)[1:] == (3 + i, [3 + i])
+    assert "x.size(0) is one size for Python code" in fast.inspect("guards")
 
 
 def test_errors_are_those_of_the_sizes() -> None:

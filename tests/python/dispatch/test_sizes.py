@@ -277,6 +277,41 @@ def turned(x: Tensor) -> Tensor:
     return torch.exp(x.t()) + 1
 
 
+def written_part(x: Tensor) -> Tensor:
+    y = x * 2
+    y[:, 0] = 1
+    return y
+
+
+ONE_SIZE: dict[str, tuple[Any, Callable[[int], Tensor], dict[str, Any], str]] = {
+    "gaps": (turned, lambda n: torch.randn(n, 8)[:, ::2], {}, "x.size(0) is one size: the elements of x have gaps"),
+    "one": (turned, lambda n: torch.randn(3, 1 if n > 3 else 2), {}, "x.size(1) is one size: it is 1"),
+    "a part": (written_part, lambda n: torch.randn(n, 4), {}, "for aten::fill_ at test_sizes.py:"),
+    "not foretold": (
+        lambda x: F.interpolate(x, scale_factor=1.5),
+        lambda n: torch.randn(1, 3, 2 * n),
+        {"on_unsupported": "eager"},
+        "each size is recorded: the result of aten::upsample_nearest1d.vec has other sizes",
+    ),
+    "pure": (turned, lambda n: torch.randn(n, 4), {"pure": True}, "each size is recorded: pure=True"),
+    "by option": (turned, lambda n: torch.randn(n, 4), {"dynamic": False}, "each size is recorded: dynamic=False"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_SIZE)
+def test_why_a_size_is_one_size_is_told(name):
+    fn, make, options, told = ONE_SIZE[name]
+    fast = fastjit.jit(fn, **options)
+    for n in (3, 4, 5, 6):
+        x = make(n)
+        assert_same(fast(x), fn(x))
+    assert told in fast.inspect("guards"), fast.inspect("guards")
+    if name != "one":
+        for n in range(7, 24):
+            fast(make(n))
+        assert told in fast.explain(make(30)), fast.explain(make(30))
+
+
 def play_and_wait(fast: Any, shape: tuple[int, int], calls: int = 9) -> None:
     """So many calls, and one more when what they asked for in the background is there."""
     with torch.no_grad():

@@ -171,6 +171,18 @@ class Maker:
             lambda: f"{t}.flatten({rng.choice([0, 1])})",
             lambda: f"{t}.unflatten({d}, (-1, 2))",
             lambda: f"{t}.repeat(2, {', '.join(['1'] * max(self.scope[t].dim() - 1, 1))})",
+            lambda: f"{t}.split({n}, {d})[{rng.choice([0, -1])}]",
+            lambda: f"torch.cat({t}.split([{n}, {self.size(t, d)} - {n}], {d}), {d})",
+            lambda: f"{t}.chunk({rng.randint(1, 3)}, {d})[{rng.choice([0, -1])}] * 2",
+            lambda: f"torch.cat({t}.tensor_split({rng.randint(1, 3)}, {d})[::-1], {d})",
+            lambda: f"{t}.roll({rng.choice([-2, -1, 1, 3])}, {d})",
+            lambda: f"F.pad({t}, (0, 0, {rng.randint(-1, 2)}, {n}))",
+            lambda: f"{t}[torch.arange({n}) % {self.size(t, 0)}]",
+            lambda: f"{t}.repeat_interleave({rng.randint(1, 3)}, {d})",
+            lambda: f"torch.einsum('bij,bkj->bik', {m3}, {m3})",
+            lambda: f"F.interpolate({m3}, scale_factor={rng.choice([2.0, 0.5, 3.0])})",
+            lambda: f"F.interpolate({m3}, size={n})",
+            lambda: f"{t} + torch.linspace(0, 1, {n}, dtype=torch.float64).sum()",
             lambda: f"{t}.clamp(max={n})",
             lambda: f"F.scaled_dot_product_attention({m3}, {m3}, {m3})",
             lambda: f"{t} if {self.test()} else {u}",
@@ -213,6 +225,6 @@ class Maker:
                 continue
             self.scope = {k: v for k, v in trial.items() if k != "__builtins__"}
             self.lines += lines
-        results = [*[k for k in self.names(Tensor) if k not in "xywz"][-4:], "x"]
+        results = [*[k for k in self.names(Tensor) if k not in "xywz"][-4:], *self.names(int)[-2:], "x", "x.shape"]
         body = "".join(f"    {line}\n" for line in self.lines)
         return f"def f(x, y, w, z):\n{body}    return {', '.join(results)},\n"
