@@ -137,7 +137,6 @@ class GraphBuilder {
   bool is_settled(uint32_t number);
   std::vector<ir::Dim> sizes_given(uint32_t event, uint32_t arg);
   ir::NodeId size_node(ir::Dim size, const Event& event, const CallValue& item);
-  std::optional<std::vector<ir::Dim>> padded_sizes(const Event& event);
   std::optional<std::vector<ir::Dim>> listed_sizes(const Event& event);
   void give_sizes(const Event& event, uint32_t i, Arg& arg);
   void give_number(const Event& event, uint32_t i, Arg& arg);

@@ -229,27 +229,8 @@ std::vector<ir::Dim> GraphBuilder::sizes_given(uint32_t event, uint32_t arg) {
   return std::ranges::any_of(dims, &Dim::is_symbolic) ? dims : std::vector<Dim>();
 }
 
-// What a list of pads makes of the sizes: two numbers a dim, those of the last one first.
-std::optional<std::vector<ir::Dim>> GraphBuilder::padded_sizes(const Event& event) {
-  const std::vector<ir::Layout> tensors = layouts_of(event);
-  const c10::IValue& list = event.args[1].constant;
-  if (tensors.size() != 1 || !list.isIntList()) return std::nullopt;
-  std::vector<Dim> pads = sizes_given(static_cast<uint32_t>(&event - trace_.events.data()), 1);
-  if (pads.empty())
-    for (const int64_t pad : list.toIntVector()) pads.emplace_back(pad);
-  std::vector<Dim> sizes = tensors[0].sizes;
-  if (pads.size() % 2 != 0 || pads.size() / 2 > sizes.size()) return std::nullopt;
-  for (size_t i = 0; i < pads.size(); i += 2) sizes[sizes.size() - 1 - i / 2] += pads[i] + pads[i + 1];
-  return sizes;
-}
-
-// What torch makes by a list of sizes or of pads, where some follow from symbols.
+// What torch makes by a list of sizes, some of which follow from symbols.
 std::optional<std::vector<ir::Dim>> GraphBuilder::listed_sizes(const Event& event) {
-  static const std::unordered_set<std::string_view> pads{"aten::constant_pad_nd",   "aten::pad",
-                                                         "aten::reflection_pad1d",  "aten::reflection_pad2d",
-                                                         "aten::reflection_pad3d",  "aten::replication_pad1d",
-                                                         "aten::replication_pad2d", "aten::replication_pad3d"};
-  if (scope_ && pads.contains(event.name)) return padded_sizes(event);
   static const std::unordered_set<std::string_view> names{
       "aten::view",        "aten::_unsafe_view",   "aten::reshape",        "aten::empty.memory_format",
       "aten::new_empty",   "aten::rand",           "aten::randn",          "aten::randint",
