@@ -198,6 +198,7 @@ void GraphBuilder::free_sizes() {
     }
     if (!why.empty()) continue;
     layout.strides = *dense_strides(layout.sizes, meta);
+    if (!is_symbolic(layout)) continue;
     capture.layouts.emplace_back(root.argument, layout);
     free_.emplace(root.before.tensor, with_layout(meta, std::move(layout)));
   }

@@ -98,7 +98,7 @@ def play_at(fn: Any, make: Any, misses: int = 2, calls: int = 8) -> Any:
     return fast
 
 
-@pytest.mark.parametrize("seed", [10044, 10308, 10509, 10514, 10767, 10781, 10958, 11036])
+@pytest.mark.parametrize("seed", [10044, 10308, 10509, 10514, 10767, 10781, 10958, 11036, 20814])
 def test_programs_that_were_others_at_other_sizes(seed: int) -> None:
     """test_check.py records each hit of theirs again."""
     assert play(seed) == ""
