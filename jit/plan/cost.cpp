@@ -34,7 +34,9 @@ int64_t Costs::own(const ProductSize& size) const {
   // The factor that each vector of the other one meets comes from the second-level cache once it fills the first.
   if (!size.across && std::min(size.rows, size.columns) * size.inner * size.bytes > kFactor) each += kFar;
   const int64_t whole = points * each * size.bytes / 4 + (size.across ? 0 : results * kSum);
-  return launch + (whole > serial ? whole * 6 / 10 : whole);
+  // Two threads help where the library does badly; it makes more of both where there is much to do for all rows.
+  const bool few = std::min(size.rows, size.columns) <= 16;
+  return launch + (few && whole > serial ? whole * 6 / 10 : whole);
 }
 
 int64_t Costs::point(const KernelPlan& plan) const {

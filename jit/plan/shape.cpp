@@ -65,6 +65,7 @@ class Shaper {
   void fill_plan();
   void fill_step();
   uint8_t unroll() const;
+  uint8_t unroll_of_product() const;
   Dim block() const;
   bool transposed(const Touched& touched) const;
   bool transposed(const Touched& touched, const Loop& across) const {
@@ -254,11 +255,20 @@ void Shaper::choose_tile() {
   while (tile_ > std::max<int64_t>(kLeastTile, options_.lanes) && tile_ * tile_ * most > kTileBytes) tile_ /= 2;
 }
 
+/// As many as leave registers for the sums of all rows, and as one pass along the lanes' loop fills.
+uint8_t Shaper::unroll_of_product() const {
+  const int most = rows_together_ <= 2 || (out_.kept_lanes && options_.lanes >= 16) ? 4 : 2;
+  const int64_t length = (out_.kept_lanes ? kept_ : reduced_).back().size.hint();
+  int vectors = most;
+  while (vectors > 1 && vectors * options_.lanes > length) vectors /= 2;
+  return static_cast<uint8_t>(vectors);
+}
+
 uint8_t Shaper::unroll() const {
   size_t computed = 0;
   for (const Instr& instr : code_) computed += instr.code == Code::Compute;
   if (const uint8_t calling = unroll_of_calls(out_.plan)) return calling;
-  if (is_product_) return rows_together_ <= 2 || (out_.kept_lanes && options_.lanes >= 16) ? 4 : 2;
+  if (is_product_) return unroll_of_product();
   if (reduced_.empty()) return computed <= 4 ? 4 : computed <= 16 ? 2 : 1;
   return computed <= 12 ? 4 : computed <= 30 ? 2 : 1;
 }

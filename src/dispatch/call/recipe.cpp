@@ -34,7 +34,10 @@ PyObject* keys_of(PyObject* dict) {
 
 PyObject* kept_object(PyObject* held) { return PyWeakref_CheckRefExact(held) ? PyWeakref_GET_OBJECT(held) : held; }
 
-bool is_torch_size(PyObject* object) { return std::string_view(Py_TYPE(object)->tp_name) == "torch.Size"; }
+bool names_torch_size(PyObject* type) {
+  return std::string_view(reinterpret_cast<PyTypeObject*>(type)->tp_name) == "torch.Size";
+}
+bool is_torch_size(PyObject* object) { return names_torch_size(reinterpret_cast<PyObject*>(Py_TYPE(object))); }
 
 // torch.return_types.*: struct sequences, which are made from one tuple.
 bool is_return_type(PyObject* object) {
@@ -248,10 +251,28 @@ int Recipe::traverse(visitproc visit, void* arg) const {
 }
 
 std::string Recipe::text() const {
+  // The ints of a torch.Size of which none differs from call to call, whether that was known at first or not.
+  const auto fixed_sizes = [&](size_t at) {
+    const Element& step = steps_[at];
+    std::vector<PyObject*> ints;
+    if (step.kind == Kind::Constant && is_torch_size(step.object))
+      ints.assign(&PyTuple_GET_ITEM(step.object, 0), &PyTuple_GET_ITEM(step.object, 0) + PyTuple_GET_SIZE(step.object));
+    const bool is_made = step.kind == Kind::Struct && names_torch_size(step.object);
+    for (Py_ssize_t i = 1; is_made && i <= step.count; ++i) {
+      const Element& item = steps_[at + static_cast<size_t>(i)];
+      if (item.kind != Kind::Constant) return std::vector<PyObject*>();
+      ints.push_back(item.object);
+    }
+    return ints;
+  };
   std::string out;
-  for (const Element& step : steps_) {
-    out += std::to_string(static_cast<int>(step.kind)) + ":" + std::to_string(step.count);
-    if (step.object) out += " " + repr(step.object);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Element& step = steps_[i];
+    const std::vector<PyObject*> ints = fixed_sizes(i);
+    out += ints.empty() ? std::to_string(static_cast<int>(step.kind)) + ":" + std::to_string(step.count) : "torch.Size";
+    if (step.object && ints.empty()) out += " " + repr(step.object);
+    for (PyObject* one : ints) out += " " + repr(one);
+    if (step.kind == Kind::Struct) i += ints.size();
     out += "; ";
   }
   return out;

@@ -11,7 +11,10 @@ namespace fastjit::observe {
 // The first number that was read there counts: where the call has changed it since, the next one finds another.
 void Tracer::note_place(const void* container, PyObject* key, Py_ssize_t index, PyObject* number) {
   if (!is_number(number) || notes_.full() || notes_.find(container, key, index)) return;
-  notes_.add({container, Ref::share(key), index, Ref::share(number)});
+  // An object of the call's own is not held: whether somebody keeps it is a question that is asked of it.
+  Ref first = numbers_.contains(number) ? Ref::steal(own_copy(number)) : Ref::share(number);
+  if (!first) return PyErr_Clear();
+  notes_.add({container, Ref::share(key), index, std::move(first)});
 }
 
 void Tracer::note_item(PyObject* container, PyObject* index) {

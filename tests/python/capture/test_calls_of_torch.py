@@ -289,7 +289,7 @@ def attention(x, w, b):
 
 
 def test_views_that_products_read_are_no_calls():
-    fast = check(attention, torch.randn(2, 5, 8), torch.randn(24, 8), torch.randn(24))
+    fast = check(attention, torch.randn(2, 100, 64), torch.randn(192, 64) / 8, torch.randn(192))
     plan = fast.inspect("plan")
     assert "\nextern " not in plan and plan.count("\nproduct ") == 3
 
@@ -305,7 +305,7 @@ def test_what_a_view_showed_before_a_write_is_what_a_product_reads():
 
 
 def test_kernels_add_the_bias_of_a_product_that_they_read():
-    x, w, b = torch.randn(6, 8), torch.randn(4, 8), torch.randn(4)
+    x, w, b = torch.randn(200, 64), torch.randn(96, 64) / 8, torch.randn(96)
     fast = check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, w, b, kernels=1)
     assert "\nproduct mm " in fast.inspect("plan")
     for own in (lambda x, w, b: F.linear(x, w, b), lambda x, w, b: F.linear(x, w, b).sort().values):
@@ -313,7 +313,7 @@ def test_kernels_add_the_bias_of_a_product_that_they_read():
         assert "\nproduct addmm " in fast.inspect("plan")
         assert torch.equal(fast(x, w, b), own(x, w, b))
     check(lambda x, w, b: torch.addmm(b, x, w.t(), beta=0.5, alpha=2).relu(), x, w, b)
-    check(lambda x, w, b: torch.addmm(b, x, w.t()).relu(), x, w, torch.randn(6, 4))
+    check(lambda x, w, b: torch.addmm(b, x, w.t()).relu(), x, w, torch.randn(200, 96))
 
 
 def test_a_bias_stays_in_the_product_that_decides_a_branch():

@@ -28,7 +28,8 @@ def facts(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def agree(fast: Any, *args: Any, exact: bool = True) -> Any:
-    """Equal to eager in values, and in what the modes leave on each result."""
+    """Equal to eager in values, and in what the modes leave on each result. Products of float32 that a kernel adds up
+    have other last bits: such results are not compared exactly."""
     got, expected = fast(*args), fast.eager(*args)
     assert_same(got, expected, exact)
     pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
@@ -125,7 +126,7 @@ def test_a_second_region_and_what_is_between():
 
     fast = fastjit(f)
     for _ in range(4):
-        results = agree(fast, torch.randn(4, 8))
+        results = agree(fast, torch.randn(4, 8), exact=False)
         assert [r.dtype for r in results] == [BF16, F32, F16, F16]
     all_hits(fast, 4)
 
@@ -145,7 +146,7 @@ def test_nested_regions():
 
     fast = fastjit(f)
     for _ in range(4):
-        results = agree(fast, torch.randn(4, 8))
+        results = agree(fast, torch.randn(4, 8), exact=False)
         assert [r.dtype for r in results] == [BF16, F32, F16, BF16]
     all_hits(fast, 4)
 
@@ -161,13 +162,13 @@ def test_a_region_under_a_mode_of_the_caller():
 
     fast, x = fastjit(f), torch.randn(4, 8)
     for _ in range(3):
-        assert [r.dtype for r in agree(fast, x)] == [F32, F32]
+        assert [r.dtype for r in agree(fast, x, exact=False)] == [F32, F32]
     before = fast.stats()
     assert before.hits == 2
     for _ in range(3):
         with torch.autocast("cpu", dtype=BF16):
-            assert [r.dtype for r in agree(fast, x)] == [BF16, F32]
-    assert [r.dtype for r in agree(fast, x)] == [F32, F32]
+            assert [r.dtype for r in agree(fast, x, exact=False)] == [BF16, F32]
+    assert [r.dtype for r in agree(fast, x, exact=False)] == [F32, F32]
 
 
 def test_the_type_of_the_region_is_a_value():
@@ -180,7 +181,7 @@ def test_the_type_of_the_region_is_a_value():
     fast, x = fastjit(f), torch.randn(4, 8)
     for _ in range(3):
         for dtype, on in ((BF16, True), (F16, True), (BF16, False)):
-            assert agree(fast, x, dtype, on).dtype == (dtype if on else F32)
+            assert agree(fast, x, dtype, on, exact=False).dtype == (dtype if on else F32)
     stats = fast.stats()
     assert (stats.variants, stats.hits, stats.fallbacks) == (3, 6, {})
 
@@ -299,7 +300,7 @@ def test_decorators_under_fastjit(form):
     make, dtype, inference = FORMS[form]
     fast = fastjit(make()(autocast_form))
     for _ in range(4):
-        got = agree(fast, torch.randn(4, 6))
+        got = agree(fast, torch.randn(4, 6), exact=False)
         assert (got.dtype, got.is_inference()) == (dtype, inference)
     all_hits(fast, 4)
 
@@ -315,7 +316,7 @@ def test_decorators_of_what_is_called(form):
 
     fast = fastjit(f)
     for _ in range(4):
-        got = agree(fast, torch.randn(4, 6))
+        got = agree(fast, torch.randn(4, 6), exact=False)
         results = got if isinstance(got, tuple) else (got,)
         assert [r.dtype for r in results] == [dtype, F32, dtype][: len(results)]
         assert all(r.is_inference() == inference for r in results)
@@ -340,7 +341,7 @@ def test_decorated_methods_of_modules():
     fast = fastjit(lambda x: model(x))
     with torch.enable_grad():
         for _ in range(4):
-            low, high = agree(fast, torch.randn(4, 6))
+            low, high = agree(fast, torch.randn(4, 6), exact=False)
             assert (low.dtype, high.dtype, high.requires_grad) == (BF16, F32, False)
     all_hits(fast, 4)
 

@@ -35,8 +35,9 @@ UNREPEATABLE = dict.fromkeys(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_".split(), UNWRITTEN
 )
 # Compared with torch's own tolerance: what iterates with kernels' rounding has no bound, and LAPACK's least squares
-# round otherwise from one address of their memory to the next.
-TOLERATED = ("svd_lowrank", "pca_lowrank", "linalg.lstsq", "linalg.lstsq.grad_oriented")
+# round otherwise from one address of their memory to the next. The inverse of a singular product multiplies the
+# product's rounding.
+TOLERATED = ("svd_lowrank", "pca_lowrank", "linalg.lstsq", "linalg.lstsq.grad_oriented", "linalg.pinv.singular")
 # Of a line of a form: the memory, and what is no promise of memory of its own.
 GROUP, OWN = re.compile(r" storage=(\d+)"), re.compile(r" (?:bytes=\d+|view=\w+)")
 # Worst first: what stands for an entry with several samples.

@@ -20,6 +20,7 @@ def argument_is_the_global(w: World) -> None:
 @script(3)
 def argument_is_the_parameter(w: World) -> None:
     layer = torch.nn.Linear(3, 3).requires_grad_(False)
+    layer.weight.copy_(torch.arange(9.0).view(3, 3) / 4)  # sums are exact in any order
 
     def f(a):
         return torch.nn.functional.linear(a, layer.weight) - a
@@ -93,12 +94,14 @@ def is_the_argument_among_these(w: World) -> None:
 @script(3)
 def attention_asks_for_one_tensor(w: World) -> None:
     attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval().requires_grad_(False)
+    attention.in_proj_weight.copy_(torch.randint(-4, 5, (24, 8)) / 4)  # sums are exact in any order
+    attention.out_proj.weight.copy_(torch.eye(8))
 
     def f(q, k, v):
         return attention(q, k, v, need_weights=False)[0]
 
     f = w.jit(f)
-    a, b, c = (torch.randn(2, 3, 8) for _ in range(3))
+    a, b, c = (torch.randint(-4, 5, (2, 3, 8)) / 4 for _ in range(3))
     w.learn(f, a, b, c)
     w.change("self-attention")
     w.learn(f, a, a, a)
