@@ -42,7 +42,7 @@ int64_t Costs::own(const ProductSize& size) const {
 int64_t Costs::point(const KernelPlan& plan) const {
   constexpr int64_t kProduct = 30;
   for (const Instr& instr : plan.code)
-    if (instr.code == Code::Reduce && instr.kind == ir::ReduceKind::Dot) return kProduct * ir::size_of(instr.dtype) / 4;
+    if (is_dot(instr)) return kProduct * ir::size_of(instr.dtype) / 4;
   constexpr int64_t kLoop = 50, kByte = 40, kPlain = 50, kExpensive = 400;
   int64_t sum = kLoop;
   for (const Instr& instr : plan.code) {

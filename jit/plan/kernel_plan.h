@@ -82,6 +82,10 @@ constexpr int arity(const Instr& instr) {
   }
 }
 
+constexpr bool is_dot(const Instr& instr) {
+  return instr.code == Code::Reduce && instr.kind == ir::ReduceKind::Dot;
+}
+
 struct Phase {
   std::vector<uint32_t> elem;  // instructions inside the reduced loops, in order; empty in a pointwise kernel
   std::vector<uint32_t> row;   // instructions once per kept point (vector of points if vec_dim is Kept), in order

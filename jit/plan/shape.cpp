@@ -223,8 +223,7 @@ int64_t Shaper::bytes_still(const Loop& loop) const {
 /// The innermost kept loop beside the lanes is that along which the larger factor stands still: a unit takes several of
 /// its points, and the next ones find the factor in cache.
 void Shaper::choose_rows() {
-  is_product_ = std::ranges::any_of(
-      code_, [](const Instr& in) { return in.code == Code::Reduce && in.kind == ir::ReduceKind::Dot; });
+  is_product_ = std::ranges::any_of(code_, is_dot);
   if (!is_product_ || options_.cuda || !draft_.scratch.empty()) return;
   const auto last = kept_.end() - (out_.kept_lanes ? 1 : 0);
   auto best = last;
@@ -257,7 +256,8 @@ void Shaper::choose_tile() {
 
 /// As many as leave registers for the sums of all rows, and as one pass along the lanes' loop fills.
 uint8_t Shaper::unroll_of_product() const {
-  const int most = rows_together_ <= 2 || (out_.kept_lanes && options_.lanes >= 16) ? 4 : 2;
+  const bool has_many_registers = out_.kept_lanes && options_.lanes >= 16;
+  const int most = rows_together_ == 1 && has_many_registers ? 8 : rows_together_ <= 2 || has_many_registers ? 4 : 2;
   const int64_t length = (out_.kept_lanes ? kept_ : reduced_).back().size.hint();
   int vectors = most;
   while (vectors > 1 && vectors * options_.lanes > length) vectors /= 2;
@@ -327,7 +327,8 @@ Dim Shaper::block() const {
   if (tile_ > 0) return tile_;
   const Dim last = kept_.back().size;
   const bool transposed = std::ranges::any_of(touched_, [&](const Touched& t) { return this->transposed(t); });
-  const int64_t limit = transposed || !reduced_.empty() ? kColumns : kChunk;
+  const int64_t columns = is_product_ ? std::max<int64_t>(kColumns, unroll_of_product() * options_.lanes) : kColumns;
+  const int64_t limit = transposed || !reduced_.empty() ? columns : kChunk;
   return min(last, limit);
 }
 
@@ -355,7 +356,9 @@ void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options) {
   for (const int64_t size : step.sizes) points *= size;
   step.units = unit_count(plan, step.sizes.data(), step.block);
   const Costs& costs = options.costs;
-  const double whole = static_cast<double>(costs.point(plan)) * static_cast<double>(points);
+  double whole = static_cast<double>(costs.point(plan)) * static_cast<double>(points);
+  // Few rows read their weights faster than memory gives them.
+  if (std::ranges::any_of(plan.code, is_dot)) whole = std::max(whole, static_cast<double>(costs.read(traffic(plan, step).read)));
   const int64_t units = std::max<int64_t>(step.units, 1);
   const double worth = std::ceil(static_cast<double>(costs.task) / (whole / static_cast<double>(units)));
   step.grain = whole < static_cast<double>(costs.serial) ? units : std::max<int64_t>(1, static_cast<int64_t>(worth));
