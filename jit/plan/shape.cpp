@@ -358,7 +358,8 @@ void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options) {
   const Costs& costs = options.costs;
   double whole = static_cast<double>(costs.point(plan)) * static_cast<double>(points);
   // Few rows read their weights faster than memory gives them.
-  if (std::ranges::any_of(plan.code, is_dot)) whole = std::max(whole, static_cast<double>(costs.read(traffic(plan, step).read)));
+  if (std::ranges::any_of(plan.code, is_dot))
+    whole = std::max(whole, static_cast<double>(costs.read(traffic(plan, step).read)));
   const int64_t units = std::max<int64_t>(step.units, 1);
   const double worth = std::ceil(static_cast<double>(costs.task) / (whole / static_cast<double>(units)));
   step.grain = whole < static_cast<double>(costs.serial) ? units : std::max<int64_t>(1, static_cast<int64_t>(worth));
