@@ -82,9 +82,7 @@ constexpr int arity(const Instr& instr) {
   }
 }
 
-constexpr bool is_dot(const Instr& instr) {
-  return instr.code == Code::Reduce && instr.kind == ir::ReduceKind::Dot;
-}
+constexpr bool is_dot(const Instr& instr) { return instr.code == Code::Reduce && instr.kind == ir::ReduceKind::Dot; }
 
 struct Phase {
   std::vector<uint32_t> elem;  // instructions inside the reduced loops, in order; empty in a pointwise kernel
