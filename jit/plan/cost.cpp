@@ -40,12 +40,10 @@ int64_t Costs::own(const ProductSize& size) const {
 }
 
 int64_t Costs::point(const KernelPlan& plan) const {
-  constexpr int64_t kProduct = 30;
-  for (const Instr& instr : plan.code)
-    if (is_dot(instr)) return kProduct * ir::size_of(instr.dtype) / 4;
-  constexpr int64_t kLoop = 50, kByte = 40, kPlain = 50, kExpensive = 400;
+  constexpr int64_t kProduct = 30, kLoop = 50, kByte = 40, kPlain = 50, kExpensive = 400;
   int64_t sum = kLoop;
   for (const Instr& instr : plan.code) {
+    if (is_dot(instr)) return kProduct * ir::size_of(instr.dtype) / 4;
     if (instr.code == Code::Load || instr.code == Code::Store) sum += kByte * ir::size_of(instr.dtype);
     if (instr.code == Code::Compute) sum += ir::is_expensive(instr.op) ? kExpensive : kPlain;
   }

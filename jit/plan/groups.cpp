@@ -57,6 +57,12 @@ void Former::mark_live() {
   }
 }
 
+/// What is looked at through views.
+static ir::NodeId below_views(const ir::Graph& graph, ir::NodeId id) {
+  while (graph[id].op == ir::Op::View || graph[id].op == ir::Op::Reshape) id = graph[id].in[0];
+  return id;
+}
+
 /// Torch reads real tensors: the operand of a call itself is stored, or what it is a view of.
 void Former::mark_operands(ir::NodeId call) {
   const ir::Node& node = graph()[call];
@@ -68,8 +74,7 @@ void Former::mark_operands(ir::NodeId call) {
       stored_[operand] = true;
       continue;
     }
-    ir::NodeId base = operand;
-    while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
+    const ir::NodeId base = below_views(graph(), operand);
     world_.storage[base] = Storage{base, 0, graph().layout(base).strides};  // as if it were stored
     const auto strided = world_.strided(operand);
     world_.storage[base].reset();
@@ -81,9 +86,9 @@ void Former::mark_operands(ir::NodeId call) {
 
 /// The loop of a product reads each factor many times: none is computed there.
 void Former::mark_factors(ir::NodeId dot) {
-  for (ir::NodeId factor : graph().operands(dot)) {
-    while (graph()[factor].op == ir::Op::View || graph()[factor].op == ir::Op::Reshape) factor = graph()[factor].in[0];
-    if (ir::is_pointwise(graph()[factor].op)) stored_[factor] = true;
+  for (const ir::NodeId factor : graph().operands(dot)) {
+    const ir::NodeId base = below_views(graph(), factor);
+    if (ir::is_pointwise(graph()[base].op)) stored_[base] = true;
   }
 }
 
@@ -98,9 +103,7 @@ bool Former::lies_in(ir::NodeId id, ir::NodeId operand) const {
 void Former::mark_before_write(ir::NodeId external) {
   const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
   for (const uint32_t index : attr.written) {
-    ir::NodeId base = attr.operands[index];
-    while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) base = graph()[base].in[0];
-    std::vector<ir::NodeId> stack{base};
+    std::vector<ir::NodeId> stack{below_views(graph(), attr.operands[index])};
     while (!stack.empty()) {
       const ir::NodeId read = stack.back();
       stack.pop_back();

@@ -81,9 +81,6 @@ std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs
   std::vector<bool> own(graph.nodes.size(), false);
   bool any = false;
   for (NodeId id = 0; id < graph.nodes.size(); ++id) any |= own[id] = !guarded[id] && is_own(graph, id, costs);
-  uint32_t calls = 0;
-  for (NodeId id = 0; id < graph.nodes.size(); ++id)
-    if (graph[id].op == ir::Op::Extern && graph[id].attr != calls++) return std::nullopt;
   if (!any) return std::nullopt;
   pass::Rewriter rewriter(graph);
   for (NodeId id = 0; id < graph.nodes.size(); ++id)

@@ -8,7 +8,8 @@
 namespace fastjit::plan {
 
 /// The same graph, where a Contract that costs less in a kernel than in torch's library is a Dot, and its bias a sum.
-/// Nothing if there is none. What decides a guard stays torch's, bit for bit. Extern calls keep their numbers.
+/// Nothing if there is none. What decides a guard stays torch's, bit for bit. Extern calls, which stand in order, keep
+/// their numbers.
 std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs);
 
 }  // namespace fastjit::plan

@@ -227,8 +227,13 @@ void Shaper::choose_rows() {
   if (!is_product_ || options_.cuda || !draft_.scratch.empty()) return;
   const auto last = kept_.end() - (out_.kept_lanes ? 1 : 0);
   auto best = last;
-  for (auto loop = kept_.begin(); loop != last; ++loop)
-    if (loop->size.hint() > 1 && bytes_still(*loop) > (best == last ? 0 : bytes_still(*best))) best = loop;
+  int64_t most = 0;
+  for (auto loop = kept_.begin(); loop != last; ++loop) {
+    const int64_t bytes = loop->size.hint() > 1 ? bytes_still(*loop) : 0;
+    if (bytes <= most) continue;
+    most = bytes;
+    best = loop;
+  }
   if (best == last) return;
   rows_together_ = best->size.hint() == 2 ? 2 : 4;
   std::rotate(best, best + 1, last);
@@ -358,7 +363,7 @@ void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options) {
   const Costs& costs = options.costs;
   double whole = static_cast<double>(costs.point(plan)) * static_cast<double>(points);
   // Few rows read their weights faster than memory gives them.
-  if (std::ranges::any_of(plan.code, is_dot))
+  if (plan.is_row_kernel() && std::ranges::any_of(plan.code, is_dot))
     whole = std::max(whole, static_cast<double>(costs.read(traffic(plan, step).read)));
   const int64_t units = std::max<int64_t>(step.units, 1);
   const double worth = std::ceil(static_cast<double>(costs.task) / (whole / static_cast<double>(units)));

@@ -367,9 +367,7 @@ void products(DType type, bool row_major_weight) {
         const uint32_t x = p.elem().in(type, row_major_weight ? "*01" : "0*1");
         const uint32_t w = p.in(type, row_major_weight ? "01*" : "*01");
         const uint32_t dot = p.dot(x, w);
-        const uint32_t bias = p.row().in(type, row_major_weight ? "01"
-                                                                  "0"
-                                                                : "100");
+        const uint32_t bias = p.row().in(type, row_major_weight ? "010" : "100");
         p.out(p.op(Op::Add, dot, bias), row_major_weight ? "*10" : "1*0");
         ASSERT_EQ(plan::verify(p.plan), "");
         const auto kernel = build(p.plan, isa);
