@@ -331,6 +331,16 @@ NodeId Graph::expand(NodeId value, std::vector<Dim> out_sizes) {
   return view(value, std::move(map), std::move(out_sizes));
 }
 
+NodeId Graph::update(NodeId base, NodeId value, IndexMap map) {
+  if (nodes[base].dtype != nodes[value].dtype) refuse("update: the value has another type than what it is written to");
+  if (map.dims.size() != sizes(base).size()) refuse("update: the map needs one row per dimension of the base");
+  Node node = blank(Op::Update, nodes[base].dtype, nodes[base].layout, nodes[base].rank,
+                    intern_in(known_maps_, maps, std::move(map)));
+  node.in[0] = base;
+  node.in[1] = value;
+  return append(node);
+}
+
 NodeId Graph::cat(std::vector<NodeId> values, int64_t dim) {
   if (values.empty()) refuse("cat: no operands");
   Layout to = layout(values[0]);

@@ -176,6 +176,9 @@ class Graph {
   NodeId reshape(NodeId value, std::vector<Dim> sizes);
   NodeId expand(NodeId value, std::vector<Dim> sizes);  // numpy broadcasting to `sizes`
   NodeId cat(std::vector<NodeId> values, int64_t dim);
+  /// `base` with the elements at map(i) replaced by value[i]; the layout is base's. The map has one row per dim of
+  /// `base`, and is injective.
+  NodeId update(NodeId base, NodeId value, IndexMap map);
   NodeId reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result);
   NodeId dot(NodeId a, NodeId b, std::vector<uint8_t> dims);
   NodeId contract(ContractAttr attr, DType dtype, Layout layout);  // each is a node, and a tensor, of its own

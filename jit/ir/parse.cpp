@@ -165,6 +165,7 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       line.expect("which=");
       return line.integer<uint32_t>();
     case Op::View:
+    case Op::Update:
       return push(graph.maps, parse_map(line));
     case Op::Cat:
       line.expect("dim=");

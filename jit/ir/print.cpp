@@ -77,6 +77,7 @@ std::string attr_text(const Graph& graph, const Node& node) {
     case Op::Iota:
       return " dim=" + std::to_string(node.attr);
     case Op::View:
+    case Op::Update:
       return " " + map_text(graph.maps[node.attr]);
     case Op::Cat:
       return " dim=" + std::to_string(graph.lists[node.attr].dim);

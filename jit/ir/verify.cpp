@@ -41,13 +41,10 @@ std::string type_fault(const Graph& graph, NodeId id) {
   return "";
 }
 
-std::string view_fault(const Graph& graph, NodeId id) {
-  const Node& node = graph[id];
-  const auto from = graph.sizes(node.in[0]);
-  const auto to = graph.sizes(id);
-  const IndexMap& map = graph.maps[node.attr];
+/// Whether an index map leads from a value of sizes `to` into one of sizes `from`.
+std::string map_fault(const IndexMap& map, std::span<const Dim> from, std::span<const Dim> to) {
   if (map.dims.size() != from.size()) return "the map needs one row per operand dimension";
-  if (graph.layout(id).numel() == 0) return "";
+  if (std::ranges::any_of(to, [](Dim size) { return size == 0; })) return "";
   for (size_t k = 0; k < from.size(); ++k) {
     Dim low = map.dims[k].offset, high = low;
     for (auto [dim, coef] : map.dims[k].terms) {
@@ -59,9 +56,27 @@ std::string view_fault(const Graph& graph, NodeId id) {
   return "";
 }
 
+std::string update_fault(const Graph& graph, NodeId id) {
+  const Node& node = graph[id];
+  const IndexMap& map = graph.maps[node.attr];
+  if (!std::ranges::equal(graph.sizes(id), graph.sizes(node.in[0]))) return "the sizes differ from what is written to";
+  const auto written = graph.sizes(node.in[1]);
+  // Each dim of the value moves along one dim of its own, so that no element is written twice.
+  std::vector<bool> moves(written.size(), false);
+  for (const Affine& row : map.dims) {
+    if (row.terms.size() > 1) return "a row of the map has several terms";
+    for (const auto& [dim, coefficient] : row.terms)
+      if (dim < moves.size() && coefficient != 0) moves[dim] = true;
+  }
+  for (size_t d = 0; d < moves.size(); ++d)
+    if (!moves[d] && written[d] != 1) return "elements of the value are written to one place";
+  return map_fault(map, graph.sizes(id), written);
+}
+
 std::string shape_fault(const Graph& graph, NodeId id) {
   const Node& node = graph[id];
-  if (node.op == Op::View) return view_fault(graph, id);
+  if (node.op == Op::View) return map_fault(graph.maps[node.attr], graph.sizes(node.in[0]), graph.sizes(id));
+  if (node.op == Op::Update) return update_fault(graph, id);
   if (node.op == Op::Reshape && graph.layout(id).numel() != graph.layout(node.in[0]).numel())
     return "the number of elements differs";
   if (!is_pointwise(node.op)) return "";

@@ -57,7 +57,7 @@ class Chooser {
   }
 
   Choice run() {
-    mark_cat_parts();
+    mark_parts();
     find_anchors();
     for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id)
       if (live_[id]) visit(id);
@@ -65,7 +65,7 @@ class Chooser {
   }
 
  private:
-  void mark_cat_parts();
+  void mark_parts();
   void find_anchors();
   void read_by(ir::NodeId value, ir::NodeId kernel);
   void visit(ir::NodeId id);
@@ -97,12 +97,13 @@ class Chooser {
   std::vector<Window> windows_;               // hashes of the last operations below it, whatever is stored
 };
 
-/// A part of a Cat is written into its slice by a kernel of its own.
-void Chooser::mark_cat_parts() {
-  for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id)
-    if (graph_[id].op == ir::Op::Cat && live_[id])
-      for (const ir::NodeId part : graph_.operands(id))
-        if (ir::is_pointwise(graph_[part].op) && points(part) > 0) out_.why[part] = Why::Needed;
+/// A part of a Cat is written into its slice, and the value of an Update into its region, by a kernel of its own.
+void Chooser::mark_parts() {
+  for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
+    if (!live_[id] || (graph_[id].op != ir::Op::Cat && graph_[id].op != ir::Op::Update)) continue;
+    for (const ir::NodeId part : graph_.operands(id).subspan(graph_[id].op == ir::Op::Update))
+      if (ir::is_pointwise(graph_[part].op) && points(part) > 0) out_.why[part] = Why::Needed;
+  }
 }
 
 void Chooser::read_by(ir::NodeId value, ir::NodeId kernel) {
@@ -157,7 +158,7 @@ void Chooser::hash_structure(ir::NodeId id) {
 void Chooser::visit(ir::NodeId id) {
   hash_window(id);
   const ir::Op op = graph_[id].op;
-  if (op == ir::Op::Extern || is_tensor(op) || op == ir::Op::Cat) return;
+  if (op == ir::Op::Extern || is_tensor(op) || op == ir::Op::Cat || op == ir::Op::Update) return;
   settle(id);
   if (ir::is_pointwise(op) && too_much(id)) cut(id);
   if (ir::is_pointwise(op) && out_.why[id] == Why::Free) out_.why[id] = verdict(id);

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "plan/cats.h"
+#include "plan/updates.h"
 #include "plan/work.h"
 
 namespace fastjit::plan {
@@ -39,6 +40,8 @@ void Former::mark_live() {
   last_use_.assign(graph().nodes.size(), 0);
   readers_.resize(graph().nodes.size());
   passed_.assign(graph().nodes.size(), 0);
+  last_users_.assign(graph().nodes.size(), -1);
+  overwritten_.assign(graph().nodes.size(), false);
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id)
     for (const ir::NodeId in : graph().operands(id))
       if (in != ir::kNoNode) {
@@ -98,24 +101,22 @@ bool Former::lies_in(ir::NodeId id, ir::NodeId operand) const {
   return graph()[call].op == ir::Op::Extern && graph().externs[graph()[call].attr].kind == ir::ExternKind::View;
 }
 
-/// What was read from memory that `external` overwrites, and is wanted later, is stored before. What an earlier call of
-/// this kind met needs no second look: it is stored, or nobody wants it after that call.
-void Former::mark_before_write(ir::NodeId external) {
-  const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
-  for (const uint32_t index : attr.written) {
-    std::vector<ir::NodeId> stack{below_views(graph(), attr.operands[index])};
-    while (!stack.empty()) {
-      const ir::NodeId read = stack.back();
-      stack.pop_back();
-      size_t& from = passed_[read];
-      const std::vector<ir::NodeId>& all = readers_[read];
-      for (; from < all.size() && all[from] < external; ++from) {
-        work();
-        const ir::NodeId reader = all[from];
-        const bool is_call = graph()[reader].op == ir::Op::Extern || is_tensor(graph()[reader].op);
-        if (!is_call && last_use_[reader] > external) stored_[reader] = true;
-        if (!is_call || lies_in(reader, read)) stack.push_back(reader);
-      }
+/// What was read from memory that `writer`, a call or an Update, overwrites, and is wanted later, is stored before.
+/// What an earlier one of this kind met needs no second look: it is stored, or nobody wants it after that one.
+void Former::mark_before_write(ir::NodeId writer, ir::NodeId written) {
+  std::vector<ir::NodeId> stack{below_views(graph(), written)};
+  while (!stack.empty()) {
+    const ir::NodeId read = stack.back();
+    stack.pop_back();
+    size_t& from = passed_[read];
+    const std::vector<ir::NodeId>& all = readers_[read];
+    for (; from < all.size() && all[from] < writer; ++from) {
+      work();
+      const ir::NodeId reader = all[from];
+      if (graph()[reader].op == ir::Op::Update) continue;  // in memory of its own, or written before
+      const bool is_call = graph()[reader].op == ir::Op::Extern || is_tensor(graph()[reader].op);
+      if (!is_call && last_use_[reader] > writer) stored_[reader] = true;
+      if (!is_call || lies_in(reader, read)) stack.push_back(reader);
     }
   }
 }
@@ -126,19 +127,31 @@ void Former::mark_stored() {
   for (ir::NodeId id = 0; id < graph().nodes.size(); ++id) {
     const ir::Node& node = graph()[id];
     if (node.op == ir::Op::Cat || is_loop(graph(), id)) stored_[id] = true;
+    if (node.op == ir::Op::Update && live_[id]) {
+      stored_[id] = stored_[node.in[0]] = true;
+      mark_before_write(id, node.in[0]);
+    }
     if (node.op == ir::Op::Extern || (node.op == ir::Op::Contract && live_[id])) mark_operands(id);
     if (node.op == ir::Op::Dot && live_[id]) mark_factors(id);
-    if (node.op == ir::Op::Extern) mark_before_write(id);
+    if (node.op == ir::Op::Extern)
+      for (const uint32_t index : graph().externs[node.attr].written)
+        mark_before_write(id, graph().externs[node.attr].operands[index]);
   }
 }
 
 void Former::chain_cats() {
   whole_ = longer_cats(graph(), live_);
+  const std::vector<ir::NodeId> memory = memory_of_updates(graph());
   for (auto id = static_cast<ir::NodeId>(whole_.size()); id-- > 0;) {
     const ir::NodeId longer = whole_[id];
     if (longer == ir::kNoNode) continue;
     begins_[longer] = id;
     if (whole_[longer] != ir::kNoNode) whole_[id] = whole_[longer];
+  }
+  for (ir::NodeId id = 0; id < memory.size(); ++id) {
+    if (memory[id] == ir::kNoNode) continue;
+    whole_[id] = memory[id];
+    overwritten_[memory[id]] = true;
   }
 }
 
@@ -155,7 +168,8 @@ std::vector<ir::NodeId> Former::sequence() const {
     const ir::Node& node = graph()[id];
     const bool is_number = is(node, ir::ExternKind::Number);
     guarded = guarded || is(node, ir::ExternKind::Guard);
-    calls[id] = is_number ? guarded : node.op == ir::Op::Extern || node.op == ir::Op::Contract;
+    const bool is_step = node.op == ir::Op::Extern || node.op == ir::Op::Contract || node.op == ir::Op::Update;
+    calls[id] = is_number ? guarded : is_step;
     for (const ir::NodeId in : graph().operands(id))
       if (in != ir::kNoNode && calls[in]) calls[id] = true;
   }
@@ -227,6 +241,8 @@ void Former::call(ir::NodeId external) {
     }
     item.operands.push_back(std::move(storage));
   }
+  for (const auto& operand : item.operands)
+    if (operand) note_user(operand->buffer, static_cast<uint32_t>(items_.size()));
   add_producer(external, static_cast<uint32_t>(items_.size()));
   items_.push_back(std::move(item));
 }
@@ -239,6 +255,9 @@ void Former::store(ir::NodeId id) {
   } else if (graph()[id].op == ir::Op::Cat) {
     Dim at = 0;
     store_cat(id, id, at);
+    world_.storage[id] = own;
+  } else if (graph()[id].op == ir::Op::Update) {
+    store_update(id);
     world_.storage[id] = own;
   } else if (!peel(id)) {
     place(id, {}, false);
@@ -266,6 +285,84 @@ void Former::store_cat(ir::NodeId id, ir::NodeId cat, Dim& at) {
     at += graph().sizes(part)[dim];
     if (world_.numel(part) > 0) write(part, std::move(slice));
   }
+}
+
+/// The value goes where it lies in the base's memory: with the kernel that computes it, where that may write there,
+/// else with one that copies it.
+void Former::store_update(ir::NodeId id) {
+  const ir::Node& node = graph()[id];
+  const auto [base, value] = std::pair(node.in[0], node.in[1]);
+  const ir::ViewStrides region =
+      ir::view_strides(graph().maps[node.attr], graph()[value].rank, buffer_strides(BufferId(id)));
+  Storage dest{id, region.offset, region.strides};
+  const auto* made = root_of(value);
+  uint32_t writer = 0;
+  if (made && may_write(made->first, items_[made->first].roots[made->second], dest, base)) {
+    writer = made->first;
+    add_producer(id, writer);
+    items_[writer].roots[made->second].dests.push_back(std::move(dest));
+    items_[writer].is_full = true;
+    note_user(id, writer);
+  } else {
+    writer = write_apart(value, std::move(dest), whole(id));
+  }
+  next_writers_[base] = writer;
+}
+
+/// A kernel of its own writes `value` to `dest`; where it would read elsewhere in that memory, from a copy.
+uint32_t Former::write_apart(ir::NodeId value, Storage dest, ir::NodeId memory) {
+  const auto lies_there = [&](const Access& access) {
+    return access.buffer.is_own() && (access.buffer.node == memory || whole(access.buffer) == memory);
+  };
+  const bool is_there = world_.is_strided(value, {});
+  Item probe;
+  probe.frame = make_frame(graph().sizes(value), {});
+  probe.roots.push_back({value, false, is_there, {dest}});
+  form(probe);
+  if (std::ranges::none_of(probe.draft.accesses, lies_there)) return add(value, std::move(dest), is_there);
+  BufferId made{value, BufferId::ForCall};
+  while (!producers(made).empty()) ++made.part;
+  const Storage apart{made, 0, buffer_strides(made)};
+  const std::optional<Storage> before = world_.storage[value];
+  add(value, apart, is_there);
+  world_.storage[value] = apart;
+  const uint32_t writer = add(value, std::move(dest), true);
+  if (is_there) world_.storage[value] = before;
+  return writer;
+}
+
+/// Whether the item, which computes `root`, may also write it to `dest` over `base`: everything that is read there or
+/// put there comes before, or is read by the item itself at the element that it writes, no later.
+bool Former::may_write(uint32_t item, const Root& root, const Storage& dest, ir::NodeId base) const {
+  const ir::NodeId memory = whole(dest.buffer);
+  if (last_users_[memory] > item) return false;
+  for (const uint32_t producer : producers(base))
+    if (producer >= item) return false;
+  const Item& host = items_[item];
+  const auto lies_there = [&](BufferId buffer) {
+    return buffer.is_own() && (buffer.node == memory || whole(buffer) == memory);
+  };
+  const Linear address = root_address(world_, host.frame, root, dest.strides);
+  for (const Access& access : host.draft.accesses) {
+    if (!lies_there(access.buffer)) continue;
+    Linear place = address;
+    place.back() += dest.offset;
+    if (!host.draft.scratch.empty() || !identical(access.address, place)) return false;
+  }
+  for (const Root& other : host.roots)
+    for (const Storage& written : other.dests)
+      if (lies_there(written.buffer)) return false;
+  return !is_loaded_after(host.draft, static_cast<size_t>(&root - host.roots.data()), lies_there);
+}
+
+std::optional<uint32_t> Former::next_writer(BufferId buffer) const {
+  const auto found = buffer.is_own() ? next_writers_.find(buffer.node) : next_writers_.end();
+  return found == next_writers_.end() ? std::nullopt : std::optional(found->second);
+}
+
+ir::NodeId Former::updated(BufferId buffer) const {
+  const bool is_update = buffer.is_own() && graph()[buffer.node].op == ir::Op::Update;
+  return is_update ? graph()[buffer.node].in[0] : ir::kNoNode;
 }
 
 std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) const {
@@ -345,10 +442,13 @@ void Former::form(Item& item) {
   }
 }
 
-uint32_t Former::copy(ir::NodeId value, Storage dest) {
+uint32_t Former::copy(ir::NodeId value, Storage dest) { return add(value, std::move(dest), true); }
+
+/// Appends a kernel that computes or copies `value` into `dest`, and does nothing else.
+uint32_t Former::add(ir::NodeId value, Storage dest, bool copy) {
   Item item;
   item.frame = make_frame(graph().sizes(value), {});
-  item.roots.push_back({value, false, true, {std::move(dest)}});
+  item.roots.push_back({value, false, copy, {std::move(dest)}});
   form(item);
   items_.push_back(std::move(item));
   finish(static_cast<uint32_t>(items_.size() - 1), 0);
@@ -393,8 +493,11 @@ void Former::finish(uint32_t item, uint32_t root) {
     if (!dest.buffer.is_own() || graph()[dest.buffer.node].op != ir::Op::Input) add_producer(dest.buffer, item);
   if (made.copy) return;
   roots_[made.value] = {item, root};
-  // A slice of a Cat is not read back: its buffer is complete only when all parts are.
-  const bool own = made.dests.empty() || graph()[made.dests[0].buffer.node].op == ir::Op::Cat;
+  // A slice of a Cat is not read back: its buffer is complete only when all parts are. What an Update lies in
+  // is written over.
+  const ir::NodeId to = made.dests.empty() ? made.value : made.dests[0].buffer.node;
+  const ir::Op op = graph()[to].op;
+  const bool own = made.dests.empty() || op == ir::Op::Cat || op == ir::Op::Update || overwritten_[to];
   if (own) add_producer(made.value, item);
   world_.storage[made.value] = own ? Storage{made.value, 0, buffer_strides(made.value)} : made.dests[0];
 }
@@ -425,8 +528,17 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
   return result;
 }
 
+void Former::note_user(BufferId buffer, uint32_t item) {
+  if (!buffer.is_own()) return;
+  int64_t& last = last_users_[graph()[buffer.node].op == ir::Op::Update ? whole(buffer) : buffer.node];
+  last = std::max<int64_t>(last, item);
+}
+
 void Former::note_readers(uint32_t item) {
+  for (const Root& root : items_[item].roots)
+    for (const Storage& dest : root.dests) note_user(dest.buffer, item);
   for (const Access& access : items_[item].draft.accesses) {
+    note_user(access.buffer, item);
     std::vector<uint32_t>& readers = recent_readers_[access.buffer];
     if (std::find(readers.begin(), readers.end(), item) != readers.end()) continue;
     if (readers.size() == Bounds::look_back) readers.erase(readers.begin());
@@ -436,6 +548,7 @@ void Former::note_readers(uint32_t item) {
 
 bool Former::join(uint32_t candidate, const Item& single) {
   Item& item = items_[candidate];
+  if (item.is_full) return false;
   if (item.roots.size() >= Bounds::roots || item.draft.accesses.size() + single.draft.accesses.size() > Bounds::streams)
     return false;
   const bool reframe = single.frame.has_reduced() && !item.frame.has_reduced();

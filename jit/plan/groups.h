@@ -15,6 +15,7 @@ struct Item {
   std::vector<Root> roots;
   Draft draft;
   bool keep = true;
+  bool is_full = false;                          // takes no more roots: it reads memory that it writes
   std::vector<std::optional<Storage>> operands;  // extern: where its operands lie (nothing: no tensor was given)
 
   bool is_extern() const { return external != ir::kNoNode; }
@@ -42,7 +43,10 @@ class Former {
     const auto found = buffer.is_own() ? begins_.find(buffer.node) : begins_.end();
     return found == begins_.end() ? ir::kNoNode : found->second;
   }
-  /// The longest Cat in whose memory this one lies as the first part; else kNoNode.
+  /// The item that writes the next Update over this one, or none; and the value that the buffer's own writes over.
+  std::optional<uint32_t> next_writer(BufferId buffer) const;
+  ir::NodeId updated(BufferId buffer) const;
+  /// The longest Cat in whose memory this one lies as the first part, or what this Update lies in; else kNoNode.
   ir::NodeId whole(BufferId buffer) const {
     return buffer.is_own() && buffer.node < whole_.size() ? whole_[buffer.node] : ir::kNoNode;
   }
@@ -66,10 +70,14 @@ class Former {
   void mark_stored();
   void mark_operands(ir::NodeId call);
   void mark_factors(ir::NodeId dot);
-  void mark_before_write(ir::NodeId external);
+  void mark_before_write(ir::NodeId writer, ir::NodeId written);
   bool lies_in(ir::NodeId id, ir::NodeId operand) const;
   void store(ir::NodeId id);
   void store_cat(ir::NodeId id, ir::NodeId cat, Dim& at);
+  void store_update(ir::NodeId id);
+  uint32_t write_apart(ir::NodeId value, Storage dest, ir::NodeId memory);
+  bool may_write(uint32_t item, const Root& root, const Storage& dest, ir::NodeId base) const;
+  uint32_t add(ir::NodeId value, Storage dest, bool copy);
   void pack(ir::NodeId reshape);
   void place(ir::NodeId value, std::vector<Storage> dests, bool copy);
   void call(ir::NodeId external);
@@ -82,12 +90,16 @@ class Former {
   void finish(uint32_t item, uint32_t root);
   void add_producer(BufferId buffer, uint32_t item);
   void note_readers(uint32_t item);
+  void note_user(BufferId buffer, uint32_t item);
 
   World world_;
   std::vector<Item> items_;
   std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory
   std::vector<Why> why_;
   std::vector<ir::NodeId> whole_;
+  std::unordered_map<ir::NodeId, uint32_t> next_writers_;  // of what an Update writes over
+  std::vector<bool> overwritten_;                          // per node: Updates lie in its memory
+  std::vector<int64_t> last_users_;  // per node whose memory Updates may lie in: the last item that reads or fills it
   std::unordered_map<ir::NodeId, ir::NodeId> begins_;  // a Cat -> the one whose memory it goes on in
   std::vector<ir::NodeId> last_use_;                   // kNoNode: the caller's
   std::vector<std::vector<ir::NodeId>> readers_;

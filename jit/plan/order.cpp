@@ -79,10 +79,22 @@ void Order::add_item() {
     std::vector<uint32_t>& all = readers_[memory];
     if (all.empty() || all.back() != i) all.push_back(i);
     if (const auto writer = writers_.find(memory); writer != writers_.end()) order_.before(i, writer->second);
+    if (const auto next = former_.next_writer(buffer); next && *next < i) order_.before(i, *next);
   };
+  for (const Root& root : item.roots)
+    for (const Storage& dest : root.dests)
+      if (const ir::NodeId older = former_.updated(dest.buffer); older != ir::kNoNode) after_users_of(older, i);
   for (const Access& access : item.draft.accesses) reads(access.buffer);
   for (const auto& operand : item.operands)
     if (operand) reads(operand->buffer);
+}
+
+/// What an Update writes over is made and read before.
+void Order::after_users_of(BufferId older, uint32_t writer) {
+  for (const uint32_t maker : former_.producers(older))
+    if (maker != writer) order_.before(maker, writer);
+  for (const uint32_t reader : readers(base(older)))
+    if (reader != writer) order_.before(reader, writer);
 }
 
 bool Order::is(const Item& item, ir::ExternKind kind) const {
@@ -164,6 +176,9 @@ void Order::settle_destinations() {
   for (const BufferId buffer : std::vector(wanted.begin(), wanted.end()))
     for (BufferId part = former_.beginning(buffer); part != ir::kNoNode && wanted.insert(part).second;)
       part = former_.beginning(part);
+  for (const BufferId buffer : std::vector(wanted.begin(), wanted.end()))
+    for (ir::NodeId older = former_.updated(buffer); older != ir::kNoNode && wanted.insert(older).second;)
+      older = former_.updated(older);
   for (Item& item : former_.items())
     for (Root& root : item.roots) {
       const auto& storage = former_.world().storage[root.value];
@@ -198,7 +213,7 @@ void Order::merge(uint32_t call, uint32_t kernel, ir::NodeId product) {
   for (const Root& root : item.roots)
     for (const Storage& dest : root.dests) {
       const ir::NodeId node = dest.buffer.node;
-      const bool own = dest.buffer.is_own() && graph_[node].op != ir::Op::Input &&
+      const bool own = dest.buffer.is_own() && graph_[node].op != ir::Op::Input && graph_[node].op != ir::Op::Update &&
                        graph_[node].dtype == graph_[product].dtype &&
                        identical(former_.buffer_strides(dest.buffer), graph_.layout(product).strides) &&
                        identical(graph_.sizes(node), graph_.sizes(product));

@@ -4,6 +4,7 @@
 
 #include "plan/products.h"
 #include "plan/two_stage.h"
+#include "plan/updates.h"
 
 namespace fastjit::plan {
 
@@ -16,9 +17,15 @@ static bool has_calls_in_order(const ir::Graph& graph) {
 
 std::optional<ir::Graph> staged(const ir::Graph& graph, const Costs& costs, bool own) {
   if (!has_calls_in_order(graph)) return std::nullopt;
-  auto products = own ? own_products(graph, costs) : std::nullopt;
-  auto both = two_stage(products ? *products : graph);
-  return both ? std::move(both) : std::move(products);
+  std::optional<ir::Graph> made;
+  const auto take = [&](std::optional<ir::Graph> next) {
+    if (next) made = std::move(next);
+  };
+  const auto now = [&]() -> const ir::Graph& { return made ? *made : graph; };
+  if (own) take(own_products(now(), costs));
+  take(two_stage(now()));
+  take(in_place(now()));
+  return made;
 }
 
 }  // namespace fastjit::plan

@@ -187,9 +187,8 @@ Tensor reduced(const ir::ReduceAttr& attr, Tensor a, at::ScalarType result) {
   throw std::invalid_argument("reference: unknown reduction");
 }
 
-// out[i] = in[map(i)], by explicit indices.
-Tensor viewed(const Tensor& a, const ir::IndexMap& map, const std::vector<int64_t>& sizes) {
-  if (map.dims.empty()) return a.expand(sizes).contiguous();
+// map(i) for all i below `sizes`, as explicit indices.
+c10::List<std::optional<Tensor>> indices_of(const ir::IndexMap& map, const std::vector<int64_t>& sizes) {
   c10::List<std::optional<Tensor>> index;
   for (const ir::Affine& row : map.dims) {
     Tensor at_dim = at::full(sizes, row.offset.hint(), at::kLong);
@@ -200,7 +199,18 @@ Tensor viewed(const Tensor& a, const ir::IndexMap& map, const std::vector<int64_
     }
     index.push_back(at_dim);
   }
-  return a.index(index);
+  return index;
+}
+
+// out[i] = in[map(i)].
+Tensor viewed(const Tensor& a, const ir::IndexMap& map, const std::vector<int64_t>& sizes) {
+  return map.dims.empty() ? a.expand(sizes).contiguous() : a.index(indices_of(map, sizes));
+}
+
+// `base`, but out[map(i)] = value[i].
+Tensor updated(const Tensor& base, const Tensor& value, const ir::IndexMap& map) {
+  if (map.dims.empty()) return value.clone().reshape({});
+  return base.index_put(indices_of(map, value.sizes().vec()), value);
 }
 
 Tensor value_of(const ir::Graph& graph, ir::NodeId id, const std::vector<Tensor>& values,
@@ -232,6 +242,8 @@ Tensor value_of(const ir::Graph& graph, ir::NodeId id, const std::vector<Tensor>
       return in(0).to(type);
     case Op::View:
       return viewed(in(0), graph.maps[node.attr], sizes);
+    case Op::Update:
+      return updated(in(0), in(1), graph.maps[node.attr]);
     case Op::Reshape:
       return in(0).reshape(sizes);
     case Op::Cat: {

@@ -58,7 +58,7 @@ class RandomGraph {
   }
 
   void step() {
-    switch (pick(16)) {
+    switch (pick(18)) {
       case 0:
       case 1:
       case 2:
@@ -84,6 +84,9 @@ class RandomGraph {
         return external();
       case 15:
         return normalise();
+      case 16:
+      case 17:
+        return update();
     }
   }
   void unary() {
@@ -200,6 +203,42 @@ class RandomGraph {
     }
     push(e);
   }
+  /// Writes to a region of a value, of which an earlier one or itself may be read again.
+  void update() {
+    Id base = updates_.empty() || pick(3) == 0 ? any() : updates_.back();
+    if (gone_.contains(base) || ir::is_raw(g_[base].dtype) || numel(base) == 0) return;
+    std::vector<ir::Dim> region = sizes(base);
+    ir::IndexMap map;
+    for (size_t d = 0; d < region.size(); ++d) {
+      const auto dim = static_cast<uint8_t>(d);
+      const int64_t size = region[d].hint();
+      const int kind = size > 1 ? pick(5) : 0;
+      if (kind == 1) region[d] = 1, map.dims.push_back({pick(static_cast<size_t>(size)), {}});
+      if (kind == 2) region[d] = size - 1, map.dims.push_back({pick(2), {{dim, 1}}});
+      if (kind == 3) region[d] = size / 2, map.dims.push_back({pick(2), {{dim, 2}}});
+      if (kind == 0 || kind == 4) map.dims.push_back({0, {{dim, 1}}});
+    }
+    Id value = g_.view(base, map, region);  // the region itself, or one beside it, or a number
+    if (const int kind = pick(4); kind == 1) {
+      ir::IndexMap other = map;
+      for (ir::Affine& row : other.dims) row.offset = 0;
+      value = g_.view(base, other, region);
+    } else if (kind == 2 || kind == 3) {
+      for (int tries = 0; tries < 4; ++tries) {
+        const Id from = any();
+        if (g_[from].dtype != g_[base].dtype) continue;
+        try {
+          value = g_.expand(from, region);
+          break;
+        } catch (const std::invalid_argument&) {
+        }
+      }
+    }
+    if (ir::is_float(g_[base].dtype) && pick(4)) value = g_.pointwise(pick(2) ? ir::Op::Neg : ir::Op::Tanh, {value});
+    if (pick(3) == 0) push(value);
+    updates_.push_back(g_.update(base, value, map));
+    push(updates_.back());
+  }
   void iota() {
     const Id a = any_float();
     if (g_[a].rank == 0) return;
@@ -285,7 +324,7 @@ class RandomGraph {
 
   std::mt19937 random_;
   ir::Graph g_;
-  std::vector<Id> pool_, inputs_;
+  std::vector<Id> pool_, inputs_, updates_;
   std::set<Id> gone_, written_, fixed_;
   std::map<Id, Id> alias_of_;
   struct Parts {

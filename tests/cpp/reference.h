@@ -253,6 +253,16 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
         }
         out.push_back(at(node.in[0], inner));
       });
+    } else if (node.op == Op::Update) {
+      out = all[node.in[0]];
+      each_index(ir::hints(g.sizes(node.in[1])), [&](const auto& index) {
+        std::vector<int64_t> inner;
+        for (const ir::Affine& row : g.maps[node.attr].dims) {
+          inner.push_back(row.offset.hint());
+          for (const auto& [dim, coefficient] : row.terms) inner.back() += coefficient.hint() * index[dim];
+        }
+        out[static_cast<size_t>(dot_index(row_major(sizes), inner))] = at(node.in[1], index);
+      });
     } else if (node.op == Op::Cat) {
       const ir::ListAttr& list = g.lists[node.attr];
       each_index(sizes, [&](std::vector<int64_t> index) {

@@ -104,13 +104,17 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
       if (const TensorRecord& record = trace.tensors[leaf.tensor]; record.is_nested || !record.unusual.empty())
         unsound("a result " + (record.is_nested ? "is nested" : record.unusual));
     ScalarBindings scalars = bind_scalars(trace, inputs, symbolic);
-    std::set<std::string> forced;
+    Forced forced;
     for (;;) {
       pin_storages(trace, analysis, forced);
       GraphBuilder builder(trace, inputs, analysis, scalars, numerics);
       std::string again;
       try {
         again = builder.run(leaves, values);
+      } catch (const NotParted& parts) {
+        if (!forced.storages.insert(parts.storage).second)
+          unsound("a write to a part of a tensor could not be expressed");
+        continue;
       } catch (const Unsound&) {
         if (scalars.places.empty()) throw;
         if (whole.empty()) scalars.refuse_all();  // constants may do
@@ -120,7 +124,8 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
         continue;
       }
       if (!again.empty()) {
-        if (!forced.insert(again).second) unsound("the in-place operator " + again + " could not be expressed");
+        if (!forced.operators.insert(again).second)
+          unsound("the in-place operator " + again + " could not be expressed");
         continue;
       }
       std::set<uint32_t> events;
@@ -203,7 +208,10 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     graph_.set_line(graph_.intern_line(trace_.lines[event.line]));
     support::count_work(1 + event.args.size());
     for (const CallValue& item : event.args)
-      for (const Use& use : item.uses) check_known(use, event);
+      for (const Use& use : item.uses) {
+        check_known(use, event);
+        refresh(use);
+      }
     if (scope_) graph_.symbols->at(step.event);
     enter(event);
     if (step.rebinds && !pinned(step)) {
@@ -212,8 +220,17 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
       continue;
     }
     emit(i);
+    begin_parts(step);
   }
   graph_.set_line(0);
+  for (const Use& use : outputs)
+    for (uint32_t tensor = use.tensor; analysis_.parted[use.storage];) {
+      Use base = use;
+      base.tensor = tensor;
+      refresh(base);
+      if (states_[tensor].view_step == kNone) break;
+      tensor = states_[tensor].base;
+    }
   add_stores();
   add_outputs(outputs);
   for (uint32_t value : values) {
@@ -305,6 +322,7 @@ void GraphBuilder::emit(uint32_t index) {
       state.view_step = index;
       state.base = event.args[0].uses[0].tensor;
       state.which = which;
+      if (is_parted(use)) follow_view(event.args[0].uses[0], use);
     }
     return;
   }

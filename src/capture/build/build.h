@@ -26,6 +26,11 @@ struct Unsound {
   std::string why;
 };
 
+/// Writes to parts of the storage cannot be expressed as updates of a value. Thrown inside the builder only.
+struct NotParted {
+  uint32_t storage;
+};
+
 /// One call that the program makes: lowered, functionalised or run by torch.
 struct Action {
   uint32_t event = kNone;
@@ -45,6 +50,7 @@ struct Analysis {
   std::vector<int64_t> last_use;      // per tensor: last step that touches it, steps.size() for outputs, -1: none
   std::vector<char> pinned, written;  // per storage
   std::vector<char> leaves;           // per storage: a result lies in it
+  std::vector<char> parted;           // per storage: views of it are written, as updates of its base's value
   std::vector<int64_t> last_write;    // per storage: the last step that writes it, -1: none
   std::vector<std::optional<c10::Scalar>> lifted;  // per tensor: torch.tensor(2.0), or the number of y[0] = 2.0
   std::vector<uint32_t> storage;                   // per tensor: where it lived when first seen in a step
@@ -64,8 +70,14 @@ void mark_exact(Analysis& analysis);
 /// "b at model.py:9": the variable that gets the value, or what reads it.
 std::string label_of(const Trace& trace, const Event& event);
 
-/// Decides which storages are pinned; `forced` names operators whose in-place form could not be functionalised.
-void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced);
+/// What could not be functionalised: in-place operators, by name, and writes to parts, by the storage.
+struct Forced {
+  std::set<std::string> operators;
+  std::set<uint32_t> storages;
+};
+
+/// Decides which storages are pinned, and which are written in parts.
+void pin_storages(const Trace& trace, Analysis& analysis, const Forced& forced);
 
 /// Elements of such a tensor may share memory.
 bool may_overlap_itself(const TensorMeta& meta);
@@ -97,6 +109,8 @@ class GraphBuilder {
     uint32_t which = 0;             // which result of view_step
     bool settled = false;           // `node` reads pinned memory after its last write
     ir::NodeId mask = ir::kNoNode;  // compressed: `node` covers the mask's whole domain, only masked elements are real
+    std::vector<ir::Node> path;     // on a parted storage: the views and reshapes that lead here from its base
+    ir::NodeId version = ir::kNoNode;  // the base's value that `node` was read from
   };
   // sizes.cpp
   uint32_t writes_to_parts() const;
@@ -178,6 +192,15 @@ class GraphBuilder {
   bool rebind(const Action& step);
   ir::NodeId new_value(const Action& step);
   void add_stores();
+  // parts.cpp
+  bool is_parted(const Use& use) const;
+  void begin_parts(const Action& step);
+  void begin_parted(const Use& use);
+  void refresh(const Use& use);
+  void follow_view(const Use& argument, const Use& result);
+  void write_part(const Use& target, ir::NodeId value);
+  ir::NodeId value_at(uint32_t storage, const std::vector<ir::Node>& path);
+  std::optional<ir::IndexMap> map_of(const std::vector<ir::Node>& path) const;
   // masks.cpp
   ir::NodeId mask_of(const Event& event) const;  // of its compressed arguments, kNoNode without one
   void masked_load(const Action& step);
@@ -248,6 +271,7 @@ class GraphBuilder {
   std::unordered_map<uint32_t, ir::Dim> size_dims_;  // number -> what it is
   std::vector<State> states_;
   std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
+  std::unordered_map<uint32_t, ir::NodeId> parted_;                // parted storage -> its base's value now
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node
   std::unordered_map<ir::NodeId, uint32_t> owner_;                 // node that stands for a tensor's memory -> storage
   std::map<std::pair<uint32_t, ir::NodeId>, ir::NodeId> views_;    // of (step, base): the call

@@ -111,6 +111,7 @@ void GraphBuilder::external(uint32_t index) {
   const ir::ExternKind kind = kind_of(step);
   if (const auto product = step.data_sized ? std::nullopt : product_of(step)) return contract(index, *product);
   const Use* first = first_tensor(event);
+  if (kind == ir::ExternKind::View && is_parted(*first)) throw NotParted{first->storage};
   if (kind == ir::ExternKind::View && analysis_.leaves[first->storage]) settle_base(first->tensor);
   const ir::NodeId node = call(index, kind, ir::kNoNode);
   if (kind == ir::ExternKind::View) {
@@ -246,6 +247,7 @@ ir::NodeId GraphBuilder::operand(const Use& use, const Event& event) {
   check_known(use, event);
   if (states_[use.tensor].mask != ir::kNoNode)
     unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+  if (is_parted(use)) return graph_.with_strides(states_[use.tensor].node, states_[use.tensor].meta->layout().strides);
   return real(use.tensor);
 }
 

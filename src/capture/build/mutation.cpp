@@ -33,6 +33,10 @@ bool GraphBuilder::rebind(const Action& step) {
   node = graph_.convert(node, graph_[old].dtype);
   State& state = states_[target];
   if (!std::ranges::equal(graph_.sizes(node), graph_.sizes(old))) return false;
+  if (const Use& written = event.args[step.target].uses[0]; is_parted(written)) {
+    write_part(written, node);
+    return true;
+  }
   state.node = node;
   state.real = ir::kNoNode;
   state.view_step = state.base = kNone;

@@ -74,7 +74,7 @@ class Neighbours {
   bool leaves_ = false;  // one of them is a result
 };
 
-void mark_written(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced) {
+void mark_written(const Trace& trace, Analysis& analysis, const Forced& forced) {
   const size_t count = trace.storages.size();
   std::vector<std::vector<uint32_t>> members(count);
   for (uint32_t t = 0; t < trace.tensors.size(); ++t)
@@ -89,7 +89,7 @@ void mark_written(const Trace& trace, Analysis& analysis, const std::set<std::st
   std::map<uint32_t, Neighbours> neighbours;  // of the storages that are written
   for (size_t i = 0; i < analysis.steps.size(); ++i) {
     Action& step = analysis.steps[i];
-    if (step.rebinds && forced.contains(std::string(trace.events[step.event].name))) step.rebinds = false;
+    if (step.rebinds && forced.operators.contains(std::string(trace.events[step.event].name))) step.rebinds = false;
     for (uint32_t target : step.writes) {
       const uint32_t storage = analysis.storage[target];
       analysis.written[storage] = 1;
@@ -100,6 +100,10 @@ void mark_written(const Trace& trace, Analysis& analysis, const std::set<std::st
         if (known == neighbours.end())
           known = neighbours.emplace(storage, Neighbours(trace, analysis, std::move(members[storage]))).first;
         if (known->second.is_exact(static_cast<int64_t>(i), target, has_root[storage] != 0)) continue;
+        if (!has_root[storage] && !forced.storages.contains(storage)) {
+          analysis.parted[storage] = 1;
+          continue;
+        }
       }
       analysis.pinned[storage] = 1;
     }
@@ -196,13 +200,16 @@ void spread(Analysis& analysis) {
 
 }  // namespace
 
-void pin_storages(const Trace& trace, Analysis& analysis, const std::set<std::string>& forced) {
+void pin_storages(const Trace& trace, Analysis& analysis, const Forced& forced) {
+  analysis.parted.assign(trace.storages.size(), 0);
   analysis.pinned.assign(trace.storages.size(), 0);
   analysis.written.assign(trace.storages.size(), 0);
   analysis.last_write.assign(trace.storages.size(), -1);
   mark_written(trace, analysis, forced);
   SharedMemory(trace, analysis).pin();
   spread(analysis);
+  for (size_t storage = 0; storage < analysis.parted.size(); ++storage)
+    if (analysis.pinned[storage]) analysis.parted[storage] = 0;
 }
 
 }  // namespace fastjit::capture

@@ -1,0 +1,18 @@
+#pragma once
+// Writes to parts of a tensor. An Update is planned as a store into the memory of what it updates; this makes the
+// graph one where that is right.
+#include <optional>
+
+#include "ir/graph.h"
+
+namespace fastjit::plan {
+
+/// For each Update the node in whose memory it lies: the first of its chain, which has memory of its own. kNoNode for
+/// other nodes.
+std::vector<ir::NodeId> memory_of_updates(const ir::Graph& graph);
+
+/// The graph with a copy below every Update whose base is wanted as it was, or is no memory that it may write to.
+/// Nothing where the graph has no Update.
+std::optional<ir::Graph> in_place(const ir::Graph& graph);
+
+}  // namespace fastjit::plan

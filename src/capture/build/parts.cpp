@@ -1,0 +1,155 @@
+// Writes to parts of a tensor. A storage whose parts are written has one value, its base's: a write through a view
+// updates it, and every read of any of its tensors is derived from the newest one (the functionalisation of FuncTs,
+// DAC 2024, on bases and index maps).
+#include <algorithm>
+
+#include "capture/build/build.h"
+#include "support/work.h"
+
+namespace fastjit::capture {
+namespace {
+
+constexpr int kMostSteps = 16;  // that a read looks back for the write of the same region
+
+/// The map that leads through `outer`, then `inner`: in[outer(inner(i))].
+ir::IndexMap composed(const ir::IndexMap& outer, const ir::IndexMap& inner) {
+  ir::IndexMap out;
+  for (const ir::Affine& row : outer.dims) {
+    ir::Affine made;
+    made.offset = row.offset;
+    std::map<uint8_t, ir::Dim> terms;
+    for (const auto& [dim, coefficient] : row.terms) {
+      made.offset += coefficient * inner.dims[dim].offset;
+      for (const auto& [from, factor] : inner.dims[dim].terms) {
+        const auto [term, fresh] = terms.try_emplace(from, 0);
+        term->second += coefficient * factor;
+      }
+    }
+    made.terms.assign(terms.begin(), terms.end());
+    out.dims.push_back(std::move(made));
+  }
+  return out;
+}
+
+/// Whether two regions share no element for sure: along one dim their indices never meet.
+bool is_apart(const ir::IndexMap& a, std::span<const ir::Dim> a_sizes, const ir::IndexMap& b,
+              std::span<const ir::Dim> b_sizes) {
+  struct Range {
+    int64_t low, high;
+  };
+  const auto range = [](const ir::Affine& row, std::span<const ir::Dim> sizes) -> std::optional<Range> {
+    if (row.offset.is_symbolic()) return std::nullopt;
+    Range out{row.offset.hint(), row.offset.hint()};
+    for (const auto& [dim, coefficient] : row.terms) {
+      if (coefficient.is_symbolic() || sizes[dim].is_symbolic()) return std::nullopt;
+      (coefficient.hint() < 0 ? out.low : out.high) += coefficient.hint() * (sizes[dim].hint() - 1);
+    }
+    return out;
+  };
+  for (size_t d = 0; d < a.dims.size(); ++d) {
+    const auto x = range(a.dims[d], a_sizes), y = range(b.dims[d], b_sizes);
+    if (x && y && (x->high < y->low || y->high < x->low)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool GraphBuilder::is_parted(const Use& use) const {
+  return use.tensor != kNone && !use.number && use.storage != kNone && analysis_.parted[use.storage];
+}
+
+/// The tensors that the step made begin the parted storages that they lie in.
+void GraphBuilder::begin_parts(const Action& step) {
+  for (const uint32_t tensor : step.results)
+    if (const uint32_t storage = analysis_.storage[tensor]; analysis_.parted[storage] && !parted_.contains(storage))
+      begin_parted(analysis_.first[tensor]);
+}
+
+/// The tensor that an operator made: the base of its storage.
+void GraphBuilder::begin_parted(const Use& use) {
+  State& state = states_[use.tensor];
+  if (state.node == ir::kNoNode || state.mask != ir::kNoNode) throw NotParted{use.storage};
+  state.node = graph_.with_strides(state.node, state.meta->layout().strides);
+  state.version = state.node;
+  parted_[use.storage] = state.node;
+}
+
+std::optional<ir::IndexMap> GraphBuilder::map_of(const std::vector<ir::Node>& path) const {
+  std::optional<ir::IndexMap> map;
+  for (const ir::Node& view : path) {
+    if (view.op != ir::Op::View) return std::nullopt;
+    const ir::IndexMap& inner = graph_.maps[view.attr];
+    map = map ? composed(*map, inner) : inner;
+  }
+  return map;
+}
+
+/// What the base's newest value holds there: the value that was written to this very region, where nothing else was
+/// written to it since, or else a view.
+ir::NodeId GraphBuilder::value_at(uint32_t storage, const std::vector<ir::Node>& path) {
+  const ir::NodeId base = parted_.at(storage);
+  const auto map = map_of(path);
+  const std::vector<ir::Dim>* sizes = path.empty() ? nullptr : &graph_.layouts[path.back().layout].sizes;
+  ir::NodeId at = base;
+  for (int step = 0; map && step < kMostSteps && graph_[at].op == ir::Op::Update; ++step) {
+    support::count_work();
+    const ir::IndexMap& written = graph_.maps[graph_[at].attr];
+    const ir::NodeId value = graph_[at].in[1];
+    if (written == *map && ir::identical(graph_.sizes(value), *sizes)) return value;
+    if (!is_apart(written, graph_.sizes(value), *map, *sizes)) break;
+    at = graph_[at].in[0];
+  }
+  ir::NodeId node = base;
+  for (ir::Node view : path) {
+    view.in[0] = node;
+    node = graph_.append(view);
+  }
+  return node;
+}
+
+/// A tensor of a parted storage has the value that its base has now.
+void GraphBuilder::refresh(const Use& use) {
+  if (!is_parted(use)) return;
+  State& state = states_[use.tensor];
+  const auto base = parted_.find(use.storage);
+  if (!state.known || base == parted_.end()) throw NotParted{use.storage};
+  if (state.version == base->second) return;
+  state.node = value_at(use.storage, state.path);
+  state.version = base->second;
+  state.real = ir::kNoNode;
+}
+
+/// `result` is a view of `argument`, as a row has lowered it.
+void GraphBuilder::follow_view(const Use& argument, const Use& result) {
+  const State& from = states_[argument.tensor];
+  State& state = states_[result.tensor];
+  std::vector<ir::Node> steps;
+  ir::NodeId at = state.node;
+  for (; at != from.node; at = graph_[at].in[0]) {
+    const bool is_view = graph_[at].op == ir::Op::View || graph_[at].op == ir::Op::Reshape;
+    if (!is_view) throw NotParted{result.storage};
+    steps.push_back(graph_[at]);
+  }
+  state.path = from.path;
+  state.path.insert(state.path.end(), steps.rbegin(), steps.rend());
+  state.version = parted_.at(result.storage);
+  state.node = value_at(result.storage, state.path);
+}
+
+void GraphBuilder::write_part(const Use& target, ir::NodeId value) {
+  State& state = states_[target.tensor];
+  ir::NodeId& base = parted_.at(target.storage);
+  if (state.path.empty()) {
+    base = graph_.with_strides(value, state.meta->layout().strides);
+  } else if (graph_.layout(value).numel() != 0) {
+    auto map = map_of(state.path);
+    if (!map) throw NotParted{target.storage};
+    base = graph_.update(base, value, std::move(*map));
+  }
+  state.node = value;
+  state.version = base;
+  state.real = ir::kNoNode;
+}
+
+}  // namespace fastjit::capture

@@ -1,0 +1,260 @@
+"""Writes to parts of tensors that the call makes: each is a store of the region, in a kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastjit import fastjit
+from helpers import assert_same, check
+from random_compare import aliasing
+
+
+def steps_in_order(x):
+    out = torch.empty(x.shape[0], x.shape[1])
+    h = torch.zeros(x.shape[1])
+    for t in range(x.shape[0]):
+        h = torch.tanh(h + x[t])
+        out[t] = h
+    return out
+
+
+def sweep_back(a, b):
+    x = torch.zeros_like(a)
+    x[..., -1] = a[..., -1] / b[..., -1]
+    for i in range(a.shape[-1] - 2, -1, -1):
+        x[..., i] = (a[..., i] - x[..., i + 1]) / b[..., i]
+    return x
+
+
+def tridiagonal(a, b):
+    b, d = b.clone(), a.clone()
+    for i in range(1, a.shape[-1]):
+        w = a[..., i] / b[..., i - 1]
+        b[..., i] -= w * a[..., i - 1]
+        d[..., i] -= w * d[..., i - 1]
+    return b, d
+
+
+def jacobi(a, b):
+    u = a.clone()
+    for _ in range(3):
+        u[1:-1, 1:-1] = 0.25 * (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:] - b[1:-1, 1:-1])
+    return u
+
+
+def shifted_into_itself(a, b):
+    x = a * 1
+    x[1:] = x[:-1].clone() + 0
+    x[:, :-1] = x[:, 1:].clone()
+    return x
+
+
+def every_other(a, b):
+    x = a + b
+    x[:, 0::2] = x[:, 0::2].clamp(0, 1)
+    x[:, 1::2] = x[:, 1::2].clamp(-1, 0)
+    x[0::2] = torch.exp(x[1::2])
+    return x
+
+
+def swapped(a, b):
+    x = a.clone()
+    x[0], x[1] = x[1].clone(), x[0].clone()
+    x[..., 0], x[..., 2] = x[..., 2] * 1, x[..., 0] * 1
+    return x
+
+
+def old_value_wanted(a, b):
+    x = a * 2
+    before = x[0] + 1
+    whole = x.clone()
+    x[0] = b[0]
+    return x, before * 2, whole + before, whole
+
+
+def old_view_of_the_base(a, b):
+    x = a * 2
+    view = x[0]
+    x = x * 3
+    view.add_(b[0])
+    return x, view * 1
+
+
+def base_then_view(a, b):
+    x = a.clone()
+    view = x[1:3].t()
+    x.mul_(2)
+    view[0].add_(1)
+    view.neg_()
+    return x, x.sum(), view * 1
+
+
+def whole_and_parts(a, b):
+    x = torch.zeros_like(a)
+    x[1:] += a[1:]
+    first = x * 2
+    x.zero_()
+    x[:1] = a[:1]
+    x.copy_(x + b)
+    x[2].zero_()
+    return first, x
+
+
+def broadcast_into(a, b):
+    x = torch.empty_like(a)
+    x[:] = b[:, :1]
+    x[1::2] = 3
+    x[..., 0] = b[0, 0]
+    return x
+
+
+def casts(a, b):
+    n = torch.zeros(4, 6, dtype=torch.int64)
+    n[1] = a[1] * 5
+    n[2:] += 7
+    return n, n[1] / 2
+
+
+def views_of_views(a, b):
+    x = (a + b).contiguous()
+    x.permute(1, 0)[1:3].select(1, 0).fill_(7)
+    x.unsqueeze(0)[0, 1].mul_(2)
+    x.diagonal().add_(1)
+    parts = x.split(2, 1)
+    parts[1].sub_(parts[0])
+    first, *rest = x.unbind(0)
+    rest[0].add_(first)
+    return x, first * 1
+
+
+def masked_part(a, b):
+    x = a.clone()
+    x[1][b[1] > 0] = -1
+    x[2].masked_fill_(b[2] > 0, 9)
+    return x
+
+
+def reductions_of_parts(a, b):
+    x = a * b
+    for i in range(1, 4):
+        x[i] = x[i] - x[i - 1].mean() + torch.softmax(x[i], 0)
+    return x, x.amax(0)
+
+
+def nothing_written(a, b):
+    x = a.clone()
+    x[2:2] = 1
+    x[:, 9:] += 1
+    return x
+
+
+PROGRAMS = [sweep_back, tridiagonal, jacobi, shifted_into_itself, every_other, swapped, old_value_wanted]
+PROGRAMS += [old_view_of_the_base, base_then_view, whole_and_parts, broadcast_into, casts, views_of_views, masked_part]
+PROGRAMS += [reductions_of_parts, nothing_written]
+
+
+def is_own(fast):
+    """No call of torch's but for memory and views of results."""
+    calls = [line for line in fast.inspect("ir").splitlines() if " = extern " in line]
+    return all("aten::empty" in line or "kind=view" in line for line in calls), fast.inspect("ir")
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
+def test_parts_are_stored_by_kernels(fn):
+    fast = check(fn, torch.randn(4, 6), torch.rand(4, 6) + 1)
+    own, ir = is_own(fast)
+    assert own, ir
+    assert fn is nothing_written or "= update " in ir
+
+
+def test_a_step_of_a_sequence_is_one_store():
+    fast = check(steps_in_order, torch.randn(12, 8))
+    own, ir = is_own(fast)
+    assert own, ir
+    assert fast.stats().steps <= 14, fast.inspect("plan")
+
+
+def test_a_cache_between_products():
+    def fn(x, k, w):
+        k = k + 0
+        for g in range(3, k.shape[2]):
+            k[:, :, g, :] = torch.matmul(x, w).reshape(x.shape[0], 2, 16)
+            att = torch.softmax(torch.matmul(k, x.transpose(-1, -2)).transpose(-1, -2), dim=3)
+            x = torch.matmul(att, k)
+        return k.clone(), x
+
+    fast = check(fn, torch.randn(3, 2, 1, 16), torch.randn(3, 2, 6, 16), torch.randn(2, 16, 16) / 4)
+    assert "= update " in fast.inspect("ir")
+
+
+def test_torch_reads_the_part_as_it_is_then():
+    def fn(a, b):
+        x = a.clone()
+        x[0] = b[0]
+        first = torch.cumsum(x[0], 0)
+        x[0] = first
+        second = torch.cumsum(x, 1)
+        x[1:] = second[1:]
+        return x, first, second
+
+    check(fn, torch.randn(4, 6), torch.randn(4, 6))
+
+
+def test_branches_on_what_was_written():
+    def fn(a, b):
+        x = a.clone()
+        x[0] = b[0].round()
+        if x[0].sum() > 0:
+            x[1] = 5
+        else:
+            x[2] = 6
+        return x
+
+    fast = fastjit(fn)
+    for sign in (1, -1, 1, -1):
+        a, b = torch.randn(4, 6), torch.full((4, 6), 3.0 * sign)
+        assert_same(fast(a, b), fn(a, b))
+    assert fast.stats().hits == 2 and fast.stats().fallbacks == {}
+
+
+def test_results_share_memory_as_in_eager():
+    def fn(a):
+        x = a.clone()
+        x[0] = 1
+        view = x[1:]
+        view[0] = 2
+        return x, view, x.t()
+
+    fast = fastjit(fn)
+    for _ in range(2):
+        a = torch.randn(4, 6)
+        got, want = fast(a), fn(a)
+        assert aliasing(got, [a]) == aliasing(want, [a])
+        assert_same(got, want, exact=True)
+    assert fast.stats().hits == 1
+
+
+def test_tensors_of_equal_values_stay_apart():
+    def fn(a):
+        x, y = torch.zeros(4, 6), torch.zeros(4, 6)
+        x[0] = a[0]
+        y[0] = a[0]
+        y[1] = 3
+        z = y.clone()
+        z[2] = a[2]
+        return x, y, z
+
+    check(fn, torch.randn(4, 6), exact=True)
+
+
+def test_memory_of_a_call_is_not_written_over():
+    """`clone` gives the value of a tensor that a call of torch's made: what is written to it is not written there."""
+
+    def fn(a):
+        made = torch.cumsum(a, 0)
+        x = made.clone()
+        x[0] = 1
+        return made, x
+
+    check(fn, torch.randn(4, 6), exact=True)
