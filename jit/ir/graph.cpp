@@ -250,6 +250,11 @@ NodeId Graph::iota(Layout layout, int dim) {
   return append(blank(Op::Iota, DType::I64, intern(std::move(layout)), rank, static_cast<uint32_t>(dim)));
 }
 
+NodeId Graph::undef(DType dtype, Layout layout) {
+  const size_t rank = layout.sizes.size();
+  return append(blank(Op::Undef, dtype, intern(std::move(layout)), rank));
+}
+
 NodeId Graph::pointwise(Op op, std::initializer_list<NodeId> values) {
   if (!is_pointwise(op) || op == Op::Convert) refuse(std::string(text(op)) + ": not made by pointwise()");
   if (values.size() != static_cast<size_t>(info(op).arity))

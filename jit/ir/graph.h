@@ -170,6 +170,7 @@ class Graph {
   NodeId constant(DType dtype, double value);       // floats (value rounded to dtype for F32; halves not allowed)
   NodeId constant_int(DType dtype, int64_t value);  // integers and Bool
   NodeId iota(Layout layout, int dim);
+  NodeId undef(DType dtype, Layout layout);                         // each is a node of its own
   NodeId pointwise(Op op, std::initializer_list<NodeId> operands);  // result type by the op's rule
   NodeId convert(NodeId value, DType to);                           // the value itself when nothing changes
   NodeId view(NodeId value, IndexMap map, std::vector<Dim> sizes);

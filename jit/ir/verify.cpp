@@ -140,7 +140,7 @@ std::string verify(const Graph& graph) {
     if (!fault.empty()) return "node %" + std::to_string(id) + " " + std::string(text(graph[id].op)) + ": " + fault;
   }
   for (NodeId id : graph.outputs)
-    if (id >= graph.nodes.size() || graph[id].op == Op::Extern)
+    if (id >= graph.nodes.size() || graph[id].op == Op::Extern || graph[id].op == Op::Undef)
       return "output %" + std::to_string(id) + " is not a value";
   for (const Store& store : graph.stores)
     if (store.input >= graph.inputs.size() || store.value >= graph.nodes.size())

@@ -250,7 +250,7 @@ void Former::call(ir::NodeId external) {
 void Former::store(ir::NodeId id) {
   if (world_.storage[id]) return;
   const Storage own{id, 0, buffer_strides(id)};
-  if (world_.numel(id) == 0) {
+  if (world_.numel(id) == 0 || graph()[id].op == ir::Op::Undef) {
     world_.storage[id] = own;
   } else if (graph()[id].op == ir::Op::Cat) {
     Dim at = 0;

@@ -135,6 +135,7 @@ void Order::settle_stores() {
 void Order::store(const ir::Store& entry) {
   const ir::NodeId input = inputs_[entry.input];
   if (input == ir::kNoNode || entry.value == input || graph_.layout(input).numel() == 0) return;
+  if (former_.whole(entry.value) == input) return;  // it is made there
   const Storage dest{input, 0, graph_.layout(input).strides};
   auto finish = [&](uint32_t writer) {
     writers_[input] = writer;
@@ -172,7 +173,10 @@ void Order::settle_destinations() {
     for (const auto& operand : item.operands)
       if (operand) wanted.insert(operand->buffer);
   }
-  for (const ir::Store& store : graph_.stores) wanted.insert(inputs_[store.input]);
+  for (const ir::Store& store : graph_.stores) {
+    wanted.insert(inputs_[store.input]);
+    if (graph_[store.value].op == ir::Op::Update) wanted.insert(store.value);
+  }
   for (const BufferId buffer : std::vector(wanted.begin(), wanted.end()))
     for (BufferId part = former_.beginning(buffer); part != ir::kNoNode && wanted.insert(part).second;)
       part = former_.beginning(part);

@@ -14,30 +14,109 @@ using ir::Op;
 
 namespace {
 
-/// Memory that an operator only allocated: nobody else knows of it.
-bool is_blank(const ir::Graph& graph, NodeId id) {
-  if (graph[id].op != Op::Result) return false;
-  const ir::ExternAttr& call = graph.externs[graph[graph[id].in[0]].attr];
-  return call.kind == ir::ExternKind::Op && call.operands.empty() && call.name.starts_with("aten::empty");
+constexpr size_t kMostNodes = 64;  // of a value that are looked at
+
+/// Whether computing `value` reads `base` elsewhere than where `map` writes it, so that it cannot be written there as
+/// it is computed.
+bool reads_beside(const ir::Graph& graph, NodeId value, NodeId base, uint32_t map) {
+  std::vector<NodeId> stack{value};
+  for (size_t seen = 0; !stack.empty() && seen < kMostNodes; ++seen) {
+    work();
+    const NodeId id = stack.back();
+    stack.pop_back();
+    const ir::Node& node = graph[id];
+    if (node.op == Op::View && node.in[0] == base && !(node.attr == map || graph.maps[node.attr] == graph.maps[map]))
+      return true;
+    if (!ir::is_pointwise(node.op) && node.op != Op::View && node.op != Op::Reshape) continue;
+    for (const NodeId in : graph.operands(id)) stack.push_back(in);
+  }
+  return false;
+}
+
+/// Half of the base or more, and a box in it.
+bool is_large_box(const ir::Graph& graph, NodeId update) {
+  const ir::Node& node = graph[update];
+  const auto count = [&](NodeId id) { return graph.layout(id).numel(); };
+  const auto is_plain = [](const ir::Affine& row) { return row.terms.empty() || row.terms[0].second == 1; };
+  const bool is_known = !count(update).is_symbolic() && !count(node.in[1]).is_symbolic();
+  return is_known && count(node.in[1]).hint() * 2 >= count(update).hint() &&
+         std::ranges::all_of(graph.maps[node.attr].dims, is_plain);
+}
+
+/// The update in memory of its own: the value, then around it what the base holds there.
+NodeId beside(pass::Rewriter& rewriter, NodeId update) {
+  const ir::Graph& from = rewriter.from();
+  const ir::Node& node = from[update];
+  ir::Graph& to = rewriter.to();
+  const NodeId base = rewriter[node.in[0]];
+  const ir::IndexMap region = from.maps[node.attr];
+  const std::vector<ir::Dim> written(from.sizes(node.in[1]).begin(), from.sizes(node.in[1]).end());
+  NodeId now = to.update(to.undef(node.dtype, from.layout(update)), rewriter[node.in[1]], region);
+  std::vector<ir::Dim> size(from.sizes(update).begin(), from.sizes(update).end());
+  std::vector<ir::Dim> start(size.size(), 0);
+  const auto fill = [&] {
+    ir::IndexMap map;
+    for (size_t d = 0; d < size.size(); ++d) map.dims.push_back({start[d], {{static_cast<uint8_t>(d), 1}}});
+    if (std::ranges::none_of(size, [](ir::Dim length) { return length == 0; }))
+      now = to.update(now, to.view(base, map, size), map);
+  };
+  for (size_t d = 0; d < size.size(); ++d) {
+    const ir::Affine& row = region.dims[d];
+    const ir::Dim whole = size[d], low = row.offset,
+                  length = row.terms.empty() ? ir::Dim(1) : written[row.terms[0].first];
+    size[d] = low;
+    fill();
+    start[d] = low + length;
+    size[d] = whole - low - length;
+    fill();
+    start[d] = low;
+    size[d] = length;
+  }
+  return now;
+}
+
+bool is_call(const ir::Graph& graph, const ir::Node& node, ir::ExternKind kind) {
+  return node.op == Op::Extern && graph.externs[node.attr].kind == kind;
 }
 
 /// Per node the last one that reads it itself; kNoNode: the caller does. Views are readers like others: what they give
-/// is read before the next write, or stored before it (Former::mark_before_write).
+/// is read before the next write, or stored before it (Former::mark_before_write). An input's memory is the caller's
+/// in any case.
 std::vector<NodeId> last_readers(const ir::Graph& graph) {
   std::vector<NodeId> last(graph.nodes.size(), 0);
   for (NodeId id = 0; id < graph.nodes.size(); ++id)
     for (const NodeId in : graph.operands(id))
       if (in != ir::kNoNode) last[in] = id;
-  for (const ir::ExternAttr& call : graph.externs) {  // a view of torch's stays where it is
-    if (call.kind != ir::ExternKind::View) continue;
-    NodeId base = call.operands[0];
-    for (; graph[base].op == Op::View || graph[base].op == Op::Reshape; base = graph[base].in[0])
-      last[base] = ir::kNoNode;
-    last[base] = ir::kNoNode;
+  const auto keep = [&](NodeId id) {
+    if (graph[id].op != Op::Input) last[id] = ir::kNoNode;
+  };
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {  // a view of torch's stays where it is
+    const ir::Node& node = graph[id];
+    if (node.op != Op::Result || !is_call(graph, graph[node.in[0]], ir::ExternKind::View)) continue;
+    NodeId base = graph.operands(node.in[0])[0];
+    for (; graph[base].op == Op::View || graph[base].op == Op::Reshape; base = graph[base].in[0]) keep(base);
+    last[id] == 0 ? keep(base) : static_cast<void>(last[base] = ir::kNoNode);
   }
-  for (const NodeId id : graph.outputs) last[id] = ir::kNoNode;
+  for (const NodeId id : graph.outputs) keep(id);
   for (const ir::Store& store : graph.stores) last[store.value] = ir::kNoNode;
   return last;
+}
+
+/// Updates that are made in an input's own memory: the input gets the last of them, and nobody wants an older value.
+/// Where a run may end early, nothing is written before that is known.
+std::vector<bool> made_in_inputs(const ir::Graph& graph, const std::vector<NodeId>& last) {
+  std::vector<bool> made(graph.nodes.size(), false);
+  for (const ir::Node& node : graph.nodes)
+    if (is_call(graph, node, ir::ExternKind::Guard) || is_call(graph, node, ir::ExternKind::Number)) return made;
+  for (const ir::Store& store : graph.stores) {
+    std::vector<NodeId> chain;
+    NodeId at = store.value;
+    for (; graph[at].op == Op::Update && last[graph[at].in[0]] == at; at = graph[at].in[0]) chain.push_back(at);
+    const bool is_whole = graph[at].op == Op::Input && graph[at].attr == store.input;
+    if (!is_whole || std::ranges::find(graph.outputs, store.value) != graph.outputs.end()) continue;
+    for (const NodeId id : chain) made[id] = true;
+  }
+  return made;
 }
 
 }  // namespace
@@ -56,6 +135,7 @@ std::optional<ir::Graph> in_place(const ir::Graph& graph) {
   if (std::ranges::none_of(graph.nodes, [](const ir::Node& node) { return node.op == Op::Update; }))
     return std::nullopt;
   const std::vector<NodeId> last = last_readers(graph);
+  const std::vector<bool> in_inputs = made_in_inputs(graph, last);
   pass::Rewriter rewriter(graph);
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     work();
@@ -64,9 +144,15 @@ std::optional<ir::Graph> in_place(const ir::Graph& graph) {
       rewriter.copy(id);
       continue;
     }
-    const bool is_memory = graph[node.in[0]].op == Op::Update || is_blank(graph, node.in[0]);
+    const Op of = graph[node.in[0]].op;
     NodeId base = rewriter[node.in[0]];
     rewriter.to().set_line(node.line);
+    if (!in_inputs[id] && of != Op::Undef && is_large_box(graph, id) &&
+        (last[node.in[0]] != id || reads_beside(graph, node.in[1], node.in[0], node.attr))) {
+      rewriter.set(id, beside(rewriter, id));
+      continue;
+    }
+    const bool is_memory = of == Op::Update || of == Op::Undef || in_inputs[id];
     if (!is_memory || last[node.in[0]] != id) base = rewriter.to().fresh_copy(base, graph.layout(id).strides);
     rewriter.set(id, rewriter.to().update(base, rewriter[node.in[1]], graph.maps[node.attr]));
   }

@@ -234,6 +234,8 @@ Tensor value_of(const ir::Graph& graph, ir::NodeId id, const std::vector<Tensor>
       shape[node.attr] = sizes[node.attr];
       return at::arange(sizes[node.attr], at::kLong).view(shape).expand(sizes).contiguous();
     }
+    case Op::Undef:
+      return at::zeros(sizes, type);
     case Op::Fma:
       return fma_of(in(0), in(1), in(2));
     case Op::Where:

@@ -236,6 +236,8 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
       out = {ir::is_floating(node.dtype) ? Num{std::bit_cast<double>(bits), 0} : Num{0, static_cast<int64_t>(bits)}};
     } else if (node.op == Op::Iota)
       each_index(sizes, [&](const auto& index) { out.push_back({0, index[node.attr]}); });
+    else if (node.op == Op::Undef)
+      each_index(sizes, [&](const auto&) { out.push_back({}); });
     else if (node.op == Op::Reshape)
       out = all[node.in[0]];
     else if (is_pointwise(node.op)) {

@@ -223,14 +223,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     begin_parts(step);
   }
   graph_.set_line(0);
-  for (const Use& use : outputs)
-    for (uint32_t tensor = use.tensor; analysis_.parted[use.storage];) {
-      Use base = use;
-      base.tensor = tensor;
-      refresh(base);
-      if (states_[tensor].view_step == kNone) break;
-      tensor = states_[tensor].base;
-    }
+  settle_parts(outputs);
   add_stores();
   add_outputs(outputs);
   for (uint32_t value : values) {
@@ -247,6 +240,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   settle_size_numbers();
   take_free_arguments();
   limit_scalars();
+  refuse_undefined();
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
     unsound("the capture is not a legal graph: " + wrong);
   return {};
@@ -300,6 +294,7 @@ void GraphBuilder::emit(uint32_t index) {
       unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
     return external(index);
   }
+  if (allocate(step)) return;
   const bool fusible = step.writes.empty() && !pinned(step);
   if (is_masked_load(event)) return masked_load(step);
   if (masked_store_in_place(step)) return;

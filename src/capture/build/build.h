@@ -194,6 +194,9 @@ class GraphBuilder {
   void add_stores();
   // parts.cpp
   bool is_parted(const Use& use) const;
+  bool allocate(const Action& step);
+  void refuse_undefined() const;
+  void settle_parts(const std::vector<Use>& outputs);
   void begin_parts(const Action& step);
   void begin_parted(const Use& use);
   void refresh(const Use& use);
@@ -272,6 +275,8 @@ class GraphBuilder {
   std::vector<State> states_;
   std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
   std::unordered_map<uint32_t, ir::NodeId> parted_;                // parted storage -> its base's value now
+  std::unordered_map<uint32_t, uint32_t> parted_roots_;            // parted storage -> the root that lies in it
+  std::unordered_map<ir::NodeId, uint32_t> undefined_;             // Undef -> its parted storage
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node
   std::unordered_map<ir::NodeId, uint32_t> owner_;                 // node that stands for a tensor's memory -> storage
   std::map<std::pair<uint32_t, ir::NodeId>, ir::NodeId> views_;    // of (step, base): the call

@@ -61,9 +61,14 @@ bool GraphBuilder::is_parted(const Use& use) const {
 
 /// The tensors that the step made begin the parted storages that they lie in.
 void GraphBuilder::begin_parts(const Action& step) {
-  for (const uint32_t tensor : step.results)
-    if (const uint32_t storage = analysis_.storage[tensor]; analysis_.parted[storage] && !parted_.contains(storage))
+  for (const uint32_t tensor : step.results) {
+    const uint32_t storage = analysis_.storage[tensor];
+    if (!analysis_.parted[storage]) continue;
+    if (!parted_.contains(storage))
       begin_parted(analysis_.first[tensor]);
+    else if (states_[tensor].version == ir::kNoNode)
+      throw NotParted{storage};  // it is a view in a way not known here
+  }
 }
 
 /// The tensor that an operator made: the base of its storage.
@@ -73,6 +78,38 @@ void GraphBuilder::begin_parted(const Use& use) {
   state.node = graph_.with_strides(state.node, state.meta->layout().strides);
   state.version = state.node;
   parted_[use.storage] = state.node;
+}
+
+/// Memory that is only allocated, and written in parts. False: it is another operator.
+bool GraphBuilder::allocate(const Action& step) {
+  const Event& event = trace_.events[step.event];
+  const std::span<const Use> results = flat_results(event);
+  if (!event.facts.is(OpFlag::Allocates) || results.size() != 1 || !step.writes.empty() || !is_parted(results[0]))
+    return false;
+  const auto dtype = to_ir(results[0].meta->dtype);
+  if (!dtype || std::ranges::find(step.results, results[0].tensor) == step.results.end()) return false;
+  const ir::NodeId node = graph_.undef(*dtype, foretold(results[0], event)->layout());
+  undefined_.emplace(node, results[0].storage);
+  set_result(results[0], node, event, true);
+  return true;
+}
+
+/// What is read of memory before it is written is what torch's own memory holds.
+void GraphBuilder::refuse_undefined() const {
+  if (undefined_.empty()) return;
+  std::vector<bool> read(graph_.nodes.size(), false);  // nobody looks at views that were made to be written to
+  for (const ir::NodeId id : graph_.outputs) read[id] = true;
+  for (const ir::Store& store : graph_.stores) read[store.value] = true;
+  for (auto id = static_cast<ir::NodeId>(graph_.nodes.size()); id-- > 0;) {
+    const bool is_call = graph_[id].op == ir::Op::Extern;
+    if (!read[id] && !is_call) continue;
+    const auto found = undefined_.find(id);
+    if (found != undefined_.end()) throw NotParted{found->second};
+    const std::span<const ir::NodeId> operands = graph_.operands(id);
+    const bool is_over = graph_[id].op == ir::Op::Update && undefined_.contains(operands[0]);
+    for (const ir::NodeId in : operands.subspan(is_over))
+      if (in != ir::kNoNode) read[in] = true;
+  }
 }
 
 std::optional<ir::IndexMap> GraphBuilder::map_of(const std::vector<ir::Node>& path) const {
@@ -112,6 +149,10 @@ ir::NodeId GraphBuilder::value_at(uint32_t storage, const std::vector<ir::Node>&
 void GraphBuilder::refresh(const Use& use) {
   if (!is_parted(use)) return;
   State& state = states_[use.tensor];
+  if (trace_.root(use.tensor) && !parted_.contains(use.storage)) {
+    parted_[use.storage] = state.version = input_node(use.tensor);
+    parted_roots_[use.storage] = use.tensor;
+  }
   const auto base = parted_.find(use.storage);
   if (!state.known || base == parted_.end()) throw NotParted{use.storage};
   if (state.version == base->second) return;
@@ -150,6 +191,18 @@ void GraphBuilder::write_part(const Use& target, ir::NodeId value) {
   state.node = value;
   state.version = base;
   state.real = ir::kNoNode;
+  if (const auto root = parted_roots_.find(target.storage); root != parted_roots_.end())
+    rebound_.push_back(root->second);
+}
+
+/// What is looked at when the call ends has the value that its storage has then.
+void GraphBuilder::settle_parts(const std::vector<Use>& outputs) {
+  for (const auto& [storage, root] : parted_roots_) refresh(trace_.root(root)->before);
+  for (const Use& use : outputs)
+    for (Use at = use; is_parted(at); at.tensor = states_[at.tensor].base) {
+      refresh(at);
+      if (states_[at.tensor].view_step == kNone) break;
+    }
 }
 
 }  // namespace fastjit::capture

@@ -79,8 +79,9 @@ void mark_written(const Trace& trace, Analysis& analysis, const Forced& forced) 
   std::vector<std::vector<uint32_t>> members(count);
   for (uint32_t t = 0; t < trace.tensors.size(); ++t)
     if (analysis.storage[t] != kNone) members[analysis.storage[t]].push_back(t);
-  std::vector<char> has_root(count, 0);
-  for (const Source& root : trace.roots) has_root[root.before.storage] = 1;
+  std::vector<char> has_root(count, 0), is_shared(count, 0);  // shared: no parts of it can have a new value
+  for (const Source& root : trace.roots)
+    is_shared[root.before.storage] |= root.constant || std::exchange(has_root[root.before.storage], 1);
   std::vector<char> reached_anywhere(count, 0);  // by offsets of the storage, not of a tensor in it
   for (const Action& step : analysis.steps)
     if (trace.events[step.event].facts.is(OpFlag::ReachesStorage))
@@ -100,7 +101,7 @@ void mark_written(const Trace& trace, Analysis& analysis, const Forced& forced) 
         if (known == neighbours.end())
           known = neighbours.emplace(storage, Neighbours(trace, analysis, std::move(members[storage]))).first;
         if (known->second.is_exact(static_cast<int64_t>(i), target, has_root[storage] != 0)) continue;
-        if (!has_root[storage] && !forced.storages.contains(storage)) {
+        if (!is_shared[storage] && !forced.storages.contains(storage)) {
           analysis.parted[storage] = 1;
           continue;
         }
