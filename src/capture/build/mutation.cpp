@@ -34,6 +34,7 @@ bool GraphBuilder::rebind(const Action& step) {
   State& state = states_[target];
   if (!std::ranges::equal(graph_.sizes(node), graph_.sizes(old))) return false;
   if (const Use& written = event.args[step.target].uses[0]; is_parted(written)) {
+    refuse_overlap(event, written);
     write_part(written, node);
     return true;
   }

@@ -2,6 +2,7 @@
 // updates it, and every read of any of its tensors is derived from the newest one (the functionalisation of FuncTs,
 // DAC 2024, on bases and index maps).
 #include <algorithm>
+#include <numeric>
 
 #include "capture/build/build.h"
 #include "support/work.h"
@@ -31,24 +32,30 @@ ir::IndexMap composed(const ir::IndexMap& outer, const ir::IndexMap& inner) {
   return out;
 }
 
+/// The indices that a row of a map gives: from `low` to `high`, all of them `step` apart; nothing where sizes are
+/// symbols.
+struct Indices {
+  int64_t low, high, step;
+};
+std::optional<Indices> indices_of(const ir::Affine& row, std::span<const ir::Dim> sizes) {
+  if (row.offset.is_symbolic()) return std::nullopt;
+  Indices out{row.offset.hint(), row.offset.hint(), 0};
+  for (const auto& [dim, coefficient] : row.terms) {
+    if (coefficient.is_symbolic() || sizes[dim].is_symbolic()) return std::nullopt;
+    (coefficient.hint() < 0 ? out.low : out.high) += coefficient.hint() * (sizes[dim].hint() - 1);
+    out.step = std::gcd(out.step, coefficient.hint());
+  }
+  return out;
+}
+
 /// Whether two regions share no element for sure: along one dim their indices never meet.
 bool is_apart(const ir::IndexMap& a, std::span<const ir::Dim> a_sizes, const ir::IndexMap& b,
               std::span<const ir::Dim> b_sizes) {
-  struct Range {
-    int64_t low, high;
-  };
-  const auto range = [](const ir::Affine& row, std::span<const ir::Dim> sizes) -> std::optional<Range> {
-    if (row.offset.is_symbolic()) return std::nullopt;
-    Range out{row.offset.hint(), row.offset.hint()};
-    for (const auto& [dim, coefficient] : row.terms) {
-      if (coefficient.is_symbolic() || sizes[dim].is_symbolic()) return std::nullopt;
-      (coefficient.hint() < 0 ? out.low : out.high) += coefficient.hint() * (sizes[dim].hint() - 1);
-    }
-    return out;
-  };
   for (size_t d = 0; d < a.dims.size(); ++d) {
-    const auto x = range(a.dims[d], a_sizes), y = range(b.dims[d], b_sizes);
-    if (x && y && (x->high < y->low || y->high < x->low)) return true;
+    const auto x = indices_of(a.dims[d], a_sizes), y = indices_of(b.dims[d], b_sizes);
+    if (!x || !y) continue;
+    const int64_t step = std::gcd(x->step, y->step);
+    if (x->high < y->low || y->high < x->low || (step > 1 && (x->low - y->low) % step != 0)) return true;
   }
   return false;
 }
@@ -193,6 +200,22 @@ void GraphBuilder::write_part(const Use& target, ir::NodeId value) {
   state.real = ir::kNoNode;
   if (const auto root = parted_roots_.find(target.storage); root != parted_roots_.end())
     rebound_.push_back(root->second);
+}
+
+/// An operator that reads other elements of the memory that it writes finds there, or not, what it wrote itself: that
+/// is torch's order.
+void GraphBuilder::refuse_overlap(const Event& event, const Use& target) const {
+  const auto region = [&](const Use& use) { return map_of(states_[use.tensor].path); };
+  for (const CallValue& item : event.args)
+    for (const Use& use : item.uses) {
+      if (!is_parted(use) || use.storage != target.storage || use.tensor == target.tensor) continue;
+      const auto read = region(use), written = region(target);
+      const bool is_known = read && written && !read->dims.empty() && !written->dims.empty();
+      const ir::Layout of_read = meta_of(use)->layout(), of_written = meta_of(target)->layout();
+      const bool is_same = is_known && *read == *written && ir::identical(of_read.sizes, of_written.sizes);
+      if (!is_same && !(is_known && is_apart(*read, of_read.sizes, *written, of_written.sizes)))
+        throw NotParted{target.storage};
+    }
 }
 
 /// What is looked at when the call ends has the value that its storage has then.
