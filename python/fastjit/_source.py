@@ -32,11 +32,11 @@ _FORMS = {name: f"torch.{name}({{args}})" for name in _SAME} | {
 }
 _REDUCE = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin", "any": "any", "all": "all"}
 
-# Each stands above the program where the program calls it.
+# Each stands above the program where the program calls it, or another one that stands above.
 _HELPERS = {
-    "view": '''
-def view(x, sizes, rows):
-    """out[i] = x[offset + sum(coef * i[dim])], one row (offset, [(dim, coef), ...]) per dimension of x."""
+    "places": '''
+def places(sizes, rows):
+    """Indices offset + sum(coef * i[dim]) for all i below sizes, one row (offset, [(dim, coef), ...]) per dimension."""
     index = []
     for offset, terms in rows:
         at = torch.full([1] * len(sizes), offset, dtype=torch.int64)
@@ -45,7 +45,17 @@ def view(x, sizes, rows):
             shape[dim] = sizes[dim]
             at = at + coef * torch.arange(sizes[dim]).reshape(shape)
         index.append(at.expand(sizes))
-    return x[tuple(index)] if index else x.expand(sizes)
+    return tuple(index)
+''',
+    "view": '''
+def view(x, sizes, rows):
+    """out[i] = x at the place of i."""
+    return x[places(sizes, rows)] if rows else x.expand(sizes)
+''',
+    "update": '''
+def update(x, value, rows):
+    """x, but the place of i holds value[i]."""
+    return x.index_put(places(value.shape, rows), value) if rows else value.reshape(())
 ''',
     "strided": '''
 def strided(x, strides):
@@ -116,6 +126,10 @@ def _expression(
     if op == "view":
         text = f"view({args[0]}, {sizes}, {_map_rows(rest)})"
         return f"strided({text}, {strides})" if strides is not None else text
+    if op == "update":
+        return f"update({args[0]}, {args[1]}, {_map_rows(rest)})"
+    if op == "undef":
+        return f"torch.zeros({sizes}, dtype={_DTYPES[dtype]})"
     if op == "reshape":
         return f"{args[0]}.reshape({sizes})"
     if op == "cat":
@@ -152,7 +166,10 @@ def _head(body: str, inputs: list[str], scalars: list[str]) -> str:
     """Imports and helpers that the body uses, and the head of the function."""
     numbers = [name for name in ("inf", "nan") if re.search(rf"(?<![\w.'\"]){name}\b", body)]
     imports = (f"from math import {', '.join(numbers)}\n\n" if numbers else "") + "import torch\n"
-    helpers = "".join("\n" + text for name, text in _HELPERS.items() if re.search(rf"(?<![\w.]){name}\(", body))
+    used = [name for name in _HELPERS if re.search(rf"(?<![\w.]){name}\(", body)]
+    if "view" in used or "update" in used:
+        used = ["places", *used]
+    helpers = "".join("\n" + _HELPERS[name] for name in used)
     what = f"inputs: tensors by name ({', '.join(inputs)}); scalars: numbers by name ({', '.join(scalars)})."
     return f'{imports}{helpers}\n\ndef program(inputs, scalars=None):\n    """{what}"""\n'
 

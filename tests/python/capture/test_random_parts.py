@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-import part_programs
 import pytest
 
+import part_programs
 from fastjit import fastjit
 from helpers import assert_same
 from random_compare import aliasing

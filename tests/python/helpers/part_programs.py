@@ -12,7 +12,7 @@ SIZES = ((4, 6), (6,), (2, 3, 4), (5, 1), (3, 3))
 
 
 class Program:
-    """Text of one program, line by line; each line runs as it is added, so that sizes are known and eager accepts it."""
+    """Text of one program; each line runs as it is added, so that sizes are known and eager accepts it."""
 
     def __init__(self, seed: int) -> None:
         self.choose = random.Random(seed)
