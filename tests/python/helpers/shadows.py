@@ -196,8 +196,9 @@ class Replay:
             out = self.function(*arguments, self.number)
         shadows = [[following.shadow(t, k).double() for k in range(number + 1)] for t in [*out, *arguments]]
         self.truth = [first for first, *_ in shadows]
-        widths = [torch.stack([distance(other, first) for other in moved]).amax(0) for first, *moved in shadows]
-        widths = [torch.where(w.isnan(), 0.0, w) for w in widths]
+        # A move that leaves a function's domain says nothing, and the other moves say what they say.
+        apart = [[distance(other, first).nan_to_num(0, torch.inf) for other in moved] for first, *moved in shadows]
+        widths = [torch.stack(each).amax(0) for each in apart]
         self.bounds = [torch.maximum(a, b) for a, b in zip(self.bounds or widths, widths, strict=True)]
         self.drawn += number
 
