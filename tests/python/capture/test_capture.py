@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from fastjit import _C
-from helpers import since
 
 
 @pytest.fixture(autouse=True)
