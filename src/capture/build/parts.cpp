@@ -81,7 +81,8 @@ void GraphBuilder::begin_parts(const Action& step) {
 /// The tensor that an operator made: the base of its storage.
 void GraphBuilder::begin_parted(const Use& use) {
   State& state = states_[use.tensor];
-  if (state.node == ir::kNoNode || state.mask != ir::kNoNode) throw NotParted{use.storage};
+  if (state.node == ir::kNoNode || state.mask != ir::kNoNode || may_overlap_itself(use.meta))
+    throw NotParted{use.storage};
   state.node = graph_.with_strides(state.node, state.meta->layout().strides);
   state.version = state.node;
   parted_[use.storage] = state.node;
@@ -157,6 +158,7 @@ void GraphBuilder::refresh(const Use& use) {
   if (!is_parted(use)) return;
   State& state = states_[use.tensor];
   if (trace_.root(use.tensor) && !parted_.contains(use.storage)) {
+    if (may_overlap_itself(trace_.root(use.tensor)->before.meta)) throw NotParted{use.storage};
     parted_[use.storage] = state.version = input_node(use.tensor);
     parted_roots_[use.storage] = use.tensor;
   }

@@ -362,3 +362,19 @@ def test_recurrent_cells_are_kernels(cell):
         fast = check(fn, torch.randn(5, 4, 8))
     own, ir = is_own(fast)
     assert own, ir
+
+
+def test_a_part_of_what_shares_memory_with_itself_is_torchs():
+    """A row of an expanded tensor is every row of it."""
+
+    def fn(k, x):
+        k[1] = x[0] * 2
+        k[2] += k[1]
+        return k.sum()
+
+    fast = fastjit(fn)
+    for _ in range(3):
+        mine, theirs, x = torch.arange(6.0).expand(4, 6), torch.arange(6.0).expand(4, 6), torch.randn(2, 6)
+        assert_same(fast(mine, x), fn(theirs, x))
+        assert_same([mine], [theirs])
+    assert "= update " not in fast.inspect("ir")
