@@ -151,6 +151,7 @@ void Former::chain_cats() {
   for (ir::NodeId id = 0; id < memory.size(); ++id) {
     if (memory[id] == ir::kNoNode) continue;
     whole_[id] = memory[id];
+    begins_[id] = graph()[id].in[0];
     overwritten_[memory[id]] = true;
   }
 }
@@ -296,39 +297,35 @@ void Former::store_update(ir::NodeId id) {
       ir::view_strides(graph().maps[node.attr], graph()[value].rank, buffer_strides(BufferId(id)));
   Storage dest{id, region.offset, region.strides};
   const auto* made = root_of(value);
-  uint32_t writer = 0;
-  if (made && may_write(made->first, items_[made->first].roots[made->second], dest, base)) {
-    writer = made->first;
-    add_producer(id, writer);
-    items_[writer].roots[made->second].dests.push_back(std::move(dest));
-    items_[writer].is_full = true;
-    note_user(id, writer);
-  } else {
-    writer = write_apart(value, std::move(dest), whole(id));
-  }
-  next_writers_[base] = writer;
+  if (!made || !may_write(made->first, items_[made->first].roots[made->second], dest, base))
+    return write_apart(value, std::move(dest));
+  const auto [writer, root] = *made;
+  add_producer(id, writer);
+  items_[writer].roots[root].dests.push_back(std::move(dest));
+  items_[writer].is_full = true;
+  note_user(id, writer);
 }
 
-/// A kernel of its own writes `value` to `dest`; where it would read elsewhere in that memory, from a copy.
-uint32_t Former::write_apart(ir::NodeId value, Storage dest, ir::NodeId memory) {
-  const auto lies_there = [&](const Access& access) {
-    return access.buffer.is_own() && (access.buffer.node == memory || whole(access.buffer) == memory);
-  };
+bool Former::lies_in_memory(BufferId buffer, ir::NodeId memory) const {
+  return buffer.is_own() && (buffer.node == memory || whole(buffer) == memory);
+}
+
+/// A kernel of its own writes `value` to `dest`, a region of an Update; where it would read elsewhere in that memory,
+/// from a copy.
+void Former::write_apart(ir::NodeId value, Storage dest) {
+  const ir::NodeId memory = whole(dest.buffer);
   const bool is_there = world_.is_strided(value, {});
-  Item probe;
-  probe.frame = make_frame(graph().sizes(value), {});
-  probe.roots.push_back({value, false, is_there, {dest}});
-  form(probe);
-  if (std::ranges::none_of(probe.draft.accesses, lies_there)) return add(value, std::move(dest), is_there);
+  Item item = single(value, dest, is_there);
+  const auto reads_it = [&](const Access& access) { return lies_in_memory(access.buffer, memory); };
+  if (std::ranges::none_of(item.draft.accesses, reads_it)) return static_cast<void>(append(std::move(item)));
   BufferId made{value, BufferId::ForCall};
   while (!producers(made).empty()) ++made.part;
   const Storage apart{made, 0, buffer_strides(made)};
   const std::optional<Storage> before = world_.storage[value];
-  add(value, apart, is_there);
+  append(single(value, apart, is_there));
   world_.storage[value] = apart;
-  const uint32_t writer = add(value, std::move(dest), true);
+  copy(value, std::move(dest));
   if (is_there) world_.storage[value] = before;
-  return writer;
 }
 
 /// Whether the item, which computes `root`, may also write it to `dest` over `base`: everything that is read there or
@@ -336,33 +333,17 @@ uint32_t Former::write_apart(ir::NodeId value, Storage dest, ir::NodeId memory) 
 bool Former::may_write(uint32_t item, const Root& root, const Storage& dest, ir::NodeId base) const {
   const ir::NodeId memory = whole(dest.buffer);
   if (last_users_[memory] > item) return false;
-  for (const uint32_t producer : producers(base))
-    if (producer >= item) return false;
+  if (std::ranges::any_of(producers(base), [&](uint32_t producer) { return producer >= item; })) return false;
   const Item& host = items_[item];
-  const auto lies_there = [&](BufferId buffer) {
-    return buffer.is_own() && (buffer.node == memory || whole(buffer) == memory);
-  };
-  const Linear address = root_address(world_, host.frame, root, dest.strides);
-  for (const Access& access : host.draft.accesses) {
-    if (!lies_there(access.buffer)) continue;
-    Linear place = address;
-    place.back() += dest.offset;
-    if (!host.draft.scratch.empty() || !identical(access.address, place)) return false;
-  }
+  const auto lies_there = [&](BufferId buffer) { return lies_in_memory(buffer, memory); };
+  Linear place = root_address(world_, host.frame, root, dest.strides);
+  place.back() += dest.offset;
+  for (const Access& access : host.draft.accesses)
+    if (lies_there(access.buffer) && (!host.draft.scratch.empty() || !identical(access.address, place))) return false;
   for (const Root& other : host.roots)
     for (const Storage& written : other.dests)
       if (lies_there(written.buffer)) return false;
   return !is_loaded_after(host.draft, static_cast<size_t>(&root - host.roots.data()), lies_there);
-}
-
-std::optional<uint32_t> Former::next_writer(BufferId buffer) const {
-  const auto found = buffer.is_own() ? next_writers_.find(buffer.node) : next_writers_.end();
-  return found == next_writers_.end() ? std::nullopt : std::optional(found->second);
-}
-
-ir::NodeId Former::updated(BufferId buffer) const {
-  const bool is_update = buffer.is_own() && graph()[buffer.node].op == ir::Op::Update;
-  return is_update ? graph()[buffer.node].in[0] : ir::kNoNode;
 }
 
 std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) const {
@@ -442,14 +423,18 @@ void Former::form(Item& item) {
   }
 }
 
-uint32_t Former::copy(ir::NodeId value, Storage dest) { return add(value, std::move(dest), true); }
+uint32_t Former::copy(ir::NodeId value, Storage dest) { return append(single(value, std::move(dest), true)); }
 
-/// Appends a kernel that computes or copies `value` into `dest`, and does nothing else.
-uint32_t Former::add(ir::NodeId value, Storage dest, bool copy) {
+/// A kernel that computes or copies `value` into `dest`, and does nothing else.
+Item Former::single(ir::NodeId value, Storage dest, bool copy) {
   Item item;
   item.frame = make_frame(graph().sizes(value), {});
   item.roots.push_back({value, false, copy, {std::move(dest)}});
   form(item);
+  return item;
+}
+
+uint32_t Former::append(Item item) {
   items_.push_back(std::move(item));
   finish(static_cast<uint32_t>(items_.size() - 1), 0);
   return static_cast<uint32_t>(items_.size() - 1);
@@ -475,8 +460,7 @@ void Former::place(ir::NodeId value, std::vector<Storage> dests, bool copy) {
   form(single);
   for (const uint32_t candidate : candidates(single))
     if (join(candidate, single)) return finish(candidate, static_cast<uint32_t>(items_[candidate].roots.size() - 1));
-  items_.push_back(std::move(single));
-  finish(static_cast<uint32_t>(items_.size() - 1), 0);
+  append(std::move(single));
 }
 
 void Former::add_producer(BufferId buffer, uint32_t item) {

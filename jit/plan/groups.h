@@ -38,14 +38,11 @@ class Former {
   /// Items that write the buffer: several for a Cat.
   const std::vector<uint32_t>& producers(BufferId buffer) const { return items_at(producers_, buffer); }
   std::vector<Dim> buffer_strides(BufferId buffer) const;
-  /// The Cat that begins in this one's memory, one step at a time; else kNoNode.
+  /// The Cat that begins in this one's memory, or what this Update writes over, one step at a time; else kNoNode.
   ir::NodeId beginning(BufferId buffer) const {
     const auto found = buffer.is_own() ? begins_.find(buffer.node) : begins_.end();
     return found == begins_.end() ? ir::kNoNode : found->second;
   }
-  /// The item that writes the next Update over this one, or none; and the value that the buffer's own writes over.
-  std::optional<uint32_t> next_writer(BufferId buffer) const;
-  ir::NodeId updated(BufferId buffer) const;
   /// The longest Cat in whose memory this one lies as the first part, or what this Update lies in; else kNoNode.
   ir::NodeId whole(BufferId buffer) const {
     return buffer.is_own() && buffer.node < whole_.size() ? whole_[buffer.node] : ir::kNoNode;
@@ -75,9 +72,11 @@ class Former {
   void store(ir::NodeId id);
   void store_cat(ir::NodeId id, ir::NodeId cat, Dim& at);
   void store_update(ir::NodeId id);
-  uint32_t write_apart(ir::NodeId value, Storage dest, ir::NodeId memory);
+  void write_apart(ir::NodeId value, Storage dest);
   bool may_write(uint32_t item, const Root& root, const Storage& dest, ir::NodeId base) const;
-  uint32_t add(ir::NodeId value, Storage dest, bool copy);
+  Item single(ir::NodeId value, Storage dest, bool copy);
+  uint32_t append(Item item);
+  bool lies_in_memory(BufferId buffer, ir::NodeId memory) const;
   void pack(ir::NodeId reshape);
   void place(ir::NodeId value, std::vector<Storage> dests, bool copy);
   void call(ir::NodeId external);
@@ -97,10 +96,9 @@ class Former {
   std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory
   std::vector<Why> why_;
   std::vector<ir::NodeId> whole_;
-  std::unordered_map<ir::NodeId, uint32_t> next_writers_;  // of what an Update writes over
-  std::vector<bool> overwritten_;                          // per node: Updates lie in its memory
+  std::vector<bool> overwritten_;    // per node: Updates lie in its memory
   std::vector<int64_t> last_users_;  // per node whose memory Updates may lie in: the last item that reads or fills it
-  std::unordered_map<ir::NodeId, ir::NodeId> begins_;  // a Cat -> the one whose memory it goes on in
+  std::unordered_map<ir::NodeId, ir::NodeId> begins_;  // a Cat or an Update -> the one whose memory it goes on in
   std::vector<ir::NodeId> last_use_;                   // kNoNode: the caller's
   std::vector<std::vector<ir::NodeId>> readers_;
   std::vector<size_t> passed_;  // readers that an earlier call which overwrites has met

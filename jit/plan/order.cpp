@@ -79,11 +79,10 @@ void Order::add_item() {
     std::vector<uint32_t>& all = readers_[memory];
     if (all.empty() || all.back() != i) all.push_back(i);
     if (const auto writer = writers_.find(memory); writer != writers_.end()) order_.before(i, writer->second);
-    if (const auto next = former_.next_writer(buffer); next && *next < i) order_.before(i, *next);
   };
   for (const Root& root : item.roots)
     for (const Storage& dest : root.dests)
-      if (const ir::NodeId older = former_.updated(dest.buffer); older != ir::kNoNode) after_users_of(older, i);
+      if (graph_[dest.buffer.node].op == ir::Op::Update) after_users_of(graph_[dest.buffer.node].in[0], i);
   for (const Access& access : item.draft.accesses) reads(access.buffer);
   for (const auto& operand : item.operands)
     if (operand) reads(operand->buffer);
@@ -180,9 +179,6 @@ void Order::settle_destinations() {
   for (const BufferId buffer : std::vector(wanted.begin(), wanted.end()))
     for (BufferId part = former_.beginning(buffer); part != ir::kNoNode && wanted.insert(part).second;)
       part = former_.beginning(part);
-  for (const BufferId buffer : std::vector(wanted.begin(), wanted.end()))
-    for (ir::NodeId older = former_.updated(buffer); older != ir::kNoNode && wanted.insert(older).second;)
-      older = former_.updated(older);
   for (Item& item : former_.items())
     for (Root& root : item.roots) {
       const auto& storage = former_.world().storage[root.value];

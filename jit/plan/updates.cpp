@@ -3,6 +3,7 @@
 #include "plan/updates.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "pass/rewrite.h"
 #include "plan/work.h"
@@ -95,7 +96,8 @@ std::vector<NodeId> last_readers(const ir::Graph& graph) {
     if (node.op != Op::Result || !is_call(graph, graph[node.in[0]], ir::ExternKind::View)) continue;
     NodeId base = graph.operands(node.in[0])[0];
     for (; graph[base].op == Op::View || graph[base].op == Op::Reshape; base = graph[base].in[0]) keep(base);
-    last[id] == 0 ? keep(base) : static_cast<void>(last[base] = ir::kNoNode);
+    keep(base);
+    if (last[id] != 0) last[base] = ir::kNoNode;  // a step reads it, of an input too
   }
   for (const NodeId id : graph.outputs) keep(id);
   for (const ir::Store& store : graph.stores) last[store.value] = ir::kNoNode;
@@ -108,12 +110,13 @@ std::vector<bool> made_in_inputs(const ir::Graph& graph, const std::vector<NodeI
   std::vector<bool> made(graph.nodes.size(), false);
   for (const ir::Node& node : graph.nodes)
     if (is_call(graph, node, ir::ExternKind::Guard) || is_call(graph, node, ir::ExternKind::Number)) return made;
+  const std::unordered_set<NodeId> outputs(graph.outputs.begin(), graph.outputs.end());
   for (const ir::Store& store : graph.stores) {
     std::vector<NodeId> chain;
     NodeId at = store.value;
     for (; graph[at].op == Op::Update && last[graph[at].in[0]] == at; at = graph[at].in[0]) chain.push_back(at);
     const bool is_whole = graph[at].op == Op::Input && graph[at].attr == store.input;
-    if (!is_whole || std::ranges::find(graph.outputs, store.value) != graph.outputs.end()) continue;
+    if (!is_whole || outputs.contains(store.value)) continue;
     for (const NodeId id : chain) made[id] = true;
   }
   return made;

@@ -2,6 +2,7 @@
 // Writes to parts of a tensor. An Update is planned as a store into the memory of what it updates; this makes the
 // graph one where that is right.
 #include <optional>
+#include <vector>
 
 #include "ir/graph.h"
 

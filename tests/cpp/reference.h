@@ -201,6 +201,16 @@ inline Values fake_call(const std::string& name, const std::vector<Values>& in,
   return out;
 }
 
+/// map(index).
+inline std::vector<int64_t> mapped(const ir::IndexMap& map, const std::vector<int64_t>& index) {
+  std::vector<int64_t> out;
+  for (const ir::Affine& row : map.dims) {
+    out.push_back(row.offset.hint());
+    for (const auto& [dim, coefficient] : row.terms) out.back() += coefficient.hint() * index[dim];
+  }
+  return out;
+}
+
 inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const std::vector<Num>& scalars) {
   using ir::Op;
   std::vector<Values> all(g.nodes.size());
@@ -247,23 +257,12 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
         out.push_back(apply(node.op, g[node.in[0]].dtype, node.dtype, args[0], args[1], args[2]));
       });
     } else if (node.op == Op::View) {
-      each_index(sizes, [&](const auto& index) {
-        std::vector<int64_t> inner;
-        for (const ir::Affine& row : g.maps[node.attr].dims) {
-          inner.push_back(row.offset.hint());
-          for (const auto& [dim, coefficient] : row.terms) inner.back() += coefficient.hint() * index[dim];
-        }
-        out.push_back(at(node.in[0], inner));
-      });
+      each_index(sizes, [&](const auto& index) { out.push_back(at(node.in[0], mapped(g.maps[node.attr], index))); });
     } else if (node.op == Op::Update) {
       out = all[node.in[0]];
       each_index(ir::hints(g.sizes(node.in[1])), [&](const auto& index) {
-        std::vector<int64_t> inner;
-        for (const ir::Affine& row : g.maps[node.attr].dims) {
-          inner.push_back(row.offset.hint());
-          for (const auto& [dim, coefficient] : row.terms) inner.back() += coefficient.hint() * index[dim];
-        }
-        out[static_cast<size_t>(dot_index(row_major(sizes), inner))] = at(node.in[1], index);
+        const int64_t place = dot_index(row_major(sizes), mapped(g.maps[node.attr], index));
+        out[static_cast<size_t>(place)] = at(node.in[1], index);
       });
     } else if (node.op == Op::Cat) {
       const ir::ListAttr& list = g.lists[node.attr];

@@ -78,7 +78,7 @@ void GraphBuilder::begin_parts(const Action& step) {
   }
 }
 
-/// The tensor that an operator made: the base of its storage.
+/// The tensor that an operator made, or that was there before: the base of its storage.
 void GraphBuilder::begin_parted(const Use& use) {
   State& state = states_[use.tensor];
   if (state.node == ir::kNoNode || state.mask != ir::kNoNode || may_overlap_itself(use.meta))
@@ -158,8 +158,8 @@ void GraphBuilder::refresh(const Use& use) {
   if (!is_parted(use)) return;
   State& state = states_[use.tensor];
   if (trace_.root(use.tensor) && !parted_.contains(use.storage)) {
-    if (may_overlap_itself(trace_.root(use.tensor)->before.meta)) throw NotParted{use.storage};
-    parted_[use.storage] = state.version = input_node(use.tensor);
+    input_node(use.tensor);
+    begin_parted(use);
     parted_roots_[use.storage] = use.tensor;
   }
   const auto base = parted_.find(use.storage);
@@ -207,16 +207,16 @@ void GraphBuilder::write_part(const Use& target, ir::NodeId value) {
 /// An operator that reads other elements of the memory that it writes finds there, or not, what it wrote itself: that
 /// is torch's order.
 void GraphBuilder::refuse_overlap(const Event& event, const Use& target) const {
-  const auto region = [&](const Use& use) { return map_of(states_[use.tensor].path); };
+  const auto written = map_of(states_[target.tensor].path);
+  const ir::Layout of_written = meta_of(target)->layout();
   for (const CallValue& item : event.args)
     for (const Use& use : item.uses) {
       if (!is_parted(use) || use.storage != target.storage || use.tensor == target.tensor) continue;
-      const auto read = region(use), written = region(target);
-      const bool is_known = read && written && !read->dims.empty() && !written->dims.empty();
-      const ir::Layout of_read = meta_of(use)->layout(), of_written = meta_of(target)->layout();
-      const bool is_same = is_known && *read == *written && ir::identical(of_read.sizes, of_written.sizes);
-      if (!is_same && !(is_known && is_apart(*read, of_read.sizes, *written, of_written.sizes)))
-        throw NotParted{target.storage};
+      const auto read = map_of(states_[use.tensor].path);
+      if (!read || !written || read->dims.empty() || written->dims.empty()) throw NotParted{target.storage};
+      const ir::Layout of_read = meta_of(use)->layout();
+      const bool is_same = *read == *written && ir::identical(of_read.sizes, of_written.sizes);
+      if (!is_same && !is_apart(*read, of_read.sizes, *written, of_written.sizes)) throw NotParted{target.storage};
     }
 }
 
