@@ -16,6 +16,7 @@ Threads threads_of(const KernelPlan& plan);
 /// blocks 0: there is nothing to do.
 struct Grid {
   uint32_t blocks = 0, threads = kMostThreads;
+  bool operator==(const Grid&) const = default;
 };
 /// For these sizes, one per dim.
 Grid grid_of(const KernelPlan& plan, const int64_t* sizes);

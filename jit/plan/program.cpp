@@ -11,6 +11,7 @@
 #include "plan/lives.h"
 #include "plan/memory.h"
 #include "plan/order.h"
+#include "plan/roll.h"
 #include "plan/shape.h"
 #include "plan/stage.h"
 #include "plan/work.h"
@@ -40,6 +41,7 @@ class ProgramBuilder {
     place_temps();
     tell_verdicts();
     settle_launches(out_, options_);
+    roll(out_);
     return std::move(out_);
   }
 

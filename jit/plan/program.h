@@ -2,6 +2,7 @@
 // What a call runs: a flat list of steps over slots. Made by the planner for concrete sizes; its kernels are shared by
 // every program whose plans have the same text. Plain data: the executor (in src/) obeys it.
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -36,6 +37,13 @@ struct Slot {
   bool brief = false;                   // Tensor: nobody outside ever sees it, and a FreeStep ends it
 };
 
+/// An element of what a slot holds.
+struct Place {
+  SlotId slot = kNoSlot;
+  int64_t offset = 0;  // elements
+  bool operator==(const Place&) const = default;
+};
+
 /// One launch. `offsets[i]` is added (in elements) to operand i's slot before the call.
 struct KernelStep {
   uint32_t kernel = 0;  // index into Program::kernels
@@ -54,6 +62,23 @@ struct KernelStep {
 /// Independent launches that share one parallel region.
 struct ParallelStep {
   std::vector<KernelStep> launches;
+};
+
+/// The launches of `body`, in order, `trip` times. They are alike in every round but for the places of some operands;
+/// `body` has those of the first round.
+struct LoopStep {
+  struct Operand {
+    uint32_t launch, operand;
+  };
+  struct Walk {
+    Operand of;
+    int64_t delta;  // elements further in its slot each round
+  };
+  int64_t trip = 0;
+  std::vector<KernelStep> body;
+  std::vector<Walk> walks;
+  std::vector<Operand> jumps;  // operands that lie elsewhere each round
+  std::vector<Place> table;    // where: jumps.size() places a round
 };
 
 /// An operator run by torch. `call` indexes the capture's call templates; operands fill its holes.
@@ -88,10 +113,6 @@ struct GuardStep {
 /// Number `number` of the capture: an operation of Python on the f64 in these places, whose f64 goes to `result`. It
 /// may refuse to go on; every step that a caller can see comes later.
 struct NumberStep {
-  struct Place {
-    SlotId slot;
-    int64_t offset;  // elements
-  };
   uint32_t number = 0;
   std::vector<Place> operands;
   SlotId result = kNoSlot;
@@ -108,7 +129,8 @@ struct OwnStep {
   SlotId slot;
 };
 
-using Step = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, GuardStep, NumberStep, FreeStep, OwnStep>;
+using Step = std::variant<KernelStep, ParallelStep, LoopStep, ExternStep, ContractStep, GuardStep, NumberStep, FreeStep,
+                          OwnStep>;
 
 /// A number of the program that depends on sizes: an expression of the graph's symbols.
 struct SizedNumber {
@@ -127,7 +149,7 @@ struct SizedNumber {
     ArenaBytes,
   };
   Of of;
-  uint32_t at = 0;     // the slot; the launch or the guard, in order
+  uint32_t at = 0;     // the slot; the launch (see for_each_launch) or the guard, in order
   uint32_t index = 0;  // in a list
   uint32_t expr = 0;   // see ir::Dim
 };
@@ -144,7 +166,7 @@ struct Program {
   std::vector<KernelPlan> kernels;  // distinct plans
   std::vector<Step> steps;
   std::vector<SlotId> outputs;                // per Graph::outputs
-  std::vector<std::vector<ir::NodeId>> made;  // per launch, in order: the nodes it makes, of the staged graph
+  std::vector<std::vector<ir::NodeId>> made;  // per launch as they run: the nodes it makes, of the staged graph
   std::vector<Verdict> verdicts;              // in order of the nodes
   std::vector<SizedNumber> sized;             // of a program for any size; all else is for any size as it is
   bool own_products = false;                  // see PlanOptions
@@ -152,22 +174,42 @@ struct Program {
   int64_t scratch_bytes = 0;  // per thread; on a GPU of the launch that needs most: those of a stream take turns
 };
 
-/// Calls `take` with every launch of the program, in order.
+/// Calls `take` with the launches of each step, in order, and with how often they run.
+template <class Take>
+void for_each_batch(const Program& program, Take take) {
+  for (const Step& step : program.steps) {
+    if (const auto* kernel = std::get_if<KernelStep>(&step)) take(std::span(kernel, 1), int64_t{1});
+    if (const auto* parallel = std::get_if<ParallelStep>(&step)) take(std::span(parallel->launches), int64_t{1});
+    if (const auto* loop = std::get_if<LoopStep>(&step)) take(std::span(loop->body), loop->trip);
+    if (const auto* product = std::get_if<ContractStep>(&step)) take(std::span(product->epilogue), int64_t{1});
+  }
+}
+
+/// Calls `take` with every launch that stands in the program, in order: those of a loop once.
 template <class Take>
 void for_each_launch(const Program& program, Take take) {
-  for (const Step& step : program.steps) {
-    if (const auto* kernel = std::get_if<KernelStep>(&step)) take(*kernel);
-    if (const auto* parallel = std::get_if<ParallelStep>(&step))
-      for (const KernelStep& s : parallel->launches) take(s);
-    if (const auto* product = std::get_if<ContractStep>(&step))
-      for (const KernelStep& s : product->epilogue) take(s);
-  }
+  for_each_batch(program, [&](std::span<const KernelStep> launches, int64_t) {
+    for (const KernelStep& launch : launches) take(launch);
+  });
 }
 
 /// As for_each_launch, to change them.
 template <class Take>
 void for_each_launch(Program& program, Take take) {
   for_each_launch(std::as_const(program), [&](const KernelStep& step) { take(const_cast<KernelStep&>(step)); });
+}
+
+/// Gives the launches of the loop's body the places of this round.
+void set_round(const LoopStep& loop, int64_t round, std::span<KernelStep> launches);
+
+/// Calls `take` with the launches of every round, in order.
+template <class Take>
+void for_each_round(const LoopStep& loop, Take take) {
+  std::vector<KernelStep> launches = loop.body;
+  for (int64_t round = 0; round < loop.trip; ++round) {
+    set_round(loop, round, launches);
+    for (const KernelStep& launch : launches) take(launch);
+  }
 }
 
 /// What one launch moves and computes: bytes of memory it touches (a broadcast operand once) and operations.

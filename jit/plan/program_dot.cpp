@@ -13,11 +13,11 @@ class Clusters {
   Clusters(const ir::Graph& graph, const Program& program) : graph_(graph), taken_(graph.nodes.size()) {
     for (const auto& launch : program.made) roots_.insert(launch.begin(), launch.end());
     size_t next = 0;
-    for_each_launch(program, [&](const KernelStep& step) {
-      const size_t launch = next++;
-      made_.push_back({"kernel " + std::to_string(step.kernel) + " " + name(program.kernels[step.kernel]), {}});
-      for (const ir::NodeId root : program.made[launch]) take(root);
-      if (made_.back().nodes.empty()) add_copy(launch, program.made[launch]);
+    for_each_batch(program, [&](std::span<const KernelStep> launches, int64_t rounds) {
+      for (int64_t round = 0; round < rounds; ++round)
+        for (const KernelStep& step : launches)
+          add_launch("kernel " + std::to_string(step.kernel) + " " + name(program.kernels[step.kernel]),
+                     program.made[next++]);
     });
   }
   std::string dot() const {
@@ -27,6 +27,12 @@ class Clusters {
   }
 
  private:
+  void add_launch(std::string label, const std::vector<ir::NodeId>& values) {
+    made_.push_back({std::move(label), {}});
+    for (const ir::NodeId root : values) take(root);
+    if (made_.back().nodes.empty()) add_copy(values);
+  }
+
   // What several launches compute again is drawn in the first.
   void take(ir::NodeId id) {
     std::vector<ir::NodeId> left{id};
@@ -43,8 +49,8 @@ class Clusters {
   }
 
   // A launch that computes nothing, which only moves values of the caller's or of another launch.
-  void add_copy(size_t launch, const std::vector<ir::NodeId>& values) {
-    const std::string copy = "copy" + std::to_string(launch);
+  void add_copy(const std::vector<ir::NodeId>& values) {
+    const std::string copy = "copy" + std::to_string(copied_++);
     copies_ += "  subgraph cluster_" + copy + " {\n    label=\"" + made_.back().label + "\";\n    " + copy + ";\n  }\n";
     for (const ir::NodeId id : values) copies_ += "  n" + std::to_string(id) + " -> " + copy + ";\n";
     made_.pop_back();
@@ -52,6 +58,7 @@ class Clusters {
 
   const ir::Graph& graph_;
   std::string copies_;
+  size_t copied_ = 0;
   std::vector<bool> taken_;
   std::unordered_set<ir::NodeId> roots_;
   std::vector<ir::Cluster> made_;

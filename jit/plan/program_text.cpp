@@ -58,6 +58,9 @@ constexpr Meaning kLegend[] = {
     {" block ", "block: elements along the last dim that a unit takes"},
     {" scalars ", "scalars: which numbers of the call are the kernel's $0, $1, ..."},
     {"\nparallel", "parallel: the launches below it run at the same time"},
+    {"\nloop ",
+     "loop N: runs the launches below it N times, round 0 first; S+D*round: D elements further in slot S each round; "
+     "{A B .. C}: in another place each round, of which the first two and the last are named"},
     {"\nextern ", "extern C (slots) -> slots: call C of torch's"},
     {"\nproduct ",
      "product KIND C (slots) -> slot: call C of torch's, then the launches below it; rows: so many at a time"},
@@ -91,12 +94,31 @@ std::string bytes(int64_t count) {
   return count < 10'000'000 ? std::to_string(count / 1000) + " kB" : std::to_string(count / 1'000'000) + " MB";
 }
 
-std::string line(const Program& program, const KernelStep& step) {
+std::string text(const Place& place) {
+  return name(place.slot) + (place.offset != 0 ? "+" + std::to_string(place.offset) : "");
+}
+
+std::vector<std::string> operands(const KernelStep& step) {
+  std::vector<std::string> result;
+  for (size_t i = 0; i < step.operands.size(); ++i) result.push_back(text(Place{step.operands[i], step.offsets[i]}));
+  return result;
+}
+
+/// Per launch of the body.
+std::vector<std::vector<std::string>> operands(const LoopStep& loop) {
+  std::vector<std::vector<std::string>> result;
+  for (const KernelStep& launch : loop.body) result.push_back(operands(launch));
+  const auto at = [&](LoopStep::Operand of) -> std::string& { return result[of.launch][of.operand]; };
+  for (const auto& [of, delta] : loop.walks) at(of) += "+" + std::to_string(delta) + "*round";
+  for (size_t i = 0; i < loop.jumps.size(); ++i)
+    at(loop.jumps[i]) = "{" + text(loop.table[i]) + " " + text(loop.table[i + loop.jumps.size()]) + " .. " +
+                        text(loop.table[loop.table.size() - loop.jumps.size() + i]) + "}";
+  return result;
+}
+
+std::string line(const Program& program, const KernelStep& step, const std::vector<std::string>& operands) {
   std::string result = "kernel " + std::to_string(step.kernel) + " (";
-  for (size_t i = 0; i < step.operands.size(); ++i) {
-    result += (i ? " " : "") + name(step.operands[i]);
-    if (step.offsets[i] != 0) result += "+" + std::to_string(step.offsets[i]);
-  }
+  for (size_t i = 0; i < operands.size(); ++i) result += (i ? " " : "") + operands[i];
   result +=
       ") sizes " + list(step.sizes) +
       (step.grid.blocks > 0 ? " grid " + std::to_string(step.grid.blocks) + " x " + std::to_string(step.grid.threads)
@@ -111,12 +133,20 @@ std::string line(const Program& program, const KernelStep& step) {
          std::to_string(moved.operations);
 }
 
+std::string line(const Program& program, const KernelStep& step) { return line(program, step, operands(step)); }
+
 struct StepText {
   const Program& program;
   std::string operator()(const KernelStep& step) const { return line(program, step) + "\n"; }
   std::string operator()(const ParallelStep& step) const {
     std::string result = "parallel\n";
     for (const KernelStep& launch : step.launches) result += "    " + line(program, launch) + "\n";
+    return result;
+  }
+  std::string operator()(const LoopStep& step) const {
+    std::string result = "loop " + std::to_string(step.trip) + "\n";
+    const auto places = operands(step);
+    for (size_t i = 0; i < step.body.size(); ++i) result += "    " + line(program, step.body[i], places[i]) + "\n";
     return result;
   }
   std::string operator()(const ExternStep& step) const {
@@ -132,14 +162,12 @@ struct StepText {
     return result;
   }
   std::string operator()(const GuardStep& step) const {
-    return "guard " + std::to_string(step.guard) + " (" + name(step.slot) +
-           (step.offset ? "+" + std::to_string(step.offset) : "") + ") sizes " + list(step.sizes) + "\n";
+    return "guard " + std::to_string(step.guard) + " (" + text(Place{step.slot, step.offset}) + ") sizes " +
+           list(step.sizes) + "\n";
   }
   std::string operator()(const NumberStep& step) const {
     std::string operands;
-    for (const NumberStep::Place& place : step.operands)
-      operands +=
-          (operands.empty() ? "" : ", ") + name(place.slot) + (place.offset ? "+" + std::to_string(place.offset) : "");
+    for (const Place& place : step.operands) operands += (operands.empty() ? "" : ", ") + text(place);
     return "number " + std::to_string(step.number) + " (" + operands + ") -> " + name(step.result) + "\n";
   }
   std::string operator()(const FreeStep& step) const {

@@ -56,6 +56,9 @@ class Ledger {
   void take(const plan::KernelStep& s) {
     std::ranges::for_each(s.operands, [this](plan::SlotId id) { hold(id); });
   }
+  void take(const plan::LoopStep& s) {
+    plan::for_each_round(s, [this](const plan::KernelStep& launch) { take(launch); });
+  }
   void take(const plan::ParallelStep& s) {
     for (const plan::KernelStep& launch : s.launches) take(launch);
   }

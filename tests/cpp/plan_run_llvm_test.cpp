@@ -107,6 +107,9 @@ class Runner {
   void execute(const plan::OwnStep&) {}
   void execute(const plan::GuardStep&) {}
   void execute(const plan::NumberStep&) { FAIL() << "no capture gives these programs numbers"; }
+  void execute(const plan::LoopStep& step) {
+    plan::for_each_round(step, [&](const plan::KernelStep& launch) { execute(launch); });
+  }
   void execute(const plan::ParallelStep& step) {
     for (const plan::KernelStep& launch : step.launches) execute(launch);
   }

@@ -159,6 +159,9 @@ class Machine {
     std::shuffle(launches.begin(), launches.end(), random_);
     for (const plan::KernelStep* launch : launches) execute(*launch);
   }
+  void execute(const plan::LoopStep& step) {
+    plan::for_each_round(step, [&](const plan::KernelStep& launch) { execute(launch); });
+  }
   Values call(const std::string& name, const std::vector<ir::NodeId>& nodes,
               const std::vector<plan::SlotId>& operands) {
     std::vector<Values> in;

@@ -58,6 +58,9 @@ size_t weight(const plan::Program& program) {
     sum += weight(kernel.operands) + weight(kernel.code) + weight(kernel.phases);
   for (const auto& nodes : program.made) sum += weight(nodes);
   plan::for_each_launch(program, [&](const plan::KernelStep& step) { sum += sizeof step + weight(step); });
+  for (const plan::Step& step : program.steps)
+    if (const auto* loop = std::get_if<plan::LoopStep>(&step))
+      sum += weight(loop->walks) + weight(loop->jumps) + weight(loop->table);
   return sum;
 }
 

@@ -144,6 +144,28 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
       range(0, starts.back());
   }
 
+  // A round moves pointers and calls.
+  void step(const plan::LoopStep& s) {
+    c10::SmallVector<Launch, 2> launches(s.body.size());
+    for (size_t i = 0; i < launches.size(); ++i) bind(s.body[i], launches[i]);
+    const auto pointer = [&](plan::LoopStep::Operand of) { return &launches[of.launch].ptrs[of.operand]; };
+    c10::SmallVector<std::pair<void**, int64_t>, 8> walks;
+    for (const auto& [of, delta] : s.walks)
+      walks.emplace_back(pointer(of), delta * ir::size_of(slot(s.body[of.launch].operands[of.operand]).dtype));
+    c10::SmallVector<void**, 8> jumps;
+    for (const plan::LoopStep::Operand of : s.jumps) jumps.push_back(pointer(of));
+    const plan::Place* place = s.table.data() + jumps.size();
+    for (int64_t round = 1;; ++round) {
+      for (size_t i = 0; i < launches.size(); ++i) execute(launches[i], s.body[i].units, s.body[i].grain);
+      if (round >= s.trip) return;
+      for (const auto& [at, bytes] : walks) *at = static_cast<char*>(*at) + bytes;
+      for (void** at : jumps) {
+        *at = address(place->slot) + place->offset * ir::size_of(slot(place->slot).dtype);
+        ++place;
+      }
+    }
+  }
+
   void step(const plan::ContractStep& s) {
     if (s.kind == ir::Product::Convolution) {
       convolution(s);
@@ -194,12 +216,6 @@ void Executable::prepare() {
   releases_gil = !calls.empty();  // as torch does around each of its operators
   if (cuda) return;               // launches only queue work
   plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
-}
-
-int Executable::kernel_launches() const {
-  int n = 0;
-  plan::for_each_launch(program, [&](const plan::KernelStep&) { ++n; });
-  return n;
 }
 
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,

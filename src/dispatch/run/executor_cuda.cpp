@@ -70,6 +70,10 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
     for (const plan::KernelStep& launch : s.launches) step(launch);
   }
 
+  void step(const plan::LoopStep& s) {
+    plan::for_each_round(s, [this](const plan::KernelStep& launch) { step(launch); });
+  }
+
   void step(const plan::ContractStep& s) {
     if (s.kind == ir::Product::Convolution) {
       convolution(s);

@@ -83,6 +83,10 @@ class Analysis {
     for (const plan::KernelStep& launch : s.launches) visit(launch);
   }
 
+  void visit(const plan::LoopStep& s) {
+    plan::for_each_round(s, [this](const plan::KernelStep& launch) { visit(launch); });
+  }
+
   void visit(const plan::ContractStep& s) {
     for (SlotId operand : s.operands)
       if (operand != plan::kNoSlot) read(operand);

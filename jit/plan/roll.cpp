@@ -1,0 +1,267 @@
+#include "plan/roll.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "plan/repeats.h"
+#include "plan/work.h"
+#include "support/hash_index.h"
+#include "support/mix.h"
+
+namespace fastjit::plan {
+
+namespace {
+
+constexpr int64_t kFewestRounds = 3;
+constexpr int64_t kFewestSaved = 8;  // steps
+
+using Of = SizedNumber::Of;
+
+bool is_of_launch(Of of) {
+  return of == Of::LaunchSize || of == Of::LaunchStride || of == Of::LaunchOffset || of == Of::LaunchBlock ||
+         of == Of::LaunchScratch;
+}
+
+/// Whether rounds of one body may be these, wherever their operands lie.
+bool alike(const KernelStep& a, const KernelStep& b) {
+  return a.kernel == b.kernel && a.sizes == b.sizes && a.strides == b.strides && a.scalars == b.scalars &&
+         a.block == b.block && a.units == b.units && a.grain == b.grain && a.scratch_stride == b.scratch_stride &&
+         a.grid == b.grid;
+}
+
+bool is_split(const KernelStep& launch) { return launch.units > launch.grain; }
+
+/// Tokens, one a launch that may be in a loop and one a step that may not; repeats of them; loops in their place.
+class Roller {
+ public:
+  explicit Roller(Program& program) : program_(program) {}
+
+  void run() {
+    list_items();
+    choose();
+    if (chosen_.empty()) return;
+    rebuild();
+    settle_numbers();
+  }
+
+ private:
+  struct Item {
+    uint32_t step;
+    KernelStep* launch = nullptr;  // that may be in a loop
+    uint32_t at = 0;               // of the program's launches
+  };
+  struct Loop {
+    uint32_t begin, period;
+    int64_t trip;
+    uint32_t end() const { return begin + static_cast<uint32_t>(trip) * period; }
+  };
+
+  void list_items();
+  void add_item(Item item);
+  uint64_t hash_of(const Item& item) const;
+  bool alike(const Item& a, const Item& b) const;
+  bool same_numbers(uint32_t a, uint32_t b) const;
+  void choose();
+  void take(uint32_t begin, uint32_t end, uint32_t period);
+  void rebuild();
+  uint32_t keep_items(uint32_t from, uint32_t end);
+  LoopStep loop_of(const Loop& loop) const;
+  void add_operand(LoopStep& made, const Loop& loop, LoopStep::Operand of) const;
+  void note_launch(uint32_t at) { kept_launches_[at] = next_launch_++; }
+  void settle_numbers();
+
+  Program& program_;
+  std::vector<Item> items_;
+  std::vector<uint32_t> tokens_;  // per item
+  support::HashIndex tokens_by_hash_;
+  std::vector<std::vector<SizedNumber>> numbers_;  // per launch; empty where no size is a symbol
+  std::vector<Loop> chosen_;
+  std::vector<bool> taken_;  // per item: in a loop
+  std::vector<Step> steps_;
+  std::vector<uint32_t> kept_launches_;  // per launch: which it is now
+  uint32_t next_launch_ = 0;
+};
+
+void Roller::list_items() {
+  uint32_t launches = 0;
+  for_each_launch(std::as_const(program_), [&](const KernelStep&) { ++launches; });
+  kept_launches_.assign(launches, support::HashIndex::kNone);
+  if (!program_.sized.empty()) numbers_.resize(launches);
+  for (const SizedNumber& number : program_.sized)
+    if (is_of_launch(number.of)) numbers_[number.at].push_back(number);
+  uint32_t launch = 0;
+  for (uint32_t i = 0; i < program_.steps.size(); ++i) {
+    Step& step = program_.steps[i];
+    auto* parallel = std::get_if<ParallelStep>(&step);
+    if (auto* kernel = std::get_if<KernelStep>(&step)) {
+      add_item({i, kernel, launch++});
+    } else if (parallel && std::ranges::none_of(parallel->launches, is_split)) {
+      for (KernelStep& each : parallel->launches) add_item({i, &each, launch++});
+    } else {
+      add_item({i, nullptr, launch});
+      if (parallel) launch += static_cast<uint32_t>(parallel->launches.size());
+      if (const auto* product = std::get_if<ContractStep>(&step))
+        launch += static_cast<uint32_t>(product->epilogue.size());
+    }
+  }
+}
+
+/// Alike items have the number of the first of them.
+void Roller::add_item(Item item) {
+  const auto number = static_cast<uint32_t>(items_.size());
+  items_.push_back(item);
+  tokens_.push_back(number);
+  if (!item.launch) return;
+  work(item.launch->operands.size());
+  const uint64_t hash = hash_of(item);
+  const uint32_t found = tokens_by_hash_.find(hash, [&](uint32_t at) { return alike(items_[at], item); });
+  if (found != support::HashIndex::kNone)
+    tokens_.back() = found;
+  else
+    tokens_by_hash_.add(hash, number);
+}
+
+uint64_t Roller::hash_of(const Item& item) const {
+  using support::mix;
+  const KernelStep& launch = *item.launch;
+  uint64_t hash = mix(launch.kernel, static_cast<uint64_t>(launch.block));
+  for (const auto* list : {&launch.sizes, &launch.strides})
+    for (const int64_t value : *list) hash = mix(hash, static_cast<uint64_t>(value));
+  for (const uint32_t scalar : launch.scalars) hash = mix(hash, scalar);
+  if (!numbers_.empty())
+    for (const SizedNumber& number : numbers_[item.at]) hash = mix(hash, number.expr);
+  return hash;
+}
+
+bool Roller::alike(const Item& a, const Item& b) const {
+  return plan::alike(*a.launch, *b.launch) && (numbers_.empty() || same_numbers(a.at, b.at));
+}
+
+/// A body has one set of numbers for all rounds. Offsets that depend on sizes stay out of loops.
+bool Roller::same_numbers(uint32_t a, uint32_t b) const {
+  return std::ranges::equal(numbers_[a], numbers_[b], [](const SizedNumber& x, const SizedNumber& y) {
+    return x.of == y.of && x.index == y.index && x.expr == y.expr && x.of != Of::LaunchOffset;
+  });
+}
+
+void Roller::choose() {
+  std::vector<Repeat> found = repeats(tokens_);
+  std::ranges::stable_sort(found, [](const Repeat& a, const Repeat& b) {
+    const uint32_t saved_a = a.end - a.begin - a.period, saved_b = b.end - b.begin - b.period;
+    return saved_a != saved_b ? saved_a > saved_b : a.period < b.period;
+  });
+  taken_.assign(items_.size(), false);
+  for (const Repeat& repeat : found) {
+    work(repeat.end - repeat.begin);
+    for (uint32_t begin = repeat.begin, end = begin; begin < repeat.end; begin = end + 1) {
+      for (end = begin; end < repeat.end && !taken_[end];) ++end;
+      take(begin, end, repeat.period);
+    }
+  }
+  std::ranges::sort(chosen_, {}, &Loop::begin);
+}
+
+void Roller::take(uint32_t begin, uint32_t end, uint32_t period) {
+  const Loop loop{begin, period, (end - begin) / period};
+  if (loop.trip < kFewestRounds || (loop.trip - 1) * period < kFewestSaved) return;
+  const auto first = tokens_.begin() + begin;
+  if (!std::equal(first, tokens_.begin() + (loop.end() - period), first + period)) return;
+  chosen_.push_back(loop);
+  std::fill(taken_.begin() + begin, taken_.begin() + loop.end(), true);
+}
+
+void Roller::rebuild() {
+  uint32_t at = 0;
+  for (const Loop& loop : chosen_) {
+    while (at < loop.begin) at = keep_items(at, loop.begin);
+    for (uint32_t i = 0; i < loop.period; ++i) note_launch(items_[loop.begin + i].at);
+    steps_.emplace_back(loop_of(loop));
+    at = loop.end();
+  }
+  while (at < items_.size()) at = keep_items(at, static_cast<uint32_t>(items_.size()));
+  program_.steps = std::move(steps_);
+}
+
+/// The step of the item at `from`, or what loops leave of it. Returns the item behind.
+uint32_t Roller::keep_items(uint32_t from, uint32_t end) {
+  const Item& first = items_[from];
+  Step& step = program_.steps[first.step];
+  auto* parallel = std::get_if<ParallelStep>(&step);
+  if (!parallel || !first.launch) {
+    const size_t launches = parallel ? parallel->launches.size() : 0;
+    const auto* product = std::get_if<ContractStep>(&step);
+    for (size_t i = 0; i < (first.launch ? 1 : product ? product->epilogue.size() : launches); ++i)
+      note_launch(first.at + static_cast<uint32_t>(i));
+    steps_.push_back(std::move(step));
+    return from + 1;
+  }
+  ParallelStep left;
+  uint32_t at = from;
+  for (; at < end && items_[at].step == first.step; ++at) {
+    note_launch(items_[at].at);
+    left.launches.push_back(std::move(*items_[at].launch));
+  }
+  if (left.launches.size() == 1)
+    steps_.emplace_back(std::move(left.launches[0]));
+  else
+    steps_.emplace_back(std::move(left));
+  return at;
+}
+
+LoopStep Roller::loop_of(const Loop& loop) const {
+  LoopStep made;
+  made.trip = loop.trip;
+  for (uint32_t i = 0; i < loop.period; ++i) made.body.push_back(*items_[loop.begin + i].launch);
+  for (uint32_t i = 0; i < loop.period; ++i)
+    for (uint32_t k = 0; k < made.body[i].operands.size(); ++k) add_operand(made, loop, {i, k});
+  for (int64_t round = 0; round < loop.trip; ++round)
+    for (const LoopStep::Operand of : made.jumps) {
+      const KernelStep& launch = *items_[loop.begin + static_cast<uint32_t>(round) * loop.period + of.launch].launch;
+      made.table.push_back({launch.operands[of.operand], launch.offsets[of.operand]});
+    }
+  return made;
+}
+
+/// Among the walks or the jumps, unless it stays where it is.
+void Roller::add_operand(LoopStep& made, const Loop& loop, LoopStep::Operand of) const {
+  work(static_cast<uint64_t>(loop.trip));
+  const auto place = [&](int64_t round) {
+    const KernelStep& launch = *items_[loop.begin + static_cast<uint32_t>(round) * loop.period + of.launch].launch;
+    return Place{launch.operands[of.operand], launch.offsets[of.operand]};
+  };
+  const Place first = place(0);
+  const int64_t delta = place(1).offset - first.offset;
+  bool walks = true;
+  for (int64_t round = 1; round < loop.trip && walks; ++round)
+    walks = place(round) == Place{first.slot, first.offset + round * delta};
+  if (!walks)
+    made.jumps.push_back(of);
+  else if (delta != 0)
+    made.walks.push_back({of, delta});
+}
+
+/// Of a body's launches the numbers of the first round stay.
+void Roller::settle_numbers() {
+  std::erase_if(program_.sized, [&](SizedNumber& number) {
+    if (!is_of_launch(number.of)) return false;
+    number.at = kept_launches_[number.at];
+    return number.at == support::HashIndex::kNone;
+  });
+}
+
+}  // namespace
+
+void set_round(const LoopStep& loop, int64_t round, std::span<KernelStep> launches) {
+  for (const auto& [of, delta] : loop.walks)
+    launches[of.launch].offsets[of.operand] = loop.body[of.launch].offsets[of.operand] + round * delta;
+  const Place* place = loop.table.data() + static_cast<size_t>(round) * loop.jumps.size();
+  for (const auto& [launch, operand] : loop.jumps) {
+    launches[launch].operands[operand] = place->slot;
+    launches[launch].offsets[operand] = place->offset;
+    ++place;
+  }
+}
+
+void roll(Program& program) { Roller(program).run(); }
+
+}  // namespace fastjit::plan
