@@ -320,7 +320,7 @@ PyObject* hit(Function& function, Variant& variant, PyObject* const* tensors, Py
 
 // A call that a variant serves, where nothing but its kernels runs: no operator of torch can warn.
 bool runs_kernels_only(const Function& function, const Variant& variant) {
-  return variant.reason.empty() && variant.guards.values.empty() && variant.program.executable->calls.empty() &&
+  return variant.reason.empty() && variant.guards.values.empty() && !variant.program.executable->calls_torch &&
          !function.options.verify && !kChecksRecordings && !observe::tracer_active();
 }
 

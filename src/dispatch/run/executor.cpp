@@ -62,7 +62,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   using Run::step;
 
   char* take_arena() {
-    const bool plain = !exe_.calls.empty() && is_plain(static_cast<size_t>(program_.arena_bytes));
+    const bool plain = exe_.calls_torch && is_plain(static_cast<size_t>(program_.arena_bytes));
     held_arena_ = (plain ? plain_allocate : pool_allocate)(program_.arena_bytes);
     return static_cast<char*>(held_arena_.get());
   }
@@ -210,11 +210,12 @@ void Executable::prepare() {
   for (const plan::Step& step : program.steps) {
     if (const auto* product = std::get_if<plan::ContractStep>(&step)) note(product->result, calls[product->call], 0);
     const auto* external = std::get_if<plan::ExternStep>(&step);
+    calls_torch |= external || std::holds_alternative<plan::ContractStep>(step);
     for (size_t i = 0; external && i < external->results.size(); ++i)
       note(external->results[i], calls[externs[external->external].call], i);
   }
-  releases_gil = !calls.empty();  // as torch does around each of its operators
-  if (cuda) return;               // launches only queue work
+  releases_gil = calls_torch;  // as torch does around each of its operators
+  if (cuda) return;            // launches only queue work
   plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
 }
 

@@ -35,6 +35,7 @@ struct Executable {
   std::vector<int64_t> result_versions;  // as Capture's
   Changes changes;                       // by its steps, in order
   bool writes = false;                   // something visible to the caller is written before the program ends
+  bool calls_torch = false;              // some step is a call of torch's
   bool releases_gil = false;  // it may take long: Python code of others, and of operators in it, may run meanwhile
 
   /// Derives the flags above from the program; call once, when everything else is there.
