@@ -272,7 +272,7 @@ SlotId ProgramBuilder::slot(BufferId buffer) {
   if (!fresh) return found->second;
   const ir::Node& node = graph_[buffer.node];
   const ir::Layout& layout = graph_.layout(buffer.node);
-  Slot made{SlotKind::Tensor, node.dtype, {}, {}};
+  Slot made{SlotKind::Tensor, node.dtype};
   std::vector<Dim> strides = former_.buffer_strides(buffer);
   if (buffer.is_own() && node.op == ir::Op::Input) {
     made.kind = SlotKind::Input;
@@ -323,7 +323,7 @@ SlotId ProgramBuilder::operand_slot(ir::NodeId node, const Storage& storage) {
   std::ranges::for_each(wanted.sizes, add);
   std::ranges::for_each(wanted.strides, add);
   const auto [found, fresh] = aliases_.try_emplace(std::move(key), static_cast<SlotId>(out_.slots.size()));
-  Slot alias{SlotKind::Alias, graph_[node].dtype, {}, {}};
+  Slot alias{SlotKind::Alias, graph_[node].dtype};
   alias.base = base;
   if (fresh) push_slot(std::move(alias), wanted.sizes, wanted.strides, storage.offset);
   return found->second;

@@ -27,14 +27,15 @@ enum class SlotKind : uint8_t {
   Alias,   // a tensor on the storage of slot `base`: same dtype, `sizes`, `strides`, `offset` elements further
 };
 
+/// First what says where it lies, all that a run looks at.
 struct Slot {
   SlotKind kind;
   ir::DType dtype;
-  std::vector<int64_t> sizes, strides;  // of the tensor; strides in elements
-  uint32_t index = 0;                   // Input: which
-  int64_t offset = 0;                   // Temp: bytes into the arena (64-byte aligned). Alias: elements
-  SlotId base = kNoSlot;                // Alias
-  bool brief = false;                   // Tensor: nobody outside ever sees it, and a FreeStep ends it
+  bool brief = false;                       // Tensor: nobody outside ever sees it, and a FreeStep ends it
+  uint32_t index = 0;                       // Input: which
+  SlotId base = kNoSlot;                    // Alias
+  int64_t offset = 0;                       // Temp: bytes into the arena (64-byte aligned). Alias: elements
+  std::vector<int64_t> sizes{}, strides{};  // of the tensor; strides in elements
 };
 
 /// An element of what a slot holds.

@@ -89,7 +89,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     launch.ptrs.resize(s.operands.size());
     for (size_t i = 0; i < s.operands.size(); ++i) {
       const int64_t shift = row ? row * s.strides[i * rank] : 0;
-      launch.ptrs[i] = address(s.operands[i]) + (s.offsets[i] + shift) * ir::size_of(slot(s.operands[i]).dtype);
+      launch.ptrs[i] = address({s.operands[i], s.offsets[i] + shift});
     }
     launch.scalars.clear();
     for (uint32_t scalar : s.scalars) launch.scalars.push_back(scalars_[scalar]);
@@ -146,21 +146,26 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
 
   // A round moves pointers and calls.
   void step(const plan::LoopStep& s) {
+    struct Pointer {
+      void** at;
+      int64_t step;  // bytes: of a round, or of an element
+    };
     c10::SmallVector<Launch, 2> launches(s.body.size());
     for (size_t i = 0; i < launches.size(); ++i) bind(s.body[i], launches[i]);
-    const auto pointer = [&](plan::LoopStep::Operand of) { return &launches[of.launch].ptrs[of.operand]; };
-    c10::SmallVector<std::pair<void**, int64_t>, 8> walks;
-    for (const auto& [of, delta] : s.walks)
-      walks.emplace_back(pointer(of), delta * ir::size_of(slot(s.body[of.launch].operands[of.operand]).dtype));
-    c10::SmallVector<void**, 8> jumps;
-    for (const plan::LoopStep::Operand of : s.jumps) jumps.push_back(pointer(of));
+    const auto pointer = [&](plan::LoopStep::Operand of, int64_t elements) {
+      const int64_t size = ir::size_of(slot(s.body[of.launch].operands[of.operand]).dtype);
+      return Pointer{&launches[of.launch].ptrs[of.operand], elements * size};
+    };
+    c10::SmallVector<Pointer, 8> walks, jumps;
+    for (const auto& [of, delta] : s.walks) walks.push_back(pointer(of, delta));
+    for (const plan::LoopStep::Operand of : s.jumps) jumps.push_back(pointer(of, 1));
     const plan::Place* place = s.table.data() + jumps.size();
     for (int64_t round = 1;; ++round) {
       for (size_t i = 0; i < launches.size(); ++i) execute(launches[i], s.body[i].units, s.body[i].grain);
       if (round >= s.trip) return;
       for (const auto& [at, bytes] : walks) *at = static_cast<char*>(*at) + bytes;
-      for (void** at : jumps) {
-        *at = address(place->slot) + place->offset * ir::size_of(slot(place->slot).dtype);
+      for (const auto& [at, bytes] : jumps) {
+        *at = address(place->slot) + place->offset * bytes;
         ++place;
       }
     }

@@ -55,8 +55,7 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
 
   void step(const plan::KernelStep& s) {
     c10::SmallVector<void*, 12> ptrs;
-    for (size_t i = 0; i < s.operands.size(); ++i)
-      ptrs.push_back(address(s.operands[i]) + s.offsets[i] * ir::size_of(slot(s.operands[i]).dtype));
+    for (size_t i = 0; i < s.operands.size(); ++i) ptrs.push_back(address({s.operands[i], s.offsets[i]}));
     c10::SmallVector<uint64_t, 8> scalars;
     for (uint32_t scalar : s.scalars) scalars.push_back(scalars_[scalar]);
     const backend::KernelArgs args{

@@ -91,12 +91,29 @@ class Run {
 
   char* address(SlotId id) {
     const plan::Slot& s = slot(id);
+    if (s.kind == SlotKind::Input) return data_of(*inputs_[s.index], s.dtype);
+    if (s.kind == SlotKind::Temp && arena_) return arena_ + s.offset;
+    return address_of_made(id);
+  }
+  // Apart, for the loops over the others.
+  [[gnu::noinline]] char* address_of_made(SlotId id) {
+    const plan::Slot& s = slot(id);
     if (s.kind == SlotKind::Temp) {
-      if (!arena_) arena_ = self().take_arena();
+      arena_ = self().take_arena();
       return arena_ + s.offset;
     }
     if (s.kind == SlotKind::Alias) return address(s.base) + s.offset * ir::size_of(s.dtype);
-    return static_cast<char*>(tensor(id).unsafeGetTensorImpl()->mutable_data());
+    return data_of(tensor(id), s.dtype);
+  }
+  char* address(const plan::Place& place) {
+    return address(place.slot) + place.offset * ir::size_of(slot(place.slot).dtype);
+  }
+
+  // As its mutable_data(), which asks by a virtual call whether there is a storage: so the key says of every tensor.
+  static char* data_of(const at::Tensor& t, ir::DType dtype) {
+    const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+    char* data = static_cast<char*>(impl->unsafe_storage().unsafeGetStorageImpl()->mutable_data());
+    return data + impl->storage_offset() * ir::size_of(dtype);
   }
 
   void step(const plan::FreeStep& s) {
@@ -129,8 +146,7 @@ class Run {
 
   void step(const plan::NumberStep& s) {
     double given[2] = {};
-    for (size_t i = 0; i < s.operands.size(); ++i)
-      given[i] = reinterpret_cast<const double*>(address(s.operands[i].slot))[s.operands[i].offset];
+    for (size_t i = 0; i < s.operands.size(); ++i) given[i] = *reinterpret_cast<const double*>(address(s.operands[i]));
     const auto result = exe_.numbers[s.number].compute(given, scalars_);
     if (!result) throw Restart{"the number " + exe_.numbers[s.number].label + " is computed otherwise by Python"};
     *reinterpret_cast<double*>(address(s.result)) = *result;
@@ -138,7 +154,7 @@ class Run {
 
   bool holds(const plan::GuardStep& guard, ValueCheck& check) {
     const ir::DType dtype = slot(guard.slot).dtype;
-    const char* place = address(guard.slot) + guard.offset * ir::size_of(dtype);
+    const char* place = address({guard.slot, guard.offset});
     std::vector<uint64_t>& seen = check.seen;
     seen.clear();
     capture::for_each_element(guard.sizes, guard.strides, [&](int64_t offset) {
