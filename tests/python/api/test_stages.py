@@ -65,11 +65,18 @@ def test_kernels_of_one_name_are_two_kernels():
     torch.testing.assert_close(fast(x, y), f(x, y), rtol=0, atol=0)
 
 
+def deep(x):
+    for _ in range(9):
+        x = torch.softmax(x + x.sum(0), -1)
+    return x
+
+
 PLANS = {
     "chain": (lambda x: x * 2 + 1, (torch.randn(4, 4),), {"input I:", "grain:", "block:", "kernel K", "vec:", "row:"}),
     "softmax": (lambda x: torch.softmax(x * 2, -1), (torch.randn(5, 9),), {"elem:", "row:", "keep k, recall k:"}),
     "product": (lambda x: torch.relu(x @ x), (torch.randn(130, 130),), {"product KIND C", "kernel K", "tensor:"}),
     "extern": (lambda x: torch.cumsum(x, 0) + 1, (torch.randn(9),), {"extern C (slots)"}),
+    "loop": (deep, (torch.randn(4, 9),), {"loop N:", "kernel K", "temp at B:"}),
     "number": (lambda x, c: x * c, (torch.randn(9), 2.5), {"scalars:"}),
 }
 
@@ -89,6 +96,12 @@ def test_the_plan_begins_with_what_its_words_mean(name):
         "tile": "tile:",
     }.items():
         assert (f" {word} " in program or f"\n{word} " in program) == (meaning in legend), word
+
+
+def test_a_loop_is_drawn_round_by_round():
+    fast = called(deep, torch.randn(4, 9))
+    assert "\nloop " in fast.inspect("plan")
+    assert fast.inspect("dot").count('label="kernel ') == fast.stats().kernels
 
 
 def test_an_unchanged_graph_is_printed_once():

@@ -77,6 +77,24 @@ def check_programs_are_fused_and_right() -> None:
         assert_same(back(got), expected)
 
 
+def check_loops_launch_every_round() -> None:
+    def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for _ in range(60):
+            x = torch.softmax(x * y + 0.1, -1) - y.sum(-1, keepdim=True) * x
+        return x
+
+    args = torch.randn(4, 33), torch.rand(4, 33) / 33
+    fast, inputs = fastjit(pure=True)(chain), put(args)
+    fast(*inputs)
+    before = value("launches")
+    got = fast(*inputs)
+    stats = fast.stats()
+    assert "\nloop " in fast.inspect("plan"), fast.inspect("plan")
+    assert (stats.hits, stats.fallbacks) == (1, {}) and stats.steps < stats.kernels, stats
+    assert value("launches") - before == stats.kernels
+    assert_same(back(got), chain(*args))
+
+
 def check_kernel_cases_mean_what_eager_does() -> None:
     for case in cuda_cases.cases():
         if not case.name.startswith(CASES):

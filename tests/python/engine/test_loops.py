@@ -1,0 +1,163 @@
+"""Launches that repeat: a program runs them as a loop."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastjit import fastjit
+from helpers import assert_same, check
+
+
+def loops(fast: Any) -> list[int]:
+    """How often each loop of the program runs."""
+    return [int(trip) for trip in re.findall(r"^loop (\d+)$", fast.inspect("plan"), re.MULTILINE)]
+
+
+def linears(count: int, width: int = 4) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Linear(width, width) for _ in range(count)]).eval().requires_grad_(False)
+
+
+def test_a_deep_thin_model():
+    model = linears(250)
+    with torch.no_grad():
+        fast = check(lambda x: model(x), torch.randn(4, 4), kernels=250, steps=1)
+    assert loops(fast) == [250]
+    # The loop takes as many lines as its body.
+    assert sum(line.startswith(("loop", "    kernel", "kernel 0 (")) for line in fast.inspect("plan").split("\n")) == 2
+
+
+def test_parameters_that_change_between_calls():
+    model = linears(20)
+    x = torch.randn(4, 4)
+    with torch.no_grad():
+        fast = check(lambda x: model(x), x)
+        for layer in model:
+            layer.weight.mul_(0.5)
+            layer.bias.data = torch.randn(4)
+        assert_same(fast(x), model(x))
+    assert fast.stats().hits == 2 and loops(fast) == [20]
+
+
+def test_a_model_whose_middle_differs():
+    first, last = linears(30), linears(30)
+    model = nn.Sequential(*first, nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4), *last).requires_grad_(False)
+    with torch.no_grad():
+        fast = check(lambda x: model(x), torch.randn(4, 4))
+    assert len(loops(fast)) == 2 and sum(loops(fast)) >= 58, fast.inspect("plan")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blocks_of_several_kernels(threads):
+    blocks = [nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(12)]
+    model = nn.ModuleList(blocks).eval().requires_grad_(False)
+
+    def run(x):
+        for block in model:
+            x = x + block(x)
+        return x
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for rows in (3, 20_000):  # the second is split between threads
+            with torch.no_grad():
+                fast = check(run, torch.randn(rows, 8))
+            if rows == 3:
+                assert loops(fast), fast.inspect("plan")
+    finally:
+        torch.set_num_threads(before)
+
+
+def scan(a, x, h):
+    out = []
+    for t in range(x.shape[0]):
+        h = a * h + x[t]
+        out.append(h)
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("steps", [20, 300])
+def test_a_scan(steps):
+    args = torch.rand(32), torch.randn(steps, 32), torch.zeros(32)
+    fast = check(scan, *args)
+    assert bool(loops(fast)) == (steps == 300), fast.inspect("plan")
+
+
+def test_a_scan_of_small_products():
+    w = torch.randn(8, 8) / 3
+
+    def run(x, h):
+        out = []
+        for t in range(x.shape[0]):
+            h = torch.tanh(h @ w + x[t])
+            out.append(h)
+        return torch.stack(out), h
+
+    fast = check(run, torch.randn(30, 4, 8), torch.zeros(4, 8))
+    assert loops(fast), fast.inspect("plan")
+    # The rows that it reads lie at equal distances.
+    assert "*round" in fast.inspect("plan"), fast.inspect("plan")
+
+
+def test_a_chain_too_long_for_a_kernel():
+    def run(x, y):
+        for _ in range(200):
+            x = torch.softmax(x * y + 0.1, -1) - y.sum(-1, keepdim=True) * x
+        return x
+
+    fast = check(run, torch.randn(16, 33), torch.rand(16, 33) / 33)
+    assert loops(fast), fast.inspect("plan")
+
+
+def test_equal_updates_of_many_tensors():
+    tensors = [torch.randn(5, 3) for _ in range(40)]
+
+    def run(tensors):
+        for tensor in tensors:
+            tensor.mul_(0.9).add_(1)
+
+    fast = check(run, tensors)
+    assert loops(fast) == [40], fast.inspect("plan")
+
+
+def test_between_calls_of_torch():
+    first, last = linears(12), linears(12)
+    with torch.no_grad():
+        fast = check(lambda x: last(torch.sort(first(x), -1)[0]).cumsum(0), torch.randn(4, 4))
+    assert loops(fast) == [12, 11], fast.inspect("plan")  # what the call gave is freed after its one reader
+    assert "\nextern " in fast.inspect("plan")
+
+
+def test_numbers_of_the_call():
+    model = linears(12)
+
+    def run(x, scale):
+        for layer in model:
+            x = layer(x) * scale
+        return x
+
+    with torch.no_grad():
+        fast = fastjit(run)
+        for scale in (0.5, 1.5, -2.0, 0.25):
+            x = torch.randn(4, 4)
+            assert_same(fast(x, scale), run(x, scale))
+    assert fast.stats().fallbacks == {} and fast.stats().hits >= 2
+    assert loops(fast), fast.inspect("plan")
+
+
+def test_any_size():
+    model = linears(25, 6)
+    with torch.no_grad():
+        fast = fastjit(lambda x: model(x))
+        for rows in (3, 5, 7, 2, 40, 3, 5000):
+            x = torch.randn(rows, 6)
+            assert_same(fast(x), model(x))
+    assert fast.stats().fallbacks == {}
+    assert fast.stats().variants <= 2, fast.stats()
+    assert loops(fast) == [25], fast.inspect("plan")
