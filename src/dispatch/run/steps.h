@@ -91,7 +91,7 @@ class Run {
 
   char* address(SlotId id) {
     const plan::Slot& s = slot(id);
-    if (s.kind == SlotKind::Input) return data_of(*inputs_[s.index], s.dtype);
+    if (s.kind == SlotKind::Input) return data_of_input(*inputs_[s.index], s.dtype);
     if (s.kind == SlotKind::Temp && arena_) return arena_ + s.offset;
     return address_of_made(id);
   }
@@ -103,14 +103,14 @@ class Run {
       return arena_ + s.offset;
     }
     if (s.kind == SlotKind::Alias) return address(s.base) + s.offset * ir::size_of(s.dtype);
-    return data_of(tensor(id), s.dtype);
+    return static_cast<char*>(tensor(id).unsafeGetTensorImpl()->mutable_data());
   }
   char* address(const plan::Place& place) {
     return address(place.slot) + place.offset * ir::size_of(slot(place.slot).dtype);
   }
 
-  // As its mutable_data(), which asks by a virtual call whether there is a storage: so the key says of every tensor.
-  static char* data_of(const at::Tensor& t, ir::DType dtype) {
+  // As its mutable_data(), which asks by a virtual call whether there is a storage: of an input the key says so.
+  static char* data_of_input(const at::Tensor& t, ir::DType dtype) {
     const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
     char* data = static_cast<char*>(impl->unsafe_storage().unsafeGetStorageImpl()->mutable_data());
     return data + impl->storage_offset() * ir::size_of(dtype);
