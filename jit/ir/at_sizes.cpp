@@ -49,6 +49,7 @@ Graph at_sizes(const Graph& graph, std::span<const int64_t> sizes) {
   out.lists = graph.lists;
   out.contracts = graph.contracts;
   out.externs = graph.externs;
+  out.loops = graph.loops;
   out.lines = graph.lines;
   out.inputs = graph.inputs;
   out.scalars = graph.scalars;

@@ -151,8 +151,18 @@ std::span<const NodeId> Graph::operands(NodeId id) const {
   if (node.op == Op::Cat) return lists[node.attr].operands;
   if (node.op == Op::Contract) return contracts[node.attr].operands;
   if (node.op == Op::Extern) return externs[node.attr].operands;
+  if (node.op == Op::Loop) return loops[node.attr].operands;
   const size_t count = static_cast<size_t>(std::max<int8_t>(info(node.op).arity, 0));
   return {node.in, count};
+}
+
+NodeId Graph::stored_over(NodeId id) const {
+  const Node& node = nodes[id];
+  if (node.op == Op::Update) return node.in[0];
+  if (node.op != Op::Final) return kNoNode;
+  const LoopAttr& loop = loops[nodes[node.in[0]].attr];
+  const bool is_placed = node.attr >= loop.carried && node.attr < loop.carried + loop.placed;
+  return is_placed ? loop.operands[node.attr] : kNoNode;
 }
 
 template <class T>
@@ -407,6 +417,26 @@ NodeId Graph::result(NodeId external, uint32_t which, DType dtype, Layout to) {
   Node node = blank(Op::Result, dtype, intern(std::move(to)), rank, which);
   node.in[0] = external;
   return append(node);
+}
+
+NodeId Graph::loop(LoopAttr attr) {
+  const std::shared_ptr<const Graph> body = attr.body;
+  const uint32_t carried = attr.carried, placed = attr.placed;
+  const NodeId id = static_cast<NodeId>(nodes.size());
+  Node node = blank(Op::Loop, DType::U8, intern({{attr.scratch}, {1}}), 1, static_cast<uint32_t>(loops.size()));
+  const uint32_t finals = attr.finals();
+  loops.push_back(std::move(attr));
+  append(node);
+  for (uint32_t which = 0; which < finals; ++which) {
+    const bool is_placed = which >= carried && which < carried + placed;
+    const NodeId of =
+        is_placed ? body->stores[which - carried].value : body->outputs[which < carried ? which : which - placed];
+    const Layout& to = body->layout(of);
+    Node final = blank(Op::Final, (*body)[of].dtype, intern(to), to.sizes.size(), which);
+    final.in[0] = id;
+    append(final);
+  }
+  return id;
 }
 
 Node Graph::identity_view(NodeId value, std::vector<Dim> strides) {

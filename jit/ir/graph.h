@@ -115,6 +115,28 @@ struct ExternAttr {
   bool keeps_layout = false;  // its result lies as its first operand does, with the same bits either way
 };
 
+class Graph;
+
+/// `body`, `trip` times, at least once. What is equal in all rounds but for an index reads it from the one symbol of
+/// the body, which is kFirstRound in the first round and one more in each.
+///
+/// Inputs of the body, and what they are in a round: `carried` values, in the first round operands of the Loop, then
+/// what the round before gave as output of that number; `placed` values, which begin with an operand too, and each
+/// round stores another one over (one Store each); `fixed` operands; `tables`, each with an operand for every round.
+/// Operands of the Loop stand in this order, those of a table one after another, round by round. Outputs of the body:
+/// the carried values, then `lasts`, which only count in the last round. The Finals stand right behind the Loop: of the
+/// carried, the placed and the last ones.
+struct LoopAttr {
+  static constexpr int64_t kFirstRound = 2;
+  int64_t trip = 0;
+  uint32_t carried = 0, placed = 0, fixed = 0, tables = 0, lasts = 0;
+  int64_t scratch = 0;  // bytes that its rounds take beside what they are given
+  std::shared_ptr<const Graph> body;
+  std::vector<NodeId> operands;
+
+  uint32_t finals() const { return carried + placed + lasts; }
+};
+
 /// `value` is written into input `input` (same sizes) when the call ends.
 struct Store {
   uint32_t input;
@@ -139,6 +161,7 @@ class Graph {
   std::vector<ListAttr> lists;
   std::vector<ContractAttr> contracts;
   std::vector<ExternAttr> externs;
+  std::vector<LoopAttr> loops;
   std::vector<std::string> lines{""};
   std::vector<InputInfo> inputs;   // tensors, by Input's attr
   std::vector<InputInfo> scalars;  // by Scalar's attr
@@ -157,6 +180,8 @@ class Graph {
 
   /// Operands of any node, variadic ones included.
   std::span<const NodeId> operands(NodeId id) const;
+  /// What the node, an Update or a Final, is stored over; else kNoNode.
+  NodeId stored_over(NodeId id) const;
 
   uint32_t intern(Layout layout);
   uint32_t intern_line(std::string_view file_and_line);
@@ -184,6 +209,8 @@ class Graph {
   NodeId dot(NodeId a, NodeId b, std::vector<uint8_t> dims);
   NodeId contract(ContractAttr attr, DType dtype, Layout layout);  // each is a node, and a tensor, of its own
   NodeId external(ExternAttr attr);
+  /// The Loop; its Finals stand behind it.
+  NodeId loop(LoopAttr attr);
   NodeId result(NodeId external, uint32_t which, DType dtype, Layout layout);
   /// The same value with other strides (eager's); does not intern with the original.
   NodeId with_strides(NodeId value, std::vector<Dim> strides);

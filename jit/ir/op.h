@@ -36,8 +36,8 @@ constexpr std::string_view text(Op op) { return info(op).text; }
 constexpr bool is_pointwise(Op op) { return info(op).flags & Pointwise; }
 constexpr bool is_commutative(Op op) { return info(op).flags & Commutative; }
 constexpr bool is_expensive(Op op) { return info(op).flags & Expensive; }
-/// Lies in memory before any kernel runs: an argument, or what torch computes.
-constexpr bool is_tensor(Op op) { return op == Op::Input || op == Op::Result || op == Op::Contract; }
+/// No kernel of the graph computes it: an argument, what torch computes, what a loop ends with.
+constexpr bool is_tensor(Op op) { return op == Op::Input || op == Op::Result || op == Op::Contract || op == Op::Final; }
 constexpr bool is_pure(Op op) { return info(op).flags & Pure; }
 
 constexpr std::optional<Op> parse_op(std::string_view text) {

@@ -141,6 +141,22 @@ ContractAttr parse_contract(Line& line) {
   return attr;
 }
 
+LoopAttr parse_loop(Line& line) {
+  LoopAttr attr;
+  line.expect("trip=");
+  attr.trip = line.integer();
+  const std::pair<const char*, uint32_t*> counts[] = {{"carried=", &attr.carried},
+                                                      {"placed=", &attr.placed},
+                                                      {"fixed=", &attr.fixed},
+                                                      {"tables=", &attr.tables},
+                                                      {"lasts=", &attr.lasts}};
+  for (const auto& [name, count] : counts) {
+    line.expect(name);
+    *count = line.integer<uint32_t>();
+  }
+  return attr;
+}
+
 template <class T>
 uint32_t push(std::vector<T>& table, T value) {
   table.push_back(std::move(value));
@@ -162,6 +178,7 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       line.expect("dim=");
       return line.integer<uint32_t>();
     case Op::Result:
+    case Op::Final:
       line.expect("which=");
       return line.integer<uint32_t>();
     case Op::View:
@@ -187,6 +204,11 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       ExternAttr attr = parse_extern(line);
       attr.operands = std::move(operands);
       return push(graph.externs, std::move(attr));
+    }
+    case Op::Loop: {
+      LoopAttr attr = parse_loop(line);
+      attr.operands = std::move(operands);
+      return push(graph.loops, std::move(attr));
     }
     default:
       return 0;
@@ -228,8 +250,25 @@ void parse_node(Graph& graph, Line& line) {
   if (!listed) std::copy(operands.begin(), operands.end(), node.in);
   node.layout = graph.intern(std::move(layout));
   node.attr = parse_attr(graph, line, *op, operands);
+  if (*op == Op::Loop) graph.loops.back().scratch = graph.layouts[node.layout].numel().hint();
   graph.set_line(line.accept("@") ? graph.intern_line(line.quoted()) : 0);
   graph.append(node);
+}
+
+/// The lines of a loop's body, up to the brace that closes it, which `text` then begins behind.
+std::string_view body_of(std::string_view& text, size_t& number) {
+  const std::string_view all = text;
+  size_t depth = 1;
+  while (!text.empty()) {
+    const size_t begin = all.size() - text.size(), end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    ++number;
+    depth += line == "{";
+    depth -= line == "}";
+    if (depth == 0) return all.substr(0, begin);
+  }
+  throw std::invalid_argument("a loop's body is not closed");
 }
 
 }  // namespace
@@ -244,6 +283,9 @@ Graph parse(std::string_view text) {
     if (line.done()) continue;
     if (line.accept("%")) {
       parse_node(graph, line);
+    } else if (line.accept("{")) {
+      if (graph.loops.empty()) line.fail("a body without a loop");
+      graph.loops.back().body = std::make_shared<const Graph>(parse(body_of(text, number)));
     } else if (line.accept("store")) {
       line.expect("input=");
       Store store{line.integer<uint32_t>(), 0, 0};

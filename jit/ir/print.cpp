@@ -82,7 +82,14 @@ std::string attr_text(const Graph& graph, const Node& node) {
     case Op::Cat:
       return " dim=" + std::to_string(graph.lists[node.attr].dim);
     case Op::Result:
+    case Op::Final:
       return " which=" + std::to_string(node.attr);
+    case Op::Loop: {
+      const LoopAttr& attr = graph.loops[node.attr];
+      return " trip=" + std::to_string(attr.trip) + " carried=" + std::to_string(attr.carried) +
+             " placed=" + std::to_string(attr.placed) + " fixed=" + std::to_string(attr.fixed) +
+             " tables=" + std::to_string(attr.tables) + " lasts=" + std::to_string(attr.lasts);
+    }
     case Op::Reduce: {
       const ReduceAttr& attr = graph.reduces[node.attr];
       std::vector<Dim> dims(attr.dims.begin(), attr.dims.end());
@@ -121,6 +128,7 @@ std::string print(const Graph& graph) {
     out += attr_text(graph, node);
     if (node.line) out += " @ " + quoted(graph.lines[node.line]);
     out += '\n';
+    if (node.op == Op::Loop) out += "{\n" + print(*graph.loops[node.attr].body) + "}\n";
   }
   for (const Store& store : graph.stores)
     out += "store input=" + std::to_string(store.input) + " %" + std::to_string(store.value) +

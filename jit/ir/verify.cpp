@@ -90,6 +90,57 @@ std::string shape_fault(const Graph& graph, NodeId id) {
                                                     : "the result's sizes are not the broadcast sizes of the operands";
 }
 
+bool is_alike(const Graph& a, NodeId in_a, const Graph& b, NodeId in_b) {
+  return in_a != kNoNode && a[in_a].dtype == b[in_b].dtype && std::ranges::equal(a.sizes(in_a), b.sizes(in_b));
+}
+
+/// What each round is given has the type and sizes that the body's inputs have.
+std::string loop_operands_fault(const Graph& graph, const LoopAttr& loop, std::span<const NodeId> inputs) {
+  const Graph& body = *loop.body;
+  const uint32_t single = loop.carried + loop.placed + loop.fixed;
+  for (size_t i = 0; i < loop.operands.size(); ++i) {
+    const size_t input = i < single ? i : single + (i - single) / static_cast<size_t>(loop.trip);
+    if (inputs[input] != kNoNode && !is_alike(graph, loop.operands[i], body, inputs[input]))
+      return "operand %" + std::to_string(loop.operands[i]) + " is not what the body's input " + std::to_string(input) +
+             " is";
+  }
+  for (uint32_t i = 0; i < loop.carried; ++i)
+    if (inputs[i] != kNoNode && !is_alike(body, body.outputs[i], body, inputs[i])) return "a carried value changes";
+  for (uint32_t i = 0; i < loop.placed; ++i) {
+    const Store& store = body.stores[i];
+    const NodeId input = inputs[loop.carried + i];
+    if (store.input != loop.carried + i || input == kNoNode || !is_alike(body, store.value, body, input))
+      return "a placed value is not stored over what it was";
+  }
+  return "";
+}
+
+std::string loop_fault(const Graph& graph, NodeId id) {
+  const LoopAttr& loop = graph.loops[graph[id].attr];
+  const uint32_t single = loop.carried + loop.placed + loop.fixed;
+  if (loop.trip < 1 || !loop.body) return "a loop has a body and runs once at least";
+  const Graph& body = *loop.body;
+  if (loop.operands.size() != single + static_cast<size_t>(loop.trip) * loop.tables) return "wrong number of operands";
+  if (body.inputs.size() != single + loop.tables || body.outputs.size() != loop.carried + loop.lasts ||
+      body.stores.size() != loop.placed || (body.symbols && body.symbols->size() > 1))
+    return "the body has other inputs, outputs, stores or symbols";
+  std::vector<NodeId> inputs(body.inputs.size(), kNoNode);
+  for (NodeId in = 0; in < body.nodes.size(); ++in) {
+    const Op op = body[in].op;
+    if (op == Op::Extern || op == Op::Contract || op == Op::Loop) return "its body calls torch, or holds a loop";
+    if (op == Op::Input) inputs[body[in].attr] = in;
+  }
+  const Symbols::Scope round(body.symbols.get());
+  if (std::string fault = verify(body); !fault.empty()) return "in its body, " + fault;
+  for (uint32_t which = 0; which < loop.finals(); ++which) {
+    const NodeId final = id + 1 + which;
+    if (final >= graph.nodes.size() || graph[final].op != Op::Final || graph[final].in[0] != id ||
+        graph[final].attr != which)
+      return "its final values do not stand behind it";
+  }
+  return loop_operands_fault(graph, loop, inputs);
+}
+
 std::string node_fault(const Graph& graph, NodeId id) {
   const Node& node = graph[id];
   const Layout& layout = graph.layouts[node.layout];
@@ -98,7 +149,8 @@ std::string node_fault(const Graph& graph, NodeId id) {
   for (NodeId in : graph.operands(id)) {
     if (in == kNoNode && node.op == Op::Extern) continue;
     if (in >= id) return "operand %" + std::to_string(in) + " is not an earlier node";
-    if (graph[in].op == Op::Extern && node.op != Op::Result)
+    const bool is_call = graph[in].op == Op::Extern || graph[in].op == Op::Loop;
+    if (is_call && node.op != Op::Result && node.op != Op::Final)
       return "operand %" + std::to_string(in) + " is a call; only its results are values";
   }
   if (node.op == Op::Extern && graph.externs[node.attr].kind == ExternKind::Guard) {
@@ -113,6 +165,8 @@ std::string node_fault(const Graph& graph, NodeId id) {
       return "a number has one output, and 0-dim f64 operands";
   }
   if (node.op == Op::Result && graph[node.in[0]].op != Op::Extern) return "its operand is not an extern call";
+  if (node.op == Op::Final && graph[node.in[0]].op != Op::Loop) return "its operand is not a loop";
+  if (node.op == Op::Loop) return loop_fault(graph, id);
   if (node.op == Op::Reduce && graph.reduces[node.attr].kind == ReduceKind::Dot) return "a dot has two operands";
   if (node.op == Op::Dot) {
     const auto is_like = [&](NodeId in) { return graph[in].dtype == node.dtype && is_float(node.dtype); };
@@ -140,7 +194,7 @@ std::string verify(const Graph& graph) {
     if (!fault.empty()) return "node %" + std::to_string(id) + " " + std::string(text(graph[id].op)) + ": " + fault;
   }
   for (NodeId id : graph.outputs)
-    if (id >= graph.nodes.size() || graph[id].op == Op::Extern || graph[id].op == Op::Undef)
+    if (id >= graph.nodes.size() || graph[id].op == Op::Extern || graph[id].op == Op::Loop || graph[id].op == Op::Undef)
       return "output %" + std::to_string(id) + " is not a value";
   for (const Store& store : graph.stores)
     if (store.input >= graph.inputs.size() || store.value >= graph.nodes.size())

@@ -59,9 +59,24 @@ NodeId Rewriter::copy(NodeId old, std::vector<ir::Dim> strides) {
   return map_[old] = to_.append(node);
 }
 
+NodeId Rewriter::loop(NodeId old, std::vector<NodeId> operands) {
+  LoopAttr attr = from_.loops[from_[old].attr];
+  attr.operands = std::move(operands);
+  to_.set_line(from_[old].line);
+  const NodeId now = to_.loop(std::move(attr));
+  for (uint32_t i = 0; i < from_.loops[from_[old].attr].finals(); ++i) map_[old + 1 + i] = now + 1 + i;
+  return map_[old] = now;
+}
+
 NodeId Rewriter::copy(NodeId old) {
   Node node = from_[old];
   if (node.op == Op::Contract) return map_[old] = contract(old, from_.contracts[node.attr]);
+  if (node.op == Op::Final) return map_[old];  // made with its loop
+  if (node.op == Op::Loop) {
+    std::vector<NodeId> operands = from_.loops[node.attr].operands;
+    for (NodeId& in : operands) in = (*this)[in];
+    return loop(old, std::move(operands));
+  }
   for (NodeId& in : node.in) in = (*this)[in];
   uint32_t& layout = layouts_[node.layout];
   if (layout == kNoNode) layout = to_.intern(from_.layouts[node.layout]);
@@ -95,6 +110,8 @@ NodeId Rewriter::finish_output(size_t i) {
 NodeId Rewriter::make_output(NodeId old) {
   const NodeId now = (*this)[old];
   const std::vector<ir::Dim>& strides = from_.layout(old).strides;
+  const bool is_final = to_[now].op == Op::Final && !given_.contains(now);  // nobody else has its memory
+  if (is_final && ir::identical(to_.layout(now).strides, strides)) return now;
   if (is_tensor(to_[now].op) && !is_tensor(from_[old].op)) return to_.fresh_copy(now, strides);
   if (given_.contains(now)) return to_.fresh_copy(now, strides);
   return to_.with_strides(now, strides);

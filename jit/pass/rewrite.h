@@ -40,6 +40,9 @@ class Rewriter {
   /// A product in place of the old one; `attr` names operands of the old graph.
   ir::NodeId contract(ir::NodeId old, ir::ContractAttr attr);
 
+  /// A loop with these operands, of the new graph.
+  ir::NodeId loop(ir::NodeId old, std::vector<ir::NodeId> operands);
+
   /// Outputs and stores, carried over; call once after all nodes.
   ir::Graph finish();
 

@@ -76,6 +76,7 @@ class Chooser {
   void hash_window(ir::NodeId id);
   void hash_structure(ir::NodeId id);
   Why verdict(ir::NodeId id) const;
+  bool is_step(ir::NodeId id) const { return graph_[id].op == ir::Op::Extern || graph_[id].op == ir::Op::Loop; }
   bool in_memory(ir::NodeId id) const { return is_stored(out_.why[id]) || is_tensor(graph_[id].op); }
   bool too_much(ir::NodeId id) const {
     return cones_[id].size() > Bounds::cone || streams_[id].size() > Bounds::streams;
@@ -115,7 +116,7 @@ void Chooser::read_by(ir::NodeId value, ir::NodeId kernel) {
 void Chooser::find_anchors() {
   for (ir::NodeId id = static_cast<ir::NodeId>(graph_.nodes.size()); id-- > 0;) {
     if (!live_[id]) continue;
-    if (in_memory(id) || many_[id] || graph_[id].op == ir::Op::Extern) anchors_[id] = id;
+    if (in_memory(id) || many_[id] || is_step(id)) anchors_[id] = id;
     for (const ir::NodeId in : graph_.operands(id))
       if (in != ir::kNoNode) read_by(in, anchors_[id]);
   }
@@ -158,7 +159,7 @@ void Chooser::hash_structure(ir::NodeId id) {
 void Chooser::visit(ir::NodeId id) {
   hash_window(id);
   const ir::Op op = graph_[id].op;
-  if (op == ir::Op::Extern || is_tensor(op) || op == ir::Op::Cat || op == ir::Op::Update) return;
+  if (is_step(id) || is_tensor(op) || op == ir::Op::Cat || op == ir::Op::Update) return;
   settle(id);
   if (ir::is_pointwise(op) && too_much(id)) cut(id);
   if (ir::is_pointwise(op) && out_.why[id] == Why::Free) out_.why[id] = verdict(id);

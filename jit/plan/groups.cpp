@@ -57,6 +57,8 @@ void Former::mark_live() {
     if (id == ir::kNoNode || live_[id]) continue;
     live_[id] = true;
     for (const ir::NodeId in : graph().operands(id)) stack.push_back(in);
+    if (graph()[id].op == ir::Op::Loop)
+      for (uint32_t i = 0; i < graph().loops[graph()[id].attr].finals(); ++i) stack.push_back(id + 1 + i);
   }
 }
 
@@ -66,12 +68,26 @@ static ir::NodeId below_views(const ir::Graph& graph, ir::NodeId id) {
   return id;
 }
 
-/// Torch reads real tensors: the operand of a call itself is stored, or what it is a view of.
+/// Whether the operand of the loop is memory that its rounds store over.
+bool Former::is_placed(ir::NodeId loop, size_t operand) const {
+  if (graph()[loop].op != ir::Op::Loop) return false;
+  const ir::LoopAttr& attr = graph().loops[graph()[loop].attr];
+  return operand >= attr.carried && operand < attr.carried + attr.placed;
+}
+
+/// Torch reads real tensors, and so do loops: the operand of a call itself is stored, or what it is a view of.
 void Former::mark_operands(ir::NodeId call) {
   const ir::Node& node = graph()[call];
   const bool view = node.op == ir::Op::Extern && graph().externs[node.attr].kind == ir::ExternKind::View;
-  for (const ir::NodeId operand : graph().operands(call)) {
+  const auto operands = graph().operands(call);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const ir::NodeId operand = operands[i];
     if (operand == ir::kNoNode) continue;
+    if (is_placed(call, i)) {
+      stored_[operand] = true;
+      mark_before_write(call, operand);
+      continue;
+    }
     // The result of a view shares memory with what it is given: that is memory of its own if it is a value of its own.
     if (view) {
       stored_[operand] = true;
@@ -114,7 +130,8 @@ void Former::mark_before_write(ir::NodeId writer, ir::NodeId written) {
       work();
       const ir::NodeId reader = all[from];
       if (graph()[reader].op == ir::Op::Update) continue;  // in memory of its own, or written before
-      const bool is_call = graph()[reader].op == ir::Op::Extern || is_tensor(graph()[reader].op);
+      const ir::Op op = graph()[reader].op;
+      const bool is_call = op == ir::Op::Extern || op == ir::Op::Loop || is_tensor(op);
       if (!is_call && last_use_[reader] > writer) stored_[reader] = true;
       if (!is_call || lies_in(reader, read)) stack.push_back(reader);
     }
@@ -131,7 +148,7 @@ void Former::mark_stored() {
       stored_[id] = stored_[node.in[0]] = true;
       mark_before_write(id, node.in[0]);
     }
-    if (node.op == ir::Op::Extern || (node.op == ir::Op::Contract && live_[id])) mark_operands(id);
+    if (is_call(id)) mark_operands(id);
     if (node.op == ir::Op::Dot && live_[id]) mark_factors(id);
     if (node.op == ir::Op::Extern)
       for (const uint32_t index : graph().externs[node.attr].written)
@@ -151,7 +168,7 @@ void Former::chain_cats() {
   for (ir::NodeId id = 0; id < memory.size(); ++id) {
     if (memory[id] == ir::kNoNode) continue;
     whole_[id] = memory[id];
-    begins_[id] = graph()[id].in[0];
+    begins_[id] = graph().stored_over(id);
     overwritten_[memory[id]] = true;
   }
 }
@@ -169,7 +186,8 @@ std::vector<ir::NodeId> Former::sequence() const {
     const ir::Node& node = graph()[id];
     const bool is_number = is(node, ir::ExternKind::Number);
     guarded = guarded || is(node, ir::ExternKind::Guard);
-    const bool is_step = node.op == ir::Op::Extern || node.op == ir::Op::Contract || node.op == ir::Op::Update;
+    const bool is_step = node.op == ir::Op::Extern || node.op == ir::Op::Contract || node.op == ir::Op::Loop ||
+                         node.op == ir::Op::Update;
     calls[id] = is_number ? guarded : is_step;
     for (const ir::NodeId in : graph().operands(id))
       if (in != ir::kNoNode && calls[in]) calls[id] = true;
@@ -198,14 +216,23 @@ void Former::run() {
   chain_cats();
   for (const ir::NodeId id : sequence()) {
     const ir::Op op = graph()[id].op;
-    if (op == ir::Op::Extern || (op == ir::Op::Contract && live_[id])) call(id);
+    if (is_call(id)) call(id);
     if (is_tensor(op)) {
       world_.storage[id] = Storage{id, 0, graph().layout(id).strides};
-      if (op == ir::Op::Result) add_producer(id, producers_[graph()[id].in[0]][0]);
+      if (op == ir::Op::Result || (op == ir::Op::Final && live_[id])) {
+        add_producer(id, producers_[graph()[id].in[0]][0]);
+        if (op == ir::Op::Final) note_user(id, producers_[id][0]);
+      }
     } else if (live_[id] && (stored_[id] || is_stored(why_[id]))) {
       store(id);
     }
   }
+}
+
+/// A step of its own: what torch computes, or a loop.
+bool Former::is_call(ir::NodeId id) const {
+  const ir::Op op = graph()[id].op;
+  return op == ir::Op::Extern || ((op == ir::Op::Contract || op == ir::Op::Loop) && live_[id]);
 }
 
 /// The call overwrites a computed value that is still needed as it was: equal values are one node, so another tensor
@@ -227,8 +254,8 @@ void Former::call(ir::NodeId external) {
   Item item;
   item.external = external;
   for (const ir::NodeId operand : graph().operands(external)) {
-    if (operand == ir::kNoNode) {
-      item.operands.emplace_back();
+    if (operand == ir::kNoNode || is_placed(external, item.operands.size())) {
+      item.operands.push_back(operand == ir::kNoNode ? std::nullopt : world_.storage[operand]);
       continue;
     }
     auto storage = world_.strided(operand);
@@ -514,7 +541,7 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
 
 void Former::note_user(BufferId buffer, uint32_t item) {
   if (!buffer.is_own()) return;
-  int64_t& last = last_users_[graph()[buffer.node].op == ir::Op::Update ? whole(buffer) : buffer.node];
+  int64_t& last = last_users_[graph().stored_over(buffer.node) != ir::kNoNode ? whole(buffer) : buffer.node];
   last = std::max<int64_t>(last, item);
 }
 

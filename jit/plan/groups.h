@@ -7,8 +7,8 @@
 
 namespace fastjit::plan {
 
-/// One kernel to be, or one call of torch's: an Extern or a Contract (then `external` names its node). Items stand in
-/// an order that respects every dependence through memory.
+/// One kernel to be, or a step of its own: an Extern, a Contract or a Loop (then `external` names its node). Items
+/// stand in an order that respects every dependence through memory.
 struct Item {
   ir::NodeId external = ir::kNoNode;
   Space frame;
@@ -48,6 +48,8 @@ class Former {
     return buffer.is_own() && buffer.node < whole_.size() ? whole_[buffer.node] : ir::kNoNode;
   }
   Why why(ir::NodeId id) const { return why_[id]; }
+  /// Whether the operand of this step is memory that a loop's rounds store over.
+  bool is_placed(ir::NodeId step, size_t operand) const;
   /// The item and root that compute a node, if a kernel does.
   const std::pair<uint32_t, uint32_t>* root_of(ir::NodeId id) const;
   /// Makes the kernel that computes `value` write it to `dest` too, or forms one that copies it there.
@@ -65,6 +67,7 @@ class Former {
   void mark_live();
   void chain_cats();
   void mark_stored();
+  bool is_call(ir::NodeId id) const;
   void mark_operands(ir::NodeId call);
   void mark_factors(ir::NodeId dot);
   void mark_before_write(ir::NodeId writer, ir::NodeId written);

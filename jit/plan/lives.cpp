@@ -25,6 +25,8 @@ Lives::Lives(Former& former, const Order& order, const Steps& steps, const Resul
   find_arena();
 }
 
+bool Lives::is_loop(const Item& item) const { return item.is_extern() && graph_[item.external].op == ir::Op::Loop; }
+
 void Lives::find_tensors() {
   for (const auto& [call, results] : results_)
     for (const ir::NodeId id : results) {
@@ -34,6 +36,7 @@ void Lives::find_tensors() {
       const ir::Node& node = graph_[call];
       const bool product = node.op == ir::Op::Contract;
       if (product) places_.insert(place);
+      if (node.op == ir::Op::Loop) continue;
       const bool is_own = product ? graph_.contracts[node.attr].kind != ir::Product::Convolution
                                   : graph_.externs[node.attr].kind == ir::ExternKind::Number;
       if (!is_own) lent_.insert(place);
@@ -43,7 +46,7 @@ void Lives::find_tensors() {
     tensors_.insert(former_.world().storage[id]->buffer);
   }
   for (const Item& item : former_.items()) {
-    if (!item.is_extern() || order_.may_refuse(item)) continue;
+    if (!item.is_extern() || order_.may_refuse(item) || is_loop(item)) continue;
     const bool product = graph_[item.external].op == ir::Op::Contract;
     for (const auto& operand : item.operands) {
       if (!operand) continue;
@@ -73,11 +76,11 @@ void Lives::find_cats() {
 /// Temporaries that are worth memory of their own beside calls of torch's.
 void Lives::find_large() {
   if (std::ranges::none_of(former_.items(), [&](const Item& item) {
-        return item.is_extern() && !order_.may_refuse(item) && !order_.is(item, ir::ExternKind::View);
+        return item.is_extern() && !is_loop(item) && !order_.may_refuse(item) && !order_.is(item, ir::ExternKind::View);
       }))
     return;
   for (const auto& [buffer, life] : lives_) {
-    if (!is_temp(buffer)) continue;
+    if (!is_temp(buffer) || graph_[buffer.node].op == ir::Op::Loop) continue;
     const int64_t bytes = graph_.layout(buffer.node).numel().hint() * ir::size_of(graph_[buffer.node].dtype);
     if (bytes >= options_.own_bytes) tensors_.insert(buffer);
   }
@@ -90,7 +93,8 @@ BufferId Lives::home(BufferId buffer) const {
 
 bool Lives::is_temp(BufferId buffer) const {
   if (tensors_.contains(buffer)) return false;
-  return !buffer.is_own() || !is_tensor(graph_[buffer.node].op) || graph_.is_number(buffer.node);
+  const ir::Op op = graph_[buffer.node].op;
+  return !buffer.is_own() || !is_tensor(op) || op == ir::Op::Final || graph_.is_number(buffer.node);
 }
 
 void Lives::touch(BufferId buffer, size_t step, bool load) {
@@ -115,6 +119,7 @@ void Lives::find_lives() {
       for (const Storage& dest : root.dests) touch(dest.buffer, step, false);
     for (const auto& operand : item.operands)
       if (operand) touch(operand->buffer, step, true);
+    if (is_loop(item)) touch(item.external, step, false);  // what its rounds take beside that
     if (const auto found = results_.find(item.external); item.is_extern() && found != results_.end())
       for (const ir::NodeId id : found->second)
         if (id != ir::kNoNode) touch(order_.place_of(id), step, false);

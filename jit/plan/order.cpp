@@ -84,8 +84,11 @@ void Order::add_item() {
     for (const Storage& dest : root.dests)
       if (graph_[dest.buffer.node].op == ir::Op::Update) after_users_of(graph_[dest.buffer.node].in[0], i);
   for (const Access& access : item.draft.accesses) reads(access.buffer);
-  for (const auto& operand : item.operands)
-    if (operand) reads(operand->buffer);
+  for (size_t k = 0; k < item.operands.size(); ++k) {
+    if (!item.operands[k]) continue;
+    if (former_.is_placed(item.external, k)) after_users_of(item.operands[k]->buffer, i);
+    reads(item.operands[k]->buffer);
+  }
 }
 
 /// What an Update writes over is made and read before.
@@ -174,7 +177,7 @@ void Order::settle_destinations() {
   }
   for (const ir::Store& store : graph_.stores) {
     wanted.insert(inputs_[store.input]);
-    if (graph_[store.value].op == ir::Op::Update) wanted.insert(store.value);
+    if (graph_.stored_over(store.value) != ir::kNoNode) wanted.insert(store.value);
   }
   for (const BufferId buffer : std::vector(wanted.begin(), wanted.end()))
     for (BufferId part = former_.beginning(buffer); part != ir::kNoNode && wanted.insert(part).second;)

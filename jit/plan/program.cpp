@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "plan/lives.h"
+#include "plan/loop_step.h"
 #include "plan/memory.h"
 #include "plan/order.h"
 #include "plan/roll.h"
@@ -23,8 +24,8 @@ namespace {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder(const ir::Graph& graph, const PlanOptions& options)
-      : graph_(graph), options_(options), former_(graph, options.costs) {}
+  ProgramBuilder(const ir::Graph& graph, const PlanOptions& options, const std::vector<Body>& bodies)
+      : graph_(graph), options_(options), bodies_(bodies), former_(graph, options.costs) {}
 
   Program run() {
     former_.run();
@@ -41,7 +42,6 @@ class ProgramBuilder {
     place_temps();
     tell_verdicts();
     settle_launches(out_, options_);
-    roll(out_);
     return std::move(out_);
   }
 
@@ -54,6 +54,7 @@ class ProgramBuilder {
   void add_step(const std::vector<uint32_t>& batch, const Order& order);
   std::vector<SlotId> operand_slots(const Item& item);
   void add_extern(const Item& item, const Order& order);
+  void add_loop(const Item& item);
   void add_contract(const Item& item, const Order& order, uint32_t epilogue);
   Shaped shaped(const Item& item, Rows rows);
   KernelStep install(Shaped shaped, const Item& item);
@@ -74,6 +75,7 @@ class ProgramBuilder {
 
   const ir::Graph& graph_;
   const PlanOptions& options_;
+  const std::vector<Body>& bodies_;
   Former former_;
   Program out_;
   std::vector<ir::Layout> slot_dims_;  // per slot
@@ -84,8 +86,9 @@ class ProgramBuilder {
   Results results_;
   size_t done_steps_ = 0;
   uint32_t guards_ = 0;
-  std::map<std::string, uint32_t> kernels_;  // by text
-  support::HashIndex alike_;                 // of out_.kernels: most launches are those of a kernel that is there
+  std::vector<std::pair<SlotId, SlotId>> parts_;  // temporaries of a loop, and the one in which they lie
+  std::map<std::string, uint32_t> kernels_;       // by text
+  support::HashIndex alike_;                      // of out_.kernels: most launches are those of a kernel that is there
 };
 
 /// Kept values need lanes along the reduced dims; where those are the wrong ones, values are computed again instead.
@@ -101,7 +104,7 @@ void ProgramBuilder::settle_lanes() {
 void ProgramBuilder::find_results() {
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
     const ir::Node& node = graph_[id];
-    if (node.op != ir::Op::Result && node.op != ir::Op::Contract) continue;
+    if (node.op != ir::Op::Result && node.op != ir::Op::Contract && node.op != ir::Op::Final) continue;
     const bool is_product = node.op == ir::Op::Contract;
     const size_t which = is_product ? 0 : node.attr;
     auto& results = results_[is_product ? id : node.in[0]];
@@ -150,11 +153,14 @@ void ProgramBuilder::add_step(const std::vector<uint32_t>& batch, const Order& o
   add_owns();
   const Item& first = former_.items()[batch[0]];
   if (first.is_extern()) {
-    const bool runs = !order.is(first, ir::ExternKind::View) && !order.may_refuse(first);
+    const bool runs =
+        graph_[first.external].op != ir::Op::Loop && !order.is(first, ir::ExternKind::View) && !order.may_refuse(first);
     if (runs && lives_->leaves_arena(done_steps_)) out_.steps.emplace_back(FreeStep{kNoSlot});
   }
   if (first.is_extern() && graph_[first.external].op == ir::Op::Contract) {
     add_contract(first, order, order.epilogue_of(batch[0]));
+  } else if (first.is_extern() && graph_[first.external].op == ir::Op::Loop) {
+    add_loop(first);
   } else if (first.is_extern()) {
     add_extern(first, order);
   } else {
@@ -266,6 +272,35 @@ void ProgramBuilder::add_extern(const Item& item, const Order& order) {
   out_.steps.emplace_back(std::move(step));
 }
 
+/// The body's launches, with slots of this program in place of the body's.
+void ProgramBuilder::add_loop(const Item& item) {
+  const ir::Node& node = graph_[item.external];
+  const ir::LoopAttr& attr = graph_.loops[node.attr];
+  const Body& body = bodies_[node.attr];
+  LoopSlots slots{attr, body, {}, {}, {}};
+  const auto place = [&](const Storage& storage) { return Place{slot(storage.buffer), storage.offset.fixed()}; };
+  for (const auto& operand : item.operands) slots.operands.push_back(place(*operand));
+  for (const ir::NodeId final : results_[item.external]) slots.finals.push_back(slot(final));
+  const SlotId scratch = attr.scratch > 0 ? slot(item.external) : kNoSlot;
+  slots.part = [&](const Slot& like, int64_t offset) {
+    Slot part{SlotKind::Temp, like.dtype};
+    part.offset = offset;
+    part.sizes = like.sizes;
+    part.strides = like.strides;
+    out_.slots.push_back(std::move(part));
+    slot_dims_.emplace_back();
+    parts_.emplace_back(static_cast<SlotId>(out_.slots.size() - 1), scratch);
+    return parts_.back().first;
+  };
+  LoopStep step = loop_step(slots);
+  for (KernelStep& launch : step.body) {
+    KernelPlan plan = body.program.kernels[launch.kernel];
+    launch.kernel = kernel_of(plan);
+    out_.made.push_back({item.external});
+  }
+  out_.steps.emplace_back(std::move(step));
+}
+
 SlotId ProgramBuilder::slot(BufferId buffer) {
   buffer = lives_->home(buffer);
   const auto [found, fresh] = slots_.try_emplace(buffer, static_cast<SlotId>(out_.slots.size()));
@@ -281,9 +316,10 @@ SlotId ProgramBuilder::slot(BufferId buffer) {
   } else if (buffer.is_own() && is_tensor(node.op)) {
     const bool is_number = graph_.is_number(buffer.node);
     const bool is_given = node.op == ir::Op::Contract && graph_.contracts[node.attr].kind != ir::Product::Convolution;
-    made.kind = is_number && lives_->is_temp(buffer) ? SlotKind::Temp
-                : is_given || is_number              ? SlotKind::Tensor
-                                                     : SlotKind::Extern;
+    const bool is_program_s = is_number || node.op == ir::Op::Final;
+    made.kind = is_program_s && lives_->is_temp(buffer) ? SlotKind::Temp
+                : is_given || is_program_s              ? SlotKind::Tensor
+                                                        : SlotKind::Extern;
     strides = layout.strides;
   } else if (lives_->is_temp(buffer)) {
     made.kind = SlotKind::Temp;
@@ -355,6 +391,7 @@ void ProgramBuilder::place_temps() {
       return free && free->slot == kNoSlot;
     });
   for (size_t i = 0; i < owners.size(); ++i) out_.slots[owners[i]].offset = pieces[i].offset;
+  for (const auto& [part, of] : parts_) out_.slots[part].offset += out_.slots[of].offset;
 }
 
 /// Where sizes differ, the pieces lie one above the other as they do here.
@@ -447,12 +484,19 @@ static std::optional<ir::Graph> without_unit_expressions(const ir::Graph& graph)
   return made;
 }
 
+Program plan_staged(const ir::Graph& graph, const PlanOptions& options, const std::vector<Body>& bodies) {
+  return ProgramBuilder(graph, options, bodies).run();
+}
+
 Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const ir::Symbols::Scope symbols(graph.symbols.get());
   const auto plain = without_unit_expressions(graph);
-  const auto made = staged(plain ? *plain : graph, options.costs, options.own_products);
-  Program program = ProgramBuilder(made ? *made : plain ? *plain : graph, options).run();
+  const ir::Graph& known = plain ? *plain : graph;
+  const Staged made = staged(known, options);
+  Program program = plan_staged(made.of(known), options, made.bodies);
+  roll(program);
   program.own_products = options.own_products;
+  program.for_cuda = options.cuda;
   return program;
 }
 

@@ -166,11 +166,11 @@ struct Program {
   std::vector<Slot> slots;
   std::vector<KernelPlan> kernels;  // distinct plans
   std::vector<Step> steps;
-  std::vector<SlotId> outputs;                // per Graph::outputs
-  std::vector<std::vector<ir::NodeId>> made;  // per launch as they run: the nodes it makes, of the staged graph
-  std::vector<Verdict> verdicts;              // in order of the nodes
-  std::vector<SizedNumber> sized;             // of a program for any size; all else is for any size as it is
-  bool own_products = false;                  // see PlanOptions
+  std::vector<SlotId> outputs;                  // per Graph::outputs
+  std::vector<std::vector<ir::NodeId>> made;    // per launch as they run: the nodes it makes, of the staged graph
+  std::vector<Verdict> verdicts;                // in order of the nodes
+  std::vector<SizedNumber> sized;               // of a program for any size; all else is for any size as it is
+  bool own_products = false, for_cuda = false;  // see PlanOptions
   int64_t arena_bytes = 0;
   int64_t scratch_bytes = 0;  // per thread; on a GPU of the launch that needs most: those of a stream take turns
 };

@@ -67,8 +67,11 @@ class Clusters {
 }  // namespace
 
 std::string dot(const ir::Graph& graph, const Program& program) {
-  const auto made = staged(graph, Costs{}, program.own_products);
-  return Clusters(made ? *made : graph, program).dot();
+  PlanOptions options;
+  options.own_products = program.own_products;
+  options.cuda = program.for_cuda;
+  const Staged made = staged(graph, options);
+  return Clusters(made.of(graph), program).dot();
 }
 
 }  // namespace fastjit::plan

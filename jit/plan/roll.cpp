@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "plan/loop_step.h"
 #include "plan/repeats.h"
 #include "plan/work.h"
 #include "support/hash_index.h"
@@ -30,6 +31,14 @@ bool alike(const KernelStep& a, const KernelStep& b) {
 }
 
 bool is_split(const KernelStep& launch) { return launch.units > launch.grain; }
+
+uint32_t launches_in(const Step& step) {
+  size_t count = std::holds_alternative<KernelStep>(step);
+  if (const auto* parallel = std::get_if<ParallelStep>(&step)) count = parallel->launches.size();
+  if (const auto* loop = std::get_if<LoopStep>(&step)) count = loop->body.size();
+  if (const auto* product = std::get_if<ContractStep>(&step)) count = product->epilogue.size();
+  return static_cast<uint32_t>(count);
+}
 
 /// Tokens, one a launch that may be in a loop and one a step that may not; repeats of them; loops in their place.
 class Roller {
@@ -66,7 +75,6 @@ class Roller {
   void rebuild();
   uint32_t keep_items(uint32_t from, uint32_t end);
   LoopStep loop_of(const Loop& loop) const;
-  void add_operand(LoopStep& made, const Loop& loop, LoopStep::Operand of) const;
   void note_launch(uint32_t at) { kept_launches_[at] = next_launch_++; }
   void settle_numbers();
 
@@ -99,9 +107,7 @@ void Roller::list_items() {
       for (KernelStep& each : parallel->launches) add_item({i, &each, launch++});
     } else {
       add_item({i, nullptr, launch});
-      if (parallel) launch += static_cast<uint32_t>(parallel->launches.size());
-      if (const auto* product = std::get_if<ContractStep>(&step))
-        launch += static_cast<uint32_t>(product->epilogue.size());
+      launch += launches_in(step);
     }
   }
 }
@@ -188,10 +194,7 @@ uint32_t Roller::keep_items(uint32_t from, uint32_t end) {
   Step& step = program_.steps[first.step];
   auto* parallel = std::get_if<ParallelStep>(&step);
   if (!parallel || !first.launch) {
-    const size_t launches = parallel ? parallel->launches.size() : 0;
-    const auto* product = std::get_if<ContractStep>(&step);
-    for (size_t i = 0; i < (first.launch ? 1 : product ? product->epilogue.size() : launches); ++i)
-      note_launch(first.at + static_cast<uint32_t>(i));
+    for (uint32_t i = 0; i < launches_in(step); ++i) note_launch(first.at + i);
     steps_.push_back(std::move(step));
     return from + 1;
   }
@@ -212,32 +215,19 @@ LoopStep Roller::loop_of(const Loop& loop) const {
   LoopStep made;
   made.trip = loop.trip;
   for (uint32_t i = 0; i < loop.period; ++i) made.body.push_back(*items_[loop.begin + i].launch);
+  std::vector<std::vector<Place>> columns;
   for (uint32_t i = 0; i < loop.period; ++i)
-    for (uint32_t k = 0; k < made.body[i].operands.size(); ++k) add_operand(made, loop, {i, k});
-  for (int64_t round = 0; round < loop.trip; ++round)
-    for (const LoopStep::Operand of : made.jumps) {
-      const KernelStep& launch = *items_[loop.begin + static_cast<uint32_t>(round) * loop.period + of.launch].launch;
-      made.table.push_back({launch.operands[of.operand], launch.offsets[of.operand]});
+    for (uint32_t k = 0; k < made.body[i].operands.size(); ++k) {
+      work(static_cast<uint64_t>(loop.trip));
+      std::vector<Place> places;
+      for (uint32_t round = 0; round < loop.trip; ++round) {
+        const KernelStep& launch = *items_[loop.begin + round * loop.period + i].launch;
+        places.push_back({launch.operands[k], launch.offsets[k]});
+      }
+      add_places(made, {i, k}, std::move(places), columns);
     }
+  fill_table(made, columns);
   return made;
-}
-
-/// Among the walks or the jumps, unless it stays where it is.
-void Roller::add_operand(LoopStep& made, const Loop& loop, LoopStep::Operand of) const {
-  work(static_cast<uint64_t>(loop.trip));
-  const auto place = [&](int64_t round) {
-    const KernelStep& launch = *items_[loop.begin + static_cast<uint32_t>(round) * loop.period + of.launch].launch;
-    return Place{launch.operands[of.operand], launch.offsets[of.operand]};
-  };
-  const Place first = place(0);
-  const int64_t delta = place(1).offset - first.offset;
-  bool walks = true;
-  for (int64_t round = 1; round < loop.trip && walks; ++round)
-    walks = place(round) == Place{first.slot, first.offset + round * delta};
-  if (!walks)
-    made.jumps.push_back(of);
-  else if (delta != 0)
-    made.walks.push_back({of, delta});
 }
 
 /// Of a body's launches the numbers of the first round stay.

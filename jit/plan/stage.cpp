@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/products.h"
+#include "plan/reroll.h"
 #include "plan/two_stage.h"
 #include "plan/updates.h"
 
@@ -15,16 +16,19 @@ static bool has_calls_in_order(const ir::Graph& graph) {
                              [&](const ir::Node& node) { return node.op != ir::Op::Extern || node.attr == calls++; });
 }
 
-std::optional<ir::Graph> staged(const ir::Graph& graph, const Costs& costs, bool own) {
-  if (!has_calls_in_order(graph)) return std::nullopt;
-  std::optional<ir::Graph> made;
+Staged staged(const ir::Graph& graph, const PlanOptions& options) {
+  Staged made;
+  if (!has_calls_in_order(graph)) return made;
   const auto take = [&](std::optional<ir::Graph> next) {
-    if (next) made = std::move(next);
+    if (next) made.graph = std::move(next);
   };
-  const auto now = [&]() -> const ir::Graph& { return made ? *made : graph; };
-  if (own) take(own_products(now(), costs));
-  take(two_stage(now()));
-  take(in_place(now()));
+  if (options.own_products) take(own_products(graph, options.costs));
+  take(two_stage(made.of(graph)));
+  if (auto rolled = options.cuda ? std::nullopt : reroll(made.of(graph), options)) {
+    made.graph = std::move(rolled->graph);
+    made.bodies = std::move(rolled->bodies);
+  }
+  take(in_place(made.of(graph)));
   return made;
 }
 

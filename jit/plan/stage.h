@@ -1,14 +1,21 @@
 #pragma once
 // What is planned in place of a graph: the same values, made in the way that costs least.
 #include <optional>
+#include <vector>
 
-#include "ir/graph.h"
-#include "plan/cost.h"
+#include "plan/body.h"
 
 namespace fastjit::plan {
 
-/// The graph with long reductions in two stages and, if `own`, small products in kernels. Nothing: it is planned as it
-/// is. Extern calls keep their numbers.
-std::optional<ir::Graph> staged(const ir::Graph& graph, const Costs& costs, bool own);
+struct Staged {
+  std::optional<ir::Graph> graph;  // nothing: it is planned as it is
+  std::vector<Body> bodies;        // per Graph::loops
+
+  const ir::Graph& of(const ir::Graph& given) const { return graph ? *graph : given; }
+};
+
+/// The graph with long reductions in two stages, its repetitions as loops and, if the options say so, small products in
+/// kernels. Extern calls keep their numbers.
+Staged staged(const ir::Graph& graph, const PlanOptions& options);
 
 }  // namespace fastjit::plan

@@ -104,7 +104,9 @@ std::vector<NodeId> last_readers(const ir::Graph& graph) {
   return last;
 }
 
-/// Updates that are made in an input's own memory: the input gets the last of them, and nobody wants an older value.
+/// The node whose step stores this one, an Update or a Final.
+NodeId writer(const ir::Graph& graph, NodeId id) { return graph[id].op == Op::Final ? graph[id].in[0] : id; }
+
 /// Where a run may end early, nothing is written before that is known.
 std::vector<bool> made_in_inputs(const ir::Graph& graph, const std::vector<NodeId>& last) {
   std::vector<bool> made(graph.nodes.size(), false);
@@ -114,7 +116,8 @@ std::vector<bool> made_in_inputs(const ir::Graph& graph, const std::vector<NodeI
   for (const ir::Store& store : graph.stores) {
     std::vector<NodeId> chain;
     NodeId at = store.value;
-    for (; graph[at].op == Op::Update && last[graph[at].in[0]] == at; at = graph[at].in[0]) chain.push_back(at);
+    for (NodeId base; (base = graph.stored_over(at)) != ir::kNoNode && last[base] == writer(graph, at); at = base)
+      chain.push_back(at);
     const bool is_whole = graph[at].op == Op::Input && graph[at].attr == store.input;
     if (!is_whole || outputs.contains(store.value)) continue;
     for (const NodeId id : chain) made[id] = true;
@@ -122,20 +125,50 @@ std::vector<bool> made_in_inputs(const ir::Graph& graph, const std::vector<NodeI
   return made;
 }
 
+/// The program's own memory, which is there to be written over, or an input's that may be.
+bool is_memory(const ir::Graph& graph, NodeId base, bool in_input) {
+  return in_input || graph[base].op == Op::Undef || graph.stored_over(base) != ir::kNoNode;
+}
+
+/// What a loop places is stored over its operand, or over a copy of that.
+void copy_loop(pass::Rewriter& rewriter, NodeId loop, const std::vector<NodeId>& last,
+               const std::vector<bool>& in_inputs) {
+  const ir::Graph& graph = rewriter.from();
+  const ir::LoopAttr& attr = graph.loops[graph[loop].attr];
+  std::vector<NodeId> operands;
+  for (const NodeId in : attr.operands) operands.push_back(rewriter[in]);
+  rewriter.to().set_line(graph[loop].line);
+  for (uint32_t which = attr.carried; which < attr.carried + attr.placed; ++which) {
+    const NodeId base = attr.operands[which], final = loop + 1 + which;
+    const bool is_alone = std::ranges::count(attr.operands, base) == 1;
+    if (!is_memory(graph, base, in_inputs[final]) || last[base] != loop || !is_alone)
+      operands[which] = rewriter.to().fresh_copy(operands[which], graph.layout(final).strides);
+  }
+  rewriter.loop(loop, std::move(operands));
+}
+
 }  // namespace
 
 std::vector<NodeId> memory_of_updates(const ir::Graph& graph) {
   std::vector<NodeId> memory(graph.nodes.size(), ir::kNoNode);
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    if (graph[id].op != Op::Update) continue;
-    const NodeId base = graph[id].in[0];
+    const NodeId base = graph.stored_over(id);
+    if (base == ir::kNoNode) continue;
     memory[id] = memory[base] == ir::kNoNode ? base : memory[base];
   }
   return memory;
 }
 
+bool is_sweep(const ir::Graph& graph, NodeId update) {
+  const ir::Node& node = graph[update];
+  return is_large_box(graph, update) && reads_beside(graph, node.in[1], node.in[0], node.attr);
+}
+
+std::vector<bool> made_in_inputs(const ir::Graph& graph) { return made_in_inputs(graph, last_readers(graph)); }
+
 std::optional<ir::Graph> in_place(const ir::Graph& graph) {
-  if (std::ranges::none_of(graph.nodes, [](const ir::Node& node) { return node.op == Op::Update; }))
+  if (std::ranges::none_of(graph.nodes,
+                           [](const ir::Node& node) { return node.op == Op::Update || node.op == Op::Loop; }))
     return std::nullopt;
   const std::vector<NodeId> last = last_readers(graph);
   const std::vector<bool> in_inputs = made_in_inputs(graph, last);
@@ -143,6 +176,10 @@ std::optional<ir::Graph> in_place(const ir::Graph& graph) {
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     work();
     const ir::Node& node = graph[id];
+    if (node.op == Op::Loop) {
+      copy_loop(rewriter, id, last, in_inputs);
+      continue;
+    }
     if (node.op != Op::Update) {
       rewriter.copy(id);
       continue;
@@ -155,8 +192,8 @@ std::optional<ir::Graph> in_place(const ir::Graph& graph) {
       rewriter.set(id, beside(rewriter, id));
       continue;
     }
-    const bool is_memory = of == Op::Update || of == Op::Undef || in_inputs[id];
-    if (!is_memory || last[node.in[0]] != id) base = rewriter.to().fresh_copy(base, graph.layout(id).strides);
+    if (!is_memory(graph, node.in[0], in_inputs[id]) || last[node.in[0]] != id)
+      base = rewriter.to().fresh_copy(base, graph.layout(id).strides);
     rewriter.set(id, rewriter.to().update(base, rewriter[node.in[1]], graph.maps[node.attr]));
   }
   return rewriter.finish();

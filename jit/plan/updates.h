@@ -12,6 +12,14 @@ namespace fastjit::plan {
 /// other nodes.
 std::vector<ir::NodeId> memory_of_updates(const ir::Graph& graph);
 
+/// Whether the Update is made of neighbours of what it replaces, and replaces half of its base or more: it is then made
+/// in memory of its own.
+bool is_sweep(const ir::Graph& graph, ir::NodeId update);
+
+/// Per node, an Update or a Final: it is stored in an input's own memory, since the input gets the last of such a
+/// chain, and nobody wants an older value.
+std::vector<bool> made_in_inputs(const ir::Graph& graph);
+
 /// The graph with a copy below every Update whose base is wanted as it was, or is no memory that it may write to.
 /// Nothing where the graph has no Update.
 std::optional<ir::Graph> in_place(const ir::Graph& graph);

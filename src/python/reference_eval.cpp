@@ -262,6 +262,8 @@ Tensor value_of(const ir::Graph& graph, ir::NodeId id, const std::vector<Tensor>
     case Op::Contract:
     case Op::Extern:
     case Op::Result:
+    case Op::Loop:  // only the planner makes loops
+    case Op::Final:
       throw std::invalid_argument("reference: extern steps are not evaluated");
     default:
       return ir::info(node.op).arity == 1 ? unary(node.op, in(0)) : binary(node.op, in(0), in(1));

@@ -211,11 +211,35 @@ inline std::vector<int64_t> mapped(const ir::IndexMap& map, const std::vector<in
   return out;
 }
 
+inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const std::vector<Num>& scalars);
+
+/// What the loop's finals are.
+inline std::vector<Values> run_loop(const ir::LoopAttr& loop, const std::vector<Values>& all,
+                                    const std::vector<Num>& scalars) {
+  const uint32_t single = loop.carried + loop.placed + loop.fixed;
+  std::vector<Values> in, lasts;
+  for (uint32_t i = 0; i < single; ++i) in.push_back(all[loop.operands[i]]);
+  in.resize(single + loop.tables);
+  for (int64_t round = 0; round < loop.trip; ++round) {
+    for (uint32_t i = 0; i < loop.tables; ++i)
+      in[single + i] = all[loop.operands[single + static_cast<size_t>(i * loop.trip + round)]];
+    const int64_t at[] = {ir::LoopAttr::kFirstRound + round};
+    Outcome made = run_graph(loop.body->symbols ? ir::at_sizes(*loop.body, at) : *loop.body, in, scalars);
+    for (uint32_t i = 0; i < loop.carried; ++i) in[i] = made.outputs[i];
+    for (uint32_t i = loop.carried; i < loop.carried + loop.placed; ++i) in[i] = made.inputs[i];
+    lasts.assign(made.outputs.begin() + loop.carried, made.outputs.end());
+  }
+  in.resize(loop.carried + loop.placed);
+  in.insert(in.end(), lasts.begin(), lasts.end());
+  return in;
+}
+
 inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const std::vector<Num>& scalars) {
   using ir::Op;
   std::vector<Values> all(g.nodes.size());
   const std::vector<Values> old = inputs;
   Outcome outcome;
+  std::vector<Values> finals;  // of the last loop
   for (ir::NodeId id = 0; id < g.nodes.size(); ++id) {
     const ir::Node& node = g[id];
     const std::vector<int64_t> sizes = ir::hints(g.sizes(id));
@@ -288,6 +312,10 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
         });
         out.push_back(fold.result());
       });
+    } else if (node.op == Op::Loop) {
+      finals = run_loop(g.loops[node.attr], all, scalars);
+    } else if (node.op == Op::Final) {
+      out = finals[node.attr];
     } else if (node.op == Op::Contract) {
       const ir::ContractAttr& attr = g.contracts[node.attr];
       out = called(attr.name, attr.operands);

@@ -1,0 +1,396 @@
+#include "plan/loop_maker.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "plan/updates.h"
+#include "plan/work.h"
+
+namespace fastjit::plan {
+
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+using Of = Source::Of;
+using Kind = PlacedValue::Kind;
+
+class LoopMaker {
+ public:
+  LoopMaker(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted)
+      : graph_(graph), sequence_(sequence), wanted_(wanted), values_(rounds.period, ir::kNoNode) {
+    made_.rounds = std::move(rounds);
+  }
+
+  std::optional<MadeLoop> run(const PlanOptions& options) {
+    body_.symbols = std::make_shared<ir::Symbols>();
+    const ir::Symbols::Scope scope(body_.symbols.get());
+    round_ = body_.symbols->add(ir::LoopAttr::kFirstRound, "round") - ir::LoopAttr::kFirstRound;
+    body_.scalars = graph_.scalars;
+    if (!find_carried() || !find_placed() || !find_outside()) return std::nullopt;
+    make_inputs();
+    for (uint32_t at = 0; at < period(); ++at)
+      if (!make(at)) return std::nullopt;
+    if (!make_outputs() || !make_stores()) return std::nullopt;
+    auto body = plan_body(body_, rounds().trip, made_.attr.carried, options);
+    if (!body) return std::nullopt;
+    made_.attr.trip = rounds().trip;
+    made_.attr.scratch = body->scratch;
+    made_.attr.body = std::make_shared<const ir::Graph>(std::move(body_));
+    made_.body = std::move(*body);
+    return std::move(made_);
+  }
+
+ private:
+  const Rounds& rounds() const { return made_.rounds; }
+  uint32_t period() const { return made_.rounds.period; }
+  NodeId node(int64_t round, uint32_t at) const {
+    return sequence_.nodes[rounds().begin + static_cast<size_t>(round) * period() + at];
+  }
+  Op op(uint32_t at) const { return graph_[node(0, at)].op; }
+
+  bool find_carried();
+  bool find_placed();
+  bool is_chain(uint32_t last) const;
+  bool find_outside();
+  bool take_outside(uint32_t at, size_t k);
+  void make_inputs();
+  NodeId add_input(NodeId like, const std::string& name);
+  bool make(uint32_t at);
+  NodeId operand(uint32_t at, size_t k);
+  NodeId seen(const std::vector<NodeId>& per_round, NodeId base);
+  NodeId copy_constant(NodeId id);
+  NodeId copy_node(const std::vector<NodeId>& per_round, std::vector<NodeId> operands);
+  std::optional<uint32_t> map_of(const std::vector<NodeId>& per_round);
+  std::vector<NodeId> nodes_at(uint32_t at) const;
+  std::vector<NodeId> operands_at(uint32_t at, size_t k) const;
+  bool make_outputs();
+  void add_output(NodeId value);
+  bool make_stores();
+  void store(NodeId value, ir::IndexMap map);
+  bool store_cat(const PlacedValue& placed);
+  ir::NodeId& input_of(uint32_t placed) { return inputs_[made_.attr.carried + placed]; }
+
+  const ir::Graph& graph_;
+  const Sequence& sequence_;
+  const Wanted& wanted_;
+  MadeLoop made_;
+  ir::Graph body_;
+  ir::Dim round_;
+  std::vector<NodeId> values_;                            // per node of a round: in the body
+  std::map<uint32_t, NodeId> before_;                     // node of a round -> what it is before the first
+  std::map<uint32_t, uint32_t> carried_;                  // node of a round -> input
+  std::map<uint32_t, uint32_t> bases_;                    // the last Update of a Base -> which of the placed
+  std::vector<NodeId> fixed_;                             // bases that are the same in all rounds
+  std::vector<std::vector<NodeId>> tables_;               // those of each round
+  std::map<std::pair<uint32_t, size_t>, uint32_t> from_;  // operand -> fixed, or behind them, table
+  std::vector<NodeId> inputs_;                            // of the body
+  std::map<NodeId, NodeId> constants_;
+  bool failed_ = false;
+};
+
+/// Values that go from one round to the next, each of which begins as one value. Rounds without any are no loop: their
+/// launches may run at once.
+bool LoopMaker::find_carried() {
+  for (const auto& sources : rounds().sources)
+    for (const Source& source : sources) {
+      if (source.of != Of::Before) continue;
+      const auto [found, fresh] = before_.try_emplace(source.at, source.first);
+      if (!fresh && found->second != source.first) return false;
+    }
+  return !before_.empty();
+}
+
+/// Whether Updates of a round lead from what this one was in the round before to what it is now, each stored over the
+/// one before.
+bool LoopMaker::is_chain(uint32_t last) const {
+  for (uint32_t at = last;;) {
+    if (op(at) != Op::Update || is_sweep(graph_, node(1, at))) return false;
+    const Source& base = rounds().sources[at][0];
+    if (base.of == Of::Before) return base.at == last;
+    if (base.of == Of::Outside) return false;
+    at = base.at;
+  }
+}
+
+bool LoopMaker::find_placed() {
+  for (const auto& [at, first] : before_) {
+    if (is_chain(at)) {
+      if (graph_[first].layout != graph_[node(0, at)].layout || wanted_.all[at]) return false;
+      bases_[at] = static_cast<uint32_t>(made_.placed.size());
+      made_.placed.push_back({Kind::Base, at, first});
+    } else {
+      carried_[at] = static_cast<uint32_t>(carried_.size());
+    }
+  }
+  for (uint32_t at = 0; at < period(); ++at)
+    if (wanted_.all[at]) {
+      if (op(at) == Op::Update || op(at) == Op::Undef) return false;
+      made_.placed.push_back({Kind::Gather, at});
+    }
+  for (const CatOfRounds& cat : wanted_.cats) made_.placed.push_back({Kind::Cat, cat.at, ir::kNoNode, cat});
+  return true;
+}
+
+std::vector<NodeId> LoopMaker::nodes_at(uint32_t at) const {
+  std::vector<NodeId> nodes;
+  for (int64_t round = 0; round < rounds().trip; ++round) nodes.push_back(node(round, at));
+  return nodes;
+}
+
+std::vector<NodeId> LoopMaker::operands_at(uint32_t at, size_t k) const {
+  std::vector<NodeId> nodes;
+  for (const auto& round : rounds().operands) nodes.push_back(round[at][k]);
+  return nodes;
+}
+
+bool LoopMaker::find_outside() {
+  for (uint32_t at = 0; at < period(); ++at)
+    for (size_t k = 0; k < rounds().sources[at].size(); ++k)
+      if (rounds().sources[at][k].of == Of::Outside && !take_outside(at, k)) return false;
+  return true;
+}
+
+static bool is_constant(Op op) { return op == Op::Const || op == Op::Scalar || op == Op::Iota; }
+
+bool LoopMaker::take_outside(uint32_t at, size_t k) {
+  std::vector<NodeId> bases = operands_at(at, k);
+  work(bases.size());
+  for (NodeId& base : bases) base = seen_through(graph_, base).base;
+  const bool is_one = std::ranges::all_of(bases, [&](NodeId id) { return id == bases[0]; });
+  if (std::ranges::any_of(bases, [&](NodeId id) { return is_constant(graph_[id].op); })) return is_one;
+  const auto is_like_first = [&](NodeId id) {
+    return graph_[id].layout == graph_[bases[0]].layout && graph_[id].dtype == graph_[bases[0]].dtype;
+  };
+  if (!std::ranges::all_of(bases, is_like_first)) return false;
+  const auto index_in = [](auto& table, auto value) {
+    const auto found = std::ranges::find(table, value);
+    const auto index = static_cast<uint32_t>(found - table.begin());
+    if (found == table.end()) table.push_back(std::move(value));
+    return index;
+  };
+  constexpr uint32_t kTable = 1u << 31;
+  from_[{at, k}] = is_one ? index_in(fixed_, bases[0]) : kTable | index_in(tables_, std::move(bases));
+  return true;
+}
+
+NodeId LoopMaker::add_input(NodeId like, const std::string& name) {
+  const NodeId id = body_.input(graph_[like].dtype, graph_.layout(like), {name});
+  inputs_.push_back(id);
+  return id;
+}
+
+void LoopMaker::make_inputs() {
+  ir::LoopAttr& attr = made_.attr;
+  attr.carried = static_cast<uint32_t>(carried_.size());
+  attr.placed = static_cast<uint32_t>(made_.placed.size());
+  attr.fixed = static_cast<uint32_t>(fixed_.size());
+  attr.tables = static_cast<uint32_t>(tables_.size());
+  for (const auto& [at, input] : carried_) {
+    add_input(node(0, at), "carried" + std::to_string(input));
+    attr.operands.push_back(before_[at]);
+  }
+  for (size_t i = 0; i < made_.placed.size(); ++i) {
+    const PlacedValue& placed = made_.placed[i];
+    const std::string name = "placed" + std::to_string(i);
+    attr.operands.push_back(placed.base);
+    if (placed.kind == Kind::Base) {
+      add_input(placed.base, name);
+    } else if (placed.kind == Kind::Cat) {
+      add_input(placed.cat.cat, name);
+    } else {
+      std::vector<ir::Dim> sizes{rounds().trip};
+      const auto each = graph_.sizes(node(0, placed.at));
+      sizes.insert(sizes.end(), each.begin(), each.end());
+      std::vector<ir::Dim> strides = ir::row_major(sizes);
+      inputs_.push_back(body_.input(graph_[node(0, placed.at)].dtype, {std::move(sizes), std::move(strides)}, {name}));
+    }
+  }
+  for (const NodeId base : fixed_) {
+    attr.operands.push_back(base);
+    add_input(base, "fixed" + std::to_string(inputs_.size()));
+  }
+  for (const std::vector<NodeId>& table : tables_) {
+    attr.operands.insert(attr.operands.end(), table.begin(), table.end());
+    add_input(table[0], "table" + std::to_string(inputs_.size()));
+  }
+}
+
+/// The map of such a node with offsets that follow the round. Nothing: they do not.
+std::optional<uint32_t> LoopMaker::map_of(const std::vector<NodeId>& per_round) {
+  ir::IndexMap map = graph_.maps[graph_[per_round[0]].attr];
+  const auto same = [&](NodeId id) { return graph_[id].attr == graph_[per_round[0]].attr; };
+  if (!std::ranges::all_of(per_round, same)) {
+    std::vector<int64_t> offsets(per_round.size());
+    for (size_t row = 0; row < map.dims.size(); ++row) {
+      work(offsets.size());
+      for (size_t i = 0; i < offsets.size(); ++i) {
+        const ir::IndexMap& here = graph_.maps[graph_[per_round[i]].attr];
+        if (here.dims.size() != map.dims.size()) return std::nullopt;
+        offsets[i] = here.dims[row].offset.hint();
+        if (!(ir::Affine{0, here.dims[row].terms} == ir::Affine{0, map.dims[row].terms})) return std::nullopt;
+      }
+      const std::optional<Walk> walk = walk_of(offsets);
+      if (!walk) return std::nullopt;
+      if (walk->step != 0) map.dims[row].offset = walk->first + walk->step * round_;
+    }
+  }
+  body_.maps.push_back(std::move(map));
+  return static_cast<uint32_t>(body_.maps.size() - 1);
+}
+
+NodeId LoopMaker::copy_node(const std::vector<NodeId>& per_round, std::vector<NodeId> operands) {
+  const ir::Node& like = graph_[per_round[0]];
+  ir::Node made = like;
+  made.layout = body_.intern(graph_.layouts[like.layout]);
+  made.line = 0;
+  const auto push = [](auto& table, auto value) {
+    table.push_back(std::move(value));
+    return static_cast<uint32_t>(table.size() - 1);
+  };
+  if (like.op == Op::Cat) {
+    made.attr = push(body_.lists, ir::ListAttr{graph_.lists[like.attr].dim, std::move(operands)});
+    return body_.append(made);
+  }
+  std::ranges::fill(made.in, ir::kNoNode);
+  std::ranges::copy(operands, made.in);
+  if (like.op == Op::View || like.op == Op::Update) {
+    const auto map = map_of(per_round);
+    failed_ = failed_ || !map;
+    made.attr = map.value_or(0);
+  } else if (like.op == Op::Reduce || like.op == Op::Dot) {
+    made.attr = push(body_.reduces, graph_.reduces[like.attr]);
+  } else if (like.op == Op::Const) {
+    made.attr = push(body_.constants, graph_.constants[like.attr]);
+  }
+  return body_.append(made);
+}
+
+/// A constant, or views of one.
+NodeId LoopMaker::copy_constant(NodeId id) {
+  const auto [found, fresh] = constants_.try_emplace(id, ir::kNoNode);
+  if (!fresh) return found->second;
+  std::vector<NodeId> operands;
+  for (const NodeId in : graph_.operands(id)) operands.push_back(copy_constant(in));
+  return constants_[id] = copy_node({id}, std::move(operands));
+}
+
+/// `base`, of the body, as these nodes see it, one a round.
+NodeId LoopMaker::seen(const std::vector<NodeId>& per_round, NodeId base) {
+  std::vector<std::vector<NodeId>> views;
+  for (const NodeId id : per_round) views.push_back(seen_through(graph_, id).views);
+  const size_t count = views[0].size();
+  for (const auto& each : views) failed_ = failed_ || each.size() != count;
+  for (size_t i = count; i-- > 0 && !failed_;) {
+    std::vector<NodeId> level;
+    for (const auto& each : views) level.push_back(each[i]);
+    const ir::Node& first = graph_[level[0]];
+    for (const NodeId id : level) failed_ = failed_ || graph_[id].op != first.op || graph_[id].layout != first.layout;
+    if (!failed_) base = copy_node(level, {base});
+  }
+  return base;
+}
+
+NodeId LoopMaker::operand(uint32_t at, size_t k) {
+  const Source& source = rounds().sources[at][k];
+  if (source.of == Of::Round) return values_[source.at];
+  if (source.of == Of::Before) {
+    const auto base = bases_.find(source.at);
+    return base != bases_.end() ? input_of(base->second) : inputs_[carried_[source.at]];
+  }
+  const std::vector<NodeId> per_round = operands_at(at, k);
+  const auto from = from_.find({at, k});
+  if (from == from_.end()) {
+    const auto same = [&](NodeId id) { return id == per_round[0]; };
+    failed_ = failed_ || !std::ranges::all_of(per_round, same);
+    return copy_constant(per_round[0]);
+  }
+  const uint32_t first = made_.attr.carried + made_.attr.placed;
+  const bool is_table = from->second >> 31;
+  const uint32_t index = from->second & ~(1u << 31);
+  return seen(per_round, inputs_[first + (is_table ? made_.attr.fixed : 0) + index]);
+}
+
+bool LoopMaker::make(uint32_t at) {
+  std::vector<NodeId> operands;
+  for (size_t k = 0; k < rounds().sources[at].size(); ++k) operands.push_back(operand(at, k));
+  if (failed_) return false;
+  values_[at] = copy_node(nodes_at(at), std::move(operands));
+  return !failed_;
+}
+
+/// Each output is a tensor of its own.
+void LoopMaker::add_output(NodeId value) {
+  const bool is_own = body_[value].op != Op::Input && std::ranges::count(body_.outputs, value) == 0;
+  body_.outputs.push_back(is_own ? value : body_.fresh_copy(value, body_.layout(value).strides));
+}
+
+bool LoopMaker::make_outputs() {
+  for (const auto& [at, input] : carried_) {
+    made_.finals[at] = input;
+    add_output(values_[at]);
+  }
+  for (uint32_t at = 0; at < period(); ++at) {
+    if (const auto base = bases_.find(at); base != bases_.end()) made_.finals[at] = made_.attr.carried + base->second;
+    if (!wanted_.last[at] || wanted_.all[at] || made_.finals.contains(at)) continue;
+    made_.finals[at] = made_.attr.carried + made_.attr.placed + made_.attr.lasts++;
+    add_output(values_[at]);
+  }
+  return true;
+}
+
+void LoopMaker::store(NodeId value, ir::IndexMap map) {
+  const auto which = static_cast<uint32_t>(body_.stores.size());
+  const NodeId now = body_.update(input_of(which), value, std::move(map));
+  body_.stores.push_back({made_.attr.carried + which, now, 0});
+}
+
+/// The part of the Cat, looked at as it is there.
+bool LoopMaker::store_cat(const PlacedValue& placed) {
+  const ir::ListAttr& list = graph_.lists[graph_[placed.cat.cat].attr];
+  const auto parts = std::span(list.operands).subspan(placed.cat.first, static_cast<size_t>(rounds().trip));
+  NodeId value = values_[placed.at];
+  std::vector<NodeId> views;
+  for (NodeId id = parts[0]; id != node(0, placed.at); id = graph_[id].in[0]) views.push_back(id);
+  while (!views.empty()) {
+    value = copy_node({views.back()}, {value});
+    views.pop_back();
+  }
+  int64_t before = 0;
+  for (uint32_t i = 0; i < placed.cat.first; ++i)
+    before += graph_.sizes(list.operands[i])[static_cast<size_t>(list.dim)].hint();
+  ir::IndexMap map;
+  for (size_t d = 0; d < graph_.sizes(placed.cat.cat).size(); ++d)
+    map.dims.push_back({0, {{static_cast<uint8_t>(d), 1}}});
+  const auto dim = static_cast<size_t>(list.dim);
+  map.dims[dim].offset = before + graph_.sizes(parts[0])[dim].hint() * round_;
+  store(value, std::move(map));
+  return true;
+}
+
+bool LoopMaker::make_stores() {
+  for (const PlacedValue& placed : made_.placed) {
+    const auto which = static_cast<uint32_t>(body_.stores.size());
+    if (placed.kind == Kind::Base) {
+      body_.stores.push_back({made_.attr.carried + which, values_[placed.at], 0});
+    } else if (placed.kind == Kind::Cat) {
+      if (!store_cat(placed)) return false;
+    } else {
+      made_.gathers[placed.at] = made_.attr.carried + which;
+      ir::IndexMap map{{{round_, {}}}};
+      for (uint8_t d = 0; d < body_[values_[placed.at]].rank; ++d) map.dims.push_back({0, {{d, 1}}});
+      store(values_[placed.at], std::move(map));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<MadeLoop> make_loop(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
+                                  const PlanOptions& options) {
+  return LoopMaker(graph, sequence, std::move(rounds), wanted).run(options);
+}
+
+}  // namespace fastjit::plan

@@ -1,0 +1,47 @@
+#pragma once
+// From rounds that are alike to a loop: its body, and what it is given and gives.
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "plan/body.h"
+#include "plan/rounds.h"
+
+namespace fastjit::plan {
+
+/// Parts of a Cat that are one value of all rounds, in order: part `first` is that of the first round.
+struct CatOfRounds {
+  ir::NodeId cat;
+  uint32_t first;  // operand of the Cat
+  uint32_t at;     // node of a round
+};
+
+/// Values of rounds that somebody behind the loop reads.
+struct Wanted {
+  std::vector<bool> last;  // per node of a round: of the last round
+  std::vector<bool> all;   // of others too
+  std::vector<CatOfRounds> cats;
+};
+
+/// A value that rounds store over, and the memory that it begins with.
+struct PlacedValue {
+  enum class Kind : uint8_t { Base, Gather, Cat } kind;
+  uint32_t at;                    // node of a round: of a Base the last Update, else what is stored
+  ir::NodeId base = ir::kNoNode;  // Base: what it is before the loop
+  CatOfRounds cat{};
+};
+
+struct MadeLoop {
+  Rounds rounds;
+  ir::LoopAttr attr;  // operands: nodes of the old graph, kNoNode where a Gather or Cat begins
+  Body body;
+  std::vector<PlacedValue> placed;
+  std::map<uint32_t, uint32_t> finals;   // node of a round -> the Final that is its last value
+  std::map<uint32_t, uint32_t> gathers;  // node of a round -> the Final that holds its values of all rounds
+};
+
+/// Nothing: rounds differ in what a loop cannot express, or its body is no list of launches.
+std::optional<MadeLoop> make_loop(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
+                                  const PlanOptions& options);
+
+}  // namespace fastjit::plan

@@ -1,0 +1,299 @@
+#include "plan/reroll.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "pass/rewrite.h"
+#include "plan/loop_maker.h"
+#include "plan/repeats.h"
+#include "plan/work.h"
+
+namespace fastjit::plan {
+
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+// Planning so many nodes takes a millisecond or two: less is not worth what a kernel cannot keep between rounds.
+constexpr int64_t kFewestSaved = 192;
+// A round of fewer nodes is several of them: what is fused across them stays in registers.
+constexpr uint32_t kNodesOfARound = 64;
+constexpr int64_t kFewestRounds = 3;
+
+class Reroller {
+ public:
+  Reroller(const ir::Graph& graph, const PlanOptions& options)
+      : graph_(graph), options_(options), sequence_(sequence_of(graph)) {}
+
+  std::optional<Rerolled> run() {
+    if (static_cast<int64_t>(sequence_.nodes.size()) < kFewestSaved) return std::nullopt;
+    find_readers();
+    const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_);
+    std::vector<Repeat> found = repeats(tokens);
+    std::ranges::stable_sort(found, std::greater<>{},
+                             [](const Repeat& r) { return static_cast<int64_t>(r.end) - r.begin - r.period; });
+    taken_.assign(sequence_.nodes.size(), false);
+    for (const Repeat& repeat : found) {
+      if (static_cast<int64_t>(repeat.end) - repeat.begin - repeat.period < kFewestSaved) break;
+      for (uint32_t begin = repeat.begin, end = begin; begin < repeat.end; begin = end + 1) {
+        for (end = begin; end < repeat.end && !taken_[end];) ++end;
+        try_loop(begin, end, repeat.period);
+      }
+    }
+    if (loops_.empty()) return std::nullopt;
+    std::ranges::sort(loops_, {}, [](const MadeLoop& loop) { return loop.rounds.begin; });
+    return rebuild();
+  }
+
+ private:
+  void find_readers();
+  void try_loop(uint32_t begin, uint32_t end, uint32_t period);
+  bool is_inside(const Rounds& rounds, NodeId id) const;
+  Wanted wanted_of(const Rounds& rounds);
+  void find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted);
+  bool lists_rounds(const Rounds& rounds, const CatOfRounds& of) const;
+  bool is_absorbed(const Rounds& rounds, const Wanted& wanted, NodeId value, NodeId reader) const;
+  Rerolled rebuild();
+  void emit(pass::Rewriter& rewriter, const MadeLoop& loop);
+  void emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeId made);
+  NodeId begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which);
+  NodeId with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, int64_t trip, NodeId now, bool are_there,
+                    NodeId limit) const;
+  void copy(pass::Rewriter& rewriter, NodeId id) const;
+  NodeId node(const Rounds& rounds, int64_t round, uint32_t at) const {
+    return sequence_.nodes[rounds.begin + static_cast<size_t>(round) * rounds.period + at];
+  }
+
+  const ir::Graph& graph_;
+  const PlanOptions& options_;
+  const Sequence sequence_;
+  std::vector<std::vector<NodeId>> readers_;            // per node, live ones
+  std::vector<bool> is_result_;                         // per node: the caller or an argument gets it
+  std::vector<bool> taken_;                             // per node of the sequence: in a loop
+  std::vector<bool> absorbed_;                          // per node: only Cats that loops fill read it
+  std::map<NodeId, std::pair<size_t, uint32_t>> cats_;  // Cat -> begin of the loop that fills it, which of its placed
+  std::vector<MadeLoop> loops_;
+};
+
+void Reroller::find_readers() {
+  readers_.resize(graph_.nodes.size());
+  is_result_.assign(graph_.nodes.size(), false);
+  absorbed_.assign(graph_.nodes.size(), false);
+  for (NodeId id = 0; id < graph_.nodes.size(); ++id)
+    if (sequence_.live[id])
+      for (const NodeId in : graph_.operands(id))
+        if (in != ir::kNoNode) readers_[in].push_back(id);
+  for (const NodeId id : graph_.outputs) is_result_[id] = true;
+  for (const ir::Store& store : graph_.stores) is_result_[store.value] = true;
+}
+
+bool Reroller::is_inside(const Rounds& rounds, NodeId id) const {
+  const uint32_t place = sequence_.places[id];
+  return place != Sequence::kNone && place >= rounds.begin && place < rounds.end();
+}
+
+void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
+  if (static_cast<int64_t>(end) - begin - period < kFewestSaved || (end - begin) / period < kFewestRounds) return;
+  begin += best_phase(graph_, sequence_, begin, end, period);
+  const int64_t trip = (static_cast<int64_t>(end) - begin) / period;
+  const int64_t together = std::clamp<int64_t>(kNodesOfARound / period, 1, std::max<int64_t>(trip / 8, 1));
+  Rounds rounds{begin, static_cast<uint32_t>(period * together), trip / together, {}, {}};
+  auto alike = alike_rounds(graph_, sequence_, std::move(rounds));
+  if (!alike || (alike->trip - 1) * alike->period < kFewestSaved) return;
+  const Wanted wanted = wanted_of(*alike);
+  auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
+  if (!made) return;
+  std::fill(taken_.begin() + made->rounds.begin, taken_.begin() + made->rounds.end(), true);
+  for (uint32_t which = 0; which < made->placed.size(); ++which)
+    if (made->placed[which].kind == PlacedValue::Kind::Cat)
+      cats_[made->placed[which].cat.cat] = {made->rounds.begin, which};
+  for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+    const bool is_view = graph_[id].op == Op::View || graph_[id].op == Op::Reshape;
+    if (!is_view || !sequence_.live[id] || is_inside(made->rounds, id) || absorbed_[id]) continue;
+    const NodeId base = seen_through(graph_, id).base;
+    if (is_inside(made->rounds, base) && !is_result_[id])
+      absorbed_[id] = std::ranges::all_of(readers_[id],
+                                          [&](NodeId reader) { return is_absorbed(made->rounds, wanted, id, reader); });
+  }
+  loops_.push_back(std::move(*made));
+}
+
+/// Whether the Cat's parts from there on are that node of each round, seen alike.
+bool Reroller::lists_rounds(const Rounds& rounds, const CatOfRounds& of) const {
+  const auto& parts = graph_.lists[graph_[of.cat].attr].operands;
+  if (of.first + static_cast<size_t>(rounds.trip) > parts.size()) return false;
+  for (int64_t round = 0; round < rounds.trip; ++round) {
+    NodeId a = parts[of.first + static_cast<size_t>(round)], b = parts[of.first];
+    for (; !is_inside(rounds, a) && !is_inside(rounds, b); a = graph_[a].in[0], b = graph_[b].in[0]) {
+      const bool is_view = graph_[a].op == Op::View || graph_[a].op == Op::Reshape;
+      if (!is_view || graph_[a].op != graph_[b].op || graph_[a].layout != graph_[b].layout ||
+          graph_[a].attr != graph_[b].attr)
+        return false;
+    }
+    if (a != node(rounds, round, of.at) || b != node(rounds, 0, of.at)) return false;
+  }
+  return true;
+}
+
+/// Cats behind the loop that list the node of every round.
+void Reroller::find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted) {
+  std::vector<NodeId> stack{node(rounds, 0, at)};
+  while (!stack.empty()) {
+    const NodeId id = stack.back();
+    stack.pop_back();
+    for (const NodeId reader : readers_[id]) {
+      work();
+      if (is_inside(rounds, reader)) continue;
+      if (graph_[reader].op == Op::View || graph_[reader].op == Op::Reshape) stack.push_back(reader);
+      const bool is_known = cats_.contains(reader) ||
+                            std::ranges::any_of(wanted.cats, [&](const CatOfRounds& of) { return of.cat == reader; });
+      if (graph_[reader].op != Op::Cat || is_known) continue;
+      const auto& parts = graph_.lists[graph_[reader].attr].operands;
+      const auto first = static_cast<uint32_t>(std::ranges::find(parts, id) - parts.begin());
+      if (lists_rounds(rounds, {reader, first, at})) wanted.cats.push_back({reader, first, at});
+    }
+  }
+}
+
+/// Whether `reader` gets `value` from the loop as a part of a Cat.
+bool Reroller::is_absorbed(const Rounds& rounds, const Wanted& wanted, NodeId value, NodeId reader) const {
+  const bool is_view = graph_[reader].op == Op::View || graph_[reader].op == Op::Reshape;
+  if (is_view)
+    return !is_result_[reader] && std::ranges::all_of(readers_[reader], [&](NodeId next) {
+      return is_absorbed(rounds, wanted, reader, next);
+    });
+  const auto of = std::ranges::find(wanted.cats, reader, &CatOfRounds::cat);
+  if (of == wanted.cats.end()) return false;
+  const auto& parts = graph_.lists[graph_[reader].attr].operands;
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (parts[i] == value && (i < of->first || i >= of->first + static_cast<size_t>(rounds.trip))) return false;
+  return true;
+}
+
+Wanted Reroller::wanted_of(const Rounds& rounds) {
+  Wanted wanted{std::vector<bool>(rounds.period, false), std::vector<bool>(rounds.period, false), {}};
+  for (uint32_t at = 0; at < rounds.period; ++at) find_cats(rounds, at, wanted);
+  for (int64_t round = 0; round < rounds.trip; ++round)
+    for (uint32_t at = 0; at < rounds.period; ++at) {
+      work();
+      const NodeId id = node(rounds, round, at);
+      const auto is_read = [&](NodeId reader) {
+        return !is_inside(rounds, reader) && !is_absorbed(rounds, wanted, id, reader);
+      };
+      if (!is_result_[id] && std::ranges::none_of(readers_[id], is_read)) continue;
+      (round + 1 == rounds.trip ? wanted.last : wanted.all)[at] = true;
+    }
+  return wanted;
+}
+
+void Reroller::copy(pass::Rewriter& rewriter, NodeId id) const {
+  const Op op = graph_[id].op;
+  const bool is_kept = sequence_.live[id] || op == Op::Input || op == Op::Scalar;
+  if (is_kept && !absorbed_[id] && rewriter[id] == ir::kNoNode) rewriter.copy(id);
+}
+
+Rerolled Reroller::rebuild() {
+  pass::Rewriter rewriter(graph_);
+  size_t next = 0;
+  for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+    work();
+    if (next < loops_.size() && id == sequence_.nodes[loops_[next].rounds.begin]) emit(rewriter, loops_[next++]);
+    const uint32_t place = sequence_.places[id];
+    if (place != Sequence::kNone && taken_[place]) continue;
+    const auto filled = cats_.find(id);
+    if (filled == cats_.end()) {
+      copy(rewriter, id);
+      continue;
+    }
+    const auto loop =
+        std::ranges::find_if(loops_, [&](const MadeLoop& made) { return made.rounds.begin == filled->second.first; });
+    const CatOfRounds& of = loop->placed[filled->second.second].cat;
+    rewriter.to().set_line(graph_[id].line);
+    rewriter.set(id,
+                 with_parts(rewriter, of, loop->rounds.trip, rewriter[id], false, sequence_.nodes[loop->rounds.begin]));
+  }
+  Rerolled made{rewriter.finish(), {}};
+  for (MadeLoop& loop : loops_) made.bodies.push_back(std::move(loop.body));
+  return made;
+}
+
+/// `now` with those parts of the Cat that are no rounds: the ones that are there before the loop, or the others.
+NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, int64_t trip, NodeId now, bool are_there,
+                            NodeId limit) const {
+  const ir::ListAttr& list = graph_.lists[graph_[of.cat].attr];
+  const auto dim = static_cast<size_t>(list.dim);
+  int64_t at = 0;
+  for (size_t i = 0; i < list.operands.size(); ++i) {
+    const NodeId part = list.operands[i];
+    const int64_t begin = at;
+    at += graph_.sizes(part)[dim].hint();
+    const bool is_round = i >= of.first && i < of.first + static_cast<size_t>(trip);
+    if (is_round || (part < limit) != are_there || graph_.layout(part).numel() == 0) continue;
+    ir::IndexMap map;
+    for (size_t d = 0; d < graph_.sizes(part).size(); ++d) map.dims.push_back({0, {{static_cast<uint8_t>(d), 1}}});
+    map.dims[dim].offset = begin;
+    now = rewriter.to().update(now, rewriter[part], std::move(map));
+  }
+  return now;
+}
+
+NodeId Reroller::begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which) {
+  const PlacedValue& placed = loop.placed[which];
+  ir::Graph& to = rewriter.to();
+  if (placed.kind == PlacedValue::Kind::Base) return rewriter[placed.base];
+  const ir::Graph& body = *loop.attr.body;
+  const NodeId input = loop.attr.carried + which;
+  for (const ir::Node& node : body.nodes) {
+    if (node.op != Op::Input || node.attr != input) continue;
+    const NodeId memory = to.undef(node.dtype, body.layouts[node.layout]);
+    if (placed.kind == PlacedValue::Kind::Gather) return memory;
+    return with_parts(rewriter, placed.cat, loop.rounds.trip, memory, true, sequence_.nodes[loop.rounds.begin]);
+  }
+  return ir::kNoNode;
+}
+
+void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
+  const NodeId first = sequence_.nodes[loop.rounds.begin], last = sequence_.nodes[loop.rounds.end() - 1];
+  for (NodeId id = first; id < last; ++id)  // arguments, and views of them
+    if (sequence_.places[id] == Sequence::kNone) copy(rewriter, id);
+  rewriter.to().set_line(graph_[first].line);
+  ir::LoopAttr attr = loop.attr;
+  const ir::Graph& body = *attr.body;
+  for (size_t i = 0; i < attr.operands.size(); ++i) {
+    NodeId& operand = attr.operands[i];
+    if (i >= attr.carried && i < attr.carried + attr.placed) {
+      operand = begin_placed(rewriter, loop, static_cast<uint32_t>(i) - attr.carried);
+      continue;
+    }
+    operand = rewriter[operand];
+    if (i < attr.carried) operand = rewriter.to().with_strides(operand, body.layout(body.outputs[i]).strides);
+  }
+  emit_finals(rewriter, loop, rewriter.to().loop(std::move(attr)));
+}
+
+void Reroller::emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeId made) {
+  const Rounds& rounds = loop.rounds;
+  ir::Graph& to = rewriter.to();
+  for (const auto& [at, which] : loop.finals) rewriter.set(node(rounds, rounds.trip - 1, at), made + 1 + which);
+  for (const auto& [at, which] : loop.gathers)
+    for (int64_t round = 0; round < rounds.trip; ++round) {
+      const auto sizes = graph_.sizes(node(rounds, round, at));
+      ir::IndexMap map{{{round, {}}}};
+      for (uint8_t d = 0; d < sizes.size(); ++d) map.dims.push_back({0, {{d, 1}}});
+      rewriter.set(node(rounds, round, at), to.view(made + 1 + which, std::move(map), {sizes.begin(), sizes.end()}));
+    }
+  for (uint32_t i = 0; i < loop.placed.size(); ++i)
+    if (loop.placed[i].kind == PlacedValue::Kind::Cat)
+      rewriter.set(loop.placed[i].cat.cat, made + 1 + loop.attr.carried + i);
+}
+
+}  // namespace
+
+std::optional<Rerolled> reroll(const ir::Graph& graph, const PlanOptions& options) {
+  if (graph.symbols && !graph.symbols->empty()) return std::nullopt;
+  return Reroller(graph, options).run();
+}
+
+}  // namespace fastjit::plan

@@ -1,0 +1,281 @@
+#include "plan/rounds.h"
+
+#include <algorithm>
+
+#include "plan/work.h"
+#include "support/hash_index.h"
+#include "support/mix.h"
+
+namespace fastjit::plan {
+
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+using Of = Source::Of;
+
+bool is_view(Op op) { return op == Op::View || op == Op::Reshape; }
+
+/// There before any loop that could read it.
+bool is_leaf(Op op) { return op == Op::Input || op == Op::Scalar || op == Op::Const || op == Op::Iota; }
+
+bool cannot_repeat(Op op) {
+  return op == Op::Extern || op == Op::Result || op == Op::Contract || op == Op::Loop || op == Op::Final;
+}
+
+/// Equal work: all but operands and where a map begins.
+bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b) {
+  if (a.op != b.op || a.dtype != b.dtype || a.layout != b.layout || cannot_repeat(a.op)) return false;
+  if (a.op == Op::View || a.op == Op::Update)
+    return a.attr == b.attr || std::ranges::equal(graph.maps[a.attr].dims, graph.maps[b.attr].dims,
+                                                  [](const ir::Affine& x, const ir::Affine& y) {
+                                                    return ir::Affine{0, x.terms} == ir::Affine{0, y.terms};
+                                                  });
+  if (a.op == Op::Cat) {
+    const ir::ListAttr &x = graph.lists[a.attr], &y = graph.lists[b.attr];
+    return x.dim == y.dim && x.operands.size() == y.operands.size();
+  }
+  return a.op == Op::Input || a.attr == b.attr;
+}
+
+uint64_t hash_of(const ir::Graph& graph, const ir::Node& node) {
+  using support::mix;
+  uint64_t hash = mix(mix(static_cast<uint64_t>(node.op), static_cast<uint64_t>(node.dtype)), node.layout);
+  if (node.op == Op::View || node.op == Op::Update) {
+    for (const ir::Affine& row : graph.maps[node.attr].dims) {
+      hash = mix(hash, row.terms.size());
+      for (const auto& [dim, coefficient] : row.terms)
+        hash = mix(hash, mix(dim, static_cast<uint64_t>(coefficient.hint())));
+    }
+    return hash;
+  }
+  if (node.op == Op::Cat) return mix(hash, graph.lists[node.attr].operands.size());
+  return node.op == Op::Input ? hash : mix(hash, node.attr);
+}
+
+/// Finds where the operands of alike rounds come from.
+class Comparer {
+ public:
+  Comparer(const ir::Graph& graph, const Sequence& sequence, Rounds& rounds)
+      : graph_(graph), sequence_(sequence), rounds_(rounds) {}
+
+  /// The first round that is not like the second; `trip` if all are.
+  int64_t run() {
+    const uint32_t period = rounds_.period;
+    rounds_.sources.assign(period, {});
+    rounds_.operands.assign(static_cast<size_t>(rounds_.trip), std::vector<std::vector<NodeId>>(period));
+    for (uint32_t at = 0; at < period; ++at) {
+      const auto operands = ordered(1, at);
+      for (const NodeId in : operands) {
+        const std::optional<Source> source = source_of(in);
+        if (!source) return 1;
+        rounds_.sources[at].push_back(*source);
+      }
+    }
+    int64_t same = rounds_.trip;
+    for (int64_t round = 1; round < same; ++round)
+      for (uint32_t at = 0; at < period && round < same; ++at)
+        if (!take(round, at)) same = round;
+    if (same > 1)
+      for (uint32_t at = 0; at < period; ++at)
+        if (!take_first(at)) return 0;
+    return same;
+  }
+
+ private:
+  NodeId node(int64_t round, uint32_t at) const {
+    return sequence_.nodes[rounds_.begin + static_cast<size_t>(round) * rounds_.period + at];
+  }
+  /// Its place, counted from where the rounds begin; kNone: outside.
+  uint32_t place(NodeId id) const {
+    const uint32_t place = sequence_.places[id];
+    return place != Sequence::kNone && place >= rounds_.begin && place < rounds_.end() ? place - rounds_.begin
+                                                                                       : Sequence::kNone;
+  }
+
+  /// Operands of commutative nodes stand as their numbers happen to: here the latest of the rounds comes first.
+  std::vector<NodeId> ordered(int64_t round, uint32_t at) const {
+    const NodeId id = node(round, at);
+    const auto all = graph_.operands(id);
+    std::vector<NodeId> operands(all.begin(), all.end());
+    if (!ir::is_commutative(graph_[id].op)) return operands;
+    const uint32_t a = place(operands[0]), b = place(operands[1]);
+    const bool swap =
+        (a == Sequence::kNone && b != Sequence::kNone) || (a != Sequence::kNone && b != Sequence::kNone && a < b);
+    if (swap) std::swap(operands[0], operands[1]);
+    return operands;
+  }
+
+  /// Of an operand of the second round.
+  std::optional<Source> source_of(NodeId id) const {
+    const uint32_t at = place(id);
+    if (at == Sequence::kNone) return Source{Of::Outside, 0, ir::kNoNode};
+    if (at >= 2 * rounds_.period) return std::nullopt;
+    const bool here = at >= rounds_.period;
+    return Source{here ? Of::Round : Of::Before, at % rounds_.period, ir::kNoNode};
+  }
+
+  bool is_from(NodeId id, const Source& source, int64_t round) const {
+    const uint32_t at = place(id);
+    if (source.of == Of::Outside) return at == Sequence::kNone;
+    const int64_t expected = (source.of == Of::Round ? round : round - 1) * rounds_.period + source.at;
+    return at != Sequence::kNone && at == expected;
+  }
+
+  bool take(int64_t round, uint32_t at) {
+    work();
+    std::vector<NodeId> operands = ordered(round, at);
+    const std::vector<Source>& sources = rounds_.sources[at];
+    if (operands.size() != sources.size()) return false;
+    const auto fits = [&] {
+      for (size_t k = 0; k < operands.size(); ++k)
+        if (!is_from(operands[k], sources[k], round) || !looks_alike(operands[k], sources[k], at, k)) return false;
+      return true;
+    };
+    if (!fits()) {
+      if (!ir::is_commutative(graph_[node(round, at)].op)) return false;
+      std::swap(operands[0], operands[1]);
+      if (!fits()) return false;
+    }
+    rounds_.operands[static_cast<size_t>(round)][at] = std::move(operands);
+    return true;
+  }
+
+  /// What stands outside is of one kind in all rounds.
+  bool looks_alike(NodeId id, const Source& source, uint32_t at, size_t k) const {
+    if (source.of != Of::Outside) return true;
+    const std::vector<NodeId>& second = rounds_.operands[1][at];
+    return second.empty() || is_alike_outside(graph_, id, second[k]);
+  }
+
+  static bool is_alike_outside(const ir::Graph& graph, NodeId a, NodeId b) {
+    return a == b || (graph[a].dtype == graph[b].dtype && graph[a].layout == graph[b].layout &&
+                      is_view(graph[a].op) == is_view(graph[b].op));
+  }
+
+  bool take_first(uint32_t at) {
+    std::vector<NodeId> operands = ordered(0, at);
+    std::vector<Source>& sources = rounds_.sources[at];
+    const auto fits = [&] {
+      for (size_t k = 0; k < operands.size(); ++k) {
+        const bool outside = place(operands[k]) == Sequence::kNone;
+        if (sources[k].of == Of::Before ? !outside : !is_from(operands[k], sources[k], 0)) return false;
+        if (!looks_alike(operands[k], sources[k], at, k)) return false;
+        // What comes from the round before is like that to begin with.
+        if (sources[k].of == Of::Before && !is_like_before(operands[k], node(1, sources[k].at))) return false;
+      }
+      return true;
+    };
+    if (!fits()) {
+      if (!ir::is_commutative(graph_[node(0, at)].op)) return false;
+      std::swap(operands[0], operands[1]);
+      if (!fits()) return false;
+    }
+    for (size_t k = 0; k < operands.size(); ++k)
+      if (sources[k].of == Of::Before) sources[k].first = operands[k];
+    rounds_.operands[0][at] = std::move(operands);
+    return true;
+  }
+
+  bool is_like_before(NodeId first, NodeId later) const {
+    return graph_[first].dtype == graph_[later].dtype && ir::identical(graph_.sizes(first), graph_.sizes(later));
+  }
+
+  const ir::Graph& graph_;
+  const Sequence& sequence_;
+  Rounds& rounds_;
+};
+
+}  // namespace
+
+Seen seen_through(const ir::Graph& graph, NodeId id) {
+  Seen seen{{}, id};
+  for (; is_view(graph[seen.base].op); seen.base = graph[seen.base].in[0]) seen.views.push_back(seen.base);
+  return seen;
+}
+
+std::optional<Walk> walk_of(const std::vector<int64_t>& values) {
+  const Walk walk{values[0], values.size() > 1 ? values[1] - values[0] : 0};
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] != walk.first + static_cast<int64_t>(i) * walk.step) return std::nullopt;
+  return walk;
+}
+
+Sequence sequence_of(const ir::Graph& graph) {
+  const size_t n = graph.nodes.size();
+  Sequence made{{}, std::vector<uint32_t>(n, Sequence::kNone), std::vector<bool>(n, false)};
+  for (const NodeId id : graph.outputs) made.live[id] = true;
+  for (const ir::Store& store : graph.stores) made.live[store.value] = true;
+  for (auto id = static_cast<NodeId>(n); id-- > 0;) {
+    if (graph[id].op == Op::Extern) made.live[id] = true;
+    if (!made.live[id]) continue;
+    for (const NodeId in : graph.operands(id))
+      if (in != ir::kNoNode) made.live[in] = true;
+  }
+  std::vector<bool> beside(n, false);
+  for (NodeId id = 0; id < n; ++id) {
+    if (!made.live[id]) continue;
+    beside[id] = is_leaf(graph[id].op) || (is_view(graph[id].op) && beside[graph[id].in[0]]);
+    if (beside[id]) continue;
+    made.places[id] = static_cast<uint32_t>(made.nodes.size());
+    made.nodes.push_back(id);
+  }
+  return made;
+}
+
+std::vector<uint32_t> tokens_of(const ir::Graph& graph, const Sequence& sequence) {
+  support::HashIndex known;
+  std::vector<uint32_t> tokens;
+  for (uint32_t i = 0; i < sequence.nodes.size(); ++i) {
+    const ir::Node& node = graph[sequence.nodes[i]];
+    const uint64_t hash = hash_of(graph, node);
+    const uint32_t found =
+        known.find(hash, [&](uint32_t at) { return is_alike(graph, graph[sequence.nodes[at]], node); });
+    tokens.push_back(found == support::HashIndex::kNone ? i : found);
+    if (found == support::HashIndex::kNone) known.add(hash, i);
+  }
+  return tokens;
+}
+
+std::optional<Rounds> alike_rounds(const ir::Graph& graph, const Sequence& sequence, Rounds rounds) {
+  constexpr int kFewestRounds = 3, kTries = 4;
+  for (int tries = 0; tries < kTries && rounds.trip >= kFewestRounds; ++tries) {
+    const int64_t same = Comparer(graph, sequence, rounds).run();
+    if (same == rounds.trip) return rounds;
+    if (same >= kFewestRounds) {
+      rounds.trip = same;
+      continue;
+    }
+    const auto skipped = static_cast<uint32_t>(std::max<int64_t>(same, 1));
+    rounds.begin += skipped * rounds.period;
+    rounds.trip -= skipped;
+  }
+  return std::nullopt;
+}
+
+uint32_t best_phase(const ir::Graph& graph, const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t period) {
+  // Values of a round in the middle, and how far the last of their readers in the next rounds is.
+  const uint32_t middle = begin + (end - begin) / period / 2 * period;
+  std::vector<uint32_t> last(period, 0);
+  for (uint32_t i = middle; i < std::min(end, middle + 3 * period); ++i)
+    for (const NodeId in : graph.operands(sequence.nodes[i])) {
+      const uint32_t place = sequence.places[in];
+      if (place == Sequence::kNone || place < middle || place >= middle + period) continue;
+      last[place - middle] = std::max(last[place - middle], i - place);
+    }
+  // Bytes alive between the node before and the one here, less those alive everywhere.
+  std::vector<int64_t> more(2 * period + 1, 0), crossing(period, 0);
+  for (uint32_t at = 0; at < period; ++at) {
+    if (last[at] == 0 || last[at] >= period) continue;
+    const NodeId id = sequence.nodes[middle + at];
+    const int64_t bytes = graph.layout(id).numel().hint() * ir::size_of(graph[id].dtype);
+    more[at + 1] += bytes;
+    more[at + 1 + last[at]] -= bytes;
+  }
+  int64_t alive = 0;
+  for (uint32_t at = 0; at < 2 * period; ++at) crossing[at % period] += alive += more[at];
+  return static_cast<uint32_t>(std::ranges::min_element(crossing) - crossing.begin());
+}
+
+}  // namespace fastjit::plan

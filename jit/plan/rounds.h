@@ -1,0 +1,67 @@
+#pragma once
+// Stretches of a graph that repeat: which of its nodes are alike in every round, and where their operands come from.
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace fastjit::plan {
+
+/// The nodes that do work, in order. Arguments, constants and what views of these are stand beside it: they are there
+/// before any of it.
+struct Sequence {
+  std::vector<ir::NodeId> nodes;
+  std::vector<uint32_t> places;  // per node of the graph: its place in `nodes`, or kNone
+  std::vector<bool> live;        // per node of the graph
+  static constexpr uint32_t kNone = 0xFFFFFFFFu;
+};
+Sequence sequence_of(const ir::Graph& graph);
+
+/// Per node of the sequence a number that is equal for nodes of equal work: what may differ from round to round, such
+/// as operands and offsets, has no say. What cannot repeat has a number of its own.
+std::vector<uint32_t> tokens_of(const ir::Graph& graph, const Sequence& sequence);
+
+/// Where an operand comes from, in every round.
+struct Source {
+  enum class Of : uint8_t {
+    Round,    // node `at` of this round
+    Before,   // node `at` of the round before; in the first round `first`
+    Outside,  // a node that is there before the loop
+  };
+  Of of = Of::Outside;
+  uint32_t at = 0;
+  ir::NodeId first = ir::kNoNode;
+};
+
+/// `trip` rounds of `period` nodes each, from place `begin` of the sequence on.
+struct Rounds {
+  uint32_t begin = 0, period = 0;
+  int64_t trip = 0;
+  std::vector<std::vector<Source>> sources;                    // per node of a round, per operand
+  std::vector<std::vector<std::vector<ir::NodeId>>> operands;  // per round, per node: as `sources` has them
+
+  uint32_t end() const { return begin + static_cast<uint32_t>(trip) * period; }
+};
+
+/// Finds `sources` and `operands`. Where rounds differ, the ones that are alike are kept, less the first if it alone is
+/// another; nothing if fewer than three are.
+std::optional<Rounds> alike_rounds(const ir::Graph& graph, const Sequence& sequence, Rounds rounds);
+
+/// How far behind `begin` a round begins best: where fewest bytes go from one round to the next.
+uint32_t best_phase(const ir::Graph& graph, const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t period);
+
+/// The views through which `id` is seen, outermost first, and what they are views of.
+struct Seen {
+  std::vector<ir::NodeId> views;
+  ir::NodeId base;
+};
+Seen seen_through(const ir::Graph& graph, ir::NodeId id);
+
+/// Offset of `row` of the map of a node in each round: `step` further each. Nothing: it is not so.
+struct Walk {
+  int64_t first, step;
+};
+std::optional<Walk> walk_of(const std::vector<int64_t>& values);
+
+}  // namespace fastjit::plan
