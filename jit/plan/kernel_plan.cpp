@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <span>
 
 #include "support/mix.h"
 
@@ -80,7 +81,20 @@ bool KernelPlan::is_transposed(size_t operand) const {
          operands[operand].strides[static_cast<size_t>(tile_dim)] == StrideClass::Unit;
 }
 
+int64_t KernelPlan::points() const {
+  int64_t points = 1;
+  for (int d = 0; d < kept(); ++d) points *= sizes[static_cast<size_t>(d)];
+  return points;
+}
+
+int64_t KernelPlan::extent(size_t operand) const {
+  int64_t extent = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) extent += (sizes[d] - 1) * strides[operand * sizes.size() + d];
+  return extent;
+}
+
 int64_t unit_count(const KernelPlan& plan, const int64_t* sizes, int64_t block) {
+  if (plan.is_small()) return 1;
   int64_t units = 1;
   for (int d = 0; d < plan.kept(); ++d) {
     const bool is_blocked = plan.vec_is_kept() && (d == plan.vec_dim || (plan.tile > 0 && d == plan.tile_dim));
@@ -101,6 +115,8 @@ uint64_t hash_of(const KernelPlan& plan) {
   }
   for (const Operand& operand : plan.operands)
     for (const StrideClass stride : operand.strides) hash = mix(hash, static_cast<uint64_t>(stride));
+  for (const auto* list : {&plan.sizes, &plan.strides})
+    for (const int64_t number : *list) hash = mix(hash, static_cast<uint64_t>(number));
   return hash;
 }
 
@@ -112,13 +128,24 @@ std::string text(const KernelPlan& plan) {
          std::string(ir::text(plan.numerics));
   if (plan.tile_dim >= 0 || plan.tile > 0)
     out += " tile d" + std::to_string(plan.tile_dim) + " of " + std::to_string(plan.tile);
+  const auto list = [](std::span<const int64_t> numbers) {
+    std::string text;
+    for (const int64_t number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
+    return text;
+  };
+  if (plan.is_small()) out += " small [" + list(plan.sizes) + "]";
   out += "\n";
   for (size_t i = 0; i < plan.operands.size(); ++i) {
     const Operand& operand = plan.operands[i];
     out += "operand #" + std::to_string(i) + " " + std::string(ir::text(operand.dtype)) +
            (operand.output ? " out [" : " in [");
     for (StrideClass stride : operand.strides) out += "01*2"[static_cast<size_t>(stride)];
-    out += "]\n";
+    out += "]";
+    if (plan.is_small()) {
+      const size_t rank = plan.sizes.size();
+      out += " strides [" + list(std::span(plan.strides).subspan(i * rank, rank)) + "]";
+    }
+    out += "\n";
   }
   for (size_t i = 0; i < plan.scalars.size(); ++i)
     out += "scalar $" + std::to_string(i) + " " + std::string(ir::text(plan.scalars[i])) + "\n";

@@ -17,6 +17,9 @@
 //
 // A tiled plan (pointwise, vec_dim Kept) runs over squares of `tile` x `tile` points of tile_dim and vec_dim. Operands
 // that are Unit along tile_dim and Any along vec_dim are transposed: they go through a buffer of one such square.
+// A small plan is for one set of sizes and strides: straight-line code without any loop, in which a value is one vector
+// with a lane for each kept point, and what it loads of an operand comes out of registers that hold all of that. Its
+// one unit is everything.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -92,6 +95,10 @@ struct Phase {
 
 using ir::Numerics;
 
+/// The most that a small plan has: kept points, reduced elements of each, and elements from the first to the last of an
+/// operand.
+inline constexpr int64_t kSmallPoints = 64, kSmallReduced = 16, kSmallExtent = 64;
+
 struct KernelPlan {
   std::vector<DimKind> dims;
   std::vector<Operand> operands;
@@ -99,18 +106,24 @@ struct KernelPlan {
   std::vector<ir::DType> scratch;  // type of each Keep slot
   std::vector<Instr> code;
   std::vector<Phase> phases;
-  int8_t vec_dim = -1;   // -1: one lane
-  uint8_t lanes = 1;     // vector length in elements, a power of two, the same for every type in the kernel
-  uint8_t unroll = 1;    // independent vectors in flight
-  uint8_t rows = 1;      // points along row_dim() that a unit computes
-  int8_t tile_dim = -1;  // of a tiled plan: the kept dim before vec_dim
-  uint8_t tile = 0;      // points along a side of a tile, a multiple of lanes; 0: not tiled
+  int8_t vec_dim = -1;           // -1: one lane
+  uint8_t lanes = 1;             // vector length in elements, a power of two, the same for every type in the kernel
+  uint8_t unroll = 1;            // independent vectors in flight
+  uint8_t rows = 1;              // points along row_dim() that a unit computes
+  int8_t tile_dim = -1;          // of a tiled plan: the kept dim before vec_dim
+  uint8_t tile = 0;              // points along a side of a tile, a multiple of lanes; 0: not tiled
+  std::vector<int64_t> sizes;    // of a small plan: per dim
+  std::vector<int64_t> strides;  // of a small plan: operand-major, [operand * rank + dim], in elements, none negative
   Numerics numerics = Numerics::Eager;
 
   bool operator==(const KernelPlan&) const = default;
   int rank() const { return static_cast<int>(dims.size()); }
   int kept() const;  // number of Kept dims
   bool is_row_kernel() const { return kept() != rank(); }
+  bool is_small() const { return !sizes.empty(); }
+  /// Of a small plan: its kept points, and elements from the first to the last that it touches of an operand.
+  int64_t points() const;
+  int64_t extent(size_t operand) const;
   bool vec_is_kept() const { return vec_dim >= 0 && dims[static_cast<size_t>(vec_dim)] == DimKind::Kept; }
   /// The dim that `rows` are of; -1: none.
   int row_dim() const { return kept() - (vec_is_kept() ? 2 : 1); }

@@ -45,6 +45,24 @@ class Verifier {
   bool reduced(uint32_t deps) const { return deps >> plan_.kept() != 0; }
   DType arg_type(const Instr& in, int i) const { return plan_.code[in.args[i]].dtype; }
 
+  bool small() {
+    const auto rank = static_cast<size_t>(plan_.rank());
+    if (plan_.sizes.size() != rank || plan_.strides.size() != rank * plan_.operands.size() || plan_.vec_dim >= 0 ||
+        plan_.rows > 1 || plan_.tile > 0 || !plan_.scratch.empty())
+      return fail("a small plan has a size per dim, a stride per operand and dim, and no loops");
+    int64_t reduced = 1;
+    for (size_t d = 0; d < rank; ++d) {
+      if (plan_.sizes[d] < 1) return fail("a small plan has no empty dim");
+      if (plan_.dims[d] == DimKind::Reduced) reduced *= plan_.sizes[d];
+    }
+    for (const int64_t stride : plan_.strides)
+      if (stride < 0) return fail("a small plan has no negative stride");
+    if (plan_.points() > kSmallPoints || reduced > kSmallReduced) return fail("a small plan is small");
+    for (size_t i = 0; i < plan_.operands.size(); ++i)
+      if (plan_.extent(i) > kSmallExtent) return fail("a small plan's operands are small");
+    return true;
+  }
+
   bool shape() {
     const int rank = plan_.rank(), vec = plan_.vec_dim;
     if (rank > 16) return fail("a plan has at most 16 dims");
@@ -55,6 +73,7 @@ class Verifier {
       return fail("lanes is a power of two up to 64");
     if (plan_.unroll == 0 || plan_.unroll > 8) return fail("unroll is 1 to 8");
     if (vec < -1 || vec >= rank) return fail("vec_dim names no dim");
+    if (plan_.is_small() && !small()) return false;
     if (vec < 0 && (plan_.lanes != 1 || plan_.unroll != 1)) return fail("without a vec_dim there is one lane");
     if (plan_.vec_is_kept() && vec != plan_.kept() - 1) return fail("a kept vec_dim is the last kept dim");
     if (vec >= 0 && !plan_.vec_is_kept() && vec != rank - 1) return fail("a reduced vec_dim is the last dim");

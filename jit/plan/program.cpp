@@ -41,6 +41,7 @@ class ProgramBuilder {
     for (const ir::NodeId id : graph_.outputs) out_.outputs.push_back(slot(former_.world().storage[id]->buffer));
     place_temps();
     tell_verdicts();
+    number_tensors();
     settle_launches(out_, options_);
     return std::move(out_);
   }
@@ -72,6 +73,7 @@ class ProgramBuilder {
   void place_temps();
   void note_places(std::vector<Piece>& pieces, const std::vector<Dim>& sizes, const std::vector<SlotId>& owners);
   void tell_verdicts();
+  void number_tensors();
 
   const ir::Graph& graph_;
   const PlanOptions& options_;
@@ -407,6 +409,11 @@ void ProgramBuilder::note_places(std::vector<Piece>& pieces, const std::vector<D
   note(SizedNumber::Of::ArenaBytes, 0, std::array{offsets.back()});
 }
 
+void ProgramBuilder::number_tensors() {
+  for (Slot& slot : out_.slots)
+    if (slot.kind != SlotKind::Input && slot.kind != SlotKind::Temp) slot.index = out_.tensors++;
+}
+
 void ProgramBuilder::tell_verdicts() {
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
     const Why why = former_.why(id);
@@ -484,6 +491,17 @@ static std::optional<ir::Graph> without_unit_expressions(const ir::Graph& graph)
   return made;
 }
 
+/// Sets LoopStep::inputs.
+static void find_inputs(Program& program) {
+  for (Step& step : program.steps) {
+    auto* loop = std::get_if<LoopStep>(&step);
+    for (size_t i = 0; loop && i < loop->table.size(); ++i) {
+      const Slot& slot = program.slots[loop->table[i].slot];
+      loop->inputs.push_back(slot.kind == SlotKind::Input ? slot.index : kNoSlot);
+    }
+  }
+}
+
 Program plan_staged(const ir::Graph& graph, const PlanOptions& options, const std::vector<Body>& bodies) {
   return ProgramBuilder(graph, options, bodies).run();
 }
@@ -495,6 +513,7 @@ Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const Staged made = staged(known, options);
   Program program = plan_staged(made.of(known), options, made.bodies);
   roll(program);
+  find_inputs(program);
   program.own_products = options.own_products;
   program.for_cuda = options.cuda;
   return program;

@@ -32,7 +32,7 @@ struct Slot {
   SlotKind kind;
   ir::DType dtype;
   bool brief = false;                       // Tensor: nobody outside ever sees it, and a FreeStep ends it
-  uint32_t index = 0;                       // Input: which
+  uint32_t index = 0;                       // Input: which. Temp: none. Else: which of the tensors of a run
   SlotId base = kNoSlot;                    // Alias
   int64_t offset = 0;                       // Temp: bytes into the arena (64-byte aligned). Alias: elements
   std::vector<int64_t> sizes{}, strides{};  // of the tensor; strides in elements
@@ -80,6 +80,9 @@ struct LoopStep {
   std::vector<Walk> walks;
   std::vector<Operand> jumps;  // operands that lie elsewhere each round
   std::vector<Place> table;    // where: jumps.size() places a round
+  /// Per place of the table: Slot::index where it lies in an Input, else kNoSlot. A run that goes through all slots of
+  /// a deep model would wait for each of them.
+  std::vector<uint32_t> inputs;
 };
 
 /// An operator run by torch. `call` indexes the capture's call templates; operands fill its holes.
@@ -171,6 +174,7 @@ struct Program {
   std::vector<Verdict> verdicts;                // in order of the nodes
   std::vector<SizedNumber> sized;               // of a program for any size; all else is for any size as it is
   bool own_products = false, for_cuda = false;  // see PlanOptions
+  uint32_t tensors = 0;  // that a run makes or is given by torch: one a slot that is neither Input nor Temp
   int64_t arena_bytes = 0;
   int64_t scratch_bytes = 0;  // per thread; on a GPU of the launch that needs most: those of a stream take turns
 };

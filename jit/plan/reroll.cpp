@@ -98,7 +98,7 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   if (static_cast<int64_t>(end) - begin - period < kFewestSaved || (end - begin) / period < kFewestRounds) return;
   begin += best_phase(graph_, sequence_, begin, end, period);
   const int64_t trip = (static_cast<int64_t>(end) - begin) / period;
-  const int64_t together = std::clamp<int64_t>(kNodesOfARound / period, 1, std::max<int64_t>(trip / 8, 1));
+  const int64_t together = std::clamp<int64_t>(kNodesOfARound / period, 1, std::max<int64_t>(trip / 4, 1));
   Rounds rounds{begin, static_cast<uint32_t>(period * together), trip / together, {}, {}};
   auto alike = alike_rounds(graph_, sequence_, std::move(rounds));
   if (!alike || (alike->trip - 1) * alike->period < kFewestSaved) return;

@@ -275,6 +275,9 @@ uint32_t best_phase(const ir::Graph& graph, const Sequence& sequence, uint32_t b
   }
   int64_t alive = 0;
   for (uint32_t at = 0; at < 2 * period; ++at) crossing[at % period] += alive += more[at];
+  // Of equal ones not before a pointwise node, which goes with the kernel that makes its operand.
+  for (uint32_t at = 0; at < period; ++at)
+    crossing[at] = 2 * crossing[at] + ir::is_pointwise(graph[sequence.nodes[middle + at]].op);
   return static_cast<uint32_t>(std::ranges::min_element(crossing) - crossing.begin());
 }
 

@@ -47,6 +47,7 @@ class Shaper {
     choose_lanes();
     choose_rows();
     choose_tile();
+    choose_small();
     fill_plan();
     fill_step();
     return std::move(out_);
@@ -62,6 +63,8 @@ class Shaper {
   void choose_rows();
   int64_t bytes_still(const Loop& loop) const;
   void choose_tile();
+  void choose_small();
+  bool is_small() const;
   void fill_plan();
   void fill_step();
   uint8_t unroll() const;
@@ -89,6 +92,7 @@ class Shaper {
   int lanes_along_ = -1;     // frame dim
   int64_t tile_ = 0;         // the loop before the lanes' makes tiles with it
   bool is_product_ = false;  // a kernel with a Dot
+  bool is_small_ = false;
   uint8_t rows_together_ = 1;
   Shaped out_;
 };
@@ -259,6 +263,39 @@ void Shaper::choose_tile() {
   while (tile_ > std::max<int64_t>(kLeastTile, options_.lanes) && tile_ * tile_ * most > kTileBytes) tile_ /= 2;
 }
 
+/// A product of so few elements that its loops, and vectors that are mostly empty, would cost more than it does.
+bool Shaper::is_small() const {
+  if (!is_product_ || options_.cuda || rows_ == Rows::Separate || !draft_.scratch.empty()) return false;
+  int64_t points = 1, reduced = 1;
+  for (const auto* loops : {&kept_, &reduced_})
+    for (const Loop& loop : *loops) {
+      if (loop.size.is_symbolic() || loop.size.hint() < 1) return false;
+      (loops == &kept_ ? points : reduced) *= loop.size.hint();
+    }
+  if (points > kSmallPoints || reduced > kSmallReduced) return false;
+  for (size_t list = 0; list < lists_.size(); list += 2)
+    for (const uint32_t at : lists_[list])
+      if (code_[at].code == Code::Store) return false;
+  return std::ranges::all_of(touched_, [&](const Touched& touched) {
+    int64_t extent = 1;
+    for (const auto* loops : {&kept_, &reduced_})
+      for (const Loop& loop : *loops) {
+        const Dim step = stride(touched, loop.dim);
+        if (step.is_symbolic() || step.hint() < 0) return false;
+        extent += (loop.size.hint() - 1) * step.hint();
+      }
+    return extent <= kSmallExtent;
+  });
+}
+
+void Shaper::choose_small() {
+  is_small_ = is_small();
+  if (!is_small_) return;
+  lanes_along_ = -1;
+  out_.kept_lanes = false;
+  rows_together_ = 1;
+}
+
 /// As many as leave registers for the sums of all rows, and as one pass along the lanes' loop fills.
 uint8_t Shaper::unroll_of_product() const {
   const bool has_many_registers = out_.kept_lanes && options_.lanes >= 16;
@@ -312,6 +349,10 @@ void Shaper::fill_plan() {
   for (size_t list = 0; list < lists_.size(); list += 2) plan.phases.push_back({lists_[list], lists_[list + 1]});
   plan.numerics = options_.numerics;
   if (!options_.cuda) share_functions(plan);
+  if (is_small_) {
+    plan.sizes = hints(out_.dims.sizes);
+    plan.strides = hints(out_.dims.strides);
+  }
   if (lanes_along_ < 0) return;
   plan.vec_dim = static_cast<int8_t>(place[static_cast<size_t>(lanes_along_)]);
   plan.lanes = static_cast<uint8_t>(options_.lanes);

@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "codegen/llvm/emitter.h"
+#include "codegen/llvm/small.h"
 
 namespace fastjit::codegen {
 
@@ -138,14 +139,21 @@ void KernelEmitter::arguments() {
   index_.assign(rank(), nullptr);
 }
 
+llvm::Function* kernel_function(llvm::Module& module, std::string_view entry) {
+  llvm::LLVMContext& context = module.getContext();
+  Type *ptr = llvm::PointerType::get(context, 0), *word = Type::getInt64Ty(context);
+  auto* type = llvm::FunctionType::get(Type::getVoidTy(context), {ptr, word, word}, false);
+  auto* fn = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, entry, module);
+  fn->addFnAttr(llvm::Attribute::NoUnwind);
+  fn->addFnAttr(llvm::Attribute::NoRedZone);
+  fn->addFnAttr("prefer-vector-width", "512");
+  fn->addFnAttr("min-legal-vector-width", "512");
+  return fn;
+}
+
 void KernelEmitter::emit(std::string_view entry) {
   place();
-  auto* type = llvm::FunctionType::get(b_.getVoidTy(), {b_.getPtrTy(), b_.getInt64Ty(), b_.getInt64Ty()}, false);
-  fn_ = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, entry, module_);
-  fn_->addFnAttr(llvm::Attribute::NoUnwind);
-  fn_->addFnAttr(llvm::Attribute::NoRedZone);
-  fn_->addFnAttr("prefer-vector-width", "512");
-  fn_->addFnAttr("min-legal-vector-width", "512");
+  fn_ = kernel_function(module_, entry);
   begin_ = fn_->getArg(1);
   end_ = fn_->getArg(2);
   llvm::BasicBlock *top = block("entry"), *start = block("start"), *done = block("done");
@@ -397,7 +405,10 @@ void KernelEmitter::instruction_of_row(uint32_t id) {
 }
 
 void emit_kernel(llvm::Module& module, const plan::KernelPlan& plan, backend::Isa isa, std::string_view entry) {
-  KernelEmitter(module, plan, isa).emit(entry);
+  if (plan.is_small())
+    emit_small(module, plan, isa, entry);
+  else
+    KernelEmitter(module, plan, isa).emit(entry);
 }
 
 }  // namespace fastjit::codegen

@@ -11,6 +11,9 @@
 
 namespace fastjit::codegen {
 
+/// An empty function with the arguments of backend::KernelFn.
+llvm::Function* kernel_function(llvm::Module& module, std::string_view entry);
+
 struct Rules {
   llvm::IRBuilder<>& b;
   plan::Numerics numerics;

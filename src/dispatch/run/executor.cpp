@@ -159,14 +159,16 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     c10::SmallVector<Pointer, 8> walks, jumps;
     for (const auto& [of, delta] : s.walks) walks.push_back(pointer(of, delta));
     for (const plan::LoopStep::Operand of : s.jumps) jumps.push_back(pointer(of, 1));
-    const plan::Place* place = s.table.data() + jumps.size();
+    size_t next = jumps.size();
     for (int64_t round = 1;; ++round) {
       for (size_t i = 0; i < launches.size(); ++i) execute(launches[i], s.body[i].units, s.body[i].grain);
       if (round >= s.trip) return;
       for (const auto& [at, bytes] : walks) *at = static_cast<char*>(*at) + bytes;
       for (const auto& [at, bytes] : jumps) {
-        *at = address(place->slot) + place->offset * bytes;
-        ++place;
+        const plan::Place place = s.table[next];
+        const uint32_t input = s.inputs[next++];
+        char* first = input == plan::kNoSlot ? address(place.slot) : data_of_input(*inputs_[input], bytes);
+        *at = first + place.offset * bytes;
       }
     }
   }

@@ -17,7 +17,7 @@ class Run {
  public:
   Run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
       const uint64_t* scalars)
-      : exe_(executable), program_(program), inputs_(inputs), scalars_(scalars), tensors_(program.slots.size()) {}
+      : exe_(executable), program_(program), inputs_(inputs), scalars_(scalars), tensors_(program.tensors) {}
 
   void all_steps() {
     for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { self().step(s); }, step);
@@ -70,7 +70,7 @@ class Run {
   const at::Tensor& tensor(SlotId id) {
     const plan::Slot& s = slot(id);
     if (s.kind == SlotKind::Input) return *inputs_[s.index];
-    at::Tensor& t = tensors_[id];
+    at::Tensor& t = tensors_[s.index];
     if (!t.defined()) {
       if (s.kind == SlotKind::Alias)
         t = alias(s);
@@ -91,7 +91,7 @@ class Run {
 
   char* address(SlotId id) {
     const plan::Slot& s = slot(id);
-    if (s.kind == SlotKind::Input) return data_of_input(*inputs_[s.index], s.dtype);
+    if (s.kind == SlotKind::Input) return data_of_input(*inputs_[s.index], ir::size_of(s.dtype));
     if (s.kind == SlotKind::Temp && arena_) return arena_ + s.offset;
     return address_of_made(id);
   }
@@ -110,14 +110,14 @@ class Run {
   }
 
   // As its mutable_data(), which asks by a virtual call whether there is a storage: of an input the key says so.
-  static char* data_of_input(const at::Tensor& t, ir::DType dtype) {
+  static char* data_of_input(const at::Tensor& t, int64_t element) {
     const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
     char* data = static_cast<char*>(impl->unsafe_storage().unsafeGetStorageImpl()->mutable_data());
-    return data + impl->storage_offset() * ir::size_of(dtype);
+    return data + impl->storage_offset() * element;
   }
 
   void step(const plan::FreeStep& s) {
-    if (s.slot != plan::kNoSlot) return tensors_[s.slot].reset();
+    if (s.slot != plan::kNoSlot) return tensors_[slot(s.slot).index].reset();
     self().drop_arena();
     arena_ = nullptr;
   }
@@ -125,7 +125,7 @@ class Run {
   void step(const plan::OwnStep& s) { make_own(s.slot, slot(s.slot).kind); }
 
   void make_own(SlotId id, SlotKind kind) {
-    at::Tensor& t = tensors_[id];
+    at::Tensor& t = tensors_[slot(id).index];
     if (!t.defined() || is_alone(t, kind)) return;
     const at::AutoDispatchBelowADInplaceOrView guard;
     at::Tensor own = self().empty(slot(id));
@@ -233,7 +233,7 @@ class Run {
 
   // What a call gave, into its slot. Strides other than those of the recording are the program's wish.
   void keep(SlotId id, at::Tensor got, const capture::CallTemplate& tmpl, size_t which) {
-    at::Tensor& t = tensors_[id] = std::move(got);
+    at::Tensor& t = tensors_[slot(id).index] = std::move(got);
     if (which >= tmpl.results.size()) return;
     const capture::TensorMeta& recorded = tmpl.results[which];
     if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which);
@@ -323,9 +323,9 @@ class Run {
   const plan::Program& program_;
   const at::Tensor* const* inputs_;
   const uint64_t* scalars_;
-  c10::SmallVector<at::Tensor, 12> tensors_;
-  std::vector<at::Generator> generators_;  // of this run
-  char* arena_ = nullptr;                  // memory of the Temp slots from the first on that is used; Self holds it
+  c10::SmallVector<at::Tensor, 12> tensors_;  // by Slot::index
+  std::vector<at::Generator> generators_;     // of this run
+  char* arena_ = nullptr;                     // memory of the Temp slots from the first on that is used; Self holds it
 };
 
 /// A whole call. Throws what run() throws.

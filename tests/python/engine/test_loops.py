@@ -18,6 +18,18 @@ def loops(fast: Any) -> list[int]:
     return [int(trip) for trip in re.findall(r"^loop (\d+)$", fast.inspect("plan"), re.MULTILINE)]
 
 
+def launches(fast: Any) -> int:
+    """How many kernels a call runs: those of a loop count in every round."""
+    trip, count = 1, 0
+    for line in fast.inspect("plan").split("\n"):
+        if found := re.fullmatch(r"loop (\d+)", line):
+            trip = int(found[1])
+        elif re.match(r" *kernel \d+ \(", line):
+            trip = trip if line.startswith(" ") else 1
+            count += trip
+    return count
+
+
 def linears(count: int, width: int = 4) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(*[nn.Linear(width, width) for _ in range(count)]).eval().requires_grad_(False)
@@ -26,10 +38,24 @@ def linears(count: int, width: int = 4) -> nn.Sequential:
 def test_a_deep_thin_model():
     model = linears(250)
     with torch.no_grad():
-        fast = check(lambda x: model(x), torch.randn(4, 4), kernels=250, steps=1)
-    assert loops(fast) == [250]
-    # The loop takes as many lines as its body.
-    assert sum(line.startswith(("loop", "    kernel", "kernel 0 (")) for line in fast.inspect("plan").split("\n")) == 2
+        fast = check(lambda x: model(x), torch.randn(4, 4))
+    assert loops(fast) and fast.stats().steps < 10
+    assert launches(fast) == 250
+
+
+def test_a_plan_does_not_grow_with_the_rounds():
+    def run(x, w):
+        h = torch.zeros(8, 16)
+        for t in range(x.shape[0]):
+            h = torch.tanh(x[t] + h @ w)
+        return h
+
+    plans = []
+    for steps in (100, 400):
+        fast = check(run, torch.randn(steps, 8, 16), torch.randn(16, 16) / 4)
+        assert launches(fast) in (steps, steps + 1), fast.inspect("plan")
+        plans.append(fast.stats().kernels)
+    assert max(plans) <= 48, plans  # a body of up to 16 steps, and those that are left over
 
 
 def test_parameters_that_change_between_calls():

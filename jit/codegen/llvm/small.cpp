@@ -1,0 +1,231 @@
+#include "codegen/llvm/small.h"
+
+#include <llvm/IR/Module.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace fastjit::codegen {
+namespace {
+
+using llvm::Type;
+using llvm::Value;
+using plan::Code;
+using plan::Instr;
+
+class SmallEmitter {
+ public:
+  SmallEmitter(llvm::Module& module, const plan::KernelPlan& plan, backend::Isa isa)
+      : module_(module),
+        plan_(plan),
+        b_(module.getContext()),
+        rules_{b_, plan.numerics, isa},
+        kept_(static_cast<size_t>(plan.kept())),
+        points_(plan.points()),
+        lanes_(static_cast<int>(std::bit_ceil(static_cast<uint64_t>(points_)))),
+        held_(plan.code.size()),
+        states_(plan.code.size()) {
+    if (plan.numerics != plan::Numerics::Fast) return;
+    llvm::FastMathFlags flags;
+    flags.setAllowContract();
+    b_.setFastMathFlags(flags);
+  }
+
+  void emit(std::string_view entry) {
+    fn_ = kernel_function(module_, entry);
+    auto block = [&](const char* name) { return llvm::BasicBlock::Create(b_.getContext(), name, fn_); };
+    llvm::BasicBlock *top = block("entry"), *all = block("all"), *done = block("done");
+    b_.SetInsertPoint(top);
+    b_.CreateCondBr(b_.CreateICmpSLT(fn_->getArg(1), fn_->getArg(2)), all, done);
+    b_.SetInsertPoint(done);
+    b_.CreateRetVoid();
+    b_.SetInsertPoint(all);
+    load_operands();
+    for (const plan::Phase& phase : plan_.phases) {
+      for (const uint32_t id : phase.elem)
+        if (const Instr& in = plan_.code[id]; in.code == Code::Reduce)
+          states_[id] = reduce_identity(rules_, in.kind, plan_.code[in.args[0]].dtype, lanes_);
+      for (int64_t at = 0; !phase.elem.empty() && at < reduced(); ++at) element(phase, at);
+      for (const uint32_t id : phase.elem)
+        if (const Instr& in = plan_.code[id]; in.code == Code::Reduce)
+          held_[id] = reduce_result(rules_, in.kind, plan_.code[in.args[0]].dtype, states_[id], in.dtype);
+      for (const uint32_t id : phase.row) instruction(id, 0);
+    }
+    b_.CreateBr(done);
+  }
+
+ private:
+  size_t rank() const { return plan_.sizes.size(); }
+  int64_t reduced() const {
+    int64_t count = 1;
+    for (size_t d = kept_; d < rank(); ++d) count *= plan_.sizes[d];
+    return count;
+  }
+
+  /// The index along each dim of a kept point and a reduced element, both row-major.
+  std::vector<int64_t> index_of(int64_t point, int64_t at) const {
+    std::vector<int64_t> index(rank());
+    for (size_t d = rank(); d-- > kept_; at /= plan_.sizes[d]) index[d] = at % plan_.sizes[d];
+    for (size_t d = kept_; d-- > 0; point /= plan_.sizes[d]) index[d] = point % plan_.sizes[d];
+    return index;
+  }
+
+  /// Per lane the element of the operand: lanes behind the last point have that one's again.
+  llvm::SmallVector<int, 64> elements(size_t operand, int64_t at) const {
+    llvm::SmallVector<int, 64> elements;
+    for (int64_t lane = 0; lane < lanes_; ++lane) {
+      const std::vector<int64_t> index = index_of(std::min(lane, points_ - 1), at);
+      int64_t sum = 0;
+      for (size_t d = 0; d < rank(); ++d) sum += plan_.strides[operand * rank() + d] * index[d];
+      elements.push_back(static_cast<int>(sum));
+    }
+    return elements;
+  }
+
+  Value* field(int number, Type* type) {
+    Value* at = b_.CreateConstGEP1_64(b_.getInt8Ty(), fn_->getArg(0), static_cast<uint64_t>(8 * number));
+    return b_.CreateLoad(type, at);
+  }
+
+  Value* nth(Value* list, size_t i, Type* type) {
+    return b_.CreateLoad(type, b_.CreateConstGEP1_64(b_.getInt8Ty(), list, 8 * i));
+  }
+
+  llvm::Align align(size_t operand) const {
+    return llvm::Align(static_cast<uint64_t>(ir::size_of(plan_.operands[operand].dtype)));
+  }
+
+  /// All that is loaded, before anything is stored.
+  void load_operands() {
+    Value* list = field(0, b_.getPtrTy());
+    scalars_ = plan_.scalars.empty() ? nullptr : field(3, b_.getPtrTy());
+    std::vector<bool> is_loaded(plan_.operands.size(), false);
+    for (const Instr& in : plan_.code)
+      if (in.code == Code::Load) is_loaded[in.imm] = true;
+    for (size_t i = 0; i < plan_.operands.size(); ++i) {
+      pointers_.push_back(nth(list, i, b_.getPtrTy()));
+      Type* type = lanes_of(memory_type(b_.getContext(), plan_.operands[i].dtype), static_cast<int>(plan_.extent(i)));
+      contents_.push_back(is_loaded[i] ? b_.CreateAlignedLoad(type, pointers_[i], align(i)) : nullptr);
+    }
+  }
+
+  void element(const plan::Phase& phase, int64_t at) {
+    for (const uint32_t id : phase.elem) {
+      const Instr& in = plan_.code[id];
+      if (in.code != Code::Reduce) {
+        instruction(id, at);
+        continue;
+      }
+      const ir::DType type = plan_.code[in.args[0]].dtype;
+      if (in.kind == ir::ReduceKind::Dot) {
+        states_[id] = reduce_product(rules_, type, states_[id], held_[in.args[0]], held_[in.args[1]]);
+        continue;
+      }
+      Value* number = splat(b_.getInt64(static_cast<uint64_t>(at)));
+      states_[id] = reduce_combine(rules_, in.kind, type, states_[id],
+                                   reduce_element(rules_, in.kind, type, held_[in.args[0]], number));
+    }
+  }
+
+  Value* splat(Value* number) {
+    return lanes_ == 1 ? number : b_.CreateVectorSplat(static_cast<unsigned>(lanes_), number);
+  }
+
+  Value* load(size_t operand, int64_t at) {
+    const llvm::SmallVector<int, 64> from = elements(operand, at);
+    Value* value = contents_[operand];
+    if (!value->getType()->isVectorTy())
+      value = splat(value);
+    else if (lanes_ == 1)
+      value = b_.CreateExtractElement(value, static_cast<uint64_t>(from[0]));
+    else
+      value = b_.CreateShuffleVector(value, from);
+    const bool is_bool = plan_.operands[operand].dtype == ir::DType::Bool;
+    return is_bool ? b_.CreateICmpNE(value, llvm::Constant::getNullValue(value->getType())) : value;
+  }
+
+  /// As one vector where the points lie side by side in their order, else one by one.
+  void store(size_t operand, Value* value) {
+    if (plan_.operands[operand].dtype == ir::DType::Bool)
+      value = b_.CreateZExt(value, shaped(b_.getInt8Ty(), value->getType()));
+    if (lanes_ == 1) return static_cast<void>(b_.CreateAlignedStore(value, pointers_[operand], align(operand)));
+    const llvm::SmallVector<int, 64> to = elements(operand, 0);
+    llvm::SmallVector<int, 64> from(static_cast<size_t>(plan_.extent(operand)), -1);
+    for (int point = 0; point < points_; ++point) from[static_cast<size_t>(to[static_cast<size_t>(point)])] = point;
+    if (std::ranges::count(from, -1) == 0) {
+      b_.CreateAlignedStore(b_.CreateShuffleVector(value, from), pointers_[operand], align(operand));
+      return;
+    }
+    for (size_t point = 0; point < static_cast<size_t>(points_); ++point) {
+      const auto bytes = static_cast<uint64_t>(to[point] * ir::size_of(plan_.operands[operand].dtype));
+      b_.CreateAlignedStore(b_.CreateExtractElement(value, point),
+                            b_.CreateConstGEP1_64(b_.getInt8Ty(), pointers_[operand], bytes), align(operand));
+    }
+  }
+
+  Value* constant(const Instr& in) {
+    Type* type = register_type(b_.getContext(), in.dtype);
+    if (ir::is_float(in.dtype)) return llvm::ConstantFP::get(type, std::bit_cast<double>(in.imm));
+    return llvm::ConstantInt::get(b_.getContext(), llvm::APInt(type->getIntegerBitWidth(), in.imm, false, true));
+  }
+
+  Value* index(size_t dim, int64_t at) {
+    if (lanes_ == 1) return b_.getInt64(static_cast<uint64_t>(index_of(0, at)[dim]));
+    llvm::SmallVector<llvm::Constant*, 64> numbers;
+    for (int64_t lane = 0; lane < lanes_; ++lane)
+      numbers.push_back(b_.getInt64(static_cast<uint64_t>(index_of(std::min(lane, points_ - 1), at)[dim])));
+    return llvm::ConstantVector::get(numbers);
+  }
+
+  Value* compute(const Instr& in) {
+    llvm::SmallVector<Value*, 3> args;
+    for (int i = 0; i < ir::info(in.op).arity; ++i) args.push_back(held_[in.args[i]]);
+    const ir::DType type = plan_.code[in.args[in.op == ir::Op::Where ? 2 : 0]].dtype;
+    if (in.op == ir::Op::Convert) return emit_convert(rules_, args[0], type, in.dtype);
+    return in.shared ? emit_shared(rules_, in.op, type, args) : emit_op(rules_, in.op, type, args);
+  }
+
+  /// Not a Reduce, a Keep or a Recall.
+  void instruction(uint32_t id, int64_t at) {
+    const Instr& in = plan_.code[id];
+    switch (in.code) {
+      case Code::Load:
+        held_[id] = load(in.imm, at);
+        return;
+      case Code::Store:
+        return store(in.imm, held_[in.args[0]]);
+      case Code::Scalar:
+        held_[id] = splat(nth(scalars_, in.imm, register_type(b_.getContext(), in.dtype)));
+        return;
+      case Code::Const:
+        held_[id] = splat(constant(in));
+        return;
+      case Code::Index:
+        held_[id] = index(in.imm, at);
+        return;
+      default:
+        held_[id] = compute(in);
+    }
+  }
+
+  llvm::Module& module_;
+  const plan::KernelPlan& plan_;
+  llvm::IRBuilder<> b_;
+  Rules rules_;
+  const size_t kept_;
+  const int64_t points_;
+  const int lanes_;  // of every value
+  llvm::Function* fn_ = nullptr;
+  Value* scalars_ = nullptr;
+  std::vector<Value*> pointers_, contents_;  // per operand; contents: null where nothing is loaded
+  std::vector<Value*> held_;                 // per instruction
+  std::vector<ReduceState> states_;          // per instruction
+};
+
+}  // namespace
+
+void emit_small(llvm::Module& module, const plan::KernelPlan& plan, backend::Isa isa, std::string_view entry) {
+  SmallEmitter(module, plan, isa).emit(entry);
+}
+
+}  // namespace fastjit::codegen
