@@ -36,6 +36,7 @@ $(STAMP)/venv: Makefile pyproject.toml | $(STAMP)/system
 	@$(PY) -m pip install -q $(PIP)
 	@$(PY) -m pip install -q --no-deps $(PIP_MODELS)
 	@echo $(CURDIR)/python > $$($(PY) -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")/fastjit.pth
+	@$(PY) cmake/egg_info.py
 	@printf '#!/bin/sh\nexec %s -m fastjit "$$@"\n' $(PY) > $(VENV)/bin/fastjit && chmod +x $(VENV)/bin/fastjit
 	@touch $@
 

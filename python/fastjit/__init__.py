@@ -45,6 +45,7 @@ _refuse_subinterpreters()
 if TYPE_CHECKING:
     from fastjit import cache as cache
     from fastjit import testing as testing
+    from fastjit import torch_compile as torch_compile
     from fastjit.api import FastFunction as FastFunction
     from fastjit.api import FastJITWarning as FastJITWarning
     from fastjit.api import UnsupportedError as UnsupportedError
@@ -67,6 +68,7 @@ _LAZY = {
     "compare": ("fastjit.bench", "compare"),
     "cache": ("fastjit.cache", ""),
     "testing": ("fastjit.testing", ""),
+    "torch_compile": ("fastjit.torch_compile", ""),
 }
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "of",
     "stance",
     "testing",
+    "torch_compile",
 ]
 
 

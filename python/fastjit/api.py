@@ -44,7 +44,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 _OF_TORCH_COMPILE = {
     "mode": "leave it out: there is one mode; numerics='fast' allows faster arithmetic with larger errors",
     "fullgraph": "say on_unsupported='error' instead: a call that cannot be one program then raises",
-    "backend": "leave it out: FastJIT is the compiler, and has one for CPUs and one for CUDA",
+    "backend": "leave it out: FastJIT is the compiler (from the other side, torch.compile takes backend='fastjit')",
     "options": "give each option as a keyword of its own: {options}",
     "recompile_limit": "say max_variants= instead: how many signatures are kept",
     "isolate_recompiles": "leave it out: each function has its own variants",
