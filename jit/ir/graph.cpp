@@ -116,6 +116,26 @@ bool Affine::operator==(const Affine& o) const {
          });
 }
 
+IndexMap composed(const IndexMap& inner, const IndexMap& outer) {
+  IndexMap map;
+  for (const Affine& row : inner.dims) {
+    Affine made{row.offset, {}};
+    for (const auto& [dim, coefficient] : row.terms) {
+      const Affine& below = outer.dims[dim];
+      made.offset += coefficient * below.offset;
+      for (const auto& [further, factor] : below.terms) {
+        const auto at = std::ranges::lower_bound(made.terms, further, {}, &std::pair<uint8_t, Dim>::first);
+        if (at != made.terms.end() && at->first == further)
+          at->second += coefficient * factor;
+        else
+          made.terms.insert(at, {further, coefficient * factor});
+      }
+    }
+    map.dims.push_back(std::move(made));
+  }
+  return map;
+}
+
 std::string_view text(Product kind) {
   static constexpr std::string_view kNames[] = {"mm", "bmm", "addmm", "baddbmm", "convolution"};
   return kNames[static_cast<size_t>(kind)];

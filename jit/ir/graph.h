@@ -51,6 +51,9 @@ struct IndexMap {
   bool operator==(const IndexMap&) const = default;
 };
 
+/// The map from the dims that `outer` maps from to those that `inner` maps to.
+IndexMap composed(const IndexMap& inner, const IndexMap& outer);
+
 enum class ReduceKind : uint8_t {
 #define REDUCE(name, text) name,
 #include "ir/reduce.def"

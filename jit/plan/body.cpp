@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "ir/graph.h"
+#include "plan/products.h"
+#include "plan/two_stage.h"
 #include "plan/updates.h"
 #include "plan/work.h"
 
@@ -54,9 +56,15 @@ bool take_offsets(Body& body, const ir::Graph& graph, int64_t trip) {
 
 }  // namespace
 
-std::optional<Body> plan_body(const ir::Graph& graph, int64_t trip, uint32_t carried, const PlanOptions& options) {
-  const ir::Symbols::Scope symbols(graph.symbols.get());
+std::optional<Body> plan_body(ir::Graph graph, int64_t trip, uint32_t carried, const PlanOptions& options) {
+  const std::shared_ptr<ir::Symbols> round = graph.symbols;
+  const ir::Symbols::Scope symbols(round.get());
   if (!stays_in_place(graph)) return std::nullopt;
+  if (options.own_products)
+    if (auto own = own_products(graph, options.costs)) graph = std::move(*own);
+  if (std::ranges::any_of(graph.nodes, [](const ir::Node& node) { return node.op == ir::Op::Contract; }))
+    return std::nullopt;
+  if (auto stages = two_stage(graph)) graph = std::move(*stages);
   const std::optional<ir::Graph> placed = in_place(graph);
   Body body;
   body.program = plan_staged(placed ? *placed : graph, options, {});
@@ -70,6 +78,7 @@ std::optional<Body> plan_body(const ir::Graph& graph, int64_t trip, uint32_t car
     for (size_t d = 0; d < slot.sizes.size(); ++d) extent += (slot.sizes[d] - 1) * slot.strides[d];
     body.scratch += aligned(std::max<int64_t>(extent, 0) * ir::size_of(slot.dtype));
   }
+  body.graph = std::make_shared<const ir::Graph>(std::move(graph));
   return body;
 }
 

@@ -16,6 +16,10 @@ namespace {
 using Of = Source::Of;
 using Kind = PlacedValue::Kind;
 
+// What an operand's number counts, if not values that are the same in all rounds.
+constexpr uint32_t kTable = 1u << 31, kPacked = 1u << 30;
+constexpr int64_t kRoundsToPack = 8;  // a copy costs about as much as two products read
+
 class LoopMaker {
  public:
   LoopMaker(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted)
@@ -25,19 +29,22 @@ class LoopMaker {
 
   std::optional<MadeLoop> run(const PlanOptions& options) {
     body_.symbols = std::make_shared<ir::Symbols>();
-    const ir::Symbols::Scope scope(body_.symbols.get());
+    const std::shared_ptr<ir::Symbols> symbols = body_.symbols;
+    const ir::Symbols::Scope scope(symbols.get());
     round_ = body_.symbols->add(ir::LoopAttr::kFirstRound, "round") - ir::LoopAttr::kFirstRound;
     body_.scalars = graph_.scalars;
-    if (!find_carried() || !find_placed() || !find_outside()) return std::nullopt;
+    if (!find_carried() || !find_placed()) return std::nullopt;
+    find_hoisted();
+    if (!find_outside()) return std::nullopt;
     make_inputs();
     for (uint32_t at = 0; at < period(); ++at)
       if (!make(at)) return std::nullopt;
     if (!make_outputs() || !make_stores()) return std::nullopt;
-    auto body = plan_body(body_, rounds().trip, made_.attr.carried, options);
+    auto body = plan_body(std::move(body_), rounds().trip, made_.attr.carried, options);
     if (!body) return std::nullopt;
     made_.attr.trip = rounds().trip;
     made_.attr.scratch = body->scratch;
-    made_.attr.body = std::make_shared<const ir::Graph>(std::move(body_));
+    made_.attr.body = body->graph;
     made_.body = std::move(*body);
     return std::move(made_);
   }
@@ -53,10 +60,16 @@ class LoopMaker {
   bool find_carried();
   bool find_placed();
   bool is_chain(uint32_t last) const;
+  void find_hoisted();
+  bool has_fixed_others(uint32_t at) const;
+  std::optional<ir::IndexMap> map_to_base(const Seen& seen) const;
+  bool can_hoist(uint32_t at, Hoisted& made) const;
   bool find_outside();
+  bool is_packed(uint32_t at, size_t k) const;
   bool take_outside(uint32_t at, size_t k);
   void make_inputs();
   NodeId add_input(NodeId like, const std::string& name);
+  NodeId rows_of(uint32_t at);
   bool make(uint32_t at);
   NodeId operand(uint32_t at, size_t k);
   NodeId seen(const std::vector<NodeId>& per_round, NodeId base);
@@ -81,6 +94,7 @@ class LoopMaker {
   std::vector<NodeId> values_;                            // per node of a round: in the body
   std::map<uint32_t, NodeId> before_;                     // node of a round -> what it is before the first
   std::map<uint32_t, uint32_t> carried_;                  // node of a round -> input
+  std::map<uint32_t, uint32_t> hoists_;                   // node of a round -> which of the hoisted
   std::map<uint32_t, uint32_t> bases_;                    // the last Update of a Base -> which of the placed
   std::vector<NodeId> fixed_;                             // bases that are the same in all rounds
   std::vector<std::vector<NodeId>> tables_;               // those of each round
@@ -147,9 +161,89 @@ std::vector<NodeId> LoopMaker::operands_at(uint32_t at, size_t k) const {
 
 bool LoopMaker::find_outside() {
   for (uint32_t at = 0; at < period(); ++at)
-    for (size_t k = 0; k < rounds().sources[at].size(); ++k)
+    for (size_t k = 0; k < rounds().sources[at].size() && !hoists_.contains(at); ++k)
       if (rounds().sources[at][k].of == Of::Outside && !take_outside(at, k)) return false;
   return true;
+}
+
+void LoopMaker::find_hoisted() {
+  for (uint32_t at = 0; at < period(); ++at) {
+    Hoisted made{at, 0, ir::kNoNode, {}, {}};
+    if (op(at) != Op::Contract || !has_fixed_others(at) || !can_hoist(at, made)) continue;
+    hoists_[at] = static_cast<uint32_t>(made_.hoisted.size());
+    made_.hoisted.push_back(std::move(made));
+  }
+}
+
+/// All but the left factor is the same in every round, and a bias the same for every row.
+bool LoopMaker::has_fixed_others(uint32_t at) const {
+  const auto& sources = rounds().sources[at];
+  const size_t left = sources.size() - 2;
+  for (size_t k = 0; k < sources.size(); ++k) {
+    if (sources[k].of != Of::Outside) return false;
+    const std::vector<NodeId> nodes = operands_at(at, k);
+    work(nodes.size());
+    if (k != left && !std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
+    const auto sizes = graph_.sizes(nodes[0]);
+    if (k < left && sizes.size() > 1 && sizes[sizes.size() - 2] != 1) return false;
+  }
+  return true;
+}
+
+/// Where the node, seen through views that maps describe, lies in its base.
+std::optional<ir::IndexMap> LoopMaker::map_to_base(const Seen& seen) const {
+  if (seen.views.empty() || graph_[seen.views.back()].op != Op::View) return std::nullopt;
+  ir::IndexMap map = graph_.maps[graph_[seen.views.back()].attr];
+  for (size_t i = seen.views.size() - 1; i-- > 0;) {
+    if (graph_[seen.views[i]].op != Op::View) return std::nullopt;
+    map = ir::composed(map, graph_.maps[graph_[seen.views[i]].attr]);
+  }
+  return map;
+}
+
+/// Whether the left factors are views of one value, further on in each round.
+bool LoopMaker::can_hoist(uint32_t at, Hoisted& made) const {
+  const std::vector<NodeId> factors = operands_at(at, rounds().sources[at].size() - 2);
+  std::vector<std::vector<int64_t>> offsets;
+  for (const NodeId id : factors) {
+    const Seen seen = seen_through(graph_, id);
+    const std::optional<ir::IndexMap> map = map_to_base(seen);
+    if (!map) return false;
+    if (made.base == ir::kNoNode) {
+      made.base = seen.base;
+      made.map = *map;
+      offsets.resize(map->dims.size());
+    }
+    if (seen.base != made.base) return false;
+    for (size_t row = 0; row < offsets.size(); ++row) {
+      if (!(ir::Affine{0, map->dims[row].terms} == ir::Affine{0, made.map.dims[row].terms})) return false;
+      offsets[row].push_back(map->dims[row].offset.hint());
+    }
+  }
+  const auto sizes = graph_.sizes(factors[0]);
+  made.sizes.assign(sizes.begin(), sizes.end());
+  const auto round = static_cast<uint8_t>(sizes.size() - 2);
+  made.sizes.insert(made.sizes.begin() + round, rounds().trip);
+  for (size_t row = 0; row < offsets.size(); ++row) {
+    const std::optional<Walk> walk = walk_of(offsets[row]);
+    if (!walk) return false;
+    auto& terms = made.map.dims[row].terms;
+    for (auto& [dim, coefficient] : terms) dim = static_cast<uint8_t>(dim + (dim >= round));
+    const auto behind = std::ranges::find_if(terms, [&](const auto& term) { return term.first > round; });
+    if (walk->step != 0) terms.insert(behind, {round, walk->step});
+  }
+  return true;
+}
+
+/// Whether the operand is the right factor of a product, the same in every round, whose columns lie in one piece each:
+/// one copy by rows, which vectors run along, serves all rounds.
+bool LoopMaker::is_packed(uint32_t at, size_t k) const {
+  if (op(at) != Op::Contract || k + 1 != rounds().sources[at].size() || rounds().trip < kRoundsToPack) return false;
+  const std::vector<NodeId> nodes = operands_at(at, k);
+  if (!std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
+  const ir::Layout& layout = graph_.layout(nodes[0]);
+  const size_t row = layout.sizes.size() - 2;
+  return layout.sizes[row].hint() > 1 && layout.sizes[row + 1].hint() > 1 && ir::identical(layout.strides[row], 1);
 }
 
 static bool is_constant(Op op) { return op == Op::Const || op == Op::Scalar || op == Op::Iota; }
@@ -157,6 +251,11 @@ static bool is_constant(Op op) { return op == Op::Const || op == Op::Scalar || o
 bool LoopMaker::take_outside(uint32_t at, size_t k) {
   std::vector<NodeId> bases = operands_at(at, k);
   work(bases.size());
+  if (is_packed(at, k)) {
+    from_[{at, k}] = kPacked | static_cast<uint32_t>(std::ranges::find(made_.packed, bases[0]) - made_.packed.begin());
+    if (std::ranges::find(made_.packed, bases[0]) == made_.packed.end()) made_.packed.push_back(bases[0]);
+    return true;
+  }
   for (NodeId& base : bases) base = seen_through(graph_, base).base;
   const bool is_one = std::ranges::all_of(bases, [&](NodeId id) { return id == bases[0]; });
   if (std::ranges::any_of(bases, [&](NodeId id) { return is_constant(graph_[id].op); })) return is_one;
@@ -170,7 +269,6 @@ bool LoopMaker::take_outside(uint32_t at, size_t k) {
     if (found == table.end()) table.push_back(std::move(value));
     return index;
   };
-  constexpr uint32_t kTable = 1u << 31;
   from_[{at, k}] = is_one ? index_in(fixed_, bases[0]) : kTable | index_in(tables_, std::move(bases));
   return true;
 }
@@ -185,7 +283,7 @@ void LoopMaker::make_inputs() {
   ir::LoopAttr& attr = made_.attr;
   attr.carried = static_cast<uint32_t>(carried_.size());
   attr.placed = static_cast<uint32_t>(made_.placed.size());
-  attr.fixed = static_cast<uint32_t>(fixed_.size());
+  attr.fixed = static_cast<uint32_t>(fixed_.size() + made_.packed.size() + made_.hoisted.size());
   attr.tables = static_cast<uint32_t>(tables_.size());
   for (const auto& [at, input] : carried_) {
     add_input(node(0, at), "carried" + std::to_string(input));
@@ -210,6 +308,22 @@ void LoopMaker::make_inputs() {
   for (const NodeId base : fixed_) {
     attr.operands.push_back(base);
     add_input(base, "fixed" + std::to_string(inputs_.size()));
+  }
+  for (const NodeId packed : made_.packed) {
+    attr.operands.push_back(packed);
+    const ir::Layout& layout = graph_.layout(packed);
+    inputs_.push_back(body_.input(graph_[packed].dtype, {layout.sizes, ir::row_major(layout.sizes)},
+                                  {"fixed" + std::to_string(inputs_.size())}));
+  }
+  for (Hoisted& hoisted : made_.hoisted) {
+    hoisted.operand = static_cast<uint32_t>(attr.operands.size());
+    attr.operands.push_back(ir::kNoNode);
+    const auto each = graph_.sizes(node(0, hoisted.at));
+    std::vector<ir::Dim> sizes(each.begin(), each.end());
+    sizes[sizes.size() - 2] *= rounds().trip;
+    std::vector<ir::Dim> strides = ir::row_major(sizes);
+    inputs_.push_back(body_.input(graph_[node(0, hoisted.at)].dtype, {std::move(sizes), std::move(strides)},
+                                  {"fixed" + std::to_string(inputs_.size())}));
   }
   for (const std::vector<NodeId>& table : tables_) {
     attr.operands.insert(attr.operands.end(), table.begin(), table.end());
@@ -251,6 +365,12 @@ NodeId LoopMaker::copy_node(const std::vector<NodeId>& per_round, std::vector<No
   };
   if (like.op == Op::Cat) {
     made.attr = push(body_.lists, ir::ListAttr{graph_.lists[like.attr].dim, std::move(operands)});
+    return body_.append(made);
+  }
+  if (like.op == Op::Contract) {
+    ir::ContractAttr attr = graph_.contracts[like.attr];
+    attr.operands = std::move(operands);
+    made.attr = push(body_.contracts, std::move(attr));
     return body_.append(made);
   }
   std::ranges::fill(made.in, ir::kNoNode);
@@ -307,12 +427,27 @@ NodeId LoopMaker::operand(uint32_t at, size_t k) {
     return copy_constant(per_round[0]);
   }
   const uint32_t first = made_.attr.carried + made_.attr.placed;
-  const bool is_table = from->second >> 31;
-  const uint32_t index = from->second & ~(1u << 31);
-  return seen(per_round, inputs_[first + (is_table ? made_.attr.fixed : 0) + index]);
+  const uint32_t index = from->second & ~(kTable | kPacked);
+  if (from->second & kPacked) return inputs_[first + fixed_.size() + index];
+  return seen(per_round, inputs_[first + (from->second & kTable ? made_.attr.fixed : 0) + index]);
+}
+
+/// This round's rows of the product that was made for all.
+NodeId LoopMaker::rows_of(uint32_t at) {
+  const Hoisted& hoisted = made_.hoisted[hoists_[at]];
+  const auto sizes = graph_.sizes(node(0, at));
+  ir::IndexMap map;
+  for (uint8_t d = 0; d < sizes.size(); ++d) map.dims.push_back({0, {{d, 1}}});
+  const size_t row = sizes.size() - 2;
+  map.dims[row].offset = sizes[row] * round_;
+  return body_.view(inputs_[hoisted.operand], std::move(map), {sizes.begin(), sizes.end()});
 }
 
 bool LoopMaker::make(uint32_t at) {
+  if (hoists_.contains(at)) {
+    values_[at] = rows_of(at);
+    return true;
+  }
   std::vector<NodeId> operands;
   for (size_t k = 0; k < rounds().sources[at].size(); ++k) operands.push_back(operand(at, k));
   if (failed_) return false;

@@ -31,9 +31,23 @@ struct PlacedValue {
   CatOfRounds cat{};
 };
 
+/// A product whose left factor alone differs from round to round, and lies further in one value in each: it is made
+/// before the loop, with the rows of all rounds.
+struct Hoisted {
+  uint32_t at;                 // node of a round
+  uint32_t operand;            // of the Loop
+  ir::NodeId base;             // what the left factors are rows of
+  ir::IndexMap map;            // from [..., round, row, column] to the base
+  std::vector<ir::Dim> sizes;  // of that
+};
+
 struct MadeLoop {
   Rounds rounds;
-  ir::LoopAttr attr;  // operands: nodes of the old graph, kNoNode where a Gather or Cat begins
+  /// Operands: nodes of the old graph, kNoNode where a Gather or Cat begins, or a product is hoisted.
+  ir::LoopAttr attr;
+  std::vector<Hoisted> hoisted;
+  std::vector<ir::NodeId>
+      packed;  // right factors that the body gets as copies by rows: operands behind the other fixed
   Body body;
   std::vector<PlacedValue> placed;
   std::map<uint32_t, uint32_t> finals;   // node of a round -> the Final that is its last value

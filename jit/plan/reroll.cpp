@@ -19,7 +19,7 @@ namespace {
 // Planning so many nodes takes a millisecond or two: less is not worth what a kernel cannot keep between rounds.
 constexpr int64_t kFewestSaved = 192;
 // A round of fewer nodes is several of them: what is fused across them stays in registers.
-constexpr uint32_t kNodesOfARound = 64;
+constexpr int64_t kNodesOfARound = 64;
 constexpr int64_t kFewestRounds = 3;
 
 class Reroller {
@@ -28,15 +28,16 @@ class Reroller {
       : graph_(graph), options_(options), sequence_(sequence_of(graph)) {}
 
   std::optional<Rerolled> run() {
-    if (static_cast<int64_t>(sequence_.nodes.size()) < kFewestSaved) return std::nullopt;
+    weigh();
+    if (weights_.back() < kFewestSaved) return std::nullopt;
     find_readers();
-    const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_);
+    const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_, alone());
     std::vector<Repeat> found = repeats(tokens);
-    std::ranges::stable_sort(found, std::greater<>{},
-                             [](const Repeat& r) { return static_cast<int64_t>(r.end) - r.begin - r.period; });
+    const auto saved = [&](const Repeat& r) { return weight(r.begin + r.period, r.end); };
+    std::ranges::stable_sort(found, std::greater<>{}, saved);
     taken_.assign(sequence_.nodes.size(), false);
     for (const Repeat& repeat : found) {
-      if (static_cast<int64_t>(repeat.end) - repeat.begin - repeat.period < kFewestSaved) break;
+      if (saved(repeat) < kFewestSaved) break;
       for (uint32_t begin = repeat.begin, end = begin; begin < repeat.end; begin = end + 1) {
         for (end = begin; end < repeat.end && !taken_[end];) ++end;
         try_loop(begin, end, repeat.period);
@@ -48,6 +49,10 @@ class Reroller {
   }
 
  private:
+  void weigh();
+  /// What planning the nodes from one place to another costs.
+  int64_t weight(uint32_t begin, uint32_t end) const { return weights_[end] - weights_[begin]; }
+  std::vector<bool> alone() const;
   void find_readers();
   void try_loop(uint32_t begin, uint32_t end, uint32_t period);
   bool is_inside(const Rounds& rounds, NodeId id) const;
@@ -56,6 +61,7 @@ class Reroller {
   bool lists_rounds(const Rounds& rounds, const CatOfRounds& of) const;
   bool is_absorbed(const Rounds& rounds, const Wanted& wanted, NodeId value, NodeId reader) const;
   Rerolled rebuild();
+  NodeId hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted);
   void emit(pass::Rewriter& rewriter, const MadeLoop& loop);
   void emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeId made);
   NodeId begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which);
@@ -69,6 +75,7 @@ class Reroller {
   const ir::Graph& graph_;
   const PlanOptions& options_;
   const Sequence sequence_;
+  std::vector<int64_t> weights_;                        // of what comes before each node of the sequence
   std::vector<std::vector<NodeId>> readers_;            // per node, live ones
   std::vector<bool> is_result_;                         // per node: the caller or an argument gets it
   std::vector<bool> taken_;                             // per node of the sequence: in a loop
@@ -76,6 +83,23 @@ class Reroller {
   std::map<NodeId, std::pair<size_t, uint32_t>> cats_;  // Cat -> begin of the loop that fills it, which of its placed
   std::vector<MadeLoop> loops_;
 };
+
+/// A product becomes two views, a sum and what is added to it.
+void Reroller::weigh() {
+  constexpr int64_t kProduct = 4;
+  weights_.assign(1, 0);
+  for (const NodeId id : sequence_.nodes)
+    weights_.push_back(weights_.back() + (graph_[id].op == Op::Contract ? kProduct : 1));
+}
+
+/// Products that torch's library computes in any case.
+std::vector<bool> Reroller::alone() const {
+  std::vector<bool> alone(graph_.nodes.size(), false);
+  const std::vector<bool> guarded = pass::decides_guard(graph_);
+  for (const NodeId id : sequence_.nodes)
+    alone[id] = graph_[id].op == Op::Contract && (guarded[id] || !options_.own_products);
+  return alone;
+}
 
 void Reroller::find_readers() {
   readers_.resize(graph_.nodes.size());
@@ -95,13 +119,14 @@ bool Reroller::is_inside(const Rounds& rounds, NodeId id) const {
 }
 
 void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
-  if (static_cast<int64_t>(end) - begin - period < kFewestSaved || (end - begin) / period < kFewestRounds) return;
+  if ((end - begin) / period < kFewestRounds || weight(begin + period, end) < kFewestSaved) return;
   begin += best_phase(graph_, sequence_, begin, end, period);
   const int64_t trip = (static_cast<int64_t>(end) - begin) / period;
-  const int64_t together = std::clamp<int64_t>(kNodesOfARound / period, 1, std::max<int64_t>(trip / 4, 1));
+  const int64_t together =
+      std::clamp<int64_t>(kNodesOfARound / weight(begin, begin + period), 1, std::max<int64_t>(trip / 4, 1));
   Rounds rounds{begin, static_cast<uint32_t>(period * together), trip / together, {}, {}};
   auto alike = alike_rounds(graph_, sequence_, std::move(rounds));
-  if (!alike || (alike->trip - 1) * alike->period < kFewestSaved) return;
+  if (!alike || weight(alike->begin + alike->period, alike->end()) < kFewestSaved) return;
   const Wanted wanted = wanted_of(*alike);
   auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
   if (!made) return;
@@ -254,6 +279,23 @@ NodeId Reroller::begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, ui
   return ir::kNoNode;
 }
 
+NodeId Reroller::hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted) {
+  const NodeId id = node(loop.rounds, 0, hoisted.at);
+  ir::Graph& to = rewriter.to();
+  std::vector<ir::Dim> sizes = hoisted.sizes;  // [..., rounds, rows, inner]
+  const NodeId rows = to.view(rewriter[hoisted.base], hoisted.map, sizes);
+  const size_t round = sizes.size() - 3;
+  sizes[round] *= sizes[round + 1];
+  sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(round) + 1);
+  ir::ContractAttr attr = graph_.contracts[graph_[id].attr];
+  const size_t left = attr.operands.size() - 2;
+  for (size_t k = 0; k < attr.operands.size(); ++k)
+    attr.operands[k] = k == left ? to.reshape(rows, sizes) : rewriter[attr.operands[k]];
+  sizes.back() = graph_.sizes(id).back();
+  std::vector<ir::Dim> strides = ir::row_major(sizes);
+  return to.contract(std::move(attr), graph_[id].dtype, {std::move(sizes), std::move(strides)});
+}
+
 void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
   const NodeId first = sequence_.nodes[loop.rounds.begin], last = sequence_.nodes[loop.rounds.end() - 1];
   for (NodeId id = first; id < last; ++id)  // arguments, and views of them
@@ -267,9 +309,15 @@ void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
       operand = begin_placed(rewriter, loop, static_cast<uint32_t>(i) - attr.carried);
       continue;
     }
+    if (operand == ir::kNoNode) continue;  // hoisted
     operand = rewriter[operand];
     if (i < attr.carried) operand = rewriter.to().with_strides(operand, body.layout(body.outputs[i]).strides);
   }
+  const size_t hoisted_from = attr.carried + attr.placed + attr.fixed - loop.hoisted.size();
+  for (size_t i = hoisted_from - loop.packed.size(); i < hoisted_from; ++i)
+    attr.operands[i] =
+        rewriter.to().with_strides(attr.operands[i], ir::row_major(rewriter.to().sizes(attr.operands[i])));
+  for (const Hoisted& hoisted : loop.hoisted) attr.operands[hoisted.operand] = hoist(rewriter, loop, hoisted);
   emit_finals(rewriter, loop, rewriter.to().loop(std::move(attr)));
 }
 

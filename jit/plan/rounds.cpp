@@ -20,13 +20,15 @@ bool is_view(Op op) { return op == Op::View || op == Op::Reshape; }
 /// There before any loop that could read it.
 bool is_leaf(Op op) { return op == Op::Input || op == Op::Scalar || op == Op::Const || op == Op::Iota; }
 
-bool cannot_repeat(Op op) {
-  return op == Op::Extern || op == Op::Result || op == Op::Contract || op == Op::Loop || op == Op::Final;
+bool cannot_repeat(const ir::Graph& graph, const ir::Node& node) {
+  const Op op = node.op;
+  if (op == Op::Contract) return !is_matrix_product(graph.contracts[node.attr]);
+  return op == Op::Extern || op == Op::Result || op == Op::Loop || op == Op::Final;
 }
 
 /// Equal work: all but operands and where a map begins.
 bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b) {
-  if (a.op != b.op || a.dtype != b.dtype || a.layout != b.layout || cannot_repeat(a.op)) return false;
+  if (a.op != b.op || a.dtype != b.dtype || a.layout != b.layout || cannot_repeat(graph, a)) return false;
   if (a.op == Op::View || a.op == Op::Update)
     return a.attr == b.attr || std::ranges::equal(graph.maps[a.attr].dims, graph.maps[b.attr].dims,
                                                   [](const ir::Affine& x, const ir::Affine& y) {
@@ -35,6 +37,10 @@ bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b) {
   if (a.op == Op::Cat) {
     const ir::ListAttr &x = graph.lists[a.attr], &y = graph.lists[b.attr];
     return x.dim == y.dim && x.operands.size() == y.operands.size();
+  }
+  if (a.op == Op::Contract) {
+    const ir::ContractAttr &x = graph.contracts[a.attr], &y = graph.contracts[b.attr];
+    return x.kind == y.kind;
   }
   return a.op == Op::Input || a.attr == b.attr;
 }
@@ -51,6 +57,7 @@ uint64_t hash_of(const ir::Graph& graph, const ir::Node& node) {
     return hash;
   }
   if (node.op == Op::Cat) return mix(hash, graph.lists[node.attr].operands.size());
+  if (node.op == Op::Contract) return mix(hash, static_cast<uint64_t>(graph.contracts[node.attr].kind));
   return node.op == Op::Input ? hash : mix(hash, node.attr);
 }
 
@@ -189,6 +196,11 @@ class Comparer {
 
 }  // namespace
 
+bool is_matrix_product(const ir::ContractAttr& attr) {
+  const bool is_biased = attr.kind == ir::Product::Addmm || attr.kind == ir::Product::Baddbmm;
+  return attr.kind != ir::Product::Convolution && (!is_biased || attr.unscaled);
+}
+
 Seen seen_through(const ir::Graph& graph, NodeId id) {
   Seen seen{{}, id};
   for (; is_view(graph[seen.base].op); seen.base = graph[seen.base].in[0]) seen.views.push_back(seen.base);
@@ -224,11 +236,15 @@ Sequence sequence_of(const ir::Graph& graph) {
   return made;
 }
 
-std::vector<uint32_t> tokens_of(const ir::Graph& graph, const Sequence& sequence) {
+std::vector<uint32_t> tokens_of(const ir::Graph& graph, const Sequence& sequence, const std::vector<bool>& alone) {
   support::HashIndex known;
   std::vector<uint32_t> tokens;
   for (uint32_t i = 0; i < sequence.nodes.size(); ++i) {
     const ir::Node& node = graph[sequence.nodes[i]];
+    if (alone[sequence.nodes[i]]) {
+      tokens.push_back(i);
+      continue;
+    }
     const uint64_t hash = hash_of(graph, node);
     const uint32_t found =
         known.find(hash, [&](uint32_t at) { return is_alike(graph, graph[sequence.nodes[at]], node); });

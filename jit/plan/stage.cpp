@@ -22,12 +22,12 @@ Staged staged(const ir::Graph& graph, const PlanOptions& options) {
   const auto take = [&](std::optional<ir::Graph> next) {
     if (next) made.graph = std::move(next);
   };
-  if (options.own_products) take(own_products(graph, options.costs));
-  take(two_stage(made.of(graph)));
-  if (auto rolled = options.cuda ? std::nullopt : reroll(made.of(graph), options)) {
+  if (auto rolled = options.cuda ? std::nullopt : reroll(graph, options)) {
     made.graph = std::move(rolled->graph);
     made.bodies = std::move(rolled->bodies);
   }
+  if (options.own_products) take(own_products(made.of(graph), options.costs));
+  take(two_stage(made.of(graph)));
   take(in_place(made.of(graph)));
   return made;
 }

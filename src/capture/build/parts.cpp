@@ -12,26 +12,6 @@ namespace {
 
 constexpr int kMostSteps = 16;  // that a read looks back for the write of the same region
 
-/// The map that leads through `outer`, then `inner`: in[outer(inner(i))].
-ir::IndexMap composed(const ir::IndexMap& outer, const ir::IndexMap& inner) {
-  ir::IndexMap out;
-  for (const ir::Affine& row : outer.dims) {
-    ir::Affine made;
-    made.offset = row.offset;
-    std::map<uint8_t, ir::Dim> terms;
-    for (const auto& [dim, coefficient] : row.terms) {
-      made.offset += coefficient * inner.dims[dim].offset;
-      for (const auto& [from, factor] : inner.dims[dim].terms) {
-        const auto [term, fresh] = terms.try_emplace(from, 0);
-        term->second += coefficient * factor;
-      }
-    }
-    made.terms.assign(terms.begin(), terms.end());
-    out.dims.push_back(std::move(made));
-  }
-  return out;
-}
-
 /// The indices that a row of a map gives: from `low` to `high`, all of them `step` apart; nothing where sizes are
 /// symbols.
 struct Indices {
@@ -125,7 +105,7 @@ std::optional<ir::IndexMap> GraphBuilder::map_of(const std::vector<ir::Node>& pa
   for (const ir::Node& view : path) {
     if (view.op != ir::Op::View) return std::nullopt;
     const ir::IndexMap& inner = graph_.maps[view.attr];
-    map = map ? composed(*map, inner) : inner;
+    map = map ? ir::composed(*map, inner) : inner;
   }
   return map;
 }
