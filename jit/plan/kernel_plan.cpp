@@ -133,7 +133,7 @@ std::string text(const KernelPlan& plan) {
     for (const int64_t number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
     return text;
   };
-  if (plan.is_small()) out += " small [" + list(plan.sizes) + "]";
+  if (plan.is_small()) out += " small [" + list(plan.sizes) + "] sums " + std::to_string(plan.sums);
   out += "\n";
   for (size_t i = 0; i < plan.operands.size(); ++i) {
     const Operand& operand = plan.operands[i];

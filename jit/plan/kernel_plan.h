@@ -114,6 +114,7 @@ struct KernelPlan {
   uint8_t tile = 0;              // points along a side of a tile, a multiple of lanes; 0: not tiled
   std::vector<int64_t> sizes;    // of a small plan: per dim
   std::vector<int64_t> strides;  // of a small plan: operand-major, [operand * rank + dim], in elements, none negative
+  uint8_t sums = 1;              // of a small plan: running sums of a Dot, which take its products in turn
   Numerics numerics = Numerics::Eager;
 
   bool operator==(const KernelPlan&) const = default;

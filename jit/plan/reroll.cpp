@@ -18,7 +18,7 @@ namespace {
 
 // Planning so many nodes takes a millisecond or two: less is not worth what a kernel cannot keep between rounds.
 constexpr int64_t kFewestSaved = 192;
-// A round of fewer nodes is several of them: what is fused across them stays in registers.
+// A round of fewer nodes without a product is several of them: what is fused across them stays in registers.
 constexpr int64_t kNodesOfARound = 64;
 constexpr int64_t kFewestRounds = 3;
 
@@ -54,6 +54,7 @@ class Reroller {
   int64_t weight(uint32_t begin, uint32_t end) const { return weights_[end] - weights_[begin]; }
   std::vector<bool> alone() const;
   void find_readers();
+  int64_t rounds_together(uint32_t begin, uint32_t period, int64_t trip) const;
   void try_loop(uint32_t begin, uint32_t end, uint32_t period);
   bool is_inside(const Rounds& rounds, NodeId id) const;
   Wanted wanted_of(const Rounds& rounds);
@@ -118,12 +119,19 @@ bool Reroller::is_inside(const Rounds& rounds, NodeId id) const {
   return place != Sequence::kNone && place >= rounds.begin && place < rounds.end();
 }
 
+/// Nothing is fused across a product.
+int64_t Reroller::rounds_together(uint32_t begin, uint32_t period, int64_t trip) const {
+  const auto is_product = [&](NodeId id) { return graph_[id].op == Op::Contract; };
+  if (std::any_of(sequence_.nodes.begin() + begin, sequence_.nodes.begin() + begin + period, is_product)) return 1;
+  const int64_t fitting = kNodesOfARound / weight(begin, begin + period);
+  return std::clamp<int64_t>(fitting, 1, std::max<int64_t>(trip / 4, 1));
+}
+
 void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   if ((end - begin) / period < kFewestRounds || weight(begin + period, end) < kFewestSaved) return;
   begin += best_phase(graph_, sequence_, begin, end, period);
   const int64_t trip = (static_cast<int64_t>(end) - begin) / period;
-  const int64_t together =
-      std::clamp<int64_t>(kNodesOfARound / weight(begin, begin + period), 1, std::max<int64_t>(trip / 4, 1));
+  const int64_t together = rounds_together(begin, period, trip);
   Rounds rounds{begin, static_cast<uint32_t>(period * together), trip / together, {}, {}};
   auto alike = alike_rounds(graph_, sequence_, std::move(rounds));
   if (!alike || weight(alike->begin + alike->period, alike->end()) < kFewestSaved) return;

@@ -93,6 +93,7 @@ class Shaper {
   int64_t tile_ = 0;         // the loop before the lanes' makes tiles with it
   bool is_product_ = false;  // a kernel with a Dot
   bool is_small_ = false;
+  int sums_ = 1;
   uint8_t rows_together_ = 1;
   Shaped out_;
 };
@@ -291,6 +292,7 @@ bool Shaper::is_small() const {
 void Shaper::choose_small() {
   is_small_ = is_small();
   if (!is_small_) return;
+  sums_ = out_.kept_lanes ? 1 : options_.lanes;  // as with loops: equal bits
   lanes_along_ = -1;
   out_.kept_lanes = false;
   rows_together_ = 1;
@@ -352,6 +354,7 @@ void Shaper::fill_plan() {
   if (is_small_) {
     plan.sizes = hints(out_.dims.sizes);
     plan.strides = hints(out_.dims.strides);
+    plan.sums = static_cast<uint8_t>(sums_);
   }
   if (lanes_along_ < 0) return;
   plan.vec_dim = static_cast<int8_t>(place[static_cast<size_t>(lanes_along_)]);

@@ -16,6 +16,7 @@ template <class T>
 struct Product {
   int64_t rows, columns, inner, gap;
   bool transposed;  // the right factor is [inner, columns]
+  uint8_t sums = 1;
 
   plan::KernelPlan plan() const {
     const DType type = sizeof(T) == 4 ? DType::F32 : DType::F64;
@@ -26,6 +27,7 @@ struct Product {
     p.row();
     p.out(p.op(Op::Add, p.in(type, "010"), sum), gap == 1 ? "*10" : "**0");
     p.plan.sizes = {rows, columns, inner};
+    p.plan.sums = sums;
     p.plan.strides = {inner, 0, 1, 0, transposed ? 1 : inner, transposed ? columns : 1, 0, 1, 0, columns * gap, gap, 0};
     return p.plan;
   }
@@ -33,7 +35,7 @@ struct Product {
 
 template <class T>
 void check(const Product<T>& product, backend::Isa isa) {
-  const auto [rows, columns, inner, gap, transposed] = product;
+  const auto [rows, columns, inner, gap, transposed, sums] = product;
   const plan::KernelPlan plan = product.plan();
   ASSERT_EQ(plan::verify(plan), "");
   const auto kernel = build(plan, isa);
@@ -48,11 +50,15 @@ void check(const Product<T>& product, backend::Isa isa) {
   run(plan, *kernel, {{a.data(), b.data(), bias.data(), out.data()}, plan.sizes, plan.strides});
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) {
-      T sum = 0;
-      for (int64_t k = 0; k < inner; ++k)
-        sum = std::fma(a[static_cast<size_t>(i * inner + k)],
-                       b[static_cast<size_t>(transposed ? k * columns + j : j * inner + k)], sum);
-      EXPECT_EQ(out[static_cast<size_t>((i * columns + j) * gap)], sum + bias[static_cast<size_t>(j)])
+      std::vector<T> sum(16, 0);
+      for (int64_t k = 0; k < inner; ++k) {
+        T& part = sum[static_cast<size_t>(k % sums)];
+        part = std::fma(a[static_cast<size_t>(i * inner + k)],
+                        b[static_cast<size_t>(transposed ? k * columns + j : j * inner + k)], part);
+      }
+      for (size_t half = 8; half >= 1; half /= 2)
+        for (size_t n = 0; n < half; ++n) sum[n] += sum[n + half];
+      EXPECT_EQ(out[static_cast<size_t>((i * columns + j) * gap)], sum[0] + bias[static_cast<size_t>(j)])
           << rows << " x " << columns << " x " << inner << " at " << i << ", " << j;
     }
   EXPECT_TRUE(out.guard_intact());
@@ -75,6 +81,14 @@ TEST(CodegenSmall, ResultsThatLieApart) {
     check<float>({8, 8, 8, 1, false}, isa);
     check<double>({2, 16, 4, 2, true}, isa);
   }
+}
+
+TEST(CodegenSmall, SeveralRunningSums) {
+  for (const backend::Isa isa : host_isas())
+    for (const int64_t inner : {1, 3, 4, 11, 16}) {
+      check<float>({4, 3, inner, 1, false, 16}, isa);
+      check<double>({2, 4, inner, 1, false, 8}, isa);
+    }
 }
 
 /// Reductions that are no product, positions, comparisons and numbers of the call, all in one.

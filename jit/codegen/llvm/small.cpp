@@ -44,11 +44,12 @@ class SmallEmitter {
     for (const plan::Phase& phase : plan_.phases) {
       for (const uint32_t id : phase.elem)
         if (const Instr& in = plan_.code[id]; in.code == Code::Reduce)
-          states_[id] = reduce_identity(rules_, in.kind, plan_.code[in.args[0]].dtype, lanes_);
+          states_[id].assign(is_dot(in) ? plan_.sums : 1,
+                             reduce_identity(rules_, in.kind, plan_.code[in.args[0]].dtype, lanes_));
       for (int64_t at = 0; !phase.elem.empty() && at < reduced(); ++at) element(phase, at);
       for (const uint32_t id : phase.elem)
         if (const Instr& in = plan_.code[id]; in.code == Code::Reduce)
-          held_[id] = reduce_result(rules_, in.kind, plan_.code[in.args[0]].dtype, states_[id], in.dtype);
+          held_[id] = reduce_result(rules_, in.kind, plan_.code[in.args[0]].dtype, total(id), in.dtype);
       for (const uint32_t id : phase.row) instruction(id, 0);
     }
     b_.CreateBr(done);
@@ -118,13 +119,26 @@ class SmallEmitter {
       }
       const ir::DType type = plan_.code[in.args[0]].dtype;
       if (in.kind == ir::ReduceKind::Dot) {
-        states_[id] = reduce_product(rules_, type, states_[id], held_[in.args[0]], held_[in.args[1]]);
+        ReduceState& state = states_[id][static_cast<size_t>(at) % plan_.sums];
+        state = reduce_product(rules_, type, state, held_[in.args[0]], held_[in.args[1]]);
         continue;
       }
       Value* number = splat(b_.getInt64(static_cast<uint64_t>(at)));
-      states_[id] = reduce_combine(rules_, in.kind, type, states_[id],
-                                   reduce_element(rules_, in.kind, type, held_[in.args[0]], number));
+      states_[id][0] = reduce_combine(rules_, in.kind, type, states_[id][0],
+                                      reduce_element(rules_, in.kind, type, held_[in.args[0]], number));
     }
+  }
+
+  /// Running sums in pairs, as lanes of a vector are (reduce_lanes); those that no product went to are left out.
+  ReduceState total(uint32_t id) {
+    std::vector<ReduceState>& sums = states_[id];
+    const Instr& in = plan_.code[id];
+    sums.resize(std::min(sums.size(), static_cast<size_t>(std::max<int64_t>(reduced(), 1))));
+    for (size_t half = std::bit_ceil(sums.size()) / 2; half >= 1; half /= 2)
+      for (size_t i = 0; i < half; ++i)
+        if (i + half < sums.size())
+          sums[i] = reduce_combine(rules_, in.kind, plan_.code[in.args[0]].dtype, sums[i], sums[i + half]);
+    return sums[0];
   }
 
   Value* splat(Value* number) {
@@ -217,9 +231,9 @@ class SmallEmitter {
   const int lanes_;  // of every value
   llvm::Function* fn_ = nullptr;
   Value* scalars_ = nullptr;
-  std::vector<Value*> pointers_, contents_;  // per operand; contents: null where nothing is loaded
-  std::vector<Value*> held_;                 // per instruction
-  std::vector<ReduceState> states_;          // per instruction
+  std::vector<Value*> pointers_, contents_;       // per operand; contents: null where nothing is loaded
+  std::vector<Value*> held_;                      // per instruction
+  std::vector<std::vector<ReduceState>> states_;  // per instruction
 };
 
 }  // namespace

@@ -182,7 +182,7 @@ struct Trace {
   std::unordered_map<uint32_t, uint32_t> root_ids;  // tensor -> index into roots
 };
 
-inline constexpr size_t kMaxValues = 512;  // values one path may read out of tensors
+inline constexpr size_t kMaxValues = 32;  // values one path may read out of tensors
 /// A transform of torch.func holds another tensor in it.
 bool is_wrapper(const at::Tensor& tensor);
 /// A transform of torch.func runs others in its place, down to those on plain tensors.
