@@ -23,7 +23,7 @@ from _program import Program, programs_of  # noqa: E402
 
 from fastjit._bench import firstcall, table  # noqa: E402
 
-FOLDERS = ("functs", "arrays")
+FOLDERS = ("functional", "convnext", "fortran", "hpml", "functs", "arrays", "pyhpc")
 COMPILE_LIMIT_S, WORKER_LIMIT_S = 120, 1200
 BUDGET_S = 10.0
 MAIN = ("eager", "torch.jit", "torch.compile", "fastjit")
