@@ -20,13 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-sys.path.append(str(HERE.parents[1] / "build" / "seeds-peers"))  # numba and jax, where they were installed
+sys.path.append(str(Path(__file__).resolve().parents[2] / "build" / "seeds-peers"))  # numba, jax: make seeds-peers
 
 import torch
-from _program import Made, Program, program
 
+from _program import Made, Program, program
 from fastjit._bench import check, measure
 from fastjit._bench.variants import BUILDERS, Absent, Built, build, quiet
 

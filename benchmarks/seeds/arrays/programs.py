@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from _program import Made, Program
 from torch import Tensor
+
+from _program import Made, Program
 
 
 def scan(x: Tensor, a: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ def make_tridiagonal(rows: int = 64, columns: int = 800) -> Made:
 
 
 TITLE = "Loops over arrays"
-QUESTION = "A scan of 1000 steps, 10 sweeps of Jacobi on 256 x 256, a tridiagonal solver on 64 x 800, all as loops in Python."
+QUESTION = "Loops in Python: a scan of 1000 steps, 10 sweeps of Jacobi on 256 x 256, a tridiagonal solver on 64 x 800."
 PROGRAMS = [
     Program("scan, 1000 steps", make_scan),
     Program("Jacobi, 10 sweeps of 256 x 256", make_jacobi, quick=True),

@@ -1,10 +1,13 @@
-"""What a Fortran program asks of a model: arrays with the first index innermost, other large strides, a column model."""
+"""What Fortran asks of a model: arrays with the first index innermost, other large strides, a column model."""
 
 from __future__ import annotations
 
+import itertools
+
 import torch
-from _program import Made, Program
 from torch import Tensor, nn
+
+from _program import Made, Program
 
 SIDE, ROWS = 512, 8192
 
@@ -46,7 +49,7 @@ def strided(fn: object, layout: str, dtype: torch.dtype, side: int = SIDE) -> Ma
 def column_model(activation: type[nn.Module], rows: int = ROWS) -> Made:
     widths = (42, *([256] * 5), 64)
     layers: list[nn.Module] = []
-    for inner, outer in zip(widths, widths[1:], strict=False):
+    for inner, outer in itertools.pairwise(widths):
         layers += [nn.Linear(inner, outer, dtype=torch.float64), activation()]
     return nn.Sequential(*layers[:-1]), (torch.randn(rows, 42, dtype=torch.float64),)
 

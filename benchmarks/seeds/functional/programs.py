@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from _program import Made, Program
 from torch import Tensor, nn
+
+from _program import Made, Program
 
 EVERY_DEPTH = (250, 500, 750, 1000)
 
@@ -70,7 +71,11 @@ def resnet(pixels: int) -> Made:
 
 TITLE = "Deep thin models"
 QUESTION = "Linear(4, 4) one after the other, 250 to 1000 of them on 4 rows, as three kinds of Python; a small ResNet."
-FORMS = (("nn.Sequential", sequential), ("a loop over a ModuleList", looped), ("a list of layers in a function", listed))
+FORMS = (
+    ("nn.Sequential", sequential),
+    ("a loop over a ModuleList", looped),
+    ("a list of layers in a function", listed),
+)
 PROGRAMS = [
     Program(f"{depth} layers, {form}", make, {"depth": depth}, table="Deep thin models", quick=depth == 250)
     for form, make in FORMS

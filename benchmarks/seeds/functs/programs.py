@@ -7,8 +7,9 @@ compiled nms has a loop in tensor code in its place, over the 100 highest scores
 from __future__ import annotations
 
 import torch
-from _program import Program
 from torch import Tensor, nn
+
+from _program import Program
 
 from . import detection
 
@@ -183,7 +184,9 @@ def curves() -> list[Program]:
     rows = []
     for name, make in (("LSTM", lstm), ("NASRNN", nasrnn), ("seq2seq", seq2seq), ("Attention", attention)):
         rows += [
-            Program(f"{name}, sequence {n}", make, {"sequence": n}, peers=("torch.jit",), table="Length of the sequence")
+            Program(
+                f"{name}, sequence {n}", make, {"sequence": n}, peers=("torch.jit",), table="Length of the sequence"
+            )
             for n in EVERY_SEQUENCE[1:]
         ]
         rows += [
@@ -194,7 +197,10 @@ def curves() -> list[Program]:
 
 
 TITLE = "FuncTs"
-QUESTION = "The programs of FuncTs: loops with writes to views, and what follows a detection network. What is a call, and how many launches?"
+QUESTION = (
+    "The programs of FuncTs: loops with writes to views, and what follows a detection network. How long is a call, and "
+    "how many launches is it?"
+)
 PROGRAMS = [
     Program("LSTM", lstm),
     Program("NASRNN", nasrnn, quick=True),

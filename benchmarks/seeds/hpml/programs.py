@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _program import Made, Program
 from torch import Tensor
+
+from _program import Made, Program
 
 
 def scaled_product(x: Tensor, y: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ def on(fn: Callable[..., Any], *sizes: int) -> Made:
 
 
 TITLE = "Products and loops"
-QUESTION = "A product with arithmetic behind it, two products in both orders, a loop of 500 steps, loops in Numba's style."
+QUESTION = "A product with arithmetic behind it, two products in both orders, a loop of 500 steps, loops as for Numba."
 PROGRAMS = [Program(f"mm(x.t(), y)*100+10, {n}", square, {"n": n}, quick=n == 8) for n in (8, 128, 512)]
 PROGRAMS += [
     Program(f"{text}, {n}", two_products, {"n": n, "first": first})
@@ -89,7 +90,9 @@ PROGRAMS += [
 PROGRAMS += [
     Program("x = sin(x) + 0.1, 500 times", lambda: on(sines, 1000)),
     Program(
-        "go_fast, 100 x 100", lambda: on(go_fast, 100, 100), others={"numpy": with_numba(False), "numba": with_numba(True)}
+        "go_fast, 100 x 100",
+        lambda: on(go_fast, 100, 100),
+        others={"numpy": with_numba(False), "numba": with_numba(True)},
     ),
     Program("y[i] = y[i-1]*0.9 + x[i], 500 x 64", lambda: on(running_sum, 500, 64)),
 ]

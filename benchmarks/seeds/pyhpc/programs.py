@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from _program import Made, Program
 
 SOURCE, COMMIT = "https://github.com/dionhaefner/pyhpc-benchmarks", "d438ef8b76ecb51a019b105a6e06150e5a35c177"
@@ -39,7 +40,9 @@ def part(case: str, backend: str) -> Any:
     scripted = torch.jit.script
     torch.jit.script = lambda fn: fn  # type: ignore[assignment]
     try:
-        return importlib.import_module(f"benchmarks.{case}.{FUNCTIONS[case][0]}_{backend}" if backend else f"benchmarks.{case}")
+        return importlib.import_module(
+            f"benchmarks.{case}.{FUNCTIONS[case][0]}_{backend}" if backend else f"benchmarks.{case}"
+        )
     finally:
         torch.jit.script = scripted  # type: ignore[assignment]
 
@@ -65,7 +68,9 @@ def with_other(case: str, backend: str) -> Callable[[Made], Callable[[], Any]]:
 
 
 TITLE = "pyhpc-benchmarks"
-QUESTION = "Equation of state and isoneutral mixing of an ocean model, f64, 4k to 4M points, as their PyTorch functions are written."
+QUESTION = (
+    "Equation of state and isoneutral mixing of an ocean model, f64, 4k to 4M points, as their authors wrote them."
+)
 PROGRAMS = [
     Program(
         f"{case}, {name}",
