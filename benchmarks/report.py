@@ -15,7 +15,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-TEXTS = ("README.md", "docs/performance.md", "docs/correctness.md", "docs/coverage.md", "docs/install.md")
+TEXTS = (
+    "README.md",
+    "docs/performance.md",
+    "docs/correctness.md",
+    "docs/coverage.md",
+    "docs/install.md",
+    "docs/seeds.md",
+)
 MATRIX = "matrix"
 ORDER = (
     "dispatch",
@@ -29,7 +36,10 @@ ORDER = (
     "traffic",
 )
 ORDER += ("models", "correctness", "coverage", "fuzz")
-COMMANDS = {"models": "make bench-models", "coverage": "make coverage-report"}  # where it is not `make bench`
+SEEDS = tuple(f"seeds-{name}" for name in ("functional", "convnext", "fortran", "hpml", "functs", "arrays", "pyhpc"))
+ORDER += SEEDS
+COMMANDS = {name: "make bench-seeds" for name in SEEDS}
+COMMANDS |= {"models": "make bench-models", "coverage": "make coverage-report"}  # where it is not `make bench`
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 DISPATCH_MUST = 0.5
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -62,7 +72,7 @@ def block(name: str, documents: dict[str, dict[str, Any]]) -> str:
     if name == MATRIX:
         return _matrix()
     if name == "figures":
-        known = [documents[key] for key in ORDER if key in documents]
+        known = [documents[key] for key in ORDER if key in documents and key not in SEEDS]
         known += [document for key, document in documents.items() if key not in ORDER]
         return _figures(known) if known else "Not measured yet: run `make bench`.\n"
     if name not in documents and name not in ORDER:

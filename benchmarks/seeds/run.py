@@ -17,6 +17,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+import _bands
 import _harness as harness
 from _program import Program, programs_of
 from fastjit._bench import firstcall, table
@@ -145,7 +146,13 @@ def body_of(folder: str) -> Any:
             for line in words(program, found):
                 options.done(line)
         reported = [harness.Sheet(*sheet) for sheet in getattr(module, "REPORTED", [])]
-        return harness.Outcome(sheets=[*reported, *sheets(programs, results)], samples=results)
+        made = [*reported, *sheets(programs, results)]
+        over = getattr(module, "BANDS", None)
+        if over is not None:
+            made.append(_bands.sheet(programs, results, over))
+            if options.given.plot:
+                _bands.draw(programs, results, over, options.given.plot)
+        return harness.Outcome(sheets=made, samples=results)
 
     return body
 
@@ -154,6 +161,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", default="torch.jit,torch.compile", help="without torch.compile a run is no figure")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds a program's rounds take")
     parser.add_argument("--compile-limit", type=float, default=COMPILE_LIMIT_S, help="seconds for its first call")
+    parser.add_argument("--plot", help="a picture of the times over the depth, of functional")
     parser.add_argument("--sources", help="a folder for the programs that FastJIT made, as Python")
 
 

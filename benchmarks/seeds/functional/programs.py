@@ -82,4 +82,4 @@ PROGRAMS = [
     for depth in EVERY_DEPTH
 ]
 PROGRAMS += [Program(f"ResNet, {side} px, batch 4", resnet, {"pixels": side}, table="ResNet") for side in (16, 32, 64)]
-BANDS = "depth"
+BANDS = "depth"  # the spread of the times over this value

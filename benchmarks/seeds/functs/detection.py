@@ -1,19 +1,17 @@
-"""What follows four detection networks: YOLOv3, SSD, YOLACT and FCOS on images of 320 x 320, batch 1."""
+"""What follows four detection networks: YOLOv3, SSD, YOLACT and FCOS on images of 320 x 320, batch 1.
+
+Numbers stand where they are used: torch.jit.script takes no globals.
+"""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor, nn
 
-CANDIDATES, MOST = 100, 1000
-LOGS = abs(math.log(0.016))
-
 
 def nms(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """Greedy, class by class (the boxes of each label are moved apart), among the highest scores."""
-    order = scores.sort(descending=True)[1][:CANDIDATES]
+    order = scores.sort(descending=True)[1][:100]
     near = boxes[order]
     moved = near + (labels[order].to(near.dtype) * (near.max() + 1)).unsqueeze(1)
     low = torch.max(moved[:, None, :2], moved[None, :, :2])
@@ -34,7 +32,7 @@ def decode(anchors: Tensor, deltas: Tensor) -> Tensor:
     deltas = deltas * torch.tensor([0.1, 0.1, 0.2, 0.2])
     sizes = anchors[:, 2:] - anchors[:, :2]
     centres = (anchors[:, :2] + anchors[:, 2:]) * 0.5 + sizes * deltas[:, :2]
-    half = sizes * deltas[:, 2:].clamp(-LOGS, LOGS).exp() * 0.5
+    half = sizes * deltas[:, 2:].clamp(-4.1352, 4.1352).exp() * 0.5
     boxes = torch.cat((centres - half, centres + half), dim=1)
     boxes[..., 0::2].clamp_(0, 320)
     boxes[..., 1::2].clamp_(0, 320)
@@ -109,9 +107,9 @@ class SSD(nn.Module):
             over = score > 0.02
             index = over.nonzero()
             best, order = score[over].sort(descending=True)
-            index = index[order[:MOST]]
+            index = index[order[:1000]]
             boxes.append(decode(anchors[index[:, 0]], box[index[:, 0]]))
-            scores.append(best[:MOST])
+            scores.append(best[:1000])
             labels.append(index[:, 1])
         return nms(torch.cat(boxes), torch.cat(scores), torch.cat(labels), 0.45)
 
@@ -146,7 +144,7 @@ class YOLACT(nn.Module):
             coefficient = torch.tanh(more[level][0].permute(1, 2, 0).reshape(-1, 32))
             cells = grid(classes[level].shape[2], self.strides[level])
             anchors = (cells[:, None, :] + self.base(self.strides[level])[None, :, :]).view(-1, 4)
-            rows = cls[:, :-1].max(dim=1)[0].topk(min(MOST, cls.shape[0]))[1]
+            rows = cls[:, :-1].max(dim=1)[0].topk(min(1000, cls.shape[0]))[1]
             boxes.append(decode(anchors[rows], box[rows]))
             scores.append(cls[rows])
             coefficients.append(coefficient[rows])
@@ -192,13 +190,13 @@ class FCOS(nn.Module):
             over = cls > 0.025
             index = over.nonzero()
             best, order = cls[over].sort(descending=True)
-            index = index[order[:MOST]]
+            index = index[order[:1000]]
             at, out = points[index[:, 0]], box[index[:, 0]]
             decoded = torch.cat((at - out[:, :2], at + out[:, 2:]), dim=1)
             decoded[..., 0::2].clamp_(0, 320)
             decoded[..., 1::2].clamp_(0, 320)
             boxes.append(decoded)
-            scores.append(best[:MOST])
+            scores.append(best[:1000])
             labels.append(index[:, 1])
             weights.append(centre[index[:, 0]])
         every, score, label = torch.cat(boxes), torch.cat(scores), torch.cat(labels)
