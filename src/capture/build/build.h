@@ -202,6 +202,7 @@ class GraphBuilder {
   void refresh(const Use& use);
   void follow_view(const Use& argument, const Use& result);
   void refuse_overlap(const Event& event, const Use& target) const;
+  bool holds(ir::NodeId base, ir::NodeId value, const ir::IndexMap& map) const;
   void write_part(const Use& target, ir::NodeId value);
   ir::NodeId value_at(uint32_t storage, const std::vector<ir::Node>& path);
   std::optional<ir::IndexMap> map_of(const std::vector<ir::Node>& path) const;

@@ -167,6 +167,13 @@ void GraphBuilder::follow_view(const Use& argument, const Use& result) {
   state.node = value_at(result.storage, state.path);
 }
 
+/// Whether the value was the last to be written to `base`, to this very region: `x[i] += y` writes through a view, and
+/// then once more what the view holds.
+bool GraphBuilder::holds(ir::NodeId base, ir::NodeId value, const ir::IndexMap& map) const {
+  const ir::Node& last = graph_[base];
+  return last.op == ir::Op::Update && last.in[1] == value && graph_.maps[last.attr] == map;
+}
+
 void GraphBuilder::write_part(const Use& target, ir::NodeId value) {
   State& state = states_[target.tensor];
   ir::NodeId& base = parted_.at(target.storage);
@@ -175,7 +182,7 @@ void GraphBuilder::write_part(const Use& target, ir::NodeId value) {
   } else if (graph_.layout(value).numel() != 0) {
     auto map = map_of(state.path);
     if (!map) throw NotParted{target.storage};
-    base = graph_.update(base, value, std::move(*map));
+    if (!holds(base, value, *map)) base = graph_.update(base, value, std::move(*map));
   }
   state.node = value;
   state.version = base;
