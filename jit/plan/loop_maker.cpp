@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "plan/hoist.h"
 #include "plan/updates.h"
 #include "plan/work.h"
 
@@ -18,7 +19,6 @@ using Kind = PlacedValue::Kind;
 
 // What an operand's number counts, if not values that are the same in all rounds.
 constexpr uint32_t kTable = 1u << 31, kPacked = 1u << 30;
-constexpr int64_t kRoundsToPack = 8;  // a copy costs about as much as two products read
 
 class LoopMaker {
  public:
@@ -61,11 +61,7 @@ class LoopMaker {
   bool find_placed();
   bool is_chain(uint32_t last) const;
   void find_hoisted();
-  bool has_fixed_others(uint32_t at) const;
-  std::optional<ir::IndexMap> map_to_base(const Seen& seen) const;
-  bool can_hoist(uint32_t at, Hoisted& made) const;
   bool find_outside();
-  bool is_packed(uint32_t at, size_t k) const;
   bool take_outside(uint32_t at, size_t k);
   void make_inputs();
   NodeId add_input(NodeId like, const std::string& name);
@@ -77,12 +73,11 @@ class LoopMaker {
   NodeId copy_node(const std::vector<NodeId>& per_round, std::vector<NodeId> operands);
   std::optional<uint32_t> map_of(const std::vector<NodeId>& per_round);
   std::vector<NodeId> nodes_at(uint32_t at) const;
-  std::vector<NodeId> operands_at(uint32_t at, size_t k) const;
   bool make_outputs();
   void add_output(NodeId value);
   bool make_stores();
-  void store(NodeId value, ir::IndexMap map);
-  bool store_cat(const PlacedValue& placed);
+  void store(NodeId now);
+  NodeId with_part(NodeId now, const CatOfRounds& of, CatOfRounds::Part part);
   ir::NodeId& input_of(uint32_t placed) { return inputs_[made_.attr.carried + placed]; }
 
   const ir::Graph& graph_;
@@ -143,19 +138,13 @@ bool LoopMaker::find_placed() {
       if (op(at) == Op::Update || op(at) == Op::Undef) return false;
       made_.placed.push_back({Kind::Gather, at});
     }
-  for (const CatOfRounds& cat : wanted_.cats) made_.placed.push_back({Kind::Cat, cat.at, ir::kNoNode, cat});
+  for (const CatOfRounds& cat : wanted_.cats) made_.placed.push_back({Kind::Cat, cat.parts[0].at, ir::kNoNode, cat});
   return true;
 }
 
 std::vector<NodeId> LoopMaker::nodes_at(uint32_t at) const {
   std::vector<NodeId> nodes;
   for (int64_t round = 0; round < rounds().trip; ++round) nodes.push_back(node(round, at));
-  return nodes;
-}
-
-std::vector<NodeId> LoopMaker::operands_at(uint32_t at, size_t k) const {
-  std::vector<NodeId> nodes;
-  for (const auto& round : rounds().operands) nodes.push_back(round[at][k]);
   return nodes;
 }
 
@@ -168,90 +157,19 @@ bool LoopMaker::find_outside() {
 
 void LoopMaker::find_hoisted() {
   for (uint32_t at = 0; at < period(); ++at) {
-    Hoisted made{at, 0, ir::kNoNode, {}, {}};
-    if (op(at) != Op::Contract || !has_fixed_others(at) || !can_hoist(at, made)) continue;
+    std::optional<Hoisted> made = op(at) == Op::Contract ? hoisted(graph_, rounds(), at) : std::nullopt;
+    if (!made) continue;
     hoists_[at] = static_cast<uint32_t>(made_.hoisted.size());
-    made_.hoisted.push_back(std::move(made));
+    made_.hoisted.push_back(std::move(*made));
   }
-}
-
-/// All but the left factor is the same in every round, and a bias the same for every row.
-bool LoopMaker::has_fixed_others(uint32_t at) const {
-  const auto& sources = rounds().sources[at];
-  const size_t left = sources.size() - 2;
-  for (size_t k = 0; k < sources.size(); ++k) {
-    if (sources[k].of != Of::Outside) return false;
-    const std::vector<NodeId> nodes = operands_at(at, k);
-    work(nodes.size());
-    if (k != left && !std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
-    const auto sizes = graph_.sizes(nodes[0]);
-    if (k < left && sizes.size() > 1 && sizes[sizes.size() - 2] != 1) return false;
-  }
-  return true;
-}
-
-/// Where the node, seen through views that maps describe, lies in its base.
-std::optional<ir::IndexMap> LoopMaker::map_to_base(const Seen& seen) const {
-  if (seen.views.empty() || graph_[seen.views.back()].op != Op::View) return std::nullopt;
-  ir::IndexMap map = graph_.maps[graph_[seen.views.back()].attr];
-  for (size_t i = seen.views.size() - 1; i-- > 0;) {
-    if (graph_[seen.views[i]].op != Op::View) return std::nullopt;
-    map = ir::composed(map, graph_.maps[graph_[seen.views[i]].attr]);
-  }
-  return map;
-}
-
-/// Whether the left factors are views of one value, further on in each round.
-bool LoopMaker::can_hoist(uint32_t at, Hoisted& made) const {
-  const std::vector<NodeId> factors = operands_at(at, rounds().sources[at].size() - 2);
-  std::vector<std::vector<int64_t>> offsets;
-  for (const NodeId id : factors) {
-    const Seen seen = seen_through(graph_, id);
-    const std::optional<ir::IndexMap> map = map_to_base(seen);
-    if (!map) return false;
-    if (made.base == ir::kNoNode) {
-      made.base = seen.base;
-      made.map = *map;
-      offsets.resize(map->dims.size());
-    }
-    if (seen.base != made.base) return false;
-    for (size_t row = 0; row < offsets.size(); ++row) {
-      if (!(ir::Affine{0, map->dims[row].terms} == ir::Affine{0, made.map.dims[row].terms})) return false;
-      offsets[row].push_back(map->dims[row].offset.hint());
-    }
-  }
-  const auto sizes = graph_.sizes(factors[0]);
-  made.sizes.assign(sizes.begin(), sizes.end());
-  const auto round = static_cast<uint8_t>(sizes.size() - 2);
-  made.sizes.insert(made.sizes.begin() + round, rounds().trip);
-  for (size_t row = 0; row < offsets.size(); ++row) {
-    const std::optional<Walk> walk = walk_of(offsets[row]);
-    if (!walk) return false;
-    auto& terms = made.map.dims[row].terms;
-    for (auto& [dim, coefficient] : terms) dim = static_cast<uint8_t>(dim + (dim >= round));
-    const auto behind = std::ranges::find_if(terms, [&](const auto& term) { return term.first > round; });
-    if (walk->step != 0) terms.insert(behind, {round, walk->step});
-  }
-  return true;
-}
-
-/// Whether the operand is the right factor of a product, the same in every round, whose columns lie in one piece each:
-/// one copy by rows, which vectors run along, serves all rounds.
-bool LoopMaker::is_packed(uint32_t at, size_t k) const {
-  if (op(at) != Op::Contract || k + 1 != rounds().sources[at].size() || rounds().trip < kRoundsToPack) return false;
-  const std::vector<NodeId> nodes = operands_at(at, k);
-  if (!std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
-  const ir::Layout& layout = graph_.layout(nodes[0]);
-  const size_t row = layout.sizes.size() - 2;
-  return layout.sizes[row].hint() > 1 && layout.sizes[row + 1].hint() > 1 && ir::identical(layout.strides[row], 1);
 }
 
 static bool is_constant(Op op) { return op == Op::Const || op == Op::Scalar || op == Op::Iota; }
 
 bool LoopMaker::take_outside(uint32_t at, size_t k) {
-  std::vector<NodeId> bases = operands_at(at, k);
+  std::vector<NodeId> bases = operands_at(rounds(), at, k);
   work(bases.size());
-  if (is_packed(at, k)) {
+  if (op(at) == Op::Contract && is_packed(graph_, rounds(), at, k)) {
     from_[{at, k}] = kPacked | static_cast<uint32_t>(std::ranges::find(made_.packed, bases[0]) - made_.packed.begin());
     if (std::ranges::find(made_.packed, bases[0]) == made_.packed.end()) made_.packed.push_back(bases[0]);
     return true;
@@ -419,7 +337,7 @@ NodeId LoopMaker::operand(uint32_t at, size_t k) {
     const auto base = bases_.find(source.at);
     return base != bases_.end() ? input_of(base->second) : inputs_[carried_[source.at]];
   }
-  const std::vector<NodeId> per_round = operands_at(at, k);
+  const std::vector<NodeId> per_round = operands_at(rounds(), at, k);
   const auto from = from_.find({at, k});
   if (from == from_.end()) {
     const auto same = [&](NodeId id) { return id == per_round[0]; };
@@ -475,53 +393,56 @@ bool LoopMaker::make_outputs() {
   return true;
 }
 
-void LoopMaker::store(NodeId value, ir::IndexMap map) {
+void LoopMaker::store(NodeId now) {
   const auto which = static_cast<uint32_t>(body_.stores.size());
-  const NodeId now = body_.update(input_of(which), value, std::move(map));
   body_.stores.push_back({made_.attr.carried + which, now, 0});
 }
 
-/// The part of the Cat, looked at as it is there.
-bool LoopMaker::store_cat(const PlacedValue& placed) {
-  const ir::ListAttr& list = graph_.lists[graph_[placed.cat.cat].attr];
-  const auto parts = std::span(list.operands).subspan(placed.cat.first, static_cast<size_t>(rounds().trip));
-  NodeId value = values_[placed.at];
-  std::vector<NodeId> views;
-  for (NodeId id = parts[0]; id != node(0, placed.at); id = graph_[id].in[0]) views.push_back(id);
-  while (!views.empty()) {
-    value = copy_node({views.back()}, {value});
-    views.pop_back();
-  }
-  int64_t before = 0;
-  for (uint32_t i = 0; i < placed.cat.first; ++i)
-    before += graph_.sizes(list.operands[i])[static_cast<size_t>(list.dim)].hint();
-  ir::IndexMap map;
-  for (size_t d = 0; d < graph_.sizes(placed.cat.cat).size(); ++d)
-    map.dims.push_back({0, {{static_cast<uint8_t>(d), 1}}});
+/// `now` with the round's part of the Cat, looked at as it is there.
+NodeId LoopMaker::with_part(NodeId now, const CatOfRounds& of, CatOfRounds::Part part) {
+  const ir::ListAttr& list = graph_.lists[graph_[of.cat].attr];
   const auto dim = static_cast<size_t>(list.dim);
-  map.dims[dim].offset = before + graph_.sizes(parts[0])[dim].hint() * round_;
-  store(value, std::move(map));
-  return true;
+  const auto length = [&](size_t operand) { return graph_.sizes(list.operands[operand])[dim].hint(); };
+  NodeId value = values_[part.at];
+  std::vector<NodeId> views;
+  for (NodeId id = list.operands[part.first]; id != node(0, part.at); id = graph_[id].in[0]) views.push_back(id);
+  for (; !views.empty(); views.pop_back()) value = copy_node({views.back()}, {value});
+  int64_t before = 0, step = 0;
+  for (uint32_t i = 0; i < part.first; ++i) before += length(i);
+  for (uint32_t i = 0; i < of.stride; ++i) step += length(part.first + i);
+  ir::IndexMap map;
+  for (uint8_t d = 0; d < graph_.sizes(of.cat).size(); ++d) map.dims.push_back({0, {{d, 1}}});
+  map.dims[dim].offset = before + step * round_;
+  return body_.update(now, value, std::move(map));
 }
 
 bool LoopMaker::make_stores() {
   for (const PlacedValue& placed : made_.placed) {
     const auto which = static_cast<uint32_t>(body_.stores.size());
     if (placed.kind == Kind::Base) {
-      body_.stores.push_back({made_.attr.carried + which, values_[placed.at], 0});
+      store(values_[placed.at]);
     } else if (placed.kind == Kind::Cat) {
-      if (!store_cat(placed)) return false;
+      NodeId now = input_of(which);
+      for (const CatOfRounds::Part part : placed.cat.parts) now = with_part(now, placed.cat, part);
+      store(now);
     } else {
       made_.gathers[placed.at] = made_.attr.carried + which;
       ir::IndexMap map{{{round_, {}}}};
       for (uint8_t d = 0; d < body_[values_[placed.at]].rank; ++d) map.dims.push_back({0, {{d, 1}}});
-      store(values_[placed.at], std::move(map));
+      store(body_.update(input_of(which), values_[placed.at], std::move(map)));
     }
   }
   return true;
 }
 
 }  // namespace
+
+bool CatOfRounds::is_round(size_t operand) const {
+  return std::ranges::any_of(parts, [&](const Part& part) {
+    if (operand < part.first || (operand - part.first) % stride != 0) return false;
+    return (operand - part.first) / stride < static_cast<size_t>(trip);
+  });
+}
 
 std::optional<MadeLoop> make_loop(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
                                   const PlanOptions& options) {

@@ -5,15 +5,24 @@
 #include <vector>
 
 #include "plan/body.h"
+#include "plan/hoist.h"
 #include "plan/rounds.h"
 
 namespace fastjit::plan {
 
-/// Parts of a Cat that are one value of all rounds, in order: part `first` is that of the first round.
+/// Parts of a Cat that are values of rounds, in the order of these.
 struct CatOfRounds {
-  ir::NodeId cat;
-  uint32_t first;  // operand of the Cat
-  uint32_t at;     // node of a round
+  struct Part {
+    uint32_t at;     // node of a round
+    uint32_t first;  // operand of the Cat: that of the first round
+  };
+  ir::NodeId cat = ir::kNoNode;
+  uint32_t stride = 1;  // operands from one round's to the next
+  int64_t trip = 0;
+  std::vector<Part> parts;
+
+  /// Whether a round gives this operand.
+  bool is_round(size_t operand) const;
 };
 
 /// Values of rounds that somebody behind the loop reads.
@@ -29,16 +38,6 @@ struct PlacedValue {
   uint32_t at;                    // node of a round: of a Base the last Update, else what is stored
   ir::NodeId base = ir::kNoNode;  // Base: what it is before the loop
   CatOfRounds cat{};
-};
-
-/// A product whose left factor alone differs from round to round, and lies further in one value in each: it is made
-/// before the loop, with the rows of all rounds.
-struct Hoisted {
-  uint32_t at;                 // node of a round
-  uint32_t operand;            // of the Loop
-  ir::NodeId base;             // what the left factors are rows of
-  ir::IndexMap map;            // from [..., round, row, column] to the base
-  std::vector<ir::Dim> sizes;  // of that
 };
 
 struct MadeLoop {

@@ -426,59 +426,6 @@ void ProgramBuilder::tell_verdicts() {
 
 }  // namespace
 
-void settle_launches(Program& program, const PlanOptions& options) {
-  program.scratch_bytes = 0;
-  for_each_launch(program, [&](KernelStep& step) {
-    const KernelPlan& plan = program.kernels[step.kernel];
-    cut(plan, step, options);
-    const int64_t slots = static_cast<int64_t>(plan.scratch.size()) * (options.cuda ? step.grid.blocks : 1);
-    program.scratch_bytes = std::max(program.scratch_bytes, step.scratch_stride * slots);
-  });
-}
-
-std::vector<int64_t*> places_of_sizes(Program& program) {
-  using Of = SizedNumber::Of;
-  std::vector<KernelStep*> launches;
-  std::vector<GuardStep*> guards;
-  for (Step& step : program.steps)
-    if (auto* guard = std::get_if<GuardStep>(&step)) guards.push_back(guard);
-  for_each_launch(program, [&](KernelStep& step) { launches.push_back(&step); });
-  std::vector<int64_t*> places;
-  for (const auto& [of, at, index, expr] : program.sized) {
-    const auto place = [&]() -> int64_t* {
-      switch (of) {
-        case Of::SlotSize:
-          return &program.slots[at].sizes[index];
-        case Of::SlotStride:
-          return &program.slots[at].strides[index];
-        case Of::SlotOffset:
-          return &program.slots[at].offset;
-        case Of::LaunchSize:
-          return &launches[at]->sizes[index];
-        case Of::LaunchStride:
-          return &launches[at]->strides[index];
-        case Of::LaunchOffset:
-          return &launches[at]->offsets[index];
-        case Of::LaunchBlock:
-          return &launches[at]->block;
-        case Of::LaunchScratch:
-          return &launches[at]->scratch_stride;
-        case Of::GuardSize:
-          return &guards[at]->sizes[index];
-        case Of::GuardStride:
-          return &guards[at]->strides[index];
-        case Of::GuardOffset:
-          return &guards[at]->offset;
-        case Of::ArenaBytes:
-          return &program.arena_bytes;
-      }
-      return nullptr;
-    };
-    places.push_back(place());
-  }
-  return places;
-}
-
 /// With 1 for each size that is 1: no loop is over it, which is asked anyway, and no weight has it for a factor.
 static std::optional<ir::Graph> without_unit_expressions(const ir::Graph& graph) {
   const auto is_unit = [](Dim size) { return size.is_symbolic() && size.hint() == 1; };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <unordered_map>
 
 #include "pass/rewrite.h"
 #include "plan/loop_maker.h"
@@ -59,15 +60,16 @@ class Reroller {
   bool is_inside(const Rounds& rounds, NodeId id) const;
   Wanted wanted_of(const Rounds& rounds);
   void find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted);
-  bool lists_rounds(const Rounds& rounds, const CatOfRounds& of) const;
+  NodeId below(const Rounds& rounds, NodeId id) const;
+  bool lists_rounds(const Rounds& rounds, const CatOfRounds& of, CatOfRounds::Part part) const;
+  void take_cat(const Rounds& rounds, uint32_t at, NodeId cat, Wanted& wanted);
   bool is_absorbed(const Rounds& rounds, const Wanted& wanted, NodeId value, NodeId reader) const;
   Rerolled rebuild();
   NodeId hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted);
   void emit(pass::Rewriter& rewriter, const MadeLoop& loop);
   void emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeId made);
   NodeId begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which);
-  NodeId with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, int64_t trip, NodeId now, bool are_there,
-                    NodeId limit) const;
+  NodeId with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, NodeId now, bool are_there, NodeId limit) const;
   void copy(pass::Rewriter& rewriter, NodeId id) const;
   NodeId node(const Rounds& rounds, int64_t round, uint32_t at) const {
     return sequence_.nodes[rounds.begin + static_cast<size_t>(round) * rounds.period + at];
@@ -82,6 +84,7 @@ class Reroller {
   std::vector<bool> taken_;                             // per node of the sequence: in a loop
   std::vector<bool> absorbed_;                          // per node: only Cats that loops fill read it
   std::map<NodeId, std::pair<size_t, uint32_t>> cats_;  // Cat -> begin of the loop that fills it, which of its placed
+  std::unordered_map<NodeId, std::unordered_map<NodeId, uint32_t>> parts_of_;  // Cat -> what is below its operands
   std::vector<MadeLoop> loops_;
 };
 
@@ -153,21 +156,49 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   loops_.push_back(std::move(*made));
 }
 
-/// Whether the Cat's parts from there on are that node of each round, seen alike.
-bool Reroller::lists_rounds(const Rounds& rounds, const CatOfRounds& of) const {
+/// What the operand of a Cat is behind views: a node of the rounds, or what is no view.
+NodeId Reroller::below(const Rounds& rounds, NodeId id) const {
+  while (!is_inside(rounds, id) && (graph_[id].op == Op::View || graph_[id].op == Op::Reshape)) id = graph_[id].in[0];
+  return id;
+}
+
+/// Whether every round's node `part.at` is an operand of the Cat, each so far behind the one before, all seen alike.
+bool Reroller::lists_rounds(const Rounds& rounds, const CatOfRounds& of, CatOfRounds::Part part) const {
   const auto& parts = graph_.lists[graph_[of.cat].attr].operands;
-  if (of.first + static_cast<size_t>(rounds.trip) > parts.size()) return false;
+  if (part.first + of.stride * static_cast<size_t>(rounds.trip - 1) >= parts.size()) return false;
   for (int64_t round = 0; round < rounds.trip; ++round) {
-    NodeId a = parts[of.first + static_cast<size_t>(round)], b = parts[of.first];
+    NodeId a = parts[part.first + of.stride * static_cast<size_t>(round)], b = parts[part.first];
     for (; !is_inside(rounds, a) && !is_inside(rounds, b); a = graph_[a].in[0], b = graph_[b].in[0]) {
       const bool is_view = graph_[a].op == Op::View || graph_[a].op == Op::Reshape;
       if (!is_view || graph_[a].op != graph_[b].op || graph_[a].layout != graph_[b].layout ||
           graph_[a].attr != graph_[b].attr)
         return false;
     }
-    if (a != node(rounds, round, of.at) || b != node(rounds, 0, of.at)) return false;
+    if (a != node(rounds, round, part.at) || b != node(rounds, 0, part.at)) return false;
   }
   return true;
+}
+
+/// Takes the values that node `at` has in all rounds for parts of the Cat, if they are.
+void Reroller::take_cat(const Rounds& rounds, uint32_t at, NodeId cat, Wanted& wanted) {
+  if (cats_.contains(cat)) return;
+  const auto [known_parts, fresh] = parts_of_.try_emplace(cat);
+  const auto& operands = graph_.lists[graph_[cat].attr].operands;
+  for (uint32_t i = 0; fresh && i < operands.size(); ++i) {
+    work();
+    known_parts->second.try_emplace(below(rounds, operands[i]), i);
+  }
+  const auto& parts = known_parts->second;
+  const auto first = parts.find(node(rounds, 0, at)), second = parts.find(node(rounds, 1, at));
+  if (first == parts.end() || second == parts.end() || second->second <= first->second) return;
+  const CatOfRounds::Part part{at, first->second};
+  CatOfRounds of{cat, second->second - first->second, rounds.trip, {part}};
+  if (!lists_rounds(rounds, of, part)) return;
+  const auto known = std::ranges::find(wanted.cats, cat, &CatOfRounds::cat);
+  if (known == wanted.cats.end())
+    wanted.cats.push_back(std::move(of));
+  else if (known->stride == of.stride && !known->is_round(part.first))
+    known->parts.push_back(part);
 }
 
 /// Cats behind the loop that list the node of every round.
@@ -180,12 +211,7 @@ void Reroller::find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted) {
       work();
       if (is_inside(rounds, reader)) continue;
       if (graph_[reader].op == Op::View || graph_[reader].op == Op::Reshape) stack.push_back(reader);
-      const bool is_known = cats_.contains(reader) ||
-                            std::ranges::any_of(wanted.cats, [&](const CatOfRounds& of) { return of.cat == reader; });
-      if (graph_[reader].op != Op::Cat || is_known) continue;
-      const auto& parts = graph_.lists[graph_[reader].attr].operands;
-      const auto first = static_cast<uint32_t>(std::ranges::find(parts, id) - parts.begin());
-      if (lists_rounds(rounds, {reader, first, at})) wanted.cats.push_back({reader, first, at});
+      if (graph_[reader].op == Op::Cat) take_cat(rounds, at, reader, wanted);
     }
   }
 }
@@ -201,12 +227,13 @@ bool Reroller::is_absorbed(const Rounds& rounds, const Wanted& wanted, NodeId va
   if (of == wanted.cats.end()) return false;
   const auto& parts = graph_.lists[graph_[reader].attr].operands;
   for (size_t i = 0; i < parts.size(); ++i)
-    if (parts[i] == value && (i < of->first || i >= of->first + static_cast<size_t>(rounds.trip))) return false;
+    if (parts[i] == value && !of->is_round(i)) return false;
   return true;
 }
 
 Wanted Reroller::wanted_of(const Rounds& rounds) {
   Wanted wanted{std::vector<bool>(rounds.period, false), std::vector<bool>(rounds.period, false), {}};
+  parts_of_.clear();
   for (uint32_t at = 0; at < rounds.period; ++at) find_cats(rounds, at, wanted);
   for (int64_t round = 0; round < rounds.trip; ++round)
     for (uint32_t at = 0; at < rounds.period; ++at) {
@@ -244,8 +271,7 @@ Rerolled Reroller::rebuild() {
         std::ranges::find_if(loops_, [&](const MadeLoop& made) { return made.rounds.begin == filled->second.first; });
     const CatOfRounds& of = loop->placed[filled->second.second].cat;
     rewriter.to().set_line(graph_[id].line);
-    rewriter.set(id,
-                 with_parts(rewriter, of, loop->rounds.trip, rewriter[id], false, sequence_.nodes[loop->rounds.begin]));
+    rewriter.set(id, with_parts(rewriter, of, rewriter[id], false, sequence_.nodes[loop->rounds.begin]));
   }
   Rerolled made{rewriter.finish(), {}};
   for (MadeLoop& loop : loops_) made.bodies.push_back(std::move(loop.body));
@@ -253,7 +279,7 @@ Rerolled Reroller::rebuild() {
 }
 
 /// `now` with those parts of the Cat that are no rounds: the ones that are there before the loop, or the others.
-NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, int64_t trip, NodeId now, bool are_there,
+NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, NodeId now, bool are_there,
                             NodeId limit) const {
   const ir::ListAttr& list = graph_.lists[graph_[of.cat].attr];
   const auto dim = static_cast<size_t>(list.dim);
@@ -262,8 +288,7 @@ NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, int
     const NodeId part = list.operands[i];
     const int64_t begin = at;
     at += graph_.sizes(part)[dim].hint();
-    const bool is_round = i >= of.first && i < of.first + static_cast<size_t>(trip);
-    if (is_round || (part < limit) != are_there || graph_.layout(part).numel() == 0) continue;
+    if (of.is_round(i) || (part < limit) != are_there || graph_.layout(part).numel() == 0) continue;
     ir::IndexMap map;
     for (size_t d = 0; d < graph_.sizes(part).size(); ++d) map.dims.push_back({0, {{static_cast<uint8_t>(d), 1}}});
     map.dims[dim].offset = begin;
@@ -282,7 +307,7 @@ NodeId Reroller::begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, ui
     if (node.op != Op::Input || node.attr != input) continue;
     const NodeId memory = to.undef(node.dtype, body.layouts[node.layout]);
     if (placed.kind == PlacedValue::Kind::Gather) return memory;
-    return with_parts(rewriter, placed.cat, loop.rounds.trip, memory, true, sequence_.nodes[loop.rounds.begin]);
+    return with_parts(rewriter, placed.cat, memory, true, sequence_.nodes[loop.rounds.begin]);
   }
   return ir::kNoNode;
 }

@@ -201,6 +201,12 @@ bool is_matrix_product(const ir::ContractAttr& attr) {
   return attr.kind != ir::Product::Convolution && (!is_biased || attr.unscaled);
 }
 
+std::vector<NodeId> operands_at(const Rounds& rounds, uint32_t at, size_t k) {
+  std::vector<NodeId> nodes;
+  for (const auto& round : rounds.operands) nodes.push_back(round[at][k]);
+  return nodes;
+}
+
 Seen seen_through(const ir::Graph& graph, NodeId id) {
   Seen seen{{}, id};
   for (; is_view(graph[seen.base].op); seen.base = graph[seen.base].in[0]) seen.views.push_back(seen.base);

@@ -48,6 +48,9 @@ struct Rounds {
   uint32_t end() const { return begin + static_cast<uint32_t>(trip) * period; }
 };
 
+/// An operand of a node of a round, in all rounds.
+std::vector<ir::NodeId> operands_at(const Rounds& rounds, uint32_t at, size_t k);
+
 /// Finds `sources` and `operands`. Where rounds differ, the ones that are alike are kept, less the first if it alone is
 /// another; nothing if fewer than three are.
 std::optional<Rounds> alike_rounds(const ir::Graph& graph, const Sequence& sequence, Rounds rounds);

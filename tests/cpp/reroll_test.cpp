@@ -235,5 +235,60 @@ TEST(Reroll, AgreesWithTheGraphOnRandomRounds) {
   EXPECT_GT(hoisted, kGraphs / 8);
 }
 
+/// h = tanh(h - w), again and again, with every value in one stack.
+Graph recurrence(int rounds) {
+  Graph g;
+  const NodeId w = g.input(DType::F32, dense({8}), {"w"});
+  NodeId h = g.input(DType::F32, dense({8}), {"h"});
+  std::vector<NodeId> all;
+  for (int i = 0; i < rounds; ++i) {
+    h = g.pointwise(Op::Tanh, {g.pointwise(Op::Sub, {h, w})});
+    all.push_back(g.reshape(h, {1, 8}));
+  }
+  g.outputs = {g.cat(all, 0)};
+  return g;
+}
+
+TEST(Reroll, APlanDoesNotGrowWithTheRounds) {
+  size_t kernels = 0;
+  for (const int rounds : {200, 1000, 5000}) {
+    const plan::Program program = plan::plan(recurrence(rounds), {});
+    const auto loops = std::ranges::count_if(
+        program.steps, [](const plan::Step& step) { return std::holds_alternative<plan::LoopStep>(step); });
+    EXPECT_GE(loops, 1);
+    EXPECT_LT(program.made.size(), 100u) << rounds;
+    if (kernels > 0) {
+      EXPECT_LE(program.kernels.size(), kernels + 8) << rounds;
+    }
+    kernels = program.kernels.size();
+  }
+}
+
+TEST(Reroll, ALoopIsPrintedReadAndVerified) {
+  Graph g;
+  NodeId h = g.input(DType::F32, dense({8}), {"h"});
+  const NodeId w = g.input(DType::F32, dense({8}), {"w"});
+  for (int i = 0; i < 400; ++i) h = g.pointwise(Op::Tanh, {g.pointwise(Op::Sub, {h, w})});
+  g.outputs = {h};
+  const auto loops = plan::reroll(g, {});
+  ASSERT_TRUE(loops);
+  const std::string text = ir::print(loops->graph);
+  EXPECT_NE(text.find("= loop u8["), std::string::npos) << text;
+  const Graph read = ir::parse(text);
+  EXPECT_EQ(ir::print(read), text);
+  EXPECT_EQ(ir::verify(read), "");
+
+  const auto fault = [&](auto change) {
+    Graph changed = read;
+    change(changed.loops[0]);
+    return ir::verify(changed);
+  };
+  EXPECT_NE(fault([](ir::LoopAttr& loop) { loop.trip = 0; }), "");
+  EXPECT_NE(fault([](ir::LoopAttr& loop) { loop.operands.pop_back(); }), "");
+  EXPECT_NE(fault([](ir::LoopAttr& loop) { ++loop.lasts; }), "");
+  EXPECT_NE(fault([](ir::LoopAttr& loop) { loop.body = nullptr; }), "");
+  EXPECT_NE(fault([](ir::LoopAttr& loop) { loop.operands[0] = ir::kNoNode; }), "");
+}
+
 }  // namespace
 }  // namespace fastjit::test

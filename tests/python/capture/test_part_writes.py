@@ -378,3 +378,17 @@ def test_a_part_of_what_shares_memory_with_itself_is_torchs():
         assert_same(fast(mine, x), fn(theirs, x))
         assert_same([mine], [theirs])
     assert "= update " not in fast.inspect("ir")
+
+
+def test_what_a_view_holds_is_written_once():
+    """`x[i] += y` writes through a view, then stores the view."""
+
+    def run(x, y):
+        out = torch.zeros(4, 8)
+        for i in range(4):
+            out[i] += y * i
+            out[i, 2:] -= x[i, 2:]
+        return out
+
+    fast = check(run, torch.randn(4, 8), torch.randn(8))
+    assert fast.inspect("ir").count("= update") == 8

@@ -1,0 +1,90 @@
+#include "plan/hoist.h"
+
+#include <algorithm>
+
+#include "plan/work.h"
+
+namespace fastjit::plan {
+
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+using Of = Source::Of;
+
+constexpr int64_t kRoundsToPack = 8;  // a copy costs about as much as two products read
+
+/// All but the left factor is the same in every round, and a bias the same for every row.
+bool has_fixed_others(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
+  const auto& sources = rounds.sources[at];
+  const size_t left = sources.size() - 2;
+  for (size_t k = 0; k < sources.size(); ++k) {
+    if (sources[k].of != Of::Outside) return false;
+    const std::vector<NodeId> nodes = operands_at(rounds, at, k);
+    work(nodes.size());
+    if (k != left && !std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
+    const auto sizes = graph.sizes(nodes[0]);
+    if (k < left && sizes.size() > 1 && sizes[sizes.size() - 2] != 1) return false;
+  }
+  return true;
+}
+
+/// Where the node, seen through views that maps describe, lies in its base.
+std::optional<ir::IndexMap> map_to_base(const ir::Graph& graph, const Seen& seen) {
+  if (seen.views.empty() || graph[seen.views.back()].op != Op::View) return std::nullopt;
+  ir::IndexMap map = graph.maps[graph[seen.views.back()].attr];
+  for (size_t i = seen.views.size() - 1; i-- > 0;) {
+    if (graph[seen.views[i]].op != Op::View) return std::nullopt;
+    map = ir::composed(map, graph.maps[graph[seen.views[i]].attr]);
+  }
+  return map;
+}
+
+}  // namespace
+
+std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
+  if (!has_fixed_others(graph, rounds, at)) return std::nullopt;
+  Hoisted made{at, 0, ir::kNoNode, {}, {}};
+  const std::vector<NodeId> factors = operands_at(rounds, at, rounds.sources[at].size() - 2);
+  std::vector<std::vector<int64_t>> offsets;
+  for (const NodeId id : factors) {
+    const Seen seen = seen_through(graph, id);
+    const std::optional<ir::IndexMap> map = map_to_base(graph, seen);
+    if (!map) return std::nullopt;
+    if (made.base == ir::kNoNode) {
+      made.base = seen.base;
+      made.map = *map;
+      offsets.resize(map->dims.size());
+    }
+    if (seen.base != made.base) return std::nullopt;
+    for (size_t row = 0; row < offsets.size(); ++row) {
+      if (!(ir::Affine{0, map->dims[row].terms} == ir::Affine{0, made.map.dims[row].terms})) return std::nullopt;
+      offsets[row].push_back(map->dims[row].offset.hint());
+    }
+  }
+  const auto sizes = graph.sizes(factors[0]);
+  made.sizes.assign(sizes.begin(), sizes.end());
+  const auto round = static_cast<uint8_t>(sizes.size() - 2);
+  made.sizes.insert(made.sizes.begin() + round, rounds.trip);
+  for (size_t row = 0; row < offsets.size(); ++row) {
+    const std::optional<Walk> walk = walk_of(offsets[row]);
+    if (!walk) return std::nullopt;
+    auto& terms = made.map.dims[row].terms;
+    for (auto& [dim, coefficient] : terms) dim = static_cast<uint8_t>(dim + (dim >= round));
+    const auto behind = std::ranges::find_if(terms, [&](const auto& term) { return term.first > round; });
+    if (walk->step != 0) terms.insert(behind, {round, walk->step});
+  }
+  return made;
+}
+
+bool is_packed(const ir::Graph& graph, const Rounds& rounds, uint32_t at, size_t k) {
+  if (k + 1 != rounds.sources[at].size() || rounds.trip < kRoundsToPack) return false;
+  const std::vector<NodeId> nodes = operands_at(rounds, at, k);
+  if (!std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
+  const ir::Layout& layout = graph.layout(nodes[0]);
+  const size_t row = layout.sizes.size() - 2;
+  return layout.sizes[row].hint() > 1 && layout.sizes[row + 1].hint() > 1 && ir::identical(layout.strides[row], 1);
+}
+
+}  // namespace fastjit::plan
