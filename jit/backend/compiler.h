@@ -31,6 +31,9 @@ constexpr bool is_entry_name(std::string_view symbol) {
 /// Compiles `plan` for a CPU level with LLVM. Equal (plan, target) give equal object bytes. Thread-safe.
 /// Throws std::runtime_error with LLVM's message. Absent from builds without LLVM (see has_llvm).
 Compiled compile_cpu(const plan::KernelPlan& plan, const Target& target, bool want_assembly = false);
+/// The object alone, its entry under this name: kernels of one program, whose own names may be equal, go into one
+/// library.
+std::string compile_cpu_as(const std::string& entry, const plan::KernelPlan& plan, const Target& target);
 
 /// The same module before optimisation, as text.
 std::string llvm_ir(const plan::KernelPlan& plan, const Target& target);

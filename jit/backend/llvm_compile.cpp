@@ -115,10 +115,11 @@ struct Job {
   }
 };
 
-void fill(llvm::Module& module, const plan::KernelPlan& plan, llvm::TargetMachine& machine, Isa isa) {
+void fill(llvm::Module& module, const plan::KernelPlan& plan, llvm::TargetMachine& machine, Isa isa,
+          const std::string& entry) {
   const std::string wrong = plan::verify(plan);
   if (!wrong.empty()) throw std::runtime_error("illegal kernel plan: " + wrong);
-  codegen::emit_kernel(module, plan, isa, plan::name(plan));
+  codegen::emit_kernel(module, plan, isa, entry);
   module.setTargetTriple(machine.getTargetTriple());
   module.setDataLayout(machine.createDataLayout());
   std::string error;
@@ -142,13 +143,14 @@ std::string generate(Job& job, llvm::TargetMachine& machine, llvm::CodeGenFileTy
 }
 
 /// `use` is given the module for the plan.
-void with_module(const plan::KernelPlan& plan, Isa isa, const std::function<void(Job&, llvm::TargetMachine&)>& use) {
+void with_module(const plan::KernelPlan& plan, Isa isa, const std::string& entry,
+                 const std::function<void(Job&, llvm::TargetMachine&)>& use) {
   const auto [lane, hold] = take_lane();
   with_llvm(Use::Compile, [&, lane = lane] {
     llvm::TargetMachine& machine = machine_for(*lane, isa);
     Job* job = new Job;
     try {
-      fill(job->module, plan, machine, isa);
+      fill(job->module, plan, machine, isa, entry);
       use(*job, machine);
     } catch (const std::runtime_error&) {  // ours: LLVM is as it was
       delete job;
@@ -163,11 +165,11 @@ void with_module(const plan::KernelPlan& plan, Isa isa, const std::function<void
 Compiled compile_cpu(const plan::KernelPlan& plan, const Target& target, bool want_assembly) {
   const auto start = std::chrono::steady_clock::now();
   Compiled out;
-  with_module(plan, target.isa, [&](Job& job, llvm::TargetMachine& machine) {
+  with_module(plan, target.isa, plan::name(plan), [&](Job& job, llvm::TargetMachine& machine) {
     out.object = generate(job, machine, llvm::CodeGenFileType::ObjectFile);
   });
   if (want_assembly) {  // code generation changes the module, so the text comes from a fresh one
-    with_module(plan, target.isa, [&](Job& job, llvm::TargetMachine& machine) {
+    with_module(plan, target.isa, plan::name(plan), [&](Job& job, llvm::TargetMachine& machine) {
       out.assembly = generate(job, machine, llvm::CodeGenFileType::AssemblyFile);
     });
   }
@@ -175,9 +177,17 @@ Compiled compile_cpu(const plan::KernelPlan& plan, const Target& target, bool wa
   return out;
 }
 
+std::string compile_cpu_as(const std::string& entry, const plan::KernelPlan& plan, const Target& target) {
+  std::string object;
+  with_module(plan, target.isa, entry, [&](Job& job, llvm::TargetMachine& machine) {
+    object = generate(job, machine, llvm::CodeGenFileType::ObjectFile);
+  });
+  return object;
+}
+
 std::string llvm_ir(const plan::KernelPlan& plan, const Target& target) {
   std::string text;
-  with_module(plan, target.isa, [&](Job& job, llvm::TargetMachine&) { text = print(job.module); });
+  with_module(plan, target.isa, plan::name(plan), [&](Job& job, llvm::TargetMachine&) { text = print(job.module); });
   return text;
 }
 

@@ -10,6 +10,7 @@ namespace fastjit::backend {
 }
 
 Compiled compile_cpu(const plan::KernelPlan&, const Target&, bool) { absent(); }
+std::string compile_cpu_as(const std::string&, const plan::KernelPlan&, const Target&) { absent(); }
 std::string llvm_ir(const plan::KernelPlan&, const Target&) { absent(); }
 std::shared_ptr<const Kernel> load_cpu(std::span<const char>) { absent(); }
 bool has_llvm() { return false; }

@@ -7,9 +7,10 @@
 
 namespace fastjit::plan {
 
-/// The same graph, where a Contract that costs less in a kernel than in torch's library is a Dot, and its bias a sum.
+/// The same graph, where a Contract that costs less in a kernel than in torch's library is a Dot, and its bias a sum;
+/// with `no_library`, every one that a kernel can compute.
 /// Nothing if there is none. What decides a guard stays torch's, bit for bit. Extern calls, which stand in order, keep
 /// their numbers.
-std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs);
+std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs, bool no_library);
 
 }  // namespace fastjit::plan

@@ -462,6 +462,7 @@ Program plan(const ir::Graph& graph, const PlanOptions& options) {
   roll(program);
   find_inputs(program);
   program.own_products = options.own_products;
+  program.no_library = options.no_library;
   program.for_cuda = options.cuda;
   return program;
 }

@@ -169,11 +169,11 @@ struct Program {
   std::vector<Slot> slots;
   std::vector<KernelPlan> kernels;  // distinct plans
   std::vector<Step> steps;
-  std::vector<SlotId> outputs;                  // per Graph::outputs
-  std::vector<std::vector<ir::NodeId>> made;    // per launch as they run: the nodes it makes, of the staged graph
-  std::vector<Verdict> verdicts;                // in order of the nodes
-  std::vector<SizedNumber> sized;               // of a program for any size; all else is for any size as it is
-  bool own_products = false, for_cuda = false;  // see PlanOptions
+  std::vector<SlotId> outputs;                // per Graph::outputs
+  std::vector<std::vector<ir::NodeId>> made;  // per launch as they run: the nodes it makes, of the staged graph
+  std::vector<Verdict> verdicts;              // in order of the nodes
+  std::vector<SizedNumber> sized;             // of a program for any size; all else is for any size as it is
+  bool own_products = false, no_library = false, for_cuda = false;  // see PlanOptions
   uint32_t tensors = 0;  // that a run makes or is given by torch: one a slot that is neither Input nor Temp
   int64_t arena_bytes = 0;
   int64_t scratch_bytes = 0;  // per thread; on a GPU of the launch that needs most: those of a stream take turns
@@ -233,6 +233,7 @@ struct PlanOptions {
   Numerics numerics = Numerics::Eager;
   bool cuda = false;
   bool own_products = false;  // kernels compute products of matrices where that costs less than torch's library
+  bool no_library = false;    // and wherever they can: the program runs where torch is not
   /// Where a program has calls of torch's, a value of so many bytes gets memory for its own lifetime, from where torch
   /// takes what its calls need: one arena for all of them would lie idle beside those.
   int64_t own_bytes = 32 << 10;

@@ -69,6 +69,7 @@ class Clusters {
 std::string dot(const ir::Graph& graph, const Program& program) {
   PlanOptions options;
   options.own_products = program.own_products;
+  options.no_library = program.no_library;
   options.cuda = program.for_cuda;
   const Staged made = staged(graph, options);
   return Clusters(made.of(graph), program).dot();

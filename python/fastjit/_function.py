@@ -5,8 +5,10 @@ from __future__ import annotations
 import abc
 import dataclasses
 import inspect
+import os
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import torch
@@ -188,6 +190,40 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
         """Calls the function as it was written."""
         return self.__wrapped__(*args, **kwargs)
 
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        /,
+        *args: Any,
+        isa: Literal["avx2", "avx512"] | None = None,
+        order: Literal["keep", "fortran"] = "keep",
+        **kwargs: Any,
+    ) -> Path:
+        """Writes the program of a call as a library for C and Fortran, which needs neither Python nor torch.
+
+        The function is called with copies of the tensors in ``args`` and ``kwargs``, without gradients. Sizes, strides
+        and types of the arguments are those of this call; tensors that it finds elsewhere, such as parameters, become
+        part of the library as they are now. Needs a C compiler. `docs/export.md` says more.
+
+        Args:
+            path: where the library goes, ``"lib/column"`` or ``"lib/column.so"``; ``column.h`` and ``column.f90`` are
+                written beside it.
+            *args: of the call.
+            isa: what the CPU must have; None: the best that this one has.
+            order: "keep": arguments lie as those given here do, results as eager's. "fortran": all are column-major.
+            **kwargs: of the call.
+
+        Returns:
+            The path of the library.
+
+        Raises:
+            ValueError: the program cannot run without torch or Python; the text names what is in the way.
+            RuntimeError: there is no C compiler, or it failed.
+        """
+        from fastjit import _export  # not at import: that takes milliseconds
+
+        return _export.export(self, path, args, kwargs, isa, order)
+
 
 def _module_of(function: Any) -> torch.nn.Module | None:
     """The module, where a module was given to fastjit."""
@@ -255,7 +291,7 @@ def _cuda_stage(function: Any, stage: str, variant: int) -> str:
 
 
 def _attach_methods() -> None:
-    for name in ("stats", "parts", "variants", "explain", "inspect", "clear", "warmup", "eager"):
+    for name in ("stats", "parts", "variants", "explain", "inspect", "clear", "warmup", "eager", "export"):
         setattr(_C.Function, name, FastFunction.__dict__[name])
     _C.Function.__repr__ = lambda self: f"<fastjit function {self._name}>"
     _C.Function.__deepcopy__ = lambda self, memo: self

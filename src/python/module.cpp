@@ -17,6 +17,7 @@
 #include "ir/numerics.h"
 #include "observe/libraries.h"
 #include "python/bind_cuda.h"
+#include "python/bind_export.h"
 #include "python/bind_lowering.h"
 #include "python/stance.h"
 #include "python/verify.h"
@@ -148,6 +149,7 @@ PYBIND11_MODULE(_C_in_main, module) {
   capture::bind_capture_debug(module);
   bind_lowering(module);
   bind_cuda(module);
+  dispatch::bind_export(module);
   dispatch::bind_verify(module);
   dispatch::bind_stance(module);
 }

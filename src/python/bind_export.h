@@ -1,0 +1,9 @@
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace fastjit::dispatch {
+
+/// What python/fastjit/_export.py makes a library of: the program of a call, planned without torch.
+void bind_export(pybind11::module_& module);
+
+}  // namespace fastjit::dispatch
