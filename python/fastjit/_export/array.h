@@ -32,8 +32,8 @@ typedef struct {
 } fj_spec;
 
 typedef struct {
-  int32_t abi;            /* of these structs: 1 */
-  const char* isa;        /* "avx2" or "avx512": what the CPU must have */
+  int32_t abi;     /* of these structs: 1 */
+  const char* isa; /* "avx2" or "avx512": what the CPU must have */
   int32_t inputs, outputs;
   const fj_spec *in, *out;
 } fj_info;

@@ -33,7 +33,7 @@ def test_the_stub_names_what_the_extension_has() -> None:
 
 def test_the_stub_names_what_a_function_has() -> None:
     function = next(s for s in STUB.body if isinstance(s, ast.ClassDef) and s.name == "Function")
-    given_by_api = {"stats", "parts", "variants", "explain", "inspect", "clear", "warmup", "eager"}
+    given_by_api = {"stats", "parts", "variants", "explain", "inspect", "clear", "warmup", "eager", "export"}
     assert {n for n in names(function.body) if not n.startswith("__")} - {"_options"} == {
         n for n in vars(_C.Function) if not n.startswith("__")
     } - given_by_api
