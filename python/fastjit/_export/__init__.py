@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from fastjit._export import _c, _fortran
-from fastjit._export._model import Model, Refused
+from fastjit._export._model import Model
 from fastjit._load import extension as _C
 
 Isa = Literal["avx2", "avx512"]
@@ -52,7 +52,7 @@ def export(
             _name_by_forward(function, program["arguments"])
             model = Model(program)
         except ValueError as error:
-            raise Refused(f"{function._name} cannot be exported: {error}") from None
+            raise ValueError(f"{function._name} cannot be exported: {error}") from None
     _write(library, name, model, level, f"{function._name}{_signature(model)}", compiler)
     return library
 
