@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "plan/hoist.h"
+#include "plan/products.h"
 #include "plan/updates.h"
 #include "plan/work.h"
 
@@ -34,7 +35,7 @@ class LoopMaker {
     round_ = body_.symbols->add(ir::LoopAttr::kFirstRound, "round") - ir::LoopAttr::kFirstRound;
     body_.scalars = graph_.scalars;
     if (!find_carried() || !find_placed()) return std::nullopt;
-    find_hoisted();
+    find_hoisted(options);
     if (!find_outside()) return std::nullopt;
     make_inputs();
     for (uint32_t at = 0; at < period(); ++at)
@@ -60,7 +61,7 @@ class LoopMaker {
   bool find_carried();
   bool find_placed();
   bool is_chain(uint32_t last) const;
-  void find_hoisted();
+  void find_hoisted(const PlanOptions& options);
   bool find_outside();
   bool take_outside(uint32_t at, size_t k);
   void make_inputs();
@@ -155,10 +156,13 @@ bool LoopMaker::find_outside() {
   return true;
 }
 
-void LoopMaker::find_hoisted() {
+/// Larger products than kernels compute keep the library's bits, which depend on the number of rows.
+void LoopMaker::find_hoisted(const PlanOptions& options) {
   for (uint32_t at = 0; at < period(); ++at) {
-    std::optional<Hoisted> made = op(at) == Op::Contract ? hoisted(graph_, rounds(), at) : std::nullopt;
-    if (!made) continue;
+    if (op(at) != Op::Contract) continue;
+    std::optional<Hoisted> made = hoisted(graph_, rounds(), at);
+    const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources[at].size() - 1);
+    if (!made || !is_own_product(graph_, node(1, at), options.costs, options.no_library, by_rows)) continue;
     hoists_[at] = static_cast<uint32_t>(made_.hoisted.size());
     made_.hoisted.push_back(std::move(*made));
   }

@@ -36,15 +36,6 @@ std::optional<ProductSize> size_of(const ir::Graph& graph, NodeId id, const ir::
                      .across = !along};
 }
 
-bool is_own(const ir::Graph& graph, NodeId id, const Costs& costs, bool no_library) {
-  const ir::Node& node = graph[id];
-  if (node.op != ir::Op::Contract || !ir::is_float(node.dtype)) return false;
-  const ir::ContractAttr& attr = graph.contracts[node.attr];
-  if (attr.kind == Product::Convolution || (has_bias(attr) && !attr.unscaled)) return false;
-  const auto size = size_of(graph, id, attr);
-  return size && (no_library || costs.own(*size) < costs.library(*size));
-}
-
 /// `value` with the result's dims and the inner one: along `missing` it stands still.
 NodeId spread(ir::Graph& graph, NodeId value, const std::vector<ir::Dim>& sizes, size_t missing, bool inner_first) {
   const auto inner = static_cast<uint8_t>(sizes.size() - 1);
@@ -75,13 +66,23 @@ NodeId own_product(pass::Rewriter& rewriter, NodeId id) {
 
 }  // namespace
 
+bool is_own_product(const ir::Graph& graph, NodeId id, const Costs& costs, bool no_library, bool by_rows) {
+  const ir::Node& node = graph[id];
+  if (node.op != ir::Op::Contract || !ir::is_float(node.dtype)) return false;
+  const ir::ContractAttr& attr = graph.contracts[node.attr];
+  if (attr.kind == Product::Convolution || (has_bias(attr) && !attr.unscaled)) return false;
+  auto size = size_of(graph, id, attr);
+  if (size && by_rows) size->across = true;
+  return size && (no_library || costs.own(*size) < costs.library(*size));
+}
+
 std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs, bool no_library) {
   if (graph.contracts.empty()) return std::nullopt;
   const std::vector<bool> guarded = pass::decides_guard(graph);
   std::vector<bool> own(graph.nodes.size(), false);
   bool any = false;
   for (NodeId id = 0; id < graph.nodes.size(); ++id)
-    any |= own[id] = !guarded[id] && is_own(graph, id, costs, no_library);
+    any |= own[id] = !guarded[id] && is_own_product(graph, id, costs, no_library);
   if (!any) return std::nullopt;
   pass::Rewriter rewriter(graph);
   for (NodeId id = 0; id < graph.nodes.size(); ++id)
