@@ -104,16 +104,41 @@ DType result_type(Op op, std::span<const DType> in) {
 
 }  // namespace
 
+std::vector<bool> live_nodes(const Graph& graph) {
+  std::vector<bool> live(graph.nodes.size(), false);
+  std::vector<NodeId> stack(graph.outputs);
+  for (const Store& store : graph.stores) stack.push_back(store.value);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id)
+    if (graph[id].op == Op::Extern) stack.push_back(id);
+  while (!stack.empty()) {
+    const NodeId id = stack.back();
+    stack.pop_back();
+    if (id == kNoNode || live[id]) continue;
+    live[id] = true;
+    for (const NodeId in : graph.operands(id)) stack.push_back(in);
+    if (graph[id].op == Op::Loop)  // ends with all of its values
+      for (uint32_t i = 0; i < graph.loops[graph[id].attr].finals(); ++i) stack.push_back(id + 1 + i);
+  }
+  return live;
+}
+
 Dim Layout::numel() const {
   Dim n = 1;
   for (const Dim size : sizes) n *= size;
   return n;
 }
 
-bool Affine::operator==(const Affine& o) const {
-  return identical(offset, o.offset) && std::ranges::equal(terms, o.terms, [](const auto& a, const auto& b) {
-           return a.first == b.first && identical(a.second, b.second);
-         });
+bool Affine::has_terms_of(const Affine& o) const {
+  return std::ranges::equal(
+      terms, o.terms, [](const auto& a, const auto& b) { return a.first == b.first && identical(a.second, b.second); });
+}
+
+bool Affine::operator==(const Affine& o) const { return identical(offset, o.offset) && has_terms_of(o); }
+
+IndexMap identity_map(size_t rank) {
+  IndexMap map;
+  for (size_t d = 0; d < rank; ++d) map.dims.push_back({0, {{static_cast<uint8_t>(d), 1}}});
+  return map;
 }
 
 IndexMap composed(const IndexMap& inner, const IndexMap& outer) {
@@ -462,11 +487,9 @@ NodeId Graph::loop(LoopAttr attr) {
 Node Graph::identity_view(NodeId value, std::vector<Dim> strides) {
   const std::vector<Dim> to = layout(value).sizes;
   if (strides.size() != to.size()) refuse("with_strides: one stride per dimension");
-  IndexMap identity;
-  for (size_t k = 0; k < to.size(); ++k) identity.dims.push_back({0, {{static_cast<uint8_t>(k), 1}}});
   const size_t rank = to.size();
   Node node = blank(Op::View, nodes[value].dtype, intern({to, std::move(strides)}), rank,
-                    intern_in(known_maps_, maps, std::move(identity)));
+                    intern_in(known_maps_, maps, identity_map(rank)));
   node.in[0] = value;
   return node;
 }

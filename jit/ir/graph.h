@@ -44,12 +44,15 @@ struct Affine {
   Dim offset = 0;
   std::vector<std::pair<uint8_t, Dim>> terms;  // (output dim, coefficient), dims ascending
   bool operator==(const Affine& o) const;
+  bool has_terms_of(const Affine& o) const;
 };
 /// One Affine per dimension of the operand. Every index it gives lies inside the operand.
 struct IndexMap {
   std::vector<Affine> dims;
   bool operator==(const IndexMap&) const = default;
 };
+
+IndexMap identity_map(size_t rank);
 
 /// The map from the dims that `outer` maps from to those that `inner` maps to.
 IndexMap composed(const IndexMap& inner, const IndexMap& outer);
@@ -261,6 +264,9 @@ struct Cluster {
   std::vector<NodeId> nodes;
 };
 std::string dot(const Graph& graph, std::span<const Cluster> clusters = {});  // GraphViz
+
+/// Per node: outputs, stores or calls need it.
+std::vector<bool> live_nodes(const Graph& graph);
 
 /// Empty when the graph is legal, else one sentence naming the node and the rule it breaks.
 std::string verify(const Graph& graph);

@@ -38,6 +38,8 @@ constexpr bool is_commutative(Op op) { return info(op).flags & Commutative; }
 constexpr bool is_expensive(Op op) { return info(op).flags & Expensive; }
 /// No kernel of the graph computes it: an argument, what torch computes, what a loop ends with.
 constexpr bool is_tensor(Op op) { return op == Op::Input || op == Op::Result || op == Op::Contract || op == Op::Final; }
+/// The same elements seen otherwise.
+constexpr bool is_view(Op op) { return op == Op::View || op == Op::Reshape; }
 constexpr bool is_pure(Op op) { return info(op).flags & Pure; }
 
 constexpr std::optional<Op> parse_op(std::string_view text) {

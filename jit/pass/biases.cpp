@@ -21,7 +21,7 @@ std::vector<bool> read_by_kernels(const Graph& graph) {
   for (NodeId id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     const Node& node = graph[id];
     const bool computes = is_pointwise(node.op) || node.op == Op::Reduce;
-    const bool moves = node.op == Op::View || node.op == Op::Reshape;
+    const bool moves = ir::is_view(node.op);
     if (guarded[id]) only[id] = false;
     for (const NodeId in : graph.operands(id))
       if (in != kNoNode && !computes && !(moves && only[id])) only[in] = false;

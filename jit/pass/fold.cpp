@@ -185,7 +185,7 @@ NodeId fold_node(Rewriter& rewriter, NodeId id, const PassContext& context) {
 NodeId memory_of(const Graph& graph, NodeId id) {
   for (;;) {
     const Node& node = graph[id];
-    NodeId in = node.op == Op::View || node.op == Op::Reshape ? node.in[0] : kNoNode;
+    NodeId in = ir::is_view(node.op) ? node.in[0] : kNoNode;
     if (node.op == Op::Result) {
       const ExternAttr& call = graph.externs[graph[node.in[0]].attr];
       if (call.kind == ExternKind::View && !call.operands.empty()) in = call.operands[0];

@@ -32,7 +32,7 @@ std::vector<bool> fixed(const Graph& graph) {
   const auto fix = [&](NodeId id) {
     for (; !result[id]; id = graph[id].in[0]) {
       result[id] = true;
-      if (graph[id].op != Op::View && graph[id].op != Op::Reshape) return;
+      if (!ir::is_view(graph[id].op)) return;
     }
   };
   for (const ExternAttr& call : graph.externs) {

@@ -18,7 +18,7 @@ using Nodes = std::vector<bool>;
 void mark(const ir::Graph& graph, ir::NodeId id, Nodes& nodes) {
   while (id != ir::kNoNode && !nodes[id]) {
     nodes[id] = true;
-    if (graph[id].op == ir::Op::View || graph[id].op == ir::Op::Reshape) id = graph[id].in[0];
+    if (ir::is_view(graph[id].op)) id = graph[id].in[0];
   }
 }
 

@@ -144,7 +144,7 @@ void Chooser::hash_structure(ir::NodeId id) {
     return in_memory(in) ? static_cast<uint64_t>(graph_[in].dtype) : out_.structure[in];
   };
   // A dim of size 1 makes a view of what is a reshape without it, which is no other arithmetic.
-  if (graph_[id].op == ir::Op::Reshape || graph_[id].op == ir::Op::View) {
+  if (ir::is_view(graph_[id].op)) {
     out_.structure[id] = of(graph_[id].in[0]);
     return;
   }

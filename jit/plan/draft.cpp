@@ -18,14 +18,14 @@ const Storage* World::stored(ir::NodeId id, std::span<const Root> inlined) const
 bool World::is_strided(ir::NodeId id, std::span<const Root> inlined) const {
   if (stored(id, inlined)) return true;
   const ir::Op op = graph[id].op;
-  return (op == ir::Op::View || op == ir::Op::Reshape) && strided(id, inlined);
+  return ir::is_view(op) && strided(id, inlined);
 }
 
 std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlined) const {
   if (is_inlined(id, inlined)) return std::nullopt;
   if (storage[id]) return storage[id];
   const ir::Node& node = graph[id];
-  if (node.op != ir::Op::View && node.op != ir::Op::Reshape) return std::nullopt;
+  if (!ir::is_view(node.op)) return std::nullopt;
   const Storage* base = stored(node.in[0], inlined);
   std::optional<Storage> made;
   if (!base) {

@@ -35,8 +35,7 @@ std::vector<Dim> Former::buffer_strides(BufferId buffer) const {
 }
 
 void Former::mark_live() {
-  std::vector<ir::NodeId> stack(graph().outputs);
-  for (const ir::Store& store : graph().stores) stack.push_back(store.value);
+  live_ = ir::live_nodes(graph());
   last_use_.assign(graph().nodes.size(), 0);
   readers_.resize(graph().nodes.size());
   passed_.assign(graph().nodes.size(), 0);
@@ -48,23 +47,13 @@ void Former::mark_live() {
         last_use_[in] = id;
         readers_[in].push_back(id);
       }
-  for (const ir::NodeId id : stack) last_use_[id] = ir::kNoNode;
-  for (ir::NodeId id = 0; id < graph().nodes.size(); ++id)
-    if (graph()[id].op == ir::Op::Extern) stack.push_back(id);
-  while (!stack.empty()) {
-    const ir::NodeId id = stack.back();
-    stack.pop_back();
-    if (id == ir::kNoNode || live_[id]) continue;
-    live_[id] = true;
-    for (const ir::NodeId in : graph().operands(id)) stack.push_back(in);
-    if (graph()[id].op == ir::Op::Loop)
-      for (uint32_t i = 0; i < graph().loops[graph()[id].attr].finals(); ++i) stack.push_back(id + 1 + i);
-  }
+  for (const ir::NodeId id : graph().outputs) last_use_[id] = ir::kNoNode;
+  for (const ir::Store& store : graph().stores) last_use_[store.value] = ir::kNoNode;
 }
 
 /// What is looked at through views.
 static ir::NodeId below_views(const ir::Graph& graph, ir::NodeId id) {
-  while (graph[id].op == ir::Op::View || graph[id].op == ir::Op::Reshape) id = graph[id].in[0];
+  while (ir::is_view(graph[id].op)) id = graph[id].in[0];
   return id;
 }
 
@@ -243,7 +232,7 @@ bool Former::wanted_after_write(ir::NodeId external, size_t index) const {
   if (std::find(attr.written.begin(), attr.written.end(), index) == attr.written.end()) return false;
   ir::NodeId base = attr.operands[index];
   bool later = last_use_[base] > external;
-  while (graph()[base].op == ir::Op::View || graph()[base].op == ir::Op::Reshape) {
+  while (ir::is_view(graph()[base].op)) {
     base = graph()[base].in[0];
     later = later || last_use_[base] > external;
   }
@@ -376,7 +365,7 @@ bool Former::may_write(uint32_t item, const Root& root, const Storage& dest, ir:
 std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) const {
   for (;; value = graph()[value].in[0]) {
     const ir::Node& node = graph()[value];
-    if (roots_.contains(value) || (node.op != ir::Op::View && node.op != ir::Op::Reshape)) break;
+    if (roots_.contains(value) || !ir::is_view(node.op)) break;
     if (node.op == ir::Op::Reshape) {
       auto strides = reshape_strides(graph().sizes(value), dest.strides, graph().sizes(node.in[0]));
       if (!strides) break;

@@ -47,33 +47,26 @@ std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uin
   if (!has_fixed_others(graph, rounds, at)) return std::nullopt;
   Hoisted made{at, 0, ir::kNoNode, {}, {}};
   const std::vector<NodeId> factors = operands_at(rounds, at, rounds.sources[at].size() - 2);
-  std::vector<std::vector<int64_t>> offsets;
+  made.base = seen_through(graph, factors[0]).base;
+  std::vector<ir::IndexMap> maps;
   for (const NodeId id : factors) {
     const Seen seen = seen_through(graph, id);
-    const std::optional<ir::IndexMap> map = map_to_base(graph, seen);
-    if (!map) return std::nullopt;
-    if (made.base == ir::kNoNode) {
-      made.base = seen.base;
-      made.map = *map;
-      offsets.resize(map->dims.size());
-    }
-    if (seen.base != made.base) return std::nullopt;
-    for (size_t row = 0; row < offsets.size(); ++row) {
-      if (!(ir::Affine{0, map->dims[row].terms} == ir::Affine{0, made.map.dims[row].terms})) return std::nullopt;
-      offsets[row].push_back(map->dims[row].offset.hint());
-    }
+    std::optional<ir::IndexMap> map = map_to_base(graph, seen);
+    if (!map || seen.base != made.base) return std::nullopt;
+    maps.push_back(std::move(*map));
   }
+  std::optional<WalkingMap> walking = walking_map(maps);
+  if (!walking) return std::nullopt;
+  made.map = std::move(walking->first);
   const auto sizes = graph.sizes(factors[0]);
   made.sizes.assign(sizes.begin(), sizes.end());
   const auto round = static_cast<uint8_t>(sizes.size() - 2);
   made.sizes.insert(made.sizes.begin() + round, rounds.trip);
-  for (size_t row = 0; row < offsets.size(); ++row) {
-    const std::optional<Walk> walk = walk_of(offsets[row]);
-    if (!walk) return std::nullopt;
+  for (size_t row = 0; row < made.map.dims.size(); ++row) {
     auto& terms = made.map.dims[row].terms;
     for (auto& [dim, coefficient] : terms) dim = static_cast<uint8_t>(dim + (dim >= round));
     const auto behind = std::ranges::find_if(terms, [&](const auto& term) { return term.first > round; });
-    if (walk->step != 0) terms.insert(behind, {round, walk->step});
+    if (walking->steps[row] != 0) terms.insert(behind, {round, walking->steps[row]});
   }
   return made;
 }

@@ -25,8 +25,6 @@ Lives::Lives(Former& former, const Order& order, const Steps& steps, const Resul
   find_arena();
 }
 
-bool Lives::is_loop(const Item& item) const { return item.is_extern() && graph_[item.external].op == ir::Op::Loop; }
-
 void Lives::find_tensors() {
   for (const auto& [call, results] : results_)
     for (const ir::NodeId id : results) {
@@ -46,7 +44,7 @@ void Lives::find_tensors() {
     tensors_.insert(former_.world().storage[id]->buffer);
   }
   for (const Item& item : former_.items()) {
-    if (!item.is_extern() || order_.may_refuse(item) || is_loop(item)) continue;
+    if (!item.is_extern() || order_.may_refuse(item) || order_.is_loop(item)) continue;
     const bool product = graph_[item.external].op == ir::Op::Contract;
     for (const auto& operand : item.operands) {
       if (!operand) continue;
@@ -76,7 +74,8 @@ void Lives::find_cats() {
 /// Temporaries that are worth memory of their own beside calls of torch's.
 void Lives::find_large() {
   if (std::ranges::none_of(former_.items(), [&](const Item& item) {
-        return item.is_extern() && !is_loop(item) && !order_.may_refuse(item) && !order_.is(item, ir::ExternKind::View);
+        return item.is_extern() && !order_.is_loop(item) && !order_.may_refuse(item) &&
+               !order_.is(item, ir::ExternKind::View);
       }))
     return;
   for (const auto& [buffer, life] : lives_) {
@@ -119,7 +118,7 @@ void Lives::find_lives() {
       for (const Storage& dest : root.dests) touch(dest.buffer, step, false);
     for (const auto& operand : item.operands)
       if (operand) touch(operand->buffer, step, true);
-    if (is_loop(item)) touch(item.external, step, false);  // what its rounds take beside that
+    if (order_.is_loop(item)) touch(item.external, step, false);  // what its rounds take beside that
     if (const auto found = results_.find(item.external); item.is_extern() && found != results_.end())
       for (const ir::NodeId id : found->second)
         if (id != ir::kNoNode) touch(order_.place_of(id), step, false);

@@ -38,7 +38,6 @@ class Lives {
   const std::vector<BufferId>& written_over(size_t step) const { return written_over_[step]; }
 
  private:
-  bool is_loop(const Item& item) const;
   void find_tensors();
   void find_cats();
   void find_large();

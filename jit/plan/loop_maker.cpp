@@ -18,8 +18,20 @@ namespace {
 using Of = Source::Of;
 using Kind = PlacedValue::Kind;
 
-// What an operand's number counts, if not values that are the same in all rounds.
-constexpr uint32_t kTable = 1u << 31, kPacked = 1u << 30;
+/// Which of the loop's operands stands for what is there before it.
+struct From {
+  enum class In : uint8_t { Fixed, Packed, Tables } in;
+  uint32_t index;
+};
+
+/// The number of the value in a list, to which it is added if it is not there.
+template <class T>
+uint32_t index_in(std::vector<T>& list, T value) {
+  const auto found = std::ranges::find(list, value);
+  const auto index = static_cast<uint32_t>(found - list.begin());
+  if (found == list.end()) list.push_back(std::move(value));
+  return index;
+}
 
 class LoopMaker {
  public:
@@ -40,7 +52,8 @@ class LoopMaker {
     make_inputs();
     for (uint32_t at = 0; at < period(); ++at)
       if (!make(at)) return std::nullopt;
-    if (!make_outputs() || !make_stores()) return std::nullopt;
+    make_outputs();
+    make_stores();
     auto body = plan_body(std::move(body_), rounds().trip, made_.attr.carried, options);
     if (!body) return std::nullopt;
     made_.attr.trip = rounds().trip;
@@ -53,9 +66,7 @@ class LoopMaker {
  private:
   const Rounds& rounds() const { return made_.rounds; }
   uint32_t period() const { return made_.rounds.period; }
-  NodeId node(int64_t round, uint32_t at) const {
-    return sequence_.nodes[rounds().begin + static_cast<size_t>(round) * period() + at];
-  }
+  NodeId node(int64_t round, uint32_t at) const { return rounds().node(sequence_, round, at); }
   Op op(uint32_t at) const { return graph_[node(0, at)].op; }
 
   bool find_carried();
@@ -65,7 +76,10 @@ class LoopMaker {
   bool find_outside();
   bool take_outside(uint32_t at, size_t k);
   void make_inputs();
-  NodeId add_input(NodeId like, const std::string& name);
+  void add_input(ir::DType dtype, ir::Layout layout, const std::string& name);
+  void add_input(NodeId like, const std::string& name);
+  void add_input(ir::DType dtype, std::vector<ir::Dim> sizes, const std::string& name);
+  void add_placed(const PlacedValue& placed);
   NodeId rows_of(uint32_t at);
   bool make(uint32_t at);
   NodeId operand(uint32_t at, size_t k);
@@ -74,9 +88,9 @@ class LoopMaker {
   NodeId copy_node(const std::vector<NodeId>& per_round, std::vector<NodeId> operands);
   std::optional<uint32_t> map_of(const std::vector<NodeId>& per_round);
   std::vector<NodeId> nodes_at(uint32_t at) const;
-  bool make_outputs();
+  void make_outputs();
   void add_output(NodeId value);
-  bool make_stores();
+  void make_stores();
   void store(NodeId now);
   NodeId with_part(NodeId now, const CatOfRounds& of, CatOfRounds::Part part);
   ir::NodeId& input_of(uint32_t placed) { return inputs_[made_.attr.carried + placed]; }
@@ -87,15 +101,15 @@ class LoopMaker {
   MadeLoop made_;
   ir::Graph body_;
   ir::Dim round_;
-  std::vector<NodeId> values_;                            // per node of a round: in the body
-  std::map<uint32_t, NodeId> before_;                     // node of a round -> what it is before the first
-  std::map<uint32_t, uint32_t> carried_;                  // node of a round -> input
-  std::map<uint32_t, uint32_t> hoists_;                   // node of a round -> which of the hoisted
-  std::map<uint32_t, uint32_t> bases_;                    // the last Update of a Base -> which of the placed
-  std::vector<NodeId> fixed_;                             // bases that are the same in all rounds
-  std::vector<std::vector<NodeId>> tables_;               // those of each round
-  std::map<std::pair<uint32_t, size_t>, uint32_t> from_;  // operand -> fixed, or behind them, table
-  std::vector<NodeId> inputs_;                            // of the body
+  std::vector<NodeId> values_;                        // per node of a round: in the body
+  std::map<uint32_t, NodeId> before_;                 // node of a round -> what it is before the first
+  std::map<uint32_t, uint32_t> carried_;              // node of a round -> input
+  std::map<uint32_t, uint32_t> hoists_;               // node of a round -> which of the hoisted
+  std::map<uint32_t, uint32_t> bases_;                // the last Update of a Base -> which of the placed
+  std::vector<NodeId> fixed_;                         // bases that are the same in all rounds
+  std::vector<std::vector<NodeId>> tables_;           // those of each round
+  std::map<std::pair<uint32_t, size_t>, From> from_;  // per operand from outside that is no constant
+  std::vector<NodeId> inputs_;                        // of the body
   std::map<NodeId, NodeId> constants_;
   bool failed_ = false;
 };
@@ -174,8 +188,7 @@ bool LoopMaker::take_outside(uint32_t at, size_t k) {
   std::vector<NodeId> bases = operands_at(rounds(), at, k);
   work(bases.size());
   if (op(at) == Op::Contract && is_packed(graph_, rounds(), at, k)) {
-    from_[{at, k}] = kPacked | static_cast<uint32_t>(std::ranges::find(made_.packed, bases[0]) - made_.packed.begin());
-    if (std::ranges::find(made_.packed, bases[0]) == made_.packed.end()) made_.packed.push_back(bases[0]);
+    from_[{at, k}] = {From::In::Packed, index_in(made_.packed, bases[0])};
     return true;
   }
   for (NodeId& base : bases) base = seen_through(graph_, base).base;
@@ -185,20 +198,34 @@ bool LoopMaker::take_outside(uint32_t at, size_t k) {
     return graph_[id].layout == graph_[bases[0]].layout && graph_[id].dtype == graph_[bases[0]].dtype;
   };
   if (!std::ranges::all_of(bases, is_like_first)) return false;
-  const auto index_in = [](auto& table, auto value) {
-    const auto found = std::ranges::find(table, value);
-    const auto index = static_cast<uint32_t>(found - table.begin());
-    if (found == table.end()) table.push_back(std::move(value));
-    return index;
-  };
-  from_[{at, k}] = is_one ? index_in(fixed_, bases[0]) : kTable | index_in(tables_, std::move(bases));
+  if (is_one)
+    from_[{at, k}] = {From::In::Fixed, index_in(fixed_, bases[0])};
+  else
+    from_[{at, k}] = {From::In::Tables, index_in(tables_, std::move(bases))};
   return true;
 }
 
-NodeId LoopMaker::add_input(NodeId like, const std::string& name) {
-  const NodeId id = body_.input(graph_[like].dtype, graph_.layout(like), {name});
-  inputs_.push_back(id);
-  return id;
+void LoopMaker::add_input(ir::DType dtype, ir::Layout layout, const std::string& name) {
+  inputs_.push_back(body_.input(dtype, std::move(layout), {name + std::to_string(inputs_.size())}));
+}
+
+void LoopMaker::add_input(NodeId like, const std::string& name) {
+  add_input(graph_[like].dtype, graph_.layout(like), name);
+}
+
+/// By rows.
+void LoopMaker::add_input(ir::DType dtype, std::vector<ir::Dim> sizes, const std::string& name) {
+  std::vector<ir::Dim> strides = ir::row_major(sizes);
+  add_input(dtype, ir::Layout{std::move(sizes), std::move(strides)}, name);
+}
+
+void LoopMaker::add_placed(const PlacedValue& placed) {
+  if (placed.kind == Kind::Base) return add_input(placed.base, "placed");
+  if (placed.kind == Kind::Cat) return add_input(placed.cat.cat, "placed");
+  const auto each = graph_.sizes(node(0, placed.at));
+  std::vector<ir::Dim> sizes{rounds().trip};
+  sizes.insert(sizes.end(), each.begin(), each.end());
+  add_input(graph_[node(0, placed.at)].dtype, std::move(sizes), "placed");
 }
 
 void LoopMaker::make_inputs() {
@@ -208,48 +235,32 @@ void LoopMaker::make_inputs() {
   attr.fixed = static_cast<uint32_t>(fixed_.size() + made_.packed.size() + made_.hoisted.size());
   attr.tables = static_cast<uint32_t>(tables_.size());
   for (const auto& [at, input] : carried_) {
-    add_input(node(0, at), "carried" + std::to_string(input));
+    add_input(node(0, at), "carried");
     attr.operands.push_back(before_[at]);
   }
-  for (size_t i = 0; i < made_.placed.size(); ++i) {
-    const PlacedValue& placed = made_.placed[i];
-    const std::string name = "placed" + std::to_string(i);
+  for (const PlacedValue& placed : made_.placed) {
+    add_placed(placed);
     attr.operands.push_back(placed.base);
-    if (placed.kind == Kind::Base) {
-      add_input(placed.base, name);
-    } else if (placed.kind == Kind::Cat) {
-      add_input(placed.cat.cat, name);
-    } else {
-      std::vector<ir::Dim> sizes{rounds().trip};
-      const auto each = graph_.sizes(node(0, placed.at));
-      sizes.insert(sizes.end(), each.begin(), each.end());
-      std::vector<ir::Dim> strides = ir::row_major(sizes);
-      inputs_.push_back(body_.input(graph_[node(0, placed.at)].dtype, {std::move(sizes), std::move(strides)}, {name}));
-    }
   }
   for (const NodeId base : fixed_) {
+    add_input(base, "fixed");
     attr.operands.push_back(base);
-    add_input(base, "fixed" + std::to_string(inputs_.size()));
   }
   for (const NodeId packed : made_.packed) {
+    add_input(graph_[packed].dtype, graph_.layout(packed).sizes, "fixed");
     attr.operands.push_back(packed);
-    const ir::Layout& layout = graph_.layout(packed);
-    inputs_.push_back(body_.input(graph_[packed].dtype, {layout.sizes, ir::row_major(layout.sizes)},
-                                  {"fixed" + std::to_string(inputs_.size())}));
   }
   for (Hoisted& hoisted : made_.hoisted) {
-    hoisted.operand = static_cast<uint32_t>(attr.operands.size());
-    attr.operands.push_back(ir::kNoNode);
     const auto each = graph_.sizes(node(0, hoisted.at));
     std::vector<ir::Dim> sizes(each.begin(), each.end());
     sizes[sizes.size() - 2] *= rounds().trip;
-    std::vector<ir::Dim> strides = ir::row_major(sizes);
-    inputs_.push_back(body_.input(graph_[node(0, hoisted.at)].dtype, {std::move(sizes), std::move(strides)},
-                                  {"fixed" + std::to_string(inputs_.size())}));
+    add_input(graph_[node(0, hoisted.at)].dtype, std::move(sizes), "fixed");
+    hoisted.operand = static_cast<uint32_t>(attr.operands.size());
+    attr.operands.push_back(ir::kNoNode);
   }
   for (const std::vector<NodeId>& table : tables_) {
+    add_input(table[0], "table");
     attr.operands.insert(attr.operands.end(), table.begin(), table.end());
-    add_input(table[0], "table" + std::to_string(inputs_.size()));
   }
 }
 
@@ -258,19 +269,12 @@ std::optional<uint32_t> LoopMaker::map_of(const std::vector<NodeId>& per_round) 
   ir::IndexMap map = graph_.maps[graph_[per_round[0]].attr];
   const auto same = [&](NodeId id) { return graph_[id].attr == graph_[per_round[0]].attr; };
   if (!std::ranges::all_of(per_round, same)) {
-    std::vector<int64_t> offsets(per_round.size());
-    for (size_t row = 0; row < map.dims.size(); ++row) {
-      work(offsets.size());
-      for (size_t i = 0; i < offsets.size(); ++i) {
-        const ir::IndexMap& here = graph_.maps[graph_[per_round[i]].attr];
-        if (here.dims.size() != map.dims.size()) return std::nullopt;
-        offsets[i] = here.dims[row].offset.hint();
-        if (!(ir::Affine{0, here.dims[row].terms} == ir::Affine{0, map.dims[row].terms})) return std::nullopt;
-      }
-      const std::optional<Walk> walk = walk_of(offsets);
-      if (!walk) return std::nullopt;
-      if (walk->step != 0) map.dims[row].offset = walk->first + walk->step * round_;
-    }
+    std::vector<ir::IndexMap> maps;
+    for (const NodeId id : per_round) maps.push_back(graph_.maps[graph_[id].attr]);
+    const std::optional<WalkingMap> walking = walking_map(maps);
+    if (!walking) return std::nullopt;
+    for (size_t row = 0; row < map.dims.size(); ++row)
+      if (walking->steps[row] != 0) map.dims[row].offset += walking->steps[row] * round_;
   }
   body_.maps.push_back(std::move(map));
   return static_cast<uint32_t>(body_.maps.size() - 1);
@@ -349,17 +353,16 @@ NodeId LoopMaker::operand(uint32_t at, size_t k) {
     return copy_constant(per_round[0]);
   }
   const uint32_t first = made_.attr.carried + made_.attr.placed;
-  const uint32_t index = from->second & ~(kTable | kPacked);
-  if (from->second & kPacked) return inputs_[first + fixed_.size() + index];
-  return seen(per_round, inputs_[first + (from->second & kTable ? made_.attr.fixed : 0) + index]);
+  const auto& [in, index] = from->second;
+  if (in == From::In::Packed) return inputs_[first + fixed_.size() + index];
+  return seen(per_round, inputs_[first + (in == From::In::Tables ? made_.attr.fixed : 0) + index]);
 }
 
 /// This round's rows of the product that was made for all.
 NodeId LoopMaker::rows_of(uint32_t at) {
   const Hoisted& hoisted = made_.hoisted[hoists_[at]];
   const auto sizes = graph_.sizes(node(0, at));
-  ir::IndexMap map;
-  for (uint8_t d = 0; d < sizes.size(); ++d) map.dims.push_back({0, {{d, 1}}});
+  ir::IndexMap map = ir::identity_map(sizes.size());
   const size_t row = sizes.size() - 2;
   map.dims[row].offset = sizes[row] * round_;
   return body_.view(inputs_[hoisted.operand], std::move(map), {sizes.begin(), sizes.end()});
@@ -383,7 +386,7 @@ void LoopMaker::add_output(NodeId value) {
   body_.outputs.push_back(is_own ? value : body_.fresh_copy(value, body_.layout(value).strides));
 }
 
-bool LoopMaker::make_outputs() {
+void LoopMaker::make_outputs() {
   for (const auto& [at, input] : carried_) {
     made_.finals[at] = input;
     add_output(values_[at]);
@@ -394,7 +397,6 @@ bool LoopMaker::make_outputs() {
     made_.finals[at] = made_.attr.carried + made_.attr.placed + made_.attr.lasts++;
     add_output(values_[at]);
   }
-  return true;
 }
 
 void LoopMaker::store(NodeId now) {
@@ -414,13 +416,12 @@ NodeId LoopMaker::with_part(NodeId now, const CatOfRounds& of, CatOfRounds::Part
   int64_t before = 0, step = 0;
   for (uint32_t i = 0; i < part.first; ++i) before += length(i);
   for (uint32_t i = 0; i < of.stride; ++i) step += length(part.first + i);
-  ir::IndexMap map;
-  for (uint8_t d = 0; d < graph_.sizes(of.cat).size(); ++d) map.dims.push_back({0, {{d, 1}}});
+  ir::IndexMap map = ir::identity_map(graph_.sizes(of.cat).size());
   map.dims[dim].offset = before + step * round_;
   return body_.update(now, value, std::move(map));
 }
 
-bool LoopMaker::make_stores() {
+void LoopMaker::make_stores() {
   for (const PlacedValue& placed : made_.placed) {
     const auto which = static_cast<uint32_t>(body_.stores.size());
     if (placed.kind == Kind::Base) {
@@ -431,15 +432,19 @@ bool LoopMaker::make_stores() {
       store(now);
     } else {
       made_.gathers[placed.at] = made_.attr.carried + which;
-      ir::IndexMap map{{{round_, {}}}};
-      for (uint8_t d = 0; d < body_[values_[placed.at]].rank; ++d) map.dims.push_back({0, {{d, 1}}});
-      store(body_.update(input_of(which), values_[placed.at], std::move(map)));
+      const NodeId value = values_[placed.at];
+      store(body_.update(input_of(which), value, gathered_at(round_, body_[value].rank)));
     }
   }
-  return true;
 }
 
 }  // namespace
+
+ir::IndexMap gathered_at(ir::Dim round, size_t rank) {
+  ir::IndexMap map = ir::identity_map(rank);
+  map.dims.insert(map.dims.begin(), ir::Affine{round, {}});
+  return map;
+}
 
 bool CatOfRounds::is_round(size_t operand) const {
   return std::ranges::any_of(parts, [&](const Part& part) {

@@ -27,6 +27,7 @@ class Order {
   BufferId base(BufferId buffer) const;
   /// Whether the item is a call of torch's of this kind.
   bool is(const Item& item, ir::ExternKind kind) const;
+  bool is_loop(const Item& item) const { return item.is_extern() && graph_[item.external].op == ir::Op::Loop; }
   /// Whether the item is no call, but reads memory of the program's own: it may end the run.
   bool may_refuse(const Item& item) const {
     return is(item, ir::ExternKind::Guard) || is(item, ir::ExternKind::Number);

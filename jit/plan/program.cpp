@@ -155,13 +155,12 @@ void ProgramBuilder::add_step(const std::vector<uint32_t>& batch, const Order& o
   add_owns();
   const Item& first = former_.items()[batch[0]];
   if (first.is_extern()) {
-    const bool runs =
-        graph_[first.external].op != ir::Op::Loop && !order.is(first, ir::ExternKind::View) && !order.may_refuse(first);
+    const bool runs = !order.is_loop(first) && !order.is(first, ir::ExternKind::View) && !order.may_refuse(first);
     if (runs && lives_->leaves_arena(done_steps_)) out_.steps.emplace_back(FreeStep{kNoSlot});
   }
   if (first.is_extern() && graph_[first.external].op == ir::Op::Contract) {
     add_contract(first, order, order.epilogue_of(batch[0]));
-  } else if (first.is_extern() && graph_[first.external].op == ir::Op::Loop) {
+  } else if (order.is_loop(first)) {
     add_loop(first);
   } else if (first.is_extern()) {
     add_extern(first, order);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "pass/rewrite.h"
 #include "plan/loop_maker.h"
@@ -57,13 +57,13 @@ class Reroller {
   void find_readers();
   int64_t rounds_together(uint32_t begin, uint32_t period, int64_t trip) const;
   void try_loop(uint32_t begin, uint32_t end, uint32_t period);
-  bool is_inside(const Rounds& rounds, NodeId id) const;
   Wanted wanted_of(const Rounds& rounds);
   void find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted);
   NodeId below(const Rounds& rounds, NodeId id) const;
   bool lists_rounds(const Rounds& rounds, const CatOfRounds& of, CatOfRounds::Part part) const;
   void take_cat(const Rounds& rounds, uint32_t at, NodeId cat, Wanted& wanted);
-  bool is_absorbed(const Rounds& rounds, const Wanted& wanted, NodeId value, NodeId reader) const;
+  bool is_absorbed(NodeId value, NodeId reader) const;
+  void absorb(const Rounds& rounds);
   Rerolled rebuild();
   NodeId hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted);
   void emit(pass::Rewriter& rewriter, const MadeLoop& loop);
@@ -71,19 +71,23 @@ class Reroller {
   NodeId begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which);
   NodeId with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, NodeId now, bool are_there, NodeId limit) const;
   void copy(pass::Rewriter& rewriter, NodeId id) const;
-  NodeId node(const Rounds& rounds, int64_t round, uint32_t at) const {
-    return sequence_.nodes[rounds.begin + static_cast<size_t>(round) * rounds.period + at];
-  }
+  NodeId node(const Rounds& rounds, int64_t round, uint32_t at) const { return rounds.node(sequence_, round, at); }
+  bool is_inside(const Rounds& rounds, NodeId id) const { return rounds.place(sequence_, id) != Sequence::kNone; }
 
   const ir::Graph& graph_;
   const PlanOptions& options_;
   const Sequence sequence_;
-  std::vector<int64_t> weights_;                        // of what comes before each node of the sequence
-  std::vector<std::vector<NodeId>> readers_;            // per node, live ones
-  std::vector<bool> is_result_;                         // per node: the caller or an argument gets it
-  std::vector<bool> taken_;                             // per node of the sequence: in a loop
-  std::vector<bool> absorbed_;                          // per node: only Cats that loops fill read it
-  std::map<NodeId, std::pair<size_t, uint32_t>> cats_;  // Cat -> begin of the loop that fills it, which of its placed
+  std::vector<int64_t> weights_;              // of what comes before each node of the sequence
+  std::vector<std::vector<NodeId>> readers_;  // per node, live ones
+  std::vector<bool> is_result_;               // per node: the caller or an argument gets it
+  std::vector<bool> taken_;                   // per node of the sequence: in a loop
+  std::vector<bool> absorbed_;                // per node: only Cats that loops fill read it
+  struct Filled {
+    CatOfRounds by;
+    NodeId first;  // node of the rounds
+  };
+  std::unordered_map<NodeId, Filled> cats_;                        // Cats that loops fill
+  std::unordered_map<NodeId, std::unordered_set<NodeId>> others_;  // Cat -> operands that are no values of rounds
   std::unordered_map<NodeId, std::unordered_map<NodeId, uint32_t>> parts_of_;  // Cat -> what is below its operands
   std::vector<MadeLoop> loops_;
 };
@@ -117,11 +121,6 @@ void Reroller::find_readers() {
   for (const ir::Store& store : graph_.stores) is_result_[store.value] = true;
 }
 
-bool Reroller::is_inside(const Rounds& rounds, NodeId id) const {
-  const uint32_t place = sequence_.places[id];
-  return place != Sequence::kNone && place >= rounds.begin && place < rounds.end();
-}
-
 /// Nothing is fused across a product.
 int64_t Reroller::rounds_together(uint32_t begin, uint32_t period, int64_t trip) const {
   const auto is_product = [&](NodeId id) { return graph_[id].op == Op::Contract; };
@@ -142,23 +141,23 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
   if (!made) return;
   std::fill(taken_.begin() + made->rounds.begin, taken_.begin() + made->rounds.end(), true);
-  for (uint32_t which = 0; which < made->placed.size(); ++which)
-    if (made->placed[which].kind == PlacedValue::Kind::Cat)
-      cats_[made->placed[which].cat.cat] = {made->rounds.begin, which};
-  for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-    const bool is_view = graph_[id].op == Op::View || graph_[id].op == Op::Reshape;
-    if (!is_view || !sequence_.live[id] || is_inside(made->rounds, id) || absorbed_[id]) continue;
-    const NodeId base = seen_through(graph_, id).base;
-    if (is_inside(made->rounds, base) && !is_result_[id])
-      absorbed_[id] = std::ranges::all_of(readers_[id],
-                                          [&](NodeId reader) { return is_absorbed(made->rounds, wanted, id, reader); });
-  }
+  for (const CatOfRounds& of : wanted.cats) cats_[of.cat] = {of, node(made->rounds, 0, 0)};
+  if (!wanted.cats.empty()) absorb(made->rounds);
   loops_.push_back(std::move(*made));
+}
+
+/// Views of the rounds' values that only the Cats which they fill read.
+void Reroller::absorb(const Rounds& rounds) {
+  for (NodeId id = node(rounds, 0, 0); id < graph_.nodes.size(); ++id) {
+    if (!ir::is_view(graph_[id].op) || !sequence_.live[id] || is_inside(rounds, id) || absorbed_[id]) continue;
+    if (!is_inside(rounds, seen_through(graph_, id).base) || is_result_[id]) continue;
+    absorbed_[id] = std::ranges::all_of(readers_[id], [&](NodeId reader) { return is_absorbed(id, reader); });
+  }
 }
 
 /// What the operand of a Cat is behind views: a node of the rounds, or what is no view.
 NodeId Reroller::below(const Rounds& rounds, NodeId id) const {
-  while (!is_inside(rounds, id) && (graph_[id].op == Op::View || graph_[id].op == Op::Reshape)) id = graph_[id].in[0];
+  while (!is_inside(rounds, id) && ir::is_view(graph_[id].op)) id = graph_[id].in[0];
   return id;
 }
 
@@ -169,7 +168,7 @@ bool Reroller::lists_rounds(const Rounds& rounds, const CatOfRounds& of, CatOfRo
   for (int64_t round = 0; round < rounds.trip; ++round) {
     NodeId a = parts[part.first + of.stride * static_cast<size_t>(round)], b = parts[part.first];
     for (; !is_inside(rounds, a) && !is_inside(rounds, b); a = graph_[a].in[0], b = graph_[b].in[0]) {
-      const bool is_view = graph_[a].op == Op::View || graph_[a].op == Op::Reshape;
+      const bool is_view = ir::is_view(graph_[a].op);
       if (!is_view || graph_[a].op != graph_[b].op || graph_[a].layout != graph_[b].layout ||
           graph_[a].attr != graph_[b].attr)
         return false;
@@ -210,38 +209,37 @@ void Reroller::find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted) {
     for (const NodeId reader : readers_[id]) {
       work();
       if (is_inside(rounds, reader)) continue;
-      if (graph_[reader].op == Op::View || graph_[reader].op == Op::Reshape) stack.push_back(reader);
+      if (ir::is_view(graph_[reader].op)) stack.push_back(reader);
       if (graph_[reader].op == Op::Cat) take_cat(rounds, at, reader, wanted);
     }
   }
 }
 
-/// Whether `reader` gets `value` from the loop as a part of a Cat.
-bool Reroller::is_absorbed(const Rounds& rounds, const Wanted& wanted, NodeId value, NodeId reader) const {
-  const bool is_view = graph_[reader].op == Op::View || graph_[reader].op == Op::Reshape;
-  if (is_view)
-    return !is_result_[reader] && std::ranges::all_of(readers_[reader], [&](NodeId next) {
-      return is_absorbed(rounds, wanted, reader, next);
-    });
-  const auto of = std::ranges::find(wanted.cats, reader, &CatOfRounds::cat);
-  if (of == wanted.cats.end()) return false;
-  const auto& parts = graph_.lists[graph_[reader].attr].operands;
-  for (size_t i = 0; i < parts.size(); ++i)
-    if (parts[i] == value && !of->is_round(i)) return false;
-  return true;
+/// Whether `reader` gets `value` from the rounds that are looked at as a part of a Cat.
+bool Reroller::is_absorbed(NodeId value, NodeId reader) const {
+  if (ir::is_view(graph_[reader].op))
+    return !is_result_[reader] &&
+           std::ranges::all_of(readers_[reader], [&](NodeId next) { return is_absorbed(reader, next); });
+  const auto of = others_.find(reader);
+  return of != others_.end() && !of->second.contains(value);
 }
 
 Wanted Reroller::wanted_of(const Rounds& rounds) {
   Wanted wanted{std::vector<bool>(rounds.period, false), std::vector<bool>(rounds.period, false), {}};
   parts_of_.clear();
   for (uint32_t at = 0; at < rounds.period; ++at) find_cats(rounds, at, wanted);
+  others_.clear();
+  for (const CatOfRounds& of : wanted.cats) {
+    const auto& operands = graph_.lists[graph_[of.cat].attr].operands;
+    std::unordered_set<NodeId>& others = others_[of.cat];
+    for (size_t i = 0; i < operands.size(); ++i)
+      if (!of.is_round(i)) others.insert(operands[i]);
+  }
   for (int64_t round = 0; round < rounds.trip; ++round)
     for (uint32_t at = 0; at < rounds.period; ++at) {
       work();
       const NodeId id = node(rounds, round, at);
-      const auto is_read = [&](NodeId reader) {
-        return !is_inside(rounds, reader) && !is_absorbed(rounds, wanted, id, reader);
-      };
+      const auto is_read = [&](NodeId reader) { return !is_inside(rounds, reader) && !is_absorbed(id, reader); };
       if (!is_result_[id] && std::ranges::none_of(readers_[id], is_read)) continue;
       (round + 1 == rounds.trip ? wanted.last : wanted.all)[at] = true;
     }
@@ -259,7 +257,7 @@ Rerolled Reroller::rebuild() {
   size_t next = 0;
   for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
     work();
-    if (next < loops_.size() && id == sequence_.nodes[loops_[next].rounds.begin]) emit(rewriter, loops_[next++]);
+    if (next < loops_.size() && id == node(loops_[next].rounds, 0, 0)) emit(rewriter, loops_[next++]);
     const uint32_t place = sequence_.places[id];
     if (place != Sequence::kNone && taken_[place]) continue;
     const auto filled = cats_.find(id);
@@ -267,11 +265,8 @@ Rerolled Reroller::rebuild() {
       copy(rewriter, id);
       continue;
     }
-    const auto loop =
-        std::ranges::find_if(loops_, [&](const MadeLoop& made) { return made.rounds.begin == filled->second.first; });
-    const CatOfRounds& of = loop->placed[filled->second.second].cat;
     rewriter.to().set_line(graph_[id].line);
-    rewriter.set(id, with_parts(rewriter, of, rewriter[id], false, sequence_.nodes[loop->rounds.begin]));
+    rewriter.set(id, with_parts(rewriter, filled->second.by, rewriter[id], false, filled->second.first));
   }
   Rerolled made{rewriter.finish(), {}};
   for (MadeLoop& loop : loops_) made.bodies.push_back(std::move(loop.body));
@@ -289,8 +284,7 @@ NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, Nod
     const int64_t begin = at;
     at += graph_.sizes(part)[dim].hint();
     if (of.is_round(i) || (part < limit) != are_there || graph_.layout(part).numel() == 0) continue;
-    ir::IndexMap map;
-    for (size_t d = 0; d < graph_.sizes(part).size(); ++d) map.dims.push_back({0, {{static_cast<uint8_t>(d), 1}}});
+    ir::IndexMap map = ir::identity_map(graph_.sizes(part).size());
     map.dims[dim].offset = begin;
     now = rewriter.to().update(now, rewriter[part], std::move(map));
   }
@@ -302,14 +296,10 @@ NodeId Reroller::begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, ui
   ir::Graph& to = rewriter.to();
   if (placed.kind == PlacedValue::Kind::Base) return rewriter[placed.base];
   const ir::Graph& body = *loop.attr.body;
-  const NodeId input = loop.attr.carried + which;
-  for (const ir::Node& node : body.nodes) {
-    if (node.op != Op::Input || node.attr != input) continue;
-    const NodeId memory = to.undef(node.dtype, body.layouts[node.layout]);
-    if (placed.kind == PlacedValue::Kind::Gather) return memory;
-    return with_parts(rewriter, placed.cat, memory, true, sequence_.nodes[loop.rounds.begin]);
-  }
-  return ir::kNoNode;
+  const NodeId ends_with = body.stores[which].value;
+  const NodeId memory = to.undef(body[ends_with].dtype, body.layout(ends_with));
+  if (placed.kind == PlacedValue::Kind::Gather) return memory;
+  return with_parts(rewriter, placed.cat, memory, true, node(loop.rounds, 0, 0));
 }
 
 NodeId Reroller::hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted) {
@@ -330,7 +320,7 @@ NodeId Reroller::hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoi
 }
 
 void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
-  const NodeId first = sequence_.nodes[loop.rounds.begin], last = sequence_.nodes[loop.rounds.end() - 1];
+  const NodeId first = node(loop.rounds, 0, 0), last = sequence_.nodes[loop.rounds.end() - 1];
   for (NodeId id = first; id < last; ++id)  // arguments, and views of them
     if (sequence_.places[id] == Sequence::kNone) copy(rewriter, id);
   rewriter.to().set_line(graph_[first].line);
@@ -361,9 +351,8 @@ void Reroller::emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeI
   for (const auto& [at, which] : loop.gathers)
     for (int64_t round = 0; round < rounds.trip; ++round) {
       const auto sizes = graph_.sizes(node(rounds, round, at));
-      ir::IndexMap map{{{round, {}}}};
-      for (uint8_t d = 0; d < sizes.size(); ++d) map.dims.push_back({0, {{d, 1}}});
-      rewriter.set(node(rounds, round, at), to.view(made + 1 + which, std::move(map), {sizes.begin(), sizes.end()}));
+      const NodeId value = to.view(made + 1 + which, gathered_at(round, sizes.size()), {sizes.begin(), sizes.end()});
+      rewriter.set(node(rounds, round, at), value);
     }
   for (uint32_t i = 0; i < loop.placed.size(); ++i)
     if (loop.placed[i].kind == PlacedValue::Kind::Cat)

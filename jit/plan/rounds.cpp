@@ -15,8 +15,6 @@ namespace {
 
 using Of = Source::Of;
 
-bool is_view(Op op) { return op == Op::View || op == Op::Reshape; }
-
 /// There before any loop that could read it.
 bool is_leaf(Op op) { return op == Op::Input || op == Op::Scalar || op == Op::Const || op == Op::Iota; }
 
@@ -30,10 +28,8 @@ bool cannot_repeat(const ir::Graph& graph, const ir::Node& node) {
 bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b) {
   if (a.op != b.op || a.dtype != b.dtype || a.layout != b.layout || cannot_repeat(graph, a)) return false;
   if (a.op == Op::View || a.op == Op::Update)
-    return a.attr == b.attr || std::ranges::equal(graph.maps[a.attr].dims, graph.maps[b.attr].dims,
-                                                  [](const ir::Affine& x, const ir::Affine& y) {
-                                                    return ir::Affine{0, x.terms} == ir::Affine{0, y.terms};
-                                                  });
+    return a.attr == b.attr ||
+           std::ranges::equal(graph.maps[a.attr].dims, graph.maps[b.attr].dims, &ir::Affine::has_terms_of);
   if (a.op == Op::Cat) {
     const ir::ListAttr &x = graph.lists[a.attr], &y = graph.lists[b.attr];
     return x.dim == y.dim && x.operands.size() == y.operands.size();
@@ -91,15 +87,8 @@ class Comparer {
   }
 
  private:
-  NodeId node(int64_t round, uint32_t at) const {
-    return sequence_.nodes[rounds_.begin + static_cast<size_t>(round) * rounds_.period + at];
-  }
-  /// Its place, counted from where the rounds begin; kNone: outside.
-  uint32_t place(NodeId id) const {
-    const uint32_t place = sequence_.places[id];
-    return place != Sequence::kNone && place >= rounds_.begin && place < rounds_.end() ? place - rounds_.begin
-                                                                                       : Sequence::kNone;
-  }
+  NodeId node(int64_t round, uint32_t at) const { return rounds_.node(sequence_, round, at); }
+  uint32_t place(NodeId id) const { return rounds_.place(sequence_, id); }
 
   /// Operands of commutative nodes stand as their numbers happen to: here the latest of the rounds comes first.
   std::vector<NodeId> ordered(int64_t round, uint32_t at) const {
@@ -158,7 +147,7 @@ class Comparer {
 
   static bool is_alike_outside(const ir::Graph& graph, NodeId a, NodeId b) {
     return a == b || (graph[a].dtype == graph[b].dtype && graph[a].layout == graph[b].layout &&
-                      is_view(graph[a].op) == is_view(graph[b].op));
+                      ir::is_view(graph[a].op) == ir::is_view(graph[b].op));
   }
 
   bool take_first(uint32_t at) {
@@ -209,32 +198,32 @@ std::vector<NodeId> operands_at(const Rounds& rounds, uint32_t at, size_t k) {
 
 Seen seen_through(const ir::Graph& graph, NodeId id) {
   Seen seen{{}, id};
-  for (; is_view(graph[seen.base].op); seen.base = graph[seen.base].in[0]) seen.views.push_back(seen.base);
+  for (; ir::is_view(graph[seen.base].op); seen.base = graph[seen.base].in[0]) seen.views.push_back(seen.base);
   return seen;
 }
 
-std::optional<Walk> walk_of(const std::vector<int64_t>& values) {
-  const Walk walk{values[0], values.size() > 1 ? values[1] - values[0] : 0};
-  for (size_t i = 0; i < values.size(); ++i)
-    if (values[i] != walk.first + static_cast<int64_t>(i) * walk.step) return std::nullopt;
-  return walk;
+std::optional<WalkingMap> walking_map(const std::vector<ir::IndexMap>& maps) {
+  WalkingMap made{maps[0], {}};
+  for (size_t row = 0; row < made.first.dims.size(); ++row) {
+    work(maps.size());
+    const auto offset = [&](size_t round) { return maps[round].dims[row].offset.hint(); };
+    const int64_t step = maps.size() > 1 ? offset(1) - offset(0) : 0;
+    for (size_t round = 0; round < maps.size(); ++round) {
+      const bool is_alike = maps[round].dims[row].has_terms_of(made.first.dims[row]);
+      if (!is_alike || offset(round) != offset(0) + static_cast<int64_t>(round) * step) return std::nullopt;
+    }
+    made.steps.push_back(step);
+  }
+  return made;
 }
 
 Sequence sequence_of(const ir::Graph& graph) {
   const size_t n = graph.nodes.size();
-  Sequence made{{}, std::vector<uint32_t>(n, Sequence::kNone), std::vector<bool>(n, false)};
-  for (const NodeId id : graph.outputs) made.live[id] = true;
-  for (const ir::Store& store : graph.stores) made.live[store.value] = true;
-  for (auto id = static_cast<NodeId>(n); id-- > 0;) {
-    if (graph[id].op == Op::Extern) made.live[id] = true;
-    if (!made.live[id]) continue;
-    for (const NodeId in : graph.operands(id))
-      if (in != ir::kNoNode) made.live[in] = true;
-  }
+  Sequence made{{}, std::vector<uint32_t>(n, Sequence::kNone), ir::live_nodes(graph)};
   std::vector<bool> beside(n, false);
   for (NodeId id = 0; id < n; ++id) {
     if (!made.live[id]) continue;
-    beside[id] = is_leaf(graph[id].op) || (is_view(graph[id].op) && beside[graph[id].in[0]]);
+    beside[id] = is_leaf(graph[id].op) || (ir::is_view(graph[id].op) && beside[graph[id].in[0]]);
     if (beside[id]) continue;
     made.places[id] = static_cast<uint32_t>(made.nodes.size());
     made.nodes.push_back(id);

@@ -46,6 +46,15 @@ struct Rounds {
   std::vector<std::vector<std::vector<ir::NodeId>>> operands;  // per round, per node: as `sources` has them
 
   uint32_t end() const { return begin + static_cast<uint32_t>(trip) * period; }
+  /// Node `at` of a round.
+  ir::NodeId node(const Sequence& sequence, int64_t round, uint32_t at) const {
+    return sequence.nodes[begin + static_cast<size_t>(round) * period + at];
+  }
+  /// The place of a node, counted from the first of the rounds; Sequence::kNone: it is none of theirs.
+  uint32_t place(const Sequence& sequence, ir::NodeId id) const {
+    const uint32_t place = sequence.places[id];
+    return place != Sequence::kNone && place >= begin && place < end() ? place - begin : Sequence::kNone;
+  }
 };
 
 /// An operand of a node of a round, in all rounds.
@@ -65,10 +74,12 @@ struct Seen {
 };
 Seen seen_through(const ir::Graph& graph, ir::NodeId id);
 
-/// Offset of `row` of the map of a node in each round: `step` further each. Nothing: it is not so.
-struct Walk {
-  int64_t first, step;
+/// The maps of one view in each round: that of the first, and how much further each of its rows begins in the next.
+struct WalkingMap {
+  ir::IndexMap first;
+  std::vector<int64_t> steps;
 };
-std::optional<Walk> walk_of(const std::vector<int64_t>& values);
+/// `maps`: one a round, from sizes that are alike. Nothing: they differ by more.
+std::optional<WalkingMap> walking_map(const std::vector<ir::IndexMap>& maps);
 
 }  // namespace fastjit::plan

@@ -28,7 +28,7 @@ bool reads_beside(const ir::Graph& graph, NodeId value, NodeId base, uint32_t ma
     const ir::Node& node = graph[id];
     if (node.op == Op::View && node.in[0] == base && !(node.attr == map || graph.maps[node.attr] == graph.maps[map]))
       return true;
-    if (!ir::is_pointwise(node.op) && node.op != Op::View && node.op != Op::Reshape) continue;
+    if (!ir::is_pointwise(node.op) && !ir::is_view(node.op)) continue;
     for (const NodeId in : graph.operands(id)) stack.push_back(in);
   }
   return false;
@@ -95,7 +95,7 @@ std::vector<NodeId> last_readers(const ir::Graph& graph) {
     const ir::Node& node = graph[id];
     if (node.op != Op::Result || !is_call(graph, graph[node.in[0]], ir::ExternKind::View)) continue;
     NodeId base = graph.operands(node.in[0])[0];
-    for (; graph[base].op == Op::View || graph[base].op == Op::Reshape; base = graph[base].in[0]) keep(base);
+    for (; ir::is_view(graph[base].op); base = graph[base].in[0]) keep(base);
     keep(base);
     if (last[id] != 0) last[base] = ir::kNoNode;  // a step reads it, of an input too
   }
