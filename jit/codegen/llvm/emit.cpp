@@ -31,11 +31,7 @@ KernelEmitter::KernelEmitter(llvm::Module& module, const plan::KernelPlan& plan,
       kept_(plan.kept()),
       vec_kept_(plan.vec_is_kept()),
       row_dim_(plan.rows > 1 ? plan.row_dim() : -1) {
-  if (plan.numerics == plan::Numerics::Fast) {
-    llvm::FastMathFlags flags;
-    flags.setAllowContract();
-    b_.setFastMathFlags(flags);
-  }
+  set_numerics(b_, plan.numerics);
 }
 
 // Where each instruction is computed: the innermost loop whose index it depends on. Stores, Keeps, Recalls and
@@ -95,13 +91,6 @@ llvm::AllocaInst* KernelEmitter::variable(Type* type, const char* name) {
   return made;
 }
 
-llvm::Value* KernelEmitter::field(int number, Type* type) {
-  return b_.CreateLoad(type, b_.CreateConstGEP1_64(b_.getInt8Ty(), fn_->getArg(0), static_cast<uint64_t>(8 * number)));
-}
-llvm::Value* KernelEmitter::element(Value* base, int64_t index, Type* type) {
-  return b_.CreateLoad(type, b_.CreateConstGEP1_64(b_.getInt8Ty(), base, static_cast<uint64_t>(8 * index)));
-}
-
 llvm::Value* KernelEmitter::lane_numbers(Type* type) {
   llvm::SmallVector<llvm::Constant*, 64> numbers;
   for (int i = 0; i < lanes_; ++i) numbers.push_back(llvm::ConstantInt::get(type, static_cast<uint64_t>(i)));
@@ -111,25 +100,26 @@ llvm::Value* KernelEmitter::lane_numbers(Type* type) {
 // The order of these fields is backend::KernelArgs.
 void KernelEmitter::arguments() {
   Type *ptr = b_.getPtrTy(), *word = b_.getInt64Ty();
-  Value *ptrs = field(0, ptr), *sizes = field(1, ptr), *strides = field(2, ptr);
-  scalars_ = plan_.scalars.empty() ? nullptr : field(3, ptr);
+  Value *ptrs = word_of(b_, fn_->getArg(0), 0, ptr), *sizes = word_of(b_, fn_->getArg(0), 1, ptr),
+        *strides = word_of(b_, fn_->getArg(0), 2, ptr);
+  scalars_ = plan_.scalars.empty() ? nullptr : word_of(b_, fn_->getArg(0), 3, ptr);
   if (!plan_.scratch.empty()) {
-    scratch_ = field(4, ptr);
-    scratch_stride_ = field(5, word);
+    scratch_ = word_of(b_, fn_->getArg(0), 4, ptr);
+    scratch_stride_ = word_of(b_, fn_->getArg(0), 5, word);
   }
-  if (vec_kept_) block_size_ = field(6, word);
-  for (int d = 0; d < rank(); ++d) sizes_.push_back(element(sizes, d, word));
+  if (vec_kept_) block_size_ = word_of(b_, fn_->getArg(0), 6, word);
+  for (int d = 0; d < rank(); ++d) sizes_.push_back(word_of(b_, sizes, d, word));
   for (size_t i = 0; i < plan_.operands.size(); ++i) {
     const plan::Operand& operand = plan_.operands[i];
-    base_.push_back(element(ptrs, static_cast<int64_t>(i), ptr));
+    base_.push_back(word_of(b_, ptrs, static_cast<int64_t>(i), ptr));
     strides_.emplace_back(rank(), nullptr);
     lane_offsets_.push_back(nullptr);
     for (int d = 0; d < rank(); ++d) {
       if (operand.strides[d] == StrideClass::Unit) strides_[i][d] = i64(ir::size_of(operand.dtype));
       if (operand.strides[d] == StrideClass::Two) strides_[i][d] = i64(2 * ir::size_of(operand.dtype));
       if (operand.strides[d] == StrideClass::Any)
-        strides_[i][d] =
-            b_.CreateMul(element(strides, static_cast<int64_t>(i) * rank() + d, word), i64(ir::size_of(operand.dtype)));
+        strides_[i][d] = b_.CreateMul(word_of(b_, strides, static_cast<int64_t>(i) * rank() + d, word),
+                                      i64(ir::size_of(operand.dtype)));
     }
     if (plan_.vec_dim >= 0 && lanes_ > 1 && operand.strides[plan_.vec_dim] == StrideClass::Any)
       lane_offsets_[i] = b_.CreateMul(lane_numbers(word),
@@ -329,20 +319,15 @@ llvm::Value* KernelEmitter::compute(uint32_t id, int slot) {
     case Code::Index:
       return index_value(static_cast<int>(in.imm), slot);
     case Code::Scalar:
-      return element(scalars_, static_cast<int64_t>(in.imm), register_type(context_, in.dtype));
-    case Code::Const: {
-      Type* type = register_type(context_, in.dtype);
-      if (ir::is_float(in.dtype)) return llvm::ConstantFP::get(type, std::bit_cast<double>(in.imm));
-      return llvm::ConstantInt::get(context_, llvm::APInt(type->getIntegerBitWidth(), in.imm, false, true));
-    }
+      return word_of(b_, scalars_, static_cast<int64_t>(in.imm), register_type(context_, in.dtype));
+    case Code::Const:
+      return constant_of(context_, in);
     default:
       break;
   }
   llvm::SmallVector<Value*, 3> args;
   for (int i = 0; i < ir::info(in.op).arity; ++i) args.push_back(arg(id, i, slot, vector));
-  const DType type = plan_.code[in.args[in.op == Op::Where ? 2 : 0]].dtype;
-  if (in.op == Op::Convert) return emit_convert(rules_, args[0], type, in.dtype);
-  return in.shared ? emit_shared(rules_, in.op, type, args) : emit_op(rules_, in.op, type, args);
+  return emit_compute(rules_, plan_, in, args);
 }
 
 // Two vectors a call: alone, one would leave the units idle that wait for its long chain of operations.

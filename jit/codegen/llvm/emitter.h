@@ -112,8 +112,6 @@ class KernelEmitter {
   void store_by_lane(const Place& place, Value* value);
   bool masked_memory(ir::DType type) const;
   bool gathers(ir::DType type) const;
-  Value* from_memory(Value* raw, ir::DType type);
-  Value* to_memory(Value* value, ir::DType type);
 
   // helpers
   int rank() const { return plan_.rank(); }
@@ -123,8 +121,6 @@ class KernelEmitter {
     return plan_.vec_dim >= 0 && plan_.operands[operand].strides[plan_.vec_dim] != plan::StrideClass::Zero;
   }
   Value* i64(int64_t n) { return b_.getInt64(static_cast<uint64_t>(n)); }
-  Value* field(int number, llvm::Type* type);
-  Value* element(Value* base, int64_t index, llvm::Type* type);
   Value* offset(Value* pointer, Value* bytes) { return b_.CreateGEP(b_.getInt8Ty(), pointer, bytes); }
   Value* lane_numbers(llvm::Type* type);
   llvm::AllocaInst* variable(llvm::Type* type, const char* name);

@@ -11,13 +11,6 @@ using plan::StrideClass;
 bool KernelEmitter::masked_memory(DType type) const { return avx512_ || ir::size_of(type) >= 4; }
 bool KernelEmitter::gathers(DType type) const { return avx512_ && ir::size_of(type) >= 4; }
 
-llvm::Value* KernelEmitter::from_memory(Value* raw, DType type) {
-  return type == DType::Bool ? b_.CreateICmpNE(raw, llvm::Constant::getNullValue(raw->getType())) : raw;
-}
-llvm::Value* KernelEmitter::to_memory(Value* value, DType type) {
-  return type == DType::Bool ? b_.CreateZExt(value, shaped(b_.getInt8Ty(), value->getType())) : value;
-}
-
 KernelEmitter::Place KernelEmitter::place_of(uint32_t operand, int slot) {
   const plan::Operand& about = plan_.operands[operand];
   Place place{pointer_of(operand), nullptr, about.dtype, -1, false};
@@ -52,7 +45,7 @@ llvm::Value* KernelEmitter::load(uint32_t operand, int slot, bool in_elem) {
     place.pointer = b_.CreateSelect(some, place.pointer, fn_->getArg(0));
   }
   return from_memory(
-      b_.CreateAlignedLoad(type, place.pointer, llvm::Align(static_cast<uint64_t>(ir::size_of(about.dtype)))),
+      b_, b_.CreateAlignedLoad(type, place.pointer, llvm::Align(static_cast<uint64_t>(ir::size_of(about.dtype)))),
       about.dtype);
 }
 
@@ -60,7 +53,7 @@ void KernelEmitter::store(uint32_t operand, Value* value, int slot, bool vector)
   const plan::Operand& about = plan_.operands[operand];
   const Place place = place_of(operand, slot);
   if (vector && lanes_ > 1) return store_lanes(place, value);
-  b_.CreateAlignedStore(to_memory(value, about.dtype), place.pointer,
+  b_.CreateAlignedStore(to_memory(b_, value, about.dtype), place.pointer,
                         llvm::Align(static_cast<uint64_t>(ir::size_of(about.dtype))));
 }
 
@@ -81,12 +74,12 @@ llvm::Value* KernelEmitter::load_lanes(const Place& place) {
   } else {
     raw = b_.CreateAlignedLoad(type, place.pointer, align);
   }
-  return from_memory(raw, place.type);
+  return from_memory(b_, raw, place.type);
 }
 
 void KernelEmitter::store_lanes(const Place& place, Value* value) {
   const llvm::Align align(static_cast<uint64_t>(ir::size_of(place.type)));
-  value = to_memory(value, place.type);
+  value = to_memory(b_, value, place.type);
   if (place.stride && gathers(place.type)) {
     Value* mask = now_.mask ? now_.mask : llvm::Constant::getAllOnesValue(shaped(b_.getInt1Ty(), value->getType()));
     b_.CreateMaskedScatter(value, offset(place.pointer, lane_offsets_[place.operand]), align, mask);
@@ -169,13 +162,13 @@ KernelEmitter::Place KernelEmitter::kept_place(uint64_t number, DType type, int 
 llvm::Value* KernelEmitter::recall(uint64_t number, DType type, int slot) {
   const Place place = kept_place(number, type, slot);
   if (lanes_ > 1) return load_lanes(place);
-  return from_memory(b_.CreateLoad(memory_type(context_, type), place.pointer), type);
+  return from_memory(b_, b_.CreateLoad(memory_type(context_, type), place.pointer), type);
 }
 
 void KernelEmitter::keep(uint64_t number, DType type, Value* value, int slot) {
   const Place place = kept_place(number, type, slot);
   if (lanes_ > 1) return store_lanes(place, value);
-  b_.CreateStore(to_memory(value, type), place.pointer);
+  b_.CreateStore(to_memory(b_, value, type), place.pointer);
 }
 
 }  // namespace fastjit::codegen

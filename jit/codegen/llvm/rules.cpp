@@ -251,4 +251,35 @@ Value* emit_op(Rules& r, Op op, DType type, llvm::ArrayRef<Value*> args) {
   return ir::is_float(type) ? float_op(r, op, args) : integer_op(r, op, type, args);
 }
 
+Value* emit_compute(Rules& r, const plan::KernelPlan& plan, const plan::Instr& in, llvm::ArrayRef<Value*> args) {
+  const DType type = plan.code[in.args[in.op == Op::Where ? 2 : 0]].dtype;
+  if (in.op == Op::Convert) return emit_convert(r, args[0], type, in.dtype);
+  return in.shared ? emit_shared(r, in.op, type, args) : emit_op(r, in.op, type, args);
+}
+
+llvm::Constant* constant_of(llvm::LLVMContext& context, const plan::Instr& in) {
+  Type* type = register_type(context, in.dtype);
+  if (ir::is_float(in.dtype)) return llvm::ConstantFP::get(type, std::bit_cast<double>(in.imm));
+  return llvm::ConstantInt::get(context, llvm::APInt(type->getIntegerBitWidth(), in.imm, false, true));
+}
+
+void set_numerics(llvm::IRBuilder<>& b, plan::Numerics numerics) {
+  if (numerics != plan::Numerics::Fast) return;
+  llvm::FastMathFlags flags;
+  flags.setAllowContract();
+  b.setFastMathFlags(flags);
+}
+
+Value* from_memory(llvm::IRBuilder<>& b, Value* raw, DType type) {
+  return type == DType::Bool ? b.CreateICmpNE(raw, llvm::Constant::getNullValue(raw->getType())) : raw;
+}
+
+Value* to_memory(llvm::IRBuilder<>& b, Value* value, DType type) {
+  return type == DType::Bool ? b.CreateZExt(value, shaped(b.getInt8Ty(), value->getType())) : value;
+}
+
+Value* word_of(llvm::IRBuilder<>& b, Value* pointer, int64_t index, Type* type) {
+  return b.CreateLoad(type, b.CreateConstGEP1_64(b.getInt8Ty(), pointer, static_cast<uint64_t>(8 * index)));
+}
+
 }  // namespace fastjit::codegen

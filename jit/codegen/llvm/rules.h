@@ -40,6 +40,21 @@ llvm::Value* emit_convert(Rules& rules, llvm::Value* value, ir::DType from, ir::
 /// C's fmod: exact, with the sign of `a`. No library call: reduces about 50 bits of quotient a round.
 llvm::Value* emit_fmod(Rules& rules, llvm::Value* a, llvm::Value* b);
 
+/// A Compute of the plan.
+llvm::Value* emit_compute(Rules& rules, const plan::KernelPlan& plan, const plan::Instr& in,
+                          llvm::ArrayRef<llvm::Value*> args);
+/// A Const's number.
+llvm::Constant* constant_of(llvm::LLVMContext& context, const plan::Instr& in);
+/// Lets multiplications and additions be contracted where the numerics allow it.
+void set_numerics(llvm::IRBuilder<>& b, plan::Numerics numerics);
+
+/// What is held in registers of what memory has, and the other way.
+llvm::Value* from_memory(llvm::IRBuilder<>& b, llvm::Value* raw, ir::DType type);
+llvm::Value* to_memory(llvm::IRBuilder<>& b, llvm::Value* value, ir::DType type);
+
+/// Word `index` of what a pointer leads to.
+llvm::Value* word_of(llvm::IRBuilder<>& b, llvm::Value* pointer, int64_t index, llvm::Type* type);
+
 /// A running reduction: one or two values of `lanes` lanes (sum and compensation, value and index).
 struct ReduceState {
   llvm::SmallVector<llvm::Value*, 2> parts;

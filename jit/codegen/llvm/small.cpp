@@ -25,10 +25,7 @@ class SmallEmitter {
         lanes_(static_cast<int>(std::bit_ceil(static_cast<uint64_t>(points_)))),
         held_(plan.code.size()),
         states_(plan.code.size()) {
-    if (plan.numerics != plan::Numerics::Fast) return;
-    llvm::FastMathFlags flags;
-    flags.setAllowContract();
-    b_.setFastMathFlags(flags);
+    set_numerics(b_, plan.numerics);
   }
 
   void emit(std::string_view entry) {
@@ -83,28 +80,19 @@ class SmallEmitter {
     return elements;
   }
 
-  Value* field(int number, Type* type) {
-    Value* at = b_.CreateConstGEP1_64(b_.getInt8Ty(), fn_->getArg(0), static_cast<uint64_t>(8 * number));
-    return b_.CreateLoad(type, at);
-  }
-
-  Value* nth(Value* list, size_t i, Type* type) {
-    return b_.CreateLoad(type, b_.CreateConstGEP1_64(b_.getInt8Ty(), list, 8 * i));
-  }
-
   llvm::Align align(size_t operand) const {
     return llvm::Align(static_cast<uint64_t>(ir::size_of(plan_.operands[operand].dtype)));
   }
 
   /// All that is loaded, before anything is stored.
   void load_operands() {
-    Value* list = field(0, b_.getPtrTy());
-    scalars_ = plan_.scalars.empty() ? nullptr : field(3, b_.getPtrTy());
+    Value* list = word_of(b_, fn_->getArg(0), 0, b_.getPtrTy());
+    scalars_ = plan_.scalars.empty() ? nullptr : word_of(b_, fn_->getArg(0), 3, b_.getPtrTy());
     std::vector<bool> is_loaded(plan_.operands.size(), false);
     for (const Instr& in : plan_.code)
       if (in.code == Code::Load) is_loaded[in.imm] = true;
     for (size_t i = 0; i < plan_.operands.size(); ++i) {
-      pointers_.push_back(nth(list, i, b_.getPtrTy()));
+      pointers_.push_back(word_of(b_, list, static_cast<int64_t>(i), b_.getPtrTy()));
       Type* type = lanes_of(memory_type(b_.getContext(), plan_.operands[i].dtype), static_cast<int>(plan_.extent(i)));
       contents_.push_back(is_loaded[i] ? b_.CreateAlignedLoad(type, pointers_[i], align(i)) : nullptr);
     }
@@ -154,14 +142,12 @@ class SmallEmitter {
       value = b_.CreateExtractElement(value, static_cast<uint64_t>(from[0]));
     else
       value = b_.CreateShuffleVector(value, from);
-    const bool is_bool = plan_.operands[operand].dtype == ir::DType::Bool;
-    return is_bool ? b_.CreateICmpNE(value, llvm::Constant::getNullValue(value->getType())) : value;
+    return from_memory(b_, value, plan_.operands[operand].dtype);
   }
 
   /// As one vector where the points lie side by side in their order, else one by one.
   void store(size_t operand, Value* value) {
-    if (plan_.operands[operand].dtype == ir::DType::Bool)
-      value = b_.CreateZExt(value, shaped(b_.getInt8Ty(), value->getType()));
+    value = to_memory(b_, value, plan_.operands[operand].dtype);
     if (lanes_ == 1) return static_cast<void>(b_.CreateAlignedStore(value, pointers_[operand], align(operand)));
     const llvm::SmallVector<int, 64> to = elements(operand, 0);
     llvm::SmallVector<int, 64> from(static_cast<size_t>(plan_.extent(operand)), -1);
@@ -177,12 +163,6 @@ class SmallEmitter {
     }
   }
 
-  Value* constant(const Instr& in) {
-    Type* type = register_type(b_.getContext(), in.dtype);
-    if (ir::is_float(in.dtype)) return llvm::ConstantFP::get(type, std::bit_cast<double>(in.imm));
-    return llvm::ConstantInt::get(b_.getContext(), llvm::APInt(type->getIntegerBitWidth(), in.imm, false, true));
-  }
-
   Value* index(size_t dim, int64_t at) {
     if (lanes_ == 1) return b_.getInt64(static_cast<uint64_t>(index_of(0, at)[dim]));
     llvm::SmallVector<llvm::Constant*, 64> numbers;
@@ -194,9 +174,7 @@ class SmallEmitter {
   Value* compute(const Instr& in) {
     llvm::SmallVector<Value*, 3> args;
     for (int i = 0; i < ir::info(in.op).arity; ++i) args.push_back(held_[in.args[i]]);
-    const ir::DType type = plan_.code[in.args[in.op == ir::Op::Where ? 2 : 0]].dtype;
-    if (in.op == ir::Op::Convert) return emit_convert(rules_, args[0], type, in.dtype);
-    return in.shared ? emit_shared(rules_, in.op, type, args) : emit_op(rules_, in.op, type, args);
+    return emit_compute(rules_, plan_, in, args);
   }
 
   /// Not a Reduce, a Keep or a Recall.
@@ -209,10 +187,11 @@ class SmallEmitter {
       case Code::Store:
         return store(in.imm, held_[in.args[0]]);
       case Code::Scalar:
-        held_[id] = splat(nth(scalars_, in.imm, register_type(b_.getContext(), in.dtype)));
+        held_[id] =
+            splat(word_of(b_, scalars_, static_cast<int64_t>(in.imm), register_type(b_.getContext(), in.dtype)));
         return;
       case Code::Const:
-        held_[id] = splat(constant(in));
+        held_[id] = splat(constant_of(b_.getContext(), in));
         return;
       case Code::Index:
         held_[id] = index(in.imm, at);

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fastjit import fastjit
-from random_compare import aliasing, one_thread
+from helpers import torch_threads
+from random_compare import aliasing
 from random_programs import Maker, Program, copy_all, memory_of
 from shadows import Replay
 
@@ -86,7 +87,7 @@ def play(seed: int) -> str:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_at_random_sizes(part: int) -> None:
-    with warnings.catch_warnings(), one_thread():
+    with warnings.catch_warnings(), torch_threads(1):
         warnings.simplefilter("ignore")
         wrong = [found for seed in range(part, PROGRAMS, PARTS) if (found := play(seed))]
     assert wrong == [], "\n".join(wrong)

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastjit import fastjit
-from helpers import assert_same
-from random_compare import aliasing, one_thread
+from helpers import assert_same, torch_threads
+from random_compare import aliasing
 from size_programs import BASE, Maker, Sizes, inputs
 
 PROGRAMS = 300
@@ -80,7 +80,7 @@ def play(seed: int) -> str:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_that_read_sizes(part: int) -> None:
-    with warnings.catch_warnings(), one_thread():
+    with warnings.catch_warnings(), torch_threads(1):
         warnings.simplefilter("ignore")
         wrong = [found for seed in range(part, PROGRAMS, PARTS) if (found := play(seed))]
     assert wrong == [], "\n".join(wrong)

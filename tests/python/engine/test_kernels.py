@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastjit import fastjit
-from helpers import assert_same, check
+from helpers import assert_same, check, torch_threads
 from lowering_tools import DTYPES
 
 
@@ -84,16 +84,12 @@ def test_products_read_views_of_inputs_without_a_call():
 )
 def test_the_number_of_threads_changes_no_bit(fn):
     x = torch.randn(600, 500)
-    before = torch.get_num_threads()
     fast = fastjit(fn)
     fast(x)
     results = []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
+    for threads in (1, 2, 3):
+        with torch_threads(threads):
             results.append(fast(x))
-    finally:
-        torch.set_num_threads(before)
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
     assert fast.stats().hits == 3 and fast.stats().kernels >= 1
 

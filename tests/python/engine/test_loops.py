@@ -10,12 +10,7 @@ import torch
 from torch import nn
 
 from fastjit import fastjit
-from helpers import assert_same, check
-
-
-def loops(fast: Any) -> list[int]:
-    """How often each loop of the program runs."""
-    return [int(trip) for trip in re.findall(r"^loop (\d+)$", fast.inspect("plan"), re.MULTILINE)]
+from helpers import assert_same, check, loop_trips, torch_threads
 
 
 def launches(fast: Any) -> int:
@@ -39,7 +34,7 @@ def test_a_deep_thin_model():
     model = linears(250)
     with torch.no_grad():
         fast = check(lambda x: model(x), torch.randn(4, 4))
-    assert loops(fast) and fast.stats().steps < 10
+    assert loop_trips(fast) and fast.stats().steps < 10
     assert launches(fast) == 250
 
 
@@ -67,7 +62,7 @@ def test_parameters_that_change_between_calls():
             layer.weight.mul_(0.5)
             layer.bias.data = torch.randn(4)
         assert_same(fast(x), model(x))
-    assert fast.stats().hits == 2 and loops(fast) == [20]
+    assert fast.stats().hits == 2 and loop_trips(fast) == [20]
 
 
 def test_a_model_whose_middle_differs():
@@ -75,7 +70,7 @@ def test_a_model_whose_middle_differs():
     model = nn.Sequential(*first, nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4), *last).requires_grad_(False)
     with torch.no_grad():
         fast = check(lambda x: model(x), torch.randn(4, 4))
-    assert len(loops(fast)) == 2 and sum(loops(fast)) >= 58, fast.inspect("plan")
+    assert len(loop_trips(fast)) == 2 and sum(loop_trips(fast)) >= 58, fast.inspect("plan")
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -88,16 +83,12 @@ def test_blocks_of_several_kernels(threads):
             x = x + block(x)
         return x
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         for rows in (3, 20_000):  # the second is split between threads
             with torch.no_grad():
                 fast = check(run, torch.randn(rows, 8))
             if rows == 3:
-                assert loops(fast), fast.inspect("plan")
-    finally:
-        torch.set_num_threads(before)
+                assert loop_trips(fast), fast.inspect("plan")
 
 
 def scan(a, x, h):
@@ -112,7 +103,7 @@ def scan(a, x, h):
 def test_a_scan(steps):
     args = torch.rand(32), torch.randn(steps, 32), torch.zeros(32)
     fast = check(scan, *args)
-    assert bool(loops(fast)) == (steps == 300), fast.inspect("plan")
+    assert bool(loop_trips(fast)) == (steps == 300), fast.inspect("plan")
 
 
 def test_a_scan_of_small_products():
@@ -126,7 +117,7 @@ def test_a_scan_of_small_products():
         return torch.stack(out), h
 
     fast = check(run, torch.randn(30, 4, 8), torch.zeros(4, 8))
-    assert loops(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
     # The rows that it reads lie at equal distances.
     assert "*round" in fast.inspect("plan"), fast.inspect("plan")
 
@@ -138,7 +129,7 @@ def test_a_chain_too_long_for_a_kernel():
         return x
 
     fast = check(run, torch.randn(16, 33), torch.rand(16, 33) / 33)
-    assert loops(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
 
 
 def test_equal_updates_of_many_tensors():
@@ -149,14 +140,14 @@ def test_equal_updates_of_many_tensors():
             tensor.mul_(0.9).add_(1)
 
     fast = check(run, tensors)
-    assert loops(fast) == [40], fast.inspect("plan")
+    assert loop_trips(fast) == [40], fast.inspect("plan")
 
 
 def test_between_calls_of_torch():
     first, last = linears(12), linears(12)
     with torch.no_grad():
         fast = check(lambda x: last(torch.sort(first(x), -1)[0]).cumsum(0), torch.randn(4, 4))
-    assert loops(fast) == [12, 11], fast.inspect("plan")  # what the call gave is freed after its one reader
+    assert loop_trips(fast) == [12, 11], fast.inspect("plan")  # what the call gave is freed after its one reader
     assert "\nextern " in fast.inspect("plan")
 
 
@@ -174,7 +165,7 @@ def test_numbers_of_the_call():
             x = torch.randn(4, 4)
             assert_same(fast(x, scale), run(x, scale))
     assert fast.stats().fallbacks == {} and fast.stats().hits >= 2
-    assert loops(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
 
 
 def test_any_size():
@@ -186,4 +177,4 @@ def test_any_size():
             assert_same(fast(x), model(x))
     assert fast.stats().fallbacks == {}
     assert fast.stats().variants <= 2, fast.stats()
-    assert loops(fast) == [25], fast.inspect("plan")
+    assert loop_trips(fast) == [25], fast.inspect("plan")

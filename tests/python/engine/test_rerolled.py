@@ -10,12 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fastjit import fastjit
-from helpers import assert_same, check
-
-
-def trips(fast: Any) -> list[int]:
-    """How often each loop of the program runs."""
-    return [int(trip) for trip in re.findall(r"^loop (\d+)$", fast.inspect("plan"), re.MULTILINE)]
+from helpers import assert_same, check, loop_trips, torch_threads
 
 
 def steps_of(fast: Any) -> int:
@@ -48,7 +43,7 @@ class Cells(nn.Module):
 def test_cells(kind, layers, batch):
     model = Cells(kind, 24, layers).eval()
     fast = check(lambda x: model(x), torch.randn(40, batch, 24))
-    assert trips(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
     assert steps_of(fast) < 40 * layers
 
 
@@ -56,7 +51,7 @@ def test_products_of_all_steps_are_one():
     model = Cells(nn.LSTMCell, 32, 1).eval()
     fast = check(lambda x: model(x), torch.randn(50, 4, 32))
     body = re.search(r"^loop \d+\n((?:    .*\n)+)", fast.inspect("plan"), re.MULTILINE)
-    assert body and sum(trips(fast)) >= 49, fast.inspect("plan")
+    assert body and sum(loop_trips(fast)) >= 49, fast.inspect("plan")
     # Of the two products of a step the one with x[t] is made before the loop, for all of them.
     dots = {int(k) for k in re.findall(r"^kernel (\d+) is fj_\w*dot", fast.inspect("plan"), re.MULTILINE)}
     assert sum(int(k) in dots for k in re.findall(r"kernel (\d+)", body[1])) == 1, fast.inspect("plan")
@@ -86,7 +81,7 @@ COLLECT = {
 @pytest.mark.parametrize("collect", COLLECT)
 def test_what_a_scan_collects(collect):
     fast = check(lambda x, a: scan(x, a, COLLECT[collect]), torch.randn(120, 16), torch.rand(16))
-    assert trips(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
 
 
 def test_backwards_in_time_and_both_ways():
@@ -99,7 +94,7 @@ def test_backwards_in_time_and_both_ways():
         return forward, backward
 
     fast = check(run, torch.randn(60, 4, 8), torch.randn(8, 8) / 3)
-    assert len(trips(fast)) >= 2, fast.inspect("plan")
+    assert len(loop_trips(fast)) >= 2, fast.inspect("plan")
 
 
 def test_sweeps_in_place():
@@ -110,7 +105,7 @@ def test_sweeps_in_place():
         return u
 
     fast = check(run, torch.randn(20, 20), torch.randn(20, 20))
-    assert trips(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
 
 
 def tridiagonal(a, b, c, d):
@@ -130,7 +125,7 @@ def tridiagonal(a, b, c, d):
 def test_a_tridiagonal_solve():
     a, b, c, d = (torch.rand(6, 100) for _ in range(4))
     fast = check(tridiagonal, a, b + 2, c, d)
-    assert len(trips(fast)) >= 2, fast.inspect("plan")
+    assert len(loop_trips(fast)) >= 2, fast.inspect("plan")
     assert steps_of(fast) < 40
 
 
@@ -148,7 +143,7 @@ def test_attention_over_a_cache():
         return k, v, x
 
     fast = check(run, torch.randn(3, 2, 1, 8), torch.zeros(3, 2, 30, 8), torch.zeros(3, 2, 30, 8))
-    assert trips(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
 
 
 def test_an_argument_is_written_step_by_step():
@@ -167,7 +162,7 @@ def test_an_argument_is_written_step_by_step():
         assert_same(results[1], results[0])
         assert_same(outs[1], outs[0])
         assert outs[1]._version == outs[0]._version
-    assert fast.stats().hits == 2 and trips(fast), fast.inspect("plan")
+    assert fast.stats().hits == 2 and loop_trips(fast), fast.inspect("plan")
 
 
 def test_numbers_that_differ_in_each_step_stay_right():
@@ -201,7 +196,7 @@ def test_layers_of_several_kernels_and_a_head():
         return head(x)
 
     fast = check(run, torch.randn(5, 8))
-    assert trips(fast) and max(trips(fast)) >= 20, fast.inspect("plan")
+    assert loop_trips(fast) and max(loop_trips(fast)) >= 20, fast.inspect("plan")
     with torch.no_grad():
         model[7][1].weight.mul_(-1)  # tables are read in each call
         x = torch.randn(5, 8)
@@ -215,13 +210,9 @@ def test_threads_share_a_round():
             h = torch.tanh(x[t] + (h * w).sum(1, keepdim=True) * 0.1)
         return h
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
+    with torch_threads(2):
         fast = check(run, torch.randn(80, 600, 64), torch.randn(64) / 8)
-    finally:
-        torch.set_num_threads(before)
-    assert trips(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
@@ -235,7 +226,7 @@ def test_other_types(dtype):
 
     x = torch.arange(800).reshape(100, 8).to(dtype) % 7
     fast = check(run, x, torch.ones(8, dtype=dtype))
-    assert trips(fast), fast.inspect("plan")
+    assert loop_trips(fast), fast.inspect("plan")
 
 
 def test_lengths_take_turns():

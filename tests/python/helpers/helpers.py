@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -84,3 +86,18 @@ def settle(fn: Any, *args: Any) -> Any:
         assert_same(fast(*args), fn(*args), exact=True)
         assert (fast.stats().hits, fast.stats().fallbacks) == (call, {})
     return fast
+
+
+def loop_trips(fast: Any) -> list[int]:
+    """How often each loop of its program runs."""
+    return [int(trip) for trip in re.findall(r"^loop (\d+)$", fast.inspect("plan"), re.MULTILINE)]
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fastjit import fastjit
+from helpers import torch_threads
 from random_programs import Maker, Program, copy_all, memory_of
 from shadows import Replay
 
@@ -111,22 +111,11 @@ def report(program: Program, inputs: list[torch.Tensor]) -> str:
     return f"seed {program.seed}: {failure(small, inputs)}\n{small.source()}{shapes}; s = {small.number}\n"
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """The tensors are too small to share out: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def check_seeds(seeds: range) -> tuple[list[str], dict[str, int]]:
     """(failures with minimised programs, reasons of calls that ran eagerly)."""
     wrong: list[str] = []
     fallbacks: dict[str, int] = {}
-    with warnings.catch_warnings(), one_thread():
+    with warnings.catch_warnings(), torch_threads(1):  # the tensors are too small to share out
         warnings.simplefilter("ignore")
         for seed in seeds:
             result = Result()
