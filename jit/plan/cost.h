@@ -56,14 +56,15 @@ struct Costs {
   int64_t tile_rows(int64_t rows, int64_t row_bytes) const;
 };
 
-/// What one kernel holds at most, whatever more would gain: beyond, its registers and the prefetcher's streams do not
-/// last, and its text would grow with the program.
+/// What one kernel holds at most, whatever more would gain: beyond, the prefetcher's streams do not last, and its text
+/// would grow with the program. Registers are no limit: what they do not hold lies in the first-level cache, while a
+/// cut stores every value that crosses it (48 operations a kernel made an equation of state of 260 four times slower).
 struct Bounds {
-  static constexpr size_t cone = 48;      // operations below one value
+  static constexpr size_t cone = 512;     // operations below one value
   static constexpr size_t streams = 24;   // loads below one value, operands of a kernel joined from several
   static constexpr size_t roots = 8;      // values that it computes for others
-  static constexpr size_t code = 500;     // instructions
-  static constexpr int nesting = 300;     // nodes on one path
+  static constexpr size_t code = 2000;    // instructions
+  static constexpr int nesting = 1000;    // nodes on one path
   static constexpr int copies = 2;        // of one expensive operation in one place
   static constexpr int64_t keep = 16384;  // reduced points that it remembers from one phase to the next
   static constexpr size_t look_back = 4;  // earlier readers of an operand that are tried because they share it

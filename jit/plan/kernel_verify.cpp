@@ -78,8 +78,9 @@ class Verifier {
     if (plan_.vec_is_kept() && vec != plan_.kept() - 1) return fail("a kept vec_dim is the last kept dim");
     if (vec >= 0 && !plan_.vec_is_kept() && vec != rank - 1) return fail("a reduced vec_dim is the last dim");
     if (plan_.rows == 0 || plan_.rows > 8) return fail("rows is 1 to 8");
-    if (plan_.rows > 1 && (!plan_.is_row_kernel() || plan_.row_dim() < 0 || !plan_.scratch.empty()))
-      return fail("several rows need a row kernel with a kept dim for them, and no scratch slots");
+    const bool loops = plan_.is_row_kernel() || (plan_.vec_is_kept() && plan_.tile == 0);
+    if (plan_.rows > 1 && (!loops || plan_.row_dim() < 0 || !plan_.scratch.empty()))
+      return fail("several rows need a kept dim for them, a loop in each, and no scratch slots");
     if (!tiles()) return false;
     if (!plan_.scratch.empty() && (vec < 0 || plan_.vec_is_kept())) return fail("scratch slots need a reduced vec_dim");
     if (!plan_.is_row_kernel() && plan_.phases.size() != 1) return fail("a pointwise kernel has one phase");

@@ -47,6 +47,7 @@ class Shaper {
     choose_lanes();
     choose_rows();
     choose_tile();
+    choose_narrow();
     choose_small();
     fill_plan();
     fill_step();
@@ -63,10 +64,17 @@ class Shaper {
   void choose_rows();
   int64_t bytes_still(const Loop& loop) const;
   void choose_tile();
+  void choose_narrow();
   void choose_small();
   bool is_small() const;
   void fill_plan();
   void fill_step();
+  bool is_narrow(const Loop& loop) const;
+  bool is_wide() const {
+    return std::ranges::any_of(code_, [](const Instr& instr) { return ir::size_of(instr.dtype) == 8; });
+  }
+  int lanes_along(const Loop& loop) const;
+  size_t computed() const { return static_cast<size_t>(std::ranges::count(code_, Code::Compute, &Instr::code)); }
   uint8_t unroll() const;
   uint8_t unroll_of_product() const;
   Dim block() const;
@@ -176,9 +184,20 @@ void Shaper::merge(std::vector<Loop>& loops, size_t first) {
   loops = std::move(merged);
 }
 
+/// One vector holds a row.
+bool Shaper::is_narrow(const Loop& loop) const {
+  return !options_.cuda && reduced_.empty() && kept_.size() > 1 && loop.size.hint() <= options_.lanes;
+}
+
+/// Values of 8 bytes take two registers; along a dim that one of them holds, the other would be empty.
+int Shaper::lanes_along(const Loop& loop) const {
+  const bool half = is_wide() && is_narrow(loop) && loop.size.hint() <= options_.lanes / 2;
+  return half ? options_.lanes / 2 : options_.lanes;
+}
+
 /// Rough cycles per point when the lanes run along `loop`.
 double Shaper::lane_cost(const Loop& loop, bool reduced) const {
-  const double lanes = options_.lanes, useful = std::min<double>(lanes, static_cast<double>(loop.size.hint()));
+  const double lanes = lanes_along(loop), useful = std::min<double>(lanes, static_cast<double>(loop.size.hint()));
   const double rest = static_cast<double>(frame_.reduced.hint());
   double in_loop = 0, per_row = 0;
   for (const Touched& touched : touched_) {
@@ -298,6 +317,13 @@ void Shaper::choose_small() {
   rows_together_ = 1;
 }
 
+/// Where one vector holds a row, each row would wait for its own chain of operations: a unit computes several.
+void Shaper::choose_narrow() {
+  if (!out_.kept_lanes || tile_ > 0 || !is_narrow(kept_.back())) return;
+  const int64_t most = computed() <= 16 ? 4 : 2, length = kept_[kept_.size() - 2].size.hint();
+  rows_together_ = static_cast<uint8_t>(length >= 2 * most ? most : 1);
+}
+
 /// As many as leave registers for the sums of all rows, and as one pass along the lanes' loop fills.
 uint8_t Shaper::unroll_of_product() const {
   const bool has_many_registers = out_.kept_lanes && options_.lanes >= 16;
@@ -309,11 +335,11 @@ uint8_t Shaper::unroll_of_product() const {
 }
 
 uint8_t Shaper::unroll() const {
-  size_t computed = 0;
-  for (const Instr& instr : code_) computed += instr.code == Code::Compute;
+  const size_t computed = this->computed();
+  if (reduced_.empty() && rows_together_ > 1) return 1;
   if (const uint8_t calling = unroll_of_calls(out_.plan)) return calling;
   if (is_product_) return unroll_of_product();
-  if (reduced_.empty()) return computed <= 4 ? 4 : computed <= 16 ? 2 : 1;
+  if (reduced_.empty()) return computed <= 4 ? 4 : computed <= 16 || (computed > 96 && !is_wide()) ? 2 : 1;
   return computed <= 12 ? 4 : computed <= 30 ? 2 : 1;
 }
 
@@ -358,7 +384,7 @@ void Shaper::fill_plan() {
   }
   if (lanes_along_ < 0) return;
   plan.vec_dim = static_cast<int8_t>(place[static_cast<size_t>(lanes_along_)]);
-  plan.lanes = static_cast<uint8_t>(options_.lanes);
+  plan.lanes = static_cast<uint8_t>(out_.kept_lanes ? lanes_along(kept_.back()) : options_.lanes);
   plan.rows = rows_together_;
   plan.unroll = unroll();
   if (tile_ == 0) return;

@@ -245,5 +245,29 @@ TEST(PlanRun, AHalfsExpHasOneValueInEveryKernel) {
     }
 }
 
+/// The rows that a unit lacks at the end are its last one again, in place too.
+TEST(PlanRun, NarrowRowsInPlace) {
+  using ir::DType, ir::NodeId, ir::Op;
+  for (const backend::Isa isa : {backend::Isa::Avx2, backend::Isa::Avx512})
+    for (const DType dtype : {DType::F32, DType::F64})
+      for (const int64_t rows : {8, 9, 10, 11})
+        for (const int64_t columns : {1, 3, 7, 8, 15}) {
+          if (!backend::host_has(isa)) continue;
+          ir::Graph g;
+          const NodeId x = g.input(dtype, {{rows, 16}, {16, 1}}, {"x"});
+          const ir::IndexMap right{{{0, {{0, 1}}}, {1, {{1, 1}}}}};
+          const NodeId part = g.view(x, right, {rows, columns});
+          g.stores.push_back({0, g.update(x, g.pointwise(Op::Add, {part, part}), right), 1});
+          plan::PlanOptions options;
+          options.lanes = backend::lanes_for(isa);
+          const plan::Program program = plan::plan(g, options);
+          EXPECT_EQ(program.kernels[0].rows > 1, columns > 1 && columns <= options.lanes) << plan::text(program);
+          std::vector<Values> inputs(1);
+          for (int64_t i = 0; i < rows * 16; ++i) inputs[0].push_back({static_cast<double>(i), 0});
+          const Outcome expected = run_graph(g, inputs, {}), got = Runner(g, program, isa).run(inputs, {});
+          EXPECT_EQ(difference(expected.inputs, got.inputs), "") << rows << " x " << columns << plan::text(program);
+        }
+}
+
 }  // namespace
 }  // namespace fastjit::test

@@ -163,6 +163,40 @@ TEST(Plan, TransposedOperandIsTiled) {
   EXPECT_EQ(plan::plan(g, cuda).kernels[0].tile, 0);
 }
 
+TEST(Plan, SeveralRowsThatOneVectorHoldsAreAUnit) {
+  const auto planned_part = [](int64_t columns, DType dtype, size_t operations) {
+    Graph g;
+    const NodeId whole = g.input(dtype, {{48, 16}, {16, 1}}, {"x"});
+    NodeId made = g.view(whole, {{{0, {{0, 1}}}, {1, {{1, 1}}}}}, {48, columns});
+    for (size_t i = 0; i < operations; ++i) made = g.pointwise(Op::Abs, {g.pointwise(Op::Neg, {made})});
+    g.outputs = {made};
+    plan::PlanOptions options;
+    options.lanes = 16;
+    return plan::plan(g, options);
+  };
+  const auto shape = [](const plan::Program& p) {
+    return std::tuple(p.kernels[0].lanes, p.kernels[0].rows, std::get<plan::KernelStep>(p.steps[0]).units);
+  };
+  EXPECT_EQ(shape(planned_part(7, DType::F32, 2)), std::tuple(16, 4, 12));
+  EXPECT_EQ(shape(planned_part(7, DType::F64, 2)), std::tuple(8, 4, 12)) << "one register holds them";
+  EXPECT_EQ(shape(planned_part(9, DType::F64, 2)), std::tuple(16, 4, 12));
+  EXPECT_EQ(shape(planned_part(7, DType::F32, 10)), std::tuple(16, 2, 24)) << "registers for two";
+}
+
+TEST(Plan, WhatManyValuesCrossIsNotCut) {
+  Graph g;
+  const NodeId x = tensor(g, {1000}), y = tensor(g, {1000});
+  std::vector<NodeId> made{x, y};
+  for (size_t i = 0; i < 300; ++i) {
+    const NodeId other = made[made.size() - std::min<size_t>(made.size(), 1 + i * 7 % 19)];
+    made.push_back(g.pointwise(i % 3 ? Op::Sub : Op::Mul, {made.back(), other}));
+  }
+  g.outputs = {made.back()};
+  const plan::Program p = planned(g);
+  EXPECT_EQ(p.kernels.size(), 1u) << plan::text(p);
+  EXPECT_EQ(p.arena_bytes, 0);
+}
+
 TEST(Plan, IndependentUpdatesAreOneParallelStepInPlace) {
   Graph g;
   for (uint32_t i = 0; i < 20; ++i) {
