@@ -58,6 +58,9 @@ struct Capture {
 };
 
 /// What the caller passes in: the flattened arguments of the call about to run.
+/// Values that one path may read out of tensors: at first, and once such long paths turned out to be new each time.
+inline constexpr size_t kMaxValues = 512, kFewValues = 32;
+
 struct CallInputs {
   std::vector<at::Tensor> tensors;  // exact torch.Tensor / Parameter arguments, in flattening order
   std::vector<std::pair<PyObject*, std::string>>
@@ -69,6 +72,7 @@ struct CallInputs {
   std::vector<at::Generator> generators;  // with adopt_unknown: the call may draw from these and the default one only
   bool constants_are_facts =
       false;  // someone sees to it that data which torch.tensor() copies is the same in every call of the program
+  size_t max_values = kMaxValues;
   /// Called with the reason when the recording has passed a limit and has stopped; GIL held.
   std::function<void(const std::string& reason)> on_limit;
   bool adopt_unknown = false;  // tensors of unknown origin that Python holds become captured ones (pure=True)

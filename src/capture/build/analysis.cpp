@@ -175,8 +175,8 @@ class Selector {
     const Event& event = trace_.events[index];
     if (event.name != kTest && event.args[0].uses[0].number) return;  // known for good
     const bool may_differ = !event.of_constants && event.name != kFew;
-    if (may_differ && !trace_.value_scalars.contains(index) && ++values_ > kMaxValues)
-      unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(trace_, event));
+    if (may_differ && !trace_.value_scalars.contains(index) && ++values_ > trace_.max_values)
+      unsound("value limit (" + std::to_string(trace_.max_values) + ") reached: " + label_of(trace_, event));
     Action step;
     step.event = index;
     step.reads_value = true;

@@ -210,8 +210,8 @@ void GraphBuilder::guard(uint32_t index) {
     return;
   }
   if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
-  if (!event.of_constants && event.name != kFew && values_++ == kMaxValues)
-    unsound("value limit (" + std::to_string(kMaxValues) + ") reached: " + label);
+  if (!event.of_constants && event.name != kFew && values_++ == trace_.max_values)
+    unsound("value limit (" + std::to_string(trace_.max_values) + ") reached: " + label);
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Guard;
   attr.call = static_cast<uint32_t>(capture.guards.size());

@@ -120,9 +120,10 @@ void Recorder::Impl::count(const Event& event) {
 // read counts is known when the instruction has ended.
 void Recorder::Impl::count_value(const Event& event) {
   const size_t before = values++ - trace.value_scalars.size();
-  if (before > kMaxValues) return pass_limit(value_limit);
-  if (before < kMaxValues) return;
-  value_limit = "value limit (" + std::to_string(kMaxValues) + ") reached: " + label_of(event, place_of(event.line));
+  if (before > inputs.max_values) return pass_limit(value_limit);
+  if (before < inputs.max_values) return;
+  value_limit =
+      "value limit (" + std::to_string(inputs.max_values) + ") reached: " + label_of(event, place_of(event.line));
 }
 
 std::string Recorder::Impl::place_of(uint32_t line) const {

@@ -21,7 +21,9 @@ namespace fastjit::capture {
 constexpr int64_t kMaxConstant = 4096;  // elements of a tensor that a program holds a copy of
 
 struct Recorder::Impl {
-  explicit Impl(CallInputs given) : inputs(std::move(given)), lines(inputs.stand_in_file) {}
+  explicit Impl(CallInputs given) : inputs(std::move(given)), lines(inputs.stand_in_file) {
+    trace.max_values = inputs.max_values;
+  }
 
   Trace trace;
   BlankMemory blank{trace};

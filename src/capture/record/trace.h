@@ -152,8 +152,9 @@ struct Trace {
       size_uses;  // ints given to an operator, in lists or not
   std::vector<InstructionUse<IndexUse>> index_uses;
   std::unordered_set<uint32_t> sizes_read;  // tensors whose sizes Python looked at, where some differ from call to call
-  std::string size_reader;  // what in the Python code may read sizes of masked values: "len at model.py:3"
-  std::string broken;       // why the recording itself cannot be trusted
+  std::string size_reader;         // what in the Python code may read sizes of masked values: "len at model.py:3"
+  std::string broken;              // why the recording itself cannot be trusted
+  size_t max_values = kMaxValues;  // that the path may read out of tensors
 
   std::vector<at::Generator> made_generators;  // by the call, in the order in which it first uses them
   // Tensors whose elements follow from constants of the call alone. A guess: what Python reads of them is guarded like
@@ -182,7 +183,6 @@ struct Trace {
   std::unordered_map<uint32_t, uint32_t> root_ids;  // tensor -> index into roots
 };
 
-inline constexpr size_t kMaxValues = 32;  // values one path may read out of tensors
 /// A transform of torch.func holds another tensor in it.
 bool is_wrapper(const at::Tensor& tensor);
 /// A transform of torch.func runs others in its place, down to those on plain tensors.

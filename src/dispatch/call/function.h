@@ -72,8 +72,9 @@ struct Function {
   std::string fixes_sizes;      // not empty: why a program for any size could not be made, so that each is recorded
   uint64_t state_hits = 0;      // hits before the last of them
   bool differentiates = false;  // a call needed gradients of an argument: every call of such arguments will
-  Parts parts;                  // what it is made of where it cannot be one program
-  bool is_part = false;         // of another function: it has none of its own
+  size_t max_values = capture::kMaxValues;  // that a recording may read out of tensors
+  Parts parts;                              // what it is made of where it cannot be one program
+  bool is_part = false;                     // of another function: it has none of its own
   bool warned = false;
 };
 

@@ -192,6 +192,20 @@ PyObject* leave_eager(Function& function, Patience::Cause cause, const CallSpec&
   return nullptr;
 }
 
+// A path of many values is a program where it comes again, as that of a decoder does. Where each call takes another
+// one, as a solver's does whose steps adapt, only parts of the function come again, and they are found where the limit
+// is passed.
+void limit_values(Function& function) {
+  constexpr ptrdiff_t kTries = 2;
+  const auto is_long = [](const Variant& variant) {
+    return variant.guards.values.size() > capture::kFewValues && variant.hits == 0;
+  };
+  const auto all = function.variants.all();
+  if (std::ranges::count_if(all, [&](const auto& variant) { return is_long(*variant); }) < kTries) return;
+  function.max_values = capture::kFewValues;
+  function.variants.drop(is_long);
+}
+
 // Nobody asked for a part: it costs no error, and few recordings that do not serve later calls.
 const char* leaves_part_eager(const Function& function) {
   constexpr uint64_t kFree = 4, kHitsEach = 4;
@@ -252,6 +266,7 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
         function.options.name.c_str(), explain(function, args, PyVectorcall_NARGS(nargsf), kwnames).c_str());
     return nullptr;
   }
+  if (miss) limit_values(function);
   const Coming what = coming(function, miss, args, PyVectorcall_NARGS(nargsf), kwnames);
   if (in_stretch(function, function.stats.calls, what)) {
     wait(function, what);

@@ -116,6 +116,7 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   inputs.tensor_names = tensor_names(recording.variant->key.spec, names);
   inputs.stand_in_file = observe::kStandInFile;
   inputs.adopt_unknown = pure;
+  inputs.max_values = recording.function.is_part ? capture::kFewValues : recording.function.max_values;
   inputs.constants_are_facts = !pure;  // the observer judges what torch.tensor() is given
   return inputs;
 }

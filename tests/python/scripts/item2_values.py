@@ -328,8 +328,11 @@ def the_limit_of_values_on_a_path(w: World) -> None:
 
     f, x = w.jit(f), torch.arange(4.0)
     w.learn(f, x, torch.tensor(31))
-    w.change("more steps than may be guarded")
-    w.call("value limit (32) reached: bool at ", f, x, torch.tensor(32))
+    w.change("long paths that do not come again")
+    w.call("new", f, x, torch.tensor(33))
+    w.call("new", f, x, torch.tensor(34))
+    w.change("so no more of them are recorded")
+    f(x, torch.tensor(32))  # the two are dropped
     w.call("value limit (32) reached: bool at ", f, x, torch.tensor(35))
     w.change("back")
     w.call("hit", f, x + 1, torch.tensor(31))
