@@ -182,6 +182,7 @@ class GraphBuilder {
   ir::NodeId settled(uint32_t tensor);    // the value of a tensor on pinned memory that is written no more
   // read_values.cpp
   void guard(uint32_t step);
+  void settle_sizes(const Use& use);
   ir::NodeId sizes_of(const Action& step);
   ir::NodeId tested(uint32_t step);
   ir::NodeId answer_to(const NumberTest& test);  // kNoNode: nothing that it asks of is found out as the program runs
