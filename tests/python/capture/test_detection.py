@@ -158,3 +158,37 @@ def test_what_was_read_and_is_written_later():
     for x in calls * 2:
         assert_same(fast(x), f(x), exact=True)
     assert fast.stats().hits >= 6 and dict(fast.stats().fallbacks) == {}
+
+
+MASKS = {
+    "in rows": lambda m: m,
+    "in columns": lambda m: m.t().contiguous().t(),
+    "every other column": lambda m: m.repeat_interleave(2, dim=1)[:, ::2],
+    "of three dims": lambda m: m.view(-1, 3, m.shape[1]),
+    "of one dim": lambda m: m.flatten(),
+}
+VALUES = {
+    "f32": lambda m: torch.randn(m.shape),
+    "f64 in columns": lambda m: torch.randn(m.shape[::-1], dtype=torch.float64).permute(*range(m.dim() - 1, -1, -1)),
+    "bool": lambda m: torch.rand(m.shape) > 0.5,
+    "i16": lambda m: torch.randint(-9, 9, m.shape, dtype=torch.int16),
+    "complex": lambda m: torch.randn(m.shape, dtype=torch.complex64),
+    "rows of five": lambda m: torch.randn(*m.shape, 5),
+    "strided rows": lambda m: torch.randn(*m.shape, 5)[..., ::2],
+    "none": lambda m: torch.randn(*m.shape, 0),
+}
+
+
+@pytest.mark.parametrize("shape", MASKS)
+@pytest.mark.parametrize("kind", VALUES)
+def test_elements_of_a_mask(shape, kind):
+    """Whatever lies how, with none, few, many and all of them: torch's values and strides."""
+    fast = fastjit.fastjit(lambda x, m: (m.nonzero(), x[m]))
+    torch.manual_seed(7)
+    for share in (0.03, 0.5, 0.0, 1.0, 0.97):
+        mask = MASKS[shape](torch.rand(30, 37) < share)
+        x = VALUES[kind](mask)
+        got, expected = fast(x, mask), (mask.nonzero(), x[mask])
+        assert_same(got, expected, exact=True)
+        assert [t.stride() for t in got] == [t.stride() for t in expected]
+    assert fast.stats().hits == 5 - fast.stats().variants and dict(fast.stats().fallbacks) == {}
