@@ -162,6 +162,7 @@ class GraphBuilder {
   std::string reason_of(uint32_t place) const;
   // build.cpp
   void emit(uint32_t step);
+  bool begin_memory(const Action& step);
   void check_known(const Use& use, const Event& event);
   void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask);
   void set_result(const Use& use, ir::NodeId node, const Event& event, bool by_torch = false);
