@@ -142,8 +142,8 @@ class Selector {
     const Event& event = trace_.events[index];
     const auto has = [&](const std::vector<CallValue>& items) {
       return std::ranges::any_of(items, [&](const CallValue& item) {
-        return std::ranges::any_of(item.uses,
-                                   [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor, index); });
+        return std::ranges::any_of(
+            item.uses, [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor, index); });
       });
     };
     const bool out = has(event.results);

@@ -89,7 +89,8 @@ std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& r
 
 // Where memory lies so that its strides do not depend on how long it is.
 bool lies_in_rows(const Use& use, Dims dims) {
-  return use.meta->sizes.size() == 1 || (dims == bit(0) && use.meta->strides == ir::row_major(std::span<const int64_t>(use.meta->sizes)));
+  return use.meta->sizes.size() == 1 ||
+         (dims == bit(0) && use.meta->strides == ir::row_major(std::span<const int64_t>(use.meta->sizes)));
 }
 
 // x[:n], where x is known to be longer.
@@ -164,8 +165,10 @@ std::optional<Dims> joined(const Trace& trace, const Event& event, const Use& re
   if (event.name != "aten::cat") return std::nullopt;
   Dims dims = 0;
   for (const Use& use : event.args[0].uses)
-    if (use.meta->sizes.size() == result.meta->sizes.size()) dims |= trace.dims_of(use.tensor);
-    else return std::nullopt;
+    if (use.meta->sizes.size() == result.meta->sizes.size())
+      dims |= trace.dims_of(use.tensor);
+    else
+      return std::nullopt;
   return dims;
 }
 

@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace fastjit::dispatch {
@@ -123,7 +125,8 @@ bool wants_gradient(const at::Tensor& tensor) { return at::GradMode::is_enabled(
 
 /// self[mask], where the mask has the first dims of `self`, or all; undefined: torch does it.
 at::Tensor selected(const at::Tensor& self, const at::Tensor& mask) {
-  const bool is_plain = !wants_gradient(self) && self.device().is_cpu() && self.layout() == at::kStrided && !self.is_conj() && !self.is_neg();
+  const bool is_plain = !wants_gradient(self) && self.device().is_cpu() && self.layout() == at::kStrided &&
+                        !self.is_conj() && !self.is_neg();
   if (!is_plain || mask.dim() > self.dim() || mask.sizes() != self.sizes().slice(0, static_cast<size_t>(mask.dim())))
     return {};
   const bool is_whole = mask.dim() == self.dim();

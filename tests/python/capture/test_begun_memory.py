@@ -7,7 +7,6 @@ import fastjit
 from helpers import assert_same
 
 
-
 def part(x):
     y = x.t() * 2
     y[:, :2].sigmoid_()
