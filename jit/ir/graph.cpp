@@ -229,10 +229,16 @@ uint32_t Graph::intern_line(std::string_view file_and_line) {
   return intern_in(known_lines_, lines, std::string(file_and_line));
 }
 
+/// A View that changes nothing: nobody makes one but to have the value twice in memory, and calls may write to that.
+static bool is_own_copy(const Graph& graph, const Node& node) {
+  return node.op == Op::View && node.layout == graph[node.in[0]].layout &&
+         graph.maps[node.attr] == identity_map(node.rank);
+}
+
 NodeId Graph::append(Node node) {
   if (is_commutative(node.op) && node.in[0] > node.in[1]) std::swap(node.in[0], node.in[1]);
   const uint64_t hash = hash_of(node);
-  if (is_pure(node.op)) {
+  if (is_pure(node.op) && !is_own_copy(*this, node)) {
     const NodeId known = interned_.find(hash, [&](NodeId id) { return same_work(nodes[id], node); });
     if (known != support::HashIndex::kNone) return known;
   }

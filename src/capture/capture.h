@@ -132,6 +132,9 @@ class Recorder {
   bool has_data_sizes() const;
   /// Tells that Python is about to look at the sizes of `tensor`, which are facts from now on.
   void size_read(const at::Tensor& tensor);
+  /// Tells that Python is about to slice `tensor` from the beginning to `stop`: whether that is all of dim `dim` is a
+  /// fact from now on.
+  void slice_taken(const at::Tensor& tensor, int dim, int64_t stop);
   /// Which tensor of the call that is, where its sizes may differ from call to call: Python's reads of them are told as
   /// size_given(). Negative: read them with size_read().
   int64_t sized_tensor(const at::Tensor& tensor) const;

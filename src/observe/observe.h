@@ -112,6 +112,9 @@ struct Host {
   void (*on_stack)(void* context, PyObject* tensors) = nullptr;
   /// The instruction about to run looks at the sizes of a tensor.
   void (*on_size_read)(void* context, PyObject* tensor) = nullptr;
+  /// It takes a slice of the tensor, from the beginning to `stop`: whether size `dim` is at most that decides which
+  /// operators run.
+  void (*on_slice)(void* context, PyObject* tensor, int dim, int64_t stop) = nullptr;
   /// It gives sizes of the tensor as ints. Which one the host calls the tensor where these may differ from call to
   /// call, else -1.
   int64_t (*on_sizes)(void* context, PyObject* tensor) = nullptr;

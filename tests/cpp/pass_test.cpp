@@ -56,6 +56,17 @@ TEST(Fold, WhatACallOverwritesIsReadBefore) {
   EXPECT_EQ(count(body(false), Op::Reshape), 1u);
 }
 
+TEST(Pass, CopiesThatACallOverwritesStayTwo) {
+  Graph g;
+  const NodeId x = g.input(DType::F32, {{4}, {1}}, {"x"});
+  const NodeId value = g.pointwise(Op::Mul, {x, x});
+  const NodeId memory = g.fresh_copy(value, {1}), other = g.fresh_copy(value, {1});
+  g.external({ExternKind::Op, 0, "aten::add_", {memory}, {0}, 0});
+  g.outputs = {other};
+  const Graph after = pass::run(g, {});
+  for (const ExternAttr& call : after.externs) EXPECT_NE(call.operands[0], after.outputs[0]);
+}
+
 TEST(Fold, HalfRoundingsStayInEagerMode) {
   const auto body = [](Graph& g, NodeId x) {
     return g.pointwise(Op::Neg, {g.convert(g.convert(x, DType::BF16), DType::F32)});

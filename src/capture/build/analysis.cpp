@@ -108,7 +108,7 @@ class Selector {
     if (event.op && !event.finished) unsound("an operator raised an exception: " + where(trace_, event));
     if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata)
       unsound("a transform or autograd reads a value: " + where(trace_, event));
-    const auto is_sized = [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor); };
+    const auto is_sized = [&](const Use& use) { return use.tensor != kNone && trace_.made_dims_of(use.tensor); };
     for (const CallValue& item : event.args)
       if (std::ranges::any_of(item.uses, is_sized)) depends_on_data(event);
     if (makes_data_sizes(event)) depends_on_data(event);
@@ -142,8 +142,8 @@ class Selector {
     const Event& event = trace_.events[index];
     const auto has = [&](const std::vector<CallValue>& items) {
       return std::ranges::any_of(items, [&](const CallValue& item) {
-        return std::ranges::any_of(item.uses,
-                                   [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor); });
+        return std::ranges::any_of(
+            item.uses, [&](const Use& use) { return use.tensor != kNone && trace_.dims_of(use.tensor, index); });
       });
     };
     const bool out = has(event.results);
@@ -174,7 +174,7 @@ class Selector {
   void add_value(uint32_t index) {
     const Event& event = trace_.events[index];
     if (event.name != kTest && event.args[0].uses[0].number) return;  // known for good
-    const bool may_differ = !event.of_constants && event.name != kFew;
+    const bool may_differ = !event.of_constants && !has_few_answers(event);
     if (may_differ && !trace_.value_scalars.contains(index) && ++values_ > trace_.max_values)
       unsound("value limit (" + std::to_string(trace_.max_values) + ") reached: " + label_of(trace_, event));
     Action step;

@@ -276,6 +276,26 @@ static bool is_raw(const Event& event) {
   return false;
 }
 
+// A kernel makes what torch's calls write to later: memory that is this tensor's from then on. False: torch makes it.
+bool GraphBuilder::begin_memory(const Action& step) {
+  const Event& event = trace_.events[step.event];
+  const std::span<const Use> results = flat_results(event);
+  const bool is_one = step.writes.empty() && step.row && step.results.size() == 1 && results.size() == 1 &&
+                      results[0].tensor == step.results[0];
+  if (!is_one || !analysis_.pinned[results[0].storage] || mask_of(event) != ir::kNoNode) return false;
+  const auto is_beside = [&](uint32_t tensor) {
+    return !is_pinned_at(step, tensor) && analysis_.storage[tensor] != results[0].storage;
+  };
+  if (!std::ranges::all_of(step.reads, is_beside) || !lower(step)) return false;
+  State& state = states_[results[0].tensor];
+  if (state.node == ir::kNoNode || (step.exact && !is_exact(state.node))) return false;
+  const std::vector<ir::Dim> strides = state.meta->layout().strides;
+  const ir::NodeId memory = graph_.fresh_copy(graph_.with_strides(state.node, strides), strides);
+  state.node = state.real = run_unary("aten::alias", ir::ExternKind::View, memory, state.meta);  // a value stays
+  owner_.try_emplace(state.real, results[0].storage);
+  return true;
+}
+
 void GraphBuilder::emit(uint32_t index) {
   const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
@@ -295,6 +315,7 @@ void GraphBuilder::emit(uint32_t index) {
     return external(index);
   }
   if (allocate(step)) return;
+  if (begin_memory(step)) return;
   const bool fusible = step.writes.empty() && !pinned(step);
   if (is_masked_load(event)) return masked_load(step);
   if (masked_store_in_place(step)) return;

@@ -162,6 +162,7 @@ class GraphBuilder {
   std::string reason_of(uint32_t place) const;
   // build.cpp
   void emit(uint32_t step);
+  bool begin_memory(const Action& step);
   void check_known(const Use& use, const Event& event);
   void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask);
   void set_result(const Use& use, ir::NodeId node, const Event& event, bool by_torch = false);
@@ -182,6 +183,7 @@ class GraphBuilder {
   ir::NodeId settled(uint32_t tensor);    // the value of a tensor on pinned memory that is written no more
   // read_values.cpp
   void guard(uint32_t step);
+  void settle_sizes(const Use& use);
   ir::NodeId sizes_of(const Action& step);
   ir::NodeId tested(uint32_t step);
   ir::NodeId answer_to(const NumberTest& test);  // kNoNode: nothing that it asks of is found out as the program runs

@@ -82,6 +82,8 @@ void mark_written(const Trace& trace, Analysis& analysis, const Forced& forced) 
   std::vector<char> has_root(count, 0), is_shared(count, 0);  // shared: no parts of it can have a new value
   for (const Source& root : trace.roots)
     is_shared[root.before.storage] |= root.constant || std::exchange(has_root[root.before.storage], 1);
+  for (const auto& [tensor, dims] : trace.data_sized)
+    if (analysis.storage[tensor] != kNone) is_shared[analysis.storage[tensor]] = 1;
   std::vector<char> reached_anywhere(count, 0);  // by offsets of the storage, not of a tensor in it
   for (const Action& step : analysis.steps)
     if (trace.events[step.event].facts.is(OpFlag::ReachesStorage))

@@ -151,9 +151,15 @@ ir::NodeId GraphBuilder::tested(uint32_t index) {
 // As a tensor: torch's own, of a tensor that torch made.
 ir::NodeId GraphBuilder::sizes_of(const Action& step) {
   const Event& event = trace_.events[step.event];
-  const auto rank = static_cast<int64_t>(event.values.size());
+  const auto rank = static_cast<int64_t>(event.args[0].uses[0].meta->sizes.size());
   const ir::NodeId sizes = run_unary("aten::_shape_as_tensor", ir::ExternKind::Op,
                                      operand(event.args[0].uses[0], event), TensorMeta{at::kLong, {rank}, {1}});
+  if (event.name == kSlice) {
+    const int64_t dim = event.args[1].constant.toInt(), stop = event.args[2].constant.toInt();
+    ir::IndexMap map{{ir::Affine{dim, {}}}};
+    const ir::NodeId size = graph_.view(sizes, std::move(map), {});
+    return graph_.pointwise(ir::Op::Le, {size, graph_.constant_int(ir::DType::I64, stop)});
+  }
   if (event.name != kFew) return sizes;
   return graph_.pointwise(ir::Op::Min, {sizes, graph_.constant_int(ir::DType::I64, kMany)});
 }
@@ -178,6 +184,15 @@ ir::NodeId GraphBuilder::answer_to(const NumberTest& test) {
   if (test.kind == Test::IsNan) return graph_.pointwise(ir::Op::Ne, {x[0], x[0]});
   const ir::Op op = test.kind == Test::IsInf ? ir::Op::Eq : ir::Op::Lt;
   return graph_.pointwise(op, {graph_.pointwise(ir::Op::Abs, {x[0]}), constant(HUGE_VAL)});
+}
+
+// A guard has compared the sizes of what torch made: from here on it is a tensor of those sizes.
+void GraphBuilder::settle_sizes(const Use& use) {
+  State& state = states_[use.tensor];
+  if (analysis_.pinned[use.storage] || state.real == ir::kNoNode) return;
+  const ir::NodeId memory = run_unary("aten::alias", ir::ExternKind::View, state.real, use.meta);
+  owner_.try_emplace(memory, use.storage);
+  state.node = state.real = memory;
 }
 
 void GraphBuilder::guard(uint32_t index) {
@@ -210,7 +225,7 @@ void GraphBuilder::guard(uint32_t index) {
     return;
   }
   if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
-  if (!event.of_constants && event.name != kFew && values_++ == trace_.max_values)
+  if (!event.of_constants && !has_few_answers(event) && values_++ == trace_.max_values)
     unsound("value limit (" + std::to_string(trace_.max_values) + ") reached: " + label);
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Guard;
@@ -221,6 +236,7 @@ void GraphBuilder::guard(uint32_t index) {
   graph_.external(std::move(attr));
   const bool is_list = !event.op && graph_[node].rank > 0;
   capture.guards.push_back({label, graph_[node].dtype, is_list, expected_of(event)});
+  if (event.name == kSizeRead) settle_sizes(event.args[0].uses[0]);
 }
 
 // When a value is another one than recorded, the call starts again: what ran by then is undone, which is known how to

@@ -4,13 +4,13 @@
 #include <algorithm>
 
 #include "capture/record/effects.h"
+#include "ir/graph.h"
 
 namespace fastjit::capture {
 namespace {
 
 constexpr size_t kMostDims = 64;
 
-Dims bit(size_t dim) { return Dims{1} << std::min(dim, kMostDims - 1); }
 Dims all_of(const Use& use) {
   Dims dims = 0;
   for (size_t d = 0; d < use.meta->sizes.size(); ++d) dims |= bit(d);
@@ -87,6 +87,91 @@ std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& r
   return std::nullopt;
 }
 
+// Where memory lies so that its strides do not depend on how long it is.
+bool lies_in_rows(const Use& use, Dims dims) {
+  return use.meta->sizes.size() == 1 ||
+         (dims == bit(0) && use.meta->strides == ir::row_major(std::span<const int64_t>(use.meta->sizes)));
+}
+
+// x[:n], where x is known to be longer.
+std::optional<Dims> sliced(const Trace& trace, const Event& event) {
+  if (event.name != "aten::slice.Tensor" || event.args[0].uses.size() != 1) return std::nullopt;
+  const Use& self = event.args[0].uses[0];
+  const auto is_int = [&](size_t arg) { return event.args[arg].constant.isInt(); };
+  const auto begins = [&] { return !is_int(2) || event.args[2].constant.toInt() == 0; };
+  if (self.tensor == kNone || !is_int(1) || !begins() || !is_int(3) || !is_int(4)) return std::nullopt;
+  const int64_t dim = event.args[1].constant.toInt(), stop = event.args[3].constant.toInt();
+  const size_t at = static_cast<size_t>(dim < 0 ? dim + std::ssize(self.meta->sizes) : dim);
+  const auto longer = trace.longer.find({self.tensor, at});
+  const Dims dims = trace.dims_of(self.tensor);
+  if (longer == trace.longer.end() || stop < 0 || stop > longer->second || !lies_in_rows(self, dims))
+    return std::nullopt;
+  return dims & ~bit(at);
+}
+
+// x[i], x[:, i, j] with numbers that lie side by side: their sizes stand in their place.
+std::optional<Dims> indexed(const Trace& trace, const Event& event, const Use& result) {
+  if (event.name != "aten::index.Tensor" || has_mask(event)) return std::nullopt;
+  const Use& self = event.args[0].uses[0];
+  const auto& indices = event.args[1].uses;
+  std::vector<Use> given;
+  size_t first = 0;
+  for (size_t d = 0; d < indices.size(); ++d) {
+    if (indices[d].tensor == kNone) continue;
+    if (given.empty()) first = d;
+    if (d != first + given.size()) return std::nullopt;
+    given.push_back(indices[d]);
+  }
+  if (given.empty()) return std::nullopt;
+  const size_t rank = given[0].meta->sizes.size(), left = self.meta->sizes.size() - given.size();
+  if (result.meta->sizes.size() != left + rank) return std::nullopt;
+  Dims dims = 0;
+  for (const Use& index : given) {
+    if (index.meta->sizes.size() != rank) return std::nullopt;
+    for (size_t d = 0; d < rank; ++d)
+      if (trace.dims_of(index.tensor) & bit(d)) dims |= bit(first + d);
+  }
+  for (size_t d = 0; d < left; ++d) {
+    const bool is_data = trace.dims_of(self.tensor) & bit(d < first ? d : d + given.size());
+    if (is_data) dims |= bit(d < first ? d : d + rank);
+  }
+  return dims;
+}
+
+std::optional<size_t> dim_given(const Event& event, size_t arg, size_t rank) {
+  if (event.args.size() <= arg || !event.args[arg].constant.isInt()) return std::nullopt;
+  const int64_t dim = event.args[arg].constant.toInt(), wrapped = dim < 0 ? dim + static_cast<int64_t>(rank) : dim;
+  const bool is_one = wrapped >= 0 && wrapped < static_cast<int64_t>(std::min(rank, kMostDims - 1));
+  return is_one ? std::optional(static_cast<size_t>(wrapped)) : std::nullopt;
+}
+
+// Views of one dim: the others keep their order.
+std::optional<Dims> viewed(const Trace& trace, const Event& event, const Use& result) {
+  if (event.args.empty() || event.args[0].uses.size() != 1 || event.args[0].uses[0].tensor == kNone)
+    return std::nullopt;
+  const Use& self = event.args[0].uses[0];
+  const Dims dims = trace.dims_of(self.tensor);
+  const size_t rank = self.meta->sizes.size();
+  if (event.name == "aten::slice.Tensor") return dims;
+  const bool selects = event.name == "aten::select.int";
+  if (!selects && event.name != "aten::unsqueeze") return std::nullopt;
+  const auto dim = dim_given(event, 1, selects ? rank : rank + 1);
+  if (!dim || result.meta->sizes.size() > kMostDims) return std::nullopt;
+  const Dims below = dims & (bit(*dim) - 1);
+  return selects ? below | (dims >> 1 & ~(bit(*dim) - 1)) : below | (dims & ~(bit(*dim) - 1)) << 1;
+}
+
+std::optional<Dims> joined(const Trace& trace, const Event& event, const Use& result) {
+  if (event.name != "aten::cat") return std::nullopt;
+  Dims dims = 0;
+  for (const Use& use : event.args[0].uses)
+    if (use.meta->sizes.size() == result.meta->sizes.size())
+      dims |= trace.dims_of(use.tensor);
+    else
+      return std::nullopt;
+  return dims;
+}
+
 // By size: what is as long as an operand's dim of data is taken to be that one, what is as long as no operand's is.
 Dims alike(const Trace& trace, const Event& event, const Use& result) {
   std::vector<int64_t> of_data, others;
@@ -122,6 +207,8 @@ bool is_argument(const Event& event, uint32_t tensor) {
 
 }  // namespace
 
+Dims bit(size_t dim) { return Dims{1} << std::min(dim, kMostDims - 1); }
+
 bool makes_data_sizes(const Event& event) {
   if (!event.op) return false;
   const bool by_tag = event.facts.is(OpFlag::SizedByData) && !event.facts.reads();
@@ -144,8 +231,12 @@ std::vector<Dims> data_dims(const Trace& trace, uint32_t index, bool makes) {
       continue;
     }
     if (is_told_sizes(event, use)) continue;
-    const auto known = broadcast(trace, event, use);
-    const auto kept = known ? known : reduced(trace, event, use);
+    auto kept = sliced(trace, event);
+    if (!kept) kept = viewed(trace, event, use);
+    if (!kept) kept = joined(trace, event, use);
+    if (!kept) kept = indexed(trace, event, use);
+    if (!kept) kept = broadcast(trace, event, use);
+    if (!kept) kept = reduced(trace, event, use);
     out[i] = kept ? *kept : alike(trace, event, use);
   }
   return out;

@@ -7,6 +7,9 @@ namespace fastjit::capture {
 /// A bit per dim; a tensor of more dims has all of the later ones in the last bit.
 using Dims = uint64_t;
 
+/// That dim.
+Dims bit(size_t dim);
+
 /// The operator itself makes sizes of data.
 bool makes_data_sizes(const Event& event);
 

@@ -58,6 +58,7 @@ struct Recorder::Impl {
   bool hides = false;                                          // what runs inside opaque operators is not recorded
   uint32_t opaque = kNone;                                     // the open event inside which nothing is
   std::set<std::pair<uint32_t, std::string_view>> sizes_read;  // what size_read() told of
+  std::set<std::tuple<uint32_t, int, int64_t>> slices_taken;   // what slice_taken() told of
 
   // Whether Python runs the operator that starts or has ended: an autograd.Function around it is none.
   bool is_outermost() const {
@@ -83,6 +84,7 @@ struct Recorder::Impl {
   void pass_limit(const std::string& reason);
   void contents_read(const at::Tensor& tensor);
   void size_read(const at::Tensor& tensor, std::string_view name);
+  void slice_taken(const at::Tensor& tensor, int dim, int64_t stop);
   Event unseen(std::string_view name);
   Event as_if_run(const char* op);
   void note_constants(const Event& event);

@@ -7,7 +7,7 @@ namespace {
 // A tensor of the trace whose sizes are what they seem; kNone: it is none.
 uint32_t find_plain(const Trace& trace, const at::Tensor& tensor) {
   const uint32_t id = trace.find(tensor.unsafeGetTensorImpl());
-  if (id == kNone || trace.dims_of(id) || is_wrapper(tensor)) return kNone;
+  if (id == kNone || trace.made_dims_of(id) || is_wrapper(tensor)) return kNone;
   const TensorRecord& record = trace.tensors[id];
   return !record.unusual.empty() || record.is_nested || record.layered ? kNone : id;
 }

@@ -168,10 +168,19 @@ struct Trace {
   std::unordered_set<uint32_t> own_leaves;            // tensors that the call made and then let require grad
   bool makes_data_sizes = false;                      // an operator of it may
   std::unordered_map<uint32_t, uint64_t> data_sized;  // tensor -> its dims whose sizes depend on data (data_sizes.h)
-  uint64_t dims_of(uint32_t tensor) const {
+  std::unordered_map<uint32_t, uint32_t> settled;     // those of which an event, this one, compares the sizes
+  std::map<std::pair<uint32_t, size_t>, int64_t> longer;  // a dim of such a tensor that is known to be longer than this
+  /// As the operator made it that made the tensor.
+  uint64_t made_dims_of(uint32_t tensor) const {
     const auto found = data_sized.find(tensor);
     return found == data_sized.end() ? 0 : found->second;
   }
+  /// As event `at` finds it.
+  uint64_t dims_of(uint32_t tensor, uint32_t at) const {
+    const auto found = settled.find(tensor);
+    return found != settled.end() && found->second < at ? 0 : made_dims_of(tensor);
+  }
+  uint64_t dims_of(uint32_t tensor) const { return settled.contains(tensor) ? 0 : made_dims_of(tensor); }
 
   uint32_t find(const c10::TensorImpl* impl) const;
   Use use(const at::Tensor& tensor, bool made = false);
@@ -206,7 +215,13 @@ inline constexpr std::string_view kSizeRead = "size";
 /// The same of sizes that an operator found, read or not: none, one, or kMany for all others.
 inline constexpr int64_t kMany = 2;
 inline constexpr std::string_view kFew = "few";
-inline bool is_size(const Event& event) { return event.name == kSizeRead || event.name == kFew; }
+/// The name of events that stand for Recorder::slice_taken.
+inline constexpr std::string_view kSlice = "slice";
+inline bool is_size(const Event& event) {
+  return event.name == kSizeRead || event.name == kFew || event.name == kSlice;
+}
+/// Of the sizes little is asked, and so there are few answers.
+inline bool has_few_answers(const Event& event) { return event.name == kFew || event.name == kSlice; }
 
 /// The value of a 0-dim tensor read without a dispatcher call; nothing for other devices than the CPU and for types
 /// that are not numbers here.

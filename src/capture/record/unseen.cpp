@@ -71,7 +71,26 @@ void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) 
   event.args.push_back({CallValue::Kind::Tensor, {trace.use(tensor)}, {}});
   for (const int64_t size : tensor.sizes())
     event.values.push_back(static_cast<uint64_t>(name == kFew ? std::min(size, kMany) : size));
+  if (name == kSizeRead) trace.settled.emplace(known, static_cast<uint32_t>(trace.events.size()));
   trace.events.push_back(std::move(event));
+}
+
+// An event without an operator: Python's index is an operator only if there is more than it takes.
+void Recorder::Impl::slice_taken(const at::Tensor& tensor, int dim, int64_t stop) {
+  const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
+  if (known != kNone && !inputs.free_sizes.empty()) trace.sizes_read.insert(known);
+  if (known == kNone || !(trace.dims_of(known) & bit(static_cast<size_t>(dim)))) return;
+  if (tensor.is_nested() || dim >= tensor.dim()) return size_read(tensor, kSizeRead);
+  const bool is_whole = tensor.size(dim) <= stop;
+  if (!slices_taken.emplace(known, dim, stop).second) return;
+  Event event = unseen(kSlice);
+  event.args.push_back({CallValue::Kind::Tensor, {trace.use(tensor)}, {}});
+  for (const int64_t number : {int64_t{dim}, stop}) event.args.push_back({CallValue::Kind::Constant, {}, number});
+  event.values.push_back(is_whole);
+  trace.events.push_back(std::move(event));
+  if (is_whole) return;
+  int64_t& least = trace.longer.emplace(std::pair(known, static_cast<size_t>(dim)), stop).first->second;
+  least = std::max(least, stop);
 }
 
 // An event without an operator: what tolist() reads.
@@ -264,6 +283,8 @@ bool Recorder::reads_too_many() const { return !impl_->value_limit.empty(); }
 bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty() || !impl_->inputs.free_sizes.empty(); }
 
 void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kSizeRead); }
+
+void Recorder::slice_taken(const at::Tensor& tensor, int dim, int64_t stop) { impl_->slice_taken(tensor, dim, stop); }
 
 void Recorder::scalar_used(size_t scalar, bool alone, bool forwards, int element) {
   impl_->trace.scalar_uses.push_back({static_cast<uint32_t>(scalar), alone, forwards, element, {}});

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "dispatch/run/compact.h"
 #include "dispatch/run/executor.h"
 
 namespace fastjit::dispatch {
@@ -207,6 +208,8 @@ class Run {
     }
     std::optional<capture::CastScope> casts;
     if (tmpl.casts) casts.emplace(*tmpl.casts);
+    if constexpr (kKey == c10::DispatchKey::CPU)
+      if (tmpl.by_data && compacted(tmpl.op, stack)) return;
     if (!tmpl.makes_no_view) return tmpl.op.callBoxed(stack);
     const at::AutoDispatchBelowADInplaceOrView guard;
     tmpl.op.callBoxed(stack);

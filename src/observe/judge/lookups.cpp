@@ -229,8 +229,33 @@ bool Tracer::notes_slices(PyObject* tensor, PyObject* index) {
   const bool bounded = std::ranges::any_of(items, is_bounded);
   if (!bounded && std::ranges::none_of(items, [&](PyObject* o) { return is_size(o); })) return false;
   if (tells_slices(tensor, items)) return true;
-  if (bounded) host_.on_size_read(host_.context, tensor);
+  if (bounded && !asks_of_slices(tensor, items)) host_.on_size_read(host_.context, tensor);
   return false;
+}
+
+// at::indexing::impl::applySlice: a slice is the whole if it begins at 0, has step 1 and ends where the dim does or
+// later. False: which dims it means is not known here.
+bool Tracer::asks_of_slices(PyObject* tensor, std::span<PyObject* const> items) {
+  const auto is_int = [&](PyObject* o) { return o == Py_None || (PyLong_CheckExact(o) && !numbers_.is_open(o)); };
+  const auto takes_dim = [](PyObject* o) { return PySlice_Check(o) || PyLong_CheckExact(o); };
+  const auto is_known = [&](PyObject* o) {
+    const auto* slice = reinterpret_cast<PySliceObject*>(o);
+    if (PySlice_Check(o)) return is_int(slice->start) && is_int(slice->stop) && is_int(slice->step);
+    return o == Py_None || o == Py_Ellipsis || (PyLong_CheckExact(o) && !is_size(o));
+  };
+  if (!std::ranges::all_of(items, is_known)) return false;
+  const long left = rank_of(tensor) - std::ranges::count_if(items, takes_dim);
+  long dim = 0;
+  for (PyObject* o : items) {
+    if (o == Py_Ellipsis) dim += left;
+    if (!takes_dim(o)) continue;
+    Py_ssize_t start = 0, stop = 0, step = 0;
+    const bool is_whole = !PySlice_Check(o) || PySlice_Unpack(o, &start, &stop, &step) < 0 || start != 0 || step != 1 ||
+                          stop < 0 || stop == PY_SSIZE_T_MAX;  // or never the whole
+    if (!is_whole) host_.on_slice(host_.context, tensor, static_cast<int>(dim), stop);
+    ++dim;
+  }
+  return !PyErr_Occurred() || (PyErr_Clear(), false);
 }
 
 void Tracer::subscript_of(PyObject* container, PyObject* index) {

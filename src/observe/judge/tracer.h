@@ -194,6 +194,7 @@ class Tracer final : public Driver {
   void length(PyObject* o);
   void subscript_of(PyObject* container, PyObject* index);
   bool notes_slices(PyObject* tensor, PyObject* index);
+  bool asks_of_slices(PyObject* tensor, std::span<PyObject* const> items);
   void read_dict_item(Facts::Id id, PyObject* dict, PyObject* index);
   void read_list_item(Facts::Id id, PyObject* list, PyObject* index);
   PyObject* intern(PyObject* name);     // borrowed
