@@ -196,6 +196,8 @@ class _Nest:
             known = self.known.get(value.unique())
             if known is None and value.unique() not in self.inside:
                 known = self._view_of(value)
+            if known is None and node.kind() != "aten::copy_":  # a tensor without dims, which may promote otherwise
+                raise _Loop
             if isinstance(known, View):
                 self._use(known)
                 self.known[value.unique()] = known
