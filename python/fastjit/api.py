@@ -64,7 +64,7 @@ def _reduce(function: Any) -> str | tuple[Any, ...]:
 
 
 def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    return _make(function, options)
+    return _make_any(function, options)
 
 
 _C.Function.__reduce__ = _reduce
@@ -157,31 +157,33 @@ def _copy_attributes(made: Any, function: Any) -> None:
     made.__dict__.update({k: v for k, v in own.items() if k != "_options" and not hasattr(_C.Function, k)})
 
 
-def _make(function: Any, options: dict[str, Any]) -> Any:
+def _make(function: Any, options: dict[str, Any], origin: dict[str, Any] | None = None) -> Any:
     raw = {k: v for k, v in options.items() if v is not None}
+    origin = dict(origin or {})
+    recorded = origin.pop("callable", function)
     where = getattr(function, "__module__", "") or ""
     own = getattr(function, "__qualname__", type(function).__name__).removeprefix("_VariableFunctionsClass.")
     raw["name"] = options.get("name") or (f"{where}." if where not in ("", "__main__") else "") + own
     if raw.get("cache") in (True, False):
         raw["cache"] = "on" if raw["cache"] else "memory"
     raw["verify"] = float(raw.get("verify", False))
-    made = _C.Function(function, raw)
+    made = _C.Function(recorded, {**raw, **origin})
     if isinstance(function, (types.FunctionType, types.MethodType)):
         _copy_attributes(made, function)
     made.__dict__["_options"] = dict(options)
     for name in functools.WRAPPER_ASSIGNMENTS:
         with contextlib.suppress(AttributeError):
-            made.__dict__[name] = getattr(function, name)
+            made.__dict__[name] = getattr(recorded, name)
     made.__dict__.setdefault("__qualname__", raw["name"])
     made.__dict__.setdefault("__name__", raw["name"])
     with contextlib.suppress(ValueError, TypeError):
-        made.__dict__["__signature__"] = inspect.signature(function)
+        made.__dict__["__signature__"] = inspect.signature(recorded)
     return made
 
 
 def _wrap(target: Any, options: dict[str, Any]) -> Any:
-    if isinstance(target, _C.Function):
-        made = _make(target.__wrapped__, {**target._options, **options})
+    if isinstance(target, FastFunction):
+        made = _make_any(target.__wrapped__, {**cast(Any, target)._options, **options})
         _copy_attributes(made, target)
         return made
     if isinstance(target, torch.nn.Module) and not isinstance(target, torch.jit.ScriptModule):
@@ -196,7 +198,18 @@ def _wrap(target: Any, options: dict[str, Any]) -> Any:
         raise TypeError(
             f"fastjit cannot compile a {type(target).__name__} object; put @fastjit below @{type(target).__name__}"
         )
-    return _make(target, options)
+    return _make_any(target, options)
+
+
+def _make_any(target: Any, options: dict[str, Any]) -> Any:
+    if not isinstance(target, _TORCHSCRIPT):
+        return _make(target, options)
+    from fastjit import _script  # not at import: that takes milliseconds
+
+    return _script.compiled(target, options, _make)
+
+
+_TORCHSCRIPT = (torch.jit.ScriptFunction, torch.jit.ScriptModule, torch._C.ScriptMethod)
 
 
 class _LaterTarget:

@@ -51,8 +51,27 @@ void set_option(Options& options, const std::string& name, py::handle value) {
     options.on_miss = text == "background" ? OnMiss::Background : OnMiss::Compile;
   else if (name == "verify")
     options.verify = py::cast<double>(value);
+  else if (name == "refused")
+    options.refused = text;
   else
     throw py::type_error("unknown option '" + name + "'");
+}
+
+// Of a function that was made of another: what that is ("original"), and (script object, paths, update) of what it
+// reads of a module in C++ ("slots").
+bool set_origin(Function& function, const std::string& name, py::handle value) {
+  if (name == "original") {
+    function.original = Py_NewRef(value.ptr());
+  } else if (name == "slots") {
+    const auto [object, paths, update] =
+        py::cast<std::tuple<py::object, std::vector<std::pair<int, std::string>>, py::object>>(value);
+    std::vector<ScriptSlots::Path> all;
+    for (const auto& [parent, attribute] : paths) all.push_back({parent, attribute});
+    function.slots = std::make_unique<ScriptSlots>(object.ptr(), std::move(all), update.ptr());
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // Function(callable, options: dict). Options are checked and spelt out by api.py.
@@ -67,7 +86,8 @@ PyObject* type_new(PyTypeObject* type, PyObject* args, PyObject*) {
   self->function->callable = Py_NewRef(callable);
   try {
     for (auto [key, value] : py::reinterpret_borrow<py::dict>(options))
-      set_option(self->function->options, py::cast<std::string>(key), value);
+      if (!set_origin(*self->function, py::cast<std::string>(key), value))
+        set_option(self->function->options, py::cast<std::string>(key), value);
   } catch (py::error_already_set& error) {
     error.restore();
     Py_CLEAR(object);
@@ -92,6 +112,9 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->dict);
   if (!self->function) return 0;
   Py_VISIT(self->function->callable);
+  Py_VISIT(self->function->original);
+  if (self->function->slots)
+    if (const int stop = self->function->slots->traverse(visit, arg)) return stop;
   for (const auto& variant : self->function->variants.all())
     if (const int stop = visit_variant(*variant, visit, arg)) return stop;
   return self->function->parts.traverse(visit, arg);
@@ -104,6 +127,8 @@ int clear(PyObject* object) {
   self->function->variants.take();
   self->function->parts.take();
   Py_CLEAR(self->function->callable);
+  Py_CLEAR(self->function->original);
+  const auto slots = std::move(self->function->slots);
   return 0;
 }
 
@@ -122,7 +147,7 @@ PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
   return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
 }
 
-PyObject* get_wrapped(PyObject* self, void*) { return Py_NewRef(cast(self)->function->callable); }
+PyObject* get_wrapped(PyObject* self, void*) { return Py_NewRef(cast(self)->function->eager()); }
 PyObject* get_name(PyObject* self, void*) {
   const std::string& name = cast(self)->function->options.name;
   return PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
@@ -304,6 +329,12 @@ PyObject* parts(PyObject* object, PyObject*) {
   });
 }
 
+// _unserved(): the calls that were no hits.
+PyObject* unserved(PyObject* object, PyObject*) {
+  const Stats& stats = cast(object)->function->stats;
+  return PyLong_FromUnsignedLongLong(stats.calls - stats.hits);
+}
+
 // _expect(): calls that someone asks for come again, whatever earlier ones did.
 PyObject* expect(PyObject* object, PyObject*) {
   expect_calls(*cast(object)->function);
@@ -333,6 +364,7 @@ PyMethodDef methods[] = {
      nullptr},
     {"_parts", parts, METH_NOARGS, nullptr},
     {"_clear", clear_variants, METH_NOARGS, nullptr},
+    {"_unserved", unserved, METH_NOARGS, nullptr},
     {"_expect", expect, METH_NOARGS, nullptr},
     {"_wait", wait, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
@@ -399,7 +431,8 @@ PyObject* new_part(PyObject* callable, PyObject* module, const Options& options)
 }
 
 PyObject* wrapped_callable(PyObject* object) {
-  return Py_IS_TYPE(object, function_type) ? cast(object)->function->callable : nullptr;
+  if (!Py_IS_TYPE(object, function_type) || cast(object)->function->slots) return nullptr;
+  return cast(object)->function->callable;
 }
 
 }  // namespace fastjit::dispatch

@@ -19,6 +19,7 @@
 #include "python/bind_cuda.h"
 #include "python/bind_export.h"
 #include "python/bind_lowering.h"
+#include "python/bind_script.h"
 #include "python/stance.h"
 #include "python/verify.h"
 #include "runtime/background.h"
@@ -148,6 +149,7 @@ PYBIND11_MODULE(_C_in_main, module) {
   module.def("expect_schema", &capture::expect_schema);
   capture::bind_capture_debug(module);
   bind_lowering(module);
+  bind_script(module);
   bind_cuda(module);
   dispatch::bind_export(module);
   dispatch::bind_verify(module);

@@ -131,7 +131,7 @@ PyObject* verified_call(FunctionObject* self, const std::shared_ptr<Variant>& fo
   py::object result, error, type, traceback;
   {
     const RecordingFlag bodies;  // functions compiled inside it run as they were written
-    result = py::reinterpret_steal<py::object>(PyObject_Vectorcall(function.callable, args, nargsf, kwnames));
+    result = py::reinterpret_steal<py::object>(PyObject_Vectorcall(function.eager(), args, nargsf, kwnames));
     if (!result) PyErr_Fetch(&type.ptr(), &error.ptr(), &traceback.ptr());
   }
   if (!result) PyErr_NormalizeException(&type.ptr(), &error.ptr(), &traceback.ptr());

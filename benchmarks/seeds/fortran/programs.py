@@ -77,6 +77,12 @@ PROGRAMS += [
         strided,
         {"fn": element_loop, "layout": "column-major", "dtype": torch.float64, "side": 32},
     ),
+    Program(
+        "an element at a time in TorchScript, 512 x 512 f64",
+        strided,
+        {"fn": torch.jit.script(element_loop), "layout": "column-major", "dtype": torch.float64},
+        peers=("torch.jit",),
+    ),
     Program("column model, tanh", column_model, {"activation": nn.Tanh}, table="Column model, 8192 rows"),
     Program("column model, relu", column_model, {"activation": nn.ReLU}, table="Column model, 8192 rows"),
 ]

@@ -361,13 +361,15 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
   auto* self = reinterpret_cast<FunctionObject*>(object);
   Function& function = *self->function;
   const ThisThread& thread = this_thread();
-  if (thread.recording) return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+  if (thread.recording)
+    return PyObject_Vectorcall(function.slots ? function.eager() : function.callable, args, nargsf, kwnames);
   ++function.stats.calls;
   const auto eagerly = [&](const std::string& why) {
     return with_warnings([&] { return run_eager(function, why, args, nargsf, kwnames); });
   };
   try {
     if (stance() == Stance::Eager) return eagerly("stance is eager");
+    if (function.slots && !function.slots->refresh()) return nullptr;
     const Modes modes = current_modes(thread);
     const size_t width = function.variants.width();
     c10::SmallVector<PyObject*, 16> tensors(width), numbers(width);

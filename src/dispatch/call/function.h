@@ -15,6 +15,7 @@
 #include "dispatch/call/parts.h"
 #include "dispatch/call/recipe.h"
 #include "dispatch/call/replay.h"
+#include "dispatch/call/script_slots.h"
 #include "dispatch/call/variant.h"
 #include "dispatch/call/variants.h"
 #include "dispatch/learn/patience.h"
@@ -41,7 +42,8 @@ struct Options {
   std::map<std::string, std::vector<int64_t>> dynamic_dims;  // of parameters, beside those that are found
   runtime::CacheMode cache = runtime::CacheMode::On;
   OnMiss on_miss = OnMiss::Compile;
-  double verify = 0;  // the fraction of hits that is compared with eager
+  double verify = 0;    // the fraction of hits that is compared with eager
+  std::string refused;  // not empty: why no call is recorded
 };
 
 struct Stats {
@@ -59,7 +61,9 @@ inline void count_fallback(Stats& stats, const std::string& reason) {
 }
 
 struct Function {
-  PyObject* callable = nullptr;  // owned
+  PyObject* callable = nullptr;  // owned; what is recorded
+  PyObject* original = nullptr;  // owned; what runs eagerly, where `callable` was made of it
+  std::unique_ptr<ScriptSlots> slots;
   Options options;
   Variants variants;
   Stats stats;
@@ -76,6 +80,8 @@ struct Function {
   Parts parts;                              // what it is made of where it cannot be one program
   bool is_part = false;                     // of another function: it has none of its own
   bool warned = false;
+
+  PyObject* eager() const { return original ? original : callable; }
 };
 
 /// The Python object.
@@ -161,7 +167,8 @@ PyTypeObject* make_function_type(PyObject* module);
 /// A compiled function that is a part of another one with these options; null with an exception set.
 PyObject* new_part(PyObject* callable, PyObject* module, const Options& options);
 
-/// What a compiled function was made of, borrowed; null for any other object.
+/// What a compiled function records, borrowed; null for any other object, and where guards of a caller's would not see
+/// all that it reads.
 PyObject* wrapped_callable(PyObject* object);
 
 }  // namespace fastjit::dispatch

@@ -212,6 +212,7 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
   const uint64_t calls = function.stats.calls + 1;  // with this one
   const bool waits = in_stretch(function, calls, coming(function, nullptr, args, nargs, kwnames));
   CallSpec call;
+  if (!function.options.refused.empty()) return "eager: " + function.options.refused;
   std::string why;
   if (!call.build(args, nargs, kwnames, function.by_content, why))
     return "eager: " + (waits ? function.patience.why : why);

@@ -256,6 +256,11 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
   }
   if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
+  if (!function.options.refused.empty()) {
+    if (!function.warned || function.options.on_unsupported == OnUnsupported::Error)
+      return eager_because(function, function.options.refused, "", args, nargsf, kwnames);
+    return run_eager(function, function.options.refused, args, nargsf, kwnames);
+  }
   if (function.is_part)
     if (const char* why = leaves_part_eager(function)) return run_eager(function, why, args, nargsf, kwnames);
   ++function.stats.misses;

@@ -16,7 +16,8 @@ PyObject* error_type = nullptr;
 constexpr std::string_view kOutside = "do this outside the function";
 constexpr std::string_view kTraining =
     "backward() and functions of torch.compile are not compiled: training runs at eager speed today";
-constexpr std::string_view kScripted = "TorchScript is not compiled; decorate the Python code that it was made of";
+constexpr std::string_view kScripted =
+    "TorchScript is not compiled inside of other functions; give it to fastjit itself";
 constexpr std::string_view kLargeArray = "more than guards compare";
 constexpr std::string_view kAsArgument =
     "pass it as an argument, or say pure=True if the result depends on the arguments only";
@@ -34,6 +35,7 @@ constexpr struct {
     {"its result shares memory with an array", "torch.tensor(array) makes a copy"},
     {"store to", kOutside},
     {"call of TensorBase.", "choose with torch.where, or do this outside the function"},
+    {"its TorchScript", "rewrite this, or decorate the Python code that it was made of"},
     {"call of ScriptFunction", kScripted},
     {"call of torch._C.ScriptMethod", kScripted},
     {"it returns", "return tensors, numbers, text, or tuples, lists and dictionaries of them"},
@@ -112,7 +114,7 @@ bool note_fallback(Function& function, const std::string& reason, const std::str
 PyObject* run_eager(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
                     PyObject* kwnames) {
   if (!reason.empty()) count_fallback(function.stats, reason);
-  return PyObject_Vectorcall(function.callable, args, nargsf, kwnames);
+  return PyObject_Vectorcall(function.eager(), args, nargsf, kwnames);
 }
 
 PyObject* run_in_stretch(Function& function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -123,7 +125,7 @@ PyObject* run_in_stretch(Function& function, PyObject* const* args, size_t nargs
 PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
                        PyObject* kwnames) {
   if (!Parts::available() || function.options.pure || function.is_part || function.differentiates ||
-      observe::tracer_active())
+      function.original || observe::tracer_active())
     return run_eager(function, reason, args, nargsf, kwnames);
   if (!reason.empty()) count_fallback(function.stats, reason);
   return function.parts.call(function.callable, function.options, args, nargsf, kwnames);

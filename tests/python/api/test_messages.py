@@ -343,13 +343,16 @@ def test_a_log_channel_that_is_not_there_is_said(text, tmp_path):
     assert ("fastjit: [compile]" in done.stderr) == text.startswith("compile,")
 
 
-def test_a_scripted_target_is_told_that_torchscript_is_not_compiled():
+def test_a_scripted_callee_is_told_that_torchscript_is_not_compiled_there():
     """In a process of its own: torch's test tools replace what calls of TorchScript run."""
-    script = "import torch, fastjit; fastjit.fastjit(torch.jit.script(torch.nn.Identity()))(torch.ones(3))"
+    script = (
+        "import torch, fastjit; f = fastjit.fastjit(lambda x: m(x)); "
+        "m = torch.jit.trace(lambda x: x + 1, torch.ones(3)); f(torch.ones(3))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert re.search(
-        r"RecursiveScriptModule ran eagerly because call of torch\._C\.ScriptMethod at module\.py:\d+; "
-        r"TorchScript is not compiled; decorate the Python code that it was made of\n",
+        r"<lambda> ran eagerly because call of ScriptFunction at <string>:1; "
+        r"TorchScript is not compiled inside of other functions; give it to fastjit itself\n",
         done.stderr,
     ), done.stderr
 

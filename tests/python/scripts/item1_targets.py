@@ -220,9 +220,9 @@ def torchscript_makes_a_constant(w: World) -> None:
         return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
 
     f, x = w.jit(scaled), torch.arange(4.0)
-    w.call("call of ", f, x)
+    w.call("new", f, x)
     w.change("nothing")
-    w.call("call of ", f, x + 1)
+    w.call("hit", f, x + 1)
 
 
 @script(1)
@@ -236,25 +236,25 @@ def torchscript_loops_and_branches(w: World) -> None:
         print(n)
         return x
 
-    f, x = w.jit(grown), torch.arange(4.0)
-    w.call("call of ", f, x, 1)
+    f, x, reason = w.jit(grown), torch.arange(4.0), "its TorchScript has prim::Print"
+    w.call(reason, f, x, 1)
     w.change("number of turns")
-    w.call("call of ", f, x, 3)
-    w.call("call of ", f, x, 1, x)
-    w.call("call of ", f, x, 1)
+    w.call(reason, f, x, 3)
+    w.call(reason, f, x, 1, x)
+    w.call(reason, f, x, 1)
 
 
 @script(1)
 def torchscript_modules(w: World) -> None:
     x = torch.arange(4.0).view(1, 4)
-    for compiled in (torch.jit.script(torch.nn.Linear(4, 4)), torch.jit.trace(torch.nn.Linear(4, 4), (x,))):
+    for compiled in (torch.jit.script(torch.nn.ReLU()), torch.jit.trace(torch.nn.ReLU(), (x,))):
         f = w.jit(compiled)
-        w.call("call of ", f, x)
+        w.learn(f, x)
         g = w.jit(compiled.forward)
-        w.call("call of ", g, x)
+        w.learn(g, x)
     w.change("traced functions")
     h = w.jit(torch.jit.trace(lambda x: x * 2, (x,)))
-    w.call("call of ", h, x)
+    w.learn(h, x)
 
 
 @script(4)

@@ -1,0 +1,41 @@
+"""What becomes of values, where the code that is written depends on that."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fastjit._script.nodes import Value, is_constant, is_operator, is_tensor, kind_of, operator_name
+
+
+def is_finite(item: Any) -> bool:
+    return not isinstance(item, float) or math.isfinite(item)
+
+
+def written(value: Value) -> Value:
+    """What operators that write in place were given first."""
+    while value.node().kind().endswith("_") and is_tensor(value) and value.node().kind().startswith("aten::"):
+        value = next(iter(value.node().inputs()))
+    return value
+
+
+def is_message(value: Value) -> bool:
+    """A text that only exceptions show."""
+    if kind_of(value) != "StringType" or is_constant(value):
+        return False
+    if value.node().kind() not in ("aten::format", "aten::str", "aten::add"):
+        return False
+    return all(
+        use.user.kind() == "prim::RaiseException"
+        or (use.user.kind() in ("aten::format", "aten::add") and is_message(use.user.output()))
+        for use in value.uses()
+    )
+
+
+def needs_list(sizes: Value) -> bool:
+    """Whether a list of sizes is used as a list, not only read."""
+    return any(
+        not is_operator(operator_name(use.user))
+        and operator_name(use.user) not in ("aten::__getitem__.t", "aten::len.t")
+        for use in sizes.uses()
+    )
