@@ -437,13 +437,24 @@ static std::optional<ir::Graph> without_unit_expressions(const ir::Graph& graph)
   return made;
 }
 
-/// Sets LoopStep::inputs.
-static void find_inputs(Program& program) {
+/// Sets LoopStep::where.
+static void find_places(Program& program) {
   for (Step& step : program.steps) {
     auto* loop = std::get_if<LoopStep>(&step);
     for (size_t i = 0; loop && i < loop->table.size(); ++i) {
-      const Slot& slot = program.slots[loop->table[i].slot];
-      loop->inputs.push_back(slot.kind == SlotKind::Input ? slot.index : kNoSlot);
+      const auto& [id, elements] = loop->table[i];
+      const Slot& slot = program.slots[id];
+      const int64_t element = ir::size_of(slot.dtype);
+      LoopStep::Where where{kNoSlot, kNoSlot, elements * element, element};
+      if (slot.kind == SlotKind::Input) {
+        where.input = slot.index;
+      } else if (slot.kind == SlotKind::Temp) {
+        where.bytes += slot.offset;
+        loop->temp = id;
+      } else {
+        where.slot = id;
+      }
+      loop->where.push_back(where);
     }
   }
 }
@@ -459,7 +470,7 @@ Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const Staged made = staged(known, options);
   Program program = plan_staged(made.of(known), options, made.bodies);
   roll(program);
-  find_inputs(program);
+  find_places(program);
   program.own_products = options.own_products;
   program.no_library = options.no_library;
   program.for_cuda = options.cuda;

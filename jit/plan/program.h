@@ -80,9 +80,15 @@ struct LoopStep {
   std::vector<Walk> walks;
   std::vector<Operand> jumps;  // operands that lie elsewhere each round
   std::vector<Place> table;    // where: jumps.size() places a round
-  /// Per place of the table: Slot::index where it lies in an Input, else kNoSlot. A run that goes through all slots of
-  /// a deep model would wait for each of them.
-  std::vector<uint32_t> inputs;
+  /// A place of the table as a round finds it: a run that goes through the slots of a deep model would wait for each.
+  struct Where {
+    uint32_t input = kNoSlot;  // Slot::index of an Input
+    SlotId slot = kNoSlot;     // of what is neither an Input nor in the arena
+    int64_t bytes = 0;         // from there, or from the arena's begin
+    int64_t element = 0;       // bytes of one
+  };
+  std::vector<Where> where;
+  SlotId temp = kNoSlot;  // one of those in the arena
 };
 
 /// An operator run by torch. `call` indexes the capture's call templates; operands fill its holes.

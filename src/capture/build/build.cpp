@@ -202,6 +202,7 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
 std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
   capture.bound_scalars = scalars_.bound;
   refuse_effects_before_values();
+  for (const Use& output : outputs) given_away_.insert(analysis_.storage[output.tensor]);
   for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {
     const Action& step = analysis_.steps[i];
     const Event& event = trace_.events[step.event];
@@ -276,13 +277,16 @@ static bool is_raw(const Event& event) {
   return false;
 }
 
-// A kernel makes what torch's calls write to later: memory that is this tensor's from then on. False: torch makes it.
+// A kernel makes what torch's calls write to later: memory that is this tensor's from then on. What the call returns
+// is made by torch, since a tensor's base can be seen. False: torch makes it.
 bool GraphBuilder::begin_memory(const Action& step) {
   const Event& event = trace_.events[step.event];
   const std::span<const Use> results = flat_results(event);
   const bool is_one = step.writes.empty() && step.row && step.results.size() == 1 && results.size() == 1 &&
                       results[0].tensor == step.results[0];
-  if (!is_one || !analysis_.pinned[results[0].storage] || mask_of(event) != ir::kNoNode) return false;
+  if (!is_one || !analysis_.pinned[results[0].storage] || given_away_.contains(results[0].storage) ||
+      mask_of(event) != ir::kNoNode)
+    return false;
   const auto is_beside = [&](uint32_t tensor) {
     return !is_pinned_at(step, tensor) && analysis_.storage[tensor] != results[0].storage;
   };

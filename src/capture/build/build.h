@@ -282,6 +282,7 @@ class GraphBuilder {
   std::unordered_map<uint32_t, uint32_t> parted_roots_;            // parted storage -> the root that lies in it
   std::unordered_map<ir::NodeId, uint32_t> undefined_;             // Undef -> its parted storage
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node
+  std::unordered_set<uint32_t> given_away_;                        // storages of results
   std::unordered_map<ir::NodeId, uint32_t> owner_;                 // node that stands for a tensor's memory -> storage
   std::map<std::pair<uint32_t, ir::NodeId>, ir::NodeId> views_;    // of (step, base): the call
   std::unordered_map<uint32_t, ir::NodeId> first_views_;           // of a step: the call that was made first

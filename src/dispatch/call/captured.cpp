@@ -65,10 +65,8 @@ void CapturedTensors::add_in(observe::Replaced place, std::string name) {
   in_.push_back(std::move(place));
 }
 
-PyObject* CapturedTensors::object(size_t i) const {
-  const Place& place = places_[i];
-  if (place.found == Found::InPlace) return tensor_in(in_[place.in]);
-  return place.found == Found::Grad ? gradient_of(place.object) : place.object;
+PyObject* CapturedTensors::object_there(const Place& place) const {
+  return place.found == Found::Grad ? gradient_of(place.object) : tensor_in(in_[place.in]);
 }
 
 // Apart, for the loop over the others.

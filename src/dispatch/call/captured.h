@@ -30,7 +30,10 @@ class CapturedTensors {
 
   size_t size() const { return places_.size(); }
   /// Borrowed; None for a gradient that is not there, null for a place in which nothing is.
-  PyObject* object(size_t i) const;
+  PyObject* object(size_t i) const {
+    const Place& place = places_[i];
+    return place.found == Found::Same ? place.object : object_there(place);
+  }
   const TensorSpec& spec(size_t i) const { return specs_[places_[i].spec]; }
   const std::string& name(size_t i) const { return names_[i]; }
 
@@ -48,6 +51,7 @@ class CapturedTensors {
   };
   static_assert(sizeof(Place) == 32);
   void add(Place place, TensorSpec spec, std::string name);
+  PyObject* object_there(const Place& place) const;
   bool holds_what_is_there(const Place& place) const noexcept;
   std::vector<Place> places_;
   std::vector<TensorSpec> specs_;  // different ones

@@ -88,11 +88,12 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
 
 // The tensors that the program reads or writes; false if a written one shares memory with another.
 bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs) {
-  objects.reserve(variant.program.inputs.size());
-  inputs.reserve(variant.program.inputs.size());
-  for (const capture::InputSource& source : variant.program.inputs) {
-    objects.push_back(variant.input(source, arg_tensors));
-    inputs.push_back(&unpack(objects.back()));
+  const std::vector<capture::InputSource>& sources = variant.program.inputs;
+  objects.resize_for_overwrite(sources.size());
+  inputs.resize_for_overwrite(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    objects[i] = variant.input(sources[i], arg_tensors);
+    inputs[i] = &THPVariable_Unpack(objects[i]);
   }
   return !variant.program.checks_overlap || !overlaps(*variant.program.executable, inputs);
 }

@@ -60,7 +60,7 @@ size_t weight(const plan::Program& program) {
   plan::for_each_launch(program, [&](const plan::KernelStep& step) { sum += sizeof step + weight(step); });
   for (const plan::Step& step : program.steps)
     if (const auto* loop = std::get_if<plan::LoopStep>(&step))
-      sum += weight(loop->walks) + weight(loop->jumps) + weight(loop->table) + weight(loop->inputs);
+      sum += weight(loop->walks) + weight(loop->jumps) + weight(loop->table) + weight(loop->where);
   return sum;
 }
 

@@ -106,8 +106,9 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   }
 
   static void part(const Launch& launch, int64_t begin, int64_t end) {
+    if (launch.scratch == 0) return launch.entry(&launch.args, begin, end);
     backend::KernelArgs args = launch.args;
-    if (launch.scratch > 0) args.scratch = thread_scratch(launch.scratch);
+    args.scratch = thread_scratch(launch.scratch);
     launch.entry(&args, begin, end);
   }
 
@@ -144,6 +145,12 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
       range(0, starts.back());
   }
 
+  char* round_address(const plan::LoopStep::Where& where) {
+    if (where.input != plan::kNoSlot) [[likely]]
+      return data_of_input(*inputs_[where.input], where.element) + where.bytes;
+    return (where.slot == plan::kNoSlot ? arena_ : address(where.slot)) + where.bytes;
+  }
+
   // A round moves pointers and calls.
   void step(const plan::LoopStep& s) {
     struct Pointer {
@@ -156,20 +163,17 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
       const int64_t size = ir::size_of(slot(s.body[of.launch].operands[of.operand]).dtype);
       return Pointer{&launches[of.launch].ptrs[of.operand], elements * size};
     };
-    c10::SmallVector<Pointer, 8> walks, jumps;
+    c10::SmallVector<Pointer, 8> walks;
+    c10::SmallVector<void**, 8> jumps;
     for (const auto& [of, delta] : s.walks) walks.push_back(pointer(of, delta));
-    for (const plan::LoopStep::Operand of : s.jumps) jumps.push_back(pointer(of, 1));
-    size_t next = jumps.size();
+    for (const plan::LoopStep::Operand of : s.jumps) jumps.push_back(pointer(of, 0).at);
+    if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
+    const plan::LoopStep::Where* where = s.where.data() + jumps.size();
     for (int64_t round = 1;; ++round) {
       for (size_t i = 0; i < launches.size(); ++i) execute(launches[i], s.body[i].units, s.body[i].grain);
       if (round >= s.trip) return;
       for (const auto& [at, bytes] : walks) *at = static_cast<char*>(*at) + bytes;
-      for (const auto& [at, bytes] : jumps) {
-        const plan::Place place = s.table[next];
-        const uint32_t input = s.inputs[next++];
-        char* first = input == plan::kNoSlot ? address(place.slot) : data_of_input(*inputs_[input], bytes);
-        *at = first + place.offset * bytes;
-      }
+      for (void** at : jumps) *at = round_address(*where++);
     }
   }
 

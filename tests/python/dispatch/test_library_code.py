@@ -526,7 +526,7 @@ def test_sizes_that_data_decide_inside_a_function_of_autograd():
     fast = fastjit.jit(lambda x: Positive.apply(x).sum())
     for seed in range(8):
         x = torch.randn(5, generator=torch.Generator().manual_seed(seed))
-        assert_same(fast(x), Positive.apply(x).sum(), exact=True)
+        assert_same(fast(x), Positive.apply(x).sum())  # a kernel sums
     assert fast.stats().hits > 0 and fast.stats().fallbacks == {}
 
 

@@ -62,6 +62,14 @@ def _scripted_into(x: torch.Tensor) -> torch.Tensor:
     return x * table
 
 
+def _calls_scripted(x: torch.Tensor) -> torch.Tensor:
+    return _scripted(x)
+
+
+def _calls_scripted_into(x: torch.Tensor) -> torch.Tensor:
+    return _scripted_into(x)
+
+
 REFUSED = {
     _draws: "use of a random number generator by Generator.manual_seed at test_pure.py:",
     _draws_unseeded: "it draws from a generator that is no argument",
@@ -70,8 +78,10 @@ REFUSED = {
     _fills_by_numpy: "use of a tensor outside operators by Tensor.numpy at test_pure.py:",
     _writes_by_pointer: "use of a tensor outside operators by Tensor.data_ptr at test_pure.py:",
     _seeds: "use of a random number generator by Generator.manual_seed at random.py:",
-    _scripted: "a tensor of unknown origin was used by aten::mul",
-    _scripted_into: "memory that no operator filled is used by",
+    _calls_scripted: "a tensor of unknown origin was used by aten::mul",
+    _calls_scripted_into: "memory that no operator filled is used by",
+    _scripted: "constant tensor made at test_pure.py:",
+    _scripted_into: "constant tensor made at test_pure.py:",
 }
 
 
