@@ -88,7 +88,7 @@ ir::Graph graph_of(const Variant& variant, bool column_major) {
       strides.push_back(step);
       step = step * std::max<int64_t>(size.hint(), 1);
     }
-    output = graph.fresh_copy(output, std::move(strides));
+    if (!ir::identical(layout.strides, strides)) output = graph.fresh_copy(output, std::move(strides));
   }
   return graph;
 }

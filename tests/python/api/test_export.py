@@ -129,6 +129,19 @@ def test_fortran_order(tmp_path):
     assert "'input' has another stride" in library.error(library.code([x], [result]))
 
 
+def test_a_result_that_lies_column_major_is_not_copied():
+    def f(x):
+        y = x * 2
+        y[3, 5] = 1.0
+        return y
+
+    x = torch.randn(20, 30, dtype=torch.float64).t()
+    compiled = fastjit.fastjit(f)
+    compiled.warmup(x)
+    program = _C.export_program(compiled, (x,), {}, "avx2", True, "k")
+    assert len(program["steps"]) == 2 and program["arena"] == 0  # the product, the one element
+
+
 def test_a_section(tmp_path):
     check(tmp_path, lambda x: x * 3 + 1, torch.randn(40, 60)[4:30:2, 3:50:3])
 
