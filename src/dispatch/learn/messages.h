@@ -5,7 +5,8 @@
 namespace fastjit::dispatch {
 
 inline constexpr const char* kNoGradAdvice =
-    "training runs at eager speed today; where no gradient is needed, call it under torch.no_grad()";
+    "for training, torch.compile(f, backend='fastjit') compiles forward and backward; where no gradient is needed, "
+    "call it under torch.no_grad()";
 
 // Pages are in the wheel (python/fastjit/_docs.py), where a file of the source tree or an address could not be opened.
 inline constexpr const char* kLimitsAdvice =

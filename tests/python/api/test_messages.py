@@ -27,7 +27,8 @@ def test_needing_gradients_warns_once_and_says_how():
     with torch.enable_grad():
         said = (
             r"Linear ran eagerly because parameter '.*(weight|bias)' requires grad; "
-            r"training runs at eager speed today; where no gradient is needed, call it under torch.no_grad\(\)$"
+            r"for training, torch\.compile\(f, backend='fastjit'\) compiles forward and backward; "
+            r"where no gradient is needed, call it under torch.no_grad\(\)$"
         )
         with pytest.warns(FastJITWarning, match=said):
             out = net(x)
@@ -176,7 +177,7 @@ def test_later_calls_name_the_reason_of_the_unsound_recording():
 def test_explain_knows_what_runs_eagerly_before_it_runs():
     fast = fastjit(lambda x: x + 1)
     wants = torch.ones(3, requires_grad=True)
-    with torch.enable_grad(), pytest.warns(FastJITWarning, match="argument 'x' requires grad; training runs at eager"):
+    with torch.enable_grad(), pytest.warns(FastJITWarning, match="argument 'x' requires grad; for training, torch\\.compile"):
         fast(wants)
     for _ in range(2):
         with torch.enable_grad():
@@ -202,11 +203,13 @@ def test_a_training_step_is_told_that_training_is_eager():
     # Which comes first hangs on whether torch has used its compiler in this process.
     at_compiler = (
         r" at eval_frame\.py:\d+ \(called at test_messages\.py:\d+\); backward\(\) and functions of "
-        r"torch\.compile are not compiled: training runs at eager speed today$"
+        r"torch\.compile are not compiled by the decorator; for training, torch\.compile\(model, backend='fastjit'\) "
+        r"compiles forward and backward$"
     )
     at_parameter = (
-        r" because parameter 'optimizer\.param_groups\[0\]\['params'\]\[0\]' requires grad; training runs at eager "
-        r"speed today; where no gradient is needed, call it under torch\.no_grad\(\)$"
+        r" because parameter 'optimizer\.param_groups\[0\]\['params'\]\[0\]' requires grad; for training, "
+        r"torch\.compile\(f, backend='fastjit'\) compiles forward and backward; where no gradient is needed, call it "
+        r"under torch\.no_grad\(\)$"
     )
     assert re.search(f"{at_compiler}|{at_parameter}", str(said[0].message))
 
