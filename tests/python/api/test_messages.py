@@ -177,7 +177,10 @@ def test_later_calls_name_the_reason_of_the_unsound_recording():
 def test_explain_knows_what_runs_eagerly_before_it_runs():
     fast = fastjit(lambda x: x + 1)
     wants = torch.ones(3, requires_grad=True)
-    with torch.enable_grad(), pytest.warns(FastJITWarning, match="argument 'x' requires grad; for training, torch\\.compile"):
+    with (
+        torch.enable_grad(),
+        pytest.warns(FastJITWarning, match="argument 'x' requires grad; for training, torch\\.compile"),
+    ):
         fast(wants)
     for _ in range(2):
         with torch.enable_grad():
