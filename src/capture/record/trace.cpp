@@ -72,19 +72,20 @@ uint32_t Trace::find(const c10::TensorImpl* impl) const {
 }
 
 const Source* Trace::root(uint32_t tensor) const {
-  auto it = root_ids.find(tensor);
-  return it == root_ids.end() ? nullptr : &roots[it->second];
+  const uint32_t known = tensor < tensors.size() ? tensors[tensor].root : kNone;
+  return known == kNone ? nullptr : &roots[known];
 }
 
 void Trace::add_root(Source root) {
-  root_ids.emplace(root.before.tensor, static_cast<uint32_t>(roots.size()));
+  uint32_t& known = tensors[root.before.tensor].root;
+  if (known == kNone) known = static_cast<uint32_t>(roots.size());
   roots.push_back(std::move(root));
 }
 
 bool Trace::is_constant(const Use& use) const {
   if (use.tensor == kNone || use.number) return true;
   const Source* source = root(use.tensor);
-  return source ? source->constant : constants.contains(use.tensor);
+  return source ? source->constant : tensors[use.tensor].constant;
 }
 
 bool Trace::takes_constants(const Event& event) const {
@@ -114,13 +115,14 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   if (fresh)
     tensors.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
                        why_unusual(tensor, device, made),
-                       std::nullopt,
+                       {},
                        -1,
                        {},
                        at::GradMode::is_enabled(),
                        c10::InferenceMode::is_enabled(),
                        tensor.is_nested(),
                        is_wrapper(tensor)});
+  if (fresh) has_layers |= tensors.back().layered;
   // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
   if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
   if (!tensors[out.tensor].unusual.empty()) {
@@ -165,7 +167,7 @@ bool is_wrapper(const at::Tensor& tensor) {
 }
 
 bool is_layered(const Trace& trace, const Event& event) {
-  if (!event.op) return false;
+  if (!event.op || !trace.has_layers) return false;
   for (const std::vector<CallValue>* items : {&event.args, &event.results})
     for (const CallValue& item : *items)
       for (const Use& use : item.uses)

@@ -22,6 +22,21 @@ namespace fastjit::capture {
 
 inline constexpr uint32_t kNone = 0xFFFFFFFFu;
 
+/// A number or none, in the place of a pointer: nearly all uses have none, and a recording holds hundreds of thousands.
+class UsedNumber {
+ public:
+  UsedNumber() = default;
+  UsedNumber(const std::optional<c10::Scalar>& number)
+      : number_(number ? std::make_shared<const c10::Scalar>(*number) : nullptr) {}
+  explicit operator bool() const { return number_ != nullptr; }
+  const c10::Scalar& operator*() const { return *number_; }
+  const c10::Scalar* operator->() const { return number_.get(); }
+  operator std::optional<c10::Scalar>() const { return number_ ? std::optional(*number_) : std::nullopt; }
+
+ private:
+  std::shared_ptr<const c10::Scalar> number_;
+};
+
 /// A tensor as one event saw it.
 struct Use {
   uint32_t tensor = kNone;   // index into Trace::tensors; kNone: an undefined tensor
@@ -31,8 +46,8 @@ struct Use {
   SharedMeta meta;
   bool view = false;  // autograd takes it for a view
   bool requires_grad = false;
-  bool bare = false;                  // Python never saw this tensor: made in C++ from a number
-  std::optional<c10::Scalar> number;  // value of a wrapped number, a bare 0-dim tensor or a 0-dim constant
+  bool bare = false;  // Python never saw this tensor: made in C++ from a number
+  UsedNumber number;  // value of a wrapped number, a bare 0-dim tensor or a 0-dim constant
 };
 
 /// An argument or a result.
@@ -62,14 +77,16 @@ struct Event {
 
 struct TensorRecord {
   c10::weak_intrusive_ptr<c10::TensorImpl> impl;
-  std::string unusual;                // why capture cannot handle it ("is sparse"); empty for ordinary tensors
-  std::optional<c10::Scalar> number;  // of a bare 0-dim tensor, while its version is number_version
+  std::string unusual;  // why capture cannot handle it ("is sparse"); empty for ordinary tensors
+  UsedNumber number;    // of a bare 0-dim tensor, while its version is number_version
   int64_t number_version = -1;
   SharedMeta meta;         // as it was last seen
   bool grad = false;       // grad mode was on when it was first seen
   bool inference = false;  // and inference mode
   bool is_nested = false;
-  bool layered = false;  // a transform of torch.func wraps another tensor in it
+  bool layered = false;   // a transform of torch.func wraps another tensor in it
+  bool constant = false;  // see Trace::note_constant
+  uint32_t root = kNone;  // index into Trace::roots
 };
 
 struct StorageRecord {
@@ -157,9 +174,9 @@ struct Trace {
   size_t max_values = kMaxValues;  // that the path may read out of tensors
 
   std::vector<at::Generator> made_generators;  // by the call, in the order in which it first uses them
-  // Tensors whose elements follow from constants of the call alone. A guess: what Python reads of them is guarded like
-  // any other value, but is not expected to differ.
-  std::unordered_set<uint32_t> constants;
+  /// The elements of the tensor follow from constants of the call alone, or do not. A guess: what Python reads of them
+  /// is guarded like any other value, but is not expected to differ.
+  void note_constant(uint32_t tensor, bool is_it) { tensors[tensor].constant = is_it; }
   bool is_constant(const Use& use) const;
   bool takes_constants(const Event& event) const;     // and nothing else
   std::unordered_set<uint32_t> data_read;             // storages of tensors of which Python read .data
@@ -189,7 +206,7 @@ struct Trace {
 
   support::FlatMap<const c10::TensorImpl*, uint32_t> tensor_ids;
   support::FlatMap<const c10::StorageImpl*, uint32_t> storage_ids;
-  std::unordered_map<uint32_t, uint32_t> root_ids;  // tensor -> index into roots
+  bool has_layers = false;  // one of `tensors` is layered
 };
 
 /// A transform of torch.func holds another tensor in it.

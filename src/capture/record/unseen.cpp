@@ -15,8 +15,7 @@ namespace fastjit::capture {
 void Recorder::Impl::note_constants(const Event& event) {
   const bool is_fixed = !open_uses && !event.facts.is(OpFlag::Draws) && trace.takes_constants(event);
   for (const Use& use : flat_results(event))
-    if (use.tensor != kNone && !trace.root(use.tensor))
-      is_fixed ? void(trace.constants.insert(use.tensor)) : void(trace.constants.erase(use.tensor));
+    if (use.tensor != kNone && !trace.root(use.tensor)) trace.note_constant(use.tensor, is_fixed);
 }
 
 // Of what an outermost call gave: which sizes depend on data.
