@@ -168,7 +168,13 @@ def test_other_dims():
         x[:, 1] = b[:, 0]
         return x + a
 
-    for fn, shape in ((first, (4, 50, 3)), (first, (4, 7)), (middle, (30, 2, 5)), (middle, (64, 2)), (middle, (5, 2, 9))):
+    for fn, shape in (
+        (first, (4, 50, 3)),
+        (first, (4, 7)),
+        (middle, (30, 2, 5)),
+        (middle, (64, 2)),
+        (middle, (5, 2, 9)),
+    ):
         assert "= update " not in runs(fn, (torch.randn(shape), torch.randn(shape))).inspect("passes")[-1].graph
 
 
