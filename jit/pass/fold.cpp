@@ -181,28 +181,6 @@ NodeId fold_node(Rewriter& rewriter, NodeId id, const PassContext& context) {
   return info(node.op).arity == 2 ? fold_binary(from, rewriter, id, node) : kNoNode;
 }
 
-// The tensor in whose memory the value lies, if it lies in one's.
-NodeId memory_of(const Graph& graph, NodeId id) {
-  for (;;) {
-    const Node& node = graph[id];
-    NodeId in = ir::is_view(node.op) ? node.in[0] : kNoNode;
-    if (node.op == Op::Result) {
-      const ExternAttr& call = graph.externs[graph[node.in[0]].attr];
-      if (call.kind == ExternKind::View && !call.operands.empty()) in = call.operands[0];
-    }
-    if (in == kNoNode) return id;
-    id = in;
-  }
-}
-
-// What calls write: a value that was read there before is not what a later reader finds.
-std::vector<bool> overwritten(const Graph& graph) {
-  std::vector<bool> out(graph.nodes.size(), false);
-  for (const ExternAttr& attr : graph.externs)
-    for (const uint32_t index : attr.written) out[memory_of(graph, attr.operands[index])] = true;
-  return out;
-}
-
 // Whether the value that a node became is read from some of these.
 bool is_read_from(const Graph& to, NodeId now, const std::vector<NodeId>& tensors) {
   while (to[now].op == Op::Convert) now = to[now].in[0];

@@ -20,6 +20,8 @@ using Changed = std::optional<ir::Graph>;
 
 Changed fold(const ir::Graph& graph,
              const PassContext& context);  // constants, identities that keep every bit, conversion pairs
+Changed slices(const ir::Graph& graph,
+               const PassContext& context);  // a tensor that is filled slice by slice from another is a view of that
 Changed variants(const ir::Graph& graph,
                  const PassContext& context);  // cheaper forms of an operation where its result is rounded at once
 Changed biases(const ir::Graph& graph,

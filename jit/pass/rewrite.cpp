@@ -17,6 +17,26 @@ std::vector<bool> decides_guard(const Graph& graph) {
   return decides;
 }
 
+NodeId memory_of(const Graph& graph, NodeId id) {
+  for (;;) {
+    const Node& node = graph[id];
+    NodeId in = ir::is_view(node.op) ? node.in[0] : kNoNode;
+    if (node.op == Op::Result) {
+      const ExternAttr& call = graph.externs[graph[node.in[0]].attr];
+      if (call.kind == ExternKind::View && !call.operands.empty()) in = call.operands[0];
+    }
+    if (in == kNoNode) return id;
+    id = in;
+  }
+}
+
+std::vector<bool> overwritten(const Graph& graph) {
+  std::vector<bool> out(graph.nodes.size(), false);
+  for (const ExternAttr& attr : graph.externs)
+    for (const uint32_t index : attr.written) out[memory_of(graph, attr.operands[index])] = true;
+  return out;
+}
+
 // A call of torch's sees the strides of its operands: where a pass turned one into an input's value, or gave it other
 // strides, it gets a tensor like the one that it had.
 NodeId Rewriter::operand(NodeId old) { return operand(old, from_.layout(old).strides); }

@@ -11,6 +11,12 @@ namespace fastjit::pass {
 /// Per node: a guard depends on it, so that it keeps eager's bits.
 std::vector<bool> decides_guard(const ir::Graph& graph);
 
+/// The tensor in whose memory the value lies, if it lies in one's.
+ir::NodeId memory_of(const ir::Graph& graph, ir::NodeId id);
+
+/// What calls write: a value that was read there before is not what a later reader finds.
+std::vector<bool> overwritten(const ir::Graph& graph);
+
 /// Copies nodes of one graph into a fresh one, remembering where each went.
 class Rewriter {
  public:

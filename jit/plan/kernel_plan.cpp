@@ -139,7 +139,7 @@ std::string text(const KernelPlan& plan) {
     const Operand& operand = plan.operands[i];
     out += "operand #" + std::to_string(i) + " " + std::string(ir::text(operand.dtype)) +
            (operand.output ? " out [" : " in [");
-    for (StrideClass stride : operand.strides) out += "01*2"[static_cast<size_t>(stride)];
+    for (StrideClass stride : operand.strides) out += "01*2p-"[static_cast<size_t>(stride)];
     out += "]";
     if (plan.is_small()) {
       const size_t rank = plan.sizes.size();

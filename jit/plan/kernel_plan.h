@@ -15,6 +15,10 @@
 // A row kernel may compute `rows` points side by side along the last kept dim before a kept vec_dim (else the last kept
 // dim): what does not move along it is loaded once for all of them. Beyond the dim's end its last point comes again.
 //
+// Where that dim has `rows` points and no more, in a pointwise kernel, operands may be packed: Packed along vec_dim,
+// Unit or Back along row_dim(). The rows of such an operand lie one within the other, as the colours of an image do:
+// whole vectors are loaded or stored, and shuffled.
+//
 // A tiled plan (pointwise, vec_dim Kept) runs over squares of `tile` x `tile` points of tile_dim and vec_dim. Operands
 // that are Unit along tile_dim and Any along vec_dim are transposed: they go through a buffer of one such square.
 // A small plan is for one set of sizes and strides: straight-line code without any loop, in which a value is one vector
@@ -35,8 +39,9 @@ namespace fastjit::plan {
 enum class DimKind : uint8_t { Kept, Reduced };
 
 /// Zero: the operand does not move along the dim. Unit: stride 1. Two: stride 2, loads along vec_dim only (every other
-/// element: whole vectors and a shuffle in place of a gather). Any: a run-time stride.
-enum class StrideClass : uint8_t { Zero, Unit, Any, Two };
+/// element: whole vectors and a shuffle in place of a gather). Any: a run-time stride. Packed: stride `rows`, along
+/// vec_dim. Back: stride -1, along row_dim() of a packed operand.
+enum class StrideClass : uint8_t { Zero, Unit, Any, Two, Packed, Back };
 
 struct Operand {
   ir::DType dtype;

@@ -100,11 +100,26 @@ class Verifier {
     return true;
   }
 
+  bool packed(const Operand& operand) const {
+    const bool has_rows = plan_.rows > 1 && plan_.vec_is_kept() && !plan_.is_row_kernel();
+    for (int d = 0; d < plan_.rank(); ++d) {
+      const StrideClass stride = operand.strides[d];
+      if (stride != StrideClass::Packed && stride != StrideClass::Back) continue;
+      const bool is_lanes = stride == StrideClass::Packed;
+      if (!has_rows || d != (is_lanes ? plan_.vec_dim : plan_.row_dim())) return false;
+      const StrideClass other = operand.strides[is_lanes ? plan_.row_dim() : plan_.vec_dim];
+      if (is_lanes ? other != StrideClass::Unit && other != StrideClass::Back : other != StrideClass::Packed)
+        return false;
+    }
+    return true;
+  }
+
   bool operands() {
     for (size_t i = 0; i < plan_.operands.size(); ++i) {
       const Operand& operand = plan_.operands[i];
       if (operand.strides.size() != plan_.dims.size())
         return fail("operand #" + std::to_string(i) + " has not one stride a dim");
+      if (!packed(operand)) return fail("operand #" + std::to_string(i) + " is packed otherwise than rows are");
       for (int d = 0; operand.output && d < plan_.kept(); ++d)
         if (operand.strides[d] == StrideClass::Zero)
           return fail("output #" + std::to_string(i) + " does not move along kept dim " + std::to_string(d));

@@ -42,6 +42,10 @@ struct Space {
 /// The space of a value of these sizes, or of a reduction over `dims` of them.
 Space make_frame(std::span<const Dim> sizes, std::span<const uint8_t> dims);
 
+/// Whether no point of the frame has an address that another has by the other form: their ranges are apart. False where
+/// that depends on sizes.
+bool are_apart(const Linear& a, const Linear& b, const Space& frame);
+
 /// Iteration dim `dim` becomes two, the inner one of size `inner`.
 struct Split {
   int dim;

@@ -15,6 +15,7 @@ constexpr int64_t kChunk = 8192;  // points of one unit of a long row
 constexpr int64_t kColumns = 64;  // of a unit where an operand is transposed or lanes are kept points of a row kernel
 constexpr int64_t kTile = 64, kLeastTile = 16;  // points along a side of a tile
 constexpr int64_t kTileBytes = 32 << 10;        // of all buffers of a tile, where kLeastTile allows it
+constexpr int64_t kMostPacked = 4;              // rows of packed operands
 constexpr int64_t kLeastSide = 4;               // a dim shorter than this is not worth a tile
 
 /// An operand while dims are still moved about: strides per frame dim.
@@ -46,6 +47,7 @@ class Shaper {
     merge(reduced_, 0);
     choose_lanes();
     choose_rows();
+    choose_packed();
     choose_tile();
     choose_narrow();
     choose_small();
@@ -63,6 +65,8 @@ class Shaper {
   void choose_lanes();
   void choose_rows();
   int64_t bytes_still(const Loop& loop) const;
+  void choose_packed();
+  bool packs(const Loop& lanes, const Loop& rows) const;
   void choose_tile();
   void choose_narrow();
   void choose_small();
@@ -78,6 +82,10 @@ class Shaper {
   uint8_t unroll() const;
   uint8_t unroll_of_product() const;
   Dim block() const;
+  bool packed(const Touched& touched, const Loop& lanes, const Loop& rows) const {
+    const Dim step = stride(touched, rows.dim);
+    return is(stride(touched, lanes.dim), rows.size.hint()) && (is(step, 1) || is(step, -1));
+  }
   bool transposed(const Touched& touched) const;
   bool transposed(const Touched& touched, const Loop& across) const {
     return !is(stride(touched, lanes_along_), 0) && !is(stride(touched, lanes_along_), 1) &&
@@ -100,6 +108,7 @@ class Shaper {
   int lanes_along_ = -1;     // frame dim
   int64_t tile_ = 0;         // the loop before the lanes' makes tiles with it
   bool is_product_ = false;  // a kernel with a Dot
+  bool is_packed_ = false;
   bool is_small_ = false;
   int sums_ = 1;
   uint8_t rows_together_ = 1;
@@ -263,9 +272,43 @@ void Shaper::choose_rows() {
   std::rotate(best, best + 1, last);
 }
 
+/// Whether one vector along `lanes` for each of the few `rows` makes whole vectors of everything that is touched, and
+/// something is packed.
+bool Shaper::packs(const Loop& lanes, const Loop& rows) const {
+  if (&lanes == &rows || rows.size.is_symbolic() || lanes.size.hint() < 2 * options_.lanes) return false;
+  if (rows.size.hint() < 2 || rows.size.hint() > kMostPacked) return false;
+  bool some = false;
+  for (const Touched& touched : touched_) {
+    const Dim step = stride(touched, lanes.dim);
+    if (packed(touched, lanes, rows))
+      some = true;
+    else if (!is(step, 1) && (touched.stored || !is(step, 0)))
+      return false;
+  }
+  return some;
+}
+
+/// Colours of an image: along the few points of their dim a vector would be mostly empty.
+void Shaper::choose_packed() {
+  if (options_.cuda || !reduced_.empty() || rows_ == Rows::Separate) return;
+  for (const Loop& lanes : kept_)
+    for (const Loop& rows : kept_) {
+      if (!packs(lanes, rows)) continue;
+      const Loop inner = lanes, outer = rows;
+      std::erase_if(kept_, [&](const Loop& loop) { return loop.dim == inner.dim || loop.dim == outer.dim; });
+      kept_.insert(kept_.end(), {outer, inner});
+      lanes_along_ = inner.dim;
+      out_.kept_lanes = true;
+      rows_together_ = static_cast<uint8_t>(outer.size.hint());
+      is_packed_ = true;
+      return;
+    }
+}
+
 /// Tiles lie along the loop that most bytes of transposed operands follow.
 void Shaper::choose_tile() {
-  if (options_.cuda || !reduced_.empty() || !out_.kept_lanes || kept_.back().size.hint() < kLeastSide) return;
+  if (options_.cuda || !reduced_.empty() || !out_.kept_lanes || is_packed_) return;
+  if (kept_.back().size.hint() < kLeastSide) return;
   int64_t most = 0;
   size_t best = 0;
   for (size_t i = 0; i + 1 < kept_.size(); ++i) {
@@ -319,7 +362,7 @@ void Shaper::choose_small() {
 
 /// Where one vector holds a row, each row would wait for its own chain of operations: a unit computes several.
 void Shaper::choose_narrow() {
-  if (!out_.kept_lanes || tile_ > 0 || !is_narrow(kept_.back())) return;
+  if (!out_.kept_lanes || tile_ > 0 || is_packed_ || !is_narrow(kept_.back())) return;
   const int64_t most = computed() <= 16 ? 4 : 2, length = kept_[kept_.size() - 2].size.hint();
   rows_together_ = static_cast<uint8_t>(length >= 2 * most ? most : 1);
 }
@@ -353,16 +396,23 @@ void Shaper::fill_plan() {
     plan.dims.push_back(i < kept_.size() ? DimKind::Kept : DimKind::Reduced);
     out_.dims.sizes.push_back(loops[i].size);
   }
+  const auto class_of = [&](const Touched& touched, const Loop& loop) {
+    const Dim step = stride(touched, loop.dim);
+    const bool is_lanes = loop.dim == lanes_along_;
+    if (is_packed_ && packed(touched, kept_.back(), kept_[kept_.size() - 2])) {
+      if (is_lanes) return StrideClass::Packed;
+      if (loop.dim == kept_[kept_.size() - 2].dim) return is(step, 1) ? StrideClass::Unit : StrideClass::Back;
+    }
+    return is(step, 0)                                  ? StrideClass::Zero
+           : is(step, 1)                                ? StrideClass::Unit
+           : is(step, 2) && is_lanes && !touched.stored ? StrideClass::Two
+                                                        : StrideClass::Any;
+  };
   for (const Touched& touched : touched_) {
     Operand operand{touched.dtype, touched.stored, {}};
     for (const Loop& loop : loops) {
-      const Dim step = stride(touched, loop.dim);
-      const bool every_other = is(step, 2) && loop.dim == lanes_along_ && !touched.stored;
-      operand.strides.push_back(is(step, 0)   ? StrideClass::Zero
-                                : is(step, 1) ? StrideClass::Unit
-                                : every_other ? StrideClass::Two
-                                              : StrideClass::Any);
-      out_.dims.strides.push_back(step);
+      operand.strides.push_back(class_of(touched, loop));
+      out_.dims.strides.push_back(stride(touched, loop.dim));
     }
     plan.operands.push_back(std::move(operand));
     out_.buffers.push_back(touched.buffer);
@@ -401,7 +451,8 @@ bool Shaper::transposed(const Touched& touched) const {
 Dim Shaper::block() const {
   if (tile_ > 0) return tile_;
   const Dim last = kept_.back().size;
-  const bool transposed = std::ranges::any_of(touched_, [&](const Touched& t) { return this->transposed(t); });
+  const bool transposed =
+      !is_packed_ && std::ranges::any_of(touched_, [&](const Touched& t) { return this->transposed(t); });
   const int64_t columns = is_product_ ? std::max<int64_t>(kColumns, unroll_of_product() * options_.lanes) : kColumns;
   const int64_t limit = transposed || !reduced_.empty() ? columns : kChunk;
   return min(last, limit);

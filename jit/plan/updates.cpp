@@ -3,6 +3,7 @@
 #include "plan/updates.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_set>
 
 #include "pass/rewrite.h"
@@ -17,6 +18,28 @@ namespace {
 
 constexpr size_t kMostNodes = 64;  // of a value that are looked at
 
+/// Whether two boxes in one tensor, of these sizes, have no element in common: along one dim they are apart. False
+/// where that depends on sizes.
+bool are_apart(const ir::IndexMap& a, std::span<const ir::Dim> size_a, const ir::IndexMap& b,
+               std::span<const ir::Dim> size_b) {
+  const auto range = [](const ir::Affine& row,
+                        std::span<const ir::Dim> sizes) -> std::optional<std::array<int64_t, 2>> {
+    if (row.offset.is_symbolic()) return std::nullopt;
+    std::array<int64_t, 2> ends{row.offset.hint(), row.offset.hint()};
+    for (const auto& [dim, coefficient] : row.terms) {
+      if (coefficient.is_symbolic() || sizes[dim].is_symbolic()) return std::nullopt;
+      const int64_t most = coefficient.hint() * (sizes[dim].hint() - 1);
+      ends[most > 0] += most;
+    }
+    return ends;
+  };
+  for (size_t d = 0; d < a.dims.size(); ++d) {
+    const auto x = range(a.dims[d], size_a), y = range(b.dims[d], size_b);
+    if (x && y && ((*x)[1] < (*y)[0] || (*y)[1] < (*x)[0])) return true;
+  }
+  return false;
+}
+
 /// Whether computing `value` reads `base` elsewhere than where `map` writes it, so that it cannot be written there as
 /// it is computed.
 bool reads_beside(const ir::Graph& graph, NodeId value, NodeId base, uint32_t map) {
@@ -26,8 +49,11 @@ bool reads_beside(const ir::Graph& graph, NodeId value, NodeId base, uint32_t ma
     const NodeId id = stack.back();
     stack.pop_back();
     const ir::Node& node = graph[id];
-    if (node.op == Op::View && node.in[0] == base && !(node.attr == map || graph.maps[node.attr] == graph.maps[map]))
-      return true;
+    if (node.op == Op::View && node.in[0] == base) {
+      const ir::IndexMap &read = graph.maps[node.attr], &written = graph.maps[map];
+      if (!(read == written) && !are_apart(read, graph.sizes(id), written, graph.sizes(value))) return true;
+      continue;
+    }
     if (!ir::is_pointwise(node.op) && !ir::is_view(node.op)) continue;
     for (const NodeId in : graph.operands(id)) stack.push_back(in);
   }

@@ -276,3 +276,35 @@ TEST(Layouts, NotWhereTheDeviceGainsNothing) {
   const Graph g = images([](Graph& g, NodeId x) { g.outputs = {convolve(g, convolve(g, x, 16), 32)}; });
   EXPECT_EQ(in_channels_last(pass::run(g, {.channels_last = false})), 0u);
 }
+
+namespace {
+
+/// An image of three colours, into which slices of it are written one after another.
+Graph with_slices(const std::vector<std::pair<int64_t, int64_t>>& writes, bool begins_empty, bool is_stored = false) {
+  Graph g;
+  const Layout layout{{8, 3}, {3, 1}};
+  const NodeId x = g.input(DType::F32, layout, {"x"});
+  NodeId now = begins_empty ? g.undef(DType::F32, layout) : x;
+  const auto slice = [](int64_t which) { return IndexMap{{{0, {{0, 1}}}, {which, {}}}}; };
+  for (const auto& [to, from] : writes) now = g.update(now, g.view(x, slice(from), {8}), slice(to));
+  if (is_stored)
+    g.stores.push_back({0, now, 1});
+  else
+    g.outputs = {g.pointwise(Op::Exp, {now})};
+  return pass::run(g, {});
+}
+
+}  // namespace
+
+TEST(Slices, OfOneTensorAreAView) {
+  EXPECT_EQ(count(with_slices({{0, 2}, {2, 0}}, false), Op::Update), 0u);
+  EXPECT_EQ(count(with_slices({{0, 2}, {1, 1}, {2, 0}}, true), Op::Update), 0u);
+  EXPECT_EQ(count(with_slices({{0, 1}, {1, 1}, {2, 1}}, true), Op::Update), 0u);
+  EXPECT_EQ(count(with_slices({{0, 1}, {0, 2}, {2, 0}}, false), Op::Update), 0u) << "the first is written over";
+}
+
+TEST(Slices, AllElseStaysUpdates) {
+  EXPECT_EQ(count(with_slices({{0, 2}, {1, 1}}, true), Op::Update), 2u) << "the last one holds nothing";
+  EXPECT_EQ(count(with_slices({{0, 1}, {1, 2}, {2, 0}}, true), Op::Update), 3u) << "in no even steps";
+  EXPECT_EQ(count(with_slices({{0, 2}, {2, 0}}, false, true), Op::Update), 2u) << "the argument is written";
+}

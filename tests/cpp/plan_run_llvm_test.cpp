@@ -269,5 +269,45 @@ TEST(PlanRun, NarrowRowsInPlace) {
         }
 }
 
+/// Few columns, forwards and backwards, one for all rows and each row's own: vectors along the rows, which are
+/// shuffled.
+TEST(PlanRun, PackedRows) {
+  using ir::DType, ir::NodeId, ir::Op;
+  for (const backend::Isa isa : {backend::Isa::Avx2, backend::Isa::Avx512})
+    for (const DType dtype : {DType::F32, DType::F64, DType::U8, DType::I64})
+      for (const int64_t columns : {2, 3, 4})
+        for (const int64_t rows : {32, 35, 63, 64, 101}) {
+          if (!backend::host_has(isa)) continue;
+          ir::Graph g;
+          const NodeId x = g.input(dtype, {{rows, columns}, {columns, 1}}, {"x"});
+          const NodeId y = g.input(dtype, {{columns}, {1}}, {"y"});
+          const NodeId z = g.input(dtype, {{rows, columns}, {1, rows}}, {"z"});
+          const NodeId back = g.view(x, {{{0, {{0, 1}}}, {columns - 1, {{1, -1}}}}}, {rows, columns});
+          const DType type = ir::is_half(dtype) ? DType::F32 : dtype;
+          const auto whole = [&](NodeId id) { return g.convert(g.expand(id, {rows, columns}), type); };
+          const NodeId sum = g.pointwise(Op::Add, {g.pointwise(Op::Mul, {whole(back), whole(y)}), whole(z)});
+          g.outputs = {g.convert(sum, dtype)};
+          plan::PlanOptions options;
+          options.lanes = backend::lanes_for(isa);
+          const plan::Program program = plan::plan(g, options);
+          ASSERT_EQ(program.kernels.size(), 1u) << plan::text(program);
+          const plan::KernelPlan& kernel = program.kernels[0];
+          EXPECT_EQ(std::ranges::count_if(kernel.operands,
+                                          [](const auto& it) { return it.strides[1] == plan::StrideClass::Packed; }),
+                    2)
+              << plan::text(program);
+          EXPECT_EQ(plan::verify(kernel), "");
+          const auto number = [&](int64_t n) { return Num{static_cast<double>(n), n}; };
+          std::vector<Values> inputs(3);
+          for (int64_t i = 0; i < rows * columns; ++i) {
+            inputs[0].push_back(number(i % 11));
+            inputs[2].push_back(number(i % 7));
+          }
+          for (int64_t i = 0; i < columns; ++i) inputs[1].push_back(number(i + 2));
+          const Outcome expected = run_graph(g, inputs, {}), got = Runner(g, program, isa).run(inputs, {});
+          EXPECT_EQ(difference(expected.outputs, got.outputs), "") << rows << " x " << columns << plan::text(program);
+        }
+}
+
 }  // namespace
 }  // namespace fastjit::test

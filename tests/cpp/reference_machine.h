@@ -222,7 +222,10 @@ class Machine {
         const int64_t stride = step.strides[k * rank + d];
         const plan::StrideClass expected = kernel.operands[k].strides[d];
         if ((expected == plan::StrideClass::Zero && stride != 0) ||
-            (expected == plan::StrideClass::Unit && stride != 1))
+            (expected == plan::StrideClass::Unit && stride != 1) ||
+            (expected == plan::StrideClass::Packed &&
+             (stride != kernel.rows || step.sizes[static_cast<size_t>(kernel.row_dim())] != kernel.rows)) ||
+            (expected == plan::StrideClass::Back && stride != -1))
           throw std::logic_error("a stride is not of its class");
       }
     const std::vector<int64_t> outer(step.sizes.begin(), step.sizes.begin() + static_cast<std::ptrdiff_t>(kept));

@@ -117,6 +117,8 @@ void KernelEmitter::arguments() {
     for (int d = 0; d < rank(); ++d) {
       if (operand.strides[d] == StrideClass::Unit) strides_[i][d] = i64(ir::size_of(operand.dtype));
       if (operand.strides[d] == StrideClass::Two) strides_[i][d] = i64(2 * ir::size_of(operand.dtype));
+      if (operand.strides[d] == StrideClass::Packed) strides_[i][d] = i64(plan_.rows * ir::size_of(operand.dtype));
+      if (operand.strides[d] == StrideClass::Back) strides_[i][d] = i64(-ir::size_of(operand.dtype));
       if (operand.strides[d] == StrideClass::Any)
         strides_[i][d] = b_.CreateMul(word_of(b_, strides, static_cast<int64_t>(i) * rank() + d, word),
                                       i64(ir::size_of(operand.dtype)));
@@ -360,6 +362,10 @@ int KernelEmitter::rows_of(uint32_t id) const {
 
 void KernelEmitter::instruction(uint32_t id) {
   held_[id].assign(static_cast<size_t>(rows_of(id)), {});
+  const Instr& in = plan_.code[id];
+  const auto operand = static_cast<uint32_t>(in.imm);
+  if (in.code == Code::Load && is_packed(operand)) return load_packed(id);
+  if (in.code == Code::Store && is_packed(operand)) return store_packed(id);
   for (row_ = 0; row_ < rows_of(id); ++row_) instruction_of_row(id);
   row_ = 0;
 }

@@ -113,6 +113,14 @@ class KernelEmitter {
   bool masked_memory(ir::DType type) const;
   bool gathers(ir::DType type) const;
 
+  // packed.cpp
+  bool is_packed(uint32_t operand) const;
+  int first_packed(uint32_t operand) const;
+  Value* packed_pointer(uint32_t operand, int slot, int which);
+  Value* packed_mask(int which);
+  void load_packed(uint32_t id);
+  void store_packed(uint32_t id);
+
   // helpers
   int rank() const { return plan_.rank(); }
   int row_level() const { return vec_kept_ ? kLanes : kUnit; }

@@ -23,8 +23,9 @@ KernelEmitter::Place KernelEmitter::place_of(uint32_t operand, int slot) {
   Value* stride = strides_[operand][plan_.vec_dim];
   place.pointer = offset(place.pointer, b_.CreateMul(now_.index, stride));
   if (slot) place.pointer = offset(place.pointer, b_.CreateMul(stride, i64(static_cast<int64_t>(slot) * lanes_)));
-  place.every_other = about.strides[plan_.vec_dim] == StrideClass::Two;
-  if (about.strides[plan_.vec_dim] == StrideClass::Any || (place.every_other && !masked_memory(about.dtype))) {
+  const StrideClass lanes = about.strides[plan_.vec_dim];
+  place.every_other = lanes == StrideClass::Two;
+  if (lanes == StrideClass::Any || lanes == StrideClass::Packed || (place.every_other && !masked_memory(about.dtype))) {
     place.stride = stride;
     place.operand = static_cast<int>(operand);
   }

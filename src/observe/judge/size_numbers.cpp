@@ -5,12 +5,15 @@
 #if FASTJIT_OBSERVES
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "observe/events/opcode_numbers.h"
 #include "observe/judge/tracer.h"
 
 namespace fastjit::observe {
 namespace {
+
+constexpr int kCount = -1;  // of elements, in place of a dim
 
 #if PY_VERSION_HEX < 0x030C0000
 // Whether the code behind this instruction makes one text of so many pieces and values that lie on the stack, and gives
@@ -34,6 +37,31 @@ bool makes_second_argument(const unsigned char* ops, int offset, int pieces) {
 }
 #endif
 
+// Where the instruction gives an int that the next one compares with a constant: the number n for which "it is at most
+// n" decides the answer, of a size.
+std::optional<int64_t> asked_of_size(PyCodeObject* code, const unsigned char* ops, int offset) {
+  std::optional<int64_t> constant;
+  for (int i = offset + 1;; ++i) {  // to a return at the latest
+    const int op = ops[2 * i], arg = ops[2 * i + 1];
+    if (op == 0) continue;  // a cache
+    if (op == k_LOAD_SMALL_INT && !constant) {
+      constant = arg;
+    } else if (op == k_LOAD_CONST && !constant) {
+      PyObject* number = PyTuple_GET_ITEM(code->co_consts, arg);
+      if (!PyLong_CheckExact(number)) return std::nullopt;
+      int overflow = 0;
+      constant = PyLong_AsLongLongAndOverflow(number, &overflow);
+      if (overflow != 0 || *constant < 0) return std::nullopt;
+    } else if (op == k_COMPARE_OP && constant) {
+      const int comparison = arg >> kCompareShift;
+      if (comparison == Py_EQ || comparison == Py_NE) return *constant == 0 ? constant : std::nullopt;
+      return comparison == Py_LT || comparison == Py_GE ? *constant - 1 : *constant;
+    } else {
+      return std::nullopt;
+    }
+  }
+}
+
 std::span<PyObject*> items_of(PyObject* sequence) {
   return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(Py_SIZE(sequence))};
 }
@@ -54,7 +82,12 @@ bool Tracer::is_size(PyObject* o) const {
 // The instruction about to run gives this size of the tensor, or all.
 void Tracer::read_sizes(PyObject* tensor, int dim) {
   const int64_t known = host_.on_sizes ? host_.on_sizes(host_.context, tensor) : -1;
-  if (known < 0) return host_.on_size_read ? host_.on_size_read(host_.context, tensor) : void();
+  if (known < 0) {
+    const bool is_all = dim == kCount && rank_of(tensor) == 1;
+    const auto asked = is_all || dim >= 0 ? asked_of_size(top().code, top().ops, top().offset) : std::nullopt;
+    if (asked && *asked >= 0 && host_.on_slice) return host_.on_slice(host_.context, tensor, std::max(dim, 0), *asked);
+    return host_.on_size_read ? host_.on_size_read(host_.context, tensor) : void();
+  }
   top().sizes_of = known;
   top().size_dim = dim;
 }
@@ -68,7 +101,6 @@ long Tracer::rank_of(PyObject* tensor) {
 
 // As a function of torch's written in C.
 void Tracer::read_sizes_by_call(PyObject* tensor, std::string_view name, Args args) {
-  constexpr int kCount = -1;
   if (name == "numel" || name == "nelement") return read_sizes(tensor, kCount);
   if (name == "size" && args.size() == 1) return read_sizes(tensor, Frame::kAllDims);
   if (name != "size" || args.size() != 2 || !PyLong_CheckExact(args[1]))

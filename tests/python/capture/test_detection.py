@@ -192,3 +192,30 @@ def test_elements_of_a_mask(shape, kind):
         assert_same(got, expected, exact=True)
         assert [t.stride() for t in got] == [t.stride() for t in expected]
     assert fast.stats().hits == 5 - fast.stats().variants and dict(fast.stats().fallbacks) == {}
+
+
+def in_order_or_none(scores):
+    best = scores[scores > 0]
+    if best.numel() == 0:
+        return best - 1
+    return best.sort(descending=True, stable=True)[0][:5] * 2
+
+
+def by_size(scores):
+    best = scores[scores > 0]
+    if best.numel() < 4:
+        return best + 1
+    return best * (3 if best.size(0) >= 6 else 2)
+
+
+@pytest.mark.parametrize(("function", "answers"), [(in_order_or_none, 2), (by_size, 3)])
+def test_a_count_that_is_only_compared_is_a_guard_on_the_answer(function, answers):
+    fast = fastjit.fastjit(function)
+    torch.manual_seed(0)
+    counts = (9, 0, 5, 12, 7, 2, 30, 4, 0, 3, 6, 11, 5, 8)
+    for count in counts:
+        scores = case(count)[0]
+        assert_same(fast(scores), function(scores), exact=True)
+    stats = fast.stats()
+    assert stats.hits >= len(counts) - 2 * answers and dict(stats.fallbacks) == {}, stats
+    assert stats.variants <= 2 * answers

@@ -168,6 +168,41 @@ def test_parts_are_stored_by_kernels(fn):
     assert fn in (nothing_written, old_view_of_the_base) or "= update " in ir
 
 
+def suppressed(over, start):
+    """Each keeps or drops those behind it: what is read lies before what is written."""
+    keep = start.clone()
+    for i in range(keep.shape[0] - 1):
+        keep[i + 1 :] &= ~(over[i, i + 1 :] & keep[i])
+    return keep
+
+
+def sums_of_columns(a, b):
+    """The column that is read lies beside those that are written, in between in memory."""
+    x = a.clone()
+    for i in range(3):
+        x[:, i + 1 :] += x[:, i : i + 1] * b[:, i : i + 1]
+    return x
+
+
+def reads_and_writes_overlap(a, b):
+    x = a.clone()
+    for i in range(3):
+        x[i : i + 2] = x[i + 1 : i + 3] + x[i]
+    return x, b
+
+
+def test_what_is_read_beside_takes_no_launch_more():
+    over, start = torch.rand(12, 12) > 0.8, torch.rand(12) > 0.1
+    fast = check(suppressed, over, start)
+    assert fast.stats().steps <= 12, fast.inspect("plan")
+    for _ in range(5):
+        over, start = torch.rand(12, 12) > 0.7, torch.rand(12) > 0.2
+        assert_same(fast(over, start), suppressed(over, start), exact=True)
+    for fn in (sums_of_columns, reads_and_writes_overlap):
+        fast = check(fn, torch.randn(5, 4), torch.randn(5, 4))
+        assert is_own(fast)[0]
+
+
 def test_a_step_of_a_sequence_is_one_store():
     fast = check(steps_in_order, torch.randn(12, 8))
     own, ir = is_own(fast)

@@ -1,0 +1,141 @@
+// A tensor whose every slice along a short dim was written is often another one, seen otherwise: the colours of an
+// image in reverse order, or one of them three times. Such a chain of updates becomes a view, which kernels read in
+// place of a copy.
+#include <algorithm>
+
+#include "pass/pass.h"
+#include "pass/rewrite.h"
+
+namespace fastjit::pass {
+
+using namespace ir;
+
+namespace {
+
+constexpr int64_t kMostSlices = 16;
+
+/// A slice of a tensor: all elements with one index along a dim.
+struct Slice {
+  uint8_t dim;
+  int64_t index;
+};
+
+/// Of an update: the slice that it writes, with a value of just that shape.
+std::optional<Slice> written(const Graph& graph, const Node& update) {
+  std::optional<Slice> slice;
+  const IndexMap& map = graph.maps[update.attr];
+  uint8_t next = 0;
+  for (size_t d = 0; d < map.dims.size(); ++d) {
+    const Affine& row = map.dims[d];
+    if (row.terms.empty()) {
+      if (slice || row.offset.is_symbolic()) return std::nullopt;
+      slice = Slice{static_cast<uint8_t>(d), row.offset.hint()};
+    } else if (row.terms.size() != 1 || row.terms[0].first != next++ || !identical(row.terms[0].second, 1) ||
+               !identical(row.offset, 0)) {
+      return std::nullopt;
+    }
+  }
+  if (!slice || graph.sizes(update.in[1]).size() != next) return std::nullopt;
+  std::vector<Dim> left(graph.sizes(update.in[0]).begin(), graph.sizes(update.in[0]).end());
+  left.erase(left.begin() + slice->dim);
+  return identical(left, graph.layout(update.in[1]).sizes) ? slice : std::nullopt;
+}
+
+/// A view of something that is no view by a map.
+struct Seen {
+  NodeId source;
+  IndexMap map;
+};
+
+Seen below(const Graph& graph, Seen seen) {
+  while (graph[seen.source].op == Op::View) {
+    const Node& node = graph[seen.source];
+    seen = {node.in[0], composed(graph.maps[node.attr], seen.map)};
+  }
+  return seen;
+}
+
+/// The map of one slice, as a map of the whole: dims from `dim` on are one further.
+IndexMap moved(IndexMap map, uint8_t dim) {
+  for (Affine& row : map.dims)
+    for (auto& [at, coefficient] : row.terms) at = static_cast<uint8_t>(at + (at >= dim));
+  return map;
+}
+
+/// What all slices together are a view of, where slice i begins i steps behind slice 0 along one dim of it.
+std::optional<Seen> joined(const std::vector<Seen>& slices, uint8_t dim) {
+  const auto is_other = [&](const Seen& slice) { return slice.source != slices[0].source; };
+  if (slices.empty() || std::ranges::any_of(slices, is_other)) return std::nullopt;
+  Seen whole{slices[0].source, moved(slices[0].map, dim)};
+  const size_t rank = whole.map.dims.size();
+  size_t moving = rank;
+  for (size_t d = 0; d < rank; ++d)
+    if (slices.size() > 1 && !identical(slices[0].map.dims[d].offset, slices[1].map.dims[d].offset)) {
+      if (moving != rank) return std::nullopt;
+      moving = d;
+    }
+  const Dim step = moving == rank ? Dim(0) : slices[1].map.dims[moving].offset - slices[0].map.dims[moving].offset;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    for (size_t d = 0; d < rank; ++d) {
+      Affine expected = slices[0].map.dims[d];
+      if (d == moving) expected.offset += step * static_cast<int64_t>(i);
+      if (!(expected == slices[i].map.dims[d])) return std::nullopt;
+    }
+  }
+  if (moving == rank) return whole;
+  auto& terms = whole.map.dims[moving].terms;
+  const auto at = std::ranges::lower_bound(terms, dim, {}, &std::pair<uint8_t, Dim>::first);
+  terms.insert(at, {dim, step});
+  return whole;
+}
+
+/// What the update, and those before it, make of the tensor.
+std::optional<Seen> whole_of(const Graph& graph, NodeId update) {
+  const auto last = written(graph, graph[update]);
+  if (!last) return std::nullopt;
+  const Dim length = graph.sizes(update)[last->dim];
+  if (length.is_symbolic() || length.hint() > kMostSlices) return std::nullopt;
+  std::vector<Seen> slices(static_cast<size_t>(length.hint()), Seen{kNoNode, {}});
+  NodeId base = update;
+  for (int64_t seen = 0; graph[base].op == Op::Update && seen < 2 * kMostSlices; ++seen, base = graph[base].in[0]) {
+    const auto slice = written(graph, graph[base]);
+    if (!slice || slice->dim != last->dim) break;
+    const NodeId value = graph[base].in[1];
+    Seen& at = slices[static_cast<size_t>(slice->index)];
+    if (at.source == kNoNode) at = below(graph, {value, identity_map(graph.sizes(value).size())});
+  }
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices[i].source != kNoNode) continue;
+    if (graph[base].op == Op::Undef) return std::nullopt;
+    IndexMap map = identity_map(graph.sizes(base).size() - 1);
+    map.dims.insert(map.dims.begin() + last->dim, Affine{static_cast<int64_t>(i), {}});
+    slices[i] = below(graph, {base, std::move(map)});
+  }
+  return joined(slices, last->dim);
+}
+
+}  // namespace
+
+Changed slices(const Graph& graph, const PassContext&) {
+  if (std::ranges::none_of(graph.nodes, [](const Node& node) { return node.op == Op::Update; })) return {};
+  std::vector<bool> stays(graph.nodes.size(), false);  // what an argument gets is written where it lies
+  for (const Store& store : graph.stores) stays[store.value] = true;
+  const std::vector<bool> changes = overwritten(graph);
+  Rewriter rewriter(graph);
+  bool found = false;
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    const auto whole = graph[id].op == Op::Update && !stays[id] ? whole_of(graph, id) : std::nullopt;
+    if (!whole || changes[memory_of(graph, whole->source)]) {
+      rewriter.copy(id);
+      continue;
+    }
+    const auto sizes = graph.sizes(id);
+    rewriter.to().set_line(graph[id].line);
+    const NodeId view = rewriter.to().view(rewriter[whole->source], whole->map, {sizes.begin(), sizes.end()});
+    rewriter.set(id, rewriter.to().with_strides(view, graph.layout(id).strides));
+    found = true;
+  }
+  return found ? Changed(rewriter.finish()) : std::nullopt;
+}
+
+}  // namespace fastjit::pass
