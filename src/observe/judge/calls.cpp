@@ -106,7 +106,7 @@ void Tracer::call(PyObject* callable, Args args) {
 }
 
 // These are no operators, whatever their names: they look at metadata. Empty: it is another one.
-static std::string_view name_of_size_reader(PyObject* callable) {
+std::string_view Tracer::name_of_size_reader(PyObject* callable) {
   constexpr std::string_view kNames[] = {"size",          "stride",         "numel",   "nelement",
                                          "is_contiguous", "storage_offset", "__len__", "broadcast_shapes"};
   const std::string text = callee_text(callable);
@@ -157,7 +157,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
   if (host_.has_data_sizes && host_.has_data_sizes(host_.context))
     if (const std::string_view name = name_of_size_reader(callable); !name.empty())
       for (PyObject* arg : args)
-        if (is_tensor(arg)) read_sizes_by_call(arg, name, args);
+        if (is_tensor(arg)) read_sizes_by_call(callable, arg, name, args);
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
     case Host::Callee::Boxed:

@@ -441,8 +441,9 @@ void Tracer::call_below(int above, int oparg) {
   const bool has_self = (kSelfOnTop ? high : low) != nullptr;
   const int n = oparg + has_self;
   plain_callee_ = !has_self && !top().kwnames ? (kSelfOnTop || low ? low : high) : nullptr;
-  call(kSelfOnTop || low ? low : high, top().stack.from(above + n, n));
-  plain_callee_ = nullptr;
+  called_ = kSelfOnTop || low ? low : high;
+  call(called_, top().stack.from(above + n, n));
+  plain_callee_ = called_ = nullptr;
   top().kwnames = nullptr;
 }
 

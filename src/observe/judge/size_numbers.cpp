@@ -79,12 +79,14 @@ bool Tracer::is_size(PyObject* o) const {
          numbers_.from(which) == WatchedNumbers::From::Size;
 }
 
-// The instruction about to run gives this size of the tensor, or all.
-void Tracer::read_sizes(PyObject* tensor, int dim) {
+// The instruction about to run reads this size of the tensor, or all, and gives it itself: it is no function that calls
+// another for each of some tensors, and gives their sum.
+void Tracer::read_sizes(PyObject* tensor, int dim, bool gives_it) {
   const int64_t known = host_.on_sizes ? host_.on_sizes(host_.context, tensor) : -1;
   if (known < 0) {
     const bool is_all = dim == kCount && rank_of(tensor) == 1;
-    const auto asked = is_all || dim >= 0 ? asked_of_size(top().code, top().ops, top().offset) : std::nullopt;
+    const auto asked =
+        gives_it && (is_all || dim >= 0) ? asked_of_size(top().code, top().ops, top().offset) : std::nullopt;
     if (asked && *asked >= 0 && host_.on_slice) return host_.on_slice(host_.context, tensor, std::max(dim, 0), *asked);
     return host_.on_size_read ? host_.on_size_read(host_.context, tensor) : void();
   }
@@ -100,8 +102,9 @@ long Tracer::rank_of(PyObject* tensor) {
 }
 
 // As a function of torch's written in C.
-void Tracer::read_sizes_by_call(PyObject* tensor, std::string_view name, Args args) {
-  if (name == "numel" || name == "nelement") return read_sizes(tensor, kCount);
+void Tracer::read_sizes_by_call(PyObject* callable, PyObject* tensor, std::string_view name, Args args) {
+  const bool gives_it = callable == called_;
+  if (name == "numel" || name == "nelement") return read_sizes(tensor, kCount, gives_it);
   if (name == "size" && args.size() == 1) return read_sizes(tensor, Frame::kAllDims);
   if (name != "size" || args.size() != 2 || !PyLong_CheckExact(args[1]))
     return host_.on_size_read(host_.context, tensor);
@@ -109,7 +112,7 @@ void Tracer::read_sizes_by_call(PyObject* tensor, std::string_view name, Args ar
   const long count = rank_of(tensor), dim = PyLong_AsLong(args[1]);
   PyErr_Clear();
   const long wrapped = dim < 0 ? dim + count : dim;
-  if (wrapped >= 0 && wrapped < count) read_sizes(tensor, static_cast<int>(wrapped));
+  if (wrapped >= 0 && wrapped < count) read_sizes(tensor, static_cast<int>(wrapped), gives_it);
 }
 
 // What it gave lies on the stack.

@@ -289,8 +289,9 @@ class Tracer final : public Driver {
   bool compares_open(int comparison, PyObject* left, PyObject* right);
   // size_numbers.cpp
   bool is_size(PyObject* o) const;
-  void read_sizes(PyObject* tensor, int dim);
-  void read_sizes_by_call(PyObject* tensor, std::string_view name, Args args);
+  void read_sizes(PyObject* tensor, int dim, bool gives_it = false);
+  static std::string_view name_of_size_reader(PyObject* callable);
+  void read_sizes_by_call(PyObject* callable, PyObject* tensor, std::string_view name, Args args);
   void take_sizes(int64_t tensor, int dim);
   PyObject* own_size(int64_t tensor, int dim, PyObject* number);
   static long rank_of(PyObject* tensor);
@@ -627,6 +628,7 @@ class Tracer final : public Driver {
   std::map<std::pair<PyTypeObject*, PyObject*>, ClassSet> class_sets_;
   PyObject* unpacked_names_ = nullptr;  // of the keywords behind ** in the call that is judged
   PyObject* plain_callee_ = nullptr;    // what the instruction that runs now calls with positional arguments
+  PyObject* called_ = nullptr;          // by the instruction at hand, which gives what that gives
 };
 
 template <class Label>
