@@ -470,7 +470,7 @@ Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const Staged made = staged(known, options);
   Program program = plan_staged(made.of(known), options, made.bodies);
   roll(program);
-  find_places(program);
+  if (!graph.symbols) find_places(program);
   program.own_products = options.own_products;
   program.no_library = options.no_library;
   program.for_cuda = options.cuda;

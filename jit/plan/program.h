@@ -87,8 +87,8 @@ struct LoopStep {
     int64_t bytes = 0;         // from there, or from the arena's begin
     int64_t element = 0;       // bytes of one
   };
-  std::vector<Where> where;
-  SlotId temp = kNoSlot;  // one of those in the arena
+  std::vector<Where> where;  // empty in a program for any size, where slots and places move: the table says it then
+  SlotId temp = kNoSlot;     // one of those in the arena
 };
 
 /// An operator run by torch. `call` indexes the capture's call templates; operands fill its holes.

@@ -145,7 +145,9 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
       range(0, starts.back());
   }
 
-  char* round_address(const plan::LoopStep::Where& where) {
+  char* round_address(const plan::LoopStep& s, size_t next) {
+    if (s.where.empty()) return address(s.table[next]);
+    const plan::LoopStep::Where& where = s.where[next];
     if (where.input != plan::kNoSlot) [[likely]]
       return data_of_input(*inputs_[where.input], where.element) + where.bytes;
     return (where.slot == plan::kNoSlot ? arena_ : address(where.slot)) + where.bytes;
@@ -168,12 +170,12 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     for (const auto& [of, delta] : s.walks) walks.push_back(pointer(of, delta));
     for (const plan::LoopStep::Operand of : s.jumps) jumps.push_back(pointer(of, 0).at);
     if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
-    const plan::LoopStep::Where* where = s.where.data() + jumps.size();
+    size_t next = jumps.size();
     for (int64_t round = 1;; ++round) {
       for (size_t i = 0; i < launches.size(); ++i) execute(launches[i], s.body[i].units, s.body[i].grain);
       if (round >= s.trip) return;
       for (const auto& [at, bytes] : walks) *at = static_cast<char*>(*at) + bytes;
-      for (void** at : jumps) *at = round_address(*where++);
+      for (void** at : jumps) *at = round_address(s, next++);
     }
   }
 
