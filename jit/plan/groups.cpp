@@ -355,7 +355,7 @@ bool Former::may_write(uint32_t item, const Root& root, const Storage& dest, ir:
   Linear place = root_address(world_, host.frame, root, dest.strides);
   place.back() += dest.offset;
   for (const Access& access : host.draft.accesses)
-    if (lies_there(access.buffer) && !are_apart(access.address, place, host.frame) &&
+    if (lies_there(access.buffer) && !range_of(access.address, host.frame).is_apart_from(range_of(place, host.frame)) &&
         (!host.draft.scratch.empty() || !identical(access.address, place)))
       return false;
   for (const Root& other : host.roots)

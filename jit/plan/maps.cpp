@@ -2,7 +2,6 @@
 #include "plan/maps.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 namespace fastjit::plan {
@@ -34,21 +33,16 @@ Space make_frame(std::span<const Dim> sizes, std::span<const uint8_t> dims) {
   return frame;
 }
 
-bool are_apart(const Linear& a, const Linear& b, const Space& frame) {
-  std::array<std::pair<int64_t, int64_t>, 2> ranges;
-  for (const bool second : {false, true}) {
-    const Linear& address = second ? b : a;
-    auto& [low, high] = ranges[second];
-    for (size_t d = 0; d < address.size(); ++d) {
-      const Dim points = d < frame.sizes.size() ? frame.sizes[d] : Dim(1);
-      if (address[d].is_symbolic() || points.is_symbolic()) return false;
-      const bool is_offset = d == frame.sizes.size();
-      const int64_t most = is_offset ? address[d].hint() : address[d].hint() * (points.hint() - 1);
-      low += is_offset ? most : std::min<int64_t>(most, 0);
-      high += is_offset ? most : std::max<int64_t>(most, 0);
-    }
-  }
-  return ranges[0].second < ranges[1].first || ranges[1].second < ranges[0].first;
+void Range::add(Dim coefficient, Dim size) {
+  is_known = is_known && !coefficient.is_symbolic() && !size.is_symbolic();
+  const int64_t most = coefficient.hint() * (size.hint() - 1);
+  (most < 0 ? low : high) += most;
+}
+
+Range range_of(const Linear& address, const Space& frame) {
+  Range range(address.back());
+  for (size_t d = 0; d < frame.sizes.size(); ++d) range.add(address[d], frame.sizes[d]);
+  return range;
 }
 
 void split(Space& frame, const Split& how) {

@@ -42,9 +42,19 @@ struct Space {
 /// The space of a value of these sizes, or of a reduction over `dims` of them.
 Space make_frame(std::span<const Dim> sizes, std::span<const uint8_t> dims);
 
-/// Whether no point of the frame has an address that another has by the other form: their ranges are apart. False where
-/// that depends on sizes.
-bool are_apart(const Linear& a, const Linear& b, const Space& frame);
+/// From the lowest to the highest value of an offset and what is added to it for each of some indices.
+struct Range {
+  explicit Range(Dim offset) : low(offset.hint()), high(offset.hint()), is_known(!offset.is_symbolic()) {}
+  /// Of an index that goes below `size`.
+  void add(Dim coefficient, Dim size);
+  /// False where that depends on sizes.
+  bool is_apart_from(const Range& other) const {
+    return is_known && other.is_known && (high < other.low || other.high < low);
+  }
+  int64_t low, high;
+  bool is_known;
+};
+Range range_of(const Linear& address, const Space& frame);
 
 /// Iteration dim `dim` becomes two, the inner one of size `inner`.
 struct Split {

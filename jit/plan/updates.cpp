@@ -3,10 +3,10 @@
 #include "plan/updates.h"
 
 #include <algorithm>
-#include <array>
 #include <unordered_set>
 
 #include "pass/rewrite.h"
+#include "plan/maps.h"
 #include "plan/work.h"
 
 namespace fastjit::plan {
@@ -22,21 +22,13 @@ constexpr size_t kMostNodes = 64;  // of a value that are looked at
 /// where that depends on sizes.
 bool are_apart(const ir::IndexMap& a, std::span<const ir::Dim> size_a, const ir::IndexMap& b,
                std::span<const ir::Dim> size_b) {
-  const auto range = [](const ir::Affine& row,
-                        std::span<const ir::Dim> sizes) -> std::optional<std::array<int64_t, 2>> {
-    if (row.offset.is_symbolic()) return std::nullopt;
-    std::array<int64_t, 2> ends{row.offset.hint(), row.offset.hint()};
-    for (const auto& [dim, coefficient] : row.terms) {
-      if (coefficient.is_symbolic() || sizes[dim].is_symbolic()) return std::nullopt;
-      const int64_t most = coefficient.hint() * (sizes[dim].hint() - 1);
-      ends[most > 0] += most;
-    }
-    return ends;
+  const auto range_in = [](const ir::Affine& row, std::span<const ir::Dim> sizes) {
+    Range range(row.offset);
+    for (const auto& [dim, coefficient] : row.terms) range.add(coefficient, sizes[dim]);
+    return range;
   };
-  for (size_t d = 0; d < a.dims.size(); ++d) {
-    const auto x = range(a.dims[d], size_a), y = range(b.dims[d], size_b);
-    if (x && y && ((*x)[1] < (*y)[0] || (*y)[1] < (*x)[0])) return true;
-  }
+  for (size_t d = 0; d < a.dims.size(); ++d)
+    if (range_in(a.dims[d], size_a).is_apart_from(range_in(b.dims[d], size_b))) return true;
   return false;
 }
 

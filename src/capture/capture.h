@@ -57,10 +57,10 @@ struct Capture {
   bool in_inference_mode = false;  // the program runs in inference mode although the caller does not
 };
 
-/// What the caller passes in: the flattened arguments of the call about to run.
 /// Values that one path may read out of tensors: at first, and once such long paths turned out to be new each time.
 inline constexpr size_t kMaxValues = 512, kFewValues = 32;
 
+/// What the caller passes in: the flattened arguments of the call about to run.
 struct CallInputs {
   std::vector<at::Tensor> tensors;  // exact torch.Tensor / Parameter arguments, in flattening order
   std::vector<std::pair<PyObject*, std::string>>

@@ -12,13 +12,14 @@ class Attributes:
     def __init__(self, root: Any):
         self.root = root
         self.paths: list[tuple[int, str]] = []
+        self._places: dict[tuple[int, str], int] = {}  # in `paths`
         self.names: dict[int, str] = {}  # of paths that lead to no object of a class
 
     def object_or_name(self, parent: int, attribute: str, is_object: bool) -> tuple[int, str]:
         path = (parent, attribute)
-        if path not in self.paths:
+        index = self._places.setdefault(path, len(self.paths))
+        if index == len(self.paths):
             self.paths.append(path)
-        index = self.paths.index(path)
         if not is_object:
             self.names[index] = "self_" + re.sub(r"\W", "_", ".".join(self._full(index)))
         return index, self.names.get(index, "")

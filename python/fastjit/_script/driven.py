@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ class Driven(FastFunction[..., Any]):
         self._calls = self._hits = 0
         self.__name__, self.__qualname__ = run.__name__, run.__qualname__
         self._name = options["name"]
-        self.__signature__ = __import__("inspect").signature(run)
+        self.__signature__ = inspect.signature(run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = [part._unserved() for part in self._all_parts.values()]

@@ -257,13 +257,19 @@ bool GraphBuilder::pinned(const Action& step) const {
   return std::ranges::any_of(step.reads, is_pinned) || std::ranges::any_of(step.results, is_pinned);
 }
 
+// A view of all of it, which stands for the storage's memory too.
+ir::NodeId GraphBuilder::alias_of(ir::NodeId memory, const SharedMeta& meta, uint32_t storage) {
+  const ir::NodeId alias = run_unary("aten::alias", ir::ExternKind::View, memory, meta);
+  owner_.try_emplace(alias, storage);
+  return alias;
+}
+
 // A view taken after the last write: fused code reads that, and so depends on every write before it.
 ir::NodeId GraphBuilder::settled(uint32_t tensor) {
   State& state = states_[tensor];
   if (state.settled) return state.node;
   const ir::NodeId memory = real(tensor);
-  state.node = run_unary("aten::alias", ir::ExternKind::View, memory, state.meta);
-  owner_.try_emplace(state.node, analysis_.storage[tensor]);
+  state.node = alias_of(memory, state.meta, analysis_.storage[tensor]);
   state.settled = true;
   return state.node;
 }
@@ -295,8 +301,7 @@ bool GraphBuilder::begin_memory(const Action& step) {
   if (state.node == ir::kNoNode || (step.exact && !is_exact(state.node))) return false;
   const std::vector<ir::Dim> strides = state.meta->layout().strides;
   const ir::NodeId memory = graph_.fresh_copy(graph_.with_strides(state.node, strides), strides);
-  state.node = state.real = run_unary("aten::alias", ir::ExternKind::View, memory, state.meta);  // a value stays
-  owner_.try_emplace(state.real, results[0].storage);
+  state.node = state.real = alias_of(memory, state.meta, results[0].storage);  // a value stays
   return true;
 }
 

@@ -163,6 +163,7 @@ class GraphBuilder {
   // build.cpp
   void emit(uint32_t step);
   bool begin_memory(const Action& step);
+  ir::NodeId alias_of(ir::NodeId memory, const SharedMeta& meta, uint32_t storage);
   void check_known(const Use& use, const Event& event);
   void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask);
   void set_result(const Use& use, ir::NodeId node, const Event& event, bool by_torch = false);

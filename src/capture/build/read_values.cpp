@@ -190,9 +190,7 @@ ir::NodeId GraphBuilder::answer_to(const NumberTest& test) {
 void GraphBuilder::settle_sizes(const Use& use) {
   State& state = states_[use.tensor];
   if (analysis_.pinned[use.storage] || state.real == ir::kNoNode) return;
-  const ir::NodeId memory = run_unary("aten::alias", ir::ExternKind::View, state.real, use.meta);
-  owner_.try_emplace(memory, use.storage);
-  state.node = state.real = memory;
+  state.node = state.real = alias_of(state.real, use.meta, use.storage);
 }
 
 void GraphBuilder::guard(uint32_t index) {

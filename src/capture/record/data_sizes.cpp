@@ -86,16 +86,9 @@ std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& r
   return std::nullopt;
 }
 
-bool is_row_major(const TensorMeta& meta) {
-  int64_t step = 1;
-  for (size_t d = meta.sizes.size(); d-- > 0; step *= std::max<int64_t>(meta.sizes[d], 1))
-    if (meta.strides[d] != step) return false;
-  return true;
-}
-
 // Where memory lies so that its strides do not depend on how long it is.
 bool lies_in_rows(const Use& use, Dims dims) {
-  return use.meta->sizes.size() == 1 || (dims == bit(0) && is_row_major(*use.meta));
+  return use.meta->sizes.size() == 1 || (dims == bit(0) && use.meta->strides == ir::row_major(use.meta->sizes));
 }
 
 // x[:n], where x is known to be longer.

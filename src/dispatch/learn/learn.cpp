@@ -197,6 +197,7 @@ PyObject* leave_eager(Function& function, Patience::Cause cause, const CallSpec&
 // is passed.
 void limit_values(Function& function) {
   constexpr ptrdiff_t kTries = 2;
+  if (function.max_values == capture::kFewValues) return;
   const auto is_long = [](const Variant& variant) {
     return variant.guards.values.size() > capture::kFewValues && variant.hits == 0;
   };

@@ -24,8 +24,7 @@ static bool has_fixed_lengths(PyObject* items) {
 // What C code may call for each item: it reads the item, or is an operator, which the recorder sees. What asks for
 // sizes there is not seen to ask, so none of them may differ from call to call.
 bool Tracer::maps_in_c(PyObject* callable) {
-  if (host_.has_data_sizes && host_.has_data_sizes(host_.context) && !name_of_size_reader(callable).empty())
-    return false;
+  if (has_data_sizes() && !name_of_size_reader(callable).empty()) return false;
   for (PyTypeObject* known : {&PyFrozenSet_Type, &PyTuple_Type})
     if (callable == (PyObject*)known) return true;
   if (is_itemgetter(callable)) return true;

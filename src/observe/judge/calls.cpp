@@ -154,7 +154,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
     top().container_result = true;
     return;
   }
-  if (host_.has_data_sizes && host_.has_data_sizes(host_.context))
+  if (has_data_sizes())
     if (const std::string_view name = name_of_size_reader(callable); !name.empty())
       for (PyObject* arg : args)
         if (is_tensor(arg)) read_sizes_by_call(callable, arg, name, args);

@@ -153,8 +153,7 @@ void Tracer::length(PyObject* o) {
   if (is_plain_value(o)) return touch(o);
   if (is_tensor(o)) {
     tensor_method(o, "__len__");
-    const bool is_sized = host_.has_data_sizes && host_.has_data_sizes(host_.context);
-    return is_sized && rank_of(o) > 0 ? read_sizes(o, 0) : void();
+    return has_data_sizes() && rank_of(o) > 0 ? read_sizes(o, 0) : void();
   }
   if (is_view(o)) o = view_dict(o);
   if (is_known(o) && (is_dict(o) || PyList_CheckExact(o) || PySet_CheckExact(o) || is_deque(o))) return;

@@ -534,28 +534,24 @@ def step(x: Tensor, by: Tensor) -> Tensor:
     return (x + by).mul(0.5).sin().add(1).mul(0.5)
 
 
-def test_a_loop_of_many_values_is_a_program_where_it_comes_again():
-    def body(x: Tensor, rounds: Tensor) -> Tensor:
-        while rounds > 0:
-            x, rounds = step(x, x), rounds - 1
-        return x
+def stepped(x: Tensor, rounds: Tensor) -> Tensor:
+    while rounds > 0:
+        x, rounds = step(x, x), rounds - 1
+    return x
 
-    fast = fastjit.jit(body)
+
+def test_a_loop_of_many_values_is_a_program_where_it_comes_again():
+    fast = fastjit.jit(stepped)
     for call in range(3):
-        assert_same(fast(X + call, torch.tensor(200)), body(X + call, torch.tensor(200)), exact=True)
+        assert_same(fast(X + call, torch.tensor(200)), stepped(X + call, torch.tensor(200)), exact=True)
     assert fast.stats().hits == 2 and fast.stats().fallbacks == {}
 
 
 def test_a_loop_of_too_many_values_goes_on_in_parts():
-    def body(x: Tensor, rounds: Tensor) -> Tensor:
-        while rounds > 0:
-            x, rounds = step(x, x), rounds - 1
-        return x
-
-    fast = fastjit.jit(body)
+    fast = fastjit.jit(stepped)
     for call in range(6):  # two paths are recorded whole, as if they came again
         rounds = torch.tensor(40 + call)
-        assert_same(fast(X + call, rounds), body(X + call, rounds), exact=True)
+        assert_same(fast(X + call, rounds), stepped(X + call, rounds), exact=True)
         operators = fast.stats().operators
         if sys.version_info < (3, 12):
             assert operators >= (0, 0, 0, 0, 5 * 40, 5 * 80)[call], call
