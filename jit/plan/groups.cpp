@@ -311,10 +311,11 @@ void Former::store_update(ir::NodeId id) {
   const auto [base, value] = std::pair(node.in[0], node.in[1]);
   const ir::ViewStrides region =
       ir::view_strides(graph().maps[node.attr], graph()[value].rank, buffer_strides(BufferId(id)));
-  Storage dest{id, region.offset, region.strides};
-  const auto* made = root_of(value);
+  const Storage whole{id, region.offset, region.strides};
+  auto [computed, dest] = peeled(value, whole);
+  const auto* made = root_of(computed);
   if (!made || !may_write(made->first, items_[made->first].roots[made->second], dest, base))
-    return write_apart(value, std::move(dest));
+    return write_apart(value, whole);
   const auto [writer, root] = *made;
   add_producer(id, writer);
   items_[writer].roots[root].dests.push_back(std::move(dest));

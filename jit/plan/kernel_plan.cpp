@@ -115,6 +115,7 @@ uint64_t hash_of(const KernelPlan& plan) {
   }
   for (const Operand& operand : plan.operands)
     for (const StrideClass stride : operand.strides) hash = mix(hash, static_cast<uint64_t>(stride));
+  for (const Carry& carry : plan.carries) hash = mix(mix(hash, carry.from), carry.to);
   for (const auto* list : {&plan.sizes, &plan.strides})
     for (const int64_t number : *list) hash = mix(hash, static_cast<uint64_t>(number));
   return hash;
@@ -122,7 +123,7 @@ uint64_t hash_of(const KernelPlan& plan) {
 
 std::string text(const KernelPlan& plan) {
   std::string out = "kernel dims [";
-  for (DimKind kind : plan.dims) out += kind == DimKind::Kept ? 'k' : 'r';
+  for (DimKind kind : plan.dims) out += "krt"[static_cast<size_t>(kind)];
   out += "] vec d" + std::to_string(plan.vec_dim) + " lanes " + std::to_string(plan.lanes) + " unroll " +
          std::to_string(plan.unroll) + (plan.rows > 1 ? " rows " + std::to_string(plan.rows) : "") + " numerics " +
          std::string(ir::text(plan.numerics));
@@ -140,7 +141,7 @@ std::string text(const KernelPlan& plan) {
     out += "operand #" + std::to_string(i) + " " + std::string(ir::text(operand.dtype)) +
            (operand.output ? " out [" : " in [");
     for (StrideClass stride : operand.strides) out += "01*2p-"[static_cast<size_t>(stride)];
-    out += "]";
+    out += operand.listed ? "] listed" : "]";
     if (plan.is_small()) {
       const size_t rank = plan.sizes.size();
       out += " strides [" + list(std::span(plan.strides).subspan(i * rank, rank)) + "]";
@@ -151,6 +152,9 @@ std::string text(const KernelPlan& plan) {
     out += "scalar $" + std::to_string(i) + " " + std::string(ir::text(plan.scalars[i])) + "\n";
   for (size_t i = 0; i < plan.scratch.size(); ++i)
     out += "slot k" + std::to_string(i) + " " + std::string(ir::text(plan.scratch[i])) + "\n";
+  for (const Carry& carry : plan.carries)
+    out += "carry #" + std::to_string(carry.to) +
+           (carry.from == Carry::kNone ? "" : " to #" + std::to_string(carry.from)) + "\n";
   for (size_t i = 0; i < plan.phases.size(); ++i) {
     out += "phase " + std::to_string(i) + "\n";
     print_list(out, plan, "elem", plan.phases[i].elem);

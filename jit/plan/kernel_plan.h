@@ -24,6 +24,11 @@
 // A small plan is for one set of sizes and strides: straight-line code without any loop, in which a value is one vector
 // with a lane for each kept point, and what it loads of an operand comes out of registers that hold all of that. Its
 // one unit is everything.
+//
+// A plan over time has a last dim of kind Time, whose indices (rounds) run in order: of a small plan all of it runs in
+// each round, of others `elem` does, for all rounds of a point before the next point, and nothing is reduced. What a
+// round hands to the next stays in registers (`carries`); memory gets what the last round leaves. An operand that does
+// not move along Time is loaded once, before the first round. Of a small plan the Time dim has size 1 and strides 0.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -36,7 +41,7 @@
 
 namespace fastjit::plan {
 
-enum class DimKind : uint8_t { Kept, Reduced };
+enum class DimKind : uint8_t { Kept, Reduced, Time };
 
 /// Zero: the operand does not move along the dim. Unit: stride 1. Two: stride 2, loads along vec_dim only (every other
 /// element: whole vectors and a shuffle in place of a gather). Any: a run-time stride. Packed: stride `rows`, along
@@ -47,6 +52,7 @@ struct Operand {
   ir::DType dtype;
   bool output = false;               // stored to (an operand may be both loaded and stored: in place, same element)
   std::vector<StrideClass> strides;  // one per dim; an output is Zero on Reduced dims unless stored in `elem`
+  bool listed = false;               // of a small plan over time: KernelArgs has a list of pointers, one a round
   bool operator==(const Operand&) const = default;
 };
 
@@ -98,6 +104,14 @@ struct Phase {
   bool operator==(const Phase&) const = default;
 };
 
+/// What a round stores to `to` is what the next one loads from `from`, element for element; the first loads what `from`
+/// holds. kNone: nothing loads it, and only the last round's is wanted.
+struct Carry {
+  static constexpr uint32_t kNone = 0xFFFFFFFFu;
+  uint32_t from, to;
+  bool operator==(const Carry&) const = default;
+};
+
 using ir::Numerics;
 
 /// The most that a small plan has: kept points, reduced elements of each, and elements from the first to the last of an
@@ -111,6 +125,7 @@ struct KernelPlan {
   std::vector<ir::DType> scratch;  // type of each Keep slot
   std::vector<Instr> code;
   std::vector<Phase> phases;
+  std::vector<Carry> carries;    // of a plan over time
   int8_t vec_dim = -1;           // -1: one lane
   uint8_t lanes = 1;             // vector length in elements, a power of two, the same for every type in the kernel
   uint8_t unroll = 1;            // independent vectors in flight
@@ -124,9 +139,10 @@ struct KernelPlan {
 
   bool operator==(const KernelPlan&) const = default;
   int rank() const { return static_cast<int>(dims.size()); }
-  int kept() const;  // number of Kept dims
-  bool is_row_kernel() const { return kept() != rank(); }
+  int kept() const;                                        // number of Kept dims
+  bool is_row_kernel() const { return kept() != rank(); }  // has loops in each row: Reduced dims, or Time
   bool is_small() const { return !sizes.empty(); }
+  bool is_over_time() const { return !dims.empty() && dims.back() == DimKind::Time; }
   /// Of a small plan: its kept points, and elements from the first to the last that it touches of an operand.
   int64_t points() const;
   int64_t extent(size_t operand) const;

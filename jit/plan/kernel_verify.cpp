@@ -20,7 +20,7 @@ class Verifier {
         kept_(plan.scratch.size(), -1) {}
 
   std::string run() {
-    if (!shape() || !operands()) return error_;
+    if (!shape() || !operands() || !time()) return error_;
     for (phase_ = 0; phase_ < static_cast<int>(plan_.phases.size()); ++phase_) {
       elem_ = true;
       for (uint32_t id : plan_.phases[phase_].elem)
@@ -42,7 +42,9 @@ class Verifier {
   bool fail(uint32_t id, const std::string& message) {
     return fail("instruction %" + std::to_string(id) + " " + message);
   }
-  bool reduced(uint32_t deps) const { return deps >> plan_.kept() != 0; }
+  uint32_t time_bit() const { return plan_.is_over_time() ? 1u << (plan_.rank() - 1) : 0; }
+  /// All of a small plan runs in each round.
+  bool reduced(uint32_t deps) const { return (plan_.is_small() ? deps & ~time_bit() : deps) >> plan_.kept() != 0; }
   DType arg_type(const Instr& in, int i) const { return plan_.code[in.args[i]].dtype; }
 
   bool small() {
@@ -50,6 +52,7 @@ class Verifier {
     if (plan_.sizes.size() != rank || plan_.strides.size() != rank * plan_.operands.size() || plan_.vec_dim >= 0 ||
         plan_.rows > 1 || plan_.tile > 0 || !plan_.scratch.empty())
       return fail("a small plan has a size per dim, a stride per operand and dim, and no loops");
+    if (plan_.is_over_time() && plan_.sizes.back() != 1) return fail("the time of a small plan has size 1");
     int64_t reduced = 1;
     for (size_t d = 0; d < rank; ++d) {
       if (plan_.sizes[d] < 1) return fail("a small plan has no empty dim");
@@ -67,8 +70,8 @@ class Verifier {
     const int rank = plan_.rank(), vec = plan_.vec_dim;
     if (rank > 16) return fail("a plan has at most 16 dims");
     for (int d = 1; d < rank; ++d)
-      if (plan_.dims[d] == DimKind::Kept && plan_.dims[d - 1] == DimKind::Reduced)
-        return fail("kept dims come before reduced dims");
+      if (plan_.dims[d] < plan_.dims[d - 1] || plan_.dims[d - 1] == DimKind::Time)
+        return fail("kept dims come before reduced dims, and those before one of time");
     if (plan_.lanes == 0 || plan_.lanes > 64 || (plan_.lanes & (plan_.lanes - 1)))
       return fail("lanes is a power of two up to 64");
     if (plan_.unroll == 0 || plan_.unroll > 8) return fail("unroll is 1 to 8");
@@ -88,6 +91,36 @@ class Verifier {
       if (!plan_.is_row_kernel() && !phase.elem.empty()) return fail("a pointwise kernel has no elem instructions");
     for (DType type : plan_.scalars)
       if (type != DType::F64 && type != DType::I64) return fail("a scalar is f64 or i64");
+    return true;
+  }
+
+  bool time() {
+    if (!plan_.is_over_time()) return plan_.carries.empty() || fail("only a plan over time carries values");
+    const bool is_plain = plan_.kept() == plan_.rank() - 1 && plan_.phases.size() == 1 && plan_.phases[0].row.empty() &&
+                          plan_.tile == 0 && plan_.scratch.empty();
+    if (!plan_.is_small() && !is_plain)
+      return fail("a plan over time has one phase, in its rounds, and reduces nothing");
+    std::vector<bool> loaded(plan_.operands.size(), false), stored(plan_.operands.size(), false);
+    for (const auto& [from, to] : plan_.carries) {
+      if (to >= plan_.operands.size() || !plan_.operands[to].output || stored[to])
+        return fail("a carried value is stored to an output of its own");
+      stored[to] = true;
+      if (from == Carry::kNone) continue;
+      if (from >= plan_.operands.size() || loaded[from] || plan_.operands[from].dtype != plan_.operands[to].dtype)
+        return fail("a carried value is loaded from an operand of its own, of its type");
+      loaded[from] = true;
+      for (int d = 0; d < plan_.kept(); ++d)
+        if (!plan_.is_small() && plan_.operands[from].strides[d] != plan_.operands[to].strides[d])
+          return fail("a carried value lies alike where it is loaded and where it is stored");
+      if (plan_.is_small() && plan_.extent(from) != plan_.extent(to))
+        return fail("a carried value is all of what is loaded");
+    }
+    for (size_t i = 0; i < plan_.operands.size(); ++i) {
+      if ((loaded[i] || stored[i]) && plan_.operands[i].strides.back() != StrideClass::Zero)
+        return fail("a carried value moves with no round");
+      if (plan_.operands[i].listed && (!plan_.is_small() || loaded[i] || stored[i]))
+        return fail("a listed operand is one of a small plan, and carries nothing");
+    }
     return true;
   }
 
@@ -204,7 +237,9 @@ class Verifier {
     if (arg_type(in, 0) != in.dtype) return fail(id, "stores a value of another type");
     if (stored_[in.imm]) return fail(id, "stores to an output a second time");
     const uint32_t all = (1u << plan_.rank()) - 1, kept = (1u << plan_.kept()) - 1;
-    if (moves != (elem_ ? all : kept)) return fail(id, "stores to an output that does not move with its loops");
+    // Each round may store to one place.
+    if ((moves | time_bit()) != ((elem_ ? all : kept) | time_bit()))
+      return fail(id, "stores to an output that does not move with its loops");
     stored_[in.imm] = true;
     return true;
   }

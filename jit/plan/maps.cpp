@@ -144,7 +144,7 @@ Map broadcast_map(const Map& map, std::span<const Dim> sizes) {
 }
 
 std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, size_t rank) {
-  if (view.dims.size() != rank) return std::nullopt;
+  if (view.dims.size() > rank) return std::nullopt;
   std::vector<uint8_t> places;
   std::vector<bool> used(rank, false);
   for (const ir::Affine& affine : view.dims) {

@@ -12,6 +12,7 @@
 #include "plan/loop_step.h"
 #include "plan/memory.h"
 #include "plan/order.h"
+#include "plan/over_time.h"
 #include "plan/roll.h"
 #include "plan/shape.h"
 #include "plan/stage.h"
@@ -56,6 +57,7 @@ class ProgramBuilder {
   std::vector<SlotId> operand_slots(const Item& item);
   void add_extern(const Item& item, const Order& order);
   void add_loop(const Item& item);
+  void add_inside(const Item& item, OverTime inside);
   void add_contract(const Item& item, const Order& order, uint32_t epilogue);
   Shaped shaped(const Item& item, Rows rows);
   KernelStep install(Shaped shaped, const Item& item);
@@ -294,12 +296,26 @@ void ProgramBuilder::add_loop(const Item& item) {
     return parts_.back().first;
   };
   LoopStep step = loop_step(slots);
+  if (auto inside = options_.cuda ? std::nullopt : over_time(slots, step);
+      inside && (inside->step.jumps.empty() || !options_.no_library))
+    return add_inside(item, std::move(*inside));
   for (KernelStep& launch : step.body) {
     KernelPlan plan = body.program.kernels[launch.kernel];
     launch.kernel = kernel_of(plan);
     out_.made.push_back({item.external});
   }
   out_.steps.emplace_back(std::move(step));
+}
+
+void ProgramBuilder::add_inside(const Item& item, OverTime inside) {
+  KernelStep& launch = inside.step.body[0];
+  cut(inside.plan, launch, options_);
+  launch.kernel = kernel_of(inside.plan);
+  out_.made.push_back({item.external});
+  if (inside.step.jumps.empty())
+    out_.steps.emplace_back(std::move(launch));
+  else
+    out_.steps.emplace_back(std::move(inside.step));
 }
 
 SlotId ProgramBuilder::slot(BufferId buffer) {

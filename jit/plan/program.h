@@ -66,7 +66,8 @@ struct ParallelStep {
 };
 
 /// The launches of `body`, in order, `trip` times. They are alike in every round but for the places of some operands;
-/// `body` has those of the first round.
+/// `body` has those of the first round. A loop `inside` is one launch of a kernel over time, which is given lists of
+/// where its jumps lie.
 struct LoopStep {
   struct Operand {
     uint32_t launch, operand;
@@ -76,6 +77,7 @@ struct LoopStep {
     int64_t delta;  // elements further in its slot each round
   };
   int64_t trip = 0;
+  bool inside = false;
   std::vector<KernelStep> body;
   std::vector<Walk> walks;
   std::vector<Operand> jumps;  // operands that lie elsewhere each round
@@ -191,7 +193,7 @@ void for_each_batch(const Program& program, Take take) {
   for (const Step& step : program.steps) {
     if (const auto* kernel = std::get_if<KernelStep>(&step)) take(std::span(kernel, 1), int64_t{1});
     if (const auto* parallel = std::get_if<ParallelStep>(&step)) take(std::span(parallel->launches), int64_t{1});
-    if (const auto* loop = std::get_if<LoopStep>(&step)) take(std::span(loop->body), loop->trip);
+    if (const auto* loop = std::get_if<LoopStep>(&step)) take(std::span(loop->body), loop->inside ? 1 : loop->trip);
     if (const auto* product = std::get_if<ContractStep>(&step)) take(std::span(product->epilogue), int64_t{1});
   }
 }

@@ -57,6 +57,10 @@ constexpr Meaning kLegend[] = {
     {"\nvalue %", "value %N: what became of node N of the graph, which several kernels read, and why"},
     {" block ", "block: elements along the last dim that a unit takes"},
     {" scalars ", "scalars: which numbers of the call are the kernel's $0, $1, ..."},
+    {" rounds ",
+     "rounds N: of a kernel over time, one after the other; {A B .. C}: in another place each round, of which the "
+     "first "
+     "two and the last are named"},
     {"\nparallel", "parallel: the launches below it run at the same time"},
     {"\nloop ",
      "loop N: runs the launches below it N times, round 0 first; S+D*round: D elements further in slot S each round; "
@@ -73,6 +77,9 @@ constexpr Meaning kLegend[] = {
     {"\nkernel dims [",
      "kernel dims: k is a dim of the result, r one that is reduced; vec: the dim that vectors of "
      "`lanes` elements run along, `unroll` at once; lanes 1: no vectors; rows: so many results side by side"},
+    {"t] vec d", "kernel dims: t is time, whose indices are rounds; listed: an operand that lies elsewhere each round"},
+    {"\ncarry #",
+     "carry #A to #B: what a round stores to #A, the next one loads from #B; memory gets what the last leaves"},
     {" tile d", "tile: squares of so many elements a side, so that transposed operands are read along their rows"},
     {"\noperand #",
      "operand #I TYPE in or out [a stride per dim]: 0 the same element, 1 next to each other, 2 every "
@@ -123,6 +130,7 @@ std::string line(const Program& program, const KernelStep& step, const std::vect
       ") sizes " + list(step.sizes) +
       (step.grid.blocks > 0 ? " grid " + std::to_string(step.grid.blocks) + " x " + std::to_string(step.grid.threads)
                             : " units " + std::to_string(step.units) + " grain " + std::to_string(step.grain));
+  if (program.kernels[step.kernel].is_over_time()) result += " rounds " + std::to_string(step.sizes.back());
   if (step.block > 0) result += " block " + std::to_string(step.block);
   if (!step.scalars.empty()) {
     result += " scalars";
@@ -144,8 +152,9 @@ struct StepText {
     return result;
   }
   std::string operator()(const LoopStep& step) const {
-    std::string result = "loop " + std::to_string(step.trip) + "\n";
     const auto places = operands(step);
+    if (step.inside) return line(program, step.body[0], places[0]) + "\n";
+    std::string result = "loop " + std::to_string(step.trip) + "\n";
     for (size_t i = 0; i < step.body.size(); ++i) result += "    " + line(program, step.body[i], places[i]) + "\n";
     return result;
   }

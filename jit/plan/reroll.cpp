@@ -7,6 +7,7 @@
 
 #include "pass/rewrite.h"
 #include "plan/loop_maker.h"
+#include "plan/over_time.h"
 #include "plan/repeats.h"
 #include "plan/work.h"
 
@@ -57,6 +58,8 @@ class Reroller {
   void find_readers();
   int64_t rounds_together(uint32_t begin, uint32_t period, int64_t trip) const;
   void try_loop(uint32_t begin, uint32_t end, uint32_t period);
+  bool make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside);
+  void take(MadeLoop made, const Wanted& wanted);
   Wanted wanted_of(const Rounds& rounds);
   void find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted);
   NodeId below(const Rounds& rounds, NodeId id) const;
@@ -134,16 +137,29 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   begin += best_phase(graph_, sequence_, begin, end, period);
   const int64_t trip = (static_cast<int64_t>(end) - begin) / period;
   const int64_t together = rounds_together(begin, period, trip);
-  Rounds rounds{begin, static_cast<uint32_t>(period * together), trip / together, {}, {}};
-  auto alike = alike_rounds(graph_, sequence_, std::move(rounds));
-  if (!alike || weight(alike->begin + alike->period, alike->end()) < kFewestSaved) return;
+  // Inside a kernel rounds cost nothing; outside, a launch should be worth its call.
+  if (together > 1 && make_rounds(begin, period, trip, true)) return;
+  make_rounds(begin, period * static_cast<uint32_t>(together), trip / together, false);
+}
+
+/// A loop of so many rounds from `begin` on, if they are alike; one `inside` a kernel, or none. Whether there is
+/// nothing more to try here.
+bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside) {
+  auto alike = alike_rounds(graph_, sequence_, {begin, period, trip, {}, {}});
+  if (!alike || weight(alike->begin + alike->period, alike->end()) < kFewestSaved) return false;
+  if (!hands_on(*alike)) return true;
   const Wanted wanted = wanted_of(*alike);
   auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
-  if (!made) return;
-  std::fill(taken_.begin() + made->rounds.begin, taken_.begin() + made->rounds.end(), true);
-  for (const CatOfRounds& of : wanted.cats) cats_[of.cat] = {of, node(made->rounds, 0, 0)};
-  if (!wanted.cats.empty()) absorb(made->rounds);
-  loops_.push_back(std::move(*made));
+  if (!made || (inside && !fits_over_time(made->attr, made->body))) return false;
+  take(std::move(*made), wanted);
+  return true;
+}
+
+void Reroller::take(MadeLoop made, const Wanted& wanted) {
+  std::fill(taken_.begin() + made.rounds.begin, taken_.begin() + made.rounds.end(), true);
+  for (const CatOfRounds& of : wanted.cats) cats_[of.cat] = {of, node(made.rounds, 0, 0)};
+  if (!wanted.cats.empty()) absorb(made.rounds);
+  loops_.push_back(std::move(made));
 }
 
 /// Views of the rounds' values that only the Cats which they fill read.

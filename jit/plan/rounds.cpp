@@ -163,8 +163,12 @@ class Comparer {
       }
       return true;
     };
+    const bool may_swap = ir::is_commutative(graph_[node(0, at)].op);
+    // Either order may fit where the first round is handed what others find outside: they tell which is which.
+    if (may_swap && (is_of_second(at, 0, operands[1]) || is_of_second(at, 1, operands[0])))
+      std::swap(operands[0], operands[1]);
     if (!fits()) {
-      if (!ir::is_commutative(graph_[node(0, at)].op)) return false;
+      if (!may_swap) return false;
       std::swap(operands[0], operands[1]);
       if (!fits()) return false;
     }
@@ -172,6 +176,11 @@ class Comparer {
       if (sources[k].of == Of::Before) sources[k].first = operands[k];
     rounds_.operands[0][at] = std::move(operands);
     return true;
+  }
+
+  /// Whether the second round has `id`, from outside, as this operand.
+  bool is_of_second(uint32_t at, size_t k, NodeId id) const {
+    return rounds_.sources[at][k].of == Of::Outside && rounds_.operands[1][at][k] == id;
   }
 
   bool is_like_before(NodeId first, NodeId later) const {
@@ -194,6 +203,12 @@ std::vector<NodeId> operands_at(const Rounds& rounds, uint32_t at, size_t k) {
   std::vector<NodeId> nodes;
   for (const auto& round : rounds.operands) nodes.push_back(round[at][k]);
   return nodes;
+}
+
+bool hands_on(const Rounds& rounds) {
+  const auto is_before = [](const Source& source) { return source.of == Of::Before; };
+  return std::ranges::any_of(rounds.sources,
+                             [&](const auto& sources) { return std::ranges::any_of(sources, is_before); });
 }
 
 Seen seen_through(const ir::Graph& graph, NodeId id) {
@@ -286,9 +301,11 @@ uint32_t best_phase(const ir::Graph& graph, const Sequence& sequence, uint32_t b
   }
   int64_t alive = 0;
   for (uint32_t at = 0; at < 2 * period; ++at) crossing[at % period] += alive += more[at];
-  // Of equal ones not before a pointwise node, which goes with the kernel that makes its operand.
-  for (uint32_t at = 0; at < period; ++at)
-    crossing[at] = 2 * crossing[at] + ir::is_pointwise(graph[sequence.nodes[middle + at]].op);
+  // Of equal ones not before a node that goes with the kernel which makes its operand.
+  for (uint32_t at = 0; at < period; ++at) {
+    const Op op = graph[sequence.nodes[middle + at]].op;
+    crossing[at] = 2 * crossing[at] + (ir::is_pointwise(op) || op == Op::Update);
+  }
   return static_cast<uint32_t>(std::ranges::min_element(crossing) - crossing.begin());
 }
 

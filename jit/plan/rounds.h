@@ -60,6 +60,9 @@ struct Rounds {
 /// An operand of a node of a round, in all rounds.
 std::vector<ir::NodeId> operands_at(const Rounds& rounds, uint32_t at, size_t k);
 
+/// Whether a round reads values of the one before.
+bool hands_on(const Rounds& rounds);
+
 /// Finds `sources` and `operands`. Where rounds differ, the ones that are alike are kept, less the first if it alone is
 /// another; nothing if fewer than three are.
 std::optional<Rounds> alike_rounds(const ir::Graph& graph, const Sequence& sequence, Rounds rounds);

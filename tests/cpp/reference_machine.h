@@ -1,8 +1,11 @@
 #pragma once
 // Runs a program step by step on plain memory, with the arithmetic of reference.h: the two differ by the order of sums
 // only.
+#include <map>
 #include <memory>
+#include <optional>
 #include <random>
+#include <utility>
 
 #include "plan/program.h"
 #include "reference.h"
@@ -160,6 +163,7 @@ class Machine {
     for (const plan::KernelStep* launch : launches) execute(*launch);
   }
   void execute(const plan::LoopStep& step) {
+    if (step.inside) return execute_inside(step);
     plan::for_each_round(step, [&](const plan::KernelStep& launch) { execute(launch); });
   }
   Values call(const std::string& name, const std::vector<ir::NodeId>& nodes,
@@ -229,7 +233,8 @@ class Machine {
           throw std::logic_error("a stride is not of its class");
       }
     const std::vector<int64_t> outer(step.sizes.begin(), step.sizes.begin() + static_cast<std::ptrdiff_t>(kept));
-    const std::vector<int64_t> inner(step.sizes.begin() + static_cast<std::ptrdiff_t>(kept), step.sizes.end());
+    const std::vector<int64_t> inner(step.sizes.begin() + static_cast<std::ptrdiff_t>(kept),
+                                     step.sizes.end() - (kernel.is_over_time() ? 1 : 0));
     std::vector<std::vector<int64_t>> points;
     each_index(outer, [&](const auto& index) { points.push_back(index); });
     if (kernel.vec_is_kept() && (step.block <= 0 || (step.block % kernel.lanes != 0 && step.block != outer.back())))
@@ -238,7 +243,45 @@ class Machine {
     const int64_t units = plan::unit_count(kernel, step.sizes.data(), step.block);
     if (units != step.units && step.grain == 0) throw std::logic_error("wrong number of units");
     std::shuffle(points.begin(), points.end(), random_);
-    for (const auto& point : points) run_point(kernel, step, point, inner);
+    if (!kernel.is_over_time()) {
+      for (const auto& point : points) run_point(kernel, step, point, inner);
+      return;
+    }
+    if (kernel.is_small()) return run_rounds(kernel, [&](int64_t) { return step; }, points, inner);
+    for (const auto& point : points) run_rounds(kernel, [&](int64_t) { return step; }, {point}, inner);
+  }
+
+  /// All rounds of these points, of which each reads what the round before handed on.
+  template <class StepOfRound>
+  void run_rounds(const plan::KernelPlan& kernel, StepOfRound step_of, const std::vector<std::vector<int64_t>>& points,
+                  const std::vector<int64_t>& inner) {
+    rounds_.emplace();
+    const int64_t trip = step_of(0).sizes.back();
+    for (rounds_->round = 0; rounds_->round < trip; ++rounds_->round) {
+      rounds_->before = std::exchange(rounds_->now, {});
+      const plan::KernelStep step = step_of(rounds_->round);
+      for (const auto& point : points) run_point(kernel, step, point, inner);
+    }
+    const plan::KernelStep last = step_of(trip - 1);
+    for (const auto& [at, value] : rounds_->now)
+      write_cell(tensor(last.operands[at.first]), last.offsets[at.first] + at.second, value);
+    rounds_.reset();
+  }
+
+  /// One launch that is told where its operands lie in each round.
+  void execute_inside(const plan::LoopStep& loop) {
+    const plan::KernelPlan& kernel = program_.kernels[loop.body[0].kernel];
+    if (const std::string fault = plan::verify(kernel); !fault.empty()) throw std::logic_error(fault);
+    const auto& sizes = loop.body[0].sizes;
+    const auto kept = static_cast<std::ptrdiff_t>(kernel.kept());
+    std::vector<std::vector<int64_t>> points;
+    each_index({sizes.begin(), sizes.begin() + kept}, [&](const auto& index) { points.push_back(index); });
+    const auto step_of = [&](int64_t round) {
+      std::vector<plan::KernelStep> launches = loop.body;
+      plan::set_round(loop, round, launches);
+      return launches[0];
+    };
+    run_rounds(kernel, step_of, points, {sizes.begin() + kept, sizes.end() - 1});
   }
 
   void run_point(const plan::KernelPlan& kernel, const plan::KernelStep& step, const std::vector<int64_t>& point,
@@ -255,6 +298,7 @@ class Machine {
         each_index(inner, [&](const auto& reduced) {
           std::vector<int64_t> index = point;
           index.insert(index.end(), reduced.begin(), reduced.end());
+          if (rounds_) index.push_back(rounds_->round);
           for (const uint32_t id : phase.elem) {
             const plan::Instr& instr = kernel.code[id];
             if (instr.code == plan::Code::Reduce)
@@ -272,23 +316,32 @@ class Machine {
       for (const auto& [id, fold] : folds) values[id] = fold.result();
       std::vector<int64_t> index = point;
       index.resize(step.sizes.size(), 0);
+      if (rounds_) index.back() = rounds_->round;
       for (const uint32_t id : phase.row) values[id] = run_instr(kernel, step, kernel.code[id], values, index);
     }
   }
 
   Num run_instr(const plan::KernelPlan& kernel, const plan::KernelStep& step, const plan::Instr& instr,
                 const std::vector<Num>& values, const std::vector<int64_t>& index) {
-    auto address = [&] {
+    auto from_first = [&] {
       const size_t rank = index.size();
-      int64_t sum = step.offsets[instr.imm];
+      int64_t sum = 0;
       for (size_t d = 0; d < rank; ++d) sum += step.strides[instr.imm * rank + d] * index[d];
       return sum;
     };
+    auto address = [&] { return step.offsets[instr.imm] + from_first(); };
     switch (instr.code) {
       case plan::Code::Load:
+        for (const auto& [from, to] : kernel.carries)
+          if (from == instr.imm && rounds_->round > 0) return rounds_->before.at({to, from_first()});
         return cell(tensor(step.operands[instr.imm]), address());
       case plan::Code::Store:
         stored_ |= program_.slots[step.operands[instr.imm]].kind == plan::SlotKind::Input;
+        for (const plan::Carry& carry : kernel.carries)
+          if (carry.to == instr.imm) {
+            rounds_->now[{carry.to, from_first()}] = values[instr.args[0]];
+            return {};
+          }
         write_cell(tensor(step.operands[instr.imm]), address(), values[instr.args[0]]);
         return {};
       case plan::Code::Scalar:
@@ -315,7 +368,13 @@ class Machine {
   std::shared_ptr<Values> arena_;
   std::vector<Tensor> tensors_;
   std::vector<Values> guards_;  // what each guard saw
-  bool stored_ = false;         // some input is written
+  struct Rounds {
+    using Handed = std::map<std::pair<uint32_t, int64_t>, Num>;  // operand, elements from its first
+    int64_t round = 0;
+    Handed before, now;
+  };
+  std::optional<Rounds> rounds_;  // of a kernel over time
+  bool stored_ = false;           // some input is written
 };
 
 }  // namespace fastjit::test

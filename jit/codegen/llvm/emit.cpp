@@ -60,6 +60,7 @@ void KernelEmitter::place() {
     int level = 0;
     if (in.code == Code::Load)
       for (int d = 0; d < rank(); ++d) deps |= plan_.operands[in.imm].strides[d] != StrideClass::Zero ? 1u << d : 0u;
+    if (in.code == Code::Load && is_loaded_from_round(static_cast<uint32_t>(in.imm))) deps |= 1u << (rank() - 1);
     if (in.code == Code::Index) deps |= 1u << in.imm;
     if (in.code == Code::Reduce) {
       deps = kept;
@@ -272,9 +273,11 @@ void KernelEmitter::phases() {
     emit_level(phase.elem, row_level());
     if (!phase.elem.empty()) {
       begin_accumulators(phase);
+      begin_rounds();
       flat_ = i64(0);
       reduced_loops(phase, kept_);
       end_accumulators();
+      end_rounds();
     }
     emit_level(phase.row, row_level());
   }

@@ -45,6 +45,13 @@ class KernelEmitter {
     uint32_t id;
     llvm::SmallVector<llvm::SmallVector<llvm::AllocaInst*, 2>, 4> slots;  // [row * slots of a row + slot][part]
   };
+  /// What rounds hand on: of each row and slot of an operand, as it lies in memory.
+  struct Carried {
+    plan::Carry of;
+    int slots;
+    llvm::SmallVector<llvm::AllocaInst*, 4> now;  // [row * slots + slot]
+    llvm::SmallVector<Value*, 4> in_round;        // as the current round found it
+  };
   /// One a row of the unit, or one for all rows where the value does not move with them.
   using HeldRows = llvm::SmallVector<Held, 1>;
 
@@ -70,6 +77,14 @@ class KernelEmitter {
   Held total(uint32_t id, llvm::MutableArrayRef<ReduceState> states);
   void end_accumulators();
 
+  // time.cpp
+  bool is_loaded_from_round(uint32_t operand) const;
+  void begin_rounds();
+  void begin_round();
+  void end_rounds();
+  Value* from_round(uint32_t operand, int slot);
+  bool to_round(uint32_t operand, Value* value, int slot);
+
   // tiles.cpp
   void begin_tiles();
   void tile();
@@ -93,7 +108,9 @@ class KernelEmitter {
 
   // memory.cpp
   Value* load(uint32_t operand, int slot, bool in_elem);
+  Value* load_raw(uint32_t operand, int slot, bool in_elem);
   void store(uint32_t operand, Value* value, int slot, bool vector);
+  void store_raw(uint32_t operand, Value* value, int slot, bool vector);
   Value* recall(uint64_t number, ir::DType type, int slot);
   void keep(uint64_t number, ir::DType type, Value* value, int slot);
   struct Place {
@@ -106,7 +123,7 @@ class KernelEmitter {
   Place place_of(uint32_t operand, int slot);
   Place kept_place(uint64_t number, ir::DType type, int slot);
   Value* load_lanes(const Place& place);
-  void store_lanes(const Place& place, Value* value);
+  void store_lanes(const Place& place, Value* value);  // as it lies in memory
   Value* load_every_other(const Place& place, llvm::Type* type);
   Value* load_by_lane(const Place& place, llvm::Type* type);
   void store_by_lane(const Place& place, Value* value);
@@ -153,6 +170,7 @@ class KernelEmitter {
   std::vector<bool> wants_splat_;               // per instruction: a vector uses this number
   std::vector<HeldRows> held_;
   std::vector<Accumulator> accumulators_;
+  std::vector<Carried> carried_;
   std::vector<Value*> sizes_, base_,
       pointers_;                                // pointers_: per operand, at the current loops (without the lane index)
   std::vector<std::vector<Value*>> strides_;    // [operand][dim] in bytes; null where it does not move

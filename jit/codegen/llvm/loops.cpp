@@ -75,6 +75,7 @@ void KernelEmitter::reduced_loops(const plan::Phase& phase, int dim) {
     for (size_t op = 0; op < pointers_.size(); ++op)
       if (walks[op]) pointers_[op] = get(walks[op]);
     const std::vector<Value*> here = pointers_;
+    begin_round();
     emit_level(phase.elem, level);
     if (dim + 1 < rank()) reduced_loops(phase, dim + 1);
     for (size_t op = 0; op < pointers_.size(); ++op)

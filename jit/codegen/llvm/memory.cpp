@@ -33,6 +33,11 @@ KernelEmitter::Place KernelEmitter::place_of(uint32_t operand, int slot) {
 }
 
 llvm::Value* KernelEmitter::load(uint32_t operand, int slot, bool in_elem) {
+  Value* raw = is_loaded_from_round(operand) ? from_round(operand, slot) : load_raw(operand, slot, in_elem);
+  return from_memory(b_, raw, plan_.operands[operand].dtype);
+}
+
+llvm::Value* KernelEmitter::load_raw(uint32_t operand, int slot, bool in_elem) {
   const plan::Operand& about = plan_.operands[operand];
   Place place = place_of(operand, slot);
   if (moves_with_lanes(operand) && lanes_ > 1) return load_lanes(place);
@@ -45,17 +50,19 @@ llvm::Value* KernelEmitter::load(uint32_t operand, int slot, bool in_elem) {
     for (int d = kept_; d < rank(); ++d) some = b_.CreateAnd(some, b_.CreateICmpNE(sizes_[d], i64(0)));
     place.pointer = b_.CreateSelect(some, place.pointer, fn_->getArg(0));
   }
-  return from_memory(
-      b_, b_.CreateAlignedLoad(type, place.pointer, llvm::Align(static_cast<uint64_t>(ir::size_of(about.dtype)))),
-      about.dtype);
+  return b_.CreateAlignedLoad(type, place.pointer, llvm::Align(static_cast<uint64_t>(ir::size_of(about.dtype))));
 }
 
 void KernelEmitter::store(uint32_t operand, Value* value, int slot, bool vector) {
-  const plan::Operand& about = plan_.operands[operand];
+  value = to_memory(b_, value, plan_.operands[operand].dtype);
+  if (!to_round(operand, value, slot)) store_raw(operand, value, slot, vector);
+}
+
+void KernelEmitter::store_raw(uint32_t operand, Value* value, int slot, bool vector) {
   const Place place = place_of(operand, slot);
   if (vector && lanes_ > 1) return store_lanes(place, value);
-  b_.CreateAlignedStore(to_memory(b_, value, about.dtype), place.pointer,
-                        llvm::Align(static_cast<uint64_t>(ir::size_of(about.dtype))));
+  const auto bytes = static_cast<uint64_t>(ir::size_of(plan_.operands[operand].dtype));
+  b_.CreateAlignedStore(value, place.pointer, llvm::Align(bytes));
 }
 
 llvm::Value* KernelEmitter::load_lanes(const Place& place) {
@@ -75,12 +82,11 @@ llvm::Value* KernelEmitter::load_lanes(const Place& place) {
   } else {
     raw = b_.CreateAlignedLoad(type, place.pointer, align);
   }
-  return from_memory(b_, raw, place.type);
+  return raw;
 }
 
 void KernelEmitter::store_lanes(const Place& place, Value* value) {
   const llvm::Align align(static_cast<uint64_t>(ir::size_of(place.type)));
-  value = to_memory(b_, value, place.type);
   if (place.stride && gathers(place.type)) {
     Value* mask = now_.mask ? now_.mask : llvm::Constant::getAllOnesValue(shaped(b_.getInt1Ty(), value->getType()));
     b_.CreateMaskedScatter(value, offset(place.pointer, lane_offsets_[place.operand]), align, mask);
@@ -162,14 +168,15 @@ KernelEmitter::Place KernelEmitter::kept_place(uint64_t number, DType type, int 
 
 llvm::Value* KernelEmitter::recall(uint64_t number, DType type, int slot) {
   const Place place = kept_place(number, type, slot);
-  if (lanes_ > 1) return load_lanes(place);
-  return from_memory(b_, b_.CreateLoad(memory_type(context_, type), place.pointer), type);
+  Value* raw = lanes_ > 1 ? load_lanes(place) : b_.CreateLoad(memory_type(context_, type), place.pointer);
+  return from_memory(b_, raw, type);
 }
 
 void KernelEmitter::keep(uint64_t number, DType type, Value* value, int slot) {
   const Place place = kept_place(number, type, slot);
+  value = to_memory(b_, value, type);
   if (lanes_ > 1) return store_lanes(place, value);
-  b_.CreateStore(to_memory(b_, value, type), place.pointer);
+  b_.CreateStore(value, place.pointer);
 }
 
 }  // namespace fastjit::codegen

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <utility>
 
 namespace fastjit::codegen {
 namespace {
@@ -37,22 +39,79 @@ class SmallEmitter {
     b_.SetInsertPoint(done);
     b_.CreateRetVoid();
     b_.SetInsertPoint(all);
-    load_operands();
-    for (const plan::Phase& phase : plan_.phases) {
-      for (const uint32_t id : phase.elem)
-        if (const Instr& in = plan_.code[id]; in.code == Code::Reduce)
-          states_[id].assign(is_dot(in) ? plan_.sums : 1,
-                             reduce_identity(rules_, in.kind, plan_.code[in.args[0]].dtype, lanes_));
-      for (int64_t at = 0; !phase.elem.empty() && at < reduced(); ++at) element(phase, at);
-      for (const uint32_t id : phase.elem)
-        if (const Instr& in = plan_.code[id]; in.code == Code::Reduce)
-          held_[id] = reduce_result(rules_, in.kind, plan_.code[in.args[0]].dtype, total(id), in.dtype);
-      for (const uint32_t id : phase.row) instruction(id, 0);
-    }
+    arguments();
+    if (plan_.is_over_time())
+      rounds();
+    else
+      once();
     b_.CreateBr(done);
   }
 
  private:
+  void once() {
+    load_operands([](size_t) { return true; });
+    for (const plan::Phase& phase : plan_.phases) run(phase);
+  }
+
+  void run(const plan::Phase& phase) {
+    for (const uint32_t id : phase.elem)
+      if (const Instr& in = plan_.code[id]; in.code == Code::Reduce)
+        states_[id].assign(is_dot(in) ? plan_.sums : 1,
+                           reduce_identity(rules_, in.kind, plan_.code[in.args[0]].dtype, lanes_));
+    for (int64_t at = 0; !phase.elem.empty() && at < reduced(); ++at) element(phase, at);
+    for (const uint32_t id : phase.elem)
+      if (const Instr& in = plan_.code[id]; in.code == Code::Reduce)
+        held_[id] = reduce_result(rules_, in.kind, plan_.code[in.args[0]].dtype, total(id), in.dtype);
+    for (const uint32_t id : phase.row) instruction(id, 0);
+  }
+
+  /// What moves is loaded in each round, what stays before the first one; what is carried goes through phis.
+  void rounds() {
+    const auto moves = [&](size_t operand) {
+      const plan::Operand& about = plan_.operands[operand];
+      return about.listed || about.strides.back() != plan::StrideClass::Zero;
+    };
+    const std::vector<Value*> begins = pointers_;
+    load_operands([&](size_t operand) { return !moves(operand); });
+    llvm::BasicBlock *before = b_.GetInsertBlock(), *round = llvm::BasicBlock::Create(b_.getContext(), "round", fn_),
+                     *after = llvm::BasicBlock::Create(b_.getContext(), "after", fn_);
+    Value* sizes = word_of(b_, fn_->getArg(0), 1, b_.getPtrTy());
+    Value* trip = word_of(b_, sizes, static_cast<int64_t>(rank()) - 1, b_.getInt64Ty());
+    b_.CreateBr(round);
+    b_.SetInsertPoint(round);
+    llvm::PHINode* number = b_.CreatePHI(b_.getInt64Ty(), 2, "round");
+    number->addIncoming(b_.getInt64(0), before);
+    std::vector<llvm::PHINode*> carried;
+    for (const plan::Carry& carry : plan_.carries) {
+      next_.emplace_back(carry.to, nullptr);
+      carried.push_back(nullptr);
+      if (carry.from == plan::Carry::kNone) continue;
+      Value* first = contents_[carry.from];
+      carried.back() = b_.CreatePHI(first->getType(), 2, "carried");
+      carried.back()->addIncoming(first, before);
+      contents_[carry.from] = carried.back();
+    }
+    for (size_t i = 0; i < begins.size(); ++i)
+      if (moves(i)) pointers_[i] = pointer_in_round(i, begins[i], number);
+    load_operands(moves);
+    for (const plan::Phase& phase : plan_.phases) run(phase);
+    Value* next = b_.CreateAdd(number, b_.getInt64(1));
+    number->addIncoming(next, b_.GetInsertBlock());
+    for (size_t i = 0; i < carried.size(); ++i)
+      if (carried[i]) carried[i]->addIncoming(next_[i].second, b_.GetInsertBlock());
+    b_.CreateCondBr(b_.CreateICmpSLT(next, trip), round, after);
+    b_.SetInsertPoint(after);
+    for (const auto& [operand, value] : next_) b_.CreateAlignedStore(value, pointers_[operand], align(operand));
+  }
+
+  Value* pointer_in_round(size_t operand, Value* begin, Value* round) {
+    if (plan_.operands[operand].listed) return b_.CreateLoad(b_.getPtrTy(), b_.CreateGEP(b_.getPtrTy(), begin, round));
+    Value* strides = word_of(b_, fn_->getArg(0), 2, b_.getPtrTy());
+    Value* stride = word_of(b_, strides, static_cast<int64_t>(operand * rank() + rank() - 1), b_.getInt64Ty());
+    Value* bytes = b_.CreateMul(stride, b_.getInt64(static_cast<uint64_t>(ir::size_of(plan_.operands[operand].dtype))));
+    return b_.CreateGEP(b_.getInt8Ty(), begin, b_.CreateMul(bytes, round));
+  }
+
   size_t rank() const { return plan_.sizes.size(); }
   int64_t reduced() const {
     int64_t count = 1;
@@ -84,17 +143,23 @@ class SmallEmitter {
     return llvm::Align(static_cast<uint64_t>(ir::size_of(plan_.operands[operand].dtype)));
   }
 
-  /// All that is loaded, before anything is stored.
-  void load_operands() {
+  void arguments() {
     Value* list = word_of(b_, fn_->getArg(0), 0, b_.getPtrTy());
     scalars_ = plan_.scalars.empty() ? nullptr : word_of(b_, fn_->getArg(0), 3, b_.getPtrTy());
+    contents_.resize(plan_.operands.size());
+    for (size_t i = 0; i < plan_.operands.size(); ++i)
+      pointers_.push_back(word_of(b_, list, static_cast<int64_t>(i), b_.getPtrTy()));
+  }
+
+  /// Of these all that is loaded, before anything is stored.
+  void load_operands(const std::function<bool(size_t)>& of) {
     std::vector<bool> is_loaded(plan_.operands.size(), false);
     for (const Instr& in : plan_.code)
       if (in.code == Code::Load) is_loaded[in.imm] = true;
     for (size_t i = 0; i < plan_.operands.size(); ++i) {
-      pointers_.push_back(word_of(b_, list, static_cast<int64_t>(i), b_.getPtrTy()));
+      if (!is_loaded[i] || !of(i)) continue;
       Type* type = lanes_of(memory_type(b_.getContext(), plan_.operands[i].dtype), static_cast<int>(plan_.extent(i)));
-      contents_.push_back(is_loaded[i] ? b_.CreateAlignedLoad(type, pointers_[i], align(i)) : nullptr);
+      contents_[i] = b_.CreateAlignedLoad(type, pointers_[i], align(i));
     }
   }
 
@@ -148,12 +213,16 @@ class SmallEmitter {
   /// As one vector where the points lie side by side in their order, else one by one.
   void store(size_t operand, Value* value) {
     value = to_memory(b_, value, plan_.operands[operand].dtype);
-    if (lanes_ == 1) return static_cast<void>(b_.CreateAlignedStore(value, pointers_[operand], align(operand)));
     const llvm::SmallVector<int, 64> to = elements(operand, 0);
     llvm::SmallVector<int, 64> from(static_cast<size_t>(plan_.extent(operand)), -1);
     for (int point = 0; point < points_; ++point) from[static_cast<size_t>(to[static_cast<size_t>(point)])] = point;
-    if (std::ranges::count(from, -1) == 0) {
-      b_.CreateAlignedStore(b_.CreateShuffleVector(value, from), pointers_[operand], align(operand));
+    if (lanes_ == 1 || std::ranges::count(from, -1) == 0) {
+      Value* whole = lanes_ == 1 ? value : b_.CreateShuffleVector(value, from);
+      const auto carried = std::ranges::find(next_, operand, &std::pair<size_t, Value*>::first);
+      if (carried != next_.end())
+        carried->second = whole;
+      else
+        b_.CreateAlignedStore(whole, pointers_[operand], align(operand));
       return;
     }
     for (size_t point = 0; point < static_cast<size_t>(points_); ++point) {
@@ -211,6 +280,7 @@ class SmallEmitter {
   llvm::Function* fn_ = nullptr;
   Value* scalars_ = nullptr;
   std::vector<Value*> pointers_, contents_;       // per operand; contents: null where nothing is loaded
+  std::vector<std::pair<size_t, Value*>> next_;   // per carry: its `to`, and what this round stores there
   std::vector<Value*> held_;                      // per instruction
   std::vector<std::vector<ReduceState>> states_;  // per instruction
 };

@@ -4,6 +4,7 @@
 #include <ATen/EmptyTensor.h>
 
 #include <cstdlib>
+#include <memory>
 
 #include "dispatch/run/parallel.h"
 #include "dispatch/run/pool.h"
@@ -153,8 +154,23 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     return (where.slot == plan::kNoSlot ? arena_ : address(where.slot)) + where.bytes;
   }
 
+  // One launch, which is told where to look in each round.
+  void run_inside(const plan::LoopStep& s) {
+    Launch launch;
+    bind(s.body[0], launch);
+    if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
+    const size_t columns = s.jumps.size(), trip = static_cast<size_t>(s.trip);
+    const std::unique_ptr<void*[]> lists = std::make_unique_for_overwrite<void*[]>(columns * trip);
+    for (size_t round = 0; round < trip; ++round)
+      for (size_t column = 0; column < columns; ++column)
+        lists[column * trip + round] = round_address(s, round * columns + column);
+    for (size_t column = 0; column < columns; ++column) launch.ptrs[s.jumps[column].operand] = &lists[column * trip];
+    execute(launch, s.body[0].units, s.body[0].grain);
+  }
+
   // A round moves pointers and calls.
   void step(const plan::LoopStep& s) {
+    if (s.inside) return run_inside(s);
     struct Pointer {
       void** at;
       int64_t step;  // bytes: of a round, or of an element

@@ -89,8 +89,9 @@ def settle(fn: Any, *args: Any) -> Any:
 
 
 def loop_trips(fast: Any) -> list[int]:
-    """How often each loop of its program runs."""
-    return [int(trip) for trip in re.findall(r"^loop (\d+)$", fast.inspect("plan"), re.MULTILINE)]
+    """How often each loop of its program runs, outside its kernels or inside one."""
+    found = re.findall(r"^loop (\d+)$|^kernel \d+ \(.*\) sizes .* rounds (\d+)", fast.inspect("plan"), re.MULTILINE)
+    return [int(outside or inside) for outside, inside in found]
 
 
 @contextlib.contextmanager

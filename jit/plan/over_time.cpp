@@ -1,0 +1,238 @@
+#include "plan/over_time.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fastjit::plan {
+
+namespace {
+
+class Inward {
+ public:
+  Inward(const LoopSlots& slots, const LoopStep& step)
+      : slots_(slots), step_(step), launch_(step.body[0]), plan_(slots.body.program.kernels[launch_.kernel]) {}
+
+  std::optional<OverTime> run() {
+    if (!has_fitting_loops()) return std::nullopt;
+    find_motions();
+    if (!find_carries() || !keep_order()) return std::nullopt;
+    OverTime made{plan_, step_};
+    make_plan(made.plan);
+    make_step(made.step);
+    return made;
+  }
+
+ private:
+  struct Motion {
+    int64_t delta = 0;
+    bool jumps = false;
+    std::vector<SlotId> slots;                           // in which it lies: more than one only if it jumps
+    bool stays() const { return delta == 0 && !jumps; }  // and what is carried
+  };
+
+  size_t rank() const { return plan_.dims.size(); }
+  bool has_fitting_loops() const;
+  void find_motions();
+  bool find_carries();
+  bool carry(uint32_t from, uint32_t to);
+  bool lies_alike(uint32_t a, uint32_t b) const;
+  bool is_loaded(uint32_t operand) const;
+  bool keep_order();
+  bool keeps_order(uint32_t stored, uint32_t loaded);
+  bool rounds_are_apart(uint32_t stored) const;
+  bool is_carried(uint32_t from, uint32_t to) const {
+    return std::ranges::find(carries_, Carry{from, to}) != carries_.end();
+  }
+  int64_t stride(uint32_t operand, size_t dim) const { return launch_.strides[operand * rank() + dim]; }
+  void make_plan(KernelPlan& plan) const;
+  void make_step(LoopStep& step) const;
+
+  const LoopSlots& slots_;
+  const LoopStep& step_;
+  const KernelStep& launch_;
+  const KernelPlan& plan_;
+  std::vector<Motion> motions_;  // per operand
+  std::vector<Carry> carries_;
+};
+
+bool Inward::has_fitting_loops() const {
+  if (plan_.is_small()) return true;
+  const auto is_packed = [](const Operand& operand) {
+    return std::ranges::any_of(operand.strides,
+                               [](StrideClass s) { return s == StrideClass::Packed || s == StrideClass::Back; });
+  };
+  return !plan_.is_row_kernel() && plan_.tile == 0 && rank() < 16 && std::ranges::none_of(plan_.operands, is_packed);
+}
+
+void Inward::find_motions() {
+  for (const SlotId slot : launch_.operands) motions_.push_back({0, false, {slot}});
+  for (const auto& [of, delta] : step_.walks) motions_[of.operand].delta = delta;
+  for (size_t column = 0; column < step_.jumps.size(); ++column) {
+    Motion& motion = motions_[step_.jumps[column].operand];
+    motion.jumps = true;
+    for (size_t at = column; at < step_.table.size(); at += step_.jumps.size())
+      motion.slots.push_back(step_.table[at].slot);
+    std::ranges::sort(motion.slots);
+    motion.slots.erase(std::ranges::unique(motion.slots).begin(), motion.slots.end());
+  }
+}
+
+bool Inward::is_loaded(uint32_t operand) const {
+  return std::ranges::any_of(plan_.code,
+                             [&](const Instr& instr) { return instr.code == Code::Load && instr.imm == operand; });
+}
+
+bool Inward::lies_alike(uint32_t a, uint32_t b) const {
+  if (plan_.operands[a].dtype != plan_.operands[b].dtype) return false;
+  if (plan_.is_small()) return plan_.extent(a) == plan_.extent(b);
+  for (size_t dim = 0; dim < rank(); ++dim)
+    if (stride(a, dim) != stride(b, dim) || plan_.operands[a].strides[dim] != plan_.operands[b].strides[dim])
+      return false;
+  return true;
+}
+
+/// What is stored to `to` is from now on handed on in registers. A small plan has only whole operands there.
+bool Inward::carry(uint32_t from, uint32_t to) {
+  if (plan_.is_small() && plan_.extent(to) != plan_.points()) return from == Carry::kNone;
+  if (from != Carry::kNone && !lies_alike(from, to)) return false;
+  carries_.push_back({from, to});
+  return true;
+}
+
+bool Inward::find_carries() {
+  const Program& body = slots_.body.program;
+  const std::vector<SlotId>& operands = slots_.body.launches[0].operands;
+  std::vector<uint32_t> from(slots_.attr.carried, Carry::kNone), to(slots_.attr.carried, Carry::kNone);
+  for (uint32_t k = 0; k < operands.size(); ++k) {
+    const Slot& slot = body.slots[operands[k]];
+    const auto output = std::ranges::find(body.outputs, operands[k]);
+    const auto which = static_cast<size_t>(output - body.outputs.begin());
+    const bool is_to = plan_.operands[k].output && slot.kind != SlotKind::Input && which < to.size();
+    const bool is_from = slot.kind == SlotKind::Input && slot.index < from.size();
+    if (!is_to && !is_from) continue;
+    uint32_t& found = is_to ? to[which] : from[slot.index];
+    const bool is_whole =
+        slots_.body.launches[0].offsets[k] == 0 &&
+        std::ranges::none_of(slots_.body.moving, [&](const Body::Moving& each) { return each.of.operand == k; });
+    if (!is_whole || found != Carry::kNone) return false;
+    found = k;
+    motions_[k] = {0, false, {is_to ? slots_.finals[which] : launch_.operands[k]}};
+  }
+  for (size_t which = 0; which < to.size(); ++which)
+    if (to[which] == Carry::kNone || std::ranges::count(body.outputs, body.outputs[which]) != 1 ||
+        !carry(from[which], to[which]))
+      return false;
+  return true;
+}
+
+/// Whether all rounds of one point may run before the next point, with loads of what does not move before the first.
+bool Inward::keep_order() {
+  for (uint32_t stored = 0; stored < motions_.size(); ++stored) {
+    if (!plan_.operands[stored].output) continue;
+    if (!plan_.is_small() && (motions_[stored].jumps || !rounds_are_apart(stored))) return false;
+    for (uint32_t other = 0; other < motions_.size(); ++other)
+      if (!keeps_order(stored, other)) return false;
+    const bool is_known = std::ranges::find(carries_, stored, &Carry::to) != carries_.end();
+    if (motions_[stored].stays() && !is_known && !carry(Carry::kNone, stored)) return false;
+  }
+  const auto is_listed = [](const Motion& motion) { return motion.jumps; };
+  return plan_.is_small() || std::ranges::none_of(motions_, is_listed);
+}
+
+bool Inward::keeps_order(uint32_t stored, uint32_t other) {
+  const Motion &a = motions_[stored], &b = motions_[other];
+  const bool is_known = std::ranges::find(carries_, stored, &Carry::to) != carries_.end();
+  if (stored == other) return !is_loaded(stored) || !a.stays() || (!is_known && carry(stored, stored));
+  std::vector<SlotId> both;
+  std::ranges::set_intersection(a.slots, b.slots, std::back_inserter(both));
+  if (both.empty() || is_carried(other, stored)) return true;
+  if (plan_.operands[other].output || !is_loaded(other)) return false;
+  if (plan_.is_small()) return !b.stays();
+  // The very element, in the same round.
+  return !a.stays() && a.delta == b.delta && launch_.offsets[stored] == launch_.offsets[other] &&
+         lies_alike(stored, other);
+}
+
+/// No element is stored to by two points: of one element, only the order of rounds counts.
+bool Inward::rounds_are_apart(uint32_t stored) const {
+  std::vector<std::pair<int64_t, int64_t>> moves;  // stride, size
+  for (size_t dim = 0; dim < rank(); ++dim)
+    if (launch_.sizes[dim] > 1) moves.emplace_back(std::abs(stride(stored, dim)), launch_.sizes[dim]);
+  if (motions_[stored].delta != 0) moves.emplace_back(std::abs(motions_[stored].delta), step_.trip);
+  std::ranges::sort(moves);
+  int64_t reach = 0;
+  for (const auto& [distance, size] : moves) {
+    if (distance <= reach) return false;
+    reach += distance * (size - 1);
+  }
+  return true;
+}
+
+void Inward::make_plan(KernelPlan& plan) const {
+  plan.dims.push_back(DimKind::Time);
+  plan.carries = carries_;
+  for (size_t k = 0; k < plan.operands.size(); ++k) {
+    const int64_t delta = motions_[k].delta;
+    plan.operands[k].listed = motions_[k].jumps;
+    plan.operands[k].strides.push_back(delta == 0                       ? StrideClass::Zero
+                                       : delta == 1 && !plan.is_small() ? StrideClass::Unit
+                                                                        : StrideClass::Any);
+  }
+  if (!plan.is_small()) {
+    std::swap(plan.phases[0].elem, plan.phases[0].row);
+    return;
+  }
+  plan.sizes.push_back(1);
+  plan.strides.clear();
+  for (size_t k = 0; k < plan.operands.size(); ++k) {
+    const auto first = plan_.strides.begin() + static_cast<std::ptrdiff_t>(k * rank());
+    plan.strides.insert(plan.strides.end(), first, first + static_cast<std::ptrdiff_t>(rank()));
+    plan.strides.push_back(0);
+  }
+}
+
+void Inward::make_step(LoopStep& step) const {
+  step.inside = true;
+  step.walks.clear();
+  KernelStep& launch = step.body[0];
+  launch.sizes.push_back(step.trip);
+  launch.strides.clear();
+  for (uint32_t k = 0; k < motions_.size(); ++k) {
+    for (size_t dim = 0; dim < rank(); ++dim) launch.strides.push_back(stride(k, dim));
+    launch.strides.push_back(motions_[k].delta);
+  }
+  std::vector<std::vector<Place>> columns;
+  std::vector<LoopStep::Operand> jumps;
+  for (size_t column = 0; column < step_.jumps.size(); ++column) {
+    const uint32_t k = step_.jumps[column].operand;
+    if (!motions_[k].jumps) {  // carried: it lies where it begins or ends
+      launch.operands[k] = motions_[k].slots[0];
+      continue;
+    }
+    jumps.push_back(step_.jumps[column]);
+    columns.emplace_back();
+    for (size_t at = column; at < step_.table.size(); at += step_.jumps.size())
+      columns.back().push_back(step_.table[at]);
+  }
+  step.jumps = std::move(jumps);
+  step.table.clear();
+  fill_table(step, columns);
+}
+
+}  // namespace
+
+std::optional<OverTime> over_time(const LoopSlots& slots, const LoopStep& step) {
+  if (step.body.size() != 1) return std::nullopt;
+  return Inward(slots, step).run();
+}
+
+bool fits_over_time(const ir::LoopAttr& attr, const Body& body) {
+  LoopSlots slots{attr, body, {}, {}, {}};
+  SlotId next = 0;
+  for (size_t i = 0; i < attr.operands.size(); ++i) slots.operands.push_back({next++, 0});
+  for (uint32_t i = 0; i < attr.finals(); ++i) slots.finals.push_back(next++);
+  slots.part = [&](const Slot&, int64_t) { return next++; };
+  return over_time(slots, loop_step(slots)).has_value();
+}
+
+}  // namespace fastjit::plan
