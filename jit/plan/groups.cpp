@@ -375,11 +375,11 @@ std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) co
       dest.strides = std::move(*strides);
       continue;
     }
-    const auto places = permutation(graph().maps[node.attr], node.rank);
+    const auto places = permutation(graph().maps[node.attr], graph().sizes(node.in[0]), node.rank);
     // A slice from the start has the same map: the sizes tell.
     if (!places || !identical(world_.numel(value), world_.numel(node.in[0]))) break;
     std::vector<Dim> strides;
-    for (const uint8_t place : *places) strides.push_back(dest.strides[place]);
+    for (const uint8_t place : *places) strides.push_back(place == kNoPlace ? 0 : dest.strides[place]);
     dest.strides = std::move(strides);
   }
   return {value, std::move(dest)};

@@ -143,16 +143,19 @@ Map broadcast_map(const Map& map, std::span<const Dim> sizes) {
   return result;
 }
 
-std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, size_t rank) {
-  if (view.dims.size() > rank) return std::nullopt;
+std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, std::span<const Dim> sizes, size_t rank) {
   std::vector<uint8_t> places;
   std::vector<bool> used(rank, false);
-  for (const ir::Affine& affine : view.dims) {
-    if (affine.terms.size() != 1 || affine.offset != 0 || affine.terms[0].second != 1) return std::nullopt;
-    const uint8_t dim = affine.terms[0].first;
-    if (used[dim]) return std::nullopt;
-    used[dim] = true;
-    places.push_back(dim);
+  for (size_t d = 0; d < view.dims.size(); ++d) {
+    const auto& [offset, terms] = view.dims[d];
+    if (offset != 0) return std::nullopt;
+    if (terms.empty() && identical(sizes[d], 1)) {
+      places.push_back(kNoPlace);
+      continue;
+    }
+    if (terms.size() != 1 || terms[0].second != 1 || used[terms[0].first]) return std::nullopt;
+    used[terms[0].first] = true;
+    places.push_back(terms[0].first);
   }
   return places;
 }

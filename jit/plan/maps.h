@@ -81,9 +81,10 @@ Map below(const ir::IndexMap& view, const Map& map);
 /// The map of an operand of `sizes` broadcast to the rank of `map` (sizes of 1 stay at index 0).
 Map broadcast_map(const Map& map, std::span<const Dim> sizes);
 
-/// If the view only permutes dims and adds some, of size 1 where it has no more elements than its operand: for each
-/// operand dim its place in the result, which has this rank.
-std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, size_t rank);
+/// If the view only permutes the dims of an operand of `sizes`, and leaves out or adds some, of size 1 where it has as
+/// many elements: for each operand dim its place in the result, which has this rank.
+inline constexpr uint8_t kNoPlace = 0xFF;
+std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, std::span<const Dim> sizes, size_t rank);
 
 /// No two indices share an element, and no gaps.
 bool is_dense(std::span<const Dim> sizes, std::span<const Dim> strides);

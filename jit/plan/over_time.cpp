@@ -15,7 +15,7 @@ class Inward {
   std::optional<OverTime> run() {
     if (!has_fitting_loops()) return std::nullopt;
     find_motions();
-    if (!find_carries() || !keep_order()) return std::nullopt;
+    if (!is_near() || !find_carries() || !keep_order()) return std::nullopt;
     OverTime made{plan_, step_};
     make_plan(made.plan);
     make_step(made.step);
@@ -33,6 +33,7 @@ class Inward {
   size_t rank() const { return plan_.dims.size(); }
   bool has_fitting_loops() const;
   void find_motions();
+  bool is_near() const;
   bool find_carries();
   bool carry(uint32_t from, uint32_t to);
   bool lies_alike(uint32_t a, uint32_t b) const;
@@ -75,6 +76,16 @@ void Inward::find_motions() {
     std::ranges::sort(motion.slots);
     motion.slots.erase(std::ranges::unique(motion.slots).begin(), motion.slots.end());
   }
+}
+
+/// Rounds far from each other are waited for: a prefetcher follows lines within a page. 1000 rounds of f32 inside a
+/// kernel and row by row: of 256, 25 and 40 us; of 1000, both 108; of 1020, 265 and 117 (AMD EPYC with AVX-512, two
+/// cores).
+bool Inward::is_near() const {
+  constexpr int64_t kFar = 2048;
+  for (size_t k = 0; k < motions_.size(); ++k)
+    if (!plan_.is_small() && std::abs(motions_[k].delta) * ir::size_of(plan_.operands[k].dtype) >= kFar) return false;
+  return true;
 }
 
 bool Inward::is_loaded(uint32_t operand) const {

@@ -137,8 +137,10 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   begin += best_phase(graph_, sequence_, begin, end, period);
   const int64_t trip = (static_cast<int64_t>(end) - begin) / period;
   const int64_t together = rounds_together(begin, period, trip);
-  // Inside a kernel rounds cost nothing; outside, a launch should be worth its call.
-  if (together > 1 && make_rounds(begin, period, trip, true)) return;
+  // Inside a kernel rounds cost nothing, and those that reach back further are several together; outside, a launch
+  // should be worth its call.
+  for (const uint32_t few : {1, 2, 4})
+    if (together > few && make_rounds(begin, period * few, trip / few, true)) return;
   make_rounds(begin, period * static_cast<uint32_t>(together), trip / together, false);
 }
 

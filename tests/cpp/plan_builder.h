@@ -10,9 +10,10 @@ namespace fastjit::test {
 
 class PlanBuilder {
  public:
-  /// `dims`: one letter a dim, k (kept) or r (reduced).
+  /// `dims`: one letter a dim, k (kept), r (reduced) or t (time).
   PlanBuilder(std::string_view dims, int vec_dim, int lanes, int unroll = 1) {
-    for (char c : dims) plan.dims.push_back(c == 'k' ? plan::DimKind::Kept : plan::DimKind::Reduced);
+    for (char c : dims)
+      plan.dims.push_back(c == 'k' ? plan::DimKind::Kept : c == 'r' ? plan::DimKind::Reduced : plan::DimKind::Time);
     plan.vec_dim = static_cast<int8_t>(vec_dim);
     plan.lanes = static_cast<uint8_t>(lanes);
     plan.unroll = static_cast<uint8_t>(unroll);
@@ -21,7 +22,7 @@ class PlanBuilder {
 
   /// `strides`: one letter a dim, 0 (does not move), 1 (unit), * (any).
   uint32_t operand(ir::DType type, std::string_view strides, bool output = false) {
-    plan::Operand made{type, output, {}};
+    plan::Operand made{type, output, {}, false};
     for (char c : strides)
       made.strides.push_back(c == '0'   ? plan::StrideClass::Zero
                              : c == '1' ? plan::StrideClass::Unit
