@@ -304,8 +304,19 @@ void Former::store_cat(ir::NodeId id, ir::NodeId cat, Dim& at) {
   }
 }
 
-/// The value goes where it lies in the base's memory: with the kernel that computes it, where that may write there,
-/// else with one that copies it.
+/// Whether dims lie one within the other as they follow each other.
+static bool is_in_order(std::span<const Dim> sizes, std::span<const Dim> strides) {
+  int64_t outer = INT64_MAX;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 1) continue;
+    if (strides[d].hint() > outer) return false;
+    outer = strides[d].hint();
+  }
+  return true;
+}
+
+/// The value goes where it lies in the base's memory: with the kernel that computes it, where that may write there and
+/// does so in its own order, else with one that copies it.
 void Former::store_update(ir::NodeId id) {
   const ir::Node& node = graph()[id];
   const auto [base, value] = std::pair(node.in[0], node.in[1]);
@@ -314,7 +325,12 @@ void Former::store_update(ir::NodeId id) {
   const Storage whole{id, region.offset, region.strides};
   auto [computed, dest] = peeled(value, whole);
   const auto* made = root_of(computed);
-  if (!made || !may_write(made->first, items_[made->first].roots[made->second], dest, base))
+  // How rows lie decides the loops of a kernel with reduced dims; a copy costs less than other loops.
+  const bool is_turned = made && computed != value &&
+                         (items_[made->first].frame.has_reduced()
+                              ? !same_strides(graph().sizes(computed), dest.strides, buffer_strides(BufferId(computed)))
+                              : !is_in_order(graph().sizes(computed), dest.strides));
+  if (!made || is_turned || !may_write(made->first, items_[made->first].roots[made->second], dest, base))
     return write_apart(value, whole);
   const auto [writer, root] = *made;
   add_producer(id, writer);
@@ -380,6 +396,8 @@ std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) co
     if (!places || !identical(world_.numel(value), world_.numel(node.in[0]))) break;
     std::vector<Dim> strides;
     for (const uint8_t place : *places) strides.push_back(place == kNoPlace ? 0 : dest.strides[place]);
+    const bool has_all_dims = places->size() == node.rank && std::ranges::count(*places, kNoPlace) == 0;
+    if (!has_all_dims && !is_in_order(graph().sizes(node.in[0]), strides)) break;
     dest.strides = std::move(strides);
   }
   return {value, std::move(dest)};

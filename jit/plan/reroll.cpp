@@ -140,7 +140,7 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   // Inside a kernel rounds cost nothing, and those that reach back further are several together; outside, a launch
   // should be worth its call.
   for (const uint32_t few : {1, 2, 4})
-    if (together > few && make_rounds(begin, period * few, trip / few, true)) return;
+    if (!options_.cuda && together > few && make_rounds(begin, period * few, trip / few, true)) return;
   make_rounds(begin, period * static_cast<uint32_t>(together), trip / together, false);
 }
 
