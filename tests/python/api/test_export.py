@@ -189,6 +189,21 @@ def test_a_loop(tmp_path):
     assert [step["trip"] for step in program["steps"]] == [50]
 
 
+def test_a_loop_inside_a_kernel(tmp_path):
+    def f(x, a):
+        h, out = torch.zeros(16), []
+        for t in range(100):
+            h = h * a + x[t]
+            out.append(h)
+        return torch.stack(out), h
+
+    args = torch.randn(100, 16), torch.rand(16)
+    check(tmp_path, f, *args)
+    compiled = fastjit.fastjit(f)
+    compiled.warmup(*args)
+    assert " rounds 100" in compiled.inspect("plan"), compiled.inspect("plan")
+
+
 def test_numbers_are_arguments(tmp_path):
     f = lambda x, dt: x + dt * x  # noqa: E731
     library = exported(tmp_path, f, torch.ones(10, dtype=torch.float64), 0.5)
