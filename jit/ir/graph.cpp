@@ -106,18 +106,15 @@ DType result_type(Op op, std::span<const DType> in) {
 
 std::vector<bool> live_nodes(const Graph& graph) {
   std::vector<bool> live(graph.nodes.size(), false);
-  std::vector<NodeId> stack(graph.outputs);
-  for (const Store& store : graph.stores) stack.push_back(store.value);
-  for (NodeId id = 0; id < graph.nodes.size(); ++id)
-    if (graph[id].op == Op::Extern) stack.push_back(id);
-  while (!stack.empty()) {
-    const NodeId id = stack.back();
-    stack.pop_back();
-    if (id == kNoNode || live[id]) continue;
+  for (const NodeId id : graph.outputs) live[id] = true;
+  for (const Store& store : graph.stores) live[store.value] = true;
+  for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
+    if (!live[id] && graph[id].op != Op::Extern) continue;
     live[id] = true;
-    for (const NodeId in : graph.operands(id)) stack.push_back(in);
+    for (const NodeId in : graph.operands(id))
+      if (in != kNoNode) live[in] = true;
     if (graph[id].op == Op::Loop)  // ends with all of its values
-      for (uint32_t i = 0; i < graph.loops[graph[id].attr].finals(); ++i) stack.push_back(id + 1 + i);
+      for (uint32_t i = 0; i < graph.loops[graph[id].attr].finals(); ++i) live[id + 1 + i] = true;
   }
   return live;
 }
@@ -235,7 +232,13 @@ static bool is_own_copy(const Graph& graph, const Node& node) {
          graph.maps[node.attr] == identity_map(node.rank);
 }
 
+void Graph::take_up_nodes() {
+  for (; taken_nodes_ < nodes.size(); ++taken_nodes_)
+    if (is_pure(nodes[taken_nodes_].op)) interned_.add(hash_of(nodes[taken_nodes_]), static_cast<NodeId>(taken_nodes_));
+}
+
 NodeId Graph::append(Node node) {
+  take_up_nodes();
   if (is_commutative(node.op) && node.in[0] > node.in[1]) std::swap(node.in[0], node.in[1]);
   const uint64_t hash = hash_of(node);
   if (is_pure(node.op) && !is_own_copy(*this, node)) {
@@ -244,6 +247,7 @@ NodeId Graph::append(Node node) {
   }
   node.line = line_;
   nodes.push_back(node);
+  taken_nodes_ = nodes.size();
   const auto id = static_cast<NodeId>(nodes.size() - 1);
   if (is_pure(node.op)) interned_.add(hash, id);
   return id;
@@ -506,8 +510,10 @@ NodeId Graph::with_strides(NodeId value, std::vector<Dim> strides) {
 
 NodeId Graph::fresh_copy(NodeId value, std::vector<Dim> strides) {
   Node node = identity_view(value, std::move(strides));
+  take_up_nodes();
   node.line = line_;
   nodes.push_back(node);
+  taken_nodes_ = nodes.size();
   return static_cast<NodeId>(nodes.size() - 1);
 }
 

@@ -240,7 +240,10 @@ class Graph {
   template <class T>
   static uint32_t intern_in(Known& known, std::vector<T>& table, T value);
   Known known_layouts_, known_constants_, known_maps_, known_reduces_, known_lists_, known_lines_;
+  /// Nodes that others put into `nodes` are taken up too.
+  void take_up_nodes();
   support::HashIndex interned_;
+  size_t taken_nodes_ = 0;
   std::vector<std::pair<uint32_t, NodeId>> sizes_;  // scalars that are sizes, by expression
   uint32_t line_ = 0;
 };

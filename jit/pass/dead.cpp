@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "pass/pass.h"
-#include "pass/rewrite.h"
 
 namespace fastjit::pass {
 
@@ -19,6 +18,43 @@ static bool is_foretold(const Graph& graph, NodeId result) {
          std::ranges::any_of(operands, [&](NodeId operand) { return is_symbolic(graph, operand); });
 }
 
+// The graph with the nodes that are live: a copy, since what was interned once is so without the others.
+static Graph kept(const Graph& graph, const std::vector<bool>& live) {
+  Graph to;
+  to.symbols = graph.symbols;
+  to.layouts = graph.layouts;
+  to.constants = graph.constants;
+  to.maps = graph.maps;
+  to.reduces = graph.reduces;
+  to.lines = graph.lines;
+  to.inputs = graph.inputs;
+  to.scalars = graph.scalars;
+  to.nodes.reserve(static_cast<size_t>(std::ranges::count(live, true)));
+  std::vector<NodeId> now(graph.nodes.size(), kNoNode);
+  const auto moved = [&](NodeId in) { return in == kNoNode ? in : now[in]; };
+  const auto take = [&](auto& table, const auto& attr) {
+    for (NodeId& in : table.emplace_back(attr).operands) in = moved(in);
+    return static_cast<uint32_t>(table.size() - 1);
+  };
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    if (!live[id]) continue;
+    Node node = graph[id];
+    for (NodeId& in : node.in) in = moved(in);
+    if (node.op == Op::Cat) node.attr = take(to.lists, graph.lists[node.attr]);
+    if (node.op == Op::Contract) node.attr = take(to.contracts, graph.contracts[node.attr]);
+    if (node.op == Op::Extern) node.attr = take(to.externs, graph.externs[node.attr]);
+    if (node.op == Op::Loop) node.attr = take(to.loops, graph.loops[node.attr]);
+    now[id] = static_cast<NodeId>(to.nodes.size());
+    to.nodes.push_back(node);
+  }
+  for (const NodeId id : graph.outputs) to.outputs.push_back(now[id]);
+  for (Store store : graph.stores) {
+    store.value = now[store.value];
+    to.stores.push_back(store);
+  }
+  return to;
+}
+
 // Inputs and scalars stay even when unused: their numbers are the caller's. Extern calls stay: they may have effects.
 // So do results of theirs whose sizes were foretold: each call compares these, and what follows from them relies on it.
 // And numbers that Python computes: it may raise.
@@ -34,11 +70,11 @@ Changed dead(const Graph& graph, const PassContext&) {
     if (!live[id]) continue;
     for (NodeId in : graph.operands(id))
       if (in != kNoNode) live[in] = true;
+    if (op == Op::Loop)  // its values stand behind it
+      for (uint32_t i = 0; i < graph.loops[graph[id].attr].finals(); ++i) live[id + 1 + i] = true;
   }
-  Rewriter rewriter(graph);
-  for (NodeId id = 0; id < graph.nodes.size(); ++id)
-    if (live[id]) rewriter.copy(id);
-  return rewriter.finish();
+  if (std::ranges::find(live, false) == live.end()) return {};
+  return kept(graph, live);
 }
 
 }  // namespace fastjit::pass

@@ -66,8 +66,17 @@ std::optional<int64_t> evaluate_int(Op op, int64_t a, int64_t b) {
   }
 }
 
+// Makes the nodes that others become; without a graph it says of each that there would be one.
+struct Maker {
+  Graph* to;
+  NodeId constant(DType dtype, double value) const { return to ? to->constant(dtype, value) : 0; }
+  NodeId constant_int(DType dtype, int64_t value) const { return to ? to->constant_int(dtype, value) : 0; }
+  NodeId convert(NodeId value, DType dtype) const { return to ? to->convert(value, dtype) : 0; }
+  NodeId reshape(NodeId value, const std::vector<Dim>& sizes) const { return to ? to->reshape(value, sizes) : 0; }
+};
+
 // The value of a pointwise node whose operands are constants, where this file knows how to compute it exactly.
-NodeId fold_constant(Graph& to, const Node& node) {
+NodeId fold_constant(const Graph& to, const Node& node, Maker make) {
   const size_t arity = static_cast<size_t>(info(node.op).arity);
   if (arity > 2 || info(node.op).rule == TypeRule::Compare) return kNoNode;
   if (is_float(node.dtype)) {
@@ -75,14 +84,14 @@ NodeId fold_constant(Graph& to, const Node& node) {
     const auto b = arity == 2 ? float_const(to, node.in[1]) : std::optional<double>(0);
     if (!a || !b) return kNoNode;
     const auto value = node.dtype == DType::F32 ? evaluate<float>(node.op, *a, *b) : evaluate<double>(node.op, *a, *b);
-    return value ? to.constant(node.dtype, *value) : kNoNode;
+    return value ? make.constant(node.dtype, *value) : kNoNode;
   }
   if (is_integer(node.dtype)) {
     const auto a = int_const(to, node.in[0]);
     const auto b = arity == 2 ? int_const(to, node.in[1]) : std::optional<int64_t>(0);
     if (!a || !b) return kNoNode;
     const auto value = evaluate_int(node.op, *a, *b);
-    return value ? to.constant_int(node.dtype, *value) : kNoNode;
+    return value ? make.constant_int(node.dtype, *value) : kNoNode;
   }
   return kNoNode;
 }
@@ -102,9 +111,7 @@ bool is_identity(const Graph& to, const Node& node, NodeId constant) {
   return false;
 }
 
-NodeId fold_binary(const Graph& from, Rewriter& rewriter, NodeId id, const Node& node) {
-  Graph& to = rewriter.to();
-  const Layout& layout = from.layout(id);
+NodeId fold_binary(const Graph& to, const Node& node, const Layout& layout) {
   for (int side : {1, 0}) {
     if (side == 0 && !is_commutative(node.op)) continue;
     const NodeId kept = node.in[1 - side];
@@ -142,43 +149,39 @@ bool fits_half(const Graph& graph, NodeId id, DType half) {
   }
 }
 
-NodeId fold_convert(Rewriter& rewriter, const Node& node, const PassContext& context) {
-  Graph& to = rewriter.to();
+NodeId fold_convert(const Graph& to, const Node& node, const PassContext& context, Maker make) {
   const Node& inner = to[node.in[0]];
   if (inner.op == Op::Const && is_float(node.dtype)) {
-    if (const auto c = float_const(to, node.in[0])) return to.constant(node.dtype, *c);
+    if (const auto c = float_const(to, node.in[0])) return make.constant(node.dtype, *c);
     if (const auto c = int_const(to, node.in[0]); c && std::abs(*c) < (int64_t{1} << 24))
-      return to.constant(node.dtype, static_cast<double>(*c));
+      return make.constant(node.dtype, static_cast<double>(*c));
   }
   if (inner.op == Op::Const && is_integer(node.dtype))
-    if (const auto c = int_const(to, node.in[0])) return to.constant_int(node.dtype, *c);
+    if (const auto c = int_const(to, node.in[0])) return make.constant_int(node.dtype, *c);
   if (inner.op != Op::Convert) return kNoNode;
   const NodeId source = inner.in[0];
   const DType first = to[source].dtype, middle = inner.dtype;
   if (node.dtype == first && widens(first, middle)) return source;
   const bool rounds_to_half = first == DType::F32 && is_half(middle) && node.dtype == DType::F32;
   if (rounds_to_half && (context.numerics != Numerics::Eager || fits_half(to, source, middle))) return source;
-  if (widens(first, middle) && widens(middle, node.dtype)) return to.convert(source, node.dtype);
+  if (widens(first, middle) && widens(middle, node.dtype)) return make.convert(source, node.dtype);
   return kNoNode;
 }
 
-NodeId fold_node(Rewriter& rewriter, NodeId id, const PassContext& context) {
-  const Graph& from = rewriter.from();
-  Graph& to = rewriter.to();
-  Node node = from[id];
-  if (!is_pointwise(node.op) && node.op != Op::Reshape) return kNoNode;
-  for (NodeId& in : node.in) in = rewriter[in];
-  if (node.op == Op::Convert) return fold_convert(rewriter, node, context);
+// What a node of this layout, whose operands are nodes of `to`, becomes; kNoNode: it stays.
+NodeId fold_node(const Graph& to, const Node& node, const Layout& layout, const PassContext& context, Maker make) {
+  if (node.op == Op::Convert) return fold_convert(to, node, context, make);
   if (node.op == Op::Reshape) {
     const NodeId source = to[node.in[0]].op == Op::Reshape ? to[node.in[0]].in[0] : kNoNode;
-    return source == kNoNode ? kNoNode : to.reshape(source, from.layout(id).sizes);
+    return source == kNoNode ? kNoNode : make.reshape(source, layout.sizes);
   }
+  if (!is_pointwise(node.op)) return kNoNode;
   if (node.op == Op::Neg && to[node.in[0]].op == Op::Neg) return to[node.in[0]].in[0];
-  if (node.op == Op::Where && node.in[1] == node.in[2] && identical(to.sizes(node.in[1]), from.sizes(id)))
+  if (node.op == Op::Where && node.in[1] == node.in[2] && identical(to.sizes(node.in[1]), layout.sizes))
     return node.in[1];
-  const NodeId constant = fold_constant(to, node);
-  if (constant != kNoNode && from[id].rank == 0) return constant;
-  return info(node.op).arity == 2 ? fold_binary(from, rewriter, id, node) : kNoNode;
+  const NodeId constant = fold_constant(to, node, make);
+  if (constant != kNoNode && node.rank == 0) return constant;
+  return info(node.op).arity == 2 ? fold_binary(to, node, layout) : kNoNode;
 }
 
 // Whether the value that a node became is read from some of these.
@@ -191,12 +194,19 @@ bool is_read_from(const Graph& to, NodeId now, const std::vector<NodeId>& tensor
 }  // namespace
 
 Changed fold(const Graph& graph, const PassContext& context) {
+  // Until one folds, all nodes are as they were.
+  const auto folds = [&](const Node& node) {
+    return fold_node(graph, node, graph.layouts[node.layout], context, Maker{nullptr}) != kNoNode;
+  };
+  if (std::ranges::none_of(graph.nodes, folds)) return {};
   Rewriter rewriter(graph);
   const std::vector<bool> written = overwritten(graph);
   std::vector<NodeId> changing;
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     rewriter.to().set_line(graph[id].line);
-    const NodeId now = fold_node(rewriter, id, context);
+    Node node = graph[id];
+    for (NodeId& in : node.in) in = rewriter[in];
+    const NodeId now = fold_node(rewriter.to(), node, graph.layout(id), context, Maker{&rewriter.to()});
     if (now == kNoNode || is_read_from(rewriter.to(), now, changing))
       rewriter.copy(id);
     else

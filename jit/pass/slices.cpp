@@ -20,6 +20,8 @@ struct Slice {
   int64_t index;
 };
 
+bool same_dim(Dim a, Dim b) { return identical(a, b); }
+
 /// Of an update: the slice that it writes, with a value of just that shape.
 std::optional<Slice> written(const Graph& graph, const Node& update) {
   std::optional<Slice> slice;
@@ -36,9 +38,11 @@ std::optional<Slice> written(const Graph& graph, const Node& update) {
     }
   }
   if (!slice || graph.sizes(update.in[1]).size() != next) return std::nullopt;
-  std::vector<Dim> left(graph.sizes(update.in[0]).begin(), graph.sizes(update.in[0]).end());
-  left.erase(left.begin() + slice->dim);
-  return identical(left, graph.layout(update.in[1]).sizes) ? slice : std::nullopt;
+  const auto whole = graph.sizes(update.in[0]), value = graph.sizes(update.in[1]);
+  const auto behind = whole.begin() + slice->dim;
+  const bool has_its_shape = std::equal(whole.begin(), behind, value.begin(), same_dim) &&
+                             std::equal(behind + 1, whole.end(), value.begin() + slice->dim, same_dim);
+  return has_its_shape ? slice : std::nullopt;
 }
 
 /// A view of something that is no view by a map.
@@ -46,6 +50,11 @@ struct Seen {
   NodeId source;
   IndexMap map;
 };
+
+NodeId source_of(const Graph& graph, NodeId id) {
+  while (graph[id].op == Op::View) id = graph[id].in[0];
+  return id;
+}
 
 Seen below(const Graph& graph, Seen seen) {
   while (graph[seen.source].op == Op::View) {
@@ -62,10 +71,10 @@ IndexMap moved(IndexMap map, uint8_t dim) {
   return map;
 }
 
-/// What all slices together are a view of, where slice i begins i steps behind slice 0 along one dim of it.
+/// What all slices of one source together are a view of, where slice i begins i steps behind slice 0 along one dim of
+/// it.
 std::optional<Seen> joined(const std::vector<Seen>& slices, uint8_t dim) {
-  const auto is_other = [&](const Seen& slice) { return slice.source != slices[0].source; };
-  if (slices.empty() || std::ranges::any_of(slices, is_other)) return std::nullopt;
+  if (slices.empty()) return std::nullopt;
   Seen whole{slices[0].source, moved(slices[0].map, dim)};
   const size_t rank = whole.map.dims.size();
   size_t moving = rank;
@@ -95,21 +104,28 @@ std::optional<Seen> whole_of(const Graph& graph, NodeId update) {
   if (!last) return std::nullopt;
   const Dim length = graph.sizes(update)[last->dim];
   if (length.is_symbolic() || length.hint() > kMostSlices) return std::nullopt;
-  std::vector<Seen> slices(static_cast<size_t>(length.hint()), Seen{kNoNode, {}});
+  std::vector<NodeId> values(static_cast<size_t>(length.hint()), kNoNode);
+  const NodeId source = source_of(graph, graph[update].in[1]);  // most chains put together what different nodes made
   NodeId base = update;
   for (int64_t seen = 0; graph[base].op == Op::Update && seen < 2 * kMostSlices; ++seen, base = graph[base].in[0]) {
     const auto slice = written(graph, graph[base]);
     if (!slice || slice->dim != last->dim) break;
-    const NodeId value = graph[base].in[1];
-    Seen& at = slices[static_cast<size_t>(slice->index)];
-    if (at.source == kNoNode) at = below(graph, {value, identity_map(graph.sizes(value).size())});
+    NodeId& value = values[static_cast<size_t>(slice->index)];
+    if (value != kNoNode) continue;
+    value = graph[base].in[1];
+    if (source_of(graph, value) != source) return std::nullopt;
   }
-  for (size_t i = 0; i < slices.size(); ++i) {
-    if (slices[i].source != kNoNode) continue;
-    if (graph[base].op == Op::Undef) return std::nullopt;
+  const bool needs_base = std::ranges::find(values, kNoNode) != values.end();
+  if (needs_base && (graph[base].op == Op::Undef || source_of(graph, base) != source)) return std::nullopt;
+  std::vector<Seen> slices;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] != kNoNode) {
+      slices.push_back(below(graph, {values[i], identity_map(graph.sizes(values[i]).size())}));
+      continue;
+    }
     IndexMap map = identity_map(graph.sizes(base).size() - 1);
     map.dims.insert(map.dims.begin() + last->dim, Affine{static_cast<int64_t>(i), {}});
-    slices[i] = below(graph, {base, std::move(map)});
+    slices.push_back(below(graph, {base, std::move(map)}));
   }
   return joined(slices, last->dim);
 }
@@ -121,21 +137,26 @@ Changed slices(const Graph& graph, const PassContext&) {
   std::vector<bool> stays(graph.nodes.size(), false);  // what an argument gets is written where it lies
   for (const Store& store : graph.stores) stays[store.value] = true;
   const std::vector<bool> changes = overwritten(graph);
-  Rewriter rewriter(graph);
-  bool found = false;
+  std::vector<std::pair<NodeId, Seen>> found;
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    const auto whole = graph[id].op == Op::Update && !stays[id] ? whole_of(graph, id) : std::nullopt;
-    if (!whole || changes[memory_of(graph, whole->source)]) {
+    auto whole = graph[id].op == Op::Update && !stays[id] ? whole_of(graph, id) : std::nullopt;
+    if (whole && !changes[memory_of(graph, whole->source)]) found.emplace_back(id, std::move(*whole));
+  }
+  if (found.empty()) return {};
+  Rewriter rewriter(graph);
+  auto next = found.begin();
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    if (next == found.end() || next->first != id) {
       rewriter.copy(id);
       continue;
     }
     const auto sizes = graph.sizes(id);
     rewriter.to().set_line(graph[id].line);
-    const NodeId view = rewriter.to().view(rewriter[whole->source], whole->map, {sizes.begin(), sizes.end()});
+    const Seen& whole = (next++)->second;
+    const NodeId view = rewriter.to().view(rewriter[whole.source], whole.map, {sizes.begin(), sizes.end()});
     rewriter.set(id, rewriter.to().with_strides(view, graph.layout(id).strides));
-    found = true;
   }
-  return found ? Changed(rewriter.finish()) : std::nullopt;
+  return rewriter.finish();
 }
 
 }  // namespace fastjit::pass

@@ -17,11 +17,11 @@ constexpr int64_t kRoundsToPack = 8;  // a copy costs about as much as two produ
 
 /// All but the left factor is the same in every round, and a bias the same for every row.
 bool has_fixed_others(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
-  const auto& sources = rounds.sources[at];
+  const auto sources = rounds.sources_of(at);
   const size_t left = sources.size() - 2;
   for (size_t k = 0; k < sources.size(); ++k) {
     if (sources[k].of != Of::Outside) return false;
-    const std::vector<NodeId> nodes = operands_at(rounds, at, k);
+    const auto nodes = rounds.operands_at(at, k);
     work(nodes.size());
     if (k != left && !std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
     const auto sizes = graph.sizes(nodes[0]);
@@ -46,8 +46,8 @@ std::optional<ir::IndexMap> map_to_base(const ir::Graph& graph, const Seen& seen
 std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
   if (!has_fixed_others(graph, rounds, at)) return std::nullopt;
   Hoisted made{at, 0, ir::kNoNode, {}, {}};
-  const std::vector<NodeId> factors = operands_at(rounds, at, rounds.sources[at].size() - 2);
-  made.base = seen_through(graph, factors[0]).base;
+  const auto factors = rounds.operands_at(at, rounds.sources_of(at).size() - 2);
+  made.base = base_of(graph, factors[0]);
   std::vector<ir::IndexMap> maps;
   for (const NodeId id : factors) {
     const Seen seen = seen_through(graph, id);
@@ -55,7 +55,9 @@ std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uin
     if (!map || seen.base != made.base) return std::nullopt;
     maps.push_back(std::move(*map));
   }
-  std::optional<WalkingMap> walking = walking_map(maps);
+  std::vector<const ir::IndexMap*> per_round;
+  for (const ir::IndexMap& map : maps) per_round.push_back(&map);
+  std::optional<WalkingMap> walking = walking_map(per_round);
   if (!walking) return std::nullopt;
   made.map = std::move(walking->first);
   const auto sizes = graph.sizes(factors[0]);
@@ -72,8 +74,8 @@ std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uin
 }
 
 bool is_packed(const ir::Graph& graph, const Rounds& rounds, uint32_t at, size_t k) {
-  if (k + 1 != rounds.sources[at].size() || rounds.trip < kRoundsToPack) return false;
-  const std::vector<NodeId> nodes = operands_at(rounds, at, k);
+  if (k + 1 != rounds.sources_of(at).size() || rounds.trip < kRoundsToPack) return false;
+  const auto nodes = rounds.operands_at(at, k);
   if (!std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
   const ir::Layout& layout = graph.layout(nodes[0]);
   const size_t row = layout.sizes.size() - 2;

@@ -83,10 +83,10 @@ class LoopMaker {
   NodeId rows_of(uint32_t at);
   bool make(uint32_t at);
   NodeId operand(uint32_t at, size_t k);
-  NodeId seen(const std::vector<NodeId>& per_round, NodeId base);
+  NodeId seen(std::span<const NodeId> per_round, NodeId base);
   NodeId copy_constant(NodeId id);
-  NodeId copy_node(const std::vector<NodeId>& per_round, std::vector<NodeId> operands);
-  std::optional<uint32_t> map_of(const std::vector<NodeId>& per_round);
+  NodeId copy_node(std::span<const NodeId> per_round, std::vector<NodeId> operands);
+  std::optional<uint32_t> map_of(std::span<const NodeId> per_round);
   std::vector<NodeId> nodes_at(uint32_t at) const;
   void make_outputs();
   void add_output(NodeId value);
@@ -117,12 +117,11 @@ class LoopMaker {
 /// Values that go from one round to the next, each of which begins as one value. Rounds without any are no loop: their
 /// launches may run at once.
 bool LoopMaker::find_carried() {
-  for (const auto& sources : rounds().sources)
-    for (const Source& source : sources) {
-      if (source.of != Of::Before) continue;
-      const auto [found, fresh] = before_.try_emplace(source.at, source.first);
-      if (!fresh && found->second != source.first) return false;
-    }
+  for (const Source& source : rounds().sources) {
+    if (source.of != Of::Before) continue;
+    const auto [found, fresh] = before_.try_emplace(source.at, source.first);
+    if (!fresh && found->second != source.first) return false;
+  }
   return !before_.empty();
 }
 
@@ -131,7 +130,7 @@ bool LoopMaker::find_carried() {
 bool LoopMaker::is_chain(uint32_t last) const {
   for (uint32_t at = last;;) {
     if (op(at) != Op::Update || is_sweep(graph_, node(1, at))) return false;
-    const Source& base = rounds().sources[at][0];
+    const Source& base = rounds().sources_of(at)[0];
     if (base.of == Of::Before) return base.at == last;
     if (base.of == Of::Outside) return false;
     at = base.at;
@@ -165,8 +164,8 @@ std::vector<NodeId> LoopMaker::nodes_at(uint32_t at) const {
 
 bool LoopMaker::find_outside() {
   for (uint32_t at = 0; at < period(); ++at)
-    for (size_t k = 0; k < rounds().sources[at].size() && !hoists_.contains(at); ++k)
-      if (rounds().sources[at][k].of == Of::Outside && !take_outside(at, k)) return false;
+    for (size_t k = 0; k < rounds().sources_of(at).size() && !hoists_.contains(at); ++k)
+      if (rounds().sources_of(at)[k].of == Of::Outside && !take_outside(at, k)) return false;
   return true;
 }
 
@@ -175,7 +174,7 @@ void LoopMaker::find_hoisted(const PlanOptions& options) {
   for (uint32_t at = 0; at < period(); ++at) {
     if (op(at) != Op::Contract) continue;
     std::optional<Hoisted> made = hoisted(graph_, rounds(), at);
-    const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources[at].size() - 1);
+    const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources_of(at).size() - 1);
     if (!made || !is_own_product(graph_, node(1, at), options.costs, options.no_library, by_rows)) continue;
     hoists_[at] = static_cast<uint32_t>(made_.hoisted.size());
     made_.hoisted.push_back(std::move(*made));
@@ -185,13 +184,14 @@ void LoopMaker::find_hoisted(const PlanOptions& options) {
 static bool is_constant(Op op) { return op == Op::Const || op == Op::Scalar || op == Op::Iota; }
 
 bool LoopMaker::take_outside(uint32_t at, size_t k) {
-  std::vector<NodeId> bases = operands_at(rounds(), at, k);
+  const auto nodes = rounds().operands_at(at, k);
+  std::vector<NodeId> bases(nodes.begin(), nodes.end());
   work(bases.size());
   if (op(at) == Op::Contract && is_packed(graph_, rounds(), at, k)) {
     from_[{at, k}] = {From::In::Packed, index_in(made_.packed, bases[0])};
     return true;
   }
-  for (NodeId& base : bases) base = seen_through(graph_, base).base;
+  for (NodeId& base : bases) base = base_of(graph_, base);
   const bool is_one = std::ranges::all_of(bases, [&](NodeId id) { return id == bases[0]; });
   if (std::ranges::any_of(bases, [&](NodeId id) { return is_constant(graph_[id].op); })) return is_one;
   const auto is_like_first = [&](NodeId id) {
@@ -265,12 +265,12 @@ void LoopMaker::make_inputs() {
 }
 
 /// The map of such a node with offsets that follow the round. Nothing: they do not.
-std::optional<uint32_t> LoopMaker::map_of(const std::vector<NodeId>& per_round) {
+std::optional<uint32_t> LoopMaker::map_of(std::span<const NodeId> per_round) {
   ir::IndexMap map = graph_.maps[graph_[per_round[0]].attr];
   const auto same = [&](NodeId id) { return graph_[id].attr == graph_[per_round[0]].attr; };
   if (!std::ranges::all_of(per_round, same)) {
-    std::vector<ir::IndexMap> maps;
-    for (const NodeId id : per_round) maps.push_back(graph_.maps[graph_[id].attr]);
+    std::vector<const ir::IndexMap*> maps;
+    for (const NodeId id : per_round) maps.push_back(&graph_.maps[graph_[id].attr]);
     const std::optional<WalkingMap> walking = walking_map(maps);
     if (!walking) return std::nullopt;
     for (size_t row = 0; row < map.dims.size(); ++row)
@@ -280,7 +280,7 @@ std::optional<uint32_t> LoopMaker::map_of(const std::vector<NodeId>& per_round) 
   return static_cast<uint32_t>(body_.maps.size() - 1);
 }
 
-NodeId LoopMaker::copy_node(const std::vector<NodeId>& per_round, std::vector<NodeId> operands) {
+NodeId LoopMaker::copy_node(std::span<const NodeId> per_round, std::vector<NodeId> operands) {
   const ir::Node& like = graph_[per_round[0]];
   ir::Node made = like;
   made.layout = body_.intern(graph_.layouts[like.layout]);
@@ -319,33 +319,38 @@ NodeId LoopMaker::copy_constant(NodeId id) {
   if (!fresh) return found->second;
   std::vector<NodeId> operands;
   for (const NodeId in : graph_.operands(id)) operands.push_back(copy_constant(in));
-  return constants_[id] = copy_node({id}, std::move(operands));
+  return constants_[id] = copy_node(std::span(&id, 1), std::move(operands));
 }
 
 /// `base`, of the body, as these nodes see it, one a round.
-NodeId LoopMaker::seen(const std::vector<NodeId>& per_round, NodeId base) {
-  std::vector<std::vector<NodeId>> views;
-  for (const NodeId id : per_round) views.push_back(seen_through(graph_, id).views);
-  const size_t count = views[0].size();
-  for (const auto& each : views) failed_ = failed_ || each.size() != count;
-  for (size_t i = count; i-- > 0 && !failed_;) {
-    std::vector<NodeId> level;
-    for (const auto& each : views) level.push_back(each[i]);
-    const ir::Node& first = graph_[level[0]];
-    for (const NodeId id : level) failed_ = failed_ || graph_[id].op != first.op || graph_[id].layout != first.layout;
-    if (!failed_) base = copy_node(level, {base});
+NodeId LoopMaker::seen(std::span<const NodeId> per_round, NodeId base) {
+  std::vector<std::vector<NodeId>> levels(seen_through(graph_, per_round[0]).views.size());
+  for (NodeId id : per_round) {
+    for (std::vector<NodeId>& level : levels) {
+      failed_ = failed_ || !ir::is_view(graph_[id].op);
+      if (failed_) return base;
+      level.push_back(id);
+      id = graph_[id].in[0];
+    }
+    failed_ = failed_ || ir::is_view(graph_[id].op);
+  }
+  for (; !levels.empty() && !failed_; levels.pop_back()) {
+    const ir::Node& first = graph_[levels.back()[0]];
+    for (const NodeId id : levels.back())
+      failed_ = failed_ || graph_[id].op != first.op || graph_[id].layout != first.layout;
+    if (!failed_) base = copy_node(levels.back(), {base});
   }
   return base;
 }
 
 NodeId LoopMaker::operand(uint32_t at, size_t k) {
-  const Source& source = rounds().sources[at][k];
+  const Source& source = rounds().sources_of(at)[k];
   if (source.of == Of::Round) return values_[source.at];
   if (source.of == Of::Before) {
     const auto base = bases_.find(source.at);
     return base != bases_.end() ? input_of(base->second) : inputs_[carried_[source.at]];
   }
-  const std::vector<NodeId> per_round = operands_at(rounds(), at, k);
+  const auto per_round = rounds().operands_at(at, k);
   const auto from = from_.find({at, k});
   if (from == from_.end()) {
     const auto same = [&](NodeId id) { return id == per_round[0]; };
@@ -374,7 +379,7 @@ bool LoopMaker::make(uint32_t at) {
     return true;
   }
   std::vector<NodeId> operands;
-  for (size_t k = 0; k < rounds().sources[at].size(); ++k) operands.push_back(operand(at, k));
+  for (size_t k = 0; k < rounds().sources_of(at).size(); ++k) operands.push_back(operand(at, k));
   if (failed_) return false;
   values_[at] = copy_node(nodes_at(at), std::move(operands));
   return !failed_;
@@ -412,7 +417,7 @@ NodeId LoopMaker::with_part(NodeId now, const CatOfRounds& of, CatOfRounds::Part
   NodeId value = values_[part.at];
   std::vector<NodeId> views;
   for (NodeId id = list.operands[part.first]; id != node(0, part.at); id = graph_[id].in[0]) views.push_back(id);
-  for (; !views.empty(); views.pop_back()) value = copy_node({views.back()}, {value});
+  for (; !views.empty(); views.pop_back()) value = copy_node(std::span(&views.back(), 1), {value});
   int64_t before = 0, step = 0;
   for (uint32_t i = 0; i < part.first; ++i) before += length(i);
   for (uint32_t i = 0; i < of.stride; ++i) step += length(part.first + i);

@@ -1,6 +1,7 @@
 #include "plan/repeats.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "plan/work.h"
 #include "support/mix.h"
@@ -13,7 +14,9 @@ namespace {
 // it is extended to both sides.
 class Finder {
  public:
-  explicit Finder(std::span<const uint32_t> tokens) : tokens_(tokens), covers_(tokens.size()) {
+  explicit Finder(std::span<const uint32_t> tokens)
+      : tokens_(tokens), covers_(tokens.size()), bare_(tokens.size() + 1) {
+    std::iota(bare_.begin(), bare_.end(), 0);
     hashes_.reserve(size() + 1);
     powers_.reserve(size() + 1);
     hashes_.push_back(0);
@@ -26,15 +29,17 @@ class Finder {
 
   std::vector<Repeat> run() {
     for (uint32_t period = 1; size_t{3} * period <= size(); ++period) {
+      uint64_t anchors = 0;
       for (uint32_t anchor = 0; anchor + period < size(); anchor += period) {
-        work();
-        if (tokens_[anchor] != tokens_[anchor + period]) continue;
+        ++anchors;
+        if (tokens_[anchor] != tokens_[anchor + period] || !goes_on(anchor, period)) continue;
         // The last anchor in what is known of this period, or of one that divides it.
         const Repeat& known = covers_[anchor];
         uint32_t end = known.period != 0 && period % known.period == 0 && known.end > anchor + period ? known.end : 0;
         if (end == 0) end = extend(anchor, period);
         if (end > anchor + 2 * period) anchor = (end - period - 1) / period * period;
       }
+      work(anchors);
     }
     return std::move(found_);
   }
@@ -64,6 +69,13 @@ class Finder {
     return low;
   }
 
+  /// Whether it does beyond the anchor's period, as it must for three of them.
+  bool goes_on(uint32_t anchor, uint32_t period) const {
+    const size_t next = size_t{anchor} + period, length = size_t{period} + 1;
+    if (next + length > size() || tokens_[anchor + 1] != tokens_[next + 1]) return false;
+    return hash(anchor, anchor + length) == hash(next, next + length);
+  }
+
   /// Where the repeat around the anchor ends.
   uint32_t extend(uint32_t anchor, uint32_t period) {
     const uint32_t next = anchor + period;
@@ -76,15 +88,25 @@ class Finder {
     const uint32_t end = next + right;
     if (left + right < 2 * period) return end;
     found_.push_back({anchor - left, end, period});
-    work(end - (anchor - left));
-    for (uint32_t i = anchor - left; i < end; ++i)
-      if (covers_[i].period == 0) covers_[i] = found_.back();
+    for (uint32_t i = bare(anchor - left); i < end; i = bare(i)) {
+      work();
+      covers_[i] = found_.back();
+      bare_[i] = i + 1;
+    }
     return end;
+  }
+
+  /// The first token from here on that no repeat holds: long ones with many periods are found once for each multiple
+  /// of theirs that begins in a shorter one.
+  uint32_t bare(uint32_t at) {
+    for (; bare_[at] != at; at = bare_[at]) bare_[at] = bare_[bare_[at]];
+    return at;
   }
 
   std::span<const uint32_t> tokens_;
   std::vector<uint64_t> hashes_, powers_;  // of the tokens before each place
   std::vector<Repeat> covers_;             // per token: the first repeat that holds it
+  std::vector<uint32_t> bare_;             // per token: a later one up to which all are in repeats, or itself
   std::vector<Repeat> found_;
 };
 

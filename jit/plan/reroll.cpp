@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <numeric>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -37,13 +40,9 @@ class Reroller {
     std::vector<Repeat> found = repeats(tokens);
     const auto saved = [&](const Repeat& r) { return weight(r.begin + r.period, r.end); };
     std::ranges::stable_sort(found, std::greater<>{}, saved);
-    taken_.assign(sequence_.nodes.size(), false);
     for (const Repeat& repeat : found) {
       if (saved(repeat) < kFewestSaved) break;
-      for (uint32_t begin = repeat.begin, end = begin; begin < repeat.end; begin = end + 1) {
-        for (end = begin; end < repeat.end && !taken_[end];) ++end;
-        try_loop(begin, end, repeat.period);
-      }
+      for (const auto& [begin, end] : free_in(repeat)) try_loop(begin, end, repeat.period);
     }
     if (loops_.empty()) return std::nullopt;
     std::ranges::sort(loops_, {}, [](const MadeLoop& loop) { return loop.rounds.begin; });
@@ -56,6 +55,8 @@ class Reroller {
   int64_t weight(uint32_t begin, uint32_t end) const { return weights_[end] - weights_[begin]; }
   std::vector<bool> alone() const;
   void find_readers();
+  /// The parts of it that are in no loop, from a place to another.
+  std::vector<std::pair<uint32_t, uint32_t>> free_in(const Repeat& repeat) const;
   int64_t rounds_together(uint32_t begin, uint32_t period, int64_t trip) const;
   void try_loop(uint32_t begin, uint32_t end, uint32_t period);
   bool make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside);
@@ -75,16 +76,20 @@ class Reroller {
   NodeId with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, NodeId now, bool are_there, NodeId limit) const;
   void copy(pass::Rewriter& rewriter, NodeId id) const;
   NodeId node(const Rounds& rounds, int64_t round, uint32_t at) const { return rounds.node(sequence_, round, at); }
+  std::span<const NodeId> readers(NodeId id) const {
+    return std::span(readers_).subspan(first_readers_[id], first_readers_[id + 1] - first_readers_[id]);
+  }
   bool is_inside(const Rounds& rounds, NodeId id) const { return rounds.place(sequence_, id) != Sequence::kNone; }
 
   const ir::Graph& graph_;
   const PlanOptions& options_;
   const Sequence sequence_;
-  std::vector<int64_t> weights_;              // of what comes before each node of the sequence
-  std::vector<std::vector<NodeId>> readers_;  // per node, live ones
-  std::vector<bool> is_result_;               // per node: the caller or an argument gets it
-  std::vector<bool> taken_;                   // per node of the sequence: in a loop
-  std::vector<bool> absorbed_;                // per node: only Cats that loops fill read it
+  std::vector<int64_t> weights_;         // of what comes before each node of the sequence
+  std::vector<uint32_t> first_readers_;  // per node: where its readers begin; and one more
+  std::vector<NodeId> readers_;          // of all nodes: live ones, ascending
+  std::vector<bool> is_result_;          // per node: the caller or an argument gets it
+  std::map<uint32_t, uint32_t> taken_;   // where loops begin in the sequence -> where they end
+  std::vector<bool> absorbed_;           // per node: only Cats that loops fill read it
   struct Filled {
     CatOfRounds by;
     NodeId first;  // node of the rounds
@@ -98,6 +103,7 @@ class Reroller {
 /// A product becomes two views, a sum and what is added to it.
 void Reroller::weigh() {
   constexpr int64_t kProduct = 4;
+  weights_.reserve(sequence_.nodes.size() + 1);
   weights_.assign(1, 0);
   for (const NodeId id : sequence_.nodes)
     weights_.push_back(weights_.back() + (graph_[id].op == Op::Contract ? kProduct : 1));
@@ -113,15 +119,34 @@ std::vector<bool> Reroller::alone() const {
 }
 
 void Reroller::find_readers() {
-  readers_.resize(graph_.nodes.size());
+  first_readers_.assign(graph_.nodes.size() + 1, 0);
   is_result_.assign(graph_.nodes.size(), false);
   absorbed_.assign(graph_.nodes.size(), false);
-  for (NodeId id = 0; id < graph_.nodes.size(); ++id)
-    if (sequence_.live[id])
-      for (const NodeId in : graph_.operands(id))
-        if (in != ir::kNoNode) readers_[in].push_back(id);
+  const auto for_each_read = [&](auto take) {  // last reader first
+    for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;)
+      if (sequence_.live[id])
+        for (const NodeId in : graph_.operands(id))
+          if (in != ir::kNoNode) take(in, id);
+  };
+  for_each_read([&](NodeId in, NodeId) { ++first_readers_[in]; });
+  std::partial_sum(first_readers_.begin(), first_readers_.end(), first_readers_.begin());
+  readers_.resize(first_readers_.back());
+  for_each_read([&](NodeId in, NodeId reader) { readers_[--first_readers_[in]] = reader; });
   for (const NodeId id : graph_.outputs) is_result_[id] = true;
   for (const ir::Store& store : graph_.stores) is_result_[store.value] = true;
+}
+
+std::vector<std::pair<uint32_t, uint32_t>> Reroller::free_in(const Repeat& repeat) const {
+  std::vector<std::pair<uint32_t, uint32_t>> parts;
+  uint32_t begin = repeat.begin;
+  auto next = taken_.upper_bound(begin);
+  if (next != taken_.begin()) begin = std::max(begin, std::prev(next)->second);
+  for (; begin < repeat.end; begin = next++->second) {
+    const uint32_t end = next == taken_.end() ? repeat.end : std::min(next->first, repeat.end);
+    parts.emplace_back(begin, end);
+    if (end == repeat.end) break;
+  }
+  return parts;
 }
 
 /// Nothing is fused across a product.
@@ -147,7 +172,7 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
 /// A loop of so many rounds from `begin` on, if they are alike; one `inside` a kernel, or none. Whether there is
 /// nothing more to try here.
 bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside) {
-  auto alike = alike_rounds(graph_, sequence_, {begin, period, trip, {}, {}});
+  auto alike = alike_rounds(graph_, sequence_, {begin, period, trip, {}, {}, {}});
   if (!alike || weight(alike->begin + alike->period, alike->end()) < kFewestSaved) return false;
   if (!hands_on(*alike)) return true;
   const Wanted wanted = wanted_of(*alike);
@@ -158,7 +183,7 @@ bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool i
 }
 
 void Reroller::take(MadeLoop made, const Wanted& wanted) {
-  std::fill(taken_.begin() + made.rounds.begin, taken_.begin() + made.rounds.end(), true);
+  taken_[made.rounds.begin] = made.rounds.end();
   for (const CatOfRounds& of : wanted.cats) cats_[of.cat] = {of, node(made.rounds, 0, 0)};
   if (!wanted.cats.empty()) absorb(made.rounds);
   loops_.push_back(std::move(made));
@@ -168,8 +193,8 @@ void Reroller::take(MadeLoop made, const Wanted& wanted) {
 void Reroller::absorb(const Rounds& rounds) {
   for (NodeId id = node(rounds, 0, 0); id < graph_.nodes.size(); ++id) {
     if (!ir::is_view(graph_[id].op) || !sequence_.live[id] || is_inside(rounds, id) || absorbed_[id]) continue;
-    if (!is_inside(rounds, seen_through(graph_, id).base) || is_result_[id]) continue;
-    absorbed_[id] = std::ranges::all_of(readers_[id], [&](NodeId reader) { return is_absorbed(id, reader); });
+    if (!is_inside(rounds, base_of(graph_, id)) || is_result_[id]) continue;
+    absorbed_[id] = std::ranges::all_of(readers(id), [&](NodeId reader) { return is_absorbed(id, reader); });
   }
 }
 
@@ -224,7 +249,7 @@ void Reroller::find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted) {
   while (!stack.empty()) {
     const NodeId id = stack.back();
     stack.pop_back();
-    for (const NodeId reader : readers_[id]) {
+    for (const NodeId reader : readers(id)) {
       work();
       if (is_inside(rounds, reader)) continue;
       if (ir::is_view(graph_[reader].op)) stack.push_back(reader);
@@ -237,7 +262,7 @@ void Reroller::find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted) {
 bool Reroller::is_absorbed(NodeId value, NodeId reader) const {
   if (ir::is_view(graph_[reader].op))
     return !is_result_[reader] &&
-           std::ranges::all_of(readers_[reader], [&](NodeId next) { return is_absorbed(reader, next); });
+           std::ranges::all_of(readers(reader), [&](NodeId next) { return is_absorbed(reader, next); });
   const auto of = others_.find(reader);
   return of != others_.end() && !of->second.contains(value);
 }
@@ -253,14 +278,18 @@ Wanted Reroller::wanted_of(const Rounds& rounds) {
     for (size_t i = 0; i < operands.size(); ++i)
       if (!of.is_round(i)) others.insert(operands[i]);
   }
-  for (int64_t round = 0; round < rounds.trip; ++round)
+  const NodeId last = sequence_.nodes[rounds.end() - 1];
+  for (int64_t round = 0; round < rounds.trip; ++round) {
+    work(rounds.period);
     for (uint32_t at = 0; at < rounds.period; ++at) {
-      work();
       const NodeId id = node(rounds, round, at);
+      const auto all = readers(id);
+      if (!is_result_[id] && (all.empty() || all.back() <= last)) continue;
       const auto is_read = [&](NodeId reader) { return !is_inside(rounds, reader) && !is_absorbed(id, reader); };
-      if (!is_result_[id] && std::ranges::none_of(readers_[id], is_read)) continue;
+      if (!is_result_[id] && std::ranges::none_of(all, is_read)) continue;
       (round + 1 == rounds.trip ? wanted.last : wanted.all)[at] = true;
     }
+  }
   return wanted;
 }
 
@@ -273,11 +302,11 @@ void Reroller::copy(pass::Rewriter& rewriter, NodeId id) const {
 Rerolled Reroller::rebuild() {
   pass::Rewriter rewriter(graph_);
   size_t next = 0;
+  work(graph_.nodes.size());
   for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-    work();
     if (next < loops_.size() && id == node(loops_[next].rounds, 0, 0)) emit(rewriter, loops_[next++]);
     const uint32_t place = sequence_.places[id];
-    if (place != Sequence::kNone && taken_[place]) continue;
+    if (place != Sequence::kNone && next > 0 && place < loops_[next - 1].rounds.end()) continue;
     const auto filled = cats_.find(id);
     if (filled == cats_.end()) {
       copy(rewriter, id);

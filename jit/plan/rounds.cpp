@@ -1,6 +1,7 @@
 #include "plan/rounds.h"
 
 #include <algorithm>
+#include <array>
 
 #include "plan/work.h"
 #include "support/hash_index.h"
@@ -41,17 +42,22 @@ bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b) {
   return a.op == Op::Input || a.attr == b.attr;
 }
 
-uint64_t hash_of(const ir::Graph& graph, const ir::Node& node) {
+uint64_t hash_of_terms(const ir::IndexMap& map) {
+  using support::mix;
+  uint64_t hash = 0;
+  for (const ir::Affine& row : map.dims) {
+    hash = mix(hash, row.terms.size());
+    for (const auto& [dim, coefficient] : row.terms)
+      hash = mix(hash, mix(dim, static_cast<uint64_t>(coefficient.hint())));
+  }
+  return hash;
+}
+
+/// `maps`: the hashes of the graph's, but for where they begin.
+uint64_t hash_of(const ir::Graph& graph, const ir::Node& node, const std::vector<uint64_t>& maps) {
   using support::mix;
   uint64_t hash = mix(mix(static_cast<uint64_t>(node.op), static_cast<uint64_t>(node.dtype)), node.layout);
-  if (node.op == Op::View || node.op == Op::Update) {
-    for (const ir::Affine& row : graph.maps[node.attr].dims) {
-      hash = mix(hash, row.terms.size());
-      for (const auto& [dim, coefficient] : row.terms)
-        hash = mix(hash, mix(dim, static_cast<uint64_t>(coefficient.hint())));
-    }
-    return hash;
-  }
+  if (node.op == Op::View || node.op == Op::Update) return mix(hash, maps[node.attr]);
   if (node.op == Op::Cat) return mix(hash, graph.lists[node.attr].operands.size());
   if (node.op == Op::Contract) return mix(hash, static_cast<uint64_t>(graph.contracts[node.attr].kind));
   return node.op == Op::Input ? hash : mix(hash, node.attr);
@@ -65,21 +71,14 @@ class Comparer {
 
   /// The first round that is not like the second; `trip` if all are.
   int64_t run() {
+    if (!find_sources()) return 1;
     const uint32_t period = rounds_.period;
-    rounds_.sources.assign(period, {});
-    rounds_.operands.assign(static_cast<size_t>(rounds_.trip), std::vector<std::vector<NodeId>>(period));
-    for (uint32_t at = 0; at < period; ++at) {
-      const auto operands = ordered(1, at);
-      for (const NodeId in : operands) {
-        const std::optional<Source> source = source_of(in);
-        if (!source) return 1;
-        rounds_.sources[at].push_back(*source);
-      }
-    }
     int64_t same = rounds_.trip;
-    for (int64_t round = 1; round < same; ++round)
+    for (int64_t round = 1; round < same; ++round) {
+      work(period);
       for (uint32_t at = 0; at < period && round < same; ++at)
         if (!take(round, at)) same = round;
+    }
     if (same > 1)
       for (uint32_t at = 0; at < period; ++at)
         if (!take_first(at)) return 0;
@@ -90,17 +89,40 @@ class Comparer {
   NodeId node(int64_t round, uint32_t at) const { return rounds_.node(sequence_, round, at); }
   uint32_t place(NodeId id) const { return rounds_.place(sequence_, id); }
 
+  /// Those of the second round's operands.
+  bool find_sources() {
+    rounds_.sources.clear();
+    rounds_.firsts.assign(1, 0);
+    for (uint32_t at = 0; at < rounds_.period; ++at) {
+      for (const NodeId in : ordered(1, at)) {
+        const std::optional<Source> source = source_of(in);
+        if (!source) return false;
+        rounds_.sources.push_back(*source);
+      }
+      rounds_.firsts.push_back(static_cast<uint32_t>(rounds_.sources.size()));
+    }
+    rounds_.operands.assign(rounds_.sources.size() * static_cast<size_t>(rounds_.trip), ir::kNoNode);
+    return true;
+  }
+
   /// Operands of commutative nodes stand as their numbers happen to: here the latest of the rounds comes first.
-  std::vector<NodeId> ordered(int64_t round, uint32_t at) const {
+  std::span<const NodeId> ordered(int64_t round, uint32_t at) {
     const NodeId id = node(round, at);
-    const auto all = graph_.operands(id);
-    std::vector<NodeId> operands(all.begin(), all.end());
+    const auto operands = graph_.operands(id);
     if (!ir::is_commutative(graph_[id].op)) return operands;
     const uint32_t a = place(operands[0]), b = place(operands[1]);
     const bool swap =
         (a == Sequence::kNone && b != Sequence::kNone) || (a != Sequence::kNone && b != Sequence::kNone && a < b);
-    if (swap) std::swap(operands[0], operands[1]);
-    return operands;
+    return swap ? swapped(operands) : operands;
+  }
+
+  std::span<const NodeId> swapped(std::span<const NodeId> two) {
+    swapped_ = {two[1], two[0]};
+    return swapped_;
+  }
+
+  NodeId& operand(int64_t round, uint32_t at, size_t k) {
+    return rounds_.operands[(rounds_.firsts[at] + k) * static_cast<size_t>(rounds_.trip) + static_cast<size_t>(round)];
   }
 
   /// Of an operand of the second round.
@@ -120,29 +142,38 @@ class Comparer {
   }
 
   bool take(int64_t round, uint32_t at) {
-    work();
-    std::vector<NodeId> operands = ordered(round, at);
-    const std::vector<Source>& sources = rounds_.sources[at];
-    if (operands.size() != sources.size()) return false;
-    const auto fits = [&] {
+    const auto sources = rounds_.sources_of(at);
+    return take(round, at, [&](NodeId id, size_t k) {
+      return is_from(id, sources[k], round) && (round == 1 || looks_alike(id, sources[k], at, k));
+    });
+  }
+
+  /// Notes the operands of a node in the order in which they fit.
+  template <class Fits>
+  bool take(int64_t round, uint32_t at, Fits fits) {
+    auto operands = ordered(round, at);
+    if (operands.size() != rounds_.sources_of(at).size()) return false;
+    const auto all_fit = [&] {
       for (size_t k = 0; k < operands.size(); ++k)
-        if (!is_from(operands[k], sources[k], round) || !looks_alike(operands[k], sources[k], at, k)) return false;
+        if (!fits(operands[k], k)) return false;
       return true;
     };
-    if (!fits()) {
-      if (!ir::is_commutative(graph_[node(round, at)].op)) return false;
-      std::swap(operands[0], operands[1]);
-      if (!fits()) return false;
+    const bool may_swap = ir::is_commutative(graph_[node(round, at)].op);
+    // Either order may fit where the first round is handed what others find outside: they tell which is which.
+    if (round == 0 && may_swap && (is_of_second(at, 0, operands[1]) || is_of_second(at, 1, operands[0])))
+      operands = swapped(operands);
+    if (!all_fit()) {
+      if (!may_swap) return false;
+      operands = swapped(operands);
+      if (!all_fit()) return false;
     }
-    rounds_.operands[static_cast<size_t>(round)][at] = std::move(operands);
+    for (size_t k = 0; k < operands.size(); ++k) operand(round, at, k) = operands[k];
     return true;
   }
 
   /// What stands outside is of one kind in all rounds.
-  bool looks_alike(NodeId id, const Source& source, uint32_t at, size_t k) const {
-    if (source.of != Of::Outside) return true;
-    const std::vector<NodeId>& second = rounds_.operands[1][at];
-    return second.empty() || is_alike_outside(graph_, id, second[k]);
+  bool looks_alike(NodeId id, const Source& source, uint32_t at, size_t k) {
+    return source.of != Of::Outside || is_alike_outside(graph_, id, operand(1, at, k));
   }
 
   static bool is_alike_outside(const ir::Graph& graph, NodeId a, NodeId b) {
@@ -151,36 +182,21 @@ class Comparer {
   }
 
   bool take_first(uint32_t at) {
-    std::vector<NodeId> operands = ordered(0, at);
-    std::vector<Source>& sources = rounds_.sources[at];
-    const auto fits = [&] {
-      for (size_t k = 0; k < operands.size(); ++k) {
-        const bool outside = place(operands[k]) == Sequence::kNone;
-        if (sources[k].of == Of::Before ? !outside : !is_from(operands[k], sources[k], 0)) return false;
-        if (!looks_alike(operands[k], sources[k], at, k)) return false;
-        // What comes from the round before is like that to begin with.
-        if (sources[k].of == Of::Before && !is_like_before(operands[k], node(1, sources[k].at))) return false;
-      }
-      return true;
-    };
-    const bool may_swap = ir::is_commutative(graph_[node(0, at)].op);
-    // Either order may fit where the first round is handed what others find outside: they tell which is which.
-    if (may_swap && (is_of_second(at, 0, operands[1]) || is_of_second(at, 1, operands[0])))
-      std::swap(operands[0], operands[1]);
-    if (!fits()) {
-      if (!may_swap) return false;
-      std::swap(operands[0], operands[1]);
-      if (!fits()) return false;
-    }
-    for (size_t k = 0; k < operands.size(); ++k)
-      if (sources[k].of == Of::Before) sources[k].first = operands[k];
-    rounds_.operands[0][at] = std::move(operands);
-    return true;
+    const auto sources = rounds_.sources_of(at);
+    const bool is_taken = take(0, at, [&](NodeId id, size_t k) {
+      const Source& source = sources[k];
+      if (source.of != Of::Before) return is_from(id, source, 0) && looks_alike(id, source, at, k);
+      // What comes from the round before is like that to begin with.
+      return place(id) == Sequence::kNone && is_like_before(id, node(1, source.at));
+    });
+    for (size_t k = 0; is_taken && k < sources.size(); ++k)
+      if (sources[k].of == Of::Before) rounds_.sources[rounds_.firsts[at] + k].first = operand(0, at, k);
+    return is_taken;
   }
 
   /// Whether the second round has `id`, from outside, as this operand.
-  bool is_of_second(uint32_t at, size_t k, NodeId id) const {
-    return rounds_.sources[at][k].of == Of::Outside && rounds_.operands[1][at][k] == id;
+  bool is_of_second(uint32_t at, size_t k, NodeId id) {
+    return rounds_.sources_of(at)[k].of == Of::Outside && operand(1, at, k) == id;
   }
 
   bool is_like_before(NodeId first, NodeId later) const {
@@ -190,6 +206,7 @@ class Comparer {
   const ir::Graph& graph_;
   const Sequence& sequence_;
   Rounds& rounds_;
+  std::array<NodeId, 2> swapped_{};
 };
 
 }  // namespace
@@ -199,16 +216,8 @@ bool is_matrix_product(const ir::ContractAttr& attr) {
   return attr.kind != ir::Product::Convolution && (!is_biased || attr.unscaled);
 }
 
-std::vector<NodeId> operands_at(const Rounds& rounds, uint32_t at, size_t k) {
-  std::vector<NodeId> nodes;
-  for (const auto& round : rounds.operands) nodes.push_back(round[at][k]);
-  return nodes;
-}
-
 bool hands_on(const Rounds& rounds) {
-  const auto is_before = [](const Source& source) { return source.of == Of::Before; };
-  return std::ranges::any_of(rounds.sources,
-                             [&](const auto& sources) { return std::ranges::any_of(sources, is_before); });
+  return std::ranges::any_of(rounds.sources, [](const Source& source) { return source.of == Of::Before; });
 }
 
 Seen seen_through(const ir::Graph& graph, NodeId id) {
@@ -217,14 +226,19 @@ Seen seen_through(const ir::Graph& graph, NodeId id) {
   return seen;
 }
 
-std::optional<WalkingMap> walking_map(const std::vector<ir::IndexMap>& maps) {
-  WalkingMap made{maps[0], {}};
+NodeId base_of(const ir::Graph& graph, NodeId id) {
+  while (ir::is_view(graph[id].op)) id = graph[id].in[0];
+  return id;
+}
+
+std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps) {
+  WalkingMap made{*maps[0], {}};
   for (size_t row = 0; row < made.first.dims.size(); ++row) {
     work(maps.size());
-    const auto offset = [&](size_t round) { return maps[round].dims[row].offset.hint(); };
+    const auto offset = [&](size_t round) { return maps[round]->dims[row].offset.hint(); };
     const int64_t step = maps.size() > 1 ? offset(1) - offset(0) : 0;
     for (size_t round = 0; round < maps.size(); ++round) {
-      const bool is_alike = maps[round].dims[row].has_terms_of(made.first.dims[row]);
+      const bool is_alike = maps[round]->dims[row].has_terms_of(made.first.dims[row]);
       if (!is_alike || offset(round) != offset(0) + static_cast<int64_t>(round) * step) return std::nullopt;
     }
     made.steps.push_back(step);
@@ -249,13 +263,16 @@ Sequence sequence_of(const ir::Graph& graph) {
 std::vector<uint32_t> tokens_of(const ir::Graph& graph, const Sequence& sequence, const std::vector<bool>& alone) {
   support::HashIndex known;
   std::vector<uint32_t> tokens;
+  tokens.reserve(sequence.nodes.size());
+  std::vector<uint64_t> maps;
+  for (const ir::IndexMap& map : graph.maps) maps.push_back(hash_of_terms(map));
   for (uint32_t i = 0; i < sequence.nodes.size(); ++i) {
     const ir::Node& node = graph[sequence.nodes[i]];
     if (alone[sequence.nodes[i]]) {
       tokens.push_back(i);
       continue;
     }
-    const uint64_t hash = hash_of(graph, node);
+    const uint64_t hash = hash_of(graph, node, maps);
     const uint32_t found =
         known.find(hash, [&](uint32_t at) { return is_alike(graph, graph[sequence.nodes[at]], node); });
     tokens.push_back(found == support::HashIndex::kNone ? i : found);

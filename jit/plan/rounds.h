@@ -2,6 +2,7 @@
 // Stretches of a graph that repeat: which of its nodes are alike in every round, and where their operands come from.
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "ir/graph.h"
@@ -42,9 +43,17 @@ struct Source {
 struct Rounds {
   uint32_t begin = 0, period = 0;
   int64_t trip = 0;
-  std::vector<std::vector<Source>> sources;                    // per node of a round, per operand
-  std::vector<std::vector<std::vector<ir::NodeId>>> operands;  // per round, per node: as `sources` has them
+  std::vector<Source> sources;       // of the operands of all nodes of a round
+  std::vector<uint32_t> firsts;      // per node of a round: where its sources begin; and one more
+  std::vector<ir::NodeId> operands;  // per source, per round
 
+  std::span<const Source> sources_of(uint32_t at) const {
+    return std::span(sources).subspan(firsts[at], firsts[at + 1] - firsts[at]);
+  }
+  /// Operand k of a node of a round, in all rounds.
+  std::span<const ir::NodeId> operands_at(uint32_t at, size_t k) const {
+    return std::span(operands).subspan((firsts[at] + k) * static_cast<size_t>(trip), static_cast<size_t>(trip));
+  }
   uint32_t end() const { return begin + static_cast<uint32_t>(trip) * period; }
   /// Node `at` of a round.
   ir::NodeId node(const Sequence& sequence, int64_t round, uint32_t at) const {
@@ -56,9 +65,6 @@ struct Rounds {
     return place != Sequence::kNone && place >= begin && place < end() ? place - begin : Sequence::kNone;
   }
 };
-
-/// An operand of a node of a round, in all rounds.
-std::vector<ir::NodeId> operands_at(const Rounds& rounds, uint32_t at, size_t k);
 
 /// Whether a round reads values of the one before.
 bool hands_on(const Rounds& rounds);
@@ -76,6 +82,8 @@ struct Seen {
   ir::NodeId base;
 };
 Seen seen_through(const ir::Graph& graph, ir::NodeId id);
+/// What that is alone.
+ir::NodeId base_of(const ir::Graph& graph, ir::NodeId id);
 
 /// The maps of one view in each round: that of the first, and how much further each of its rows begins in the next.
 struct WalkingMap {
@@ -83,6 +91,6 @@ struct WalkingMap {
   std::vector<int64_t> steps;
 };
 /// `maps`: one a round, from sizes that are alike. Nothing: they differ by more.
-std::optional<WalkingMap> walking_map(const std::vector<ir::IndexMap>& maps);
+std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps);
 
 }  // namespace fastjit::plan

@@ -56,6 +56,14 @@ TEST(Fold, WhatACallOverwritesIsReadBefore) {
   EXPECT_EQ(count(body(false), Op::Reshape), 1u);
 }
 
+TEST(Pass, WhereThereIsNothingToDoTheGraphStays) {
+  const Graph g = with([](Graph& g, NodeId x) {
+    const NodeId two = g.update(g.undef(DType::F32, {{2, 4}, {4, 1}}), x, {{{0, {}}, {0, {{0, 1}}}}});
+    return g.update(two, g.pointwise(Op::Add, {x, g.constant(DType::F32, 2.0)}), {{{1, {}}, {0, {{0, 1}}}}});
+  });
+  for (const pass::Pass& pass : pass::pipeline()) EXPECT_FALSE(pass.run(g, {})) << pass.name;
+}
+
 TEST(Pass, CopiesThatACallOverwritesStayTwo) {
   Graph g;
   const NodeId x = g.input(DType::F32, {{4}, {1}}, {"x"});
@@ -186,6 +194,21 @@ TEST(Dead, DropsUnusedPureNodesOnly) {
   EXPECT_EQ(count(out, Op::Contract), 0u) << "a product has none";
   EXPECT_EQ(count(out, Op::Extern), 1u) << "a call may have effects";
   EXPECT_EQ(verify(out), "");
+}
+
+TEST(Dead, WhatIsLeftIsInternedStill) {
+  Graph g;
+  const NodeId x = g.input(DType::F32, {{4}, {1}}, {"x"}), y = g.input(DType::F32, {{4}, {1}}, {"y"});
+  g.contract({Product::Mm, 0, "aten::mm", {x, y}}, DType::F32, {{4}, {1}});
+  const NodeId both = g.cat({x, g.pointwise(Op::Exp, {y})}, 0);
+  g.outputs = {g.contract({Product::Mm, 1, "aten::mm", {both, both}}, DType::F32, {{8}, {1}})};
+  Graph after = pass::dead(g, {}).value();
+  ASSERT_EQ(verify(after), "");
+  EXPECT_EQ(after.nodes.size(), 5u);
+  ASSERT_EQ(after.contracts.size(), 1u);
+  EXPECT_EQ(after.contracts[0].call, 1u);
+  EXPECT_EQ(after.pointwise(Op::Exp, {1}), 2u);
+  EXPECT_FALSE(pass::dead(after, {})) << "nothing is dead";
 }
 
 namespace {
