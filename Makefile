@@ -16,7 +16,7 @@ PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pyt
 VISION := $(shell sed -n 's/^torch = \["2\.\([0-9]*\).*/\1/p' pyproject.toml | awk '{ print $$1 + 15 }')
 PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*" "einops>=0.8,<1"
 
-.PHONY: test-matrix fuzz fuzz-scripts opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds seeds-peers bench-report correctness-report coverage-report docs clean
+.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds seeds-peers bench-report correctness-report coverage-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -90,6 +90,12 @@ fuzz: build
 SCRIPTS ?= 0:5000
 fuzz-scripts: build
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) FASTJIT_SCRIPTS=$(SCRIPTS) $(PY) -m pytest -q tests/python/dispatch/test_random_scripts.py
+
+# Random loops over time, as Python and as graphs; LOOPS=first:last chooses them.
+LOOPS ?= 0:5000
+fuzz-loops: build
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) RANDOM_LOOPS=$(LOOPS) $(PY) -m pytest -q -s tests/python/engine/test_random_loops.py
+	@REROLL_GRAPHS=$(LOOPS) build/release/fj_tests --gtest_filter='Reroll.AgreesWithTheGraph*'
 
 # Every sample of torch's operator database in every element type and layout: tens of minutes.
 opinfo-full: build

@@ -16,6 +16,7 @@
 #include "plan/roll.h"
 #include "plan/shape.h"
 #include "plan/stage.h"
+#include "plan/team.h"
 #include "plan/work.h"
 #include "support/hash_index.h"
 
@@ -486,6 +487,7 @@ Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const Staged made = staged(known, options);
   Program program = plan_staged(made.of(known), options, made.bodies);
   roll(program);
+  share_rounds(program, options);
   if (!graph.symbols) find_places(program);
   program.own_products = options.own_products;
   program.no_library = options.no_library;

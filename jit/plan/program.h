@@ -78,7 +78,9 @@ struct LoopStep {
   };
   int64_t trip = 0;
   bool inside = false;
+  bool team = false;  // threads stay awake for all rounds, and share each launch
   std::vector<KernelStep> body;
+  std::vector<bool> waits;  // of a team, per launch: it begins when all before it have ended
   std::vector<Walk> walks;
   std::vector<Operand> jumps;  // operands that lie elsewhere each round
   std::vector<Place> table;    // where: jumps.size() places a round
@@ -247,6 +249,8 @@ struct PlanOptions {
   int64_t own_bytes = 32 << 10;
 };
 
+/// How long one thread takes for a launch, in picoseconds.
+double serial_time(const KernelPlan& plan, const KernelStep& step, const Costs& costs);
 /// Sets units, grain and grid of a launch by its sizes: how many units there are, and how many are worth a thread.
 void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options);
 /// Sets what follows from the launches' sizes: the above, and the scratch memory that they need.

@@ -183,16 +183,20 @@ void Shaper::fill_step() {
   step.scratch_stride = dims.scratch_stride.hint();
 }
 
+double serial_time(const KernelPlan& plan, const KernelStep& step, const Costs& costs) {
+  double points = 1;
+  for (const int64_t size : step.sizes) points *= static_cast<double>(size);
+  const double whole = static_cast<double>(costs.point(plan)) * points;
+  // Few rows read their weights faster than memory gives them.
+  const bool has_dot = plan.is_row_kernel() && std::ranges::any_of(plan.code, is_dot);
+  return has_dot ? std::max(whole, static_cast<double>(costs.read(traffic(plan, step).read))) : whole;
+}
+
 void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options) {
   if (options.cuda) step.grid = grid_of(plan, step.sizes.data());
-  int64_t points = 1;
-  for (const int64_t size : step.sizes) points *= size;
   step.units = unit_count(plan, step.sizes.data(), step.block);
   const Costs& costs = options.costs;
-  double whole = static_cast<double>(costs.point(plan)) * static_cast<double>(points);
-  // Few rows read their weights faster than memory gives them.
-  if (plan.is_row_kernel() && std::ranges::any_of(plan.code, is_dot))
-    whole = std::max(whole, static_cast<double>(costs.read(traffic(plan, step).read)));
+  const double whole = serial_time(plan, step, costs);
   const int64_t units = std::max<int64_t>(step.units, 1);
   const double worth = std::ceil(static_cast<double>(costs.task) / (whole / static_cast<double>(units)));
   step.grain = whole < static_cast<double>(costs.serial) ? units : std::max<int64_t>(1, static_cast<int64_t>(worth));

@@ -164,6 +164,7 @@ class Machine {
   }
   void execute(const plan::LoopStep& step) {
     if (step.inside) return execute_inside(step);
+    if (!step.waits.empty()) return execute_team(step);
     plan::for_each_round(step, [&](const plan::KernelStep& launch) { execute(launch); });
   }
   Values call(const std::string& name, const std::vector<ir::NodeId>& nodes,
@@ -266,6 +267,22 @@ class Machine {
     for (const auto& [at, value] : rounds_->now)
       write_cell(tensor(last.operands[at.first]), last.offsets[at.first] + at.second, value);
     rounds_.reset();
+  }
+
+  /// Launches of threads that wait for each other here and there: of those between two waits any may come first.
+  void execute_team(const plan::LoopStep& loop) {
+    std::vector<plan::KernelStep> together;
+    const auto run_together = [&] {
+      std::shuffle(together.begin(), together.end(), random_);
+      for (const plan::KernelStep& launch : together) execute(launch);
+      together.clear();
+    };
+    size_t i = 0;
+    plan::for_each_round(loop, [&](const plan::KernelStep& launch) {
+      if (loop.waits[i++ % loop.waits.size()]) run_together();
+      together.push_back(launch);
+    });
+    run_together();
   }
 
   /// One launch that is told where its operands lie in each round.

@@ -3,6 +3,7 @@
 #include <ATen/CPUFunctions.h>
 #include <ATen/EmptyTensor.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 
@@ -85,6 +86,10 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     int64_t scratch;
   };
 
+  int64_t scratch_of(const plan::KernelStep& s) const {
+    return static_cast<int64_t>(program_.kernels[s.kernel].scratch.size()) * s.scratch_stride;
+  }
+
   void bind(const plan::KernelStep& s, Launch& launch, int64_t row = 0, int64_t rows = -1) {
     const size_t rank = s.sizes.size();
     launch.ptrs.resize(s.operands.size());
@@ -101,7 +106,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
       sizes = launch.sizes.data();
     }
     launch.entry = exe_.kernels[s.kernel]->entry;
-    launch.scratch = static_cast<int64_t>(program_.kernels[s.kernel].scratch.size()) * s.scratch_stride;
+    launch.scratch = scratch_of(s);
     launch.args = {launch.ptrs.data(), sizes,  s.strides.data(), launch.scalars.data(), nullptr,
                    s.scratch_stride,   s.block};
   }
@@ -168,9 +173,9 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     execute(launch, s.body[0].units, s.body[0].grain);
   }
 
-  // A round moves pointers and calls.
-  void step(const plan::LoopStep& s) {
-    if (s.inside) return run_inside(s);
+  // `run(launch, step)` for each launch of each round: a round moves pointers and calls.
+  template <class Run>
+  void each_round(const plan::LoopStep& s, Run run) {
     struct Pointer {
       void** at;
       int64_t step;  // bytes: of a round, or of an element
@@ -185,14 +190,47 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     c10::SmallVector<void**, 8> jumps;
     for (const auto& [of, delta] : s.walks) walks.push_back(pointer(of, delta));
     for (const plan::LoopStep::Operand of : s.jumps) jumps.push_back(pointer(of, 0).at);
-    if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
     size_t next = jumps.size();
     for (int64_t round = 1;; ++round) {
-      for (size_t i = 0; i < launches.size(); ++i) execute(launches[i], s.body[i].units, s.body[i].grain);
+      for (size_t i = 0; i < launches.size(); ++i) run(launches[i], i);
       if (round >= s.trip) return;
       for (const auto& [at, bytes] : walks) *at = static_cast<char*>(*at) + bytes;
       for (void** at : jumps) *at = round_address(s, next++);
     }
+  }
+
+  void step(const plan::LoopStep& s) {
+    if (s.inside) return run_inside(s);
+    if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
+    if (s.team) return run_team(s);
+    each_round(s, [&](const Launch& launch, size_t i) { execute(launch, s.body[i].units, s.body[i].grain); });
+  }
+
+  // What the rounds use is there before; each thread goes through all of them with pointers of its own.
+  void run_team(const plan::LoopStep& s) {
+    int64_t scratch = 0;
+    for (const plan::KernelStep& launch : s.body) {
+      for (const plan::SlotId operand : launch.operands) address(operand);
+      scratch = std::max(scratch, scratch_of(launch));
+    }
+    for (size_t next = 0; next < s.table.size(); ++next) round_address(s, next);
+    Barrier barrier;
+    std::atomic<bool> failed = false;
+    parallel_team([&](int index, int count) {
+      try {
+        thread_scratch(scratch);
+      } catch (const std::bad_alloc&) {
+        failed = true;
+      }
+      barrier.wait(count);
+      if (failed) return;
+      each_round(s, [&](const Launch& launch, size_t i) {
+        if (s.waits[i]) barrier.wait(count);
+        const int64_t units = s.body[i].units, begin = units * index / count, end = units * (index + 1) / count;
+        if (begin < end) part(launch, begin, end);
+      });
+    });
+    if (failed) throw std::bad_alloc();
   }
 
   void step(const plan::ContractStep& s) {
@@ -246,6 +284,8 @@ void Executable::prepare() {
   releases_gil = calls_torch;  // as torch does around each of its operators
   if (cuda) return;            // launches only queue work
   plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
+  for (const plan::Step& step : program.steps)
+    if (const auto* loop = std::get_if<plan::LoopStep>(&step)) releases_gil |= loop->team;
 }
 
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,

@@ -1,5 +1,6 @@
 #pragma once
 // Torch's own thread pool: torch.set_num_threads and OMP_NUM_THREADS hold, and no second pool competes for the cores.
+#include <atomic>
 #include <cstdint>
 
 #include <c10/util/FunctionRef.h>
@@ -9,5 +10,19 @@ namespace fastjit::dispatch {
 /// `body(from, to)` on parts of [begin, end), each of at least `grain` units. Runs in the calling thread when it is
 /// already inside a parallel region. An exception of `body` is thrown here.
 void parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_ref<void(int64_t, int64_t)> body);
+
+/// `body(index, count)` in each of `count` threads, which run at the same time: they may wait for each other. One where
+/// the calling thread is already inside a parallel region. `body` throws nothing.
+void parallel_team(c10::function_ref<void(int, int)> body);
+
+/// Where the threads of a team wait for each other: by spinning, since that is for less than a microsecond.
+class Barrier {
+ public:
+  void wait(int count) noexcept;
+
+ private:
+  std::atomic<int> there_{0};
+  std::atomic<uint32_t> turn_{0};
+};
 
 }  // namespace fastjit::dispatch

@@ -90,7 +90,9 @@ def settle(fn: Any, *args: Any) -> Any:
 
 def loop_trips(fast: Any) -> list[int]:
     """How often each loop of its program runs, outside its kernels or inside one."""
-    found = re.findall(r"^loop (\d+)$|^kernel \d+ \(.*\) sizes .* rounds (\d+)", fast.inspect("plan"), re.MULTILINE)
+    found = re.findall(
+        r"^loop (\d+)(?: team)?$|^kernel \d+ \(.*\) sizes .* rounds (\d+)", fast.inspect("plan"), re.MULTILINE
+    )
     return [int(outside or inside) for outside, inside in found]
 
 

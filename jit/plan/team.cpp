@@ -1,0 +1,111 @@
+#include "plan/team.h"
+
+#include <algorithm>
+
+namespace fastjit::plan {
+
+namespace {
+
+/// Where slots lie: bytes of the arena, or all of what another slot holds.
+struct Memory {
+  SlotId slot = kNoSlot;  // kNoSlot: the arena
+  int64_t begin = 0, end = 0;
+  bool meets(const Memory& other) const {
+    return slot == other.slot && (slot != kNoSlot || (begin < other.end && other.begin < end));
+  }
+};
+
+class Sharer {
+ public:
+  Sharer(const Program& program, const PlanOptions& options) : program_(program), options_(options) {}
+
+  void run(LoopStep& loop) {
+    find_places(loop);
+    find_waits(loop);
+    loop.team = is_worth_it(loop);
+  }
+
+ private:
+  struct Launch {
+    std::vector<Memory> read, written;
+  };
+
+  Memory memory_of(SlotId id) const {
+    while (program_.slots[id].kind == SlotKind::Alias) id = program_.slots[id].base;
+    const Slot& slot = program_.slots[id];
+    if (slot.kind != SlotKind::Temp) return {id, 0, 0};
+    int64_t extent = 1;
+    for (size_t d = 0; d < slot.sizes.size(); ++d) extent += (slot.sizes[d] - 1) * slot.strides[d];
+    return {kNoSlot, slot.offset, slot.offset + extent * ir::size_of(slot.dtype)};
+  }
+
+  void add(LoopStep::Operand of, SlotId slot, const LoopStep& loop) {
+    const Operand& operand = program_.kernels[loop.body[of.launch].kernel].operands[of.operand];
+    Launch& launch = launches_[of.launch];
+    launch.read.push_back(memory_of(slot));  // an output may be loaded too
+    if (operand.output) launch.written.push_back(memory_of(slot));
+  }
+
+  void find_places(const LoopStep& loop) {
+    launches_.assign(loop.body.size(), {});
+    for (uint32_t i = 0; i < loop.body.size(); ++i)
+      for (uint32_t k = 0; k < loop.body[i].operands.size(); ++k) add({i, k}, loop.body[i].operands[k], loop);
+    for (size_t column = 0; column < loop.jumps.size(); ++column) {
+      SlotId last = kNoSlot;  // most tables take turns between two
+      SlotId before = kNoSlot;
+      for (size_t at = column; at < loop.table.size(); at += loop.jumps.size()) {
+        const SlotId slot = loop.table[at].slot;
+        if (slot != last && slot != before) add(loop.jumps[column], slot, loop);
+        before = std::exchange(last, slot);
+      }
+    }
+  }
+
+  static bool meet(const std::vector<Memory>& a, const std::vector<Memory>& b) {
+    return std::ranges::any_of(
+        a, [&](const Memory& x) { return std::ranges::any_of(b, [&](const Memory& y) { return x.meets(y); }); });
+  }
+
+  /// A launch waits for all before it, unless it shares no memory with any since the last that waited. The second time
+  /// around, what is before the first launch is the last round.
+  void find_waits(LoopStep& loop) const {
+    loop.waits.assign(launches_.size(), false);
+    Launch since;
+    for (size_t i = 0; i < 2 * launches_.size(); ++i) {
+      const size_t at = i % launches_.size();
+      const Launch& launch = launches_[at];
+      if (meet(launch.written, since.read) || meet(launch.read, since.written)) loop.waits[at] = true;
+      if (loop.waits[at]) since = {};
+      since.read.insert(since.read.end(), launch.read.begin(), launch.read.end());
+      since.written.insert(since.written.end(), launch.written.begin(), launch.written.end());
+    }
+  }
+
+  bool is_worth_it(const LoopStep& loop) const {
+    const Costs& costs = options_.costs;
+    double alone = 0, shared = 0;
+    for (size_t i = 0; i < loop.body.size(); ++i) {
+      const KernelStep& launch = loop.body[i];
+      const double whole = serial_time(program_.kernels[launch.kernel], launch, costs);
+      const auto threads = static_cast<double>(std::clamp<int64_t>(launch.units, 1, options_.threads));
+      alone += launch.units > launch.grain ? whole / threads + static_cast<double>(costs.split) : whole;
+      shared += whole / threads + (loop.waits[i] ? static_cast<double>(costs.barrier) : 0);
+    }
+    const double gained = (alone - shared) * static_cast<double>(loop.trip);
+    return shared * 1.25 < alone && gained > 2 * static_cast<double>(costs.serial);
+  }
+
+  const Program& program_;
+  const PlanOptions& options_;
+  std::vector<Launch> launches_;
+};
+
+}  // namespace
+
+void share_rounds(Program& program, const PlanOptions& options) {
+  if (options.cuda || options.threads < 2 || !program.sized.empty()) return;
+  for (Step& step : program.steps)
+    if (auto* loop = std::get_if<LoopStep>(&step); loop && !loop->inside) Sharer(program, options).run(*loop);
+}
+
+}  // namespace fastjit::plan
