@@ -31,7 +31,7 @@ struct Costs {
   int64_t serial = 30'000'000;  // a launch that takes less is one thread's: waking another costs as much
   int64_t task = 20'000'000;    // what a thread should get of a longer one
   int64_t split = 3'000'000;    // a launch that threads share which have just ended another
-  int64_t barrier = 150'000;    // threads that stay awake wait for each other
+  int64_t barrier = 150'000;    // two threads that stay awake wait for each other
   /// The largest product whose epilogue follows the whole of it; beyond, both run over so many bytes at a time. MKL in
   /// row tiles cost 4 to 9 % at 512 and 1024, more than the epilogue gained.
   int64_t tile_bytes = 32 << 20;

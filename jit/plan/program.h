@@ -78,7 +78,7 @@ struct LoopStep {
   };
   int64_t trip = 0;
   bool inside = false;
-  bool team = false;  // threads stay awake for all rounds, and share each launch
+  int team = 0;  // so many threads stay awake for all rounds, and share each launch; 0: each launch is on its own
   std::vector<KernelStep> body;
   std::vector<bool> waits;  // of a team, per launch: it begins when all before it have ended
   std::vector<Walk> walks;

@@ -65,7 +65,8 @@ constexpr Meaning kLegend[] = {
     {"\nloop ",
      "loop N: runs the launches below it N times, round 0 first; S+D*round: D elements further in slot S each round; "
      "{A B .. C}: in another place each round, of which the first two and the last are named"},
-    {" team\n", "team: threads stay awake for the whole loop and share each launch; wait: until all of them are there"},
+    {" team ",
+     "team T: T threads stay awake for the whole loop and share each launch; wait: until all of them are there"},
     {"\nextern ", "extern C (slots) -> slots: call C of torch's"},
     {"\nproduct ",
      "product KIND C (slots) -> slot: call C of torch's, then the launches below it; rows: so many at a time"},
@@ -155,10 +156,11 @@ struct StepText {
   std::string operator()(const LoopStep& step) const {
     const auto places = operands(step);
     if (step.inside) return line(program, step.body[0], places[0]) + "\n";
-    std::string result = "loop " + std::to_string(step.trip) + (step.team ? " team" : "") + "\n";
+    std::string result =
+        "loop " + std::to_string(step.trip) + (step.team > 0 ? " team " + std::to_string(step.team) : "") + "\n";
     for (size_t i = 0; i < step.body.size(); ++i)
       result +=
-          (step.team && step.waits[i] ? "    wait\n    " : "    ") + line(program, step.body[i], places[i]) + "\n";
+          (step.team > 0 && step.waits[i] ? "    wait\n    " : "    ") + line(program, step.body[i], places[i]) + "\n";
     return result;
   }
   std::string operator()(const ExternStep& step) const {

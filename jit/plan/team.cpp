@@ -15,6 +15,9 @@ struct Memory {
   }
 };
 
+/// More would be threads of several sockets, or more than the process may run at once.
+constexpr int kMost = 8;
+
 class Sharer {
  public:
   Sharer(const Program& program, const PlanOptions& options) : program_(program), options_(options) {}
@@ -22,7 +25,7 @@ class Sharer {
   void run(LoopStep& loop) {
     find_places(loop);
     find_waits(loop);
-    loop.team = is_worth_it(loop);
+    loop.team = best_size(loop);
   }
 
  private:
@@ -81,18 +84,41 @@ class Sharer {
     }
   }
 
-  bool is_worth_it(const LoopStep& loop) const {
-    const Costs& costs = options_.costs;
-    double alone = 0, shared = 0;
+  /// By so many threads, in picoseconds; each more makes them wait longer for each other.
+  double round_of(const LoopStep& loop, int threads) const {
+    double sum = 0;
     for (size_t i = 0; i < loop.body.size(); ++i) {
       const KernelStep& launch = loop.body[i];
-      const double whole = serial_time(program_.kernels[launch.kernel], launch, costs);
-      const auto threads = static_cast<double>(std::clamp<int64_t>(launch.units, 1, options_.threads));
-      alone += launch.units > launch.grain ? whole / threads + static_cast<double>(costs.split) : whole;
-      shared += whole / threads + (loop.waits[i] ? static_cast<double>(costs.barrier) : 0);
+      const auto parts = static_cast<double>(std::clamp<int64_t>(launch.units, 1, threads));
+      sum += serial_time(program_.kernels[launch.kernel], launch, options_.costs) / parts;
+      if (loop.waits[i]) sum += static_cast<double>(options_.costs.barrier) * threads / 2;
     }
-    const double gained = (alone - shared) * static_cast<double>(loop.trip);
-    return shared * 1.25 < alone && gained > 2 * static_cast<double>(costs.serial);
+    return sum;
+  }
+
+  /// Each launch as it is cut.
+  double round_alone(const LoopStep& loop) const {
+    double sum = 0;
+    for (const KernelStep& launch : loop.body) {
+      const double whole = serial_time(program_.kernels[launch.kernel], launch, options_.costs);
+      const auto parts = static_cast<double>(std::clamp<int64_t>(launch.units, 1, options_.threads));
+      sum += launch.units > launch.grain ? whole / parts + static_cast<double>(options_.costs.split) : whole;
+    }
+    return sum;
+  }
+
+  /// 0: none is worth it.
+  int best_size(const LoopStep& loop) const {
+    int best = 0;
+    const double alone = round_alone(loop);
+    double least = alone / 1.25;
+    for (int threads = 2; threads <= std::min(options_.threads, kMost); threads *= 2)
+      if (const double shared = round_of(loop, threads); shared < least) {
+        best = threads;
+        least = shared;
+      }
+    const double gained = (alone - least) * static_cast<double>(loop.trip);
+    return gained > 2 * static_cast<double>(options_.costs.serial) ? best : 0;
   }
 
   const Program& program_;

@@ -202,7 +202,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   void step(const plan::LoopStep& s) {
     if (s.inside) return run_inside(s);
     if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
-    if (s.team) return run_team(s);
+    if (s.team > 0) return run_team(s);
     each_round(s, [&](const Launch& launch, size_t i) { execute(launch, s.body[i].units, s.body[i].grain); });
   }
 
@@ -216,7 +216,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     for (size_t next = 0; next < s.table.size(); ++next) round_address(s, next);
     Barrier barrier;
     std::atomic<bool> failed = false;
-    parallel_team([&](int index, int count) {
+    parallel_team(s.team, [&](int index, int count) {
       try {
         thread_scratch(scratch);
       } catch (const std::bad_alloc&) {
@@ -285,7 +285,7 @@ void Executable::prepare() {
   if (cuda) return;            // launches only queue work
   plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
   for (const plan::Step& step : program.steps)
-    if (const auto* loop = std::get_if<plan::LoopStep>(&step)) releases_gil |= loop->team;
+    if (const auto* loop = std::get_if<plan::LoopStep>(&step)) releases_gil |= loop->team > 0;
 }
 
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,

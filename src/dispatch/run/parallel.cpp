@@ -4,6 +4,8 @@
 #include <omp.h>
 #include <sched.h>
 
+#include <algorithm>
+
 // at::parallel_for is a template of torch's headers: compiled without OpenMP it is a serial loop, and nothing says so.
 #ifndef INTRA_OP_PARALLEL
 #error "compile this file with the flags of torch's parallel backend (OpenMP)"
@@ -21,8 +23,8 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_ref<v
   at::parallel_for(begin, end, grain, body);
 }
 
-void parallel_team(c10::function_ref<void(int, int)> body) {
-  const int threads = at::get_num_threads();
+void parallel_team(int most, c10::function_ref<void(int, int)> body) {
+  const int threads = std::min(most, at::get_num_threads());
   if (threads <= 1 || at::in_parallel_region()) return body(0, 1);
 #pragma omp parallel num_threads(threads)
   body(omp_get_thread_num(), omp_get_num_threads());

@@ -11,9 +11,9 @@ namespace fastjit::dispatch {
 /// already inside a parallel region. An exception of `body` is thrown here.
 void parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_ref<void(int64_t, int64_t)> body);
 
-/// `body(index, count)` in each of `count` threads, which run at the same time: they may wait for each other. One where
-/// the calling thread is already inside a parallel region. `body` throws nothing.
-void parallel_team(c10::function_ref<void(int, int)> body);
+/// `body(index, count)` in each of `count` threads, at most `most` of torch's, which run at the same time: they may
+/// wait for each other. One where the calling thread is already inside a parallel region. `body` throws nothing.
+void parallel_team(int most, c10::function_ref<void(int, int)> body);
 
 /// Where the threads of a team wait for each other: by spinning, since that is for less than a microsecond.
 class Barrier {

@@ -17,7 +17,7 @@ def launches(fast: Any) -> int:
     """How many kernels a call runs: those of a loop count in every round."""
     trip, count = 1, 0
     for line in fast.inspect("plan").split("\n"):
-        if found := re.fullmatch(r"loop (\d+)(?: team)?", line):
+        if found := re.fullmatch(r"loop (\d+)(?: team \d+)?", line):
             trip = int(found[1])
         elif re.match(r" *kernel \d+ \(", line):
             trip = trip if line.startswith(" ") else 1

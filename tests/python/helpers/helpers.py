@@ -91,7 +91,7 @@ def settle(fn: Any, *args: Any) -> Any:
 def loop_trips(fast: Any) -> list[int]:
     """How often each loop of its program runs, outside its kernels or inside one."""
     found = re.findall(
-        r"^loop (\d+)(?: team)?$|^kernel \d+ \(.*\) sizes .* rounds (\d+)", fast.inspect("plan"), re.MULTILINE
+        r"^loop (\d+)(?: team \d+)?$|^kernel \d+ \(.*\) sizes .* rounds (\d+)", fast.inspect("plan"), re.MULTILINE
     )
     return [int(outside or inside) for outside, inside in found]
 
