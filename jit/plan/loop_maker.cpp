@@ -169,10 +169,14 @@ bool LoopMaker::find_outside() {
   return true;
 }
 
-/// Larger products than kernels compute keep the library's bits, which depend on the number of rows.
+/// Larger products than kernels compute keep the library's bits, which depend on the number of rows. What all rounds
+/// together make must not be memory that one of them would never take.
 void LoopMaker::find_hoisted(const PlanOptions& options) {
+  constexpr int64_t kMostBytes = 32 << 20;
   for (uint32_t at = 0; at < period(); ++at) {
-    if (op(at) != Op::Contract) continue;
+    const NodeId first = node(0, at);
+    const int64_t bytes = graph_.layout(first).numel().hint() * ir::size_of(graph_[first].dtype);
+    if (op(at) != Op::Contract || bytes * rounds().trip > kMostBytes) continue;
     std::optional<Hoisted> made = hoisted(graph_, rounds(), at);
     const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources_of(at).size() - 1);
     if (!made || !is_own_product(graph_, node(1, at), options.costs, options.no_library, by_rows)) continue;

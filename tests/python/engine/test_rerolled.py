@@ -57,6 +57,24 @@ def test_products_of_all_steps_are_one():
     assert sum(int(k) in dots for k in re.findall(r"kernel (\d+)", body[1])) == 1, fast.inspect("plan")
 
 
+def test_products_of_all_steps_that_are_too_large_stay_in_the_loop():
+    """Together they would take 40 MB that no step of eager's takes."""
+
+    def run(x, w, u):
+        h = torch.zeros(x.shape[1], 256)
+        for t in range(x.shape[0]):
+            h = torch.tanh((x[t] @ w).sum(0, keepdim=True)[:, :256] + h @ u)
+        return h
+
+    for steps, inside in ((40, 1), (640, 2)):
+        fast = check(run, torch.randn(steps, 8, 64), torch.randn(64, 2048) / 80, torch.randn(256, 256) / 16)
+        body = re.search(r"^loop \d+.*\n((?:    .*\n)+)", fast.inspect("plan"), re.MULTILINE)
+        dots = {int(k) for k in re.findall(r"^kernel (\d+) is fj_\w*dot", fast.inspect("plan"), re.MULTILINE)}
+        assert body and sum(int(k) in dots for k in re.findall(r"kernel (\d+)", body[1])) == inside, fast.inspect(
+            "plan"
+        )
+
+
 def scan(x, a, collect):
     h, out = torch.zeros(x.shape[1]), []
     for t in range(x.shape[0]):
