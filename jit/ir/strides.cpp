@@ -2,6 +2,16 @@
 
 namespace fastjit::ir {
 
+template <class Number>
+static Number extent_of(std::span<const Number> sizes, std::span<const Number> strides) {
+  Number extent = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) extent += (sizes[d] - 1) * strides[d];
+  return extent;
+}
+
+int64_t extent(std::span<const int64_t> sizes, std::span<const int64_t> strides) { return extent_of(sizes, strides); }
+Dim extent(std::span<const Dim> sizes, std::span<const Dim> strides) { return extent_of(sizes, strides); }
+
 std::optional<std::vector<Dim>> reshape_strides(std::span<const Dim> sizes, std::span<const Dim> strides,
                                                 std::span<const Dim> to) {
   std::vector<Dim> result(to.size(), 1);

@@ -8,6 +8,10 @@
 
 namespace fastjit::ir {
 
+/// Elements from the first to the last of these: none or fewer where a size is 0.
+int64_t extent(std::span<const int64_t> sizes, std::span<const int64_t> strides);
+Dim extent(std::span<const Dim> sizes, std::span<const Dim> strides);
+
 /// Strides of the same elements under other sizes, if strides can express that.
 std::optional<std::vector<Dim>> reshape_strides(std::span<const Dim> sizes, std::span<const Dim> strides,
                                                 std::span<const Dim> to);

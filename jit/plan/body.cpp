@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/graph.h"
+#include "ir/strides.h"
 #include "plan/products.h"
 #include "plan/two_stage.h"
 #include "plan/updates.h"
@@ -74,9 +75,7 @@ std::optional<Body> plan_body(ir::Graph graph, int64_t trip, uint32_t carried, c
   for (uint32_t i = 0; i < carried; ++i) {
     body.spare.push_back(body.scratch);
     const Slot& slot = body.program.slots[body.program.outputs[i]];
-    int64_t extent = 1;
-    for (size_t d = 0; d < slot.sizes.size(); ++d) extent += (slot.sizes[d] - 1) * slot.strides[d];
-    body.scratch += aligned(std::max<int64_t>(extent, 0) * ir::size_of(slot.dtype));
+    body.scratch += aligned(std::max<int64_t>(ir::extent(slot.sizes, slot.strides), 0) * ir::size_of(slot.dtype));
   }
   body.graph = std::make_shared<const ir::Graph>(std::move(graph));
   return body;

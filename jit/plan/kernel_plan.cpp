@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <span>
 
+#include "ir/strides.h"
 #include "support/mix.h"
 
 namespace fastjit::plan {
@@ -88,9 +89,7 @@ int64_t KernelPlan::points() const {
 }
 
 int64_t KernelPlan::extent(size_t operand) const {
-  int64_t extent = 1;
-  for (size_t d = 0; d < sizes.size(); ++d) extent += (sizes[d] - 1) * strides[operand * sizes.size() + d];
-  return extent;
+  return ir::extent(std::span(sizes), std::span(strides).subspan(operand * sizes.size(), sizes.size()));
 }
 
 int64_t unit_count(const KernelPlan& plan, const int64_t* sizes, int64_t block) {

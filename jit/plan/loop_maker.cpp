@@ -114,15 +114,14 @@ class LoopMaker {
   bool failed_ = false;
 };
 
-/// Values that go from one round to the next, each of which begins as one value. Rounds without any are no loop: their
-/// launches may run at once.
+/// Values that go from one round to the next, each of which begins as one value.
 bool LoopMaker::find_carried() {
   for (const Source& source : rounds().sources) {
     if (source.of != Of::Before) continue;
     const auto [found, fresh] = before_.try_emplace(source.at, source.first);
     if (!fresh && found->second != source.first) return false;
   }
-  return !before_.empty();
+  return true;
 }
 
 /// Whether Updates of a round lead from what this one was in the round before to what it is now, each stored over the

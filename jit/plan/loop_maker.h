@@ -56,7 +56,8 @@ struct MadeLoop {
 /// Where a Gather holds the value of a round, which has this rank.
 ir::IndexMap gathered_at(ir::Dim round, size_t rank);
 
-/// Nothing: rounds differ in what a loop cannot express, or its body is no list of launches.
+/// Of rounds that hand something on. Nothing: they differ in what a loop cannot express, or its body is no list of
+/// launches.
 std::optional<MadeLoop> make_loop(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
                                   const PlanOptions& options);
 

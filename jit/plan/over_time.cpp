@@ -44,7 +44,10 @@ class Inward {
   bool is_carried(uint32_t from, uint32_t to) const {
     return std::ranges::find(carries_, Carry{from, to}) != carries_.end();
   }
+  bool hands_on(uint32_t to) const { return std::ranges::find(carries_, to, &Carry::to) != carries_.end(); }
   int64_t stride(uint32_t operand, size_t dim) const { return launch_.strides[operand * rank() + dim]; }
+  template <class Stride>
+  std::vector<int64_t> with_time(const std::vector<int64_t>& strides, Stride along_time) const;
   void make_plan(KernelPlan& plan) const;
   void make_step(LoopStep& step) const;
 
@@ -138,22 +141,20 @@ bool Inward::find_carries() {
 
 /// Whether all rounds of one point may run before the next point, with loads of what does not move before the first.
 bool Inward::keep_order() {
+  if (!plan_.is_small() && std::ranges::any_of(motions_, &Motion::jumps)) return false;
   for (uint32_t stored = 0; stored < motions_.size(); ++stored) {
     if (!plan_.operands[stored].output) continue;
-    if (!plan_.is_small() && (motions_[stored].jumps || !rounds_are_apart(stored))) return false;
+    if (!plan_.is_small() && !rounds_are_apart(stored)) return false;
     for (uint32_t other = 0; other < motions_.size(); ++other)
       if (!keeps_order(stored, other)) return false;
-    const bool is_known = std::ranges::find(carries_, stored, &Carry::to) != carries_.end();
-    if (motions_[stored].stays() && !is_known && !carry(Carry::kNone, stored)) return false;
+    if (motions_[stored].stays() && !hands_on(stored) && !carry(Carry::kNone, stored)) return false;
   }
-  const auto is_listed = [](const Motion& motion) { return motion.jumps; };
-  return plan_.is_small() || std::ranges::none_of(motions_, is_listed);
+  return true;
 }
 
 bool Inward::keeps_order(uint32_t stored, uint32_t other) {
   const Motion &a = motions_[stored], &b = motions_[other];
-  const bool is_known = std::ranges::find(carries_, stored, &Carry::to) != carries_.end();
-  if (stored == other) return !is_loaded(stored) || !a.stays() || (!is_known && carry(stored, stored));
+  if (stored == other) return !is_loaded(stored) || !a.stays() || (!hands_on(stored) && carry(stored, stored));
   std::vector<SlotId> both;
   std::ranges::set_intersection(a.slots, b.slots, std::back_inserter(both));
   if (both.empty() || is_carried(other, stored)) return true;
@@ -179,6 +180,17 @@ bool Inward::rounds_are_apart(uint32_t stored) const {
   return true;
 }
 
+/// Of each operand one stride more.
+template <class Stride>
+std::vector<int64_t> Inward::with_time(const std::vector<int64_t>& strides, Stride along_time) const {
+  std::vector<int64_t> made;
+  for (size_t k = 0; k < motions_.size(); ++k) {
+    for (size_t dim = 0; dim < rank(); ++dim) made.push_back(strides[k * rank() + dim]);
+    made.push_back(along_time(k));
+  }
+  return made;
+}
+
 void Inward::make_plan(KernelPlan& plan) const {
   plan.dims.push_back(DimKind::Time);
   plan.carries = carries_;
@@ -194,12 +206,7 @@ void Inward::make_plan(KernelPlan& plan) const {
     return;
   }
   plan.sizes.push_back(1);
-  plan.strides.clear();
-  for (size_t k = 0; k < plan.operands.size(); ++k) {
-    const auto first = plan_.strides.begin() + static_cast<std::ptrdiff_t>(k * rank());
-    plan.strides.insert(plan.strides.end(), first, first + static_cast<std::ptrdiff_t>(rank()));
-    plan.strides.push_back(0);
-  }
+  plan.strides = with_time(plan_.strides, [](size_t) { return 0; });
 }
 
 void Inward::make_step(LoopStep& step) const {
@@ -207,11 +214,7 @@ void Inward::make_step(LoopStep& step) const {
   step.walks.clear();
   KernelStep& launch = step.body[0];
   launch.sizes.push_back(step.trip);
-  launch.strides.clear();
-  for (uint32_t k = 0; k < motions_.size(); ++k) {
-    for (size_t dim = 0; dim < rank(); ++dim) launch.strides.push_back(stride(k, dim));
-    launch.strides.push_back(motions_[k].delta);
-  }
+  launch.strides = with_time(launch_.strides, [this](size_t k) { return motions_[k].delta; });
   std::vector<std::vector<Place>> columns;
   std::vector<LoopStep::Operand> jumps;
   for (size_t column = 0; column < step_.jumps.size(); ++column) {

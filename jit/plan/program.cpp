@@ -394,9 +394,7 @@ void ProgramBuilder::place_temps() {
     const Slot& temp = out_.slots[id];
     if (temp.kind != SlotKind::Temp) continue;
     const auto& [sizes, strides] = slot_dims_[id];
-    Dim extent = 1;
-    for (size_t d = 0; d < sizes.size(); ++d) extent += (sizes[d] - 1) * strides[d];
-    const Dim bytes = max(extent, 0) * ir::size_of(temp.dtype);
+    const Dim bytes = max(ir::extent(sizes, strides), 0) * ir::size_of(temp.dtype);
     pieces.push_back({bytes.hint(), static_cast<int64_t>(life.first), static_cast<int64_t>(life.last)});
     sizes_of_pieces.push_back(bytes);
     owners.push_back(id);

@@ -174,7 +174,7 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
 bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside) {
   auto alike = alike_rounds(graph_, sequence_, {begin, period, trip, {}, {}, {}});
   if (!alike || weight(alike->begin + alike->period, alike->end()) < kFewestSaved) return false;
-  if (!hands_on(*alike)) return true;
+  if (!hands_on(*alike)) return true;  // no loop: their launches may run at once
   const Wanted wanted = wanted_of(*alike);
   auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
   if (!made || (inside && !fits_over_time(made->attr, made->body))) return false;

@@ -1,6 +1,9 @@
 #include "plan/team.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "ir/strides.h"
 
 namespace fastjit::plan {
 
@@ -31,14 +34,14 @@ class Sharer {
  private:
   struct Launch {
     std::vector<Memory> read, written;
+    double alone = 0;  // picoseconds that one thread takes
   };
 
   Memory memory_of(SlotId id) const {
     while (program_.slots[id].kind == SlotKind::Alias) id = program_.slots[id].base;
     const Slot& slot = program_.slots[id];
     if (slot.kind != SlotKind::Temp) return {id, 0, 0};
-    int64_t extent = 1;
-    for (size_t d = 0; d < slot.sizes.size(); ++d) extent += (slot.sizes[d] - 1) * slot.strides[d];
+    const int64_t extent = ir::extent(slot.sizes, slot.strides);
     return {kNoSlot, slot.offset, slot.offset + extent * ir::size_of(slot.dtype)};
   }
 
@@ -51,8 +54,10 @@ class Sharer {
 
   void find_places(const LoopStep& loop) {
     launches_.assign(loop.body.size(), {});
-    for (uint32_t i = 0; i < loop.body.size(); ++i)
+    for (uint32_t i = 0; i < loop.body.size(); ++i) {
+      launches_[i].alone = serial_time(program_.kernels[loop.body[i].kernel], loop.body[i], options_.costs);
       for (uint32_t k = 0; k < loop.body[i].operands.size(); ++k) add({i, k}, loop.body[i].operands[k], loop);
+    }
     for (size_t column = 0; column < loop.jumps.size(); ++column) {
       SlotId last = kNoSlot;  // most tables take turns between two
       SlotId before = kNoSlot;
@@ -84,13 +89,15 @@ class Sharer {
     }
   }
 
+  static double parts(const KernelStep& launch, int threads) {
+    return static_cast<double>(std::clamp<int64_t>(launch.units, 1, threads));
+  }
+
   /// By so many threads, in picoseconds; each more makes them wait longer for each other.
   double round_of(const LoopStep& loop, int threads) const {
     double sum = 0;
     for (size_t i = 0; i < loop.body.size(); ++i) {
-      const KernelStep& launch = loop.body[i];
-      const auto parts = static_cast<double>(std::clamp<int64_t>(launch.units, 1, threads));
-      sum += serial_time(program_.kernels[launch.kernel], launch, options_.costs) / parts;
+      sum += launches_[i].alone / parts(loop.body[i], threads);
       if (loop.waits[i]) sum += static_cast<double>(options_.costs.barrier) * threads / 2;
     }
     return sum;
@@ -99,10 +106,12 @@ class Sharer {
   /// Each launch as it is cut.
   double round_alone(const LoopStep& loop) const {
     double sum = 0;
-    for (const KernelStep& launch : loop.body) {
-      const double whole = serial_time(program_.kernels[launch.kernel], launch, options_.costs);
-      const auto parts = static_cast<double>(std::clamp<int64_t>(launch.units, 1, options_.threads));
-      sum += launch.units > launch.grain ? whole / parts + static_cast<double>(options_.costs.split) : whole;
+    for (size_t i = 0; i < loop.body.size(); ++i) {
+      const KernelStep& launch = loop.body[i];
+      const double whole = launches_[i].alone;
+      sum += launch.units > launch.grain
+                 ? whole / parts(launch, options_.threads) + static_cast<double>(options_.costs.split)
+                 : whole;
     }
     return sum;
   }

@@ -163,7 +163,6 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   void run_inside(const plan::LoopStep& s) {
     Launch launch;
     bind(s.body[0], launch);
-    if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
     const size_t columns = s.jumps.size(), trip = static_cast<size_t>(s.trip);
     const std::unique_ptr<void*[]> lists = std::make_unique_for_overwrite<void*[]>(columns * trip);
     for (size_t round = 0; round < trip; ++round)
@@ -200,8 +199,8 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   }
 
   void step(const plan::LoopStep& s) {
-    if (s.inside) return run_inside(s);
     if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
+    if (s.inside) return run_inside(s);
     if (s.team > 0) return run_team(s);
     each_round(s, [&](const Launch& launch, size_t i) { execute(launch, s.body[i].units, s.body[i].grain); });
   }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 import fastjit
-from helpers import assert_same
+from helpers import assert_same, in_threads
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -227,21 +226,13 @@ def test_threads_have_generators_of_their_own() -> None:
     fast, x = fastjit.jit(many), torch.zeros(64, 64)
     expected = many(x)
     fast(x)
-    wrong: list[Tensor] = []
 
     @torch.no_grad()
     def run() -> None:
         for _ in range(50):
-            y = fast(x)
-            if not torch.equal(y, expected):
-                wrong.append(y)
+            assert torch.equal(fast(x), expected)
 
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert not in_threads(4, run)
     assert fast.stats().hits >= 200 and fast.stats().fallbacks == {}
 
 

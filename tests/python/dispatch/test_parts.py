@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 
 import fastjit
 from fastjit import FastFunction
-from helpers import assert_same
+from helpers import assert_same, in_threads
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 12), reason="parts are for CPython 3.11")
 
@@ -445,22 +444,13 @@ def test_threads_and_recursion() -> None:
         return work(x) if n == 0 else deep(x, n - 1) + 0
 
     fast, x = fastjit.fastjit(lambda x, n: deep(x, n), on_unsupported="eager"), torch.randn(6)
-    failed: list[BaseException] = []
 
+    @torch.no_grad()
     def run() -> None:
-        try:
-            with torch.no_grad():
-                for _ in range(20):
-                    assert torch.equal(fast(x, 20), work(x))
-        except BaseException as error:
-            failed.append(error)
+        for _ in range(20):
+            assert torch.equal(fast(x, 20), work(x))
 
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    assert not in_threads(4, run)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(60_000)  # of Python, which does not use the C stack for it
     try:

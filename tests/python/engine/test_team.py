@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
 from fastjit import fastjit
-from helpers import assert_same, check, loop_trips, torch_threads
+from helpers import assert_same, check, in_threads, loop_trips, torch_threads
 
 
 def decode(x, weights, keys, values, start):
@@ -64,21 +62,13 @@ def test_calls_from_several_threads():
         expected = decode(*args)
         fast = fastjit(decode)
         fast(*args)
-        wrong: list[BaseException] = []
 
+        @torch.no_grad()
         def call():
-            try:
-                with torch.no_grad():
-                    for _ in range(30):
-                        assert_same(fast(*args), expected)
-            except BaseException as error:
-                wrong.append(error)
+            for _ in range(30):
+                assert_same(fast(*args), expected)
 
-        threads = [threading.Thread(target=call) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        wrong = in_threads(3, call)
         assert not wrong and fast.stats().hits == 90, (wrong, fast.stats())
 
 

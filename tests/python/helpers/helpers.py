@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,6 +95,24 @@ def loop_trips(fast: Any) -> list[int]:
         r"^loop (\d+)(?: team \d+)?$|^kernel \d+ \(.*\) sizes .* rounds (\d+)", fast.inspect("plan"), re.MULTILINE
     )
     return [int(outside or inside) for outside, inside in found]
+
+
+def in_threads(count: int, work: Callable[[], None]) -> list[BaseException]:
+    """Runs `work` in so many threads at once; what they raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
 
 
 @contextlib.contextmanager
