@@ -119,8 +119,7 @@ NodeId Rewriter::copy(NodeId old) {
 }
 
 // A pass may turn an output into an input's value or into another output's; the caller still gets a tensor of its own.
-NodeId Rewriter::finish_output(size_t i) {
-  const NodeId old = from_.outputs[i];
+NodeId Rewriter::output(NodeId old) {
   if (const auto known = finished_.find(old); known != finished_.end()) return known->second;  // handed out before
   const NodeId made = make_output(old);
   given_.insert(made);
@@ -138,7 +137,7 @@ NodeId Rewriter::make_output(NodeId old) {
 }
 
 Graph Rewriter::finish() {
-  for (size_t i = 0; i < from_.outputs.size(); ++i) to_.outputs.push_back(finish_output(i));
+  for (const NodeId old : from_.outputs) to_.outputs.push_back(output(old));
   for (Store store : from_.stores) {
     store.value = (*this)[store.value];
     to_.stores.push_back(store);

@@ -49,6 +49,9 @@ class Rewriter {
   /// A loop with these operands, of the new graph.
   ir::NodeId loop(ir::NodeId old, std::vector<ir::NodeId> operands);
 
+  /// What the caller is given for an output of the old graph: a tensor of its own.
+  ir::NodeId output(ir::NodeId old);
+
   /// Outputs and stores, carried over; call once after all nodes.
   ir::Graph finish();
 
@@ -57,7 +60,6 @@ class Rewriter {
   ir::NodeId operand(ir::NodeId old, const std::vector<ir::Dim>& strides);
   /// Where the operands of a call went, the first with these strides if they are given.
   void place(std::vector<ir::NodeId>& operands, const std::vector<ir::Dim>* first = nullptr);
-  ir::NodeId finish_output(size_t i);
   ir::NodeId make_output(ir::NodeId old);
 
   const ir::Graph& from_;

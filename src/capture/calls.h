@@ -129,8 +129,9 @@ void for_each_element(c10::IntArrayRef sizes, c10::IntArrayRef strides, Take tak
 
 /// Where a program input comes from.
 struct InputSource {
-  enum class Kind : uint8_t { Argument, Captured } kind;
-  uint32_t index;  // Argument: n-th tensor among the flattened arguments. Captured: n-th of Capture::captured
+  enum class Kind : uint8_t { Argument, Captured, Gradient } kind;
+  uint32_t index;  // Argument: n-th tensor among the flattened arguments. Captured: n-th of Capture::captured.
+                   // Gradient: that of the n-th of Derivative::results
 };
 
 /// The IR type of a torch type, or nothing for those the IR lacks (complex, quantised ...).

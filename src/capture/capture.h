@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,14 @@ namespace fastjit::capture {
 /// A size of an argument that the program takes at each call.
 struct SizeSymbol {
   uint32_t argument, dim;  // position in CallInputs::tensors
+};
+
+/// How gradients of the results become gradients of what they were computed of: the way back is in the graph too.
+struct Derivative {
+  std::vector<uint32_t> results;   // tensor leaves of the result that require grad; of each, the graph has an input
+  std::vector<bool> kept_results;  // per graph output in front of the gradients: autograd keeps that very tensor
+  std::vector<uint32_t> sources;   // graph inputs whose gradients are its outputs behind those of the result
+  std::vector<bool> kept_inputs;   // per graph input: autograd keeps that very tensor
 };
 
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.
@@ -53,6 +62,7 @@ struct Capture {
   std::string unsound;                                      // not empty: why this call must stay eager, with file:line
   bool reads_values = false;                                // Python read values of tensors, also where it is unsound
   bool needs_gradients = false;                             // unsound: autograd records an operator of the call
+  std::optional<Derivative> derivative;                     // some of the results require grad
   bool without_grad = false;       // the program runs with grad mode off although the caller's is on
   bool in_inference_mode = false;  // the program runs in inference mode although the caller does not
 };
@@ -154,6 +164,9 @@ class Recorder {
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards, int element);
   void scalar_use_ended(bool entered);
+  /// Tells that the call has ended and gives these tensors. Where some of them require grad, autograd goes back through
+  /// its graph once, and that is recorded too. Not empty: why it is not; "" also where nothing requires grad.
+  std::string differentiate(const std::vector<at::Tensor>& results);
   /// Calls of operators so far.
   size_t operators() const;
   /// How many values the call has read out of tensors so far, and whether they are more than a program may read.

@@ -32,6 +32,10 @@ class Selector {
         unsound("its result shares memory with an array of numpy that was there before");
       if (leaves.emplace(use.storage, use.tensor).first->second != use.tensor) counted_.insert(use.storage);
     }
+    for (size_t i = trace.derivative ? trace.derivative->begin : trace.events.size(); i < trace.events.size(); ++i)
+      for (const CallValue& item : trace.events[i].args)
+        for (const Use& use : item.uses)
+          if (use.tensor != kNone) goes_back_with_.insert(use.tensor);
   }
   std::vector<Action> steps;
 
@@ -47,7 +51,7 @@ class Selector {
     }
     if (below_ > 0) refuse_below(event);
     if (is_backward(event) || is_layered(trace_, event)) return select_below(index);
-    if (!event.op) return select_nested(index);
+    if (!event.op || hides_what_goes_back(index)) return select_nested(index);
     const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
     const bool is_data_sized = by_torch_ && has_data_sizes(index);
@@ -90,11 +94,32 @@ class Selector {
   // Storages of whose tensors someone can tell which counts a write: tensors that were there before, or several
   // results.
   std::unordered_set<uint32_t> counted_;
-  std::unordered_set<uint32_t> before_;  // storages of tensors that were there before
-  uint32_t contents_ = kNone;            // the tensor that tolist() read last
-  size_t values_ = 0;                    // that were read out of tensors
-  int below_ = 0;                        // how many transforms and nodes of graphs lie above the event
-  std::unordered_set<uint32_t> blank_;   // storages, see follow_blank
+  std::unordered_set<uint32_t> before_;          // storages of tensors that were there before
+  uint32_t contents_ = kNone;                    // the tensor that tolist() read last
+  size_t values_ = 0;                            // that were read out of tensors
+  int below_ = 0;                                // how many transforms and nodes of graphs lie above the event
+  std::unordered_set<uint32_t> blank_;           // storages, see follow_blank
+  std::unordered_set<uint32_t> goes_back_with_;  // tensors that the way back from the results reads
+
+  // A composite of operators that autograd sees, and it keeps what one of them gives only to the next. Of one that
+  // gives a number beside tensors (which library computed them) only its parts are steps.
+  bool hides_what_goes_back(uint32_t index) const {
+    const Event& event = trace_.events[index];
+    if (!trace_.derivative || index >= trace_.derivative->begin || !event.facts.is(OpFlag::Composite)) return false;
+    std::unordered_set<uint32_t> shown;
+    for (const auto* items : {&event.args, &event.results})
+      for (const CallValue& item : *items)
+        for (const Use& use : item.uses) shown.insert(use.tensor);
+    const auto is_hidden = [&](const Use& use) {
+      return goes_back_with_.contains(use.tensor) && !shown.contains(use.tensor);
+    };
+    const auto is_number = [](const CallValue& item) { return item.kind == CallValue::Kind::Constant; };
+    if (event.end > index + 1 && std::ranges::any_of(event.results, is_number)) return true;
+    support::count_work(event.end - index);
+    for (uint32_t child = index + 1; child < event.end; ++child)
+      if (std::ranges::any_of(flat_results(trace_.events[child]), is_hidden)) return true;
+    return false;
+  }
 
   // C++ code of torch.func or of autograd runs operators, and gets to see no data but through them.
   void select_below(uint32_t index) {

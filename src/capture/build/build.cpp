@@ -93,6 +93,8 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     if (inputs.adopt_unknown) adopt_unknown(trace);
     std::vector<Use> leaves;
     for (const at::Tensor& tensor : outputs) leaves.push_back(trace.use(tensor));
+    if (trace.derivative)
+      for (const at::Tensor& gradient : trace.derivative->gradients) leaves.push_back(trace.use(gradient, true));
     const Gradients gradients = judge_gradients(trace, leaves);
     failed.needs_gradients = gradients.needed;
     if (!gradients.unsound.empty()) unsound(gradients.unsound);
@@ -161,6 +163,13 @@ static bool is_told(const Capture& capture, const std::string& why) {
 // Over the domain of a mask such work is one kernel; what cannot be expressed so, torch runs.
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
               const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
+  if (trace.derivative && !inputs.free_sizes.empty()) {
+    CallInputs narrower = inputs;
+    narrower.free_sizes.clear();
+    Capture narrow = build(trace, narrower, outputs, values, symbolic, numerics);
+    narrow.fixed_sizes.emplace_back("a program that goes back to gradients is for one size");
+    return narrow;
+  }
   Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, false);
   if (!inputs.free_sizes.empty() && (!capture.unsound.empty() || (capture.graph.symbols && narrows(capture)))) {
     CallInputs narrower = inputs;  // what is fixed is a number, and what cannot be expressed so may be with numbers
@@ -227,6 +236,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   settle_parts(outputs);
   add_stores();
   add_outputs(outputs);
+  add_derivative(outputs);
   for (uint32_t value : values) {
     if (trace_.size_numbers.contains(value)) {
       give_size(value);
@@ -395,7 +405,9 @@ ir::NodeId GraphBuilder::input_node(uint32_t tensor) {
   const std::optional<ir::DType> dtype = memory_type(root.before.meta->dtype);
   if (!dtype) unsound(root.name + " has type " + c10::toString(root.before.meta->dtype));
   const ir::NodeId node = graph_.input(*dtype, meta_of(root.before)->layout(), {root.name, false});
-  if (root.argument != kNone) {
+  if (root.gradient != kNone) {
+    capture.inputs.push_back({InputSource::Kind::Gradient, root.gradient});
+  } else if (root.argument != kNone) {
     capture.inputs.push_back({InputSource::Kind::Argument, root.argument});
   } else {
     capture.inputs.push_back({InputSource::Kind::Captured, static_cast<uint32_t>(capture.captured.size())});

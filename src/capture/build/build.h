@@ -242,6 +242,7 @@ class GraphBuilder {
   // outputs.cpp
   void add_outputs(const std::vector<Use>& outputs);
   void find_private_bases(const std::vector<Use>& outputs);
+  void add_derivative(const std::vector<Use>& outputs);
 
   const Trace& trace_;
   const CallInputs& inputs_;

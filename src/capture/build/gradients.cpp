@@ -60,9 +60,25 @@ void judge_inference(const Trace& trace, const std::vector<Use>& leaves, Gradien
 
 }  // namespace
 
+// Of a call whose way back was recorded: what the program cannot have, though autograd can.
+std::string refuse_derivative(const Trace& trace) {
+  for (size_t i = trace.derivative->begin; i < trace.events.size(); ++i) {
+    const Event& event = trace.events[i];
+    if (event.facts.is(OpFlag::Draws)) return "the gradients draw random numbers in " + where(trace, event);
+  }
+  for (const Source& root : trace.roots) {
+    if (!root.before.requires_grad || root.tensor.is_leaf()) continue;
+    if (root.before.version != static_cast<int64_t>(root.tensor._version()))
+      return root.name + " requires grad and is written";
+  }
+  return "";
+}
+
 Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
   Gradients out;
   bool without = false;  // an operator ran while grad mode was off
+  const bool goes_back = trace.derivative.has_value();
+  if (goes_back) out.unsound = refuse_derivative(trace);
   std::unordered_set<uint32_t> own = trace.own_leaves;
   for (uint32_t i = 0, next; i < trace.events.size(); i = next) {
     const Event& event = trace.events[i];
@@ -70,19 +86,24 @@ Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
     next = is_above ? i + 1 : std::max(event.end, i + 1);
     if (next == i + 1 && event.end > next) continue;
     without |= !event.grad;
-    out.unsound = recorded_by_autograd(trace, event, own);
+    if (!goes_back) out.unsound = recorded_by_autograd(trace, event, own);
     out.needed = trace.grad && !out.unsound.empty();
-    if (!out.unsound.empty()) return out;
+    if (!out.unsound.empty()) {
+      if (!trace.no_derivative.empty()) out.unsound = "its gradients are not compiled: " + trace.no_derivative;
+      return out;
+    }
   }
   // Operators may read tensors that require grad in other ways than eager did, which detached them.
   const auto requires_grad = [](const Source& root) { return root.before.requires_grad; };
   out.suspended = trace.grad && (without || std::ranges::any_of(trace.roots, requires_grad));
+  const auto is_node_of = [&](const Use& leaf) { return goes_back && leaf.requires_grad && !trace.root(leaf.tensor); };
   // A view knows whether grad mode was on when it was made, and may not be written otherwise.
   const bool grad = trace.grad && !out.suspended;
   const auto is_other_view = [&](const Use& leaf) {
-    return leaf.view && !trace.root(leaf.tensor) && trace.tensors[leaf.tensor].grad != grad;
+    return leaf.view && !is_node_of(leaf) && !trace.root(leaf.tensor) && trace.tensors[leaf.tensor].grad != grad;
   };
-  if (std::ranges::any_of(leaves, [&](const Use& leaf) { return loses_gradients(trace, leaf); }))
+  const auto is_lost = [&](const Use& leaf) { return !is_node_of(leaf) && loses_gradients(trace, leaf); };
+  if (std::ranges::any_of(leaves, is_lost))
     out.unsound = "a result requires grad";
   else if (std::ranges::any_of(leaves, is_other_view))
     out.unsound = "a view is returned that was made under another grad mode than the rest";

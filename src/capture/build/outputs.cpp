@@ -43,6 +43,29 @@ void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
   }
 }
 
+// Of the tensors that somebody else has, autograd keeps those that its way back reads: a program may keep no others,
+// since a write to one of these is an error from then on.
+void GraphBuilder::add_derivative(const std::vector<Use>& outputs) {
+  if (!trace_.derivative) return;
+  const DerivativeTrace& trace = *trace_.derivative;
+  std::unordered_set<uint32_t> kept;  // storages
+  for (size_t i = trace.begin; i < trace_.events.size(); ++i)
+    for (const CallValue& item : trace_.events[i].args)
+      for (const Use& use : item.uses)
+        if (use.tensor != kNone) kept.insert(use.storage);
+  Derivative derivative{trace.results, {}, {}, {}};
+  const size_t results = outputs.size() - trace.gradients.size();
+  capture.result_versions.resize(results);
+  for (const Use& use : std::span(outputs).first(results))
+    derivative.kept_results.push_back(kept.contains(use.storage));
+  for (const uint32_t source : trace.sources)
+    derivative.sources.push_back(graph_[input_node(trace_.roots[source].before.tensor)].attr);
+  derivative.kept_inputs.resize(graph_.inputs.size());
+  for (const auto& [tensor, node] : input_nodes_)
+    derivative.kept_inputs[graph_[node].attr] = kept.contains(trace_.root(tensor)->before.storage);
+  capture.derivative = std::move(derivative);
+}
+
 // Passes may find that two values are one. That must not make views of two results share memory: such a base is cloned.
 void GraphBuilder::find_private_bases(const std::vector<Use>& outputs) {
   struct Alike {

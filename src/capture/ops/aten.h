@@ -38,6 +38,7 @@ enum class OpFlag : uint32_t {
   SizedByData = 1 << 15,  // by its tags the sizes or the values that it gives depend on data
   Draws = 1 << 16,        // it takes, or may take, random numbers
   Foreach = 1 << 18,      // on lists of tensors; on the CPU a loop over operators, all of which are seen
+  Composite = 1 << 19,    // made of others, which autograd sees in its place
 };
 
 /// Known once an operator is; calls and events keep a copy.

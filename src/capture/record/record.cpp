@@ -217,7 +217,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   event.of_constants = outermost && event.facts.reads() &&
                        (event.args[0].uses[0].number || (!open_uses && trace.takes_constants(event)));
   if (recording && outermost && event.facts.reads() && !event.of_constants && !stacking) count_value(event);
-  const bool is_opaque = event.facts.is(OpFlag::Opaque) && !is_layered(trace, event) &&
+  const bool is_opaque = event.facts.is(OpFlag::Opaque) && !shows_parts(event) && !is_layered(trace, event) &&
                          !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   trace.events.push_back(std::move(event));
   const auto index = static_cast<uint32_t>(trace.events.size() - 1);
@@ -228,6 +228,14 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
       (trace.scalar_uses.end() - 1 - static_cast<ptrdiff_t>(i))->events.push_back(index);
   open.push_back(index);
   if (hides && recording && is_opaque) hide_inside(index);
+}
+
+// Autograd sees the parts of a composite, and keeps what they give.
+bool Recorder::Impl::shows_parts(const Event& event) const {
+  const auto requires_grad = [](const CallValue& item) {
+    return std::ranges::any_of(item.uses, [](const Use& use) { return use.tensor != kNone && use.requires_grad; });
+  };
+  return event.grad && event.facts.is(OpFlag::Composite) && std::ranges::any_of(event.args, requires_grad);
 }
 
 // The graph keeps a result as another tensor on the same memory, and autograd raises if someone has written there

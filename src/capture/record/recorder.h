@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/edge.h>
 
 #include <set>
 #include <string>
@@ -69,7 +70,13 @@ struct Recorder::Impl {
     return std::ranges::any_of(open, [&](uint32_t event) { return is_backward(trace.events[event]); });
   }
 
+  // differentiate.cpp
+  std::string differentiate(const std::vector<at::Tensor>& results);
+  std::string go_back(DerivativeTrace derivative, const std::vector<at::Tensor>& results,
+                      const std::vector<torch::autograd::Edge>& edges,
+                      const std::vector<std::pair<uint32_t, torch::autograd::Edge>>& sources);
   void identify(Event& event, const at::RecordFunction& record);
+  bool shows_parts(const Event& event) const;
   void meet_saved(const c10::IValue& value);
   void as_view(Event& event, const c10::IValue& result);
   void hide_inside(uint32_t event);

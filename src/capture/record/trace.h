@@ -101,7 +101,16 @@ struct Source {
   PyObject* object = nullptr;  // captured tensors and constants only
   uint32_t argument = kNone;   // arguments only: position in CallInputs::tensors
   std::string name;
-  bool constant = false;  // a copy of what torch.tensor([1, 2]) made
+  bool constant = false;      // a copy of what torch.tensor([1, 2]) made
+  uint32_t gradient = kNone;  // the gradient of DerivativeTrace::results of this number
+};
+
+/// What autograd computed on its way back from the results, recorded behind the call.
+struct DerivativeTrace {
+  uint32_t begin;                     // the first event of it
+  std::vector<uint32_t> results;      // tensors of the result that require grad, as their positions
+  std::vector<uint32_t> sources;      // Trace::roots that got a gradient
+  std::vector<at::Tensor> gradients;  // these
 };
 
 /// An instruction that had a number argument of the function as an operand, and the outermost operators it ran.
@@ -172,6 +181,9 @@ struct Trace {
   std::string size_reader;         // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;              // why the recording itself cannot be trusted
   size_t max_values = kMaxValues;  // that the path may read out of tensors
+
+  std::optional<DerivativeTrace> derivative;
+  std::string no_derivative;  // why there is none, though a result requires grad
 
   std::vector<at::Generator> made_generators;  // by the call, in the order in which it first uses them
   /// The elements of the tensor follow from constants of the call alone, or do not. A guess: what Python reads of them

@@ -200,8 +200,11 @@ bool gather_scalars(const Variant& variant, const Sized::Lease& sizes, PyObject*
 }
 
 PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                   PyObject* const* targets, std::string& why, ValueCheck* check, Derived::Numbers* all = nullptr) {
+                   PyObject* const* targets, std::string& why, ValueCheck* check, bool is_real,
+                   Derived::Numbers* all = nullptr) {
   const Executable& executable = *variant.program.executable;
+  const Backward* backward = is_real ? variant.program.backward.get() : nullptr;
+  if (const char* eager = backward ? backward->why_eager() : nullptr) return why = eager, nullptr;
   const Sized* sized = variant.program.sized.get();
   const Sized::Lease sizes = sized ? sized->take(inputs.data()) : Sized::Lease();
   if (sized && !sizes) return why = "the sizes of a tensor changed meanwhile", nullptr;
@@ -242,18 +245,23 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   }
   if (sized) sizes.count_run();
   if (all && !all->finish()) return nullptr;
+  if (backward)
+    Backward::attach(variant.program.backward, outputs, inputs.data(), scalars.data(), scalars.size());
+  else if (variant.program.backward)
+    outputs.resize(outputs.size() - variant.program.backward->extras);
   return wrap_outputs(variant, outputs, objects, {numbers, nullptr, scalars.data(), targets});
 }
 
-// The result, or with effects the tuple of it and the values to store. `draws`: what the call draws in Python stays
-// drawn.
+// The result, or with effects the tuple of it and the values to store. `is_real`: what the call draws in Python stays
+// drawn, and autograd goes through its results.
 PyObject* run_program(const Variant& variant, const Objects& objects, const Inputs& inputs, PyObject* const* numbers,
-                      PyObject* const* targets, std::string& why, ValueCheck* check, bool draws) {
-  if (variant.program.derived.empty()) return run_with(variant, objects, inputs, numbers, targets, why, check);
+                      PyObject* const* targets, std::string& why, ValueCheck* check, bool is_real) {
+  if (variant.program.derived.empty()) return run_with(variant, objects, inputs, numbers, targets, why, check, is_real);
   Derived::Numbers all(variant.program.derived, numbers, variant.number_count());
   why = all.why();
-  PyObject* result = why.empty() ? run_with(variant, objects, inputs, all.data(), targets, why, check, &all) : nullptr;
-  if (result && draws) all.keep();
+  PyObject* result =
+      why.empty() ? run_with(variant, objects, inputs, all.data(), targets, why, check, is_real, &all) : nullptr;
+  if (result && is_real) all.keep();
   return result;
 }
 

@@ -12,6 +12,7 @@
 #include "dispatch/call/recipe.h"
 #include "dispatch/call/replay.h"
 #include "dispatch/call/sized.h"
+#include "dispatch/run/backward.h"
 #include "dispatch/run/executor.h"
 #include "observe/observe.h"
 #include "pass/pass.h"
@@ -48,6 +49,7 @@ struct HitProgram {
   std::vector<std::string> scalar_name;  // per graph scalar
   bool without_grad = false;             // grad mode is off while it runs, though on for the caller
   bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
+  std::shared_ptr<Backward> backward;    // null: no result of it requires grad
   std::unique_ptr<Sized> sized;          // null: it is for one size
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   int device = -1;                       // the CUDA device it runs on; -1: the CPU

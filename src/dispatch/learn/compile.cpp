@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "dispatch/learn/backward.h"
 #include "dispatch/learn/compile.h"
 #include "dispatch/learn/recording.h"
 #include "dispatch/learn/refuse.h"
@@ -29,17 +30,6 @@ backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
   options.lanes = backend::lanes_for(target.isa);
   options.threads = at::get_num_threads();
   return target;
-}
-
-// What `fastjit cache show` says of the graph that a kernel was compiled for first; that of a whole model would be most
-// of every one of its entries.
-std::function<std::string()> entry_text(const ir::Graph& graph) {
-  constexpr size_t kMostNodes = 256;
-  if (graph.nodes.size() > kMostNodes)
-    return [nodes = graph.nodes.size()] {
-      return "# the captured graph has " + std::to_string(nodes) + " nodes; inspect(\"ir\") of the function shows it\n";
-    };
-  return [&graph] { return ir::print(graph); };
 }
 
 using Origins = std::array<uint64_t, 3>;  // kernels by runtime::Source
@@ -101,6 +91,7 @@ std::shared_ptr<Pending> begin(const Function& function, const Variant& variant,
 std::shared_ptr<Pending> begin(Recording& recording) {
   Variant& variant = *recording.variant;
   pool_expire();
+  WayBack way = cut(recording.captured_graph, recording.function.options.name);
   const std::shared_ptr<Pending> pending =
       begin(recording.function, variant, device_of(variant.key.spec.flat().tensors),
             std::move(recording.captured_graph.graph));
@@ -111,11 +102,25 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   pending->values = std::move(recording.captured_graph.guards);
   pending->reads_values = recording.captured_graph.reads_values;
   variant.program.inputs = recording.captured_graph.inputs;
+  pending->backward = way.backward;
+  if (way.backward) make_like(std::move(way), *pending->compilation, *pending->executable);
   return pending;
 }
 
+// An error of the way back is one of the call's.
+void make_ahead(const Backward& backward, Compilation& compilation) noexcept {
+  try {
+    backward.program(backward.whole());
+  } catch (...) {
+    compilation.made->error = std::current_exception();
+  }
+}
+
 void make_in_background(Pending& pending) {
-  const auto make = [compilation = pending.compilation] { compilation->make(Compilation::Place::Background); };
+  const auto make = [compilation = pending.compilation, backward = pending.backward] {
+    compilation->make(Compilation::Place::Background);
+    if (backward && compilation->made && !compilation->made->error) make_ahead(*backward, *compilation);
+  };
   pending.job = std::make_shared<runtime::BackgroundJob>(make);
   runtime::run_in_background(pending.job);
 }
@@ -155,6 +160,16 @@ void finish(Variant& variant, Executable& executable, Compilation& compilation) 
 
 }  // namespace
 
+// That of a whole model would be most of every one of its entries.
+std::function<std::string()> entry_text(const ir::Graph& graph) {
+  constexpr size_t kMostNodes = 256;
+  if (graph.nodes.size() > kMostNodes)
+    return [nodes = graph.nodes.size()] {
+      return "# the captured graph has " + std::to_string(nodes) + " nodes; inspect(\"ir\") of the function shows it\n";
+    };
+  return [&graph] { return ir::print(graph); };
+}
+
 pass::PassContext context_for(const Function& function, c10::Device device) {
   return {.numerics = function.options.numerics, .channels_last = device.is_cpu()};
 }
@@ -191,6 +206,7 @@ void install(Function& function, Variant& variant, Pending& pending) {
   }
   finish(variant, executable, *pending.compilation);
   variant.program.executable = std::move(pending.executable);
+  variant.program.backward = std::move(pending.backward);
   variant.guards.values = std::move(pending.values);
   variant.inspection.captured = std::move(pending.compilation->captured);
   variant.inspection.compile_ms = made.ms + ms_since(start);
@@ -202,6 +218,7 @@ void compile(Recording& recording) {
   {
     const pybind11::gil_scoped_release release;
     pending->compilation->make(Compilation::Place::Here);
+    if (pending->backward && pending->compilation->made) make_ahead(*pending->backward, *pending->compilation);
   }
   install(recording.function, *recording.variant, *pending);
 }

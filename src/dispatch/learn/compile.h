@@ -2,6 +2,7 @@
 // From what was captured to a program: at once, or in the background. Private to learn.cpp, compile.cpp and what runs
 // or shows variants.
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,12 +41,16 @@ struct Compilation {
   void make(Place place) noexcept;
 };
 
+/// What `fastjit cache show` says of the graph that a kernel was compiled for first, which outlives the answer.
+std::function<std::string()> entry_text(const ir::Graph& graph);
+
 pass::PassContext context_for(const Function& function, c10::Device device);
 
 /// A variant between its recording and its program. Only touched under the GIL.
 struct Pending {
   std::shared_ptr<Compilation> compilation;
   std::unique_ptr<Executable> executable;  // what the recording gave of it
+  std::shared_ptr<Backward> backward;      // of a call with gradients
   std::vector<capture::ValueGuard> values;
   c10::Device device{c10::kCPU};
   std::shared_ptr<runtime::BackgroundJob> job;

@@ -271,6 +271,8 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
   for (auto [a, b] : recording.observation.identities) recording.variant->key.spec.require_identity(a, b);
   for (PyObject* tensor : recording.observation.bare) recording.variant->key.spec.require_bare(tensor);
+  if (recording.unsound.empty() && recording.observation.unsound.empty() && recording.modes.grad())
+    recorder.differentiate(outputs);
   const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
   recording.captured_graph =
       recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);

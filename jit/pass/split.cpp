@@ -1,0 +1,310 @@
+#include "pass/split.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_set>
+
+#include "pass/rewrite.h"
+#include "support/error.h"
+
+namespace fastjit::pass {
+
+using namespace ir;
+
+namespace {
+
+constexpr const char* kAdvice = "call it under torch.no_grad() where no gradient is needed";
+
+bool is_input(const Graph& graph, NodeId id, const std::vector<bool>& which) {
+  return graph[id].op == Op::Input && which[graph[id].attr];
+}
+
+// Per node: it follows from inputs that `which` names.
+std::vector<bool> followers(const Graph& graph, const std::vector<bool>& which) {
+  std::vector<bool> follows(graph.nodes.size(), false);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    const auto in = [&](NodeId operand) { return operand != kNoNode && follows[operand]; };
+    follows[id] = is_input(graph, id, which) || std::ranges::any_of(graph.operands(id), in);
+  }
+  return follows;
+}
+
+ExternKind kind_of(const Graph& graph, NodeId id) { return graph.externs[graph[id].attr].kind; }
+
+/// Decides where each node is made.
+class Splitter {
+ public:
+  Splitter(const Graph& graph, const SplitAt& at)
+      : graph_(graph),
+        at_(at),
+        late_(followers(graph, at.late_inputs)),
+        first_(graph.nodes.size(), false),
+        second_(graph.nodes.size(), false) {}
+
+  Halves run() {
+    find_first();
+    find_second();
+    return {make_first(), first_inputs_, make_second(), std::move(handed_)};
+  }
+
+ private:
+  // What the results need, and all that has an effect and was there before the way back began.
+  void find_first() {
+    NodeId begin = 0;
+    while (begin < graph_.nodes.size() && !late_[begin]) ++begin;
+    for (size_t i = 0; i < graph_.outputs.size(); ++i)
+      if (!at_.late_outputs[i]) first_[graph_.outputs[i]] = true;
+    for (const Store& store : graph_.stores) first_[store.value] = true;
+    for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
+      const bool is_call = graph_[id].op == Op::Extern && (id < begin || kind_of(graph_, id) == ExternKind::Guard);
+      first_[id] = first_[id] || is_call || (graph_[id].op == Op::Input && !at_.late_inputs[graph_[id].attr]);
+      if (!first_[id]) continue;
+      if (late_[id]) throw support::Unable("a result or a write depends on its own gradient", kAdvice);
+      for (const NodeId in : graph_.operands(id))
+        if (in != kNoNode) first_[in] = true;
+    }
+  }
+
+  // Views and numbers cost nothing where they are used.
+  bool is_free(NodeId id) const {
+    const Op op = graph_[id].op;
+    if (op == Op::Result) return kind_of(graph_, graph_[id].in[0]) == ExternKind::View;
+    if (op == Op::Extern) return kind_of(graph_, id) == ExternKind::View;
+    return op == Op::Const || op == Op::Iota || op == Op::Scalar || is_view(op);
+  }
+
+  void find_second() {
+    for (size_t i = 0; i < graph_.outputs.size(); ++i)
+      if (at_.late_outputs[i]) second_[graph_.outputs[i]] = true;
+    handed_over_.assign(graph_.nodes.size(), false);
+    for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
+      if (graph_[id].op == Op::Extern && late_[id]) second_[id] = true;
+      if (!second_[id]) continue;
+      if (graph_[id].op == Op::Result && first_[graph_[id].in[0]] && !is_free(id))
+        first_[id] = true;  // made there anyway
+      handed_over_[id] = !late_[id] && first_[id] && !is_free(id);
+      if (handed_over_[id]) continue;
+      for (const NodeId in : graph_.operands(id))
+        if (in != kNoNode) second_[in] = true;
+    }
+    for (const NodeId id : late_calls())
+      for (const uint32_t index : graph_.externs[graph_[id].attr].written)
+        if (handed_over_[memory_of(graph_, graph_.externs[graph_[id].attr].operands[index])])
+          throw support::Unable("its gradients are written over what the results were computed with", kAdvice);
+  }
+
+  std::vector<NodeId> late_calls() const {
+    std::vector<NodeId> calls;
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id)
+      if (second_[id] && graph_[id].op == Op::Extern) calls.push_back(id);
+    return calls;
+  }
+
+  Graph make_first() {
+    Rewriter half(graph_);
+    half.to().inputs.clear();
+    std::vector<uint32_t> moved(graph_.inputs.size(), kNoNode);
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (!first_[id]) continue;
+      if (graph_[id].op != Op::Input) {
+        half.copy(id);
+        continue;
+      }
+      const uint32_t input = graph_[id].attr;
+      moved[input] = static_cast<uint32_t>(first_inputs_.size());
+      first_inputs_.push_back(input);
+      half.set(id, half.to().input(graph_[id].dtype, graph_.layout(id), graph_.inputs[input]));
+    }
+    Graph& to = half.to();
+    std::map<NodeId, uint32_t> given;  // values that the caller gets in a tensor that may be kept
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      if (at_.late_outputs[i]) continue;
+      const auto output = static_cast<uint32_t>(to.outputs.size());
+      to.outputs.push_back(half.output(graph_.outputs[i]));
+      if (at_.kept_outputs[output]) given.emplace(value_of(graph_.outputs[i]), output);
+    }
+    given_.insert(to.outputs.begin(), to.outputs.end());
+    for (Store store : graph_.stores) {
+      store.value = half[store.value];
+      store.input = moved[store.input];
+      to.stores.push_back(store);
+    }
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id)
+      if (handed_over_[id]) hand_over(half, id, given);
+    return std::move(to);
+  }
+
+  // Behind what makes a tensor of its own of it.
+  NodeId value_of(NodeId id) const {
+    while (graph_[id].op == Op::View && identical(graph_.sizes(id), graph_.sizes(graph_[id].in[0])) &&
+           graph_.maps[graph_[id].attr] == identity_map(graph_[id].rank))
+      id = graph_[id].in[0];
+    return id;
+  }
+
+  void hand_over(Rewriter& half, NodeId id, const std::map<NodeId, uint32_t>& given) {
+    Graph& to = half.to();
+    const auto known = given.find(value_of(id));
+    if (graph_[id].op == Op::Input && at_.kept_inputs[graph_[id].attr]) {
+      handed_.push_back({Handed::From::Input, graph_[id].attr});
+    } else if (known != given.end() && identical(graph_.layout(known->first).strides, graph_.layout(id).strides) &&
+               identical(to.layout(to.outputs[known->second]).strides, graph_.layout(id).strides)) {
+      handed_.push_back({Handed::From::Output, known->second});
+    } else {
+      handed_.push_back({Handed::From::Extra, static_cast<uint32_t>(to.outputs.size())});
+      const NodeId now = half[id];
+      const bool is_own = to[now].op != Op::Input && !to.is_number(now) && given_.insert(now).second;
+      to.outputs.push_back(is_own ? now : to.fresh_copy(now, graph_.layout(id).strides));
+    }
+    handed_nodes_.push_back(id);
+  }
+
+  Graph make_second() {
+    Rewriter half(graph_);
+    half.to().inputs.clear();
+    for (size_t i = 0; i < handed_nodes_.size(); ++i) {
+      const NodeId id = handed_nodes_[i];
+      const std::string name =
+          graph_[id].op == Op::Input ? graph_.inputs[graph_[id].attr].name : "saved" + std::to_string(i);
+      half.set(id, half.to().input(graph_[id].dtype, graph_.layout(id), {name, false}));
+    }
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (!second_[id] || handed_over_[id]) continue;
+      if (graph_[id].op != Op::Input) {
+        half.copy(id);
+        continue;
+      }
+      handed_.push_back({Handed::From::Late, graph_[id].attr});
+      half.set(id, half.to().input(graph_[id].dtype, graph_.layout(id), graph_.inputs[graph_[id].attr]));
+    }
+    for (size_t i = 0; i < graph_.outputs.size(); ++i)
+      if (at_.late_outputs[i]) half.to().outputs.push_back(half.output(graph_.outputs[i]));
+    return std::move(half.to());
+  }
+
+  const Graph& graph_;
+  const SplitAt& at_;
+  const std::vector<bool> late_;
+  std::vector<bool> first_, second_, handed_over_;
+  std::vector<uint32_t> first_inputs_;
+  std::unordered_set<NodeId> given_;  // outputs of the first half: memory that somebody has
+  std::vector<NodeId> handed_nodes_;
+  std::vector<Handed> handed_;
+};
+
+/// The graph without what nobody is given or wants.
+class Pruner {
+ public:
+  Pruner(const Graph& graph, const std::vector<bool>& late, const std::vector<bool>& missing)
+      : graph_(graph),
+        half_(graph),
+        missing_(followers(graph, missing)),
+        there_(followers(graph, present(late, missing))) {
+    half_.to().inputs.clear();
+  }
+
+  Pruned run(const std::vector<bool>& wanted) {
+    find_needed(wanted);
+    Pruned out;
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (!needed_[id] || is_nothing(id)) continue;
+      if (graph_[id].op != Op::Input) {
+        make(id);
+        continue;
+      }
+      out.inputs.push_back(graph_[id].attr);
+      half_.set(id, half_.to().input(graph_[id].dtype, graph_.layout(id), graph_.inputs[graph_[id].attr]));
+    }
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      const NodeId id = graph_.outputs[i];
+      out.outputs.push_back(wanted[i] && !is_nothing(id) ? static_cast<int>(half_.to().outputs.size()) : -1);
+      if (out.outputs.back() >= 0) half_.to().outputs.push_back(half_.output(id));
+    }
+    out.graph = std::move(half_.to());
+    return out;
+  }
+
+ private:
+  static std::vector<bool> present(std::vector<bool> late, const std::vector<bool>& missing) {
+    for (size_t i = 0; i < late.size(); ++i) late[i] = late[i] && !missing[i];
+    return late;
+  }
+
+  bool is_nothing(NodeId id) const { return missing_[id] && !there_[id]; }
+
+  // Calls that write are needed for what they write.
+  void find_needed(const std::vector<bool>& wanted) {
+    needed_.assign(graph_.nodes.size(), false);
+    const bool writes =
+        std::ranges::any_of(graph_.externs, [](const ExternAttr& call) { return !call.written.empty(); });
+    for (size_t i = 0; i < graph_.outputs.size(); ++i)
+      if (wanted[i]) needed_[graph_.outputs[i]] = true;
+    for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
+      if (writes && graph_[id].op == Op::Extern) needed_[id] = true;
+      if (!needed_[id] || is_nothing(id)) continue;
+      for (const NodeId in : graph_.operands(id))
+        if (in != kNoNode) needed_[in] = true;
+    }
+  }
+
+  void make(NodeId id) {
+    const Node& node = graph_[id];
+    const auto same = [&](NodeId in) { return identical(graph_.sizes(in), graph_.sizes(id)); };
+    if (node.op == Op::Add)
+      for (const int other : {0, 1})
+        if (is_nothing(node.in[1 - other]) && same(node.in[other]))
+          return half_.set(id, half_.to().with_strides(half_[node.in[other]], graph_.layout(id).strides));
+    for (const NodeId in : graph_.operands(id))
+      if (in != kNoNode && is_nothing(in)) half_.set(in, zeros(in));
+    half_.copy(id);
+  }
+
+  NodeId zeros(NodeId like) {
+    Graph& to = half_.to();
+    const DType dtype = graph_[like].dtype;
+    const NodeId zero = is_half(dtype)       ? to.convert(to.constant(DType::F32, 0), dtype)
+                        : is_floating(dtype) ? to.constant(dtype, 0)
+                                             : to.constant_int(dtype, 0);
+    const Layout& layout = graph_.layout(like);
+    return to.fresh_copy(to.expand(zero, layout.sizes), layout.strides);
+  }
+
+  const Graph& graph_;
+  Rewriter half_;
+  const std::vector<bool> missing_, there_;
+  std::vector<bool> needed_;
+};
+
+}  // namespace
+
+Halves split(const Graph& graph, const SplitAt& at) { return Splitter(graph, at).run(); }
+
+std::vector<std::vector<uint64_t>> uses_beside(const Graph& graph, const std::vector<uint64_t>& bits) {
+  std::vector<uint64_t> follows(graph.nodes.size(), 0);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    if (graph[id].op == Op::Input) follows[id] = bits[graph[id].attr];
+    for (const NodeId in : graph.operands(id))
+      if (in != kNoNode) follows[id] |= follows[in];
+  }
+  std::vector<std::set<uint64_t>> uses(graph.nodes.size());
+  std::vector<std::vector<uint64_t>> out(bits.size());
+  for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
+    if (graph[id].op == Op::Input) out[graph[id].attr].assign(uses[id].begin(), uses[id].end());
+    for (const NodeId in : graph.operands(id)) {
+      if (in == kNoNode || follows[in]) continue;
+      if (follows[id])
+        uses[in].insert(follows[id]);
+      else
+        uses[in].insert(uses[id].begin(), uses[id].end());
+    }
+  }
+  return out;
+}
+
+Pruned prune(const Graph& graph, const std::vector<bool>& late, const std::vector<bool>& missing,
+             const std::vector<bool>& wanted) {
+  return Pruner(graph, late, missing).run(wanted);
+}
+
+}  // namespace fastjit::pass

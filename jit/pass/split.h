@@ -1,0 +1,59 @@
+#pragma once
+// A graph as two that run one after the other: the way to the results, and the way back from their gradients.
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace fastjit::pass {
+
+/// What of the graph waits for the second half, and what of the caller's tensors may be kept for it.
+struct SplitAt {
+  std::vector<bool> late_inputs;   // per input: only the second half is given it
+  std::vector<bool> late_outputs;  // per output: the second half makes it
+  std::vector<bool> kept_inputs;   // per input that is not late
+  std::vector<bool> kept_outputs;  // per output that is not late, in order
+};
+
+/// Where an input of the second half comes from.
+struct Handed {
+  enum class From : uint8_t {
+    Input,   // input `index` of the graph
+    Output,  // output `index` of the first half, which is the caller's
+    Extra,   // output `index` of the first half, which nobody else has
+    Late,    // input `index` of the graph, when the second half runs
+  } from;
+  uint32_t index;
+  bool operator==(const Handed&) const = default;
+};
+
+struct Halves {
+  ir::Graph first;                     // its outputs: those of the graph that are not late, then what it hands over
+  std::vector<uint32_t> first_inputs;  // per input of it: which of the graph's
+  ir::Graph second;                    // its outputs: the late ones; the run-time scalars of the graph
+  std::vector<Handed> handed;          // per input of it
+};
+
+/// What both halves need is made by the first and handed over; what costs nothing, and what the first does not need,
+/// the second makes. Throws support::Unable where the first half needs what is late, or the second writes what the
+/// first made.
+Halves split(const ir::Graph& graph, const SplitAt& at);
+
+/// Of each input of a graph: from which sets of inputs those nodes follow that need it and some input with a bit, where
+/// `bits` gives each input one or none. Sorted, each set once.
+std::vector<std::vector<uint64_t>> uses_beside(const ir::Graph& graph, const std::vector<uint64_t>& bits);
+
+/// The second half where some of its late inputs are missing, as a gradient is that no result needs.
+struct Pruned {
+  ir::Graph graph;               // its outputs: those that are wanted and there
+  std::vector<uint32_t> inputs;  // per input of it: which of the graph's
+  std::vector<int> outputs;      // per output of the graph: which of it; -1: not wanted, or it follows from missing
+                                 // ones only
+};
+
+/// `late`: per input of the graph, `missing` some of these. What follows from missing ones and from no other late one
+/// is missing too, as autograd has it: added to something it is nothing, and anything else takes it for zeros.
+Pruned prune(const ir::Graph& graph, const std::vector<bool>& late, const std::vector<bool>& missing,
+             const std::vector<bool>& wanted);
+
+}  // namespace fastjit::pass

@@ -1,0 +1,23 @@
+#pragma once
+// From a recorded call with its way back to two graphs, and from the second one to programs. Private to compile.cpp.
+#include <memory>
+
+#include "dispatch/learn/compile.h"
+#include "dispatch/run/backward.h"
+
+namespace fastjit::dispatch {
+
+/// A way back whose programs cannot be made yet, and their graph.
+struct WayBack {
+  std::shared_ptr<Backward> backward;  // null: the call has none
+  ir::Graph graph;
+};
+
+/// Cuts what was captured: the call's own graph stays there, with outputs behind its results for what the way back
+/// needs of it. Throws support::Unable.
+WayBack cut(capture::Capture& captured, const std::string& function);
+
+/// Programs of the way back are made as the call's own, whose compilation and calls of torch's these are.
+void make_like(WayBack way, const Compilation& like, const Executable& executable);
+
+}  // namespace fastjit::dispatch

@@ -1,0 +1,215 @@
+#include "dispatch/run/backward.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+namespace fastjit::dispatch {
+namespace {
+
+namespace autograd = torch::autograd;
+using NodePointer = decltype(autograd::Edge::function);  // what owns a node differs between releases of torch
+
+class BackwardNode final : public autograd::Node {
+ public:
+  BackwardNode(std::shared_ptr<const Backward> backward, const uint64_t* scalars, size_t scalar_count)
+      : backward_(std::move(backward)), scalars_(scalars, scalars + scalar_count) {}
+
+  std::string name() const override { return "FastJITBackward"; }
+
+  // Once the results have the node.
+  void save(const Tensors& outputs, std::vector<at::Tensor> extras, const at::Tensor* const* inputs) {
+    extras_ = std::move(extras);
+    for (const Given& given : backward_->given) {
+      if (given.from == Given::From::Input) shared_.emplace_back(*inputs[given.index], false);
+      if (given.from == Given::From::Result) shared_.emplace_back(outputs[given.index], true);
+    }
+  }
+
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    const std::lock_guard lock(mutex_);
+    autograd::variable_list out(num_outputs());
+    BackwardRequest request;
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (gradients[i].defined()) request.results |= uint64_t{1} << i;
+    if (!request.results) return out;
+    if (at::GradMode::is_enabled()) refuse_again();
+    for (size_t i = 0; i < out.size(); ++i) request.sources.push_back(task_should_compute_output(i));
+    results_ = request.results;
+    const BackwardProgram& program = backward_->program(request);
+    std::vector<at::Tensor> held = gather(program, gradients);
+    const Tensors made = run_program(program, held);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const int output = program.gradients[i];
+      if (output < 0) continue;
+      const plan::Program& plan = program.executable->program;
+      const plan::Slot& slot = plan.slots[plan.outputs[static_cast<size_t>(output)]];
+      out[i] = slot.kind == plan::SlotKind::Input ? held[slot.index] : made[static_cast<size_t>(output)];
+    }
+    return out;
+  }
+
+  // Computations that have run are over; what no other one needs goes.
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    size_t shared = 0, extra = 0;
+    for (const Given& given : backward_->given) {
+      for (const uint64_t use : given.uses)
+        if (use & results_) over_.insert(use);
+      const bool is_over = std::ranges::all_of(given.uses, [&](uint64_t use) { return over_.contains(use); });
+      if (given.from == Given::From::Extra) {
+        if (is_over) extras_[extra].reset();
+        ++extra;
+      } else if (given.from != Given::From::Gradient) {
+        if (is_over) shared_[shared].reset_data();
+        ++shared;
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse_again() const {
+    backward_->differentiated_again();
+    throw std::runtime_error("fastjit: gradients of " + backward_->function +
+                             " are to be differentiated again (create_graph=True), which its program cannot do. Its "
+                             "calls run eagerly from now on: call it again, and then backward()");
+  }
+
+  std::vector<at::Tensor> gather(const BackwardProgram& program, const autograd::variable_list& gradients) {
+    std::vector<at::Tensor> all(backward_->given.size()), held;
+    std::vector<bool> needed(all.size(), false);
+    for (const uint32_t input : program.inputs) needed[input] = true;
+    size_t shared = 0, extra = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Given& given = backward_->given[i];
+      if (needed[i]) refuse_over(given);
+      switch (given.from) {
+        case Given::From::Input:
+        case Given::From::Result:
+          if (needed[i]) all[i] = shared_[shared].unpack(getptr());
+          ++shared;
+          break;
+        case Given::From::Extra:
+          all[i] = extras_[extra++];
+          break;
+        case Given::From::Gradient:
+          if (needed[i]) all[i] = as_planned(gradients[given.index], backward_->results[given.index]);
+          break;
+      }
+    }
+    for (const uint32_t input : program.inputs) held.push_back(std::move(all[input]));
+    return held;
+  }
+
+  // As eager: what was computed with it once, and not with retain_graph, cannot be computed again.
+  void refuse_over(const Given& given) const {
+    const auto is_over = [&](uint64_t use) { return (use & results_) && over_.contains(use); };
+    if (std::ranges::any_of(given.uses, is_over)) throw std::runtime_error(autograd::ERR_BACKWARD_TWICE);
+  }
+
+  static at::Tensor as_planned(const at::Tensor& gradient, const Backward::Result& result) {
+    const bool is_plain = gradient.layout() == at::kStrided && !gradient.is_conj() && !gradient.is_neg() &&
+                          !gradient.is_mkldnn() && gradient.scalar_type() == result.dtype &&
+                          !gradient.unsafeGetTensorImpl()->is_python_dispatch() && !gradient._is_zerotensor();
+    if (is_plain && gradient.strides() == at::IntArrayRef(result.strides) && gradient.sizes() == result.sizes)
+      return gradient;
+    at::Tensor planned =
+        at::empty_strided(result.sizes, result.strides, gradient.options().dtype(result.dtype).layout(at::kStrided));
+    planned.copy_(gradient.layout() == at::kStrided ? gradient : gradient.to_dense());
+    return planned;
+  }
+
+  Tensors run_program(const BackwardProgram& program, const std::vector<at::Tensor>& held) const {
+    std::vector<const at::Tensor*> inputs;
+    for (const at::Tensor& tensor : held) inputs.push_back(&tensor);
+    capture::CastMode casts = capture::CastMode::now();  // as it was recorded
+    casts.cpu = c10::ScalarType::Undefined;
+    std::optional<capture::CastScope> scope;
+    if (casts != capture::CastMode::now()) scope.emplace(casts);
+    Tensors made;
+    try {
+      run(*program.executable, program.executable->program, inputs.data(), scalars_.data(), made);
+    } catch (const Restart& restart) {
+      throw std::runtime_error("fastjit: gradients of " + backward_->function + " cannot be computed: " + restart.why);
+    }
+    return made;
+  }
+
+  const std::shared_ptr<const Backward> backward_;
+  const std::vector<uint64_t> scalars_;
+  std::vector<autograd::SavedVariable> shared_;  // in the order of Backward::given
+  std::vector<at::Tensor> extras_;               // the same
+  uint64_t results_ = 0;                         // of the last apply()
+  std::set<uint64_t> over_;                      // Given::uses
+};
+
+template <class Pointer, class... Args>
+Pointer make_node(Args&&... args) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<autograd::Node>>)
+    return Pointer(new BackwardNode(std::forward<Args>(args)...), [](auto* node) { deleteNode(node); });
+  else
+    return c10::make_intrusive<BackwardNode>(std::forward<Args>(args)...);
+}
+
+class AgainWatch final : public autograd::FunctionPreHook {
+ public:
+  explicit AgainWatch(std::shared_ptr<const Backward> backward) : backward_(std::move(backward)) {}
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
+    if (at::GradMode::is_enabled()) backward_->differentiated_again();
+    return gradients;
+  }
+
+ private:
+  const std::shared_ptr<const Backward> backward_;
+};
+
+}  // namespace
+
+BackwardRequest Backward::whole() const {
+  return {results.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << results.size()) - 1,
+          std::vector<bool>(sources.size(), true)};
+}
+
+const BackwardProgram& Backward::program(const BackwardRequest& request) const {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<const BackwardProgram>& program = programs_[request];
+  if (!program) program = make(request);
+  return *program;
+}
+
+const char* Backward::why_eager() const noexcept {
+  if (again_) return "its gradients are differentiated again (create_graph=True)";
+  if (autograd::AnomalyMode::is_enabled()) return "anomaly detection is on";
+  if (at::SavedTensorDefaultHooks::get_hooks(true)) return "hooks for saved tensors are active, as in a checkpoint";
+  return nullptr;
+}
+
+void Backward::attach(const std::shared_ptr<const Backward>& backward, Tensors& outputs,
+                      const at::Tensor* const* inputs, const uint64_t* scalars, size_t scalar_count) {
+  const size_t shown = outputs.size() - backward->extras;
+  std::vector<at::Tensor> extras(std::make_move_iterator(outputs.begin() + static_cast<ptrdiff_t>(shown)),
+                                 std::make_move_iterator(outputs.end()));
+  outputs.resize(shown);
+  NodePointer pointer = make_node<NodePointer>(backward, scalars, scalar_count);
+  auto& node = static_cast<BackwardNode&>(*pointer);
+  for (const uint32_t source : backward->sources) node.add_next_edge(autograd::impl::gradient_edge(*inputs[source]));
+  for (const Result& result : backward->results) {
+    at::Tensor& output = outputs[result.output];
+    if (output.is_view()) output = output.variable_data();
+    autograd::set_history(output, pointer);
+  }
+  node.save(outputs, std::move(extras), inputs);
+}
+
+void Backward::watch(const std::shared_ptr<const Backward>& backward, const at::Tensor& result) {
+  if (const NodePointer& node = result.grad_fn()) node->add_pre_hook(std::make_unique<AgainWatch>(backward));
+}
+
+}  // namespace fastjit::dispatch
