@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "pass/rewrite.h"
@@ -28,6 +29,14 @@ std::vector<bool> followers(const Graph& graph, const std::vector<bool>& which) 
     follows[id] = is_input(graph, id, which) || std::ranges::any_of(graph.operands(id), in);
   }
   return follows;
+}
+
+// Behind what makes a tensor of its own of it.
+NodeId value_of(const Graph& graph, NodeId id) {
+  while (graph[id].op == Op::View && identical(graph.sizes(id), graph.sizes(graph[id].in[0])) &&
+         graph.maps[graph[id].attr] == identity_map(graph[id].rank))
+    id = graph[id].in[0];
+  return id;
 }
 
 ExternKind kind_of(const Graph& graph, NodeId id) { return graph.externs[graph[id].attr].kind; }
@@ -122,7 +131,7 @@ class Splitter {
       if (at_.late_outputs[i]) continue;
       const auto output = static_cast<uint32_t>(to.outputs.size());
       to.outputs.push_back(half.output(graph_.outputs[i]));
-      if (at_.kept_outputs[output]) given.emplace(value_of(graph_.outputs[i]), output);
+      if (at_.kept_outputs[output]) given.emplace(value_of(graph_, graph_.outputs[i]), output);
     }
     given_.insert(to.outputs.begin(), to.outputs.end());
     for (Store store : graph_.stores) {
@@ -135,17 +144,9 @@ class Splitter {
     return std::move(to);
   }
 
-  // Behind what makes a tensor of its own of it.
-  NodeId value_of(NodeId id) const {
-    while (graph_[id].op == Op::View && identical(graph_.sizes(id), graph_.sizes(graph_[id].in[0])) &&
-           graph_.maps[graph_[id].attr] == identity_map(graph_[id].rank))
-      id = graph_[id].in[0];
-    return id;
-  }
-
   void hand_over(Rewriter& half, NodeId id, const std::map<NodeId, uint32_t>& given) {
     Graph& to = half.to();
-    const auto known = given.find(value_of(id));
+    const auto known = given.find(value_of(graph_, id));
     if (graph_[id].op == Op::Input && at_.kept_inputs[graph_[id].attr]) {
       handed_.push_back({Handed::From::Input, graph_[id].attr});
     } else if (known != given.end() && identical(graph_.layout(known->first).strides, graph_.layout(id).strides) &&
@@ -278,15 +279,53 @@ class Pruner {
 
 }  // namespace
 
+CutAt cut_at(const Graph& graph, const std::vector<uint32_t>& outputs) {
+  std::map<NodeId, uint32_t> ends;  // values, and the inputs in their place
+  for (const uint32_t output : outputs) ends.emplace(value_of(graph, graph.outputs[output]), 0);
+  Rewriter cut(graph);
+  Graph& to = cut.to();
+  std::unordered_map<NodeId, NodeId> was;
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    const NodeId now = cut.copy(id);
+    if (!ends.contains(id)) continue;
+    was.emplace(id, now);
+    ends[id] = static_cast<uint32_t>(to.inputs.size());
+    cut.set(id, to.input(graph[id].dtype, graph.layout(id), {"total" + std::to_string(was.size() - 1), false}));
+  }
+  for (const NodeId old : graph.outputs) {
+    const auto end = was.find(value_of(graph, old));
+    to.outputs.push_back(end != was.end() ? to.fresh_copy(end->second, graph.layout(old).strides) : cut.output(old));
+  }
+  for (Store store : graph.stores) {
+    store.value = cut[store.value];
+    to.stores.push_back(store);
+  }
+  CutAt out{std::move(to), {}};
+  for (const uint32_t output : outputs) out.inputs.push_back(ends.at(value_of(graph, graph.outputs[output])));
+  return out;
+}
+
 Halves split(const Graph& graph, const SplitAt& at) { return Splitter(graph, at).run(); }
 
-std::vector<std::vector<uint64_t>> uses_beside(const Graph& graph, const std::vector<uint64_t>& bits) {
+static std::vector<uint64_t> nodes_follow(const Graph& graph, const std::vector<uint64_t>& bits) {
   std::vector<uint64_t> follows(graph.nodes.size(), 0);
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     if (graph[id].op == Op::Input) follows[id] = bits[graph[id].attr];
     for (const NodeId in : graph.operands(id))
       if (in != kNoNode) follows[id] |= follows[in];
   }
+  return follows;
+}
+
+std::vector<uint64_t> outputs_follow(const Graph& graph, const std::vector<uint64_t>& bits) {
+  const std::vector<uint64_t> follows = nodes_follow(graph, bits);
+  std::vector<uint64_t> out;
+  for (const NodeId id : graph.outputs) out.push_back(follows[id]);
+  return out;
+}
+
+std::vector<std::vector<uint64_t>> uses_beside(const Graph& graph, const std::vector<uint64_t>& bits) {
+  const std::vector<uint64_t> follows = nodes_follow(graph, bits);
   std::vector<std::set<uint64_t>> uses(graph.nodes.size());
   std::vector<std::vector<uint64_t>> out(bits.size());
   for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {

@@ -34,6 +34,14 @@ struct Halves {
   std::vector<Handed> handed;          // per input of it
 };
 
+/// A graph where what was computed from the values of some outputs is computed from new inputs instead. The outputs are
+/// what they were.
+struct CutAt {
+  ir::Graph graph;
+  std::vector<uint32_t> inputs;  // per such output, behind those that there were
+};
+CutAt cut_at(const ir::Graph& graph, const std::vector<uint32_t>& outputs);
+
 /// What both halves need is made by the first and handed over; what costs nothing, and what the first does not need,
 /// the second makes. Throws support::Unable where the first half needs what is late, or the second writes what the
 /// first made.
@@ -42,6 +50,9 @@ Halves split(const ir::Graph& graph, const SplitAt& at);
 /// Of each input of a graph: from which sets of inputs those nodes follow that need it and some input with a bit, where
 /// `bits` gives each input one or none. Sorted, each set once.
 std::vector<std::vector<uint64_t>> uses_beside(const ir::Graph& graph, const std::vector<uint64_t>& bits);
+
+/// Per output of a graph: the bits of the inputs that it follows from.
+std::vector<uint64_t> outputs_follow(const ir::Graph& graph, const std::vector<uint64_t>& bits);
 
 /// The second half where some of its late inputs are missing, as a gradient is that no result needs.
 struct Pruned {

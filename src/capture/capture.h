@@ -30,7 +30,9 @@ struct Derivative {
   std::vector<uint32_t> results;   // tensor leaves of the result that require grad; of each, the graph has an input
   std::vector<bool> kept_results;  // per graph output in front of the gradients: autograd keeps that very tensor
   std::vector<uint32_t> sources;   // graph inputs whose gradients are its outputs behind those of the result
-  std::vector<bool> kept_inputs;   // per graph input: autograd keeps that very tensor
+  std::vector<uint32_t> inner;    // of `results`, those that others are computed from: the outputs behind the gradients
+                                  // are theirs, with what comes to them through the others
+  std::vector<bool> kept_inputs;  // per graph input: autograd keeps that very tensor
 };
 
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.

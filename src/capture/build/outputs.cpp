@@ -53,7 +53,7 @@ void GraphBuilder::add_derivative(const std::vector<Use>& outputs) {
     for (const CallValue& item : trace_.events[i].args)
       for (const Use& use : item.uses)
         if (use.tensor != kNone) kept.insert(use.storage);
-  Derivative derivative{trace.results, {}, {}, {}};
+  Derivative derivative{trace.results, {}, {}, trace.inner, {}};
   const size_t results = outputs.size() - trace.gradients.size();
   capture.result_versions.resize(results);
   for (const Use& use : std::span(outputs).first(results))

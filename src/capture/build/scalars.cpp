@@ -147,6 +147,15 @@ bool bind_to(const Trace& trace, const std::vector<uint32_t>& events, uint32_t s
   return limit && bindings.places.try_emplace(*place, ScalarBindings::Place{scalar, *limit}).second;
 }
 
+// Autograd keeps the numbers of such a call, or others that follow from them, and nothing shows where they go.
+bool is_differentiated(const Trace& trace, uint32_t index) {
+  const Event& event = trace.events[index];
+  const auto requires_grad = [](const Use& use) { return use.tensor != kNone && use.requires_grad; };
+  return trace.derivative && event.grad && std::ranges::any_of(event.args, [&](const CallValue& item) {
+           return std::ranges::any_of(item.uses, requires_grad);
+         });
+}
+
 bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
   if (!use.alone) return false;
   if (use.element >= 0) return bind_to(trace, element_events(trace, use), use.scalar, number, bindings);
@@ -222,7 +231,7 @@ ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const 
       refused.insert(use.scalar);
   }
   for (const auto& [at, place] : bindings.places)
-    if (!always_fits(place)) refused.insert(place.scalar);
+    if (!always_fits(place) || is_differentiated(trace, at.first)) refused.insert(place.scalar);
   bindings.refuse(refused);
   return bindings;
 }

@@ -1,12 +1,10 @@
 // Autograd's way back from the results of a call, recorded behind it: the derivative of any operator is had by
 // watching, without a table of ours. The graph is run once more than the user's own backward will run it, so that is
 // done only where nobody can tell: a walk over the graph shows that all of it is torch's own, and that no hook waits.
-#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/ops/ones_like.h>
 #include <c10/util/Type.h>
 
@@ -71,9 +69,8 @@ class Walk {
 
   // Not empty: why autograd may not go back from these once more.
   std::string from(const std::vector<Edge>& results) {
-    for (const Edge& result : results) results_.insert(place_of(result));
-    for (const Edge& result : results)
-      if (std::string why = visit(result.function.get()); !why.empty()) return why;
+    for (uint32_t i = 0; i < results.size(); ++i) results_.try_emplace(place_of(results[i]), i);
+    for (const Edge& result : results) visit(result.function.get());
     while (!todo_.empty()) {
       Node* node = todo_.back();
       todo_.pop_back();
@@ -93,12 +90,15 @@ class Walk {
     return out;
   }
 
+  /// Of the results, those that others are computed from.
+  std::vector<uint32_t> inner() const { return {inner_.begin(), inner_.end()}; }
+
  private:
   std::string follow(const Edge& edge) {
     if (!edge.is_valid()) return "";
-    if (results_.contains(place_of(edge))) return "one of its results is computed from another one";
+    if (const auto result = results_.find(place_of(edge)); result != results_.end()) inner_.insert(result->second);
     const auto root = roots_.find(place_of(edge));
-    if (root == roots_.end()) return visit(edge.function.get());
+    if (root == roots_.end()) return visit(edge.function.get()), "";
     if (!reached_.insert(place_of(edge)).second) return "";
     const Source& source = trace_.roots[root->second];
     Node& node = *edge.function;
@@ -107,27 +107,20 @@ class Walk {
     return waits ? "a hook waits for that of '" + source.name + "'" : "";
   }
 
-  std::string visit(Node* node) {
+  void visit(Node* node) {
     if (seen_.insert(node).second) todo_.push_back(node);
-    return "";
   }
 
   const Trace& trace_;
   std::vector<Edge> edges_;
   std::vector<std::pair<uint32_t, size_t>> begins_;  // root, of edges_
   std::map<Place, uint32_t> roots_;
-  std::set<Place> reached_, results_;
+  std::set<Place> reached_;
+  std::map<Place, uint32_t> results_;
+  std::set<uint32_t> inner_;
   std::unordered_set<const Node*> seen_;
   std::vector<Node*> todo_;
 };
-
-// Why no call is run through autograd once more now.
-std::string why_not_now(const Trace& trace) {
-  if (!trace.device.is_cpu()) return "it runs on " + trace.device.str();
-  if (torch::autograd::AnomalyMode::is_enabled()) return "anomaly detection is on";
-  if (at::SavedTensorDefaultHooks::get_hooks(true)) return "hooks for saved tensors are active";
-  return "";
-}
 
 // What keeps a tensor of the result from having a node of autograd's of its own.
 std::string why_not_own(const Trace& trace, const Use& result, const std::map<uint32_t, size_t>& tensors_in) {
@@ -165,11 +158,12 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
     edges.push_back(torch::autograd::impl::gradient_edge(results[i]));
   }
   if (edges.empty()) return "";
-  if (std::string why = why_not_now(trace); !why.empty()) return why;
+  if (!trace.device.is_cpu()) return "it runs on " + trace.device.str();
   constexpr size_t kMostResults = 64;
   if (edges.size() > kMostResults) return "more than 64 results require grad";
   Walk walk(trace);
   if (std::string why = walk.from(edges); !why.empty()) return why;
+  derivative.inner = walk.inner();
   return go_back(std::move(derivative), results, edges, walk.sources());
 }
 
@@ -188,6 +182,7 @@ std::string Recorder::Impl::go_back(DerivativeTrace derivative, const std::vecto
   derivative.begin = static_cast<uint32_t>(trace.events.size());
   std::vector<Edge> ends;
   for (const auto& [root, edge] : sources) ends.push_back(edge);
+  for (const uint32_t inner : derivative.inner) ends.push_back(edges[inner]);
   CastMode without_casts = CastMode::now();  // as torch asks its users to run backward()
   without_casts.cpu = c10::ScalarType::Undefined;
   std::vector<at::Tensor> got;
@@ -203,6 +198,7 @@ std::string Recorder::Impl::go_back(DerivativeTrace derivative, const std::vecto
     derivative.sources.push_back(sources[i].first);
     derivative.gradients.push_back(std::move(got[i]));
   }
+  std::move(got.begin() + static_cast<ptrdiff_t>(sources.size()), got.end(), std::back_inserter(derivative.gradients));
   trace.derivative = std::move(derivative);
   return "";
 }

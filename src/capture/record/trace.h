@@ -110,7 +110,8 @@ struct DerivativeTrace {
   uint32_t begin;                     // the first event of it
   std::vector<uint32_t> results;      // tensors of the result that require grad, as their positions
   std::vector<uint32_t> sources;      // Trace::roots that got a gradient
-  std::vector<at::Tensor> gradients;  // these
+  std::vector<uint32_t> inner;        // of `results`, those that others are computed from
+  std::vector<at::Tensor> gradients;  // of the sources, then of the inner results
 };
 
 /// An instruction that had a number argument of the function as an operand, and the outermost operators it ran.

@@ -203,8 +203,8 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
                    PyObject* const* targets, std::string& why, ValueCheck* check, bool is_real,
                    Derived::Numbers* all = nullptr) {
   const Executable& executable = *variant.program.executable;
-  const Backward* backward = is_real ? variant.program.backward.get() : nullptr;
-  if (const char* eager = backward ? backward->why_eager() : nullptr) return why = eager, nullptr;
+  const WayBack* back = variant.program.back.get();
+  if (const char* eager = back && is_real ? back->why_eager() : nullptr) return why = eager, nullptr;
   const Sized* sized = variant.program.sized.get();
   const Sized::Lease sizes = sized ? sized->take(inputs.data()) : Sized::Lease();
   if (sized && !sizes) return why = "the sizes of a tensor changed meanwhile", nullptr;
@@ -245,10 +245,8 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   }
   if (sized) sizes.count_run();
   if (all && !all->finish()) return nullptr;
-  if (backward)
-    Backward::attach(variant.program.backward, outputs, inputs.data(), scalars.data(), scalars.size());
-  else if (variant.program.backward)
-    outputs.resize(outputs.size() - variant.program.backward->extras);
+  if (back && is_real) back->attach(outputs, inputs.data(), scalars);
+  if (back && !is_real) outputs.resize(outputs.size() - back->extras);
   return wrap_outputs(variant, outputs, objects, {numbers, nullptr, scalars.data(), targets});
 }
 
@@ -345,8 +343,7 @@ PyObject* call_served(FunctionObject* self, const std::shared_ptr<Variant>& vari
   }
   if (!variant->reason.empty() && variant->guards.values.empty()) {
     if (retire(function, variant)) return learn(self, args, nargsf, kwnames, modes);
-    const auto run = variant->needs_gradients ? run_eager : run_in_parts;
-    return run(function, variant->reason, args, nargsf, kwnames);
+    return run_in_parts(function, variant->reason, args, nargsf, kwnames);
   }
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   if (!variant->guards.values.empty()) {

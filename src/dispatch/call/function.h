@@ -73,9 +73,8 @@ struct Function {
   uint32_t unsound_recordings = 0, unsound_in_a_row = 0;
   std::string state;  // what the last recordings read and wrote; one after the other
   uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one
-  std::string fixes_sizes;      // not empty: why a program for any size could not be made, so that each is recorded
-  uint64_t state_hits = 0;      // hits before the last of them
-  bool differentiates = false;  // a call needed gradients of an argument: every call of such arguments will
+  std::string fixes_sizes;  // not empty: why a program for any size could not be made, so that each is recorded
+  uint64_t state_hits = 0;  // hits before the last of them
   size_t max_values = capture::kMaxValues;  // that a recording may read out of tensors
   Parts parts;                              // what it is made of where it cannot be one program
   bool is_part = false;                     // of another function: it has none of its own

@@ -49,7 +49,7 @@ struct HitProgram {
   std::vector<std::string> scalar_name;  // per graph scalar
   bool without_grad = false;             // grad mode is off while it runs, though on for the caller
   bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
-  std::shared_ptr<Backward> backward;    // null: no result of it requires grad
+  std::shared_ptr<WayBack> back;         // null: no result of it requires grad
   std::unique_ptr<Sized> sized;          // null: it is for one size
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   int device = -1;                       // the CUDA device it runs on; -1: the CPU
@@ -78,8 +78,7 @@ struct Variant {
   std::shared_ptr<Pending> anew;     // so is the same program for larger sizes; until then the old plan runs
   uint64_t retry_at = 0;             // calls of the function after which `reason` may have passed; 0: never
   Inspection inspection;
-  size_t found_numbers = 0;      // Guards::facts finds so many at each hit
-  bool needs_gradients = false;  // `reason` is that autograd records the call: so it is with its parts
+  size_t found_numbers = 0;  // Guards::facts finds so many at each hit
   uint64_t hits = 0;
   uint64_t arguments = 0;  // argument_hash() of the recorded call
   // By Variants: the call of the function that used it last, which of its recordings this is (0: none), whether it is

@@ -22,17 +22,21 @@ struct Blueprint {
 
 bool is_gradient(const InputSource& source) { return source.kind == InputSource::Kind::Gradient; }
 
-pass::SplitAt where_to_cut(const capture::Capture& captured) {
-  const capture::Derivative& derivative = *captured.derivative;
+// What of a capture's graph waits for gradients: inputs, and the outputs from `begin` on.
+struct Late {
+  std::vector<bool> inputs;
+  size_t begin, count;
+};
+
+pass::SplitAt where_to_split(const capture::Derivative& derivative, size_t outputs, const Late& late) {
   pass::SplitAt at;
-  for (const InputSource& source : captured.inputs) at.late_inputs.push_back(is_gradient(source));
-  const size_t shown = derivative.kept_results.size(), gradients = derivative.sources.size();
-  at.late_outputs.assign(captured.graph.outputs.size(), false);
-  std::fill_n(at.late_outputs.begin() + static_cast<ptrdiff_t>(shown), gradients, true);
+  at.late_inputs = late.inputs;
+  at.late_outputs.assign(outputs, false);
+  std::fill_n(at.late_outputs.begin() + static_cast<ptrdiff_t>(late.begin), late.count, true);
   at.kept_inputs = derivative.kept_inputs;
-  at.kept_inputs.resize(captured.inputs.size(), false);
+  at.kept_inputs.resize(late.inputs.size(), false);
   at.kept_outputs = derivative.kept_results;
-  at.kept_outputs.resize(captured.graph.outputs.size() - gradients, false);
+  at.kept_outputs.resize(outputs - late.count, false);
   return at;
 }
 
@@ -57,33 +61,68 @@ std::vector<Backward::Result> results_of(const capture::Capture& captured) {
   return results;
 }
 
-std::vector<Given> given_to(const pass::Halves& halves, const capture::Capture& captured,
-                            const std::vector<uint32_t>& moved) {
-  std::vector<Given> given;
+/// The second half of a capture's graph, and whose gradients go into it and come out.
+struct SecondHalf {
+  ir::Graph graph;
+  std::vector<Given> given;               // per input; of gradients, the result among Derivative::results
+  std::vector<bool> late, never;          // per input: it is a gradient; it is one of an inner result's alone
+  std::vector<Backward::Source> sources;  // per output
+  std::vector<uint32_t> inner;            // per output that is an inner result's gradient, behind the others
+};
+
+// How far in a result lies: those of one depth are not computed from each other.
+std::vector<int> depths(const SecondHalf& half, size_t results) {
   std::vector<uint64_t> bits;
-  for (const pass::Handed& handed : halves.handed) {
-    using From = pass::Handed::From;
-    const uint32_t gradient = handed.from == From::Late ? captured.inputs[handed.index].index : 0;
-    bits.push_back(handed.from == From::Late ? uint64_t{1} << gradient : 0);
-    switch (handed.from) {
-      case From::Input:
-        given.push_back({Given::From::Input, moved[handed.index], {}});
-        break;
-      case From::Output:
-        given.push_back({Given::From::Result, handed.index, {}});
-        break;
-      case From::Extra:
-        given.push_back({Given::From::Extra, handed.index, {}});
-        break;
-      case From::Late:
-        given.push_back({Given::From::Gradient, gradient, {}});
-        break;
-    }
+  for (size_t i = 0; i < half.given.size(); ++i)
+    bits.push_back(half.late[i] && !half.never[i] ? uint64_t{1} << half.given[i].index : 0);
+  const std::vector<uint64_t> follows = pass::outputs_follow(half.graph, bits);
+  const size_t first = half.sources.size() - half.inner.size();
+  std::vector<int> depth(results, 0);
+  for (size_t round = 0; round < half.inner.size(); ++round)
+    for (size_t i = 0; i < half.inner.size(); ++i)
+      for (size_t outer = 0; outer < results; ++outer)
+        if (follows[first + i] >> outer & 1) depth[half.inner[i]] = std::max(depth[half.inner[i]], depth[outer] + 1);
+  return depth;
+}
+
+// One node: what gradients of these results make alone.
+void add_node(Cut& out, const SecondHalf& half, const std::vector<Backward::Result>& results,
+              const std::vector<uint32_t>& of) {
+  std::vector<bool> missing = half.late;
+  for (size_t i = 0; i < missing.size(); ++i)
+    if (std::ranges::find(of, half.given[i].index) != of.end() && !half.never[i]) missing[i] = false;
+  pass::Pruned pruned = pass::prune(half.graph, half.late, missing, std::vector<bool>(half.graph.outputs.size(), true));
+  auto node = std::make_shared<Backward>();
+  for (const uint32_t result : of) node->results.push_back(results[result]);
+  std::vector<uint64_t> bits;
+  for (const uint32_t input : pruned.inputs) {
+    Given given = half.given[input];
+    if (half.late[input]) given.index = static_cast<uint32_t>(std::ranges::find(of, given.index) - of.begin());
+    bits.push_back(half.late[input] ? uint64_t{1} << given.index : 0);
+    node->given.push_back(std::move(given));
   }
-  const std::vector<std::vector<uint64_t>> uses = pass::uses_beside(halves.second, bits);
-  for (size_t i = 0; i < given.size(); ++i)
-    if (given[i].from != Given::From::Gradient) given[i].uses = uses[i];
-  return given;
+  const std::vector<std::vector<uint64_t>> uses = pass::uses_beside(pruned.graph, bits);
+  for (size_t i = 0; i < uses.size(); ++i)
+    if (!bits[i]) node->given[i].uses = uses[i];
+  for (size_t i = 0; i < pruned.outputs.size(); ++i)
+    if (pruned.outputs[i] >= 0) node->sources.push_back(half.sources[i]);
+  node->again = out.way->again;
+  out.nodes.push_back(std::move(node));
+  out.graphs.push_back(std::move(pruned.graph));
+}
+
+Given given_by(const pass::Handed& handed, const std::vector<uint32_t>& moved) {
+  switch (handed.from) {
+    case pass::Handed::From::Input:
+      return {Given::From::Input, moved[handed.index]};
+    case pass::Handed::From::Output:
+      return {Given::From::Result, handed.index};
+    case pass::Handed::From::Extra:
+      return {Given::From::Extra, handed.index};
+    case pass::Handed::From::Late:
+      break;
+  }
+  return {Given::From::Gradient, handed.index};
 }
 
 std::unique_ptr<BackwardProgram> make(const Blueprint& blueprint, const BackwardRequest& request) {
@@ -120,41 +159,77 @@ std::unique_ptr<BackwardProgram> make(const Blueprint& blueprint, const Backward
 
 }  // namespace
 
-WayBack cut(capture::Capture& captured, const std::string& function) {
+Cut cut(capture::Capture& captured, const std::string& function) {
   if (!captured.derivative) return {};
-  pass::Halves halves = pass::split(captured.graph, where_to_cut(captured));
+  const capture::Derivative& derivative = *captured.derivative;
+  const size_t shown = derivative.kept_results.size(), sources = derivative.sources.size();
+  std::vector<uint32_t> ends;
+  for (size_t i = 0; i < derivative.inner.size(); ++i) ends.push_back(static_cast<uint32_t>(shown + sources + i));
+  pass::CutAt whole = pass::cut_at(captured.graph, ends);
+  Late late{{}, shown, sources + ends.size()};
+  for (const InputSource& source : captured.inputs) late.inputs.push_back(is_gradient(source));
+  late.inputs.resize(whole.graph.inputs.size(), true);
+  const size_t outputs = whole.graph.outputs.size();
+  pass::Halves halves = pass::split(whole.graph, where_to_split(derivative, outputs, late));
+
+  const std::vector<Backward::Result> results = results_of(captured);
   std::vector<uint32_t> moved(captured.inputs.size(), 0);
   std::vector<InputSource> inputs;
   for (const uint32_t input : halves.first_inputs) {
     moved[input] = static_cast<uint32_t>(inputs.size());
     inputs.push_back(captured.inputs[input]);
   }
-  auto backward = std::make_shared<Backward>();
-  backward->function = function;
-  backward->given = given_to(halves, captured, moved);
-  backward->results = results_of(captured);
-  for (const uint32_t source : captured.derivative->sources) backward->sources.push_back(moved[source]);
-  const size_t shown = captured.graph.outputs.size() - captured.derivative->sources.size();
-  backward->extras = halves.first.outputs.size() - shown;
+  SecondHalf half{std::move(halves.second), {}, {}, {}, {}, derivative.inner};
+  for (const pass::Handed& handed : halves.handed) {
+    Given given = given_by(handed, moved);
+    const bool is_late = given.from == Given::From::Gradient, is_total = is_late && handed.index >= moved.size();
+    if (is_total)
+      given.index =
+          derivative.inner[static_cast<size_t>(std::ranges::find(whole.inputs, handed.index) - whole.inputs.begin())];
+    else if (is_late)
+      given.index = captured.inputs[handed.index].index;
+    half.late.push_back(is_late);
+    half.never.push_back(is_late && !is_total &&
+                         std::ranges::find(derivative.inner, given.index) != derivative.inner.end());
+    half.given.push_back(std::move(given));
+  }
+  for (const uint32_t source : derivative.sources) half.sources.push_back({false, moved[source]});
+  for (const uint32_t inner : derivative.inner) half.sources.push_back({true, derivative.results[inner]});
+
+  Cut out;
+  out.way = std::make_shared<WayBack>();
+  out.way->extras = halves.first.outputs.size() - (outputs - late.count);
+  const std::vector<int> depth = depths(half, results.size());
+  for (int at = *std::ranges::max_element(depth); at >= 0; --at) {
+    std::vector<uint32_t> of;
+    for (uint32_t result = 0; result < results.size(); ++result)
+      if (depth[result] == at) of.push_back(result);
+    add_node(out, half, results, of);
+    out.nodes.back()->function = function;
+  }
   captured.graph = std::move(halves.first);
   captured.inputs = std::move(inputs);
-  return {std::move(backward), std::move(halves.second)};
+  return out;
 }
 
-void make_like(WayBack way, const Compilation& like, const Executable& executable) {
-  auto blueprint = std::make_shared<Blueprint>();
-  for (const Given& given : way.backward->given)
-    blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
-  blueprint->graph = std::move(way.graph);
-  blueprint->context = like.context;
-  blueprint->options = like.options;
-  blueprint->target = like.target;
-  blueprint->function = like.origin.function;
-  blueprint->signature = like.origin.signature;
-  blueprint->mode = like.mode;
-  blueprint->calls = executable.calls;
-  blueprint->numbers = executable.numbers;
-  way.backward->make = [blueprint](const BackwardRequest& request) { return make(*blueprint, request); };
+void make_like(Cut& cut, const Compilation& like, const Executable& executable) {
+  for (size_t i = 0; i < cut.nodes.size(); ++i) {
+    Backward& node = *cut.nodes[i];
+    auto blueprint = std::make_shared<Blueprint>();
+    for (const Given& given : node.given)
+      blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
+    blueprint->graph = std::move(cut.graphs[i]);
+    blueprint->context = like.context;
+    blueprint->options = like.options;
+    blueprint->target = like.target;
+    blueprint->function = like.origin.function;
+    blueprint->signature = like.origin.signature;
+    blueprint->mode = like.mode;
+    blueprint->calls = executable.calls;
+    blueprint->numbers = executable.numbers;
+    node.make = [blueprint](const BackwardRequest& request) { return make(*blueprint, request); };
+    cut.way->nodes.push_back(cut.nodes[i]);
+  }
 }
 
 }  // namespace fastjit::dispatch

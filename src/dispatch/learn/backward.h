@@ -7,17 +7,18 @@
 
 namespace fastjit::dispatch {
 
-/// A way back whose programs cannot be made yet, and their graph.
-struct WayBack {
-  std::shared_ptr<Backward> backward;  // null: the call has none
-  ir::Graph graph;
+/// A way back whose programs cannot be made yet: per node, its graph.
+struct Cut {
+  std::shared_ptr<WayBack> way;  // null: the call has none
+  std::vector<std::shared_ptr<Backward>> nodes;
+  std::vector<ir::Graph> graphs;
 };
 
 /// Cuts what was captured: the call's own graph stays there, with outputs behind its results for what the way back
 /// needs of it. Throws support::Unable.
-WayBack cut(capture::Capture& captured, const std::string& function);
+Cut cut(capture::Capture& captured, const std::string& function);
 
 /// Programs of the way back are made as the call's own, whose compilation and calls of torch's these are.
-void make_like(WayBack way, const Compilation& like, const Executable& executable);
+void make_like(Cut& cut, const Compilation& like, const Executable& executable);
 
 }  // namespace fastjit::dispatch

@@ -91,7 +91,7 @@ std::shared_ptr<Pending> begin(const Function& function, const Variant& variant,
 std::shared_ptr<Pending> begin(Recording& recording) {
   Variant& variant = *recording.variant;
   pool_expire();
-  WayBack way = cut(recording.captured_graph, recording.function.options.name);
+  Cut way = cut(recording.captured_graph, recording.function.options.name);
   const std::shared_ptr<Pending> pending =
       begin(recording.function, variant, device_of(variant.key.spec.flat().tensors),
             std::move(recording.captured_graph.graph));
@@ -102,24 +102,24 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   pending->values = std::move(recording.captured_graph.guards);
   pending->reads_values = recording.captured_graph.reads_values;
   variant.program.inputs = recording.captured_graph.inputs;
-  pending->backward = way.backward;
-  if (way.backward) make_like(std::move(way), *pending->compilation, *pending->executable);
+  pending->back = way.way;
+  if (way.way) make_like(way, *pending->compilation, *pending->executable);
   return pending;
 }
 
 // An error of the way back is one of the call's.
-void make_ahead(const Backward& backward, Compilation& compilation) noexcept {
+void make_ahead(const WayBack& back, Compilation& compilation) noexcept {
   try {
-    backward.program(backward.whole());
+    back.make_ahead();
   } catch (...) {
     compilation.made->error = std::current_exception();
   }
 }
 
 void make_in_background(Pending& pending) {
-  const auto make = [compilation = pending.compilation, backward = pending.backward] {
+  const auto make = [compilation = pending.compilation, back = pending.back] {
     compilation->make(Compilation::Place::Background);
-    if (backward && compilation->made && !compilation->made->error) make_ahead(*backward, *compilation);
+    if (back && compilation->made && !compilation->made->error) make_ahead(*back, *compilation);
   };
   pending.job = std::make_shared<runtime::BackgroundJob>(make);
   runtime::run_in_background(pending.job);
@@ -206,7 +206,7 @@ void install(Function& function, Variant& variant, Pending& pending) {
   }
   finish(variant, executable, *pending.compilation);
   variant.program.executable = std::move(pending.executable);
-  variant.program.backward = std::move(pending.backward);
+  variant.program.back = std::move(pending.back);
   variant.guards.values = std::move(pending.values);
   variant.inspection.captured = std::move(pending.compilation->captured);
   variant.inspection.compile_ms = made.ms + ms_since(start);
@@ -218,7 +218,7 @@ void compile(Recording& recording) {
   {
     const pybind11::gil_scoped_release release;
     pending->compilation->make(Compilation::Place::Here);
-    if (pending->backward && pending->compilation->made) make_ahead(*pending->backward, *pending->compilation);
+    if (pending->back && pending->compilation->made) make_ahead(*pending->back, *pending->compilation);
   }
   install(recording.function, *recording.variant, *pending);
 }

@@ -50,7 +50,7 @@ pass::PassContext context_for(const Function& function, c10::Device device);
 struct Pending {
   std::shared_ptr<Compilation> compilation;
   std::unique_ptr<Executable> executable;  // what the recording gave of it
-  std::shared_ptr<Backward> backward;      // of a call with gradients
+  std::shared_ptr<WayBack> back;           // of a call with gradients
   std::vector<capture::ValueGuard> values;
   c10::Device device{c10::kCPU};
   std::shared_ptr<runtime::BackgroundJob> job;

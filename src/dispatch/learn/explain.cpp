@@ -133,24 +133,6 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   return {kByValues, other, why};
 }
 
-// Why a call that is recorded now is likely to stay eager, as autograd would record it too; empty: nothing says so.
-std::string needs_gradients(const Function& function, const CallSpec& call, const Modes& modes,
-                            const std::vector<std::string>& names) {
-  if (!modes.grad()) return "";
-  const std::vector<PyObject*>& tensors = call.flat().tensors;
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (unpack(tensors[i]).requires_grad()) return "argument '" + tensor_names(call, names)[i] + "' requires grad";
-  for (const auto& variant : function.variants.recent_first()) {
-    if (variant->guards.facts && !variant->guards.facts->check()) continue;  // its tensors may be gone
-    for (size_t i = 0; i < variant->guards.captured.size(); ++i) {
-      PyObject* object = variant->guards.captured.object(i);
-      if (is_plain_tensor(object) && unpack(object).requires_grad())
-        return "parameter '" + variant->guards.captured.name(i) + "' requires grad";
-    }
-  }
-  return "";
-}
-
 // What the newest variant found changed, without the values, which differ each time: "opt.lr at model.py:9 keeps
 // changing".
 std::string changing_fact(const Function& function) {
@@ -237,13 +219,11 @@ std::string explain(const Function& function, PyObject* const* args, Py_ssize_t 
     return "eager: " + function.patience.why + fixed_sizes(function, function.patience.cause);
   const std::vector<std::string> names = argument_names(function.callable, nargs, kwnames);
   std::string advice;
-  why = refuse(function, call, modes, names, advice);
+  why = refuse(function, call, names, advice);
   if (!why.empty()) return "eager: " + why;
   if (const Patience::Cause cause = why_wait(function, call, calls, what); cause != Patience::Cause::None)
     return "eager: " + stretch_reason(function, cause, most_varied(function, call, names, path), call) +
            fixed_sizes(function, cause);
-  why = needs_gradients(function, call, modes, names);
-  if (!why.empty()) return "eager, unless the function turns gradients off itself: " + why;
   if (nearest.why.empty() && function.state_recordings)
     nearest.why = "the last recorded call changed what it had read: " + function.state;
   return "a new variant: " + (nearest.why.empty() ? "the function has not been recorded yet" : nearest.why);

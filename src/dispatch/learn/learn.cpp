@@ -32,28 +32,19 @@ void keep(Function& function, const std::shared_ptr<Variant>& variant) {
 // Where values of tensors decided, only calls that read the same are like it.
 bool install_unsound(Recording& recording, const ValueMiss* miss) {
   Function& function = recording.function;
-  const bool needs_gradients = recording.captured_graph.needs_gradients;
-  const bool refused = needs_gradients && function.differentiates;  // calls like it are, before they are recorded
-  const bool guarded =
-      needs_gradients && recording.variant->guards.captured.size() > 0;  // for as long as its facts hold
-  recording.variant->reason = recording.unsound;
-  recording.variant->needs_gradients = needs_gradients;
   const bool may_pass = recording.is_first_use(recording.observation.in_library);
-  const auto next = [&] { return may_pass ? function.stats.calls + 1 : next_try(function); };
-  recording.variant->retry_at = guarded || refused ? 0 : next();
+  recording.variant->reason = recording.unsound;
+  recording.variant->retry_at = may_pass ? function.stats.calls + 1 : next_try(function);
   const uint64_t retry_at = recording.variant->retry_at;
   recording.variant->drop_program();
-  if (guarded)
-    recording.variant->guards.facts = std::move(recording.observation.facts);
-  else
-    recording.variant->guards.captured.clear();
+  recording.variant->guards.captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
   recording.variant->guards.values = miss ? miss->path : std::vector<capture::ValueGuard>();
   const bool any_size = recording.variant->key.spec.has_free_sizes();  // calls at other sizes may be compiled
   if (any_size) function.fixes_sizes = recording.unsound;
-  const bool kept = !refused && !any_size && (miss || !recording.captured_graph.reads_values || guarded);
+  const bool kept = !any_size && (miss || !recording.captured_graph.reads_values);
   if (kept) keep(function, recording.variant);
-  if (retry_at && (++function.unsound_in_a_row > kMostUnsound || !kept)) stretch_unsound(function, retry_at, reason);
+  if ((++function.unsound_in_a_row > kMostUnsound || !kept)) stretch_unsound(function, retry_at, reason);
   return note_fallback(function, reason, advice, may_pass);
 }
 
@@ -110,6 +101,9 @@ void make_variant(Recording& recording, const ValueMiss* miss) {
     compile(recording);
     function.unsound_in_a_row = 0;
   }
+  const Variant& variant = *recording.variant;
+  if (const WayBack* back = variant.pending ? variant.pending->back.get() : variant.program.back.get())
+    back->watch(recording.results);
   keep(function, recording.variant);
 }
 
@@ -256,6 +250,7 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
     return nullptr;
   }
   if (const char* why = unusual(modes)) return run_eager(function, why, args, nargsf, kwnames);
+  if (const char* why = modes.grad() ? why_no_nodes() : nullptr) return run_eager(function, why, args, nargsf, kwnames);
   if (observe::tracer_active()) return run_eager(function, "tracer active", args, nargsf, kwnames);
   if (!function.options.refused.empty()) {
     if (!function.warned || function.options.on_unsupported == OnUnsupported::Error)
@@ -286,7 +281,7 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
     spec = CallSpec();
     spec.build(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content, why);
   }
-  why = refuse(function, spec, modes, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
+  why = refuse(function, spec, argument_names(function.callable, PyVectorcall_NARGS(nargsf), kwnames), advice);
   if (!why.empty()) return eager_because(function, why, advice, args, nargsf, kwnames);
   function.variants.drop_dead();
   const Patience::Cause cause = why_wait(function, spec, function.stats.calls, what);

@@ -125,8 +125,7 @@ PyObject* run_in_stretch(Function& function, PyObject* const* args, size_t nargs
 
 PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,
                        PyObject* kwnames) {
-  if (!Parts::available() || function.options.pure || function.is_part || function.differentiates ||
-      function.original || observe::tracer_active())
+  if (!Parts::available() || function.options.pure || function.is_part || function.original || observe::tracer_active())
     return run_eager(function, reason, args, nargsf, kwnames);
   if (!reason.empty()) count_fallback(function.stats, reason);
   return function.parts.call(function.callable, function.options, args, nargsf, kwnames);

@@ -5,8 +5,8 @@
 namespace fastjit::dispatch {
 
 inline constexpr const char* kNoGradAdvice =
-    "for training, torch.compile(f, backend='fastjit') compiles forward and backward; where no gradient is needed, "
-    "call it under torch.no_grad()";
+    "'python -m fastjit docs training' says which gradients are compiled; where none is needed, call it under "
+    "torch.no_grad()";
 
 // Pages are in the wheel (python/fastjit/_docs.py), where a file of the source tree or an address could not be opened.
 inline constexpr const char* kLimitsAdvice =

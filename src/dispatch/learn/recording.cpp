@@ -265,17 +265,16 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
                                                recording.observation, kept_objects(recording), argument) &&
       recording.unsound.empty())
     recording.unsound = why;
-  std::vector<at::Tensor> outputs;
-  for (PyObject* leaf : recording.leaves) outputs.push_back(unpack(leaf));
+  for (PyObject* leaf : recording.leaves) recording.results.push_back(unpack(leaf));
   std::vector<bool>& symbolic = recording.observation.symbolic;
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
   for (auto [a, b] : recording.observation.identities) recording.variant->key.spec.require_identity(a, b);
   for (PyObject* tensor : recording.observation.bare) recording.variant->key.spec.require_bare(tensor);
   if (recording.unsound.empty() && recording.observation.unsound.empty() && recording.modes.grad())
-    recorder.differentiate(outputs);
+    recorder.differentiate(recording.results);
   const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
   recording.captured_graph =
-      recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);
+      recorder.finish(recording.results, values, recording.observation.symbolic, function.options.numerics);
   if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
   if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
   return result;
@@ -385,31 +384,6 @@ bool does_anything(const capture::Capture& capture) {
          std::ranges::any_of(capture.graph.externs, writes);
 }
 
-// The call needs gradients. Where that is because of arguments, calls of such arguments are not recorded again. Else it
-// stays eager for as long as a tensor requires grad: that and the facts that lead to it are guards of the reason.
-void refuse_gradients(Recording& recording, const std::vector<std::string>& names) {
-  if (!recording.captured_graph.needs_gradients) return;
-  if (recording.unsound == recording.captured_graph.unsound) recording.advice = kNoGradAdvice;
-  const std::vector<PyObject*>& arguments = recording.variant->key.spec.flat().tensors;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!unpack(arguments[i]).requires_grad()) continue;
-    recording.unsound = "argument '" + tensor_names(recording.variant->key.spec, names)[i] + "' requires grad";
-    recording.advice = kNoGradAdvice;
-    recording.function.differentiates = true;
-    return;
-  }
-  for (size_t i = 0; recording.observation.facts && i < recording.captured.size(); ++i) {
-    PyObject* object = recording.captured[i];
-    if (!unpack(object).requires_grad() || unsupported(unpack(object))) continue;
-    std::string_view name = recording.captured_names[i];  // of a module given to fastjit: as it names its parameters
-    if (!PyFunction_Check(recording.function.callable) && name.starts_with("self.")) name.remove_prefix(5);
-    recording.unsound = "parameter '" + std::string(name) + "' requires grad";
-    recording.advice = kNoGradAdvice;
-    add_captured(recording, object, recording.captured_names[i]);
-    return;
-  }
-}
-
 }  // namespace
 
 void Recording::number_derived(observe::Derivation& how) {
@@ -471,11 +445,10 @@ bool Recording::unwatched(bool ended) {
 
 bool Recording::is_first_use(bool in_library) const { return in_library && function.stats.calls == 1; }
 
-// Where autograd may record the call, so it may what it calls. The functions that are being called would meet the
-// obstacle again; where it is that too many values were read, those that read more than half of them.
+// The functions that are being called would meet the obstacle again; where it is that too many values were read, those
+// that read more than half of them.
 bool Recording::hand_over(const observe::Obstacle& met) {
   const bool may_pass = is_first_use(met.in_library);
-  if (modes.grad()) return may_pass;
   std::vector<observe::Obstacle::Open> failed;
   const size_t most = recorder->reads_too_many() ? recorder->values_read() / 2 : at_limit ? 0 : SIZE_MAX;
   if (!may_pass)
@@ -517,7 +490,8 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   recording.variant->program.operators = recording.captured_graph.operators;
   recording.variant->inspection.record_ms = ms_since(start);
   function.stats.record_ms += recording.variant->inspection.record_ms;
-  refuse_gradients(recording, names);
+  if (recording.captured_graph.needs_gradients && recording.unsound == recording.captured_graph.unsound)
+    recording.advice = kNoGradAdvice;
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
   // The result is constant under the facts, which eager gives as well.

@@ -44,7 +44,8 @@ struct Recording {
   Modes modes_before;
   std::vector<at::Tensor> kept;  // captured tensors and arguments: the call may store something else in their places
   std::vector<PyObject*> leaves;
-  std::vector<PyObject*> numbers;  // of the call, read out of tensors, and derived from others
+  std::vector<at::Tensor> results;  // these
+  std::vector<PyObject*> numbers;   // of the call, read out of tensors, and derived from others
   std::vector<std::string> number_names;
   observe::Observation observation;
   capture::Capture captured_graph;

@@ -96,8 +96,8 @@ static std::string refuse_devices(const Function& function, const std::vector<Py
   return reason + " but " + cuda_problem();
 }
 
-std::string refuse(const Function& function, const CallSpec& spec, const Modes& modes,
-                   const std::vector<std::string>& names, std::string& advice) {
+std::string refuse(const Function& function, const CallSpec& spec, const std::vector<std::string>& names,
+                   std::string& advice) {
   if (!function.options.pure && !observe::available()) {
     advice = "pass pure=True if the result depends on the arguments only";
     return "this build has no read observer, which is for CPython 3.11 to 3.14 with their GIL";
@@ -106,10 +106,6 @@ std::string refuse(const Function& function, const CallSpec& spec, const Modes& 
   for (size_t i = 0; i < spec.flat().tensors.size(); ++i) {
     const at::Tensor& tensor = unpack(spec.flat().tensors[i]);
     if (const char* why = unsupported(tensor)) return name(i) + " is not supported: " + why;
-    if (function.differentiates && modes.grad() && tensor.requires_grad()) {
-      advice = kNoGradAdvice;
-      return name(i) + " requires grad";
-    }
   }
   return refuse_devices(function, spec.flat().tensors, name, advice);
 }

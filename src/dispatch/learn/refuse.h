@@ -15,7 +15,7 @@ std::vector<std::string> number_names(const CallSpec& call, const std::vector<st
 c10::Device device_of(const std::vector<PyObject*>& tensors);
 
 /// Why a call cannot be recorded at all, or empty; `advice` may then say what to do.
-std::string refuse(const Function& function, const CallSpec& spec, const Modes& modes,
-                   const std::vector<std::string>& names, std::string& advice);
+std::string refuse(const Function& function, const CallSpec& spec, const std::vector<std::string>& names,
+                   std::string& advice);
 
 }  // namespace fastjit::dispatch

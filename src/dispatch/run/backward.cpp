@@ -19,17 +19,17 @@ using NodePointer = decltype(autograd::Edge::function);  // what owns a node dif
 
 class BackwardNode final : public autograd::Node {
  public:
-  BackwardNode(std::shared_ptr<const Backward> backward, const uint64_t* scalars, size_t scalar_count)
-      : backward_(std::move(backward)), scalars_(scalars, scalars + scalar_count) {}
+  BackwardNode(std::shared_ptr<const Backward> backward, std::span<const uint64_t> scalars)
+      : backward_(std::move(backward)), scalars_(scalars.begin(), scalars.end()) {}
 
   std::string name() const override { return "FastJITBackward"; }
 
   // Once the results have the node.
-  void save(const Tensors& outputs, std::vector<at::Tensor> extras, const at::Tensor* const* inputs) {
-    extras_ = std::move(extras);
+  void save(const Tensors& outputs, std::span<const at::Tensor> extras, const at::Tensor* const* inputs) {
     for (const Given& given : backward_->given) {
       if (given.from == Given::From::Input) shared_.emplace_back(*inputs[given.index], false);
       if (given.from == Given::From::Result) shared_.emplace_back(outputs[given.index], true);
+      if (given.from == Given::From::Extra) extras_.push_back(extras[given.index - outputs.size()]);
     }
   }
 
@@ -76,7 +76,7 @@ class BackwardNode final : public autograd::Node {
 
  private:
   [[noreturn]] void refuse_again() const {
-    backward_->differentiated_again();
+    *backward_->again = true;
     throw std::runtime_error("fastjit: gradients of " + backward_->function +
                              " are to be differentiated again (create_graph=True), which its program cannot do. Its "
                              "calls run eagerly from now on: call it again, and then backward()");
@@ -160,14 +160,14 @@ Pointer make_node(Args&&... args) {
 
 class AgainWatch final : public autograd::FunctionPreHook {
  public:
-  explicit AgainWatch(std::shared_ptr<const Backward> backward) : backward_(std::move(backward)) {}
+  explicit AgainWatch(std::shared_ptr<std::atomic<bool>> again) : again_(std::move(again)) {}
   autograd::variable_list operator()(const autograd::variable_list& gradients) override {
-    if (at::GradMode::is_enabled()) backward_->differentiated_again();
+    if (at::GradMode::is_enabled()) *again_ = true;
     return gradients;
   }
 
  private:
-  const std::shared_ptr<const Backward> backward_;
+  const std::shared_ptr<std::atomic<bool>> again_;
 };
 
 }  // namespace
@@ -184,32 +184,42 @@ const BackwardProgram& Backward::program(const BackwardRequest& request) const {
   return *program;
 }
 
-const char* Backward::why_eager() const noexcept {
-  if (again_) return "its gradients are differentiated again (create_graph=True)";
+void WayBack::make_ahead() const {
+  for (const auto& node : nodes) node->program(node->whole());
+}
+
+const char* WayBack::why_eager() const {
+  return *again ? "its gradients are differentiated again (create_graph=True)" : why_no_nodes();
+}
+
+const char* why_no_nodes() {
   if (autograd::AnomalyMode::is_enabled()) return "anomaly detection is on";
   if (at::SavedTensorDefaultHooks::get_hooks(true)) return "hooks for saved tensors are active, as in a checkpoint";
   return nullptr;
 }
 
-void Backward::attach(const std::shared_ptr<const Backward>& backward, Tensors& outputs,
-                      const at::Tensor* const* inputs, const uint64_t* scalars, size_t scalar_count) {
-  const size_t shown = outputs.size() - backward->extras;
-  std::vector<at::Tensor> extras(std::make_move_iterator(outputs.begin() + static_cast<ptrdiff_t>(shown)),
-                                 std::make_move_iterator(outputs.end()));
-  outputs.resize(shown);
-  NodePointer pointer = make_node<NodePointer>(backward, scalars, scalar_count);
-  auto& node = static_cast<BackwardNode&>(*pointer);
-  for (const uint32_t source : backward->sources) node.add_next_edge(autograd::impl::gradient_edge(*inputs[source]));
-  for (const Result& result : backward->results) {
-    at::Tensor& output = outputs[result.output];
-    if (output.is_view()) output = output.variable_data();
-    autograd::set_history(output, pointer);
+void WayBack::attach(Tensors& outputs, const at::Tensor* const* inputs, std::span<const uint64_t> scalars) const {
+  const auto shown = outputs.end() - static_cast<ptrdiff_t>(extras);
+  const std::vector<at::Tensor> hidden(std::make_move_iterator(shown), std::make_move_iterator(outputs.end()));
+  outputs.erase(shown, outputs.end());
+  for (const std::shared_ptr<const Backward>& backward : nodes) {
+    const NodePointer pointer = make_node<NodePointer>(backward, scalars);
+    auto& node = static_cast<BackwardNode&>(*pointer);
+    for (const Backward::Source& source : backward->sources)
+      node.add_next_edge(
+          autograd::impl::gradient_edge(source.is_result ? outputs[source.index] : *inputs[source.index]));
+    for (const Backward::Result& result : backward->results) {
+      at::Tensor& output = outputs[result.output];
+      if (output.is_view()) output = output.variable_data();
+      autograd::set_history(output, pointer);
+    }
+    node.save(outputs, hidden, inputs);
   }
-  node.save(outputs, std::move(extras), inputs);
 }
 
-void Backward::watch(const std::shared_ptr<const Backward>& backward, const at::Tensor& result) {
-  if (const NodePointer& node = result.grad_fn()) node->add_pre_hook(std::make_unique<AgainWatch>(backward));
+void WayBack::watch(const std::vector<at::Tensor>& results) const {
+  for (const at::Tensor& result : results)
+    if (const NodePointer& node = result.grad_fn()) node->add_pre_hook(std::make_unique<AgainWatch>(again));
 }
 
 }  // namespace fastjit::dispatch

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ namespace fastjit::dispatch {
 /// What a backward program may be given, of a call of the program and then of autograd.
 struct Given {
   enum class From : uint8_t { Input, Result, Extra, Gradient } from;
-  uint32_t index;              // of the program's inputs; of its outputs; of Backward::results
-  std::vector<uint64_t> uses;  // results whose gradients are needed beside it, as bits: one entry for each computation
+  uint32_t index;  // of the program's inputs; of its outputs, for Result and Extra; of Backward::results
+  std::vector<uint64_t>
+      uses{};  // results whose gradients are needed beside it, as bits: one entry for each computation
 };
 
 /// Makes gradients of some sources out of gradients of some results.
@@ -33,45 +35,58 @@ struct BackwardProgram {
 /// Which program: the results whose gradients are there, as bits, and the sources whose gradients are wanted.
 struct BackwardRequest {
   uint64_t results = 0;
-  std::vector<bool> sources;
+  std::vector<bool> sources{};
   auto operator<=>(const BackwardRequest&) const = default;
 };
 
-/// Of one program, shared by all of its calls.
+/// What one node computes, in all calls of a program.
 class Backward {
  public:
   struct Result {
     uint32_t output;  // of the program
     at::ScalarType dtype;
-    std::vector<int64_t> sizes, strides;  // that the programs want its gradient to have
+    std::vector<int64_t> sizes, strides;  // that the backward programs want its gradient to have
+  };
+  struct Source {
+    bool is_result;  // of a node further in, from which this one's results are computed
+    uint32_t index;  // of the program's outputs, or of its inputs
   };
   std::string function;  // for people
   std::vector<Given> given;
   std::vector<Result> results;
-  std::vector<uint32_t> sources;  // inputs of the program that may get a gradient
-  size_t extras = 0;              // last outputs of the program, which only the way back sees
+  std::vector<Source> sources;  // that get a gradient
   /// Makes a program; needs no GIL, throws what compiling throws.
   std::function<std::unique_ptr<BackwardProgram>(const BackwardRequest&)> make;
+  std::shared_ptr<std::atomic<bool>> again;  // its gradients are differentiated again, which no program can do
 
   /// The request for everything.
   BackwardRequest whole() const;
   /// Made at its first use; threads may ask at once.
   const BackwardProgram& program(const BackwardRequest& request) const;
 
-  /// Takes the extras off a run's outputs and makes the results require grad.
-  static void attach(const std::shared_ptr<const Backward>& backward, Tensors& outputs, const at::Tensor* const* inputs,
-                     const uint64_t* scalars, size_t scalar_count);
-
-  /// Notes it where somebody differentiates the gradients of this eager result: no program can.
-  static void watch(const std::shared_ptr<const Backward>& backward, const at::Tensor& result);
-  /// Why calls must run eagerly from now on; null: they need not.
-  const char* why_eager() const noexcept;
-  void differentiated_again() const noexcept { again_ = true; }
-
  private:
   mutable std::mutex mutex_;
   mutable std::map<BackwardRequest, std::unique_ptr<const BackwardProgram>> programs_;
-  mutable std::atomic<bool> again_ = false;
 };
+
+/// All nodes of a program, the innermost first: autograd sees each result as eager shows it, and none is a part of one
+/// node with another that it is computed from.
+struct WayBack {
+  std::vector<std::shared_ptr<const Backward>> nodes;
+  size_t extras = 0;  // last outputs of the program, which only the nodes see
+  std::shared_ptr<std::atomic<bool>> again = std::make_shared<std::atomic<bool>>(false);
+
+  /// Makes the programs that a usual backward() runs. Throws what compiling throws.
+  void make_ahead() const;
+  /// Takes the extras off a run's outputs and makes the results require grad.
+  void attach(Tensors& outputs, const at::Tensor* const* inputs, std::span<const uint64_t> scalars) const;
+  /// Notes it where somebody differentiates the gradients of these eager results of the call.
+  void watch(const std::vector<at::Tensor>& results) const;
+  /// Why a call must run eagerly; null: it need not.
+  const char* why_eager() const;
+};
+
+/// What on this thread keeps nodes like these from being eager's equal; null: nothing.
+const char* why_no_nodes();
 
 }  // namespace fastjit::dispatch

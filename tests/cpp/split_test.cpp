@@ -1,0 +1,148 @@
+// A graph in two halves: what the first hands over, and what the second makes of gradients that are there or missing.
+#include <gtest/gtest.h>
+
+#include "pass/split.h"
+#include "support/error.h"
+
+using namespace fastjit;
+using namespace fastjit::ir;
+using pass::Handed;
+
+namespace {
+
+constexpr auto kF32 = DType::F32;
+const Layout kRow{{4}, {1}};
+
+NodeId input(Graph& g, const char* name) { return g.input(kF32, kRow, {name}); }
+
+size_t count(const Graph& g, Op op) {
+  size_t n = 0;
+  for (const Node& node : g.nodes) n += node.op == op;
+  return n;
+}
+
+// y = exp(x) * w; gradients gx = g * exp(x) * w and gw = g * exp(x).
+struct Product {
+  Graph graph;
+  Product() {
+    const NodeId x = input(graph, "x"), w = input(graph, "w");
+    const NodeId e = graph.pointwise(Op::Exp, {x}), y = graph.pointwise(Op::Mul, {e, w});
+    const NodeId g = input(graph, "g"), gw = graph.pointwise(Op::Mul, {g, e});
+    const NodeId gx = graph.pointwise(Op::Mul, {gw, w});
+    graph.outputs = {y, gx, gw};
+  }
+  pass::SplitAt at{{false, false, true}, {false, true, true}, {false, true, false}, {false}};
+};
+
+}  // namespace
+
+TEST(Split, HandsOverWhatBothHalvesNeed) {
+  Product product;
+  const pass::Halves halves = pass::split(product.graph, product.at);
+  EXPECT_EQ(ir::verify(halves.first), "");
+  EXPECT_EQ(ir::verify(halves.second), "");
+  EXPECT_EQ(halves.first_inputs, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(halves.first.outputs.size(), 2u) << "y, and exp(x) behind it";
+  EXPECT_EQ(count(halves.first, Op::Exp), 1u);
+  EXPECT_EQ(count(halves.second, Op::Exp), 0u);
+  const std::vector<Handed> handed{
+      {Handed::From::Input, 1}, {Handed::From::Extra, 1}, {Handed::From::Late, 2}};
+  EXPECT_EQ(halves.handed, handed);
+  EXPECT_EQ(halves.second.outputs.size(), 2u);
+}
+
+TEST(Split, AnInputThatEagerDoesNotKeepIsCopied) {
+  Product product;
+  product.at.kept_inputs[1] = false;
+  const pass::Halves halves = pass::split(product.graph, product.at);
+  EXPECT_EQ(halves.handed[0], (Handed{Handed::From::Extra, 1}));
+  EXPECT_EQ(halves.first[halves.first.outputs[1]].op, Op::View) << "a tensor of its own";
+}
+
+TEST(Split, AResultThatEagerKeepsIsNotHandedOverTwice) {
+  Graph g;
+  const NodeId x = input(g, "x"), y = g.pointwise(Op::Exp, {x});
+  const NodeId late = input(g, "g");
+  g.outputs = {y, g.pointwise(Op::Mul, {late, y})};
+  pass::SplitAt at{{false, true}, {false, true}, {false, false}, {true}};
+  EXPECT_EQ(pass::split(g, at).handed[0], (Handed{Handed::From::Output, 0}));
+  at.kept_outputs[0] = false;
+  const pass::Halves halves = pass::split(g, at);
+  EXPECT_EQ(halves.handed[0], (Handed{Handed::From::Extra, 1}));
+  EXPECT_NE(halves.first.outputs[0], halves.first.outputs[1]) << "the caller may write to its own";
+}
+
+TEST(Split, WhatTheFirstHalfDoesNotNeedTheSecondMakes) {
+  Graph g;
+  const NodeId x = input(g, "x"), y = g.pointwise(Op::Abs, {x}), late = input(g, "g");
+  const NodeId zero = g.constant(kF32, 0);
+  const NodeId mask = g.pointwise(Op::Lt, {x, g.expand(zero, {4})});
+  g.outputs = {y, g.pointwise(Op::Where, {mask, g.pointwise(Op::Neg, {late}), late})};
+  const pass::Halves halves = pass::split(g, {{false, true}, {false, true}, {true, false}, {false}});
+  EXPECT_EQ(count(halves.first, Op::Lt), 0u);
+  EXPECT_EQ(count(halves.second, Op::Lt), 1u);
+  EXPECT_EQ(halves.handed[0], (Handed{Handed::From::Input, 0}));
+}
+
+TEST(Split, AnEffectHappensOnce) {
+  Graph g;
+  const NodeId x = input(g, "x");
+  const NodeId call = g.external({ExternKind::Op, 0, "aten::native_batch_norm", {x}, {}, 2});
+  const NodeId y = g.result(call, 0, kF32, kRow), mean = g.result(call, 1, kF32, kRow), late = input(g, "g");
+  g.outputs = {y, g.pointwise(Op::Mul, {late, mean})};
+  const pass::Halves halves = pass::split(g, {{false, true}, {false, true}, {false, false}, {false}});
+  EXPECT_EQ(count(halves.first, Op::Extern), 1u);
+  EXPECT_EQ(count(halves.second, Op::Extern), 0u);
+  EXPECT_EQ(halves.first.outputs.size(), 2u);
+}
+
+TEST(Split, AResultThatDependsOnItsGradientIsRefused) {
+  Graph g;
+  const NodeId late = input(g, "g");
+  g.outputs = {g.pointwise(Op::Exp, {late}), g.pointwise(Op::Neg, {late})};
+  EXPECT_THROW(pass::split(g, {{true}, {false, true}, {false}, {false}}), support::Unable);
+}
+
+TEST(Prune, WhatFollowsFromMissingGradientsOnlyIsMissing) {
+  Graph g;
+  const NodeId a = input(g, "ga"), b = input(g, "gb"), w = input(g, "w");
+  const NodeId from_a = g.pointwise(Op::Mul, {a, w}), from_b = g.pointwise(Op::Div, {b, w});
+  g.outputs = {from_b, g.pointwise(Op::Add, {from_a, from_b}), g.pointwise(Op::Max, {from_a, from_b})};
+  const std::vector<bool> late{true, true, false}, missing{false, true, false};
+  const pass::Pruned pruned = pass::prune(g, late, missing, {true, true, true});
+  EXPECT_EQ(ir::verify(pruned.graph), "");
+  EXPECT_EQ(pruned.outputs, (std::vector<int>{-1, 0, 1}));
+  EXPECT_EQ(pruned.inputs, (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(count(pruned.graph, Op::Div), 0u) << "0 / w is no zero where w is 0";
+  EXPECT_EQ(count(pruned.graph, Op::Add), 0u) << "nothing is added";
+  EXPECT_EQ(count(pruned.graph, Op::Max), 1u) << "anything else takes zeros";
+}
+
+TEST(Prune, WhatNobodyWantsIsNotComputed) {
+  Product product;
+  const pass::Halves halves = pass::split(product.graph, product.at);
+  const pass::Pruned pruned =
+      pass::prune(halves.second, {false, false, true}, {false, false, false}, {false, true});
+  EXPECT_EQ(pruned.outputs, (std::vector<int>{-1, 0}));
+  EXPECT_EQ(count(pruned.graph, Op::Mul), 1u);
+}
+
+TEST(CutAt, ComputesFromANewInputBehindTheOutput) {
+  Graph g;
+  const NodeId gh = input(g, "gh"), gy = input(g, "gy");
+  const NodeId total = g.pointwise(Op::Add, {gh, g.pointwise(Op::Exp, {gy})});
+  g.outputs = {g.pointwise(Op::Neg, {total}), total};
+  const pass::CutAt cut = pass::cut_at(g, {1});
+  EXPECT_EQ(ir::verify(cut.graph), "");
+  EXPECT_EQ(cut.inputs, (std::vector<uint32_t>{2}));
+  EXPECT_EQ(pass::outputs_follow(cut.graph, {1, 2, 4}), (std::vector<uint64_t>{4, 3}));
+}
+
+TEST(UsesBeside, NamesTheGradientsThatEachComputationWaitsFor) {
+  Graph g;
+  const NodeId saved = input(g, "saved"), a = input(g, "ga"), b = input(g, "gb");
+  const NodeId mask = g.pointwise(Op::Exp, {saved});
+  g.outputs = {g.pointwise(Op::Mul, {mask, a}), g.pointwise(Op::Mul, {saved, g.pointwise(Op::Add, {a, b})})};
+  const auto uses = pass::uses_beside(g, {0, 1, 2});
+  EXPECT_EQ(uses[0], (std::vector<uint64_t>{1, 3}));
+}

@@ -1,0 +1,391 @@
+"""Calls whose results require grad: what autograd and its users see of a hit."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import fastjit
+from gradient_tools import Log, assert_same, compare, leaf, log_of
+
+Function = Any
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x * w).exp()
+
+
+def call(f: Function) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    x, w = leaf(3, 4), leaf(4)
+    return x, w, f(x, w)
+
+
+# ---- one result ----
+
+
+def backward(f: Function) -> Log:
+    x, w, y = call(f)
+    y.sum().backward()
+    return [y.detach(), x.grad, w.grad, y.requires_grad, y.is_leaf]
+
+
+def second_backward(f: Function) -> Log:
+    x, w, y = call(f)
+    y.sum().backward()
+    y.sum().backward()
+    return [x.grad]
+
+
+def kept_graph(f: Function) -> Log:
+    x, w, y = call(f)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    return [x.grad, w.grad]
+
+
+def write_to_result(f: Function) -> Log:
+    x, w, y = call(f)
+    y.mul_(2)
+    y.sum().backward()
+    return [y.detach(), x.grad]
+
+
+def write_to_argument(f: Function) -> Log:
+    x, w = leaf(3, 4), leaf(4)
+    inner = x * 1
+    y = f(inner, w)
+    inner.add_(1)
+    y.sum().backward()
+    return [x.grad]
+
+
+def gradient_of_one(f: Function) -> Log:
+    x, w, y = call(f)
+    return [torch.autograd.grad(y.sum(), [w]), x.grad, w.grad]
+
+
+def backward_to_one(f: Function) -> Log:
+    x, w, y = call(f)
+    y.sum().backward(inputs=[x])
+    return [x.grad, w.grad]
+
+
+def hooks_after(f: Function) -> Log:
+    log: Log = []
+    x, w, y = call(f)
+    y.register_hook(lambda g: log.append(("y", g.sum())))
+    x.register_hook(lambda g: log.append(("x", g.sum())))
+    w.register_hook(lambda g: g * 2)
+    w.register_post_accumulate_grad_hook(lambda p: log.append(("w", p.grad.sum())))
+    y.retain_grad()
+    y.sum().backward()
+    return [log, y.grad, w.grad]
+
+
+def accumulated(f: Function) -> Log:
+    x, w = leaf(3, 4), leaf(4)
+    for _ in range(3):
+        f(x, w).sum().backward()
+    version, grad = x.grad._version, x.grad
+    f(x, w).sum().backward()
+    return [x.grad, w.grad, x.grad._version - version, x.grad is grad]
+
+
+def argument_with_history(f: Function) -> Log:
+    x, w = leaf(3, 4), leaf(4)
+    f(x * 2, w).sum().backward()
+    return [x.grad, w.grad]
+
+
+def argument_is_view(f: Function) -> Log:
+    x, w = leaf(6, 4), leaf(4)
+    f(x[::2], w).sum().backward()
+    return [x.grad, w.grad]
+
+
+def on_another_thread(f: Function) -> Log:
+    x, w, y = call(f)
+    thread = threading.Thread(target=lambda: y.sum().backward())
+    thread.start()
+    thread.join()
+    return [x.grad, w.grad]
+
+
+def gradient_lies_otherwise(f: Function) -> Log:
+    x, w, y = call(f)
+    y.backward(torch.randn(4, 3).t())
+    return [x.grad, w.grad]
+
+
+def without_grad_between(f: Function) -> Log:
+    x, w = leaf(3, 4), leaf(4)
+    with torch.no_grad():
+        y = f(x, w)
+    f(x, w).sum().backward()
+    return [y, x.grad, w.grad]
+
+
+def inside_autocast(f: Function) -> Log:
+    x, w = leaf(3, 4), leaf(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = f(x, w)
+    y.float().sum().backward()
+    return [y.detach(), x.grad, w.grad]
+
+
+ONE = [backward, second_backward, kept_graph, write_to_result, write_to_argument, gradient_of_one, backward_to_one]
+ONE += [hooks_after, accumulated, argument_with_history, argument_is_view, on_another_thread, gradient_lies_otherwise]
+ONE += [without_grad_between]
+
+
+@pytest.mark.parametrize("scenario", ONE, ids=lambda scenario: scenario.__name__)
+def test_autograd_sees_what_it_sees_in_eager(scenario):
+    stats = compare(scenario, product)
+    assert stats.fallbacks == {} and stats.hits == stats.calls - stats.misses
+    assert stats.misses == (2 if scenario is without_grad_between else 1)
+
+
+def slices(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = torch.zeros(3, 4)
+    y[0] = x[0] * w
+    y[1:] = x[1:] * 2
+    return y
+
+
+PROGRAMS = {
+    "a write to an input that eager does not keep": (write_to_argument, lambda x, w: x.sigmoid() * w.detach().sum()),
+    "a write to a result that eager does not keep": (write_to_result, lambda x, w: x * w),
+    "a view of what the call made": (backward, lambda x, w: (x * w)[0]),
+    "a transposed result": (backward, lambda x, w: (x * w).t()),
+    "writes inside": (backward, lambda x, w: (x * w).mul_(3).relu_()),
+    "writes to parts": (backward, slices),
+    "an index": (backward, lambda x, w: (x * w).cumsum(0)[torch.tensor([0, 2])]),
+    "a choice": (backward, lambda x, w: torch.where(x > 0, x * w, x.exp())),
+    "a product": (inside_autocast, lambda x, w: torch.relu(x @ w) @ w),
+    "softmax and a loss": (
+        backward,
+        lambda x, w: torch.nn.functional.cross_entropy((x * w).softmax(-1), torch.tensor([0, 1, 3])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_of(name):
+    scenario, function = PROGRAMS[name]
+    stats = compare(scenario, function)
+    assert stats.hits == 2 and stats.fallbacks == {}
+
+
+# ---- several results ----
+
+
+def each_in_turn(f: Function) -> Log:
+    x, w, (a, b) = call(f)
+    a.sum().backward()
+    b.sum().backward()
+    return [x.grad, w.grad]
+
+
+def only_the_second(f: Function) -> Log:
+    x, w, (a, b) = call(f)
+    b.sum().backward()
+    return [x.grad, w.grad, a.requires_grad]
+
+
+def gradient_of_a_result(f: Function) -> Log:
+    x, w, (hidden, y) = call(f)
+    (of_hidden,) = torch.autograd.grad(y.sum(), hidden, retain_graph=True)
+    hidden.register_hook(lambda g: g * 3)
+    hidden.retain_grad()
+    (y.sum() + hidden.sum()).backward()
+    return [of_hidden, hidden.grad, x.grad, w.grad]
+
+
+def trunk(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    h = (x * w).sin()
+    return h.cos(), h.exp()
+
+
+def from_hidden(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    h = (x * w).tanh()
+    return h, (h.exp() * w).sum()
+
+
+SEVERAL = {
+    "apart, in turn": (each_in_turn, lambda x, w: (x.sin(), w.cos())),
+    "on one trunk, in turn": (each_in_turn, trunk),
+    "one is not used": (only_the_second, lambda x, w: (x * w, (x + 1).exp())),
+    "the other one's branch is infinite": (only_the_second, lambda x, w: ((x - x).log() * w, x * w)),
+    "one follows from the other": (gradient_of_a_result, from_hidden),
+    "one follows from the other, in turn": (each_in_turn, from_hidden),
+    "one needs none": (only_the_second, lambda x, w: ((x * w).detach() + 1, x * w)),
+    "one has integers": (only_the_second, lambda x, w: ((x * w).argmax(-1), x * w)),
+    "one is an argument": (only_the_second, lambda x, w: (x, x * w)),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_results(name):
+    scenario, function = SEVERAL[name]
+    stats = compare(scenario, function)
+    assert stats.hits == 2 and stats.fallbacks == {}
+
+
+def test_results_in_a_chain_have_a_node_each():
+    def steps(x, w):
+        a = (x * w).sin()
+        b = a.exp()
+        return a, b, b.sum()
+
+    def scenario(f):
+        x, w, (a, b, c) = call(f)
+        grads = [torch.autograd.grad(c, t, retain_graph=True) for t in (a, b)]
+        (a.sum() + c).backward()
+        return [grads, x.grad, w.grad]
+
+    assert compare(scenario, steps).hits == 2
+
+
+# ---- what differs from call to call ----
+
+
+def test_requires_grad_is_in_the_key():
+    def scenario(f):
+        log = []
+        for needs in (True, False, True):
+            x, w = torch.randn(3, 4, requires_grad=needs), leaf(4)
+            f(x, w).sum().backward()
+            log += [x.grad, w.grad]
+        return log
+
+    stats = compare(scenario, product)
+    assert stats.misses == 2 and stats.hits == 7
+
+
+def test_a_number_that_autograd_keeps_is_a_guard():
+    def scenario(f):
+        log = []
+        for scale in (1.5, 2.5, 1.5):
+            x, w = leaf(3, 4), leaf(4)
+            f(x, w, scale).sum().backward()
+            log += [x.grad, w.grad]
+        return log
+
+    stats = compare(scenario, lambda x, w, scale: (x * w * scale).sin())
+    assert stats.misses == 2 and stats.hits == 7
+
+
+def test_each_size_is_a_program():
+    def scenario(f):
+        log = []
+        for rows in (3, 5, 7):
+            x, w = leaf(rows, 4), leaf(4)
+            f(x, w).sum().backward()
+            log += [x.grad, w.grad]
+        return log
+
+    stats = compare(scenario, product)
+    assert stats.misses == 3 and stats.hits == 6
+
+
+# ---- what stays eager, and why ----
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 5
+
+
+def hook_before(f: Function) -> Log:
+    log: Log = []
+    x, w = leaf(3, 4), leaf(4)
+    x.register_hook(lambda g: log.append(g.sum()))
+    f(x, w).sum().backward()
+    return [log, x.grad]
+
+
+def in_checkpoint(f: Function) -> Log:
+    x, w = leaf(3, 4), leaf(4)
+    checkpoint(f, x, w, use_reentrant=False).sum().backward()
+    return [x.grad, w.grad]
+
+
+def under_anomaly_detection(f: Function) -> Log:
+    with torch.autograd.detect_anomaly(check_nan=False):
+        return backward(f)
+
+
+def hooked_inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x * w
+    y.retain_grad()
+    return y.exp()
+
+
+EAGER = {
+    "its gradients are not compiled: a hook waits for that of 'x'": (hook_before, product),
+    "hooks for saved tensors are active, as in a checkpoint": (in_checkpoint, product),
+    "anomaly detection is on": (under_anomaly_detection, product),
+    "its gradients are not compiled: the torch.autograd.Function of DoubledBackward computes a part of them": (
+        backward,
+        lambda x, w: Doubled.apply(x) * w,
+    ),
+    "a transform or autograd reads a value: aten::item": (backward, lambda x, w: (x * w).max()),
+    "its gradients are not compiled: a result that requires grad shares memory with an argument": (
+        backward,
+        lambda x, w: x[1:],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("reason", EAGER)
+def test_stays_eager(reason):
+    scenario, function = EAGER[reason]
+    stats = compare(scenario, function)
+    assert stats.hits == 0 and any(reason in why for why in stats.fallbacks), stats.fallbacks
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_program_steps_back_while_hooks_for_saved_tensors_are_active():
+    compiled = fastjit.fastjit(product, on_unsupported="eager")
+    want = log_of(backward, product)
+    for scenario, hits in [(backward, 0), (backward, 1), (in_checkpoint, 1), (under_anomaly_detection, 1), (backward, 2)]:
+        got = log_of(scenario, compiled)
+        assert_same(got[-2:], want[1:3] if scenario is in_checkpoint else want[-2:])
+        assert compiled.stats().hits == hits
+    assert list(compiled.stats().fallbacks) == [
+        "anomaly detection is on",
+        "hooks for saved tensors are active, as in a checkpoint",
+    ]
+
+
+def again(f: Function) -> Log:
+    x, w, y = call(f)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    g.pow(2).sum().backward()
+    return [x.grad, w.grad]
+
+
+def test_gradients_of_gradients_are_noticed_in_the_first_backward():
+    stats = compare(again, product)
+    assert stats.hits == 0
+    assert stats.fallbacks == {"its gradients are differentiated again (create_graph=True)": 2}
+
+
+def test_gradients_of_gradients_that_come_later_are_an_error_once():
+    compiled = fastjit.fastjit(product)
+    for _ in range(2):
+        log_of(backward, compiled)
+    (said,) = log_of(again, compiled)
+    assert "are to be differentiated again (create_graph=True)" in said and "call it again" in said
+    assert_same(log_of(again, compiled), log_of(again, product))
+    assert compiled.stats().hits == 2
