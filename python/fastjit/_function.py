@@ -199,7 +199,8 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
         order: Literal["keep", "fortran"] = "keep",
         **kwargs: Any,
     ) -> Path:
-        """Writes the program of a call as a library for C and Fortran, which needs neither Python nor torch.
+        """Writes the program of a call as a library for C and Fortran, which needs no Python, and libtorch only for
+        operators that have no kernel of FastJIT's.
 
         The function is called with copies of the tensors in ``args`` and ``kwargs``, without gradients. Sizes, strides
         and types of the arguments are those of this call; tensors that it finds elsewhere, such as parameters, become
@@ -217,7 +218,7 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
             The path of the library.
 
         Raises:
-            ValueError: the program cannot run without torch or Python; the text names what is in the way.
+            ValueError: the program cannot run without Python; the text names what is in the way.
             RuntimeError: there is no C compiler, or it failed.
         """
         from fastjit import _export  # not at import: that takes milliseconds

@@ -1,15 +1,20 @@
 // A call's program as plain data: planned anew, so that kernels compute all that they can, for one thread and a level
-// of the CPU that the user chose. Numbers are those of the call, but for arguments that only kernels read.
+// of the CPU that the user chose. Numbers are those of the call, but for arguments that only steps read.
 #include "python/bind_export.h"
 
+#include <ATen/autocast_mode.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/headeronly/version.h>
 
 #include <algorithm>
 
 #include "backend/compiler.h"
+#include "capture/record/trace.h"
 #include "dispatch/call/function.h"
 #include "dispatch/learn/compile.h"
 #include "dispatch/learn/refuse.h"
+#include "python/export_calls.h"
 
 namespace py = pybind11;
 
@@ -64,14 +69,13 @@ void check(const Variant& variant) {
   if (variant.program.replay)
     refuse_export("it has an effect on Python objects (" + variant.program.replay->describe().front() +
                   "); return the value, and pass it to the next call");
-  if (!variant.guards.values.empty())
-    refuse_export("Python reads " + variant.guards.values.front().label +
-                  " out of a tensor and decides by it; keep it a tensor, as torch.where does");
-  const capture::InputSource::Kind captured = capture::InputSource::Kind::Captured;
-  for (const ir::Store& store : variant.program.executable->stores)
-    if (const capture::InputSource& source = variant.program.inputs[store.input]; source.kind == captured)
-      refuse_export("it writes to the tensor " + variant.guards.captured.name(source.index) +
-                    ", which is no argument; pass it as one");
+  if (variant.guards.values.empty()) return;
+  const std::string& read = variant.guards.values.front().label;
+  if (read.starts_with(std::string(capture::kFew) + " at "))
+    refuse_export("an operator" + read.substr(capture::kFew.size()) +
+                  " gives a tensor whose size depends on data; leave it to the caller, or keep the size, as "
+                  "torch.where does");
+  refuse_export("Python reads " + read + " out of a tensor and decides by it; keep it a tensor, as torch.where does");
 }
 
 /// Captured before the passes, at the sizes of the call, its results with the strides that Fortran's arrays have.
@@ -93,51 +97,53 @@ ir::Graph graph_of(const Variant& variant, bool column_major) {
   return graph;
 }
 
-std::string at_line(const ir::Graph& graph, ir::Op op, uint32_t attr) {
-  for (const ir::Node& node : graph.nodes)
-    if (node.op == op && node.attr == attr && node.line) return " at " + graph.lines[node.line];
-  return "";
+/// Refuses a step that is Python's.
+void check(const plan::Step& step, const Executable& executable) {
+  if (std::holds_alternative<plan::GuardStep>(step))
+    refuse_export("Python reads a value out of a tensor and decides by it; keep it a tensor, as torch.where does");
+  if (const auto* number = std::get_if<plan::NumberStep>(&step))
+    refuse_export("the number " + executable.numbers[number->number].label +
+                  " is computed in Python; compute it with tensors");
 }
 
-/// Refuses steps that are no kernels.
-void check(const ir::Graph& graph, const plan::Program& program, const Variant& variant) {
-  constexpr const char* kAdvice = "; leave it to the caller, or write it with operators that kernels compute";
-  for (const plan::Step& step : program.steps) {
-    if (const auto* external = std::get_if<plan::ExternStep>(&step)) {
-      const ir::ExternAttr& attr = graph.externs[external->external];
-      const bool view = attr.kind == ir::ExternKind::View;
-      refuse_export(attr.name + at_line(graph, ir::Op::Extern, external->external) +
-                    (view ? " gives a view of a tensor that the caller gets or has; return that tensor, or a clone()"
-                          : std::string(" is a step of torch's, without which it cannot run") + kAdvice));
-    }
-    if (const auto* product = std::get_if<plan::ContractStep>(&step)) {
-      for (uint32_t i = 0; i < graph.contracts.size(); ++i)
-        if (graph.contracts[i].call == product->call)
-          refuse_export(graph.contracts[i].name + at_line(graph, ir::Op::Contract, i) +
-                        " is computed by torch's library, without which it cannot run" + kAdvice);
-      refuse_export("a product is computed by torch's library, without which it cannot run");
-    }
-    if (std::holds_alternative<plan::GuardStep>(step))
-      refuse_export("Python reads a value out of a tensor and decides by it; keep it a tensor, as torch.where does");
-    if (const auto* number = std::get_if<plan::NumberStep>(&step))
-      refuse_export("the number " + variant.program.executable->numbers[number->number].label +
-                    " is computed in Python; compute it with tensors");
-  }
+/// The inputs that the program writes to. They are arguments.
+std::vector<uint32_t> written_by(const ir::Graph& graph, const ExportedCalls& calls, const Variant& variant) {
+  std::vector<uint32_t> written = calls.written();
+  for (const ir::Store& store : graph.stores) written.push_back(store.input);
+  for (const uint32_t input : written)
+    if (const capture::InputSource& source = variant.program.inputs[input];
+        source.kind == capture::InputSource::Kind::Captured)
+      refuse_export("it writes to the tensor " + variant.guards.captured.name(source.index) +
+                    ", which is no argument; pass it as one");
+  return written;
 }
 
 py::str name_of(ir::DType dtype) { return {ir::text(dtype).data(), ir::text(dtype).size()}; }
 
-py::list slots_of(const plan::Program& program) {
+/// The type of the slot as torch numbers it; kNone: one that only calls know.
+int type_of(const plan::Slot& slot, const Match& match) {
+  if (slot.kind == plan::SlotKind::Input) {
+    PyObject* tensor = match.variant->input(match.variant->program.inputs[slot.index], match.tensors.data());
+    return static_cast<int>(THPVariable_Unpack(tensor).scalar_type());
+  }
+  return ir::is_raw(slot.dtype) ? kNone : static_cast<int>(capture::to_torch(slot.dtype));
+}
+
+py::list slots_of(const plan::Program& program, const ExportedCalls& calls, const Match& match) {
   static constexpr const char* kKinds[] = {"input", "tensor", "temp", "extern", "alias"};
   py::list out;
-  for (const plan::Slot& slot : program.slots) {
+  const auto given = [](plan::SlotId id) { return id == plan::kNoSlot ? kNone : static_cast<int>(id); };
+  for (size_t i = 0; i < program.slots.size(); ++i) {
+    const plan::Slot& slot = program.slots[i];
     py::dict row;
     row["kind"] = kKinds[static_cast<size_t>(slot.kind)];
     row["dtype"] = name_of(slot.dtype);
+    row["type"] = type_of(slot, match);
     row["item"] = ir::size_of(slot.dtype);
     row["index"] = slot.index;
     row["offset"] = slot.offset;
-    row["base"] = slot.base == plan::kNoSlot ? kNone : static_cast<int>(slot.base);
+    row["base"] = given(slot.base);
+    row["same"] = given(calls.same()[i]);
     row["sizes"] = slot.sizes;
     row["strides"] = slot.strides;
     out.append(row);
@@ -160,13 +166,18 @@ py::dict launch_of(const plan::Program& program, const plan::KernelStep& step) {
   return out;
 }
 
-/// The steps: launches that run `trip` times, and where their operands go between two rounds.
-py::list steps_of(const plan::Program& program) {
+/// The steps: calls of torch, slots that are used no more, and launches that run `trip` times with where their operands
+/// go between two rounds.
+py::list steps_of(const plan::Program& program, const ExportedCalls& calls, const Executable& executable) {
   py::list out;
   for (const plan::Step& step : program.steps) {
+    check(step, executable);
     py::list launches, walks, jumps, places;
     py::dict row;
     row["trip"] = 1;
+    if (const auto* external = std::get_if<plan::ExternStep>(&step)) row["call"] = calls.row(*external);
+    if (const auto* free = std::get_if<plan::FreeStep>(&step); free && free->slot != plan::kNoSlot)
+      row["free"] = free->slot;
     const auto add = [&](const plan::KernelStep& launch) { launches.append(launch_of(program, launch)); };
     if (const auto* kernel = std::get_if<plan::KernelStep>(&step)) add(*kernel);
     if (const auto* parallel = std::get_if<plan::ParallelStep>(&step)) std::ranges::for_each(parallel->launches, add);
@@ -177,7 +188,11 @@ py::list steps_of(const plan::Program& program) {
       for (const plan::LoopStep::Operand of : loop->jumps) jumps.append(py::make_tuple(of.launch, of.operand));
       for (const plan::Place& place : loop->table) places.append(py::make_tuple(place.slot, place.offset));
     }
-    if (launches.empty()) continue;
+    if (const auto* product = std::get_if<plan::ContractStep>(&step)) {
+      row["call"] = calls.row(*product);
+      std::ranges::for_each(product->epilogue, add);
+    }
+    if (launches.empty() && !row.contains("call") && !row.contains("free")) continue;
     row["launches"] = launches;
     row["walks"] = walks;
     row["jumps"] = jumps;
@@ -290,21 +305,24 @@ py::dict export_program(const py::object& object, const py::tuple& args, const p
   options.lanes = backend::lanes_for(level);
   const ir::Graph graph = pass::run(graph_of(variant, column_major), context_for(function, c10::kCPU));
   const plan::Program program = plan::plan(graph, options);
-  check(graph, program, variant);
+  const Executable& executable = *variant.program.executable;
+  const ExportedCalls calls(graph, program, executable.calls);
+  const std::vector<uint32_t> written = written_by(graph, calls, variant);
   const bool open_numbers = variant.program.derived.empty();
-  std::vector<uint32_t> written;
-  for (const ir::Store& store : graph.stores) written.push_back(store.input);
   py::dict out;
+  out["steps"] = steps_of(program, calls, executable);
+  if (calls.any() && at::autocast::is_autocast_enabled(c10::kCPU))
+    refuse_export("steps of torch would run under the autocast that is on; export it with autocast off");
   out["kernels"] = objects_of(program, target, prefix);
-  out["slots"] = slots_of(program);
-  out["steps"] = steps_of(program);
   out["arguments"] = arguments_of(function, match, call, open_numbers);
   out["captured"] = captured_of(match);
+  out["slots"] = slots_of(program, calls, match);
   out["written"] = written;
   out["scalars"] = scalars_of(match, graph);
   out["outputs"] = program.outputs;
   out["arena"] = program.arena_bytes;
   out["plan"] = plan::text(program);
+  out["torch_abi"] = TORCH_ABI_VERSION;
   return out;
 }
 

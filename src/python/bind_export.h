@@ -3,7 +3,7 @@
 
 namespace fastjit::dispatch {
 
-/// What python/fastjit/_export.py makes a library of: the program of a call, planned without torch.
+/// What python/fastjit/_export/ makes a library of: the program of a call, planned for kernels wherever there are some.
 void bind_export(pybind11::module_& module);
 
 }  // namespace fastjit::dispatch

@@ -1,4 +1,4 @@
-"""The program of one call as a library for C and Fortran, which needs neither Python nor torch."""
+"""The program of one call as a library for C and Fortran, which needs no Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch.utils._pytree import tree_map_only
 
-from fastjit._export import _c, _fortran
+from fastjit._export import _c, _fortran, _torch
 from fastjit._export._model import Model
 from fastjit._load import extension as _C
 
@@ -143,6 +143,7 @@ def _write(library: Path, name: str, model: Model, isa: str, title: str, compile
         )
         script = "-Wl,--version-script=exports"
         command = [compiler, *_FLAGS, script, f"-Wl,-soname,{name}.so", "-o", "made.so", "driver.c", "data.S", *objects]
+        command += _torch.flags() if model.has_calls else []
         done = subprocess.run(command, cwd=at, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{compiler} could not make {library.name}: {done.stderr.strip()[-2000:]}")

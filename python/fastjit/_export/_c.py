@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fastjit._export import _torch
 from fastjit._export._model import KINDS, Array, Model
+from fastjit._export._text import braces, quoted, table
 
 FOLDER = Path(__file__).parent
 CODES = 8  # of an array; FJ_WRONG_KIND and so on count from its first one
@@ -29,23 +31,9 @@ typedef void fj_kernel(const void*, int64_t, int64_t);
 """
 
 
-def quoted(text: str) -> str:
-    """A string of C."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") + '"'
-
-
-def _array(kind: str, name: str, rows: Iterable[str]) -> str:
-    """A table; C has none without rows."""
-    return f"static const {kind} {name}[] = {{\n" + "".join(f"  {row},\n" for row in list(rows) or ["0"]) + "};\n"
-
-
-def _braces(values: Iterable[object]) -> str:
-    return "{" + ", ".join(map(str, values)) + "}"
-
-
 def _spec(array: Array) -> str:
-    sizes, strides = _braces(array.sizes or (0,)), _braces(array.strides or (0,))
-    return _braces(
+    sizes, strides = braces(array.sizes or (0,)), braces(array.strides or (0,))
+    return braces(
         [quoted(array.name), f"FJ_{array.kind.upper()}", len(array.sizes), sizes, strides, int(array.written)]
     )
 
@@ -63,9 +51,10 @@ class Tables:
         self.pointers = 0
         self._known: dict[tuple[int, ...], int] = {}
         for step in model.program["steps"]:
-            self._add(step)
+            if step["launches"]:
+                self._add(step)
 
-    def _run(self, values: Iterable[int]) -> int:
+    def run(self, values: Iterable[int]) -> int:
         key = tuple(values)
         if key not in self._known:
             self._known[key] = len(self.numbers)
@@ -73,9 +62,9 @@ class Tables:
         return self._known[key]
 
     def _launch(self, launch: dict[str, Any]) -> str:
-        lists = (launch["kernel"], len(launch["operands"]), self._run(launch["sizes"]), self._run(launch["strides"]))
-        scalars = (self._run(launch["scalars"]), len(launch["scalars"]))
-        return _braces((*lists, *scalars, launch["block"], launch["units"], launch["scratch_stride"]))
+        lists = (launch["kernel"], len(launch["operands"]), self.run(launch["sizes"]), self.run(launch["strides"]))
+        scalars = (self.run(launch["scalars"]), len(launch["scalars"]))
+        return braces((*lists, *scalars, launch["block"], launch["units"], launch["scratch_stride"]))
 
     def _add(self, step: dict[str, Any]) -> None:
         launches, slots = step["launches"], self.model.program["slots"]
@@ -89,15 +78,16 @@ class Tables:
         for of, operand, delta in step["walks"]:
             item = slots[launches[of]["operands"][operand]]["item"]
             self.walks.append((starts[of] + operand, delta * item))
-        jumps = self._run(starts[of] + operand for of, operand in step["jumps"])
+        jumps = self.run(starts[of] + operand for of, operand in step["jumps"])
         table = len(self.places) + len(step["jumps"])  # the first round's are with the launches
         self.places += [self.model.place(slot, offset) for slot, offset in step["places"]]
         self.pointers = max(self.pointers, starts[-1])
         what = (step["trip"], first, len(launches), places, starts[-1], walks, len(step["walks"]))
-        self.steps.append(_braces((*what, jumps, len(step["jumps"]), table if step["jumps"] else 0)))
+        self.steps.append(braces((*what, jumps, len(step["jumps"]), table if step["jumps"] else 0)))
 
 
 def _errors(model: Model, isa: str) -> list[str]:
+    """By code; those of steps of torch's stand last."""
     texts = ["no error", f"this CPU has no {isa.upper()}, which the library was made for", "scratch is null"]
     texts += [""] * (CODES - len(texts))
     arrays = [("argument", array) for array in model.inputs] + [("result", array) for array in model.outputs]
@@ -106,6 +96,7 @@ def _errors(model: Model, isa: str) -> list[str]:
         made = f"; the library was made for {array.text()}"
         texts += [f"{name} has another {reason}{made}" for reason in REASONS[:-1]] + [f"{name} has no data"]
         texts += [""] * (CODES - len(REASONS))
+    texts += [f"{step['call']['name']} failed in torch" for step in model.program["steps"] if "call" in step]
     return [quoted(text) if text else "0" for text in texts]
 
 
@@ -126,6 +117,7 @@ def _defines(name: str, model: Model, tables: Tables, isa: str) -> str:
         "FJ_STEPS": len(tables.steps),
         "FJ_SCRATCH": model.scratch,
         "FJ_KEEP_AT": model.keep_at,
+        "FJ_BASES": len(model.inputs) + len(model.outputs) + 2 + len(model.made),
     }
     return "".join(f"#define {key} {value}\n" for key, value in values.items())
 
@@ -133,23 +125,27 @@ def _defines(name: str, model: Model, tables: Tables, isa: str) -> str:
 def driver(name: str, model: Model, isa: str) -> str:
     """The C file that runs the kernels."""
     tables, kernels = Tables(model), model.program["kernels"]
+    torch_tables = _torch.tables(model, tables.run, CODES * (len(model.inputs) + len(model.outputs) + 1))
     bits = [f"UINT64_C({value})" for value in model.program["scalars"]]
     parts = [
-        f'#include <string.h>\n\n#include "{name}.h"\n\n' + _defines(name, model, tables, isa) + _TYPES,
+        f'#include <stdio.h>\n#include <string.h>\n\n#include "{name}.h"\n\n'
+        + _defines(name, model, tables, isa)
+        + _TYPES,
         "".join(f"fj_kernel {kernel['symbol']}; /* {kernel['name']} */\n" for kernel in kernels),
-        "static fj_kernel* const fj_kernels[] = " + _braces([kernel["symbol"] for kernel in kernels] or ["0"]) + ";\n",
+        "static fj_kernel* const fj_kernels[] = " + braces([kernel["symbol"] for kernel in kernels] or ["0"]) + ";\n",
         "extern const char fj_data[];\n",
-        _array("fj_spec", "fj_in", map(_spec, model.inputs)).replace("  0,", "  {0},"),
-        _array("fj_spec", "fj_out", map(_spec, model.outputs)).replace("  0,", "  {0},"),
-        _array("int64_t", "fj_numbers", map(str, tables.numbers)),
-        _array("uint64_t", "fj_scalars", bits),
-        _array("fj_given", "fj_given_scalars", map(_braces, model.given_scalars)).replace("  0,", "  {0},"),
-        _array("fj_place", "fj_places", map(_braces, tables.places)).replace("  0,", "  {0},"),
-        _array("fj_walk", "fj_walks", map(_braces, tables.walks)).replace("  0,", "  {0},"),
-        _array("fj_launch", "fj_launches", tables.launches).replace("  0,", "  {0},"),
-        _array("fj_step", "fj_steps", tables.steps).replace("  0,", "  {0},"),
-        _array("char* const", "fj_errors", _errors(model, isa)),
-        (FOLDER / "driver.c").read_text(),
+        table("fj_spec", "fj_in", map(_spec, model.inputs), empty="{0}"),
+        table("fj_spec", "fj_out", map(_spec, model.outputs)).replace("  0,", "  {0},"),
+        table("int64_t", "fj_numbers", map(str, tables.numbers)),
+        table("uint64_t", "fj_scalars", bits),
+        table("fj_given", "fj_given_scalars", map(braces, model.given_scalars)).replace("  0,", "  {0},"),
+        table("fj_place", "fj_places", map(braces, tables.places)).replace("  0,", "  {0},"),
+        table("fj_walk", "fj_walks", map(braces, tables.walks)).replace("  0,", "  {0},"),
+        table("fj_launch", "fj_launches", tables.launches, empty="{0}"),
+        table("fj_step", "fj_steps", tables.steps, empty="{0}"),
+        table("char* const", "fj_errors", _errors(model, isa)),
+        torch_tables,
+        *((FOLDER / part).read_text() for part in ("kernels.c", *(["torch.c"] if model.has_calls else []), "run.c")),
         f'\nFJ_API const fj_info {name}_info = {{1, "{isa}", FJ_INPUTS, FJ_OUTPUTS, fj_in, fj_out}};\n',
     ]
     return "\n".join(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import shutil
 import subprocess
@@ -14,79 +13,10 @@ import torch
 from torch import nn
 
 import fastjit
+from exported import Library, check, exported, refused
 from fastjit._load import extension as _C
 
-KINDS = {
-    torch.float32: 1,
-    torch.float64: 2,
-    torch.float16: 3,
-    torch.bfloat16: 4,
-    torch.int32: 7,
-    torch.int64: 8,
-    torch.bool: 10,
-}
-
 pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler")
-
-
-class FjArray(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("kind", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("size", ctypes.c_int64 * 8),
-        ("stride", ctypes.c_int64 * 8),
-    ]
-
-    @classmethod
-    def of(cls, tensor):
-        array = cls(tensor.data_ptr(), KINDS[tensor.dtype], tensor.dim())
-        array.size[: tensor.dim()] = list(tensor.shape)
-        array.stride[: tensor.dim()] = list(tensor.stride())
-        return array
-
-
-class Library:
-    def __init__(self, path):
-        self.name = path.stem
-        lib = ctypes.CDLL(str(path))
-        self._run, self._error = lib[f"{self.name}_run"], lib[f"{self.name}_error"]
-        self._error.restype = ctypes.c_char_p
-        size = lib[f"{self.name}_scratch"]
-        size.restype = ctypes.c_size_t
-        self.scratch = ctypes.create_string_buffer(size())
-
-    def code(self, inputs, outputs):
-        given = [(FjArray * max(len(all_), 1))(*map(FjArray.of, all_)) for all_ in (inputs, outputs)]
-        return self._run(*given, self.scratch)
-
-    def run(self, inputs, outputs):
-        code = self.code(inputs, outputs)
-        assert code == 0, self.error(code)
-        return outputs
-
-    def error(self, code):
-        return self._error(code).decode()
-
-
-def exported(tmp_path, f, *args, name="model", **options):
-    function = fastjit.of(fastjit.fastjit(f)) if isinstance(f, nn.Module) else fastjit.fastjit(f)
-    return Library(function.export(tmp_path / name, *args, **options))
-
-
-def check(tmp_path, f, *args, **options):
-    """The library gives what eager gives, twice."""
-    with torch.no_grad():
-        expected = f(*args)
-    expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)
-    library = exported(tmp_path, f, *args, **options)
-    arrays = [torch.tensor(a, dtype=torch.float64) if isinstance(a, float) else a for a in args]
-    for _ in range(2):
-        results = [torch.full_like(e, 7) for e in expected]
-        library.run(arrays, results)
-        for result, want in zip(results, expected, strict=True):
-            torch.testing.assert_close(result, want)
-    return library
 
 
 def mlp(*widths, dtype=torch.float32):
@@ -266,23 +196,6 @@ def test_wrong_arrays_are_named(tmp_path):
     assert said(good, good, torch.empty(5, 6)).startswith("result has another size")
     assert library.error(0) == "no error"
     assert library.error(99999) == "no error of this model"
-
-
-def refused(tmp_path, f, *args):
-    with pytest.raises(ValueError) as info:
-        exported(tmp_path, f, *args)
-    assert not list(tmp_path.iterdir())
-    return str(info.value)
-
-
-def test_a_step_of_torchs_is_named(tmp_path):
-    said = refused(tmp_path, lambda x: torch.linalg.inv(x) + 1, torch.eye(5))
-    assert "aten::linalg_inv" in said
-    assert re.search(r"at test_export.py:\d+ is a step of torch's", said)
-
-
-def test_a_convolution_is_named(tmp_path):
-    assert "aten::conv1d at " in refused(tmp_path, nn.Conv1d(3, 4, 3), torch.randn(2, 3, 16))
 
 
 def test_a_decision_by_a_value_is_named(tmp_path):

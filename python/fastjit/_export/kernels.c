@@ -1,5 +1,5 @@
-// Runs a program of kernels over tables, which stand before this text. Nothing is allocated, and nothing is kept
-// between calls: any number of threads may call it, each with scratch memory of its own.
+// Runs a program over tables, which stand before this text. Nothing is kept between calls: any number of threads may
+// call it, each with scratch memory of its own. Kernels allocate nothing; of steps of torch's, see torch.c.
 enum { FJ_FEW_POINTERS = FJ_POINTERS > 0 ? FJ_POINTERS : 1, FJ_FEW_SCALARS = FJ_SCALARS > 0 ? FJ_SCALARS : 1 };
 
 typedef struct {
@@ -54,46 +54,4 @@ static void fj_run_step(const fj_step* step, void* const* bases, const uint64_t*
     }
     for (uint32_t i = 0; i < step->jump_count; ++i) pointers[fj_numbers[step->jumps + i]] = fj_at(bases, *next++);
   }
-}
-
-static int fj_has_isa(void) {
-#if FJ_ISA == 512
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512cd"))
-    return 0;
-#endif
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-}
-
-FJ_API size_t FJ_NAME(scratch)(void) { return FJ_SCRATCH + 64; }
-
-FJ_API int FJ_NAME(run)(const fj_array* in, const fj_array* out, void* scratch) {
-  if (!fj_has_isa()) return FJ_NO_ISA;
-  if (!scratch) return FJ_NO_SCRATCH;
-  for (int i = 0; i < FJ_INPUTS; ++i) {
-    const int wrong = fj_check(&in[i], &fj_in[i], FJ_CODES * (i + 1));
-    if (wrong) return wrong;
-  }
-  for (int i = 0; i < FJ_OUTPUTS; ++i) {
-    const int wrong = fj_check(&out[i], &fj_out[i], FJ_CODES * (FJ_INPUTS + i + 1));
-    if (wrong) return wrong;
-  }
-  char* const memory = (char*)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
-  void* bases[FJ_INPUTS + FJ_OUTPUTS + 2];
-  for (int i = 0; i < FJ_INPUTS; ++i) bases[i] = in[i].data;
-  for (int i = 0; i < FJ_OUTPUTS; ++i) bases[FJ_INPUTS + i] = out[i].data;
-  bases[FJ_INPUTS + FJ_OUTPUTS] = memory;
-  bases[FJ_INPUTS + FJ_OUTPUTS + 1] = (void*)fj_data;
-  uint64_t scalars[FJ_FEW_SCALARS];
-  memcpy(scalars, fj_scalars, sizeof scalars);
-  for (int i = 0; i < FJ_GIVEN_SCALARS; ++i)
-    memcpy(&scalars[fj_given_scalars[i].scalar], in[fj_given_scalars[i].input].data, sizeof(uint64_t));
-  for (int i = 0; i < FJ_STEPS; ++i) fj_run_step(&fj_steps[i], bases, scalars, memory + FJ_KEEP_AT);
-  return 0;
-}
-
-FJ_API const char* FJ_NAME(error)(int code) {
-  if (code < 0 || code >= (int)(sizeof fj_errors / sizeof *fj_errors) || !fj_errors[code])
-    return "no error of this model";
-  return fj_errors[code];
 }
