@@ -33,6 +33,7 @@ struct Derivative {
   std::vector<uint32_t> inner;    // of `results`, those that others are computed from: the outputs behind the gradients
                                   // are theirs, with what comes to them through the others
   std::vector<bool> kept_inputs;  // per graph input: autograd keeps that very tensor
+  bool is_over = false;           // there is no way back: the call has gone it, and it cannot be gone twice
 };
 
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.
@@ -88,6 +89,12 @@ struct CallInputs {
   /// Called with the reason when the recording has passed a limit and has stopped; GIL held.
   std::function<void(const std::string& reason)> on_limit;
   bool adopt_unknown = false;  // tensors of unknown origin that Python holds become captured ones (pure=True)
+};
+
+/// Where autograd's way back from some tensors ends.
+struct GraphEnds {
+  std::string why;                // not empty: a program cannot go there
+  std::vector<PyObject*> leaves;  // objects of captured tensors that get a gradient; null: of an argument
 };
 
 /// Records operators on this thread between construction and finish(). Callbacks are noexcept.
@@ -169,6 +176,11 @@ class Recorder {
   /// Tells that the call has ended and gives these tensors. Where some of them require grad, autograd goes back through
   /// its graph once, and that is recorded too. Not empty: why it is not; "" also where nothing requires grad.
   std::string differentiate(const std::vector<at::Tensor>& results);
+  /// Where backward() from these ends, which is about to run in the call.
+  GraphEnds goes_back(const std::vector<at::Tensor>& from) const;
+  /// Tells that the call has left these as gradients in tensors that were there before: they are outputs too, and alone
+  /// in their memory.
+  void leaves_gradients(const std::vector<at::Tensor>& gradients);
   /// Calls of operators so far.
   size_t operators() const;
   /// How many values the call has read out of tensors so far, and whether they are more than a program may read.

@@ -74,6 +74,14 @@ struct Host {
   /// The call about to run reads the gradient of this tensor, which facts lead to. Returns the object it will get, or
   /// None, borrowed until the call has ended; null where a program cannot read it.
   PyObject* (*on_grad)(void* context, PyObject* tensor, const char* name) = nullptr;
+  /// Whether the call has put there the gradient that this tensor has now, or has taken away the one that it had.
+  bool (*is_own_grad)(void* context, PyObject* tensor) = nullptr;
+  /// The call is about to set the gradient of a tensor, to which facts lead, to None or to another tensor. False: a
+  /// program cannot do that.
+  bool (*on_grad_set)(void* context, PyObject* tensor, PyObject* value) = nullptr;
+  /// The call is about to go back through autograd's graph from this tuple of tensors and to leave gradients in others.
+  /// Not empty: why a program cannot.
+  std::string (*on_backward)(void* context, PyObject* tensors) = nullptr;
   /// A call gave this new float. True: it is the value of a tensor that the host knows, and may stay symbolic; it is
   /// the next scalar then, as if watch_scalar() had been called with it.
   bool (*on_number)(void* context, PyObject* number) = nullptr;

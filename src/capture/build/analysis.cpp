@@ -32,10 +32,11 @@ class Selector {
         unsound("its result shares memory with an array of numpy that was there before");
       if (leaves.emplace(use.storage, use.tensor).first->second != use.tensor) counted_.insert(use.storage);
     }
-    for (size_t i = trace.derivative ? trace.derivative->begin : trace.events.size(); i < trace.events.size(); ++i)
-      for (const CallValue& item : trace.events[i].args)
-        for (const Use& use : item.uses)
-          if (use.tensor != kNone) goes_back_with_.insert(use.tensor);
+    for (uint32_t i = 0; i < trace.events.size(); i = std::max(trace.events[i].end, i + 1))
+      for (uint32_t child = i; is_backward(trace.events[i]) && child < trace.events[i].end; ++child)
+        for (const CallValue& item : trace.events[child].args)
+          for (const Use& use : item.uses)
+            if (use.tensor != kNone) goes_back_with_.insert(use.tensor);
   }
   std::vector<Action> steps;
 
@@ -105,7 +106,7 @@ class Selector {
   // gives a number beside tensors (which library computed them) only its parts are steps.
   bool hides_what_goes_back(uint32_t index) const {
     const Event& event = trace_.events[index];
-    if (!trace_.derivative || index >= trace_.derivative->begin || !event.facts.is(OpFlag::Composite)) return false;
+    if (goes_back_with_.empty() || below_ > 0 || !event.facts.is(OpFlag::Composite)) return false;
     std::unordered_set<uint32_t> shown;
     for (const auto* items : {&event.args, &event.results})
       for (const CallValue& item : *items)

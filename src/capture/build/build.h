@@ -242,6 +242,7 @@ class GraphBuilder {
   // outputs.cpp
   void add_outputs(const std::vector<Use>& outputs);
   void find_private_bases(const std::vector<Use>& outputs);
+  ir::NodeId own_value(const Use& use);
   void add_derivative(const std::vector<Use>& outputs);
 
   const Trace& trace_;

@@ -10,27 +10,6 @@
 namespace fastjit::capture {
 namespace {
 
-// The operator's result is part of a graph, because of this argument or of something in it. `own`: tensors of graphs
-// that begin and end in the call.
-std::string recorded_by_autograd(const Trace& trace, const Event& event, std::unordered_set<uint32_t>& own) {
-  const auto requires_grad = [](const Use& use) { return use.tensor != kNone && use.requires_grad; };
-  const std::span<const Use> results = flat_results(event);
-  // One that gives nothing writes to arguments: torch._foreach_add_.
-  if (!event.grad || (!results.empty() && std::ranges::none_of(results, requires_grad))) return "";
-  bool is_own = results.empty();
-  for (const CallValue& item : event.args)
-    for (const Use& use : item.uses) {
-      if (!requires_grad(use)) continue;
-      if (!own.contains(use.tensor)) return describe(trace, use.tensor, event) + " requires grad";
-      is_own = true;
-    }
-  if (!is_own) return "a result of " + where(trace, event) + " requires grad";
-  for (size_t i = static_cast<size_t>(&event - trace.events.data()); !event.facts.reads() && i < event.end; ++i)
-    if (trace.events[i].facts.reads()) return "the graph may keep a value that " + where(trace, event) + " reads";
-  for (const Use& use : results) own.insert(use.tensor);
-  return "";
-}
-
 // A hit would give it without its gradients. What the caller's own tensors come to require, check_roots() compares.
 bool loses_gradients(const Trace& trace, const Use& leaf) {
   const auto explains = [&](const Source& root) {
@@ -58,55 +37,54 @@ void judge_inference(const Trace& trace, const std::vector<Use>& leaves, Gradien
   out.inference = inference > 0 && !trace.inference;
 }
 
-}  // namespace
-
-// Of a call whose way back was recorded: what the program cannot have, though autograd can.
-std::string refuse_derivative(const Trace& trace) {
-  for (size_t i = trace.derivative->begin; i < trace.events.size(); ++i) {
-    const Event& event = trace.events[i];
-    if (event.facts.is(OpFlag::Draws)) return "the gradients draw random numbers in " + where(trace, event);
-  }
+// What autograd does in the call that a program does not.
+std::string refuse_graph(const Trace& trace) {
+  for (size_t i = trace.derivative ? trace.derivative->begin : trace.events.size(); i < trace.events.size(); ++i)
+    if (const Event& event = trace.events[i]; event.facts.is(OpFlag::Draws))
+      return "its gradients draw random numbers in " + where(trace, event);
   for (const Source& root : trace.roots) {
     if (!root.before.requires_grad || root.tensor.is_leaf()) continue;
     if (root.before.version != static_cast<int64_t>(root.tensor._version()))
-      return root.name + " requires grad and is written";
+      return "'" + root.name + "' requires grad and is written";
   }
   return "";
 }
 
+}  // namespace
+
 Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
   Gradients out;
-  bool without = false;  // an operator ran while grad mode was off
-  const bool goes_back = trace.derivative.has_value();
-  if (goes_back) out.unsound = refuse_derivative(trace);
-  std::unordered_set<uint32_t> own = trace.own_leaves;
+  bool without = false, with = false;  // an operator ran while grad mode was off, or on a tensor that requires grad
   for (uint32_t i = 0, next; i < trace.events.size(); i = next) {
     const Event& event = trace.events[i];
     const bool is_above = is_layered(trace, event) || is_backward(event);  // what it runs counts
     next = is_above ? i + 1 : std::max(event.end, i + 1);
     if (next == i + 1 && event.end > next) continue;
     without |= !event.grad;
-    if (!goes_back) out.unsound = recorded_by_autograd(trace, event, own);
-    out.needed = trace.grad && !out.unsound.empty();
-    if (!out.unsound.empty()) {
-      if (!trace.no_derivative.empty()) out.unsound = "its gradients are not compiled: " + trace.no_derivative;
-      return out;
-    }
+    for (const CallValue& item : event.args)
+      with |= std::ranges::any_of(item.uses, [](const Use& use) { return use.tensor != kNone && use.requires_grad; });
   }
   // Operators may read tensors that require grad in other ways than eager did, which detached them.
   const auto requires_grad = [](const Source& root) { return root.before.requires_grad; };
-  out.suspended = trace.grad && (without || std::ranges::any_of(trace.roots, requires_grad));
-  const auto is_node_of = [&](const Use& leaf) { return goes_back && leaf.requires_grad && !trace.root(leaf.tensor); };
+  out.suspended = trace.grad && (without || with || std::ranges::any_of(trace.roots, requires_grad));
   // A view knows whether grad mode was on when it was made, and may not be written otherwise.
   const bool grad = trace.grad && !out.suspended;
-  const auto is_other_view = [&](const Use& leaf) {
-    return leaf.view && !is_node_of(leaf) && !trace.root(leaf.tensor) && trace.tensors[leaf.tensor].grad != grad;
+  const auto has_node = [&](const Use& leaf) {
+    return trace.derivative && leaf.requires_grad && !trace.root(leaf.tensor);
   };
-  const auto is_lost = [&](const Use& leaf) { return !is_node_of(leaf) && loses_gradients(trace, leaf); };
-  if (std::ranges::any_of(leaves, is_lost))
-    out.unsound = "a result requires grad";
-  else if (std::ranges::any_of(leaves, is_other_view))
+  const auto is_other_view = [&](const Use& leaf) {
+    return leaf.view && !has_node(leaf) && !trace.root(leaf.tensor) && !trace.left_gradients.contains(leaf.tensor) &&
+           trace.tensors[leaf.tensor].grad != grad;
+  };
+  const auto is_lost = [&](const Use& leaf) { return !has_node(leaf) && loses_gradients(trace, leaf); };
+  out.unsound = refuse_graph(trace);
+  if (out.unsound.empty() && std::ranges::any_of(leaves, is_lost)) {
+    out.needed = true;
+    out.unsound = trace.no_derivative.empty() ? "a result requires grad"
+                                              : "its gradients are not compiled: " + trace.no_derivative;
+  } else if (out.unsound.empty() && std::ranges::any_of(leaves, is_other_view)) {
     out.unsound = "a view is returned that was made under another grad mode than the rest";
+  }
   if (out.unsound.empty()) judge_inference(trace, leaves, out);
   return out;
 }

@@ -37,10 +37,20 @@ void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
   for (const Source& root : trace_.roots) of_roots.insert(root.before.storage);
   for (const Use& use : outputs) {
     auto [place, fresh] = made.try_emplace(use.tensor, ir::kNoNode);
-    if (fresh) place->second = alias_of(use.tensor);
+    if (fresh) place->second = trace_.left_gradients.contains(use.tensor) ? own_value(use) : alias_of(use.tensor);
     graph_.outputs.push_back(place->second);
     capture.result_versions.push_back(of_roots.contains(use.storage) ? -1 : use.version);
   }
+}
+
+// A gradient that autograd leaves in a tensor is a view of one that nobody else has.
+ir::NodeId GraphBuilder::own_value(const Use& use) {
+  if (analysis_.pinned[use.storage]) return alias_of(use.tensor);
+  const std::vector<ir::Dim> strides = meta_of(use)->layout().strides;
+  const ir::NodeId node = graph_.with_strides(states_[use.tensor].node, strides);
+  const bool is_given =
+      graph_[node].op == ir::Op::Input || std::ranges::find(graph_.outputs, node) != graph_.outputs.end();
+  return is_given ? graph_.fresh_copy(node, strides) : node;
 }
 
 // Of the tensors that somebody else has, autograd keeps those that its way back reads: a program may keep no others,
@@ -53,7 +63,7 @@ void GraphBuilder::add_derivative(const std::vector<Use>& outputs) {
     for (const CallValue& item : trace_.events[i].args)
       for (const Use& use : item.uses)
         if (use.tensor != kNone) kept.insert(use.storage);
-  Derivative derivative{trace.results, {}, {}, trace.inner, {}};
+  Derivative derivative{trace.results, {}, {}, trace.inner, {}, trace.is_over};
   const size_t results = outputs.size() - trace.gradients.size();
   capture.result_versions.resize(results);
   for (const Use& use : std::span(outputs).first(results))

@@ -3,6 +3,7 @@
 // done only where nobody can tell: a walk over the graph shows that all of it is torch's own, and that no hook waits.
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <ATen/ops/ones_like.h>
@@ -132,6 +133,30 @@ std::string why_not_own(const Trace& trace, const Use& result, const std::map<ui
 
 }  // namespace
 
+void Recorder::leaves_gradients(const std::vector<at::Tensor>& gradients) {
+  for (const at::Tensor& gradient : gradients) impl_->trace.left_gradients.insert(impl_->trace.use(gradient).tensor);
+}
+
+// What runs there are operators of torch's, and what gets a gradient is a leaf that nobody watches.
+GraphEnds Recorder::goes_back(const std::vector<at::Tensor>& from) const {
+  const Trace& trace = impl_->trace;
+  GraphEnds out;
+  std::vector<Edge> edges;
+  for (const at::Tensor& tensor : from)
+    if (tensor.requires_grad()) edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  Walk walk(trace);
+  if (out.why = walk.from(edges); !out.why.empty()) return out;
+  for (const auto& [root, edge] : walk.sources()) {
+    const Source& source = trace.roots[root];
+    Node& node = *edge.function;
+    if (!source.tensor.is_leaf()) return {"the graph of '" + source.name + "' begins before the call", {}};
+    if (has_hooks(node) || node.tensor_post_acc_grad_hooks())
+      return {"a hook waits for that of '" + source.name + "'", {}};
+    out.leaves.push_back(source.object);
+  }
+  return out;
+}
+
 std::string Recorder::differentiate(const std::vector<at::Tensor>& results) {
   std::string& why = impl_->trace.no_derivative;
   if (impl_->trace.broken.empty()) why = impl_->differentiate(results);
@@ -191,7 +216,13 @@ std::string Recorder::Impl::go_back(DerivativeTrace derivative, const std::vecto
     const WithoutGil released;
     got = torch::autograd::Engine::get_default_engine().execute(edges, given, true, false, false, ends);
   } catch (const std::exception& error) {
-    return "their computation raised: " + support::first_line(error);
+    const std::string said = support::first_line(error);
+    derivative.is_over = said.starts_with(std::string_view(torch::autograd::ERR_BACKWARD_TWICE).substr(0, 40));
+    if (!derivative.is_over) return "their computation raised: " + said;
+    trace.events.resize(derivative.begin);
+    derivative.inner.clear();
+    trace.derivative = std::move(derivative);
+    return "";
   }
   for (size_t i = 0; i < sources.size(); ++i) {
     if (!got[i].defined()) continue;

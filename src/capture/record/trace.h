@@ -112,6 +112,7 @@ struct DerivativeTrace {
   std::vector<uint32_t> sources;      // Trace::roots that got a gradient
   std::vector<uint32_t> inner;        // of `results`, those that others are computed from
   std::vector<at::Tensor> gradients;  // of the sources, then of the inner results
+  bool is_over = false;               // the call has gone back itself, and freed what that takes
 };
 
 /// An instruction that had a number argument of the function as an operand, and the outermost operators it ran.
@@ -184,7 +185,8 @@ struct Trace {
   size_t max_values = kMaxValues;  // that the path may read out of tensors
 
   std::optional<DerivativeTrace> derivative;
-  std::string no_derivative;  // why there is none, though a result requires grad
+  std::unordered_set<uint32_t> left_gradients;  // tensors that the call leaves as gradients of others
+  std::string no_derivative;                    // why there is none, though a result requires grad
 
   std::vector<at::Generator> made_generators;  // by the call, in the order in which it first uses them
   /// The elements of the tensor follow from constants of the call alone, or do not. A guess: what Python reads of them

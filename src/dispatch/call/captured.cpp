@@ -9,12 +9,6 @@ namespace fastjit::dispatch {
 
 namespace {
 
-const at::Tensor& grad_of(PyObject* owner) noexcept {
-  static const at::Tensor none;
-  const auto* meta = autograd_meta(unpack(owner).unsafeGetTensorImpl());
-  return meta ? meta->grad_ : none;
-}
-
 // No exception is left: names are looked up.
 PyObject* tensor_in(const observe::Replaced& it) noexcept {
   return value_in(it.kind, it.target, it.key.get(), it.place);
@@ -32,6 +26,12 @@ bool is_in(const TensorSpec& spec, const observe::Replaced& place) noexcept {
 }
 
 }  // namespace
+
+const at::Tensor& grad_of(PyObject* owner) noexcept {
+  static const at::Tensor none;
+  const auto* meta = autograd_meta(unpack(owner).unsafeGetTensorImpl());
+  return meta ? meta->grad_ : none;
+}
 
 PyObject* gradient_of(PyObject* owner) {
   PyObject* grad = THPVariable_Wrap(grad_of(owner));
@@ -52,8 +52,7 @@ void CapturedTensors::add(PyObject* object, std::string name) {
   add({object, impl, autograd_meta(impl), 0}, TensorSpec::of(object), std::move(name));
 }
 
-void CapturedTensors::add_grad_of(PyObject* owner, std::string name) {
-  PyObject* grad = gradient_of(owner);
+void CapturedTensors::add_grad_of(PyObject* owner, PyObject* grad, std::string name) {
   add({owner, nullptr, nullptr, 0, Found::Grad}, grad == Py_None ? TensorSpec() : TensorSpec::of(grad),
       std::move(name));
 }

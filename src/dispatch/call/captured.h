@@ -9,6 +9,9 @@
 
 namespace fastjit::dispatch {
 
+/// The tensor of its .grad, undefined where it has none.
+const at::Tensor& grad_of(PyObject* owner) noexcept;
+
 /// The object of its .grad, None where it has none; borrowed. Warns of nothing, as Tensor.grad does of what is no leaf.
 PyObject* gradient_of(PyObject* owner);
 
@@ -18,8 +21,9 @@ class CapturedTensors {
  public:
   /// `object` is borrowed: a fact keeps its identity, so it is alive while the facts hold.
   void add(PyObject* object, std::string name);
-  /// The gradient that `owner`, which a fact keeps, has in each call: another tensor that looks the same, or none.
-  void add_grad_of(PyObject* owner, std::string name);
+  /// The gradient that `owner`, which a fact keeps, has in each call: another tensor that looks like `grad`, or none
+  /// where that is None.
+  void add_grad_of(PyObject* owner, PyObject* grad, std::string name);
   /// What each call finds in a place to which facts lead: another tensor that looks the same.
   void add_in(observe::Replaced place, std::string name);
   void clear() { *this = CapturedTensors(); }

@@ -98,6 +98,16 @@ bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objec
   return !variant.program.checks_overlap || !overlaps(*variant.program.executable, inputs);
 }
 
+// Takes the gradients that the call leaves off its outputs, and leaves them where `is_real`.
+void leave_grads(const HitProgram& program, Tensors& outputs, bool is_real) {
+  const auto made = static_cast<size_t>(std::ranges::count(program.grads_made, true));
+  const auto end = outputs.end() - static_cast<ptrdiff_t>(program.result_values);
+  auto next = end - static_cast<ptrdiff_t>(made);
+  for (size_t i = 0; i < program.grads_set.size() && is_real; ++i)
+    unpack(program.grads_set[i]).mutable_grad() = program.grads_made[i] ? *next++ : at::Tensor();
+  outputs.erase(end - static_cast<ptrdiff_t>(made), end);
+}
+
 PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, Recipe::Given given) {
   const plan::Program& program = variant.program.executable->program;
   c10::SmallVector<PyObject*, 8> leaves(outputs.size());
@@ -247,6 +257,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   if (all && !all->finish()) return nullptr;
   if (back && is_real) back->attach(outputs, inputs.data(), scalars);
   if (back && !is_real) outputs.resize(outputs.size() - back->extras);
+  if (!variant.program.grads_set.empty()) leave_grads(variant.program, outputs, is_real);
   return wrap_outputs(variant, outputs, objects, {numbers, nullptr, scalars.data(), targets});
 }
 

@@ -50,6 +50,8 @@ struct HitProgram {
   bool without_grad = false;             // grad mode is off while it runs, though on for the caller
   bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
   std::shared_ptr<WayBack> back;         // null: no result of it requires grad
+  std::vector<PyObject*> grads_set;      // tensors whose gradients the call leaves, borrowed: facts keep them
+  std::vector<bool> grads_made;          // per one of these: it is an output behind those of the result; else None
   std::unique_ptr<Sized> sized;          // null: it is for one size
   bool checks_overlap = false;           // the program writes: written inputs may not overlap others
   int device = -1;                       // the CUDA device it runs on; -1: the CPU

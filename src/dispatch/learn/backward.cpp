@@ -206,6 +206,7 @@ Cut cut(capture::Capture& captured, const std::string& function) {
       if (depth[result] == at) of.push_back(result);
     add_node(out, half, results, of);
     out.nodes.back()->function = function;
+    out.nodes.back()->is_over = derivative.is_over;
   }
   captured.graph = std::move(halves.first);
   captured.inputs = std::move(inputs);

@@ -26,12 +26,7 @@ namespace fastjit::dispatch {
 namespace {
 
 void on_tensor(void* context, PyObject* tensor, const char* name) {
-  auto* recording = static_cast<Recording*>(context);
-  if (!recording->met.insert(tensor).second) return;
-  recording->captured.push_back(tensor);
-  recording->captured_names.emplace_back(name);
-  recording->kept.push_back(unpack(tensor));
-  recording->recorder->add_captured(tensor, unpack(tensor), name);
+  static_cast<Recording*>(context)->meet(tensor, name);
 }
 
 PyObject* on_grad(void* context, PyObject* tensor, const char* name) {
@@ -125,6 +120,15 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   observe::Host host = torch_host();
   host.on_tensor = on_tensor;
   host.on_grad = on_grad;
+  host.is_own_grad = [](void* context, PyObject* tensor) {
+    return static_cast<Recording*>(context)->is_own_grad(tensor);
+  };
+  host.on_grad_set = [](void* context, PyObject* tensor, PyObject* value) {
+    return static_cast<Recording*>(context)->grad_set(tensor, value);
+  };
+  host.on_backward = [](void* context, PyObject* tensors) {
+    return static_cast<Recording*>(context)->goes_back(tensors);
+  };
   host.on_scalar_use = [](void* context, size_t scalar, bool alone, bool forwards, int element) {
     static_cast<Recording*>(context)->recorder->scalar_used(scalar, alone, forwards, element);
   };
@@ -270,11 +274,16 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
   for (auto [a, b] : recording.observation.identities) recording.variant->key.spec.require_identity(a, b);
   for (PyObject* tensor : recording.observation.bare) recording.variant->key.spec.require_bare(tensor);
-  if (recording.unsound.empty() && recording.observation.unsound.empty() && recording.modes.grad())
+  if (recording.unsound.empty() && recording.observation.unsound.empty() && recording.modes.grad()) {
     recorder.differentiate(recording.results);
+    recording.unsound = recording.find_grads();
+    recorder.leaves_gradients(recording.grads);
+  }
+  std::vector<at::Tensor> outputs = recording.results;
+  outputs.insert(outputs.end(), recording.grads.begin(), recording.grads.end());
   const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
   recording.captured_graph =
-      recorder.finish(recording.results, values, recording.observation.symbolic, function.options.numerics);
+      recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);
   if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
   if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
   return result;
@@ -351,7 +360,7 @@ void add_captured(Recording& recording, PyObject* object, const std::string& nam
   if (replaced != all.end()) return captured.add_in(std::move(*replaced), name);
   const auto owner = recording.owners.find(object);
   if (owner == recording.owners.end()) return captured.add(object, name);
-  captured.add_grad_of(owner->second, name);
+  captured.add_grad_of(owner->second, object, name);
 }
 
 void take_captured(Recording& recording) {
@@ -374,7 +383,7 @@ void take_captured(Recording& recording) {
     PyObject* object = recording.captured[i];
     if (compared.insert(object).second) add_captured(recording, object, recording.captured_names[i]);
   }
-  for (const auto& [owner, name] : recording.bare_owners) variant.guards.captured.add_grad_of(owner, name);
+  for (const auto& [owner, name] : recording.bare_owners) variant.guards.captured.add_grad_of(owner, Py_None, name);
 }
 
 // Whether a program is needed for more than tensors of the result.
@@ -385,6 +394,16 @@ bool does_anything(const capture::Capture& capture) {
 }
 
 }  // namespace
+
+void Recording::meet(PyObject* tensor, const char* name) {
+  if (!met.insert(tensor).second) return;
+  captured.push_back(tensor);
+  captured_names.emplace_back(name);
+  kept.push_back(unpack(tensor));
+  recorder->add_captured(tensor, unpack(tensor), name);
+  if (unpack(tensor).requires_grad() && unpack(tensor).is_leaf())
+    leaves_met.emplace(tensor, Leaf{grad_of(tensor), name});
+}
 
 void Recording::number_derived(observe::Derivation& how) {
   std::vector<std::string> names;
@@ -495,7 +514,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
   // The result is constant under the facts, which eager gives as well.
-  if (recording.unsound.empty() && !recording.variant->program.recipe.has_tensors() &&
+  if (recording.unsound.empty() && !recording.variant->program.recipe.has_tensors() && recording.grads_set.empty() &&
       !does_anything(recording.captured_graph))
     recording.unsound = "its result holds no tensor";
   // Autograd compares a view's version with its base's; stores are counted after the views are made.
@@ -510,6 +529,8 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   }
   if (recording.unsound.empty()) {
     recording.variant->program.without_grad = recording.captured_graph.without_grad;
+    recording.variant->program.grads_set = recording.grads_set;
+    for (PyObject* leaf : recording.grads_set) recording.variant->program.grads_made.push_back(grad_of(leaf).defined());
     recording.variant->program.in_inference_mode = recording.captured_graph.in_inference_mode;
     fix_numbers(recording);
     settle_scalars(recording, call, schedule);

@@ -20,12 +20,17 @@ namespace fastjit::dispatch {
 /// Everything one recording holds together.
 struct Recording {
   Recording(Function& f, const Modes& m) : function(f), modes(m) {}
+  void meet(PyObject* tensor, const char* name);  // facts lead to it
   void number_derived(observe::Derivation& how);  // tells the recorder, and puts the expression into its text
   void size_derived(const observe::Derivation& how);
   void number_computed(const observe::Derivation& how);
   void number_tested(const observe::Derivation& how);
   bool uses_generator(observe::Host::OnState what, PyObject* generator, PyObject* operand);
   bool unwatched(bool ended);  // see observe::Host::on_unwatched
+  bool is_own_grad(PyObject* tensor) const;
+  bool grad_set(PyObject* tensor, PyObject* value);
+  std::string goes_back(PyObject* tensors);  // see observe::Host::on_backward
+  std::string find_grads();                  // that the call has set; not empty: why a program cannot
   /// At its first use library code imports, registers and fills caches: the next call may be another matter.
   bool is_first_use(bool in_library) const;
   bool hand_over(const observe::Obstacle& met);  // what the rest of the call calls may be parts; see on_unsound
@@ -37,6 +42,13 @@ struct Recording {
   std::unordered_set<PyObject*> met;                           // what `captured` holds
   std::vector<std::pair<PyObject*, std::string>> bare_owners;  // tensors that have no gradient, with names of that
   std::unordered_map<PyObject*, PyObject*> owners;             // gradients that the call read -> whose they are
+  struct Leaf {
+    at::Tensor grad;  // when it was met
+    std::string name;
+  };
+  std::unordered_map<PyObject*, Leaf> leaves_met;  // tensors that require grad, to which facts lead
+  std::vector<PyObject*> grads_set;                // of these, those that have another gradient when the call ends
+  std::vector<at::Tensor> grads;                   // these, without those that have none then
   capture::Recorder* recorder = nullptr;
   std::function<bool()> arguments_hold;  // that what the call was given still looks as the variant's spec says
   bool at_limit = false;                 // the recording ended since too much was recorded or read

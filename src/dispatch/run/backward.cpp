@@ -35,6 +35,7 @@ class BackwardNode final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const std::lock_guard lock(mutex_);
+    if (backward_->is_over) throw std::runtime_error(autograd::ERR_BACKWARD_TWICE);
     autograd::variable_list out(num_outputs());
     BackwardRequest request;
     for (size_t i = 0; i < gradients.size(); ++i)

@@ -55,6 +55,7 @@ class Backward {
   std::vector<Given> given;
   std::vector<Result> results;
   std::vector<Source> sources;  // that get a gradient
+  bool is_over = false;         // as after a backward() that freed what it takes
   /// Makes a program; needs no GIL, throws what compiling throws.
   std::function<std::unique_ptr<BackwardProgram>(const BackwardRequest&)> make;
   std::shared_ptr<std::atomic<bool>> again;  // its gradients are differentiated again, which no program can do

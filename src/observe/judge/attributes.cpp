@@ -137,6 +137,7 @@ bool Tracer::has_graph(PyObject* tensor) {
 // Each call may find another tensor there: which one it is nobody may ask.
 bool Tracer::reads_grad(PyObject* tensor) {
   if (!is_reached(tensor) || gradients_.contains(tensor) || !host_.on_grad) return false;
+  if (host_.is_own_grad && host_.is_own_grad(host_.context, tensor)) return true;
   know_apart(tensor);
   const std::string label = names_[tensor] + ".grad";
   PyObject* grad = host_.on_grad(host_.context, tensor, label.c_str());
@@ -342,6 +343,15 @@ std::string Tracer::lasting_class_set() {
   return "";
 }
 
+// `p.grad = None`, as zero_grad() has it.
+bool Tracer::stores_grad(PyObject* tensor, PyObject* name, PyObject* value) {
+  if (!is_named(name, "grad") || !is_reached(tensor) || gradients_.contains(tensor) || !host_.on_grad_set) return false;
+  if (value != Py_None && !is_tensor(value)) return false;
+  class_attr(Py_TYPE(tensor), name);
+  know_apart(tensor);
+  return host_.on_grad_set(host_.context, tensor, value);
+}
+
 // `p.data = p.data` changes nothing.
 bool Tracer::stores_own_data(PyObject* tensor, PyObject* name, PyObject* value) {
   if (!is_named(name, "data") || !is_tensor(value) || !host_.is_own_data) return false;
@@ -352,7 +362,8 @@ bool Tracer::stores_own_data(PyObject* tensor, PyObject* name, PyObject* value) 
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (PyType_Check(o) && is_reached(o) && is_constant(value))
     return store_class_attr(reinterpret_cast<PyTypeObject*>(o), name);
-  if (is_tensor(o)) return stores_own_data(o, name, value) ? void() : store_tensor_attr(o, name, value);
+  if (is_tensor(o) && (stores_own_data(o, name, value) || stores_grad(o, name, value))) return;
+  if (is_tensor(o)) return store_tensor_attr(o, name, value);
   if (described_.contains(o)) return store_described_attr(o, name, value, true);
   if (!fresh_.contains(o)) return store_reached_attr(o, name, value, true);
   if (replaces_parts(o, name, value)) return;

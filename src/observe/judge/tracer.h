@@ -234,6 +234,7 @@ class Tracer final : public Driver {
   void store_described_attr(PyObject* o, PyObject* name, PyObject* value, bool hooked);
   bool is_tagged(PyObject* tensor) const;
   bool reads_grad(PyObject* tensor);
+  bool stores_grad(PyObject* tensor, PyObject* name, PyObject* value);
   bool has_graph(PyObject* tensor);
   void load_function_attr(PyObject* o, PyObject* name, bool probing);
   void load_method_attr(PyObject* o, PyObject* name, bool probing);
