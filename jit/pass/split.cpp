@@ -49,11 +49,14 @@ class Splitter {
         at_(at),
         late_(followers(graph, at.late_inputs)),
         first_(graph.nodes.size(), false),
-        second_(graph.nodes.size(), false) {}
+        second_(graph.nodes.size(), false),
+        recomputed_(graph.nodes.size(), false) {}
 
   Halves run() {
     find_first();
     find_second();
+    if (find_recomputed()) find_second();
+    refuse_writes();
     return {make_first(), first_inputs_, make_second(), std::move(handed_)};
   }
 
@@ -78,12 +81,15 @@ class Splitter {
   // Views and numbers cost nothing where they are used.
   bool is_free(NodeId id) const {
     const Op op = graph_[id].op;
+    if (recomputed_[id]) return true;
     if (op == Op::Result) return kind_of(graph_, graph_[id].in[0]) == ExternKind::View;
     if (op == Op::Extern) return kind_of(graph_, id) == ExternKind::View;
     return op == Op::Const || op == Op::Iota || op == Op::Scalar || is_view(op);
   }
 
+  // Decides which of its values the second half is handed, and which it makes.
   void find_second() {
+    second_.assign(graph_.nodes.size(), false);
     for (size_t i = 0; i < graph_.outputs.size(); ++i)
       if (at_.late_outputs[i]) second_[graph_.outputs[i]] = true;
     handed_over_.assign(graph_.nodes.size(), false);
@@ -97,6 +103,9 @@ class Splitter {
       for (const NodeId in : graph_.operands(id))
         if (in != kNoNode) second_[in] = true;
     }
+  }
+
+  void refuse_writes() const {
     for (const NodeId id : late_calls())
       for (const uint32_t index : graph_.externs[graph_[id].attr].written)
         if (handed_over_[memory_of(graph_, graph_.externs[graph_[id].attr].operands[index])])
@@ -109,6 +118,53 @@ class Splitter {
       if (second_[id] && graph_[id].op == Op::Extern) calls.push_back(id);
     return calls;
   }
+
+  // Memory is what a long chain of pointwise operations takes between the halves: where it follows from what is handed
+  // over anyway, the second half computes it again. In order, since one that is handed over serves the next ones.
+  bool find_recomputed() {
+    constexpr size_t kLongest = 32;
+    std::vector<bool> there = handed_over_;
+    std::unordered_set<NodeId> shown;  // in tensors of the caller's, which take no memory
+    for (size_t i = 0, output = 0; i < graph_.outputs.size(); ++i)
+      if (!at_.late_outputs[i] && at_.kept_outputs[output++]) shown.insert(value_of(graph_, graph_.outputs[i]));
+    bool any = false;
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (!handed_over_[id] || !is_pointwise(graph_[id].op) || shown.contains(id)) continue;
+      std::vector<NodeId> chain, sources;
+      int64_t bytes = 0;
+      if (!chain_of(id, there, kLongest, chain, sources)) continue;
+      for (const NodeId source : sources) bytes += bytes_of(source);
+      if (bytes >= bytes_of(id)) continue;
+      for (const NodeId made : chain) recomputed_[made] = true;
+      for (const NodeId source : sources) there[source] = true;
+      there[id] = false;
+      any = true;
+    }
+    return any;
+  }
+
+  // The operations that make it of what is there, and of the `sources` that would have to be there too. False: they are
+  // too many.
+  bool chain_of(NodeId id, const std::vector<bool>& there, size_t longest, std::vector<NodeId>& chain,
+                std::vector<NodeId>& sources) const {
+    std::vector<NodeId> todo{id};
+    std::unordered_set<NodeId> met{id};
+    while (!todo.empty()) {
+      const NodeId at = todo.back();
+      todo.pop_back();
+      const bool is_end = at != id && there[at];
+      const bool is_made = !is_end && (is_pointwise(graph_[at].op) || is_free(at));
+      if (is_made) chain.push_back(at);
+      const bool is_kept = graph_[at].op == Op::Input && at_.kept_inputs[graph_[at].attr];
+      if (!is_made && !is_end && !is_kept) sources.push_back(at);
+      if (chain.size() > longest) return false;
+      for (const NodeId in : graph_.operands(at))
+        if (is_made && in != kNoNode && met.insert(in).second) todo.push_back(in);
+    }
+    return true;
+  }
+
+  int64_t bytes_of(NodeId id) const { return graph_.layout(id).numel().hint() * size_of(graph_[id].dtype); }
 
   Graph make_first() {
     Rewriter half(graph_);
@@ -187,7 +243,7 @@ class Splitter {
   const Graph& graph_;
   const SplitAt& at_;
   const std::vector<bool> late_;
-  std::vector<bool> first_, second_, handed_over_;
+  std::vector<bool> first_, second_, handed_over_, recomputed_;
   std::vector<uint32_t> first_inputs_;
   std::unordered_set<NodeId> given_;  // outputs of the first half: memory that somebody has
   std::vector<NodeId> handed_nodes_;

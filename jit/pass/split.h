@@ -42,9 +42,9 @@ struct CutAt {
 };
 CutAt cut_at(const ir::Graph& graph, const std::vector<uint32_t>& outputs);
 
-/// What both halves need is made by the first and handed over; what costs nothing, and what the first does not need,
-/// the second makes. Throws support::Unable where the first half needs what is late, or the second writes what the
-/// first made.
+/// What both halves need is made by the first and handed over. What costs nothing, what follows pointwise from what is
+/// handed over anyway, and what the first does not need, the second makes. Throws support::Unable where the first half
+/// needs what is late, or the second writes what the first made.
 Halves split(const ir::Graph& graph, const SplitAt& at);
 
 /// Of each input of a graph: from which sets of inputs those nodes follow that need it and some input with a bit, where

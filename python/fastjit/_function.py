@@ -150,8 +150,7 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
         said = cast(str, cast(Any, self)._explain(*args, **kwargs))
         if said.startswith("eager: ") and (parts := self.parts()):
             said += _parts.sentence(parts)
-        parameter = _differentiated(self.__wrapped__) if said.startswith("a new variant: ") else ""
-        return f"eager, unless the function turns gradients off itself: {parameter}" if parameter else said
+        return said
 
     def inspect(self, stage: Stage, variant: int = 0) -> Any:
         """One stage of a compiled variant as text (``"passes"``: a list of :class:`PassStep`).
@@ -252,14 +251,6 @@ def _wrong_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return ""
 
 
-def _differentiated(function: Any) -> str:
-    """The parameter of a module for which autograd is likely to record the call."""
-    module = _module_of(function)
-    if module is None or not torch.is_grad_enabled():
-        return ""
-    return next((f"parameter {name!r} requires grad" for name, p in module.named_parameters() if p.requires_grad), "")
-
-
 def _inspect(function: Any, stage: str, variant: int) -> Any:
     count = sum(1 for v in function._variants() if not v["reason"])
     result: Any = None
@@ -268,7 +259,8 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
     elif stage == "source":
         from fastjit import _source  # not at import: that takes milliseconds
 
-        result = _source.from_ir(function._inspect("ir", variant), function._inspect("calls", variant))
+        way_there = function._inspect("ir", variant).partition("\n# the way back\n")[0]
+        result = _source.from_ir(way_there, function._inspect("calls", variant))
     elif stage in ("cuda", "ptx"):
         result = _cuda_stage(function, stage, variant)
     else:

@@ -64,7 +64,6 @@ struct Capture {
   uint32_t operators = 0;                                   // calls of operators that Python made
   std::string unsound;                                      // not empty: why this call must stay eager, with file:line
   bool reads_values = false;                                // Python read values of tensors, also where it is unsound
-  bool needs_gradients = false;                             // unsound: autograd records an operator of the call
   std::optional<Derivative> derivative;                     // some of the results require grad
   bool without_grad = false;       // the program runs with grad mode off although the caller's is on
   bool in_inference_mode = false;  // the program runs in inference mode although the caller does not

@@ -264,7 +264,13 @@ PyObject* inspect(PyObject* object, PyObject* args) {
     for (const auto& variant : cast(object)->function->variants.recent_first()) {
       if (!variant->reason.empty() || seen++ != index) continue;
       const std::string_view s = stage;
-      if (s == "ir") return py::str(variant->inspection.ir());
+      const auto with_way_back = [&](std::string text, const auto& text_of) {
+        if (!variant->program.back) return py::str(text);
+        for (const auto& node : variant->program.back->nodes) text += "\n# the way back\n" + text_of(*node);
+        return py::str(text);
+      };
+      if (s == "ir")
+        return with_way_back(variant->inspection.ir(), [](const Backward& node) { return ir::print(node.graph); });
       if (s == "calls") {
         py::list out;
         for (const capture::CallTemplate& call : variant->program.executable->calls) {
@@ -276,7 +282,10 @@ PyObject* inspect(PyObject* object, PyObject* args) {
         }
         return out;
       }
-      if (s == "plan") return py::str(plan::text(variant->program.executable->program));
+      if (s == "plan")
+        return with_way_back(plan::text(variant->program.executable->program), [](const Backward& node) {
+          return node.is_over ? std::string() : plan::text(node.program(node.whole()).executable->program);
+        });
       if (s == "dot") return py::str(plan::dot(variant->inspection.graph, variant->program.executable->program));
       if (s == "guards") return py::str(guards_of(*variant));
       if (s == "llvm" || s == "asm") return py::str(per_kernel(*variant, stage));

@@ -22,9 +22,9 @@ size_t count(const Graph& g, Op op) {
 }
 
 // y = exp(x) * w; gradients gx = g * exp(x) * w and gw = g * exp(x).
-struct Product {
+struct Fan {
   Graph graph;
-  Product() {
+  Fan() {
     const NodeId x = input(graph, "x"), w = input(graph, "w");
     const NodeId e = graph.pointwise(Op::Exp, {x}), y = graph.pointwise(Op::Mul, {e, w});
     const NodeId g = input(graph, "g"), gw = graph.pointwise(Op::Mul, {g, e});
@@ -37,7 +37,7 @@ struct Product {
 }  // namespace
 
 TEST(Split, HandsOverWhatBothHalvesNeed) {
-  Product product;
+  Fan product;
   const pass::Halves halves = pass::split(product.graph, product.at);
   EXPECT_EQ(ir::verify(halves.first), "");
   EXPECT_EQ(ir::verify(halves.second), "");
@@ -45,14 +45,34 @@ TEST(Split, HandsOverWhatBothHalvesNeed) {
   EXPECT_EQ(halves.first.outputs.size(), 2u) << "y, and exp(x) behind it";
   EXPECT_EQ(count(halves.first, Op::Exp), 1u);
   EXPECT_EQ(count(halves.second, Op::Exp), 0u);
-  const std::vector<Handed> handed{
-      {Handed::From::Input, 1}, {Handed::From::Extra, 1}, {Handed::From::Late, 2}};
+  const std::vector<Handed> handed{{Handed::From::Input, 1}, {Handed::From::Extra, 1}, {Handed::From::Late, 2}};
   EXPECT_EQ(halves.handed, handed);
   EXPECT_EQ(halves.second.outputs.size(), 2u);
 }
 
+TEST(Split, APointwiseChainIsComputedAgainFromWhatIsHandedOverAnyway) {
+  const auto split = [](bool needs_source) {
+    Graph g;
+    const NodeId x = input(g, "x");
+    const NodeId call = g.external({ExternKind::Op, 0, "aten::op", {x}, {}, 1});
+    const NodeId h = g.result(call, 0, kF32, kRow);
+    const NodeId t = g.pointwise(Op::Tanh, {g.pointwise(Op::Neg, {h})}), y = g.pointwise(Op::Exp, {t});
+    const NodeId late = input(g, "g");
+    const NodeId back = g.pointwise(Op::Mul, {g.pointwise(Op::Mul, {late, t}), y});
+    g.outputs = {g.pointwise(Op::Neg, {y}), needs_source ? g.pointwise(Op::Mul, {back, h}) : back};
+    return pass::split(g, {{false, true}, {false, true}, {false, false}, {false}});
+  };
+  const pass::Halves halves = split(true);
+  EXPECT_EQ(ir::verify(halves.second), "");
+  EXPECT_EQ(halves.first.outputs.size(), 2u) << "h alone is handed over";
+  EXPECT_EQ(count(halves.second, Op::Tanh), 1u);
+  EXPECT_EQ(split(false).first.outputs.size(), 2u) << "of equal sizes, what is needed is handed over";
+  EXPECT_EQ(count(split(false).second, Op::Tanh), 0u);
+  EXPECT_EQ(count(split(false).second, Op::Exp), 1u) << "and serves what follows from it";
+}
+
 TEST(Split, AnInputThatEagerDoesNotKeepIsCopied) {
-  Product product;
+  Fan product;
   product.at.kept_inputs[1] = false;
   const pass::Halves halves = pass::split(product.graph, product.at);
   EXPECT_EQ(halves.handed[0], (Handed{Handed::From::Extra, 1}));
@@ -119,10 +139,9 @@ TEST(Prune, WhatFollowsFromMissingGradientsOnlyIsMissing) {
 }
 
 TEST(Prune, WhatNobodyWantsIsNotComputed) {
-  Product product;
+  Fan product;
   const pass::Halves halves = pass::split(product.graph, product.at);
-  const pass::Pruned pruned =
-      pass::prune(halves.second, {false, false, true}, {false, false, false}, {false, true});
+  const pass::Pruned pruned = pass::prune(halves.second, {false, false, true}, {false, false, false}, {false, true});
   EXPECT_EQ(pruned.outputs, (std::vector<int>{-1, 0}));
   EXPECT_EQ(count(pruned.graph, Op::Mul), 1u);
 }

@@ -10,25 +10,6 @@
 namespace fastjit::capture {
 namespace {
 
-// pure=True: tensors that Python held and that nothing in the trace made are taken as captured ones.
-void adopt_unknown(Trace& trace) {
-  std::unordered_set<uint32_t> made;
-  for (const Event& event : trace.events) {
-    for (const CallValue& item : event.args)
-      for (const Use& use : item.uses) {
-        if (event.parent != kNone || use.tensor == kNone || use.number || use.bare) continue;
-        if (made.contains(use.tensor) || trace.root(use.tensor)) continue;
-        auto alive = trace.tensors[use.tensor].impl.lock();
-        PyObject* object = alive ? alive->pyobj_slot()->load_pyobj() : nullptr;
-        if (!object) continue;
-        const std::string name = "captured" + std::to_string(trace.roots.size());
-        trace.add_root({use, at::Tensor(std::move(alive)), object, kNone, name});
-      }
-    for (const CallValue& item : event.results)
-      for (const Use& use : item.uses) made.insert(use.tensor);
-  }
-}
-
 // `out=` of no element, which one call gives its sizes: nothing else in the program may have seen it without them.
 bool is_sized_by_one_call(const Analysis& analysis, const Source& root, const Use& now) {
   if (root.argument == kNone || c10::multiply_integers(root.before.meta->sizes) != 0) return false;
@@ -96,7 +77,6 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     if (trace.derivative)
       for (const at::Tensor& gradient : trace.derivative->gradients) leaves.push_back(trace.use(gradient, true));
     const Gradients gradients = judge_gradients(trace, leaves);
-    failed.needs_gradients = gradients.needed;
     if (!gradients.unsound.empty()) unsound(gradients.unsound);
     std::set<uint32_t> whole;  // see select_steps
     bool may_run_whole = true;

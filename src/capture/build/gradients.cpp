@@ -77,14 +77,13 @@ Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
            trace.tensors[leaf.tensor].grad != grad;
   };
   const auto is_lost = [&](const Use& leaf) { return !has_node(leaf) && loses_gradients(trace, leaf); };
-  out.unsound = refuse_graph(trace);
-  if (out.unsound.empty() && std::ranges::any_of(leaves, is_lost)) {
-    out.needed = true;
-    out.unsound = trace.no_derivative.empty() ? "a result requires grad"
-                                              : "its gradients are not compiled: " + trace.no_derivative;
-  } else if (out.unsound.empty() && std::ranges::any_of(leaves, is_other_view)) {
+  out.unsound =
+      trace.no_derivative.empty() ? refuse_graph(trace) : "its gradients are not compiled: " + trace.no_derivative;
+  if (!out.unsound.empty()) return out;
+  if (std::ranges::any_of(leaves, is_lost))
+    out.unsound = "a result requires grad";
+  else if (std::ranges::any_of(leaves, is_other_view))
     out.unsound = "a view is returned that was made under another grad mode than the rest";
-  }
   if (out.unsound.empty()) judge_inference(trace, leaves, out);
   return out;
 }

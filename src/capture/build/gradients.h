@@ -7,7 +7,6 @@ namespace fastjit::capture {
 
 /// What autograd has to do with a call.
 struct Gradients {
-  bool needed = false;     // grad mode is on for the caller, and it records an operator of the call
   bool suspended = false;  // grad mode is on for the caller, and off while the program runs
   bool inference = false;  // the program runs in inference mode, and its caller does not
   std::string unsound;     // not empty: why the call must stay eager

@@ -164,6 +164,7 @@ std::string Recorder::differentiate(const std::vector<at::Tensor>& results) {
 }
 
 std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results) {
+  if (inputs.adopt_unknown) adopt_unknown(trace);
   DerivativeTrace derivative{};
   std::vector<Edge> edges;
   std::map<uint32_t, std::set<uint32_t>> tensors;  // per storage

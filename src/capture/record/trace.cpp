@@ -161,6 +161,24 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   return out;
 }
 
+void adopt_unknown(Trace& trace) {
+  std::unordered_set<uint32_t> made;
+  for (const Event& event : trace.events) {
+    for (const CallValue& item : event.args)
+      for (const Use& use : item.uses) {
+        if (event.parent != kNone || use.tensor == kNone || use.number || use.bare) continue;
+        if (made.contains(use.tensor) || trace.root(use.tensor)) continue;
+        auto alive = trace.tensors[use.tensor].impl.lock();
+        PyObject* object = alive ? alive->pyobj_slot()->load_pyobj() : nullptr;
+        if (!object) continue;
+        const std::string name = "captured" + std::to_string(trace.roots.size());
+        trace.add_root({use, at::Tensor(std::move(alive)), object, kNone, name});
+      }
+    for (const CallValue& item : event.results)
+      for (const Use& use : item.uses) made.insert(use.tensor);
+  }
+}
+
 bool is_wrapper(const at::Tensor& tensor) {
   const c10::DispatchKeySet keys = tensor.key_set();
   return keys.has(c10::DispatchKey::FuncTorchBatched) || keys.has(c10::DispatchKey::FuncTorchGradWrapper);

@@ -224,6 +224,8 @@ struct Trace {
   bool has_layers = false;  // one of `tensors` is layered
 };
 
+/// pure=True: tensors that Python held and that nothing in the trace made are taken as captured ones.
+void adopt_unknown(Trace& trace);
 /// A transform of torch.func holds another tensor in it.
 bool is_wrapper(const at::Tensor& tensor);
 /// A transform of torch.func runs others in its place, down to those on plain tensors.

@@ -60,11 +60,11 @@ struct HitProgram {
 
 /// What a person may want to see of one variant. Texts are made when someone asks for them.
 struct Inspection {
-  ir::Graph captured;  // before the passes
-  ir::Graph graph;     // after them
-  std::string ir() const { return ir::print(captured); }
-  std::vector<std::string> keys;         // kernel keys, for `cache show`
-  std::vector<std::string> fixed_sizes;  // of capture::Capture
+  ir::Graph captured;                                     // before the passes
+  ir::Graph graph;                                        // after them
+  std::string ir() const { return ir::print(captured); }  // without the way back
+  std::vector<std::string> keys;                          // kernel keys, for `cache show`
+  std::vector<std::string> fixed_sizes;                   // of capture::Capture
   double compile_ms = 0, record_ms = 0;
 };
 

@@ -84,6 +84,9 @@ size_t bytes_of(const Variant& variant) {
   for (const capture::ValueGuard& value : variant.guards.values)
     sum += sizeof value + value.label.capacity() + weight(value.expected);
   if (variant.program.executable) sum += weight(*variant.program.executable);
+  if (variant.program.back)
+    for (const auto& node : variant.program.back->nodes)
+      if (!node->is_over) sum += weight(node->graph) + weight(*node->program(node->whole()).executable);
   return sum + weight(variant.program.inputs) + weight(variant.inspection.captured) + weight(variant.inspection.graph) +
          weight(variant.inspection.keys);
 }

@@ -9,7 +9,6 @@ using capture::InputSource;
 
 /// All that programs of one way back have in common.
 struct Blueprint {
-  ir::Graph graph;
   pass::PassContext context;
   plan::PlanOptions options;
   backend::Target target;
@@ -107,8 +106,8 @@ void add_node(Cut& out, const SecondHalf& half, const std::vector<Backward::Resu
   for (size_t i = 0; i < pruned.outputs.size(); ++i)
     if (pruned.outputs[i] >= 0) node->sources.push_back(half.sources[i]);
   node->again = out.way->again;
+  node->graph = std::move(pruned.graph);
   out.nodes.push_back(std::move(node));
-  out.graphs.push_back(std::move(pruned.graph));
 }
 
 Given given_by(const pass::Handed& handed, const std::vector<uint32_t>& moved) {
@@ -125,13 +124,14 @@ Given given_by(const pass::Handed& handed, const std::vector<uint32_t>& moved) {
   return {Given::From::Gradient, handed.index};
 }
 
-std::unique_ptr<BackwardProgram> make(const Blueprint& blueprint, const BackwardRequest& request) {
+std::unique_ptr<BackwardProgram> make(const ir::Graph& graph, const Blueprint& blueprint,
+                                      const BackwardRequest& request) {
   std::vector<bool> late, missing;
   for (const uint64_t bit : blueprint.bits) {
     late.push_back(bit != 0);
     missing.push_back(bit != 0 && !(bit & request.results));
   }
-  pass::Pruned pruned = pass::prune(blueprint.graph, late, missing, request.sources);
+  pass::Pruned pruned = pass::prune(graph, late, missing, request.sources);
   Compilation compilation;
   compilation.captured = std::move(pruned.graph);
   compilation.context = blueprint.context;
@@ -155,6 +155,18 @@ std::unique_ptr<BackwardProgram> make(const Blueprint& blueprint, const Backward
   program->inputs = std::move(pruned.inputs);
   program->gradients = std::move(pruned.outputs);
   return program;
+}
+
+// Of a call with one result, what eager's way back reads and a program does not.
+void add_checked(Backward& node, const capture::Capture& captured, const std::vector<uint32_t>& moved) {
+  const capture::Derivative& derivative = *captured.derivative;
+  const auto add = [&](Given::From from, uint32_t index) {
+    const auto is_it = [&](const Given& given) { return given.from == from && given.index == index; };
+    if (std::ranges::none_of(node.given, is_it)) node.given.push_back({from, index, true, {1}});
+  };
+  for (size_t i = 0; i < moved.size() && i < derivative.kept_inputs.size(); ++i)
+    if (derivative.kept_inputs[i] && !is_gradient(captured.inputs[i])) add(Given::From::Input, moved[i]);
+  if (derivative.kept_results[derivative.results[0]]) add(Given::From::Result, derivative.results[0]);
 }
 
 }  // namespace
@@ -208,18 +220,18 @@ Cut cut(capture::Capture& captured, const std::string& function) {
     out.nodes.back()->function = function;
     out.nodes.back()->is_over = derivative.is_over;
   }
+  if (results.size() == 1 && !derivative.is_over) add_checked(*out.nodes[0], captured, moved);
   captured.graph = std::move(halves.first);
   captured.inputs = std::move(inputs);
   return out;
 }
 
 void make_like(Cut& cut, const Compilation& like, const Executable& executable) {
-  for (size_t i = 0; i < cut.nodes.size(); ++i) {
-    Backward& node = *cut.nodes[i];
+  for (const std::shared_ptr<Backward>& made : cut.nodes) {
+    Backward& node = *made;
     auto blueprint = std::make_shared<Blueprint>();
     for (const Given& given : node.given)
       blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
-    blueprint->graph = std::move(cut.graphs[i]);
     blueprint->context = like.context;
     blueprint->options = like.options;
     blueprint->target = like.target;
@@ -228,8 +240,10 @@ void make_like(Cut& cut, const Compilation& like, const Executable& executable) 
     blueprint->mode = like.mode;
     blueprint->calls = executable.calls;
     blueprint->numbers = executable.numbers;
-    node.make = [blueprint](const BackwardRequest& request) { return make(*blueprint, request); };
-    cut.way->nodes.push_back(cut.nodes[i]);
+    node.make = [&graph = node.graph, blueprint](const BackwardRequest& request) {  // the node has this
+      return make(graph, *blueprint, request);
+    };
+    cut.way->nodes.push_back(made);
   }
 }
 

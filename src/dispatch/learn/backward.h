@@ -7,11 +7,10 @@
 
 namespace fastjit::dispatch {
 
-/// A way back whose programs cannot be made yet: per node, its graph.
+/// A way back whose programs cannot be made yet.
 struct Cut {
-  std::shared_ptr<WayBack> way;  // null: the call has none
+  std::shared_ptr<WayBack> way;  // null: the call has none; without its nodes
   std::vector<std::shared_ptr<Backward>> nodes;
-  std::vector<ir::Graph> graphs;
 };
 
 /// Cuts what was captured: the call's own graph stays there, with outputs behind its results for what the way back

@@ -14,9 +14,11 @@ PyObject* warning_type = nullptr;
 PyObject* error_type = nullptr;
 
 constexpr std::string_view kOutside = "do this outside the function";
-constexpr std::string_view kTraining =
-    "backward() and functions of torch.compile are not compiled by the decorator; for training, torch.compile(model, "
-    "backend='fastjit') compiles forward and backward";
+constexpr std::string_view kCompiler =
+    "functions of torch.compile are not compiled inside of others; call them outside";
+constexpr std::string_view kGradients =
+    "'python -m fastjit docs training' says which gradients are compiled; where none is needed, call it under "
+    "torch.no_grad()";
 constexpr std::string_view kScripted =
     "TorchScript is not compiled inside of other functions; give it to fastjit itself";
 constexpr std::string_view kLargeArray = "more than guards compare";
@@ -29,6 +31,8 @@ constexpr struct {
 } kAdvice[] = {
     {"recording limit",
      "give fastjit the body of the loop, work on whole tensors, or raise the FASTJIT_RECORD_ setting"},
+    {"its gradients", kGradients},
+    {"backward(), and", kGradients},
     {"value of a tensor left", "choose with torch.where, or do this outside the function"},
     {"side effect", kOutside},
     {"an array of numpy is read", "make a tensor of it outside the function"},
@@ -48,7 +52,7 @@ constexpr struct {
 };
 
 std::string_view way_out(std::string_view reason) {
-  if (reason.find(" at eval_frame.py:") != reason.npos) return kTraining;   // torch's optimizers keep Dynamo out there
+  if (reason.find(" at eval_frame.py:") != reason.npos) return kCompiler;   // torch's optimizers keep Dynamo out there
   if (reason.ends_with(')') && reason.find(" (called at ") != reason.npos)  // inside a library: no argument can help
     return kOutside;
   if (reason.find(kLargeArray) != reason.npos) return "make the tensor outside the function";

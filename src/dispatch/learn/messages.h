@@ -4,10 +4,6 @@
 
 namespace fastjit::dispatch {
 
-inline constexpr const char* kNoGradAdvice =
-    "'python -m fastjit docs training' says which gradients are compiled; where none is needed, call it under "
-    "torch.no_grad()";
-
 // Pages are in the wheel (python/fastjit/_docs.py), where a file of the source tree or an address could not be opened.
 inline constexpr const char* kLimitsAdvice =
     "'python -m fastjit docs limits' says what can be compiled; on_unsupported='eager' silences this";

@@ -274,7 +274,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
   for (auto [a, b] : recording.observation.identities) recording.variant->key.spec.require_identity(a, b);
   for (PyObject* tensor : recording.observation.bare) recording.variant->key.spec.require_bare(tensor);
-  if (recording.unsound.empty() && recording.observation.unsound.empty() && recording.modes.grad()) {
+  if (recording.unsound.empty() && recording.observation.unsound.empty()) {
     recorder.differentiate(recording.results);
     recording.unsound = recording.find_grads();
     recorder.leaves_gradients(recording.grads);
@@ -509,19 +509,12 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   recording.variant->program.operators = recording.captured_graph.operators;
   recording.variant->inspection.record_ms = ms_since(start);
   function.stats.record_ms += recording.variant->inspection.record_ms;
-  if (recording.captured_graph.needs_gradients && recording.unsound == recording.captured_graph.unsound)
-    recording.advice = kNoGradAdvice;
   if (recording.unsound.empty() && !(current_modes() == modes))
     recording.unsound = "it changes a mode (such as grad mode) for its caller";
   // The result is constant under the facts, which eager gives as well.
   if (recording.unsound.empty() && !recording.variant->program.recipe.has_tensors() && recording.grads_set.empty() &&
       !does_anything(recording.captured_graph))
     recording.unsound = "its result holds no tensor";
-  // Autograd compares a view's version with its base's; stores are counted after the views are made.
-  if (recording.unsound.empty() && !recording.captured_graph.graph.stores.empty())
-    for (PyObject* leaf : recording.leaves)
-      if (unpack(leaf).is_view() && unpack(leaf).requires_grad())
-        recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
   Schedule schedule;
   if (recording.unsound.empty()) {
     schedule = schedule_numbers(recording);

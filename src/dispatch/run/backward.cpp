@@ -86,6 +86,7 @@ class BackwardNode final : public autograd::Node {
   std::vector<at::Tensor> gather(const BackwardProgram& program, const autograd::variable_list& gradients) {
     std::vector<at::Tensor> all(backward_->given.size()), held;
     std::vector<bool> needed(all.size(), false);
+    for (size_t i = 0; i < all.size(); ++i) needed[i] = backward_->given[i].is_checked;
     for (const uint32_t input : program.inputs) needed[input] = true;
     size_t shared = 0, extra = 0;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -186,7 +187,8 @@ const BackwardProgram& Backward::program(const BackwardRequest& request) const {
 }
 
 void WayBack::make_ahead() const {
-  for (const auto& node : nodes) node->program(node->whole());
+  for (const auto& node : nodes)
+    if (!node->is_over) node->program(node->whole());
 }
 
 const char* WayBack::why_eager() const {

@@ -20,9 +20,10 @@ namespace fastjit::dispatch {
 /// What a backward program may be given, of a call of the program and then of autograd.
 struct Given {
   enum class From : uint8_t { Input, Result, Extra, Gradient } from;
-  uint32_t index;  // of the program's inputs; of its outputs, for Result and Extra; of Backward::results
-  std::vector<uint64_t>
-      uses{};  // results whose gradients are needed beside it, as bits: one entry for each computation
+  uint32_t index;           // of the program's inputs; of its outputs, for Result and Extra; of Backward::results
+  bool is_checked = false;  // no program reads it, but eager's way back does: a write to it is eager's error
+  /// Results whose gradients are needed beside it, as bits: one entry for each computation.
+  std::vector<uint64_t> uses{};
 };
 
 /// Makes gradients of some sources out of gradients of some results.
@@ -52,6 +53,7 @@ class Backward {
     uint32_t index;  // of the program's outputs, or of its inputs
   };
   std::string function;  // for people
+  ir::Graph graph;       // what its programs are made of, before the passes
   std::vector<Given> given;
   std::vector<Result> results;
   std::vector<Source> sources;  // that get a gradient

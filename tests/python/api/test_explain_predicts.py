@@ -166,24 +166,16 @@ def test_gradients() -> None:
     wants, plain = needs_grad(4), torch.ones(4)
     with torch.enable_grad():
         fast = quiet(lambda x: x * 2)
-        assert fast.explain(wants).startswith("eager, unless the function turns gradients off itself: argument 'x' ")
         assert [agree(fast, x) for x in (wants, wants, plain, plain, wants)] == [
-            "eager", "eager", "a new variant", "a hit", "eager",
+            "a new variant", "a hit", "a new variant", "a hit", "a hit",
         ]  # fmt: skip
         net = quiet(nn.Linear(4, 4))
-        for _ in range(3):
-            assert agree(of(net), plain) == "eager"
+        assert [agree(of(net), plain) for _ in range(2)] == ["a new variant", "a hit"]
         with torch.no_grad():
             assert [agree(of(net), plain) for _ in range(2)] == ["a new variant", "a hit"]
-        assert agree(of(net), plain) == "eager"
+        assert agree(of(net), plain) == "a hit"
         net.requires_grad_(False)
         assert [agree(of(net), plain) for _ in range(2)] == ["a new variant", "a hit"]
-
-        weight = needs_grad(4)
-        closure = quiet(lambda x: x * weight)
-        with torch.no_grad():
-            closure(plain)
-        assert agree(closure, plain) == "eager"
 
 
 def test_a_function_that_turns_gradients_off() -> None:
@@ -193,10 +185,7 @@ def test_a_function_that_turns_gradients_off() -> None:
             return x * 2
 
     with torch.enable_grad():
-        wants = needs_grad(4)
-        assert fast.explain(wants).startswith("eager, unless")
-        fast(wants)
-        assert agree(fast, wants) == "a hit"
+        assert [agree(fast, needs_grad(4)) for _ in range(2)] == ["a new variant", "a hit"]
 
 
 def test_modules_methods_and_wrong_arguments() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import fastjit
@@ -389,3 +391,139 @@ def test_gradients_of_gradients_that_come_later_are_an_error_once():
     assert "are to be differentiated again (create_graph=True)" in said and "call it again" in said
     assert_same(log_of(again, compiled), log_of(again, product))
     assert compiled.stats().hits == 2
+
+
+# ---- the call goes back itself ----
+
+
+@pytest.fixture(scope="module")
+def first_uses() -> None:
+    """Torch imports parts of itself at the first step of an optimizer in a process: that call is not recorded."""
+    with torch.enable_grad():
+        step, _ = whole_step(OPTIMIZERS["AdamW"], clip=True)
+        step(torch.ones(2, 6), torch.tensor([0, 1]))
+
+
+def whole_step(optimizer_of, clip=False, last_zero=False):
+    """One training step over a small network of its own, and the network."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = optimizer_of(net.parameters())
+
+    def step(x, y):
+        if not last_zero:
+            optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        if last_zero:
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return step, net
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "Adam": lambda p: torch.optim.Adam(p, lr=1e-2),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=1e-2),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2),
+    "foreach AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=True),
+}
+
+
+def train(step, net, steps=8):
+    log = []
+    for seed in range(steps):
+        torch.manual_seed(seed)
+        log.append(step(torch.randn(5, 6), torch.randint(0, 3, (5,))))
+        log += [(p.detach().clone(), p.grad if p.grad is None else p.grad.clone(), p._version) for p in net.parameters()]
+    return log
+
+
+@pytest.mark.usefixtures("first_uses")
+@pytest.mark.parametrize("kind", ["plain", "clip", "last_zero"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_training_step_is_one_program(name, kind):
+    options = {kind: True} if kind != "plain" else {}
+    step, net = whole_step(OPTIMIZERS[name], **options)
+    other, twin = whole_step(OPTIMIZERS[name], **options)
+    compiled = fastjit.fastjit(other, on_unsupported="eager")
+    with torch.enable_grad():
+        assert_same(train(compiled, twin), train(step, net))
+    assert compiled.stats().hits >= 5 and compiled.stats().fallbacks == {}, compiled.stats()
+
+
+def test_gradients_that_are_there_are_added_to():
+    torch.manual_seed(0)
+    net = nn.Linear(4, 2)
+    twin = copy.deepcopy(net)
+
+    def into(net):
+        def step(x):
+            loss = net(x).square().sum()
+            loss.backward()
+            return loss.detach()
+
+        return step
+
+    step, compiled = into(net), fastjit.fastjit(into(twin))
+    with torch.enable_grad():
+        for _ in range(5):
+            x = torch.randn(3, 4)
+            assert_same(compiled(x), step(x))
+            held = twin.weight.grad
+            assert_same(list(p.grad for p in twin.parameters()), list(p.grad for p in net.parameters()))
+            assert held._version == net.weight.grad._version
+        compiled(x)
+        assert twin.weight.grad is held, "the same tensor, as eager adds to it in place"
+    assert compiled.stats().hits == 4 and compiled.stats().misses == 2
+
+
+def test_a_loss_that_was_gone_back_from_cannot_be_again():
+    net = nn.Linear(4, 2)
+
+    @fastjit.fastjit
+    def step(x):
+        net.zero_grad()
+        loss = net(x).square().sum()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        for _ in range(4):
+            loss = step(torch.randn(3, 4))
+            assert loss.requires_grad
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                loss.backward()
+    assert step.stats().hits == 2
+
+
+def test_a_hook_on_a_parameter_keeps_a_training_step_eager():
+    net, log = nn.Linear(4, 2), []
+    net.weight.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.sum().item()))
+
+    @fastjit.fastjit(on_unsupported="eager")
+    def step(x):
+        net.zero_grad()
+        net(x).sum().backward()
+
+    with torch.enable_grad():
+        for _ in range(3):
+            step(torch.ones(3, 4))
+    assert len(log) == 3 and step.stats().hits == 0
+    assert any("a hook waits for that of 'net.weight'" in why for why in step.stats().fallbacks), step.stats()
+
+
+def test_a_loss_is_read_without_gradients():
+    net = nn.Linear(4, 2)
+    loss = fastjit.fastjit(lambda x: net(x).square().sum().item())
+    with torch.enable_grad():
+        for _ in range(4):
+            x = torch.randn(3, 4)
+            assert loss(x) == pytest.approx(net(x).square().sum().item())
+    assert loss.stats().hits == 3 and loss.stats().fallbacks == {}

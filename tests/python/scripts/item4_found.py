@@ -48,7 +48,7 @@ def view_comes_to_require_grad(w: World) -> None:
     with torch.enable_grad():
         base.mul_(p)
         w.change("its base was written with gradients")
-        w.call("requires grad", f, view)
+        w.call("new", f, view)
     with torch.no_grad():
         w.learn(f, view)
 

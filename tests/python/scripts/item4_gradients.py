@@ -86,9 +86,9 @@ def part_of_a_call_needs_gradients(w: World) -> None:
     with torch.enable_grad():
         w.learn(f, x, x)
         w.change("an argument that requires grad")
-        out = w.call("argument 'p' requires grad", f, x, p)
+        out = w.call("new", f, x, p)
         out.sum().backward()
-        w.call("argument 'p' requires grad", f, x, p)
+        w.call("hit", f, x, p)
         w.learn(f, x, 2 * x)
 
 
@@ -121,8 +121,8 @@ def factories_give_leaves(w: World) -> None:
         ):
             with mode():
                 f = w.jit(make)
-                w.call("a result requires grad", f, x)
-                w.call("a result requires grad", f, x)
+                w.call("the call makes a tensor that requires grad", f, x)
+                w.call("the call makes a tensor that requires grad", f, x)
 
 
 @script(3)
@@ -145,8 +145,8 @@ def argument_comes_to_require_grad(w: World) -> None:
             b.mul_(p)
 
     f, p = w.jit(f), _parameter()
-    w.call("argument 'p' requires grad", f, p, torch.ones(3))
-    w.call("argument 'p' requires grad", f, p, torch.ones(3))
+    w.call("requires_grad of b changed during the call", f, p, torch.ones(3))
+    w.call("requires_grad of b changed during the call", f, p, torch.ones(3))
 
 
 @script(3)
@@ -158,8 +158,8 @@ def gradients_inside_a_call_without(w: World) -> None:
         return b
 
     f, p = w.jit(f), _parameter()
-    w.call("argument 'p' requires grad", f, p)
-    w.call("argument 'p' requires grad", f, p)
+    w.call("new", f, p)
+    w.call("hit", f, p)
 
 
 @script(3)
@@ -219,7 +219,7 @@ def lists_are_written_in_place(w: World) -> None:
         with torch.enable_grad():
             xs = [p * 1]
         with torch.set_grad_enabled(grad):
-            w.call("argument 'xs[0]' requires grad", f, xs, [torch.full((3,), 3.0)])
+            w.call("'xs[0]' requires grad and is written", f, xs, [torch.full((3,), 3.0)])
         with torch.enable_grad():
             print(torch.autograd.grad(xs[0].sum(), p))
 

@@ -32,10 +32,10 @@ def argument_that_requires_grad(w: World) -> None:
     w.call("new", f, x)
     with torch.enable_grad():
         w.change("an argument that requires grad, grad mode on")
-        out = w.call("requires grad", f, p)
+        out = w.call("new", f, p)
         out.sum().backward()
         w.change("its grad")
-        w.call("requires grad", f, p)
+        w.call("hit", f, p)
     w.change("no_grad")
     w.call("hit", f, x)
 

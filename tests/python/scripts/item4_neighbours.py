@@ -381,12 +381,12 @@ def anomaly_mode_and_saved_tensor_hooks(w: World) -> None:
     packed = []
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
         w.change("saved-tensor hooks")
-        w.call("requires grad", f, p)
+        w.call("hooks for saved tensors are active", f, p)
     w.watch(packed=packed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with torch.autograd.set_detect_anomaly(True), torch.enable_grad():
-            w.call("requires grad", f, p)
+            w.call("anomaly detection is on", f, p)
     w.change("none of them")
     w.call("hit", f, x)
 
