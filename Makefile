@@ -16,7 +16,7 @@ PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pyt
 VISION := $(shell sed -n 's/^torch = \["2\.\([0-9]*\).*/\1/p' pyproject.toml | awk '{ print $$1 + 15 }')
 PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*" "einops>=0.8,<1"
 
-.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds seeds-peers bench-report correctness-report coverage-report docs clean
+.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds bench-training seeds-peers bench-report correctness-report coverage-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -148,6 +148,10 @@ bench-models: build
 # The programs of the works that FastJIT began with, a folder of benchmarks/seeds each, tens of minutes: the first calls
 # of torch.compile. SEEDS="functs --only LSTM --budget 2" chooses and shortens; `make seeds-peers` brings Numba and JAX.
 SEEDS ?=
+bench-training: build
+	@$(PY) benchmarks/training.py
+	@$(PY) benchmarks/report.py
+
 bench-seeds: build
 	@$(PY) benchmarks/seeds/run.py $(SEEDS)
 	@$(PY) benchmarks/report.py

@@ -84,7 +84,8 @@ class Stats:
 class VariantInfo:
     """One thing a function knows: a program for a signature, or the reason why that signature stays eager.
 
-    ``bytes`` is an estimate of the memory that goes with it, without its machine code.
+    ``bytes`` is an estimate of the memory that goes with it, without its machine code. ``kept_bytes`` is what each call
+    keeps until ``backward()``, beside tensors that the caller has; 0 where no result requires grad.
     """
 
     signature: str
@@ -95,6 +96,7 @@ class VariantInfo:
     compile_ms: float
     record_ms: float
     bytes: int
+    kept_bytes: int
     keys: list[str]
 
 

@@ -200,6 +200,18 @@ PyObject* stats(PyObject* object, PyObject*) {
   });
 }
 
+// What a hit keeps for its way back, in memory that nobody else sees.
+int64_t kept_bytes(const Variant& variant) {
+  if (!variant.program.back) return 0;
+  const plan::Program& program = variant.program.executable->program;
+  int64_t sum = 0;
+  for (size_t i = program.outputs.size() - variant.program.back->extras; i < program.outputs.size(); ++i) {
+    const plan::Slot& slot = program.slots[program.outputs[i]];
+    sum += c10::multiply_integers(slot.sizes) * ir::size_of(slot.dtype);
+  }
+  return sum;
+}
+
 py::dict describe(const Variant& variant) {
   py::dict out;
   out["signature"] = variant.key.spec.signature();
@@ -210,6 +222,7 @@ py::dict describe(const Variant& variant) {
   out["compile_ms"] = variant.inspection.compile_ms;
   out["record_ms"] = variant.inspection.record_ms;
   out["bytes"] = variant.bytes;
+  out["kept_bytes"] = kept_bytes(variant);
   out["keys"] = variant.inspection.keys;
   return out;
 }

@@ -36,7 +36,7 @@ def backward(f: Function) -> Log:
 
 
 def second_backward(f: Function) -> Log:
-    x, w, y = call(f)
+    x, _w, y = call(f)
     y.sum().backward()
     y.sum().backward()
     return [x.grad]
@@ -50,7 +50,7 @@ def kept_graph(f: Function) -> Log:
 
 
 def write_to_result(f: Function) -> Log:
-    x, w, y = call(f)
+    x, _w, y = call(f)
     y.mul_(2)
     y.sum().backward()
     return [y.detach(), x.grad]
@@ -360,7 +360,13 @@ def test_stays_eager(reason):
 def test_a_program_steps_back_while_hooks_for_saved_tensors_are_active():
     compiled = fastjit.fastjit(product, on_unsupported="eager")
     want = log_of(backward, product)
-    for scenario, hits in [(backward, 0), (backward, 1), (in_checkpoint, 1), (under_anomaly_detection, 1), (backward, 2)]:
+    for scenario, hits in [
+        (backward, 0),
+        (backward, 1),
+        (in_checkpoint, 1),
+        (under_anomaly_detection, 1),
+        (backward, 2),
+    ]:
         got = log_of(scenario, compiled)
         assert_same(got[-2:], want[1:3] if scenario is in_checkpoint else want[-2:])
         assert compiled.stats().hits == hits
@@ -441,7 +447,9 @@ def train(step, net, steps=8):
     for seed in range(steps):
         torch.manual_seed(seed)
         log.append(step(torch.randn(5, 6), torch.randint(0, 3, (5,))))
-        log += [(p.detach().clone(), p.grad if p.grad is None else p.grad.clone(), p._version) for p in net.parameters()]
+        log += [
+            (p.detach().clone(), p.grad if p.grad is None else p.grad.clone(), p._version) for p in net.parameters()
+        ]
     return log
 
 
