@@ -105,18 +105,18 @@ class Splitter {
     }
   }
 
+  // What a call writes lies in one memory: in the half that makes it, unless nothing is written after that.
   void refuse_writes() const {
-    for (const NodeId id : late_calls())
-      for (const uint32_t index : graph_.externs[graph_[id].attr].written)
-        if (handed_over_[memory_of(graph_, graph_.externs[graph_[id].attr].operands[index])])
-          throw support::Unable("its gradients are written over what the results were computed with", kAdvice);
-  }
-
-  std::vector<NodeId> late_calls() const {
-    std::vector<NodeId> calls;
-    for (NodeId id = 0; id < graph_.nodes.size(); ++id)
-      if (second_[id] && graph_[id].op == Op::Extern) calls.push_back(id);
-    return calls;
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (graph_[id].op != Op::Extern) continue;
+      const ExternAttr& call = graph_.externs[graph_[id].attr];
+      for (const uint32_t index : call.written) {
+        const NodeId memory = memory_of(graph_, call.operands[index]);
+        const bool is_made_again = second_[memory] && !handed_over_[memory];
+        if (second_[id] ? handed_over_[memory] : is_made_again)
+          throw support::Unable("the way back needs memory that " + call.name + " writes to", kAdvice);
+      }
+    }
   }
 
   // Memory is what a long chain of pointwise operations takes between the halves: where it follows from what is handed

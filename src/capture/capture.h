@@ -27,9 +27,10 @@ struct SizeSymbol {
 
 /// How gradients of the results become gradients of what they were computed of: the way back is in the graph too.
 struct Derivative {
-  std::vector<uint32_t> results;   // tensor leaves of the result that require grad; of each, the graph has an input
-  std::vector<bool> kept_results;  // per graph output in front of the gradients: autograd keeps that very tensor
-  std::vector<uint32_t> sources;   // graph inputs whose gradients are its outputs behind those of the result
+  std::vector<uint32_t> results;  // tensor leaves of the result that require grad; of each, the graph has an input
+  std::vector<c10::ScalarType> dtypes;  // of these
+  std::vector<bool> kept_results;       // per graph output in front of the gradients: autograd keeps that very tensor
+  std::vector<uint32_t> sources;        // graph inputs whose gradients are its outputs behind those of the result
   std::vector<uint32_t> inner;    // of `results`, those that others are computed from: the outputs behind the gradients
                                   // are theirs, with what comes to them through the others
   std::vector<bool> kept_inputs;  // per graph input: autograd keeps that very tensor

@@ -123,10 +123,13 @@ class Walk {
   std::vector<Node*> todo_;
 };
 
+bool is_view_of_root(const Trace& trace, const Use& result) {
+  return std::ranges::any_of(trace.roots, [&](const Source& root) { return root.before.storage == result.storage; });
+}
+
 // What keeps a tensor of the result from having a node of autograd's of its own.
 std::string why_not_own(const Trace& trace, const Use& result, const std::map<uint32_t, size_t>& tensors_in) {
-  const auto is_there = [&](const Source& root) { return root.before.storage == result.storage; };
-  if (std::ranges::any_of(trace.roots, is_there)) return "a result that requires grad shares memory with an argument";
+  if (is_view_of_root(trace, result)) return "a result that requires grad shares memory with an argument";
   if (tensors_in.at(result.storage) > 1) return "two results share memory, and one requires grad";
   return "";
 }
@@ -178,6 +181,7 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
   std::set<uint32_t> met;
   for (uint32_t i = 0; i < results.size(); ++i) {
     if (!results[i].requires_grad() || trace.root(uses[i].tensor) || !met.insert(uses[i].tensor).second) continue;
+    if (!trace.grad && is_view_of_root(trace, uses[i])) continue;  // without grad mode a view is what its base is
     if (const std::string why = why_not_own(trace, uses[i], tensors_in); !why.empty()) return why;
     if (results[i].is_leaf()) return "the call makes a tensor that requires grad";
     derivative.results.push_back(i);

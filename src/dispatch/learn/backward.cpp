@@ -48,12 +48,13 @@ std::vector<int64_t> numbers(std::span<const ir::Dim> dims) {
 // What autograd is to bring: tensors like those that it was recorded with.
 std::vector<Backward::Result> results_of(const capture::Capture& captured) {
   std::vector<Backward::Result> results;
-  for (const uint32_t output : captured.derivative->results) results.push_back({output, {}, {}, {}});
+  const capture::Derivative& derivative = *captured.derivative;
+  for (size_t i = 0; i < derivative.results.size(); ++i)
+    results.push_back({derivative.results[i], derivative.dtypes[i], {}, {}});
   for (ir::NodeId id = 0; id < captured.graph.nodes.size(); ++id) {
     const ir::Node& node = captured.graph[id];
     if (node.op != ir::Op::Input || !is_gradient(captured.inputs[node.attr])) continue;
     Backward::Result& result = results[captured.inputs[node.attr].index];
-    result.dtype = capture::to_torch(node.dtype);
     result.sizes = numbers(captured.graph.layout(id).sizes);
     result.strides = numbers(captured.graph.layout(id).strides);
   }

@@ -468,6 +468,7 @@ bool Recording::is_first_use(bool in_library) const { return in_library && funct
 // that read more than half of them.
 bool Recording::hand_over(const observe::Obstacle& met) {
   const bool may_pass = is_first_use(met.in_library);
+  if (may_pass && modes.grad()) return true;  // the rest, an optimizer's step for one, is looked at for numbers
   std::vector<observe::Obstacle::Open> failed;
   const size_t most = recorder->reads_too_many() ? recorder->values_read() / 2 : at_limit ? 0 : SIZE_MAX;
   if (!may_pass)

@@ -420,7 +420,7 @@ def test_modes_that_the_whole_enters_hold_in_parts() -> None:
     assert function.stats().parts["block"].hits >= 4
 
 
-def test_training_is_not_looked_at() -> None:
+def test_training_runs_in_parts() -> None:
     eager, fast, function = pair(Net)
     with torch.enable_grad():
         for _ in range(5):
@@ -430,7 +430,8 @@ def test_training_is_not_looked_at() -> None:
             wanted.backward()
     for mine, other in zip(fast.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad)
-    assert function.stats().parts == {} and function.stats().operators == 0
+    parts = function.stats().parts
+    assert parts and all(part.hits > 0 and part.fallbacks == {} for part in parts.values()), parts
 
 
 def test_threads_and_recursion() -> None:
