@@ -152,6 +152,7 @@ def variants_of(program: Program, peers: list[str]) -> dict[str, Callable[[torch
     return made
 
 
+@torch.enable_grad()
 def measured(program: Program, options: harness.Options) -> dict[str, Any]:
     made = variants_of(program, options.given.peers.split(","))
     torch.manual_seed(1)
@@ -172,6 +173,7 @@ def measured(program: Program, options: harness.Options) -> dict[str, Any]:
     return found
 
 
+@torch.enable_grad()
 def memory_of(activation: Callable[[], nn.Module]) -> dict[str, int]:
     """Bytes that saved-tensor hooks see in eager, and that hits hand over to their way back."""
     layers = [nn.Linear(256, 1024), activation(), nn.Linear(1024, 256), activation(), nn.Linear(256, 10)]

@@ -188,7 +188,8 @@ def check_reasons_and_ways_out() -> None:
     assert fallback(lambda x: (x * 2, torch.arange(4)), x)[0].endswith(" is on cpu")
     assert "value of a tensor left" in fallback(lambda x: x * 2 if x.sum().item() > 0 else x, x)[0]
     with torch.enable_grad():
-        assert fallback(lambda x: x * 2, put(host).requires_grad_())[0] == "its gradients are not compiled: it runs on cuda:0"
+        reason = fallback(lambda x: x * 2, put(host).requires_grad_())[0]
+        assert reason == "its gradients are not compiled: it runs on cuda:0"
 
 
 def check_a_launch_that_fails_runs_eagerly() -> None:
