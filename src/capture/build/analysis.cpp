@@ -106,7 +106,8 @@ class Selector {
   // gives a number beside tensors (which library computed them) only its parts are steps.
   bool hides_what_goes_back(uint32_t index) const {
     const Event& event = trace_.events[index];
-    if (goes_back_with_.empty() || below_ > 0 || !event.facts.is(OpFlag::Composite) || event.facts.reads()) return false;
+    if (goes_back_with_.empty() || below_ > 0 || !event.facts.is(OpFlag::Composite) || event.facts.reads())
+      return false;
     std::unordered_set<uint32_t> shown;
     for (const auto* items : {&event.args, &event.results})
       for (const CallValue& item : *items)
