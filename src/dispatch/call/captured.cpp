@@ -33,6 +33,14 @@ const at::Tensor& grad_of(PyObject* owner) noexcept {
   return meta ? meta->grad_ : none;
 }
 
+bool has_gradient_hooks(PyObject* leaf) noexcept {
+  const auto* meta = autograd_meta(unpack(leaf).unsafeGetTensorImpl());
+  if (!meta) return false;
+  if (!meta->hooks_.empty() || meta->post_acc_grad_hooks_) return true;
+  const auto node = meta->grad_accumulator_.lock();
+  return node && (!node->pre_hooks().empty() || !node->post_hooks().empty() || !node->tensor_pre_hooks().empty());
+}
+
 PyObject* gradient_of(PyObject* owner) {
   PyObject* grad = THPVariable_Wrap(grad_of(owner));
   Py_DECREF(grad);  // the tensor keeps its object

@@ -12,6 +12,10 @@ namespace fastjit::dispatch {
 /// The tensor of its .grad, undefined where it has none.
 const at::Tensor& grad_of(PyObject* owner) noexcept;
 
+/// Whether something waits for the gradient of this leaf: a hook on it or, as DistributedDataParallel has it, on the
+/// node that accumulates it.
+bool has_gradient_hooks(PyObject* leaf) noexcept;
+
 /// The object of its .grad, None where it has none; borrowed. Warns of nothing, as Tensor.grad does of what is no leaf.
 PyObject* gradient_of(PyObject* owner);
 

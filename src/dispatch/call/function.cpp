@@ -187,6 +187,7 @@ c10::Device device_of(const Variant& variant) {
 
 namespace {
 
+constexpr const char* kWatched = "a hook waits for the gradient of a parameter";
 constexpr const char* kSharesMemory = "a written tensor shares memory with another argument";
 
 using Scalars = c10::SmallVector<uint64_t, 8>;
@@ -215,6 +216,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   const Executable& executable = *variant.program.executable;
   const WayBack* back = variant.program.back.get();
   if (const char* eager = back && is_real ? back->why_eager() : nullptr) return why = eager, nullptr;
+  if (std::ranges::any_of(variant.program.gone_back_to, has_gradient_hooks)) return why = kWatched, nullptr;
   const Sized* sized = variant.program.sized.get();
   const Sized::Lease sizes = sized ? sized->take(inputs.data()) : Sized::Lease();
   if (sized && !sizes) return why = "the sizes of a tensor changed meanwhile", nullptr;

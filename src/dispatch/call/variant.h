@@ -50,6 +50,7 @@ struct HitProgram {
   bool without_grad = false;             // grad mode is off while it runs, though on for the caller
   bool in_inference_mode = false;        // inference mode is on while it runs, though off for the caller
   std::shared_ptr<WayBack> back;         // null: no result of it requires grad
+  std::vector<PyObject*> gone_back_to;   // leaves that backward() in the call ends at, borrowed: facts keep them
   std::vector<PyObject*> grads_set;      // tensors whose gradients the call leaves, borrowed: facts keep them
   std::vector<bool> grads_made;          // per one of these: it is an output behind those of the result; else None
   std::unique_ptr<Sized> sized;          // null: it is for one size

@@ -523,6 +523,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   }
   if (recording.unsound.empty()) {
     recording.variant->program.without_grad = recording.captured_graph.without_grad;
+    recording.variant->program.gone_back_to.assign(recording.gone_back_to.begin(), recording.gone_back_to.end());
     recording.variant->program.grads_set = recording.grads_set;
     for (PyObject* leaf : recording.grads_set) recording.variant->program.grads_made.push_back(grad_of(leaf).defined());
     recording.variant->program.in_inference_mode = recording.captured_graph.in_inference_mode;

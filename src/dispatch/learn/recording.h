@@ -47,6 +47,7 @@ struct Recording {
     std::string name;
   };
   std::unordered_map<PyObject*, Leaf> leaves_met;  // tensors that require grad, to which facts lead
+  std::unordered_set<PyObject*> gone_back_to;      // of these, where backward() in the call ended
   std::vector<PyObject*> grads_set;                // of these, those that have another gradient when the call ends
   std::vector<at::Tensor> grads;                   // these, without those that have none then
   capture::Recorder* recorder = nullptr;

@@ -527,6 +527,28 @@ def test_a_hook_on_a_parameter_keeps_a_training_step_eager():
     assert any("a hook waits for that of 'net.weight'" in why for why in step.stats().fallbacks), step.stats()
 
 
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_that_comes_later_is_run(kind):
+    net, log = nn.Linear(4, 2), []
+
+    @fastjit.fastjit(on_unsupported="eager")
+    def step(x):
+        net.zero_grad()
+        net(x).sum().backward()
+
+    with torch.enable_grad():
+        for _ in range(3):
+            step(torch.ones(3, 4))
+        assert step.stats().hits == 1
+        handle = getattr(net.weight, kind)(lambda _: log.append(kind))
+        step(torch.ones(3, 4))
+        assert log == [kind]
+        handle.remove()
+        step(torch.ones(3, 4))
+    assert log == [kind] and step.stats().hits == 2
+    assert step.stats().fallbacks == {"a hook waits for the gradient of a parameter": 1}
+
+
 def test_a_loss_is_read_without_gradients():
     net = nn.Linear(4, 2)
     loss = fastjit.fastjit(lambda x: net(x).square().sum().item())
