@@ -540,12 +540,9 @@ def test_a_hook_that_comes_later_is_run(kind):
         for _ in range(3):
             step(torch.ones(3, 4))
         assert step.stats().hits == 1
-        handle = getattr(net.weight, kind)(lambda _: log.append(kind))
+        getattr(net.weight, kind)(lambda _: log.append(kind))
         step(torch.ones(3, 4))
-        assert log == [kind]
-        handle.remove()
-        step(torch.ones(3, 4))
-    assert log == [kind] and step.stats().hits == 2
+    assert log == [kind] and step.stats().hits == 1
     assert step.stats().fallbacks == {"a hook waits for the gradient of a parameter": 1}
 
 
