@@ -516,6 +516,12 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   if (recording.unsound.empty() && !recording.variant->program.recipe.has_tensors() && recording.grads_set.empty() &&
       !does_anything(recording.captured_graph))
     recording.unsound = "its result holds no tensor";
+  // Autograd compares a view's version with its base's; stores are counted after the views are made. With grad mode on
+  // such a result has a node of its own, and is no view.
+  if (recording.unsound.empty() && !modes.grad() && !recording.captured_graph.graph.stores.empty())
+    for (PyObject* leaf : recording.leaves)
+      if (unpack(leaf).is_view() && unpack(leaf).requires_grad())
+        recording.unsound = "it writes to a tensor that requires grad and returns a view of it";
   Schedule schedule;
   if (recording.unsound.empty()) {
     schedule = schedule_numbers(recording);

@@ -296,6 +296,6 @@ def view_of_a_written_leaf(w: World) -> None:
     w.learn(f, x)
     w.change("a leaf that requires grad: autograd compares the view's version with its base's")
     p = torch.arange(4.0, requires_grad=True)
-    w.call("shares memory with an argument", f, p)
-    w.call("shares memory with an argument", f, p)
+    w.call("returns a view of it", f, p)
+    w.call("returns a view of it", f, p)
     w.call("hit", f, x)
