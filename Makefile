@@ -145,13 +145,13 @@ bench-models: build
 	@rm -f $(KEPT)
 	@$(PY) benchmarks/report.py
 
-# The programs of the works that FastJIT began with, a folder of benchmarks/seeds each, tens of minutes: the first calls
-# of torch.compile. SEEDS="functs --only LSTM --budget 2" chooses and shortens; `make seeds-peers` brings Numba and JAX.
-SEEDS ?=
 bench-training: build
 	@$(PY) benchmarks/training.py
 	@$(PY) benchmarks/report.py
 
+# The programs of the works that FastJIT began with, a folder of benchmarks/seeds each, tens of minutes: the first calls
+# of torch.compile. SEEDS="functs --only LSTM --budget 2" chooses and shortens; `make seeds-peers` brings Numba and JAX.
+SEEDS ?=
 bench-seeds: build
 	@$(PY) benchmarks/seeds/run.py $(SEEDS)
 	@$(PY) benchmarks/report.py

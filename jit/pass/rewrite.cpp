@@ -52,6 +52,10 @@ void Rewriter::place(std::vector<NodeId>& operands, const std::vector<ir::Dim>* 
     if (in != kNoNode) in = first && &in == operands.data() ? operand(in, *first) : operand(in);
 }
 
+NodeId Rewriter::input(NodeId old, std::string name) {
+  return map_[old] = to_.input(from_[old].dtype, from_.layout(old), {std::move(name), false});
+}
+
 NodeId Rewriter::contract(NodeId old, ContractAttr attr) {
   place(attr.operands);
   to_.set_line(from_[old].line);

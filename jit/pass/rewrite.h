@@ -37,6 +37,9 @@ class Rewriter {
   ir::NodeId operator[](ir::NodeId old) const { return old == ir::kNoNode ? old : map_[old]; }
   void set(ir::NodeId old, ir::NodeId now) { map_[old] = now; }
 
+  /// An input of the new graph in place of this node: the next one of its inputs.
+  ir::NodeId input(ir::NodeId old, std::string name);
+
   /// The same node with its operands where they went.
   ir::NodeId copy(ir::NodeId old);
   /// The same pure node with other strides.

@@ -17,18 +17,21 @@ namespace {
 
 constexpr const char* kAdvice = "call it under torch.no_grad() where no gradient is needed";
 
-bool is_input(const Graph& graph, NodeId id, const std::vector<bool>& which) {
-  return graph[id].op == Op::Input && which[graph[id].attr];
+// Per node: the bits of the inputs that it follows from.
+std::vector<uint64_t> nodes_follow(const Graph& graph, const std::vector<uint64_t>& bits) {
+  std::vector<uint64_t> follows(graph.nodes.size(), 0);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    if (graph[id].op == Op::Input) follows[id] = bits[graph[id].attr];
+    for (const NodeId in : graph.operands(id))
+      if (in != kNoNode) follows[id] |= follows[in];
+  }
+  return follows;
 }
 
 // Per node: it follows from inputs that `which` names.
 std::vector<bool> followers(const Graph& graph, const std::vector<bool>& which) {
-  std::vector<bool> follows(graph.nodes.size(), false);
-  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    const auto in = [&](NodeId operand) { return operand != kNoNode && follows[operand]; };
-    follows[id] = is_input(graph, id, which) || std::ranges::any_of(graph.operands(id), in);
-  }
-  return follows;
+  const std::vector<uint64_t> follows = nodes_follow(graph, {which.begin(), which.end()});
+  return {follows.begin(), follows.end()};
 }
 
 // Behind what makes a tensor of its own of it.
@@ -179,7 +182,7 @@ class Splitter {
       const uint32_t input = graph_[id].attr;
       moved[input] = static_cast<uint32_t>(first_inputs_.size());
       first_inputs_.push_back(input);
-      half.set(id, half.to().input(graph_[id].dtype, graph_.layout(id), graph_.inputs[input]));
+      half.input(id, graph_.inputs[input].name);
     }
     Graph& to = half.to();
     std::map<NodeId, uint32_t> given;  // values that the caller gets in a tensor that may be kept
@@ -224,7 +227,7 @@ class Splitter {
       const NodeId id = handed_nodes_[i];
       const std::string name =
           graph_[id].op == Op::Input ? graph_.inputs[graph_[id].attr].name : "saved" + std::to_string(i);
-      half.set(id, half.to().input(graph_[id].dtype, graph_.layout(id), {name, false}));
+      half.input(id, name);
     }
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
       if (!second_[id] || handed_over_[id]) continue;
@@ -233,7 +236,7 @@ class Splitter {
         continue;
       }
       handed_.push_back({Handed::From::Late, graph_[id].attr});
-      half.set(id, half.to().input(graph_[id].dtype, graph_.layout(id), graph_.inputs[graph_[id].attr]));
+      half.input(id, graph_.inputs[graph_[id].attr].name);
     }
     for (size_t i = 0; i < graph_.outputs.size(); ++i)
       if (at_.late_outputs[i]) half.to().outputs.push_back(half.output(graph_.outputs[i]));
@@ -271,7 +274,7 @@ class Pruner {
         continue;
       }
       out.inputs.push_back(graph_[id].attr);
-      half_.set(id, half_.to().input(graph_[id].dtype, graph_.layout(id), graph_.inputs[graph_[id].attr]));
+      half_.input(id, graph_.inputs[graph_[id].attr].name);
     }
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       const NodeId id = graph_.outputs[i];
@@ -346,7 +349,7 @@ CutAt cut_at(const Graph& graph, const std::vector<uint32_t>& outputs) {
     if (!ends.contains(id)) continue;
     was.emplace(id, now);
     ends[id] = static_cast<uint32_t>(to.inputs.size());
-    cut.set(id, to.input(graph[id].dtype, graph.layout(id), {"total" + std::to_string(was.size() - 1), false}));
+    cut.input(id, "total" + std::to_string(was.size() - 1));
   }
   for (const NodeId old : graph.outputs) {
     const auto end = was.find(value_of(graph, old));
@@ -362,16 +365,6 @@ CutAt cut_at(const Graph& graph, const std::vector<uint32_t>& outputs) {
 }
 
 Halves split(const Graph& graph, const SplitAt& at) { return Splitter(graph, at).run(); }
-
-static std::vector<uint64_t> nodes_follow(const Graph& graph, const std::vector<uint64_t>& bits) {
-  std::vector<uint64_t> follows(graph.nodes.size(), 0);
-  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    if (graph[id].op == Op::Input) follows[id] = bits[graph[id].attr];
-    for (const NodeId in : graph.operands(id))
-      if (in != kNoNode) follows[id] |= follows[in];
-  }
-  return follows;
-}
 
 std::vector<uint64_t> outputs_follow(const Graph& graph, const std::vector<uint64_t>& bits) {
   const std::vector<uint64_t> follows = nodes_follow(graph, bits);

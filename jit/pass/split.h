@@ -1,6 +1,5 @@
 #pragma once
 // A graph as two that run one after the other: the way to the results, and the way back from their gradients.
-#include <string>
 #include <vector>
 
 #include "ir/graph.h"

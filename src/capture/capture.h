@@ -94,7 +94,8 @@ struct CallInputs {
 /// Where autograd's way back from some tensors ends.
 struct GraphEnds {
   std::string why;                // not empty: a program cannot go there
-  std::vector<PyObject*> leaves;  // objects of captured tensors that get a gradient; null: of an argument
+  std::vector<PyObject*> leaves;  // objects of captured tensors that get a gradient; null: of an argument. Who waits
+                                  // for it is not asked
 };
 
 /// Records operators on this thread between construction and finish(). Callbacks are noexcept.
@@ -174,8 +175,8 @@ class Recorder {
   void scalar_used(size_t scalar, bool alone, bool forwards, int element);
   void scalar_use_ended(bool entered);
   /// Tells that the call has ended and gives these tensors. Where some of them require grad, autograd goes back through
-  /// its graph once, and that is recorded too. Not empty: why it is not; "" also where nothing requires grad.
-  std::string differentiate(const std::vector<at::Tensor>& results);
+  /// its graph once, and that is recorded too.
+  void differentiate(const std::vector<at::Tensor>& results);
   /// Where backward() from these ends, which is about to run in the call.
   GraphEnds goes_back(const std::vector<at::Tensor>& from) const;
   /// Tells that the call has left these as gradients in tensors that were there before: they are outputs too, and alone

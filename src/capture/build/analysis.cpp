@@ -108,6 +108,8 @@ class Selector {
     const Event& event = trace_.events[index];
     if (goes_back_with_.empty() || below_ > 0 || !event.facts.is(OpFlag::Composite) || event.facts.reads())
       return false;
+    const auto is_number = [](const CallValue& item) { return item.kind == CallValue::Kind::Constant; };
+    if (event.end > index + 1 && std::ranges::any_of(event.results, is_number)) return true;
     std::unordered_set<uint32_t> shown;
     for (const auto* items : {&event.args, &event.results})
       for (const CallValue& item : *items)
@@ -115,8 +117,6 @@ class Selector {
     const auto is_hidden = [&](const Use& use) {
       return goes_back_with_.contains(use.tensor) && !shown.contains(use.tensor);
     };
-    const auto is_number = [](const CallValue& item) { return item.kind == CallValue::Kind::Constant; };
-    if (event.end > index + 1 && std::ranges::any_of(event.results, is_number)) return true;
     support::count_work(event.end - index);
     for (uint32_t child = index + 1; child < event.end; ++child)
       if (std::ranges::any_of(flat_results(trace_.events[child]), is_hidden)) return true;

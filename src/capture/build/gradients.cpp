@@ -61,8 +61,7 @@ Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
     next = is_above ? i + 1 : std::max(event.end, i + 1);
     if (next == i + 1 && event.end > next) continue;
     without |= !event.grad;
-    for (const CallValue& item : event.args)
-      with |= std::ranges::any_of(item.uses, [](const Use& use) { return use.tensor != kNone && use.requires_grad; });
+    with |= takes_grad(event);
   }
   // Operators may read tensors that require grad in other ways than eager did, which detached them.
   const auto requires_grad = [](const Source& root) { return root.before.requires_grad; };

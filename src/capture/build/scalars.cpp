@@ -149,11 +149,7 @@ bool bind_to(const Trace& trace, const std::vector<uint32_t>& events, uint32_t s
 
 // Autograd keeps the numbers of such a call, or others that follow from them, and nothing shows where they go.
 bool is_differentiated(const Trace& trace, uint32_t index) {
-  const Event& event = trace.events[index];
-  const auto requires_grad = [](const Use& use) { return use.tensor != kNone && use.requires_grad; };
-  return trace.derivative && event.grad && std::ranges::any_of(event.args, [&](const CallValue& item) {
-           return std::ranges::any_of(item.uses, requires_grad);
-         });
+  return trace.derivative && trace.events[index].grad && takes_grad(trace.events[index]);
 }
 
 bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {

@@ -59,6 +59,12 @@ struct CastMode {
     };
     return {of(at::kCPU), of(at::kCUDA), AttentionMode::now()};
   }
+  /// The same without autocast on the CPU: as torch asks its users to run backward().
+  static CastMode of_backward() {
+    CastMode mode = now();
+    mode.cpu = c10::ScalarType::Undefined;
+    return mode;
+  }
 };
 
 /// Runs a scope under another mode than the caller's. Casts are not kept for later operators: what a weight was cast to

@@ -8,6 +8,7 @@
 
 #include <ATen/ops/ones_like.h>
 #include <c10/util/Type.h>
+#include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <set>
@@ -24,17 +25,6 @@ using torch::autograd::Node;
 using Place = std::pair<const Node*, uint32_t>;
 
 Place place_of(const Edge& edge) { return {edge.function.get(), edge.input_nr}; }
-
-/// While it lives, this thread does not have the GIL, which autograd's engine demands.
-class WithoutGil {
- public:
-  WithoutGil() : state_(PyEval_SaveThread()) {}
-  ~WithoutGil() { PyEval_RestoreThread(state_); }
-  WithoutGil(const WithoutGil&) = delete;
-
- private:
-  PyThreadState* state_;
-};
 
 bool has_hooks(Node& node) {
   return !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
@@ -62,9 +52,8 @@ class Walk {
     for (uint32_t i = 0; i < trace.roots.size(); ++i) {
       const Source& root = trace.roots[i];
       if (!root.before.requires_grad || !trace.tensors[root.before.tensor].unusual.empty()) continue;
-      edges_.push_back(torch::autograd::impl::gradient_edge(root.tensor));
-      roots_.try_emplace(place_of(edges_.back()), i);
-      begins_.emplace_back(i, edges_.size() - 1);
+      Edge edge = torch::autograd::impl::gradient_edge(root.tensor);
+      if (roots_.try_emplace(place_of(edge), i).second) begins_.emplace_back(i, std::move(edge));
     }
   }
 
@@ -85,9 +74,8 @@ class Walk {
   /// Roots that the walk came to, in order, and how gradients get there.
   std::vector<std::pair<uint32_t, Edge>> sources() const {
     std::vector<std::pair<uint32_t, Edge>> out;
-    for (const auto& [root, edge] : begins_)
-      if (reached_.contains(place_of(edges_[edge])) && roots_.at(place_of(edges_[edge])) == root)
-        out.emplace_back(root, edges_[edge]);
+    std::ranges::copy_if(begins_, std::back_inserter(out),
+                         [&](const auto& begin) { return reached_.contains(place_of(begin.second)); });
     return out;
   }
 
@@ -113,8 +101,7 @@ class Walk {
   }
 
   const Trace& trace_;
-  std::vector<Edge> edges_;
-  std::vector<std::pair<uint32_t, size_t>> begins_;  // root, of edges_
+  std::vector<std::pair<uint32_t, Edge>> begins_;  // of the roots
   std::map<Place, uint32_t> roots_;
   std::set<Place> reached_;
   std::map<Place, uint32_t> results_;
@@ -128,9 +115,9 @@ bool is_view_of_root(const Trace& trace, const Use& result) {
 }
 
 // What keeps a tensor of the result from having a node of autograd's of its own.
-std::string why_not_own(const Trace& trace, const Use& result, const std::map<uint32_t, size_t>& tensors_in) {
+std::string why_not_own(const Trace& trace, const Use& result, const std::map<uint32_t, std::set<uint32_t>>& tensors) {
   if (is_view_of_root(trace, result)) return "a result that requires grad shares memory with an argument";
-  if (tensors_in.at(result.storage) > 1) return "two results share memory, and one requires grad";
+  if (tensors.at(result.storage).size() > 1) return "two results share memory, and one requires grad";
   return "";
 }
 
@@ -140,7 +127,7 @@ void Recorder::leaves_gradients(const std::vector<at::Tensor>& gradients) {
   for (const at::Tensor& gradient : gradients) impl_->trace.left_gradients.insert(impl_->trace.use(gradient).tensor);
 }
 
-// What runs there are operators of torch's, and what gets a gradient is a leaf that nobody watches.
+// What runs there are operators of torch's, and what gets a gradient is a leaf.
 GraphEnds Recorder::goes_back(const std::vector<at::Tensor>& from) const {
   const Trace& trace = impl_->trace;
   GraphEnds out;
@@ -151,19 +138,14 @@ GraphEnds Recorder::goes_back(const std::vector<at::Tensor>& from) const {
   if (out.why = walk.from(edges); !out.why.empty()) return out;
   for (const auto& [root, edge] : walk.sources()) {
     const Source& source = trace.roots[root];
-    Node& node = *edge.function;
     if (!source.tensor.is_leaf()) return {"the graph of '" + source.name + "' begins before the call", {}};
-    if (has_hooks(node) || node.tensor_post_acc_grad_hooks())
-      return {"a hook waits for that of '" + source.name + "'", {}};
     out.leaves.push_back(source.object);
   }
   return out;
 }
 
-std::string Recorder::differentiate(const std::vector<at::Tensor>& results) {
-  std::string& why = impl_->trace.no_derivative;
-  if (impl_->trace.broken.empty()) why = impl_->differentiate(results);
-  return why;
+void Recorder::differentiate(const std::vector<at::Tensor>& results) {
+  if (impl_->trace.broken.empty()) impl_->trace.no_derivative = impl_->differentiate(results);
 }
 
 std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results) {
@@ -176,13 +158,11 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
     uses.push_back(trace.use(result));
     tensors[uses.back().storage].insert(uses.back().tensor);
   }
-  std::map<uint32_t, size_t> tensors_in;
-  for (const auto& [storage, all] : tensors) tensors_in[storage] = all.size();
   std::set<uint32_t> met;
   for (uint32_t i = 0; i < results.size(); ++i) {
     if (!results[i].requires_grad() || trace.root(uses[i].tensor) || !met.insert(uses[i].tensor).second) continue;
     if (!trace.grad && is_view_of_root(trace, uses[i])) continue;  // without grad mode a view is what its base is
-    if (const std::string why = why_not_own(trace, uses[i], tensors_in); !why.empty()) return why;
+    if (const std::string why = why_not_own(trace, uses[i], tensors); !why.empty()) return why;
     if (results[i].is_leaf()) return "the call makes a tensor that requires grad";
     derivative.results.push_back(i);
     edges.push_back(torch::autograd::impl::gradient_edge(results[i]));
@@ -213,12 +193,10 @@ std::string Recorder::Impl::go_back(DerivativeTrace derivative, const std::vecto
   std::vector<Edge> ends;
   for (const auto& [root, edge] : sources) ends.push_back(edge);
   for (const uint32_t inner : derivative.inner) ends.push_back(edges[inner]);
-  CastMode without_casts = CastMode::now();  // as torch asks its users to run backward()
-  without_casts.cpu = c10::ScalarType::Undefined;
   std::vector<at::Tensor> got;
   try {
-    const CastScope casts(without_casts);
-    const WithoutGil released;
+    const CastScope casts(CastMode::of_backward());
+    const pybind11::gil_scoped_release released;  // which autograd's engine demands
     got = torch::autograd::Engine::get_default_engine().execute(edges, given, true, false, false, ends);
   } catch (const std::exception& error) {
     const std::string said = support::first_line(error);

@@ -177,6 +177,11 @@ void Recorder::Impl::show() {
   if (std::exchange(opaque, kNone) != kNone) at::enableRecordFunction(true);
 }
 
+// Autograd sees the parts of a composite, and keeps what they give.
+static bool shows_parts(const Event& event) {
+  return event.grad && event.facts.is(OpFlag::Composite) && takes_grad(event);
+}
+
 void Recorder::Impl::start(const at::RecordFunction& record) {
   Event event;
   event.parent = open.empty() ? kNone : open.back();
@@ -228,14 +233,6 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
       (trace.scalar_uses.end() - 1 - static_cast<ptrdiff_t>(i))->events.push_back(index);
   open.push_back(index);
   if (hides && recording && is_opaque) hide_inside(index);
-}
-
-// Autograd sees the parts of a composite, and keeps what they give.
-bool Recorder::Impl::shows_parts(const Event& event) const {
-  const auto requires_grad = [](const CallValue& item) {
-    return std::ranges::any_of(item.uses, [](const Use& use) { return use.tensor != kNone && use.requires_grad; });
-  };
-  return event.grad && event.facts.is(OpFlag::Composite) && std::ranges::any_of(event.args, requires_grad);
 }
 
 // The graph keeps a result as another tensor on the same memory, and autograd raises if someone has written there

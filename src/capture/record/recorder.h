@@ -76,7 +76,6 @@ struct Recorder::Impl {
                       const std::vector<torch::autograd::Edge>& edges,
                       const std::vector<std::pair<uint32_t, torch::autograd::Edge>>& sources);
   void identify(Event& event, const at::RecordFunction& record);
-  bool shows_parts(const Event& event) const;
   void meet_saved(const c10::IValue& value);
   void as_view(Event& event, const c10::IValue& result);
   void hide_inside(uint32_t event);

@@ -193,6 +193,12 @@ bool is_layered(const Trace& trace, const Event& event) {
   return false;
 }
 
+bool takes_grad(const Event& event) {
+  return std::ranges::any_of(event.args, [](const CallValue& item) {
+    return std::ranges::any_of(item.uses, [](const Use& use) { return use.tensor != kNone && use.requires_grad; });
+  });
+}
+
 bool is_backward(const Event& event) { return !event.op && event.name.starts_with("autograd::engine::"); }
 
 std::string label_of(const Event& event, const std::string& line) {

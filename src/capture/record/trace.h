@@ -230,6 +230,8 @@ void adopt_unknown(Trace& trace);
 bool is_wrapper(const at::Tensor& tensor);
 /// A transform of torch.func runs others in its place, down to those on plain tensors.
 bool is_layered(const Trace& trace, const Event& event);
+/// One of its arguments requires grad.
+bool takes_grad(const Event& event);
 /// Autograd's engine evaluates a node of the graph: an event without an operator.
 bool is_backward(const Event& event);
 /// "item at model.py:14", or the variable that gets the value.

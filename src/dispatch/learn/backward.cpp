@@ -9,11 +9,7 @@ using capture::InputSource;
 
 /// All that programs of one way back have in common.
 struct Blueprint {
-  pass::PassContext context;
-  plan::PlanOptions options;
-  backend::Target target;
-  std::string function, signature;
-  runtime::CacheMode mode;
+  std::unique_ptr<const Compilation> like;  // of no graph
   std::vector<capture::CallTemplate> calls;
   std::vector<capture::NumberOp> numbers;
   std::vector<uint64_t> bits;  // per input of the graph: the result whose gradient it is, or none
@@ -133,23 +129,14 @@ std::unique_ptr<BackwardProgram> make(const ir::Graph& graph, const Blueprint& b
     missing.push_back(bit != 0 && !(bit & request.results));
   }
   pass::Pruned pruned = pass::prune(graph, late, missing, request.sources);
-  Compilation compilation;
-  compilation.captured = std::move(pruned.graph);
-  compilation.context = blueprint.context;
-  compilation.options = blueprint.options;
-  compilation.target = blueprint.target;
-  compilation.mode = blueprint.mode;
-  compilation.origin = {blueprint.function, blueprint.signature, entry_text(compilation.captured)};
-  compilation.make(Compilation::Place::Here);
-  if (!compilation.made) throw std::bad_alloc();
-  if (compilation.made->error) std::rethrow_exception(compilation.made->error);
+  const std::unique_ptr<Compilation> compilation = blueprint.like->like(std::move(pruned.graph));
+  compilation->make(Compilation::Place::Here);
+  if (!compilation->made) throw std::bad_alloc();
+  if (compilation->made->error) std::rethrow_exception(compilation->made->error);
   auto executable = std::make_unique<Executable>();
-  executable->program = std::move(compilation.made->program);
-  executable->externs = compilation.made->graph.externs;
   executable->calls = blueprint.calls;
   executable->numbers = blueprint.numbers;
-  for (runtime::KernelResult& kernel : compilation.made->kernels)
-    executable->kernels.push_back(std::move(kernel.kernel));
+  fill(*executable, *compilation->made);
   executable->prepare();
   auto program = std::make_unique<BackwardProgram>();
   program->executable = std::move(executable);
@@ -233,12 +220,7 @@ void make_like(Cut& cut, const Compilation& like, const Executable& executable) 
     auto blueprint = std::make_shared<Blueprint>();
     for (const Given& given : node.given)
       blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
-    blueprint->context = like.context;
-    blueprint->options = like.options;
-    blueprint->target = like.target;
-    blueprint->function = like.origin.function;
-    blueprint->signature = like.origin.signature;
-    blueprint->mode = like.mode;
+    blueprint->like = like.like({});
     blueprint->calls = executable.calls;
     blueprint->numbers = executable.numbers;
     node.make = [&graph = node.graph, blueprint](const BackwardRequest& request) {  // the node has this

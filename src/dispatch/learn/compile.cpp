@@ -32,6 +32,17 @@ backend::Target target_for(c10::Device device, plan::PlanOptions& options) {
   return target;
 }
 
+// What `fastjit cache show` says of the graph that a kernel was compiled for first; that of a whole model would be most
+// of every one of its entries.
+std::function<std::string()> entry_text(const ir::Graph& graph) {
+  constexpr size_t kMostNodes = 256;
+  if (graph.nodes.size() > kMostNodes)
+    return [nodes = graph.nodes.size()] {
+      return "# the captured graph has " + std::to_string(nodes) + " nodes; inspect(\"ir\") of the function shows it\n";
+    };
+  return [&graph] { return ir::print(graph); };
+}
+
 using Origins = std::array<uint64_t, 3>;  // kernels by runtime::Source
 
 // "f(f32[4]): 2 kernels compiled, 1 loaded from disk in 5.2 ms"
@@ -127,17 +138,13 @@ void make_in_background(Pending& pending) {
 
 // What the program is made of beside the calls of torch's, which stay as they are.
 void take(Function& function, Variant& variant, Executable& executable, Compilation::Made& made) {
-  executable.program = std::move(made.program);
-  executable.externs = made.graph.externs;
-  executable.stores = made.graph.stores;
   Origins origins{};
-  executable.kernels.clear();
   variant.inspection.keys.clear();
-  for (runtime::KernelResult& result : made.kernels) {
+  for (const runtime::KernelResult& result : made.kernels) {
     ++origins[static_cast<size_t>(result.source)];
     variant.inspection.keys.push_back(result.key);
-    executable.kernels.push_back(std::move(result.kernel));
   }
+  fill(executable, made);
   function.stats.compiles += origins[static_cast<size_t>(runtime::Source::Compiled)];
   function.stats.disk_hits += origins[static_cast<size_t>(runtime::Source::Disk)];
   function.stats.memory_hits += origins[static_cast<size_t>(runtime::Source::Memory)];
@@ -160,14 +167,23 @@ void finish(Variant& variant, Executable& executable, Compilation& compilation) 
 
 }  // namespace
 
-// That of a whole model would be most of every one of its entries.
-std::function<std::string()> entry_text(const ir::Graph& graph) {
-  constexpr size_t kMostNodes = 256;
-  if (graph.nodes.size() > kMostNodes)
-    return [nodes = graph.nodes.size()] {
-      return "# the captured graph has " + std::to_string(nodes) + " nodes; inspect(\"ir\") of the function shows it\n";
-    };
-  return [&graph] { return ir::print(graph); };
+void fill(Executable& executable, Compilation::Made& made) {
+  executable.program = std::move(made.program);
+  executable.externs = made.graph.externs;
+  executable.stores = made.graph.stores;
+  executable.kernels.clear();
+  for (runtime::KernelResult& result : made.kernels) executable.kernels.push_back(std::move(result.kernel));
+}
+
+std::unique_ptr<Compilation> Compilation::like(ir::Graph graph) const {
+  auto other = std::make_unique<Compilation>();
+  other->captured = std::move(graph);
+  other->context = context;
+  other->options = options;
+  other->target = target;
+  other->origin = {origin.function, origin.signature, entry_text(other->captured)};
+  other->mode = mode;
+  return other;
 }
 
 pass::PassContext context_for(const Function& function, c10::Device device) {

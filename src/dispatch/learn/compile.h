@@ -2,7 +2,6 @@
 // From what was captured to a program: at once, or in the background. Private to learn.cpp, compile.cpp and what runs
 // or shows variants.
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -39,10 +38,12 @@ struct Compilation {
   enum class Place : uint8_t { Here, Background };  // several threads, or one that gives up when the process ends
   /// Without the GIL. Throws nothing.
   void make(Place place) noexcept;
+  /// Of another graph, which is to be compiled in the same way.
+  std::unique_ptr<Compilation> like(ir::Graph graph) const;
 };
 
-/// What `fastjit cache show` says of the graph that a kernel was compiled for first, which outlives the answer.
-std::function<std::string()> entry_text(const ir::Graph& graph);
+/// Gives a program what was made of it: all but the calls of torch's, which it has. Executable::prepare() comes next.
+void fill(Executable& executable, Compilation::Made& made);
 
 pass::PassContext context_for(const Function& function, c10::Device device);
 

@@ -35,6 +35,7 @@ std::string Recording::goes_back(PyObject* tensors) {
   for (PyObject* leaf : ends.leaves) {
     const auto met = leaves_met.find(leaf);
     if (met == leaves_met.end()) return "it leaves a gradient in an argument";
+    if (has_gradient_hooks(leaf)) return "a hook waits for that of '" + met->second.name + "'";
     gone_back_to.insert(leaf);
     if (is_own_grad(leaf)) continue;
     const std::string name = met->second.name + ".grad";

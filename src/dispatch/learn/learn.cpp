@@ -44,7 +44,7 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   if (any_size) function.fixes_sizes = recording.unsound;
   const bool kept = !any_size && (miss || !recording.captured_graph.reads_values);
   if (kept) keep(function, recording.variant);
-  if ((++function.unsound_in_a_row > kMostUnsound || !kept)) stretch_unsound(function, retry_at, reason);
+  if (++function.unsound_in_a_row > kMostUnsound || !kept) stretch_unsound(function, retry_at, reason);
   return note_fallback(function, reason, advice, may_pass);
 }
 

@@ -26,10 +26,12 @@ class BackwardNode final : public autograd::Node {
 
   // Once the results have the node.
   void save(const Tensors& outputs, std::span<const at::Tensor> extras, const at::Tensor* const* inputs) {
+    saved_.reserve(backward_->given.size());
     for (const Given& given : backward_->given) {
-      if (given.from == Given::From::Input) shared_.emplace_back(*inputs[given.index], false);
-      if (given.from == Given::From::Result) shared_.emplace_back(outputs[given.index], true);
-      if (given.from == Given::From::Extra) extras_.push_back(extras[given.index - outputs.size()]);
+      Saved& saved = saved_.emplace_back();
+      if (given.from == Given::From::Input) saved.shared = {*inputs[given.index], false};
+      if (given.from == Given::From::Result) saved.shared = {outputs[given.index], true};
+      if (given.from == Given::From::Extra) saved.own = extras[given.index - outputs.size()];
     }
   }
 
@@ -60,22 +62,23 @@ class BackwardNode final : public autograd::Node {
   // Computations that have run are over; what no other one needs goes.
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    size_t shared = 0, extra = 0;
-    for (const Given& given : backward_->given) {
-      for (const uint64_t use : given.uses)
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      const std::vector<uint64_t>& uses = backward_->given[i].uses;
+      for (const uint64_t use : uses)
         if (use & results_) over_.insert(use);
-      const bool is_over = std::ranges::all_of(given.uses, [&](uint64_t use) { return over_.contains(use); });
-      if (given.from == Given::From::Extra) {
-        if (is_over) extras_[extra].reset();
-        ++extra;
-      } else if (given.from != Given::From::Gradient) {
-        if (is_over) shared_[shared].reset_data();
-        ++shared;
-      }
+      if (!std::ranges::all_of(uses, [&](uint64_t use) { return over_.contains(use); })) continue;
+      saved_[i].shared.reset_data();
+      saved_[i].own.reset();
     }
   }
 
  private:
+  // One of the two; of a gradient, neither.
+  struct Saved {
+    autograd::SavedVariable shared;  // a tensor that the caller has
+    at::Tensor own;
+  };
+
   [[noreturn]] void refuse_again() const {
     *backward_->again = true;
     throw std::runtime_error("fastjit: gradients of " + backward_->function +
@@ -88,21 +91,20 @@ class BackwardNode final : public autograd::Node {
     std::vector<bool> needed(all.size(), false);
     for (size_t i = 0; i < all.size(); ++i) needed[i] = backward_->given[i].is_checked;
     for (const uint32_t input : program.inputs) needed[input] = true;
-    size_t shared = 0, extra = 0;
     for (size_t i = 0; i < all.size(); ++i) {
+      if (!needed[i]) continue;
       const Given& given = backward_->given[i];
-      if (needed[i]) refuse_over(given);
+      refuse_over(given);
       switch (given.from) {
         case Given::From::Input:
         case Given::From::Result:
-          if (needed[i]) all[i] = shared_[shared].unpack(getptr());
-          ++shared;
+          all[i] = saved_[i].shared.unpack(getptr());
           break;
         case Given::From::Extra:
-          all[i] = extras_[extra++];
+          all[i] = saved_[i].own;
           break;
         case Given::From::Gradient:
-          if (needed[i]) all[i] = as_planned(gradients[given.index], backward_->results[given.index]);
+          all[i] = as_planned(gradients[given.index], backward_->results[given.index]);
           break;
       }
     }
@@ -131,8 +133,7 @@ class BackwardNode final : public autograd::Node {
   Tensors run_program(const BackwardProgram& program, const std::vector<at::Tensor>& held) const {
     std::vector<const at::Tensor*> inputs;
     for (const at::Tensor& tensor : held) inputs.push_back(&tensor);
-    capture::CastMode casts = capture::CastMode::now();  // as it was recorded
-    casts.cpu = c10::ScalarType::Undefined;
+    const capture::CastMode casts = capture::CastMode::of_backward();  // as it was recorded
     std::optional<capture::CastScope> scope;
     if (casts != capture::CastMode::now()) scope.emplace(casts);
     Tensors made;
@@ -146,10 +147,9 @@ class BackwardNode final : public autograd::Node {
 
   const std::shared_ptr<const Backward> backward_;
   const std::vector<uint64_t> scalars_;
-  std::vector<autograd::SavedVariable> shared_;  // in the order of Backward::given
-  std::vector<at::Tensor> extras_;               // the same
-  uint64_t results_ = 0;                         // of the last apply()
-  std::set<uint64_t> over_;                      // Given::uses
+  std::vector<Saved> saved_;  // per Backward::given
+  uint64_t results_ = 0;      // of the last apply()
+  std::set<uint64_t> over_;   // Given::uses
 };
 
 template <class Pointer, class... Args>

@@ -511,15 +511,20 @@ def test_a_loss_that_was_gone_back_from_cannot_be_again():
     assert step.stats().hits == 2
 
 
-def test_a_hook_on_a_parameter_keeps_a_training_step_eager():
-    net, log = nn.Linear(4, 2), []
-    net.weight.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.sum().item()))
-
+def backward_of(net):
     @fastjit.fastjit(on_unsupported="eager")
     def step(x):
         net.zero_grad()
         net(x).sum().backward()
 
+    return step
+
+
+def test_a_hook_on_a_parameter_keeps_a_training_step_eager():
+    net, log = nn.Linear(4, 2), []
+    net.weight.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.sum().item()))
+
+    step = backward_of(net)
     with torch.enable_grad():
         for _ in range(3):
             step(torch.ones(3, 4))
@@ -531,11 +536,7 @@ def test_a_hook_on_a_parameter_keeps_a_training_step_eager():
 def test_a_hook_that_comes_later_is_run(kind):
     net, log = nn.Linear(4, 2), []
 
-    @fastjit.fastjit(on_unsupported="eager")
-    def step(x):
-        net.zero_grad()
-        net(x).sum().backward()
-
+    step = backward_of(net)
     with torch.enable_grad():
         for _ in range(3):
             step(torch.ones(3, 4))
