@@ -1,9 +1,13 @@
 #include "plan/team.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "ir/strides.h"
+#include "plan/work.h"
 
 namespace fastjit::plan {
 
@@ -13,9 +17,35 @@ namespace {
 struct Memory {
   SlotId slot = kNoSlot;  // kNoSlot: the arena
   int64_t begin = 0, end = 0;
-  bool meets(const Memory& other) const {
-    return slot == other.slot && (slot != kNoSlot || (begin < other.end && other.begin < end));
+};
+
+/// Memory that launches touch.
+class Touched {
+ public:
+  void add(const Memory& memory) {
+    if (memory.slot != kNoSlot) {
+      slots_.insert(memory.slot);
+      return;
+    }
+    auto [begin, end] = std::pair(memory.begin, memory.end);
+    auto next = arena_.upper_bound(begin);
+    if (next != arena_.begin() && std::prev(next)->second >= begin) --next;
+    for (; next != arena_.end() && next->first <= end; next = arena_.erase(next)) {
+      begin = std::min(begin, next->first);
+      end = std::max(end, next->second);
+    }
+    arena_.emplace(begin, end);
   }
+
+  bool meets(const Memory& memory) const {
+    if (memory.slot != kNoSlot) return slots_.contains(memory.slot);
+    const auto behind = arena_.lower_bound(memory.end);
+    return behind != arena_.begin() && std::prev(behind)->second > memory.begin;
+  }
+
+ private:
+  std::map<int64_t, int64_t> arena_;  // where stretches begin -> where they end, with gaps between them
+  std::set<SlotId> slots_;
 };
 
 /// More would be threads of several sockets, or more than the process may run at once.
@@ -69,23 +99,23 @@ class Sharer {
     }
   }
 
-  static bool meet(const std::vector<Memory>& a, const std::vector<Memory>& b) {
-    return std::ranges::any_of(
-        a, [&](const Memory& x) { return std::ranges::any_of(b, [&](const Memory& y) { return x.meets(y); }); });
+  static bool meet(const std::vector<Memory>& memory, const Touched& touched) {
+    work(memory.size());
+    return std::ranges::any_of(memory, [&](const Memory& each) { return touched.meets(each); });
   }
 
   /// A launch waits for all before it, unless it shares no memory with any since the last that waited. The second time
   /// around, what is before the first launch is the last round.
   void find_waits(LoopStep& loop) const {
     loop.waits.assign(launches_.size(), false);
-    Launch since;
+    Touched read, written;
     for (size_t i = 0; i < 2 * launches_.size(); ++i) {
       const size_t at = i % launches_.size();
       const Launch& launch = launches_[at];
-      if (meet(launch.written, since.read) || meet(launch.read, since.written)) loop.waits[at] = true;
-      if (loop.waits[at]) since = {};
-      since.read.insert(since.read.end(), launch.read.begin(), launch.read.end());
-      since.written.insert(since.written.end(), launch.written.begin(), launch.written.end());
+      if (meet(launch.written, read) || meet(launch.read, written)) loop.waits[at] = true;
+      if (loop.waits[at]) read = written = {};
+      for (const Memory& memory : launch.read) read.add(memory);
+      for (const Memory& memory : launch.written) written.add(memory);
     }
   }
 

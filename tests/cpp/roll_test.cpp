@@ -9,6 +9,7 @@
 #include "plan/program.h"
 #include "plan/repeats.h"
 #include "plan/roll.h"
+#include "plan/team.h"
 #include "plan/work.h"
 
 namespace fastjit::test {
@@ -249,6 +250,76 @@ TEST(Roll, FewRoundsStayAsTheyAre) {
     for (uint32_t i = 0; i < rounds; ++i) program.steps.emplace_back(launch(0, {i}, {0}, {8}));
     plan::roll(program);
     EXPECT_EQ(loops(program), rounds == 9);
+  }
+}
+
+// ---- teams ----
+
+/// Launches on the slots of `operands`, in a loop of two threads; `kernel` has one operand in and one out.
+Program team_of(const std::vector<std::pair<plan::SlotId, plan::SlotId>>& operands, plan::SlotId slots) {
+  ir::Graph g;
+  const ir::NodeId x = g.input(ir::DType::F32, {{4}, {1}}, {"x"});
+  g.outputs = {g.pointwise(ir::Op::Neg, {x})};
+  Program program = plan::plan(g, {});
+  const auto like = std::get<KernelStep>(program.steps[0]);
+  const bool first_is_out = program.kernels[0].operands[0].output;
+  program.slots.clear();
+  for (plan::SlotId id = 0; id < slots; ++id) {
+    plan::Slot temp{plan::SlotKind::Temp, ir::DType::F32};
+    temp.offset = 16 * id;
+    temp.sizes = {4 + 2 * (id % 3)};
+    temp.strides = {1};
+    program.slots.push_back(std::move(temp));
+  }
+  plan::LoopStep loop;
+  loop.trip = 10;
+  for (const auto& [in, out] : operands) {
+    loop.body.push_back(like);
+    loop.body.back().operands = first_is_out ? std::vector{out, in} : std::vector{in, out};
+  }
+  program.steps.assign(1, std::move(loop));
+  plan::PlanOptions options;
+  options.threads = 2;
+  plan::share_rounds(program, options);
+  return program;
+}
+
+bool meet(const plan::Slot& a, const plan::Slot& b) {
+  return a.offset < b.offset + 4 * b.sizes[0] && b.offset < a.offset + 4 * a.sizes[0];
+}
+
+TEST(Team, ALaunchWaitsForWhatItSharesMemoryWith) {
+  Random random(5);
+  for (int trial = 0; trial < 500; ++trial) {
+    const auto slots = static_cast<plan::SlotId>(2 + random() % 40);
+    std::vector<std::pair<plan::SlotId, plan::SlotId>> operands;
+    for (auto i = 1 + random() % 12; i > 0; --i) operands.emplace_back(random() % slots, random() % slots);
+    const Program program = team_of(operands, slots);
+    const auto& waits = std::get<plan::LoopStep>(program.steps[0]).waits;
+    const auto& at = program.slots;
+    std::vector<bool> expected(operands.size(), false);
+    size_t since = 0;
+    for (size_t i = 0; i < 2 * operands.size(); ++i) {
+      const auto& [in, out] = operands[i % operands.size()];
+      bool waits_now = expected[i % operands.size()];
+      for (size_t k = since; k < i && !waits_now; ++k) {
+        const auto& [read, written] = operands[k % operands.size()];
+        waits_now = meet(at[out], at[read]) || meet(at[out], at[written]) || meet(at[in], at[written]);
+      }
+      if (waits_now) since = i;
+      expected[i % operands.size()] = waits_now;
+    }
+    EXPECT_EQ(waits, expected) << "trial " << trial;
+  }
+}
+
+TEST(Team, WaitsAreFoundInStepsThatGrowWithTheLaunches) {
+  for (const uint32_t count : {100u, 1000u, 10'000u}) {
+    std::vector<std::pair<plan::SlotId, plan::SlotId>> apart;
+    for (uint32_t i = 0; i < count; ++i) apart.emplace_back(3 * i, 3 * i);
+    plan::work_done = 0;
+    const Program program = team_of(apart, 3 * count);
+    EXPECT_LE(plan::work_done, 20u * count + 1000);
   }
 }
 
