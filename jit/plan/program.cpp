@@ -15,6 +15,7 @@
 #include "plan/over_time.h"
 #include "plan/roll.h"
 #include "plan/shape.h"
+#include "plan/share_slots.h"
 #include "plan/stage.h"
 #include "plan/team.h"
 #include "plan/work.h"
@@ -43,7 +44,7 @@ class ProgramBuilder {
     for (const ir::NodeId id : graph_.outputs) out_.outputs.push_back(slot(former_.world().storage[id]->buffer));
     place_temps();
     tell_verdicts();
-    number_tensors();
+    number_tensors(out_);
     settle_launches(out_, options_);
     return std::move(out_);
   }
@@ -76,7 +77,6 @@ class ProgramBuilder {
   void place_temps();
   void note_places(std::vector<Piece>& pieces, const std::vector<Dim>& sizes, const std::vector<SlotId>& owners);
   void tell_verdicts();
-  void number_tensors();
 
   const ir::Graph& graph_;
   const PlanOptions& options_;
@@ -423,11 +423,6 @@ void ProgramBuilder::note_places(std::vector<Piece>& pieces, const std::vector<D
   note(SizedNumber::Of::ArenaBytes, 0, std::array{offsets.back()});
 }
 
-void ProgramBuilder::number_tensors() {
-  for (Slot& slot : out_.slots)
-    if (slot.kind != SlotKind::Input && slot.kind != SlotKind::Temp) slot.index = out_.tensors++;
-}
-
 void ProgramBuilder::tell_verdicts() {
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
     const Why why = former_.why(id);
@@ -485,6 +480,7 @@ Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const Staged made = staged(known, options);
   Program program = plan_staged(made.of(known), options, made.bodies);
   roll(program);
+  roll_steps(program, made.of(known));
   share_rounds(program, options);
   if (!graph.symbols) find_places(program);
   program.own_products = options.own_products;

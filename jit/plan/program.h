@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -143,8 +144,52 @@ struct OwnStep {
   SlotId slot;
 };
 
-using Step = std::variant<KernelStep, ParallelStep, LoopStep, ExternStep, ContractStep, GuardStep, NumberStep, FreeStep,
-                          OwnStep>;
+/// The tensor of the Alias slot `slot` is from now on one on the storage of `base`, `offset` elements further.
+struct AliasStep {
+  SlotId slot;
+  SlotId base;
+  int64_t offset = 0;
+};
+
+/// What a round of a RepeatStep is made of.
+using RoundStep = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, AliasStep, FreeStep, OwnStep>;
+
+/// The steps of `body`, in order, `trip` times. They are alike in every round but for what stands in some of their
+/// holes (see repeat.h); `body` has what stands there in the first round.
+struct RepeatStep {
+  struct Filling {
+    uint32_t id = 0;     // a slot, or a call
+    int64_t offset = 0;  // of a slot: elements
+    bool operator==(const Filling&) const = default;
+  };
+  /// One for each round, as far as they are listed, then the last `again` of those by turns; in each round `delta`
+  /// elements, or calls, further than in the one before.
+  struct Column {
+    std::vector<Filling> listed;
+    uint32_t again = 1;
+    int64_t delta = 0;
+    bool is_call = false;
+    Filling at(int64_t round) const {
+      const auto size = static_cast<int64_t>(listed.size());
+      const int64_t which = round < size ? round : size - again + (round - size) % again;
+      const auto& [id, offset] = listed[static_cast<size_t>(which)];
+      if (is_call) return {static_cast<uint32_t>(id + round * delta), 0};
+      return {id, offset + round * delta};
+    }
+    bool operator==(const Column&) const = default;
+  };
+  struct Varying {
+    uint32_t hole;  // of the body's, in order
+    uint32_t column;
+  };
+  int64_t trip = 0;
+  std::vector<RoundStep> body;
+  std::vector<Column> columns;
+  std::vector<Varying> varying;  // by hole
+};
+
+using Step = std::variant<KernelStep, ParallelStep, LoopStep, RepeatStep, ExternStep, ContractStep, GuardStep,
+                          NumberStep, FreeStep, OwnStep>;
 
 /// A number of the program that depends on sizes: an expression of the graph's symbols.
 struct SizedNumber {
@@ -189,23 +234,27 @@ struct Program {
   int64_t scratch_bytes = 0;  // per thread; on a GPU of the launch that needs most: those of a stream take turns
 };
 
-/// Calls `take` with the launches of each step, in order, and with how often they run.
-template <class Take>
-void for_each_batch(const Program& program, Take take) {
-  for (const Step& step : program.steps) {
-    if (const auto* kernel = std::get_if<KernelStep>(&step)) take(std::span(kernel, 1), int64_t{1});
-    if (const auto* parallel = std::get_if<ParallelStep>(&step)) take(std::span(parallel->launches), int64_t{1});
-    if (const auto* loop = std::get_if<LoopStep>(&step)) take(std::span(loop->body), loop->inside ? 1 : loop->trip);
-    if (const auto* product = std::get_if<ContractStep>(&step)) take(std::span(product->epilogue), int64_t{1});
-  }
+/// The launches of a step that run together, once or, of a LoopStep, in each round; none of a RepeatStep.
+template <class AnyStep>
+std::span<const KernelStep> launches_of(const AnyStep& step) {
+  if constexpr (std::is_same_v<AnyStep, KernelStep>) return std::span(&step, 1);
+  if constexpr (std::is_same_v<AnyStep, ParallelStep>) return step.launches;
+  if constexpr (std::is_same_v<AnyStep, LoopStep>) return step.body;
+  if constexpr (std::is_same_v<AnyStep, ContractStep>) return step.epilogue;
+  return {};
 }
 
 /// Calls `take` with every launch that stands in the program, in order: those of a loop once.
 template <class Take>
 void for_each_launch(const Program& program, Take take) {
-  for_each_batch(program, [&](std::span<const KernelStep> launches, int64_t) {
-    for (const KernelStep& launch : launches) take(launch);
-  });
+  const auto take_all = [&](const auto& step) {
+    for (const KernelStep& launch : launches_of(step)) take(launch);
+  };
+  for (const Step& step : program.steps) {
+    std::visit(take_all, step);
+    if (const auto* repeat = std::get_if<RepeatStep>(&step))
+      for (const RoundStep& each : repeat->body) std::visit(take_all, each);
+  }
 }
 
 /// As for_each_launch, to change them.

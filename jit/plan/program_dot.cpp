@@ -2,6 +2,7 @@
 #include <unordered_set>
 
 #include "plan/program.h"
+#include "plan/repeat.h"
 #include "plan/stage.h"
 
 namespace fastjit::plan {
@@ -12,13 +13,7 @@ class Clusters {
  public:
   Clusters(const ir::Graph& graph, const Program& program) : graph_(graph), taken_(graph.nodes.size()) {
     for (const auto& launch : program.made) roots_.insert(launch.begin(), launch.end());
-    size_t next = 0;
-    for_each_batch(program, [&](std::span<const KernelStep> launches, int64_t rounds) {
-      for (int64_t round = 0; round < rounds; ++round)
-        for (const KernelStep& step : launches)
-          add_launch("kernel " + std::to_string(step.kernel) + " " + name(program.kernels[step.kernel]),
-                     program.made[next++]);
-    });
+    for_each_step(program, [&](const auto& step) { add(program, step); });
   }
   std::string dot() const {
     std::string out = ir::dot(graph_, made_);
@@ -27,6 +22,18 @@ class Clusters {
   }
 
  private:
+  void add(const Program& program, const auto& step) {
+    for (const KernelStep& launch : launches_of(step))
+      add_launch("kernel " + std::to_string(launch.kernel) + " " + name(program.kernels[launch.kernel]),
+                 program.made[next_++]);
+  }
+  void add(const Program& program, const LoopStep& loop) {
+    const auto& values = program.made[next_];
+    const bool is_node = !values.empty() && graph_[values[0]].op == ir::Op::Loop;  // of all its rounds
+    for (int64_t round = 0; round < (is_node ? 1 : loop.trip); ++round)
+      for (const KernelStep& launch : loop.body) add(program, launch);
+  }
+
   void add_launch(std::string label, const std::vector<ir::NodeId>& values) {
     made_.push_back({std::move(label), {}});
     for (const ir::NodeId root : values) take(root);
@@ -58,7 +65,7 @@ class Clusters {
 
   const ir::Graph& graph_;
   std::string copies_;
-  size_t copied_ = 0;
+  size_t copied_ = 0, next_ = 0;
   std::vector<bool> taken_;
   std::unordered_set<ir::NodeId> roots_;
   std::vector<ir::Cluster> made_;

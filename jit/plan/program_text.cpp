@@ -1,8 +1,12 @@
 // The program as text for people: what its words mean, slots, steps, then each distinct kernel.
+#include <algorithm>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "plan/program.h"
+#include "plan/repeat.h"
 
 namespace fastjit::plan {
 
@@ -54,7 +58,9 @@ constexpr Meaning kLegend[] = {
     {" units ", "units: pieces of work that threads share; grain: the fewest units worth a thread"},
     {" grid ", "grid B x T: blocks of so many threads on the GPU"},
     {" reads ", "reads, writes, operations: what the launch moves (a broadcast operand once) and computes"},
-    {"\nvalue %", "value %N: what became of node N of the graph, which several kernels read, and why"},
+    {"\nvalue %",
+     "value %N: what became of node N of the graph, which several kernels read, and why; %N %M .. %L: of many, of "
+     "which the first two and the last are named"},
     {" block ", "block: elements along the last dim that a unit takes"},
     {" scalars ", "scalars: which numbers of the call are the kernel's $0, $1, ..."},
     {" rounds ",
@@ -63,8 +69,11 @@ constexpr Meaning kLegend[] = {
      "two and the last are named"},
     {"\nparallel", "parallel: the launches below it run at the same time"},
     {"\nloop ",
-     "loop N: runs the launches below it N times, round 0 first; S+D*round: D elements further in slot S each round; "
+     "loop N: runs what is below it N times, round 0 first; S+D*round: D elements (of call S: D calls) further each "
+     "round; "
      "{A B .. C}: in another place each round, of which the first two and the last are named"},
+    {")}", "{A (B C)}: in the first round A, then B and C by turns"},
+    {"\nalias ", "alias S -> T: slot T is from now on a view of slot S"},
     {" team ",
      "team T: T threads stay awake for the whole loop and share each launch; wait: until all of them are there"},
     {"\nextern ", "extern C (slots) -> slots: call C of torch's"},
@@ -93,8 +102,12 @@ constexpr Meaning kLegend[] = {
 
 std::string legend(std::string_view program) {
   std::string out;
+  const auto has = [&](std::string_view word) { return program.find(word) != std::string_view::npos; };
+  const auto has_in_round = [&](std::string_view word) {
+    return word.starts_with('\n') && has("\n    " + std::string(word.substr(1)));
+  };
   for (const Meaning& meaning : kLegend)
-    if (program.find(meaning.word) != std::string_view::npos) out += "# " + std::string(meaning.text) + "\n";
+    if (has(meaning.word) || has_in_round(meaning.word)) out += "# " + std::string(meaning.text) + "\n";
   return out + "\n";
 }
 
@@ -107,16 +120,21 @@ std::string text(const Place& place) {
   return name(place.slot) + (place.offset != 0 ? "+" + std::to_string(place.offset) : "");
 }
 
-std::vector<std::string> operands(const KernelStep& step) {
+/// What stands in the holes of a step, in order.
+template <class AnyStep>
+std::vector<std::string> words(AnyStep step) {
   std::vector<std::string> result;
-  for (size_t i = 0; i < step.operands.size(); ++i) result.push_back(text(Place{step.operands[i], step.offsets[i]}));
+  for_each_hole(step, [&](uint32_t& id, int64_t* offset) {
+    const bool is_call = result.empty() && kHasCall<AnyStep>;
+    result.push_back(is_call ? std::to_string(id) : text(Place{id, offset ? *offset : 0}));
+  });
   return result;
 }
 
 /// Per launch of the body.
-std::vector<std::vector<std::string>> operands(const LoopStep& loop) {
+std::vector<std::vector<std::string>> words(const LoopStep& loop) {
   std::vector<std::vector<std::string>> result;
-  for (const KernelStep& launch : loop.body) result.push_back(operands(launch));
+  for (const KernelStep& launch : loop.body) result.push_back(words(launch));
   const auto at = [&](LoopStep::Operand of) -> std::string& { return result[of.launch][of.operand]; };
   for (const auto& [of, delta] : loop.walks) at(of) += "+" + std::to_string(delta) + "*round";
   for (size_t i = 0; i < loop.jumps.size(); ++i)
@@ -125,9 +143,31 @@ std::vector<std::vector<std::string>> operands(const LoopStep& loop) {
   return result;
 }
 
-std::string line(const Program& program, const KernelStep& step, const std::vector<std::string>& operands) {
-  std::string result = "kernel " + std::to_string(step.kernel) + " (";
-  for (size_t i = 0; i < operands.size(); ++i) result += (i ? " " : "") + operands[i];
+std::string text(const RepeatStep::Column& column, int64_t trip) {
+  const auto word = [&](size_t i) {
+    const RepeatStep::Filling& each = column.listed[i];
+    return column.is_call ? std::to_string(each.id) : text(Place{each.id, each.offset});
+  };
+  if (column.delta != 0) return word(0) + "+" + std::to_string(column.delta) + "*round";
+  const size_t size = column.listed.size();
+  if (size > 8) return "{" + word(0) + " " + word(1) + " .. " + word(size - 1) + "}";
+  const bool returns = static_cast<int64_t>(size) < trip;
+  std::string result = "{";
+  for (size_t i = 0; i < size; ++i)
+    result += (i ? " " : "") + std::string(returns && i + column.again == size ? "(" : "") + word(i);
+  return result + (returns ? ")}" : "}");
+}
+
+using Words = std::span<const std::string>;
+
+std::string joined(Words words) {
+  std::string result;
+  for (const std::string& word : words) result += (result.empty() ? "" : " ") + word;
+  return result;
+}
+
+std::string line(const Program& program, const KernelStep& step, Words operands) {
+  std::string result = "kernel " + std::to_string(step.kernel) + " (" + joined(operands);
   result +=
       ") sizes " + list(step.sizes) +
       (step.grid.blocks > 0 ? " grid " + std::to_string(step.grid.blocks) + " x " + std::to_string(step.grid.threads)
@@ -143,18 +183,18 @@ std::string line(const Program& program, const KernelStep& step, const std::vect
          std::to_string(moved.operations);
 }
 
-std::string line(const Program& program, const KernelStep& step) { return line(program, step, operands(step)); }
-
+/// The lines of a step, of which each begins with `indent`; `words` are those of its holes.
 struct StepText {
   const Program& program;
-  std::string operator()(const KernelStep& step) const { return line(program, step) + "\n"; }
+  Words words;
+  std::string indent;
+
+  std::string operator()(const KernelStep& step) const { return indent + line(program, step, words) + "\n"; }
   std::string operator()(const ParallelStep& step) const {
-    std::string result = "parallel\n";
-    for (const KernelStep& launch : step.launches) result += "    " + line(program, launch) + "\n";
-    return result;
+    return indent + "parallel\n" + launches(step.launches, words);
   }
   std::string operator()(const LoopStep& step) const {
-    const auto places = operands(step);
+    const auto places = plan::words(step);
     if (step.inside) return line(program, step.body[0], places[0]) + "\n";
     std::string result =
         "loop " + std::to_string(step.trip) + (step.team > 0 ? " team " + std::to_string(step.team) : "") + "\n";
@@ -163,21 +203,37 @@ struct StepText {
           (step.team > 0 && step.waits[i] ? "    wait\n    " : "    ") + line(program, step.body[i], places[i]) + "\n";
     return result;
   }
-  std::string operator()(const ExternStep& step) const {
-    return "extern " + std::to_string(step.external) + " (" + names(step.operands) + ") -> " + names(step.results) +
-           "\n";
-  }
-  std::string operator()(const ContractStep& step) const {
-    std::string result = "product " + std::string(ir::text(step.kind)) + " " + std::to_string(step.call) + " (" +
-                         names(step.operands) + ") -> " + name(step.result);
-    if (step.rows_per_tile > 0) result += " rows " + std::to_string(step.rows_per_tile);
-    result += "\n";
-    for (const KernelStep& launch : step.epilogue) result += "    " + line(program, launch) + "\n";
+  std::string operator()(const RepeatStep& step) const {
+    std::vector<std::string> all;
+    std::vector<size_t> ends;
+    for (const RoundStep& each : step.body) {
+      const auto add = [&](const auto& plain) {
+        for (std::string& word : plan::words(plain)) all.push_back(std::move(word));
+      };
+      std::visit(add, each);
+      ends.push_back(all.size());
+    }
+    for (const auto& [hole, column] : step.varying) all[hole] = text(step.columns[column], step.trip);
+    std::string result = "loop " + std::to_string(step.trip) + "\n";
+    size_t begin = 0;
+    for (size_t i = 0; i < ends.size(); begin = ends[i++])
+      result += std::visit(StepText{program, Words(all).subspan(begin, ends[i] - begin), "    "}, step.body[i]);
     return result;
   }
+  std::string operator()(const ExternStep& step) const {
+    return indent + "extern " + words[0] + " (" + listed(step.operands, 1) + ") -> " +
+           listed(step.results, words.size() - named(step.results)) + "\n";
+  }
+  std::string operator()(const ContractStep& step) const {
+    const size_t result_at = 1 + named(step.operands);
+    std::string result = indent + "product " + std::string(ir::text(step.kind)) + " " + words[0] + " (" +
+                         listed(step.operands, 1) + ") -> " + words[result_at];
+    if (step.rows_per_tile > 0) result += " rows " + std::to_string(step.rows_per_tile);
+    return result + "\n" + launches(step.epilogue, words.subspan(result_at + 1));
+  }
+  std::string operator()(const AliasStep&) const { return indent + "alias " + words[1] + " -> " + words[0] + "\n"; }
   std::string operator()(const GuardStep& step) const {
-    return "guard " + std::to_string(step.guard) + " (" + text(Place{step.slot, step.offset}) + ") sizes " +
-           list(step.sizes) + "\n";
+    return "guard " + std::to_string(step.guard) + " (" + words[0] + ") sizes " + list(step.sizes) + "\n";
   }
   std::string operator()(const NumberStep& step) const {
     std::string operands;
@@ -185,10 +241,61 @@ struct StepText {
     return "number " + std::to_string(step.number) + " (" + operands + ") -> " + name(step.result) + "\n";
   }
   std::string operator()(const FreeStep& step) const {
-    return "free " + (step.slot == kNoSlot ? "arena" : name(step.slot)) + "\n";
+    return indent + "free " + (step.slot == kNoSlot ? "arena" : words[0]) + "\n";
   }
-  std::string operator()(const OwnStep& step) const { return "own " + name(step.slot) + "\n"; }
+  std::string operator()(const OwnStep&) const { return indent + "own " + words[0] + "\n"; }
+
+ private:
+  std::string launches(const std::vector<KernelStep>& list, Words words) const {
+    std::string result;
+    for (const KernelStep& launch : list) {
+      result += indent + "    " + line(program, launch, words.first(launch.operands.size())) + "\n";
+      words = words.subspan(launch.operands.size());
+    }
+    return result;
+  }
+  static size_t named(const std::vector<SlotId>& slots) {
+    return slots.size() - static_cast<size_t>(std::ranges::count(slots, kNoSlot));
+  }
+  /// The slots of a list, whose words begin at `next`.
+  std::string listed(const std::vector<SlotId>& slots, size_t next) const {
+    std::string result;
+    for (size_t i = 0; i < slots.size(); ++i)
+      result += (i ? " " : "") + (slots[i] == kNoSlot ? name(kNoSlot) : words[next++]);
+    return result;
+  }
 };
+
+std::string text(const Program& program, const Step& step) {
+  return std::visit(
+      [&](const auto& each) {
+        std::vector<std::string> all;
+        if constexpr (!std::is_same_v<decltype(each), const LoopStep&>) all = words(each);
+        return StepText{program, all, ""}(each);
+      },
+      step);
+}
+
+/// Values of the same fate in the same slot are those of the rounds of a loop, or of many layers: one line.
+std::string verdicts(const Program& program) {
+  constexpr size_t kFew = 4;
+  using Fate = std::pair<SlotId, Why>;
+  std::map<Fate, std::vector<ir::NodeId>> nodes;
+  for (const Verdict& verdict : program.verdicts) nodes[{verdict.slot, verdict.why}].push_back(verdict.node);
+  const auto value = [](ir::NodeId node) { return " %" + std::to_string(node); };
+  std::string result;
+  for (const Verdict& verdict : program.verdicts) {
+    const std::vector<ir::NodeId>& all = nodes[{verdict.slot, verdict.why}];
+    std::string names = value(verdict.node);
+    if (all.size() > kFew) {
+      if (verdict.node != all[0]) continue;
+      names += value(all[1]) + " .." + value(all.back());
+    }
+    result += "value" + names + (verdict.slot == kNoSlot ? " " : " in " + name(verdict.slot) + " ") +
+              std::string(text(verdict.why)) + "\n";
+  }
+  return result;
+}
 
 /// Points of the loops that a list of instructions stands in.
 int64_t points(const KernelPlan& plan, const KernelStep& step, bool in_loop) {
@@ -229,12 +336,10 @@ Traffic traffic(const KernelPlan& plan, const KernelStep& step) {
 std::string text(const Program& program) {
   std::string result;
   for (SlotId i = 0; i < program.slots.size(); ++i) result += name(i) + ": " + line(program.slots[i]) + "\n";
-  for (const Step& step : program.steps) result += std::visit(StepText{program}, step);
+  for (const Step& step : program.steps) result += text(program, step);
   result += "outputs " + names(program.outputs) + "\n";
   result += "arena " + std::to_string(program.arena_bytes) + " scratch " + std::to_string(program.scratch_bytes) + "\n";
-  for (const Verdict& verdict : program.verdicts)
-    result += "value %" + std::to_string(verdict.node) + " " +
-              (verdict.slot == kNoSlot ? "" : "in " + name(verdict.slot) + " ") + std::string(text(verdict.why)) + "\n";
+  result += verdicts(program);
   for (size_t i = 0; i < program.kernels.size(); ++i)
     result += "\nkernel " + std::to_string(i) + " is " + name(program.kernels[i]) + ":\n" + text(program.kernels[i]);
   return legend(result) + result;

@@ -114,4 +114,34 @@ class Finder {
 
 std::vector<Repeat> repeats(std::span<const uint32_t> tokens) { return Finder(tokens).run(); }
 
+std::vector<Stretch> stretches(std::span<const uint32_t> tokens, int64_t fewest_saved,
+                               const std::function<bool(uint32_t, uint32_t)>& accept) {
+  constexpr int64_t kFewestRounds = 3;
+  std::vector<Repeat> found = repeats(tokens);
+  std::ranges::stable_sort(found, [](const Repeat& a, const Repeat& b) {
+    const uint32_t saved_a = a.end - a.begin - a.period, saved_b = b.end - b.begin - b.period;
+    return saved_a != saved_b ? saved_a > saved_b : a.period < b.period;
+  });
+  std::vector<Stretch> chosen;
+  std::vector<bool> taken(tokens.size(), false);
+  const auto take = [&](uint32_t begin, uint32_t end, uint32_t period) {
+    const Stretch made{begin, period, (end - begin) / period};
+    if (made.trip < kFewestRounds || (made.trip - 1) * period < fewest_saved) return;
+    const auto first = tokens.begin() + begin;
+    if (!std::equal(first, tokens.begin() + (made.end() - period), first + period)) return;
+    if (!accept(begin, begin + period)) return;
+    chosen.push_back(made);
+    std::fill(taken.begin() + begin, taken.begin() + made.end(), true);
+  };
+  for (const Repeat& repeat : found) {
+    work(repeat.end - repeat.begin);
+    for (uint32_t begin = repeat.begin, end = begin; begin < repeat.end; begin = end + 1) {
+      for (end = begin; end < repeat.end && !taken[end];) ++end;
+      take(begin, end, repeat.period);
+    }
+  }
+  std::ranges::sort(chosen, {}, &Stretch::begin);
+  return chosen;
+}
+
 }  // namespace fastjit::plan

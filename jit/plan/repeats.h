@@ -1,6 +1,7 @@
 #pragma once
 // Where a list repeats itself: Main and Lorentz's maximal runs.
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -15,5 +16,17 @@ struct Repeat {
 /// All that hold three periods or more, each with the least period it has, in O(n log n) steps. Stretches are compared
 /// by hashes only: whoever relies on a repeat compares its tokens.
 std::vector<Repeat> repeats(std::span<const uint32_t> tokens);
+
+/// Rounds that follow each other, of `period` tokens each.
+struct Stretch {
+  uint32_t begin = 0, period = 0;
+  int64_t trip = 0;
+  uint32_t end() const { return begin + static_cast<uint32_t>(trip) * period; }
+};
+
+/// Stretches of three equal rounds or more that lie apart, in order: those first chosen that leave most tokens out, at
+/// least so many. `accept` is asked of the first round, from a token to another.
+std::vector<Stretch> stretches(std::span<const uint32_t> tokens, int64_t fewest_saved,
+                               const std::function<bool(uint32_t, uint32_t)>& accept);
 
 }  // namespace fastjit::plan

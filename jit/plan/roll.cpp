@@ -1,9 +1,9 @@
 #include "plan/roll.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "plan/loop_step.h"
+#include "plan/repeat.h"
 #include "plan/repeats.h"
 #include "plan/work.h"
 #include "support/hash_index.h"
@@ -13,7 +13,6 @@ namespace fastjit::plan {
 
 namespace {
 
-constexpr int64_t kFewestRounds = 3;
 constexpr int64_t kFewestSaved = 8;  // steps
 
 using Of = SizedNumber::Of;
@@ -23,21 +22,10 @@ bool is_of_launch(Of of) {
          of == Of::LaunchScratch;
 }
 
-/// Whether rounds of one body may be these, wherever their operands lie.
-bool alike(const KernelStep& a, const KernelStep& b) {
-  return a.kernel == b.kernel && a.sizes == b.sizes && a.strides == b.strides && a.scalars == b.scalars &&
-         a.block == b.block && a.units == b.units && a.grain == b.grain && a.scratch_stride == b.scratch_stride &&
-         a.grid == b.grid;
-}
-
 bool is_split(const KernelStep& launch) { return launch.units > launch.grain; }
 
 uint32_t launches_in(const Step& step) {
-  size_t count = std::holds_alternative<KernelStep>(step);
-  if (const auto* parallel = std::get_if<ParallelStep>(&step)) count = parallel->launches.size();
-  if (const auto* loop = std::get_if<LoopStep>(&step)) count = loop->body.size();
-  if (const auto* product = std::get_if<ContractStep>(&step)) count = product->epilogue.size();
-  return static_cast<uint32_t>(count);
+  return static_cast<uint32_t>(std::visit([](const auto& each) { return launches_of(each).size(); }, step));
 }
 
 /// Tokens, one a launch that may be in a loop and one a step that may not; repeats of them; loops in their place.
@@ -47,7 +35,7 @@ class Roller {
 
   void run() {
     list_items();
-    choose();
+    chosen_ = stretches(tokens_, kFewestSaved, [](uint32_t, uint32_t) { return true; });
     if (chosen_.empty()) return;
     rebuild();
     settle_numbers();
@@ -59,22 +47,14 @@ class Roller {
     KernelStep* launch = nullptr;  // that may be in a loop
     uint32_t at = 0;               // of the program's launches
   };
-  struct Loop {
-    uint32_t begin, period;
-    int64_t trip;
-    uint32_t end() const { return begin + static_cast<uint32_t>(trip) * period; }
-  };
-
   void list_items();
   void add_item(Item item);
   uint64_t hash_of(const Item& item) const;
   bool alike(const Item& a, const Item& b) const;
   bool same_numbers(uint32_t a, uint32_t b) const;
-  void choose();
-  void take(uint32_t begin, uint32_t end, uint32_t period);
   void rebuild();
   uint32_t keep_items(uint32_t from, uint32_t end);
-  LoopStep loop_of(const Loop& loop) const;
+  LoopStep loop_of(const Stretch& loop) const;
   void note_launch(uint32_t at) { kept_launches_[at] = next_launch_++; }
   void settle_numbers();
 
@@ -83,8 +63,7 @@ class Roller {
   std::vector<uint32_t> tokens_;  // per item
   support::HashIndex tokens_by_hash_;
   std::vector<std::vector<SizedNumber>> numbers_;  // per launch; empty where no size is a symbol
-  std::vector<Loop> chosen_;
-  std::vector<bool> taken_;  // per item: in a loop
+  std::vector<Stretch> chosen_;
   std::vector<Step> steps_;
   std::vector<uint32_t> kept_launches_;  // per launch: which it is now
   uint32_t next_launch_ = 0;
@@ -128,14 +107,9 @@ void Roller::add_item(Item item) {
 }
 
 uint64_t Roller::hash_of(const Item& item) const {
-  using support::mix;
-  const KernelStep& launch = *item.launch;
-  uint64_t hash = mix(launch.kernel, static_cast<uint64_t>(launch.block));
-  for (const auto* list : {&launch.sizes, &launch.strides})
-    for (const int64_t value : *list) hash = mix(hash, static_cast<uint64_t>(value));
-  for (const uint32_t scalar : launch.scalars) hash = mix(hash, scalar);
+  uint64_t hash = plan::hash_of(*item.launch);
   if (!numbers_.empty())
-    for (const SizedNumber& number : numbers_[item.at]) hash = mix(hash, number.expr);
+    for (const SizedNumber& number : numbers_[item.at]) hash = support::mix(hash, number.expr);
   return hash;
 }
 
@@ -150,35 +124,9 @@ bool Roller::same_numbers(uint32_t a, uint32_t b) const {
   });
 }
 
-void Roller::choose() {
-  std::vector<Repeat> found = repeats(tokens_);
-  std::ranges::stable_sort(found, [](const Repeat& a, const Repeat& b) {
-    const uint32_t saved_a = a.end - a.begin - a.period, saved_b = b.end - b.begin - b.period;
-    return saved_a != saved_b ? saved_a > saved_b : a.period < b.period;
-  });
-  taken_.assign(items_.size(), false);
-  for (const Repeat& repeat : found) {
-    work(repeat.end - repeat.begin);
-    for (uint32_t begin = repeat.begin, end = begin; begin < repeat.end; begin = end + 1) {
-      for (end = begin; end < repeat.end && !taken_[end];) ++end;
-      take(begin, end, repeat.period);
-    }
-  }
-  std::ranges::sort(chosen_, {}, &Loop::begin);
-}
-
-void Roller::take(uint32_t begin, uint32_t end, uint32_t period) {
-  const Loop loop{begin, period, (end - begin) / period};
-  if (loop.trip < kFewestRounds || (loop.trip - 1) * period < kFewestSaved) return;
-  const auto first = tokens_.begin() + begin;
-  if (!std::equal(first, tokens_.begin() + (loop.end() - period), first + period)) return;
-  chosen_.push_back(loop);
-  std::fill(taken_.begin() + begin, taken_.begin() + loop.end(), true);
-}
-
 void Roller::rebuild() {
   uint32_t at = 0;
-  for (const Loop& loop : chosen_) {
+  for (const Stretch& loop : chosen_) {
     while (at < loop.begin) at = keep_items(at, loop.begin);
     for (uint32_t i = 0; i < loop.period; ++i) note_launch(items_[loop.begin + i].at);
     steps_.emplace_back(loop_of(loop));
@@ -211,7 +159,7 @@ uint32_t Roller::keep_items(uint32_t from, uint32_t end) {
   return at;
 }
 
-LoopStep Roller::loop_of(const Loop& loop) const {
+LoopStep Roller::loop_of(const Stretch& loop) const {
   LoopStep made;
   made.trip = loop.trip;
   for (uint32_t i = 0; i < loop.period; ++i) made.body.push_back(*items_[loop.begin + i].launch);

@@ -8,6 +8,7 @@
 
 #include "plan/memory.h"
 #include "plan/program.h"
+#include "plan/repeat.h"
 #include "plan_graphs.h"
 
 namespace fastjit::test {
@@ -21,7 +22,7 @@ using ir::Op;
 class Ledger {
  public:
   explicit Ledger(const Graph& graph, const plan::Program& program) : graph_(graph), program_(program) {
-    for (const plan::Step& step : program.steps) std::visit([this](const auto& s) { take(s); }, step);
+    plan::for_each_step(program, [this](const auto& step) { take(step); });
   }
   int64_t peak() const { return peak_ + program_.arena_bytes; }
   std::set<plan::SlotId> left() const {
@@ -58,6 +59,11 @@ class Ledger {
   }
   void take(const plan::LoopStep& s) {
     plan::for_each_round(s, [this](const plan::KernelStep& launch) { take(launch); });
+  }
+  void take(const plan::AliasStep& s) {
+    take(plan::FreeStep{s.slot});
+    hold(s.base);
+    if (const auto base = storage_of_.find(s.base); base != storage_of_.end()) share(s.slot, base->second);
   }
   void take(const plan::ParallelStep& s) {
     for (const plan::KernelStep& launch : s.launches) take(launch);
@@ -184,10 +190,11 @@ TEST(PlanMemory, TheArenaIsNotHeldThroughCallsThatNeedNothingInIt) {
     options.own_bytes = own_bytes;
     const plan::Program p = plan::plan(g, options);
     EXPECT_EQ(p.arena_bytes, 512) << plan::text(p);
-    return std::ranges::count_if(p.steps, [](const plan::Step& step) {
-      const auto* free = std::get_if<plan::FreeStep>(&step);
-      return free && free->slot == plan::kNoSlot;
+    int64_t count = 0;
+    plan::for_each_step(p, [&](const auto& step) {
+      if constexpr (std::is_same_v<decltype(step), const plan::FreeStep&>) count += step.slot == plan::kNoSlot;
     });
+    return count;
   };
   EXPECT_EQ(drops(300), 4);
   EXPECT_EQ(drops(600), 0) << "so small an arena is not worth it";
@@ -200,10 +207,43 @@ TEST(PlanMemory, ACatThatGrowsIsOneBuffer) {
     const plan::Program p = plan::plan(g, {});
     EXPECT_LE(Ledger(g, p).peak(), (13 + 12 + 2) * kPart * batch + 4096) << "batch " << batch;
     int64_t written = 0;
-    plan::for_each_launch(p,
-                          [&](const plan::KernelStep& s) { written += plan::traffic(p.kernels[s.kernel], s).written; });
+    plan::for_each_step(p, [&](const auto& step) {
+      for (const plan::KernelStep& s : plan::launches_of(step))
+        written += plan::traffic(p.kernels[s.kernel], s).written;
+    });
     EXPECT_LE(written, (13 + 13 * 12 / 2) * kPart * batch + 4096) << "each part once, and what each layer's call reads";
   }
+}
+
+/// Layers that torch's library computes the products of are one loop, which frees in each round what the layers freed.
+TEST(PlanMemory, ALoopOfLayersHoldsNoMoreThanTheLayers) {
+  const auto layers = [](int count) {
+    Graph g;
+    NodeId x = tensor(g, {64, 256});
+    for (int i = 0; i < count; ++i) {
+      const NodeId w = tensor(g, {256, 256});
+      const NodeId y = g.pointwise(Op::Tanh, {product(g, x, g.view(w, {{{0, {{1, 1}}}, {0, {{0, 1}}}}}, {256, 256}))});
+      x = g.pointwise(Op::Add, {x, product(g, y, tensor(g, {256, 256}))});
+    }
+    g.outputs = {x};
+    return g;
+  };
+  const auto is_loop = [](const plan::Step& step) { return std::holds_alternative<plan::RepeatStep>(step); };
+  const Graph few = layers(3);
+  const int64_t least = Ledger(few, plan::plan(few, {})).peak();
+  EXPECT_GE(least, 2 * kValue);
+  std::set<size_t> steps, slots;
+  for (const int count : {20, 40, 80}) {
+    const Graph g = layers(count);
+    const plan::Program p = plan::plan(g, {});
+    EXPECT_EQ(std::ranges::count_if(p.steps, is_loop), 1) << plan::text(p);
+    EXPECT_EQ(Ledger(g, p).peak(), least) << plan::text(p);
+    EXPECT_EQ(Ledger(g, p).left(), std::set<plan::SlotId>(p.outputs.begin(), p.outputs.end())) << plan::text(p);
+    steps.insert(p.steps.size());
+    slots.insert(p.slots.size() - g.inputs.size());
+  }
+  EXPECT_EQ(steps.size(), 1u);
+  EXPECT_EQ(slots.size(), 1u);
 }
 
 /// What an epilogue needs is made when the product's turn comes, not before the first of all products.

@@ -6,6 +6,7 @@
 #include "backend/compiler.h"
 #include "pass/pass.h"
 #include "plan/program.h"
+#include "plan/repeat.h"
 #include "plan_random.h"
 #include "reference.h"
 
@@ -26,7 +27,7 @@ class Runner {
     scalars_ = &scalars;
     for (plan::SlotId id = 0; id < slots_.size(); ++id)
       if (program_.slots[id].kind == plan::SlotKind::Input) fill(id, inputs[program_.slots[id].index]);
-    for (const plan::Step& step : program_.steps) std::visit([&](const auto& s) { execute(s); }, step);
+    plan::for_each_step(program_, [this](const auto& step) { execute(step); });
     Outcome outcome;
     for (const plan::SlotId id : program_.outputs) outcome.outputs.push_back(read(id));
     outcome.inputs = inputs;
@@ -46,7 +47,11 @@ class Runner {
     Memory& memory = slots_[id];
     if (slot.kind == plan::SlotKind::Temp)
       return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(arena_.data()) + 63) / 64 * 64) + slot.offset;
-    if (slot.kind == plan::SlotKind::Alias) return data(slot.base) + slot.offset * ir::size_of(slot.dtype);
+    if (slot.kind == plan::SlotKind::Alias) {
+      const auto made = aliases_.find(id);
+      const plan::Place of = made == aliases_.end() ? plan::Place{slot.base, slot.offset} : made->second;
+      return data(of.slot) + of.offset * ir::size_of(slot.dtype);
+    }
     if (!memory.bytes) {
       int64_t extent = 1;
       for (size_t d = 0; d < slot.sizes.size(); ++d) extent += (slot.sizes[d] - 1) * slot.strides[d];
@@ -103,7 +108,10 @@ class Runner {
     return values;
   }
 
-  void execute(const plan::FreeStep&) {}
+  void execute(const plan::AliasStep& step) { aliases_[step.slot] = {step.base, step.offset}; }
+  void execute(const plan::FreeStep& step) {
+    if (step.slot != plan::kNoSlot) freed_.push_back(std::exchange(slots_[step.slot], {}));
+  }
   void execute(const plan::OwnStep&) {}
   void execute(const plan::GuardStep&) {}
   void execute(const plan::NumberStep&) { FAIL() << "no capture gives these programs numbers"; }
@@ -168,7 +176,8 @@ class Runner {
   const ir::Graph& graph_;
   const plan::Program& program_;
   std::vector<std::shared_ptr<const backend::Kernel>> kernels_;
-  std::vector<Memory> slots_;
+  std::vector<Memory> slots_, freed_;            // what is freed stays for the views of it
+  std::map<plan::SlotId, plan::Place> aliases_;  // that a step made: what they are of
   std::vector<char> arena_, scratch_;
   std::shared_ptr<std::vector<char>> arena_owner_ = std::make_shared<std::vector<char>>();
   const std::vector<Num>* scalars_ = nullptr;

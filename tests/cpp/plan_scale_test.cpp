@@ -8,6 +8,7 @@
 
 #include "pass/pass.h"
 #include "plan/program.h"
+#include "plan/repeat.h"
 #include "plan/work.h"
 #include "plan_graphs.h"
 
@@ -203,7 +204,9 @@ TEST(PlanBlocks, TrafficOfALayerDoesNotGrowWithDepth) {
   auto loads = [](int layers) {
     size_t operands = 0;
     const plan::Program p = plan::plan(residual(16 * layers), {});
-    plan::for_each_launch(p, [&](const plan::KernelStep& step) { operands += step.operands.size(); });
+    plan::for_each_step(p, [&](const auto& step) {
+      for (const plan::KernelStep& launch : plan::launches_of(step)) operands += launch.operands.size();
+    });
     return operands;
   };
   const size_t four = loads(4), eight = loads(8), sixteen = loads(16);

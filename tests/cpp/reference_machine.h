@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "plan/program.h"
+#include "plan/repeat.h"
 #include "reference.h"
 
 namespace fastjit::test {
@@ -62,7 +63,7 @@ class Machine {
       allocate(id);
       fill(id, inputs[slot.index]);
     }
-    for (const plan::Step& step : program_.steps) std::visit([&](const auto& s) { execute(s); }, step);
+    plan::for_each_step(program_, [this](const auto& step) { execute(step); });
     Outcome outcome;
     outcome.guards = std::move(guards_);
     for (const plan::SlotId id : program_.outputs) outcome.outputs.push_back(read(id));
@@ -90,8 +91,10 @@ class Machine {
     Tensor& t = tensors_[id];
     if (t.freed) throw std::logic_error("slot s" + std::to_string(id) + " is used after it was freed");
     if (slot.kind == plan::SlotKind::Alias) {
-      t = tensor(slot.base);
-      t.offset += slot.offset;
+      const auto made = aliases_.find(id);
+      const plan::Place of = made == aliases_.end() ? plan::Place{slot.base, slot.offset} : made->second;
+      t = tensor(of.slot);
+      t.offset += of.offset;
     } else if (slot.kind == plan::SlotKind::Temp) {
       if (slot.offset % 64) throw std::logic_error("a temporary is not aligned");
       t = {arena_, slot.offset, ir::size_of(slot.dtype)};
@@ -127,6 +130,7 @@ class Machine {
                [&](const auto& index) { write_cell(t, dot_index(program_.slots[id].strides, index), values[next++]); });
   }
 
+  void execute(const plan::AliasStep& step) { aliases_[step.slot] = {step.base, step.offset}; }
   // An alias that is wanted again is made again.
   void execute(const plan::FreeStep& step) {
     if (step.slot == plan::kNoSlot) {
@@ -191,6 +195,7 @@ class Machine {
     if (attr.kind == ir::ExternKind::View || !attr.written.empty()) {
       tensors_[result] = tensor(step.operands[0]);
     } else {
+      tensors_[result].freed = false;
       allocate(result);
       fill(result, out);
     }
@@ -198,6 +203,7 @@ class Machine {
   void execute(const plan::ContractStep& step) {
     const ir::ContractAttr& attr = graph_.contracts.at(step.call);
     const Values out = call(attr.name, attr.operands, step.operands);
+    tensors_[step.result].freed = false;
     const plan::Slot& slot = program_.slots[step.result];
     if (slot.kind != plan::SlotKind::Tensor || slot.strides != row_major(slot.sizes))
       throw std::logic_error("a product needs a contiguous tensor");
@@ -218,10 +224,20 @@ class Machine {
     }
   }
 
+  /// Slots of tensors that live one after the other are one: what only stores to it makes the next.
+  void make_again(const plan::KernelPlan& kernel, const plan::KernelStep& step) {
+    std::vector<bool> loaded(step.operands.size(), false);
+    for (const plan::Instr& instr : kernel.code)
+      if (instr.code == plan::Code::Load) loaded[instr.imm] = true;
+    for (size_t k = 0; k < step.operands.size(); ++k)
+      if (kernel.operands[k].output && !loaded[k]) tensors_[step.operands[k]].freed = false;
+  }
+
   void execute(const plan::KernelStep& step) {
     const plan::KernelPlan& kernel = program_.kernels[step.kernel];
     if (const std::string fault = plan::verify(kernel); !fault.empty()) throw std::logic_error(fault);
     const size_t rank = step.sizes.size(), kept = static_cast<size_t>(kernel.kept());
+    make_again(kernel, step);
     for (size_t k = 0; k < kernel.operands.size(); ++k)
       for (size_t d = 0; d < rank; ++d) {
         const int64_t stride = step.strides[k * rank + d];
@@ -384,7 +400,8 @@ class Machine {
   std::vector<Num> scalars_;
   std::shared_ptr<Values> arena_;
   std::vector<Tensor> tensors_;
-  std::vector<Values> guards_;  // what each guard saw
+  std::map<plan::SlotId, plan::Place> aliases_;  // that a step made: what they are of
+  std::vector<Values> guards_;                   // what each guard saw
   struct Rounds {
     using Handed = std::map<std::pair<uint32_t, int64_t>, Num>;  // operand, elements from its first
     int64_t round = 0;

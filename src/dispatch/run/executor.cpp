@@ -270,16 +270,19 @@ void Executable::prepare() {
   writes = !stores.empty() || !changes.written.empty();
   relaid.assign(program.slots.size(), false);
   const auto note = [&](plan::SlotId slot, const capture::CallTemplate& call, size_t which) {
-    if (slot != plan::kNoSlot && which < call.results.size())
-      relaid[slot] = program.slots[slot].strides != call.results[which].strides;
+    if (slot != plan::kNoSlot && which < call.results.size() &&
+        program.slots[slot].strides != call.results[which].strides)
+      relaid[slot] = true;
   };
-  for (const plan::Step& step : program.steps) {
-    if (const auto* product = std::get_if<plan::ContractStep>(&step)) note(product->result, calls[product->call], 0);
-    const auto* external = std::get_if<plan::ExternStep>(&step);
-    calls_torch |= external || std::holds_alternative<plan::ContractStep>(step);
-    for (size_t i = 0; external && i < external->results.size(); ++i)
-      note(external->results[i], calls[externs[external->external].call], i);
-  }
+  const auto note_step = [&](const auto& step) {
+    using AnyStep = std::remove_cvref_t<decltype(step)>;
+    calls_torch |= plan::kHasCall<AnyStep>;
+    if constexpr (std::is_same_v<AnyStep, plan::ContractStep>) note(step.result, calls[step.call], 0);
+    if constexpr (std::is_same_v<AnyStep, plan::ExternStep>)
+      for (size_t i = 0; i < step.results.size(); ++i) note(step.results[i], calls[externs[step.external].call], i);
+    if constexpr (std::is_same_v<AnyStep, plan::LoopStep>) releases_gil |= step.team > 0;
+  };
+  plan::for_each_step(program, note_step);
   releases_gil = calls_torch;  // as torch does around each of its operators
   if (cuda) return;            // launches only queue work
   plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });

@@ -10,6 +10,7 @@
 
 #include "dispatch/run/compact.h"
 #include "dispatch/run/executor.h"
+#include "plan/repeat.h"
 
 namespace fastjit::dispatch {
 
@@ -74,19 +75,19 @@ class Run {
     at::Tensor& t = tensors_[s.index];
     if (!t.defined()) {
       if (s.kind == SlotKind::Alias)
-        t = alias(s);
+        t = alias(s, s.base, s.offset);
       else
         t = self().empty(s);
     }
     return t;
   }
 
-  at::Tensor alias(const plan::Slot& s) {
-    const at::Tensor& base = tensor(s.base);
+  at::Tensor alias(const plan::Slot& s, SlotId of, int64_t offset) {
+    const at::Tensor& base = tensor(of);
     at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()),
                                                             base.key_set() & c10::DispatchKeySet(kKey), base.dtype());
     t.unsafeGetTensorImpl()->set_sizes_and_strides(s.sizes, s.strides);
-    t.unsafeGetTensorImpl()->set_storage_offset(base.storage_offset() + s.offset);
+    t.unsafeGetTensorImpl()->set_storage_offset(base.storage_offset() + offset);
     return t;
   }
 
@@ -116,6 +117,12 @@ class Run {
     char* data = static_cast<char*>(impl->unsafe_storage().unsafeGetStorageImpl()->mutable_data());
     return data + impl->storage_offset() * element;
   }
+
+  void step(const plan::RepeatStep& s) {
+    plan::for_each_step(s, [this](const auto& each) { self().step(each); });
+  }
+
+  void step(const plan::AliasStep& s) { tensors_[slot(s.slot).index] = alias(slot(s.slot), s.base, s.offset); }
 
   void step(const plan::FreeStep& s) {
     if (s.slot != plan::kNoSlot) return tensors_[slot(s.slot).index].reset();

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "capture/ops/aten.h"
+#include "plan/repeat.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -27,7 +28,7 @@ class Analysis {
       : program_(program), calls_(calls), externs_(externs), extern_roots_(program.slots.size()) {}
 
   Changes run() {
-    for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { visit(s); }, step);
+    plan::for_each_step(program_, [this](const auto& step) { visit(step); });
     Changes out;
     for (auto& [input, access] : inputs_) {
       if (!access.writes) continue;
@@ -52,7 +53,8 @@ class Analysis {
   Inputs roots(SlotId id) const {
     const plan::Slot& slot = program_.slots[id];
     if (slot.kind == SlotKind::Input) return {slot.index};
-    if (slot.kind == SlotKind::Alias) return roots(slot.base);
+    const auto made = alias_roots_.find(id);
+    if (slot.kind == SlotKind::Alias) return made == alias_roots_.end() ? roots(slot.base) : made->second;
     return extern_roots_[id];
   }
 
@@ -91,12 +93,14 @@ class Analysis {
     for (SlotId operand : s.operands)
       if (operand != plan::kNoSlot) read(operand);
     if (s.kind == ir::Product::Convolution && !calls_[s.call].facts.is(OpFlag::NeverRaises)) may_stop();
+    extern_roots_[s.result].clear();
     for (const plan::KernelStep& launch : s.epilogue) visit(launch);
   }
 
   void visit(const plan::GuardStep&) { may_stop(); }
   void visit(const plan::NumberStep&) { may_stop(); }
 
+  void visit(const plan::AliasStep& s) { alias_roots_[s.slot] = roots(s.base); }
   void visit(const plan::FreeStep&) {}
   void visit(const plan::OwnStep&) {}
 
@@ -134,7 +138,8 @@ class Analysis {
   const plan::Program& program_;
   const std::vector<capture::CallTemplate>& calls_;
   const std::vector<ir::ExternAttr>& externs_;
-  std::vector<Inputs> extern_roots_;  // per slot: the inputs in whose memory an extern step's result lies
+  std::map<SlotId, Inputs> alias_roots_;  // of the aliases that a step makes
+  std::vector<Inputs> extern_roots_;      // per slot: the inputs in whose memory an extern step's result lies
   std::map<uint32_t, Access> inputs_;
   Inputs reaches_beyond_;
   bool written_ = false, draws_ = false, raises_after_write_ = false, raises_after_draw_ = false;
