@@ -20,6 +20,7 @@ using capture::TensorMeta;
 using capture::Value;
 
 TensorMeta meta_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
   return {tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec(),
           tensor.unsafeGetTensorImpl()->is_wrapped_number()};
 }
@@ -130,10 +131,16 @@ py::tuple lower_and_evaluate(const std::string& name, const std::string& overloa
   const LowerRow* row = capture::find_lowering(row_name);
   LowerCall call{single.graph, row_name, lower_args, results, plan::Numerics::Eager, {}};
   if (!row || row->level != capture::Level::Lowered || !row->fn(call)) return py::make_tuple(eager, py::none(), "");
-  single.graph.outputs = call.out;
+  std::vector<ir::NodeId> given;  // without what is no tensor
+  for (const ir::NodeId id : call.out)
+    if (id != ir::kNoNode) given.push_back(id);
+  single.graph.outputs = given;
   std::string text = ir::print(single.graph);
   if (std::string wrong = ir::verify(single.graph); !wrong.empty()) throw std::runtime_error(wrong + "\n" + text);
-  return py::make_tuple(eager, capture::evaluate(single.graph, single.inputs, single.scalars, call.out), text);
+  std::vector<at::Tensor> lowered = capture::evaluate(single.graph, single.inputs, single.scalars, given);
+  for (size_t i = 0; i < call.out.size(); ++i)
+    if (call.out[i] == ir::kNoNode) lowered.insert(lowered.begin() + static_cast<std::ptrdiff_t>(i), at::Tensor());
+  return py::make_tuple(eager, lowered, text);
 }
 
 }  // namespace

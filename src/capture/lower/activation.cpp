@@ -2,6 +2,7 @@
 #include <numbers>
 
 #include "capture/lower/eager_loop.h"
+#include "capture/lower/regions.h"
 #include "capture/ops/torch_release.h"
 
 namespace fastjit::capture {
@@ -90,14 +91,6 @@ void log_sigmoid(Call& c) {
   c.give(buffer);
 }
 
-Expr half_of(Call& c, Expr x, size_t dim, ir::Dim size, ir::Dim offset) {
-  ir::IndexMap map = identity_map(x.sizes().size());
-  map.dims[dim].offset = offset;
-  Shape sizes(x.sizes().begin(), x.sizes().end());
-  sizes[dim] = size;
-  return {&c.graph, c.graph.view(x.id, std::move(map), std::move(sizes))};
-}
-
 void glu(Call& c) {
   const ScalarType type = float_type(c);
   if (c.rank(0) == 0) throw NotLowered{};
@@ -106,7 +99,7 @@ void glu(Call& c) {
   if (size * 2 != whole) throw NotLowered{};
   auto part = [&](ir::Dim offset) {
     Value value = c.tensor(0);
-    value.node = half_of(c, c.node(0), dim, size, offset).id;
+    value.node = at(c.node(0), part_of(c.sizes(0), dim, offset, size)).id;
     return c.as(value, type);
   };
   const Expr a = part(0), b = part(size);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "capture/lower/util.h"
+#include "capture/lower/regions.h"
 
 namespace fastjit::capture {
 namespace {
@@ -87,17 +87,40 @@ void roll(Call& c) {
     const auto d = static_cast<size_t>(dim);
     const ir::Dim size = sizes[d], start = rolled_start(size, shifts[i]);
     if (start == 0) continue;
-    auto piece = [&](ir::Dim from, ir::Dim count) {
-      ir::IndexMap map = identity_map(sizes.size());
-      map.dims[d].offset = from;
-      Shape part_sizes = sizes;
-      part_sizes[d] = count;
-      return c.graph.view(x.id, std::move(map), std::move(part_sizes));
-    };
-    const ir::NodeId tail = piece(start, size - start), head = piece(0, start);
-    x = {&c.graph, c.graph.cat({tail, head}, dim)};
+    const Expr tail = at(x, part_of(sizes, d, start, size - start)), head = at(x, part_of(sizes, d, 0, start));
+    x = {&c.graph, c.graph.cat({tail.id, head.id}, dim)};
   }
   c.give_node(c.graph.reshape(x.id, out));
+}
+
+// (self, pads before and behind each dim, the last one first; negative ones take elements away)
+void pad(Call& c, size_t value_at) {
+  Expr x = c.node(0);
+  const Shape pads = c.shape(1);
+  const size_t rank = x.sizes().size();
+  if (pads.size() % 2 != 0 || pads.size() / 2 > rank || numel(c.meta(0)) == 0) throw NotLowered{};
+  const ScalarType type = c.meta(0).dtype;
+  Shape whole = sizes_of(x), inner = whole;
+  ir::IndexMap from = identity_map(rank), to = identity_map(rank);
+  for (size_t i = 0; i < pads.size(); i += 2) {
+    const size_t d = rank - 1 - i / 2;
+    const int64_t before = pads[i].fixed(), behind = pads[i + 1].fixed();
+    whole[d] += before + behind;
+    inner[d] += std::min<int64_t>(before, 0) + std::min<int64_t>(behind, 0);
+    from.dims[d].offset = std::max<int64_t>(-before, 0);
+    to.dims[d].offset = std::max<int64_t>(before, 0);
+    if (inner[d] < 1) throw NotLowered{};
+  }
+  x = at(x, {from, inner});
+  if (inner == whole) return c.give(x);
+  const Expr value = c.has(value_at) ? c.moved(value_at, type) : convert(number(c.as(0, type), 0), x.type());
+  c.give_node(c.graph.update(c.graph.expand(value.id, whole), x.id, to));
+}
+
+void constant_pad(Call& c) { pad(c, 2); }
+void pad_by_mode(Call& c) {
+  if (c.text(2) != "constant") throw NotLowered{};
+  pad(c, 3);
 }
 
 // Of neighbours along a dim, of everything that is joined there.
@@ -111,11 +134,7 @@ void diff(Call& c) {
   const ir::NodeId x = parts.size() == 1 ? parts[0] : c.graph.cat(parts, static_cast<int64_t>(dim));
   Shape sizes(c.graph.sizes(x).begin(), c.graph.sizes(x).end());
   sizes[dim] -= 1;
-  const auto from = [&](int64_t start) {
-    ir::IndexMap map = identity_map(sizes.size());
-    map.dims[dim].offset = start;
-    return Expr{&c.graph, c.graph.view(x, std::move(map), sizes)};
-  };
+  const auto from = [&](int64_t start) { return at({&c.graph, x}, part_of(sizes, dim, start, sizes[dim])); };
   c.give(from(1) - from(0));
 }
 
@@ -224,6 +243,8 @@ constexpr LowerRow kRows[] = {
     ROW("repeat", repeat),
     ROW("roll", roll),
     ROW("diff", diff),
+    ROW("constant_pad_nd", constant_pad),
+    ROW("pad", pad_by_mode),
     ROW("tril", triangle<true>),
     ROW("triu", triangle<false>),
     ROW("zeros_like", fills_like<0>),

@@ -87,6 +87,8 @@ class Call {
   size_t result_count() const { return call_.results.size(); }
   /// Appends a result: converted and broadcast to what eager returned.
   void give(Expr value);
+  /// Appends a result that is no tensor: the caller's mask says so.
+  void give_none() { call_.out.push_back(ir::kNoNode); }
   void give_node(ir::NodeId id) { give(Expr{&graph, id}); }
 
   /// Zeros for all results where none has an element, whatever the operator is.
@@ -135,5 +137,9 @@ std::span<const LowerRow> reduce_rows();
 std::span<const LowerRow> norm_rows();
 std::span<const LowerRow> view_rows();
 std::span<const LowerRow> join_rows();
+std::span<const LowerRow> backward_activation_rows();
+std::span<const LowerRow> backward_loss_rows();
+std::span<const LowerRow> backward_norm_rows();
+std::span<const LowerRow> backward_view_rows();
 
 }  // namespace fastjit::capture

@@ -2,7 +2,7 @@
 // value.
 #include <algorithm>
 
-#include "capture/lower/util.h"
+#include "capture/lower/regions.h"
 
 namespace fastjit::capture {
 namespace {
@@ -13,14 +13,11 @@ void give_view(Call& c, Expr x, ir::IndexMap map, Shape sizes) {
   c.give_node(c.graph.view(x.id, std::move(map), std::move(sizes)));
 }
 
-// A slice along `dim`, `size` elements from `start`.
-Expr sliced(Call& c, Expr x, size_t dim, ir::Dim start, ir::Dim size, int64_t step = 1) {
-  ir::IndexMap map = identity_map(x.sizes().size());
-  map.dims[dim].offset = start;
-  map.dims[dim].terms[0].second = step;
-  Shape sizes(x.sizes().begin(), x.sizes().end());
-  sizes[dim] = size;
-  return {&c.graph, c.graph.view(x.id, std::move(map), std::move(sizes))};
+// (self, the arguments that name the region)
+template <auto F>
+void region(Call& c) {
+  const Expr x = c.node(0);
+  c.give(at(x, F(c, sizes_of(x), 1)));
 }
 
 // Output dim k reads input dim order[k].
@@ -63,47 +60,6 @@ void reversed(Call& c) {  // t, numpy_T
   permuted(c, order);
 }
 
-void select(Call& c) {
-  const Expr x = c.node(0);
-  if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = c.dim(1);
-  ir::Dim index = c.size(2);
-  if (index < 0) index += x.sizes()[dim];
-  if (index < 0 || index >= x.sizes()[dim]) throw NotLowered{};  // also where no element is read
-  ir::IndexMap map;
-  Shape sizes;
-  for (size_t k = 0; k < x.sizes().size(); ++k) {
-    if (k == dim) {
-      map.dims.push_back({index, {}});
-      continue;
-    }
-    map.dims.push_back({0, {{static_cast<uint8_t>(sizes.size()), 1}}});
-    sizes.push_back(x.sizes()[k]);
-  }
-  give_view(c, x, std::move(map), std::move(sizes));
-}
-
-void slice(Call& c) {  // slice.Tensor(self, dim, start, end, step), bounds clamped as Python's
-  const Expr x = c.node(0);
-  if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = c.dim(1);
-  constexpr int64_t kEnd = int64_t{1} << 62;  // beyond every size
-  const ir::Dim size = x.sizes()[dim];
-  const int64_t step = c.integer(4);
-  auto bound = [&](size_t i, ir::Dim otherwise) {
-    if (!c.has(i)) return otherwise;
-    ir::Dim at = c.size(i);
-    if (at.hint() >= kEnd) return size;
-    if (at < 0) at += size;
-    return at < 0 ? ir::Dim(0) : size < at ? size : at;
-  };
-  if (step < 1) throw NotLowered{};
-  const ir::Dim start = bound(2, 0);
-  ir::Dim end = bound(3, size);
-  if (end < start) end = start;
-  c.give(sliced(c, x, dim, start, (end - start + step - 1) / step, step));
-}
-
 void narrow(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
@@ -111,7 +67,7 @@ void narrow(Call& c) {
   ir::Dim start = c.size(2);
   if (start < 0) start += x.sizes()[dim];
   if (start < 0 || start + c.size(3) > x.sizes()[dim]) throw NotLowered{};
-  c.give(sliced(c, x, dim, start, c.size(3)));
+  c.give(at(x, part_of(sizes_of(x), dim, start, c.size(3))));
 }
 
 void expand(Call& c) {  // -1: the size that it has
@@ -179,43 +135,6 @@ void flip(Call& c) {
   give_view(c, x, std::move(map), {x.sizes().begin(), x.sizes().end()});
 }
 
-void diagonal(Call& c) {  // (self, offset, dim1, dim2): the diagonal becomes the last dim
-  const Expr x = c.node(0);
-  const auto first = c.dim(2);
-  const auto second = c.dim(3);
-  const int64_t offset = c.integer(1);
-  if (c.rank(0) < 2 || first == second) throw NotLowered{};
-  Shape sizes;
-  for (size_t k = 0; k < x.sizes().size(); ++k)
-    if (k != first && k != second) sizes.push_back(x.sizes()[k]);
-  x.sizes()[first].fixed(), x.sizes()[second].fixed();
-  sizes.emplace_back(c.result().sizes.back());
-  const auto last = static_cast<uint8_t>(sizes.size() - 1);
-  ir::IndexMap map;
-  uint8_t next = 0;
-  for (size_t k = 0; k < x.sizes().size(); ++k) {
-    if (k == first)
-      map.dims.push_back({std::max<int64_t>(-offset, 0), {{last, 1}}});
-    else if (k == second)
-      map.dims.push_back({std::max<int64_t>(offset, 0), {{last, 1}}});
-    else
-      map.dims.push_back({0, {{next++, 1}}});
-  }
-  give_view(c, x, std::move(map), sizes);
-}
-
-void unfold(Call& c) {  // (self, dim, size, step): windows along dim, their elements last
-  const Expr x = c.node(0);
-  if (c.rank(0) == 0) throw NotLowered{};
-  const auto dim = c.dim(1);
-  ir::IndexMap map = identity_map(x.sizes().size());
-  map.dims[dim].terms = {{static_cast<uint8_t>(dim), c.integer(3)}, {static_cast<uint8_t>(c.rank(0)), 1}};
-  Shape sizes(x.sizes().begin(), x.sizes().end());
-  sizes[dim] = (sizes[dim] - c.integer(2)) / c.integer(3) + 1;
-  sizes.emplace_back(c.integer(2));
-  give_view(c, x, std::move(map), std::move(sizes));
-}
-
 // ---- several results ----
 
 void unbind(Call& c) {
@@ -224,7 +143,7 @@ void unbind(Call& c) {
   const auto dim = c.dim(1);
   const int64_t count = x.sizes()[dim].fixed();
   for (int64_t i = 0; i < count; ++i) {
-    const Expr part = sliced(c, x, dim, i, 1);
+    const Expr part = at(x, part_of(sizes_of(x), dim, i, 1));
     Shape sizes(part.sizes().begin(), part.sizes().end());
     sizes.erase(sizes.begin() + static_cast<ptrdiff_t>(dim));
     c.give_node(c.graph.reshape(part.id, std::move(sizes)));
@@ -237,7 +156,7 @@ void parted(Call& c, size_t dim, const Shape& sizes) {
   ir::Dim start = 0;
   if (sizes.size() != c.result_count()) throw NotLowered{};
   for (const ir::Dim size : sizes) {
-    c.give(sliced(c, x, dim, start, size));
+    c.give(at(x, part_of(sizes_of(x), dim, start, size)));
     start += size;
   }
 }
@@ -297,8 +216,8 @@ constexpr LowerRow kRows[] = {
           std::swap(order[order.size() - 1], order[order.size() - 2]);
           permuted(c, order);
         }),
-    ROW("select.int", select),
-    ROW("slice.Tensor", slice),
+    ROW("select.int", region<selected>),
+    ROW("slice.Tensor", region<sliced>),
     ROW("narrow", narrow),
     ROW("expand", expand),
     ROW("expand_as", expand_as),
@@ -316,8 +235,8 @@ constexpr LowerRow kRows[] = {
     ROW("squeeze.dim", resized_by_one),
     ROW("squeeze.dims", resized_by_one),
     ROW("flip", flip),
-    ROW("diagonal", diagonal),
-    ROW("unfold", unfold),
+    ROW("diagonal", region<on_diagonal>),
+    ROW("unfold", region<windows>),
     ROW("unbind.int", unbind),
     ROW("split.Tensor", split),
     ROW("split_with_sizes", split_with_sizes),
@@ -328,16 +247,16 @@ constexpr LowerRow kRows[] = {
     ROW("permute_copy", permute),
     ROW("transpose_copy.int", transpose),
     ROW("t_copy", reversed),
-    ROW("select_copy.int", select),
-    ROW("slice_copy.Tensor", slice),
+    ROW("select_copy.int", region<selected>),
+    ROW("slice_copy.Tensor", region<sliced>),
     ROW("expand_copy", expand),
     ROW("view_copy", reshaped),
     ROW("unsqueeze_copy", resized_by_one),
     ROW("squeeze_copy", resized_by_one),
     ROW("squeeze_copy.dim", resized_by_one),
     ROW("squeeze_copy.dims", resized_by_one),
-    ROW("diagonal_copy", diagonal),
-    ROW("unfold_copy", unfold),
+    ROW("diagonal_copy", region<on_diagonal>),
+    ROW("unfold_copy", region<windows>),
     ROW("unbind_copy.int", unbind),
     ROW("split_copy.Tensor", split),
     ROW("split_with_sizes_copy", split_with_sizes),

@@ -94,6 +94,8 @@ OTHER_SAMPLES = {
     "eye signal.windows.bartlett signal.windows.blackman signal.windows.hamming signal.windows.hann "
     "signal.windows.general_cosine signal.windows.general_hamming signal.windows.kaiser "
     "signal.windows.nuttall": "without tensors the first samples are taken, which are of no element",
+    "nn.functional.pad.reflect nn.functional.pad.replicate nn.functional.pad.circular": "only what has no element is "
+    "lowered, and the largest samples have some",
     "diff": "of the samples that are taken the differences are none or several",
     "atleast_1d atleast_2d atleast_3d": "alone it returns a view in a way that capture does not know, or the argument",
 }

@@ -157,7 +157,7 @@ class Running(TorchDispatchMode):
                     out = apart(*args, **kwargs)
                 self.depth -= 1
                 if not self.depth and self.dtype != self.inner:
-                    for t in pytree.tree_leaves(out):
+                    for t in tensors_of(out):
                         self.draw.move(t, 0.5 * spacing(t, self.dtype))
             elif not copies and any(t.is_floating_point() for t in tensors_of(out)):
                 raise NoBound(name)
