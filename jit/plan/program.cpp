@@ -480,7 +480,7 @@ Program plan(const ir::Graph& graph, const PlanOptions& options) {
   const Staged made = staged(known, options);
   Program program = plan_staged(made.of(known), options, made.bodies);
   roll(program);
-  roll_steps(program, made.of(known));
+  if (!options.no_library) roll_steps(program, made.of(known));
   share_rounds(program, options);
   if (!graph.symbols) find_places(program);
   program.own_products = options.own_products;

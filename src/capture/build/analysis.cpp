@@ -99,6 +99,7 @@ class Selector {
   uint32_t contents_ = kNone;                    // the tensor that tolist() read last
   size_t values_ = 0;                            // that were read out of tensors
   int below_ = 0;                                // how many transforms and nodes of graphs lie above the event
+  int transforms_ = 0;                           // of them
   std::unordered_set<uint32_t> blank_;           // storages, see follow_blank
   std::unordered_set<uint32_t> goes_back_with_;  // tensors that the way back from the results reads
 
@@ -125,9 +126,12 @@ class Selector {
 
   // C++ code of torch.func or of autograd runs operators, and gets to see no data but through them.
   void select_below(uint32_t index) {
+    const bool is_transform = !is_backward(trace_.events[index]);
     refuse_below(trace_.events[index]);
     ++below_;
+    transforms_ += is_transform;
     select_nested(index);
+    transforms_ -= is_transform;
     --below_;
   }
 
@@ -135,6 +139,7 @@ class Selector {
     if (event.op && !event.finished) unsound("an operator raised an exception: " + where(trace_, event));
     if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata)
       unsound("a transform or autograd reads a value: " + where(trace_, event));
+    if (!by_torch_ && transforms_ == 0) return;  // autograd does with masked elements what was done with them before
     const auto is_sized = [&](const Use& use) { return use.tensor != kNone && trace_.made_dims_of(use.tensor); };
     for (const CallValue& item : event.args)
       if (std::ranges::any_of(item.uses, is_sized)) depends_on_data(event);
@@ -272,7 +277,7 @@ class Selector {
 
   // A composite may give back an argument without elements (dropout), or was told of sizes (sum_to_size).
   void refuse_masked_sizes(const Event& event) const {
-    if (!is_masked(event) || !written_arguments(event).empty()) return;
+    if (!is_masked(event) || is_masked_put(event) || !written_arguments(event).empty()) return;
     // What its C++ makes of none or of one says little of more.
     for (const CallValue& item : event.args) {
       if (item.constant.isIntList()) depends_on_data(event);

@@ -318,13 +318,7 @@ void GraphBuilder::emit(uint32_t index) {
   const bool fusible = step.writes.empty() && !pinned(step);
   if (is_masked_load(event)) return masked_load(step);
   if (masked_store_in_place(step)) return;
-  if (fusible && mask_of(event) != ir::kNoNode) {
-    const ir::NodeId mask = mask_of(event);
-    const ir::NodeId out = lower_compressed(step, mask);
-    if (out == ir::kNoNode || step.results.size() != 1 || (step.exact && !is_exact(out)))
-      unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
-    return set_compressed(flat_results(event)[0], out, mask);
-  }
+  if (fusible && masked(step)) return;
   if (fusible && step.row && lower(step) && (!step.exact || results_exact(step))) {
     // Lowered views remember how eager made them.
     const std::span<const Use> results = flat_results(event);

@@ -82,8 +82,10 @@ void pin_storages(const Trace& trace, Analysis& analysis, const Forced& forced);
 /// Elements of such a tensor may share memory.
 bool may_overlap_itself(const TensorMeta& meta);
 
-/// True for `y[m] = v` with one boolean mask of y's shape.
+/// True for `y[m] = v` and the sum into y[m], with one boolean mask of y's shape.
 bool is_masked_store(const Event& event);
+/// The same into a new tensor.
+bool is_masked_put(const Event& event);
 bool is_masked_load(const Event& event);
 
 class GraphBuilder {
@@ -214,6 +216,11 @@ class GraphBuilder {
   void masked_load(const Action& step);
   ir::NodeId masked_store(const Action& step);
   bool masked_store_in_place(const Action& step);
+  bool masked(const Action& step);
+  bool is_on_way_back(const Event& event) const;
+  bool is_lone_on_way_back(const Event& event) const;
+  bool puts_zeros(const Event& event) const;
+  ir::NodeId zeros_for_masked(const Event& event);
   Value snapshot(const Action& step, const Use& use);
   ir::NodeId lower_compressed(const Action& step, ir::NodeId mask);
   bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;

@@ -1,5 +1,6 @@
 // y[m] = g(x[m]) as a select. x[m] is *compressed*: its value is kept over the mask's whole domain, where only the
-// masked elements are real. Pointwise work keeps it so; y[m] = it makes where(m, it, y). Any other use depends on data.
+// masked elements are real. Pointwise work keeps it so; y[m] = it makes where(m, it, y), and the sum into y[m], as on
+// autograd's way back from x[m], where(m, y + it, y). Any other use depends on data.
 #include <algorithm>
 
 #include "capture/build/build.h"
@@ -57,9 +58,52 @@ bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
 
 bool is_masked_load(const Event& event) { return event.name == "aten::index.Tensor" && has_full_mask(event); }
 
+static bool puts_by_mask(const Event& event) {
+  return has_full_mask(event) && event.args.size() >= 4 && event.args[3].constant.isBool();
+}
+
 bool is_masked_store(const Event& event) {
-  return event.name == "aten::index_put_" && has_full_mask(event) && event.args.size() == 4 &&
-         event.args[3].constant.isBool() && !event.args[3].constant.toBool();
+  return (event.name == "aten::index_put_" || event.name == "aten::_index_put_impl_") && puts_by_mask(event);
+}
+
+bool is_masked_put(const Event& event) { return event.name == "aten::index_put" && puts_by_mask(event); }
+
+// The event is one of autograd's formulas: its numbers are sizes of what the way there has computed.
+bool GraphBuilder::is_on_way_back(const Event& event) const {
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  if (trace_.derivative && index >= trace_.derivative->begin) return true;
+  for (uint32_t parent = event.parent; parent != kNone; parent = trace_.events[parent].parent)
+    if (is_backward(trace_.events[parent])) return true;
+  return false;
+}
+
+// A lone masked element was stored as a 0-dim view, and the way back goes from that to the one element, where it would
+// do nothing with more.
+bool GraphBuilder::is_lone_on_way_back(const Event& event) const {
+  const std::string_view base = base_name(event.name);
+  const bool reshapes =
+      base == "aten::sum" || base == "aten::view" || base == "aten::reshape" || base == "aten::expand";
+  const auto is_lone = [](const Use& use) { return c10::multiply_integers(use.meta->sizes) == 1; };
+  return reshapes && is_lone(event.args[0].uses[0]) && is_lone(flat_results(event)[0]) && is_on_way_back(event);
+}
+
+// The gradient of what y[m] = v overwrites: however many elements v has, they are zeros.
+bool GraphBuilder::puts_zeros(const Event& event) const {
+  const Use& source = event.args[2].uses[0];
+  if (source.tensor == kNone || !is_on_way_back(event)) return false;
+  ir::NodeId node = states_[source.tensor].node;
+  while (node != ir::kNoNode && (graph_[node].op == ir::Op::View || graph_[node].op == ir::Op::Convert))
+    node = graph_[node].in[0];
+  return node != ir::kNoNode && graph_[node].op == ir::Op::Const && graph_.constants[graph_[node].attr] == 0;
+}
+
+// The gradient of x before x[m]: zeros, as many as x has elements, to which that of the masked ones is added.
+ir::NodeId GraphBuilder::zeros_for_masked(const Event& event) {
+  const TensorMeta& made = *flat_results(event)[0].meta;
+  const auto dtype = to_ir(made.dtype);
+  const bool is_zeros = event.name == "aten::new_zeros" && dtype && event.args[1].constant.isIntList();
+  if (!is_zeros || !is_on_way_back(event)) return ir::kNoNode;
+  return graph_.expand(zero(graph_, *dtype), made.layout().sizes);
 }
 
 ir::NodeId GraphBuilder::mask_of(const Event& event) const {
@@ -133,21 +177,32 @@ ir::NodeId GraphBuilder::masked_store(const Action& step) {
   if (states_[self.tensor].mask != ir::kNoNode || states_[event.args[1].uses[0].tensor].mask != ir::kNoNode)
     return ir::kNoNode;
   const ir::NodeId compressed_by = source.number ? ir::kNoNode : states_[source.tensor].mask;
-  const bool matches = compressed_by == ir::kNoNode ? source.meta->sizes.empty() : compressed_by == mask.node;
-  if (!matches) return ir::kNoNode;
+  const bool fits =
+      compressed_by != ir::kNoNode ? compressed_by == mask.node : source.meta->sizes.empty() || puts_zeros(event);
+  if (!fits) return ir::kNoNode;
   // torch fills with one number, and raises if the type has it not.
   const bool raises = compressed_by == ir::kNoNode && graph_[stored.node].op != ir::Op::Const &&
                       !holds_all_of(self.meta->dtype, source.meta->dtype);
   if (raises) return ir::kNoNode;
-  const ir::NodeId full =
-      graph_.expand(graph_.convert(stored.node, graph_[target.node].dtype), meta_of(self)->layout().sizes);
+  const ir::DType type = graph_[target.node].dtype;
+  const ir::NodeId given = graph_.convert(stored.node, type);
+  ir::NodeId full = compressed_by == ir::kNoNode && !source.meta->sizes.empty()
+                        ? graph_.expand(zero(graph_, type), meta_of(self)->layout().sizes)
+                        : graph_.expand(given, meta_of(self)->layout().sizes);
+  if (event.args[3].constant.toBool()) {
+    if (type == ir::DType::Bool) return ir::kNoNode;
+    const ir::DType wide = ir::is_half(type) ? ir::DType::F32 : type;
+    full = graph_.pointwise(ir::Op::Add, {graph_.convert(target.node, wide), graph_.convert(full, wide)});
+    full = graph_.convert(full, type);
+  }
   return graph_.pointwise(ir::Op::Where, {mask.node, full, target.node});
 }
 
 // The call over the whole domain, or kNoNode if it is not pointwise work on values of this mask and numbers.
 ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
   const Event& event = trace_.events[step.event];
-  if (is_single_element_view(trace_, event)) return value(event.args[0].uses[0], event).node;
+  if (is_single_element_view(trace_, event) || is_lone_on_way_back(event))
+    return value(event.args[0].uses[0], event).node;
   if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
   if (is_of_this_count(event)) return ir::kNoNode;
   const auto sizes = graph_.sizes(mask);
@@ -178,6 +233,23 @@ ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
   if (!call_lowering(step, args, {over_domain(result)}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
     return ir::kNoNode;
   return out[0];
+}
+
+// Work on compressed values, and y[m] = it into a new tensor. False: it is neither.
+bool GraphBuilder::masked(const Action& step) {
+  const Event& event = trace_.events[step.event];
+  const ir::NodeId mask = mask_of(event);
+  const auto is_good = [&](ir::NodeId node) { return node != ir::kNoNode && (!step.exact || is_exact(node)); };
+  if (is_masked_put(event))
+    if (const ir::NodeId out = masked_store(step); is_good(out))
+      return set_result(flat_results(event)[0], out, event), true;
+  if (mask == ir::kNoNode) return false;
+  if (const ir::NodeId zeros = zeros_for_masked(event); zeros != ir::kNoNode)
+    return set_result(flat_results(event)[0], zeros, event), true;
+  const ir::NodeId out = lower_compressed(step, mask);
+  if (!is_good(out) || step.results.size() != 1)
+    unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+  return set_compressed(flat_results(event)[0], out, mask), true;
 }
 
 bool GraphBuilder::is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const {

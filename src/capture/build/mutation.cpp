@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "capture/build/build.h"
+#include "capture/lower/util.h"
 #include "capture/record/effects.h"
 
 namespace fastjit::capture {
@@ -65,8 +66,7 @@ ir::NodeId GraphBuilder::new_value(const Action& step) {
   if (!dtype) return ir::kNoNode;
   const std::string_view base = base_name(event.name);
   if (base == "aten::zero_") {
-    const ir::DType plain = ir::is_half(*dtype) ? ir::DType::F32 : *dtype;
-    return graph_.expand(graph_.convert(graph_.constant(plain, 0.0), *dtype), meta_of(self)->layout().sizes);
+    return graph_.expand(zero(graph_, *dtype), meta_of(self)->layout().sizes);
   }
   if (base == "aten::copy_") {
     const Value source = value(event.args[1].uses[0], event);

@@ -104,11 +104,12 @@ void pad(Call& c, size_t value_at) {
   ir::IndexMap from = identity_map(rank), to = identity_map(rank);
   for (size_t i = 0; i < pads.size(); i += 2) {
     const size_t d = rank - 1 - i / 2;
-    const int64_t before = pads[i].fixed(), behind = pads[i + 1].fixed();
-    whole[d] += before + behind;
-    inner[d] += std::min<int64_t>(before, 0) + std::min<int64_t>(behind, 0);
-    from.dims[d].offset = std::max<int64_t>(-before, 0);
-    to.dims[d].offset = std::max<int64_t>(before, 0);
+    for (const ir::Dim count : {pads[i], pads[i + 1]}) {
+      whole[d] += count;
+      if (count < 0) inner[d] += count;
+    }
+    from.dims[d].offset = pads[i] < 0 ? -pads[i] : ir::Dim(0);
+    to.dims[d].offset = pads[i] < 0 ? ir::Dim(0) : pads[i];
     if (inner[d] < 1) throw NotLowered{};
   }
   x = at(x, {from, inner});

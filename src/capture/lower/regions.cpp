@@ -97,11 +97,7 @@ Expr at(Expr x, Region region) {
 
 Expr among_zeros(Expr value, const Shape& whole, Region region) {
   ir::Graph& graph = *value.graph;
-  const DType type = value.type();
-  const ir::NodeId zero = ir::is_half(type)    ? graph.convert(graph.constant(DType::F32, 0), type)
-                          : ir::is_float(type) ? graph.constant(type, 0)
-                                               : graph.constant_int(type, 0);
-  const ir::NodeId zeros = graph.expand(zero, whole);
+  const ir::NodeId zeros = graph.expand(zero(graph, value.type()), whole);
   return {&graph, graph.update(zeros, graph.expand(value.id, std::move(region.sizes)), std::move(region.map))};
 }
 

@@ -1,0 +1,139 @@
+"""Loads and stores with a mask in calls whose results require grad, for any number of masked elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fastjit
+from gradient_tools import assert_same
+
+
+@pytest.fixture(autouse=True)
+def _with_grad() -> Iterator[None]:
+    with torch.enable_grad():
+        yield
+
+
+COUNTS = [0, 1, 2, 5, 12]
+
+
+def swish(x: Tensor, w: Tensor) -> Tensor:
+    y = x * (x + w) / 3
+    y[x > 3] = x[x > 3]
+    y[x < -3] = -1 / x[x < -3] ** 2
+    return y
+
+
+def numbers(x: Tensor, w: Tensor) -> Tensor:
+    y = x * w
+    y[x > 3] = 0
+    y[x < -3] = -1.5
+    return y.exp()
+
+
+def added(x: Tensor, w: Tensor) -> Tensor:
+    y = x * w
+    return y.index_put((x > 3,), x[x > 3].sin(), accumulate=True) * w
+
+
+def added_in_place(x: Tensor, w: Tensor) -> Tensor:
+    y = x * w
+    y.index_put_((x > 3,), x[x > 3] * x[x > 3], accumulate=True)
+    return y.cos()
+
+
+def not_in_place(x: Tensor, w: Tensor) -> Tensor:
+    y = x * w
+    mask = y > 3
+    return y.index_put((mask,), y[mask].sqrt() + 1)
+
+
+def inputs(count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """`count` elements above 3, and as many below -3 as there is room for."""
+    x = torch.rand(3, 4, dtype=torch.float64)
+    x.view(-1)[:count] += 4
+    if count < 7:
+        x.view(-1)[12 - count :] -= 5
+    return x.to(dtype).requires_grad_(), torch.randn(4).to(dtype).requires_grad_()
+
+
+def gradients(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> list[Tensor]:
+    x, w = x.detach().clone().requires_grad_(), w.detach().clone().requires_grad_()
+    y = function(x, w)
+    return [y.detach(), *torch.autograd.grad(y, [x, w], torch.linspace(-1, 2, 12, dtype=y.dtype).view(3, 4))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("function", [swish, numbers, added, added_in_place, not_in_place])
+def test_any_count_after_any_other(function: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
+    for first, second in product(COUNTS, COUNTS):
+        compiled = fastjit.fastjit(function)
+        for count in (first, second, second, first):
+            given = inputs(count, dtype)
+            assert_same(gradients(compiled, *given), gradients(function, *given), f"{count} after {first}")
+        stats = compiled.stats()
+        assert stats.hits >= 3 and not stats.fallbacks, (first, second, stats)
+
+
+def test_a_whole_step_with_masked_stores() -> None:
+    def steps(compiles: bool) -> tuple[list[Tensor], fastjit.Stats | None]:
+        torch.manual_seed(1)
+        scale = nn.Parameter(torch.ones(4))
+        optimizer = torch.optim.SGD([scale], 0.1)
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = swish(x, scale).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = fastjit.fastjit(step) if compiles else step
+        losses = [run(inputs(count, torch.float32)[0].detach()) for count in (2, 1, 5, 0, 3, 12)]
+        return [*losses, scale.detach()], run.stats() if compiles else None
+
+    want, _ = steps(False)
+    got, stats = steps(True)
+    assert_same(got, want)
+    assert stats is not None and stats.hits >= 3, stats
+
+
+class FastSwish(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * (x + 42 / 13) / (42 / 13 + 3)
+        y[x > 3] = x[x > 3]
+        y[x < -3] = -1 / x[x < -3] ** 2
+        return y
+
+
+def test_it_keeps_no_more_than_relu() -> None:
+    kept = {}
+    for activation in (nn.ReLU, FastSwish):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 64), activation(), nn.Linear(64, 8), activation(), nn.Linear(8, 1))
+        fast = fastjit.fastjit(model)
+        for _ in range(3):
+            fast(torch.randn(32, 8) * 3).sum().backward()
+        assert fastjit.of(fast).stats().hits == 2, fastjit.of(fast).stats()
+        kept[activation] = fastjit.of(fast).variants()[0].kept_bytes
+    assert kept[FastSwish] <= kept[nn.ReLU], kept
+
+
+def test_a_gradient_that_sums_masked_elements_is_eager() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        y = x * 2
+        y[x > 3] = x[x > 3] * w
+        return y
+
+    compiled = fastjit.fastjit(f, on_unsupported="eager")
+    for count in (1, 5, 1, 2):
+        x, _ = inputs(count, torch.float32)
+        w = torch.tensor(1.5, requires_grad=True)
+        got = torch.autograd.grad(compiled(x, w).sum(), [x, w])
+        assert_same(got, torch.autograd.grad(f(x, w).sum(), [x, w]))
+    assert any("depends on data" in reason for reason in compiled.stats().fallbacks)
