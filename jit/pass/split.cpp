@@ -262,6 +262,7 @@ class Pruner {
         missing_(followers(graph, missing)),
         there_(followers(graph, present(late, missing))) {
     half_.to().inputs.clear();
+    find_sums();
   }
 
   Pruned run(const std::vector<bool>& wanted) {
@@ -289,6 +290,16 @@ class Pruner {
   static std::vector<bool> present(std::vector<bool> late, const std::vector<bool>& missing) {
     for (size_t i = 0; i < late.size(); ++i) late[i] = late[i] && !missing[i];
     return late;
+  }
+
+  // A gradient that is the same whatever comes (zeros) with nothing added to it is there.
+  void find_sums() {
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      const Node& node = graph_[id];
+      for (const NodeId in : graph_.operands(id))
+        if (in != kNoNode && there_[in]) there_[id] = true;
+      if (node.op == Op::Add && !there_[id] && missing_[node.in[0]] != missing_[node.in[1]]) there_[id] = true;
+    }
   }
 
   bool is_nothing(NodeId id) const { return missing_[id] && !there_[id]; }
@@ -332,8 +343,8 @@ class Pruner {
 
   const Graph& graph_;
   Rewriter half_;
-  const std::vector<bool> missing_, there_;
-  std::vector<bool> needed_;
+  const std::vector<bool> missing_;
+  std::vector<bool> there_, needed_;
 };
 
 }  // namespace

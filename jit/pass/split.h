@@ -62,7 +62,8 @@ struct Pruned {
 };
 
 /// `late`: per input of the graph, `missing` some of these. What follows from missing ones and from no other late one
-/// is missing too, as autograd has it: added to something it is nothing, and anything else takes it for zeros.
+/// is missing too, as autograd has it: added to something, which need not be late, it is nothing, and anything else
+/// takes it for zeros.
 Pruned prune(const ir::Graph& graph, const std::vector<bool>& late, const std::vector<bool>& missing,
              const std::vector<bool>& wanted);
 

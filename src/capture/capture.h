@@ -31,6 +31,9 @@ struct Derivative {
   std::vector<c10::ScalarType> dtypes;  // of these
   std::vector<bool> kept_results;       // per graph output in front of the gradients: autograd keeps that very tensor
   std::vector<uint32_t> sources;        // graph inputs whose gradients are its outputs behind those of the result
+  std::vector<uint64_t> reached_by;  // per gradient, those of `inner` behind: results that autograd comes from to it,
+                                     // through no other result, as bits
+  std::vector<uint64_t> python;      // the same of each torch.autograd.Function on the way
   std::vector<uint32_t> inner;    // of `results`, those that others are computed from: the outputs behind the gradients
                                   // are theirs, with what comes to them through the others
   std::vector<bool> kept_inputs;  // per graph input: autograd keeps that very tensor
@@ -97,6 +100,10 @@ struct GraphEnds {
   std::vector<PyObject*> leaves;  // objects of captured tensors that get a gradient; null: of an argument. Who waits
                                   // for it is not asked
 };
+
+/// Runs the second argument, which calls the backward methods of the autograd.Functions that have these contexts. Not
+/// empty: why it may not be run, or what running it again would find. Throws what that throws.
+using Rehearse = std::function<std::string(const std::vector<PyObject*>& contexts, const std::function<void()>& go)>;
 
 /// Records operators on this thread between construction and finish(). Callbacks are noexcept.
 class Recorder {
@@ -176,9 +183,11 @@ class Recorder {
   void scalar_use_ended(bool entered);
   /// Tells that the call has ended and gives these tensors. Where some of them require grad, autograd goes back through
   /// its graph once, and that is recorded too.
-  void differentiate(const std::vector<at::Tensor>& results);
+  void differentiate(const std::vector<at::Tensor>& results, const Rehearse& rehearse);
+  /// Whether an operator on that way made the tensor, and its memory.
+  bool made_going_back(const at::Tensor& tensor) const;
   /// Where backward() from these ends, which is about to run in the call.
-  GraphEnds goes_back(const std::vector<at::Tensor>& from) const;
+  GraphEnds goes_back(const std::vector<at::Tensor>& from);
   /// Tells that the call has left these as gradients in tensors that were there before: they are outputs too, and alone
   /// in their memory.
   void leaves_gradients(const std::vector<at::Tensor>& gradients);

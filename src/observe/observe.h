@@ -100,7 +100,7 @@ struct Host {
   bool (*on_generator)(void* context, OnState what, PyObject* generator, PyObject* operand) = nullptr;
   /// The call read `data` as the attribute of that name of a tensor. False: a program cannot have it.
   bool (*on_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
-  /// Whether an operator of this call made the tensor.
+  /// Whether an operator of this call made the tensor; in a rehearsal, and its memory, since that began.
   bool (*is_made)(void* context, PyObject* tensor) = nullptr;
   /// The same, and how often it was written follows from what this call does.
   bool (*counts_own_writes)(void* context, PyObject* tensor) = nullptr;
@@ -343,6 +343,9 @@ class Observer {
   virtual std::string refuses(PyObject* callable) = 0;
   /// The rest of the call runs unobserved, and is unsound for this reason. GIL held.
   virtual void give_up(const std::string& reason) = 0;
+  /// Before start(): a call of this C function runs Python code that the caller will run again, the methods of an
+  /// autograd.Function. It is stopped, by a RuntimeError, before it does what it would leave behind.
+  virtual void watch_rehearsal(PyObject* callable) = 0;
   virtual bool start(PyObject* function) = 0;  // the function about to be called on this thread
   virtual Observation stop() = 0;
 };

@@ -138,6 +138,17 @@ TEST(Prune, WhatFollowsFromMissingGradientsOnlyIsMissing) {
   EXPECT_EQ(count(pruned.graph, Op::Max), 1u) << "anything else takes zeros";
 }
 
+TEST(Prune, AConstantGradientWithNothingAddedToItIsThere) {
+  Graph g;
+  const NodeId a = input(g, "ga"), b = input(g, "gb");
+  const NodeId zeros = g.expand(g.constant(ir::DType::F32, 0), {4});
+  g.outputs = {g.pointwise(Op::Add, {zeros, g.pointwise(Op::Exp, {a})}), b};
+  const pass::Pruned pruned = pass::prune(g, {true, true}, {true, false}, {true, true});
+  EXPECT_EQ(ir::verify(pruned.graph), "");
+  EXPECT_EQ(pruned.outputs, (std::vector<int>{0, 1}));
+  EXPECT_EQ(count(pruned.graph, Op::Exp), 0u);
+}
+
 TEST(Prune, WhatNobodyWantsIsNotComputed) {
   Fan product;
   const pass::Halves halves = pass::split(product.graph, product.at);

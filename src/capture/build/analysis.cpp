@@ -139,7 +139,8 @@ class Selector {
     if (event.op && !event.finished) unsound("an operator raised an exception: " + where(trace_, event));
     if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata)
       unsound("a transform or autograd reads a value: " + where(trace_, event));
-    if (!by_torch_ && transforms_ == 0) return;  // autograd does with masked elements what was done with them before
+    // Autograd does with masked elements what was done with them before.
+    if (!by_torch_ && transforms_ == 0 && !trace_.goes_back_in_python) return;
     const auto is_sized = [&](const Use& use) { return use.tensor != kNone && trace_.made_dims_of(use.tensor); };
     for (const CallValue& item : event.args)
       if (std::ranges::any_of(item.uses, is_sized)) depends_on_data(event);

@@ -70,6 +70,7 @@ bool is_masked_put(const Event& event) { return event.name == "aten::index_put" 
 
 // The event is one of autograd's formulas: its numbers are sizes of what the way there has computed.
 bool GraphBuilder::is_on_way_back(const Event& event) const {
+  if (trace_.goes_back_in_python) return false;  // it may be the user's
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   if (trace_.derivative && index >= trace_.derivative->begin) return true;
   for (uint32_t parent = event.parent; parent != kNone; parent = trace_.events[parent].parent)

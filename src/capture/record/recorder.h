@@ -47,6 +47,7 @@ struct Recorder::Impl {
     size_t events, values;  // before the call that stacks them
   };
   std::optional<Stacking> stacking;
+  size_t storages_before = 0;       // autograd went back
   std::vector<at::Tensor> stacked;  // that no Python code has: nothing may take their addresses
   std::string value_limit;          // why no more may be, once there are too many
   struct Known {
@@ -71,10 +72,9 @@ struct Recorder::Impl {
   }
 
   // differentiate.cpp
-  std::string differentiate(const std::vector<at::Tensor>& results);
-  std::string go_back(DerivativeTrace derivative, const std::vector<at::Tensor>& results,
-                      const std::vector<torch::autograd::Edge>& edges,
-                      const std::vector<std::pair<uint32_t, torch::autograd::Edge>>& sources);
+  struct Way;
+  std::string differentiate(const std::vector<at::Tensor>& results, const Rehearse& rehearse);
+  std::string go_back(Way way, const std::vector<at::Tensor>& results, const Rehearse& rehearse);
   void identify(Event& event, const at::RecordFunction& record);
   void meet_saved(const c10::IValue& value);
   void as_view(Event& event, const c10::IValue& result);

@@ -112,6 +112,8 @@ struct DerivativeTrace {
   std::vector<uint32_t> sources;      // Trace::roots that got a gradient
   std::vector<uint32_t> inner;        // of `results`, those that others are computed from
   std::vector<at::Tensor> gradients;  // of the sources, then of the inner results
+  std::vector<uint64_t> reached_by;   // as Derivative's
+  std::vector<uint64_t> python;       // as Derivative's
   bool is_over = false;               // the call has gone back itself, and freed what that takes
 };
 
@@ -187,6 +189,7 @@ struct Trace {
   std::optional<DerivativeTrace> derivative;
   std::unordered_set<uint32_t> left_gradients;  // tensors that the call leaves as gradients of others
   std::string no_derivative;                    // why there is none, though a result requires grad
+  bool goes_back_in_python = false;             // a part of autograd's graph is an autograd.Function
 
   std::vector<at::Generator> made_generators;  // by the call, in the order in which it first uses them
   /// The elements of the tensor follow from constants of the call alone, or do not. A guess: what Python reads of them

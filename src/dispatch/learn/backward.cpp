@@ -1,6 +1,7 @@
 #include "dispatch/learn/backward.h"
 
 #include "pass/split.h"
+#include "support/error.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -87,7 +88,15 @@ void add_node(Cut& out, const SecondHalf& half, const std::vector<Backward::Resu
   std::vector<bool> missing = half.late;
   for (size_t i = 0; i < missing.size(); ++i)
     if (std::ranges::find(of, half.given[i].index) != of.end() && !half.never[i]) missing[i] = false;
-  pass::Pruned pruned = pass::prune(half.graph, half.late, missing, std::vector<bool>(half.graph.outputs.size(), true));
+  // A gradient that is the same whatever comes, as zeros are, is there only where autograd comes.
+  std::vector<Backward::Source> sources = half.sources;
+  std::vector<bool> wanted;
+  for (Backward::Source& source : sources) {
+    const uint64_t all = std::exchange(source.reached_by, 0);
+    for (size_t i = 0; i < of.size(); ++i) source.reached_by |= (all >> of[i] & 1) << i;
+    wanted.push_back(source.reached_by != 0);
+  }
+  pass::Pruned pruned = pass::prune(half.graph, half.late, missing, wanted);
   auto node = std::make_shared<Backward>();
   for (const uint32_t result : of) node->results.push_back(results[result]);
   std::vector<uint64_t> bits;
@@ -101,10 +110,21 @@ void add_node(Cut& out, const SecondHalf& half, const std::vector<Backward::Resu
   for (size_t i = 0; i < uses.size(); ++i)
     if (!bits[i]) node->given[i].uses = uses[i];
   for (size_t i = 0; i < pruned.outputs.size(); ++i)
-    if (pruned.outputs[i] >= 0) node->sources.push_back(half.sources[i]);
+    if (pruned.outputs[i] >= 0) node->sources.push_back(sources[i]);
   node->again = out.way->again;
   node->graph = std::move(pruned.graph);
   out.nodes.push_back(std::move(node));
+}
+
+// What Python code makes of a gradient that is missing the graph does not say, so it must run for each gradient of the
+// node's, or for none.
+void refuse_partial(const capture::Derivative& derivative, const std::vector<uint32_t>& of) {
+  uint64_t bits = 0;
+  for (const uint32_t result : of) bits |= uint64_t{1} << result;
+  for (const uint64_t reached_by : derivative.python)
+    if ((reached_by & bits) && (reached_by & bits) != bits)
+      throw support::Unable("a torch.autograd.Function is behind some of its results and not behind others",
+                            "return one result that requires grad, and detach() the others");
 }
 
 Given given_by(const pass::Handed& handed, const std::vector<uint32_t>& moved) {
@@ -195,6 +215,7 @@ Cut cut(capture::Capture& captured, const std::string& function) {
   }
   for (const uint32_t source : derivative.sources) half.sources.push_back({false, moved[source]});
   for (const uint32_t inner : derivative.inner) half.sources.push_back({true, derivative.results[inner]});
+  for (size_t i = 0; i < half.sources.size(); ++i) half.sources[i].reached_by = derivative.reached_by[i];
 
   Cut out;
   out.way = std::make_shared<WayBack>();
@@ -204,6 +225,7 @@ Cut cut(capture::Capture& captured, const std::string& function) {
     std::vector<uint32_t> of;
     for (uint32_t result = 0; result < results.size(); ++result)
       if (depth[result] == at) of.push_back(result);
+    refuse_partial(derivative, of);
     add_node(out, half, results, of);
     out.nodes.back()->function = function;
     out.nodes.back()->is_over = derivative.is_over;

@@ -103,6 +103,12 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   Variant& variant = *recording.variant;
   pool_expire();
   Cut way = cut(recording.captured_graph, recording.function.options.name);
+  if (recording.rehearsed)
+    for (const auto& node : way.nodes)
+      node->changed = [facts = recording.rehearsed] {
+        const pybind11::gil_scoped_acquire gil;
+        return facts->check() ? std::string() : facts->first_failure();
+      };
   const std::shared_ptr<Pending> pending =
       begin(recording.function, variant, device_of(variant.key.spec.flat().tensors),
             std::move(recording.captured_graph.graph));

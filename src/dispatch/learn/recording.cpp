@@ -17,6 +17,7 @@
 #include "dispatch/learn/fresh_call.h"
 #include "dispatch/learn/messages.h"
 #include "dispatch/learn/refuse.h"
+#include "dispatch/learn/rehearsal.h"
 #include "dispatch/learn/stand_in.h"
 #include "dispatch/learn/torch_objects.h"
 #include "observe/judge/doors.h"
@@ -275,7 +276,8 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   for (auto [a, b] : recording.observation.identities) recording.variant->key.spec.require_identity(a, b);
   for (PyObject* tensor : recording.observation.bare) recording.variant->key.spec.require_bare(tensor);
   if (recording.unsound.empty() && recording.observation.unsound.empty()) {
-    recorder.differentiate(recording.results);
+    recorder.differentiate(recording.results,
+                           [&](const auto& contexts, const auto& go) { return rehearse(recording, contexts, go); });
     recording.unsound = recording.find_grads();
     recorder.leaves_gradients(recording.grads);
   }
@@ -537,7 +539,9 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     settle_scalars(recording, call, schedule);
     settle_sizes(recording, call_hash_of_any_size(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content));
     take_captured(recording);
-    recording.variant->guards.facts = std::move(recording.observation.facts);
+    std::unique_ptr<observe::ReadSet>& facts = recording.observation.facts;
+    recording.variant->guards.facts =
+        facts && recording.rehearsed ? both(std::move(facts), recording.rehearsed) : std::move(facts);
     std::vector<const PyObject*> targets;
     for (const observe::SideEffect& effect : recording.observation.effects)
       if (!effect.of_argument) targets.push_back(effect.target.get());

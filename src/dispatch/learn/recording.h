@@ -61,6 +61,7 @@ struct Recording {
   std::vector<PyObject*> numbers;   // of the call, read out of tensors, and derived from others
   std::vector<std::string> number_names;
   observe::Observation observation;
+  std::shared_ptr<observe::ReadSet> rehearsed;  // what Python code of the way back read; null: there is none
   capture::Capture captured_graph;
   std::shared_ptr<void> rest;  // watches it
   std::string unsound, advice;

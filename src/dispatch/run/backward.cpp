@@ -44,7 +44,9 @@ class BackwardNode final : public autograd::Node {
       if (gradients[i].defined()) request.results |= uint64_t{1} << i;
     if (!request.results) return out;
     if (at::GradMode::is_enabled()) refuse_again();
-    for (size_t i = 0; i < out.size(); ++i) request.sources.push_back(task_should_compute_output(i));
+    if (backward_->changed) refuse_changed();
+    for (size_t i = 0; i < out.size(); ++i)
+      request.sources.push_back(task_should_compute_output(i) && (backward_->sources[i].reached_by & request.results));
     results_ = request.results;
     const BackwardProgram& program = backward_->program(request);
     std::vector<at::Tensor> held = gather(program, gradients);
@@ -84,6 +86,13 @@ class BackwardNode final : public autograd::Node {
     throw std::runtime_error("fastjit: gradients of " + backward_->function +
                              " are to be differentiated again (create_graph=True), which its program cannot do. Its "
                              "calls run eagerly from now on: call it again, and then backward()");
+  }
+
+  void refuse_changed() const {
+    if (const std::string what = backward_->changed(); !what.empty())
+      throw std::runtime_error("fastjit: a torch.autograd.Function in " + backward_->function +
+                               " reads what has changed since the call: " + what +
+                               ". Call it again, and then backward()");
   }
 
   std::vector<at::Tensor> gather(const BackwardProgram& program, const autograd::variable_list& gradients) {

@@ -49,8 +49,9 @@ class Backward {
     std::vector<int64_t> sizes, strides;  // that the backward programs want its gradient to have
   };
   struct Source {
-    bool is_result;  // of a node further in, from which this one's results are computed
-    uint32_t index;  // of the program's outputs, or of its inputs
+    bool is_result;           // of a node further in, from which this one's results are computed
+    uint32_t index;           // of the program's outputs, or of its inputs
+    uint64_t reached_by = 0;  // from gradients of which of the node's results autograd comes to it, as bits
   };
   std::string function;  // for people
   ir::Graph graph;       // what its programs are made of, before the passes
@@ -60,6 +61,9 @@ class Backward {
   bool is_over = false;         // as after a backward() that freed what it takes
   /// Makes a program; needs no GIL, throws what compiling throws.
   std::function<std::unique_ptr<BackwardProgram>(const BackwardRequest&)> make;
+  /// Not empty: what Python code on the way back has read has changed since. Takes the GIL. Null: there is no such
+  /// code.
+  std::function<std::string()> changed;
   std::shared_ptr<std::atomic<bool>> again;  // its gradients are differentiated again, which no program can do
 
   /// The request for everything.

@@ -14,6 +14,8 @@ namespace fastjit::observe {
 
 inline constexpr char kGiven[] = ", which was given to fastjit";
 
+inline constexpr char kStopped[] = "stopped by fastjit, which calls it again later";
+
 /// Whether it is code of fastjit's own that calls what is no Python function.
 bool is_stand_in(PyCodeObject* code);
 
@@ -29,7 +31,9 @@ class Driver : public Observer {
 
   // What the source of events calls.
   static Driver* current();  // the one that observes this thread
-  bool listens() const { return is_noting_ || (active_ && reason_.empty()); }
+  bool listens() const { return is_noting_ || (active_ && (reason_.empty() || leaves_nothing_)); }
+  /// What runs is to be stopped, by an exception.
+  bool stops() const { return active_ && leaves_nothing_ && !reason_.empty(); }
   bool is_active() const { return active_; }
   bool enter(InterpreterFrame* frame, int offset);  // whether its instructions are to be watched
   void instruction(InterpreterFrame* frame, int offset);
@@ -114,8 +118,9 @@ class Driver : public Observer {
 
   Host host_;
   std::string reason_;
-  bool in_library_ = false;  // reason_ is what code of a library does
-  std::string interrupted_;  // reason_, where the next call may be another matter: what this one settled
+  bool leaves_nothing_ = false;  // see Observer::watch_rehearsal
+  bool in_library_ = false;      // reason_ is what code of a library does
+  std::string interrupted_;      // reason_, where the next call may be another matter: what this one settled
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
   bool raising_ = false;                      // an exception that Python code raised is on its way to a handler
   uint64_t instructions_ = 0;                 // judged so far

@@ -24,25 +24,6 @@ int claims = 0, listeners = 0;  // observers that have the tool, and those of th
 
 using Handler = void (*)(Driver& driver, InterpreterFrame* frame, int offset, PyObject* argument);
 
-template <Handler handle>
-PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept {
-  Driver* driver = Driver::current();
-  if (!driver || !driver->listens()) Py_RETURN_NONE;
-  try {
-    const int offset = static_cast<int>(PyLong_AsLong(args[1])) / kCodeUnit;
-    InterpreterFrame* frame = current_frame(PyThreadState_Get());
-    if (reinterpret_cast<PyObject*>(code_of(frame)) == args[0])
-      handle(*driver, frame, offset, count > 2 ? args[2] : nullptr);
-    else
-      driver->unsound("the observer does not know this interpreter's frames");
-  } catch (const std::exception& e) {
-    driver->unsound("the observer failed: " + support::first_line(e));
-  }
-  driver->tell_unsound();
-  PyErr_Clear();
-  Py_RETURN_NONE;
-}
-
 void on_enter(Driver& driver, InterpreterFrame* frame, int offset, PyObject*) { driver.enter(frame, offset); }
 void on_instruction(Driver& driver, InterpreterFrame* frame, int offset, PyObject*) {
   driver.instruction(frame, offset);
@@ -50,6 +31,26 @@ void on_instruction(Driver& driver, InterpreterFrame* frame, int offset, PyObjec
 void on_leave(Driver& driver, InterpreterFrame* frame, int, PyObject*) { driver.leave(frame); }
 void on_raise(Driver& driver, InterpreterFrame*, int, PyObject* exception) {
   driver.raised(exception ? reinterpret_cast<PyObject*>(Py_TYPE(exception)) : nullptr);
+}
+
+template <Handler handle>
+PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept {
+  Driver* driver = Driver::current();
+  if (!driver || !driver->listens()) Py_RETURN_NONE;
+  try {
+    const int offset = static_cast<int>(PyLong_AsLong(args[1])) / kCodeUnit;
+    InterpreterFrame* frame = current_frame(PyThreadState_Get());
+    const bool is_known = reinterpret_cast<PyObject*>(code_of(frame)) == args[0];
+    if (is_known && !driver->stops()) handle(*driver, frame, offset, count > 2 ? args[2] : nullptr);
+    if (!is_known) driver->unsound("the observer does not know this interpreter's frames");
+  } catch (const std::exception& e) {
+    driver->unsound("the observer failed: " + support::first_line(e));
+  }
+  driver->tell_unsound();
+  PyErr_Clear();
+  constexpr bool kMayRaise = handle == &on_enter || handle == &on_instruction;
+  if (kMayRaise && driver->stops()) return PyErr_SetString(PyExc_RuntimeError, kStopped), nullptr;
+  Py_RETURN_NONE;
 }
 
 struct Event {

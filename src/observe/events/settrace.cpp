@@ -30,17 +30,23 @@ void dispatch(Driver& driver, PyFrameObject* object, int what, PyObject* arg) {
   }
 }
 
+int raise_stop() {
+  PyErr_SetString(PyExc_RuntimeError, kStopped);
+  return -1;
+}
+
 int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) noexcept {
   Driver* driver = Driver::current();
   if (!driver || !driver->listens()) return 0;
   try {
-    dispatch(*driver, frame, what, arg);
+    if (!driver->stops()) dispatch(*driver, frame, what, arg);
   } catch (const std::exception& e) {
     driver->unsound("the observer failed: " + support::first_line(e));
   }
   driver->tell_unsound();
   PyErr_Clear();
-  return 0;
+  const bool may_raise = what == PyTrace_OPCODE || what == PyTrace_CALL;
+  return driver->stops() && may_raise ? raise_stop() : 0;
 }
 
 }  // namespace

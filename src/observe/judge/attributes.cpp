@@ -250,8 +250,10 @@ bool Tracer::descriptor(PyObject* o, PyObject* attr, PyObject* name) {
   }
   // A field of a new named tuple, which it has for good.
   if (fresh_.contains(o) && PyTuple_Check(o) && is_field(attr)) return true;
-  // Of the context of an autograd.Function: what requires grad is in the key and the facts.
-  if (is_named(name, "needs_input_grad") && fresh_.contains(o)) return true;
+  // Of the context of an autograd.Function: what requires grad is in the key and the facts, and what was saved the
+  // recorder knows.
+  const bool is_of_context = is_named(name, "needs_input_grad") || is_named(name, "saved_tensors");
+  if (is_of_context && fresh_.contains(o)) return true;
   if (PyObject** slot = is_reached(o) ? slot_of(o, attr) : nullptr) {
     note_instance(o);
     const std::string label = names_[o] + "." + PyUnicode_AsUTF8(name);
@@ -360,6 +362,7 @@ bool Tracer::stores_own_data(PyObject* tensor, PyObject* name, PyObject* value) 
 }
 
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
+  if (leaves_nothing_ && (!fresh_.contains(o) || contexts_.contains(o))) return deny("store to " + attr_text(o, name));
   if (PyType_Check(o) && is_reached(o) && is_constant(value))
     return store_class_attr(reinterpret_cast<PyTypeObject*>(o), name);
   if (is_tensor(o) && (stores_own_data(o, name, value) || stores_grad(o, name, value))) return;
@@ -397,7 +400,7 @@ void Tracer::store_described_attr(PyObject* o, PyObject* name, PyObject* value, 
 
 // Of a new object: nobody else finds it gone.
 void Tracer::delete_attr(PyObject* o, PyObject* name) {
-  if (!fresh_.contains(o) || !is_instance(o)) return deny("deletion of " + attr_text(o, name));
+  if (!fresh_.contains(o) || !is_instance(o) || contexts_.contains(o)) return deny("deletion of " + attr_text(o, name));
   PyObject* hook = class_attr(Py_TYPE(o), "__delattr__");
   if (hook && PyFunction_Check(hook)) return may_enter(hook);
   PyObject* attr = class_attr(Py_TYPE(o), name);

@@ -62,6 +62,10 @@ bool Tracer::is_foreign(PyObject* callable) {
 }
 
 void Tracer::call(PyObject* callable, Args args) {
+  if (callable == rehearsal_) {
+    top().makes_context = true;
+    return may_enter_any();
+  }
   if (PyFunction_Check(callable)) {
     auto* f = reinterpret_cast<PyFunctionObject*>(callable);
     if (const Callee* row = find_callee(callable)) return apply(*row, callable, args);  // called again as it is
@@ -161,9 +165,11 @@ void Tracer::call_host(PyObject* callable, Args args) {
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
     case Host::Callee::Boxed:
+      if (leaves_nothing_) return deny("call of " + callee_text(callable) + ", which may write to its arguments,");
       if (!tagged_.empty()) return deny("call of " + callee_text(callable) + ", which may see attributes of tensors,");
       [[fallthrough]];
     case Host::Callee::Operator:
+      if (writes_before(callable, args)) return;
       for (PyObject* arg : args) {
         const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;
         if ((takes_list && uses_list(arg)) || takes_functions(arg) || is_size_list(arg)) continue;

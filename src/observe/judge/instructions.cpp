@@ -133,6 +133,7 @@ void Tracer::binary(int oparg) {
     use_scalars(std::array{left, right}, true);
     for (PyObject* o : {left, right})
       if (is_tensor(o)) note_operator(o, oparg);
+    if (tensor_left && oparg >= kFirstInPlace && writes_before(left)) return;
     return may_enter_any();  // __rsub__ and others are Python functions of torch.Tensor
   }
   if (is_own_addition(left)) return may_enter_any();

@@ -110,7 +110,33 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
 }
 
 // An operation of a tensor, unless its class is given another method for it.
+// A rehearsal would write to a tensor, or to its memory, that others find written then.
+bool Tracer::writes_before(PyObject* tensor) {
+  if (!leaves_nothing_ || (host_.is_made && host_.is_made(host_.context, tensor))) return false;
+  return deny("write to a tensor that was there before"), true;
+}
+
+// An operator: its name and `out=` tell whether it writes, and where.
+bool Tracer::writes_before(PyObject* callable, Args args) {
+  if (!leaves_nothing_) return false;
+  const std::string name = callee_text(callable);
+  const auto writes_to = [&](PyObject* target) {
+    return is_tensor(target) ? writes_before(target) : (deny("call of " + name), true);
+  };
+  if (unpacked_names_) return deny("call of " + name + " with keywords behind **"), true;
+  const Py_ssize_t keywords = top().kwnames ? PyTuple_GET_SIZE(top().kwnames) : 0;
+  for (Py_ssize_t i = 0; i < keywords; ++i)
+    if (is_named(PyTuple_GET_ITEM(top().kwnames, i), "out") && writes_to(args[args.size() - size_t(keywords - i)]))
+      return true;
+  const bool updates = name.find("batch_norm") != std::string::npos || name.find("instance_norm") != std::string::npos;
+  if (updates && std::ranges::any_of(args, [&](PyObject* arg) { return is_tensor(arg) && writes_before(arg); }))
+    return true;
+  const bool writes = name.ends_with("_") && !name.ends_with("__");
+  return (writes || name.find(".__i") != std::string::npos) && !args.empty() && writes_to(args[0]);
+}
+
 void Tracer::tensor_method(PyObject* tensor, const char* name) {
+  if (std::strcmp(name, "__setitem__") == 0 && writes_before(tensor)) return;
   class_attr(Py_TYPE(tensor), name);
   may_enter_any();
 }

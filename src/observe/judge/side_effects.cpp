@@ -13,12 +13,17 @@ namespace fastjit::observe {
 // A second store to one place takes the place of the first: nothing can tell.
 void Tracer::log(SideEffect effect) {
   effect.where = where();
+  using Kind = SideEffect::Kind;
+  if (leaves_nothing_)
+    return deny(SideEffect::stores(effect.kind) ? "store to " + effect.label
+                : effect.kind == Kind::Print    ? "print()"
+                : effect.kind == Kind::Warn     ? "a warning"
+                                                : "call of " + effect.label);
   PyObject* value = effect.value.get();
   if (value) keep(value);
   effect.symbolic = numbers_.contains(value);
   if (!effect.symbolic) touch(value);
   if (!is_constant(value)) stored_.insert(value);
-  using Kind = SideEffect::Kind;
   if (effect.kind == Kind::Append || !SideEffect::stores(effect.kind)) return effects_.push_back(std::move(effect));
   const Py_hash_t key_hash = effect.key ? hash_of_bits(effect.key.get()) : 0;
   std::vector<size_t>& alike = effects_at_[{effect.target.get(), effect.place, key_hash}];
@@ -122,6 +127,7 @@ void Tracer::store_list_item(Facts::Id id, PyObject* index, PyObject* value) {
 // A list all of whose items are facts is the call's own from its first change on, until it ends: by then it must hold
 // the same items again, as a stack does whose pushes are all popped.
 bool Tracer::lends(Facts::Id id) {
+  if (leaves_nothing_) return false;
   PyObject* list = facts_->node(id).object;
   const bool was_counted = facts_->node(id).length >= 0 && facts_->node(id).grown_from < 0;
   if (!was_counted || facts_->node(id).written || !open(list)) return false;

@@ -54,6 +54,7 @@ void Tracer::judge_leaf(PyObject* callee, Args args) {
 // torch.autograd.grad(), which gives the gradients and leaves none in the tensors, and backward(), which leaves them
 // there. Nothing tells which numbers of the call the graph keeps: none may be another at a hit.
 void Tracer::judge_backward(PyObject* callee, Args args) {
+  if (leaves_nothing_) return deny("call of " + callee_text(callee));
   const unsigned char* op = top().ops + 2 * top().offset;
   PyObject* names = op[0] == k_CALL_FUNCTION_EX ? unpacked_keywords(op[1]) : nullptr;
   PyObject* keeps = names && PyDict_CheckExact(names) ? PyDict_GetItemString(names, "accumulate_grad") : nullptr;
@@ -62,6 +63,7 @@ void Tracer::judge_backward(PyObject* callee, Args args) {
     if (!is_known) return deny("call of " + callee_text(callee));
     if (const std::string why = host_.on_backward(host_.context, args[1]); !why.empty())
       return deny("backward(), and " + why + ",");
+    may_enter_any();  // methods of an autograd.Function, which the call has run forward
   }
   const Setting* hooks = host_.gradients_under ? host_.gradients_under() : nullptr;
   if (!hooks || hooks->now()) return deny(hooks ? std::string("gradients under ") + hooks->name : "use of autograd");

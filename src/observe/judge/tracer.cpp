@@ -125,6 +125,7 @@ void Tracer::given_to(InterpreterFrame* frame) {
   const bool is_context = caller.makes_context && code->co_argcount > 0 && local_of(frame, 0);
   if (is_context) {
     PyObject* name = function_of(frame)->func_name;
+    if (is_named(name, "apply") && rehearsal_) contexts_.insert(local_of(frame, 0)), fresh_.insert(local_of(frame, 0));
     if (is_named(name, "forward") || is_named(name, "setup_context")) {
       const bool is_class_method = PyType_Check(local_of(frame, 0)) && code->co_argcount > 1 && local_of(frame, 1);
       PyObject* context = local_of(frame, is_class_method);

@@ -34,6 +34,7 @@ class Tracer final : public Driver {
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
   std::string refuses(PyObject* callable) override;
+  void watch_rehearsal(PyObject* callable) override { rehearsal_ = callable, leaves_nothing_ = true; }
   bool start(PyObject* function) override;
   Observation stop() override;
 
@@ -171,6 +172,8 @@ class Tracer final : public Driver {
   bool is_known(PyObject* o) const { return is_own(o) || arguments_.contains(o); }
   bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
   void tensor_method(PyObject* tensor, const char* name);
+  bool writes_before(PyObject* tensor);
+  bool writes_before(PyObject* callable, Args args);
   bool is_instance(PyObject* o);  // of a Python class: new, or reached, or an nn.Module
   static bool is_namespace(PyObject* o);
   static bool is_union(PyObject* o);  // int | float: it never changes
@@ -565,6 +568,8 @@ class Tracer final : public Driver {
   bool walks_in_c_ = false;  // an iterator of the call has C code look at what it comes to
   Ref function_;
   std::unordered_map<PyObject*, std::vector<PyObject*>> sources_;  // of new iterators
+  PyObject* rehearsal_ = nullptr;                                  // see watch_rehearsal()
+  FlatSet<PyObject*> contexts_;            // of autograd.Functions: the rehearsed call is not the only one to find them
   FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
   std::vector<const void*> instances_;     // on which __init__ was called in this call
   FlatSet<PyObject*> arguments_;           // containers and tensors reachable from the arguments

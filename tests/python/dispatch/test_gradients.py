@@ -297,16 +297,6 @@ def test_each_size_is_a_program():
 # ---- what stays eager, and why ----
 
 
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 5
-
-
 def hook_before(f: Function) -> Log:
     log: Log = []
     x, w = leaf(3, 4), leaf(4)
@@ -336,10 +326,6 @@ EAGER = {
     "its gradients are not compiled: a hook waits for that of 'x'": (hook_before, product),
     "hooks for saved tensors are active, as in a checkpoint": (in_checkpoint, product),
     "anomaly detection is on": (under_anomaly_detection, product),
-    "its gradients are not compiled: the torch.autograd.Function of DoubledBackward computes a part of them": (
-        backward,
-        lambda x, w: Doubled.apply(x) * w,
-    ),
     "a transform or autograd reads a value: aten::item": (backward, lambda x, w: (x * w).max()),
     "its gradients are not compiled: a result that requires grad shares memory with an argument": (
         backward,
