@@ -35,9 +35,18 @@ void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
   // Memory of the result alone has a counter of its own; an argument's or a captured tensor's shares that one's.
   std::unordered_set<uint32_t> of_roots;
   for (const Source& root : trace_.roots) of_roots.insert(root.before.storage);
+  std::unordered_map<uint32_t, size_t> shown;  // storages: in how many outputs
+  for (const Use& use : outputs) ++shown[use.storage];
+  const size_t gradients = trace_.derivative ? trace_.derivative->gradients.size() : 0;
+  // Autograd's user gets what a node makes, and not what that is a view of.
+  const auto is_own = [&](const Use& use) {
+    const bool is_gradient = &use - outputs.data() >= std::ssize(outputs) - static_cast<ptrdiff_t>(gradients);
+    return is_gradient && shown[use.storage] == 1 && !of_roots.contains(use.storage) && !may_overlap_itself(use.meta);
+  };
   for (const Use& use : outputs) {
     auto [place, fresh] = made.try_emplace(use.tensor, ir::kNoNode);
-    if (fresh) place->second = trace_.left_gradients.contains(use.tensor) ? own_value(use) : alias_of(use.tensor);
+    const bool is_left = trace_.left_gradients.contains(use.tensor);
+    if (fresh) place->second = is_left || is_own(use) ? own_value(use) : alias_of(use.tensor);
     graph_.outputs.push_back(place->second);
     capture.result_versions.push_back(of_roots.contains(use.storage) ? -1 : use.version);
   }

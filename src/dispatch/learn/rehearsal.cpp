@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/MemoryFormat.h>
 
@@ -64,6 +65,9 @@ thread_local Running* running = nullptr;
 PyObject* run_it(PyObject*, PyObject*) {
   try {
     (*running->go)();
+  } catch (const python_error& error) {
+    if (PyErr_GivenExceptionMatches(error.type, PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // the caller's
+    running->thrown = std::current_exception();
   } catch (...) {
     running->thrown = std::current_exception();
   }
