@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "pass/rewrite.h"
 #include "plan/cats.h"
 #include "plan/updates.h"
 #include "plan/work.h"
@@ -197,6 +198,7 @@ std::vector<ir::NodeId> Former::sequence() const {
 }
 
 void Former::run() {
+  written_by_calls_ = pass::overwritten(graph());
   mark_live();
   mark_stored();
   Choice choice = choose(graph(), live_, stored_, world_.costs);
@@ -224,13 +226,15 @@ bool Former::is_call(ir::NodeId id) const {
   return op == ir::Op::Extern || ((op == ir::Op::Contract || op == ir::Op::Loop) && live_[id]);
 }
 
-/// The call overwrites a computed value that is still needed as it was: equal values are one node, so another tensor
-/// with this value may be meant.
+/// The call, or one that is given a view that it makes, overwrites a computed value that is still needed as it was:
+/// equal values are one node, so another tensor with this value may be meant.
 bool Former::wanted_after_write(ir::NodeId external, size_t index) const {
   if (graph()[external].op != ir::Op::Extern) return false;
   const ir::ExternAttr& attr = graph().externs[graph()[external].attr];
-  if (std::find(attr.written.begin(), attr.written.end(), index) == attr.written.end()) return false;
   ir::NodeId base = attr.operands[index];
+  const bool is_viewed = attr.kind == ir::ExternKind::View && index == 0;
+  const bool is_written = std::find(attr.written.begin(), attr.written.end(), index) != attr.written.end();
+  if (!is_written && !(is_viewed && written_by_calls_[pass::memory_of(graph(), base)])) return false;
   bool later = last_use_[base] > external;
   while (ir::is_view(graph()[base].op)) {
     base = graph()[base].in[0];

@@ -50,7 +50,19 @@ def masked(x):
     return y[there] * 2, there
 
 
-CASES = [part, whole, twice, read_between, view_kept, masked]
+def equal_number(x):
+    y = torch.zeros(1)
+    y.as_strided((), ()).copy_(x.sort()[0].sum())
+    return x.sum() + torch.zeros(()) + y, x * torch.zeros(())
+
+
+def equal_value(x):
+    y = x.exp2()
+    y.as_strided((3,), (1,)).copy_(x.flatten().sort()[0][:3])
+    return y, x.exp2() + 1, y[y > 0.5]
+
+
+CASES = [part, whole, twice, read_between, view_kept, masked, equal_number, equal_value]
 
 
 @pytest.mark.parametrize("f", CASES, ids=lambda f: f.__name__)
