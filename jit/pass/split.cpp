@@ -17,14 +17,57 @@ namespace {
 
 constexpr const char* kAdvice = "call it under torch.no_grad() where no gradient is needed";
 
-// Per node: the bits of the inputs that it follows from.
+// What a call of torch's writes when it writes `id`. What is no call's result gets memory where calls are given it.
+NodeId written_memory(const Graph& graph, NodeId id) {
+  const NodeId root = memory_of(graph, id);
+  if (graph[root].op == Op::Input || graph[root].op == Op::Result) return root;
+  while (graph[id].op == Op::Result) id = graph.externs[graph[graph[id].in[0]].attr].operands[0];
+  return id;
+}
+
+/// The memory behind each value that some call of a graph writes.
+class Writes {
+ public:
+  explicit Writes(const Graph& graph) : graph_(graph), is_written_(graph.nodes.size(), false) {
+    for (const ExternAttr& call : graph.externs)
+      for (const uint32_t index : call.written) is_written_[written_memory(graph, call.operands[index])] = any_ = true;
+  }
+
+  // kNoNode: no call writes it.
+  NodeId memory(NodeId id) const {
+    if (!any_) return kNoNode;
+    const NodeId memory = written_memory(graph_, id);
+    return is_written_[memory] ? memory : kNoNode;
+  }
+
+  template <class Each>
+  void of(NodeId id, const Each& each) const {
+    if (graph_[id].op != Op::Extern) return;
+    const ExternAttr& call = graph_.externs[graph_[id].attr];
+    for (const uint32_t index : call.written) each(written_memory(graph_, call.operands[index]));
+  }
+
+ private:
+  const Graph& graph_;
+  std::vector<bool> is_written_;
+  bool any_ = false;
+};
+
+// Per node: the bits of the inputs that it follows from, through memory that calls write too.
 std::vector<uint64_t> nodes_follow(const Graph& graph, const std::vector<uint64_t>& bits) {
-  std::vector<uint64_t> follows(graph.nodes.size(), 0);
+  std::vector<uint64_t> follows(graph.nodes.size(), 0), held(graph.nodes.size(), 0);  // held: by memory
+  const Writes writes(graph);
+  const auto read = [&](NodeId id) {
+    const NodeId memory = writes.memory(id);
+    return follows[id] | (memory == kNoNode ? 0 : held[memory]);
+  };
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     if (graph[id].op == Op::Input) follows[id] = bits[graph[id].attr];
     for (const NodeId in : graph.operands(id))
-      if (in != kNoNode) follows[id] |= follows[in];
+      if (in != kNoNode) follows[id] |= read(in);
+    writes.of(id, [&](NodeId memory) { held[memory] |= follows[id]; });
   }
+  for (const NodeId id : graph.outputs) follows[id] = read(id);
   return follows;
 }
 
@@ -262,7 +305,6 @@ class Pruner {
         missing_(followers(graph, missing)),
         there_(followers(graph, present(late, missing))) {
     half_.to().inputs.clear();
-    find_sums();
   }
 
   Pruned run(const std::vector<bool>& wanted) {
@@ -279,8 +321,8 @@ class Pruner {
     }
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       const NodeId id = graph_.outputs[i];
-      out.outputs.push_back(wanted[i] && !is_nothing(id) ? static_cast<int>(half_.to().outputs.size()) : -1);
-      if (out.outputs.back() >= 0) half_.to().outputs.push_back(half_.output(id));
+      out.outputs.push_back(wanted[i] ? static_cast<int>(half_.to().outputs.size()) : -1);
+      if (wanted[i]) half_.to().outputs.push_back(is_nothing(id) ? zeros(id) : half_.output(id));
     }
     out.graph = std::move(half_.to());
     return out;
@@ -290,16 +332,6 @@ class Pruner {
   static std::vector<bool> present(std::vector<bool> late, const std::vector<bool>& missing) {
     for (size_t i = 0; i < late.size(); ++i) late[i] = late[i] && !missing[i];
     return late;
-  }
-
-  // A gradient that is the same whatever comes (zeros) with nothing added to it is there.
-  void find_sums() {
-    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-      const Node& node = graph_[id];
-      for (const NodeId in : graph_.operands(id))
-        if (in != kNoNode && there_[in]) there_[id] = true;
-      if (node.op == Op::Add && !there_[id] && missing_[node.in[0]] != missing_[node.in[1]]) there_[id] = true;
-    }
   }
 
   bool is_nothing(NodeId id) const { return missing_[id] && !there_[id]; }
@@ -343,15 +375,31 @@ class Pruner {
 
   const Graph& graph_;
   Rewriter half_;
-  const std::vector<bool> missing_;
-  std::vector<bool> there_, needed_;
+  const std::vector<bool> missing_, there_;
+  std::vector<bool> needed_;
 };
+
+}  // namespace
+
+namespace {
+
+// As value_of(), behind copies of torch's too: a tensor that a view of torch's is made of is one.
+NodeId value_cut_at(const Graph& graph, NodeId id) {
+  for (NodeId next = id; next != kNoNode;) {
+    id = value_of(graph, next);
+    next = kNoNode;
+    if (graph[id].op != Op::Result || graph[graph[id].in[0]].op != Op::Extern) continue;
+    const ExternAttr& call = graph.externs[graph[graph[id].in[0]].attr];
+    if (call.kind == ExternKind::Op && call.name == "aten::clone" && call.written.empty()) next = call.operands[0];
+  }
+  return id;
+}
 
 }  // namespace
 
 CutAt cut_at(const Graph& graph, const std::vector<uint32_t>& outputs) {
   std::map<NodeId, uint32_t> ends;  // values, and the inputs in their place
-  for (const uint32_t output : outputs) ends.emplace(value_of(graph, graph.outputs[output]), 0);
+  for (const uint32_t output : outputs) ends.emplace(value_cut_at(graph, graph.outputs[output]), 0);
   Rewriter cut(graph);
   Graph& to = cut.to();
   std::unordered_map<NodeId, NodeId> was;
@@ -362,40 +410,38 @@ CutAt cut_at(const Graph& graph, const std::vector<uint32_t>& outputs) {
     ends[id] = static_cast<uint32_t>(to.inputs.size());
     cut.input(id, "total" + std::to_string(was.size() - 1));
   }
-  for (const NodeId old : graph.outputs) {
-    const auto end = was.find(value_of(graph, old));
-    to.outputs.push_back(end != was.end() ? to.fresh_copy(end->second, graph.layout(old).strides) : cut.output(old));
+  const std::set<uint32_t> cut_off(outputs.begin(), outputs.end());
+  for (uint32_t i = 0; i < graph.outputs.size(); ++i) {
+    const NodeId old = graph.outputs[i];
+    to.outputs.push_back(cut_off.contains(i)
+                             ? to.fresh_copy(was.at(value_cut_at(graph, old)), graph.layout(old).strides)
+                             : cut.output(old));
   }
   for (Store store : graph.stores) {
     store.value = cut[store.value];
     to.stores.push_back(store);
   }
   CutAt out{std::move(to), {}};
-  for (const uint32_t output : outputs) out.inputs.push_back(ends.at(value_of(graph, graph.outputs[output])));
+  for (const uint32_t output : outputs) out.inputs.push_back(ends.at(value_cut_at(graph, graph.outputs[output])));
   return out;
 }
 
 Halves split(const Graph& graph, const SplitAt& at) { return Splitter(graph, at).run(); }
 
-std::vector<uint64_t> outputs_follow(const Graph& graph, const std::vector<uint64_t>& bits) {
-  const std::vector<uint64_t> follows = nodes_follow(graph, bits);
-  std::vector<uint64_t> out;
-  for (const NodeId id : graph.outputs) out.push_back(follows[id]);
-  return out;
-}
-
 std::vector<std::vector<uint64_t>> uses_beside(const Graph& graph, const std::vector<uint64_t>& bits) {
   const std::vector<uint64_t> follows = nodes_follow(graph, bits);
-  std::vector<std::set<uint64_t>> uses(graph.nodes.size());
+  const Writes writes(graph);
+  std::vector<std::set<uint64_t>> uses(graph.nodes.size()), held(graph.nodes.size());  // held: by memory
   std::vector<std::vector<uint64_t>> out(bits.size());
   for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     if (graph[id].op == Op::Input) out[graph[id].attr].assign(uses[id].begin(), uses[id].end());
+    writes.of(id, [&](NodeId memory) { uses[id].insert(held[memory].begin(), held[memory].end()); });
     for (const NodeId in : graph.operands(id)) {
-      if (in == kNoNode || follows[in]) continue;
-      if (follows[id])
-        uses[in].insert(follows[id]);
-      else
-        uses[in].insert(uses[id].begin(), uses[id].end());
+      if (in == kNoNode) continue;
+      std::set<uint64_t> by = uses[id];
+      if (follows[id]) by = {follows[id]};
+      if (const NodeId memory = writes.memory(in); memory != kNoNode) held[memory].insert(by.begin(), by.end());
+      if (!follows[in]) uses[in].insert(by.begin(), by.end());
     }
   }
   return out;

@@ -33,8 +33,8 @@ struct Halves {
   std::vector<Handed> handed;          // per input of it
 };
 
-/// A graph where what was computed from the values of some outputs is computed from new inputs instead. The outputs are
-/// what they were.
+/// A graph where what was computed from the values of some outputs is computed from new inputs instead, other outputs
+/// of the same value too. Those outputs are what they were.
 struct CutAt {
   ir::Graph graph;
   std::vector<uint32_t> inputs;  // per such output, behind those that there were
@@ -50,20 +50,17 @@ Halves split(const ir::Graph& graph, const SplitAt& at);
 /// `bits` gives each input one or none. Sorted, each set once.
 std::vector<std::vector<uint64_t>> uses_beside(const ir::Graph& graph, const std::vector<uint64_t>& bits);
 
-/// Per output of a graph: the bits of the inputs that it follows from.
-std::vector<uint64_t> outputs_follow(const ir::Graph& graph, const std::vector<uint64_t>& bits);
-
 /// The second half where some of its late inputs are missing, as a gradient is that no result needs.
 struct Pruned {
-  ir::Graph graph;               // its outputs: those that are wanted and there
+  ir::Graph graph;               // its outputs: those that are wanted
   std::vector<uint32_t> inputs;  // per input of it: which of the graph's
-  std::vector<int> outputs;      // per output of the graph: which of it; -1: not wanted, or it follows from missing
-                                 // ones only
+  std::vector<int> outputs;      // per output of the graph: which of it; -1: not wanted
 };
 
 /// `late`: per input of the graph, `missing` some of these. What follows from missing ones and from no other late one
-/// is missing too, as autograd has it: added to something, which need not be late, it is nothing, and anything else
-/// takes it for zeros.
+/// is missing too, as autograd has it: added to something it is nothing, and anything else takes it for zeros. So does
+/// an output that is wanted: autograd has come to it, and what it brings there has other reasons than those
+/// (`zero_()`).
 Pruned prune(const ir::Graph& graph, const std::vector<bool>& late, const std::vector<bool>& missing,
              const std::vector<bool>& wanted);
 

@@ -31,13 +31,13 @@ struct Derivative {
   std::vector<c10::ScalarType> dtypes;  // of these
   std::vector<bool> kept_results;       // per graph output in front of the gradients: autograd keeps that very tensor
   std::vector<uint32_t> sources;        // graph inputs whose gradients are its outputs behind those of the result
-  std::vector<uint64_t> reached_by;  // per gradient, those of `inner` behind: results that autograd comes from to it,
-                                     // through no other result, as bits
-  std::vector<uint64_t> python;      // the same of each torch.autograd.Function on the way
   std::vector<uint32_t> inner;    // of `results`, those that others are computed from: the outputs behind the gradients
                                   // are theirs, with what comes to them through the others
   std::vector<bool> kept_inputs;  // per graph input: autograd keeps that very tensor
-  bool is_over = false;           // there is no way back: the call has gone it, and it cannot be gone twice
+  std::vector<uint64_t> reached_by;  // per source, then per inner result: bits of the results that autograd comes to it
+                                     // from, past no inner one
+  std::vector<uint64_t> python;      // the same of each torch.autograd.Function on the way
+  bool is_over = false;              // there is no way back: the call has gone it, and it cannot be gone twice
 };
 
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.

@@ -129,7 +129,7 @@ TEST(Prune, WhatFollowsFromMissingGradientsOnlyIsMissing) {
   const NodeId from_a = g.pointwise(Op::Mul, {a, w}), from_b = g.pointwise(Op::Div, {b, w});
   g.outputs = {from_b, g.pointwise(Op::Add, {from_a, from_b}), g.pointwise(Op::Max, {from_a, from_b})};
   const std::vector<bool> late{true, true, false}, missing{false, true, false};
-  const pass::Pruned pruned = pass::prune(g, late, missing, {true, true, true});
+  const pass::Pruned pruned = pass::prune(g, late, missing, {false, true, true});
   EXPECT_EQ(ir::verify(pruned.graph), "");
   EXPECT_EQ(pruned.outputs, (std::vector<int>{-1, 0, 1}));
   EXPECT_EQ(pruned.inputs, (std::vector<uint32_t>{0, 2}));
@@ -149,6 +149,45 @@ TEST(Prune, AConstantGradientWithNothingAddedToItIsThere) {
   EXPECT_EQ(count(pruned.graph, Op::Exp), 0u);
 }
 
+TEST(Prune, WhatIsWantedAndMissingIsZeros) {
+  Graph g;
+  const NodeId a = input(g, "ga");
+  g.outputs = {g.pointwise(Op::Exp, {a})};
+  const pass::Pruned pruned = pass::prune(g, {true}, {true}, {true});
+  EXPECT_EQ(ir::verify(pruned.graph), "");
+  EXPECT_EQ(pruned.outputs, std::vector<int>{0});
+  EXPECT_EQ(count(pruned.graph, Op::Exp), 0u);
+  EXPECT_EQ(count(pruned.graph, Op::Const), 1u);
+}
+
+// What calls of torch's write into memory arrives where another view of it is read.
+struct Written {
+  Graph graph;
+  Written() {
+    const NodeId late = input(graph, "g"), saved = input(graph, "saved");
+    const NodeId memory =
+        graph.result(graph.external({ExternKind::Op, 0, "aten::new_zeros", {}, {}, 1}), 0, kF32, kRow);
+    graph.external({ExternKind::Op, 1, "aten::copy_", {view(memory), graph.pointwise(Op::Mul, {late, saved})}, {0}, 0});
+    graph.outputs = {graph.pointwise(Op::Neg, {view(memory)})};
+  }
+  NodeId view(NodeId of) {
+    return graph.result(graph.external({ExternKind::View, 2, "aten::alias", {of}, {}, 1}), 0, kF32, kRow);
+  }
+};
+
+TEST(Prune, FollowsWhatCallsWrite) {
+  Written written;
+  const pass::Pruned pruned = pass::prune(written.graph, {true, false}, {true, false}, {true});
+  EXPECT_EQ(ir::verify(pruned.graph), "");
+  EXPECT_EQ(count(pruned.graph, Op::Mul), 0u);
+  EXPECT_EQ(count(pruned.graph, Op::Neg), 0u);
+}
+
+TEST(UsesBeside, FollowsWhatCallsWrite) {
+  Written written;
+  EXPECT_EQ(pass::uses_beside(written.graph, {1, 0})[1], std::vector<uint64_t>{1});
+}
+
 TEST(Prune, WhatNobodyWantsIsNotComputed) {
   Fan product;
   const pass::Halves halves = pass::split(product.graph, product.at);
@@ -165,7 +204,30 @@ TEST(CutAt, ComputesFromANewInputBehindTheOutput) {
   const pass::CutAt cut = pass::cut_at(g, {1});
   EXPECT_EQ(ir::verify(cut.graph), "");
   EXPECT_EQ(cut.inputs, (std::vector<uint32_t>{2}));
-  EXPECT_EQ(pass::outputs_follow(cut.graph, {1, 2, 4}), (std::vector<uint64_t>{4, 3}));
+  const pass::Pruned without = pass::prune(cut.graph, {true, true, true}, {false, false, true}, {true, true});
+  EXPECT_EQ(count(without.graph, Op::Neg), 0u) << "the first output follows from the new input alone";
+  EXPECT_EQ(count(without.graph, Op::Exp), 1u);
+}
+
+TEST(CutAt, OtherOutputsOfTheValueComeFromTheNewInput) {
+  Graph g;
+  const NodeId total = g.pointwise(Op::Add, {input(g, "gh"), input(g, "gy")});
+  g.outputs = {total, total};
+  const pass::CutAt cut = pass::cut_at(g, {1});
+  const std::vector<bool> late(3, true), missing{false, false, true};
+  EXPECT_EQ(count(pass::prune(cut.graph, late, missing, {true, false}).graph, Op::Add), 0u);
+  EXPECT_EQ(count(pass::prune(cut.graph, late, missing, {false, true}).graph, Op::Add), 1u);
+}
+
+TEST(CutAt, CutsBehindACopyThatTorchMakes) {
+  Graph g;
+  const NodeId total = g.pointwise(Op::Add, {input(g, "gh"), input(g, "gy")});
+  const NodeId copy = g.result(g.external({ExternKind::Op, 0, "aten::clone", {total}, {}, 1}), 0, kF32, kRow);
+  g.outputs = {g.pointwise(Op::Neg, {total}), copy};
+  const pass::CutAt cut = pass::cut_at(g, {1});
+  const pass::Pruned without = pass::prune(cut.graph, {true, true, true}, {false, false, true}, {true, true});
+  EXPECT_EQ(count(without.graph, Op::Neg), 0u);
+  EXPECT_EQ(count(without.graph, Op::Add), 1u);
 }
 
 TEST(UsesBeside, NamesTheGradientsThatEachComputationWaitsFor) {

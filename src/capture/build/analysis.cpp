@@ -82,6 +82,7 @@ class Selector {
       if (covered(index)) return select_nested(index);
       step.row = nullptr;
     }
+    select_kept(index);
     add(std::move(step), event);
   }
 
@@ -122,6 +123,15 @@ class Selector {
     for (uint32_t child = index + 1; child < event.end; ++child)
       if (std::ranges::any_of(flat_results(trace_.events[child]), is_hidden)) return true;
     return false;
+  }
+
+  // What an operator is about to write over autograd keeps as a copy.
+  void select_kept(uint32_t index) {
+    if (goes_back_with_.empty() || written_arguments(trace_.events[index]).empty()) return;
+    for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end)
+      if (trace_.events[child].name == "aten::clone" &&
+          goes_back_with_.contains(flat_results(trace_.events[child])[0].tensor))
+        select(child);
   }
 
   // C++ code of torch.func or of autograd runs operators, and gets to see no data but through them.

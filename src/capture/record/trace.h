@@ -112,8 +112,8 @@ struct DerivativeTrace {
   std::vector<uint32_t> sources;      // Trace::roots that got a gradient
   std::vector<uint32_t> inner;        // of `results`, those that others are computed from
   std::vector<at::Tensor> gradients;  // of the sources, then of the inner results
-  std::vector<uint64_t> reached_by;   // as Derivative's
-  std::vector<uint64_t> python;       // as Derivative's
+  std::vector<uint64_t> reached_by;   // per gradient: bits of the results that autograd comes to it from, past no other
+  std::vector<uint64_t> python;       // the same of each torch.autograd.Function on the way
   bool is_over = false;               // the call has gone back itself, and freed what that takes
 };
 

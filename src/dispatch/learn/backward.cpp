@@ -1,5 +1,7 @@
 #include "dispatch/learn/backward.h"
 
+#include <map>
+
 #include "pass/split.h"
 #include "support/error.h"
 
@@ -13,7 +15,8 @@ struct Blueprint {
   std::unique_ptr<const Compilation> like;  // of no graph
   std::vector<capture::CallTemplate> calls;
   std::vector<capture::NumberOp> numbers;
-  std::vector<uint64_t> bits;  // per input of the graph: the result whose gradient it is, or none
+  std::vector<uint64_t> bits;        // per input of the graph: the result whose gradient it is, or none
+  std::vector<uint64_t> reached_by;  // per output: Source::reached_by
 };
 
 bool is_gradient(const InputSource& source) { return source.kind == InputSource::Kind::Gradient; }
@@ -42,18 +45,27 @@ std::vector<int64_t> numbers(std::span<const ir::Dim> dims) {
   return out;
 }
 
-// What autograd is to bring: tensors like those that it was recorded with.
-std::vector<Backward::Result> results_of(const capture::Capture& captured) {
+// What autograd is to bring: tensors like those that it was recorded with, and like the sums in place of which a graph
+// that is cut has inputs.
+std::vector<Backward::Result> results_of(const capture::Capture& captured, const pass::CutAt& whole) {
   std::vector<Backward::Result> results;
   const capture::Derivative& derivative = *captured.derivative;
   for (size_t i = 0; i < derivative.results.size(); ++i)
     results.push_back({derivative.results[i], derivative.dtypes[i], {}, {}});
-  for (ir::NodeId id = 0; id < captured.graph.nodes.size(); ++id) {
-    const ir::Node& node = captured.graph[id];
-    if (node.op != ir::Op::Input || !is_gradient(captured.inputs[node.attr])) continue;
-    Backward::Result& result = results[captured.inputs[node.attr].index];
-    result.sizes = numbers(captured.graph.layout(id).sizes);
-    result.strides = numbers(captured.graph.layout(id).strides);
+  std::map<uint32_t, uint32_t> totals;  // inputs of the graph that is cut -> results
+  for (size_t i = 0; i < whole.inputs.size(); ++i) totals.emplace(whole.inputs[i], derivative.inner[i]);
+  const auto lies_as = [&](uint32_t result, const ir::Layout& layout) {
+    results[result].sizes = numbers(layout.sizes);
+    results[result].strides = numbers(layout.strides);
+  };
+  const ir::Graph& graph = whole.graph;
+  for (ir::NodeId id = 0; id < graph.nodes.size(); ++id) {
+    const uint32_t input = graph[id].attr;
+    if (graph[id].op != ir::Op::Input) continue;
+    if (const auto total = totals.find(input); total != totals.end())
+      lies_as(total->second, graph.layout(id));
+    else if (is_gradient(captured.inputs[input]) && results[captured.inputs[input].index].sizes.empty())
+      lies_as(captured.inputs[input].index, graph.layout(id));
   }
   return results;
 }
@@ -65,20 +77,18 @@ struct SecondHalf {
   std::vector<bool> late, never;          // per input: it is a gradient; it is one of an inner result's alone
   std::vector<Backward::Source> sources;  // per output
   std::vector<uint32_t> inner;            // per output that is an inner result's gradient, behind the others
+  std::vector<uint64_t> reached_by;       // per output: bits of Derivative::results
 };
 
 // How far in a result lies: those of one depth are not computed from each other.
 std::vector<int> depths(const SecondHalf& half, size_t results) {
-  std::vector<uint64_t> bits;
-  for (size_t i = 0; i < half.given.size(); ++i)
-    bits.push_back(half.late[i] && !half.never[i] ? uint64_t{1} << half.given[i].index : 0);
-  const std::vector<uint64_t> follows = pass::outputs_follow(half.graph, bits);
   const size_t first = half.sources.size() - half.inner.size();
   std::vector<int> depth(results, 0);
   for (size_t round = 0; round < half.inner.size(); ++round)
     for (size_t i = 0; i < half.inner.size(); ++i)
       for (size_t outer = 0; outer < results; ++outer)
-        if (follows[first + i] >> outer & 1) depth[half.inner[i]] = std::max(depth[half.inner[i]], depth[outer] + 1);
+        if (half.reached_by[first + i] >> outer & 1)
+          depth[half.inner[i]] = std::max(depth[half.inner[i]], depth[outer] + 1);
   return depth;
 }
 
@@ -88,15 +98,14 @@ void add_node(Cut& out, const SecondHalf& half, const std::vector<Backward::Resu
   std::vector<bool> missing = half.late;
   for (size_t i = 0; i < missing.size(); ++i)
     if (std::ranges::find(of, half.given[i].index) != of.end() && !half.never[i]) missing[i] = false;
-  // A gradient that is the same whatever comes, as zeros are, is there only where autograd comes.
-  std::vector<Backward::Source> sources = half.sources;
-  std::vector<bool> wanted;
-  for (Backward::Source& source : sources) {
-    const uint64_t all = std::exchange(source.reached_by, 0);
-    for (size_t i = 0; i < of.size(); ++i) source.reached_by |= (all >> of[i] & 1) << i;
-    wanted.push_back(source.reached_by != 0);
-  }
-  pass::Pruned pruned = pass::prune(half.graph, half.late, missing, wanted);
+  const auto reached_by = [&](size_t output) {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < of.size(); ++i) bits |= (half.reached_by[output] >> of[i] & 1) << i;
+    return bits;
+  };
+  std::vector<bool> reached;
+  for (size_t i = 0; i < half.graph.outputs.size(); ++i) reached.push_back(reached_by(i) != 0);
+  pass::Pruned pruned = pass::prune(half.graph, half.late, missing, reached);
   auto node = std::make_shared<Backward>();
   for (const uint32_t result : of) node->results.push_back(results[result]);
   std::vector<uint64_t> bits;
@@ -110,7 +119,8 @@ void add_node(Cut& out, const SecondHalf& half, const std::vector<Backward::Resu
   for (size_t i = 0; i < uses.size(); ++i)
     if (!bits[i]) node->given[i].uses = uses[i];
   for (size_t i = 0; i < pruned.outputs.size(); ++i)
-    if (pruned.outputs[i] >= 0) node->sources.push_back(sources[i]);
+    if (pruned.outputs[i] >= 0)
+      node->sources.push_back({half.sources[i].is_result, half.sources[i].index, reached_by(i)});
   node->again = out.way->again;
   node->graph = std::move(pruned.graph);
   out.nodes.push_back(std::move(node));
@@ -148,7 +158,9 @@ std::unique_ptr<BackwardProgram> make(const ir::Graph& graph, const Blueprint& b
     late.push_back(bit != 0);
     missing.push_back(bit != 0 && !(bit & request.results));
   }
-  pass::Pruned pruned = pass::prune(graph, late, missing, request.sources);
+  std::vector<bool> wanted = request.sources;
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = wanted[i] && (blueprint.reached_by[i] & request.results);
+  pass::Pruned pruned = pass::prune(graph, late, missing, wanted);
   const std::unique_ptr<Compilation> compilation = blueprint.like->like(std::move(pruned.graph));
   compilation->make(Compilation::Place::Here);
   if (!compilation->made) throw std::bad_alloc();
@@ -192,14 +204,14 @@ Cut cut(capture::Capture& captured, const std::string& function) {
   const size_t outputs = whole.graph.outputs.size();
   pass::Halves halves = pass::split(whole.graph, where_to_split(derivative, outputs, late));
 
-  const std::vector<Backward::Result> results = results_of(captured);
+  const std::vector<Backward::Result> results = results_of(captured, whole);
   std::vector<uint32_t> moved(captured.inputs.size(), 0);
   std::vector<InputSource> inputs;
   for (const uint32_t input : halves.first_inputs) {
     moved[input] = static_cast<uint32_t>(inputs.size());
     inputs.push_back(captured.inputs[input]);
   }
-  SecondHalf half{std::move(halves.second), {}, {}, {}, {}, derivative.inner};
+  SecondHalf half{std::move(halves.second), {}, {}, {}, {}, derivative.inner, derivative.reached_by};
   for (const pass::Handed& handed : halves.handed) {
     Given given = given_by(handed, moved);
     const bool is_late = given.from == Given::From::Gradient, is_total = is_late && handed.index >= moved.size();
@@ -215,7 +227,6 @@ Cut cut(capture::Capture& captured, const std::string& function) {
   }
   for (const uint32_t source : derivative.sources) half.sources.push_back({false, moved[source]});
   for (const uint32_t inner : derivative.inner) half.sources.push_back({true, derivative.results[inner]});
-  for (size_t i = 0; i < half.sources.size(); ++i) half.sources[i].reached_by = derivative.reached_by[i];
 
   Cut out;
   out.way = std::make_shared<WayBack>();
@@ -242,6 +253,7 @@ void make_like(Cut& cut, const Compilation& like, const Executable& executable) 
     auto blueprint = std::make_shared<Blueprint>();
     for (const Given& given : node.given)
       blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
+    for (const Backward::Source& source : node.sources) blueprint->reached_by.push_back(source.reached_by);
     blueprint->like = like.like({});
     blueprint->calls = executable.calls;
     blueprint->numbers = executable.numbers;

@@ -45,8 +45,7 @@ class BackwardNode final : public autograd::Node {
     if (!request.results) return out;
     if (at::GradMode::is_enabled()) refuse_again();
     if (backward_->changed) refuse_changed();
-    for (size_t i = 0; i < out.size(); ++i)
-      request.sources.push_back(task_should_compute_output(i) && (backward_->sources[i].reached_by & request.results));
+    for (size_t i = 0; i < out.size(); ++i) request.sources.push_back(task_should_compute_output(i));
     results_ = request.results;
     const BackwardProgram& program = backward_->program(request);
     std::vector<at::Tensor> held = gather(program, gradients);

@@ -51,7 +51,7 @@ class Backward {
   struct Source {
     bool is_result;           // of a node further in, from which this one's results are computed
     uint32_t index;           // of the program's outputs, or of its inputs
-    uint64_t reached_by = 0;  // from gradients of which of the node's results autograd comes to it, as bits
+    uint64_t reached_by = 0;  // bits of Backward::results: without the gradients of all these it has none
   };
   std::string function;  // for people
   ir::Graph graph;       // what its programs are made of, before the passes

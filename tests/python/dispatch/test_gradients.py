@@ -165,6 +165,10 @@ PROGRAMS = {
     "a transposed result": (backward, lambda x, w: (x * w).t()),
     "writes inside": (backward, lambda x, w: (x * w).mul_(3).relu_()),
     "writes to parts": (backward, slices),
+    "a product in place, of which autograd keeps what was there": (
+        backward,
+        lambda x, w: (h := x.sin()).mul_((w * x).sigmoid()) * h.cos(),
+    ),
     "an index": (backward, lambda x, w: (x * w).cumsum(0)[torch.tensor([0, 2])]),
     "a choice": (backward, lambda x, w: torch.where(x > 0, x * w, x.exp())),
     "a product": (inside_autocast, lambda x, w: torch.relu(x @ w) @ w),
@@ -217,6 +221,25 @@ def from_hidden(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return h, (h.exp() * w).sum()
 
 
+def written_through_view(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Torch's formulas of such a write keep gradients in memory that they write."""
+    h = (x * w).sum(0)
+    part = h[:2]
+    part.add_(1)
+    return h, part * 3
+
+
+def joined(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of what is joined are views of the whole one's."""
+    whole = torch.cat([x, w[None], x])
+    return whole, x @ whole.t()
+
+
+def filled(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Autograd comes to `w` through `fill_`, which brings zeros."""
+    return x * 2, (x * w).fill_(0.5)
+
+
 SEVERAL = {
     "apart, in turn": (each_in_turn, lambda x, w: (x.sin(), w.cos())),
     "on one trunk, in turn": (each_in_turn, trunk),
@@ -224,6 +247,15 @@ SEVERAL = {
     "the other one's branch is infinite": (only_the_second, lambda x, w: ((x - x).log() * w, x * w)),
     "one follows from the other": (gradient_of_a_result, from_hidden),
     "one follows from the other, in turn": (each_in_turn, from_hidden),
+    "one was written through a view, the other follows from the view": (gradient_of_a_result, written_through_view),
+    "one was written through a view, in turn": (each_in_turn, written_through_view),
+    "one is a copy of an argument": (each_in_turn, lambda x, w: ((h := x.clone()), h.sigmoid() * w)),
+    "one is a copy of an argument, the other one alone": (only_the_second, lambda x, w: ((h := x.clone()).exp(), h)),
+    "one joins what the other reads too": (each_in_turn, joined),
+    "one joins what the other reads too, alone": (only_the_second, lambda x, w: joined(x, w)[::-1]),
+    "one is a transposed view": (each_in_turn, lambda x, w: ((h := (x * w).t()).square(), h)),
+    "gradients are zeros whatever comes": (only_the_second, filled),
+    "gradients are zeros for the other one only": (only_the_second, lambda x, w: filled(x, w)[::-1]),
     "one needs none": (only_the_second, lambda x, w: ((x * w).detach() + 1, x * w)),
     "one has integers": (only_the_second, lambda x, w: ((x * w).argmax(-1), x * w)),
     "one is an argument": (only_the_second, lambda x, w: (x, x * w)),
@@ -250,6 +282,33 @@ def test_results_in_a_chain_have_a_node_each():
         return [grads, x.grad, w.grad]
 
     assert compare(scenario, steps).hits == 2
+
+
+# ---- calls behind one another ----
+
+
+def behind_one_another(f: Function) -> Log:
+    """The weight is reached through the history of an argument, too, which is not the call's."""
+    w, x = leaf(4), torch.randn(3, 4)
+    for _ in range(4):
+        x = f(x, w)
+    x.sum().backward()
+    return [x.detach(), w.grad]
+
+
+def written_to_part(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = w * torch.ones(3, 4)
+    y[1:] = x[1:]
+    return y
+
+
+BEHIND = [lambda x, w: x + w, lambda x, w: (x * w).tanh(), lambda x, w: torch.stack([x, x * w]).sum(0), written_to_part]
+
+
+@pytest.mark.parametrize("function", BEHIND)
+def test_gradients_of_a_call_end_where_it_began(function):
+    stats = compare(behind_one_another, function)
+    assert stats.misses == 2 and stats.hits == 10 and stats.fallbacks == {}
 
 
 # ---- what differs from call to call ----
