@@ -16,7 +16,7 @@ PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pyt
 VISION := $(shell sed -n 's/^torch = \["2\.\([0-9]*\).*/\1/p' pyproject.toml | awk '{ print $$1 + 15 }')
 PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*" "einops>=0.8,<1"
 
-.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops opinfo-full test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds bench-training seeds-peers bench-report correctness-report coverage-report docs clean
+.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops fuzz-training opinfo-full opinfo-gradients test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds bench-training seeds-peers bench-report correctness-report coverage-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -97,9 +97,19 @@ fuzz-loops: build
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) RANDOM_LOOPS=$(LOOPS) $(PY) -m pytest -q -s tests/python/engine/test_random_loops.py
 	@REROLL_GRAPHS=$(LOOPS) build/release/fj_tests --gtest_filter='Reroll.AgreesWithTheGraph*'
 
+# Random programs forward and back; GRADIENTS=first:last chooses the programs.
+GRADIENTS ?= 0:1000
+fuzz-training: build
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) RANDOM_GRADIENTS=$(GRADIENTS) $(PY) -m pytest -q -s tests/python/dispatch/test_random_gradients.py
+
 # Every sample of torch's operator database in every element type and layout: tens of minutes.
 opinfo-full: build
 	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest $(patsubst %,tests/python/capture/test_%.py,opinfo opinfo_forms)
+
+# The first SAMPLES samples of each entry of torch's operator database that has gradients, forward and back: some minutes.
+SAMPLES ?= 6
+opinfo-gradients: build
+	@OPINFO_GRADIENTS=$(SAMPLES) FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest -q -s tests/python/capture/test_opinfo_gradients.py
 
 # Every numeric test at each level of torch's kernels, MKL, oneDNN and our compiler that this CPU has: tens of minutes.
 test-levels: build
