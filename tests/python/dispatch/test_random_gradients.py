@@ -16,9 +16,10 @@ FIRST, LAST = (int(n) for n in os.environ.get("RANDOM_GRADIENTS", "0:60").split(
 A_TEST = 20
 RAN: collections.Counter[str] = collections.Counter()
 
-# Sound refusals that programs run into: views that need no gradient beside results that do, matmul of one dim.
+# Sound refusals that programs run into: views that need no gradient beside results that do, matmul of one dim, memory
+# that both halves would write.
 EXPECTED = ("a view is returned that was made under another grad mode", "shape of a tensor was changed in place")
-EXPECTED += ("a tensor of unknown origin was used by",)
+EXPECTED += ("it could not be compiled (the way back needs memory that",)
 
 
 @pytest.mark.parametrize("first", range(FIRST, LAST, A_TEST))
