@@ -270,7 +270,7 @@ def went(case: Case, function: Callable[..., Any], turn: int, dtype: torch.dtype
 
 
 def coarsest(case: Case) -> float:
-    """The unit of the coarsest type that the program meets. There is no finer truth for f64, which gets a coarser one."""
+    """The unit of the coarsest type that the program meets; a coarser one for f64, of which there is no finer truth."""
     source = case.program.source()
     known = {torch.bfloat16: "bfloat16", torch.float32: "float"}
     types = [t.dtype for t in case.inputs] + [d for d, text in known.items() if f".{text}()" in source]
