@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ import _harness as harness
 import fastjit
 from _program import programs_of
 from fastjit._bench import measure, table
+from fastjit._bench.models import library_of
 
 PEERS = ("eager", "torch.compile")
 EACH = (*PEERS, "fastjit")
-ResNet, FastSwish = programs_of("functional").ResNet, programs_of("convnext").FastSwish
+Forward = Callable[..., torch.Tensor]
+ResNet, convnext = programs_of("functional").ResNet, programs_of("convnext")
+FastSwish = convnext.FastSwish
 
 
 class HardSwish(nn.Module):
@@ -70,6 +74,44 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
 
 
+def convnext_tiny(activation: str) -> nn.Module:
+    """Without the random depth of training, which no two variants would draw alike."""
+    model, _ = convnext.convnext(activation, 1)
+    return model.eval()
+
+
+class GPT(nn.Module):
+    """GPT-2 with 12 layers, whose embedding and head share a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        gpt2 = library_of("transformers")
+        sizes = {"n_layer": 12, "n_embd": 192, "n_head": 3, "n_positions": 64, "vocab_size": 512}
+        drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        self.model = gpt2.GPT2LMHeadModel(gpt2.GPT2Config(**sizes, **drop, use_cache=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = (x * 100).long().remainder(512)
+        return self.model(tokens).logits
+
+
+def mean_square(forward: Forward, x: torch.Tensor) -> torch.Tensor:
+    return forward(x).square().mean()
+
+
+def equation(forward: Forward, x: torch.Tensor) -> torch.Tensor:
+    """How far u is from solving u'' = -sin(x), as physics-informed networks have it."""
+    x = x.detach().requires_grad_()
+    u = forward(x)
+    slope = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)[0]
+    second = torch.autograd.grad(slope, x, torch.ones_like(u), create_graph=True)[0]
+    return (second + torch.sin(x)).square().mean()
+
+
+def solution() -> nn.Module:
+    return nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+
+
 @dataclass
 class Program:
     name: str
@@ -78,6 +120,8 @@ class Program:
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None  # a whole step with it
     must: float | None = None
     aim: float | None = None
+    loss: Callable[[Forward, torch.Tensor], torch.Tensor] = mean_square
+    compiles: bool = True  # torch.compile has no second derivatives
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
@@ -92,11 +136,23 @@ PROGRAMS = [
     Program("toy ResNet, 64 px, batch 4", ResNet, (4, 3, 64, 64), must=1, aim=1.2),
     Program("transformer encoder, 4 layers, batch 4 of 32", encoder, (4, 32, 64), must=1, aim=1.2),
     Program("whole AdamW step, MLP 16-64-64-4, batch 32", mlp, (32, 16), adamw, must=5, aim=15),
+    Program("whole AdamW step, PINN 1-32-32-1, 64 points", solution, (64, 1), adamw, loss=equation, compiles=False),
+    *(
+        Program(
+            f"ConvNeXt tiny with {name}, 64 px, batch 4",
+            partial(convnext_tiny, name),
+            (4, 3, 64, 64),
+            must=1.15 if name == "FastSwish" else 1,
+            aim=1.5 if name == "FastSwish" else 1.2,
+        )
+        for name in convnext.ACTIVATIONS
+    ),
+    Program("GPT-2, 12 layers of 192, batch 2 of 64 tokens", GPT, (2, 64), must=1, aim=1.2),
 ]
 KEPT = {"ReLU": nn.ReLU, "GELU": nn.GELU, "hard swish, written out": HardSwish, "FastSwish": FastSwish}
 
 
-def step_of(program: Program, model: nn.Module, forward: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], Any]:
+def step_of(program: Program, model: nn.Module, forward: Forward) -> Callable[[torch.Tensor], Any]:
     if program.optimizer is None:
 
         def both_ways(x: torch.Tensor) -> torch.Tensor:
@@ -110,7 +166,7 @@ def step_of(program: Program, model: nn.Module, forward: Callable[..., torch.Ten
 
     def whole(x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = forward(x).square().mean()
+        loss = program.loss(forward, x)
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -123,7 +179,7 @@ def variants_of(program: Program, peers: list[str]) -> dict[str, Callable[[torch
     torch.manual_seed(0)
     model = program.make()
     made = {"eager": step_of(program, model, model)}
-    if "torch.compile" in peers:
+    if "torch.compile" in peers and program.compiles:
         twin = copy.deepcopy(model)
         made["torch.compile"] = step_of(program, twin, torch.compile(twin))
     twin = copy.deepcopy(model)

@@ -60,8 +60,7 @@ class Selector {
     refuse_exits(event, index, is_data_sized);
     if (event.facts.reads()) return add_value(index);
     if (event.name == "aten::detach_") return;
-    if (event.op->hasTag(at::Tag::inplace_view))
-      unsound("shape of a tensor was changed in place: " + where(trace_, event));
+    if (event.op->hasTag(at::Tag::inplace_view)) return reshape(index);
     // On the CPU these are loops over operators; where they write, it is in those.
     if (event.facts.is(OpFlag::Foreach) && trace_.device.is_cpu() && covered(index)) return select_nested(index);
     Action step;
@@ -173,6 +172,23 @@ class Selector {
 
   void select_nested(uint32_t index) {
     for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end) select(child);
+  }
+
+  // C++ code of torch's gives a tensor that it has made its final shape, before anyone else sees it.
+  void reshape(uint32_t index) {
+    const Event& event = trace_.events[index];
+    Action step;
+    step.event = index;
+    const std::string functional = functional_name(event.name);
+    step.row = find_lowering(functional);
+    if (!step.row) step.row = find_lowering(functional + ".int");  // of transpose
+    step.reshapes = true;
+    const bool is_own =
+        event.parent != kNone && event.args[0].uses.size() == 1 && !before_.contains(event.args[0].uses[0].storage);
+    if (!is_own || !step.row || by_torch_ || transforms_ > 0)
+      unsound("shape of a tensor was changed in place: " + where(trace_, event));
+    read(step, event);
+    steps.push_back(std::move(step));
   }
 
   // As long as data say; that of nonzero is as long as dims are many.

@@ -307,6 +307,7 @@ void GraphBuilder::emit(uint32_t index) {
     return;
   }
   if (step.reads_value) return guard(index);
+  if (step.reshapes) return reshape(step);
   if (step.data_sized) return external(index);
   if (is_raw(event)) {
     if (is_masked_load(event) || mask_of(event) != ir::kNoNode)
@@ -336,6 +337,16 @@ void GraphBuilder::emit(uint32_t index) {
     return;
   }
   external(index);
+}
+
+void GraphBuilder::reshape(const Action& step) {
+  const Event& event = trace_.events[step.event];
+  const Use& made = flat_results(event)[0];
+  std::vector<ir::NodeId> out;
+  if (pinned(step) || is_parted(made) || mask_of(event) != ir::kNoNode ||
+      !call_lowering(step, arguments(event), {made.meta}, false, out))
+    unsound("shape of a tensor was changed in place: " + where(trace_, event));
+  set_result(made, out[0], event);
 }
 
 // A tensor looks as it did when the trace last saw it, or an operator made it otherwise.

@@ -37,6 +37,7 @@ struct Action {
   const LowerRow* row = nullptr;                 // of the operator, or of the functional form of an in-place one
   bool rebinds = false;                          // writes a whole tensor, expressible as a new value for it
   uint32_t target = 0;                           // that argument; not the first: where the result goes, `out`
+  bool reshapes = false;                         // gives a tensor another shape in place: a view of it takes its place
   bool reads_value = false;                      // Python gets a value that depends on contents: a guard
   bool exact = false;                            // such a value depends on it: computed bit for bit as eager does
   bool data_sized = false;                       // sizes that depend on data go in or come out: torch runs it
@@ -167,6 +168,7 @@ class GraphBuilder {
   bool begin_memory(const Action& step);
   ir::NodeId alias_of(ir::NodeId memory, const SharedMeta& meta, uint32_t storage);
   void check_known(const Use& use, const Event& event);
+  void reshape(const Action& step);
   void set_compressed(const Use& use, ir::NodeId node, ir::NodeId mask);
   void set_result(const Use& use, ir::NodeId node, const Event& event, bool by_torch = false);
   ir::NodeId input_node(uint32_t tensor);  // the Input node, whatever the tensor's value is by now

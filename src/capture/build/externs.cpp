@@ -355,6 +355,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   }
   for (const Use& use : results) made.results.push_back(use.meta);
   if (event.casts != trace_.casts) made.casts = event.casts;
+  made.with_grad_mode = event.grad && event.facts.is(OpFlag::AsksGradMode);
   made.by_data = step.data_sized;
   made.makes_new = std::ranges::none_of(results, [&](const Use& use) {
     return std::ranges::any_of(event.args, [&](const CallValue& item) {

@@ -217,7 +217,8 @@ class Run {
     if (tmpl.casts) casts.emplace(*tmpl.casts);
     if constexpr (kKey == c10::DispatchKey::CPU)
       if (tmpl.by_data && compacted(tmpl.op, stack)) return;
-    if (!tmpl.makes_no_view) return tmpl.op.callBoxed(stack);
+    if (!tmpl.makes_no_view && !tmpl.with_grad_mode) return tmpl.op.callBoxed(stack);
+    const at::AutoGradMode mode(tmpl.with_grad_mode || at::GradMode::is_enabled());
     const at::AutoDispatchBelowADInplaceOrView guard;
     tmpl.op.callBoxed(stack);
   }

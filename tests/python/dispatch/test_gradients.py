@@ -385,10 +385,6 @@ EAGER = {
     "its gradients are not compiled: a hook waits for that of 'x'": (hook_before, product),
     "hooks for saved tensors are active, as in a checkpoint": (in_checkpoint, product),
     "anomaly detection is on": (under_anomaly_detection, product),
-    "shape of a tensor was changed in place: aten::squeeze_": (
-        backward,
-        lambda x, w: x[0].sin() @ (x.t() * w[:, None]),
-    ),
     "a view is returned that was made under another grad mode": (
         only_the_second,
         lambda x, w: ((w.detach() * 2)[1:], x * w),

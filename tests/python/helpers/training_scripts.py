@@ -9,6 +9,7 @@ import io
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -641,11 +642,11 @@ def recurrent(make: Callable[..., nn.Module]) -> Callable[[Wrap], Log]:
 
 
 SCRIPTS["RNN"] = Script(recurrent(nn.RNN), 3)
-SCRIPTS["LSTM"] = Script(recurrent(nn.LSTM), 0, "aten::mkldnn_rnn_layer")
+SCRIPTS["LSTM"] = Script(recurrent(nn.LSTM), 3)
 SCRIPTS["GRU"] = Script(recurrent(nn.GRU), 3)
-SCRIPTS["GRU, batches first"] = Script(
-    recurrent(lambda a, b: nn.GRU(a, b, batch_first=True)), 0, "shape of a tensor was changed in place"
-)
+for kind in (nn.RNN, nn.LSTM, nn.GRU):
+    options = {"batch_first": True, "bidirectional": True, "num_layers": 2}
+    SCRIPTS[f"{kind.__name__}, two layers, both ways"] = Script(recurrent(partial(kind, **options)), 3)
 
 
 class Attention(nn.Module):
