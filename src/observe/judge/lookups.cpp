@@ -121,12 +121,13 @@ bool Tracer::writes_before(PyObject* callable, Args args) {
   if (!leaves_nothing_) return false;
   const std::string name = callee_text(callable);
   const auto writes_to = [&](PyObject* target) {
+    if (target == Py_None) return false;
     return is_tensor(target) ? writes_before(target) : (deny("call of " + name), true);
   };
-  if (unpacked_names_) return deny("call of " + name + " with keywords behind **"), true;
-  const Py_ssize_t keywords = top().kwnames ? PyTuple_GET_SIZE(top().kwnames) : 0;
+  PyObject* names = unpacked_names_ ? unpacked_names_ : top().kwnames;
+  const Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
   for (Py_ssize_t i = 0; i < keywords; ++i)
-    if (is_named(PyTuple_GET_ITEM(top().kwnames, i), "out") && writes_to(args[args.size() - size_t(keywords - i)]))
+    if (is_named(PyTuple_GET_ITEM(names, i), "out") && writes_to(args[args.size() - static_cast<size_t>(keywords - i)]))
       return true;
   const bool updates = name.find("batch_norm") != std::string::npos || name.find("instance_norm") != std::string::npos;
   if (updates && std::ranges::any_of(args, [&](PyObject* arg) { return is_tensor(arg) && writes_before(arg); }))

@@ -1091,7 +1091,7 @@ def a_state_that_is_not_detached(wrap: Wrap) -> Log:
     return [h.detach(), *state(cell)]
 
 
-@script(0, "torch.autograd.Function")
+@script(3)
 def a_function_of_ones_own(wrap: Wrap) -> Log:
     class Cubed(torch.autograd.Function):
         @staticmethod
