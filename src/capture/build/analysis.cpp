@@ -416,7 +416,8 @@ class Selector {
       known_[use.tensor] = true;
       step.results.push_back(use.tensor);
     }
-    if (!by_torch_ && is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
+    const bool has_all = is_masked_put(event) || event.name == "aten::new_zeros";  // its sizes are told
+    if (!by_torch_ && !has_all && is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
     if (event.facts.is(OpFlag::Lifts)) {
       step.results = {flat_results(event)[0].tensor};
       step.reads.clear();

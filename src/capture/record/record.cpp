@@ -209,9 +209,10 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
     if (!outermost || !as_stack(event, made)) lift(event.args[0].uses[0], made);
   }
   masked |= event.name == "aten::index.Tensor";
-  // A size that depends on data is read without any event. Code of this call that so much as names such a read, while
-  // masked values are about, is taken to read one.
-  if (masked && outermost && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
+  // A size that depends on data is read without any event. Where no observer tells of it, code of this call that so
+  // much as names such a read, while masked values are about, is taken to read one.
+  const bool may_read_sizes = masked && outermost && inputs.adopt_unknown && !in_backward();
+  if (may_read_sizes && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
   // Python gets a value or a size: how many there were is read with it.
   const bool tells_sizes = event.facts.reads() || event.facts.effect == Effect::Metadata;
   if (outermost && tells_sizes && (!trace.data_sized.empty() || !inputs.free_sizes.empty()))

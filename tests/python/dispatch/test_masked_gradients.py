@@ -124,6 +124,53 @@ def test_it_keeps_no_more_than_relu() -> None:
     assert kept[FastSwish] <= kept[nn.ReLU], kept
 
 
+def test_convolutions_behind_and_code_that_reads_other_sizes() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = FastSwish()(self.first(x * 4))
+            return self.second(y) * y.shape[0]
+
+    torch.manual_seed(0)
+    model = Block()
+    compiled = fastjit.fastjit(lambda x: model(x))
+    for _ in range(4):
+        x = torch.randn(2, 3, 6, 6)
+        want = torch.autograd.grad(model(x).sum(), list(model.parameters()))
+        assert_same(torch.autograd.grad(compiled(x).sum(), list(model.parameters())), want)
+    assert compiled.stats().hits == 3, compiled.stats()
+
+
+SIZES: dict[str, Callable[[Tensor], float]] = {
+    "shape": lambda v: v.shape[0],
+    "len": len,
+    "numel": lambda v: v.numel(),
+    "torch.numel": torch.numel,
+    "nbytes": lambda v: v.nbytes // 4,
+    "by another name": lambda v: getattr(v, "sha" + "pe")[0],
+    "a method of the class": lambda v: torch.Tensor.size(v)[0],
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("how", SIZES)
+def test_a_count_that_python_reads_is_no_constant(how: str, grad: bool) -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        v = x[x > 0]
+        y[x > 0] = v * SIZES[how](v)
+        return y
+
+    compiled = fastjit.fastjit(f, on_unsupported="eager")
+    with torch.set_grad_enabled(grad):
+        for _ in range(5):
+            x = torch.randn(12, requires_grad=grad)
+            assert_same(compiled(x), f(x))
+
+
 def test_a_gradient_that_sums_masked_elements_is_eager() -> None:
     def f(x: Tensor, w: Tensor) -> Tensor:
         y = x * 2
