@@ -169,6 +169,28 @@ PyObject* observe_call(PyObject*, PyObject* all) {
                        facts, effects, seen.state.c_str());
 }
 
+PyObject* call_it(PyObject*, PyObject* function) { return PyObject_CallOneArg(function, function); }
+PyMethodDef caller{"caller", call_it, METH_O, nullptr};
+
+/// rehearse(entry, function): entry(caller, function) under an observer for which caller(function), which calls
+/// function(function), is a rehearsal -> (error, unsound)
+PyObject* rehearse(PyObject*, PyObject* args) {
+  PyObject *entry, *function;
+  if (!PyArg_ParseTuple(args, "OO", &entry, &function)) return nullptr;
+  static PyObject* const called = PyCFunction_New(&caller, nullptr);
+  std::unique_ptr<Observer> observer = make_observer({});
+  observer->watch_rehearsal(called);
+  if (!observer->start(entry)) Py_RETURN_NONE;
+  Py_XDECREF(PyObject_CallFunctionObjArgs(entry, called, function, nullptr));
+  PyObject *type, *error = nullptr, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  if (type) PyErr_NormalizeException(&type, &error, &trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  const Observation seen = observer->stop();
+  return Py_BuildValue("Ns", none_if_null(error), seen.unsound.c_str());
+}
+
 PyObject* is_available(PyObject*, PyObject*) { return PyBool_FromLong(available()); }
 PyObject* is_tracer_active(PyObject*, PyObject*) { return PyBool_FromLong(tracer_active()); }
 
@@ -212,6 +234,7 @@ PyObject* take_dict_watchers(PyObject*, PyObject*) {
 #endif
 
 PyMethodDef methods[] = {{"observe", observe_call, METH_VARARGS, nullptr},
+                         {"rehearse", rehearse, METH_VARARGS, nullptr},
                          {"available", is_available, METH_NOARGS, nullptr},
                          {"tracer_active", is_tracer_active, METH_NOARGS, nullptr},
                          {"opcode_rows", opcode_rows, METH_NOARGS, nullptr},

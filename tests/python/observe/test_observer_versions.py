@@ -125,6 +125,7 @@ def test_the_observers_tests_pass(other):
         "test_observer.py",
         "test_observer_effects.py",
         "test_observer_lives.py",
+        "test_observer_rehearsals.py",
         "test_observer_dicts.py",
         "test_observer_numbers.py",
     )
