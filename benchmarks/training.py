@@ -86,7 +86,15 @@ class GPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         gpt2 = library_of("transformers")
-        sizes = {"n_layer": 12, "n_embd": 192, "n_head": 3, "n_positions": 64, "vocab_size": 512}
+        sizes = {
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "n_layer": 12,
+            "n_embd": 192,
+            "n_head": 3,
+            "n_positions": 64,
+            "vocab_size": 512,
+        }
         drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         self.model = gpt2.GPT2LMHeadModel(gpt2.GPT2Config(**sizes, **drop, use_cache=False))
 

@@ -38,6 +38,7 @@ class NoObserver final : public Observer {
   void pass(PyObject*) override {}
   std::string refuses(PyObject*) override { return ""; }
   void give_up(const std::string&) override {}
+  void watch_rehearsal(PyObject*) override {}
   bool start(PyObject*) override { return false; }
   Observation stop() override {
     Observation none;

@@ -78,7 +78,7 @@ std::string GraphWalk::from(const std::vector<Edge>& results) {
   while (!todo_.empty()) {
     Node* node = todo_.back();
     todo_.pop_back();
-    if (class_of(*node) == kLeaf && !is_own_leaf(*node)) return "a result is a tensor that the call lets require grad";
+    if (class_of(*node) == kLeaf && !is_own_leaf(*node)) return "the call makes a tensor that requires grad";
     if (std::string why = why_not_plain(*node); !why.empty()) return why;
     for (const Edge& next : node->next_edges())
       if (std::string why = follow(next); !why.empty()) return why;

@@ -211,7 +211,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   masked |= event.name == "aten::index.Tensor";
   // A size that depends on data is read without any event. Where no observer tells of it, code of this call that so
   // much as names such a read, while masked values are about, is taken to read one.
-  const bool may_read_sizes = masked && outermost && inputs.adopt_unknown && !in_backward();
+  const bool may_read_sizes = masked && outermost && !inputs.constants_are_facts && !in_backward();
   if (may_read_sizes && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
   // Python gets a value or a size: how many there were is read with it.
   const bool tells_sizes = event.facts.reads() || event.facts.effect == Effect::Metadata;

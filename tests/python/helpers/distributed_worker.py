@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -148,3 +149,5 @@ def main(rank: int, processes: int, folder: Path) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    sys.stdout.flush()
+    os._exit(0)  # threads of gloo's abort some processes that end otherwise, of eager programs too

@@ -13,6 +13,7 @@ extern "C" __attribute__((visibility("default"))) PyObject* what_it_says() {
   observer->watch_scalar(Py_None);
   observer->describe(Py_None);
   observer->pass(Py_None);
+  observer->watch_rehearsal(Py_None);
   const bool is_there =
       available() || tracer_active() || observer->start(Py_None) || !observer->refuses(Py_None).empty();
   SideEffect effect(SideEffect::Kind::SetItem);
