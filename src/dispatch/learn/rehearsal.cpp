@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
+#include <span>
 
 #include "dispatch/call/this_thread.h"
 #include "dispatch/learn/stand_in.h"
@@ -186,19 +188,30 @@ void drop(observe::ReadSet* facts) {
   delete facts;
 }
 
-std::string why_not_kept(Recording& recording, observe::Observation& seen) {
+// "ClipBackward", as torch calls the contexts of a Function of that name.
+std::string names_of(const std::vector<PyObject*>& contexts) {
+  std::set<std::string> names;
+  for (PyObject* context : contexts) names.insert(Py_TYPE(context)->tp_name);
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+std::string why_not_kept(Recording& recording, observe::Observation& seen, const std::vector<PyObject*>& contexts) {
   const auto stores = [](const observe::SideEffect& effect) { return observe::SideEffect::stores(effect.kind); };
-  if (std::ranges::any_of(recording.observation.effects, stores)) return "the call stores what they may read";
-  if (!seen.unsound.empty()) return "their Python code cannot be called twice: " + seen.unsound;
+  const std::string name = names_of(contexts);
+  if (std::ranges::any_of(recording.observation.effects, stores)) return "the call stores what " + name + " may read";
+  if (!seen.unsound.empty()) return name + " cannot be called twice: " + seen.unsound;
   const bool leaves = !seen.effects.empty() || !seen.state.empty() || !seen.derivations.empty() ||
                       !seen.classes.empty() || !seen.tagged.empty() || !seen.replaced.empty();
-  return leaves || !seen.facts ? "their Python code leaves something behind" : "";
+  return leaves || !seen.facts ? name + " leaves something behind" : "";
 }
 
 }  // namespace
 
 std::string rehearse(Recording& recording, const std::vector<PyObject*>& contexts, const std::function<void()>& go) {
-  if (recording.function.options.pure) return "with pure=True their Python code is not watched";
+  if (recording.function.options.pure)
+    return "with pure=True the Python code of " + names_of(contexts) + " is not watched";
   for (PyObject* context : contexts)
     if (std::string why = Context(recording, context).why_not(); !why.empty()) return why;
   const KeptGenerator generator;
@@ -213,7 +226,7 @@ std::string rehearse(Recording& recording, const std::vector<PyObject*>& context
   Py_XDECREF(none);
   PyErr_Clear();
   observe::Observation seen = observer->stop();
-  if (std::string why = why_not_kept(recording, seen); !why.empty()) return why;
+  if (std::string why = why_not_kept(recording, seen, contexts); !why.empty()) return why;
   if (now.thrown) std::rethrow_exception(now.thrown);
   for (PyObject* context : contexts) Context(recording, context).fix_numbers();
   for (auto [a, b] : seen.identities) recording.variant->key.spec.require_identity(a, b);
