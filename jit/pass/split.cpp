@@ -1,4 +1,5 @@
 #include "pass/split.h"
+#include "ir/constants.h"
 
 #include <algorithm>
 #include <map>
@@ -365,12 +366,8 @@ class Pruner {
 
   NodeId zeros(NodeId like) {
     Graph& to = half_.to();
-    const DType dtype = graph_[like].dtype;
-    const NodeId zero = is_half(dtype)       ? to.convert(to.constant(DType::F32, 0), dtype)
-                        : is_floating(dtype) ? to.constant(dtype, 0)
-                                             : to.constant_int(dtype, 0);
     const Layout& layout = graph_.layout(like);
-    return to.fresh_copy(to.expand(zero, layout.sizes), layout.strides);
+    return to.fresh_copy(to.expand(zero(to, graph_[like].dtype), layout.sizes), layout.strides);
   }
 
   const Graph& graph_;

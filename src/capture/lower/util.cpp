@@ -59,11 +59,6 @@ DType compute_type(ScalarType type) {
   throw NotLowered{};
 }
 
-ir::NodeId zero(ir::Graph& graph, ir::DType dtype) {
-  if (ir::is_half(dtype)) return graph.convert(graph.constant(ir::DType::F32, 0), dtype);
-  return ir::is_floating(dtype) ? graph.constant(dtype, 0) : graph.constant_int(dtype, 0);
-}
-
 ir::Dim numel(const TensorMeta& meta) { return meta.layout().numel(); }
 
 Expr number(Expr like, ir::Dim count) {

@@ -6,6 +6,7 @@
 
 #include "capture/lower/expr.h"
 #include "capture/lower/lower.h"
+#include "ir/constants.h"
 
 namespace fastjit::capture {
 
@@ -35,8 +36,6 @@ bool holds_all_of(ScalarType to, ScalarType from);
 /// The IR type that values of a torch type are computed in: F32 for halves. Throws NotLowered for types the IR lacks.
 DType compute_type(ScalarType type);
 ir::Dim numel(const TensorMeta& meta);
-/// +0 of any type, rank 0.
-ir::NodeId zero(ir::Graph& graph, ir::DType dtype);
 /// `dim` in [0, rank), as torch wraps it; rank 0 counts as 1.
 int64_t wrap_dim(int64_t dim, int64_t rank);
 

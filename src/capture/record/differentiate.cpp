@@ -101,11 +101,11 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
   GraphWalk walk(trace, results);
   if (std::string why = walk.from(edges); !why.empty()) return why;
   derivative.inner = walk.inner();
-  if (walk.sources().empty()) return "the call makes a tensor that requires grad";
+  GraphWalk::Sources sources = walk.sources();
+  if (sources.empty()) return "the call makes a tensor that requires grad";
   trace.goes_back_in_python |= !walk.contexts().empty();
   if (!walk.joins_results().empty() && edges.size() > 1)
     return "the torch.autograd.Function of " + walk.joins_results() + " gives several results, as the call does";
-  GraphWalk::Sources sources = walk.sources();
   std::vector<uint64_t> reached_by = walk.reached_by(edges, derivative.python);
   const CutOff until_then(walk.nodes(), trace, sources);
   return go_back({std::move(derivative), edges, std::move(sources), std::move(reached_by), walk.contexts()}, results,

@@ -32,8 +32,7 @@ std::string class_of(const Node& node) {
 
 // Why a run through the node would be noticed, or might do something else than computing. Not all of torch's classes of
 // nodes are there to be asked for.
-std::string why_not_plain(Node& node) {
-  const std::string own = class_of(node);
+std::string why_not_plain(Node& node, const std::string& own) {
   if (has_hooks(node)) return "a hook waits for gradients inside the call (at " + node.name() + ")";
   if (own.starts_with("generated::") || own == kPython || own == kLeaf || own == "CopySlices" || own == "CopyBackwards")
     return "";
@@ -76,10 +75,13 @@ std::string GraphWalk::from(const std::vector<Edge>& results) {
   for (uint32_t i = 0; i < results.size(); ++i) results_.try_emplace(place_of(results[i]), i);
   for (const Edge& result : results) visit(result);
   while (!todo_.empty()) {
-    Node* node = todo_.back();
+    const Edge edge = std::move(todo_.back());
     todo_.pop_back();
-    if (class_of(*node) == kLeaf && !is_own_leaf(*node)) return "the call makes a tensor that requires grad";
-    if (std::string why = why_not_plain(*node); !why.empty()) return why;
+    Node* node = edge.function.get();
+    const std::string own = class_of(*node);
+    if (own == kPython) add_function(edge);
+    if (own == kLeaf && !is_own_leaf(*node)) return "the call makes a tensor that requires grad";
+    if (std::string why = why_not_plain(*node, own); !why.empty()) return why;
     for (const Edge& next : node->next_edges())
       if (std::string why = follow(next); !why.empty()) return why;
   }
@@ -146,10 +148,11 @@ bool GraphWalk::is_own_leaf(Node& node) const {
 }
 
 void GraphWalk::visit(const Edge& edge) {
+  if (seen_.insert(edge.function.get()).second) todo_.push_back(edge);
+}
+
+void GraphWalk::add_function(const Edge& edge) {
   Node* node = edge.function.get();
-  if (!seen_.insert(node).second) return;
-  todo_.push_back(node);
-  if (class_of(*node) != kPython) return;
   python_.insert(node);
   contexts_.push_back(
       pybind11::reinterpret_steal<pybind11::object>(torch::autograd::functionToPyObject(edge.function)));

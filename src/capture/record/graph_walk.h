@@ -46,6 +46,7 @@ class GraphWalk {
   std::string follow(const Edge& edge);
   bool is_own_leaf(Node& node) const;
   void visit(const Edge& edge);
+  void add_function(const Edge& edge);  // an autograd.Function
 
   const Trace& trace_;
   std::unordered_set<const c10::TensorImpl*> shown_;
@@ -55,7 +56,7 @@ class GraphWalk {
   std::map<Place, uint32_t> results_;
   std::set<uint32_t> inner_;
   std::unordered_set<const Node*> seen_;
-  std::vector<Node*> todo_;
+  std::vector<Edge> todo_;
   std::unordered_set<const Node*> python_;
   std::vector<pybind11::object> contexts_;
   std::string joins_;

@@ -15,8 +15,7 @@ struct Blueprint {
   std::unique_ptr<const Compilation> like;  // of no graph
   std::vector<capture::CallTemplate> calls;
   std::vector<capture::NumberOp> numbers;
-  std::vector<uint64_t> bits;        // per input of the graph: the result whose gradient it is, or none
-  std::vector<uint64_t> reached_by;  // per output: Source::reached_by
+  std::vector<uint64_t> bits;  // per input of the graph: the result whose gradient it is, or none
 };
 
 bool is_gradient(const InputSource& source) { return source.kind == InputSource::Kind::Gradient; }
@@ -151,7 +150,7 @@ Given given_by(const pass::Handed& handed, const std::vector<uint32_t>& moved) {
   return {Given::From::Gradient, handed.index};
 }
 
-std::unique_ptr<BackwardProgram> make(const ir::Graph& graph, const Blueprint& blueprint,
+std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blueprint,
                                       const BackwardRequest& request) {
   std::vector<bool> late, missing;
   for (const uint64_t bit : blueprint.bits) {
@@ -159,8 +158,8 @@ std::unique_ptr<BackwardProgram> make(const ir::Graph& graph, const Blueprint& b
     missing.push_back(bit != 0 && !(bit & request.results));
   }
   std::vector<bool> wanted = request.sources;
-  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = wanted[i] && (blueprint.reached_by[i] & request.results);
-  pass::Pruned pruned = pass::prune(graph, late, missing, wanted);
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = wanted[i] && (node.sources[i].reached_by & request.results);
+  pass::Pruned pruned = pass::prune(node.graph, late, missing, wanted);
   const std::unique_ptr<Compilation> compilation = blueprint.like->like(std::move(pruned.graph));
   compilation->make(Compilation::Place::Here);
   if (!compilation->made) throw std::bad_alloc();
@@ -253,12 +252,11 @@ void make_like(Cut& cut, const Compilation& like, const Executable& executable) 
     auto blueprint = std::make_shared<Blueprint>();
     for (const Given& given : node.given)
       blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
-    for (const Backward::Source& source : node.sources) blueprint->reached_by.push_back(source.reached_by);
     blueprint->like = like.like({});
     blueprint->calls = executable.calls;
     blueprint->numbers = executable.numbers;
-    node.make = [&graph = node.graph, blueprint](const BackwardRequest& request) {  // the node has this
-      return make(graph, *blueprint, request);
+    node.make = [&node, blueprint](const BackwardRequest& request) {  // the node has this
+      return make(node, *blueprint, request);
     };
     cut.way->nodes.push_back(made);
   }

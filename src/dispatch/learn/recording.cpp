@@ -118,8 +118,7 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
 }
 
 std::unique_ptr<observe::Observer> make_observer(Recording& recording, const FreshCall& call) {
-  observe::Host host = torch_host();
-  host.on_tensor = on_tensor;
+  observe::Host host = host_of(recording);
   host.on_grad = on_grad;
   host.is_own_grad = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->is_own_grad(tensor);
@@ -148,7 +147,6 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_contents_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
   };
-  host.has_data_sizes = [](void* context) { return static_cast<Recording*>(context)->recorder->has_data_sizes(); };
   host.on_data = [](void* context, PyObject* tensor, PyObject* data) {
     return is_plain_tensor(data) && static_cast<Recording*>(context)->recorder->data_read(unpack(tensor), unpack(data));
   };
@@ -161,9 +159,6 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   };
   host.on_generator = [](void* context, observe::Host::OnState what, PyObject* generator, PyObject* operand) {
     return static_cast<Recording*>(context)->uses_generator(what, generator, operand);
-  };
-  host.on_constant = [](void* context, PyObject* tensor) {
-    return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
   };
   host.on_array_read = [](void* context) { static_cast<Recording*>(context)->recorder->array_read(); };
   host.on_array = [](void* context, PyObject* tensor, const void* data, bool is_new) {
@@ -211,7 +206,6 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
     recording->recorder->give_up(reason);
   };
   host.max_instructions = static_cast<uint64_t>(support::setting_int(support::Setting::RecordInstructions));
-  host.context = &recording;
   auto observer = observe::make_observer(host);
   for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
   observer->vary(std::move(recording.varying));
@@ -273,8 +267,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   for (PyObject* leaf : recording.leaves) recording.results.push_back(unpack(leaf));
   std::vector<bool>& symbolic = recording.observation.symbolic;
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
-  for (auto [a, b] : recording.observation.identities) recording.variant->key.spec.require_identity(a, b);
-  for (PyObject* tensor : recording.observation.bare) recording.variant->key.spec.require_bare(tensor);
+  require(spec, recording.observation);
   if (recording.unsound.empty() && recording.observation.unsound.empty()) {
     recorder.differentiate(recording.results,
                            [&](const auto& contexts, const auto& go) { return rehearse(recording, contexts, go); });
@@ -396,6 +389,22 @@ bool does_anything(const capture::Capture& capture) {
 }
 
 }  // namespace
+
+observe::Host host_of(Recording& recording) {
+  observe::Host host = torch_host();
+  host.on_tensor = on_tensor;
+  host.on_constant = [](void* context, PyObject* tensor) {
+    return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
+  };
+  host.has_data_sizes = [](void* context) { return static_cast<Recording*>(context)->recorder->has_data_sizes(); };
+  host.context = &recording;
+  return host;
+}
+
+void require(CallSpec& spec, const observe::Observation& seen) {
+  for (auto [a, b] : seen.identities) spec.require_identity(a, b);
+  for (PyObject* tensor : seen.bare) spec.require_bare(tensor);
+}
 
 void Recording::meet(PyObject* tensor, const char* name) {
   if (!met.insert(tensor).second) return;

@@ -70,6 +70,11 @@ struct Recording {
   std::vector<observe::NumberPlace> varying;  // and so may numbers that the call finds there
 };
 
+/// A host that tells the recording of tensors that facts lead to, and of those that Python makes of constants.
+observe::Host host_of(Recording& recording);
+/// What was observed about the call's tensors is compared at each hit from now on.
+void require(CallSpec& spec, const observe::Observation& seen);
+
 /// Runs the function under both observers and settles what may differ between calls of the variant. Null if it raised.
 PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 

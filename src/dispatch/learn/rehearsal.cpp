@@ -147,22 +147,6 @@ class Context {
   PyObject* context_;
 };
 
-observe::Host host_of(Recording& recording) {
-  observe::Host host = torch_host();
-  host.on_tensor = [](void* context, PyObject* tensor, const char* name) {
-    static_cast<Recording*>(context)->meet(tensor, name);
-  };
-  host.on_constant = [](void* context, PyObject* tensor) {
-    return static_cast<Recording*>(context)->recorder->constant_made(unpack(tensor));
-  };
-  host.is_made = [](void* context, PyObject* tensor) {
-    return is_plain_tensor(tensor) && static_cast<Recording*>(context)->recorder->made_going_back(unpack(tensor));
-  };
-  host.has_data_sizes = [](void* context) { return static_cast<Recording*>(context)->recorder->has_data_sizes(); };
-  host.context = &recording;
-  return host;
-}
-
 // Torch's stream of random numbers, as it was.
 class KeptGenerator {
  public:
@@ -215,7 +199,11 @@ std::string rehearse(Recording& recording, const std::vector<PyObject*>& context
   for (PyObject* context : contexts)
     if (std::string why = Context(recording, context).why_not(); !why.empty()) return why;
   const KeptGenerator generator;
-  const std::unique_ptr<observe::Observer> observer = observe::make_observer(host_of(recording));
+  observe::Host host = host_of(recording);
+  host.is_made = [](void* context, PyObject* tensor) {
+    return is_plain_tensor(tensor) && static_cast<Recording*>(context)->recorder->made_going_back(unpack(tensor));
+  };
+  const std::unique_ptr<observe::Observer> observer = observe::make_observer(host);
   PyObject* entry = stand_in(0, nullptr);
   observer->watch_rehearsal(autograd_function());
   if (!entry || !observer->start(entry)) return "a tracer is active";
@@ -229,8 +217,7 @@ std::string rehearse(Recording& recording, const std::vector<PyObject*>& context
   if (std::string why = why_not_kept(recording, seen, contexts); !why.empty()) return why;
   if (now.thrown) std::rethrow_exception(now.thrown);
   for (PyObject* context : contexts) Context(recording, context).fix_numbers();
-  for (auto [a, b] : seen.identities) recording.variant->key.spec.require_identity(a, b);
-  for (PyObject* tensor : seen.bare) recording.variant->key.spec.require_bare(tensor);
+  require(recording.variant->key.spec, seen);
   recording.rehearsed = {seen.facts.release(), drop};
   return "";
 }

@@ -91,12 +91,12 @@ void Driver::end_observation() {
 void Driver::unsound(const std::string& reason) {
   if (!reason_.empty()) return;
   reason_ = reason;
-  if (!leaves_nothing_) pause_events();  // the rest of the call runs unobserved, at full speed
+  if (!rehearsal_) pause_events();  // the rest of the call runs unobserved, at full speed
   PyErr_Clear();
 }
 
 void Driver::tell_unsound() {
-  if (reason_.empty() || leaves_nothing_ || std::exchange(told_unsound_, true)) return;
+  if (reason_.empty() || rehearsal_ || std::exchange(told_unsound_, true)) return;
   if (!interrupted_.empty()) return note_rest();
   if (!host_.on_unsound) return;
   Obstacle met;

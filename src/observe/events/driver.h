@@ -31,9 +31,9 @@ class Driver : public Observer {
 
   // What the source of events calls.
   static Driver* current();  // the one that observes this thread
-  bool listens() const { return is_noting_ || (active_ && (reason_.empty() || leaves_nothing_)); }
+  bool listens() const { return is_noting_ || (active_ && (reason_.empty() || rehearsal_)); }
   /// What runs is to be stopped, by an exception.
-  bool stops() const { return active_ && leaves_nothing_ && !reason_.empty(); }
+  bool stops() const { return active_ && rehearsal_ && !reason_.empty(); }
   bool is_active() const { return active_; }
   bool enter(InterpreterFrame* frame, int offset);  // whether its instructions are to be watched
   void instruction(InterpreterFrame* frame, int offset);
@@ -118,9 +118,9 @@ class Driver : public Observer {
 
   Host host_;
   std::string reason_;
-  bool leaves_nothing_ = false;  // see Observer::watch_rehearsal
-  bool in_library_ = false;      // reason_ is what code of a library does
-  std::string interrupted_;      // reason_, where the next call may be another matter: what this one settled
+  PyObject* rehearsal_ = nullptr;  // see Observer::watch_rehearsal(): what runs may leave nothing behind
+  bool in_library_ = false;        // reason_ is what code of a library does
+  std::string interrupted_;        // reason_, where the next call may be another matter: what this one settled
   const InterpreterFrame* inside_ = nullptr;  // the outermost frame of an operator's own Python code, while it runs
   bool raising_ = false;                      // an exception that Python code raised is on its way to a handler
   uint64_t instructions_ = 0;                 // judged so far

@@ -362,7 +362,7 @@ bool Tracer::stores_own_data(PyObject* tensor, PyObject* name, PyObject* value) 
 }
 
 void Tracer::store_attr(PyObject* o, PyObject* name, PyObject* value) {
-  if (leaves_nothing_ && (!fresh_.contains(o) || contexts_.contains(o))) return deny("store to " + attr_text(o, name));
+  if (rehearsal_ && (!fresh_.contains(o) || contexts_.contains(o))) return deny("store to " + attr_text(o, name));
   if (PyType_Check(o) && is_reached(o) && is_constant(value))
     return store_class_attr(reinterpret_cast<PyTypeObject*>(o), name);
   if (is_tensor(o) && (stores_own_data(o, name, value) || stores_grad(o, name, value))) return;

@@ -165,7 +165,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
   const Host::Callee judged = host_.classify ? host_.classify(callable) : Host::Callee::Unknown;
   switch (judged) {
     case Host::Callee::Boxed:
-      if (leaves_nothing_) return deny("call of " + callee_text(callable) + ", which may write to its arguments,");
+      if (rehearsal_) return deny("call of " + callee_text(callable) + ", which may write to its arguments,");
       if (!tagged_.empty()) return deny("call of " + callee_text(callable) + ", which may see attributes of tensors,");
       [[fallthrough]];
     case Host::Callee::Operator:

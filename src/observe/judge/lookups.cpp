@@ -109,16 +109,15 @@ bool Tracer::iterable(PyObject* o, const char* verb) {
   return false;
 }
 
-// An operation of a tensor, unless its class is given another method for it.
 // A rehearsal would write to a tensor, or to its memory, that others find written then.
 bool Tracer::writes_before(PyObject* tensor) {
-  if (!leaves_nothing_ || (host_.is_made && host_.is_made(host_.context, tensor))) return false;
+  if (!rehearsal_ || (host_.is_made && host_.is_made(host_.context, tensor))) return false;
   return deny("write to a tensor that was there before"), true;
 }
 
 // An operator: its name and `out=` tell whether it writes, and where.
 bool Tracer::writes_before(PyObject* callable, Args args) {
-  if (!leaves_nothing_) return false;
+  if (!rehearsal_) return false;
   const std::string name = callee_text(callable);
   const auto writes_to = [&](PyObject* target) {
     if (target == Py_None) return false;
@@ -136,6 +135,7 @@ bool Tracer::writes_before(PyObject* callable, Args args) {
   return (writes || name.find(".__i") != std::string::npos) && !args.empty() && writes_to(args[0]);
 }
 
+// An operation of a tensor, unless its class is given another method for it.
 void Tracer::tensor_method(PyObject* tensor, const char* name) {
   if (std::strcmp(name, "__setitem__") == 0 && writes_before(tensor)) return;
   class_attr(Py_TYPE(tensor), name);

@@ -14,7 +14,7 @@ namespace fastjit::observe {
 void Tracer::log(SideEffect effect) {
   effect.where = where();
   using Kind = SideEffect::Kind;
-  if (leaves_nothing_)
+  if (rehearsal_)
     return deny(SideEffect::stores(effect.kind) ? "store to " + effect.label
                 : effect.kind == Kind::Print    ? "print()"
                 : effect.kind == Kind::Warn     ? "a warning"
@@ -127,7 +127,7 @@ void Tracer::store_list_item(Facts::Id id, PyObject* index, PyObject* value) {
 // A list all of whose items are facts is the call's own from its first change on, until it ends: by then it must hold
 // the same items again, as a stack does whose pushes are all popped.
 bool Tracer::lends(Facts::Id id) {
-  if (leaves_nothing_) return false;
+  if (rehearsal_) return false;
   PyObject* list = facts_->node(id).object;
   const bool was_counted = facts_->node(id).length >= 0 && facts_->node(id).grown_from < 0;
   if (!was_counted || facts_->node(id).written || !open(list)) return false;

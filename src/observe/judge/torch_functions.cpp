@@ -54,7 +54,7 @@ void Tracer::judge_leaf(PyObject* callee, Args args) {
 // torch.autograd.grad(), which gives the gradients and leaves none in the tensors, and backward(), which leaves them
 // there. Nothing tells which numbers of the call the graph keeps: none may be another at a hit.
 void Tracer::judge_backward(PyObject* callee, Args args) {
-  if (leaves_nothing_) return deny("call of " + callee_text(callee));
+  if (rehearsal_) return deny("call of " + callee_text(callee));
   const unsigned char* op = top().ops + 2 * top().offset;
   PyObject* names = op[0] == k_CALL_FUNCTION_EX ? unpacked_keywords(op[1]) : nullptr;
   PyObject* keeps = names && PyDict_CheckExact(names) ? PyDict_GetItemString(names, "accumulate_grad") : nullptr;

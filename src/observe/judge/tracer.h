@@ -34,7 +34,7 @@ class Tracer final : public Driver {
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }
   std::string refuses(PyObject* callable) override;
-  void watch_rehearsal(PyObject* callable) override { rehearsal_ = callable, leaves_nothing_ = true; }
+  void watch_rehearsal(PyObject* callable) override { rehearsal_ = callable; }
   bool start(PyObject* function) override;
   Observation stop() override;
 
@@ -568,7 +568,6 @@ class Tracer final : public Driver {
   bool walks_in_c_ = false;  // an iterator of the call has C code look at what it comes to
   Ref function_;
   std::unordered_map<PyObject*, std::vector<PyObject*>> sources_;  // of new iterators
-  PyObject* rehearsal_ = nullptr;                                  // see watch_rehearsal()
   FlatSet<PyObject*> contexts_;            // of autograd.Functions: the rehearsed call is not the only one to find them
   FlatSet<PyObject*> fresh_;               // made in this call. Addresses only: a fact read of one removes it
   std::vector<const void*> instances_;     // on which __init__ was called in this call

@@ -77,18 +77,22 @@ def around(model: nn.Module, wrap: Callable[..., Any]) -> Log:
     return log
 
 
+def descended(model: nn.Module, loss_of: Callable[..., Any]) -> Log:
+    log: Log = []
+    for x, target in inputs():
+        model.zero_grad()
+        loss = loss_of(x, target)
+        loss.backward()
+        log += [loss.detach(), *grads(model)]
+    return log
+
+
 def inside(model: nn.Module, wrap: Callable[..., Any]) -> Log:
     def loss_of(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         with autocast():
             return F.cross_entropy(model(x), target)
 
-    fast, log = wrap(loss_of), []
-    for x, target in inputs():
-        model.zero_grad()
-        loss = fast(x, target)
-        loss.backward()
-        log += [loss.detach(), *grads(model)]
-    return log
+    return descended(model, wrap(loss_of))
 
 
 def partly(model: nn.Module, wrap: Callable[..., Any]) -> Log:
@@ -99,13 +103,7 @@ def partly(model: nn.Module, wrap: Callable[..., Any]) -> Log:
                 z = y.float().log_softmax(-1)
         return F.nll_loss(z, target)
 
-    fast, log = wrap(loss_of), []
-    for x, target in inputs():
-        model.zero_grad()
-        loss = fast(x, target)
-        loss.backward()
-        log += [loss.detach(), *grads(model)]
-    return log
+    return descended(model, wrap(loss_of))
 
 
 def without_cache(model: nn.Module, wrap: Callable[..., Any]) -> Log:

@@ -23,19 +23,25 @@ def with_optimizer(make: Callable[..., Any]) -> Callable[[Wrap], Log]:
     return play
 
 
+def stepping(model: nn.Module, optimizer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that holds a whole step of that regression."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 def whole_step_with(make: Callable[..., Any]) -> Callable[[Wrap], Log]:
     def play(wrap: Wrap) -> Log:
         model = mlp(4, 8, 1)
         optimizer = make(model.parameters())
 
-        def step(x: torch.Tensor) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        fast = wrap(step)
+        fast = wrap(stepping(model, optimizer))
         return [*(fast(x) for x in batches(8, 8, 4)), *state(model)]
 
     return play
@@ -76,14 +82,7 @@ def with_schedule(make: Callable[[Any], Any], inside: bool) -> Callable[[Wrap], 
         if not inside:
             return fit(model, wrap(model), optimizer, after=lambda i: schedule.step() if i else None)
 
-        def step(x: torch.Tensor) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        fast, log = wrap(step), []
+        fast, log = wrap(stepping(model, optimizer)), []
         for x in batches(8, 8, 4):
             log += [fast(x), optimizer.param_groups[0]["lr"]]
             schedule.step()
