@@ -50,12 +50,30 @@ bool is_convolution(const Graph& graph, NodeId id) {
   return is_image(graph, id) && is_image(graph, attr.operands[0]);
 }
 
-/// The image that the result of a call lies like, or kNoNode.
+/// What the gradients of a convolution are of, in the order of the results.
+enum Of : uint32_t { kImage, kWeight, kBias };
+
+/// A call for the gradients of a convolution: of (gradient, image, weight). It reads the gradient in the order of the
+/// image, and gives those of image and weight in that order.
+bool is_way_back(const Graph& graph, NodeId id) {
+  if (graph[id].op != Op::Extern) return false;
+  const ExternAttr& call = graph.externs[graph[id].attr];
+  if (!call.keeps_layout || call.outputs != 3 || call.operands.size() != 3) return false;
+  const NodeId gradient = call.operands[0], image = call.operands[1];
+  const DType type = graph[image].dtype;
+  return is_floating(type) && type != DType::F64 && is_image(graph, gradient) && is_image(graph, image);
+}
+
+bool is_given_by_way_back(const Graph& graph, NodeId id) {
+  return graph[id].op == Op::Result && is_way_back(graph, graph[id].in[0]);
+}
+
+/// The image that the first result of a call lies like, or kNoNode.
 NodeId followed(const Graph& graph, NodeId id) {
-  if (graph[id].op != Op::Result) return kNoNode;
+  if (graph[id].op != Op::Result || graph[id].attr != 0 || is_given_by_way_back(graph, id)) return kNoNode;
   const ExternAttr& call = graph.externs[graph[graph[id].in[0]].attr];
-  if (call.outputs != 1 || call.operands.empty()) return kNoNode;
-  return call.keeps_layout && is_image(graph, call.operands[0]) ? call.operands[0] : kNoNode;
+  if (!call.keeps_layout || call.operands.empty()) return kNoNode;
+  return is_image(graph, call.operands[0]) ? call.operands[0] : kNoNode;
 }
 
 /// Each index of the result is the same one of the operand, from some place on.
@@ -74,17 +92,22 @@ class Choice {
         keeps_(fixed(graph)),
         follows_(graph.nodes.size(), false),
         wanted_(graph.nodes.size(), false) {
-    for (const NodeId id : graph.outputs)
-      if (is_tensor(graph[id].op)) keeps_[id] = true;
+    for (const NodeId id :
+         graph.outputs)  // gradients are copied: their call is given what lies in channels_last anyway
+      if (is_tensor(graph[id].op) && !is_given_by_way_back(graph, id)) keeps_[id] = true;
     for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) want(id);
     for (NodeId id = 0; id < graph.nodes.size(); ++id) {
       follows_[id] = !keeps_[id] && follows(id);
-      last[id] = follows_[id] && is_image(graph, id) && is_row_major(graph, id);
+      const bool is_weight = is_given_by_way_back(graph, id) && graph[id].attr == kWeight;  // whatever its sizes are
+      last[id] = follows_[id] && (is_weight || (is_image(graph, id) && is_row_major(graph, id)));
     }
   }
 
   /// Per node: stored, it would lie in channels_last here and in row-major order in eager.
   std::vector<bool> last;
+
+  /// A call for the gradients of a convolution that is given channels_last here.
+  bool changes(NodeId way_back) const { return follows_[way_back]; }
 
  private:
   /// The elements of `id` come in the order of those of `in`.
@@ -101,14 +124,26 @@ class Choice {
   // call. A convolution in between, whose image lies so anyway, saves a reordering of that.
   bool is_faster(NodeId convolution, bool lies_so) const {
     const auto operands = graph_.operands(convolution);
+    return is_faster(operands[0], convolution, operands[1], lies_so);
+  }
+
+  bool is_faster(NodeId image, NodeId result, NodeId weight, bool lies_so) const {
     const auto numel = [&](NodeId id) { return graph_.layout(id).numel().hint(); };
-    return (lies_so ? 4 : 2) * (numel(operands[0]) + numel(convolution)) >= numel(operands[1]);
+    return (lies_so ? 4 : 2) * (numel(image) + numel(result)) >= numel(weight);
+  }
+
+  bool goes_back_faster(NodeId call) const {
+    const auto operands = graph_.operands(call);
+    return is_faster(operands[1], operands[0], operands[2], true);
   }
 
   // One alone is not worth it: its image is reordered before it, and its result after it.
   void want(NodeId id) {
     if (is_convolution(graph_, id)) {
       if (is_faster(id, true)) wanted_[graph_.operands(id)[0]] = true;
+    } else if (is_way_back(graph_, id)) {
+      if (goes_back_faster(id))
+        for (const NodeId in : graph_.operands(id).first(2)) wanted_[in] = true;
     } else if (const NodeId image = followed(graph_, id); wanted_[id] && image != kNoNode) {
       wanted_[image] = true;
     } else if (wanted_[id]) {
@@ -122,6 +157,11 @@ class Choice {
       const bool lies_so = follows_[graph_.operands(id)[0]];
       return (lies_so || wanted_[id]) && is_faster(id, lies_so);
     }
+    if (is_way_back(graph_, id)) {
+      const auto in = graph_.operands(id);
+      return (follows_[in[0]] || follows_[in[1]]) && is_row_major(graph_, in[1]) && goes_back_faster(id);
+    }
+    if (is_given_by_way_back(graph_, id)) return graph_[id].attr != kBias && follows_[graph_[id].in[0]];
     if (const NodeId image = followed(graph_, id); image != kNoNode) return last[image];
     return std::ranges::any_of(graph_.operands(id), [&](NodeId in) { return is_like(id, in) && follows_[in]; });
   }
@@ -137,19 +177,23 @@ class Choice {
 Changed layouts(const Graph& graph, const PassContext& context) {
   const auto convolves = [](const ContractAttr& attr) { return attr.kind == Product::Convolution; };
   if (!context.channels_last || std::ranges::none_of(graph.contracts, convolves)) return {};
-  const std::vector<bool> last = Choice(graph).last;
+  const Choice choice(graph);
+  const std::vector<bool>& last = choice.last;
   if (std::ranges::find(last, true) == last.end()) return {};
   Rewriter rewriter(graph);
+  const auto image_like = [&](NodeId operand) { return channels_last(graph.sizes(operand)); };
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     const bool calls = graph[id].op == Op::Contract || graph[id].op == Op::Extern;
     const NodeId result = graph[id].op == Op::Extern ? id + 1 : id;
     const bool changes = result < graph.nodes.size() && last[result] && (result == id || graph[result].in[0] == id);
-    if (!changes)
+    if (is_way_back(graph, id) && choice.changes(id))
+      rewriter.call(id, {image_like(graph.operands(id)[0]), image_like(graph.operands(id)[1])});
+    else if (is_way_back(graph, id) || !changes)
       rewriter.copy(id);
     else if (calls)
-      rewriter.call(id, channels_last(graph.sizes(graph.operands(id)[0])), channels_last(graph.sizes(result)));
+      rewriter.call(id, {image_like(graph.operands(id)[0])}, image_like(result));
     else
-      rewriter.copy(id, channels_last(graph.sizes(id)));
+      rewriter.copy(id, image_like(id));
   }
   return rewriter.finish();
 }

@@ -41,15 +41,15 @@ std::vector<bool> overwritten(const Graph& graph) {
 // strides, it gets a tensor like the one that it had.
 NodeId Rewriter::operand(NodeId old) { return operand(old, from_.layout(old).strides); }
 
-NodeId Rewriter::operand(NodeId old, const std::vector<ir::Dim>& strides) {
+NodeId Rewriter::operand(NodeId old, const Strides& strides) {
   const NodeId now = (*this)[old];
   if (ir::identical(to_.layout(now).strides, strides)) return now;
   return is_tensor(to_[now].op) ? to_.fresh_copy(now, strides) : to_.with_strides(now, strides);
 }
 
-void Rewriter::place(std::vector<NodeId>& operands, const std::vector<ir::Dim>* first) {
-  for (NodeId& in : operands)
-    if (in != kNoNode) in = first && &in == operands.data() ? operand(in, *first) : operand(in);
+void Rewriter::place(std::vector<NodeId>& operands, const std::vector<Strides>& first) {
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (operands[i] != kNoNode) operands[i] = i < first.size() ? operand(operands[i], first[i]) : operand(operands[i]);
 }
 
 NodeId Rewriter::input(NodeId old, std::string name) {
@@ -62,16 +62,16 @@ NodeId Rewriter::contract(NodeId old, ContractAttr attr) {
   return to_.contract(std::move(attr), from_[old].dtype, from_.layout(old));
 }
 
-NodeId Rewriter::call(NodeId old, const std::vector<ir::Dim>& first, const std::vector<ir::Dim>& result) {
+NodeId Rewriter::call(NodeId old, const std::vector<Strides>& first, const Strides& result) {
   const Node& node = from_[old];
   to_.set_line(node.line);
   if (node.op == Op::Contract) {
     ContractAttr attr = from_.contracts[node.attr];
-    place(attr.operands, &first);
+    place(attr.operands, first);
     return map_[old] = to_.contract(std::move(attr), node.dtype, {from_.layout(old).sizes, result});
   }
   ExternAttr attr = from_.externs[node.attr];
-  place(attr.operands, &first);
+  place(attr.operands, first);
   return map_[old] = to_.external(std::move(attr));
 }
 

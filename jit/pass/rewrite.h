@@ -44,8 +44,9 @@ class Rewriter {
   ir::NodeId copy(ir::NodeId old);
   /// The same pure node with other strides.
   ir::NodeId copy(ir::NodeId old, std::vector<ir::Dim> strides);
-  /// A call of torch's with other strides of its first operand and, a product, of its result.
-  ir::NodeId call(ir::NodeId old, const std::vector<ir::Dim>& first, const std::vector<ir::Dim>& result);
+  using Strides = std::vector<ir::Dim>;
+  /// A call of torch's with other strides of its first operands and, a product, of its result.
+  ir::NodeId call(ir::NodeId old, const std::vector<Strides>& first, const Strides& result = {});
   /// A product in place of the old one; `attr` names operands of the old graph.
   ir::NodeId contract(ir::NodeId old, ir::ContractAttr attr);
 
@@ -60,9 +61,9 @@ class Rewriter {
 
  private:
   ir::NodeId operand(ir::NodeId old);  // of a call
-  ir::NodeId operand(ir::NodeId old, const std::vector<ir::Dim>& strides);
-  /// Where the operands of a call went, the first with these strides if they are given.
-  void place(std::vector<ir::NodeId>& operands, const std::vector<ir::Dim>* first = nullptr);
+  ir::NodeId operand(ir::NodeId old, const Strides& strides);
+  /// Where the operands of a call went, the first ones with these strides.
+  void place(std::vector<ir::NodeId>& operands, const std::vector<Strides>& first = {});
   ir::NodeId make_output(ir::NodeId old);
 
   const ir::Graph& from_;

@@ -305,7 +305,9 @@ PyObject* inspect(PyObject* object, PyObject* args) {
       if (s == "passes") {
         py::list out;
         std::vector<pass::PassRecord> records;
-        pass::run(variant->inspection.captured, context_for(*cast(object)->function, device_of(*variant)), &records);
+        pass::PassContext context = context_for(*cast(object)->function, device_of(*variant));
+        context.channels_last &= variant->program.back == nullptr;  // else chosen for both ways
+        pass::run(variant->inspection.captured, context, &records);
         for (const pass::PassRecord& record : records) {
           py::dict row;
           row["name"] = record.name;

@@ -611,11 +611,15 @@ bool GraphBuilder::lower(const Action& step) {
   std::vector<ir::NodeId> out;
   if (!call_lowering(step, arguments(event), results, false, out)) return false;
   const auto index = static_cast<int64_t>(&step - analysis_.steps.data());
-  for (size_t i = 0; i < uses.size(); ++i)
-    if (out[i] == ir::kNoNode && uses[i].tensor != kNone && analysis_.last_use[uses[i].tensor] > index) return false;
+  const auto is_left = [&](size_t i) {
+    return out[i] == ir::kNoNode && uses[i].tensor != kNone && analysis_.last_use[uses[i].tensor] > index;
+  };
+  bool any_left = false;
+  for (size_t i = 0; i < uses.size(); ++i) any_left |= is_left(i);
+  if (any_left && !call_for_rest(static_cast<uint32_t>(index), out)) return false;
   const std::unordered_set<uint32_t> fresh(step.results.begin(), step.results.end());
   for (size_t i = 0; i < uses.size(); ++i)
-    if (fresh.contains(uses[i].tensor)) set_result(uses[i], out[i], event);
+    if (fresh.contains(uses[i].tensor) && out[i] != ir::kNoNode) set_result(uses[i], out[i], event);
   return true;
 }
 

@@ -245,6 +245,7 @@ class GraphBuilder {
   bool takes_number(const Action& step, uint32_t arg, CallTemplate& made);
   ir::ExternAttr prepare(uint32_t step, Reads reads, ir::NodeId first);
   ir::NodeId call(uint32_t step, ir::ExternKind kind, ir::NodeId first);
+  bool call_for_rest(uint32_t step, const std::vector<ir::NodeId>& made);
   void contract(uint32_t step, ir::Product kind);
   ir::NodeId result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event);
   ir::DType ir_type(c10::ScalarType type, const Event& event) const;

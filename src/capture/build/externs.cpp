@@ -266,6 +266,33 @@ ir::NodeId GraphBuilder::call(uint32_t index, ir::ExternKind kind, ir::NodeId fi
   return graph_.external(std::move(attr));
 }
 
+// What a row has not made of the results, torch makes: operators that take a mask of their results are asked for these
+// alone. False: this one takes none.
+bool GraphBuilder::call_for_rest(uint32_t index, const std::vector<ir::NodeId>& made) {
+  const Event& event = trace_.events[analysis_.steps[index].event];
+  const auto mask = event.op->schema().argumentIndexWithName("output_mask");
+  if (!mask || !event.args[static_cast<size_t>(*mask)].constant.isBoolList()) return false;
+  const ir::NodeId node = call(index, ir::ExternKind::Op, ir::kNoNode);
+  CallTemplate& rest = capture.calls[graph_.externs[graph_[node].attr].call];
+  c10::IValue& asked = rest.args[static_cast<size_t>(*mask)];
+  c10::List<bool> asked_for = asked.toBoolList().copy();
+  const std::span<const Use> results = flat_results(event);
+  for (uint32_t which = 0; which < made.size(); ++which) {
+    const Use& use = results[which];
+    if (use.tensor == kNone) continue;
+    if (made[which] != ir::kNoNode) {
+      asked_for.set(which, false);
+      rest.results[which] = {};
+      continue;
+    }
+    const ir::NodeId result = result_node(node, which, use, event);
+    set_result(use, result, event, true);
+    states_[use.tensor].real = result;
+  }
+  asked = std::move(asked_for);
+  return true;
+}
+
 // Which of the generators that the call made this is.
 std::optional<uint32_t> GraphBuilder::made_generator(const c10::IValue& value) const {
   if (!value.isGenerator()) return std::nullopt;

@@ -139,6 +139,7 @@ std::span<const LowerRow> norm_rows();
 std::span<const LowerRow> view_rows();
 std::span<const LowerRow> join_rows();
 std::span<const LowerRow> backward_activation_rows();
+std::span<const LowerRow> backward_convolution_rows();
 std::span<const LowerRow> backward_loss_rows();
 std::span<const LowerRow> backward_norm_rows();
 std::span<const LowerRow> backward_view_rows();

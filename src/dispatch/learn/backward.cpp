@@ -190,13 +190,14 @@ void add_checked(Backward& node, const capture::Capture& captured, const std::ve
 
 }  // namespace
 
-Cut cut(capture::Capture& captured, const std::string& function) {
+Cut cut(capture::Capture& captured, const std::string& function, const pass::PassContext& context) {
   if (!captured.derivative) return {};
   const capture::Derivative& derivative = *captured.derivative;
   const size_t shown = derivative.kept_results.size(), sources = derivative.sources.size();
   std::vector<uint32_t> ends;
   for (size_t i = 0; i < derivative.inner.size(); ++i) ends.push_back(static_cast<uint32_t>(shown + sources + i));
   pass::CutAt whole = pass::cut_at(captured.graph, ends);
+  if (pass::Changed laid = pass::layouts(whole.graph, context)) whole.graph = std::move(*laid);
   Late late{{}, shown, sources + ends.size()};
   for (const InputSource& source : captured.inputs) late.inputs.push_back(is_gradient(source));
   late.inputs.resize(whole.graph.inputs.size(), true);

@@ -14,8 +14,8 @@ struct Cut {
 };
 
 /// Cuts what was captured: the call's own graph stays there, with outputs behind its results for what the way back
-/// needs of it. Throws support::Unable.
-Cut cut(capture::Capture& captured, const std::string& function);
+/// needs of it. How both ways lie in memory is chosen here. Throws support::Unable.
+Cut cut(capture::Capture& captured, const std::string& function, const pass::PassContext& context);
 
 /// Programs of the way back are made as the call's own, whose compilation and calls of torch's these are.
 void make_like(Cut& cut, const Compilation& like, const Executable& executable);

@@ -102,7 +102,8 @@ std::shared_ptr<Pending> begin(const Function& function, const Variant& variant,
 std::shared_ptr<Pending> begin(Recording& recording) {
   Variant& variant = *recording.variant;
   pool_expire();
-  Cut way = cut(recording.captured_graph, recording.function.options.name);
+  const c10::Device device = device_of(variant.key.spec.flat().tensors);
+  Cut way = cut(recording.captured_graph, recording.function.options.name, context_for(recording.function, device));
   if (recording.rehearsed)
     for (const auto& node : way.nodes)
       node->changed = [facts = recording.rehearsed] {
@@ -110,8 +111,8 @@ std::shared_ptr<Pending> begin(Recording& recording) {
         return facts->check() ? std::string() : facts->first_failure();
       };
   const std::shared_ptr<Pending> pending =
-      begin(recording.function, variant, device_of(variant.key.spec.flat().tensors),
-            std::move(recording.captured_graph.graph));
+      begin(recording.function, variant, device, std::move(recording.captured_graph.graph));
+  if (way.way) pending->compilation->context.channels_last = false;  // chosen for both ways
   pending->executable = std::make_unique<Executable>();
   pending->executable->calls = std::move(recording.captured_graph.calls);
   pending->executable->numbers = std::move(recording.captured_graph.numbers);

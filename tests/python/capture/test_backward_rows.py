@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -244,3 +245,43 @@ def test_the_way_back_of_a_model_is_fused(name):
     rows = {row for row, lowered in _C.lowered_ops() if lowered}
     ran = {event.name for event in seen.events() if event.name.startswith("aten::") and "_backward" in event.name}
     assert ran & rows == set() and fast.stats().hits >= 2
+
+
+# taps, stride, padding, dilation
+TAPS = [(7, 1, 3, 1), (5, 2, 2, 1), (5, 2, 4, 2), ((1, 11), 1, (0, 5), 1), (4, 3, 0, 1)]
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("taps", TAPS, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_weights_of_a_channel_by_itself(taps, order, bias):
+    model = nn.Conv2d(8, 8, *taps, groups=8, bias=bias)
+    x = torch.randn(3, 8, 14, 15).to(memory_format=order).requires_grad_()
+    fast = fastjit(lambda x: torch.tanh(model(x)))
+    leaves = [x, *model.parameters()]
+    y = torch.tanh(model(x))
+    g = torch.randn_like(y)
+    want = torch.autograd.grad(y, leaves, g)
+    for _ in range(3):
+        got = torch.autograd.grad(fast(x), leaves, g)
+    exact = copy.deepcopy(model).double()
+    wide = x.detach().double().requires_grad_()
+    right = torch.autograd.grad(torch.tanh(exact(wide)), [wide, *exact.parameters()], g.double())
+    for mine, eager, true in zip(got, want, right, strict=True):
+        assert mine.stride() == eager.stride()
+        assert (mine - true).abs().max() <= 1.5 * (eager - true).abs().max() + 1e-6 * true.abs().max()
+    assert fast.stats().hits == 2 and fast.stats().fallbacks == {}
+    back = fast.inspect("ir").split("# the way back")[1]
+    assert back.count("aten::convolution_backward") == 1 and "= result" in back
+    assert not [line for line in back.splitlines() if "= result" in line and "which=0" not in line]
+
+
+@torch.enable_grad()
+def test_weights_of_few_taps_are_torchs():
+    """oneDNN has a kernel for 3 x 3 taps."""
+    model, x = nn.Conv2d(8, 8, 3, groups=8), torch.randn(2, 8, 9, 9)
+    fast = fastjit(lambda x: model(x))
+    for _ in range(3):
+        fast(x).sum().backward()
+    assert fast.stats().hits == 2 and "which=1" in fast.inspect("ir").split("# the way back")[1]
