@@ -80,6 +80,15 @@ def convnext_tiny(activation: str) -> nn.Module:
     return model.eval()
 
 
+def torchvision_model(name: str) -> nn.Module:
+    """With batch statistics, and without the random depth of training."""
+    model = library_of("torchvision").models.get_model(name)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout) or type(module).__name__ == "StochasticDepth":
+            module.p = 0.0
+    return model
+
+
 class GPT(nn.Module):
     """GPT-2 with 12 layers, whose embedding and head share a weight."""
 
@@ -154,6 +163,10 @@ PROGRAMS = [
             aim=1.5 if name == "FastSwish" else 1.2,
         )
         for name in convnext.ACTIVATIONS
+    ),
+    *(
+        Program(f"torchvision {name}, 96 px, batch 4", partial(torchvision_model, name), (4, 3, 96, 96), must=1, aim=1.2)
+        for name in ("resnet18", "mobilenet_v3_small", "efficientnet_b0")
     ),
     Program("GPT-2, 12 layers of 192, batch 2 of 64 tokens", GPT, (2, 64), must=1, aim=1.2),
 ]

@@ -327,14 +327,16 @@ def _signature() -> inspect.Signature:
 cast(Any, fastjit).__signature__ = _signature()
 
 
-def of(module: torch.nn.Module) -> FastFunction[..., Any]:
+def of(module: torch.nn.Module | FastFunction[..., Any]) -> FastFunction[..., Any]:
     """The compiled form of a module that fastjit was given, for ``stats()``, ``explain()``, ``inspect()``, ``clear()``.
 
-    Under ``FASTJIT_DISABLE=1`` modules are left alone; what this gives then runs the module and knows nothing of it.
+    What fastjit made of a function is that already. Under ``FASTJIT_DISABLE=1`` modules are left alone; what this gives then runs the module and knows nothing of it.
 
     Raises:
         TypeError: if the module was never given to fastjit.
     """
+    if isinstance(module, _C.Function):
+        return cast("FastFunction[..., Any]", module)
     made = getattr(module, "_compiled_call_impl", None)
     if disabled and made is None and isinstance(module, torch.nn.Module):
         return cast("FastFunction[..., Any]", _make(module._call_impl, {"name": type(module).__qualname__}))
