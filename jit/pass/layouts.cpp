@@ -92,8 +92,10 @@ class Choice {
         keeps_(fixed(graph)),
         follows_(graph.nodes.size(), false),
         wanted_(graph.nodes.size(), false) {
-    for (const NodeId id :
-         graph.outputs)  // gradients are copied: their call is given what lies in channels_last anyway
+    for (NodeId id = 0; id < graph.nodes.size(); ++id)
+      if (keeps_[id] && is_given_by_way_back(graph, id)) keeps_[graph[id].in[0]] = true;
+    // Gradients are copied: their call is given what lies in channels_last anyway.
+    for (const NodeId id : graph.outputs)
       if (is_tensor(graph[id].op) && !is_given_by_way_back(graph, id)) keeps_[id] = true;
     for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) want(id);
     for (NodeId id = 0; id < graph.nodes.size(); ++id) {

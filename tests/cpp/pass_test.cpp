@@ -295,6 +295,33 @@ TEST(Layouts, WhatOthersSeeOfMemoryStays) {
   EXPECT_EQ(in_channels_last(pass::run(given(ExternKind::Guard, {}), {})), 0u) << "bit for bit";
 }
 
+TEST(Layouts, GradientsOfAConvolutionLieLikeItsImage) {
+  const auto goes_back = [](bool follows) {
+    return images([&](Graph& g, NodeId x) {
+      const NodeId image = follows ? convolve(g, x, 16) : x;
+      const NodeId result = convolve(g, image, 32);
+      const std::vector<ir::Dim> kernel{32, g.sizes(image)[1], 3, 3};
+      const NodeId weight = g.input(DType::F32, {kernel, row_major(kernel)}, {"w"});
+      const NodeId call = g.external({.kind = ExternKind::Op,
+                                      .name = "aten::convolution_backward",
+                                      .operands = {g.pointwise(Op::Mul, {result, result}), image, weight},
+                                      .written = {},
+                                      .outputs = 3,
+                                      .keeps_layout = true});
+      g.outputs = {g.result(call, 0, DType::F32, g.layout(image)), g.result(call, 1, DType::F32, g.layout(weight))};
+    });
+  };
+  const Graph out = pass::run(goes_back(true), {});
+  ASSERT_EQ(verify(out), "");
+  for (size_t i = 0; i < 2; ++i) {
+    const NodeId operand = out.externs.at(0).operands[i], output = out.outputs[i];
+    EXPECT_EQ(out.layout(operand).strides[1], 1);
+    ASSERT_EQ(out[output].op, Op::View);
+    EXPECT_EQ(out.layout(out[output].in[0]).strides[1], 1) << "what the call gives";
+    EXPECT_EQ(out.layout(output).strides, row_major(out.sizes(output))) << "as eager's";
+  }
+}
+
 TEST(Layouts, NotWhereTheDeviceGainsNothing) {
   const Graph g = images([](Graph& g, NodeId x) { g.outputs = {convolve(g, convolve(g, x, 16), 32)}; });
   EXPECT_EQ(in_channels_last(pass::run(g, {.channels_last = false})), 0u);

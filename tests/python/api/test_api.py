@@ -214,8 +214,8 @@ def test_unknown_options_and_kinds():
 
 
 def test_what_was_made_of_a_function_is_its_own_compiled_form():
-    fast = fastjit.fastjit(lambda x: x + 1)
-    assert fastjit.of(fast) is fast
+    fast = fastjit(lambda x: x + 1)
+    assert of(fast) is fast
 
 
 def test_explain_and_variants_and_clear():
