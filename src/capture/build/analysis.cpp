@@ -72,6 +72,10 @@ class Selector {
       if (!functional.empty()) step.row = find_lowering(functional);
       step.rebinds = is_rebind(event, functional, step.row) || gives_to_out(event, step);
     }
+    if (renews_statistics(event)) {
+      step.rebinds = true;
+      step.target = static_cast<uint32_t>(written_arguments(event)[0]);
+    }
     if (step.row && !has_known_schema(*event.op)) {
       step.row = nullptr;
       step.rebinds = false;
@@ -322,6 +326,16 @@ class Selector {
     const std::string_view base = base_name(event.name);
     if (base == "aten::copy_" || base == "aten::zero_" || is_masked_store(event)) return true;
     return row && row->level == Level::Lowered;
+  }
+
+  // Whether its row computes the new values of statistics too, behind its results.
+  static bool renews_statistics(const Event& event) {
+    if (event.name != "aten::native_batch_norm") return false;
+    const std::vector<size_t> statistics = written_arguments(event);
+    return statistics.size() == 2 && std::ranges::all_of(statistics, [&](size_t i) {
+             const Use& use = event.args[i].uses[0];
+             return use.tensor != kNone && to_ir(use.meta->dtype) && !may_overlap_itself(use.meta);
+           });
   }
 
   // Elements that share memory are written in torch's order; a copy into them may raise.

@@ -197,6 +197,8 @@ class GraphBuilder {
   void refuse_effects_before_values();
   // mutation.cpp
   bool rebind(const Action& step);
+  bool renew_statistics(const Action& step);
+  void give_value(uint32_t target, ir::NodeId node);
   ir::NodeId new_value(const Action& step);
   void add_stores();
   // parts.cpp

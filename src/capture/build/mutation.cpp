@@ -25,6 +25,7 @@ bool may_overlap_itself(const TensorMeta& meta) {
 // Gives what it writes a new value. False: the operator must run in torch.
 bool GraphBuilder::rebind(const Action& step) {
   const Event& event = trace_.events[step.event];
+  if (flat_results(event).size() > 1) return renew_statistics(step);
   const uint32_t target = event.args[step.target].uses[0].tensor;
   if (trace_.root(target)) input_node(target);
   const ir::NodeId old = states_[target].node;
@@ -32,17 +33,44 @@ bool GraphBuilder::rebind(const Action& step) {
   ir::NodeId node = new_value(step);
   if (node == ir::kNoNode) return false;
   node = graph_.convert(node, graph_[old].dtype);
-  State& state = states_[target];
   if (!std::ranges::equal(graph_.sizes(node), graph_.sizes(old))) return false;
   if (const Use& written = event.args[step.target].uses[0]; is_parted(written)) {
     refuse_overlap(event, written);
     write_part(written, node);
     return true;
   }
+  give_value(target, node);
+  return true;
+}
+
+void GraphBuilder::give_value(uint32_t target, ir::NodeId node) {
+  State& state = states_[target];
   state.node = node;
   state.real = ir::kNoNode;
   state.view_step = state.base = kNone;
   if (trace_.root(target)) rebound_.push_back(target);
+}
+
+// What an operator computes beside its results, and writes: the row gives it behind these.
+bool GraphBuilder::renew_statistics(const Action& step) {
+  const Event& event = trace_.events[step.event];
+  const std::span<const Use> uses = flat_results(event);
+  std::vector<TensorMeta> results;
+  for (const Use& use : uses) results.push_back(expected(use, event));
+  std::vector<uint32_t> targets;
+  for (const size_t i : written_arguments(event)) {
+    const Use& written = event.args[i].uses[0];
+    if (trace_.root(written.tensor)) input_node(written.tensor);
+    if (states_[written.tensor].node == ir::kNoNode || is_parted(written)) return false;
+    results.push_back(meta_of(written));
+    targets.push_back(written.tensor);
+  }
+  std::vector<ir::NodeId> out;
+  if (mask_of(event) != ir::kNoNode || !call_lowering(step, arguments(event), results, false, out)) return false;
+  const std::unordered_set<uint32_t> made(step.results.begin(), step.results.end());
+  for (size_t i = 0; i < uses.size(); ++i)
+    if (made.contains(uses[i].tensor)) set_result(uses[i], out[i], event);
+  for (size_t i = 0; i < targets.size(); ++i) give_value(targets[i], out[uses.size() + i]);
   return true;
 }
 

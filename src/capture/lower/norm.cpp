@@ -91,7 +91,7 @@ void group_norm(Call& c) {  // (input, weight, bias, N, C, HxW, group, eps); cpu
   c.give(shaped(rstd, c.sizes_like(rstd, 2)));
 }
 
-// Evaluation only: (input, weight, bias, running_mean, running_var, training, momentum, eps); Normalization.cpp
+// In evaluation: (input, weight, bias, running_mean, running_var, training, momentum, eps); Normalization.cpp
 void batch_norm_eval(Call& c, size_t eps_at) {
   const ScalarType type = c.meta(0).dtype;
   if (is_integral(type) || c.rank(0) < 2) throw NotLowered{};
@@ -108,8 +108,36 @@ void batch_norm_eval(Call& c, size_t eps_at) {
     c.give(cast({&c.graph, c.graph.constant_int(DType::I64, 0)}, compute_type(c.result(k).dtype)));
   }
 }
+
+// In training, of the same arguments: behind the results come the new running statistics, where there are some.
+// Normalization.cpp: the variance that they take up is the unbiased one.
+void batch_norm_train(Call& c) {
+  const ScalarType type = c.meta(0).dtype;
+  if (is_integral(type) || c.rank(0) < 2 || numel(c.meta(0)) == 0) throw NotLowered{};
+  const bool renews = c.result_count() == 5;
+  if (c.result_count() != 3 && !renews) throw NotLowered{};
+  const auto rank = static_cast<size_t>(c.rank(0));
+  const Expr x = c.as(0, type);
+  Dims dims{0};
+  for (uint8_t d = 2; d < rank; ++d) dims.push_back(d);
+  const Moments m = moments(x, dims);
+  const ir::Dim count = count_of(x, dims);
+  const Expr rstd = inverse_deviation(m, count, c.real(7));
+  const auto gamma = parameter(c, 1, x), beta = parameter(c, 2, x);
+  const Expr scale = per_channel(gamma ? rstd * *gamma : rstd, rank);
+  c.give(beta ? fma(m.centred, scale, per_channel(*beta, rank)) : m.centred * scale);
+  c.give(m.mean);
+  c.give(rstd);
+  if (!renews) return;
+  const double share = c.real(6);
+  const auto renewed = [&](size_t i, Expr now) { c.give(now * share + *parameter(c, i, x) * (1 - share)); };
+  renewed(3, m.mean);
+  renewed(4, m.squares / number(m.squares, count - 1));
+}
+
 void batch_norm(Call& c) {
-  if (c.flag(5) || !c.has(3) || !c.has(4)) throw NotLowered{};
+  if (c.flag(5)) return batch_norm_train(c);
+  if (!c.has(3) || !c.has(4)) throw NotLowered{};
   batch_norm_eval(c, 7);
 }
 void batch_norm_no_training(Call& c) { batch_norm_eval(c, 6); }
