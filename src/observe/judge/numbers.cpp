@@ -88,7 +88,8 @@ void Tracer::use_scalars(Args operands, bool forwards) {
   };
   for (size_t i = 0; i < operands.size(); ++i) {
     const size_t which = numbers_.find(operands[i]);
-    if (which == WatchedNumbers::kNone || (!forwards && is_size(operands[i]))) continue;  // see use_sizes()
+    const bool is_size_int = PyLong_CheckExact(operands[i]) && is_size(operands[i]);
+    if (which == WatchedNumbers::kNone || (!forwards && is_size_int)) continue;  // see use_sizes()
     bool alone = true;
     for (size_t k = 0; k < operands.size(); ++k)
       if (k != i && is_number(operands[k]) && equal(operands[i], operands[k])) alone = false;
