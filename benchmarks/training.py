@@ -165,7 +165,7 @@ PROGRAMS = [
         for name in convnext.ACTIVATIONS
     ),
     *(
-        Program(f"torchvision {name}, 96 px, batch 4", partial(torchvision_model, name), (4, 3, 96, 96), must=1, aim=1.2)
+        Program(f"torchvision {name}, 96 px", partial(torchvision_model, name), (4, 3, 96, 96), must=1, aim=1.2)
         for name in ("resnet18", "mobilenet_v3_small", "efficientnet_b0")
     ),
     Program("GPT-2, 12 layers of 192, batch 2 of 64 tokens", GPT, (2, 64), must=1, aim=1.2),

@@ -330,7 +330,8 @@ cast(Any, fastjit).__signature__ = _signature()
 def of(module: torch.nn.Module | FastFunction[..., Any]) -> FastFunction[..., Any]:
     """The compiled form of a module that fastjit was given, for ``stats()``, ``explain()``, ``inspect()``, ``clear()``.
 
-    What fastjit made of a function is that already. Under ``FASTJIT_DISABLE=1`` modules are left alone; what this gives then runs the module and knows nothing of it.
+    What fastjit made of a function is that already. Under ``FASTJIT_DISABLE=1`` modules are left alone; what this gives
+    then runs the module and knows nothing of it.
 
     Raises:
         TypeError: if the module was never given to fastjit.
