@@ -32,6 +32,7 @@ class Selector {
         unsound("its result shares memory with an array of numpy that was there before");
       if (leaves.emplace(use.storage, use.tensor).first->second != use.tensor) counted_.insert(use.storage);
     }
+    goes_back_ = std::ranges::any_of(trace.events, is_backward);
     for (uint32_t i = 0; i < trace.events.size(); i = std::max(trace.events[i].end, i + 1))
       for (uint32_t child = i; is_backward(trace.events[i]) && child < trace.events[i].end; ++child)
         for (const CallValue& item : trace.events[child].args)
@@ -56,6 +57,7 @@ class Selector {
     const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
     const bool is_data_sized = by_torch_ && has_data_sizes(index);
+    if (is_data_sized && goes_back_through(index)) depends_on_data(event);
     if (!by_torch_ && is_masked(event) && gives_list(event)) depends_on_data(event);
     refuse_exits(event, index, is_data_sized);
     if (event.facts.reads()) return add_value(index);
@@ -106,6 +108,7 @@ class Selector {
   int transforms_ = 0;                           // of them
   std::unordered_set<uint32_t> blank_;           // storages, see follow_blank
   std::unordered_set<uint32_t> goes_back_with_;  // tensors that the way back from the results reads
+  bool goes_back_ = false;                       // there is one
 
   // A composite of operators that autograd sees, and it keeps what one of them gives only to the next. Of one that
   // gives a number beside tensors (which library computed them) only its parts are steps.
@@ -213,6 +216,15 @@ class Selector {
     const bool makes = makes_data_sizes(event), in = has(event.args);
     if ((makes || in) && gives_list(event)) depends_on_data(event);
     return out || in || makes;
+  }
+
+  // Autograd keeps the sizes of what the operator gives, and its formulas give them to others as ints.
+  bool goes_back_through(uint32_t index) const {
+    const Event& event = trace_.events[index];
+    if (!goes_back_ || !event.grad || !takes_grad(event)) return false;
+    return std::ranges::any_of(flat_results(event), [&](const Use& use) {
+      return use.tensor != kNone && trace_.made_dims_of(use.tensor) && at::isFloatingType(use.meta->dtype);
+    });
   }
 
   // What tolist() runs after it was told of.

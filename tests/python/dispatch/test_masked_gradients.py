@@ -184,3 +184,31 @@ def test_a_gradient_that_sums_masked_elements_is_eager() -> None:
         got = torch.autograd.grad(compiled(x, w).sum(), [x, w])
         assert_same(got, torch.autograd.grad(f(x, w).sum(), [x, w]))
     assert any("depends on data" in reason for reason in compiled.stats().fallbacks)
+
+
+LINEAR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": lambda x, m: (x * 2)[m].sum(),
+    "mean": lambda x, m: (x * 2)[m].mean(),
+    "masked_select": lambda x, m: (x * 2).masked_select(m).sum(),
+    "rows": lambda x, m: (x * 2)[m[:, 0]].sum(),
+    "nonzero": lambda x, m: (x * 2)[m[:, 0].nonzero()[:, 0]].sum(),
+    "parts": lambda x, m: torch.cat([x[m], x[m] * 2]).sum(),
+    "numbers of times": lambda x, m: x.repeat_interleave(m.sum(1), 0).sum(),
+}
+
+
+@pytest.mark.parametrize("how", LINEAR)
+def test_the_way_back_from_a_sum_of_as_many_as_data_say(how: str) -> None:
+    """Nothing that autograd kept is as long, but it spreads the gradient over that many."""
+    f = LINEAR[how]
+    compiled, plain = (fastjit.fastjit(f, on_unsupported="eager") for _ in range(2))
+    for count in (5, 5, 20, 3, 20, 7, 12):
+        m = (torch.randperm(20) < count).view(4, 5)
+        m[0, 0] = True
+        x, y = torch.randn(4, 5), torch.randn(4, 5)
+        x.requires_grad_()
+        assert_same(torch.autograd.grad(compiled(x, m), x), torch.autograd.grad(f(x, m), x))
+        with torch.no_grad():
+            assert_same(plain(y, m), f(y, m))
+    assert any("depends on data" in why for why in compiled.stats().fallbacks), compiled.stats()
+    assert plain.stats().hits >= 3 and not plain.stats().fallbacks, plain.stats()
