@@ -88,7 +88,7 @@ def documented(state: str) -> set[str]:
 
 # Documented as lowered at least partly, but with samples that the sweep does not take: entries -> why.
 OTHER_SAMPLES = {
-    "nn.functional.batch_norm native_batch_norm": "the largest samples train; test_lowering has the rest",
+    "nn.functional.batch_norm": "the largest samples train; test_lowering has the rest",
     "cartesian_prod": "only the product of one vector is lowered, and the largest samples have several",
     "broadcast_shapes item": "its result is no tensor: nothing is computed",
     "eye signal.windows.bartlett signal.windows.blackman signal.windows.hamming signal.windows.hann "
