@@ -118,7 +118,7 @@ struct ExternAttr {
   std::vector<NodeId> operands;
   std::vector<uint32_t> written;  // operands that the call writes: their storage is read by nothing fused afterwards
   uint32_t outputs = 1;
-  // Its first result lies as its first operand does, computed as well either way. A call for the gradients of a
+  // Its result lies as its first operand does, computed as well either way. A call for the gradients of a
   // convolution, of (gradient, image, weight): those of image and weight lie as the image does.
   bool keeps_layout = false;
 };

@@ -42,9 +42,11 @@ std::vector<bool> fixed(const Graph& graph) {
   return result;
 }
 
+bool is_fast_type(DType type) { return is_floating(type) && type != DType::F64; }
+
 bool is_convolution(const Graph& graph, NodeId id) {
   const Node& node = graph[id];
-  if (node.op != Op::Contract || !is_floating(node.dtype) || node.dtype == DType::F64) return false;
+  if (node.op != Op::Contract || !is_fast_type(node.dtype)) return false;
   const ContractAttr& attr = graph.contracts[node.attr];
   if (attr.kind != Product::Convolution || !attr.keeps_layout) return false;
   return is_image(graph, id) && is_image(graph, attr.operands[0]);
@@ -60,20 +62,19 @@ bool is_way_back(const Graph& graph, NodeId id) {
   const ExternAttr& call = graph.externs[graph[id].attr];
   if (!call.keeps_layout || call.outputs != 3 || call.operands.size() != 3) return false;
   const NodeId gradient = call.operands[0], image = call.operands[1];
-  const DType type = graph[image].dtype;
-  return is_floating(type) && type != DType::F64 && is_image(graph, gradient) && is_image(graph, image);
+  return is_fast_type(graph[image].dtype) && is_image(graph, gradient) && is_image(graph, image);
 }
 
 bool is_given_by_way_back(const Graph& graph, NodeId id) {
   return graph[id].op == Op::Result && is_way_back(graph, graph[id].in[0]);
 }
 
-/// The image that the first result of a call lies like, or kNoNode.
+/// The image that the result of a call lies like, or kNoNode.
 NodeId followed(const Graph& graph, NodeId id) {
-  if (graph[id].op != Op::Result || graph[id].attr != 0 || is_given_by_way_back(graph, id)) return kNoNode;
+  if (graph[id].op != Op::Result) return kNoNode;
   const ExternAttr& call = graph.externs[graph[graph[id].in[0]].attr];
-  if (!call.keeps_layout || call.operands.empty()) return kNoNode;
-  return is_image(graph, call.operands[0]) ? call.operands[0] : kNoNode;
+  if (call.outputs != 1 || call.operands.empty()) return kNoNode;
+  return call.keeps_layout && is_image(graph, call.operands[0]) ? call.operands[0] : kNoNode;
 }
 
 /// Each index of the result is the same one of the operand, from some place on.
@@ -187,11 +188,12 @@ Changed layouts(const Graph& graph, const PassContext& context) {
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
     const bool calls = graph[id].op == Op::Contract || graph[id].op == Op::Extern;
     const NodeId result = graph[id].op == Op::Extern ? id + 1 : id;
-    const bool changes = result < graph.nodes.size() && last[result] && (result == id || graph[result].in[0] == id);
-    if (is_way_back(graph, id) && choice.changes(id))
-      rewriter.call(id, {image_like(graph.operands(id)[0]), image_like(graph.operands(id)[1])});
-    else if (is_way_back(graph, id) || !changes)
+    const bool gives = result < graph.nodes.size() && last[result] && (result == id || graph[result].in[0] == id);
+    const bool goes_back = is_way_back(graph, id);
+    if (goes_back ? !choice.changes(id) : !gives)
       rewriter.copy(id);
+    else if (goes_back)
+      rewriter.call(id, {image_like(graph.operands(id)[0]), image_like(graph.operands(id)[1])});
     else if (calls)
       rewriter.call(id, {image_like(graph.operands(id)[0])}, image_like(result));
     else

@@ -39,16 +39,10 @@ Depthwise parts(const Call& c) {
 
 // Channels last, so that vectors run along them.
 Expr channels_last(Expr x) {
-  const Shape sizes = sizes_of(x);
-  Region region;
-  const auto last = static_cast<uint8_t>(sizes.size() - 1);
-  for (uint8_t d = 0; d <= last; ++d) {
-    const uint8_t at = d == 0 ? 0 : d == 1 ? last : static_cast<uint8_t>(d - 1);
-    region.map.dims.push_back({0, {{at, 1}}});
-    if (d != 1) region.sizes.push_back(sizes[d]);
-  }
-  region.sizes.push_back(sizes[1]);
-  return at(x, std::move(region));
+  std::vector<int64_t> order{0};
+  for (size_t d = 2; d < x.sizes().size(); ++d) order.push_back(static_cast<int64_t>(d));
+  order.push_back(1);
+  return at(x, permutation(sizes_of(x), order));
 }
 
 Expr padded(Expr x, const std::vector<int64_t>& padding) {
@@ -79,24 +73,21 @@ Expr weight_gradient(Expr g, Expr x, const Depthwise& how) {
   Dims summed;
   for (uint8_t d = dims; d <= 2 * dims; ++d) summed.push_back(d);
   const Expr taps = reduce(ir::ReduceKind::Sum, met_by_taps(padded(x, how.padding), how, g.sizes()) * g, summed);
-  Region region{{}, how.weight};  // taps, channels -> channels, 1, taps
-  for (uint8_t d = 0; d < dims; ++d) region.map.dims.push_back({0, {{static_cast<uint8_t>(2 + d), 1}}});
-  region.map.dims.push_back({0, {{0, 1}}});
-  return at(taps, std::move(region));
+  std::vector<int64_t> order{dims};  // taps, channels -> channels, taps
+  for (uint8_t d = 0; d < dims; ++d) order.push_back(d);
+  return shaped(at(taps, permutation(sizes_of(taps), order)), how.weight);
 }
 
 void convolution_backward(Call& c) {
   const Depthwise how = parts(c);
   if (c.result(1).dtype == ScalarType::Undefined) throw NotLowered{};  // nothing of it is ours
-  const Expr g = channels_last(c.node(0)), x = channels_last(c.node(1));
-  Dims outer;
-  for (size_t d = 0; d <= how.stride.size(); ++d) outer.push_back(static_cast<uint8_t>(d));
+  const Expr g = c.node(0);
   c.give_none();
-  c.give(weight_gradient(g, x, how));
+  c.give(weight_gradient(channels_last(g), channels_last(c.node(1)), how));
   if (c.result(2).dtype == ScalarType::Undefined)
     c.give_none();
   else
-    c.give(reduce(ir::ReduceKind::Sum, g, outer));
+    c.give(reduce(ir::ReduceKind::Sum, g, beside_channels(c.rank(0))));
 }
 
 constexpr LowerRow kRows[] = {lowered("aten::convolution_backward", row<convolution_backward>)};

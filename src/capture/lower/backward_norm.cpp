@@ -108,8 +108,7 @@ void batch_norm_backward(Call& c) {
   if (c.rank(1) < 2) throw NotLowered{};
   const bool training = c.flag(7);
   const Expr g = c.as(0, type), x = c.as(1, type);
-  Dims dims{0};
-  for (int64_t d = 2; d < c.rank(1); ++d) dims.push_back(static_cast<uint8_t>(d));
+  const Dims dims = beside_channels(c.rank(1));
   auto channel = [&](Expr v) { return keep(v, x, dims); };
   const Expr centred = x - channel(beside(c, training ? 5 : 3, x)), spread = beside(c, training ? 6 : 4, x);
   const Expr rstd = training ? spread : 1.0 / sqrt(spread + c.real(8));

@@ -118,8 +118,7 @@ void batch_norm_train(Call& c) {
   if (c.result_count() != 3 && !renews) throw NotLowered{};
   const auto rank = static_cast<size_t>(c.rank(0));
   const Expr x = c.as(0, type);
-  Dims dims{0};
-  for (uint8_t d = 2; d < rank; ++d) dims.push_back(d);
+  const Dims dims = beside_channels(c.rank(0));
   const Moments m = moments(x, dims);
   const ir::Dim count = count_of(x, dims);
   const Expr rstd = inverse_deviation(m, count, c.real(7));

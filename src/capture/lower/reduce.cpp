@@ -14,6 +14,12 @@ Dims all_dims(int64_t rank) {
   return dims;
 }
 
+Dims beside_channels(int64_t rank) {
+  Dims dims{0};
+  for (int64_t d = 2; d < rank; ++d) dims.push_back(static_cast<uint8_t>(d));
+  return dims;
+}
+
 Dims reduced_dims(const Call& c, size_t i, int64_t rank) {
   if (!c.has(i)) return all_dims(rank);
   const std::vector<int64_t> named = c.integers(i);

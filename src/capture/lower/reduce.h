@@ -9,6 +9,7 @@ using Dims = std::vector<uint8_t>;
 /// The dims that argument `i` names, ascending; every dim where it is None or empty.
 Dims reduced_dims(const Call& c, size_t i, int64_t rank);
 Dims all_dims(int64_t rank);
+Dims beside_channels(int64_t rank);  // all but dim 1
 ir::Dim count_of(Expr x, const Dims& dims);
 /// Halves are reduced as f32, integers summed in 64 bits.
 DType sum_type(ScalarType type);

@@ -91,6 +91,17 @@ Region part_of(const Shape& from, size_t dim, ir::Dim start, ir::Dim size, int64
   return out;
 }
 
+Region permutation(const Shape& from, const std::vector<int64_t>& order) {
+  Region out;
+  out.map.dims.resize(order.size());
+  for (size_t k = 0; k < order.size(); ++k) {
+    const auto dim = static_cast<size_t>(order[k]);
+    out.map.dims[dim].terms = {{static_cast<uint8_t>(k), 1}};
+    out.sizes.push_back(from[dim]);
+  }
+  return out;
+}
+
 Expr at(Expr x, Region region) {
   return {x.graph, x.graph->view(x.id, std::move(region.map), std::move(region.sizes))};
 }

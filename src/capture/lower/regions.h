@@ -20,6 +20,9 @@ Region windows(const Call& c, const Shape& from,
 /// `size` elements along `dim`, from `start` on.
 Region part_of(const Shape& from, size_t dim, ir::Dim start, ir::Dim size, int64_t step = 1);
 
+/// All elements, where dim k is dim order[k] of the tensor.
+Region permutation(const Shape& from, const std::vector<int64_t>& order);
+
 Expr at(Expr x, Region region);
 /// Zeros of sizes `whole`, but `value` in the region, which has no element twice.
 Expr among_zeros(Expr value, const Shape& whole, Region region);

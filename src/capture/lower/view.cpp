@@ -20,18 +20,9 @@ void region(Call& c) {
   c.give(at(x, F(c, sizes_of(x), 1)));
 }
 
-// Output dim k reads input dim order[k].
 void permuted(Call& c, const Sizes& order) {
   const Expr x = c.node(0);
-  ir::IndexMap map;
-  map.dims.resize(order.size());
-  Shape sizes(order.size());
-  for (size_t k = 0; k < order.size(); ++k) {
-    const auto from = static_cast<size_t>(order[k]);
-    map.dims[from].terms = {{static_cast<uint8_t>(k), 1}};
-    sizes[k] = x.sizes()[from];
-  }
-  give_view(c, x, std::move(map), std::move(sizes));
+  c.give(at(x, permutation(sizes_of(x), order)));
 }
 
 Sizes identity_order(int64_t rank) {

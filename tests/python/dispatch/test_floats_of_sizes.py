@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastjit import fastjit
-from helpers import assert_same
+from helpers import assert_same, hits_of
 
 SIZES = (33, 35, 40, 48, 17, 64, 50, 33, 100)
 
@@ -98,10 +98,7 @@ def play(f: Callable[[Tensor], Tensor], *, grad: bool = False) -> int:
                 assert_same(got, want)
                 if grad:
                     assert_same(*(torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want)))
-    stats = fast.stats()
-    assert stats.fallbacks == {}, stats
-    assert stats.hits + stats.misses == 2 * len(SIZES), stats
-    return stats.hits
+    return hits_of(fast, 2 * len(SIZES))
 
 
 @pytest.mark.parametrize("value", FLOATS)

@@ -123,3 +123,11 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def hits_of(fast, calls: int) -> int:
+    """The hits of a function of which all `calls` were programs, or the first ones of some."""
+    stats = fast.stats()
+    assert stats.fallbacks == {}, stats
+    assert stats.hits + stats.misses == calls, stats
+    return stats.hits
