@@ -111,7 +111,7 @@ void batch_norm_backward(Call& c) {
   const Dims dims = beside_channels(c.rank(1));
   auto channel = [&](Expr v) { return keep(v, x, dims); };
   const Expr centred = x - channel(beside(c, training ? 5 : 3, x)), spread = beside(c, training ? 6 : 4, x);
-  const Expr rstd = training ? spread : 1.0 / sqrt(spread + c.real(8));
+  const Expr rstd = training ? spread : 1.0 / sqrt(spread + c.opmath(8, type));
   const Expr scale = channel(c.has(2) ? rstd * beside(c, 2, x) : rstd);
   const Expr total = sum(g, dims), dot = sum(g * centred, dims);
   const ir::Dim count = count_of(x, dims);

@@ -39,7 +39,7 @@ std::optional<Expr> parameter(Call& c, size_t i, Expr x) {
   return value;
 }
 
-Expr inverse_deviation(const Moments& m, ir::Dim count, double eps) {
+Expr inverse_deviation(const Moments& m, ir::Dim count, Expr eps) {
   return 1.0 / sqrt(m.squares / number(m.squares, count) + eps);
 }
 
@@ -53,7 +53,7 @@ void layer_norm(Call& c) {  // cpu/layer_norm_kernel.cpp: (x - mean) * rstd * ga
   Dims dims;
   for (int64_t d = c.rank(0) - normalized; d < c.rank(0); ++d) dims.push_back(static_cast<uint8_t>(d));
   const Moments m = moments(x, dims);
-  const Expr scale = inverse_deviation(m, count_of(x, dims), c.real(4));
+  const Expr scale = inverse_deviation(m, count_of(x, dims), c.opmath(4, type));
   const Expr y = m.centred * keep(scale, x, dims);
   const auto gamma = parameter(c, 2, x), beta = parameter(c, 3, x);
   c.give(gamma && beta ? fma(y, *gamma, *beta) : gamma ? y * *gamma : beta ? y + *beta : y);
@@ -80,7 +80,7 @@ void group_norm(Call& c) {  // (input, weight, bias, N, C, HxW, group, eps); cpu
   const Expr grouped = shaped(x, {n, groups, channels / groups, plane});
   const Dims dims{2, 3};
   const Moments m = moments(grouped, dims);
-  const Expr rstd = inverse_deviation(m, count_of(grouped, dims), c.real(7));
+  const Expr rstd = inverse_deviation(m, count_of(grouped, dims), c.opmath(7, type));
   auto channel = [&](Expr v) { return shaped(v, {1, groups, channels / groups, 1}); };
   Expr scale = keep(rstd, grouped, dims);
   if (auto gamma = parameter(c, 1, x)) scale = scale * channel(*gamma);
@@ -98,7 +98,7 @@ void batch_norm_eval(Call& c, size_t eps_at) {
   const auto rank = static_cast<size_t>(c.rank(0));
   const Expr x = c.as(0, type);
   const Expr mean = *parameter(c, 3, x), variance = *parameter(c, 4, x);
-  Expr scale = 1.0 / sqrt(variance + c.real(eps_at));
+  Expr scale = 1.0 / sqrt(variance + c.opmath(eps_at, type));
   if (auto gamma = parameter(c, 1, x)) scale = scale * *gamma;
   Expr shift = -(mean * scale);
   if (auto beta = parameter(c, 2, x)) shift = fma(-mean, scale, *beta);
@@ -121,15 +121,16 @@ void batch_norm_train(Call& c) {
   const Dims dims = beside_channels(c.rank(0));
   const Moments m = moments(x, dims);
   const ir::Dim count = count_of(x, dims);
-  const Expr rstd = inverse_deviation(m, count, c.real(7));
+  const Expr rstd = inverse_deviation(m, count, c.opmath(7, type));
   const auto gamma = parameter(c, 1, x), beta = parameter(c, 2, x);
   const Expr scale = per_channel(gamma ? rstd * *gamma : rstd, rank);
   c.give(beta ? fma(m.centred, scale, per_channel(*beta, rank)) : m.centred * scale);
   c.give(m.mean);
   c.give(rstd);
   if (!renews) return;
-  const double share = c.real(6);
-  const auto renewed = [&](size_t i, Expr now) { c.give(now * share + *parameter(c, i, x) * (1 - share)); };
+  const Expr share = c.as(6, ScalarType::Double);
+  const Expr taken = cast(share, x.type()), left = cast(1.0 - share, x.type());
+  const auto renewed = [&](size_t i, Expr now) { c.give(now * taken + *parameter(c, i, x) * left); };
   renewed(3, m.mean);
   renewed(4, m.squares / number(m.squares, count - 1));
 }

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fastjit import fastjit
@@ -63,6 +64,29 @@ def test_as_eager(kind, dtype, order, goes_back):
     assert fast.stats().hits >= 2 and fast.stats().fallbacks == {}
     if goes_back and dtype != torch.bfloat16:
         assert "aten::native_batch_norm" not in fast.inspect("ir")
+
+
+EPS = {
+    "batch_norm": lambda x, w, m, v, eps: torch.native_batch_norm(x, w, w, m, v, True, eps / 2, eps),
+    "batch_norm, evaluation": lambda x, w, m, v, eps: torch.native_batch_norm(x, w, w, m, v, False, 0.1, eps)[0],
+    "layer_norm": lambda x, w, m, v, eps: torch.native_layer_norm(x, [6], w, w, eps),
+    "group_norm": lambda x, w, m, v, eps: torch.native_group_norm(x, w, w, 5, 6, 6, 2, eps),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", EPS)
+def test_eps_and_momentum_are_numbers_of_the_call(name, dtype):
+    call, fast = EPS[name], fastjit(EPS[name])
+    x, w, m, v = (torch.rand(*sizes).to(dtype) for sizes in ((5, 6, 6), (6,), (6,), (6,)))
+    for eps in (0.25, 0.25, 0.5, 0.125, 0.75):
+        want, got = ([t.clone() for t in (x, w, m, v)] for _ in range(2))
+        results = [*pytree.tree_leaves(call(*want, eps)), *want]
+        mine = [*pytree.tree_leaves(fast(*got, eps)), *got]
+        eps_of_type = torch.finfo(dtype).eps
+        torch.testing.assert_close(mine, results, rtol=8 * eps_of_type, atol=8 * eps_of_type)
+    assert (fast.stats().misses, fast.stats().fallbacks) == (1, {})
+    assert "extern" not in fast.inspect("ir")
 
 
 @torch.enable_grad()
