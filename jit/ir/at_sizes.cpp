@@ -36,6 +36,12 @@ std::shared_ptr<Symbols> Symbols::at_sizes(std::span<const int64_t> sizes) const
   return out;
 }
 
+int64_t Symbols::value(size_t symbol) const {
+  return std::ranges::find_if(atoms_,
+                              [&](const Atom& atom) { return atom.kind == AtomKind::Symbol && atom.symbol == symbol; })
+      ->value;
+}
+
 Dim Symbols::moved(Dim dim) const { return dim.is_symbolic() ? Dim(value_of(sums_[dim.expr()]), dim.expr()) : dim; }
 
 Graph at_sizes(const Graph& graph, std::span<const int64_t> sizes) {

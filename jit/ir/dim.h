@@ -103,6 +103,7 @@ class Symbols {
   size_t size() const { return names_.size(); }
   bool empty() const { return names_.empty(); }
   const std::string& name(size_t symbol) const { return names_[symbol]; }
+  int64_t value(size_t symbol) const;  // in the recorded call
   std::string text(uint32_t expr) const;
   /// In words, one line each: "n >= 2", "n % 8 == 0".
   std::vector<std::string> guards() const;

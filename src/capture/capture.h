@@ -40,6 +40,14 @@ struct Derivative {
   bool is_over = false;              // there is no way back: the call has gone it, and it cannot be gone twice
 };
 
+/// The numbers that autograd gave to operators on its way back and the sizes that it got, in one recording. Where
+/// another call went the same way at other sizes, the two tell which of them follow from which sizes of the call.
+struct WayNumbers {
+  uint64_t path = 0;                        // the operators, and what else they were given
+  std::vector<std::vector<int64_t>> sizes;  // per CallInputs::tensors
+  std::vector<int64_t> numbers;             // in order; of floats, the bits
+};
+
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.
 struct Capture {
   ir::Graph graph;
@@ -69,6 +77,7 @@ struct Capture {
   std::string unsound;                                      // not empty: why this call must stay eager, with file:line
   bool reads_values = false;                                // Python read values of tensors, also where it is unsound
   std::optional<Derivative> derivative;                     // some of the results require grad
+  std::shared_ptr<const WayNumbers> way;                    // null: the call goes no way back
   bool without_grad = false;       // the program runs with grad mode off although the caller's is on
   bool in_inference_mode = false;  // the program runs in inference mode although the caller does not
 };
@@ -81,10 +90,11 @@ struct CallInputs {
   std::vector<at::Tensor> tensors;  // exact torch.Tensor / Parameter arguments, in flattening order
   std::vector<std::pair<PyObject*, std::string>>
       scalars;  // fresh int/float objects handed to the function (symbolic candidates) and their names
-  std::vector<uint64_t> free_sizes;       // per tensor: dims whose sizes differ from call to call, as bits; empty: none
-  std::vector<bool> varying;              // per scalar: it is known to differ from call to call
-  std::vector<std::string> tensor_names;  // "x", "arg[0]"
-  std::string stand_in_file;              // of Python code that only makes the call: no place of its own
+  std::vector<uint64_t> free_sizes;  // per tensor: dims whose sizes differ from call to call, as bits; empty: none
+  std::vector<std::shared_ptr<const WayNumbers>> ways;  // of calls that are the same but for sizes
+  std::vector<bool> varying;                            // per scalar: it is known to differ from call to call
+  std::vector<std::string> tensor_names;                // "x", "arg[0]"
+  std::string stand_in_file;                            // of Python code that only makes the call: no place of its own
   std::vector<at::Generator> generators;  // with adopt_unknown: the call may draw from these and the default one only
   bool constants_are_facts =
       false;  // someone sees to it that data which torch.tensor() copies is the same in every call of the program

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "capture/build/gradients.h"
+#include "capture/build/way_sizes.h"
 #include "capture/record/effects.h"
 #include "support/work.h"
 
@@ -114,6 +115,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
       const std::set<uint32_t> constant = builder.constant_scalars(events);
       if (constant.empty()) {
         builder.tell_fixed();
+        builder.capture.way = numbers_of_way(trace, inputs, scalars).way;
         builder.capture.without_grad = gradients.suspended;
         builder.capture.in_inference_mode = gradients.inference;
         return std::move(builder.capture);
@@ -143,13 +145,6 @@ static bool is_told(const Capture& capture, const std::string& why) {
 // Over the domain of a mask such work is one kernel; what cannot be expressed so, torch runs.
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
               const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
-  if (trace.derivative && !inputs.free_sizes.empty()) {
-    CallInputs narrower = inputs;
-    narrower.free_sizes.clear();
-    Capture narrow = build(trace, narrower, outputs, values, symbolic, numerics);
-    narrow.fixed_sizes.emplace_back("a program that goes back to gradients is for one size");
-    return narrow;
-  }
   Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, false);
   if (!inputs.free_sizes.empty() && (!capture.unsound.empty() || (capture.graph.symbols && narrows(capture)))) {
     CallInputs narrower = inputs;  // what is fixed is a number, and what cannot be expressed so may be with numbers
@@ -184,8 +179,11 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
       graph_(capture.graph),
       states_(trace.tensors.size()) {
   for (const auto& [event, scalar] : trace.value_scalars) read_.insert(scalar);
+  if (!inputs.free_sizes.empty()) way_ = std::make_unique<WaySizes>(trace, inputs, scalars);
   free_sizes();
   place_sizes();
+  if (scope_) way_->set_symbols(capture.symbols);
+  if (!scope_ || !way_->is_gone()) way_.reset();
 }
 
 std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
@@ -197,12 +195,13 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     const Event& event = trace_.events[step.event];
     graph_.set_line(graph_.intern_line(trace_.lines[event.line]));
     support::count_work(1 + event.args.size());
+    if (scope_) graph_.symbols->at(step.event);
+    begin_way_back(step.event, outputs);
     for (const CallValue& item : event.args)
       for (const Use& use : item.uses) {
         check_known(use, event);
         refresh(use);
       }
-    if (scope_) graph_.symbols->at(step.event);
     enter(event);
     if (step.rebinds && !pinned(step)) {
       if (!rebind(step) || (step.exact && !is_exact(states_[event.args[step.target].uses[0].tensor].node)))

@@ -4,6 +4,7 @@
 // order.
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -89,10 +90,13 @@ bool is_masked_store(const Event& event);
 bool is_masked_put(const Event& event);
 bool is_masked_load(const Event& event);
 
+class WaySizes;
+
 class GraphBuilder {
  public:
   GraphBuilder(const Trace& trace, const CallInputs& inputs, const Analysis& analysis, const ScalarBindings& scalars,
                plan::Numerics numerics);
+  ~GraphBuilder();
   /// The name of an in-place operator that could not be functionalised, or empty: done.
   std::string run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values);
   /// Scalars that some call could take as a constant only, and the events of these calls.
@@ -140,6 +144,13 @@ class GraphBuilder {
   void place_indices();
   bool place_index(const InstructionUse<IndexUse>& use);
   void settle_indices();
+  // way_sizes.cpp
+  bool is_on_sized_way(uint32_t event) const;
+  void take_way_sizes(uint32_t event);
+  std::string way_reason(uint32_t place) const;
+  void begin_way_back(uint32_t event, const std::vector<Use>& outputs);
+  void place_way_sizes(uint32_t event);
+  const std::vector<ir::Dim>* way_sizes_of(const Use& result) const;
   // size_numbers.cpp
   void place_sizes();
   std::optional<ir::Layout> layout_of(uint32_t tensor) const;
@@ -274,6 +285,7 @@ class GraphBuilder {
   std::optional<ir::Symbols::Scope> scope_;        // of a program for any size
   std::unordered_map<uint32_t, SharedMeta> free_;  // arguments some of whose sizes are symbols
   std::unordered_set<uint32_t> entered_;           // composites that enter() has met
+  std::unique_ptr<WaySizes> way_;                  // null: no size is a symbol, or no way back is gone
   /// Which ints of an argument are which numbers of CallInputs, and whether a step has taken them.
   struct SizePlace {
     std::vector<std::pair<uint32_t, uint32_t>> numbers;

@@ -162,6 +162,8 @@ bool is_same_for_all_sizes(std::string_view name) {
       "aten::relu6",
       "aten::relu6_",
       "aten::rms_norm",
+      "aten::rnn_relu_cell",
+      "aten::rnn_tanh_cell",
       "aten::rsub.Scalar",
       "aten::selu",
       "aten::silu",
@@ -255,11 +257,24 @@ bool GraphBuilder::follows_parts(uint32_t index) {
   return k == count;
 }
 
+// cross_entropy_loss() in aten/src/ATen/native/LossNLL.cpp divides by the batch where targets are probabilities, and by
+// the count of classes where labels are smoothed.
+static bool is_divided_by_sizes(const Event& composite, const std::vector<ir::Layout>& in) {
+  if (composite.name != "aten::cross_entropy_loss" || in.size() < 2 || composite.args.size() < 6) return false;
+  const auto& target = composite.args[1];
+  const auto is_any = [](const ir::Layout& layout) { return std::ranges::any_of(layout.sizes, &Dim::is_symbolic); };
+  if (at::isFloatingType(target.uses[0].meta->dtype)) return is_any(in[0]);
+  const ir::Layout& input = in[0];
+  const size_t classes = input.sizes.size() > 1 ? 1 : 0;
+  return composite.args[5].constant.toDouble() != 0 && input.sizes[classes].is_symbolic();
+}
+
 // Whether the program follows the composite for any size.
 bool GraphBuilder::follows(uint32_t index) {
   const Event& composite = trace_.events[index];
   if (!composite.op) return false;
   if (follows_parts(index)) return true;
+  if (is_divided_by_sizes(composite, layouts_of(composite))) return false;
   if (is_same_for_all_sizes(composite.name)) return hands_on(index), true;
   const auto given = given_by(trace_, index, layouts_of(composite));
   if (!given) return false;
@@ -282,11 +297,14 @@ void GraphBuilder::enter(const Event& event) {
   for (uint32_t parent = event.parent; parent != kNone && entered_.insert(parent).second;
        parent = trace_.events[parent].parent)
     outer.push_back(parent);
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  const bool is_on_way = is_on_sized_way(index);  // where the numbers of each operator are known
   for (size_t i = outer.size(); i-- > 0;) {
     graph_.symbols->at(outer[i]);
-    if (!follows(outer[i])) fix_sizes(trace_.events[outer[i]]);
+    if (!is_on_way && !follows(outer[i])) fix_sizes(trace_.events[outer[i]]);
   }
-  graph_.symbols->at(static_cast<uint32_t>(&event - trace_.events.data()));
+  graph_.symbols->at(index);
+  if (is_on_way) place_way_sizes(index);
 }
 
 }  // namespace fastjit::capture

@@ -350,7 +350,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   const std::span<const Use> results = flat_results(event);
   const auto is_known = [&](const Use& use) { return use.tensor != kNone && states_[use.tensor].known; };
   const bool may_give = (reads == Reads::Base && std::ranges::all_of(results, is_known)) || takes_sizes(event.name) ||
-                        listed_sizes(event);
+                        listed_sizes(event) || is_on_sized_way(step.event);
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];
     if (scope_) add_size_holes(event, i, may_give, made);
@@ -380,7 +380,8 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
       made.args.push_back(item.constant);
     }
   }
-  for (const Use& use : results) made.results.push_back(use.meta);
+  for (const Use& use : results)
+    made.results.push_back(is_on_sized_way(step.event) && use.tensor != kNone ? foretold(use, event) : use.meta);
   if (event.casts != trace_.casts) made.casts = event.casts;
   made.with_grad_mode = event.grad && event.facts.is(OpFlag::AsksGradMode);
   made.by_data = step.data_sized;

@@ -262,10 +262,13 @@ void GraphBuilder::give_sizes(const Event& event, uint32_t i, Arg& arg) {
   if (dims.empty()) return;
   const CallValue& item = event.args[i];
   const bool is_number = type_of(event.op->schema().arguments()[i])->kind() == c10::TypeKind::NumberType;
-  if (item.kind != CallValue::Kind::Tensor) arg.dims = dims;
+  const bool is_float =
+      item.kind == CallValue::Kind::Tensor ? item.uses[0].number->isFloatingPoint() : item.constant.isDouble();
+  if (item.kind != CallValue::Kind::Tensor && !is_float) arg.dims = dims;
   if (item.kind != CallValue::Kind::Tensor && !is_number) return;
-  const ir::NodeId node = size_node(dims[0], event, item);
+  ir::NodeId node = size_node(dims[0], event, item);
   if (node == ir::kNoNode) return arg.dims.clear();
+  if (is_float) node = graph_.convert(node, ir::DType::F64);
   (item.kind == CallValue::Kind::Tensor ? arg.tensor.node : arg.scalar) = node;
 }
 
@@ -290,7 +293,7 @@ void GraphBuilder::add_size_holes(const Event& event, uint32_t i, bool may_give,
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   const std::vector<Dim> dims = sizes_given(index, i);
   take_place(index, i);
-  if (!may_give || event.args[i].kind == CallValue::Kind::Tensor) {
+  if (!may_give || event.args[i].kind == CallValue::Kind::Tensor || event.args[i].constant.isDouble()) {
     for (const Dim dim : dims) static_cast<void>(dim.fixed());
     return;
   }
@@ -336,6 +339,7 @@ void GraphBuilder::read_at(uint32_t number) {
 }
 
 std::string GraphBuilder::reason_of(uint32_t place) const {
+  if (is_on_sized_way(place)) return way_reason(place);
   if (place < trace_.events.size()) return where(trace_, trace_.events[place]);
   const auto number = trace_.size_numbers.find(place - static_cast<uint32_t>(trace_.events.size()));
   return "Python code" +

@@ -7,6 +7,7 @@
 
 #include "capture/build/build.h"
 #include "capture/build/result_sizes.h"
+#include "capture/build/way_sizes.h"
 #include "ir/strides.h"
 
 namespace fastjit::capture {
@@ -193,6 +194,10 @@ void GraphBuilder::free_sizes() {
         capture.fixed_sizes.push_back(name + " is one size" + (why.empty() ? is_small : why));
         continue;
       }
+      if (way_->is_gone() && !way_->differed(root.argument, d)) {
+        capture.fixed_sizes.push_back(name + " is one size: its gradients were not computed at another one yet");
+        continue;
+      }
       layout.sizes[d] = graph_.symbols->add(meta.sizes[d], name);
       capture.symbols.push_back({root.argument, d});
     }
@@ -269,7 +274,9 @@ SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
   const std::vector<ir::Layout> tensors = layouts_of(event);
   if (!scope_ || result.tensor == kNone) return result.meta;
   const TensorMeta& recorded = result.meta;
-  std::optional<std::vector<Dim>> sizes = listed_sizes(event);
+  std::optional<std::vector<Dim>> sizes;
+  if (const std::vector<Dim>* known = way_sizes_of(result)) sizes = *known;
+  if (!sizes) sizes = listed_sizes(event);
   if (!sizes) sizes = known_sizes(event, tensors);
   if (!sizes && std::ranges::none_of(tensors, is_symbolic)) return result.meta;
   const bool is_known = sizes.has_value();
@@ -315,6 +322,8 @@ SharedMeta GraphBuilder::computed(const Use& result, ir::NodeId node, const Even
     if (recorded.sizes[d] != 1 || (*strides)[d].hint() != recorded.strides[d]) strides.reset();
   }
   if (!strides || ir::hints(layout.sizes) != recorded.sizes) return fix_sizes(event), result.meta;
+  if (const std::vector<Dim>* known = way_sizes_of(result))  // by the formulas of autograd's: the row agrees
+    for (size_t d = 0; d < known->size(); ++d) static_cast<void>(layout.sizes[d] == (*known)[d]);
   layout.strides = std::move(*strides);
   return with_layout(recorded, std::move(layout));
 }

@@ -257,7 +257,8 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   }
   if (sized) sizes.count_run();
   if (all && !all->finish()) return nullptr;
-  if (back && is_real) back->attach(outputs, inputs.data(), scalars);
+  if (back && is_real)
+    back->attach(outputs, inputs.data(), scalars, sized ? sizes.symbols() : std::span<const int64_t>());
   if (back && !is_real) outputs.resize(outputs.size() - back->extras);
   if (!variant.program.grads_set.empty()) leave_grads(variant.program, outputs, is_real);
   return wrap_outputs(variant, outputs, objects, {numbers, nullptr, scalars.data(), targets});

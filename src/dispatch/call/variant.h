@@ -6,14 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "capture/capture.h"
 #include "dispatch/call/captured.h"
 #include "dispatch/call/derived.h"
 #include "dispatch/call/modes.h"
 #include "dispatch/call/recipe.h"
 #include "dispatch/call/replay.h"
-#include "dispatch/call/sized.h"
 #include "dispatch/run/backward.h"
 #include "dispatch/run/executor.h"
+#include "dispatch/run/sized.h"
 #include "observe/observe.h"
 #include "pass/pass.h"
 
@@ -81,7 +82,8 @@ struct Variant {
   std::shared_ptr<Pending> anew;     // so is the same program for larger sizes; until then the old plan runs
   uint64_t retry_at = 0;             // calls of the function after which `reason` may have passed; 0: never
   Inspection inspection;
-  size_t found_numbers = 0;  // Guards::facts finds so many at each hit
+  std::shared_ptr<const capture::WayNumbers> way;  // null: the recorded call went no way back
+  size_t found_numbers = 0;                        // Guards::facts finds so many at each hit
   uint64_t hits = 0;
   uint64_t arguments = 0;  // argument_hash() of the recorded call
   // By Variants: the call of the function that used it last, which of its recordings this is (0: none), whether it is

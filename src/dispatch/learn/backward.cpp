@@ -38,24 +38,19 @@ pass::SplitAt where_to_split(const capture::Derivative& derivative, size_t outpu
   return at;
 }
 
-std::vector<int64_t> numbers(std::span<const ir::Dim> dims) {
-  std::vector<int64_t> out;
-  for (const ir::Dim dim : dims) out.push_back(dim.hint());
-  return out;
-}
-
 // What autograd is to bring: tensors like those that it was recorded with, and like the sums in place of which a graph
 // that is cut has inputs.
 std::vector<Backward::Result> results_of(const capture::Capture& captured, const pass::CutAt& whole) {
   std::vector<Backward::Result> results;
   const capture::Derivative& derivative = *captured.derivative;
   for (size_t i = 0; i < derivative.results.size(); ++i)
-    results.push_back({derivative.results[i], derivative.dtypes[i], {}, {}});
+    results.push_back({derivative.results[i], derivative.dtypes[i], {}, {}, {}});
   std::map<uint32_t, uint32_t> totals;  // inputs of the graph that is cut -> results
   for (size_t i = 0; i < whole.inputs.size(); ++i) totals.emplace(whole.inputs[i], derivative.inner[i]);
   const auto lies_as = [&](uint32_t result, const ir::Layout& layout) {
-    results[result].sizes = numbers(layout.sizes);
-    results[result].strides = numbers(layout.strides);
+    results[result].sizes = ir::hints(layout.sizes);
+    results[result].strides = ir::hints(layout.strides);
+    results[result].layout = layout;
   };
   const ir::Graph& graph = whole.graph;
   for (ir::NodeId id = 0; id < graph.nodes.size(); ++id) {
@@ -136,6 +131,18 @@ void refuse_partial(const capture::Derivative& derivative, const std::vector<uin
                             "return one result that requires grad, and detach() the others");
 }
 
+// Its programs ask of symbols of its own: the call's are those of another program.
+void set_sizes(Backward& node) {
+  const ir::Symbols& symbols = *node.graph.symbols;
+  for (uint32_t i = 0; i < symbols.size(); ++i) node.recorded.push_back(symbols.value(i));
+  std::vector<uint32_t> wanted;
+  for (const Backward::Result& result : node.results)
+    for (const auto* dims : {&result.layout.sizes, &result.layout.strides})
+      for (const ir::Dim dim : *dims) wanted.push_back(dim.expr());
+  node.shapes = symbols.code(wanted);
+  node.graph = ir::at_sizes(node.graph, node.recorded);
+}
+
 Given given_by(const pass::Handed& handed, const std::vector<uint32_t>& moved) {
   switch (handed.from) {
     case pass::Handed::From::Input:
@@ -150,8 +157,12 @@ Given given_by(const pass::Handed& handed, const std::vector<uint32_t>& moved) {
   return {Given::From::Gradient, handed.index};
 }
 
-std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blueprint,
-                                      const BackwardRequest& request) {
+// Of a program for any size: what is asked of sizes here is asked of its own symbols.
+std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blueprint, const BackwardRequest& request,
+                                      std::span<const int64_t> sizes) {
+  const ir::Graph sized = sizes.empty() ? ir::Graph() : ir::at_sizes(node.graph, sizes);
+  const ir::Graph& graph = sizes.empty() ? node.graph : sized;
+  const ir::Symbols::Scope scope(graph.symbols.get());
   std::vector<bool> late, missing;
   for (const uint64_t bit : blueprint.bits) {
     late.push_back(bit != 0);
@@ -159,7 +170,7 @@ std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blu
   }
   std::vector<bool> wanted = request.sources;
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = wanted[i] && (node.sources[i].reached_by & request.results);
-  pass::Pruned pruned = pass::prune(node.graph, late, missing, wanted);
+  pass::Pruned pruned = pass::prune(graph, late, missing, wanted);
   const std::unique_ptr<Compilation> compilation = blueprint.like->like(std::move(pruned.graph));
   compilation->make(Compilation::Place::Here);
   if (!compilation->made) throw std::bad_alloc();
@@ -170,6 +181,12 @@ std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blu
   fill(*executable, *compilation->made);
   executable->prepare();
   auto program = std::make_unique<BackwardProgram>();
+  if (graph.symbols) {
+    executable->relay();
+    program->sized = std::make_unique<Sized>(sizes);
+    program->sized->set_program(*graph.symbols, executable->program, compilation->options,
+                                compilation->made->graph.scalars);
+  }
   program->executable = std::move(executable);
   program->inputs = std::move(pruned.inputs);
   program->gradients = std::move(pruned.outputs);
@@ -192,6 +209,7 @@ void add_checked(Backward& node, const capture::Capture& captured, const std::ve
 
 Cut cut(capture::Capture& captured, const std::string& function, const pass::PassContext& context) {
   if (!captured.derivative) return {};
+  const ir::Symbols::Scope scope(captured.graph.symbols.get());
   const capture::Derivative& derivative = *captured.derivative;
   const size_t shown = derivative.kept_results.size(), sources = derivative.sources.size();
   std::vector<uint32_t> ends;
@@ -240,6 +258,7 @@ Cut cut(capture::Capture& captured, const std::string& function, const pass::Pas
     add_node(out, half, results, of);
     out.nodes.back()->function = function;
     out.nodes.back()->is_over = derivative.is_over;
+    if (captured.graph.symbols) set_sizes(*out.nodes.back());
   }
   if (results.size() == 1 && !derivative.is_over) add_checked(*out.nodes[0], captured, moved);
   captured.graph = std::move(halves.first);
@@ -256,8 +275,8 @@ void make_like(Cut& cut, const Compilation& like, const Executable& executable) 
     blueprint->like = like.like({});
     blueprint->calls = executable.calls;
     blueprint->numbers = executable.numbers;
-    node.make = [&node, blueprint](const BackwardRequest& request) {  // the node has this
-      return make(node, *blueprint, request);
+    node.make = [&node, blueprint](const BackwardRequest& request, std::span<const int64_t> sizes) {
+      return make(node, *blueprint, request, sizes);  // the node has this
     };
     cut.way->nodes.push_back(made);
   }

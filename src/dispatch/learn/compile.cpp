@@ -120,6 +120,7 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   pending->values = std::move(recording.captured_graph.guards);
   pending->reads_values = recording.captured_graph.reads_values;
   variant.program.inputs = recording.captured_graph.inputs;
+  if (variant.program.sized) variant.program.sized->find_inputs(variant.program.inputs);
   pending->back = way.way;
   if (way.way) make_like(way, *pending->compilation, *pending->executable);
   return pending;

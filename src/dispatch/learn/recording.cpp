@@ -105,6 +105,8 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   capture::CallInputs inputs;
   for (PyObject* tensor : recording.variant->key.spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
   inputs.free_sizes = free_sizes(recording, names);
+  for (const auto& known : recording.function.variants.all())
+    if (known->way && known->key.spec.same_but_sizes(recording.variant->key.spec)) inputs.ways.push_back(known->way);
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   inputs.varying = call.varying;
   for (PyObject* argument : call.args)
@@ -340,8 +342,12 @@ void settle_sizes(Recording& recording, uint64_t hash) {
   std::vector<std::string>& fixed = recording.variant->inspection.fixed_sizes;
   fixed = std::move(recording.captured_graph.fixed_sizes);
   if (!recording.fixes_sizes.empty()) fixed.push_back("each size is recorded: " + recording.fixes_sizes);
-  if (!recording.captured_graph.graph.symbols) return;
-  auto sized = std::make_unique<Sized>(recording.captured_graph);
+  const capture::Capture& captured = recording.captured_graph;
+  if (!captured.graph.symbols) return;
+  std::vector<SizeOfArgument> symbols;
+  for (const auto& [argument, dim] : captured.symbols)
+    symbols.push_back({argument, dim, captured.graph.symbols->value(symbols.size())});
+  auto sized = std::make_unique<Sized>(symbols, captured.layouts, captured.inputs);
   for (const auto& [argument, layout] : sized->layouts())
     recording.variant->key.spec.free_sizes(argument, layout, hash);
   recording.variant->program.sized = std::move(sized);
@@ -519,6 +525,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
   PyObject* result = watched_call(recording, call, nargsf, kwnames, names);
   if (!result) return nullptr;
   recording.variant->program.operators = recording.captured_graph.operators;
+  recording.variant->way = recording.captured_graph.way;
   recording.variant->inspection.record_ms = ms_since(start);
   function.stats.record_ms += recording.variant->inspection.record_ms;
   if (recording.unsound.empty() && !(current_modes() == modes))

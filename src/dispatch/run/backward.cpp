@@ -19,8 +19,9 @@ using NodePointer = decltype(autograd::Edge::function);  // what owns a node dif
 
 class BackwardNode final : public autograd::Node {
  public:
-  BackwardNode(std::shared_ptr<const Backward> backward, std::span<const uint64_t> scalars)
-      : backward_(std::move(backward)), scalars_(scalars.begin(), scalars.end()) {}
+  BackwardNode(std::shared_ptr<const Backward> backward, std::span<const uint64_t> scalars,
+               std::span<const int64_t> sizes)
+      : backward_(std::move(backward)), scalars_(scalars.begin(), scalars.end()), sizes_(sizes.begin(), sizes.end()) {}
 
   std::string name() const override { return "FastJITBackward"; }
 
@@ -47,16 +48,17 @@ class BackwardNode final : public autograd::Node {
     if (backward_->changed) refuse_changed();
     for (size_t i = 0; i < out.size(); ++i) request.sources.push_back(task_should_compute_output(i));
     results_ = request.results;
-    const BackwardProgram& program = backward_->program(request);
-    std::vector<at::Tensor> held = gather(program, gradients);
-    const Tensors made = run_program(program, held);
-    for (size_t i = 0; i < out.size(); ++i) {
-      const int output = program.gradients[i];
-      if (output < 0) continue;
-      const plan::Program& plan = program.executable->program;
-      const plan::Slot& slot = plan.slots[plan.outputs[static_cast<size_t>(output)]];
-      out[i] = slot.kind == plan::SlotKind::Input ? held[slot.index] : made[static_cast<size_t>(output)];
-    }
+    backward_->with_program(request, sizes_, [&](const BackwardProgram& program, const Sized::Lease& at_sizes) {
+      std::vector<at::Tensor> held = gather(program, gradients);
+      const Tensors made = run_program(program, at_sizes, held);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const int output = program.gradients[i];
+        if (output < 0) continue;
+        const plan::Program& plan = program.executable->program;
+        const plan::Slot& slot = plan.slots[plan.outputs[static_cast<size_t>(output)]];
+        out[i] = slot.kind == plan::SlotKind::Input ? held[slot.index] : made[static_cast<size_t>(output)];
+      }
+    });
     return out;
   }
 
@@ -97,6 +99,7 @@ class BackwardNode final : public autograd::Node {
   std::vector<at::Tensor> gather(const BackwardProgram& program, const autograd::variable_list& gradients) {
     std::vector<at::Tensor> all(backward_->given.size()), held;
     std::vector<bool> needed(all.size(), false);
+    const std::vector<int64_t> known = shapes();
     for (size_t i = 0; i < all.size(); ++i) needed[i] = backward_->given[i].is_checked;
     for (const uint32_t input : program.inputs) needed[input] = true;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -112,7 +115,7 @@ class BackwardNode final : public autograd::Node {
           all[i] = saved_[i].own;
           break;
         case Given::From::Gradient:
-          all[i] = as_planned(gradients[given.index], backward_->results[given.index]);
+          all[i] = as_planned(gradients[given.index], backward_->results[given.index], known);
           break;
       }
     }
@@ -124,6 +127,30 @@ class BackwardNode final : public autograd::Node {
   void refuse_over(const Given& given) const {
     const auto is_over = [&](uint64_t use) { return (use & results_) && over_.contains(use); };
     if (std::ranges::any_of(given.uses, is_over)) throw std::runtime_error(autograd::ERR_BACKWARD_TWICE);
+  }
+
+  // The values of sizes that gradients have in this call.
+  std::vector<int64_t> shapes() const {
+    if (sizes_.empty()) return {};
+    std::vector<int64_t> registers(backward_->shapes.registers());
+    std::ranges::copy(sizes_, registers.begin());
+    backward_->shapes.run(registers.data());
+    return registers;
+  }
+
+  std::vector<int64_t> numbers(const std::vector<ir::Dim>& dims, const std::vector<int64_t>& known) const {
+    std::vector<int64_t> out;
+    for (const ir::Dim dim : dims)
+      out.push_back(dim.is_symbolic() ? known[backward_->shapes.place[dim.expr()]] : dim.hint());
+    return out;
+  }
+
+  at::Tensor as_planned(const at::Tensor& gradient, const Backward::Result& result,
+                        const std::vector<int64_t>& known) const {
+    if (sizes_.empty()) return as_planned(gradient, result);
+    return as_planned(
+        gradient,
+        {result.output, result.dtype, numbers(result.layout.sizes, known), numbers(result.layout.strides, known), {}});
   }
 
   static at::Tensor as_planned(const at::Tensor& gradient, const Backward::Result& result) {
@@ -138,7 +165,12 @@ class BackwardNode final : public autograd::Node {
     return planned;
   }
 
-  Tensors run_program(const BackwardProgram& program, const std::vector<at::Tensor>& held) const {
+  Tensors run_program(const BackwardProgram& program, const Sized::Lease& at_sizes,
+                      const std::vector<at::Tensor>& held) const {
+    const plan::Program& plan = at_sizes ? at_sizes.program() : program.executable->program;
+    std::vector<uint64_t> scalars;
+    for (size_t i = 0; at_sizes && i < program.sized->scalars(); ++i)
+      scalars.push_back(program.sized->is_size(i) ? at_sizes.scalar(i) : scalars_[i]);
     std::vector<const at::Tensor*> inputs;
     for (const at::Tensor& tensor : held) inputs.push_back(&tensor);
     const capture::CastMode casts = capture::CastMode::of_backward();  // as it was recorded
@@ -146,7 +178,7 @@ class BackwardNode final : public autograd::Node {
     if (casts != capture::CastMode::now()) scope.emplace(casts);
     Tensors made;
     try {
-      run(*program.executable, program.executable->program, inputs.data(), scalars_.data(), made);
+      run(*program.executable, plan, inputs.data(), at_sizes ? scalars.data() : scalars_.data(), made);
     } catch (const Restart& restart) {
       throw std::runtime_error("fastjit: gradients of " + backward_->function + " cannot be computed: " + restart.why);
     }
@@ -155,9 +187,10 @@ class BackwardNode final : public autograd::Node {
 
   const std::shared_ptr<const Backward> backward_;
   const std::vector<uint64_t> scalars_;
-  std::vector<Saved> saved_;  // per Backward::given
-  uint64_t results_ = 0;      // of the last apply()
-  std::set<uint64_t> over_;   // Given::uses
+  const std::vector<int64_t> sizes_;  // by symbol; none: the program is for one size
+  std::vector<Saved> saved_;          // per Backward::given
+  uint64_t results_ = 0;              // of the last apply()
+  std::set<uint64_t> over_;           // Given::uses
 };
 
 template <class Pointer, class... Args>
@@ -189,9 +222,45 @@ BackwardRequest Backward::whole() const {
 
 const BackwardProgram& Backward::program(const BackwardRequest& request) const {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<const BackwardProgram>& program = programs_[request];
-  if (!program) program = make(request);
-  return *program;
+  Programs& known = programs_[request];
+  if (known.empty()) known.push_back(make(request, recorded));
+  return *known.front();
+}
+
+// The latest ones are first. What a plan for other sizes lets in may be less than the call's own program does.
+std::shared_ptr<const BackwardProgram> Backward::find(Programs& known, const BackwardRequest& request,
+                                                      std::span<const int64_t> sizes,
+                                                      std::optional<Sized::Lease>& lease) const {
+  constexpr size_t kMost = 8;
+  if (sizes.empty()) {
+    if (known.empty()) known.push_back(make(request, sizes));
+    return known.front();
+  }
+  for (const auto& program : known) {
+    lease.emplace(program->sized->take(sizes));
+    if (*lease && !program->sized->wants_plan()) return program;
+    lease.reset();
+  }
+  known.insert(known.begin(), make(request, sizes));
+  if (known.size() > kMost) known.pop_back();
+  lease.emplace(known.front()->sized->take(sizes));
+  if (!*lease) throw std::logic_error("a program does not let in the sizes that it is made for");
+  return known.front();
+}
+
+void Backward::with_program(const BackwardRequest& request, std::span<const int64_t> sizes, const Use& use) const {
+  struct Relock {
+    std::unique_lock<std::mutex>& lock;
+    ~Relock() { lock.lock(); }
+  };
+  std::unique_lock lock(mutex_);
+  std::shared_ptr<const BackwardProgram> program;
+  std::optional<Sized::Lease> lease;  // made and ended under the lock
+  program = find(programs_[request], request, sizes, lease);
+  lock.unlock();
+  const Relock after{lock};
+  const Sized::Lease none;
+  use(*program, lease ? *lease : none);
 }
 
 void WayBack::make_ahead() const {
@@ -209,12 +278,13 @@ const char* why_no_nodes() {
   return nullptr;
 }
 
-void WayBack::attach(Tensors& outputs, const at::Tensor* const* inputs, std::span<const uint64_t> scalars) const {
+void WayBack::attach(Tensors& outputs, const at::Tensor* const* inputs, std::span<const uint64_t> scalars,
+                     std::span<const int64_t> sizes) const {
   const auto shown = outputs.end() - static_cast<ptrdiff_t>(extras);
   const std::vector<at::Tensor> hidden(std::make_move_iterator(shown), std::make_move_iterator(outputs.end()));
   outputs.erase(shown, outputs.end());
   for (const std::shared_ptr<const Backward>& backward : nodes) {
-    const NodePointer pointer = make_node<NodePointer>(backward, scalars);
+    const NodePointer pointer = make_node<NodePointer>(backward, scalars, sizes);
     auto& node = static_cast<BackwardNode&>(*pointer);
     for (const Backward::Source& source : backward->sources)
       node.add_next_edge(

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dispatch/run/executor.h"
+#include "dispatch/run/sized.h"
 
 namespace fastjit::dispatch {
 
@@ -31,6 +32,7 @@ struct BackwardProgram {
   std::unique_ptr<const Executable> executable;
   std::vector<uint32_t> inputs;  // of the program: indices into Backward::given
   std::vector<int> gradients;    // per source: which output it is; -1: it has none
+  std::unique_ptr<Sized> sized;  // null: it is for one size
 };
 
 /// Which program: the results whose gradients are there, as bits, and the sources whose gradients are wanted.
@@ -46,7 +48,8 @@ class Backward {
   struct Result {
     uint32_t output;  // of the program
     at::ScalarType dtype;
-    std::vector<int64_t> sizes, strides;  // that the backward programs want its gradient to have
+    std::vector<int64_t> sizes, strides;  // that the backward programs want its gradient to have, of the recorded call
+    ir::Layout layout;                    // the same of each call
   };
   struct Source {
     bool is_result;           // of a node further in, from which this one's results are computed
@@ -57,10 +60,12 @@ class Backward {
   ir::Graph graph;       // what its programs are made of, before the passes
   std::vector<Given> given;
   std::vector<Result> results;
-  std::vector<Source> sources;  // that get a gradient
-  bool is_over = false;         // as after a backward() that freed what it takes
-  /// Makes a program; needs no GIL, throws what compiling throws.
-  std::function<std::unique_ptr<BackwardProgram>(const BackwardRequest&)> make;
+  std::vector<Source> sources;    // that get a gradient
+  bool is_over = false;           // as after a backward() that freed what it takes
+  std::vector<int64_t> recorded;  // the sizes of the recorded call, by symbol; none: it is for one size
+  ir::SizeCode shapes;            // of the layouts of `results`
+  /// Makes a program, planned for these sizes; needs no GIL, throws what compiling throws.
+  std::function<std::unique_ptr<BackwardProgram>(const BackwardRequest&, std::span<const int64_t> sizes)> make;
   /// Not empty: what Python code on the way back has read has changed since. Takes the GIL. Null: there is no such
   /// code.
   std::function<std::string()> changed;
@@ -68,12 +73,20 @@ class Backward {
 
   /// The request for everything.
   BackwardRequest whole() const;
-  /// Made at its first use; threads may ask at once.
+  /// That at the recorded sizes. Made at its first use; threads may ask at once.
   const BackwardProgram& program(const BackwardRequest& request) const;
+  /// Calls `use` with a program for these sizes, by symbol, and with its plan at them; an empty lease: it is for one
+  /// size. Threads may do so at once.
+  using Use = std::function<void(const BackwardProgram&, const Sized::Lease&)>;
+  void with_program(const BackwardRequest& request, std::span<const int64_t> sizes, const Use& use) const;
 
  private:
+  using Programs =
+      std::vector<std::shared_ptr<const BackwardProgram>>;  // one, or for sizes that it does not let in more
+  std::shared_ptr<const BackwardProgram> find(Programs& known, const BackwardRequest& request,
+                                              std::span<const int64_t> sizes, std::optional<Sized::Lease>& lease) const;
   mutable std::mutex mutex_;
-  mutable std::map<BackwardRequest, std::unique_ptr<const BackwardProgram>> programs_;
+  mutable std::map<BackwardRequest, Programs> programs_;
 };
 
 /// All nodes of a program, the innermost first: autograd sees each result as eager shows it, and none is a part of one
@@ -86,7 +99,9 @@ struct WayBack {
   /// Makes the programs that a usual backward() runs. Throws what compiling throws.
   void make_ahead() const;
   /// Takes the extras off a run's outputs and makes the results require grad.
-  void attach(Tensors& outputs, const at::Tensor* const* inputs, std::span<const uint64_t> scalars) const;
+  /// `sizes`: by symbol; none where it is for one size.
+  void attach(Tensors& outputs, const at::Tensor* const* inputs, std::span<const uint64_t> scalars,
+              std::span<const int64_t> sizes) const;
   /// Notes it where somebody differentiates the gradients of these eager results of the call.
   void watch(const std::vector<at::Tensor>& results) const;
   /// Why a call must run eagerly; null: it need not.

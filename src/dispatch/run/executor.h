@@ -40,6 +40,9 @@ struct Executable {
 
   /// Derives the flags above from the program; call once, when everything else is there.
   void prepare();
+  /// After prepare(): results of calls may come with any strides, and are copied where the plan is for others. Nothing
+  /// may write to them.
+  void relay();
   /// Loads the kernels into the primary context of a CUDA device. Throws std::runtime_error.
   void load_on_cuda(c10::DeviceIndex device);
   int kernel_launches() const { return static_cast<int>(program.made.size()); }

@@ -340,7 +340,7 @@ def test_a_number_that_autograd_keeps_is_a_guard():
     assert stats.misses == 2 and stats.hits == 7
 
 
-def test_each_size_is_a_program():
+def test_the_second_size_is_any_size():
     def scenario(f):
         log = []
         for rows in (3, 5, 7):
@@ -350,7 +350,7 @@ def test_each_size_is_a_program():
         return log
 
     stats = compare(scenario, product)
-    assert stats.misses == 3 and stats.hits == 6
+    assert stats.misses == 2 and stats.hits == 7
 
 
 # ---- what stays eager, and why ----

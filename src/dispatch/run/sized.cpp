@@ -1,13 +1,16 @@
-#include "dispatch/call/sized.h"
+#include "dispatch/run/sized.h"
+
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <array>
 
-#include "dispatch/call/spec.h"
 #include "ir/size_check.h"
 
 namespace fastjit::dispatch {
 namespace {
+
+const at::Tensor& unpack(PyObject* tensor) { return THPVariable_Unpack(tensor); }
 
 constexpr size_t kKept = 4;  // programs at the sizes that came last
 constexpr int64_t kFar = 8;  // times a size that the plan is made for
@@ -34,25 +37,35 @@ class Registers {
   int64_t* data_;
 };
 
+// `none`: the program does not take it.
+uint32_t input_of(const std::vector<capture::InputSource>& inputs, uint32_t argument, uint32_t none) {
+  const auto found = std::ranges::find_if(inputs, [&](const capture::InputSource& source) {
+    return source.kind == capture::InputSource::Kind::Argument && source.index == argument;
+  });
+  return found == inputs.end() ? none : static_cast<uint32_t>(found - inputs.begin());
+}
+
 }  // namespace
 
-Sized::Sized(const capture::Capture& capture) {
-  const auto input_of = [&](uint32_t argument) {
-    const auto found = std::ranges::find_if(capture.inputs, [&](const capture::InputSource& source) {
-      return source.kind == capture::InputSource::Kind::Argument && source.index == argument;
-    });
-    return found == capture.inputs.end() ? kGiven : static_cast<uint32_t>(found - capture.inputs.begin());
-  };
-  for (const auto& [argument, layout] : capture.layouts) {
-    const bool is_input = input_of(argument) != kGiven;
+Sized::Sized(std::span<const int64_t> recorded) {
+  for (const int64_t size : recorded) symbols_.push_back({kGiven, kGiven, 0, size});
+}
+
+void Sized::find_inputs(const std::vector<capture::InputSource>& inputs) {
+  for (Place& symbol : symbols_) symbol.input = input_of(inputs, symbol.argument, kGiven);
+}
+
+Sized::Sized(std::span<const SizeOfArgument> symbols, const std::vector<std::pair<uint32_t, ir::Layout>>& layouts,
+             const std::vector<capture::InputSource>& inputs) {
+  for (const auto& [argument, layout] : layouts) {
+    const bool is_input = input_of(inputs, argument, kGiven) != kGiven;
     if (is_input) layouts_.emplace_back(argument, layout);
     for (uint32_t d = 0; d < layout.strides.size(); ++d)
       if (is_input && layout.strides[d].is_symbolic()) strides_.push_back({argument, d, layout.strides[d].expr()});
   }
-  for (const auto& [argument, dim] : capture.symbols) {
-    const auto its = std::ranges::find(capture.layouts, argument, &std::pair<uint32_t, ir::Layout>::first);
-    symbols_.push_back({argument, input_of(argument), dim, its->second.sizes[dim].hint()});
-  }
+  for (const SizeOfArgument& symbol : symbols)
+    symbols_.push_back({symbol.argument, kGiven, symbol.dim, symbol.recorded});
+  find_inputs(inputs);
 }
 
 void Sized::set_program(const ir::Symbols& symbols, const plan::Program& base, plan::PlanOptions options,
@@ -119,15 +132,26 @@ Sized::Lease Sized::take(const at::Tensor* const* inputs) const {
     registers[i] = symbols_[i].input == kGiven
                        ? symbols_[i].recorded
                        : inputs[symbols_[i].input]->unsafeGetTensorImpl()->sizes()[symbols_[i].dim];
+  return take_at(registers.data());
+}
+
+Sized::Lease Sized::take(std::span<const int64_t> sizes) const {
+  Registers registers(code_.registers());
+  std::ranges::copy(sizes, registers.data());
+  return take_at(registers.data());
+}
+
+// The symbols are there.
+Sized::Lease Sized::take_at(int64_t* registers) const {
   const auto known = std::ranges::find_if(instances_, [&](const auto& instance) {
-    return std::equal(registers.data(), registers.data() + symbols_.size(), instance->registers.begin());
+    return std::equal(registers, registers + symbols_.size(), instance->registers.begin());
   });
   if (known != instances_.end()) {
     std::rotate(instances_.begin(), known, known + 1);
     far_calls_ += instances_[0]->is_far;
     return Lease(instances_[0].get());
   }
-  if (!code_.run(registers.data())) return {};
+  if (!code_.run(registers)) return {};
   const auto is_free = [](const auto& instance) { return instance->users == 0; };
   auto place = std::find_if(instances_.rbegin(), instances_.rend(), is_free);
   if (instances_.size() < kKept || place == instances_.rend()) {
@@ -138,7 +162,7 @@ Sized::Lease Sized::take(const at::Tensor* const* inputs) const {
     place = instances_.rbegin();
   }
   Instance& instance = **place;
-  std::copy_n(registers.data(), code_.registers(), instance.registers.begin());
+  std::copy_n(registers, code_.registers(), instance.registers.begin());
   for (size_t i = 0; i < places_.size(); ++i) *instance.numbers[i] = registers[places_[i]];
   plan::settle_launches(instance.program, options_);
   instance.has_run = false;

@@ -3,20 +3,32 @@
 // them (guards, shapes, strides, trip counts) is computed by a few instructions; the programs at the sizes that came
 // last stay as they are.
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "capture/capture.h"
 #include "dispatch/run/executor.h"
 #include "plan/program.h"
 
 namespace fastjit::dispatch {
 
+/// A symbol of a program: a size of an argument tensor.
+struct SizeOfArgument {
+  uint32_t argument, dim;
+  int64_t recorded;
+};
+
 class Sized {
  public:
-  /// `base` is the program at the recorded sizes. Symbols are those of `capture.graph`; each is the size of an input.
-  Sized(const capture::Capture& capture);
+  /// By symbol; `layouts`: argument tensors whose sizes or strides follow from symbols.
+  Sized(std::span<const SizeOfArgument> symbols, const std::vector<std::pair<uint32_t, ir::Layout>>& layouts,
+        const std::vector<capture::InputSource>& inputs);
+  /// Of a program whose inputs do not tell its sizes: these are the recorded ones, by symbol.
+  explicit Sized(std::span<const int64_t> recorded);
+  /// The inputs of the program, where they are others than those it was made with.
+  void find_inputs(const std::vector<capture::InputSource>& inputs);
+  /// `base` is the program at the recorded sizes.
   void set_program(const ir::Symbols& symbols, const plan::Program& base, plan::PlanOptions options,
                    const std::vector<ir::InputInfo>& scalars);
 
@@ -47,6 +59,8 @@ class Sized {
     bool is_new() const { return !at_->has_run; }
     void count_run() const { at_->has_run = true; }
     bool is_long() const { return at_->is_long; }
+    /// The sizes that it is for, by symbol.
+    std::span<const int64_t> symbols() const { return {at_->registers.data(), at_->sized->symbols_.size()}; }
     /// Bits of a graph scalar that is a size.
     uint64_t scalar(size_t which) const { return static_cast<uint64_t>(at_->registers[at_->sized->scalars_[which]]); }
 
@@ -62,6 +76,11 @@ class Sized {
   std::string first_failure(PyObject* const* tensors) const;
   /// The program for these inputs; none: the guards do not let them in.
   Lease take(const at::Tensor* const* inputs) const;
+  /// The same for these sizes, by symbol.
+  Lease take(std::span<const int64_t> sizes) const;
+  /// Graph scalars of the program, and whether one is a size.
+  size_t scalars() const { return scalars_.size(); }
+  bool is_size(size_t scalar) const { return scalars_[scalar] != kGiven; }
   /// An operator gave other sizes than foretold: from now on it is for the recorded sizes only.
   void fail(const std::string& why) const { why_failed_ = why; }
   bool failed() const { return !why_failed_.empty(); }
@@ -93,6 +112,7 @@ class Sized {
   struct StrideCheck {
     uint32_t argument, dim, expr, place = 0;
   };
+  Lease take_at(int64_t* registers) const;
   bool is_far(const Instance& instance) const;
   std::vector<Place> symbols_;
   std::vector<StrideCheck> strides_;

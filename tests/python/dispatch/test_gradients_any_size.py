@@ -1,0 +1,362 @@
+"""Programs with gradients for any size: the second recording tells which numbers of autograd's formulas are sizes.
+
+Each test plays training calls at several sizes in eager and compiled, compares the results and every gradient, and says
+how many recordings they took.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fastjit
+from helpers import assert_same
+
+BATCHES = [32, 7, 64, 1, 2, 3, 33, 32, 64, 2, 1, 7, 5, 19, 100, 4, 6, 8, 33, 9, 21, 40, 50, 11]
+FEW = 3
+
+Function = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _grad():
+    with torch.enable_grad():
+        yield
+
+
+def parameters_of(fn: Function) -> list[Tensor]:
+    return list(fn.parameters()) if isinstance(fn, nn.Module) else []
+
+
+def step(fn: Function, weights: list[Tensor], args: tuple[Tensor, ...]) -> list[Tensor | None]:
+    """The results and the gradients of all that gets one. The gradients of results differ from element to element."""
+    args = tuple(a.detach().clone().requires_grad_(a.requires_grad) for a in args)
+    for weight in weights:
+        weight.grad = None
+    out = fn(*args)
+    outs = [out] if isinstance(out, Tensor) else list(out)
+    given = [torch.linspace(-1, 2, o.numel()).reshape(o.shape).to(o.dtype) for o in outs]
+    torch.autograd.backward(outs, given)
+    return [*(o.detach() for o in outs), *(a.grad for a in args), *(w.grad for w in weights)]
+
+
+def play(
+    fn: Function,
+    make: Callable[..., tuple[Tensor, ...]],
+    sizes: Iterable[Any] = BATCHES,
+    misses: int = FEW,
+    tolerance: float | None = None,
+) -> Any:
+    module = fn if isinstance(fn, nn.Module) else None
+    mine = copy.deepcopy(module) if module else fn
+    fast = fastjit.jit(mine)
+    count = 0
+    for size in sizes:
+        args = make(*(size if isinstance(size, tuple) else (size,)))
+        want = step(fn, parameters_of(fn), args)
+        got = step(fast, parameters_of(mine), args)
+        for g, w in zip(got, want, strict=True):
+            assert (g is None) == (w is None)
+            if g is None or w is None:
+                continue
+            assert g.shape == w.shape
+            if tolerance is None:
+                assert_same(g, w)
+            else:
+                torch.testing.assert_close(g, w, rtol=tolerance, atol=tolerance)
+        count += 1
+    known = fastjit.of(fast) if module else fast
+    stats, guards = known.stats(), known.inspect("guards")
+    assert stats.fallbacks == {}, (stats, guards)
+    assert stats.misses <= misses, (stats, guards)
+    assert stats.hits == count - stats.misses
+    return fast
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.randn(*shape).requires_grad_()
+
+
+class Block(nn.Module):
+    """An attention block of a transformer."""
+
+    def __init__(self, width: int = 16, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, self.heads, width // self.heads).unbind(2)
+        scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) / (width // self.heads) ** 0.5
+        mixed = torch.softmax(scores, -1) @ v.transpose(1, 2)
+        return x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+class Cells(nn.Module):
+    def __init__(self, cell: type[nn.Module] = nn.RNNCell) -> None:
+        super().__init__()
+        self.cell = cell(5, 6)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        for t in range(4):
+            h = self.cell(x[:, t], h)
+        return self.head(h)
+
+
+class GatedCells(Cells):
+    """The formulas of an LSTM's cell, without its writes into parts of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = nn.Linear(11, 24)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        c = torch.zeros_like(h)
+        for t in range(4):
+            gates = self.gates(torch.cat([x[:, t], h], 1))
+            c = torch.sigmoid(gates[:, :6]) * c + torch.sigmoid(gates[:, 6:12]) * torch.tanh(gates[:, 12:18])
+            h = torch.sigmoid(gates[:, 18:]) * torch.tanh(c)
+        return self.head(h)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.table(words).mean(1))
+
+
+def swish(x: Tensor) -> Tensor:
+    y = torch.where(x > 3, x, x * (x + 3) / 6)
+    return torch.where(x < -3, torch.zeros_like(x), y)
+
+
+CASES: dict[str, tuple[Function, Callable[..., tuple[Tensor, ...]]]] = {
+    "chain": (lambda x, w: (x * w).tanh() * x.sigmoid(), lambda n: (leaf(n, 5), leaf(5))),
+    "sum": (lambda x: x.exp().sum(), lambda n: (leaf(n, 5),)),
+    "sum of a dim": (lambda x: x.exp().sum(0), lambda n: (leaf(n, 5),)),
+    "mean": (lambda x: x.exp().mean(), lambda n: (leaf(n, 5),)),
+    "mean of a dim": (lambda x: x.exp().mean(0), lambda n: (leaf(n, 5),)),
+    "mean of dims": (lambda x: x.exp().mean((0, 2)), lambda n: (leaf(n, 5, 3),)),
+    "mse": (lambda x, y: F.mse_loss(x, y), lambda n: (leaf(n, 5), torch.randn(n, 5))),
+    "cross entropy": (lambda x, y: F.cross_entropy(x, y), lambda n: (leaf(n, 5), torch.randint(0, 5, (n,)))),
+    "softmax": (lambda x: torch.softmax(x, -1), lambda n: (leaf(n, 5),)),
+    "slices": (lambda x: x[1:, :3] * x[:-1, 2:], lambda n: (leaf(n + 1, 5),)),
+    "swish": (swish, lambda n: (leaf(n, 5),)),
+    "two results": (lambda x: (x.exp(), x.sin().sum(1)), lambda n: (leaf(n, 5),)),
+    "an inner result": (lambda x: (y := x.exp(), (y * x).mean()), lambda n: (leaf(n, 5),)),
+    "cat": (lambda x, y: torch.cat([x.sin(), y.cos()], 1), lambda n: (leaf(n, 5), leaf(n, 5))),
+    "expand": (lambda x, w: w.expand(x.shape[0], -1) * x, lambda n: (leaf(n, 5), leaf(5))),
+    "reshape": (lambda x: x.sin().reshape(x.shape[0] * 5, 2).cos(), lambda n: (leaf(n, 5, 2),)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_functions(name: str) -> None:
+    fn, make = CASES[name]
+    play(fn, make, [n for n in BATCHES if n > 1], misses=3, tolerance=2e-5)
+
+
+def test_a_batch_of_one_between() -> None:
+    fn, make = CASES["mean"]
+    play(fn, make, BATCHES, misses=3, tolerance=2e-5)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, ...]]]] = {
+    "mlp": (mlp, lambda n: (torch.randn(n, 5),)),
+    "norm": (lambda: nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.GELU()), lambda n: (leaf(n, 5),)),
+    "attention": (Block, lambda n: (leaf(n, 6, 16),)),
+    "cells": (Cells, lambda n: (torch.randn(n, 4, 5), torch.zeros(n, 6))),
+    "gated cells": (GatedCells, lambda n: (torch.randn(n, 4, 5), torch.zeros(n, 6))),
+    "words": (Words, lambda n: (torch.randint(0, 11, (n, 4)),)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(name: str) -> None:
+    make_module, make = MODULES[name]
+    torch.manual_seed(0)
+    # Where a gradient has as many elements as a weight by chance, the two must not share memory: another program.
+    chance = 1 if name == "norm" else 0
+    play(make_module(), make, [n for n in BATCHES if n > 1], misses=3 + chance, tolerance=1e-4)
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(5, 6)
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        return self.cell(x, (h, c))[0]
+
+
+FIXED: dict[str, tuple[Callable[[], Function], Callable[..., tuple[Tensor, ...]], str]] = {
+    "variance": (
+        lambda: lambda x: x.var(),
+        lambda n: (leaf(n, 5),),
+        "x.size(0) is one size for the gradients of aten::mul",
+    ),
+    "a cell of torch's": (
+        Cell,
+        lambda n: (torch.randn(n, 5), torch.zeros(n, 6), torch.zeros(n, 6)),
+        "which writes to a part of a tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_is_not_known_for_any_size_is_for_one(name: str) -> None:
+    make_function, make, why = FIXED[name]
+    fast = play(make_function(), make, [3, 4, 3, 5, 4], misses=3, tolerance=1e-4)
+    known = fastjit.of(fast) if isinstance(fast, nn.Module) else fast
+    assert why in known.inspect("guards")
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * x.cos() * (x.shape[0] // 16 if x.shape[0] > 30 else 3)
+
+
+ROWS = [32, 40, 64, 7, 16, 5, 8, 9, 1, 2, 3, 33, 100, 4, 17, 48]
+PAIRS = [(4, 6), (6, 4), (3, 8), (5, 5), (2, 9), (7, 3), (8, 8), (4, 12), (12, 2), (1, 6), (6, 1), (9, 11), (10, 20)]
+TWICE = [(4, 8), (8, 16), (3, 5), (5, 10), (7, 2), (2, 4), (9, 9), (6, 12), (11, 3), (13, 30)]
+# Numbers of formulas that follow from sizes and were the same in two recordings, or the same as another size.
+CHANCE: dict[str, tuple[Function, Callable[..., tuple[Tensor, ...]], list[Any]]] = {
+    "a quotient in mul": (lambda x: x.exp() * (x.shape[0] // 16), lambda n: (leaf(n, 5),), ROWS),
+    "a quotient in pow": (lambda x: (x.abs() + 1) ** (x.shape[0] // 16), lambda n: (leaf(n, 5),), ROWS),
+    "a quotient in clamp": (lambda x: (x * 3).clamp(0, x.shape[0] // 16), lambda n: (leaf(n, 5),), ROWS),
+    "a quotient as alpha": (lambda x: torch.add(x, x.exp(), alpha=x.shape[0] // 16), lambda n: (leaf(n, 5),), ROWS),
+    "a quotient in roll": (lambda x: x.sin().roll(x.shape[0] // 16, 0), lambda n: (leaf(n, 5),), ROWS),
+    "the least of two": (lambda x: x.exp() * min(x.shape[0], 8), lambda n: (leaf(n, 5),), ROWS),
+    "a strided slice": (lambda x: x.sin()[::2].cos(), lambda n: (leaf(n, 5),), ROWS),
+    "a pool that rounds up": (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), lambda n: (leaf(1, 2, n + 3, 9),), ROWS),
+    "a mean of dims": (lambda x: x.exp().mean((0, 1)), lambda n, m: (leaf(n, m, 3),), PAIRS),
+    "a mean of two of six": (lambda x: x.exp().mean((0, 1)), lambda n, m: (leaf(n, m, 1, 2, 1, 3),), PAIRS),
+    "a variance of all": (lambda x: x.exp().var(), lambda n, m: (leaf(n, m),), PAIRS),
+    "parts of cat": (
+        lambda x, y: (torch.cat([x.sin(), x.cos(), x.exp()]), y.sin()),
+        lambda n, m: (leaf(n, 5), leaf(m, 5)),
+        TWICE,
+    ),
+    "a quotient of sizes": (
+        lambda x, y: x.exp() * (y.shape[0] // x.shape[0]),
+        lambda n, m: (leaf(n, 5), leaf(m, 5)),
+        TWICE,
+    ),
+    "soft labels": (lambda x, y: F.cross_entropy(x, y), lambda n: (leaf(n, 5), torch.rand(n, 5)), ROWS),
+    "smooth labels": (
+        lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1),
+        lambda n: (leaf(7, n + 1), torch.randint(0, n + 1, (7,))),
+        ROWS,
+    ),
+    "an own backward": (lambda x: Scaled.apply(x), lambda n: (leaf(n, 5),), ROWS),
+    "cumprod": (lambda x: x.sigmoid().cumprod(0), lambda n: (leaf(n, 5),), ROWS),
+}
+
+
+@pytest.mark.parametrize("name", CHANCE)
+def test_no_number_is_taken_for_another_by_chance(name: str) -> None:
+    """Whatever the recordings prove, gradients are eager's; calls beyond eight recordings in vain run eagerly."""
+    fn, make, sizes = CHANCE[name]
+    fast = fastjit.jit(fn)
+    for size in [*sizes, *sizes]:
+        args = make(*(size if isinstance(size, tuple) else (size,)))
+        for g, w in zip(step(fast, [], args), step(fn, [], args), strict=True):
+            torch.testing.assert_close(g, w, rtol=2e-4, atol=2e-4, equal_nan=True)
+    assert fast.stats().hits > 0
+
+
+@pytest.mark.parametrize("known", [2, 4])
+def test_an_int_argument_that_was_the_size_by_chance(known: int) -> None:
+    fast = fastjit.jit(lambda x, k: (x.exp() * k).sum(0))
+    for n, k in [(2, 2), (4, 4), (5, known), (7, known), (known, 7), (9, 9)]:
+        x = leaf(n, 5)
+        twin = x.detach().clone().requires_grad_()
+        fast(x, k).sum().backward()
+        (twin.exp() * k).sum().backward()
+        torch.testing.assert_close(x.grad, twin.grad)
+
+
+def test_the_length_of_a_sequence_too() -> None:
+    torch.manual_seed(0)
+    sizes = [(4, 6), (5, 7), (3, 9), (17, 12), (2, 30), (8, 2), (4, 6), (31, 31), (7, 5)]
+    # Two recordings lie on a line, and so do these three: the fourth one tells both sizes apart. By chance one gradient
+    # has as many elements as a weight.
+    play(Block(), lambda n, m: (leaf(n, m, 16),), sizes, misses=5, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mean", "cross entropy", "sum of a dim"])
+def test_no_size_is_taken_for_another_number(name: str) -> None:
+    """Sizes that are equal to constants of the formulas, and to each other."""
+    fn, make = CASES[name]
+    play(fn, make, [5, 10, 5, 25, 2, 3, 5, 50], misses=3, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+def test_whole_steps(by_class: bool) -> None:
+    model = mlp()
+    twin = copy.deepcopy(model)
+
+    def train(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        out = net(x)
+        loss = F.cross_entropy(out, y) if by_class else ((out - y) ** 2).mean()
+        loss.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(0.01 * p.grad)
+                p.grad = None
+        return loss.detach()
+
+    fast = fastjit.jit(train)
+    for n in BATCHES:
+        x, y = torch.randn(n + 1, 5), torch.randint(0, 3, (n + 1,)) if by_class else torch.randn(n + 1, 3)
+        torch.testing.assert_close(fast(model, x, y), train(twin, x, y), rtol=1e-4, atol=1e-5)
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+    stats = fast.stats()
+    assert stats.fallbacks == {}
+    assert stats.misses <= 3, (stats, fast.inspect("guards"))
+    assert stats.hits == len(BATCHES) - stats.misses
+
+
+def test_calls_at_other_sizes_before_going_back() -> None:
+    """What a call keeps has the sizes of that call, whatever the program has run at since."""
+
+    def f(x: Tensor) -> Tensor:
+        return (x.exp() * x.sin()).mean()
+
+    fast = fastjit.jit(f)
+    sizes = [32, 7, 64, 2, 3, 33]
+    for n in sizes[:3]:
+        fast(leaf(n, 5)).backward()
+    inputs = [leaf(n, 5) for n in sizes]
+    for x, y in zip(inputs, [fast(x) for x in inputs], strict=True):
+        y.backward()
+        twin = x.detach().clone().requires_grad_()
+        f(twin).backward()
+        torch.testing.assert_close(x.grad, twin.grad)
+    assert fast.stats().misses == 2
