@@ -214,6 +214,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   graph_.set_line(0);
   settle_parts(outputs);
   add_stores();
+  end_way_back(outputs);
   add_outputs(outputs);
   add_derivative(outputs);
   for (uint32_t value : values) {

@@ -149,6 +149,8 @@ class GraphBuilder {
   void take_way_sizes(uint32_t event);
   std::string way_reason(uint32_t place) const;
   void begin_way_back(uint32_t event, const std::vector<Use>& outputs);
+  void end_way_back(const std::vector<Use>& outputs);
+  void free_gradients(const std::vector<Use>& outputs);
   void place_way_sizes(uint32_t event);
   const std::vector<ir::Dim>* way_sizes_of(const Use& result) const;
   // size_numbers.cpp

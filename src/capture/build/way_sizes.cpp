@@ -136,7 +136,9 @@ bool reduce(Row& row) {
 
 bool is_known_formula(const Event& node) {
   std::string_view name = node.name.substr(node.name.rfind(' ') + 1);
-  if (name == "torch::autograd::AccumulateGrad" || name == "torch::autograd::CopyBackwards") return true;
+  constexpr std::array<std::string_view, 3> kNodes{"torch::autograd::AccumulateGrad", "torch::autograd::CopyBackwards",
+                                                   "torch::autograd::GraphRoot"};
+  if (std::ranges::find(kNodes, name) != kNodes.end()) return true;
   const size_t end = name.find_last_not_of("0123456789");
   if (end == std::string_view::npos || end + 1 == name.size()) return false;  // the class of an autograd.Function
   name = name.substr(0, end + 1);
@@ -360,7 +362,6 @@ std::string GraphBuilder::way_reason(uint32_t place) const {
   return "its gradients: the calls so far do not tell sizes from other numbers";
 }
 
-// Gradients are as the results are that they belong to.
 void GraphBuilder::begin_way_back(uint32_t event, const std::vector<Use>& outputs) {
   if (!way_ || !way_->has(event)) return;
   const uint32_t node = way_->node(event);
@@ -373,7 +374,24 @@ void GraphBuilder::begin_way_back(uint32_t event, const std::vector<Use>& output
   }
   if (!is_known_formula(trace_.events[node])) fix_all_sizes();
   graph_.symbols->at(event);
-  if (!trace_.derivative || event < trace_.derivative->begin) return;
+  if (trace_.derivative && event >= trace_.derivative->begin) free_gradients(outputs);
+}
+
+// A formula may run no operator at all, and hand on what it got.
+void GraphBuilder::end_way_back(const std::vector<Use>& outputs) {
+  if (!way_) return;
+  for (uint32_t event = 0; event < trace_.events.size(); ++event) {
+    if (!way_->has(event) || !is_backward(trace_.events[event])) continue;
+    graph_.symbols->at(event);
+    if (way_->last == kNone) take_way_sizes(event);
+    way_->last = event;
+    if (!is_known_formula(trace_.events[event])) fix_all_sizes();
+  }
+  if (trace_.derivative) free_gradients(outputs);
+}
+
+// Gradients are as the results are that they belong to.
+void GraphBuilder::free_gradients(const std::vector<Use>& outputs) {
   for (const Source& root : trace_.roots) {
     if (root.gradient == kNone || free_.contains(root.before.tensor)) continue;
     const Use& result = outputs[trace_.derivative->results[root.gradient]];

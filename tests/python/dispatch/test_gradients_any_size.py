@@ -146,6 +146,7 @@ def swish(x: Tensor) -> Tensor:
 
 CASES: dict[str, tuple[Function, Callable[..., tuple[Tensor, ...]]]] = {
     "chain": (lambda x, w: (x * w).tanh() * x.sigmoid(), lambda n: (leaf(n, 5), leaf(5))),
+    "a formula without operators": (lambda x: x + 1, lambda n: (leaf(n, 5),)),
     "sum": (lambda x: x.exp().sum(), lambda n: (leaf(n, 5),)),
     "sum of a dim": (lambda x: x.exp().sum(0), lambda n: (leaf(n, 5),)),
     "mean": (lambda x: x.exp().mean(), lambda n: (leaf(n, 5),)),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers import torch_threads
-from random_gradients import GradientMaker, played, report
+from random_gradients import HITS_AT_SIZES, GradientMaker, played, report
 
 FIRST, LAST = (int(n) for n in os.environ.get("RANDOM_GRADIENTS", "0:60").split(":"))
 A_TEST = 20
@@ -41,7 +41,7 @@ def test_what_ran() -> None:
     """Equality alone would pass a decorator that does nothing, and a program that eager refuses shows nothing."""
     if not RAN:
         pytest.skip("the programs were played in other processes")
-    print(dict(RAN))
+    print(dict(RAN), "at other sizes:", dict(HITS_AT_SIZES))
     unexpected = {why: n for why, n in RAN.items() if not why.startswith(("hit", "refused", *EXPECTED))}
     assert not unexpected
     assert RAN["hit"] > 0.7 * RAN.total(), RAN

@@ -6,6 +6,7 @@ bits.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import random
 from collections.abc import Callable
@@ -320,6 +321,36 @@ class Outcome:
 
 
 TURNS = 4
+SIZES = (11, 7, 13)  # that the first size of a family takes, one after the other
+HITS_AT_SIZES: collections.Counter[str] = collections.Counter()
+
+
+def resized(case: Case, size: int) -> Case:
+    """The same program, where the first size of its first argument is another one, wherever it comes."""
+    first = case.inputs[0].shape[0]
+    generator = torch.Generator().manual_seed(case.program.seed + size)
+    shapes = [[size if d == first else d for d in t.shape] for t in case.inputs]
+    inputs = [torch.randn(s, generator=generator).to(t.dtype) for s, t in zip(shapes, case.inputs, strict=True)]
+    return dataclasses.replace(case, inputs=inputs)
+
+
+def at_sizes(case: Case, fast: Any) -> str:
+    """How calls at other sizes differ; sizes that eager refuses are left out."""
+    for size in (*SIZES, *SIZES):
+        other = resized(case, size)
+        try:
+            want = went(other, case.program.function(), 0)
+        except (RuntimeError, IndexError):
+            continue
+        before = fast.stats()
+        try:
+            got = went(other, fast, 0)
+        except Exception as error:
+            return f"at size {size} raised {type(error).__name__}: {error}"
+        HITS_AT_SIZES["hit" if fast.stats().hits > before.hits else "recorded"] += 1
+        if wrong := difference(other, got, want, 0):
+            return f"at size {size}: {wrong}"
+    return ""
 
 
 def played(case: Case) -> Outcome:
@@ -343,7 +374,9 @@ def played(case: Case) -> Outcome:
     stats = fast.stats()
     if stats.fallbacks:
         return Outcome(eager=next(iter(stats.fallbacks)))
-    return Outcome("" if stats.hits == TURNS - stats.misses and stats.misses <= 2 else f"no hits: {stats}")
+    if stats.hits != TURNS - stats.misses or stats.misses > 2:
+        return Outcome(f"no hits: {stats}")
+    return Outcome(at_sizes(case, fast))
 
 
 def minimised(case: Case) -> Case:
