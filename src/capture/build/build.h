@@ -146,6 +146,7 @@ class GraphBuilder {
   void settle_indices();
   // way_sizes.cpp
   bool is_on_sized_way(uint32_t event) const;
+  void ask_for_formulas();
   void take_way_sizes(uint32_t event);
   std::string way_reason(uint32_t place) const;
   void begin_way_back(uint32_t event, const std::vector<Use>& outputs);

@@ -120,6 +120,13 @@ std::vector<uint32_t> follow_call(const Trace& trace, const CallInputs& inputs, 
   return constants;
 }
 
+// No dims are given, or none of them.
+bool is_over_all(const Event& event) {
+  const CallValue& dims = event.args[1];
+  return dims.kind == CallValue::Kind::None || dims.constant.isNone() ||
+         (dims.constant.isIntList() && dims.constant.toIntVector().empty());
+}
+
 /// Rows of numbers without a common factor; empty: they are beyond reckoning.
 using Row = std::vector<__int128>;
 bool reduce(Row& row) {
@@ -141,11 +148,13 @@ bool is_known_formula(const Event& node) {
   if (std::ranges::find(kNodes, name) != kNodes.end()) return true;
   const size_t end = name.find_last_not_of("0123456789");
   if (end == std::string_view::npos || end + 1 == name.size()) return false;  // the class of an autograd.Function
+  const std::string_view number = name.substr(end + 1);
   name = name.substr(0, end + 1);
   constexpr std::string_view kBackward = "Backward";
   if (!name.ends_with(kBackward)) return false;
   name.remove_suffix(kBackward.size());
-  return std::ranges::binary_search(kFormulas, name);
+  return std::ranges::binary_search(kFormulas, name) ||
+         std::ranges::binary_search(kFormulas, std::string(name) + std::string(number));
 }
 
 WayArgument numbers_of(const CallValue& item) {
@@ -324,9 +333,36 @@ GraphBuilder::~GraphBuilder() = default;
 
 bool GraphBuilder::is_on_sized_way(uint32_t event) const { return way_ && way_->has(event); }
 
+// What formulas ask of the operands of the operator whose derivative they are: products, whether a factor lies by
+// columns; variances of all elements, whether there are more of them than the correction.
+void GraphBuilder::ask_for_formulas() {
+  constexpr std::array<std::string_view, 4> kProducts{"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"};
+  constexpr std::array<std::string_view, 4> kSpreads{"aten::var.correction", "aten::std.correction",
+                                                     "aten::var_mean.correction", "aten::std_mean.correction"};
+  for (uint32_t index = 0; index < trace_.events.size(); ++index) {
+    const Event& event = trace_.events[index];
+    const bool is_product = std::ranges::find(kProducts, event.name) != kProducts.end();
+    const bool is_spread = std::ranges::find(kSpreads, event.name) != kSpreads.end() && is_over_all(event);
+    if ((!is_product && !is_spread) || way_->has(index) || !event.grad || !takes_grad(event)) continue;
+    graph_.symbols->at(index);
+    for (const CallValue& item : event.args)
+      for (const Use& use : item.uses) {
+        if (use.tensor == kNone || use.number) continue;
+        const std::optional<ir::Layout> layout = layout_of(use.tensor);
+        if (!layout && is_spread) fix_all_sizes();
+        if (!layout) continue;  // inside a product that was asked
+        const auto& [sizes, strides] = *layout;
+        if (is_spread) static_cast<void>(layout->numel().fixed());
+        if (is_product && sizes.size() == 2) static_cast<void>(strides[0] == 1 && strides[1] == sizes[0]);
+      }
+  }
+}
+
 // What numbers of the way may follow from, and whether the recordings tell.
 void GraphBuilder::take_way_sizes(uint32_t event) {
   const ir::Symbols& symbols = *graph_.symbols;
+  ask_for_formulas();
+  graph_.symbols->at(event);
   const auto settle = [](Dim dim) {  // 0 and 1 take other branches
     if (dim.is_symbolic() && dim < 2) static_cast<void>(dim.fixed());
   };

@@ -212,7 +212,7 @@ FIXED: dict[str, tuple[Callable[[], Function], Callable[..., tuple[Tensor, ...]]
     "variance": (
         lambda: lambda x: x.var(),
         lambda n: (leaf(n, 5),),
-        "x.size(0) is one size for the gradients of aten::mul",
+        "x.size(0) is one size for aten::var at",
     ),
     "a cell of torch's": (
         Cell,
@@ -258,6 +258,18 @@ CHANCE: dict[str, tuple[Function, Callable[..., tuple[Tensor, ...]], list[Any]]]
     "a mean of dims": (lambda x: x.exp().mean((0, 1)), lambda n, m: (leaf(n, m, 3),), PAIRS),
     "a mean of two of six": (lambda x: x.exp().mean((0, 1)), lambda n, m: (leaf(n, m, 1, 2, 1, 3),), PAIRS),
     "a variance of all": (lambda x: x.exp().var(), lambda n, m: (leaf(n, m),), PAIRS),
+    "a variance of too few": (lambda x: x.exp().var(correction=40), lambda n: (leaf(n, 5),), [4, 5, 6, 9, 12, 33]),
+    "a deviation of too few": (lambda x: (x * 2).std(correction=40), lambda n: (leaf(n, 5),), [4, 5, 6, 9, 12, 33]),
+    "a mean of too few": (
+        lambda x: torch.var_mean(x * 2, correction=40)[0],
+        lambda n: (leaf(n, 5),),
+        [4, 5, 6, 9, 12, 33],
+    ),
+    "a slice of columns": (
+        lambda x, w, y: x.t()[: y.shape[0]].t() @ w[: y.shape[0]],
+        lambda n, m: (leaf(5, n), leaf(n, 4), torch.randn(m, 2)),
+        [(9, 4), (12, 5), (14, 6), (8, 8), (20, 7), (6, 6), (30, 9)],
+    ),
     "parts of cat": (
         lambda x, y: (torch.cat([x.sin(), x.cos(), x.exp()]), y.sin()),
         lambda n, m: (leaf(n, 5), leaf(m, 5)),
