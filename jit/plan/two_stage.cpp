@@ -19,6 +19,8 @@ constexpr int64_t kFewUnits = 32;  // kernels with more units than this have wor
 constexpr int64_t kParts = 128;    // partial results wanted per result
 constexpr int64_t kFewestParts = 16, kMostParts = 2048;
 constexpr int64_t kTile = 64;  // results per unit where lanes run along a kept dim
+// A tile of columns is one unit however tall they are: so many points in all, and in each column, pay a cut too.
+constexpr int64_t kTall = 131072, kTallEach = 2048;
 
 /// Where to cut: reduced dim `dim` becomes (`parts`, rest); earlier reduced dims stay for the second stage.
 struct Cut {
@@ -48,16 +50,42 @@ std::optional<Cut> find_cut(std::span<const Dim> sizes, const std::vector<uint8_
   return best;
 }
 
+// The dim along which the tensors lie that a value of this size is computed from: lanes run along it.
+size_t innermost_dim(const ir::Graph& g, NodeId value) {
+  constexpr int kMostMet = 64;
+  const auto sizes = g.sizes(value);
+  std::vector<NodeId> open{value};
+  for (int met = 0; met < kMostMet && !open.empty(); ++met) {
+    const ir::Node& node = g[open.back()];
+    const ir::Layout& layout = g.layout(open.back());
+    open.pop_back();
+    if (!ir::identical(layout.sizes, sizes)) continue;
+    if (ir::is_pointwise(node.op)) {
+      for (const NodeId in : node.in)
+        if (in != ir::kNoNode) open.push_back(in);
+    } else if (ir::is_tensor(node.op)) {
+      size_t innermost = sizes.size() - 1;
+      for (size_t d = sizes.size(); d-- > 0;)
+        if (sizes[d].hint() > 1 && layout.strides[d].hint() < layout.strides[innermost].hint()) innermost = d;
+      return innermost;
+    }
+  }
+  return sizes.size() - 1;
+}
+
 std::optional<Cut> wanted(const ir::Graph& g, NodeId id) {
   if (g[id].op != ir::Op::Reduce) return std::nullopt;
   const ir::ReduceAttr& attr = g.reduces[g[id].attr];
   if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return std::nullopt;
   const auto sizes = g.sizes(g[id].in[0]);
   const int64_t kept = g.layout(id).numel().hint(), points = count(sizes).hint();
-  if (points == 0 || points / kept < kLong) return std::nullopt;
-  const bool inner_is_kept = attr.dims.back() + 1u != sizes.size();
-  const int64_t units = inner_is_kept ? kept / std::min(sizes.back().hint(), kTile) : kept;
-  return units >= kFewUnits ? std::nullopt : find_cut(sizes, attr.dims);
+  if (points == 0 || points / kept < kTallEach) return std::nullopt;
+  const size_t innermost = innermost_dim(g, g[id].in[0]);
+  const bool inner_is_kept = !std::ranges::binary_search(attr.dims, innermost);
+  const int64_t units = inner_is_kept ? kept / std::min(sizes[innermost].hint(), kTile) : kept;
+  const bool is_long = points / kept >= kLong && units < kFewUnits;
+  const bool is_tall = inner_is_kept && points >= kTall && units <= 1;
+  return is_long || is_tall ? find_cut(sizes, attr.dims) : std::nullopt;
 }
 
 NodeId reduce_twice(ir::Graph& g, NodeId in, const ir::ReduceAttr& attr, const Cut& cut, ir::DType dtype) {

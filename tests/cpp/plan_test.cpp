@@ -449,6 +449,22 @@ TEST(Plan, LongReductionsGoThroughPartialResults) {
   }
 }
 
+// Columns in one tile are one unit of work, so tall ones are cut too. The order in memory says what a column is.
+TEST(Plan, TallReductionsGoThroughPartialResults) {
+  using Dims = std::vector<ir::Dim>;
+  const auto steps = [](const Dims& sizes, const Dims& strides, std::vector<uint8_t> dims) {
+    Graph g;
+    const NodeId x = tensor(g, sizes, strides), y = g.pointwise(Op::Mul, {x, x});
+    g.outputs = {g.reduce(ReduceKind::Sum, y, std::move(dims), DType::F32)};
+    return planned(g).steps.size();
+  };
+  EXPECT_EQ(steps({4096, 64}, {64, 1}, {0}), 2u);
+  EXPECT_EQ(steps({4096, 256}, {256, 1}, {0}), 1u) << "four units";
+  EXPECT_EQ(steps({1024, 64}, {64, 1}, {0}), 1u) << "not so tall";
+  EXPECT_EQ(steps({4, 16, 64, 64}, {65536, 1, 1024, 16}, {0, 2, 3}), 2u);
+  EXPECT_EQ(steps({4, 16, 64, 64}, {65536, 4096, 64, 1}, {0, 2, 3}), 1u) << "sixteen units";
+}
+
 TEST(Plan, ExpandedOutputsAreWrittenOnce) {
   Graph g;
   const NodeId x = tensor(g, {4});
