@@ -171,23 +171,46 @@ class Splitter {
   bool find_recomputed() {
     constexpr size_t kLongest = 32;
     std::vector<bool> there = handed_over_;
-    std::unordered_set<NodeId> shown;  // in tensors of the caller's, which take no memory
+    std::unordered_set<NodeId> kept, others;  // in tensors of the caller's: they take no memory, or need a copy
     for (size_t i = 0, output = 0; i < graph_.outputs.size(); ++i)
-      if (!at_.late_outputs[i] && at_.kept_outputs[output++]) shown.insert(value_of(graph_, graph_.outputs[i]));
+      if (!at_.late_outputs[i])
+        (at_.kept_outputs[output++] ? kept : others).insert(value_of(graph_, graph_.outputs[i]));
     bool any = false;
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-      if (!handed_over_[id] || !is_pointwise(graph_[id].op) || shown.contains(id)) continue;
+      if (!handed_over_[id] || !is_pointwise(graph_[id].op) || kept.contains(id)) continue;
       std::vector<NodeId> chain, sources;
-      int64_t bytes = 0;
       if (!chain_of(id, there, kLongest, chain, sources)) continue;
+      int64_t bytes = 0;
       for (const NodeId source : sources) bytes += bytes_of(source);
-      if (bytes >= bytes_of(id)) continue;
+      if (bytes >= bytes_of(id) && !is_as_cheap(id, chain, sources, others)) continue;
       for (const NodeId made : chain) recomputed_[made] = true;
       for (const NodeId source : sources) there[source] = true;
       there[id] = false;
       any = true;
     }
     return any;
+  }
+
+  // Whether a few operations make it of as much memory that a call of torch's has written: the first half need not
+  // write it as well.
+  bool is_as_cheap(NodeId id, const std::vector<NodeId>& chain, const std::vector<NodeId>& sources,
+                   const std::unordered_set<NodeId>& shown) const {
+    constexpr int64_t kFew = 16, kOperations = 4;  // a part of the bytes that does not matter; of the value's size
+    const int64_t bytes = bytes_of(id);
+    const Writes writes(graph_);
+    int64_t written = 0, there = 0, operations = 0;
+    for (const NodeId source : sources) {
+      const Op op = graph_[source].op;
+      const bool is_there = (op == Op::Contract || op == Op::Result) && writes.memory(source) == kNoNode;
+      (is_there && !shown.contains(source) ? there : written) += bytes_of(source);
+    }
+    for (const NodeId made : chain) {
+      const Op op = graph_[made].op;
+      if (!is_pointwise(op) || bytes_of(made) * kFew <= bytes) continue;
+      if (is_expensive(op)) return false;
+      ++operations;
+    }
+    return there <= bytes && written * kFew <= bytes && operations <= kOperations;
   }
 
   // The operations that make it of what is there, and of the `sources` that would have to be there too. False: they are
@@ -273,8 +296,10 @@ class Splitter {
           graph_[id].op == Op::Input ? graph_.inputs[graph_[id].attr].name : "saved" + std::to_string(i);
       half.input(id, name);
     }
+    std::vector<bool> waits = waiting();
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-      if (!second_[id] || handed_over_[id]) continue;
+      if (!second_[id] || handed_over_[id] || waits[id]) continue;
+      make_waiting(half, id, waits);
       if (graph_[id].op != Op::Input) {
         half.copy(id);
         continue;
@@ -282,9 +307,42 @@ class Splitter {
       handed_.push_back({Handed::From::Late, graph_[id].attr});
       half.input(id, graph_.inputs[graph_[id].attr].name);
     }
-    for (size_t i = 0; i < graph_.outputs.size(); ++i)
-      if (at_.late_outputs[i]) half.to().outputs.push_back(half.output(graph_.outputs[i]));
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      if (!at_.late_outputs[i]) continue;
+      make_waiting(half, graph_.outputs[i], waits);
+      half.to().outputs.push_back(half.output(graph_.outputs[i]));
+    }
     return std::move(half.to());
+  }
+
+  // Per node: the second half makes it where it is used first. It would take memory from the begin of the way back on.
+  std::vector<bool> waiting() const {
+    constexpr int64_t kLarge = 16384;  // bytes from which that matters
+    std::vector<bool> waits(graph_.nodes.size(), false);
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      const Op op = graph_[id].op;
+      if (op == Op::Extern && second_[id] && !graph_.externs[graph_[id].attr].written.empty())
+        return std::vector<bool>(graph_.nodes.size(), false);  // what is read before a call writes over it
+      const bool has_place = op == Op::Input || op == Op::Extern || op == Op::Result;
+      const bool is_made = second_[id] && !handed_over_[id] && !late_[id] && !has_place;
+      waits[id] = is_made && (is_pointwise(op) || is_free(id)) && bytes_of(id) >= kLarge;
+    }
+    return waits;
+  }
+
+  // What waits and `id` follows from, and `id` itself if it waits.
+  void make_waiting(Rewriter& half, NodeId id, std::vector<bool>& waits) const {
+    std::vector<NodeId> stack{id};
+    while (!stack.empty()) {
+      const NodeId at = stack.back();
+      const size_t before = stack.size();
+      for (const NodeId in : graph_.operands(at))
+        if (in != kNoNode && waits[in]) stack.push_back(in);
+      if (stack.size() > before) continue;
+      stack.pop_back();
+      if (waits[at]) half.copy(at);
+      waits[at] = false;
+    }
   }
 
   const Graph& graph_;

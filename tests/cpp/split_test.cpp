@@ -13,7 +13,7 @@ namespace {
 constexpr auto kF32 = DType::F32;
 const Layout kRow{{4}, {1}};
 
-NodeId input(Graph& g, const char* name) { return g.input(kF32, kRow, {name}); }
+NodeId input(Graph& g, const char* name, const Layout& layout = kRow) { return g.input(kF32, layout, {name}); }
 
 size_t count(const Graph& g, Op op) {
   size_t n = 0;
@@ -69,6 +69,62 @@ TEST(Split, APointwiseChainIsComputedAgainFromWhatIsHandedOverAnyway) {
   EXPECT_EQ(split(false).first.outputs.size(), 2u) << "of equal sizes, what is needed is handed over";
   EXPECT_EQ(count(split(false).second, Op::Tanh), 0u);
   EXPECT_EQ(count(split(false).second, Op::Exp), 1u) << "and serves what follows from it";
+}
+
+// c = h - mean, of what torch has written anyway.
+TEST(Split, WhatACallMadeIsHandedOverForWhatFewOperationsMakeOfIt) {
+  enum Case { kPlain, kShown, kWritten };
+  const auto split = [](Case which) {
+    Graph g;
+    const NodeId x = input(g, "x"), mean = input(g, "mean", {{1}, {1}});
+    const NodeId h = g.result(g.external({ExternKind::Op, 0, "aten::op", {x}, {}, 1}), 0, kF32, kRow);
+    const NodeId c = g.pointwise(Op::Sub, {h, mean});
+    NodeId y = g.pointwise(Op::Exp, {c});
+    if (which == kWritten) {
+      const NodeId add = g.external({ExternKind::Op, 1, "aten::add_", {h, x}, {0}, 1});
+      y = g.pointwise(Op::Mul, {y, g.result(add, 0, kF32, kRow)});
+    }
+    const NodeId late = input(g, "g");
+    g.outputs = {y, which == kShown ? h : mean, g.pointwise(Op::Mul, {late, c})};
+    return pass::split(g, {{false, false, true}, {false, false, true}, {false, true, false}, {false, false}});
+  };
+  const auto handed = [&](Case which) {
+    const pass::Halves halves = split(which);
+    EXPECT_EQ(ir::verify(halves.first), "");
+    EXPECT_EQ(ir::verify(halves.second), "");
+    const NodeId extra = halves.first.outputs[2];
+    return std::pair{halves.first[extra].op, count(halves.second, Op::Sub)};
+  };
+  EXPECT_EQ(handed(kPlain), (std::pair{Op::Result, size_t{1}}));
+  EXPECT_EQ(handed(kShown), (std::pair{Op::Sub, size_t{0}})) << "the caller may write to its own";
+  EXPECT_EQ(handed(kWritten), (std::pair{Op::Sub, size_t{0}})) << "it is another value by then";
+}
+
+// Two layers y = tanh(-h) of calls' results, whose way back asks torch for the gradient in between.
+TEST(Split, WhatIsComputedAgainWaitsForItsUse) {
+  Graph g;
+  const Layout large{{1 << 16}, {1}};
+  const auto call = [&](uint32_t index, NodeId of) {
+    return g.result(g.external({ExternKind::Op, index, "aten::op", {of}, {}, 1}), 0, kF32, large);
+  };
+  const NodeId x = input(g, "x", large), h = call(0, x), y = g.pointwise(Op::Tanh, {g.pointwise(Op::Neg, {h})});
+  const NodeId h2 = call(1, y), y2 = g.pointwise(Op::Exp, {g.pointwise(Op::Neg, {h2})});
+  const NodeId late = input(g, "g", large);
+  const auto back = [&](NodeId gradient, NodeId result, NodeId of) {
+    return g.pointwise(Op::Mul, {g.pointwise(Op::Mul, {gradient, result}), of});
+  };
+  const NodeId between = call(2, back(late, y2, h2));
+  g.outputs = {h2, call(3, back(between, y, h))};
+  const pass::Halves halves = pass::split(g, {{false, true}, {false, true}, {false, false}, {false}});
+  EXPECT_EQ(ir::verify(halves.second), "");
+  const auto first = [&](Op op) {
+    NodeId id = 0;
+    while (id < halves.second.nodes.size() && halves.second[id].op != op) ++id;
+    return id;
+  };
+  EXPECT_EQ(count(halves.second, Op::Tanh), 1u);
+  EXPECT_LT(first(Op::Extern), first(Op::Tanh)) << "of the layer that goes back last";
+  EXPECT_LT(first(Op::Exp), first(Op::Extern));
 }
 
 TEST(Split, AnInputThatEagerDoesNotKeepIsCopied) {
