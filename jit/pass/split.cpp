@@ -1,5 +1,4 @@
 #include "pass/split.h"
-#include "ir/constants.h"
 
 #include <algorithm>
 #include <map>
@@ -7,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "pass/follow.h"
 #include "pass/rewrite.h"
 #include "support/error.h"
 
@@ -17,66 +17,6 @@ using namespace ir;
 namespace {
 
 constexpr const char* kAdvice = "call it under torch.no_grad() where no gradient is needed";
-
-// What a call of torch's writes when it writes `id`. What is no call's result gets memory where calls are given it.
-NodeId written_memory(const Graph& graph, NodeId id) {
-  const NodeId root = memory_of(graph, id);
-  if (graph[root].op == Op::Input || graph[root].op == Op::Result) return root;
-  while (graph[id].op == Op::Result) id = graph.externs[graph[graph[id].in[0]].attr].operands[0];
-  return id;
-}
-
-/// The memory behind each value that some call of a graph writes.
-class Writes {
- public:
-  explicit Writes(const Graph& graph) : graph_(graph), is_written_(graph.nodes.size(), false) {
-    for (const ExternAttr& call : graph.externs)
-      for (const uint32_t index : call.written) is_written_[written_memory(graph, call.operands[index])] = any_ = true;
-  }
-
-  // kNoNode: no call writes it.
-  NodeId memory(NodeId id) const {
-    if (!any_) return kNoNode;
-    const NodeId memory = written_memory(graph_, id);
-    return is_written_[memory] ? memory : kNoNode;
-  }
-
-  template <class Each>
-  void of(NodeId id, const Each& each) const {
-    if (graph_[id].op != Op::Extern) return;
-    const ExternAttr& call = graph_.externs[graph_[id].attr];
-    for (const uint32_t index : call.written) each(written_memory(graph_, call.operands[index]));
-  }
-
- private:
-  const Graph& graph_;
-  std::vector<bool> is_written_;
-  bool any_ = false;
-};
-
-// Per node: the bits of the inputs that it follows from, through memory that calls write too.
-std::vector<uint64_t> nodes_follow(const Graph& graph, const std::vector<uint64_t>& bits) {
-  std::vector<uint64_t> follows(graph.nodes.size(), 0), held(graph.nodes.size(), 0);  // held: by memory
-  const Writes writes(graph);
-  const auto read = [&](NodeId id) {
-    const NodeId memory = writes.memory(id);
-    return follows[id] | (memory == kNoNode ? 0 : held[memory]);
-  };
-  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    if (graph[id].op == Op::Input) follows[id] = bits[graph[id].attr];
-    for (const NodeId in : graph.operands(id))
-      if (in != kNoNode) follows[id] |= read(in);
-    writes.of(id, [&](NodeId memory) { held[memory] |= follows[id]; });
-  }
-  for (const NodeId id : graph.outputs) follows[id] = read(id);
-  return follows;
-}
-
-// Per node: it follows from inputs that `which` names.
-std::vector<bool> followers(const Graph& graph, const std::vector<bool>& which) {
-  const std::vector<uint64_t> follows = nodes_follow(graph, {which.begin(), which.end()});
-  return {follows.begin(), follows.end()};
-}
 
 // Behind what makes a tensor of its own of it.
 NodeId value_of(const Graph& graph, NodeId id) {
@@ -355,89 +295,6 @@ class Splitter {
   std::vector<Handed> handed_;
 };
 
-/// The graph without what nobody is given or wants.
-class Pruner {
- public:
-  Pruner(const Graph& graph, const std::vector<bool>& late, const std::vector<bool>& missing)
-      : graph_(graph),
-        half_(graph),
-        missing_(followers(graph, missing)),
-        there_(followers(graph, present(late, missing))) {
-    half_.to().inputs.clear();
-  }
-
-  Pruned run(const std::vector<bool>& wanted) {
-    find_needed(wanted);
-    Pruned out;
-    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-      if (!needed_[id] || is_nothing(id)) continue;
-      if (graph_[id].op != Op::Input) {
-        make(id);
-        continue;
-      }
-      out.inputs.push_back(graph_[id].attr);
-      half_.input(id, graph_.inputs[graph_[id].attr].name);
-    }
-    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
-      const NodeId id = graph_.outputs[i];
-      out.outputs.push_back(wanted[i] ? static_cast<int>(half_.to().outputs.size()) : -1);
-      if (wanted[i]) half_.to().outputs.push_back(is_nothing(id) ? zeros(id) : half_.output(id));
-    }
-    out.graph = std::move(half_.to());
-    return out;
-  }
-
- private:
-  static std::vector<bool> present(std::vector<bool> late, const std::vector<bool>& missing) {
-    for (size_t i = 0; i < late.size(); ++i) late[i] = late[i] && !missing[i];
-    return late;
-  }
-
-  bool is_nothing(NodeId id) const { return missing_[id] && !there_[id]; }
-
-  // Calls that write are needed for what they write.
-  void find_needed(const std::vector<bool>& wanted) {
-    needed_.assign(graph_.nodes.size(), false);
-    const bool writes =
-        std::ranges::any_of(graph_.externs, [](const ExternAttr& call) { return !call.written.empty(); });
-    for (size_t i = 0; i < graph_.outputs.size(); ++i)
-      if (wanted[i]) needed_[graph_.outputs[i]] = true;
-    for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
-      if (writes && graph_[id].op == Op::Extern) needed_[id] = true;
-      if (!needed_[id] || is_nothing(id)) continue;
-      for (const NodeId in : graph_.operands(id))
-        if (in != kNoNode) needed_[in] = true;
-    }
-  }
-
-  void make(NodeId id) {
-    const Node& node = graph_[id];
-    const auto same = [&](NodeId in) { return identical(graph_.sizes(in), graph_.sizes(id)); };
-    if (node.op == Op::Add)
-      for (const int other : {0, 1})
-        if (is_nothing(node.in[1 - other]) && same(node.in[other]))
-          return half_.set(id, half_.to().with_strides(half_[node.in[other]], graph_.layout(id).strides));
-    for (const NodeId in : graph_.operands(id))
-      if (in != kNoNode && is_nothing(in)) half_.set(in, zeros(in));
-    half_.copy(id);
-  }
-
-  NodeId zeros(NodeId like) {
-    Graph& to = half_.to();
-    const Layout& layout = graph_.layout(like);
-    return to.fresh_copy(to.expand(zero(to, graph_[like].dtype), layout.sizes), layout.strides);
-  }
-
-  const Graph& graph_;
-  Rewriter half_;
-  const std::vector<bool> missing_, there_;
-  std::vector<bool> needed_;
-};
-
-}  // namespace
-
-namespace {
-
 // As value_of(), behind copies of torch's too: a tensor that a view of torch's is made of is one.
 NodeId value_cut_at(const Graph& graph, NodeId id) {
   for (NodeId next = id; next != kNoNode;) {
@@ -500,11 +357,6 @@ std::vector<std::vector<uint64_t>> uses_beside(const Graph& graph, const std::ve
     }
   }
   return out;
-}
-
-Pruned prune(const Graph& graph, const std::vector<bool>& late, const std::vector<bool>& missing,
-             const std::vector<bool>& wanted) {
-  return Pruner(graph, late, missing).run(wanted);
 }
 
 }  // namespace fastjit::pass

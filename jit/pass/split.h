@@ -42,7 +42,8 @@ struct CutAt {
 CutAt cut_at(const ir::Graph& graph, const std::vector<uint32_t>& outputs);
 
 /// What both halves need is made by the first and handed over. What costs nothing, what follows pointwise from what is
-/// handed over anyway, and what the first does not need, the second makes. Throws support::Unable where the first half
+/// handed over anyway, and what the first does not need, the second makes, each where it is used first; and what few
+/// operations make of the result of a call is made again of that. Throws support::Unable where the first half
 /// needs what is late, or the second writes what the first made.
 Halves split(const ir::Graph& graph, const SplitAt& at);
 
