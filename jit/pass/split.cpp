@@ -115,6 +115,7 @@ class Splitter {
     for (size_t i = 0, output = 0; i < graph_.outputs.size(); ++i)
       if (!at_.late_outputs[i])
         (at_.kept_outputs[output++] ? kept : others).insert(value_of(graph_, graph_.outputs[i]));
+    const std::vector<bool> written = given_to_calls();
     bool any = false;
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
       if (!handed_over_[id] || !is_pointwise(graph_[id].op) || kept.contains(id)) continue;
@@ -122,13 +123,25 @@ class Splitter {
       if (!chain_of(id, there, kLongest, chain, sources)) continue;
       int64_t bytes = 0;
       for (const NodeId source : sources) bytes += bytes_of(source);
-      if (bytes >= bytes_of(id) && !is_as_cheap(id, chain, sources, others)) continue;
+      if (bytes >= bytes_of(id) && (written[id] || !is_as_cheap(id, chain, sources, others))) continue;
       for (const NodeId made : chain) recomputed_[made] = true;
       for (const NodeId source : sources) there[source] = true;
       there[id] = false;
       any = true;
     }
     return any;
+  }
+
+  // Calls of the first half are given it as a tensor.
+  std::vector<bool> given_to_calls() const {
+    std::vector<bool> given(graph_.nodes.size(), false);
+    for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
+      const Op op = graph_[id].op;
+      const bool gives = (first_[id] && (op == Op::Extern || op == Op::Contract)) || (given[id] && is_view(op));
+      for (const NodeId in : graph_.operands(id))
+        if (gives && in != kNoNode) given[in] = true;
+    }
+    return given;
   }
 
   // Whether a few operations make it of as much memory that a call of torch's has written: the first half need not

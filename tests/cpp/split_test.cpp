@@ -73,13 +73,14 @@ TEST(Split, APointwiseChainIsComputedAgainFromWhatIsHandedOverAnyway) {
 
 // c = h - mean, of what torch has written anyway.
 TEST(Split, WhatACallMadeIsHandedOverForWhatFewOperationsMakeOfIt) {
-  enum Case { kPlain, kShown, kWritten };
+  enum Case { kPlain, kShown, kWritten, kGiven };
   const auto split = [](Case which) {
     Graph g;
     const NodeId x = input(g, "x"), mean = input(g, "mean", {{1}, {1}});
     const NodeId h = g.result(g.external({ExternKind::Op, 0, "aten::op", {x}, {}, 1}), 0, kF32, kRow);
     const NodeId c = g.pointwise(Op::Sub, {h, mean});
     NodeId y = g.pointwise(Op::Exp, {c});
+    if (which == kGiven) y = g.result(g.external({ExternKind::Op, 1, "aten::op", {c}, {}, 1}), 0, kF32, kRow);
     if (which == kWritten) {
       const NodeId add = g.external({ExternKind::Op, 1, "aten::add_", {h, x}, {0}, 1});
       y = g.pointwise(Op::Mul, {y, g.result(add, 0, kF32, kRow)});
@@ -98,6 +99,7 @@ TEST(Split, WhatACallMadeIsHandedOverForWhatFewOperationsMakeOfIt) {
   EXPECT_EQ(handed(kPlain), (std::pair{Op::Result, size_t{1}}));
   EXPECT_EQ(handed(kShown), (std::pair{Op::Sub, size_t{0}})) << "the caller may write to its own";
   EXPECT_EQ(handed(kWritten), (std::pair{Op::Sub, size_t{0}})) << "it is another value by then";
+  EXPECT_EQ(handed(kGiven), (std::pair{Op::Sub, size_t{0}})) << "it is written for a call anyway";
 }
 
 // Two layers y = tanh(-h) of calls' results, whose way back asks torch for the gradient in between.

@@ -180,6 +180,7 @@ std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blu
   executable->numbers = blueprint.numbers;
   fill(*executable, *compilation->made);
   executable->prepare();
+  executable->last_uses = last_uses(executable->program);
   auto program = std::make_unique<BackwardProgram>();
   if (graph.symbols) {
     executable->relay();

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -50,7 +51,7 @@ class BackwardNode final : public autograd::Node {
     results_ = request.results;
     backward_->with_program(request, sizes_, [&](const BackwardProgram& program, const Sized::Lease& at_sizes) {
       std::vector<at::Tensor> held = gather(program, gradients);
-      const Tensors made = run_program(program, at_sizes, held);
+      const Tensors made = run_program(program, at_sizes, held, give_up(program));
       for (size_t i = 0; i < out.size(); ++i) {
         const int output = program.gradients[i];
         if (output < 0) continue;
@@ -65,14 +66,11 @@ class BackwardNode final : public autograd::Node {
   // Computations that have run are over; what no other one needs goes.
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < saved_.size(); ++i) {
-      const std::vector<uint64_t>& uses = backward_->given[i].uses;
-      for (const uint64_t use : uses)
-        if (use & results_) over_.insert(use);
-      if (!std::ranges::all_of(uses, [&](uint64_t use) { return over_.contains(use); })) continue;
-      saved_[i].shared.reset_data();
-      saved_[i].own.reset();
-    }
+    for (size_t i = 0; i < saved_.size(); ++i)
+      if (ends(i)) {
+        saved_[i].shared.reset_data();
+        saved_[i].own.reset();
+      }
   }
 
  private:
@@ -123,6 +121,27 @@ class BackwardNode final : public autograd::Node {
     return held;
   }
 
+  // The computations that run now are over; whether no other one needs this value.
+  bool ends(size_t i) {
+    const std::vector<uint64_t>& uses = backward_->given[i].uses;
+    for (const uint64_t use : uses)
+      if (use & results_) over_.insert(use);
+    return std::ranges::all_of(uses, [&](uint64_t use) { return over_.contains(use); });
+  }
+
+  // Which inputs of the program nobody has any more: what the run needs no more is freed on the way, as eager's nodes
+  // free what they have kept. None where the graph is retained.
+  std::vector<bool> give_up(const BackwardProgram& program) {
+    std::vector<bool> given_up(program.inputs.size(), false);
+    if (autograd::get_current_graph_task_keep_graph()) return given_up;
+    for (size_t i = 0; i < program.inputs.size(); ++i) {
+      const uint32_t value = program.inputs[i];
+      given_up[i] = backward_->given[value].from == Given::From::Extra && ends(value);
+      if (given_up[i]) saved_[value].own.reset();
+    }
+    return given_up;
+  }
+
   // As eager: what was computed with it once, and not with retain_graph, cannot be computed again.
   void refuse_over(const Given& given) const {
     const auto is_over = [&](uint64_t use) { return (use & results_) && over_.contains(use); };
@@ -165,20 +184,25 @@ class BackwardNode final : public autograd::Node {
     return planned;
   }
 
-  Tensors run_program(const BackwardProgram& program, const Sized::Lease& at_sizes,
-                      const std::vector<at::Tensor>& held) const {
+  Tensors run_program(const BackwardProgram& program, const Sized::Lease& at_sizes, std::vector<at::Tensor>& held,
+                      const std::vector<bool>& gives_up) const {
     const plan::Program& plan = at_sizes ? at_sizes.program() : program.executable->program;
     std::vector<uint64_t> scalars;
     for (size_t i = 0; at_sizes && i < program.sized->scalars(); ++i)
       scalars.push_back(program.sized->is_size(i) ? at_sizes.scalar(i) : scalars_[i]);
     std::vector<const at::Tensor*> inputs;
-    for (const at::Tensor& tensor : held) inputs.push_back(&tensor);
+    std::vector<at::Tensor*> given_up;
+    for (size_t i = 0; i < held.size(); ++i) {
+      inputs.push_back(&held[i]);
+      given_up.push_back(gives_up[i] ? &held[i] : nullptr);
+    }
     const capture::CastMode casts = capture::CastMode::of_backward();  // as it was recorded
     std::optional<capture::CastScope> scope;
     if (casts != capture::CastMode::now()) scope.emplace(casts);
     Tensors made;
     try {
-      run(*program.executable, plan, inputs.data(), at_sizes ? scalars.data() : scalars_.data(), made);
+      const uint64_t* numbers = at_sizes ? scalars.data() : scalars_.data();
+      run_and_give_up(*program.executable, plan, inputs.data(), given_up.data(), numbers, made);
     } catch (const Restart& restart) {
       throw std::runtime_error("fastjit: gradients of " + backward_->function + " cannot be computed: " + restart.why);
     }

@@ -303,6 +303,14 @@ void run(const Executable& executable, const plan::Program& program, const at::T
     run_steps<CpuRun>(executable, program, inputs, scalars, outputs);
 }
 
+void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+                     at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs) {
+  CpuRun call(executable, program, inputs, scalars);
+  call.all_steps_and_give_up(given_up);
+  call.bump_versions();
+  call.collect(outputs);
+}
+
 bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                  const uint64_t* scalars, Tensors& outputs, ValueCheck& check) {
   return run_checked_on<CpuRun>(executable, program, inputs, scalars, outputs, check);

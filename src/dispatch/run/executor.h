@@ -10,6 +10,7 @@
 #include "backend/cuda_driver.h"
 #include "backend/kernel.h"
 #include "capture/calls.h"
+#include "dispatch/run/last_uses.h"
 #include "dispatch/run/undo.h"
 #include "plan/program.h"
 
@@ -34,6 +35,7 @@ struct Executable {
   std::vector<bool> relaid;              // per slot: a call's result that the program wants with other strides
   std::vector<int64_t> result_versions;  // as Capture's
   Changes changes;                       // by its steps, in order
+  std::vector<LastUse> last_uses;        // found where callers give up inputs
   bool writes = false;                   // something visible to the caller is written before the program ends
   bool calls_torch = false;              // some step is a call of torch's
   bool releases_gil = false;  // it may take long: Python code of others, and of operators in it, may run meanwhile
@@ -70,7 +72,10 @@ struct ValueCheck {
 /// `program`: the executable's own, or that at other sizes.
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
          const uint64_t* scalars, Tensors& outputs);
-/// The same with guards, on the CPU. False: it stopped, as `check` tells.
+/// The same, on the CPU. Of each input, null or what owns it: it is reset once the run needs it no more.
+void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+                     at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs);
+/// As run() with guards, on the CPU. False: it stopped, as `check` tells.
 bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                  const uint64_t* scalars, Tensors& outputs, ValueCheck& check);
 

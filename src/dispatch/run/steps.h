@@ -25,6 +25,20 @@ class Run {
     for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { self().step(s); }, step);
   }
 
+  void all_steps_and_give_up(at::Tensor* const* given_up) {
+    auto last = exe_.last_uses.begin();
+    uint32_t at = 0;
+    plan::for_each_step(program_, [&](const auto& each) {
+      self().step(each);
+      for (; last != exe_.last_uses.end() && last->step == at; ++last) {
+        if (!given_up[last->input]) continue;
+        for (const uint32_t alias : last->aliases) tensors_[alias].reset();
+        given_up[last->input]->reset();
+      }
+      ++at;
+    });
+  }
+
   // False: stopped at a guard.
   bool checked_steps(ValueCheck& check) {
     for (const plan::Step& step : program_.steps) {

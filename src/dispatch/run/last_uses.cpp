@@ -1,0 +1,76 @@
+#include "dispatch/run/last_uses.h"
+
+#include <algorithm>
+
+#include "plan/repeat.h"
+
+namespace fastjit::dispatch {
+namespace {
+
+using plan::SlotId;
+using plan::SlotKind;
+
+class Finder {
+ public:
+  explicit Finder(const plan::Program& program) : program_(program), last_(program.slots.size(), kNever) {}
+
+  std::vector<LastUse> run() {
+    find_last();
+    for (const SlotId output : program_.outputs) last_[root(output)] = kNever;
+    std::vector<std::vector<SlotId>> ends(steps_);
+    for (SlotId id = 0; id < last_.size(); ++id)
+      if (last_[id] != kNever && program_.slots[id].kind == SlotKind::Input) ends[last_[id]].push_back(id);
+    std::vector<LastUse> out;
+    each_step([&](uint32_t step, const auto&) {
+      for (const SlotId input : ends[step]) out.push_back({step, program_.slots[input].index, aliases_of(input)});
+    });
+    return out;
+  }
+
+ private:
+  static constexpr uint32_t kNever = 0xFFFFFFFFu;
+
+  // Calls `take` with every step, when the aliases that it reads are what it reads.
+  template <class Take>
+  void each_step(const Take& take) {
+    base_.assign(program_.slots.size(), plan::kNoSlot);
+    for (SlotId id = 0; id < program_.slots.size(); ++id)
+      if (program_.slots[id].kind == SlotKind::Alias) base_[id] = program_.slots[id].base;
+    uint32_t step = 0;
+    plan::for_each_step(program_, [&](const auto& each) {
+      if constexpr (std::is_same_v<decltype(each), const plan::AliasStep&>) base_[each.slot] = each.base;
+      take(step++, each);
+    });
+    steps_ = step;
+  }
+
+  void find_last() {
+    each_step([&](uint32_t step, const auto& each) {
+      auto copy = each;
+      plan::for_each_slot(copy, [&](SlotId id, int64_t*) { last_[root(id)] = step; });
+    });
+  }
+
+  SlotId root(SlotId id) const {
+    while (base_[id] != plan::kNoSlot) id = base_[id];
+    return id;
+  }
+
+  std::vector<uint32_t> aliases_of(SlotId input) const {
+    std::vector<uint32_t> out;
+    for (SlotId id = 0; id < base_.size(); ++id)
+      if (base_[id] != plan::kNoSlot && root(id) == input) out.push_back(program_.slots[id].index);
+    return out;
+  }
+
+  const plan::Program& program_;
+  std::vector<uint32_t> last_;  // per slot
+  std::vector<SlotId> base_;    // per slot: that of an alias, as it is at the step
+  uint32_t steps_ = 0;
+};
+
+}  // namespace
+
+std::vector<LastUse> last_uses(const plan::Program& program) { return Finder(program).run(); }
+
+}  // namespace fastjit::dispatch

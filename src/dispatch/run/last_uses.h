@@ -1,0 +1,19 @@
+#pragma once
+// When a run reads its inputs for the last time, for a caller that gives them up.
+#include <cstdint>
+#include <vector>
+
+#include "plan/program.h"
+
+namespace fastjit::dispatch {
+
+struct LastUse {
+  uint32_t step;                  // in the order of plan::for_each_step()
+  uint32_t input;                 // of the program
+  std::vector<uint32_t> aliases;  // tensors of the run that lie in its memory then
+};
+
+/// Of inputs that are no outputs and that some step reads, by step.
+std::vector<LastUse> last_uses(const plan::Program& program);
+
+}  // namespace fastjit::dispatch
