@@ -22,6 +22,8 @@ Changed fold(const ir::Graph& graph,
              const PassContext& context);  // constants, identities that keep every bit, conversion pairs
 Changed slices(const ir::Graph& graph,
                const PassContext& context);  // a tensor that is filled slice by slice from another is a view of that
+Changed sums(const ir::Graph& graph,
+             const PassContext& context);  // a sum of tensors of one slice each among zeros is one of all slices
 Changed variants(const ir::Graph& graph,
                  const PassContext& context);  // cheaper forms of an operation where its result is rounded at once
 Changed biases(const ir::Graph& graph,

@@ -5,45 +5,13 @@
 
 #include "pass/pass.h"
 #include "pass/rewrite.h"
+#include "pass/slice.h"
 
 namespace fastjit::pass {
 
 using namespace ir;
 
 namespace {
-
-constexpr int64_t kMostSlices = 16;
-
-/// A slice of a tensor: all elements with one index along a dim.
-struct Slice {
-  uint8_t dim;
-  int64_t index;
-};
-
-bool same_dim(Dim a, Dim b) { return identical(a, b); }
-
-/// Of an update: the slice that it writes, with a value of just that shape.
-std::optional<Slice> written(const Graph& graph, const Node& update) {
-  std::optional<Slice> slice;
-  const IndexMap& map = graph.maps[update.attr];
-  uint8_t next = 0;
-  for (size_t d = 0; d < map.dims.size(); ++d) {
-    const Affine& row = map.dims[d];
-    if (row.terms.empty()) {
-      if (slice || row.offset.is_symbolic()) return std::nullopt;
-      slice = Slice{static_cast<uint8_t>(d), row.offset.hint()};
-    } else if (row.terms.size() != 1 || row.terms[0].first != next++ || !identical(row.terms[0].second, 1) ||
-               !identical(row.offset, 0)) {
-      return std::nullopt;
-    }
-  }
-  if (!slice || graph.sizes(update.in[1]).size() != next) return std::nullopt;
-  const auto whole = graph.sizes(update.in[0]), value = graph.sizes(update.in[1]);
-  const auto behind = whole.begin() + slice->dim;
-  const bool has_its_shape = std::equal(whole.begin(), behind, value.begin(), same_dim) &&
-                             std::equal(behind + 1, whole.end(), value.begin() + slice->dim, same_dim);
-  return has_its_shape ? slice : std::nullopt;
-}
 
 /// A view of something that is no view by a map.
 struct Seen {
@@ -100,7 +68,7 @@ std::optional<Seen> joined(const std::vector<Seen>& slices, uint8_t dim) {
 
 /// What the update, and those before it, make of the tensor.
 std::optional<Seen> whole_of(const Graph& graph, NodeId update) {
-  const auto last = written(graph, graph[update]);
+  const auto last = written_slice(graph, graph[update]);
   if (!last) return std::nullopt;
   const Dim length = graph.sizes(update)[last->dim];
   if (length.is_symbolic() || length.hint() > kMostSlices) return std::nullopt;
@@ -108,7 +76,7 @@ std::optional<Seen> whole_of(const Graph& graph, NodeId update) {
   const NodeId source = source_of(graph, graph[update].in[1]);  // most chains put together what different nodes made
   NodeId base = update;
   for (int64_t seen = 0; graph[base].op == Op::Update && seen < 2 * kMostSlices; ++seen, base = graph[base].in[0]) {
-    const auto slice = written(graph, graph[base]);
+    const auto slice = written_slice(graph, graph[base]);
     if (!slice || slice->dim != last->dim) break;
     NodeId& value = values[static_cast<size_t>(slice->index)];
     if (value != kNoNode) continue;

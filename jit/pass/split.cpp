@@ -276,9 +276,13 @@ class Splitter {
       const Op op = graph_[id].op;
       if (op == Op::Extern && second_[id] && !graph_.externs[graph_[id].attr].written.empty())
         return std::vector<bool>(graph_.nodes.size(), false);  // what is read before a call writes over it
-      const bool has_place = op == Op::Input || op == Op::Extern || op == Op::Result;
-      const bool is_made = second_[id] && !handed_over_[id] && !late_[id] && !has_place;
-      waits[id] = is_made && (is_pointwise(op) || is_free(id)) && bytes_of(id) >= kLarge;
+      const NodeId call = op == Op::Result ? graph_[id].in[0] : id;
+      const bool is_view_call = graph_[call].op == Op::Extern && kind_of(graph_, call) == ExternKind::View &&
+                                graph_.externs[graph_[call].attr].outputs == 1 && call + 1 < graph_.nodes.size() &&
+                                graph_[call + 1].op == Op::Result;
+      const bool is_anywhere = is_pointwise(op) || (op != Op::Extern && op != Op::Result && is_free(id));
+      const bool is_made = second_[id] && !handed_over_[id] && !late_[id];
+      waits[id] = is_made && (is_view_call || is_anywhere) && bytes_of(is_view_call ? call + 1 : id) >= kLarge;
     }
     return waits;
   }

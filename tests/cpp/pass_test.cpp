@@ -358,3 +358,39 @@ TEST(Slices, AllElseStaysUpdates) {
   EXPECT_EQ(count(with_slices({{0, 1}, {1, 2}, {2, 0}}, true), Op::Update), 3u) << "in no even steps";
   EXPECT_EQ(count(with_slices({{0, 2}, {2, 0}}, false, true), Op::Update), 2u) << "the argument is written";
 }
+
+namespace {
+
+/// The sum of tensors that hold exp(x) in one of three slices each, among zeros.
+Graph sum_of_slices(const std::vector<int64_t>& which, double among, bool is_shown = false) {
+  Graph g;
+  const NodeId x = g.input(DType::F32, {{8}, {1}}, {"x"});
+  const NodeId base = g.expand(g.constant(DType::F32, among), {8, 3});
+  NodeId sum = kNoNode;
+  for (const int64_t slice : which) {
+    const NodeId part = g.update(base, g.pointwise(Op::Exp, {x}), {{{0, {{0, 1}}}, {slice, {}}}});
+    if (is_shown) g.outputs.push_back(part);
+    sum = sum == kNoNode ? part : g.pointwise(Op::Add, {sum, part});
+  }
+  g.outputs.push_back(g.pointwise(Op::Neg, {sum}));
+  return pass::run(g, {});
+}
+
+}  // namespace
+
+TEST(Sums, OfOneSliceEachArePutTogether) {
+  for (const auto& which : {std::vector<int64_t>{2, 1, 0}, {0, 2}}) {
+    const Graph g = sum_of_slices(which, 0);
+    EXPECT_EQ(verify(g), "");
+    EXPECT_EQ(count(g, Op::Update), 0u);
+    EXPECT_EQ(count(g, Op::Cat), 1u);
+    EXPECT_EQ(count(g, Op::Add), 1u) << "of 0 to exp(x), where -0 becomes 0";
+  }
+}
+
+TEST(Sums, AllElseStaysASum) {
+  EXPECT_EQ(count(sum_of_slices({0, 0}, 0), Op::Cat), 0u) << "of the same slice";
+  EXPECT_EQ(count(sum_of_slices({0, 1}, 1), Op::Cat), 0u) << "among other values";
+  EXPECT_EQ(count(sum_of_slices({0, 1}, -0.0), Op::Cat), 0u) << "among -0, where -0 stays";
+  EXPECT_EQ(count(sum_of_slices({0, 1}, 0, true), Op::Cat), 0u) << "of tensors that are made anyway";
+}

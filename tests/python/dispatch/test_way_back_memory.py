@@ -1,0 +1,112 @@
+"""What the way back holds: kept tensors go when nothing reads them any more, and slices are put together at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from fastjit import fastjit
+
+# What a step needs at most beyond what is held before it, in a process whose large blocks go back to the system. 24
+# layers keep 1 MB each, and each has 1 MB of gradients.
+STEP = """
+import ctypes, gc, sys
+ctypes.CDLL(None).mallopt(-3, 32 << 10)
+import torch
+from fastjit import fastjit, _C
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+weights = [torch.nn.Parameter(torch.randn(512, 512) / 23) for _ in range(24)]
+def f(x):
+    for w in weights:
+        x = torch.tanh(x @ w)
+    return x
+
+fast, x, peaks = fastjit(f), torch.randn(512, 512), []
+for turn in range(7):
+    for w in weights:
+        w.grad = None
+    gc.collect()
+    _C.pool_clear()
+    held = status("VmRSS")
+    with open("/proc/self/clear_refs", "w") as marks:
+        marks.write("5")
+    (f if sys.argv[1] == "eager" else fast)(x).sum().backward(retain_graph=sys.argv[1] == "retained")
+    peaks.append(status("VmHWM") - held)
+assert sys.argv[1] == "eager" or (fast.stats().hits, fast.stats().fallbacks) == (6, {}), fast.stats()
+print(min(peaks[-3:]))
+"""
+
+
+def peak_mb(how: str) -> float:
+    done = subprocess.run([sys.executable, "-c", STEP, how], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc")
+def test_a_step_needs_no_more_than_in_eager():
+    eager, fast, retained = (peak_mb(how) for how in ("eager", "fastjit", "retained"))
+    assert fast < 1.2 * eager
+    assert retained > fast + 15, "what is kept must stay"
+
+
+def gradients(call, x: Tensor, gs: list[Tensor]) -> Tensor:
+    x = x.clone().requires_grad_()
+    results = call(x)
+    torch.autograd.backward([y for y in results if y.requires_grad], gs[: len(results)])
+    assert x.grad is not None
+    return x.grad
+
+
+SLICES = {
+    "all": lambda x: (x[0].sin(), x[1].sin(), x[2].sin()),
+    "some": lambda x: (x[0].sin(), x[2].sin()),
+    "along another dim": lambda x: (x[:, 0].exp(), x[:, 1].exp()),
+    "one twice": lambda x: (x[0].sin(), x[0].cos(), x[1].sin()),
+    "beside the whole": lambda x: (x[0].sin(), x[1].sin() * x.sum((0, 2))[:, None]),
+}
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("name", SLICES)
+def test_gradients_of_slices_are_put_together(name):
+    one = SLICES[name]
+
+    def call(x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.stack([y.sum(0) for y in one(x)]),)
+
+    x, fast = torch.randn(3, 4, 5), fastjit(call)
+    for _ in range(3):
+        g = torch.randn_like(call(x)[0])
+        g[g.abs() < 0.3] = -0.0
+        want, got = gradients(call, x, [g]), gradients(fast, x, [g])
+        torch.testing.assert_close(got, want)
+        assert torch.equal(torch.signbit(got[want == 0]), torch.signbit(want[want == 0]))
+    assert (fast.stats().hits, fast.stats().fallbacks) == (2, {})
+    assert (
+        name in ("one twice", "beside the whole")
+        or " cat " in fast.inspect("plan")
+        or "update" not in fast.inspect("plan")
+    )
+
+
+@torch.enable_grad()
+def test_a_graph_that_is_retained_is_gone_back_again():
+    fast, w = fastjit(lambda x, w: torch.tanh(torch.tanh(x @ w) @ w)), torch.randn(8, 8, requires_grad=True)
+    for turn in range(3):
+        y = fast(torch.randn(4, 8), w)
+        first = torch.autograd.grad(y.sum(), w, retain_graph=True)[0]
+        second = torch.autograd.grad(y.sum(), w, retain_graph=turn == 1)[0]
+        assert torch.equal(first, second)
+        if turn == 1:
+            assert torch.equal(first, torch.autograd.grad(y.sum(), w)[0])
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(y.sum(), w)
+    assert (fast.stats().hits, fast.stats().fallbacks) == (2, {})
