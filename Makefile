@@ -16,6 +16,8 @@ PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pyt
 VISION := $(shell sed -n 's/^torch = \["2\.\([0-9]*\).*/\1/p' pyproject.toml | awk '{ print $$1 + 15 }')
 PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*" "einops>=0.8,<1"
 
+DIGITS := "scikit-learn>=1.5,<2"
+
 .PHONY: test-matrix fuzz fuzz-scripts fuzz-loops fuzz-training opinfo-full opinfo-gradients test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds bench-training seeds-peers bench-report correctness-report coverage-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
@@ -155,8 +157,12 @@ bench-models: build
 	@rm -f $(KEPT)
 	@$(PY) benchmarks/report.py
 
+# Training: times, then memory and errors, then what scikit-learn's digits are learned to.
 bench-training: build
 	@$(PY) benchmarks/training.py
+	@$(PY) benchmarks/training_quality.py
+	@$(PY) -c "import sklearn" 2>/dev/null || $(PY) -m pip install -q $(DIGITS)
+	@$(PY) benchmarks/digits.py
 	@$(PY) benchmarks/report.py
 
 # The programs of the works that FastJIT began with, a folder of benchmarks/seeds each, tens of minutes: the first calls

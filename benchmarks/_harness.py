@@ -191,5 +191,16 @@ def rounds_of(timers: dict[str, measure.Timer], options: Options) -> dict[str, l
     return measure.interleave(timers, loops, options.rounds)
 
 
+def worst(what: str, values: dict[str, Any], must: float, aim: float | None, **fields: Any) -> Target:
+    """The figure of the one of `values` that is worst, and how many of them miss."""
+    pick = min if fields.get("better") == "higher" else max
+    name = pick(values, key=lambda key: values[key]) if values else ""
+    bad = sum(v < must if fields.get("better") == "higher" else v > must for v in values.values())
+    detail = (
+        f"{name}; {bad} of {len(values)} beyond {must:g}{' s' if fields.get('unit') == 's' else ''}" if name else ""
+    )
+    return Target(what, must, aim, values.get(name), detail=detail, **fields)
+
+
 def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan

@@ -125,10 +125,10 @@ def _first_targets(ran: dict[str, Found], count: int) -> list[harness.Target]:
     cold = "first call of a model over eager, empty cache"
     middle = statistics.median(over.values()) if over else None  # type: ignore[type-var]
     return [
-        _worst(f"{cold}, longest", over, 0.500, 0.150, unit="s"),
+        harness.worst(f"{cold}, longest", over, 0.500, 0.150, unit="s"),
         harness.Target(f"{cold}, median", 0.150, 0.060, middle, unit="s", detail=_of(len(over), count)),
-        _worst("the same over torch.compile's, largest", theirs, 0.05, None),
-        _worst("first call with a full cache over twice eager's call and 30 ms, largest", full, 1.0, None),
+        harness.worst("the same over torch.compile's, largest", theirs, 0.05, None),
+        harness.worst("first call with a full cache over twice eager's call and 30 ms, largest", full, 1.0, None),
     ]
 
 
@@ -162,7 +162,9 @@ def _steady_targets(models: list[zoo.Model], found: dict[str, Found]) -> list[ha
         best = over_best(model, got)
         if best is not None:
             ratios[f"{model.short} at batch {part}"] = best[1][1]
-    least = _worst("a call of a model, times as fast as the best peer, least", ratios, 1.0, None, better="higher")
+    least = harness.worst(
+        "a call of a model, times as fast as the best peer, least", ratios, 1.0, None, better="higher"
+    )
     if ratios and not any("torch.compile" in got.get("over", {}) for _, _, got in _steady_parts(models, found)):
         least = replace(least, detail=f"{least.detail}; without torch.compile, which was not measured")
     mean = harness.geometric_mean(list(ratios.values())) if ratios else None
@@ -176,17 +178,7 @@ def _memory_target(models: list[zoo.Model], found: dict[str, Found]) -> harness.
         got = found.get(model.short, {}).get("memory", {})
         if "fastjit" in got and is_program(got["fastjit"]) and (ratio := peak_ratio(got)) is not None:
             peaks[model.short] = ratio
-    return _worst("peak memory of a model's call over eager's, largest", peaks, 1.0, 0.8)
-
-
-def _worst(what: str, values: dict[str, Any], must: float, aim: float | None, **fields: Any) -> harness.Target:
-    pick = min if fields.get("better") == "higher" else max
-    name = pick(values, key=lambda key: values[key]) if values else ""
-    bad = sum(v < must if fields.get("better") == "higher" else v > must for v in values.values())
-    detail = (
-        f"{name}; {bad} of {len(values)} beyond {must:g}{' s' if fields.get('unit') == 's' else ''}" if name else ""
-    )
-    return harness.Target(what, must, aim, values.get(name), detail=detail, **fields)
+    return harness.worst("peak memory of a model's call over eager's, largest", peaks, 1.0, 0.8)
 
 
 def _of(count: int, all_of_them: int) -> str:

@@ -1,30 +1,22 @@
 """A fresh process of models.py: steady state, or peak memory, of one case. `ORDER` is JSON, the answer a file.
 
-Peak memory. torch's allocator on the CPU is plain malloc, so what a call needs is what the process holds. malloc would
-keep what is freed, and where a block lies among the holes of its heap is chance: by the pages that it touched, the same
-eager call needed 0.8 to 1.3 of what it needed in the next process. So blocks from 32 KiB on are mapped one by one here,
-for both variants, and their pages are gone when they are freed.
+Peak memory, with the means of _peak.py:
 1. Model, inputs and libraries are loaded and eager is called, so that what is paid once (thread pools, packed weights
    of oneDNN) is paid; free heap goes back to the system. What the process now holds (VmRSS) is where counting starts.
 2. The variant is built on that same module, without a copy of its weights, and called until it is warm. Kernels come
    from a full disk cache, so that no compiler is loaded. Then FastJIT's pool of warm memory and the free heap go back
    to the system. What is held now beyond the start is what the variant keeps: code, tables, results of weights.
-3. Writing 5 to /proc/self/clear_refs sets the high-water mark (VmHWM) back to what is held, and the variant is called
-   once more: the mark less what was held is what the call needs at most, the pool's own rounding up included. The
-   least of three such calls counts, and of several processes, as another thread of the process only ever adds.
+3. The variant is called once more, three times, and the least that such a call needs at most counts; so does the least
+   of several processes.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-M_MMAP_THRESHOLD, MAPPED_FROM = -3, 32 << 10
-PEAK_CALLS = 3
 WARM_CALLS = 4
 
 
@@ -53,34 +45,20 @@ def steady(order: dict[str, Any], spec: Any, names: list[str]) -> dict[str, Any]
 
 
 def memory(order: dict[str, Any], spec: Any, variant: str) -> dict[str, Any]:
+    import _peak as peak
     from fastjit._bench.load import load_case
     from fastjit._bench.variants import build
-    from fastjit._bench.worker import status_bytes
 
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_FROM)
+    peak.map_blocks()
     case = load_case(spec)
     for _ in range(2):
         case.fn(*case.args, **case.kwargs)
-    start = _settled(status_bytes)
+    start = peak.held_bytes()
     built = build(variant, case.fn, case.args, case.kwargs, own=False)
     for _ in range(WARM_CALLS):
         built.call(*case.args, **case.kwargs)
-    peaks = []
-    for _ in range(PEAK_CALLS):
-        held = _settled(status_bytes)
-        Path("/proc/self/clear_refs").write_text("5")
-        built.call(*case.args, **case.kwargs)
-        peaks.append(max(0, status_bytes("VmHWM") - held))
-    return {"peak_bytes": min(peaks), "kept_bytes": max(0, held - start), "stats": built.stats()}
-
-
-def _settled(status_bytes: Any) -> int:
-    from fastjit import _C
-
-    gc.collect()
-    _C.pool_clear()
-    ctypes.CDLL(None).malloc_trim(0)
-    return int(status_bytes("VmRSS"))
+    peak_bytes, held = peak.peak_of_calls(lambda: built.call(*case.args, **case.kwargs))
+    return {"peak_bytes": peak_bytes, "kept_bytes": max(0, held - start), "stats": built.stats()}
 
 
 def main(text: str) -> int:
