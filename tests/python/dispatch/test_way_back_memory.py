@@ -90,11 +90,6 @@ def test_gradients_of_slices_are_put_together(name):
         torch.testing.assert_close(got, want)
         assert torch.equal(torch.signbit(got[want == 0]), torch.signbit(want[want == 0]))
     assert (fast.stats().hits, fast.stats().fallbacks) == (2, {})
-    assert (
-        name in ("one twice", "beside the whole")
-        or " cat " in fast.inspect("plan")
-        or "update" not in fast.inspect("plan")
-    )
 
 
 @torch.enable_grad()
