@@ -86,6 +86,7 @@ void group_norm_backward(Call& c) {  // (gradient, x, mean, rstd, weight, N, C, 
   const ir::Dim n = sizes[0], channels = sizes[1].fixed();
   ir::Dim plane = 1;
   for (size_t d = 2; d < sizes.size(); ++d) plane *= sizes[d];
+  if (!(c.size(5) == n && c.size(6) == channels && c.size(7) == plane)) throw NotLowered{};
   const Shape grouped{n, groups, channels / groups, plane};
   const Expr g = shaped(c.as(0, type), grouped), x = shaped(c.as(1, type), grouped);
   auto statistic = [&](size_t i) { return shaped(beside(c, i, x), {n, groups, 1, 1}); };

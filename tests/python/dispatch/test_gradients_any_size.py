@@ -155,6 +155,7 @@ CASES: dict[str, tuple[Function, Callable[..., tuple[Tensor, ...]]]] = {
     "mse": (lambda x, y: F.mse_loss(x, y), lambda n: (leaf(n, 5), torch.randn(n, 5))),
     "cross entropy": (lambda x, y: F.cross_entropy(x, y), lambda n: (leaf(n, 5), torch.randint(0, 5, (n,)))),
     "softmax": (lambda x: torch.softmax(x, -1), lambda n: (leaf(n, 5),)),
+    "group norm": (lambda x, w: F.group_norm(x.exp(), 2, w), lambda n: (leaf(n, 4, n + 1, 3), leaf(4))),
     "slices": (lambda x: x[1:, :3] * x[:-1, 2:], lambda n: (leaf(n + 1, 5),)),
     "swish": (swish, lambda n: (leaf(n, 5),)),
     "two results": (lambda x: (x.exp(), x.sin().sum(1)), lambda n: (leaf(n, 5),)),
