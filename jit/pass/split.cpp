@@ -115,7 +115,8 @@ class Splitter {
     for (size_t i = 0, output = 0; i < graph_.outputs.size(); ++i)
       if (!at_.late_outputs[i])
         (at_.kept_outputs[output++] ? kept : others).insert(value_of(graph_, graph_.outputs[i]));
-    const std::vector<bool> written = given_to_calls();
+    const std::vector<bool> given = given_to_calls();
+    const Writes writes(graph_);
     bool any = false;
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
       if (!handed_over_[id] || !is_pointwise(graph_[id].op) || kept.contains(id)) continue;
@@ -123,7 +124,7 @@ class Splitter {
       if (!chain_of(id, there, kLongest, chain, sources)) continue;
       int64_t bytes = 0;
       for (const NodeId source : sources) bytes += bytes_of(source);
-      if (bytes >= bytes_of(id) && (written[id] || !is_as_cheap(id, chain, sources, others))) continue;
+      if (bytes >= bytes_of(id) && (given[id] || !is_as_cheap(id, chain, sources, others, writes))) continue;
       for (const NodeId made : chain) recomputed_[made] = true;
       for (const NodeId source : sources) there[source] = true;
       there[id] = false;
@@ -147,10 +148,9 @@ class Splitter {
   // Whether a few operations make it of as much memory that a call of torch's has written: the first half need not
   // write it as well.
   bool is_as_cheap(NodeId id, const std::vector<NodeId>& chain, const std::vector<NodeId>& sources,
-                   const std::unordered_set<NodeId>& shown) const {
+                   const std::unordered_set<NodeId>& shown, const Writes& writes) const {
     constexpr int64_t kFew = 16, kOperations = 4;  // a part of the bytes that does not matter; of the value's size
     const int64_t bytes = bytes_of(id);
-    const Writes writes(graph_);
     int64_t written = 0, there = 0, operations = 0;
     for (const NodeId source : sources) {
       const Op op = graph_[source].op;

@@ -1,6 +1,7 @@
 #include "dispatch/run/last_uses.h"
 
-#include <algorithm>
+#include <set>
+#include <utility>
 
 #include "plan/repeat.h"
 
@@ -34,14 +35,21 @@ class Finder {
   template <class Take>
   void each_step(const Take& take) {
     base_.assign(program_.slots.size(), plan::kNoSlot);
+    aliases_.clear();
     for (SlotId id = 0; id < program_.slots.size(); ++id)
-      if (program_.slots[id].kind == SlotKind::Alias) base_[id] = program_.slots[id].base;
+      if (program_.slots[id].kind == SlotKind::Alias) set_base(id, program_.slots[id].base);
     uint32_t step = 0;
     plan::for_each_step(program_, [&](const auto& each) {
-      if constexpr (std::is_same_v<decltype(each), const plan::AliasStep&>) base_[each.slot] = each.base;
+      if constexpr (std::is_same_v<decltype(each), const plan::AliasStep&>) set_base(each.slot, each.base);
       take(step++, each);
     });
     steps_ = step;
+  }
+
+  void set_base(SlotId alias, SlotId base) {
+    if (base_[alias] != plan::kNoSlot) aliases_.erase({base_[alias], alias});
+    aliases_.insert({base, alias});
+    base_[alias] = base;
   }
 
   void find_last() {
@@ -58,14 +66,21 @@ class Finder {
 
   std::vector<uint32_t> aliases_of(SlotId input) const {
     std::vector<uint32_t> out;
-    for (SlotId id = 0; id < base_.size(); ++id)
-      if (base_[id] != plan::kNoSlot && root(id) == input) out.push_back(program_.slots[id].index);
+    for (std::vector<SlotId> todo{input}; !todo.empty();) {
+      const SlotId base = todo.back();
+      todo.pop_back();
+      for (auto it = aliases_.lower_bound({base, 0}); it != aliases_.end() && it->first == base; ++it) {
+        out.push_back(program_.slots[it->second].index);
+        todo.push_back(it->second);
+      }
+    }
     return out;
   }
 
   const plan::Program& program_;
-  std::vector<uint32_t> last_;  // per slot
-  std::vector<SlotId> base_;    // per slot: that of an alias, as it is at the step
+  std::vector<uint32_t> last_;                   // per slot
+  std::vector<SlotId> base_;                     // per slot: that of an alias, as it is at the step
+  std::set<std::pair<SlotId, SlotId>> aliases_;  // (base, alias)
   uint32_t steps_ = 0;
 };
 
