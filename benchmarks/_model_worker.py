@@ -12,9 +12,7 @@ Peak memory, with the means of _peak.py:
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 WARM_CALLS = 4
@@ -61,30 +59,23 @@ def memory(order: dict[str, Any], spec: Any, variant: str) -> dict[str, Any]:
     return {"peak_bytes": peak_bytes, "kept_bytes": max(0, held - start), "stats": built.stats()}
 
 
-def main(text: str) -> int:
-    order = json.loads(text)
+def measure(order: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     import fastjit  # noqa: F401  (loaded before anything is counted)
     from fastjit._bench.load import CaseSpec
     from fastjit._bench.variants import quiet
 
-    report = Path(order["report"])
     spec = CaseSpec(**order["spec"])
     if order.get("threads"):
         torch.set_num_threads(order["threads"])
-    try:
-        with torch.no_grad(), quiet():
-            if order["part"] == "steady":
-                answer = steady(order, spec, order["variants"])
-            else:
-                answer = memory(order, spec, order["variant"])
-        report.write_text(json.dumps(answer))
-    except Exception as error:
-        report.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}))
-        return 1
-    return 0
+    with torch.no_grad(), quiet():
+        if order["part"] == "steady":
+            return steady(order, spec, order["variants"])
+        return memory(order, spec, order["variant"])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    from fastjit._bench.worker import answer
+
+    sys.exit(answer(sys.argv[1], measure))

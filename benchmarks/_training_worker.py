@@ -8,9 +8,7 @@ step, as zero_grad() does it, so what a step needs includes those that it leaves
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 EAGER_STEPS, WARM_STEPS = 2, 6
@@ -46,24 +44,18 @@ def memory(name: str, variant: str) -> dict[str, Any]:
     return answer
 
 
-def main(text: str) -> int:
-    order = json.loads(text)
+def measure(order: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from fastjit._bench.variants import quiet
 
-    report = Path(order["report"])
     if order.get("threads"):
         torch.set_num_threads(order["threads"])
-    try:
-        with quiet():
-            answer = memory(order["program"], order["variant"])
-        report.write_text(json.dumps(answer))
-    except Exception as error:
-        report.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}))
-        return 1
-    return 0
+    with quiet():
+        return memory(order["program"], order["variant"])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    from fastjit._bench.worker import answer
+
+    sys.exit(answer(sys.argv[1], measure))

@@ -246,13 +246,20 @@ TEST(UsesBeside, FollowsWhatCallsWrite) {
   EXPECT_EQ(pass::uses_beside(written.graph, {1, 0})[1], std::vector<uint64_t>{1});
 }
 
+/// A graph for any size n.
+struct AnySize {
+  std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();
+  Symbols::Scope scope{symbols.get()};
+  Dim n = symbols->add(6, "n");
+  Graph graph;
+  AnySize() { graph.symbols = symbols; }
+};
+
 // y = exp(x), of n rows; gx = g * exp(x) / n.
 TEST(Split, BothHalvesHaveTheSymbolsOfTheGraph) {
-  const auto symbols = std::make_shared<Symbols>();
-  const Symbols::Scope scope(symbols.get());
-  const Dim n = symbols->add(6, "n");
-  Graph g;
-  g.symbols = symbols;
+  AnySize any;
+  Graph& g = any.graph;
+  const Dim n = any.n;
   const Layout rows{{n, 4}, {4, 1}};
   const NodeId x = g.input(kF32, rows, {"x"}), e = g.pointwise(Op::Exp, {x});
   const NodeId late = g.input(kF32, rows, {"g"}), count_of_rows = g.convert(g.size(n), kF32);
@@ -262,33 +269,31 @@ TEST(Split, BothHalvesHaveTheSymbolsOfTheGraph) {
   EXPECT_EQ(ir::verify(halves.second), "");
   EXPECT_EQ(halves.handed, (std::vector<Handed>{{Handed::From::Output, 0}, {Handed::From::Late, 1}}));
   for (const Graph* half : {&halves.first, &halves.second}) {
-    EXPECT_EQ(half->symbols, symbols);
+    EXPECT_EQ(half->symbols, any.symbols);
     EXPECT_TRUE(identical(half->layout(half->outputs[0]).sizes, rows.sizes));
     ASSERT_EQ(half->scalars.size(), 1u) << "a call has one list of numbers";
     EXPECT_TRUE(identical(half->scalars[0].size, n));
   }
   EXPECT_EQ(count(halves.second, Op::Scalar), 1u);
-  EXPECT_EQ(symbols->guards(), (std::vector<std::string>{"n >= 2"})) << "to split asks nothing";
+  EXPECT_EQ(any.symbols->guards(), (std::vector<std::string>{"n >= 2"})) << "to split asks nothing";
 
   const int64_t other[] = {9};
   const Graph moved = at_sizes(halves.second, other);
   EXPECT_EQ(moved.symbols->value(0), 9);
-  EXPECT_EQ(symbols->value(0), 6);
+  EXPECT_EQ(any.symbols->value(0), 6);
   EXPECT_EQ(moved.layout(moved.outputs[0]).sizes[0].hint(), 9);
   EXPECT_EQ(ir::verify(moved), "");
 }
 
 TEST(Prune, MissingGradientsAreZerosOfAnySize) {
-  const auto symbols = std::make_shared<Symbols>();
-  const Symbols::Scope scope(symbols.get());
-  const Dim n = symbols->add(6, "n");
-  Graph g;
-  g.symbols = symbols;
+  AnySize any;
+  Graph& g = any.graph;
+  const Dim n = any.n;
   const NodeId a = g.input(kF32, {{n}, {1}}, {"ga"}), b = g.input(kF32, {{n}, {1}}, {"gb"});
   g.outputs = {g.pointwise(Op::Max, {a, b})};
   const pass::Pruned pruned = pass::prune(g, {true, true}, {false, true}, {true});
   EXPECT_EQ(ir::verify(pruned.graph), "");
-  EXPECT_EQ(pruned.graph.symbols, symbols);
+  EXPECT_EQ(pruned.graph.symbols, any.symbols);
   EXPECT_TRUE(identical(pruned.graph.sizes(pruned.graph.outputs[0])[0], n));
 }
 
