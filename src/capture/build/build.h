@@ -129,7 +129,8 @@ class GraphBuilder {
   void fix_sizes_of(uint32_t tensor);
   void fix_sizes_read();
   void take_free_arguments();
-  std::optional<std::vector<ir::Dim>> known_sizes(const Event& event, const std::vector<ir::Layout>& tensors);
+  std::optional<std::vector<ir::Dim>> known_sizes(const Use& result, const Event& event,
+                                                  const std::vector<ir::Layout>& tensors);
   SharedMeta foretold(const Use& result, const Event& event);
   SharedMeta expected(const Use& result, const Event& event) const;
   SharedMeta computed(const Use& result, ir::NodeId node, const Event& event);

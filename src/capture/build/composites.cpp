@@ -5,12 +5,12 @@
 #include <unordered_set>
 
 #include "capture/build/build.h"
+#include "capture/build/given.h"
 
 namespace fastjit::capture {
 namespace {
 
 using ir::Dim;
-using Dims = std::vector<Dim>;
 
 Dim product(std::span<const Dim> dims) {
   Dim count = 1;
@@ -41,12 +41,6 @@ bool is_contiguous(const ir::Layout& layout) {
   }
   return true;
 }
-
-/// What a composite gives to the operators that it calls, in their order.
-struct Given {
-  std::string_view op;
-  Dims sizes;
-};
 
 // linear() in aten/src/ATen/native/Linear.cpp, with a bias.
 std::vector<Given> of_linear(const ir::Layout& input, const ir::Layout& weight) {
@@ -195,6 +189,9 @@ bool is_same_for_all_sizes(std::string_view name) {
 static std::optional<std::vector<Given>> given_by(const Trace& trace, uint32_t index,
                                                   const std::vector<ir::Layout>& in) {
   const Event& composite = trace.events[index];
+  if (composite.name == kAttention) return of_attention(trace, index, in);
+  if (composite.name == kPlainAttention) return of_plain_attention(composite, in);
+  if (composite.name == kInstanceNorm) return of_instance_norm(composite, in);
   const bool is_linear = composite.name == "aten::linear";
   if ((!is_linear && composite.name != "aten::matmul") || in.size() < 2) return std::nullopt;
   const ir::Layout &a = in[0], &b = in[1];
@@ -282,10 +279,10 @@ bool GraphBuilder::follows(uint32_t index) {
   for (uint32_t child = index + 1; child < composite.end; child = trace_.events[child].end) {
     const Event& event = trace_.events[child];
     if (next == given->size() || event.name != (*given)[next].op) continue;
-    const Dims& sizes = (*given)[next++].sizes;
-    const c10::IValue& recorded = event.args[1].constant;
+    const auto& [op, sizes, argument] = (*given)[next++];
+    const c10::IValue& recorded = event.args[argument].constant;
     if (!recorded.isIntList() || recorded.toIntVector() != ir::hints(sizes)) return false;
-    given_lists_[{child, 1}] = sizes;
+    given_lists_[{child, argument}] = sizes;
   }
   return next == given->size();
 }

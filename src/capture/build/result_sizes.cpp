@@ -262,6 +262,15 @@ Found summed(const SizedCall& call, const Named& named) {
   return sizes;
 }
 
+// What is attended to has the columns of the values; the other result is one number for each row of scores.
+Found attended(const SizedCall& call, const Named&) {
+  if (call.tensors.size() < 3 || call.tensors[0].sizes.size() != 4 || call.result > 1) return std::nullopt;
+  Dims sizes = call.tensors[0].sizes;
+  if (call.result == 0) sizes.back() = call.tensors[2].sizes.back();
+  if (call.result == 1) sizes.pop_back();
+  return sizes;
+}
+
 Found stepped(const SizedCall&, const Named& named) {
   const Dims steps = named.ints("steps");
   return steps.size() == 1 ? std::optional(steps) : std::nullopt;
@@ -275,6 +284,7 @@ struct Formula {
 const Formula* formula_of(std::string_view op) {
   static constexpr Formula kPad{padded, true}, kResample{resampled, true};
   static const std::unordered_map<std::string_view, Formula> all{
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", {attended, false}},
       {"aten::cdist", {distances, false}},
       {"aten::_cdist_forward", {distances, false}},
       {"aten::constant_pad_nd", kPad},

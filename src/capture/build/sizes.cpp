@@ -145,17 +145,22 @@ static bool is_view_of_all(std::string_view op) {
   return names.contains(op);
 }
 
-// What writes to something that shares its memory with parts of it: which these are may depend on sizes. kNone:
-// nothing.
+// What writes to something that shares its memory with parts of it: which these are may depend on sizes. Parts that are
+// taken behind the last write do not count. kNone: nothing.
 uint32_t GraphBuilder::writes_to_parts() const {
   std::vector<uint32_t> written(trace_.storages.size(), kNone);
-  for (const Action& step : analysis_.steps)
-    for (const uint32_t tensor : step.writes) written[analysis_.storage[tensor]] = step.event;
+  std::vector<int64_t> last(trace_.storages.size(), -1);
+  for (int64_t step = 0; step < std::ssize(analysis_.steps); ++step)
+    for (const uint32_t tensor : analysis_.steps[static_cast<size_t>(step)].writes) {
+      written[analysis_.storage[tensor]] = analysis_.steps[static_cast<size_t>(step)].event;
+      last[analysis_.storage[tensor]] = step;
+    }
   std::vector<uint32_t> bases(trace_.storages.size(), 0);
   for (uint32_t tensor = 0; tensor < analysis_.storage.size(); ++tensor) {
     const uint32_t storage = analysis_.storage[tensor];
     if (storage == kNone || written[storage] == kNone) continue;
     const int64_t maker = analysis_.created[tensor];
+    if (maker > last[storage]) continue;
     const Action* step = maker < 0 ? nullptr : &analysis_.steps[static_cast<size_t>(maker)];
     const auto is_of_it = [&](uint32_t other) { return analysis_.storage[other] == storage; };
     const bool is_view = step && std::ranges::any_of(step->reads, is_of_it);
@@ -260,13 +265,17 @@ SharedMeta GraphBuilder::expected(const Use& result, const Event& event) const {
 }
 
 // By the formula of the operator, which may be given sizes as its ints.
-std::optional<std::vector<Dim>> GraphBuilder::known_sizes(const Event& event, const std::vector<ir::Layout>& tensors) {
+std::optional<std::vector<Dim>> GraphBuilder::known_sizes(const Use& result, const Event& event,
+                                                          const std::vector<ir::Layout>& tensors) {
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   const auto ints = [&](uint32_t arg) {
     const std::vector<Dim> given = takes_sizes(event.name) ? sizes_given(index, arg) : std::vector<Dim>();
     return given.empty() ? ints_of(event.args[arg]) : given;
   };
-  return sizes_by_formula({event, tensors, ints, [&](const Use& use) { return meta_of(use)->layout(); }});
+  const auto is_it = [&](const Use& one) { return one.tensor == result.tensor; };
+  const std::span<const Use> results = flat_results(event);
+  const auto which = static_cast<size_t>(std::ranges::find_if(results, is_it) - results.begin());
+  return sizes_by_formula({event, which, tensors, ints, [&](const Use& use) { return meta_of(use)->layout(); }});
 }
 
 // What torch gives there: foretold.
@@ -277,7 +286,7 @@ SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
   std::optional<std::vector<Dim>> sizes;
   if (const std::vector<Dim>* known = way_sizes_of(result)) sizes = *known;
   if (!sizes) sizes = listed_sizes(event);
-  if (!sizes) sizes = known_sizes(event, tensors);
+  if (!sizes) sizes = known_sizes(result, event, tensors);
   if (!sizes && std::ranges::none_of(tensors, is_symbolic)) return result.meta;
   const bool is_known = sizes.has_value();
   if (!sizes) sizes = alike(recorded.sizes, tensors);

@@ -1,4 +1,6 @@
 // Softmax and normalisation: reductions with the pointwise work around them.
+#include <limits>
+
 #include "capture/lower/reduce.h"
 
 namespace fastjit::capture {
@@ -6,29 +8,40 @@ namespace {
 
 using ir::ReduceKind;
 
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
 struct Softmax {
-  Expr x, shifted, exponential, sum;  // sum keeps its dim
+  Expr x, top, shifted, exponential, sum;  // the greatest and the sum keep their dim
 };
 
 Softmax softmax_parts(Call& c) {
   const ScalarType type = c.meta(0).dtype;
-  if (is_integral(type) || c.flag(2) || numel(c.meta(0)) == 0) throw NotLowered{};
+  if (is_integral(type) || numel(c.meta(0)) == 0) throw NotLowered{};
   const Expr x = c.as(0, type);
   Dims dims;
   if (c.rank(0) > 0) dims.push_back(static_cast<uint8_t>(wrap_dim(c.integer(1), c.rank(0))));
   const Expr top = keep(reduce(ReduceKind::Max, x, dims), x, dims);
   const Expr shifted = x - top, exponential = exp(shifted);
-  return {x, shifted, exponential, keep(reduce(ReduceKind::Sum, exponential, dims), x, dims)};
+  return {x, top, shifted, exponential, keep(reduce(ReduceKind::Sum, exponential, dims), x, dims)};
 }
 
 void softmax(Call& c) {  // cpu/SoftMaxKernel.cpp
+  if (c.flag(2)) throw NotLowered{};
   const Softmax s = softmax_parts(c);
   c.give(s.exponential / s.sum);
 }
 
 void log_softmax(Call& c) {  // (x - max) - log(sum): the other order loses digits of large inputs
+  if (c.flag(2)) throw NotLowered{};
   const Softmax s = softmax_parts(c);
   c.give(s.shifted - log(s.sum));
+}
+
+// transformers/attention.cpp: nothing is attended to where all is masked.
+void safe_softmax(Call& c) {
+  if (c.has(2)) throw NotLowered{};
+  const Softmax s = softmax_parts(c);
+  c.give(where(s.top == -kInf, 0.0, s.exponential / s.sum));
 }
 
 // An optional affine parameter; it may be f32 beside a half input.
@@ -147,6 +160,7 @@ void batch_norm_no_training(Call& c) { batch_norm_eval(c, 6); }
 constexpr LowerRow kRows[] = {
     ROW("_softmax", softmax),
     ROW("_log_softmax", log_softmax),
+    ROW("_safe_softmax", safe_softmax),
     ROW("native_layer_norm", layer_norm),
     ROW("native_group_norm", group_norm),
     ROW("native_batch_norm", batch_norm),

@@ -127,6 +127,7 @@ CASES: dict[str, str] = {
     "Roll": "x.roll(1, 0) * 2",
     "Rsqrt": "(x.abs() + 1).rsqrt()",
     "Rsub": "torch.rsub(x, x.exp())",
+    "SafeSoftmax": "torch._safe_softmax(x, 1)",
     "ScaledDotProductFlashAttentionForCpu": "F.scaled_dot_product_attention(*[x[None, None]] * 3)",
     "Scatter": "x.scatter(0, torch.tensor([[0, 1, 2, 0, 1, 2]]), x[1:2])",
     "ScatterAdd": "x.scatter_add(0, torch.tensor([[0, 1, 2, 0, 1, 2]]), x[1:2])",

@@ -101,6 +101,39 @@ class Block(nn.Module):
         return x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
+class Fused(Block):
+    """The same through torch's operator, with its dropout and masks."""
+
+    def __init__(self, dropout: float = 0.0, causal: bool = True, mask: bool = False, rank: int = 4) -> None:
+        super().__init__()
+        self.options = {"dropout_p": dropout, "is_causal": causal}
+        self.mask, self.rank = mask, rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        if self.rank == 3:
+            q, k, v = (part.reshape(-1, length, width // self.heads) for part in (q, k, v))
+        mask = torch.ones(length, length, dtype=torch.bool).tril() if self.mask else None
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, **self.options)
+        mixed = mixed.view(batch, self.heads, length, -1)
+        return x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+class Padded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, key_padding_mask=x[:, :, 0] > 2, need_weights=False)[0]
+
+
+def encoder_layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+
+
 class Cells(nn.Module):
     def __init__(self, cell: type[nn.Module] = nn.RNNCell) -> None:
         super().__init__()
@@ -187,6 +220,13 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, ..
     "attention": (Block, lambda n: (leaf(n, 6, 16),)),
     "cells": (Cells, lambda n: (torch.randn(n, 4, 5), torch.zeros(n, 6))),
     "gated cells": (GatedCells, lambda n: (torch.randn(n, 4, 5), torch.zeros(n, 6))),
+    "fused attention": (Fused, lambda n: (leaf(2, n, 16),)),
+    "attention with a mask": (lambda: Fused(causal=False, mask=True), lambda n: (leaf(2, n, 16),)),
+    "attention with dropout": (lambda: Fused(dropout=0.2), lambda n: (leaf(2, n, 16),)),
+    "attention of three dims": (lambda: Fused(rank=3), lambda n: (leaf(2, n, 16),)),
+    "padding": (Padded, lambda n: (leaf(2, n, 16),)),
+    "encoder layer": (encoder_layer, lambda n: (leaf(2, n, 16),)),
+    "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True), lambda n: (leaf(n, 3, 4, n + 1),)),
     "words": (Words, lambda n: (torch.randint(0, 11, (n, 4)),)),
 }
 
@@ -315,12 +355,13 @@ def test_an_int_argument_that_was_the_size_by_chance(known: int) -> None:
         torch.testing.assert_close(x.grad, twin.grad)
 
 
-def test_the_length_of_a_sequence_too() -> None:
+@pytest.mark.parametrize("make_module", [Block, Fused, encoder_layer])
+def test_the_length_of_a_sequence_too(make_module: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     sizes = [(4, 6), (5, 7), (3, 9), (17, 12), (2, 30), (8, 2), (4, 6), (31, 31), (7, 5)]
     # Two recordings lie on a line, and so do these three: the fourth one tells both sizes apart. By chance one gradient
     # has as many elements as a weight.
-    play(Block(), lambda n, m: (leaf(n, m, 16),), sizes, misses=5, tolerance=1e-4)
+    play(make_module(), lambda n, m: (leaf(n, m, 16),), sizes, misses=5, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mean", "cross entropy", "sum of a dim"])
