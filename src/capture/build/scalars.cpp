@@ -5,11 +5,14 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <unordered_map>
 
 #include "capture/lower/util.h"
 
 namespace fastjit::capture {
 namespace {
+
+using PlaceOf = std::pair<uint32_t, uint32_t>;  // event, argument
 
 constexpr double kAny = std::numeric_limits<double>::infinity();
 
@@ -147,10 +150,61 @@ bool bind_to(const Trace& trace, const std::vector<uint32_t>& events, uint32_t s
   return limit && bindings.places.try_emplace(*place, ScalarBindings::Place{scalar, *limit}).second;
 }
 
-// Autograd keeps the numbers of such a call, or others that follow from them, and nothing shows where they go.
-bool is_differentiated(const Trace& trace, uint32_t index) {
-  return trace.derivative && trace.events[index].grad && takes_grad(trace.events[index]);
-}
+// Whose formulas in torch 2.13's derivatives.yaml give no number on but their argument `other` itself, as the tensor
+// that the binding made of it, and look at its value nowhere.
+constexpr auto kHandedOn = std::to_array<std::pair<std::string_view, uint32_t>>({
+    {"aten::add.Tensor", 1},
+    {"aten::add_.Tensor", 1},
+    {"aten::div.Tensor", 1},
+    {"aten::div_.Tensor", 1},
+    {"aten::masked_fill.Scalar", 2},
+    {"aten::masked_fill_.Scalar", 2},
+    {"aten::mul.Tensor", 1},
+    {"aten::mul_.Tensor", 1},
+    {"aten::rsub.Scalar", 1},
+    {"aten::sub.Tensor", 1},
+    {"aten::sub_.Tensor", 1},
+    {"aten::where.ScalarOther", 2},
+    {"aten::where.ScalarSelf", 1},
+});
+
+/// Numbers on autograd's way back.
+class WayBack {
+ public:
+  explicit WayBack(const Trace& trace) : trace_(trace) {
+    is_gone_ = trace.derivative || std::ranges::any_of(trace.events, is_backward);
+    for (uint32_t index = 0; is_gone_ && index < trace.events.size(); ++index)
+      for (uint32_t i = 0; i < trace.events[index].args.size(); ++i)
+        for (const Use& use : trace.events[index].args[i].uses)
+          if (use.number && use.tensor != kNone) uses_[use.tensor].emplace_back(index, i);
+  }
+
+  /// Autograd may keep the numbers of this operator, or others that follow from them.
+  bool keeps_numbers_of(const Event& event) const { return is_gone_ && event.grad && takes_grad(event); }
+
+  /// Where operators on it are given the number that this one got; nothing: nothing shows where it goes.
+  std::optional<std::vector<PlaceOf>> places_of(PlaceOf place) const {
+    const auto [index, argument] = place;
+    const Event& event = trace_.events[index];
+    if (std::ranges::find(kHandedOn, std::pair(event.name, argument)) == kHandedOn.end()) return std::nullopt;
+    std::vector<PlaceOf> places;
+    const CallValue& item = event.args[argument];
+    if (item.kind != CallValue::Kind::Tensor) return places;
+    const auto found = uses_.find(item.uses[0].tensor);
+    if (found == uses_.end()) return std::nullopt;
+    for (const PlaceOf& other : found->second) {
+      if (other.first < event.end) continue;  // this operator, its parts, and what it is a part of
+      if (trace_.events[other.first].args[other.second].kind != CallValue::Kind::Tensor) return std::nullopt;
+      places.push_back(other);
+    }
+    return places;
+  }
+
+ private:
+  const Trace& trace_;
+  bool is_gone_;
+  std::unordered_map<uint32_t, std::vector<PlaceOf>> uses_;  // of tensors that bindings made of numbers
+};
 
 bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
   if (!use.alone) return false;
@@ -226,8 +280,17 @@ ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const 
     if (!(lift == kNone ? bind_use(trace, use, number, bindings) : bind_lift(use, lift, number)))
       refused.insert(use.scalar);
   }
-  for (const auto& [at, place] : bindings.places)
-    if (!always_fits(place) || is_differentiated(trace, at.first)) refused.insert(place.scalar);
+  const WayBack way(trace);
+  std::map<PlaceOf, ScalarBindings::Place> on_way;
+  for (const auto& [at, place] : bindings.places) {
+    if (!always_fits(place)) refused.insert(place.scalar);
+    if (!way.keeps_numbers_of(trace.events[at.first])) continue;
+    const auto places = way.places_of(at);
+    if (!places) refused.insert(place.scalar);
+    if (places)
+      for (const PlaceOf& other : *places) on_way.emplace(other, place);
+  }
+  bindings.places.insert(on_way.begin(), on_way.end());
   bindings.refuse(refused);
   return bindings;
 }

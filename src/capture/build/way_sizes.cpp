@@ -452,6 +452,10 @@ void GraphBuilder::place_way_sizes(uint32_t index) {
   };
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const WayArgument given = numbers_of(event.args[i]);
+    if (scalars_.find(index, i)) {
+      at += static_cast<uint32_t>(given.numbers.size());
+      continue;
+    }
     std::vector<Dim> dims;
     for (const int64_t number : given.numbers) dims.push_back(next(number, given.is_float));
     if (std::ranges::any_of(dims, &Dim::is_symbolic)) given_lists_[{index, i}] = std::move(dims);

@@ -52,7 +52,7 @@ void Tracer::judge_leaf(PyObject* callee, Args args) {
 }
 
 // torch.autograd.grad(), which gives the gradients and leaves none in the tensors, and backward(), which leaves them
-// there. Nothing tells which numbers of the call the graph keeps: none may be another at a hit.
+// there. Which numbers of the call the graph keeps, and where it gives them on, the host has to find out.
 void Tracer::judge_backward(PyObject* callee, Args args) {
   if (rehearsal_) return deny("call of " + callee_text(callee));
   const unsigned char* op = top().ops + 2 * top().offset;
@@ -69,8 +69,6 @@ void Tracer::judge_backward(PyObject* callee, Args args) {
   if (!hooks || hooks->now()) return deny(hooks ? std::string("gradients under ") + hooks->name : "use of autograd");
   facts_->setting(*hooks, where());
   if (args.empty() || !readable_args(args.subspan(1), callee)) return;  // the first is the engine
-  for (size_t i = 0; i < numbers_.size(); ++i)
-    if (numbers_.is_open(i)) close_number(i);
   top().container_result = true;
 }
 
