@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -129,11 +129,15 @@ class Program:
     make: Callable[[], nn.Module]
     sizes: tuple[int, ...]
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None  # a whole step with it
+    ends: Literal["gradient", "loss behind", "loss inside"] = "gradient"  # where backward() begins
     must: float | None = None
     aim: float | None = None
     loss: Callable[[Forward, torch.Tensor], torch.Tensor] = mean_square
     compiles: bool = True  # torch.compile has no second derivatives
     large: tuple[int, ...] | None = None  # where a step needs too little memory at its own sizes to be measured
+
+    def made(self) -> nn.Module:
+        return WithLoss(self.make()) if self.ends == "loss inside" else self.make()
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
@@ -143,6 +147,11 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 PROGRAMS = [
     Program("10 pointwise operators on 64 floats", Chain, (64,), must=2, aim=1 / 0.35, large=(16384, 64)),
     Program("MLP 16-64-64-4, batch 32", mlp, (32, 16), must=2, aim=4, large=(8192, 16)),
+    *(
+        Program(f"{name}, its {ends}", make, sizes, ends=ends)
+        for name, make, sizes in (("10 pointwise operators", Chain, (64,)), ("MLP", mlp, (32, 16)))
+        for ends in ("loss inside", "loss behind")
+    ),
     Program("LSTM cell, 50 steps, batch 4", Recurrent, (50, 4, 16), must=2, aim=4, large=(50, 64, 16)),
     Program("toy ResNet, 16 px, batch 4", ResNet, (4, 3, 16, 16), must=2, aim=4),
     Program("toy ResNet, 64 px, batch 4", ResNet, (4, 3, 64, 64), must=1, aim=1.2),
@@ -175,16 +184,37 @@ PROGRAMS = [
 ]
 
 
+class WithLoss(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).square().mean()
+
+
+def both_ways_of(program: Program, model: nn.Module, forward: Forward) -> Callable[[torch.Tensor], Any]:
+    weights, given = list(model.parameters()), {}
+
+    def both_ways(x: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            weight.grad = None
+        out = forward(x)
+        if program.ends != "gradient":
+            loss = out.square().mean() if program.ends == "loss behind" else out
+            loss.backward()
+            return out.detach()
+        if out.shape not in given:
+            given[out.shape] = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape)
+        out.backward(given[out.shape])
+        return out.detach()
+
+    return both_ways
+
+
 def step_of(program: Program, model: nn.Module, forward: Forward) -> Callable[[torch.Tensor], Any]:
     if program.optimizer is None:
-
-        def both_ways(x: torch.Tensor) -> torch.Tensor:
-            model.zero_grad()
-            out = forward(x)
-            out.square().mean().backward()
-            return out.detach()
-
-        return both_ways
+        return both_ways_of(program, model, forward)
     optimizer = program.optimizer(model.parameters())
 
     def whole(x: torch.Tensor) -> torch.Tensor:
@@ -209,7 +239,7 @@ def fast_step(program: Program, model: nn.Module) -> tuple[Callable[[torch.Tenso
 def variants_of(program: Program, peers: list[str]) -> dict[str, Callable[[torch.Tensor], Any]]:
     """The same step of the same model, made by each."""
     torch.manual_seed(0)
-    model = program.make()
+    model = program.made()
     made = {"eager": step_of(program, model, model)}
     if "torch.compile" in peers and program.compiles:
         twin = copy.deepcopy(model)

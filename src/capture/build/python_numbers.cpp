@@ -16,7 +16,8 @@ std::optional<double> power(double base, double exponent) {
   if (!std::isfinite(base) || !std::isfinite(exponent) || base <= 0) return std::nullopt;
   errno = 0;
   const double result = std::pow(base, exponent);
-  if (errno != 0 || !std::isfinite(result)) return std::nullopt;
+  const bool is_too_small = errno == ERANGE && result == 0;  // no error of Python's
+  if ((errno != 0 && !is_too_small) || !std::isfinite(result)) return std::nullopt;
   return result;
 }
 

@@ -290,6 +290,21 @@ def test_a_state_that_is_loaded_between_steps(name):
     assert pair.fast.stats().fallbacks == {}
 
 
+@pytest.mark.parametrize("done", [6_900, 7_076, 400_000])
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "NAdam", "RAdam"])
+def test_after_thousands_of_steps(name, foreach, done):
+    """A power of beta becomes 0 there, which is no error of Python's although the C library says so."""
+    pair = Pair(name, foreach=foreach)
+    steps_under(pair, [], 2)
+    for optimizer in (pair.optimizer, pair.other):
+        for state in optimizer.state.values():
+            state["step"].fill_(done)
+    pair.fast = fastjit(lambda: pair.optimizer.step())
+    assert sum(steps_under(pair, [], 6)) >= 4, pair.fast.stats()
+    assert pair.fast.stats().fallbacks == {}
+
+
 _FIRST_USE = """
 import torch
 from fastjit import fastjit
