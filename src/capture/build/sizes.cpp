@@ -145,27 +145,35 @@ static bool is_view_of_all(std::string_view op) {
   return names.contains(op);
 }
 
-// What writes to something that shares its memory with parts of it: which these are may depend on sizes. Parts that are
-// taken behind the last write do not count. kNone: nothing.
+// What writes to something that shares its memory with parts of it: which these are may depend on sizes. Parts that
+// nothing touches any more once a write comes do not count. kNone: nothing.
 uint32_t GraphBuilder::writes_to_parts() const {
-  std::vector<uint32_t> written(trace_.storages.size(), kNone);
-  std::vector<int64_t> last(trace_.storages.size(), -1);
-  for (int64_t step = 0; step < std::ssize(analysis_.steps); ++step)
-    for (const uint32_t tensor : analysis_.steps[static_cast<size_t>(step)].writes) {
-      written[analysis_.storage[tensor]] = analysis_.steps[static_cast<size_t>(step)].event;
-      last[analysis_.storage[tensor]] = step;
-    }
+  std::vector<std::vector<int64_t>> writes(trace_.storages.size());  // steps
+  std::vector<char> is_part(analysis_.storage.size(), 0);
   std::vector<uint32_t> bases(trace_.storages.size(), 0);
+  for (int64_t i = 0; i < std::ssize(analysis_.steps); ++i)
+    for (const uint32_t tensor : analysis_.steps[static_cast<size_t>(i)].writes)
+      writes[analysis_.storage[tensor]].push_back(i);
+  const auto event_of = [&](int64_t step) { return analysis_.steps[static_cast<size_t>(step)].event; };
+  for (const Action& step : analysis_.steps)
+    for (const uint32_t tensor : step.results) {
+      const auto shows = [&](uint32_t other) { return analysis_.storage[other] == analysis_.storage[tensor]; };
+      const auto is_part_of = [&](uint32_t other) { return shows(other) && is_part[other]; };
+      const bool is_of_all = is_view_of_all(trace_.events[step.event].name);
+      is_part[tensor] =
+          std::ranges::any_of(step.reads, shows) && (!is_of_all || std::ranges::any_of(step.reads, is_part_of));
+    }
   for (uint32_t tensor = 0; tensor < analysis_.storage.size(); ++tensor) {
     const uint32_t storage = analysis_.storage[tensor];
-    if (storage == kNone || written[storage] == kNone) continue;
+    if (storage == kNone || writes[storage].empty()) continue;
     const int64_t maker = analysis_.created[tensor];
-    if (maker > last[storage]) continue;
+    const auto next = std::ranges::upper_bound(writes[storage], maker);
+    if (next == writes[storage].end()) continue;
+    if (is_part[tensor] && analysis_.last_use[tensor] >= *next) return event_of(writes[storage].back());
     const Action* step = maker < 0 ? nullptr : &analysis_.steps[static_cast<size_t>(maker)];
     const auto is_of_it = [&](uint32_t other) { return analysis_.storage[other] == storage; };
     const bool is_view = step && std::ranges::any_of(step->reads, is_of_it);
-    if (is_view && !is_view_of_all(trace_.events[step->event].name)) return written[storage];
-    if (!is_view && ++bases[storage] > 1) return written[storage];
+    if (!is_view && ++bases[storage] > 1) return event_of(writes[storage].back());
   }
   return kNone;
 }

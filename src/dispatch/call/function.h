@@ -134,7 +134,7 @@ void count_hit(Function& function, Variant& variant);
 /// on_unsupported="eager". False with an exception set: warnings are errors.
 bool note_stretch(Function& function, const std::string& reason, const std::string& advice, bool warns);
 /// Counts a fallback and, the first time, warns or raises as `on_unsupported` says. False with an exception set if it
-/// raises. `may_pass`: the next call is recorded too; that a library imports something is not worth a warning then.
+/// raises. `may_pass`: the next call is recorded too; what a library does at its first use is not worth a warning then.
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice, bool may_pass = false);
 
 c10::Device device_of(const Variant& variant);

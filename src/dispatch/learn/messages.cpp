@@ -13,6 +13,8 @@ namespace {
 PyObject* warning_type = nullptr;
 PyObject* error_type = nullptr;
 
+constexpr std::string_view kDynamo =
+    " at eval_frame.py:";  // where the first step of an optimizer keeps Dynamo out, too
 constexpr std::string_view kOutside = "do this outside the function";
 constexpr std::string_view kCompiler =
     "functions of torch.compile are not compiled inside of others; call them outside";
@@ -52,7 +54,7 @@ constexpr struct {
 };
 
 std::string_view way_out(std::string_view reason) {
-  if (reason.find(" at eval_frame.py:") != reason.npos) return kCompiler;   // torch's optimizers keep Dynamo out there
+  if (reason.find(kDynamo) != reason.npos) return kCompiler;
   if (reason.ends_with(')') && reason.find(" (called at ") != reason.npos)  // inside a library: no argument can help
     return kOutside;
   if (reason.find(kLargeArray) != reason.npos) return "make the tensor outside the function";
@@ -109,9 +111,9 @@ bool note_fallback(Function& function, const std::string& reason, const std::str
     PyErr_SetString(error_type, text.c_str());
     return false;
   }
-  const bool is_import = reason.starts_with("import of ") || reason.starts_with("call of __import__ ");
-  if (function.options.on_unsupported == OnUnsupported::Eager || function.warned || (may_pass && is_import))
-    return true;
+  const bool is_once = reason.starts_with("import of ") || reason.starts_with("call of __import__ ") ||
+                       reason.find(kDynamo) != reason.npos;
+  if (function.options.on_unsupported == OnUnsupported::Eager || function.warned || (may_pass && is_once)) return true;
   function.warned = true;
   return PyErr_WarnEx(warning_type, text.c_str(), user_level()) == 0;
 }

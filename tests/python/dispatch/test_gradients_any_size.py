@@ -398,6 +398,42 @@ def test_whole_steps(by_class: bool) -> None:
     assert stats.hits == len(BATCHES) - stats.misses
 
 
+class Positions(nn.Module):
+    """Its second weight is read in parts, whose length changes, before the optimizer writes all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 6)
+        self.positions = nn.Parameter(torch.randn(1, 40, 6))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head((self.table(words) + self.positions[:, : words.shape[1]]).tanh().mean(1))
+
+
+def test_whole_steps_that_read_a_part_of_a_weight() -> None:
+    torch.manual_seed(0)
+    models = [Positions(), Positions()]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in models]
+
+    def train(which: int, x: Tensor, y: Tensor) -> Tensor:
+        optimizers[which].zero_grad()
+        loss = F.cross_entropy(models[which](x), y)
+        loss.backward()
+        optimizers[which].step()
+        return loss.detach()
+
+    fast = fastjit.jit(lambda x, y: train(0, x, y))
+    sizes = [(8, 12), (8, 12), (8, 12), (7, 9), (5, 21), (9, 30), (3, 4), (8, 33), (2, 13), (16, 7), (4, 2)]
+    for n, length in sizes:
+        x, y = torch.randint(0, 11, (n, length)), torch.randint(0, 3, (n,))
+        torch.testing.assert_close(fast(x, y), train(1, x, y), rtol=1e-4, atol=1e-5)
+        for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+    assert fast.stats().hits >= len(sizes) - 5, (fast.stats(), fast.inspect("guards"))
+
+
 def test_calls_at_other_sizes_before_going_back() -> None:
     """What a call keeps has the sizes of that call, whatever the program has run at since."""
 
