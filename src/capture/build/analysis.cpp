@@ -22,7 +22,7 @@ class Selector {
         read_by_(known_.size(), kNone) {
     for (const Source& root : trace.roots) {
       known_[root.before.tensor] = true;
-      counted_.insert(root.before.storage);
+      if (!roots_.emplace(root.before.storage, root.before.tensor).second) counted_.insert(root.before.storage);
       if (!root.constant) before_.insert(root.before.storage);
     }
     std::map<uint32_t, uint32_t> leaves;  // storage -> a tensor of the result
@@ -30,7 +30,10 @@ class Selector {
       const auto shared = trace.array_memory.find(use.storage);
       if (shared != trace.array_memory.end() && !shared->second)
         unsound("its result shares memory with an array of numpy that was there before");
-      if (leaves.emplace(use.storage, use.tensor).first->second != use.tensor) counted_.insert(use.storage);
+      const auto root = roots_.find(use.storage);
+      const bool is_beside_root = root != roots_.end() && root->second != use.tensor;
+      if (leaves.emplace(use.storage, use.tensor).first->second != use.tensor || is_beside_root)
+        counted_.insert(use.storage);
     }
     goes_back_ = std::ranges::any_of(trace.events, is_backward);
     for (uint32_t i = 0; i < trace.events.size(); i = std::max(trace.events[i].end, i + 1))
@@ -98,8 +101,8 @@ class Selector {
   std::vector<bool> known_;        // tensors
   std::vector<uint32_t> read_by_;  // the event that read the tensor last
   std::set<uint32_t> masked_;      // tensors made of x[m], whose sizes depend on data
-  // Storages of whose tensors someone can tell which counts a write: tensors that were there before, or several
-  // results.
+  // Storages that several results or arguments lie in.
+  std::unordered_map<uint32_t, uint32_t> roots_;  // storage -> a tensor that was there before
   std::unordered_set<uint32_t> counted_;
   std::unordered_set<uint32_t> before_;          // storages of tensors that were there before
   uint32_t contents_ = kNone;                    // the tensor that tolist() read last
@@ -426,6 +429,13 @@ class Selector {
       unsound("an array of numpy is read, and memory that it may share is written by " + where(trace_, event));
   }
 
+  // Whether someone sees later which of the two counters of a tensor and its .data a write has moved: another result or
+  // argument in its memory, or autograd, which keeps the tensor.
+  bool is_counted_elsewhere(uint32_t storage) const {
+    const bool keeps = trace_.derivative && !trace_.derivative->is_over;
+    return counted_.contains(storage) || (keeps && roots_.contains(storage));
+  }
+
   void add(Action step, const Event& event) {
     if (below_ > 0 || !blank_.empty()) follow_blank(event);
     read(step, event);
@@ -433,8 +443,8 @@ class Selector {
       for (const Use& use : event.args[i].uses)
         if (use.tensor != kNone) {
           refuse_array_write(use, event);
-          if (trace_.data_read.contains(use.storage) && counted_.contains(use.storage))
-            unsound("a tensor of which Tensor.data was read is written by " + where(trace_, event));
+          if (trace_.data_read.contains(use.storage) && is_counted_elsewhere(use.storage))
+            written_past_count(trace_, event);
           step.writes.push_back(use.tensor);
         }
     for (const Use& use : flat_results(event)) {
@@ -519,6 +529,10 @@ std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
 }
 
 void unsound(std::string why) { throw Unsound{std::move(why)}; }
+
+void written_past_count(const Trace& trace, const Event& event) {
+  unsound("a tensor of which Tensor.data was read is written by " + where(trace, event));
+}
 
 Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch,
                       const std::set<uint32_t>& whole) {

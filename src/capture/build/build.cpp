@@ -66,6 +66,20 @@ static bool runs_whole(const Trace& trace, const ScalarBindings& scalars, uint32
   return true;
 }
 
+// Writes through Tensor.data move no counter of the tensor: a store of the program does that, a call of torch's does
+// not.
+static void check_counts(const Trace& trace, const Analysis& analysis) {
+  if (trace.data_read.empty()) return;
+  std::unordered_set<uint32_t> before;
+  for (const Source& root : trace.roots) before.insert(root.before.storage);
+  for (const Action& step : analysis.steps)
+    for (const uint32_t tensor : step.writes) {
+      const uint32_t storage = analysis.storage[tensor];
+      if (trace.data_read.contains(storage) && before.contains(storage) && analysis.pinned[storage])
+        written_past_count(trace, trace.events[step.event]);
+    }
+}
+
 static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
                          const std::vector<uint32_t>& values, const std::vector<bool>& symbolic,
                          plan::Numerics numerics, bool by_torch) {
@@ -90,6 +104,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     Forced forced;
     for (;;) {
       pin_storages(trace, analysis, forced);
+      check_counts(trace, analysis);
       GraphBuilder builder(trace, inputs, analysis, scalars, numerics);
       std::string again;
       try {

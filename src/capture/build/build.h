@@ -334,5 +334,7 @@ SharedMeta with_layout(const TensorMeta& recorded, ir::Layout layout);
 std::string describe(const Trace& trace, uint32_t tensor, const Event& event);
 
 [[noreturn]] void unsound(std::string why);
+/// The write moves one of two counters, and a program would move the other one.
+[[noreturn]] void written_past_count(const Trace& trace, const Event& event);
 
 }  // namespace fastjit::capture

@@ -104,6 +104,7 @@ bool is_same_for_all_sizes(std::string_view name) {
       "aten::arctan2",
       "aten::avg_pool1d",
       "aten::batch_norm",
+      "aten::binary_cross_entropy_with_logits",
       "aten::clip",
       "aten::clip.Tensor",
       "aten::concat",

@@ -271,6 +271,8 @@ Found attended(const SizedCall& call, const Named&) {
   return sizes;
 }
 
+Found like(const SizedCall& call, const Named&) { return call.tensors[0].sizes; }
+
 Found stepped(const SizedCall&, const Named& named) {
   const Dims steps = named.ints("steps");
   return steps.size() == 1 ? std::optional(steps) : std::nullopt;
@@ -289,6 +291,7 @@ const Formula* formula_of(std::string_view op) {
       {"aten::_cdist_forward", {distances, false}},
       {"aten::constant_pad_nd", kPad},
       {"aten::einsum", {summed, false}},
+      {"aten::empty_like", {like, false}},
       {"aten::index.Tensor", {indexed, false}},
       {"aten::linspace", {stepped, true}},
       {"aten::pad", kPad},

@@ -187,6 +187,11 @@ CASES: dict[str, tuple[Function, Callable[..., tuple[Tensor, ...]]]] = {
     "mean of dims": (lambda x: x.exp().mean((0, 2)), lambda n: (leaf(n, 5, 3),)),
     "mse": (lambda x, y: F.mse_loss(x, y), lambda n: (leaf(n, 5), torch.randn(n, 5))),
     "cross entropy": (lambda x, y: F.cross_entropy(x, y), lambda n: (leaf(n, 5), torch.randint(0, 5, (n,)))),
+    "bce": (lambda x, y: F.binary_cross_entropy_with_logits(x, y), lambda n: (leaf(n, 5), torch.rand(n, 5))),
+    "bce of each": (
+        lambda x, y: F.binary_cross_entropy_with_logits(x * 2, y, reduction="none").sum(1),
+        lambda n: (leaf(n, 5), torch.rand(n, 5)),
+    ),
     "softmax": (lambda x: torch.softmax(x, -1), lambda n: (leaf(n, 5),)),
     "group norm": (lambda x, w: F.group_norm(x.exp(), 2, w), lambda n: (leaf(n, 4, n + 1, 3), leaf(4))),
     "slices": (lambda x: x[1:, :3] * x[:-1, 2:], lambda n: (leaf(n + 1, 5),)),

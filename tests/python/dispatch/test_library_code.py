@@ -501,11 +501,20 @@ def test_writes_past_the_version_counter():
         t.data.add_(1)
         return t, t.data
 
-    def given(x: Tensor) -> Tensor:
+    def given_back(x: Tensor) -> Tensor:
         x.data.add_(1)
+        return x.data
+
+    def two_arguments(x: Tensor) -> Tensor:
+        part = x[0]
+        x.data.add_(1)
+        return part
+
+    def by_torch(x: Tensor) -> Tensor:
+        x.data.index_fill_(0, torch.tensor([1]), 2.0)
         return x * 2
 
-    for body in (both, given):
+    for body in (both, given_back, two_arguments, by_torch):
         fast = fastjit.jit(body)
         for _ in range(3):
             x, twin = X.clone(), X.clone()
