@@ -13,7 +13,8 @@ constexpr double kMostExact = 9007199254740992;  // every int up to there is a f
 
 // Where the C library's pow() is all that Python does; other bases have rules of their own.
 std::optional<double> power(double base, double exponent) {
-  if (!std::isfinite(base) || !std::isfinite(exponent) || base <= 0) return std::nullopt;
+  const bool is_plain = base > 0 || (base == 0 && exponent >= 0);
+  if (!is_plain || !std::isfinite(base) || !std::isfinite(exponent)) return std::nullopt;
   errno = 0;
   const double result = std::pow(base, exponent);
   const bool is_too_small = errno == ERANGE && result == 0;  // no error of Python's

@@ -10,6 +10,7 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <queue>
 #include <set>
 
 #include "capture/record/graph_walk.h"
@@ -32,6 +33,40 @@ std::string why_not_own(const Trace& trace, const Use& result, const std::map<ui
   return "";
 }
 
+// Indices of the gradients that came, those of inner results last. The node of a hit has them all at once: the engine
+// puts what each edge leads to on a heap, leaves of the graph on top. They are in the order in which it takes the
+// leaves from there as their gradients came in eager, so that hooks on them run in eager's order.
+std::vector<size_t> order_of_edges(const Trace& trace, const GraphWalk::Sources& sources,
+                                   const std::vector<at::Tensor>& got) {
+  std::unordered_map<uint32_t, uint32_t> made;  // tensor -> event
+  for (uint32_t event = 0; event < trace.events.size(); ++event)
+    for (const Use& use : flat_results(trace.events[event]))
+      if (use.tensor != kNone) made.try_emplace(use.tensor, event);
+  const auto came = [&](size_t i) {
+    const auto found = made.find(trace.find(got[i].unsafeGetTensorImpl()));
+    return found == made.end() ? 0 : found->second;
+  };
+  std::vector<size_t> leaves, others;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const bool is_inner = i >= sources.size();
+    if (!is_inner && !got[i].defined()) continue;
+    const bool is_leaf = !is_inner && trace.roots[sources[i].first].tensor.is_leaf();
+    (is_leaf ? leaves : others).push_back(i);
+  }
+  std::ranges::stable_sort(leaves, std::ranges::less(), came);
+  using Task = std::pair<bool, size_t>;  // a leaf, place
+  const auto is_later = [](const Task& a, const Task& b) { return a.first < b.first; };
+  std::priority_queue<Task, std::vector<Task>, decltype(is_later)> heap(is_later);
+  for (size_t place = 0; place < leaves.size() + others.size(); ++place) heap.emplace(place < leaves.size(), place);
+  std::vector<size_t> out(leaves.size());
+  for (const size_t leaf : leaves) {
+    out[heap.top().second] = leaf;
+    heap.pop();
+  }
+  out.insert(out.end(), others.begin(), others.end());
+  return out;
+}
+
 }  // namespace
 
 void Recorder::leaves_gradients(const std::vector<at::Tensor>& gradients) {
@@ -51,7 +86,7 @@ GraphEnds Recorder::goes_back(const std::vector<at::Tensor>& from) {
   std::vector<Edge> edges;
   for (const at::Tensor& tensor : from)
     if (tensor.requires_grad()) edges.push_back(torch::autograd::impl::gradient_edge(tensor));
-  GraphWalk walk(trace, {});
+  GraphWalk walk(trace, {}, false);
   if (out.why = walk.from(edges); !out.why.empty()) return out;
   trace.goes_back_in_python |= !walk.contexts().empty();
   for (const auto& [root, edge] : walk.sources()) {
@@ -98,7 +133,7 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
   if (!trace.device.is_cpu()) return "it runs on " + trace.device.str();
   constexpr size_t kMostResults = 64;
   if (edges.size() > kMostResults) return "more than 64 results require grad";
-  GraphWalk walk(trace, results);
+  GraphWalk walk(trace, results, true);
   if (std::string why = walk.from(edges); !why.empty()) return why;
   derivative.inner = walk.inner();
   GraphWalk::Sources sources = walk.sources();
@@ -146,9 +181,8 @@ std::string Recorder::Impl::go_back(Way way, const std::vector<at::Tensor>& resu
     trace.derivative = std::move(derivative);
     return "";
   }
-  for (size_t i = 0; i < ends.size(); ++i) {
+  for (const size_t i : order_of_edges(trace, way.sources, got)) {
     const bool is_inner = i >= way.sources.size();
-    if (!got[i].defined() && !is_inner) continue;
     if (!is_inner) derivative.sources.push_back(way.sources[i].first);
     derivative.gradients.push_back(std::move(got[i]));
     derivative.reached_by.push_back(way.reached_by[i]);

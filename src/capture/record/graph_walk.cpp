@@ -61,7 +61,8 @@ Pointer make_end(const at::Tensor& tensor, uint32_t input) {
 
 }  // namespace
 
-GraphWalk::GraphWalk(const Trace& trace, const std::vector<at::Tensor>& shown) : trace_(trace) {
+GraphWalk::GraphWalk(const Trace& trace, const std::vector<at::Tensor>& shown, bool ends_before)
+    : trace_(trace), ends_before_(ends_before) {
   for (const at::Tensor& tensor : shown) shown_.insert(tensor.unsafeGetTensorImpl());
   for (uint32_t i = 0; i < trace.roots.size(); ++i) {
     const Source& root = trace.roots[i];
@@ -132,7 +133,7 @@ std::string GraphWalk::follow(const Edge& edge) {
   if (const auto result = results_.find(place_of(edge)); result != results_.end()) inner_.insert(result->second);
   const auto root = roots_.find(place_of(edge));
   if (root == roots_.end()) return visit(edge), "";
-  if (!reached_.insert(place_of(edge)).second) return "";
+  if (!reached_.insert(place_of(edge)).second || ends_before_) return "";
   const Source& source = trace_.roots[root->second];
   Node& node = *edge.function;
   const bool is_leaf = source.tensor.is_leaf();
@@ -163,7 +164,7 @@ CutOff::CutOff(const std::unordered_set<const Node*>& nodes, const Trace& trace,
   Ends ends;
   for (auto& [root, edge] : sources) {
     const at::Tensor& tensor = trace.roots[root].tensor;
-    if (tensor.is_leaf()) continue;
+    if (tensor.is_leaf() && edge.function->tensor_pre_hooks().empty()) continue;
     const std::pair<const Node*, uint32_t> place{edge.function.get(), edge.input_nr};
     edge = Edge(make_end<decltype(Edge::function)>(tensor, edge.input_nr), edge.input_nr);
     ends.emplace(place, edge);

@@ -22,8 +22,9 @@ class GraphWalk {
   using Node = torch::autograd::Node;
   using Sources = std::vector<std::pair<uint32_t, Edge>>;  // Trace::roots, and how gradients get there
 
-  /// `shown`: what the call gives.
-  GraphWalk(const Trace& trace, const std::vector<at::Tensor>& shown);
+  /// `shown`: what the call gives. `ends_before`: autograd will not get to tensors that were there before (CutOff), nor
+  /// to hooks that wait for their gradients.
+  GraphWalk(const Trace& trace, const std::vector<at::Tensor>& shown, bool ends_before);
   /// Not empty: why autograd may not go back from these once more.
   std::string from(const std::vector<Edge>& results);
   /// Roots that the walk came to, in order.
@@ -49,6 +50,7 @@ class GraphWalk {
   void add_function(const Edge& edge);  // an autograd.Function
 
   const Trace& trace_;
+  const bool ends_before_;
   std::unordered_set<const c10::TensorImpl*> shown_;
   Sources begins_;  // of the roots
   std::map<Place, uint32_t> roots_;
@@ -63,7 +65,7 @@ class GraphWalk {
 };
 
 /// While it lives, the call's own graph ends at tensors that were there before: what autograd would find in the history
-/// of one is not the call's.
+/// of one is not the call's, nor are hooks that wait for its gradient.
 class CutOff {
  public:
   /// Edges of `sources` lead to these ends then.

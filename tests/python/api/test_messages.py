@@ -22,36 +22,44 @@ from helpers import assert_same
 
 
 def hooked_layer() -> nn.Linear:
-    """A hook on a parameter would run once more: gradients of calls with it are not compiled."""
+    """A whole training step would not run the hook on its parameter."""
     net = nn.Linear(4, 4)
     net.weight.register_hook(lambda grad: grad * 2)
     return net
 
 
+class Shared(nn.Linear):
+    """Its results share memory: gradients of calls with it are not compiled."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = super().forward(x)
+        return y, y[1:]
+
+
 def test_gradients_that_are_not_compiled_are_said_once_with_the_way_out():
-    net = fastjit(hooked_layer())
+    net = fastjit(Shared(4, 4))
     x = torch.randn(2, 4)
     with torch.enable_grad():
         said = (
-            r"Linear ran eagerly because its gradients are not compiled: a hook waits for that of '.*weight'; "
+            r"Shared ran eagerly because its gradients are not compiled: "
+            r"two results share memory, and one requires grad; "
             r"'python -m fastjit docs training' says which gradients are compiled; "
             r"where none is needed, call it under torch.no_grad\(\)$"
         )
         with pytest.warns(FastJITWarning, match=said):
-            out = net(x)
+            out, _ = net(x)
         assert out.requires_grad
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             net(x)
     for _ in range(2):
-        assert not net(x).requires_grad
+        assert not net(x)[0].requires_grad
     assert of(net).stats().hits == 1
 
 
 def test_a_call_whose_gradients_are_not_compiled_delays_no_later_recording():
     weight = torch.randn(4, 4, requires_grad=True)
-    weight.register_hook(lambda grad: grad)
-    fast = fastjit(on_unsupported="eager")(lambda x: torch.relu(x @ weight))
+    fast = fastjit(on_unsupported="eager")(lambda x: (torch.relu(x @ weight), weight[1:]))
     x = torch.randn(2, 4)
     with torch.enable_grad():
         fast(x), fast(x)
@@ -120,7 +128,7 @@ def call_in_a_module(net, x):
     ids=["module", "submodule", "decorated", "warmup"],
 )
 def test_a_warning_points_at_the_users_line(call):
-    net = fastjit(hooked_layer())
+    net = fastjit(Shared(4, 4))
     with torch.enable_grad(), pytest.warns(FastJITWarning) as said:
         call(net, torch.randn(2, 4))
     assert said[0].filename == __file__

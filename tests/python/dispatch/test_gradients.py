@@ -340,15 +340,103 @@ def test_the_second_size_is_any_size():
     assert stats.misses == 2 and stats.hits == 7
 
 
-# ---- what stays eager, and why ----
+# ---- hooks on what was there before the call ----
 
 
-def hook_before(f: Function) -> Log:
+def hook_on_an_argument(f: Function) -> Log:
     log: Log = []
     x, w = leaf(3, 4), leaf(4)
     x.register_hook(lambda g: log.append(g.sum()))
+    x.register_hook(lambda g: g * 2)
+    w.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.clone()))
     f(x, w).sum().backward()
-    return [log, x.grad]
+    return [log, x.grad, w.grad]
+
+
+def hook_on_a_tensor_of_a_graph(f: Function) -> Log:
+    """It has the sum of what comes from the call and from elsewhere, once."""
+    log: Log = []
+    x, w = leaf(3, 4), leaf(4)
+    h = x.sin()
+    h.register_hook(lambda g: log.append(g.clone()))
+    h.register_hook(lambda g: g.clamp(-1, 1))
+    h.retain_grad()
+    (f(h, w).sum() + (h * 3).sum()).backward()
+    return [log, h.grad, x.grad, w.grad]
+
+
+def hook_that_goes(f: Function) -> Log:
+    log: Log = []
+    x, w = leaf(3, 4), leaf(4)
+    for _ in range(2):
+        handle = w.register_hook(lambda g: log.append(g.norm()) or g * 0.5)
+        f(x, w).sum().backward()
+        handle.remove()
+        f(x, w).sum().backward()
+    return [log, x.grad, w.grad]
+
+
+def hook_that_raises(f: Function) -> Log:
+    x, w = leaf(3, 4), leaf(4)
+
+    def refuse(g: torch.Tensor) -> None:
+        raise ValueError("no")
+
+    w.register_hook(refuse)
+    y = f(x, w).sum()
+    with pytest.raises(ValueError, match="no"):
+        y.backward()
+    return [w.grad is None]
+
+
+def node_hooks(f: Function) -> Log:
+    log: Log = []
+    x, w = leaf(3, 4), leaf(4)
+    node = torch.autograd.graph.get_gradient_edge(w).node
+    node.register_hook(lambda *_: log.append("behind"))
+    node.register_prehook(lambda grads: log.append(grads[0].sum()))
+    f(x, w).sum().backward()
+    return [log, x.grad, w.grad]
+
+
+HOOKS = [hook_on_an_argument, hook_on_a_tensor_of_a_graph, hook_that_goes, hook_that_raises, node_hooks]
+
+
+@pytest.mark.parametrize("scenario", HOOKS, ids=lambda s: s.__name__)
+def test_hooks_on_what_was_there_before(scenario):
+    """They wait at the end of the call's own graph, which autograd does not reach when it records the way back."""
+    stats = compare(scenario, product)
+    assert (stats.misses, stats.hits, stats.fallbacks) == (1, 2, {}) or scenario is hook_that_goes
+    assert stats.hits >= 2, stats
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)),
+        nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True),
+        nn.Sequential(nn.Conv1d(5, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Conv1d(4, 4, 3), nn.Flatten()),
+    ],
+    ids=["mlp", "encoder", "convolutions"],
+)
+def test_hooks_of_several_parameters_come_in_eagers_order(net, kind):
+    order: list[str] = []
+    net = copy.deepcopy(net)
+    for name, parameter in net.named_parameters():
+        getattr(parameter, kind)(lambda _, name=name: order.append(name))
+    x, orders = torch.randn(2, 5, 16), []
+    forward = fastjit.fastjit(net.forward)
+    with torch.enable_grad():
+        for call in (net, forward, forward, forward):
+            order.clear()
+            call(x).sum().backward()
+            orders.append(list(order))
+    assert forward.stats().hits == 2
+    assert orders[1:] == [orders[0]] * 3
+
+
+# ---- what stays eager, and why ----
 
 
 def in_checkpoint(f: Function) -> Log:
@@ -364,12 +452,12 @@ def under_anomaly_detection(f: Function) -> Log:
 
 def hooked_inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     y = x * w
-    y.retain_grad()
+    y.register_hook(lambda g: g * 2)
     return y.exp()
 
 
 EAGER = {
-    "its gradients are not compiled: a hook waits for that of 'x'": (hook_before, product),
+    "use of a tensor outside operators by Tensor.register_hook": (backward, hooked_inside),
     "hooks for saved tensors are active, as in a checkpoint": (in_checkpoint, product),
     "anomaly detection is on": (under_anomaly_detection, product),
     "a view is returned that was made under another grad mode": (

@@ -290,6 +290,14 @@ def test_a_state_that_is_loaded_between_steps(name):
     assert pair.fast.stats().fallbacks == {}
 
 
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+def test_without_momentum(foreach):
+    """As adversarial networks are trained: 0.0 ** step is a number like others."""
+    pair = Pair("Adam", foreach=foreach, betas=(0.0, 0.9))
+    assert steps_under(pair, [], 5) == [0, 0, 1, 1, 1], pair.fast.stats()
+    assert pair.fast.stats().fallbacks == {}
+
+
 @pytest.mark.parametrize("done", [6_900, 7_076, 400_000])
 @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "NAdam", "RAdam"])

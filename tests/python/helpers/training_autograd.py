@@ -30,7 +30,7 @@ def hooks_on_tensors(wrap: Wrap) -> Log:
     return log
 
 
-@script(0, "a hook waits for that of")
+@script(2)
 def hooks_on_parameters(wrap: Wrap) -> Log:
     model = mlp(4, 8, 1)
     log: Log = []
