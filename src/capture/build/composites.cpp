@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "capture/build/build.h"
+#include "capture/ops/torch_release.h"
 
 namespace fastjit::capture {
 namespace {
@@ -51,7 +52,8 @@ struct Given {
 // linear() in aten/src/ATen/native/Linear.cpp, with a bias.
 std::vector<Given> of_linear(const ir::Layout& input, const ir::Layout& weight) {
   const std::span<const Dim> lead(input.sizes.data(), input.sizes.size() - 1);
-  return {{"aten::view", {product(lead), input.sizes.back()}}, {"aten::view", joined(lead, {weight.sizes[0]})}};
+  constexpr std::string_view kLast = since(2, 15) ? "aten::_unsafe_view" : "aten::view";
+  return {{"aten::view", {product(lead), input.sizes.back()}}, {kLast, joined(lead, {weight.sizes[0]})}};
 }
 
 // _matmul_impl() in aten/src/ATen/native/LinearAlgebra.cpp where one factor is folded to a matrix.
