@@ -9,12 +9,12 @@ TORCH := $(shell sed -n 's/^torch = \["\([^"]*\)".*/\1/p' pyproject.toml)
 STAMP := .setup
 
 APT := g++ cmake ninja-build ccache lld-22 llvm-22-dev libzstd-dev zlib1g-dev libgtest-dev libxxhash-dev git python3-venv python3-dev
-PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pytest>=8" "pytest-xdist>=3" "hypothesis>=6" expecttest "transformers>=5,<6" matplotlib \
+PIP := numpy "pybind11>=2.13,<4" "scikit-build-core>=1.1" "rich>=13" xxhash "pytest>=8" "pytest-xdist>=3" "hypothesis>=6" expecttest "einops>=0.8,<1" "transformers>=5,<6" matplotlib \
        "nvidia-cuda-nvrtc>=13,<14" "ruff>=0.6" "mypy>=1.11" "pyright>=1.1.400" "clang-format==22.1.0"
 
 # For `make bench-models`. torchvision names one release of torch, for which pip would bring the CUDA build over the CPU's.
 VISION := $(shell sed -n 's/^torch = \["2\.\([0-9]*\).*/\1/p' pyproject.toml | awk '{ print $$1 + 15 }')
-PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*" "einops>=0.8,<1"
+PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*"
 
 DIGITS := "scikit-learn>=1.5,<2"
 

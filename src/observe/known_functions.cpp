@@ -10,6 +10,19 @@
 
 namespace fastjit::observe {
 
+// Null: it has none. For the message of an error 3.13 runs Python code of the import system, in which another thread
+// may begin a recording.
+static Ref attribute(PyObject* object, const char* name) {
+  PyObject* found = nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+  if (PyObject_GetOptionalAttrString(object, name, &found) < 0) PyErr_Clear();
+#else
+  found = PyObject_GetAttrString(object, name);
+  if (!found) PyErr_Clear();
+#endif
+  return Ref::steal(found);
+}
+
 Ref imported(const char* name) {
   const char* colon = std::strchr(name, ':');
   const Ref module_name = Ref::steal(PyUnicode_FromStringAndSize(name, colon - name));
@@ -17,7 +30,7 @@ Ref imported(const char* name) {
   for (const char* part = colon + 1; object && part;) {
     const char* dot = std::strchr(part, '.');
     const std::string attr = dot ? std::string(part, dot) : std::string(part);
-    object = Ref::steal(PyObject_GetAttrString(object.get(), attr.c_str()));
+    object = attribute(object.get(), attr.c_str());
     part = dot ? dot + 1 : nullptr;
   }
   PyErr_Clear();

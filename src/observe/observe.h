@@ -243,8 +243,8 @@ bool holds_only_items(PyTypeObject* type) noexcept;
 bool is_empty_container(PyObject* o) noexcept;
 /// Whether Python has one object for all ints of this value.
 bool is_shared(PyObject* number);
-/// A new object of equal value, also of ints that Python shares. Null with an exception set, or without one where this
-/// version of Python has no second object of that value.
+/// A new object of equal value, also of ints that Python shares, so that its address tells it from all others. Null
+/// with an exception set.
 PyObject* own_copy(PyObject* number);
 
 /// True if print() runs no Python code: sys.stdout is a stream written in C.

@@ -6,11 +6,13 @@
 
 #include "capture/build/build.h"
 #include "capture/build/given.h"
+#include "capture/ops/torch_release.h"
 
 namespace fastjit::capture {
 namespace {
 
 using ir::Dim;
+using Dims = std::vector<Dim>;
 
 Dim product(std::span<const Dim> dims) {
   Dim count = 1;
@@ -45,7 +47,8 @@ bool is_contiguous(const ir::Layout& layout) {
 // linear() in aten/src/ATen/native/Linear.cpp, with a bias.
 std::vector<Given> of_linear(const ir::Layout& input, const ir::Layout& weight) {
   const std::span<const Dim> lead(input.sizes.data(), input.sizes.size() - 1);
-  return {{"aten::view", {product(lead), input.sizes.back()}}, {"aten::view", joined(lead, {weight.sizes[0]})}};
+  constexpr std::string_view kLast = since(2, 15) ? "aten::_unsafe_view" : "aten::view";
+  return {{"aten::view", {product(lead), input.sizes.back()}}, {kLast, joined(lead, {weight.sizes[0]})}};
 }
 
 // _matmul_impl() in aten/src/ATen/native/LinearAlgebra.cpp where one factor is folded to a matrix.
@@ -192,6 +195,7 @@ static std::optional<std::vector<Given>> given_by(const Trace& trace, uint32_t i
   const Event& composite = trace.events[index];
   if (composite.name == kAttention) return of_attention(trace, index, in);
   if (composite.name == kPlainAttention) return of_plain_attention(composite, in);
+  if (composite.name == kLstm) return of_lstm(trace, index);
   if (composite.name == kInstanceNorm) return of_instance_norm(composite, in);
   const bool is_linear = composite.name == "aten::linear";
   if ((!is_linear && composite.name != "aten::matmul") || in.size() < 2) return std::nullopt;

@@ -391,7 +391,8 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
     });
   });
   for (const Use& use : results)
-    made.data_sized.push_back(use.tensor != kNone && trace_.dims_of(use.tensor, step.event));
+    made.data_sized.push_back(use.tensor != kNone &&
+                              (trace_.dims_of(use.tensor, step.event) || is_workspace(use, event)));
   if (std::ranges::none_of(made.data_sized, [](bool is) { return is; })) made.data_sized.clear();
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
   attr.outputs = static_cast<uint32_t>(results.size());

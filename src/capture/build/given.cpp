@@ -7,6 +7,7 @@ namespace fastjit::capture {
 namespace {
 
 using ir::Dim;
+using Dims = std::vector<Dim>;
 
 constexpr size_t kRank = 4;  // batches, heads, rows, columns
 
@@ -75,6 +76,21 @@ std::optional<std::vector<Given>> of_plain_attention(const Event& composite, con
   if (!is_given(argument(composite, "scale"))) static_cast<void>(in[0].sizes.back().fixed());
   if (is_false(argument(composite, "is_causal"))) return std::vector<Given>();
   return std::vector<Given>{{"aten::ones", {in[0].sizes[ranks[0] - 2], in[1].sizes[ranks[1] - 2]}, 0}};
+}
+
+// lstm() in aten/src/ATen/native/RNN.cpp, where oneDNN computes whole layers: what lies between these takes all sizes.
+std::optional<std::vector<Given>> of_lstm(const Trace& trace, uint32_t index) {
+  constexpr auto kBetween =
+      std::to_array<std::string_view>({"aten::cat", "aten::contiguous", "aten::cudnn_is_acceptable", "aten::dropout",
+                                       "aten::mkldnn_rnn_layer", "aten::select.int", "aten::stack",
+                                       "aten::transpose.int", "aten::transpose_", "aten::unbind.int", "aten::zeros"});
+  bool is_by_layers = false;
+  for (uint32_t child = index + 1; child < trace.events[index].end; child = trace.events[child].end) {
+    const std::string_view name = trace.events[child].name;
+    if (std::ranges::find(kBetween, name) == kBetween.end()) return std::nullopt;
+    is_by_layers |= name == "aten::mkldnn_rnn_layer";
+  }
+  return is_by_layers ? std::optional(std::vector<Given>()) : std::nullopt;
 }
 
 // instance_norm() in aten/src/ATen/native/Normalization.cpp: batch normalisation of one image with the channels of all.

@@ -271,6 +271,16 @@ Found attended(const SizedCall& call, const Named&) {
   return sizes;
 }
 
+// Of the input, the weights, and both states; the workspace has no formula.
+Found recurrent(const SizedCall& call, const Named&) {
+  if (call.tensors.size() < 4 || call.tensors[0].sizes.size() != 3 || call.result > 2) return std::nullopt;
+  const Dims& state = call.tensors[call.tensors.size() - (call.result == 2 ? 1 : 2)].sizes;
+  if (call.result > 0) return state;
+  Dims sizes = call.tensors[0].sizes;
+  sizes.back() = state.back();
+  return sizes;
+}
+
 Found like(const SizedCall& call, const Named&) { return call.tensors[0].sizes; }
 
 Found stepped(const SizedCall&, const Named& named) {
@@ -294,6 +304,7 @@ const Formula* formula_of(std::string_view op) {
       {"aten::empty_like", {like, false}},
       {"aten::index.Tensor", {indexed, false}},
       {"aten::linspace", {stepped, true}},
+      {"aten::mkldnn_rnn_layer", {recurrent, false}},
       {"aten::pad", kPad},
       {"aten::pixel_shuffle", {shuffled<true>, false}},
       {"aten::pixel_unshuffle", {shuffled<false>, false}},

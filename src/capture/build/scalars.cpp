@@ -150,8 +150,8 @@ bool bind_to(const Trace& trace, const std::vector<uint32_t>& events, uint32_t s
   return limit && bindings.places.try_emplace(*place, ScalarBindings::Place{scalar, *limit}).second;
 }
 
-// Whose formulas in torch 2.13's derivatives.yaml give no number on but their argument `other` itself, as the tensor
-// that the binding made of it, and look at its value nowhere.
+// Whose formulas (all of them have rows in formulas.def) give no number on but this argument itself, as the tensor that
+// the binding made of it, and look at its value nowhere.
 constexpr auto kHandedOn = std::to_array<std::pair<std::string_view, uint32_t>>({
     {"aten::add.Tensor", 1},
     {"aten::add_.Tensor", 1},

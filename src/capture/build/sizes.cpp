@@ -289,7 +289,7 @@ std::optional<std::vector<Dim>> GraphBuilder::known_sizes(const Use& result, con
 // What torch gives there: foretold.
 SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
   const std::vector<ir::Layout> tensors = layouts_of(event);
-  if (!scope_ || result.tensor == kNone) return result.meta;
+  if (!scope_ || result.tensor == kNone || is_workspace(result, event)) return result.meta;
   const TensorMeta& recorded = result.meta;
   std::optional<std::vector<Dim>> sizes;
   if (const std::vector<Dim>* known = way_sizes_of(result)) sizes = *known;

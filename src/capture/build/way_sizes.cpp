@@ -9,20 +9,13 @@
 #include <set>
 
 #include "capture/build/build.h"
+#include "capture/build/formulas.h"
 #include "support/mix.h"
 
 namespace fastjit::capture {
 namespace {
 
 using ir::Dim;
-
-constexpr std::array kFormulas{
-#define FORMULA(name) std::string_view(#name),
-#include "capture/ops/formulas.def"
-#undef FORMULA
-};
-static_assert(std::ranges::adjacent_find(kFormulas, std::ranges::greater_equal()) == kFormulas.end(),
-              "sorted, each once");
 
 /// Follows the way back: numbers in order, and a hash of all else.
 class Walk {
@@ -140,22 +133,6 @@ bool reduce(Row& row) {
 }
 
 }  // namespace
-
-bool is_known_formula(const Event& node) {
-  std::string_view name = node.name.substr(node.name.rfind(' ') + 1);
-  constexpr std::array<std::string_view, 3> kNodes{"torch::autograd::AccumulateGrad", "torch::autograd::CopyBackwards",
-                                                   "torch::autograd::GraphRoot"};
-  if (std::ranges::find(kNodes, name) != kNodes.end()) return true;
-  const size_t end = name.find_last_not_of("0123456789");
-  if (end == std::string_view::npos || end + 1 == name.size()) return false;  // the class of an autograd.Function
-  const std::string_view number = name.substr(end + 1);
-  name = name.substr(0, end + 1);
-  constexpr std::string_view kBackward = "Backward";
-  if (!name.ends_with(kBackward)) return false;
-  name.remove_suffix(kBackward.size());
-  return std::ranges::binary_search(kFormulas, name) ||
-         std::ranges::binary_search(kFormulas, std::string(name) + std::string(number));
-}
 
 WayArgument numbers_of(const CallValue& item) {
   const auto bits = [](double value) { return std::bit_cast<int64_t>(value); };
@@ -393,7 +370,7 @@ void GraphBuilder::take_way_sizes(uint32_t event) {
 std::string GraphBuilder::way_reason(uint32_t place) const {
   const Event& event = trace_.events[place];
   if (!is_backward(event)) return "the gradients of " + where(trace_, event);
-  if (!is_known_formula(event))
+  if (!is_known_formula(trace_, place))
     return "the formula of " + std::string(event.name.substr(event.name.rfind(' ') + 1)) + ", which may look at sizes";
   return "its gradients: the calls so far do not tell sizes from other numbers";
 }
@@ -408,7 +385,7 @@ void GraphBuilder::begin_way_back(uint32_t event, const std::vector<Use>& output
     if (way_->last == kNone || !way_->has(top - 1)) take_way_sizes(event);
     way_->last = top;
   }
-  if (!is_known_formula(trace_.events[node])) fix_all_sizes();
+  if (!is_known_formula(trace_, node)) fix_all_sizes();
   graph_.symbols->at(event);
   if (trace_.derivative && event >= trace_.derivative->begin) free_gradients(outputs);
 }
@@ -421,7 +398,7 @@ void GraphBuilder::end_way_back(const std::vector<Use>& outputs) {
     graph_.symbols->at(event);
     if (way_->last == kNone) take_way_sizes(event);
     way_->last = event;
-    if (!is_known_formula(trace_.events[event])) fix_all_sizes();
+    if (!is_known_formula(trace_, event)) fix_all_sizes();
   }
   if (trace_.derivative) free_gradients(outputs);
 }

@@ -89,7 +89,4 @@ class WaySizes {
   std::set<uint32_t> known_;  // expressions of these
 };
 
-/// Whether the formula of this node has a row in formulas.def.
-bool is_known_formula(const Event& node);
-
 }  // namespace fastjit::capture

@@ -34,6 +34,7 @@ enum class OpFlag : uint32_t {
   MaskDecides = 1 << 13,
   FirstDim = 1 << 17,
   AsksGradMode = 1 << 20,
+  Workspace = 1 << 21,
   // No row says these:
   Foreign = 1 << 14,      // not an operator of aten
   SizedByData = 1 << 15,  // by its tags the sizes or the values that it gives depend on data

@@ -36,10 +36,10 @@ std::string why_not_own(const Trace& trace, const Use& result, const std::map<ui
 // Indices of the gradients that came, those of inner results last. The node of a hit has them all at once: the engine
 // puts what each edge leads to on a heap, leaves of the graph on top. They are in the order in which it takes the
 // leaves from there as their gradients came in eager, so that hooks on them run in eager's order.
-std::vector<size_t> order_of_edges(const Trace& trace, const GraphWalk::Sources& sources,
+std::vector<size_t> order_of_edges(const Trace& trace, uint32_t begin, const GraphWalk::Sources& sources,
                                    const std::vector<at::Tensor>& got) {
-  std::unordered_map<uint32_t, uint32_t> made;  // tensor -> event
-  for (uint32_t event = 0; event < trace.events.size(); ++event)
+  std::unordered_map<uint32_t, uint32_t> made;  // tensor -> event of the way back
+  for (uint32_t event = begin; event < trace.events.size(); ++event)
     for (const Use& use : flat_results(trace.events[event]))
       if (use.tensor != kNone) made.try_emplace(use.tensor, event);
   const auto came = [&](size_t i) {
@@ -181,7 +181,7 @@ std::string Recorder::Impl::go_back(Way way, const std::vector<at::Tensor>& resu
     trace.derivative = std::move(derivative);
     return "";
   }
-  for (const size_t i : order_of_edges(trace, way.sources, got)) {
+  for (const size_t i : order_of_edges(trace, derivative.begin, way.sources, got)) {
     const bool is_inner = i >= way.sources.size();
     if (!is_inner) derivative.sources.push_back(way.sources[i].first);
     derivative.gradients.push_back(std::move(got[i]));

@@ -219,4 +219,8 @@ std::span<const Use> flat_results(const Event& event) {
   return event.results.size() == 1 ? std::span<const Use>(event.results[0].uses) : event.flat;
 }
 
+bool is_workspace(const Use& result, const Event& event) {
+  return event.facts.is(OpFlag::Workspace) && flat_results(event).back().tensor == result.tensor;
+}
+
 }  // namespace fastjit::capture

@@ -268,5 +268,7 @@ std::optional<c10::Scalar> read_number(const at::Tensor& tensor);
 
 /// The tensors of an event's results in schema order, lists flattened.
 std::span<const Use> flat_results(const Event& event);
+/// What OpFlag::Workspace says is one.
+bool is_workspace(const Use& result, const Event& event);
 
 }  // namespace fastjit::capture

@@ -215,7 +215,9 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
                    Derived::Numbers* all = nullptr) {
   const Executable& executable = *variant.program.executable;
   const WayBack* back = variant.program.back.get();
-  if (const char* eager = back && is_real ? back->why_eager() : nullptr) return why = eager, nullptr;
+  // What eager computes and drops has nodes too, which hooks would see.
+  const char* eager = back ? back->why_eager() : variant.program.without_grad ? why_no_nodes() : nullptr;
+  if (eager && is_real) return why = eager, nullptr;
   if (std::ranges::any_of(variant.program.gone_back_to, has_gradient_hooks)) return why = kWatched, nullptr;
   const Sized* sized = variant.program.sized.get();
   const Sized::Lease sizes = sized ? sized->take(inputs.data()) : Sized::Lease();

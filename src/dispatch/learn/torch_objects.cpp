@@ -13,6 +13,7 @@
 #include "capture/record/cast_mode.h"
 #include "dispatch/call/function.h"
 #include "dispatch/call/spec.h"
+#include "dispatch/run/backward.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -49,10 +50,11 @@ const observe::Setting* setting_of(PyObject* callable) {
 }
 
 const observe::Setting* gradients_under() {
-  // Bit 0: torch.autograd.detect_anomaly(); bit 1: saved_tensors_hooks(), which Python code alone can put back.
-  static const observe::Setting autograd{"saved tensor hooks or anomaly detection",
+  // Bit 0: torch.autograd.detect_anomaly(); bit 1: hooks, which Python code alone can put back.
+  static const observe::Setting autograd{"hooks for saved tensors or new nodes, or anomaly detection",
                                          []() -> uint64_t {
-                                           const bool hooks = at::SavedTensorDefaultHooks::get_hooks().has_value();
+                                           const bool hooks = at::SavedTensorDefaultHooks::get_hooks().has_value() ||
+                                                              nodes_are_watched();
                                            return uint64_t{torch::autograd::AnomalyMode::is_enabled()} | hooks * 2ULL;
                                          },
                                          [](uint64_t bits) { torch::autograd::AnomalyMode::set_enabled(bits & 1); }};

@@ -1,5 +1,8 @@
 #include "dispatch/run/backward.h"
 
+#if __has_include(<ATen/NodeCreationHooks.h>)
+#include <ATen/NodeCreationHooks.h>
+#endif
 #include <ATen/SavedTensorHooks.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/function.h>
@@ -296,9 +299,18 @@ const char* WayBack::why_eager() const {
   return *again ? "its gradients are differentiated again (create_graph=True)" : why_no_nodes();
 }
 
+bool nodes_are_watched() {
+#if __has_include(<ATen/NodeCreationHooks.h>)
+  return !at::impl::NodeCreationHooks::empty();
+#else
+  return false;
+#endif
+}
+
 const char* why_no_nodes() {
   if (autograd::AnomalyMode::is_enabled()) return "anomaly detection is on";
   if (at::SavedTensorDefaultHooks::get_hooks(true)) return "hooks for saved tensors are active, as in a checkpoint";
+  if (nodes_are_watched()) return "a hook waits for new nodes of autograd's graph";
   return nullptr;
 }
 

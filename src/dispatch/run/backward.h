@@ -108,6 +108,9 @@ struct WayBack {
   const char* why_eager() const;
 };
 
+/// Whether on this thread each new node is shown to a hook: torch.autograd.graph.node_creation_hook, new in torch 2.14.
+bool nodes_are_watched();
+
 /// What on this thread keeps nodes like these from being eager's equal; null: nothing.
 const char* why_no_nodes();
 

@@ -31,7 +31,8 @@ std::string place_in(const Frame& frame) {
 // Once its compiler has been used, torch notes each module that is made and forgets each that dies: no program's result
 // depends on it.
 bool notes_modules(PyCodeObject* code) {
-  constexpr const char* kNames[] = {"GenerationTracker.tag", "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>"};
+  constexpr const char* kNames[] = {"GenerationTracker.tag", "_GenerationTracker.tag",  // since torch 2.15
+                                    "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>"};
   const auto is_it = [&](const char* name) { return !PyUnicode_CompareWithASCIIString(code->co_qualname, name); };
   return std::ranges::any_of(kNames, is_it) && owner_of(code) == Owner::Ours;
 }
@@ -65,14 +66,15 @@ bool Driver::begin() {
 }
 
 bool Driver::begin_events() {
-  if (start_events()) return true;
+  has_begun_ = start_events();
+  if (has_begun_) return true;
   end_observation();
   return false;
 }
 
 void Driver::end() {
   if (active_) {
-    if (!stop_events() && reason_.empty()) reason_ = "tracer set during the call";
+    if (has_begun_ && !stop_events() && reason_.empty()) reason_ = "tracer set during the call";
     end_observation();
   } else if (is_noting_) {
     stop_events();

@@ -146,6 +146,7 @@ class Driver : public Observer {
   bool active_ = false, root_entered_ = false, told_unsound_ = false;
   bool is_noting_ = false;                      // the rest of an unsound call is looked at: see note()
   bool hears_ = false;                          // wants events
+  bool has_begun_ = false;                      // there are events to end: not where memory ran out before
   std::unordered_map<PyCodeObject*, Ref> ops_;  // plain bytecode of each code object
   std::vector<Ref> codes_held_;                 // its keys
   StackDepths depths_;

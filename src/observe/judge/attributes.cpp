@@ -38,7 +38,7 @@ void Tracer::load_attr(PyObject* o, PyObject* name, bool probing) {
   if (PyType_Check(o)) return load_class_attr(o, name, probing);
   if (Py_IS_TYPE(o, &PySuper_Type)) return load_super_attr(o, name);
   if (PyMethod_Check(o)) return load_method_attr(o, name, probing);
-  bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
+  bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !is_deque(o);
   if (is_heap && PyTuple_Check(o) && is_tuple(o) && Py_TYPE(o)->tp_dictoffset) {
     PyObject* attr = class_attr(Py_TYPE(o), name);  // of a named tuple, its fields are data descriptors
     if (attr && Py_TYPE(attr)->tp_descr_set) return load_value_attr(o, name);
@@ -66,12 +66,13 @@ void Tracer::own_getattribute(PyObject* o, PyObject* name) {
 
 // What gives an item of a named tuple.
 static bool is_field(PyObject* attr) {
-  return attr && !std::strcmp(Py_TYPE(attr)->tp_name, "_collections._tuplegetter");
+  const char* type = attr ? std::strrchr(Py_TYPE(attr)->tp_name, '.') : nullptr;  // behind _collections or collections
+  return type && !std::strcmp(type, "._tuplegetter");
 }
 
 // Objects of C types: methods come from the type; data only from objects that never change.
 void Tracer::load_value_attr(PyObject* o, PyObject* name) {
-  bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE;
+  bool is_heap = Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !is_deque(o);  // a type that never changes
   PyObject* attr = is_heap ? class_attr(Py_TYPE(o), name) : type_lookup(Py_TYPE(o), name, nullptr);
   if (!is_field(attr)) touch(o);
   // Builtin classes never change, and most of their objects have no attributes of their own.

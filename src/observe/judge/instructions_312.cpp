@@ -21,12 +21,12 @@ void Tracer::store_slice(int) {
   store_item(container, slice_of(start, stop), value);
 }
 
-// Held until the recording ends.
+// Held until the recording ends. What sizes are for, whoever has the slice says, as behind BUILD_SLICE.
 PyObject* Tracer::slice_of(PyObject* start, PyObject* stop) {
-  touch(start);
-  touch(stop);
-  names_held_.push_back(Ref::steal(PySlice_New(start, stop, nullptr)));
-  return names_held_.back().get();
+  for (PyObject* end : {start, stop})
+    if (!is_size(end)) touch(end);
+  slices_held_.push_back(Ref::steal(PySlice_New(start, stop, nullptr)));
+  return slices_held_.back().get();
 }
 
 void Tracer::load_super_attr_op(int oparg) {

@@ -6,15 +6,18 @@ namespace {
 
 constexpr long long kLeastShared = -5, kMostShared = 256;  // Objects/longobject.c: _PY_NSMALLNEGINTS, _PY_NSMALLPOSINTS
 
-// What Python makes of such a value is always the same object. Null without an exception: this version gives no other.
+// What Python makes of such a value is always the same object.
 PyObject* unshared(long long value) {
   const auto magnitude = static_cast<digit>(value < 0 ? -value : value);
 #if PY_VERSION_HEX >= 0x030C0000
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // 3.14 has no other way that does not share small numbers
   digit digits[] = {magnitude};
-  return value == 0 ? nullptr : reinterpret_cast<PyObject*>(_PyLong_FromDigits(value < 0, 1, digits));
+  PyLongObject* made = _PyLong_FromDigits(value < 0, 1, digits);
 #pragma GCC diagnostic pop
+  constexpr uintptr_t kZero = 1;  // Include/internal/pycore_long.h: SIGN_ZERO, and no digits
+  if (made && value == 0) made->long_value.lv_tag = kZero;
+  return reinterpret_cast<PyObject*>(made);
 #else
   PyLongObject* made = _PyLong_New(1);
   if (!made) return nullptr;

@@ -15,27 +15,48 @@ namespace {
 
 constexpr int kCount = -1;  // of elements, in place of a dim
 
+// What an instruction adds to the stack. Nothing: it is none of those that make the pieces of a text.
+std::optional<int> growth_of(int op, int arg) {
+  constexpr int kCallable = 1;
+  if (op == k_LOAD_CONST || op == k_LOAD_FAST || op == k_LOAD_FAST_BORROW || op == k_LOAD_SMALL_INT) return 1;
+  if (op == k_LOAD_GLOBAL && !(arg & kCallable)) return 1;
+  if (op == k_BINARY_SUBSCR || op == k_BINARY_OP) return -1;
+  if (op == k_BUILD_STRING) return 1 - arg;
 #if PY_VERSION_HEX < 0x030C0000
+  if (op == k_LOAD_ATTR) return 0;
+#else
+  if (op == k_LOAD_ATTR && !(arg & kCallable)) return 0;
+#endif
+#if PY_VERSION_HEX < 0x030D0000
+  constexpr int kHasSpec = 4;
+  if (op == k_FORMAT_VALUE) return arg & kHasSpec ? -1 : 0;
+#else
+  if (op == k_FORMAT_SIMPLE || op == k_CONVERT_VALUE) return 0;
+  if (op == k_FORMAT_WITH_SPEC) return -1;
+  if (op == k_LOAD_FAST_LOAD_FAST) return 2;
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+  if (op == k_LOAD_FAST_BORROW_LOAD_FAST_BORROW) return 2;
+#endif
+  return std::nullopt;
+}
+
 // Whether the code behind this instruction makes one text of so many pieces and values that lie on the stack, and gives
 // it to a call as the second of two arguments.
 bool makes_second_argument(const unsigned char* ops, int offset, int pieces) {
-  constexpr int kCallable = 1, kHasSpec = 4;
+#if PY_VERSION_HEX < 0x030C0000
+  constexpr int kCall = k_PRECALL;
+#else
+  constexpr int kCall = k_CALL;
+#endif
   for (int i = offset + 1;; ++i) {
     const int op = ops[2 * i], arg = ops[2 * i + 1];
-    if (op == 0) continue;  // a cache
-    if (op == k_PRECALL) return pieces == 1 && arg == 2;
-    if (op == k_LOAD_CONST || op == k_LOAD_FAST || (op == k_LOAD_GLOBAL && !(arg & kCallable)))
-      ++pieces;
-    else if (op == k_BINARY_SUBSCR || op == k_BINARY_OP || (op == k_FORMAT_VALUE && arg & kHasSpec))
-      --pieces;
-    else if (op == k_BUILD_STRING)
-      pieces -= arg - 1;
-    else if (op != k_LOAD_ATTR && op != k_FORMAT_VALUE)
-      return false;
-    if (pieces < 1) return false;
+    if (op == k_CACHE) continue;
+    if (op == kCall) return pieces == 1 && arg == 2;
+    const std::optional<int> growth = growth_of(op, arg);
+    if (!growth || (pieces += *growth) < 1) return false;
   }
 }
-#endif
 
 // Where the instruction gives an int that the next one compares with a constant: the number n for which "it is at most
 // n" decides the answer, of a size.
@@ -137,7 +158,7 @@ void Tracer::take_sizes(int64_t tensor, int dim) {
   host_.on_size(host_.context, tensor, -1, nullptr);
 }
 
-// A new reference; null where Python has no second object of that value.
+// A new reference; null where there is no memory for it.
 PyObject* Tracer::own_size(int64_t tensor, int dim, PyObject* number) {
   PyObject* own = own_copy(number);
   if (!own) PyErr_Clear();
@@ -155,17 +176,14 @@ bool Tracer::is_size_list(PyObject* o) const {
 
 // The value at this place of the stack is put into the text that torch._assert() is given with a condition that holds:
 // nothing reads that.
-bool Tracer::is_in_unread_message([[maybe_unused]] int place) {
-#if PY_VERSION_HEX < 0x030C0000
+bool Tracer::is_in_unread_message(int place) {
+  constexpr int kCallee = PY_VERSION_HEX < 0x030D0000 ? 1 : 2;  // below the condition: there a null lies above it
   static PyObject* const assertion = Py_XNewRef(imported("torch:_assert").get());
   int condition = place + 1;
   while (top().stack.at_or_null(condition) && PyUnicode_CheckExact(at(condition))) ++condition;
   return assertion && top().stack.at_or_null(condition) == Py_True &&
-         top().stack.at_or_null(condition + 1) == assertion &&
+         top().stack.at_or_null(condition + kCallee) == assertion &&
          makes_second_argument(top().ops, top().offset, condition - place);
-#else
-  return false;
-#endif
 }
 
 void Tracer::close_sizes(Args operands) {

@@ -83,6 +83,7 @@ Observation Tracer::stop() {
   result.in_library = in_library_;
   result.interrupted = !interrupted_.empty();
   if (result.interrupted) result.state = interrupted_;
+  slices_held_.clear();
   numbers_.tell(result);
   result.found_numbers = found_numbers();
   result.bare = bare_;

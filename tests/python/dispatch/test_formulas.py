@@ -6,6 +6,9 @@ is compared with eager, twice at each size, with its gradients.
 
 from __future__ import annotations
 
+import collections
+import hashlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +17,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torchgen
 from torch import Tensor
 
 from fastjit import fastjit
+from helpers import since
 
 SIZES = (4, 5, 6, 9, 12, 4, 33, 7, 16, 8)
 TABLE = Path(__file__).parents[3] / "src/capture/ops/formulas.def"
 ROWS = re.findall(r"^FORMULA\((\w+)\)", TABLE.read_text(), re.MULTILINE)
+READ: dict[str, list[str]] = json.loads(Path(__file__).with_name("formulas_read.json").read_text())
 
 POINTWISE = """abs acosh:x.abs()+2 asinh ceil celu:F cos cosh elu:F erf erfc exp exp2 expm1 floor frac hardshrink:F
 hardsigmoid:F hardswish:F hardtanh:F lgamma mish:F neg relu round sigmoid sign silu:F sin sinc sinh softplus:F
@@ -100,6 +106,8 @@ CASES: dict[str, str] = {
     "Median1": "x.median(0)[0]",
     "Min0": "x.min(0)[0]",
     "Minimum": "torch.minimum(x, x.cos())",
+    "MkldnnRnnLayer": "torch.lstm(x.view(-1, 2, 3), [torch.zeros(1, 2, 4)] * 2, [torch.ones(16, 3) / 9, "
+    "torch.ones(16, 4) / 9, torch.ones(16) / 9, torch.ones(16) / 9], True, 1, 0.0, True, False, False)[0]",
     "Mm": "x @ (x.t() @ x)",
     "MseLoss": "F.mse_loss(x, x.exp())",
     "Mul": "x * x.exp()",
@@ -234,7 +242,7 @@ def second(f: Any) -> Any:
     return g
 
 
-def play(f: Any) -> None:
+def play(f: Any) -> Any:
     fast = fastjit(f)
     for n in SIZES:
         for _ in range(2):
@@ -243,6 +251,34 @@ def play(f: Any) -> None:
     stats = fast.stats()
     assert not stats.fallbacks, stats
     assert stats.hits >= len(SIZES), stats
+    return fast
+
+
+def formulas_of_this_torch() -> dict[str, str]:
+    """By node, as a row may name it: what derivatives.yaml says of gradients, for all forms of the operator."""
+    text = Path(torchgen.__file__).parent.joinpath("packaged/autograd/derivatives.yaml").read_text()
+    found = collections.defaultdict(list)
+    for entry in re.split(r"^- name: ", text, flags=re.MULTILINE)[1:]:
+        schema, *lines = [line.strip() for line in entry.splitlines() if not line.lstrip().startswith("#")]
+        name, _, arguments = schema.partition("(")
+        given = set(re.findall(r"\w+", arguments.partition(") -> ")[0]))
+        name = name.partition(".")[0].removesuffix("_forward")
+        node = "".join(word.title() for word in name.strip("_").split("_"))
+        for line in lines:
+            keys, is_formula, _ = line.partition(":")
+            if is_formula and given.issuperset(keys.split(", ")):
+                found[node].append(line)
+    return {node: "\n".join(sorted(lines)) for node, lines in found.items()}
+
+
+def test_formulas_are_those_that_were_read() -> None:
+    """A new one is read first, with the C++ that it calls; its hash is then for formulas_read.json."""
+    running = formulas_of_this_torch()
+    names = sorted({row if row in running else row[:-1] for row in ROWS})  # Max0 is a row of Max
+    hashes = {name: hashlib.sha256(running[name].encode()).hexdigest()[:12] for name in names}
+    unread = {name: (one, running[name]) for name, one in hashes.items() if one not in READ.get(name, [])}
+    assert not unread, torch.__version__
+    assert sorted(READ) == names
 
 
 def test_every_row_has_a_case() -> None:
@@ -261,3 +297,21 @@ def test_formulas_of_formulas(row: str) -> None:
     f = second(compiled(TWICE[row]))
     assert row in rows_of(nodes_of(f(torch.randn(4, 6).requires_grad_())))
     play(f)
+
+
+def test_a_branch_that_nobody_read_is_for_one_size() -> None:
+    """To be differentiated again, the formula of torch 2.14 runs other operators."""
+
+    def f(x: Tensor) -> Tensor:
+        y = F.group_norm(x.exp(), 2)
+        (first,) = torch.autograd.grad((y * y.detach()).sum(), x, create_graph=True)
+        return first.detach().sin()
+
+    fast = fastjit(f)
+    for n in SIZES:
+        x = torch.randn(n, 6, dtype=torch.float64).requires_grad_()
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), f(x))
+    assert fast.stats().hits >= 2 * len(SIZES)
+    unread = "the formula of NativeGroupNormBackward0, which may look at sizes"
+    assert (unread in fast.inspect("guards")) == since(2, 14)

@@ -500,6 +500,37 @@ def test_a_program_steps_back_while_hooks_for_saved_tensors_are_active():
     ]
 
 
+def under_hooks_for_saved_tensors(log: list) -> Any:
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: log.append(t.shape) or t, lambda t: t)
+
+
+def under_hooks_for_nodes(log: list) -> Any:
+    return torch.autograd.graph.node_creation_hook(lambda node: log.append(node.name()))
+
+
+HOOKS = {"hooks for saved tensors are active, as in a checkpoint": under_hooks_for_saved_tensors}
+if hasattr(torch.autograd.graph, "node_creation_hook"):  # torch 2.14
+    HOOKS["a hook waits for new nodes of autograd's graph"] = under_hooks_for_nodes
+
+
+@pytest.mark.parametrize("reason", HOOKS)
+@pytest.mark.parametrize("f", [product, lambda x, w: product(x, w).detach()], ids=["returned", "dropped"])
+def test_hooks_see_the_nodes_of_a_call(f, reason):
+    compiled = fastjit.fastjit(f, on_unsupported="eager")
+    seen, wanted = [], []
+    with torch.enable_grad():
+        for _ in range(3):
+            call(compiled)
+        assert compiled.stats().hits == 2
+        for g, log in [(compiled, seen), (f, wanted)]:
+            with HOOKS[reason](log):
+                call(g)
+        call(compiled)
+    assert seen == wanted and wanted
+    assert compiled.stats().fallbacks == {reason: 1}
+    assert compiled.stats().hits == 3
+
+
 def again(f: Function) -> Log:
     x, w, y = call(f)
     (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)

@@ -130,6 +130,19 @@ class Padded(nn.Module):
         return self.attention(x, x, x, key_padding_mask=x[:, :, 0] > 2, need_weights=False)[0]
 
 
+class Recurrent(nn.Module):
+    """Layers that oneDNN computes, whose workspace is as large as it wants."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(5, 6, batch_first=True, **options)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        torch.manual_seed(1)
+        y, (h, c) = self.layers(x)
+        return y, h, c
+
+
 def encoder_layer() -> nn.Module:
     return nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
 
@@ -231,6 +244,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, ..
     "attention of three dims": (lambda: Fused(rank=3), lambda n: (leaf(2, n, 16),)),
     "padding": (Padded, lambda n: (leaf(2, n, 16),)),
     "encoder layer": (encoder_layer, lambda n: (leaf(2, n, 16),)),
+    "LSTM over lengths": (Recurrent, lambda n: (leaf(3, n, 5),)),
+    "LSTM of batches": (Recurrent, lambda n: (leaf(n, 4, 5),)),
+    "LSTM of two layers": (lambda: Recurrent(num_layers=2, dropout=0.3), lambda n: (leaf(3, n, 5),)),
     "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True), lambda n: (leaf(n, 3, 4, n + 1),)),
     "words": (Words, lambda n: (torch.randint(0, 11, (n, 4)),)),
 }
@@ -240,8 +256,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, ..
 def test_modules(name: str) -> None:
     make_module, make = MODULES[name]
     torch.manual_seed(0)
-    # Where a gradient has as many elements as a weight by chance, the two must not share memory: another program.
-    chance = 1 if name == "norm" else 0
+    # Where a gradient has as many elements as a weight by chance, the two must not share memory: another program each.
+    chance = {"norm": 1, "LSTM of batches": 2}.get(name, 0)
     play(make_module(), make, [n for n in BATCHES if n > 1], misses=3 + chance, tolerance=1e-4)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fastjit import fastjit
+from helpers import since
 
 # name -> (class, options)
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -333,7 +334,8 @@ def test_the_first_step_of_a_process():
     """It imports what torch imports when an optimizer is first used: it is no recording, and yet has seen the rate. It
     does not warn, since the next call is recorded."""
     done = subprocess.run([sys.executable, "-c", _FIRST_USE], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("[0, 0, 1, 1, 1, 1] [1]\n", "")
+    fallbacks = "[]" if since(2, 15) else "[1]"  # torch 2.15 imports all before
+    assert (done.stdout, done.stderr) == (f"[0, 0, 1, 1, 1, 1] {fallbacks}\n", "")
 
 
 class Descent:

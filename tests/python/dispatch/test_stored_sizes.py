@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -301,7 +302,9 @@ def test_a_size_that_moves_is_any_size(name: str) -> None:
 @pytest.mark.parametrize("name", LOOKS)
 def test_a_size_that_c_code_looks_at_is_one_size(name: str) -> None:
     stats = play(LOOKS[name]).stats()
-    assert (stats.misses, stats.hits, stats.fallbacks) == (CALLS, 2, {})
+    # Since 3.13 data classes are compared by Python code: a branch, of which each side is recorded at any size.
+    misses = 3 if name == "equal data classes" and sys.version_info >= (3, 13) else CALLS
+    assert (stats.misses, stats.hits, stats.fallbacks) == (misses, CALLS + 2 - misses, {})
 
 
 @pytest.mark.parametrize("name", LATER)
