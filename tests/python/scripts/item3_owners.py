@@ -135,9 +135,9 @@ def data_written_inside(w: World) -> None:
         return x + 1
 
     f, x = w.jit(f), torch.arange(4.0)
-    w.call("a tensor of which Tensor.data was read is written by aten::mul_", f, x)
+    w.learn(f, x)
     w.change("x")
-    w.call("a tensor of which Tensor.data was read is written by aten::mul_", f, x)
+    w.call("hit", f, x)
 
 
 @script(3)
