@@ -126,8 +126,8 @@ def body(options: harness.Options) -> harness.Outcome:
         raise SystemExit(f"training_quality: no part '{min(unknown)}'; there are {', '.join(PARTS)}")
     found: dict[str, dict[str, Found]] = {part: {} for part in parts}
     rows: dict[str, list[list[str]]] = {part: [] for part in parts}
-    for program in PROGRAMS:
-        for part in parts if options.wants(program.name) else ():
+    for program in [one for one in PROGRAMS if one.ends == "gradient" and options.wants(one.name)]:
+        for part in parts:
             options.progress.say(f"{program.name}, {part}")
             if part == "memory":
                 got = memory(program, options.given.threads)
