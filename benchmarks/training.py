@@ -106,9 +106,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 QUESTION = """\
 How long do forward and backward take of models whose forward pass is a program, and whole training steps that are one?
 Eager and torch.compile (its default mode, on the model) run the same steps in turn, in one process; results are
-compared first. backward() begins at the result, with a gradient that is given to all alike; in two rows with a loss that
-the call computes itself, in two with one that is computed behind it, in eager mode by all. A first call compiles what no
-cache has."""
+compared first. backward() begins at the result, with a gradient that is given to all alike; in two rows with a loss
+that the call computes itself, in two with one that is computed behind it, in eager mode by all. A first call compiles
+what no cache has."""
 
 
 if __name__ == "__main__":

@@ -35,10 +35,12 @@ constexpr std::array kBranches{
 bool is_known_branch(std::string_view formula, const Trace& trace, uint32_t node) {
   return std::ranges::all_of(kBranches, [&](const Branch& branch) {
     if (!branch.is_of_release || branch.formula != formula) return true;
-    constexpr std::string_view kUnpacks = "aten::detach";  // saved tensors
+    // What unpacks saved tensors, and what adds to gradients that came from elsewhere.
+    constexpr auto kBeside = std::to_array<std::string_view>({"aten::detach", "aten::add.Tensor", "aten::add_.Tensor"});
     for (uint32_t i = node + 1; i < trace.events[node].end; ++i) {
       const Event& event = trace.events[i];
-      if (event.parent == node && event.name != branch.op && event.name != kUnpacks) return false;
+      if (event.parent == node && event.name != branch.op && std::ranges::find(kBeside, event.name) == kBeside.end())
+        return false;
     }
     return true;
   });

@@ -298,7 +298,10 @@ SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
   if (!sizes && std::ranges::none_of(tensors, is_symbolic)) return result.meta;
   const bool is_known = sizes.has_value();
   if (!sizes) sizes = alike(recorded.sizes, tensors);
-  const auto strides = ir::hints(*sizes) == recorded.sizes ? dense_strides(*sizes, recorded) : std::nullopt;
+  std::optional<std::vector<Dim>> strides;
+  if (ir::hints(*sizes) == recorded.sizes) strides = dense_strides(*sizes, recorded);
+  // A part of one dim lies as its base does.
+  if (event.name == "aten::narrow" && ir::hints(tensors[0].strides) == recorded.strides) strides = tensors[0].strides;
   const bool is_list = std::ranges::any_of(  // how many there are may follow from sizes
       event.results, [](const CallValue& item) { return item.kind == CallValue::Kind::TensorList; });
   if (!strides || is_list || (!is_known && is_given_numbers(trace_, event))) return fix_sizes(event), result.meta;

@@ -246,6 +246,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, ..
     "encoder layer": (encoder_layer, lambda n: (leaf(2, n, 16),)),
     "LSTM over lengths": (Recurrent, lambda n: (leaf(3, n, 5),)),
     "LSTM of batches": (Recurrent, lambda n: (leaf(n, 4, 5),)),
+    "LSTM of two layers both ways": (
+        lambda: Recurrent(num_layers=2, bidirectional=True, dropout=0.3),
+        lambda n: (leaf(3, n, 5),),
+    ),
     "LSTM of two layers": (lambda: Recurrent(num_layers=2, dropout=0.3), lambda n: (leaf(3, n, 5),)),
     "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True), lambda n: (leaf(n, 3, 4, n + 1),)),
     "words": (Words, lambda n: (torch.randint(0, 11, (n, 4)),)),
@@ -257,7 +261,7 @@ def test_modules(name: str) -> None:
     make_module, make = MODULES[name]
     torch.manual_seed(0)
     # Where a gradient has as many elements as a weight by chance, the two must not share memory: another program each.
-    chance = {"norm": 1, "LSTM of batches": 2, "LSTM of two layers": 2}.get(name, 0)
+    chance = {"norm": 1, "LSTM of batches": 2, "LSTM of two layers": 2, "LSTM of two layers both ways": 2}.get(name, 0)
     play(make_module(), make, [n for n in BATCHES if n > 1], misses=3 + chance, tolerance=1e-4)
 
 
