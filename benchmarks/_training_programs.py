@@ -190,7 +190,7 @@ class WithLoss(nn.Module):
         self.model = model
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(x).square().mean()
+        return mean_square(self.model, x)
 
 
 def both_ways_of(program: Program, model: nn.Module, forward: Forward) -> Callable[[torch.Tensor], Any]:

@@ -98,20 +98,19 @@ class Selector {
   const Trace& trace_;
   const bool by_torch_;
   const std::set<uint32_t>& whole_;
-  std::vector<bool> known_;        // tensors
-  std::vector<uint32_t> read_by_;  // the event that read the tensor last
-  std::set<uint32_t> masked_;      // tensors made of x[m], whose sizes depend on data
-  // Storages that several results or arguments lie in.
+  std::vector<bool> known_;                       // tensors
+  std::vector<uint32_t> read_by_;                 // the event that read the tensor last
+  std::set<uint32_t> masked_;                     // tensors made of x[m], whose sizes depend on data
   std::unordered_map<uint32_t, uint32_t> roots_;  // storage -> a tensor that was there before
-  std::unordered_set<uint32_t> counted_;
-  std::unordered_set<uint32_t> before_;          // storages of tensors that were there before
-  uint32_t contents_ = kNone;                    // the tensor that tolist() read last
-  size_t values_ = 0;                            // that were read out of tensors
-  int below_ = 0;                                // how many transforms and nodes of graphs lie above the event
-  int transforms_ = 0;                           // of them
-  std::unordered_set<uint32_t> blank_;           // storages, see follow_blank
-  std::unordered_set<uint32_t> goes_back_with_;  // tensors that the way back from the results reads
-  bool goes_back_ = false;                       // there is one
+  std::unordered_set<uint32_t> counted_;          // storages that several results or arguments lie in
+  std::unordered_set<uint32_t> before_;           // storages of tensors that were there before
+  uint32_t contents_ = kNone;                     // the tensor that tolist() read last
+  size_t values_ = 0;                             // that were read out of tensors
+  int below_ = 0;                                 // how many transforms and nodes of graphs lie above the event
+  int transforms_ = 0;                            // of them
+  std::unordered_set<uint32_t> blank_;            // storages, see follow_blank
+  std::unordered_set<uint32_t> goes_back_with_;   // tensors that the way back from the results reads
+  bool goes_back_ = false;                        // there is one
 
   // A composite of operators that autograd sees, and it keeps what one of them gives only to the next. Of one that
   // gives a number beside tensors (which library computed them) only its parts are steps.

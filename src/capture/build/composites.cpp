@@ -202,18 +202,14 @@ static std::optional<std::vector<Given>> given_by(const Trace& trace, uint32_t i
   const ir::Layout &a = in[0], &b = in[1];
   const size_t most = std::max(a.sizes.size(), b.sizes.size()), least = std::min(a.sizes.size(), b.sizes.size());
   if (most <= 2) return std::vector<Given>();
-  const auto runs = [&](std::string_view name) {
-    for (uint32_t child = index + 1; child < composite.end; child = trace.events[child].end)
-      if (trace.events[child].name == name) return true;
-    return false;
-  };
   if (is_linear) {
     const bool has_bias = in.size() > 2, is_flat = has_bias && is_contiguous(a);
-    if (is_flat != runs("aten::addmm")) return std::nullopt;
+    if (is_flat != runs(trace, index, "aten::addmm")) return std::nullopt;
     return is_flat ? of_linear(a, b) : std::vector<Given>();  // else matmul(), which is entered, too
   }
   // should_fold(): a gradient that the second factor needs, as the key knows, or how the larger one lies.
-  const bool folds = runs("aten::mm") || runs("aten::mv"), is_transposed = b.sizes.size() > a.sizes.size();
+  const bool folds = runs(trace, index, "aten::mm") || runs(trace, index, "aten::mv"),
+             is_transposed = b.sizes.size() > a.sizes.size();
   ir::Layout larger = is_transposed ? b : a;
   const size_t last = most - 1;
   if (is_transposed) std::swap(larger.sizes[last], larger.sizes[last - 1]);

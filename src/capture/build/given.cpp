@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "capture/build/result_sizes.h"
+
 namespace fastjit::capture {
 namespace {
 
@@ -12,10 +14,8 @@ using Dims = std::vector<Dim>;
 constexpr size_t kRank = 4;  // batches, heads, rows, columns
 
 const CallValue* argument(const Event& event, std::string_view name) {
-  const auto& all = event.op->schema().arguments();
-  for (uint32_t i = 0; i < all.size() && i < event.args.size(); ++i)
-    if (all[i].name() == name) return &event.args[i];
-  return nullptr;
+  const std::optional<uint32_t> place = place_of(event, name);
+  return place ? &event.args[*place] : nullptr;
 }
 
 bool is_given(const CallValue* value) {
@@ -47,24 +47,27 @@ bool is_fusible(const std::vector<ir::Layout>& in) {
 
 }  // namespace
 
+bool runs(const Trace& trace, uint32_t composite, std::string_view name) {
+  const uint32_t end = trace.events[composite].end;
+  for (uint32_t child = composite + 1; child < end; child = trace.events[child].end)
+    if (trace.events[child].name == name) return true;
+  return false;
+}
+
 // scaled_dot_product_attention() in aten/src/ATen/native/transformers/attention.cpp. Dropout, and tensors of another
 // rank than four, are never fused.
 std::optional<std::vector<Given>> of_attention(const Trace& trace, uint32_t index, const std::vector<ir::Layout>& in) {
   const Event& composite = trace.events[index];
   if (in.size() < 3) return std::nullopt;
-  const auto calls = [&](std::string_view name) {
-    for (uint32_t child = index + 1; child < composite.end; child = trace.events[child].end)
-      if (trace.events[child].name == name) return true;
-    return false;
-  };
   const auto is_of_rank = [](const ir::Layout& one) { return one.sizes.size() == kRank; };
   const bool may_fuse = std::all_of(in.begin(), in.begin() + 3, is_of_rank);
-  if (calls("aten::_scaled_dot_product_flash_attention_for_cpu"))
+  if (runs(trace, index, "aten::_scaled_dot_product_flash_attention_for_cpu"))
     return may_fuse && is_fusible(in) ? std::optional(std::vector<Given>()) : std::nullopt;
   const CallValue* dropout = argument(composite, "dropout_p");
   const bool drops = dropout && dropout->kind == CallValue::Kind::Constant && dropout->constant.isDouble() &&
                      dropout->constant.toDouble() > 0;
-  return calls(kPlainAttention) && (drops || !may_fuse) ? std::optional(std::vector<Given>()) : std::nullopt;
+  return runs(trace, index, kPlainAttention) && (drops || !may_fuse) ? std::optional(std::vector<Given>())
+                                                                     : std::nullopt;
 }
 
 // _scaled_dot_product_attention_math() beside it: a causal mask is made by the rows and columns of scores, and what

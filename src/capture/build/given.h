@@ -21,6 +21,9 @@ inline constexpr std::string_view kPlainAttention = "aten::_scaled_dot_product_a
 inline constexpr std::string_view kInstanceNorm = "aten::instance_norm";
 inline constexpr std::string_view kLstm = "aten::lstm.input";
 
+/// Whether it has called that operator.
+bool runs(const Trace& trace, uint32_t composite, std::string_view name);
+
 /// Each in the order of the calls; what the composite asks of sizes becomes guards. Nothing: it may take another way,
 /// or give other numbers, at other sizes. `in`: its tensors, in their order.
 std::optional<std::vector<Given>> of_attention(const Trace& trace, uint32_t composite,

@@ -19,14 +19,8 @@ using Found = std::optional<Dims>;
 class Named {
  public:
   explicit Named(const SizedCall& call) : call_(call), event_(call.event) {}
-  std::optional<uint32_t> place(std::string_view name) const {
-    const auto& all = event_.op->schema().arguments();
-    for (uint32_t i = 0; i < all.size() && i < event_.args.size(); ++i)
-      if (all[i].name() == name) return i;
-    return std::nullopt;
-  }
   const CallValue* find(std::string_view name) const {
-    const auto at = place(name);
+    const auto at = place_of(event_, name);
     return at ? &event_.args[*at] : nullptr;
   }
   const c10::IValue* constant(std::string_view name) const {
@@ -35,7 +29,7 @@ class Named {
   }
   /// Empty: it is none, or there is no such argument.
   Dims ints(std::string_view name) const {
-    const auto at = place(name);
+    const auto at = place_of(event_, name);
     return at ? call_.ints(*at) : Dims();
   }
   /// Of `count` dims; none where it is no list of numbers. One number is for all dims.
@@ -326,6 +320,13 @@ const Formula* formula_of(std::string_view op) {
 bool takes_sizes(std::string_view op) {
   const Formula* formula = formula_of(op);
   return formula && formula->takes_sizes;
+}
+
+std::optional<uint32_t> place_of(const Event& event, std::string_view name) {
+  const auto& all = event.op->schema().arguments();
+  for (uint32_t i = 0; i < all.size() && i < event.args.size(); ++i)
+    if (all[i].name() == name) return i;
+  return std::nullopt;
 }
 
 std::vector<Dim> ints_of(const CallValue& item) {

@@ -2,6 +2,7 @@
 // Sizes of what torch's operators give, where they follow from the operands by a formula.
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "capture/record/trace.h"
@@ -22,6 +23,9 @@ std::optional<std::vector<ir::Dim>> sizes_by_formula(const SizedCall& call);
 
 /// The formula takes every int that the operator is given, so that each may be a size.
 bool takes_sizes(std::string_view op);
+
+/// The place of the operator's argument of that name; nothing: it has none.
+std::optional<uint32_t> place_of(const Event& event, std::string_view name);
 
 /// Those of a constant argument.
 std::vector<ir::Dim> ints_of(const CallValue& item);

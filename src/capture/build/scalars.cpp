@@ -169,9 +169,9 @@ constexpr auto kHandedOn = std::to_array<std::pair<std::string_view, uint32_t>>(
 });
 
 /// Numbers on autograd's way back.
-class WayBack {
+class NumbersOnWay {
  public:
-  explicit WayBack(const Trace& trace) : trace_(trace) {
+  explicit NumbersOnWay(const Trace& trace) : trace_(trace) {
     is_gone_ = trace.derivative || std::ranges::any_of(trace.events, is_backward);
     for (uint32_t index = 0; is_gone_ && index < trace.events.size(); ++index)
       for (uint32_t i = 0; i < trace.events[index].args.size(); ++i)
@@ -280,12 +280,13 @@ ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const 
     if (!(lift == kNone ? bind_use(trace, use, number, bindings) : bind_lift(use, lift, number)))
       refused.insert(use.scalar);
   }
-  const WayBack way(trace);
+  std::optional<NumbersOnWay> way;
+  if (!bindings.places.empty()) way.emplace(trace);
   std::map<PlaceOf, ScalarBindings::Place> on_way;
   for (const auto& [at, place] : bindings.places) {
     if (!always_fits(place)) refused.insert(place.scalar);
-    if (!way.keeps_numbers_of(trace.events[at.first])) continue;
-    const auto places = way.places_of(at);
+    if (!way->keeps_numbers_of(trace.events[at.first])) continue;
+    const auto places = way->places_of(at);
     if (!places) refused.insert(place.scalar);
     if (places)
       for (const PlaceOf& other : *places) on_way.emplace(other, place);

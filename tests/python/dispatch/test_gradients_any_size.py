@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fastjit
+from gradient_tools import leaf
 from helpers import assert_same
 
 BATCHES = [32, 7, 64, 1, 2, 3, 33, 32, 64, 2, 1, 7, 5, 19, 100, 4, 6, 8, 33, 9, 21, 40, 50, 11]
@@ -77,10 +78,6 @@ def play(
     assert stats.misses <= misses, (stats, guards)
     assert stats.hits == count - stats.misses
     return fast
-
-
-def leaf(*shape: int) -> Tensor:
-    return torch.randn(*shape).requires_grad_()
 
 
 class Block(nn.Module):

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fastjit
+from gradient_tools import leaf
 
 NUMBERS = [0.5, 0.75, 1.0, 2.0, 0.1, -3.0, 1.5, 4.0, 0.5, 7.25]
 Function = Callable[..., Any]
@@ -25,10 +26,6 @@ Function = Callable[..., Any]
 def _grad():
     with torch.enable_grad():
         yield
-
-
-def leaf(*shape: int) -> Tensor:
-    return torch.randn(*shape).requires_grad_()
 
 
 def scaled_in_place(h: Tensor, b: float) -> Tensor:
