@@ -36,12 +36,12 @@ ORDER = (
     "parameters",
     "traffic",
 )
-ORDER += ("models", "training", "training_quality", "digits", "correctness", "coverage", "fuzz")
+ORDER += ("models", "training", "training_quality", "digits", "gpu", "correctness", "coverage", "fuzz")
 SEEDS = tuple(f"seeds-{name}" for name in ("functional", "convnext", "fortran", "hpml", "functs", "arrays", "pyhpc"))
 ORDER += SEEDS
 COMMANDS = {name: "make bench-seeds" for name in SEEDS}  # where it is not `make bench`
 COMMANDS |= {name: "make bench-training" for name in ("training", "training_quality", "digits")}
-COMMANDS |= {"models": "make bench-models", "coverage": "make coverage-report"}
+COMMANDS |= {"gpu": "python benchmarks/gpu.py", "models": "make bench-models", "coverage": "make coverage-report"}
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 DISPATCH_MUST = 0.5
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -193,9 +193,11 @@ def _value(value: float, unit: str) -> str:
 
 def _machine(machine: dict[str, Any]) -> str:
     llvm = f", LLVM {machine['llvm']}" if machine["llvm"] else ""
+    gpu = f"{machine['gpu']} with " if machine.get("gpu") else ""
     return (
-        f"Taken {machine['date'][:10]} on {machine['cpu']} ({' '.join(machine['isa'])}), {machine['threads']} threads"
-        f"; torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, Python {machine['python']}."
+        f"Taken {machine['date'][:10]} on {gpu}{machine['cpu']} ({' '.join(machine['isa'])}), "
+        f"{machine['threads']} threads; torch {machine['torch']}, fastjit {machine['fastjit'] or 'absent'}{llvm}, "
+        f"Python {machine['python']}."
     )
 
 

@@ -153,6 +153,7 @@ void cuda_parameters(const plan::KernelPlan& plan, const KernelArgs& args, std::
   words.clear();
   for (size_t i = 0; i < plan.operands.size(); ++i) words.push_back(reinterpret_cast<uint64_t>(args.ptrs[i]));
   for (size_t d = 0; d < rank; ++d) words.push_back(static_cast<uint64_t>(args.sizes[d]));
+  for (const int d : plan::divided_dims(plan)) words.push_back(plan::divisor(args.sizes[d]));
   for (size_t i = 0; i < plan.operands.size(); ++i)
     for (size_t d = 0; d < rank; ++d)
       if (plan.operands[i].strides[d] == plan::StrideClass::Any)
@@ -169,8 +170,8 @@ void cuda_launch(CudaFunction function, const plan::Grid& grid, std::span<const 
   const Driver& api = working_driver();
   void* arguments[] = {const_cast<uint64_t*>(parameters.data())};  // the driver copies it
   check(api,
-        api.cuLaunchKernel(function, grid.blocks, 1, 1, grid.threads, 1, 1, 0, reinterpret_cast<void*>(stream),
-                           arguments, nullptr),
+        api.cuLaunchKernel(function, grid.blocks, 1, 1, grid.threads, 1, 1, grid.shared_bytes,
+                           reinterpret_cast<void*>(stream), arguments, nullptr),
         "launching a kernel");
 }
 

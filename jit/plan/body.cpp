@@ -65,7 +65,7 @@ std::optional<Body> plan_body(ir::Graph graph, int64_t trip, uint32_t carried, c
     if (auto own = own_products(graph, options.costs, options.no_library)) graph = std::move(*own);
   if (std::ranges::any_of(graph.nodes, [](const ir::Node& node) { return node.op == ir::Op::Contract; }))
     return std::nullopt;
-  if (auto stages = two_stage(graph)) graph = std::move(*stages);
+  if (auto stages = two_stage(graph, options.cuda)) graph = std::move(*stages);
   const std::optional<ir::Graph> placed = in_place(graph);
   Body body;
   body.program = plan_staged(placed ? *placed : graph, options, {});

@@ -7,12 +7,21 @@
 
 namespace fastjit::plan {
 
-static bool is_inlined(ir::NodeId id, std::span<const Root> inlined) {
-  return std::ranges::any_of(inlined, [&](const Root& root) { return root.value == id && !root.copy; });
+/// Whether the kernel of these roots has the value without loading it: a root is it, or is what it is a view of and
+/// stored in its memory.
+static bool is_inlined(const World& world, ir::NodeId id, std::span<const Root> inlined) {
+  const std::optional<Storage>& storage = world.storage[id];
+  const bool is_stored_view = storage && ir::is_view(world.graph[id].op);
+  return std::ranges::any_of(inlined, [&](const Root& root) {
+    if (root.copy) return false;
+    return root.value == id || (is_stored_view && std::ranges::any_of(root.dests, [&](const Storage& dest) {
+                                  return dest.buffer == BufferId(id) && dest.buffer == storage->buffer;
+                                }));
+  });
 }
 
 const Storage* World::stored(ir::NodeId id, std::span<const Root> inlined) const {
-  return storage[id] && !is_inlined(id, inlined) ? &*storage[id] : nullptr;
+  return storage[id] && !is_inlined(*this, id, inlined) ? &*storage[id] : nullptr;
 }
 
 bool World::is_strided(ir::NodeId id, std::span<const Root> inlined) const {
@@ -22,7 +31,7 @@ bool World::is_strided(ir::NodeId id, std::span<const Root> inlined) const {
 }
 
 std::optional<Storage> World::strided(ir::NodeId id, std::span<const Root> inlined) const {
-  if (is_inlined(id, inlined)) return std::nullopt;
+  if (is_inlined(*this, id, inlined)) return std::nullopt;
   if (storage[id]) return storage[id];
   const ir::Node& node = graph[id];
   if (!ir::is_view(node.op)) return std::nullopt;

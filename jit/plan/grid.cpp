@@ -6,18 +6,56 @@
 namespace fastjit::plan {
 
 Threads threads_of(const KernelPlan& plan) {
+  if (plan.tile > 0) return Threads::BlockPerTile;
   return plan.is_row_kernel() && !plan.vec_is_kept() ? Threads::BlockPerRow : Threads::Points;
 }
 
-Grid grid_of(const KernelPlan& plan, const int64_t* sizes) {
-  constexpr int64_t kMostBlocks = 1 << 20, kMostScratchBlocks = 1024;
+int points_per_thread(const KernelPlan& plan) {
+  constexpr int64_t kMostRegisters = 16,
+                    kLong = 64;  // elements that wait at once; operations that hide their own loads
+  const auto loads = std::ranges::count_if(plan.code, [](const Instr& instr) { return instr.code == Code::Load; });
+  const auto computed = std::ranges::count(plan.code, Code::Compute, &Instr::code);
+  const int64_t most = computed >= kLong ? 2 : 4;
+  return static_cast<int>(std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(loads, 1), 1, most));
+}
+
+std::vector<int> divided_dims(const KernelPlan& plan) {
+  std::vector<int> dims;
+  if (plan.is_wide) return dims;
+  for (int d = 1; d < (plan.tile > 0 ? plan.tile_dim : plan.kept()); ++d) dims.push_back(d);
+  for (int d = plan.kept() + 1; d < plan.rank(); ++d) dims.push_back(d);
+  return dims;
+}
+
+uint64_t divisor(int64_t size) {
+  const uint64_t by = static_cast<uint64_t>(std::max<int64_t>(size, 1));
+  const auto shift = static_cast<uint64_t>(std::bit_width(by - 1));
+  const uint64_t magic = (((uint64_t{1} << shift) - by) << 32) / by + 1;
+  return shift << 32 | magic;
+}
+
+Grid grid_of(const KernelPlan& plan, const int64_t* sizes, int64_t scratch_stride) {
+  constexpr int64_t kMostBlocks = 1 << 20, kMostScratchBlocks = 1024, kMostShared = 32 << 10, kWarp = 32;
   int64_t points = 1, reduced = 1;
   for (int d = 0; d < plan.rank(); ++d) (d < plan.kept() ? points : reduced) *= sizes[d];
-  if (threads_of(plan) == Threads::Points)
-    return {static_cast<uint32_t>(std::min((points + kMostThreads - 1) / kMostThreads, kMostBlocks)), kMostThreads};
-  const auto threads = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(reduced, 1))));
-  return {static_cast<uint32_t>(std::min(points, plan.scratch.empty() ? kMostBlocks : kMostScratchBlocks)),
-          static_cast<uint32_t>(std::clamp<int64_t>(threads, 32, kMostThreads))};
+  const int64_t together = points_per_thread(plan);
+  const auto count = [](int64_t all, int64_t each) { return (all + each - 1) / each; };
+  if (threads_of(plan) == Threads::BlockPerTile) {
+    int64_t tiles = 1;
+    for (int d = 0; d < plan.rank(); ++d) tiles *= d < plan.tile_dim ? sizes[d] : count(sizes[d], plan.tile);
+    return {static_cast<uint32_t>(std::min(tiles, kMostBlocks)), kMostThreads};
+  }
+  if (threads_of(plan) == Threads::Points) {
+    const int64_t block = kMostThreads * (plan.is_row_kernel() ? 1 : together);
+    return {static_cast<uint32_t>(std::min(count(points, block), kMostBlocks)), kMostThreads};
+  }
+  const auto threads = std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(count(reduced, together), 1)));
+  const int64_t kept_bytes = scratch_stride * static_cast<int64_t>(plan.scratch.size());
+  const bool is_shared = kept_bytes > 0 && kept_bytes <= kMostShared;
+  const int64_t most = kept_bytes == 0 || is_shared ? kMostBlocks : kMostScratchBlocks;
+  return {static_cast<uint32_t>(std::min(points, most)),
+          static_cast<uint32_t>(std::clamp<int64_t>(static_cast<int64_t>(threads), kWarp, kMostThreads)),
+          static_cast<uint32_t>(is_shared ? kept_bytes : 0)};
 }
 
 }  // namespace fastjit::plan

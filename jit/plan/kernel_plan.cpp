@@ -134,6 +134,7 @@ std::string text(const KernelPlan& plan) {
     return text;
   };
   if (plan.is_small()) out += " small [" + list(plan.sizes) + "] sums " + std::to_string(plan.sums);
+  if (plan.is_wide) out += " wide";
   out += "\n";
   for (size_t i = 0; i < plan.operands.size(); ++i) {
     const Operand& operand = plan.operands[i];

@@ -135,6 +135,7 @@ struct KernelPlan {
   std::vector<int64_t> sizes;    // of a small plan: per dim
   std::vector<int64_t> strides;  // of a small plan: operand-major, [operand * rank + dim], in elements, none negative
   uint8_t sums = 1;              // of a small plan: running sums of a Dot, which take its products in turn
+  bool is_wide = false;          // on a GPU: 32 bits do not count its points, or the reduced ones of a point
   Numerics numerics = Numerics::Eager;
 
   bool operator==(const KernelPlan&) const = default;

@@ -9,6 +9,7 @@ namespace fastjit::plan {
 namespace {
 
 constexpr int64_t kTile = 64, kLeastTile = 16;  // points along a side of a tile
+constexpr int64_t kTileOnGpu = 32;              // what a warp reads side by side
 constexpr int64_t kTileBytes = 32 << 10;        // of all buffers of a tile, where kLeastTile allows it
 constexpr int64_t kMostPacked = 4;              // rows of packed operands
 constexpr int64_t kLeastSide = 4;               // a dim shorter than this is not worth a tile
@@ -43,9 +44,21 @@ double Shaper::lane_cost(const Loop& loop, bool reduced) const {
   return reduced ? in_loop / useful + per_row / rest : (in_loop + per_row / rest) / useful;
 }
 
+/// On a GPU lanes along a kept dim are a thread for each point, lanes along a reduced one a block: it takes many points
+/// to keep threads busy, and of few reduced indices a block is mostly idle.
+bool Shaper::may_take(bool reduced) const {
+  constexpr int64_t kFewReduced = 32, kFewPoints = 1 << 12, kManyPoints = 1 << 14;
+  if (!options_.cuda || reduced_.empty() || !draft_.scratch.empty()) return true;
+  int64_t points = 1;
+  for (const Loop& loop : kept_) points *= loop.size.hint();
+  const bool is_short = frame_.reduced.hint() <= kFewReduced && points >= kFewPoints;
+  return reduced ? !is_short : is_short || points >= kManyPoints;
+}
+
 void Shaper::choose_lanes() {
   double best = 0;
   auto consider = [&](const Loop& loop, bool reduced) {
+    if (!may_take(reduced)) return;
     const double cost = lane_cost(loop, reduced);
     if (lanes_along_ >= 0 && cost >= best * 0.999) return;
     best = cost;
@@ -129,7 +142,7 @@ void Shaper::choose_packed() {
 
 /// Tiles lie along the loop that most bytes of transposed operands follow.
 void Shaper::choose_tile() {
-  if (options_.cuda || !reduced_.empty() || !out_.kept_lanes || is_packed_) return;
+  if (!reduced_.empty() || !out_.kept_lanes || is_packed_) return;
   if (kept_.back().size.hint() < kLeastSide) return;
   int64_t most = 0;
   size_t best = 0;
@@ -144,7 +157,7 @@ void Shaper::choose_tile() {
   if (most == 0) return;
   const auto across = kept_.begin() + static_cast<std::ptrdiff_t>(best);
   std::rotate(across, across + 1, kept_.end() - 1);
-  tile_ = kTile;
+  tile_ = options_.cuda ? kTileOnGpu : kTile;
   while (tile_ > std::max<int64_t>(kLeastTile, options_.lanes) && tile_ * tile_ * most > kTileBytes) tile_ /= 2;
 }
 

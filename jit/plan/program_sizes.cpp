@@ -10,7 +10,8 @@ void settle_launches(Program& program, const PlanOptions& options) {
   for_each_launch(program, [&](KernelStep& step) {
     const KernelPlan& plan = program.kernels[step.kernel];
     cut(plan, step, options);
-    const int64_t slots = static_cast<int64_t>(plan.scratch.size()) * (options.cuda ? step.grid.blocks : 1);
+    const int64_t blocks = !options.cuda ? 1 : step.grid.shared_bytes > 0 ? 0 : step.grid.blocks;
+    const int64_t slots = static_cast<int64_t>(plan.scratch.size()) * blocks;
     program.scratch_bytes = std::max(program.scratch_bytes, step.scratch_stride * slots);
   });
 }

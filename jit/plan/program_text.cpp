@@ -168,10 +168,11 @@ std::string joined(Words words) {
 
 std::string line(const Program& program, const KernelStep& step, Words operands) {
   std::string result = "kernel " + std::to_string(step.kernel) + " (" + joined(operands);
-  result +=
-      ") sizes " + list(step.sizes) +
-      (step.grid.blocks > 0 ? " grid " + std::to_string(step.grid.blocks) + " x " + std::to_string(step.grid.threads)
-                            : " units " + std::to_string(step.units) + " grain " + std::to_string(step.grain));
+  result += ") sizes " + list(step.sizes) +
+            (step.grid.blocks > 0
+                 ? " grid " + std::to_string(step.grid.blocks) + " x " + std::to_string(step.grid.threads) +
+                       (step.grid.shared_bytes > 0 ? " shared " + std::to_string(step.grid.shared_bytes) : "")
+                 : " units " + std::to_string(step.units) + " grain " + std::to_string(step.grain));
   if (program.kernels[step.kernel].is_over_time()) result += " rounds " + std::to_string(step.sizes.back());
   if (step.block > 0) result += " block " + std::to_string(step.block);
   if (!step.scalars.empty()) {

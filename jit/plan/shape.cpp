@@ -135,7 +135,10 @@ void Shaper::fill_plan() {
   lists_.resize((lists_.size() + 1) / 2 * 2);
   for (size_t list = 0; list < lists_.size(); list += 2) plan.phases.push_back({lists_[list], lists_[list + 1]});
   plan.numerics = options_.numerics;
-  if (!options_.cuda) share_functions(plan);
+  if (options_.cuda)
+    plan.is_wide = is_wide_space();
+  else
+    share_functions(plan);
   if (is_small_) {
     plan.sizes = hints(out_.dims.sizes);
     plan.strides = hints(out_.dims.strides);
@@ -149,6 +152,15 @@ void Shaper::fill_plan() {
   if (tile_ == 0) return;
   plan.tile = static_cast<uint8_t>(tile_);
   plan.tile_dim = static_cast<int8_t>(plan.vec_dim - 1);
+}
+
+/// A loop over the grid steps past the end by less than half of what 32 bits count.
+bool Shaper::is_wide_space() const {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  int64_t points = 1, reduced = 1;
+  for (const Loop& loop : kept_) points *= loop.size.hint();
+  for (const Loop& loop : reduced_) reduced *= loop.size.hint();
+  return points >= kMost || reduced >= kMost;
 }
 
 // Lanes walk across its rows while another kept dim walks along them.
@@ -193,7 +205,7 @@ double serial_time(const KernelPlan& plan, const KernelStep& step, const Costs& 
 }
 
 void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options) {
-  if (options.cuda) step.grid = grid_of(plan, step.sizes.data());
+  if (options.cuda) step.grid = grid_of(plan, step.sizes.data(), step.scratch_stride);
   step.units = unit_count(plan, step.sizes.data(), step.block);
   const Costs& costs = options.costs;
   const double whole = serial_time(plan, step, costs);

@@ -52,6 +52,7 @@ class Shaper {
   void merge(std::vector<Loop>& loops, size_t first);
   double lane_cost(const Loop& loop, bool reduced) const;
   void choose_lanes();
+  bool may_take(bool reduced) const;
   void choose_rows();
   int64_t bytes_still(const Loop& loop) const;
   void choose_packed();
@@ -66,6 +67,7 @@ class Shaper {
   bool is_wide() const {
     return std::ranges::any_of(code_, [](const Instr& instr) { return ir::size_of(instr.dtype) == 8; });
   }
+  bool is_wide_space() const;
   int lanes_along(const Loop& loop) const;
   size_t computed() const { return static_cast<size_t>(std::ranges::count(code_, Code::Compute, &Instr::code)); }
   uint8_t unroll() const;

@@ -1,4 +1,5 @@
-// The cut does not depend on the number of threads: results stay the same bits on every machine.
+// The cut does not depend on the number of threads, of cores or of multiprocessors: results stay the same bits on every
+// machine.
 #include "plan/two_stage.h"
 
 #include <algorithm>
@@ -21,6 +22,9 @@ constexpr int64_t kFewestParts = 16, kMostParts = 2048;
 constexpr int64_t kTile = 64;  // results per unit where lanes run along a kept dim
 // A tile of columns is one unit however tall they are: so many points in all, and in each column, pay a cut too.
 constexpr int64_t kTall = 131072, kTallEach = 2048;
+// A GPU runs a block a row, or a thread a column: so many of them keep it busy, from so many reduced points each on.
+constexpr int64_t kBlocks = 1024, kFewBlocks = 128;
+constexpr int64_t kColumns = 1 << 17, kFewColumns = 1 << 15, kColumnEach = 512, kColumnPart = 64;
 
 /// Where to cut: reduced dim `dim` becomes (`parts`, rest); earlier reduced dims stay for the second stage.
 struct Cut {
@@ -28,24 +32,29 @@ struct Cut {
   int64_t parts;
 };
 
+/// Partial results for each result.
+struct Parts {
+  int64_t wanted = kParts, fewest = kFewestParts, most = kMostParts;
+};
+
 // Parts of a size that is not known would fit few sizes.
-std::optional<Cut> find_cut(std::span<const Dim> sizes, const std::vector<uint8_t>& dims) {
+std::optional<Cut> find_cut(std::span<const Dim> sizes, const std::vector<uint8_t>& dims, const Parts& wanted) {
   std::optional<Cut> best;
   int64_t best_distance = 0, before = 1;
   for (size_t i = 0; i < dims.size(); ++i) {
     if (sizes[dims[i]].is_symbolic()) break;
     const int64_t size = sizes[dims[i]].hint();
-    for (int64_t parts = 1; parts <= std::min(size, kMostParts); ++parts) {
+    for (int64_t parts = 1; parts <= std::min(size, wanted.most); ++parts) {
       const int64_t total = before * parts;
       const bool whole = parts == size && i + 1 == dims.size();
-      if (size % parts != 0 || whole || total < kFewestParts || total > kMostParts) continue;
-      const int64_t distance = std::abs(total - kParts);
+      if (size % parts != 0 || whole || total < wanted.fewest || total > wanted.most) continue;
+      const int64_t distance = std::abs(total - wanted.wanted);
       if (best && distance >= best_distance) continue;
       best = Cut{i, parts};
       best_distance = distance;
     }
     before *= size;
-    if (before > kMostParts) break;
+    if (before > wanted.most) break;
   }
   return best;
 }
@@ -73,19 +82,32 @@ size_t innermost_dim(const ir::Graph& g, NodeId value) {
   return sizes.size() - 1;
 }
 
-std::optional<Cut> wanted(const ir::Graph& g, NodeId id) {
+// For `kept` results of `each` points.
+std::optional<Parts> parts_on_gpu(int64_t kept, int64_t each, bool columns) {
+  if (!columns)
+    return each >= kLong && kept < kFewBlocks ? std::optional(Parts{.wanted = kBlocks / kept}) : std::nullopt;
+  if (each < kColumnEach || kept >= kFewColumns) return std::nullopt;
+  const int64_t wanted = std::min({kColumns / kept, each / kColumnPart, kMostParts});
+  return Parts{.wanted = wanted, .fewest = std::min(wanted, kFewestParts)};
+}
+
+std::optional<Cut> wanted(const ir::Graph& g, NodeId id, bool cuda) {
   if (g[id].op != ir::Op::Reduce) return std::nullopt;
   const ir::ReduceAttr& attr = g.reduces[g[id].attr];
   if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return std::nullopt;
   const auto sizes = g.sizes(g[id].in[0]);
   const int64_t kept = g.layout(id).numel().hint(), points = count(sizes).hint();
-  if (points == 0 || points / kept < kTallEach) return std::nullopt;
+  if (points == 0) return std::nullopt;
   const size_t innermost = innermost_dim(g, g[id].in[0]);
   const bool inner_is_kept = !std::ranges::binary_search(attr.dims, innermost);
+  if (cuda) {
+    const auto parts = parts_on_gpu(kept, points / kept, inner_is_kept);
+    return parts ? find_cut(sizes, attr.dims, *parts) : std::nullopt;
+  }
   const int64_t units = inner_is_kept ? kept / std::min(sizes[innermost].hint(), kTile) : kept;
   const bool is_long = points / kept >= kLong && units < kFewUnits;
-  const bool is_tall = inner_is_kept && points >= kTall && units <= 1;
-  return is_long || is_tall ? find_cut(sizes, attr.dims) : std::nullopt;
+  const bool is_tall = inner_is_kept && points >= kTall && points / kept >= kTallEach && units <= 1;
+  return is_long || is_tall ? find_cut(sizes, attr.dims, {}) : std::nullopt;
 }
 
 NodeId reduce_twice(ir::Graph& g, NodeId in, const ir::ReduceAttr& attr, const Cut& cut, ir::DType dtype) {
@@ -111,13 +133,13 @@ NodeId reduce_twice(ir::Graph& g, NodeId in, const ir::ReduceAttr& attr, const C
 
 }  // namespace
 
-std::optional<ir::Graph> two_stage(const ir::Graph& graph) {
+std::optional<ir::Graph> two_stage(const ir::Graph& graph, bool cuda) {
   bool any = false;
-  for (NodeId id = 0; id < graph.nodes.size() && !any; ++id) any = wanted(graph, id).has_value();
+  for (NodeId id = 0; id < graph.nodes.size() && !any; ++id) any = wanted(graph, id, cuda).has_value();
   if (!any) return std::nullopt;
   pass::Rewriter rewriter(graph);
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    if (const auto cut = wanted(graph, id))
+    if (const auto cut = wanted(graph, id, cuda))
       rewriter.set(id, reduce_twice(rewriter.to(), rewriter[graph[id].in[0]], graph.reduces[graph[id].attr], *cut,
                                     graph[id].dtype));
     else

@@ -7,7 +7,7 @@
 namespace fastjit::plan {
 
 /// The same graph, where a Reduce of many elements to few goes through partial results. Nothing if there is none.
-/// Extern calls, which stand in order, keep their numbers.
-std::optional<ir::Graph> two_stage(const ir::Graph& graph);
+/// Extern calls, which stand in order, keep their numbers. `cuda`: a GPU runs it.
+std::optional<ir::Graph> two_stage(const ir::Graph& graph, bool cuda);
 
 }  // namespace fastjit::plan

@@ -42,10 +42,11 @@ py::list cuda_kernels(const py::object& function, size_t index) {
     row["source"] = codegen::cuda_source(plan);
     row["plan"] = plan::text(plan);
     row["name"] = plan::name(plan);
-    row["blocks"] = plan::threads_of(plan) == plan::Threads::BlockPerRow;
+    row["blocks"] = plan::threads_of(plan) != plan::Threads::Points;
     row["operands"] = plan.operands.size();
     row["kept"] = plan.kept();
     row["rank"] = rank;
+    row["divided"] = plan::divided_dims(plan);
     row["strides"] = strides;
     row["scalars"] = plan.scalars.size();
     row["scratch"] = plan.scratch.size();

@@ -91,9 +91,10 @@ TEST(CudaSource, EveryOpHasAFormForEachTypeItTakes) {
 TEST(CudaLaunch, GridAndParametersFollowTheSizes) {
   const plan::KernelPlan rows = softmax();
   const int64_t sizes[] = {5000, 70}, strides[] = {100, 1, 140, 2};
-  const plan::Grid grid = plan::grid_of(rows, sizes);
-  EXPECT_EQ(grid.threads, 128u);
-  EXPECT_EQ(grid.blocks, 1024u);
+  const plan::Grid grid = plan::grid_of(rows, sizes, 576);
+  EXPECT_EQ(grid, (plan::Grid{5000, 32, 576})) << "four points a thread; what a row keeps is in shared memory";
+  const int64_t long_sizes[] = {5000, 70000};
+  EXPECT_EQ(plan::grid_of(rows, long_sizes, 560000), (plan::Grid{1024, 256, 0})) << "or in scratch memory";
   char x, y, scratch;
   void* ptrs[] = {&x, &y};
   const backend::KernelArgs args{ptrs, sizes, strides, nullptr, &scratch, 576, 0};
@@ -102,7 +103,7 @@ TEST(CudaLaunch, GridAndParametersFollowTheSizes) {
   backend::cuda_parameters(rows, args, words);
   EXPECT_EQ(words, (std::vector<uint64_t>{word(&x), word(&y), 5000, 70, 100, 140, 2, word(&scratch), 576}));
   const int64_t none[] = {0, 70};
-  EXPECT_EQ(plan::grid_of(scaled_add(), none).blocks, 0u);
+  EXPECT_EQ(plan::grid_of(scaled_add(), none, 0).blocks, 0u);
 }
 
 // An ELF header of a cubin and the name of the entry's section.

@@ -14,7 +14,7 @@
 
 #define __device__
 #define __global__
-#define __shared__ static
+#define __shared__  // those of a function are static, fj_shared is below
 #define __launch_bounds__(n)
 
 namespace shim {
@@ -113,11 +113,20 @@ inline void run_grid(void (*kernel)(const void*), const void* words, bool barrie
 
 struct Layout {
   int operands, rank;
+  std::vector<int> divided;  // dims whose divisors are parameters
   std::vector<int> strides;  // places in KernelArgs::strides that are parameters
   int scalars, scratch;
   bool blocks;
   int kept;
 };
+
+// The least shift and magic number for which (x * magic / 2^32 + x) >> shift is x / n below 2^31, found by trying.
+inline uint64_t divisor(uint64_t n) {
+  uint64_t shift = 0;
+  while (uint64_t{1} << shift < n) ++shift;
+  const uint64_t magic = ((uint64_t{1} << (32 + shift)) + n - 1) / n - (uint64_t{1} << 32);
+  return shift << 32 | (magic & 0xffffffffu);
+}
 
 // The parameter struct as the launcher fills it, and a small grid, so that every loop over the grid repeats.
 template <class Params, void (*Kernel)(Params)>
@@ -129,10 +138,11 @@ void launch(const Layout& layout, const KernelArgs* args) {
     words.push_back(static_cast<uint64_t>(args->sizes[d]));
     if (d >= layout.kept) reduced *= args->sizes[d];
   }
+  for (int dim : layout.divided) words.push_back(divisor(static_cast<uint64_t>(args->sizes[dim])));
   for (int place : layout.strides) words.push_back(static_cast<uint64_t>(args->strides[place]));
   for (int i = 0; i < layout.scalars; ++i) words.push_back(args->scalars[i]);
   grid_dim.x = 2;
-  block_dim.x = 32;
+  block_dim.x = 64;  // two warps
   std::vector<char> scratch;
   if (layout.scratch) {
     const int64_t stride = (reduced * 8 + 63) / 64 * 64;
@@ -155,6 +165,18 @@ void launch(const Layout& layout, const KernelArgs* args) {
 #define blockDim shim::block_dim
 #define gridDim shim::grid_dim
 inline void __syncthreads() { shim::barrier(); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
+// All threads of the block are here together: generated kernels shuffle nowhere else.
+inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned across) {
+  static unsigned given[1024];
+  const unsigned self = shim::thread_index.x;
+  given[self] = value;
+  shim::barrier();
+  const unsigned got = given[self ^ across];
+  shim::barrier();
+  return got;
+}
+extern "C" __attribute__((weak)) long long fj_shared[6144] = {};
 
 template <class To, class From>
 inline To fj_bits(From from) {

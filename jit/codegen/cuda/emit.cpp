@@ -1,8 +1,11 @@
 #include "codegen/cuda/emit.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <limits>
+#include <span>
 #include <stdexcept>
 
 #include "backend/compiler.h"
@@ -54,9 +57,11 @@ std::string accumulator(ReduceKind kind, DType from) {
     case ReduceKind::Prod:
       return (integers ? "FjProdIntegers<" : "FjProd<") + wide + ">";
     case ReduceKind::Max:
+      return "FjMost<" + type + ", false>";
+    case ReduceKind::Min:
+      return "FjMost<" + type + ", true>";
     case ReduceKind::ArgMax:
       return "FjBest<" + type + ", false>";
-    case ReduceKind::Min:
     case ReduceKind::ArgMin:
       return "FjBest<" + type + ", true>";
     case ReduceKind::Any:
@@ -67,11 +72,28 @@ std::string accumulator(ReduceKind kind, DType from) {
   throw std::runtime_error("codegen: unknown reduction");
 }
 
+/// What every number of the type is at least (`low`: at most).
+std::string extreme(DType type, bool low) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (ir::is_float(type)) return float_literal(low ? infinity : -infinity, type);
+  if (type == DType::Bool) return low ? "true" : "false";
+  if (type == DType::U8) return low ? "255" : "0";
+  const int bits = static_cast<int>(8 * ir::size_of(type));
+  const std::string most = number(INT64_MAX >> (64 - bits)) + "ll";
+  return "(" + std::string(cuda_type(type)) + ")" + (low ? most : "(-" + most + " - 1)");
+}
+
+/// The argument of the accumulator's start().
+std::string start_of(ReduceKind kind, DType from) {
+  return kind == ReduceKind::Max || kind == ReduceKind::Min ? extreme(from, kind == ReduceKind::Min) : "";
+}
+
 class CudaEmitter {
  public:
   explicit CudaEmitter(const plan::KernelPlan& plan)
       : plan_(plan),
         blocks_(plan::threads_of(plan) == plan::Threads::BlockPerRow),
+        points_(plan::points_per_thread(plan)),
         names_(plan.code.size()),
         moves_(plan.code.size()) {}
 
@@ -92,6 +114,7 @@ class CudaEmitter {
 
   std::string heading() const {
     const std::string dims = number(kept()) + " kept and " + number(rank() - kept()) + " reduced dims";
+    if (plan_.tile > 0) return "Pointwise over " + number(rank()) + " dims: a block per tile.";
     if (!plan_.is_row_kernel()) return "Pointwise over " + number(rank()) + " dims: a thread per element.";
     return "Rows over " + dims + (blocks_ ? ": a block per row." : ": a thread per row.");
   }
@@ -99,7 +122,8 @@ class CudaEmitter {
   std::string operand(size_t i) const {
     return (plan_.operands[i].output ? "out" : "in") + number(static_cast<int64_t>(i));
   }
-  static std::string size(int dim) { return "p.n" + number(dim); }
+  std::string size(int dim) const { return plan_.is_wide ? "p.n" + number(dim) : "(unsigned)p.n" + number(dim); }
+  std::string_view index_type() const { return plan_.is_wide ? "long long" : "unsigned"; }
   static std::string index(int dim) { return "i" + number(dim); }
 
   std::string parameters() const {
@@ -110,6 +134,7 @@ class CudaEmitter {
              operand(i) + ";  // " + std::string(ir::text(op.dtype)) + "\n";
     }
     for (int d = 0; d < rank(); ++d) out += "  long long n" + number(d) + ";\n";
+    for (const int d : plan::divided_dims(plan_)) out += "  FjDivisor by" + number(d) + ";  // n" + number(d) + "\n";
     for (size_t i = 0; i < plan_.operands.size(); ++i)
       for (int d = 0; d < rank(); ++d)
         if (plan_.operands[i].strides[static_cast<size_t>(d)] == StrideClass::Any)
@@ -130,27 +155,38 @@ class CudaEmitter {
     line("}");
   }
 
-  // const long long i<first>.. = the digits of `flat` in the sizes of dims [first, last); the values nobody reads are
-  // the compiler's to drop.
+  // i<first>.. = the digits of `flat` in the sizes of dims [first, last); the values nobody reads are the compiler's to
+  // drop.
   void decode(const std::string& flat, int first, int last) {
     if (first == last) return;
-    if (last - first == 1) return line("const long long " + index(first) + " = " + flat + ";");
-    const std::string rest = "rest" + number(first);
-    line("long long " + rest + " = " + flat + ";");
+    const std::string type(index_type());
+    if (last - first == 1) return line("const " + type + " " + index(first) + " = " + flat + ";");
+    std::string rest = flat;
     for (int d = last - 1; d > first; --d) {
-      line("const long long " + index(d) + " = " + rest + " % " + size(d) + ";");
-      line(rest + " /= " + size(d) + ";");
+      const std::string above = "rest" + number(d);
+      line("const " + type + " " + above + " = " +
+           (plan_.is_wide ? rest + " / " + size(d) : "fj_divide(" + rest + ", p.by" + number(d) + ")") + ";");
+      line("const " + type + " " + index(d) + " = " + rest + " - " + above + " * " + size(d) + ";");
+      rest = above;
     }
-    line("const long long " + index(first) + " = " + rest + ";");
+    line("const " + type + " " + index(first) + " = " + rest + ";");
   }
 
-  static std::string product(int first, int last) {
+  std::string product(int first, int last) const {
     std::string out;
     for (int d = first; d < last; ++d) out += (d > first ? " * " : "") + size(d);
     return out.empty() ? "1" : out;
   }
 
+  // An element of a transposed operand is taken from its tile.
   std::string element(size_t i) const {
+    if (!plan_.is_transposed(i)) return memory(i);
+    const std::string side = number(plan_.tile);
+    return "tile" + number(static_cast<int64_t>(i)) + "[point % " + side + " * (" + side + " + 1) + point / " + side +
+           "]";
+  }
+
+  std::string memory(size_t i) const {
     std::string at;
     for (int d = 0; d < rank(); ++d) {
       const StrideClass stride = plan_.operands[i].strides[static_cast<size_t>(d)];
@@ -164,8 +200,7 @@ class CudaEmitter {
 
   std::string scratch(uint64_t slot) const {
     const std::string type(cuda_memory_type(plan_.scratch[slot]));
-    return "((" + type + "*)(p.scratch + (blockIdx.x * " + number(static_cast<int64_t>(plan_.scratch.size())) +
-           "ll + " + number(static_cast<int64_t>(slot)) + ") * p.scratch_stride))[r]";
+    return "((" + type + "*)(scratch + " + number(static_cast<int64_t>(slot)) + "ll * p.scratch_stride))[r]";
   }
 
   // Whether the value changes along a reduced dim: only then is it computed inside the reduced loop.
@@ -231,21 +266,182 @@ class CudaEmitter {
 
   void body() {
     depth_ = 1;
-    const std::string points = product(0, kept());
+    const std::string type(index_type()), points = product(0, kept());
+    if (!plan_.scratch.empty())
+      line("char* const scratch = fj_scratch(p.scratch, " + number(static_cast<int64_t>(plan_.scratch.size())) +
+           "ll * p.scratch_stride);");
     if (blocks_) {
-      open("for (long long row = blockIdx.x; row < " + points + "; row += gridDim.x)");
+      open("for (" + type + " row = blockIdx.x; row < " + points + "; row += gridDim.x)");
       decode("row", 0, kept());
-    } else {
-      line("const long long points = " + points + ";");
-      line("const long long step = (long long)gridDim.x * blockDim.x;");
-      open("for (long long point = (long long)blockIdx.x * blockDim.x + threadIdx.x; point < points; point += step)");
+      phases();
+      close();
+    } else if (plan_.is_row_kernel()) {
+      line("const " + type + " points = " + points + ", step = (" + type + ")gridDim.x * blockDim.x;");
+      open("for (" + type + " point = (" + type +
+           ")blockIdx.x * blockDim.x + threadIdx.x; point < points; point += step)");
       decode("point", 0, kept());
+      phases();
+      close();
+    } else if (plan_.tile > 0) {
+      tiles();
+    } else {
+      line("const " + type + " first = (" + type + ")blockIdx.x * blockDim.x * " + number(points_) + " + threadIdx.x;");
+      line("const " + type + " step = (" + type + ")gridDim.x * blockDim.x * " + number(points_) + ";");
+      together({"point", points, "first", "step", "blockDim.x", 0, kept()}, plan_.phases.front().row);
     }
+  }
+
+  void phases() {
     for (const plan::Phase& phase : plan_.phases) {
       if (!phase.elem.empty()) reduced_loop(phase);
       row_values(phase);
     }
+  }
+
+  /// for (at = first; at < end; at += apart), as it stands in the source: each round of it takes points_ values of
+  /// `at`, and the next round's are `step` further on. `at` counts the points of dims [from, to), or of a tile.
+  struct Loop {
+    std::string at, end, first, step, apart;
+    int from, to;
+  };
+
+  // What all values of `at` in a round load from memory stands before what any of them stores, so that the loads are
+  // under way together. Beyond the end the last one is loaded again, and nothing else is done.
+  void together(const Loop& loop, std::span<const uint32_t> ids) {
+    const std::string type(index_type()), count = number(points_), base = loop.at + "s", past = loop.at + "s_end";
+    const std::string index = base + " + u * " + loop.apart, each = "for (unsigned u = 0; u < " + count + "; ++u)";
+    const std::vector<uint32_t> early = points_ > 1 ? loads_before_stores(ids) : std::vector<uint32_t>{};
+    line("const " + type + " " + past + " = " + loop.end + ";");
+    open("for (" + type + " " + base + " = " + loop.first + "; " + base + " < " + past + "; " + base +
+         " += " + loop.step + ")");
+    if (!early.empty()) {
+      for (uint32_t id : early) line(std::string(cuda_type(plan_.code[id].dtype)) + " " + all(id) + "[" + count + "];");
+      for (const int d : remembered(loop)) line(type + " " + CudaEmitter::index(d) + "s[" + count + "];");
+      line("#pragma unroll");
+      open(each);
+      line("const " + type + " " + loop.at + " = " + index + " < " + past + " ? " + index + " : " + past + " - 1;");
+      plan_.tile > 0 ? place_in_tile(true) : decode(loop.at, loop.from, loop.to);
+      for (const int d : remembered(loop)) line(CudaEmitter::index(d) + "s[u] = " + CudaEmitter::index(d) + ";");
+      for (uint32_t id : early) line(all(id) + "[u] = " + value(plan_.code[id]) + ";");
+      close();
+    }
+    line("#pragma unroll");
+    open(each);
+    line("const " + type + " " + loop.at + " = " + index + ";");
+    open("if (" + loop.at + " < " + past + ")");
+    if (plan_.tile > 0)
+      place_in_tile(false);
+    else if (early.empty() || remembered(loop).empty())
+      decode(loop.at, loop.from, loop.to);
+    else
+      for (const int d : remembered(loop))
+        line("const " + type + " " + CudaEmitter::index(d) + " = " + CudaEmitter::index(d) + "s[u];");
+    for (uint32_t id : early) names_[id] = all(id) + "[u]";
+    for (uint32_t id : ids)
+      if (!std::ranges::binary_search(early, id)) run(id);
     close();
+    close();
+    close();
+  }
+
+  // Dims whose indices are told apart once for both parts of a round.
+  std::vector<int> remembered(const Loop& loop) const {
+    std::vector<int> dims;
+    for (int d = loop.from; plan_.tile == 0 && loop.to - loop.from > 1 && d < loop.to; ++d) dims.push_back(d);
+    return dims;
+  }
+
+  // The indices of `point` in the tile at (top, left); to load, of one that is there.
+  void place_in_tile(bool loads) {
+    const std::string side = number(plan_.tile);
+    std::string beyond;
+    for (const auto& [dim, at] : {std::pair(static_cast<int>(plan_.tile_dim), "top + point / " + side),
+                                  std::pair(static_cast<int>(plan_.vec_dim), "left + point % " + side)}) {
+      line("const " + std::string(index_type()) + " " + index(dim) + " = " +
+           (loads ? at + " < " + size(dim) + " ? " + at + " : " + size(dim) + " - 1;" : at + ";"));
+      beyond += (beyond.empty() ? "" : " || ") + index(dim) + " >= " + size(dim);
+    }
+    if (!loads) line("if (" + beyond + ") continue;");
+  }
+
+  // Squares of tile x tile points of the last two dims, a block each. What lies along the first of them is read and
+  // written in that order, through shared memory whose rows are one element longer, so that threads side by side meet
+  // all of its banks.
+  void tiles() {
+    const std::string side = number(plan_.tile), points = number(plan_.tile * plan_.tile), type(index_type());
+    const int down = plan_.tile_dim, along = plan_.vec_dim;
+    for (size_t i = 0; i < plan_.operands.size(); ++i)
+      if (plan_.is_transposed(i))
+        line("static __shared__ " + std::string(cuda_memory_type(plan_.operands[i].dtype)) + " tile" +
+             number(static_cast<int64_t>(i)) + "[" + side + " * (" + side + " + 1)];");
+    const auto count = [&](int dim) { return "(" + size(dim) + " + " + side + " - 1) / " + side; };
+    line("const " + type + " tiles_down = " + count(down) + ", tiles_along = " + count(along) + ";");
+    line("const " + type + " tiles = " + product(0, down) + " * tiles_down * tiles_along;");
+    open("for (" + type + " tile = blockIdx.x; tile < tiles; tile += gridDim.x)");
+    line("const " + type + " left = tile % tiles_along * " + side + ", rest = tile / tiles_along;");
+    line("const " + type + " top = rest % tiles_down * " + side + ", outer = rest / tiles_down;");
+    decode("outer", 0, down);
+    copy_tiles(false);
+    line("__syncthreads();");
+    open("");
+    together({"point", points, "threadIdx.x", "blockDim.x * " + number(points_), "blockDim.x", 0, 0},
+             plan_.phases.front().row);
+    close();
+    line("__syncthreads();");
+    if (copy_tiles(true)) line("__syncthreads();");
+    close();
+  }
+
+  // Transposed operands into the tiles, or what was computed out of them; false: there are none.
+  bool copy_tiles(bool stores) {
+    std::vector<std::string> copies;
+    const std::string side = number(plan_.tile), type(index_type());
+    for (const Instr& in : plan_.code) {
+      if (in.code != (stores ? Code::Store : Code::Load) || !plan_.is_transposed(in.imm)) continue;
+      const std::string inside = "tile" + number(static_cast<int64_t>(in.imm)) + "[point / " + side + " * (" + side +
+                                 " + 1) + point % " + side + "]";
+      const std::string outside = memory(in.imm);
+      copies.push_back(stores ? outside + " = " + inside + ";" : inside + " = " + outside + ";");
+    }
+    if (copies.empty()) return false;
+    const int down = plan_.tile_dim, along = plan_.vec_dim;
+    line("#pragma unroll 4");
+    open("for (unsigned point = threadIdx.x; point < " + number(plan_.tile * plan_.tile) + "; point += blockDim.x)");
+    line("const " + type + " " + index(down) + " = top + point % " + side + ", " + index(along) + " = left + point / " +
+         side + ";");
+    open("if (" + index(down) + " < " + size(down) + " && " + index(along) + " < " + size(along) + ")");
+    for (const std::string& copy : copies) line(copy);
+    close();
+    close();
+    return true;
+  }
+
+  std::string all(uint32_t id) const { return name_of(id) + "s"; }
+
+  // In order. A kernel may load what it has stored: in place, the element that it wrote itself.
+  std::vector<uint32_t> loads_before_stores(std::span<const uint32_t> ids) const {
+    std::vector<uint32_t> out;
+    for (uint32_t id : ids) {
+      const Instr& in = plan_.code[id];
+      if (in.code == Code::Store || in.code == Code::Keep) break;
+      if (in.code == Code::Load || in.code == Code::Recall) out.push_back(id);
+    }
+    std::ranges::sort(out);
+    return out;
+  }
+
+  // One instruction inside a loop over points or over reduced indices.
+  void run(uint32_t id) {
+    const Instr& in = plan_.code[id];
+    if (in.code == Code::Store)
+      store(in);
+    else if (in.code == Code::Keep)
+      line(scratch(in.imm) + " = " + names_[in.args[0]] + ";");
+    else if (in.code == Code::Reduce)
+      line("acc_" + number(id) + ".add(" + names_[in.args[0]] + (arity(in) == 2 ? " * " + names_[in.args[1]] : "") +
+           ", r);");
+    else
+      define(id);
   }
 
   // Values that no reduced index changes stand before the loop: later phases may use them.
@@ -264,24 +460,14 @@ class CudaEmitter {
     }
     for (uint32_t id : reductions) {
       const std::string state = "acc_" + number(id);
-      line(accumulator(plan_.code[id].kind, plan_.code[plan_.code[id].args[0]].dtype) + " " + state + ";");
-      line(state + ".start();");
+      const DType from = plan_.code[plan_.code[id].args[0]].dtype;
+      line(accumulator(plan_.code[id].kind, from) + " " + state + ";");
+      line(state + ".start(" + start_of(plan_.code[id].kind, from) + ");");
     }
-    const std::string first = blocks_ ? "threadIdx.x" : "0", step = blocks_ ? "blockDim.x" : "1";
-    open("for (long long r = " + first + "; r < " + product(kept(), rank()) + "; r += " + step + ")");
-    decode("r", kept(), rank());
-    for (uint32_t id : inside) {
-      const Instr& in = plan_.code[id];
-      if (in.code == Code::Store)
-        store(in);
-      else if (in.code == Code::Keep)
-        line(scratch(in.imm) + " = " + names_[in.args[0]] + ";");
-      else if (in.code == Code::Reduce)
-        line("acc_" + number(id) + ".add(" + names_[in.args[0]] + (arity(in) == 2 ? " * " + names_[in.args[1]] : "") +
-             ", r);");
-      else
-        define(id);
-    }
+    open("");
+    together({"r", product(kept(), rank()), blocks_ ? "threadIdx.x" : "0",
+              (blocks_ ? "blockDim.x * " : "") + number(points_), blocks_ ? "blockDim.x" : "1", kept(), rank()},
+             inside);
     close();
     for (uint32_t id : reductions) finish(id);
   }
@@ -314,6 +500,7 @@ class CudaEmitter {
 
   const plan::KernelPlan& plan_;
   const bool blocks_;
+  const int points_;  // that a thread computes side by side
   std::vector<std::string> names_;
   std::vector<bool> moves_;
   std::string body_;

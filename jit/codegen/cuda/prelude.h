@@ -12,22 +12,34 @@ struct CudaHelper {
 /// A helper uses earlier ones only.
 inline constexpr CudaHelper kCudaHelpers[] = {
     {"fj_from_f16",
-     R"(// IEEE half to float, exact: the exponent is moved by a multiplication, which also normalises denormals.
+     R"(// IEEE half to float, exact: on a host, the exponent is moved by a multiplication, which also normalises denormals.
 __device__ inline float fj_from_f16(unsigned short bits) {
+#ifdef __CUDA_ARCH__
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+#else
   const unsigned magnitude = (unsigned)(bits & 0x7fff) << 13;
   const unsigned sign = (unsigned)(bits & 0x8000) << 16;
   const unsigned finite = __float_as_uint(__uint_as_float(magnitude) * 0x1p112f);
   return __uint_as_float(sign | (magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite));
+#endif
 }
 )"},
     {"fj_to_f16", R"(// Float to half, half to even.
 __device__ inline unsigned short fj_to_f16(float x) {
+#ifdef __CUDA_ARCH__
+  unsigned short half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return half;
+#else
   const unsigned bits = __float_as_uint(x), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return (unsigned short)(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return (unsigned short)(sign | 0x7c00u);
   if (magnitude < 0x38800000u)  // below the smallest normal: the addition rounds at the right place
     return (unsigned short)(sign | (__float_as_uint(__uint_as_float(magnitude) + 0.5f) - 0x3f000000u));
   return (unsigned short)(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+#endif
 }
 )"},
     {"fj_from_bf16",
@@ -35,8 +47,14 @@ __device__ inline unsigned short fj_to_f16(float x) {
 )"},
     {"fj_to_bf16", R"(// Float to bfloat16, half to even.
 __device__ inline unsigned short fj_to_bf16(float x) {
+#if __CUDA_ARCH__ >= 800
+  unsigned short half;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return half;
+#else
   const unsigned bits = __float_as_uint(x);
   return x != x ? (unsigned short)0x7fc0 : (unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
 }
 )"},
     {"fj_min", R"(// The NaN if either is one.
@@ -137,6 +155,12 @@ __device__ inline T fj_shr(T a, T count) {
   return (T)(a >> (inside ? count : (T)(8 * sizeof(T) - 1)));
 }
 )"},
+    {"fj_divide", R"(// By the n that was given, of numbers below 2^31 (Granlund and Montgomery, PLDI 1994).
+struct FjDivisor {
+  unsigned magic, shift;
+};
+__device__ inline unsigned fj_divide(unsigned x, FjDivisor by) { return (__umulhi(x, by.magic) + x) >> by.shift; }
+)"},
     {"FjSum", R"(template <class T>
 struct FjSum {
   T total;
@@ -191,6 +215,18 @@ struct FjProdIntegers {
   __device__ T result() const { return (T)total; }
 };
 )"},
+    {"FjMost", R"(// The greatest (Low: least) element; the NaN if there is one.
+template <class T, bool Low>
+struct FjMost {
+  T best;
+  __device__ void start(T least) { best = least; }
+  __device__ void add(T x, long long) {
+    if (x != x || (Low ? x < best : x > best)) best = x;
+  }
+  __device__ void merge(const FjMost& other) { add(other.best, 0); }
+  __device__ T result() const { return best; }
+};
+)"},
     {"FjBest", R"(// The greatest (Low: least) element and where it stands; the first NaN, else the first hit wins.
 template <class T, bool Low>
 struct FjBest {
@@ -211,7 +247,6 @@ struct FjBest {
   __device__ void merge(const FjBest& other) {
     if (other.at >= 0) add(other.best, other.at);
   }
-  __device__ T result() const { return best; }
   __device__ long long index() const { return at; }
 };
 )"},
@@ -233,23 +268,46 @@ struct FjAll {
   __device__ bool result() const { return value; }
 };
 )"},
+    {"fj_shuffle", R"(// The state of the lane whose number differs in the bits of `across`.
+template <class State>
+__device__ inline State fj_shuffle(const State& mine, unsigned across) {
+  union {
+    State state;
+    unsigned words[(sizeof(State) + 3) / 4];
+  } given, got;
+  given.state = mine;
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(given.words) / 4; ++i)
+    got.words[i] = __shfl_xor_sync(0xffffffffu, given.words[i], across);
+  return got.state;
+}
+)"},
+    {"fj_warp_merge", R"(// Merges the states of every `lanes` neighbours, a power of two; each of them gets the result.
+template <class State>
+__device__ inline void fj_warp_merge(State& mine, unsigned lanes) {
+  for (unsigned across = lanes / 2; across > 0; across /= 2) mine.merge(fj_shuffle(mine, across));
+}
+)"},
     {"fj_block_merge",
-     R"(// Merges the block's states in a tree of fixed order; every thread gets the result. blockDim.x is a power of two.
+     R"(// Merges the block's states in a tree of fixed order; every thread gets the result. blockDim.x is a power of two,
+// at least 32 and at most 256.
 template <class State>
 __device__ inline void fj_block_merge(State& mine) {
-  __shared__ State states[256];
-  states[threadIdx.x] = mine;
-  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) {
-      State state = states[threadIdx.x];
-      state.merge(states[threadIdx.x + half]);
-      states[threadIdx.x] = state;
-    }
-  }
+  static __shared__ State states[8];
+  const unsigned warps = blockDim.x / 32;
+  fj_warp_merge(mine, 32);
+  if (warps == 1) return;
+  if (threadIdx.x % 32 == 0) states[threadIdx.x / 32] = mine;
   __syncthreads();
-  mine = states[0];
+  mine = states[threadIdx.x % warps];
+  fj_warp_merge(mine, warps);
   __syncthreads();
+}
+)"},
+    {"fj_scratch", R"(// Of the block: shared memory, where none was given.
+extern "C" __shared__ long long fj_shared[];
+__device__ inline char* fj_scratch(char* given, long long bytes) {
+  return given ? given + blockIdx.x * bytes : (char*)fj_shared;
 }
 )"},
 };

@@ -14,7 +14,7 @@ ISA_FLAGS = ("avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16",
 
 
 def describe() -> dict[str, Any]:
-    """Date, CPU, ISA, versions, threads and load, as plain JSON values."""
+    """Date, CPU, ISA, GPU, versions, threads and load, as plain JSON values."""
     import torch
 
     cpu = _cpuinfo()
@@ -31,6 +31,7 @@ def describe() -> dict[str, Any]:
         "fastjit": _fastjit_version(),
         "llvm": _llvm(),
         "threads": torch.get_num_threads(),
+        **({"gpu": _gpu()} if torch.cuda.is_available() else {}),
         "load": [round(value, 2) for value in os.getloadavg()],
     }
 
@@ -67,8 +68,9 @@ def in_words(machine: dict[str, Any]) -> str:
         level += " and AMX"
     llvm = f", LLVM {machine['llvm']}" if machine["llvm"] else ""
     others = f", other programs {machine['others']:.1f} cores" if machine.get("others") is not None else ""
+    gpu = f", {machine['gpu']}" if machine.get("gpu") else ""
     return (
-        f"{machine['date'][:10]}, {machine['cpu']} ({level}), {machine['threads']} of {machine['cores']} cores, "
+        f"{machine['date'][:10]}, {machine['cpu']} ({level}){gpu}, {machine['threads']} of {machine['cores']} cores, "
         f"load {machine['load'][0]:g}{others}, torch {machine['torch']}, "
         f"fastjit {machine['fastjit'] or 'absent'}{llvm}, Python {machine['python']}"
     )
@@ -89,6 +91,14 @@ def _read(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
+
+
+def _gpu() -> str:
+    """The current device, its memory and CUDA's version: "NVIDIA A100 (80 GB), CUDA 13.0"."""
+    import torch
+
+    facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return f"{facts.name} ({facts.total_memory / 1e9:.0f} GB), CUDA {torch.version.cuda}"
 
 
 def _fastjit_version() -> str | None:

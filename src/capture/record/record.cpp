@@ -82,7 +82,10 @@ CallValue Recorder::Impl::item(const c10::IValue& value, bool made) {
       out.uses.push_back(element.isNone() ? Use{} : trace.use(element.toTensor()));
   } else {
     if (value.isGenerator()) check_generator(value.toGenerator());
-    if (holds_tensor(value)) trace.broken = "an operator took an argument that holds tensors: " + value.tagKind();
+    // A kernel of torch's may give its own result memory: where that is no part of a larger operator, it is refused.
+    const bool is_inner_storage = value.isStorage() && !is_outermost();
+    if (holds_tensor(value) && !is_inner_storage)
+      trace.broken = "an operator took an argument that holds tensors: " + value.tagKind();
     out.kind = CallValue::Kind::Constant;
     out.constant = value;
   }

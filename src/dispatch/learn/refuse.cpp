@@ -77,7 +77,7 @@ c10::Device device_of(const std::vector<PyObject*>& tensors) {
 }
 
 // What the devices of a call's tensors are in the way of, or empty.
-static std::string refuse_devices(const Function& function, const std::vector<PyObject*>& tensors,
+static std::string refuse_devices(const std::vector<PyObject*>& tensors,
                                   const std::function<std::string(size_t)>& name, std::string& advice) {
   const c10::Device device = device_of(tensors);
   for (PyObject* tensor : tensors) {
@@ -86,14 +86,9 @@ static std::string refuse_devices(const Function& function, const std::vector<Py
     return "its arguments are on " + device.str() + " and " + unpack(tensor).device().str();
   }
   if (!device.is_cuda()) return "";
-  const std::string reason = name(0) + " is on " + device.str();
-  if (!function.options.pure) {
-    advice = "CUDA tensors need pure=True: a promise that the result depends on the arguments only";
-    return reason;
-  }
   if (cuda_problem().empty()) return "";
   advice = kCudaAdvice;
-  return reason + " but " + cuda_problem();
+  return name(0) + " is on " + device.str() + " but " + cuda_problem();
 }
 
 std::string refuse(const Function& function, const CallSpec& spec, const std::vector<std::string>& names,
@@ -107,7 +102,7 @@ std::string refuse(const Function& function, const CallSpec& spec, const std::ve
     const at::Tensor& tensor = unpack(spec.flat().tensors[i]);
     if (const char* why = unsupported(tensor)) return name(i) + " is not supported: " + why;
   }
-  return refuse_devices(function, spec.flat().tensors, name, advice);
+  return refuse_devices(spec.flat().tensors, name, advice);
 }
 
 }  // namespace fastjit::dispatch

@@ -58,8 +58,13 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
     for (size_t i = 0; i < s.operands.size(); ++i) ptrs.push_back(address({s.operands[i], s.offsets[i]}));
     c10::SmallVector<uint64_t, 8> scalars;
     for (uint32_t scalar : s.scalars) scalars.push_back(scalars_[scalar]);
-    const backend::KernelArgs args{
-        ptrs.data(), s.sizes.data(), s.strides.data(), scalars.data(), scratch_, s.scratch_stride, 0};
+    const backend::KernelArgs args{ptrs.data(),
+                                   s.sizes.data(),
+                                   s.strides.data(),
+                                   scalars.data(),
+                                   s.grid.shared_bytes > 0 ? nullptr : scratch_,
+                                   s.scratch_stride,
+                                   0};
     thread_local std::vector<uint64_t> words;
     backend::cuda_parameters(program_.kernels[s.kernel], args, words);
     backend::cuda_launch(code_.functions[s.kernel], s.grid, words, stream_);

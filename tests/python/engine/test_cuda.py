@@ -110,8 +110,8 @@ def test_the_shim_sees_a_missing_barrier(tmp_path: Path) -> None:
     function, args = row_softmax()
     kernel = extension.cuda_kernels(function, 0)[0]
     barriers = kernel["source"].count("__syncthreads();")
-    assert barriers == 3
-    for gone in range(2):  # the third one only keeps a later merge from overwriting what is still read
+    assert barriers == 2
+    for gone in range(1):  # the second one only keeps a later merge from overwriting what is still read
         parts = kernel["source"].split("__syncthreads();")
         broken = "__syncthreads();".join(parts[: gone + 1]) + "".join(parts[gone + 1 : gone + 2])
         broken += "".join("__syncthreads();" + part for part in parts[gone + 2 :])

@@ -60,9 +60,13 @@ def test_rows_of_any_length(n):
         check(lambda x: x.argmin(-1), x)
 
 
-def test_layer_norm_is_one_kernel():
-    x, w, b = torch.randn(6, 40), torch.randn(40), torch.randn(40)
-    check(lambda x, w, b: torch.nn.functional.layer_norm(x, (40,), w, b), x, w, b, kernels=1)
+@pytest.mark.parametrize("shape", [(6, 40), (2000, 512)])
+def test_layer_norm_is_one_kernel(shape):
+    """At a size, too, at which quotients that are spread over rows are worth storing."""
+    n = shape[1]
+    x, w, b = torch.randn(shape), torch.randn(n), torch.randn(n)
+    check(lambda x, w, b: torch.nn.functional.layer_norm(x, (n,), w, b), x, w, b, kernels=1)
+    check(lambda x: (x - x.mean(-1, keepdim=True)).square().sum(-1), x, kernels=1)
 
 
 def test_products_read_views_of_inputs_without_a_call():

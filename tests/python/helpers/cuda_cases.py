@@ -247,7 +247,7 @@ def fused() -> Iterator[Case]:
     yield Case("full sum", lambda x: (x * x).sum(), (x,), "close")
     yield Case("max with nan", lambda x: (x.amax(1), x.argmax(1), x.amin(0)), (nan,), "exact")
     yield Case("cat and flip", lambda x, y: torch.cat([x.flip(0), y + 1], 1), (x, y), "exact")
-    yield Case("index", lambda x: x + torch.arange(COLUMNS), (x,), "exact")
+    yield Case("index", lambda x: x + torch.arange(COLUMNS, device=x.device), (x,), "exact")
     yield Case("select", lambda x: torch.where(x > 3, x, x * (x + 3) / 6), (x,), "exact")
     yield Case("addcmul", lambda x, y: torch.addcmul(x, x, y, value=0.5), (x, y), "close")
     yield Case("lerp", lambda x, y: torch.lerp(x, y, 0.25), (x, y), "close")

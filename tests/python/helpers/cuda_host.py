@@ -32,10 +32,10 @@ def unit_text(kernels: list[tuple[int, dict[str, Any]]]) -> str:
     """A translation unit: each kernel in a namespace of its own, and a function with the engine's ABI that runs it."""
     out = [f'#include "{SHIM}"\n']
     for number, kernel in kernels:
-        strides = ", ".join(map(str, kernel["strides"]))
+        strides, divided = (", ".join(map(str, kernel[key])) for key in ("strides", "divided"))
         layout = (
-            f"{{{kernel['operands']}, {kernel['rank']}, {{{strides}}}, {kernel['scalars']}, {kernel['scratch']}, "
-            f"{str(kernel['blocks']).lower()}, {kernel['kept']}}}"
+            f"{{{kernel['operands']}, {kernel['rank']}, {{{divided}}}, {{{strides}}}, "
+            f"{kernel['scalars']}, {kernel['scratch']}, {str(kernel['blocks']).lower()}, {kernel['kept']}}}"
         )
         entry, name = kernel["name"], f"{kernel['name']}_{number}"
         out.append(

@@ -62,10 +62,10 @@ def fallback(function: Callable[..., Any], *args: Any, pure: bool = True) -> tup
     return next(iter(stats.fallbacks)), said[0]
 
 
-def check_programs_are_fused_and_right() -> None:
+def check_programs_are_fused_and_right(pure: bool = True) -> None:
     for name, (function, args, kernels) in cuda_launch_cases.programs().items():
         expected = function(*args)
-        fast, inputs = fastjit(pure=True)(function), put(args)
+        fast, inputs = fastjit(pure=pure)(function), put(args)
         assert_same(back(fast(*inputs)), expected)
         before = value("launches")
         got = fast(*inputs)
@@ -75,6 +75,45 @@ def check_programs_are_fused_and_right() -> None:
         for tensor in got if isinstance(got, tuple) else (got,):
             assert str(tensor.device) == "cuda:0", name
         assert_same(back(got), expected)
+
+
+def check_programs_that_are_not_pure() -> None:
+    check_programs_are_fused_and_right(pure=False)
+
+
+class Scaled(torch.nn.Module):
+    """Reads a parameter, a buffer, a number and the device of its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(put(torch.randn(8)))
+        self.register_buffer("shift", put(torch.randn(8)))
+        self.factor = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.weight + self.shift * self.factor
+        return y + 1 if x.device.type == "cuda" else y - 1
+
+
+def check_state_that_is_read_is_guarded() -> None:
+    model, x = Scaled(), torch.randn(3, 8)
+    fast, on_device = fastjit(model), put(x)
+
+    def agree(hits: int) -> None:
+        weight, shift = back(model.weight), back(model.shift)
+        assert_same(back(fast(on_device)), x * weight + shift * model.factor + 1)
+        assert package.of(fast).stats().hits == hits, package.of(fast).stats()
+
+    agree(0)
+    agree(1)
+    model.weight.data = put(torch.randn(8))  # another tensor
+    model.weight.mul_(put(torch.full((8,), 2.0)))
+    agree(2)
+    model.factor = 3.0
+    fast(on_device)
+    hits = package.of(fast).stats().hits
+    agree(hits + 1)
+    assert package.of(fast).stats().fallbacks == {}
 
 
 def check_loops_launch_every_round() -> None:
@@ -177,16 +216,14 @@ def check_a_thread_without_a_context() -> None:
 
 def check_reasons_and_ways_out() -> None:
     x, host, weight = put(torch.randn(4)), torch.randn(4), put(torch.randn(4), 1)
-    reason, said = fallback(lambda x: x * 2, x, pure=False)
-    assert reason == "argument 'x' is on cuda:0"
-    assert said.endswith("; CUDA tensors need pure=True: a promise that the result depends on the arguments only")
     reason, said = fallback(lambda x, y: (x, y), x, host)
     assert reason == "its arguments are on cuda:0 and cpu" and said.endswith("; move its tensors to one device")
     assert fallback(lambda x, y: x * y, x, torch.tensor(2.0))[0] == "its arguments are on cuda:0 and cpu"
     assert fallback(lambda x, y: (x * 2, y), x, put(host, 1))[0] == "its arguments are on cuda:0 and cuda:1"
     assert fallback(lambda x: (x * 2, weight * 2), x)[0].endswith(" is on cuda:1")
     assert fallback(lambda x: (x * 2, torch.arange(4)), x)[0].endswith(" is on cpu")
-    assert "value of a tensor left" in fallback(lambda x: x * 2 if x.sum().item() > 0 else x, x)[0]
+    for pure in (True, False):
+        assert "value of a tensor left" in fallback(lambda x: x * 2 if x.sum().item() > 0 else x, x, pure=pure)[0]
     with torch.enable_grad():
         reason = fallback(lambda x: x * 2, put(host).requires_grad_())[0]
         assert reason == "its gradients are not compiled: it runs on cuda:0"
