@@ -18,7 +18,7 @@ PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*"
 
 DIGITS := "scikit-learn>=1.5,<2"
 
-.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops fuzz-training opinfo-full opinfo-gradients test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds bench-training seeds-peers bench-report correctness-report coverage-report docs clean
+.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops fuzz-training opinfo-full opinfo-gradients test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds bench-training bench-gpu seeds-peers bench-report correctness-report coverage-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -163,6 +163,11 @@ bench-training: build
 	@$(PY) benchmarks/training_quality.py
 	@$(PY) -c "import sklearn" 2>/dev/null || $(PY) -m pip install -q $(DIGITS)
 	@$(PY) benchmarks/digits.py
+	@$(PY) benchmarks/report.py
+
+# Needs a CUDA device; PY is then a Python whose torch has CUDA, and FastJIT is built for that one.
+bench-gpu: build
+	@$(PY) benchmarks/gpu.py
 	@$(PY) benchmarks/report.py
 
 # The programs of the works that FastJIT began with, a folder of benchmarks/seeds each, tens of minutes: the first calls

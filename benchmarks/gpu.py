@@ -1,4 +1,4 @@
-"""On an NVIDIA GPU: do `pure=True` functions of CUDA tensors beat eager, torch.jit and torch.compile?
+"""On an NVIDIA GPU: do calls of CUDA tensors beat eager, torch.jit and torch.compile?
 
 A call's time is that of many calls in a row until the device has finished them, so that the slower of host and device
 counts. Needs a CUDA device; without one it says so and writes nothing.
@@ -31,7 +31,7 @@ CLOSE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5, torch.f
 
 @dataclass
 class Case:
-    """One function on the device, and what its variants took; `loose`: how far products may be from eager's."""
+    """One function on the device, and what its variants took; `loose`: by how much sums of products may differ."""
 
     name: str
     fn: Callable[..., Any]
@@ -55,13 +55,13 @@ def build(name: str, case: Case) -> Callable[..., Any]:
     if name == "torch.compile":
         torch._dynamo.reset()
         return torch.compile(case.fn, dynamic=False)
-    return fastjit(case.fn, pure=True)
+    return fastjit(case.fn)
 
 
 def check(case: Case, got: Any, expected: Any) -> None:
     for one, other in zip(tensors(got), tensors(expected), strict=True):
-        close = max(CLOSE.get(other.dtype, 0.0), case.loose)
-        torch.testing.assert_close(one, other, rtol=close, atol=close, equal_nan=True)
+        close = CLOSE.get(other.dtype, 0.0)
+        torch.testing.assert_close(one, other, rtol=close, atol=max(close, case.loose), equal_nan=True)
 
 
 def timer(call: Callable[..., Any], args: tuple[Any, ...]) -> measure.Timer:
@@ -174,7 +174,7 @@ def products() -> list[Case]:
 
     made = []
     for n in (512, 4096):
-        made.append(Case(f"mm(x.t(), y)*100+10 {n}", scaled_product, (random(n, n), random(n, n)), 2.0))
+        made.append(Case(f"mm(x.t(), y)*100+10 {n}", scaled_product, (random(n, n), random(n, n)), 0.5))
         half = [random(n, n, dtype=torch.bfloat16) for _ in range(2)]
         made.append(Case(f"linear+gelu bf16 {n}", linear_gelu, (*half, random(n, dtype=torch.bfloat16)), 1.0))
     heads = [random(8, 12, 256, 64) for _ in range(3)]

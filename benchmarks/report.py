@@ -23,6 +23,7 @@ TEXTS = (
     "docs/install.md",
     "docs/seeds.md",
     "docs/training.md",
+    "docs/gpu.md",
 )
 MATRIX = "matrix"
 ORDER = (
@@ -41,7 +42,7 @@ SEEDS = tuple(f"seeds-{name}" for name in ("functional", "convnext", "fortran", 
 ORDER += SEEDS
 COMMANDS = {name: "make bench-seeds" for name in SEEDS}  # where it is not `make bench`
 COMMANDS |= {name: "make bench-training" for name in ("training", "training_quality", "digits")}
-COMMANDS |= {"gpu": "python benchmarks/gpu.py", "models": "make bench-models", "coverage": "make coverage-report"}
+COMMANDS |= {"gpu": "make bench-gpu", "models": "make bench-models", "coverage": "make coverage-report"}
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 DISPATCH_MUST = 0.5
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

@@ -16,7 +16,9 @@ int points_per_thread(const KernelPlan& plan) {
   const auto loads = std::ranges::count_if(plan.code, [](const Instr& instr) { return instr.code == Code::Load; });
   const auto computed = std::ranges::count(plan.code, Code::Compute, &Instr::code);
   const int64_t most = computed >= kLong ? 2 : 4;
-  return static_cast<int>(std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(loads, 1), 1, most));
+  const int64_t together = std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(loads, 1), 1, most);
+  if (plan.vector == 1) return static_cast<int>(together);
+  return plan.is_row_kernel() && together >= 4 ? 2 : 1;
 }
 
 std::vector<int> divided_dims(const KernelPlan& plan) {
@@ -25,6 +27,10 @@ std::vector<int> divided_dims(const KernelPlan& plan) {
   for (int d = 1; d < (plan.tile > 0 ? plan.tile_dim : plan.kept()); ++d) dims.push_back(d);
   for (int d = plan.kept() + 1; d < plan.rank(); ++d) dims.push_back(d);
   return dims;
+}
+
+int64_t divided_size(const KernelPlan& plan, int dim, const int64_t* sizes) {
+  return sizes[dim] / (dim == plan.rank() - 1 ? plan.vector : 1);
 }
 
 uint64_t divisor(int64_t size) {
@@ -38,7 +44,7 @@ Grid grid_of(const KernelPlan& plan, const int64_t* sizes, int64_t scratch_strid
   constexpr int64_t kMostBlocks = 1 << 20, kMostScratchBlocks = 1024, kMostShared = 32 << 10, kWarp = 32;
   int64_t points = 1, reduced = 1;
   for (int d = 0; d < plan.rank(); ++d) (d < plan.kept() ? points : reduced) *= sizes[d];
-  const int64_t together = points_per_thread(plan);
+  const int64_t together = points_per_thread(plan) * plan.vector;
   const auto count = [](int64_t all, int64_t each) { return (all + each - 1) / each; };
   if (threads_of(plan) == Threads::BlockPerTile) {
     int64_t tiles = 1;

@@ -16,12 +16,16 @@ enum class Threads : uint8_t {
 };
 Threads threads_of(const KernelPlan& plan);
 
-/// Points, or indices of the reduced space, that a thread takes at once: their loads are under way together.
+/// Points, or indices of the reduced space, that a thread takes at once, vectors of them where the plan has some: their
+/// loads are under way together.
 int points_per_thread(const KernelPlan& plan);
 
 /// Dims by whose size a thread divides, to tell from its number which indices are its own. For those of a plan that is
 /// not wide the launch gives a divisor each: see divisor().
 std::vector<int> divided_dims(const KernelPlan& plan);
+
+/// Of the last dim, a vector counts as one.
+int64_t divided_size(const KernelPlan& plan, int dim, const int64_t* sizes);
 
 /// For numbers below 2^31: the quotient by `size` is (x * magic / 2^32 + x) >> shift (Granlund and Montgomery, PLDI
 /// 1994). The magic number in the lower half, the shift in the upper one.

@@ -134,6 +134,7 @@ std::string text(const KernelPlan& plan) {
     return text;
   };
   if (plan.is_small()) out += " small [" + list(plan.sizes) + "] sums " + std::to_string(plan.sums);
+  if (plan.vector > 1) out += " vector " + std::to_string(plan.vector);
   if (plan.is_wide) out += " wide";
   out += "\n";
   for (size_t i = 0; i < plan.operands.size(); ++i) {

@@ -1,4 +1,6 @@
 // What a legal kernel plan is. Codegen relies on every rule here and checks none of them again.
+#include <algorithm>
+
 #include "plan/kernel_plan.h"
 #include "plan/share.h"
 
@@ -75,6 +77,7 @@ class Verifier {
     if (plan_.lanes == 0 || plan_.lanes > 64 || (plan_.lanes & (plan_.lanes - 1)))
       return fail("lanes is a power of two up to 64");
     if (plan_.unroll == 0 || plan_.unroll > 8) return fail("unroll is 1 to 8");
+    if (!is_vector_whole()) return fail("a vector of 1 or 4 elements lies along the last dim");
     if (vec < -1 || vec >= rank) return fail("vec_dim names no dim");
     if (plan_.is_small() && !small()) return false;
     if (vec < 0 && (plan_.lanes != 1 || plan_.unroll != 1)) return fail("without a vec_dim there is one lane");
@@ -122,6 +125,14 @@ class Verifier {
         return fail("a listed operand is one of a small plan, and carries nothing");
     }
     return true;
+  }
+
+  bool is_vector_whole() const {
+    const auto lies_along = [](const Operand& operand) {
+      return operand.strides.back() == StrideClass::Zero || operand.strides.back() == StrideClass::Unit;
+    };
+    return plan_.vector == 1 ||
+           (plan_.vector == 4 && plan_.rank() > 0 && std::ranges::all_of(plan_.operands, lies_along));
   }
 
   bool tiles() {

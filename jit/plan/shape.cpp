@@ -135,10 +135,12 @@ void Shaper::fill_plan() {
   lists_.resize((lists_.size() + 1) / 2 * 2);
   for (size_t list = 0; list < lists_.size(); list += 2) plan.phases.push_back({lists_[list], lists_[list + 1]});
   plan.numerics = options_.numerics;
-  if (options_.cuda)
+  if (options_.cuda) {
     plan.is_wide = is_wide_space();
-  else
+    plan.vector = vector_on_gpu();
+  } else {
     share_functions(plan);
+  }
   if (is_small_) {
     plan.sizes = hints(out_.dims.sizes);
     plan.strides = hints(out_.dims.strides);
@@ -152,6 +154,26 @@ void Shaper::fill_plan() {
   if (tile_ == 0) return;
   plan.tile = static_cast<uint8_t>(tile_);
   plan.tile_dim = static_cast<int8_t>(plan.vec_dim - 1);
+}
+
+/// Along the last loop, where all that moves lies side by side and starts at whole vectors; what does not move in the
+/// loop over reduced indices is taken one by one.
+uint8_t Shaper::vector_on_gpu() const {
+  constexpr int64_t kVector = 4;
+  const bool is_row = !reduced_.empty();
+  if (tile_ > 0 || (is_row ? out_.kept_lanes : kept_.empty())) return 1;
+  const Loop& last = is_row ? reduced_.back() : kept_.back();
+  const auto is_whole = [](Dim number) { return !number.is_symbolic() && number.hint() % kVector == 0; };
+  if (!is_whole(last.size)) return 1;
+  for (const Touched& touched : touched_) {
+    if (is_row && !touched.in_loop) continue;
+    if (is(stride(touched, last.dim), 0)) continue;
+    if (!is(stride(touched, last.dim), 1) || !is_whole(touched.address.back())) return 1;
+    for (const auto* loops : {&kept_, &reduced_})
+      for (const Loop& loop : *loops)
+        if (loop.dim != last.dim && !is_whole(stride(touched, loop.dim))) return 1;
+  }
+  return kVector;
 }
 
 /// A loop over the grid steps past the end by less than half of what 32 bits count.

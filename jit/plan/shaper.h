@@ -68,6 +68,7 @@ class Shaper {
     return std::ranges::any_of(code_, [](const Instr& instr) { return ir::size_of(instr.dtype) == 8; });
   }
   bool is_wide_space() const;
+  uint8_t vector_on_gpu() const;
   int lanes_along(const Loop& loop) const;
   size_t computed() const { return static_cast<size_t>(std::ranges::count(code_, Code::Compute, &Instr::code)); }
   uint8_t unroll() const;

@@ -82,29 +82,30 @@ def test_a_kernel_means_on_the_device_what_eager_means_on_the_cpu(case: Case) ->
     compare(case, list(as_tuple(back(got))), list(as_tuple(case.function(*case.args))))
 
 
-@pytest.mark.parametrize("sizes", [(3, 5), (33, 31), (32, 64), (100, 257), (1, 70), (70, 1)])
+@pytest.mark.parametrize("sizes", cuda_launch_cases.TURNED_SIZES)
 def test_turned_tensors_go_through_tiles(sizes: tuple[int, int]) -> None:
-    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        z = x.t() * 2 + y
-        return z, (x * 3).t().contiguous(), z.t().contiguous() - x
-
-    x, y = torch.randn(sizes), torch.randn(sizes[1], sizes[0])
-    fast = fastjit(both)
+    x, y, fast = torch.randn(sizes), torch.randn(sizes[::-1]), fastjit(cuda_launch_cases.turned)
     fast(put(x), put(y))
-    assert_same(back(hit(fast, put(x), put(y))), both(x, y))
+    assert_same(back(hit(fast, put(x), put(y))), cuda_launch_cases.turned(x, y))
 
 
-@pytest.mark.parametrize("sizes", [(7, 33), (2000, 65), (3, 5000), (1, 300_000), (40_000, 3), (4096, 64), (2, 9000)])
+@pytest.mark.parametrize("sizes", cuda_launch_cases.REDUCED_SIZES)
 def test_reductions_of_every_shape(sizes: tuple[int, int]) -> None:
-    def all_of(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = x * 2
-        return y.sum(0), y.sum(1), y.amax(0), y.amin(1), y.sum(), torch.softmax(y, 1), y.argmax(1)
-
-    x = torch.randn(sizes)
-    fast = fastjit(all_of)
+    x, fast = torch.randn(sizes), fastjit(cuda_launch_cases.reductions)
     fast(put(x))
-    for one, other in zip(back(hit(fast, put(x))), all_of(x), strict=True):
+    for one, other in zip(back(hit(fast, put(x))), cuda_launch_cases.reductions(x), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+def test_vectors_that_do_not_begin_at_multiples_of_their_size() -> None:
+    """The program loads and stores four elements at once; of these, one by one."""
+    fast, whole = fastjit(lambda x, y: (x * y + 1, torch.softmax(x * 2, -1))), torch.randn(2, 64 * 128 + 3)
+    for at in (0, 1, 2, 3):
+        x, y = (row[at : at + 64 * 128].view(64, 128) for row in whole)
+        on_device = [row[at : at + 64 * 128].view(64, 128) for row in whole.cuda()]
+        fast(*on_device)
+        torch.testing.assert_close(back(hit(fast, *on_device)), (x * y + 1, torch.softmax(x * 2, -1)))
+    assert "vector 4" in fast.inspect("plan")
 
 
 def test_the_state_of_a_module_is_guarded() -> None:
@@ -137,17 +138,11 @@ def test_draws_are_those_of_eager() -> None:
         torch.testing.assert_close(hit(fast, x), each)
 
 
-def test_masks_choose_elements() -> None:
-    def masked(x: torch.Tensor) -> torch.Tensor:
-        y = x * 0.5
-        y[x > 1] = x[x > 1] * x[x > 1]
-        y[y < -0.5] = 0
-        return y
-
-    x = torch.randn(300)
-    fast = fastjit(pure=True)(masked)
+@pytest.mark.parametrize("pure", [False, True], ids=["guarded", "pure"])
+def test_masks_choose_elements(pure: bool) -> None:
+    x, fast = torch.randn(300), fastjit(pure=pure)(cuda_launch_cases.masked)
     fast(put(x))
-    assert_same(back(hit(fast, put(x))), masked(x))
+    assert_same(back(hit(fast, put(x))), cuda_launch_cases.masked(x))
     assert fast.stats().kernels == 1
 
 

@@ -1,27 +1,22 @@
 #include "codegen/cuda/emit.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <span>
 #include <stdexcept>
 
-#include "backend/compiler.h"
+#include "codegen/cuda/emitter.h"
 #include "codegen/cuda/rules.h"
-#include "plan/grid.h"
 
 namespace fastjit::codegen {
-namespace {
 
 using ir::DType;
 using ir::ReduceKind;
 using plan::Code;
-using plan::Instr;
 using plan::StrideClass;
 
-std::string number(int64_t n) { return std::to_string(n); }
+namespace {
 
 std::string float_literal(double value, DType type) {
   const bool single = type == DType::F32;
@@ -37,7 +32,7 @@ std::string float_literal(double value, DType type) {
   return out + (single ? "f" : "");
 }
 
-std::string literal(const Instr& in) {
+std::string literal(const plan::Instr& in) {
   if (ir::is_float(in.dtype)) return float_literal(std::bit_cast<double>(in.imm), in.dtype);
   const auto value = static_cast<int64_t>(in.imm);
   if (in.dtype == DType::Bool) return value ? "true" : "false";
@@ -88,426 +83,233 @@ std::string start_of(ReduceKind kind, DType from) {
   return kind == ReduceKind::Max || kind == ReduceKind::Min ? extreme(from, kind == ReduceKind::Min) : "";
 }
 
-class CudaEmitter {
- public:
-  explicit CudaEmitter(const plan::KernelPlan& plan)
-      : plan_(plan),
-        blocks_(plan::threads_of(plan) == plan::Threads::BlockPerRow),
-        points_(plan::points_per_thread(plan)),
-        names_(plan.code.size()),
-        moves_(plan.code.size()) {}
-
-  std::string source() {
-    body();
-    std::string out = "// " + heading() + "\n";
-    out += cuda_helpers(body_);
-    if (out.back() == '\n' && out[out.size() - 2] != '\n') out += "\n";
-    out += parameters();
-    out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" +
-           plan::name(plan_) + "(const Params p) {\n" + body_ + "}\n";
-    return out;
-  }
-
- private:
-  int rank() const { return plan_.rank(); }
-  int kept() const { return plan_.kept(); }
-
-  std::string heading() const {
-    const std::string dims = number(kept()) + " kept and " + number(rank() - kept()) + " reduced dims";
-    if (plan_.tile > 0) return "Pointwise over " + number(rank()) + " dims: a block per tile.";
-    if (!plan_.is_row_kernel()) return "Pointwise over " + number(rank()) + " dims: a thread per element.";
-    return "Rows over " + dims + (blocks_ ? ": a block per row." : ": a thread per row.");
-  }
-
-  std::string operand(size_t i) const {
-    return (plan_.operands[i].output ? "out" : "in") + number(static_cast<int64_t>(i));
-  }
-  std::string size(int dim) const { return plan_.is_wide ? "p.n" + number(dim) : "(unsigned)p.n" + number(dim); }
-  std::string_view index_type() const { return plan_.is_wide ? "long long" : "unsigned"; }
-  static std::string index(int dim) { return "i" + number(dim); }
-
-  std::string parameters() const {
-    std::string out = "struct Params {\n";
-    for (size_t i = 0; i < plan_.operands.size(); ++i) {
-      const plan::Operand& op = plan_.operands[i];
-      out += std::string("  ") + (op.output ? "" : "const ") + std::string(cuda_memory_type(op.dtype)) + "* " +
-             operand(i) + ";  // " + std::string(ir::text(op.dtype)) + "\n";
-    }
-    for (int d = 0; d < rank(); ++d) out += "  long long n" + number(d) + ";\n";
-    for (const int d : plan::divided_dims(plan_)) out += "  FjDivisor by" + number(d) + ";  // n" + number(d) + "\n";
-    for (size_t i = 0; i < plan_.operands.size(); ++i)
-      for (int d = 0; d < rank(); ++d)
-        if (plan_.operands[i].strides[static_cast<size_t>(d)] == StrideClass::Any)
-          out += "  long long " + operand(i) + "_stride" + number(d) + ";\n";
-    for (size_t i = 0; i < plan_.scalars.size(); ++i)
-      out += "  " + std::string(cuda_type(plan_.scalars[i])) + " scalar" + number(static_cast<int64_t>(i)) + ";\n";
-    if (!plan_.scratch.empty()) out += "  char* scratch;\n  long long scratch_stride;\n";
-    return out + "};\n";
-  }
-
-  void line(const std::string& text) { body_ += std::string(static_cast<size_t>(2 * depth_), ' ') + text + "\n"; }
-  void open(const std::string& text) {
-    line(text + " {");
-    ++depth_;
-  }
-  void close() {
-    --depth_;
-    line("}");
-  }
-
-  // i<first>.. = the digits of `flat` in the sizes of dims [first, last); the values nobody reads are the compiler's to
-  // drop.
-  void decode(const std::string& flat, int first, int last) {
-    if (first == last) return;
-    const std::string type(index_type());
-    if (last - first == 1) return line("const " + type + " " + index(first) + " = " + flat + ";");
-    std::string rest = flat;
-    for (int d = last - 1; d > first; --d) {
-      const std::string above = "rest" + number(d);
-      line("const " + type + " " + above + " = " +
-           (plan_.is_wide ? rest + " / " + size(d) : "fj_divide(" + rest + ", p.by" + number(d) + ")") + ";");
-      line("const " + type + " " + index(d) + " = " + rest + " - " + above + " * " + size(d) + ";");
-      rest = above;
-    }
-    line("const " + type + " " + index(first) + " = " + rest + ";");
-  }
-
-  std::string product(int first, int last) const {
-    std::string out;
-    for (int d = first; d < last; ++d) out += (d > first ? " * " : "") + size(d);
-    return out.empty() ? "1" : out;
-  }
-
-  // An element of a transposed operand is taken from its tile.
-  std::string element(size_t i) const {
-    if (!plan_.is_transposed(i)) return memory(i);
-    const std::string side = number(plan_.tile);
-    return "tile" + number(static_cast<int64_t>(i)) + "[point % " + side + " * (" + side + " + 1) + point / " + side +
-           "]";
-  }
-
-  std::string memory(size_t i) const {
-    std::string at;
-    for (int d = 0; d < rank(); ++d) {
-      const StrideClass stride = plan_.operands[i].strides[static_cast<size_t>(d)];
-      if (stride == StrideClass::Zero) continue;
-      at += (at.empty() ? "" : " + ") + index(d);
-      if (stride == StrideClass::Two) at += " * 2";
-      if (stride == StrideClass::Any) at += " * p." + operand(i) + "_stride" + number(d);
-    }
-    return "p." + operand(i) + "[" + (at.empty() ? "0" : at) + "]";
-  }
-
-  std::string scratch(uint64_t slot) const {
-    const std::string type(cuda_memory_type(plan_.scratch[slot]));
-    return "((" + type + "*)(scratch + " + number(static_cast<int64_t>(slot)) + "ll * p.scratch_stride))[r]";
-  }
-
-  // Whether the value changes along a reduced dim: only then is it computed inside the reduced loop.
-  bool moves(const Instr& in) const {
-    const int count = in.code == Code::Compute ? arity(in) : 0;
-    bool result = in.code == Code::Recall || (in.code == Code::Index && static_cast<int>(in.imm) >= kept());
-    for (int d = kept(); in.code == Code::Load && d < rank(); ++d)
-      result |= plan_.operands[in.imm].strides[static_cast<size_t>(d)] != StrideClass::Zero;
-    for (int i = 0; i < count; ++i) result |= moves_[in.args[i]];
-    return result;
-  }
-
-  std::string value(const Instr& in) const {
-    const std::string args[3] = {names_[in.args[0]], names_[in.args[1]], names_[in.args[2]]};
-    switch (in.code) {
-      case Code::Load:
-        return element(in.imm) + (in.dtype == DType::Bool ? " != 0" : "");
-      case Code::Recall:
-        return scratch(in.imm) + (in.dtype == DType::Bool ? " != 0" : "");
-      case Code::Scalar:
-        return "p.scalar" + number(static_cast<int64_t>(in.imm));
-      case Code::Const:
-        return literal(in);
-      case Code::Index:
-        return index(static_cast<int>(in.imm));
-      default:
-        break;
-    }
-    if (in.op == ir::Op::Convert) return cuda_convert(args[0], plan_.code[in.args[0]].dtype, in.dtype);
-    return cuda_expression(in.op, plan_.code[in.args[in.op == ir::Op::Where ? 2 : 0]].dtype, args);
-  }
-
-  std::string name_of(uint32_t id) const {
-    const Instr& in = plan_.code[id];
-    const std::string tail = "_" + number(id);
-    switch (in.code) {
-      case Code::Load:
-        return "x" + tail;
-      case Code::Recall:
-        return "kept" + tail;
-      case Code::Const:
-        return "c" + tail;
-      case Code::Scalar:
-        return "s" + tail;
-      case Code::Index:
-        return "index" + tail;
-      case Code::Reduce:
-        return std::string(ir::text(in.kind)) + tail;
-      default:
-        return std::string(ir::text(in.op)) + tail;
-    }
-  }
-
-  void define(uint32_t id) {
-    const Instr& in = plan_.code[id];
-    const std::string expression = value(in);
-    names_[id] = name_of(id);
-    moves_[id] = moves(in);
-    line("const " + std::string(cuda_type(in.dtype)) + " " + names_[id] + " = " + expression + ";");
-  }
-
-  void store(const Instr& in) { line(element(in.imm) + " = " + names_[in.args[0]] + ";"); }
-
-  void body() {
-    depth_ = 1;
-    const std::string type(index_type()), points = product(0, kept());
-    if (!plan_.scratch.empty())
-      line("char* const scratch = fj_scratch(p.scratch, " + number(static_cast<int64_t>(plan_.scratch.size())) +
-           "ll * p.scratch_stride);");
-    if (blocks_) {
-      open("for (" + type + " row = blockIdx.x; row < " + points + "; row += gridDim.x)");
-      decode("row", 0, kept());
-      phases();
-      close();
-    } else if (plan_.is_row_kernel()) {
-      line("const " + type + " points = " + points + ", step = (" + type + ")gridDim.x * blockDim.x;");
-      open("for (" + type + " point = (" + type +
-           ")blockIdx.x * blockDim.x + threadIdx.x; point < points; point += step)");
-      decode("point", 0, kept());
-      phases();
-      close();
-    } else if (plan_.tile > 0) {
-      tiles();
-    } else {
-      line("const " + type + " first = (" + type + ")blockIdx.x * blockDim.x * " + number(points_) + " + threadIdx.x;");
-      line("const " + type + " step = (" + type + ")gridDim.x * blockDim.x * " + number(points_) + ";");
-      together({"point", points, "first", "step", "blockDim.x", 0, kept()}, plan_.phases.front().row);
-    }
-  }
-
-  void phases() {
-    for (const plan::Phase& phase : plan_.phases) {
-      if (!phase.elem.empty()) reduced_loop(phase);
-      row_values(phase);
-    }
-  }
-
-  /// for (at = first; at < end; at += apart), as it stands in the source: each round of it takes points_ values of
-  /// `at`, and the next round's are `step` further on. `at` counts the points of dims [from, to), or of a tile.
-  struct Loop {
-    std::string at, end, first, step, apart;
-    int from, to;
-  };
-
-  // What all values of `at` in a round load from memory stands before what any of them stores, so that the loads are
-  // under way together. Beyond the end the last one is loaded again, and nothing else is done.
-  void together(const Loop& loop, std::span<const uint32_t> ids) {
-    const std::string type(index_type()), count = number(points_), base = loop.at + "s", past = loop.at + "s_end";
-    const std::string index = base + " + u * " + loop.apart, each = "for (unsigned u = 0; u < " + count + "; ++u)";
-    const std::vector<uint32_t> early = points_ > 1 ? loads_before_stores(ids) : std::vector<uint32_t>{};
-    line("const " + type + " " + past + " = " + loop.end + ";");
-    open("for (" + type + " " + base + " = " + loop.first + "; " + base + " < " + past + "; " + base +
-         " += " + loop.step + ")");
-    if (!early.empty()) {
-      for (uint32_t id : early) line(std::string(cuda_type(plan_.code[id].dtype)) + " " + all(id) + "[" + count + "];");
-      for (const int d : remembered(loop)) line(type + " " + CudaEmitter::index(d) + "s[" + count + "];");
-      line("#pragma unroll");
-      open(each);
-      line("const " + type + " " + loop.at + " = " + index + " < " + past + " ? " + index + " : " + past + " - 1;");
-      plan_.tile > 0 ? place_in_tile(true) : decode(loop.at, loop.from, loop.to);
-      for (const int d : remembered(loop)) line(CudaEmitter::index(d) + "s[u] = " + CudaEmitter::index(d) + ";");
-      for (uint32_t id : early) line(all(id) + "[u] = " + value(plan_.code[id]) + ";");
-      close();
-    }
-    line("#pragma unroll");
-    open(each);
-    line("const " + type + " " + loop.at + " = " + index + ";");
-    open("if (" + loop.at + " < " + past + ")");
-    if (plan_.tile > 0)
-      place_in_tile(false);
-    else if (early.empty() || remembered(loop).empty())
-      decode(loop.at, loop.from, loop.to);
-    else
-      for (const int d : remembered(loop))
-        line("const " + type + " " + CudaEmitter::index(d) + " = " + CudaEmitter::index(d) + "s[u];");
-    for (uint32_t id : early) names_[id] = all(id) + "[u]";
-    for (uint32_t id : ids)
-      if (!std::ranges::binary_search(early, id)) run(id);
-    close();
-    close();
-    close();
-  }
-
-  // Dims whose indices are told apart once for both parts of a round.
-  std::vector<int> remembered(const Loop& loop) const {
-    std::vector<int> dims;
-    for (int d = loop.from; plan_.tile == 0 && loop.to - loop.from > 1 && d < loop.to; ++d) dims.push_back(d);
-    return dims;
-  }
-
-  // The indices of `point` in the tile at (top, left); to load, of one that is there.
-  void place_in_tile(bool loads) {
-    const std::string side = number(plan_.tile);
-    std::string beyond;
-    for (const auto& [dim, at] : {std::pair(static_cast<int>(plan_.tile_dim), "top + point / " + side),
-                                  std::pair(static_cast<int>(plan_.vec_dim), "left + point % " + side)}) {
-      line("const " + std::string(index_type()) + " " + index(dim) + " = " +
-           (loads ? at + " < " + size(dim) + " ? " + at + " : " + size(dim) + " - 1;" : at + ";"));
-      beyond += (beyond.empty() ? "" : " || ") + index(dim) + " >= " + size(dim);
-    }
-    if (!loads) line("if (" + beyond + ") continue;");
-  }
-
-  // Squares of tile x tile points of the last two dims, a block each. What lies along the first of them is read and
-  // written in that order, through shared memory whose rows are one element longer, so that threads side by side meet
-  // all of its banks.
-  void tiles() {
-    const std::string side = number(plan_.tile), points = number(plan_.tile * plan_.tile), type(index_type());
-    const int down = plan_.tile_dim, along = plan_.vec_dim;
-    for (size_t i = 0; i < plan_.operands.size(); ++i)
-      if (plan_.is_transposed(i))
-        line("static __shared__ " + std::string(cuda_memory_type(plan_.operands[i].dtype)) + " tile" +
-             number(static_cast<int64_t>(i)) + "[" + side + " * (" + side + " + 1)];");
-    const auto count = [&](int dim) { return "(" + size(dim) + " + " + side + " - 1) / " + side; };
-    line("const " + type + " tiles_down = " + count(down) + ", tiles_along = " + count(along) + ";");
-    line("const " + type + " tiles = " + product(0, down) + " * tiles_down * tiles_along;");
-    open("for (" + type + " tile = blockIdx.x; tile < tiles; tile += gridDim.x)");
-    line("const " + type + " left = tile % tiles_along * " + side + ", rest = tile / tiles_along;");
-    line("const " + type + " top = rest % tiles_down * " + side + ", outer = rest / tiles_down;");
-    decode("outer", 0, down);
-    copy_tiles(false);
-    line("__syncthreads();");
-    open("");
-    together({"point", points, "threadIdx.x", "blockDim.x * " + number(points_), "blockDim.x", 0, 0},
-             plan_.phases.front().row);
-    close();
-    line("__syncthreads();");
-    if (copy_tiles(true)) line("__syncthreads();");
-    close();
-  }
-
-  // Transposed operands into the tiles, or what was computed out of them; false: there are none.
-  bool copy_tiles(bool stores) {
-    std::vector<std::string> copies;
-    const std::string side = number(plan_.tile), type(index_type());
-    for (const Instr& in : plan_.code) {
-      if (in.code != (stores ? Code::Store : Code::Load) || !plan_.is_transposed(in.imm)) continue;
-      const std::string inside = "tile" + number(static_cast<int64_t>(in.imm)) + "[point / " + side + " * (" + side +
-                                 " + 1) + point % " + side + "]";
-      const std::string outside = memory(in.imm);
-      copies.push_back(stores ? outside + " = " + inside + ";" : inside + " = " + outside + ";");
-    }
-    if (copies.empty()) return false;
-    const int down = plan_.tile_dim, along = plan_.vec_dim;
-    line("#pragma unroll 4");
-    open("for (unsigned point = threadIdx.x; point < " + number(plan_.tile * plan_.tile) + "; point += blockDim.x)");
-    line("const " + type + " " + index(down) + " = top + point % " + side + ", " + index(along) + " = left + point / " +
-         side + ";");
-    open("if (" + index(down) + " < " + size(down) + " && " + index(along) + " < " + size(along) + ")");
-    for (const std::string& copy : copies) line(copy);
-    close();
-    close();
-    return true;
-  }
-
-  std::string all(uint32_t id) const { return name_of(id) + "s"; }
-
-  // In order. A kernel may load what it has stored: in place, the element that it wrote itself.
-  std::vector<uint32_t> loads_before_stores(std::span<const uint32_t> ids) const {
-    std::vector<uint32_t> out;
-    for (uint32_t id : ids) {
-      const Instr& in = plan_.code[id];
-      if (in.code == Code::Store || in.code == Code::Keep) break;
-      if (in.code == Code::Load || in.code == Code::Recall) out.push_back(id);
-    }
-    std::ranges::sort(out);
-    return out;
-  }
-
-  // One instruction inside a loop over points or over reduced indices.
-  void run(uint32_t id) {
-    const Instr& in = plan_.code[id];
-    if (in.code == Code::Store)
-      store(in);
-    else if (in.code == Code::Keep)
-      line(scratch(in.imm) + " = " + names_[in.args[0]] + ";");
-    else if (in.code == Code::Reduce)
-      line("acc_" + number(id) + ".add(" + names_[in.args[0]] + (arity(in) == 2 ? " * " + names_[in.args[1]] : "") +
-           ", r);");
-    else
-      define(id);
-  }
-
-  // Values that no reduced index changes stand before the loop: later phases may use them.
-  void reduced_loop(const plan::Phase& phase) {
-    std::vector<uint32_t> inside, reductions;
-    for (uint32_t id : phase.elem) {
-      const Instr& in = plan_.code[id];
-      const bool effect = in.code == Code::Store || in.code == Code::Keep || in.code == Code::Reduce;
-      if (in.code == Code::Reduce) reductions.push_back(id);
-      if (effect || moves(in)) {
-        inside.push_back(id);
-        moves_[id] = !effect;
-      } else {
-        define(id);
-      }
-    }
-    for (uint32_t id : reductions) {
-      const std::string state = "acc_" + number(id);
-      const DType from = plan_.code[plan_.code[id].args[0]].dtype;
-      line(accumulator(plan_.code[id].kind, from) + " " + state + ";");
-      line(state + ".start(" + start_of(plan_.code[id].kind, from) + ");");
-    }
-    open("");
-    together({"r", product(kept(), rank()), blocks_ ? "threadIdx.x" : "0",
-              (blocks_ ? "blockDim.x * " : "") + number(points_), blocks_ ? "blockDim.x" : "1", kept(), rank()},
-             inside);
-    close();
-    for (uint32_t id : reductions) finish(id);
-  }
-
-  void finish(uint32_t id) {
-    const Instr& in = plan_.code[id];
-    const std::string state = "acc_" + number(id);
-    const bool index = in.kind == ReduceKind::ArgMax || in.kind == ReduceKind::ArgMin;
-    if (blocks_) line("fj_block_merge(" + state + ");");
-    names_[id] = name_of(id);
-    const std::string type(cuda_type(in.dtype));
-    line("const " + type + " " + names_[id] + " = (" + type + ")" + state + (index ? ".index();" : ".result();"));
-  }
-
-  // Every thread of a block computes them; one stores, when no other still reads what it overwrites.
-  void row_values(const plan::Phase& phase) {
-    bool waited = !blocks_;
-    for (uint32_t id : phase.row) {
-      const Instr& in = plan_.code[id];
-      if (in.code != Code::Store) {
-        define(id);
-        continue;
-      }
-      if (!waited) line("__syncthreads();");
-      waited = true;
-      if (blocks_) body_ += std::string(static_cast<size_t>(2 * depth_), ' ') + "if (threadIdx.x == 0)\n  ";
-      store(in);
-    }
-  }
-
-  const plan::KernelPlan& plan_;
-  const bool blocks_;
-  const int points_;  // that a thread computes side by side
-  std::vector<std::string> names_;
-  std::vector<bool> moves_;
-  std::string body_;
-  int depth_ = 0;
-};
-
 }  // namespace
+
+std::string CudaEmitter::source() {
+  body();
+  std::string out = "// " + heading() + "\n";
+  out += cuda_helpers(body_);
+  if (out.back() == '\n' && out[out.size() - 2] != '\n') out += "\n";
+  out += parameters();
+  out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" + plan::name(plan_) +
+         "(const Params p) {\n" + body_ + "}\n";
+  return out;
+}
+
+std::string CudaEmitter::heading() const {
+  const std::string dims = number(kept()) + " kept and " + number(rank() - kept()) + " reduced dims";
+  if (plan_.tile > 0) return "Pointwise over " + number(rank()) + " dims: a block per tile.";
+  if (!plan_.is_row_kernel()) return "Pointwise over " + number(rank()) + " dims: a thread per element.";
+  return "Rows over " + dims + (blocks_ ? ": a block per row." : ": a thread per row.");
+}
+
+std::string CudaEmitter::parameters() const {
+  std::string out = "struct Params {\n";
+  for (size_t i = 0; i < plan_.operands.size(); ++i) {
+    const plan::Operand& op = plan_.operands[i];
+    out += std::string("  ") + (op.output ? "" : "const ") + std::string(cuda_memory_type(op.dtype)) + "* " +
+           operand(i) + ";  // " + std::string(ir::text(op.dtype)) + "\n";
+  }
+  for (int d = 0; d < rank(); ++d) out += "  long long n" + number(d) + ";\n";
+  for (const int d : plan::divided_dims(plan_)) out += "  FjDivisor by" + number(d) + ";  // n" + number(d) + "\n";
+  for (size_t i = 0; i < plan_.operands.size(); ++i)
+    for (int d = 0; d < rank(); ++d)
+      if (plan_.operands[i].strides[static_cast<size_t>(d)] == StrideClass::Any)
+        out += "  long long " + operand(i) + "_stride" + number(d) + ";\n";
+  for (size_t i = 0; i < plan_.scalars.size(); ++i)
+    out += "  " + std::string(cuda_type(plan_.scalars[i])) + " scalar" + number(static_cast<int64_t>(i)) + ";\n";
+  if (!plan_.scratch.empty()) out += "  char* scratch;\n  long long scratch_stride;\n";
+  return out + "};\n";
+}
+
+// An element of a transposed operand is taken from its tile.
+std::string CudaEmitter::element(size_t i) const {
+  if (!plan_.is_transposed(i)) return memory(i);
+  const std::string side = number(plan_.tile);
+  return "tile" + number(static_cast<int64_t>(i)) + "[point % " + side + " * (" + side + " + 1) + point / " + side +
+         "]";
+}
+
+std::string CudaEmitter::memory(size_t i) const {
+  std::string at;
+  for (int d = 0; d < rank(); ++d) {
+    const StrideClass stride = plan_.operands[i].strides[static_cast<size_t>(d)];
+    if (stride == StrideClass::Zero) continue;
+    at += (at.empty() ? "" : " + ") + index(d);
+    if (stride == StrideClass::Two) at += " * 2";
+    if (stride == StrideClass::Any) at += " * p." + operand(i) + "_stride" + number(d);
+  }
+  return "p." + operand(i) + "[" + (at.empty() ? "0" : at) + "]";
+}
+
+std::string CudaEmitter::scratch(uint64_t slot, const std::string& at) const {
+  const std::string type(cuda_memory_type(plan_.scratch[slot]));
+  return "((" + type + "*)(scratch + " + number(static_cast<int64_t>(slot)) + "ll * p.scratch_stride))[" + at + "]";
+}
+
+// Whether the value changes along a reduced dim: only then is it computed inside the reduced loop.
+bool CudaEmitter::moves(const Instr& in) const {
+  const int count = in.code == Code::Compute ? arity(in) : 0;
+  bool result = in.code == Code::Recall || (in.code == Code::Index && static_cast<int>(in.imm) >= kept());
+  for (int d = kept(); in.code == Code::Load && d < rank(); ++d)
+    result |= plan_.operands[in.imm].strides[static_cast<size_t>(d)] != StrideClass::Zero;
+  for (int i = 0; i < count; ++i) result |= moves_[in.args[i]];
+  return result;
+}
+
+std::string CudaEmitter::value(const Instr& in) const {
+  const std::string args[3] = {names_[in.args[0]], names_[in.args[1]], names_[in.args[2]]};
+  switch (in.code) {
+    case Code::Load:
+      return element(in.imm) + (in.dtype == DType::Bool ? " != 0" : "");
+    case Code::Recall:
+      return scratch(in.imm) + (in.dtype == DType::Bool ? " != 0" : "");
+    case Code::Scalar:
+      return "p.scalar" + number(static_cast<int64_t>(in.imm));
+    case Code::Const:
+      return literal(in);
+    case Code::Index:
+      return index(static_cast<int>(in.imm));
+    default:
+      break;
+  }
+  if (in.op == ir::Op::Convert) return cuda_convert(args[0], plan_.code[in.args[0]].dtype, in.dtype);
+  return cuda_expression(in.op, plan_.code[in.args[in.op == ir::Op::Where ? 2 : 0]].dtype, args);
+}
+
+std::string CudaEmitter::name_of(uint32_t id) const {
+  const Instr& in = plan_.code[id];
+  const std::string tail = "_" + number(id);
+  switch (in.code) {
+    case Code::Load:
+      return "x" + tail;
+    case Code::Recall:
+      return "kept" + tail;
+    case Code::Const:
+      return "c" + tail;
+    case Code::Scalar:
+      return "s" + tail;
+    case Code::Index:
+      return "index" + tail;
+    case Code::Reduce:
+      return std::string(ir::text(in.kind)) + tail;
+    default:
+      return std::string(ir::text(in.op)) + tail;
+  }
+}
+
+void CudaEmitter::define(uint32_t id) {
+  const Instr& in = plan_.code[id];
+  const std::string expression = value(in);
+  names_[id] = name_of(id);
+  moves_[id] = moves(in);
+  line("const " + std::string(cuda_type(in.dtype)) + " " + names_[id] + " = " + expression + ";");
+}
+
+void CudaEmitter::body() {
+  depth_ = 1;
+  const std::string type(index_type()), points = product(0, kept());
+  if (!plan_.scratch.empty())
+    line("char* const scratch = fj_scratch(p.scratch, " + number(static_cast<int64_t>(plan_.scratch.size())) +
+         "ll * p.scratch_stride);");
+  if (blocks_) {
+    open("for (" + type + " row = blockIdx.x; row < " + points + "; row += gridDim.x)");
+    decode("row", 0, kept());
+    phases();
+    close();
+  } else if (plan_.is_row_kernel()) {
+    line("const " + type + " points = " + points + ", step = (" + type + ")gridDim.x * blockDim.x;");
+    open("for (" + type + " point = (" + type +
+         ")blockIdx.x * blockDim.x + threadIdx.x; point < points; point += step)");
+    decode("point", 0, kept());
+    phases();
+    close();
+  } else if (plan_.tile > 0) {
+    tiles();
+  } else {
+    line("const " + type + " first = (" + type + ")blockIdx.x * blockDim.x * " + number(points_) + " + threadIdx.x;");
+    line("const " + type + " step = (" + type + ")gridDim.x * blockDim.x * " + number(points_) + ";");
+    together({"point", points, "first", "step", "blockDim.x", 0, kept()}, plan_.phases.front().row);
+  }
+}
+
+void CudaEmitter::phases() {
+  for (const plan::Phase& phase : plan_.phases) {
+    if (!phase.elem.empty()) reduced_loop(phase);
+    row_values(phase);
+  }
+}
+
+// One instruction inside a loop over points or over reduced indices.
+void CudaEmitter::run(uint32_t id) {
+  const Instr& in = plan_.code[id];
+  const bool stores = in.code == Code::Store || in.code == Code::Keep;
+  if (stores && is_vector(in))
+    line("to_" + number(id) + ".at[v] = " + names_[in.args[0]] + ";");
+  else if (in.code == Code::Store)
+    store(in);
+  else if (in.code == Code::Keep)
+    line(scratch(in.imm) + " = " + names_[in.args[0]] + ";");
+  else if (in.code == Code::Reduce)
+    line("acc_" + number(id) + ".add(" + names_[in.args[0]] + (arity(in) == 2 ? " * " + names_[in.args[1]] : "") +
+         (plan_.vector > 1 ? ", r * " + number(plan_.vector) + " + v);" : ", r);"));
+  else
+    define(id);
+}
+
+// Values that no reduced index changes stand before the loop: later phases may use them.
+void CudaEmitter::reduced_loop(const plan::Phase& phase) {
+  std::vector<uint32_t> inside, reductions;
+  for (uint32_t id : phase.elem) {
+    const Instr& in = plan_.code[id];
+    const bool effect = in.code == Code::Store || in.code == Code::Keep || in.code == Code::Reduce;
+    if (in.code == Code::Reduce) reductions.push_back(id);
+    if (effect || moves(in)) {
+      inside.push_back(id);
+      moves_[id] = !effect;
+    } else {
+      define(id);
+    }
+  }
+  for (uint32_t id : reductions) {
+    const std::string state = "acc_" + number(id);
+    const DType from = plan_.code[plan_.code[id].args[0]].dtype;
+    line(accumulator(plan_.code[id].kind, from) + " " + state + ";");
+    line(state + ".start(" + start_of(plan_.code[id].kind, from) + ");");
+  }
+  open("");
+  together({"r", product(kept(), rank()), blocks_ ? "threadIdx.x" : "0",
+            (blocks_ ? "blockDim.x * " : "") + number(points_), blocks_ ? "blockDim.x" : "1", kept(), rank()},
+           inside);
+  close();
+  for (uint32_t id : reductions) finish(id);
+}
+
+void CudaEmitter::finish(uint32_t id) {
+  const Instr& in = plan_.code[id];
+  const std::string state = "acc_" + number(id);
+  const bool index = in.kind == ReduceKind::ArgMax || in.kind == ReduceKind::ArgMin;
+  if (blocks_) line("fj_block_merge(" + state + ");");
+  names_[id] = name_of(id);
+  const std::string type(cuda_type(in.dtype));
+  line("const " + type + " " + names_[id] + " = (" + type + ")" + state + (index ? ".index();" : ".result();"));
+}
+
+// Every thread of a block computes them; one stores, when no other still reads what it overwrites.
+void CudaEmitter::row_values(const plan::Phase& phase) {
+  bool waited = !blocks_;
+  for (uint32_t id : phase.row) {
+    const Instr& in = plan_.code[id];
+    if (in.code != Code::Store) {
+      define(id);
+      continue;
+    }
+    if (!waited) line("__syncthreads();");
+    waited = true;
+    if (blocks_) body_ += std::string(static_cast<size_t>(2 * depth_), ' ') + "if (threadIdx.x == 0)\n  ";
+    store(in);
+  }
+}
 
 std::string cuda_source(const plan::KernelPlan& plan) { return CudaEmitter(plan).source(); }
 

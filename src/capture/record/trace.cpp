@@ -12,10 +12,16 @@ bool is_own_nested(const at::Tensor& tensor, bool made) {
   return made && tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.key_set().has(c10::DispatchKey::Python);
 }
 
+// Python's number, on the CPU whatever the device of the call: wrapped, or made a tensor of by the binding.
+bool is_number(const at::Tensor& tensor, bool made) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (impl->is_wrapped_number()) return true;
+  return !made && tensor.is_cpu() && impl->dim() == 0 && impl->pyobj_slot()->load_pyobj() == nullptr;
+}
+
 // Devices and dispatch keys under which an operator does something other than plain arithmetic on this tensor's memory.
 std::string why_unusual(const at::Tensor& tensor, c10::Device device, bool made) {
-  if (tensor.device() != device && !tensor.unsafeGetTensorImpl()->is_wrapped_number())
-    return "is on " + tensor.device().str();
+  if (tensor.device() != device && !is_number(tensor, made)) return "is on " + tensor.device().str();
   if (tensor.is_nested() && !is_own_nested(tensor, made)) return "is nested";
   if (tensor.layout() != at::kStrided) return "is not strided";
   if (tensor.is_quantized()) return "is quantized";

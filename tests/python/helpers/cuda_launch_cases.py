@@ -41,3 +41,24 @@ def programs() -> dict[str, Program]:
 def add_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x.mul_(2).add_(y)
     return x
+
+
+TURNED_SIZES = [(3, 5), (33, 31), (32, 64), (100, 257), (1, 70), (70, 1)]
+REDUCED_SIZES = [(7, 33), (2000, 65), (3, 5000), (1, 300_000), (40_000, 3), (4096, 64), (2, 9000)]
+
+
+def turned(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    z = x.t() * 2 + y
+    return z, (x * 3).t().contiguous(), z.t().contiguous() - x
+
+
+def reductions(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * 2
+    return y.sum(0), y.sum(1), y.amax(0), y.amin(1), y.sum(), torch.softmax(y, 1), y.argmax(1)
+
+
+def masked(x: torch.Tensor) -> torch.Tensor:
+    y = x * 0.5
+    y[x > 1] = x[x > 1] * x[x > 1]
+    y[y < -0.5] = 0
+    return y

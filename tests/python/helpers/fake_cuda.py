@@ -81,6 +81,43 @@ def check_programs_that_are_not_pure() -> None:
     check_programs_are_fused_and_right(pure=False)
 
 
+def check_turned_tensors_and_reductions() -> None:
+    for function, all_sizes in (
+        (cuda_launch_cases.turned, cuda_launch_cases.TURNED_SIZES),
+        (cuda_launch_cases.reductions, [sizes for sizes in cuda_launch_cases.REDUCED_SIZES if max(sizes) < 10_000]),
+    ):
+        for sizes in all_sizes:
+            args = (torch.randn(sizes), torch.randn(sizes[::-1]))[: function.__code__.co_argcount]
+            fast, inputs = fastjit(pure=True)(function), put(args)
+            fast(*inputs)
+            got, expected = back(fast(*inputs)), function(*args)
+            assert (fast.stats().hits, fast.stats().fallbacks) == (1, {}), (function, sizes)
+            for one, other in zip(got, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+def check_vectors_that_do_not_begin_at_multiples_of_their_size() -> None:
+    fast, whole = fastjit(pure=True)(lambda x, y: (x * y + 1, torch.softmax(x * 2, -1))), torch.randn(2, 8 * 128 + 3)
+    on_device = put(whole)
+    for at in (0, 1, 2, 3):
+        x, y = (row[at : at + 8 * 128].view(8, 128) for row in whole)
+        inputs = [row[at : at + 8 * 128].view(8, 128) for row in on_device]
+        fast(*inputs)
+        hits = fast.stats().hits
+        torch.testing.assert_close(back(fast(*inputs)), (x * y + 1, torch.softmax(x * 2, -1)))
+        assert fast.stats().hits == hits + 1 and fast.stats().fallbacks == {}
+    assert "vector 4" in fast.inspect("plan")
+
+
+def check_masks_choose_elements() -> None:
+    for pure in (False, True):
+        x, fast = torch.randn(300), fastjit(pure=pure)(cuda_launch_cases.masked)
+        fast(put(x))
+        assert_same(back(fast(put(x))), cuda_launch_cases.masked(x))
+        stats = fast.stats()
+        assert (stats.hits, stats.fallbacks, stats.kernels) == (1, {}, 1), stats
+
+
 class Scaled(torch.nn.Module):
     """Reads a parameter, a buffer, a number and the device of its argument."""
 
