@@ -11,14 +11,18 @@ Threads threads_of(const KernelPlan& plan) {
 }
 
 int points_per_thread(const KernelPlan& plan) {
-  constexpr int64_t kMostRegisters = 16,
-                    kLong = 64;  // elements that wait at once; operations that hide their own loads
-  const auto loads = std::ranges::count_if(plan.code, [](const Instr& instr) { return instr.code == Code::Load; });
+  constexpr int64_t kMostWaiting = 16;  // elements that a thread has asked memory for
+  constexpr int64_t kLong = 64;         // so many operations hide their own loads
+  int64_t loads = 1;
+  for (const Phase& phase : plan.phases)
+    loads = std::max(loads, std::ranges::count_if(plan.is_row_kernel() ? phase.elem : phase.row, [&](uint32_t at) {
+                       return plan.code[at].code == Code::Load || plan.code[at].code == Code::Recall;
+                     }));
   const auto computed = std::ranges::count(plan.code, Code::Compute, &Instr::code);
   const int64_t most = computed >= kLong ? 2 : 4;
-  const int64_t together = std::clamp<int64_t>(kMostRegisters / std::max<int64_t>(loads, 1), 1, most);
+  const int64_t together = std::clamp<int64_t>(kMostWaiting / loads, 1, most);
   if (plan.vector == 1) return static_cast<int>(together);
-  return plan.is_row_kernel() && together >= 4 ? 2 : 1;
+  return plan.is_row_kernel() && together >= 2 ? 2 : 1;
 }
 
 std::vector<int> divided_dims(const KernelPlan& plan) {

@@ -176,7 +176,7 @@ uint8_t Shaper::vector_on_gpu() const {
   return kVector;
 }
 
-/// A loop over the grid steps past the end by less than half of what 32 bits count.
+/// 32 bits then count the points, and what the last step of a loop over the grid goes beyond them.
 bool Shaper::is_wide_space() const {
   constexpr int64_t kMost = int64_t{1} << 31;
   int64_t points = 1, reduced = 1;

@@ -51,7 +51,7 @@ plan::KernelPlan scaled_add() {
 TEST(CudaSource, NamesWhatItDoes) {
   const std::string source = codegen::cuda_source(scaled_add());
   for (const char* part : {"const unsigned short* in0;  // bf16", "float* out2;  // f32", "double scalar0;", "fmaf(",
-                           "fj_from_bf16(x_0)", "p.in1[i1 * p.in1_stride1]", "__launch_bounds__(256)"})
+                           "fj_from_bf16(x_0s[u])", "p.in1[i1 * p.in1_stride1]", "__launch_bounds__(256)"})
     EXPECT_TRUE(has(source, part)) << part << "\n" << source;
   EXPECT_FALSE(has(source, "fj_to_bf16")) << "only the helpers that are used";
   EXPECT_EQ(source, codegen::cuda_source(scaled_add()));
@@ -104,6 +104,45 @@ TEST(CudaLaunch, GridAndParametersFollowTheSizes) {
   EXPECT_EQ(words, (std::vector<uint64_t>{word(&x), word(&y), 5000, 70, 100, 140, 2, word(&scratch), 576}));
   const int64_t none[] = {0, 70};
   EXPECT_EQ(plan::grid_of(scaled_add(), none, 0).blocks, 0u);
+}
+
+TEST(CudaLaunch, DivisorsDivide) {
+  const auto quotient = [](uint64_t x, uint64_t by) {
+    return ((x * (by & 0xffffffffu) >> 32) + x) >> (by >> 32);  // as fj_divide, whose sum has 32 bits
+  };
+  for (const int64_t size : {1, 2, 3, 5, 7, 10, 64, 100, 1000, 1024, 65535, 65537, 1 << 20, (1 << 30) - 1, INT32_MAX}) {
+    const uint64_t by = plan::divisor(size);
+    EXPECT_LT(by >> 32, 32u);
+    for (const int64_t multiple : {int64_t{0}, size, 2 * size, INT32_MAX / size * size})
+      for (const int64_t x : {multiple - 1, multiple, multiple + 1}) {
+        if (x < 0 || x > INT32_MAX) continue;
+        EXPECT_EQ(quotient(static_cast<uint64_t>(x), by), static_cast<uint64_t>(x / size)) << x << " / " << size;
+      }
+  }
+}
+
+TEST(CudaSource, WholeVectorsWhereTheyBeginAtMultiplesOfTheirSize) {
+  plan::KernelPlan plan = scaled_add();
+  EXPECT_FALSE(has(codegen::cuda_source(plan), "FjFour"));
+  plan.vector = 4;
+  EXPECT_NE(plan::verify(plan), "") << "an operand has another stride along the last dim";
+  plan.operands[1].strides = {plan::StrideClass::Any, plan::StrideClass::Zero};
+  EXPECT_EQ(plan::verify(plan), "");
+  const std::string source = codegen::cuda_source(plan);
+  for (const char* part : {"FjFour<unsigned short> x_0s[1]", "fj_load4<whole>(&p.in0[", "fj_store4<whole>(&p.out2[",
+                           "((unsigned long long)p.in0 | (unsigned long long)p.out2) % 16 == 0"})
+    EXPECT_TRUE(has(source, part)) << part << "\n" << source;
+  const int64_t sizes[] = {100, 4096};
+  EXPECT_EQ(plan::grid_of(plan, sizes, 0).blocks, 400u) << "a vector a thread";
+}
+
+TEST(CudaSource, IndicesHave32BitsWhereTheyCan) {
+  plan::KernelPlan plan = scaled_add();
+  EXPECT_EQ(plan::divided_dims(plan), std::vector<int>{1});
+  EXPECT_TRUE(has(codegen::cuda_source(plan), "const unsigned points_end"));
+  plan.is_wide = true;
+  EXPECT_TRUE(plan::divided_dims(plan).empty());
+  EXPECT_TRUE(has(codegen::cuda_source(plan), "const long long points_end"));
 }
 
 // An ELF header of a cubin and the name of the entry's section.

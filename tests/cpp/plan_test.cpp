@@ -160,7 +160,10 @@ TEST(Plan, TransposedOperandIsTiled) {
   EXPECT_FALSE(p.kernels[0].is_transposed(0));
   plan::PlanOptions cuda;
   cuda.cuda = true;
-  EXPECT_EQ(plan::plan(g, cuda).kernels[0].tile, 0);
+  const plan::Program on_gpu = plan::plan(g, cuda);
+  EXPECT_EQ(on_gpu.kernels[0].tile, 32);
+  EXPECT_EQ(plan::threads_of(on_gpu.kernels[0]), plan::Threads::BlockPerTile);
+  EXPECT_EQ(only<plan::KernelStep>(on_gpu)->grid, (plan::Grid{8 * 16, 256, 0}));
 }
 
 TEST(Plan, SeveralRowsThatOneVectorHoldsAreAUnit) {

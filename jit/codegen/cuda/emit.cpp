@@ -90,10 +90,22 @@ std::string CudaEmitter::source() {
   std::string out = "// " + heading() + "\n";
   out += cuda_helpers(body_);
   if (out.back() == '\n' && out[out.size() - 2] != '\n') out += "\n";
-  out += parameters();
-  out += "\nextern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" + plan::name(plan_) +
-         "(const Params p) {\n" + body_ + "}\n";
+  out += parameters() + "\n";
+  const bool is_twice = plan_.vector > 1;
+  if (is_twice) out += "template <bool whole>\n__device__ inline void body(const Params& p) {\n" + body_ + "}\n\n";
+  out += "extern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" + plan::name(plan_) +
+         "(const Params p) {\n" + (is_twice ? choice() : body_) + "}\n";
   return out;
+}
+
+// Vectors that begin at multiples of their size are loaded and stored whole.
+std::string CudaEmitter::choice() const {
+  std::string places;
+  for (size_t i = 0; i < plan_.operands.size(); ++i)
+    if (plan_.operands[i].strides.back() == StrideClass::Unit)
+      places += (places.empty() ? "" : " | ") + std::string("(unsigned long long)p.") + operand(i);
+  if (places.empty()) return "  body<true>(p);\n";
+  return "  if ((" + places + ") % 16 == 0)\n    body<true>(p);\n  else\n    body<false>(p);\n";
 }
 
 std::string CudaEmitter::heading() const {
@@ -243,8 +255,7 @@ void CudaEmitter::phases() {
 // One instruction inside a loop over points or over reduced indices.
 void CudaEmitter::run(uint32_t id) {
   const Instr& in = plan_.code[id];
-  const bool stores = in.code == Code::Store || in.code == Code::Keep;
-  if (stores && is_vector(in))
+  if (is_gathered(in))
     line("to_" + number(id) + ".at[v] = " + names_[in.args[0]] + ";");
   else if (in.code == Code::Store)
     store(in);

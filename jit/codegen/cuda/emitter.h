@@ -38,6 +38,7 @@ class CudaEmitter {
   int kept() const { return plan_.kept(); }
   std::string heading() const;
   std::string parameters() const;
+  std::string choice() const;
 
   // Text of operands, sizes and indices. vectors(): the size, where a vector counts as one.
   std::string operand(size_t i) const {
@@ -83,6 +84,7 @@ class CudaEmitter {
   void decode(const std::string& flat, int first, int last);
   void together(const Loop& loop, std::span<const uint32_t> ids);
   void load_early(const Loop& loop, const std::string& index, std::span<const uint32_t> early);
+  bool is_gathered(const Instr& in) const;
   void each_of_vector(std::span<const uint32_t> ids, std::span<const uint32_t> others);
   std::vector<int> remembered(const Loop& loop) const;
   std::vector<uint32_t> loads_before_stores(std::span<const uint32_t> ids) const;

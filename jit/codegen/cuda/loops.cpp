@@ -28,6 +28,7 @@ bool CudaEmitter::is_vector(const Instr& in) const {
 }
 
 std::string CudaEmitter::vector_type(const Instr& in) const {
+  if (in.code == Code::Reduce) return "FjFour<float>";
   const ir::DType type = is_in_scratch(in) ? plan_.scratch[in.imm] : plan_.operands[in.imm].dtype;
   return "FjFour<" + std::string(cuda_memory_type(type)) + ">";
 }
@@ -64,9 +65,10 @@ std::string CudaEmitter::product(int first, int last) const {
 }
 
 // What all values of `at` in a round load from memory stands before what any of them stores, so that the loads are
-// under way together. Beyond the end the last one is loaded again, and nothing else is done.
+// under way together. For those beyond the end the first is loaded again, so that no thread reads what is another's,
+// and nothing else is done.
 void CudaEmitter::together(const Loop& loop, std::span<const uint32_t> ids) {
-  const std::string type(index_type()), count = number(points_), base = loop.at + "s", past = loop.at + "s_end";
+  const std::string type(index_type()), count = number(points_), base = loop.at + "s", past = base + "_end";
   const std::string at = base + " + u * " + loop.apart;
   const std::vector<uint32_t> early = loads_before_stores(ids);
   line("const " + type + " " + past + " = " + loop.end + ";");
@@ -97,7 +99,7 @@ void CudaEmitter::together(const Loop& loop, std::span<const uint32_t> ids) {
 }
 
 void CudaEmitter::load_early(const Loop& loop, const std::string& at, std::span<const uint32_t> early) {
-  const std::string type(index_type()), count = number(points_), past = loop.at + "s_end";
+  const std::string type(index_type()), count = number(points_), base = loop.at + "s", past = base + "_end";
   for (uint32_t id : early) {
     const Instr& in = plan_.code[id];
     line((is_vector(in) ? vector_type(in) : std::string(cuda_type(in.dtype))) + " " + all(id) + "[" + count + "];");
@@ -105,12 +107,12 @@ void CudaEmitter::load_early(const Loop& loop, const std::string& at, std::span<
   for (const int d : remembered(loop)) line(type + " " + index(d) + "s[" + count + "];");
   line("#pragma unroll");
   open("for (unsigned u = 0; u < " + count + "; ++u)");
-  line("const " + type + " " + loop.at + " = " + at + " < " + past + " ? " + at + " : " + past + " - 1;");
+  line("const " + type + " " + loop.at + " = " + at + " < " + past + " ? " + at + " : " + base + ";");
   plan_.tile > 0 ? place_in_tile(true) : decode(loop.at, loop.from, loop.to);
   for (const int d : remembered(loop)) line(index(d) + "s[u] = " + index(d) + ";");
   for (uint32_t id : early) {
     const Instr& in = plan_.code[id];
-    line(all(id) + "[u] = " + (is_vector(in) ? "fj_load4(" + vector_place(in) + ")" : value(in)) + ";");
+    line(all(id) + "[u] = " + (is_vector(in) ? "fj_load4<whole>(" + vector_place(in) + ")" : value(in)) + ";");
   }
   close();
 }
@@ -122,21 +124,33 @@ std::string CudaEmitter::loaded(uint32_t id) const {
   return in.dtype == ir::DType::Bool ? "(" + element + " != 0)" : element;
 }
 
-// What stores whole vectors gathers them.
+// What stores whole vectors gathers them, and what sums them in double adds a vector's own sum: one conversion, not
+// four.
 void CudaEmitter::each_of_vector(std::span<const uint32_t> ids, std::span<const uint32_t> others) {
-  std::vector<uint32_t> stores;
-  for (uint32_t id : ids) {
-    const Instr& in = plan_.code[id];
-    if ((in.code == Code::Store || in.code == Code::Keep) && is_vector(in)) stores.push_back(id);
-  }
-  for (uint32_t id : stores) line(vector_type(plan_.code[id]) + " to_" + number(id) + ";");
+  std::vector<uint32_t> gathered;
+  for (uint32_t id : ids)
+    if (is_gathered(plan_.code[id])) gathered.push_back(id);
+  for (uint32_t id : gathered) line(vector_type(plan_.code[id]) + " to_" + number(id) + ";");
   line("#pragma unroll");
   open("for (unsigned v = 0; v < " + number(plan_.vector) + "; ++v)");
   in_vector_ = true;
   for (uint32_t id : others) run(id);
   in_vector_ = false;
   close();
-  for (uint32_t id : stores) line("fj_store4(" + vector_place(plan_.code[id]) + ", to_" + number(id) + ");");
+  for (uint32_t id : gathered) {
+    const Instr& in = plan_.code[id];
+    const std::string vector = "to_" + number(id);
+    if (in.code == Code::Reduce)
+      line("acc_" + number(id) + ".add(fj_sum4(" + vector + "), r);");
+    else
+      line("fj_store4<whole>(" + vector_place(in) + ", " + vector + ");");
+  }
+}
+
+bool CudaEmitter::is_gathered(const Instr& in) const {
+  if (in.code == Code::Reduce)
+    return plan_.vector > 1 && in.kind == ir::ReduceKind::Sum && plan_.code[in.args[0]].dtype == ir::DType::F32;
+  return (in.code == Code::Store || in.code == Code::Keep) && is_vector(in);
 }
 
 // Dims whose indices are told apart once for both parts of a round.

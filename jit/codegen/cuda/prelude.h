@@ -160,24 +160,27 @@ struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) FjFour {
   T at[4];
 };
 )"},
-    {"fj_load4", R"(// Whole where it lies at a multiple of its size.
-template <class T>
+    {"fj_load4", R"(template <bool whole, class T>
 __device__ inline FjFour<T> fj_load4(const T* from) {
-  if ((unsigned long long)from % alignof(FjFour<T>) == 0) return *(const FjFour<T>*)from;
+  if (whole) return *(const FjFour<T>*)from;
   FjFour<T> four;
 #pragma unroll
   for (int i = 0; i < 4; ++i) four.at[i] = from[i];
   return four;
 }
 )"},
-    {"fj_store4", R"(template <class T>
+    {"fj_store4", R"(template <bool whole, class T>
 __device__ inline void fj_store4(T* to, const FjFour<T>& four) {
-  if ((unsigned long long)to % alignof(FjFour<T>) == 0) {
+  if (whole) {
     *(FjFour<T>*)to = four;
     return;
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) to[i] = four.at[i];
+}
+)"},
+    {"fj_sum4", R"(__device__ inline float fj_sum4(const FjFour<float>& four) {
+  return (four.at[0] + four.at[1]) + (four.at[2] + four.at[3]);
 }
 )"},
     {"fj_divide", R"(// By the n that was given, of numbers below 2^31 (Granlund and Montgomery, PLDI 1994).

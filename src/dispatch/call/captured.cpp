@@ -1,5 +1,7 @@
 #include "dispatch/call/captured.h"
 
+#include <torch/csrc/autograd/function.h>
+
 #include <algorithm>
 
 #include "dispatch/call/replay.h"

@@ -77,8 +77,8 @@ c10::Device device_of(const std::vector<PyObject*>& tensors) {
 }
 
 // What the devices of a call's tensors are in the way of, or empty.
-static std::string refuse_devices(const std::vector<PyObject*>& tensors,
-                                  const std::function<std::string(size_t)>& name, std::string& advice) {
+static std::string refuse_devices(const std::vector<PyObject*>& tensors, const std::function<std::string(size_t)>& name,
+                                  std::string& advice) {
   const c10::Device device = device_of(tensors);
   for (PyObject* tensor : tensors) {
     if (unpack(tensor).device() == device) continue;
