@@ -153,6 +153,29 @@ def check_state_that_is_read_is_guarded() -> None:
     assert package.of(fast).stats().fallbacks == {}
 
 
+def check_numbers_that_change_are_the_program_s() -> None:
+    fast, x = fastjit(lambda x, a: torch.tanh(x * a) + a), torch.randn(4, 8)
+    for factor in (1.0, 2.5, 3.0, -4.0):
+        assert_same(back(fast(put(x), factor)), torch.tanh(x * factor) + factor)
+    assert (fast.stats().misses, fast.stats().hits, fast.stats().fallbacks) == (1, 3, {})
+
+
+def check_state_that_each_call_replaces() -> None:
+    class Mean:
+        def __init__(self) -> None:
+            self.total = put(torch.zeros(8))
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            self.total = self.total * 0.5 + x.sum(0)
+            return self.total * 2
+
+    x, expected, fast = torch.randn(4, 8), torch.zeros(8), fastjit(Mean().__call__)
+    for _ in range(4):
+        expected = expected * 0.5 + x.sum(0)
+        torch.testing.assert_close(back(fast(put(x))), expected * 2)
+    assert (fast.stats().hits, fast.stats().fallbacks) == (3, {})
+
+
 def check_loops_launch_every_round() -> None:
     def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         for _ in range(60):
