@@ -91,7 +91,7 @@ def ready(name: str, case: Case, expected: Any) -> measure.Timer | None:
         check(case, got, expected)
     except AssertionError as error:
         case.words[name] = "WRONG"
-        print(f"{case.name}, {name}: {str(error).strip().splitlines()[0]} {error}", file=sys.stderr)
+        print(f"{case.name}, {name}: {error}", file=sys.stderr)
         return None
     except Exception as error:  # a compiler under test may raise anything
         case.words[name] = "FAILED"

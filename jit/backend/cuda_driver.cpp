@@ -153,7 +153,8 @@ void cuda_parameters(const plan::KernelPlan& plan, const KernelArgs& args, std::
   words.clear();
   for (size_t i = 0; i < plan.operands.size(); ++i) words.push_back(reinterpret_cast<uint64_t>(args.ptrs[i]));
   for (size_t d = 0; d < rank; ++d) words.push_back(static_cast<uint64_t>(args.sizes[d]));
-  for (const int d : plan::divided_dims(plan)) words.push_back(plan::divisor(plan::divided_size(plan, d, args.sizes)));
+  for (int d = 0; d < plan.rank(); ++d)
+    if (plan::is_divided(plan, d)) words.push_back(plan::divisor(plan::divided_size(plan, d, args.sizes)));
   for (size_t i = 0; i < plan.operands.size(); ++i)
     for (size_t d = 0; d < rank; ++d)
       if (plan.operands[i].strides[d] == plan::StrideClass::Any)

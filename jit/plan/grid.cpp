@@ -25,12 +25,9 @@ int points_per_thread(const KernelPlan& plan) {
   return plan.is_row_kernel() && together >= 2 ? 2 : 1;
 }
 
-std::vector<int> divided_dims(const KernelPlan& plan) {
-  std::vector<int> dims;
-  if (plan.is_wide) return dims;
-  for (int d = 1; d < (plan.tile > 0 ? plan.tile_dim : plan.kept()); ++d) dims.push_back(d);
-  for (int d = plan.kept() + 1; d < plan.rank(); ++d) dims.push_back(d);
-  return dims;
+bool is_divided(const KernelPlan& plan, int dim) {
+  if (plan.is_wide || dim == 0 || dim == plan.kept()) return false;
+  return plan.tile == 0 || dim < plan.tile_dim;
 }
 
 int64_t divided_size(const KernelPlan& plan, int dim, const int64_t* sizes) {

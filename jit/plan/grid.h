@@ -1,7 +1,5 @@
 #pragma once
 // How a launch is spread over a GPU: decided with the rest of the plan, obeyed by source and launch.
-#include <vector>
-
 #include "plan/kernel_plan.h"
 
 namespace fastjit::plan {
@@ -20,9 +18,9 @@ Threads threads_of(const KernelPlan& plan);
 /// loads are under way together.
 int points_per_thread(const KernelPlan& plan);
 
-/// Dims by whose size a thread divides, to tell from its number which indices are its own. For those of a plan that is
-/// not wide the launch gives a divisor each: see divisor().
-std::vector<int> divided_dims(const KernelPlan& plan);
+/// Whether a thread divides by the size of the dim, to tell from its number which indices are its own, and the launch
+/// gives it a divisor for that: see divisor(). Of a wide plan none does.
+bool is_divided(const KernelPlan& plan, int dim);
 
 /// Of the last dim, a vector counts as one.
 int64_t divided_size(const KernelPlan& plan, int dim, const int64_t* sizes);

@@ -49,8 +49,7 @@ double Shaper::lane_cost(const Loop& loop, bool reduced) const {
 bool Shaper::may_take(bool reduced) const {
   constexpr int64_t kFewReduced = 32, kFewPoints = 1 << 12, kManyPoints = 1 << 14;
   if (!options_.cuda || reduced_.empty() || !draft_.scratch.empty()) return true;
-  int64_t points = 1;
-  for (const Loop& loop : kept_) points *= loop.size.hint();
+  const int64_t points = frame_.kept.hint();
   const bool is_short = frame_.reduced.hint() <= kFewReduced && points >= kFewPoints;
   return reduced ? !is_short : is_short || points >= kManyPoints;
 }

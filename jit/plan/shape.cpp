@@ -179,10 +179,7 @@ uint8_t Shaper::vector_on_gpu() const {
 /// 32 bits then count the points, and what the last step of a loop over the grid goes beyond them.
 bool Shaper::is_wide_space() const {
   constexpr int64_t kMost = int64_t{1} << 31;
-  int64_t points = 1, reduced = 1;
-  for (const Loop& loop : kept_) points *= loop.size.hint();
-  for (const Loop& loop : reduced_) reduced *= loop.size.hint();
-  return points >= kMost || reduced >= kMost;
+  return frame_.kept.hint() >= kMost || frame_.reduced.hint() >= kMost;
 }
 
 // Lanes walk across its rows while another kept dim walks along them.

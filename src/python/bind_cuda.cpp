@@ -38,6 +38,9 @@ py::list cuda_kernels(const py::object& function, size_t index) {
     std::vector<size_t> strides;  // places in KernelArgs::strides that are parameters
     for (size_t i = 0; i < plan.operands.size() * rank; ++i)
       if (plan.operands[i / rank].strides[i % rank] == plan::StrideClass::Any) strides.push_back(i);
+    std::vector<int> divided;
+    for (int d = 0; d < plan.rank(); ++d)
+      if (plan::is_divided(plan, d)) divided.push_back(d);
     py::dict row;
     row["source"] = codegen::cuda_source(plan);
     row["plan"] = plan::text(plan);
@@ -46,7 +49,7 @@ py::list cuda_kernels(const py::object& function, size_t index) {
     row["operands"] = plan.operands.size();
     row["kept"] = plan.kept();
     row["rank"] = rank;
-    row["divided"] = plan::divided_dims(plan);
+    row["divided"] = divided;
     row["strides"] = strides;
     row["scalars"] = plan.scalars.size();
     row["scratch"] = plan.scratch.size();

@@ -138,10 +138,12 @@ TEST(CudaSource, WholeVectorsWhereTheyBeginAtMultiplesOfTheirSize) {
 
 TEST(CudaSource, IndicesHave32BitsWhereTheyCan) {
   plan::KernelPlan plan = scaled_add();
-  EXPECT_EQ(plan::divided_dims(plan), std::vector<int>{1});
+  EXPECT_FALSE(plan::is_divided(plan, 0));
+  EXPECT_TRUE(plan::is_divided(plan, 1));
   EXPECT_TRUE(has(codegen::cuda_source(plan), "const unsigned points_end"));
   plan.is_wide = true;
-  EXPECT_TRUE(plan::divided_dims(plan).empty());
+  EXPECT_FALSE(plan::is_divided(plan, 0));
+  EXPECT_FALSE(plan::is_divided(plan, 1));
   EXPECT_TRUE(has(codegen::cuda_source(plan), "const long long points_end"));
 }
 

@@ -120,7 +120,8 @@ struct Layout {
   int kept;
 };
 
-// The least shift and magic number for which (x * magic / 2^32 + x) >> shift is x / n below 2^31, found by trying.
+// The shift and the magic number for which (x * magic / 2^32 + x) >> shift is x / n below 2^31, apart from the
+// engine's.
 inline uint64_t divisor(uint64_t n) {
   uint64_t shift = 0;
   while (uint64_t{1} << shift < n) ++shift;

@@ -123,7 +123,8 @@ std::string CudaEmitter::parameters() const {
            operand(i) + ";  // " + std::string(ir::text(op.dtype)) + "\n";
   }
   for (int d = 0; d < rank(); ++d) out += "  long long n" + number(d) + ";\n";
-  for (const int d : plan::divided_dims(plan_)) out += "  FjDivisor by" + number(d) + ";  // n" + number(d) + "\n";
+  for (int d = 0; d < rank(); ++d)
+    if (plan::is_divided(plan_, d)) out += "  FjDivisor by" + number(d) + ";  // n" + number(d) + "\n";
   for (size_t i = 0; i < plan_.operands.size(); ++i)
     for (int d = 0; d < rank(); ++d)
       if (plan_.operands[i].strides[static_cast<size_t>(d)] == StrideClass::Any)
@@ -136,10 +137,8 @@ std::string CudaEmitter::parameters() const {
 
 // An element of a transposed operand is taken from its tile.
 std::string CudaEmitter::element(size_t i) const {
-  if (!plan_.is_transposed(i)) return memory(i);
   const std::string side = number(plan_.tile);
-  return "tile" + number(static_cast<int64_t>(i)) + "[point % " + side + " * (" + side + " + 1) + point / " + side +
-         "]";
+  return plan_.is_transposed(i) ? in_tile(i, "point % " + side, "point / " + side) : memory(i);
 }
 
 std::string CudaEmitter::memory(size_t i) const {

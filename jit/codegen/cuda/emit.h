@@ -3,7 +3,7 @@
 // double (of a vector, its sum in float), F64 sums compensated.
 //
 // The kernel takes one struct by value. All its fields have 8 bytes, in this order: a pointer per operand; a size per
-// dim; a divisor (plan::divisor) per dim of plan::divided_dims; a stride (in elements) per operand and dim of
+// dim; a divisor (plan::divisor) for which plan::is_divided; a stride (in elements) per operand and dim of
 // StrideClass::Any, operand-major; the run-time scalars; with scratch slots their memory (null: shared memory) and the
 // bytes of one slot of one block.
 #include <cstdint>

@@ -90,6 +90,10 @@ class CudaEmitter {
   std::vector<uint32_t> loads_before_stores(std::span<const uint32_t> ids) const;
   std::string all(uint32_t id) const { return name_of(id) + "s"; }
   std::string loaded(uint32_t id) const;
+  std::string tile(size_t operand) const { return "tile" + number(static_cast<int64_t>(operand)); }
+  std::string in_tile(size_t operand, const std::string& row, const std::string& column) const {
+    return tile(operand) + "[" + row + " * (" + number(plan_.tile) + " + 1) + " + column + "]";
+  }
   void tiles();
   bool copy_tiles(bool stores);
   void place_in_tile(bool loads);

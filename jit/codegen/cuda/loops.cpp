@@ -182,8 +182,8 @@ void CudaEmitter::tiles() {
   const int down = plan_.tile_dim, along = plan_.vec_dim;
   for (size_t i = 0; i < plan_.operands.size(); ++i)
     if (plan_.is_transposed(i))
-      line("static __shared__ " + std::string(cuda_memory_type(plan_.operands[i].dtype)) + " tile" +
-           number(static_cast<int64_t>(i)) + "[" + side + " * (" + side + " + 1)];");
+      line("static __shared__ " + std::string(cuda_memory_type(plan_.operands[i].dtype)) + " " + tile(i) + "[" + side +
+           " * (" + side + " + 1)];");
   const auto count = [&](int dim) { return "(" + size(dim) + " + " + side + " - 1) / " + side; };
   line("const " + type + " tiles_down = " + count(down) + ", tiles_along = " + count(along) + ";");
   line("const " + type + " tiles = " + product(0, down) + " * tiles_down * tiles_along;");
@@ -208,9 +208,7 @@ bool CudaEmitter::copy_tiles(bool stores) {
   const std::string side = number(plan_.tile), type(index_type());
   for (const Instr& in : plan_.code) {
     if (in.code != (stores ? Code::Store : Code::Load) || !plan_.is_transposed(in.imm)) continue;
-    const std::string inside = "tile" + number(static_cast<int64_t>(in.imm)) + "[point / " + side + " * (" + side +
-                               " + 1) + point % " + side + "]";
-    const std::string outside = memory(in.imm);
+    const std::string inside = in_tile(in.imm, "point / " + side, "point % " + side), outside = memory(in.imm);
     copies.push_back(stores ? outside + " = " + inside + ";" : inside + " = " + outside + ";");
   }
   if (copies.empty()) return false;
