@@ -122,6 +122,8 @@ class Recorder {
   ~Recorder();  // stops recording
   /// Tells that `tensor` was reached by a recorded Python read and may be used by the program.
   void add_captured(PyObject* object, const at::Tensor& tensor, std::string name);
+  /// The CUDA device that a tensor of the call is on, else the CPU.
+  c10::Device device() const;
   /// Whether the call has met the tensor, or its caller told of it.
   bool knows(const at::Tensor& tensor) const;
   /// Whether an operator of this call made it.

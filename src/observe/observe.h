@@ -256,6 +256,7 @@ enum class Asked : uint8_t {
   Clock,
   Random,       // the generator behind the functions of Python's module random
   NumpyRandom,  // the one behind those of numpy.random
+  Torch,        // a setting of the process or of a stream
 };
 
 /// Why warnings of this category cannot be given from C now: a filter may make errors of them, or code of the user

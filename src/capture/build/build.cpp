@@ -262,6 +262,13 @@ bool GraphBuilder::pinned(const Action& step) const {
   return std::ranges::any_of(step.reads, is_pinned) || std::ranges::any_of(step.results, is_pinned);
 }
 
+// Takes or gives a tensor that no kernel reaches.
+bool GraphBuilder::is_on_host(const Action& step) const {
+  if (trace_.host.empty()) return false;
+  const auto is_host = [&](uint32_t tensor) { return trace_.host.contains(analysis_.storage[tensor]); };
+  return std::ranges::any_of(step.reads, is_host) || std::ranges::any_of(step.results, is_host);
+}
+
 // A view of all of it, which stands for the storage's memory too.
 ir::NodeId GraphBuilder::alias_of(ir::NodeId memory, const SharedMeta& meta, uint32_t storage) {
   const ir::NodeId alias = run_unary("aten::alias", ir::ExternKind::View, memory, meta);
@@ -296,7 +303,7 @@ bool GraphBuilder::begin_memory(const Action& step) {
   const bool is_one = step.writes.empty() && step.row && step.results.size() == 1 && results.size() == 1 &&
                       results[0].tensor == step.results[0];
   if (!is_one || !analysis_.pinned[results[0].storage] || given_away_.contains(results[0].storage) ||
-      mask_of(event) != ir::kNoNode)
+      mask_of(event) != ir::kNoNode || trace_.is_on_host(results[0]))
     return false;
   const auto is_beside = [&](uint32_t tensor) {
     return !is_pinned_at(step, tensor) && analysis_.storage[tensor] != results[0].storage;
@@ -316,14 +323,16 @@ void GraphBuilder::emit(uint32_t index) {
   if (event.facts.is(OpFlag::Lifts)) {
     const ScalarBindings::Place* number = scalars_.find(step.event, 0);
     const Use& made = event.args[0].uses[0];
+    const Use& result = flat_results(event)[0];
+    if (trace_.is_on_host(result)) return set_result(result, lifted_on_host(made, event), event, true);
     const auto converted = [&] { return graph_.convert(scalar_node(number->scalar), *to_ir(made.meta->dtype)); };
     if (number) taken_.insert({step.event, 0});
-    set_result(flat_results(event)[0], number ? converted() : value(made, event).node, event);
+    set_result(result, number ? converted() : value(made, event).node, event);
     return;
   }
   if (step.reads_value) return guard(index);
   if (step.reshapes) return reshape(step);
-  if (step.data_sized) return external(index);
+  if (step.data_sized || is_on_host(step)) return external(index);
   if (is_raw(event)) {
     if (is_masked_load(event) || mask_of(event) != ir::kNoNode)
       unsound("result of aten::index depends on data at " + trace_.lines[event.line]);

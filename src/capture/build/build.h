@@ -200,7 +200,9 @@ class GraphBuilder {
   void take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out);
   bool is_pinned_at(const Action& step, uint32_t tensor) const;
   bool pinned(const Action& step) const;  // touches memory that must be real at this point
-  ir::NodeId settled(uint32_t tensor);    // the value of a tensor on pinned memory that is written no more
+  bool is_on_host(const Action& step) const;
+  ir::NodeId lifted_on_host(const Use& made, const Event& event);
+  ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
   // read_values.cpp
   void guard(uint32_t step);
   void settle_sizes(const Use& use);

@@ -76,7 +76,7 @@ std::optional<ir::Product> GraphBuilder::product_of(const Action& step) const {
   const Event& event = trace_.events[step.event];
   const std::optional<ir::Product> product = event.facts.product;
   const std::span<const Use> results = flat_results(event);
-  if (!product || results.size() != 1 || !step.writes.empty()) return std::nullopt;
+  if (!product || results.size() != 1 || !step.writes.empty() || is_on_host(step)) return std::nullopt;
   if (std::ranges::find(step.results, results[0].tensor) == step.results.end()) return std::nullopt;
   const TensorMeta& meta = results[0].meta;
   const auto dtype = to_ir(meta.dtype);
@@ -185,10 +185,21 @@ ir::NodeId GraphBuilder::run_unary(const char* op, ir::ExternKind kind, ir::Node
   attr.kind = kind;
   attr.call = static_cast<uint32_t>(capture.calls.size());
   attr.name = op;
-  attr.operands.push_back(operand);
+  if (operand != ir::kNoNode) attr.operands.push_back(operand);
   capture.calls.push_back(std::move(made));
   const ir::NodeId node = graph_.external(std::move(attr));
   return graph_.result(node, 0, *memory_type(result.dtype), result.layout());
+}
+
+// What torch.tensor() gave, in memory of each call's own: it may be written.
+ir::NodeId GraphBuilder::lifted_on_host(const Use& made, const Event& event) {
+  const TensorMeta& meta = flat_results(event)[0].meta;
+  if (!made.number) return run_unary("aten::clone", ir::ExternKind::Op, real(made.tensor), meta);
+  const ir::NodeId node = run_unary("aten::clone", ir::ExternKind::Op, ir::kNoNode, meta);
+  CallTemplate& call = capture.calls.back();
+  call.holes.clear();
+  call.args[0] = number_tensor(made, *made.number);
+  return node;
 }
 
 // A node that is this tensor, for calls that read it: a view of real memory where eager had a view.

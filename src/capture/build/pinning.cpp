@@ -1,5 +1,6 @@
 // Which storages must be real memory: those written in a way that values of whole tensors cannot express.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -203,6 +204,14 @@ void spread(Analysis& analysis) {
 
 }  // namespace
 
+// What is on the CPU beside a device no kernel reaches.
+static void pin_host(const Trace& trace, Analysis& analysis) {
+  for (const uint32_t storage : trace.host) {
+    analysis.pinned[storage] = 1;
+    analysis.last_write[storage] = std::numeric_limits<int64_t>::max();
+  }
+}
+
 void pin_storages(const Trace& trace, Analysis& analysis, const Forced& forced) {
   analysis.parted.assign(trace.storages.size(), 0);
   analysis.pinned.assign(trace.storages.size(), 0);
@@ -210,6 +219,7 @@ void pin_storages(const Trace& trace, Analysis& analysis, const Forced& forced) 
   analysis.last_write.assign(trace.storages.size(), -1);
   mark_written(trace, analysis, forced);
   SharedMemory(trace, analysis).pin();
+  pin_host(trace, analysis);
   spread(analysis);
   for (size_t storage = 0; storage < analysis.parted.size(); ++storage)
     if (analysis.pinned[storage]) analysis.parted[storage] = 0;

@@ -57,7 +57,8 @@ OpFacts facts_of(const c10::OperatorHandle& op) {
   if (foreign) facts = facts | OpFlag::Foreign;
   if (name.starts_with("aten::_foreach_")) facts = facts | OpFlag::Foreach;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) facts = facts | OpFlag::Composite;
-  if (foreign || op.hasTag(at::Tag::nondeterministic_seeded)) facts = facts | OpFlag::Draws;
+  const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) && !facts.is(OpFlag::GivenSeed);
+  if (foreign || draws) facts = facts | OpFlag::Draws;
   const bool sized_by_data = op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
   if (sized_by_data && !facts.is(OpFlag::MaskDecides)) facts = facts | OpFlag::SizedByData;
   return facts;

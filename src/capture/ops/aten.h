@@ -35,6 +35,7 @@ enum class OpFlag : uint32_t {
   FirstDim = 1 << 17,
   AsksGradMode = 1 << 20,
   Workspace = 1 << 21,
+  GivenSeed = 1 << 22,
   // No row says these:
   Foreign = 1 << 14,      // not an operator of aten
   SizedByData = 1 << 15,  // by its tags the sizes or the values that it gives depend on data

@@ -59,10 +59,10 @@ struct CastMode {
     };
     return {of(at::kCPU), of(at::kCUDA), AttentionMode::now()};
   }
-  /// The same without autocast on the CPU: as torch asks its users to run backward().
+  /// The same without autocast: as torch asks its users to run backward().
   static CastMode of_backward() {
     CastMode mode = now();
-    mode.cpu = c10::ScalarType::Undefined;
+    mode.cpu = mode.cuda = c10::ScalarType::Undefined;
     return mode;
   }
 };

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "capture/record/graph_walk.h"
+#include "capture/record/one_thread.h"
 #include "capture/record/recorder.h"
 #include "support/error.h"
 
@@ -130,7 +131,6 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
     edges.push_back(torch::autograd::impl::gradient_edge(results[i]));
   }
   if (edges.empty()) return "";
-  if (!trace.device.is_cpu()) return "it runs on " + trace.device.str();
   constexpr size_t kMostResults = 64;
   if (edges.size() > kMostResults) return "more than 64 results require grad";
   GraphWalk walk(trace, results, true);
@@ -166,6 +166,7 @@ std::string Recorder::Impl::go_back(Way way, const std::vector<at::Tensor>& resu
   std::vector<at::Tensor> got;
   const auto go = [&] {
     const CastScope casts(CastMode::of_backward());
+    const OneThread here;
     const pybind11::gil_scoped_release released;  // which autograd's engine demands
     got = torch::autograd::Engine::get_default_engine().execute(way.from, given, true, false, false, ends);
   };

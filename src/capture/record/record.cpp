@@ -185,6 +185,13 @@ static bool shows_parts(const Event& event) {
   return event.grad && event.facts.is(OpFlag::Composite) && takes_grad(event);
 }
 
+// Once a tensor on a CUDA device was met.
+void Recorder::Impl::note_device() {
+  if (one_thread || !trace.device.is_cuda() || !recording) return;
+  one_thread.emplace();
+  hides = hides && !has_library_kernels(true);
+}
+
 void Recorder::Impl::start(const at::RecordFunction& record) {
   Event event;
   event.parent = open.empty() ? kNone : open.back();
@@ -329,6 +336,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   if (count > 1)
     for (const CallValue& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
   if (!is_outermost()) return;
+  note_device();
   blank.ended(event);
   note_constants(event);
   note_sizes(static_cast<uint32_t>(&event - trace.events.data()));
@@ -340,6 +348,7 @@ void Recorder::Impl::stop() noexcept {
   ends_hidden = opaque != kNone;
   show();
   at::removeCallback(handle);
+  if (one_thread) one_thread->end();
   current = nullptr;
   if (foreign_events.load(std::memory_order_relaxed) != foreign)
     trace.broken = "an operator ran on another thread during the call";
@@ -350,8 +359,10 @@ void Recorder::Impl::stop() noexcept {
 void Recorder::Impl::leave() noexcept {
   stop();
   const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
-  if (std::ranges::any_of(callbacks, [&](const auto& one) { return one.handle_ == handle; }))
+  if (std::ranges::any_of(callbacks, [&](const auto& one) { return one.handle_ == handle; })) {
     at::removeCallback(handle);
+    if (one_thread) one_thread->end();
+  }
   if (std::exchange(ends_hidden, false)) at::enableRecordFunction(true);
 }
 
@@ -363,7 +374,6 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(i
   trace.casts = CastMode::now();
   for (uint32_t i = 0; i < impl.inputs.varying.size(); ++i)
     if (impl.inputs.varying[i]) trace.varying.insert(i);
-  if (!impl.inputs.tensors.empty()) trace.device = impl.inputs.tensors[0].device();
   for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
     const at::Tensor& tensor = impl.inputs.tensors[i];
     Use use = trace.use(tensor);
@@ -380,6 +390,7 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(i
   current = &impl;
   impl.recording = true;
   impl.hides = !at::hasCallbacks() && !has_library_kernels(trace.device.is_cuda());  // a profiler sees all
+  impl.note_device();
   impl.handle = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                                .needsInputs(true)
                                                .needsOutputs(true)
@@ -387,6 +398,8 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(i
 }
 
 Recorder::~Recorder() = default;
+
+c10::Device Recorder::device() const { return impl_->trace.device; }
 
 bool Recorder::knows(const at::Tensor& tensor) const {
   return impl_->trace.find(tensor.unsafeGetTensorImpl()) != kNone;

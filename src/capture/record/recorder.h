@@ -14,6 +14,7 @@
 
 #include "capture/record/blank.h"
 #include "capture/record/frames.h"
+#include "capture/record/one_thread.h"
 #include "capture/record/trace.h"
 #include "support/env.h"
 
@@ -36,6 +37,7 @@ struct Recorder::Impl {
   at::CallbackHandle handle = 0;
   bool recording = false, ends_hidden = false;  // ends_hidden: it was stopped inside an opaque operator
   uint64_t foreign = 0;                         // value of foreign_events when recording began
+  std::optional<OneThread> one_thread;          // on a CUDA device
   bool masked = false;                          // a tensor was indexed by another one
   CallerLines lines;                            // per Trace::lines index - 1
   const int64_t max_operators = support::setting_int(support::Setting::RecordOperators);
@@ -94,6 +96,7 @@ struct Recorder::Impl {
   Event unseen(std::string_view name);
   Event as_if_run(const char* op);
   void note_constants(const Event& event);
+  void note_device();
   void note_sizes(uint32_t event);
   bool as_stack(Event& event, const at::Tensor& made);
   void lift(Use& made, const at::Tensor& source);

@@ -21,7 +21,8 @@ bool is_number(const at::Tensor& tensor, bool made) {
 
 // Devices and dispatch keys under which an operator does something other than plain arithmetic on this tensor's memory.
 std::string why_unusual(const at::Tensor& tensor, c10::Device device, bool made) {
-  if (tensor.device() != device && !is_number(tensor, made)) return "is on " + tensor.device().str();
+  const bool is_on_host = tensor.is_cpu() && device.is_cuda();
+  if (tensor.device() != device && !is_on_host) return "is on " + tensor.device().str();
   if (tensor.is_nested() && !is_own_nested(tensor, made)) return "is nested";
   if (tensor.layout() != at::kStrided) return "is not strided";
   if (tensor.is_quantized()) return "is quantized";
@@ -112,9 +113,17 @@ static bool is_as(const TensorMeta& meta, const at::Tensor& tensor) {
          meta.wrapped_number == tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
+// What it met before the first tensor on a CUDA device is on the CPU.
+void Trace::meet_device(const at::Tensor& tensor) {
+  if (!device.is_cpu() || !tensor.is_cuda()) return;
+  device = tensor.device();
+  for (uint32_t storage = 0; storage < storages.size(); ++storage) host.insert(storage);
+}
+
 Use Trace::use(const at::Tensor& tensor, bool made) {
   Use out;
   if (!tensor.defined()) return out;
+  meet_device(tensor);
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   auto [it, fresh] = tensor_ids.emplace(impl, static_cast<uint32_t>(tensors.size()));
   out.tensor = it->second;
@@ -153,6 +162,7 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
     const auto begin = reinterpret_cast<uintptr_t>(storage.data());
     storages.push_back(
         {c10::weak_intrusive_ptr<c10::StorageImpl>(storage.getWeakStorageImpl()), begin, begin + storage.nbytes()});
+    if (device.is_cuda() && tensor.is_cpu() && !is_number(tensor, made)) host.insert(out.storage);
   }
   out.bare = impl->pyobj_slot()->load_pyobj() == nullptr;
   if (out.meta->sizes.empty() && out.meta->wrapped_number) {

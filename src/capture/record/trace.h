@@ -156,7 +156,7 @@ struct InstructionUse {
 };
 
 struct Trace {
-  c10::Device device{c10::kCPU};          // of every tensor but the numbers that torch wrapped
+  c10::Device device{c10::kCPU};          // the CUDA device that a tensor of the call is on, if one is
   bool grad = false;                      // grad mode was on for the caller
   bool inference = false;                 // inference mode was
   CastMode casts;                         // of the caller
@@ -225,6 +225,12 @@ struct Trace {
   support::FlatMap<const c10::TensorImpl*, uint32_t> tensor_ids;
   support::FlatMap<const c10::StorageImpl*, uint32_t> storage_ids;
   bool has_layers = false;  // one of `tensors` is layered
+  /// Storages on the CPU in a call on a CUDA device, but those of Python's numbers: only torch's own calls touch them.
+  std::unordered_set<uint32_t> host;
+  bool is_on_host(const Use& use) const { return use.tensor != kNone && host.contains(use.storage); }
+
+ private:
+  void meet_device(const at::Tensor& tensor);
 };
 
 /// pure=True: tensors that Python held and that nothing in the trace made are taken as captured ones.

@@ -172,11 +172,12 @@ bool overlaps(const Variant& variant, PyObject* const* arg_tensors) {
 
 bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
   for (size_t i = 0; i < key.spec.tensor_count(); ++i)
-    if (unpack(tensors[i]).device().index() != program.device) return false;
-  for (size_t i = 0; i < guards.captured.size(); ++i)
-    if (PyObject* tensor = guards.captured.object(i);
-        tensor != Py_None && unpack(tensor).device().index() != program.device)
+    if (const at::Tensor& tensor = unpack(tensors[i]); tensor.is_cuda() && tensor.get_device() != program.device)
       return false;
+  for (size_t i = 0; i < guards.captured.size(); ++i)
+    if (PyObject* object = guards.captured.object(i); object != Py_None)
+      if (const at::Tensor& tensor = unpack(object); tensor.is_cuda() && tensor.get_device() != program.device)
+        return false;
   return true;
 }
 

@@ -16,6 +16,7 @@ struct Blueprint {
   std::vector<capture::CallTemplate> calls;
   std::vector<capture::NumberOp> numbers;
   std::vector<uint64_t> bits;  // per input of the graph: the result whose gradient it is, or none
+  c10::Device device;
 };
 
 bool is_gradient(const InputSource& source) { return source.kind == InputSource::Kind::Gradient; }
@@ -179,6 +180,7 @@ std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blu
   executable->calls = blueprint.calls;
   executable->numbers = blueprint.numbers;
   fill(*executable, *compilation->made);
+  if (blueprint.device.is_cuda()) executable->load_on_cuda(blueprint.device.index());
   executable->prepare();
   executable->last_uses = last_uses(executable->program);
   auto program = std::make_unique<BackwardProgram>();
@@ -267,10 +269,10 @@ Cut cut(capture::Capture& captured, const std::string& function, const pass::Pas
   return out;
 }
 
-void make_like(Cut& cut, const Compilation& like, const Executable& executable) {
+void make_like(Cut& cut, const Compilation& like, const Executable& executable, c10::Device device) {
   for (const std::shared_ptr<Backward>& made : cut.nodes) {
     Backward& node = *made;
-    auto blueprint = std::make_shared<Blueprint>();
+    auto blueprint = std::make_shared<Blueprint>(Blueprint{{}, {}, {}, {}, device});
     for (const Given& given : node.given)
       blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
     blueprint->like = like.like({});

@@ -17,7 +17,7 @@ struct Cut {
 /// needs of it. How both ways lie in memory is chosen here. Throws support::Unable.
 Cut cut(capture::Capture& captured, const std::string& function, const pass::PassContext& context);
 
-/// Programs of the way back are made as the call's own, whose compilation and calls of torch's these are.
-void make_like(Cut& cut, const Compilation& like, const Executable& executable);
+/// Programs of the way back are made as the call's own, whose compilation, calls of torch's and device these are.
+void make_like(Cut& cut, const Compilation& like, const Executable& executable, c10::Device device);
 
 }  // namespace fastjit::dispatch

@@ -102,7 +102,7 @@ std::shared_ptr<Pending> begin(const Function& function, const Variant& variant,
 std::shared_ptr<Pending> begin(Recording& recording) {
   Variant& variant = *recording.variant;
   pool_expire();
-  const c10::Device device = device_of(variant.key.spec.flat().tensors);
+  const c10::Device device = recording.device;
   Cut way = cut(recording.captured_graph, recording.function.options.name, context_for(recording.function, device));
   if (recording.rehearsed)
     for (const auto& node : way.nodes)
@@ -122,7 +122,7 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   variant.program.inputs = recording.captured_graph.inputs;
   if (variant.program.sized) variant.program.sized->find_inputs(variant.program.inputs);
   pending->back = way.way;
-  if (way.way) make_like(way, *pending->compilation, *pending->executable);
+  if (way.way) make_like(way, *pending->compilation, *pending->executable, device);
   return pending;
 }
 

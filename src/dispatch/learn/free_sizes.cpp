@@ -48,7 +48,7 @@ std::string why_none(const Recording& recording) {
   const Function& function = recording.function;
   if (function.options.pure) return "pure=True";  // nobody sees what Python asks of sizes
   if (function.options.dynamic == Dynamic::None) return "dynamic=False";
-  if (!device_of(recording.variant->key.spec.flat().tensors).is_cpu()) return "its tensors are on a CUDA device";
+  if (!device_of(recording.variant->key.spec.flat().tensors).is_cpu()) return kOnDevice;
   if (!function.fixes_sizes.empty()) return function.fixes_sizes;
   for (const auto& variant : function.variants.all())
     if (variant->program.sized && variant->program.sized->failed()) return variant->program.sized->why_failed();

@@ -281,6 +281,10 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   const std::vector<uint32_t> values = result_values(recording, call.fresh.size(), stored);
   recording.captured_graph =
       recorder.finish(outputs, values, recording.observation.symbolic, function.options.numerics);
+  recording.device = recorder.device();
+  if (recording.unsound.empty()) recording.unsound = refuse_device("a tensor is", recording.device, recording.advice);
+  if (recording.unsound.empty() && recording.device.is_cuda() && recording.captured_graph.graph.symbols)
+    recording.unsound = kOnDevice;
   if (recording.unsound.empty()) recording.unsound = recording.observation.unsound;
   if (recording.unsound.empty()) recording.unsound = recording.captured_graph.unsound;
   return result;

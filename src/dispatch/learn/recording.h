@@ -51,6 +51,7 @@ struct Recording {
   std::vector<PyObject*> grads_set;                // of these, those that have another gradient when the call ends
   std::vector<at::Tensor> grads;                   // these, without those that have none then
   capture::Recorder* recorder = nullptr;
+  c10::Device device{c10::kCPU};         // once the call has ended: that of its program
   std::function<bool()> arguments_hold;  // that what the call was given still looks as the variant's spec says
   bool at_limit = false;                 // the recording ended since too much was recorded or read
   size_t operators_before = 0;           // when what runs unwatched began

@@ -73,22 +73,30 @@ std::vector<std::string> number_names(const CallSpec& call, const std::vector<st
 }
 
 c10::Device device_of(const std::vector<PyObject*>& tensors) {
-  return tensors.empty() ? c10::Device(c10::kCPU) : unpack(tensors[0]).device();
+  const auto on_device = std::ranges::find_if(tensors, [](PyObject* tensor) { return unpack(tensor).is_cuda(); });
+  return on_device == tensors.end() ? c10::Device(c10::kCPU) : unpack(*on_device).device();
 }
 
 // What the devices of a call's tensors are in the way of, or empty.
 static std::string refuse_devices(const std::vector<PyObject*>& tensors, const std::function<std::string(size_t)>& name,
                                   std::string& advice) {
   const c10::Device device = device_of(tensors);
-  for (PyObject* tensor : tensors) {
-    if (unpack(tensor).device() == device) continue;
+  size_t first = tensors.size();
+  for (size_t i = tensors.size(); i-- > 0;) {
+    const at::Tensor& tensor = unpack(tensors[i]);
+    if (!tensor.is_cuda()) continue;
+    first = i;
+    if (tensor.device() == device) continue;
     advice = "move its tensors to one device";
-    return "its arguments are on " + device.str() + " and " + unpack(tensor).device().str();
+    return "its arguments are on " + device.str() + " and " + tensor.device().str();
   }
-  if (!device.is_cuda()) return "";
-  if (cuda_problem().empty()) return "";
+  return first < tensors.size() ? refuse_device(name(first) + " is", device, advice) : "";
+}
+
+std::string refuse_device(const std::string& what_is, c10::Device device, std::string& advice) {
+  if (!device.is_cuda() || cuda_problem().empty()) return "";
   advice = kCudaAdvice;
-  return name(0) + " is on " + device.str() + " but " + cuda_problem();
+  return what_is + " on " + device.str() + " but " + cuda_problem();
 }
 
 std::string refuse(const Function& function, const CallSpec& spec, const std::vector<std::string>& names,

@@ -11,11 +11,14 @@ std::vector<std::string> tensor_names(const CallSpec& call, const std::vector<st
 /// The numbers among them.
 std::vector<std::string> number_names(const CallSpec& call, const std::vector<std::string>& arguments);
 
-/// The device that a call runs on: that of its tensors, the CPU without any.
+/// The CUDA device that one of a call's tensors is on, else the CPU.
 c10::Device device_of(const std::vector<PyObject*>& tensors);
 
 /// Why a call cannot be recorded at all, or empty; `advice` may then say what to do.
 std::string refuse(const Function& function, const CallSpec& spec, const std::vector<std::string>& names,
                    std::string& advice);
+
+/// What is missing for programs on this device, or empty. `what_is`: "argument 'x' is".
+std::string refuse_device(const std::string& what_is, c10::Device device, std::string& advice);
 
 }  // namespace fastjit::dispatch

@@ -297,18 +297,15 @@ void Executable::prepare() {
 
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
          const uint64_t* scalars, Tensors& outputs) {
-  if (executable.cuda)
-    run_cuda(executable, inputs, scalars, outputs);
-  else
-    run_steps<CpuRun>(executable, program, inputs, scalars, outputs);
+  run_and_give_up(executable, program, inputs, nullptr, scalars, outputs);
 }
 
 void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                      at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs) {
-  CpuRun call(executable, program, inputs, scalars);
-  call.all_steps_and_give_up(given_up);
-  call.bump_versions();
-  call.collect(outputs);
+  if (executable.cuda)
+    run_cuda(executable, inputs, given_up, scalars, outputs);
+  else
+    run_steps<CpuRun>(executable, program, inputs, given_up, scalars, outputs);
 }
 
 bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,

@@ -72,7 +72,7 @@ struct ValueCheck {
 /// `program`: the executable's own, or that at other sizes.
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
          const uint64_t* scalars, Tensors& outputs);
-/// The same, on the CPU. Of each input, null or what owns it: it is reset once the run needs it no more.
+/// The same. Of each input, null or what owns it: it is reset once the run needs it no more. `given_up` null: none is.
 void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                      at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs);
 /// As run() with guards, on the CPU. False: it stopped, as `check` tells.

@@ -110,9 +110,9 @@ void Executable::load_on_cuda(c10::DeviceIndex device) {
   cuda = std::move(code);
 }
 
-void run_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
-              Tensors& outputs) {
-  run_steps<CudaRun>(executable, executable.program, inputs, scalars, outputs);
+void run_cuda(const Executable& executable, const at::Tensor* const* inputs, at::Tensor* const* given_up,
+              const uint64_t* scalars, Tensors& outputs) {
+  run_steps<CudaRun>(executable, executable.program, inputs, given_up, scalars, outputs);
 }
 
 }  // namespace fastjit::dispatch

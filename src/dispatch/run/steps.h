@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <sstream>
 
 #include "dispatch/run/compact.h"
 #include "dispatch/run/executor.h"
@@ -98,8 +99,9 @@ class Run {
 
   at::Tensor alias(const plan::Slot& s, SlotId of, int64_t offset) {
     const at::Tensor& base = tensor(of);
-    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()),
-                                                            base.key_set() & c10::DispatchKeySet(kKey), base.dtype());
+    constexpr c10::DispatchKeySet kKeys({kKey, c10::DispatchKey::CPU});  // of a device, or of the host beside it
+    at::Tensor t =
+        at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), base.key_set() & kKeys, base.dtype());
     t.unsafeGetTensorImpl()->set_sizes_and_strides(s.sizes, s.strides);
     t.unsafeGetTensorImpl()->set_storage_offset(base.storage_offset() + offset);
     return t;
@@ -150,9 +152,15 @@ class Run {
     at::Tensor& t = tensors_[slot(id).index];
     if (!t.defined() || is_alone(t, kind)) return;
     const at::AutoDispatchBelowADInplaceOrView guard;
-    at::Tensor own = self().empty(slot(id));
+    at::Tensor own = like(t, slot(id));
     own.copy_(t);
     t = std::move(own);
+  }
+
+  // Memory for the slot where a call's tensor is.
+  at::Tensor like(const at::Tensor& t, const plan::Slot& s) const {
+    if (kKey == c10::DispatchKey::CPU || !t.is_cpu()) return static_cast<const Self&>(*this).empty(s);
+    return at::empty_strided(s.sizes, s.strides, t.options());
   }
 
   // Nobody else can reach the tensor's memory. What a call gave may lie in memory that only the call knows of, unless
@@ -256,6 +264,12 @@ class Run {
                   " has other sizes than when it was recorded"};
   }
 
+  static std::string text(c10::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
+    std::ostringstream out;
+    out << c10::toString(dtype) << sizes << " with strides " << strides;
+    return out.str();
+  }
+
   // What a call gave, into its slot. Strides other than those of the recording are the program's wish.
   void keep(SlotId id, at::Tensor got, const capture::CallTemplate& tmpl, size_t which) {
     at::Tensor& t = tensors_[slot(id).index] = std::move(got);
@@ -266,8 +280,10 @@ class Run {
     if (is_like && t.strides() == at::IntArrayRef(slot(id).strides)) return;
     if (!is_like || !exe_.relaid[id])
       throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) +
-                    " has other sizes, strides or dtype than when it was recorded"};
-    t = self().empty(slot(id)).copy_(t);
+                    " has other sizes, strides or dtype than when it was recorded: " +
+                    text(t.scalar_type(), t.sizes(), t.strides()) + ", not " +
+                    text(recorded.dtype, slot(id).sizes, slot(id).strides)};
+    t = like(t, slot(id)).copy_(t);
   }
 
   // With another number than the recorded one the operator may have given its argument back, as dropout(x, 0.0) does.
@@ -353,12 +369,15 @@ class Run {
   char* arena_ = nullptr;                     // memory of the Temp slots from the first on that is used; Self holds it
 };
 
-/// A whole call. Throws what run() throws.
+/// A whole call. Throws what run() throws. `given_up`: that of run_and_give_up(), or null.
 template <class Device>
 void run_steps(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
-               const uint64_t* scalars, Tensors& outputs) {
+               at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs) {
   Device call(executable, program, inputs, scalars);
-  call.all_steps();
+  if (given_up)
+    call.all_steps_and_give_up(given_up);
+  else
+    call.all_steps();
   call.bump_versions();
   call.collect(outputs);
 }
@@ -374,6 +393,7 @@ bool run_checked_on(const Executable& executable, const plan::Program& program, 
 }
 
 /// On executable.cuda's device.
-void run_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars, Tensors& outputs);
+void run_cuda(const Executable& executable, const at::Tensor* const* inputs, at::Tensor* const* given_up,
+              const uint64_t* scalars, Tensors& outputs);
 
 }  // namespace fastjit::dispatch

@@ -1,6 +1,6 @@
-// Calls that every hit makes again, in their order: of clocks and of the generators behind the functions of the modules
-// random and numpy.random. Their answers are numbers that no two calls share, so what may depend on them is a tensor,
-// a result, a stored value or the outcome of a comparison.
+// Calls that every hit makes again, in their order: of clocks, of the generators behind the functions of the modules
+// random and numpy.random, and of what tells a setting of torch's. Answers of the first two are numbers that no two
+// calls share, so what may depend on them is a tensor, a result, a stored value or the outcome of a comparison.
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
@@ -17,7 +17,10 @@ namespace {
 std::string asked_text(PyObject* callee) {
   const std::string_view row = known_name(known_function(callee));
   const std::string_view module = row.substr(0, row.find(':'));
-  const std::string package = module == "_random" ? "random" : module == "numpy.random.mtrand" ? "np.random" : "time";
+  const std::string package = module == "_random"               ? "random"
+                              : module == "numpy.random.mtrand" ? "np.random"
+                              : module == "torch._C"            ? "torch._C"
+                                                                : "time";
   return package + "." + std::string(row.substr(row.find_last_of(":.") + 1));
 }
 
@@ -60,6 +63,8 @@ void Tracer::judge_numpy_random(PyObject* callee, Args args) {
     return deny("call of " + callee_text(callee));
   ask(Asked::NumpyRandom, callee, args[0], args.subspan(1));
 }
+
+void Tracer::judge_setting(PyObject* callee, Args args) { ask(Asked::Torch, callee, nullptr, args); }
 
 // What a branch makes of watched numbers is the same in many calls, the numbers are not.
 bool Tracer::compares_open(int comparison, PyObject* left, PyObject* right) {

@@ -280,6 +280,7 @@ bool Tracer::derives_by_minus(PyObject* o) {
 // of the call's.
 void Tracer::take_derived(PyObject* number) {
   Derivation how = std::move(derivation_);
+  if (how.of_asked && PyBool_Check(number)) return guard_number(std::move(how), number);
   if (how.of_asked && !is_number(number)) return deny("call of " + how.text + ", which gives no int or float,");
   if (is_shared(number))
     if (PyObject* own = own_copy(number)) {

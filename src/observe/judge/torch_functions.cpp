@@ -134,7 +134,8 @@ void Tracer::judge_capturing(PyObject* callee, Args args) {
   if (!module || !PyModule_CheckExact(module.get())) return PyErr_Clear(), deny("call of " + callee_text(callee));
   names_.emplace(module.get(), "torch.cuda");
   load_python_module_attr(module.get(), name, false);
-  if (dict_lookup(PyModule_GetDict(module.get()), name, nullptr) != Py_False) deny("call of " + callee_text(callee));
+  const bool is_set_up = dict_lookup(PyModule_GetDict(module.get()), name, nullptr) != Py_False;
+  if (is_set_up) return judge_setting(callee, args);
   raising_ = true;  // where there is no driver, and as long as there is none
 }
 

@@ -310,6 +310,7 @@ class Tracer final : public Driver {
   void guard_number(Derivation how, PyObject* number);
   void guard_asked(size_t scalar);
   void judge_clock(PyObject* callee, Args args);
+  void judge_setting(PyObject* callee, Args args);
   void judge_random(PyObject* callee, Args args);
   void judge_numpy_random(PyObject* callee, Args args);
 

@@ -253,11 +253,26 @@ def branch_on_capture(x):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="other tests set up CUDA")
 def test_whether_a_stream_records_a_graph_is_known_until_cuda_is_set_up(monkeypatch):
     fast = check(branch_on_capture, torch.randn(4), on_unsupported="eager")
-    if torch.backends.cuda.is_built():
+    if torch.backends.cuda.is_built():  # then the stream is asked, which fails without a driver
         monkeypatch.setattr(torch.cuda, "_initialized", True)
-        fast(torch.randn(4))
-        (reason,) = fast.stats().fallbacks
-        assert reason.startswith("call of _cuda_isCurrentStreamCapturing at graphs.py:")
+        x = torch.randn(4)
+        assert_same(fast(x), x + 1)
+
+
+def branch_on_setting(x):
+    return x * 2 + 1 if torch._C._get_cublas_allow_tf32() else x * 3 + 1
+
+
+def test_settings_of_torch_are_asked_at_each_hit():
+    fast, x, before = fastjit(branch_on_setting), torch.randn(4), torch._C._get_cublas_allow_tf32()
+    try:
+        for allowed in (False, False, True, True, False, True):
+            torch._C._set_cublas_allow_tf32(allowed)
+            assert_same(fast(x), branch_on_setting(x))
+    finally:
+        torch._C._set_cublas_allow_tf32(before)
+    assert (fast.stats().hits, fast.stats().misses, fast.stats().fallbacks) == (4, 2, {})
+    assert "asked again: torch._C._get_cublas_allow_tf32()" in fast.inspect("guards")
 
 
 @pytest.fixture(scope="module")

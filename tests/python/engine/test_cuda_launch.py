@@ -36,7 +36,8 @@ def build(source: Path, library: Path, *flags: str) -> Path:
         check=True,
     )
     libraries = [f"-L{folder}" for folder in cpp_extension.library_paths()]
-    subprocess.run(["g++", "-shared", made, "-o", library, *libraries, "-lc10", "-ltorch_cpu"], check=True)
+    found = [f"-Wl,-rpath,{folder}" for folder in cpp_extension.library_paths()]
+    subprocess.run(["g++", "-shared", made, "-o", library, *libraries, *found, "-lc10", "-ltorch_cpu"], check=True)
     return library
 
 
@@ -52,7 +53,11 @@ class FakeCuda:
         done = subprocess.run(
             [sys.executable, "fake_cuda.py", str(self.device), str(self.driver) if driver else "", *names],
             cwd=HELPERS,
-            env={**os.environ, "FASTJIT_CACHE_DIR": str(cache or os.environ["FASTJIT_CACHE_DIR"])},
+            env={
+                **os.environ,
+                "FASTJIT_CACHE_DIR": str(cache or os.environ["FASTJIT_CACHE_DIR"]),
+                "LD_PRELOAD": str(self.device),  # torch asks once, when it is imported, whether there is an accelerator
+            },
             capture_output=True,
             text=True,
             timeout=300,
