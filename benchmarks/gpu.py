@@ -1,11 +1,13 @@
 """On an NVIDIA GPU: do calls of CUDA tensors beat eager, torch.jit and torch.compile?
 
 A call's time is that of many calls in a row until the device has finished them, so that the slower of host and device
-counts. Needs a CUDA device; without one it says so and writes nothing.
+counts. Training is one forward and one backward pass of a model, whose gradients are compared. Needs a CUDA device;
+without one it says so and writes nothing.
 """
 
 from __future__ import annotations
 
+import copy
 import statistics
 import sys
 import time
@@ -31,7 +33,10 @@ CLOSE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5, torch.f
 
 @dataclass
 class Case:
-    """One function on the device, and what its variants took; `loose`: by how much sums of products may differ."""
+    """One function on the device, and what its variants took.
+
+    `loose`: by how much sums of products may differ; in training, as a part of the largest gradient.
+    """
 
     name: str
     fn: Callable[..., Any]
@@ -41,6 +46,7 @@ class Case:
     first: dict[str, float] = field(default_factory=dict)  # seconds of the first call
     words: dict[str, str] = field(default_factory=dict)  # why a variant has no time
     kernels: str = "-"
+    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None  # what is measured of a variant
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -55,13 +61,14 @@ def build(name: str, case: Case) -> Callable[..., Any]:
     if name == "torch.compile":
         torch._dynamo.reset()
         return torch.compile(case.fn, dynamic=False)
-    return fastjit(case.fn)
+    return fastjit(copy.deepcopy(case.fn))  # a module comes back as itself: eager keeps its own
 
 
 def check(case: Case, got: Any, expected: Any) -> None:
+    largest = max(float(t.detach().abs().max()) for t in tensors(expected)) if case.around else 1.0
     for one, other in zip(tensors(got), tensors(expected), strict=True):
         close = CLOSE.get(other.dtype, 0.0)
-        torch.testing.assert_close(one, other, rtol=close, atol=max(close, case.loose), equal_nan=True)
+        torch.testing.assert_close(one, other, rtol=close, atol=max(close, case.loose * largest), equal_nan=True)
 
 
 def timer(call: Callable[..., Any], args: tuple[Any, ...]) -> measure.Timer:
@@ -82,7 +89,8 @@ def ready(name: str, case: Case, expected: Any) -> measure.Timer | None:
     torch.cuda.synchronize()
     try:
         start = time.perf_counter()
-        call = build(name, case)
+        made = build(name, case)
+        call = case.around(made) if case.around else made
         got = call(*case.args)
         torch.cuda.synchronize()
         case.first[name] = time.perf_counter() - start
@@ -98,7 +106,7 @@ def ready(name: str, case: Case, expected: Any) -> measure.Timer | None:
         print(f"{case.name}, {name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
         return None
     if name == "fastjit":
-        stats = of(call).stats() if isinstance(call, nn.Module) else call.stats()
+        stats = of(made).stats()
         if not stats.hits or stats.fallbacks:
             case.words[name] = "EAGER"
             print(f"{case.name}: {stats.fallbacks}", file=sys.stderr)
@@ -109,7 +117,7 @@ def ready(name: str, case: Case, expected: Any) -> measure.Timer | None:
 
 def measured(case: Case, variants: tuple[str, ...], options: harness.Options) -> list[str]:
     options.progress.title(case.name)
-    expected = case.fn(*case.args)
+    expected = case.around(case.fn)(*case.args) if case.around else case.fn(*case.args)
     timers = {name: made for name in variants if (made := ready(name, case, expected)) is not None}
     for run in timers.values():
         run(10)
@@ -203,6 +211,86 @@ def models() -> list[Case]:
     return made
 
 
+class FastSwish(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x < -3, torch.zeros_like(x), torch.where(x > 3, x, x * (x + 3) / 6))
+
+
+class Pointwise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4096))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.weight
+        for _ in range(9):
+            y = y.sin()
+        return y
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(64, 128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = c = torch.zeros(x.shape[1], 128, device=x.device)
+        for t in range(x.shape[0]):
+            h, c = self.cell(x[t], (h, c))
+        return h
+
+
+def both_ways(halves: bool) -> Callable[[Any], Callable[..., Any]]:
+    """Around a model, or what was made of it: its result and the gradients of its parameters."""
+
+    def around(forward: Any) -> Callable[..., Any]:
+        parameters = list(forward.parameters())
+
+        def step(x: Tensor) -> list[Tensor]:
+            for parameter in parameters:
+                parameter.grad = None
+            with torch.enable_grad(), torch.autocast("cuda", torch.bfloat16, enabled=halves):
+                out = forward(x)
+                loss = out.float().square().mean()
+            loss.backward()
+            return [out.detach(), *(p.grad for p in parameters if p.grad is not None)]
+
+        return step
+
+    return around
+
+
+def trained() -> list[Case]:
+    torch.manual_seed(0)
+    small = nn.Sequential(nn.Linear(64, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 10))
+    wide = nn.Sequential(nn.Linear(256, 1024), FastSwish(), nn.Linear(1024, 256), FastSwish(), nn.Linear(256, 10))
+    encoder = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True, activation="gelu")
+    cases: list[tuple[str, nn.Module, tuple[int, ...], bool]] = [
+        ("10 operators, 16M elements", Pointwise(), (4096, 4096), False),
+        ("MLP 64-256-256-10, 32 rows", small, (32, 64), False),
+        ("MLP with FastSwish, 4096 rows", wide, (4096, 256), False),
+        ("LSTM cell, 20 steps", Recurrent(), (20, 32, 64), False),
+        ("encoder layer, 16 x 128 x 512", encoder, (16, 128, 512), False),
+        ("encoder layer, bf16 autocast", encoder, (16, 128, 512), True),
+    ]
+    try:
+        from torchvision.models import convnext_tiny, resnet18
+    except ImportError:
+        pass
+    else:
+        convnext = convnext_tiny(weights=None, stochastic_depth_prob=0.0)
+        cases += [
+            ("resnet18, 16 images", resnet18(weights=None), (16, 3, 224, 224), False),
+            ("convnext_tiny, 8 images, bf16 autocast", convnext, (8, 3, 224, 224), True),
+        ]
+    made = []
+    for name, model, sizes, halves in cases:
+        on_device = model.cuda().train()
+        x = torch.randn(sizes, device="cuda")
+        made.append(Case(f"training: {name}", on_device, (x,), 5e-2 if halves else 5e-3, around=both_ways(halves)))
+    return made
+
+
 def geometric(cases: list[Case]) -> float | None:
     ratios = [ratio.value for case in cases if (ratio := over_best(case)) is not None]
     return harness.geometric_mean(ratios) if len(ratios) == len(cases) else None
@@ -240,10 +328,15 @@ def body(options: harness.Options) -> harness.Outcome:
         title = f"24 chains of {_compare.size_name(n)} elements (a copy moves {rate / 1e12:.2f} TB/s)"
         columns = ["kind", "case", *COLUMNS, "of copy bandwidth", "kernels/steps"]
         outcome.sheets.append(harness.Sheet(title, columns, rows))
-    others = {"Products with what follows": products(), "Models without gradients": models()}
+    others = {
+        "Products with what follows": products(),
+        "Models without gradients": models(),
+        "Training, forward and backward": trained(),
+    }
     for title, cases in others.items():
         cases[:] = [case for case in cases if options.wants(case.name)]
-        lines = [[case.name, *measured(case, variants, options), case.kernels] for case in cases]
+        some = tuple(name for name in variants if cases and not (cases[0].around and name == "torch.jit.trace"))
+        lines = [[case.name, *measured(case, some, options), case.kernels] for case in cases]
         outcome.sheets.append(harness.Sheet(title, ["case", *COLUMNS, "kernels/steps"], lines))
     whole = [case for cases in (*chains.values(), *others.values()) for case in cases]
     outcome.sheets.append(harness.Sheet("First calls", ["variant", "median", "largest"], first_calls(whole)))

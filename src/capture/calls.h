@@ -57,7 +57,8 @@ struct CallTemplate {
     uint32_t arg, scalar;  // of the graph's scalars
     bool is_float;
     std::string name;      // for people
-    int32_t element = -1;  // its place in a list of ints; -1: it is in none
+    int32_t element = -1;  // its place in a list of numbers; -1: it is in none
+    int32_t operand = -1;  // of the step, behind those for `holes`: a float that the program computes; -1: `scalar`
   };
   std::vector<c10::IValue> args;  // constants; None (or a list of undefined tensors) at the holes
   std::vector<Hole> holes;

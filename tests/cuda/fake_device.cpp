@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -139,6 +140,7 @@ void on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
     value = Call::mapped(value, [&](const at::Tensor& tensor) { return call.to_host(tensor); });
   }
+  const at::DisableRecordFunctionGuard one_kernel;  // what it runs on the host no observer sees
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i)
     (*stack)[i] = Call::mapped((*stack)[i], [&](const at::Tensor& tensor) { return call.to_device(tensor); });
@@ -158,9 +160,13 @@ at::Tensor cpu(const at::Tensor& x) {
 
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_host>()); }
 
-// Their composite kernels look for a CUDA kernel by the device's type.
+// Composite kernels that look for a CUDA kernel by the device's type, or that a device has its own kernel for.
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
-  for (const char* name : {"copy_"}) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&on_host>());
+  m.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&on_host>());
+  // One kernel for all tensors of a list.
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
+    if (name.name.starts_with("aten::_foreach_"))
+      m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&on_host>());
 }
 
 TORCH_LIBRARY(fake_cuda, m) {

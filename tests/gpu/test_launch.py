@@ -246,19 +246,3 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
 
     assert costs() == [1, 0]
     assert costs() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("function", "args", "reason"),
-    [
-        (lambda x, y: x * y, ("cuda", "cpu"), "its arguments are on cuda:0 and cpu"),
-        (lambda x: x * 2 if x.sum().item() > 0 else x, ("cuda",), "value of a tensor left tensor land"),
-        (lambda x: (x * 2).cpu(), ("cuda",), "is on cpu"),
-    ],
-)
-def test_reasons(function: Any, args: tuple[str, ...], reason: str) -> None:
-    tensors = [torch.tensor(2.0, device=device) for device in args]
-    fast = fastjit(pure=True, on_unsupported="eager")(function)
-    fast(*tensors)
-    assert fast.stats().hits == 0
-    assert reason in next(iter(fast.stats().fallbacks))

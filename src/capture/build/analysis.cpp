@@ -66,8 +66,9 @@ class Selector {
     if (event.facts.reads()) return add_value(index);
     if (event.name == "aten::detach_") return;
     if (event.op->hasTag(at::Tag::inplace_view)) return reshape(index);
-    // On the CPU these are loops over operators; where they write, it is in those.
-    if (event.facts.is(OpFlag::Foreach) && trace_.device.is_cpu() && covered(index)) return select_nested(index);
+    // On the CPU these are loops over operators, and where they write, it is in those; a device may have one kernel.
+    const bool is_loop = event.facts.is(OpFlag::Foreach) && (trace_.device.is_cpu() || writes_in_parts(index));
+    if (is_loop && covered(index)) return select_nested(index);
     Action step;
     step.event = index;
     if ((step.data_sized = is_data_sized) || whole_.contains(index)) return add(std::move(step), event);
@@ -264,15 +265,14 @@ class Selector {
   void refuse_exits(const Event& event, uint32_t index, bool is_data_sized) const {
     const Effect effect = event.facts.effect;
     if (!event.finished) unsound("an operator raised an exception: " + where(trace_, event));
-    const bool reads = event.facts.reads();
-    const bool guardable = reads && trace_.device.is_cpu();
-    if (effect == Effect::Value || (reads && !guardable))
-      unsound("value of a tensor left tensor land: " + where(trace_, event));
+    const bool guardable = event.facts.reads();
+    if (effect == Effect::Value) unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
     if (!is_data_sized && (effect == Effect::DataSized || (!guardable && event.facts.is(OpFlag::SizedByData))))
       depends_on_data(event);
     for (const CallValue& item : event.results)
-      if (item.kind == CallValue::Kind::Constant && (!guardable || item.constant.isComplexDouble()))
+      if (item.kind == CallValue::Kind::Constant && !is_known(event, item) &&
+          (!guardable || item.constant.isComplexDouble()))
         unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (!is_data_sized && made_data_sized(index)) depends_on_data(event);
     if (!is_data_sized && event.name == "aten::index.Tensor" && !is_masked_load(event))
@@ -288,6 +288,11 @@ class Selector {
           if (!record.unusual.empty()) unsound(describe(trace_, use.tensor, event) + " " + record.unusual);
           if (record.is_nested && !is_data_sized) depends_on_data(event);
         }
+  }
+
+  // Programs on a device are for one size.
+  bool is_known(const Event& event, const CallValue& result) const {
+    return event.facts.is(OpFlag::GivesSizes) && result.constant.isInt() && trace_.device.is_cuda();
   }
 
   bool is_constant(const Use& use) const { return (use.number || trace_.root(use.tensor)) && to_ir(use.meta->dtype); }
@@ -406,6 +411,19 @@ class Selector {
       add_all(trace_.events[child].results);
     }
     return all_seen(event.results);
+  }
+
+  bool writes_in_parts(uint32_t index) const {
+    std::unordered_set<uint32_t> written;
+    const auto each = [](const Event& event, auto body) {
+      for (const size_t i : written_arguments(event))
+        for (const Use& use : event.args[i].uses) body(use.tensor);
+    };
+    for (uint32_t child = index + 1; child < trace_.events[index].end; child = trace_.events[child].end)
+      each(trace_.events[child], [&](uint32_t tensor) { written.insert(tensor); });
+    bool all = trace_.events[index].end > index + 1;
+    each(trace_.events[index], [&](uint32_t tensor) { all &= written.contains(tensor); });
+    return all;
   }
 
   void read(Action& step, const Event& event) {

@@ -239,7 +239,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     }
     const ir::NodeId node = number_node(value);
     if (node == ir::kNoNode) continue;  // a guard says what it is
-    graph_.outputs.push_back(graph_.fresh_copy(node, {}));
+    graph_.outputs.push_back(trace_.device.is_cpu() ? graph_.fresh_copy(node, {}) : node);
     capture.result_values.push_back(value);
   }
   fix_sizes_read();
@@ -260,13 +260,6 @@ bool GraphBuilder::is_pinned_at(const Action& step, uint32_t tensor) const {
 bool GraphBuilder::pinned(const Action& step) const {
   auto is_pinned = [&](uint32_t tensor) { return is_pinned_at(step, tensor); };
   return std::ranges::any_of(step.reads, is_pinned) || std::ranges::any_of(step.results, is_pinned);
-}
-
-// Takes or gives a tensor that no kernel reaches.
-bool GraphBuilder::is_on_host(const Action& step) const {
-  if (trace_.host.empty()) return false;
-  const auto is_host = [&](uint32_t tensor) { return trace_.host.contains(analysis_.storage[tensor]); };
-  return std::ranges::any_of(step.reads, is_host) || std::ranges::any_of(step.results, is_host);
 }
 
 // A view of all of it, which stands for the storage's memory too.
@@ -554,7 +547,7 @@ ir::NodeId GraphBuilder::given_node(uint32_t scalar) {
 ir::NodeId GraphBuilder::scalar_node(uint32_t scalar) {
   if (trace_.size_numbers.contains(scalar)) return graph_.size(size_of(scalar));
   const ir::NodeId node = number_node(scalar);
-  return node == ir::kNoNode ? given_node(scalar) : node;
+  return node == ir::kNoNode ? given_node(scalar) : on_device(node);
 }
 
 // What kernels compute with is converted to a tensor's type, as eager does with a check.
@@ -564,14 +557,16 @@ void GraphBuilder::limit_scalars() {
     capture.scalar_args.insert(capture.scalar_args.begin() + i, Capture::kSize);
     capture.scalar_limits.insert(capture.scalar_limits.begin() + i, std::numeric_limits<double>::infinity());
   }
-  for (const auto& at : taken_) {
-    const ScalarBindings::Place& place = scalars_.places.at(at);
+  const auto keep_within = [&](const ScalarBindings::Place& place) {
     const auto op = number_ops_.find(place.scalar);
-    if (op == number_ops_.end() && !scalar_nodes_.contains(place.scalar)) continue;
+    if (op == number_ops_.end() && !scalar_nodes_.contains(place.scalar)) return;
     double& limit = op != number_ops_.end() ? capture.numbers[op->second].limit
                                             : capture.scalar_limits[graph_[scalar_nodes_[place.scalar]].attr];
     limit = std::min(limit, place.limit);
-  }
+  };
+  for (const auto& at : taken_) keep_within(scalars_.places.at(at));
+  for (const auto& at : taken_lists_)
+    for (const auto& [element, place] : scalars_.lists.at(at)) keep_within(place);
 }
 
 std::set<uint32_t> GraphBuilder::constant_scalars(std::set<uint32_t>& events) const {
@@ -581,6 +576,9 @@ std::set<uint32_t> GraphBuilder::constant_scalars(std::set<uint32_t>& events) co
     out.insert(place.scalar);
     events.insert(at.first);
   }
+  for (const auto& [at, elements] : scalars_.lists)
+    for (const auto& [element, place] : elements)
+      if (!taken_lists_.contains(at)) out.insert(place.scalar);
   return out;
 }
 

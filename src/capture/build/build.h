@@ -200,9 +200,21 @@ class GraphBuilder {
   void take_scalars(const Event& event, const std::vector<Arg>& args, const std::vector<ir::NodeId>& out);
   bool is_pinned_at(const Action& step, uint32_t tensor) const;
   bool pinned(const Action& step) const;  // touches memory that must be real at this point
+  ir::NodeId settled(uint32_t tensor);    // the value of a tensor on pinned memory that is written no more
+  // host.cpp
+  /// An argument of a call that eager did not make: a node, a number that the call is given, or a constant.
+  struct Extra {
+    ir::NodeId node = ir::kNoNode;
+    std::optional<uint32_t> given{};
+    c10::IValue constant{};
+  };
+  ir::NodeId run(const char* op, const char* overload, const std::vector<Extra>& args, const TensorMeta& result);
   bool is_on_host(const Action& step) const;
   ir::NodeId lifted_on_host(const Use& made, const Event& event);
-  ir::NodeId settled(uint32_t tensor);  // the value of a tensor on pinned memory that is written no more
+  ir::NodeId on_host(ir::NodeId node, c10::ScalarType dtype);
+  ir::NodeId on_device(ir::NodeId number);
+  ir::NodeId sizes_on_host(const Event& event, ir::NodeId sizes);
+  ir::NodeId compared_on_host(const NumberTest& test);
   // read_values.cpp
   void guard(uint32_t step);
   void settle_sizes(const Use& use);
@@ -261,7 +273,10 @@ class GraphBuilder {
   std::optional<uint32_t> made_generator(const c10::IValue& value) const;
   /// What a step of torch's reads: tensors as they are, the base of a view, factors that may be views of inputs.
   enum class Reads : uint8_t { Tensors, Base, Factors };
-  bool takes_number(const Action& step, uint32_t arg, CallTemplate& made);
+  /// Numbers of a call's arguments that the program computes: operands behind the tensors.
+  using ComputedNumbers = std::vector<std::pair<CallTemplate::NumberHole, ir::NodeId>>;
+  bool takes_number(const Action& step, uint32_t arg, CallTemplate& made, ComputedNumbers& computed);
+  void take_list(const Action& step, uint32_t arg, CallTemplate& made, ComputedNumbers& computed);
   ir::ExternAttr prepare(uint32_t step, Reads reads, ir::NodeId first);
   ir::NodeId call(uint32_t step, ir::ExternKind kind, ir::NodeId first);
   bool call_for_rest(uint32_t step, const std::vector<ir::NodeId>& made);
@@ -278,14 +293,16 @@ class GraphBuilder {
   const CallInputs& inputs_;
   const Analysis& analysis_;
   const ScalarBindings& scalars_;
-  std::set<std::pair<uint32_t, uint32_t>> taken_;  // places of scalars_ that a lowering computes with
-  std::set<std::pair<uint32_t, uint32_t>> given_;  // those that a call of torch's is given
-  std::set<uint32_t> baked_;                       // scalars that a call template holds as a constant
+  std::set<std::pair<uint32_t, uint32_t>> taken_;        // places of scalars_ that a lowering computes with
+  std::set<std::pair<uint32_t, uint32_t>> given_;        // those that a call of torch's is given
+  std::set<std::pair<uint32_t, uint32_t>> taken_lists_;  // of scalars_.lists, those that a call of torch's is given
+  std::set<uint32_t> baked_;                             // scalars that a call template holds as a constant
   std::unordered_map<uint32_t, ir::NodeId> scalar_nodes_;
   std::unordered_set<uint32_t> read_;  // scalars that were read out of tensors
   // Scalar that was read out of a tensor, or that follows from such ones -> its value.
   std::unordered_map<uint32_t, ir::NodeId> value_nodes_;
-  std::unordered_map<uint32_t, uint32_t> number_ops_;  // scalar -> index into Capture::numbers
+  std::unordered_map<ir::NodeId, ir::NodeId> on_device_;  // of such values: copies for kernels
+  std::unordered_map<uint32_t, uint32_t> number_ops_;     // scalar -> index into Capture::numbers
   plan::Numerics numerics_;
   ir::Graph& graph_;
   std::optional<ir::Symbols::Scope> scope_;        // of a program for any size

@@ -185,21 +185,10 @@ ir::NodeId GraphBuilder::run_unary(const char* op, ir::ExternKind kind, ir::Node
   attr.kind = kind;
   attr.call = static_cast<uint32_t>(capture.calls.size());
   attr.name = op;
-  if (operand != ir::kNoNode) attr.operands.push_back(operand);
+  attr.operands.push_back(operand);
   capture.calls.push_back(std::move(made));
   const ir::NodeId node = graph_.external(std::move(attr));
   return graph_.result(node, 0, *memory_type(result.dtype), result.layout());
-}
-
-// What torch.tensor() gave, in memory of each call's own: it may be written.
-ir::NodeId GraphBuilder::lifted_on_host(const Use& made, const Event& event) {
-  const TensorMeta& meta = flat_results(event)[0].meta;
-  if (!made.number) return run_unary("aten::clone", ir::ExternKind::Op, real(made.tensor), meta);
-  const ir::NodeId node = run_unary("aten::clone", ir::ExternKind::Op, ir::kNoNode, meta);
-  CallTemplate& call = capture.calls.back();
-  call.holes.clear();
-  call.args[0] = number_tensor(made, *made.number);
-  return node;
 }
 
 // A node that is this tensor, for calls that read it: a view of real memory where eager had a view.
@@ -316,23 +305,47 @@ std::optional<uint32_t> GraphBuilder::made_generator(const c10::IValue& value) c
 // Whether the call is given a number that is known to differ from call to call: others are constants, with which more
 // operators become kernels. The operator computes with it: one that would
 // mean sizes or dims is none, and what it makes is compared with what the recorded call made.
-bool GraphBuilder::takes_number(const Action& step, uint32_t arg, CallTemplate& made) {
+bool GraphBuilder::takes_number(const Action& step, uint32_t arg, CallTemplate& made, ComputedNumbers& computed) {
   const ScalarBindings::Place* place = scalars_.find(step.event, arg);
   const Event& event = trace_.events[step.event];
   const bool makes = !first_tensor(event);  // of numbers alone: they may decide its size, as those of arange do
-  if (!place || !trace_.varying.contains(place->scalar) || event.args[arg].kind != CallValue::Kind::Constant ||
-      event.facts.product || step.data_sized || makes)
+  if (!place || event.args[arg].kind != CallValue::Kind::Constant || event.facts.product || step.data_sized || makes)
     return false;
   c10::TypePtr type = event.op->schema().arguments()[arg].type();
   if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   const bool is_computed_with = type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType;
-  if (!is_computed_with || kind_of(step) != ir::ExternKind::Op || number_node(place->scalar) != ir::kNoNode)
-    return false;
+  if (!is_computed_with || kind_of(step) != ir::ExternKind::Op) return false;
   const auto& [number, name] = inputs_.scalars[place->scalar];
+  if (const ir::NodeId node = number_node(place->scalar); node != ir::kNoNode) {
+    if (trace_.device.is_cpu() || !event.args[arg].constant.isDouble()) return false;
+    computed.push_back({{arg, 0, true, name}, node});
+    taken_.insert({step.event, arg});
+    return true;
+  }
+  if (!trace_.varying.contains(place->scalar)) return false;
   const auto scalar = static_cast<uint32_t>(graph_[given_node(place->scalar)].attr);
   made.numbers.push_back({arg, scalar, bool(PyFloat_CheckExact(number)), name});
   given_.insert({step.event, arg});
   return true;
+}
+
+// The same of the elements of a list.
+void GraphBuilder::take_list(const Action& step, uint32_t arg, CallTemplate& made, ComputedNumbers& computed) {
+  const auto list = scalars_.lists.find({step.event, arg});
+  if (list == scalars_.lists.end()) return;
+  taken_lists_.insert(list->first);
+  for (const auto& [element, place] : list->second) {
+    if (is_settled(place.scalar)) continue;
+    CallTemplate::NumberHole hole{arg, 0, true, inputs_.scalars[place.scalar].second, static_cast<int32_t>(element)};
+    if (const ir::NodeId node = number_node(place.scalar); node != ir::kNoNode) {
+      computed.emplace_back(std::move(hole), node);
+    } else if (trace_.varying.contains(place.scalar)) {
+      hole.scalar = static_cast<uint32_t>(graph_[given_node(place.scalar)].attr);
+      made.numbers.push_back(std::move(hole));
+    } else {
+      baked_.insert(place.scalar);
+    }
+  }
 }
 
 ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId first) {
@@ -362,10 +375,12 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   const auto is_known = [&](const Use& use) { return use.tensor != kNone && states_[use.tensor].known; };
   const bool may_give = (reads == Reads::Base && std::ranges::all_of(results, is_known)) || takes_sizes(event.name) ||
                         listed_sizes(event) || is_on_sized_way(step.event);
+  ComputedNumbers computed;
   for (uint32_t i = 0; i < event.args.size(); ++i) {
     const CallValue& item = event.args[i];
     if (scope_) add_size_holes(event, i, may_give, made);
-    const bool may_take = reads == Reads::Tensors && takes_number(step, i, made);
+    const bool may_take = reads == Reads::Tensors && takes_number(step, i, made, computed);
+    take_list(step, i, made, computed);
     if (const ScalarBindings::Place* place = may_take ? nullptr : scalars_.find(step.event, i))
       if (!is_settled(place->scalar)) baked_.insert(place->scalar);
     if (item.kind == CallValue::Kind::Tensor) {
@@ -390,6 +405,11 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
     } else {
       made.args.push_back(item.constant);
     }
+  }
+  for (auto& [hole, node] : computed) {
+    hole.operand = static_cast<int32_t>(attr.operands.size());
+    made.numbers.push_back(std::move(hole));
+    attr.operands.push_back(node);
   }
   for (const Use& use : results)
     made.results.push_back(is_on_sized_way(step.event) && use.tensor != kNone ? foretold(use, event) : use.meta);

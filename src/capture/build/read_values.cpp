@@ -154,6 +154,7 @@ ir::NodeId GraphBuilder::sizes_of(const Action& step) {
   const auto rank = static_cast<int64_t>(event.args[0].uses[0].meta->sizes.size());
   const ir::NodeId sizes = run_unary("aten::_shape_as_tensor", ir::ExternKind::Op,
                                      operand(event.args[0].uses[0], event), TensorMeta{at::kLong, {rank}, {1}});
+  if (trace_.device.is_cuda()) return sizes_on_host(event, sizes);
   if (event.name == kSlice) {
     const int64_t dim = event.args[1].constant.toInt(), stop = event.args[2].constant.toInt();
     ir::IndexMap map{{ir::Affine{dim, {}}}};
@@ -166,6 +167,8 @@ ir::NodeId GraphBuilder::sizes_of(const Action& step) {
 
 ir::NodeId GraphBuilder::answer_to(const NumberTest& test) {
   using support::Test;
+  if (trace_.device.is_cuda())
+    if (const ir::NodeId answer = compared_on_host(test); answer != ir::kNoNode) return answer;
   constexpr ir::Op kComparisons[] = {ir::Op::Lt, ir::Op::Le, ir::Op::Eq, ir::Op::Ne, ir::Op::Gt, ir::Op::Ge};  // Test's
   const auto constant = [&](double value) { return graph_.constant(ir::DType::F64, value); };
   std::array<ir::NodeId, 2> x{};
@@ -180,10 +183,13 @@ ir::NodeId GraphBuilder::answer_to(const NumberTest& test) {
     if (x[i] == ir::kNoNode) x[i] = constant(operand.value);
   }
   if (is_known) return ir::kNoNode;
-  if (test.kind <= Test::Ge) return graph_.pointwise(kComparisons[static_cast<size_t>(test.kind)], {x[0], x[1]});
-  if (test.kind == Test::IsNan) return graph_.pointwise(ir::Op::Ne, {x[0], x[0]});
-  const ir::Op op = test.kind == Test::IsInf ? ir::Op::Eq : ir::Op::Lt;
-  return graph_.pointwise(op, {graph_.pointwise(ir::Op::Abs, {x[0]}), constant(HUGE_VAL)});
+  const auto answer = [&] {
+    if (test.kind <= Test::Ge) return graph_.pointwise(kComparisons[static_cast<size_t>(test.kind)], {x[0], x[1]});
+    if (test.kind == Test::IsNan) return graph_.pointwise(ir::Op::Ne, {x[0], x[0]});
+    const ir::Op op = test.kind == Test::IsInf ? ir::Op::Eq : ir::Op::Lt;
+    return graph_.pointwise(op, {graph_.pointwise(ir::Op::Abs, {x[0]}), constant(HUGE_VAL)});
+  };
+  return trace_.device.is_cpu() ? answer() : on_host(answer(), at::kBool);
 }
 
 // A guard has compared the sizes of what torch made: from here on it is a tensor of those sizes.
@@ -209,22 +215,26 @@ void GraphBuilder::guard(uint32_t index) {
     const Use& use = event.args[0].uses[0];
     if (states_[use.tensor].mask != ir::kNoNode)
       unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
-    node = snapshot(step, use).node;
+    node = trace_.is_on_host(use) ? operand(use, event) : snapshot(step, use).node;
     if (node == ir::kNoNode || ir::is_raw(graph_[node].dtype))
       unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (event.op) node = graph_.reshape(node, {});
-    if (event.name == "aten::is_nonzero") node = graph_.convert(node, ir::DType::Bool);
+    if (event.name == "aten::is_nonzero" && !trace_.is_on_host(use)) node = graph_.convert(node, ir::DType::Bool);
   }
   const bool rounds_nothing = event.name == kTest;  // and asks of values that were looked at when they were read
   if (!rounds_nothing && !is_exact(node)) unsound("the value of " + label + " is computed otherwise than in eager");
   if (const auto value = trace_.value_scalars.find(step.event);
       value != trace_.value_scalars.end() && scalars_.bound[value->second]) {
-    value_nodes_[value->second] = graph_.convert(node, ir::DType::F64);
+    value_nodes_[value->second] =
+        trace_.device.is_cpu() ? graph_.convert(node, ir::DType::F64) : on_host(node, at::kDouble);
     return;
   }
   if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
   if (!event.of_constants && !has_few_answers(event) && values_++ == trace_.max_values)
     unsound("value limit (" + std::to_string(trace_.max_values) + ") reached: " + label);
+  const bool is_there = event.facts.effect == Effect::Test || event.name == kTest || is_size(event);
+  if (trace_.device.is_cuda() && !is_there)
+    node = on_host(node, event.name == "aten::is_nonzero" ? at::kBool : to_torch(graph_[node].dtype));
   ir::ExternAttr attr;
   attr.kind = ir::ExternKind::Guard;
   attr.call = static_cast<uint32_t>(capture.guards.size());

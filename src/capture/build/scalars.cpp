@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "capture/lower/util.h"
 
@@ -80,7 +81,7 @@ std::vector<uint32_t> element_events(const Trace& trace, const ScalarUse& use) {
 std::vector<uint32_t> list_events(const Trace& trace, const ScalarUse& use) {
   if (use.element >= 0 || use.events.size() != 1) return {};
   const Event& event = trace.events[use.events[0]];
-  if (!event.facts.is(OpFlag::Foreach) || !trace.device.is_cpu()) return {};
+  if (!event.facts.is(OpFlag::Foreach)) return {};
   constexpr std::string_view kPrefix = "aten::_foreach_";
   const std::string name = "aten::" + std::string(base_name(event.name).substr(kPrefix.size()));
   std::vector<uint32_t> parts;
@@ -206,9 +207,33 @@ class NumbersOnWay {
   std::unordered_map<uint32_t, std::vector<PlaceOf>> uses_;  // of tensors that bindings made of numbers
 };
 
+// On a device an operator on lists may be one kernel of torch's, which takes the list of numbers as it is.
+bool bind_in_list(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
+  if (use.events.size() != 1) return false;
+  const uint32_t index = use.events[0];
+  const Event& event = trace.events[index];
+  if (!event.facts.is(OpFlag::Foreach)) return false;
+  std::optional<uint32_t> found;
+  for (uint32_t i = 0; i < event.args.size(); ++i) {
+    const c10::IValue& value = event.args[i].constant;
+    if (event.args[i].kind != CallValue::Kind::Constant || !value.isList()) continue;
+    const c10::ArrayRef<c10::IValue> elements = value.toListRef();
+    const auto element = static_cast<size_t>(use.element);
+    if (element >= elements.size() || !elements[element].isDouble() || !number.is(elements[element].toScalar()))
+      continue;
+    if (std::exchange(found, i)) return false;
+  }
+  const auto limit = found ? limit_of(event, event.args[*found], number.is_float) : std::nullopt;
+  const auto element = static_cast<uint32_t>(use.element);
+  return limit &&
+         bindings.lists[{index, *found}].try_emplace(element, ScalarBindings::Place{use.scalar, *limit}).second;
+}
+
 bool bind_use(const Trace& trace, const ScalarUse& use, const Number& number, ScalarBindings& bindings) {
   if (!use.alone) return false;
-  if (use.element >= 0) return bind_to(trace, element_events(trace, use), use.scalar, number, bindings);
+  if (use.element >= 0)
+    return bind_to(trace, element_events(trace, use), use.scalar, number, bindings) ||
+           (trace.device.is_cuda() && bind_in_list(trace, use, number, bindings));
   const std::vector<uint32_t> each = list_events(trace, use);
   if (each.empty()) return bind_to(trace, use.events, use.scalar, number, bindings);
   return std::ranges::all_of(each,
@@ -243,12 +268,15 @@ void ScalarBindings::refuse(const std::set<uint32_t>& scalars) {
       if (!bound[it->first]) bound[operand] = false;
   for (const auto& [scalar, operands] : *derived)
     if (std::ranges::none_of(operands, [&](uint32_t operand) { return bound[operand]; })) bound[scalar] = false;
-  std::erase_if(places, [&](const auto& entry) { return !bound[entry.second.scalar]; });
+  const auto is_refused = [&](const auto& entry) { return !bound[entry.second.scalar]; };
+  std::erase_if(places, is_refused);
+  for (auto& [at, elements] : lists) std::erase_if(elements, is_refused);
 }
 
 void ScalarBindings::refuse_all() {
   bound.assign(bound.size(), false);
   places.clear();
+  lists.clear();
 }
 
 ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const std::vector<bool>& symbolic) {
@@ -280,6 +308,9 @@ ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const 
     if (!(lift == kNone ? bind_use(trace, use, number, bindings) : bind_lift(use, lift, number)))
       refused.insert(use.scalar);
   }
+  for (const auto& [at, elements] : bindings.lists)
+    for (const auto& [element, place] : elements)
+      if (!always_fits(place)) refused.insert(place.scalar);
   std::optional<NumbersOnWay> way;
   if (!bindings.places.empty()) way.emplace(trace);
   std::map<PlaceOf, ScalarBindings::Place> on_way;

@@ -14,7 +14,8 @@ struct ScalarBindings {
     uint32_t scalar;
     double limit;  // finite values beyond it make eager's operator raise; infinity: it takes any
   };
-  std::map<std::pair<uint32_t, uint32_t>, Place> places;               // (event, argument)
+  std::map<std::pair<uint32_t, uint32_t>, Place> places;                     // (event, argument)
+  std::map<std::pair<uint32_t, uint32_t>, std::map<uint32_t, Place>> lists;  // the same by element, of lists of numbers
   std::vector<bool> bound;                                             // per scalar: every use of it is in `places`
   const std::map<uint32_t, std::vector<uint32_t>>* derived = nullptr;  // Trace::derived
 

@@ -80,6 +80,7 @@ struct Recorder::Impl {
   void identify(Event& event, const at::RecordFunction& record);
   void meet_saved(const c10::IValue& value);
   void as_view(Event& event, const c10::IValue& result);
+  void as_buffer(Event& event, const c10::IValue& result);  // buffers.cpp
   void hide_inside(uint32_t event);
   void show();
   void start(const at::RecordFunction& event);

@@ -40,6 +40,26 @@ std::string literal(const c10::IValue& value, const c10::Argument& argument) {
   return escaped(py::cast<std::string>(py::repr(object)));
 }
 
+using NumberHole = capture::CallTemplate::NumberHole;
+
+// Of numbers that the program computes, it is an operand of the step.
+std::string number_text(const NumberHole& hole) {
+  if (hole.operand >= 0) return "float({" + std::to_string(hole.operand) + "})";
+  return "scalars[" + escaped(py::cast<std::string>(py::repr(py::str(hole.name)))) + "]";
+}
+
+// A list of numbers, some of which are not the recorded ones.
+std::string list_text(const capture::CallTemplate& call, uint32_t arg) {
+  const py::list recorded(torch::jit::toPyObject(call.args[arg]));
+  std::vector<std::string> elements;
+  for (const py::handle element : recorded) elements.push_back(escaped(py::cast<std::string>(py::repr(element))));
+  for (const NumberHole& hole : call.numbers)
+    if (hole.arg == arg) elements[static_cast<size_t>(hole.element)] = number_text(hole);
+  std::string text;
+  for (const std::string& element : elements) text += (text.empty() ? "[" : ", ") + element;
+  return text + "]";
+}
+
 }  // namespace
 
 std::pair<std::string, bool> python_source(const capture::CallTemplate& call) {
@@ -66,7 +86,7 @@ std::pair<std::string, bool> python_source(const capture::CallTemplate& call) {
       text += "]";
     } else if (const auto number = std::ranges::find(call.numbers, i, &capture::CallTemplate::NumberHole::arg);
                number != call.numbers.end()) {
-      text += "scalars[" + escaped(py::cast<std::string>(py::repr(py::str(number->name)))) + "]";
+      text += number->element < 0 ? number_text(*number) : list_text(call, static_cast<uint32_t>(i));
     } else {
       text += literal(call.args[i], schema.arguments()[i]);
     }

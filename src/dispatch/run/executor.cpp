@@ -69,6 +69,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     return static_cast<char*>(held_arena_.get());
   }
   void drop_arena() { held_arena_.clear(); }
+  double* number(SlotId id) { return reinterpret_cast<double*>(address(id)); }
 
   static at::Tensor empty(const plan::Slot& s) {
     const at::ScalarType dtype = capture::to_torch(s.dtype);
@@ -288,11 +289,19 @@ void Executable::prepare() {
     if constexpr (std::is_same_v<AnyStep, plan::LoopStep>) releases_gil |= step.team > 0;
   };
   plan::for_each_step(program, note_step);
-  releases_gil = calls_torch;  // as torch does around each of its operators
-  if (cuda) return;            // launches only queue work
+  releases_gil = calls_torch;       // as torch does around each of its operators
+  if (cuda) return find_numbers();  // launches only queue work
   plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
   for (const plan::Step& step : program.steps)
     if (const auto* loop = std::get_if<plan::LoopStep>(&step)) releases_gil |= loop->team > 0;
+}
+
+void Executable::find_numbers() {
+  numbers_on_host.assign(program.slots.size(), false);
+  plan::for_each_step(program, [&](const auto& step) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(step)>, plan::NumberStep>)
+      numbers_on_host[step.result] = true;
+  });
 }
 
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
@@ -310,6 +319,7 @@ void run_and_give_up(const Executable& executable, const plan::Program& program,
 
 bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                  const uint64_t* scalars, Tensors& outputs, ValueCheck& check) {
+  if (executable.cuda) return run_checked_cuda(executable, inputs, scalars, outputs, check);
   return run_checked_on<CpuRun>(executable, program, inputs, scalars, outputs, check);
 }
 

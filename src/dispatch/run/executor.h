@@ -21,6 +21,7 @@ struct CudaCode {
   c10::DeviceIndex device = 0;
   backend::CudaContext context = nullptr;
   std::vector<backend::CudaFunction> functions;  // per Program::kernels
+  c10::Allocator* allocator = nullptr;           // torch's for the device; null: a torch without CUDA
 };
 
 /// A program with everything it needs at run time. Immutable after prepare(); shared by threads.
@@ -32,6 +33,7 @@ struct Executable {
   std::vector<capture::NumberOp> numbers;
   std::vector<ir::ExternAttr> externs;
   std::vector<ir::Store> stores;
+  std::vector<bool> numbers_on_host;     // per slot: a number that a program on a device computes; else empty
   std::vector<bool> relaid;              // per slot: a call's result that the program wants with other strides
   std::vector<int64_t> result_versions;  // as Capture's
   Changes changes;                       // by its steps, in order
@@ -47,8 +49,12 @@ struct Executable {
   void relay();
   /// Loads the kernels into the primary context of a CUDA device. Throws std::runtime_error.
   void load_on_cuda(c10::DeviceIndex device);
+  bool on_host(plan::SlotId slot) const { return !numbers_on_host.empty() && numbers_on_host[slot]; }
   int kernel_launches() const { return static_cast<int>(program.made.size()); }
   int steps() const { return static_cast<int>(program.steps.size()); }
+
+ private:
+  void find_numbers();
 };
 
 /// What went differently from the recording although every guard held (an operator's output metadata): the call
@@ -75,7 +81,7 @@ void run(const Executable& executable, const plan::Program& program, const at::T
 /// The same. Of each input, null or what owns it: it is reset once the run needs it no more. `given_up` null: none is.
 void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                      at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs);
-/// As run() with guards, on the CPU. False: it stopped, as `check` tells.
+/// As run() with guards. False: it stopped, as `check` tells.
 bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                  const uint64_t* scalars, Tensors& outputs, ValueCheck& check);
 

@@ -92,10 +92,12 @@ class Run {
       if (s.kind == SlotKind::Alias)
         t = alias(s, s.base, s.offset);
       else
-        t = self().empty(s);
+        t = exe_.on_host(id) ? number_on_host() : self().empty(s);
     }
     return t;
   }
+
+  static at::Tensor number_on_host() { return at::empty({}, at::TensorOptions(at::kDouble)); }
 
   at::Tensor alias(const plan::Slot& s, SlotId of, int64_t offset) {
     const at::Tensor& base = tensor(of);
@@ -176,10 +178,10 @@ class Run {
 
   void step(const plan::NumberStep& s) {
     double given[2] = {};
-    for (size_t i = 0; i < s.operands.size(); ++i) given[i] = *reinterpret_cast<const double*>(address(s.operands[i]));
+    for (size_t i = 0; i < s.operands.size(); ++i) given[i] = self().number(s.operands[i].slot)[s.operands[i].offset];
     const auto result = exe_.numbers[s.number].compute(given, scalars_);
     if (!result) throw Restart{"the number " + exe_.numbers[s.number].label + " is computed otherwise by Python"};
-    *reinterpret_cast<double*>(address(s.result)) = *result;
+    *self().number(s.result) = *result;
   }
 
   bool holds(const plan::GuardStep& guard, ValueCheck& check) {
@@ -206,6 +208,12 @@ class Run {
     return generators_[which];
   }
 
+  c10::IValue number_of(const capture::CallTemplate::NumberHole& hole, const std::vector<SlotId>& operands) {
+    if (hole.operand >= 0) return *self().number(operands[static_cast<size_t>(hole.operand)]);
+    const uint64_t bits = scalars_[hole.scalar];
+    return hole.is_float ? c10::IValue(std::bit_cast<double>(bits)) : c10::IValue(static_cast<int64_t>(bits));
+  }
+
   void call(const capture::CallTemplate& tmpl, const std::vector<SlotId>& operands, torch::jit::Stack& stack) {
     stack.assign(tmpl.args.begin(), tmpl.args.end());
     int64_t list = -1;
@@ -225,15 +233,17 @@ class Run {
     }
     for (const auto& [arg, which] : tmpl.made_generators) stack[arg] = made_generator(which);
     for (const capture::CallTemplate::NumberHole& hole : tmpl.numbers) {
-      const uint64_t bits = scalars_[hole.scalar];
-      if (hole.element >= 0) {
-        if (list != hole.arg) stack[hole.arg] = copy_of_list(tmpl.args[hole.arg]);
-        list = hole.arg;
-        stack[hole.arg].toIntList().set(static_cast<size_t>(hole.element), static_cast<int64_t>(bits));
+      const c10::IValue number = number_of(hole, operands);
+      if (hole.element < 0) {
+        stack[hole.arg] = number;
         continue;
       }
-      stack[hole.arg] =
-          hole.is_float ? c10::IValue(std::bit_cast<double>(bits)) : c10::IValue(static_cast<int64_t>(bits));
+      if (list != hole.arg) stack[hole.arg] = copy_of_list(tmpl.args[hole.arg]);
+      list = hole.arg;
+      if (stack[hole.arg].isIntList())
+        stack[hole.arg].toIntList().set(static_cast<size_t>(hole.element), number.toInt());
+      else
+        stack[hole.arg].toList().set(static_cast<size_t>(hole.element), number);
     }
     std::optional<capture::CastScope> casts;
     if (tmpl.casts) casts.emplace(*tmpl.casts);
@@ -395,5 +405,7 @@ bool run_checked_on(const Executable& executable, const plan::Program& program, 
 /// On executable.cuda's device.
 void run_cuda(const Executable& executable, const at::Tensor* const* inputs, at::Tensor* const* given_up,
               const uint64_t* scalars, Tensors& outputs);
+bool run_checked_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
+                      Tensors& outputs, ValueCheck& check);
 
 }  // namespace fastjit::dispatch

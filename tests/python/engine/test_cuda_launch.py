@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 CUDA = Path(__file__).parents[2] / "cuda"
-CHECKS = re.findall(r"^def (check_\w+)", (HELPERS / "fake_cuda.py").read_text(), re.MULTILINE)
+SOURCES = [(HELPERS / name).read_text() for name in ("fake_cuda.py", "fake_cuda_training.py")]
+CHECKS = [check for text in SOURCES for check in re.findall(r"^def (check_\w+)", text, re.MULTILINE)]
 
 KERNEL_FLAGS = ("-std=c++17", "-O0", "-fPIC", "-ffp-contract=off", "-fno-gnu-unique", "-w")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,3 +152,18 @@ def beside_the_host(kept: Tensor) -> dict[str, Callable[[Tensor, Tensor], Any]]:
         "out": lambda x, y: (x + 1, torch.add(y, 1, out=torch.empty(8))),
         "found and written": written,
     }
+
+
+# Functions of a tensor of 8 elements on the device and a number on the CPU, which Python code reads.
+READS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "result": lambda x, y: (x * 2, x.sum().item()),
+    "arithmetic": lambda x, y: x * (1 - 0.9 ** x.abs().amax().item()),
+    "arithmetic of the host's": lambda x, y: x * (1 - 0.9 ** y.item()),
+    "branch": lambda x, y: x * 2 if x[0] > -0.5 else x * 3,
+    "comparison": lambda x, y: x * 2 if x.amax().item() > 1.3 else x * 3,
+    "comparison with the host's": lambda x, y: x * 2 if y.item() < x.sum().item() else x * 3,
+    "any": lambda x, y: x * 2 if bool((x > 1.5).any()) else x * 3,
+    "equal": lambda x, y: x * 2 if torch.equal(x, x) else x * 3,
+    "not a number": lambda x, y: x * 2 if math.isnan(x.sum().item()) else x * 3,
+    "chosen elements": lambda x, y: (x[x > 0].sum() + 1, x.nonzero()),
+}

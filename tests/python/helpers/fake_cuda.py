@@ -6,7 +6,6 @@ tests/cuda/fake_driver.cpp. Prints {check: what went wrong, or ""} as JSON.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
@@ -21,11 +20,12 @@ import torch
 
 import cuda_cases
 import cuda_launch_cases
-import cuda_training_cases as training
+import fake_cuda_training
 import fastjit as package
 from fastjit import _nvrtc, fastjit
 from fastjit._load import extension
 from helpers import assert_same
+from stand_in import back, put
 
 CASES = ("softmax of 3 dims", "layer_norm", "gelu chain", "full sum", "amax float32", "to float64")
 driver: Any = None
@@ -37,18 +37,6 @@ def value(name: str) -> int:
 
 def address(name: str) -> int:
     return ctypes.c_void_p.in_dll(driver, f"fake_{name}").value or 0
-
-
-def put(value: Any, index: int = 0) -> Any:
-    if isinstance(value, torch.Tensor):
-        return torch.ops.fake_cuda.to(value, index)
-    return tuple(put(item, index) for item in value) if isinstance(value, tuple) else value
-
-
-def back(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return torch.ops.fake_cuda.cpu(value)
-    return tuple(map(back, value)) if isinstance(value, tuple) else value
 
 
 def fallback(function: Callable[..., Any], *args: Any, pure: bool = True) -> tuple[str, str]:
@@ -282,113 +270,6 @@ def check_reasons_and_ways_out() -> None:
     reason, said = fallback(lambda x, y: (x * 2, y), x, put(host, 1))
     assert reason == "its arguments are on cuda:0 and cuda:1" and said.endswith("; move its tensors to one device")
     assert fallback(lambda x: (x * 2, weight * 2), x)[0].endswith(" is on cuda:1")
-    for pure in (True, False):
-        assert "value of a tensor left" in fallback(lambda x: x * 2 if x.sum().item() > 0 else x, x, pure=pure)[0]
-
-
-def check_gradients() -> None:
-    for name, (make, sizes) in training.MODELS.items():
-        model, x = make(), torch.randn(sizes)
-        on_device = training.moved(model, put)
-        fast = fastjit(on_device)
-        got = training.play(on_device, fast, put(x))
-        training.assert_alike(got, training.play(model, model, x), lambda t: back(t) if t.is_cuda else t)
-        stats = package.of(fast).stats()
-        assert (stats.hits, stats.fallbacks) == (3, {}) and stats.kernels > 0, (name, stats)
-
-
-def check_gradients_with_autocast() -> None:
-    for name, (make, sizes) in training.MODELS.items():
-        made, x = make(), put(torch.randn(sizes))
-        model, twin = training.moved(made, put), training.moved(made, put)
-        fast = fastjit(twin)
-
-        def under_autocast(forward: Any, x: torch.Tensor) -> torch.Tensor:
-            torch.set_autocast_enabled("cuda", True)
-            try:
-                return forward(x)  # type: ignore[no-any-return]
-            finally:
-                torch.set_autocast_enabled("cuda", False)
-                torch.clear_autocast_cache()
-
-        torch.set_autocast_dtype("cuda", torch.bfloat16)
-        expected = training.play(model, lambda x: under_autocast(model, x), x)  # noqa: B023
-        got = training.play(twin, lambda x: under_autocast(fast, x), x)  # noqa: B023
-        training.assert_alike(got, expected, back, 3e-2)
-        stats = package.of(fast).stats()
-        assert (stats.hits, stats.fallbacks) == (3, {}), (name, stats)
-
-
-def check_whole_steps() -> None:
-    make, sizes = training.MODELS["norm"]
-    model, x = make(), torch.randn(sizes)
-    on_device = training.moved(model, put)
-    plain = training.whole_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    fast = fastjit(training.whole_step(on_device, torch.optim.SGD(on_device.parameters(), lr=0.1)))
-    with torch.enable_grad():
-        for _ in range(5):
-            expected = plain(x)  # torch.optim imports what it needs at its first step
-            torch.testing.assert_close(back(fast(put(x))), expected, rtol=1e-4, atol=1e-5)
-    for one, other in zip(on_device.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(back(one.detach()), other.detach(), rtol=1e-4, atol=1e-5)
-    assert (fast.stats().hits, fast.stats().fallbacks) == (3, {}), fast.stats()  # the first left gradients behind
-
-
-def check_backward_runs_on_the_device_s_thread_but_while_it_is_recorded() -> None:
-    seen: list[int] = []
-
-    class Seen(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            return grad * 2
-
-    def hook(grad: torch.Tensor) -> None:
-        seen.append(threading.get_ident())
-
-    fast, x = fastjit(Seen.apply), put(torch.randn(4)).requires_grad_()
-    with torch.enable_grad():
-        for _ in range(3):
-            y = fast(x)
-            assert torch._C._is_multithreading_enabled()
-            y.register_hook(hook)
-            y.sum().backward()
-    assert threading.get_ident() not in seen and len(seen) == 3
-    assert (fast.stats().hits, fast.stats().fallbacks) == (2, {}), fast.stats()
-    assert_same(back(x.grad), torch.full((4,), 6.0))
-
-    def raises(x: torch.Tensor) -> torch.Tensor:
-        raise ValueError((x * 2).shape)
-
-    with contextlib.suppress(ValueError):
-        fastjit(raises)(x)
-    assert torch._C._is_multithreading_enabled()
-
-
-def check_tensors_of_the_host_beside() -> None:
-    x, y, kept = torch.randn(8), torch.randn(8), torch.zeros(8)
-
-    def alike(got: Any, expected: Any) -> None:
-        for one, other in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)), strict=True):
-            assert one.device == other.device
-            assert_same(back(one) if one.is_cuda else one, back(other) if other.is_cuda else other)
-
-    for name, function in training.beside_the_host(kept).items():
-        fast, on_device = fastjit(function), put(x)
-        expected = function(on_device, y)
-        for count in range(1, 4):
-            alike(fast(on_device, y), expected)
-            assert fast.stats().hits == count - 1, (name, fast.stats())
-        assert fast.stats().fallbacks == {}, (name, fast.stats())
-    assert_same(kept, y * 4)
-    # Nothing on the device is an argument.
-    fast, weight = fastjit(lambda y: torch.ops.fake_cuda.to(y, 0) * weight), put(torch.ones(8))
-    for _ in range(3):
-        alike(fast(y), put(y))
-    assert (fast.stats().hits, fast.stats().fallbacks) == (2, {}), fast.stats()
 
 
 def check_a_launch_that_fails_runs_eagerly() -> None:
@@ -433,7 +314,8 @@ def no_nvrtc() -> None:
     print(json.dumps(fallback(lambda x: x * 2, put(torch.randn(4)))))
 
 
-CHECKS = [name for name in globals() if name.startswith("check_")]
+ALL = {**globals(), **vars(fake_cuda_training)}
+CHECKS = [name for name in ALL if name.startswith("check_")]
 
 
 def main(device: str, driver_path: str, names: list[str]) -> None:
@@ -446,11 +328,11 @@ def main(device: str, driver_path: str, names: list[str]) -> None:
         assert extension.nvrtc_open(driver_path) == ""
     torch.set_grad_enabled(False)
     if names[0] not in CHECKS:
-        return globals()[names[0]]()
+        return ALL[names[0]]()
     results = {}
     for name in names:
         try:
-            globals()[name]()
+            ALL[name]()
             results[name] = ""
         except Exception:
             results[name] = traceback.format_exc()

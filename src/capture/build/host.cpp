@@ -1,0 +1,116 @@
+// What of a call on a CUDA device is done on the host: tensors that are there, numbers that Python reads, and what it
+// computes of them.
+#include <algorithm>
+#include <utility>
+
+#include "capture/build/build.h"
+
+namespace fastjit::capture {
+
+// Takes or gives a tensor that no kernel reaches.
+bool GraphBuilder::is_on_host(const Action& step) const {
+  if (trace_.host.empty()) return false;
+  const auto is_host = [&](uint32_t tensor) { return trace_.host.contains(analysis_.storage[tensor]); };
+  return std::ranges::any_of(step.reads, is_host) || std::ranges::any_of(step.results, is_host);
+}
+
+// One more call than eager made, with the defaults of what is not given.
+ir::NodeId GraphBuilder::run(const char* op, const char* overload, const std::vector<Extra>& args,
+                             const TensorMeta& result) {
+  const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, overload);
+  CallTemplate made{handle, facts_of(handle), {}, {}, {result}, true};
+  ir::ExternAttr attr;
+  attr.kind = ir::ExternKind::Op;
+  attr.call = static_cast<uint32_t>(capture.calls.size());
+  attr.name = op;
+  for (const c10::Argument& argument : handle.schema().arguments())
+    made.args.push_back(argument.default_value().value_or(c10::IValue()));
+  for (uint32_t i = 0; i < args.size(); ++i) {
+    const Extra& given = args[i];
+    if (given.node != ir::kNoNode) {
+      made.holes.push_back({i, -1});
+      attr.operands.push_back(given.node);
+    } else if (given.given) {
+      const auto& [number, name] = inputs_.scalars[*given.given];
+      const auto scalar = static_cast<uint32_t>(graph_[given_node(*given.given)].attr);
+      made.numbers.push_back({i, scalar, bool(PyFloat_CheckExact(number)), name});
+      made.args[i] = 0.0;
+    } else if (!given.constant.isNone()) {
+      made.args[i] = given.constant;
+    }
+  }
+  capture.calls.push_back(std::move(made));
+  return graph_.result(graph_.external(std::move(attr)), 0, *memory_type(result.dtype), result.layout());
+}
+
+// What torch.tensor() gave, in memory of each call's own: it may be written.
+ir::NodeId GraphBuilder::lifted_on_host(const Use& made, const Event& event) {
+  const TensorMeta& meta = flat_results(event)[0].meta;
+  if (!made.number) return run("aten::clone", "", {{real(made.tensor)}}, meta);
+  const at::Tensor number = at::scalar_tensor(*made.number, at::TensorOptions().dtype(made.meta->dtype));
+  return run("aten::clone", "", {{ir::kNoNode, {}, number}}, meta);
+}
+
+// What Python reads of a tensor: a copy, once what the device has queued is done.
+ir::NodeId GraphBuilder::on_host(ir::NodeId node, c10::ScalarType dtype) {
+  const std::vector<int64_t> sizes = ir::hints(graph_.sizes(node));
+  const Extra type{ir::kNoNode, {}, static_cast<int64_t>(dtype)};
+  const Extra host{ir::kNoNode, {}, c10::Device(c10::kCPU)}, any{};
+  return run("aten::_to_copy", "", {{node}, type, any, host}, TensorMeta{dtype, sizes, ir::row_major(sizes)});
+}
+
+// A number that Python computes, as kernels take it: where it is on the CPU, a copy of it on a device.
+ir::NodeId GraphBuilder::on_device(ir::NodeId number) {
+  if (trace_.device.is_cpu()) return number;
+  const auto [it, fresh] = on_device_.try_emplace(number, ir::kNoNode);
+  const Extra any{};
+  if (fresh)
+    it->second = run("aten::_to_copy", "", {{number}, any, any, {ir::kNoNode, {}, trace_.device}},
+                     TensorMeta{at::kDouble, {}, {}});
+  return it->second;
+}
+
+// What is asked of the sizes of a tensor, as in sizes_of(): torch gives these on the CPU.
+ir::NodeId GraphBuilder::sizes_on_host(const Event& event, ir::NodeId sizes) {
+  const auto number = [](int64_t value) { return Extra{ir::kNoNode, {}, value}; };
+  if (event.name == kSlice) {
+    const ir::NodeId size = run("aten::select", "int", {{sizes}, number(0), number(event.args[1].constant.toInt())},
+                                TensorMeta{at::kLong, {}, {}});
+    return run("aten::le", "Scalar", {{size}, number(event.args[2].constant.toInt())}, TensorMeta{at::kBool, {}, {}});
+  }
+  if (event.name != kFew) return sizes;
+  const std::vector<int64_t> rank = ir::hints(graph_.sizes(sizes));
+  return run("aten::clamp_max", "", {{sizes}, number(kMany)}, TensorMeta{at::kLong, rank, ir::row_major(rank)});
+}
+
+// The answer to what Python asks of numbers of which the program computes one; kNoNode: it computes none.
+ir::NodeId GraphBuilder::compared_on_host(const NumberTest& test) {
+  using support::Test;
+  std::vector<Extra> x;
+  for (const NumberTest::Operand& operand : test.operands) {
+    Extra& extra = x.emplace_back();
+    const auto scalar = static_cast<uint32_t>(operand.scalar);
+    if (operand.scalar >= 0) extra.node = number_node(scalar);
+    if (operand.scalar >= 0 && extra.node == ir::kNoNode && is_given(scalar)) extra.given = scalar;
+    if (extra.node == ir::kNoNode && !extra.given) extra.constant = operand.value;
+  }
+  const TensorMeta answer{at::kBool, {}, {}};
+  if (test.kind == Test::IsNan || test.kind == Test::IsInf || test.kind == Test::IsFinite) {
+    if (x[0].node == ir::kNoNode) return ir::kNoNode;
+    return run(test.kind == Test::IsNan   ? "aten::isnan"
+               : test.kind == Test::IsInf ? "aten::isinf"
+                                          : "aten::isfinite",
+               "", x, answer);
+  }
+  constexpr const char* kComparisons[] = {"aten::lt", "aten::le", "aten::eq", "aten::ne", "aten::gt", "aten::ge"};
+  constexpr size_t kTurned[] = {4, 5, 2, 3, 0, 1};  // Test's order: a < b is b > a
+  auto which = static_cast<size_t>(test.kind);
+  if (x[0].node == ir::kNoNode) {
+    std::swap(x[0], x[1]);
+    which = kTurned[which];
+  }
+  if (x[0].node == ir::kNoNode) return ir::kNoNode;
+  return run(kComparisons[which], x[1].node == ir::kNoNode ? "Scalar" : "Tensor", x, answer);
+}
+
+}  // namespace fastjit::capture
