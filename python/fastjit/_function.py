@@ -262,7 +262,7 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
         from fastjit import _source  # not at import: that takes milliseconds
 
         way_there = function._inspect("ir", variant).partition("\n# the way back\n")[0]
-        result = _source.from_ir(way_there, function._inspect("calls", variant))
+        result = _source.from_ir(way_there, function._inspect("steps of python", variant))
     elif stage in ("cuda", "ptx"):
         result = _cuda_stage(function, stage, variant)
     else:

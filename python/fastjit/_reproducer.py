@@ -94,7 +94,7 @@ def _text(
     data = "\n".join(textwrap.wrap(kept, 118))
     return (
         head
-        + _source.from_ir(facts["ir"], facts["calls"])
+        + _source.from_ir(facts["ir"], facts["steps"])
         + f'\n\nFOUND = {what!r}\nSCALARS = {{{scalars}}}\nDATA = """\n{data}\n"""\n'
         + _MAIN
     )

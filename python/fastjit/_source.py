@@ -103,6 +103,10 @@ def _reduce(operand: str, dtype: str, rest: str) -> str:
     return f"{operand}.{_REDUCE[kind]}({dims}{extra})"
 
 
+def _on(steps: dict[str, Any]) -> str:
+    return "" if steps["device"] == "cpu" else f", device={steps['device']!r}"
+
+
 def _expression(
     op: str,
     dtype: str,
@@ -110,7 +114,7 @@ def _expression(
     strides: list[int] | None,
     args: list[str],
     rest: str,
-    calls: list[dict[str, Any]],
+    steps: dict[str, Any],
 ) -> str:
     if op in _FORMS:
         trunc = "None" if dtype in ("f32", "f64") else "'trunc'"
@@ -120,7 +124,7 @@ def _expression(
     if op == "iota":
         dim = int(rest.split("dim=")[1].split()[0])
         shape = [sizes[k] if k == dim else 1 for k in range(len(sizes))]
-        return f"torch.arange({sizes[dim]}).reshape({shape}).expand({sizes})"
+        return f"torch.arange({sizes[dim]}{_on(steps)}).reshape({shape}).expand({sizes})"
     if op == "convert":
         return f"{args[0]}.to({_DTYPES[dtype]})"
     if op == "view":
@@ -129,7 +133,7 @@ def _expression(
     if op == "update":
         return f"update({args[0]}, {args[1]}, {_map_rows(rest)})"
     if op == "undef":
-        return f"torch.zeros({sizes}, dtype={_DTYPES[dtype]})"
+        return f"torch.zeros({sizes}, dtype={_DTYPES[dtype]}{_on(steps)})"
     if op == "reshape":
         return f"{args[0]}.reshape({sizes})"
     if op == "cat":
@@ -137,9 +141,12 @@ def _expression(
     if op == "reduce":
         return _reduce(args[0], dtype, rest)
     if op == "contract":
-        return str(calls[int(rest.split("call=")[1].split()[0])]["text"]).format(*args)
+        return str(steps["calls"][int(rest.split("call=")[1].split()[0])]["text"]).format(*args)
+    if op == "extern" and " kind=number " in rest:
+        number = steps["numbers"][int(rest.split("call=")[1].split()[0])].format(*args)
+        return f"(torch.tensor({number}, dtype=torch.float64),)"
     if op == "extern":
-        call = calls[int(rest.split("call=")[1].split()[0])]
+        call = steps["calls"][int(rest.split("call=")[1].split()[0])]
         # A call gives a tuple of its tensors; lists count as their elements.
         text = call["text"].format(*args)
         return text if call["many"] else f"({text},)"
@@ -164,7 +171,7 @@ def _dead(nodes: list[re.Match[str] | str]) -> set[str]:
 
 def _head(body: str, inputs: list[str], scalars: list[str]) -> str:
     """Imports and helpers that the body uses, and the head of the function."""
-    numbers = [name for name in ("inf", "nan") if re.search(rf"(?<![\w.'\"]){name}\b", body)]
+    numbers = [name for name in ("inf", "nan", "sqrt") if re.search(rf"(?<![\w.'\"]){name}\b", body)]
     imports = (f"from math import {', '.join(numbers)}\n\n" if numbers else "") + "import torch\n"
     used = [name for name in _HELPERS if re.search(rf"(?<![\w.]){name}\(", body)]
     if "view" in used or "update" in used:
@@ -174,12 +181,13 @@ def _head(body: str, inputs: list[str], scalars: list[str]) -> str:
     return f'{imports}{helpers}\n\ndef program(inputs, scalars=None):\n    """{what}"""\n'
 
 
-def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
+def from_ir(ir: str, steps: dict[str, Any]) -> str:
     """Python source of ``program(inputs, scalars)``, which takes tensors and numbers by name and gives the outputs.
 
     Args:
         ir: text of a graph.
-        calls: per call of torch's {"text": expression with {0}, {1}, ... for its tensors, "many": it returns several}.
+        steps: "calls", per call of torch's {"text": expression with {0}, {1}, ... for its tensors, "many": it returns
+            several}; "numbers", per number that Python computes the expression; "device", such as "cpu".
     """
     lines: list[str] = []
     inputs: list[str] = []
@@ -205,7 +213,7 @@ def from_ir(ir: str, calls: list[dict[str, Any]]) -> str:
                 value = given if op == "input" else f"torch.tensor({given}, dtype={_DTYPES[dtype]})"
             else:
                 value = _expression(
-                    op, dtype, _ints(sizes), _ints(strides) if strides is not None else None, args, rest.strip(), calls
+                    op, dtype, _ints(sizes), _ints(strides) if strides is not None else None, args, rest.strip(), steps
                 )
             lines.append(f"    v{number} = {value}{note}")
         elif node.startswith("store"):

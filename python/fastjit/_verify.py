@@ -305,7 +305,7 @@ def _moved(shadow: Any, outcome: Outcome, leaves: list[Leaf]) -> list[torch.Tens
         return [*outputs, *inputs]
 
     try:
-        exec(_source.from_ir(facts["ir"], facts["calls"]), scope)
+        exec(_source.from_ir(facts["ir"], facts["steps"]), scope)
         still = play(0.0)
         if [t.shape for t in still] != [leaf.want.shape for leaf in leaves]:
             return None

@@ -284,17 +284,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
       };
       if (s == "ir")
         return with_way_back(variant->inspection.ir(), [](const Backward& node) { return ir::print(node.graph); });
-      if (s == "calls") {
-        py::list out;
-        for (const capture::CallTemplate& call : variant->program.executable->calls) {
-          const auto [text, many] = python_source(call);
-          py::dict row;
-          row["text"] = text;
-          row["many"] = many;
-          out.append(row);
-        }
-        return out;
-      }
+      if (s == "steps of python") return python_steps(*variant);
       if (s == "plan")
         return with_way_back(plan::text(variant->program.executable->program), [](const Backward& node) {
           return node.is_over ? std::string() : plan::text(node.program(node.whole()).executable->program);

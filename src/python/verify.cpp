@@ -83,14 +83,6 @@ class Shadow {
     out["name"] = function().options.name;
     out["signature"] = variant_->key.spec.signature();
     out["ir"] = variant_->inspection.ir();
-    py::list calls;
-    for (const capture::CallTemplate& call : variant_->program.executable->calls) {
-      const auto [text, many] = python_source(call);
-      py::dict row;
-      row["text"] = text;
-      row["many"] = many;
-      calls.append(row);
-    }
     std::vector<PyObject*> given;
     for (const py::object& number : numbers_) given.push_back(number.ptr());
     const Derived::Numbers all(variant_->program.derived, given.data(),
@@ -98,7 +90,7 @@ class Shadow {
     for (size_t i = 0; i < variant_->program.scalar_number.size(); ++i)
       if (variant_->program.scalar_number[i] != capture::Capture::kSize)
         scalars[py::str(variant_->program.scalar_name[i])] = py::handle(all.data()[variant_->program.scalar_number[i]]);
-    out["calls"] = calls;
+    out["steps"] = python_steps(*variant_);
     out["inputs"] = names();
     out["scalars"] = scalars;
     return out;

@@ -200,3 +200,12 @@ def test_values_that_python_reads(name: str) -> None:
             for one, other in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)), strict=True):
                 assert_same(one, other) if isinstance(one, torch.Tensor) else torch.testing.assert_close(one, other)
     assert fast.stats().hits >= 4 and fast.stats().fallbacks == {}, fast.stats()
+
+
+def test_hits_are_verified() -> None:
+    fast = fastjit(lambda x, y: (x * (1 - 0.9 ** y.item()), torch.softmax(x, -1) + y, y * 2), verify=True)
+    with torch.no_grad():
+        for round_ in range(4):
+            fast(torch.randn(8, device="cuda"), torch.tensor(float(round_ + 1)))
+    stats = fast.stats()
+    assert (stats.hits, stats.verified, stats.mismatches, stats.fallbacks) == (3, 3, 0, {}), stats

@@ -333,7 +333,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
   for (size_t i = outputs.size() - count; i < outputs.size(); ++i) event.results.push_back(item(outputs[i], true));
   if (event.op->hasTag(at::Tag::inplace_view) && !open.empty() && is_layered(trace, trace.events[open.back()]))
     as_view(event, outputs.back());
-  if (event.name == "aten::set_.source_Storage_storage_offset") as_buffer(event, outputs.back());
+  if (event.name.starts_with("aten::set_.source_Storage")) as_buffer(event, outputs.back());
   if (count > 1)
     for (const CallValue& item : event.results) event.flat.insert(event.flat.end(), item.uses.begin(), item.uses.end());
   if (!is_outermost()) return;

@@ -60,9 +60,7 @@ std::string list_text(const capture::CallTemplate& call, uint32_t arg) {
   return text + "]";
 }
 
-}  // namespace
-
-std::pair<std::string, bool> python_source(const capture::CallTemplate& call) {
+std::pair<std::string, bool> call_text(const capture::CallTemplate& call) {
   const c10::FunctionSchema& schema = call.op.schema();
   std::string name = schema.name();
   for (size_t at = name.find("::"); at != std::string::npos; at = name.find("::")) name.replace(at, 2, ".");
@@ -93,6 +91,46 @@ std::pair<std::string, bool> python_source(const capture::CallTemplate& call) {
   }
   const bool many = schema.returns().size() != 1 || schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
   return {text + ")", many};
+}
+
+// What Python computed, of operands {0}, {1} of the step, and of numbers of the call.
+std::string number_text(const capture::NumberOp& op, const std::vector<std::string>& names) {
+  using From = capture::NumberOp::Operand::From;
+  using Kind = capture::NumberOp::Kind;
+  std::vector<std::string> x;
+  size_t next = 0;
+  for (const capture::NumberOp::Operand& operand : op.operands) {
+    if (operand.from == From::Step)
+      x.push_back("float({" + std::to_string(next++) + "})");
+    else if (operand.from == From::Constant)
+      x.push_back("(" + py::cast<std::string>(py::repr(py::float_(operand.value))) + ")");
+    else
+      x.push_back("scalars[" + escaped(py::cast<std::string>(py::repr(py::str(names[operand.scalar])))) + "]");
+  }
+  constexpr const char* kBetween[] = {" + ", " - ", " * ", " / ", " ** "};
+  if (op.kind == Kind::Neg) return "-" + x[0];
+  if (op.kind == Kind::Sqrt) return "sqrt(" + x[0] + ")";
+  return x[0] + kBetween[static_cast<size_t>(op.kind)] + x[1];
+}
+
+}  // namespace
+
+py::dict python_steps(const Variant& variant) {
+  const Executable& executable = *variant.program.executable;
+  py::list calls, numbers;
+  for (const capture::CallTemplate& call : executable.calls) {
+    const auto [text, many] = call_text(call);
+    py::dict row;
+    row["text"] = text;
+    row["many"] = many;
+    calls.append(row);
+  }
+  for (const capture::NumberOp& op : executable.numbers) numbers.append(number_text(op, variant.program.scalar_name));
+  py::dict out;
+  out["calls"] = calls;
+  out["numbers"] = numbers;
+  out["device"] = device_of(variant).str();
+  return out;
 }
 
 }  // namespace fastjit::dispatch

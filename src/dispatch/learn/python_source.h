@@ -1,13 +1,13 @@
 #pragma once
-// Extern calls as Python expressions, for inspect("source").
-#include <string>
-#include <utility>
+// What a program does beside its graph as Python expressions, for inspect("source").
+#include <pybind11/pybind11.h>
 
-#include "capture/calls.h"
+#include "dispatch/call/function.h"
 
 namespace fastjit::dispatch {
 
-/// ("torch.ops.aten.mm.default({0}, {1})", returns several tensors).
-std::pair<std::string, bool> python_source(const capture::CallTemplate& call);
+/// "calls": of torch's, each {"text": "torch.ops.aten.mm.default({0}, {1})", "many": it returns several tensors};
+/// "numbers": what it computes with Python's numbers, "0.9 ** float({0})"; "device": "cuda:0".
+pybind11::dict python_steps(const Variant& variant);
 
 }  // namespace fastjit::dispatch

@@ -207,6 +207,10 @@ void Tracer::load_class_attr(PyObject* o, PyObject* name, bool probing) {
   PyObject* attr = class_attr(type, name);
   if (attr) note_descriptor(attr);
   if (!attr) return meta ? void() : fallback_getattr(o, name, probing);
+  if (Py_IS_TYPE(attr, &PyStaticMethod_Type)) {
+    const Ref function = Ref::steal(PyObject_GetAttrString(attr, "__func__"));  // the same as long as the attribute is
+    if (function && PyFunction_Check(function.get())) found(function.get(), attr_text(o, name));
+  }
   if (is_method_kind(attr) || PyFunction_Check(attr) || !Py_TYPE(attr)->tp_descr_get) return;
   if (Py_IS_TYPE(attr, &PyProperty_Type) || Py_IS_TYPE(attr, &PyMemberDescr_Type)) return;  // the descriptor itself
   may_enter_any();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -86,6 +88,26 @@ def test_source_names_dtypes_as_python_does(fn):
     want = fn(x)
     torch.manual_seed(0)
     torch.testing.assert_close(space["program"]({"x": x})[0], want, rtol=0, atol=0)
+
+
+def test_source_computes_numbers_as_python_does():
+    count = torch.tensor(1.0)
+
+    @fastjit
+    def f(x, rate):
+        count.add_(1)
+        return x * (1 - 0.9 ** count.item()) + math.sqrt(x.abs().amax().item()) * rate
+
+    x = torch.randn(4)
+    for rate in (0.5, 0.25, 0.125):
+        f(x, rate)
+    space: dict[str, object] = {}
+    exec(f.inspect("source"), space)
+    given = {"count": count.clone(), "x": x}
+    assert f.stats().hits >= 1
+    want = f(x, 2.0)
+    torch.testing.assert_close(space["program"](given, {"rate": 2.0})[0], want)
+    torch.testing.assert_close(given["count"], count)
 
 
 def test_source_holds_numbers_in_calls():

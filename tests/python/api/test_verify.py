@@ -294,7 +294,7 @@ def test_large_tensors_are_not_kept(monkeypatch, tmp_path):
         "name": 'a"""\\b',
         "signature": "f32[9]",
         "ir": "",
-        "calls": [],
+        "steps": {"calls": [], "numbers": [], "device": "cpu"},
         "inputs": ["x"],
         "scalars": {"s": -math.inf},
     }
@@ -313,7 +313,8 @@ def test_large_tensors_are_not_kept(monkeypatch, tmp_path):
 def test_a_reproducer_makes_the_cache_folder_for_its_user_alone(monkeypatch, tmp_path):
     from fastjit import _cache, _reproducer
 
-    facts = {"name": "f", "signature": "", "ir": "", "calls": [], "inputs": [], "scalars": {}}
+    steps: dict[str, object] = {"calls": [], "numbers": [], "device": "cpu"}
+    facts = {"name": "f", "signature": "", "ir": "", "steps": steps, "inputs": [], "scalars": {}}
     folder = tmp_path / "a" / "b"
     monkeypatch.setenv("FASTJIT_CACHE_DIR", str(folder))
     before = os.umask(0o002)

@@ -116,6 +116,28 @@ class Two(torch.autograd.Function):
         return gs * x.cos() - gc * x.sin() + 1
 
 
+class Later(torch.autograd.Function):
+    """With its context set up behind the forward pass, as torch.func wants it."""
+
+    @staticmethod
+    def forward(x: Tensor, beta: float = 1.5) -> tuple[Tensor, Tensor]:
+        s = torch.sigmoid(beta * x)
+        return x * s, s
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, ctx.beta = inputs
+        _, s = output
+        ctx.mark_non_differentiable(s)
+        ctx.save_for_backward(x, s)
+        ctx.half = x * 0.5
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        x, s = ctx.saved_tensors
+        return g * (s + ctx.beta * x * s * (1 - s)) + ctx.half, None
+
+
 def make(body: Callable[[Any, Tensor], Tensor], forward: Callable[[Any, Tensor], Tensor] | None = None) -> Any:
     class Made(torch.autograd.Function):
         @staticmethod
@@ -141,6 +163,8 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "a frozen operand": lambda x, w, b: Product.apply(x.detach(), w, b.detach()).tanh() + x.sum() + b,
     "several": lambda x, w, b: Swish.apply(Product.apply(Masked.apply(x), w, b), 0.7),
     "a global number": lambda x, w, b: Scaled.apply(x @ w.t()) + b,
+    "setup_context": lambda x, w, b: Later.apply(x @ w.t())[0] + b,
+    "setup_context, all given": lambda x, w, b: Later.apply(x @ w.t(), 0.5)[0] * b,
     "two tensors": lambda x, w, b: (lambda s, c: s * c + s)(*Two.apply(x @ w.t())) + b,
 }
 
@@ -372,26 +396,28 @@ def test_one_behind_some_results_alone_is_eager() -> None:
     assert any("behind some of its results and not behind others" in why for why in compiled.stats().fallbacks)
 
 
-def test_setup_context_is_eager() -> None:
-    class Later(torch.autograd.Function):
+def test_setup_context_of_a_changed_function_is_recorded_again() -> None:
+    class Now(torch.autograd.Function):
         @staticmethod
         def forward(x: Tensor) -> Tensor:
-            return x.round()
+            return x * 2
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            ctx.half = inputs[0] * 0.5
+            ctx.save_for_backward(output)
 
         @staticmethod
         def backward(ctx: Any, g: Tensor) -> Tensor:
-            return g + ctx.half
+            return g + ctx.saved_tensors[0]
 
-    compiled = fastjit.fastjit(lambda x: Later.apply(x), on_unsupported="eager")
-    for _ in range(2):
+    compiled = fastjit.fastjit(lambda x: Now.apply(x))
+    for turn in range(4):
+        if turn == 2:
+            Now.forward = staticmethod(lambda x: x * 5)  # type: ignore[method-assign]
         x = torch.randn(4, requires_grad=True)
         y = x.detach().clone().requires_grad_()
-        assert_same(torch.autograd.grad(compiled(x).sum(), x), torch.autograd.grad(Later.apply(y).sum(), y))
-    assert any("inspect.py" in why for why in compiled.stats().fallbacks), compiled.stats()
+        assert_same(torch.autograd.grad(compiled(x).sum(), x), torch.autograd.grad(Now.apply(y).sum(), y))
+    assert compiled.stats().hits == 2 and compiled.stats().fallbacks == {}, compiled.stats()
 
 
 def test_several_tensors_beside_several_results_are_eager() -> None:
