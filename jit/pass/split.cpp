@@ -59,6 +59,8 @@ class Splitter {
       const bool is_call = graph_[id].op == Op::Extern && (id < begin || kind_of(graph_, id) == ExternKind::Guard);
       first_[id] = first_[id] || is_call || (graph_[id].op == Op::Input && !at_.late_inputs[graph_[id].attr]);
       if (!first_[id]) continue;
+      if (late_[id] && graph_[id].op == Op::Extern && kind_of(graph_, id) == ExternKind::Guard)
+        throw support::Unable("autograd reads a value that follows from a gradient", kAdvice);
       if (late_[id]) throw support::Unable("a result or a write depends on its own gradient", kAdvice);
       for (const NodeId in : graph_.operands(id))
         if (in != kNoNode) first_[in] = true;

@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "capture/build/build.h"
+#include "capture/build/sizeless.h"
 #include "capture/ops/schemas.h"
 #include "capture/record/data_sizes.h"
 #include "capture/record/effects.h"
@@ -36,6 +37,7 @@ class Selector {
         counted_.insert(use.storage);
     }
     goes_back_ = std::ranges::any_of(trace.events, is_backward);
+    goes_back_sizeless_ = by_torch && goes_back_ && !trace.goes_back_in_python && goes_back_without_sizes(trace);
     for (uint32_t i = 0; i < trace.events.size(); i = std::max(trace.events[i].end, i + 1))
       for (uint32_t child = i; is_backward(trace.events[i]) && child < trace.events[i].end; ++child)
         for (const CallValue& item : trace.events[child].args)
@@ -60,7 +62,7 @@ class Selector {
     const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
     const bool is_data_sized = by_torch_ && has_data_sizes(index);
-    if (is_data_sized && goes_back_through(index)) depends_on_data(event);
+    if (is_data_sized && goes_back_through(index) && !goes_back_sizeless_) depends_on_data(event);
     if (!by_torch_ && is_masked(event) && gives_list(event)) depends_on_data(event);
     refuse_exits(event, index, is_data_sized);
     if (event.facts.reads()) return add_value(index);
@@ -112,6 +114,7 @@ class Selector {
   std::unordered_set<uint32_t> blank_;            // storages, see follow_blank
   std::unordered_set<uint32_t> goes_back_with_;   // tensors that the way back from the results reads
   bool goes_back_ = false;                        // there is one
+  bool goes_back_sizeless_ = false;               // it is given no sizes that depend on data
 
   // A composite of operators that autograd sees, and it keeps what one of them gives only to the next. Of one that
   // gives a number beside tensors (which library computed them) only its parts are steps.
@@ -156,10 +159,13 @@ class Selector {
 
   void refuse_below(const Event& event) const {
     if (event.op && !event.finished) unsound("an operator raised an exception: " + where(trace_, event));
-    if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata)
+    // A formula of autograd's that looks at values of the call is for these.
+    const bool is_guarded = event.facts.effect == Effect::Read && transforms_ == 0 && !trace_.goes_back_in_python;
+    if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata && !is_guarded)
       unsound("a transform or autograd reads a value: " + where(trace_, event));
     // Autograd does with masked elements what was done with them before.
     if (!by_torch_ && transforms_ == 0 && !trace_.goes_back_in_python) return;
+    if (transforms_ == 0 && goes_back_sizeless_) return;
     const auto is_sized = [&](const Use& use) { return use.tensor != kNone && trace_.made_dims_of(use.tensor); };
     for (const CallValue& item : event.args)
       if (std::ranges::any_of(item.uses, is_sized)) depends_on_data(event);

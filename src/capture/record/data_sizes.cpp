@@ -197,6 +197,27 @@ bool is_told_sizes(const Event& event, const Use& result) {
   return false;
 }
 
+bool is_of_formula(const Trace& trace, const Event& event) {
+  return event.parent != kNone && is_backward(trace.events[event.parent]);
+}
+
+// What autograd's formula of an index puts the gradients into has the sizes of what was indexed; build/sizeless.h says
+// where these may depend on data themselves. Where no rule is exact, any size may: a program of the way back cannot
+// start again in eager.
+Dims of_formula(const Trace& trace, const Event& event, const Use& result) {
+  const auto dims = [&](size_t arg) { return trace.dims_of(event.args[arg].uses[0].tensor); };
+  if (event.name == "aten::new_zeros") return 0;
+  if (event.name == "aten::mm") return (dims(0) & bit(0)) | (dims(1) & bit(1));
+  if (event.name == "aten::t" && result.meta->sizes.size() == 2)
+    return (dims(0) & bit(0)) << 1 | (dims(0) >> 1 & bit(0));
+  if (event.name == "aten::sum.dim_IntList") return reduced(trace, event, result).value_or(all_of(result));
+  Dims like = 0;  // the gradient of an operand is as large as the operand
+  for (const CallValue& item : event.args)
+    for (const Use& use : item.uses)
+      if (use.tensor != kNone && use.meta->sizes == result.meta->sizes) like |= trace.dims_of(use.tensor);
+  return like ? like : all_of(result);
+}
+
 bool is_argument(const Event& event, uint32_t tensor) {
   return std::ranges::any_of(event.args, [&](const CallValue& item) {
     return std::ranges::any_of(item.uses, [&](const Use& use) { return use.tensor == tensor; });
@@ -226,6 +247,10 @@ std::vector<Dims> data_dims(const Trace& trace, uint32_t index, bool makes) {
     if (use.tensor == kNone || is_argument(event, use.tensor)) continue;
     if (makes) {
       out[i] = makes_data_sizes(event) ? made(event, use) : all_of(use);
+      continue;
+    }
+    if (is_of_formula(trace, event)) {
+      out[i] = of_formula(trace, event, use);
       continue;
     }
     if (is_told_sizes(event, use)) continue;

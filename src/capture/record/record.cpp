@@ -265,6 +265,7 @@ void Recorder::Impl::meet_saved(const c10::IValue& value) {
       event.args.push_back({CallValue::Kind::Tensor, {use}, {}});
       event.results.push_back({CallValue::Kind::Tensor, {saved}, {}});
       trace.events.push_back(std::move(event));
+      if (const uint64_t dims = trace.made_dims_of(use.tensor)) trace.data_sized.emplace(saved.tensor, dims);
       return;
     }
 }

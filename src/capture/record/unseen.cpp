@@ -31,6 +31,12 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   const std::vector<Use> results(uses.begin(), uses.end());  // more events may follow
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i]) trace.data_sized[results[i].tensor] |= dims[i];
+  // Its parts are steps where autograd goes back through them.
+  for (uint32_t part = index + 1; !makes && part < trace.events[index].end && trace.events[index].grad; ++part) {
+    const std::vector<Dims> of_part = data_dims(trace, part, false);
+    for (size_t i = 0; i < of_part.size(); ++i)
+      if (of_part[i]) trace.data_sized[flat_results(trace.events[part])[i].tensor] |= of_part[i];
+  }
   // Of none and of one torch's C++ decides many things otherwise, before it calls an operator: whether there are so few
   // where data made the sizes is a value of the program.
   for (size_t i = 0; makes && i < dims.size(); ++i)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from typing import Any
 
@@ -464,7 +465,7 @@ EAGER = {
         only_the_second,
         lambda x, w: ((w.detach() * 2)[1:], x * w),
     ),
-    "a transform or autograd reads a value: aten::item": (backward, lambda x, w: (x * w).max()),
+    "depends on data": (backward, lambda x, w: (x * w).prod()),
     "its gradients are not compiled: a result that requires grad shares memory with an argument": (
         backward,
         lambda x, w: x[1:],
@@ -478,6 +479,26 @@ def test_stays_eager(reason):
     scenario, function = EAGER[reason]
     stats = compare(scenario, function)
     assert stats.hits == 0 and any(reason in why for why in stats.fallbacks), stats.fallbacks
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, w: (x * w).max(), lambda x, w: (x * w).median(), lambda x, w: x * w / (x * w).abs().max()],
+    ids=["max", "median", "over the largest"],
+)
+def test_formulas_that_look_at_values_of_the_call(function):
+    """Whether the largest element is a number decides which elements get a gradient: it is a value of the path."""
+    compiled = fastjit.fastjit(function)
+    for turn in range(6):
+        x, w = torch.randn(3, 4), torch.randn(4, requires_grad=True)
+        if turn in (2, 4):
+            x[1, 2] = math.nan
+        twin = w.detach().clone().requires_grad_()
+        for f, weight in ((compiled, w), (function, twin)):
+            f(x, weight).sum().backward()
+        torch.testing.assert_close(w.grad, twin.grad, equal_nan=True)
+    assert compiled.stats().hits == 4 and compiled.stats().fallbacks == {}, compiled.stats()
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")

@@ -212,3 +212,64 @@ def test_the_way_back_from_a_sum_of_as_many_as_data_say(how: str) -> None:
             assert_same(plain(y, m), f(y, m))
     assert any("depends on data" in why for why in compiled.stats().fallbacks), compiled.stats()
     assert plain.stats().hits >= 3 and not plain.stats().fallbacks, plain.stats()
+
+
+def class_of_some(x: Tensor, w: Tensor, mask: Tensor, classes: Tensor) -> Tensor:
+    """As a network on a graph has it, some of whose nodes are known."""
+    return nn.functional.cross_entropy((x @ w)[mask], classes[mask])
+
+
+def layer_of_some(x: Tensor, w: Tensor, mask: Tensor, classes: Tensor) -> Tensor:
+    h = nn.functional.linear((x * 2)[mask], w.t())
+    return nn.functional.cross_entropy(h.relu() * h.sigmoid(), classes[mask], reduction="sum")
+
+
+@pytest.mark.parametrize("function", [class_of_some, layer_of_some])
+@pytest.mark.parametrize("inside", [False, True], ids=["call", "whole step"])
+def test_losses_of_masked_rows(function: Callable[..., Tensor], inside: bool) -> None:
+    """Other operators than pointwise ones on as many rows as the mask has, and their way back."""
+
+    def run(compiles: bool) -> tuple[list[Tensor], fastjit.Stats | None]:
+        torch.manual_seed(5)
+        w, x, classes = torch.randn(8, 4, requires_grad=True), torch.randn(20, 8), torch.randint(0, 4, (20,))
+        optimizer = torch.optim.SGD([w], 0.1)
+
+        def step(mask: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = function(x, w, mask, classes)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        f = fastjit.fastjit(step if inside else function) if compiles else step if inside else function
+        seen = []
+        for count in (7, 9, 5, 12, 7, 17, 6):
+            mask = torch.zeros(20, dtype=torch.bool)
+            mask[torch.randperm(20)[:count]] = True
+            if inside:
+                seen.append(f(mask))
+            else:
+                loss = f(x, w, mask, classes)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                seen.append(loss.detach())
+        return [*seen, w.detach()], f.stats() if isinstance(f, fastjit.FastFunction) else None
+
+    want, _ = run(False)
+    got, stats = run(True)
+    assert_same(got, want)
+    assert stats is not None and stats.hits >= 5 and not stats.fallbacks, stats
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 20])
+def test_a_count_that_is_another_size_too(count: int) -> None:
+    """Nothing tells them apart then: such a call runs eagerly, and what it gives is eager's."""
+    x, classes = torch.randn(20, 8), torch.randint(0, 4, (20,))
+    compiled = fastjit.fastjit(class_of_some, on_unsupported="eager")
+    for now in (count, 9, count, 11, count):
+        mask = torch.arange(20) < now
+        w = torch.randn(8, 4, requires_grad=True)
+        got, want = (f(x, w, mask, classes) for f in (compiled, class_of_some))
+        assert_same(got.detach(), want.detach())
+        assert_same(*(torch.autograd.grad(loss, w) for loss in (got, want)))
