@@ -37,7 +37,8 @@ class Selector {
         counted_.insert(use.storage);
     }
     goes_back_ = std::ranges::any_of(trace.events, is_backward);
-    goes_back_sizeless_ = by_torch && goes_back_ && !trace.goes_back_in_python && goes_back_without_sizes(trace);
+    goes_back_sizeless_ =
+        by_torch && goes_back_ && !trace.goes_back_in_python && goes_back_without_sizes(trace, outputs);
     for (uint32_t i = 0; i < trace.events.size(); i = std::max(trace.events[i].end, i + 1))
       for (uint32_t child = i; is_backward(trace.events[i]) && child < trace.events[i].end; ++child)
         for (const CallValue& item : trace.events[child].args)

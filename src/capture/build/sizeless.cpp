@@ -67,7 +67,9 @@ bool was_read(std::string_view node) {
 
 }  // namespace
 
-bool goes_back_without_sizes(const Trace& trace) {
+bool goes_back_without_sizes(const Trace& trace, const std::vector<Use>& outputs) {
+  const auto has_sizes = [&](uint32_t result) { return trace.made_dims_of(outputs[result].tensor) != 0; };
+  if (trace.derivative && std::ranges::any_of(trace.derivative->results, has_sizes)) return false;
   const std::unordered_set<int64_t> sizes = sizes_of_data(trace);
   for (uint32_t i = 0; i < trace.events.size(); ++i) {
     const Event& node = trace.events[i];

@@ -5,8 +5,8 @@
 
 namespace fastjit::capture {
 
-/// Whether no operator of the way back is given such a size. What it asks of sizes beyond whether they are none, one or
-/// more, it does not ask of these.
-bool goes_back_without_sizes(const Trace& trace);
+/// Whether no operator of the way back from the call's outputs is given such a size, and no output that requires grad
+/// has one. What a formula asks of sizes is whether they are none, one or more, which are values of the path.
+bool goes_back_without_sizes(const Trace& trace, const std::vector<Use>& outputs);
 
 }  // namespace fastjit::capture

@@ -262,6 +262,32 @@ def test_losses_of_masked_rows(function: Callable[..., Tensor], inside: bool) ->
     assert stats is not None and stats.hits >= 5 and not stats.fallbacks, stats
 
 
+EAGER = {
+    "a result": lambda x, w, m, y: (x @ w)[m],
+    "one of two": lambda x, w, m, y: (nn.functional.cross_entropy((x @ w)[m], y[m]), (x @ w)[m].sigmoid()),
+    "variance": lambda x, w, m, y: (x @ w)[m].var() + nn.functional.cross_entropy((x @ w)[m], y[m]),
+    "norm": lambda x, w, m, y: nn.functional.cross_entropy(nn.functional.layer_norm((x @ w)[m], (4,)), y[m]),
+    "slice": lambda x, w, m, y: nn.functional.cross_entropy((x @ w)[m][:, :3].relu(), y[m].clamp(max=2)),
+    "smoothed": lambda x, w, m, y: nn.functional.cross_entropy((x @ w)[m], y[m], label_smoothing=0.1),
+}
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_where_formulas_need_the_count_the_call_runs_eagerly(name: str) -> None:
+    function, classes = EAGER[name], torch.randint(0, 4, (20,))
+    compiled = fastjit.fastjit(function, on_unsupported="eager")
+    for count in (7, 9, 5, 3, 12, 1, 20):
+        x, w = torch.randn(20, 8), torch.randn(8, 4, requires_grad=True)
+        mask = torch.randperm(20) < count
+        seen = []
+        for f in (compiled, function):
+            got = f(x, w, mask, classes)
+            losses = got if isinstance(got, tuple) else (got,)
+            seen.append(torch.autograd.grad(sum(loss.square().sum() for loss in losses), w))
+        torch.testing.assert_close(*seen, equal_nan=True)
+    assert any("depends on data" in why for why in compiled.stats().fallbacks), compiled.stats()
+
+
 @pytest.mark.parametrize("count", [0, 1, 4, 20])
 def test_a_count_that_is_another_size_too(count: int) -> None:
     """Nothing tells them apart then: such a call runs eagerly, and what it gives is eager's."""
