@@ -1,4 +1,5 @@
 #pragma once
+// Where autograd goes back while a call is recorded.
 #include <c10/core/AutogradState.h>
 
 namespace fastjit::capture {

@@ -43,8 +43,8 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
   friend Run;
   using Run::step;
 
-  // From torch's allocator, without the dispatcher, whose way there takes three times as long. Given back there; what
-  // the stream still runs keeps its order.
+  // From torch's allocator, without the dispatcher before it. Given back there; what the stream still runs keeps its
+  // order.
   c10::DataPtr allocate(size_t bytes) const {
     if (code_.allocator) return code_.allocator->allocate(bytes);
     auto* held = new at::Tensor(at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(device_).dtype(at::kByte)));
