@@ -34,9 +34,9 @@ class HardSwish(nn.Module):
 class Chain(nn.Module):
     """Ten pointwise operators."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(64))
+        self.weight = nn.Parameter(torch.randn(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x * self.weight

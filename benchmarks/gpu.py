@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import _compare
 import _harness as harness
+import _training_programs as programs
 from chains import CHAINS, SIZES, Chain
 from fastjit import fastjit, of
 from fastjit._bench import measure, table
@@ -216,18 +217,6 @@ class FastSwish(nn.Module):
         return torch.where(x < -3, torch.zeros_like(x), torch.where(x > 3, x, x * (x + 3) / 6))
 
 
-class Pointwise(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4096))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x * self.weight
-        for _ in range(9):
-            y = y.sin()
-        return y
-
-
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +255,7 @@ def trained() -> list[Case]:
     wide = nn.Sequential(nn.Linear(256, 1024), FastSwish(), nn.Linear(1024, 256), FastSwish(), nn.Linear(256, 10))
     encoder = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True, activation="gelu")
     cases: list[tuple[str, nn.Module, tuple[int, ...], bool]] = [
-        ("10 operators, 16M elements", Pointwise(), (4096, 4096), False),
+        ("10 operators, 16M elements", programs.Chain(4096), (4096, 4096), False),
         ("MLP 64-256-256-10, 32 rows", small, (32, 64), False),
         ("MLP with FastSwish, 4096 rows", wide, (4096, 256), False),
         ("LSTM cell, 20 steps", Recurrent(), (20, 32, 64), False),

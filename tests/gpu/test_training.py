@@ -13,6 +13,7 @@ from torch import nn
 
 import cuda_training_cases as training
 from fastjit import fastjit, of
+from gradient_tools import whole_step
 from helpers import assert_same
 
 pytestmark = [
@@ -151,8 +152,8 @@ def test_whole_steps(name: str) -> None:
     torch.manual_seed(0)
     model, x = make().cuda(), torch.randn(sizes, device="cuda")
     twin = copy.deepcopy(model)
-    plain = training.whole_step(model, OPTIMIZERS[name](model.parameters()))
-    fast = fastjit(training.whole_step(twin, OPTIMIZERS[name](twin.parameters())))
+    plain = whole_step(model, OPTIMIZERS[name](model.parameters()))
+    fast = fastjit(whole_step(twin, OPTIMIZERS[name](twin.parameters())))
     for _ in range(7):
         expected = plain(x)
         torch.testing.assert_close(fast(x), expected, rtol=1e-4, atol=1e-5)
@@ -194,7 +195,7 @@ def test_tensors_of_the_host_beside(name: str) -> None:
         expected = function(x, y)
         for _ in range(3):
             got = fast(x, y)
-    for one, other in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)), strict=True):
+    for one, other in training.pairs(got, expected):
         assert one.device == other.device
         assert_same(one, other)
     assert (fast.stats().hits, fast.stats().fallbacks) == (2, {}), fast.stats()
@@ -207,7 +208,7 @@ def test_values_that_python_reads(name: str) -> None:
         for round_ in range(8):
             x, y = torch.linspace(-1, 1, 8, device="cuda") + round_ * 0.1, torch.tensor(float(round_ + 1))
             got, expected = fast(x, y), training.READS[name](x, y)
-            for one, other in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)), strict=True):
+            for one, other in training.pairs(got, expected):
                 assert_same(one, other) if isinstance(one, torch.Tensor) else torch.testing.assert_close(one, other)
     assert fast.stats().hits >= 4 and fast.stats().fallbacks == {}, fast.stats()
 

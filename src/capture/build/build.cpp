@@ -264,7 +264,7 @@ bool GraphBuilder::pinned(const Action& step) const {
 
 // A view of all of it, which stands for the storage's memory too.
 ir::NodeId GraphBuilder::alias_of(ir::NodeId memory, const SharedMeta& meta, uint32_t storage) {
-  const ir::NodeId alias = run_unary("aten::alias", ir::ExternKind::View, memory, meta);
+  const ir::NodeId alias = run("aten::alias", "", {{memory}}, meta, ir::ExternKind::View);
   owner_.try_emplace(alias, storage);
   return alias;
 }

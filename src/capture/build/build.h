@@ -202,13 +202,6 @@ class GraphBuilder {
   bool pinned(const Action& step) const;  // touches memory that must be real at this point
   ir::NodeId settled(uint32_t tensor);    // the value of a tensor on pinned memory that is written no more
   // host.cpp
-  /// An argument of a call that eager did not make: a node, a number that the call is given, or a constant.
-  struct Extra {
-    ir::NodeId node = ir::kNoNode;
-    std::optional<uint32_t> given{};
-    c10::IValue constant{};
-  };
-  ir::NodeId run(const char* op, const char* overload, const std::vector<Extra>& args, const TensorMeta& result);
   bool is_on_host(const Action& step) const;
   ir::NodeId lifted_on_host(const Use& made, const Event& event);
   ir::NodeId on_host(ir::NodeId node, c10::ScalarType dtype);
@@ -264,7 +257,14 @@ class GraphBuilder {
   ir::NodeId view_of(uint32_t step, ir::NodeId base);
   ir::NodeId own(ir::NodeId node, uint32_t tensor);
   void settle_base(uint32_t tensor);
-  ir::NodeId run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result);
+  /// An argument of a call that eager did not make: a node, a number that the call is given, or a constant.
+  struct Extra {
+    ir::NodeId node = ir::kNoNode;
+    std::optional<uint32_t> given{};
+    c10::IValue constant{};
+  };
+  ir::NodeId run(const char* op, const char* overload, const std::vector<Extra>& args, const TensorMeta& result,
+                 ir::ExternKind kind = ir::ExternKind::Op);
   ir::NodeId operand(const Use& use, const Event& event);
   ir::NodeId factor(const Use& use, const Event& event);
   ir::ExternKind kind_of(const Action& step) const;

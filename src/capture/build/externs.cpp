@@ -162,7 +162,7 @@ ir::NodeId GraphBuilder::own(ir::NodeId node, uint32_t tensor) {
   const uint32_t storage = analysis_.storage[tensor];
   const std::vector<ir::Dim> strides = states_[tensor].meta->layout().strides;
   if (analysis_.pinned[storage] || private_.contains(tensor))
-    return run_unary("aten::clone", ir::ExternKind::Op, graph_.with_strides(node, strides), states_[tensor].meta);
+    return run("aten::clone", "", {{graph_.with_strides(node, strides)}}, states_[tensor].meta);
   const ir::NodeId shaped = graph_.with_strides(node, strides);
   return owner_.try_emplace(shaped, storage).first->second == storage ? shaped : graph_.fresh_copy(node, strides);
 }
@@ -176,19 +176,34 @@ void GraphBuilder::settle_base(uint32_t tensor) {
   state.real = ir::kNoNode;
 }
 
-// One more call than eager made: an alias or a copy, with eager's metadata.
-ir::NodeId GraphBuilder::run_unary(const char* op, ir::ExternKind kind, ir::NodeId operand, const TensorMeta& result) {
-  const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, "");
-  CallTemplate made{handle, facts_of(handle), {at::Tensor()}, {{0, -1}}, {result}, true};
-  made.args.resize(made.op.schema().arguments().size());
+// One more call than eager made, with the defaults of what is not given.
+ir::NodeId GraphBuilder::run(const char* op, const char* overload, const std::vector<Extra>& args,
+                             const TensorMeta& result, ir::ExternKind kind) {
+  const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, overload);
+  CallTemplate made{handle, facts_of(handle), {}, {}, {result}, true};
   ir::ExternAttr attr;
   attr.kind = kind;
   attr.call = static_cast<uint32_t>(capture.calls.size());
   attr.name = op;
-  attr.operands.push_back(operand);
+  for (const c10::Argument& argument : handle.schema().arguments())
+    made.args.push_back(argument.default_value().value_or(c10::IValue()));
+  for (uint32_t i = 0; i < args.size(); ++i) {
+    const Extra& given = args[i];
+    if (given.node != ir::kNoNode) {
+      made.holes.push_back({i, -1});
+      made.args[i] = at::Tensor();
+      attr.operands.push_back(given.node);
+    } else if (given.given) {
+      const auto& [number, name] = inputs_.scalars[*given.given];
+      const auto scalar = static_cast<uint32_t>(graph_[given_node(*given.given)].attr);
+      made.numbers.push_back({i, scalar, bool(PyFloat_CheckExact(number)), name});
+      made.args[i] = 0.0;
+    } else if (!given.constant.isNone()) {
+      made.args[i] = given.constant;
+    }
+  }
   capture.calls.push_back(std::move(made));
-  const ir::NodeId node = graph_.external(std::move(attr));
-  return graph_.result(node, 0, *memory_type(result.dtype), result.layout());
+  return graph_.result(graph_.external(std::move(attr)), 0, *memory_type(result.dtype), result.layout());
 }
 
 // A node that is this tensor, for calls that read it: a view of real memory where eager had a view.

@@ -14,35 +14,6 @@ bool GraphBuilder::is_on_host(const Action& step) const {
   return std::ranges::any_of(step.reads, is_host) || std::ranges::any_of(step.results, is_host);
 }
 
-// One more call than eager made, with the defaults of what is not given.
-ir::NodeId GraphBuilder::run(const char* op, const char* overload, const std::vector<Extra>& args,
-                             const TensorMeta& result) {
-  const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, overload);
-  CallTemplate made{handle, facts_of(handle), {}, {}, {result}, true};
-  ir::ExternAttr attr;
-  attr.kind = ir::ExternKind::Op;
-  attr.call = static_cast<uint32_t>(capture.calls.size());
-  attr.name = op;
-  for (const c10::Argument& argument : handle.schema().arguments())
-    made.args.push_back(argument.default_value().value_or(c10::IValue()));
-  for (uint32_t i = 0; i < args.size(); ++i) {
-    const Extra& given = args[i];
-    if (given.node != ir::kNoNode) {
-      made.holes.push_back({i, -1});
-      attr.operands.push_back(given.node);
-    } else if (given.given) {
-      const auto& [number, name] = inputs_.scalars[*given.given];
-      const auto scalar = static_cast<uint32_t>(graph_[given_node(*given.given)].attr);
-      made.numbers.push_back({i, scalar, bool(PyFloat_CheckExact(number)), name});
-      made.args[i] = 0.0;
-    } else if (!given.constant.isNone()) {
-      made.args[i] = given.constant;
-    }
-  }
-  capture.calls.push_back(std::move(made));
-  return graph_.result(graph_.external(std::move(attr)), 0, *memory_type(result.dtype), result.layout());
-}
-
 // What torch.tensor() gave, in memory of each call's own: it may be written.
 ir::NodeId GraphBuilder::lifted_on_host(const Use& made, const Event& event) {
   const TensorMeta& meta = flat_results(event)[0].meta;

@@ -123,8 +123,8 @@ Value GraphBuilder::snapshot(const Action& step, const Use& use) {
   TensorMeta meta = use.meta;
   meta.strides = ir::hints(layout.strides);
   meta = with_layout(meta, std::move(layout));
-  const ir::NodeId copy = run_unary("aten::clone", ir::ExternKind::Op, operand(use, event), meta);
-  capture.calls.back().args[1] = static_cast<int64_t>(at::MemoryFormat::Contiguous);
+  const Extra contiguous{ir::kNoNode, {}, static_cast<int64_t>(at::MemoryFormat::Contiguous)};
+  const ir::NodeId copy = run("aten::clone", "", {{operand(use, event)}, contiguous}, meta);
   return {copy, meta_of(use)};
 }
 

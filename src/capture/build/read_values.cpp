@@ -152,8 +152,8 @@ ir::NodeId GraphBuilder::tested(uint32_t index) {
 ir::NodeId GraphBuilder::sizes_of(const Action& step) {
   const Event& event = trace_.events[step.event];
   const auto rank = static_cast<int64_t>(event.args[0].uses[0].meta->sizes.size());
-  const ir::NodeId sizes = run_unary("aten::_shape_as_tensor", ir::ExternKind::Op,
-                                     operand(event.args[0].uses[0], event), TensorMeta{at::kLong, {rank}, {1}});
+  const ir::NodeId sizes =
+      run("aten::_shape_as_tensor", "", {{operand(event.args[0].uses[0], event)}}, TensorMeta{at::kLong, {rank}, {1}});
   if (trace_.device.is_cuda()) return sizes_on_host(event, sizes);
   if (event.name == kSlice) {
     const int64_t dim = event.args[1].constant.toInt(), stop = event.args[2].constant.toInt();

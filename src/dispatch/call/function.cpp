@@ -171,13 +171,14 @@ bool overlaps(const Variant& variant, PyObject* const* arg_tensors) {
 }
 
 bool Variant::on_its_device(PyObject* const* tensors) const noexcept {
+  const auto is_elsewhere = [&](PyObject* object) {
+    const at::Tensor& tensor = unpack(object);
+    return tensor.is_cuda() && tensor.get_device() != program.device;
+  };
   for (size_t i = 0; i < key.spec.tensor_count(); ++i)
-    if (const at::Tensor& tensor = unpack(tensors[i]); tensor.is_cuda() && tensor.get_device() != program.device)
-      return false;
+    if (is_elsewhere(tensors[i])) return false;
   for (size_t i = 0; i < guards.captured.size(); ++i)
-    if (PyObject* object = guards.captured.object(i); object != Py_None)
-      if (const at::Tensor& tensor = unpack(object); tensor.is_cuda() && tensor.get_device() != program.device)
-        return false;
+    if (PyObject* object = guards.captured.object(i); object != Py_None && is_elsewhere(object)) return false;
   return true;
 }
 

@@ -42,10 +42,15 @@ std::string literal(const c10::IValue& value, const c10::Argument& argument) {
 
 using NumberHole = capture::CallTemplate::NumberHole;
 
+std::string computed_text(size_t operand) { return "float({" + std::to_string(operand) + "})"; }
+
+std::string scalar_text(const std::string& name) {
+  return "scalars[" + escaped(py::cast<std::string>(py::repr(py::str(name)))) + "]";
+}
+
 // Of numbers that the program computes, it is an operand of the step.
 std::string number_text(const NumberHole& hole) {
-  if (hole.operand >= 0) return "float({" + std::to_string(hole.operand) + "})";
-  return "scalars[" + escaped(py::cast<std::string>(py::repr(py::str(hole.name)))) + "]";
+  return hole.operand >= 0 ? computed_text(static_cast<size_t>(hole.operand)) : scalar_text(hole.name);
 }
 
 // A list of numbers, some of which are not the recorded ones.
@@ -101,11 +106,11 @@ std::string number_text(const capture::NumberOp& op, const std::vector<std::stri
   size_t next = 0;
   for (const capture::NumberOp::Operand& operand : op.operands) {
     if (operand.from == From::Step)
-      x.push_back("float({" + std::to_string(next++) + "})");
+      x.push_back(computed_text(next++));
     else if (operand.from == From::Constant)
       x.push_back("(" + py::cast<std::string>(py::repr(py::float_(operand.value))) + ")");
     else
-      x.push_back("scalars[" + escaped(py::cast<std::string>(py::repr(py::str(names[operand.scalar])))) + "]");
+      x.push_back(scalar_text(names[operand.scalar]));
   }
   constexpr const char* kBetween[] = {" + ", " - ", " * ", " / ", " ** "};
   if (op.kind == Kind::Neg) return "-" + x[0];

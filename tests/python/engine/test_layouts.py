@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fastjit
+from gradient_tools import whole_step
 from helpers import assert_same, check
 
 
@@ -262,19 +263,8 @@ def test_whole_steps_lie_so_too():
     models = [nn.Sequential(nn.Conv2d(3, 16, 3), *residual(16), *residual(16), nn.Flatten(2)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
 
-    def step_of(model: nn.Module):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-        def step(x: Tensor) -> Tensor:
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return step
-
-    eager, fast = step_of(models[0]), fastjit.fastjit(step_of(models[1]))
+    steps = [whole_step(model, torch.optim.SGD(model.parameters(), lr=0.01)) for model in models]
+    eager, fast = steps[0], fastjit.fastjit(steps[1])
     for _ in range(6):
         x = torch.randn(2, 3, 16, 16)
         torch.testing.assert_close(fast(x), eager(x), rtol=1e-4, atol=1e-5)

@@ -122,15 +122,9 @@ def assert_alike(got: Played, expected: Played, back: Put, close: float = 1e-4) 
         torch.testing.assert_close(back(one), back(other), rtol=close, atol=close * scale)
 
 
-def whole_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Tensor], Tensor]:
-    def step(x: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+def pairs(got: Any, expected: Any) -> Any:
+    """Two results side by side, whether they are one value each or tuples."""
+    return zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)), strict=True)
 
 
 def beside_the_host(kept: Tensor) -> dict[str, Callable[[Tensor, Tensor], Any]]:

@@ -12,6 +12,7 @@ import torch
 import cuda_training_cases as training
 import fastjit as package
 from fastjit import fastjit
+from gradient_tools import whole_step
 from helpers import assert_same
 from stand_in import back, put
 
@@ -60,8 +61,8 @@ def check_whole_steps() -> None:
         make, sizes = training.MODELS["norm"]
         model, x = make(), torch.randn(sizes)
         on_device = training.moved(model, put)
-        plain = training.whole_step(model, made(model.parameters()))
-        fast = fastjit(training.whole_step(on_device, made(on_device.parameters())))
+        plain = whole_step(model, made(model.parameters()))
+        fast = fastjit(whole_step(on_device, made(on_device.parameters())))
         with torch.enable_grad():
             for _ in range(6):
                 expected = plain(x)  # torch.optim imports what it needs at its first step
@@ -110,7 +111,7 @@ def check_tensors_of_the_host_beside() -> None:
     x, y, kept = torch.randn(8), torch.randn(8), torch.zeros(8)
 
     def alike(got: Any, expected: Any) -> None:
-        for one, other in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)), strict=True):
+        for one, other in training.pairs(got, expected):
             assert one.device == other.device
             assert_same(back(one) if one.is_cuda else one, back(other) if other.is_cuda else other)
 
@@ -135,6 +136,6 @@ def check_values_that_python_reads() -> None:
         for round_ in range(8):
             x, y = torch.linspace(-1, 1, 8) + round_ * 0.1, torch.tensor(float(round_ + 1))
             got, expected = fast(put(x), y), function(x, y)
-            for one, other in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)), strict=True):
+            for one, other in training.pairs(got, expected):
                 torch.testing.assert_close(back(one) if isinstance(one, torch.Tensor) else one, other)
         assert fast.stats().hits >= 4 and fast.stats().fallbacks == {}, (name, fast.stats())

@@ -53,3 +53,16 @@ def compare(scenario: Scenario, function: Callable[..., Any], times: int = 3) ->
     for turn in range(times):
         assert_same(log_of(scenario, compiled), want, f"turn {turn}")
     return compiled.stats()
+
+
+def whole_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that holds a whole step on a mean square."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
