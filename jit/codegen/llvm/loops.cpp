@@ -67,7 +67,7 @@ void KernelEmitter::reduced_loops(const plan::Phase& phase, int dim) {
     walks[op] = variable(b_.getPtrTy(), "walk");
     b_.CreateStore(pointers_[op], walks[op]);
   }
-  count(i64(0), sizes_[dim], 1, [&](Value* i) {
+  const auto round = [&](Value* i) {
     const std::vector<Value*> outside = pointers_;
     Value* const outer = flat_;
     index_[dim] = i;
@@ -82,7 +82,25 @@ void KernelEmitter::reduced_loops(const plan::Phase& phase, int dim) {
       if (walks[op]) b_.CreateStore(offset(here[op], strides_[op][dim]), walks[op]);
     pointers_ = outside;
     flat_ = outer;
+  };
+  const bool has_runs =
+      dim + 1 == rank() && std::ranges::any_of(accumulators_, [](const auto& a) { return !a.runs.empty(); });
+  if (!has_runs) return count(i64(0), sizes_[dim], 1, round);
+  count(i64(0), sizes_[dim], kDotRun, [&](Value* from) {
+    Value* const to = b_.CreateAdd(from, i64(kDotRun), "", true, true);
+    count(from, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, to, sizes_[dim]), 1, round);
+    end_runs();
   });
+}
+
+// The running sums go to the totals, and begin anew.
+void KernelEmitter::end_runs() {
+  for (const Accumulator& acc : accumulators_)
+    for (size_t slot = 0; slot < acc.runs.size(); ++slot) {
+      llvm::AllocaInst *run = acc.runs[slot], *total = acc.slots[slot][0];
+      b_.CreateStore(b_.CreateFAdd(get(total), get(run)), total);
+      b_.CreateStore(llvm::Constant::getNullValue(run->getAllocatedType()), run);
+    }
 }
 
 void KernelEmitter::begin_accumulators(const plan::Phase& phase) {
@@ -92,7 +110,7 @@ void KernelEmitter::begin_accumulators(const plan::Phase& phase) {
     const Instr& in = plan_.code[id];
     if (in.code != Code::Reduce) continue;
     const ir::DType type = plan_.code[in.args[0]].dtype;
-    Accumulator made{id, {}};
+    Accumulator made{id, {}, {}};
     for (int slot = 0; slot < slots; ++slot) {
       made.slots.emplace_back();
       const ReduceState start = reduce_identity(rules_, in.kind, type, lanes_);
@@ -100,6 +118,9 @@ void KernelEmitter::begin_accumulators(const plan::Phase& phase) {
         made.slots.back().push_back(variable(part->getType(), "acc"));
         b_.CreateStore(part, made.slots.back().back());
       }
+      if (in.kind != ir::ReduceKind::Dot || !vec_kept_) continue;
+      made.runs.push_back(variable(start.parts[0]->getType(), "run"));
+      b_.CreateStore(start.parts[0], made.runs.back());
     }
     accumulators_.push_back(std::move(made));
   }
@@ -122,7 +143,9 @@ void KernelEmitter::accumulate(uint32_t id) {
   const int of_row = static_cast<int>(found->slots.size()) / plan_.rows;
   for (row_ = 0; row_ < plan_.rows; ++row_)
     for (int slot = 0; slot < now_.slots; ++slot) {
-      const auto& state = found->slots[row_ * of_row + slot];
+      const size_t place = static_cast<size_t>(row_ * of_row + slot);
+      llvm::ArrayRef<llvm::AllocaInst*> state = found->slots[place];
+      if (!found->runs.empty()) state = found->runs[place];
       ReduceState old;
       for (auto* part : state) old.parts.push_back(get(part));
       const ReduceState next = accumulated(id, old, slot);

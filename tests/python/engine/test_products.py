@@ -51,6 +51,21 @@ def test_operands_as_they_lie():
             check_own(lambda x, w: torch.bmm(x, w) + 1, left.expand(2, 6, 40), w.t().contiguous().expand(2, 40, 12))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("inner", [64, 65, 256, 1000, 3072])
+def test_long_sums_keep_their_digits(inner, dtype):
+    """Of as many products as a classifier's gradient adds up: in one running sum 1000 of them have 38 roundings."""
+    torch.manual_seed(0)
+    x, w = torch.randn(4, inner, dtype=dtype), torch.randn(inner, 768, dtype=dtype) / inner**0.5
+    fast = check_own(lambda x, w: x @ w, x, w, kernels=1)
+    left, right = (torch.randint(-8, 8, sizes).to(dtype) for sizes in ((4, inner), (inner, 768)))
+    assert torch.equal(fast(left, right), left @ right)  # sums without a rounding: no product is lost
+    if dtype == torch.float32:
+        exact = x.double() @ w.double()
+        rounding = torch.finfo(dtype).eps * (x.double().square() @ w.double().square()).sqrt()
+        assert ((fast(x, w) - exact) / rounding).abs().max() < 12
+
+
 def test_layers_one_after_the_other():
     layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(20))).requires_grad_(False)
     fast = check_own(lambda x: layers(x), torch.randn(4, 8), kernels=20)
