@@ -137,7 +137,20 @@ class Choice {
 
   bool goes_back_faster(NodeId call) const {
     const auto operands = graph_.operands(call);
-    return is_faster(operands[1], operands[0], operands[2], true);
+    return !overruns(call) && is_faster(operands[1], operands[0], operands[2], true);
+  }
+
+  // Where oneDNN computes the gradient of a weight of 1 x 1 that takes every other point of such an image, it writes
+  // past its own memory if there are fewer channels than it takes at once:
+  // https://github.com/uxlfoundation/oneDNN/issues/6035.
+  bool overruns(NodeId call) const {
+    constexpr int64_t kAtOnce = 16;
+    const auto operands = graph_.operands(call);
+    const auto gradient = graph_.sizes(operands[0]), image = graph_.sizes(operands[1]),
+               weight = graph_.sizes(operands[2]);
+    const bool is_point = weight.size() == 4 && weight[2].hint() == 1 && weight[3].hint() == 1;
+    const bool takes_all = identical(gradient[2], image[2]) && identical(gradient[3], image[3]);
+    return is_point && !takes_all && weight[1].hint() < kAtOnce;
   }
 
   // One alone is not worth it: its image is reordered before it, and its result after it.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -272,3 +276,43 @@ def test_whole_steps_lie_so_too():
         torch.testing.assert_close(mine, want, rtol=1e-3, atol=1e-4)
         assert mine.grad.stride() == want.grad.stride()
     assert fast.stats().hits >= 2 and in_channels_last(fast) >= 3
+
+
+STEPS = """
+import torch
+import fastjit
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.point = nn.Conv2d(3, 48, 3, 2, 1), nn.Conv2d(3, 48, 1, 2)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(48), nn.BatchNorm2d(48)])
+        self.next = nn.Conv2d(48, 48, 3, 1, 1)
+
+    def forward(self, x):
+        return self.next((self.norms[0](self.wide(x)) + self.norms[1](self.point(x))).relu()).relu()
+
+torch.manual_seed(0)
+block = Block()
+fast = fastjit.fastjit(block)
+for _ in range(20):
+    block.zero_grad()
+    fast(torch.randn(2, 3, 64, 64)).square().mean().backward()
+    rest = [torch.empty(n) for n in (100, 192, 880, 3000)]
+stats = fastjit.of(fast).stats()
+assert stats.hits == 19 and stats.fallbacks == {}, stats
+plan = fastjit.of(fast).inspect("plan")
+assert "(12288,1,192,3)" not in plan, plan
+"""
+
+
+def test_the_library_overruns_no_memory():
+    """oneDNN's gradient of a weight of 1 x 1 writes past its own memory where it takes every other point of an image in
+    channels_last with few channels (uxlfoundation/oneDNN#6035), as in the first block of RepVGG. The C library checks
+    each block of memory here."""
+    checks = {"LD_PRELOAD": "libc_malloc_debug.so.0", "MALLOC_CHECK_": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS], capture_output=True, text=True, env=os.environ | checks, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
