@@ -293,14 +293,16 @@ struct Derivation {
   PyObject* compute(PyObject* const* operands) const;
 };
 
-/// A place in which the call read a tensor and then left another one: the next call finds that. Which object is there
-/// is no fact, only its class.
+/// A place in which the call read a tensor, or a tuple with tensors in it, and then left another one: the next call
+/// finds that. Which object is there is no fact, only its class, and of a tuple its form.
 struct Replaced {
   PyObject* tensor;            // that the recorded call found, and that facts lead to nowhere else
   SideEffect::Kind kind;       // as of a SideEffect
   PyObject* target = nullptr;  // borrowed: facts lead to it. SetSlot: the address of the slot itself
   Ref key;
   Py_ssize_t place = 0;
+  std::vector<Py_ssize_t>
+      way;  // to the tensor in the tuple that is there, of tuples; empty: the tensor is there itself
 };
 
 struct Observation {

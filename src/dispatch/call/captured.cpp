@@ -13,7 +13,10 @@ namespace {
 
 // No exception is left: names are looked up.
 PyObject* tensor_in(const observe::Replaced& it) noexcept {
-  return value_in(it.kind, it.target, it.key.get(), it.place);
+  PyObject* found = value_in(it.kind, it.target, it.key.get(), it.place);
+  for (const Py_ssize_t i : it.way)
+    found = found && PyTuple_CheckExact(found) && i < PyTuple_GET_SIZE(found) ? PyTuple_GET_ITEM(found, i) : nullptr;
+  return found;
 }
 
 bool is_like(const TensorSpec& spec, const at::Tensor& grad) noexcept {

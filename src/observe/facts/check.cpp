@@ -195,6 +195,16 @@ static bool has_items_of(PyObject* recorded, PyObject* current) noexcept {
                             std::span(&PyTuple_GET_ITEM(current, 0), static_cast<size_t>(Py_SIZE(current))));
 }
 
+static bool has_form(PyObject* form, PyObject* current) noexcept {
+  if (!current || PyType_Check(form)) return current && (PyObject*)Py_TYPE(current) == form;
+  if (!PyTuple_CheckExact(form)) return same_bits(form, current);
+  const Py_ssize_t size = PyTuple_GET_SIZE(form);
+  if (!PyTuple_CheckExact(current) || PyTuple_GET_SIZE(current) != size) return false;
+  for (Py_ssize_t i = 0; i < size; ++i)
+    if (!has_form(PyTuple_GET_ITEM(form, i), PyTuple_GET_ITEM(current, i))) return false;
+  return true;
+}
+
 Expected Expected::of(PyObject* value) {
   Expected e;
   e.object = value;
@@ -231,9 +241,13 @@ bool Expected::holds(PyObject* current) const noexcept {
       return current == object && (PyDict_Check(current) || PyList_Check(current));
     case Kind::Type:
       return current && (PyObject*)Py_TYPE(current) == object;
+    case Kind::Form:
+      return has_form(object, current);
   }
   return false;
 }
+
+bool Expected::is_open() const noexcept { return kind == Kind::Type || kind == Kind::Form; }
 
 void Expected::follow(PyObject* current) noexcept {
   if ((kind != Kind::Equal && kind != Kind::Strong) || current == object) return;
@@ -283,7 +297,7 @@ void Facts::arm(uint32_t index) {
     case Node::Kind::Cell:
     case Node::Kind::Slot: {
       const Expected& e = n.keys[0].expect;  // a weakly held value may die and leave its address to another
-      if (e.kind == Expected::Kind::Type) return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
+      if (e.is_open()) return add_word(&kNever, reinterpret_cast<const void*>(kNoTag));
       if (e.kind == Expected::Kind::Weak) add_word(&((PyWeakReference*)e.hold.get())->wr_object, e.object);
       const void* place = n.object;
       return add_word(n.kind == Node::Kind::Cell ? &((PyCellObject*)n.object)->ob_ref : place, e.object);
@@ -422,7 +436,7 @@ void Facts::rearm_items(Node& n) noexcept {
   is_list ? watch(&list->ob_item) : watch(&set->table);
   for (Key& key : n.keys) {
     // No word tells of a new member, nor of another object's class: every check looks.
-    if (key.expect.kind == observe::Expected::Kind::Absent || key.expect.kind == observe::Expected::Kind::Type) {
+    if (key.expect.kind == observe::Expected::Kind::Absent || key.expect.is_open()) {
       words_[word++] = {&kNever, kNoTag};
       continue;
     }

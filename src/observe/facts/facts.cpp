@@ -148,7 +148,7 @@ PyObject* Facts::read_key(Id id, PyObject* name, std::string label, const std::s
 bool Facts::again(Id id, PyObject* name, PyObject** value) {
   using Kind = observe::Expected::Kind;
   Key* key = find_key(id, name, nullptr);
-  if (!key || key->expect.kind == Kind::Present || key->expect.kind == Kind::Type) return false;
+  if (!key || key->expect.kind == Kind::Present || key->expect.is_open()) return false;
   if (!own_.empty() && is_own(node(id).object, name)) return false;
   *value = name ? dict_lookup(node(id).object, name, &key->hint) : held_in(node(id));
   return key->expect.holds(*value);

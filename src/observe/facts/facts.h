@@ -30,6 +30,7 @@ struct Expected {
     Strong,   // this very object, held (its type has no weak references), or a tuple of the same objects
     Node,     // a dictionary or list that has its own node: the address and type here, the contents there
     Type,     // any object of exactly this type
+    Form,     // a tuple of this form: the constants in it, and an object of exactly the type where it has a type
   };
   Kind kind = Kind::Absent;
   PyObject* object = nullptr;
@@ -38,6 +39,8 @@ struct Expected {
 
   static Expected of(PyObject* value);
   bool holds(PyObject* current) const noexcept;
+  /// Other objects may come to its place: no address tells.
+  bool is_open() const noexcept;
   /// Equal, Strong: `current`, which holds, is held in the value's place from now on, so that its address tells.
   void follow(PyObject* current) noexcept;
 };
@@ -180,8 +183,8 @@ class Facts final : public ReadSet {
   /// the one that was there: the facts about it go on with the new one, and no later call need replace it. Before
   /// finish(). `value_holders`: references to each new value that the caller holds.
   void follow_lists(Py_ssize_t value_holders);
-  /// Places whose tensor the call replaced are compared by its class from now on, where `is_free` says that nothing
-  /// asked which object it is. Before finish().
+  /// Places whose tensor, or tuple of tensors, the call replaced are compared by its class from now on, where `is_free`
+  /// says that nothing asked which object it is. Before finish().
   std::vector<Replaced> replaced_tensors(const std::function<bool(PyObject*)>& is_free);
   /// Verifies every fact once more and arms the tags. Not empty: what the call itself changed.
   std::string finish();

@@ -62,7 +62,7 @@ void Facts::rearm_values(Node& n) noexcept {
       rest();
       continue;
     }
-    if (at < 0 || key.expect.kind == observe::Expected::Kind::Type) {
+    if (at < 0 || key.expect.is_open()) {
       look();
       continue;
     }

@@ -9,6 +9,14 @@ namespace {
 
 std::string at(const std::string& where) { return where.empty() ? "" : " (" + where + ")"; }
 
+std::string form_text(PyObject* form) {
+  if (PyType_Check(form)) return ((PyTypeObject*)form)->tp_name;
+  if (!PyTuple_CheckExact(form)) return words(form);
+  std::string out;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(form); ++i) out += (i ? ", " : "") + form_text(PyTuple_GET_ITEM(form, i));
+  return "(" + out + (PyTuple_GET_SIZE(form) == 1 ? ",)" : ")");
+}
+
 std::string expected(const Expected& e) {
   switch (e.kind) {
     case Expected::Kind::Absent:
@@ -21,6 +29,8 @@ std::string expected(const Expected& e) {
       return words(e.object);
     case Expected::Kind::Type:
       return std::string("of type ") + ((PyTypeObject*)e.object)->tp_name;
+    case Expected::Kind::Form:
+      return "of the form " + form_text(e.object);
     case Expected::Kind::Weak:
     case Expected::Kind::Node:
       return e.was;

@@ -15,20 +15,66 @@ namespace {
 
 std::optional<Replaced> place_of(const Node& n, const Key& key) {
   using Kind = SideEffect::Kind;
-  PyObject* tensor = key.expect.object;
   switch (n.kind) {
     case Node::Kind::Dict:
       if (!PyUnicode_CheckExact(key.name.get())) return std::nullopt;
-      return Replaced{tensor, Kind::SetItem, n.object, Ref::share(key.name.get())};
+      return Replaced{nullptr, Kind::SetItem, n.object, Ref::share(key.name.get()), 0, {}};
     case Node::Kind::List:
-      return Replaced{tensor, Kind::SetIndex, n.object, {}, key.hint};
+      return Replaced{nullptr, Kind::SetIndex, n.object, {}, key.hint, {}};
     case Node::Kind::Cell:
-      return Replaced{tensor, Kind::SetCell, n.object, {}};
+      return Replaced{nullptr, Kind::SetCell, n.object, {}, 0, {}};
     case Node::Kind::Slot:
-      return Replaced{tensor, Kind::SetSlot, n.object, {}};
+      return Replaced{nullptr, Kind::SetSlot, n.object, {}, 0, {}};
     default:
       return std::nullopt;
   }
+}
+
+using Way = std::vector<Py_ssize_t>;
+using Visit = std::function<void(PyObject*, const Way&)>;
+
+void visit_items(PyObject* value, Way& way, const Visit& visit) {
+  if (is_constant(value)) return;
+  if (!PyTuple_CheckExact(value)) return visit(value, way);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+    way.push_back(i);
+    visit_items(PyTuple_GET_ITEM(value, i), way, visit);
+    way.pop_back();
+  }
+}
+
+// The object that a fact holds weakly, or those in a tuple that it holds, with the way to each.
+void visit_held(const Expected& expect, const Visit& visit) {
+  Way way;
+  if (expect.kind == Expected::Kind::Weak) visit(expect.object, way);
+  if (expect.kind == Expected::Kind::Strong && PyTuple_CheckExact(expect.object))
+    visit_items(expect.object, way, visit);
+}
+
+// For Expected::Kind::Form. Null: something in it is not `is_free`.
+Ref form_of(PyObject* value, const std::function<bool(PyObject*)>& is_free) {
+  if (is_constant(value)) return Ref::share(value);
+  if (!PyTuple_CheckExact(value)) return is_free(value) ? Ref::share((PyObject*)Py_TYPE(value)) : Ref();
+  Ref form = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(value)));
+  for (Py_ssize_t i = 0; form && i < PyTuple_GET_SIZE(value); ++i) {
+    Ref item = form_of(PyTuple_GET_ITEM(value, i), is_free);
+    if (!item) return {};
+    PyTuple_SET_ITEM(form.get(), i, Py_NewRef(item.get()));
+  }
+  return form;
+}
+
+// What the call found in this place and what it left there have in common, where they are different tensors, or tuples
+// of such. Null: they are anything else.
+Ref form_left(const Node& n, const Key& key, const std::function<bool(PyObject*)>& is_free) {
+  const Expected& e = key.expect;
+  const bool is_held = e.kind == Expected::Kind::Strong && PyTuple_CheckExact(e.object);
+  const bool is_known = e.kind == Expected::Kind::Weak && PyWeakref_GET_OBJECT(e.hold.get()) == e.object;
+  PyObject* now = is_held || is_known ? value_now(n, key) : nullptr;
+  if (!now || e.holds(now)) return {};
+  Ref form = form_of(e.object, is_free);
+  const auto kind = form && PyType_Check(form.get()) ? Expected::Kind::Type : Expected::Kind::Form;
+  return form && Expected{kind, form.get(), {}, ""}.holds(now) ? std::move(form) : Ref();
 }
 
 }  // namespace
@@ -156,30 +202,41 @@ bool Facts::count_place(PyObject* place, Node::Kind kind, const std::string& lab
 // One place for each: what is found at two of them is known to be one object.
 std::vector<Replaced> Facts::replaced_tensors(const std::function<bool(PyObject*)>& is_free) {
   std::vector<Replaced> out;
-  std::unordered_map<PyObject*, int> places;
-  const auto is_replaced = [&](const Node& n, const Key& key) {
-    const bool was_read = n.written && key.written && key.expect.kind == Expected::Kind::Weak;
-    PyObject *was = key.expect.object, *now = was_read ? value_now(n, key) : nullptr;
-    return now && now != was && PyWeakref_GET_OBJECT(key.expect.hold.get()) == was && Py_TYPE(now) == Py_TYPE(was) &&
-           is_free(was);
+  struct Candidate {
+    Node& node;
+    Key& key;
+    Ref form;
   };
-  for (const Node& n : nodes_)
-    for (const Key& key : n.keys)
-      if (is_replaced(n, key)) places.emplace(key.expect.object, 0);
-  if (abandoned_ || places.empty()) return out;
-  for (const Node& n : nodes_)
-    for (const Key& key : n.keys)
-      if (const auto known = places.find(key.expect.object); known != places.end()) ++known->second;
+  std::vector<Candidate> candidates;
+  std::unordered_map<PyObject*, int> places;
   for (Node& n : nodes_) {
     for (Key& key : n.keys) {
-      if (!is_replaced(n, key) || places[key.expect.object] != 1) continue;
-      if (find(key.expect.object, Node::Kind::Object) >= 0) continue;  // its own attributes are facts
-      if (std::optional<Replaced> one = place_of(n, key)) {
-        out.push_back(std::move(*one));
-        auto* type = reinterpret_cast<PyObject*>(Py_TYPE(key.expect.object));
-        key.expect = Expected{Expected::Kind::Type, type, Ref::share(type), ""};
-      }
+      Ref form = n.written && key.written ? form_left(n, key, is_free) : Ref();
+      if (!form) continue;
+      visit_held(key.expect, [&](PyObject* tensor, const Way&) { places.emplace(tensor, 0); });
+      candidates.push_back({n, key, std::move(form)});
     }
+  }
+  if (abandoned_ || candidates.empty()) return out;
+  for (const Node& n : nodes_)
+    for (const Key& key : n.keys)
+      visit_held(key.expect, [&](PyObject* tensor, const Way&) {
+        if (const auto known = places.find(tensor); known != places.end()) ++known->second;
+      });
+  for (Candidate& candidate : candidates) {
+    bool is_alone = place_of(candidate.node, candidate.key).has_value();
+    visit_held(candidate.key.expect, [&](PyObject* tensor, const Way&) {  // no fact may be about its own attributes
+      is_alone = is_alone && places[tensor] == 1 && find(tensor, Node::Kind::Object) < 0;
+    });
+    if (!is_alone) continue;
+    visit_held(candidate.key.expect, [&](PyObject* tensor, const Way& way) {
+      out.push_back(*place_of(candidate.node, candidate.key));
+      out.back().tensor = tensor;
+      out.back().way = way;
+    });
+    PyObject* form = candidate.form.get();
+    const auto kind = PyType_Check(form) ? Expected::Kind::Type : Expected::Kind::Form;
+    candidate.key.expect = Expected{kind, form, std::move(candidate.form), ""};
   }
   return out;
 }

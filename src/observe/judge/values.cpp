@@ -282,8 +282,12 @@ void Tracer::found_new(PyObject* value, const std::string& label) {
 
 // What an object that cannot change leads to is found with it.
 void Tracer::found_inside(PyObject* value, const std::string& label) {
-  if (PyTuple_Check(value) || PyFrozenSet_CheckExact(value)) know_apart(value);  // it is that object for as long
-  if (PyMethod_Check(value)) found(PyMethod_GET_SELF(value), label + ".__self__");
+  // It is that object for as long. A plain tuple may be replaced by another one: see Facts::replaced_tensors().
+  if ((PyTuple_Check(value) && !PyTuple_CheckExact(value)) || PyFrozenSet_CheckExact(value)) know_apart(value);
+  if (PyMethod_Check(value)) {
+    if (PyTuple_Check(PyMethod_GET_SELF(value))) know_apart(PyMethod_GET_SELF(value));
+    found(PyMethod_GET_SELF(value), label + ".__self__");
+  }
   PyObject* self = bound_to(value);
   if (self && (is_tensor(self) || PyTuple_Check(self) || PyFrozenSet_CheckExact(self)))
     know_apart(self), found(self, label + ".__self__");
@@ -295,6 +299,7 @@ void Tracer::found_inside(PyObject* value, const std::string& label) {
       if (holds_item(place)) found(place.key, "an item of " + label);
   if (PySlice_Check(value)) {
     const auto* slice = reinterpret_cast<PySliceObject*>(value);
+    for (PyObject* bound : {slice->start, slice->stop, slice->step}) know_apart(bound);
     found(slice->start, label + ".start");
     found(slice->stop, label + ".stop");
     found(slice->step, label + ".step");

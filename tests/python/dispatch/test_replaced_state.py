@@ -468,17 +468,198 @@ def test_a_tuple_that_each_call_makes_anew_of_the_same_tensors(place):
     assert_same(fast(X), g(X), exact=True)
 
 
-def test_a_tuple_of_other_tensors_each_time():
+def cell_state() -> Any:
+    cell = torch.nn.LSTMCell(4, 4)
+    state = types.SimpleNamespace(pair=(torch.zeros(3, 4), torch.zeros(3, 4)))
+
+    def f(x: Tensor) -> Tensor:
+        state.pair = cell(x, state.pair)
+        return state.pair[0] * 2
+
+    return f, lambda: state.pair
+
+
+def global_pair() -> Any:
+    space: dict[str, Any] = {"pair": (torch.ones(3, 4), torch.zeros(3, 4))}
+    exec("def f(x):\n    global pair\n    a, b = pair\n    pair = (b, a + x)\n    return a - b", space)
+    return space["f"], lambda: space["pair"]
+
+
+def closed_over() -> Any:
+    pair = (torch.ones(3, 4), torch.zeros(3, 4))
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal pair
+        pair = tuple(t * 0.5 + x for t in pair)
+        return pair[0] - pair[1]
+
+    return f, lambda: pair
+
+
+def items_of_a_list() -> Any:
+    states = [(torch.zeros(3, 4), torch.ones(3, 4)) for _ in range(3)]
+
+    def f(x: Tensor) -> Tensor:
+        for i in range(3):
+            h, c = states[i]
+            states[i] = (torch.tanh(h + x), c * h)
+            x = states[i][0]
+        return x
+
+    return f, lambda: states
+
+
+def of_tuples() -> Any:
+    state = types.SimpleNamespace(layers=tuple((torch.zeros(3, 4), None, "gate", torch.ones(3, 4)) for _ in range(2)))
+
+    def f(x: Tensor) -> Tensor:
+        after = []
+        for h, nothing, kind, c in state.layers:
+            x = torch.tanh(x + h)
+            after.append((x, nothing, kind, c + x))
+        state.layers = tuple(after)
+        return x
+
+    return f, lambda: state.layers
+
+
+def in_a_slot() -> Any:
+    state = Slotted()
+    state.h = (torch.zeros(3, 4), torch.ones(3, 4))
+
+    def f(x: Tensor) -> Tensor:
+        state.h = (state.h[1], state.h[0] + x)
+        return state.h[1]
+
+    return f, lambda: state.h
+
+
+@pytest.mark.parametrize(
+    "place",
+    [cell_state, global_pair, closed_over, items_of_a_list, of_tuples, in_a_slot],
+    ids=lambda make: make.__name__,
+)
+def test_a_tuple_of_other_tensors_each_time(place):
+    torch.manual_seed(0)
+    f, mine = place()
+    torch.manual_seed(0)
+    g, its = place()
+    fast = fastjit.jit(f)
+    for call in range(6):
+        held = mine()
+        before = [t.clone() for t in tensors_in(held)]
+        assert_same(fast(X + call), g(X + call))
+        assert_same(list(tensors_in(mine())), list(tensors_in(its())))
+        if not isinstance(held, list):  # what the call found is somebody else's
+            assert_same(list(tensors_in(held)), before, exact=True)
+    assert fast.stats().hits == 5 and fast.stats().fallbacks == {}
+
+
+def tensors_in(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+
+
+@torch.enable_grad()
+def test_the_state_of_a_cell_between_steps_of_training():
+    class Truncated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = torch.nn.LSTMCell(4, 4)
+            self.state = (torch.zeros(3, 4), torch.zeros(3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h, c = self.cell(x, self.state)
+            self.state = (h.detach(), c.detach())
+            return h
+
+    torch.manual_seed(0)
+    eager = Truncated()
+    torch.manual_seed(0)
+    module = fastjit.fastjit(Truncated())
+    for call in range(6):
+        for each in (module, eager):
+            each.zero_grad()
+        hidden = [each(X + call) for each in (module, eager)]
+        for h in hidden:
+            h.square().mean().backward()
+        assert_same(hidden[0].detach(), hidden[1].detach())
+        assert module.state[0].data_ptr() == hidden[0].data_ptr()
+        assert_same([p.grad for p in module.parameters()], [p.grad for p in eager.parameters()])
+    assert fastjit.of(module).stats().hits == 5 and fastjit.of(module).stats().fallbacks == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a, b: (a, b, a + 1),
+        lambda a, b: [a, b],
+        lambda a, b: (a, (b,)),
+        lambda a, b: (a.double(), b),
+        lambda a, b: (a, a),
+        lambda a, b: (a[:, :1], b),
+        lambda a, b: (a, 2.0),
+        lambda a, b: (torch.nn.Parameter(a), b),
+    ],
+    ids=["longer", "a list", "deeper", "another type", "one tensor twice", "another size", "a number", "a parameter"],
+)
+def test_a_tuple_of_another_form_is_noticed(change):
     def make() -> Any:
         return types.SimpleNamespace(pair=(torch.ones(3, 4), torch.zeros(3, 4)))
 
     def step(state: Any, x: Tensor) -> Tensor:
-        a, b = state.pair
-        state.pair = (b, a + x)
-        return a - b
+        a, b = state.pair[0], state.pair[-1]
+        b = b[0] if isinstance(b, tuple) else b
+        state.pair = (b + x, a + x)
+        return (a - b) * len(state.pair)
 
     mine, its = make(), make()
-    fast = fastjit.jit(lambda x: step(mine, x))
+    fast = fastjit.jit(lambda x: step(mine, x), on_unsupported="eager")
+    for _ in range(4):
+        assert_same(fast(X), step(its, X), exact=True)
+    assert fast.stats().hits == 3
+    for state in (mine, its):
+        state.pair = change(*state.pair)
+    for _ in range(4):
+        assert_same(fast(X), step(its, X), exact=True)
+        assert_same(list(tensors_in(mine.pair)), list(tensors_in(its.pair)), exact=True)
+
+
+def test_the_tuple_that_the_call_found_is_the_result():
+    def make() -> Any:
+        return types.SimpleNamespace(pair=(torch.ones(3, 4), torch.zeros(3, 4)), last=None)
+
+    def step(state: Any, x: Tensor) -> Any:
+        was = state.pair
+        state.pair = (was[1] + x, was[0])
+        return was
+
+    mine, its = make(), make()
+    fast = fastjit.jit(lambda x: step(mine, x), on_unsupported="eager")
+    for _ in range(5):
+        held = mine.pair
+        got = fast(X)
+        assert_same(got, step(its, X), exact=True)
+        assert all(a is b for a, b in zip(got, held, strict=True))
+        assert_same(mine.pair, its.pair, exact=True)
+
+
+def test_a_tuple_that_two_places_hold():
+    def make() -> Any:
+        pair = (torch.ones(3, 4), torch.zeros(3, 4))
+        return types.SimpleNamespace(pair=pair, other=pair)
+
+    def step(state: Any, x: Tensor) -> Tensor:
+        a, b = state.pair
+        c = state.other[0]
+        state.pair = (b + x, a * 2)
+        return a - b + c + (a is c)
+
+    mine, its = make(), make()
+    fast = fastjit.jit(lambda x: step(mine, x), on_unsupported="eager")
     for _ in range(6):
         assert_same(fast(X), step(its, X), exact=True)
         assert_same(mine.pair, its.pair, exact=True)
