@@ -179,6 +179,10 @@ void Tracer::store_tensor_attr(PyObject* o, PyObject* name, PyObject* value) {
   const bool is_new = !is_known(o) && !names_.contains(o) && host_.is_made && host_.is_made(host_.context, o);
   PyObject* hook = class_attr(Py_TYPE(o), "__setattr__");
   const bool is_hooked = hook && PyFunction_Check(hook);
+  if (is_named(name, "requires_grad") && !is_hooked && may_require_grad(o, value)) {
+    class_attr(Py_TYPE(o), name);
+    return;
+  }
   if (is_hooked || class_attr(Py_TYPE(o), name)) return deny("store to " + attr_text(o, name));
   const bool is_argument = arguments_.contains(o) && !told_.contains(o) && is_bare;
   if (is_argument) return bare_.push_back(o), store_to_argument(o, name, value);

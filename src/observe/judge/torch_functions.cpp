@@ -46,9 +46,18 @@ void Tracer::judge_exit(PyObject* callee, Args) { deny(door_of(known_function(ca
 
 // A graph that begins in this call: what autograd then runs are operators.
 void Tracer::judge_leaf(PyObject* callee, Args args) {
-  const bool is_new = !args.empty() && is_tensor(args[0]) && !is_reached(args[0]) && !arguments_.contains(args[0]);
-  if (!is_new || !host_.on_leaf || !host_.on_leaf(host_.context, args[0])) return judge_exit(callee, args);
+  const bool is_known = !args.empty() && is_tensor(args[0]) && args.size() <= 2;
+  if (!is_known || !may_require_grad(args[0], args.size() > 1 ? args[1] : Py_True)) return judge_exit(callee, args);
   for (PyObject* arg : args.subspan(1)) touch(arg);
+}
+
+// What it requires already it may be told again: the call's key and the facts say that it does.
+bool Tracer::may_require_grad(PyObject* tensor, PyObject* needed) {
+  if (!PyBool_Check(needed)) return false;
+  const Ref now = Ref::steal(PyObject_GetAttrString(tensor, "requires_grad"));
+  if (!now) return PyErr_Clear(), false;
+  if (now.get() == needed) return true;
+  return !is_reached(tensor) && !arguments_.contains(tensor) && host_.on_leaf && host_.on_leaf(host_.context, tensor);
 }
 
 // torch.autograd.grad(), which gives the gradients and leaves none in the tensors, and backward(), which leaves them

@@ -506,6 +506,7 @@ class Tracer final : public Driver {
   void judge_side_effect(PyObject* callee, Args args);
   void judge_exit(PyObject* callee, Args args);
   void judge_leaf(PyObject* callee, Args args);
+  bool may_require_grad(PyObject* tensor, PyObject* needed);
   void judge_backward(PyObject* callee, Args args);
   void judge_autograd_compiler(PyObject* callee, Args args);
   void judge_contents(PyObject* callee, Args args);

@@ -143,6 +143,7 @@ def averages(x: Tensor) -> Tensor:
     return x * total + len(state._metadata)  # type: ignore[attr-defined]
 
 
+SIZES = {"of": (2, 3, ("a", 4)), "list": [(5,), ()]}
 CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "members of an enum": lambda x: x * sum(c.weight for c in Colour) + len(Colour) + (Colour("g") is Colour.GREEN),
     "flags": lambda x: x * (2 if (Flags.SMALL | Flags.LARGE) & Flags.LARGE else 3) + (0 if Flags(0) else 1),
@@ -169,6 +170,7 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "a path": lambda x: x * len(os.path.join("weights", "model.pt")),  # noqa: PTH118
     "a read-only dictionary": lambda x: x * types.MappingProxyType({"a": 2.0})["a"],
     "copies": lambda x: x * copy.deepcopy({"a": [1, 2]})["a"][1],
+    "copies of what holds tuples": lambda x: x * copy.deepcopy(SIZES)["of"][1] * copy.deepcopy(SIZES)["list"][0][0],
 }
 
 
