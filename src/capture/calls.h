@@ -142,4 +142,10 @@ std::optional<ir::DType> to_ir(c10::ScalarType type);
 std::optional<ir::DType> memory_type(c10::ScalarType type);
 c10::ScalarType to_torch(ir::DType type);
 
+/// A result that is a view of another one: autograd comes to the other one through it. Their places among the results.
+struct ResultView {
+  uint32_t view, base;
+  bool is_one_of_several;  // that one operator has made, which may not be written
+};
+
 }  // namespace fastjit::capture

@@ -38,6 +38,7 @@ struct Derivative {
                                      // from, past no inner one
   std::vector<uint64_t> python;      // the same of each torch.autograd.Function on the way
   bool is_over = false;              // there is no way back: the call has gone it, and it cannot be gone twice
+  std::vector<ResultView> views{};   // none of them is in `results`
 };
 
 /// The numbers that autograd gave to operators on its way back and the sizes that it got, in one recording. Where
@@ -165,6 +166,9 @@ class Recorder {
   bool data_read(const at::Tensor& tensor, const at::Tensor& data);
   /// Tells that Python lets `tensor` require grad. False: the call has not made it, or not as a leaf.
   bool leaf_made(const at::Tensor& tensor);
+  /// Tensors of the call that several of these are views of, and that are not among them: autograd takes what flows
+  /// back through such results on to them.
+  std::vector<at::Tensor> bases_of(const std::vector<at::Tensor>& results) const;
   /// Whether `data` is `tensor`, or what Tensor.data or detach() gave of it.
   bool is_own_data(const at::Tensor& tensor, const at::Tensor& data) const;
   /// Whether a tensor was made whose sizes depend on data.

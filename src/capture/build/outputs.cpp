@@ -72,12 +72,14 @@ void GraphBuilder::add_derivative(const std::vector<Use>& outputs) {
     for (const CallValue& item : trace_.events[i].args)
       for (const Use& use : item.uses)
         if (use.tensor != kNone) kept.insert(use.storage);
-  Derivative derivative{trace.results, {}, {}, {}, trace.inner, {}, trace.reached_by, trace.python, trace.is_over};
+  Derivative derivative{trace.results, {},         {}, {}, trace.inner, {}, trace.reached_by, trace.python,
+                        trace.is_over, trace.views};
   for (const uint32_t result : trace.results) derivative.dtypes.push_back(outputs[result].meta->dtype);
   const size_t results = outputs.size() - trace.gradients.size();
   capture.result_versions.resize(results);
   for (const Use& use : std::span(outputs).first(results))
     derivative.kept_results.push_back(kept.contains(use.storage));
+  for (const ResultView& view : trace.views) derivative.kept_results[view.view] = false;  // its memory is the base's
   for (const uint32_t source : trace.sources)
     derivative.sources.push_back(graph_[input_node(trace_.roots[source].before.tensor)].attr);
   derivative.kept_inputs.resize(graph_.inputs.size());

@@ -10,6 +10,7 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <functional>
 #include <queue>
 #include <set>
 
@@ -21,17 +22,59 @@
 namespace fastjit::capture {
 namespace {
 
-using torch::autograd::Edge;
+using torch::autograd::CreationMeta, torch::autograd::Edge, torch::autograd::Node;
+
+CreationMeta creation_of(const at::Tensor& view) {
+  return torch::autograd::impl::get_view_autograd_meta(view)->get_creation_meta();
+}
+
+// As autograd has it, which takes what flows back through the view on to the base.
+bool is_view_of(const at::Tensor& view, const at::Tensor& base) {
+  if (!view.requires_grad() || !view.is_view() || !view._base().is_same(base)) return false;
+  return creation_of(view) == CreationMeta::DEFAULT || creation_of(view) == CreationMeta::MULTI_OUTPUT_NODE;
+}
 
 bool is_view_of_root(const Trace& trace, const Use& result) {
   return std::ranges::any_of(trace.roots, [&](const Source& root) { return root.before.storage == result.storage; });
 }
 
-// What keeps a tensor of the result from having a node of autograd's of its own.
-std::string why_not_own(const Trace& trace, const Use& result, const std::map<uint32_t, std::set<uint32_t>>& tensors) {
-  if (is_view_of_root(trace, result)) return "a result that requires grad shares memory with an argument";
-  if (tensors.at(result.storage).size() > 1) return "two results share memory, and one requires grad";
-  return "";
+// What keeps a tensor of the result from having a node of autograd's of its own. Besides its own views, only what is
+// detached from it may share its memory, as state that is kept does.
+std::string why_not_own(const Trace& trace, const at::Tensor& result, const Use& use,
+                        const std::vector<at::Tensor>& results) {
+  if (is_view_of_root(trace, use)) return "a result that requires grad shares memory with an argument";
+  const auto clashes = [&](const at::Tensor& other) {
+    if (other.is_same(result) || !other.has_storage() || !other.storage().is_alias_of(result.storage())) return false;
+    return result.is_view() || (other.requires_grad() && !is_view_of(other, result));
+  };
+  return std::ranges::any_of(results, clashes) ? "two results share memory, and one requires grad" : "";
+}
+
+// The result that this one is a view of, if another is: the nearest on autograd's way to their base.
+std::optional<ResultView> view_among(const std::vector<at::Tensor>& results, uint32_t view) {
+  const auto is_base = [&](const at::Tensor& base) { return is_view_of(results[view], base); };
+  if (std::ranges::none_of(results, is_base)) return std::nullopt;
+  const bool is_one_of_several = creation_of(results[view]) == CreationMeta::MULTI_OUTPUT_NODE;
+  for (const Node* node = results[view].grad_fn().get(); node && node->num_outputs();
+       node = node->next_edge(0).function.get())
+    for (uint32_t base = 0; base < results.size(); ++base)
+      if (results[base].requires_grad() && torch::autograd::impl::gradient_edge(results[base]) == node->next_edge(0))
+        return ResultView{view, base, is_one_of_several};
+  return std::nullopt;
+}
+
+// None before the one that it is a view of.
+std::vector<ResultView> in_order(std::vector<ResultView> views) {
+  std::vector<ResultView> out;
+  while (!views.empty()) {
+    const auto waits = [&](const ResultView& one) {
+      return std::ranges::any_of(views, [&](const ResultView& other) { return other.view == one.base; });
+    };
+    const auto rest = std::ranges::stable_partition(views, std::not_fn(waits));
+    out.insert(out.end(), views.begin(), rest.begin());
+    views.assign(rest.begin(), rest.end());
+  }
+  return out;
 }
 
 // Indices of the gradients that came, those of inner results last. The node of a hit has them all at once: the engine
@@ -69,6 +112,24 @@ std::vector<size_t> order_of_edges(const Trace& trace, uint32_t begin, const Gra
 }
 
 }  // namespace
+
+std::vector<at::Tensor> Recorder::bases_of(const std::vector<at::Tensor>& results) const {
+  std::vector<at::Tensor> bases;
+  const auto is_there = [](const std::vector<at::Tensor>& all, const at::Tensor& tensor) {
+    return std::ranges::any_of(all, [&](const at::Tensor& one) { return one.is_same(tensor); });
+  };
+  for (const at::Tensor& result : results) {
+    if (!result.requires_grad() || !result.is_view()) continue;
+    const at::Tensor base(result._base());
+    if (!is_view_of(result, base)) continue;
+    const auto shares = [&](const at::Tensor& other) {
+      return !other.is_same(result) && other.has_storage() && other.storage().is_alias_of(base.storage());
+    };
+    if (!counts_own_writes(base) || is_there(results, base) || is_there(bases, base)) continue;
+    if (std::ranges::any_of(results, shares)) bases.push_back(base);
+  }
+  return bases;
+}
 
 void Recorder::leaves_gradients(const std::vector<at::Tensor>& gradients) {
   for (const at::Tensor& gradient : gradients) impl_->trace.left_gradients.insert(impl_->trace.use(gradient).tensor);
@@ -115,22 +176,23 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
   if (inputs.adopt_unknown) adopt_unknown(trace);
   DerivativeTrace derivative{};
   std::vector<Edge> edges;
-  std::map<uint32_t, std::set<uint32_t>> tensors;  // per storage
   std::vector<Use> uses;
-  for (const at::Tensor& result : results) {
-    uses.push_back(trace.use(result));
-    tensors[uses.back().storage].insert(uses.back().tensor);
-  }
+  for (const at::Tensor& result : results) uses.push_back(trace.use(result));
   std::set<uint32_t> met;
   for (uint32_t i = 0; i < results.size(); ++i) {
     if (!results[i].requires_grad() || trace.root(uses[i].tensor) || !met.insert(uses[i].tensor).second) continue;
     if (!trace.grad && is_view_of_root(trace, uses[i])) continue;  // without grad mode a view is what its base is
-    if (const std::string why = why_not_own(trace, uses[i], tensors); !why.empty()) return why;
+    if (const auto view = view_among(results, i)) {
+      derivative.views.push_back(*view);
+      continue;
+    }
+    if (const std::string why = why_not_own(trace, results[i], uses[i], results); !why.empty()) return why;
     if (results[i].is_leaf()) return "the call makes a tensor that requires grad";
     derivative.results.push_back(i);
     edges.push_back(torch::autograd::impl::gradient_edge(results[i]));
   }
   if (edges.empty()) return "";
+  derivative.views = in_order(std::move(derivative.views));
   constexpr size_t kMostResults = 64;
   if (edges.size() > kMostResults) return "more than 64 results require grad";
   GraphWalk walk(trace, results, true);

@@ -115,6 +115,7 @@ struct DerivativeTrace {
   std::vector<uint64_t> reached_by;   // per gradient: bits of the results that autograd comes to it from, past no other
   std::vector<uint64_t> python;       // the same of each torch.autograd.Function on the way
   bool is_over = false;               // the call has gone back itself, and freed what that takes
+  std::vector<ResultView> views{};    // results that require grad as views of others do
 };
 
 /// An instruction that had a number argument of the function as an operand, and the outermost operators it ran.

@@ -108,6 +108,11 @@ void leave_grads(const HitProgram& program, Tensors& outputs, bool is_real) {
   outputs.erase(end - static_cast<ptrdiff_t>(made), end);
 }
 
+void drop_hidden(const HitProgram& program, Tensors& outputs) {
+  const auto end = outputs.end() - static_cast<ptrdiff_t>(program.result_values);
+  outputs.erase(end - static_cast<ptrdiff_t>(program.hidden_results), end);
+}
+
 PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& objects, Recipe::Given given) {
   const plan::Program& program = variant.program.executable->program;
   c10::SmallVector<PyObject*, 8> leaves(outputs.size());
@@ -265,6 +270,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
     back->attach(outputs, inputs.data(), scalars, sized ? sizes.symbols() : std::span<const int64_t>());
   if (back && !is_real) outputs.resize(outputs.size() - back->extras);
   if (!variant.program.grads_set.empty()) leave_grads(variant.program, outputs, is_real);
+  if (variant.program.hidden_results) drop_hidden(variant.program, outputs);
   return wrap_outputs(variant, outputs, objects, {numbers, nullptr, scalars.data(), targets});
 }
 

@@ -40,6 +40,7 @@ struct Guards {
 struct HitProgram {
   std::unique_ptr<Executable> executable;  // null: stays eager because of `reason`
   Recipe recipe;
+  size_t hidden_results = 0;       // tensors behind those of the result, of which autograd takes these for views
   size_t result_values = 0;        // numbers among the program's outputs, behind the tensors
   std::unique_ptr<Replay> replay;  // null: the call has no effect on Python objects
   std::vector<capture::InputSource> inputs;

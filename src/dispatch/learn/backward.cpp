@@ -75,15 +75,20 @@ struct SecondHalf {
   std::vector<uint64_t> reached_by;       // per output: bits of Derivative::results
 };
 
-// How far in a result lies: those of one depth are not computed from each other.
+// How far in a result lies: those of one depth are not computed from each other. Each is as far in as it can be: what
+// several are computed from is gone through once for all of them that are of one depth.
 std::vector<int> depths(const SecondHalf& half, size_t results) {
   const size_t first = half.sources.size() - half.inner.size();
-  std::vector<int> depth(results, 0);
-  for (size_t round = 0; round < half.inner.size(); ++round)
-    for (size_t i = 0; i < half.inner.size(); ++i)
-      for (size_t outer = 0; outer < results; ++outer)
-        if (half.reached_by[first + i] >> outer & 1)
-          depth[half.inner[i]] = std::max(depth[half.inner[i]], depth[outer] + 1);
+  const auto each = [&](const auto& visit) {  // of an inner result and one that autograd comes to it from
+    for (size_t round = 0; round < half.inner.size(); ++round)
+      for (size_t i = 0; i < half.inner.size(); ++i)
+        for (size_t outer = 0; outer < results; ++outer)
+          if (half.reached_by[first + i] >> outer & 1) visit(half.inner[i], outer);
+  };
+  std::vector<int> least(results, 0);
+  each([&](size_t inner, size_t outer) { least[inner] = std::max(least[inner], least[outer] + 1); });
+  std::vector<int> depth(results, *std::ranges::max_element(least));
+  each([&](size_t inner, size_t outer) { depth[outer] = std::min(depth[outer], depth[inner] - 1); });
   return depth;
 }
 
@@ -251,6 +256,7 @@ Cut cut(capture::Capture& captured, const std::string& function, const pass::Pas
 
   Cut out;
   out.way = std::make_shared<WayBack>();
+  out.way->views = derivative.views;
   out.way->extras = halves.first.outputs.size() - (outputs - late.count);
   const std::vector<int> depth = depths(half, results.size());
   for (int at = *std::ranges::max_element(depth); at >= 0; --at) {

@@ -271,6 +271,9 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
   symbolic.resize(std::max(symbolic.size(), call.fresh.size()), false);
   require(spec, recording.observation);
   if (recording.unsound.empty() && recording.observation.unsound.empty()) {
+    const std::vector<at::Tensor> bases = recorder.bases_of(recording.results);
+    recording.results.insert(recording.results.end(), bases.begin(), bases.end());
+    recording.variant->program.hidden_results = bases.size();
     recorder.differentiate(recording.results,
                            [&](const auto& contexts, const auto& go) { return rehearse(recording, contexts, go); });
     recording.unsound = recording.find_grads();

@@ -228,6 +228,14 @@ Pointer make_node(Args&&... args) {
     return c10::make_intrusive<BackwardNode>(std::forward<Args>(args)...);
 }
 
+// `output` shares the memory of `base`, and is to be a view of it for autograd too.
+void make_view(const at::Tensor& base, const capture::ResultView& view, at::Tensor& output) {
+  const at::AutoGradMode with_grad(true);
+  output = base.as_strided(output.sizes(), output.strides(), output.storage_offset());
+  if (view.is_one_of_several)
+    autograd::impl::get_view_autograd_meta(output)->set_creation_meta(autograd::CreationMeta::MULTI_OUTPUT_NODE);
+}
+
 class AgainWatch final : public autograd::FunctionPreHook {
  public:
   explicit AgainWatch(std::shared_ptr<std::atomic<bool>> again) : again_(std::move(again)) {}
@@ -332,6 +340,7 @@ void WayBack::attach(Tensors& outputs, const at::Tensor* const* inputs, std::spa
     }
     node.save(outputs, hidden, inputs);
   }
+  for (const capture::ResultView& view : views) make_view(outputs[view.base], view, outputs[view.view]);
 }
 
 void WayBack::watch(const std::vector<at::Tensor>& results) const {

@@ -94,6 +94,7 @@ class Backward {
 struct WayBack {
   std::vector<std::shared_ptr<const Backward>> nodes;
   size_t extras = 0;  // last outputs of the program, which only the nodes see
+  std::vector<capture::ResultView> views;
   std::shared_ptr<std::atomic<bool>> again = std::make_shared<std::atomic<bool>>(false);
 
   /// Makes the programs that a usual backward() runs. Throws what compiling throws.

@@ -285,6 +285,33 @@ def test_results_in_a_chain_have_a_node_each():
     assert compare(scenario, steps).hits == 2
 
 
+def test_what_several_results_share_is_gone_back_through_once():
+    """As a pyramid of features: the last one is computed from another, which shares the trunk with the rest."""
+    weights = [torch.randn(64, 64) / 8 for _ in range(3)]
+
+    def pyramid(x, w):
+        for weight in weights:
+            x = torch.tanh(x @ weight)
+        one, other = x * w, x.sin()
+        return one, other, other.exp()
+
+    def scenario(f):
+        x, w = leaf(64, 64), leaf(64)
+        one, other, last = f(x, w)
+        (of_other,) = torch.autograd.grad(last.sum(), other, retain_graph=True)
+        (of_x,) = torch.autograd.grad(one.sum(), x, retain_graph=True)
+        (one.sum() + last.sum() + other.square().sum()).backward()
+        return [of_other, of_x, x.grad, w.grad]
+
+    assert compare(scenario, pyramid).hits == 2
+    fast = fastjit.fastjit(pyramid)
+    with torch.enable_grad():
+        for _ in range(2):
+            fast(leaf(64, 64), leaf(64))
+    there, *back = fast.inspect("ir").split("# the way back")
+    assert there.count("contract") == 3 and [way.count("contract") for way in back] == [3, 0]
+
+
 # ---- calls behind one another ----
 
 
@@ -435,6 +462,43 @@ def test_hooks_of_several_parameters_come_in_eagers_order(net, kind):
             orders.append(list(order))
     assert forward.stats().hits == 2
     assert orders[1:] == [orders[0]] * 3
+
+
+# ---- what requires grad already, and what the call lets require it ----
+
+
+class Told(torch.nn.Module):
+    """As models of transformers have it, so that checkpoints inside find something that requires grad."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layer, self.how = torch.nn.Linear(4, 4), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x[:, None]
+        if self.how == "a new view":
+            y.requires_grad = True
+        h = self.layer(y)
+        if self.how == "again":
+            h.requires_grad_(True).requires_grad_()
+            self.layer.bias.requires_grad = True
+            self.layer.weight.requires_grad_(True)
+        return h.tanh()
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("how", ["a new view", "again"])
+def test_what_is_told_to_require_grad(how):
+    torch.manual_seed(0)
+    eager = Told(how)
+    fast = fastjit.fastjit(copy.deepcopy(eager))
+    for _ in range(4):
+        x = torch.randn(3, 4)
+        for net in (eager, fast):
+            net.zero_grad()
+            net(x).square().sum().backward()
+        assert_same([p.grad for p in fast.parameters()], [p.grad for p in eager.parameters()])
+    assert fastjit.of(fast).stats().hits == 3 and fastjit.of(fast).stats().fallbacks == {}
 
 
 # ---- what stays eager, and why ----

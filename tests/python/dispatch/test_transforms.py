@@ -131,7 +131,7 @@ def test_a_gradient_that_is_left_where_nobody_looks():
 
 def test_gradients_that_no_program_has():
     def of_argument(x: Tensor) -> Tensor:
-        return x.requires_grad_() * 2
+        return x.requires_grad_(not x.requires_grad) * 2
 
     def returned(x: Tensor) -> Tensor:
         with torch.enable_grad():
