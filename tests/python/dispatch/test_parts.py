@@ -82,6 +82,21 @@ def test_the_blocks_of_a_net_that_is_no_program_are_programs() -> None:
     assert "parts={'blocks.0': " in shown and " hits of " in shown
 
 
+@torch.enable_grad()
+def test_the_blocks_are_programs_with_gradients_too() -> None:
+    eager, fast, function = pair(Net)
+    for seed in range(8):
+        x = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed))
+        for net in (eager, fast):
+            net.zero_grad()
+            net(x).square().mean().backward()
+        for want, got in zip(eager.parameters(), fast.parameters(), strict=True):
+            torch.testing.assert_close(got.grad, want.grad)
+    stats = function.stats()
+    assert stats.hits == 0 and list(stats.parts) == ["blocks.0", "blocks.1", "blocks.2", "blocks.3"]
+    assert all(part.hits >= 3 and part.kernels >= 1 for part in stats.parts.values())
+
+
 class Asking(Net):
     def note(self) -> None:
         os.getpid()
