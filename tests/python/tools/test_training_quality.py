@@ -35,6 +35,14 @@ def test_errors_below_two_units_count_as_that(quality: ModuleType) -> None:
     assert quality.ratios(found) == {"a": 1.0, "b": pytest.approx(2.0), "c": pytest.approx(quality.FLOOR / 1e-5)}
 
 
+def test_gradients_that_are_zero_are_left_out(quality: ModuleType) -> None:
+    found = {
+        "eager": {"weight": 1e-6, "bias before a norm": 2e8},
+        "fastjit": {"weight": 2e-6, "bias before a norm": 5e8},
+    }
+    assert quality.ratios(found) == {"weight": pytest.approx(2.0)}
+
+
 def test_a_program_that_ran_eagerly_is_no_success(quality: ModuleType) -> None:
     one = {"peak_bytes": 10, "kept_bytes": 0, "all_hits": True, "fallbacks": {}}
     eager = {"all_hits": False, "peak_bytes": 99, "fallbacks": {"a hook": 3}}
