@@ -43,8 +43,8 @@ with torch {torch}.
 
 - A column is a level that was chosen by its variable: `ATEN_CPU_CAPABILITY=avx2`, `MKL_ENABLE_INSTRUCTIONS=AVX2` and
   `SSE4_2`, `ONEDNN_MAX_CPU_ISA=AVX2`. It says how many of the results differ from those of the CPU's best level.
-- A CPU of another kind may differ in more: on an AMD EPYC with AVX2 (family 25, model 1) MKL's square root of f32, which
-  eager takes, was not the rounded exact one for 290 of 2000 random numbers (0.2.0, 27 November 2026); a hit's is.
+- A CPU of another kind may differ in more: on an AMD EPYC with AVX2 (family 25, model 1) MKL's square root of f32,
+  which eager takes, was not the rounded exact one for 290 of 2000 random numbers (27 November 2026); a hit's is.
 - An error is in units of the last place, against mpmath, over {exact} of the values: at the best level, and the largest
   of all levels. It is left out where the exact result is a sum or a composition.
 
