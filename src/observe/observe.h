@@ -301,8 +301,7 @@ struct Replaced {
   PyObject* target = nullptr;  // borrowed: facts lead to it. SetSlot: the address of the slot itself
   Ref key;
   Py_ssize_t place = 0;
-  std::vector<Py_ssize_t>
-      way;  // to the tensor in the tuple that is there, of tuples; empty: the tensor is there itself
+  std::vector<Py_ssize_t> way;  // to the tensor, in the tuple of tuples that is there; empty: it is there itself
 };
 
 struct Observation {
