@@ -14,7 +14,7 @@ from gradient_tools import Log, compare, leaf
 from helpers import assert_same
 
 Function = Callable[..., Any]
-LAYER = torch.nn.Linear(4, 8)
+LAYER = torch.nn.Linear(4, 8).double()  # sums of squares have large elements, whose f32 roundings are no matter here
 
 
 def halves(x: Tensor) -> Any:
@@ -78,7 +78,7 @@ VIEWS = [halves, with_last, with_what_follows, transposed_first, each_row, one_i
 
 def seen(f: Function) -> Log:
     """What autograd shows of the results, and which of them are views of which."""
-    results = f(leaf(3, 4))
+    results = f(leaf(3, 4, dtype=torch.float64))
     of_each = [[t.detach(), t.requires_grad, t._is_view(), t._version, t.stride(), t.is_leaf] for t in results]
     bases = [[other._base is t for other in results] for t in results]
     memory = [t.untyped_storage().data_ptr() for t in results]
@@ -86,20 +86,22 @@ def seen(f: Function) -> Log:
 
 
 def gradients_of_all(f: Function) -> Log:
-    x = leaf(3, 4)
+    x = leaf(3, 4, dtype=torch.float64)
     LAYER.zero_grad()
-    sum((t.square().sum() * i for i, t in enumerate(f(x), 1) if t.requires_grad), torch.zeros(())).backward()
+    sum(
+        (t.square().sum() * i for i, t in enumerate(f(x), 1) if t.requires_grad), torch.zeros((), dtype=torch.float64)
+    ).backward()
     return [x.grad, LAYER.weight.grad, LAYER.bias.grad]
 
 
 def gradients_of_each(f: Function) -> Log:
-    x = leaf(3, 4)
+    x = leaf(3, 4, dtype=torch.float64)
     results = [t for t in f(x) if t.requires_grad]
     return [torch.autograd.grad(t.cos().sum(), (x, LAYER.weight), retain_graph=True) for t in results]
 
 
 def written_behind(f: Function) -> Log:
-    x = leaf(3, 4)
+    x = leaf(3, 4, dtype=torch.float64)
     results = f(x)
     log: Log = []
     try:
@@ -112,7 +114,7 @@ def written_behind(f: Function) -> Log:
 
 
 def hooked(f: Function) -> Log:
-    x, log = leaf(3, 4), []
+    x, log = leaf(3, 4, dtype=torch.float64), []
     first, second = [t for t in f(x) if t.requires_grad or t._base is None][:2]
     first.register_hook(lambda g: log.append(g.clone()))
     first.retain_grad()
@@ -131,7 +133,7 @@ def test_views_at_any_size():
     fast = fastjit.fastjit(with_last)
     with torch.enable_grad():
         for rows in (3, 5, 7, 11, 9):
-            x = leaf(rows, 4)
+            x = leaf(rows, 4, dtype=torch.float64)
             got, want = ([torch.autograd.grad(t.square().sum(), x, retain_graph=True)[0] for t in f(x)]
                          for f in (fast, with_last))  # fmt: skip
             assert_same(got, want)
@@ -141,7 +143,7 @@ def test_views_at_any_size():
 def test_views_under_verify_and_without_gradients():
     fast = fastjit.fastjit(with_last, verify=True)
     for _ in range(3):
-        x = torch.randn(3, 4)
+        x = torch.randn(3, 4, dtype=torch.float64)
         with torch.enable_grad():
             assert_same([t.detach() for t in fast(x)], [t.detach() for t in with_last(x)])
         assert_same(fast(x), with_last(x))
@@ -156,6 +158,6 @@ def test_a_view_made_without_gradients_stays_eager():
 
     fast = fastjit.fastjit(both, on_unsupported="eager")
     for _ in range(3):
-        x = leaf(3, 4)
+        x = leaf(3, 4, dtype=torch.float64)
         assert_same([t.detach() for t in fast(x)], [t.detach() for t in both(x)])
     assert list(fast.stats().fallbacks) == ["a view is returned that was made under another grad mode than the rest"]
