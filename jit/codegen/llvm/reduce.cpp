@@ -1,5 +1,6 @@
 // Running reductions. A state is combined in a fixed order, so that a shape always gives the same bits.
-//   Dot: as many running sums as there are lanes and vectors in flight, one rounding a product.
+//   Dot: as many running sums as there are lanes and vectors in flight, one rounding a product. Where each lane is a
+//   result, a running sum ends after KernelEmitter::kDotRun products, and goes to the total.
 //   Sum, Prod of F32: an F64 a lane, rounded once at the end. Sum of F64: an error-free transformation (a running
 //   compensation a lane). Prod of F64 and I64: plain. Max, Min: NaN wins. ArgMax, ArgMin: first NaN, else first hit.
 #include <limits>

@@ -72,8 +72,8 @@ void GraphBuilder::add_derivative(const std::vector<Use>& outputs) {
     for (const CallValue& item : trace_.events[i].args)
       for (const Use& use : item.uses)
         if (use.tensor != kNone) kept.insert(use.storage);
-  Derivative derivative{trace.results, {},         {}, {}, trace.inner, {}, trace.reached_by, trace.python,
-                        trace.is_over, trace.views};
+  Derivative derivative{trace.results, {}, {}, {}, trace.inner, {}, trace.reached_by, trace.python, trace.is_over};
+  derivative.views = trace.views;
   for (const uint32_t result : trace.results) derivative.dtypes.push_back(outputs[result].meta->dtype);
   const size_t results = outputs.size() - trace.gradients.size();
   capture.result_versions.resize(results);

@@ -34,6 +34,10 @@ bool is_view_of(const at::Tensor& view, const at::Tensor& base) {
   return creation_of(view) == CreationMeta::DEFAULT || creation_of(view) == CreationMeta::MULTI_OUTPUT_NODE;
 }
 
+bool shares_memory(const at::Tensor& one, const at::Tensor& other) {
+  return !one.is_same(other) && one.has_storage() && one.storage().is_alias_of(other.storage());
+}
+
 bool is_view_of_root(const Trace& trace, const Use& result) {
   return std::ranges::any_of(trace.roots, [&](const Source& root) { return root.before.storage == result.storage; });
 }
@@ -44,8 +48,7 @@ std::string why_not_own(const Trace& trace, const at::Tensor& result, const Use&
                         const std::vector<at::Tensor>& results) {
   if (is_view_of_root(trace, use)) return "a result that requires grad shares memory with an argument";
   const auto clashes = [&](const at::Tensor& other) {
-    if (other.is_same(result) || !other.has_storage() || !other.storage().is_alias_of(result.storage())) return false;
-    return result.is_view() || (other.requires_grad() && !is_view_of(other, result));
+    return shares_memory(other, result) && (result.is_view() || (other.requires_grad() && !is_view_of(other, result)));
   };
   return std::ranges::any_of(results, clashes) ? "two results share memory, and one requires grad" : "";
 }
@@ -122,9 +125,7 @@ std::vector<at::Tensor> Recorder::bases_of(const std::vector<at::Tensor>& result
     if (!result.requires_grad() || !result.is_view()) continue;
     const at::Tensor base(result._base());
     if (!is_view_of(result, base)) continue;
-    const auto shares = [&](const at::Tensor& other) {
-      return !other.is_same(result) && other.has_storage() && other.storage().is_alias_of(base.storage());
-    };
+    const auto shares = [&](const at::Tensor& other) { return shares_memory(other, result); };
     if (!counts_own_writes(base) || is_there(results, base) || is_there(bases, base)) continue;
     if (std::ranges::any_of(results, shares)) bases.push_back(base);
   }

@@ -65,16 +65,19 @@ Ref form_of(PyObject* value, const std::function<bool(PyObject*)>& is_free) {
 }
 
 // What the call found in this place and what it left there have in common, where they are different tensors, or tuples
-// of such. Null: they are anything else.
-Ref form_left(const Node& n, const Key& key, const std::function<bool(PyObject*)>& is_free) {
+// of such.
+std::optional<Expected> form_left(const Node& n, const Key& key, const std::function<bool(PyObject*)>& is_free) {
   const Expected& e = key.expect;
   const bool is_held = e.kind == Expected::Kind::Strong && PyTuple_CheckExact(e.object);
   const bool is_known = e.kind == Expected::Kind::Weak && PyWeakref_GET_OBJECT(e.hold.get()) == e.object;
   PyObject* now = is_held || is_known ? value_now(n, key) : nullptr;
-  if (!now || e.holds(now)) return {};
+  if (!now || e.holds(now)) return std::nullopt;
   Ref form = form_of(e.object, is_free);
-  const auto kind = form && PyType_Check(form.get()) ? Expected::Kind::Type : Expected::Kind::Form;
-  return form && Expected{kind, form.get(), {}, ""}.holds(now) ? std::move(form) : Ref();
+  if (!form) return std::nullopt;
+  PyObject* object = form.get();
+  const auto kind = PyType_Check(object) ? Expected::Kind::Type : Expected::Kind::Form;
+  Expected left{kind, object, std::move(form), ""};
+  return left.holds(now) ? std::optional(std::move(left)) : std::nullopt;
 }
 
 }  // namespace
@@ -205,16 +208,17 @@ std::vector<Replaced> Facts::replaced_tensors(const std::function<bool(PyObject*
   struct Candidate {
     Node& node;
     Key& key;
-    Ref form;
+    Expected left;
   };
   std::vector<Candidate> candidates;
   std::unordered_map<PyObject*, int> places;
   for (Node& n : nodes_) {
     for (Key& key : n.keys) {
-      Ref form = n.written && key.written ? form_left(n, key, is_free) : Ref();
-      if (!form) continue;
+      if (!n.written || !key.written) continue;
+      std::optional<Expected> left = form_left(n, key, is_free);
+      if (!left) continue;
       visit_held(key.expect, [&](PyObject* tensor, const Way&) { places.emplace(tensor, 0); });
-      candidates.push_back({n, key, std::move(form)});
+      candidates.push_back({n, key, std::move(*left)});
     }
   }
   if (abandoned_ || candidates.empty()) return out;
@@ -234,9 +238,7 @@ std::vector<Replaced> Facts::replaced_tensors(const std::function<bool(PyObject*
       out.back().tensor = tensor;
       out.back().way = way;
     });
-    PyObject* form = candidate.form.get();
-    const auto kind = PyType_Check(form) ? Expected::Kind::Type : Expected::Kind::Form;
-    candidate.key.expect = Expected{kind, form, std::move(candidate.form), ""};
+    candidate.key.expect = std::move(candidate.left);
   }
   return out;
 }

@@ -630,7 +630,7 @@ def test_a_tuple_of_another_form_is_noticed(change):
 
 def test_the_tuple_that_the_call_found_is_the_result():
     def make() -> Any:
-        return types.SimpleNamespace(pair=(torch.ones(3, 4), torch.zeros(3, 4)), last=None)
+        return types.SimpleNamespace(pair=(torch.ones(3, 4), torch.zeros(3, 4)))
 
     def step(state: Any, x: Tensor) -> Any:
         was = state.pair
