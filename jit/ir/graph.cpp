@@ -24,7 +24,7 @@ uint64_t hash_of(const Layout& layout) {
 
 // The line is for people: equal work on two lines is one node.
 uint64_t hash_of(const Node& node) {
-  uint64_t hash = static_cast<uint64_t>(node.op);
+  uint64_t hash = static_cast<uint64_t>(node.op) | static_cast<uint64_t>(node.again) << 32;
   hash = mix(hash, static_cast<uint64_t>(node.dtype));
   hash = mix(hash, node.layout);
   hash = mix(hash, node.attr);
@@ -34,7 +34,7 @@ uint64_t hash_of(const Node& node) {
 
 bool same_work(const Node& a, const Node& b) {
   return a.op == b.op && a.dtype == b.dtype && a.layout == b.layout && a.attr == b.attr &&
-         std::equal(a.in, a.in + 4, b.in);
+         a.again == b.again && std::equal(a.in, a.in + 4, b.in);
 }
 
 uint64_t hash_of(uint64_t value) { return mix(0, value); }
@@ -63,7 +63,7 @@ uint64_t hash_of(const ListAttr& attr) {
 }
 
 Node blank(Op op, DType dtype, uint32_t layout, size_t rank, uint32_t attr = 0) {
-  return Node{op, dtype, static_cast<uint8_t>(rank), layout, attr, 0, {kNoNode, kNoNode, kNoNode, kNoNode}};
+  return Node{op, dtype, static_cast<uint8_t>(rank), false, layout, attr, 0, {kNoNode, kNoNode, kNoNode, kNoNode}};
 }
 
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }

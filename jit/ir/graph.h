@@ -32,6 +32,7 @@ struct Node {
   Op op;
   DType dtype;
   uint8_t rank;     // of the layout, for quick checks
+  bool again;       // it is made once more, on purpose: no node that is not has its value
   uint32_t layout;  // index into Graph::layouts
   uint32_t attr;    // meaning per op, see op.def
   uint32_t line;    // index into Graph::lines: where the user wrote it (0: unknown)

@@ -7,7 +7,7 @@
 
 namespace fastjit::ir {
 
-enum class Op : uint16_t {
+enum class Op : uint8_t {
 #define OP(name, text, arity, rule, flags) name,
 #include "ir/op.def"
 #undef OP

@@ -242,7 +242,7 @@ void parse_node(Graph& graph, Line& line) {
     else
       break;
   }
-  Node node{*op, *dtype, static_cast<uint8_t>(layout.sizes.size()), 0, 0, 0, {kNoNode, kNoNode, kNoNode, kNoNode}};
+  Node node{*op, *dtype, static_cast<uint8_t>(layout.sizes.size()), false, 0, 0, 0, {kNoNode, kNoNode, kNoNode, kNoNode}};
   const bool listed = info(*op).arity == kVariadic;
   if (!listed && operands.size() != static_cast<size_t>(info(*op).arity)) line.fail("wrong number of operands");
   for (NodeId in : operands)
@@ -251,6 +251,7 @@ void parse_node(Graph& graph, Line& line) {
   node.layout = graph.intern(std::move(layout));
   node.attr = parse_attr(graph, line, *op, operands);
   if (*op == Op::Loop) graph.loops.back().scratch = graph.layouts[node.layout].numel().hint();
+  node.again = line.accept("again");
   graph.set_line(line.accept("@") ? graph.intern_line(line.quoted()) : 0);
   graph.append(node);
 }

@@ -126,6 +126,7 @@ std::string print(const Graph& graph) {
     out += "%" + std::to_string(id) + " = " + std::string(text(node.op)) + " " + type_text(graph, node);
     for (NodeId in : graph.operands(id)) out += in == kNoNode ? " -" : " %" + std::to_string(in);
     out += attr_text(graph, node);
+    if (node.again) out += " again";
     if (node.line) out += " @ " + quoted(graph.lines[node.line]);
     out += '\n';
     if (node.op == Op::Loop) out += "{\n" + print(*graph.loops[node.attr].body) + "}\n";

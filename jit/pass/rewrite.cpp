@@ -68,11 +68,14 @@ NodeId Rewriter::call(NodeId old, const std::vector<Strides>& first, const Strid
   if (node.op == Op::Contract) {
     ContractAttr attr = from_.contracts[node.attr];
     place(attr.operands, first);
-    return map_[old] = to_.contract(std::move(attr), node.dtype, {from_.layout(old).sizes, result});
+    map_[old] = to_.contract(std::move(attr), node.dtype, {from_.layout(old).sizes, result});
+  } else {
+    ExternAttr attr = from_.externs[node.attr];
+    place(attr.operands, first);
+    map_[old] = to_.external(std::move(attr));
   }
-  ExternAttr attr = from_.externs[node.attr];
-  place(attr.operands, first);
-  return map_[old] = to_.external(std::move(attr));
+  to_.nodes[map_[old]].again = node.again;
+  return map_[old];
 }
 
 NodeId Rewriter::copy(NodeId old, std::vector<ir::Dim> strides) {
@@ -117,6 +120,7 @@ NodeId Rewriter::copy(NodeId old) {
     node.attr = static_cast<uint32_t>(to_.externs.size() - 1);
   }
   to_.set_line(node.line);
+  node.again |= copies_again;
   const NodeId now = to_.append(node);
   map_[old] = now;
   return now;

@@ -34,6 +34,7 @@ class Rewriter {
 
   const ir::Graph& from() const { return from_; }
   ir::Graph& to() { return to_; }
+  bool copies_again = false;  // what it copies is made once more (Node::again)
   ir::NodeId operator[](ir::NodeId old) const { return old == ir::kNoNode ? old : map_[old]; }
   void set(ir::NodeId old, ir::NodeId now) { map_[old] = now; }
 

@@ -56,7 +56,8 @@ class Splitter {
       if (!at_.late_outputs[i]) first_[graph_.outputs[i]] = true;
     for (const Store& store : graph_.stores) first_[store.value] = true;
     for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
-      const bool is_call = graph_[id].op == Op::Extern && (id < begin || kind_of(graph_, id) == ExternKind::Guard);
+      const bool is_before = id < begin && !graph_[id].again;
+      const bool is_call = graph_[id].op == Op::Extern && (is_before || kind_of(graph_, id) == ExternKind::Guard);
       first_[id] = first_[id] || is_call || (graph_[id].op == Op::Input && !at_.late_inputs[graph_[id].attr]);
       if (!first_[id]) continue;
       if (late_[id] && graph_[id].op == Op::Extern && kind_of(graph_, id) == ExternKind::Guard)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "capture/calls.h"
+#include "ir/checkpoints.h"
 #include "ir/graph.h"
 #include "plan/kernel_plan.h"
 #include "support/arithmetic.h"
@@ -34,6 +35,7 @@ struct Derivative {
   std::vector<uint32_t> inner;    // of `results`, those that others are computed from: the outputs behind the gradients
                                   // are theirs, with what comes to them through the others
   std::vector<bool> kept_inputs;  // per graph input: autograd keeps that very tensor
+  std::vector<bool> found_inputs;    // per graph input: a checkpoint finds it where autograd goes back, written or not
   std::vector<uint64_t> reached_by;  // per source, then per inner result: bits of the results that autograd comes to it
                                      // from, past no inner one
   std::vector<uint64_t> python;      // the same of each torch.autograd.Function on the way
@@ -77,10 +79,11 @@ struct Capture {
   uint32_t operators = 0;                                   // calls of operators that Python made
   std::string unsound;                                      // not empty: why this call must stay eager, with file:line
   bool reads_values = false;                                // Python read values of tensors, also where it is unsound
-  std::optional<Derivative> derivative;                     // some of the results require grad
-  std::shared_ptr<const WayNumbers> way;                    // null: the call goes no way back
-  bool without_grad = false;       // the program runs with grad mode off although the caller's is on
-  bool in_inference_mode = false;  // the program runs in inference mode although the caller does not
+  ir::Checkpoints checkpoints;            // of the nodes of the graph; empty: the call goes through none
+  std::optional<Derivative> derivative;   // some of the results require grad
+  std::shared_ptr<const WayNumbers> way;  // null: the call goes no way back
+  bool without_grad = false;              // the program runs with grad mode off although the caller's is on
+  bool in_inference_mode = false;         // the program runs in inference mode although the caller does not
 };
 
 /// Values that one path may read out of tensors: at first, and once such long paths turned out to be new each time.
@@ -164,6 +167,16 @@ class Recorder {
   bool generator_made(const at::Generator& generator);
   /// Tells that Python read `data` as Tensor.data of `tensor`. False: a program cannot have it.
   bool data_read(const at::Tensor& tensor, const at::Tensor& data);
+  /// Tells that Python has begun a checkpoint (torch.utils.checkpoint) and set its hooks for saved tensors. What they
+  /// throw away the program computes again on its way back. draws_others: the random numbers would be others then.
+  void checkpoint_begun(bool draws_others);
+  /// Tells that a checkpoint is about to begin and was given this tensor, which autograd keeps as if an operator read
+  /// it.
+  void checkpoint_saves(const at::Tensor& tensor);
+  /// Tells that it has ended. Not empty: why it cannot be computed again.
+  std::string checkpoint_ended();
+  /// Not empty: why autograd cannot go back through the checkpoints so far.
+  std::string why_not_back() const;
   /// Tells that Python lets `tensor` require grad. False: the call has not made it, or not as a leaf.
   bool leaf_made(const at::Tensor& tensor);
   /// Tensors of the call that several of these are views of, and that are not among them: autograd takes what flows

@@ -100,6 +100,15 @@ struct Host {
   bool (*on_generator)(void* context, OnState what, PyObject* generator, PyObject* operand) = nullptr;
   /// The call read `data` as the attribute of that name of a tensor. False: a program cannot have it.
   bool (*on_data)(void* context, PyObject* tensor, PyObject* data) = nullptr;
+  /// The call has gone into a checkpoint (torch.utils.checkpoint), whose hooks for saved tensors are set. draws_others:
+  /// where autograd runs its operators again, random numbers are others.
+  void (*on_checkpoint)(void* context, bool draws_others) = nullptr;
+  /// A checkpoint is about to save this tensor, which it was given.
+  void (*on_checkpoint_saves)(void* context, PyObject* tensor) = nullptr;
+  /// The call is about to leave it. Not empty: why a program cannot run it again.
+  std::string (*on_checkpoint_end)(void* context) = nullptr;
+  /// Gradients are about to be computed, and to be left nowhere. Not empty: why a program cannot do that.
+  std::string (*on_gradients)(void* context) = nullptr;
   /// Whether an operator of this call made the tensor; in a rehearsal, and its memory, since that began.
   bool (*is_made)(void* context, PyObject* tensor) = nullptr;
   /// The same, and how often it was written follows from what this call does.

@@ -211,6 +211,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     graph_.set_line(graph_.intern_line(trace_.lines[event.line]));
     support::count_work(1 + event.args.size());
     if (scope_) graph_.symbols->at(step.event);
+    first_nodes_.push_back(static_cast<ir::NodeId>(graph_.nodes.size()));
     begin_way_back(step.event, outputs);
     for (const CallValue& item : event.args)
       for (const Use& use : item.uses) {
@@ -247,6 +248,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   take_free_arguments();
   limit_scalars();
   refuse_undefined();
+  mark_checkpoints();
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
     unsound("the capture is not a legal graph: " + wrong);
   return {};

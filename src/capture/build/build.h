@@ -288,6 +288,8 @@ class GraphBuilder {
   void find_private_bases(const std::vector<Use>& outputs);
   ir::NodeId own_value(const Use& use);
   void add_derivative(const std::vector<Use>& outputs);
+  // checkpoints.cpp
+  void mark_checkpoints();
 
   const Trace& trace_;
   const CallInputs& inputs_;
@@ -342,6 +344,7 @@ class GraphBuilder {
   std::vector<char> exact_;     // per node: 0 not known yet, 1 exact, 2 not; see is_exact
   std::set<ir::NodeId> guarded_;
   size_t values_ = 0;  // that guards compare
+  std::vector<ir::NodeId> first_nodes_;  // per step: how many nodes there were before it
 };
 
 /// The first tensor among its arguments, or null.

@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "capture/build/build.h"
+#include "capture/record/checkpoints.h"
 #include "support/work.h"
 
 namespace fastjit::capture {
@@ -67,12 +68,21 @@ ir::NodeId GraphBuilder::own_value(const Use& use) {
 void GraphBuilder::add_derivative(const std::vector<Use>& outputs) {
   if (!trace_.derivative) return;
   const DerivativeTrace& trace = *trace_.derivative;
-  std::unordered_set<uint32_t> kept;  // storages
-  for (size_t i = trace.begin; i < trace_.events.size(); ++i)
+  const CheckpointEvents checkpoints(trace_);
+  std::unordered_set<uint32_t> kept = trace_.checkpoint_saved, found;  // storages
+  for (uint32_t i = 0; i < trace_.events.size(); ++i) {
+    const bool is_read_again = checkpoints.made_in(i) || checkpoints.back_of(i);
+    if (i < trace.begin && !is_read_again) continue;
     for (const CallValue& item : trace_.events[i].args)
       for (const Use& use : item.uses)
-        if (use.tensor != kNone) kept.insert(use.storage);
-  Derivative derivative{trace.results, {}, {}, {}, trace.inner, {}, trace.reached_by, trace.python, trace.is_over};
+        if (use.tensor != kNone) (is_read_again ? found : kept).insert(use.storage);
+  }
+  Derivative derivative;
+  derivative.results = trace.results;
+  derivative.inner = trace.inner;
+  derivative.reached_by = trace.reached_by;
+  derivative.python = trace.python;
+  derivative.is_over = trace.is_over;
   derivative.views = trace.views;
   for (const uint32_t result : trace.results) derivative.dtypes.push_back(outputs[result].meta->dtype);
   const size_t results = outputs.size() - trace.gradients.size();
@@ -83,8 +93,12 @@ void GraphBuilder::add_derivative(const std::vector<Use>& outputs) {
   for (const uint32_t source : trace.sources)
     derivative.sources.push_back(graph_[input_node(trace_.roots[source].before.tensor)].attr);
   derivative.kept_inputs.resize(graph_.inputs.size());
-  for (const auto& [tensor, node] : input_nodes_)
-    derivative.kept_inputs[graph_[node].attr] = kept.contains(trace_.root(tensor)->before.storage);
+  derivative.found_inputs.resize(graph_.inputs.size());
+  for (const auto& [tensor, node] : input_nodes_) {
+    const uint32_t storage = trace_.root(tensor)->before.storage;
+    derivative.kept_inputs[graph_[node].attr] = kept.contains(storage);
+    derivative.found_inputs[graph_[node].attr] = found.contains(storage) && !kept.contains(storage);
+  }
   capture.derivative = std::move(derivative);
 }
 

@@ -149,6 +149,7 @@ GraphEnds Recorder::goes_back(const std::vector<at::Tensor>& from) {
   std::vector<Edge> edges;
   for (const at::Tensor& tensor : from)
     if (tensor.requires_grad()) edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  if (out.why = impl_->why_not_again(); !out.why.empty()) return out;
   GraphWalk walk(trace, {}, false);
   if (out.why = walk.from(edges); !out.why.empty()) return out;
   trace.goes_back_in_python |= !walk.contexts().empty();
@@ -193,6 +194,7 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
     edges.push_back(torch::autograd::impl::gradient_edge(results[i]));
   }
   if (edges.empty()) return "";
+  if (std::string why = why_not_again(); !why.empty()) return why;
   derivative.views = in_order(std::move(derivative.views));
   constexpr size_t kMostResults = 64;
   if (edges.size() > kMostResults) return "more than 64 results require grad";

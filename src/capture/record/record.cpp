@@ -2,6 +2,7 @@
 #include <Python.h>
 
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -62,6 +63,12 @@ bool holds_tensor(const c10::IValue& value) {
     return false;
   }
   return value.isGenericDict() || value.isObject() || value.isPyObject() || value.isStorage();
+}
+
+// Nodes for leaves have none.
+int64_t number_of_current_node() {
+  const auto node = torch::autograd::get_current_node();
+  return node ? static_cast<int64_t>(node->sequence_nr()) : -1;
 }
 
 }  // namespace
@@ -199,6 +206,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   event.inference = c10::InferenceMode::is_enabled();
   event.casts = CastMode::now();
   identify(event, record);
+  if (is_backward(event)) event.node = number_of_current_node();
   const bool outermost = is_outermost();
   if (event.op) {
     // A boxed call passes the interpreter's whole stack: the arguments are the last ones.
@@ -258,16 +266,19 @@ void Recorder::Impl::meet_saved(const c10::IValue& value) {
     return use.storage == saved.storage && use.offset == saved.offset && use.meta->dtype == saved.meta->dtype &&
            use.meta->sizes == saved.meta->sizes && use.meta->strides == saved.meta->strides;
   };
+  const auto detached_from = [&](const Use& use) {
+    Event event = as_if_run("aten::detach");
+    event.args.push_back({CallValue::Kind::Tensor, {use}, {}});
+    event.results.push_back({CallValue::Kind::Tensor, {saved}, {}});
+    trace.events.push_back(std::move(event));
+    if (const uint64_t dims = trace.made_dims_of(use.tensor)) trace.data_sized.emplace(saved.tensor, dims);
+  };
   for (size_t i = trace.events.size(); i-- > 0; support::count_work())
-    for (const Use& use : flat_results(trace.events[i])) {
-      if (use.tensor == saved.tensor || !same(use)) continue;
-      Event event = as_if_run("aten::detach");
-      event.args.push_back({CallValue::Kind::Tensor, {use}, {}});
-      event.results.push_back({CallValue::Kind::Tensor, {saved}, {}});
-      trace.events.push_back(std::move(event));
-      if (const uint64_t dims = trace.made_dims_of(use.tensor)) trace.data_sized.emplace(saved.tensor, dims);
-      return;
-    }
+    for (const Use& use : flat_results(trace.events[i]))
+      if (use.tensor != saved.tensor && same(use)) return detached_from(use);
+  for (const Source& root : trace.roots)  // the hooks of a checkpoint are given another tensor of these, too
+    if (!trace.checkpoints.empty() && root.before.tensor != saved.tensor && same(root.before))
+      return detached_from(trace.use(root.tensor));
 }
 
 // Below a transform, where nobody else has the tensor: squeeze_() gives another tensor, a view, which takes its place.
@@ -347,6 +358,7 @@ void Recorder::Impl::end(const at::RecordFunction& record) {
 void Recorder::Impl::stop() noexcept {
   if (!recording) return;
   recording = false;
+  saved->close();
   ends_hidden = opaque != kNone;
   show();
   at::removeCallback(handle);

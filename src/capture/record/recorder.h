@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "capture/record/blank.h"
+#include "capture/record/checkpoints.h"
 #include "capture/record/frames.h"
 #include "capture/record/one_thread.h"
 #include "capture/record/trace.h"
@@ -49,7 +50,9 @@ struct Recorder::Impl {
     size_t events, values;  // before the call that stacks them
   };
   std::optional<Stacking> stacking;
-  size_t storages_before = 0;       // autograd went back
+  size_t storages_before = 0;   // autograd went back
+  size_t open_checkpoints = 0;  // the last of Trace::checkpoints is open: how many there are in one another
+  std::shared_ptr<SavedTensors> saved = std::make_shared<SavedTensors>();
   std::vector<at::Tensor> stacked;  // that no Python code has: nothing may take their addresses
   std::string value_limit;          // why no more may be, once there are too many
   struct Known {
@@ -73,6 +76,9 @@ struct Recorder::Impl {
     return std::ranges::any_of(open, [&](uint32_t event) { return is_backward(trace.events[event]); });
   }
 
+  // checkpoints.cpp
+  /// Not empty: why running the checkpoints so far again would give something else than they gave.
+  std::string why_not_again() const;
   // differentiate.cpp
   struct Way;
   std::string differentiate(const std::vector<at::Tensor>& results, const Rehearse& rehearse);

@@ -64,6 +64,7 @@ struct Event {
   uint32_t parent = kNone;
   uint32_t end = 0;        // one past the last nested event
   uint32_t line = 0;       // index into Trace::lines; 0: unknown
+  int64_t node = -1;       // of an evaluation of autograd's: the node's number, in the order in which nodes were made
   bool finished = false;   // false: the operator raised
   bool grad = false;       // grad mode was on
   bool inference = false;  // inference mode was on
@@ -116,6 +117,15 @@ struct DerivativeTrace {
   std::vector<uint64_t> python;       // the same of each torch.autograd.Function on the way
   bool is_over = false;               // the call has gone back itself, and freed what that takes
   std::vector<ResultView> views{};    // results that require grad as views of others do
+};
+
+/// A part of the call of which autograd keeps nothing but what it was given, and which it runs again for the rest
+/// (torch.utils.checkpoint). One inside another is a part of that one.
+struct Checkpoint {
+  uint32_t begin, end;            // events
+  int64_t first_node, last_node;  // of autograd's: from, up to, made inside
+  uint32_t storages;              // that were met before
+  bool draws_others;              // where it runs again, random numbers are others
 };
 
 /// An instruction that had a number argument of the function as an operand, and the outermost operators it ran.
@@ -192,6 +202,10 @@ struct Trace {
   std::string no_derivative;                    // why there is none, though a result requires grad
   bool goes_back_in_python = false;             // a part of autograd's graph is an autograd.Function
 
+  std::vector<Checkpoint> checkpoints;
+  std::unordered_set<uint32_t> checkpoint_saved;  // storages of tensors that they were given
+  /// Whether the memory is not the checkpoint's own.
+  bool was_there(uint32_t storage, const Checkpoint& checkpoint) const;
   std::vector<at::Generator> made_generators;  // by the call, in the order in which it first uses them
   /// The elements of the tensor follow from constants of the call alone, or do not. A guess: what Python reads of them
   /// is guarded like any other value, but is not expected to differ.

@@ -33,6 +33,8 @@ pass::SplitAt where_to_split(const capture::Derivative& derivative, size_t outpu
   at.late_outputs.assign(outputs, false);
   std::fill_n(at.late_outputs.begin() + static_cast<ptrdiff_t>(late.begin), late.count, true);
   at.kept_inputs = derivative.kept_inputs;
+  for (size_t i = 0; i < derivative.found_inputs.size(); ++i)
+    at.kept_inputs[i] = at.kept_inputs[i] || derivative.found_inputs[i];
   at.kept_inputs.resize(late.inputs.size(), false);
   at.kept_outputs = derivative.kept_results;
   at.kept_outputs.resize(outputs - late.count, false);
@@ -249,6 +251,8 @@ Cut cut(capture::Capture& captured, const std::string& function, const pass::Pas
     half.late.push_back(is_late);
     half.never.push_back(is_late && !is_total &&
                          std::ranges::find(derivative.inner, given.index) != derivative.inner.end());
+    given.is_found = handed.from == pass::Handed::From::Input && handed.index < derivative.found_inputs.size() &&
+                     derivative.found_inputs[handed.index];
     half.given.push_back(std::move(given));
   }
   for (const uint32_t source : derivative.sources) half.sources.push_back({false, moved[source]});

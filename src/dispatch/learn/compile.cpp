@@ -10,6 +10,7 @@
 #include "dispatch/learn/recording.h"
 #include "dispatch/learn/refuse.h"
 #include "dispatch/run/pool.h"
+#include "pass/recompute.h"
 #include "runtime/fork_gate.h"
 #include "support/beside.h"
 #include "support/log.h"
@@ -99,10 +100,17 @@ std::shared_ptr<Pending> begin(const Function& function, const Variant& variant,
   return pending;
 }
 
+void make_checkpoints_again(capture::Capture& captured) {
+  if (captured.checkpoints.empty()) return;
+  const ir::Symbols::Scope scope(captured.graph.symbols.get());
+  captured.graph = pass::recompute(captured.graph, captured.checkpoints);
+}
+
 std::shared_ptr<Pending> begin(Recording& recording) {
   Variant& variant = *recording.variant;
   pool_expire();
   const c10::Device device = recording.device;
+  make_checkpoints_again(recording.captured_graph);
   Cut way = cut(recording.captured_graph, recording.function.options.name, context_for(recording.function, device));
   if (recording.rehearsed)
     for (const auto& node : way.nodes)

@@ -152,6 +152,14 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_data = [](void* context, PyObject* tensor, PyObject* data) {
     return is_plain_tensor(data) && static_cast<Recording*>(context)->recorder->data_read(unpack(tensor), unpack(data));
   };
+  host.on_gradients = [](void* context) { return static_cast<Recording*>(context)->recorder->why_not_back(); };
+  host.on_checkpoint = [](void* context, bool draws_others) {
+    static_cast<Recording*>(context)->recorder->checkpoint_begun(draws_others);
+  };
+  host.on_checkpoint_end = [](void* context) { return static_cast<Recording*>(context)->recorder->checkpoint_ended(); };
+  host.on_checkpoint_saves = [](void* context, PyObject* tensor) {
+    static_cast<Recording*>(context)->recorder->checkpoint_saves(unpack(tensor));
+  };
   host.on_leaf = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->leaf_made(unpack(tensor));
   };

@@ -34,7 +34,10 @@ class BackwardNode final : public autograd::Node {
     saved_.reserve(backward_->given.size());
     for (const Given& given : backward_->given) {
       Saved& saved = saved_.emplace_back();
-      if (given.from == Given::From::Input) saved.shared = {*inputs[given.index], false};
+      if (given.is_found)
+        saved.own = inputs[given.index]->variable_data();
+      else if (given.from == Given::From::Input)
+        saved.shared = {*inputs[given.index], false};
       if (given.from == Given::From::Result) saved.shared = {outputs[given.index], true};
       if (given.from == Given::From::Extra) saved.own = extras[given.index - outputs.size()];
     }
@@ -110,7 +113,7 @@ class BackwardNode final : public autograd::Node {
       switch (given.from) {
         case Given::From::Input:
         case Given::From::Result:
-          all[i] = saved_[i].shared.unpack(getptr());
+          all[i] = given.is_found ? saved_[i].own : saved_[i].shared.unpack(getptr());
           break;
         case Given::From::Extra:
           all[i] = saved_[i].own;

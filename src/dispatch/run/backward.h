@@ -23,6 +23,7 @@ struct Given {
   enum class From : uint8_t { Input, Result, Extra, Gradient } from;
   uint32_t index;           // of the program's inputs; of its outputs, for Result and Extra; of Backward::results
   bool is_checked = false;  // no program reads it, but eager's way back does: a write to it is eager's error
+  bool is_found = false;    // an input that is taken as it is when autograd comes to it, written or not
   /// Results whose gradients are needed beside it, as bits: one entry for each computation.
   std::vector<uint64_t> uses{};
 };

@@ -75,6 +75,8 @@ class Driver : public Observer {
     bool may_stop = false;           // it calls next(): StopIteration is its answer
     bool fills_cache = false;        // it calls a function that a cache has no result of yet: see fill_
     bool makes_class = false;        // its result is a new class
+    bool sets_hooks = false;         // it sets those of a checkpoint for saved tensors
+    bool draws_others = false;       // where that runs again, random numbers are others
     bool makes_context = false;      // it runs an autograd.Function, whose methods are given a new object first
     Expect expect = Expect::None;    // Python frames it may enter
     bool expect_probing = false;

@@ -141,8 +141,13 @@ void Tracer::judge_sorted(PyObject* callee, Args args) {
 
 void Tracer::judge_defaultdict(PyObject* callee, Args args) {
   PyObject* factory = args.empty() ? Py_None : args[0];
-  const bool is_plain =
-      factory == Py_None || (PyType_Check(factory) && !(((PyTypeObject*)factory)->tp_flags & Py_TPFLAGS_HEAPTYPE));
+  const bool is_heap = PyType_Check(factory) && (((PyTypeObject*)factory)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  // A key that is missing makes an instance: that its code runs then nobody has foreseen.
+  PyObject* init = is_heap && Py_TYPE(factory)->tp_call == PyType_Type.tp_call
+                       ? class_attr((PyTypeObject*)factory, "__init__")
+                       : nullptr;
+  if (init) class_attr(Py_TYPE(factory), "__call__");
+  const bool is_plain = factory == Py_None || (PyType_Check(factory) && !is_heap) || (init && PyFunction_Check(init));
   if (PyFunction_Check(factory)) call_function((PyFunctionObject*)factory);
   if ((!is_plain && !PyFunction_Check(factory)) || args.size() > 1) return deny("call of " + callee_text(callee));
   top().fresh_result = true;

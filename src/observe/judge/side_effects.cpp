@@ -13,6 +13,7 @@ namespace fastjit::observe {
 // A second store to one place takes the place of the first: nothing can tell.
 void Tracer::log(SideEffect effect) {
   effect.where = where();
+  ++logged_;
   using Kind = SideEffect::Kind;
   if (rehearsal_)
     return deny(SideEffect::stores(effect.kind) ? "store to " + effect.label

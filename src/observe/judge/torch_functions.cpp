@@ -73,6 +73,9 @@ void Tracer::judge_backward(PyObject* callee, Args args) {
     if (const std::string why = host_.on_backward(host_.context, args[1]); !why.empty())
       return deny("backward(), and " + why + ",");
     may_enter_any();  // methods of an autograd.Function, which the call has run forward
+  } else if (host_.on_gradients) {
+    if (const std::string why = host_.on_gradients(host_.context); !why.empty())
+      return deny("gradients, and " + why + ",");
   }
   const Setting* hooks = host_.gradients_under ? host_.gradients_under() : nullptr;
   if (!hooks || hooks->now()) return deny(hooks ? std::string("gradients under ") + hooks->name : "use of autograd");

@@ -257,6 +257,7 @@ void Tracer::conclude() {
   if (const int64_t tensor = std::exchange(f.sizes_of, -1); tensor >= 0) take_sizes(tensor, f.size_dim);
   if (const size_t which = std::exchange(f.found_number, SIZE_MAX); which != SIZE_MAX) take_found(which);
   if (std::exchange(f.makes_class, false)) take_class(at(1));
+  if (std::exchange(f.sets_hooks, false)) begin_checkpoint(f.draws_others);
   if (std::exchange(f.fills_cache, false)) cache_filled();
   if (PyObject* tensor = std::exchange(f.data_of, nullptr))
     if (!host_.on_data || !host_.on_data(host_.context, tensor, at(1))) return deny("read of Tensor.data");

@@ -509,6 +509,13 @@ class Tracer final : public Driver {
   bool may_require_grad(PyObject* tensor, PyObject* needed);
   void judge_backward(PyObject* callee, Args args);
   void judge_autograd_compiler(PyObject* callee, Args args);
+
+  // checkpoints.cpp: torch.utils.checkpoint
+  void judge_saved_hooks(PyObject* callee, Args args);
+  void judge_saved_hooks_end(PyObject* callee, Args args);
+  void judge_saved_tensor(PyObject* callee, Args args);
+  void begin_checkpoint(bool draws_others);
+  size_t effects_so_far() const { return logged_ + numbers_.asked(); }
   void judge_contents(PyObject* callee, Args args);
   void judge_identity(PyObject*, Args args);
   void judge_partial(PyObject*, Args args);
@@ -559,6 +566,8 @@ class Tracer final : public Driver {
   std::vector<NumberPlace> counters_;   // that will hold another number in the next call
   PlacesOfNumbers notes_;               // see note()
   std::vector<SideEffect> effects_;
+  size_t logged_ = 0;                // effects, those too that another one took the place of
+  std::vector<size_t> checkpoints_;  // that the call is in: effects_so_far() when they began
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key
   FlatSet<PyObject*> stored_;                                                               // values that effects_ hold
   Sum sum_;

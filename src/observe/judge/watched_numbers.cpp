@@ -36,6 +36,12 @@ const Derivation* WatchedNumbers::derivation_of(size_t which) const {
   return how == derivations_.end() ? nullptr : &*how;
 }
 
+size_t WatchedNumbers::asked() const {
+  size_t count = 0;
+  for (size_t which = 0; which < all_.size(); ++which) count += is_asked(which);
+  return count;
+}
+
 void WatchedNumbers::tell(Observation& seen) {
   for (const Watched& one : all_) {
     seen.references.push_back(Py_REFCNT(one.number.get()) - 1);

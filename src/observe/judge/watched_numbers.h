@@ -32,6 +32,8 @@ class WatchedNumbers {
   void derived(Derivation how) { derivations_.push_back(std::move(how)); }
   const Derivation* derivation_of(size_t which) const;
   bool has_asked() const { return has_asked_; }
+  /// How often the call asked for one so far.
+  size_t asked() const;
 
   /// What Observation says of them. Gives the numbers and derivations away.
   void tell(Observation& seen);
