@@ -163,6 +163,7 @@ struct Host {
   /// Past max_instructions (0: any number) the rest of the call is not observed; `reason` says so and where.
   void (*on_limit)(void* context, const std::string& reason) = nullptr;
   uint64_t max_instructions = 0;
+  std::string filled_before;  // Observation::state of the call before, where that was interrupted
   void* context = nullptr;
 };
 

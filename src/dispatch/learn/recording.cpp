@@ -216,6 +216,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
     recording->recorder->give_up(reason);
   };
   host.max_instructions = static_cast<uint64_t>(support::setting_int(support::Setting::RecordInstructions));
+  host.filled_before = recording.function.state;
   auto observer = observe::make_observer(host);
   for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
   observer->vary(std::move(recording.varying));

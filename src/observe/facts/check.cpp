@@ -260,6 +260,7 @@ void Facts::arm_dict(Node& n, const AddWord& add_word) {
   for (const Key& key : n.keys)  // a place may hold another object at the same address, which no tag tells
     if (!n.version.tells_all() && key.expect.kind == Expected::Kind::Weak)
       add_word(&((PyWeakReference*)key.expect.hold.get())->wr_object, key.expect.object);
+  if (n.alone) add_word(&n.object->ob_refcnt, reinterpret_cast<const void*>(1));
   n.tag_word = words_.size();
   add_word(n.version.word() ? n.version.word() : &kNever, (void*)kNoTag);
   if constexpr (kInlineValues)

@@ -51,9 +51,9 @@ struct Key {
   Expected expect;
   int32_t hint = -1;     // index among the entries of a dictionary or set; List: the item's index
   bool written = false;  // recording only: the call stored there later
-  Ref first;             // recording only, Expected::Kind::Type: the value. Node: the list, see follow_lists()
-  std::string label;     // "global SCALE"
-  std::string where;     // "model.py:14"
+  Ref first;  // recording only, Expected::Kind::Type: the value. Node: the list or dictionary, see follow_lists()
+  std::string label;  // "global SCALE"
+  std::string where;  // "model.py:14"
 };
 
 struct Node {
@@ -85,7 +85,7 @@ struct Node {
   std::vector<Overwritten> overwritten;  // recording only: keys that the call stored to and that were there, unread
   Py_ssize_t grown_from = -1;            // recording only: number of items before the call added some
   bool lent = false;                     // recording only, List: see lend()
-  bool alone = false;                    // List: nothing but the place in which it was found refers to it
+  bool alone = false;                    // Dict, List: nothing but the place in which it was found refers to it
   int32_t next_hint = 0;                 // recording only, Dict: the entry behind the one that was read last
   PyObject* object;
   Ref weak;
@@ -183,6 +183,15 @@ class Facts final : public ReadSet {
   /// the one that was there: the facts about it go on with the new one, and no later call need replace it. Before
   /// finish(). `value_holders`: references to each new value that the caller holds.
   void follow_lists(Py_ssize_t value_holders);
+  /// A dictionary with nothing in it that the call filled, and then replaced by a new one with nothing in it, where
+  /// nothing else refers to either, is emptied and put back, as if it had never been touched: what the call did to it,
+  /// and the store of the new one, no later call need do. Before finish(). `value_holders`: references to a dictionary
+  /// that the caller holds.
+  struct Emptied {
+    PyObject *holder, *key;
+    Ref was, now;
+  };
+  std::vector<Emptied> put_back_empty(const std::function<Py_ssize_t(PyObject*)>& value_holders);
   /// Places whose tensor, or tuple of tensors, the call replaced are compared by its class from now on, where `is_free`
   /// says that nothing asked which object it is. Before finish().
   std::vector<Replaced> replaced_tensors(const std::function<bool(PyObject*)>& is_free);

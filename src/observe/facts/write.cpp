@@ -8,6 +8,7 @@
 #include <span>
 
 #include "observe/facts/facts.h"
+#include "observe/known_functions.h"
 #include "support/work.h"
 
 namespace fastjit::observe {
@@ -96,13 +97,32 @@ void Facts::pin_place(PyObject* place, Node::Kind kind) {
   if (const Id id = find(place, kind); id >= 0) pin(&node(id).keys[0]);
 }
 
+static PyObject* factory_of(PyObject* dict) {
+  if (PyDict_CheckExact(dict)) return Py_None;
+  const Ref factory = Ref::steal(PyObject_GetAttrString(dict, "default_factory"));
+  if (!factory) PyErr_Clear();
+  return factory.get();  // the dictionary has it
+}
+
+static bool is_builtin_dict(PyObject* o) { return PyDict_CheckExact(o) || is_defaultdict(o); }
+
+// A new one with nothing in it, which does as the other one does.
+static bool is_like(PyObject* was, PyObject* now) {
+  return Py_TYPE(was) == Py_TYPE(now) && PyDict_GET_SIZE(now) == 0 && factory_of(was) == factory_of(now);
+}
+
+static bool began_empty(const Node& n) {
+  if (n.length >= 0 || n.truth > 0 || !n.overwritten.empty()) return n.length == 0;
+  return n.written ? n.grown_from == 0 : PyDict_GET_SIZE(n.object) == 0;
+}
+
 void Facts::replace(Key& key, bool looked_into) {
   key.written = true;
   using Kind = observe::Expected::Kind;
   const bool was_read = key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present;
   if (!looked_into || !was_read || key.expect.kind == Kind::Strong) return;  // a held object stays: settle() compares
-  if (key.expect.kind == Kind::Node && PyList_CheckExact(key.expect.object)) {
-    key.first = Ref::share(key.expect.object);  // for follow_lists()
+  if (key.expect.kind == Kind::Node && (PyList_CheckExact(key.expect.object) || is_builtin_dict(key.expect.object))) {
+    key.first = Ref::share(key.expect.object);  // for follow_lists() and put_back_empty()
     return;
   }
   abandon(key);
@@ -118,10 +138,40 @@ static bool has_same_items(PyObject* list, PyObject* other) {
   return std::ranges::equal(mine, std::span(PySequence_Fast_ITEMS(other), static_cast<size_t>(PyList_GET_SIZE(other))));
 }
 
+std::vector<Facts::Emptied> Facts::put_back_empty(const std::function<Py_ssize_t(PyObject*)>& value_holders) {
+  std::vector<Emptied> out;
+  for (Node& n : nodes_) {
+    for (Key& key : n.keys) {
+      if (!key.written || key.expect.kind != Expected::Kind::Node || !key.first || PyList_Check(key.first.get()))
+        continue;
+      PyObject *was = key.first.get(), *now = value_now(n, key);
+      if (now == was) continue;
+      const Id known = find(was, Node::Kind::Dict);
+      const bool is_as_good = known >= 0 && n.kind == Node::Kind::Dict && began_empty(node(known)) && now &&
+                              is_like(was, now) && Py_REFCNT(was) == 1 + value_holders(was) &&
+                              Py_REFCNT(now) == 1 + value_holders(now) && find(now, Node::Kind::Dict) < 0;
+      if (!is_as_good) {
+        abandon(key);
+        continue;
+      }
+      out.push_back({n.object, key.name.get(), Ref::share(was), Ref::share(now)});
+      PyDict_Clear(was);
+      PyDict_SetItem(n.object, key.name.get(), was);
+      node(known).written = key.written = false;
+      node(known).alone = true;
+      node(known).length = 0;
+      node(known).grown_from = -1;
+      for (Key& item : node(known).keys) item.written = false;
+    }
+  }
+  return out;
+}
+
 void Facts::follow_lists(Py_ssize_t value_holders) {
   for (Node& n : nodes_) {
     for (Key& key : n.keys) {
       if (!key.written || key.expect.kind != Expected::Kind::Node || !key.first) continue;
+      if (!PyList_Check(key.first.get())) continue;
       PyObject *was = key.first.get(), *now = value_now(n, key);
       if (now == was) continue;
       const Id known = find(was, Node::Kind::List);

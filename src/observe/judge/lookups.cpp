@@ -284,6 +284,17 @@ bool Tracer::asks_of_slices(PyObject* tensor, std::span<PyObject* const> items) 
   return !PyErr_Occurred() || (PyErr_Clear(), false);
 }
 
+// The call fills in each call what it finds empty: it may leave it empty, too, see forget_emptied(). Until then it is
+// as good as its own. False: not that anybody knows.
+bool Tracer::fill_empty(PyObject* dict) {
+  Facts::Id id;
+  const bool is_again = host_.filled_before == "what " + names_[dict] + " keeps at " + where();
+  if (!is_again || PyDict_GET_SIZE(dict) != 0 || !dict_node(dict, &id)) return false;
+  facts_->length(id, where());
+  filled_.insert(dict);
+  return true;
+}
+
 void Tracer::subscript_of(PyObject* container, PyObject* index) {
   container = unwrapped(container);
   if (is_tensor(container)) {
@@ -299,7 +310,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   raising_ = !is_instance(container);  // a missing key or a list's length is a fact too
   // What its factory makes for a key that is missing stays there.
   if (is_defaultdict(container) && is_reached(container) && !dict_lookup(container, index, nullptr))
-    return interrupt("what " + names_[container] + " keeps");
+    if (!fill_empty(container)) return interrupt("what " + names_[container] + " keeps");
   if (Facts::Id id; dict_node(container, &id)) return read_dict_item(id, container, index);
   if (Facts::Id id; list_node(container, &id)) return read_list_item(id, container, index);
   if (is_plain_value(container) || (PyTuple_Check(container) && is_tuple(container))) return;

@@ -42,6 +42,22 @@ bool Tracer::start(PyObject* function) {
   return begin_events();
 }
 
+void Tracer::forget_emptied() {
+  const auto emptied = facts_->put_back_empty([&](PyObject* dict) {
+    return std::ranges::count_if(
+        effects_, [&](const SideEffect& effect) { return effect.target.get() == dict || effect.value.get() == dict; });
+  });
+  for (PyObject* dict : filled_)
+    if (std::ranges::none_of(emptied, [&](const Facts::Emptied& one) { return one.was.get() == dict; }))
+      reason_ = "state: what " + names_[dict] + " keeps is read and written";
+  std::erase_if(effects_, [&](const SideEffect& effect) {
+    return std::ranges::any_of(emptied, [&](const Facts::Emptied& one) {
+      const bool fills = effect.target.get() == one.was.get();
+      return fills || (effect.target.get() == one.holder && effect.value.get() == one.now.get());
+    });
+  });
+}
+
 Observation Tracer::stop() {
   Observation result;
   support::count_work(instructions_);
@@ -54,6 +70,7 @@ Observation Tracer::stop() {
   if (reason_.empty()) {
     drop_sum();
     settle_found();
+    forget_emptied();
     facts_->follow_lists(1);  // the effect's
     // What a place holds again that a fact says it held before needs no store.
     std::erase_if(effects_, [&](const SideEffect& effect) {

@@ -73,6 +73,7 @@ class Tracer final : public Driver {
   void end_scalar_use(bool entered);
   bool is_stand_in_root() const;  // the call began with a function made for it
   void note_function(PyFunctionObject* function);
+  void forget_emptied();
   void enter_root(InterpreterFrame* frame);
   void enter_function(InterpreterFrame* frame);
   void add_argument(PyObject* o, const std::string& label, int depth);
@@ -168,7 +169,9 @@ class Tracer final : public Driver {
   bool is_plain_value(PyObject* o);  // number, string, None, dtype, device ...
   bool is_tuple(PyObject* o);        // its items cannot change and are read as a tuple's
   bool holds_no_facts(PyObject* o) const { return fresh_.contains(o) || described_.contains(o); }  // an instance
-  bool is_own(PyObject* o) const { return fresh_.contains(o) || lent_.contains(o); }  // what it holds the call knows
+  bool is_own(PyObject* o) const {
+    return fresh_.contains(o) || lent_.contains(o) || filled_.contains(o);
+  }  // what it holds the call knows
   bool is_known(PyObject* o) const { return is_own(o) || arguments_.contains(o); }
   bool is_reached(PyObject* o) const { return names_.contains(o) && !is_known(o); }  // facts lead to it
   void tensor_method(PyObject* tensor, const char* name);
@@ -195,6 +198,7 @@ class Tracer final : public Driver {
   bool iterable(PyObject* o, const char* verb);          // notes what iterating reads; false after deny()
   void truth(PyObject* o);
   void length(PyObject* o);
+  bool fill_empty(PyObject* dict);
   void subscript_of(PyObject* container, PyObject* index);
   bool notes_slices(PyObject* tensor, PyObject* index);
   bool asks_of_slices(PyObject* tensor, std::span<PyObject* const> items);
@@ -566,6 +570,7 @@ class Tracer final : public Driver {
   std::vector<NumberPlace> counters_;   // that will hold another number in the next call
   PlacesOfNumbers notes_;               // see note()
   std::vector<SideEffect> effects_;
+  std::set<PyObject*> filled_;       // see fill_empty()
   size_t logged_ = 0;                // effects, those too that another one took the place of
   std::vector<size_t> checkpoints_;  // that the call is in: effects_so_far() when they began
   std::map<std::tuple<PyObject*, Py_ssize_t, Py_hash_t>, std::vector<size_t>> effects_at_;  // by target, place, key

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -261,8 +260,7 @@ def test_steps_are_skipped_where_eager_skips_them(clip):
 
 
 def test_a_scaler_inside_a_step():
+    """What it keeps by optimizer is filled in each step and replaced by a new dictionary with nothing in it."""
     got, want, stats = played(scaled_inside, Network)
     near(got, want)
-    assert stats.hits == 0 and all("scaler._per_optimizer_states" in why for why in stats.fallbacks), stats
-    if sys.version_info < (3, 12):
-        assert any(part.startswith("Network") for part in stats.parts), "the model in it is a program"
+    assert stats.hits >= 1 and all("read of an address by id" in why for why in stats.fallbacks), stats

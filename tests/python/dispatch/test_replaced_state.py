@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -727,3 +728,67 @@ def test_a_replaced_list_that_was_another_places_too():
         for _ in range(5):
             assert torch.equal(fast(x), eager(x)) and module.cells is not SHARED
     assert fastjit.of(fast).stats().hits >= 2
+
+
+# ---- dictionaries that each call fills and replaces by new ones with nothing in them ----
+
+
+class Ledger:
+    """As torch.amp.GradScaler keeps what it knows of optimizers until its update()."""
+
+    def __init__(self, kind: Callable[[], Any]) -> None:
+        self.kind, self.seen = kind, kind()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.note("sum", x.sum())
+        self.note("mean", x.mean())
+        total = self.seen["sum"]["value"] + self.seen["mean"]["value"]
+        self.seen = self.kind()
+        return total.sin()
+
+    def note(self, name: str, value: Tensor) -> None:
+        if isinstance(self.seen, defaultdict):
+            self.seen[name]["value"] = value
+        else:
+            self.seen[name] = {"value": value}
+
+
+KINDS: dict[str, Callable[[], Any]] = {"dict": dict, "defaultdict": lambda: defaultdict(dict)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dictionary_that_is_filled_and_replaced(kind):
+    ledger, eager = Ledger(KINDS[kind]), Ledger(KINDS[kind])
+    fast = fastjit.fastjit(lambda x: ledger(x))
+    for turn in range(8):
+        x = torch.randn(3 if turn % 2 else 4)
+        assert_same(fast(x), eager(x))
+        assert ledger.seen == eager.seen == {} and type(ledger.seen) is type(eager.seen)
+    assert fast.stats().hits >= 4, fast.stats()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dictionary_that_somebody_else_holds_is_filled_as_in_eager(kind):
+    ledger, eager = Ledger(KINDS[kind]), Ledger(KINDS[kind])
+    fast = fastjit.fastjit(lambda x: ledger(x), on_unsupported="eager")
+    for turn in range(8):
+        x = torch.randn(4)
+        held = [one.seen for one in (ledger, eager)] if turn % 2 else []
+        assert_same(fast(x), eager(x))
+        if held:
+            assert list(held[0]) == list(held[1]) == ["sum", "mean"], turn
+            assert ledger.seen is not held[0]
+        assert ledger.seen == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dictionary_that_is_not_empty_in_one_call(kind):
+    ledger, eager = Ledger(KINDS[kind]), Ledger(KINDS[kind])
+    fast = fastjit.fastjit(lambda x: ledger(x), on_unsupported="eager")
+    for turn in range(8):
+        x = torch.randn(4)
+        if turn == 5:
+            for one in (ledger, eager):
+                one.seen["other"] = {"value": torch.ones(())}
+        assert_same(fast(x), eager(x))
+        assert ledger.seen == eager.seen == {}
