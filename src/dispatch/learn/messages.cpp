@@ -21,6 +21,9 @@ constexpr std::string_view kCompiler =
 constexpr std::string_view kGradients =
     "'python -m fastjit docs training' says which gradients are compiled; where none is needed, call it under "
     "torch.no_grad()";
+constexpr std::string_view kReentrant = "pass use_reentrant=False to torch.utils.checkpoint";
+constexpr std::string_view kCheckpoint =
+    "'python -m fastjit docs training' says what a checkpoint inside a call may do";
 constexpr std::string_view kScripted =
     "TorchScript is not compiled inside of other functions; give it to fastjit itself";
 constexpr std::string_view kLargeArray = "more than guards compare";
@@ -55,6 +58,8 @@ constexpr struct {
 
 std::string_view way_out(std::string_view reason) {
   if (reason.find(kDynamo) != reason.npos) return kCompiler;
+  if (reason.find("CheckpointFunctionBackward") != reason.npos) return kReentrant;
+  if (reason.find("torch.utils.checkpoint") != reason.npos) return kCheckpoint;
   if (reason.ends_with(')') && reason.find(" (called at ") != reason.npos)  // inside a library: no argument can help
     return kOutside;
   if (reason.find(kLargeArray) != reason.npos) return "make the tensor outside the function";

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -360,3 +361,18 @@ def test_an_error_inside():
             compiled(leaf(3, 4, dtype=torch.float64))
         assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     assert_same(again(block, x := leaf(3, 4, dtype=torch.float64)), block(x))
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize(
+    ("function", "way_out"),
+    [
+        (reentrant, "pass use_reentrant=False to torch.utils.checkpoint"),
+        (moves_statistics, "'python -m fastjit docs training' says what a checkpoint inside a call may do"),
+    ],
+)
+def test_what_the_warning_says(function, way_out):
+    compiled = fastjit.fastjit(function)
+    with pytest.warns(fastjit.FastJITWarning, match=re.escape(way_out)):
+        for _ in range(3):
+            compiled(leaf(3, 4, dtype=torch.float64)).sum().backward()
