@@ -18,6 +18,17 @@ std::string place_of(const Trace& trace, uint32_t tensor) {
   return "";
 }
 
+// The product that views of it, as those of a transposed one that is transposed again, are all of: its own tensor will
+// do. Else the node.
+ir::NodeId product_behind(const ir::Graph& graph, ir::NodeId node) {
+  ir::NodeId at = node;
+  ir::IndexMap map = ir::identity_map(graph[node].rank);
+  for (; graph[at].op == ir::Op::View; at = graph[at].in[0]) map = ir::composed(graph.maps[graph[at].attr], map);
+  const bool is_all = graph[at].op == ir::Op::Contract && graph.layout(at) == graph.layout(node) &&
+                      map == ir::identity_map(graph[node].rank);
+  return is_all ? at : node;
+}
+
 }  // namespace
 
 // graph.outputs has one entry a leaf; the same node twice is the same tensor twice.
@@ -57,7 +68,7 @@ void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
 ir::NodeId GraphBuilder::own_value(const Use& use) {
   if (analysis_.pinned[use.storage]) return alias_of(use.tensor);
   const std::vector<ir::Dim> strides = meta_of(use)->layout().strides;
-  const ir::NodeId node = graph_.with_strides(states_[use.tensor].node, strides);
+  const ir::NodeId node = product_behind(graph_, graph_.with_strides(states_[use.tensor].node, strides));
   const bool is_given =
       graph_[node].op == ir::Op::Input || std::ranges::find(graph_.outputs, node) != graph_.outputs.end();
   return is_given ? graph_.fresh_copy(node, strides) : node;
