@@ -86,7 +86,7 @@ def torchvision_model(name: str) -> nn.Module:
 class GPT(nn.Module):
     """GPT-2 with 12 layers, whose embedding and head share a weight."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoints: bool = False) -> None:
         super().__init__()
         gpt2 = library_of("transformers")
         sizes = {
@@ -100,6 +100,8 @@ class GPT(nn.Module):
         }
         drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         self.model = gpt2.GPT2LMHeadModel(gpt2.GPT2Config(**sizes, **drop, use_cache=False))
+        if checkpoints:
+            self.model.gradient_checkpointing_enable()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = (x * 100).long().remainder(512)
@@ -181,6 +183,7 @@ PROGRAMS = [
         for name in ("resnet18", "mobilenet_v3_small")
     ),
     Program("GPT-2, 12 layers of 192, batch 2 of 64 tokens", GPT, (2, 64), must=1, aim=1.2),
+    Program("the same GPT-2, each layer a checkpoint, batch 8", partial(GPT, checkpoints=True), (8, 64), must=1, aim=1.2),
 ]
 
 

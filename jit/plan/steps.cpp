@@ -50,7 +50,8 @@ class Queue {
 
   std::vector<uint32_t> choose() {
     if (calls_.empty()) return {kernels_.begin(), kernels_.end()};
-    const uint32_t first = *calls_.begin();
+    // A call whose epilogue needs a later one does not keep the others waiting, nor does it hurry what that one needs.
+    const uint32_t first = *(ready_calls_.empty() ? calls_ : ready_calls_).begin();
     if (const auto end = kernels_.lower_bound(first); end != kernels_.begin()) return {kernels_.begin(), end};
     if (ready_calls_.contains(first)) return {first};
     want(first);
