@@ -183,7 +183,9 @@ PROGRAMS = [
         for name in ("resnet18", "mobilenet_v3_small")
     ),
     Program("GPT-2, 12 layers of 192, batch 2 of 64 tokens", GPT, (2, 64), must=1, aim=1.2),
-    Program("the same GPT-2, each layer a checkpoint, batch 8", partial(GPT, checkpoints=True), (8, 64), must=1, aim=1.2),
+    Program(
+        "the same GPT-2, each layer a checkpoint, batch 8", partial(GPT, checkpoints=True), (8, 64), must=1, aim=1.2
+    ),
 ]
 
 

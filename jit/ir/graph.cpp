@@ -33,8 +33,8 @@ uint64_t hash_of(const Node& node) {
 }
 
 bool same_work(const Node& a, const Node& b) {
-  return a.op == b.op && a.dtype == b.dtype && a.layout == b.layout && a.attr == b.attr &&
-         a.again == b.again && std::equal(a.in, a.in + 4, b.in);
+  return a.op == b.op && a.dtype == b.dtype && a.layout == b.layout && a.attr == b.attr && a.again == b.again &&
+         std::equal(a.in, a.in + 4, b.in);
 }
 
 uint64_t hash_of(uint64_t value) { return mix(0, value); }

@@ -242,7 +242,8 @@ void parse_node(Graph& graph, Line& line) {
     else
       break;
   }
-  Node node{*op, *dtype, static_cast<uint8_t>(layout.sizes.size()), false, 0, 0, 0, {kNoNode, kNoNode, kNoNode, kNoNode}};
+  Node node{*op, *dtype, static_cast<uint8_t>(layout.sizes.size()), false, 0,
+            0,   0,      {kNoNode, kNoNode, kNoNode, kNoNode}};
   const bool listed = info(*op).arity == kVariadic;
   if (!listed && operands.size() != static_cast<size_t>(info(*op).arity)) line.fail("wrong number of operands");
   for (NodeId in : operands)

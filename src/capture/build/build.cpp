@@ -227,6 +227,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     emit(i);
     begin_parts(step);
   }
+  first_nodes_.push_back(static_cast<ir::NodeId>(graph_.nodes.size()));
   graph_.set_line(0);
   settle_parts(outputs);
   add_stores();

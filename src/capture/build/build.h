@@ -343,8 +343,8 @@ class GraphBuilder {
   std::set<uint32_t> viewed_;   // results' bases
   std::vector<char> exact_;     // per node: 0 not known yet, 1 exact, 2 not; see is_exact
   std::set<ir::NodeId> guarded_;
-  size_t values_ = 0;  // that guards compare
-  std::vector<ir::NodeId> first_nodes_;  // per step: how many nodes there were before it
+  size_t values_ = 0;                    // that guards compare
+  std::vector<ir::NodeId> first_nodes_;  // per step, and at their end: how many nodes there were before
 };
 
 /// The first tensor among its arguments, or null.

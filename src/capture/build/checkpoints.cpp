@@ -14,10 +14,9 @@ void GraphBuilder::mark_checkpoints() {
   marks.made_in.resize(count);
   marks.back_of.resize(count);
   marks.draws.resize(count);
-  for (size_t step = 0; step < first_nodes_.size(); ++step) {
+  for (size_t step = 0; step < analysis_.steps.size(); ++step) {
     const uint32_t event = analysis_.steps[step].event;
-    const size_t end = step + 1 < first_nodes_.size() ? first_nodes_[step + 1] : count;
-    for (size_t id = first_nodes_[step]; id < end; ++id) {
+    for (size_t id = first_nodes_[step]; id < first_nodes_[step + 1]; ++id) {
       marks.made_in[id] = events.made_in(event);
       marks.back_of[id] = events.back_of(event);
     }
