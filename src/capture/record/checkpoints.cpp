@@ -50,6 +50,20 @@ py::object unpack_hook(std::shared_ptr<SavedTensors> saved, py::object hook) {
 
 int64_t next_node() { return static_cast<int64_t>(at::sequence_number::peek()); }
 
+/// Memory that is not a checkpoint's own.
+class Before {
+ public:
+  explicit Before(const Trace& trace) {
+    for (const Source& root : trace.roots) roots_.insert(root.before.storage);
+  }
+  bool has(uint32_t storage, const Checkpoint& checkpoint) const {
+    return storage < checkpoint.storages || roots_.contains(storage);
+  }
+
+ private:
+  std::unordered_set<uint32_t> roots_;  // storages: some are met only when a checkpoint reads them
+};
+
 template <class Visit>
 void for_each_written(const Event& event, Visit visit) {
   if (!event.op) return;
@@ -81,6 +95,7 @@ CheckpointEvents::CheckpointEvents(const Trace& trace) {
 std::string Recorder::Impl::why_not_again() const {
   if (trace.checkpoints.empty()) return "";
   if (trace.makes_data_sizes) return "sizes depend on data in a call that goes through torch.utils.checkpoint";
+  const Before before(trace);
   std::unordered_set<uint32_t> read;  // storages
   uint32_t now = 0;                   // the checkpoint that the event is in
   for (uint32_t i = 0; i < trace.events.size(); ++i) {
@@ -89,7 +104,7 @@ std::string Recorder::Impl::why_not_again() const {
     if (now < trace.checkpoints.size() && i >= trace.checkpoints[now].begin)
       for (const CallValue& item : event.args)
         for (const Use& use : item.uses)
-          if (use.storage != kNone && trace.was_there(use.storage, trace.checkpoints[now])) read.insert(use.storage);
+          if (use.storage != kNone && before.has(use.storage, trace.checkpoints[now])) read.insert(use.storage);
     bool is_written = false;
     for_each_written(event, [&](uint32_t storage) { is_written |= read.contains(storage); });
     if (is_written)
@@ -100,11 +115,6 @@ std::string Recorder::Impl::why_not_again() const {
 }
 
 std::string Recorder::why_not_back() const { return impl_->why_not_again(); }
-
-bool Trace::was_there(uint32_t storage, const Checkpoint& checkpoint) const {
-  return storage < checkpoint.storages ||
-         std::ranges::any_of(roots, [&](const Source& root) { return root.before.storage == storage; });
-}
 
 void Recorder::checkpoint_begun(bool draws_others) {
   Trace& trace = impl_->trace;
@@ -130,12 +140,13 @@ std::string Recorder::checkpoint_ended() {
   Checkpoint& last = impl_->trace.checkpoints.back();
   last.end = static_cast<uint32_t>(trace.events.size());
   last.last_node = next_node();
+  const Before before(trace);
   for (uint32_t i = last.begin; i < last.end; ++i) {
     const Event& event = trace.events[i];
     if (event.facts.is(OpFlag::Draws) && last.draws_others)
       return std::string(event.name) + " draws random numbers in torch.utils.checkpoint(preserve_rng_state=False)";
     bool is_twice = false;
-    for_each_written(event, [&](uint32_t storage) { is_twice |= trace.was_there(storage, last); });
+    for_each_written(event, [&](uint32_t storage) { is_twice |= before.has(storage, last); });
     if (is_twice) return std::string(event.name) + " in torch.utils.checkpoint writes to what was there before, twice,";
   }
   return "";

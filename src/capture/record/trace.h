@@ -204,9 +204,7 @@ struct Trace {
 
   std::vector<Checkpoint> checkpoints;
   std::unordered_set<uint32_t> checkpoint_saved;  // storages of tensors that they were given
-  /// Whether the memory is not the checkpoint's own.
-  bool was_there(uint32_t storage, const Checkpoint& checkpoint) const;
-  std::vector<at::Generator> made_generators;  // by the call, in the order in which it first uses them
+  std::vector<at::Generator> made_generators;     // by the call, in the order in which it first uses them
   /// The elements of the tensor follow from constants of the call alone, or do not. A guess: what Python reads of them
   /// is guarded like any other value, but is not expected to differ.
   void note_constant(uint32_t tensor, bool is_it) { tensors[tensor].constant = is_it; }

@@ -188,7 +188,7 @@ class Facts final : public ReadSet {
   /// and the store of the new one, no later call need do. Before finish(). `value_holders`: references to a dictionary
   /// that the caller holds.
   struct Emptied {
-    PyObject *holder, *key;
+    PyObject* holder;
     Ref was, now;
   };
   std::vector<Emptied> put_back_empty(const std::function<Py_ssize_t(PyObject*)>& value_holders);

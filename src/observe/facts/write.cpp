@@ -154,7 +154,7 @@ std::vector<Facts::Emptied> Facts::put_back_empty(const std::function<Py_ssize_t
         abandon(key);
         continue;
       }
-      out.push_back({n.object, key.name.get(), Ref::share(was), Ref::share(now)});
+      out.push_back({n.object, Ref::share(was), Ref::share(now)});
       PyDict_Clear(was);
       PyDict_SetItem(n.object, key.name.get(), was);
       node(known).written = key.written = false;

@@ -37,9 +37,9 @@ struct Checkpoint {
 };
 
 std::optional<Checkpoint> checkpoint_of(PyObject* pack) {
-  const Ref module = imported("torch.utils.checkpoint:_checkpoint_hook.__init__");
-  if (!module || !PyFunction_Check(module.get()) || !PyFunction_Check(pack)) return std::nullopt;
-  const auto* made_by = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(module.get()));
+  const Ref init = imported("torch.utils.checkpoint:_checkpoint_hook.__init__");
+  if (!init || !PyFunction_Check(init.get()) || !PyFunction_Check(pack)) return std::nullopt;
+  const auto* made_by = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(init.get()));
   const auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(pack));
   const bool is_own =
       !PyUnicode_Compare(code->co_filename, made_by->co_filename) &&
