@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -91,6 +92,13 @@ struct ListAttr {
 enum class Product : uint8_t { Mm, Bmm, Addmm, Baddbmm, Convolution };
 std::string_view text(Product kind);
 
+/// How a convolution goes over each dim of its images: from one result to the next, beyond their ends on either side
+/// (zeros are there), from tap to tap. All channels are one group, and it is not transposed.
+struct Window {
+  std::vector<int64_t> stride, padding, dilation;
+  bool operator==(const Window&) const = default;
+};
+
 /// A product that torch's library computes from `operands`, without any effect. The node has the type and layout of the
 /// result. `call` is the index of the capture's call template with what else the operator is given (alpha and beta,
 /// strides and padding).
@@ -99,8 +107,9 @@ struct ContractAttr {
   uint32_t call = 0;
   std::string name;  // "aten::mm", for people
   std::vector<NodeId> operands;
-  bool unscaled = false;      // Addmm, Baddbmm: alpha and beta are 1
-  bool keeps_layout = false;  // Convolution: as ExternAttr's
+  bool unscaled = false;              // Addmm, Baddbmm: alpha and beta are 1
+  bool keeps_layout = false;          // Convolution: as ExternAttr's
+  std::optional<Window> window = {};  // Convolution: of (images, weight) or (images, weight, bias)
 };
 
 enum class ExternKind : uint8_t {
@@ -122,6 +131,7 @@ struct ExternAttr {
   // Its result lies as its first operand does, computed as well either way. A call for the gradients of a
   // convolution, of (gradient, image, weight): those of image and weight lie as the image does.
   bool keeps_layout = false;
+  std::optional<Window> window = {};  // of the convolution that it gives the gradients of
 };
 
 class Graph;

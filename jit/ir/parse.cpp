@@ -110,6 +110,17 @@ Kind parse_kind(Line& line, Kind last, const std::string& what) {
   line.fail("unknown " + what + " '" + std::string(word) + "'");
 }
 
+std::optional<Window> parse_window(Line& line) {
+  if (!line.accept("stride=")) return std::nullopt;
+  Window window;
+  window.stride = line.integers<int64_t>("");
+  line.expect("padding=");
+  window.padding = line.integers<int64_t>("");
+  line.expect("dilation=");
+  window.dilation = line.integers<int64_t>("");
+  return window;
+}
+
 ExternAttr parse_extern(Line& line) {
   ExternAttr attr;
   attr.name = line.quoted();
@@ -126,6 +137,7 @@ ExternAttr parse_extern(Line& line) {
   line.expect("written=");
   attr.written = line.integers<uint32_t>("");
   attr.keeps_layout = line.accept("keeps_layout");
+  attr.window = parse_window(line);
   return attr;
 }
 
@@ -138,6 +150,7 @@ ContractAttr parse_contract(Line& line) {
   attr.call = line.integer<uint32_t>();
   attr.unscaled = line.accept("unscaled");
   attr.keeps_layout = line.accept("keeps_layout");
+  attr.window = parse_window(line);
   return attr;
 }
 

@@ -63,6 +63,13 @@ std::string const_text(const Graph& graph, const Node& node) {
   return " " + number(node.dtype, graph.constants[node.attr]);
 }
 
+std::string window_text(const std::optional<Window>& window) {
+  if (!window) return "";
+  const auto list = [](const std::vector<int64_t>& each) { return join(std::vector<Dim>(each.begin(), each.end())); };
+  return " stride=" + list(window->stride) + " padding=" + list(window->padding) +
+         " dilation=" + list(window->dilation);
+}
+
 std::string attr_text(const Graph& graph, const Node& node) {
   switch (node.op) {
     case Op::Input:
@@ -102,14 +109,14 @@ std::string attr_text(const Graph& graph, const Node& node) {
     case Op::Contract: {
       const ContractAttr& attr = graph.contracts[node.attr];
       return " " + quoted(attr.name) + " kind=" + std::string(text(attr.kind)) + " call=" + std::to_string(attr.call) +
-             (attr.unscaled ? " unscaled" : "") + (attr.keeps_layout ? " keeps_layout" : "");
+             (attr.unscaled ? " unscaled" : "") + (attr.keeps_layout ? " keeps_layout" : "") + window_text(attr.window);
     }
     case Op::Extern: {
       const ExternAttr& attr = graph.externs[node.attr];
       std::vector<Dim> written(attr.written.begin(), attr.written.end());
       return " " + quoted(attr.name) + " kind=" + std::string(kind_text(attr.kind)) +
              " call=" + std::to_string(attr.call) + " outputs=" + std::to_string(attr.outputs) +
-             " written=" + join(written) + (attr.keeps_layout ? " keeps_layout" : "");
+             " written=" + join(written) + (attr.keeps_layout ? " keeps_layout" : "") + window_text(attr.window);
     }
     default:
       return "";

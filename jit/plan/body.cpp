@@ -62,7 +62,7 @@ std::optional<Body> plan_body(ir::Graph graph, int64_t trip, uint32_t carried, c
   const ir::Symbols::Scope symbols(round.get());
   if (!stays_in_place(graph)) return std::nullopt;
   if (options.own_products)
-    if (auto own = own_products(graph, options.costs, options.no_library)) graph = std::move(*own);
+    if (auto own = own_products(graph, options)) graph = std::move(*own);
   if (std::ranges::any_of(graph.nodes, [](const ir::Node& node) { return node.op == ir::Op::Contract; }))
     return std::nullopt;
   if (auto stages = two_stage(graph, options.cuda)) graph = std::move(*stages);

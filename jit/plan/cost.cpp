@@ -39,6 +39,19 @@ int64_t Costs::own(const ProductSize& size) const {
   return launch + (few && whole > serial ? whole * 6 / 10 : whole);
 }
 
+// Measured: oneDNN 3 on two cores with AVX2 (Zen 3), 3 to 64 channels, 4 x 4 to 64 x 64 points, batch 4; the least of
+// it. With vectors twice as wide both take half, and a kernel that has too few sums in flight some more.
+int64_t Costs::library(const ConvolutionSize& size) const {
+  constexpr int64_t kCall = 15'000'000, kFirst = 2 << 20, kSlow = 40, kFast = 17;
+  const int64_t each = size.lanes >= 16 ? 2 : 1, first = std::min(size.points, kFirst);
+  return kCall + (first * kSlow + (size.points - first) * kFast) / each * size.bytes / 4;
+}
+
+int64_t Costs::own(const ConvolutionSize& size) const {
+  constexpr int64_t kEach = 20, kEachWide = 13, kLaunches = 3;  // zeros, weight, sums
+  return kLaunches * launch + size.with_idle * (size.lanes >= 16 ? kEachWide : kEach) * size.bytes / 4;
+}
+
 int64_t Costs::point(const KernelPlan& plan) const {
   constexpr int64_t kProduct = 30, kLoop = 50, kByte = 40, kPlain = 50, kExpensive = 400;
   int64_t sum = kLoop;

@@ -22,6 +22,13 @@ struct ProductSize {
   bool across;  // lanes run along rows or columns; else along the inner dim, and each result adds its lanes up
 };
 
+/// A convolution or one of its gradients: products of two elements, and those that lanes compute where the last vector
+/// of channels is not full.
+struct ConvolutionSize {
+  int64_t points, with_idle;
+  int bytes, lanes;
+};
+
 struct Costs {
   int64_t l2_bytes = 1 << 20, l3_bytes = 32 << 20;
   int64_t l2_read = 6, l3_read = 37, memory_read = 60;  // a byte
@@ -54,6 +61,8 @@ struct Costs {
   /// A product by torch's library, called alone, and by a kernel.
   int64_t library(const ProductSize& size) const;
   int64_t own(const ProductSize& size) const;
+  int64_t library(const ConvolutionSize& size) const;
+  int64_t own(const ConvolutionSize& size) const;
   /// Rows of a product of matrices that its epilogue follows at a time; 0: all.
   int64_t tile_rows(int64_t rows, int64_t row_bytes) const;
 };

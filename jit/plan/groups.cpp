@@ -334,7 +334,8 @@ void Former::store_update(ir::NodeId id) {
                          (items_[made->first].frame.has_reduced()
                               ? !same_strides(graph().sizes(computed), dest.strides, buffer_strides(BufferId(computed)))
                               : !is_in_order(graph().sizes(computed), dest.strides));
-  if (!made || is_turned || !may_write(made->first, items_[made->first].roots[made->second], dest, base))
+  if (!made || is_turned || is_fill(value) ||
+      !may_write(made->first, items_[made->first].roots[made->second], dest, base))
     return write_apart(value, whole);
   const auto [writer, root] = *made;
   add_producer(id, writer);
@@ -342,6 +343,9 @@ void Former::store_update(ir::NodeId id) {
   items_[writer].is_full = true;
   note_user(id, writer);
 }
+
+/// One number everywhere: each region is filled with it when its turn comes.
+bool Former::is_fill(ir::NodeId value) const { return graph()[below_views(graph(), value)].op == ir::Op::Const; }
 
 bool Former::lies_in_memory(BufferId buffer, ir::NodeId memory) const {
   return buffer.is_own() && (buffer.node == memory || whole(buffer) == memory);
@@ -351,7 +355,7 @@ bool Former::lies_in_memory(BufferId buffer, ir::NodeId memory) const {
 /// from a copy.
 void Former::write_apart(ir::NodeId value, Storage dest) {
   const ir::NodeId memory = whole(dest.buffer);
-  const bool is_there = world_.is_strided(value, {});
+  const bool is_there = world_.is_strided(value, {}) && !is_fill(value);
   Item item = single(value, dest, is_there);
   const auto reads_it = [&](const Access& access) { return lies_in_memory(access.buffer, memory); };
   if (std::ranges::none_of(item.draft.accesses, reads_it)) return static_cast<void>(append(std::move(item)));

@@ -2,7 +2,12 @@
 // CPU.
 #include "plan/products.h"
 
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
 #include "pass/rewrite.h"
+#include "plan/convolutions.h"
 
 namespace fastjit::plan {
 
@@ -76,20 +81,64 @@ bool is_own_product(const ir::Graph& graph, NodeId id, const Costs& costs, bool 
   return size && (no_library || costs.own(*size) < costs.library(*size));
 }
 
-std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs, bool no_library) {
-  if (graph.contracts.empty()) return std::nullopt;
-  const std::vector<bool> guarded = pass::decides_guard(graph);
-  std::vector<bool> own(graph.nodes.size(), false);
-  bool any = false;
-  for (NodeId id = 0; id < graph.nodes.size(); ++id)
-    any |= own[id] = !guarded[id] && is_own_product(graph, id, costs, no_library);
-  if (!any) return std::nullopt;
-  pass::Rewriter rewriter(graph);
-  for (NodeId id = 0; id < graph.nodes.size(); ++id)
-    if (own[id])
-      rewriter.set(id, own_product(rewriter, id));
-    else
+namespace {
+
+/// Which nodes kernels compute: Contracts, and results of calls for the gradients of convolutions, which are not made.
+class Own {
+ public:
+  Own(const ir::Graph& graph, const PlanOptions& options) : graph_(graph), options_(options) {
+    const std::vector<bool> guarded = pass::decides_guard(graph);
+    std::unordered_map<NodeId, std::vector<NodeId>> gradients;  // by call
+    for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+      const ir::Node& node = graph[id];
+      if (node.op == ir::Op::Contract && !guarded[id]) choose(id, is_own(id));
+      if (node.op == ir::Op::Result && graph.externs[graph[node.in[0]].attr].window && !guarded[node.in[0]])
+        gradients[node.in[0]].push_back(id);
+    }
+    for (const auto& [call, results] : gradients) {
+      if (!are_own_gradients(graph, call, results, options)) continue;
+      choose(call, true);
+      for (const NodeId result : results) choose(result, true);
+    }
+  }
+
+  bool any() const { return !chosen_.empty(); }
+  /// The node in the new graph.
+  void put(pass::Rewriter& rewriter, OwnConvolutions& convolutions, NodeId id) const {
+    const ir::Op op = graph_[id].op;
+    if (!chosen_.contains(id))
       rewriter.copy(id);
+    else if (op == ir::Op::Result)
+      rewriter.set(id, convolutions.gradient(id));
+    else if (op == ir::Op::Contract)
+      rewriter.set(id, convolves(id) ? convolutions.convolution(id) : own_product(rewriter, id));
+  }
+
+ private:
+  bool convolves(NodeId id) const { return graph_.contracts[graph_[id].attr].kind == Product::Convolution; }
+  bool is_own(NodeId id) const {
+    return convolves(id) ? is_own_convolution(graph_, id, options_)
+                         : is_own_product(graph_, id, options_.costs, options_.no_library);
+  }
+  void choose(NodeId id, bool is_own) {
+    if (is_own) chosen_.insert(id);
+  }
+
+  const ir::Graph& graph_;
+  const PlanOptions& options_;
+  std::unordered_set<NodeId> chosen_;
+};
+
+}  // namespace
+
+std::optional<ir::Graph> own_products(const ir::Graph& graph, const PlanOptions& options) {
+  const auto has_window = [](const ir::ExternAttr& call) { return call.window.has_value(); };
+  if (graph.contracts.empty() && std::ranges::none_of(graph.externs, has_window)) return std::nullopt;
+  const Own own(graph, options);
+  if (!own.any()) return std::nullopt;
+  pass::Rewriter rewriter(graph);
+  OwnConvolutions convolutions(rewriter, options.lanes);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) own.put(rewriter, convolutions, id);
   return rewriter.finish();
 }
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "ir/graph.h"
-#include "plan/cost.h"
+#include "plan/program.h"
 
 namespace fastjit::plan {
 
@@ -11,10 +11,10 @@ namespace fastjit::plan {
 /// factor is laid out so before.
 bool is_own_product(const ir::Graph& graph, ir::NodeId id, const Costs& costs, bool no_library, bool by_rows = false);
 
-/// The same graph, where a Contract that costs less in a kernel than in torch's library is a Dot, and its bias a sum;
-/// with `no_library`, every one that a kernel can compute.
-/// Nothing if there is none. What decides a guard stays torch's, bit for bit. Extern calls, which stand in order, keep
-/// their numbers.
-std::optional<ir::Graph> own_products(const ir::Graph& graph, const Costs& costs, bool no_library);
+/// The same graph, where a Contract, or the gradients of a convolution, that cost less in kernels than in torch's
+/// library are Dots, and a bias a sum; with `no_library`, all that kernels can compute.
+/// Nothing if there is none. What decides a guard stays torch's, bit for bit. Extern calls, which stand in order, do so
+/// afterwards.
+std::optional<ir::Graph> own_products(const ir::Graph& graph, const PlanOptions& options);
 
 }  // namespace fastjit::plan

@@ -26,7 +26,7 @@ Staged staged(const ir::Graph& graph, const PlanOptions& options) {
     made.graph = std::move(rolled->graph);
     made.bodies = std::move(rolled->bodies);
   }
-  if (options.own_products) take(own_products(made.of(graph), options.costs, options.no_library));
+  if (options.own_products) take(own_products(made.of(graph), options));
   take(two_stage(made.of(graph), options.cuda));
   take(in_place(made.of(graph)));
   return made;

@@ -1,5 +1,7 @@
 // The steps of a program, from its items and what must run before what.
+#include <algorithm>
 #include <stdexcept>
+#include <unordered_map>
 
 #include "plan/order.h"
 #include "plan/work.h"
@@ -12,7 +14,12 @@ namespace {
 class Queue {
  public:
   Queue(const std::vector<Item>& items, const Precedence& order)
-      : items_(items), order_(order), next_(order.size()), missing_(order.size(), 0), wanted_(order.size(), false) {
+      : items_(items),
+        order_(order),
+        next_(order.size()),
+        missing_(order.size(), 0),
+        needs_made_(order.size(), 0),
+        wanted_(order.size(), false) {
     for (uint32_t i = 0; i < order.size(); ++i) {
       if (order.home(i) != i) continue;
       ++left_;
@@ -24,6 +31,8 @@ class Queue {
       if (items[i].is_extern()) calls_.insert(i);
       if (missing_[i] == 0) add(i);
     }
+    for (uint32_t i = 0; i < order.size(); ++i)
+      for (const uint32_t later : next_[i]) needs_made_[later] += is_source(i) ? 0 : 1;
   }
 
   bool is_empty() const { return left_ == 0; }
@@ -33,6 +42,8 @@ class Queue {
     if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
     for (const uint32_t item : batch) {
       for (std::set<uint32_t>* list : {&kernels_, &ready_calls_, &calls_, &urgent_}) list->erase(item);
+      if (!is_source(item))
+        for (const uint32_t later : next_[item]) --needs_made_[later];
       for (const uint32_t later : next_[item]) {
         work();
         if (--missing_[later] == 0) add(later);
@@ -49,7 +60,7 @@ class Queue {
   }
 
   std::vector<uint32_t> choose() {
-    if (calls_.empty()) return {kernels_.begin(), kernels_.end()};
+    if (calls_.empty()) return next_kernels();
     // A call whose epilogue needs a later one does not keep the others waiting, nor does it hurry what that one needs.
     const uint32_t first = *(ready_calls_.empty() ? calls_ : ready_calls_).begin();
     if (const auto end = kernels_.lower_bound(first); end != kernels_.begin()) return {kernels_.begin(), end};
@@ -59,6 +70,29 @@ class Queue {
     for (const uint32_t item : urgent_)
       if (!items_[item].is_extern()) batch.push_back(item);
     if (batch.empty() && !urgent_.empty()) batch.push_back(*urgent_.begin());
+    return batch;
+  }
+
+  /// A kernel that needs nothing of the program's: it copies what is given, or fills memory.
+  bool is_source(uint32_t item) const { return !items_[item].is_extern() && order_.needs(item).empty(); }
+
+  /// All that are ready, but sources only beside the last kernel that their reader needs: what they make is not alive
+  /// before.
+  std::vector<uint32_t> next_kernels() {
+    std::vector<uint32_t> batch;
+    std::unordered_map<uint32_t, size_t> made;  // by reader: what it needs of this batch
+    for (const uint32_t item : kernels_) {
+      if (is_source(item) && !next_[item].empty()) continue;
+      batch.push_back(item);
+      for (const uint32_t later : next_[item]) ++made[later];
+    }
+    const auto is_due = [&](uint32_t later) {
+      const auto found = made.find(later);
+      return needs_made_[later] == (found == made.end() ? 0 : found->second);
+    };
+    for (const uint32_t item : kernels_)
+      if (is_source(item) && std::ranges::any_of(next_[item], is_due)) batch.push_back(item);
+    std::ranges::sort(batch);
     return batch;
   }
 
@@ -80,6 +114,7 @@ class Queue {
   const Precedence& order_;
   std::vector<std::vector<uint32_t>> next_;
   std::vector<size_t> missing_;
+  std::vector<size_t> needs_made_;  // of these, what is not ready from the start
   std::vector<bool> wanted_;
   std::set<uint32_t> kernels_, ready_calls_, calls_, urgent_;  // calls_: all that are left; the others are ready
   size_t left_ = 0;

@@ -4,6 +4,7 @@
 
 #include "capture/build/build.h"
 #include "capture/build/result_sizes.h"
+#include "capture/build/window.h"
 #include "capture/record/effects.h"
 
 namespace fastjit::capture {
@@ -97,9 +98,9 @@ void GraphBuilder::contract(uint32_t index, ir::Product kind) {
   const Event& event = trace_.events[analysis_.steps[index].event];
   const Use& use = flat_results(event)[0];
   ir::ExternAttr call = prepare(index, kind == ir::Product::Convolution ? Reads::Tensors : Reads::Factors, ir::kNoNode);
-  const ir::NodeId node = graph_.contract(
-      {kind, call.call, std::move(call.name), std::move(call.operands), is_unscaled(event, kind), call.keeps_layout},
-      ir_type(use.meta->dtype, event), foretold(use, event)->layout());
+  const ir::NodeId node = graph_.contract({kind, call.call, std::move(call.name), std::move(call.operands),
+                                           is_unscaled(event, kind), call.keeps_layout, std::move(call.window)},
+                                          ir_type(use.meta->dtype, event), foretold(use, event)->layout());
   owner_.try_emplace(node, use.storage);
   set_result(use, node, event, true);
   states_[use.tensor].real = node;
@@ -371,6 +372,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   ir::ExternAttr attr;
   attr.name = event.name;
   attr.keeps_layout = event.facts.is(OpFlag::KeepsLayout);
+  attr.window = window_of(event);
   const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
   // What a view lies in is memory of its call.
   const auto constant = [&](const Use& use) {
