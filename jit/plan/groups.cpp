@@ -344,8 +344,13 @@ void Former::store_update(ir::NodeId id) {
   note_user(id, writer);
 }
 
-/// One number everywhere: each region is filled with it when its turn comes.
+/// One number everywhere.
 bool Former::is_fill(ir::NodeId value) const { return graph()[below_views(graph(), value)].op == ir::Op::Const; }
+
+/// Each region is filled when its turn comes, by a kernel of its own.
+bool Former::fills_region(const Root& root) const {
+  return is_fill(root.value) && !root.dests.empty() && graph()[root.dests[0].buffer.node].op == ir::Op::Update;
+}
 
 bool Former::lies_in_memory(BufferId buffer, ir::NodeId memory) const {
   return buffer.is_own() && (buffer.node == memory || whole(buffer) == memory);
@@ -520,7 +525,7 @@ void Former::finish(uint32_t item, uint32_t root) {
   note_readers(item);
   for (const Storage& dest : made.dests)  // what inputs hold at the end is read by nobody
     if (!dest.buffer.is_own() || graph()[dest.buffer.node].op != ir::Op::Input) add_producer(dest.buffer, item);
-  if (made.copy) return;
+  if (made.copy || fills_region(made)) return;
   roots_[made.value] = {item, root};
   // A slice of a Cat is not read back: its buffer is complete only when all parts are. What an Update lies in
   // is written over.

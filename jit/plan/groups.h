@@ -76,6 +76,7 @@ class Former {
   void store_cat(ir::NodeId id, ir::NodeId cat, Dim& at);
   void store_update(ir::NodeId id);
   bool is_fill(ir::NodeId value) const;
+  bool fills_region(const Root& root) const;
   void write_apart(ir::NodeId value, Storage dest);
   bool may_write(uint32_t item, const Root& root, const Storage& dest, ir::NodeId base) const;
   Item single(ir::NodeId value, Storage dest, bool copy);
