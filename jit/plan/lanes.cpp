@@ -12,6 +12,7 @@ constexpr int64_t kTile = 64, kLeastTile = 16;  // points along a side of a tile
 constexpr int64_t kTileOnGpu = 32;              // what a warp reads side by side
 constexpr int64_t kTileBytes = 32 << 10;        // of all buffers of a tile, where kLeastTile allows it
 constexpr int64_t kMostPacked = 4;              // rows of packed operands
+constexpr uint8_t kRows = 4, kFewRows = 2;      // of a product, computed together
 constexpr int64_t kLeastSide = 4;               // a dim shorter than this is not worth a tile
 
 }  // namespace
@@ -87,22 +88,29 @@ int64_t Shaper::bytes_still(const Loop& loop) const {
   return bytes;
 }
 
+/// How much of the rows that are computed together along a loop of so many points is of use.
+static double use_of_rows(int64_t points) {
+  const int64_t whole = (points + kRows - 1) / kRows * kRows;
+  return points == kFewRows ? 0.5 : static_cast<double>(points) / static_cast<double>(whole);
+}
+
 /// The innermost kept loop beside the lanes is that along which the larger factor stands still: a unit takes several of
-/// its points, and the next ones find the factor in cache.
+/// its points, and the next ones find the factor in cache. Of several such loops, the one that fills its rows.
 void Shaper::choose_rows() {
   is_product_ = std::ranges::any_of(code_, is_dot);
   if (!is_product_ || options_.cuda || !draft_.scratch.empty()) return;
   const auto last = kept_.end() - (out_.kept_lanes ? 1 : 0);
   auto best = last;
-  int64_t most = 0;
+  std::pair<int64_t, double> most{0, 0};
   for (auto loop = kept_.begin(); loop != last; ++loop) {
-    const int64_t bytes = loop->size.hint() > 1 ? bytes_still(*loop) : 0;
-    if (bytes <= most) continue;
-    most = bytes;
+    if (loop->size.hint() <= 1) continue;
+    const std::pair gain(bytes_still(*loop), use_of_rows(loop->size.hint()));
+    if (gain.first == 0 || gain < most) continue;
+    most = gain;
     best = loop;
   }
   if (best == last) return;
-  rows_together_ = best->size.hint() == 2 ? 2 : 4;
+  rows_together_ = best->size.hint() == kFewRows ? kFewRows : kRows;
   std::rotate(best, best + 1, last);
 }
 

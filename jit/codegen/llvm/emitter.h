@@ -78,6 +78,7 @@ class KernelEmitter {
   void accumulate(uint32_t id);
   ReduceState accumulated(uint32_t id, const ReduceState& old, int slot);
   void begin_accumulators(const plan::Phase& phase);
+  void end_run(Value* products);
   void end_runs();
   Held total(uint32_t id, llvm::MutableArrayRef<ReduceState> states);
   void end_accumulators();
@@ -175,6 +176,7 @@ class KernelEmitter {
   std::vector<bool> wants_splat_;               // per instruction: a vector uses this number
   std::vector<HeldRows> held_;
   std::vector<Accumulator> accumulators_;
+  llvm::AllocaInst* run_length_ = nullptr;  // products in the running sums of a Dot over several dims
   std::vector<Carried> carried_;
   std::vector<Value*> sizes_, base_,
       pointers_;                                // pointers_: per operand, at the current loops (without the lane index)

@@ -87,10 +87,26 @@ void KernelEmitter::reduced_loops(const plan::Phase& phase, int dim) {
       dim + 1 == rank() && std::ranges::any_of(accumulators_, [](const auto& a) { return !a.runs.empty(); });
   if (!has_runs) return count(i64(0), sizes_[dim], 1, round);
   count(i64(0), sizes_[dim], kDotRun, [&](Value* from) {
-    Value* const to = b_.CreateAdd(from, i64(kDotRun), "", true, true);
-    count(from, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, to, sizes_[dim]), 1, round);
-    end_runs();
+    Value* const to =
+        b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, b_.CreateAdd(from, i64(kDotRun), "", true, true), sizes_[dim]);
+    count(from, to, 1, round);
+    end_run(b_.CreateSub(to, from));
   });
+}
+
+// A running sum has so many products more. Where the innermost loop is short, it goes on into the next round of those
+// around it, as long as there is room for as many again.
+void KernelEmitter::end_run(Value* products) {
+  if (!run_length_) return end_runs();
+  Value* const length = b_.CreateAdd(get(run_length_), products);
+  b_.CreateStore(length, run_length_);
+  llvm::BasicBlock *full = block("full"), *after = block("after");
+  b_.CreateCondBr(b_.CreateICmpSGT(b_.CreateAdd(length, products), i64(kDotRun)), full, after);
+  b_.SetInsertPoint(full);
+  end_runs();
+  b_.CreateStore(i64(0), run_length_);
+  b_.CreateBr(after);
+  b_.SetInsertPoint(after);
 }
 
 // The running sums go to the totals, and begin anew.
@@ -105,6 +121,7 @@ void KernelEmitter::end_runs() {
 
 void KernelEmitter::begin_accumulators(const plan::Phase& phase) {
   accumulators_.clear();
+  run_length_ = nullptr;
   const int slots = plan_.rows * (vec_kept_ ? now_.slots : plan_.unroll);
   for (uint32_t id : phase.elem) {
     const Instr& in = plan_.code[id];
@@ -121,6 +138,10 @@ void KernelEmitter::begin_accumulators(const plan::Phase& phase) {
       if (in.kind != ir::ReduceKind::Dot || !vec_kept_) continue;
       made.runs.push_back(variable(start.parts[0]->getType(), "run"));
       b_.CreateStore(start.parts[0], made.runs.back());
+    }
+    if (!made.runs.empty() && !run_length_ && rank() - kept_ > 1) {
+      run_length_ = variable(b_.getInt64Ty(), "run_length");
+      b_.CreateStore(i64(0), run_length_);
     }
     accumulators_.push_back(std::move(made));
   }
@@ -175,6 +196,7 @@ KernelEmitter::Held KernelEmitter::total(uint32_t id, llvm::MutableArrayRef<Redu
 }
 
 void KernelEmitter::end_accumulators() {
+  if (run_length_) end_runs();
   for (const Accumulator& acc : accumulators_) {
     llvm::SmallVector<ReduceState, 4> states;
     for (const auto& slot : acc.slots) {

@@ -77,11 +77,19 @@ def test_steps_of_torch(tmp_path, case):
 
 
 def test_a_chain_of_convolutions(tmp_path):
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2), nn.ReLU()).eval()
-    x = torch.randn(2, 3, 16, 16)
+    first, second = nn.Conv2d(4, 8, 3, padding=1, groups=2), nn.Conv2d(8, 4, 3, stride=2, groups=2)
+    model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU()).eval()
+    x = torch.randn(2, 4, 16, 16)
     found, launches = calls_of(model, x)
     assert len(found) == 2 and all("conv" in name for name in found), found
     assert launches >= 2
+    check(tmp_path, model, x)
+
+
+def test_convolutions_that_kernels_compute(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2), nn.ReLU()).eval()
+    x = torch.randn(2, 3, 16, 16)
+    assert calls_of(model, x)[0] == []
     check(tmp_path, model, x)
 
 

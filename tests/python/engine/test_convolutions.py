@@ -104,8 +104,9 @@ def test_some_gradients_only(which: str):
 def test_images_as_they_lie():
     w = torch.randn(8, 4, 3, 3) / 6
     rows = torch.randn(2, 4, 9, 10)
-    for x in (rows, rows.contiguous(memory_format=torch.channels_last), rows.transpose(2, 3), rows[:, :, ::2, 1:],
-              rows.flip(3), torch.randn(1, 4, 9, 10).expand(2, 4, 9, 10), torch.randn(2, 8, 9, 10)[:, ::2]):  # fmt: skip
+    last = rows.contiguous(memory_format=torch.channels_last)
+    parts = [rows[:, :, ::2, 1:], torch.randn(2, 8, 9, 10)[:, ::2], torch.randn(1, 4, 9, 10).expand(2, 4, 9, 10)]
+    for x in [rows, last, rows.transpose(2, 3), rows.flip(3), *parts]:
         for weight in (w, w.contiguous(memory_format=torch.channels_last), w.transpose(2, 3)):
             check_own(lambda x, w: F.conv2d(x, w, padding=1), x, weight)
 
@@ -161,10 +162,36 @@ def test_any_batch_and_any_image():
         return F.conv2d(x, w, stride=2, padding=1).relu()
 
     fast = fastjit.fastjit(apply)
-    for size in [(2, 8, 9, 9), (3, 8, 9, 9), (5, 8, 9, 9), (3, 8, 12, 15), (4, 8, 7, 30), (2, 8, 10, 11), (6, 8, 21, 5)]:
+    for size in [
+        (2, 8, 9, 9),
+        (3, 8, 9, 9),
+        (5, 8, 9, 9),
+        (3, 8, 12, 15),
+        (4, 8, 7, 30),
+        (2, 8, 10, 11),
+        (6, 8, 21, 5),
+    ]:
         x = torch.randn(size)
         assert_same(fast(x), apply(x))
     assert fast.stats().fallbacks == {} and fast.stats().misses <= 4, fast.stats()
+    assert is_own(fast), fast.inspect("plan")
+
+
+@torch.enable_grad()
+def test_gradients_of_any_batch():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 16, 3, 2, 1), nn.Tanh()).double()
+    fast = fastjit.fastjit(lambda x: model(x))
+    for batch in (2, 3, 4, 5, 7, 6, 9, 8):
+        x = torch.randn(batch, 3, 8, 9, dtype=torch.float64)
+        grads = []
+        for call in (model, fast):
+            model.zero_grad()
+            call(x).square().mean().backward()
+            grads.append([p.grad for p in model.parameters()])
+        for eagers, mine in zip(*grads, strict=True):
+            torch.testing.assert_close(mine, eagers)
+    assert fast.stats().fallbacks == {} and fast.stats().hits >= 5, fast.stats()
     assert is_own(fast), fast.inspect("plan")
 
 

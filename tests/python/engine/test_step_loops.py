@@ -82,7 +82,7 @@ def test_steps_in_time():
 
 def test_convolutions():
     torch.manual_seed(0)
-    model = nn.Sequential(*[nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()) for _ in range(12)])
+    model = nn.Sequential(*[nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, groups=2), nn.ReLU()) for _ in range(12)])
     model.requires_grad_(False)
     fast = check(lambda x: model(x), torch.randn(2, 16, 20, 20))
     assert loop_trips(fast) == [11] and "product convolution" in body_of(fast), fast.inspect("plan")

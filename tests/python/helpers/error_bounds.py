@@ -32,7 +32,7 @@ BOUNDS = Path(__file__).parents[2] / "reference" / "math_bounds.json"
 ROUNDINGS = dict.fromkeys(["add", "sub", "rsub", "mul", "div", "true_divide", "sqrt", "reciprocal"], 0.5)
 ROUNDINGS["rsqrt"] = 1.5
 # Linear in each operand, so that their bound is the same sum over magnitudes.
-SUMS = {"sum", "mean", "cumsum", "mv", "mm", "bmm", "dot", "addmm", "addmv", "baddbmm", "addbmm"}
+SUMS = {"sum", "mean", "cumsum", "mv", "mm", "bmm", "dot", "addmm", "addmv", "baddbmm", "addbmm", "convolution"}
 PRODUCTS = {"prod", "cumprod"}
 # A step of their operand: discrete, though of a float type.
 STEPS = {"floor", "ceil", "round", "trunc", "sign", "sgn", "heaviside"}
@@ -180,6 +180,9 @@ class Running(TorchDispatchMode):
         tensors = tensors_of(args)
         if name in ("sum", "mean"):
             terms = tensors[0].numel() / max(total.numel(), 1)
+        elif name == "convolution":
+            is_transposed = args[6]
+            terms = tensors[1].numel() / max(tensors[1].size(1 if is_transposed else 0), 1) + 1
         else:
             terms = tensors[0].numel() if name == "cumsum" else tensors[-2].size(-1) + 1
         return sum_bound(terms, torch.finfo(self.inner).eps, total)

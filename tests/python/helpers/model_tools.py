@@ -87,21 +87,25 @@ def t5():
     return transformers.T5ForConditionalGeneration(config), call
 
 
-def assert_same(got: Any, expected: Any) -> None:
+def assert_same(got: Any, expected: Any, exact: Any = None) -> None:
+    """`exact`: the same result in f64, to which both are as near then."""
     assert type(got) is type(expected)
     if isinstance(expected, torch.Tensor):
-        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        if exact is None:
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        else:
+            assert (got - exact).abs().max() <= 2 * (expected - exact).abs().max() + 1e-6
         assert got.stride() == expected.stride()
     elif isinstance(expected, dict):
         assert list(got) == list(expected)
         assert list(vars(got)) == list(vars(expected))
         for key, value in vars(expected).items():
-            assert_same(vars(got)[key], value)
+            assert_same(vars(got)[key], value, None if exact is None else vars(exact)[key])
         for key in expected:
             assert got[key] is getattr(got, key)
     elif isinstance(expected, (tuple, list)):
-        for one, other in zip(got, expected, strict=True):
-            assert_same(one, other)
+        for i, (one, other) in enumerate(zip(got, expected, strict=True)):
+            assert_same(one, other, None if exact is None else exact[i])
     elif type(expected).__module__.endswith("cache_utils"):  # a key/value cache, or one layer of it
         assert list(vars(got)) == list(vars(expected))
         for key, value in vars(expected).items():
@@ -114,6 +118,8 @@ MODELS: dict[str, Callable[[], Any]] = {
     make.__name__: make for make in (bert, gpt2, llama, t5, vit, convnext, resnet, whisper)
 }
 DECODERS = ("gpt2", "llama")
+# Normalisations of few values between many convolutions, in training, make the difference of last bits larger.
+CONVOLVES = ("resnet",)
 CALLS = 4
 STEPS, DECODINGS = 8, 3
 
@@ -150,6 +156,11 @@ def outermost(call: Callable[[], Any]) -> int:
     return sum(e.name.startswith("aten::") and e.cpu_parent is None for e in profile.function_events)
 
 
+def in_f64(model: torch.nn.Module, call: dict[str, Any]) -> Any:
+    """The result of a copy of the model, which draws no random numbers."""
+    return copy.deepcopy(model).double()(**{key: v.double() for key, v in call.items()})
+
+
 def play(name: str, train: bool = False, **more: Any) -> Played:
     """CALLS calls of the model and of a copy under @fastjit: results, generator and buffers are held to be the same."""
     torch.manual_seed(0)
@@ -160,9 +171,10 @@ def play(name: str, train: bool = False, **more: Any) -> Played:
     with quietly():
         for seed in range(CALLS):
             torch.manual_seed(seed)
+            exact = in_f64(model, call) if name in CONVOLVES else None
             expected, after = model(**call), torch.get_rng_state()
             torch.manual_seed(seed)
-            assert_same(fast(**call), expected)
+            assert_same(fast(**call), expected, exact)
             assert torch.equal(torch.get_rng_state(), after)
             for got, wanted in zip(fast.state_dict().values(), model.state_dict().values(), strict=True):
                 assert_same(got, wanted)
