@@ -55,12 +55,17 @@ bool fits(const Shapes& of, const Window& window) {
   return true;
 }
 
+int64_t numel(const Sizes& sizes) {
+  int64_t out = 1;
+  for (const Dim size : sizes) out *= size.hint();
+  return out;
+}
+
 /// Of a Dot whose lanes run along `columns`: its results, the products of each.
-ConvolutionSize size_of(const Sizes& result, int64_t columns, int64_t inner, ir::DType dtype, int lanes) {
-  int64_t points = inner;
-  for (const Dim size : result) points *= size.hint();
-  const int64_t whole = (columns + lanes - 1) / lanes * lanes;
-  return {points, points / columns * whole, ir::size_of(dtype), lanes};
+ConvolutionSize size_of(const Sizes& result, const Sizes& weight, int64_t columns, int64_t inner, ir::DType dtype,
+                        int lanes) {
+  const int64_t points = numel(result) * inner, whole = (columns + lanes - 1) / lanes * lanes;
+  return {points, points / columns * whole, numel(weight), ir::size_of(dtype), lanes};
 }
 
 int64_t taps_of(const Sizes& weight) {
@@ -257,7 +262,7 @@ bool is_own_convolution(const Graph& graph, NodeId id, const PlanOptions& option
   const Shapes of{sizes_of(graph, attr.operands[0]), sizes_of(graph, attr.operands[1]), sizes_of(graph, id)};
   if (!fits(of, *attr.window)) return false;
   const int64_t inner = taps_of(of.weight) * of.weight[1].hint();
-  const ConvolutionSize size = size_of(of.result, of.result[1].hint(), inner, node.dtype, options.lanes);
+  const ConvolutionSize size = size_of(of.result, of.weight, of.result[1].hint(), inner, node.dtype, options.lanes);
   return is_cheaper(size, size, options);
 }
 
@@ -269,7 +274,7 @@ bool are_own_gradients(const Graph& graph, NodeId call, std::span<const NodeId> 
   if (!ir::is_float(dtype) || !fits(of, *attr.window)) return false;
   const int64_t taps = taps_of(of.weight);
   const ConvolutionSize library =
-      size_of(of.result, of.result[1].hint(), taps * of.weight[1].hint(), dtype, options.lanes);
+      size_of(of.result, of.weight, of.result[1].hint(), taps * of.weight[1].hint(), dtype, options.lanes);
   int64_t own = 0, librarys = 0;
   for (const NodeId result : results) {
     if (graph[result].attr == kBias) continue;
@@ -277,9 +282,9 @@ bool are_own_gradients(const Graph& graph, NodeId call, std::span<const NodeId> 
     if (graph[result].attr == kImage) {
       for (size_t d = 0; d < of.dims(); ++d)
         if (margin(of, *attr.window, d) < 0) return false;
-      size = size_of(of.image, of.image[1].hint(), taps * of.weight[0].hint(), dtype, options.lanes);
+      size = size_of(of.image, of.weight, of.image[1].hint(), taps * of.weight[0].hint(), dtype, options.lanes);
     } else if (has_image_last(of.weight, options.lanes)) {
-      size = size_of(of.result, of.image[1].hint(), taps * of.weight[1].hint(), dtype, options.lanes);
+      size = size_of(of.result, of.weight, of.image[1].hint(), taps * of.weight[1].hint(), dtype, options.lanes);
     }
     own += options.costs.own(size);
     librarys += options.costs.library(library);

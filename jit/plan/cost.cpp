@@ -48,8 +48,9 @@ int64_t Costs::library(const ConvolutionSize& size) const {
 }
 
 int64_t Costs::own(const ConvolutionSize& size) const {
-  constexpr int64_t kEach = 20, kEachWide = 13, kLaunches = 3;  // zeros, weight, sums
-  return kLaunches * launch + size.with_idle * (size.lanes >= 16 ? kEachWide : kEach) * size.bytes / 4;
+  constexpr int64_t kEach = 20, kEachWide = 13, kReorder = 500, kLaunches = 3;  // zeros, weight, sums
+  const int64_t sums = size.with_idle * (size.lanes >= 16 ? kEachWide : kEach);
+  return kLaunches * launch + (sums + size.weight * kReorder) * size.bytes / 4;
 }
 
 int64_t Costs::point(const KernelPlan& plan) const {

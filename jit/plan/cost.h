@@ -22,10 +22,10 @@ struct ProductSize {
   bool across;  // lanes run along rows or columns; else along the inner dim, and each result adds its lanes up
 };
 
-/// A convolution or one of its gradients: products of two elements, and those that lanes compute where the last vector
-/// of channels is not full.
+/// A convolution or one of its gradients: products of two elements, those that lanes compute where the last vector of
+/// channels is not full, and elements of the weight, which kernels reorder.
 struct ConvolutionSize {
-  int64_t points, with_idle;
+  int64_t points, with_idle, weight;
   int bytes, lanes;
 };
 
