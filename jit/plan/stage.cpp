@@ -1,6 +1,7 @@
 #include "plan/stage.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "plan/products.h"
 #include "plan/reroll.h"
@@ -16,6 +17,24 @@ static bool has_calls_in_order(const ir::Graph& graph) {
                              [&](const ir::Node& node) { return node.op != ir::Op::Extern || node.attr == calls++; });
 }
 
+/// Steps name a call by its number in the graph that was given. Kernels may have taken the place of some; the others
+/// stand in the same order.
+static void number_as(const ir::Graph& given, ir::Graph& graph) {
+  if (given.externs.size() == graph.externs.size()) return;
+  std::vector<ir::ExternAttr> calls(given.externs.size());
+  uint32_t at = 0;
+  for (ir::Node& node : graph.nodes) {
+    if (node.op != ir::Op::Extern) continue;
+    ir::ExternAttr& call = graph.externs[node.attr];
+    const auto is_it = [&] { return given.externs[at].call == call.call && given.externs[at].kind == call.kind; };
+    while (at < given.externs.size() && !is_it()) ++at;
+    if (at == given.externs.size()) throw std::runtime_error("planner: a call is not of the graph that was given");
+    calls[at] = std::move(call);
+    node.attr = at++;
+  }
+  graph.externs = std::move(calls);
+}
+
 Staged staged(const ir::Graph& graph, const PlanOptions& options) {
   Staged made;
   if (!has_calls_in_order(graph)) return made;
@@ -29,6 +48,7 @@ Staged staged(const ir::Graph& graph, const PlanOptions& options) {
   if (options.own_products) take(own_products(made.of(graph), options));
   take(two_stage(made.of(graph), options.cuda));
   take(in_place(made.of(graph)));
+  if (made.graph) number_as(graph, *made.graph);
   return made;
 }
 

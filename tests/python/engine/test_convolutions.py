@@ -237,6 +237,43 @@ def test_a_residual_network_trains(dtype: torch.dtype):
     assert is_own(fastjit.of(other)), fastjit.of(other).inspect("plan")
 
 
+@torch.enable_grad()
+@pytest.mark.parametrize("order", ["tktkt", "kttkt", "tttkk", "ktktk", "kkttt"])
+def test_calls_of_torchs_between_them(order: str):
+    """A call for gradients that kernels take the place of has a number no more; the others keep theirs."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for i, kind in enumerate(order):
+        layers += [nn.Conv2d(4, 4, 3 - i % 2, 1 + i % 3 // 2, i % 2, groups=2 if kind == "t" else 1), nn.Tanh()]
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), *layers, nn.MaxPool2d(2)).double()
+    optimizer, other = torch.optim.SGD(model.parameters(), lr=0.1), copy.deepcopy(model)
+    steps = [optimizer, torch.optim.SGD(other.parameters(), lr=0.1)]
+
+    def step_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    eager, whole = step_of(model, steps[0]), fastjit.fastjit(step_of(other, steps[1]))
+    ways = fastjit.fastjit(lambda x: model(x))
+    for _ in range(5):
+        x = torch.randn(2, 3, 14, 15, dtype=torch.float64)
+        given = torch.randn_like(model(x))
+        wanted = torch.autograd.grad(model(x), list(model.parameters()), given)
+        for mine, eagers in zip(torch.autograd.grad(ways(x), list(model.parameters()), given), wanted, strict=True):
+            torch.testing.assert_close(mine, eagers)
+        torch.testing.assert_close(whole(x), eager(x))
+    for mine, eagers in zip(other.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(mine, eagers)
+    assert ways.stats().fallbacks == {} and ways.stats().hits == 4 and not is_own(ways)
+    assert whole.stats().hits >= 1  # the first one meets what torch imports for its optimizers
+
+
 def test_the_same_layer_many_times():
     layers = nn.Sequential(*(m for _ in range(12) for m in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()))).eval()
     fast = check_own(lambda x: layers(x), torch.randn(2, 8, 8, 8))
