@@ -40,7 +40,8 @@ int64_t Costs::own(const ProductSize& size) const {
 }
 
 // Measured: oneDNN 3 on two cores with AVX2 (Zen 3), 3 to 64 channels, 4 x 4 to 64 x 64 points, batch 4; the least of
-// it. With vectors twice as wide both take half, and a kernel that has too few sums in flight some more.
+// it. Of vectors twice as wide it is assumed that the library takes half, and a kernel, with fewer sums in flight,
+// more.
 int64_t Costs::library(const ConvolutionSize& size) const {
   constexpr int64_t kCall = 15'000'000, kFirst = 2 << 20, kSlow = 40, kFast = 17;
   const int64_t each = size.lanes >= 16 ? 2 : 1, first = std::min(size.points, kFirst);
