@@ -80,45 +80,40 @@ bool has_image_last(const Sizes& weight, int lanes) {
   return weight[0].hint() < lanes && weight[1].hint() > weight[0].hint();
 }
 
-bool is_cheaper(const ConvolutionSize& own, const ConvolutionSize& library, const PlanOptions& options) {
-  return options.no_library || options.costs.own(own) < options.costs.library(library);
-}
-
 // ---- how it is computed ----
+
+/// All elements; dim k is dim order[k] of the value.
+NodeId permuted(Graph& to, NodeId value, const std::vector<size_t>& order) {
+  const Sizes sizes = sizes_of(to, value);
+  IndexMap map;
+  map.dims.resize(order.size());
+  Sizes result;
+  for (size_t k = 0; k < order.size(); ++k) {
+    map.dims[order[k]] = along(k);
+    result.push_back(sizes[order[k]]);
+  }
+  return to.view(value, std::move(map), std::move(result));
+}
 
 /// From [batch, channels, dims...] to [batch, dims..., channels].
 NodeId channels_last(Graph& to, NodeId images) {
-  const Sizes sizes = sizes_of(to, images);
-  const size_t last = sizes.size() - 1;
-  IndexMap map{{along(0), along(last)}};
-  Sizes result{sizes[0]};
-  for (size_t d = 1; d < last; ++d) {
-    map.dims.push_back(along(d));
-    result.push_back(sizes[1 + d]);
-  }
-  result.push_back(sizes[1]);
-  return to.view(images, std::move(map), std::move(result));
+  std::vector<size_t> order{0};
+  for (size_t d = 2; d < to.sizes(images).size(); ++d) order.push_back(d);
+  order.push_back(1);
+  return permuted(to, images, order);
 }
 
 NodeId channels_first(Graph& to, NodeId images) {
-  const Sizes sizes = sizes_of(to, images);
-  const size_t last = sizes.size() - 1;
-  IndexMap map{{along(0)}};
-  Sizes result{sizes[0], sizes[last]};
-  for (size_t d = 1; d < last; ++d) {
-    map.dims.push_back(along(1 + d));
-    result.push_back(sizes[d]);
-  }
-  map.dims.push_back(along(1));
-  return to.view(images, std::move(map), std::move(result));
+  const size_t last = to.sizes(images).size() - 1;
+  std::vector<size_t> order{0, last};
+  for (size_t d = 1; d < last; ++d) order.push_back(d);
+  return permuted(to, images, order);
 }
 
 /// A copy in row-major order.
 NodeId laid_out(Graph& to, NodeId value) {
   const Sizes sizes = sizes_of(to, value);
-  IndexMap all;
-  for (size_t d = 0; d < sizes.size(); ++d) all.dims.push_back(along(d));
-  return to.update(to.undef(to[value].dtype, {sizes, ir::row_major(sizes)}), value, std::move(all));
+  return to.update(to.undef(to[value].dtype, {sizes, ir::row_major(sizes)}), value, ir::identity_map(sizes.size()));
 }
 
 /// Where an image lies among zeros: so far from the first end, so far from point to point.
@@ -233,17 +228,10 @@ NodeId correlated(Graph& to, NodeId images, const Read& gradient, const Shapes& 
 
 /// To torch's order: [channels of the result, channels of the images, taps...].
 NodeId weight_first(Graph& to, NodeId taps, bool image_last) {
-  const Sizes sizes = sizes_of(to, taps);
-  const size_t count = sizes.size() - 2;
-  IndexMap map;
-  Sizes result{sizes[image_last ? count : count + 1], sizes[image_last ? count + 1 : count]};
-  for (size_t d = 0; d < count; ++d) {
-    map.dims.push_back(along(2 + d));
-    result.push_back(sizes[d]);
-  }
-  map.dims.push_back(along(image_last ? 0 : 1));
-  map.dims.push_back(along(image_last ? 1 : 0));
-  return to.view(taps, std::move(map), std::move(result));
+  const size_t count = to.sizes(taps).size() - 2;
+  std::vector<size_t> order{image_last ? count : count + 1, image_last ? count + 1 : count};
+  for (size_t d = 0; d < count; ++d) order.push_back(d);
+  return permuted(to, taps, order);
 }
 
 /// Of a call for gradients.
@@ -263,7 +251,7 @@ bool is_own_convolution(const Graph& graph, NodeId id, const PlanOptions& option
   if (!fits(of, *attr.window)) return false;
   const int64_t inner = taps_of(of.weight) * of.weight[1].hint();
   const ConvolutionSize size = size_of(of.result, of.weight, of.result[1].hint(), inner, node.dtype, options.lanes);
-  return is_cheaper(size, size, options);
+  return options.no_library || options.costs.own(size) < options.costs.library(size);
 }
 
 bool are_own_gradients(const Graph& graph, NodeId call, std::span<const NodeId> results, const PlanOptions& options) {

@@ -91,19 +91,19 @@ class Own {
     std::unordered_map<NodeId, std::vector<NodeId>> gradients;  // by call
     for (NodeId id = 0; id < graph.nodes.size(); ++id) {
       const ir::Node& node = graph[id];
-      if (node.op == ir::Op::Contract && !guarded[id]) choose(id, is_own(id));
+      if (node.op == ir::Op::Contract && !guarded[id] && is_own(id)) chosen_.insert(id);
       if (node.op == ir::Op::Result && graph.externs[graph[node.in[0]].attr].window && !guarded[node.in[0]])
         gradients[node.in[0]].push_back(id);
     }
     for (const auto& [call, results] : gradients) {
       if (!are_own_gradients(graph, call, results, options)) continue;
-      choose(call, true);
-      for (const NodeId result : results) choose(result, true);
+      chosen_.insert(call);
+      chosen_.insert(results.begin(), results.end());
     }
   }
 
   bool any() const { return !chosen_.empty(); }
-  /// The node in the new graph.
+  /// The node in the new graph; a call whose results kernels compute is not there.
   void put(pass::Rewriter& rewriter, OwnConvolutions& convolutions, NodeId id) const {
     const ir::Op op = graph_[id].op;
     if (!chosen_.contains(id))
@@ -119,9 +119,6 @@ class Own {
   bool is_own(NodeId id) const {
     return convolves(id) ? is_own_convolution(graph_, id, options_)
                          : is_own_product(graph_, id, options_.costs, options_.no_library);
-  }
-  void choose(NodeId id, bool is_own) {
-    if (is_own) chosen_.insert(id);
   }
 
   const ir::Graph& graph_;

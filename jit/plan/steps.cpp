@@ -27,12 +27,11 @@ class Queue {
         if (const uint32_t earlier = order.home(other); earlier != i) {
           next_[earlier].push_back(i);
           ++missing_[i];
+          if (!is_source(earlier)) ++needs_made_[i];
         }
       if (items[i].is_extern()) calls_.insert(i);
       if (missing_[i] == 0) add(i);
     }
-    for (uint32_t i = 0; i < order.size(); ++i)
-      for (const uint32_t later : next_[i]) needs_made_[later] += is_source(i) ? 0 : 1;
   }
 
   bool is_empty() const { return left_ == 0; }
@@ -42,10 +41,9 @@ class Queue {
     if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
     for (const uint32_t item : batch) {
       for (std::set<uint32_t>* list : {&kernels_, &ready_calls_, &calls_, &urgent_}) list->erase(item);
-      if (!is_source(item))
-        for (const uint32_t later : next_[item]) --needs_made_[later];
       for (const uint32_t later : next_[item]) {
         work();
+        if (!is_source(item)) --needs_made_[later];
         if (--missing_[later] == 0) add(later);
       }
     }

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "capture/build/named.h"
 #include "ir/strides.h"
 
 namespace fastjit::capture {
@@ -15,44 +16,18 @@ using ir::Dim;
 using Dims = std::vector<Dim>;
 using Found = std::optional<Dims>;
 
-/// Arguments of an operator by the names of its schema.
-class Named {
+/// Arguments of an operator by the names of its schema, sizes among them.
+class NamedSizes : public Named {
  public:
-  explicit Named(const SizedCall& call) : call_(call), event_(call.event) {}
-  const CallValue* find(std::string_view name) const {
-    const auto at = place_of(event_, name);
-    return at ? &event_.args[*at] : nullptr;
-  }
-  const c10::IValue* constant(std::string_view name) const {
-    const CallValue* value = find(name);
-    return value && value->kind == CallValue::Kind::Constant ? &value->constant : nullptr;
-  }
+  explicit NamedSizes(const SizedCall& call) : Named(call.event), call_(call) {}
   /// Empty: it is none, or there is no such argument.
   Dims ints(std::string_view name) const {
-    const auto at = place_of(event_, name);
+    const auto at = place_of(call_.event, name);
     return at ? call_.ints(*at) : Dims();
   }
-  /// Of `count` dims; none where it is no list of numbers. One number is for all dims.
-  std::optional<std::vector<int64_t>> list(std::string_view name, size_t count,
-                                           std::optional<int64_t> otherwise) const {
-    if (!find(name)) return otherwise ? std::optional(std::vector<int64_t>(count, *otherwise)) : std::nullopt;
-    const c10::IValue* value = constant(name);
-    if (!value || !value->isIntList()) return std::nullopt;
-    std::vector<int64_t> all = value->toIntVector();
-    if (all.size() == 1) all.assign(count, all[0]);
-    return all.size() == count ? std::optional(all) : std::nullopt;
-  }
-  /// What is not known to be either is told as neither.
-  bool is_false(std::string_view name) const { return !find(name) || is(name, false); }
-  bool is_true(std::string_view name) const { return is(name, true); }
 
  private:
-  bool is(std::string_view name, bool wanted) const {
-    const c10::IValue* value = constant(name);
-    return value && value->isBool() && value->toBool() == wanted;
-  }
   const SizedCall& call_;
-  const Event& event_;
 };
 
 // ---- windows ----
@@ -77,7 +52,7 @@ size_t window_dims(std::string_view op) {
 }
 
 /// Sizes of a convolution or of a pool; nothing for other operators.
-Found windowed(const SizedCall& call, const Named& named) {
+Found windowed(const SizedCall& call, const NamedSizes& named) {
   const Event& event = call.event;
   const bool convolves = event.facts.product == ir::Product::Convolution;
   if (call.tensors.empty() || (!convolves && !named.find("kernel_size"))) return std::nullopt;
@@ -130,7 +105,7 @@ Found product_sizes(const SizedCall& call) {
 
 // ---- images ----
 
-Found padded(const SizedCall& call, const Named& named) {
+Found padded(const SizedCall& call, const NamedSizes& named) {
   const Dims pad = named.ints(named.find("pad") ? "pad" : "padding");
   Dims sizes = call.tensors[0].sizes;
   if (pad.size() % 2 || pad.size() / 2 > sizes.size()) return std::nullopt;
@@ -146,7 +121,7 @@ std::optional<Dim> scaled(Dim size, double scale) {
   return std::nullopt;
 }
 
-Found resampled(const SizedCall& call, const Named& named) {
+Found resampled(const SizedCall& call, const NamedSizes& named) {
   Dims sizes = call.tensors[0].sizes;
   if (sizes.size() < 3) return std::nullopt;
   const Dims out = named.ints("output_size");
@@ -167,7 +142,7 @@ Found resampled(const SizedCall& call, const Named& named) {
 }
 
 template <bool Shuffles>
-Found shuffled(const SizedCall& call, const Named& named) {
+Found shuffled(const SizedCall& call, const NamedSizes& named) {
   Dims sizes = call.tensors[0].sizes;
   const Dims by = named.ints(Shuffles ? "upscale_factor" : "downscale_factor");
   if (sizes.size() < 3 || by.size() != 1) return std::nullopt;
@@ -181,7 +156,7 @@ Found shuffled(const SizedCall& call, const Named& named) {
 // ---- indices ----
 
 // TensorAdvancedIndexing.h: what indices give stands where they stood, or in front where others lie between them.
-Found indexed(const SizedCall& call, const Named& named) {
+Found indexed(const SizedCall& call, const NamedSizes& named) {
   const CallValue* indices = named.find("indices");
   Dims from = call.tensors[0].sizes, given, sizes, rest;
   if (!indices || indices->uses.size() > from.size()) return std::nullopt;
@@ -203,7 +178,7 @@ Found indexed(const SizedCall& call, const Named& named) {
   return sizes;
 }
 
-Found repeated(const SizedCall& call, const Named& named) {
+Found repeated(const SizedCall& call, const NamedSizes& named) {
   Dims sizes = call.tensors[0].sizes;
   const Dims times = named.ints("repeats"), dim = named.ints("dim");
   if (times.size() != 1) return std::nullopt;
@@ -220,7 +195,7 @@ Found repeated(const SizedCall& call, const Named& named) {
 
 // ---- others ----
 
-Found distances(const SizedCall& call, const Named&) {
+Found distances(const SizedCall& call, const NamedSizes&) {
   if (call.tensors.size() != 2) return std::nullopt;
   const Dims &a = call.tensors[0].sizes, &b = call.tensors[1].sizes;
   if (a.size() < 2 || b.size() < 2) return std::nullopt;
@@ -230,7 +205,7 @@ Found distances(const SizedCall& call, const Named&) {
 }
 
 // An equation that names all of its dims.
-Found summed(const SizedCall& call, const Named& named) {
+Found summed(const SizedCall& call, const NamedSizes& named) {
   const c10::IValue* text = named.constant("equation");
   std::string equation = text && text->isString() ? text->toStringRef() : "";
   std::erase(equation, ' ');
@@ -257,7 +232,7 @@ Found summed(const SizedCall& call, const Named& named) {
 }
 
 // What is attended to has the columns of the values; the other result is one number for each row of scores.
-Found attended(const SizedCall& call, const Named&) {
+Found attended(const SizedCall& call, const NamedSizes&) {
   if (call.tensors.size() < 3 || call.tensors[0].sizes.size() != 4 || call.result > 1) return std::nullopt;
   Dims sizes = call.tensors[0].sizes;
   if (call.result == 0) sizes.back() = call.tensors[2].sizes.back();
@@ -266,7 +241,7 @@ Found attended(const SizedCall& call, const Named&) {
 }
 
 // Of the input, the weights, and both states; the workspace has no formula.
-Found recurrent(const SizedCall& call, const Named&) {
+Found recurrent(const SizedCall& call, const NamedSizes&) {
   if (call.tensors.size() < 4 || call.tensors[0].sizes.size() != 3 || call.result > 2) return std::nullopt;
   const Dims& state = call.tensors[call.tensors.size() - (call.result == 2 ? 1 : 2)].sizes;
   if (call.result > 0) return state;
@@ -275,15 +250,15 @@ Found recurrent(const SizedCall& call, const Named&) {
   return sizes;
 }
 
-Found like(const SizedCall& call, const Named&) { return call.tensors[0].sizes; }
+Found like(const SizedCall& call, const NamedSizes&) { return call.tensors[0].sizes; }
 
-Found stepped(const SizedCall&, const Named& named) {
+Found stepped(const SizedCall&, const NamedSizes& named) {
   const Dims steps = named.ints("steps");
   return steps.size() == 1 ? std::optional(steps) : std::nullopt;
 }
 
 struct Formula {
-  Found (*sizes)(const SizedCall&, const Named&);
+  Found (*sizes)(const SizedCall&, const NamedSizes&);
   bool takes_sizes;
 };
 
@@ -338,7 +313,7 @@ std::vector<Dim> ints_of(const CallValue& item) {
 }
 
 std::optional<std::vector<Dim>> sizes_by_formula(const SizedCall& call) {
-  const Named named(call);
+  const NamedSizes named(call);
   if (const Formula* formula = formula_of(call.event.name)) {
     const bool is_of_tensors = !call.tensors.empty() || formula->sizes == stepped;
     return is_of_tensors ? formula->sizes(call, named) : std::nullopt;

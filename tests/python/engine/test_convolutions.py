@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fastjit
-from gradient_tools import compare, leaf
+from gradient_tools import compare, leaf, whole_step
 from helpers import assert_same, check
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -246,20 +246,9 @@ def test_calls_of_torchs_between_them(order: str):
     for i, kind in enumerate(order):
         layers += [nn.Conv2d(4, 4, 3 - i % 2, 1 + i % 3 // 2, i % 2, groups=2 if kind == "t" else 1), nn.Tanh()]
     model = nn.Sequential(nn.Conv2d(3, 4, 3), *layers, nn.MaxPool2d(2)).double()
-    optimizer, other = torch.optim.SGD(model.parameters(), lr=0.1), copy.deepcopy(model)
-    steps = [optimizer, torch.optim.SGD(other.parameters(), lr=0.1)]
-
-    def step_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
-        def step(x: Tensor) -> Tensor:
-            optimizer.zero_grad()
-            loss = net(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return step
-
-    eager, whole = step_of(model, steps[0]), fastjit.fastjit(step_of(other, steps[1]))
+    other = copy.deepcopy(model)
+    eager, step = (whole_step(net, torch.optim.SGD(net.parameters(), lr=0.1)) for net in (model, other))
+    whole = fastjit.fastjit(step)
     ways = fastjit.fastjit(lambda x: model(x))
     for _ in range(5):
         x = torch.randn(2, 3, 14, 15, dtype=torch.float64)
