@@ -12,6 +12,7 @@ Threads threads_of(const KernelPlan& plan) {
 
 int points_per_thread(const KernelPlan& plan) {
   constexpr int64_t kMostWaiting = 16;  // elements that a thread has asked memory for
+  constexpr int64_t kMostInTile = 32;   // the same, in vectors of a tile
   constexpr int64_t kLong = 64;         // so many operations hide their own loads
   int64_t loads = 1;
   for (const Phase& phase : plan.phases)
@@ -22,6 +23,10 @@ int points_per_thread(const KernelPlan& plan) {
   const int64_t most = computed >= kLong ? 2 : 4;
   const int64_t together = std::clamp<int64_t>(kMostWaiting / loads, 1, most);
   if (plan.vector == 1) return static_cast<int>(together);
+  if (plan.tile > 0) {
+    const int64_t of_thread = std::max<int64_t>(plan.tile * plan.tile / plan.vector / kMostThreads, 1);
+    return static_cast<int>(std::clamp<int64_t>(kMostInTile / (plan.vector * loads), 1, of_thread));
+  }
   return plan.is_row_kernel() && together >= 2 ? 2 : 1;
 }
 

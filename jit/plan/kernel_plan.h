@@ -137,8 +137,8 @@ struct KernelPlan {
   uint8_t sums = 1;              // of a small plan: running sums of a Dot, which take its products in turn
   bool is_wide = false;          // on a GPU: 32 bits do not count its points, or the reduced ones of a point
   Numerics numerics = Numerics::Eager;
-  uint8_t vector = 1;  // on a GPU: so many elements side by side along the last dim are one thread's, 1 or 4.
-                       // Sizes and strides are multiples of it; the last stride is 0 or 1
+  uint8_t vector = 1;  // on a GPU: 1 or 4 elements side by side along the last dim (transposed: tile_dim) for a thread.
+                       // Sizes and strides are multiples of it; the stride of that dim is 0 or 1
 
   bool operator==(const KernelPlan&) const = default;
   int rank() const { return static_cast<int>(dims.size()); }

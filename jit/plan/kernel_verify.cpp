@@ -77,7 +77,6 @@ class Verifier {
     if (plan_.lanes == 0 || plan_.lanes > 64 || (plan_.lanes & (plan_.lanes - 1)))
       return fail("lanes is a power of two up to 64");
     if (plan_.unroll == 0 || plan_.unroll > 8) return fail("unroll is 1 to 8");
-    if (!is_vector_whole()) return fail("a vector of 1 or 4 elements lies along the last dim");
     if (vec < -1 || vec >= rank) return fail("vec_dim names no dim");
     if (plan_.is_small() && !small()) return false;
     if (vec < 0 && (plan_.lanes != 1 || plan_.unroll != 1)) return fail("without a vec_dim there is one lane");
@@ -88,6 +87,7 @@ class Verifier {
     if (plan_.rows > 1 && (!loops || plan_.row_dim() < 0 || !plan_.scratch.empty()))
       return fail("several rows need a kept dim for them, a loop in each, and no scratch slots");
     if (!tiles()) return false;
+    if (!is_vector_whole()) return fail("a vector of 1 or 4 elements lies along the last dim, or down a tile");
     if (!plan_.scratch.empty() && (vec < 0 || plan_.vec_is_kept())) return fail("scratch slots need a reduced vec_dim");
     if (!plan_.is_row_kernel() && plan_.phases.size() != 1) return fail("a pointwise kernel has one phase");
     for (const Phase& phase : plan_.phases)
@@ -128,11 +128,13 @@ class Verifier {
   }
 
   bool is_vector_whole() const {
-    const auto lies_along = [](const Operand& operand) {
-      return operand.strides.back() == StrideClass::Zero || operand.strides.back() == StrideClass::Unit;
-    };
-    return plan_.vector == 1 ||
-           (plan_.vector == 4 && plan_.rank() > 0 && std::ranges::all_of(plan_.operands, lies_along));
+    if (plan_.vector == 1) return true;
+    if (plan_.vector != 4 || plan_.rank() == 0) return false;
+    for (size_t i = 0; i < plan_.operands.size(); ++i) {
+      const StrideClass last = plan_.operands[i].strides.back();
+      if (last != StrideClass::Zero && last != StrideClass::Unit && !plan_.is_transposed(i)) return false;
+    }
+    return true;
   }
 
   bool tiles() {

@@ -156,22 +156,26 @@ void Shaper::fill_plan() {
   plan.tile_dim = static_cast<int8_t>(plan.vec_dim - 1);
 }
 
-/// Along the last loop, where all that moves lies side by side and starts at whole vectors; what does not move in the
-/// loop over reduced indices is taken one by one.
+/// Along the last loop, and down a tile, where all that moves lies side by side and starts at whole vectors; what does
+/// not move in the loop over reduced indices is taken one by one.
 uint8_t Shaper::vector_on_gpu() const {
   constexpr int64_t kVector = 4;
   const bool is_row = !reduced_.empty();
-  if (tile_ > 0 || (is_row ? out_.kept_lanes : kept_.empty())) return 1;
-  const Loop& last = is_row ? reduced_.back() : kept_.back();
+  if (is_row ? out_.kept_lanes : kept_.empty()) return 1;
   const auto is_whole = [](Dim number) { return !number.is_symbolic() && number.hint() % kVector == 0; };
-  if (!is_whole(last.size)) return 1;
+  const auto is_in_vectors = [&](const Touched& touched, const Loop& along) {
+    bool all = is(stride(touched, along.dim), 1) && is_whole(touched.address.back());
+    for (const auto* loops : {&kept_, &reduced_})
+      for (const Loop& loop : *loops) all &= loop.dim == along.dim || is_whole(stride(touched, loop.dim));
+    return all;
+  };
+  const Loop& last = is_row ? reduced_.back() : kept_.back();
+  const Loop* const down = tile_ > 0 ? &kept_[kept_.size() - 2] : nullptr;
+  if (!is_whole(last.size) || (down && !is_whole(down->size))) return 1;
   for (const Touched& touched : touched_) {
     if (is_row && !touched.in_loop) continue;
     if (is(stride(touched, last.dim), 0)) continue;
-    if (!is(stride(touched, last.dim), 1) || !is_whole(touched.address.back())) return 1;
-    for (const auto* loops : {&kept_, &reduced_})
-      for (const Loop& loop : *loops)
-        if (loop.dim != last.dim && !is_whole(stride(touched, loop.dim))) return 1;
+    if (!is_in_vectors(touched, last) && !(down && is_in_vectors(touched, *down))) return 1;
   }
   return kVector;
 }

@@ -30,8 +30,11 @@ class Queue {
           if (!is_source(earlier)) ++needs_made_[i];
         }
       if (items[i].is_extern()) calls_.insert(i);
-      if (missing_[i] == 0) add(i);
     }
+    for (uint32_t i = 0; i < order.size(); ++i)
+      if (order.home(i) == i && missing_[i] == 0) add(i);
+    for (uint32_t i = 0; i < order.size(); ++i)
+      if (order.home(i) == i && needs_made_[i] == 0) make_due(i);
   }
 
   bool is_empty() const { return left_ == 0; }
@@ -40,10 +43,10 @@ class Queue {
     const std::vector<uint32_t> batch = choose();
     if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
     for (const uint32_t item : batch) {
-      for (std::set<uint32_t>* list : {&kernels_, &ready_calls_, &calls_, &urgent_}) list->erase(item);
+      for (std::set<uint32_t>* list : {&kernels_, &sources_, &ready_calls_, &calls_, &urgent_}) list->erase(item);
       for (const uint32_t later : next_[item]) {
         work();
-        if (!is_source(item)) --needs_made_[later];
+        if (!is_source(item) && --needs_made_[later] == 0) make_due(later);
         if (--missing_[later] == 0) add(later);
       }
     }
@@ -53,18 +56,19 @@ class Queue {
 
  private:
   void add(uint32_t item) {
-    (items_[item].is_extern() ? ready_calls_ : kernels_).insert(item);
+    const bool waits = is_source(item) && !next_[item].empty();
+    (items_[item].is_extern() ? ready_calls_ : waits ? sources_ : kernels_).insert(item);
     if (wanted_[item]) urgent_.insert(item);
   }
 
   std::vector<uint32_t> choose() {
-    if (calls_.empty()) return next_kernels();
+    if (calls_.empty()) return next_kernels(kernels_.end());
     // A call whose epilogue needs a later one does not keep the others waiting, nor does it hurry what that one needs.
     const uint32_t first = *(ready_calls_.empty() ? calls_ : ready_calls_).begin();
-    if (const auto end = kernels_.lower_bound(first); end != kernels_.begin()) return {kernels_.begin(), end};
+    std::vector<uint32_t> batch = next_kernels(kernels_.lower_bound(first));
+    if (!batch.empty()) return batch;
     if (ready_calls_.contains(first)) return {first};
     want(first);
-    std::vector<uint32_t> batch;
     for (const uint32_t item : urgent_)
       if (!items_[item].is_extern()) batch.push_back(item);
     if (batch.empty() && !urgent_.empty()) batch.push_back(*urgent_.begin());
@@ -74,24 +78,36 @@ class Queue {
   /// A kernel that needs nothing of the program's: it copies what is given, or fills memory.
   bool is_source(uint32_t item) const { return !items_[item].is_extern() && order_.needs(item).empty(); }
 
-  /// All that are ready, but sources only beside the last kernel that their reader needs: what they make is not alive
-  /// before.
-  std::vector<uint32_t> next_kernels() {
-    std::vector<uint32_t> batch;
+  /// The kernels that are ready before `end`, and sources beside the last of those that their reader needs: what they
+  /// make is not alive before.
+  std::vector<uint32_t> next_kernels(std::set<uint32_t>::const_iterator end) {
+    std::vector<uint32_t> batch(kernels_.cbegin(), end);
     std::unordered_map<uint32_t, size_t> made;  // by reader: what it needs of this batch
-    for (const uint32_t item : kernels_) {
-      if (is_source(item) && !next_[item].empty()) continue;
-      batch.push_back(item);
-      for (const uint32_t later : next_[item]) ++made[later];
-    }
-    const auto is_due = [&](uint32_t later) {
-      const auto found = made.find(later);
-      return needs_made_[later] == (found == made.end() ? 0 : found->second);
-    };
-    for (const uint32_t item : kernels_)
-      if (is_source(item) && std::ranges::any_of(next_[item], is_due)) batch.push_back(item);
+    for (const uint32_t item : batch)
+      if (!is_source(item))
+        for (const uint32_t later : next_[item]) ++made[later];
+    std::set<uint32_t> due;
+    for (const auto& [later, count] : made)
+      if (needs_made_[later] == count)
+        for (const uint32_t source : waiting_for(later)) due.insert(source);
+    batch.insert(batch.end(), due.begin(), due.end());
     std::ranges::sort(batch);
     return batch;
+  }
+
+  /// All that the item needs is there but what sources make.
+  void make_due(uint32_t item) {
+    for (const uint32_t source : waiting_for(item)) {
+      sources_.erase(source);
+      kernels_.insert(source);
+    }
+  }
+
+  std::vector<uint32_t> waiting_for(uint32_t reader) const {
+    std::vector<uint32_t> found;
+    for (const uint32_t other : order_.needs(reader))
+      if (const uint32_t source = order_.home(other); sources_.contains(source)) found.push_back(source);
+    return found;
   }
 
   /// The call's turn has come, but its epilogue needs something: that is next.
@@ -103,7 +119,7 @@ class Queue {
       stack.pop_back();
       if (wanted_[item]) continue;
       wanted_[item] = true;
-      if (kernels_.contains(item) || ready_calls_.contains(item)) urgent_.insert(item);
+      if (kernels_.contains(item) || sources_.contains(item) || ready_calls_.contains(item)) urgent_.insert(item);
       for (const uint32_t other : order_.needs(item)) stack.push_back(order_.home(other));
     }
   }
@@ -114,15 +130,15 @@ class Queue {
   std::vector<size_t> missing_;
   std::vector<size_t> needs_made_;  // of these, what is not ready from the start
   std::vector<bool> wanted_;
-  std::set<uint32_t> kernels_, ready_calls_, calls_, urgent_;  // calls_: all that are left; the others are ready
+  std::set<uint32_t> kernels_, sources_, ready_calls_, calls_, urgent_;  // calls_: all that are left; others: ready
   size_t left_ = 0;
 };
 
 }  // namespace
 
 /// Recorded order as far as possible: kernels that are ready and stand before the next call run together, then the
-/// call. What belongs to later calls waits for its turn, so that its results are not alive before they are of use. A
-/// product whose epilogue needs a later call waits for that.
+/// call. What belongs to later calls waits for its turn, and so does what only copies or fills, so that its results are
+/// not alive before they are of use. A product whose epilogue needs a later call waits for that.
 std::vector<std::vector<uint32_t>> Order::steps() const {
   std::vector<std::vector<uint32_t>> result;
   for (Queue queue(former_.items(), order_); !queue.is_empty();) result.push_back(queue.take());

@@ -136,6 +136,25 @@ TEST(CudaSource, WholeVectorsWhereTheyBeginAtMultiplesOfTheirSize) {
   EXPECT_EQ(plan::grid_of(plan, sizes, 0).blocks, 400u) << "a vector a thread";
 }
 
+TEST(CudaSource, TurnedOperandsGoThroughTilesInVectors) {
+  PlanBuilder b("kk", 1, 8);
+  const auto x = b.in(DType::F32, "1*"), y = b.in(DType::F32, "*1");
+  b.out(b.op(Op::Add, x, y), "*1");
+  plan::KernelPlan& plan = b.plan;
+  plan.tile = 64;
+  plan.tile_dim = 0;
+  plan.vector = 4;
+  EXPECT_EQ(plan::verify(plan), "");
+  const std::string source = codegen::cuda_source(plan);
+  for (const char* part :
+       {"static __shared__ float tile0[64 * (64 + 1)];", "four0 = fj_load4<whole>(&p.in0[", "FjFour<float> x_1s[4]",
+        "fj_store4<whole>(&p.out2[", "(unsigned long long)p.in0 | (unsigned long long)p.in1"})
+    EXPECT_TRUE(has(source, part)) << part << "\n" << source;
+  plan.tile = 0;
+  plan.tile_dim = -1;
+  EXPECT_NE(plan::verify(plan), "") << "without a tile nothing lies along the last dim of what is turned";
+}
+
 TEST(CudaSource, IndicesHave32BitsWhereTheyCan) {
   plan::KernelPlan plan = scaled_add();
   EXPECT_FALSE(plan::is_divided(plan, 0));

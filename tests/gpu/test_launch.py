@@ -82,7 +82,7 @@ def test_a_kernel_means_on_the_device_what_eager_means_on_the_cpu(case: Case) ->
     compare(case, list(as_tuple(back(got))), list(as_tuple(case.function(*case.args))))
 
 
-@pytest.mark.parametrize("sizes", cuda_launch_cases.TURNED_SIZES)
+@pytest.mark.parametrize("sizes", [*cuda_launch_cases.TURNED_SIZES, cuda_launch_cases.MANY_TURNED])
 def test_turned_tensors_go_through_tiles(sizes: tuple[int, int]) -> None:
     x, y, fast = torch.randn(sizes), torch.randn(sizes[::-1]), fastjit(cuda_launch_cases.turned)
     fast(put(x), put(y))

@@ -90,7 +90,7 @@ std::string CudaEmitter::source() {
   std::string out = "// " + heading() + "\n";
   out += cuda_helpers(body_);
   if (out.back() == '\n' && out[out.size() - 2] != '\n') out += "\n";
-  out += parameters() + "\n";
+  out += parameters() + "\n" + shared_tiles();
   const bool is_twice = plan_.vector > 1;
   if (is_twice) out += "template <bool whole>\n__device__ inline void body(const Params& p) {\n" + body_ + "}\n\n";
   out += "extern \"C\" __global__ void __launch_bounds__(" + number(plan::kMostThreads) + ")\n" + plan::name(plan_) +
@@ -102,7 +102,7 @@ std::string CudaEmitter::source() {
 std::string CudaEmitter::choice() const {
   std::string places;
   for (size_t i = 0; i < plan_.operands.size(); ++i)
-    if (plan_.operands[i].strides.back() == StrideClass::Unit)
+    if (plan_.operands[i].strides.back() == StrideClass::Unit || plan_.is_transposed(i))
       places += (places.empty() ? "" : " | ") + std::string("(unsigned long long)p.") + operand(i);
   if (places.empty()) return "  body<true>(p);\n";
   return "  if ((" + places + ") % 16 == 0)\n    body<true>(p);\n  else\n    body<false>(p);\n";
@@ -137,8 +137,8 @@ std::string CudaEmitter::parameters() const {
 
 // An element of a transposed operand is taken from its tile.
 std::string CudaEmitter::element(size_t i) const {
-  const std::string side = number(plan_.tile);
-  return plan_.is_transposed(i) ? in_tile(i, "point % " + side, "point / " + side) : memory(i);
+  if (!plan_.is_transposed(i)) return memory(i);
+  return in_tile(i, side_by_side() + (in_vector_ ? " + v" : ""), "point / " + across_tile());
 }
 
 std::string CudaEmitter::memory(size_t i) const {

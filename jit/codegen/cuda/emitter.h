@@ -92,10 +92,18 @@ class CudaEmitter {
   std::string loaded(uint32_t id) const;
   std::string tile(size_t operand) const { return "tile" + number(static_cast<int64_t>(operand)); }
   std::string in_tile(size_t operand, const std::string& row, const std::string& column) const {
-    return tile(operand) + "[" + row + " * (" + number(plan_.tile) + " + 1) + " + column + "]";
+    return tile(operand) + "[(" + row + ") * (" + number(plan_.tile) + " + 1) + " + column + "]";
   }
+  // `point` counts vectors: so many to a row of a tile, and where the first element of this one is in it.
+  std::string across_tile() const { return number(plan_.tile / plan_.vector); }
+  std::string side_by_side() const {
+    const std::string at = "point % " + across_tile();
+    return plan_.vector > 1 ? at + " * " + number(plan_.vector) : at;
+  }
+  std::string shared_tiles() const;
   void tiles();
   bool copy_tiles(bool stores);
+  void copy_tile(size_t operand, bool stores);
   void place_in_tile(bool loads);
 
   const plan::KernelPlan& plan_;

@@ -168,7 +168,8 @@ std::vector<uint32_t> CudaEmitter::loads_before_stores(std::span<const uint32_t>
   for (uint32_t id : ids) {
     const Instr& in = plan_.code[id];
     if (in.code == Code::Store || in.code == Code::Keep) break;
-    if (in.code == Code::Load || in.code == Code::Recall) out.push_back(id);
+    const bool is_element = plan_.vector > 1 && in.code == Code::Load && plan_.is_transposed(in.imm);
+    if ((in.code == Code::Load || in.code == Code::Recall) && !is_element) out.push_back(id);
   }
   std::ranges::sort(out);
   return out;
@@ -178,12 +179,9 @@ std::vector<uint32_t> CudaEmitter::loads_before_stores(std::span<const uint32_t>
 // written in that order, through shared memory whose rows are one element longer, so that threads side by side meet
 // all of its banks.
 void CudaEmitter::tiles() {
-  const std::string side = number(plan_.tile), points = number(plan_.tile * plan_.tile), type(index_type());
+  const std::string side = number(plan_.tile), type(index_type());
+  const std::string points = number(plan_.tile * plan_.tile / plan_.vector);
   const int down = plan_.tile_dim, along = plan_.vec_dim;
-  for (size_t i = 0; i < plan_.operands.size(); ++i)
-    if (plan_.is_transposed(i))
-      line("static __shared__ " + std::string(cuda_memory_type(plan_.operands[i].dtype)) + " " + tile(i) + "[" + side +
-           " * (" + side + " + 1)];");
   const auto count = [&](int dim) { return "(" + size(dim) + " + " + side + " - 1) / " + side; };
   line("const " + type + " tiles_down = " + count(down) + ", tiles_along = " + count(along) + ";");
   line("const " + type + " tiles = " + product(0, down) + " * tiles_down * tiles_along;");
@@ -191,8 +189,7 @@ void CudaEmitter::tiles() {
   line("const " + type + " left = tile % tiles_along * " + side + ", rest = tile / tiles_along;");
   line("const " + type + " top = rest % tiles_down * " + side + ", outer = rest / tiles_down;");
   decode("outer", 0, down);
-  copy_tiles(false);
-  line("__syncthreads();");
+  if (copy_tiles(false)) line("__syncthreads();");
   open("");
   together({"point", points, "threadIdx.x", "blockDim.x * " + number(points_), "blockDim.x", 0, 0},
            plan_.phases.front().row);
@@ -202,38 +199,63 @@ void CudaEmitter::tiles() {
   close();
 }
 
+// One set for both bodies of a kernel that chooses whole vectors.
+std::string CudaEmitter::shared_tiles() const {
+  std::string out;
+  const std::string side = number(plan_.tile);
+  for (size_t i = 0; i < plan_.operands.size(); ++i)
+    if (plan_.is_transposed(i))
+      out += "static __shared__ " + std::string(cuda_memory_type(plan_.operands[i].dtype)) + " " + tile(i) + "[" +
+             side + " * (" + side + " + 1)];\n";
+  return out.empty() ? out : out + "\n";
+}
+
 // Transposed operands into the tiles, or what was computed out of them; false: there are none.
 bool CudaEmitter::copy_tiles(bool stores) {
-  std::vector<std::string> copies;
-  const std::string side = number(plan_.tile), type(index_type());
-  for (const Instr& in : plan_.code) {
-    if (in.code != (stores ? Code::Store : Code::Load) || !plan_.is_transposed(in.imm)) continue;
-    const std::string inside = in_tile(in.imm, "point / " + side, "point % " + side), outside = memory(in.imm);
-    copies.push_back(stores ? outside + " = " + inside + ";" : inside + " = " + outside + ";");
-  }
+  std::vector<size_t> copies;
+  for (const Instr& in : plan_.code)
+    if (in.code == (stores ? Code::Store : Code::Load) && plan_.is_transposed(in.imm)) copies.push_back(in.imm);
   if (copies.empty()) return false;
   const int down = plan_.tile_dim, along = plan_.vec_dim;
   line("#pragma unroll 4");
-  open("for (unsigned point = threadIdx.x; point < " + number(plan_.tile * plan_.tile) + "; point += blockDim.x)");
-  line("const " + type + " " + index(down) + " = top + point % " + side + ", " + index(along) + " = left + point / " +
-       side + ";");
+  open("for (unsigned point = threadIdx.x; point < " + number(plan_.tile * plan_.tile / plan_.vector) +
+       "; point += blockDim.x)");
+  line("const " + std::string(index_type()) + " " + index(down) + " = top + " + side_by_side() + ", " + index(along) +
+       " = left + point / " + across_tile() + ";");
   open("if (" + index(down) + " < " + size(down) + " && " + index(along) + " < " + size(along) + ")");
-  for (const std::string& copy : copies) line(copy);
+  for (const size_t operand : copies) copy_tile(operand, stores);
   close();
   close();
   return true;
 }
 
+void CudaEmitter::copy_tile(size_t operand, bool stores) {
+  const std::string row = "point / " + across_tile(), outside = memory(operand);
+  if (plan_.vector == 1) {
+    const std::string inside = in_tile(operand, row, side_by_side());
+    line(stores ? outside + " = " + inside + ";" : inside + " = " + outside + ";");
+    return;
+  }
+  const std::string inside = in_tile(operand, row, side_by_side() + " + v");
+  const std::string type = "FjFour<" + std::string(cuda_memory_type(plan_.operands[operand].dtype)) + ">";
+  const std::string four = "four" + number(static_cast<int64_t>(operand));
+  line((stores ? type : "const " + type) + " " + four + (stores ? ";" : " = fj_load4<whole>(&" + outside + ");"));
+  line("#pragma unroll");
+  line("for (unsigned v = 0; v < " + number(plan_.vector) + "; ++v) " +
+       (stores ? four + ".at[v] = " + inside : inside + " = " + four + ".at[v]") + ";");
+  if (stores) line("fj_store4<whole>(&" + outside + ", " + four + ");");
+}
+
 // The indices of `point` in the tile at (top, left); to load, of one that is there.
 void CudaEmitter::place_in_tile(bool loads) {
-  const std::string side = number(plan_.tile);
   std::string beyond;
-  for (const auto& [dim, at] : {std::pair(static_cast<int>(plan_.tile_dim), "top + point / " + side),
-                                std::pair(static_cast<int>(plan_.vec_dim), "left + point % " + side)}) {
+  const auto place = [&](int dim, const std::string& at, int together) {
     line("const " + std::string(index_type()) + " " + index(dim) + " = " +
-         (loads ? at + " < " + size(dim) + " ? " + at + " : " + size(dim) + " - 1;" : at + ";"));
+         (loads ? at + " < " + size(dim) + " ? " + at + " : " + size(dim) + " - " + number(together) + ";" : at + ";"));
     beyond += (beyond.empty() ? "" : " || ") + index(dim) + " >= " + size(dim);
-  }
+  };
+  place(plan_.tile_dim, "top + point / " + across_tile(), 1);
+  place(plan_.vec_dim, "left + " + side_by_side(), plan_.vector);
   if (!loads) line("if (" + beyond + ") continue;");
 }
 

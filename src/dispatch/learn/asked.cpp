@@ -92,7 +92,7 @@ bool Recording::uses_generator(observe::Host::OnState what, PyObject* object, Py
   if (what == What::SeedAll) return recorder->generator_used(capture::kManualSeed, {seed}, {}), true;
   if (!THPGenerator_Check(object)) return false;
   const at::Generator generator = reinterpret_cast<THPGenerator*>(object)->cdata;
-  if (!generator.device().is_cpu()) return false;
+  if (!generator.device().is_cpu() && !generator.device().is_cuda()) return false;
   if (what == What::Seed) return recorder->generator_used(capture::kSeedGenerator, {generator, seed}, {}), true;
   if (what == What::Got) return recorder->generator_used(capture::kGeneratorState, {generator}, unpack(operand)), true;
   return recorder->generator_used(capture::kSetGeneratorState, {generator, unpack(operand)}, {}), true;

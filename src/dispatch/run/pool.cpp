@@ -8,6 +8,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdlib>
@@ -141,8 +142,12 @@ class Pool {
     return bytes;
   }
 
+  // Where none of the class is there, a block of up to twice the size is: what is idle counts as held.
   Block* take_idle(int cls) {
+    constexpr int kLarger = 4;
     std::lock_guard lock(mutex_);
+    const int last = std::min(cls + kLarger, kClasses - 1);
+    while (!idle_[cls].newest && cls < last) ++cls;
     Blocks& list = idle_[cls];
     if (!list.newest) return nullptr;
     Block* block = list.remove(list.newest);

@@ -151,6 +151,17 @@ void Tracer::judge_capturing(PyObject* callee, Args args) {
   raising_ = true;  // where there is no driver, and as long as there is none
 }
 
+// torch.cuda.device() of the device that is current changes nothing. Where a hit finds another one current, the
+// program's tensors are still of the one that is named here.
+void Tracer::judge_exchange_device(PyObject* callee, Args args) {
+  const Ref ask_for = imported("torch._C:_cuda_getDevice");
+  const Ref current = ask_for ? Ref::steal(PyObject_CallNoArgs(ask_for.get())) : Ref();
+  const bool is_plain = current && args.size() == 1 && PyLong_CheckExact(args[0]) && !top().kwnames;
+  const bool stays = is_plain && PyObject_RichCompareBool(args[0], current.get(), Py_EQ) == 1;
+  PyErr_Clear();
+  if (!stays) deny("call of " + callee_text(callee));
+}
+
 // What torch.compile would do with functions that are called next: here nothing, before as after.
 void Tracer::judge_eval_frame(PyObject* callee, Args args) {
   if (args.size() != 1 || args[0] != Py_None) deny("call of " + callee_text(callee));

@@ -528,6 +528,7 @@ class Tracer final : public Driver {
   void judge_recursion_limit(PyObject*, Args args);
   void judge_abc(PyObject* callee, Args args);
   void judge_capturing(PyObject* callee, Args args);
+  void judge_exchange_device(PyObject* callee, Args args);
   void judge_eval_frame(PyObject* callee, Args args);
   void judge_context_get(PyObject*, Args args);
   void judge_context_set(PyObject*, Args args);

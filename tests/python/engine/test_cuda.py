@@ -147,6 +147,7 @@ def test_cubins_are_cached_by_source_options_and_version(tmp_path: Path) -> None
 
 
 def test_equal_sources_give_equal_cubins_in_every_process() -> None:
+    assert _nvrtc.problem() == ""
     function, _ = row_softmax()
     source = function.inspect("cuda")
     here = extension.nvrtc_compile(source, 90)["cubin"]

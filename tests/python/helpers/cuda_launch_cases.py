@@ -43,7 +43,8 @@ def add_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x
 
 
-TURNED_SIZES = [(3, 5), (33, 31), (32, 64), (100, 257), (1, 70), (70, 1)]
+TURNED_SIZES = [(3, 5), (33, 31), (32, 64), (36, 100), (100, 257), (1, 70), (70, 1)]
+MANY_TURNED = (1444, 1456)  # enough for the large tiles, which it does not fill
 REDUCED_SIZES = [(7, 33), (2000, 65), (3, 5000), (1, 300_000), (40_000, 3), (4096, 64), (2, 9000)]
 
 

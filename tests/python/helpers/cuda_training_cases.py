@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 Put = Callable[[Any], Any]
 
@@ -59,6 +60,23 @@ class Attention(nn.Module):
         return x + self.out((weights @ v).transpose(1, 2).reshape(batch, steps, width))  # type: ignore[no-any-return]
 
 
+class Checkpointed(nn.Module):
+    def __init__(self, dropout: float = 0.0, width: int = 16) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, 32), nn.GELU(), nn.Dropout(dropout), nn.Linear(32, width)
+            )
+            for _ in range(3)
+        )
+        checkpoint(torch.sin, torch.zeros(1), use_reentrant=False)  # torch imports and wraps at the first call
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + checkpoint(block, x, use_reentrant=False)
+        return x
+
+
 def convolutions() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
@@ -80,6 +98,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "attention": (lambda: nn.Sequential(Attention(), Attention()), (2, 6, 16)),
     "own function": (Own, (5, 8)),
 }
+# Eager's autocast runs them again without on the stand-in, which torch takes for a device without autocast.
+CHECKPOINTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {"checkpoints": (Checkpointed, (5, 16))}
 
 
 def moved(model: nn.Module, put: Put) -> nn.Module:

@@ -87,6 +87,26 @@ def check_turned_tensors_and_reductions() -> None:
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
 
 
+def check_turned_vectors() -> None:
+    for dtype, sizes, at in (
+        (torch.bfloat16, (36, 100), 0),
+        (torch.float64, (36, 100), 0),
+        (torch.int16, (36, 100), 1),
+        (torch.float32, (36, 100), 3),
+        (torch.float32, cuda_launch_cases.MANY_TURNED, 0),
+        (torch.float32, cuda_launch_cases.MANY_TURNED, 1),
+    ):
+        count = sizes[0] * sizes[1]
+        whole = (torch.randn(2, count + at) * 100).to(dtype)
+        fast, on_device = fastjit(pure=True)(cuda_launch_cases.turned), put(whole)
+        x, y = whole[0, at:].view(sizes), whole[1, at:].view(sizes[::-1])
+        inputs = on_device[0, at:].view(sizes), on_device[1, at:].view(sizes[::-1])
+        fast(*inputs)
+        assert_same(back(fast(*inputs)), cuda_launch_cases.turned(x, y))
+        assert (fast.stats().hits, fast.stats().fallbacks) == (1, {}), (dtype, sizes)
+        assert "fj_load4<whole>(&p." in fast.inspect("cuda") and "static __shared__" in fast.inspect("cuda")
+
+
 def check_vectors_that_do_not_begin_at_multiples_of_their_size() -> None:
     fast, whole = fastjit(pure=True)(lambda x, y: (x * y + 1, torch.softmax(x * 2, -1))), torch.randn(2, 8 * 128 + 3)
     on_device = put(whole)

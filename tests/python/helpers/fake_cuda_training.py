@@ -18,7 +18,7 @@ from stand_in import back, put
 
 
 def check_gradients() -> None:
-    for name, (make, sizes) in training.MODELS.items():
+    for name, (make, sizes) in {**training.MODELS, **training.CHECKPOINTS}.items():
         model, x = make(), torch.randn(sizes)
         on_device = training.moved(model, put)
         fast = fastjit(on_device)
