@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <omp.h>
-#include <sched.h>
 
 #include <algorithm>
 
@@ -30,19 +29,22 @@ void parallel_team(int most, c10::function_ref<void(int, int)> body) {
   body(omp_get_thread_num(), omp_get_num_threads());
 }
 
+// Where others want the cores too, a thread that yields hands its core on for a whole slice, and the others then wait
+// for it in turn: a loop took seconds so. One that sleeps is woken at once.
 void Barrier::wait(int count) noexcept {
-  constexpr int kSpins = 20'000;  // then the thread that is missing may need this one's core
+  constexpr int kSpins = 4'000;  // some 50 to 100 us
   const uint32_t turn = turn_.load(std::memory_order_relaxed);
   if (there_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
     there_.store(0, std::memory_order_relaxed);
     turn_.store(turn + 1, std::memory_order_release);
+    turn_.notify_all();
     return;
   }
-  for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins)
-    if (spins < kSpins)
-      pause();
-    else
-      sched_yield();
+  for (int spins = 0; spins < kSpins; ++spins) {
+    if (turn_.load(std::memory_order_acquire) != turn) return;
+    pause();
+  }
+  turn_.wait(turn, std::memory_order_acquire);
 }
 
 }  // namespace fastjit::dispatch

@@ -15,7 +15,8 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_ref<v
 /// wait for each other. One where the calling thread is already inside a parallel region. `body` throws nothing.
 void parallel_team(int most, c10::function_ref<void(int, int)> body);
 
-/// Where the threads of a team wait for each other: by spinning, since that is for less than a microsecond.
+/// Where the threads of a team wait for each other: by spinning, since that is for less than a microsecond where each
+/// has a core; then asleep.
 class Barrier {
  public:
   void wait(int count) noexcept;
