@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -261,6 +262,25 @@ def test_calls_of_torchs_between_them(order: str):
         torch.testing.assert_close(mine, eagers)
     assert ways.stats().fallbacks == {} and ways.stats().hits == 4 and not is_own(ways)
     assert whole.stats().hits >= 1  # the first one meets what torch imports for its optimizers
+
+
+@torch.enable_grad()
+def test_weights_are_reordered_when_their_turn_comes():
+    """Also before a call of torch's, here for the first layer: no two are alive at once that need not be."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(3) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.Tanh())]
+    model = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, groups=2), nn.ReLU(), *layers)
+    fast, x = fastjit.fastjit(model), torch.randn(2, 16, 8, 8)
+    for _ in range(3):
+        model(x).square().sum().backward()
+    assert fastjit.of(fast).stats().hits == 2 and fastjit.of(fast).stats().fallbacks == {}
+    way_back = fastjit.of(fast).inspect("plan").split("# input I:")[-1]
+    reordered = re.findall(r"^(s\d+): .* f32\[3,3,16,16\]", way_back, re.MULTILINE)
+    at_once = re.split(
+        r"^(?=\S)", way_back[: way_back.index("\noutputs ")], flags=re.MULTILINE
+    )  # launches run together
+    made = [i for i, launches in enumerate(at_once) for name in reordered if re.search(rf" {name}\) sizes", launches)]
+    assert len(reordered) == 3 and len(set(made)) == 3, way_back
 
 
 def test_the_same_layer_many_times():
