@@ -55,11 +55,7 @@ bool fits(const Shapes& of, const Window& window) {
   return true;
 }
 
-int64_t numel(const Sizes& sizes) {
-  int64_t out = 1;
-  for (const Dim size : sizes) out *= size.hint();
-  return out;
-}
+int64_t numel(const Sizes& sizes) { return ir::Layout{sizes, {}}.numel().hint(); }
 
 /// Of a Dot whose lanes run along `columns`: its results, the products of each.
 ConvolutionSize size_of(const Sizes& result, const Sizes& weight, int64_t columns, int64_t inner, ir::DType dtype,

@@ -1,5 +1,6 @@
 // The steps of a program, from its items and what must run before what.
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -86,12 +87,11 @@ class Queue {
     for (const uint32_t item : batch)
       if (!is_source(item))
         for (const uint32_t later : next_[item]) ++made[later];
-    std::set<uint32_t> due;
     for (const auto& [later, count] : made)
-      if (needs_made_[later] == count)
-        for (const uint32_t source : waiting_for(later)) due.insert(source);
-    batch.insert(batch.end(), due.begin(), due.end());
+      if (needs_made_[later] == count) std::ranges::copy(waiting_for(later), std::back_inserter(batch));
     std::ranges::sort(batch);
+    const auto twice = std::ranges::unique(batch);  // what several need
+    batch.erase(twice.begin(), twice.end());
     return batch;
   }
 

@@ -94,7 +94,8 @@ class CudaEmitter {
   std::string in_tile(size_t operand, const std::string& row, const std::string& column) const {
     return tile(operand) + "[(" + row + ") * (" + number(plan_.tile) + " + 1) + " + column + "]";
   }
-  // `point` counts vectors: so many to a row of a tile, and where the first element of this one is in it.
+  // `point` counts vectors: so many to a tile, to a row of one, and where the first element of this one is in it.
+  std::string in_all_of_tile() const { return number(plan_.tile * plan_.tile / plan_.vector); }
   std::string across_tile() const { return number(plan_.tile / plan_.vector); }
   std::string side_by_side() const {
     const std::string at = "point % " + across_tile();
@@ -103,7 +104,7 @@ class CudaEmitter {
   std::string shared_tiles() const;
   void tiles();
   bool copy_tiles(bool stores);
-  void copy_tile(size_t operand, bool stores);
+  void copy_tile(const Instr& in);
   void place_in_tile(bool loads);
 
   const plan::KernelPlan& plan_;

@@ -180,7 +180,6 @@ std::vector<uint32_t> CudaEmitter::loads_before_stores(std::span<const uint32_t>
 // all of its banks.
 void CudaEmitter::tiles() {
   const std::string side = number(plan_.tile), type(index_type());
-  const std::string points = number(plan_.tile * plan_.tile / plan_.vector);
   const int down = plan_.tile_dim, along = plan_.vec_dim;
   const auto count = [&](int dim) { return "(" + size(dim) + " + " + side + " - 1) / " + side; };
   line("const " + type + " tiles_down = " + count(down) + ", tiles_along = " + count(along) + ";");
@@ -191,7 +190,7 @@ void CudaEmitter::tiles() {
   decode("outer", 0, down);
   if (copy_tiles(false)) line("__syncthreads();");
   open("");
-  together({"point", points, "threadIdx.x", "blockDim.x * " + number(points_), "blockDim.x", 0, 0},
+  together({"point", in_all_of_tile(), "threadIdx.x", "blockDim.x * " + number(points_), "blockDim.x", 0, 0},
            plan_.phases.front().row);
   close();
   line("__syncthreads();");
@@ -212,24 +211,25 @@ std::string CudaEmitter::shared_tiles() const {
 
 // Transposed operands into the tiles, or what was computed out of them; false: there are none.
 bool CudaEmitter::copy_tiles(bool stores) {
-  std::vector<size_t> copies;
+  std::vector<const Instr*> copies;
   for (const Instr& in : plan_.code)
-    if (in.code == (stores ? Code::Store : Code::Load) && plan_.is_transposed(in.imm)) copies.push_back(in.imm);
+    if (in.code == (stores ? Code::Store : Code::Load) && plan_.is_transposed(in.imm)) copies.push_back(&in);
   if (copies.empty()) return false;
   const int down = plan_.tile_dim, along = plan_.vec_dim;
   line("#pragma unroll 4");
-  open("for (unsigned point = threadIdx.x; point < " + number(plan_.tile * plan_.tile / plan_.vector) +
-       "; point += blockDim.x)");
+  open("for (unsigned point = threadIdx.x; point < " + in_all_of_tile() + "; point += blockDim.x)");
   line("const " + std::string(index_type()) + " " + index(down) + " = top + " + side_by_side() + ", " + index(along) +
        " = left + point / " + across_tile() + ";");
   open("if (" + index(down) + " < " + size(down) + " && " + index(along) + " < " + size(along) + ")");
-  for (const size_t operand : copies) copy_tile(operand, stores);
+  for (const Instr* in : copies) copy_tile(*in);
   close();
   close();
   return true;
 }
 
-void CudaEmitter::copy_tile(size_t operand, bool stores) {
+void CudaEmitter::copy_tile(const Instr& in) {
+  const size_t operand = in.imm;
+  const bool stores = in.code == Code::Store;
   const std::string row = "point / " + across_tile(), outside = memory(operand);
   if (plan_.vector == 1) {
     const std::string inside = in_tile(operand, row, side_by_side());
@@ -237,13 +237,14 @@ void CudaEmitter::copy_tile(size_t operand, bool stores) {
     return;
   }
   const std::string inside = in_tile(operand, row, side_by_side() + " + v");
-  const std::string type = "FjFour<" + std::string(cuda_memory_type(plan_.operands[operand].dtype)) + ">";
-  const std::string four = "four" + number(static_cast<int64_t>(operand));
+  const std::string type = vector_type(in), four = "four" + number(static_cast<int64_t>(operand));
+  open("");  // an operand may be loaded twice
   line((stores ? type : "const " + type) + " " + four + (stores ? ";" : " = fj_load4<whole>(&" + outside + ");"));
   line("#pragma unroll");
   line("for (unsigned v = 0; v < " + number(plan_.vector) + "; ++v) " +
        (stores ? four + ".at[v] = " + inside : inside + " = " + four + ".at[v]") + ";");
   if (stores) line("fj_store4<whole>(&" + outside + ", " + four + ");");
+  close();
 }
 
 // The indices of `point` in the tile at (top, left); to load, of one that is there.

@@ -276,9 +276,8 @@ def test_weights_are_reordered_when_their_turn_comes():
     assert fastjit.of(fast).stats().hits == 2 and fastjit.of(fast).stats().fallbacks == {}
     way_back = fastjit.of(fast).inspect("plan").split("# input I:")[-1]
     reordered = re.findall(r"^(s\d+): .* f32\[3,3,16,16\]", way_back, re.MULTILINE)
-    at_once = re.split(
-        r"^(?=\S)", way_back[: way_back.index("\noutputs ")], flags=re.MULTILINE
-    )  # launches run together
+    steps = way_back[: way_back.index("\noutputs ")]
+    at_once = re.split(r"^(?=\S)", steps, flags=re.MULTILINE)  # a `parallel` with its launches is one
     made = [i for i, launches in enumerate(at_once) for name in reordered if re.search(rf" {name}\) sizes", launches)]
     assert len(reordered) == 3 and len(set(made)) == 3, way_back
 
