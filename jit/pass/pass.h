@@ -20,6 +20,8 @@ using Changed = std::optional<ir::Graph>;
 
 Changed fold(const ir::Graph& graph,
              const PassContext& context);  // constants, identities that keep every bit, conversion pairs
+Changed unread(const ir::Graph& graph,
+               const PassContext& context);  // an update of which only what it left alone is read is none
 Changed slices(const ir::Graph& graph,
                const PassContext& context);  // a tensor that is filled slice by slice from another is a view of that
 Changed sums(const ir::Graph& graph,

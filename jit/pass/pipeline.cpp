@@ -6,9 +6,9 @@
 namespace fastjit::pass {
 
 const std::vector<Pass>& pipeline() {
-  static const std::vector<Pass> kPasses{{"fold", fold},         {"slices", slices}, {"sums", sums},
-                                         {"variants", variants}, {"biases", biases}, {"layouts", layouts},
-                                         {"dead", dead}};
+  static const std::vector<Pass> kPasses{{"fold", fold},       {"unread", unread},     {"slices", slices},
+                                         {"sums", sums},       {"variants", variants}, {"biases", biases},
+                                         {"layouts", layouts}, {"dead", dead}};
   return kPasses;
 }
 

@@ -7,7 +7,9 @@
 #include <unordered_set>
 
 #include "pass/follow.h"
+#include "pass/recurrences.h"
 #include "pass/rewrite.h"
+#include "pass/stacks.h"
 #include "support/error.h"
 
 namespace fastjit::pass {
@@ -44,6 +46,7 @@ class Splitter {
     find_second();
     if (find_recomputed()) find_second();
     refuse_writes();
+    hand_over_parts();
     return {make_first(), first_inputs_, make_second(), std::move(handed_)};
   }
 
@@ -118,11 +121,11 @@ class Splitter {
     for (size_t i = 0, output = 0; i < graph_.outputs.size(); ++i)
       if (!at_.late_outputs[i])
         (at_.kept_outputs[output++] ? kept : others).insert(value_of(graph_, graph_.outputs[i]));
-    const std::vector<bool> given = given_to_calls();
+    const std::vector<bool> given = given_to_calls(), carried = recurrences(graph_, handed_over_);
     const Writes writes(graph_);
     bool any = false;
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-      if (!handed_over_[id] || !is_pointwise(graph_[id].op) || kept.contains(id)) continue;
+      if (!handed_over_[id] || !is_pointwise(graph_[id].op) || kept.contains(id) || carried[id]) continue;
       std::vector<NodeId> chain, sources;
       if (!chain_of(id, there, kLongest, chain, sources)) continue;
       int64_t bytes = 0;
@@ -134,6 +137,33 @@ class Splitter {
       any = true;
     }
     return any;
+  }
+
+  // Where the second half looks at half of a value or less, it is handed those parts.
+  void hand_over_parts() {
+    const Writes writes(graph_);
+    std::vector<std::vector<NodeId>> parts(graph_.nodes.size());
+    std::vector<bool> stays(graph_.nodes.size(), false);
+    for (size_t i = 0, output = 0; i < graph_.outputs.size(); ++i)
+      if (at_.late_outputs[i] || at_.kept_outputs[output++]) stays[value_of(graph_, graph_.outputs[i])] = true;
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (!second_[id] || handed_over_[id]) continue;
+      for (const NodeId in : graph_.operands(id)) {
+        if (in == kNoNode || !handed_over_[in]) continue;
+        if (graph_[id].op == Op::View)
+          parts[in].push_back(id);
+        else
+          stays[in] = true;
+      }
+    }
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      int64_t bytes = 0;
+      for (const NodeId part : parts[id]) bytes += bytes_of(part);
+      if (bytes == 0 || 2 * bytes > bytes_of(id) || stays[id] || stays[value_of(graph_, id)]) continue;
+      if (graph_[id].op == Op::Input || writes.memory(id) != kNoNode) continue;
+      handed_over_[id] = second_[id] = false;
+      for (const NodeId part : parts[id]) first_[part] = handed_over_[part] = true;
+    }
   }
 
   // Calls of the first half are given it as a tensor.
@@ -221,37 +251,55 @@ class Splitter {
       store.input = moved[store.input];
       to.stores.push_back(store);
     }
+    std::vector<NodeId> extras;
     for (NodeId id = 0; id < graph_.nodes.size(); ++id)
-      if (handed_over_[id]) hand_over(half, id, given);
+      if (handed_over_[id] && !has_somebody(half, id, given)) extras.push_back(id);
+    hand_over(half, extras);
     return std::move(to);
   }
 
-  void hand_over(Rewriter& half, NodeId id, const std::map<NodeId, uint32_t>& given) {
-    Graph& to = half.to();
+  // It is in a tensor that the second half can be given.
+  bool has_somebody(Rewriter& half, NodeId id, const std::map<NodeId, uint32_t>& given) {
+    const Graph& to = half.to();
     const auto known = given.find(value_of(graph_, id));
-    if (graph_[id].op == Op::Input && at_.kept_inputs[graph_[id].attr]) {
+    if (graph_[id].op == Op::Input && at_.kept_inputs[graph_[id].attr])
       handed_.push_back({Handed::From::Input, graph_[id].attr});
-    } else if (known != given.end() && identical(graph_.layout(known->first).strides, graph_.layout(id).strides) &&
-               identical(to.layout(to.outputs[known->second]).strides, graph_.layout(id).strides)) {
+    else if (known != given.end() && identical(graph_.layout(known->first).strides, graph_.layout(id).strides) &&
+             identical(to.layout(to.outputs[known->second]).strides, graph_.layout(id).strides))
       handed_.push_back({Handed::From::Output, known->second});
-    } else {
-      handed_.push_back({Handed::From::Extra, static_cast<uint32_t>(to.outputs.size())});
+    else
+      return false;
+    handed_nodes_.push_back({id});
+    return true;
+  }
+
+  void hand_over(Rewriter& half, const std::vector<NodeId>& extras) {
+    std::set<NodeId> in_stacks;
+    for (std::vector<NodeId>& stack : stacks(graph_, extras)) {
+      in_stacks.insert(stack.begin(), stack.end());
+      std::vector<NodeId> slices;
+      for (const NodeId id : stack) slices.push_back(half[id]);
+      hand_over(half.to(), stacked(half.to(), slices), std::move(stack));
+    }
+    for (const NodeId id : extras) {
+      if (in_stacks.contains(id)) continue;
+      Graph& to = half.to();
       const NodeId now = half[id];
       const bool is_own = to[now].op != Op::Input && !to.is_number(now) && given_.insert(now).second;
-      to.outputs.push_back(is_own ? now : to.fresh_copy(now, graph_.layout(id).strides));
+      hand_over(to, is_own ? now : to.fresh_copy(now, graph_.layout(id).strides), {id});
     }
-    handed_nodes_.push_back(id);
+  }
+
+  void hand_over(Graph& to, NodeId extra, std::vector<NodeId> nodes) {
+    handed_.push_back({Handed::From::Extra, static_cast<uint32_t>(to.outputs.size())});
+    to.outputs.push_back(extra);
+    handed_nodes_.push_back(std::move(nodes));
   }
 
   Graph make_second() {
     Rewriter half(graph_);
     half.to().inputs.clear();
-    for (size_t i = 0; i < handed_nodes_.size(); ++i) {
-      const NodeId id = handed_nodes_[i];
-      const std::string name =
-          graph_[id].op == Op::Input ? graph_.inputs[graph_[id].attr].name : "saved" + std::to_string(i);
-      half.input(id, name);
-    }
+    for (size_t i = 0; i < handed_nodes_.size(); ++i) take_over(half, handed_nodes_[i], "saved" + std::to_string(i));
     std::vector<bool> waits = waiting();
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
       if (!second_[id] || handed_over_[id] || waits[id]) continue;
@@ -271,9 +319,21 @@ class Splitter {
     return std::move(half.to());
   }
 
+  void take_over(Rewriter& half, const std::vector<NodeId>& nodes, const std::string& name) const {
+    const NodeId first = nodes[0];
+    if (nodes.size() == 1)
+      return static_cast<void>(
+          half.input(first, graph_[first].op == Op::Input ? graph_.inputs[graph_[first].attr].name : name));
+    std::vector<Dim> sizes{static_cast<int64_t>(nodes.size())};
+    sizes.insert(sizes.end(), graph_.sizes(first).begin(), graph_.sizes(first).end());
+    std::vector<Dim> strides = row_major(sizes);
+    const NodeId stack = half.to().input(graph_[first].dtype, {std::move(sizes), std::move(strides)}, {name});
+    for (size_t i = 0; i < nodes.size(); ++i) half.set(nodes[i], slice_of(half.to(), stack, static_cast<int64_t>(i)));
+  }
+
   // Per node: the second half makes it where it is used first. It would take memory from the begin of the way back on.
   std::vector<bool> waiting() const {
-    constexpr int64_t kLarge = 16384;  // bytes from which that matters
+    constexpr int64_t kLarge = 0;  // bytes from which that matters
     std::vector<bool> waits(graph_.nodes.size(), false);
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
       const Op op = graph_[id].op;
@@ -310,8 +370,8 @@ class Splitter {
   const std::vector<bool> late_;
   std::vector<bool> first_, second_, handed_over_, recomputed_;
   std::vector<uint32_t> first_inputs_;
-  std::unordered_set<NodeId> given_;  // outputs of the first half: memory that somebody has
-  std::vector<NodeId> handed_nodes_;
+  std::unordered_set<NodeId> given_;               // outputs of the first half: memory that somebody has
+  std::vector<std::vector<NodeId>> handed_nodes_;  // per input of the second half that is not late; slices of a stack
   std::vector<Handed> handed_;
 };
 

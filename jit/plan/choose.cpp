@@ -98,12 +98,21 @@ class Chooser {
   std::vector<Window> windows_;               // hashes of the last operations below it, whatever is stored
 };
 
-/// A part of a Cat is written into its slice, and the value of an Update into its region, by a kernel of its own.
+/// A part of a Cat is written into its slice, and the value of an Update into its region, by a kernel of its own: of
+/// what others read too, by the one that computes it.
 void Chooser::mark_parts() {
+  std::vector<uint32_t> readers(graph_.nodes.size(), 0);
+  for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id)
+    for (const ir::NodeId in : graph_.operands(id))
+      if (live_[id] && in != ir::kNoNode) ++readers[in];
   for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
     if (!live_[id] || (graph_[id].op != ir::Op::Cat && graph_[id].op != ir::Op::Update)) continue;
     for (const ir::NodeId part : graph_.operands(id).subspan(graph_[id].op == ir::Op::Update))
       if (ir::is_pointwise(graph_[part].op) && points(part) > 0) out_.why[part] = Why::Needed;
+    if (graph_[id].op != ir::Op::Update) continue;
+    ir::NodeId value = graph_[id].in[1];
+    while (ir::is_view(graph_[value].op) && points(graph_[value].in[0]) == points(value)) value = graph_[value].in[0];
+    if (ir::is_pointwise(graph_[value].op) && readers[value] > 1 && points(value) > 0) out_.why[value] = Why::Needed;
   }
 }
 

@@ -375,22 +375,27 @@ void Former::write_apart(ir::NodeId value, Storage dest) {
 }
 
 /// Whether the item, which computes `root`, may also write it to `dest` over `base`: everything that is read there or
-/// put there comes before, or is read by the item itself at the element that it writes, no later.
+/// put there comes before, or is read by the item itself at the element that it writes, no later, or is put there by it
+/// in another region.
 bool Former::may_write(uint32_t item, const Root& root, const Storage& dest, ir::NodeId base) const {
   const ir::NodeId memory = whole(dest.buffer);
   if (last_users_[memory] > item) return false;
-  if (std::ranges::any_of(producers(base), [&](uint32_t producer) { return producer >= item; })) return false;
+  if (std::ranges::any_of(producers(base), [&](uint32_t producer) { return producer > item; })) return false;
   const Item& host = items_[item];
   const auto lies_there = [&](BufferId buffer) { return lies_in_memory(buffer, memory); };
-  Linear place = root_address(world_, host.frame, root, dest.strides);
-  place.back() += dest.offset;
+  const auto place_of = [&](const Root& written, const Storage& to) {
+    Linear place = root_address(world_, host.frame, written, to.strides);
+    place.back() += to.offset;
+    return place;
+  };
+  const Linear place = place_of(root, dest);
   for (const Access& access : host.draft.accesses)
-    if (lies_there(access.buffer) && !range_of(access.address, host.frame).is_apart_from(range_of(place, host.frame)) &&
+    if (lies_there(access.buffer) && !are_apart(access.address, place, host.frame) &&
         (!host.draft.scratch.empty() || !identical(access.address, place)))
       return false;
   for (const Root& other : host.roots)
     for (const Storage& written : other.dests)
-      if (lies_there(written.buffer)) return false;
+      if (lies_there(written.buffer) && !are_apart(place_of(other, written), place, host.frame)) return false;
   return !is_loaded_after(host.draft, static_cast<size_t>(&root - host.roots.data()), lies_there);
 }
 

@@ -14,6 +14,7 @@ namespace {
 using Of = Source::Of;
 
 constexpr int64_t kRoundsToPack = 8;  // a copy costs about as much as two products read
+constexpr int64_t kManyRows = 32;  // a product of so many takes no longer in each round than with those of all others
 
 /// All but the left factor is the same in every round, and a bias the same for every row.
 bool has_fixed_others(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
@@ -30,6 +31,11 @@ bool has_fixed_others(const ir::Graph& graph, const Rounds& rounds, uint32_t at)
   return true;
 }
 
+int64_t rows_of(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
+  const auto sizes = graph.sizes(rounds.operands_at(at, rounds.sources_of(at).size() - 2)[0]);
+  return sizes[sizes.size() - 2].hint();
+}
+
 /// Where the node, seen through views that maps describe, lies in its base.
 std::optional<ir::IndexMap> map_to_base(const ir::Graph& graph, const Seen& seen) {
   if (seen.views.empty() || graph[seen.views.back()].op != Op::View) return std::nullopt;
@@ -44,7 +50,7 @@ std::optional<ir::IndexMap> map_to_base(const ir::Graph& graph, const Seen& seen
 }  // namespace
 
 std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
-  if (!has_fixed_others(graph, rounds, at)) return std::nullopt;
+  if (!has_fixed_others(graph, rounds, at) || rows_of(graph, rounds, at) >= kManyRows) return std::nullopt;
   Hoisted made{at, 0, ir::kNoNode, {}, {}};
   const auto factors = rounds.operands_at(at, rounds.sources_of(at).size() - 2);
   made.base = base_of(graph, factors[0]);

@@ -45,6 +45,12 @@ Range range_of(const Linear& address, const Space& frame) {
   return range;
 }
 
+bool are_apart(Linear a, Linear b, const Space& frame) {
+  a.back() -= b.back();  // both may lie as far on as the round of a loop says
+  b.back() = 0;
+  return range_of(a, frame).is_apart_from(range_of(b, frame));
+}
+
 void split(Space& frame, const Split& how) {
   const auto d = static_cast<std::ptrdiff_t>(how.dim);
   const auto at = static_cast<size_t>(how.dim);

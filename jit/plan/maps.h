@@ -55,6 +55,8 @@ struct Range {
   bool is_known;
 };
 Range range_of(const Linear& address, const Space& frame);
+/// Whether two addresses in one memory never meet for sure. False where that depends on sizes.
+bool are_apart(Linear a, Linear b, const Space& frame);
 
 /// Iteration dim `dim` becomes two, the inner one of size `inner`.
 struct Split {

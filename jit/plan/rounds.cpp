@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "plan/work.h"
 #include "support/hash_index.h"
@@ -79,9 +80,10 @@ class Comparer {
       for (uint32_t at = 0; at < period && round < same; ++at)
         if (!take(round, at)) same = round;
     }
-    if (same > 1)
-      for (uint32_t at = 0; at < period; ++at)
-        if (!take_first(at)) return 0;
+    if (same <= 1) return same;
+    find_firsts();
+    for (uint32_t at = 0; at < period; ++at)
+      if (!take_first(at)) return 0;
     return same;
   }
 
@@ -159,9 +161,7 @@ class Comparer {
       return true;
     };
     const bool may_swap = ir::is_commutative(graph_[node(round, at)].op);
-    // Either order may fit where the first round is handed what others find outside: they tell which is which.
-    if (round == 0 && may_swap && (is_of_second(at, 0, operands[1]) || is_of_second(at, 1, operands[0])))
-      operands = swapped(operands);
+    if (round == 0 && may_swap && is_swapped_first(at, operands)) operands = swapped(operands);
     if (!all_fit()) {
       if (!may_swap) return false;
       operands = swapped(operands);
@@ -179,6 +179,39 @@ class Comparer {
   static bool is_alike_outside(const ir::Graph& graph, NodeId a, NodeId b) {
     return a == b || (graph[a].dtype == graph[b].dtype && graph[a].layout == graph[b].layout &&
                       ir::is_view(graph[a].op) == ir::is_view(graph[b].op));
+  }
+
+  // What a value of the round before is in the first round stands outside, as other operands do: it is what most of its
+  // readers there have.
+  void find_firsts() {
+    std::map<uint32_t, std::map<NodeId, int>> counts;
+    for (uint32_t at = 0; at < rounds_.period; ++at) {
+      const auto sources = rounds_.sources_of(at);
+      const auto operands = graph_.operands(node(0, at));
+      const bool may_swap = ir::is_commutative(graph_[node(0, at)].op);
+      for (size_t k = 0; k < sources.size() && k < operands.size(); ++k) {
+        if (sources[k].of != Of::Before) continue;
+        ++counts[sources[k].at][operands[k]];
+        if (may_swap && operands[0] != operands[1]) ++counts[sources[k].at][operands[1 - k]];
+      }
+    }
+    for (const auto& [at, of] : counts)
+      for (const auto& [id, count] : of) {
+        const auto [best, fresh] = firsts_.try_emplace(at, id);
+        if (!fresh && count > of.at(best->second)) best->second = id;
+      }
+  }
+
+  // Whether the operands of a commutative node of the first round stand the other way round. Either order may fit where
+  // it is handed what others find outside: they tell which is which.
+  bool is_swapped_first(uint32_t at, std::span<const NodeId> operands) {
+    const auto sources = rounds_.sources_of(at);
+    if (is_of_second(at, 0, operands[1]) || is_of_second(at, 1, operands[0])) return true;
+    if (is_of_second(at, 0, operands[0]) || is_of_second(at, 1, operands[1])) return false;
+    for (size_t k = 0; k < 2; ++k)
+      if (sources[k].of == Of::Before && sources[1 - k].of == Of::Outside)
+        return operands[k] != firsts_.at(sources[k].at) && operands[1 - k] == firsts_.at(sources[k].at);
+    return false;
   }
 
   bool take_first(uint32_t at) {
@@ -206,6 +239,7 @@ class Comparer {
   const ir::Graph& graph_;
   const Sequence& sequence_;
   Rounds& rounds_;
+  std::map<uint32_t, NodeId> firsts_;  // node of a round -> what its readers in the first round have for it
   std::array<NodeId, 2> swapped_{};
 };
 

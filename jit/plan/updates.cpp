@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "ir/regions.h"
 #include "pass/rewrite.h"
-#include "plan/maps.h"
 #include "plan/work.h"
 
 namespace fastjit::plan {
@@ -17,20 +17,6 @@ using ir::Op;
 namespace {
 
 constexpr size_t kMostNodes = 64;  // of a value that are looked at
-
-/// Whether two boxes in one tensor, of these sizes, have no element in common: along one dim they are apart. False
-/// where that depends on sizes.
-bool are_apart(const ir::IndexMap& a, std::span<const ir::Dim> size_a, const ir::IndexMap& b,
-               std::span<const ir::Dim> size_b) {
-  const auto range_in = [](const ir::Affine& row, std::span<const ir::Dim> sizes) {
-    Range range(row.offset);
-    for (const auto& [dim, coefficient] : row.terms) range.add(coefficient, sizes[dim]);
-    return range;
-  };
-  for (size_t d = 0; d < a.dims.size(); ++d)
-    if (range_in(a.dims[d], size_a).is_apart_from(range_in(b.dims[d], size_b))) return true;
-  return false;
-}
 
 /// Whether computing `value` reads `base` elsewhere than where `map` writes it, so that it cannot be written there as
 /// it is computed.

@@ -361,6 +361,50 @@ TEST(Slices, AllElseStaysUpdates) {
 
 namespace {
 
+/// tanh of two halves of exp(x), each put in its place, and the second read behind the first write.
+struct Halves {
+  Graph graph;
+  NodeId first = kNoNode, second = kNoNode;  // what is written
+  NodeId whole = kNoNode;                    // with both
+};
+Halves halves_in_place(int64_t read_from) {
+  Halves made;
+  Graph& g = made.graph;
+  const auto half = [](int64_t from) { return IndexMap{{{from, {{0, 1}}}}}; };
+  const NodeId base = g.pointwise(Op::Exp, {g.input(DType::F32, {{8}, {1}}, {"x"})});
+  made.first = g.pointwise(Op::Tanh, {g.view(base, half(0), {4})});
+  const NodeId now = g.update(base, made.first, half(0));
+  made.second = g.pointwise(Op::Tanh, {g.view(now, half(read_from), {4})});
+  made.whole = g.update(now, made.second, half(4));
+  return made;
+}
+
+}  // namespace
+
+TEST(Unread, AnUpdateOfWhichOnlyTheRestIsReadIsNone) {
+  Halves both = halves_in_place(4);
+  both.graph.outputs = {both.graph.pointwise(Op::Mul, {both.first, both.second})};
+  const Graph g = pass::run(both.graph, {});
+  EXPECT_EQ(verify(g), "");
+  EXPECT_EQ(count(g, Op::Update), 0u);
+  EXPECT_EQ(count(g, Op::Tanh), 2u);
+}
+
+TEST(Unread, AllElseStaysUpdates) {
+  Halves shown = halves_in_place(4);
+  shown.graph.outputs = {shown.whole};
+  EXPECT_EQ(count(pass::run(shown.graph, {}), Op::Update), 2u) << "the caller reads both";
+  Halves stored = halves_in_place(4);
+  stored.graph.outputs = {stored.second};
+  stored.graph.stores.push_back({0, stored.whole, 1});
+  EXPECT_EQ(count(pass::run(stored.graph, {}), Op::Update), 2u) << "an argument is to hold both";
+  Halves across = halves_in_place(2);
+  across.graph.outputs = {across.second};
+  EXPECT_EQ(count(pass::run(across.graph, {}), Op::Update), 1u) << "two elements that are read are new";
+}
+
+namespace {
+
 /// The sum of tensors that hold exp(x) in one of three slices each, among zeros.
 Graph sum_of_slices(const std::vector<int64_t>& which, double among, bool is_shown = false) {
   Graph g;

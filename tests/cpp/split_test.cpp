@@ -129,6 +129,66 @@ TEST(Split, WhatIsComputedAgainWaitsForItsUse) {
   EXPECT_LT(first(Op::Exp), first(Op::Extern));
 }
 
+namespace {
+
+/// c = tanh(p)[t] * c + q[t] over some rounds; gradients of each p[t], which need tanh(p)[t] and the c before.
+pass::Halves split_rounds(int64_t rounds, int64_t length) {
+  Graph g;
+  const Layout all{{rounds, length}, {length, 1}}, row{{length}, {1}};
+  const NodeId p = input(g, "p", all), q = input(g, "q", all);
+  const auto slice = [&](NodeId of, int64_t t) { return g.view(of, {{{t, {}}, {0, {{0, 1}}}}}, {length}); };
+  std::vector<NodeId> gates, states{input(g, "c", row)};
+  for (int64_t t = 0; t < rounds; ++t) {
+    gates.push_back(g.pointwise(Op::Tanh, {slice(p, t)}));
+    states.push_back(g.pointwise(Op::Add, {g.pointwise(Op::Mul, {gates.back(), states.back()}), slice(q, t)}));
+  }
+  NodeId back = input(g, "g", row);
+  g.outputs = {states.back()};
+  for (auto t = static_cast<size_t>(rounds); t-- > 0;) {
+    g.outputs.push_back(g.pointwise(Op::Mul, {back, states[t]}));
+    back = g.pointwise(Op::Mul, {back, gates[t]});
+  }
+  std::vector<bool> late(g.outputs.size(), true);
+  late[0] = false;
+  return pass::split(g, {{false, false, false, true}, late, {false, false, true}, {true}});
+}
+
+}  // namespace
+
+TEST(Split, TheStateOfALoopIsHandedOver) {
+  const pass::Halves halves = split_rounds(12, 1 << 16);
+  EXPECT_EQ(ir::verify(halves.second), "");
+  EXPECT_EQ(count(halves.second, Op::Add), 0u) << "no state is made of the one before";
+  EXPECT_EQ(halves.first.outputs.size(), 1u + 11 + 11) << "gates but the first, states but the first and the last";
+}
+
+TEST(Split, ManySmallValuesAreHandedOverInOneTensor) {
+  const pass::Halves halves = split_rounds(40, 64);
+  EXPECT_EQ(ir::verify(halves.first), "");
+  EXPECT_EQ(ir::verify(halves.second), "");
+  ASSERT_EQ(halves.first.outputs.size(), 3u);
+  for (const size_t stack : {1, 2})
+    EXPECT_TRUE(identical(halves.first.sizes(halves.first.outputs[stack]), std::vector<Dim>{39, 64}))
+        << "gates and states, of all rounds but one";
+  EXPECT_EQ(count(halves.first, Op::Cat), 2u);
+}
+
+// y = g * exp(x)[:length], of eight.
+TEST(Split, PartsThatAreLookedAtAreHandedOver) {
+  const auto handed = [](int64_t length) {
+    Graph g;
+    const NodeId x = input(g, "x", {{8}, {1}}), e = g.pointwise(Op::Exp, {x}), late = input(g, "g", {{length}, {1}});
+    const NodeId back = g.pointwise(Op::Mul, {late, g.view(e, {{{0, {{0, 1}}}}}, {length})});
+    g.outputs = {g.pointwise(Op::Neg, {g.reduce(ReduceKind::Sum, e, {0}, kF32)}), back};
+    const pass::Halves halves = pass::split(g, {{false, true}, {false, true}, {false, false}, {false}});
+    EXPECT_EQ(ir::verify(halves.first), "");
+    EXPECT_EQ(ir::verify(halves.second), "");
+    return halves.first.layout(halves.first.outputs[1]).numel().hint();
+  };
+  EXPECT_EQ(handed(4), 4);
+  EXPECT_EQ(handed(5), 8) << "nearly all of it";
+}
+
 TEST(Split, AnInputThatEagerDoesNotKeepIsCopied) {
   Fan product;
   product.at.kept_inputs[1] = false;

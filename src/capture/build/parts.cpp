@@ -2,43 +2,15 @@
 // updates it, and every read of any of its tensors is derived from the newest one (the functionalisation of FuncTs,
 // DAC 2024, on bases and index maps).
 #include <algorithm>
-#include <numeric>
 
 #include "capture/build/build.h"
+#include "ir/regions.h"
 #include "support/work.h"
 
 namespace fastjit::capture {
 namespace {
 
 constexpr int kMostSteps = 16;  // that a read looks back for the write of the same region
-
-/// The indices that a row of a map gives: from `low` to `high`, all of them `step` apart; nothing where sizes are
-/// symbols.
-struct Indices {
-  int64_t low, high, step;
-};
-std::optional<Indices> indices_of(const ir::Affine& row, std::span<const ir::Dim> sizes) {
-  if (row.offset.is_symbolic()) return std::nullopt;
-  Indices out{row.offset.hint(), row.offset.hint(), 0};
-  for (const auto& [dim, coefficient] : row.terms) {
-    if (coefficient.is_symbolic() || sizes[dim].is_symbolic()) return std::nullopt;
-    (coefficient.hint() < 0 ? out.low : out.high) += coefficient.hint() * (sizes[dim].hint() - 1);
-    out.step = std::gcd(out.step, coefficient.hint());
-  }
-  return out;
-}
-
-/// Whether two regions share no element for sure: along one dim their indices never meet.
-bool is_apart(const ir::IndexMap& a, std::span<const ir::Dim> a_sizes, const ir::IndexMap& b,
-              std::span<const ir::Dim> b_sizes) {
-  for (size_t d = 0; d < a.dims.size(); ++d) {
-    const auto x = indices_of(a.dims[d], a_sizes), y = indices_of(b.dims[d], b_sizes);
-    if (!x || !y) continue;
-    const int64_t step = std::gcd(x->step, y->step);
-    if (x->high < y->low || y->high < x->low || (step > 1 && (x->low - y->low) % step != 0)) return true;
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -122,7 +94,7 @@ ir::NodeId GraphBuilder::value_at(uint32_t storage, const std::vector<ir::Node>&
     const ir::IndexMap& written = graph_.maps[graph_[at].attr];
     const ir::NodeId value = graph_[at].in[1];
     if (written == *map && ir::identical(graph_.sizes(value), *sizes)) return value;
-    if (!is_apart(written, graph_.sizes(value), *map, *sizes)) break;
+    if (!are_apart(written, graph_.sizes(value), *map, *sizes)) break;
     at = graph_[at].in[0];
   }
   ir::NodeId node = base;
@@ -203,7 +175,7 @@ void GraphBuilder::refuse_overlap(const Event& event, const Use& target) const {
       if (!read || !written || read->dims.empty() || written->dims.empty()) throw NotParted{target.storage};
       const ir::Layout of_read = meta_of(use)->layout();
       const bool is_same = *read == *written && ir::identical(of_read.sizes, of_written.sizes);
-      if (!is_same && !is_apart(*read, of_read.sizes, *written, of_written.sizes)) throw NotParted{target.storage};
+      if (!is_same && !are_apart(*read, of_read.sizes, *written, of_written.sizes)) throw NotParted{target.storage};
     }
 }
 

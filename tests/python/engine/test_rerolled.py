@@ -17,6 +17,14 @@ def steps_of(fast: Any) -> int:
     return int(fast.stats().steps)
 
 
+def dots_in_loop(fast: Any) -> int:
+    plan = fast.inspect("plan")
+    body = re.search(r"^loop \d+.*\n((?:    .*\n)+)", plan, re.MULTILINE)
+    dots = {int(k) for k in re.findall(r"^kernel (\d+) is fj_\w*dot", plan, re.MULTILINE)}
+    assert body, plan
+    return sum(int(k) in dots for k in re.findall(r"kernel (\d+)", body[1]))
+
+
 class Cells(nn.Module):
     """Cells in time, one over the other, with all outputs in one tensor."""
 
@@ -50,11 +58,16 @@ def test_cells(kind, layers, batch):
 def test_products_of_all_steps_are_one():
     model = Cells(nn.LSTMCell, 32, 1).eval()
     fast = check(lambda x: model(x), torch.randn(50, 4, 32))
-    body = re.search(r"^loop \d+\n((?:    .*\n)+)", fast.inspect("plan"), re.MULTILINE)
-    assert body and sum(loop_trips(fast)) >= 49, fast.inspect("plan")
+    assert sum(loop_trips(fast)) >= 49, fast.inspect("plan")
     # Of the two products of a step the one with x[t] is made before the loop, for all of them.
-    dots = {int(k) for k in re.findall(r"^kernel (\d+) is fj_\w*dot", fast.inspect("plan"), re.MULTILINE)}
-    assert sum(int(k) in dots for k in re.findall(r"kernel (\d+)", body[1])) == 1, fast.inspect("plan")
+    assert dots_in_loop(fast) == 1, fast.inspect("plan")
+
+
+def test_products_of_many_rows_stay_in_the_loop():
+    """One of all steps would take no less time, and memory."""
+    model = Cells(nn.LSTMCell, 32, 1).eval()
+    assert dots_in_loop(check(lambda x: model(x), torch.randn(50, 31, 32))) == 1
+    assert dots_in_loop(check(lambda x: model(x), torch.randn(50, 32, 32))) == 2
 
 
 def test_products_of_all_steps_that_are_too_large_stay_in_the_loop():
@@ -68,11 +81,7 @@ def test_products_of_all_steps_that_are_too_large_stay_in_the_loop():
 
     for steps, inside in ((40, 1), (640, 2)):
         fast = check(run, torch.randn(steps, 8, 64), torch.randn(64, 2048) / 80, torch.randn(256, 256) / 16)
-        body = re.search(r"^loop \d+.*\n((?:    .*\n)+)", fast.inspect("plan"), re.MULTILINE)
-        dots = {int(k) for k in re.findall(r"^kernel (\d+) is fj_\w*dot", fast.inspect("plan"), re.MULTILINE)}
-        assert body and sum(int(k) in dots for k in re.findall(r"kernel (\d+)", body[1])) == inside, fast.inspect(
-            "plan"
-        )
+        assert dots_in_loop(fast) == inside, fast.inspect("plan")
 
 
 def scan(x, a, collect):
@@ -259,3 +268,34 @@ def test_lengths_take_turns():
         x = torch.randn(length, 2, 8)
         assert_same(fast(x, w), run(x, w))
     assert fast.stats().fallbacks == {} and fast.stats().hits >= 3
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_both_ways_through_a_cell(kind):
+    """Forwards and backwards are a loop each, and what the rounds save is in a tensor or two, in its place."""
+    torch.manual_seed(0)
+    cell = kind(16, 32)
+
+    def run(x):
+        state, out = None, []
+        for t in range(x.shape[0]):
+            state = cell(x[t], state)
+            out.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(out)
+
+    fast, x = fastjit(run), torch.randn(30, 8, 16)
+    for _ in range(3):
+        wanted, got = [], []
+        for function, results in ((run, wanted), (fast, got)):
+            y = function(x)
+            results += [y, *torch.autograd.grad(y.square().mean(), cell.parameters())]
+        assert_same(got, wanted)
+    stats = fast.stats()
+    assert stats.hits == 2 and not stats.fallbacks, stats
+    forward, backward = fast.inspect("plan").split("# the way back")
+    for way in (forward, backward):
+        trips = [int(n) for n in re.findall(r"^loop (\d+)", way, re.MULTILINE)]
+        assert max(trips, default=0) >= 27, way
+    assert len(re.findall(r"^s\d+: input", backward, re.MULTILINE)) < 12, backward
+    assert way.count("\n    kernel") + way.count("\nkernel") < 40, way

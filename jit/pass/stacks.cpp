@@ -1,0 +1,48 @@
+#include "pass/stacks.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace fastjit::pass {
+
+using namespace ir;
+
+std::vector<std::vector<NodeId>> stacks(const Graph& graph, const std::vector<NodeId>& values) {
+  constexpr int64_t kLargest = 64 << 10;  // bytes
+  constexpr size_t kFewest = 16;
+  std::map<std::tuple<uint32_t, DType, Op>, std::vector<NodeId>>
+      alike;  // by operation: not every round saves its state
+  for (const NodeId id : values) {
+    const Layout& layout = graph.layout(id);
+    const int64_t bytes = layout.numel().hint() * size_of(graph[id].dtype);
+    const bool is_by_rows = identical(layout.strides, row_major(layout.sizes));
+    const bool is_written = is_pointwise(graph[id].op) || graph[id].op == Op::View;  // by a kernel
+    if (is_written && is_by_rows && bytes > 0 && bytes <= kLargest)
+      alike[{graph[id].layout, graph[id].dtype, graph[id].op}].push_back(id);
+  }
+  std::vector<std::vector<NodeId>> made;
+  for (auto& [kind, of] : alike)
+    if (of.size() >= kFewest) made.push_back(std::move(of));
+  return made;
+}
+
+NodeId stacked(Graph& graph, const std::vector<NodeId>& slices) {
+  std::vector<NodeId> parts;
+  for (const NodeId slice : slices) {
+    const auto each = graph.sizes(slice);
+    std::vector<Dim> sizes{1};
+    sizes.insert(sizes.end(), each.begin(), each.end());
+    parts.push_back(graph.reshape(slice, std::move(sizes)));
+  }
+  return graph.cat(std::move(parts), 0);
+}
+
+NodeId slice_of(Graph& graph, NodeId stack, int64_t index) {
+  const auto all = graph.sizes(stack);
+  IndexMap map = identity_map(all.size() - 1);
+  map.dims.insert(map.dims.begin(), Affine{index, {}});
+  return graph.view(stack, std::move(map), {all.begin() + 1, all.end()});
+}
+
+}  // namespace fastjit::pass

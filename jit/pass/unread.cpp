@@ -1,0 +1,95 @@
+// What a call writes to a part of a tensor is often read as the value that was written, and the rest of the tensor as
+// it was before: the gates of a cell, each made in its own quarter of one product. Where nobody reads more, those views
+// are views of what was updated, and the update is none.
+#include <algorithm>
+
+#include "ir/regions.h"
+#include "pass/pass.h"
+#include "pass/rewrite.h"
+#include "support/work.h"
+
+namespace fastjit::pass {
+
+using namespace ir;
+
+namespace {
+
+constexpr size_t kMostViews = 64;  // that are carried from an update to the one before
+
+class Finder {
+ public:
+  explicit Finder(const Graph& graph)
+      : graph_(graph),
+        changes_(overwritten(graph)),
+        views_(graph.nodes.size()),
+        is_read_(graph.nodes.size(), false),
+        base_(graph.nodes.size(), kNoNode) {}
+
+  /// Per View: what it is to be a view of; kNoNode: what it is.
+  std::vector<NodeId> run() {
+    for (const NodeId id : graph_.outputs) is_read_[id] = true;
+    for (const Store& store : graph_.stores) is_read_[store.value] = true;
+    const std::vector<bool> live = live_nodes(graph_);
+    for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
+      if (!live[id]) continue;
+      const Node& node = graph_[id];
+      if (node.op == Op::Update && !is_read_[id] && pass_on(id)) continue;
+      const auto operands = graph_.operands(id);
+      for (const NodeId in : operands) {
+        if (in == kNoNode) continue;
+        if (node.op == Op::View)
+          views_[in].push_back(id);
+        else
+          is_read_[in] = true;
+      }
+    }
+    return std::move(base_);
+  }
+
+ private:
+  // Nobody reads what the update wrote: its views see what it updated.
+  bool pass_on(NodeId id) {
+    const Node& update = graph_[id];
+    const auto is_beside = [&](NodeId view) {
+      support::count_work();
+      return are_apart(graph_.maps[graph_[view].attr], graph_.sizes(view), graph_.maps[update.attr],
+                       graph_.sizes(update.in[1]));
+    };
+    if (views_[id].size() > kMostViews || !std::ranges::all_of(views_[id], is_beside)) return false;
+    if (changes_[memory_of(graph_, update.in[0])]) return false;  // by a call, before somebody reads it there
+    for (const NodeId view : views_[id]) {
+      base_[view] = update.in[0];
+      views_[update.in[0]].push_back(view);
+    }
+    return true;
+  }
+
+  const Graph& graph_;
+  const std::vector<bool> changes_;         // per node: a call writes it
+  std::vector<std::vector<NodeId>> views_;  // per node: views of it, and of updates of it that nobody reads
+  std::vector<bool> is_read_;               // per node: as it is, not through views
+  std::vector<NodeId> base_;
+};
+
+}  // namespace
+
+Changed unread(const Graph& graph, const PassContext&) {
+  if (std::ranges::none_of(graph.nodes, [](const Node& node) { return node.op == Op::Update; })) return {};
+  const std::vector<NodeId> base = Finder(graph).run();
+  if (std::ranges::all_of(base, [](NodeId id) { return id == kNoNode; })) return {};
+  Rewriter rewriter(graph);
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    if (base[id] == kNoNode) {
+      rewriter.copy(id);
+      continue;
+    }
+    const auto sizes = graph.sizes(id);
+    rewriter.to().set_line(graph[id].line);
+    const NodeId view =
+        rewriter.to().view(rewriter[base[id]], graph.maps[graph[id].attr], {sizes.begin(), sizes.end()});
+    rewriter.set(id, rewriter.to().with_strides(view, graph.layout(id).strides));
+  }
+  return rewriter.finish();
+}
+
+}  // namespace fastjit::pass
