@@ -36,7 +36,8 @@ class Recurrences {
     for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
       for (const Step& step : steps_[id])
         behind_[step.from] = std::max(behind_[step.from], behind_[id] + step.brings_new);
-      found[id] = behind_[id] >= kBehind && before_[id] + behind_[id] >= kRounds;
+      const bool is_state = steps_[id].empty() || std::ranges::any_of(steps_[id], &Step::brings_new);
+      found[id] = is_state && behind_[id] >= kBehind && before_[id] + behind_[id] >= kRounds;
     }
     for (NodeId id = 0; id < graph_.nodes.size(); ++id)  // the last ones, which nothing follows
       for (const Step& step : steps_[id]) found[id] = found[id] || (found[step.from] && is_next(step, id));

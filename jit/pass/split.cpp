@@ -331,21 +331,22 @@ class Splitter {
     for (size_t i = 0; i < nodes.size(); ++i) half.set(nodes[i], slice_of(half.to(), stack, static_cast<int64_t>(i)));
   }
 
-  // Per node: the second half makes it where it is used first. It would take memory from the begin of the way back on.
+  // Per node: the second half makes it where it is used first. It would take memory from the begin of the way back on,
+  // and what is made of it would look less like what others are made of.
   std::vector<bool> waiting() const {
-    constexpr int64_t kLarge = 0;  // bytes from which that matters
+    const Writes writes(graph_);
+    const auto is_written = [&](NodeId id) { return id != kNoNode && writes.memory(id) != kNoNode; };
     std::vector<bool> waits(graph_.nodes.size(), false);
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (is_written(id) || std::ranges::any_of(graph_.operands(id), is_written)) continue;  // it is read before that
       const Op op = graph_[id].op;
-      if (op == Op::Extern && second_[id] && !graph_.externs[graph_[id].attr].written.empty())
-        return std::vector<bool>(graph_.nodes.size(), false);  // what is read before a call writes over it
       const NodeId call = op == Op::Result ? graph_[id].in[0] : id;
       const bool is_view_call = graph_[call].op == Op::Extern && kind_of(graph_, call) == ExternKind::View &&
                                 graph_.externs[graph_[call].attr].outputs == 1 && call + 1 < graph_.nodes.size() &&
                                 graph_[call + 1].op == Op::Result;
       const bool is_anywhere = is_pointwise(op) || (op != Op::Extern && op != Op::Result && is_free(id));
       const bool is_made = second_[id] && !handed_over_[id] && !late_[id];
-      waits[id] = is_made && (is_view_call || is_anywhere) && bytes_of(is_view_call ? call + 1 : id) >= kLarge;
+      waits[id] = is_made && (is_view_call || is_anywhere);
     }
     return waits;
   }

@@ -21,9 +21,12 @@ std::vector<std::vector<NodeId>> stacks(const Graph& graph, const std::vector<No
     if (is_written && is_by_rows && bytes > 0 && bytes <= kLargest)
       alike[{graph[id].layout, graph[id].dtype, graph[id].op}].push_back(id);
   }
+  std::vector<uint32_t> calls{0};  // before each node
+  for (const Node& node : graph.nodes)
+    calls.push_back(calls.back() + (node.op == Op::Extern && graph.externs[node.attr].kind == ExternKind::Op));
   std::vector<std::vector<NodeId>> made;
   for (auto& [kind, of] : alike)
-    if (of.size() >= kFewest) made.push_back(std::move(of));
+    if (of.size() >= kFewest && calls[of.front()] == calls[of.back()]) made.push_back(std::move(of));
   return made;
 }
 

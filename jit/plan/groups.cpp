@@ -110,7 +110,9 @@ bool Former::lies_in(ir::NodeId id, ir::NodeId operand) const {
 /// What was read from memory that `writer`, a call or an Update, overwrites, and is wanted later, is stored before.
 /// What an earlier one of this kind met needs no second look: it is stored, or nobody wants it after that one.
 void Former::mark_before_write(ir::NodeId writer, ir::NodeId written) {
-  std::vector<ir::NodeId> stack{below_views(graph(), written)};
+  // What an Update or a loop writes over is memory of its own, a copy of what it is a view of.
+  const bool is_own = graph()[writer].op == ir::Op::Update || graph()[writer].op == ir::Op::Loop;
+  std::vector<ir::NodeId> stack{is_own ? written : below_views(graph(), written)};
   while (!stack.empty()) {
     const ir::NodeId read = stack.back();
     stack.pop_back();
@@ -347,9 +349,11 @@ void Former::store_update(ir::NodeId id) {
 /// One number everywhere.
 bool Former::is_fill(ir::NodeId value) const { return graph()[below_views(graph(), value)].op == ir::Op::Const; }
 
-/// Each region is filled when its turn comes, by a kernel of its own.
+/// Each region, and each memory that regions lie in, is filled when its turn comes, by a kernel of its own.
 bool Former::fills_region(const Root& root) const {
-  return is_fill(root.value) && !root.dests.empty() && graph()[root.dests[0].buffer.node].op == ir::Op::Update;
+  if (!is_fill(root.value) || root.dests.empty()) return false;
+  const ir::NodeId to = root.dests[0].buffer.node;
+  return graph()[to].op == ir::Op::Update || overwritten_[to];
 }
 
 bool Former::lies_in_memory(BufferId buffer, ir::NodeId memory) const {
@@ -549,6 +553,15 @@ bool Former::written_before(const Draft& draft, uint32_t position, bool or_there
   });
 }
 
+/// So much else runs between the item and what is to be computed that its result, made there, would only take memory.
+bool Former::is_long_ago(uint32_t item, const Item& single) const {
+  constexpr int64_t kLarge = 128 << 10;  // bytes
+  constexpr size_t kFar = 8;             // items
+  const ir::NodeId value = single.roots[0].value;
+  const int64_t bytes = world_.numel(value).hint() * ir::size_of(graph()[value].dtype);
+  return bytes >= kLarge && items_.size() - item > kFar;
+}
+
 /// Kernels that compute what the new one loads, latest first, then the last ones that load much of the same.
 std::vector<uint32_t> Former::candidates(const Item& single) const {
   std::set<uint32_t, std::greater<>> makers, sharers;
@@ -563,7 +576,8 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
   std::vector<uint32_t> result(makers.begin(), makers.end());
   for (const uint32_t item : sharers)
     if (!makers.contains(item)) result.push_back(item);
-  std::erase_if(result, [&](uint32_t item) { return !written_before(single.draft, item, true); });
+  std::erase_if(result,
+                [&](uint32_t item) { return is_long_ago(item, single) || !written_before(single.draft, item, true); });
   return result;
 }
 

@@ -32,7 +32,7 @@ enum class SlotKind : uint8_t {
 struct Slot {
   SlotKind kind;
   ir::DType dtype;
-  bool brief = false;                       // Tensor: nobody outside ever sees it, and a FreeStep ends it
+  bool brief = false;                       // Tensor: nobody outside ever sees it, and a FreeStep or the caller ends it
   uint32_t index = 0;                       // Input: which. Temp: none. Else: which of the tensors of a run
   SlotId base = kNoSlot;                    // Alias
   int64_t offset = 0;                       // Temp: bytes into the arena (64-byte aligned). Alias: elements

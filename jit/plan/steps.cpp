@@ -20,7 +20,8 @@ class Queue {
         next_(order.size()),
         missing_(order.size(), 0),
         needs_made_(order.size(), 0),
-        wanted_(order.size(), false) {
+        wanted_(order.size(), false),
+        done_(order.size(), false) {
     for (uint32_t i = 0; i < order.size(); ++i) {
       if (order.home(i) != i) continue;
       ++left_;
@@ -44,6 +45,7 @@ class Queue {
     const std::vector<uint32_t> batch = choose();
     if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
     for (const uint32_t item : batch) {
+      done_[item] = true;
       for (std::set<uint32_t>* list : {&kernels_, &sources_, &ready_calls_, &calls_, &urgent_}) list->erase(item);
       for (const uint32_t later : next_[item]) {
         work();
@@ -79,10 +81,27 @@ class Queue {
   /// A kernel that needs nothing of the program's: it copies what is given, or fills memory.
   bool is_source(uint32_t item) const { return !items_[item].is_extern() && order_.needs(item).empty(); }
 
+  // What is made long before its turn only takes memory.
+  static constexpr uint32_t kAhead = 8;
+  static bool is_large(const Item& item) {
+    constexpr int64_t kElements = 8192;
+    return item.frame.kept.hint() * static_cast<int64_t>(item.roots.size()) >= kElements;
+  }
+
+  /// The first item, as recorded, that has not run.
+  uint32_t first_left() {
+    while (first_left_ < order_.size() && (done_[first_left_] || order_.home(first_left_) != first_left_))
+      ++first_left_;
+    return first_left_;
+  }
+
   /// The kernels that are ready before `end`, and sources beside the last of those that their reader needs: what they
   /// make is not alive before.
   std::vector<uint32_t> next_kernels(std::set<uint32_t>::const_iterator end) {
-    std::vector<uint32_t> batch(kernels_.cbegin(), end);
+    const uint32_t turn = first_left();
+    std::vector<uint32_t> batch;
+    for (auto item = kernels_.cbegin(); item != end; ++item)
+      if (batch.empty() || *item <= turn + kAhead || !is_large(items_[*item])) batch.push_back(*item);
     std::unordered_map<uint32_t, size_t> made;  // by reader: what it needs of this batch
     for (const uint32_t item : batch)
       if (!is_source(item))
@@ -129,7 +148,8 @@ class Queue {
   std::vector<std::vector<uint32_t>> next_;
   std::vector<size_t> missing_;
   std::vector<size_t> needs_made_;  // of these, what is not ready from the start
-  std::vector<bool> wanted_;
+  std::vector<bool> wanted_, done_;
+  uint32_t first_left_ = 0;
   std::set<uint32_t> kernels_, sources_, ready_calls_, calls_, urgent_;  // calls_: all that are left; others: ready
   size_t left_ = 0;
 };

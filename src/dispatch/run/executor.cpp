@@ -14,9 +14,9 @@
 namespace fastjit::dispatch {
 namespace {
 
-// In a program with calls of torch's, what dies in the call takes memory from where torch's calls take theirs, so that
-// what one leaves the other has. Not so what is small, which the pool has at hand, and what malloc would map anew each
-// time.
+// In a program with calls of torch's, what dies in the call, or in that of its way back, takes memory from where
+// torch's calls take theirs, so that what one leaves the other has. Not so what is small, which the pool has at hand,
+// and what malloc would map anew each time.
 bool is_plain(size_t bytes) { return bytes >= 32 << 10 && bytes < 32 << 20; }
 
 // This thread's Keep slots; grows, never shrinks.
@@ -289,11 +289,18 @@ void Executable::prepare() {
     if constexpr (std::is_same_v<AnyStep, plan::LoopStep>) releases_gil |= step.team > 0;
   };
   plan::for_each_step(program, note_step);
-  releases_gil = calls_torch;       // as torch does around each of its operators
+  releases_gil = calls_torch;  // as torch does around each of its operators
+  if (calls_torch) mark_extras();
   if (cuda) return find_numbers();  // launches only queue work
   plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
   for (const plan::Step& step : program.steps)
     if (const auto* loop = std::get_if<plan::LoopStep>(&step)) releases_gil |= loop->team > 0;
+}
+
+void Executable::mark_extras() {
+  const auto& outputs = program.outputs;
+  for (size_t i = outputs.size() - std::min(extras, outputs.size()); i < outputs.size(); ++i)
+    if (plan::Slot& slot = program.slots[outputs[i]]; slot.kind == plan::SlotKind::Tensor) slot.brief = true;
 }
 
 void Executable::find_numbers() {

@@ -36,6 +36,7 @@ struct Executable {
   std::vector<bool> numbers_on_host;     // per slot: a number that a program on a device computes; else empty
   std::vector<bool> relaid;              // per slot: a call's result that the program wants with other strides
   std::vector<int64_t> result_versions;  // as Capture's
+  size_t extras = 0;                     // last outputs of the program, which only the way back sees
   Changes changes;                       // by its steps, in order
   std::vector<LastUse> last_uses;        // found where callers give up inputs
   bool writes = false;                   // something visible to the caller is written before the program ends
@@ -55,6 +56,7 @@ struct Executable {
 
  private:
   void find_numbers();
+  void mark_extras();
 };
 
 /// What went differently from the recording although every guard held (an operator's output metadata): the call

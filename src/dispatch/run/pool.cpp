@@ -78,10 +78,10 @@ class Pool {
   Block* take(int64_t bytes) {
     const int cls = class_of(bytes);
     if (Block* block = take_idle(cls)) return block;
-    Block* block = fresh(cls);
+    Block* block = fresh(cls, bytes);
     if (!block) {  // the memory may be here
       clear();
-      block = fresh(cls);
+      block = fresh(cls, bytes);
     }
     if (!block) throw std::bad_alloc();
     std::lock_guard lock(mutex_);
@@ -157,7 +157,8 @@ class Pool {
     return block;
   }
 
-  static Block* fresh(int cls) noexcept {
+  // Huge pages where all of one is asked for: what is never touched of a small one takes no memory.
+  static Block* fresh(int cls, int64_t asked) noexcept {
     const int64_t bytes = bytes_of(cls);
     const bool huge = bytes >= kHuge;
     const int64_t align = huge ? kHugeAlign : 64;
@@ -167,7 +168,7 @@ class Pool {
     if (!block)
       std::free(data);
     else if (huge)
-      madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+      madvise(data, static_cast<size_t>(asked / kHugeAlign * kHugeAlign), MADV_HUGEPAGE);
     return block;
   }
 
