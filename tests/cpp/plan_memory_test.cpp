@@ -259,6 +259,40 @@ TEST(PlanMemory, WhatAnEpilogueNeedsIsMadeWhenItsTurnComes) {
   EXPECT_EQ(p.arena_bytes, 64 * 4) << "one scale at a time\n" << plan::text(p);
 }
 
+/// Forty products of kernels' own, each with a factor that is made of what is there from the start: it waits until it
+/// is next.
+TEST(PlanMemory, WhatIsReadyEarlyWaitsForItsTurn) {
+  constexpr int64_t kSize = 128, kBytes = kSize * kSize * 4;
+  const auto seen = [](Graph& g, NodeId factor, uint8_t row, uint8_t column) {
+    return g.view(factor, {{{0, {{row, 1}}}, {0, {{column, 1}}}}}, {kSize, kSize, kSize});
+  };
+  Graph g;
+  NodeId x = tensor(g, {kSize, kSize});
+  for (int i = 0; i < 40; ++i) {
+    const NodeId scale = g.reduce(ir::ReduceKind::Sum, tensor(g, {8, kSize}), {0}, ir::DType::F32);
+    const NodeId early = g.pointwise(Op::Exp, {g.pointwise(Op::Mul, {tensor(g, {kSize, kSize}), scale})});
+    x = g.dot(seen(g, x, 0, 2), seen(g, early, 2, 1), {2});
+  }
+  g.outputs = {x};
+  const plan::Program p = plan::plan(g, {});
+  EXPECT_LT(Ledger(g, p).peak(), 16 * kBytes) << plan::text(p);
+}
+
+/// Zeros that several tensors begin with are filled one by one, each where it is written over.
+TEST(PlanMemory, ZerosAreFilledWhereTheyAreWrittenOver) {
+  Graph g;
+  const NodeId zeros = g.expand(g.constant(ir::DType::F32, 0), {66, 256});
+  NodeId x = tensor(g, {16, 256});
+  for (int i = 0; i < 12; ++i) {
+    const NodeId placed = g.update(zeros, x, {{{20, {{0, 1}}}, {0, {{1, 1}}}}});
+    const auto rows = [&](int64_t from) { return g.view(placed, {{{from, {{0, 1}}}, {0, {{1, 1}}}}}, {16, 256}); };
+    x = product(g, g.pointwise(Op::Add, {rows(18), rows(22)}), tensor(g, {256, 256}));
+  }
+  g.outputs = {x};
+  const plan::Program p = plan::plan(g, {});
+  EXPECT_LT(Ledger(g, p).peak(), 5 * 66 * 256 * 4) << plan::text(p);
+}
+
 TEST(Arena, PiecesThatAreAliveTogetherNeverOverlapAtOtherSizes) {
   std::mt19937 random(1);
   for (int round = 0; round < 60; ++round) {

@@ -102,31 +102,36 @@ TEST(Split, WhatACallMadeIsHandedOverForWhatFewOperationsMakeOfIt) {
   EXPECT_EQ(handed(kGiven), (std::pair{Op::Sub, size_t{0}})) << "it is written for a call anyway";
 }
 
-// Two layers y = tanh(-h) of calls' results, whose way back asks torch for the gradient in between.
+// Two layers y = tanh(-h) of calls' results, whose way back asks torch for the gradient in between. A call may write to
+// memory that none of that reads.
 TEST(Split, WhatIsComputedAgainWaitsForItsUse) {
-  Graph g;
-  const Layout large{{1 << 16}, {1}};
-  const auto call = [&](uint32_t index, NodeId of) {
-    return g.result(g.external({ExternKind::Op, index, "aten::op", {of}, {}, 1}), 0, kF32, large);
-  };
-  const NodeId x = input(g, "x", large), h = call(0, x), y = g.pointwise(Op::Tanh, {g.pointwise(Op::Neg, {h})});
-  const NodeId h2 = call(1, y), y2 = g.pointwise(Op::Exp, {g.pointwise(Op::Neg, {h2})});
-  const NodeId late = input(g, "g", large);
-  const auto back = [&](NodeId gradient, NodeId result, NodeId of) {
-    return g.pointwise(Op::Mul, {g.pointwise(Op::Mul, {gradient, result}), of});
-  };
-  const NodeId between = call(2, back(late, y2, h2));
-  g.outputs = {h2, call(3, back(between, y, h))};
-  const pass::Halves halves = pass::split(g, {{false, true}, {false, true}, {false, false}, {false}});
-  EXPECT_EQ(ir::verify(halves.second), "");
-  const auto first = [&](Op op) {
-    NodeId id = 0;
-    while (id < halves.second.nodes.size() && halves.second[id].op != op) ++id;
-    return id;
-  };
-  EXPECT_EQ(count(halves.second, Op::Tanh), 1u);
-  EXPECT_LT(first(Op::Extern), first(Op::Tanh)) << "of the layer that goes back last";
-  EXPECT_LT(first(Op::Exp), first(Op::Extern));
+  for (const bool writes : {false, true}) {
+    Graph g;
+    const Layout large{{1 << 16}, {1}};
+    uint32_t calls = 0;
+    const auto call = [&](NodeId of) {
+      return g.result(g.external({ExternKind::Op, calls++, "aten::op", {of}, {}, 1}), 0, kF32, large);
+    };
+    const NodeId x = input(g, "x", large), h = call(x), y = g.pointwise(Op::Tanh, {g.pointwise(Op::Neg, {h})});
+    const NodeId h2 = call(y), y2 = g.pointwise(Op::Exp, {g.pointwise(Op::Neg, {h2})});
+    const NodeId late = input(g, "g", large);
+    const auto back = [&](NodeId gradient, NodeId result, NodeId of) {
+      return g.pointwise(Op::Mul, {g.pointwise(Op::Mul, {gradient, result}), of});
+    };
+    const NodeId between = call(back(late, y2, h2));
+    if (writes) g.external({ExternKind::Op, calls++, "aten::copy_", {call(late), between}, {0}, 0});
+    g.outputs = {h2, call(back(between, y, h))};
+    const pass::Halves halves = pass::split(g, {{false, true}, {false, true}, {false, false}, {false}});
+    EXPECT_EQ(ir::verify(halves.second), "");
+    const auto first = [&](Op op) {
+      NodeId id = 0;
+      while (id < halves.second.nodes.size() && halves.second[id].op != op) ++id;
+      return id;
+    };
+    EXPECT_EQ(count(halves.second, Op::Tanh), 1u);
+    EXPECT_LT(first(Op::Extern), first(Op::Tanh)) << "of the layer that goes back last";
+    EXPECT_LT(first(Op::Exp), first(Op::Extern));
+  }
 }
 
 namespace {

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastjit import fastjit
+from fastjit import _C, fastjit
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
@@ -56,6 +56,27 @@ def test_a_step_needs_no_more_than_in_eager():
     eager, fast, retained = (peak_mb(how) for how in ("eager", "fastjit", "retained"))
     assert fast < 1.2 * eager
     assert retained > fast + 15, "what is kept must stay"
+
+
+@torch.enable_grad()
+def test_what_is_saved_lies_where_torchs_calls_take_their_memory():
+    """The pool would keep it for blocks of its size; what the way back makes has others."""
+    weights = [torch.randn(512, 512, requires_grad=True) for _ in range(12)]
+
+    def f(x):
+        for w in weights:
+            x = torch.tanh(x @ w / 23)
+        return x
+
+    fast, x = fastjit(f), torch.randn(512, 512)
+    for _ in range(3):
+        fast(x).sum().backward()
+    before = _C.pool_stats()["live_bytes"]
+    y = fast(x)
+    assert _C.pool_stats()["live_bytes"] - before < 3 << 20, "12 tensors of 1 MB are saved"
+    y.sum().backward()
+    stats = fast.stats()
+    assert (stats.hits, stats.fallbacks) == (3, {}), stats
 
 
 def gradients(call, x: Tensor, gs: list[Tensor]) -> Tensor:
