@@ -553,15 +553,6 @@ bool Former::written_before(const Draft& draft, uint32_t position, bool or_there
   });
 }
 
-/// So much else runs between the item and what is to be computed that its result, made there, would only take memory.
-bool Former::is_long_ago(uint32_t item, const Item& single) const {
-  constexpr int64_t kLarge = 128 << 10;  // bytes
-  constexpr size_t kFar = 8;             // items
-  const ir::NodeId value = single.roots[0].value;
-  const int64_t bytes = world_.numel(value).hint() * ir::size_of(graph()[value].dtype);
-  return bytes >= kLarge && items_.size() - item > kFar;
-}
-
 /// Kernels that compute what the new one loads, latest first, then the last ones that load much of the same.
 std::vector<uint32_t> Former::candidates(const Item& single) const {
   std::set<uint32_t, std::greater<>> makers, sharers;
@@ -576,8 +567,7 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
   std::vector<uint32_t> result(makers.begin(), makers.end());
   for (const uint32_t item : sharers)
     if (!makers.contains(item)) result.push_back(item);
-  std::erase_if(result,
-                [&](uint32_t item) { return is_long_ago(item, single) || !written_before(single.draft, item, true); });
+  std::erase_if(result, [&](uint32_t item) { return !written_before(single.draft, item, true); });
   return result;
 }
 

@@ -90,7 +90,6 @@ class Former {
   void form(Item& item);
   bool join(uint32_t candidate, const Item& single);
   std::vector<uint32_t> candidates(const Item& single) const;
-  bool is_long_ago(uint32_t item, const Item& single) const;
   bool written_before(const Draft& draft, uint32_t position, bool or_there) const;
   void finish(uint32_t item, uint32_t root);
   void add_producer(BufferId buffer, uint32_t item);
