@@ -7,8 +7,8 @@
 namespace fastjit::pass {
 
 /// Of `values`, ascending: those that go together, where a kernel can write each into its slice of one tensor. What the
-/// rounds of a loop save is so gathered in its place, and costs one tensor and no copies. What is large, or has calls of
-/// torch's in between, stays apart: each is freed when nobody needs it any more.
+/// rounds of a loop save is so gathered in its place, and costs one tensor and no copies. What is large, or has calls
+/// of torch's in between, stays apart: each is freed when nobody needs it any more.
 std::vector<std::vector<ir::NodeId>> stacks(const ir::Graph& graph, const std::vector<ir::NodeId>& values);
 
 /// Slices 0, 1, ... of the result, along a new dim at the front.
