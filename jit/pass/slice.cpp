@@ -30,4 +30,10 @@ std::optional<Slice> written_slice(const Graph& graph, const Node& update) {
   return has_its_shape ? slice : std::nullopt;
 }
 
+IndexMap slice_map(size_t rank, size_t dim, Dim index) {
+  IndexMap map = identity_map(rank);
+  map.dims.insert(map.dims.begin() + static_cast<std::ptrdiff_t>(dim), Affine{index, {}});
+  return map;
+}
+
 }  // namespace fastjit::pass

@@ -1,5 +1,5 @@
 #pragma once
-// Slices of tensors that updates write.
+// Slices of tensors: those that updates write, and where one lies.
 #include <cstdint>
 #include <optional>
 
@@ -17,5 +17,8 @@ struct Slice {
 
 /// Of an Update: the slice that it writes, with a value of just that shape.
 std::optional<Slice> written_slice(const ir::Graph& graph, const ir::Node& update);
+
+/// From the dims of a slice, so many, to the tensor that has one more at `dim`.
+ir::IndexMap slice_map(size_t rank, size_t dim, ir::Dim index);
 
 }  // namespace fastjit::pass

@@ -91,9 +91,7 @@ std::optional<Seen> whole_of(const Graph& graph, NodeId update) {
       slices.push_back(below(graph, {values[i], identity_map(graph.sizes(values[i]).size())}));
       continue;
     }
-    IndexMap map = identity_map(graph.sizes(base).size() - 1);
-    map.dims.insert(map.dims.begin() + last->dim, Affine{static_cast<int64_t>(i), {}});
-    slices.push_back(below(graph, {base, std::move(map)}));
+    slices.push_back(below(graph, {base, slice_map(graph.sizes(base).size() - 1, last->dim, static_cast<int64_t>(i))}));
   }
   return joined(slices, last->dim);
 }

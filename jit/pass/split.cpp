@@ -36,6 +36,7 @@ class Splitter {
   Splitter(const Graph& graph, const SplitAt& at)
       : graph_(graph),
         at_(at),
+        writes_(graph),
         late_(followers(graph, at.late_inputs)),
         first_(graph.nodes.size(), false),
         second_(graph.nodes.size(), false),
@@ -122,7 +123,6 @@ class Splitter {
       if (!at_.late_outputs[i])
         (at_.kept_outputs[output++] ? kept : others).insert(value_of(graph_, graph_.outputs[i]));
     const std::vector<bool> given = given_to_calls(), carried = recurrences(graph_, handed_over_);
-    const Writes writes(graph_);
     bool any = false;
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
       if (!handed_over_[id] || !is_pointwise(graph_[id].op) || kept.contains(id) || carried[id]) continue;
@@ -130,7 +130,7 @@ class Splitter {
       if (!chain_of(id, there, kLongest, chain, sources)) continue;
       int64_t bytes = 0;
       for (const NodeId source : sources) bytes += bytes_of(source);
-      if (bytes >= bytes_of(id) && (given[id] || !is_as_cheap(id, chain, sources, others, writes))) continue;
+      if (bytes >= bytes_of(id) && (given[id] || !is_as_cheap(id, chain, sources, others))) continue;
       for (const NodeId made : chain) recomputed_[made] = true;
       for (const NodeId source : sources) there[source] = true;
       there[id] = false;
@@ -141,7 +141,6 @@ class Splitter {
 
   // Where the second half looks at half of a value or less, it is handed those parts.
   void hand_over_parts() {
-    const Writes writes(graph_);
     std::vector<std::vector<NodeId>> parts(graph_.nodes.size());
     std::vector<bool> stays(graph_.nodes.size(), false);
     for (size_t i = 0, output = 0; i < graph_.outputs.size(); ++i)
@@ -160,7 +159,7 @@ class Splitter {
       int64_t bytes = 0;
       for (const NodeId part : parts[id]) bytes += bytes_of(part);
       if (bytes == 0 || 2 * bytes > bytes_of(id) || stays[id] || stays[value_of(graph_, id)]) continue;
-      if (graph_[id].op == Op::Input || writes.memory(id) != kNoNode) continue;
+      if (graph_[id].op == Op::Input || writes_.memory(id) != kNoNode) continue;
       handed_over_[id] = second_[id] = false;
       for (const NodeId part : parts[id]) first_[part] = handed_over_[part] = true;
     }
@@ -181,13 +180,13 @@ class Splitter {
   // Whether a few operations make it of as much memory that a call of torch's has written: the first half need not
   // write it as well.
   bool is_as_cheap(NodeId id, const std::vector<NodeId>& chain, const std::vector<NodeId>& sources,
-                   const std::unordered_set<NodeId>& shown, const Writes& writes) const {
+                   const std::unordered_set<NodeId>& shown) const {
     constexpr int64_t kFew = 16, kOperations = 4;  // a part of the bytes that does not matter; of the value's size
     const int64_t bytes = bytes_of(id);
     int64_t written = 0, there = 0, operations = 0;
     for (const NodeId source : sources) {
       const Op op = graph_[source].op;
-      const bool is_there = (op == Op::Contract || op == Op::Result) && writes.memory(source) == kNoNode;
+      const bool is_there = (op == Op::Contract || op == Op::Result) && writes_.memory(source) == kNoNode;
       (is_there && !shown.contains(source) ? there : written) += bytes_of(source);
     }
     for (const NodeId made : chain) {
@@ -253,14 +252,13 @@ class Splitter {
     }
     std::vector<NodeId> extras;
     for (NodeId id = 0; id < graph_.nodes.size(); ++id)
-      if (handed_over_[id] && !has_somebody(half, id, given)) extras.push_back(id);
+      if (handed_over_[id] && !hand_over_known(half.to(), id, given)) extras.push_back(id);
     hand_over(half, extras);
     return std::move(to);
   }
 
-  // It is in a tensor that the second half can be given.
-  bool has_somebody(Rewriter& half, NodeId id, const std::map<NodeId, uint32_t>& given) {
-    const Graph& to = half.to();
+  // If it is in a tensor of somebody's that the second half can be given.
+  bool hand_over_known(const Graph& to, NodeId id, const std::map<NodeId, uint32_t>& given) {
     const auto known = given.find(value_of(graph_, id));
     if (graph_[id].op == Op::Input && at_.kept_inputs[graph_[id].attr])
       handed_.push_back({Handed::From::Input, graph_[id].attr});
@@ -334,8 +332,7 @@ class Splitter {
   // Per node: the second half makes it where it is used first. It would take memory from the begin of the way back on,
   // and what is made of it would look less like what others are made of.
   std::vector<bool> waiting() const {
-    const Writes writes(graph_);
-    const auto is_written = [&](NodeId id) { return id != kNoNode && writes.memory(id) != kNoNode; };
+    const auto is_written = [&](NodeId id) { return id != kNoNode && writes_.memory(id) != kNoNode; };
     std::vector<bool> waits(graph_.nodes.size(), false);
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
       if (is_written(id) || std::ranges::any_of(graph_.operands(id), is_written)) continue;  // it is read before that
@@ -368,6 +365,7 @@ class Splitter {
 
   const Graph& graph_;
   const SplitAt& at_;
+  const Writes writes_;
   const std::vector<bool> late_;
   std::vector<bool> first_, second_, handed_over_, recomputed_;
   std::vector<uint32_t> first_inputs_;

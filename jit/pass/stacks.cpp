@@ -4,6 +4,8 @@
 #include <map>
 #include <tuple>
 
+#include "pass/slice.h"
+
 namespace fastjit::pass {
 
 using namespace ir;
@@ -11,8 +13,8 @@ using namespace ir;
 std::vector<std::vector<NodeId>> stacks(const Graph& graph, const std::vector<NodeId>& values) {
   constexpr int64_t kLargest = 64 << 10;  // bytes
   constexpr size_t kFewest = 16;
-  std::map<std::tuple<uint32_t, DType, Op>, std::vector<NodeId>>
-      alike;  // by operation: not every round saves its state
+  using Kind = std::tuple<uint32_t, DType, Op>;  // of one operation: not every round saves its state
+  std::map<Kind, std::vector<NodeId>> alike;
   for (const NodeId id : values) {
     const Layout& layout = graph.layout(id);
     const int64_t bytes = layout.numel().hint() * size_of(graph[id].dtype);
@@ -43,9 +45,7 @@ NodeId stacked(Graph& graph, const std::vector<NodeId>& slices) {
 
 NodeId slice_of(Graph& graph, NodeId stack, int64_t index) {
   const auto all = graph.sizes(stack);
-  IndexMap map = identity_map(all.size() - 1);
-  map.dims.insert(map.dims.begin(), Affine{index, {}});
-  return graph.view(stack, std::move(map), {all.begin() + 1, all.end()});
+  return graph.view(stack, slice_map(all.size() - 1, 0, index), {all.begin() + 1, all.end()});
 }
 
 }  // namespace fastjit::pass

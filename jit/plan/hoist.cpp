@@ -31,11 +31,6 @@ bool has_fixed_others(const ir::Graph& graph, const Rounds& rounds, uint32_t at)
   return true;
 }
 
-int64_t rows_of(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
-  const auto sizes = graph.sizes(rounds.operands_at(at, rounds.sources_of(at).size() - 2)[0]);
-  return sizes[sizes.size() - 2].hint();
-}
-
 /// Where the node, seen through views that maps describe, lies in its base.
 std::optional<ir::IndexMap> map_to_base(const ir::Graph& graph, const Seen& seen) {
   if (seen.views.empty() || graph[seen.views.back()].op != Op::View) return std::nullopt;
@@ -50,9 +45,11 @@ std::optional<ir::IndexMap> map_to_base(const ir::Graph& graph, const Seen& seen
 }  // namespace
 
 std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
-  if (!has_fixed_others(graph, rounds, at) || rows_of(graph, rounds, at) >= kManyRows) return std::nullopt;
+  if (!has_fixed_others(graph, rounds, at)) return std::nullopt;
   Hoisted made{at, 0, ir::kNoNode, {}, {}};
   const auto factors = rounds.operands_at(at, rounds.sources_of(at).size() - 2);
+  const auto sizes = graph.sizes(factors[0]);
+  if (sizes[sizes.size() - 2].hint() >= kManyRows) return std::nullopt;
   made.base = base_of(graph, factors[0]);
   std::vector<ir::IndexMap> maps;
   for (const NodeId id : factors) {
@@ -66,7 +63,6 @@ std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uin
   std::optional<WalkingMap> walking = walking_map(per_round);
   if (!walking) return std::nullopt;
   made.map = std::move(walking->first);
-  const auto sizes = graph.sizes(factors[0]);
   made.sizes.assign(sizes.begin(), sizes.end());
   const auto round = static_cast<uint8_t>(sizes.size() - 2);
   made.sizes.insert(made.sizes.begin() + round, rounds.trip);

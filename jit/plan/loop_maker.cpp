@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "pass/slice.h"
 #include "plan/hoist.h"
 #include "plan/products.h"
 #include "plan/updates.h"
@@ -448,11 +449,7 @@ void LoopMaker::make_stores() {
 
 }  // namespace
 
-ir::IndexMap gathered_at(ir::Dim round, size_t rank) {
-  ir::IndexMap map = ir::identity_map(rank);
-  map.dims.insert(map.dims.begin(), ir::Affine{round, {}});
-  return map;
-}
+ir::IndexMap gathered_at(ir::Dim round, size_t rank) { return pass::slice_map(rank, 0, round); }
 
 bool CatOfRounds::is_round(size_t operand) const {
   return std::ranges::any_of(parts, [&](const Part& part) {

@@ -196,10 +196,7 @@ class Comparer {
       }
     }
     for (const auto& [at, of] : counts)
-      for (const auto& [id, count] : of) {
-        const auto [best, fresh] = firsts_.try_emplace(at, id);
-        if (!fresh && count > of.at(best->second)) best->second = id;
-      }
+      firsts_[at] = std::ranges::max_element(of, {}, [](const auto& counted) { return counted.second; })->first;
   }
 
   // Whether the operands of a commutative node of the first round stand the other way round. Either order may fit where

@@ -20,11 +20,10 @@ class Queue {
         next_(order.size()),
         missing_(order.size(), 0),
         needs_made_(order.size(), 0),
-        wanted_(order.size(), false),
-        done_(order.size(), false) {
+        wanted_(order.size(), false) {
     for (uint32_t i = 0; i < order.size(); ++i) {
       if (order.home(i) != i) continue;
-      ++left_;
+      left_.insert(i);
       for (const uint32_t other : order.needs(i))
         if (const uint32_t earlier = order.home(other); earlier != i) {
           next_[earlier].push_back(i);
@@ -39,21 +38,20 @@ class Queue {
       if (order.home(i) == i && needs_made_[i] == 0) make_due(i);
   }
 
-  bool is_empty() const { return left_ == 0; }
+  bool is_empty() const { return left_.empty(); }
 
   std::vector<uint32_t> take() {
     const std::vector<uint32_t> batch = choose();
     if (batch.empty()) throw std::runtime_error("planner: the items of the program depend on each other in a circle");
     for (const uint32_t item : batch) {
-      done_[item] = true;
-      for (std::set<uint32_t>* list : {&kernels_, &sources_, &ready_calls_, &calls_, &urgent_}) list->erase(item);
+      for (std::set<uint32_t>* list : {&left_, &kernels_, &sources_, &ready_calls_, &calls_, &urgent_})
+        list->erase(item);
       for (const uint32_t later : next_[item]) {
         work();
         if (!is_source(item) && --needs_made_[later] == 0) make_due(later);
         if (--missing_[later] == 0) add(later);
       }
     }
-    left_ -= batch.size();
     return batch;
   }
 
@@ -88,17 +86,10 @@ class Queue {
     return item.frame.kept.hint() * static_cast<int64_t>(item.roots.size()) >= kElements;
   }
 
-  /// The first item, as recorded, that has not run.
-  uint32_t first_left() {
-    while (first_left_ < order_.size() && (done_[first_left_] || order_.home(first_left_) != first_left_))
-      ++first_left_;
-    return first_left_;
-  }
-
   /// The kernels that are ready before `end`, and sources beside the last of those that their reader needs: what they
   /// make is not alive before.
   std::vector<uint32_t> next_kernels(std::set<uint32_t>::const_iterator end) {
-    const uint32_t turn = first_left();
+    const uint32_t turn = *left_.begin();  // as recorded
     std::vector<uint32_t> batch;
     for (auto item = kernels_.cbegin(); item != end; ++item)
       if (batch.empty() || *item <= turn + kAhead || !is_large(items_[*item])) batch.push_back(*item);
@@ -148,10 +139,9 @@ class Queue {
   std::vector<std::vector<uint32_t>> next_;
   std::vector<size_t> missing_;
   std::vector<size_t> needs_made_;  // of these, what is not ready from the start
-  std::vector<bool> wanted_, done_;
-  uint32_t first_left_ = 0;
-  std::set<uint32_t> kernels_, sources_, ready_calls_, calls_, urgent_;  // calls_: all that are left; others: ready
-  size_t left_ = 0;
+  std::vector<bool> wanted_;
+  std::set<uint32_t> left_, calls_;                              // all that have not run, and the calls of these
+  std::set<uint32_t> kernels_, sources_, ready_calls_, urgent_;  // ready
 };
 
 }  // namespace
