@@ -106,4 +106,30 @@ void for_each_step(const Program& program, Take take) {
   for (const Step& step : program.steps) std::visit(take_one, step);
 }
 
+/// The same with those from number `begin` on and before number `end`.
+template <class Take>
+void for_each_step(const Program& program, uint32_t begin, uint32_t end, Take take) {
+  uint32_t at = 0;
+  const auto take_one = [&](const auto& step) {
+    if constexpr (std::is_same_v<decltype(step), const RepeatStep&>) {
+      const auto count = static_cast<uint32_t>(step.trip) * static_cast<uint32_t>(step.body.size());
+      if (at + count <= begin) {
+        at += count;
+        return;
+      }
+      for_each_step(step, [&](const auto& each) {
+        if (at >= begin && at < end) take(each);
+        ++at;
+      });
+    } else {
+      if (at >= begin) take(step);
+      ++at;
+    }
+  };
+  for (const Step& step : program.steps) {
+    if (at >= end) return;
+    std::visit(take_one, step);
+  }
+}
+
 }  // namespace fastjit::plan

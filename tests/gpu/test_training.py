@@ -186,6 +186,34 @@ def test_checkpoints(dropout: float, halves: bool) -> None:
     assert of(fast).stats().hits == 3 and of(fast).stats().fallbacks == {}, of(fast).stats()
 
 
+def test_hooks_take_gradients_on_the_way() -> None:
+    """The way back goes on in parts, each on the stream of the forward pass."""
+    there: list[int] = []
+
+    def update(p: nn.Parameter) -> None:
+        there.append(sum(q.grad is not None for q in fast.parameters()))
+        with torch.no_grad():
+            p.sub_(p.grad, alpha=0.1)
+        p.grad = None
+
+    torch.manual_seed(0)
+    eager = nn.Sequential(*[nn.Sequential(nn.Linear(520, 520), nn.Tanh()) for _ in range(4)]).cuda()
+    fast = fastjit(copy.deepcopy(eager))
+    for model in (eager, fast):
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(update)
+    for turn in range(4):
+        x = torch.randn(8, 520, device="cuda")
+        for model in (eager, fast):
+            there.clear()
+            model(x).square().mean().backward()
+        if turn:
+            assert max(there) < 8, there
+    for p, q in zip(eager.parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(q, p, rtol=1e-4, atol=1e-5)
+    assert of(fast).stats().hits == 3, of(fast).stats()
+
+
 def test_scaled_losses() -> None:
     """A scaler around: its step is skipped where a gradient overflows."""
     make, sizes = training.MODELS["norm"]

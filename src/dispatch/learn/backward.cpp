@@ -165,6 +165,32 @@ Given given_by(const pass::Handed& handed, const std::vector<uint32_t>& moved) {
   return {Given::From::Gradient, handed.index};
 }
 
+// A gradient is there once nothing touches its memory any more, and nothing reads what it is the gradient of: who waits
+// for it may write to both. Those that share memory are there together.
+std::vector<uint32_t> source_ends(const Backward& node, const BackwardProgram& program) {
+  using Which = std::pair<Given::From, uint32_t>;
+  std::map<Which, uint32_t> reads;
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const Given& given = node.given[program.inputs[i]];
+    reads[{given.from, given.index}] = program.ends.inputs[i];
+  }
+  std::vector<uint32_t> ends(node.sources.size(), 0);
+  std::map<plan::SlotId, uint32_t> shared;  // by root
+  const auto output_of = [&](size_t source) -> const Ends::Output& {
+    return program.ends.outputs[static_cast<size_t>(program.gradients[source])];
+  };
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (program.gradients[i] < 0) continue;
+    const Backward::Source& source = node.sources[i];
+    const auto read = reads.find({source.is_result ? Given::From::Result : Given::From::Input, source.index});
+    uint32_t& latest = shared[output_of(i).root];
+    latest = std::max({latest, output_of(i).end, read == reads.end() ? 0 : read->second});
+  }
+  for (size_t i = 0; i < ends.size(); ++i)
+    if (program.gradients[i] >= 0) ends[i] = shared[output_of(i).root];
+  return ends;
+}
+
 // Of a program for any size: what is asked of sizes here is asked of its own symbols.
 std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blueprint, const BackwardRequest& request,
                                       std::span<const int64_t> sizes) {
@@ -197,9 +223,11 @@ std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blu
     program->sized->set_program(*graph.symbols, executable->program, compilation->options,
                                 compilation->made->graph.scalars);
   }
-  program->executable = std::move(executable);
   program->inputs = std::move(pruned.inputs);
   program->gradients = std::move(pruned.outputs);
+  program->ends = ends_of(executable->program, program->inputs.size());
+  program->source_ends = source_ends(node, *program);
+  program->executable = std::move(executable);
   return program;
 }
 

@@ -9,11 +9,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dispatch/run/executor.h"
+#include "dispatch/run/last_uses.h"
 #include "dispatch/run/sized.h"
 
 namespace fastjit::dispatch {
@@ -34,6 +36,8 @@ struct BackwardProgram {
   std::vector<uint32_t> inputs;  // of the program: indices into Backward::given
   std::vector<int> gradients;    // per source: which output it is; -1: it has none
   std::unique_ptr<Sized> sized;  // null: it is for one size
+  Ends ends;
+  std::vector<uint32_t> source_ends;  // per source: after so many steps none touches it or its gradient any more
 };
 
 /// Which program: the results whose gradients are there, as bits, and the sources whose gradients are wanted.
@@ -76,10 +80,21 @@ class Backward {
   BackwardRequest whole() const;
   /// That at the recorded sizes. Made at its first use; threads may ask at once.
   const BackwardProgram& program(const BackwardRequest& request) const;
-  /// Calls `use` with a program for these sizes, by symbol, and with its plan at them; an empty lease: it is for one
-  /// size. Threads may do so at once.
-  using Use = std::function<void(const BackwardProgram&, const Sized::Lease&)>;
-  void with_program(const BackwardRequest& request, std::span<const int64_t> sizes, const Use& use) const;
+  /// A program for some sizes, and its plan at them while this is there; an empty lease: it is for one size.
+  struct Held {
+    const Backward* of;
+    std::shared_ptr<const BackwardProgram> program;
+    std::optional<Sized::Lease> at;
+    Held(const Backward* backward, std::shared_ptr<const BackwardProgram> found, std::optional<Sized::Lease> lease)
+        : of(backward), program(std::move(found)), at(std::move(lease)) {}
+    Held(Held&&) = default;
+    ~Held();
+    const plan::Program& plan() const { return at && *at ? at->program() : program->executable->program; }
+  };
+  /// For these sizes, by symbol. Threads may ask at once.
+  Held hold(const BackwardRequest& request, std::span<const int64_t> sizes) const;
+  /// Per source: the part of the way back that is to make its gradient, where somebody waits for gradients on the way.
+  const std::vector<uint32_t>& parts() const;
 
  private:
   using Programs =
@@ -88,6 +103,7 @@ class Backward {
                                               std::span<const int64_t> sizes, std::optional<Sized::Lease>& lease) const;
   mutable std::mutex mutex_;
   mutable std::map<BackwardRequest, Programs> programs_;
+  mutable std::vector<uint32_t> parts_;
 };
 
 /// All nodes of a program, the innermost first: autograd sees each result as eager shows it, and none is a part of one

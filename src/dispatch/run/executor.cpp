@@ -69,6 +69,8 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     return static_cast<char*>(held_arena_.get());
   }
   void drop_arena() { held_arena_.clear(); }
+  void take_over(Stopped&) {}
+  void hand_over(Stopped&) {}
   double* number(SlotId id) { return reinterpret_cast<double*>(address(id)); }
 
   static at::Tensor empty(const plan::Slot& s) {
@@ -322,6 +324,14 @@ void run_and_give_up(const Executable& executable, const plan::Program& program,
     run_cuda(executable, inputs, given_up, scalars, outputs);
   else
     run_steps<CpuRun>(executable, program, inputs, given_up, scalars, outputs);
+}
+
+void run_part(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+              at::Tensor* const* given_up, const uint64_t* scalars, const Part& part, Stopped& at, Tensors& outputs) {
+  if (executable.cuda)
+    run_part_cuda(executable, inputs, given_up, scalars, part, at, outputs);
+  else
+    run_part_on<CpuRun>(executable, program, inputs, given_up, scalars, part, at, outputs);
 }
 
 bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,

@@ -5,6 +5,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "backend/cuda_driver.h"
@@ -83,6 +84,25 @@ void run(const Executable& executable, const plan::Program& program, const at::T
 /// The same. Of each input, null or what owns it: it is reset once the run needs it no more. `given_up` null: none is.
 void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                      at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs);
+/// A run that stops on its way, and goes on later, on another thread maybe.
+struct Stopped {
+  static constexpr uint32_t kEnd = 0xFFFFFFFFu;
+  uint32_t step = 0;                         // the next one, in the order of plan::for_each_step(); 0: none has run
+  c10::SmallVector<at::Tensor, 12> tensors;  // that it has made so far
+  std::vector<at::Generator> generators;
+  std::unordered_map<plan::SlotId, double> numbers;
+  c10::DataPtr arena;
+};
+/// Up to which step it goes now (kEnd: to its end), and the outputs that are there then.
+struct Part {
+  uint32_t end = Stopped::kEnd;
+  std::vector<uint32_t> outputs{};
+  std::vector<uint32_t> tensors{};  // of the run, in the memory of these outputs
+};
+/// As run_and_give_up() of a program that writes to none of the caller's memory, from where it has stopped. No step
+/// after the part's end may touch the memory of its outputs.
+void run_part(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+              at::Tensor* const* given_up, const uint64_t* scalars, const Part& part, Stopped& at, Tensors& outputs);
 /// As run() with guards. False: it stopped, as `check` tells.
 bool run_checked(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                  const uint64_t* scalars, Tensors& outputs, ValueCheck& check);

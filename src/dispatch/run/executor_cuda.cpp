@@ -59,6 +59,8 @@ class CudaRun : public Run<CudaRun, CudaProducts, c10::DispatchKey::CUDA> {
 
   void drop_arena() { held_arena_.clear(); }
   char* take_arena() { return bytes(program_.arena_bytes, held_arena_); }
+  void take_over(Stopped& from) { numbers_ = std::move(from.numbers); }
+  void hand_over(Stopped& at) { at.numbers = std::move(numbers_); }
 
   at::Tensor empty(const plan::Slot& s) const {
     const at::ScalarType dtype = capture::to_torch(s.dtype);
@@ -139,6 +141,11 @@ void Executable::load_on_cuda(c10::DeviceIndex device) {
 void run_cuda(const Executable& executable, const at::Tensor* const* inputs, at::Tensor* const* given_up,
               const uint64_t* scalars, Tensors& outputs) {
   run_steps<CudaRun>(executable, executable.program, inputs, given_up, scalars, outputs);
+}
+
+void run_part_cuda(const Executable& executable, const at::Tensor* const* inputs, at::Tensor* const* given_up,
+                   const uint64_t* scalars, const Part& part, Stopped& at, Tensors& outputs) {
+  run_part_on<CudaRun>(executable, executable.program, inputs, given_up, scalars, part, at, outputs);
 }
 
 bool run_checked_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,

@@ -1,5 +1,6 @@
 #include "dispatch/run/last_uses.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -25,6 +26,23 @@ class Finder {
     each_step([&](uint32_t step, const auto&) {
       for (const SlotId input : ends[step]) out.push_back({step, program_.slots[input].index, aliases_of(input)});
     });
+    return out;
+  }
+
+  Ends ends(size_t inputs) {
+    find_last();
+    const auto end = [&](SlotId root) { return last_[root] == kNever ? 0 : last_[root] + 1; };
+    Ends out{std::vector<uint32_t>(inputs, 0), {}};
+    for (SlotId id = 0; id < last_.size(); ++id)
+      if (program_.slots[id].kind == SlotKind::Input) {
+        uint32_t& latest = out.inputs[program_.slots[id].index];
+        latest = std::max(latest, end(id));
+      }
+    for (const SlotId output : program_.outputs) {
+      const SlotId id = root(output);
+      out.outputs.push_back({end(id), id, aliases_of(id)});
+      if (program_.slots[id].kind != SlotKind::Input) out.outputs.back().tensors.push_back(program_.slots[id].index);
+    }
     return out;
   }
 
@@ -64,9 +82,9 @@ class Finder {
     return id;
   }
 
-  std::vector<uint32_t> aliases_of(SlotId input) const {
+  std::vector<uint32_t> aliases_of(SlotId root) const {
     std::vector<uint32_t> out;
-    for (std::vector<SlotId> todo{input}; !todo.empty();) {
+    for (std::vector<SlotId> todo{root}; !todo.empty();) {
       const SlotId base = todo.back();
       todo.pop_back();
       for (auto it = aliases_.lower_bound({base, 0}); it != aliases_.end() && it->first == base; ++it) {
@@ -87,5 +105,7 @@ class Finder {
 }  // namespace
 
 std::vector<LastUse> last_uses(const plan::Program& program) { return Finder(program).run(); }
+
+Ends ends_of(const plan::Program& program, size_t inputs) { return Finder(program).ends(inputs); }
 
 }  // namespace fastjit::dispatch

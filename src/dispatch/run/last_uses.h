@@ -16,4 +16,16 @@ struct LastUse {
 /// Of inputs that are no outputs and that some step reads, by step.
 std::vector<LastUse> last_uses(const plan::Program& program);
 
+/// After how many steps no other one touches the memory of each input, and that of each output.
+struct Ends {
+  struct Output {
+    uint32_t end;
+    plan::SlotId root;              // outputs of one root share memory
+    std::vector<uint32_t> tensors;  // of the run, in its memory
+  };
+  std::vector<uint32_t> inputs;
+  std::vector<Output> outputs;
+};
+Ends ends_of(const plan::Program& program, size_t inputs);
+
 }  // namespace fastjit::dispatch

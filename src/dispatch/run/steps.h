@@ -26,10 +26,11 @@ class Run {
     for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { self().step(s); }, step);
   }
 
-  void all_steps_and_give_up(at::Tensor* const* given_up) {
-    auto last = exe_.last_uses.begin();
-    uint32_t at = 0;
-    plan::for_each_step(program_, [&](const auto& each) {
+  // Those from number `begin` on and before number `end`.
+  void some_steps_and_give_up(at::Tensor* const* given_up, uint32_t begin, uint32_t end) {
+    auto last = std::ranges::lower_bound(exe_.last_uses, begin, {}, &LastUse::step);
+    uint32_t at = begin;
+    plan::for_each_step(program_, begin, end, [&](const auto& each) {
       self().step(each);
       for (; last != exe_.last_uses.end() && last->step == at; ++last) {
         if (!given_up[last->input]) continue;
@@ -66,6 +67,33 @@ class Run {
     if (impl->is_inference() || impl->version_counter().current_version() == version) return;
     c10::VariableVersion counter = impl->version_counter();  // a copy that shares the count
     counter.set_version(version);
+  }
+
+  /// Where an earlier run of the program has stopped.
+  void go_on(Stopped& from) {
+    if (from.step == 0) return;
+    tensors_ = std::move(from.tensors);
+    generators_ = std::move(from.generators);
+    self().take_over(from);
+    arena_ = static_cast<char*>(from.arena.get());
+    self().held_arena_ = std::move(from.arena);
+  }
+  void stop(Stopped& at) {
+    at.tensors = std::move(tensors_);
+    at.generators = std::move(generators_);
+    self().hand_over(at);
+    at.arena = std::move(self().held_arena_);
+  }
+
+  /// Into `outputs` those of the part, which nothing here has any more.
+  void hand_out(const Part& part, Tensors& outputs) {
+    for (const uint32_t number : part.outputs)
+      if (slot(program_.outputs[number]).kind != SlotKind::Input) outputs[number] = tensor(program_.outputs[number]);
+    for (const uint32_t alias : part.tensors) tensors_[alias].reset();
+    for (const uint32_t number : part.outputs) {
+      at::Tensor& t = outputs[number];
+      if (t.defined() && t.has_storage() && t.storage().use_count() > 1) t = t.clone();
+    }
   }
 
   void bump_versions() {
@@ -385,11 +413,24 @@ void run_steps(const Executable& executable, const plan::Program& program, const
                at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs) {
   Device call(executable, program, inputs, scalars);
   if (given_up)
-    call.all_steps_and_give_up(given_up);
+    call.some_steps_and_give_up(given_up, 0, Stopped::kEnd);
   else
     call.all_steps();
   call.bump_versions();
   call.collect(outputs);
+}
+
+template <class Device>
+void run_part_on(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+                 at::Tensor* const* given_up, const uint64_t* scalars, const Part& part, Stopped& at,
+                 Tensors& outputs) {
+  Device call(executable, program, inputs, scalars);
+  call.go_on(at);
+  call.some_steps_and_give_up(given_up, at.step, part.end);
+  outputs.resize(program.outputs.size());
+  call.hand_out(part, outputs);
+  call.stop(at);
+  at.step = part.end;
 }
 
 template <class Device>
@@ -405,6 +446,8 @@ bool run_checked_on(const Executable& executable, const plan::Program& program, 
 /// On executable.cuda's device.
 void run_cuda(const Executable& executable, const at::Tensor* const* inputs, at::Tensor* const* given_up,
               const uint64_t* scalars, Tensors& outputs);
+void run_part_cuda(const Executable& executable, const at::Tensor* const* inputs, at::Tensor* const* given_up,
+                   const uint64_t* scalars, const Part& part, Stopped& at, Tensors& outputs);
 bool run_checked_cuda(const Executable& executable, const at::Tensor* const* inputs, const uint64_t* scalars,
                       Tensors& outputs, ValueCheck& check);
 

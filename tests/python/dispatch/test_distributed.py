@@ -43,6 +43,7 @@ AROUND = [
     "around, unused parameters",
     "around, small buckets",
     "around, gradients added up",
+    *(IN_PARTS := ["around, in parts", "around, in parts, gradients in buckets"]),
     "each layer",
 ]
 
@@ -68,6 +69,12 @@ def test_a_model_inside_is_a_program(seen, way):
     calls = 5 * (2 if way == "around, gradients added up" else 1)
     for each in seen:
         assert each[way]["fast"]["hits"] == calls - 1 and each[way]["fast"]["fallbacks"] == []
+
+
+@pytest.mark.parametrize("way", IN_PARTS)
+def test_buckets_leave_between_the_parts_of_the_way_back(seen, way):
+    for each in seen:
+        assert each[way]["fast"]["nodes"] > 1 and each["around"]["fast"]["nodes"] == 1
 
 
 def test_what_stays_eager_says_why(seen):

@@ -23,6 +23,8 @@ Made = tuple[nn.Module, Any, nn.Module]  # whose parameters are trained, what is
 
 
 class Network(nn.Module):
+    rate = 0.1
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last, self.idle = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(3, 3)
@@ -36,6 +38,18 @@ class Busy(Network):
     def __init__(self) -> None:
         super().__init__()
         del self.idle
+
+
+class Wide(Network):
+    """Whose gradients fill several buckets, and come in several parts."""
+
+    rate = 0.01  # with a higher one, rounding errors of eager's are ten times as large each step
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.idle
+        self.first = nn.Sequential(nn.Linear(4, 520), nn.Tanh(), nn.Linear(520, 520), nn.Tanh(), nn.Linear(520, 520))
+        self.last, self.norm = nn.Linear(520, 2), nn.LayerNorm(520)
 
 
 def fast(model: nn.Module) -> nn.Module:
@@ -78,6 +92,8 @@ WAYS: dict[str, tuple[Callable[[nn.Module, bool], Made], type[nn.Module], int]] 
     "around, unused parameters": (around(find_unused_parameters=True), Network, 1),
     "around, small buckets": (around(bucket_cap_mb=0.0001), Busy, 1),
     "around, gradients added up": (around(), Busy, 2),
+    "around, in parts": (around(), Wide, 1),
+    "around, in parts, gradients in buckets": (around(gradient_as_bucket_view=True, bucket_cap_mb=1), Wide, 1),
     "each layer": (layers, Busy, 1),
     "outside": (outside, Busy, 1),
     "sharded": (sharded, Busy, 1),
@@ -85,16 +101,26 @@ WAYS: dict[str, tuple[Callable[[nn.Module, bool], Made], type[nn.Module], int]] 
 
 
 def whole(tensor: torch.Tensor) -> list[float]:
-    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full.detach().flatten().tolist()  # type: ignore[no-any-return]
+    """All of a small tensor, some elements of a large one."""
+    full = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().flatten()
+    return full[:: max(1, full.numel() // 100)].tolist()  # type: ignore[no-any-return]
+
+
+def nodes(result: torch.Tensor) -> int:
+    count, found = 0, result.grad_fn
+    while found is not None:
+        count += found.name() == "FastJITBackward"
+        found = next((n for n, _ in found.next_functions if n is not None and "Accumulate" not in n.name()), None)
+    return count
 
 
 def played(way: str, is_fast: bool, rank: int) -> dict[str, Any]:
     make, network, parts = WAYS[way]
     torch.manual_seed(0)
     trained, call, counted = make(copy.deepcopy(network()), is_fast)
-    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=network.rate, momentum=0.9)
     gradients: list[list[float]] = []
+    last_nodes = 0
     for step in range(STEPS):
         optimizer.zero_grad()
         for part in range(parts):
@@ -104,13 +130,16 @@ def played(way: str, is_fast: bool, rank: int) -> dict[str, Any]:
                 with trained.no_sync():
                     call(x).square().mean().backward()
             else:
-                call(x).square().mean().backward()
+                result = call(x)
+                last_nodes = nodes(result)
+                result.square().mean().backward()
         gradients += [whole(p.grad) for p in trained.parameters() if p.grad is not None]
         optimizer.step()
     stats = fastjit.of(counted).stats() if is_fast else None
     return {
         "gradients": gradients,
         "weights": [whole(p) for p in trained.parameters()],
+        "nodes": last_nodes,
         "hits": stats.hits if stats else 0,
         "compiles": stats.compiles if stats else 0,
         "from the cache": stats.disk_hits if stats else 0,
