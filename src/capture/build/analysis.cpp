@@ -89,6 +89,7 @@ class Selector {
       step.row = nullptr;
       step.rebinds = false;
     }
+    step.total = masked_total_behind(index);
     if (!step.row || step.row->level == Level::Decompose) refuse_masked_sizes(event);
     if (step.row && step.row->level == Level::Decompose) {
       if (covered(index)) return select_nested(index);
@@ -104,6 +105,7 @@ class Selector {
   const std::set<uint32_t>& whole_;
   std::vector<bool> known_;                       // tensors
   std::vector<uint32_t> read_by_;                 // the event that read the tensor last
+  std::unordered_map<int64_t, uint32_t> makers_;  // nodes of autograd's -> the events that made them
   std::set<uint32_t> masked_;                     // tensors made of x[m], whose sizes depend on data
   std::unordered_map<uint32_t, uint32_t> roots_;  // storage -> a tensor that was there before
   std::unordered_set<uint32_t> counted_;          // storages that several results or arguments lie in
@@ -332,6 +334,35 @@ class Selector {
            });
   }
 
+  // The sum or mean of masked elements whose formula on the way back the event is a part of: it spreads a number over
+  // them, or divides by their count. Autograd numbers its nodes, and an operator is told what the next one will be.
+  uint32_t masked_total_behind(uint32_t index) {
+    const std::string_view base = base_name(trace_.events[index].name);
+    if (by_torch_ || masked_.empty() || below_ == 0 || transforms_ > 0 || trace_.goes_back_in_python) return kNone;
+    if (base != "aten::expand" && base != "aten::div") return kNone;
+    uint32_t formula = trace_.events[index].parent;
+    while (formula != kNone && !is_backward(trace_.events[formula])) formula = trace_.events[formula].parent;
+    if (formula == kNone || trace_.events[formula].node < 0) return kNone;
+    if (makers_.empty()) find_makers();
+    const auto maker = makers_.find(trace_.events[formula].node);
+    if (maker == makers_.end()) return kNone;
+    const Event& total = trace_.events[maker->second];
+    const bool is_of_total =
+        trace_.events[formula].name.ends_with(total.name == "aten::mean" ? ": MeanBackward0" : ": SumBackward0");
+    return is_total(total) && is_of_total && masked_.contains(total.args[0].uses[0].tensor) ? maker->second : kNone;
+  }
+
+  // Of the operators that were told of one node, the last made it: the others made none.
+  void find_makers() {
+    for (uint32_t i = 0; i < trace_.events.size(); ++i) {
+      const Event& event = trace_.events[i];
+      if (!event.op || event.node < 0) continue;
+      const auto [maker, is_first] = makers_.emplace(event.node, i);
+      const bool is_nested = i < trace_.events[maker->second].end && is_total(trace_.events[maker->second]);
+      if (!is_first && !is_nested) maker->second = i;
+    }
+  }
+
   // A composite may give back an argument without elements (dropout), or was told of sizes (sum_to_size).
   void refuse_masked_sizes(const Event& event) const {
     if (!is_masked(event) || is_masked_put(event) || !written_arguments(event).empty()) return;
@@ -476,8 +507,10 @@ class Selector {
       known_[use.tensor] = true;
       step.results.push_back(use.tensor);
     }
-    const bool has_all = is_masked_put(event) || event.name == "aten::new_zeros";  // its sizes are told
-    if (!by_torch_ && !has_all && is_masked(event)) masked_.insert(step.results.begin(), step.results.end());
+    const bool has_all =  // its sizes are told
+        is_masked_put(event) || event.name == "aten::new_zeros" || is_total(event);
+    if (!by_torch_ && !has_all && (is_masked(event) || step.total != kNone))
+      masked_.insert(step.results.begin(), step.results.end());
     if (event.facts.is(OpFlag::Lifts)) {
       step.results = {flat_results(event)[0].tensor};
       step.reads.clear();

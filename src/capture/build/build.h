@@ -35,13 +35,14 @@ struct NotParted {
 /// One call that the program makes: lowered, functionalised or run by torch.
 struct Action {
   uint32_t event = kNone;
-  const LowerRow* row = nullptr;                 // of the operator, or of the functional form of an in-place one
-  bool rebinds = false;                          // writes a whole tensor, expressible as a new value for it
-  uint32_t target = 0;                           // that argument; not the first: where the result goes, `out`
-  bool reshapes = false;                         // gives a tensor another shape in place: a view of it takes its place
-  bool reads_value = false;                      // Python gets a value that depends on contents: a guard
-  bool exact = false;                            // such a value depends on it: computed bit for bit as eager does
-  bool data_sized = false;                       // sizes that depend on data go in or come out: torch runs it
+  const LowerRow* row = nullptr;  // of the operator, or of the functional form of an in-place one
+  bool rebinds = false;           // writes a whole tensor, expressible as a new value for it
+  uint32_t target = 0;            // that argument; not the first: where the result goes, `out`
+  bool reshapes = false;          // gives a tensor another shape in place: a view of it takes its place
+  bool reads_value = false;       // Python gets a value that depends on contents: a guard
+  bool exact = false;             // such a value depends on it: computed bit for bit as eager does
+  uint32_t total = kNone;   // on the way back from a sum or mean of masked elements: that event, whose count it is told
+  bool data_sized = false;  // sizes that depend on data go in or come out: torch runs it
   std::vector<uint32_t> reads, writes, results;  // tensors; `results` without those that were arguments
 };
 
@@ -84,11 +85,13 @@ void pin_storages(const Trace& trace, Analysis& analysis, const Forced& forced);
 /// Elements of such a tensor may share memory.
 bool may_overlap_itself(const TensorMeta& meta);
 
-/// True for `y[m] = v` and the sum into y[m], with one boolean mask of y's shape.
+/// True for `y[m] = v` and the sum into y[m], with one boolean mask of y's shape or of its first dims.
 bool is_masked_store(const Event& event);
 /// The same into a new tensor.
 bool is_masked_put(const Event& event);
 bool is_masked_load(const Event& event);
+/// An operator that makes one number of all elements: a sum, or their mean.
+bool is_total(const Event& event);
 
 class WaySizes;
 
@@ -249,6 +252,10 @@ class GraphBuilder {
   ir::NodeId zeros_for_masked(const Event& event);
   Value snapshot(const Action& step, const Use& use);
   ir::NodeId lower_compressed(const Action& step, ir::NodeId mask);
+  ir::NodeId mask_over(ir::NodeId mask, ir::NodeId value);
+  ir::NodeId count_of(ir::NodeId mask);
+  ir::NodeId total_of(const Action& step, ir::NodeId mask);
+  bool set_divisor(std::vector<Arg>& args, const Event& event, ir::NodeId mask);
   bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;
   // externs.cpp
   void external(uint32_t step);

@@ -1,7 +1,9 @@
 // y[m] = g(x[m]) as a select. x[m] is *compressed*: its value is kept over the mask's whole domain, where only the
 // masked elements are real. Pointwise work keeps it so; y[m] = it makes where(m, it, y), and the sum into y[m], as on
-// autograd's way back from x[m], where(m, y + it, y). Any other use depends on data.
+// autograd's way back from x[m], where(m, y + it, y). Its sum is that of where(m, it, 0), its mean that over the number
+// of masked elements. Any other use depends on data.
 #include <algorithm>
+#include <numeric>
 
 #include "capture/build/build.h"
 #include "capture/lower/util.h"
@@ -10,11 +12,14 @@
 namespace fastjit::capture {
 namespace {
 
-bool has_full_mask(const Event& event) {
+// One mask of all dims, or of the first ones: of rows.
+bool has_mask(const Event& event) {
   if (event.args.size() < 2 || event.args[1].uses.size() != 1 || event.args[0].uses.size() != 1) return false;
-  const TensorMeta& self = event.args[0].uses[0].meta;
+  const std::vector<int64_t>& masked = event.args[0].uses[0].meta->sizes;
   const Use& mask = event.args[1].uses[0];
-  return mask.tensor != kNone && mask.meta->dtype == at::kBool && mask.meta->sizes == self.sizes && !self.sizes.empty();
+  if (mask.tensor == kNone || mask.meta->dtype != at::kBool || mask.meta->sizes.empty()) return false;
+  const std::vector<int64_t>& by = mask.meta->sizes;
+  return by.size() <= masked.size() && std::equal(by.begin(), by.end(), masked.begin());
 }
 
 // y[m] = v looks at v without its leading sizes of 1, and so a single masked element arrives as a 0-dim view, which
@@ -56,10 +61,12 @@ bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
 
 }  // namespace
 
-bool is_masked_load(const Event& event) { return event.name == "aten::index.Tensor" && has_full_mask(event); }
+bool is_masked_load(const Event& event) { return event.name == "aten::index.Tensor" && has_mask(event); }
+
+bool is_total(const Event& event) { return event.name == "aten::sum" || event.name == "aten::mean"; }
 
 static bool puts_by_mask(const Event& event) {
-  return has_full_mask(event) && event.args.size() >= 4 && event.args[3].constant.isBool();
+  return has_mask(event) && event.args.size() >= 4 && event.args[3].constant.isBool();
 }
 
 bool is_masked_store(const Event& event) {
@@ -161,9 +168,17 @@ void GraphBuilder::masked_load(const Action& step) {
     unsound("result of aten::index depends on data at " + trace_.lines[event.line] + " and " + trace_.size_reader +
             " may be read");
   const auto masked = graph_.sizes(self.node), by = graph_.sizes(mask.node);
-  for (size_t d = 0; d < masked.size(); ++d) static_cast<void>(masked[d] == by[d]);
-  const Use& result = event.results[0].uses[0];
-  set_compressed(result, self.node, mask.node);
+  for (size_t d = 0; d < by.size(); ++d) static_cast<void>(masked[d] == by[d]);
+  set_compressed(event.results[0].uses[0], self.node, mask_over(mask.node, self.node));
+}
+
+// The mask of rows as one of all elements of `value`.
+ir::NodeId GraphBuilder::mask_over(ir::NodeId mask, ir::NodeId value) {
+  const auto sizes = graph_.sizes(value);
+  if (graph_.sizes(mask).size() == sizes.size()) return mask;
+  std::vector<ir::Dim> rows(graph_.sizes(mask).begin(), graph_.sizes(mask).end());
+  rows.resize(sizes.size(), 1);
+  return graph_.expand(graph_.reshape(mask, std::move(rows)), {sizes.begin(), sizes.end()});
 }
 
 // y after y[m] = v, or kNoNode.
@@ -172,14 +187,15 @@ ir::NodeId GraphBuilder::masked_store(const Action& step) {
   const Use& self = event.args[0].uses[0];
   const Use& source = event.args[2].uses[0];
   const Value target = snapshot(step, self);
-  const Value mask = snapshot(step, event.args[1].uses[0]);
+  const Value given_mask = snapshot(step, event.args[1].uses[0]);
   const Value stored = value(source, event);
-  if (target.node == ir::kNoNode || mask.node == ir::kNoNode || stored.node == ir::kNoNode) return ir::kNoNode;
+  if (target.node == ir::kNoNode || given_mask.node == ir::kNoNode || stored.node == ir::kNoNode) return ir::kNoNode;
+  const ir::NodeId mask = mask_over(given_mask.node, target.node);
   if (states_[self.tensor].mask != ir::kNoNode || states_[event.args[1].uses[0].tensor].mask != ir::kNoNode)
     return ir::kNoNode;
   const ir::NodeId compressed_by = source.number ? ir::kNoNode : states_[source.tensor].mask;
   const bool fits =
-      compressed_by != ir::kNoNode ? compressed_by == mask.node : source.meta->sizes.empty() || puts_zeros(event);
+      compressed_by != ir::kNoNode ? compressed_by == mask : source.meta->sizes.empty() || puts_zeros(event);
   if (!fits) return ir::kNoNode;
   // torch fills with one number, and raises if the type has it not.
   const bool raises = compressed_by == ir::kNoNode && graph_[stored.node].op != ir::Op::Const &&
@@ -196,7 +212,48 @@ ir::NodeId GraphBuilder::masked_store(const Action& step) {
     full = graph_.pointwise(ir::Op::Add, {graph_.convert(target.node, wide), graph_.convert(full, wide)});
     full = graph_.convert(full, type);
   }
-  return graph_.pointwise(ir::Op::Where, {mask.node, full, target.node});
+  return graph_.pointwise(ir::Op::Where, {mask, full, target.node});
+}
+
+ir::NodeId GraphBuilder::count_of(ir::NodeId mask) {
+  std::vector<uint8_t> dims(graph_[mask].rank);
+  std::iota(dims.begin(), dims.end(), 0);
+  return graph_.reduce(ir::ReduceKind::Sum, graph_.convert(mask, ir::DType::I64), dims, ir::DType::I64);
+}
+
+// The sum or mean of compressed elements, or kNoNode: what is not masked is 0 in it.
+ir::NodeId GraphBuilder::total_of(const Action& step, ir::NodeId mask) {
+  const Event& event = trace_.events[step.event];
+  const Use& use = event.args[0].uses[0];
+  const SharedMeta& result = event.results[0].uses[0].meta;
+  const bool is_mean = event.name == "aten::mean";
+  const auto type = to_ir(is_mean && at::isReducedFloatingType(result->dtype) ? at::kFloat : result->dtype);
+  const ir::NodeId node = value(use, event).node;
+  if (!step.row || !type || node == ir::kNoNode || (is_mean && !ir::is_floating(*type))) return ir::kNoNode;
+  if (ir::is_floating(graph_[node].dtype) && !ir::is_floating(*type)) return ir::kNoNode;
+  const bool is_half = ir::is_half(*type);
+  const ir::DType wide = is_half ? ir::DType::F32 : *type;
+  const ir::NodeId given = graph_.convert(graph_.convert(node, *type), wide);
+  const ir::NodeId masked = graph_.pointwise(ir::Op::Where, {mask, given, zero(graph_, wide)});
+  std::vector<uint8_t> dims(graph_[masked].rank);
+  std::iota(dims.begin(), dims.end(), 0);
+  ir::NodeId total = graph_.reduce(ir::ReduceKind::Sum, masked, dims, wide);
+  if (is_mean) total = graph_.pointwise(ir::Op::Div, {total, graph_.convert(count_of(mask), wide)});
+  return graph_.convert(total, *to_ir(result->dtype));
+}
+
+// The number that a mean's formula divides by is that of the masked elements.
+bool GraphBuilder::set_divisor(std::vector<Arg>& args, const Event& event, ir::NodeId mask) {
+  if (args.size() < 2) return false;
+  const auto count = static_cast<int64_t>(c10::multiply_integers(event.args[0].uses[0].meta->sizes));
+  Arg& divisor = args[1];
+  if (divisor.kind == Arg::Kind::Constant && divisor.constant.isScalar() && divisor.constant.toScalar().equal(count)) {
+    divisor.scalar = count_of(mask);
+    return true;
+  }
+  if (divisor.kind != Arg::Kind::Tensor || !event.args[1].uses[0].number) return false;
+  divisor.tensor.node = count_of(mask);
+  return true;
 }
 
 // The call over the whole domain, or kNoNode if it is not pointwise work on values of this mask and numbers.
@@ -205,19 +262,23 @@ ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
   if (is_single_element_view(trace_, event) || is_lone_on_way_back(event))
     return value(event.args[0].uses[0], event).node;
   if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
-  if (is_of_this_count(event)) return ir::kNoNode;
+  const bool is_spread = step.total != kNone && base_name(event.name) == "aten::expand";
   const auto sizes = graph_.sizes(mask);
   const ir::Layout domain{{sizes.begin(), sizes.end()}, ir::row_major(sizes)};
+  if (is_spread) return graph_.expand(value(event.args[0].uses[0], event).node, domain.sizes);
+  if (is_of_this_count(event)) return ir::kNoNode;
   const auto over_domain = [&](TensorMeta meta) -> SharedMeta {
     meta.sizes = ir::hints(domain.sizes);
     meta.strides = ir::hints(domain.strides);
     return with_layout(meta, domain);
   };
   std::vector<Arg> args = arguments(event);
+  if (step.total != kNone && !set_divisor(args, event, mask)) return ir::kNoNode;
   std::vector<ir::NodeId> operands;
   const SharedMeta& result = event.results[0].uses[0].meta;
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i].kind == Arg::Kind::TensorList) return ir::kNoNode;
+    if (args[i].scalar != ir::kNoNode) operands.push_back(args[i].scalar);
     if (args[i].kind != Arg::Kind::Tensor) continue;
     const Use& use = event.args[i].uses[0];
     Value& operand = args[i].tensor;
@@ -239,7 +300,7 @@ ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
 // Work on compressed values, and y[m] = it into a new tensor. False: it is neither.
 bool GraphBuilder::masked(const Action& step) {
   const Event& event = trace_.events[step.event];
-  const ir::NodeId mask = mask_of(event);
+  const ir::NodeId mask = mask_of(step.total == kNone ? event : trace_.events[step.total]);
   const auto is_good = [&](ir::NodeId node) { return node != ir::kNoNode && (!step.exact || is_exact(node)); };
   if (is_masked_put(event))
     if (const ir::NodeId out = masked_store(step); is_good(out))
@@ -247,6 +308,9 @@ bool GraphBuilder::masked(const Action& step) {
   if (mask == ir::kNoNode) return false;
   if (const ir::NodeId zeros = zeros_for_masked(event); zeros != ir::kNoNode)
     return set_result(flat_results(event)[0], zeros, event), true;
+  if (is_total(event) && !is_lone_on_way_back(event))
+    if (const ir::NodeId total = total_of(step, mask); is_good(total))
+      return set_result(flat_results(event)[0], total, event), true;
   const ir::NodeId out = lower_compressed(step, mask);
   if (!is_good(out) || step.results.size() != 1)
     unsound("result of aten::index depends on data at " + trace_.lines[event.line]);

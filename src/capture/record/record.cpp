@@ -206,7 +206,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   event.inference = c10::InferenceMode::is_enabled();
   event.casts = CastMode::now();
   identify(event, record);
-  if (is_backward(event)) event.node = number_of_current_node();
+  event.node = is_backward(event) ? number_of_current_node() : record.seqNr();
   const bool outermost = is_outermost();
   if (event.op) {
     // A boxed call passes the interpreter's whole stack: the arguments are the last ones.

@@ -64,7 +64,8 @@ struct Event {
   uint32_t parent = kNone;
   uint32_t end = 0;        // one past the last nested event
   uint32_t line = 0;       // index into Trace::lines; 0: unknown
-  int64_t node = -1;       // of an evaluation of autograd's: the node's number, in the order in which nodes were made
+  int64_t node = -1;       // of an evaluation of autograd's: the node's number, in the order in which nodes were made.
+                           // Of an operator that autograd follows: that of the node which is made next, by it maybe
   bool finished = false;   // false: the operator raised
   bool grad = false;       // grad mode was on
   bool inference = false;  // inference mode was on

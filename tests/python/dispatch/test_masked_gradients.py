@@ -186,11 +186,61 @@ def test_a_gradient_that_sums_masked_elements_is_eager() -> None:
     assert any("depends on data" in reason for reason in compiled.stats().fallbacks)
 
 
+def squares_of_rows(x: Tensor, w: Tensor) -> Tensor:
+    rows = x[:, 0] > 1
+    return ((x - w) ** 2)[rows].mean() + (x * w)[rows].exp().sum()
+
+
+# Numbers made of the masked elements of x, which are 3 x 4, with weights w of 4.
+TOTALS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": lambda x, w: (x * w)[x > 3].sum(),
+    "mean": lambda x, w: (x * w)[x > 3].mean(),
+    "of an input": lambda x, w: x[x > 3].mean() * w.sum(),
+    "two masks": lambda x, w: (x * w)[x > 3].mean() / (1 + (x / w)[x < -3].exp().sum()),
+    "two values": lambda x, w: (x[x > 3] * (w + x)[x > 3]).mean() + x[x > 3].sin().sum(),
+    "by a count": lambda x, w: (x * w)[x > 3].abs().sum() / (x > 3).sum(),
+    "rows": squares_of_rows,
+    "beside another mean": lambda x, w: x.detach()[x > 3].mean() * (x * w).mean() + (x + w).mean(),
+    "a mean of what is stored": lambda x, w: swish(x, w)[x > 3].mean(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("how", TOTALS)
+def test_totals_of_any_count_after_any_other(how: str, dtype: torch.dtype) -> None:
+    f = TOTALS[how]
+
+    def back(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> list[Tensor]:
+        x, w = x.detach().clone().requires_grad_(), w.detach().clone().requires_grad_()
+        total = function(x, w)
+        return [total.detach(), *torch.autograd.grad(total, [x, w])]
+
+    for first, second in product(COUNTS, COUNTS):
+        compiled, plain = fastjit.fastjit(f), fastjit.fastjit(f)
+        for count in (first, second, second, first):
+            given = inputs(count, dtype)
+            assert_same(back(compiled, *given), back(f, *given), f"{count} after {first}")
+            with torch.no_grad():
+                assert_same(plain(*given), f(*given))
+        for stats in (compiled.stats(), plain.stats()):
+            assert stats.hits >= 3 and not stats.fallbacks, (first, second, stats)
+
+
+def test_a_number_read_of_a_total_is_eagers() -> None:
+    """What Python decides by is computed bit for bit: torch picks the elements, and adds them up."""
+
+    def f(x: Tensor) -> Tensor:
+        return x * 2 if x[x > 0].sum() > 8 else x - 1
+
+    compiled = fastjit.fastjit(f)
+    for scale in (1, 2, 1, 2, 1):
+        x = torch.arange(-4.0, 5.0) * scale * 0.9
+        assert_same(compiled(x), f(x))
+    assert compiled.stats().hits >= 3, compiled.stats()
+
+
 LINEAR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "sum": lambda x, m: (x * 2)[m].sum(),
-    "mean": lambda x, m: (x * 2)[m].mean(),
     "masked_select": lambda x, m: (x * 2).masked_select(m).sum(),
-    "rows": lambda x, m: (x * 2)[m[:, 0]].sum(),
     "nonzero": lambda x, m: (x * 2)[m[:, 0].nonzero()[:, 0]].sum(),
     "parts": lambda x, m: torch.cat([x[m], x[m] * 2]).sum(),
     "numbers of times": lambda x, m: x.repeat_interleave(m.sum(1), 0).sum(),
