@@ -43,6 +43,7 @@ class Splitter {
         recomputed_(graph.nodes.size(), false) {}
 
   Halves run() {
+    find_writes();
     find_first();
     find_second();
     if (find_recomputed()) find_second();
@@ -72,10 +73,19 @@ class Splitter {
     }
   }
 
+  // What memory of the program's own holds after a call has written it is handed over as it lies.
+  bool is_written_to(NodeId id) const {
+    const NodeId memory = writes_.memory(id);
+    if (memory == kNoNode || graph_[memory].op == Op::Input || is_shown_[memory]) return false;
+    const auto write = first_writes_.find(memory);
+    return write != first_writes_.end() && write->second < id && graph_[id].op == Op::Result;
+  }
+
   // Views and numbers cost nothing where they are used.
   bool is_free(NodeId id) const {
     const Op op = graph_[id].op;
     if (recomputed_[id]) return true;
+    if (is_written_to(id)) return false;
     if (op == Op::Result) return kind_of(graph_, graph_[id].in[0]) == ExternKind::View;
     if (op == Op::Extern) return kind_of(graph_, id) == ExternKind::View;
     return op == Op::Const || op == Op::Iota || op == Op::Scalar || is_view(op);
@@ -99,17 +109,37 @@ class Splitter {
     }
   }
 
-  // What a call writes lies in one memory: in the half that makes it, unless nothing is written after that.
+  // The first call of the first half that writes to each memory, and which memory the caller sees.
+  void find_writes() {
+    is_shown_.assign(graph_.nodes.size(), false);
+    for (size_t i = 0; i < graph_.outputs.size(); ++i)
+      if (const NodeId memory = writes_.memory(graph_.outputs[i]); memory != kNoNode && !at_.late_outputs[i])
+        is_shown_[memory] = true;
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id)
+      if (!late_[id]) writes_.of(id, [&](NodeId memory) { first_writes_.emplace(memory, id); });
+  }
+
+  // What a call writes lies in one memory: in the half that makes it, unless nothing reads there what was written.
   void refuse_writes() const {
+    std::unordered_set<NodeId> handed;  // memory
+    const auto refuse = [&](NodeId writer) {
+      throw support::Unable("the way back needs memory that " + graph_.externs[graph_[writer].attr].name + " writes to",
+                            kAdvice);
+    };
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-      if (graph_[id].op != Op::Extern) continue;
-      const ExternAttr& call = graph_.externs[graph_[id].attr];
-      for (const uint32_t index : call.written) {
-        const NodeId memory = memory_of(graph_, call.operands[index]);
-        const bool is_made_again = second_[memory] && !handed_over_[memory];
-        if (second_[id] ? handed_over_[memory] : is_made_again)
-          throw support::Unable("the way back needs memory that " + call.name + " writes to", kAdvice);
+      const NodeId memory = writes_.memory(id);
+      if (handed_over_[id] && memory != kNoNode) handed.insert(memory);
+    }
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      if (!second_[id] || handed_over_[id]) continue;
+      for (const NodeId in : graph_.operands(id)) {
+        if (in == kNoNode || handed_over_[in]) continue;
+        const auto write = first_writes_.find(writes_.memory(in));
+        if (write != first_writes_.end() && write->second < id) refuse(write->second);
       }
+      writes_.of(id, [&](NodeId memory) {
+        if (handed.contains(memory)) refuse(id);
+      });
     }
   }
 
@@ -367,7 +397,8 @@ class Splitter {
   const SplitAt& at_;
   const Writes writes_;
   const std::vector<bool> late_;
-  std::vector<bool> first_, second_, handed_over_, recomputed_;
+  std::vector<bool> first_, second_, handed_over_, recomputed_, is_shown_;
+  std::unordered_map<NodeId, NodeId> first_writes_;
   std::vector<uint32_t> first_inputs_;
   std::unordered_set<NodeId> given_;               // outputs of the first half: memory that somebody has
   std::vector<std::vector<NodeId>> handed_nodes_;  // per input of the second half that is not late; slices of a stack

@@ -163,6 +163,13 @@ void Former::chain_cats() {
     begins_[id] = graph().stored_over(id);
     overwritten_[memory[id]] = true;
   }
+  for (const ir::ExternAttr& call : graph().externs)
+    for (const uint32_t index : call.written) {
+      ir::NodeId written = call.operands[index];
+      while (graph()[written].op == ir::Op::Result)  // a view of torch's
+        written = graph().externs[graph()[graph()[written].in[0]].attr].operands[0];
+      overwritten_[written] = true;
+    }
 }
 
 /// The order in which nodes are given memory: numbers that Python computes come first, with what they need, unless a

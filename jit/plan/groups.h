@@ -101,7 +101,7 @@ class Former {
   std::vector<bool> live_, stored_;  // stored: somebody outside the kernels needs it in memory
   std::vector<Why> why_;
   std::vector<ir::NodeId> whole_;
-  std::vector<bool> overwritten_;       // per node: Updates lie in its memory
+  std::vector<bool> overwritten_;       // per node: Updates lie in its memory, or calls write to it
   std::vector<bool> written_by_calls_;  // per node that is no view: torch's calls write its memory
   std::vector<int64_t> last_users_;  // per node whose memory Updates may lie in: the last item that reads or fills it
   std::unordered_map<ir::NodeId, ir::NodeId> begins_;  // a Cat or an Update -> the one whose memory it goes on in

@@ -38,14 +38,24 @@ bool reads_beside(const ir::Graph& graph, NodeId value, NodeId base, uint32_t ma
   return false;
 }
 
+/// Each dim of the base is indexed by one of the value's, all of them by others (a diagonal is no box), or by a number.
+bool is_box(const ir::IndexMap& map) {
+  uint64_t taken = 0;
+  return std::ranges::all_of(map.dims, [&](const ir::Affine& row) {
+    if (row.terms.empty()) return true;
+    const uint64_t bit = uint64_t{1} << row.terms[0].first;
+    const bool is_new = !(taken & bit);
+    taken |= bit;
+    return is_new && row.terms.size() == 1 && row.terms[0].second == 1;
+  });
+}
+
 /// Half of the base or more, and a box in it.
 bool is_large_box(const ir::Graph& graph, NodeId update) {
   const ir::Node& node = graph[update];
   const auto count = [&](NodeId id) { return graph.layout(id).numel(); };
-  const auto is_plain = [](const ir::Affine& row) { return row.terms.empty() || row.terms[0].second == 1; };
   const bool is_known = !count(update).is_symbolic() && !count(node.in[1]).is_symbolic();
-  return is_known && count(node.in[1]).hint() * 2 >= count(update).hint() &&
-         std::ranges::all_of(graph.maps[node.attr].dims, is_plain);
+  return is_known && count(node.in[1]).hint() * 2 >= count(update).hint() && is_box(graph.maps[node.attr]);
 }
 
 /// The update in memory of its own: the value, then around it what the base holds there.

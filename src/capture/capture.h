@@ -191,6 +191,9 @@ class Recorder {
   /// Tells that Python is about to slice `tensor` from the beginning to `stop`: whether that is all of dim `dim` is a
   /// fact from now on.
   void slice_taken(const at::Tensor& tensor, int dim, int64_t stop);
+  /// Tells that Python is about to ask for `tensor` with its elements in this order: where they lie so, it gets the
+  /// tensor back, and no operator runs.
+  void contiguous_asked(const at::Tensor& tensor, at::MemoryFormat format);
   /// Which tensor of the call that is, where its sizes may differ from call to call: Python's reads of them are told as
   /// size_given(). Negative: read them with size_read().
   int64_t sized_tensor(const at::Tensor& tensor) const;

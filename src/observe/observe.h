@@ -132,6 +132,9 @@ struct Host {
   /// It takes a slice of the tensor, from the beginning to `stop`: whether size `dim` is at most that decides which
   /// operators run.
   void (*on_slice)(void* context, PyObject* tensor, int dim, int64_t stop) = nullptr;
+  /// It asks for the tensor with its elements in this order (a memory format of torch's, or null): whether they lie so,
+  /// and the tensor is given back, or a copy, sizes may decide.
+  void (*on_contiguous)(void* context, PyObject* tensor, PyObject* format) = nullptr;
   /// It gives sizes of the tensor as ints. Which one the host calls the tensor where these may differ from call to
   /// call, else -1.
   int64_t (*on_sizes)(void* context, PyObject* tensor) = nullptr;

@@ -287,6 +287,17 @@ bool Recorder::reads_too_many() const { return !impl_->value_limit.empty(); }
 
 bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty() || !impl_->inputs.free_sizes.empty(); }
 
+void Recorder::contiguous_asked(const at::Tensor& tensor, at::MemoryFormat format) {
+  Impl& impl = *impl_;
+  if (impl.inputs.free_sizes.empty() || !tensor.is_contiguous(format)) return;
+  if (impl.trace.find(tensor.unsafeGetTensorImpl()) == kNone) return;
+  Event event = impl.as_if_run("aten::contiguous");
+  event.args.push_back({CallValue::Kind::Tensor, {impl.trace.use(tensor)}, {}});
+  event.args.push_back({CallValue::Kind::Constant, {}, static_cast<int64_t>(format)});
+  event.results.push_back({CallValue::Kind::Tensor, {impl.trace.use(tensor)}, {}});
+  impl.trace.events.push_back(std::move(event));
+}
+
 void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kSizeRead); }
 
 void Recorder::slice_taken(const at::Tensor& tensor, int dim, int64_t stop) { impl_->slice_taken(tensor, dim, stop); }

@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/MemoryFormat.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -192,6 +193,12 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   };
   host.on_slice = [](void* context, PyObject* tensor, int dim, int64_t stop) {
     static_cast<Recording*>(context)->recorder->slice_taken(unpack(tensor), dim, stop);
+  };
+  host.on_contiguous = [](void* context, PyObject* tensor, PyObject* format) {
+    const bool is_format = format && THPMemoryFormat_Check(format);
+    static_cast<Recording*>(context)->recorder->contiguous_asked(
+        unpack(tensor),
+        is_format ? reinterpret_cast<THPMemoryFormat*>(format)->memory_format : at::MemoryFormat::Contiguous);
   };
   host.on_sizes = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->sized_tensor(unpack(tensor));

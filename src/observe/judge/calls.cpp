@@ -111,7 +111,7 @@ void Tracer::call(PyObject* callable, Args args) {
 
 // These are no operators, whatever their names: they look at metadata. Empty: it is another one.
 std::string_view Tracer::name_of_size_reader(PyObject* callable) {
-  constexpr std::string_view kNames[] = {"size",          "stride",         "numel",   "nelement",
+  constexpr std::string_view kNames[] = {"size",          "stride",         "numel",   "nelement",        "contiguous",
                                          "is_contiguous", "storage_offset", "__len__", "broadcast_shapes"};
   const std::string text = callee_text(callable);
   const auto* known = std::ranges::find(kNames, std::string_view(text).substr(text.rfind('.') + 1));

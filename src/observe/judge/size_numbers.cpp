@@ -124,6 +124,11 @@ long Tracer::rank_of(PyObject* tensor) {
 
 // As a function of torch's written in C.
 void Tracer::read_sizes_by_call(PyObject* callable, PyObject* tensor, std::string_view name, Args args) {
+  if (name == "contiguous") {
+    if (host_.on_contiguous && tensor == args[0])
+      host_.on_contiguous(host_.context, tensor, args.size() > 1 ? args[1] : nullptr);
+    return;
+  }
   const bool gives_it = callable == called_;
   if (name == "numel" || name == "nelement") return read_sizes(tensor, kCount, gives_it);
   if (name == "size" && args.size() == 1) return read_sizes(tensor, Frame::kAllDims);

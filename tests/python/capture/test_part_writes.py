@@ -427,3 +427,62 @@ def test_what_a_view_holds_is_written_once():
 
     fast = check(run, torch.randn(4, 8), torch.randn(8))
     assert fast.inspect("ir").count("= update") == 8
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_diagonal_is_no_box(size):
+    """Of 2 x 2 it is half of the elements: what lies beside it stays."""
+
+    def f(a):
+        a.diagonal().fill_(7)
+        return a.transpose(0, 0), a * 2
+
+    fast = fastjit(f)
+    for _ in range(3):
+        a = torch.randn(size, size)
+        mine, theirs = a.clone(), a.clone()
+        assert_same(fast(mine), f(theirs))
+        assert_same(mine, theirs)
+    assert fast.stats().hits == 2, fast.stats()
+
+
+def whole_then_a_part(c):
+    c = c * 1.5
+    c.view(-1).neg_()
+    c[0::2, 0].neg_()
+    return (c * c).sum()
+
+
+def nothing_through_a_view(c):
+    c = c * 1.5
+    copy = c.clone()
+    other = torch.maximum(c, c * 0.5) - copy
+    copy.narrow(0, 3, 0)[...] = 2.0
+    return (c * c).sum() + (copy * copy).sum() + (other * other).sum()
+
+
+def a_view_of_all_in_a_result(c):
+    c = c * 1.5
+    c.view(-1).mul_(2)
+    c[1:-1, 0] = 1
+    return (c * c).sum(), c
+
+
+@pytest.mark.parametrize(
+    ("f", "hits"), [(whole_then_a_part, 2), (nothing_through_a_view, 2), (a_view_of_all_in_a_result, 0)]
+)
+@torch.enable_grad()
+def test_the_way_back_sees_what_torch_wrote(f, hits):
+    """Memory that torch's operators write to on the way there is not made again on the way back as it was before them.
+    Where the caller has that memory, the call is eager."""
+    fast = fastjit(on_unsupported="eager")(f)
+    for _ in range(3):
+        seen = []
+        x = torch.randn(3, 3)
+        for function in (fast, f):
+            leaf = x.clone().requires_grad_()
+            made = function(leaf)
+            total = made[0] if isinstance(made, tuple) else made
+            seen.append([total.detach(), *torch.autograd.grad(total, leaf)])
+        assert_same(seen[0], seen[1])
+    assert fast.stats().hits == hits, fast.stats()
