@@ -246,6 +246,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   }
   fix_sizes_read();
   settle_size_numbers();
+  settle_copies();
   take_free_arguments();
   limit_scalars();
   refuse_undefined();

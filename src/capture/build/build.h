@@ -142,6 +142,7 @@ class GraphBuilder {
   // composites.cpp
   void enter(const Event& event);
   bool follows(uint32_t index);
+  void settle_copies();
   bool follows_parts(uint32_t index);
   void hands_on(uint32_t index);
   // indices.cpp

@@ -7,6 +7,8 @@
 #include "capture/build/build.h"
 #include "capture/build/given.h"
 #include "capture/ops/torch_release.h"
+#include "capture/record/effects.h"
+#include "ir/strides.h"
 
 namespace fastjit::capture {
 namespace {
@@ -132,6 +134,7 @@ bool is_same_for_all_sizes(std::string_view name) {
       "aten::greater_equal.Scalar",
       "aten::greater_equal.Tensor",
       "aten::group_norm",
+      "aten::gru_cell",
       "aten::hinge_embedding_loss",
       "aten::hstack",
       "aten::isfinite",
@@ -142,6 +145,7 @@ bool is_same_for_all_sizes(std::string_view name) {
       "aten::less_equal.Tensor",
       "aten::log_sigmoid",
       "aten::log_softmax.int",
+      "aten::lstm_cell",
       "aten::mT",
       "aten::margin_ranking_loss",
       "aten::max_pool1d",
@@ -288,6 +292,47 @@ bool GraphBuilder::follows(uint32_t index) {
   return next == given->size();
 }
 
+// Tensor::is_contiguous(format).
+static bool is_contiguous(const ir::Layout& layout, int64_t format) {
+  constexpr auto kPlain = static_cast<int64_t>(at::MemoryFormat::Contiguous);
+  if (format == kPlain || layout.sizes.size() < 4) return is_contiguous(layout);
+  ir::Layout turned;  // the channels last
+  for (size_t d = 0; d < layout.sizes.size(); ++d) {
+    const size_t from = d == 0 ? 0 : d + 1 == layout.sizes.size() ? 1 : d + 1;
+    turned.sizes.push_back(layout.sizes[from]);
+    turned.strides.push_back(layout.strides[from]);
+  }
+  return is_contiguous(turned);
+}
+
+// These give their argument, or a view of it, where it lies as they want it, else a copy: as sizes decide.
+void GraphBuilder::settle_copies() {
+  if (!scope_) return;
+  static const std::unordered_set<std::string_view> reshapes{"aten::reshape", "aten::reshape_as",
+                                                             "aten::flatten.using_ints"};
+  for (uint32_t index = 0; index < trace_.events.size(); ++index) {
+    const Event& event = trace_.events[index];
+    const bool is_same = event.name == "aten::contiguous";
+    if ((!is_same && !reshapes.contains(event.name)) || event.results.size() != 1) continue;
+    const Use &given = event.args[0].uses[0], &made = event.results[0].uses[0];
+    if (given.tensor == kNone || made.tensor == kNone) continue;
+    const auto in = layout_of(given.tensor), out = layout_of(made.tensor);
+    if (!in || !out) continue;
+    graph_.symbols->at(index);
+    if (is_same)
+      static_cast<void>(is_contiguous(*in, event.args[1].constant.toInt()));
+    else
+      static_cast<void>(ir::reshape_strides(in->sizes, in->strides, out->sizes));
+  }
+}
+
+// What an operator is about to write over, as autograd keeps it: whatever the sizes are.
+static bool is_kept_by_autograd(const Trace& trace, const Event& event) {
+  if (event.name != "aten::clone" || event.parent == kNone) return false;
+  const Event& writer = trace.events[event.parent];
+  return writer.op && !writer.facts.is(OpFlag::Composite) && !written_arguments(writer).empty();
+}
+
 // Around the event: operators whose C++ code decided what to run inside.
 void GraphBuilder::enter(const Event& event) {
   if (!scope_) return;
@@ -297,9 +342,11 @@ void GraphBuilder::enter(const Event& event) {
     outer.push_back(parent);
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   const bool is_on_way = is_on_sized_way(index);  // where the numbers of each operator are known
+  const bool is_kept = is_kept_by_autograd(trace_, event);
   for (size_t i = outer.size(); i-- > 0;) {
     graph_.symbols->at(outer[i]);
-    if (!is_on_way && !follows(outer[i])) fix_sizes(trace_.events[outer[i]]);
+    const bool is_writer = is_kept && outer[i] == event.parent;
+    if (!is_on_way && !is_writer && !follows(outer[i])) fix_sizes(trace_.events[outer[i]]);
   }
   graph_.symbols->at(index);
   if (is_on_way) place_way_sizes(index);

@@ -145,8 +145,9 @@ static bool is_view_of_all(std::string_view op) {
   return names.contains(op);
 }
 
-// What writes to something that shares its memory with parts of it: which these are may depend on sizes. Parts that
-// nothing touches any more once a write comes do not count. kNone: nothing.
+// What writes to memory that shares it with parts of it: which these are may depend on sizes. Parts that nothing
+// touches any more once a write comes do not count, nor do those whose writes are updates of a value: they name their
+// regions. kNone: nothing.
 uint32_t GraphBuilder::writes_to_parts() const {
   std::vector<std::vector<int64_t>> writes(trace_.storages.size());  // steps
   std::vector<char> is_part(analysis_.storage.size(), 0);
@@ -165,7 +166,7 @@ uint32_t GraphBuilder::writes_to_parts() const {
     }
   for (uint32_t tensor = 0; tensor < analysis_.storage.size(); ++tensor) {
     const uint32_t storage = analysis_.storage[tensor];
-    if (storage == kNone || writes[storage].empty()) continue;
+    if (storage == kNone || writes[storage].empty() || analysis_.parted[storage]) continue;
     const int64_t maker = analysis_.created[tensor];
     const auto next = std::ranges::upper_bound(writes[storage], maker);
     if (next == writes[storage].end()) continue;

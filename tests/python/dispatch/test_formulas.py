@@ -163,6 +163,8 @@ CASES: dict[str, str] = {
     "Triu": "x.triu() * 2",
     "Unbind": "x.unbind(1)[2] * 2",
     "Unfold": "x.unfold(1, 2, 1) * 2",
+    "UnsafeSplit": "x.unsafe_split(2, 1)[1] * 2",
+    "UnsafeSplitWithSizes": "x.unsafe_split_with_sizes([2, 4], 1)[1] * 2",
     "UnsafeView": "torch.matmul(x.view(-1, 2, 3), x[:3, :4])",
     "Unsqueeze": "x[:, None] * 2",
     "UpsampleBicubic2D": "F.interpolate(x.view(1, 1, -1, 6), scale_factor=2, mode='bicubic')",

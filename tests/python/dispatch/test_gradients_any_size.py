@@ -229,11 +229,46 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
+class Steps(nn.Module):
+    """A cell of torch's, called once a step: its gates are parts of one tensor, which it writes to."""
+
+    def __init__(self, kind: type[nn.RNNCellBase]) -> None:
+        super().__init__()
+        self.cell = kind(5, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state: Any = None
+        made = []
+        for t in range(x.shape[1]):
+            state = self.cell(x[:, t], state)
+            made.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(made, 1)
+
+
+class Outputs(nn.Module):
+    """Writes to parts, in a loop, and reads of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.zeros(x.shape[0], 4, 6)
+        for t in range(4):
+            out[:, t] = self.first(x[:, t]) + (out[:, t - 1] if t else 0)
+        out[:, :2].mul_(0.5)
+        out[:, 1:3] += 1
+        return out * out
+
+
 MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, ...]]]] = {
     "mlp": (mlp, lambda n: (torch.randn(n, 5),)),
     "norm": (lambda: nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.GELU()), lambda n: (leaf(n, 5),)),
     "attention": (Block, lambda n: (leaf(n, 6, 16),)),
     "cells": (Cells, lambda n: (torch.randn(n, 4, 5), torch.zeros(n, 6))),
+    "LSTM cells": (lambda: Steps(nn.LSTMCell), lambda n: (leaf(n, 4, 5),)),
+    "GRU cells": (lambda: Steps(nn.GRUCell), lambda n: (leaf(n, 4, 5),)),
+    "RNN cells": (lambda: Steps(nn.RNNCell), lambda n: (leaf(n, 4, 5),)),
     "gated cells": (GatedCells, lambda n: (torch.randn(n, 4, 5), torch.zeros(n, 6))),
     "fused attention": (Fused, lambda n: (leaf(2, n, 16),)),
     "attention with a mask": (lambda: Fused(causal=False, mask=True), lambda n: (leaf(2, n, 16),)),
@@ -262,25 +297,12 @@ def test_modules(name: str) -> None:
     play(make_module(), make, [n for n in BATCHES if n > 1], misses=3 + chance, tolerance=1e-4)
 
 
-class Cell(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.LSTMCell(5, 6)
-
-    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> Tensor:
-        return self.cell(x, (h, c))[0]
-
-
 FIXED: dict[str, tuple[Callable[[], Function], Callable[..., tuple[Tensor, ...]], str]] = {
+    "writes to parts": (Outputs, lambda n: (leaf(n, 4, 5),), "which writes to a part of a tensor"),
     "variance": (
         lambda: lambda x: x.var(),
         lambda n: (leaf(n, 5),),
         "x.size(0) is one size for aten::var at",
-    ),
-    "a cell of torch's": (
-        Cell,
-        lambda n: (torch.randn(n, 5), torch.zeros(n, 6), torch.zeros(n, 6)),
-        "which writes to a part of a tensor",
     ),
 }
 

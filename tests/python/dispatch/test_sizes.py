@@ -277,16 +277,16 @@ def turned(x: Tensor) -> Tensor:
     return torch.exp(x.t()) + 1
 
 
-def written_part(x: Tensor) -> Tensor:
+def written_diagonal(x: Tensor) -> Tensor:
     y = x * 2
-    y[:, 0] = 1
+    y.diagonal().zero_()
     return y
 
 
 ONE_SIZE: dict[str, tuple[Any, Callable[[int], Tensor], dict[str, Any], str]] = {
     "gaps": (turned, lambda n: torch.randn(n, 8)[:, ::2], {}, "x.size(0) is one size: the elements of x have gaps"),
     "one": (turned, lambda n: torch.randn(3, 1 if n > 3 else 2), {}, "x.size(1) is one size: it is 1"),
-    "a part": (written_part, lambda n: torch.randn(n, 4), {}, "for aten::fill_ at test_sizes.py:"),
+    "a diagonal": (written_diagonal, lambda n: torch.randn(n, 4), {}, "for aten::diagonal at test_sizes.py:"),
     "not foretold": (
         lambda x: F.interpolate(x, scale_factor=1.5),
         lambda n: torch.randn(1, 3, 2 * n),
@@ -398,3 +398,88 @@ def test_selects_that_are_written_with_masks():
         assert_same((fast(x, y), x), (masked_argument(other, y), other))
         count += 1
     assert (fast.stats().misses, fast.stats().hits, fast.stats().fallbacks) == (2, count - 2, {})
+
+
+def gates(x: Tensor) -> Tensor:
+    first, second = (x @ WEIGHT).chunk(2, 1)
+    first.sigmoid_()
+    second.tanh_()
+    return first * second
+
+
+def rows_of_a_result(x: Tensor) -> Tensor:
+    out = torch.zeros(x.shape[0], 5, x.shape[1])
+    for t in range(5):
+        out[:, t] = x * t + (out[:, t - 1] if t else 0)
+    return out
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    y[:, : x.shape[1] // 2].clamp_(min=0)
+    y[:, 1::2] += 3
+    return y, y[:, :2] * 2
+
+
+@pytest.mark.parametrize("fn", [gates, rows_of_a_result, halves])
+def test_writes_to_parts(fn):
+    fast = play(fn, lambda n: rows(n, 16), [3, 4, 5, 9, 33, 2])
+    assert "= update " in fast.inspect("ir")
+
+
+CELLS = {"LSTM": nn.LSTMCell(5, 6), "GRU": nn.GRUCell(5, 6), "RNN": nn.RNNCell(5, 6)}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_of_any_batch(name):
+    cell = CELLS[name]
+
+    def steps(x: Tensor) -> Tensor:
+        state: Any = None
+        for t in range(4):
+            state = cell(x[:, t], state)
+        return state[0] if isinstance(state, tuple) else state
+
+    play(steps, lambda n: rows(n, 4, 5), [3, 4, 5, 9, 33, 2], rtol=1e-5)
+
+
+MAYBE_COPIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "reshape": lambda x: x[:, :3].reshape(-1),
+    "flatten": lambda x: x.narrow(1, 0, 3).flatten(),
+    "reshape_as": lambda x: x[:, :3].reshape_as(x[:, :3].clone().view(-1)),
+    "contiguous": lambda x: x.narrow(1, 0, 3).contiguous(),
+    "contiguous in a format": lambda x: x.narrow(1, 0, 3).contiguous(memory_format=torch.contiguous_format),
+}
+
+
+@pytest.mark.parametrize("columns", [(5, 6, 7, 3, 4, 3), (6, 3, 3, 7, 4, 3)])
+@pytest.mark.parametrize("name", MAYBE_COPIES)
+def test_what_is_a_view_at_some_sizes_and_a_copy_at_others(name, columns):
+    """Three columns of three lie together: what is written to is then the argument."""
+
+    def f(x: Tensor) -> Tensor:
+        return MAYBE_COPIES[name](x).mul_(2)
+
+    fast = fastjit.fastjit(f, on_unsupported="eager")
+    for n, count in enumerate((*columns, *columns)):
+        x = torch.randn(3 + n % 4, count)
+        mine, theirs = x.clone(), x.clone()
+        got, want = fast(mine), f(theirs)
+        assert_same(got, want)
+        assert_same(mine, theirs)
+        assert (got.data_ptr() == mine.data_ptr()) == (want.data_ptr() == theirs.data_ptr())
+    assert fast.stats().hits >= 2, fast.stats()
+
+
+def test_a_format_of_channels_that_an_image_has_or_has_not():
+    def f(x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last).mul_(2)
+
+    fast = fastjit.fastjit(f)
+    for channels, side in ((3, 4), (4, 5), (1, 5), (5, 1), (2, 3), (1, 4), (6, 1), (3, 3)):
+        x = torch.randn(2, channels, side, side)
+        mine, theirs = x.clone(), x.clone()
+        got, want = fast(mine), f(theirs)
+        assert_same(got, want)
+        assert_same(mine, theirs)
+        assert got.stride() == want.stride()

@@ -130,6 +130,14 @@ class Program:
         return "\n    ".join(["def program(a, b, c):", *self.lines, f"return [{', '.join(results)}]"])
 
 
+def others(args: list[torch.Tensor], choose: random.Random) -> list[torch.Tensor]:
+    """Arguments like these at other sizes: dims of one size are of one size again."""
+    sizes = {size: choose.choice((2, 3, 4, 5, 6, 7, 8, 9, 12, 17)) for size in (2, 3, 4, 5, 6)}
+    if choose.random() < 0.1:
+        sizes[choose.randint(2, 6)] = choose.choice((0, 1))
+    return [torch.randn([sizes.get(size, size) for size in x.shape]) for x in args]
+
+
 def make(seed: int) -> tuple[Callable[..., Any], list[torch.Tensor], str]:
     """A program, its arguments and its text."""
     made = Program(seed)
