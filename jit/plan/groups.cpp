@@ -166,8 +166,8 @@ void Former::chain_cats() {
   for (const ir::ExternAttr& call : graph().externs)
     for (const uint32_t index : call.written) {
       ir::NodeId written = call.operands[index];
-      while (graph()[written].op == ir::Op::Result)  // a view of torch's
-        written = graph().externs[graph()[graph()[written].in[0]].attr].operands[0];
+      while (graph()[written].op == ir::Op::Result && lies_in(written, graph()[written].in[0]))
+        written = graph().operands(graph()[written].in[0])[0];
       overwritten_[written] = true;
     }
 }

@@ -251,7 +251,8 @@ bool GraphBuilder::set_divisor(std::vector<Arg>& args, const Event& event, ir::N
     divisor.scalar = count_of(mask);
     return true;
   }
-  if (divisor.kind != Arg::Kind::Tensor || !event.args[1].uses[0].number) return false;
+  const Use& given = event.args[1].uses.empty() ? event.args[0].uses[0] : event.args[1].uses[0];
+  if (divisor.kind != Arg::Kind::Tensor || !given.number || !given.number->equal(count)) return false;
   divisor.tensor.node = count_of(mask);
   return true;
 }

@@ -32,6 +32,7 @@ constexpr const char* kName = "FastJITBackward";
 // The nodes of a way back that goes on in parts: autograd comes to each from the one before, and between them to what
 // waits for the gradients that are there.
 struct InParts {
+  std::shared_ptr<const Backward> backward;
   const std::vector<uint32_t>& of;       // per source: its part
   std::vector<autograd::Node*> nodes{};  // per part; the first one has the others
   std::vector<uint32_t> edges{};         // per source: which of its node's
@@ -92,7 +93,7 @@ class BackwardNode final : public autograd::Node {
   void lead_to(std::vector<autograd::Edge> edges, const at::TensorOptions& options) {
     if (backward_->is_over || !std::ranges::any_of(edges, is_waited_for)) return set_next_edges(std::move(edges));
     const std::vector<uint32_t>& of = backward_->parts();
-    way_ = std::make_shared<InParts>(of);
+    way_ = std::make_shared<InParts>(backward_, of);
     const uint32_t count = *std::ranges::max_element(of) + 1;
     way_->nodes.resize(count);
     way_->edges.resize(of.size());
