@@ -135,8 +135,12 @@ def masked_by_another(x, y):
     return y
 
 
+def product_of_masked(x):
+    return x[x > 0].prod()
+
+
 OTHER_USES = {
-    sum_of_masked: ["gt", "aten::index.Tensor", "aten::sum"],
+    product_of_masked: ["gt", "aten::index.Tensor", "aten::prod"],
     masked_itself: ["gt", "aten::index.Tensor"],
     length_of_masked: [
         "aten::gt.Scalar",
@@ -154,6 +158,12 @@ def test_other_uses_of_masked_values_run_in_torch(fn):
     guards = ("aten::_shape_as_tensor", "min", "few at ", "z at ")  # on whether there are none, one or more; on a size
     made = [name for name in ops(capture(fn, sample())) if not name.startswith(guards)]
     assert made == OTHER_USES[fn]
+
+
+def test_sums_of_masked_values_are_masked_sums():
+    assert ops(capture(sum_of_masked, sample())) == ["gt", "where", "reduce"]
+    mean = ops(capture(lambda x: (x * 2)[x[:, 0] > 0].mean(), sample().reshape(-1, 1).repeat(1, 3)))
+    assert "aten::index.Tensor" not in mean and mean.count("reduce") == 2
 
 
 def test_a_store_by_another_mask_runs_in_torch():
