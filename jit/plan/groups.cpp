@@ -411,9 +411,12 @@ bool Former::may_write(uint32_t item, const Root& root, const Storage& dest, ir:
 }
 
 std::pair<ir::NodeId, Storage> Former::peeled(ir::NodeId value, Storage dest) const {
+  // What was stored of memory, since that is written over, is not read there any more.
+  const bool is_read = !roots_.contains(below_views(graph(), value));
+  const auto is_kept = [&](ir::NodeId id) { return world_.storage[id] && world_.storage[id]->buffer == id; };
   for (;; value = graph()[value].in[0]) {
     const ir::Node& node = graph()[value];
-    if (roots_.contains(value) || !ir::is_view(node.op)) break;
+    if (roots_.contains(value) || !ir::is_view(node.op) || (is_read && is_kept(value))) break;
     if (node.op == ir::Op::Reshape) {
       auto strides = reshape_strides(graph().sizes(value), dest.strides, graph().sizes(node.in[0]));
       if (!strides) break;

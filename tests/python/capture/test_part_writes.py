@@ -486,3 +486,22 @@ def test_the_way_back_sees_what_torch_wrote(f, hits):
             seen.append([total.detach(), *torch.autograd.grad(total, leaf)])
         assert_same(seen[0], seen[1])
     assert fast.stats().hits == hits, fast.stats()
+
+
+def copied_before_its_argument_is_written(b):
+    x = torch.empty_like(b).fill_(0.25)
+    x.reshape(-1).copy_(b.reshape(-1))
+    b.transpose(0, 1).tanh_()
+    x.reshape(-1).select(0, 2).add_(2.0)
+    return x * 1
+
+
+@pytest.mark.parametrize("size", [(5, 1), (4, 6), (2, 3)])
+def test_what_an_argument_was_before_it_was_written(size):
+    fast = fastjit(copied_before_its_argument_is_written)
+    for _ in range(3):
+        b = torch.randn(size)
+        mine, theirs = b.clone(), b.clone()
+        assert_same(fast(mine), copied_before_its_argument_is_written(theirs))
+        assert_same(mine, theirs)
+    assert fast.stats().hits == 2, fast.stats()
