@@ -3,9 +3,9 @@
 // autograd's way back from x[m], where(m, y + it, y). Its sum is that of where(m, it, 0), its mean that over the number
 // of masked elements. Any other use depends on data.
 #include <algorithm>
-#include <numeric>
 
 #include "capture/build/build.h"
+#include "capture/lower/reduce.h"
 #include "capture/lower/util.h"
 #include "capture/record/effects.h"
 
@@ -216,9 +216,8 @@ ir::NodeId GraphBuilder::masked_store(const Action& step) {
 }
 
 ir::NodeId GraphBuilder::count_of(ir::NodeId mask) {
-  std::vector<uint8_t> dims(graph_[mask].rank);
-  std::iota(dims.begin(), dims.end(), 0);
-  return graph_.reduce(ir::ReduceKind::Sum, graph_.convert(mask, ir::DType::I64), dims, ir::DType::I64);
+  const ir::NodeId ones = graph_.convert(mask, ir::DType::I64);
+  return graph_.reduce(ir::ReduceKind::Sum, ones, all_dims(graph_[mask].rank), ir::DType::I64);
 }
 
 // The sum or mean of compressed elements, or kNoNode: what is not masked is 0 in it.
@@ -231,13 +230,10 @@ ir::NodeId GraphBuilder::total_of(const Action& step, ir::NodeId mask) {
   const ir::NodeId node = value(use, event).node;
   if (!step.row || !type || node == ir::kNoNode || (is_mean && !ir::is_floating(*type))) return ir::kNoNode;
   if (ir::is_floating(graph_[node].dtype) && !ir::is_floating(*type)) return ir::kNoNode;
-  const bool is_half = ir::is_half(*type);
-  const ir::DType wide = is_half ? ir::DType::F32 : *type;
+  const ir::DType wide = ir::is_half(*type) ? ir::DType::F32 : *type;
   const ir::NodeId given = graph_.convert(graph_.convert(node, *type), wide);
   const ir::NodeId masked = graph_.pointwise(ir::Op::Where, {mask, given, zero(graph_, wide)});
-  std::vector<uint8_t> dims(graph_[masked].rank);
-  std::iota(dims.begin(), dims.end(), 0);
-  ir::NodeId total = graph_.reduce(ir::ReduceKind::Sum, masked, dims, wide);
+  ir::NodeId total = graph_.reduce(ir::ReduceKind::Sum, masked, all_dims(graph_[masked].rank), wide);
   if (is_mean) total = graph_.pointwise(ir::Op::Div, {total, graph_.convert(count_of(mask), wide)});
   return graph_.convert(total, *to_ir(result->dtype));
 }
@@ -251,8 +247,9 @@ bool GraphBuilder::set_divisor(std::vector<Arg>& args, const Event& event, ir::N
     divisor.scalar = count_of(mask);
     return true;
   }
-  const Use& given = event.args[1].uses.empty() ? event.args[0].uses[0] : event.args[1].uses[0];
-  if (divisor.kind != Arg::Kind::Tensor || !given.number || !given.number->equal(count)) return false;
+  if (divisor.kind != Arg::Kind::Tensor) return false;
+  const UsedNumber& number = event.args[1].uses[0].number;
+  if (!number || !number->equal(count)) return false;
   divisor.tensor.node = count_of(mask);
   return true;
 }

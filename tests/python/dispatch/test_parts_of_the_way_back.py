@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fastjit
-from gradient_tools import Log, assert_same
+from gradient_tools import Log, assert_same, nodes_of_ours
 
 WIDTH = 520  # the gradient of a layer's weight is as large as a part
 
@@ -53,16 +53,6 @@ def hooked(model: nn.Module, hook: Callable[[str, nn.Parameter], Any]) -> nn.Mod
     return model
 
 
-def nodes(result: Tensor) -> int:
-    """How many nodes follow each other on the way back of a call."""
-    count, node = 0, result.grad_fn
-    while node is not None:
-        count += 1
-        later = [each for each, _ in node.next_functions if each is not None and each.name() == "FastJITBackward"]
-        node = later[0] if later else None
-    return count
-
-
 @torch.enable_grad()
 def compare(scenario: Callable[[nn.Module], Log], model: nn.Module, turns: int = 3) -> fastjit.Stats:
     """Plays a scenario with two copies of a model, and compares the logs of each turn."""
@@ -97,7 +87,7 @@ def test_gradients_arrive_while_the_others_are_to_come():
         result = model(torch.randn(8, WIDTH))
         result.sum().backward()
     assert fastjit.of(model).stats().hits == 2
-    assert nodes(result) >= 4
+    assert nodes_of_ours(result) >= 4
     for layer in range(4):
         assert f"{layer}.0.weight" in there[f"{layer}.0.weight"]
         assert not {f"{below}.0.weight" for below in range(layer)} & there[f"{layer}.0.weight"]
@@ -116,7 +106,7 @@ def test_parts_make_what_the_whole_makes(make):
             result = each(x)
             result.square().mean().backward()
         assert fastjit.of(each).stats().hits == 1
-        made.append((nodes(result), gradients(each)))
+        made.append((nodes_of_ours(result), gradients(each)))
     assert made[0][0] == 1 < made[1][0]
     for whole, parts in zip(made[0][1], made[1][1], strict=True):
         assert torch.equal(whole, parts)
@@ -128,7 +118,7 @@ def test_without_hooks_there_is_one_node():
     for _ in range(2):
         result = model(torch.randn(8, WIDTH))
     assert fastjit.of(model).stats().hits == 1
-    assert nodes(result) == 1
+    assert nodes_of_ours(result) == 1
 
 
 def test_an_update_in_the_hook():

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fastjit
+from gradient_tools import nodes_of_ours
 
 STEPS = 5
 Made = tuple[nn.Module, Any, nn.Module]  # whose parameters are trained, what is called, whose stats count
@@ -106,14 +107,6 @@ def whole(tensor: torch.Tensor) -> list[float]:
     return full[:: max(1, full.numel() // 100)].tolist()  # type: ignore[no-any-return]
 
 
-def nodes(result: torch.Tensor) -> int:
-    count, found = 0, result.grad_fn
-    while found is not None:
-        count += found.name() == "FastJITBackward"
-        found = next((n for n, _ in found.next_functions if n is not None and "Accumulate" not in n.name()), None)
-    return count
-
-
 def played(way: str, is_fast: bool, rank: int) -> dict[str, Any]:
     make, network, parts = WAYS[way]
     torch.manual_seed(0)
@@ -131,7 +124,7 @@ def played(way: str, is_fast: bool, rank: int) -> dict[str, Any]:
                     call(x).square().mean().backward()
             else:
                 result = call(x)
-                last_nodes = nodes(result)
+                last_nodes = nodes_of_ours(result)
                 result.square().mean().backward()
         gradients += [whole(p.grad) for p in trained.parameters() if p.grad is not None]
         optimizer.step()
