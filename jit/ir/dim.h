@@ -121,6 +121,17 @@ class Symbols {
   std::shared_ptr<Symbols> at_sizes(std::span<const int64_t> sizes) const;
   /// An expression with its number here.
   Dim moved(Dim dim) const;
+  Dim dim_of(uint32_t expr) const { return {value_of(sums_[expr]), expr}; }
+
+  /// These for the body of a loop: its round is to be added, and nothing is asked of them yet. Expressions of these are
+  /// the same ones of those.
+  std::shared_ptr<Symbols> for_body() const;
+  /// Whether an expression of a body's hangs on the round.
+  bool has_round(Dim dim) const;
+  /// An expression of `body`, which for_body() made of these, in the round of this number.
+  Dim in_round(const Symbols& body, Dim dim, int64_t round);
+  /// Asks here what was asked of `body`, in so many rounds. The answers of the recorded call must be the same in all.
+  void ask_again(const Symbols& body, int64_t rounds);
 
   /// The symbols that this thread's questions and expressions belong to, while it lives.
   class Scope {
@@ -205,6 +216,7 @@ class Symbols {
   };
   std::vector<Guard> guards_;
   uint32_t place_ = 0;
+  size_t shared_sums_ = 0, shared_atoms_ = 0;  // of a body's: those of the symbols that it was made of
 };
 
 }  // namespace fastjit::ir

@@ -136,8 +136,8 @@ struct ExternAttr {
 
 class Graph;
 
-/// `body`, `trip` times, at least once. What is equal in all rounds but for an index reads it from the one symbol of
-/// the body, which is kFirstRound in the first round and one more in each.
+/// `body`, `trip` times, at least once. What is equal in all rounds but for an index reads it from the last symbol of
+/// the body, which is kFirstRound in the first round and one more in each; the others are those of the graph.
 ///
 /// Inputs of the body, and what they are in a round: `carried` values, in the first round operands of the Loop, then
 /// what the round before gave as output of that number; `placed` values, which begin with an operand too, and each
@@ -149,7 +149,7 @@ struct LoopAttr {
   static constexpr int64_t kFirstRound = 2;
   int64_t trip = 0;
   uint32_t carried = 0, placed = 0, fixed = 0, tables = 0, lasts = 0;
-  int64_t scratch = 0;  // bytes that its rounds take beside what they are given
+  Dim scratch = 0;  // bytes that its rounds take beside what they are given
   std::shared_ptr<const Graph> body;
   std::vector<NodeId> operands;
 

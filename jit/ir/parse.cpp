@@ -264,7 +264,7 @@ void parse_node(Graph& graph, Line& line) {
   if (!listed) std::copy(operands.begin(), operands.end(), node.in);
   node.layout = graph.intern(std::move(layout));
   node.attr = parse_attr(graph, line, *op, operands);
-  if (*op == Op::Loop) graph.loops.back().scratch = graph.layouts[node.layout].numel().hint();
+  if (*op == Op::Loop) graph.loops.back().scratch = graph.layouts[node.layout].numel();
   node.again = line.accept("again");
   graph.set_line(line.accept("@") ? graph.intern_line(line.quoted()) : 0);
   graph.append(node);

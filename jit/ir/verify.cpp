@@ -90,8 +90,9 @@ std::string shape_fault(const Graph& graph, NodeId id) {
                                                     : "the result's sizes are not the broadcast sizes of the operands";
 }
 
+/// Their expressions may be of other symbols.
 bool is_alike(const Graph& a, NodeId in_a, const Graph& b, NodeId in_b) {
-  return in_a != kNoNode && a[in_a].dtype == b[in_b].dtype && std::ranges::equal(a.sizes(in_a), b.sizes(in_b));
+  return in_a != kNoNode && a[in_a].dtype == b[in_b].dtype && hints(a.sizes(in_a)) == hints(b.sizes(in_b));
 }
 
 /// What each round is given has the type and sizes that the body's inputs have.
@@ -122,7 +123,8 @@ std::string loop_fault(const Graph& graph, NodeId id) {
   const Graph& body = *loop.body;
   if (loop.operands.size() != single + static_cast<size_t>(loop.trip) * loop.tables) return "wrong number of operands";
   if (body.inputs.size() != single + loop.tables || body.outputs.size() != loop.carried + loop.lasts ||
-      body.stores.size() != loop.placed || (body.symbols && body.symbols->size() > 1))
+      body.stores.size() != loop.placed ||
+      (body.symbols && body.symbols->size() > 1 + (graph.symbols ? graph.symbols->size() : 0)))
     return "the body has other inputs, outputs, stores or symbols";
   std::vector<NodeId> inputs(body.inputs.size(), kNoNode);
   for (NodeId in = 0; in < body.nodes.size(); ++in) {

@@ -35,47 +35,105 @@ bool take_launches(Body& body) {
   return true;
 }
 
-/// Only places may depend on the round. What was asked of it when the body was planned must be so in all of them.
-bool take_offsets(Body& body, const ir::Graph& graph, int64_t trip) {
-  if (!graph.symbols) return body.program.sized.empty();
-  std::vector<uint32_t> wanted;
-  for (const SizedNumber& number : body.program.sized) {
-    if (number.of != Of::LaunchOffset) return false;
-    wanted.push_back(number.expr);
-    body.moving.push_back({{number.at, number.index}, {}});
+std::vector<Dim> dims(const std::vector<int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }
+
+/// The numbers of the body's program.
+void take_numbers(Body& body) {
+  for (const KernelStep& launch : body.launches)
+    body.dims.push_back(
+        {dims(launch.sizes), dims(launch.strides), dims(launch.offsets), launch.block, launch.scratch_stride});
+  for (const Slot& slot : body.program.slots) {
+    body.slots.push_back({dims(slot.sizes), dims(slot.strides)});
+    body.places.push_back(slot.offset);
   }
-  const ir::SizeCode code = graph.symbols->code(wanted);
+  body.scratch = body.program.arena_bytes;
+}
+
+/// Where it takes the number; null: it takes none of this kind.
+Dim* place_of(Body& body, const SizedNumber& number) {
+  switch (number.of) {
+    case Of::SlotSize:
+      return &body.slots[number.at].sizes[number.index];
+    case Of::SlotStride:
+      return &body.slots[number.at].strides[number.index];
+    case Of::SlotOffset:
+      return &body.places[number.at];
+    case Of::LaunchSize:
+      return &body.dims[number.at].sizes[number.index];
+    case Of::LaunchStride:
+      return &body.dims[number.at].strides[number.index];
+    case Of::LaunchOffset:
+      return &body.dims[number.at].offsets[number.index];
+    case Of::LaunchBlock:
+      return &body.dims[number.at].block;
+    case Of::LaunchScratch:
+      return &body.dims[number.at].scratch_stride;
+    case Of::ArenaBytes:
+      return &body.scratch;
+    default:
+      return nullptr;
+  }
+}
+
+/// What depends on sizes, and where operands lie in each round: nothing else may depend on the round.
+bool take_dims(Body& body, const ir::Symbols& own, int64_t trip, ir::Symbols& around) {
+  take_numbers(body);
+  for (const SizedNumber& number : body.program.sized) {
+    const Dim dim = own.dim_of(number.expr);
+    if (!own.has_round(dim)) {
+      Dim* const place = place_of(body, number);
+      if (!place) return false;
+      *place = around.in_round(own, dim, 0);
+      continue;
+    }
+    if (number.of != Of::LaunchOffset) return false;
+    Body::Moving& moving = body.moving.emplace_back(Body::Moving{{number.at, number.index}, {}});
+    work(static_cast<uint64_t>(trip));
+    for (int64_t round = 0; round < trip; ++round)
+      moving.offsets.push_back(around.in_round(own, dim, ir::LoopAttr::kFirstRound + round));
+  }
+  return true;
+}
+
+/// Whether what was asked of the first round is so in all of them.
+bool is_so_in_all(const ir::Symbols& asked, int64_t trip) {
+  const ir::SizeCode code = asked.code({});
   std::vector<int64_t> registers(code.registers());
-  for (int64_t round = 0; round < trip; ++round) {
+  for (size_t i = 0; i < asked.size(); ++i) registers[i] = asked.value(i);
+  for (int64_t round = 0; round < trip && !code.checks.empty(); ++round) {
     work(code.registers());
-    registers[0] = ir::LoopAttr::kFirstRound + round;
+    registers[asked.size() - 1] = ir::LoopAttr::kFirstRound + round;
     if (!code.run(registers.data())) return false;
-    for (size_t i = 0; i < wanted.size(); ++i) body.moving[i].offsets.push_back(registers[code.place[wanted[i]]]);
   }
   return true;
 }
 
 }  // namespace
 
-std::optional<Body> plan_body(ir::Graph graph, int64_t trip, uint32_t carried, const PlanOptions& options) {
-  const std::shared_ptr<ir::Symbols> round = graph.symbols;
-  const ir::Symbols::Scope symbols(round.get());
-  if (!stays_in_place(graph)) return std::nullopt;
-  if (options.own_products)
-    if (auto own = own_products(graph, options)) graph = std::move(*own);
-  if (std::ranges::any_of(graph.nodes, [](const ir::Node& node) { return node.op == ir::Op::Contract; }))
-    return std::nullopt;
-  if (auto stages = two_stage(graph, options.cuda)) graph = std::move(*stages);
-  const std::optional<ir::Graph> placed = in_place(graph);
+std::optional<Body> plan_body(ir::Graph graph, int64_t trip, uint32_t carried, const PlanOptions& options,
+                              ir::Symbols& around) {
+  const std::shared_ptr<ir::Symbols> own = graph.symbols;
   Body body;
-  body.program = plan_staged(placed ? *placed : graph, options, {});
-  if (!take_launches(body) || !take_offsets(body, graph, trip)) return std::nullopt;
-  const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  body.scratch = aligned(body.program.arena_bytes);
+  {
+    const ir::Symbols::Scope symbols(own.get());
+    if (!stays_in_place(graph)) return std::nullopt;
+    if (options.own_products)
+      if (auto products = own_products(graph, options)) graph = std::move(*products);
+    if (std::ranges::any_of(graph.nodes, [](const ir::Node& node) { return node.op == ir::Op::Contract; }))
+      return std::nullopt;
+    if (auto stages = two_stage(graph, options.cuda)) graph = std::move(*stages);
+    const std::optional<ir::Graph> placed = in_place(graph);
+    body.program = plan_staged(placed ? *placed : graph, options, {});
+  }
+  const ir::Symbols::Scope symbols(&around);
+  if (!take_launches(body) || !is_so_in_all(*own, trip) || !take_dims(body, *own, trip, around)) return std::nullopt;
+  const auto aligned = [](Dim bytes) { return divide_up(bytes, 64) * 64; };
+  body.scratch = aligned(body.scratch);
   for (uint32_t i = 0; i < carried; ++i) {
     body.spare.push_back(body.scratch);
-    const Slot& slot = body.program.slots[body.program.outputs[i]];
-    body.scratch += aligned(std::max<int64_t>(ir::extent(slot.sizes, slot.strides), 0) * ir::size_of(slot.dtype));
+    const SlotId output = body.program.outputs[i];
+    const auto& [sizes, strides] = body.slots[output];
+    body.scratch += aligned(max(ir::extent(sizes, strides), 0) * ir::size_of(body.program.slots[output].dtype));
   }
   body.graph = std::make_shared<const ir::Graph>(std::move(graph));
   return body;

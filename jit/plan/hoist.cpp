@@ -70,7 +70,7 @@ std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uin
     auto& terms = made.map.dims[row].terms;
     for (auto& [dim, coefficient] : terms) dim = static_cast<uint8_t>(dim + (dim >= round));
     const auto behind = std::ranges::find_if(terms, [&](const auto& term) { return term.first > round; });
-    if (walking->steps[row] != 0) terms.insert(behind, {round, walking->steps[row]});
+    if (!ir::identical(walking->steps[row], 0)) terms.insert(behind, {round, walking->steps[row]});
   }
   return made;
 }

@@ -37,25 +37,19 @@ uint32_t index_in(std::vector<T>& list, T value) {
 class LoopMaker {
  public:
   LoopMaker(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted)
-      : graph_(graph), sequence_(sequence), wanted_(wanted), values_(rounds.period, ir::kNoNode) {
+      : graph_(graph),
+        around_(graph.symbols ? *graph.symbols : none_),
+        sequence_(sequence),
+        wanted_(wanted),
+        values_(rounds.period, ir::kNoNode) {
     made_.rounds = std::move(rounds);
   }
 
   std::optional<MadeLoop> run(const PlanOptions& options) {
-    body_.symbols = std::make_shared<ir::Symbols>();
-    const std::shared_ptr<ir::Symbols> symbols = body_.symbols;
-    const ir::Symbols::Scope scope(symbols.get());
-    round_ = body_.symbols->add(ir::LoopAttr::kFirstRound, "round") - ir::LoopAttr::kFirstRound;
-    body_.scalars = graph_.scalars;
     if (!find_carried() || !find_placed()) return std::nullopt;
     find_hoisted(options);
-    if (!find_outside()) return std::nullopt;
-    make_inputs();
-    for (uint32_t at = 0; at < period(); ++at)
-      if (!make(at)) return std::nullopt;
-    make_outputs();
-    make_stores();
-    auto body = plan_body(std::move(body_), rounds().trip, made_.attr.carried, options);
+    if (!find_outside() || !make_body()) return std::nullopt;
+    auto body = plan_body(std::move(body_), rounds().trip, made_.attr.carried, options, around_);
     if (!body) return std::nullopt;
     made_.attr.trip = rounds().trip;
     made_.attr.scratch = body->scratch;
@@ -70,6 +64,7 @@ class LoopMaker {
   NodeId node(int64_t round, uint32_t at) const { return rounds().node(sequence_, round, at); }
   Op op(uint32_t at) const { return graph_[node(0, at)].op; }
 
+  bool make_body();
   bool find_carried();
   bool find_placed();
   bool is_chain(uint32_t last) const;
@@ -97,6 +92,8 @@ class LoopMaker {
   ir::NodeId& input_of(uint32_t placed) { return inputs_[made_.attr.carried + placed]; }
 
   const ir::Graph& graph_;
+  ir::Symbols none_;
+  ir::Symbols& around_;
   const Sequence& sequence_;
   const Wanted& wanted_;
   MadeLoop made_;
@@ -114,6 +111,19 @@ class LoopMaker {
   std::map<NodeId, NodeId> constants_;
   bool failed_ = false;
 };
+
+bool LoopMaker::make_body() {
+  body_.symbols = around_.for_body();
+  const ir::Symbols::Scope scope(body_.symbols.get());
+  round_ = body_.symbols->add(ir::LoopAttr::kFirstRound, "round") - ir::LoopAttr::kFirstRound;
+  body_.scalars = graph_.scalars;
+  make_inputs();
+  for (uint32_t at = 0; at < period(); ++at)
+    if (!make(at)) return false;
+  make_outputs();
+  make_stores();
+  return true;
+}
 
 /// Values that go from one round to the next, each of which begins as one value.
 bool LoopMaker::find_carried() {
@@ -278,7 +288,7 @@ std::optional<uint32_t> LoopMaker::map_of(std::span<const NodeId> per_round) {
     const std::optional<WalkingMap> walking = walking_map(maps);
     if (!walking) return std::nullopt;
     for (size_t row = 0; row < map.dims.size(); ++row)
-      if (walking->steps[row] != 0) map.dims[row].offset += walking->steps[row] * round_;
+      if (!ir::identical(walking->steps[row], 0)) map.dims[row].offset += walking->steps[row] * round_;
   }
   body_.maps.push_back(std::move(map));
   return static_cast<uint32_t>(body_.maps.size() - 1);
@@ -417,12 +427,12 @@ void LoopMaker::store(NodeId now) {
 NodeId LoopMaker::with_part(NodeId now, const CatOfRounds& of, CatOfRounds::Part part) {
   const ir::ListAttr& list = graph_.lists[graph_[of.cat].attr];
   const auto dim = static_cast<size_t>(list.dim);
-  const auto length = [&](size_t operand) { return graph_.sizes(list.operands[operand])[dim].hint(); };
+  const auto length = [&](size_t operand) { return graph_.sizes(list.operands[operand])[dim]; };
   NodeId value = values_[part.at];
   std::vector<NodeId> views;
   for (NodeId id = list.operands[part.first]; id != node(0, part.at); id = graph_[id].in[0]) views.push_back(id);
   for (; !views.empty(); views.pop_back()) value = copy_node(std::span(&views.back(), 1), {value});
-  int64_t before = 0, step = 0;
+  ir::Dim before = 0, step = 0;
   for (uint32_t i = 0; i < part.first; ++i) before += length(i);
   for (uint32_t i = 0; i < of.stride; ++i) step += length(part.first + i);
   ir::IndexMap map = ir::identity_map(graph_.sizes(of.cat).size());

@@ -19,46 +19,49 @@ class Installer {
     own_.resize(program_.slots.size(), kNoSlot);
   }
 
-  LoopStep run() {
-    LoopStep step;
+  SizedLoop run() {
+    SizedLoop loop{{}, slots_.body.dims, {}, {}};
+    LoopStep& step = loop.step;
     step.trip = slots_.attr.trip;
     step.body = slots_.body.launches;
-    std::vector<std::vector<Place>> columns;
-    std::map<std::pair<uint32_t, uint32_t>, const std::vector<int64_t>*> moving;
+    Columns columns;
+    std::map<std::pair<uint32_t, uint32_t>, const std::vector<Dim>*> moving;
     for (const Body::Moving& each : slots_.body.moving) moving[{each.of.launch, each.of.operand}] = &each.offsets;
     for (uint32_t launch = 0; launch < step.body.size(); ++launch)
       for (uint32_t k = 0; k < step.body[launch].operands.size(); ++k) {
-        KernelStep& of = step.body[launch];
+        SlotId& slot = step.body[launch].operands[k];
+        Dim& offset = loop.body[launch].offsets[k];
         const auto moves = moving.find({launch, k});
-        std::vector<Place> places;
+        std::vector<SizedPlace> places;
         for (int64_t round = 0; round < step.trip; ++round) {
           work();
-          Place place = where(of.operands[k], round);
-          place.offset += moves == moving.end() ? of.offsets[k] : (*moves->second)[static_cast<size_t>(round)];
+          SizedPlace place = where(slot, round);
+          place.offset += moves == moving.end() ? offset : (*moves->second)[static_cast<size_t>(round)];
           places.push_back(place);
         }
-        of.operands[k] = places[0].slot;
-        of.offsets[k] = places[0].offset;
-        add_places(step, {launch, k}, std::move(places), columns);
+        slot = places[0].slot;
+        offset = places[0].offset;
+        step.body[launch].offsets[k] = offset.hint();
+        add_places(loop, {launch, k}, std::move(places), columns);
       }
-    fill_table(step, columns);
-    return step;
+    fill_table(loop, columns);
+    return loop;
   }
 
  private:
   /// The first element of the body's slot in this round.
-  Place where(SlotId id, int64_t round) {
+  SizedPlace where(SlotId id, int64_t round) {
     const Slot& slot = program_.slots[id];
     if (slot.kind == SlotKind::Input) return input(slot.index, round);
     if (slot.kind == SlotKind::Temp) {
-      if (own_[id] == kNoSlot) own_[id] = slots_.part(slot, slot.offset);
+      if (own_[id] == kNoSlot) own_[id] = slots_.part(id, slots_.body.places[id]);
       return {own_[id], 0};
     }
     const uint32_t which = outputs_.at(id);
-    return which < slots_.attr.carried ? carried(which, round) : Place{slots_.finals[which + slots_.attr.placed], 0};
+    return which < slots_.attr.carried ? carried(which, round) : SizedPlace{slots_.finals[which + slots_.attr.placed], 0};
   }
 
-  Place input(uint32_t index, int64_t round) {
+  SizedPlace input(uint32_t index, int64_t round) {
     const ir::LoopAttr& attr = slots_.attr;
     const uint32_t single = attr.carried + attr.placed + attr.fixed;
     if (index >= single) return slots_.operands[single + static_cast<size_t>((index - single) * attr.trip + round)];
@@ -66,10 +69,10 @@ class Installer {
   }
 
   /// Where a round leaves a carried value: the last one where it is final, those before by turns.
-  Place carried(uint32_t which, int64_t round) {
+  SizedPlace carried(uint32_t which, int64_t round) {
     if ((slots_.attr.trip - 1 - round) % 2 == 0) return {slots_.finals[which], 0};
     if (spare_[which] == kNoSlot)
-      spare_[which] = slots_.part(program_.slots[program_.outputs[which]], slots_.body.spare[which]);
+      spare_[which] = slots_.part(program_.outputs[which], slots_.body.spare[which]);
     return {spare_[which], 0};
   }
 
@@ -81,25 +84,31 @@ class Installer {
 
 }  // namespace
 
-void add_places(LoopStep& step, LoopStep::Operand of, std::vector<Place> places,
-                std::vector<std::vector<Place>>& columns) {
-  const int64_t delta = places.size() > 1 ? places[1].offset - places[0].offset : 0;
-  bool walks = true;
-  for (size_t round = 1; round < places.size() && walks; ++round)
-    walks = places[round] == Place{places[0].slot, places[0].offset + static_cast<int64_t>(round) * delta};
-  if (!walks) {
-    step.jumps.push_back(of);
+void add_places(SizedLoop& loop, LoopStep::Operand of, std::vector<SizedPlace> places, Columns& columns) {
+  const Dim delta = places.size() > 1 ? places[1].offset - places[0].offset : 0;
+  const auto walks_to = [&](size_t round) {
+    return places[round].slot == places[0].slot &&
+           identical(places[round].offset, places[0].offset + static_cast<int64_t>(round) * delta);
+  };
+  size_t round = 1;
+  while (round < places.size() && walks_to(round)) ++round;
+  if (round < places.size()) {
+    loop.step.jumps.push_back(of);
     columns.push_back(std::move(places));
-  } else if (delta != 0) {
-    step.walks.push_back({of, delta});
+  } else if (!identical(delta, 0)) {
+    loop.step.walks.push_back({of, delta.hint()});
+    loop.deltas.push_back(delta);
   }
 }
 
-void fill_table(LoopStep& step, const std::vector<std::vector<Place>>& columns) {
-  for (size_t round = 0; round < static_cast<size_t>(step.trip); ++round)
-    for (const std::vector<Place>& column : columns) step.table.push_back(column[round]);
+void fill_table(SizedLoop& loop, const Columns& columns) {
+  for (size_t round = 0; round < static_cast<size_t>(loop.step.trip); ++round)
+    for (const std::vector<SizedPlace>& column : columns) {
+      loop.step.table.push_back({column[round].slot, column[round].offset.hint()});
+      loop.places.push_back(column[round].offset);
+    }
 }
 
-LoopStep loop_step(const LoopSlots& slots) { return Installer(slots).run(); }
+SizedLoop loop_step(const LoopSlots& slots) { return Installer(slots).run(); }
 
 }  // namespace fastjit::plan

@@ -7,23 +7,38 @@
 
 namespace fastjit::plan {
 
+/// As Place, of a program for any size.
+struct SizedPlace {
+  SlotId slot = kNoSlot;
+  Dim offset = 0;
+};
+
 /// A loop of the graph and where its operands and finals lie in the program.
 struct LoopSlots {
   const ir::LoopAttr& attr;
   const Body& body;
-  std::vector<Place> operands;
+  std::vector<SizedPlace> operands;
   std::vector<SlotId> finals;
-  std::function<SlotId(const Slot& like, int64_t offset)> part;  // a slot at this byte of the loop's scratch
+  /// A slot like this one of the body's, at this byte of the loop's scratch.
+  std::function<SlotId(SlotId like, Dim offset)> part;
+};
+
+/// A loop, and what of it depends on sizes.
+struct SizedLoop {
+  LoopStep step;                    // at the recorded ones
+  std::vector<LaunchDims> body;     // per launch
+  std::vector<Dim> deltas, places;  // per walk; per place of the table its offset
 };
 
 /// Kernels of its launches are the body's.
-LoopStep loop_step(const LoopSlots& slots);
+SizedLoop loop_step(const LoopSlots& slots);
 
-/// Among the walks or the jumps of `step`, unless it stays where it is: `places` has one for each round. The columns of
+/// Where operands that jump lie in each round, one list for each.
+using Columns = std::vector<std::vector<SizedPlace>>;
+/// Among the walks or the jumps of `loop`, unless it stays where it is: `places` has one for each round. The columns of
 /// its jumps are added to `columns`.
-void add_places(LoopStep& step, LoopStep::Operand of, std::vector<Place> places,
-                std::vector<std::vector<Place>>& columns);
+void add_places(SizedLoop& loop, LoopStep::Operand of, std::vector<SizedPlace> places, Columns& columns);
 /// The table of the jumps.
-void fill_table(LoopStep& step, const std::vector<std::vector<Place>>& columns);
+void fill_table(SizedLoop& loop, const Columns& columns);
 
 }  // namespace fastjit::plan

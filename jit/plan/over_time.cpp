@@ -9,25 +9,30 @@ namespace {
 
 class Inward {
  public:
-  Inward(const LoopSlots& slots, const LoopStep& step)
-      : slots_(slots), step_(step), launch_(step.body[0]), plan_(slots.body.program.kernels[launch_.kernel]) {}
+  Inward(const LoopSlots& slots, const SizedLoop& loop)
+      : slots_(slots),
+        loop_(loop),
+        step_(loop.step),
+        launch_(step_.body[0]),
+        dims_(loop.body[0]),
+        plan_(slots.body.program.kernels[launch_.kernel]) {}
 
   std::optional<OverTime> run() {
     if (!has_fitting_loops()) return std::nullopt;
     find_motions();
     if (!is_near() || !find_carries() || !keep_order()) return std::nullopt;
-    OverTime made{plan_, step_};
+    OverTime made{plan_, loop_};
     make_plan(made.plan);
-    make_step(made.step);
+    make_loop(made.loop);
     return made;
   }
 
  private:
   struct Motion {
-    int64_t delta = 0;
+    Dim delta = 0;
     bool jumps = false;
-    std::vector<SlotId> slots;                           // in which it lies: more than one only if it jumps
-    bool stays() const { return delta == 0 && !jumps; }  // and what is carried
+    std::vector<SlotId> slots;                                     // in which it lies: more than one only if it jumps
+    bool stays() const { return identical(delta, 0) && !jumps; }  // and what is carried
   };
 
   size_t rank() const { return plan_.dims.size(); }
@@ -45,15 +50,17 @@ class Inward {
     return std::ranges::find(carries_, Carry{from, to}) != carries_.end();
   }
   bool hands_on(uint32_t to) const { return std::ranges::find(carries_, to, &Carry::to) != carries_.end(); }
-  int64_t stride(uint32_t operand, size_t dim) const { return launch_.strides[operand * rank() + dim]; }
-  template <class Stride>
-  std::vector<int64_t> with_time(const std::vector<int64_t>& strides, Stride along_time) const;
+  Dim stride(uint32_t operand, size_t dim) const { return dims_.strides[operand * rank() + dim]; }
+  template <class Number, class Stride>
+  std::vector<Number> with_time(const std::vector<Number>& strides, Stride along_time) const;
   void make_plan(KernelPlan& plan) const;
-  void make_step(LoopStep& step) const;
+  void make_loop(SizedLoop& loop) const;
 
   const LoopSlots& slots_;
+  const SizedLoop& loop_;
   const LoopStep& step_;
   const KernelStep& launch_;
+  const LaunchDims& dims_;
   const KernelPlan& plan_;
   std::vector<Motion> motions_;  // per operand
   std::vector<Carry> carries_;
@@ -70,7 +77,7 @@ bool Inward::has_fitting_loops() const {
 
 void Inward::find_motions() {
   for (const SlotId slot : launch_.operands) motions_.push_back({0, false, {slot}});
-  for (const auto& [of, delta] : step_.walks) motions_[of.operand].delta = delta;
+  for (size_t i = 0; i < step_.walks.size(); ++i) motions_[step_.walks[i].of.operand].delta = loop_.deltas[i];
   for (size_t column = 0; column < step_.jumps.size(); ++column) {
     Motion& motion = motions_[step_.jumps[column].operand];
     motion.jumps = true;
@@ -87,7 +94,7 @@ void Inward::find_motions() {
 bool Inward::is_near() const {
   constexpr int64_t kFar = 2048;
   for (size_t k = 0; k < motions_.size(); ++k)
-    if (!plan_.is_small() && std::abs(motions_[k].delta) * ir::size_of(plan_.operands[k].dtype) >= kFar) return false;
+    if (!plan_.is_small() && std::abs(motions_[k].delta.hint()) * ir::size_of(plan_.operands[k].dtype) >= kFar) return false;
   return true;
 }
 
@@ -100,7 +107,7 @@ bool Inward::lies_alike(uint32_t a, uint32_t b) const {
   if (plan_.operands[a].dtype != plan_.operands[b].dtype) return false;
   if (plan_.is_small()) return plan_.extent(a) == plan_.extent(b);
   for (size_t dim = 0; dim < rank(); ++dim)
-    if (stride(a, dim) != stride(b, dim) || plan_.operands[a].strides[dim] != plan_.operands[b].strides[dim])
+    if (!identical(stride(a, dim), stride(b, dim)) || plan_.operands[a].strides[dim] != plan_.operands[b].strides[dim])
       return false;
   return true;
 }
@@ -161,18 +168,20 @@ bool Inward::keeps_order(uint32_t stored, uint32_t other) {
   if (plan_.operands[other].output || !is_loaded(other)) return false;
   if (plan_.is_small()) return !b.stays();
   // The very element, in the same round.
-  return !a.stays() && a.delta == b.delta && launch_.offsets[stored] == launch_.offsets[other] &&
+  return !a.stays() && identical(a.delta, b.delta) && identical(dims_.offsets[stored], dims_.offsets[other]) &&
          lies_alike(stored, other);
 }
 
 /// No element is stored to by two points: of one element, only the order of rounds counts.
 bool Inward::rounds_are_apart(uint32_t stored) const {
-  std::vector<std::pair<int64_t, int64_t>> moves;  // stride, size
+  const auto distance_of = [](Dim stride) { return stride.hint() < 0 ? -stride : stride; };
+  std::vector<std::pair<Dim, Dim>> moves;  // stride, size
   for (size_t dim = 0; dim < rank(); ++dim)
-    if (launch_.sizes[dim] > 1) moves.emplace_back(std::abs(stride(stored, dim)), launch_.sizes[dim]);
-  if (motions_[stored].delta != 0) moves.emplace_back(std::abs(motions_[stored].delta), step_.trip);
-  std::ranges::sort(moves);
-  int64_t reach = 0;
+    if (dims_.sizes[dim].hint() > 1) moves.emplace_back(distance_of(stride(stored, dim)), dims_.sizes[dim]);
+  if (const Dim delta = motions_[stored].delta; !identical(delta, 0))
+    moves.emplace_back(distance_of(delta), step_.trip);
+  std::ranges::stable_sort(moves, {}, [](const auto& move) { return std::pair(move.first.hint(), move.second.hint()); });
+  Dim reach = 0;
   for (const auto& [distance, size] : moves) {
     if (distance <= reach) return false;
     reach += distance * (size - 1);
@@ -181,9 +190,9 @@ bool Inward::rounds_are_apart(uint32_t stored) const {
 }
 
 /// Of each operand one stride more.
-template <class Stride>
-std::vector<int64_t> Inward::with_time(const std::vector<int64_t>& strides, Stride along_time) const {
-  std::vector<int64_t> made;
+template <class Number, class Stride>
+std::vector<Number> Inward::with_time(const std::vector<Number>& strides, Stride along_time) const {
+  std::vector<Number> made;
   for (size_t k = 0; k < motions_.size(); ++k) {
     for (size_t dim = 0; dim < rank(); ++dim) made.push_back(strides[k * rank() + dim]);
     made.push_back(along_time(k));
@@ -195,27 +204,32 @@ void Inward::make_plan(KernelPlan& plan) const {
   plan.dims.push_back(DimKind::Time);
   plan.carries = carries_;
   for (size_t k = 0; k < plan.operands.size(); ++k) {
-    const int64_t delta = motions_[k].delta;
+    const Dim delta = motions_[k].delta;
     plan.operands[k].listed = motions_[k].jumps;
-    plan.operands[k].strides.push_back(delta == 0                       ? StrideClass::Zero
-                                       : delta == 1 && !plan.is_small() ? StrideClass::Unit
-                                                                        : StrideClass::Any);
+    plan.operands[k].strides.push_back(identical(delta, 0)                       ? StrideClass::Zero
+                                       : identical(delta, 1) && !plan.is_small() ? StrideClass::Unit
+                                                                                 : StrideClass::Any);
   }
   if (!plan.is_small()) {
     std::swap(plan.phases[0].elem, plan.phases[0].row);
     return;
   }
   plan.sizes.push_back(1);
-  plan.strides = with_time(plan_.strides, [](size_t) { return 0; });
+  plan.strides = with_time(plan_.strides, [](size_t) { return int64_t{0}; });
 }
 
-void Inward::make_step(LoopStep& step) const {
+void Inward::make_loop(SizedLoop& loop) const {
+  LoopStep& step = loop.step;
   step.inside = true;
   step.walks.clear();
+  loop.deltas.clear();
   KernelStep& launch = step.body[0];
-  launch.sizes.push_back(step.trip);
-  launch.strides = with_time(launch_.strides, [this](size_t k) { return motions_[k].delta; });
-  std::vector<std::vector<Place>> columns;
+  LaunchDims& dims = loop.body[0];
+  dims.sizes.push_back(step.trip);
+  dims.strides = with_time(dims_.strides, [this](size_t k) { return motions_[k].delta; });
+  launch.sizes = hints(dims.sizes);
+  launch.strides = hints(dims.strides);
+  Columns columns;
   std::vector<LoopStep::Operand> jumps;
   for (size_t column = 0; column < step_.jumps.size(); ++column) {
     const uint32_t k = step_.jumps[column].operand;
@@ -226,18 +240,19 @@ void Inward::make_step(LoopStep& step) const {
     jumps.push_back(step_.jumps[column]);
     columns.emplace_back();
     for (size_t at = column; at < step_.table.size(); at += step_.jumps.size())
-      columns.back().push_back(step_.table[at]);
+      columns.back().push_back({step_.table[at].slot, loop_.places[at]});
   }
   step.jumps = std::move(jumps);
   step.table.clear();
-  fill_table(step, columns);
+  loop.places.clear();
+  fill_table(loop, columns);
 }
 
 }  // namespace
 
-std::optional<OverTime> over_time(const LoopSlots& slots, const LoopStep& step) {
-  if (step.body.size() != 1) return std::nullopt;
-  return Inward(slots, step).run();
+std::optional<OverTime> over_time(const LoopSlots& slots, const SizedLoop& loop) {
+  if (loop.step.body.size() != 1) return std::nullopt;
+  return Inward(slots, loop).run();
 }
 
 bool fits_over_time(const ir::LoopAttr& attr, const Body& body) {
@@ -245,7 +260,7 @@ bool fits_over_time(const ir::LoopAttr& attr, const Body& body) {
   SlotId next = 0;
   for (size_t i = 0; i < attr.operands.size(); ++i) slots.operands.push_back({next++, 0});
   for (uint32_t i = 0; i < attr.finals(); ++i) slots.finals.push_back(next++);
-  slots.part = [&](const Slot&, int64_t) { return next++; };
+  slots.part = [&](SlotId, Dim) { return next++; };
   return over_time(slots, loop_step(slots)).has_value();
 }
 

@@ -8,12 +8,12 @@ namespace fastjit::plan {
 
 struct OverTime {
   KernelPlan plan;
-  LoopStep step;  // inside; its launch has no kernel yet and is not cut
+  SizedLoop loop;  // inside; its launch has no kernel yet and is not cut
 };
 
-/// `step` as one launch that runs all rounds, if its body is one pointwise kernel whose points do not need each other's
+/// `loop` as one launch that runs all rounds, if its body is one pointwise kernel whose points do not need each other's
 /// results, or one small kernel.
-std::optional<OverTime> over_time(const LoopSlots& slots, const LoopStep& step);
+std::optional<OverTime> over_time(const LoopSlots& slots, const SizedLoop& loop);
 
 /// Whether it would be, if all that the loop is given and gives lies apart.
 bool fits_over_time(const ir::LoopAttr& attr, const Body& body);

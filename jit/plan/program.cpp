@@ -60,6 +60,8 @@ class ProgramBuilder {
   void add_extern(const Item& item, const Order& order);
   void add_loop(const Item& item);
   void add_inside(const Item& item, OverTime inside);
+  void note_loop(const SizedLoop& loop);
+  void note_launch(uint32_t launch, const LaunchDims& dims);
   void add_contract(const Item& item, const Order& order, uint32_t epilogue);
   Shaped shaped(const Item& item, Rows rows);
   KernelStep install(Shaped shaped, const Item& item);
@@ -75,7 +77,8 @@ class ProgramBuilder {
   void add_owns();
   void add_frees();
   void place_temps();
-  void note_places(std::vector<Piece>& pieces, const std::vector<Dim>& sizes, const std::vector<SlotId>& owners);
+  std::vector<Dim> note_places(const std::vector<Piece>& pieces, const std::vector<Dim>& sizes,
+                               const std::vector<SlotId>& owners);
   void tell_verdicts();
 
   const ir::Graph& graph_;
@@ -91,7 +94,11 @@ class ProgramBuilder {
   Results results_;
   size_t done_steps_ = 0;
   uint32_t guards_ = 0;
-  std::vector<std::pair<SlotId, SlotId>> parts_;  // temporaries of a loop, and the one in which they lie
+  struct Part {
+    SlotId slot, of;  // a temporary of a loop, and the one in which it lies
+    Dim offset;       // from there, in bytes
+  };
+  std::vector<Part> parts_;
   std::map<std::string, uint32_t> kernels_;       // by text
   support::HashIndex alike_;                      // of out_.kernels: most launches are those of a kernel that is there
 };
@@ -140,13 +147,7 @@ uint32_t ProgramBuilder::kernel_of(KernelPlan& plan) {
 
 KernelStep ProgramBuilder::install(Shaped shaped, const Item& item) {
   KernelStep step = std::move(shaped.step);
-  const auto launch = static_cast<uint32_t>(out_.made.size());
-  using Of = SizedNumber::Of;
-  note(Of::LaunchSize, launch, shaped.dims.sizes);
-  note(Of::LaunchStride, launch, shaped.dims.strides);
-  note(Of::LaunchOffset, launch, shaped.dims.offsets);
-  note(Of::LaunchBlock, launch, std::array{shaped.dims.block});
-  note(Of::LaunchScratch, launch, std::array{shaped.dims.scratch_stride});
+  note_launch(static_cast<uint32_t>(out_.made.size()), shaped.dims);
   step.kernel = kernel_of(shaped.plan);
   for (const BufferId buffer : shaped.buffers) step.operands.push_back(slot(buffer));
   std::vector<ir::NodeId>& made = out_.made.emplace_back();
@@ -282,41 +283,58 @@ void ProgramBuilder::add_loop(const Item& item) {
   const ir::LoopAttr& attr = graph_.loops[node.attr];
   const Body& body = bodies_[node.attr];
   LoopSlots slots{attr, body, {}, {}, {}};
-  const auto place = [&](const Storage& storage) { return Place{slot(storage.buffer), storage.offset.fixed()}; };
+  const auto place = [&](const Storage& storage) { return SizedPlace{slot(storage.buffer), storage.offset}; };
   for (const auto& operand : item.operands) slots.operands.push_back(place(*operand));
   for (const ir::NodeId final : results_[item.external]) slots.finals.push_back(slot(final));
-  const SlotId scratch = attr.scratch > 0 ? slot(item.external) : kNoSlot;
-  slots.part = [&](const Slot& like, int64_t offset) {
-    Slot part{SlotKind::Temp, like.dtype};
-    part.offset = offset;
-    part.sizes = like.sizes;
-    part.strides = like.strides;
-    out_.slots.push_back(std::move(part));
-    slot_dims_.emplace_back();
-    parts_.emplace_back(static_cast<SlotId>(out_.slots.size() - 1), scratch);
-    return parts_.back().first;
+  const SlotId scratch = identical(attr.scratch, 0) ? kNoSlot : slot(item.external);
+  slots.part = [&](SlotId like, Dim offset) {
+    const auto id = static_cast<SlotId>(out_.slots.size());
+    const auto& [sizes, strides] = body.slots[like];
+    push_slot({SlotKind::Temp, body.program.slots[like].dtype}, sizes, strides);
+    parts_.push_back({id, scratch, offset});
+    return id;
   };
-  LoopStep step = loop_step(slots);
-  if (auto inside = options_.cuda ? std::nullopt : over_time(slots, step);
-      inside && (inside->step.jumps.empty() || !options_.no_library))
+  SizedLoop loop = loop_step(slots);
+  if (auto inside = options_.cuda ? std::nullopt : over_time(slots, loop);
+      inside && (inside->loop.step.jumps.empty() || !options_.no_library))
     return add_inside(item, std::move(*inside));
-  for (KernelStep& launch : step.body) {
+  note_loop(loop);
+  for (KernelStep& launch : loop.step.body) {
     KernelPlan plan = body.program.kernels[launch.kernel];
     launch.kernel = kernel_of(plan);
     out_.made.push_back({item.external});
   }
-  out_.steps.emplace_back(std::move(step));
+  out_.steps.emplace_back(std::move(loop.step));
+}
+
+/// Its launches come next.
+void ProgramBuilder::note_loop(const SizedLoop& loop) {
+  const auto first = static_cast<uint32_t>(out_.made.size());
+  for (uint32_t i = 0; i < loop.body.size(); ++i) note_launch(first + i, loop.body[i]);
+  note(SizedNumber::Of::LoopDelta, first, loop.deltas);
+  note(SizedNumber::Of::LoopPlace, first, loop.places);
+}
+
+void ProgramBuilder::note_launch(uint32_t launch, const LaunchDims& dims) {
+  using Of = SizedNumber::Of;
+  note(Of::LaunchSize, launch, dims.sizes);
+  note(Of::LaunchStride, launch, dims.strides);
+  note(Of::LaunchOffset, launch, dims.offsets);
+  note(Of::LaunchBlock, launch, std::array{dims.block});
+  note(Of::LaunchScratch, launch, std::array{dims.scratch_stride});
 }
 
 void ProgramBuilder::add_inside(const Item& item, OverTime inside) {
-  KernelStep& launch = inside.step.body[0];
+  note_loop(inside.loop);
+  LoopStep& step = inside.loop.step;
+  KernelStep& launch = step.body[0];
   cut(inside.plan, launch, options_);
   launch.kernel = kernel_of(inside.plan);
   out_.made.push_back({item.external});
-  if (inside.step.jumps.empty())
+  if (step.jumps.empty())
     out_.steps.emplace_back(std::move(launch));
   else
-    out_.steps.emplace_back(std::move(inside.step));
+    out_.steps.emplace_back(std::move(step));
 }
 
 SlotId ProgramBuilder::slot(BufferId buffer) {
@@ -400,27 +418,34 @@ void ProgramBuilder::place_temps() {
     owners.push_back(id);
   }
   out_.arena_bytes = pack_arena(pieces);
-  note_places(pieces, sizes_of_pieces, owners);
+  const std::vector<Dim> offsets = note_places(pieces, sizes_of_pieces, owners);
   if (out_.arena_bytes < options_.own_bytes)  // not worth a step
     std::erase_if(out_.steps, [](const Step& step) {
       const auto* free = std::get_if<FreeStep>(&step);
       return free && free->slot == kNoSlot;
     });
-  for (size_t i = 0; i < owners.size(); ++i) out_.slots[owners[i]].offset = pieces[i].offset;
-  for (const auto& [part, of] : parts_) out_.slots[part].offset += out_.slots[of].offset;
+  for (size_t i = 0; i < owners.size(); ++i) out_.slots[owners[i]].offset = offsets[i].hint();
+  for (const auto& [part, of, offset] : parts_) {
+    const auto owner = std::ranges::find(owners, of) - owners.begin();
+    const Dim place = offsets[static_cast<size_t>(owner)] + offset;
+    out_.slots[part].offset = place.hint();
+    note(SizedNumber::Of::SlotOffset, part, std::array{place});
+  }
 }
 
-/// Where sizes differ, the pieces lie one above the other as they do here.
-void ProgramBuilder::note_places(std::vector<Piece>& pieces, const std::vector<Dim>& sizes,
-                                 const std::vector<SlotId>& owners) {
-  if (std::ranges::none_of(sizes, &Dim::is_symbolic)) return;
-  const std::vector<Dim> offsets = offsets_of(pieces, sizes);
-  for (size_t i = 0; i < owners.size(); ++i) {
-    pieces[i].offset = offsets[i].hint();
-    note(SizedNumber::Of::SlotOffset, owners[i], std::array{offsets[i]});
+/// Offsets of the pieces. Where sizes differ, they lie one above the other as they do here.
+std::vector<Dim> ProgramBuilder::note_places(const std::vector<Piece>& pieces, const std::vector<Dim>& sizes,
+                                             const std::vector<SlotId>& owners) {
+  if (std::ranges::none_of(sizes, &Dim::is_symbolic)) {
+    std::vector<Dim> offsets;
+    for (const Piece& piece : pieces) offsets.push_back(piece.offset);
+    return offsets;
   }
+  const std::vector<Dim> offsets = offsets_of(pieces, sizes);
+  for (size_t i = 0; i < owners.size(); ++i) note(SizedNumber::Of::SlotOffset, owners[i], std::array{offsets[i]});
   out_.arena_bytes = offsets.back().hint();
   note(SizedNumber::Of::ArenaBytes, 0, std::array{offsets.back()});
+  return offsets;
 }
 
 void ProgramBuilder::tell_verdicts() {

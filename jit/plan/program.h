@@ -92,7 +92,7 @@ struct LoopStep {
     int64_t bytes = 0;         // from there, or from the arena's begin
     int64_t element = 0;       // bytes of one
   };
-  std::vector<Where> where;  // empty in a program for any size, where slots and places move: the table says it then
+  std::vector<Where> where;  // empty in a program for any size, where slots and places move: the table says it there
   SlotId temp = kNoSlot;     // one of those in the arena
 };
 
@@ -202,14 +202,16 @@ struct SizedNumber {
     LaunchOffset,
     LaunchBlock,
     LaunchScratch,
+    LoopDelta,
+    LoopPlace,
     GuardSize,
     GuardStride,
     GuardOffset,
     ArenaBytes,
   };
   Of of;
-  uint32_t at = 0;     // the slot; the launch (see for_each_launch) or the guard, in order
-  uint32_t index = 0;  // in a list
+  uint32_t at = 0;     // the slot; the launch (see for_each_launch) or the guard, in order; a loop's first launch
+  uint32_t index = 0;  // in a list: that of a loop's walks, or its table
   uint32_t expr = 0;   // see ir::Dim
 };
 
@@ -242,6 +244,10 @@ std::span<const KernelStep> launches_of(const AnyStep& step) {
   if constexpr (std::is_same_v<AnyStep, LoopStep>) return step.body;
   if constexpr (std::is_same_v<AnyStep, ContractStep>) return step.epilogue;
   return {};
+}
+
+inline uint32_t launches_in(const Step& step) {
+  return static_cast<uint32_t>(std::visit([](const auto& each) { return launches_of(each).size(); }, step));
 }
 
 /// Calls `take` with every launch that stands in the program, in order: those of a loop once.

@@ -1,5 +1,6 @@
 // What of a program follows from sizes.
 #include <algorithm>
+#include <map>
 
 #include "plan/program.h"
 
@@ -19,10 +20,16 @@ void settle_launches(Program& program, const PlanOptions& options) {
 std::vector<int64_t*> places_of_sizes(Program& program) {
   using Of = SizedNumber::Of;
   std::vector<KernelStep*> launches;
+  std::map<uint32_t, LoopStep*> loops;  // by their first launch
   std::vector<GuardStep*> guards;
   for (Step& step : program.steps)
     if (auto* guard = std::get_if<GuardStep>(&step)) guards.push_back(guard);
   for_each_launch(program, [&](KernelStep& step) { launches.push_back(&step); });
+  uint32_t launch = 0;
+  for (Step& step : program.steps) {
+    if (auto* loop = std::get_if<LoopStep>(&step)) loops[launch] = loop;
+    launch += launches_in(step);
+  }
   std::vector<int64_t*> places;
   for (const auto& [of, at, index, expr] : program.sized) {
     const auto place = [&]() -> int64_t* {
@@ -43,6 +50,10 @@ std::vector<int64_t*> places_of_sizes(Program& program) {
           return &launches[at]->block;
         case Of::LaunchScratch:
           return &launches[at]->scratch_stride;
+        case Of::LoopDelta:
+          return &loops.at(at)->walks[index].delta;
+        case Of::LoopPlace:
+          return &loops.at(at)->table[index].offset;
         case Of::GuardSize:
           return &guards[at]->sizes[index];
         case Of::GuardStride:

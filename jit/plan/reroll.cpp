@@ -72,6 +72,7 @@ class Reroller {
   NodeId hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted);
   void emit(pass::Rewriter& rewriter, const MadeLoop& loop);
   void emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeId made);
+  ir::Layout around(const ir::Graph& body, ir::Layout layout) const;
   NodeId begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which);
   NodeId with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, NodeId now, bool are_there, NodeId limit) const;
   void copy(pass::Rewriter& rewriter, NodeId id) const;
@@ -186,6 +187,7 @@ void Reroller::take(MadeLoop made, const Wanted& wanted) {
   taken_[made.rounds.begin] = made.rounds.end();
   for (const CatOfRounds& of : wanted.cats) cats_[of.cat] = {of, node(made.rounds, 0, 0)};
   if (!wanted.cats.empty()) absorb(made.rounds);
+  if (graph_.symbols) graph_.symbols->ask_again(*made.attr.body->symbols, made.attr.trip);
   loops_.push_back(std::move(made));
 }
 
@@ -325,11 +327,11 @@ NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, Nod
                             NodeId limit) const {
   const ir::ListAttr& list = graph_.lists[graph_[of.cat].attr];
   const auto dim = static_cast<size_t>(list.dim);
-  int64_t at = 0;
+  ir::Dim at = 0;
   for (size_t i = 0; i < list.operands.size(); ++i) {
     const NodeId part = list.operands[i];
-    const int64_t begin = at;
-    at += graph_.sizes(part)[dim].hint();
+    const ir::Dim begin = at;
+    at += graph_.sizes(part)[dim];
     if (of.is_round(i) || (part < limit) != are_there || graph_.layout(part).numel() == 0) continue;
     ir::IndexMap map = ir::identity_map(graph_.sizes(part).size());
     map.dims[dim].offset = begin;
@@ -338,13 +340,22 @@ NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, Nod
   return now;
 }
 
+/// What a body has in the same way in all rounds, outside of it.
+ir::Layout Reroller::around(const ir::Graph& body, ir::Layout layout) const {
+  const auto move = [&](ir::Dim& dim) { dim = graph_.symbols->in_round(*body.symbols, dim, 0); };
+  if (!graph_.symbols) return layout;
+  std::ranges::for_each(layout.sizes, move);
+  std::ranges::for_each(layout.strides, move);
+  return layout;
+}
+
 NodeId Reroller::begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which) {
   const PlacedValue& placed = loop.placed[which];
   ir::Graph& to = rewriter.to();
   if (placed.kind == PlacedValue::Kind::Base) return rewriter[placed.base];
   const ir::Graph& body = *loop.attr.body;
   const NodeId ends_with = body.stores[which].value;
-  const NodeId memory = to.undef(body[ends_with].dtype, body.layout(ends_with));
+  const NodeId memory = to.undef(body[ends_with].dtype, around(body, body.layout(ends_with)));
   if (placed.kind == PlacedValue::Kind::Gather) return memory;
   return with_parts(rewriter, placed.cat, memory, true, node(loop.rounds, 0, 0));
 }
@@ -381,7 +392,7 @@ void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
     }
     if (operand == ir::kNoNode) continue;  // hoisted
     operand = rewriter[operand];
-    if (i < attr.carried) operand = rewriter.to().with_strides(operand, body.layout(body.outputs[i]).strides);
+    if (i < attr.carried) operand = rewriter.to().with_strides(operand, around(body, body.layout(body.outputs[i])).strides);
   }
   const size_t hoisted_from = attr.carried + attr.placed + attr.fixed - loop.hoisted.size();
   for (size_t i = hoisted_from - loop.packed.size(); i < hoisted_from; ++i)
@@ -409,7 +420,6 @@ void Reroller::emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeI
 }  // namespace
 
 std::optional<Rerolled> reroll(const ir::Graph& graph, const PlanOptions& options) {
-  if (graph.symbols && !graph.symbols->empty()) return std::nullopt;
   return Reroller(graph, options).run();
 }
 

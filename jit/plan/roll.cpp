@@ -19,14 +19,10 @@ using Of = SizedNumber::Of;
 
 bool is_of_launch(Of of) {
   return of == Of::LaunchSize || of == Of::LaunchStride || of == Of::LaunchOffset || of == Of::LaunchBlock ||
-         of == Of::LaunchScratch;
+         of == Of::LaunchScratch || of == Of::LoopDelta || of == Of::LoopPlace;
 }
 
 bool is_split(const KernelStep& launch) { return launch.units > launch.grain; }
-
-uint32_t launches_in(const Step& step) {
-  return static_cast<uint32_t>(std::visit([](const auto& each) { return launches_of(each).size(); }, step));
-}
 
 /// Tokens, one a launch that may be in a loop and one a step that may not; repeats of them; loops in their place.
 class Roller {
@@ -160,14 +156,14 @@ uint32_t Roller::keep_items(uint32_t from, uint32_t end) {
 }
 
 LoopStep Roller::loop_of(const Stretch& loop) const {
-  LoopStep made;
-  made.trip = loop.trip;
-  for (uint32_t i = 0; i < loop.period; ++i) made.body.push_back(*items_[loop.begin + i].launch);
-  std::vector<std::vector<Place>> columns;
+  SizedLoop made;
+  made.step.trip = loop.trip;
+  for (uint32_t i = 0; i < loop.period; ++i) made.step.body.push_back(*items_[loop.begin + i].launch);
+  Columns columns;
   for (uint32_t i = 0; i < loop.period; ++i)
-    for (uint32_t k = 0; k < made.body[i].operands.size(); ++k) {
+    for (uint32_t k = 0; k < made.step.body[i].operands.size(); ++k) {
       work(static_cast<uint64_t>(loop.trip));
-      std::vector<Place> places;
+      std::vector<SizedPlace> places;
       for (uint32_t round = 0; round < loop.trip; ++round) {
         const KernelStep& launch = *items_[loop.begin + round * loop.period + i].launch;
         places.push_back({launch.operands[k], launch.offsets[k]});
@@ -175,7 +171,7 @@ LoopStep Roller::loop_of(const Stretch& loop) const {
       add_places(made, {i, k}, std::move(places), columns);
     }
   fill_table(made, columns);
-  return made;
+  return std::move(made.step);
 }
 
 /// Of a body's launches the numbers of the first round stay.

@@ -266,11 +266,11 @@ std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps)
   WalkingMap made{*maps[0], {}};
   for (size_t row = 0; row < made.first.dims.size(); ++row) {
     work(maps.size());
-    const auto offset = [&](size_t round) { return maps[round]->dims[row].offset.hint(); };
-    const int64_t step = maps.size() > 1 ? offset(1) - offset(0) : 0;
+    const auto offset = [&](size_t round) { return maps[round]->dims[row].offset; };
+    const ir::Dim step = maps.size() > 1 ? offset(1) - offset(0) : 0;
     for (size_t round = 0; round < maps.size(); ++round) {
       const bool is_alike = maps[round]->dims[row].has_terms_of(made.first.dims[row]);
-      if (!is_alike || offset(round) != offset(0) + static_cast<int64_t>(round) * step) return std::nullopt;
+      if (!is_alike || !ir::identical(offset(round), offset(0) + round * step)) return std::nullopt;
     }
     made.steps.push_back(step);
   }

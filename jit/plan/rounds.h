@@ -88,7 +88,7 @@ ir::NodeId base_of(const ir::Graph& graph, ir::NodeId id);
 /// The maps of one view in each round: that of the first, and how much further each of its rows begins in the next.
 struct WalkingMap {
   ir::IndexMap first;
-  std::vector<int64_t> steps;
+  std::vector<ir::Dim> steps;
 };
 /// `maps`: one a round, from sizes that are alike. Nothing: they differ by more.
 std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps);

@@ -168,7 +168,7 @@ class Sharer {
 }  // namespace
 
 void share_rounds(Program& program, const PlanOptions& options) {
-  if (options.cuda || options.threads < 2 || !program.sized.empty()) return;
+  if (options.cuda || options.threads < 2) return;
   for (Step& step : program.steps)
     if (auto* loop = std::get_if<LoopStep>(&step); loop && !loop->inside) Sharer(program, options).run(*loop);
 }

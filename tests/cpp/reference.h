@@ -223,8 +223,11 @@ inline std::vector<Values> run_loop(const ir::LoopAttr& loop, const std::vector<
   for (int64_t round = 0; round < loop.trip; ++round) {
     for (uint32_t i = 0; i < loop.tables; ++i)
       in[single + i] = all[loop.operands[single + static_cast<size_t>(i * loop.trip + round)]];
-    const int64_t at[] = {ir::LoopAttr::kFirstRound + round};
-    Outcome made = run_graph(loop.body->symbols ? ir::at_sizes(*loop.body, at) : *loop.body, in, scalars);
+    std::vector<int64_t> at;
+    for (size_t i = 0; loop.body->symbols && i < loop.body->symbols->size(); ++i)
+      at.push_back(loop.body->symbols->value(i));
+    if (!at.empty()) at.back() = ir::LoopAttr::kFirstRound + round;
+    Outcome made = run_graph(at.empty() ? *loop.body : ir::at_sizes(*loop.body, at), in, scalars);
     for (uint32_t i = 0; i < loop.carried; ++i) in[i] = made.outputs[i];
     for (uint32_t i = loop.carried; i < loop.carried + loop.placed; ++i) in[i] = made.inputs[i];
     lasts.assign(made.outputs.begin() + loop.carried, made.outputs.end());

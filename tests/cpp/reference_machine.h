@@ -171,15 +171,17 @@ class Machine {
     if (!step.waits.empty()) return execute_team(step);
     plan::for_each_round(step, [&](const plan::KernelStep& launch) { execute(launch); });
   }
-  Values call(const std::string& name, const std::vector<ir::NodeId>& nodes,
-              const std::vector<plan::SlotId>& operands) {
+  /// Of a product made for all rounds the left factor has more rows than eager's.
+  Values call(const std::string& name, const std::vector<ir::NodeId>& nodes, const std::vector<plan::SlotId>& operands,
+              size_t left = SIZE_MAX) {
     std::vector<Values> in;
     std::vector<std::vector<int64_t>> sizes;
     for (size_t i = 0; i < operands.size(); ++i) {
       const plan::Slot& slot = program_.slots[operands[i]];
       const ir::Layout& layout = graph_.layout(nodes[i]);
-      if (slot.kind == plan::SlotKind::Temp || slot.sizes != ir::hints(layout.sizes) ||
-          slot.strides != ir::hints(layout.strides))
+      std::vector<int64_t> wanted = ir::hints(layout.sizes);
+      if (i == left) wanted[wanted.size() - 2] = slot.sizes[slot.sizes.size() - 2];
+      if (slot.kind == plan::SlotKind::Temp || slot.sizes != wanted || slot.strides != ir::hints(layout.strides))
         throw std::logic_error("an extern call did not get eager's tensor");
       in.push_back(read(operands[i]));
       sizes.push_back(slot.sizes);
@@ -202,7 +204,7 @@ class Machine {
   }
   void execute(const plan::ContractStep& step) {
     const ir::ContractAttr& attr = graph_.contracts.at(step.call);
-    const Values out = call(attr.name, attr.operands, step.operands);
+    const Values out = call(attr.name, attr.operands, step.operands, step.operands.size() - 2);
     tensors_[step.result].freed = false;
     const plan::Slot& slot = program_.slots[step.result];
     if (slot.kind != plan::SlotKind::Tensor || slot.strides != row_major(slot.sizes))

@@ -8,7 +8,9 @@
 
 #include "pass/pass.h"
 #include "plan/program.h"
+#include "plan/team.h"
 #include "plan_graphs.h"
+#include "random_rounds.h"
 #include "reference_machine.h"
 #include "sized_random.h"
 
@@ -99,6 +101,7 @@ class Sized {
     const std::vector<int64_t*> places = plan::places_of_sizes(program);
     for (size_t i = 0; i < places.size(); ++i) *places[i] = registers[code_.place[program.sized[i].expr]];
     plan::settle_launches(program, options_);
+    plan::share_rounds(program, options_);
     return program;
   }
   Graph graph_at(const std::vector<int64_t>& registers) const {
@@ -254,6 +257,49 @@ TEST(SizedPlan, AgreesWithTheGraphAtOtherSizes) {
             << ", with the same guards " << alike << "\n";
   EXPECT_GT(ran, tried / 4);
   EXPECT_GT(alike, anew * 9 / 10);
+}
+
+bool has_loop(const plan::Program& program) {
+  const auto is_over_time = [](const plan::KernelPlan& kernel) {
+    return std::ranges::find(kernel.dims, plan::DimKind::Time) != kernel.dims.end();
+  };
+  const auto is_loop = [](const plan::Step& step) { return std::holds_alternative<plan::LoopStep>(step); };
+  return std::ranges::any_of(program.kernels, is_over_time) || std::ranges::any_of(program.steps, is_loop);
+}
+
+TEST(SizedPlan, LoopsAgreeAtOtherSizes) {
+  constexpr int kTries = 3;
+  uint32_t loops = 0, tried = 0, ran = 0;
+  const uint32_t first = number_from("SIZED_FIRST", 0), last = number_from("SIZED_LOOPS", 60);
+  for (uint32_t seed = first; seed < last; ++seed) {
+    std::mt19937 random(seed);
+    const auto draw = [&](int64_t most) {
+      return 2 + static_cast<int64_t>(random() % static_cast<uint32_t>(most - 1));
+    };
+    const bool any_columns = seed % 3 == 0;
+    const Build build = [&](const Dims& dims, std::shared_ptr<ir::Symbols> symbols) {
+      return RandomRounds(seed, 33 + seed % 5, seed % 4 < 2, dims[0], any_columns ? dims[1] : 4, symbols).make();
+    };
+    Sizes recorded{draw(6)};
+    if (any_columns) recorded.push_back(draw(6));
+    plan::PlanOptions options;
+    options.own_products = seed % 4 != 0;
+    options.threads = 1 + seed % 2;
+    const Sized sized(build, recorded, options);
+    ASSERT_TRUE(sized.lets_in(recorded)) << "seed " << seed;
+    ASSERT_EQ(sized.check(recorded, seed), "") << "seed " << seed << "\n" << sized.text();
+    loops += has_loop(sized.program());
+    for (int i = 0; i < kTries; ++i, ++tried) {
+      Sizes sizes;
+      while (sizes.size() < recorded.size()) sizes.push_back(draw(i == 0 ? 16 : 6));
+      if (!sized.lets_in(sizes)) continue;
+      ++ran;
+      ASSERT_EQ(sized.check(sizes, seed), "") << "seed " << seed << " at " << list(sizes) << "\n" << sized.text();
+    }
+  }
+  std::cout << loops << " of " << last - first << " have loops; " << ran << " of " << tried << " sizes let in\n";
+  EXPECT_GT(loops, (last - first) / 4);
+  EXPECT_GT(ran, tried / 2);
 }
 
 // ---- by hand ----

@@ -288,7 +288,6 @@ void Executable::prepare() {
     if constexpr (std::is_same_v<AnyStep, plan::ContractStep>) note(step.result, calls[step.call], 0);
     if constexpr (std::is_same_v<AnyStep, plan::ExternStep>)
       for (size_t i = 0; i < step.results.size(); ++i) note(step.results[i], calls[externs[step.external].call], i);
-    if constexpr (std::is_same_v<AnyStep, plan::LoopStep>) releases_gil |= step.team > 0;
   };
   plan::for_each_step(program, note_step);
   releases_gil = calls_torch;  // as torch does around each of its operators

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "ir/size_check.h"
+#include "plan/team.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -18,6 +19,8 @@ constexpr int64_t kFar = 8;  // times a size that the plan is made for
 bool is_long(const plan::Program& program) {
   bool any = false;
   plan::for_each_launch(program, [&](const plan::KernelStep& step) { any |= step.units > step.grain; });
+  for (const plan::Step& step : program.steps)
+    if (const auto* loop = std::get_if<plan::LoopStep>(&step)) any |= loop->team > 0;
   return any;
 }
 
@@ -165,6 +168,7 @@ Sized::Lease Sized::take_at(int64_t* registers) const {
   std::copy_n(registers, code_.registers(), instance.registers.begin());
   for (size_t i = 0; i < places_.size(); ++i) *instance.numbers[i] = registers[places_[i]];
   plan::settle_launches(instance.program, options_);
+  plan::share_rounds(instance.program, options_);
   instance.has_run = false;
   instance.is_long = is_long(instance.program);
   instance.is_far = is_far(instance);

@@ -178,3 +178,67 @@ def test_any_size():
     assert fast.stats().fallbacks == {}
     assert fast.stats().variants <= 2, fast.stats()
     assert loop_trips(fast) == [25], fast.inspect("plan")
+
+
+def cell_over_time(cell: nn.Module) -> Any:
+    def run(x):
+        state, out = None, []
+        for t in range(x.shape[0]):
+            state = cell(x[t], state)
+            out.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(out)
+
+    return run
+
+
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_recurrent_cell_at_any_batch(cell, grad):
+    torch.manual_seed(0)
+    run = cell_over_time(cell(8, 16))
+    fast = fastjit(run)
+    plans = []
+    with torch.set_grad_enabled(grad):
+        for batch in (4, 5, 2, 40, 7):
+            x = torch.randn(30, batch, 8, requires_grad=grad)
+            expected, got = run(x), fast(x)
+            assert_same(got, expected)
+            if grad:
+                wanted = torch.autograd.grad(expected.square().mean(), x)
+                assert_same(torch.autograd.grad(got.square().mean(), x), wanted)
+            plans.append(loop_trips(fast))
+    assert fast.stats().fallbacks == {} and fast.stats().variants == 2, fast.stats()
+    assert max(plans[-1], default=0) >= 28, fast.inspect("plan")  # the first round and the last one may differ
+
+
+def test_rounds_that_fill_a_tensor_at_any_size():
+    def run(x, w):
+        out = torch.zeros(x.shape[0] + 1, x.shape[1], 8)
+        h = torch.zeros(x.shape[1], 8)
+        for t in range(x.shape[0]):
+            h = torch.tanh(x[t] + h @ w)
+            out[t + 1] = h
+        return out, h
+
+    fast = fastjit(run)
+    w = torch.randn(8, 8) / 3
+    for batch in (4, 5, 2, 40, 7):
+        x = torch.randn(60, batch, 8)
+        assert_same(fast(x, w), run(x, w))
+    assert fast.stats().fallbacks == {} and fast.stats().variants == 2, fast.stats()
+    assert max(loop_trips(fast), default=0) >= 58, fast.inspect("plan")
+
+
+def test_a_plan_for_any_size_does_not_grow_with_the_rounds():
+    model = nn.LSTMCell(8, 16)
+    kernels = []
+    for steps in (50, 200):
+        run = cell_over_time(model)
+        fast = fastjit(run)
+        with torch.no_grad():
+            for batch in (4, 5, 6):
+                x = torch.randn(steps, batch, 8)
+                assert_same(fast(x), run(x))
+        kernels.append(fast.stats().kernels)
+        assert fast.stats().fallbacks == {} and fast.stats().variants == 2, fast.stats()
+    assert kernels[0] == kernels[1], kernels

@@ -56,6 +56,20 @@ def test_many_threads():
         assert is_team(fast), fast.inspect("plan")
 
 
+def test_any_number_of_heads():
+    with torch_threads(2), torch.no_grad():
+        fast = fastjit(decode)
+        for heads in (12, 13, 16, 2, 30):
+            args = arguments(heads=heads)
+            assert_same(fast(*args), decode(*args))
+        assert fast.stats().fallbacks == {} and fast.stats().variants == 2, fast.stats()
+        assert is_team(fast), fast.inspect("plan")
+        args = arguments(heads=14)
+        expected = decode(*args)
+        for _ in range(100):
+            assert_same(fast(*args), expected)
+
+
 def test_calls_from_several_threads():
     with torch_threads(2), torch.no_grad():
         args = arguments()

@@ -1,0 +1,64 @@
+// Expressions of a loop's body: over the sizes of its program, and the round.
+#include <algorithm>
+#include <stdexcept>
+
+#include "ir/graph.h"
+
+namespace fastjit::ir {
+
+std::shared_ptr<Symbols> Symbols::for_body() const {
+  auto made = std::make_shared<Symbols>(*this);
+  made->shared_sums_ = sums_.size();
+  made->shared_atoms_ = atoms_.size();
+  made->guards_.clear();
+  return made;
+}
+
+bool Symbols::has_round(Dim dim) const {
+  if (!dim.is_symbolic() || dim.expr() < shared_sums_) return false;
+  return std::ranges::any_of(sums_[dim.expr()], [&](const Term& term) {
+    return std::ranges::any_of(term.atoms, [&](uint32_t which) {
+      const Atom& atom = atoms_[which];
+      if (atom.kind == AtomKind::Symbol) return which >= shared_atoms_;
+      return has_round(atom.a) || has_round(atom.b);
+    });
+  });
+}
+
+Dim Symbols::in_round(const Symbols& body, Dim dim, int64_t round) {
+  if (!dim.is_symbolic() || dim.expr() < body.shared_sums_) return dim;
+  const Scope own(this);
+  const auto atom_in_round = [&](uint32_t which) -> Dim {
+    if (which < body.shared_atoms_) return intern({{1, {which}}});
+    const Atom& atom = body.atoms_[which];
+    if (atom.kind == AtomKind::Symbol) return round;
+    const Dim a = in_round(body, atom.a, round), b = in_round(body, atom.b, round);
+    if (atom.kind == AtomKind::Min) return min(a, b);
+    if (atom.kind == AtomKind::Max) return max(a, b);
+    // That both are in range was asked when it was made.
+    return a.is_symbolic() || b.is_symbolic() ? make(Kind::Div, a, b) : Dim(a.hint() / b.hint());
+  };
+  Dim sum = 0;
+  for (const Term& term : body.sums_[dim.expr()]) {
+    Dim product = term.coefficient;
+    for (const uint32_t which : term.atoms) product *= atom_in_round(which);
+    sum += product;
+  }
+  return sum;
+}
+
+void Symbols::ask_again(const Symbols& body, int64_t rounds) {
+  for (const Guard& guard : body.guards_) {
+    const Dim difference = body.dim_of(guard.difference);
+    const int64_t first = body.value(body.size() - 1), count = body.has_round(difference) ? rounds : 1;
+    for (int64_t round = first; round < first + count; ++round) {
+      const Dim here = in_round(body, difference, round);
+      const bool holds = here.is_symbolic()           ? ask(guard.kind, here, 0)
+                         : guard.kind == Kind::Equal ? here.hint() == 0
+                                                      : here.hint() < 0;
+      if (holds != guard.holds) throw std::logic_error("rounds of a loop differ in what was asked of them");
+    }
+  }
+}
+
+}  // namespace fastjit::ir
