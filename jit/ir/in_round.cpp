@@ -53,9 +53,9 @@ void Symbols::ask_again(const Symbols& body, int64_t rounds) {
     const int64_t first = body.value(body.size() - 1), count = body.has_round(difference) ? rounds : 1;
     for (int64_t round = first; round < first + count; ++round) {
       const Dim here = in_round(body, difference, round);
-      const bool holds = here.is_symbolic()           ? ask(guard.kind, here, 0)
+      const bool holds = here.is_symbolic()          ? ask(guard.kind, here, 0)
                          : guard.kind == Kind::Equal ? here.hint() == 0
-                                                      : here.hint() < 0;
+                                                     : here.hint() < 0;
       if (holds != guard.holds) throw std::logic_error("rounds of a loop differ in what was asked of them");
     }
   }

@@ -58,7 +58,8 @@ class Installer {
       return {own_[id], 0};
     }
     const uint32_t which = outputs_.at(id);
-    return which < slots_.attr.carried ? carried(which, round) : SizedPlace{slots_.finals[which + slots_.attr.placed], 0};
+    return which < slots_.attr.carried ? carried(which, round)
+                                       : SizedPlace{slots_.finals[which + slots_.attr.placed], 0};
   }
 
   SizedPlace input(uint32_t index, int64_t round) {
@@ -71,8 +72,7 @@ class Installer {
   /// Where a round leaves a carried value: the last one where it is final, those before by turns.
   SizedPlace carried(uint32_t which, int64_t round) {
     if ((slots_.attr.trip - 1 - round) % 2 == 0) return {slots_.finals[which], 0};
-    if (spare_[which] == kNoSlot)
-      spare_[which] = slots_.part(program_.outputs[which], slots_.body.spare[which]);
+    if (spare_[which] == kNoSlot) spare_[which] = slots_.part(program_.outputs[which], slots_.body.spare[which]);
     return {spare_[which], 0};
   }
 

@@ -31,7 +31,7 @@ class Inward {
   struct Motion {
     Dim delta = 0;
     bool jumps = false;
-    std::vector<SlotId> slots;                                     // in which it lies: more than one only if it jumps
+    std::vector<SlotId> slots;                                    // in which it lies: more than one only if it jumps
     bool stays() const { return identical(delta, 0) && !jumps; }  // and what is carried
   };
 
@@ -94,7 +94,8 @@ void Inward::find_motions() {
 bool Inward::is_near() const {
   constexpr int64_t kFar = 2048;
   for (size_t k = 0; k < motions_.size(); ++k)
-    if (!plan_.is_small() && std::abs(motions_[k].delta.hint()) * ir::size_of(plan_.operands[k].dtype) >= kFar) return false;
+    if (!plan_.is_small() && std::abs(motions_[k].delta.hint()) * ir::size_of(plan_.operands[k].dtype) >= kFar)
+      return false;
   return true;
 }
 
@@ -180,7 +181,8 @@ bool Inward::rounds_are_apart(uint32_t stored) const {
     if (dims_.sizes[dim].hint() > 1) moves.emplace_back(distance_of(stride(stored, dim)), dims_.sizes[dim]);
   if (const Dim delta = motions_[stored].delta; !identical(delta, 0))
     moves.emplace_back(distance_of(delta), step_.trip);
-  std::ranges::stable_sort(moves, {}, [](const auto& move) { return std::pair(move.first.hint(), move.second.hint()); });
+  std::ranges::stable_sort(moves, {},
+                           [](const auto& move) { return std::pair(move.first.hint(), move.second.hint()); });
   Dim reach = 0;
   for (const auto& [distance, size] : moves) {
     if (distance <= reach) return false;

@@ -99,8 +99,8 @@ class ProgramBuilder {
     Dim offset;       // from there, in bytes
   };
   std::vector<Part> parts_;
-  std::map<std::string, uint32_t> kernels_;       // by text
-  support::HashIndex alike_;                      // of out_.kernels: most launches are those of a kernel that is there
+  std::map<std::string, uint32_t> kernels_;  // by text
+  support::HashIndex alike_;                 // of out_.kernels: most launches are those of a kernel that is there
 };
 
 /// Kept values need lanes along the reduced dims; where those are the wrong ones, values are computed again instead.

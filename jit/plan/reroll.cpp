@@ -392,7 +392,8 @@ void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
     }
     if (operand == ir::kNoNode) continue;  // hoisted
     operand = rewriter[operand];
-    if (i < attr.carried) operand = rewriter.to().with_strides(operand, around(body, body.layout(body.outputs[i])).strides);
+    if (i < attr.carried)
+      operand = rewriter.to().with_strides(operand, around(body, body.layout(body.outputs[i])).strides);
   }
   const size_t hoisted_from = attr.carried + attr.placed + attr.fixed - loop.hoisted.size();
   for (size_t i = hoisted_from - loop.packed.size(); i < hoisted_from; ++i)
