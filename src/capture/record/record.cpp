@@ -16,6 +16,7 @@
 #include "capture/record/recorder.h"
 #include "capture/record/running.h"
 #include "support/error.h"
+#include "support/mix.h"
 #include "support/work.h"
 
 namespace fastjit::capture {
@@ -254,6 +255,31 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   if (hides && recording && is_opaque) hide_inside(index);
 }
 
+static bool lies_like(const Use& a, const Use& b) {
+  return a.storage == b.storage && a.offset == b.offset && a.meta->dtype == b.meta->dtype &&
+         a.meta->sizes == b.meta->sizes && a.meta->strides == b.meta->strides;
+}
+
+// The last result, another tensor, that lies where `saved` does.
+std::optional<Use> Recorder::Impl::given_like(const Use& saved) {
+  const auto place = [](const Use& use) { return support::mix(use.storage, static_cast<uint64_t>(use.offset)); };
+  const auto in = [&](const Event& event) -> std::optional<Use> {
+    for (const Use& use : flat_results(event))
+      if (use.tensor != saved.tensor && lies_like(use, saved)) return use;
+    return std::nullopt;
+  };
+  const auto ended = open.empty() ? static_cast<uint32_t>(trace.events.size()) : open.front();
+  for (; sorted < ended; ++sorted)
+    for (const Use& use : flat_results(trace.events[sorted]))
+      if (use.tensor != kNone) givers[place(use)].push_back(sorted);
+  for (size_t i = trace.events.size(); i-- > sorted; support::count_work())
+    if (const auto found = in(trace.events[i])) return found;
+  const std::vector<uint32_t>& there = givers[place(saved)];
+  for (size_t i = there.size(); i-- > 0; support::count_work())
+    if (const auto found = in(trace.events[there[i]])) return found;
+  return std::nullopt;
+}
+
 // The graph keeps a result as another tensor on the same memory, and autograd raises if someone has written there
 // since.
 void Recorder::Impl::meet_saved(const c10::IValue& value) {
@@ -262,10 +288,6 @@ void Recorder::Impl::meet_saved(const c10::IValue& value) {
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number() || trace.find(tensor.unsafeGetTensorImpl()) != kNone) return;
   const Use saved = trace.use(tensor, true);
   if (saved.storage == kNone) return;
-  const auto same = [&](const Use& use) {
-    return use.storage == saved.storage && use.offset == saved.offset && use.meta->dtype == saved.meta->dtype &&
-           use.meta->sizes == saved.meta->sizes && use.meta->strides == saved.meta->strides;
-  };
   const auto detached_from = [&](const Use& use) {
     Event event = as_if_run("aten::detach");
     event.args.push_back({CallValue::Kind::Tensor, {use}, {}});
@@ -273,11 +295,9 @@ void Recorder::Impl::meet_saved(const c10::IValue& value) {
     trace.events.push_back(std::move(event));
     if (const uint64_t dims = trace.made_dims_of(use.tensor)) trace.data_sized.emplace(saved.tensor, dims);
   };
-  for (size_t i = trace.events.size(); i-- > 0; support::count_work())
-    for (const Use& use : flat_results(trace.events[i]))
-      if (use.tensor != saved.tensor && same(use)) return detached_from(use);
+  if (const auto given = given_like(saved)) return detached_from(*given);
   for (const Source& root : trace.roots)  // the hooks of a checkpoint are given another tensor of these, too
-    if (!trace.checkpoints.empty() && root.before.tensor != saved.tensor && same(root.before))
+    if (!trace.checkpoints.empty() && root.before.tensor != saved.tensor && lies_like(root.before, saved))
       return detached_from(trace.use(root.tensor));
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/edge.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -64,6 +65,8 @@ struct Recorder::Impl {
   std::vector<PyObject*> constants;                            // of the roots that are constants; owned
   bool hides = false;                                          // what runs inside opaque operators is not recorded
   uint32_t opaque = kNone;                                     // the open event inside which nothing is
+  std::unordered_map<uint64_t, std::vector<uint32_t>> givers;  // storage and offset -> events that gave a tensor there
+  uint32_t sorted = 0;                                         // of so many events
   std::set<std::pair<uint32_t, std::string_view>> sizes_read;  // what size_read() told of
   std::set<std::tuple<uint32_t, int, int64_t>> slices_taken;   // what slice_taken() told of
 
@@ -85,6 +88,7 @@ struct Recorder::Impl {
   std::string go_back(Way way, const std::vector<at::Tensor>& results, const Rehearse& rehearse);
   void identify(Event& event, const at::RecordFunction& record);
   void meet_saved(const c10::IValue& value);
+  std::optional<Use> given_like(const Use& saved);
   void as_view(Event& event, const c10::IValue& result);
   void as_buffer(Event& event, const c10::IValue& result);  // buffers.cpp
   void hide_inside(uint32_t event);

@@ -95,24 +95,65 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
+def work_of(make: Callable[[int], tuple[Callable[..., Any], tuple[Any, ...]]], n: int, grad: bool = False) -> int:
+    """Steps of the recorder's loops in the first call; nothing is compiled."""
+    function, args = make(n)
+    fast = fastjit.jit(function, on_miss="background")
+    fast = fastjit.of(fast) if isinstance(fast, nn.Module) else fast
+    before = _C.recording_work()
+    with torch.set_grad_enabled(grad):
+        fast(*args)
+    work = _C.recording_work() - before
+    assert [row.reason for row in fast.variants()] == ["its program is being compiled in the background"]
+    fast.clear()
+    return work
+
+
+def assert_linear(works: dict[int, int]) -> None:
+    last = None
+    for n, work in works.items():
+        assert work >= n
+        each = work / (n * math.log2(n))
+        assert last is None or each <= 1.3 * last, works
+        last = each
+
+
+@pytest.fixture
+def _held():
+    _C.hold_background(True)
+    yield
+    _C.hold_background(False)
+
+
+@pytest.mark.usefixtures("_held")
 @pytest.mark.parametrize("make", [chain, recurrence, modules, optimizer, slice_stores, hub, backwards])
 def test_work_grows_no_faster_than_n_log_n(make):
-    last = None
-    _C.hold_background(True)  # nothing is compiled
-    try:
-        for n in SIZES:
-            function, args = make(n)
-            fast = fastjit.jit(function, on_miss="background")
-            fast = fastjit.of(fast) if isinstance(fast, nn.Module) else fast
-            before = _C.recording_work()
-            with torch.no_grad():
-                fast(*args)
-            work = _C.recording_work() - before
-            assert work >= n
-            assert [row.reason for row in fast.variants()] == ["its program is being compiled in the background"]
-            fast.clear()
-            each = work / (n * math.log2(n))
-            assert last is None or each <= 1.3 * last, f"{n} operators: {work} steps"
-            last = each
-    finally:
-        _C.hold_background(False)
+    assert_linear({n: work_of(make, n) for n in SIZES})
+
+
+def cell_in_a_list(n: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def f(x, w):
+        h, out = torch.zeros(2, 4), []
+        for t in range(x.shape[0]):
+            h = torch.tanh(x[t] + h @ w)
+            out.append(h)
+        return torch.stack(out)
+
+    return f, (torch.randn(n // 4, 2, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True))
+
+
+def cell_in_rows(n: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def f(x, w):
+        h, out = torch.zeros(2, 4), torch.zeros(x.shape[0], 2, 4)
+        for t in range(x.shape[0]):
+            h = torch.tanh(x[t] + h @ w)
+            out[t] = h
+        return out
+
+    return f, (torch.randn(n // 4, 2, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True))
+
+
+@pytest.mark.usefixtures("_held")
+@pytest.mark.parametrize("make", [cell_in_a_list, cell_in_rows])
+def test_work_with_gradients_grows_no_faster(make):
+    assert_linear({n: work_of(make, n, grad=True) for n in (100, 1000, 4000)})
