@@ -434,7 +434,8 @@ NodeId LoopMaker::with_part(NodeId now, const CatOfRounds& of, CatOfRounds::Part
   for (; !views.empty(); views.pop_back()) value = copy_node(std::span(&views.back(), 1), {value});
   ir::Dim before = 0, step = 0;
   for (uint32_t i = 0; i < part.first; ++i) before += length(i);
-  for (uint32_t i = 0; i < of.stride; ++i) step += length(part.first + i);
+  for (int64_t i = 0; i < of.stride; ++i) step += length(part.first + static_cast<size_t>(i));
+  for (int64_t i = of.stride; i < 0; ++i) step -= length(static_cast<size_t>(part.first + i));
   ir::IndexMap map = ir::identity_map(graph_.sizes(of.cat).size());
   map.dims[dim].offset = before + step * round_;
   return body_.update(now, value, std::move(map));
@@ -463,8 +464,8 @@ ir::IndexMap gathered_at(ir::Dim round, size_t rank) { return pass::slice_map(ra
 
 bool CatOfRounds::is_round(size_t operand) const {
   return std::ranges::any_of(parts, [&](const Part& part) {
-    if (operand < part.first || (operand - part.first) % stride != 0) return false;
-    return (operand - part.first) / stride < static_cast<size_t>(trip);
+    const int64_t distance = static_cast<int64_t>(operand) - part.first, round = distance / stride;
+    return distance % stride == 0 && round >= 0 && round < trip;
   });
 }
 

@@ -10,17 +10,19 @@
 
 namespace fastjit::plan {
 
-/// Parts of a Cat that are values of rounds, in the order of these.
+/// Parts of a Cat that are values of rounds, in the order of these, or the last round's first.
 struct CatOfRounds {
   struct Part {
     uint32_t at;     // node of a round
     uint32_t first;  // operand of the Cat: that of the first round
   };
   ir::NodeId cat = ir::kNoNode;
-  uint32_t stride = 1;  // operands from one round's to the next
+  int64_t stride = 1;  // operands from one round's to the next
   int64_t trip = 0;
   std::vector<Part> parts;
 
+  /// The operand that a round gives.
+  size_t operand(Part part, int64_t round) const { return static_cast<size_t>(part.first + stride * round); }
   /// Whether a round gives this operand.
   bool is_round(size_t operand) const;
 };

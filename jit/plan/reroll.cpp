@@ -206,12 +206,13 @@ NodeId Reroller::below(const Rounds& rounds, NodeId id) const {
   return id;
 }
 
-/// Whether every round's node `part.at` is an operand of the Cat, each so far behind the one before, all seen alike.
+/// Whether every round's node `part.at` is an operand of the Cat, each so far from the one before, all seen alike.
 bool Reroller::lists_rounds(const Rounds& rounds, const CatOfRounds& of, CatOfRounds::Part part) const {
   const auto& parts = graph_.lists[graph_[of.cat].attr].operands;
-  if (part.first + of.stride * static_cast<size_t>(rounds.trip - 1) >= parts.size()) return false;
+  const int64_t last = part.first + of.stride * (rounds.trip - 1);
+  if (last < 0 || last >= std::ssize(parts)) return false;
   for (int64_t round = 0; round < rounds.trip; ++round) {
-    NodeId a = parts[part.first + of.stride * static_cast<size_t>(round)], b = parts[part.first];
+    NodeId a = parts[of.operand(part, round)], b = parts[part.first];
     for (; !is_inside(rounds, a) && !is_inside(rounds, b); a = graph_[a].in[0], b = graph_[b].in[0]) {
       const bool is_view = ir::is_view(graph_[a].op);
       if (!is_view || graph_[a].op != graph_[b].op || graph_[a].layout != graph_[b].layout ||
@@ -234,9 +235,9 @@ void Reroller::take_cat(const Rounds& rounds, uint32_t at, NodeId cat, Wanted& w
   }
   const auto& parts = known_parts->second;
   const auto first = parts.find(node(rounds, 0, at)), second = parts.find(node(rounds, 1, at));
-  if (first == parts.end() || second == parts.end() || second->second <= first->second) return;
+  if (first == parts.end() || second == parts.end()) return;
   const CatOfRounds::Part part{at, first->second};
-  CatOfRounds of{cat, second->second - first->second, rounds.trip, {part}};
+  CatOfRounds of{cat, int64_t{second->second} - first->second, rounds.trip, {part}};
   if (!lists_rounds(rounds, of, part)) return;
   const auto known = std::ranges::find(wanted.cats, cat, &CatOfRounds::cat);
   if (known == wanted.cats.end())

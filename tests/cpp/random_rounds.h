@@ -1,5 +1,6 @@
 #pragma once
 // Programs of rounds that are alike, for re-rolling.
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <random>
@@ -199,6 +200,7 @@ class RandomRounds {
       std::vector<ir::NodeId> parts;
       if (draw() % 3 == 0) parts.push_back(g_.reshape(fixed_, {1, rows_, columns_}));
       for (const ir::NodeId value : gathered_) parts.push_back(g_.reshape(value, {1, rows_, columns_}));
+      if (draw() % 2) std::reverse(parts.begin(), parts.end());  // as the way back collects gradients
       give(g_.cat(parts, 0));
     }
     if (draw() % 2) give(g_.pointwise(ir::Op::Neg, {gathered_[draw() % gathered_.size()]}));

@@ -242,3 +242,31 @@ def test_a_plan_for_any_size_does_not_grow_with_the_rounds():
         kernels.append(fast.stats().kernels)
         assert fast.stats().fallbacks == {} and fast.stats().variants == 2, fast.stats()
     assert kernels[0] == kernels[1], kernels
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("backward", [False, True])
+@torch.enable_grad()
+def test_gradients_of_steps_are_stored_where_they_belong(dim, backward):
+    """Each step's is zeros but for its slice: the sum of all would be as long as the sequence, in every round."""
+    steps = 60
+
+    def run(x, w):
+        h = torch.zeros(4, 8)
+        for t in reversed(range(steps)) if backward else range(steps):
+            h = torch.tanh(x.select(dim, t) + h @ w)
+        return h
+
+    fast = fastjit(run)
+    for _ in range(3):
+        x = torch.randn((steps, 4, 8) if dim == 0 else (4, steps, 8), requires_grad=True)
+        w = (torch.randn(8, 8) / 3).requires_grad_()
+        expected, got = run(x, w), fast(x, w)
+        assert_same(got, expected)
+        for mine, theirs in zip(
+            torch.autograd.grad(got.sum(), (x, w)), torch.autograd.grad(expected.sum(), (x, w)), strict=True
+        ):
+            assert_same(mine, theirs)
+    assert fast.stats().hits == 2 and fast.stats().fallbacks == {}, fast.stats()
+    rounds = [line for line in fast.inspect("plan").splitlines() if line.startswith("    kernel")]
+    assert rounds and not any(f"sizes [{steps * 32}]" in line for line in rounds), fast.inspect("plan")
