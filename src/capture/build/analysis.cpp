@@ -4,6 +4,7 @@
 
 #include "capture/build/build.h"
 #include "capture/build/sizeless.h"
+#include "capture/build/strided.h"
 #include "capture/ops/schemas.h"
 #include "capture/record/data_sizes.h"
 #include "capture/record/effects.h"
@@ -85,7 +86,8 @@ class Selector {
       step.rebinds = true;
       step.target = static_cast<uint32_t>(written_arguments(event)[0]);
     }
-    if (step.row && !has_known_schema(*event.op)) {
+    const bool reaches_out = event.facts.is(OpFlag::ReachesStorage) && !lies_in_its_tensor(event);
+    if (step.row && (reaches_out || !has_known_schema(*event.op))) {
       step.row = nullptr;
       step.rebinds = false;
     }
@@ -204,7 +206,7 @@ class Selector {
     step.reshapes = true;
     const bool is_own =
         event.parent != kNone && event.args[0].uses.size() == 1 && !before_.contains(event.args[0].uses[0].storage);
-    if (!is_own || !step.row || by_torch_ || transforms_ > 0)
+    if (!is_own || !step.row || by_torch_ || transforms_ > 0 || event.facts.is(OpFlag::ReachesStorage))
       unsound("shape of a tensor was changed in place: " + where(trace_, event));
     read(step, event);
     steps.push_back(std::move(step));

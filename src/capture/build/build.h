@@ -234,6 +234,7 @@ class GraphBuilder {
   void settle_parts(const std::vector<Use>& outputs);
   void begin_parts(const Action& step);
   void begin_parted(const Use& use);
+  ir::Dim offset_in_base(uint32_t tensor) const;
   void refresh(const Use& use);
   void follow_view(const Use& argument, const Use& result);
   void refuse_overlap(const Event& event, const Use& target) const;

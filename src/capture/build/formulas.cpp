@@ -51,8 +51,8 @@ bool is_known_branch(std::string_view formula, const Trace& trace, uint32_t node
 bool is_known_formula(const Trace& trace, uint32_t node) {
   std::string_view name = trace.events[node].name;
   name.remove_prefix(name.rfind(' ') + 1);
-  constexpr std::array<std::string_view, 3> kNodes{"torch::autograd::AccumulateGrad", "torch::autograd::CopyBackwards",
-                                                   "torch::autograd::GraphRoot"};
+  constexpr std::array<std::string_view, 4> kNodes{"torch::autograd::AccumulateGrad", "torch::autograd::CopyBackwards",
+                                                   "torch::autograd::CopySlices", "torch::autograd::GraphRoot"};
   if (std::ranges::find(kNodes, name) != kNodes.end()) return true;
   const size_t end = name.find_last_not_of("0123456789");
   if (end == std::string_view::npos || end + 1 == name.size()) return false;  // the class of an autograd.Function

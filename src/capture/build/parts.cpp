@@ -5,6 +5,7 @@
 
 #include "capture/build/build.h"
 #include "ir/regions.h"
+#include "ir/strides.h"
 #include "support/work.h"
 
 namespace fastjit::capture {
@@ -80,6 +81,14 @@ std::optional<ir::IndexMap> GraphBuilder::map_of(const std::vector<ir::Node>& pa
     map = map ? ir::composed(*map, inner) : inner;
   }
   return map;
+}
+
+/// Where a view on a parted storage begins, in elements from its base on; 0 where it is none, or no map says it.
+ir::Dim GraphBuilder::offset_in_base(uint32_t tensor) const {
+  const State& state = states_[tensor];
+  const auto base = parted_.find(analysis_.storage[tensor]);
+  const auto map = base == parted_.end() ? std::nullopt : map_of(state.path);
+  return map ? ir::view_strides(*map, state.path.back().rank, graph_.layout(base->second).strides).offset : ir::Dim(0);
 }
 
 /// What the base's newest value holds there: the value that was written to this very region, where nothing else was

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "capture/build/build.h"
+#include "capture/build/strided.h"
 #include "capture/record/effects.h"
 #include "support/work.h"
 
@@ -87,7 +88,8 @@ void mark_written(const Trace& trace, Analysis& analysis, const Forced& forced) 
     if (analysis.storage[tensor] != kNone) is_shared[analysis.storage[tensor]] = 1;
   std::vector<char> reached_anywhere(count, 0);  // by offsets of the storage, not of a tensor in it
   for (const Action& step : analysis.steps)
-    if (trace.events[step.event].facts.is(OpFlag::ReachesStorage))
+    if (const Event& event = trace.events[step.event];
+        event.facts.is(OpFlag::ReachesStorage) && !lies_in_its_tensor(event))
       for (uint32_t tensor : step.reads) reached_anywhere[analysis.storage[tensor]] = 1;
 
   std::map<uint32_t, Neighbours> neighbours;  // of the storages that are written

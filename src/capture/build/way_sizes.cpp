@@ -274,11 +274,11 @@ void WaySizes::add(const ir::Layout& layout, const ir::Symbols& symbols) {
   }
 }
 
-void WaySizes::add(Dim dim, const ir::Symbols& symbols) {
-  if (!dim.is_symbolic() || !known_.insert(dim.expr()).second) return;
+void WaySizes::add(Dim dim, bool is_offset, const ir::Symbols& symbols) {
+  if (!dim.is_symbolic() || !known_.emplace(dim.expr(), is_offset).second) return;
   const uint32_t wanted[] = {dim.expr()};
   const ir::SizeCode code = symbols.code(wanted);
-  Candidate made{dim, {}};
+  Candidate made{dim, is_offset, {}};
   for (const Other& other : others_) {
     std::vector<int64_t> registers(code.registers(), INT64_MIN);
     std::ranges::copy(other.sizes, registers.begin());
@@ -288,7 +288,7 @@ void WaySizes::add(Dim dim, const ir::Symbols& symbols) {
   candidates_.push_back(std::move(made));
 }
 
-std::optional<Dim> WaySizes::find(uint32_t number, int64_t value, bool is_float) {
+std::optional<Dim> WaySizes::find(uint32_t number, int64_t value, bool is_float, bool is_offset) {
   const auto is = [&](int64_t size, int64_t bits) {
     return is_float ? static_cast<double>(size) == std::bit_cast<double>(bits) : size == bits;
   };
@@ -297,7 +297,7 @@ std::optional<Dim> WaySizes::find(uint32_t number, int64_t value, bool is_float)
     return Dim(value);
   std::optional<Dim> found;
   for (const Candidate& candidate : candidates_) {
-    bool fits = is(candidate.dim.hint(), value);
+    bool fits = candidate.is_offset == is_offset && is(candidate.dim.hint(), value);
     for (size_t i = 0; fits && i < others_.size(); ++i) fits = is(candidate.others[i], others_[i].way->numbers[number]);
     if (!fits) continue;
     if (found) static_cast<void>(*found == candidate.dim);
@@ -347,6 +347,7 @@ void GraphBuilder::take_way_sizes(uint32_t event) {
     if (const std::optional<ir::Layout> layout = layout_of(tensor)) {
       way_->add(*layout, symbols);
       std::ranges::for_each(layout->sizes, settle);
+      way_->add_offset(offset_in_base(tensor), symbols);
     }
   for (const auto& [place, given] : size_places_)
     for (const auto& [element, number] : given.numbers)
@@ -422,8 +423,8 @@ void GraphBuilder::free_gradients(const std::vector<Use>& outputs) {
 void GraphBuilder::place_way_sizes(uint32_t index) {
   const Event& event = trace_.events[index];
   uint32_t at = way_->begin(index);
-  const auto next = [&](int64_t value, bool is_float) {
-    const std::optional<Dim> found = way_->find(at++, value, is_float);
+  const auto next = [&](int64_t value, bool is_float, bool is_offset = false) {
+    const std::optional<Dim> found = way_->find(at++, value, is_float, is_offset);
     if (!found) fix_all_sizes();
     return found.value_or(Dim(value));
   };
@@ -434,7 +435,8 @@ void GraphBuilder::place_way_sizes(uint32_t index) {
       continue;
     }
     std::vector<Dim> dims;
-    for (const int64_t number : given.numbers) dims.push_back(next(number, given.is_float));
+    const bool is_offset = event.name == "aten::as_strided" && i == 3;
+    for (const int64_t number : given.numbers) dims.push_back(next(number, given.is_float, is_offset));
     if (std::ranges::any_of(dims, &Dim::is_symbolic)) given_lists_[{index, i}] = std::move(dims);
   }
   for (const Use& use : flat_results(event)) {

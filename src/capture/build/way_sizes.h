@@ -4,8 +4,8 @@
 // it:
 //
 // 1. Every formula on the way has a row in formulas.def, which says what its numbers may be: constants, sizes, products
-//    of sizes of one tensor, sums and differences of these, and what changes whenever one of these does. Any other
-//    formula, that of a torch.autograd.Function too, fixes all sizes.
+//    of sizes of one tensor, sums and differences of these, where a view that was written begins, and what changes
+//    whenever one of these does. Any other formula, that of a torch.autograd.Function too, fixes all sizes.
 // 2. No size, nor an int that Python made of sizes, is 0 or 1 that was not (guards), so that formulas run the same
 //    operators.
 // 3. In some earlier recording all that sizes make (sizes, products, ints of Python's) was smaller than now, or all of
@@ -61,14 +61,16 @@ class WaySizes {
 
   /// What numbers may follow from.
   void add(const ir::Layout& layout, const ir::Symbols& symbols);
-  void add(ir::Dim dim, const ir::Symbols& symbols);
+  void add(ir::Dim dim, const ir::Symbols& symbols) { add(dim, false, symbols); }
+  /// Where a view begins in its base.
+  void add_offset(ir::Dim offset, const ir::Symbols& symbols) { add(offset, true, symbols); }
   /// Whether some recording proves constants (3).
   bool is_told() const;
   /// Sums of factors times symbols, and a constant behind these, that were 0 in all recordings (4). Nothing: they are
   /// beyond reckoning.
   std::optional<std::vector<std::vector<int64_t>>> bonds() const;
-  /// What this number is for any size; nothing: it is not known.
-  std::optional<ir::Dim> find(uint32_t number, int64_t value, bool is_float);
+  /// What this number is for any size; nothing: it is not known. `is_offset`: it is where a view begins.
+  std::optional<ir::Dim> find(uint32_t number, int64_t value, bool is_float, bool is_offset);
 
   std::map<uint32_t, std::vector<ir::Dim>> results;  // by tensor: their sizes
   uint32_t last = kNone;                             // the last event of the way that was met
@@ -80,13 +82,15 @@ class WaySizes {
   };
   struct Candidate {
     ir::Dim dim;
+    bool is_offset;
     std::vector<int64_t> others;  // its value at the sizes of each of `others_`
   };
+  void add(ir::Dim dim, bool is_offset, const ir::Symbols& symbols);
   WayPlaces places_;
   std::vector<int64_t> now_;  // by symbol
   std::vector<Other> others_;
   std::vector<Candidate> candidates_;
-  std::set<uint32_t> known_;  // expressions of these
+  std::set<std::pair<uint32_t, bool>> known_;  // expressions of these, and whether they are offsets
 };
 
 }  // namespace fastjit::capture

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "capture/lower/regions.h"
+#include "ir/strided.h"
 
 namespace fastjit::capture {
 namespace {
@@ -126,6 +127,14 @@ void flip(Call& c) {
   give_view(c, x, std::move(map), {x.sizes().begin(), x.sizes().end()});
 }
 
+// Of memory that begins with the tensor (see lies_in_its_tensor).
+void as_strided(Call& c) {
+  Shape sizes = c.shape(1);
+  auto map = ir::strided_map(c.meta(0).layout(), sizes, c.shape(2), c.has(3) ? c.size(3) : ir::Dim(0));
+  if (!map) throw NotLowered{};
+  give_view(c, c.node(0), std::move(*map), std::move(sizes));
+}
+
 // ---- several results ----
 
 void unbind(Call& c) {
@@ -210,6 +219,7 @@ constexpr LowerRow kRows[] = {
     ROW("select.int", region<selected>),
     ROW("slice.Tensor", region<sliced>),
     ROW("narrow", narrow),
+    ROW("as_strided", as_strided),
     ROW("expand", expand),
     ROW("expand_as", expand_as),
     ROW("broadcast_to", expand),

@@ -505,3 +505,60 @@ def test_what_an_argument_was_before_it_was_written(size):
         assert_same(fast(mine), copied_before_its_argument_is_written(theirs))
         assert_same(mine, theirs)
     assert fast.stats().hits == 2, fast.stats()
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("rows", [(7, 4), (60, 4)])
+def test_gradients_of_rows_are_slices_of_those_of_the_whole(rows):
+    """Autograd addresses memory there (`as_strided`), and copies the whole for each write."""
+    fast = fastjit(steps_in_order)
+    for _ in range(3):
+        x = torch.randn(*rows, requires_grad=True)
+        expected, got = steps_in_order(x), fast(x)
+        assert_same(got, expected)
+        assert_same(torch.autograd.grad(got.sin().sum(), x), torch.autograd.grad(expected.sin().sum(), x))
+    assert fast.stats().hits == 2 and fast.stats().fallbacks == {}, fast.stats()
+    calls = [line for line in fast.inspect("plan").splitlines() if line.strip().startswith("extern")]
+    assert not calls, calls
+
+
+VIEWS = {
+    "a box": ((2, 3), (6, 1), 7),
+    "turned": ((3, 2), (1, 6), 2),
+    "every other one": ((2, 3), (12, 2), 0),
+    "a line": ((4,), (6,), 5),
+    "one element": ((), (), 9),
+    "one of each": ((1, 1), (3, 2), 11),
+}
+BEYOND = {
+    "over the edge of a row": ((2, 4), (6, 1), 3),
+    "a diagonal": ((4,), (7,), 0),
+    "windows": ((4, 3), (3, 1), 0),
+    "twice the same": ((3, 2), (0, 1), 4),
+}
+
+
+@pytest.mark.parametrize("name", [*VIEWS, *BEYOND])
+@pytest.mark.parametrize("write", [False, True])
+def test_as_strided(name, write):
+    size, stride, offset = (VIEWS | BEYOND)[name]
+
+    def run(x):
+        y = x * 2
+        part = y.as_strided(size, stride, offset)
+        if write and 0 not in stride:
+            part.mul_(3)
+        return part + 1, y + 1
+
+    for turned in (False, True):
+        x = torch.randn(6, 4).t() if turned else torch.randn(4, 6)
+        fast = check(run, x)
+        is_known = name in VIEWS and not turned
+        assert "extern" not in fast.inspect("plan").split("kernel 0 is")[0] or not is_known, fast.inspect("plan")
+
+
+def test_as_strided_of_a_part_of_memory():
+    def run(x):
+        return x[1:].as_strided((2, 2), (6, 1), 0) * 2, x[1:].as_strided((2, 2), (6, 1), 8) * 2
+
+    check(run, torch.randn(4, 6))
