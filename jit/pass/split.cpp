@@ -297,14 +297,26 @@ class Splitter {
       handed_.push_back({Handed::From::Output, known->second});
     else
       return false;
-    handed_nodes_.push_back({id});
+    handed_nodes_.push_back({{id}, kNoNode});
     return true;
   }
+
+  /// One value, or slices of a stack, of which some are none that are wanted.
+  struct HandedNodes {
+    std::vector<NodeId> values;
+    NodeId whole = kNoNode;  // that stack, where the graph has it
+  };
 
   void hand_over(Rewriter& half, const std::vector<NodeId>& extras) {
     std::set<NodeId> in_stacks;
     for (std::vector<NodeId>& stack : stacks(graph_, extras)) {
       in_stacks.insert(stack.begin(), stack.end());
+      const auto held = held_together(graph_, stack);
+      if (held && first_[held->stack] && given_.insert(half[held->stack]).second) {
+        in_stacks.insert(held->stack);
+        hand_over(half.to(), half[held->stack], held->slices, held->stack);
+        continue;
+      }
       std::vector<NodeId> slices;
       for (const NodeId id : stack) slices.push_back(half[id]);
       hand_over(half.to(), stacked(half.to(), slices), std::move(stack));
@@ -318,10 +330,10 @@ class Splitter {
     }
   }
 
-  void hand_over(Graph& to, NodeId extra, std::vector<NodeId> nodes) {
+  void hand_over(Graph& to, NodeId extra, std::vector<NodeId> nodes, NodeId whole = kNoNode) {
     handed_.push_back({Handed::From::Extra, static_cast<uint32_t>(to.outputs.size())});
     to.outputs.push_back(extra);
-    handed_nodes_.push_back(std::move(nodes));
+    handed_nodes_.push_back({std::move(nodes), whole});
   }
 
   Graph make_second() {
@@ -347,16 +359,21 @@ class Splitter {
     return std::move(half.to());
   }
 
-  void take_over(Rewriter& half, const std::vector<NodeId>& nodes, const std::string& name) const {
-    const NodeId first = nodes[0];
-    if (nodes.size() == 1)
-      return static_cast<void>(
-          half.input(first, graph_[first].op == Op::Input ? graph_.inputs[graph_[first].attr].name : name));
+  void take_over(Rewriter& half, const HandedNodes& of, const std::string& name) const {
+    const auto& [nodes, whole] = of;
+    if (nodes.size() == 1 && whole == kNoNode) {
+      const Node& node = graph_[nodes[0]];
+      half.input(nodes[0], node.op == Op::Input ? graph_.inputs[node.attr].name : name);
+      return;
+    }
+    const NodeId first = *std::ranges::find_if(nodes, [](NodeId id) { return id != kNoNode; });
     std::vector<Dim> sizes{static_cast<int64_t>(nodes.size())};
     sizes.insert(sizes.end(), graph_.sizes(first).begin(), graph_.sizes(first).end());
     std::vector<Dim> strides = row_major(sizes);
     const NodeId stack = half.to().input(graph_[first].dtype, {std::move(sizes), std::move(strides)}, {name});
-    for (size_t i = 0; i < nodes.size(); ++i) half.set(nodes[i], slice_of(half.to(), stack, static_cast<int64_t>(i)));
+    if (whole != kNoNode) half.set(whole, stack);
+    for (size_t i = 0; i < nodes.size(); ++i)
+      if (nodes[i] != kNoNode) half.set(nodes[i], slice_of(half.to(), stack, static_cast<int64_t>(i)));
   }
 
   // Per node: the second half makes it where it is used first. It would take memory from the begin of the way back on,
@@ -400,8 +417,8 @@ class Splitter {
   std::vector<bool> first_, second_, handed_over_, recomputed_, is_shown_;
   std::unordered_map<NodeId, NodeId> first_writes_;
   std::vector<uint32_t> first_inputs_;
-  std::unordered_set<NodeId> given_;               // outputs of the first half: memory that somebody has
-  std::vector<std::vector<NodeId>> handed_nodes_;  // per input of the second half that is not late; slices of a stack
+  std::unordered_set<NodeId> given_;       // outputs of the first half: memory that somebody has
+  std::vector<HandedNodes> handed_nodes_;  // per input of the second half that is not late
   std::vector<Handed> handed_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "pass/slice.h"
@@ -30,6 +31,52 @@ std::vector<std::vector<NodeId>> stacks(const Graph& graph, const std::vector<No
   for (auto& [kind, of] : alike)
     if (of.size() >= kFewest && calls[of.front()] == calls[of.back()]) made.push_back(std::move(of));
   return made;
+}
+
+namespace {
+
+/// What the node is with one more dim at the front; kNoNode: it is something else.
+NodeId below_first_dim(const Graph& graph, NodeId id) {
+  const Node& node = graph[id];
+  if (!is_view(node.op) || !identical(graph.sizes(id)[0], 1)) return kNoNode;
+  const auto below = graph.sizes(node.in[0]);
+  if (!std::ranges::equal(graph.sizes(id).subspan(1), below, [](Dim a, Dim b) { return identical(a, b); }))
+    return kNoNode;
+  if (node.op == Op::Reshape) return node.in[0];
+  IndexMap map = identity_map(below.size());
+  for (Affine& row : map.dims) ++row.terms[0].first;
+  return graph.maps[node.attr] == map ? node.in[0] : kNoNode;
+}
+
+/// The slices that the part of a Cat along its first dim gives: one of the values, or others.
+void add_slices(const Graph& graph, NodeId part, const std::vector<NodeId>& values, std::vector<NodeId>& slices) {
+  const NodeId below = below_first_dim(graph, part);
+  if (std::ranges::binary_search(values, below))
+    slices.push_back(below);
+  else
+    slices.resize(slices.size() + static_cast<size_t>(graph.sizes(part)[0].hint()), kNoNode);
+}
+
+}  // namespace
+
+/// Whether it is a Cat along its first dim, by rows, and not much longer than `count`, whatever the sizes are.
+static bool may_hold(const Graph& graph, NodeId id, int64_t count) {
+  if (graph[id].op != Op::Cat || graph.lists[graph[id].attr].dim != 0) return false;
+  const Layout& layout = graph.layout(id);
+  const auto is_symbolic = [&](NodeId part) { return graph.sizes(part)[0].is_symbolic(); };
+  return layout.sizes[0].hint() <= 2 * count && std::ranges::none_of(graph.operands(id), is_symbolic) &&
+         identical(layout.strides, row_major(layout.sizes));
+}
+
+std::optional<Held> held_together(const Graph& graph, const std::vector<NodeId>& values) {
+  for (NodeId id = values.back(); id < graph.nodes.size(); ++id) {
+    if (graph[id].dtype != graph[values[0]].dtype || !may_hold(graph, id, std::ssize(values))) continue;
+    Held held{id, {}};
+    for (const NodeId part : graph.operands(id)) add_slices(graph, part, values, held.slices);
+    const std::set<NodeId> found(held.slices.begin(), held.slices.end());
+    if (std::ranges::all_of(values, [&](NodeId value) { return found.contains(value); })) return held;
+  }
+  return std::nullopt;
 }
 
 NodeId stacked(Graph& graph, const std::vector<NodeId>& slices) {

@@ -1,6 +1,8 @@
 // A graph in two halves: what the first hands over, and what the second makes of gradients that are there or missing.
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "pass/split.h"
 #include "support/error.h"
 
@@ -136,8 +138,9 @@ TEST(Split, WhatIsComputedAgainWaitsForItsUse) {
 
 namespace {
 
-/// c = tanh(p)[t] * c + q[t] over some rounds; gradients of each p[t], which need tanh(p)[t] and the c before.
-pass::Halves split_rounds(int64_t rounds, int64_t length) {
+/// c = tanh(p)[t] * c + q[t] over some rounds; gradients of each p[t], which need tanh(p)[t] and the c before. The
+/// result is the last c, or `stacked`: what follows from all of them in one tensor.
+pass::Halves split_rounds(int64_t rounds, int64_t length, bool stacked = false) {
   Graph g;
   const Layout all{{rounds, length}, {length, 1}}, row{{length}, {1}};
   const NodeId p = input(g, "p", all), q = input(g, "q", all);
@@ -149,6 +152,11 @@ pass::Halves split_rounds(int64_t rounds, int64_t length) {
   }
   NodeId back = input(g, "g", row);
   g.outputs = {states.back()};
+  if (stacked) {
+    std::vector<NodeId> parts;
+    for (const NodeId state : std::span(states).subspan(1)) parts.push_back(g.reshape(state, {1, length}));
+    g.outputs = {g.pointwise(Op::Exp, {g.cat(std::move(parts), 0)})};
+  }
   for (auto t = static_cast<size_t>(rounds); t-- > 0;) {
     g.outputs.push_back(g.pointwise(Op::Mul, {back, states[t]}));
     back = g.pointwise(Op::Mul, {back, gates[t]});
@@ -176,6 +184,16 @@ TEST(Split, ManySmallValuesAreHandedOverInOneTensor) {
     EXPECT_TRUE(identical(halves.first.sizes(halves.first.outputs[stack]), std::vector<Dim>{39, 64}))
         << "gates and states, of all rounds but one";
   EXPECT_EQ(count(halves.first, Op::Cat), 2u);
+}
+
+TEST(Split, WhatLiesInOneTensorAnywayIsHandedOverInThat) {
+  const pass::Halves halves = split_rounds(40, 64, true);
+  EXPECT_EQ(ir::verify(halves.first), "");
+  EXPECT_EQ(ir::verify(halves.second), "");
+  ASSERT_EQ(halves.first.outputs.size(), 3u);
+  EXPECT_EQ(count(halves.first, Op::Cat), 2u) << "of the gates, and of the states";
+  const auto rows = [&](size_t output) { return halves.first.sizes(halves.first.outputs[output])[0].hint(); };
+  EXPECT_EQ(rows(1) + rows(2), 39 + 40) << "the last state is there too";
 }
 
 // y = g * exp(x)[:length], of eight.
