@@ -86,7 +86,8 @@ class Selector {
       step.rebinds = true;
       step.target = static_cast<uint32_t>(written_arguments(event)[0]);
     }
-    const bool reaches_out = event.facts.is(OpFlag::ReachesStorage) && !lies_in_its_tensor(event);
+    const bool reaches_out = event.facts.is(OpFlag::ReachesStorage) &&
+                             !lies_in_its_tensor(event, roots_.contains(event.args[0].uses[0].storage));
     if (step.row && (reaches_out || !has_known_schema(*event.op))) {
       step.row = nullptr;
       step.rebinds = false;

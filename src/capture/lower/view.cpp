@@ -127,7 +127,7 @@ void flip(Call& c) {
   give_view(c, x, std::move(map), {x.sizes().begin(), x.sizes().end()});
 }
 
-// Of memory that begins with the tensor (see lies_in_its_tensor).
+// Of memory that begins with the tensor where an offset is given (see lies_in_its_tensor).
 void as_strided(Call& c) {
   Shape sizes = c.shape(1);
   auto map = ir::strided_map(c.meta(0).layout(), sizes, c.shape(2), c.has(3) ? c.size(3) : ir::Dim(0));

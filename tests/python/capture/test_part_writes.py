@@ -557,6 +557,17 @@ def test_as_strided(name, write):
         assert "extern" not in fast.inspect("plan").split("kernel 0 is")[0] or not is_known, fast.inspect("plan")
 
 
+def test_as_strided_of_an_argument_begins_where_its_memory_does():
+    def run(x):
+        return x.as_strided((2, 2), (6, 1), 7) * 2, x.as_strided((2, 2), (6, 1)) * 3, x.as_strided((2, 2), (2, 1), 0)
+
+    fast, memory = fastjit(run), torch.randn(8, 6)
+    for begin in (0, 0, 2, 3):
+        x = memory[begin : begin + 4]
+        assert_same(fast(x), run(x))
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}, fast.stats()
+
+
 def test_as_strided_of_a_part_of_memory():
     def run(x):
         return x[1:].as_strided((2, 2), (6, 1), 0) * 2, x[1:].as_strided((2, 2), (6, 1), 8) * 2
