@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "ir/in_round.h"
 #include "support/mix.h"
 
 namespace fastjit::ir {
@@ -486,10 +487,7 @@ NodeId Graph::loop(LoopAttr attr) {
     const bool is_placed = which >= carried && which < carried + placed;
     const NodeId of =
         is_placed ? body->stores[which - carried].value : body->outputs[which < carried ? which : which - placed];
-    Layout to = body->layout(of);
-    const auto move = [&](Dim& dim) { dim = symbols ? symbols->in_round(*body->symbols, dim, 0) : dim; };
-    std::ranges::for_each(to.sizes, move);
-    std::ranges::for_each(to.strides, move);
+    Layout to = around_body(*this, *body, body->layout(of));
     const size_t rank = to.sizes.size();
     Node final = blank(Op::Final, (*body)[of].dtype, intern(std::move(to)), rank, which);
     final.in[0] = id;

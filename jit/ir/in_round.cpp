@@ -1,8 +1,8 @@
 // Expressions of a loop's body: over the sizes of its program, and the round.
+#include "ir/in_round.h"
+
 #include <algorithm>
 #include <stdexcept>
-
-#include "ir/graph.h"
 
 namespace fastjit::ir {
 
@@ -59,6 +59,14 @@ void Symbols::ask_again(const Symbols& body, int64_t rounds) {
       if (holds != guard.holds) throw std::logic_error("rounds of a loop differ in what was asked of them");
     }
   }
+}
+
+Layout around_body(const Graph& graph, const Graph& body, Layout layout) {
+  const auto move = [&](Dim& dim) { dim = graph.symbols->in_round(*body.symbols, dim, 0); };
+  if (!graph.symbols) return layout;
+  std::ranges::for_each(layout.sizes, move);
+  std::ranges::for_each(layout.strides, move);
+  return layout;
 }
 
 }  // namespace fastjit::ir

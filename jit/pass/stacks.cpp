@@ -57,16 +57,16 @@ void add_slices(const Graph& graph, NodeId part, const std::vector<NodeId>& valu
     slices.resize(slices.size() + static_cast<size_t>(graph.sizes(part)[0].hint()), kNoNode);
 }
 
-}  // namespace
-
 /// Whether it is a Cat along its first dim, by rows, and not much longer than `count`, whatever the sizes are.
-static bool may_hold(const Graph& graph, NodeId id, int64_t count) {
+bool may_hold(const Graph& graph, NodeId id, int64_t count) {
   if (graph[id].op != Op::Cat || graph.lists[graph[id].attr].dim != 0) return false;
   const Layout& layout = graph.layout(id);
   const auto is_symbolic = [&](NodeId part) { return graph.sizes(part)[0].is_symbolic(); };
   return layout.sizes[0].hint() <= 2 * count && std::ranges::none_of(graph.operands(id), is_symbolic) &&
          identical(layout.strides, row_major(layout.sizes));
 }
+
+}  // namespace
 
 std::optional<Held> held_together(const Graph& graph, const std::vector<NodeId>& values) {
   for (NodeId id = values.back(); id < graph.nodes.size(); ++id) {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ir/in_round.h"
 #include "pass/rewrite.h"
 #include "plan/loop_maker.h"
 #include "plan/over_time.h"
@@ -72,7 +73,6 @@ class Reroller {
   NodeId hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted);
   void emit(pass::Rewriter& rewriter, const MadeLoop& loop);
   void emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeId made);
-  ir::Layout around(const ir::Graph& body, ir::Layout layout) const;
   NodeId begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which);
   NodeId with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, NodeId now, bool are_there, NodeId limit) const;
   void copy(pass::Rewriter& rewriter, NodeId id) const;
@@ -341,22 +341,13 @@ NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, Nod
   return now;
 }
 
-/// What a body has in the same way in all rounds, outside of it.
-ir::Layout Reroller::around(const ir::Graph& body, ir::Layout layout) const {
-  const auto move = [&](ir::Dim& dim) { dim = graph_.symbols->in_round(*body.symbols, dim, 0); };
-  if (!graph_.symbols) return layout;
-  std::ranges::for_each(layout.sizes, move);
-  std::ranges::for_each(layout.strides, move);
-  return layout;
-}
-
 NodeId Reroller::begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which) {
   const PlacedValue& placed = loop.placed[which];
   ir::Graph& to = rewriter.to();
   if (placed.kind == PlacedValue::Kind::Base) return rewriter[placed.base];
   const ir::Graph& body = *loop.attr.body;
   const NodeId ends_with = body.stores[which].value;
-  const NodeId memory = to.undef(body[ends_with].dtype, around(body, body.layout(ends_with)));
+  const NodeId memory = to.undef(body[ends_with].dtype, ir::around_body(graph_, body, body.layout(ends_with)));
   if (placed.kind == PlacedValue::Kind::Gather) return memory;
   return with_parts(rewriter, placed.cat, memory, true, node(loop.rounds, 0, 0));
 }
@@ -394,7 +385,8 @@ void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
     if (operand == ir::kNoNode) continue;  // hoisted
     operand = rewriter[operand];
     if (i < attr.carried)
-      operand = rewriter.to().with_strides(operand, around(body, body.layout(body.outputs[i])).strides);
+      operand =
+          rewriter.to().with_strides(operand, ir::around_body(graph_, body, body.layout(body.outputs[i])).strides);
   }
   const size_t hoisted_from = attr.carried + attr.placed + attr.fixed - loop.hoisted.size();
   for (size_t i = hoisted_from - loop.packed.size(); i < hoisted_from; ++i)

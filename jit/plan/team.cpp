@@ -167,6 +167,14 @@ class Sharer {
 
 }  // namespace
 
+bool takes_threads(const Program& program) {
+  bool any = false;
+  for_each_launch(program, [&](const KernelStep& step) { any |= step.units > step.grain; });
+  for (const Step& step : program.steps)
+    if (const auto* loop = std::get_if<LoopStep>(&step)) any |= loop->team > 0;
+  return any;
+}
+
 void share_rounds(Program& program, const PlanOptions& options) {
   if (options.cuda || options.threads < 2) return;
   for (Step& step : program.steps)

@@ -7,4 +7,7 @@ namespace fastjit::plan {
 /// enough to share each one between threads that stay awake.
 void share_rounds(Program& program, const PlanOptions& options);
 
+/// Whether some launch is split between threads, or some loop is a team's.
+bool takes_threads(const Program& program);
+
 }  // namespace fastjit::plan

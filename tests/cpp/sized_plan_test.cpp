@@ -260,11 +260,9 @@ TEST(SizedPlan, AgreesWithTheGraphAtOtherSizes) {
 }
 
 bool has_loop(const plan::Program& program) {
-  const auto is_over_time = [](const plan::KernelPlan& kernel) {
-    return std::ranges::find(kernel.dims, plan::DimKind::Time) != kernel.dims.end();
-  };
   const auto is_loop = [](const plan::Step& step) { return std::holds_alternative<plan::LoopStep>(step); };
-  return std::ranges::any_of(program.kernels, is_over_time) || std::ranges::any_of(program.steps, is_loop);
+  return std::ranges::any_of(program.kernels, &plan::KernelPlan::is_over_time) ||
+         std::ranges::any_of(program.steps, is_loop);
 }
 
 TEST(SizedPlan, LoopsAgreeAtOtherSizes) {

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <random>
 
+#include "reference.h"
+
 namespace fastjit::test {
 namespace {
 
@@ -15,24 +17,10 @@ using Ints = std::vector<int64_t>;
 
 std::vector<Dim> dims(const Ints& ints) { return {ints.begin(), ints.end()}; }
 
-/// Calls `take` with every index below the sizes.
-template <class Take>
-void each_index(const Ints& sizes, Take take) {
-  Ints index(sizes.size(), 0);
-  for (;;) {
-    take(index);
-    size_t d = sizes.size();
-    while (d > 0 && ++index[d - 1] == sizes[d - 1]) index[--d] = 0;
-    if (d == 0) return;
-  }
-}
-
 struct Strided {
   Ints sizes, strides;
   int64_t offset = 0;
-  int64_t at(const Ints& index) const {
-    return std::inner_product(index.begin(), index.end(), strides.begin(), offset);
-  }
+  int64_t at(const Ints& index) const { return offset + dot_index(strides, index); }
 };
 
 class Random {
@@ -91,12 +79,7 @@ class Random {
 
 void expect_names(const ir::IndexMap& map, const Strided& tensor, const Strided& part) {
   each_index(part.sizes, [&](const Ints& index) {
-    Ints there;
-    for (const ir::Affine& row : map.dims) {
-      int64_t at = row.offset.hint();
-      for (const auto& [dim, coefficient] : row.terms) at += coefficient.hint() * index[dim];
-      there.push_back(at);
-    }
+    const Ints there = mapped(map, index);
     for (size_t d = 0; d < there.size(); ++d) {
       ASSERT_GE(there[d], 0);
       ASSERT_LT(there[d], tensor.sizes[d]);

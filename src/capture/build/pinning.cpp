@@ -4,11 +4,9 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <unordered_set>
 #include <utility>
 
 #include "capture/build/build.h"
-#include "capture/build/strided.h"
 #include "capture/record/effects.h"
 #include "support/work.h"
 
@@ -83,18 +81,13 @@ void mark_written(const Trace& trace, Analysis& analysis, const Forced& forced) 
   for (uint32_t t = 0; t < trace.tensors.size(); ++t)
     if (analysis.storage[t] != kNone) members[analysis.storage[t]].push_back(t);
   std::vector<char> has_root(count, 0), is_shared(count, 0);  // shared: no parts of it can have a new value
-  std::unordered_set<uint32_t> there;                         // before the call
-  for (const Source& root : trace.roots) {
-    there.insert(root.before.storage);
+  for (const Source& root : trace.roots)
     is_shared[root.before.storage] |= root.constant || std::exchange(has_root[root.before.storage], 1);
-  }
   for (const auto& [tensor, dims] : trace.data_sized)
     if (analysis.storage[tensor] != kNone) is_shared[analysis.storage[tensor]] = 1;
   std::vector<char> reached_anywhere(count, 0);  // by offsets of the storage, not of a tensor in it
   for (const Action& step : analysis.steps)
-    if (const Event& event = trace.events[step.event];
-        event.facts.is(OpFlag::ReachesStorage) &&
-        !lies_in_its_tensor(event, there.contains(event.args[0].uses[0].storage)))
+    if (trace.events[step.event].facts.is(OpFlag::ReachesStorage) && !step.row)
       for (uint32_t tensor : step.reads) reached_anywhere[analysis.storage[tensor]] = 1;
 
   std::map<uint32_t, Neighbours> neighbours;  // of the storages that are written

@@ -10,6 +10,7 @@
 #include "dispatch/run/parallel.h"
 #include "dispatch/run/pool.h"
 #include "dispatch/run/steps.h"
+#include "plan/team.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -293,9 +294,7 @@ void Executable::prepare() {
   releases_gil = calls_torch;  // as torch does around each of its operators
   if (calls_torch) mark_extras();
   if (cuda) return find_numbers();  // launches only queue work
-  plan::for_each_launch(program, [&](const plan::KernelStep& s) { releases_gil |= s.units > s.grain; });
-  for (const plan::Step& step : program.steps)
-    if (const auto* loop = std::get_if<plan::LoopStep>(&step)) releases_gil |= loop->team > 0;
+  releases_gil |= plan::takes_threads(program);
 }
 
 void Executable::mark_extras() {

@@ -16,14 +16,6 @@ const at::Tensor& unpack(PyObject* tensor) { return THPVariable_Unpack(tensor); 
 constexpr size_t kKept = 4;  // programs at the sizes that came last
 constexpr int64_t kFar = 8;  // times a size that the plan is made for
 
-bool is_long(const plan::Program& program) {
-  bool any = false;
-  plan::for_each_launch(program, [&](const plan::KernelStep& step) { any |= step.units > step.grain; });
-  for (const plan::Step& step : program.steps)
-    if (const auto* loop = std::get_if<plan::LoopStep>(&step)) any |= loop->team > 0;
-  return any;
-}
-
 /// So many numbers, zero at first; few of them take no memory from elsewhere.
 class Registers {
  public:
@@ -170,7 +162,7 @@ Sized::Lease Sized::take_at(int64_t* registers) const {
   plan::settle_launches(instance.program, options_);
   plan::share_rounds(instance.program, options_);
   instance.has_run = false;
-  instance.is_long = is_long(instance.program);
+  instance.is_long = plan::takes_threads(instance.program);
   instance.is_far = is_far(instance);
   far_calls_ += instance.is_far;
   std::rotate(instances_.begin(), std::prev(place.base()), place.base());

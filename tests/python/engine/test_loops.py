@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fastjit import fastjit
-from helpers import assert_same, check, loop_trips, torch_threads
+from helpers import assert_same, cell_over_time, check, loop_trips, torch_threads
 
 
 def launches(fast: Any) -> int:
@@ -178,17 +178,6 @@ def test_any_size():
     assert fast.stats().fallbacks == {}
     assert fast.stats().variants <= 2, fast.stats()
     assert loop_trips(fast) == [25], fast.inspect("plan")
-
-
-def cell_over_time(cell: nn.Module) -> Any:
-    def run(x):
-        state, out = None, []
-        for t in range(x.shape[0]):
-            state = cell(x[t], state)
-            out.append(state[0] if isinstance(state, tuple) else state)
-        return torch.stack(out)
-
-    return run
 
 
 @pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fastjit import fastjit
-from helpers import assert_same, check, loop_trips, torch_threads
+from helpers import assert_same, cell_over_time, check, loop_trips, torch_threads
 
 
 def steps_of(fast: Any) -> int:
@@ -276,14 +276,7 @@ def test_both_ways_through_a_cell(kind):
     """Forwards and backwards are a loop each, and what the rounds save is in a tensor or two, in its place."""
     torch.manual_seed(0)
     cell = kind(16, 32)
-
-    def run(x):
-        state, out = None, []
-        for t in range(x.shape[0]):
-            state = cell(x[t], state)
-            out.append(state[0] if isinstance(state, tuple) else state)
-        return torch.stack(out)
-
+    run = cell_over_time(cell)
     fast, x = fastjit(run), torch.randn(30, 8, 16)
     for _ in range(3):
         wanted, got = [], []

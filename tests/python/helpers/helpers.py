@@ -97,6 +97,19 @@ def loop_trips(fast: Any) -> list[int]:
     return [int(outside or inside) for outside, inside in found]
 
 
+def cell_over_time(cell: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The states of a recurrent cell after each step of a sequence, in one tensor."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        state, out = None, []
+        for t in range(x.shape[0]):
+            state = cell(x[t], state)
+            out.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(out)
+
+    return run
+
+
 def in_threads(count: int, work: Callable[[], None]) -> list[BaseException]:
     """Runs `work` in so many threads at once; what they raised."""
     raised: list[BaseException] = []
