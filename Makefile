@@ -104,9 +104,9 @@ GRADIENTS ?= 0:1000
 fuzz-training: build
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) RANDOM_GRADIENTS=$(GRADIENTS) $(PY) -m pytest -q -s tests/python/dispatch/test_random_gradients.py
 
-# Every sample of torch's operator database in every element type and layout: tens of minutes.
+# Every sample of torch's operator database in every element type and layout, and every target: tens of minutes.
 opinfo-full: build
-	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest $(patsubst %,tests/python/capture/test_%.py,opinfo opinfo_forms)
+	@FASTJIT_OPINFO_FULL=1 FASTJIT_CACHE_DIR=$$(mktemp -d) $(PY) -m pytest $(patsubst %,tests/python/%.py,capture/test_opinfo capture/test_opinfo_forms dispatch/test_targets)
 
 # The first SAMPLES samples of each entry of torch's operator database that has gradients, forward and back: some minutes.
 SAMPLES ?= 6

@@ -34,21 +34,37 @@ if(NOT TORCH_RELEASE IN_LIST TORCH_SUPPORTED)
                       "Type: ${Python_EXECUTABLE} -m pip install torch==${TORCH_NEWEST}")
 endif()
 
+# What both parts of the extension are compiled with. torch's headers change layout without NDEBUG, so it is set in every
+# build type. They come first: they bring a pybind11 of their own, and there must be one.
+function(compile_with_torch target)
+  target_compile_definitions(${target} PRIVATE NDEBUG FASTJIT_VERSION="${PROJECT_VERSION}" FASTJIT_TORCH_VERSION="${TORCH_VERSION}")
+  if(NOT FASTJIT_OBSERVER)
+    target_compile_definitions(${target} PRIVATE FASTJIT_NO_OBSERVER)
+  endif()
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(${target} SYSTEM PRIVATE ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+  target_compile_options(${target} PRIVATE -fpch-preprocess)
+  target_link_libraries(${target} PRIVATE fj_jit fj_flags)
+endfunction()
+
+# A file that sees pybind11's headers compiles much of pybind11 again (4 s with GCC 12): src/capture, of which few files
+# need them, has precompiled headers without.
 file(GLOB_RECURSE EXT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp ${PROJECT_SOURCE_DIR}/src/*.c)
-pybind11_add_module(_C MODULE NO_EXTRAS ${EXT_SOURCES})
-# torch's headers change layout without NDEBUG, so it is set in every build type.
-target_compile_definitions(_C PRIVATE NDEBUG FASTJIT_VERSION="${PROJECT_VERSION}" FASTJIT_TORCH_VERSION="${TORCH_VERSION}")
-if(NOT FASTJIT_OBSERVER)
-  target_compile_definitions(_C PRIVATE FASTJIT_NO_OBSERVER)
-endif()
-target_include_directories(_C PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_include_directories(_C SYSTEM PRIVATE ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
-target_link_libraries(_C PRIVATE fj_jit fj_flags ${TORCH_ROOT}/lib/libtorch_python.so ${TORCH_ROOT}/lib/libtorch.so
+file(GLOB_RECURSE CAPTURE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capture/*.cpp)
+list(REMOVE_ITEM EXT_SOURCES ${CAPTURE_SOURCES})
+add_library(fj_capture OBJECT ${CAPTURE_SOURCES})
+compile_with_torch(fj_capture)
+target_link_libraries(fj_capture PRIVATE pybind11::headers Python::Module)
+set_target_properties(fj_capture PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+target_precompile_headers(fj_capture PRIVATE ${PROJECT_SOURCE_DIR}/src/capture/pch.h)
+
+pybind11_add_module(_C MODULE NO_EXTRAS ${EXT_SOURCES} $<TARGET_OBJECTS:fj_capture>)
+compile_with_torch(_C)
+target_link_libraries(_C PRIVATE ${TORCH_ROOT}/lib/libtorch_python.so ${TORCH_ROOT}/lib/libtorch.so
                       ${TORCH_ROOT}/lib/libtorch_cpu.so ${TORCH_ROOT}/lib/libc10.so)
 file(GLOB_RECURSE TORCH_FREE CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/observe/*.cpp)
 set_source_files_properties(${TORCH_FREE} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 target_precompile_headers(_C PRIVATE ${PROJECT_SOURCE_DIR}/src/pch.h)
-target_compile_options(_C PRIVATE -fpch-preprocess)
 target_link_options(_C PRIVATE -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--as-needed
                     -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
 # Torch's OpenMP runtime, by the file it ships, so that there is one pool of threads in the process.

@@ -188,8 +188,10 @@ class Recorder {
   bool has_data_sizes() const;
   /// Tells that Python is about to look at the sizes of `tensor`, which are facts from now on.
   void size_read(const at::Tensor& tensor);
+  /// Whether data decides sizes of both, and they are the same in each call: Python may compare them.
+  bool same_sizes(const at::Tensor& a, const at::Tensor& b);
   /// Tells that Python is about to slice `tensor` from the beginning to `stop`: whether that is all of dim `dim` is a
-  /// fact from now on.
+  /// fact from now on. dim -1: whether the tensor has elements; `stop` is 0.
   void slice_taken(const at::Tensor& tensor, int dim, int64_t stop);
   /// Tells that Python is about to ask for `tensor` with its elements in this order: where they lie so, it gets the
   /// tensor back, and no operator runs.

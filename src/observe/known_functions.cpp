@@ -10,14 +10,14 @@
 
 namespace fastjit::observe {
 
-// Null: it has none. For the message of an error 3.13 runs Python code of the import system, in which another thread
-// may begin a recording.
-static Ref attribute(PyObject* object, const char* name) {
+// For the message of an error 3.13 runs Python code of the import system, in which another thread may begin a recording.
+Ref attribute(PyObject* holder, const char* name) {
   PyObject* found = nullptr;
+  if (!holder) return Ref();
 #if PY_VERSION_HEX >= 0x030D0000
-  if (PyObject_GetOptionalAttrString(object, name, &found) < 0) PyErr_Clear();
+  if (PyObject_GetOptionalAttrString(holder, name, &found) < 0) PyErr_Clear();
 #else
-  found = PyObject_GetAttrString(object, name);
+  found = PyObject_GetAttrString(holder, name);
   if (!found) PyErr_Clear();
 #endif
   return Ref::steal(found);

@@ -20,6 +20,9 @@ const char* known_name(int row) noexcept;
 /// Through it a tensor or a generator is used without an operator: "use of a tensor outside operators by ". Else "".
 const char* door_of(int row) noexcept;
 
+/// Null: it has none, or the holder is null. No exception is left.
+Ref attribute(PyObject* holder, const char* name);
+
 /// What "module:name" or "module:Class.name" is among the modules that are imported already; null if it is not there.
 Ref imported(const char* name);
 

@@ -129,8 +129,10 @@ struct Host {
   void (*on_stack)(void* context, PyObject* tensors) = nullptr;
   /// The instruction about to run looks at the sizes of a tensor.
   void (*on_size_read)(void* context, PyObject* tensor) = nullptr;
+  /// Whether data decides sizes of these two tensors, and both have the same ones whatever it says.
+  bool (*same_sizes)(void* context, PyObject* a, PyObject* b) = nullptr;
   /// It takes a slice of the tensor, from the beginning to `stop`: whether size `dim` is at most that decides which
-  /// operators run.
+  /// operators run. dim -1: it asks whether the tensor has no elements, and `stop` is 0.
   void (*on_slice)(void* context, PyObject* tensor, int dim, int64_t stop) = nullptr;
   /// It asks for the tensor with its elements in this order (a memory format of torch's, or null): whether they lie so,
   /// and the tensor is given back, or a copy, sizes may decide.

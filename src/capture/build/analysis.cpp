@@ -55,7 +55,8 @@ class Selector {
     if (event.name == kTest) return add_value(index);
     if (event.name == kFew && !by_torch_) return;
     if (is_size(event)) {
-      if (!by_torch_) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
+      const bool is_of_mask = event.name == kSlice && masked_.contains(event.args[0].uses[0].tensor);
+      if (!by_torch_ && !is_of_mask) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
       return add_value(index);
     }
     if (below_ > 0) refuse_below(event);
@@ -92,7 +93,7 @@ class Selector {
       step.row = nullptr;
       step.rebinds = false;
     }
-    step.total = masked_total_behind(index);
+    step.total = masked_total_behind(event, step.row);
     if (!step.row || step.row->level == Level::Decompose) refuse_masked_sizes(event);
     if (step.row && step.row->level == Level::Decompose) {
       if (covered(index)) return select_nested(index);
@@ -213,10 +214,10 @@ class Selector {
     steps.push_back(std::move(step));
   }
 
-  // As long as data say; that of nonzero is as long as dims are many.
+  // As long as data say; that of nonzero is as long as dims are many, that of others as what they are given.
   static bool gives_list(const Event& event) {
     const auto is_list = [](const CallValue& item) { return item.kind == CallValue::Kind::TensorList; };
-    return std::ranges::any_of(event.results, is_list) && !event.facts.is(OpFlag::FirstDim);
+    return std::ranges::any_of(event.results, is_list) && !event.facts.is(OpFlag::FirstDim) && !gives_as_many(event);
   }
 
   bool has_data_sizes(uint32_t index) const {
@@ -337,22 +338,25 @@ class Selector {
            });
   }
 
-  // The sum or mean of masked elements whose formula on the way back the event is a part of: it spreads a number over
-  // them, or divides by their count. Autograd numbers its nodes, and an operator is told what the next one will be.
-  uint32_t masked_total_behind(uint32_t index) {
-    const std::string_view base = base_name(trace_.events[index].name);
+  // The sum, mean or loss of masked elements whose formula on the way back the event is a part of, where it spreads a
+  // number over them, or divides by their count. Autograd numbers its nodes, and an operator is told what the next one
+  // will be. Of other formulas nobody knows where they use the count.
+  uint32_t masked_total_behind(const Event& event, const LowerRow* row) {
     if (by_torch_ || masked_.empty() || below_ == 0 || transforms_ > 0 || trace_.goes_back_in_python) return kNone;
-    if (base != "aten::expand" && base != "aten::div") return kNone;
-    uint32_t formula = trace_.events[index].parent;
+    uint32_t formula = event.parent;
     while (formula != kNone && !is_backward(trace_.events[formula])) formula = trace_.events[formula].parent;
     if (formula == kNone || trace_.events[formula].node < 0) return kNone;
     if (makers_.empty()) find_makers();
     const auto maker = makers_.find(trace_.events[formula].node);
     if (maker == makers_.end()) return kNone;
     const Event& total = trace_.events[maker->second];
-    const bool is_of_total =
-        trace_.events[formula].name.ends_with(total.name == "aten::mean" ? ": MeanBackward0" : ": SumBackward0");
-    return is_total(total) && is_of_total && masked_.contains(total.args[0].uses[0].tensor) ? maker->second : kNone;
+    if (!is_total(total) || !masked_.contains(total.args[0].uses[0].tensor)) return kNone;
+    const std::string_view name = formula_of_total(total);
+    const bool is_known = !name.empty() && trace_.events[formula].name.ends_with(name);
+    if (!is_known && !(row && reduction_at(event))) depends_on_data(event);
+    const std::string functional = functional_name(event.name);
+    const std::string_view base = base_name(functional.empty() ? event.name : functional);
+    return is_known && (base == "aten::expand" || base == "aten::div") ? maker->second : kNone;
   }
 
   // Of the operators that were told of one node, the last made it: the others made none.

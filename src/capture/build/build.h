@@ -90,8 +90,15 @@ bool is_masked_store(const Event& event);
 /// The same into a new tensor.
 bool is_masked_put(const Event& event);
 bool is_masked_load(const Event& event);
-/// An operator that makes one number of all elements: a sum, or their mean.
+/// The argument that tells a loss to add up what it computes of each element, or to give their mean, or tells its
+/// formula that it has.
+std::optional<size_t> reduction_at(const Event& event);
+/// An operator that makes one number of all elements: a sum, a mean, or one of these of a loss.
 bool is_total(const Event& event);
+/// The name of its node of autograd's, where that is made of several operators; else empty.
+std::string_view formula_of_total(const Event& total);
+/// Gives a list of as many tensors as it is given.
+bool gives_as_many(const Event& event);
 
 class WaySizes;
 
@@ -253,12 +260,17 @@ class GraphBuilder {
   bool puts_zeros(const Event& event) const;
   ir::NodeId zeros_for_masked(const Event& event);
   Value snapshot(const Action& step, const Use& use);
-  ir::NodeId lower_compressed(const Action& step, ir::NodeId mask);
+  std::vector<ir::NodeId> lower_compressed(const Action& step, ir::NodeId mask);
   ir::NodeId mask_over(ir::NodeId mask, ir::NodeId value);
+  ir::NodeId blank_over(const Event& event, ir::NodeId mask);
+  bool is_broadcast_to_itself(const Event& event, ir::NodeId mask) const;
+  bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;
+  // masked_totals.cpp
   ir::NodeId count_of(ir::NodeId mask);
+  ir::NodeId is_at_most(const Event& asks, ir::NodeId mask);
   ir::NodeId total_of(const Action& step, ir::NodeId mask);
   bool set_divisor(std::vector<Arg>& args, const Event& event, ir::NodeId mask);
-  bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;
+  void reduce_nothing(std::vector<Arg>& args, const Event& event, ir::NodeId mask);
   // externs.cpp
   void external(uint32_t step);
   ir::NodeId real(uint32_t tensor);

@@ -1,7 +1,7 @@
 // y[m] = g(x[m]) as a select. x[m] is *compressed*: its value is kept over the mask's whole domain, where only the
 // masked elements are real. Pointwise work keeps it so; y[m] = it makes where(m, it, y), and the sum into y[m], as on
-// autograd's way back from x[m], where(m, y + it, y). Its sum is that of where(m, it, 0), its mean that over the number
-// of masked elements. Any other use depends on data.
+// autograd's way back from x[m], where(m, y + it, y). Of its sums masked_totals.cpp tells. Any other use depends on
+// data.
 #include <algorithm>
 
 #include "capture/build/build.h"
@@ -63,8 +63,6 @@ bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
 
 bool is_masked_load(const Event& event) { return event.name == "aten::index.Tensor" && has_mask(event); }
 
-bool is_total(const Event& event) { return event.name == "aten::sum" || event.name == "aten::mean"; }
-
 static bool puts_by_mask(const Event& event) {
   return has_mask(event) && event.args.size() >= 4 && event.args[3].constant.isBool();
 }
@@ -72,6 +70,8 @@ static bool puts_by_mask(const Event& event) {
 bool is_masked_store(const Event& event) {
   return (event.name == "aten::index_put_" || event.name == "aten::_index_put_impl_") && puts_by_mask(event);
 }
+
+bool gives_as_many(const Event& event) { return event.name == "aten::broadcast_tensors"; }
 
 bool is_masked_put(const Event& event) { return event.name == "aten::index_put" && puts_by_mask(event); }
 
@@ -119,6 +119,15 @@ ir::NodeId GraphBuilder::mask_of(const Event& event) const {
     for (const Use& use : item.uses)
       if (use.tensor != kNone && states_[use.tensor].mask != ir::kNoNode) return states_[use.tensor].mask;
   return ir::kNoNode;
+}
+
+// Of tensors of one mask that are broadcast against each other, each is as large before as after.
+bool GraphBuilder::is_broadcast_to_itself(const Event& event, ir::NodeId mask) const {
+  if (event.name != "aten::expand" || event.parent == kNone) return false;
+  const Event& all = trace_.events[event.parent];
+  const auto is_masked = [&](const Use& use) { return use.tensor != kNone && states_[use.tensor].mask == mask; };
+  return gives_as_many(all) && std::ranges::all_of(all.args[0].uses, is_masked) &&
+         event.args[0].uses[0].meta->sizes == event.results[0].uses[0].meta->sizes;
 }
 
 // The value now, also where it lies in pinned memory: a copy taken at this point.
@@ -215,84 +224,58 @@ ir::NodeId GraphBuilder::masked_store(const Action& step) {
   return graph_.pointwise(ir::Op::Where, {mask, full, target.node});
 }
 
-ir::NodeId GraphBuilder::count_of(ir::NodeId mask) {
-  const ir::NodeId ones = graph_.convert(mask, ir::DType::I64);
-  return graph_.reduce(ir::ReduceKind::Sum, ones, all_dims(graph_[mask].rank), ir::DType::I64);
-}
-
-// The sum or mean of compressed elements, or kNoNode: what is not masked is 0 in it.
-ir::NodeId GraphBuilder::total_of(const Action& step, ir::NodeId mask) {
+// The results of the call over the whole domain; none if it is not pointwise work on values of this mask and numbers.
+std::vector<ir::NodeId> GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
   const Event& event = trace_.events[step.event];
-  const Use& use = event.args[0].uses[0];
-  const SharedMeta& result = event.results[0].uses[0].meta;
-  const bool is_mean = event.name == "aten::mean";
-  const auto type = to_ir(is_mean && at::isReducedFloatingType(result->dtype) ? at::kFloat : result->dtype);
-  const ir::NodeId node = value(use, event).node;
-  if (!step.row || !type || node == ir::kNoNode || (is_mean && !ir::is_floating(*type))) return ir::kNoNode;
-  if (ir::is_floating(graph_[node].dtype) && !ir::is_floating(*type)) return ir::kNoNode;
-  const ir::DType wide = ir::is_half(*type) ? ir::DType::F32 : *type;
-  const ir::NodeId given = graph_.convert(graph_.convert(node, *type), wide);
-  const ir::NodeId masked = graph_.pointwise(ir::Op::Where, {mask, given, zero(graph_, wide)});
-  ir::NodeId total = graph_.reduce(ir::ReduceKind::Sum, masked, all_dims(graph_[masked].rank), wide);
-  if (is_mean) total = graph_.pointwise(ir::Op::Div, {total, graph_.convert(count_of(mask), wide)});
-  return graph_.convert(total, *to_ir(result->dtype));
-}
-
-// The number that a mean's formula divides by is that of the masked elements.
-bool GraphBuilder::set_divisor(std::vector<Arg>& args, const Event& event, ir::NodeId mask) {
-  if (args.size() < 2) return false;
-  const auto count = static_cast<int64_t>(c10::multiply_integers(event.args[0].uses[0].meta->sizes));
-  Arg& divisor = args[1];
-  if (divisor.kind == Arg::Kind::Constant && divisor.constant.isScalar() && divisor.constant.toScalar().equal(count)) {
-    divisor.scalar = count_of(mask);
-    return true;
-  }
-  if (divisor.kind != Arg::Kind::Tensor) return false;
-  const UsedNumber& number = event.args[1].uses[0].number;
-  if (!number || !number->equal(count)) return false;
-  divisor.tensor.node = count_of(mask);
-  return true;
-}
-
-// The call over the whole domain, or kNoNode if it is not pointwise work on values of this mask and numbers.
-ir::NodeId GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
-  const Event& event = trace_.events[step.event];
-  if (is_single_element_view(trace_, event) || is_lone_on_way_back(event))
-    return value(event.args[0].uses[0], event).node;
-  if (!step.row || event.results.size() != 1 || event.results[0].uses.size() != 1) return ir::kNoNode;
+  if (is_single_element_view(trace_, event) || is_lone_on_way_back(event) || is_broadcast_to_itself(event, mask))
+    return {value(event.args[0].uses[0], event).node};
+  if (!step.row || flat_results(event).empty()) return {};
   const bool is_spread = step.total != kNone && base_name(event.name) == "aten::expand";
   const auto sizes = graph_.sizes(mask);
   const ir::Layout domain{{sizes.begin(), sizes.end()}, ir::row_major(sizes)};
-  if (is_spread) return graph_.expand(value(event.args[0].uses[0], event).node, domain.sizes);
-  if (is_of_this_count(event)) return ir::kNoNode;
+  if (is_spread) return {graph_.expand(value(event.args[0].uses[0], event).node, domain.sizes)};
+  if (is_of_this_count(event)) return {};
   const auto over_domain = [&](TensorMeta meta) -> SharedMeta {
     meta.sizes = ir::hints(domain.sizes);
     meta.strides = ir::hints(domain.strides);
     return with_layout(meta, domain);
   };
   std::vector<Arg> args = arguments(event);
-  if (step.total != kNone && !set_divisor(args, event, mask)) return ir::kNoNode;
+  if (step.total != kNone && !set_divisor(args, event, mask)) return {};
+  reduce_nothing(args, event, mask);
   std::vector<ir::NodeId> operands;
-  const SharedMeta& result = event.results[0].uses[0].meta;
+  std::vector<TensorMeta> results;
+  for (const Use& use : flat_results(event)) results.push_back(*over_domain(*use.meta));
+  const Use& first = is_total(event) ? event.args[0].uses[0] : flat_results(event)[0];
   for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i].kind == Arg::Kind::TensorList) return ir::kNoNode;
+    if (args[i].kind == Arg::Kind::TensorList) return {};
     if (args[i].scalar != ir::kNoNode) operands.push_back(args[i].scalar);
     if (args[i].kind != Arg::Kind::Tensor) continue;
     const Use& use = event.args[i].uses[0];
     Value& operand = args[i].tensor;
-    if (operand.node == ir::kNoNode) return ir::kNoNode;
+    if (operand.node == ir::kNoNode) return {};
     operands.push_back(operand.node);
     if (use.number || states_[use.tensor].mask == ir::kNoNode) {
-      if (!use.meta->sizes.empty()) return ir::kNoNode;
+      if (!use.meta->sizes.empty()) return {};
       continue;
     }
-    if (states_[use.tensor].mask != mask || use.meta->sizes != result->sizes) return ir::kNoNode;
+    if (states_[use.tensor].mask != mask || use.meta->sizes != first.meta->sizes) return {};
     operand.meta = over_domain(TensorMeta{use.meta->dtype, {}, {}, use.meta->wrapped_number});
   }
   std::vector<ir::NodeId> out;
-  if (!call_lowering(step, args, {over_domain(result)}, step.rebinds, out) || !is_pointwise_over(out[0], operands))
+  const auto is_good = [&](ir::NodeId node) { return node != ir::kNoNode && is_pointwise_over(node, operands); };
+  if (!call_lowering(step, args, results, step.rebinds, out) || !std::ranges::all_of(out, is_good)) return {};
+  return out;
+}
+
+// What nobody has written yet, as large as a compressed value; what it holds nothing reads.
+ir::NodeId GraphBuilder::blank_over(const Event& event, ir::NodeId mask) {
+  const Use& made = flat_results(event)[0];
+  const auto dtype = to_ir(made.meta->dtype);
+  if (event.name != "aten::empty_like" || !dtype || made.meta->sizes != event.args[0].uses[0].meta->sizes)
     return ir::kNoNode;
-  return out[0];
+  const auto sizes = graph_.sizes(mask);
+  return graph_.expand(zero(graph_, *dtype), {sizes.begin(), sizes.end()});
 }
 
 // Work on compressed values, and y[m] = it into a new tensor. False: it is neither.
@@ -306,13 +289,18 @@ bool GraphBuilder::masked(const Action& step) {
   if (mask == ir::kNoNode) return false;
   if (const ir::NodeId zeros = zeros_for_masked(event); zeros != ir::kNoNode)
     return set_result(flat_results(event)[0], zeros, event), true;
-  if (is_total(event) && !is_lone_on_way_back(event))
-    if (const ir::NodeId total = total_of(step, mask); is_good(total))
-      return set_result(flat_results(event)[0], total, event), true;
-  const ir::NodeId out = lower_compressed(step, mask);
-  if (!is_good(out) || step.results.size() != 1)
+  if (const ir::NodeId blank = blank_over(event, mask); blank != ir::kNoNode)
+    return set_compressed(flat_results(event)[0], blank, mask), true;
+  if (is_total(event) && !is_lone_on_way_back(event)) {
+    const ir::NodeId total = total_of(step, mask);
+    if (!is_good(total)) unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
+    return set_result(flat_results(event)[0], total, event), true;
+  }
+  const std::vector<ir::NodeId> out = lower_compressed(step, mask);
+  if (out.empty() || step.results.size() != out.size() || !std::ranges::all_of(out, is_good))
     unsound("result of aten::index depends on data at " + trace_.lines[event.line]);
-  return set_compressed(flat_results(event)[0], out, mask), true;
+  for (size_t i = 0; i < out.size(); ++i) set_compressed(flat_results(event)[i], out[i], mask);
+  return true;
 }
 
 bool GraphBuilder::is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const {

@@ -80,7 +80,8 @@ ir::NodeId GraphBuilder::new_value(const Action& step) {
   if (const ir::NodeId mask = mask_of(event); mask != ir::kNoNode) {
     if (step.target) return ir::kNoNode;
     const bool own_mask = states_[event.args[0].uses[0].tensor].mask == mask;
-    return own_mask ? lower_compressed(step, mask) : ir::kNoNode;
+    const std::vector<ir::NodeId> out = own_mask ? lower_compressed(step, mask) : std::vector<ir::NodeId>();
+    return out.empty() ? ir::kNoNode : out[0];
   }
   if (step.target) {
     std::vector<ir::NodeId> out;

@@ -151,6 +151,7 @@ ir::NodeId GraphBuilder::tested(uint32_t index) {
 // As a tensor: torch's own, of a tensor that torch made.
 ir::NodeId GraphBuilder::sizes_of(const Action& step) {
   const Event& event = trace_.events[step.event];
+  if (const ir::NodeId mask = mask_of(event); mask != ir::kNoNode) return is_at_most(event, mask);
   const auto rank = static_cast<int64_t>(event.args[0].uses[0].meta->sizes.size());
   const ir::NodeId sizes =
       run("aten::_shape_as_tensor", "", {{operand(event.args[0].uses[0], event)}}, TensorMeta{at::kLong, {rank}, {1}});

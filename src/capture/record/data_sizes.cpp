@@ -2,6 +2,7 @@
 #include "capture/record/data_sizes.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "capture/record/effects.h"
 
@@ -224,7 +225,72 @@ bool is_argument(const Event& event, uint32_t tensor) {
   });
 }
 
+// The one dim whose size depends on data.
+std::optional<size_t> only_data_dim(Dims dims) {
+  const auto dim = static_cast<size_t>(std::countr_zero(dims));
+  return std::has_single_bit(dims) && dim < kMostDims - 1 ? std::optional(dim) : std::nullopt;
+}
+
+// The mask's elements say how long the result is.
+bool is_counted(const Trace& trace, const Event& event) {
+  if (!event.op || !has_mask(event) || !masked_dim(event)) return false;
+  const Use& mask = event.args[1].uses[*masked_dim(event)];
+  return mask.version >= 0 && !trace.data_read.contains(mask.storage);
+}
+
+// Its dims but those that depend on data have another length, and so have its numbers.
+bool has_others(const Trace& trace, const CallValue& item, int64_t count) {
+  if (item.constant.isInt() && item.constant.toInt() == count) return false;
+  if (item.constant.isIntList() && std::ranges::count(item.constant.toIntVector(), count)) return false;
+  return std::ranges::all_of(item.uses, [&](const Use& use) {
+    if (use.tensor == kNone) return true;
+    const Dims dims = trace.dims_of(use.tensor);
+    for (size_t d = 0; d < use.meta->sizes.size(); ++d)
+      if ((use.meta->sizes[d] == count) != ((dims & bit(d)) != 0)) return false;
+    return true;
+  });
+}
+
+// `x[m][:n]` is as long as x[m] or n.
+bool cuts(const Event& event, size_t dim) {
+  return event.name == "aten::slice.Tensor" &&
+         dim_given(event, 1, event.args[0].uses[0].meta->sizes.size()) == std::optional(dim);
+}
+
 }  // namespace
+
+void note_count(Trace& trace, const Event& event, const Use& result) {
+  const auto dim = only_data_dim(trace.dims_of(result.tensor));
+  if (!event.op || !dim || flat_results(event).size() != 1) return;
+  const int64_t count = result.meta->sizes[*dim];
+  if (is_counted(trace, event)) {
+    const Use& mask = event.args[1].uses[*masked_dim(event)];
+    const auto first = trace.counted_by.try_emplace({mask.tensor, mask.version}, result.tensor).first;
+    trace.counted_as.emplace(result.tensor, first->second);
+    return;
+  }
+  const CallValue made{CallValue::Kind::Tensor, {result}, {}};
+  std::optional<uint32_t> as;
+  for (const CallValue& item : event.args) {
+    if (!has_others(trace, item, count)) return;
+    for (const Use& use : item.uses) {
+      if (use.tensor == kNone || !trace.dims_of(use.tensor)) continue;
+      const auto known = trace.counted_as.find(use.tensor);
+      if (known == trace.counted_as.end() || as.value_or(known->second) != known->second) return;
+      if (cuts(event, *only_data_dim(trace.dims_of(use.tensor)))) return;
+      as = known->second;
+    }
+  }
+  if (as && has_others(trace, made, count)) trace.counted_as.emplace(result.tensor, *as);
+}
+
+bool have_same_sizes(const Trace& trace, const at::Tensor& a, const at::Tensor& b) {
+  const uint32_t one = trace.find(a.unsafeGetTensorImpl()), other = trace.find(b.unsafeGetTensorImpl());
+  if (one == kNone || other == kNone || a.is_nested() || b.is_nested() || a.sizes() != b.sizes()) return false;
+  const auto found = trace.counted_as.find(one), same = trace.counted_as.find(other);
+  return trace.dims_of(one) && trace.dims_of(one) == trace.dims_of(other) && found != trace.counted_as.end() &&
+         same != trace.counted_as.end() && found->second == same->second;
+}
 
 Dims bit(size_t dim) { return Dims{1} << std::min(dim, kMostDims - 1); }
 

@@ -18,4 +18,11 @@ bool makes_data_sizes(const Event& event);
 /// program notices and the call starts again in eager; where it says too much, torch computes what a kernel might have.
 std::vector<Dims> data_dims(const Trace& trace, uint32_t event, bool makes);
 
+/// Notes for `result` of an outermost call, one dim of which is as long as a mask says, whose length that is, where no
+/// other length may be taken for it.
+void note_count(Trace& trace, const Event& event, const Use& result);
+
+/// Both tensors have sizes that depend on data, and the same ones in each call.
+bool have_same_sizes(const Trace& trace, const at::Tensor& a, const at::Tensor& b);
+
 }  // namespace fastjit::capture

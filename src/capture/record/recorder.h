@@ -3,7 +3,7 @@
 #include <Python.h>
 
 #include <ATen/record_function.h>
-#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <optional>
 #include <set>

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "capture/record/data_sizes.h"
@@ -31,6 +32,7 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   const std::vector<Use> results(uses.begin(), uses.end());  // more events may follow
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i]) trace.data_sized[results[i].tensor] |= dims[i];
+  if (results.size() == 1 && !dims.empty() && dims[0]) note_count(trace, trace.events[index], results[0]);
   // Its parts are steps where autograd goes back through them.
   for (uint32_t part = index + 1; !makes && part < trace.events[index].end && trace.events[index].grad; ++part) {
     const std::vector<Dims> of_part = data_dims(trace, part, false);
@@ -80,11 +82,23 @@ void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) 
   trace.events.push_back(std::move(event));
 }
 
+// The dim that decides whether the tensor has elements; negative: there is more to know.
+static int emptied_by(const at::Tensor& tensor, Dims dims) {
+  if (tensor.is_nested() || !std::has_single_bit(dims)) return -1;
+  const int dim = std::countr_zero(dims);
+  for (int d = 0; d < tensor.dim(); ++d)
+    if (d != dim && tensor.size(d) == 0) return -1;
+  return dim;
+}
+
 // An event without an operator: Python's index is an operator only if there is more than it takes.
 void Recorder::Impl::slice_taken(const at::Tensor& tensor, int dim, int64_t stop) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
   if (known != kNone && !inputs.free_sizes.empty()) trace.sizes_read.insert(known);
-  if (known == kNone || !(trace.dims_of(known) & bit(static_cast<size_t>(dim)))) return;
+  if (known == kNone) return;
+  if (dim < 0) dim = emptied_by(tensor, trace.dims_of(known));
+  if (dim < 0) return size_read(tensor, kSizeRead);
+  if (!(trace.dims_of(known) & bit(static_cast<size_t>(dim)))) return;
   if (tensor.is_nested() || dim >= tensor.dim()) return size_read(tensor, kSizeRead);
   const bool is_whole = tensor.size(dim) <= stop;
   if (!slices_taken.emplace(known, dim, stop).second) return;
@@ -299,6 +313,14 @@ void Recorder::contiguous_asked(const at::Tensor& tensor, at::MemoryFormat forma
 }
 
 void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kSizeRead); }
+
+bool Recorder::same_sizes(const at::Tensor& a, const at::Tensor& b) {
+  Trace& trace = impl_->trace;
+  if (!have_same_sizes(trace, a, b)) return false;
+  if (!impl_->inputs.free_sizes.empty())  // the others are facts
+    for (const at::Tensor* one : {&a, &b}) trace.sizes_read.insert(trace.find(one->unsafeGetTensorImpl()));
+  return true;
+}
 
 void Recorder::slice_taken(const at::Tensor& tensor, int dim, int64_t stop) { impl_->slice_taken(tensor, dim, stop); }
 

@@ -33,8 +33,12 @@ inline bool TensorSpec::matches(c10::TensorImpl* impl) const noexcept {
   const int64_t *size = now.sizes_data(), *stride = now.strides_data();
   if (free_sizes | free_strides) [[unlikely]]
     return matches_but_free(size, stride);
-  int64_t difference = 0;  // of a few numbers: a call of memcmp costs more
-  for (size_t d = 0; d < rank; ++d) difference |= (size[d] ^ sizes[d]) | (stride[d] ^ strides[d]);
+  // Of a few numbers: a call of memcmp costs more, and so does a loop where there is one or two.
+  const auto differs = [&](size_t d) { return (size[d] ^ sizes[d]) | (stride[d] ^ strides[d]); };
+  if (rank == 1) return !differs(0);
+  if (rank == 2) return !(differs(0) | differs(1));
+  int64_t difference = 0;
+  for (size_t d = 0; d < rank; ++d) difference |= differs(d);
   return !difference;
 }
 

@@ -191,6 +191,9 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_size_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
   };
+  host.same_sizes = [](void* context, PyObject* a, PyObject* b) {
+    return static_cast<Recording*>(context)->recorder->same_sizes(unpack(a), unpack(b));
+  };
   host.on_slice = [](void* context, PyObject* tensor, int dim, int64_t stop) {
     static_cast<Recording*>(context)->recorder->slice_taken(unpack(tensor), dim, stop);
   };

@@ -99,7 +99,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     launch.ptrs.resize(s.operands.size());
     for (size_t i = 0; i < s.operands.size(); ++i) {
       const int64_t shift = row ? row * s.strides[i * rank] : 0;
-      launch.ptrs[i] = address({s.operands[i], s.offsets[i] + shift});
+      launch.ptrs[i] = address(plan::Place{s.operands[i], s.offsets[i] + shift});
     }
     launch.scalars.clear();
     for (uint32_t scalar : s.scalars) launch.scalars.push_back(scalars_[scalar]);
@@ -156,8 +156,11 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   }
 
   char* round_address(const plan::LoopStep& s, size_t next) {
-    if (s.where.empty()) return address(s.table[next]);
-    const plan::LoopStep::Where& where = s.where[next];
+    return s.where.empty() ? address(s.table[next]) : address(s.where[next]);
+  }
+
+  using Run::address;
+  [[gnu::always_inline]] char* address(const plan::LoopStep::Where& where) {
     if (where.input != plan::kNoSlot) [[likely]]
       return data_of_input(*inputs_[where.input], where.element) + where.bytes;
     return (where.slot == plan::kNoSlot ? arena_ : address(where.slot)) + where.bytes;
@@ -169,9 +172,12 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
     bind(s.body[0], launch);
     const size_t columns = s.jumps.size(), trip = static_cast<size_t>(s.trip);
     const std::unique_ptr<void*[]> lists = std::make_unique_for_overwrite<void*[]>(columns * trip);
-    for (size_t round = 0; round < trip; ++round)
-      for (size_t column = 0; column < columns; ++column)
-        lists[column * trip + round] = round_address(s, round * columns + column);
+    const auto fill = [&](const auto& places) {
+      for (size_t round = 0, next = 0; round < trip; ++round)
+        for (size_t column = 0; column < columns; ++column, ++next)
+          lists[column * trip + round] = address(places[next]);
+    };
+    s.where.empty() ? fill(s.table) : fill(s.where);
     for (size_t column = 0; column < columns; ++column) launch.ptrs[s.jumps[column].operand] = &lists[column * trip];
     execute(launch, s.body[0].units, s.body[0].grain);
   }

@@ -5,29 +5,12 @@
 #if FASTJIT_OBSERVES
 #include <array>
 
-#include "observe/events/opcode_numbers.h"
+#include "observe/judge/instruction.h"
 #include "observe/judge/tracer.h"
 
 namespace fastjit::observe {
 namespace {
 
-struct Instruction {
-  int op = 0, argument = 0, offset = 0;
-};
-
-// The instruction behind `offset`.
-Instruction next_of(const unsigned char* ops, int end, int offset) {
-  Instruction out;
-  for (++offset; offset < end; ++offset) {
-    const int op = ops[2 * offset];
-    if (op == k_CACHE) continue;
-    out = {op, out.argument << 8 | ops[2 * offset + 1], offset};
-    if (op != k_EXTENDED_ARG) return out;
-  }
-  return {};
-}
-
-bool loads_local(const Instruction& i) { return i.op == k_LOAD_FAST || i.op == k_LOAD_FAST_BORROW; }
 bool loads(const Instruction& i) { return loads_local(i) || i.op == k_LOAD_GLOBAL || i.op == k_LOAD_DEREF; }
 bool loads_constant(const Instruction& i) { return i.op == k_LOAD_CONST || i.op == k_LOAD_SMALL_INT; }
 

@@ -105,10 +105,11 @@ bool Tracer::is_size(PyObject* o) const {
 void Tracer::read_sizes(PyObject* tensor, int dim, bool gives_it) {
   const int64_t known = host_.on_sizes ? host_.on_sizes(host_.context, tensor) : -1;
   if (known < 0) {
-    const bool is_all = dim == kCount && rank_of(tensor) == 1;
-    const auto asked =
-        gives_it && (is_all || dim >= 0) ? asked_of_size(top().code, top().ops, top().offset) : std::nullopt;
-    if (asked && *asked >= 0 && host_.on_slice) return host_.on_slice(host_.context, tensor, std::max(dim, 0), *asked);
+    if (gives_it && dim == Frame::kAllDims && compares_same_sizes(tensor)) return;
+    const auto asked = gives_it && dim >= kCount ? asked_of_size(top().code, top().ops, top().offset) : std::nullopt;
+    const bool is_list = dim == kCount && asked && rank_of(tensor) == 1;
+    const bool tells = asked && *asked >= 0 && (dim != kCount || is_list || *asked == 0);
+    if (tells && host_.on_slice) return host_.on_slice(host_.context, tensor, is_list ? 0 : dim, *asked);
     return host_.on_size_read ? host_.on_size_read(host_.context, tensor) : void();
   }
   top().sizes_of = known;
@@ -131,7 +132,7 @@ void Tracer::read_sizes_by_call(PyObject* callable, PyObject* tensor, std::strin
   }
   const bool gives_it = callable == called_;
   if (name == "numel" || name == "nelement") return read_sizes(tensor, kCount, gives_it);
-  if (name == "size" && args.size() == 1) return read_sizes(tensor, Frame::kAllDims);
+  if (name == "size" && args.size() == 1) return read_sizes(tensor, Frame::kAllDims, gives_it);
   if (name != "size" || args.size() != 2 || !PyLong_CheckExact(args[1]))
     return host_.on_size_read(host_.context, tensor);
   touch(args[1]);

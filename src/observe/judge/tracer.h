@@ -298,6 +298,7 @@ class Tracer final : public Driver {
   // size_numbers.cpp
   bool is_size(PyObject* o) const;
   void read_sizes(PyObject* tensor, int dim, bool gives_it = false);
+  bool compares_same_sizes(PyObject* tensor);  // same_sizes.cpp
   bool has_data_sizes() const { return host_.has_data_sizes && host_.has_data_sizes(host_.context); }
   static std::string_view name_of_size_reader(PyObject* callable);
   void read_sizes_by_call(PyObject* callable, PyObject* tensor, std::string_view name, Args args);

@@ -6,12 +6,6 @@
 namespace fastjit::observe {
 namespace {
 
-Ref attribute(PyObject* holder, const char* name) {
-  Ref found = holder ? Ref::steal(PyObject_GetAttrString(holder, name)) : Ref();
-  if (!found) PyErr_Clear();
-  return found;
-}
-
 // As warnings.simplefilter() makes it: (action, message, category, module, line).
 bool is_filter(PyObject* filter) {
   return PyTuple_CheckExact(filter) && PyTuple_GET_SIZE(filter) == 5 && PyType_Check(PyTuple_GET_ITEM(filter, 2));

@@ -1,21 +1,27 @@
-"""Every public callable of torch, operator and builtins as a target of fastjit: as eager, whatever its arguments."""
+"""Public callables of torch, operators and builtins as targets of fastjit: as eager, whatever their arguments.
+
+One of five; FASTJIT_OPINFO_FULL=1 (`make opinfo-full`) takes each of them.
+"""
 
 from __future__ import annotations
 
 import collections
 import functools
+import os
 
 from opinfo_forms import reason
 from target_cases import NAMESPACES
 from target_tools import Row, counted, sweep
 
+EVERY = 1 if os.environ.get("FASTJIT_OPINFO_FULL") == "1" else 5
+
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    return tuple(sweep())
+    return tuple(sweep(every=EVERY))
 
 
-def test_every_target_is_as_eager():
+def test_targets_are_as_eager():
     assert [str(row) for row in rows() if row.kind == "wrong"] == []
 
 
@@ -29,4 +35,4 @@ def test_most_operators_hit_as_targets():
     kinds = counted(list(rows()))
     reasons = collections.Counter(reason(row.why) for row in rows() if row.kind == "eager")
     print(kinds, reasons.most_common(12))
-    assert kinds["hit"] >= 1000, reasons
+    assert kinds["hit"] * EVERY >= 1000, reasons

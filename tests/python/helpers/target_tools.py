@@ -120,11 +120,11 @@ def _rows(index: int) -> Row:
         return row_of(*_all()[index])
 
 
-def sweep(processes: int = 2) -> list[Row]:
-    """A row of every target, in order."""
+def sweep(processes: int = 2, every: int = 1) -> list[Row]:
+    """A row of every target, or of one of so many, in order."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
-        return list(pool.map(_rows, range(len(_all())), chunksize=16))
+        return list(pool.map(_rows, range(0, len(_all()), every), chunksize=16))
 
 
 def counted(rows: list[Row]) -> dict[str, int]:

@@ -44,10 +44,11 @@ def test_the_observers_folder_is_complete_without_the_observer(tmp_path) -> None
     """What the rest of the extension calls is there: the same sources, built as for a Python that they do not know."""
     flags = ["-std=c++20", "-O0", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-DFASTJIT_NO_OBSERVER"]
     flags += [f"-I{ROOT / 'src'}", f"-I{ROOT / 'jit'}", "-isystem", sysconfig.get_paths()["include"]]
-    sources = sorted(map(str, (ROOT / "src/observe").rglob("*.cpp")))
-    uses = ROOT / "tests/python/helpers/no_observer.cpp"
+    sources = [*sorted((ROOT / "src/observe").rglob("*.cpp")), ROOT / "tests/python/helpers/no_observer.cpp"]
+    whole = tmp_path / "whole.cpp"  # one file: next to nothing is left of each
+    whole.write_text("".join(f'#include "{source}"\n' for source in sources))
     library = tmp_path / "no_observer.so"
-    subprocess.run(["c++", *flags, *sources, str(uses), "-o", str(library)], check=True)
+    subprocess.run(["c++", *flags, str(whole), "-o", str(library)], check=True)
     loaded = ctypes.PyDLL(str(library))  # every symbol is looked up now
     loaded.what_it_says.restype = ctypes.py_object
     assert loaded.what_it_says() == "this build has no read observer"
