@@ -238,6 +238,45 @@ bool is_counted(const Trace& trace, const Event& event) {
   return mask.version >= 0 && !trace.data_read.contains(mask.storage);
 }
 
+bool takes_numbers(const Trace& trace, uint32_t event) {
+  const auto has = [&](const auto& uses) {
+    return std::ranges::any_of(uses, [&](const auto& use) { return std::ranges::count(use.events, event) > 0; });
+  };
+  return has(trace.scalar_uses) || has(trace.size_uses);
+}
+
+// The mask: by what was compared for it just before, if that is all there is to it, since `y > 0` may stand there
+// twice.
+std::string text_of_mask(const Trace& trace, const Event& event, const Use& mask) {
+  static constexpr std::string_view kComparisons[] = {"gt", "ge",    "lt",       "le",         "eq",
+                                                      "ne", "isnan", "isfinite", "logical_not"};
+  const auto text_of = [](const Use& use) { return std::to_string(use.tensor) + "@" + std::to_string(use.version); };
+  auto before = static_cast<uint32_t>(&event - trace.events.data());
+  if (before-- == 0) return text_of(mask);
+  while (trace.events[before].parent != kNone) before = trace.events[before].parent;
+  const Event& made = trace.events[before];
+  const std::string_view base =
+      base_name(made.name).substr(std::min<size_t>(made.name.find("::") + 2, made.name.size()));
+  const std::span<const Use> results = flat_results(made);
+  const bool is_it = results.size() == 1 && results[0].tensor == mask.tensor && results[0].version == mask.version;
+  if (!is_it || std::ranges::find(kComparisons, base) == std::end(kComparisons) || takes_numbers(trace, before))
+    return text_of(mask);
+  std::string text(made.name);
+  for (const CallValue& item : made.args) {
+    const c10::IValue& number = item.constant;
+    if (number.isInt()) text += " i" + std::to_string(number.toInt());
+    if (number.isDouble()) text += " d" + std::to_string(std::bit_cast<uint64_t>(number.toDouble()));
+    if (number.isBool()) text += number.toBool() ? " true" : " false";
+    const bool is_read = number.isInt() || number.isDouble() || number.isBool() || item.uses.size() == 1;
+    if (!is_read) return text_of(mask);
+    for (const Use& use : item.uses) {
+      if (use.tensor == kNone || use.number || use.version < 0) return text_of(mask);
+      text += " " + text_of(use);
+    }
+  }
+  return text;
+}
+
 // Its dims but those that depend on data have another length, and so have its numbers.
 bool has_others(const Trace& trace, const CallValue& item, int64_t count) {
   if (item.constant.isInt() && item.constant.toInt() == count) return false;
@@ -265,7 +304,7 @@ void note_count(Trace& trace, const Event& event, const Use& result) {
   const int64_t count = result.meta->sizes[*dim];
   if (is_counted(trace, event)) {
     const Use& mask = event.args[1].uses[*masked_dim(event)];
-    const auto first = trace.counted_by.try_emplace({mask.tensor, mask.version}, result.tensor).first;
+    const auto first = trace.counted_by.try_emplace(text_of_mask(trace, event, mask), result.tensor).first;
     trace.counted_as.emplace(result.tensor, first->second);
     return;
   }

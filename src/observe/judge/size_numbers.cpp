@@ -106,10 +106,11 @@ void Tracer::read_sizes(PyObject* tensor, int dim, bool gives_it) {
   const int64_t known = host_.on_sizes ? host_.on_sizes(host_.context, tensor) : -1;
   if (known < 0) {
     if (gives_it && dim == Frame::kAllDims && compares_same_sizes(tensor)) return;
-    const auto asked = gives_it && dim >= kCount ? asked_of_size(top().code, top().ops, top().offset) : std::nullopt;
-    const bool is_list = dim == kCount && asked && rank_of(tensor) == 1;
-    const bool tells = asked && *asked >= 0 && (dim != kCount || is_list || *asked == 0);
-    if (tells && host_.on_slice) return host_.on_slice(host_.context, tensor, is_list ? 0 : dim, *asked);
+    const bool may_ask = gives_it && dim >= kCount;
+    const int64_t asked = may_ask ? asked_of_size(top().code, top().ops, top().offset).value_or(-1) : -1;
+    const bool is_list = dim == kCount && asked >= 0 && rank_of(tensor) == 1;
+    const bool tells = asked >= 0 && (dim != kCount || is_list || asked == 0);
+    if (tells && host_.on_slice) return host_.on_slice(host_.context, tensor, is_list ? 0 : dim, asked);
     return host_.on_size_read ? host_.on_size_read(host_.context, tensor) : void();
   }
   top().sizes_of = known;

@@ -124,6 +124,25 @@ def test_whether_any_are_there() -> None:
     assert not stats.fallbacks and stats.variants <= FEW
 
 
+def test_one_comparison_that_stands_there_twice() -> None:
+    stats = play(lambda x, y, m: F.mse_loss(x[y > 0.5], y[y > 0.5]), COUNTS, 3)
+    assert not stats.fallbacks and stats.variants <= FEW
+
+
+def test_bounds_that_happen_to_be_equal() -> None:
+    """Two numbers of the caller are no one mask, though they are one number in the recorded call."""
+
+    def f(x: Tensor, y: Tensor, low: float, high: float) -> Tensor:
+        a, b = x[y > low], y[y > high]
+        return a.sum() - b.sum() if a.shape == b.shape else x.sum() * 3
+
+    fast = fastjit.fastjit(f, on_unsupported="eager")
+    y = torch.linspace(0, 1, 20)
+    for low, high in [(0.5, 0.5), (0.25, 0.25), (0.3, 0.3), (0.25, 0.75), (0.1, 0.6), (0.7, 0.7)]:
+        x = torch.randn(20, requires_grad=True)
+        assert_same(fast(x, y, low, high), f(x, y, low, high), f"{low} and {high}")
+
+
 # ---- sizes that are not the same in each call ----
 
 
