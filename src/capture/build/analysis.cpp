@@ -281,8 +281,8 @@ class Selector {
     const bool guardable = event.facts.reads();
     if (effect == Effect::Value) unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
-    if (!is_data_sized && (effect == Effect::DataSized || (!guardable && event.facts.is(OpFlag::SizedByData))))
-      depends_on_data(event);
+    const bool makes_sizes = effect == Effect::DataSized || (!guardable && event.facts.is(OpFlag::SizedByData));
+    if (!is_data_sized && makes_sizes && !is_masked_load(event)) depends_on_data(event);
     for (const CallValue& item : event.results)
       if (item.kind == CallValue::Kind::Constant && !is_known(event, item) &&
           (!guardable || item.constant.isComplexDouble()))
@@ -515,7 +515,8 @@ class Selector {
       step.results.push_back(use.tensor);
     }
     const bool has_all =  // its sizes are told
-        is_masked_put(event) || event.name == "aten::new_zeros" || is_total(event);
+        is_masked_put(event) || event.name == "aten::new_zeros" || event.name == "aten::masked_select_backward" ||
+        is_total(event);
     if (!by_torch_ && !has_all && (is_masked(event) || step.total != kNone))
       masked_.insert(step.results.begin(), step.results.end());
     if (event.facts.is(OpFlag::Lifts)) {

@@ -257,11 +257,13 @@ class GraphBuilder {
   bool masked(const Action& step);
   bool is_on_way_back(const Event& event) const;
   bool is_lone_on_way_back(const Event& event) const;
+  bool is_unflattened(const Event& event) const;
   bool puts_zeros(const Event& event) const;
   ir::NodeId zeros_for_masked(const Event& event);
   Value snapshot(const Action& step, const Use& use);
   std::vector<ir::NodeId> lower_compressed(const Action& step, ir::NodeId mask);
   ir::NodeId mask_over(ir::NodeId mask, ir::NodeId value);
+  ir::NodeId unselected(const Action& step, ir::NodeId mask);
   ir::NodeId blank_over(const Event& event, ir::NodeId mask);
   bool is_broadcast_to_itself(const Event& event, ir::NodeId mask) const;
   bool is_pointwise_over(ir::NodeId out, const std::vector<ir::NodeId>& operands) const;

@@ -7,6 +7,7 @@
 #include "capture/build/build.h"
 #include "capture/lower/reduce.h"
 #include "capture/lower/util.h"
+#include "capture/record/data_sizes.h"
 #include "capture/record/effects.h"
 
 namespace fastjit::capture {
@@ -33,17 +34,12 @@ bool is_single_element_view(const Trace& trace, const Event& event) {
   return stored.tensor == made.tensor && stored.bare;
 }
 
-bool is_flattened(const Event& event) {
-  return event.args.size() == 2 && event.args[1].constant.isIntList() &&
-         event.args[1].constant.toIntVector() == std::vector<int64_t>{-1};
-}
-
 // The operator was given sizes or dims, or took a part of its argument: what fits the masked elements of this call
 // need not fit other counts, nor mean the same over the mask's domain.
 bool is_of_this_count(const Event& event) {
   if (event.args[0].uses.size() == 1 && event.args[0].uses[0].storage == event.results[0].uses[0].storage)
     return functional_name(event.name).empty() && base_name(event.name) != "aten::alias" &&
-           base_name(event.name) != "aten::detach" && !is_flattened(event);
+           base_name(event.name) != "aten::detach";
   return std::ranges::any_of(event.args, [](const CallValue& item) { return item.constant.isIntList(); });
 }
 
@@ -61,7 +57,11 @@ bool may_trap_on_unmasked(const ir::Graph& graph, ir::NodeId node) {
 
 }  // namespace
 
-bool is_masked_load(const Event& event) { return event.name == "aten::index.Tensor" && has_mask(event); }
+bool is_masked_load(const Event& event) {
+  if (!has_mask(event)) return false;
+  const auto is_as_large = [&] { return event.args[0].uses[0].meta->sizes == event.args[1].uses[0].meta->sizes; };
+  return event.name == "aten::index.Tensor" || (event.name == "aten::masked_select" && is_as_large());
+}
 
 static bool puts_by_mask(const Event& event) {
   return has_mask(event) && event.args.size() >= 4 && event.args[3].constant.isBool();
@@ -93,6 +93,18 @@ bool GraphBuilder::is_lone_on_way_back(const Event& event) const {
       base == "aten::sum" || base == "aten::view" || base == "aten::reshape" || base == "aten::expand";
   const auto is_lone = [](const Use& use) { return c10::multiply_integers(use.meta->sizes) == 1; };
   return reshapes && is_lone(event.args[0].uses[0]) && is_lone(flat_results(event)[0]) && is_on_way_back(event);
+}
+
+// The gradient of what was flattened, in its sizes again.
+bool GraphBuilder::is_unflattened(const Event& event) const {
+  const std::string_view base = base_name(event.name);
+  if (base != "aten::view" && base != "aten::reshape" && base != "aten::_reshape_alias") return false;
+  const auto count = [](const Use& use) { return c10::multiply_integers(use.meta->sizes); };
+  if (count(event.args[0].uses[0]) != count(flat_results(event)[0]) || !is_on_way_back(event)) return false;
+  uint32_t formula = event.parent;
+  while (formula != kNone && !is_backward(trace_.events[formula])) formula = trace_.events[formula].parent;
+  const std::string_view name = formula == kNone ? "" : trace_.events[formula].name;
+  return name.ends_with(": ViewBackward0") || name.ends_with(": ReshapeAliasBackward0");
 }
 
 // The gradient of what y[m] = v overwrites: however many elements v has, they are zeros.
@@ -227,8 +239,9 @@ ir::NodeId GraphBuilder::masked_store(const Action& step) {
 // The results of the call over the whole domain; none if it is not pointwise work on values of this mask and numbers.
 std::vector<ir::NodeId> GraphBuilder::lower_compressed(const Action& step, ir::NodeId mask) {
   const Event& event = trace_.events[step.event];
-  if (is_single_element_view(trace_, event) || is_lone_on_way_back(event) || is_broadcast_to_itself(event, mask))
-    return {value(event.args[0].uses[0], event).node};
+  const bool keeps_elements = is_single_element_view(trace_, event) || is_lone_on_way_back(event) ||
+                              is_flattened(event) || is_unflattened(event) || is_broadcast_to_itself(event, mask);
+  if (keeps_elements) return {value(event.args[0].uses[0], event).node};
   if (!step.row || flat_results(event).empty()) return {};
   const bool is_spread = step.total != kNone && base_name(event.name) == "aten::expand";
   const auto sizes = graph_.sizes(mask);
@@ -268,6 +281,18 @@ std::vector<ir::NodeId> GraphBuilder::lower_compressed(const Action& step, ir::N
   return out;
 }
 
+// The gradient of x before masked_select(x, m): that of the masked ones, and zeros.
+ir::NodeId GraphBuilder::unselected(const Action& step, ir::NodeId mask) {
+  const Event& event = trace_.events[step.event];
+  if (event.name != "aten::masked_select_backward" || snapshot(step, event.args[2].uses[0]).node != mask)
+    return ir::kNoNode;
+  const ir::NodeId gradient = value(event.args[0].uses[0], event).node;
+  if (gradient == ir::kNoNode) return ir::kNoNode;
+  const ir::NodeId nothing =
+      graph_.expand(zero(graph_, graph_[gradient].dtype), meta_of(event.args[1].uses[0])->layout().sizes);
+  return graph_.pointwise(ir::Op::Where, {mask, gradient, nothing});
+}
+
 // What nobody has written yet, as large as a compressed value; what it holds nothing reads.
 ir::NodeId GraphBuilder::blank_over(const Event& event, ir::NodeId mask) {
   const Use& made = flat_results(event)[0];
@@ -289,6 +314,8 @@ bool GraphBuilder::masked(const Action& step) {
   if (mask == ir::kNoNode) return false;
   if (const ir::NodeId zeros = zeros_for_masked(event); zeros != ir::kNoNode)
     return set_result(flat_results(event)[0], zeros, event), true;
+  if (const ir::NodeId whole = unselected(step, mask); whole != ir::kNoNode)
+    return set_result(flat_results(event)[0], whole, event), true;
   if (const ir::NodeId blank = blank_over(event, mask); blank != ir::kNoNode)
     return set_compressed(flat_results(event)[0], blank, mask), true;
   if (is_total(event) && !is_lone_on_way_back(event)) {

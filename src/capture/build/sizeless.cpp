@@ -13,11 +13,18 @@ namespace {
 // Nodes of autograd's graph whose formulas were read: sizes are in them only as those of what comes out, and where
 // operands of other sizes were broadcast.
 constexpr auto kFormulas = std::to_array<std::string_view>({
-    "AddBackward0",       "AddmmBackward0",     "DivBackward0",   "EluBackward0",          "GeluBackward0",
-    "HardswishBackward0", "HuberLossBackward0", "IndexBackward0", "LeakyReluBackward0",    "LogSoftmaxBackward0",
-    "MmBackward0",        "MseLossBackward0",   "MulBackward0",   "NegBackward0",          "NllLossBackward0",
-    "ReluBackward0",      "SigmoidBackward0",   "SiluBackward0",  "SmoothL1LossBackward0", "SoftmaxBackward0",
-    "SubBackward0",       "TBackward0",         "TanhBackward0",
+    "AddBackward0",       "AddmmBackward0",
+    "DivBackward0",       "EluBackward0",
+    "GeluBackward0",      "HardswishBackward0",
+    "HuberLossBackward0", "IndexBackward0",
+    "LeakyReluBackward0", "LogSoftmaxBackward0",
+    "MmBackward0",        "MseLossBackward0",
+    "MulBackward0",       "NativeLayerNormBackward0",
+    "NegBackward0",       "NllLossBackward0",
+    "ReluBackward0",      "SigmoidBackward0",
+    "SiluBackward0",      "SmoothL1LossBackward0",
+    "SoftmaxBackward0",   "SubBackward0",
+    "TBackward0",         "TanhBackward0",
 });
 static_assert(std::ranges::is_sorted(kFormulas));
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kMostDims = 64;
 
-Dims all_of(const Use& use) {
-  Dims dims = 0;
+DataDims all_of(const Use& use) {
+  DataDims dims = 0;
   for (size_t d = 0; d < use.meta->sizes.size(); ++d) dims |= bit(d);
   return dims;
 }
@@ -32,18 +32,18 @@ std::optional<size_t> masked_dim(const Event& event) {
 }
 
 // Where the operator puts the size that it finds.
-Dims made(const Event& event, const Use& result) {
+DataDims made(const Event& event, const Use& result) {
   if (!event.facts.is(OpFlag::FirstDim) || result.meta->sizes.empty()) return all_of(result);
   if (!event.facts.is(OpFlag::MaskDecides)) return bit(0);
   const std::optional<size_t> dim = masked_dim(event);
   return dim ? bit(*dim) : all_of(result);
 }
 
-// Dims of the operands at the place of each dim of the result, if the result has the shape that broadcasting gives.
-std::optional<Dims> broadcast(const Trace& trace, const Event& event, const Use& result) {
+// DataDims of the operands at the place of each dim of the result, if the result has the shape that broadcasting gives.
+std::optional<DataDims> broadcast(const Trace& trace, const Event& event, const Use& result) {
   const std::vector<int64_t>& sizes = result.meta->sizes;
   std::vector<int64_t> shape(sizes.size(), 1);
-  Dims dims = 0;
+  DataDims dims = 0;
   for (const CallValue& item : event.args)
     for (const Use& use : item.uses) {
       if (use.tensor == kNone) continue;
@@ -60,7 +60,7 @@ std::optional<Dims> broadcast(const Trace& trace, const Event& event, const Use&
 }
 
 // A reduction over the dims that it is given.
-std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& result) {
+std::optional<DataDims> reduced(const Trace& trace, const Event& event, const Use& result) {
   const auto& arguments = event.op->schema().arguments();
   const Use* self = event.args.empty() || event.args[0].uses.size() != 1 ? nullptr : &event.args[0].uses[0];
   if (!self || self->tensor == kNone) return std::nullopt;
@@ -74,7 +74,7 @@ std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& r
     const bool keeps = static_cast<int64_t>(result.meta->sizes.size()) == rank;
     if (over.empty() || (!keeps && static_cast<int64_t>(result.meta->sizes.size() + over.size()) != rank))
       return std::nullopt;
-    Dims dims = 0;
+    DataDims dims = 0;
     size_t place = 0;
     for (int64_t d = 0; d < rank; ++d) {
       const bool is_gone = std::ranges::find(over, d) != over.end();
@@ -88,12 +88,12 @@ std::optional<Dims> reduced(const Trace& trace, const Event& event, const Use& r
 }
 
 // Where memory lies so that its strides do not depend on how long it is.
-bool lies_in_rows(const Use& use, Dims dims) {
+bool lies_in_rows(const Use& use, DataDims dims) {
   return use.meta->sizes.size() == 1 || (dims == bit(0) && use.meta->strides == ir::row_major(use.meta->sizes));
 }
 
 // x[:n], where x is known to be longer.
-std::optional<Dims> sliced(const Trace& trace, const Event& event) {
+std::optional<DataDims> sliced(const Trace& trace, const Event& event) {
   if (event.name != "aten::slice.Tensor" || event.args[0].uses.size() != 1) return std::nullopt;
   const Use& self = event.args[0].uses[0];
   const auto is_int = [&](size_t arg) { return event.args[arg].constant.isInt(); };
@@ -102,14 +102,14 @@ std::optional<Dims> sliced(const Trace& trace, const Event& event) {
   const int64_t dim = event.args[1].constant.toInt(), stop = event.args[3].constant.toInt();
   const size_t at = static_cast<size_t>(dim < 0 ? dim + std::ssize(self.meta->sizes) : dim);
   const auto longer = trace.longer.find({self.tensor, at});
-  const Dims dims = trace.dims_of(self.tensor);
+  const DataDims dims = trace.dims_of(self.tensor);
   if (longer == trace.longer.end() || stop < 0 || stop > longer->second || !lies_in_rows(self, dims))
     return std::nullopt;
   return dims & ~bit(at);
 }
 
 // x[i], x[:, i, j] with numbers that lie side by side: their sizes stand in their place.
-std::optional<Dims> indexed(const Trace& trace, const Event& event, const Use& result) {
+std::optional<DataDims> indexed(const Trace& trace, const Event& event, const Use& result) {
   if (event.name != "aten::index.Tensor" || has_mask(event)) return std::nullopt;
   const Use& self = event.args[0].uses[0];
   const auto& indices = event.args[1].uses;
@@ -124,7 +124,7 @@ std::optional<Dims> indexed(const Trace& trace, const Event& event, const Use& r
   if (given.empty()) return std::nullopt;
   const size_t rank = given[0].meta->sizes.size(), left = self.meta->sizes.size() - given.size();
   if (result.meta->sizes.size() != left + rank) return std::nullopt;
-  Dims dims = 0;
+  DataDims dims = 0;
   for (const Use& index : given) {
     if (index.meta->sizes.size() != rank) return std::nullopt;
     for (size_t d = 0; d < rank; ++d)
@@ -145,24 +145,24 @@ std::optional<size_t> dim_given(const Event& event, size_t arg, size_t rank) {
 }
 
 // Views of one dim: the others keep their order.
-std::optional<Dims> viewed(const Trace& trace, const Event& event, const Use& result) {
+std::optional<DataDims> viewed(const Trace& trace, const Event& event, const Use& result) {
   if (event.args.empty() || event.args[0].uses.size() != 1 || event.args[0].uses[0].tensor == kNone)
     return std::nullopt;
   const Use& self = event.args[0].uses[0];
-  const Dims dims = trace.dims_of(self.tensor);
+  const DataDims dims = trace.dims_of(self.tensor);
   const size_t rank = self.meta->sizes.size();
   if (event.name == "aten::slice.Tensor") return dims;
   const bool selects = event.name == "aten::select.int";
   if (!selects && event.name != "aten::unsqueeze") return std::nullopt;
   const auto dim = dim_given(event, 1, selects ? rank : rank + 1);
   if (!dim || result.meta->sizes.size() > kMostDims) return std::nullopt;
-  const Dims below = dims & (bit(*dim) - 1);
+  const DataDims below = dims & (bit(*dim) - 1);
   return selects ? below | (dims >> 1 & ~(bit(*dim) - 1)) : below | (dims & ~(bit(*dim) - 1)) << 1;
 }
 
-std::optional<Dims> joined(const Trace& trace, const Event& event, const Use& result) {
+std::optional<DataDims> joined(const Trace& trace, const Event& event, const Use& result) {
   if (event.name != "aten::cat") return std::nullopt;
-  Dims dims = 0;
+  DataDims dims = 0;
   for (const Use& use : event.args[0].uses)
     if (use.meta->sizes.size() == result.meta->sizes.size())
       dims |= trace.dims_of(use.tensor);
@@ -172,7 +172,7 @@ std::optional<Dims> joined(const Trace& trace, const Event& event, const Use& re
 }
 
 // By size: what is as long as an operand's dim of data is taken to be that one, what is as long as no operand's is.
-Dims alike(const Trace& trace, const Event& event, const Use& result) {
+DataDims alike(const Trace& trace, const Event& event, const Use& result) {
   std::vector<int64_t> of_data, others;
   for (const CallValue& item : event.args)
     for (const Use& use : item.uses)
@@ -180,7 +180,7 @@ Dims alike(const Trace& trace, const Event& event, const Use& result) {
         (trace.dims_of(use.tensor) & bit(d) ? of_data : others).push_back(use.meta->sizes[d]);
   // None or one is the size of many things.
   if (std::ranges::any_of(of_data, [](int64_t size) { return size <= 1; })) return all_of(result);
-  Dims dims = 0;
+  DataDims dims = 0;
   for (size_t d = 0; d < result.meta->sizes.size(); ++d) {
     const int64_t size = result.meta->sizes[d];
     const bool is_data = std::ranges::find(of_data, size) != of_data.end();
@@ -205,14 +205,14 @@ bool is_of_formula(const Trace& trace, const Event& event) {
 // What autograd's formula of an index puts the gradients into has the sizes of what was indexed; build/sizeless.h says
 // where these may depend on data themselves. Where no rule is exact, any size may: a program of the way back cannot
 // start again in eager.
-Dims of_formula(const Trace& trace, const Event& event, const Use& result) {
+DataDims of_formula(const Trace& trace, const Event& event, const Use& result) {
   const auto dims = [&](size_t arg) { return trace.dims_of(event.args[arg].uses[0].tensor); };
   if (event.name == "aten::new_zeros") return 0;
   if (event.name == "aten::mm") return (dims(0) & bit(0)) | (dims(1) & bit(1));
   if (event.name == "aten::t" && result.meta->sizes.size() == 2)
     return (dims(0) & bit(0)) << 1 | (dims(0) >> 1 & bit(0));
   if (event.name == "aten::sum.dim_IntList") return reduced(trace, event, result).value_or(all_of(result));
-  Dims like = 0;  // the gradient of an operand is as large as the operand
+  DataDims like = 0;  // the gradient of an operand is as large as the operand
   for (const CallValue& item : event.args)
     for (const Use& use : item.uses)
       if (use.tensor != kNone && use.meta->sizes == result.meta->sizes) like |= trace.dims_of(use.tensor);
@@ -226,16 +226,18 @@ bool is_argument(const Event& event, uint32_t tensor) {
 }
 
 // The one dim whose size depends on data.
-std::optional<size_t> only_data_dim(Dims dims) {
+std::optional<size_t> only_data_dim(DataDims dims) {
   const auto dim = static_cast<size_t>(std::countr_zero(dims));
   return std::has_single_bit(dims) && dim < kMostDims - 1 ? std::optional(dim) : std::nullopt;
 }
 
-// The mask's elements say how long the result is.
-bool is_counted(const Trace& trace, const Event& event) {
-  if (!event.op || !has_mask(event) || !masked_dim(event)) return false;
-  const Use& mask = event.args[1].uses[*masked_dim(event)];
-  return mask.version >= 0 && !trace.data_read.contains(mask.storage);
+// The mask whose elements say how long the result is, or null.
+const Use* counting_mask(const Trace& trace, const Event& event) {
+  const bool selects = event.name == "aten::masked_select";
+  if (!event.op || (!selects && (!has_mask(event) || !masked_dim(event)))) return nullptr;
+  const Use& mask = event.args[1].uses[selects ? 0 : *masked_dim(event)];
+  const bool is_spread = selects && mask.meta->sizes != event.args[0].uses[0].meta->sizes;
+  return mask.version >= 0 && !is_spread && !trace.data_read.contains(mask.storage) ? &mask : nullptr;
 }
 
 bool takes_numbers(const Trace& trace, uint32_t event) {
@@ -248,8 +250,8 @@ bool takes_numbers(const Trace& trace, uint32_t event) {
 // The mask: by what was compared for it just before, if that is all there is to it, since `y > 0` may stand there
 // twice.
 std::string text_of_mask(const Trace& trace, const Event& event, const Use& mask) {
-  static constexpr std::string_view kComparisons[] = {"gt", "ge",    "lt",       "le",         "eq",
-                                                      "ne", "isnan", "isfinite", "logical_not"};
+  static constexpr std::string_view kComparisons[] = {"gt", "ge",    "lt",       "le",          "eq",
+                                                      "ne", "isnan", "isfinite", "logical_not", "bitwise_not"};
   const auto text_of = [](const Use& use) { return std::to_string(use.tensor) + "@" + std::to_string(use.version); };
   auto before = static_cast<uint32_t>(&event - trace.events.data());
   if (before-- == 0) return text_of(mask);
@@ -283,11 +285,17 @@ bool has_others(const Trace& trace, const CallValue& item, int64_t count) {
   if (item.constant.isIntList() && std::ranges::count(item.constant.toIntVector(), count)) return false;
   return std::ranges::all_of(item.uses, [&](const Use& use) {
     if (use.tensor == kNone) return true;
-    const Dims dims = trace.dims_of(use.tensor);
+    const DataDims dims = trace.dims_of(use.tensor);
     for (size_t d = 0; d < use.meta->sizes.size(); ++d)
       if ((use.meta->sizes[d] == count) != ((dims & bit(d)) != 0)) return false;
     return true;
   });
+}
+
+std::string sizes_but_first(const Use& use) {
+  std::string text;
+  for (size_t d = 1; d < use.meta->sizes.size(); ++d) text += " " + std::to_string(use.meta->sizes[d]);
+  return text;
 }
 
 // `x[m][:n]` is as long as x[m] or n.
@@ -298,16 +306,30 @@ bool cuts(const Event& event, size_t dim) {
 
 }  // namespace
 
+bool is_flattened(const Event& event) {
+  constexpr std::string_view kAlways[] = {"aten::flatten.using_ints", "aten::ravel"};
+  constexpr std::string_view kWhenTold[] = {"aten::view", "aten::reshape"};
+  const auto is_one_of = [&](const auto& names) { return std::ranges::find(names, event.name) != std::end(names); };
+  const bool is_told = is_one_of(kWhenTold) && event.args[1].constant.isIntList() &&
+                       event.args[1].constant.toIntVector() == std::vector<int64_t>{-1};
+  if (!is_told && !is_one_of(kAlways)) return false;
+  const int64_t count = c10::multiply_integers(event.args[0].uses[0].meta->sizes);
+  return event.results[0].uses[0].meta->sizes == std::vector{count};
+}
+
 void note_count(Trace& trace, const Event& event, const Use& result) {
   const auto dim = only_data_dim(trace.dims_of(result.tensor));
   if (!event.op || !dim || flat_results(event).size() != 1) return;
   const int64_t count = result.meta->sizes[*dim];
-  if (is_counted(trace, event)) {
-    const Use& mask = event.args[1].uses[*masked_dim(event)];
-    const auto first = trace.counted_by.try_emplace(text_of_mask(trace, event, mask), result.tensor).first;
+  const auto count_by = [&](std::string what) {
+    const auto first = trace.counted_by.try_emplace(std::move(what), result.tensor).first;
     trace.counted_as.emplace(result.tensor, first->second);
-    return;
-  }
+  };
+  if (const Use* mask = counting_mask(trace, event)) return count_by(text_of_mask(trace, event, *mask));
+  const bool joins = is_flattened(event) && event.args[0].uses[0].meta->sizes.size() > 1;
+  const uint32_t whole = joins ? event.args[0].uses[0].tensor : kNone;
+  if (const auto rows = trace.counted_as.find(whole); rows != trace.counted_as.end())
+    return count_by("all of " + std::to_string(rows->second) + sizes_but_first(event.args[0].uses[0]));
   const CallValue made{CallValue::Kind::Tensor, {result}, {}};
   std::optional<uint32_t> as;
   for (const CallValue& item : event.args) {
@@ -331,7 +353,7 @@ bool have_same_sizes(const Trace& trace, const at::Tensor& a, const at::Tensor& 
          same != trace.counted_as.end() && found->second == same->second;
 }
 
-Dims bit(size_t dim) { return Dims{1} << std::min(dim, kMostDims - 1); }
+DataDims bit(size_t dim) { return DataDims{1} << std::min(dim, kMostDims - 1); }
 
 bool makes_data_sizes(const Event& event) {
   if (!event.op) return false;
@@ -339,10 +361,10 @@ bool makes_data_sizes(const Event& event) {
   return by_tag || has_mask(event) || event.facts.effect == Effect::DataSized;
 }
 
-std::vector<Dims> data_dims(const Trace& trace, uint32_t index, bool makes) {
+std::vector<DataDims> data_dims(const Trace& trace, uint32_t index, bool makes) {
   const Event& event = trace.events[index];
   const std::span<const Use> results = flat_results(event);
-  std::vector<Dims> out(results.size(), 0);
+  std::vector<DataDims> out(results.size(), 0);
   bool reads = false;
   for (const CallValue& item : event.args)
     for (const Use& use : item.uses) reads |= use.tensor != kNone && trace.dims_of(use.tensor);

@@ -5,10 +5,10 @@
 namespace fastjit::capture {
 
 /// A bit per dim; a tensor of more dims has all of the later ones in the last bit.
-using Dims = uint64_t;
+using DataDims = uint64_t;
 
 /// That dim.
-Dims bit(size_t dim);
+DataDims bit(size_t dim);
 
 /// The operator itself makes sizes of data.
 bool makes_data_sizes(const Event& event);
@@ -16,7 +16,10 @@ bool makes_data_sizes(const Event& event);
 /// Of each tensor that an outermost call gave, in the order of flat_results(): the dims whose sizes another call may
 /// find otherwise. makes: the call, or one inside it, makes sizes of data. Where this says too little, a run of the
 /// program notices and the call starts again in eager; where it says too much, torch computes what a kernel might have.
-std::vector<Dims> data_dims(const Trace& trace, uint32_t event, bool makes);
+std::vector<DataDims> data_dims(const Trace& trace, uint32_t event, bool makes);
+
+/// The call gives all elements of its argument in one dim, however many there are.
+bool is_flattened(const Event& event);
 
 /// Notes for `result` of an outermost call, one dim of which is as long as a mask says, whose length that is, where no
 /// other length may be taken for it.

@@ -27,7 +27,7 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   for (const Use& use : flat_results(event)) makes |= use.tensor != kNone && trace.tensors[use.tensor].is_nested;
   if (!makes && trace.data_sized.empty()) return;
   trace.makes_data_sizes = true;
-  const std::vector<Dims> dims = data_dims(trace, index, makes);
+  const std::vector<DataDims> dims = data_dims(trace, index, makes);
   const std::span<const Use> uses = flat_results(event);
   const std::vector<Use> results(uses.begin(), uses.end());  // more events may follow
   for (size_t i = 0; i < dims.size(); ++i)
@@ -35,7 +35,7 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   if (results.size() == 1 && !dims.empty() && dims[0]) note_count(trace, trace.events[index], results[0]);
   // Its parts are steps where autograd goes back through them.
   for (uint32_t part = index + 1; !makes && part < trace.events[index].end && trace.events[index].grad; ++part) {
-    const std::vector<Dims> of_part = data_dims(trace, part, false);
+    const std::vector<DataDims> of_part = data_dims(trace, part, false);
     for (size_t i = 0; i < of_part.size(); ++i)
       if (of_part[i]) trace.data_sized[flat_results(trace.events[part])[i].tensor] |= of_part[i];
   }
@@ -83,7 +83,7 @@ void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) 
 }
 
 // The dim that decides whether the tensor has elements; negative: there is more to know.
-static int emptied_by(const at::Tensor& tensor, Dims dims) {
+static int emptied_by(const at::Tensor& tensor, DataDims dims) {
   if (tensor.is_nested() || !std::has_single_bit(dims)) return -1;
   const int dim = std::countr_zero(dims);
   for (int d = 0; d < tensor.dim(); ++d)

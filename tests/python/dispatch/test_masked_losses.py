@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import fastjit
 from gradient_tools import assert_same
@@ -52,6 +52,8 @@ LOSSES: dict[str, Fn] = {
     "smooth l1": lambda x, y, m: F.smooth_l1_loss(x[m], y[m], beta=0.3),
     "huber": lambda x, y, m: F.huber_loss(x[m], y[m], delta=0.4),
     "logits": lambda x, y, m: F.binary_cross_entropy_with_logits(x[m], y[m]),
+    "selected": lambda x, y, m: F.mse_loss(torch.masked_select(x, y > 0.5), torch.masked_select(y, y > 0.5)),
+    "flattened": lambda x, y, m: F.l1_loss(x[m].flatten(), y[m].view(-1)),
     "logits, sum": lambda x, y, m: F.binary_cross_entropy_with_logits(x[m], y[m], reduction="sum"),
 }
 
@@ -87,8 +89,8 @@ def test_other_losses_are_right(name: str) -> None:
     assert stats.hits or stats.fallbacks
 
 
-@pytest.mark.parametrize("loss", [torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss])
-def test_loss_of_a_module(loss: type[torch.nn.Module]) -> None:
+@pytest.mark.parametrize("loss", [nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss])
+def test_loss_of_a_module(loss: type[nn.Module]) -> None:
     criterion = loss()
     stats = play(lambda x, y, m: criterion(x[m] * 2, y[m]), COUNTS, 3)
     assert not stats.fallbacks and stats.variants <= FEW
@@ -127,6 +129,18 @@ def test_whether_any_are_there() -> None:
 def test_one_comparison_that_stands_there_twice() -> None:
     stats = play(lambda x, y, m: F.mse_loss(x[y > 0.5], y[y > 0.5]), COUNTS, 3)
     assert not stats.fallbacks and stats.variants <= FEW
+
+
+def test_a_mask_and_what_it_leaves() -> None:
+    stats = play(lambda x, y, m: F.l1_loss(x[~m], y[~m]) + F.mse_loss(x[m], y[m]), COUNTS, 3)
+    assert not stats.fallbacks and stats.variants <= FEW + 1  # also where nothing is left
+
+
+def test_a_network_on_masked_rows() -> None:
+    net = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 4))
+    counts = [count for count in COUNTS if count not in (0, 1, 4, 5, 8)]  # other lengths that are in it
+    stats = play(lambda x, y, m: F.cross_entropy(net(x[m]), y[m].argmax(-1) % 4), counts, 5)
+    assert not stats.fallbacks and stats.variants == 1
 
 
 def test_bounds_that_happen_to_be_equal() -> None:
