@@ -47,18 +47,18 @@ function(compile_with_torch target)
   target_link_libraries(${target} PRIVATE fj_jit fj_flags)
 endfunction()
 
-# A file that sees pybind11's headers compiles much of pybind11 again (4 s with GCC 12): src/capture, of which few files
-# need them, has precompiled headers without.
+# A file that sees pybind11's headers compiles much of pybind11 again (4 s with GCC 12): capture and the running of
+# programs, where few files need them, have precompiled headers without.
 file(GLOB_RECURSE EXT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp ${PROJECT_SOURCE_DIR}/src/*.c)
-file(GLOB_RECURSE CAPTURE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capture/*.cpp)
-list(REMOVE_ITEM EXT_SOURCES ${CAPTURE_SOURCES})
-add_library(fj_capture OBJECT ${CAPTURE_SOURCES})
-compile_with_torch(fj_capture)
-target_link_libraries(fj_capture PRIVATE pybind11::headers Python::Module)
-set_target_properties(fj_capture PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-target_precompile_headers(fj_capture PRIVATE ${PROJECT_SOURCE_DIR}/src/capture/pch.h)
+file(GLOB_RECURSE CORE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/capture/*.cpp ${PROJECT_SOURCE_DIR}/src/dispatch/run/*.cpp)
+list(REMOVE_ITEM EXT_SOURCES ${CORE_SOURCES})
+add_library(fj_core OBJECT ${CORE_SOURCES})
+compile_with_torch(fj_core)
+target_link_libraries(fj_core PRIVATE pybind11::headers Python::Module)
+set_target_properties(fj_core PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+target_precompile_headers(fj_core PRIVATE ${PROJECT_SOURCE_DIR}/src/pch_torch.h)
 
-pybind11_add_module(_C MODULE NO_EXTRAS ${EXT_SOURCES} $<TARGET_OBJECTS:fj_capture>)
+pybind11_add_module(_C MODULE NO_EXTRAS ${EXT_SOURCES} $<TARGET_OBJECTS:fj_core>)
 compile_with_torch(_C)
 target_link_libraries(_C PRIVATE ${TORCH_ROOT}/lib/libtorch_python.so ${TORCH_ROOT}/lib/libtorch.so
                       ${TORCH_ROOT}/lib/libtorch_cpu.so ${TORCH_ROOT}/lib/libc10.so)

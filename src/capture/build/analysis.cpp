@@ -351,11 +351,12 @@ class Selector {
     if (maker == makers_.end()) return kNone;
     const Event& total = trace_.events[maker->second];
     if (!is_total(total) || !masked_.contains(total.args[0].uses[0].tensor)) return kNone;
-    const std::string_view name = formula_of_total(total);
-    const bool is_known = !name.empty() && trace_.events[formula].name.ends_with(name);
-    if (!is_known && !(row && reduction_at(event))) depends_on_data(event);
     const std::string functional = functional_name(event.name);
     const std::string_view base = base_name(functional.empty() ? event.name : functional);
+    const std::string_view name = formula_of_total(total);
+    const bool is_known = !name.empty() && trace_.events[formula].name.ends_with(name);
+    const bool adds = base == "aten::add";  // what came to one node from several
+    if (!is_known && !adds && !(row && reduction_at(event))) depends_on_data(event);
     return is_known && (base == "aten::expand" || base == "aten::div") ? maker->second : kNone;
   }
 
@@ -365,7 +366,8 @@ class Selector {
       const Event& event = trace_.events[i];
       if (!event.op || event.node < 0) continue;
       const auto [maker, is_first] = makers_.emplace(event.node, i);
-      const bool is_nested = i < trace_.events[maker->second].end && is_total(trace_.events[maker->second]);
+      const Event& first = trace_.events[maker->second];
+      const bool is_nested = i < first.end && is_total(first) && !formula_of_total(first).empty();
       if (!is_first && !is_nested) maker->second = i;
     }
   }

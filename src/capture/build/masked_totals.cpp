@@ -4,8 +4,6 @@
 #include <ATen/core/Reduction.h>
 
 #include <algorithm>
-#include <limits>
-#include <utility>
 
 #include "capture/build/build.h"
 #include "capture/lower/reduce.h"
@@ -43,15 +41,11 @@ ir::NodeId GraphBuilder::count_of(ir::NodeId mask) {
 // What a slice or a comparison asks: whether there are no more masked elements, or rows, than this.
 ir::NodeId GraphBuilder::is_at_most(const Event& asks, ir::NodeId mask) {
   const std::vector<int64_t>& sizes = asks.args[0].uses[0].meta->sizes;
-  if (asks.args[1].constant.toInt() != 0) unsound("a size that depends on data is read at " + trace_.lines[asks.line]);
-  const int64_t row = c10::multiply_integers(sizes.begin() + 1, sizes.end());
-  const auto [stop, overflows] = [&] {
-    int64_t product = 0;
-    const bool is_too_large = __builtin_mul_overflow(asks.args[2].constant.toInt(), row, &product);
-    return std::pair(product, is_too_large);
-  }();
-  const ir::NodeId most = graph_.constant_int(ir::DType::I64, overflows ? std::numeric_limits<int64_t>::max() : stop);
-  return graph_.pointwise(ir::Op::Le, {count_of(mask), most});
+  const int64_t dim = asks.args[1].constant.toInt(), row = c10::multiply_integers(sizes.begin() + 1, sizes.end());
+  int64_t stop = 0;
+  if (dim != 0 || row == 0 || __builtin_mul_overflow(asks.args[2].constant.toInt(), row, &stop))
+    unsound("a size that depends on data is read at " + trace_.lines[asks.line]);
+  return graph_.pointwise(ir::Op::Le, {count_of(mask), graph_.constant_int(ir::DType::I64, stop)});
 }
 
 // The sum or mean of compressed elements or of their losses, or kNoNode: what is not masked is 0 in it.

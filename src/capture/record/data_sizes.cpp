@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <ranges>
 
 #include "capture/record/effects.h"
 
@@ -39,7 +40,7 @@ DataDims made(const Event& event, const Use& result) {
   return dim ? bit(*dim) : all_of(result);
 }
 
-// DataDims of the operands at the place of each dim of the result, if the result has the shape that broadcasting gives.
+// Dims of the operands at the place of each dim of the result, if the result has the shape that broadcasting gives.
 std::optional<DataDims> broadcast(const Trace& trace, const Event& event, const Use& result) {
   const std::vector<int64_t>& sizes = result.meta->sizes;
   std::vector<int64_t> shape(sizes.size(), 1);
@@ -240,9 +241,14 @@ const Use* counting_mask(const Trace& trace, const Event& event) {
   return mask.version >= 0 && !is_spread && !trace.data_read.contains(mask.storage) ? &mask : nullptr;
 }
 
+// Python gave it a number of the caller's, or one that follows from sizes.
 bool takes_numbers(const Trace& trace, uint32_t event) {
   const auto has = [&](const auto& uses) {
-    return std::ranges::any_of(uses, [&](const auto& use) { return std::ranges::count(use.events, event) > 0; });
+    for (const auto& use : std::views::reverse(uses)) {
+      if (std::ranges::count(use.events, event)) return true;
+      if (!use.events.empty() && use.events.back() < event) return false;
+    }
+    return false;
   };
   return has(trace.scalar_uses) || has(trace.size_uses);
 }

@@ -240,7 +240,6 @@ def test_a_number_read_of_a_total_is_eagers() -> None:
 
 
 LINEAR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "masked_select": lambda x, m: (x * 2).masked_select(m).sum(),
     "nonzero": lambda x, m: (x * 2)[m[:, 0].nonzero()[:, 0]].sum(),
     "parts": lambda x, m: torch.cat([x[m], x[m] * 2]).sum(),
     "numbers of times": lambda x, m: x.repeat_interleave(m.sum(1), 0).sum(),

@@ -157,6 +157,35 @@ def test_bounds_that_happen_to_be_equal() -> None:
         assert_same(fast(x, y, low, high), f(x, y, low, high), f"{low} and {high}")
 
 
+# ---- writes to what shares memory with it ----
+
+
+def write_flat(x: Tensor, y: Tensor, m: Tensor) -> Tensor:
+    a = (x * 1)[m]
+    a.view(-1).mul_(2)
+    return (a * y[m]).sum()
+
+
+def write_broadcast(x: Tensor, y: Tensor, m: Tensor) -> Tensor:
+    whole = (x * 1)[m]
+    a, b = torch.broadcast_tensors(whole, y[m])
+    a.mul_(2)
+    return F.mse_loss(whole, b)
+
+
+def write_before_flat_is_read(x: Tensor, y: Tensor, m: Tensor) -> Tensor:
+    a = (x * 1)[m]
+    flat = a.flatten()
+    a.mul_(3)
+    return F.l1_loss(flat, y[m].flatten())
+
+
+@pytest.mark.parametrize("fn", [write_flat, write_broadcast, write_before_flat_is_read])
+def test_writes_are_seen(fn: Fn) -> None:
+    stats = play(fn, [count for count in COUNTS if count > 1], 3)
+    assert stats.hits or stats.fallbacks
+
+
 # ---- sizes that are not the same in each call ----
 
 
