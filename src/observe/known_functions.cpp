@@ -10,7 +10,8 @@
 
 namespace fastjit::observe {
 
-// For the message of an error 3.13 runs Python code of the import system, in which another thread may begin a recording.
+// For the message of an error 3.13 runs Python code of the import system, in which another thread may begin a
+// recording.
 Ref attribute(PyObject* holder, const char* name) {
   PyObject* found = nullptr;
   if (!holder) return Ref();

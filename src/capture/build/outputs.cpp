@@ -10,12 +10,16 @@ namespace fastjit::capture {
 namespace {
 
 // " at model.py:14" of the operator that gave the tensor, where it is known.
-std::string place_of(const Trace& trace, uint32_t tensor) {
+std::string depends_on_data(const Trace& trace, uint32_t tensor) {
+  std::string what = "result of aten::index depends on data";
   for (const Event& event : trace.events)
     for (const CallValue& item : event.results)
-      for (const Use& use : item.uses)
-        if (use.tensor == tensor && event.line) return " at " + trace.lines[event.line];
-  return "";
+      for (const Use& use : item.uses) {
+        if (use.tensor != tensor || !event.line) continue;
+        if (is_masked_load(event)) what = "result of " + std::string(base_name(event.name)) + " depends on data";
+        return what + " at " + trace.lines[event.line];
+      }
+  return what;
 }
 
 // The product that views of it, as those of a transposed one that is transposed again, are all of: its own tensor will
@@ -37,7 +41,7 @@ void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
     const State& state = states_[use.tensor];
     if (trace_.root(use.tensor)) continue;
     if (!state.known) unsound("a result is a tensor of unknown origin");
-    if (state.mask != ir::kNoNode) unsound("result of aten::index depends on data" + place_of(trace_, use.tensor));
+    if (state.mask != ir::kNoNode) unsound(depends_on_data(trace_, use.tensor));
     if (state.meta->dtype != use.meta->dtype || state.meta->sizes != use.meta->sizes ||
         state.meta->strides != use.meta->strides || analysis_.storage[use.tensor] != use.storage)
       unsound("metadata of a result changed without an operator");

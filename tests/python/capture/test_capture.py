@@ -423,7 +423,7 @@ REFUSALS = {
     "nonzero": (lambda x: x.nonzero().unbind(), r"result of aten::nonzero depends on data at test_capture\.py:\d+"),
     "where": (lambda x: torch.where(x > 0)[0].split(2), "result of aten::where depends on data"),
     "unique": (lambda x: torch.unique(x).unbind(), "depends on data"),
-    "masked_select": (lambda x: x.masked_select(x > 0).chunk(9), "result of aten::masked_select depends on data"),
+    "masked_select": (lambda x: x.masked_select(x > 0).chunk(9), "result of aten::chunk depends on data"),
     "tensor_split": (lambda x: x.tensor_split((x[:2, 0] > 9).long()), "result of aten::tensor_split depends on data"),
     "one_hot": (lambda x: F.one_hot((x > 0).long()).unbind(-1), "result of aten::one_hot depends on data"),
     "bincount": (
