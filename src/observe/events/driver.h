@@ -68,9 +68,8 @@ class Driver : public Observer {
     int64_t sizes_of = -1;             // it gives sizes of the tensor that the host calls so
     int size_dim = 0;                  // which: see Host::on_size; kAllDims: a torch.Size
     static constexpr int kAllDims = INT_MIN;
-    PyObject* compared =
-        nullptr;  // the instruction at `compared_at` gives sizes of this tensor, of which nothing is read
-    int compared_at = 0;
+    PyObject* compared = nullptr;    // of this tensor the instruction at `compared_at` reads no sizes, though it gives
+    int compared_at = 0;             // them: see same_sizes.cpp
     size_t found_number = SIZE_MAX;  // it reads a number that differs from call to call: which of the facts'
     int new_list_at = 0;             // it makes a list and leaves it there on the stack
     bool nested_result = false;      // its result is new if it is a container, and so are the containers in it
