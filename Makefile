@@ -18,7 +18,7 @@ PIP_MODELS := "timm>=1.0.20,<1.1" "torchvision==0.$(VISION).*"
 
 DIGITS := "scikit-learn>=1.5,<2"
 
-.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops fuzz-training opinfo-full opinfo-gradients test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds bench-training bench-gpu seeds-peers bench-report correctness-report coverage-report docs clean
+.PHONY: test-matrix fuzz fuzz-scripts fuzz-loops fuzz-training fuzz-masks opinfo-full opinfo-gradients test-levels exhaustive-math soak setup build demo test test-cpp test-python test-observer test-no-observer test-cuda-full lint asan tsan bench bench-quick bench-models bench-seeds bench-training bench-gpu seeds-peers bench-report correctness-report coverage-report docs clean
 
 setup: $(STAMP)/system $(STAMP)/venv
 
@@ -103,6 +103,11 @@ fuzz-loops: build
 GRADIENTS ?= 0:1000
 fuzz-training: build
 	@FASTJIT_CACHE_DIR=$$(mktemp -d) RANDOM_GRADIENTS=$(GRADIENTS) $(PY) -m pytest -q -s tests/python/dispatch/test_random_gradients.py
+
+# Random work on what masks pick; MASKS=first:last chooses the programs.
+MASKS ?= 0:2000
+fuzz-masks: build
+	@FASTJIT_CACHE_DIR=$$(mktemp -d) RANDOM_MASKS=$(MASKS) $(PY) -m pytest -q -s tests/python/dispatch/test_random_masks.py
 
 # Every sample of torch's operator database in every element type and layout, and every target: tens of minutes.
 opinfo-full: build
