@@ -343,8 +343,7 @@ class Selector {
   // will be. Of other formulas nobody knows where they use the count.
   uint32_t masked_total_behind(const Event& event, const LowerRow* row) {
     if (by_torch_ || masked_.empty() || below_ == 0 || transforms_ > 0 || trace_.goes_back_in_python) return kNone;
-    uint32_t formula = event.parent;
-    while (formula != kNone && !is_backward(trace_.events[formula])) formula = trace_.events[formula].parent;
+    const uint32_t formula = formula_around(trace_, event);
     if (formula == kNone || trace_.events[formula].node < 0) return kNone;
     if (makers_.empty()) find_makers();
     const auto maker = makers_.find(trace_.events[formula].node);

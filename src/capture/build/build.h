@@ -97,6 +97,8 @@ std::optional<size_t> reduction_at(const Event& event);
 bool is_total(const Event& event);
 /// The name of its node of autograd's, where that is made of several operators; else empty.
 std::string_view formula_of_total(const Event& total);
+/// The evaluation of a node of autograd's that the event is a part of; kNone: it is of none.
+uint32_t formula_around(const Trace& trace, const Event& event);
 /// Gives a list of as many tensors as it is given.
 bool gives_as_many(const Event& event);
 

@@ -75,14 +75,17 @@ bool gives_as_many(const Event& event) { return event.name == "aten::broadcast_t
 
 bool is_masked_put(const Event& event) { return event.name == "aten::index_put" && puts_by_mask(event); }
 
+uint32_t formula_around(const Trace& trace, const Event& event) {
+  uint32_t formula = event.parent;
+  while (formula != kNone && !is_backward(trace.events[formula])) formula = trace.events[formula].parent;
+  return formula;
+}
+
 // The event is one of autograd's formulas: its numbers are sizes of what the way there has computed.
 bool GraphBuilder::is_on_way_back(const Event& event) const {
   if (trace_.goes_back_in_python) return false;  // it may be the user's
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
-  if (trace_.derivative && index >= trace_.derivative->begin) return true;
-  for (uint32_t parent = event.parent; parent != kNone; parent = trace_.events[parent].parent)
-    if (is_backward(trace_.events[parent])) return true;
-  return false;
+  return (trace_.derivative && index >= trace_.derivative->begin) || formula_around(trace_, event) != kNone;
 }
 
 // A lone masked element was stored as a 0-dim view, and the way back goes from that to the one element, where it would
@@ -101,8 +104,7 @@ bool GraphBuilder::is_unflattened(const Event& event) const {
   if (base != "aten::view" && base != "aten::reshape" && base != "aten::_reshape_alias") return false;
   const auto count = [](const Use& use) { return c10::multiply_integers(use.meta->sizes); };
   if (count(event.args[0].uses[0]) != count(flat_results(event)[0]) || !is_on_way_back(event)) return false;
-  uint32_t formula = event.parent;
-  while (formula != kNone && !is_backward(trace_.events[formula])) formula = trace_.events[formula].parent;
+  const uint32_t formula = formula_around(trace_, event);
   const std::string_view name = formula == kNone ? "" : trace_.events[formula].name;
   return name.ends_with(": ViewBackward0") || name.ends_with(": ReshapeAliasBackward0");
 }
@@ -288,9 +290,7 @@ ir::NodeId GraphBuilder::unselected(const Action& step, ir::NodeId mask) {
     return ir::kNoNode;
   const ir::NodeId gradient = value(event.args[0].uses[0], event).node;
   if (gradient == ir::kNoNode) return ir::kNoNode;
-  const ir::NodeId nothing =
-      graph_.expand(zero(graph_, graph_[gradient].dtype), meta_of(event.args[1].uses[0])->layout().sizes);
-  return graph_.pointwise(ir::Op::Where, {mask, gradient, nothing});
+  return graph_.pointwise(ir::Op::Where, {mask, gradient, zero(graph_, graph_[gradient].dtype)});
 }
 
 // What nobody has written yet, as large as a compressed value; what it holds nothing reads.

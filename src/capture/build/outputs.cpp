@@ -9,7 +9,7 @@
 namespace fastjit::capture {
 namespace {
 
-// " at model.py:14" of the operator that gave the tensor, where it is known.
+// Why a result that masked elements make is none of a program: the operator that gave it, and its place, where known.
 std::string depends_on_data(const Trace& trace, uint32_t tensor) {
   std::string what = "result of aten::index depends on data";
   for (const Event& event : trace.events)

@@ -256,18 +256,18 @@ bool takes_numbers(const Trace& trace, uint32_t event) {
 // The mask: by what was compared for it just before, if that is all there is to it, since `y > 0` may stand there
 // twice.
 std::string text_of_mask(const Trace& trace, const Event& event, const Use& mask) {
-  static constexpr std::string_view kComparisons[] = {"gt", "ge",    "lt",       "le",          "eq",
-                                                      "ne", "isnan", "isfinite", "logical_not", "bitwise_not"};
+  static constexpr std::string_view kComparisons[] = {
+      "aten::gt", "aten::ge",    "aten::lt",       "aten::le",          "aten::eq",
+      "aten::ne", "aten::isnan", "aten::isfinite", "aten::logical_not", "aten::bitwise_not"};
   const auto text_of = [](const Use& use) { return std::to_string(use.tensor) + "@" + std::to_string(use.version); };
   auto before = static_cast<uint32_t>(&event - trace.events.data());
   if (before-- == 0) return text_of(mask);
   while (trace.events[before].parent != kNone) before = trace.events[before].parent;
   const Event& made = trace.events[before];
-  const std::string_view base =
-      base_name(made.name).substr(std::min<size_t>(made.name.find("::") + 2, made.name.size()));
   const std::span<const Use> results = flat_results(made);
   const bool is_it = results.size() == 1 && results[0].tensor == mask.tensor && results[0].version == mask.version;
-  if (!is_it || std::ranges::find(kComparisons, base) == std::end(kComparisons) || takes_numbers(trace, before))
+  if (!is_it || std::ranges::find(kComparisons, base_name(made.name)) == std::end(kComparisons) ||
+      takes_numbers(trace, before))
     return text_of(mask);
   std::string text(made.name);
   for (const CallValue& item : made.args) {
@@ -325,7 +325,7 @@ bool is_flattened(const Event& event) {
 
 void note_count(Trace& trace, const Event& event, const Use& result) {
   const auto dim = only_data_dim(trace.dims_of(result.tensor));
-  if (!event.op || !dim || flat_results(event).size() != 1) return;
+  if (!event.op || !dim) return;
   const int64_t count = result.meta->sizes[*dim];
   const auto count_by = [&](std::string what) {
     const auto first = trace.counted_by.try_emplace(std::move(what), result.tensor).first;

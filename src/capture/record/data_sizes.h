@@ -21,8 +21,8 @@ std::vector<DataDims> data_dims(const Trace& trace, uint32_t event, bool makes);
 /// The call gives all elements of its argument in one dim, however many there are.
 bool is_flattened(const Event& event);
 
-/// Notes for `result` of an outermost call, one dim of which is as long as a mask says, whose length that is, where no
-/// other length may be taken for it.
+/// Notes for `result`, the only one of an outermost call, one dim of which is as long as a mask says, whose length that
+/// is, where no other length may be taken for it.
 void note_count(Trace& trace, const Event& event, const Use& result);
 
 /// Both tensors have sizes that depend on data, and the same ones in each call.

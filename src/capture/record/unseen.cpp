@@ -32,7 +32,7 @@ void Recorder::Impl::note_sizes(uint32_t index) {
   const std::vector<Use> results(uses.begin(), uses.end());  // more events may follow
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i]) trace.data_sized[results[i].tensor] |= dims[i];
-  if (results.size() == 1 && !dims.empty() && dims[0]) note_count(trace, trace.events[index], results[0]);
+  if (results.size() == 1 && dims[0]) note_count(trace, trace.events[index], results[0]);
   // Its parts are steps where autograd goes back through them.
   for (uint32_t part = index + 1; !makes && part < trace.events[index].end && trace.events[index].grad; ++part) {
     const std::vector<DataDims> of_part = data_dims(trace, part, false);
