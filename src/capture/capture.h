@@ -21,9 +21,10 @@
 
 namespace fastjit::capture {
 
-/// A size of an argument that the program takes at each call.
+/// A size of an argument that the program takes at each call, or an int of the caller's.
 struct SizeSymbol {
-  uint32_t argument, dim;  // position in CallInputs::tensors
+  static constexpr uint32_t kNumber = 0xFFFFFFFFu;
+  uint32_t argument, dim;  // position in CallInputs::tensors; kNumber: `dim` is the index into CallInputs::scalars
 };
 
 /// How gradients of the results become gradients of what they were computed of: the way back is in the graph too.
@@ -95,6 +96,8 @@ struct CallInputs {
   std::vector<std::pair<PyObject*, std::string>>
       scalars;  // fresh int/float objects handed to the function (symbolic candidates) and their names
   std::vector<uint64_t> free_sizes;  // per tensor: dims whose sizes differ from call to call, as bits; empty: none
+  std::vector<bool> free_ints;       // per scalar: an int that differs from call to call and that sizes or indices
+                                     // follow from; empty: none
   std::vector<std::shared_ptr<const WayNumbers>> ways;  // of calls that are the same but for sizes
   std::vector<bool> varying;                            // per scalar: it is known to differ from call to call
   std::vector<std::string> tensor_names;                // "x", "arg[0]"
@@ -106,6 +109,9 @@ struct CallInputs {
   /// Called with the reason when the recording has passed a limit and has stopped; GIL held.
   std::function<void(const std::string& reason)> on_limit;
   bool adopt_unknown = false;  // tensors of unknown origin that Python holds become captured ones (pure=True)
+
+  /// Whether the program is to be one for any size, or for any int.
+  bool for_any_size() const { return !free_sizes.empty() || !free_ints.empty(); }
 };
 
 /// Where autograd's way back from some tensors ends.
@@ -141,7 +147,8 @@ class Recorder {
   /// Tells that the call computed `number`, the next one of CallInputs::scalars, out of these earlier ones.
   void number_derived(PyObject* number, std::string name, std::vector<uint32_t> operands);
   /// The same of one that is had anew in every call: asked for, or computed of such ones, or found in its place.
-  void number_given(PyObject* number, std::string name);
+  /// is_free: it is one of CallInputs::free_ints.
+  void number_given(PyObject* number, std::string name, bool is_free = false);
   /// The same of one that the program computes, since it follows from values of tensors: operand i is number
   /// `operands[i]`, or a constant of `op` where that is negative.
   void number_computed(PyObject* number, NumberOp op, std::vector<int> operands);

@@ -32,7 +32,7 @@ namespace {
 /// Never starts.
 class NoObserver final : public Observer {
  public:
-  void watch_scalar(PyObject*, PyObject*) override {}
+  void watch_scalar(PyObject*, PyObject*, bool) override {}
   void vary(std::vector<NumberPlace>) override {}
   void describe(PyObject*) override {}
   void pass(PyObject*) override {}

@@ -89,8 +89,9 @@ struct Host {
   /// it. Without this, such scalars are not symbolic.
   void (*on_derived)(void* context, struct Derivation& how) = nullptr;
   /// The call read this number where vary() says that numbers differ: it is the next one, as if watch_scalar() had been
-  /// called with it, and ReadSet::numbers() finds it again. Without this, no such number is symbolic.
-  void (*on_found_number)(void* context, PyObject* number, const char* name) = nullptr;
+  /// called with it, and ReadSet::numbers() finds it again. True: an int that is watched as sizes are. Without this, no
+  /// such number is symbolic.
+  bool (*on_found_number)(void* context, PyObject* number, const char* name) = nullptr;
   /// The call about to run reads all elements of a tensor without an operator that shows them.
   void (*on_contents_read)(void* context, PyObject* tensor) = nullptr;
   /// The call seeds a generator with `operand`, has just got its state, the tensor `operand`, or sets it to that one;
@@ -348,8 +349,9 @@ struct Observation {
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// `original`, kept alive by the caller, is what the caller of the function passed in its place.
-  virtual void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) = 0;
+  /// `original`, kept alive by the caller, is what the caller of the function passed in its place. `is_size`: an int
+  /// that is watched as sizes are.
+  virtual void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr, bool is_size = false) = 0;
   /// What the call finds there are numbers that differ from call to call, unless they are what they were.
   virtual void vary(std::vector<NumberPlace> places) = 0;
   /// The call's key says what class and attributes this argument has; which object it is must not matter.

@@ -161,18 +161,23 @@ static bool is_told(const Capture& capture, const std::string& why) {
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
               const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
   Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, false);
-  if (!inputs.free_sizes.empty() && (!capture.unsound.empty() || (capture.graph.symbols && narrows(capture)))) {
+  if (inputs.for_any_size() && (!capture.unsound.empty() || (capture.graph.symbols && narrows(capture)))) {
     CallInputs narrower = inputs;  // what is fixed is a number, and what cannot be expressed so may be with numbers
     if (!capture.unsound.empty()) {
       narrower.free_sizes.clear();
+      narrower.free_ints.clear();
       capture.fixed_sizes.push_back("with sizes of the call, " + capture.unsound);
     }
     if (capture.unsound.empty())
       for (const auto& [symbol, place] : capture.graph.symbols->fixed()) {
         const auto& [argument, dim] = capture.symbols[symbol];
-        narrower.free_sizes[argument] &= ~(uint64_t{1} << dim);
+        if (argument == SizeSymbol::kNumber)
+          narrower.free_ints[dim] = false;
+        else
+          narrower.free_sizes[argument] &= ~(uint64_t{1} << dim);
       }
     if (std::ranges::all_of(narrower.free_sizes, [](uint64_t mask) { return mask == 0; })) narrower.free_sizes.clear();
+    if (std::ranges::none_of(narrower.free_ints, std::identity{})) narrower.free_ints.clear();
     Capture narrow = build(trace, narrower, outputs, values, symbolic, numerics);
     std::erase_if(capture.fixed_sizes, [&](const std::string& why) { return is_told(narrow, why); });
     narrow.fixed_sizes.insert(narrow.fixed_sizes.begin(), capture.fixed_sizes.begin(), capture.fixed_sizes.end());
@@ -194,7 +199,7 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
       graph_(capture.graph),
       states_(trace.tensors.size()) {
   for (const auto& [event, scalar] : trace.value_scalars) read_.insert(scalar);
-  if (!inputs.free_sizes.empty()) way_ = std::make_unique<WaySizes>(trace, inputs, scalars);
+  if (inputs.for_any_size()) way_ = std::make_unique<WaySizes>(trace, inputs, scalars);
   free_sizes();
   place_sizes();
   if (scope_) way_->set_symbols(capture.symbols);
@@ -203,6 +208,8 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
 
 std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
   capture.bound_scalars = scalars_.bound;
+  for (const auto& [number, how] : trace_.size_numbers)
+    if (how.is_given && !free_ints_.contains(number)) capture.bound_scalars[number] = false;
   refuse_effects_before_values();
   for (const Use& output : outputs) given_away_.insert(analysis_.storage[output.tensor]);
   for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {

@@ -133,6 +133,7 @@ class GraphBuilder {
   };
   // sizes.cpp
   uint32_t writes_to_parts() const;
+  std::string why_none_free(uint32_t writer) const;
   std::string why_not_free(const Source& root, uint32_t writer) const;
   void free_sizes();
   SharedMeta meta_of(const Use& use) const;
@@ -171,6 +172,7 @@ class GraphBuilder {
   // size_numbers.cpp
   void place_sizes();
   std::optional<ir::Layout> layout_of(uint32_t tensor) const;
+  void free_ints(uint32_t writer);
   void fix_all_sizes();
   ir::Dim size_of(uint32_t number);
   ir::Dim size_of(const support::SizeOperand& operand);
@@ -353,6 +355,7 @@ class GraphBuilder {
   std::set<uint32_t> unknown_indices_;               // tensors that were indexed in a way not known here
   std::set<uint32_t> unplaced_;                      // numbers that nobody knows the place of
   std::unordered_map<uint32_t, ir::Dim> size_dims_;  // number -> what it is
+  std::unordered_map<uint32_t, ir::Dim> free_ints_;  // those of CallInputs::free_ints that are symbols
   std::vector<State> states_;
   std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
   std::unordered_map<uint32_t, ir::NodeId> parted_;                // parted storage -> its base's value now

@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "capture/build/build.h"
+#include "capture/build/way_sizes.h"
 #include "capture/lower/util.h"
 
 namespace fastjit::capture {
@@ -133,6 +134,23 @@ std::optional<ir::Layout> GraphBuilder::layout_of(uint32_t tensor) const {
 void GraphBuilder::fix_all_sizes() {
   for (const auto& [tensor, meta] : free_)
     for (const Dim size : meta->layout().sizes) static_cast<void>(size.fixed());
+  for (const auto& [number, value] : free_ints_) static_cast<void>(value.fixed());
+}
+
+// Symbols for ints of the caller's.
+void GraphBuilder::free_ints(uint32_t writer) {
+  std::string why = why_none_free(writer);
+  if (why.empty() && way_->is_gone()) why = ": gradients may follow from it";
+  for (uint32_t number = 0; number < inputs_.free_ints.size(); ++number) {
+    if (!inputs_.free_ints[number]) continue;
+    const auto& [object, name] = inputs_.scalars[number];
+    if (!why.empty()) {
+      capture.fixed_sizes.push_back(name + " is one number" + why);
+      continue;
+    }
+    free_ints_.emplace(number, graph_.symbols->add(PyLong_AsLongLong(object), name));
+    capture.symbols.push_back({SizeSymbol::kNumber, number});
+  }
 }
 
 ir::Dim GraphBuilder::size_of(const SizeOperand& operand) {
@@ -145,7 +163,9 @@ ir::Dim GraphBuilder::size_of(uint32_t number) {
   const SizeNumber& how = trace_.size_numbers.at(number);
   const int64_t recorded = PyLong_AsLongLong(inputs_.scalars[number].first);
   Dim made = recorded;
-  if (scope_ && how.tensor != kNone) {
+  if (how.is_given) {
+    if (const auto free = free_ints_.find(number); free != free_ints_.end()) made = free->second;
+  } else if (scope_ && how.tensor != kNone) {
     const std::optional<ir::Layout> layout = layout_of(how.tensor);
     if (!layout)
       fix_all_sizes();
@@ -342,14 +362,17 @@ std::string GraphBuilder::reason_of(uint32_t place) const {
   if (is_on_sized_way(place)) return way_reason(place);
   if (place < trace_.events.size()) return where(trace_, trace_.events[place]);
   const auto number = trace_.size_numbers.find(place - static_cast<uint32_t>(trace_.events.size()));
-  return "Python code" +
-         (number == trace_.size_numbers.end() ? "" : " that reads it at " + trace_.lines[number->second.line]);
+  const bool has_line = number != trace_.size_numbers.end() && !number->second.is_given;
+  return "Python code" + (has_line ? " that reads it at " + trace_.lines[number->second.line] : "");
 }
 
 void GraphBuilder::tell_fixed() {
   if (!scope_) return;
-  for (const auto& [symbol, place] : graph_.symbols->fixed())
-    capture.fixed_sizes.push_back(graph_.symbols->name(symbol) + " is one size for " + reason_of(place));
+  for (const auto& [symbol, place] : graph_.symbols->fixed()) {
+    const bool is_number = capture.symbols[symbol].argument == SizeSymbol::kNumber;
+    capture.fixed_sizes.push_back(graph_.symbols->name(symbol) +
+                                  (is_number ? " is one number for " : " is one size for ") + reason_of(place));
+  }
 }
 
 }  // namespace fastjit::capture

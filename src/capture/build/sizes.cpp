@@ -179,17 +179,22 @@ uint32_t GraphBuilder::writes_to_parts() const {
   return kNone;
 }
 
+// Why nothing can be a symbol; `writer`: what writes_to_parts() says.
+std::string GraphBuilder::why_none_free(uint32_t writer) const {
+  return writer == kNone ? "" : " for " + where(trace_, trace_.events[writer]) + ", which writes to a part of a tensor";
+}
+
 // Why sizes of the argument cannot be symbols, in words; empty: they can.
 std::string GraphBuilder::why_not_free(const Source& root, uint32_t writer) const {
   const TensorMeta& meta = root.before.meta;
-  if (writer != kNone) return " for " + where(trace_, trace_.events[writer]) + ", which writes to a part of a tensor";
+  if (writer != kNone) return why_none_free(writer);
   if (std::ranges::find(meta.sizes, 0) != meta.sizes.end()) return ": " + root.name + " has no elements";
   return may_be_free(meta) ? "" : ": the elements of " + root.name + " have gaps or overlap";
 }
 
 void GraphBuilder::free_sizes() {
   const std::vector<uint64_t>& free = inputs_.free_sizes;
-  if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; })) return;
+  if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; }) && inputs_.free_ints.empty()) return;
   const uint32_t writer = writes_to_parts();
   graph_.symbols = std::make_shared<ir::Symbols>();
   scope_.emplace(graph_.symbols.get());
@@ -221,6 +226,7 @@ void GraphBuilder::free_sizes() {
     capture.layouts.emplace_back(root.argument, layout);
     free_.emplace(root.before.tensor, with_layout(meta, std::move(layout)));
   }
+  free_ints(writer);
   if (!graph_.symbols->empty()) return;
   scope_.reset();
   graph_.symbols = nullptr;

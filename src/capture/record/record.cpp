@@ -234,7 +234,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   if (may_read_sizes && trace.size_reader.empty()) trace.size_reader = lines.size_reader();
   // Python gets a value or a size: how many there were is read with it.
   const bool tells_sizes = event.facts.reads() || event.facts.effect == Effect::Metadata;
-  if (outermost && tells_sizes && (!trace.data_sized.empty() || !inputs.free_sizes.empty()))
+  if (outermost && tells_sizes && (!trace.data_sized.empty() || inputs.for_any_size()))
     for (const c10::IValue& value : record.inputs())
       if (value.isTensor() && value.toTensor().defined()) size_read(value.toTensor(), kSizeRead);
   event.line = outermost ? lines.now(event.facts.reads() ? &event.target : nullptr) : trace.events[event.parent].line;
@@ -408,6 +408,8 @@ Recorder::Recorder(CallInputs inputs) : impl_(std::make_unique<Impl>(std::move(i
   trace.casts = CastMode::now();
   for (uint32_t i = 0; i < impl.inputs.varying.size(); ++i)
     if (impl.inputs.varying[i]) trace.varying.insert(i);
+  for (uint32_t i = 0; i < impl.inputs.free_ints.size(); ++i)
+    if (impl.inputs.free_ints[i]) impl.free_int(i);
   for (size_t i = 0; i < impl.inputs.tensors.size(); ++i) {
     const at::Tensor& tensor = impl.inputs.tensors[i];
     Use use = trace.use(tensor);

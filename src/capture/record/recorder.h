@@ -106,6 +106,7 @@ struct Recorder::Impl {
   void slice_taken(const at::Tensor& tensor, int dim, int64_t stop);
   Event unseen(std::string_view name);
   Event as_if_run(const char* op);
+  void free_int(uint32_t scalar);
   void note_constants(const Event& event);
   void note_device();
   void note_sizes(uint32_t event);

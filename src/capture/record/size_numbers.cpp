@@ -17,7 +17,7 @@ uint32_t find_plain(const Trace& trace, const at::Tensor& tensor) {
 int64_t Recorder::sized_tensor(const at::Tensor& tensor) const {
   const Trace& trace = impl_->trace;
   const std::vector<uint64_t>& free = impl_->inputs.free_sizes;
-  const uint32_t id = free.empty() || !impl_->recording ? kNone : find_plain(trace, tensor);
+  const uint32_t id = !impl_->inputs.for_any_size() || !impl_->recording ? kNone : find_plain(trace, tensor);
   if (id == kNone) return -1;
   const Source* root = trace.root(id);
   const bool is_free = !root || (root->argument < free.size() && free[root->argument] != 0);
@@ -31,7 +31,7 @@ void Recorder::size_given(int64_t tensor, int dim, PyObject* number) {
   const Source* root = trace.root(id);
   const std::string owner = root ? root->name : "a tensor";
   trace.size_numbers.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()),
-                             SizeNumber{id, dim, {}, {}, impl_->lines.now()});
+                             SizeNumber{.tensor = id, .dim = dim, .line = impl_->lines.now()});
   impl_->inputs.scalars.emplace_back(number,
                                      dim < 0 ? owner + ".numel()" : owner + ".size(" + std::to_string(dim) + ")");
 }
@@ -39,7 +39,7 @@ void Recorder::size_given(int64_t tensor, int dim, PyObject* number) {
 void Recorder::size_computed(PyObject* number, std::string name, support::IntArithmetic op,
                              std::vector<support::SizeOperand> operands) {
   impl_->trace.size_numbers.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()),
-                                    SizeNumber{kNone, 0, op, std::move(operands), impl_->lines.now()});
+                                    SizeNumber{.op = op, .operands = std::move(operands), .line = impl_->lines.now()});
   impl_->inputs.scalars.emplace_back(number, std::move(name));
 }
 
@@ -58,6 +58,12 @@ bool Recorder::indexed(const at::Tensor& tensor, std::vector<support::IndexItem>
   trace.index_uses.push_back({{trace.use(tensor), std::move(items)}});
   impl_->open_index = true;
   return true;
+}
+
+void Recorder::Impl::free_int(uint32_t scalar) {
+  inputs.free_ints.resize(inputs.scalars.size(), false);
+  inputs.free_ints[scalar] = true;
+  trace.size_numbers.emplace(scalar, SizeNumber{.is_given = true});
 }
 
 bool Recorder::is_size_number(size_t number) const {

@@ -141,6 +141,7 @@ struct ScalarUse {
 /// An int that Python has of sizes, or that it computed of such ints.
 struct SizeNumber {
   uint32_t tensor = kNone;  // whose size `dim` it is, or with -1 the count of its elements; kNone: it is computed
+  bool is_given = false;    // one of CallInputs::free_ints: it is not computed either
   int dim = 0;
   support::IntArithmetic op{};
   std::vector<support::SizeOperand> operands{};

@@ -70,7 +70,7 @@ Event Recorder::Impl::as_if_run(const char* op) {
 // An event without an operator: Python looks at sizes that depend on data.
 void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
-  if (known != kNone && !inputs.free_sizes.empty()) trace.sizes_read.insert(known);
+  if (known != kNone && inputs.for_any_size()) trace.sizes_read.insert(known);
   if (known == kNone || !trace.dims_of(known) || !sizes_read.emplace(known, name).second) return;
   if (tensor.is_nested())
     return static_cast<void>(trace.broken = "the sizes of a nested tensor are read at " + place_of(lines.now()));
@@ -94,7 +94,7 @@ static int emptied_by(const at::Tensor& tensor, DataDims dims) {
 // An event without an operator: Python's index is an operator only if there is more than it takes.
 void Recorder::Impl::slice_taken(const at::Tensor& tensor, int dim, int64_t stop) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
-  if (known != kNone && !inputs.free_sizes.empty()) trace.sizes_read.insert(known);
+  if (known != kNone && inputs.for_any_size()) trace.sizes_read.insert(known);
   if (known == kNone) return;
   if (dim < 0) dim = emptied_by(tensor, trace.dims_of(known));
   if (dim < 0) return size_read(tensor, kSizeRead);
@@ -152,9 +152,11 @@ void Recorder::number_derived(PyObject* number, std::string name, std::vector<ui
   impl_->inputs.scalars.emplace_back(number, std::move(name));
 }
 
-void Recorder::number_given(PyObject* number, std::string name) {
-  impl_->trace.varying.insert(static_cast<uint32_t>(impl_->inputs.scalars.size()));
+void Recorder::number_given(PyObject* number, std::string name, bool is_free) {
+  const auto scalar = static_cast<uint32_t>(impl_->inputs.scalars.size());
+  impl_->trace.varying.insert(scalar);
   impl_->inputs.scalars.emplace_back(number, std::move(name));
+  if (is_free) impl_->free_int(scalar);
 }
 
 void Recorder::number_computed(PyObject* number, NumberOp op, std::vector<int> operands) {
@@ -299,11 +301,11 @@ size_t Recorder::operators() const { return impl_->trace.events.size(); }
 size_t Recorder::values_read() const { return impl_->values - impl_->trace.value_scalars.size(); }
 bool Recorder::reads_too_many() const { return !impl_->value_limit.empty(); }
 
-bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty() || !impl_->inputs.free_sizes.empty(); }
+bool Recorder::has_data_sizes() const { return !impl_->trace.data_sized.empty() || impl_->inputs.for_any_size(); }
 
 void Recorder::contiguous_asked(const at::Tensor& tensor, at::MemoryFormat format) {
   Impl& impl = *impl_;
-  if (impl.inputs.free_sizes.empty() || !tensor.is_contiguous(format)) return;
+  if (!impl.inputs.for_any_size() || !tensor.is_contiguous(format)) return;
   if (impl.trace.find(tensor.unsafeGetTensorImpl()) == kNone) return;
   Event event = impl.as_if_run("aten::contiguous");
   event.args.push_back({CallValue::Kind::Tensor, {impl.trace.use(tensor)}, {}});
@@ -317,7 +319,7 @@ void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kS
 bool Recorder::same_sizes(const at::Tensor& a, const at::Tensor& b) {
   Trace& trace = impl_->trace;
   if (!have_same_sizes(trace, a, b)) return false;
-  if (!impl_->inputs.free_sizes.empty())  // the others are facts
+  if (impl_->inputs.for_any_size())  // the others are facts
     for (const at::Tensor* one : {&a, &b}) trace.sizes_read.insert(trace.find(one->unsafeGetTensorImpl()));
   return true;
 }

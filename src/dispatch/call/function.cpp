@@ -157,10 +157,13 @@ bool run_without_gil(const Executable& executable, const plan::Program& program,
 
 bool serves(const Variant& variant, const Modes& modes, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
             PyObject** tensors, PyObject** numbers) noexcept {
+  const Sized* sized = variant.program.sized.get();
+  const bool fits_late = sized && sized->finds_ints();
   return variant.key.modes == modes && variant.key.spec.match(args, nargs, kwnames, tensors, numbers) &&
-         (!variant.program.sized || variant.program.sized->fits(tensors)) &&
+         (!sized || fits_late || sized->fits(tensors, numbers)) &&
          (!variant.guards.facts || variant.guards.facts->check()) && variant.find_numbers(numbers) &&
-         variant.guards.captured.hold() && (variant.program.device < 0 || variant.on_its_device(tensors)) &&
+         (!fits_late || sized->fits(tensors, numbers)) && variant.guards.captured.hold() &&
+         (variant.program.device < 0 || variant.on_its_device(tensors)) &&
          (!variant.program.derived.has_guards() || variant.program.derived.holds(numbers, variant.number_count()));
 }
 
@@ -227,7 +230,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   if (eager && is_real) return why = eager, nullptr;
   if (std::ranges::any_of(variant.program.gone_back_to, has_gradient_hooks)) return why = kWatched, nullptr;
   const Sized* sized = variant.program.sized.get();
-  const Sized::Lease sizes = sized ? sized->take(inputs.data()) : Sized::Lease();
+  const Sized::Lease sizes = sized ? sized->take(inputs.data(), numbers) : Sized::Lease();
   if (sized && !sizes) return why = "the sizes of a tensor changed meanwhile", nullptr;
   const plan::Program& program = sized ? sizes.program() : executable.program;
   const bool releases_gil = executable.releases_gil || (sized && sizes.is_long());

@@ -145,8 +145,8 @@ class CallSpec {
   /// hold the argument tensors, the targets behind them, and the symbolic numbers. Runs no Python code.
   bool match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, PyObject** tensors,
              PyObject** numbers) const noexcept;
-  /// Equal up to the sizes and strides of tensors.
-  bool same_but_sizes(const CallSpec& other) const;
+  /// Equal up to the sizes and strides of tensors, and to the values of ints.
+  bool same_but_sizes(const CallSpec& other, bool but_ints = false) const;
   /// Of calls that are the same but for them: whether sizes and strides are equal too.
   bool same_sizes(const CallSpec& other) const;
 

@@ -187,7 +187,7 @@ bool CallSpec::match(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
   return true;
 }
 
-bool CallSpec::same_but_sizes(const CallSpec& other) const {
+bool CallSpec::same_but_sizes(const CallSpec& other, bool but_ints) const {
   if (nargs_ != other.nargs_ || specs_.size() != other.specs_.size() || !keys_equal(kwnames_, other.kwnames_))
     return false;
   for (size_t i = 0; i < specs_.size(); ++i) {
@@ -198,7 +198,7 @@ bool CallSpec::same_but_sizes(const CallSpec& other) const {
       continue;
     if (a.kind != b.kind || a.length != b.length || a.same_as != b.same_as || a.type != b.type) return false;
     if (a.kind == ArgKind::Tensor && !a.tensor.same_but_sizes(b.tensor)) return false;
-    if (a.kind == ArgKind::Int && !equal_int(a.object, b.object)) return false;
+    if (a.kind == ArgKind::Int && !but_ints && !equal_int(a.object, b.object)) return false;
     if (a.kind == ArgKind::Float && std::bit_cast<uint64_t>(a.number) != std::bit_cast<uint64_t>(b.number))
       return false;
     if (a.kind == ArgKind::Bool && a.object != b.object) return false;

@@ -109,12 +109,16 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   };
   if (!variant.key.spec.match(call.args, call.nargs, call.kwnames, tensors.data(), numbers.data()))
     return {0, arguments()};
-  if (variant.program.sized && !variant.program.sized->fits(tensors.data()))
-    return {1, "guard failed: " + variant.program.sized->first_failure(tensors.data())};
+  const Sized* sized = variant.program.sized.get();
+  const auto fits = [&] { return !sized || sized->fits(tensors.data(), numbers.data()); };
+  const auto size_guard = [&] { return "guard failed: " + sized->first_failure(tensors.data(), numbers.data()); };
+  const bool fits_late = sized && sized->finds_ints();
+  if (!fits_late && !fits()) return {1, size_guard()};
   if (!(variant.key.modes == modes)) return {1, difference(variant.key.modes, modes)};
   if (variant.guards.facts && !variant.guards.facts->check())
     return {2, "guard failed: " + variant.guards.facts->first_failure()};
   if (!variant.find_numbers(numbers.data())) return {2, "guard failed: a number is too large for a program"};
+  if (fits_late && !fits()) return {2, size_guard()};
   if (variant.program.device >= 0 && !variant.on_its_device(tensors.data())) return {0, arguments()};
   for (size_t i = 0; i < variant.guards.captured.size(); ++i) {
     if (variant.guards.captured.matches(i)) continue;

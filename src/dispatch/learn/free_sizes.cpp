@@ -18,7 +18,7 @@ Dims differing(const Recording& recording) {
   const CallSpec& spec = recording.variant->key.spec;
   Dims out;
   for (const CallSpec* known : recording.known_calls) {
-    if (!known->same_but_sizes(spec)) continue;
+    if (!known->same_but_sizes(spec, true)) continue;
     const Dims differ = spec.other_sizes(*known);
     out.resize(differ.size(), 0);
     for (size_t i = 0; i < differ.size(); ++i) out[i] |= differ[i];
@@ -67,6 +67,19 @@ std::vector<uint64_t> free_sizes(Recording& recording, const std::vector<std::st
   add_named(recording, names, out);
   if (is_none(out)) out.clear();
   return out;
+}
+
+bool may_be_free(const Recording& recording, PyObject* number, const std::string& name) {
+  int overflow = 0;
+  return PyLong_CheckExact(number) && recording.function.fixed_ints.contains(name) &&
+         PyLong_AsLongLongAndOverflow(number, &overflow) >= ir::Symbols::kLeast && why_none(recording).empty();
+}
+
+std::vector<bool> free_ints(const Recording& recording, const FreshCall& call) {
+  std::vector<bool> out(call.fresh.size(), false);
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = call.varying[i] && may_be_free(recording, call.fresh[i], call.names[i]);
+  return std::ranges::find(out, true) == out.end() ? std::vector<bool>() : out;
 }
 
 }  // namespace fastjit::dispatch

@@ -36,11 +36,11 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
   recording.variant->reason = recording.unsound;
   recording.variant->retry_at = may_pass ? function.stats.calls + 1 : next_try(function);
   const uint64_t retry_at = recording.variant->retry_at;
+  const bool any_size = recording.variant->program.sized != nullptr;  // calls at other sizes may be compiled
   recording.variant->drop_program();
   recording.variant->guards.captured.clear();
   const std::string reason = recording.unsound, advice = recording.advice;
   recording.variant->guards.values = miss ? miss->path : std::vector<capture::ValueGuard>();
-  const bool any_size = recording.variant->key.spec.has_free_sizes();  // calls at other sizes may be compiled
   if (any_size) function.fixes_sizes = recording.unsound;
   const bool kept = !any_size && (miss || !recording.captured_graph.reads_values);
   if (kept) keep(function, recording.variant);
@@ -148,9 +148,9 @@ bool stays_eager(Function& function, const std::shared_ptr<Variant>& variant, co
   function.variants.drop([&](const Variant& other) { return &other == variant.get(); });
   variant->reason = why.reason;
   variant->retry_at = next_try(function);
+  const bool any_size = variant->program.sized != nullptr;
   variant->drop_program();
   variant->guards.captured.clear();
-  const bool any_size = variant->key.spec.has_free_sizes();
   if (any_size) function.fixes_sizes = why.reason;
   const bool kept = !any_size && (pending.has_path || !pending.reads_values);
   if (kept) keep(function, variant);

@@ -110,6 +110,7 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
     if (known->way && known->key.spec.same_but_sizes(recording.variant->key.spec)) inputs.ways.push_back(known->way);
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   inputs.varying = call.varying;
+  inputs.free_ints = free_ints(recording, call);
   for (PyObject* argument : call.args)
     if (THPGenerator_Check(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
   inputs.tensor_names = tensor_names(recording.variant->key.spec, names);
@@ -120,7 +121,8 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   return inputs;
 }
 
-std::unique_ptr<observe::Observer> make_observer(Recording& recording, const FreshCall& call) {
+std::unique_ptr<observe::Observer> make_observer(Recording& recording, const FreshCall& call,
+                                                 const std::vector<bool>& free_ints) {
   observe::Host host = host_of(recording);
   host.on_grad = on_grad;
   host.is_own_grad = [](void* context, PyObject* tensor) {
@@ -145,7 +147,11 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
     static_cast<Recording*>(context)->number_derived(how);
   };
   host.on_found_number = [](void* context, PyObject* number, const char* name) {
-    static_cast<Recording*>(context)->recorder->number_given(number, name);
+    auto* recording = static_cast<Recording*>(context);
+    const bool is_free = may_be_free(*recording, number, name);
+    recording->found.push_back(recording->recorder->numbers().size());
+    recording->recorder->number_given(number, name, is_free);
+    return is_free;
   };
   host.on_contents_read = [](void* context, PyObject* tensor) {
     static_cast<Recording*>(context)->recorder->contents_read(unpack(tensor));
@@ -228,7 +234,8 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.max_instructions = static_cast<uint64_t>(support::setting_int(support::Setting::RecordInstructions));
   host.filled_before = recording.function.state;
   auto observer = observe::make_observer(host);
-  for (size_t i = 0; i < call.fresh.size(); ++i) observer->watch_scalar(call.fresh[i], call.originals[i]);
+  for (size_t i = 0; i < call.fresh.size(); ++i)
+    observer->watch_scalar(call.fresh[i], call.originals[i], i < free_ints.size() && free_ints[i]);
   observer->vary(std::move(recording.varying));
   for (PyObject* instance : recording.variant->key.spec.flat().instances) observer->describe(instance);
   for (PyObject* argument : call.args) observer->pass(argument);
@@ -248,6 +255,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     recording.at_limit = true;
     if (observer) observer->give_up(reason);
   };
+  const std::vector<bool> free_ints = inputs.free_ints;
   capture::Recorder recorder(std::move(inputs));
   recording.recorder = &recorder;
   recording.arguments_hold = [&] {
@@ -255,7 +263,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     std::vector<PyObject*> tensors(spec.object_count()), numbers(spec.number_count());
     return spec.match(call.args.data(), PyVectorcall_NARGS(nargsf), kwnames, tensors.data(), numbers.data());
   };
-  if (!function.options.pure) observer = make_observer(recording, call);
+  if (!function.options.pure) observer = make_observer(recording, call, free_ints);
   const Entry entry = entry_of(function, call, PyVectorcall_NARGS(nargsf), kwnames, observer.get());
   recording.unsound = entry.refused;
   if (observer && entry.refused.empty() && !observer->start(entry.callable)) recording.unsound = "tracer active";
@@ -324,6 +332,17 @@ void fix_numbers(Recording& recording) {
       }
 }
 
+// Ints that differ from call to call and that the program holds as constants: sizes or indices may follow from them.
+void note_fixed_ints(Recording& recording, const FreshCall& call) {
+  const auto note = [&](size_t number) {
+    if (!recording.captured_graph.bound_scalars[number] && PyLong_CheckExact(recording.numbers[number]))
+      recording.function.fixed_ints.insert(recording.number_names[number]);
+  };
+  for (size_t fresh = 0; fresh < call.fresh.size(); ++fresh)
+    if (call.varying[fresh]) note(fresh);
+  std::ranges::for_each(recording.found, note);
+}
+
 // Numbers of which the variant takes any value: the program reads them at run time, or nothing reads them.
 void settle_scalars(Recording& recording, const FreshCall& call, const Schedule& schedule) {
   Variant& variant = *recording.variant;
@@ -339,6 +358,7 @@ void settle_scalars(Recording& recording, const FreshCall& call, const Schedule&
   auto next = static_cast<int>(symbolic.size());
   for (const size_t found : recording.observation.found_numbers)
     if (captured.bound_scalars[found]) place[found] = next++, ++variant.found_numbers;
+  recording.number_places = place;
   for (size_t i = 0; i < schedule.uses.size(); ++i) {
     if (!schedule.uses[i]) continue;
     observe::Derivation& how = recording.observation.derivations[i];
@@ -371,9 +391,16 @@ void settle_sizes(Recording& recording, uint64_t hash) {
   const capture::Capture& captured = recording.captured_graph;
   if (!captured.graph.symbols) return;
   std::vector<SizeOfArgument> symbols;
-  for (const auto& [argument, dim] : captured.symbols)
-    symbols.push_back({argument, dim, captured.graph.symbols->value(symbols.size())});
-  auto sized = std::make_unique<Sized>(symbols, captured.layouts, captured.inputs);
+  for (const auto& [argument, dim] : captured.symbols) {
+    const bool is_number = argument == capture::SizeSymbol::kNumber;
+    const int64_t recorded = captured.graph.symbols->value(symbols.size());
+    if (is_number)
+      symbols.push_back({SizeOfArgument::kNumber, static_cast<uint32_t>(recording.number_places[dim]), recorded});
+    else
+      symbols.push_back({argument, dim, recorded});
+  }
+  const size_t given = recording.variant->key.spec.number_count();
+  auto sized = std::make_unique<Sized>(symbols, captured.layouts, captured.inputs, given);
   for (const auto& [argument, layout] : sized->layouts())
     recording.variant->key.spec.free_sizes(argument, layout, hash);
   recording.variant->program.sized = std::move(sized);
@@ -577,6 +604,7 @@ PyObject* observe_call(Recording& recording, PyObject* const* args, size_t nargs
     recording.variant->program.grads_set = recording.grads_set;
     for (PyObject* leaf : recording.grads_set) recording.variant->program.grads_made.push_back(grad_of(leaf).defined());
     recording.variant->program.in_inference_mode = recording.captured_graph.in_inference_mode;
+    note_fixed_ints(recording, call);
     fix_numbers(recording);
     settle_scalars(recording, call, schedule);
     settle_sizes(recording, call_hash_of_any_size(args, PyVectorcall_NARGS(nargsf), kwnames, function.by_content));

@@ -61,12 +61,14 @@ struct Recording {
   std::vector<at::Tensor> results;  // these
   std::vector<PyObject*> numbers;   // of the call, read out of tensors, and derived from others
   std::vector<std::string> number_names;
+  std::vector<size_t> found;  // numbers that the call found where they differ from call to call
   observe::Observation observation;
   std::shared_ptr<observe::ReadSet> rehearsed;  // what Python code of the way back read; null: there is none
   capture::Capture captured_graph;
   std::shared_ptr<void> rest;  // watches it
   std::string unsound, advice;
   std::string fixes_sizes;                    // not empty: why no size that differs from call to call is any size
+  std::vector<int> number_places;             // per number: among those that the variant is matched with, or -1
   std::vector<const CallSpec*> known_calls;   // numbers that differ from theirs may be read at run time
   std::vector<observe::NumberPlace> varying;  // and so may numbers that the call finds there
 };

@@ -32,6 +32,13 @@ class Registers {
   int64_t* data_;
 };
 
+// 0, which no program lets in, in place of ints below the least symbol and beyond 64 bits.
+int64_t int_of(PyObject* number) noexcept {
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
+  return value < ir::Symbols::kLeast ? 0 : value;
+}
+
 // `none`: the program does not take it.
 uint32_t input_of(const std::vector<capture::InputSource>& inputs, uint32_t argument, uint32_t none) {
   const auto found = std::ranges::find_if(inputs, [&](const capture::InputSource& source) {
@@ -42,6 +49,11 @@ uint32_t input_of(const std::vector<capture::InputSource>& inputs, uint32_t argu
 
 }  // namespace
 
+int64_t Sized::Place::of(PyObject* const* tensors, PyObject* const* numbers) const noexcept {
+  if (!is_number()) return unpack(tensors[argument]).unsafeGetTensorImpl()->sizes()[dim];
+  return int_of(numbers[dim]);
+}
+
 Sized::Sized(std::span<const int64_t> recorded) {
   for (const int64_t size : recorded) symbols_.push_back({kGiven, kGiven, 0, size});
 }
@@ -51,7 +63,7 @@ void Sized::find_inputs(const std::vector<capture::InputSource>& inputs) {
 }
 
 Sized::Sized(std::span<const SizeOfArgument> symbols, const std::vector<std::pair<uint32_t, ir::Layout>>& layouts,
-             const std::vector<capture::InputSource>& inputs) {
+             const std::vector<capture::InputSource>& inputs, size_t given) {
   for (const auto& [argument, layout] : layouts) {
     const bool is_input = input_of(inputs, argument, kGiven) != kGiven;
     if (is_input) layouts_.emplace_back(argument, layout);
@@ -60,6 +72,7 @@ Sized::Sized(std::span<const SizeOfArgument> symbols, const std::vector<std::pai
   }
   for (const SizeOfArgument& symbol : symbols)
     symbols_.push_back({symbol.argument, kGiven, symbol.dim, symbol.recorded});
+  finds_ints_ = std::ranges::any_of(symbols_, [&](const Place& one) { return one.is_number() && one.dim >= given; });
   find_inputs(inputs);
 }
 
@@ -87,13 +100,13 @@ void Sized::set_program(const ir::Symbols& symbols, const plan::Program& base, p
   instances_.push_back(std::move(first));
 }
 
-bool Sized::fits(PyObject* const* tensors) const noexcept {
+bool Sized::fits(PyObject* const* tensors, PyObject* const* numbers) const noexcept {
   Registers own(std::max(code_.registers(), symbols_.size()));
   const bool is_ready = !instances_.empty();  // else it is being compiled
   const int64_t* registers = is_ready ? instances_[0]->registers.data() : own.data();
   bool is_last = is_ready, is_recorded = true;
   for (size_t i = 0; i < symbols_.size(); ++i) {
-    own[i] = unpack(tensors[symbols_[i].argument]).unsafeGetTensorImpl()->sizes()[symbols_[i].dim];
+    own[i] = symbols_[i].of(tensors, numbers);
     is_last &= own[i] == registers[i];
     is_recorded &= own[i] == symbols_[i].recorded;
   }
@@ -108,11 +121,11 @@ bool Sized::fits(PyObject* const* tensors) const noexcept {
   });
 }
 
-std::string Sized::first_failure(PyObject* const* tensors) const {
+std::string Sized::first_failure(PyObject* const* tensors, PyObject* const* numbers) const {
   if (instances_.empty()) return "the program is being compiled for other sizes";
   Registers registers(code_.registers());
   for (size_t i = 0; i < symbols_.size(); ++i) {
-    registers[i] = unpack(tensors[symbols_[i].argument]).sizes()[symbols_[i].dim];
+    registers[i] = symbols_[i].of(tensors, numbers);
     if (registers[i] < ir::Symbols::kLeast) return guards_[i];
   }
   if (!code_.run(registers.data()))
@@ -121,12 +134,14 @@ std::string Sized::first_failure(PyObject* const* tensors) const {
   return failed() ? why_failed_ : "the strides of a tensor follow from its sizes";
 }
 
-Sized::Lease Sized::take(const at::Tensor* const* inputs) const {
+Sized::Lease Sized::take(const at::Tensor* const* inputs, PyObject* const* numbers) const {
   Registers registers(code_.registers());
-  for (size_t i = 0; i < symbols_.size(); ++i)
-    registers[i] = symbols_[i].input == kGiven
-                       ? symbols_[i].recorded
-                       : inputs[symbols_[i].input]->unsafeGetTensorImpl()->sizes()[symbols_[i].dim];
+  for (size_t i = 0; i < symbols_.size(); ++i) {
+    const Place& symbol = symbols_[i];
+    registers[i] = symbol.is_number()       ? int_of(numbers[symbol.dim])
+                   : symbol.input == kGiven ? symbol.recorded
+                                            : inputs[symbol.input]->unsafeGetTensorImpl()->sizes()[symbol.dim];
+  }
   return take_at(registers.data());
 }
 

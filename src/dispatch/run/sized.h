@@ -13,17 +13,19 @@
 
 namespace fastjit::dispatch {
 
-/// A symbol of a program: a size of an argument tensor.
+/// A symbol of a program: a size of an argument tensor, or a number of the call.
 struct SizeOfArgument {
-  uint32_t argument, dim;
+  static constexpr uint32_t kNumber = 0xFFFFFFFFu;
+  uint32_t argument, dim;  // kNumber: `dim` is the place among the numbers that the call is matched with
   int64_t recorded;
 };
 
 class Sized {
  public:
-  /// By symbol; `layouts`: argument tensors whose sizes or strides follow from symbols.
+  /// By symbol; `layouts`: argument tensors whose sizes or strides follow from symbols; `given`: how many of the
+  /// numbers are arguments.
   Sized(std::span<const SizeOfArgument> symbols, const std::vector<std::pair<uint32_t, ir::Layout>>& layouts,
-        const std::vector<capture::InputSource>& inputs);
+        const std::vector<capture::InputSource>& inputs, size_t given);
   /// Of a program whose inputs do not tell its sizes: these are the recorded ones, by symbol.
   explicit Sized(std::span<const int64_t> recorded);
   /// The inputs of the program, where they are others than those it was made with.
@@ -70,12 +72,15 @@ class Sized {
     Instance* at_ = nullptr;
   };
 
-  /// Whether the guards let in the sizes of these argument tensors, and their strides follow from them as recorded.
-  bool fits(PyObject* const* tensors) const noexcept;
+  /// Whether the guards let in the sizes of these argument tensors and these ints, and strides follow from them as
+  /// recorded.
+  bool fits(PyObject* const* tensors, PyObject* const* numbers) const noexcept;
+  /// Whether some of these ints are none of the arguments: facts lead to them.
+  bool finds_ints() const { return finds_ints_; }
   /// Which guard keeps these out, in words: "x.size(0) >= 2".
-  std::string first_failure(PyObject* const* tensors) const;
-  /// The program for these inputs; none: the guards do not let them in.
-  Lease take(const at::Tensor* const* inputs) const;
+  std::string first_failure(PyObject* const* tensors, PyObject* const* numbers) const;
+  /// The program for these inputs and numbers; none: the guards do not let them in.
+  Lease take(const at::Tensor* const* inputs, PyObject* const* numbers) const;
   /// The same for these sizes, by symbol.
   Lease take(std::span<const int64_t> sizes) const;
   /// Graph scalars of the program, and whether one is a size.
@@ -108,6 +113,8 @@ class Sized {
   struct Place {
     uint32_t argument, input, dim;  // input: kGiven where the program does not take the argument
     int64_t recorded;
+    bool is_number() const { return argument == SizeOfArgument::kNumber; }
+    int64_t of(PyObject* const* tensors, PyObject* const* numbers) const noexcept;
   };
   struct StrideCheck {
     uint32_t argument, dim, expr, place = 0;
@@ -115,6 +122,7 @@ class Sized {
   Lease take_at(int64_t* registers) const;
   bool is_far(const Instance& instance) const;
   std::vector<Place> symbols_;
+  bool finds_ints_ = false;
   std::vector<StrideCheck> strides_;
   std::vector<std::pair<uint32_t, ir::Layout>> layouts_;
   std::vector<std::string> guards_;

@@ -58,9 +58,7 @@ void Tracer::take_found(size_t which) {
   if (is_new) {
     one.watched = numbers_.size();
     one.own = own;
-    numbers_.watch(own, WatchedNumbers::From::Caller);
-    originals_[own] = number;
-    host_.on_found_number(host_.context, own, one.label.c_str());
+    watch_scalar(own, number, host_.on_found_number(host_.context, own, one.label.c_str()));
     Py_DECREF(own);  // the watched numbers hold it
   }
   top().stack.replace(1, Py_NewRef(own));

@@ -40,9 +40,10 @@ constexpr struct {
 
 }  // namespace
 
-void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original) {
+void Tracer::watch_scalar(PyObject* fresh_number, PyObject* original, bool is_size) {
+  using From = WatchedNumbers::From;
   if (original) originals_[fresh_number] = original;
-  numbers_.watch(fresh_number, WatchedNumbers::From::Caller);
+  numbers_.watch(fresh_number, is_size ? From::Size : From::Caller);
 }
 
 void Tracer::touch(PyObject* o) {

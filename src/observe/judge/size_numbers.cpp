@@ -217,7 +217,10 @@ void Tracer::use_sizes(Args args) {
     const bool is_list = PyTuple_Check(arg) || PyList_CheckExact(arg);
     if (PyLong_CheckExact(arg)) add(arg);
     for (Py_ssize_t k = 0; is_list && k < PySequence_Fast_GET_SIZE(arg); ++k)
-      if (PyObject* item = PySequence_Fast_ITEMS(arg)[k]; PyLong_CheckExact(item)) add(item);
+      if (PyObject* item = PySequence_Fast_ITEMS(arg)[k]; PyLong_CheckExact(item)) {
+        if (!is_size(item)) touch(item);  // beside sizes in a list other numbers of the call's are facts
+        add(item);
+      }
     named += i + by_name >= args.size() && ints.size() > before;
   }
   if (!has_sizes) return PyErr_Clear();

@@ -29,7 +29,7 @@ class Tracer final : public Driver {
  public:
   explicit Tracer(const Host& host);
   ~Tracer() override;
-  void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr) override;
+  void watch_scalar(PyObject* fresh_number, PyObject* original = nullptr, bool is_size = false) override;
   void vary(std::vector<NumberPlace> places) override { varying_.add(std::move(places)); }
   void describe(PyObject* instance) override { described_.insert(instance); }
   void pass(PyObject* argument) override { passed_.insert(argument); }

@@ -244,7 +244,7 @@ def test_an_unsound_variant_stays_while_calls_use_it():
             open(os.devnull).close()
         return x * n
 
-    fast, x = fastjit(f, max_variants=3, on_unsupported="eager"), torch.ones(3)
+    fast, x = fastjit(f, max_variants=3, on_unsupported="eager", dynamic=False), torch.ones(3)
     assert not check(fast, f, x, 1)
     for n in range(2, 30):
         check(fast, f, torch.ones(n), n)
