@@ -52,6 +52,7 @@ bool GraphBuilder::place_index(const InstructionUse<IndexUse>& use) {
     return true;
   };
   if (named > sizes.size()) return false;
+  if (is_next("aten::lift_fresh")) ++next;  // x[i] = 1.0: what is stored is made a tensor before
   // A slice alone is an operator in any case: get_item() tells applySlice() so.
   const bool is_always_cut = items.size() == 1 && is_next("aten::slice.Tensor");
   for (const IndexItem& item : items) {

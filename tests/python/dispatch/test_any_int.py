@@ -1,0 +1,359 @@
+"""Ints that are indices, bounds of slices or sizes, and that differ from call to call: positions, steps, counts.
+
+The first two values are facts, the third one makes the int a symbol of the program: whatever int from 2 on comes then
+is a hit. Every test plays its calls in two worlds, eager and compiled, and says how many recordings they took.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastjit import FastJITWarning, fastjit
+from helpers import assert_same
+
+N = 16
+VALUES = (4, 7, 3, 5, 9, 2, 11, 13, 8, 6)
+Result = tuple[str, Any]
+
+
+def outcome(fn: Callable[..., Any], *args: Any) -> Result:
+    """What a call gives, or the type and the text of what it raises."""
+    torch.manual_seed(0)
+    try:
+        return "gives", fn(*args)
+    except Exception as error:
+        return "raises", (type(error), str(error))
+
+
+def play(fn: Callable[..., Any], values: Iterable[tuple[Any, ...]], **options: Any) -> tuple[Any, str]:
+    """The compiled function, and of each call whether it was a hit or a miss; `x` is written alike in both worlds."""
+    fast, seen = fastjit(fn, **options), ""
+    for given in values:
+        x = torch.randn(N, N)
+        theirs, ours = x.clone(), x.clone()
+        wanted, hits = outcome(fn, theirs, *given), fast.stats().hits
+        kind, got = outcome(fast, ours, *given)
+        seen += "h" if fast.stats().hits > hits else "m"
+        assert kind == wanted[0], (given, got, wanted)
+        if kind == "raises":
+            assert got == wanted[1], given
+        else:
+            assert_same(got, wanted[1])
+        assert_same(ours, theirs)
+    return fast, seen
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "select": lambda x, p: x[p] * 2 + x[:, p],
+    "slice": lambda x, p: x[:p].sin() + 1,
+    "rest": lambda x, p: x[p:].sin() + x[p - 1],
+    "window": lambda x, p: x[p : p + 2].exp() * 2,
+    "from the end": lambda x, p: x[-p] * 2 + x[:, -p:].sum(),
+    "narrow": lambda x, p: x.narrow(0, p, 2) - 1,
+    "arange": lambda x, p: torch.arange(p, p + 4).float() + x[0, :4],
+    "sizes": lambda x, p: torch.zeros(p, 3) + x[0, 0],
+    "a list of sizes": lambda x, p: torch.ones((p, p + 1)) * x[0, 0],
+    "expand": lambda x, p: x[0].expand(p, N) * 2,
+    "repeat": lambda x, p: x[0].repeat(p, 1) * 2,
+    "arithmetic": lambda x, p: x[(p * 2 + 1) % N] * p + x[p // 2] / p,
+    "floats": lambda x, p: x * (p / 10) + x[p] * (1 - p / 1000),
+    "a comparison": lambda x, p: x[p] * 2 if p < x.size(0) else x[0] * p,
+    "smaller one": lambda x, p: x[min(p, 20)] * 2,
+    "a mask of positions": lambda x, p: torch.where(torch.arange(N) < p, x, x * 2) + x[p],
+    "softmax": lambda x, p: x[:p, :p].softmax(-1),
+    "products": lambda x, p: x[:p] @ x[:, :p],
+    "cat": lambda x, p: torch.cat((x[:p], x[p:])) * 2,
+    "torch's own": lambda x, p: x.cumsum(0)[p] * 2,
+    "interpolate": lambda x, p: nn.functional.interpolate(x[None, None], size=(p, p + 1)),
+    "a layer norm": lambda x, p: nn.functional.layer_norm(x[:, :p], (p,)) * 2,
+    "random numbers": lambda x, p: torch.rand(p, 3) + x[0, 0],
+    "results": lambda x, p: (x[p] * 2, p, p + 1, {"next": 2 * p}),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_fourth_value_is_a_hit(name: str) -> None:
+    fast, seen = play(PROGRAMS[name], [(p,) for p in VALUES])
+    assert seen == "mmm" + "h" * (len(VALUES) - 3)
+    assert not fast.stats().fallbacks
+    assert "p >= 2" in fast.inspect("guards")
+
+
+def store(x: torch.Tensor, p: int) -> torch.Tensor:
+    x[p] = x[p - 1] * 2
+    return x.sum(1)
+
+
+def store_window(x: torch.Tensor, p: int) -> torch.Tensor:
+    x[:, p : p + 2] += 1
+    return x * 2
+
+
+def store_after_copy(x: torch.Tensor, p: int) -> torch.Tensor:
+    y = x.clone()
+    y[p, 1] = 7.0
+    y[1:p] *= 2
+    return y
+
+
+@pytest.mark.parametrize("fn", [store, store_window, store_after_copy])
+def test_writes_at_any_position(fn: Callable[..., Any]) -> None:
+    assert play(fn, [(p,) for p in VALUES])[1] == "mmm" + "h" * (len(VALUES) - 3)
+
+
+def test_two_ints_and_the_values_that_repeat() -> None:
+    def fn(x: torch.Tensor, p: int, q: int) -> torch.Tensor:
+        return x[p : p + q] * 2 + x[q]
+
+    pairs = [(4, 3), (4, 5), (4, 6), (5, 6), (7, 2), (3, 9), (2, 2), (9, 9), (10, 5), (4, 12)]
+    fast, seen = play(fn, pairs)
+    assert seen[-3:] == "hhh" and not fast.stats().fallbacks
+    assert {"p >= 2", "q >= 2"} <= set(fast.inspect("guards").splitlines())
+
+
+def test_what_symbols_are_not() -> None:
+    """0, 1, negative and huge ints, ints of other types: variants of their own, or eager's errors."""
+    odd = (0, 1, -1, -N, N, -N - 1, 100, True, 2.0, 10**20, -(10**20), 2**63 - 1, torch.tensor(3))
+    fast, seen = play(lambda x, p: x[p] * 2 + 1, [(p,) for p in (*VALUES, *odd, *VALUES)])
+    assert seen.endswith("h" * len(VALUES))
+    assert fast.inspect("guards").count("p < 16") == 1
+
+
+def test_no_program_is_for_minus_one() -> None:
+    """Registers of a program that has not run hold -1: no call is taken for the last one."""
+    numbers = (2.0, 3.0, 5.0, 7.0)
+    assert play(lambda x, p: x * numbers[p % 4], [(p,) for p in (4, 7, 5, 9, -1, -2, -3)])[1][-3:] == "mmm"
+
+
+@pytest.mark.parametrize(
+    ("fn", "what"),
+    [
+        (lambda x, p: x * {4: 1.0, 7: 2.0}.get(p, 3.0), "Python code"),
+        (lambda x, p: x * int(f"{p}"), "Python code"),
+        (lambda x, p: torch.roll(x, p, 0) * 2, "aten::roll at test_any_int.py"),
+    ],
+)
+def test_what_fixes_an_int_is_named(fn: Callable[..., Any], what: str) -> None:
+    fast, seen = play(fn, [(p,) for p in VALUES[:5]])
+    assert seen == "mmmmm"
+    assert f"p is one number for {what}" in fast.inspect("guards")
+
+
+def test_lists_of_sizes_and_other_ints() -> None:
+    """An int that begins to differ beside sizes in a list was taken for any int, and for the recorded one."""
+
+    def fn(x: torch.Tensor, p: int) -> torch.Tensor:
+        return x.new_zeros((x.size(0), p)) + 1
+
+    fast = fastjit(fn)
+    for n, p in ((3, 4), (5, 6), (7, 6), (7, 8), (9, 5), (6, 7), (5, 5)):
+        x = torch.ones(n, 2)
+        assert_same(fast(x, p), fn(x, p))
+    assert fast.stats().hits >= 3
+
+
+def test_sizes_that_differ_together_with_an_int() -> None:
+    def fn(x: torch.Tensor, p: int) -> torch.Tensor:
+        return x[:, :p].softmax(-1) * x.size(1)
+
+    fast = fastjit(fn)
+    for n, p in ((8, 4), (9, 5), (12, 3), (20, 11), (30, 30), (31, 7), (17, 16)):
+        x = torch.randn(3, n)
+        assert_same(fast(x, p), fn(x, p))
+    assert fast.stats().hits == 4 and fast.stats().variants == 3
+
+
+class Cached(nn.Module):
+    """Attention over a cache that is written in place, at a position that the caller counts."""
+
+    def __init__(self, width: int = 8, longest: int = 64) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.register_buffer("keys", torch.zeros(2, longest, width))
+        self.register_buffer("values", torch.zeros(2, longest, width))
+
+    def forward(self, x: torch.Tensor, start: int) -> torch.Tensor:
+        end = start + x.size(1)
+        self.keys[:, start:end] = self.k(x)
+        self.values[:, start:end] = self.v(x)
+        scores = self.q(x) @ self.keys[:, :end].transpose(1, 2)
+        return scores.softmax(-1) @ self.values[:, :end]
+
+
+def test_a_cache_of_keys_and_values() -> None:
+    torch.manual_seed(0)
+    eager = Cached().requires_grad_(False)
+    model = Cached().requires_grad_(False)
+    model.load_state_dict(eager.state_dict())
+    fast = fastjit(model.forward)
+    for start in range(60):
+        x = torch.randn(2, 1, 8)
+        assert_same(fast(x, start), eager(x, start))
+        assert_same(model.keys, eager.keys)
+    stats = fast.stats()
+    assert stats.hits == 56 and stats.variants == 4 and not stats.fallbacks  # 0, 1, and 2 and 3 for any position
+
+
+class Ring:
+    """A buffer that is filled one row a call; each class below counts in another way."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.rows = torch.zeros(32, 8)
+
+    def push(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows[self.at] = x * 2
+        self.at += 1
+        return self.rows.mean()
+
+
+class Wrapping(Ring):
+    def push(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows[self.at] = x * 2
+        self.at = (self.at + 1) % 32
+        return self.rows[: self.at + 1].sum(0)
+
+
+class Listed(Ring):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = {"at": 0}
+
+    def push(self, x: torch.Tensor) -> torch.Tensor:
+        at = self.state["at"]
+        self.rows[at] = x * 2
+        self.state["at"] = at + 1
+        return self.rows[at] + at
+
+
+@pytest.mark.parametrize("kind", [Ring, Wrapping, Listed])
+def test_positions_that_the_call_finds_and_counts(kind: type[Ring]) -> None:
+    eager, ours = kind(), kind()
+    fast = fastjit(ours.push)
+    for i in range(48 if kind is Wrapping else 32):
+        x = torch.randn(8)
+        assert_same(fast(x), eager.push(x))
+        assert ours.at == eager.at and vars(ours).get("state") == vars(eager).get("state"), i
+        assert_same(ours.rows, eager.rows)
+    assert fast.stats().hits >= 27
+    if kind is not Wrapping:
+        assert outcome(fast, x) == outcome(eager.push, x)  # past the end: eager's error
+
+
+def test_a_position_that_someone_else_sets() -> None:
+    ring = Ring()
+    ring.rows.normal_()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x * ring.rows[ring.at]).sin() + ring.rows[ring.at : ring.at + 2].sum(0)
+
+    fast = fastjit(fn)
+    for at in (5, 9, 3, 8, 20, 30, 31, 2, 0, 1, -1, 17):
+        ring.at = at
+        x = torch.randn(8)
+        assert_same(fast(x), fn(x))
+    assert fast.stats().hits == 6  # 8 to 31, 2 and 17
+    assert "ring.at < 32" in fast.inspect("guards")
+
+
+def test_threads_at_positions_of_their_own() -> None:
+    def fn(x: torch.Tensor, p: int) -> torch.Tensor:
+        return x[p] * 2 + x[:p].sum(0)
+
+    fast, x = fastjit(fn), torch.randn(64, 512)
+    for p in (4, 7, 9):
+        fast(x, p)
+    wrong: list[int] = []
+
+    def work(first: int) -> None:
+        for i in range(300):
+            p = 2 + (first + 7 * i) % 60
+            if not torch.allclose(fast(x, p), fn(x, p), atol=1e-5):
+                wrong.append(p)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and fast.stats().hits == 1200
+
+
+def test_values_that_never_come_again_are_said_to_vary() -> None:
+    """Where nothing but the value itself will do, recordings stop as for other numbers."""
+    fast = fastjit(lambda x, p: x * {4: 1.0}.get(p, 3.0))
+    with pytest.warns(FastJITWarning, match="p took 9 values"):
+        for p in range(2, 60):
+            fast(torch.randn(3), p)
+    assert fast.stats().misses == 58
+
+
+# Random programs
+
+
+def expression(rng: random.Random) -> str:
+    ints = ("p", "q", "p + 1", "q - 1", "p // 2", "p * 2 % n", "min(p, q)", "max(p, q)", "n - p", "n // q")
+    one, two = rng.choice(ints), rng.choice(ints)
+    forms = (
+        f"x[{one}]",
+        f"x[:, {one}]",
+        f"x[{one}, :{two}].sum() + x[0]",
+        f"x[:{one}].sum(0)",
+        f"x[{one}:{two}].sum(0) + x[1]",
+        f"x.narrow(0, {one}, 2)[1]",
+        f"x[-{one}] * {two}",
+        f"x[0] * ({one}) / ({two} + 1)",
+        f"torch.full((n,), {one}) + x[{two}]",
+        f"torch.arange({one}, {one} + n) * x[0]",
+        f"(x[2] if {one} < {two} else x[3])",
+        f"x[:{one}, :{two}].relu().sum() + x[4]",
+        f"torch.where(torch.arange(n) >= {one}, x[5], x[{two}])",
+        f"x[{one}:].amax(0) if {one} < n else x[6]",
+    )
+    return rng.choice(forms)
+
+
+def statements(rng: random.Random) -> list[str]:
+    lines = [f"y = {expression(rng)}"]
+    for _ in range(rng.randint(1, 3)):
+        lines.append(
+            rng.choice(
+                (
+                    f"y = y + {expression(rng)}",
+                    f"y = torch.tanh(y) * {expression(rng)}",
+                    f"x[p] = {expression(rng)}",
+                    f"x[:, q] += {expression(rng)}",
+                    f"x[p:q] *= {rng.choice(('p', 'q', '2'))}",
+                )
+            )
+        )
+    return lines
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_programs(part: int) -> None:
+    hits = calls = 0
+    for seed in range(part * 30, part * 30 + 30):
+        rng = random.Random(seed)
+        source = "def fn(x, p, q):\n    n = x.size(0)\n    " + "\n    ".join(statements(rng)) + "\n    return y\n"
+        names: dict[str, Any] = {"torch": torch}
+        exec(source, names)
+        pairs = [(rng.randint(2, N - 2), rng.randint(2, N - 2)) for _ in range(14)]
+        pairs += [(rng.choice((0, 1, -1, N, 3)), rng.choice((0, 1, -2, N + 3, 5))) for _ in range(4)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FastJITWarning)
+            try:
+                fast, seen = play(names["fn"], pairs)
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}:\n{source}") from error
+        hits += seen.count("h")
+        calls += len(seen)
+    assert hits > calls / 3
