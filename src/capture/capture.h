@@ -49,7 +49,14 @@ struct Derivative {
 struct WayNumbers {
   uint64_t path = 0;                        // the operators, and what else they were given
   std::vector<std::vector<int64_t>> sizes;  // per CallInputs::tensors
+  std::vector<int64_t> ints;                // per CallInputs::scalars: its value, of free_ints; else 0
   std::vector<int64_t> numbers;             // in order; of floats, the bits
+
+  /// Of the recording; 0: it does not say.
+  int64_t value(const SizeSymbol& symbol) const {
+    if (symbol.argument != SizeSymbol::kNumber) return sizes[symbol.argument][symbol.dim];
+    return symbol.dim < ints.size() ? ints[symbol.dim] : 0;
+  }
 };
 
 /// How one leaf of the result is made; `recipe` says how leaves form the nested result.

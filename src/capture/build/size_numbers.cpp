@@ -139,17 +139,19 @@ void GraphBuilder::fix_all_sizes() {
 
 // Symbols for ints of the caller's.
 void GraphBuilder::free_ints(uint32_t writer) {
-  std::string why = why_none_free(writer);
-  if (why.empty() && way_->is_gone()) why = ": gradients may follow from it";
+  const std::string none = why_none_free(writer);
   for (uint32_t number = 0; number < inputs_.free_ints.size(); ++number) {
     if (!inputs_.free_ints[number]) continue;
     const auto& [object, name] = inputs_.scalars[number];
+    const SizeSymbol symbol{SizeSymbol::kNumber, number};
+    const bool is_new = way_->is_gone() && !way_->differed(symbol);
+    const std::string why = is_new && none.empty() ? ": its gradients were not computed at another one yet" : none;
     if (!why.empty()) {
       capture.fixed_sizes.push_back(name + " is one number" + why);
       continue;
     }
     free_ints_.emplace(number, graph_.symbols->add(PyLong_AsLongLong(object), name));
-    capture.symbols.push_back({SizeSymbol::kNumber, number});
+    capture.symbols.push_back(symbol);
   }
 }
 

@@ -213,7 +213,7 @@ void GraphBuilder::free_sizes() {
         capture.fixed_sizes.push_back(name + " is one size" + (why.empty() ? is_small : why));
         continue;
       }
-      if (way_->is_gone() && !way_->differed(root.argument, d)) {
+      if (way_->is_gone() && !way_->differed({root.argument, d})) {
         capture.fixed_sizes.push_back(name + " is one size: its gradients were not computed at another one yet");
         continue;
       }

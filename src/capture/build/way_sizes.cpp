@@ -168,6 +168,9 @@ WayPlaces numbers_of_way(const Trace& trace, const CallInputs& inputs, const Sca
   out.way = std::make_shared<WayNumbers>();
   out.way->path = walk.path;
   for (const at::Tensor& tensor : inputs.tensors) out.way->sizes.push_back(tensor.sizes().vec());
+  out.way->ints.assign(inputs.scalars.size(), 0);
+  for (const auto& [number, how] : trace.size_numbers)
+    if (how.is_given) out.way->ints[number] = PyLong_AsLongLong(inputs.scalars[number].first);
   out.way->numbers = std::move(walk.numbers);
   return out;
 }
@@ -183,9 +186,11 @@ WaySizes::WaySizes(const Trace& trace, const CallInputs& inputs, const ScalarBin
   }
 }
 
-bool WaySizes::differed(uint32_t argument, uint32_t dim) const {
+bool WaySizes::differed(const SizeSymbol& symbol) const {
+  const int64_t now = places_.way->value(symbol);
   return std::ranges::any_of(others_, [&](const Other& other) {
-    return other.way->sizes[argument][dim] != places_.way->sizes[argument][dim];
+    const int64_t then = other.way->value(symbol);
+    return then != now && (then != 0 || symbol.argument != SizeSymbol::kNumber);
   });
 }
 
@@ -193,7 +198,7 @@ void WaySizes::set_symbols(const std::vector<SizeSymbol>& symbols) {
   if (!places_.way) return;
   const auto sizes_in = [&](const WayNumbers& way) {
     std::vector<int64_t> sizes;
-    for (const SizeSymbol& symbol : symbols) sizes.push_back(way.sizes[symbol.argument][symbol.dim]);
+    for (const SizeSymbol& symbol : symbols) sizes.push_back(way.value(symbol));
     return sizes;
   };
   now_ = sizes_in(*places_.way);
@@ -358,9 +363,11 @@ void GraphBuilder::take_way_sizes(uint32_t event) {
   const auto bonds = way_->bonds();
   if (!bonds || !way_->is_told()) return fix_all_sizes();
   std::vector<Dim> sizes;
-  for (const SizeSymbol& its : capture.symbols)
+  for (const SizeSymbol& its : capture.symbols) {
+    if (its.argument == SizeSymbol::kNumber) sizes.push_back(free_ints_.at(its.dim));
     for (const auto& [argument, layout] : capture.layouts)
       if (argument == its.argument) sizes.push_back(layout.sizes[its.dim]);
+  }
   for (const std::vector<int64_t>& bond : *bonds) {
     Dim sum = bond.back(), other = 0;
     for (size_t i = 0; i < sizes.size(); ++i) (bond[i] > 0 ? sum : other) += sizes[i] * std::abs(bond[i]);

@@ -50,8 +50,8 @@ class WaySizes {
  public:
   WaySizes(const Trace& trace, const CallInputs& inputs, const ScalarBindings& scalars);
   bool is_gone() const { return places_.way != nullptr; }
-  /// Whether the size was another one when this way was gone before.
-  bool differed(uint32_t argument, uint32_t dim) const;
+  /// Whether it was another one when this way was gone before.
+  bool differed(const SizeSymbol& symbol) const;
   /// The symbols of the program, in order.
   void set_symbols(const std::vector<SizeSymbol>& symbols);
 

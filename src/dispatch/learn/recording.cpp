@@ -107,7 +107,8 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   for (PyObject* tensor : recording.variant->key.spec.flat().tensors) inputs.tensors.push_back(unpack(tensor));
   inputs.free_sizes = free_sizes(recording, names);
   for (const auto& known : recording.function.variants.all())
-    if (known->way && known->key.spec.same_but_sizes(recording.variant->key.spec)) inputs.ways.push_back(known->way);
+    if (known->way && known->key.spec.same_but_sizes(recording.variant->key.spec, true))
+      inputs.ways.push_back(known->way);
   for (size_t i = 0; i < call.fresh.size(); ++i) inputs.scalars.emplace_back(call.fresh[i], call.names[i]);
   inputs.varying = call.varying;
   inputs.free_ints = free_ints(recording, call);

@@ -126,7 +126,7 @@ PyObject* observe_call(PyObject*, PyObject* all) {
   callbacks.on_tensor = on_tensor;
   if (varying != Py_None) {
     callbacks.on_derived = [](void*, Derivation&) {};
-    callbacks.on_found_number = [](void*, PyObject*, const char*) {};
+    callbacks.on_found_number = [](void*, PyObject*, const char*) { return false; };
   }
   std::unique_ptr<Observer> observer = make_observer(callbacks);
   if (varying != Py_None) {
