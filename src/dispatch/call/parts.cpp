@@ -252,12 +252,14 @@ PyObject* Parts::enter(PyThreadState* thread, _PyInterpreterFrame* evaluated, co
   return result;
 }
 
-// After a call that was no hit.
+// After a call that was no hit. One operator may be many: a cell of an LSTM is.
 void Parts::judge(Part& part, bool ran_eagerly) {
+  constexpr int kFewSteps = 3;
   const Function& function = *part.get()->function;
   const auto& all = function.variants.all();
   part.is_plain = !all.empty() && std::ranges::all_of(all, [](const auto& variant) {
-    return variant->program.executable && variant->program.operators < 2;
+    const HitProgram& program = variant->program;
+    return program.executable && program.operators < 2 && program.executable->steps() < kFewSteps;
   });
   if (!ran_eagerly) return void(part.failures = 0);
   fail(part);

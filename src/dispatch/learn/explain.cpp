@@ -174,12 +174,12 @@ Varied most_varied(const Function& function, const CallSpec& call, const std::ve
     }
     if (seen.size() <= most) continue;
     most = seen.size();
-    out.is_layout = specs[i].kind == ArgKind::Tensor;
+    const bool is_layout = specs[i].kind == ArgKind::Tensor;
     out.what = (arguments[i] < names.size() ? names[arguments[i]] : "an argument") + " took " + std::to_string(most) +
-               (out.is_layout         ? " layouts"
+               (is_layout             ? " layouts"
                 : is_object(specs[i]) ? " objects"
                                       : " values");
-    out.advice = out.is_layout         ? "call it with tensors of fewer sizes, strides and dtypes"
+    out.advice = is_layout             ? "call it with tensors of fewer sizes, strides and dtypes"
                  : is_object(specs[i]) ? "pass the tensors in it as arguments of their own"
                                        : "pass what changes as a tensor";
   }

@@ -179,8 +179,7 @@ PyObject* leave_eager(Function& function, Patience::Cause cause, const CallSpec&
   const Varied varied = most_varied(function, spec, names, miss ? miss->path : none);
   const bool warns = begin_stretch(function, cause, varied, spec);
   const std::string why = function.patience.why, advice = way_out(function, cause, varied, spec);
-  const auto run = function.patience.in_parts ? run_in_parts : run_eager;
-  PyObject* result = run(function, "", args, nargsf, kwnames);
+  PyObject* result = run_in_parts(function, "", args, nargsf, kwnames);
   if (!result || note_stretch(function, why, advice, warns)) return result;
   Py_DECREF(result);
   return nullptr;

@@ -130,8 +130,7 @@ PyObject* run_eager(Function& function, const std::string& reason, PyObject* con
 }
 
 PyObject* run_in_stretch(Function& function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  const auto run = function.patience.in_parts ? run_in_parts : run_eager;
-  return run(function, function.patience.why, args, nargsf, kwnames);
+  return run_in_parts(function, function.patience.why, args, nargsf, kwnames);
 }
 
 PyObject* run_in_parts(Function& function, const std::string& reason, PyObject* const* args, size_t nargsf,

@@ -107,7 +107,6 @@ bool begin_stretch(Function& function, Patience::Cause cause, const Varied& vari
   if (patience.cause == cause && call < patience.until) return false;
   if (patience.cause != cause) patience.stretches = 0;
   patience.cause = cause;
-  patience.in_parts = !varied.is_layout;
   patience.owner = cause == Cause::Full ? Variants::owner(spec) : nullptr;
   patience.tries = cause == Cause::Unused;
   const Variant* victim = cause == Cause::Full ? function.variants.victim(spec, room_of(function)) : nullptr;
@@ -150,7 +149,6 @@ void stretch_unsound(Function& function, uint64_t until, const std::string& why)
   patience.cause = Cause::Unsound;
   patience.until = until;
   patience.why = "an earlier recording was unsound: " + why;
-  patience.in_parts = true;
   patience.owner = nullptr;
   patience.stretches = 0;
 }

@@ -29,7 +29,6 @@ struct Patience {
   uint32_t stretches = 0;       // in a row
   std::string why;              // of its cause
   PyObject* owner = nullptr;    // Full: the object whose calls it is for, an address; null: all calls
-  bool in_parts = true;         // what varies may leave parts of the function alone
   bool tries = false;           // the first call after the stretch is recorded
   bool warned = false;          // of the whole function
   uint64_t hits = 0;            // of the function, when the stretch was found to go on
@@ -63,7 +62,6 @@ Patience::Cause why_wait(const Function& function, const CallSpec& spec, uint64_
 struct Varied {
   std::string what;  // "a took 9 values", "opt.lr at model.py:9 keeps changing"; empty: nothing is known
   std::string advice;
-  bool is_layout = false;  // of a tensor
 };
 /// Over the variants and this call; `path`, not empty: the values that it read, of which the last is new. (explain.cpp)
 Varied most_varied(const Function& function, const CallSpec& spec, const std::vector<std::string>& names,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import sys
@@ -502,6 +503,35 @@ def test_nothing_is_kept_alive_or_left_behind() -> None:
     assert len(fast.parts()) <= 1
     fast.clear()
     assert fast.parts() == {}
+
+
+class Recurrent(torch.nn.Module):
+    """A loop of Python over the size: each length is a program of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.LSTMCell(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = c = torch.zeros(x.size(1), 8)
+        for t in range(x.size(0)):
+            h, c = self.cell(x[t], (h, c))
+        return h
+
+
+def test_lengths_that_never_come_again_run_in_parts() -> None:
+    torch.manual_seed(0)
+    eager = Recurrent().requires_grad_(False)
+    model = copy.deepcopy(eager)
+    fast = fastjit.fastjit(model.forward, on_unsupported="eager")
+    for length in range(3, 40):
+        x = torch.randn(length, 2, 4)
+        torch.testing.assert_close(fast(x), eager(x))
+    (name,) = fast.parts()
+    assert "LSTMCell" in name
+    cell = fast.parts()[name].stats()
+    assert fast.stats().hits == 0 and cell.misses == 2
+    assert cell.hits > 600  # of 698 calls behind the first recordings
 
 
 def test_error_still_raises() -> None:
