@@ -72,7 +72,7 @@ std::vector<uint64_t> free_sizes(Recording& recording, const std::vector<std::st
 bool may_be_free(const Recording& recording, PyObject* number, const std::string& name) {
   int overflow = 0;
   return PyLong_CheckExact(number) && recording.function.fixed_ints.contains(name) &&
-         PyLong_AsLongLongAndOverflow(number, &overflow) >= ir::Symbols::kLeast && why_none(recording).empty();
+         may_be_symbol(PyLong_AsLongLongAndOverflow(number, &overflow)) && why_none(recording).empty();
 }
 
 std::vector<bool> free_ints(const Recording& recording, const FreshCall& call) {

@@ -12,7 +12,7 @@ namespace fastjit::dispatch {
 inline constexpr const char* kOnDevice = "its tensors are on a CUDA device";  // whose programs are for one size
 
 /// Whether this number of the call, which differs from other calls', is an int that programs held as a constant, and
-/// may be any in this one, from ir::Symbols::kLeast on.
+/// may be any in this one: see may_be_symbol().
 bool may_be_free(const Recording& recording, PyObject* number, const std::string& name);
 
 /// See CallInputs::free_ints.

@@ -32,11 +32,11 @@ class Registers {
   int64_t* data_;
 };
 
-// 0, which no program lets in, in place of ints below the least symbol and beyond 64 bits.
+// 0, which no program lets in, in place of ints that are no symbols.
 int64_t int_of(PyObject* number) noexcept {
   int overflow = 0;
   const int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
-  return value < ir::Symbols::kLeast ? 0 : value;
+  return may_be_symbol(value) ? value : 0;
 }
 
 // `none`: the program does not take it.

@@ -20,6 +20,10 @@ struct SizeOfArgument {
   int64_t recorded;
 };
 
+/// Whether programs that are for any int are for this one. Beyond 2**53 floats that Python makes of ints are not what a
+/// program makes of them.
+constexpr bool may_be_symbol(int64_t value) { return value >= ir::Symbols::kLeast && value <= int64_t{1} << 53; }
+
 class Sized {
  public:
   /// By symbol; `layouts`: argument tensors whose sizes or strides follow from symbols; `given`: how many of the

@@ -135,6 +135,37 @@ def test_no_program_is_for_minus_one() -> None:
     assert play(lambda x, p: x * numbers[p % 4], [(p,) for p in (4, 7, 5, 9, -1, -2, -3)])[1][-3:] == "mmm"
 
 
+def test_floats_of_huge_ints_are_pythons_own() -> None:
+    """Python divides ints beyond 2**53 as they are, a program what floats hold of them."""
+    huge = (2**53, 2**53 + 1, 2**60 + 1, 2**62 + 3)
+    fn = fastjit(lambda x, p: x.double() * (p / 3) + x[p % N])
+    for p in (*VALUES[:5], *huge, *VALUES):
+        x = torch.randn(N, N)
+        assert_same(fn(x, p), x.double() * (p / 3) + x[p % N], exact=True)
+    assert fn.stats().hits >= len(VALUES)
+
+
+def test_ints_inside_of_arguments() -> None:
+    def fn(x: torch.Tensor, *, at: tuple[int, dict[str, int]]) -> torch.Tensor:
+        return x[at[0]] * x[at[1]["end"] - 1]
+
+    fast = fastjit(fn)
+    for i in range(12):
+        x, at = torch.randn(N, N), (3 + i % 5, {"end": 2 + i % 7})
+        assert_same(fast(x, at=at), fn(x, at=at))
+    assert fast.stats().hits == 9 and not fast.stats().fallbacks
+
+
+@pytest.mark.parametrize("options", [{"verify": 1.0}, {"on_miss": "background"}])
+def test_positions_beside_values_that_are_read(options: dict[str, Any]) -> None:
+    def fn(x: torch.Tensor, p: int) -> torch.Tensor:
+        y = x[p] * 2
+        return y + x[p - 1] if y.sum() > 0 else y - x[p - 1]
+
+    fast, _ = play(fn, [(2 + i % 13,) for i in range(60)], on_unsupported="eager", **options)
+    assert fast.stats().hits > 30 and not fast.stats().mismatches
+
+
 @pytest.mark.parametrize(
     ("fn", "what"),
     [
