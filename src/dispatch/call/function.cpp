@@ -243,10 +243,12 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
     std::for_each(objects.begin(), objects.end(), hold);
     std::for_each(numbers, numbers + variant.number_count(), hold);
   }
-  // A program that went through once goes through again, but for the steps that may raise; the first time any may.
+  // A program that went through once goes through again, but for the steps that may raise; the first time any may, and
+  // at other sizes calls of torch's.
   std::optional<Undo> undo;
-  const bool first = (!variant.hits || (sized && sizes.is_new())) && executable.changes.any();
-  if (executable.changes.undoable || first) undo.emplace(executable.changes, inputs.data(), device_of(variant), first);
+  const Changes& changes = executable.changes;
+  const bool first = changes.any() && (!variant.hits || (sized && sizes.is_new() && changes.undoable_at_first));
+  if (changes.undoable || first) undo.emplace(changes, inputs.data(), device_of(variant), first);
   Tensors outputs;
   bool done = false;
   std::optional<at::NoGradGuard> without_grad;

@@ -39,6 +39,7 @@ class Analysis {
     out.draws = draws_;
     out.generators = std::move(generators_);
     out.undoable = raises_after_write_ || raises_after_draw_;
+    out.undoable_at_first = calls_after_change_;
     return out;
   }
 
@@ -92,6 +93,7 @@ class Analysis {
   void visit(const plan::ContractStep& s) {
     for (SlotId operand : s.operands)
       if (operand != plan::kNoSlot) read(operand);
+    if (s.kind == ir::Product::Convolution) note_call();
     if (s.kind == ir::Product::Convolution && !calls_[s.call].facts.is(OpFlag::NeverRaises)) may_stop();
     extern_roots_[s.result].clear();
     for (const plan::KernelStep& launch : s.epilogue) visit(launch);
@@ -123,12 +125,15 @@ class Analysis {
       if (result != plan::kNoSlot) extern_roots_[result] = memory;
     const bool plain_view = view && !facts.is(OpFlag::Foreign);
     const bool may_raise = plain_view ? facts.is(OpFlag::MayRaise) : !facts.is(OpFlag::NeverRaises);
+    if (!plain_view) note_call();
     write(targets, facts.is(OpFlag::CopiesInto));
     draws_ |= facts.is(OpFlag::Draws) && call.made_generators.empty();  // those are the run's own
     for (const c10::IValue& value : call.args)
       if (value.isGenerator()) generators_.push_back(value.toGenerator());
     if (may_raise || !call.numbers.empty()) may_stop();  // another number may be one that it refuses
   }
+
+  void note_call() { calls_after_change_ |= written_ || draws_; }
 
   void may_stop() {
     raises_after_write_ |= written_;
@@ -143,6 +148,7 @@ class Analysis {
   std::map<uint32_t, Access> inputs_;
   Inputs reaches_beyond_;
   bool written_ = false, draws_ = false, raises_after_write_ = false, raises_after_draw_ = false;
+  bool calls_after_change_ = false;
   std::vector<at::Generator> generators_;
 };
 

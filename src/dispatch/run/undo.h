@@ -30,6 +30,7 @@ struct Changes {
   bool draws = false;                     // random numbers
   std::vector<at::Generator> generators;  // that its calls name; the device's own one comes on top
   bool undoable = false;                  // a step that may raise can follow a change: Undo is needed
+  bool undoable_at_first = false;         // so can a call of torch's, which may raise at sizes that it has not met
 
   bool any() const { return !written.empty() || draws; }
 
