@@ -122,8 +122,7 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   return inputs;
 }
 
-std::unique_ptr<observe::Observer> make_observer(Recording& recording, const FreshCall& call,
-                                                 const std::vector<bool>& free_ints) {
+std::unique_ptr<observe::Observer> make_observer(Recording& recording, const FreshCall& call) {
   observe::Host host = host_of(recording);
   host.on_grad = on_grad;
   host.is_own_grad = [](void* context, PyObject* tensor) {
@@ -236,7 +235,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.filled_before = recording.function.state;
   auto observer = observe::make_observer(host);
   for (size_t i = 0; i < call.fresh.size(); ++i)
-    observer->watch_scalar(call.fresh[i], call.originals[i], i < free_ints.size() && free_ints[i]);
+    observer->watch_scalar(call.fresh[i], call.originals[i], recording.recorder->is_size_number(i));
   observer->vary(std::move(recording.varying));
   for (PyObject* instance : recording.variant->key.spec.flat().instances) observer->describe(instance);
   for (PyObject* argument : call.args) observer->pass(argument);
@@ -256,7 +255,6 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     recording.at_limit = true;
     if (observer) observer->give_up(reason);
   };
-  const std::vector<bool> free_ints = inputs.free_ints;
   capture::Recorder recorder(std::move(inputs));
   recording.recorder = &recorder;
   recording.arguments_hold = [&] {
@@ -264,7 +262,7 @@ PyObject* watched_call(Recording& recording, FreshCall& call, size_t nargsf, PyO
     std::vector<PyObject*> tensors(spec.object_count()), numbers(spec.number_count());
     return spec.match(call.args.data(), PyVectorcall_NARGS(nargsf), kwnames, tensors.data(), numbers.data());
   };
-  if (!function.options.pure) observer = make_observer(recording, call, free_ints);
+  if (!function.options.pure) observer = make_observer(recording, call);
   const Entry entry = entry_of(function, call, PyVectorcall_NARGS(nargsf), kwnames, observer.get());
   recording.unsound = entry.refused;
   if (observer && entry.refused.empty() && !observer->start(entry.callable)) recording.unsound = "tracer active";

@@ -6,8 +6,8 @@ is a hit. Every test plays its calls in two worlds, eager and compiled, and says
 
 from __future__ import annotations
 
+import itertools
 import random
-import threading
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fastjit import FastJITWarning, fastjit
-from helpers import assert_same
+from helpers import assert_same, in_threads
 
 N = 16
 VALUES = (4, 7, 3, 5, 9, 2, 11, 13, 8, 6)
@@ -340,18 +340,16 @@ def test_threads_at_positions_of_their_own() -> None:
     for p in (4, 7, 9):
         fast(x, p)
     wrong: list[int] = []
+    firsts = itertools.count()
 
-    def work(first: int) -> None:
+    def work() -> None:
+        first = next(firsts)
         for i in range(300):
             p = 2 + (first + 7 * i) % 60
             if not torch.allclose(fast(x, p), fn(x, p), atol=1e-5):
                 wrong.append(p)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert not in_threads(4, work)
     assert not wrong and fast.stats().hits > 1190
 
 
