@@ -57,6 +57,8 @@ Graph at_sizes(const Graph& graph, std::span<const int64_t> sizes) {
   out.externs = graph.externs;
   out.loops = graph.loops;
   out.lines = graph.lines;
+  out.line_rounds = graph.line_rounds;
+  out.traced = graph.traced;
   out.inputs = graph.inputs;
   out.scalars = graph.scalars;
   out.outputs = graph.outputs;
@@ -72,6 +74,7 @@ Graph at_sizes(const Graph& graph, std::span<const int64_t> sizes) {
       for (auto& [dim, coefficient] : row.terms) move(coefficient);
     }
   for (InputInfo& scalar : out.scalars) move(scalar.size);
+  for (TracedLoop& loop : out.traced) move(loop.trip);
   return out;
 }
 

@@ -253,6 +253,25 @@ Dim Symbols::make_new(Kind kind, Dim a, Dim b) {
   throw std::logic_error("a question is no expression");
 }
 
+// Whether the answer is so for all sizes.
+bool Symbols::is_proven(Kind kind, Dim difference, bool holds) const {
+  const Sum sum = sum_of(difference);
+  Sum opposite = sum;
+  for (Term& term : opposite) term.coefficient = -term.coefficient;
+  return kind == Kind::Equal ? !holds && (least(sum) > 0 || least(opposite) > 0)
+         : holds             ? least(opposite) > 0
+                             : least(sum) >= 0;
+}
+
+// Whether it is so where what is supposed holds.
+bool Symbols::follows(Kind kind, Dim difference, bool holds) {
+  if (!supposed_.is_symbolic()) return false;
+  const Dim more = supposed_ - supposed_least_;  // never negative
+  const auto least_of = [&](Dim dim) { return least(sum_of(dim - more)); };
+  if (kind == Kind::Equal) return !holds && (least_of(difference) > 0 || least_of(-difference) > 0);
+  return holds ? least_of(-difference) > 0 : least_of(difference) >= 0;
+}
+
 // Equal: a - b is zero. Less: a - b is negative.
 bool Symbols::ask(Kind kind, Dim a, Dim b) {
   const auto [found, fresh] = asked_.try_emplace({kind, a, b}, false);
@@ -261,12 +280,11 @@ bool Symbols::ask(Kind kind, Dim a, Dim b) {
   const bool holds = kind == Kind::Equal ? a.hint() == b.hint() : a.hint() < b.hint();
   found->second = holds;
   const Dim difference = a - b;
-  if (!difference.is_symbolic()) return holds;
-  const Sum sum = sum_of(difference), opposite = sum_of(-difference);
-  const bool is_proven = kind == Kind::Equal ? !holds && (least(sum) > 0 || least(opposite) > 0)
-                         : holds             ? least(opposite) > 0
-                                             : least(sum) >= 0;
-  if (!is_proven) guards_.push_back({kind, difference.expr(), holds, place_});
+  if (!difference.is_symbolic() || is_proven(kind, difference, holds)) return holds;
+  if (follows(kind, difference, holds))
+    asked_.erase({kind, a, b});  // elsewhere it may be a guard
+  else
+    guards_.push_back({kind, difference.expr(), holds, place_});
   return holds;
 }
 

@@ -107,6 +107,11 @@ class Symbols {
   std::string text(uint32_t expr) const;
   /// In words, one line each: "n >= 2", "n % 8 == 0".
   std::vector<std::string> guards() const;
+  /// From now on it is known that `dim` is at least so much; nothing, where that is a number.
+  void suppose(Dim dim, int64_t least) {
+    supposed_ = dim;
+    supposed_least_ = least;
+  }
   /// What is asked from now on is asked at this place, a number of the caller's.
   void at(uint32_t place) { place_ = place; }
   /// Those that a guard fixes, and where that was asked first.
@@ -129,9 +134,10 @@ class Symbols {
   /// Whether an expression of a body's hangs on the round.
   bool has_round(Dim dim) const;
   /// An expression of `body`, which for_body() made of these, in the round of this number.
-  Dim in_round(const Symbols& body, Dim dim, int64_t round);
+  Dim in_round(const Symbols& body, Dim dim, Dim round);
   /// Asks here what was asked of `body`, in so many rounds. The answers of the recorded call must be the same in all.
-  void ask_again(const Symbols& body, int64_t rounds);
+  /// False: of an expression so many there is a question that rounds in between may answer otherwise.
+  bool ask_again(const Symbols& body, Dim rounds);
 
   /// The symbols that this thread's questions and expressions belong to, while it lives.
   class Scope {
@@ -188,6 +194,8 @@ class Symbols {
   Dim make(Kind kind, Dim a, Dim b);
   Dim make_new(Kind kind, Dim a, Dim b);
   bool ask(Kind kind, Dim a, Dim b);
+  bool is_proven(Kind kind, Dim difference, bool holds) const;
+  bool follows(Kind kind, Dim difference, bool holds);
   Sum sum_of(Dim dim) const;
   Dim intern(Sum sum);
   Dim atom(AtomKind kind, Dim a, Dim b, int64_t value);
@@ -216,6 +224,8 @@ class Symbols {
   };
   std::vector<Guard> guards_;
   uint32_t place_ = 0;
+  Dim supposed_;
+  int64_t supposed_least_ = 0;
   size_t shared_sums_ = 0, shared_atoms_ = 0;  // of a body's: those of the symbols that it was made of
 };
 

@@ -227,6 +227,20 @@ uint32_t Graph::intern_line(std::string_view file_and_line) {
   return intern_in(known_lines_, lines, std::string(file_and_line));
 }
 
+uint32_t Graph::intern_line(std::string_view file_and_line, TracedRound round) {
+  const uint32_t line = intern_line(std::string(file_and_line) + " in round " + std::to_string(round.round) +
+                                    " of loop " + std::to_string(round.loop));
+  if (line_rounds.size() <= line) line_rounds.resize(line + 1);
+  line_rounds[line] = round;
+  return line;
+}
+
+void Graph::ask_in(TracedRound round) const {
+  if (traced.empty()) return;
+  const bool is_any = round.loop == TracedRound::kNone || round.round + 1 == traced[round.loop].trip.hint();
+  symbols->suppose(is_any ? Dim(0) : traced[round.loop].trip, round.round + 1);
+}
+
 /// A View that changes nothing: nobody makes one but to have the value twice in memory, and calls may write to that.
 static bool is_own_copy(const Graph& graph, const Node& node) {
   return node.op == Op::View && node.layout == graph[node.in[0]].layout &&
@@ -413,16 +427,20 @@ NodeId Graph::update(NodeId base, NodeId value, IndexMap map) {
 }
 
 NodeId Graph::cat(std::vector<NodeId> values, int64_t dim) {
+  Dim length = 0;
+  for (const NodeId id : values)
+    if (dim >= 0 && dim < nodes[id].rank) length += sizes(id)[static_cast<size_t>(dim)];
+  return cat(std::move(values), dim, length);
+}
+
+NodeId Graph::cat(std::vector<NodeId> values, int64_t dim, Dim length) {
   if (values.empty()) refuse("cat: no operands");
   Layout to = layout(values[0]);
   if (dim < 0 || dim >= to.rank()) refuse("cat: no such dim");
-  const auto d = static_cast<size_t>(dim);
-  to.sizes[d] = 0;
-  for (NodeId id : values) {
+  to.sizes[static_cast<size_t>(dim)] = length;
+  for (const NodeId id : values)
     if (nodes[id].dtype != nodes[values[0]].dtype || nodes[id].rank != nodes[values[0]].rank)
       refuse("cat: operand types or ranks differ");
-    to.sizes[d] += sizes(id)[d];
-  }
   to.strides = row_major(to.sizes);
   const DType dtype = nodes[values[0]].dtype;
   const size_t rank = to.sizes.size();

@@ -136,7 +136,7 @@ struct ExternAttr {
 
 class Graph;
 
-/// `body`, `trip` times, at least once. What is equal in all rounds but for an index reads it from the last symbol of
+/// `body`, `trip` times, at least once; where that is no number there are no tables. What is equal in all rounds but for an index reads it from the last symbol of
 /// the body, which is kFirstRound in the first round and one more in each; the others are those of the graph.
 ///
 /// Inputs of the body, and what they are in a round: `carried` values, in the first round operands of the Loop, then
@@ -147,7 +147,7 @@ class Graph;
 /// carried, the placed and the last ones.
 struct LoopAttr {
   static constexpr int64_t kFirstRound = 2;
-  int64_t trip = 0;
+  Dim trip = 0;
   uint32_t carried = 0, placed = 0, fixed = 0, tables = 0, lasts = 0;
   Dim scratch = 0;  // bytes that its rounds take beside what they are given
   std::shared_ptr<const Graph> body;
@@ -169,6 +169,21 @@ struct InputInfo {
   Dim size = {};        // symbolic: of a scalar that is this size, and not given
 };
 
+/// A loop of the caller's, of which another call may run more or fewer rounds. The graph has those of the recorded call.
+/// What a round hands on it has made, or all rounds share it: none gives on what it got in another place. In the last round what follows from its index is an expression, in the others it is the number; a Cat that lists
+/// values of all rounds is as long as they are many.
+struct TracedLoop {
+  Dim trip;                 // how many rounds there are
+  uint32_t alike_from = 0;  // the rounds from this number on do the same
+};
+
+/// Where a node stands in such a loop.
+struct TracedRound {
+  static constexpr uint32_t kNone = 0xFFFFFFFFu;
+  uint32_t loop = kNone;  // of Graph::traced
+  uint32_t round = 0;
+};
+
 class Graph {
  public:
   std::shared_ptr<Symbols> symbols;  // of its sizes; null: all are numbers
@@ -182,6 +197,8 @@ class Graph {
   std::vector<ExternAttr> externs;
   std::vector<LoopAttr> loops;
   std::vector<std::string> lines{""};
+  std::vector<TracedRound> line_rounds;  // by line, as far as they go: in which round that line was run
+  std::vector<TracedLoop> traced;
   std::vector<InputInfo> inputs;   // tensors, by Input's attr
   std::vector<InputInfo> scalars;  // by Scalar's attr
   std::vector<NodeId>
@@ -204,6 +221,13 @@ class Graph {
 
   uint32_t intern(Layout layout);
   uint32_t intern_line(std::string_view file_and_line);
+  uint32_t intern_line(std::string_view file_and_line, TracedRound round);
+  TracedRound round_of(NodeId id) const {
+    return nodes[id].line < line_rounds.size() ? line_rounds[nodes[id].line] : TracedRound();
+  }
+  /// What is asked of sizes from now on is asked in this round of a traced loop, so that there are that many; in the last
+  /// one it is asked of any number. Without an argument: in none.
+  void ask_in(TracedRound round = {}) const;
 
   /// Makers. Each returns an existing node where an equal pure one stands already. Shapes are inferred; `strides` of
   /// inferred layouts are row-major. The line given by `set_line` is attached to new nodes.
@@ -221,6 +245,8 @@ class Graph {
   NodeId reshape(NodeId value, std::vector<Dim> sizes);
   NodeId expand(NodeId value, std::vector<Dim> sizes);  // numpy broadcasting to `sizes`
   NodeId cat(std::vector<NodeId> values, int64_t dim);
+  /// So long along that dim: with values of all rounds of a traced loop, of which the graph has the recorded ones.
+  NodeId cat(std::vector<NodeId> values, int64_t dim, Dim length);
   /// `base` with the elements at map(i) replaced by value[i]; the layout is base's. The map has one row per dim of
   /// `base`, and is injective.
   NodeId update(NodeId base, NodeId value, IndexMap map);

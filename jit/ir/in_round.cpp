@@ -25,7 +25,7 @@ bool Symbols::has_round(Dim dim) const {
   });
 }
 
-Dim Symbols::in_round(const Symbols& body, Dim dim, int64_t round) {
+Dim Symbols::in_round(const Symbols& body, Dim dim, Dim round) {
   if (!dim.is_symbolic() || dim.expr() < body.shared_sums_) return dim;
   const Scope own(this);
   const auto atom_in_round = [&](uint32_t which) -> Dim {
@@ -47,18 +47,28 @@ Dim Symbols::in_round(const Symbols& body, Dim dim, int64_t round) {
   return sum;
 }
 
-void Symbols::ask_again(const Symbols& body, int64_t rounds) {
+bool Symbols::ask_again(const Symbols& body, Dim rounds) {
+  const Scope own(this);
+  const int64_t first = body.value(body.size() - 1);
   for (const Guard& guard : body.guards_) {
     const Dim difference = body.dim_of(guard.difference);
-    const int64_t first = body.value(body.size() - 1), count = body.has_round(difference) ? rounds : 1;
-    for (int64_t round = first; round < first + count; ++round) {
-      const Dim here = in_round(body, difference, round);
-      const bool holds = here.is_symbolic()          ? ask(guard.kind, here, 0)
-                         : guard.kind == Kind::Equal ? here.hint() == 0
-                                                     : here.hint() < 0;
-      if (holds != guard.holds) throw std::logic_error("rounds of a loop differ in what was asked of them");
+    const auto in = [&](Dim round) { return in_round(body, difference, round); };
+    const auto holds = [&](Dim here) { return guard.kind == Kind::Equal ? here == 0 : here < 0; };
+    const bool differs = body.has_round(difference);
+    const bool is_traced = differs && rounds.is_symbolic();
+    for (int64_t round = first; round < first + (differs ? rounds.hint() : 1); ++round) {
+      const Dim here = in(round);
+      if (holds(is_traced && round > first ? here.hint() : here) != guard.holds)
+        throw std::logic_error("rounds of a loop differ in what was asked of them");
     }
+    if (!is_traced) continue;
+    // From the first round to the last it grows by as much in each: of one sign at both ends, it is so in between.
+    const Dim begin = in(first), end = in(rounds + (first - 1));
+    if (!identical(end, begin + (rounds - 1) * (in(first + 1) - begin))) return false;
+    if (guard.kind == Kind::Equal && guard.holds) return false;
+    if ((begin < 0) != (end < 0) || holds(end) != guard.holds) return false;
   }
+  return true;
 }
 
 Layout around_body(const Graph& graph, const Graph& body, Layout layout) {

@@ -93,7 +93,7 @@ std::string attr_text(const Graph& graph, const Node& node) {
       return " which=" + std::to_string(node.attr);
     case Op::Loop: {
       const LoopAttr& attr = graph.loops[node.attr];
-      return " trip=" + std::to_string(attr.trip) + " carried=" + std::to_string(attr.carried) +
+      return " trip=" + text(attr.trip) + " carried=" + std::to_string(attr.carried) +
              " placed=" + std::to_string(attr.placed) + " fixed=" + std::to_string(attr.fixed) +
              " tables=" + std::to_string(attr.tables) + " lasts=" + std::to_string(attr.lasts);
     }

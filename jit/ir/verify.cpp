@@ -100,7 +100,7 @@ std::string loop_operands_fault(const Graph& graph, const LoopAttr& loop, std::s
   const Graph& body = *loop.body;
   const uint32_t single = loop.carried + loop.placed + loop.fixed;
   for (size_t i = 0; i < loop.operands.size(); ++i) {
-    const size_t input = i < single ? i : single + (i - single) / static_cast<size_t>(loop.trip);
+    const size_t input = i < single ? i : single + (i - single) / static_cast<size_t>(loop.trip.hint());
     if (inputs[input] != kNoNode && !is_alike(graph, loop.operands[i], body, inputs[input]))
       return "operand %" + std::to_string(loop.operands[i]) + " is not what the body's input " + std::to_string(input) +
              " is";
@@ -119,9 +119,9 @@ std::string loop_operands_fault(const Graph& graph, const LoopAttr& loop, std::s
 std::string loop_fault(const Graph& graph, NodeId id) {
   const LoopAttr& loop = graph.loops[graph[id].attr];
   const uint32_t single = loop.carried + loop.placed + loop.fixed;
-  if (loop.trip < 1 || !loop.body) return "a loop has a body and runs once at least";
+  if (loop.trip.hint() < 1 || (loop.trip.is_symbolic() && loop.tables > 0) || !loop.body) return "a loop has a body and runs once at least";
   const Graph& body = *loop.body;
-  if (loop.operands.size() != single + static_cast<size_t>(loop.trip) * loop.tables) return "wrong number of operands";
+  if (loop.operands.size() != single + static_cast<size_t>(loop.trip.hint()) * loop.tables) return "wrong number of operands";
   if (body.inputs.size() != single + loop.tables || body.outputs.size() != loop.carried + loop.lasts ||
       body.stores.size() != loop.placed ||
       (body.symbols && body.symbols->size() > 1 + (graph.symbols ? graph.symbols->size() : 0)))
@@ -192,7 +192,9 @@ std::string node_fault(const Graph& graph, NodeId id) {
 
 std::string verify(const Graph& graph) {
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    graph.ask_in(graph.round_of(id));
     const std::string fault = node_fault(graph, id);
+    graph.ask_in();
     if (!fault.empty()) return "node %" + std::to_string(id) + " " + std::string(text(graph[id].op)) + ": " + fault;
   }
   for (NodeId id : graph.outputs)

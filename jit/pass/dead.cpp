@@ -27,6 +27,8 @@ static Graph kept(const Graph& graph, const std::vector<bool>& live) {
   to.maps = graph.maps;
   to.reduces = graph.reduces;
   to.lines = graph.lines;
+  to.line_rounds = graph.line_rounds;
+  to.traced = graph.traced;
   to.inputs = graph.inputs;
   to.scalars = graph.scalars;
   to.nodes.reserve(static_cast<size_t>(std::ranges::count(live, true)));

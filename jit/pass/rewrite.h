@@ -24,6 +24,8 @@ class Rewriter {
       : from_(from), map_(from.nodes.size(), ir::kNoNode), layouts_(from.layouts.size(), ir::kNoNode) {
     to_.symbols = from.symbols;
     to_.lines = from.lines;
+    to_.line_rounds = from.line_rounds;
+    to_.traced = from.traced;
     to_.inputs = from.inputs;
     to_.scalars = from.scalars;
     to_.constants = from.constants;

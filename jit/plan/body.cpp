@@ -76,7 +76,7 @@ Dim* place_of(Body& body, const SizedNumber& number) {
 }
 
 /// What depends on sizes, and where operands lie in each round: nothing else may depend on the round.
-bool take_dims(Body& body, const ir::Symbols& own, int64_t trip, ir::Symbols& around) {
+bool take_dims(Body& body, const ir::Symbols& own, Dim trip, ir::Symbols& around) {
   take_numbers(body);
   for (const SizedNumber& number : body.program.sized) {
     const Dim dim = own.dim_of(number.expr);
@@ -88,9 +88,12 @@ bool take_dims(Body& body, const ir::Symbols& own, int64_t trip, ir::Symbols& ar
     }
     if (number.of != Of::LaunchOffset) return false;
     Body::Moving& moving = body.moving.emplace_back(Body::Moving{{number.at, number.index}, {}});
-    work(static_cast<uint64_t>(trip));
-    for (int64_t round = 0; round < trip; ++round)
-      moving.offsets.push_back(around.in_round(own, dim, ir::LoopAttr::kFirstRound + round));
+    work(static_cast<uint64_t>(trip.hint()));
+    const auto offset = [&](Dim round) { return around.in_round(own, dim, round + ir::LoopAttr::kFirstRound); };
+    for (int64_t round = 0; round < trip.hint(); ++round) moving.offsets.push_back(offset(round));
+    if (!trip.is_symbolic()) continue;
+    const Dim begin = moving.offsets[0], step = moving.offsets[1] - begin;
+    if (!identical(offset(trip - 1), begin + (trip - 1) * step)) return false;
   }
   return true;
 }
@@ -110,7 +113,7 @@ bool is_so_in_all(const ir::Symbols& asked, int64_t trip) {
 
 }  // namespace
 
-std::optional<Body> plan_body(ir::Graph graph, int64_t trip, uint32_t carried, const PlanOptions& options,
+std::optional<Body> plan_body(ir::Graph graph, Dim trip, uint32_t carried, const PlanOptions& options,
                               ir::Symbols& around) {
   const std::shared_ptr<ir::Symbols> own = graph.symbols;
   Body body;
@@ -126,7 +129,7 @@ std::optional<Body> plan_body(ir::Graph graph, int64_t trip, uint32_t carried, c
     body.program = plan_staged(placed ? *placed : graph, options, {});
   }
   const ir::Symbols::Scope symbols(&around);
-  if (!take_launches(body) || !is_so_in_all(*own, trip) || !take_dims(body, *own, trip, around)) return std::nullopt;
+  if (!take_launches(body) || !is_so_in_all(*own, trip.hint()) || !take_dims(body, *own, trip, around)) return std::nullopt;
   const auto aligned = [](Dim bytes) { return divide_up(bytes, 64) * 64; };
   body.scratch = aligned(body.scratch);
   for (uint32_t i = 0; i < carried; ++i) {

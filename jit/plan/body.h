@@ -30,7 +30,7 @@ struct Body {
 /// Plans the body of a loop with so many rounds and carried values, in a graph with the symbols `around`. Nothing: it
 /// is no list of launches that are alike in all rounds, or torch's library would have to compute a product, or a placed
 /// value would be copied.
-std::optional<Body> plan_body(ir::Graph body, int64_t trip, uint32_t carried, const PlanOptions& options,
+std::optional<Body> plan_body(ir::Graph body, Dim trip, uint32_t carried, const PlanOptions& options,
                               ir::Symbols& around);
 
 /// As plan(), of a graph that is staged.

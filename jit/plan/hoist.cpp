@@ -60,12 +60,12 @@ std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uin
   }
   std::vector<const ir::IndexMap*> per_round;
   for (const ir::IndexMap& map : maps) per_round.push_back(&map);
-  std::optional<WalkingMap> walking = walking_map(per_round);
+  std::optional<WalkingMap> walking = walking_map(per_round, rounds.count);
   if (!walking) return std::nullopt;
   made.map = std::move(walking->first);
   made.sizes.assign(sizes.begin(), sizes.end());
   const auto round = static_cast<uint8_t>(sizes.size() - 2);
-  made.sizes.insert(made.sizes.begin() + round, rounds.trip);
+  made.sizes.insert(made.sizes.begin() + round, rounds.count);
   for (size_t row = 0; row < made.map.dims.size(); ++row) {
     auto& terms = made.map.dims[row].terms;
     for (auto& [dim, coefficient] : terms) dim = static_cast<uint8_t>(dim + (dim >= round));

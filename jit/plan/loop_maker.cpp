@@ -49,9 +49,10 @@ class LoopMaker {
     if (!find_carried() || !find_placed()) return std::nullopt;
     find_hoisted(options);
     if (!find_outside() || !make_body()) return std::nullopt;
-    auto body = plan_body(std::move(body_), rounds().trip, made_.attr.carried, options, around_);
+    if (rounds().count.is_symbolic() && !tables_.empty()) return std::nullopt;
+    auto body = plan_body(std::move(body_), rounds().count, made_.attr.carried, options, around_);
     if (!body) return std::nullopt;
-    made_.attr.trip = rounds().trip;
+    made_.attr.trip = rounds().count;
     made_.attr.scratch = body->scratch;
     made_.attr.body = body->graph;
     made_.body = std::move(*body);
@@ -185,11 +186,13 @@ void LoopMaker::find_hoisted(const PlanOptions& options) {
   constexpr int64_t kMostBytes = 32 << 20;
   for (uint32_t at = 0; at < period(); ++at) {
     const NodeId first = node(0, at);
-    const int64_t bytes = graph_.layout(first).numel().hint() * ir::size_of(graph_[first].dtype);
-    if (op(at) != Op::Contract || bytes * rounds().trip > kMostBytes) continue;
+    if (op(at) != Op::Contract) continue;
+    const ir::Dim bytes = graph_.layout(first).numel() * ir::size_of(graph_[first].dtype);
+    if (bytes.hint() * rounds().trip > kMostBytes) continue;
     std::optional<Hoisted> made = hoisted(graph_, rounds(), at);
     const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources_of(at).size() - 1);
     if (!made || !is_own_product(graph_, node(1, at), options.costs, options.no_library, by_rows)) continue;
+    if (rounds().count.is_symbolic() && bytes * rounds().count > kMostBytes) continue;
     hoists_[at] = static_cast<uint32_t>(made_.hoisted.size());
     made_.hoisted.push_back(std::move(*made));
   }
@@ -267,7 +270,7 @@ void LoopMaker::make_inputs() {
   for (Hoisted& hoisted : made_.hoisted) {
     const auto each = graph_.sizes(node(0, hoisted.at));
     std::vector<ir::Dim> sizes(each.begin(), each.end());
-    sizes[sizes.size() - 2] *= rounds().trip;
+    sizes[sizes.size() - 2] *= rounds().count;
     add_input(graph_[node(0, hoisted.at)].dtype, std::move(sizes), "fixed");
     hoisted.operand = static_cast<uint32_t>(attr.operands.size());
     attr.operands.push_back(ir::kNoNode);
@@ -285,7 +288,7 @@ std::optional<uint32_t> LoopMaker::map_of(std::span<const NodeId> per_round) {
   if (!std::ranges::all_of(per_round, same)) {
     std::vector<const ir::IndexMap*> maps;
     for (const NodeId id : per_round) maps.push_back(&graph_.maps[graph_[id].attr]);
-    const std::optional<WalkingMap> walking = walking_map(maps);
+    const std::optional<WalkingMap> walking = walking_map(maps, rounds().count);
     if (!walking) return std::nullopt;
     for (size_t row = 0; row < map.dims.size(); ++row)
       if (!ir::identical(walking->steps[row], 0)) map.dims[row].offset += walking->steps[row] * round_;

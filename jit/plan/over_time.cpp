@@ -149,7 +149,8 @@ bool Inward::find_carries() {
 
 /// Whether all rounds of one point may run before the next point, with loads of what does not move before the first.
 bool Inward::keep_order() {
-  if (!plan_.is_small() && std::ranges::any_of(motions_, &Motion::jumps)) return false;
+  const bool may_jump = plan_.is_small() && !loop_.trip.is_symbolic();
+  if (!may_jump && std::ranges::any_of(motions_, &Motion::jumps)) return false;
   for (uint32_t stored = 0; stored < motions_.size(); ++stored) {
     if (!plan_.operands[stored].output) continue;
     if (!plan_.is_small() && !rounds_are_apart(stored)) return false;
@@ -180,7 +181,7 @@ bool Inward::rounds_are_apart(uint32_t stored) const {
   for (size_t dim = 0; dim < rank(); ++dim)
     if (dims_.sizes[dim].hint() > 1) moves.emplace_back(distance_of(stride(stored, dim)), dims_.sizes[dim]);
   if (const Dim delta = motions_[stored].delta; !identical(delta, 0))
-    moves.emplace_back(distance_of(delta), step_.trip);
+    moves.emplace_back(distance_of(delta), loop_.trip);
   std::ranges::stable_sort(moves, {},
                            [](const auto& move) { return std::pair(move.first.hint(), move.second.hint()); });
   Dim reach = 0;
@@ -227,7 +228,7 @@ void Inward::make_loop(SizedLoop& loop) const {
   loop.deltas.clear();
   KernelStep& launch = step.body[0];
   LaunchDims& dims = loop.body[0];
-  dims.sizes.push_back(step.trip);
+  dims.sizes.push_back(loop.trip);
   dims.strides = with_time(dims_.strides, [this](size_t k) { return motions_[k].delta; });
   launch.sizes = hints(dims.sizes);
   launch.strides = hints(dims.strides);
@@ -246,6 +247,7 @@ void Inward::make_loop(SizedLoop& loop) const {
   }
   step.jumps = std::move(jumps);
   step.table.clear();
+  step.turns.clear();
   loop.places.clear();
   fill_table(loop, columns);
 }
@@ -258,11 +260,7 @@ std::optional<OverTime> over_time(const LoopSlots& slots, const SizedLoop& loop)
 }
 
 bool fits_over_time(const ir::LoopAttr& attr, const Body& body) {
-  LoopSlots slots{attr, body, {}, {}, {}};
-  SlotId next = 0;
-  for (size_t i = 0; i < attr.operands.size(); ++i) slots.operands.push_back({next++, 0});
-  for (uint32_t i = 0; i < attr.finals(); ++i) slots.finals.push_back(next++);
-  slots.part = [&](SlotId, Dim) { return next++; };
+  const LoopSlots slots = slots_apart(attr, body);
   return over_time(slots, loop_step(slots)).has_value();
 }
 

@@ -311,6 +311,7 @@ void ProgramBuilder::add_loop(const Item& item) {
 void ProgramBuilder::note_loop(const SizedLoop& loop) {
   const auto first = static_cast<uint32_t>(out_.made.size());
   for (uint32_t i = 0; i < loop.body.size(); ++i) note_launch(first + i, loop.body[i]);
+  note(SizedNumber::Of::LoopTrip, first, std::array{loop.trip});
   note(SizedNumber::Of::LoopDelta, first, loop.deltas);
   note(SizedNumber::Of::LoopPlace, first, loop.places);
 }
@@ -325,6 +326,7 @@ void ProgramBuilder::note_launch(uint32_t launch, const LaunchDims& dims) {
 }
 
 void ProgramBuilder::add_inside(const Item& item, OverTime inside) {
+  if (inside.loop.step.jumps.empty()) inside.loop.trip = inside.loop.step.trip;  // one of the launch's sizes
   note_loop(inside.loop);
   LoopStep& step = inside.loop.step;
   KernelStep& launch = step.body[0];
@@ -496,6 +498,17 @@ static void find_places(Program& program) {
 
 Program plan_staged(const ir::Graph& graph, const PlanOptions& options, const std::vector<Body>& bodies) {
   return ProgramBuilder(graph, options, bodies).run();
+}
+
+bool takes_any_trip(const ir::Graph& graph, const PlanOptions& options) {
+  const ir::Symbols::Scope symbols(graph.symbols.get());
+  const auto plain = without_unit_expressions(graph);
+  try {
+    static_cast<void>(staged(plain ? *plain : graph, options));
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+  return true;
 }
 
 Program plan(const ir::Graph& graph, const PlanOptions& options) {

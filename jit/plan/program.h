@@ -77,6 +77,11 @@ struct LoopStep {
     Operand of;
     int64_t delta;  // elements further in its slot each round
   };
+  /// Where an operand lies that is written by turns, or was in the round before.
+  struct Turn {
+    Place first;        // in the first round; kNoSlot: as in the others
+    Place last, other;  // in the last round and every other one before it, and in those between
+  };
   int64_t trip = 0;
   bool inside = false;
   int team = 0;  // so many threads stay awake for all rounds, and share each launch; 0: each launch is on its own
@@ -85,6 +90,7 @@ struct LoopStep {
   std::vector<Walk> walks;
   std::vector<Operand> jumps;  // operands that lie elsewhere each round
   std::vector<Place> table;    // where: jumps.size() places a round
+  std::vector<Turn> turns;     // per jump, where `trip` follows from sizes: what the table is made of
   /// A place of the table as a round finds it: a run that goes through the slots of a deep model would wait for each.
   struct Where {
     uint32_t input = kNoSlot;  // Slot::index of an Input
@@ -202,6 +208,7 @@ struct SizedNumber {
     LaunchOffset,
     LaunchBlock,
     LaunchScratch,
+    LoopTrip,
     LoopDelta,
     LoopPlace,
     GuardSize,
@@ -211,7 +218,7 @@ struct SizedNumber {
   };
   Of of;
   uint32_t at = 0;     // the slot; the launch (see for_each_launch) or the guard, in order; a loop's first launch
-  uint32_t index = 0;  // in a list: that of a loop's walks, or its table
+  uint32_t index = 0;  // in a list: that of a loop's walks, or its table; three for each of its turns
   uint32_t expr = 0;   // see ir::Dim
 };
 
@@ -310,10 +317,16 @@ double serial_time(const KernelPlan& plan, const KernelStep& step, const Costs& 
 void cut(const KernelPlan& plan, KernelStep& step, const PlanOptions& options);
 /// Sets what follows from the launches' sizes: the above, and the scratch memory that they need.
 void settle_launches(Program& program, const PlanOptions& options);
+/// Sets what follows from how many rounds a loop has: its table.
+void settle_trips(Program& program);
 
 /// The numbers of `program.sized` at the same places, to be given the values of their expressions. Valid while the
 /// program stays where it is.
 std::vector<int64_t*> places_of_sizes(Program& program);
+
+/// Whether plan() makes loops of any number of rounds of Graph::traced, with the questions that it asks of sizes for
+/// that. It would throw else.
+bool takes_any_trip(const ir::Graph& graph, const PlanOptions& options);
 
 /// Plans the whole graph, with the questions that it asks of its sizes. Throws std::runtime_error only for a graph that
 /// verify() refuses.

@@ -17,6 +17,26 @@ void settle_launches(Program& program, const PlanOptions& options) {
   });
 }
 
+void settle_trips(Program& program) {
+  for (Step& step : program.steps) {
+    auto* loop = std::get_if<LoopStep>(&step);
+    if (!loop || loop->turns.empty()) continue;
+    loop->table.clear();
+    for (int64_t round = 0; round < loop->trip; ++round)
+      for (const LoopStep::Turn& turn : loop->turns) {
+        const bool is_first = round == 0 && turn.first.slot != kNoSlot;
+        loop->table.push_back(is_first ? turn.first : (loop->trip - 1 - round) % 2 == 0 ? turn.last : turn.other);
+      }
+    set_round(*loop, 0, loop->body);
+  }
+}
+
+/// The offset of one of three places for each turn.
+static int64_t* turn_place(LoopStep& loop, uint32_t index) {
+  LoopStep::Turn& turn = loop.turns[index / 3];
+  return &(index % 3 == 0 ? turn.first : index % 3 == 1 ? turn.last : turn.other).offset;
+}
+
 std::vector<int64_t*> places_of_sizes(Program& program) {
   using Of = SizedNumber::Of;
   std::vector<KernelStep*> launches;
@@ -52,8 +72,10 @@ std::vector<int64_t*> places_of_sizes(Program& program) {
           return &launches[at]->scratch_stride;
         case Of::LoopDelta:
           return &loops.at(at)->walks[index].delta;
+        case Of::LoopTrip:
+          return &loops.at(at)->trip;
         case Of::LoopPlace:
-          return &loops.at(at)->table[index].offset;
+          return loops.at(at)->turns.empty() ? &loops.at(at)->table[index].offset : turn_place(*loops.at(at), index);
         case Of::GuardSize:
           return &guards[at]->sizes[index];
         case Of::GuardStride:

@@ -137,8 +137,9 @@ std::vector<std::vector<std::string>> words(const LoopStep& loop) {
   for (const KernelStep& launch : loop.body) result.push_back(words(launch));
   const auto at = [&](LoopStep::Operand of) -> std::string& { return result[of.launch][of.operand]; };
   for (const auto& [of, delta] : loop.walks) at(of) += "+" + std::to_string(delta) + "*round";
+  const size_t second = loop.trip > 1 ? loop.jumps.size() : 0;
   for (size_t i = 0; i < loop.jumps.size(); ++i)
-    at(loop.jumps[i]) = "{" + text(loop.table[i]) + " " + text(loop.table[i + loop.jumps.size()]) + " .. " +
+    at(loop.jumps[i]) = "{" + text(loop.table[i]) + " " + text(loop.table[i + second]) + " .. " +
                         text(loop.table[loop.table.size() - loop.jumps.size() + i]) + "}";
   return result;
 }

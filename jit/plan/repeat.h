@@ -32,6 +32,9 @@ void for_each_slot(AnyStep& step, Take take) {
   } else if constexpr (std::is_same_v<AnyStep, LoopStep>) {
     for (KernelStep& each : step.body) launch(each);
     places(step.table);
+    for (LoopStep::Turn& turn : step.turns)
+      for (Place* place : {&turn.first, &turn.last, &turn.other})
+        if (place->slot != kNoSlot) take(place->slot, &place->offset);
   } else if constexpr (std::is_same_v<AnyStep, ExternStep>) {
     tensors(step.operands);
     tensors(step.results);

@@ -5,12 +5,14 @@
 #include <map>
 #include <numeric>
 #include <span>
+#include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "ir/in_round.h"
 #include "pass/rewrite.h"
 #include "plan/loop_maker.h"
+#include "plan/loop_step.h"
 #include "plan/over_time.h"
 #include "plan/repeats.h"
 #include "plan/work.h"
@@ -34,9 +36,22 @@ class Reroller {
       : graph_(graph), options_(options), sequence_(sequence_of(graph)) {}
 
   std::optional<Rerolled> run() {
+    if (!rolls_traced()) throw std::runtime_error("planner: the rounds of a loop are not alike");
+    if (weights_.back() >= kFewestSaved) find_loops();
+    if (loops_.empty()) return std::nullopt;
+    std::ranges::sort(loops_, {}, [](const MadeLoop& loop) { return loop.rounds.begin; });
+    return rebuild();
+  }
+
+  bool rolls_traced() {
     weigh();
-    if (weights_.back() < kFewestSaved) return std::nullopt;
+    if (graph_.traced.empty() && weights_.back() < kFewestSaved) return true;
     find_readers();
+    return roll_all_traced();
+  }
+
+ private:
+  void find_loops() {
     const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_, alone());
     std::vector<Repeat> found = repeats(tokens);
     const auto saved = [&](const Repeat& r) { return weight(r.begin + r.period, r.end); };
@@ -45,12 +60,7 @@ class Reroller {
       if (saved(repeat) < kFewestSaved) break;
       for (const auto& [begin, end] : free_in(repeat)) try_loop(begin, end, repeat.period);
     }
-    if (loops_.empty()) return std::nullopt;
-    std::ranges::sort(loops_, {}, [](const MadeLoop& loop) { return loop.rounds.begin; });
-    return rebuild();
   }
-
- private:
   void weigh();
   /// What planning the nodes from one place to another costs.
   int64_t weight(uint32_t begin, uint32_t end) const { return weights_[end] - weights_[begin]; }
@@ -61,7 +71,13 @@ class Reroller {
   int64_t rounds_together(uint32_t begin, uint32_t period, int64_t trip) const;
   void try_loop(uint32_t begin, uint32_t end, uint32_t period);
   bool make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside);
-  void take(MadeLoop made, const Wanted& wanted);
+  bool take(MadeLoop made, const Wanted& wanted);
+  std::vector<uint32_t> rounds_of_traced(uint32_t which) const;
+  bool roll_traced(uint32_t which, const std::vector<uint32_t>& tokens);
+  std::unordered_set<NodeId> beside(const Rounds& rounds, int64_t round) const;
+  bool stays_in_its_round(uint32_t which, const Rounds& rounds, const Wanted& wanted) const;
+  bool is_of_all_rounds(const CatOfRounds& of, ir::Dim count) const;
+  bool roll_all_traced();
   Wanted wanted_of(const Rounds& rounds);
   void find_cats(const Rounds& rounds, uint32_t at, Wanted& wanted);
   NodeId below(const Rounds& rounds, NodeId id) const;
@@ -173,7 +189,7 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
 /// A loop of so many rounds from `begin` on, if they are alike; one `inside` a kernel, or none. Whether there is
 /// nothing more to try here.
 bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside) {
-  auto alike = alike_rounds(graph_, sequence_, {begin, period, trip, {}, {}, {}});
+  auto alike = alike_rounds(graph_, sequence_, {begin, period, trip, trip, {}, {}, {}});
   if (!alike || weight(alike->begin + alike->period, alike->end()) < kFewestSaved) return false;
   if (!hands_on(*alike)) return true;  // no loop: their launches may run at once
   const Wanted wanted = wanted_of(*alike);
@@ -183,12 +199,122 @@ bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool i
   return true;
 }
 
-void Reroller::take(MadeLoop made, const Wanted& wanted) {
+/// Where the rounds of a loop of the caller's begin in the sequence, and where the last ends. Empty: other nodes stand
+/// among theirs, or a round has none.
+std::vector<uint32_t> Reroller::rounds_of_traced(uint32_t which) const {
+  const ir::TracedLoop& loop = graph_.traced[which];
+  std::vector<uint32_t> begins(static_cast<size_t>(loop.trip.hint()) + 1, Sequence::kNone);
+  uint32_t next = Sequence::kNone, now = 0;
+  for (uint32_t at = 0; at < sequence_.nodes.size(); ++at) {
+    const ir::TracedRound of = graph_.round_of(sequence_.nodes[at]);
+    if (of.loop != which) continue;
+    if ((next != Sequence::kNone && at != next) || of.round < now) return {};
+    now = of.round;
+    begins[now] = std::min(begins[now], at);
+    begins.back() = next = at + 1;
+  }
+  const bool has_all = std::find(begins.begin() + loop.alike_from, begins.end(), Sequence::kNone) == begins.end();
+  return has_all ? begins : std::vector<uint32_t>();
+}
+
+/// All rounds of a loop of the caller's are one but for some at its beginning, and maybe the last. False: they are not
+/// alike, or it hangs on their number what is read of them.
+bool Reroller::roll_traced(uint32_t which, const std::vector<uint32_t>& tokens) {
+  const ir::TracedLoop& loop = graph_.traced[which];
+  const std::vector<uint32_t> begins = rounds_of_traced(which);
+  if (std::ssize(begins) < loop.alike_from + kFewestRounds + 2) return false;
+  const size_t rounds = begins.size() - 1;
+  const auto is_usual = [&](size_t round) {
+    const auto part = [&](size_t i) { return std::span(tokens).subspan(begins[i], begins[i + 1] - begins[i]); };
+    return std::ranges::equal(part(round), part(rounds - 2));
+  };
+  const size_t behind = is_usual(rounds - 1) ? rounds : rounds - 1;
+  size_t first = rounds - 2;
+  while (first > loop.alike_from && is_usual(first - 1)) --first;
+  const auto trip = static_cast<int64_t>(behind - first);
+  const ir::Dim count = loop.trip - (static_cast<int64_t>(rounds) - trip);
+  auto alike = alike_rounds(graph_, sequence_,
+                            {begins[first], begins[first + 1] - begins[first], trip, count, {}, {}, {}});
+  const uint32_t left_over = alike ? begins[behind] - alike->end() : 0;
+  if (!alike || left_over > (behind == rounds ? alike->period : 0) || alike->count < 1) return false;
+  const Wanted wanted = wanted_of(*alike);
+  const auto is_as_long = [&](const CatOfRounds& cat) { return is_of_all_rounds(cat, alike->count); };
+  if (std::ranges::find(wanted.all, true) != wanted.all.end() || !std::ranges::all_of(wanted.cats, is_as_long))
+    return false;
+  if (!stays_in_its_round(which, *alike, wanted)) return false;
+  auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
+  return made && takes_turns(made->attr, made->body) && take(std::move(*made), wanted);
+}
+
+/// What nodes of a round find outside of the rounds, and what of the loop around it is below that.
+std::unordered_set<NodeId> Reroller::beside(const Rounds& rounds, int64_t round) const {
+  std::unordered_set<NodeId> found;
+  std::vector<NodeId> todo;
+  const auto add = [&](NodeId id) {
+    for (const NodeId in : graph_.operands(id))
+      if (in != ir::kNoNode && !is_inside(rounds, in) && found.insert(in).second) todo.push_back(in);
+  };
+  for (uint32_t at = 0; at < rounds.period; ++at) add(node(rounds, round, at));
+  while (!todo.empty()) {
+    const NodeId id = todo.back();
+    todo.pop_back();
+    if (sequence_.places[id] == Sequence::kNone) add(id);
+  }
+  return found;
+}
+
+/// Whether nobody behind the loop, and not its last round, finds what a round but the last left beside it: x[t - 1], or
+/// what it handed on without a node. Which round that is hangs on their number, but of what all rounds share, and of
+/// Cats of what each has made.
+bool Reroller::stays_in_its_round(uint32_t which, const Rounds& rounds, const Wanted& wanted) const {
+  const std::unordered_set<NodeId> first = beside(rounds, 0), last = beside(rounds, rounds.trip - 1);
+  std::vector<char> strays(graph_.nodes.size(), 0);
+  const auto is_astray = [&](NodeId in) { return in != ir::kNoNode && strays[in] != 0; };
+  for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+    if (is_inside(rounds, id)) continue;
+    const uint32_t place = sequence_.places[id];
+    const bool is_beside = place == Sequence::kNone;
+    const bool is_found = std::ranges::any_of(graph_.operands(id), is_astray);
+    const bool is_view = ir::is_view(graph_[id].op);
+    const auto lists_all = [&] { return std::ranges::find(wanted.cats, id, &CatOfRounds::cat) != wanted.cats.end(); };
+    if (is_found && !is_beside && place >= rounds.end() && !is_view && !lists_all()) return false;
+    const ir::TracedRound of = graph_.round_of(id);
+    const bool is_of_other = of.loop == which && of.round + 1 < graph_.traced[which].trip.hint();
+    strays[id] = (is_found && (is_beside || is_view)) || (is_of_other && !(first.contains(id) && last.contains(id)));
+    if (strays[id] && is_result_[id]) return false;
+  }
+  return true;
+}
+
+/// Whether a Cat is as long as all that it lists, with so many rounds.
+bool Reroller::is_of_all_rounds(const CatOfRounds& of, ir::Dim count) const {
+  const ir::ListAttr& list = graph_.lists[graph_[of.cat].attr];
+  const auto dim = static_cast<size_t>(list.dim);
+  ir::Dim length = 0;
+  for (size_t i = 0; i < list.operands.size(); ++i)
+    if (!of.is_round(i)) length += graph_.sizes(list.operands[i])[dim];
+  for (const CatOfRounds::Part part : of.parts) length += count * graph_.sizes(list.operands[part.first])[dim];
+  return of.stride > 0 && ir::identical(length, graph_.sizes(of.cat)[dim]);
+}
+
+bool Reroller::roll_all_traced() {
+  if (graph_.traced.empty()) return true;
+  const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_, alone());
+  for (uint32_t which = 0; which < graph_.traced.size(); ++which)
+    if (!roll_traced(which, tokens)) return false;
+  for (const NodeId id : sequence_.nodes)
+    if (graph_[id].op == Op::Cat && !cats_.contains(id) && !is_of_all_rounds({id, 1, 0, {}}, 0)) return false;
+  return true;
+}
+
+/// False: other rounds than those of a traced loop that is no number may answer what was asked in another way.
+bool Reroller::take(MadeLoop made, const Wanted& wanted) {
+  if (graph_.symbols && !graph_.symbols->ask_again(*made.attr.body->symbols, made.attr.trip)) return false;
   taken_[made.rounds.begin] = made.rounds.end();
   for (const CatOfRounds& of : wanted.cats) cats_[of.cat] = {of, node(made.rounds, 0, 0)};
   if (!wanted.cats.empty()) absorb(made.rounds);
-  if (graph_.symbols) graph_.symbols->ask_again(*made.attr.body->symbols, made.attr.trip);
   loops_.push_back(std::move(made));
+  return true;
 }
 
 /// Views of the rounds' values that only the Cats which they fill read.
@@ -329,10 +455,15 @@ NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, Nod
   const ir::ListAttr& list = graph_.lists[graph_[of.cat].attr];
   const auto dim = static_cast<size_t>(list.dim);
   ir::Dim at = 0;
+  const auto length = [&](size_t i) { return graph_.sizes(list.operands[i])[dim]; };
   for (size_t i = 0; i < list.operands.size(); ++i) {
     const NodeId part = list.operands[i];
+    if (i > 0 && of.is_round(i - 1) && !of.is_round(i)) {  // of a traced loop there may be other numbers of rounds
+      at = graph_.sizes(of.cat)[dim];
+      for (size_t k = i; k < list.operands.size(); ++k) at -= length(k);
+    }
     const ir::Dim begin = at;
-    at += graph_.sizes(part)[dim];
+    at += length(i);
     if (of.is_round(i) || (part < limit) != are_there || graph_.layout(part).numel() == 0) continue;
     ir::IndexMap map = ir::identity_map(graph_.sizes(part).size());
     map.dims[dim].offset = begin;
@@ -415,6 +546,10 @@ void Reroller::emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeI
 
 std::optional<Rerolled> reroll(const ir::Graph& graph, const PlanOptions& options) {
   return Reroller(graph, options).run();
+}
+
+bool rolls_traced(const ir::Graph& graph, const PlanOptions& options) {
+  return Reroller(graph, options).rolls_traced();
 }
 
 }  // namespace fastjit::plan

@@ -19,7 +19,8 @@ using Of = SizedNumber::Of;
 
 bool is_of_launch(Of of) {
   return of == Of::LaunchSize || of == Of::LaunchStride || of == Of::LaunchOffset || of == Of::LaunchBlock ||
-         of == Of::LaunchScratch || of == Of::LoopDelta || of == Of::LoopPlace;
+         of == Of::LaunchScratch || of == Of::LoopTrip || of == Of::LoopDelta ||
+         of == Of::LoopPlace;
 }
 
 bool is_split(const KernelStep& launch) { return launch.units > launch.grain; }
@@ -158,6 +159,7 @@ uint32_t Roller::keep_items(uint32_t from, uint32_t end) {
 LoopStep Roller::loop_of(const Stretch& loop) const {
   SizedLoop made;
   made.step.trip = loop.trip;
+  made.trip = loop.trip;
   for (uint32_t i = 0; i < loop.period; ++i) made.step.body.push_back(*items_[loop.begin + i].launch);
   Columns columns;
   for (uint32_t i = 0; i < loop.period; ++i)

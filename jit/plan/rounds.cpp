@@ -262,7 +262,7 @@ NodeId base_of(const ir::Graph& graph, NodeId id) {
   return id;
 }
 
-std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps) {
+std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps, ir::Dim count) {
   WalkingMap made{*maps[0], {}};
   for (size_t row = 0; row < made.first.dims.size(); ++row) {
     work(maps.size());
@@ -270,7 +270,9 @@ std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps)
     const ir::Dim step = maps.size() > 1 ? offset(1) - offset(0) : 0;
     for (size_t round = 0; round < maps.size(); ++round) {
       const bool is_alike = maps[round]->dims[row].has_terms_of(made.first.dims[row]);
-      if (!is_alike || !ir::identical(offset(round), offset(0) + round * step)) return std::nullopt;
+      // Of a traced loop the last may be so as an expression.
+      const bool is_end = round + 1 == maps.size() && ir::identical(offset(round), offset(0) + (count - 1) * step);
+      if (!is_alike || (!is_end && !ir::identical(offset(round), offset(0) + round * step))) return std::nullopt;
     }
     made.steps.push_back(step);
   }
@@ -318,12 +320,14 @@ std::optional<Rounds> alike_rounds(const ir::Graph& graph, const Sequence& seque
     const int64_t same = Comparer(graph, sequence, rounds).run();
     if (same == rounds.trip) return rounds;
     if (same >= kFewestRounds) {
+      rounds.count -= rounds.trip - same;
       rounds.trip = same;
       continue;
     }
     const auto skipped = static_cast<uint32_t>(std::max<int64_t>(same, 1));
     rounds.begin += skipped * rounds.period;
     rounds.trip -= skipped;
+    rounds.count -= skipped;
   }
   return std::nullopt;
 }

@@ -43,6 +43,7 @@ struct Source {
 struct Rounds {
   uint32_t begin = 0, period = 0;
   int64_t trip = 0;
+  ir::Dim count = trip;              // how many there are: of a traced loop an expression
   std::vector<Source> sources;       // of the operands of all nodes of a round
   std::vector<uint32_t> firsts;      // per node of a round: where its sources begin; and one more
   std::vector<ir::NodeId> operands;  // per source, per round
@@ -90,7 +91,7 @@ struct WalkingMap {
   ir::IndexMap first;
   std::vector<ir::Dim> steps;
 };
-/// `maps`: one a round, from sizes that are alike. Nothing: they differ by more.
-std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps);
+/// `maps`: one a round, from sizes that are alike, of so many rounds. Nothing: they differ by more.
+std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps, ir::Dim count);
 
 }  // namespace fastjit::plan

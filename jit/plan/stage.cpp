@@ -37,7 +37,10 @@ static void number_as(const ir::Graph& given, ir::Graph& graph) {
 
 Staged staged(const ir::Graph& graph, const PlanOptions& options) {
   Staged made;
-  if (!has_calls_in_order(graph)) return made;
+  if (!has_calls_in_order(graph) || (options.cuda && !graph.traced.empty())) {
+    if (!graph.traced.empty()) throw std::runtime_error("planner: a loop of any number of rounds cannot be had here");
+    return made;
+  }
   const auto take = [&](std::optional<ir::Graph> next) {
     if (next) made.graph = std::move(next);
   };

@@ -115,6 +115,8 @@ struct CallInputs {
   size_t max_values = kMaxValues;
   /// Called with the reason when the recording has passed a limit and has stopped; GIL held.
   std::function<void(const std::string& reason)> on_limit;
+  /// Whether a program can be had of a graph with loops of which a call runs any number of rounds (ir::Graph::traced).
+  std::function<bool(const ir::Graph& graph)> takes_any_trip;
   bool adopt_unknown = false;  // tensors of unknown origin that Python holds become captured ones (pure=True)
 
   /// Whether the program is to be one for any size, or for any int.
@@ -226,6 +228,18 @@ class Recorder {
   /// Tells that `tensor` is about to be indexed with these. False: its sizes are not known; read them with size_read().
   bool indexed(const at::Tensor& tensor, std::vector<support::IndexItem> items);
   bool is_size_number(size_t number) const;
+  /// Tells of a loop of Python over a range from `start` to this number. What it is called from now on; negative: it is
+  /// not followed.
+  int64_t loop_begun(uint32_t number, int64_t start);
+  /// Tells that a round of it begins, with `index`, the next one of CallInputs::scalars.
+  void round_begun(int64_t loop, PyObject* index);
+  /// Whether an operator of the round that runs has given this tensor, and none before.
+  bool is_of_round(const at::Tensor& tensor) const;
+  /// Tells that it has ended; see observe::Host.
+  void loop_ended(int64_t loop, int64_t alike_from);
+  /// Tells that the operator about to run is given a list of `count` tensors: `before`, and then as many of each round
+  /// of the loop, until scalar_use_ended().
+  void rounds_used(int64_t loop, size_t before, size_t count);
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards, int element);
   void scalar_use_ended(bool entered);

@@ -149,6 +149,20 @@ struct Host {
   /// The Operator about to be called is given these ints, in lists or not, in the order of its parameters; some are
   /// sizes. on_scalar_use_end says when it has run.
   void (*on_sizes_used)(void* context, const std::vector<SizeOperand>& ints) = nullptr;
+  /// A loop of Python begins, over a range from `start` to watched scalar `number`, a size. What the host calls it; -1:
+  /// it follows no loops.
+  int64_t (*on_loop)(void* context, size_t number, int64_t start) = nullptr;
+  /// A round of it begins, with `index`, an object of the call's own that is watched as sizes are from now on.
+  void (*on_round)(void* context, int64_t loop, PyObject* index) = nullptr;
+  /// It has ended. Rounds from this number on are alike: as far as Python can tell, each does what the others do, with
+  /// tensors that these handed on, and in another call so do more or fewer of them. -1: they may not be.
+  void (*on_loop_end)(void* context, int64_t loop, int64_t alike_from) = nullptr;
+  /// Whether the round that runs has made tensor `b`, and Python can tell it from `a` only by its values and by which
+  /// object it is.
+  bool (*is_next)(void* context, PyObject* a, PyObject* b) = nullptr;
+  /// The Operator about to be called is given this list, of `before` tensors, and behind these as many of each round of
+  /// the loop. on_scalar_use_end says when it has run.
+  void (*on_rounds_used)(void* context, int64_t loop, size_t before, PyObject* list) = nullptr;
   /// Whether the call has made a tensor whose sizes depend on data.
   bool (*has_data_sizes)(void* context) = nullptr;
   /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an

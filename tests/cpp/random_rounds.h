@@ -18,23 +18,31 @@ inline ir::Layout dense(std::vector<ir::Dim> sizes) {
 }
 
 /// x[at, ...].
-inline ir::IndexMap row_map(int64_t at, size_t rank) {
+inline ir::IndexMap row_map(ir::Dim at, size_t rank) {
   ir::IndexMap map{{{at, {}}}};
   for (uint8_t d = 0; d < rank; ++d) map.dims.push_back({0, {{d, 1}}});
   return map;
 }
 
 /// x[:, at].
-inline ir::IndexMap column_map(int64_t at) { return {{{0, {{0, 1}}}, {at, {}}}}; }
+inline ir::IndexMap column_map(ir::Dim at) { return {{{0, {{0, 1}}}, {at, {}}}}; }
 
 /// A program of rounds that are drawn once and repeated: what is drawn for one is what every round does.
 class RandomRounds {
  public:
-  /// `calls`: some steps are calls of torch's.
-  RandomRounds(uint32_t seed, int64_t trip, bool calls, ir::Dim rows = 3, ir::Dim columns = 4,
-               std::shared_ptr<ir::Symbols> symbols = nullptr)
-      : random_(seed), trip_(trip), calls_(calls), rows_(rows), columns_(columns) {
+  /// `calls`: some steps are calls of torch's. `traced`: what is drawn does not hang on how many rounds there are, which
+  /// may follow from sizes: see ir::Graph::traced.
+  RandomRounds(uint32_t seed, ir::Dim trip, bool calls, ir::Dim rows = 3, ir::Dim columns = 4,
+               std::shared_ptr<ir::Symbols> symbols = nullptr, bool traced = false)
+      : random_(seed),
+        trip_(trip),
+        rounds_(trip.hint()),
+        calls_(calls),
+        traced_(traced),
+        rows_(rows),
+        columns_(columns) {
     g_.symbols = std::move(symbols);
+    if (trip.is_symbolic()) g_.traced.push_back({trip});
   }
 
   ir::Graph make() {
@@ -43,7 +51,7 @@ class RandomRounds {
     sequence_ = input({trip_, rows_, columns_});
     fixed_ = input(value);
     scalar_ = g_.scalar(ir::DType::F64, {"s", true});
-    for (int64_t i = 0; i < trip_; ++i) {
+    for (int64_t i = 0; i < (traced_ ? 1 : rounds_); ++i) {
       biases_.push_back(input({columns_}));
       weights_.push_back(input({columns_, columns_}));
     }
@@ -53,7 +61,8 @@ class RandomRounds {
     base_ = draw() % 2 ? memory : g_.undef(ir::DType::F32, dense({trip_, rows_, columns_}));
     wide_ = g_.fresh_copy(input({rows_, trip_}), ir::row_major(std::vector<ir::Dim>{rows_, trip_}));
     draw_round();
-    for (int64_t round = 0; round < trip_; ++round) one(round);
+    for (int64_t round = 0; round < rounds_; ++round) one(round);
+    g_.set_line(0);
     finish(memory);
     return std::move(g_);
   }
@@ -75,6 +84,8 @@ class RandomRounds {
   }
 
   uint32_t draw() { return static_cast<uint32_t>(random_()); }
+  ir::Dim index(int64_t round) const { return round + 1 == rounds_ ? trip_ - 1 : ir::Dim(round); }
+  size_t own(int64_t round) const { return traced_ ? 0 : static_cast<size_t>(round); }
 
   void draw_round() {
     const uint32_t count = 8 + draw() % 16;
@@ -90,27 +101,27 @@ class RandomRounds {
     const ir::NodeId a = values_[step.a % values_.size()], b = values_[step.b % values_.size()];
     switch (step.kind) {
       case 0:
-        return g_.view(sequence_, row_map(round, 2), {rows_, columns_});
+        return g_.view(sequence_, row_map(index(round), 2), {rows_, columns_});
       case 1:
-        return g_.pointwise(ir::Op::Mul, {a, g_.expand(biases_[static_cast<size_t>(round)], {rows_, columns_})});
+        return g_.pointwise(ir::Op::Mul, {a, g_.expand(biases_[own(round)], {rows_, columns_})});
       case 2:
         return g_.pointwise(ir::Op::Sub, {a, fixed_});
       case 3:
         return g_.pointwise(ir::Op::Add, {a, g_.expand(g_.convert(scalar_, ir::DType::F32), {rows_, columns_})});
       case 4:
-        return product(a, weights_[static_cast<size_t>(round)]);
+        return product(a, weights_[own(round)]);
       case 5:
         return row_sum(a);
       case 6:  // what an earlier round may have written
-        return stores_ ? g_.view(base_, row_map(trip_ - 1 - round, 2), {rows_, columns_}) : a;
+        return stores_ ? g_.view(base_, row_map(trip_ - 1 - index(round), 2), {rows_, columns_}) : a;
       case 10:  // the same for all rounds but for where the left factor lies
-        return matrix_product(g_.view(sequence_, row_map(round, 2), {rows_, columns_}), step);
+        return matrix_product(g_.view(sequence_, row_map(index(round), 2), {rows_, columns_}), step);
       case 11:
         return matrix_product(a, step);
       case 12:
         return call(a);
       case 13:
-        return matrix_product(a, step, weights_[static_cast<size_t>(round)]);
+        return matrix_product(a, step, weights_[own(round)]);
       case 7:
         return g_.pointwise(ir::Op::Max, {a, g_.expand(g_.constant(ir::DType::F32, -1.0), {rows_, columns_})});
       default:
@@ -155,14 +166,16 @@ class RandomRounds {
   }
 
   void one(int64_t round) {
+    if (trip_.is_symbolic()) g_.set_line(g_.intern_line("rounds", {0, static_cast<uint32_t>(round)}));
     values_ = state_;
-    values_.push_back(g_.view(sequence_, row_map(round, 2), {rows_, columns_}));
+    values_.push_back(g_.view(sequence_, row_map(index(round), 2), {rows_, columns_}));
     for (const Step& step : steps_) values_.push_back(bounded(value_of(step, round)));
-    for (size_t i = 0; i < state_.size(); ++i) state_[i] = values_[next_[i] % values_.size()];
-    if (stores_) base_ = g_.update(base_, values_.back(), row_map(round, 2));
+    const size_t old = traced_ ? state_.size() : 0;  // of a traced loop each round hands on what it has made
+    for (size_t i = 0; i < state_.size(); ++i) state_[i] = values_[old + next_[i] % (values_.size() - old)];
+    if (stores_) base_ = g_.update(base_, values_.back(), row_map(index(round), 2));
     if (writes_column_) {
       const ir::NodeId sum = g_.reduce(ir::ReduceKind::Max, values_.back(), {1}, ir::DType::F32);
-      wide_ = g_.update(wide_, sum, column_map(round));
+      wide_ = g_.update(wide_, sum, column_map(index(round)));
     }
     if (sweeps_) {
       const ir::Dim inner = rows_ - 1;
@@ -200,16 +213,19 @@ class RandomRounds {
       std::vector<ir::NodeId> parts;
       if (draw() % 3 == 0) parts.push_back(g_.reshape(fixed_, {1, rows_, columns_}));
       for (const ir::NodeId value : gathered_) parts.push_back(g_.reshape(value, {1, rows_, columns_}));
-      if (draw() % 2) std::reverse(parts.begin(), parts.end());  // as the way back collects gradients
-      give(g_.cat(parts, 0));
+      if (draw() % 2 && !traced_) std::reverse(parts.begin(), parts.end());  // as the way back collects gradients
+      const ir::Dim others = static_cast<int64_t>(parts.size()) - rounds_;
+      give(g_.cat(parts, 0, trip_ + others));
     }
-    if (draw() % 2) give(g_.pointwise(ir::Op::Neg, {gathered_[draw() % gathered_.size()]}));
+    const size_t one = draw() % gathered_.size();
+    if (draw() % 2) give(g_.pointwise(ir::Op::Neg, {traced_ ? gathered_.back() : gathered_[one]}));
     if (g_.outputs.empty()) give(values_.back());
   }
 
   std::mt19937 random_;
-  const int64_t trip_;
-  const bool calls_;
+  const ir::Dim trip_;
+  const int64_t rounds_;
+  const bool calls_, traced_;
   const ir::Dim rows_, columns_;
   ir::Graph g_;
   ir::NodeId sequence_ = 0, fixed_ = 0, scalar_ = 0, base_ = 0, wide_ = 0, grid_ = ir::kNoNode;

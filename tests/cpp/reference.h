@@ -220,9 +220,9 @@ inline std::vector<Values> run_loop(const ir::LoopAttr& loop, const std::vector<
   std::vector<Values> in, lasts;
   for (uint32_t i = 0; i < single; ++i) in.push_back(all[loop.operands[i]]);
   in.resize(single + loop.tables);
-  for (int64_t round = 0; round < loop.trip; ++round) {
+  for (int64_t round = 0; round < loop.trip.hint(); ++round) {
     for (uint32_t i = 0; i < loop.tables; ++i)
-      in[single + i] = all[loop.operands[single + static_cast<size_t>(i * loop.trip + round)]];
+      in[single + i] = all[loop.operands[single + static_cast<size_t>(i * loop.trip.hint() + round)]];
     std::vector<int64_t> at;
     for (size_t i = 0; loop.body->symbols && i < loop.body->symbols->size(); ++i)
       at.push_back(loop.body->symbols->value(i));

@@ -101,6 +101,7 @@ class Sized {
     const std::vector<int64_t*> places = plan::places_of_sizes(program);
     for (size_t i = 0; i < places.size(); ++i) *places[i] = registers[code_.place[program.sized[i].expr]];
     plan::settle_launches(program, options_);
+    plan::settle_trips(program);
     plan::share_rounds(program, options_);
     return program;
   }
@@ -121,7 +122,8 @@ class Sized {
     std::mt19937 random(seed);
     const std::vector<Values> inputs = make_inputs(numbers, random);
     const Outcome expected = run_graph(numbers, inputs, scalars);
-    const Graph graph = graph_at(registers);
+    const bool has_other_rounds = !graph_.traced.empty();
+    const Graph graph = has_other_rounds ? numbers : graph_at(registers);
     if (const std::string fault = ir::verify(graph); !fault.empty()) return "graph: " + fault;
     if (const std::string fault = difference(expected, run_graph(graph, inputs, scalars)); !fault.empty())
       return "graph: " + fault;
@@ -298,6 +300,49 @@ TEST(SizedPlan, LoopsAgreeAtOtherSizes) {
   std::cout << loops << " of " << last - first << " have loops; " << ran << " of " << tried << " sizes let in\n";
   EXPECT_GT(loops, (last - first) / 4);
   EXPECT_GT(ran, tried / 2);
+}
+
+/// Whether the graph can be planned for any number of rounds.
+bool takes_any_trip(const Build& build, const Sizes& sizes, const plan::PlanOptions& options) {
+  const auto symbols = std::make_shared<ir::Symbols>();
+  const ir::Symbols::Scope scope(symbols.get());
+  Dims dims;
+  for (const int64_t size : sizes) dims.push_back(symbols->add(size, "n"));
+  const Graph graph = build(dims, symbols);
+  EXPECT_EQ(ir::verify(graph), "");
+  return plan::takes_any_trip(graph, options);
+}
+
+// Loops of which a call runs any number of rounds.
+TEST(SizedPlan, LoopsAgreeWithOtherNumbersOfRounds) {
+  uint32_t loops = 0, tried = 0, ran = 0;
+  const uint32_t first = number_from("SIZED_FIRST", 0), last = number_from("SIZED_LOOPS", 60);
+  for (uint32_t seed = first; seed < last; ++seed) {
+    std::mt19937 random(seed);
+    const Build build = [&](const Dims& dims, std::shared_ptr<ir::Symbols> symbols) {
+      return RandomRounds(seed, dims[0], false, seed % 2 ? dims[1] : 3, 4, symbols, true).make();
+    };
+    Sizes recorded{5 + seed % 9};
+    if (seed % 2) recorded.push_back(2 + seed % 5);
+    plan::PlanOptions options;
+    options.own_products = true;
+    options.threads = 1 + seed % 2;
+    if (!takes_any_trip(build, recorded, options)) continue;
+    ++loops;
+    const Sized sized(build, recorded, options);
+    ASSERT_EQ(sized.check(recorded, seed), "") << "seed " << seed << "\n" << sized.text();
+    for (const int64_t rounds : {3, 4, 5, 8, 17, 40, 301}) {
+      Sizes sizes{rounds};
+      if (recorded.size() > 1) sizes.push_back(2 + static_cast<int64_t>(random() % 6));
+      ++tried;
+      if (!sized.lets_in(sizes)) continue;
+      ++ran;
+      ASSERT_EQ(sized.check(sizes, seed), "") << "seed " << seed << " at " << list(sizes) << "\n" << sized.text();
+    }
+  }
+  std::cout << loops << " of " << last - first << " are loops; " << ran << " of " << tried << " numbers let in\n";
+  EXPECT_GT(loops, (last - first) / 4);
+  EXPECT_GT(ran, tried * 3 / 4);
 }
 
 // ---- by hand ----

@@ -183,6 +183,11 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
     narrow.fixed_sizes.insert(narrow.fixed_sizes.begin(), capture.fixed_sizes.begin(), capture.fixed_sizes.end());
     return narrow;
   }
+  if (capture.unsound.empty() && !capture.graph.traced.empty() && !inputs.takes_any_trip(capture.graph)) {
+    CallInputs straight = inputs;
+    straight.takes_any_trip = nullptr;
+    return build(trace, straight, outputs, values, symbolic, numerics);
+  }
   const bool has_data_sizes = trace.makes_data_sizes && !inputs.adopt_unknown;
   if (capture.unsound.empty() || !has_data_sizes) return capture;
   Capture other = try_build(trace, inputs, outputs, values, symbolic, numerics, true);
@@ -197,6 +202,7 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
       scalars_(scalars),
       numerics_(numerics),
       graph_(capture.graph),
+      traced_(trace.loops.size(), ir::TracedRound::kNone),
       states_(trace.tensors.size()) {
   for (const auto& [event, scalar] : trace.value_scalars) read_.insert(scalar);
   if (inputs.for_any_size()) way_ = std::make_unique<WaySizes>(trace, inputs, scalars);
@@ -215,9 +221,9 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   for (uint32_t i = 0; i < analysis_.steps.size(); ++i) {
     const Action& step = analysis_.steps[i];
     const Event& event = trace_.events[step.event];
-    graph_.set_line(graph_.intern_line(trace_.lines[event.line]));
-    support::count_work(1 + event.args.size());
     if (scope_) graph_.symbols->at(step.event);
+    begin_step(event);
+    support::count_work(1 + event.args.size());
     first_nodes_.push_back(static_cast<ir::NodeId>(graph_.nodes.size()));
     begin_way_back(step.event, outputs);
     for (const CallValue& item : event.args)
@@ -236,6 +242,8 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   }
   first_nodes_.push_back(static_cast<ir::NodeId>(graph_.nodes.size()));
   graph_.set_line(0);
+  graph_.ask_in();
+  is_settling_ = true;
   settle_parts(outputs);
   add_stores();
   end_way_back(outputs);
@@ -477,6 +485,7 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
       case CallValue::Kind::OptionalTensorList:
         args[i].kind = Arg::Kind::TensorList;
         for (const Use& use : item.uses) args[i].list.push_back(value(use, event));
+        args[i].length = listed(static_cast<uint32_t>(&event - trace_.events.data()), item);
         break;
       case CallValue::Kind::Constant:
         args[i].kind = Arg::Kind::Constant;
@@ -634,6 +643,7 @@ void GraphBuilder::take_scalars(const Event& event, const std::vector<Arg>& args
     if (scalars_.find(index, i) && used.contains(args[i].scalar != ir::kNoNode ? args[i].scalar : args[i].tensor.node))
       taken_.insert({index, i});
   fix_sizes_left(event, args, [&](ir::NodeId node) { return used.contains(node); });
+  if (std::ranges::any_of(args, &Arg::takes_length)) taken_rounds_.insert(index);
 }
 
 bool GraphBuilder::lower(const Action& step) {

@@ -169,6 +169,17 @@ class GraphBuilder {
   void free_gradients(const std::vector<Use>& outputs);
   void place_way_sizes(uint32_t event);
   const std::vector<ir::Dim>* way_sizes_of(const Use& result) const;
+  // loops.cpp
+  LoopRound made_in(uint32_t number) const;
+  void begin_step(const Event& event);
+  void enter_loop(uint32_t which);
+  void fix_loop(uint32_t which);
+  ir::Dim index_of(uint32_t number, const SizeNumber& how);
+  void check_round(uint32_t number);
+  ir::Dim listed(uint32_t event, const CallValue& list);
+  void settle_loops();
+  bool asks_alike(uint32_t which);
+  bool writes_outside(uint32_t which) const;
   // size_numbers.cpp
   void place_sizes();
   std::optional<ir::Layout> layout_of(uint32_t tensor) const;
@@ -356,6 +367,11 @@ class GraphBuilder {
   std::set<uint32_t> unplaced_;                      // numbers that nobody knows the place of
   std::unordered_map<uint32_t, ir::Dim> size_dims_;  // number -> what it is
   std::unordered_map<uint32_t, ir::Dim> free_ints_;  // those of CallInputs::free_ints that are symbols
+  std::vector<uint32_t> traced_;                     // per Trace::loops: which of Graph::traced it is, or kNone
+  std::set<uint32_t> entered_loops_;                 // those that a step has been met of
+  std::set<uint32_t> taken_rounds_;                  // events that take a list with values of all rounds
+  LoopRound round_;                                  // of the step at hand
+  bool is_settling_ = false;                         // all steps are made
   std::vector<State> states_;
   std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
   std::unordered_map<uint32_t, ir::NodeId> parted_;                // parted storage -> its base's value now

@@ -161,11 +161,14 @@ ir::Dim GraphBuilder::size_of(const SizeOperand& operand) {
 
 // What a number is for any size. Its tensor is known: it was read after that was made, and is asked for later still.
 ir::Dim GraphBuilder::size_of(uint32_t number) {
+  check_round(number);
   if (const auto known = size_dims_.find(number); known != size_dims_.end()) return known->second;
   const SizeNumber& how = trace_.size_numbers.at(number);
   const int64_t recorded = PyLong_AsLongLong(inputs_.scalars[number].first);
   Dim made = recorded;
-  if (how.is_given) {
+  if (how.loop != kNone) {
+    made = index_of(number, how);
+  } else if (how.is_given) {
     if (const auto free = free_ints_.find(number); free != free_ints_.end()) made = free->second;
   } else if (scope_ && how.tensor != kNone) {
     const std::optional<ir::Layout> layout = layout_of(how.tensor);
@@ -208,6 +211,7 @@ ir::Dim GraphBuilder::computed_size(const SizeNumber& how, int64_t recorded) {
 // From here on the program is for what this number was.
 void GraphBuilder::fix_number(uint32_t number) {
   if (trace_.size_numbers.contains(number)) {
+    if (const LoopRound made = made_in(number); made.loop != kNone) fix_loop(made.loop);
     read_at(number);
     return static_cast<void>(size_of(number).fixed());
   }
@@ -219,6 +223,7 @@ void GraphBuilder::fix_number(uint32_t number) {
 
 // The result holds this number.
 void GraphBuilder::give_size(uint32_t number) {
+  if (const LoopRound made = made_in(number); made.loop != kNone) fix_loop(made.loop);
   const Dim size = size_of(number);
   if (!scalars_.bound[number]) return fix_number(number);
   if (size.is_symbolic()) capture.result_sizes.emplace_back(number, graph_[graph_.size(size)].attr);
@@ -337,6 +342,7 @@ void GraphBuilder::settle_size_numbers() {
   for (uint32_t number = 0; number < scalars_.bound.size(); ++number)
     if (!scalars_.bound[number]) fix_number(number);
   settle_indices();
+  settle_loops();
   for (const SizeTest& test : trace_.size_tests) {
     const auto is_known = [&](const SizeOperand& operand) {
       const auto number = static_cast<uint32_t>(operand.number);

@@ -21,6 +21,18 @@ Expr part(Call& c, const Value& value) {
   return cast({&c.graph, value.node}, *type);
 }
 
+// A list with values of all rounds of a loop has as many as these are.
+ir::NodeId joined(Call& c, std::vector<ir::NodeId> parts, int64_t dim) {
+  const Arg& list = c.arg(0);
+  if (!list.length.is_symbolic()) return c.graph.cat(std::move(parts), dim);
+  const auto length_of = [&](ir::NodeId id) { return c.graph.sizes(id)[static_cast<size_t>(dim)]; };
+  const ir::Dim each = length_of(parts[0]);
+  const auto is_alike = [&](ir::NodeId id) { return ir::identical(length_of(id), each); };
+  if (parts.size() != list.list.size() || !std::ranges::all_of(parts, is_alike)) throw NotLowered{};
+  list.takes_length = true;
+  return c.graph.cat(std::move(parts), dim, list.length * each);
+}
+
 void cat(Call& c) {
   const size_t rank = c.result().sizes.size();
   if (rank == 0) throw NotLowered{};
@@ -31,7 +43,7 @@ void cat(Call& c) {
     parts.push_back(part(c, value).id);
   }
   if (parts.empty()) throw NotLowered{};
-  c.give_node(c.graph.cat(std::move(parts), wrap_dim(c.integer(1), static_cast<int64_t>(rank))));
+  c.give_node(joined(c, std::move(parts), wrap_dim(c.integer(1), static_cast<int64_t>(rank))));
 }
 
 void stack(Call& c) {
@@ -43,7 +55,7 @@ void stack(Call& c) {
     sizes.insert(sizes.begin() + dim, 1);
     parts.push_back(c.graph.reshape(part(c, value).id, std::move(sizes)));
   }
-  c.give_node(c.graph.cat(std::move(parts), dim));
+  c.give_node(joined(c, std::move(parts), dim));
 }
 
 void repeat(Call& c) {

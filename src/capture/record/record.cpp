@@ -248,6 +248,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
   const auto index = static_cast<uint32_t>(trace.events.size() - 1);
   if (open.empty() && open_sizes) trace.size_uses.back().events.push_back(index);
   if (open.empty() && open_index) trace.index_uses.back().events.push_back(index);
+  if (open.empty() && open_rounds) trace.rounds_uses.back().events.push_back(index);
   if (open.empty())
     for (size_t i = 0; i < open_uses; ++i)
       (trace.scalar_uses.end() - 1 - static_cast<ptrdiff_t>(i))->events.push_back(index);

@@ -35,6 +35,7 @@ struct Recorder::Impl {
   std::vector<uint32_t> open;  // events that have started and not ended
   bool open_sizes = false;     // the last of Trace::size_uses belongs to the instruction that runs now
   bool open_index = false;     // the same of Trace::index_uses
+  bool open_rounds = false;    // the same of Trace::rounds_uses
   size_t open_uses = 0;        // how many of the last scalar uses belong to the instruction that runs now
   at::CallbackHandle handle = 0;
   bool recording = false, ends_hidden = false;  // ends_hidden: it was stopped inside an opaque operator
@@ -107,6 +108,7 @@ struct Recorder::Impl {
   Event unseen(std::string_view name);
   Event as_if_run(const char* op);
   void free_int(uint32_t scalar);
+  PythonLoop::Begin next_round() const;
   void note_constants(const Event& event);
   void note_device();
   void note_sizes(uint32_t event);

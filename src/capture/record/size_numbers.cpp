@@ -60,6 +60,42 @@ bool Recorder::indexed(const at::Tensor& tensor, std::vector<support::IndexItem>
   return true;
 }
 
+int64_t Recorder::loop_begun(uint32_t number, int64_t start) {
+  if (!impl_->recording || !impl_->inputs.for_any_size()) return -1;
+  impl_->trace.loops.push_back({.number = number, .start = start, .line = impl_->lines.now()});
+  return std::ssize(impl_->trace.loops) - 1;
+}
+
+PythonLoop::Begin Recorder::Impl::next_round() const {
+  return {static_cast<uint32_t>(trace.events.size()), static_cast<uint32_t>(inputs.scalars.size()),
+          static_cast<uint32_t>(trace.tensors.size()), trace.size_tests.size()};
+}
+
+bool Recorder::is_of_round(const at::Tensor& tensor) const {
+  const std::vector<PythonLoop>& loops = impl_->trace.loops;
+  const uint32_t id = impl_->trace.find(tensor.unsafeGetTensorImpl());
+  return id != kNone && !loops.empty() && !loops.back().begins.empty() && id >= loops.back().begins.back().tensor;
+}
+
+void Recorder::round_begun(int64_t loop, PyObject* index) {
+  const auto which = static_cast<uint32_t>(loop);
+  impl_->trace.loops[which].begins.push_back(impl_->next_round());
+  impl_->trace.size_numbers.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()),
+                                    SizeNumber{.loop = which, .line = impl_->lines.now()});
+  impl_->inputs.scalars.emplace_back(index, "the index of a loop");
+}
+
+void Recorder::loop_ended(int64_t loop, int64_t alike_from) {
+  PythonLoop& ended = impl_->trace.loops[static_cast<size_t>(loop)];
+  ended.begins.push_back(impl_->next_round());
+  ended.alike_from = alike_from;
+}
+
+void Recorder::rounds_used(int64_t loop, size_t before, size_t count) {
+  impl_->trace.rounds_uses.push_back({{static_cast<uint32_t>(loop), before, count}});
+  impl_->open_rounds = true;
+}
+
 void Recorder::Impl::free_int(uint32_t scalar) {
   inputs.free_ints.resize(inputs.scalars.size(), false);
   inputs.free_ints[scalar] = true;

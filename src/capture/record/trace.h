@@ -142,6 +142,7 @@ struct ScalarUse {
 struct SizeNumber {
   uint32_t tensor = kNone;  // whose size `dim` it is, or with -1 the count of its elements; kNone: it is computed
   bool is_given = false;    // one of CallInputs::free_ints: it is not computed either
+  uint32_t loop = kNone;    // the index of a round of that loop of Trace::loops: the same
   int dim = 0;
   support::IntArithmetic op{};
   std::vector<support::SizeOperand> operands{};
@@ -152,6 +153,34 @@ struct SizeNumber {
 struct SizeTest {
   int comparison;  // Py_LT ...
   support::SizeOperand a, b;
+};
+
+/// A loop of Python over a range that ends at such an int.
+struct PythonLoop {
+  uint32_t number;     // at which the range ends
+  int64_t start;       // where it begins
+  struct Begin {
+    uint32_t event, number, tensor;  // the next ones
+    size_t test;                     // of Trace::size_tests
+  };
+  std::vector<Begin> begins{};  // per round, and where the last one ended
+  int64_t alike_from = -1;      // as observe::Host::on_loop_end
+  uint32_t line = 0;            // of Trace::lines
+  size_t rounds() const { return begins.size() - 1; }
+  bool is_known() const { return alike_from >= 0; }
+  bool has_event(uint32_t event) const { return event >= begins.front().event && event < begins.back().event; }
+};
+
+/// The round of a loop; none: loop is kNone.
+struct LoopRound {
+  uint32_t loop = kNone, round = 0;
+  bool operator==(const LoopRound&) const = default;
+};
+
+/// A list of tensors that an operator was given: `before`, and then as many of each round of the loop.
+struct RoundsUse {
+  uint32_t loop;
+  size_t before, count;
 };
 
 /// A tensor that was indexed with slices or such ints.
@@ -194,6 +223,8 @@ struct Trace {
   std::vector<InstructionUse<std::vector<support::SizeOperand>>>
       size_uses;  // ints given to an operator, in lists or not
   std::vector<InstructionUse<IndexUse>> index_uses;
+  std::vector<PythonLoop> loops;
+  std::vector<InstructionUse<RoundsUse>> rounds_uses;
   std::unordered_set<uint32_t> sizes_read;  // tensors whose sizes Python looked at, where some differ from call to call
   std::string size_reader;         // what in the Python code may read sizes of masked values: "len at model.py:3"
   std::string broken;              // why the recording itself cannot be trusted

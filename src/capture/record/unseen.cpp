@@ -336,6 +336,7 @@ void Recorder::scalar_use_ended(bool entered) {
   impl_->stacking.reset();
   if (std::exchange(impl_->open_sizes, false)) impl_->trace.size_uses.back().whole &= !entered;
   if (std::exchange(impl_->open_index, false)) impl_->trace.index_uses.back().whole &= !entered;
+  if (std::exchange(impl_->open_rounds, false)) impl_->trace.rounds_uses.back().whole &= !entered;
   std::vector<ScalarUse>& uses = impl_->trace.scalar_uses;
   for (; impl_->open_uses; --impl_->open_uses) {
     const auto use = uses.end() - static_cast<ptrdiff_t>(impl_->open_uses);

@@ -207,6 +207,14 @@ pass::PassContext context_for(const Function& function, c10::Device device) {
   return {.numerics = function.options.numerics, .channels_last = device.is_cpu()};
 }
 
+bool takes_any_trip(const Function& function, const ir::Graph& graph) {
+  plan::PlanOptions options;
+  options.numerics = function.options.numerics;
+  static_cast<void>(target_for(c10::kCPU, options));
+  graph.symbols->at(kPlanning);
+  return plan::takes_any_trip(pass::run(graph, context_for(function, c10::kCPU)), options);
+}
+
 void Compilation::make(Place place) noexcept {
   const auto start = std::chrono::steady_clock::now();
   std::unique_ptr<Made> now;
@@ -266,6 +274,8 @@ void compile_later(Recording& recording) {
 // A plan that lets in other sizes than the one there is of no use.
 void plan_anew(Function& function, Variant& variant) {
   Sized& sized = *variant.program.sized;
+  // A graph with the rounds of the recorded call says nothing of a call with other ones.
+  if (!variant.inspection.captured.traced.empty()) return sized.settle_plan(sized.latest());
   if (!variant.anew) {
     variant.anew = begin(function, variant, c10::kCPU, ir::at_sizes(variant.inspection.captured, sized.latest()));
     variant.anew->sizes = sized.latest();

@@ -14,6 +14,7 @@
 #include "capture/record/running.h"
 #include "dispatch/call/this_thread.h"
 #include "dispatch/learn/asked.h"
+#include "dispatch/learn/compile.h"
 #include "dispatch/learn/free_sizes.h"
 #include "dispatch/learn/fresh_call.h"
 #include "dispatch/learn/messages.h"
@@ -81,6 +82,14 @@ std::unordered_set<PyObject*> kept_objects(const Recording& recording) {
   return kept;
 }
 
+// Alike but for their values.
+bool is_like(const at::Tensor& a, const at::Tensor& b) {
+  const bool lies_alike = a.layout() == at::kStrided && b.layout() == at::kStrided && a.sizes() == b.sizes() &&
+                          a.strides() == b.strides();
+  return lies_alike && a.dtype() == b.dtype() && a.key_set() == b.key_set() && a.requires_grad() == b.requires_grad() &&
+         a.is_leaf() == b.is_leaf() && a.is_view() == b.is_view();
+}
+
 // What is called so that the observer sees the call begin: the function itself, or one that calls it.
 struct Entry {
   PyObject* callable;
@@ -117,6 +126,9 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   inputs.tensor_names = tensor_names(recording.variant->key.spec, names);
   inputs.stand_in_file = observe::kStandInFile;
   inputs.adopt_unknown = pure;
+  inputs.takes_any_trip = [&function = recording.function](const ir::Graph& graph) {
+    return takes_any_trip(function, graph);
+  };
   inputs.max_values = recording.function.is_part ? capture::kFewValues : recording.function.max_values;
   inputs.constants_are_facts = !pure;  // the observer judges what torch.tensor() is given
   return inputs;
@@ -220,6 +232,21 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   };
   host.on_index = [](void* context, PyObject* tensor, const std::vector<observe::IndexItem>& items) {
     return static_cast<Recording*>(context)->recorder->indexed(unpack(tensor), items);
+  };
+  host.on_loop = [](void* context, size_t number, int64_t start) {
+    return static_cast<Recording*>(context)->recorder->loop_begun(static_cast<uint32_t>(number), start);
+  };
+  host.on_round = [](void* context, int64_t loop, PyObject* index) {
+    static_cast<Recording*>(context)->recorder->round_begun(loop, index);
+  };
+  host.on_loop_end = [](void* context, int64_t loop, int64_t alike_from) {
+    static_cast<Recording*>(context)->recorder->loop_ended(loop, alike_from);
+  };
+  host.is_next = [](void* context, PyObject* a, PyObject* b) {
+    return static_cast<Recording*>(context)->recorder->is_of_round(unpack(b)) && is_like(unpack(a), unpack(b));
+  };
+  host.on_rounds_used = [](void* context, int64_t loop, size_t before, PyObject* list) {
+    static_cast<Recording*>(context)->recorder->rounds_used(loop, before, static_cast<size_t>(PyList_GET_SIZE(list)));
   };
   host.on_unwatched = [](void* context, bool ended) { return static_cast<Recording*>(context)->unwatched(ended); };
   host.values_read = [](void* context) { return static_cast<Recording*>(context)->recorder->values_read(); };

@@ -175,6 +175,7 @@ Sized::Lease Sized::take_at(int64_t* registers) const {
   std::copy_n(registers, code_.registers(), instance.registers.begin());
   for (size_t i = 0; i < places_.size(); ++i) *instance.numbers[i] = registers[places_[i]];
   plan::settle_launches(instance.program, options_);
+  plan::settle_trips(instance.program);
   plan::share_rounds(instance.program, options_);
   instance.has_run = false;
   instance.is_long = plan::takes_threads(instance.program);

@@ -103,6 +103,7 @@ void Tracer::call(PyObject* callable, Args args) {
     PyObject* method = class_attr(Py_TYPE(callable), "__call__");
     PyObject* inner = method && host_.unwrap ? host_.unwrap(method) : nullptr;
     if (inner) method = inner;
+    if (is_module(callable)) callee_kind_ = CalleeKind::AnyFunction;
     if (method && PyFunction_Check(method)) return may_enter(method);
     return deny("call of " + name_of(callable));
   }
@@ -169,6 +170,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
       if (!tagged_.empty()) return deny("call of " + callee_text(callable) + ", which may see attributes of tensors,");
       [[fallthrough]];
     case Host::Callee::Operator:
+      if (judged == Host::Callee::Operator) callee_kind_ = CalleeKind::Reader;
       if (writes_before(callable, args)) return;
       for (PyObject* arg : args) {
         const bool takes_list = PyList_CheckExact(arg) && callee_text(callable).find("_foreach_") != std::string::npos;
@@ -178,12 +180,14 @@ void Tracer::call_host(PyObject* callable, Args args) {
       }
       use_scalars(args, false);
       use_sizes(args);
+      tell_lists(args);
       top().number_result = true;
       top().reads_items = true;
       top().container_result = true;
       top().expect = judged == Host::Callee::Boxed ? Expect::Inside : Expect::Any;
       return;
     case Host::Callee::Pure:
+      note_reader(args);
       if (!readable_args(args, callable)) return;
       top().reads_items = true;
       top().container_result = true;
@@ -205,7 +209,11 @@ void Tracer::call_function(PyFunctionObject* f) {
     return deny("call of coroutine " + std::string(PyUnicode_AsUTF8(f->func_qualname)));
   bool fresh = fresh_.contains((PyObject*)f);
   if (!fresh) note_function(f);
-  if (!(code->co_flags & CO_GENERATOR)) return may_enter((PyObject*)f);
+  if (!(code->co_flags & CO_GENERATOR)) {
+    const bool takes_any = code->co_flags & (CO_VARARGS | CO_VARKEYWORDS);
+    callee_kind_ = takes_any ? CalleeKind::AnyFunction : CalleeKind::Function;
+    return may_enter((PyObject*)f);
+  }
   top().fresh_result = true;  // no frame runs yet
   if (!fresh && f->func_closure)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(f->func_closure); ++i)
@@ -269,22 +277,33 @@ void Tracer::apply_reader(const Callee& row, PyObject* callee, Args args) {
   may_enter_any();
 }
 
+// Of those that are judged by a method of their own.
+bool Tracer::only_reads(Judge judge) {
+  return judge == &Tracer::judge_len || judge == &Tracer::judge_isinstance || judge == &Tracer::judge_getattr ||
+         judge == &Tracer::judge_hasattr || judge == &Tracer::judge_type || judge == &Tracer::judge_super ||
+         judge == &Tracer::judge_callable || judge == &Tracer::judge_bool || judge == &Tracer::judge_range ||
+         judge == &Tracer::judge_container;
+}
+
 void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
   switch (row.rule) {
     case Rule::Ignore:
-      return;
+      return note_reader(args);
     case Rule::Pure:
+      note_reader(args);
       if (args.size() == 1 && callee == (PyObject*)Py_TYPE(args[0]) && numbers_.contains(args[0]))
         return;  // float() and int() of such an object give that object
       if (tests_read_by_call(callee, args) || derives_by_call(callee, args)) return;
       [[fallthrough]];
     case Rule::Fresh:
+      note_reader(args);
       return apply_reader(row, callee, args);
     case Rule::Mutate:
       if (!is_own_container(callee, args)) return;
       for (PyObject* arg : args.subspan(1)) touch(arg), keep(arg);
       return may_enter_any();
     case Rule::Special:
+      if (only_reads(row.judge)) note_reader(args);
       return (this->*row.judge)(callee, args);
   }
 }

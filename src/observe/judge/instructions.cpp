@@ -294,6 +294,7 @@ void Tracer::get_iter_of(PyObject* o) {
 void Tracer::for_iter(int) {
   PyObject* o = at(1);
   if (!is_fresh_iterator(o)) return deny("iteration over " + name_of(o));
+  arrive_at_round();
   may_enter_any();
 }
 

@@ -75,6 +75,7 @@ void Tracer::keep(PyObject* value) {
 }
 
 void Tracer::close_number(size_t which) {
+  differ();  // another round may have another number there
   if (numbers_.is_asked(which)) guard_asked(which);
   numbers_.close(which);
 }

@@ -100,6 +100,8 @@ Observation Tracer::stop() {
   result.in_library = in_library_;
   result.interrupted = !interrupted_.empty();
   if (result.interrupted) result.state = interrupted_;
+  if (loop_) leave_loop(false);
+  grown_.clear();
   slices_held_.clear();
   numbers_.tell(result);
   result.found_numbers = found_numbers();
@@ -272,6 +274,7 @@ void Tracer::conclude() {
       if (host_.on_number(host_.context, o)) numbers_.watch(o, WatchedNumbers::From::Tensor);
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
   if (const int64_t tensor = std::exchange(f.sizes_of, -1); tensor >= 0) take_sizes(tensor, f.size_dim);
+  if (std::exchange(f.gives_index, false) && loop_) take_index();
   if (const size_t which = std::exchange(f.found_number, SIZE_MAX); which != SIZE_MAX) take_found(which);
   if (std::exchange(f.makes_class, false)) take_class(at(1));
   if (std::exchange(f.sets_hooks, false)) begin_checkpoint(f.draws_others);
@@ -299,7 +302,10 @@ void Tracer::judge() {
   }
   const Row& row = rows()[op];
   if (!row.effect) return deny("opcode " + std::to_string(op));
+  const bool has_rounds = loop_ || !grown_.empty();
+  if (has_rounds) watch_rounds(row, op, oparg);
   (this->*row.effect)(oparg);
+  if (has_rounds) watched_rounds(row);
 }
 
 }  // namespace fastjit::observe

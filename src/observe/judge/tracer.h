@@ -312,6 +312,54 @@ class Tracer final : public Driver {
   bool compares_sizes(int comparison, Derivation how, Args operands);
   bool compares_size_lists(int comparison, PyObject* left, PyObject* right);
   void close_sizes(Args operands);
+  // rounds.cpp: loops over a range that ends at a size
+  struct Loop {
+    int64_t id = 0;     // the host's
+    size_t number = 0;  // the watched one at which the range ends
+    InterpreterFrame* frame = nullptr;
+    size_t depth = 0;                            // of that frame
+    int offset = 0;                              // of its FOR_ITER
+    PyObject* iterator = nullptr;                // that this walks
+    int64_t count = 0, round = -1;               // of rounds; the one that runs
+    int64_t alike_from = 0;                      // rounds from this number on are alike, as far as they have run
+    bool is_regular = true;                      // each appends to the same lists
+    size_t values_read = 0, numbers_before = 0;  // when the round began
+    uint64_t path = 0, path_before = 0;          // hashes of the instructions of this round, and of the one before
+    std::vector<Ref> state;                      // its frame's local variables, when the round began
+    std::vector<PyObject*> appended, appended_before;  // the lists, in this round and in the one before
+    PyObject* walked = nullptr;                        // GET_ITER has just been applied to it
+    std::vector<PyObject*> iterators;                  // that rounds have made
+  };
+  /// A list to which each round of a loop appends tensors: how long it is only operators may see.
+  struct Grown {
+    int64_t loop;
+    size_t number;
+    Py_ssize_t before;  // its length before the first round
+    Ref list;
+  };
+  /// What an instruction calls. AnyFunction: a Python function that gets its arguments in a tuple. Reader: a C function
+  /// that reads them. TakesList: an operator that is given a list of all rounds.
+  enum class CalleeKind : uint8_t { Unknown, Function, AnyFunction, Reader, Append, TakesList };
+  void judge_range(PyObject* callee, Args args);
+  bool begins_loop(Args args);
+  void arrive_at_round();
+  void take_index();
+  std::vector<Ref> state_of_loop() const;
+  void compare_rounds();
+  bool is_same_state(PyObject* a, PyObject* b, int depth = 0);
+  void differ();
+  void leave_loop(bool at_its_end);
+  bool is_held_by_locals(const Grown& grown, const Loop& loop) const;
+  const Grown* find_grown(PyObject* list) const;
+  void grow(PyObject* list, PyObject* item);
+  void tell_lists(Args args);
+  static bool is_call(const Row& row);
+  bool reads_grown(const Row& row, int op, int oparg);
+  void close_grown();
+  bool is_repeatable(const Row& row, int op, int oparg);
+  void watch_rounds(const Row& row, int op, int oparg);
+  void watched_rounds(const Row& row);
+  void note_reader(Args args);
   void guard_number(Derivation how, PyObject* number);
   void guard_asked(size_t scalar);
   void judge_clock(PyObject* callee, Args args);
@@ -449,6 +497,7 @@ class Tracer final : public Driver {
   bool readable_pair(PyObject* o);
   bool readable_source(PyObject* o);
   bool moves(PyObject* source);
+  static bool only_reads(Judge judge);
   void apply(const Callee& row, PyObject* callee, Args args);
   void apply_reader(const Callee& row, PyObject* callee, Args args);
   bool readable_args(Args args, PyObject* callee);
@@ -616,6 +665,10 @@ class Tracer final : public Driver {
   FlatMap<PyObject*, PyObject*> cell_owners_;     // cells of functions that exist outside this call
   FlatMap<PyTypeObject*, int> type_flags_;
   WatchedNumbers numbers_;
+  std::optional<Loop> loop_;
+  std::vector<Grown> grown_;
+  CalleeKind callee_kind_ = CalleeKind::Unknown;
+  bool gives_grown_ = false;  // the instruction at hand has a list of rounds as an operand
   std::unordered_map<PyObject*, PyObject*> originals_;  // what the caller passed in place of a scalar
   FlatSet<PyObject*> told_;                             // tensors the host knows about
   FlatSet<PyObject*> gradients_;                        // those of tensors that facts lead to

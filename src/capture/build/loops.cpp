@@ -1,0 +1,143 @@
+// Loops of Python over a range that ends at a size, whose rounds are alike: another call runs more or fewer of them.
+#include <algorithm>
+
+#include "capture/build/build.h"
+#include "capture/build/way_sizes.h"
+
+namespace fastjit::capture {
+namespace {
+
+using ir::Dim;
+using Begin = PythonLoop::Begin;
+
+/// In which round of a loop that is known a number of `member` is; none: in none.
+LoopRound round_with(const Trace& trace, uint32_t Begin::* member, uint32_t number) {
+  for (uint32_t which = 0; which < trace.loops.size(); ++which) {
+    const PythonLoop& loop = trace.loops[which];
+    if (!loop.is_known() || number < loop.begins.front().*member || number >= loop.begins.back().*member) continue;
+    const auto next = std::ranges::upper_bound(loop.begins, number, {}, member);
+    return {which, static_cast<uint32_t>(next - loop.begins.begin()) - 1};
+  }
+  return {};
+}
+
+}  // namespace
+
+// The round in which Python computed the number; none: it computed none in a loop.
+LoopRound GraphBuilder::made_in(uint32_t number) const {
+  const auto how = trace_.size_numbers.find(number);
+  if (how != trace_.size_numbers.end() && (how->second.tensor != kNone || how->second.is_given)) return {};
+  return round_with(trace_, &Begin::number, number);
+}
+
+// The step of this event is next.
+void GraphBuilder::begin_step(const Event& event) {
+  const std::string& line = trace_.lines[event.line];
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  round_ = trace_.loops.empty() ? LoopRound() : round_with(trace_, &Begin::event, index);
+  if (round_.loop != kNone) enter_loop(round_.loop);
+  ir::TracedRound now{round_.loop == kNone ? ir::TracedRound::kNone : traced_[round_.loop], round_.round};
+  const bool is_traced = now.loop != ir::TracedRound::kNone;
+  graph_.set_line(is_traced ? graph_.intern_line(line, now) : graph_.intern_line(line));
+  graph_.ask_in(now);
+}
+
+// How many rounds it has is known by now.
+void GraphBuilder::enter_loop(uint32_t which) {
+  if (!entered_loops_.insert(which).second) return;
+  const PythonLoop& loop = trace_.loops[which];
+  if (!scope_ || way_ || !inputs_.takes_any_trip) return;
+  const Dim trip = size_of(loop.number) - loop.start;
+  if (!trip.is_symbolic() || trip.hint() != static_cast<int64_t>(loop.rounds())) return;
+  traced_[which] = static_cast<uint32_t>(graph_.traced.size());
+  graph_.traced.push_back({trip, static_cast<uint32_t>(loop.alike_from)});
+}
+
+// From here on the program is for as many rounds as there were.
+void GraphBuilder::fix_loop(uint32_t which) {
+  const uint32_t number = trace_.loops[which].number;
+  read_at(number);
+  static_cast<void>(size_of(number).fixed());
+}
+
+// The index of a round: in the last one that of the last, however many there are.
+ir::Dim GraphBuilder::index_of(uint32_t number, const SizeNumber& how) {
+  const PythonLoop& loop = trace_.loops[how.loop];
+  const LoopRound made = round_with(trace_, &Begin::number, number);
+  const bool is_last = made.loop == how.loop && made.round + 1 == loop.rounds();
+  if (!is_last || traced_[how.loop] == ir::TracedRound::kNone) return PyLong_AsLongLong(inputs_.scalars[number].first);
+  return graph_.traced[traced_[how.loop]].trip + (loop.start - 1);
+}
+
+// What Python computed in one round and uses in another hangs on how many there are.
+void GraphBuilder::check_round(uint32_t number) {
+  if (trace_.loops.empty() || is_settling_) return;
+  const LoopRound made = made_in(number);
+  if (made.loop != kNone && !(made == round_)) fix_loop(made.loop);
+}
+
+// How many tensors the list has that the operator is given.
+ir::Dim GraphBuilder::listed(uint32_t event, const CallValue& list) {
+  const auto length = static_cast<int64_t>(list.uses.size());
+  for (const InstructionUse<RoundsUse>& use : trace_.rounds_uses) {
+    const auto& [which, before, count] = use.told;
+    if (use.events != std::vector<uint32_t>{event} || list.uses.size() != count) continue;
+    const uint32_t traced = traced_[which];
+    const size_t rounds = trace_.loops[which].rounds(), of_rounds = count - before;
+    if (traced == ir::TracedRound::kNone || of_rounds % rounds != 0) return length;
+    return graph_.traced[traced].trip * (of_rounds / rounds) + before;
+  }
+  return length;
+}
+
+void GraphBuilder::settle_loops() {
+  for (uint32_t which = 0; which < trace_.loops.size(); ++which) {
+    const bool is_traced = traced_[which] != ir::TracedRound::kNone;
+    if (!is_traced || !asks_alike(which) || writes_outside(which)) fix_loop(which);
+  }
+  for (const InstructionUse<RoundsUse>& use : trace_.rounds_uses)
+    if (!use.whole || use.events.size() != 1 || !taken_rounds_.contains(use.events[0])) fix_loop(use.told.loop);
+  for (size_t i = 0; i < trace_.size_tests.size(); ++i)
+    for (const support::SizeOperand& one : {trace_.size_tests[i].a, trace_.size_tests[i].b}) {
+      const LoopRound made = one.is_size() ? made_in(static_cast<uint32_t>(one.number)) : LoopRound();
+      if (made.loop != kNone && i >= trace_.loops[made.loop].begins.back().test) fix_loop(made.loop);
+    }
+}
+
+// Whether Python asked the same of the same sizes in all rounds.
+bool GraphBuilder::asks_alike(uint32_t which) {
+  const PythonLoop& loop = trace_.loops[which];
+  const auto difference = [&](const SizeTest& test) -> std::optional<Dim> {
+    for (const support::SizeOperand& one : {test.a, test.b})
+      if (one.is_size() ? !trace_.size_numbers.contains(static_cast<uint32_t>(one.number))
+                        : one.value == support::kNoInt)
+        return std::nullopt;
+    return size_of(test.a) - size_of(test.b);
+  };
+  for (auto round = static_cast<size_t>(loop.alike_from); round < loop.rounds(); ++round) {
+    const size_t begin = loop.begins[round].test, count = loop.begins[round + 1].test - begin;
+    const size_t before = round > 0 ? loop.begins[round - 1].test : begin;
+    const bool has_before = std::ssize(loop.begins) > 0 && static_cast<int64_t>(round) > loop.alike_from;
+    if (has_before && begin - before != count) return false;
+    for (size_t i = 0; i < count; ++i) {
+      const auto here = difference(trace_.size_tests[begin + i]);
+      const auto there = has_before ? difference(trace_.size_tests[before + i]) : here;
+      if (!here || !there || !ir::identical(*here, *there)) return false;
+    }
+  }
+  return true;
+}
+
+// Whether rounds write to memory that was there before the call: it counts how often.
+bool GraphBuilder::writes_outside(uint32_t which) const {
+  const auto is_root = [&](uint32_t tensor) {
+    return std::ranges::any_of(trace_.roots, [&](const Source& root) {
+      return root.before.storage == analysis_.storage[tensor];
+    });
+  };
+  return std::ranges::any_of(analysis_.steps, [&](const Action& step) {
+    return trace_.loops[which].has_event(step.event) && std::ranges::any_of(step.writes, is_root);
+  });
+}
+
+}  // namespace fastjit::capture

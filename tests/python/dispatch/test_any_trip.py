@@ -1,0 +1,600 @@
+"""Loops of Python over a size whose rounds are alike: one program runs any number of rounds.
+
+The first length is a program of its own, the second one makes the loop one of any number of rounds, so that every
+other length is a hit. What Python does otherwise in some rounds, or hands on in another way, is a program for each
+length, and right all the same. Every test plays its calls in two worlds, eager and compiled.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastjit import fastjit
+from helpers import assert_same, in_threads
+
+F, H = 4, 8
+LENGTHS = (10, 12, 9, 20, 50, 13, 11, 33, 300, 9, 12)
+SHORT = (2, 3, 1, 4, 5, 0)
+Result = tuple[str, Any]
+
+
+def weights() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(3)
+    return torch.randn(F, H) / 2, torch.randn(H, H) / 3, torch.randn(H)
+
+
+W, U, B = weights()
+TABLE = torch.randn(40, H)
+LOG: list[int] = []
+
+
+def step(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ W + h @ U + B)
+
+
+def outcome(fn: Callable[..., Any], *args: Any) -> Result:
+    """What a call gives, or the type and the text of what it raises."""
+    torch.manual_seed(0)
+    try:
+        return "gives", fn(*args)
+    except Exception as error:
+        return "raises", (type(error), str(error))
+
+
+def play(fn: Callable[..., Any], lengths: tuple[int, ...], **options: Any) -> tuple[Any, str]:
+    """The compiled function, and of each call whether it was a hit or a miss."""
+    fast, seen = fastjit(fn, **options), ""
+    for n in lengths:
+        x, h = torch.randn(n, 3, F), torch.randn(3, H)
+        theirs, ours = h.clone(), h.clone()
+        wanted, hits = outcome(fn, x, theirs), fast.stats().hits
+        kind, got = outcome(fast, x, ours)
+        seen += "h" if fast.stats().hits > hits else "m"
+        assert kind == wanted[0], (n, got, wanted)
+        if kind == "raises":
+            assert got == wanted[1], n
+        else:
+            assert_same(got, wanted[1])
+        assert_same(ours, theirs)
+    return fast, seen
+
+
+# ---- loops that one program serves ----
+
+
+def stacked(x: torch.Tensor, h: torch.Tensor) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = torch.tanh(x[t] @ W + h @ U + B)
+        outs.append(h)
+    return torch.stack(outs), h
+
+
+def last_state(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(len(x)):
+        h = step(x[t], h)
+    return h
+
+
+def into_place(x: torch.Tensor, h: torch.Tensor) -> Any:
+    n = x.shape[0]
+    out = torch.empty(n, x.shape[1], H)
+    for t in range(n):
+        h = step(x[t], h)
+        out[t] = h
+    return out, h
+
+
+def backwards(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    n, outs = x.shape[0], []
+    for t in range(n):
+        h = step(x[n - 1 - t], h)
+        outs.append(h)
+    return torch.stack(outs, 1)
+
+
+def first_is_another(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    state, outs = None, []
+    for t in range(x.size(0)):
+        z = x[t] @ W
+        state = z.tanh() if state is None else torch.tanh(z + state @ U)
+        outs.append(state.unsqueeze(0))
+    return torch.cat(outs)
+
+
+def pointwise(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    y, all_of_it = torch.zeros_like(x[0]), []
+    for t in range(x.size(0)):
+        y = 0.9 * y + x[t]
+        all_of_it.append(y)
+    return torch.stack(all_of_it)
+
+
+def from_one(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    h = x[0] @ W
+    for t in range(1, x.size(0)):
+        h = torch.sigmoid(h @ U + x[t] @ W) * h + x[t - 1] @ W
+    return h
+
+
+def but_the_last(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0) - 1):
+        h = step(x[t] + x[t + 1], h)
+    return h + x[-1] @ W
+
+
+def in_columns(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    x, outs = x.transpose(0, 1), []
+    for t in range(x.size(1)):
+        h = torch.relu(x[:, t] @ W + h @ U)
+        outs.append(h)
+    return torch.stack(outs, dim=1)
+
+
+def output_first(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    outs = []
+    for t in range(x.size(0)):
+        outs.append(torch.sigmoid(h))
+        h = step(x[t], h)
+    return torch.stack(outs)
+
+
+def in_a_tuple(x: torch.Tensor, h: torch.Tensor) -> Any:
+    state = (h, torch.zeros_like(h))
+    for t in range(x.size(0)):
+        h, c = state
+        c = c * 0.5 + x[t] @ W
+        state = (torch.tanh(h @ U + c), c)
+    return state
+
+
+def two_lists(x: torch.Tensor, h: torch.Tensor) -> Any:
+    states, sums = [h], []
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        states.append(h)
+        sums.append(h.sum(-1))
+    return torch.stack(states), torch.stack(sums, -1)
+
+
+def two_loops(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    outs = []
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        outs.append(h)
+    y = torch.stack(outs)
+    for t in range(y.size(0)):
+        h = torch.tanh(y[t] @ U - h)
+    return h
+
+
+class Cell(nn.Module):
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.of_input, self.of_state = nn.Linear(inputs, 2 * H), nn.Linear(H, 2 * H)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        gate, new = (self.of_input(x) + self.of_state(h)).chunk(2, -1)
+        gate = gate.sigmoid()
+        return gate * h + (1 - gate) * new.tanh()
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.cells, self.out = nn.ModuleList([Cell(F), Cell(H)]), nn.Linear(H, 3)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> Any:
+        first = second = h
+        outs = []
+        for t in range(x.size(0)):
+            first = self.cells[0](x[t], first)
+            second = self.cells[1](first, second)
+            outs.append(self.out(second))
+        return torch.stack(outs), second
+
+
+LAYERS = Layers()
+
+
+def modules(x: torch.Tensor, h: torch.Tensor) -> Any:
+    return LAYERS(x, h)
+
+
+def cell_of_torch(x: torch.Tensor, h: torch.Tensor) -> Any:
+    for t in range(x.size(0)):
+        h = RNN(x[t], h)
+    return h
+
+
+RNN = nn.RNNCell(F, H)
+
+SERVED = {
+    fn.__name__: fn
+    for fn in (
+        stacked, last_state, into_place, backwards, first_is_another, pointwise, from_one, but_the_last, in_columns,
+        output_first, in_a_tuple, two_lists, two_loops, modules, cell_of_torch,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_one_program_serves_any_number_of_rounds(name: str) -> None:
+    fast, seen = play(SERVED[name], LENGTHS)
+    assert seen == "mm" + "h" * (len(LENGTHS) - 2), fast.inspect("guards")
+    assert not fast.stats().fallbacks
+    kernels = fast.stats().compiles
+    play_more = [(torch.randn(n, 3, F), torch.randn(3, H)) for n in (77, 1000)]
+    for x, h in play_more:
+        assert_same(fast(x, h), SERVED[name](x, h))
+    assert fast.stats().compiles == kernels
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_few_rounds_or_none_are_as_in_eager(name: str) -> None:
+    play(SERVED[name], (10, 12, *SHORT, 15, *SHORT))
+
+
+# ---- loops whose rounds are not alike, or whose values another number of rounds would move ----
+
+
+def at_seven(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        if t == 14:
+            h = h * 2
+    return h
+
+
+def by_turns(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t], h) if t % 2 else h * 0.5
+    return h
+
+
+def counted(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    count = 0
+    for t in range(x.size(0)):
+        count += 1  # noqa: SIM113
+        if count > 15:
+            h = h - 1
+        h = step(x[t], h)
+    return h
+
+
+def counted_by_a_size(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    count = x.size(1)
+    for t in range(x.size(0)):
+        count = count + x.size(1)
+        h = step(x[t], h) if count < 50 else h * 0.5
+    return h
+
+
+def three_ago(x: torch.Tensor, h: torch.Tensor) -> Any:
+    a = b = c = h
+    for t in range(x.size(0)):
+        a, b, c = b, c, h
+        h = step(x[t], h)
+    return a, b
+
+
+def inputs_ago(x: torch.Tensor, h: torch.Tensor) -> Any:
+    before = now = x[0]
+    for t in range(x.size(0)):
+        before, now = now, x[t]
+        h = step(now, h)
+    return before, h
+
+
+def swapped(x: torch.Tensor, h: torch.Tensor) -> Any:
+    a, b = h + 1, h - 1
+    for t in range(x.size(0)):
+        a, b = b, a
+        h = step(x[t], h)
+    return a, b, h
+
+
+def swapped_sizes(x: torch.Tensor, h: torch.Tensor) -> Any:
+    a, b = x.size(0), x.size(1)
+    for t in range(x.size(0)):
+        a, b = b, a
+        h = step(x[t], h)
+    return h * a - b
+
+
+def swapped_items(x: torch.Tensor, h: torch.Tensor) -> Any:
+    both = [h + 1, h - 1]
+    for t in range(x.size(0)):
+        both[0], both[1] = both[1], both[0]
+        h = step(x[t], h)
+    return both[0], h
+
+
+def index_ago(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    before = now = 0
+    for t in range(x.size(0)):
+        before, now = now, t
+        h = step(x[t], h)
+    return h + x[before] @ W
+
+
+def last_index(x: torch.Tensor, h: torch.Tensor) -> Any:
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+    return h * t, t
+
+
+def state_before(x: torch.Tensor, h: torch.Tensor) -> Any:
+    before = h
+    for t in range(x.size(0)):
+        before = h
+        h = step(x[t], h)
+    return before, h
+
+
+def by_index(x: torch.Tensor, h: torch.Tensor) -> Any:
+    kept = {}
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        kept[t] = h
+    return torch.stack(list(kept.values()))
+
+
+def reads_its_list(x: torch.Tensor, h: torch.Tensor) -> Any:
+    outs = [h]
+    for t in range(x.size(0)):
+        outs.append(step(x[t], outs[-1]))
+    return outs[-1]
+
+
+def asks_its_list(x: torch.Tensor, h: torch.Tensor) -> Any:
+    outs: list[torch.Tensor] = []
+    for t in range(x.size(0)):
+        h = step(x[t], h) if len(outs) < 15 else h * 0.5
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def gives_its_list(x: torch.Tensor, h: torch.Tensor) -> Any:
+    outs: list[torch.Tensor] = []
+    kept = {"all": outs}
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        outs.append(h)
+    return torch.stack(outs), kept
+
+
+def counts_its_list(x: torch.Tensor, h: torch.Tensor) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        outs.append(h)
+    return torch.stack(outs) / len(outs), outs[3]
+
+
+def one_tensor_again(x: torch.Tensor, h: torch.Tensor) -> Any:
+    outs, h = [], h.clone()
+    for t in range(x.size(0)):
+        h.add_(x[t] @ W)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def leaves_early(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        if t == 14:
+            break
+        h = step(x[t], h)
+    return h
+
+
+def returns_early(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        if t > 13:
+            return h * 2
+    return h
+
+
+def walks_on(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    scales = iter([1.0] * 15 + [2.0] * 1000)
+    for t in range(x.size(0)):
+        h = step(x[t], h) * next(scales)
+    return h
+
+
+def grows(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    seen = h[:, :0]
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        seen = torch.cat([seen, h[:, :1]], 1)
+        if seen.size(1) > 15:
+            h = h * 0.5
+    return h
+
+
+def shifts_a_list(x: torch.Tensor, h: torch.Tensor) -> Any:
+    last = [h, h, h]
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        last = [last[1], last[2], h]
+    return last
+
+
+def reads_a_value(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        if h.sum() > 100:
+            h = h - 1
+    return h
+
+
+def draws(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t], h) * torch.rand(())
+    return h
+
+
+def draws_in_python(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    generator = random.Random(0)
+    for t in range(x.size(0)):
+        h = step(x[t], h) * generator.random()
+    return h
+
+
+def writes_an_argument(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h.add_(x[t] @ W)
+    return h * 2
+
+
+def of_a_table(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t], h) + TABLE[t]
+    return h
+
+
+def windows(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t : t + 2].sum(0), h)
+    return h
+
+
+def scaled(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t], h) + 0.1 * t
+    return h
+
+
+def squares(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    n = x.size(0)
+    for t in range(n):
+        h = step(x[t * t // n], h)
+    return h
+
+
+def logs(x: torch.Tensor, h: torch.Tensor) -> Any:
+    LOG.clear()
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+        LOG.append(t)
+    return h, list(LOG)
+
+
+def at_the_end(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    n = x.size(0)
+    for t in range(n):
+        h = step(x[t], h)
+        if t == n - 1:
+            h = h * 2
+    return h
+
+
+def in_a_comprehension(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    return torch.stack([step(x[t], h) for t in range(x.size(0))])
+
+
+def sums(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    return sum(step(x[t], h) for t in range(x.size(0)))
+
+
+def nested(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        for s in range(x.size(0)):
+            h = h * 0.9 + x[s, :, :1] * x[t, :, 1:2]
+    return h
+
+
+def of_a_generator(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    def steps() -> Any:
+        for t in range(x.size(0)):
+            yield x[t]
+
+    for xt in steps():
+        h = step(xt, h)
+    return h
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def counts_in_an_object(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    counter = Counter()
+    for t in range(x.size(0)):
+        counter.count += 1
+        h = step(x[t], h) if counter.count < 15 else h * 0.5
+    return h
+
+
+def counts_in_a_closure(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    count = 0
+
+    def more(h: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return h if count < 15 else h * 0.5
+
+    for t in range(x.size(0)):
+        h = more(step(x[t], h))
+    return h
+
+
+OTHERS = {
+    fn.__name__: fn
+    for fn in (
+        at_seven, by_turns, counted, counted_by_a_size, three_ago, inputs_ago, swapped, swapped_sizes, swapped_items,
+        index_ago, last_index, state_before, by_index, reads_its_list, asks_its_list, gives_its_list, counts_its_list,
+        one_tensor_again, leaves_early, returns_early, walks_on, grows, shifts_a_list, reads_a_value, draws,
+        draws_in_python, writes_an_argument, of_a_table, windows, scaled, squares, logs, at_the_end,
+        in_a_comprehension, sums, nested, of_a_generator, counts_in_an_object, counts_in_a_closure,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rounds_that_are_not_alike_are_right(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lengths = tuple(n for n in LENGTHS if n < (20 if name == "nested" else 1000))
+        play(OTHERS[name], (*lengths, 14, 15, 16, 17, 41, *SHORT))
+
+
+def test_threads_run_other_numbers_of_rounds_at_once() -> None:
+    fast, _ = play(stacked, (10, 12))
+
+    seeds = iter(range(4))
+
+    def work() -> None:
+        seed = next(seeds)
+        generator = torch.Generator().manual_seed(seed)
+        for n in range(9 + seed, 40 + seed):
+            x, h = torch.randn(n, 3, F, generator=generator), torch.randn(3, H, generator=generator)
+            with torch.no_grad():
+                assert_same(fast(x, h), stacked(x, h))
+
+    assert not in_threads(4, work)
+    assert not fast.stats().fallbacks
+
+
+def test_batches_and_rounds_differ_at_once() -> None:
+    fast = fastjit(stacked)
+    for n, m in ((10, 3), (12, 5), (9, 7), (30, 2), (11, 64)):
+        x, h = torch.randn(n, m, F), torch.randn(m, H)
+        assert_same(fast(x, h), stacked(x, h))
+    assert fast.stats().hits == 3, fast.inspect("guards")
+
+
+def test_the_guards_say_how_few_rounds_there_may_be() -> None:
+    fast, _ = play(last_state, (10, 12, 9))
+    assert "x.size(0) >= 2" in fast.inspect("guards")
+    assert "is one size" not in fast.inspect("guards")
