@@ -50,6 +50,8 @@ bool GraphBuilder::allocate(const Action& step) {
   const auto dtype = to_ir(results[0].meta->dtype);
   if (!dtype || std::ranges::find(step.results, results[0].tensor) == step.results.end()) return false;
   const ir::NodeId node = graph_.undef(*dtype, foretold(results[0], event)->layout());
+  if (listed_sizes(event))
+    for (uint32_t i = 0; i < event.args.size(); ++i) take_place(step.event, i);
   undefined_.emplace(node, results[0].storage);
   set_result(results[0], node, event, true);
   return true;

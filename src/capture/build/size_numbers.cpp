@@ -370,6 +370,8 @@ std::string GraphBuilder::reason_of(uint32_t place) const {
   if (is_on_sized_way(place)) return way_reason(place);
   if (place < trace_.events.size()) return where(trace_, trace_.events[place]);
   const auto number = trace_.size_numbers.find(place - static_cast<uint32_t>(trace_.events.size()));
+  const auto loop = std::ranges::find(trace_.loops, place - trace_.events.size(), &PythonLoop::number);
+  if (loop != trace_.loops.end()) return "the loop at " + trace_.lines[loop->line] + ", whose rounds differ";
   const bool has_line = number != trace_.size_numbers.end() && !number->second.is_given;
   return "Python code" + (has_line ? " that reads it at " + trace_.lines[number->second.line] : "");
 }

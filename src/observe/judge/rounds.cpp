@@ -192,25 +192,26 @@ bool Tracer::is_call(const Row& row) {
   return row.effect == &Tracer::call_op || row.effect == &Tracer::call_ex;
 }
 
-// Whether the instruction at hand reads the list itself, or puts it where nobody follows it.
+// How many of the values on top of the stack the instruction at hand reads, or puts where nobody follows them; those that
+// it only moves left out.
+int Tracer::operands_of(const Row& row, int op, int oparg) {
+  const auto is = [&](auto... effects) { return ((row.effect == effects) || ...); };
+  if (op == k_BUILD_TUPLE || op == k_BUILD_LIST || is(&Tracer::build, &Tracer::build_slice)) return oparg;
+  if (is(&Tracer::move, &Tracer::load_global, &Tracer::load_deref, &Tracer::kw_names, &Tracer::store_deref)) return 0;
+  if (is(&Tracer::load_attr_op)) return loop_ && is_named(name_at(oparg >> kAttrShift), "append") ? 0 : 1;
+  if (is(&Tracer::give)) return frames_.size() == 1 ? 1 : 0;
+  if (is(&Tracer::truth_op, &Tracer::get_iter, &Tracer::for_iter, &Tracer::unary, &Tracer::iterate_top,
+         &Tracer::append))
+    return 1;
+  if (is(&Tracer::binary, &Tracer::subscript, &Tracer::compare, &Tracer::is_op, &Tracer::contains)) return 2;
+  if (is(&Tracer::call_op)) return oparg + 2;
+  return 4;
+}
+
 bool Tracer::reads_grown(const Row& row, int op, int oparg) {
-  const auto is_among = [&](int first, int last) {
-    for (int i = first; i <= last; ++i)
-      if (PyObject* o = top().stack.at_or_null(i); o && find_grown(o)) return true;
-    return false;
-  };
-  if (op == k_BUILD_TUPLE || op == k_BUILD_LIST) return is_among(1, oparg);
-  if (row.effect == &Tracer::move || row.effect == &Tracer::load_global || row.effect == &Tracer::load_deref ||
-      row.effect == &Tracer::kw_names || row.effect == &Tracer::store_deref)
-    return false;
-  if (row.effect == &Tracer::load_attr_op)
-    return is_among(1, 1) && !(loop_ && is_named(name_at(oparg >> kAttrShift), "append"));
-  if (row.effect == &Tracer::give) return is_among(1, 1) && frames_.size() == 1;
-  if (row.effect == &Tracer::truth_op || row.effect == &Tracer::get_iter || row.effect == &Tracer::for_iter ||
-      row.effect == &Tracer::unary || row.effect == &Tracer::iterate_top)
-    return is_among(1, 1);
-  if (is_call(row)) return is_among(1, oparg + 4);
-  return is_among(1, 4);
+  for (int i = operands_of(row, op, oparg); i > 0; --i)
+    if (PyObject* o = top().stack.at_or_null(i); o && find_grown(o)) return true;
+  return false;
 }
 
 // What the call did with a list that rounds have made longer hangs on how many there were.
@@ -240,7 +241,8 @@ bool Tracer::is_repeatable(const Row& row, int op, int oparg) {
     return is_tensor(at(2)) || is_sequence(at(2)) || PyDict_CheckExact(at(2)) || is_module(at(2)) ||
            (PyTuple_Check(at(2)) && holds_only_items(Py_TYPE(at(2))));
   if (is(&Tracer::store_subscript)) return is_tensor(at(2));
-  if (is(&Tracer::iterate_top)) return is_sequence(at(1)) || is_tensor(at(1)) || PyTuple_Check(at(1));
+  if (is(&Tracer::iterate_top))
+    return is_sequence(at(1)) || is_tensor(at(1)) || PyTuple_Check(at(1)) || PyDict_CheckExact(at(1));
   if (is(&Tracer::store_deref)) return local(oparg) && fresh_.contains(local(oparg));
   if (is(&Tracer::get_iter)) {
     loop_->walked = at(1);  // an iterator that was there before goes on in the next round

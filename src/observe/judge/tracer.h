@@ -354,6 +354,7 @@ class Tracer final : public Driver {
   void grow(PyObject* list, PyObject* item);
   void tell_lists(Args args);
   static bool is_call(const Row& row);
+  int operands_of(const Row& row, int op, int oparg);
   bool reads_grown(const Row& row, int op, int oparg);
   void close_grown();
   bool is_repeatable(const Row& row, int op, int oparg);
