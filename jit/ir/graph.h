@@ -136,8 +136,9 @@ struct ExternAttr {
 
 class Graph;
 
-/// `body`, `trip` times, at least once; where that is no number there are no tables. What is equal in all rounds but for an index reads it from the last symbol of
-/// the body, which is kFirstRound in the first round and one more in each; the others are those of the graph.
+/// `body`, `trip` times, at least once; where that is no number there are no tables. What is equal in all rounds but
+/// for an index reads it from the last symbol of the body, which is kFirstRound in the first round and one more in
+/// each; the others are those of the graph.
 ///
 /// Inputs of the body, and what they are in a round: `carried` values, in the first round operands of the Loop, then
 /// what the round before gave as output of that number; `placed` values, which begin with an operand too, and each
@@ -169,9 +170,10 @@ struct InputInfo {
   Dim size = {};        // symbolic: of a scalar that is this size, and not given
 };
 
-/// A loop of the caller's, of which another call may run more or fewer rounds. The graph has those of the recorded call.
-/// What a round hands on it has made, or all rounds share it: none gives on what it got in another place. In the last round what follows from its index is an expression, in the others it is the number; a Cat that lists
-/// values of all rounds is as long as they are many.
+/// A loop of the caller's, of which another call may run more or fewer rounds. The graph has those of the recorded
+/// call. What a round hands on it has made, or all rounds share it: none gives on what it got in another place. In the
+/// last round what follows from its index is an expression, in the others it is the number; a Cat that lists values of
+/// all rounds is as long as they are many.
 struct TracedLoop {
   Dim trip;                 // how many rounds there are
   uint32_t alike_from = 0;  // the rounds from this number on do the same
@@ -225,8 +227,8 @@ class Graph {
   TracedRound round_of(NodeId id) const {
     return nodes[id].line < line_rounds.size() ? line_rounds[nodes[id].line] : TracedRound();
   }
-  /// What is asked of sizes from now on is asked in this round of a traced loop, so that there are that many; in the last
-  /// one it is asked of any number. Without an argument: in none.
+  /// What is asked of sizes from now on is asked in this round of a traced loop, so that there are that many; in the
+  /// last one it is asked of any number. Without an argument: in none.
   void ask_in(TracedRound round = {}) const;
 
   /// Makers. Each returns an existing node where an equal pure one stands already. Shapes are inferred; `strides` of

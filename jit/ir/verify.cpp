@@ -119,9 +119,11 @@ std::string loop_operands_fault(const Graph& graph, const LoopAttr& loop, std::s
 std::string loop_fault(const Graph& graph, NodeId id) {
   const LoopAttr& loop = graph.loops[graph[id].attr];
   const uint32_t single = loop.carried + loop.placed + loop.fixed;
-  if (loop.trip.hint() < 1 || (loop.trip.is_symbolic() && loop.tables > 0) || !loop.body) return "a loop has a body and runs once at least";
+  if (loop.trip.hint() < 1 || (loop.trip.is_symbolic() && loop.tables > 0) || !loop.body)
+    return "a loop has a body and runs once at least";
   const Graph& body = *loop.body;
-  if (loop.operands.size() != single + static_cast<size_t>(loop.trip.hint()) * loop.tables) return "wrong number of operands";
+  if (loop.operands.size() != single + static_cast<size_t>(loop.trip.hint()) * loop.tables)
+    return "wrong number of operands";
   if (body.inputs.size() != single + loop.tables || body.outputs.size() != loop.carried + loop.lasts ||
       body.stores.size() != loop.placed ||
       (body.symbols && body.symbols->size() > 1 + (graph.symbols ? graph.symbols->size() : 0)))

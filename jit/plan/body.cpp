@@ -129,7 +129,8 @@ std::optional<Body> plan_body(ir::Graph graph, Dim trip, uint32_t carried, const
     body.program = plan_staged(placed ? *placed : graph, options, {});
   }
   const ir::Symbols::Scope symbols(&around);
-  if (!take_launches(body) || !is_so_in_all(*own, trip.hint()) || !take_dims(body, *own, trip, around)) return std::nullopt;
+  if (!take_launches(body) || !is_so_in_all(*own, trip.hint()) || !take_dims(body, *own, trip, around))
+    return std::nullopt;
   const auto aligned = [](Dim bytes) { return divide_up(bytes, 64) * 64; };
   body.scratch = aligned(body.scratch);
   for (uint32_t i = 0; i < carried; ++i) {

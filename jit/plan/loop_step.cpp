@@ -69,7 +69,8 @@ class Installer {
   SizedPlace input(uint32_t index, int64_t round) {
     const ir::LoopAttr& attr = slots_.attr;
     const uint32_t single = attr.carried + attr.placed + attr.fixed;
-    if (index >= single) return slots_.operands[single + static_cast<size_t>((index - single) * attr.trip.hint() + round)];
+    if (index >= single)
+      return slots_.operands[single + static_cast<size_t>((index - single) * attr.trip.hint() + round)];
     return index < attr.carried && round > 0 ? carried(index, round - 1) : slots_.operands[index];
   }
 

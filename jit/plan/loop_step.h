@@ -25,7 +25,7 @@ struct LoopSlots {
 
 /// A loop, and what of it depends on sizes.
 struct SizedLoop {
-  LoopStep step;                    // at the recorded ones
+  LoopStep step;  // at the recorded ones
   Dim trip = step.trip;
   std::vector<LaunchDims> body;     // per launch
   std::vector<Dim> deltas, places;  // per walk; per place of the table, or of the turns, its offset

@@ -233,8 +233,8 @@ bool Reroller::roll_traced(uint32_t which, const std::vector<uint32_t>& tokens) 
   while (first > loop.alike_from && is_usual(first - 1)) --first;
   const auto trip = static_cast<int64_t>(behind - first);
   const ir::Dim count = loop.trip - (static_cast<int64_t>(rounds) - trip);
-  auto alike = alike_rounds(graph_, sequence_,
-                            {begins[first], begins[first + 1] - begins[first], trip, count, {}, {}, {}});
+  auto alike =
+      alike_rounds(graph_, sequence_, {begins[first], begins[first + 1] - begins[first], trip, count, {}, {}, {}});
   const uint32_t left_over = alike ? begins[behind] - alike->end() : 0;
   if (!alike || left_over > (behind == rounds ? alike->period : 0) || alike->count < 1) return false;
   const Wanted wanted = wanted_of(*alike);

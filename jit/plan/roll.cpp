@@ -19,8 +19,7 @@ using Of = SizedNumber::Of;
 
 bool is_of_launch(Of of) {
   return of == Of::LaunchSize || of == Of::LaunchStride || of == Of::LaunchOffset || of == Of::LaunchBlock ||
-         of == Of::LaunchScratch || of == Of::LoopTrip || of == Of::LoopDelta ||
-         of == Of::LoopPlace;
+         of == Of::LaunchScratch || of == Of::LoopTrip || of == Of::LoopDelta || of == Of::LoopPlace;
 }
 
 bool is_split(const KernelStep& launch) { return launch.units > launch.grain; }

@@ -80,7 +80,7 @@ class Comparer {
       for (uint32_t at = 0; at < period && round < same; ++at)
         if (!take(round, at)) same = round;
     }
-    if (same <= 1) return same;
+    if (same <= 2) return same;
     find_firsts();
     for (uint32_t at = 0; at < period; ++at)
       if (!take_first(at)) return 0;
@@ -203,8 +203,8 @@ class Comparer {
   // it is handed what others find outside: they tell which is which.
   bool is_swapped_first(uint32_t at, std::span<const NodeId> operands) {
     const auto sources = rounds_.sources_of(at);
-    if (is_of_second(at, 0, operands[1]) || is_of_second(at, 1, operands[0])) return true;
-    if (is_of_second(at, 0, operands[0]) || is_of_second(at, 1, operands[1])) return false;
+    if (is_shared(at, 0, operands[1]) || is_shared(at, 1, operands[0])) return true;
+    if (is_shared(at, 0, operands[0]) || is_shared(at, 1, operands[1])) return false;
     for (size_t k = 0; k < 2; ++k)
       if (sources[k].of == Of::Before && sources[1 - k].of == Of::Outside)
         return operands[k] != firsts_.at(sources[k].at) && operands[1 - k] == firsts_.at(sources[k].at);
@@ -224,9 +224,10 @@ class Comparer {
     return is_taken;
   }
 
-  /// Whether the second round has `id`, from outside, as this operand.
-  bool is_of_second(uint32_t at, size_t k, NodeId id) {
-    return rounds_.sources_of(at)[k].of == Of::Outside && operand(1, at, k) == id;
+  /// Whether the second and the third round have `id`, from outside, as this operand. Of x[t] + x[t + 1] the second has
+  /// one of the first.
+  bool is_shared(uint32_t at, size_t k, NodeId id) {
+    return rounds_.sources_of(at)[k].of == Of::Outside && operand(1, at, k) == id && operand(2, at, k) == id;
   }
 
   bool is_like_before(NodeId first, NodeId later) const {

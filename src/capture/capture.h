@@ -233,7 +233,7 @@ class Recorder {
   int64_t loop_begun(uint32_t number, int64_t start);
   /// Tells that a round of it begins, with `index`, the next one of CallInputs::scalars.
   void round_begun(int64_t loop, PyObject* index);
-  /// Whether an operator of the round that runs has given this tensor, and none before.
+  /// Whether an operator of the round that runs, or of the one before, has given this tensor, and none before.
   bool is_of_round(const at::Tensor& tensor) const;
   /// Tells that it has ended; see observe::Host.
   void loop_ended(int64_t loop, int64_t alike_from);

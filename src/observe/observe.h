@@ -157,8 +157,8 @@ struct Host {
   /// It has ended. Rounds from this number on are alike: as far as Python can tell, each does what the others do, with
   /// tensors that these handed on, and in another call so do more or fewer of them. -1: they may not be.
   void (*on_loop_end)(void* context, int64_t loop, int64_t alike_from) = nullptr;
-  /// Whether the round that runs has made tensor `b`, and Python can tell it from `a` only by its values and by which
-  /// object it is.
+  /// Whether the round that runs, or the one before, has made tensor `b`, and Python can tell it from `a` only by its
+  /// values and by which object it is.
   bool (*is_next)(void* context, PyObject* a, PyObject* b) = nullptr;
   /// The Operator about to be called is given this list, of `before` tensors, and behind these as many of each round of
   /// the loop. on_scalar_use_end says when it has run.

@@ -84,8 +84,9 @@ ir::Graph graph_of(const Variant& variant, bool column_major) {
   ir::Graph graph = sized ? ir::at_sizes(variant.inspection.captured, sized->latest()) : variant.inspection.captured;
   for (size_t i = 0; i < graph.traced.size(); ++i)
     if (graph.traced[i].trip.hint() != variant.inspection.captured.traced[i].trip.hint())
-      refuse_export("a loop ran another number of rounds when it was recorded; compile it with dynamic=False, which "
-                    "records each number");
+      refuse_export(
+          "a loop ran another number of rounds when it was recorded; compile it with dynamic=False, which "
+          "records each number");
   if (!column_major) return graph;
   for (ir::NodeId& output : graph.outputs) {
     const ir::Layout& layout = graph.layout(output);

@@ -30,8 +30,8 @@ inline ir::IndexMap column_map(ir::Dim at) { return {{{0, {{0, 1}}}, {at, {}}}};
 /// A program of rounds that are drawn once and repeated: what is drawn for one is what every round does.
 class RandomRounds {
  public:
-  /// `calls`: some steps are calls of torch's. `traced`: what is drawn does not hang on how many rounds there are, which
-  /// may follow from sizes: see ir::Graph::traced.
+  /// `calls`: some steps are calls of torch's. `traced`: what is drawn does not hang on how many rounds there are,
+  /// which may follow from sizes: see ir::Graph::traced.
   RandomRounds(uint32_t seed, ir::Dim trip, bool calls, ir::Dim rows = 3, ir::Dim columns = 4,
                std::shared_ptr<ir::Symbols> symbols = nullptr, bool traced = false)
       : random_(seed),

@@ -174,6 +174,7 @@ class GraphBuilder {
   void begin_step(const Event& event);
   void enter_loop(uint32_t which);
   void fix_loop(uint32_t which);
+  void refuse_rounds_of(uint32_t event);
   ir::Dim index_of(uint32_t number, const SizeNumber& how);
   void check_round(uint32_t number);
   ir::Dim listed(uint32_t event, const CallValue& list);

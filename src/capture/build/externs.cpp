@@ -277,6 +277,7 @@ ir::NodeId GraphBuilder::factor(const Use& use, const Event& event) {
 }
 
 ir::NodeId GraphBuilder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
+  refuse_rounds_of(analysis_.steps[index].event);
   ir::ExternAttr attr = prepare(index, kind == ir::ExternKind::View ? Reads::Base : Reads::Tensors, first);
   attr.kind = kind;
   return graph_.external(std::move(attr));

@@ -60,6 +60,12 @@ void GraphBuilder::fix_loop(uint32_t which) {
   static_cast<void>(size_of(number).fixed());
 }
 
+// A call of torch's holds what the round of the recorded call gave it.
+void GraphBuilder::refuse_rounds_of(uint32_t event) {
+  const LoopRound round = trace_.loops.empty() ? LoopRound() : round_with(trace_, &Begin::event, event);
+  if (round.loop != kNone) fix_loop(round.loop);
+}
+
 // The index of a round: in the last one that of the last, however many there are.
 ir::Dim GraphBuilder::index_of(uint32_t number, const SizeNumber& how) {
   const PythonLoop& loop = trace_.loops[how.loop];
@@ -131,9 +137,8 @@ bool GraphBuilder::asks_alike(uint32_t which) {
 // Whether rounds write to memory that was there before the call: it counts how often.
 bool GraphBuilder::writes_outside(uint32_t which) const {
   const auto is_root = [&](uint32_t tensor) {
-    return std::ranges::any_of(trace_.roots, [&](const Source& root) {
-      return root.before.storage == analysis_.storage[tensor];
-    });
+    return std::ranges::any_of(trace_.roots,
+                               [&](const Source& root) { return root.before.storage == analysis_.storage[tensor]; });
   };
   return std::ranges::any_of(analysis_.steps, [&](const Action& step) {
     return trace_.loops[which].has_event(step.event) && std::ranges::any_of(step.writes, is_root);

@@ -23,8 +23,8 @@ struct Value {
 
 struct Arg {
   enum class Kind : uint8_t { None, Tensor, TensorList, Constant } kind = Kind::None;
-  Value tensor;               // Tensor
-  ir::Dim length{};           // TensorList: how many there are in any call; `list` has the recorded one's
+  Value tensor;                       // Tensor
+  ir::Dim length{};                   // TensorList: how many there are in any call; `list` has the recorded one's
   mutable bool takes_length = false;  // the row has looked at it
   std::vector<Value> list;    // TensorList (an absent element of an optional list has node kNoNode and dtype Undefined)
   c10::IValue constant;       // Constant: int, float, bool, string, int list, dtype, Scalar as double/int/bool ...

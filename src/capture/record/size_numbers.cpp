@@ -74,7 +74,9 @@ PythonLoop::Begin Recorder::Impl::next_round() const {
 bool Recorder::is_of_round(const at::Tensor& tensor) const {
   const std::vector<PythonLoop>& loops = impl_->trace.loops;
   const uint32_t id = impl_->trace.find(tensor.unsafeGetTensorImpl());
-  return id != kNone && !loops.empty() && !loops.back().begins.empty() && id >= loops.back().begins.back().tensor;
+  if (id == kNone || loops.empty() || loops.back().begins.empty()) return false;
+  const std::vector<PythonLoop::Begin>& begins = loops.back().begins;
+  return id >= begins[begins.size() - std::min<size_t>(begins.size(), 2)].tensor;
 }
 
 void Recorder::round_begun(int64_t loop, PyObject* index) {

@@ -157,8 +157,8 @@ struct SizeTest {
 
 /// A loop of Python over a range that ends at such an int.
 struct PythonLoop {
-  uint32_t number;     // at which the range ends
-  int64_t start;       // where it begins
+  uint32_t number;  // at which the range ends
+  int64_t start;    // where it begins
   struct Begin {
     uint32_t event, number, tensor;  // the next ones
     size_t test;                     // of Trace::size_tests

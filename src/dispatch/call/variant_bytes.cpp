@@ -60,8 +60,8 @@ size_t weight(const plan::Program& program) {
   plan::for_each_launch(program, [&](const plan::KernelStep& step) { sum += sizeof step + weight(step); });
   for (const plan::Step& step : program.steps) {
     if (const auto* loop = std::get_if<plan::LoopStep>(&step))
-      sum += weight(loop->walks) + weight(loop->jumps) + weight(loop->table) + weight(loop->turns) +
-             weight(loop->where);
+      sum +=
+          weight(loop->walks) + weight(loop->jumps) + weight(loop->table) + weight(loop->turns) + weight(loop->where);
     if (const auto* repeat = std::get_if<plan::RepeatStep>(&step)) {
       sum += weight(repeat->body) + weight(repeat->columns) + weight(repeat->varying);
       for (const plan::RepeatStep::Column& column : repeat->columns) sum += weight(column.listed);

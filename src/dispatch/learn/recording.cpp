@@ -84,8 +84,8 @@ std::unordered_set<PyObject*> kept_objects(const Recording& recording) {
 
 // Alike but for their values.
 bool is_like(const at::Tensor& a, const at::Tensor& b) {
-  const bool lies_alike = a.layout() == at::kStrided && b.layout() == at::kStrided && a.sizes() == b.sizes() &&
-                          a.strides() == b.strides();
+  const bool lies_alike =
+      a.layout() == at::kStrided && b.layout() == at::kStrided && a.sizes() == b.sizes() && a.strides() == b.strides();
   return lies_alike && a.dtype() == b.dtype() && a.key_set() == b.key_set() && a.requires_grad() == b.requires_grad() &&
          a.is_leaf() == b.is_leaf() && a.is_view() == b.is_view();
 }

@@ -1,6 +1,6 @@
-// Loops of Python over a range that ends at a size. Their rounds are alike where each begins with the same state, as far
-// as Python can tell, and does nothing that the next one could find but to give tensors on and to append them to lists.
-// Then a call in which the size is another one runs the same round another number of times.
+// Loops of Python over a range that ends at a size. Their rounds are alike where each begins with the same state, as
+// far as Python can tell, and does nothing that the next one could find but to give tensors on and to append them to
+// lists. Then a call in which the size is another one runs the same round another number of times.
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
@@ -23,7 +23,7 @@ int next_op(const unsigned char* ops, int& offset) {
 }
 
 // Whether walking it changes it: what it gives next hangs on what was asked before.
-bool is_iterator(PyObject* o) { return Py_TYPE(o)->tp_iternext != nullptr; }
+bool is_iterator(PyObject* o) { return PyIter_Check(o); }
 
 bool is_sequence(PyObject* o) { return PyTuple_CheckExact(o) || PyList_CheckExact(o); }
 
@@ -31,7 +31,8 @@ bool is_sequence(PyObject* o) { return PyTuple_CheckExact(o) || PyList_CheckExac
 
 // range(n) and range(1, n), which a loop walks at once: how many rounds that has the host may know in another call.
 bool Tracer::begins_loop(Args args) {
-  if (loop_ || !host_.on_loop || top().kwnames || args.empty() || args.size() > 2 || !is_size(args.back())) return false;
+  if (loop_ || !host_.on_loop || top().kwnames || args.empty() || args.size() > 2 || !is_size(args.back()))
+    return false;
   const bool has_start = args.size() == 2;
   if (has_start && (!PyLong_CheckExact(args[0]) || numbers_.is_open(args[0]))) return false;
   int offset = top().offset;
@@ -107,8 +108,8 @@ void Tracer::compare_rounds() {
   loop.state = std::move(state);
 }
 
-// Whether Python goes on with `b` as it did with `a`, and the round that has ended made it, so that the last one does in
-// any call. Ints that the host follows it judges itself.
+// Whether Python goes on with `b` as it did with `a`, and the round that has ended made it, or the one before: as moves
+// are the same in all rounds, no tensor is older then. Ints that the host follows it judges itself.
 bool Tracer::is_same_state(PyObject* a, PyObject* b, int depth) {
   if (a == b) return true;
   if (!a || !b || depth > kDeepest || Py_TYPE(a) != Py_TYPE(b)) return false;
@@ -192,8 +193,8 @@ bool Tracer::is_call(const Row& row) {
   return row.effect == &Tracer::call_op || row.effect == &Tracer::call_ex;
 }
 
-// How many of the values on top of the stack the instruction at hand reads, or puts where nobody follows them; those that
-// it only moves left out.
+// How many of the values on top of the stack the instruction at hand reads, or puts where nobody follows them; those
+// that it only moves left out.
 int Tracer::operands_of(const Row& row, int op, int oparg) {
   const auto is = [&](auto... effects) { return ((row.effect == effects) || ...); };
   if (op == k_BUILD_TUPLE || op == k_BUILD_LIST || is(&Tracer::build, &Tracer::build_slice)) return oparg;
@@ -263,8 +264,8 @@ void Tracer::watch_rounds(const Row& row, int op, int oparg) {
   if (!loop_) return;
   if (frames_.size() <= loop_->depth || frames_[loop_->depth].frame != loop_->frame) return leave_loop(false);
   if (loop_->round < 0) return;
-  loop_->path = support::mix(loop_->path, support::mix(reinterpret_cast<uintptr_t>(top().code),
-                                                       static_cast<uint64_t>(top().offset)));
+  loop_->path = support::mix(
+      loop_->path, support::mix(reinterpret_cast<uintptr_t>(top().code), static_cast<uint64_t>(top().offset)));
   if (!is_repeatable(row, op, oparg)) differ();
 }
 

@@ -669,7 +669,7 @@ class Tracer final : public Driver {
   std::optional<Loop> loop_;
   std::vector<Grown> grown_;
   CalleeKind callee_kind_ = CalleeKind::Unknown;
-  bool gives_grown_ = false;  // the instruction at hand has a list of rounds as an operand
+  bool gives_grown_ = false;                            // the instruction at hand has a list of rounds as an operand
   std::unordered_map<PyObject*, PyObject*> originals_;  // what the caller passed in place of a scalar
   FlatSet<PyObject*> told_;                             // tensors the host knows about
   FlatSet<PyObject*> gradients_;                        // those of tensors that facts lead to
