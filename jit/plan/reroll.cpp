@@ -36,18 +36,14 @@ class Reroller {
       : graph_(graph), options_(options), sequence_(sequence_of(graph)) {}
 
   std::optional<Rerolled> run() {
-    if (!rolls_traced()) throw std::runtime_error("planner: the rounds of a loop are not alike");
+    weigh();
+    if (graph_.traced.empty() && weights_.back() < kFewestSaved) return std::nullopt;
+    find_readers();
+    if (!roll_all_traced()) throw std::runtime_error("planner: the rounds of a loop are not alike");
     if (weights_.back() >= kFewestSaved) find_loops();
     if (loops_.empty()) return std::nullopt;
     std::ranges::sort(loops_, {}, [](const MadeLoop& loop) { return loop.rounds.begin; });
     return rebuild();
-  }
-
-  bool rolls_traced() {
-    weigh();
-    if (graph_.traced.empty() && weights_.back() < kFewestSaved) return true;
-    find_readers();
-    return roll_all_traced();
   }
 
  private:
@@ -458,7 +454,8 @@ NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, Nod
   const auto length = [&](size_t i) { return graph_.sizes(list.operands[i])[dim]; };
   for (size_t i = 0; i < list.operands.size(); ++i) {
     const NodeId part = list.operands[i];
-    if (i > 0 && of.is_round(i - 1) && !of.is_round(i)) {  // of a traced loop there may be other numbers of rounds
+    if (!graph_.traced.empty() && i > 0 && of.is_round(i - 1) &&
+        !of.is_round(i)) {  // there may be any number of rounds
       at = graph_.sizes(of.cat)[dim];
       for (size_t k = i; k < list.operands.size(); ++k) at -= length(k);
     }
@@ -546,10 +543,6 @@ void Reroller::emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeI
 
 std::optional<Rerolled> reroll(const ir::Graph& graph, const PlanOptions& options) {
   return Reroller(graph, options).run();
-}
-
-bool rolls_traced(const ir::Graph& graph, const PlanOptions& options) {
-  return Reroller(graph, options).rolls_traced();
 }
 
 }  // namespace fastjit::plan

@@ -15,10 +15,7 @@ struct Rerolled {
 
 /// The graph with its long repetitions as loops, whose rounds compute what the nodes in their place did, in the same
 /// order. Nothing: there is none that is worth it. Linear in the number of nodes but for the search (see repeats()).
-/// Throws std::runtime_error where rolls_traced() says no.
+/// Of Graph::traced each becomes a loop of any number of rounds, or std::runtime_error is thrown.
 std::optional<Rerolled> reroll(const ir::Graph& graph, const PlanOptions& options);
-
-/// Whether each of Graph::traced becomes a loop of which a call may run any number of rounds.
-bool rolls_traced(const ir::Graph& graph, const PlanOptions& options);
 
 }  // namespace fastjit::plan

@@ -179,7 +179,8 @@ class GraphBuilder {
   void check_round(uint32_t number);
   ir::Dim listed(uint32_t event, const CallValue& list);
   void settle_loops();
-  bool asks_alike(uint32_t which);
+  std::optional<std::vector<ir::Dim>> compared_in(const PythonLoop& loop, size_t round);
+  bool compares_alike(const PythonLoop& loop);
   bool writes_outside(uint32_t which) const;
   // size_numbers.cpp
   void place_sizes();

@@ -99,7 +99,7 @@ ir::Dim GraphBuilder::listed(uint32_t event, const CallValue& list) {
 void GraphBuilder::settle_loops() {
   for (uint32_t which = 0; which < trace_.loops.size(); ++which) {
     const bool is_traced = traced_[which] != ir::TracedRound::kNone;
-    if (!is_traced || !asks_alike(which) || writes_outside(which)) fix_loop(which);
+    if (!is_traced || !compares_alike(trace_.loops[which]) || writes_outside(which)) fix_loop(which);
   }
   for (const InstructionUse<RoundsUse>& use : trace_.rounds_uses)
     if (!use.whole || use.events.size() != 1 || !taken_rounds_.contains(use.events[0])) fix_loop(use.told.loop);
@@ -110,28 +110,30 @@ void GraphBuilder::settle_loops() {
     }
 }
 
-// Whether Python asked the same of the same sizes in all rounds.
-bool GraphBuilder::asks_alike(uint32_t which) {
-  const PythonLoop& loop = trace_.loops[which];
-  const auto difference = [&](const SizeTest& test) -> std::optional<Dim> {
-    for (const support::SizeOperand& one : {test.a, test.b})
-      if (one.is_size() ? !trace_.size_numbers.contains(static_cast<uint32_t>(one.number))
-                        : one.value == support::kNoInt)
-        return std::nullopt;
-    return size_of(test.a) - size_of(test.b);
-  };
-  for (auto round = static_cast<size_t>(loop.alike_from); round < loop.rounds(); ++round) {
-    const size_t begin = loop.begins[round].test, count = loop.begins[round + 1].test - begin;
-    const size_t before = round > 0 ? loop.begins[round - 1].test : begin;
-    const bool has_before = std::ssize(loop.begins) > 0 && static_cast<int64_t>(round) > loop.alike_from;
-    if (has_before && begin - before != count) return false;
-    for (size_t i = 0; i < count; ++i) {
-      const auto here = difference(trace_.size_tests[begin + i]);
-      const auto there = has_before ? difference(trace_.size_tests[before + i]) : here;
-      if (!here || !there || !ir::identical(*here, *there)) return false;
+// What Python compared in a round: differences of sizes. Nothing: of some it is not known what they are.
+std::optional<std::vector<ir::Dim>> GraphBuilder::compared_in(const PythonLoop& loop, size_t round) {
+  std::vector<Dim> all;
+  for (size_t i = loop.begins[round].test; i < loop.begins[round + 1].test; ++i) {
+    const SizeTest& test = trace_.size_tests[i];
+    for (const support::SizeOperand& one : {test.a, test.b}) {
+      const bool is_known = one.is_size() ? trace_.size_numbers.contains(static_cast<uint32_t>(one.number))
+                                          : one.value != support::kNoInt;
+      if (!is_known) return std::nullopt;
     }
+    all.push_back(size_of(test.a) - size_of(test.b));
   }
-  return true;
+  return all;
+}
+
+// Whether that was the same in all rounds.
+bool GraphBuilder::compares_alike(const PythonLoop& loop) {
+  const auto first = static_cast<size_t>(loop.alike_from);
+  const auto usual = compared_in(loop, first);
+  for (size_t round = first + 1; usual && round < loop.rounds(); ++round) {
+    const auto here = compared_in(loop, round);
+    if (!here || !ir::identical(*usual, *here)) return false;
+  }
+  return usual.has_value();
 }
 
 // Whether rounds write to memory that was there before the call: it counts how often.

@@ -126,9 +126,13 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   inputs.tensor_names = tensor_names(recording.variant->key.spec, names);
   inputs.stand_in_file = observe::kStandInFile;
   inputs.adopt_unknown = pure;
-  inputs.takes_any_trip = [&function = recording.function](const ir::Graph& graph) {
-    return takes_any_trip(function, graph);
-  };
+  constexpr uint32_t kMostRefused = 3;  // each costs a plan, and building the graph again
+  if (recording.function.refused_loops < kMostRefused)
+    inputs.takes_any_trip = [&function = recording.function](const ir::Graph& graph) {
+      const bool takes = takes_any_trip(function, graph);
+      function.refused_loops += !takes;
+      return takes;
+    };
   inputs.max_values = recording.function.is_part ? capture::kFewValues : recording.function.max_values;
   inputs.constants_are_facts = !pure;  // the observer judges what torch.tensor() is given
   return inputs;

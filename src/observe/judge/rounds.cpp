@@ -223,17 +223,26 @@ void Tracer::close_grown() {
   std::erase_if(grown_, [&](const Grown& one) { return !loop_ || loop_->id != one.loop; });
 }
 
+// Whether the cell is one of the loop's frame, which rounds are compared by, or of a function that the round has called.
+bool Tracer::is_state_of_loop(int cell) {
+  const PyCodeObject* code = frames_[loop_->depth].code;
+  for (int i = 0; i < code->co_nlocalsplus; ++i)
+    if (local_of(loop_->frame, i) == local(cell)) return true;
+  return frames_.size() - 1 > loop_->depth && cell < top().code->co_nlocalsplus - top().code->co_nfreevars;
+}
+
 // Whether the next round could not find what the instruction does. What calls do says call().
 bool Tracer::is_repeatable(const Row& row, int op, int oparg) {
   const auto is = [&](auto... effects) { return ((row.effect == effects) || ...); };
   if (is(&Tracer::move, &Tracer::load_global, &Tracer::load_deref, &Tracer::load_attr_op, &Tracer::build,
          &Tracer::build_map, &Tracer::build_const_map, &Tracer::build_slice, &Tracer::make_function, &Tracer::compare,
-         &Tracer::is_op, &Tracer::contains, &Tracer::unary, &Tracer::truth_op, &Tracer::append, &Tracer::map_add,
-         &Tracer::kw_names, &Tracer::get_len, &Tracer::call_op, &Tracer::call_ex))
+         &Tracer::is_op, &Tracer::unary, &Tracer::truth_op, &Tracer::append, &Tracer::map_add, &Tracer::kw_names,
+         &Tracer::get_len, &Tracer::call_op, &Tracer::call_ex))
     return true;
 #if PY_VERSION_HEX >= 0x030C0000
   if (is(&Tracer::make_cell, &Tracer::binary_slice, &Tracer::load_super_attr_op, &Tracer::call_kw)) return true;
 #endif
+  if (is(&Tracer::contains)) return !is_iterator(at(1));
   if (is(&Tracer::give)) return op != k_YIELD_VALUE && frames_.size() - 1 > loop_->depth;
   if (is(&Tracer::binary))
     return oparg < kFirstInPlace || oparg == kSubscript || is_tensor(at(2)) || PyLong_CheckExact(at(2)) ||
@@ -244,7 +253,7 @@ bool Tracer::is_repeatable(const Row& row, int op, int oparg) {
   if (is(&Tracer::store_subscript)) return is_tensor(at(2));
   if (is(&Tracer::iterate_top))
     return is_sequence(at(1)) || is_tensor(at(1)) || PyTuple_Check(at(1)) || PyDict_CheckExact(at(1));
-  if (is(&Tracer::store_deref)) return local(oparg) && fresh_.contains(local(oparg));
+  if (is(&Tracer::store_deref)) return fresh_.contains(local(oparg)) && is_state_of_loop(oparg);
   if (is(&Tracer::get_iter)) {
     loop_->walked = at(1);  // an iterator that was there before goes on in the next round
     return !is_iterator(at(1)) || Py_REFCNT(at(1)) == 1;

@@ -357,6 +357,7 @@ class Tracer final : public Driver {
   int operands_of(const Row& row, int op, int oparg);
   bool reads_grown(const Row& row, int op, int oparg);
   void close_grown();
+  bool is_state_of_loop(int cell);
   bool is_repeatable(const Row& row, int op, int oparg);
   void watch_rounds(const Row& row, int op, int oparg);
   void watched_rounds(const Row& row);

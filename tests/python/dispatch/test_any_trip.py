@@ -549,6 +549,32 @@ def counts_in_a_closure(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def counts_in_an_outer_function(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    count = 0
+
+    def more(h: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return h if count < 15 else h * 0.5
+
+    def run(h: torch.Tensor) -> torch.Tensor:
+        for t in range(x.size(0)):
+            h = more(step(x[t], h))
+        return h
+
+    return run(h)
+
+
+def walks_in_a_list(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    scales = iter([1.0, 2.0] * 500)
+    for t in range(x.size(0)):
+        if 2.0 in scales:
+            h = step(x[t], h)
+    for s in scales:
+        return h * s
+    return h
+
+
 OTHERS = {
     fn.__name__: fn
     for fn in (
@@ -557,6 +583,7 @@ OTHERS = {
         one_tensor_again, leaves_early, returns_early, walks_on, grows, shifts_a_list, reads_a_value, draws,
         draws_in_python, writes_an_argument, of_a_table, windows, scaled, squares, logs, at_the_end,
         in_a_comprehension, sums, nested, of_a_generator, counts_in_an_object, counts_in_a_closure,
+        counts_in_an_outer_function, walks_in_a_list,
     )
 }  # fmt: skip
 
