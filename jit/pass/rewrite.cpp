@@ -1,5 +1,7 @@
 #include "pass/rewrite.h"
 
+#include <algorithm>
+
 namespace fastjit::pass {
 
 using namespace ir;
@@ -144,7 +146,29 @@ NodeId Rewriter::make_output(NodeId old) {
   return to_.with_strides(now, strides);
 }
 
+// What a node of a round was has become one that stands elsewhere, and somebody outside of the round reads it.
+void Rewriter::find_moves() {
+  const auto moves = [&](NodeId id) {
+    const TracedRound was = id == kNoNode ? TracedRound() : from_.round_of(id);
+    if (was.loop == TracedRound::kNone || map_[id] == kNoNode) return false;
+    const TracedRound now = to_.round_of(map_[id]);
+    return now.loop != was.loop || now.round != was.round;
+  };
+  const auto note = [&](NodeId id) {
+    if (moves(id)) to_.traced[from_.round_of(id).loop].alike_from = kNeverAlike;
+  };
+  for (NodeId reader = 0; reader < from_.nodes.size(); ++reader)
+    for (const NodeId id : from_.operands(reader)) {
+      if (id == kNoNode) continue;
+      const TracedRound of = from_.round_of(id), by = from_.round_of(reader);
+      if (of.loop != by.loop || of.round != by.round) note(id);
+    }
+  std::ranges::for_each(from_.outputs, note);
+  for (const Store& store : from_.stores) note(store.value);
+}
+
 Graph Rewriter::finish() {
+  if (!from_.traced.empty()) find_moves();
   for (const NodeId old : from_.outputs) to_.outputs.push_back(output(old));
   for (Store store : from_.stores) {
     store.value = (*this)[store.value];

@@ -17,6 +17,10 @@ ir::NodeId memory_of(const ir::Graph& graph, ir::NodeId id);
 /// What calls write: a value that was read there before is not what a later reader finds.
 std::vector<bool> overwritten(const ir::Graph& graph);
 
+/// TracedLoop::alike_from of a loop with a round that hands on a value as it got it: which one that is hangs on how
+/// many rounds there are.
+inline constexpr uint32_t kNeverAlike = 0xFFFFFFFFu;
+
 /// Copies nodes of one graph into a fresh one, remembering where each went.
 class Rewriter {
  public:
@@ -68,6 +72,7 @@ class Rewriter {
   /// Where the operands of a call went, the first ones with these strides.
   void place(std::vector<ir::NodeId>& operands, const std::vector<Strides>& first = {});
   ir::NodeId make_output(ir::NodeId old);
+  void find_moves();
 
   const ir::Graph& from_;
   ir::Graph to_;

@@ -217,6 +217,7 @@ std::vector<uint32_t> Reroller::rounds_of_traced(uint32_t which) const {
 /// alike, or it hangs on their number what is read of them.
 bool Reroller::roll_traced(uint32_t which, const std::vector<uint32_t>& tokens) {
   const ir::TracedLoop& loop = graph_.traced[which];
+  if (loop.alike_from == pass::kNeverAlike) return false;
   const std::vector<uint32_t> begins = rounds_of_traced(which);
   if (std::ssize(begins) < loop.alike_from + kFewestRounds + 2) return false;
   const size_t rounds = begins.size() - 1;
@@ -450,12 +451,15 @@ NodeId Reroller::with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, Nod
                             NodeId limit) const {
   const ir::ListAttr& list = graph_.lists[graph_[of.cat].attr];
   const auto dim = static_cast<size_t>(list.dim);
-  ir::Dim at = 0;
+  // With other numbers of rounds, what stands behind the first list that has ended does so at the same distance from
+  // the end.
+  size_t ended = list.operands.size();
+  for (const CatOfRounds::Part part : of.parts) ended = std::min(ended, of.operand(part, of.trip - 1));
   const auto length = [&](size_t i) { return graph_.sizes(list.operands[i])[dim]; };
+  ir::Dim at = 0;
   for (size_t i = 0; i < list.operands.size(); ++i) {
     const NodeId part = list.operands[i];
-    if (!graph_.traced.empty() && i > 0 && of.is_round(i - 1) &&
-        !of.is_round(i)) {  // there may be any number of rounds
+    if (!graph_.traced.empty() && i == ended + 1) {
       at = graph_.sizes(of.cat)[dim];
       for (size_t k = i; k < list.operands.size(); ++k) at -= length(k);
     }

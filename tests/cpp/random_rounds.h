@@ -185,6 +185,7 @@ class RandomRounds {
       grid_ = g_.update(grid(), g_.pointwise(ir::Op::Max, {part(0), part(1)}), {{{1, {{0, 1}}}, {0, {{1, 1}}}}});
     }
     gathered_.push_back(values_[kept_ % values_.size()]);
+    before_.push_back(values_[0]);
   }
 
   ir::NodeId& grid() {
@@ -212,10 +213,14 @@ class RandomRounds {
     if (draw() % 2) {  // torch.stack, of all or of some with another before them
       std::vector<ir::NodeId> parts;
       if (draw() % 3 == 0) parts.push_back(g_.reshape(fixed_, {1, rows_, columns_}));
-      for (const ir::NodeId value : gathered_) parts.push_back(g_.reshape(value, {1, rows_, columns_}));
+      const bool both = traced_ && draw() % 2;  // what a round has got, too
+      for (size_t i = 0; i < gathered_.size(); ++i) {
+        if (both) parts.push_back(g_.reshape(before_[i], {1, rows_, columns_}));
+        parts.push_back(g_.reshape(gathered_[i], {1, rows_, columns_}));
+      }
       if (draw() % 2 && !traced_) std::reverse(parts.begin(), parts.end());  // as the way back collects gradients
-      const ir::Dim others = static_cast<int64_t>(parts.size()) - rounds_;
-      give(g_.cat(parts, 0, trip_ + others));
+      const int64_t each = both ? 2 : 1, others = static_cast<int64_t>(parts.size()) - each * rounds_;
+      give(g_.cat(parts, 0, each * trip_ + others));
     }
     const size_t one = draw() % gathered_.size();
     if (draw() % 2) give(g_.pointwise(ir::Op::Neg, {traced_ ? gathered_.back() : gathered_[one]}));
@@ -229,7 +234,7 @@ class RandomRounds {
   const ir::Dim rows_, columns_;
   ir::Graph g_;
   ir::NodeId sequence_ = 0, fixed_ = 0, scalar_ = 0, base_ = 0, wide_ = 0, grid_ = ir::kNoNode;
-  std::vector<ir::NodeId> biases_, weights_, state_, values_, gathered_;
+  std::vector<ir::NodeId> biases_, weights_, state_, values_, gathered_, before_;
   std::vector<Step> steps_;
   std::vector<uint32_t> next_;
   uint32_t kept_ = 0;

@@ -229,21 +229,26 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     for (const CallValue& item : event.args)
       for (const Use& use : item.uses) {
         check_known(use, event);
+        check_moves(use);
         refresh(use);
       }
     enter(event);
     if (step.rebinds && !pinned(step)) {
       if (!rebind(step) || (step.exact && !is_exact(states_[event.args[step.target].uses[0].tensor].node)))
         return std::string(event.name);
+      check_writes(step);
       continue;
     }
     emit(i);
+    check_writes(step);
     begin_parts(step);
   }
   first_nodes_.push_back(static_cast<ir::NodeId>(graph_.nodes.size()));
   graph_.set_line(0);
   graph_.ask_in();
   is_settling_ = true;
+  round_ = {};
+  for (const Use& output : outputs) check_moves(output);
   settle_parts(outputs);
   add_stores();
   end_way_back(outputs);

@@ -175,6 +175,9 @@ class GraphBuilder {
   void enter_loop(uint32_t which);
   void fix_loop(uint32_t which);
   void refuse_rounds_of(uint32_t event);
+  bool is_of_its_round(uint32_t tensor, LoopRound round) const;
+  void check_moves(const Use& use);
+  void check_writes(const Action& step);
   ir::Dim index_of(uint32_t number, const SizeNumber& how);
   void check_round(uint32_t number);
   ir::Dim listed(uint32_t event, const CallValue& list);

@@ -66,6 +66,29 @@ void GraphBuilder::refuse_rounds_of(uint32_t event) {
   if (round.loop != kNone) fix_loop(round.loop);
 }
 
+// Whether the node that the tensor has now was made in this round: no operator may stand for it, as for a copy.
+bool GraphBuilder::is_of_its_round(uint32_t tensor, LoopRound round) const {
+  const ir::NodeId node = states_[tensor].node;
+  const uint32_t traced = traced_[round.loop];
+  if (traced == ir::TracedRound::kNone || node == ir::kNoNode) return true;
+  const ir::TracedRound of = graph_.round_of(node);
+  return of.loop == traced && of.round == round.round;
+}
+
+// A tensor that a round has made and another one, or what comes behind the loop, reads.
+void GraphBuilder::check_moves(const Use& use) {
+  if (trace_.loops.empty() || use.tensor == kNone) return;
+  const LoopRound made = round_with(trace_, &Begin::tensor, use.tensor);
+  if (made.loop != kNone && !(made == round_) && !is_of_its_round(use.tensor, made)) fix_loop(made.loop);
+}
+
+// A round writes to tensors what it has made.
+void GraphBuilder::check_writes(const Action& step) {
+  if (round_.loop == kNone) return;
+  for (const uint32_t tensor : step.writes)
+    if (!is_of_its_round(tensor, round_)) fix_loop(round_.loop);
+}
+
 // The index of a round: in the last one that of the last, however many there are.
 ir::Dim GraphBuilder::index_of(uint32_t number, const SizeNumber& how) {
   const PythonLoop& loop = trace_.loops[how.loop];

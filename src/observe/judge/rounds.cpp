@@ -186,11 +186,16 @@ void Tracer::tell_lists(Args args) {
     }
 }
 
-bool Tracer::is_call(const Row& row) {
-#if PY_VERSION_HEX >= 0x030C0000
-  if (row.effect == &Tracer::call_kw) return true;
+bool Tracer::calls_by_name(const Row& row) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return row.effect == &Tracer::call_kw;
+#else
+  return static_cast<void>(row), false;
 #endif
-  return row.effect == &Tracer::call_op || row.effect == &Tracer::call_ex;
+}
+
+bool Tracer::is_call(const Row& row) {
+  return row.effect == &Tracer::call_op || row.effect == &Tracer::call_ex || calls_by_name(row);
 }
 
 // How many of the values on top of the stack the instruction at hand reads, or puts where nobody follows them; those
@@ -206,6 +211,7 @@ int Tracer::operands_of(const Row& row, int op, int oparg) {
     return 1;
   if (is(&Tracer::binary, &Tracer::subscript, &Tracer::compare, &Tracer::is_op, &Tracer::contains)) return 2;
   if (is(&Tracer::call_op)) return oparg + 2;
+  if (calls_by_name(row)) return oparg + 3;
   return 4;
 }
 
@@ -223,7 +229,8 @@ void Tracer::close_grown() {
   std::erase_if(grown_, [&](const Grown& one) { return !loop_ || loop_->id != one.loop; });
 }
 
-// Whether the cell is one of the loop's frame, which rounds are compared by, or of a function that the round has called.
+// Whether the cell is one of the loop's frame, which rounds are compared by, or of a function that the round has
+// called.
 bool Tracer::is_state_of_loop(int cell) {
   const PyCodeObject* code = frames_[loop_->depth].code;
   for (int i = 0; i < code->co_nlocalsplus; ++i)
@@ -237,10 +244,11 @@ bool Tracer::is_repeatable(const Row& row, int op, int oparg) {
   if (is(&Tracer::move, &Tracer::load_global, &Tracer::load_deref, &Tracer::load_attr_op, &Tracer::build,
          &Tracer::build_map, &Tracer::build_const_map, &Tracer::build_slice, &Tracer::make_function, &Tracer::compare,
          &Tracer::is_op, &Tracer::unary, &Tracer::truth_op, &Tracer::append, &Tracer::map_add, &Tracer::kw_names,
-         &Tracer::get_len, &Tracer::call_op, &Tracer::call_ex))
+         &Tracer::get_len) ||
+      is_call(row))
     return true;
 #if PY_VERSION_HEX >= 0x030C0000
-  if (is(&Tracer::make_cell, &Tracer::binary_slice, &Tracer::load_super_attr_op, &Tracer::call_kw)) return true;
+  if (is(&Tracer::make_cell, &Tracer::binary_slice, &Tracer::load_super_attr_op)) return true;
 #endif
   if (is(&Tracer::contains)) return !is_iterator(at(1));
   if (is(&Tracer::give)) return op != k_YIELD_VALUE && frames_.size() - 1 > loop_->depth;

@@ -353,6 +353,7 @@ class Tracer final : public Driver {
   const Grown* find_grown(PyObject* list) const;
   void grow(PyObject* list, PyObject* item);
   void tell_lists(Args args);
+  static bool calls_by_name(const Row& row);
   static bool is_call(const Row& row);
   int operands_of(const Row& row, int op, int oparg);
   bool reads_grown(const Row& row, int op, int oparg);

@@ -575,6 +575,32 @@ def walks_in_a_list(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def swapped_by_copies(x: torch.Tensor, h: torch.Tensor) -> Any:
+    a, c = h + 1, h * 0.5
+    for t in range(x.size(0)):
+        a, c = c.clone(), a * 1.0
+        h = step(x[t], h)
+    return a, c, h
+
+
+def swapped_in_place(x: torch.Tensor, h: torch.Tensor) -> Any:
+    a, c = h + 1, h * 0.5
+    for t in range(x.size(0)):
+        before = a.clone()
+        a.copy_(c)
+        c.copy_(before)
+        h = step(x[t], h)
+    return a, c, h
+
+
+def swapped_by_arithmetic(x: torch.Tensor, h: torch.Tensor) -> Any:
+    a, c = h + 1, h * 0.5
+    for t in range(x.size(0)):
+        a, c = c * 1.0, a / 1.0
+        h = step(x[t], h)
+    return a, c, h
+
+
 OTHERS = {
     fn.__name__: fn
     for fn in (
@@ -583,7 +609,7 @@ OTHERS = {
         one_tensor_again, leaves_early, returns_early, walks_on, grows, shifts_a_list, reads_a_value, draws,
         draws_in_python, writes_an_argument, of_a_table, windows, scaled, squares, logs, at_the_end,
         in_a_comprehension, sums, nested, of_a_generator, counts_in_an_object, counts_in_a_closure,
-        counts_in_an_outer_function, walks_in_a_list,
+        counts_in_an_outer_function, walks_in_a_list, swapped_by_copies, swapped_in_place, swapped_by_arithmetic,
     )
 }  # fmt: skip
 
