@@ -75,7 +75,7 @@ struct Function {
   std::string state;  // what the last recordings read and wrote; one after the other
   uint32_t state_recordings = 0, state_place_recordings = 0;  // of any such place, and of this one
   std::set<std::string> fixed_ints;  // arguments, ints that varied and that programs held as constants
-  uint32_t refused_loops = 0;  // recordings with loops that were no loops of a program for any number of rounds
+  uint32_t refused_loops = 0;        // recordings with loops that were no loops of a program for any number of rounds
   std::string fixes_sizes;  // not empty: why a program for any size could not be made, so that each is recorded
   uint64_t state_hits = 0;  // hits before the last of them
   size_t max_values = capture::kMaxValues;  // that a recording may read out of tensors
