@@ -651,3 +651,23 @@ def test_the_guards_say_how_few_rounds_there_may_be() -> None:
     fast, _ = play(last_state, (10, 12, 9))
     assert "x.size(0) >= 2" in fast.inspect("guards")
     assert "is one size" not in fast.inspect("guards")
+
+
+@pytest.mark.parametrize("fn", [at_seven, draws])
+def test_the_guards_say_which_loop_fixes_a_size(fn: Callable[..., Any]) -> None:
+    fast, _ = play(fn, (10, 12))
+    line = fn.__code__.co_firstlineno + 1
+    wanted = f"x.size(0) is one size for the loop at test_any_trip.py:{line}, whose rounds are not alike"
+    assert wanted in fast.inspect("guards")
+
+
+@torch.enable_grad()
+def test_with_gradients_each_number_of_rounds_is_a_program() -> None:
+    fast = fastjit(last_state)
+    for n in (10, 12, 9):
+        x, h = torch.randn(n, 3, F), torch.randn(3, H, requires_grad=True)
+        theirs = h.detach().clone().requires_grad_()
+        fast(x, h).sum().backward()
+        last_state(x, theirs).sum().backward()
+        assert_same(h.grad, theirs.grad)
+    assert fast.stats().misses == 3
