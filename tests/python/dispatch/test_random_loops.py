@@ -1,12 +1,10 @@
 """Random loops of Python over a size: what rounds hand on, swap, append, write and ask is drawn.
 
 Some of them one program serves for any number of rounds, others are a program for each. All are right.
-FASTJIT_FUZZ_LOOPS says how many programs are drawn.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import warnings
 from typing import Any
@@ -16,6 +14,7 @@ from test_any_trip import outcome
 
 from fastjit import fastjit
 
+PROGRAMS = 80
 LENGTHS = (10, 12, 9, 20, 14, 7, 15, 40, 3, 2, 1, 11, 30)
 NAMES = {
     "torch": torch,
@@ -115,7 +114,7 @@ def is_same(got: Any, wanted: Any) -> bool:
 
 def test_random_loops_are_right_at_any_length() -> None:
     served = 0
-    for seed in range(int(os.environ.get("FASTJIT_FUZZ_LOOPS", "80"))):
+    for seed in range(PROGRAMS):
         text, names = Drawn(seed).text, dict(NAMES)
         exec(text, names)
         fn = names["f"]
