@@ -6,7 +6,7 @@
 #if FASTJIT_OBSERVES
 #include <algorithm>
 
-#include "observe/events/opcode_numbers.h"
+#include "observe/judge/instruction.h"
 #include "observe/judge/tracer.h"
 #include "support/mix.h"
 
@@ -15,12 +15,6 @@ namespace {
 
 constexpr int64_t kFewestAlike = 5, kMostOthers = 2;
 constexpr int kDeepest = 4;
-
-int next_op(const unsigned char* ops, int& offset) {
-  do ++offset;
-  while (ops[2 * offset] == k_CACHE || ops[2 * offset] == k_EXTENDED_ARG);
-  return ops[2 * offset];
-}
 
 // Whether walking it changes it: what it gives next hangs on what was asked before.
 bool is_iterator(PyObject* o) { return PyIter_Check(o); }
@@ -35,8 +29,9 @@ bool Tracer::begins_loop(Args args) {
     return false;
   const bool has_start = args.size() == 2;
   if (has_start && (!PyLong_CheckExact(args[0]) || numbers_.is_open(args[0]))) return false;
-  int offset = top().offset;
-  if (next_op(top().ops, offset) != k_GET_ITER || next_op(top().ops, offset) != k_FOR_ITER) return false;
+  const int end = static_cast<int>(Py_SIZE(top().code));
+  const Instruction iter = next_of(top().ops, end, top().offset), walk = next_of(top().ops, end, iter.offset);
+  if (iter.op != k_GET_ITER || walk.op != k_FOR_ITER) return false;
   int overflow = 0;
   const int64_t start = has_start ? PyLong_AsLongLongAndOverflow(args[0], &overflow) : 0;
   const int64_t stop = PyLong_AsLongLongAndOverflow(args.back(), &overflow);
@@ -49,7 +44,7 @@ bool Tracer::begins_loop(Args args) {
   loop_->number = number;
   loop_->frame = top().frame;
   loop_->depth = frames_.size() - 1;
-  loop_->offset = offset;
+  loop_->offset = walk.offset;
   loop_->count = stop - start;
   return true;
 }

@@ -10,9 +10,9 @@ import warnings
 from typing import Any
 
 import torch
-from test_any_trip import outcome
 
 from fastjit import fastjit
+from helpers import outcome
 
 PROGRAMS = 80
 LENGTHS = (10, 12, 9, 20, 14, 7, 15, 40, 3, 2, 1, 11, 30)

@@ -110,6 +110,28 @@ def cell_over_time(cell: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tens
     return run
 
 
+def outcome(fn: Callable[..., Any], *args: Any) -> tuple[str, Any]:
+    """What a call gives, or the type and the text of what it raises; the same random numbers come in each."""
+    torch.manual_seed(0)
+    try:
+        return "gives", fn(*args)
+    except Exception as error:
+        return "raises", (type(error), str(error))
+
+
+def hits_as_eager(fast: Any, eager: Callable[..., Any], ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> bool:
+    """Whether the call was a hit. It gives, raises and leaves in its arguments what eager's does with copies."""
+    wanted, hits = outcome(eager, *theirs), fast.stats().hits
+    kind, got = outcome(fast, *ours)
+    assert kind == wanted[0], (got, wanted)
+    if kind == "raises":
+        assert got == wanted[1]
+    else:
+        assert_same(got, wanted[1])
+    assert_same(ours, theirs)
+    return bool(fast.stats().hits > hits)
+
+
 def in_threads(count: int, work: Callable[[], None]) -> list[BaseException]:
     """Runs `work` in so many threads at once; what they raised."""
     raised: list[BaseException] = []
