@@ -61,7 +61,8 @@ class Selector {
     }
     if (below_ > 0) refuse_below(event);
     if (is_backward(event) || is_layered(trace_, event)) return select_below(index);
-    if (!event.op || hides_what_goes_back(index)) return select_nested(index);
+    if (!event.op) return select_nested(index);
+    if (hides_what_goes_back(index)) return select_parts(index);
     const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
     const bool is_data_sized = by_torch_ && has_data_sizes(index);
@@ -118,6 +119,7 @@ class Selector {
   size_t values_ = 0;                             // that were read out of tensors
   int below_ = 0;                                 // how many transforms and nodes of graphs lie above the event
   int transforms_ = 0;                            // of them
+  int inside_parts_ = 0;                          // how many composites, of which only the parts are steps
   std::unordered_set<uint32_t> blank_;            // storages, see follow_blank
   std::unordered_set<uint32_t> goes_back_with_;   // tensors that the way back from the results reads
   bool goes_back_ = false;                        // there is one
@@ -144,6 +146,42 @@ class Selector {
     return false;
   }
 
+  // What its C++ code does beside them must not hang on data, which another call may have other: the lengths that
+  // ctc_loss() takes for numbers, or has a tensor made of.
+  void select_parts(uint32_t index) {
+    refuse_unseen_reads(index);
+    ++inside_parts_;
+    select_nested(index);
+    --inside_parts_;
+  }
+
+  // Whole numbers that no part of the composite was given, or that one only copied, may have been looked at.
+  void refuse_unseen_reads(uint32_t index) const {
+    const Event& event = trace_.events[index];
+    std::unordered_set<uint32_t> unread;
+    const auto add_numbers = [&](const std::vector<CallValue>& items) {
+      for (const CallValue& item : items)
+        for (const Use& use : item.uses)
+          if (use.tensor != kNone && !use.number && c10::isIntegralType(use.meta->dtype, true) &&
+              c10::multiply_integers(use.meta->sizes) > 0)
+            unread.insert(use.tensor);
+    };
+    const auto drop = [&](const std::vector<CallValue>& items) {
+      for (const CallValue& item : items)
+        for (const Use& use : item.uses) unread.erase(use.tensor);
+    };
+    add_numbers(event.args);
+    for (uint32_t child = index + 1; child < event.end; child = trace_.events[child].end) {
+      drop(trace_.events[child].args);
+      const std::string_view name = base_name(trace_.events[child].name);
+      const bool only_copies = name == "aten::to" || name == "aten::_to_copy" || name == "aten::contiguous" ||
+                               name == "aten::clone";
+      if (only_copies) add_numbers(trace_.events[child].results);
+    }
+    drop(event.results);
+    if (!unread.empty()) unsound("whole numbers of a tensor are read unseen by " + where(trace_, event));
+  }
+
   // What an operator is about to write over autograd keeps as a copy.
   void select_kept(uint32_t index) {
     if (goes_back_with_.empty() || written_arguments(trace_.events[index]).empty()) return;
@@ -157,6 +195,7 @@ class Selector {
   void select_below(uint32_t index) {
     const bool is_transform = !is_backward(trace_.events[index]);
     refuse_below(trace_.events[index]);
+    if (trace_.events[index].facts.is(OpFlag::Composite)) refuse_unseen_reads(index);
     ++below_;
     transforms_ += is_transform;
     select_nested(index);
@@ -179,7 +218,7 @@ class Selector {
     if (makes_data_sizes(event)) depends_on_data(event);
   }
 
-  // Memory that an operator below a transform only allocates, until another one writes to it.
+  // Memory that an operator below a transform or in a composite only allocates, until another one writes to it.
   void follow_blank(const Event& event) {
     const std::vector<size_t> written = written_arguments(event);
     for (size_t i = 0; i < event.args.size(); ++i)
@@ -189,7 +228,7 @@ class Selector {
           unsound("memory that no operator has written is read by " + where(trace_, event));
         blank_.erase(use.storage);
       }
-    if (below_ > 0 && event.facts.is(OpFlag::Allocates))
+    if (below_ + inside_parts_ > 0 && event.facts.is(OpFlag::Allocates))
       for (const Use& use : flat_results(event)) blank_.insert(use.storage);
   }
 
@@ -500,7 +539,7 @@ class Selector {
   }
 
   void add(Action step, const Event& event) {
-    if (below_ > 0 || !blank_.empty()) follow_blank(event);
+    if (below_ + inside_parts_ > 0 || !blank_.empty()) follow_blank(event);
     read(step, event);
     for (size_t i : written_arguments(event))
       for (const Use& use : event.args[i].uses)

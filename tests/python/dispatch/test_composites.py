@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, randn
 
 from fastjit import fastjit
+from gradient_tools import leaf
 from helpers import assert_same, hits_of
 
 SIZES = (2, 4, 8, 6, 12, 3, 16, 24, 4, 40)
@@ -129,3 +130,39 @@ def test_composites_of_any_size(name):
 @pytest.mark.parametrize("name", EACH_SIZE)
 def test_composites_that_give_numbers_of_sizes(name):
     assert play(EACH_SIZE[name]) >= len(SIZES)
+
+
+def of_lengths(logits: Tensor, targets: Tensor, *lengths: Tensor) -> Tensor:
+    return F.ctc_loss(logits.log_softmax(-1), targets, *lengths)
+
+
+def of_sizes(logits: Tensor, targets: Tensor, *lengths: Tensor) -> Tensor:
+    steps = torch.full((logits.shape[1],), logits.shape[0])
+    return F.ctc_loss(logits.log_softmax(-1), targets, steps, torch.full_like(steps, targets.shape[1]))
+
+
+def of_a_list(logits: Tensor, targets: Tensor, *lengths: Tensor) -> Tensor:
+    return F.ctc_loss(logits.log_softmax(-1), targets, [12, 12], [5, 4])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("function", [of_lengths, of_sizes, of_a_list], ids=lambda function: function.__name__)
+@torch.enable_grad()
+def test_numbers_that_a_composite_looks_at_unseen(function, dtype):
+    """ctc_loss() takes tensors of lengths for lists of numbers and has a tensor made of them, neither by an operator
+    that is seen; where no gradient is needed it is one call of torch's, lengths included."""
+    fast = fastjit(function, on_unsupported="eager")
+    for i in range(6):
+        logits, targets = leaf(12, 2, 8), labels(7, 2, 5) + 1
+        lengths = torch.tensor([12, 11 - i % 3], dtype=dtype), torch.tensor([5, 4 - i % 2], dtype=dtype)
+        got, want = (f(logits, targets, *lengths) for f in (fast, function))
+        assert_same(got.detach(), want.detach(), exact=True)
+        assert_same(*(torch.autograd.grad(one, logits)[0] for one in (got, want)), exact=True)
+    reasons = " ".join(fast.stats().fallbacks)
+    expected = "depends on data" if function is of_a_list else "numbers of a tensor are read unseen by aten::ctc_loss"
+    assert expected in reasons and fast.stats().hits == 0
+    with torch.no_grad():
+        for i in range(4):
+            lengths = torch.tensor([12, 11 - i % 3], dtype=dtype), torch.tensor([5, 4 - i % 2], dtype=dtype)
+            assert_same(fast(logits, targets, *lengths), function(logits, targets, *lengths), exact=True)
+    assert fast.stats().hits >= 3

@@ -66,6 +66,17 @@ def write_to_argument(f: Function) -> Log:
     return [x.grad]
 
 
+def write_to_what_is_kept_unread(f: Function) -> Log:
+    """Eager keeps `w` and refuses to go back; no program reads it there."""
+    x, w = leaf(3, 4), leaf(4)
+    inner = w * 1
+    y = f(x, inner)
+    inner.detach().add_(1)
+    with pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
+        y.sum().backward()
+    return [x.grad, w.grad]
+
+
 def gradient_of_one(f: Function) -> Log:
     x, w, y = call(f)
     return [torch.autograd.grad(y.sum(), [w]), x.grad, w.grad]
@@ -161,6 +172,10 @@ def slices(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 PROGRAMS = {
     "a write to an input that eager does not keep": (write_to_argument, lambda x, w: x.sigmoid() * w.detach().sum()),
+    "a write to an input that eager keeps and no program reads": (
+        write_to_what_is_kept_unread,
+        lambda x, w: x.sign() * w,
+    ),
     "a write to a result that eager does not keep": (write_to_result, lambda x, w: x * w),
     "a view of what the call made": (backward, lambda x, w: (x * w)[0]),
     "a transposed result": (backward, lambda x, w: (x * w).t()),
