@@ -142,6 +142,9 @@ std::optional<ir::DType> to_ir(c10::ScalarType type);
 std::optional<ir::DType> memory_type(c10::ScalarType type);
 c10::ScalarType to_torch(ir::DType type);
 
+/// Instead of a number of torch's CreationMeta: a view is what it is by the grad mode that it was made under.
+inline constexpr int8_t kAsMade = -1;
+
 /// A result that is a view of another one: autograd comes to the other one through it. Their places among the results.
 struct ResultView {
   uint32_t view, base;

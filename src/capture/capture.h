@@ -80,6 +80,8 @@ struct Capture {
                                       // it; false: guard it by value
   std::vector<int64_t> result_versions;  // per tensor leaf: eager's count of writes to a result in memory of its own;
                                          // -1: it is not one, or an inference tensor
+  std::vector<int8_t> view_creations;    // per tensor leaf: torch's CreationMeta of a view that eager makes under
+                                         // another grad mode than the program, or kAsMade; none: all are
   std::vector<uint32_t> result_values;   // graph outputs behind those of the tensor leaves, each a number of type F64:
                                          // index into Recorder::numbers
   std::vector<std::pair<uint32_t, uint32_t>> result_sizes;  // other ints of the result that differ from call to call:

@@ -91,7 +91,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     for (const at::Tensor& tensor : outputs) leaves.push_back(trace.use(tensor));
     if (trace.derivative)
       for (const at::Tensor& gradient : trace.derivative->gradients) leaves.push_back(trace.use(gradient, true));
-    const Gradients gradients = judge_gradients(trace, leaves);
+    const Gradients gradients = judge_gradients(trace, leaves, outputs.size());
     if (!gradients.unsound.empty()) unsound(gradients.unsound);
     std::set<uint32_t> whole;  // see select_steps
     bool may_run_whole = true;
@@ -133,6 +133,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
         builder.capture.way = numbers_of_way(trace, inputs, scalars).way;
         builder.capture.without_grad = gradients.suspended;
         builder.capture.in_inference_mode = gradients.inference;
+        builder.capture.view_creations = gradients.creations;
         return std::move(builder.capture);
       }
       std::erase_if(events,

@@ -52,7 +52,7 @@ std::string refuse_graph(const Trace& trace) {
 
 }  // namespace
 
-Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
+Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves, size_t results) {
   Gradients out;
   bool without = false, with = false;  // an operator ran while grad mode was off, or on a tensor that requires grad
   for (uint32_t i = 0, next; i < trace.events.size(); i = next) {
@@ -66,7 +66,7 @@ Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
   // Operators may read tensors that require grad in other ways than eager did, which detached them.
   const auto requires_grad = [](const Source& root) { return root.before.requires_grad; };
   out.suspended = trace.grad && (without || with || std::ranges::any_of(trace.roots, requires_grad));
-  // A view knows whether grad mode was on when it was made, and may not be written otherwise.
+  // A view knows whether grad mode was on when it was made.
   const bool grad = trace.grad && !out.suspended;
   const auto has_node = [&](const Use& leaf) {
     return trace.derivative && leaf.requires_grad && !trace.root(leaf.tensor);
@@ -81,8 +81,9 @@ Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves) {
   if (!out.unsound.empty()) return out;
   if (std::ranges::any_of(leaves, is_lost))
     out.unsound = "a result requires grad";
-  else if (std::ranges::any_of(leaves, is_other_view))
-    out.unsound = "a view is returned that was made under another grad mode than the rest";
+  const std::span shown = std::span(leaves).first(results);
+  if (std::ranges::any_of(shown, is_other_view))
+    for (const Use& leaf : shown) out.creations.push_back(is_other_view(leaf) ? leaf.creation : kAsMade);
   if (out.unsound.empty()) judge_inference(trace, leaves, out);
   return out;
 }

@@ -1,5 +1,7 @@
 #include "capture/record/trace.h"
 
+#include <torch/csrc/autograd/variable.h>
+
 #include <algorithm>
 
 namespace fastjit::capture {
@@ -152,6 +154,8 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   out.meta = meta;
   out.offset = tensor.storage_offset();
   out.view = tensor.is_view();
+  if (out.view)
+    out.creation = static_cast<int8_t>(torch::autograd::impl::get_view_autograd_meta(tensor)->get_creation_meta());
   out.requires_grad = tensor.requires_grad();
   out.version = impl->is_inference() ? -1 : static_cast<int64_t>(impl->version_counter().current_version());
   const c10::Storage& storage = impl->unsafe_storage();

@@ -44,7 +44,8 @@ struct Use {
   int64_t offset = 0;
   int64_t version = -1;  // -1: inference tensors have no counter
   SharedMeta meta;
-  bool view = false;  // autograd takes it for a view
+  bool view = false;     // autograd takes it for a view
+  int8_t creation = -1;  // of a view: torch's CreationMeta, which says under which grad mode it was made
   bool requires_grad = false;
   bool bare = false;  // Python never saw this tensor: made in C++ from a number
   UsedNumber number;  // value of a wrapped number, a bare 0-dim tensor or a 0-dim constant

@@ -240,7 +240,9 @@ void add_checked(Backward& node, const capture::Capture& captured, const std::ve
   };
   for (size_t i = 0; i < moved.size() && i < derivative.kept_inputs.size(); ++i)
     if (derivative.kept_inputs[i] && !is_gradient(captured.inputs[i])) add(Given::From::Input, moved[i]);
-  if (derivative.kept_results[derivative.results[0]]) add(Given::From::Result, derivative.results[0]);
+  // What is detached from something that autograd keeps is a result too, and written like it.
+  for (uint32_t i = 0; i < derivative.kept_results.size(); ++i)
+    if (derivative.kept_results[i]) add(Given::From::Result, i);
 }
 
 }  // namespace

@@ -125,6 +125,7 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   pending->executable->calls = std::move(recording.captured_graph.calls);
   pending->executable->numbers = std::move(recording.captured_graph.numbers);
   pending->executable->result_versions = std::move(recording.captured_graph.result_versions);
+  pending->executable->view_creations = std::move(recording.captured_graph.view_creations);
   if (way.way) pending->executable->extras = way.way->extras;
   pending->values = std::move(recording.captured_graph.guards);
   pending->reads_values = recording.captured_graph.reads_values;

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUFunctions.h>
 #include <ATen/EmptyTensor.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -315,6 +316,12 @@ void Executable::find_numbers() {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(step)>, plan::NumberStep>)
       numbers_on_host[step.result] = true;
   });
+}
+
+void set_view_creation(const at::Tensor& tensor, int8_t creation) {
+  if (creation == capture::kAsMade || !tensor.defined() || !tensor.is_view()) return;
+  torch::autograd::impl::get_view_autograd_meta(tensor)->set_creation_meta(
+      static_cast<torch::autograd::CreationMeta>(creation));
 }
 
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,

@@ -37,6 +37,7 @@ struct Executable {
   std::vector<bool> numbers_on_host;     // per slot: a number that a program on a device computes; else empty
   std::vector<bool> relaid;              // per slot: a call's result that the program wants with other strides
   std::vector<int64_t> result_versions;  // as Capture's
+  std::vector<int8_t> view_creations;    // as Capture's
   size_t extras = 0;                     // last outputs of the program, which only the way back sees
   Changes changes;                       // by its steps, in order
   std::vector<LastUse> last_uses;        // found where callers give up inputs
@@ -67,6 +68,10 @@ struct Restart {
 };
 
 using Tensors = c10::SmallVector<at::Tensor, 8>;
+
+/// Autograd takes the tensor, if it is a view, for one that was made as torch's CreationMeta of this number says;
+/// capture::kAsMade: as it is.
+void set_view_creation(const at::Tensor& tensor, int8_t creation);
 
 /// What a program's guards found. It stops at the first value that differs: `seen` are its elements.
 struct ValueCheck {

@@ -59,6 +59,7 @@ class Run {
       if (program_.slots[program_.outputs[i]].kind != SlotKind::Input) outputs[i] = tensor(program_.outputs[i]);
     for (size_t i = 0; i < exe_.result_versions.size(); ++i)
       if (exe_.result_versions[i] >= 0) set_version(outputs[i], exe_.result_versions[i]);
+    for (size_t i = 0; i < exe_.view_creations.size(); ++i) set_view_creation(outputs[i], exe_.view_creations[i]);
   }
 
   // A step that writes into the result's memory counts as a write where eager may have had none, and the other way.

@@ -156,14 +156,60 @@ def test_views_under_verify_and_without_gradients():
     assert fast.stats().mismatches == 0 and fast.stats().fallbacks == {}
 
 
-@torch.enable_grad()
-def test_a_view_made_without_gradients_stays_eager():
-    def both(x: Tensor) -> Any:
-        h = LAYER(x).tanh()
-        return h, h.detach()[0]
+def views_beside(x: Tensor) -> Any:
+    """As masks, samples and indices that a model gives beside its loss."""
+    h = LAYER(x).tanh()
+    with torch.no_grad():
+        sample = (h * 2).exp()
+        first, rest = sample[0], sample[1:].split(1)
+    return h.sum(), h.detach()[0], (x.detach() > 0).to(h.dtype)[1:], first, *rest, *h.detach().exp().split(2)
 
-    fast = fastjit.fastjit(both, on_unsupported="eager")
-    for _ in range(3):
-        x = leaf(3, 4, dtype=torch.float64)
-        assert_same([t.detach() for t in fast(x)], [t.detach() for t in both(x)])
-    assert list(fast.stats().fallbacks) == ["a view is returned that was made under another grad mode than the rest"]
+
+def with_what_is_detached(x: Tensor) -> Any:
+    h = LAYER(x).tanh()
+    return h, h.detach()[0]
+
+
+def written_with_gradients(f: Function) -> Log:
+    """Where grad mode was off when a view was made, eager refuses to write what requires grad to it."""
+    log: Log = []
+    for place in range(1, len(f(leaf(3, 4, dtype=torch.float64)))):
+        x, w = leaf(3, 4, dtype=torch.float64), leaf(1, dtype=torch.float64)
+        results = f(x)
+        try:
+            results[place].mul_(w)
+            (results[place].sum() + results[0].sum()).backward()
+            log += [results[place].detach(), x.grad, w.grad]
+        except RuntimeError as error:
+            log.append(str(error)[:80])
+    return log
+
+
+@pytest.mark.parametrize("scenario", [seen, gradients_of_all, written_with_gradients])
+@pytest.mark.parametrize("function", [views_beside, with_what_is_detached], ids=lambda function: function.__name__)
+def test_views_that_need_no_gradient_beside_results_that_do(function, scenario):
+    stats = compare(scenario, function)
+    assert stats.fallbacks == {} and stats.hits == stats.calls - 1
+
+
+@torch.enable_grad()
+def test_views_made_without_gradients_in_a_call_that_needs_none():
+    def sampled(x: Tensor) -> Any:
+        with torch.no_grad():
+            first = (x * 2).exp()[0]
+        return first, (x * 3)[1:]
+
+    fast = fastjit.fastjit(sampled)
+    for _ in range(4):
+        x, w = torch.randn(3, 4), leaf(1)
+        for got, want in zip(fast(x), sampled(x), strict=True):
+            assert_same(got, want)
+            errors = []
+            for view in (got, want):
+                try:
+                    view.mul_(w)
+                    errors.append("")
+                except RuntimeError as error:
+                    errors.append(str(error))
+            assert errors[0] == errors[1]
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}

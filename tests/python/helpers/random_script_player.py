@@ -35,7 +35,6 @@ REASONS = (
     "raised at",
     "variant limit",
     "its last recordings served no second call",
-    "under another grad mode than the rest",
 )
 
 
