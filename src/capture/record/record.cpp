@@ -261,12 +261,17 @@ static bool lies_like(const Use& a, const Use& b) {
          a.meta->sizes == b.meta->sizes && a.meta->strides == b.meta->strides;
 }
 
-// The last result, another tensor, that lies where `saved` does.
+// The last result, another tensor, that lies where `saved` does: of what Python has called, else of what that called,
+// which may see the tensor in a view of its own.
 std::optional<Use> Recorder::Impl::given_like(const Use& saved) {
   const auto place = [](const Use& use) { return support::mix(use.storage, static_cast<uint64_t>(use.offset)); };
+  std::optional<Use> nested;
   const auto in = [&](const Event& event) -> std::optional<Use> {
-    for (const Use& use : flat_results(event))
-      if (use.tensor != saved.tensor && lies_like(use, saved)) return use;
+    for (const Use& use : flat_results(event)) {
+      if (use.tensor == saved.tensor || !lies_like(use, saved)) continue;
+      if (event.parent == kNone) return use;
+      if (!nested) nested = use;
+    }
     return std::nullopt;
   };
   const auto ended = open.empty() ? static_cast<uint32_t>(trace.events.size()) : open.front();
@@ -278,7 +283,7 @@ std::optional<Use> Recorder::Impl::given_like(const Use& saved) {
   const std::vector<uint32_t>& there = givers[place(saved)];
   for (size_t i = there.size(); i-- > 0; support::count_work())
     if (const auto found = in(trace.events[there[i]])) return found;
-  return std::nullopt;
+  return nested;
 }
 
 // The graph keeps a result as another tensor on the same memory, and autograd raises if someone has written there

@@ -188,6 +188,16 @@ PROGRAMS = {
     "an index": (backward, lambda x, w: (x * w).cumsum(0)[torch.tensor([0, 2])]),
     "a choice": (backward, lambda x, w: torch.where(x > 0, x * w, x.exp())),
     "a product": (inside_autocast, lambda x, w: torch.relu(x @ w) @ w),
+    "what an operator sees in a view of its own, and autograd keeps": (
+        backward,
+        lambda x, w: torch.linalg.solve_triangular(
+            torch.linalg.cholesky(x.t() @ x + 9 * torch.eye(4)), w[:, None], upper=False
+        ),
+    ),
+    "what autograd keeps, handed out by a function that torch has written in Python": (
+        backward,
+        lambda x, w: torch.linalg.qr(x.t() @ x + torch.eye(4))[1] * w,
+    ),
     "softmax and a loss": (
         backward,
         lambda x, w: torch.nn.functional.cross_entropy((x * w).softmax(-1), torch.tensor([0, 1, 3])),
