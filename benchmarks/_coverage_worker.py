@@ -3,6 +3,9 @@
 A case is made from one seed for FastJIT, for eager, and twice in f64, once of these with everything that it reads moved
 by a rounding. All get the same inputs and the same random numbers, call by call; after each call the results, the
 arguments, the state and the generators of FastJIT's are held to eager's.
+
+With --gradients floats among the inputs require grad, and each call is followed by backward() of the mean squares of
+all results that require grad: the gradients of inputs and parameters are held to eager's, too.
 """
 
 from __future__ import annotations
@@ -65,6 +68,7 @@ class Played:
     differs: str = ""  # the worst difference, or the error
     phases: dict[str, list[str]] = field(default_factory=dict)  # phase -> of each call "hit", "eager", "recorded"
     reasons: dict[str, list[str]] = field(default_factory=dict)  # phase -> reasons
+    goes_back: bool = False  # eager's call was followed by backward()
 
 
 def seed_all(seed: int) -> None:
@@ -110,6 +114,10 @@ def shake(value: Any, generator: torch.Generator) -> None:
                 one.mul_(1 + ROUNDING * signs.double())
 
 
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [one for _, one in compare.places(value) if isinstance(one, torch.Tensor)]
+
+
 def is_error(result: Any) -> bool:
     return isinstance(result, dict) and "raised" in result
 
@@ -117,8 +125,8 @@ def is_error(result: Any) -> bool:
 class Player:
     """The programs of one case, kept in step."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    def __init__(self, case: Case, gradients: bool = False) -> None:
+        self.case, self.gradients, self.goes_back = case, gradients, False
         self._make()  # what a package keeps of the first object of a class is not FastJIT's doing
         self.fast, self.eager = self._make(), self._make()
         self.exact, self.shaken = self._make_f64(), self._make_f64()
@@ -130,7 +138,7 @@ class Player:
         self.function: FastFunction[Any, Any] = fastjit.of(wrapped) if isinstance(target, torch.nn.Module) else wrapped
         if self.fast.call is target:
             self.fast.call = wrapped
-        self.mode: Callable[[], Any] = torch.enable_grad if self.fast.grad else torch.no_grad
+        self.mode: Callable[[], Any] = torch.enable_grad if self.fast.grad or gradients else torch.no_grad
         self.first_s = 0.0
         self.count = 0
 
@@ -150,7 +158,32 @@ class Player:
         seed_all(seed)
         args = program.inputs(batch)
         args, kwargs = (args, {}) if isinstance(args, tuple) else ((), args)
-        return (in_f64(args), in_f64(kwargs)) if double else (args, kwargs)
+        args, kwargs = (in_f64(args), in_f64(kwargs)) if double else (args, kwargs)
+        if self.gradients:
+            self._leaves([args, kwargs])
+        return args, kwargs
+
+    def _leaves(self, inputs: Any) -> list[torch.Tensor]:
+        """Those of the inputs that get gradients."""
+        found = [one for one in tensors(inputs) if one.is_floating_point() and one.is_leaf and not one.is_inference()]
+        return [one.requires_grad_() for one in found]
+
+    def call(self, program: Program, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The result; with gradients also those of the inputs. Those of parameters are left in them."""
+        if not self.gradients:
+            with self.mode():
+                return program.call(*args, **kwargs)
+        leaves = self._leaves([args, kwargs])
+        for one in [*leaves, *(p for module in program.modules() for p in module.parameters())]:
+            one.grad = None
+        with self.mode():
+            result = program.call(*args, **kwargs)
+            given = {id(one) for one in leaves}
+            ends = [one for one in tensors(result) if one.requires_grad and id(one) not in given]
+            if ends:
+                self.goes_back = True
+                sum((one.abs().square().mean().double() for one in ends), torch.zeros((), dtype=torch.double)).backward()
+        return [result, [one.grad for one in leaves]]
 
     def run(self, program: Program, batch: int, double: bool = False) -> tuple[Any, Any, float]:
         """(result or error, arguments and state, seconds)"""
@@ -160,8 +193,7 @@ class Player:
         seed_all(self.count)
         start = time.perf_counter()
         try:
-            with self.mode():
-                result = program.call(*args, **kwargs)
+            result = self.call(program, args, kwargs)
         except Exception as error:
             result = {"raised": f"{type(error).__name__}"}
             if program is self.fast or program is self.eager:
@@ -252,8 +284,8 @@ def word(step: Step) -> str:
     return f"{step.hits} of {step.calls} hit"
 
 
-def play(case: Case) -> Played:
-    player = Player(case)
+def play(case: Case, gradients: bool = False) -> Played:
+    player = Player(case, gradients)
     program, steps = player.fast, []
     batch, other = program.batches
 
@@ -281,7 +313,7 @@ def play(case: Case) -> Played:
         call("f64", CHANGED, batch, True)
     _judge(played, steps)
     _time(player, played)  # last: it makes more calls of two of the three programs
-    played.second = share(steps[1], played.aten)
+    played.second, played.goes_back = share(steps[1], played.aten), player.goes_back
     return played
 
 
@@ -307,21 +339,17 @@ def _time(player: Player, played: Played) -> None:
     played.aten = player.aten()
     played.first_ms = player.first_s * 1e3
     batch = player.fast.batches[0]
-    calls = {"eager_ms": player.eager.call, "hit_ms": player.fast.call}
     made = {"eager_ms": player.eager, "hit_ms": player.fast}
     if player.eager.peer:
         made["peer_ms"] = CASES[player.eager.peer].make()
-        calls["peer_ms"] = made["peer_ms"].call
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    inputs = {name: player.inputs(made[name], batch, SEED) for name in calls}
-    ends = time.perf_counter() + TIMED_S * len(calls)
+    samples: dict[str, list[float]] = {name: [] for name in made}
+    inputs = {name: player.inputs(made[name], batch, SEED) for name in made}
+    ends = time.perf_counter() + TIMED_S * len(made)
     while len(samples["eager_ms"]) < ROUNDS or (time.perf_counter() < ends and len(samples["eager_ms"]) < 100):
-        for name, run in calls.items():
+        for name, program in made.items():
             seed_all(0)
-            args, kwargs = inputs[name]
             start = time.perf_counter()
-            with player.mode():
-                run(*args, **kwargs)
+            player.call(program, *inputs[name])
             samples[name].append((time.perf_counter() - start) * 1e3)
         if len(samples["eager_ms"]) >= 2 and time.perf_counter() > ends + 3:
             break
@@ -346,7 +374,7 @@ def main(given: argparse.Namespace) -> None:
         for name in given.names:
             start = time.perf_counter()
             try:
-                row = vars(play(CASES[name]))
+                row = vars(play(CASES[name], given.gradients))
             except Exception as error:
                 if given.throw:
                     raise
@@ -362,5 +390,6 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="+")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--eager", action="store_true", help="without FastJIT: eager against eager")
+    parser.add_argument("--gradients", action="store_true", help="each call with backward()")
     parser.add_argument("--throw", action="store_true", help="end with the traceback of a case that cannot be played")
     main(parser.parse_args())

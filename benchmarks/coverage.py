@@ -4,6 +4,8 @@
 and again after changes of state: what the case changes, weights written in place, the other of train and eval.
 Functions without state get f64 inputs instead. A program counts as captured if its third call is a hit.
 
+With --gradients each call is followed by backward(): of the same programs those that give something to go back from.
+
 Nothing is downloaded. The packages are in the `coverage` extra. One process plays the cases of a package, so that a
 crash costs one case.
 """
@@ -41,6 +43,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--package", default="", help="cases of these packages, comma-separated")
     parser.add_argument("--list", action="store_true", help="name the cases and end")
     parser.add_argument("--eager", action="store_true", help="hold eager to eager: every result must be the same bits")
+    parser.add_argument("--gradients", action="store_true", help="each call with backward()")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one case (180)")
     parser.set_defaults(threads=1)  # small programs: with more, the time of a call is that of waking threads
 
@@ -62,7 +65,7 @@ def play(cases: list[Case], given: argparse.Namespace) -> Iterator[Row]:
 
     left = list(cases)
     while left:
-        flags = ["--threads", str(given.threads), *(["--eager"] if given.eager else [])]
+        flags = ["--threads", str(given.threads), *(f"--{one}" for one in ("eager", "gradients") if getattr(given, one))]
         order = [sys.executable, WORKER, *flags, *(case.name for case in left)]
         process = subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         said = _drained(process)
@@ -106,6 +109,21 @@ def take(options: harness.Options) -> list[Row]:
             if row["grade"] in ("wrong", "unjudged", "far", "broken"):
                 options.done([row["package"], row["name"], f"{row['grade'].upper()}: {row['differs']}"])
     return found
+
+
+def split_by_gradients(rows: list[Row]) -> tuple[list[Row], Sheet]:
+    """Those that were played, and why others were not."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row["grade"] == "broken":
+            reasons.setdefault(words(row["reason"]), []).append(row["name"])
+        elif not row.get("goes_back"):
+            reasons.setdefault("nothing that it gives requires grad", []).append(row["name"])
+    left_out = {name for names in reasons.values() for name in names}
+    lines = [[why, str(len(names)), ", ".join(names)] for why, names in reasons.items()]
+    return [row for row in rows if row["name"] not in left_out], Sheet(
+        "Programs without gradients, which are not counted", ["why", "programs", "which"], lines
+    )
 
 
 def words(reason: str) -> str:
@@ -227,6 +245,17 @@ def targets(rows: list[Row]) -> list[Target]:
     ]
 
 
+def targets_with_gradients(rows: list[Row]) -> list[Target]:
+    wrong, hits = [row["name"] for row in rows if row["grade"] == "wrong"], [row for row in rows if row["hit"]]
+    gain = harness.geometric_mean([speedup(row) for row in hits])
+    share = len(hits) / max(len(rows), 1)
+    return [
+        Target(f"of {len(rows)} programs of public packages, with gradients: wrong", 0, None, len(wrong), detail=", ".join(wrong)),
+        Target("of these: hit on the third call", None, 0.85, share, "higher", detail=f"{len(hits)} of {len(rows)}"),
+        Target("a hit and its way back, times as fast as eager, geometric mean", None, 1.0, gain, "higher"),
+    ]
+
+
 def is_apart(given: argparse.Namespace) -> bool:
     return bool(given.package) or given.eager
 
@@ -236,14 +265,23 @@ def body(options: harness.Options) -> Outcome:
         for case in chosen(options):
             print(f"{case.package:30} {case.name}")
         raise SystemExit(0)
-    rows = take(options)
+    rows = played = take(options)
     of = versions()
-    steps = optimizer_rows(rows)
-    sheets = [package_sheet(rows, of), reason_sheet(rows), equal(rows), *([optimizer_sheet(steps)] if steps else [])]
-    samples = {"versions": of, "programs": rows}
-    return Outcome(targets(rows), [*sheets, case_sheet(rows)], samples)
+    more = []
+    if options.given.gradients:
+        played, without = split_by_gradients(rows)
+        more.append(without)
+    elif steps := optimizer_rows(rows):
+        more.append(optimizer_sheet(steps))
+    sheets = [package_sheet(played, of), reason_sheet(played), equal(played), *more, case_sheet(played)]
+    wanted = targets_with_gradients if options.given.gradients else targets
+    return Outcome(wanted(played), sheets, {"versions": of, "programs": rows})
 
 
 if __name__ == "__main__":
     question = (__doc__ or "").partition("\n")[0]
-    sys.exit(harness.run("coverage", "Coverage", question, body, options_of, is_apart))
+    with_gradients = "--gradients" in sys.argv
+    name = "coverage_gradients" if with_gradients else "coverage"
+    question = f"The same with gradients: {question[0].lower()}{question[1:]}" if with_gradients else question
+    title = "Coverage, with gradients" if with_gradients else "Coverage"
+    sys.exit(harness.run(name, title, question, body, options_of, is_apart))

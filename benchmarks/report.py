@@ -37,12 +37,14 @@ ORDER = (
     "parameters",
     "traffic",
 )
-ORDER += ("models", "training", "training_quality", "digits", "gpu", "correctness", "coverage", "fuzz")
+ORDER += ("models", "training", "training_quality", "digits", "gpu", "correctness", "coverage")
+ORDER += ("coverage_gradients", "fuzz")
 SEEDS = tuple(f"seeds-{name}" for name in ("functional", "convnext", "fortran", "hpml", "functs", "arrays", "pyhpc"))
 ORDER += SEEDS
 COMMANDS = {name: "make bench-seeds" for name in SEEDS}  # where it is not `make bench`
 COMMANDS |= {name: "make bench-training" for name in ("training", "training_quality", "digits")}
 COMMANDS |= {"gpu": "make bench-gpu", "models": "make bench-models", "coverage": "make coverage-report"}
+COMMANDS |= {"coverage_gradients": "make coverage-report"}
 PLACE = re.compile(r"(<!-- bench:(?P<name>[\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 DISPATCH_MUST = 0.5
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

@@ -83,12 +83,18 @@ PyObject* autograd_function() {
   return function;
 }
 
+// What a tuple or a slice holds; nothing: it is neither.
+std::vector<PyObject*> parts_of(PyObject* o) {
+  if (PyTuple_Check(o)) return {PySequence_Fast_ITEMS(o), PySequence_Fast_ITEMS(o) + PyTuple_GET_SIZE(o)};
+  if (!PySlice_Check(o)) return {};
+  const auto* slice = reinterpret_cast<PySliceObject*>(o);
+  return {slice->start, slice->stop, slice->step};
+}
+
 // Of these no second run finds anything else, and they hold nothing that could be changed.
 bool is_unchanging(PyObject* o) {
-  if (PyTuple_Check(o))
-    return std::ranges::all_of(std::span(PySequence_Fast_ITEMS(o), static_cast<size_t>(PyTuple_GET_SIZE(o))),
-                               is_unchanging);
-  return o == Py_None || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyUnicode_CheckExact(o) ||
+  if (PyTuple_Check(o) || PySlice_Check(o)) return std::ranges::all_of(parts_of(o), is_unchanging);
+  return o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyUnicode_CheckExact(o) ||
          PyBytes_CheckExact(o) || PyComplex_CheckExact(o) || PyType_Check(o) || PyFunction_Check(o) ||
          PyCFunction_Check(o) || PyModule_Check(o) || THPDtype_Check(o) || THPDevice_Check(o) || THPLayout_Check(o) ||
          THPMemoryFormat_Check(o);
@@ -133,7 +139,7 @@ class Context {
 
  private:
   void fix(PyObject* value) const {
-    for (Py_ssize_t i = 0; PyTuple_Check(value) && i < PyTuple_GET_SIZE(value); ++i) fix(PyTuple_GET_ITEM(value, i));
+    for (PyObject* part : parts_of(value)) fix(part);
     for (size_t i = 0; i < recording_.numbers.size(); ++i)
       if (recording_.numbers[i] == value) recording_.observation.symbolic[i] = false;
   }

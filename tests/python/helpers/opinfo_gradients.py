@@ -81,6 +81,16 @@ def difference(got: list[Any], want: list[Any], in_f64: Callable[[], list[Any]])
     return ""
 
 
+def turned(sample: Any) -> Any:
+    """The sample with the elements of its tensors of whole numbers in another order: lengths, indices, masks."""
+
+    def turn(t: torch.Tensor) -> torch.Tensor:
+        is_plain = t.layout == torch.strided and not t.is_floating_point() and not t.is_complex()
+        return t.flip(0) if is_plain and t.dim() else t
+
+    return pytree.tree_map_only(torch.Tensor, turn, sample)
+
+
 def row_of(op: OpInfo, sample: Any) -> Row:
     where = (name_of(op), "float32", "contiguous")
     try:
@@ -95,17 +105,28 @@ def row_of(op: OpInfo, sample: Any) -> Row:
     if difference(again, want, lambda: want):
         return Row(*where, "refused", "eager differs from call to call")
 
-    def in_f64() -> list[Any]:
-        try:
-            return went(op.op, sample, torch.float64)
-        except REFUSALS:
-            return want
+    def in_f64_of(given: Any, instead: list[Any]) -> Callable[[], list[Any]]:
+        def run() -> list[Any]:
+            try:
+                return went(op.op, given, torch.float64)
+            except REFUSALS:
+                return instead
+
+        return run
+
+    other = turned(sample)
+    try:
+        want_other = went(op.op, other)
+    except REFUSALS:  # these are none that it takes
+        other, want_other = sample, want
 
     fast = fastjit(on_unsupported="eager")(lambda *positional, **named: op.op(*positional, **named))
     try:
         for call in range(CALLS):
-            if wrong := difference(went(fast, sample), want, in_f64):
+            if wrong := difference(went(fast, sample), want, in_f64_of(sample, want)):
                 return Row(*where, "wrong", f"call {call + 1}: {wrong}")
+        if wrong := difference(went(fast, other), want_other, in_f64_of(other, want_other)):
+            return Row(*where, "wrong", f"with other whole numbers: {wrong}")
     except Exception as raised:
         return Row(*where, "wrong", f"raised {type(raised).__name__}: {raised}")
     stats = fast.stats()

@@ -140,10 +140,10 @@ def test_equal_nans_are_equal() -> None:
     assert not compare.problems(one, other)
 
 
-def played(name: str, tmp_path: Path, **settings: str) -> dict[str, Any]:
+def played(name: str, tmp_path: Path, *flags: str, **settings: str) -> dict[str, Any]:
     paths = os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "FASTJIT_CACHE_DIR": str(tmp_path), **settings}
-    order = [sys.executable, str(BENCHMARKS / "_coverage_worker.py"), "--throw", name]
+    order = [sys.executable, str(BENCHMARKS / "_coverage_worker.py"), "--throw", *flags, name]
     done = subprocess.run(order, env=environment, capture_output=True, text=True, timeout=120, check=True)
     row: dict[str, Any] = json.loads(done.stdout)
     return row
@@ -160,3 +160,25 @@ def test_the_worker_tells_why_a_case_is_eager(tmp_path: Path) -> None:
     row = played("image_quantiles", tmp_path, FASTJIT_RECORD_OPERATORS="2")
     assert not row["hit"] and row["second"] == 0.0 and row["grade"] == "bits"
     assert row["reason"].startswith("recording limit (2 operators) reached at torch_itself.py:")
+
+
+def test_the_worker_goes_back(tmp_path: Path) -> None:
+    row = played("transformer_encoder", tmp_path, "--gradients")
+    assert row["hit"] and row["goes_back"] and row["grade"] in compare.GRADES[:4], row
+    assert row["phases"]["first"] == ["recorded", "hit", "hit", "hit"]
+    assert not played("image_quantiles", tmp_path)["goes_back"]
+
+
+def test_programs_without_gradients_are_not_counted() -> None:
+    import coverage
+
+    def row(name: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "reason": "", "grade": "bits", "goes_back": True, **more}
+
+    rows = [row("one"), row("step", goes_back=False), row("odd", grade="broken", reason="the case itself raises x")]
+    counted, sheet = coverage.split_by_gradients(rows)
+    assert [one["name"] for one in counted] == ["one"]
+    assert sheet.rows == [
+        ["nothing that it gives requires grad", "1", "step"],
+        ["the case itself raises x", "1", "odd"],
+    ]
