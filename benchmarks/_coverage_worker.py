@@ -182,7 +182,9 @@ class Player:
             ends = [one for one in tensors(result) if one.requires_grad and id(one) not in given]
             if ends:
                 self.goes_back = True
-                sum((one.abs().square().mean().double() for one in ends), torch.zeros((), dtype=torch.double)).backward()
+                sum(
+                    (one.abs().square().mean().double() for one in ends), torch.zeros((), dtype=torch.double)
+                ).backward()
         return [result, [one.grad for one in leaves]]
 
     def run(self, program: Program, batch: int, double: bool = False) -> tuple[Any, Any, float]:

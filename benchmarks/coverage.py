@@ -65,7 +65,11 @@ def play(cases: list[Case], given: argparse.Namespace) -> Iterator[Row]:
 
     left = list(cases)
     while left:
-        flags = ["--threads", str(given.threads), *(f"--{one}" for one in ("eager", "gradients") if getattr(given, one))]
+        flags = [
+            "--threads",
+            str(given.threads),
+            *(f"--{one}" for one in ("eager", "gradients") if getattr(given, one)),
+        ]
         order = [sys.executable, WORKER, *flags, *(case.name for case in left)]
         process = subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         said = _drained(process)
@@ -250,7 +254,13 @@ def targets_with_gradients(rows: list[Row]) -> list[Target]:
     gain = harness.geometric_mean([speedup(row) for row in hits])
     share = len(hits) / max(len(rows), 1)
     return [
-        Target(f"of {len(rows)} programs of public packages, with gradients: wrong", 0, None, len(wrong), detail=", ".join(wrong)),
+        Target(
+            f"of {len(rows)} programs of public packages, with gradients: wrong",
+            0,
+            None,
+            len(wrong),
+            detail=", ".join(wrong),
+        ),
         Target("of these: hit on the third call", None, 0.85, share, "higher", detail=f"{len(hits)} of {len(rows)}"),
         Target("a hit and its way back, times as fast as eager, geometric mean", None, 1.0, gain, "higher"),
     ]

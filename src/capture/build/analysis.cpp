@@ -174,8 +174,8 @@ class Selector {
     for (uint32_t child = index + 1; child < event.end; child = trace_.events[child].end) {
       drop(trace_.events[child].args);
       const std::string_view name = base_name(trace_.events[child].name);
-      const bool only_copies = name == "aten::to" || name == "aten::_to_copy" || name == "aten::contiguous" ||
-                               name == "aten::clone";
+      const bool only_copies =
+          name == "aten::to" || name == "aten::_to_copy" || name == "aten::contiguous" || name == "aten::clone";
       if (only_copies) add_numbers(trace_.events[child].results);
     }
     drop(event.results);

@@ -334,7 +334,7 @@ bool GraphBuilder::takes_number(const Action& step, uint32_t arg, CallTemplate& 
   if (!is_computed_with || kind_of(step) != ir::ExternKind::Op) return false;
   const auto& [number, name] = inputs_.scalars[place->scalar];
   if (const ir::NodeId node = number_node(place->scalar); node != ir::kNoNode) {
-    if (trace_.device.is_cpu() || !event.args[arg].constant.isDouble()) return false;
+    if (!event.args[arg].constant.isDouble()) return false;
     computed.push_back({{arg, 0, true, name}, node});
     taken_.insert({step.event, arg});
     return true;

@@ -79,8 +79,7 @@ Gradients judge_gradients(const Trace& trace, const std::vector<Use>& leaves, si
   out.unsound =
       trace.no_derivative.empty() ? refuse_graph(trace) : "its gradients are not compiled: " + trace.no_derivative;
   if (!out.unsound.empty()) return out;
-  if (std::ranges::any_of(leaves, is_lost))
-    out.unsound = "a result requires grad";
+  if (std::ranges::any_of(leaves, is_lost)) out.unsound = "a result requires grad";
   const std::span shown = std::span(leaves).first(results);
   if (std::ranges::any_of(shown, is_other_view))
     for (const Use& leaf : shown) out.creations.push_back(is_other_view(leaf) ? leaf.creation : kAsMade);

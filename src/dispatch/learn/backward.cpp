@@ -236,7 +236,8 @@ void add_checked(Backward& node, const capture::Capture& captured, const std::ve
   const capture::Derivative& derivative = *captured.derivative;
   const auto add = [&](Given::From from, uint32_t index) {
     const auto is_it = [&](const Given& given) { return given.from == from && given.index == index; };
-    if (std::ranges::none_of(node.given, is_it)) node.given.push_back({.from = from, .index = index, .is_checked = true, .uses = {1}});
+    if (std::ranges::none_of(node.given, is_it))
+      node.given.push_back({.from = from, .index = index, .is_checked = true, .uses = {1}});
   };
   for (size_t i = 0; i < moved.size() && i < derivative.kept_inputs.size(); ++i)
     if (derivative.kept_inputs[i] && !is_gradient(captured.inputs[i])) add(Given::From::Input, moved[i]);

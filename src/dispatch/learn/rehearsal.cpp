@@ -94,10 +94,10 @@ std::vector<PyObject*> parts_of(PyObject* o) {
 // Of these no second run finds anything else, and they hold nothing that could be changed.
 bool is_unchanging(PyObject* o) {
   if (PyTuple_Check(o) || PySlice_Check(o)) return std::ranges::all_of(parts_of(o), is_unchanging);
-  return o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyUnicode_CheckExact(o) ||
-         PyBytes_CheckExact(o) || PyComplex_CheckExact(o) || PyType_Check(o) || PyFunction_Check(o) ||
-         PyCFunction_Check(o) || PyModule_Check(o) || THPDtype_Check(o) || THPDevice_Check(o) || THPLayout_Check(o) ||
-         THPMemoryFormat_Check(o);
+  return o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
+         PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyComplex_CheckExact(o) || PyType_Check(o) ||
+         PyFunction_Check(o) || PyCFunction_Check(o) || PyModule_Check(o) || THPDtype_Check(o) || THPDevice_Check(o) ||
+         THPLayout_Check(o) || THPMemoryFormat_Check(o);
 }
 
 bool is_set(PyTypeObject* type, const char* name) {

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fastjit import fastjit
+from gradient_tools import whole_step
 from helpers import since
 
 # name -> (class, options)
@@ -166,6 +167,38 @@ def test_steps_are_hits_from_the_third_on(name, foreach, none):
         hits.append(pair.both())
     assert hits[2:] == [1] * (STEPS - 2), pair.fast.stats()
     assert pair.fast.stats().fallbacks == {}
+
+
+class Positions(nn.Module):
+    """Rows of a table that an index picks, as the relative positions of a windowed attention: torch's own calls read
+    and write the table, so its optimizer's do, with the numbers that Python computes of the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, 2))
+        self.index = torch.randint(0, 9, (16,))
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = self.table[self.index].view(4, 4, 2).permute(2, 0, 1)
+        return self.layer(x) + bias.sum(0)
+
+
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam", "AdamW", "RMSprop", "NAdam"])
+def test_whole_steps_of_a_table_that_an_index_reads(name, foreach):
+    kind, options = ALL_OPTIMIZERS[name]
+    torch.manual_seed(0)
+    model = Positions()
+    twin = copy.deepcopy(model)
+    steps = [whole_step(m, kind(m.parameters(), foreach=foreach, **options)) for m in (model, twin)]
+    fast = fastjit(steps[0])
+    for _ in range(STEPS):
+        x = torch.randn(4, 4)
+        near(fast(x), steps[1](x))
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            near(p.detach(), q.detach())
+    assert fast.stats().hits >= STEPS - 3 and fast.stats().fallbacks == {}, fast.stats()
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
