@@ -305,6 +305,8 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
     return tensor_method(container, "__getitem__");
   }
   touch(index);
+  const bool is_alias = PyType_Check(container) && !(((PyTypeObject*)container)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  if (is_alias) return;  // list[int | None]
   if (is_array(container) && reads_elements(container, index)) return;
   if (!PySlice_Check(index) && !keyable(index)) return deny("hash of " + name_of(index));
   raising_ = !is_instance(container);  // a missing key or a list's length is a fact too
@@ -326,8 +328,6 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   }
   if (reads_subclass_item(container, index)) return;
   if (is_instance(container)) return type_method(container, "__getitem__");
-  bool is_alias = PyType_Check(container) && !(((PyTypeObject*)container)->tp_flags & Py_TPFLAGS_HEAPTYPE);
-  if (is_alias) return;  // list[int]
   const bool makes_alias = PyType_Check(container) && !type_lookup(Py_TYPE(container), literal("__getitem__"), nullptr);
   if (makes_alias && class_attr((PyTypeObject*)container, "__class_getitem__")) return may_enter_any();
   deny("read of item of " + name_of(container));

@@ -451,3 +451,34 @@ def test_what_is_saved_may_not_be_written() -> None:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
     assert compiled.stats().hits == 2
+
+
+class Assign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Tensor, index: Any) -> Tensor:
+        ctx.index = index
+        out = x.clone()
+        out[index] = value
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        of_x = g.clone()
+        of_x[ctx.index] = 0
+        return of_x, g[ctx.index], None
+
+
+@pytest.mark.parametrize("index", [(..., slice(1, 3)), (0, slice(1, 3)), slice(0, 2)], ids=str)
+def test_an_index_on_ctx_is_unchanging(index: Any) -> None:
+    def f(x: Tensor, value: Tensor) -> Tensor:
+        return Assign.apply(x * 2, value, index).sin()
+
+    compiled = fastjit.fastjit(f)
+    for _ in range(4):
+        given = [torch.randn(4, 4, requires_grad=True), torch.randn(1, requires_grad=True)]
+        own = [t.detach().clone().requires_grad_() for t in given]
+        value = given[1].expand_as(given[0][index])
+        got = torch.autograd.grad(compiled(given[0], value).sum(), given)
+        want = torch.autograd.grad(f(own[0], own[1].expand_as(own[0][index])).sum(), own)
+        assert_same(got, want)
+    assert compiled.stats().hits == 3 and compiled.stats().fallbacks == {}

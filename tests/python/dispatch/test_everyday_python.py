@@ -168,6 +168,7 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "vmap of a function in C": lambda x: torch.vmap(torch.dot)(x, x),
     "weak references": lambda x: x * len(weakref.ref(Colour)()) + weakref.ref(MODEL)()[0].weight[0],  # type: ignore
     "a path": lambda x: x * len(os.path.join("weights", "model.pt")),  # noqa: PTH118
+    "a cast to what is one type or another": lambda x: x * len(typing.cast(list[float | Tensor], [1.0, x])),
     "a read-only dictionary": lambda x: x * types.MappingProxyType({"a": 2.0})["a"],
     "copies": lambda x: x * copy.deepcopy({"a": [1, 2]})["a"][1],
     "copies of what holds tuples": lambda x: x * copy.deepcopy(SIZES)["of"][1] * copy.deepcopy(SIZES)["list"][0][0],
