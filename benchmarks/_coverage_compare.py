@@ -3,7 +3,8 @@
 `problems()` holds a result to eager's: types, keys, sizes, strides and plain values must be equal, and floats must be
 eager's bits, or within two units in the last place of a run in f64 ("ulps"), or at most twice as far from it as eager
 itself, or as a rounding of all that the call reads moves the result ("rounding"), or at most eight times as far
-("far"). A result that no such run can judge is "unjudged" where it is close to eager's. All else is "wrong".
+("far"). A result that no such run can judge is "unjudged" where it is close to eager's. All else is "wrong"; whoever
+plays many calls may find it "once".
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 import math
 import struct
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ CLOSE = 1e-5  # of the largest magnitude: without a run in f64, more than that i
 F64_ROUNDING = 1e-13  # of the largest magnitude: what rounding may do to results that are f64 themselves
 REFERENCE_OFF = 1e-2  # a run in f64 that is further from eager drew other numbers, or took another path
 FAR_ERRORS = 8.0  # times the same: another order of sums, as of a convolution in another layout; beyond it is wrong
-GRADES = ("bits", "ulps", "rounding", "far", "unjudged", "wrong")
+GRADES = ("bits", "ulps", "rounding", "far", "once", "unjudged", "wrong")
 MOST_PLACES = 200_000
 _SKIPPED = {"_compiled_call_impl", "__orig_class__"}
 _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -79,11 +80,11 @@ def places(value: Any, place: str = "", seen: dict[int, Any] | None = None) -> I
             yield from places(item, f"{place}.{name}", seen)
 
 
-def problems(got: Any, want: Any, exact: Any = None, shaken: Any = None) -> list[Difference]:
+def problems(got: Any, want: Any, exact: Any = None, shaken: Any = None, moved: Sequence[Any] = ()) -> list[Difference]:
     """What differs between two results.
 
     `exact`: what the same call gave in f64, or None where there was no such run; `shaken`: the same with weights and
-    inputs moved by a rounding.
+    inputs moved by a rounding; `moved`: runs as eager's with weights and inputs moved by a unit in the last place.
     """
     mine, theirs = list(places(got)), list(places(want))
     names = [place for place, _ in theirs]
@@ -95,6 +96,7 @@ def problems(got: Any, want: Any, exact: Any = None, shaken: Any = None) -> list
     for (place, one), (_, other) in zip(mine, theirs, strict=True):
         if not _same(one, other):
             judge = judge or Judge(*(dict(places(run)) if run is not None else {} for run in (want, exact, shaken)))
+            judge.moved = judge.moved or [dict(places(run)) for run in moved]
             found.append(_difference(place, one, other, judge))
     return found
 
@@ -173,6 +175,7 @@ class Judge:
     def __init__(self, eager: dict[str, Any], exact: dict[str, Any], shaken: dict[str, Any]) -> None:
         self.exact: dict[str, torch.Tensor] = {}
         self.shaken = shaken
+        self.moved: list[dict[str, Any]] = []
         self.far: set[str] = set()
         scales = [0.0]
         for place, want in eager.items():
@@ -191,6 +194,11 @@ class Judge:
         if 2 * len(self.far) > len(self.exact):
             self.exact = {}
 
+    def spread(self, place: str, want: torch.Tensor) -> float:
+        """How far a unit in the last place of everything that the call reads moves eager's result."""
+        found = [_dense(run[place]) for run in self.moved if isinstance(run.get(place), torch.Tensor)]
+        return max((float(distance(one, want).max()) for one in found if one.shape == want.shape), default=0.0)
+
     def noise(self, place: str) -> float:
         """How far a rounding of everything that the call reads moves the result."""
         one, other = self.exact[place], self.shaken.get(place)
@@ -208,6 +216,8 @@ def _grade(place: str, got: torch.Tensor, want: torch.Tensor, judge: Judge) -> D
     exact = judge.exact.get(place)
     if exact is None or (place in judge.far and most > CLOSE * judge.largest):
         grade = "ulps" if ulps <= 1 else "unjudged" if most <= CLOSE * max(scale, 1e-30) else "wrong"
+        if grade != "ulps":
+            grade = _among(most, judge.spread(place, want), 0.0) or grade
         if grade == "unjudged" and want.dtype == torch.float64 and most <= F64_ROUNDING * scale:
             grade = "rounding"
         return Difference(place, grade, f"{said}, and no run in f64 to judge it", ulps)
@@ -216,8 +226,13 @@ def _grade(place: str, got: torch.Tensor, want: torch.Tensor, judge: Judge) -> D
     if bool((ours <= ULPS * off).all()):
         return Difference(place, "ulps", said, ulps)
     said += f"; {float(ours.max()):.3g} from f64, eager {float(eagers.max()):.3g}"
-    most, usual = float(ours.max()), max(float(eagers.max()), judge.noise(place))
+    usual = max(float(eagers.max()), judge.noise(place), judge.spread(place, want))
+    return Difference(place, _among(float(ours.max()), usual, ULPS * float(off.max())) or "wrong", said, ulps)
+
+
+def _among(most: float, usual: float, beside: float) -> str:
+    """The grade of an error beside one that is usual; none: it is more than that explains."""
     for grade, times in (("rounding", EAGER_ERRORS), ("far", FAR_ERRORS)):
-        if most <= times * usual + ULPS * float(off.max()):
-            return Difference(place, grade, said, ulps)
-    return Difference(place, "wrong", said, ulps)
+        if most <= times * usual + beside:
+            return grade
+    return ""

@@ -110,7 +110,7 @@ def take(options: harness.Options) -> list[Row]:
         for row in play([case for case in cases if case.package == package], given):
             found.append(row)
             options.done([row["package"], row["name"], "hit" if row["hit"] else f"eager: {row['reason']}"])
-            if row["grade"] in ("wrong", "unjudged", "far", "broken"):
+            if row["grade"] in ("wrong", "unjudged", "once", "far", "broken"):
                 options.done([row["package"], row["name"], f"{row['grade'].upper()}: {row['differs']}"])
     return found
 
@@ -184,6 +184,7 @@ def equal(rows: list[Row]) -> Sheet:
         "ulps": "within two units in the last place of a run in f64",
         "rounding": "at most twice as far from a run in f64 as rounding takes eager",
         "far": "at most eight times as far",
+        "once": "more, in one call alone: a ReLU or maximum whose argument is a rounding from a tie",
         "unjudged": "close to eager (1e-5 of the largest value); no run in f64 to judge it",
         "broken": "the case could not be played",
         "wrong": "something else",
