@@ -38,15 +38,19 @@ bool shares_memory(const at::Tensor& one, const at::Tensor& other) {
   return !one.is_same(other) && one.has_storage() && one.storage().is_alias_of(other.storage());
 }
 
-bool is_view_of_root(const Trace& trace, const Use& result) {
-  return std::ranges::any_of(trace.roots, [&](const Source& root) { return root.before.storage == result.storage; });
+// What was there before and shares memory with the result; null: nothing.
+const Source* root_below(const Trace& trace, const Use& result) {
+  const auto found =
+      std::ranges::find_if(trace.roots, [&](const Source& root) { return root.before.storage == result.storage; });
+  return found == trace.roots.end() ? nullptr : &*found;
 }
 
 // What keeps a tensor of the result from having a node of autograd's of its own. Besides its own views, only what is
 // detached from it may share its memory, as state that is kept does.
 std::string why_not_own(const Trace& trace, const at::Tensor& result, const Use& use,
                         const std::vector<at::Tensor>& results) {
-  if (is_view_of_root(trace, use)) return "a result that requires grad shares memory with an argument";
+  if (const Source* root = root_below(trace, use))
+    return "a result that requires grad shares memory with '" + root->name + "'";
   const auto clashes = [&](const at::Tensor& other) {
     return shares_memory(other, result) && (result.is_view() || (other.requires_grad() && !is_view_of(other, result)));
   };
@@ -183,7 +187,7 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
   std::set<uint32_t> met;
   for (uint32_t i = 0; i < results.size(); ++i) {
     if (!results[i].requires_grad() || trace.root(uses[i].tensor) || !met.insert(uses[i].tensor).second) continue;
-    if (!trace.grad && is_view_of_root(trace, uses[i])) continue;  // without grad mode a view is what its base is
+    if (!trace.grad && root_below(trace, uses[i])) continue;  // without grad mode a view is what its base is
     if (const auto view = view_among(results, i)) {
       derivative.views.push_back(*view);
       continue;

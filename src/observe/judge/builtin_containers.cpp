@@ -181,12 +181,63 @@ void Tracer::judge_dict_view(PyObject*, Args args) {
   if (args.size() == 1) top().fresh_result = is_known(args[0]) || is_reached(args[0]);
 }
 
+// A dictionary that the call finds, or one of a subclass that looks for keys as a dictionary does, as Counter.
+bool Tracer::keys_node(PyObject* d, Facts::Id* id) {
+  static PyObject* const contains = PyDict_GetItemString(PyDict_Type.tp_dict, "__contains__");
+  if (dict_node(d, id)) return true;
+  if (!PyDict_Check(d) || !is_reached(d) || class_attr(Py_TYPE(d), "__contains__") != contains) return false;
+  note_instance(d);
+  return dict_base_node(d, id);
+}
+
+// What a few numbers of a container are, all of which are facts from now on; none: it holds other things too, or more.
+std::vector<PyObject*> Tracer::few_numbers_in(PyObject* container) {
+  constexpr Py_ssize_t kMost = 32;
+  const bool is_list = PyList_CheckExact(container) || PyTuple_CheckExact(container);
+  const bool is_set = PyAnySet_CheckExact(container), is_dictionary = PyDict_Check(container);
+  if (!is_list && !is_set && !is_dictionary) return {};
+  const Py_ssize_t size = is_list  ? PySequence_Fast_GET_SIZE(container)
+                          : is_set ? PySet_GET_SIZE(container)
+                                   : PyDict_GET_SIZE(container);
+  if (size > kMost) return {};
+  std::vector<PyObject*> numbers;
+  PyObject* key = nullptr;
+  Py_ssize_t at = 0;
+  Py_hash_t hash = 0;
+  for (Py_ssize_t i = 0; is_list && i < size; ++i) numbers.push_back(PySequence_Fast_ITEMS(container)[i]);
+  while (is_set && _PySet_NextEntry(container, &at, &key, &hash)) numbers.push_back(key);
+  while (is_dictionary && PyDict_Next(container, &at, &key, nullptr)) numbers.push_back(key);
+  const auto is_plain = [this](PyObject* o) { return is_number(o) && !holds_nan(o); };
+  if (!std::ranges::all_of(numbers, is_plain)) return {};
+  const auto is_fact = [&] {
+    if (is_known(container) || readable(container) || open(container)) return true;
+    Facts::Id id;
+    if (!is_dictionary || !keys_node(container, &id)) return false;
+    if (opened_.insert(container).second) open_dict(id, container);
+    return true;
+  };
+  return is_fact() ? numbers : std::vector<PyObject*>();
+}
+
+// Whether the program asks it of each: `step in (100, 200)`. Of a step that differs from call to call the answers are
+// the same in many.
+bool Tracer::is_asked_of_each(PyObject* container, PyObject* item) {
+  if (!numbers_.is_open(item)) return false;
+  const std::vector<PyObject*> numbers = few_numbers_in(container);
+  for (PyObject* number : numbers) {
+    if (!compares_open(Py_EQ, item, number)) return false;
+    if (PyObject_RichCompareBool(item, number, Py_EQ) == 1) break;
+  }
+  return !numbers.empty();
+}
+
 void Tracer::judge_contains(PyObject*, Args args) {
   if (args.size() != 2) return;
   PyObject *container = unwrapped(args[0]), *item = args[1];
+  if (is_asked_of_each(container, item)) return;
   touch(item);
   if (is_tensor(container)) return tensor_method(container, "__contains__");
-  if (Facts::Id id; keyable(item) && dict_node(container, &id)) {
+  if (Facts::Id id; keyable(item) && keys_node(container, &id)) {
     PyObject *key = pooled(item), *again = nullptr;
     if (!facts_->again(id, key, &again)) facts_->has_key(id, key, item_label(container, item), where());
     return;

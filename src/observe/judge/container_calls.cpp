@@ -96,7 +96,26 @@ void Tracer::judge_ordered_change(PyObject* callee, Args args) {
 }
 
 // The items of a list that is in order are compared with another: numbers and what else compares in C.
+// The comparisons of a search for a number that differs from call to call: where they turn out the same, it ends there.
+bool Tracer::is_searched(PyObject* list, PyObject* number, bool right) {
+  const bool is_list = PyList_CheckExact(list) || PyTuple_CheckExact(list);
+  if (!is_list || !numbers_.is_open(number)) return false;
+  const std::vector<PyObject*> numbers = few_numbers_in(list);
+  size_t low = 0, high = numbers.size();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    PyObject* const one = right ? number : numbers[middle];
+    PyObject* const other = right ? numbers[middle] : number;
+    if (!compares_open(Py_LT, one, other)) return false;
+    const bool is_less = PyObject_RichCompareBool(one, other, Py_LT) == 1;
+    (is_less == right ? high : low) = is_less == right ? middle : middle + 1;
+  }
+  return !numbers.empty();
+}
+
 void Tracer::judge_bisect(PyObject* callee, Args args) {
+  const bool is_right = callee == imported("_bisect:bisect_right").get();
+  if (args.size() == 2 && !top().kwnames && is_searched(args[0], args[1], is_right)) return;
   if (args.size() < 2 || top().kwnames || !readable_args(args, callee)) return;
   const bool is_list = PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0]);
   if (!is_list) return deny("search in " + name_of(args[0]));

@@ -495,6 +495,7 @@ class Tracer final : public Driver {
   bool holds_argument_tensor(PyObject* o, int depth = 0);
   void know_apart(PyObject* o, int depth = 0);
   void judge_flatten(PyObject* callee, Args args);
+  bool is_searched(PyObject* list, PyObject* number, bool right);
   void judge_bisect(PyObject* callee, Args args);
   void judge_search(PyObject* callee, Args args);
   bool readable_pair(PyObject* o);
@@ -559,6 +560,9 @@ class Tracer final : public Driver {
   void reverse(PyObject* o);
   void judge_dict_read(PyObject* callee, Args args);
   void judge_dict_view(PyObject*, Args args);
+  bool keys_node(PyObject* d, Facts::Id* id);
+  std::vector<PyObject*> few_numbers_in(PyObject* container);
+  bool is_asked_of_each(PyObject* container, PyObject* item);
   void judge_contains(PyObject*, Args args);
   void judge_side_effect(PyObject* callee, Args args);
   void judge_exit(PyObject* callee, Args args);

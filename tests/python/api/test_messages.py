@@ -41,7 +41,7 @@ def test_gradients_that_are_not_compiled_are_said_once_with_the_way_out():
     with torch.enable_grad():
         said = (
             r"Shared ran eagerly because its gradients are not compiled: "
-            r"a result that requires grad shares memory with an argument; "
+            r"a result that requires grad shares memory with 'self.weight'; "
             r"'python -m fastjit docs training' says which gradients are compiled; "
             r"where none is needed, call it under torch.no_grad\(\)$"
         )

@@ -551,7 +551,7 @@ EAGER = {
     "hooks for saved tensors are active, as in a checkpoint": (in_checkpoint, product),
     "anomaly detection is on": (under_anomaly_detection, product),
     "depends on data": (backward, lambda x, w: (x * w).prod()),
-    "its gradients are not compiled: a result that requires grad shares memory with an argument": (
+    "its gradients are not compiled: a result that requires grad shares memory with 'x'": (
         backward,
         lambda x, w: x[1:],
     ),

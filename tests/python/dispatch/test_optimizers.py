@@ -201,6 +201,48 @@ def test_whole_steps_of_a_table_that_an_index_reads(name, foreach):
     assert fast.stats().hits >= STEPS - 3 and fast.stats().fallbacks == {}, fast.stats()
 
 
+INSIDE: dict[str, Callable[[Any], Any]] = SCHEDULES | {
+    "StepLR": lambda o: torch.optim.lr_scheduler.StepLR(o, 7),
+    "MultiStepLR": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [5, 11]),
+    "warmup, then a cosine": lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [torch.optim.lr_scheduler.LinearLR(o, total_iters=5), torch.optim.lr_scheduler.CosineAnnealingLR(o, 40)],
+        [5],
+    ),
+}
+
+
+@pytest.mark.parametrize("schedule", INSIDE)
+def test_a_schedule_that_steps_with_the_optimizer(schedule):
+    """As transformers are trained: each step has its own rate. Milestones are ways of their own."""
+    torch.manual_seed(0)
+    model = network()
+    twin = copy.deepcopy(model)
+
+    def make(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        scheduler = INSIDE[schedule](optimizer)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return loss.detach()
+
+        return step, optimizer, scheduler
+
+    (step, optimizer, scheduler), (other, other_optimizer, other_scheduler) = make(model), make(twin)
+    fast = fastjit(step)
+    for _ in range(30):
+        x = torch.randn(4, 5)
+        near(fast(x), other(x))
+        assert optimizer.param_groups[0]["lr"] == other_optimizer.param_groups[0]["lr"]
+        assert scheduler.last_epoch == other_scheduler.last_epoch
+    assert fast.stats().hits >= 20, fast.stats()
+
+
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_a_parameter_is_read_once(name):
     """The moments' new values go on to the parameter in registers, past the bias corrections that Python computes."""
