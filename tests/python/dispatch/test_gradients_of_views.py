@@ -78,8 +78,8 @@ def view_and_detached(x: Tensor) -> Any:
     return h.view(-1), h.detach(), h
 
 
-VIEWS = [halves, parts_of_what_is_kept, with_last, with_what_follows, transposed_first, each_row, one_is_used, view_of_a_view, written_before,
-         detached, view_and_detached]  # fmt: skip
+VIEWS = [halves, parts_of_what_is_kept, with_last, with_what_follows, transposed_first, each_row, one_is_used,
+         view_of_a_view, written_before, detached, view_and_detached]  # fmt: skip
 
 
 def seen(f: Function) -> Log:
