@@ -25,7 +25,6 @@ class Model:
     name: str
     make: Callable[[], Callable[..., Any]]  # ImportError where its library is missing
     draw: Callable[[random.Random], Arguments]
-    unrolls: str = ""  # what Python loops over, so that each value of it is a program
 
 
 class Block(nn.Module):
@@ -163,8 +162,7 @@ MODELS = (
     Model("nn.LSTM, batch 2-7 x length 3-40", lambda: ready(Lstm()), sequences(3, 40, 32)),
     Model("LSTM cells in a Python loop, batch 2-40 x length 6", lambda: ready(LstmCells()),
           lambda rng: (torch.randn(rng.randint(2, 40), 6, 32),)),
-    Model("LSTM cells in a Python loop, batch 2-7 x length 3-40", lambda: ready(LstmCells()), sequences(3, 40, 32),
-          unrolls="length"),
+    Model("LSTM cells in a Python loop, batch 2-7 x length 3-40", lambda: ready(LstmCells()), sequences(3, 40, 32)),
 )  # fmt: skip
 
 

@@ -183,36 +183,40 @@ void Tracer::judge_dict_view(PyObject*, Args args) {
 
 // A dictionary that the call finds, or one of a subclass that looks for keys as a dictionary does, as Counter.
 bool Tracer::keys_node(PyObject* d, Facts::Id* id) {
-  static PyObject* const contains = PyDict_GetItemString(PyDict_Type.tp_dict, "__contains__");
   if (dict_node(d, id)) return true;
+  PyObject* const contains = _PyType_Lookup(&PyDict_Type, literal("__contains__"));
   if (!PyDict_Check(d) || !is_reached(d) || class_attr(Py_TYPE(d), "__contains__") != contains) return false;
   note_instance(d);
   return dict_base_node(d, id);
 }
 
-// What a few numbers of a container are, all of which are facts from now on; none: it holds other things too, or more.
-std::vector<PyObject*> Tracer::few_numbers_in(PyObject* container) {
+// What a list, a tuple, a set or the keys of a dictionary hold, if these are few; none: it is something else.
+static std::vector<PyObject*> few_in(PyObject* container) {
   constexpr Py_ssize_t kMost = 32;
-  const bool is_list = PyList_CheckExact(container) || PyTuple_CheckExact(container);
-  const bool is_set = PyAnySet_CheckExact(container), is_dictionary = PyDict_Check(container);
-  if (!is_list && !is_set && !is_dictionary) return {};
-  const Py_ssize_t size = is_list  ? PySequence_Fast_GET_SIZE(container)
-                          : is_set ? PySet_GET_SIZE(container)
-                                   : PyDict_GET_SIZE(container);
-  if (size > kMost) return {};
-  std::vector<PyObject*> numbers;
-  PyObject* key = nullptr;
-  Py_ssize_t at = 0;
-  Py_hash_t hash = 0;
-  for (Py_ssize_t i = 0; is_list && i < size; ++i) numbers.push_back(PySequence_Fast_ITEMS(container)[i]);
-  while (is_set && _PySet_NextEntry(container, &at, &key, &hash)) numbers.push_back(key);
-  while (is_dictionary && PyDict_Next(container, &at, &key, nullptr)) numbers.push_back(key);
+  std::vector<PyObject*> all;
+  if (PyList_CheckExact(container) || PyTuple_CheckExact(container)) {
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(container);
+    PyObject** const items = PySequence_Fast_ITEMS(container);
+    if (size <= kMost) all.assign(items, items + size);
+  } else if (PyAnySet_CheckExact(container) && PySet_GET_SIZE(container) <= kMost) {
+    for (const setentry& place : set_places(container))
+      if (holds_item(place)) all.push_back(place.key);
+  } else if (PyDict_Check(container) && PyDict_GET_SIZE(container) <= kMost) {
+    PyObject* key = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(container, &at, &key, nullptr);) all.push_back(key);
+  }
+  return all;
+}
+
+// The numbers that it holds, all of which are facts from now on; none: it holds other things too, or more.
+std::vector<PyObject*> Tracer::few_numbers_in(PyObject* container) {
+  std::vector<PyObject*> numbers = few_in(container);
   const auto is_plain = [this](PyObject* o) { return is_number(o) && !holds_nan(o); };
   if (!std::ranges::all_of(numbers, is_plain)) return {};
   const auto is_fact = [&] {
     if (is_known(container) || readable(container) || open(container)) return true;
     Facts::Id id;
-    if (!is_dictionary || !keys_node(container, &id)) return false;
+    if (!keys_node(container, &id)) return false;
     if (opened_.insert(container).second) open_dict(id, container);
     return true;
   };

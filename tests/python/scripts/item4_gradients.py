@@ -185,12 +185,12 @@ def view_made_without_gradients_is_written(w: World) -> None:
         except RuntimeError as error:
             return str(error)[:60]
 
-    for expected, one in (("hit", whole), ("hit", part), ("a view is returned", mixed)):
+    for one in (whole, part, mixed):
         f = w.jit(one)
         with torch.enable_grad():
-            w.call("new" if expected == "hit" else expected, f, torch.ones(2, 2))
+            w.call("new", f, torch.ones(2, 2))
             for _ in range(2):
-                print(multiply(w.call(expected, f, torch.ones(2, 2))))
+                print(multiply(w.call("hit", f, torch.ones(2, 2))))
 
 
 @script(4)
