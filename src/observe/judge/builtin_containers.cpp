@@ -208,13 +208,17 @@ static std::vector<PyObject*> few_in(PyObject* container) {
   return all;
 }
 
-// The numbers that it holds, all of which are facts from now on; none: it holds other things too, or more.
+// The numbers that it holds, all of which are facts from now on; none: it holds other things too, or more. A set or a
+// dictionary that the call finds may be a cache, which grows: of these a fact is of one key.
 std::vector<PyObject*> Tracer::few_numbers_in(PyObject* container) {
   std::vector<PyObject*> numbers = few_in(container);
   const auto is_plain = [this](PyObject* o) { return is_number(o) && !holds_nan(o); };
   if (!std::ranges::all_of(numbers, is_plain)) return {};
   const auto is_fact = [&] {
-    if (is_known(container) || readable(container) || open(container)) return true;
+    if (is_known(container)) return true;
+    if (is_dict(container) || PySet_CheckExact(container)) return false;
+    if (readable(container)) return true;
+    if (PyList_CheckExact(container)) return open(container);
     Facts::Id id;
     if (!keys_node(container, &id)) return false;
     if (opened_.insert(container).second) open_dict(id, container);
