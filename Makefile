@@ -193,8 +193,9 @@ correctness-report: build
 	@$(PY) benchmarks/correctness.py --parts $(PARTS)
 	@$(PY) benchmarks/report.py
 
-# Functions and models of public packages against eager, without and with gradients: some twenty minutes, and 2 GB in build/coverage for the packages
-# of the extra of that name. COVERAGE="--package kornia,timm" or "--only bert,sobel" plays these alone; --list names all.
+# Functions and models of public packages against eager, without and with gradients: some twenty minutes, and 2 GB in
+# build/coverage for the packages of the extra of that name. COVERAGE="--package kornia,timm" or "--only bert,sobel" plays
+# these alone; --list names all.
 COVERAGE ?=
 COVERAGE_PY := build/coverage/bin/python
 COVERAGE_PINS := $(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['coverage'])"

@@ -95,8 +95,8 @@ def problems(got: Any, want: Any, exact: Any = None, shaken: Any = None, moved: 
     found = []
     for (place, one), (_, other) in zip(mine, theirs, strict=True):
         if not _same(one, other):
-            judge = judge or Judge(*(dict(places(run)) if run is not None else {} for run in (want, exact, shaken)))
-            judge.moved = judge.moved or [dict(places(run)) for run in moved]
+            runs = (want, exact, shaken, *moved)
+            judge = judge or Judge(*(dict(places(run)) if run is not None else {} for run in runs))
             found.append(_difference(place, one, other, judge))
     return found
 
@@ -172,10 +172,11 @@ class Judge:
     places; where it is far in a few, these are sums that cancel, and must be close to eager beside the largest values.
     """
 
-    def __init__(self, eager: dict[str, Any], exact: dict[str, Any], shaken: dict[str, Any]) -> None:
+    def __init__(
+        self, eager: dict[str, Any], exact: dict[str, Any], shaken: dict[str, Any], *moved: dict[str, Any]
+    ) -> None:
         self.exact: dict[str, torch.Tensor] = {}
-        self.shaken = shaken
-        self.moved: list[dict[str, Any]] = []
+        self.shaken, self.moved = shaken, moved
         self.far: set[str] = set()
         scales = [0.0]
         for place, want in eager.items():

@@ -95,7 +95,6 @@ void Tracer::judge_ordered_change(PyObject* callee, Args args) {
   may_enter_any();
 }
 
-// The items of a list that is in order are compared with another: numbers and what else compares in C.
 // The comparisons of a search for a number that differs from call to call: where they turn out the same, it ends there.
 bool Tracer::is_searched(PyObject* list, PyObject* number, bool right) {
   const bool is_list = PyList_CheckExact(list) || PyTuple_CheckExact(list);
@@ -113,6 +112,7 @@ bool Tracer::is_searched(PyObject* list, PyObject* number, bool right) {
   return !numbers.empty();
 }
 
+// The items of a list that is in order are compared with another: numbers and what else compares in C.
 void Tracer::judge_bisect(PyObject* callee, Args args) {
   const bool is_right = callee == imported("_bisect:bisect_right").get();
   if (args.size() == 2 && !top().kwnames && is_searched(args[0], args[1], is_right)) return;

@@ -221,15 +221,12 @@ def test_a_schedule_that_steps_with_the_optimizer(schedule):
 
     def make(model):
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        scheduler = INSIDE[schedule](optimizer)
+        scheduler, plain = INSIDE[schedule](optimizer), whole_step(model, optimizer)
 
         def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
+            loss = plain(x)
             scheduler.step()
-            return loss.detach()
+            return loss
 
         return step, optimizer, scheduler
 
