@@ -24,10 +24,12 @@ class Program:
     others: dict[str, Callable[[Made], Callable[[], Any]]] = field(default_factory=dict)  # numpy, numba, jax
     table: str = "Programs"
     quick: bool = False  # part of the smoke test
+    counted: Callable[..., Made] | None = None  # in the place of `make` where launches are held beside a source's
+    planned: bool = False  # what its recording and compilation take is measured apart
 
-    def made(self) -> Made:
+    def made(self, make: Callable[..., Made] | None = None) -> Made:
         torch.manual_seed(SEED)
-        fn, args = self.make(**self.values)
+        fn, args = (make or self.make)(**self.values)
         if isinstance(fn, torch.nn.Module):
             fn.eval().requires_grad_(False)
         return fn, args

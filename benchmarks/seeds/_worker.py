@@ -3,11 +3,15 @@
 `steady`: FastJIT's first call with an empty cache, then every variant checked against eager and timed in rounds.
 `compile`: the same for torch.compile beside eager; a first call that takes too long ends the process.
 `again`: FastJIT's first call in a new process, with the cache that the first one left.
+`peak`: what a warm call of one variant makes the process hold at most, with the means of _peak.py.
+`planning`: what recording and compiling take, of functions made anew with empty caches. It empties the cache on disk.
+`counted`: the launches of the program as it is made for the count.
 """
 
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import re
@@ -16,20 +20,24 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "build" / "seeds-peers"))  # numba, jax: make seeds-peers
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import torch
 
+import _peak
 import fastjit.api  # noqa: F401  # a user's script imports it at its top
 from _program import Made, Program, program
 from fastjit._bench import check, measure
 from fastjit._bench.variants import BUILDERS, Absent, Built, build, own_copy, quiet
 
 CHECKED = 3
+EAGER_CALLS, WARM_CALLS = 2, 6  # before a call's peak is taken
+PLANNED = 5  # functions made anew, of which the least counts
 
 
 def script_or_trace(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Built:
@@ -61,7 +69,14 @@ def exact(fn: Callable[..., Any], args: tuple[Any, ...]) -> check.Outcome | None
         torch.set_default_dtype(before)
 
 
-def launches(plan: str) -> int:
+def launches_of(handle: Any) -> int:
+    """Eager's views are no launches; a program's steps of torch's are numbered in the order of the recorded graph."""
+    calls = re.findall(r" = extern .* kind=(\w+) call=", str(handle.inspect("ir")))
+    views = {number for number, kind in enumerate(calls) if kind == "view"}
+    return launches(str(handle.inspect("plan")), views)
+
+
+def launches(plan: str, views: Set[int] = frozenset()) -> int:
     """Kernels and calls of torch's that one call of a program runs, those of a loop each round."""
     count, open_loops = 0, []  # (indent, rounds)
     for line in plan.split("\n\n", 1)[1].splitlines():
@@ -74,11 +89,19 @@ def launches(plan: str) -> int:
         elif words[:1] == ["arena"]:
             break
         elif words and words[0] in ("kernel", "extern", "product"):
+            if words[0] == "extern" and int(words[1].partition("+")[0]) in views:
+                continue
             rounds = 1
             for _, trip in open_loops:
                 rounds *= trip
             count += rounds
     return count
+
+
+def handle_of(built: Built) -> Any:
+    from fastjit import of
+
+    return of(built.call) if isinstance(built.call, torch.nn.Module) else built.call
 
 
 class Bench:
@@ -191,13 +214,9 @@ class Bench:
         ours = self.answer["fastjit"]
         stats = dict(built.stats() or {})
         ours["stats"] = {key: stats[key] for key in stats if isinstance(stats[key], (int, float, str, dict))}
-        handle = built.call
-        if isinstance(handle, torch.nn.Module):
-            from fastjit import of
-
-            handle = of(handle)
+        handle = handle_of(built)
         try:
-            ours["launches"] = launches(str(handle.inspect("plan")))
+            ours["launches"] = launches_of(handle)
         except (LookupError, RuntimeError) as error:
             ours["no_plan"] = first_line(error)
         if self.order.get("source"):
@@ -231,9 +250,56 @@ class Bench:
         if built is not None:
             self.answer["fastjit"]["disk_hits"] = (built.stats() or {}).get("disk_hits")
 
+    def peak(self) -> None:
+        """Eager is called first, so that what is paid once is paid, and FastJIT takes the same module, not a copy."""
+        fn, args = self.made
+        restore = check.restorer(args)
+        for _ in range(EAGER_CALLS):
+            fn(*args)
+        start = _peak.held_bytes()
+        built = build(self.order["variant"], fn, args, {}, own=False)
+        for _ in range(WARM_CALLS):
+            restore()
+            built.call(*args)
+        before = dict(built.stats() or {})
+        peak_bytes, held = _peak.peak_of_calls(lambda: built.call(*args), restore)
+        self.answer |= {"peak_bytes": peak_bytes, "kept_bytes": max(0, held - start)}
+        if before:
+            stats = dict(built.stats() or {})
+            self.answer["all_hits"] = stats["hits"] - before["hits"] == _peak.PEAK_CALLS
+            self.answer["fallbacks"] = dict(stats["fallbacks"])
+
+    def planning(self) -> None:
+        """A function that does not count goes first: it loads the compiler. Each is gone before the next one, which
+        would find its kernels."""
+        from fastjit import _C, cache
+
+        fn, args = self.made
+        found = []
+        for count in range(1 + PLANNED):
+            if count:
+                cache.clear()
+                _C.clear_memory()
+            built = build("fastjit", fn, args, {})
+            built.call(*copy.deepcopy(args))
+            found.append(dict(built.stats() or {}))
+            del built
+            gc.collect()
+        self.answer |= {key: min(one[key] for one in found[1:]) for key in ("compile_ms", "record_ms", "compiles")}
+
+    def counted(self) -> None:
+        assert self.program.counted is not None
+        fn, args = self.program.made(self.program.counted)
+        built = build("fastjit", fn, args, {})
+        for _ in range(CHECKED):
+            built.call(*copy.deepcopy(args))
+        self.answer["launches"] = launches_of(handle_of(built))
+
 
 def main(text: str) -> int:
     order = json.loads(text)
+    if order["part"] == "peak":
+        _peak.map_blocks()
     if order.get("threads"):
         torch.set_num_threads(order["threads"])
     with torch.no_grad(), quiet():

@@ -252,12 +252,20 @@ void Graph::take_up_nodes() {
     if (is_pure(nodes[taken_nodes_].op)) interned_.add(hash_of(nodes[taken_nodes_]), static_cast<NodeId>(taken_nodes_));
 }
 
+/// Whether the node may be one that is appended on this line, too. What a round has made is not read outside of its
+/// loop: another call would read another round.
+static bool may_stand_in(const Graph& graph, NodeId id, uint32_t line) {
+  const uint32_t loop = graph.round_of(id).loop;
+  return loop == TracedRound::kNone || (line < graph.line_rounds.size() && loop == graph.line_rounds[line].loop);
+}
+
 NodeId Graph::append(Node node) {
   take_up_nodes();
   if (is_commutative(node.op) && node.in[0] > node.in[1]) std::swap(node.in[0], node.in[1]);
   const uint64_t hash = hash_of(node);
   if (is_pure(node.op) && !is_own_copy(*this, node)) {
-    const NodeId known = interned_.find(hash, [&](NodeId id) { return same_work(nodes[id], node); });
+    const NodeId known =
+        interned_.find(hash, [&](NodeId id) { return same_work(nodes[id], node) && may_stand_in(*this, id, line_); });
     if (known != support::HashIndex::kNone) return known;
   }
   node.line = line_;

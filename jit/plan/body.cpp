@@ -5,6 +5,8 @@
 #include "ir/graph.h"
 #include "ir/strides.h"
 #include "plan/products.h"
+#include "plan/repeat.h"
+#include "plan/stage.h"
 #include "plan/two_stage.h"
 #include "plan/updates.h"
 #include "plan/work.h"
@@ -14,6 +16,9 @@ namespace fastjit::plan {
 namespace {
 
 using Of = SizedNumber::Of;
+
+/// What torch computes.
+bool is_call(const ir::Node& node) { return node.op == ir::Op::Contract || node.op == ir::Op::Extern; }
 
 /// Every placed value is stored over the one of the round before, and nothing else of it is.
 bool stays_in_place(const ir::Graph& body) {
@@ -31,6 +36,19 @@ bool take_launches(Body& body) {
       body.launches.insert(body.launches.end(), parallel->launches.begin(), parallel->launches.end());
     else
       return false;
+  }
+  return true;
+}
+
+/// As take_launches(), of steps of any kind that stands in a round.
+bool take_steps(Body& body) {
+  for (const Step& step : body.program.steps) {
+    if (!as_round_step(step)) return false;
+    const auto add = [&](const auto& each) {
+      const std::span<const KernelStep> launches = launches_of(each);
+      body.launches.insert(body.launches.end(), launches.begin(), launches.end());
+    };
+    std::visit(add, step);
   }
   return true;
 }
@@ -75,6 +93,15 @@ Dim* place_of(Body& body, const SizedNumber& number) {
   }
 }
 
+/// Where it takes what the number is in each round; null: it is of none that may differ.
+std::vector<Dim>* offsets_of(Body& body, const SizedNumber& number) {
+  if (number.of == Of::LaunchOffset)
+    return &body.moving.emplace_back(Body::Moving{{number.at, number.index}, {}}).offsets;
+  if (number.of == Of::SlotOffset && body.has_calls && body.program.slots[number.at].kind == SlotKind::Alias)
+    return &body.sliding.emplace_back(Body::Sliding{number.at, {}}).offsets;
+  return nullptr;
+}
+
 /// What depends on sizes, and where operands lie in each round: nothing else may depend on the round.
 bool take_dims(Body& body, const ir::Symbols& own, Dim trip, ir::Symbols& around) {
   take_numbers(body);
@@ -86,13 +113,13 @@ bool take_dims(Body& body, const ir::Symbols& own, Dim trip, ir::Symbols& around
       *place = around.in_round(own, dim, 0);
       continue;
     }
-    if (number.of != Of::LaunchOffset) return false;
-    Body::Moving& moving = body.moving.emplace_back(Body::Moving{{number.at, number.index}, {}});
+    std::vector<Dim>* const offsets = offsets_of(body, number);
+    if (!offsets) return false;
     work(static_cast<uint64_t>(trip.hint()));
     const auto offset = [&](Dim round) { return around.in_round(own, dim, round + ir::LoopAttr::kFirstRound); };
-    for (int64_t round = 0; round < trip.hint(); ++round) moving.offsets.push_back(offset(round));
+    for (int64_t round = 0; round < trip.hint(); ++round) offsets->push_back(offset(round));
     if (!trip.is_symbolic()) continue;
-    const Dim begin = moving.offsets[0], step = moving.offsets[1] - begin;
+    const Dim begin = (*offsets)[0], step = (*offsets)[1] - begin;
     if (!identical(offset(trip - 1), begin + (trip - 1) * step)) return false;
   }
   return true;
@@ -113,27 +140,40 @@ bool is_so_in_all(const ir::Symbols& asked, int64_t trip) {
 
 }  // namespace
 
-std::optional<Body> plan_body(ir::Graph graph, Dim trip, uint32_t carried, const PlanOptions& options,
+bool calls_torch(const ir::LoopAttr& loop) { return std::ranges::any_of(loop.body->nodes, is_call); }
+
+bool is_handed(const ir::Graph& graph, ir::NodeId id) {
+  const ir::Node& node = graph[id];
+  if (node.op != ir::Op::Final) return false;
+  const ir::LoopAttr& loop = graph.loops[graph[node.in[0]].attr];
+  const bool is_placed = node.attr >= loop.carried && node.attr < loop.carried + loop.placed;
+  return !is_placed && calls_torch(loop);
+}
+
+std::optional<Body> plan_body(ir::Graph graph, Dim trip, uint32_t carried, bool calls, const PlanOptions& options,
                               ir::Symbols& around) {
   const std::shared_ptr<ir::Symbols> own = graph.symbols;
   Body body;
   {
     const ir::Symbols::Scope symbols(own.get());
     if (!stays_in_place(graph)) return std::nullopt;
+    std::optional<ir::Graph> given = calls ? std::optional(graph) : std::nullopt;
     if (options.own_products)
       if (auto products = own_products(graph, options)) graph = std::move(*products);
-    if (std::ranges::any_of(graph.nodes, [](const ir::Node& node) { return node.op == ir::Op::Contract; }))
-      return std::nullopt;
+    body.has_calls = std::ranges::any_of(graph.nodes, is_call);
+    if (body.has_calls && !calls) return std::nullopt;
     if (auto stages = two_stage(graph, options.cuda)) graph = std::move(*stages);
-    const std::optional<ir::Graph> placed = in_place(graph);
-    body.program = plan_staged(placed ? *placed : graph, options, {});
+    std::optional<ir::Graph> placed = in_place(graph);
+    ir::Graph& planned = placed ? *placed : graph;
+    if (body.has_calls) number_as(*given, planned);
+    body.program = plan_staged(planned, options, {});
   }
   const ir::Symbols::Scope symbols(&around);
-  if (!take_launches(body) || !is_so_in_all(*own, trip.hint()) || !take_dims(body, *own, trip, around))
-    return std::nullopt;
+  const bool is_taken = body.has_calls ? take_steps(body) : take_launches(body);
+  if (!is_taken || !is_so_in_all(*own, trip.hint()) || !take_dims(body, *own, trip, around)) return std::nullopt;
   const auto aligned = [](Dim bytes) { return divide_up(bytes, 64) * 64; };
   body.scratch = aligned(body.scratch);
-  for (uint32_t i = 0; i < carried; ++i) {
+  for (uint32_t i = 0; i < carried && !body.has_calls; ++i) {
     body.spare.push_back(body.scratch);
     const SlotId output = body.program.outputs[i];
     const auto& [sizes, strides] = body.slots[output];

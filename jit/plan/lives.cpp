@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/body.h"
 #include "plan/work.h"
 
 namespace fastjit::plan {
@@ -34,7 +35,12 @@ void Lives::find_tensors() {
       const ir::Node& node = graph_[call];
       const bool product = node.op == ir::Op::Contract;
       if (product) places_.insert(place);
-      if (node.op == ir::Op::Loop) continue;
+      if (node.op == ir::Op::Loop) {
+        if (!is_handed(graph_, id)) continue;
+        tensors_.insert(id);
+        lent_.insert(id);
+        continue;
+      }
       const bool is_own = product ? graph_.contracts[node.attr].kind != ir::Product::Convolution
                                   : graph_.externs[node.attr].kind == ir::ExternKind::Number;
       if (!is_own) lent_.insert(place);
@@ -44,7 +50,11 @@ void Lives::find_tensors() {
     tensors_.insert(former_.world().storage[id]->buffer);
   }
   for (const Item& item : former_.items()) {
-    if (!item.is_extern() || order_.may_refuse(item) || order_.is_loop(item)) continue;
+    if (!item.is_extern() || order_.may_refuse(item)) continue;
+    if (order_.is_loop(item)) {
+      if (calls_torch(item)) find_tensors_of_rounds(item);
+      continue;
+    }
     const bool product = graph_[item.external].op == ir::Op::Contract;
     for (const auto& operand : item.operands) {
       if (!operand) continue;
@@ -60,6 +70,22 @@ void Lives::find_tensors() {
   }
 }
 
+/// Rounds give torch's calls what the loop is given.
+void Lives::find_tensors_of_rounds(const Item& loop) {
+  for (size_t i = 0; i < loop.operands.size(); ++i) {
+    const BufferId buffer = loop.operands[i]->buffer;
+    tensors_.insert(buffer);
+    lent_.insert(buffer);
+    if (former_.is_placed(loop.external, i)) written_.insert(order_.base(buffer));
+  }
+}
+
+bool Lives::calls_torch(const Item& item) const {
+  if (!item.is_extern() || order_.may_refuse(item)) return false;
+  if (order_.is_loop(item)) return plan::calls_torch(graph_.loops[graph_[item.external].attr]);
+  return !order_.is(item, ir::ExternKind::View);
+}
+
 /// A Cat that another one begins with lies there.
 void Lives::find_cats() {
   for (const auto& [buffer, life] : lives_) {
@@ -73,11 +99,7 @@ void Lives::find_cats() {
 
 /// Temporaries that are worth memory of their own beside calls of torch's.
 void Lives::find_large() {
-  if (std::ranges::none_of(former_.items(), [&](const Item& item) {
-        return item.is_extern() && !order_.is_loop(item) && !order_.may_refuse(item) &&
-               !order_.is(item, ir::ExternKind::View);
-      }))
-    return;
+  if (std::ranges::none_of(former_.items(), [&](const Item& item) { return calls_torch(item); })) return;
   for (const auto& [buffer, life] : lives_) {
     if (!is_temp(buffer) || graph_[buffer.node].op == ir::Op::Loop) continue;
     const int64_t bytes = graph_.layout(buffer.node).numel().hint() * ir::size_of(graph_[buffer.node].dtype);

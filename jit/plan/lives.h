@@ -39,6 +39,9 @@ class Lives {
 
  private:
   void find_tensors();
+  void find_tensors_of_rounds(const Item& loop);
+  /// Whether torch computes something in the item's step.
+  bool calls_torch(const Item& item) const;
   void find_cats();
   void find_large();
   void find_lives();

@@ -36,8 +36,10 @@ uint32_t index_in(std::vector<T>& list, T value) {
 
 class LoopMaker {
  public:
-  LoopMaker(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted)
+  LoopMaker(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
+            const PlanOptions& options)
       : graph_(graph),
+        options_(options),
         around_(graph.symbols ? *graph.symbols : none_),
         sequence_(sequence),
         wanted_(wanted),
@@ -45,13 +47,16 @@ class LoopMaker {
     made_.rounds = std::move(rounds);
   }
 
-  std::optional<MadeLoop> run(const PlanOptions& options) {
+  std::optional<MadeLoop> run() {
     if (!find_carried() || !find_placed()) return std::nullopt;
-    find_hoisted(options);
+    find_hoisted();
     if (!find_outside() || !make_body()) return std::nullopt;
-    if (rounds().count.is_symbolic() && !tables_.empty()) return std::nullopt;
-    auto body = plan_body(std::move(body_), rounds().count, made_.attr.carried, options, around_);
+    const bool is_any = rounds().count.is_symbolic();
+    if (is_any && !tables_.empty()) return std::nullopt;
+    const bool calls = is_any && !options_.no_library;
+    auto body = plan_body(std::move(body_), rounds().count, made_.attr.carried, calls, options_, around_);
     if (!body) return std::nullopt;
+    body->calls = std::move(calls_);
     made_.attr.trip = rounds().count;
     made_.attr.scratch = body->scratch;
     made_.attr.body = body->graph;
@@ -69,7 +74,11 @@ class LoopMaker {
   bool find_carried();
   bool find_placed();
   bool is_chain(uint32_t last) const;
-  void find_hoisted(const PlanOptions& options);
+  void find_hoisted();
+  /// Whether kernels compute this product, if the right factor lies `by_rows`.
+  bool is_own(uint32_t at, bool by_rows) const {
+    return options_.own_products && is_own_product(graph_, node(1, at), options_.costs, options_.no_library, by_rows);
+  }
   bool find_outside();
   bool take_outside(uint32_t at, size_t k);
   void make_inputs();
@@ -93,6 +102,7 @@ class LoopMaker {
   ir::NodeId& input_of(uint32_t placed) { return inputs_[made_.attr.carried + placed]; }
 
   const ir::Graph& graph_;
+  const PlanOptions& options_;
   ir::Symbols none_;
   ir::Symbols& around_;
   const Sequence& sequence_;
@@ -110,6 +120,7 @@ class LoopMaker {
   std::map<std::pair<uint32_t, size_t>, From> from_;  // per operand from outside that is no constant
   std::vector<NodeId> inputs_;                        // of the body
   std::map<NodeId, NodeId> constants_;
+  std::vector<uint32_t> calls_;  // per call of the body: its number here
   bool failed_ = false;
 };
 
@@ -182,7 +193,7 @@ bool LoopMaker::find_outside() {
 
 /// Larger products than kernels compute keep the library's bits, which depend on the number of rows. What all rounds
 /// together make must not be memory that one of them would never take.
-void LoopMaker::find_hoisted(const PlanOptions& options) {
+void LoopMaker::find_hoisted() {
   constexpr int64_t kMostBytes = 32 << 20;
   for (uint32_t at = 0; at < period(); ++at) {
     const NodeId first = node(0, at);
@@ -191,7 +202,7 @@ void LoopMaker::find_hoisted(const PlanOptions& options) {
     if (bytes.hint() * rounds().trip > kMostBytes) continue;
     std::optional<Hoisted> made = hoisted(graph_, rounds(), at);
     const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources_of(at).size() - 1);
-    if (!made || !is_own_product(graph_, node(1, at), options.costs, options.no_library, by_rows)) continue;
+    if (!made || !is_own(at, by_rows)) continue;
     if (rounds().count.is_symbolic() && bytes * rounds().count > kMostBytes) continue;
     hoists_[at] = static_cast<uint32_t>(made_.hoisted.size());
     made_.hoisted.push_back(std::move(*made));
@@ -204,7 +215,7 @@ bool LoopMaker::take_outside(uint32_t at, size_t k) {
   const auto nodes = rounds().operands_at(at, k);
   std::vector<NodeId> bases(nodes.begin(), nodes.end());
   work(bases.size());
-  if (op(at) == Op::Contract && is_packed(graph_, rounds(), at, k)) {
+  if (op(at) == Op::Contract && is_packed(graph_, rounds(), at, k) && is_own(at, true)) {
     from_[{at, k}] = {From::In::Packed, index_in(made_.packed, bases[0])};
     return true;
   }
@@ -314,6 +325,13 @@ NodeId LoopMaker::copy_node(std::span<const NodeId> per_round, std::vector<NodeI
     ir::ContractAttr attr = graph_.contracts[like.attr];
     attr.operands = std::move(operands);
     made.attr = push(body_.contracts, std::move(attr));
+    return body_.append(made);
+  }
+  if (like.op == Op::Extern) {
+    ir::ExternAttr attr = graph_.externs[like.attr];
+    attr.operands = std::move(operands);
+    made.attr = push(body_.externs, std::move(attr));
+    calls_.push_back(like.attr);
     return body_.append(made);
   }
   std::ranges::fill(made.in, ir::kNoNode);
@@ -474,7 +492,7 @@ bool CatOfRounds::is_round(size_t operand) const {
 
 std::optional<MadeLoop> make_loop(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
                                   const PlanOptions& options) {
-  return LoopMaker(graph, sequence, std::move(rounds), wanted).run(options);
+  return LoopMaker(graph, sequence, std::move(rounds), wanted, options).run();
 }
 
 }  // namespace fastjit::plan

@@ -14,6 +14,7 @@
 #include "plan/order.h"
 #include "plan/over_time.h"
 #include "plan/roll.h"
+#include "plan/round_steps.h"
 #include "plan/shape.h"
 #include "plan/share_slots.h"
 #include "plan/stage.h"
@@ -59,6 +60,14 @@ class ProgramBuilder {
   std::vector<SlotId> operand_slots(const Item& item);
   void add_extern(const Item& item, const Order& order);
   void add_loop(const Item& item);
+  void add_rounds(const Item& item);
+  template <class AnyStep>
+  void take_launches(AnyStep& step, ir::NodeId loop, const Body& body);
+  void note_repeat(const SizedRepeat& repeat);
+  SlotId part_of(const Body& body, SlotId like, SlotId scratch, Dim offset);
+  bool has_calls(const Item& item) const {
+    return graph_[item.external].op == ir::Op::Loop && bodies_[graph_[item.external].attr].has_calls;
+  }
   void add_inside(const Item& item, OverTime inside);
   void note_loop(const SizedLoop& loop);
   void note_launch(uint32_t launch, const LaunchDims& dims);
@@ -93,7 +102,7 @@ class ProgramBuilder {
   std::map<AliasKey, SlotId> aliases_;
   Results results_;
   size_t done_steps_ = 0;
-  uint32_t guards_ = 0;
+  uint32_t guards_ = 0, repeats_ = 0;
   struct Part {
     SlotId slot, of;  // a temporary of a loop, and the one in which it lies
     Dim offset;       // from there, in bytes
@@ -165,7 +174,7 @@ void ProgramBuilder::add_step(const std::vector<uint32_t>& batch, const Order& o
   if (first.is_extern() && graph_[first.external].op == ir::Op::Contract) {
     add_contract(first, order, order.epilogue_of(batch[0]));
   } else if (order.is_loop(first)) {
-    add_loop(first);
+    has_calls(first) ? add_rounds(first) : add_loop(first);
   } else if (first.is_extern()) {
     add_extern(first, order);
   } else {
@@ -277,6 +286,16 @@ void ProgramBuilder::add_extern(const Item& item, const Order& order) {
   out_.steps.emplace_back(std::move(step));
 }
 
+/// The kernels of the body's launches become this program's.
+template <class AnyStep>
+void ProgramBuilder::take_launches(AnyStep& step, ir::NodeId loop, const Body& body) {
+  for (const KernelStep& launch : launches_of(step)) {
+    KernelPlan plan = body.program.kernels[launch.kernel];
+    const_cast<KernelStep&>(launch).kernel = kernel_of(plan);
+    out_.made.push_back({loop});
+  }
+}
+
 /// The body's launches, with slots of this program in place of the body's.
 void ProgramBuilder::add_loop(const Item& item) {
   const ir::Node& node = graph_[item.external];
@@ -287,24 +306,61 @@ void ProgramBuilder::add_loop(const Item& item) {
   for (const auto& operand : item.operands) slots.operands.push_back(place(*operand));
   for (const ir::NodeId final : results_[item.external]) slots.finals.push_back(slot(final));
   const SlotId scratch = identical(attr.scratch, 0) ? kNoSlot : slot(item.external);
-  slots.part = [&](SlotId like, Dim offset) {
-    const auto id = static_cast<SlotId>(out_.slots.size());
-    const auto& [sizes, strides] = body.slots[like];
-    push_slot({SlotKind::Temp, body.program.slots[like].dtype}, sizes, strides);
-    parts_.push_back({id, scratch, offset});
-    return id;
-  };
+  slots.part = [&](SlotId like, Dim offset) { return part_of(body, like, scratch, offset); };
   SizedLoop loop = loop_step(slots);
   if (auto inside = options_.cuda ? std::nullopt : over_time(slots, loop);
       inside && (inside->loop.step.jumps.empty() || !options_.no_library))
     return add_inside(item, std::move(*inside));
   note_loop(loop);
-  for (KernelStep& launch : loop.step.body) {
-    KernelPlan plan = body.program.kernels[launch.kernel];
-    launch.kernel = kernel_of(plan);
-    out_.made.push_back({item.external});
-  }
+  take_launches(loop.step, item.external, body);
   out_.steps.emplace_back(std::move(loop.step));
+}
+
+SlotId ProgramBuilder::part_of(const Body& body, SlotId like, SlotId scratch, Dim offset) {
+  const auto id = static_cast<SlotId>(out_.slots.size());
+  const auto& [sizes, strides] = body.slots[like];
+  push_slot({SlotKind::Temp, body.program.slots[like].dtype}, sizes, strides);
+  parts_.push_back({id, scratch, offset});
+  return id;
+}
+
+/// The body's steps, some of which are calls of torch's, with slots of this program in place of the body's.
+void ProgramBuilder::add_rounds(const Item& item) {
+  const ir::Node& node = graph_[item.external];
+  const ir::LoopAttr& attr = graph_.loops[node.attr];
+  const Body& body = bodies_[node.attr];
+  RoundSlots slots{attr, body, operand_slots(item), {}, {}, {}};
+  for (const ir::NodeId final : results_[item.external]) slots.finals.push_back(slot(final));
+  const SlotId scratch = identical(attr.scratch, 0) ? kNoSlot : slot(item.external);
+  slots.part = [&](SlotId like, Dim offset) { return part_of(body, like, scratch, offset); };
+  slots.make = [&](SlotId like, SlotId base, Dim offset) {
+    const auto id = static_cast<SlotId>(out_.slots.size());
+    const Slot& given = body.program.slots[like];
+    Slot made{given.kind, given.dtype, given.brief};
+    made.base = base;
+    push_slot(std::move(made), body.slots[like].sizes, body.slots[like].strides, offset);
+    return id;
+  };
+  std::vector<HandStep> before;
+  SizedRepeat repeat = repeat_step(slots, before);
+  for (const HandStep& hand : before) out_.steps.emplace_back(hand);
+  note_repeat(repeat);
+  for (RoundStep& step : repeat.step.body)
+    std::visit([&](auto& each) { take_launches(each, item.external, body); }, step);
+  out_.steps.emplace_back(std::move(repeat.step));
+}
+
+/// Its launches come next.
+void ProgramBuilder::note_repeat(const SizedRepeat& repeat) {
+  const auto first = static_cast<uint32_t>(out_.made.size());
+  for (uint32_t i = 0; i < repeat.launches.size(); ++i) note_launch(first + i, repeat.launches[i]);
+  const auto note_one = [&](SizedNumber::Of of, uint32_t index, Dim dim) {
+    if (dim.is_symbolic()) out_.sized.push_back({of, repeats_, index, dim.expr()});
+  };
+  note_one(SizedNumber::Of::RepeatTrip, 0, repeat.trip);
+  for (uint32_t i = 0; i < repeat.deltas.size(); ++i) note_one(SizedNumber::Of::RepeatDelta, i, repeat.deltas[i]);
+  for (uint32_t i = 0; i < repeat.places.size(); ++i) note_one(SizedNumber::Of::RepeatPlace, i, repeat.places[i]);
+  ++repeats_;
 }
 
 /// Its launches come next.
@@ -354,7 +410,8 @@ SlotId ProgramBuilder::slot(BufferId buffer) {
   } else if (buffer.is_own() && is_tensor(node.op)) {
     const bool is_number = graph_.is_number(buffer.node);
     const bool is_given = node.op == ir::Op::Contract && graph_.contracts[node.attr].kind != ir::Product::Convolution;
-    const bool is_program_s = is_number || node.op == ir::Op::Final;
+    const bool is_handed = plan::is_handed(graph_, buffer.node);
+    const bool is_program_s = is_number || (node.op == ir::Op::Final && !is_handed);
     made.kind = is_program_s && lives_->is_temp(buffer) ? SlotKind::Temp
                 : is_given || is_program_s              ? SlotKind::Tensor
                                                         : SlotKind::Extern;

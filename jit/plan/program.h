@@ -157,8 +157,16 @@ struct AliasStep {
   int64_t offset = 0;
 };
 
+/// The tensor of slot `to` is from now on that of `from`, which has none any more unless it `keeps` it.
+struct HandStep {
+  SlotId from;
+  SlotId to;
+  bool keeps = false;
+};
+
 /// What a round of a RepeatStep is made of.
-using RoundStep = std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, AliasStep, FreeStep, OwnStep>;
+using RoundStep =
+    std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, AliasStep, HandStep, FreeStep, OwnStep>;
 
 /// The steps of `body`, in order, `trip` times. They are alike in every round but for what stands in some of their
 /// holes (see repeat.h); `body` has what stands there in the first round.
@@ -195,7 +203,7 @@ struct RepeatStep {
 };
 
 using Step = std::variant<KernelStep, ParallelStep, LoopStep, RepeatStep, ExternStep, ContractStep, GuardStep,
-                          NumberStep, FreeStep, OwnStep>;
+                          NumberStep, HandStep, FreeStep, OwnStep>;
 
 /// A number of the program that depends on sizes: an expression of the graph's symbols.
 struct SizedNumber {
@@ -211,14 +219,17 @@ struct SizedNumber {
     LoopTrip,
     LoopDelta,
     LoopPlace,
+    RepeatTrip,
+    RepeatDelta,
+    RepeatPlace,
     GuardSize,
     GuardStride,
     GuardOffset,
     ArenaBytes,
   };
   Of of;
-  uint32_t at = 0;     // the slot; the launch (see for_each_launch) or the guard, in order; a loop's first launch
-  uint32_t index = 0;  // in a list: that of a loop's walks, or its table; three for each of its turns
+  uint32_t at = 0;  // the slot; the launch (see for_each_launch), guard or RepeatStep, in order; a loop's first launch
+  uint32_t index = 0;  // in a list: that of a loop's walks, or its table; three for each of its turns; a column
   uint32_t expr = 0;   // see ir::Dim
 };
 

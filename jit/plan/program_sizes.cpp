@@ -42,13 +42,19 @@ std::vector<int64_t*> places_of_sizes(Program& program) {
   std::vector<KernelStep*> launches;
   std::map<uint32_t, LoopStep*> loops;  // by their first launch
   std::vector<GuardStep*> guards;
-  for (Step& step : program.steps)
+  std::vector<RepeatStep*> repeats;
+  for (Step& step : program.steps) {
     if (auto* guard = std::get_if<GuardStep>(&step)) guards.push_back(guard);
+    if (auto* repeat = std::get_if<RepeatStep>(&step)) repeats.push_back(repeat);
+  }
   for_each_launch(program, [&](KernelStep& step) { launches.push_back(&step); });
   uint32_t launch = 0;
   for (Step& step : program.steps) {
     if (auto* loop = std::get_if<LoopStep>(&step)) loops[launch] = loop;
     launch += launches_in(step);
+    if (const auto* repeat = std::get_if<RepeatStep>(&step))
+      for (const RoundStep& each : repeat->body)
+        launch += static_cast<uint32_t>(std::visit([](const auto& one) { return launches_of(one).size(); }, each));
   }
   std::vector<int64_t*> places;
   for (const auto& [of, at, index, expr] : program.sized) {
@@ -76,6 +82,12 @@ std::vector<int64_t*> places_of_sizes(Program& program) {
           return &loops.at(at)->trip;
         case Of::LoopPlace:
           return loops.at(at)->turns.empty() ? &loops.at(at)->table[index].offset : turn_place(*loops.at(at), index);
+        case Of::RepeatTrip:
+          return &repeats[at]->trip;
+        case Of::RepeatDelta:
+          return &repeats[at]->columns[index].delta;
+        case Of::RepeatPlace:
+          return &repeats[at]->columns[index].listed[0].offset;
         case Of::GuardSize:
           return &guards[at]->sizes[index];
         case Of::GuardStride:

@@ -74,6 +74,8 @@ constexpr Meaning kLegend[] = {
      "{A B .. C}: in another place each round, of which the first two and the last are named"},
     {")}", "{A (B C)}: in the first round A, then B and C by turns"},
     {"\nalias ", "alias S -> T: slot T is from now on a view of slot S"},
+    {"\nshare ", "share S -> T: slot T has the tensor of slot S, too"},
+    {"\nhand ", "hand S -> T: the tensor of slot S is from now on that of slot T, and S has none"},
     {" team ",
      "team T: T threads stay awake for the whole loop and share each launch; wait: until all of them are there"},
     {"\nextern ", "extern C (slots) -> slots: call C of torch's"},
@@ -234,6 +236,9 @@ struct StepText {
     return result + "\n" + launches(step.epilogue, words.subspan(result_at + 1));
   }
   std::string operator()(const AliasStep&) const { return indent + "alias " + words[1] + " -> " + words[0] + "\n"; }
+  std::string operator()(const HandStep& step) const {
+    return indent + (step.keeps ? "share " : "hand ") + words[0] + " -> " + words[1] + "\n";
+  }
   std::string operator()(const GuardStep& step) const {
     return "guard " + std::to_string(step.guard) + " (" + words[0] + ") sizes " + list(step.sizes) + "\n";
   }

@@ -19,6 +19,17 @@ uint64_t hash_of(const KernelStep& launch) {
   return hash;
 }
 
+std::optional<RoundStep> as_round_step(const Step& step) {
+  return std::visit(
+      [](const auto& each) -> std::optional<RoundStep> {
+        if constexpr (std::is_constructible_v<RoundStep, decltype(each)>)
+          return RoundStep(each);
+        else
+          return std::nullopt;
+      },
+      step);
+}
+
 Round::Round(const RepeatStep& repeat) : repeat_(repeat), steps_(repeat.body) {
   uint32_t hole = 0;
   const auto note = [&](uint32_t& id, int64_t* offset) {

@@ -1,5 +1,6 @@
 #pragma once
 // The rounds of a RepeatStep. A hole of a step is where it names a slot, maybe an element of it, or a call.
+#include <optional>
 #include <vector>
 
 #include "plan/program.h"
@@ -45,6 +46,9 @@ void for_each_slot(AnyStep& step, Take take) {
   } else if constexpr (std::is_same_v<AnyStep, AliasStep>) {
     take(step.slot, whole);
     take(step.base, &step.offset);
+  } else if constexpr (std::is_same_v<AnyStep, HandStep>) {
+    take(step.from, whole);
+    take(step.to, whole);
   } else if constexpr (std::is_same_v<AnyStep, GuardStep>) {
     take(step.slot, &step.offset);
   } else if constexpr (std::is_same_v<AnyStep, NumberStep>) {
@@ -66,6 +70,9 @@ void for_each_hole(AnyStep& step, Take take) {
   if constexpr (std::is_same_v<AnyStep, ContractStep>) take(step.call, whole);
   for_each_slot(step, take);
 }
+
+/// Nothing of a step that stands in no round.
+std::optional<RoundStep> as_round_step(const Step& step);
 
 /// The steps of a RepeatStep in one round after the other.
 class Round {

@@ -15,6 +15,7 @@
 #include "plan/loop_step.h"
 #include "plan/over_time.h"
 #include "plan/repeats.h"
+#include "plan/round_steps.h"
 #include "plan/work.h"
 
 namespace fastjit::plan {
@@ -48,7 +49,7 @@ class Reroller {
 
  private:
   void find_loops() {
-    const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_, alone());
+    const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_, alone(false));
     std::vector<Repeat> found = repeats(tokens);
     const auto saved = [&](const Repeat& r) { return weight(r.begin + r.period, r.end); };
     std::ranges::stable_sort(found, std::greater<>{}, saved);
@@ -60,7 +61,7 @@ class Reroller {
   void weigh();
   /// What planning the nodes from one place to another costs.
   int64_t weight(uint32_t begin, uint32_t end) const { return weights_[end] - weights_[begin]; }
-  std::vector<bool> alone() const;
+  std::vector<bool> alone(bool with_calls) const;
   void find_readers();
   /// The parts of it that are in no loop, from a place to another.
   std::vector<std::pair<uint32_t, uint32_t>> free_in(const Repeat& repeat) const;
@@ -122,12 +123,18 @@ void Reroller::weigh() {
     weights_.push_back(weights_.back() + (graph_[id].op == Op::Contract ? kProduct : 1));
 }
 
-/// Products that torch's library computes in any case.
-std::vector<bool> Reroller::alone() const {
+/// Products whose bits a guard hangs on; unless the loop may be one `with_calls`, all that torch computes in any case.
+std::vector<bool> Reroller::alone(bool with_calls) const {
   std::vector<bool> alone(graph_.nodes.size(), false);
   const std::vector<bool> guarded = pass::decides_guard(graph_);
-  for (const NodeId id : sequence_.nodes)
-    alone[id] = graph_[id].op == Op::Contract && (guarded[id] || !options_.own_products);
+  for (const NodeId id : sequence_.nodes) {
+    const ir::Node& node = graph_[id];
+    if (node.op == Op::Contract)
+      alone[id] =
+          guarded[id] || (!with_calls && (!options_.own_products || !is_matrix_product(graph_.contracts[node.attr])));
+    else
+      alone[id] = !with_calls && (node.op == Op::Extern || node.op == Op::Result);
+  }
   return alone;
 }
 
@@ -240,7 +247,7 @@ bool Reroller::roll_traced(uint32_t which, const std::vector<uint32_t>& tokens) 
     return false;
   if (!stays_in_its_round(which, *alike, wanted)) return false;
   auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
-  return made && takes_turns(made->attr, made->body) && take(std::move(*made), wanted);
+  return made && moves_evenly(made->attr, made->body) && take(std::move(*made), wanted);
 }
 
 /// What nodes of a round find outside of the rounds, and what of the loop around it is below that.
@@ -296,7 +303,7 @@ bool Reroller::is_of_all_rounds(const CatOfRounds& of, ir::Dim count) const {
 
 bool Reroller::roll_all_traced() {
   if (graph_.traced.empty()) return true;
-  const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_, alone());
+  const std::vector<uint32_t> tokens = tokens_of(graph_, sequence_, alone(true));
   for (uint32_t which = 0; which < graph_.traced.size(); ++which)
     if (!roll_traced(which, tokens)) return false;
   for (const NodeId id : sequence_.nodes)

@@ -25,18 +25,6 @@ using Filling = RepeatStep::Filling;
 using Column = RepeatStep::Column;
 using support::mix;
 
-/// Nothing of a step that stands in no round.
-std::optional<RoundStep> as_round_step(const Step& step) {
-  return std::visit(
-      [](const auto& each) -> std::optional<RoundStep> {
-        if constexpr (std::is_constructible_v<RoundStep, decltype(each)>)
-          return RoundStep(each);
-        else
-          return std::nullopt;
-      },
-      step);
-}
-
 bool may_repeat(const Step& step) {
   return std::visit([](const auto& each) { return std::is_constructible_v<RoundStep, decltype(each)>; }, step);
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
+#include <string>
 
 #include "plan/work.h"
 #include "support/hash_index.h"
@@ -21,9 +23,10 @@ using Of = Source::Of;
 bool is_leaf(Op op) { return op == Op::Input || op == Op::Scalar || op == Op::Const || op == Op::Iota; }
 
 bool cannot_repeat(const ir::Graph& graph, const ir::Node& node) {
-  const Op op = node.op;
-  if (op == Op::Contract) return !is_matrix_product(graph.contracts[node.attr]);
-  return op == Op::Extern || op == Op::Result || op == Op::Loop || op == Op::Final;
+  if (node.op != Op::Extern) return node.op == Op::Loop || node.op == Op::Final;
+  const ir::ExternAttr& call = graph.externs[node.attr];
+  return call.kind != ir::ExternKind::Op || !call.written.empty() ||
+         std::ranges::find(call.operands, ir::kNoNode) != call.operands.end();
 }
 
 /// Equal work: all but operands and where a map begins.
@@ -39,6 +42,10 @@ bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b) {
   if (a.op == Op::Contract) {
     const ir::ContractAttr &x = graph.contracts[a.attr], &y = graph.contracts[b.attr];
     return x.kind == y.kind;
+  }
+  if (a.op == Op::Extern) {
+    const ir::ExternAttr &x = graph.externs[a.attr], &y = graph.externs[b.attr];
+    return x.name == y.name && x.outputs == y.outputs && x.operands.size() == y.operands.size();
   }
   return a.op == Op::Input || a.attr == b.attr;
 }
@@ -61,6 +68,7 @@ uint64_t hash_of(const ir::Graph& graph, const ir::Node& node, const std::vector
   if (node.op == Op::View || node.op == Op::Update) return mix(hash, maps[node.attr]);
   if (node.op == Op::Cat) return mix(hash, graph.lists[node.attr].operands.size());
   if (node.op == Op::Contract) return mix(hash, static_cast<uint64_t>(graph.contracts[node.attr].kind));
+  if (node.op == Op::Extern) return mix(hash, std::hash<std::string>{}(graph.externs[node.attr].name));
   return node.op == Op::Input ? hash : mix(hash, node.attr);
 }
 
@@ -189,8 +197,9 @@ class Comparer {
       const auto sources = rounds_.sources_of(at);
       const auto operands = graph_.operands(node(0, at));
       const bool may_swap = ir::is_commutative(graph_[node(0, at)].op);
+      const bool is_either = may_swap && sources[0].of == Of::Before && sources[1].of == Of::Before;
       for (size_t k = 0; k < sources.size() && k < operands.size(); ++k) {
-        if (sources[k].of != Of::Before) continue;
+        if (sources[k].of != Of::Before || (is_either && operands[0] != operands[1])) continue;
         ++counts[sources[k].at][operands[k]];
         if (may_swap && operands[0] != operands[1]) ++counts[sources[k].at][operands[1 - k]];
       }
@@ -205,10 +214,22 @@ class Comparer {
     const auto sources = rounds_.sources_of(at);
     if (is_shared(at, 0, operands[1]) || is_shared(at, 1, operands[0])) return true;
     if (is_shared(at, 0, operands[0]) || is_shared(at, 1, operands[1])) return false;
+    if (sources[0].of == Of::Before && sources[1].of == Of::Before) return are_swapped(sources, operands);
     for (size_t k = 0; k < 2; ++k)
       if (sources[k].of == Of::Before && sources[1 - k].of == Of::Outside)
         return operands[k] != firsts_.at(sources[k].at) && operands[1 - k] == firsts_.at(sources[k].at);
     return false;
+  }
+
+  // The same of two values of the round before, either of which may be either operand, by what other readers of the two
+  // have. Where there are none, this node says what the others have.
+  bool are_swapped(std::span<const Source> sources, std::span<const NodeId> operands) {
+    const auto first = firsts_.find(sources[0].at), second = firsts_.find(sources[1].at);
+    const bool swap = first != firsts_.end() ? operands[0] != first->second && operands[1] == first->second
+                                             : second != firsts_.end() && operands[0] == second->second;
+    firsts_.try_emplace(sources[0].at, operands[swap ? 1 : 0]);
+    firsts_.try_emplace(sources[1].at, operands[swap ? 0 : 1]);
+    return swap;
   }
 
   bool take_first(uint32_t at) {

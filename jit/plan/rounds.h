@@ -20,8 +20,8 @@ struct Sequence {
 Sequence sequence_of(const ir::Graph& graph);
 
 /// Per node of the sequence a number that is equal for nodes of equal work: what may differ from round to round, such
-/// as operands and offsets, has no say. What cannot repeat has a number of its own, and so have the nodes of the graph
-/// that are to stay `alone`.
+/// as operands and offsets, has no say, and neither have the constants that torch's calls are given. What cannot repeat
+/// has a number of its own, and so have the nodes of the graph that are to stay `alone`.
 std::vector<uint32_t> tokens_of(const ir::Graph& graph, const Sequence& sequence, const std::vector<bool>& alone);
 
 /// A product of matrices with nothing but its factors and a bias, which kernels can compute too.

@@ -17,9 +17,7 @@ static bool has_calls_in_order(const ir::Graph& graph) {
                              [&](const ir::Node& node) { return node.op != ir::Op::Extern || node.attr == calls++; });
 }
 
-/// Steps name a call by its number in the graph that was given. Kernels may have taken the place of some; the others
-/// stand in the same order.
-static void number_as(const ir::Graph& given, ir::Graph& graph) {
+void number_as(const ir::Graph& given, ir::Graph& graph) {
   if (given.externs.size() == graph.externs.size()) return;
   std::vector<ir::ExternAttr> calls(given.externs.size());
   uint32_t at = 0;

@@ -18,4 +18,8 @@ struct Staged {
 /// kernels. Extern calls keep their numbers.
 Staged staged(const ir::Graph& graph, const PlanOptions& options);
 
+/// Gives the calls of `graph`, of which kernels may have taken the place of some, the numbers that they have in the
+/// graph that it was made of. In both they stand in the order of their nodes.
+void number_as(const ir::Graph& given, ir::Graph& graph);
+
 }  // namespace fastjit::plan

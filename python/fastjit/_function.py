@@ -158,7 +158,8 @@ class FastFunction(Generic[P, R], metaclass=abc.ABCMeta):
         """One stage of a compiled variant as text (``"passes"``: a list of :class:`PassStep`).
 
         Args:
-            stage: "source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards" or "dot".
+            stage: "source", "ir", "passes", "plan", "llvm", "asm", "cuda", "ptx", "guards" or "dot". "source" of a
+                program for any size is that for the sizes of its recording.
             variant: which program, counted from the most recently used one.
 
         Raises:
@@ -261,8 +262,8 @@ def _inspect(function: Any, stage: str, variant: int) -> Any:
     elif stage == "source":
         from fastjit import _source  # not at import: that takes milliseconds
 
-        way_there = function._inspect("ir", variant).partition("\n# the way back\n")[0]
-        result = _source.from_ir(way_there, function._inspect("steps of python", variant))
+        way_there = function._inspect("ir in numbers", variant)
+        result = way_there and _source.from_ir(way_there, function._inspect("steps of python", variant))
     elif stage in ("cuda", "ptx"):
         result = _cuda_stage(function, stage, variant)
     else:

@@ -233,7 +233,12 @@ class Recorder {
   /// Tells of a loop of Python over a range from `start` to this number. What it is called from now on; negative: it is
   /// not followed.
   int64_t loop_begun(uint32_t number, int64_t start);
-  /// Tells that a round of it begins, with `index`, the next one of CallInputs::scalars.
+  /// Whether the last operator gave these tensors as all parts of one along a dim, in order: which tensor and which
+  /// dim, as of sized_tensor(); negative: it did not.
+  std::pair<int64_t, int> parts_given(PyObject* parts) const;
+  /// Tells that the loop walks what the last operator gave.
+  void walk_begun(int64_t loop);
+  /// Tells that a round of it begins, with `index`, the next one of CallInputs::scalars, or null.
   void round_begun(int64_t loop, PyObject* index);
   /// Whether an operator of the round that runs, or of the one before, has given this tensor, and none before.
   bool is_of_round(const at::Tensor& tensor) const;

@@ -152,7 +152,13 @@ struct Host {
   /// A loop of Python begins, over a range from `start` to watched scalar `number`, a size. What the host calls it; -1:
   /// it follows no loops.
   int64_t (*on_loop)(void* context, size_t number, int64_t start) = nullptr;
-  /// A round of it begins, with `index`, an object of the call's own that is watched as sizes are from now on.
+  /// Whether the last operator gave these tensors as all parts of one along a dim, one behind the other: which tensor
+  /// that is, as on_sizes says it, and the dim. -1: it did not.
+  std::pair<int64_t, int> (*on_parts)(void* context, PyObject* parts) = nullptr;
+  /// The loop, from 0 on, walks these: each round is given one of them.
+  void (*on_walk)(void* context, int64_t loop, PyObject* parts) = nullptr;
+  /// A round of it begins, with `index`, an object of the call's own that is watched as sizes are from now on; null: it
+  /// has none.
   void (*on_round)(void* context, int64_t loop, PyObject* index) = nullptr;
   /// It has ended. Rounds from this number on are alike: as far as Python can tell, each does what the others do, with
   /// tensors that these handed on, and in another call so do more or fewer of them. -1: they may not be.

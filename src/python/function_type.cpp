@@ -11,6 +11,7 @@
 #include "dispatch/call/value_tree.h"
 #include "dispatch/learn/compile.h"
 #include "dispatch/learn/python_source.h"
+#include "ir/in_numbers.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -284,6 +285,7 @@ PyObject* inspect(PyObject* object, PyObject* args) {
       };
       if (s == "ir")
         return with_way_back(variant->inspection.ir(), [](const Backward& node) { return ir::print(node.graph); });
+      if (s == "ir in numbers") return py::str(ir::print(ir::in_numbers(variant->inspection.captured)));
       if (s == "steps of python") return python_steps(*variant);
       if (s == "plan")
         return with_way_back(plan::text(variant->program.executable->program), [](const Backward& node) {

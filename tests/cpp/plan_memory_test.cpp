@@ -65,6 +65,12 @@ class Ledger {
     hold(s.base);
     if (const auto base = storage_of_.find(s.base); base != storage_of_.end()) share(s.slot, base->second);
   }
+  void take(const plan::HandStep& s) {
+    take(plan::FreeStep{s.to});
+    hold(s.from);
+    if (const auto from = storage_of_.find(s.from); from != storage_of_.end()) share(s.to, from->second);
+    if (!s.keeps) take(plan::FreeStep{s.from});
+  }
   void take(const plan::ParallelStep& s) {
     for (const plan::KernelStep& launch : s.launches) take(launch);
   }

@@ -108,6 +108,10 @@ class Runner {
     return values;
   }
 
+  void execute(const plan::HandStep& step) {
+    data(step.from);
+    slots_[step.to] = step.keeps ? slots_[step.from] : std::exchange(slots_[step.from], {});
+  }
   void execute(const plan::AliasStep& step) { aliases_[step.slot] = {step.base, step.offset}; }
   void execute(const plan::FreeStep& step) {
     if (step.slot != plan::kNoSlot) freed_.push_back(std::exchange(slots_[step.slot], {}));

@@ -130,6 +130,10 @@ class Machine {
                [&](const auto& index) { write_cell(t, dot_index(program_.slots[id].strides, index), values[next++]); });
   }
 
+  void execute(const plan::HandStep& step) {
+    tensors_[step.to] = tensor(step.from);
+    if (!step.keeps) tensors_[step.from] = {};
+  }
   void execute(const plan::AliasStep& step) { aliases_[step.slot] = {step.base, step.offset}; }
   // An alias that is wanted again is made again.
   void execute(const plan::FreeStep& step) {

@@ -232,6 +232,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
         check_known(use, event);
         check_moves(use);
         refresh(use);
+        take_part(use);
       }
     enter(event);
     if (step.rebinds && !pinned(step)) {
@@ -248,6 +249,8 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   graph_.set_line(0);
   graph_.ask_in();
   is_settling_ = true;
+  for (const Use& use : outputs)
+    if (const auto part = parts_.find(use.tensor); part != parts_.end()) fix_loop(part->second.loop);
   round_ = {};
   for (const Use& output : outputs) check_moves(output);
   settle_parts(outputs);
@@ -611,7 +614,8 @@ std::set<uint32_t> GraphBuilder::constant_scalars(std::set<uint32_t>& events) co
 // Runs the row and checks what it says against what eager gave. False: this call is not for the row.
 bool GraphBuilder::call_lowering(const Action& step, const std::vector<Arg>& args,
                                  const std::vector<TensorMeta>& results, bool any_type, std::vector<ir::NodeId>& out) {
-  LowerCall call{graph_, step.row->op, args, results, numerics_, {}};
+  const uint32_t walker = walker_of(step.event);
+  LowerCall call{graph_, step.row->op, args, results, numerics_, {}, walker != kNone};
   try {
     if (step.row->level != Level::Lowered || !step.row->fn(call)) return false;
   } catch (const std::invalid_argument&) {  // the graph refused a shape or a type
@@ -625,6 +629,7 @@ bool GraphBuilder::call_lowering(const Action& step, const std::vector<Arg>& arg
     if (ir::hints(graph_.sizes(call.out[i])) != results[i].sizes) return false;
   }
   out = std::move(call.out);
+  if (walker != kNone) note_parts(walker, args[0].tensor.node);
   take_scalars(trace_.events[step.event], args, out);
   return true;
 }

@@ -175,6 +175,12 @@ class GraphBuilder {
   void enter_loop(uint32_t which);
   void fix_loop(uint32_t which);
   void refuse_rounds_of(uint32_t event);
+  uint32_t add_call(CallTemplate made);
+  bool reads_only_in_round(const Action& step) const;
+  bool calls_alike(uint32_t which) const;
+  uint32_t walker_of(uint32_t event);
+  void note_parts(uint32_t which, ir::NodeId whole);
+  void take_part(const Use& use);
   bool is_of_its_round(uint32_t tensor, LoopRound round) const;
   void check_moves(const Use& use);
   void check_writes(const Action& step);
@@ -375,8 +381,15 @@ class GraphBuilder {
   std::vector<uint32_t> traced_;                     // per Trace::loops: which of Graph::traced it is, or kNone
   std::set<uint32_t> entered_loops_;                 // those that a step has been met of
   std::set<uint32_t> taken_rounds_;                  // events that take a list with values of all rounds
-  LoopRound round_;                                  // of the step at hand
-  bool is_settling_ = false;                         // all steps are made
+  struct Part {
+    uint32_t loop, round;
+    ir::NodeId whole;  // of which it is a part, along `dim`
+    size_t dim;
+  };
+  std::unordered_map<uint32_t, Part> parts_;  // by tensor: what loops of any number of rounds walk
+  LoopRound round_;                           // of the step at hand
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> calls_in_;  // (loop, round) -> its Capture::calls
+  bool is_settling_ = false;                                                 // all steps are made
   std::vector<State> states_;
   std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
   std::unordered_map<uint32_t, ir::NodeId> parted_;                // parted storage -> its base's value now

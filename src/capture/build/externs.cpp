@@ -184,7 +184,6 @@ ir::NodeId GraphBuilder::run(const char* op, const char* overload, const std::ve
   CallTemplate made{handle, facts_of(handle), {}, {}, {result}, true};
   ir::ExternAttr attr;
   attr.kind = kind;
-  attr.call = static_cast<uint32_t>(capture.calls.size());
   attr.name = op;
   for (const c10::Argument& argument : handle.schema().arguments())
     made.args.push_back(argument.default_value().value_or(c10::IValue()));
@@ -203,7 +202,7 @@ ir::NodeId GraphBuilder::run(const char* op, const char* overload, const std::ve
       made.args[i] = given.constant;
     }
   }
-  capture.calls.push_back(std::move(made));
+  attr.call = add_call(std::move(made));
   return graph_.result(graph_.external(std::move(attr)), 0, *memory_type(result.dtype), result.layout());
 }
 
@@ -253,8 +252,7 @@ ir::NodeId GraphBuilder::view_of(uint32_t step, ir::NodeId base) {
   ir::ExternAttr attr = graph_.externs[graph_[made->second].attr];
   const CallTemplate same = capture.calls[attr.call];
   attr.operands[0] = base;
-  attr.call = static_cast<uint32_t>(capture.calls.size());
-  capture.calls.push_back(same);
+  attr.call = add_call(same);
   const ir::NodeId external = graph_.external(std::move(attr));
   return views_[{step, base}] = external;
 }
@@ -277,7 +275,7 @@ ir::NodeId GraphBuilder::factor(const Use& use, const Event& event) {
 }
 
 ir::NodeId GraphBuilder::call(uint32_t index, ir::ExternKind kind, ir::NodeId first) {
-  refuse_rounds_of(analysis_.steps[index].event);
+  if (kind == ir::ExternKind::View) refuse_rounds_of(analysis_.steps[index].event);
   ir::ExternAttr attr = prepare(index, kind == ir::ExternKind::View ? Reads::Base : Reads::Tensors, first);
   attr.kind = kind;
   return graph_.external(std::move(attr));
@@ -375,6 +373,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   attr.keeps_layout = event.facts.is(OpFlag::KeepsLayout);
   attr.window = window_of(event);
   const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
+  const bool is_described = reads == Reads::Factors || (reads == Reads::Tensors && reads_only_in_round(step));
   // What a view lies in is memory of its call.
   const auto constant = [&](const Use& use) {
     if (reads != Reads::Base || use.tensor == kNone || !made.holes.empty()) return number_of(use);
@@ -386,7 +385,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
     if (attr.operands.empty() && first != ir::kNoNode)
       attr.operands.push_back(first);
     else
-      attr.operands.push_back(reads == Reads::Factors ? factor(use, event) : operand(use, event));
+      attr.operands.push_back(is_described ? factor(use, event) : operand(use, event));
     if (writes.contains(use.tensor)) attr.written.push_back(static_cast<uint32_t>(attr.operands.size() - 1));
   };
   const std::span<const Use> results = flat_results(event);
@@ -445,8 +444,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   if (std::ranges::none_of(made.data_sized, [](bool is) { return is; })) made.data_sized.clear();
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
   attr.outputs = static_cast<uint32_t>(results.size());
-  attr.call = static_cast<uint32_t>(capture.calls.size());
-  capture.calls.push_back(std::move(made));
+  attr.call = add_call(std::move(made));
   return attr;
 }
 

@@ -1,5 +1,6 @@
 // Loops of Python over a range that ends at a size, whose rounds are alike: another call runs more or fewer of them.
 #include <algorithm>
+#include <tuple>
 
 #include "capture/build/build.h"
 #include "capture/build/way_sizes.h"
@@ -9,6 +10,41 @@ namespace {
 
 using ir::Dim;
 using Begin = PythonLoop::Begin;
+
+bool is_number(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+bool same_value(const c10::IValue& a, const c10::IValue& b) {
+  if (is_number(a) && is_number(b))
+    return a.toTensor().scalar_type() == b.toTensor().scalar_type() && at::equal(a.toTensor(), b.toTensor());
+  return a.is(b) || (!a.isTensor() && a.tagKind() == b.tagKind() && a == b);
+}
+
+bool same_result(const TensorMeta& a, const TensorMeta& b) {
+  const bool is_symbolic = a.symbolic || b.symbolic;
+  return a.dtype == b.dtype && a.sizes == b.sizes && a.strides == b.strides && a.wrapped_number == b.wrapped_number &&
+         (!is_symbolic || (a.symbolic && b.symbolic && *a.symbolic == *b.symbolic));
+}
+
+// Whether the one does what the other does, given the same tensors.
+bool same_call(const CallTemplate& a, const CallTemplate& b) {
+  const auto same_hole = [](const CallTemplate::Hole& x, const CallTemplate::Hole& y) {
+    return x.arg == y.arg && x.item == y.item;
+  };
+  const auto same_number = [](const CallTemplate::NumberHole& x, const CallTemplate::NumberHole& y) {
+    return x.arg == y.arg && x.scalar == y.scalar && x.is_float == y.is_float && x.element == y.element &&
+           x.operand == y.operand;
+  };
+  const auto modes = [](const CallTemplate& call) {
+    return std::tie(call.shape_from_metadata, call.makes_new, call.makes_no_view, call.with_grad_mode, call.by_data,
+                    call.data_sized, call.casts);
+  };
+  return a.op == b.op && std::ranges::equal(a.args, b.args, same_value) &&
+         std::ranges::equal(a.holes, b.holes, same_hole) && std::ranges::equal(a.results, b.results, same_result) &&
+         std::ranges::equal(a.numbers, b.numbers, same_number) && modes(a) == modes(b) && a.made_generators.empty() &&
+         b.made_generators.empty();
+}
 
 /// In which round of a loop that is known a number of `member` is; none: in none.
 LoopRound round_with(const Trace& trace, uint32_t Begin::* member, uint32_t number) {
@@ -53,6 +89,41 @@ void GraphBuilder::enter_loop(uint32_t which) {
   graph_.traced.push_back({trip, static_cast<uint32_t>(loop.alike_from)});
 }
 
+// The loop of any number of rounds that walks what the operator gives; kNone: none does. Of memory that is written to,
+// parts are other values later.
+uint32_t GraphBuilder::walker_of(uint32_t event) {
+  const auto walks = [&](const PythonLoop& loop) { return loop.parts == event && loop.is_known(); };
+  const auto loop = std::ranges::find_if(trace_.loops, walks);
+  if (loop == trace_.loops.end() || analysis_.written[trace_.events[event].args[0].uses[0].storage]) return kNone;
+  const auto which = static_cast<uint32_t>(loop - trace_.loops.begin());
+  enter_loop(which);
+  return traced_[which] == ir::TracedRound::kNone ? kNone : which;
+}
+
+void GraphBuilder::note_parts(uint32_t which, ir::NodeId whole) {
+  const Event& event = trace_.events[trace_.loops[which].parts];
+  const std::span<const Use> parts = flat_results(event);
+  const auto rank = static_cast<int64_t>(graph_[whole].rank);
+  const int64_t dim = event.args[1].constant.toInt();
+  for (uint32_t round = 0; round < parts.size(); ++round)
+    parts_[parts[round].tensor] = {which, round, whole, static_cast<size_t>(dim < 0 ? dim + rank : dim)};
+}
+
+// The round at hand is given its part. The last one may be read later, too.
+void GraphBuilder::take_part(const Use& use) {
+  const auto found = use.tensor == kNone ? parts_.end() : parts_.find(use.tensor);
+  if (found == parts_.end()) return;
+  const auto& [which, round, whole, dim] = found->second;
+  const bool is_last = round + 1 == trace_.loops[which].rounds();
+  if (!(round_ == LoopRound{which, round}) && !(is_last && round_.loop == kNone)) return fix_loop(which);
+  std::vector<Dim> sizes(graph_.sizes(whole).begin(), graph_.sizes(whole).end());
+  const Dim place = is_last ? sizes[dim] - 1 : Dim(round);
+  sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(dim));
+  ir::IndexMap map = ir::identity_map(sizes.size());
+  map.dims.insert(map.dims.begin() + static_cast<std::ptrdiff_t>(dim), ir::Affine{place, {}});
+  states_[use.tensor].node = graph_.view(whole, std::move(map), std::move(sizes));
+}
+
 // From here on the program is for as many rounds as there were.
 void GraphBuilder::fix_loop(uint32_t which) {
   const uint32_t number = trace_.loops[which].number;
@@ -60,8 +131,24 @@ void GraphBuilder::fix_loop(uint32_t which) {
   static_cast<void>(size_of(number).fixed());
 }
 
-// A call of torch's holds what the round of the recorded call gave it.
+// The number of a call of torch's, which holds what its round of the recorded call gave it.
+uint32_t GraphBuilder::add_call(CallTemplate made) {
+  const auto number = static_cast<uint32_t>(capture.calls.size());
+  if (round_.loop != kNone && !is_settling_) calls_in_[{round_.loop, round_.round}].push_back(number);
+  capture.calls.push_back(std::move(made));
+  return number;
+}
+
+// Whether the call may be given parts of tensors that maps describe: another round is given others, and a view of
+// torch's is of one round.
+bool GraphBuilder::reads_only_in_round(const Action& step) const {
+  return round_.loop != kNone && traced_[round_.loop] != kNone && step.writes.empty() && !step.data_sized;
+}
+
+// A view of torch's is of its round, and of those that it gives at once there are as many as there were.
 void GraphBuilder::refuse_rounds_of(uint32_t event) {
+  for (uint32_t which = 0; which < trace_.loops.size(); ++which)
+    if (trace_.loops[which].parts == event && trace_.loops[which].is_known()) fix_loop(which);
   const LoopRound round = trace_.loops.empty() ? LoopRound() : round_with(trace_, &Begin::event, event);
   if (round.loop != kNone) fix_loop(round.loop);
 }
@@ -122,7 +209,11 @@ ir::Dim GraphBuilder::listed(uint32_t event, const CallValue& list) {
 void GraphBuilder::settle_loops() {
   for (uint32_t which = 0; which < trace_.loops.size(); ++which) {
     const bool is_traced = traced_[which] != ir::TracedRound::kNone;
-    if (!is_traced || !compares_alike(trace_.loops[which]) || writes_outside(which)) fix_loop(which);
+    const uint32_t parts = trace_.loops[which].parts;
+    const bool is_any = is_traced && compares_alike(trace_.loops[which]) && calls_alike(which) &&
+                        !writes_outside(which) &&
+                        (parts == kNone || parts_.contains(flat_results(trace_.events[parts])[0].tensor));
+    if (!is_any) fix_loop(which);
   }
   for (const InstructionUse<RoundsUse>& use : trace_.rounds_uses)
     if (!use.whole || use.events.size() != 1 || !taken_rounds_.contains(use.events[0])) fix_loop(use.told.loop);
@@ -157,6 +248,21 @@ bool GraphBuilder::compares_alike(const PythonLoop& loop) {
     if (!here || !ir::identical(*usual, *here)) return false;
   }
   return usual.has_value();
+}
+
+// Whether all rounds call torch alike, so that the calls of one are those of any.
+bool GraphBuilder::calls_alike(uint32_t which) const {
+  static const std::vector<uint32_t> none;
+  const auto calls_in = [&](size_t round) -> const std::vector<uint32_t>& {
+    const auto found = calls_in_.find({which, static_cast<uint32_t>(round)});
+    return found == calls_in_.end() ? none : found->second;
+  };
+  const PythonLoop& loop = trace_.loops[which];
+  const auto first = static_cast<size_t>(loop.alike_from);
+  const auto is_alike = [&](uint32_t a, uint32_t b) { return same_call(capture.calls[a], capture.calls[b]); };
+  for (size_t round = first + 1; round < loop.rounds(); ++round)
+    if (!std::ranges::equal(calls_in(first), calls_in(round), is_alike)) return false;
+  return true;
 }
 
 // Whether rounds write to memory that was there before the call: it counts how often.

@@ -372,8 +372,7 @@ std::string GraphBuilder::reason_of(uint32_t place) const {
   const auto number = trace_.size_numbers.find(place - static_cast<uint32_t>(trace_.events.size()));
   const auto loop = std::ranges::find(trace_.loops, place - trace_.events.size(), &PythonLoop::number);
   if (loop != trace_.loops.end())
-    return "the loop at " + trace_.lines[loop->line] +
-           ", whose rounds are not alike, or not kernels alone, or need gradients";
+    return "the loop at " + trace_.lines[loop->line] + ", whose rounds are not alike, or need gradients";
   const bool has_line = number != trace_.size_numbers.end() && !number->second.is_given;
   return "Python code" + (has_line ? " that reads it at " + trace_.lines[number->second.line] : "");
 }

@@ -41,6 +41,7 @@ struct LowerCall {
   std::span<const TensorMeta> results;  // what eager returned; the driver checks dtype and sizes of `out` against it
   plan::Numerics numerics = plan::Numerics::Eager;
   std::vector<ir::NodeId> out;  // set by the lowering, one per result
+  bool walked = false;          // rounds of a loop read the results, however many there are
 };
 
 using LowerFn = bool (*)(LowerCall&);

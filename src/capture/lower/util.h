@@ -86,6 +86,9 @@ class Call {
   /// The sizes of the result where it has those of `x`, but for dims of size 1 that come or go.
   Shape sizes_like(Expr x, size_t k = 0) const;
   size_t result_count() const { return call_.results.size(); }
+  /// Another call may have more results or fewer. Each round of a loop is given its own when it reads it, so that the
+  /// row may give any for all.
+  bool are_walked() const { return call_.walked; }
   /// Appends a result: converted and broadcast to what eager returned.
   void give(Expr value);
   /// Appends a result that is no tensor: the caller's mask says so.

@@ -141,9 +141,10 @@ void unbind(Call& c) {
   const Expr x = c.node(0);
   if (c.rank(0) == 0) throw NotLowered{};
   const auto dim = c.dim(1);
-  const int64_t count = x.sizes()[dim].fixed();
+  const ir::Dim size = x.sizes()[dim];
+  const int64_t count = c.are_walked() ? size.hint() : size.fixed();
   for (int64_t i = 0; i < count; ++i) {
-    const Expr part = at(x, part_of(sizes_of(x), dim, i, 1));
+    const Expr part = at(x, part_of(sizes_of(x), dim, c.are_walked() ? 0 : i, 1));
     Shape sizes(part.sizes().begin(), part.sizes().end());
     sizes.erase(sizes.begin() + static_cast<ptrdiff_t>(dim));
     c.give_node(c.graph.reshape(part.id, std::move(sizes)));

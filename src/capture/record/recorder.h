@@ -108,6 +108,7 @@ struct Recorder::Impl {
   Event unseen(std::string_view name);
   Event as_if_run(const char* op);
   void free_int(uint32_t scalar);
+  bool has_free_sizes(uint32_t tensor) const;
   PythonLoop::Begin next_round() const;
   void note_constants(const Event& event);
   void note_device();

@@ -1,27 +1,36 @@
 // Sizes that Python has as ints, and what it does with them.
+#include <torch/csrc/autograd/python_variable.h>
+
 #include "capture/record/recorder.h"
 
 namespace fastjit::capture {
 namespace {
 
-// A tensor of the trace whose sizes are what they seem; kNone: it is none.
+// Whether it is a tensor of the trace whose sizes are what they seem.
+bool is_plain(const Trace& trace, uint32_t id) {
+  if (id == kNone || trace.made_dims_of(id)) return false;
+  const TensorRecord& record = trace.tensors[id];
+  return record.unusual.empty() && !record.is_nested && !record.layered;
+}
+
+// Such a tensor; kNone: it is none.
 uint32_t find_plain(const Trace& trace, const at::Tensor& tensor) {
   const uint32_t id = trace.find(tensor.unsafeGetTensorImpl());
-  if (id == kNone || trace.made_dims_of(id) || is_wrapper(tensor)) return kNone;
-  const TensorRecord& record = trace.tensors[id];
-  return !record.unusual.empty() || record.is_nested || record.layered ? kNone : id;
+  return is_plain(trace, id) && !is_wrapper(tensor) ? id : kNone;
 }
 
 }  // namespace
 
+// Whether its sizes may be others in another call.
+bool Recorder::Impl::has_free_sizes(uint32_t tensor) const {
+  const Source* root = trace.root(tensor);
+  return !root || (root->argument < inputs.free_sizes.size() && inputs.free_sizes[root->argument] != 0);
+}
+
 int64_t Recorder::sized_tensor(const at::Tensor& tensor) const {
-  const Trace& trace = impl_->trace;
-  const std::vector<uint64_t>& free = impl_->inputs.free_sizes;
-  const uint32_t id = !impl_->inputs.for_any_size() || !impl_->recording ? kNone : find_plain(trace, tensor);
-  if (id == kNone) return -1;
-  const Source* root = trace.root(id);
-  const bool is_free = !root || (root->argument < free.size() && free[root->argument] != 0);
-  return is_free ? static_cast<int64_t>(id) : -1;
+  const bool is_any = impl_->inputs.for_any_size() && impl_->recording;
+  const uint32_t id = is_any ? find_plain(impl_->trace, tensor) : kNone;
+  return id != kNone && impl_->has_free_sizes(id) ? static_cast<int64_t>(id) : -1;
 }
 
 void Recorder::size_given(int64_t tensor, int dim, PyObject* number) {
@@ -66,6 +75,30 @@ int64_t Recorder::loop_begun(uint32_t number, int64_t start) {
   return std::ssize(impl_->trace.loops) - 1;
 }
 
+std::pair<int64_t, int> Recorder::parts_given(PyObject* parts) const {
+  constexpr std::pair<int64_t, int> kNotGiven(-1, 0);
+  const Trace& trace = impl_->trace;
+  if (!impl_->recording || !impl_->inputs.for_any_size() || trace.events.empty()) return kNotGiven;
+  const Event& event = trace.events.back();
+  if (event.name != "aten::unbind.int" || !event.finished || event.args.size() != 2) return kNotGiven;
+  const std::span<const Use> results = flat_results(event);
+  const auto is_it = [&](PyObject* part, const Use& result) {
+    return THPVariable_Check(part) && result.tensor != kNone &&
+           trace.find(THPVariable_Unpack(part).unsafeGetTensorImpl()) == result.tensor;
+  };
+  PyObject** const items = PySequence_Fast_ITEMS(parts);
+  if (!std::equal(items, items + PyTuple_GET_SIZE(parts), results.begin(), results.end(), is_it)) return kNotGiven;
+  const Use& whole = event.args[0].uses[0];
+  if (!is_plain(trace, whole.tensor) || !impl_->has_free_sizes(whole.tensor)) return kNotGiven;
+  const auto rank = static_cast<int64_t>(whole.meta->sizes.size());
+  const int64_t dim = event.args[1].constant.toInt();
+  return {whole.tensor, static_cast<int>(dim < 0 ? dim + rank : dim)};
+}
+
+void Recorder::walk_begun(int64_t loop) {
+  impl_->trace.loops[static_cast<size_t>(loop)].parts = static_cast<uint32_t>(impl_->trace.events.size() - 1);
+}
+
 PythonLoop::Begin Recorder::Impl::next_round() const {
   return {static_cast<uint32_t>(trace.events.size()), static_cast<uint32_t>(inputs.scalars.size()),
           static_cast<uint32_t>(trace.tensors.size()), trace.size_tests.size()};
@@ -76,12 +109,18 @@ bool Recorder::is_of_round(const at::Tensor& tensor) const {
   const uint32_t id = impl_->trace.find(tensor.unsafeGetTensorImpl());
   if (id == kNone || loops.empty() || loops.back().begins.empty()) return false;
   const std::vector<PythonLoop::Begin>& begins = loops.back().begins;
+  if (loops.back().parts != kNone) {
+    const std::span<const Use> parts = flat_results(impl_->trace.events[loops.back().parts]);
+    const size_t now = begins.size() - 1;
+    if (parts[now].tensor == id || (now > 0 && parts[now - 1].tensor == id)) return true;
+  }
   return id >= begins[begins.size() - std::min<size_t>(begins.size(), 2)].tensor;
 }
 
 void Recorder::round_begun(int64_t loop, PyObject* index) {
   const auto which = static_cast<uint32_t>(loop);
   impl_->trace.loops[which].begins.push_back(impl_->next_round());
+  if (!index) return;
   impl_->trace.size_numbers.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()),
                                     SizeNumber{.loop = which, .line = impl_->lines.now()});
   impl_->inputs.scalars.emplace_back(index, "the index of a loop");

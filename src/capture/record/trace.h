@@ -167,6 +167,7 @@ struct PythonLoop {
   std::vector<Begin> begins{};  // per round, and where the last one ended
   int64_t alike_from = -1;      // as observe::Host::on_loop_end
   uint32_t line = 0;            // of Trace::lines
+  uint32_t parts = kNone;       // the event that gave what it walks, one result a round; kNone: it has an index
   size_t rounds() const { return begins.size() - 1; }
   bool is_known() const { return alike_from >= 0; }
   bool has_event(uint32_t event) const { return event >= begins.front().event && event < begins.back().event; }

@@ -171,6 +171,11 @@ class Run {
 
   void step(const plan::AliasStep& s) { tensors_[slot(s.slot).index] = alias(slot(s.slot), s.base, s.offset); }
 
+  void step(const plan::HandStep& s) {
+    at::Tensor given = s.keeps ? tensor(s.from) : std::move(tensors_[slot(s.from).index]);
+    tensors_[slot(s.to).index] = std::move(given);
+  }
+
   void step(const plan::FreeStep& s) {
     if (s.slot != plan::kNoSlot) return tensors_[slot(s.slot).index].reset();
     self().drop_arena();

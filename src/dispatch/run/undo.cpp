@@ -103,6 +103,7 @@ class Analysis {
   void visit(const plan::NumberStep&) { may_stop(); }
 
   void visit(const plan::AliasStep& s) { alias_roots_[s.slot] = roots(s.base); }
+  void visit(const plan::HandStep& s) { extern_roots_[s.to] = roots(s.from); }
   void visit(const plan::FreeStep&) {}
   void visit(const plan::OwnStep&) {}
 

@@ -283,6 +283,7 @@ void Tracer::delete_subscript(int) {
 void Tracer::get_iter(int) { get_iter_of(at(1)); }
 
 void Tracer::get_iter_of(PyObject* o) {
+  note_parts(o);
   if (is_fresh_iterator(o)) return;
   if (!iterable(o, "iteration over")) return;
   if (top().expect == Expect::None) top().fresh_result = true, top().sources = {o};  // else its __iter__ decides

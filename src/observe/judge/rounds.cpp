@@ -39,14 +39,55 @@ bool Tracer::begins_loop(Args args) {
   const size_t number = numbers_.find(args.back());
   const int64_t id = host_.on_loop(host_.context, number, start);
   if (id < 0) return false;
+  start_loop(id, number, stop - start, walk.offset);
+  return true;
+}
+
+void Tracer::start_loop(int64_t id, size_t number, int64_t count, int offset) {
   loop_.emplace();
   loop_->id = id;
   loop_->number = number;
   loop_->frame = top().frame;
   loop_->depth = frames_.size() - 1;
-  loop_->offset = walk.offset;
-  loop_->count = stop - start;
-  return true;
+  loop_->offset = offset;
+  loop_->count = count;
+}
+
+// The instruction at hand does more than to move values.
+void Tracer::follow_parts(const Row& row) {
+  calls_before_ = std::exchange(is_call_, is_call(row));
+  const bool keeps = row.effect == &Tracer::give || row.effect == &Tracer::for_iter || row.effect == &Tracer::get_iter;
+  if (parts_ && !keeps) parts_ = nullptr;
+}
+
+// An iterator of these is about to be made. Where a C function has just given them, and nothing but the stack has them,
+// nobody has asked how many there are.
+void Tracer::note_parts(PyObject* parts) {
+  const bool is_new = calls_before_ && PyTuple_CheckExact(parts) && Py_REFCNT(parts) == 1;
+  parts_ = is_new && !loop_ && host_.on_parts ? parts : nullptr;
+}
+
+// FOR_ITER is about to walk what may be all parts of a tensor, as `for row in x` does: the rounds are as many as a size
+// says.
+void Tracer::begin_walk() {
+  PyObject* const parts = std::exchange(parts_, nullptr);
+  if (!parts || loop_ || !Py_IS_TYPE(at(1), &PyTupleIter_Type) || Py_REFCNT(at(1)) != 1) return;
+  const Ref reduced = Ref::steal(PyObject_CallMethod(at(1), "__reduce__", nullptr));  // (iter, (parts,), 0)
+  if (!reduced) return PyErr_Clear();
+  PyObject* const walked = PyTuple_GET_SIZE(reduced.get()) == 3 ? PyTuple_GET_ITEM(reduced.get(), 1) : nullptr;
+  if (!walked || PyTuple_GET_ITEM(walked, 0) != parts || Py_REFCNT(parts) != 2) return;
+  const Py_ssize_t count = PyTuple_GET_SIZE(parts);
+  const auto [tensor, dim] = host_.on_parts(host_.context, parts);
+  if (tensor < 0 || count < kFewestAlike) return;
+  const Ref size = Ref::steal(PyLong_FromSsize_t(count));
+  const Ref own = Ref::steal(size ? own_size(tensor, dim, size.get()) : nullptr);
+  if (!own) return PyErr_Clear();
+  const size_t number = numbers_.find(own.get());
+  const int64_t id = host_.on_loop(host_.context, number, 0);
+  if (id < 0) return;
+  host_.on_walk(host_.context, id, parts);
+  start_loop(id, number, count, top().offset);
+  loop_->gives_index = false;
 }
 
 void Tracer::judge_range(PyObject* callee, Args args) {
@@ -55,6 +96,7 @@ void Tracer::judge_range(PyObject* callee, Args args) {
 
 // FOR_ITER is about to run.
 void Tracer::arrive_at_round() {
+  if (parts_) begin_walk();
   if (!loop_ || top().frame != loop_->frame || top().offset != loop_->offset) return;
   if (loop_->round < 0) loop_->iterator = at(1), loop_->state = state_of_loop();
   if (at(1) != loop_->iterator) return leave_loop(false);
@@ -66,7 +108,10 @@ void Tracer::arrive_at_round() {
   loop_->path_before = std::exchange(loop_->path, 0);
   loop_->appended_before = std::exchange(loop_->appended, {});
   loop_->iterators.clear();
-  top().gives_index = true;
+  if (loop_->gives_index)
+    top().gives_index = true;
+  else
+    host_.on_round(host_.context, loop_->id, nullptr);
 }
 
 // What it gave lies on the stack.

@@ -304,6 +304,7 @@ void Tracer::judge() {
   if (!row.effect) return deny("opcode " + std::to_string(op));
   const bool has_rounds = loop_ || !grown_.empty();
   if (has_rounds) watch_rounds(row, op, oparg);
+  if (row.effect != &Tracer::move) follow_parts(row);
   (this->*row.effect)(oparg);
   if (has_rounds) watched_rounds(row);
 }

@@ -323,6 +323,7 @@ class Tracer final : public Driver {
     int64_t count = 0, round = -1;               // of rounds; the one that runs
     int64_t alike_from = 0;                      // rounds from this number on are alike, as far as they have run
     bool is_regular = true;                      // each appends to the same lists
+    bool gives_index = true;                     // it is over a range
     size_t values_read = 0, numbers_before = 0;  // when the round began
     uint64_t path = 0, path_before = 0;          // hashes of the instructions of this round, and of the one before
     std::vector<Ref> state;                      // its frame's local variables, when the round began
@@ -342,6 +343,10 @@ class Tracer final : public Driver {
   enum class CalleeKind : uint8_t { Unknown, Function, AnyFunction, Reader, Append, TakesList };
   void judge_range(PyObject* callee, Args args);
   bool begins_loop(Args args);
+  void follow_parts(const Row& row);
+  void note_parts(PyObject* parts);
+  void begin_walk();
+  void start_loop(int64_t id, size_t number, int64_t count, int offset);
   void arrive_at_round();
   void take_index();
   std::vector<Ref> state_of_loop() const;
@@ -673,6 +678,9 @@ class Tracer final : public Driver {
   FlatMap<PyTypeObject*, int> type_flags_;
   WatchedNumbers numbers_;
   std::optional<Loop> loop_;
+  PyObject* parts_ = nullptr;  // what a C function gave at once and an iterator is made of: see note_parts()
+  bool is_call_ = false, calls_before_ = false;  // of the instruction at hand, and of the one before that did more than
+                                                 // to move values
   std::vector<Grown> grown_;
   CalleeKind callee_kind_ = CalleeKind::Unknown;
   bool gives_grown_ = false;                            // the instruction at hand has a list of rounds as an operand

@@ -196,6 +196,65 @@ def cell_of_torch(x: torch.Tensor, h: torch.Tensor) -> Any:
     return h
 
 
+def of_both_states(x: torch.Tensor, h: torch.Tensor) -> Any:
+    a, b = h, h * 0.5
+    for t in range(x.size(0)):
+        a = torch.tanh(a + b) + 0.1 * b
+        b = step(x[t], b) * a
+    return a, b
+
+
+def of_both_states_alone(x: torch.Tensor, h: torch.Tensor) -> Any:
+    a, b = h * 0.5, h + x[0] @ W
+    for _ in range(x.size(0)):
+        total, product = a + b, a * b
+        a, b = torch.tanh(total @ U), torch.sigmoid(product @ U)
+    return a, b
+
+
+def over_rows(x: torch.Tensor, h: torch.Tensor) -> Any:
+    outs = []
+    for row in x:
+        h = step(row, h)
+        outs.append(h)
+    return torch.stack(outs), h
+
+
+def over_columns(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for column in x.transpose(0, 1).unbind(1):
+        h = step(column, h)
+    return h
+
+
+def over_parts(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    h = h + 1
+    for part in torch.unbind(torch.tanh(x), dim=-3):
+        h = torch.sigmoid(h @ U) + part @ W
+    return h
+
+
+def the_last_row(x: torch.Tensor, h: torch.Tensor) -> Any:
+    for row in x:
+        h = step(row, h)
+    return h, row * 2
+
+
+def over_rows_twice(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for row in x:
+        h = step(row, h)
+    for row in x:
+        h = torch.sigmoid(h @ U + row @ W)
+    return h
+
+
+def twice_over_all(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = step(x[t], h)
+    for t in range(x.size(0)):
+        h = torch.sigmoid(h @ U + x[t] @ W)
+    return h + x[-1] @ W
+
+
 RNN = nn.RNNCell(F, H)
 
 SERVED = {
@@ -203,6 +262,8 @@ SERVED = {
     for fn in (
         stacked, last_state, into_place, backwards, first_is_another, pointwise, from_one, but_the_last, in_columns,
         output_first, in_a_tuple, two_lists, two_loops, modules, cell_of_torch,
+        of_both_states, of_both_states_alone, over_rows, over_columns, over_parts, the_last_row, over_rows_twice,
+        twice_over_all,
     )
 }  # fmt: skip
 
@@ -582,6 +643,96 @@ def swapped_by_arithmetic(x: torch.Tensor, h: torch.Tensor) -> Any:
     return a, c, h
 
 
+def rows_twice_at_once(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for row, again in zip(x, x, strict=True):
+        h = step(row + again, h)
+    return h
+
+
+def counted_rows(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t, row in enumerate(x):
+        h = step(row, h) * (1 if t < 14 else 2)
+    return h
+
+
+def keeps_its_rows(x: torch.Tensor, h: torch.Tensor) -> Any:
+    rows = []
+    for row in x:
+        rows.append(row)
+        h = step(row, h)
+    return h, torch.stack(rows), rows[0]
+
+
+def row_before(x: torch.Tensor, h: torch.Tensor) -> Any:
+    before = torch.zeros_like(x[0])
+    for row in x:
+        h = step(row - before, h)
+        before = row
+    return h, before
+
+
+def knows_its_parts(x: torch.Tensor, h: torch.Tensor) -> Any:
+    parts = x.unbind()
+    for part in parts:
+        h = step(part, h)
+    return h, len(parts), parts[-1]
+
+
+def asked_before(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    def made() -> Any:
+        parts = x.unbind()
+        LOG.append(len(parts))
+        return iter(parts)
+
+    LOG.clear()
+    for part in made():
+        h = step(part, h)
+    return h * len(LOG)
+
+
+def some_rows(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    rows = iter(x)
+    h = step(next(rows), h) * 2
+    for row in rows:
+        h = step(row, h)
+    return h
+
+
+def stops_at_a_row(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    at = 0
+    for row in x:
+        h = step(row, h)
+        at += 1  # noqa: SIM113
+        if at == 11:
+            break
+    return h
+
+
+def rows_in_a_comprehension(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    return torch.stack([step(row, h) for row in x])
+
+
+def rows_of_rows(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for row in x:
+        for part in row:
+            h = step(part.expand(3, F), h)
+    return h
+
+
+def rows_written_to(x: torch.Tensor, h: torch.Tensor) -> Any:
+    x = x.clone()
+    for row in x:
+        row.mul_(2)
+        h = step(row, h)
+    return x, h
+
+
+def result_of_rows(x: torch.Tensor, h: torch.Tensor) -> Any:
+    for row in x:
+        h = step(row, h)
+    return h, row
+
+
 OTHERS = {
     fn.__name__: fn
     for fn in (
@@ -591,6 +742,8 @@ OTHERS = {
         draws_in_python, writes_an_argument, of_a_table, windows, scaled, squares, logs, at_the_end,
         in_a_comprehension, sums, nested, of_a_generator, counts_in_an_object, counts_in_a_closure,
         counts_in_an_outer_function, walks_in_a_list, swapped_by_copies, swapped_in_place, swapped_by_arithmetic,
+        rows_twice_at_once, counted_rows, keeps_its_rows, row_before, knows_its_parts, asked_before, some_rows,
+        stops_at_a_row, rows_in_a_comprehension, rows_of_rows, rows_written_to, result_of_rows,
     )
 }  # fmt: skip
 
@@ -599,7 +752,7 @@ OTHERS = {
 def test_rounds_that_are_not_alike_are_right(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lengths = tuple(n for n in LENGTHS if n < (20 if name == "nested" else 1000))
+        lengths = tuple(n for n in LENGTHS if n < (20 if name in ("nested", "rows_of_rows") else 1000))
         play(OTHERS[name], (*lengths, 14, 15, 16, 17, 41, *SHORT))
 
 
@@ -634,10 +787,10 @@ def test_the_guards_say_how_few_rounds_there_may_be() -> None:
     assert "is one size" not in fast.inspect("guards")
 
 
-@pytest.mark.parametrize("fn", [at_seven, draws])
-def test_the_guards_say_which_loop_fixes_a_size(fn: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("fn", "lines"), [(at_seven, 1), (three_ago, 2)])
+def test_the_guards_say_which_loop_fixes_a_size(fn: Callable[..., Any], lines: int) -> None:
     fast, _ = play(fn, (10, 12))
-    line = fn.__code__.co_firstlineno + 1
+    line = fn.__code__.co_firstlineno + lines
     wanted = f"x.size(0) is one size for the loop at test_any_trip.py:{line}, whose rounds are not alike"
     assert wanted in fast.inspect("guards")
 
