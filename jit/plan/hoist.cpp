@@ -75,6 +75,35 @@ std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uin
   return made;
 }
 
+NodeId rows_of_all(ir::Graph& to, NodeId base, const Hoisted& hoisted) {
+  ir::IndexMap map = hoisted.map;
+  std::vector<ir::Dim> sizes = hoisted.sizes;  // [..., rounds, rows, inner]
+  const size_t most = sizes.size() - 3;
+  const auto is_spread = [&](size_t dim) {
+    return std::ranges::none_of(map.dims, [&](const ir::Affine& row) {
+      return std::ranges::any_of(row.terms, [&](const auto& term) { return term.first == dim; });
+    });
+  };
+  size_t spread = 0;
+  while (spread < most && is_spread(spread)) ++spread;
+  for (ir::Affine& row : map.dims)
+    for (auto& [dim, coefficient] : row.terms) dim = static_cast<uint8_t>(dim - spread);
+  const std::vector<ir::Dim> many(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(spread));
+  sizes.erase(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(spread));
+  const NodeId rows = to.view(base, std::move(map), sizes);
+  const size_t round = sizes.size() - 3;
+  sizes[round] *= sizes[round + 1];
+  sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(round) + 1);
+  const NodeId all = to.reshape(rows, sizes);
+  if (spread == 0) return all;
+  ir::IndexMap each;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) each.dims.push_back({0, {{static_cast<uint8_t>(spread + dim), 1}}});
+  std::vector<ir::Dim> strides = ir::row_major(sizes);
+  strides.insert(strides.begin(), spread, 0);
+  sizes.insert(sizes.begin(), many.begin(), many.end());
+  return to.with_strides(to.view(all, std::move(each), std::move(sizes)), strides);
+}
+
 bool is_packed(const ir::Graph& graph, const Rounds& rounds, uint32_t at, size_t k) {
   if (k + 1 != rounds.sources_of(at).size() || rounds.trip < kRoundsToPack) return false;
   const auto nodes = rounds.operands_at(at, k);

@@ -19,6 +19,10 @@ struct Hoisted {
 /// Node `at` of a round, a Contract, as such a product; `operand` is left open.
 std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uint32_t at);
 
+/// The left factors of all rounds, one below the other, of which `base` is what they are rows of. What one value is for
+/// many products lies there once.
+ir::NodeId rows_of_all(ir::Graph& to, ir::NodeId base, const Hoisted& hoisted);
+
 /// Whether operand `k` of node `at`, a Contract, is the right factor, the same in every round, and lies by columns: one
 /// copy by rows, which vectors run along, serves all rounds.
 bool is_packed(const ir::Graph& graph, const Rounds& rounds, uint32_t at, size_t k);

@@ -341,13 +341,13 @@ void ProgramBuilder::add_rounds(const Item& item) {
     push_slot(std::move(made), body.slots[like].sizes, body.slots[like].strides, offset);
     return id;
   };
-  std::vector<HandStep> before;
-  SizedRepeat repeat = repeat_step(slots, before);
-  for (const HandStep& hand : before) out_.steps.emplace_back(hand);
+  SizedRepeat repeat = repeat_step(slots);
+  out_.steps.insert(out_.steps.end(), repeat.before.begin(), repeat.before.end());
   note_repeat(repeat);
   for (RoundStep& step : repeat.step.body)
     std::visit([&](auto& each) { take_launches(each, item.external, body); }, step);
   out_.steps.emplace_back(std::move(repeat.step));
+  out_.steps.insert(out_.steps.end(), repeat.after.begin(), repeat.after.end());
 }
 
 /// Its launches come next.

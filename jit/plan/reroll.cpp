@@ -494,15 +494,13 @@ NodeId Reroller::begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, ui
 NodeId Reroller::hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted) {
   const NodeId id = node(loop.rounds, 0, hoisted.at);
   ir::Graph& to = rewriter.to();
-  std::vector<ir::Dim> sizes = hoisted.sizes;  // [..., rounds, rows, inner]
-  const NodeId rows = to.view(rewriter[hoisted.base], hoisted.map, sizes);
-  const size_t round = sizes.size() - 3;
-  sizes[round] *= sizes[round + 1];
-  sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(round) + 1);
   ir::ContractAttr attr = graph_.contracts[graph_[id].attr];
   const size_t left = attr.operands.size() - 2;
   for (size_t k = 0; k < attr.operands.size(); ++k)
-    attr.operands[k] = k == left ? to.reshape(rows, sizes) : rewriter[attr.operands[k]];
+    attr.operands[k] = k == left ? rows_of_all(to, rewriter[hoisted.base], hoisted) : rewriter[attr.operands[k]];
+  std::vector<ir::Dim> sizes = hoisted.sizes;
+  sizes[sizes.size() - 3] *= sizes[sizes.size() - 2];
+  sizes.erase(sizes.end() - 2);
   sizes.back() = graph_.sizes(id).back();
   std::vector<ir::Dim> strides = ir::row_major(sizes);
   return to.contract(std::move(attr), graph_[id].dtype, {std::move(sizes), std::move(strides)});

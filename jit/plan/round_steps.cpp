@@ -17,7 +17,6 @@ class Writer {
   explicit Writer(const RoundSlots& slots)
       : slots_(slots), program_(slots.body.program), mapped_(program_.slots.size(), kNoSlot) {
     for (const Body::Sliding& each : slots.body.sliding) sliding_[each.alias] = &each.offsets;
-    name_outputs();
   }
 
   SizedRepeat run() {
@@ -29,25 +28,24 @@ class Writer {
       if (!free || free->slot != kNoSlot) add(*as_round_step(step));
     }
     for (const SlotId alias : renewed_) made_.step.body.emplace_back(FreeStep{slot(alias)});
-    for (uint32_t i = 0; i < slots_.attr.carried; ++i)
-      made_.step.body.emplace_back(HandStep{mapped_[program_.outputs[i]], slots_.finals[i]});
+    hand_on();
     find_columns();
     return std::move(made_);
   }
 
-  std::vector<HandStep> before() const {
-    std::vector<HandStep> steps;
-    for (uint32_t i = 0; i < slots_.attr.carried; ++i) steps.push_back({slots_.operands[i], slots_.finals[i], true});
-    return steps;
-  }
-
  private:
-  /// Of the carried values each round makes a tensor, which it hands on; of those of the last round only, all make one.
-  void name_outputs() {
+  /// Of a carried value each round makes a tensor for the next one. What only counts in the last round stays where all
+  /// put it.
+  void hand_on() {
     const ir::LoopAttr& attr = slots_.attr;
     for (uint32_t i = 0; i < program_.outputs.size(); ++i) {
-      const SlotId id = program_.outputs[i];
-      mapped_[id] = i < attr.carried ? slots_.make(id, kNoSlot, 0) : slots_.finals[attr.placed + i];
+      const SlotId made = slot(program_.outputs[i]);
+      if (i >= attr.carried) {
+        made_.after.push_back({made, slots_.finals[attr.placed + i]});
+        continue;
+      }
+      made_.before.push_back({slots_.operands[i], slots_.finals[i], true});
+      made_.step.body.emplace_back(HandStep{made, slots_.finals[i]});
     }
   }
 
@@ -152,11 +150,7 @@ class Writer {
 
 }  // namespace
 
-SizedRepeat repeat_step(const RoundSlots& slots, std::vector<HandStep>& before) {
-  Writer writer(slots);
-  before = writer.before();
-  return writer.run();
-}
+SizedRepeat repeat_step(const RoundSlots& slots) { return Writer(slots).run(); }
 
 bool moves_evenly(const ir::LoopAttr& attr, const Body& body) {
   if (!body.has_calls) return takes_turns(attr, body);

@@ -20,16 +20,17 @@ struct RoundSlots {
   std::function<SlotId(SlotId like, Dim offset)> part;
 };
 
-/// A loop, and what of it depends on sizes.
+/// A loop, what it is handed before and hands on behind it, and what of it depends on sizes.
 struct SizedRepeat {
+  std::vector<HandStep> before, after;
   RepeatStep step;  // at the recorded ones
   Dim trip = step.trip;
   std::vector<LaunchDims> launches;  // per launch of its body
   std::vector<Dim> deltas, places;   // per column: elements a round, and those of the first round
 };
 
-/// Kernels of its launches are the body's. First what the first round is handed.
-SizedRepeat repeat_step(const RoundSlots& slots, std::vector<HandStep>& before);
+/// Kernels of its launches are the body's.
+SizedRepeat repeat_step(const RoundSlots& slots);
 
 /// Whether, of a loop of any number of rounds, all that moves does so by equal distances.
 bool moves_evenly(const ir::LoopAttr& attr, const Body& body);

@@ -128,8 +128,9 @@ class Sized {
     if (const std::string fault = difference(expected, run_graph(graph, inputs, scalars)); !fault.empty())
       return "graph: " + fault;
     const plan::Program program = at(registers);
+    const Graph called = graph_at(registers);  // steps name calls by their numbers in the recorded one
     try {
-      const std::string fault = difference(expected, Machine(graph, program, seed).run(inputs, scalars));
+      const std::string fault = difference(expected, Machine(called, program, seed).run(inputs, scalars));
       return fault.empty() ? "" : fault + "\n" + plan::text(program);
     } catch (const std::exception& error) {
       return std::string(error.what()) + "\n" + plan::text(program);
@@ -313,23 +314,24 @@ bool takes_any_trip(const Build& build, const Sizes& sizes, const plan::PlanOpti
   return plan::takes_any_trip(graph, options);
 }
 
-// Loops of which a call runs any number of rounds.
-TEST(SizedPlan, LoopsAgreeWithOtherNumbersOfRounds) {
-  uint32_t loops = 0, tried = 0, ran = 0;
+/// Loops of which a call runs any number of rounds. `calls`: torch computes some of the rounds.
+void compare_other_rounds(bool calls) {
+  uint32_t loops = 0, tried = 0, ran = 0, with_calls = 0;
   const uint32_t first = number_from("SIZED_FIRST", 0), last = number_from("SIZED_LOOPS", 60);
   for (uint32_t seed = first; seed < last; ++seed) {
     std::mt19937 random(seed);
     const Build build = [&](const Dims& dims, std::shared_ptr<ir::Symbols> symbols) {
-      return RandomRounds(seed, dims[0], false, seed % 2 ? dims[1] : 3, 4, symbols, true).make();
+      return RandomRounds(seed, dims[0], calls, seed % 2 ? dims[1] : 3, 4, symbols, true).make();
     };
     Sizes recorded{5 + seed % 9};
     if (seed % 2) recorded.push_back(2 + seed % 5);
     plan::PlanOptions options;
-    options.own_products = true;
+    options.own_products = !calls || seed % 3 != 0;
     options.threads = 1 + seed % 2;
     if (!takes_any_trip(build, recorded, options)) continue;
     ++loops;
     const Sized sized(build, recorded, options);
+    with_calls += plan::text(sized.program()).find("\n    hand ") != std::string::npos;
     ASSERT_EQ(sized.check(recorded, seed), "") << "seed " << seed << "\n" << sized.text();
     for (const int64_t rounds : {3, 4, 5, 8, 17, 40, 301}) {
       Sizes sizes{rounds};
@@ -343,7 +345,11 @@ TEST(SizedPlan, LoopsAgreeWithOtherNumbersOfRounds) {
   std::cout << loops << " of " << last - first << " are loops; " << ran << " of " << tried << " numbers let in\n";
   EXPECT_GT(loops, (last - first) / 4);
   EXPECT_GT(ran, tried * 3 / 4);
+  EXPECT_EQ(with_calls > loops / 4, calls);
 }
+
+TEST(SizedPlan, LoopsAgreeWithOtherNumbersOfRounds) { compare_other_rounds(false); }
+TEST(SizedPlan, LoopsWithCallsAgreeWithOtherNumbersOfRounds) { compare_other_rounds(true); }
 
 // ---- by hand ----
 

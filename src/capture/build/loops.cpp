@@ -27,7 +27,8 @@ bool same_result(const TensorMeta& a, const TensorMeta& b) {
          (!is_symbolic || (a.symbolic && b.symbolic && *a.symbolic == *b.symbolic));
 }
 
-// Whether the one does what the other does, given the same tensors.
+// Whether the one does what the other does, given the same tensors. What has sizes that depend on data may do
+// otherwise.
 bool same_call(const CallTemplate& a, const CallTemplate& b) {
   const auto same_hole = [](const CallTemplate::Hole& x, const CallTemplate::Hole& y) {
     return x.arg == y.arg && x.item == y.item;
@@ -40,10 +41,10 @@ bool same_call(const CallTemplate& a, const CallTemplate& b) {
     return std::tie(call.shape_from_metadata, call.makes_new, call.makes_no_view, call.with_grad_mode, call.by_data,
                     call.data_sized, call.casts);
   };
-  return a.op == b.op && std::ranges::equal(a.args, b.args, same_value) &&
+  const bool is_plain = !a.by_data && a.made_generators.empty() && b.made_generators.empty();
+  return is_plain && a.op == b.op && std::ranges::equal(a.args, b.args, same_value) &&
          std::ranges::equal(a.holes, b.holes, same_hole) && std::ranges::equal(a.results, b.results, same_result) &&
-         std::ranges::equal(a.numbers, b.numbers, same_number) && modes(a) == modes(b) && a.made_generators.empty() &&
-         b.made_generators.empty();
+         std::ranges::equal(a.numbers, b.numbers, same_number) && modes(a) == modes(b);
 }
 
 /// In which round of a loop that is known a number of `member` is; none: in none.
