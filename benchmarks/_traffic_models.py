@@ -81,6 +81,21 @@ class LstmCells(nn.Module):
         return torch.stack(steps, 1)
 
 
+class WideCells(nn.Module):
+    """A cell whose products torch's library computes, over what `unbind` gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.LSTMCell(32, 1024), nn.Linear(1024, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, steps = (x.new_zeros(x.size(0), 1024), x.new_zeros(x.size(0), 1024)), []
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+            steps.append(self.out(state[0]))
+        return torch.stack(steps, 1)
+
+
 def resnet() -> nn.Module:
     torch.manual_seed(0)
 
@@ -163,6 +178,8 @@ MODELS = (
     Model("LSTM cells in a Python loop, batch 2-40 x length 6", lambda: ready(LstmCells()),
           lambda rng: (torch.randn(rng.randint(2, 40), 6, 32),)),
     Model("LSTM cells in a Python loop, batch 2-7 x length 3-40", lambda: ready(LstmCells()), sequences(3, 40, 32)),
+    Model("nn.LSTMCell(32, 1024) over x.unbind(1), batch 2-7 x length 3-40", lambda: ready(WideCells()),
+          sequences(3, 40, 32)),
 )  # fmt: skip
 
 

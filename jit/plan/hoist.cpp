@@ -14,7 +14,7 @@ namespace {
 using Of = Source::Of;
 
 constexpr int64_t kRoundsToPack = 8;  // a copy costs about as much as two products read
-constexpr int64_t kManyRows = 32;  // a product of so many takes no longer in each round than with those of all others
+constexpr int64_t kManyRows = 8;  // a product of so many takes no longer in each round than with those of all others
 
 /// All but the left factor is the same in every round, and a bias the same for every row.
 bool has_fixed_others(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
