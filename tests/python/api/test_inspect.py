@@ -67,6 +67,24 @@ def test_source_runs(name):
     torch.testing.assert_close(space["program"](dict(zip("xy", args, strict=False)))[0], expected)
 
 
+def loop_over_rows(x: torch.Tensor) -> torch.Tensor:
+    state = torch.zeros(3)
+    for row in x:
+        state = torch.sort(row + state)[0] * 0.5
+    return state
+
+
+@pytest.mark.parametrize("fn", [lambda x: torch.relu(x[1:] @ x.t()).sum(0), loop_over_rows])
+def test_source_of_a_program_for_any_size_is_of_the_recorded_one(fn):
+    fast = fastjit(fn)
+    for rows in (7, 9, 12):
+        fast(torch.randn(rows, 3))
+    assert fast.stats().hits == 1
+    x, space = torch.randn(9, 3), dict[str, object]()  # the second recording made it one for any size
+    exec(fast.inspect("source"), space)
+    torch.testing.assert_close(space["program"]({"x": x})[0], fn(x))
+
+
 @pytest.mark.parametrize(
     "fn",
     [
