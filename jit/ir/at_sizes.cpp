@@ -1,7 +1,8 @@
-// The same program with other sizes as those that choices are made for.
+// The same program with other sizes as those that choices are made for, or with numbers for all.
 #include <algorithm>
 
 #include "ir/graph.h"
+#include "ir/in_numbers.h"
 
 namespace fastjit::ir {
 
@@ -44,6 +45,29 @@ int64_t Symbols::value(size_t symbol) const {
 
 Dim Symbols::moved(Dim dim) const { return dim.is_symbolic() ? Dim(value_of(sums_[dim.expr()]), dim.expr()) : dim; }
 
+/// Calls `take` with every size, stride, place and count of rounds.
+template <class Take>
+static void for_each_dim(Graph& graph, Take take) {
+  for (Layout& layout : graph.layouts) {
+    std::ranges::for_each(layout.sizes, take);
+    std::ranges::for_each(layout.strides, take);
+  }
+  for (IndexMap& map : graph.maps)
+    for (Affine& row : map.dims) {
+      take(row.offset);
+      for (auto& [dim, coefficient] : row.terms) take(coefficient);
+    }
+  for (InputInfo& scalar : graph.scalars) take(scalar.size);
+  for (TracedLoop& loop : graph.traced) take(loop.trip);
+}
+
+Graph in_numbers(const Graph& graph) {
+  Graph out = graph;
+  for_each_dim(out, [](Dim& dim) { dim = dim.hint(); });
+  out.symbols = nullptr;
+  return out;
+}
+
 Graph at_sizes(const Graph& graph, std::span<const int64_t> sizes) {
   Graph out;
   out.symbols = graph.symbols->at_sizes(sizes);
@@ -63,18 +87,7 @@ Graph at_sizes(const Graph& graph, std::span<const int64_t> sizes) {
   out.scalars = graph.scalars;
   out.outputs = graph.outputs;
   out.stores = graph.stores;
-  const auto move = [&](Dim& dim) { dim = out.symbols->moved(dim); };
-  for (Layout& layout : out.layouts) {
-    std::ranges::for_each(layout.sizes, move);
-    std::ranges::for_each(layout.strides, move);
-  }
-  for (IndexMap& map : out.maps)
-    for (Affine& row : map.dims) {
-      move(row.offset);
-      for (auto& [dim, coefficient] : row.terms) move(coefficient);
-    }
-  for (InputInfo& scalar : out.scalars) move(scalar.size);
-  for (TracedLoop& loop : out.traced) move(loop.trip);
+  for_each_dim(out, [&](Dim& dim) { dim = out.symbols->moved(dim); });
   return out;
 }
 

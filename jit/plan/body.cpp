@@ -42,15 +42,8 @@ bool take_launches(Body& body) {
 
 /// As take_launches(), of steps of any kind that stands in a round.
 bool take_steps(Body& body) {
-  for (const Step& step : body.program.steps) {
-    if (!as_round_step(step)) return false;
-    const auto add = [&](const auto& each) {
-      const std::span<const KernelStep> launches = launches_of(each);
-      body.launches.insert(body.launches.end(), launches.begin(), launches.end());
-    };
-    std::visit(add, step);
-  }
-  return true;
+  for_each_launch(std::as_const(body.program), [&](const KernelStep& launch) { body.launches.push_back(launch); });
+  return std::ranges::all_of(body.program.steps, [](const Step& step) { return as_round_step(step).has_value(); });
 }
 
 std::vector<Dim> dims(const std::vector<int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }

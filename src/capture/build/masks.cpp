@@ -169,11 +169,10 @@ bool GraphBuilder::masked_store_in_place(const Action& step) {
   static const OpFacts facts = facts_of(copy);
   const Use& self = event.args[0].uses[0];
   ir::ExternAttr attr;
-  attr.call = static_cast<uint32_t>(capture.calls.size());
   attr.name = "aten::copy_";
   attr.operands = {operand(self, event), node};
   attr.written = {0};
-  capture.calls.push_back({copy, facts, {at::Tensor(), at::Tensor(), false}, {{0, -1}, {1, -1}}, {self.meta}, true});
+  attr.call = add_call({copy, facts, {at::Tensor(), at::Tensor(), false}, {{0, -1}, {1, -1}}, {self.meta}, true});
   const ir::NodeId result = result_node(graph_.external(std::move(attr)), 0, self, event);
   if (trace_.root(self.tensor)) return true;
   set_result(self, result, event);

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fastjit import fastjit
-from helpers import assert_same, hits_as_eager, in_threads
+from helpers import assert_same, in_threads, play_as_eager
 
 F, H = 4, 8
 LENGTHS = (10, 12, 9, 20, 50, 13, 11, 33, 300, 9, 12)
@@ -40,11 +40,7 @@ def step(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 
 def play(fn: Callable[..., Any], lengths: tuple[int, ...], **options: Any) -> tuple[Any, str]:
     """The compiled function, and of each call whether it was a hit or a miss."""
-    fast, seen = fastjit(fn, **options), ""
-    for n in lengths:
-        x, h = torch.randn(n, 3, F), torch.randn(3, H)
-        seen += "h" if hits_as_eager(fast, fn, (x.clone(), h.clone()), (x, h)) else "m"
-    return fast, seen
+    return play_as_eager(fn, ((torch.randn(n, 3, F), torch.randn(3, H)) for n in lengths), **options)
 
 
 # ---- loops that one program serves ----

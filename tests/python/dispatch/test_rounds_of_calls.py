@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fastjit import fastjit
-from helpers import assert_same, hits_as_eager, in_threads
+from helpers import assert_same, in_threads, play_as_eager
 
 WIDE, LENGTHS = 520, (10, 12, 9, 20, 50, 13, 11, 33, 9, 12)
 SHORT = (2, 3, 1, 4, 5, 0)
@@ -159,11 +159,7 @@ SERVED = {
 
 def play(fn: Callable[..., Any], lengths: tuple[int, ...]) -> tuple[Any, str]:
     """The compiled function, and of each call whether it was a hit or a miss."""
-    fast, seen = fastjit(fn), ""
-    for n in lengths:
-        x, h = torch.randn(n, 3, 8), torch.randn(3, WIDE)
-        seen += "h" if hits_as_eager(fast, fn, (x.clone(), h.clone()), (x, h)) else "m"
-    return fast, seen
+    return play_as_eager(fn, ((torch.randn(n, 3, 8), torch.randn(3, WIDE)) for n in lengths))
 
 
 @pytest.mark.parametrize("name", SERVED)

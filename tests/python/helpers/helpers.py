@@ -6,7 +6,7 @@ import contextlib
 import copy
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -130,6 +130,16 @@ def hits_as_eager(fast: Any, eager: Callable[..., Any], ours: tuple[Any, ...], t
         assert_same(got, wanted[1])
     assert_same(ours, theirs)
     return bool(fast.stats().hits > hits)
+
+
+def play_as_eager(
+    eager: Callable[..., Any], calls: Iterable[tuple[torch.Tensor, ...]], **options: Any
+) -> tuple[Any, str]:
+    """The compiled function, and of each call, which is as eager's, whether it was a hit ("h") or a miss ("m")."""
+    fast, seen = fastjit(eager, **options), ""
+    for args in calls:
+        seen += "h" if hits_as_eager(fast, eager, clone_args(args), args) else "m"
+    return fast, seen
 
 
 def in_threads(count: int, work: Callable[[], None]) -> list[BaseException]:
