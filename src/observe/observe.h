@@ -155,8 +155,8 @@ struct Host {
   /// Whether the last operator gave these tensors as all parts of one along a dim, one behind the other: which tensor
   /// that is, as on_sizes says it, and the dim. -1: it did not.
   std::pair<int64_t, int> (*on_parts)(void* context, PyObject* parts) = nullptr;
-  /// The loop, from 0 on, walks these: each round is given one of them.
-  void (*on_walk)(void* context, int64_t loop, PyObject* parts) = nullptr;
+  /// The loop, from 0 on, walks what on_parts has just told of: each round is given one of them.
+  void (*on_walk)(void* context, int64_t loop) = nullptr;
   /// A round of it begins, with `index`, an object of the call's own that is watched as sizes are from now on; null: it
   /// has none.
   void (*on_round)(void* context, int64_t loop, PyObject* index) = nullptr;

@@ -243,9 +243,7 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_parts = [](void* context, PyObject* parts) {
     return static_cast<Recording*>(context)->recorder->parts_given(parts);
   };
-  host.on_walk = [](void* context, int64_t loop, PyObject*) {
-    static_cast<Recording*>(context)->recorder->walk_begun(loop);
-  };
+  host.on_walk = [](void* context, int64_t loop) { static_cast<Recording*>(context)->recorder->walk_begun(loop); };
   host.on_round = [](void* context, int64_t loop, PyObject* index) {
     static_cast<Recording*>(context)->recorder->round_begun(loop, index);
   };

@@ -85,7 +85,7 @@ void Tracer::begin_walk() {
   const size_t number = numbers_.find(own.get());
   const int64_t id = host_.on_loop(host_.context, number, 0);
   if (id < 0) return;
-  host_.on_walk(host_.context, id, parts);
+  host_.on_walk(host_.context, id);
   start_loop(id, number, count, top().offset);
   loop_->gives_index = false;
 }
