@@ -12,6 +12,13 @@ struct SizeOperand {
   bool is_size() const { return number >= 0; }
 };
 
+/// What a loop gives its rounds as indices: `low` to `high` - 1, each with `shift` added to it, or the other way round.
+struct LoopRange {
+  SizeOperand low{}, high{};
+  int64_t shift = 0;
+  bool falls = false;
+};
+
 /// In the place of the value of an operand that is no int.
 inline constexpr int64_t kNoInt = INT64_MIN;
 

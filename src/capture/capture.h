@@ -136,6 +136,12 @@ struct GraphEnds {
 /// empty: why it may not be run, or what running it again would find. Throws what that throws.
 using Rehearse = std::function<std::string(const std::vector<PyObject*>& contexts, const std::function<void()>& go)>;
 
+/// All parts of a tensor along a dim. tensor: as of Recorder::sized_tensor(); negative: they are something else.
+struct PartsGiven {
+  int64_t event = -1, tensor = -1;  // event: that gave them
+  int dim = 0;
+};
+
 /// Records operators on this thread between construction and finish(). Callbacks are noexcept.
 class Recorder {
  public:
@@ -230,14 +236,12 @@ class Recorder {
   /// Tells that `tensor` is about to be indexed with these. False: its sizes are not known; read them with size_read().
   bool indexed(const at::Tensor& tensor, std::vector<support::IndexItem> items);
   bool is_size_number(size_t number) const;
-  /// Tells of a loop of Python over a range from `start` to this number. What it is called from now on; negative: it is
-  /// not followed.
-  int64_t loop_begun(uint32_t number, int64_t start);
-  /// Whether the last operator gave these tensors as all parts of one along a dim, in order: which tensor and which
-  /// dim, as of sized_tensor(); negative: it did not.
-  std::pair<int64_t, int> parts_given(PyObject* parts) const;
-  /// Tells that the loop walks what the last operator gave.
-  void walk_begun(int64_t loop);
+  /// Tells of a loop of Python with these indices. What it is called from now on; negative: it is not followed.
+  int64_t loop_begun(const support::LoopRange& range);
+  /// Whether the last operator gave these tensors as all parts of one along a dim, in order.
+  PartsGiven parts_given(PyObject* parts) const;
+  /// Tells that the loop walks what that event gave.
+  void walk_begun(int64_t loop, int64_t event);
   /// Tells that a round of it begins, with `index`, the next one of CallInputs::scalars, or null.
   void round_begun(int64_t loop, PyObject* index);
   /// Whether an operator of the round that runs, or of the one before, has given this tensor, and none before.

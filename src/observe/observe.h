@@ -49,6 +49,7 @@ struct Obstacle {
 };
 
 using support::IndexItem;
+using support::LoopRange;
 using support::SizeOperand;
 
 /// What the host application (src/dispatch) tells the observer about objects it does not know itself.
@@ -149,14 +150,18 @@ struct Host {
   /// The Operator about to be called is given these ints, in lists or not, in the order of its parameters; some are
   /// sizes. on_scalar_use_end says when it has run.
   void (*on_sizes_used)(void* context, const std::vector<SizeOperand>& ints) = nullptr;
-  /// A loop of Python begins, over a range from `start` to watched scalar `number`, a size. What the host calls it; -1:
-  /// it follows no loops.
-  int64_t (*on_loop)(void* context, size_t number, int64_t start) = nullptr;
-  /// Whether the last operator gave these tensors as all parts of one along a dim, one behind the other: which tensor
-  /// that is, as on_sizes says it, and the dim. -1: it did not.
-  std::pair<int64_t, int> (*on_parts)(void* context, PyObject* parts) = nullptr;
-  /// The loop, from 0 on, walks what on_parts has just told of: each round is given one of them.
-  void (*on_walk)(void* context, int64_t loop) = nullptr;
+  /// A loop of Python begins, of as many rounds as this range says, which ends at a size or begins there. What the host
+  /// calls it; -1: it follows no loops.
+  int64_t (*on_loop)(void* context, const LoopRange& range) = nullptr;
+  /// All parts of a tensor along a dim, one behind the other. tensor: as on_sizes says it, -1: they are something else.
+  struct Parts {
+    int64_t event = -1, tensor = -1;  // event: what the host calls the operator that gave them
+    int dim = 0;
+  };
+  /// Whether the last operator gave these tensors so.
+  Parts (*on_parts)(void* context, PyObject* parts) = nullptr;
+  /// Each round of the loop is given one of the parts that `event` gave.
+  void (*on_walk)(void* context, int64_t loop, int64_t event) = nullptr;
   /// A round of it begins, with `index`, an object of the call's own that is watched as sizes are from now on; null: it
   /// has none.
   void (*on_round)(void* context, int64_t loop, PyObject* index) = nullptr;

@@ -629,7 +629,7 @@ bool GraphBuilder::call_lowering(const Action& step, const std::vector<Arg>& arg
     if (ir::hints(graph_.sizes(call.out[i])) != results[i].sizes) return false;
   }
   out = std::move(call.out);
-  if (walker != kNone) note_parts(walker, args[0].tensor.node);
+  if (walker != kNone) note_parts(walker, trace_.events[step.event], args[0].tensor.node);
   take_scalars(trace_.events[step.event], args, out);
   return true;
 }

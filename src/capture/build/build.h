@@ -179,7 +179,7 @@ class GraphBuilder {
   bool reads_only_in_round(const Action& step) const;
   bool calls_alike(uint32_t which) const;
   uint32_t walker_of(uint32_t event);
-  void note_parts(uint32_t which, ir::NodeId whole);
+  void note_parts(uint32_t which, const Event& event, ir::NodeId whole);
   void take_part(const Use& use);
   bool is_of_its_round(uint32_t tensor, LoopRound round) const;
   void check_moves(const Use& use);
@@ -189,7 +189,7 @@ class GraphBuilder {
   ir::Dim listed(uint32_t event, const CallValue& list);
   void settle_loops();
   std::optional<std::vector<ir::Dim>> compared_in(const PythonLoop& loop, size_t round);
-  bool compares_alike(const PythonLoop& loop);
+  bool compares_alike(uint32_t which);
   bool writes_outside(uint32_t which) const;
   // size_numbers.cpp
   void place_sizes();

@@ -47,6 +47,19 @@ bool same_call(const CallTemplate& a, const CallTemplate& b) {
          std::ranges::equal(a.numbers, b.numbers, same_number) && modes(a) == modes(b);
 }
 
+// Whether a comparison says the same of differences that grow or fall by as much in each of these rounds, of which the
+// last is the last one of any number.
+bool stays_beyond(int comparison, const std::vector<std::vector<Dim>>& differences, size_t which, Dim last) {
+  const int64_t first = differences[0][which].hint(), step = differences[1][which].hint() - first;
+  for (size_t round = 0; round + 1 < differences.size(); ++round)
+    if (!ir::identical(differences[round][which], first + step * static_cast<int64_t>(round))) return false;
+  if (step == 0 || !ir::identical(differences.back()[which], last * step + first)) return false;
+  if (comparison == Py_EQ || comparison == Py_NE) return step > 0 ? first > 0 : first < 0;
+  const bool is_at_zero_positive = comparison == Py_LT || comparison == Py_GE;  // a < b: negative; a > b: positive
+  if (step > 0) return is_at_zero_positive ? first >= 0 : first > 0;
+  return is_at_zero_positive ? first < 0 : first <= 0;
+}
+
 /// In which round of a loop that is known a number of `member` is; none: in none.
 LoopRound round_with(const Trace& trace, uint32_t Begin::* member, uint32_t number) {
   for (uint32_t which = 0; which < trace.loops.size(); ++which) {
@@ -84,7 +97,7 @@ void GraphBuilder::enter_loop(uint32_t which) {
   if (!entered_loops_.insert(which).second) return;
   const PythonLoop& loop = trace_.loops[which];
   if (!scope_ || way_ || !inputs_.takes_any_trip) return;
-  const Dim trip = size_of(loop.number) - loop.start;
+  const Dim trip = size_of(loop.range.high) - size_of(loop.range.low);
   if (!trip.is_symbolic() || trip.hint() != static_cast<int64_t>(loop.rounds())) return;
   traced_[which] = static_cast<uint32_t>(graph_.traced.size());
   graph_.traced.push_back({trip, static_cast<uint32_t>(loop.alike_from)});
@@ -93,7 +106,9 @@ void GraphBuilder::enter_loop(uint32_t which) {
 // The loop of any number of rounds that walks what the operator gives; kNone: none does. Of memory that is written to,
 // parts are other values later.
 uint32_t GraphBuilder::walker_of(uint32_t event) {
-  const auto walks = [&](const PythonLoop& loop) { return loop.parts == event && loop.is_known(); };
+  const auto walks = [&](const PythonLoop& loop) {
+    return loop.is_known() && std::ranges::find(loop.parts, event) != loop.parts.end();
+  };
   const auto loop = std::ranges::find_if(trace_.loops, walks);
   if (loop == trace_.loops.end() || analysis_.written[trace_.events[event].args[0].uses[0].storage]) return kNone;
   const auto which = static_cast<uint32_t>(loop - trace_.loops.begin());
@@ -101,11 +116,10 @@ uint32_t GraphBuilder::walker_of(uint32_t event) {
   return traced_[which] == ir::TracedRound::kNone ? kNone : which;
 }
 
-void GraphBuilder::note_parts(uint32_t which, ir::NodeId whole) {
-  const Event& event = trace_.events[trace_.loops[which].parts];
+void GraphBuilder::note_parts(uint32_t which, const Event& event, ir::NodeId whole) {
   const std::span<const Use> parts = flat_results(event);
   const auto rank = static_cast<int64_t>(graph_[whole].rank);
-  const int64_t dim = event.args[1].constant.toInt();
+  const int64_t dim = event.args.back().constant.toInt();
   for (uint32_t round = 0; round < parts.size(); ++round)
     parts_[parts[round].tensor] = {which, round, whole, static_cast<size_t>(dim < 0 ? dim + rank : dim)};
 }
@@ -119,17 +133,22 @@ void GraphBuilder::take_part(const Use& use) {
   if (!(round_ == LoopRound{which, round}) && !(is_last && round_.loop == kNone)) return fix_loop(which);
   std::vector<Dim> sizes(graph_.sizes(whole).begin(), graph_.sizes(whole).end());
   const Dim place = is_last ? sizes[dim] - 1 : Dim(round);
-  sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(dim));
+  const bool keeps_dim = use.meta->sizes.size() == sizes.size();  // as split does
+  const auto at = static_cast<std::ptrdiff_t>(dim);
+  keeps_dim ? static_cast<void>(sizes[dim] = 1) : static_cast<void>(sizes.erase(sizes.begin() + at));
   ir::IndexMap map = ir::identity_map(sizes.size());
-  map.dims.insert(map.dims.begin() + static_cast<std::ptrdiff_t>(dim), ir::Affine{place, {}});
+  if (keeps_dim) map.dims.erase(map.dims.begin() + at);
+  map.dims.insert(map.dims.begin() + at, ir::Affine{place, {}});
   states_[use.tensor].node = graph_.view(whole, std::move(map), std::move(sizes));
 }
 
 // From here on the program is for as many rounds as there were.
 void GraphBuilder::fix_loop(uint32_t which) {
-  const uint32_t number = trace_.loops[which].number;
-  read_at(number);
-  static_cast<void>(size_of(number).fixed());
+  for (const support::SizeOperand& end : {trace_.loops[which].range.low, trace_.loops[which].range.high})
+    if (end.is_size()) {
+      read_at(static_cast<uint32_t>(end.number));
+      static_cast<void>(size_of(end).fixed());
+    }
 }
 
 // The number of a call of torch's, which holds what its round of the recorded call gave it.
@@ -148,8 +167,10 @@ bool GraphBuilder::reads_only_in_round(const Action& step) const {
 
 // A view of torch's is of its round, and of those that it gives at once there are as many as there were.
 void GraphBuilder::refuse_rounds_of(uint32_t event) {
-  for (uint32_t which = 0; which < trace_.loops.size(); ++which)
-    if (trace_.loops[which].parts == event && trace_.loops[which].is_known()) fix_loop(which);
+  for (uint32_t which = 0; which < trace_.loops.size(); ++which) {
+    const PythonLoop& loop = trace_.loops[which];
+    if (loop.is_known() && std::ranges::find(loop.parts, event) != loop.parts.end()) fix_loop(which);
+  }
   const LoopRound round = trace_.loops.empty() ? LoopRound() : round_with(trace_, &Begin::event, event);
   if (round.loop != kNone) fix_loop(round.loop);
 }
@@ -181,9 +202,12 @@ void GraphBuilder::check_writes(const Action& step) {
 ir::Dim GraphBuilder::index_of(uint32_t number, const SizeNumber& how) {
   const PythonLoop& loop = trace_.loops[how.loop];
   const LoopRound made = round_with(trace_, &Begin::number, number);
-  const bool is_last = made.loop == how.loop && made.round + 1 == loop.rounds();
-  if (!is_last || traced_[how.loop] == ir::TracedRound::kNone) return PyLong_AsLongLong(inputs_.scalars[number].first);
-  return graph_.traced[traced_[how.loop]].trip + (loop.start - 1);
+  if (made.loop != how.loop || traced_[how.loop] == ir::TracedRound::kNone)
+    return PyLong_AsLongLong(inputs_.scalars[number].first);
+  const auto& [low, high, shift, falls] = loop.range;
+  if (made.round + 1 == loop.rounds()) return (falls ? size_of(low) : size_of(high) - 1) + shift;
+  const auto round = static_cast<int64_t>(made.round);
+  return (falls ? size_of(high) - (1 + round) : size_of(low) + round) + shift;
 }
 
 // What Python computed in one round and uses in another hangs on how many there are.
@@ -210,10 +234,11 @@ ir::Dim GraphBuilder::listed(uint32_t event, const CallValue& list) {
 void GraphBuilder::settle_loops() {
   for (uint32_t which = 0; which < trace_.loops.size(); ++which) {
     const bool is_traced = traced_[which] != ir::TracedRound::kNone;
-    const uint32_t parts = trace_.loops[which].parts;
-    const bool is_any = is_traced && compares_alike(trace_.loops[which]) && calls_alike(which) &&
-                        !writes_outside(which) &&
-                        (parts == kNone || parts_.contains(flat_results(trace_.events[parts])[0].tensor));
+    const auto has_parts = [&](uint32_t event) {
+      return parts_.contains(flat_results(trace_.events[event])[0].tensor);
+    };
+    const bool is_any = is_traced && compares_alike(which) && calls_alike(which) &&
+                        !writes_outside(which) && std::ranges::all_of(trace_.loops[which].parts, has_parts);
     if (!is_any) fix_loop(which);
   }
   for (const InstructionUse<RoundsUse>& use : trace_.rounds_uses)
@@ -240,15 +265,23 @@ std::optional<std::vector<ir::Dim>> GraphBuilder::compared_in(const PythonLoop& 
   return all;
 }
 
-// Whether that was the same in all rounds.
-bool GraphBuilder::compares_alike(const PythonLoop& loop) {
+// Whether all rounds compared the same, or the index with a number that no later one reaches.
+bool GraphBuilder::compares_alike(uint32_t which) {
+  const PythonLoop& loop = trace_.loops[which];
   const auto first = static_cast<size_t>(loop.alike_from);
-  const auto usual = compared_in(loop, first);
-  for (size_t round = first + 1; usual && round < loop.rounds(); ++round) {
-    const auto here = compared_in(loop, round);
-    if (!here || !ir::identical(*usual, *here)) return false;
+  const Dim last = graph_.traced[traced_[which]].trip - 1 - loop.alike_from;
+  std::vector<std::vector<Dim>> all;
+  for (size_t round = first; round < loop.rounds(); ++round) {
+    auto here = compared_in(loop, round);
+    if (!here || (!all.empty() && here->size() != all[0].size())) return false;
+    all.push_back(std::move(*here));
   }
-  return usual.has_value();
+  const SizeTest* tests = trace_.size_tests.data() + loop.begins[first].test;
+  for (size_t i = 0; i < all[0].size(); ++i) {
+    const auto usual = [&](const auto& here) { return ir::identical(here[i], all[0][i]); };
+    if (!std::ranges::all_of(all, usual) && !stays_beyond(tests[i].comparison, all, i, last)) return false;
+  }
+  return true;
 }
 
 // Whether all rounds call torch alike, so that the calls of one are those of any.

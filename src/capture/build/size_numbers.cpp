@@ -369,8 +369,9 @@ void GraphBuilder::read_at(uint32_t number) {
 std::string GraphBuilder::reason_of(uint32_t place) const {
   if (is_on_sized_way(place)) return way_reason(place);
   if (place < trace_.events.size()) return where(trace_, trace_.events[place]);
-  const auto number = trace_.size_numbers.find(place - static_cast<uint32_t>(trace_.events.size()));
-  const auto loop = std::ranges::find(trace_.loops, place - trace_.events.size(), &PythonLoop::number);
+  const auto read = place - static_cast<uint32_t>(trace_.events.size());
+  const auto number = trace_.size_numbers.find(read);
+  const auto loop = std::ranges::find_if(trace_.loops, [&](const PythonLoop& one) { return one.ends_at(read); });
   if (loop != trace_.loops.end())
     return "the loop at " + trace_.lines[loop->line] + ", whose rounds are not alike, or need gradients";
   const bool has_line = number != trace_.size_numbers.end() && !number->second.is_given;

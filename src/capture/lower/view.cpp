@@ -181,7 +181,10 @@ void parted_evenly(Call& c, size_t dim, ir::Dim part) {
 
 void split(Call& c) {
   if (c.rank(0) == 0) throw NotLowered{};
-  parted_evenly(c, c.dim(2), c.size(1));
+  const size_t dim = c.dim(2);
+  if (!c.are_walked()) return parted_evenly(c, dim, c.size(1));
+  const Expr x = c.node(0);
+  for (size_t i = 0; i < c.result_count(); ++i) c.give(at(x, part_of(sizes_of(x), dim, 0, 1)));  // as of unbind
 }
 
 void chunk(Call& c) {

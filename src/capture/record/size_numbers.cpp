@@ -19,6 +19,14 @@ uint32_t find_plain(const Trace& trace, const at::Tensor& tensor) {
   return is_plain(trace, id) && !is_wrapper(tensor) ? id : kNone;
 }
 
+// Whether it has given all slices of length 1 along the dim that is its last argument.
+bool gives_parts(const Event& event) {
+  if (!event.finished || event.args.empty()) return false;
+  if (event.name == "aten::unbind.int") return event.args.size() == 2;
+  return event.name == "aten::split.Tensor" && event.args.size() == 3 && event.args[1].constant.isInt() &&
+         event.args[1].constant.toInt() == 1;
+}
+
 }  // namespace
 
 // Whether its sizes may be others in another call.
@@ -69,18 +77,18 @@ bool Recorder::indexed(const at::Tensor& tensor, std::vector<support::IndexItem>
   return true;
 }
 
-int64_t Recorder::loop_begun(uint32_t number, int64_t start) {
+int64_t Recorder::loop_begun(const support::LoopRange& range) {
   if (!impl_->recording || !impl_->inputs.for_any_size()) return -1;
-  impl_->trace.loops.push_back({.number = number, .start = start, .line = impl_->lines.now()});
+  impl_->trace.loops.push_back({.range = range, .line = impl_->lines.now()});
   return std::ssize(impl_->trace.loops) - 1;
 }
 
-std::pair<int64_t, int> Recorder::parts_given(PyObject* parts) const {
-  constexpr std::pair<int64_t, int> kNotGiven(-1, 0);
+PartsGiven Recorder::parts_given(PyObject* parts) const {
+  constexpr PartsGiven kNotGiven;
   const Trace& trace = impl_->trace;
   if (!impl_->recording || !impl_->inputs.for_any_size() || trace.events.empty()) return kNotGiven;
   const Event& event = trace.events.back();
-  if (event.name != "aten::unbind.int" || !event.finished || event.args.size() != 2) return kNotGiven;
+  if (!gives_parts(event)) return kNotGiven;
   const std::span<const Use> results = flat_results(event);
   const auto is_it = [&](PyObject* part, const Use& result) {
     return THPVariable_Check(part) && result.tensor != kNone &&
@@ -91,12 +99,12 @@ std::pair<int64_t, int> Recorder::parts_given(PyObject* parts) const {
   const Use& whole = event.args[0].uses[0];
   if (!is_plain(trace, whole.tensor) || !impl_->has_free_sizes(whole.tensor)) return kNotGiven;
   const auto rank = static_cast<int64_t>(whole.meta->sizes.size());
-  const int64_t dim = event.args[1].constant.toInt();
-  return {whole.tensor, static_cast<int>(dim < 0 ? dim + rank : dim)};
+  const int64_t dim = event.args.back().constant.toInt();
+  return {std::ssize(trace.events) - 1, whole.tensor, static_cast<int>(dim < 0 ? dim + rank : dim)};
 }
 
-void Recorder::walk_begun(int64_t loop) {
-  impl_->trace.loops[static_cast<size_t>(loop)].parts = static_cast<uint32_t>(impl_->trace.events.size() - 1);
+void Recorder::walk_begun(int64_t loop, int64_t event) {
+  impl_->trace.loops[static_cast<size_t>(loop)].parts.push_back(static_cast<uint32_t>(event));
 }
 
 PythonLoop::Begin Recorder::Impl::next_round() const {
@@ -109,9 +117,9 @@ bool Recorder::is_of_round(const at::Tensor& tensor) const {
   const uint32_t id = impl_->trace.find(tensor.unsafeGetTensorImpl());
   if (id == kNone || loops.empty() || loops.back().begins.empty()) return false;
   const std::vector<PythonLoop::Begin>& begins = loops.back().begins;
-  if (loops.back().parts != kNone) {
-    const std::span<const Use> parts = flat_results(impl_->trace.events[loops.back().parts]);
-    const size_t now = begins.size() - 1;
+  const size_t now = begins.size() - 1;
+  for (const uint32_t event : loops.back().parts) {
+    const std::span<const Use> parts = flat_results(impl_->trace.events[event]);
     if (parts[now].tensor == id || (now > 0 && parts[now - 1].tensor == id)) return true;
   }
   return id >= begins[begins.size() - std::min<size_t>(begins.size(), 2)].tensor;

@@ -156,10 +156,9 @@ struct SizeTest {
   support::SizeOperand a, b;
 };
 
-/// A loop of Python over a range that ends at such an int.
+/// A loop of Python over a range that ends at such an int, or begins there.
 struct PythonLoop {
-  uint32_t number;  // at which the range ends
-  int64_t start;    // where it begins
+  support::LoopRange range;
   struct Begin {
     uint32_t event, number, tensor;  // the next ones
     size_t test;                     // of Trace::size_tests
@@ -167,9 +166,10 @@ struct PythonLoop {
   std::vector<Begin> begins{};  // per round, and where the last one ended
   int64_t alike_from = -1;      // as observe::Host::on_loop_end
   uint32_t line = 0;            // of Trace::lines
-  uint32_t parts = kNone;       // the event that gave what it walks, one result a round; kNone: it has an index
+  std::vector<uint32_t> parts{};  // events that gave what it walks, each one result a round
   size_t rounds() const { return begins.size() - 1; }
   bool is_known() const { return alike_from >= 0; }
+  bool ends_at(uint32_t number) const { return range.low.number == number || range.high.number == number; }
   bool has_event(uint32_t event) const { return event >= begins.front().event && event < begins.back().event; }
 };
 

@@ -237,13 +237,16 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_index = [](void* context, PyObject* tensor, const std::vector<observe::IndexItem>& items) {
     return static_cast<Recording*>(context)->recorder->indexed(unpack(tensor), items);
   };
-  host.on_loop = [](void* context, size_t number, int64_t start) {
-    return static_cast<Recording*>(context)->recorder->loop_begun(static_cast<uint32_t>(number), start);
+  host.on_loop = [](void* context, const observe::LoopRange& range) {
+    return static_cast<Recording*>(context)->recorder->loop_begun(range);
   };
   host.on_parts = [](void* context, PyObject* parts) {
-    return static_cast<Recording*>(context)->recorder->parts_given(parts);
+    const capture::PartsGiven given = static_cast<Recording*>(context)->recorder->parts_given(parts);
+    return observe::Host::Parts{given.event, given.tensor, given.dim};
   };
-  host.on_walk = [](void* context, int64_t loop) { static_cast<Recording*>(context)->recorder->walk_begun(loop); };
+  host.on_walk = [](void* context, int64_t loop, int64_t event) {
+    static_cast<Recording*>(context)->recorder->walk_begun(loop, event);
+  };
   host.on_round = [](void* context, int64_t loop, PyObject* index) {
     static_cast<Recording*>(context)->recorder->round_begun(loop, index);
   };

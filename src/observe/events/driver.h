@@ -69,6 +69,7 @@ class Driver : public Observer {
     int size_dim = 0;                  // which: see Host::on_size; kAllDims: a torch.Size
     static constexpr int kAllDims = INT_MIN;
     bool gives_index = false;        // it begins a round of a loop that is watched, and gives its index
+    bool gives_walkable = false;     // it may give what a loop walks: see walks.cpp
     PyObject* compared = nullptr;    // of this tensor the instruction at `compared_at` reads no sizes, though it gives
     int compared_at = 0;             // them: see same_sizes.cpp
     size_t found_number = SIZE_MAX;  // it reads a number that differs from call to call: which of the facts'

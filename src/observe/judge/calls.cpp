@@ -181,6 +181,7 @@ void Tracer::call_host(PyObject* callable, Args args) {
       use_scalars(args, false);
       use_sizes(args);
       tell_lists(args);
+      top().gives_walkable = !loop_;
       top().number_result = true;
       top().reads_items = true;
       top().container_result = true;
@@ -282,7 +283,7 @@ bool Tracer::only_reads(Judge judge) {
   return judge == &Tracer::judge_len || judge == &Tracer::judge_isinstance || judge == &Tracer::judge_getattr ||
          judge == &Tracer::judge_hasattr || judge == &Tracer::judge_type || judge == &Tracer::judge_super ||
          judge == &Tracer::judge_callable || judge == &Tracer::judge_bool || judge == &Tracer::judge_range ||
-         judge == &Tracer::judge_container;
+         judge == &Tracer::judge_container || judge == &Tracer::judge_walking;
 }
 
 void Tracer::apply(const Callee& row, PyObject* callee, Args args) {

@@ -165,7 +165,7 @@ bool Tracer::joins_lists(PyObject* left, PyObject* right) {
   const auto is_readable = [&](PyObject* o) { return PyList_CheckExact(o) && (is_known(o) || open(o)); };
   const bool is_in_place = top().ops[2 * top().offset + 1] >= kFirstInPlace;
   if (!is_readable(left) || !is_readable(right) || (is_in_place && !fresh_.contains(left))) return false;
-  if (is_in_place) keep(right);
+  if (is_in_place) keep(right), grow_by(left, right);
   return top().fresh_result = true;
 }
 
@@ -283,7 +283,7 @@ void Tracer::delete_subscript(int) {
 void Tracer::get_iter(int) { get_iter_of(at(1)); }
 
 void Tracer::get_iter_of(PyObject* o) {
-  note_parts(o);
+  walk_on(o);
   if (is_fresh_iterator(o)) return;
   if (!iterable(o, "iteration over")) return;
   if (top().expect == Expect::None) top().fresh_result = true, top().sources = {o};  // else its __iter__ decides
@@ -316,8 +316,11 @@ void Tracer::iterate_top(int) {
   may_enter_any();
 }
 
-void Tracer::append(int) {
-  if (top().ops[2 * top().offset] != k_SET_ADD) return;  // a list: what reads the items touches them
+void Tracer::append(int oparg) {
+  if (top().ops[2 * top().offset] != k_SET_ADD) {  // a list: what reads the items touches them
+    if (is_filled_by_loop(at(oparg + 1))) grow(at(oparg + 1), std::array{at(1)});
+    return;
+  }
   touch(at(1));
   if (!keyable(at(1))) deny("hash of " + name_of(at(1)));
 }

@@ -23,83 +23,12 @@ bool is_sequence(PyObject* o) { return PyTuple_CheckExact(o) || PyList_CheckExac
 
 }  // namespace
 
-// range(n) and range(1, n), which a loop walks at once: how many rounds that has the host may know in another call.
-bool Tracer::begins_loop(Args args) {
-  if (loop_ || !host_.on_loop || top().kwnames || args.empty() || args.size() > 2 || !is_size(args.back()))
-    return false;
-  const bool has_start = args.size() == 2;
-  if (has_start && (!PyLong_CheckExact(args[0]) || numbers_.is_open(args[0]))) return false;
-  const int end = static_cast<int>(Py_SIZE(top().code));
-  const Instruction iter = next_of(top().ops, end, top().offset), walk = next_of(top().ops, end, iter.offset);
-  if (iter.op != k_GET_ITER || walk.op != k_FOR_ITER) return false;
-  int overflow = 0;
-  const int64_t start = has_start ? PyLong_AsLongLongAndOverflow(args[0], &overflow) : 0;
-  const int64_t stop = PyLong_AsLongLongAndOverflow(args.back(), &overflow);
-  if (overflow != 0 || start < 0 || stop - start < kFewestAlike) return false;
-  const size_t number = numbers_.find(args.back());
-  const int64_t id = host_.on_loop(host_.context, number, start);
-  if (id < 0) return false;
-  start_loop(id, number, stop - start, walk.offset);
-  return true;
-}
-
-void Tracer::start_loop(int64_t id, size_t number, int64_t count, int offset) {
-  loop_.emplace();
-  loop_->id = id;
-  loop_->number = number;
-  loop_->frame = top().frame;
-  loop_->depth = frames_.size() - 1;
-  loop_->offset = offset;
-  loop_->count = count;
-}
-
-// The instruction at hand does more than to move values.
-void Tracer::follow_parts(const Row& row) {
-  calls_before_ = std::exchange(is_call_, is_call(row));
-  const bool keeps = row.effect == &Tracer::give || row.effect == &Tracer::for_iter || row.effect == &Tracer::get_iter;
-  if (parts_ && !keeps) parts_ = nullptr;
-}
-
-// An iterator of these is about to be made. Where a C function has just given them, and nothing but the stack has them,
-// nobody has asked how many there are.
-void Tracer::note_parts(PyObject* parts) {
-  const bool is_new = calls_before_ && PyTuple_CheckExact(parts) && Py_REFCNT(parts) == 1;
-  parts_ = is_new && !loop_ && host_.on_parts ? parts : nullptr;
-}
-
-// FOR_ITER is about to walk what may be all parts of a tensor, as `for row in x` does: the rounds are as many as a size
-// says.
-void Tracer::begin_walk() {
-  PyObject* const parts = std::exchange(parts_, nullptr);
-  if (!parts || loop_ || !Py_IS_TYPE(at(1), &PyTupleIter_Type) || Py_REFCNT(at(1)) != 1) return;
-  const Ref reduced = Ref::steal(PyObject_CallMethod(at(1), "__reduce__", nullptr));  // (iter, (parts,), 0)
-  if (!reduced) return PyErr_Clear();
-  PyObject* const walked = PyTuple_GET_SIZE(reduced.get()) == 3 ? PyTuple_GET_ITEM(reduced.get(), 1) : nullptr;
-  if (!walked || PyTuple_GET_ITEM(walked, 0) != parts || Py_REFCNT(parts) != 2) return;
-  const Py_ssize_t count = PyTuple_GET_SIZE(parts);
-  const auto [tensor, dim] = host_.on_parts(host_.context, parts);
-  if (tensor < 0 || count < kFewestAlike) return;
-  const Ref size = Ref::steal(PyLong_FromSsize_t(count));
-  const Ref own = Ref::steal(size ? own_size(tensor, dim, size.get()) : nullptr);
-  if (!own) return PyErr_Clear();
-  const size_t number = numbers_.find(own.get());
-  const int64_t id = host_.on_loop(host_.context, number, 0);
-  if (id < 0) return;
-  host_.on_walk(host_.context, id);
-  start_loop(id, number, count, top().offset);
-  loop_->gives_index = false;
-}
-
-void Tracer::judge_range(PyObject* callee, Args args) {
-  if (!begins_loop(args)) apply_reader({"builtins:range", Rule::Pure, nullptr}, callee, args);
-}
-
 // FOR_ITER is about to run.
 void Tracer::arrive_at_round() {
-  if (parts_) begin_walk();
+  if (!loop_) begin_walk();
   if (!loop_ || top().frame != loop_->frame || top().offset != loop_->offset) return;
-  if (loop_->round < 0) loop_->iterator = at(1), loop_->state = state_of_loop();
-  if (at(1) != loop_->iterator) return leave_loop(false);
+  walks_on_ = at(1) == loop_->iterator;
+  if (!walks_on_) return leave_loop(false);
   if (loop_->round >= 0) compare_rounds();
   ++loop_->round;
   if (loop_->round == loop_->count) return leave_loop(true);
@@ -108,19 +37,25 @@ void Tracer::arrive_at_round() {
   loop_->path_before = std::exchange(loop_->path, 0);
   loop_->appended_before = std::exchange(loop_->appended, {});
   loop_->iterators.clear();
-  if (loop_->gives_index)
-    top().gives_index = true;
-  else
+  loop_->made = {};
+  if (loop_->index == Walkable::Index::None)
     host_.on_round(host_.context, loop_->id, nullptr);
+  else
+    top().gives_index = true;
 }
 
 // What it gave lies on the stack.
 void Tracer::take_index() {
-  PyObject* own = PyLong_CheckExact(at(1)) ? own_copy(at(1)) : nullptr;
-  if (!own) return PyErr_Clear(), leave_loop(false);
-  host_.on_round(host_.context, loop_->id, own);
-  numbers_.watch(own, WatchedNumbers::From::Size);
-  top().stack.replace(1, own);
+  PyObject* given = at(1);
+  const bool is_pair = loop_->index == Walkable::Index::First;
+  if (is_pair && (!PyTuple_CheckExact(given) || PyTuple_GET_SIZE(given) != 2)) return leave_loop(false);
+  PyObject* index = is_pair ? PyTuple_GET_ITEM(given, 0) : given;
+  Ref own = Ref::steal(PyLong_CheckExact(index) ? own_copy(index) : nullptr);
+  Ref pair = Ref::steal(own && is_pair ? PyTuple_Pack(2, own.get(), PyTuple_GET_ITEM(given, 1)) : nullptr);
+  if (!own || (is_pair && !pair)) return PyErr_Clear(), leave_loop(false);
+  host_.on_round(host_.context, loop_->id, own.get());
+  numbers_.watch(own.get(), WatchedNumbers::From::Size);
+  top().stack.replace(1, Py_NewRef((is_pair ? pair : own).get()));
 }
 
 std::vector<Ref> Tracer::state_of_loop() const {
@@ -145,7 +80,28 @@ void Tracer::compare_rounds() {
   std::vector<Ref> state = state_of_loop();
   for (size_t i = 0; i < state.size(); ++i)
     if (!is_same_state(loop.state[i].get(), state[i].get())) alike_from(loop.round + 1);
-  loop.state = std::move(state);
+  std::swap(loop.state, state);
+  for (Loop::Stored& one : loop.stored) {
+    const auto place = std::ranges::find(loop.state, one.list.get(), &Ref::get) - loop.state.begin();
+    const bool is_there = place < std::ssize(state) && state[static_cast<size_t>(place)].get() == one.list.get();
+    Ref items = Ref::steal(PyList_AsTuple(one.list.get()));
+    if (!items) PyErr_Clear();
+    if (!is_there || !items || !is_same_state(one.items.get(), items.get())) alike_from(loop.round + 1);
+    one.items = std::move(items);
+  }
+}
+
+// A round replaces an item of a list of the call's own. That is state of the loop, as its local variables are. False:
+// the next round may find another list there.
+bool Tracer::replaces_item(PyObject* list, PyObject* index) {
+  const bool is_plain = PyList_CheckExact(list) && fresh_.contains(list) && !find_grown(list) &&
+                        PyLong_CheckExact(index) && !numbers_.is_open(index);
+  if (!is_plain) return false;
+  if (loop_->made.contains(list)) return true;
+  if (std::ranges::find(loop_->stored, list, [](const auto& one) { return one.list.get(); }) != loop_->stored.end())
+    return true;
+  loop_->stored.push_back({Ref::share(list), {}});
+  return false;
 }
 
 // Whether Python goes on with `b` as it did with `a`, and the round that has ended made it, or the one before: as moves
@@ -173,20 +129,23 @@ void Tracer::differ() {
 void Tracer::leave_loop(bool at_its_end) {
   const Loop loop = std::move(*loop_);
   loop_.reset();
+  walkables_.erase(loop.iterator);
   const bool is_known = at_its_end && loop.is_regular && loop.alike_from <= kMostOthers &&
-                        loop.count - loop.alike_from >= kFewestAlike && numbers_.is_open(loop.number) &&
+                        loop.count - loop.alike_from >= kFewestAlike &&
+                        std::ranges::all_of(loop.numbers, [&](size_t number) { return numbers_.is_open(number); }) &&
                         std::ranges::all_of(grown_, [&](const Grown& one) {
                           return one.loop != loop.id || is_held_by_locals(one, loop);
                         });
   host_.on_loop_end(host_.context, loop.id, is_known ? loop.alike_from : -1);
   if (is_known) return;
-  close_number(loop.number);
+  for (const size_t number : loop.numbers) close_number(number);
   std::erase_if(grown_, [&](const Grown& one) { return one.loop == loop.id; });
 }
 
 // Whether nothing but local variables leads to the list: what else does might be a part of what the call gives.
 bool Tracer::is_held_by_locals(const Grown& grown, const Loop& loop) const {
   Py_ssize_t known = 1 + std::ranges::count(loop.state, grown.list.get(), &Ref::get);
+  known += loop.below == grown.list.get();
   for (const Frame& frame : frames_)
     for (int i = 0; i < frame.code->co_nlocalsplus; ++i) {
       PyObject* value = local_of(frame.frame, i);
@@ -202,17 +161,35 @@ const Tracer::Grown* Tracer::find_grown(PyObject* list) const {
   return found == grown_.end() ? nullptr : &*found;
 }
 
-// list.append in a round.
-void Tracer::grow(PyObject* list, PyObject* item) {
+// Whether it is the list of a comprehension, whose rounds are the loop's.
+bool Tracer::is_filled_by_loop(PyObject* list) const {
+  return loop_ && frames_.back().frame == loop_->frame && loop_->below == list;
+}
+
+// A round does `list += more`.
+void Tracer::grow_by(PyObject* list, PyObject* more) {
   if (!loop_ || loop_->round < 0) return;
+  if (loop_->made.contains(more))
+    grow(list, {PySequence_Fast_ITEMS(more), static_cast<size_t>(Py_SIZE(more))});
+  else
+    loop_->is_regular = false;
+}
+
+// A round puts these behind the items of a list.
+void Tracer::grow(PyObject* list, Args items) {
+  if (!loop_ || loop_->round < 0) return;
+  if (loop_->made.contains(list)) return static_cast<void>(callee_kind_ = CalleeKind::Reader);
   const Grown* known = find_grown(list);
-  const bool is_plain = PyList_CheckExact(list) && fresh_.contains(list) && is_tensor(item);
+  if (std::ranges::find(loop_->stored, list, [](const auto& one) { return one.list.get(); }) != loop_->stored.end())
+    loop_->is_regular = false;
+  const bool is_plain = PyList_CheckExact(list) && fresh_.contains(list) &&
+                        std::ranges::all_of(items, [&](PyObject* item) { return is_tensor(item); });
   if (!is_plain || (known && known->loop != loop_->id) || (!known && loop_->round > 0)) {
     loop_->is_regular = false;
     return;
   }
-  if (!known) grown_.push_back({loop_->id, loop_->number, PyList_GET_SIZE(list), Ref::share(list)});
-  loop_->appended.push_back(list);
+  if (!known) grown_.push_back({loop_->id, loop_->numbers, PyList_GET_SIZE(list), Ref::share(list)});
+  loop_->appended.insert(loop_->appended.end(), items.size(), list);
   callee_kind_ = CalleeKind::Append;
 }
 
@@ -250,9 +227,10 @@ int Tracer::operands_of(const Row& row, int op, int oparg) {
          &Tracer::append))
     return 1;
   if (is(&Tracer::binary, &Tracer::subscript, &Tracer::compare, &Tracer::is_op, &Tracer::contains)) return 2;
+  if (is(&Tracer::store_subscript)) return 3;
   if (is(&Tracer::call_op)) return oparg + 2;
   if (calls_by_name(row)) return oparg + 3;
-  return 4;
+  return kMostOperands;
 }
 
 bool Tracer::reads_grown(const Row& row, int op, int oparg) {
@@ -264,7 +242,8 @@ bool Tracer::reads_grown(const Row& row, int op, int oparg) {
 // What the call did with a list that rounds have made longer hangs on how many there were.
 void Tracer::close_grown() {
   for (const Grown& one : grown_)
-    if (!loop_ || loop_->id != one.loop) close_number(one.number);
+    if (!loop_ || loop_->id != one.loop)
+      for (const size_t number : one.numbers) close_number(number);
   if (loop_) loop_->is_regular = false;
   std::erase_if(grown_, [&](const Grown& one) { return !loop_ || loop_->id != one.loop; });
 }
@@ -294,11 +273,11 @@ bool Tracer::is_repeatable(const Row& row, int op, int oparg) {
   if (is(&Tracer::give)) return op != k_YIELD_VALUE && frames_.size() - 1 > loop_->depth;
   if (is(&Tracer::binary))
     return oparg < kFirstInPlace || oparg == kSubscript || is_tensor(at(2)) || PyLong_CheckExact(at(2)) ||
-           PyFloat_CheckExact(at(2)) || PyTuple_CheckExact(at(2));
+           PyFloat_CheckExact(at(2)) || is_sequence(at(2));
   if (is(&Tracer::subscript))
     return is_tensor(at(2)) || is_sequence(at(2)) || PyDict_CheckExact(at(2)) || is_module(at(2)) ||
            (PyTuple_Check(at(2)) && holds_only_items(Py_TYPE(at(2))));
-  if (is(&Tracer::store_subscript)) return is_tensor(at(2));
+  if (is(&Tracer::store_subscript)) return is_tensor(at(2)) || replaces_item(at(2), at(1));
   if (is(&Tracer::iterate_top))
     return is_sequence(at(1)) || is_tensor(at(1)) || PyTuple_Check(at(1)) || PyDict_CheckExact(at(1));
   if (is(&Tracer::store_deref)) return fresh_.contains(local(oparg)) && is_state_of_loop(oparg);
@@ -327,13 +306,15 @@ void Tracer::watch_rounds(const Row& row, int op, int oparg) {
 }
 
 // It has been judged.
-void Tracer::watched_rounds(const Row& row) {
+void Tracer::watched_rounds(const Row& row, int op, int oparg) {
   using Kind = CalleeKind;
   const bool calls = is_call(row);
   if (calls && loop_ && callee_kind_ == Kind::Unknown) differ();
   const bool may_take = callee_kind_ == Kind::Function || callee_kind_ == Kind::TakesList ||
                         (callee_kind_ == Kind::Append && loop_.has_value());
-  if (std::exchange(gives_grown_, false) && !(calls && may_take)) close_grown();
+  const bool adds = row.effect == &Tracer::binary && callee_kind_ == Kind::Append;
+  if (std::exchange(gives_grown_, false) && !adds && !(calls && may_take)) close_grown();
+  close_walked(row, op, oparg);
 }
 
 // A C function that reads its arguments only: not an iterator, which it would walk on.

@@ -166,7 +166,7 @@ void Tracer::settle_lent() {
 
 void Tracer::judge_append(PyObject* callee, Args args) {
   if (args.size() != 2) return;
-  grow(args[0], args[1]);
+  grow(args[0], args.subspan(1));
   Facts::Id id;
   if (!fresh_.contains(args[0]) && list_node(args[0], &id) && !lends(id)) {
     facts_->grow(id);

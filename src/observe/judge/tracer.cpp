@@ -102,6 +102,7 @@ Observation Tracer::stop() {
   if (result.interrupted) result.state = interrupted_;
   if (loop_) leave_loop(false);
   grown_.clear();
+  walkables_.clear();
   slices_held_.clear();
   numbers_.tell(result);
   result.found_numbers = found_numbers();
@@ -253,11 +254,16 @@ void Tracer::add_fresh_lists(PyObject* o) {
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) add_fresh_lists(PySequence_Fast_ITEMS(o)[i]);
 }
 
+void Tracer::add_fresh(PyObject* o) {
+  fresh_.insert(o);
+  if (loop_ && PyList_CheckExact(o)) loop_->made.insert(o);
+}
+
 void Tracer::conclude() {
   Frame& f = top();
   if (std::exchange(f.fresh_result, false))
     if (PyObject* result = at(1); result && !arguments_.contains(result)) {
-      fresh_.insert(result);
+      add_fresh(result);
       if (!sources_.empty()) sources_.erase(result);
       if (!f.sources.empty()) sources_[result] = std::move(f.sources);
     }
@@ -267,7 +273,7 @@ void Tracer::conclude() {
       if (!arguments_.contains(o)) fresh_.insert(o);
   if (const int cell = std::exchange(f.made_cell, -1); cell >= 0) fresh_.insert(local_of(f.frame, cell));
   if (const int place = std::exchange(f.new_list_at, 0))
-    if (PyObject* o = f.stack.at_or_null(place); o && PyList_CheckExact(o) && Py_REFCNT(o) == 1) fresh_.insert(o);
+    if (PyObject* o = f.stack.at_or_null(place); o && PyList_CheckExact(o) && Py_REFCNT(o) == 1) add_fresh(o);
   if (std::exchange(f.nested_result, false)) add_fresh_lists(at(1));
   if (std::exchange(f.number_result, false))
     if (PyObject* o = at(1); PyFloat_CheckExact(o) && !numbers_.contains(o) && host_.on_number)
@@ -275,6 +281,7 @@ void Tracer::conclude() {
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
   if (const int64_t tensor = std::exchange(f.sizes_of, -1); tensor >= 0) take_sizes(tensor, f.size_dim);
   if (std::exchange(f.gives_index, false) && loop_) take_index();
+  if (std::exchange(f.gives_walkable, false)) note_walkable(at(1));
   if (const size_t which = std::exchange(f.found_number, SIZE_MAX); which != SIZE_MAX) take_found(which);
   if (std::exchange(f.makes_class, false)) take_class(at(1));
   if (std::exchange(f.sets_hooks, false)) begin_checkpoint(f.draws_others);
@@ -302,11 +309,10 @@ void Tracer::judge() {
   }
   const Row& row = rows()[op];
   if (!row.effect) return deny("opcode " + std::to_string(op));
-  const bool has_rounds = loop_ || !grown_.empty();
+  const bool has_rounds = loop_ || !grown_.empty() || !walkables_.empty();
   if (has_rounds) watch_rounds(row, op, oparg);
-  if (row.effect != &Tracer::move) follow_parts(row);
   (this->*row.effect)(oparg);
-  if (has_rounds) watched_rounds(row);
+  if (has_rounds) watched_rounds(row, op, oparg);
 }
 
 }  // namespace fastjit::observe

@@ -77,6 +77,7 @@ class Tracer final : public Driver {
   void enter_root(InterpreterFrame* frame);
   void enter_function(InterpreterFrame* frame);
   void add_argument(PyObject* o, const std::string& label, int depth);
+  void add_fresh(PyObject* o);
   void add_fresh_lists(PyObject* o);
 
   // known_frames.cpp: functions of torch.nn.Module
@@ -312,21 +313,52 @@ class Tracer final : public Driver {
   bool compares_sizes(int comparison, Derivation how, Args operands);
   bool compares_size_lists(int comparison, PyObject* left, PyObject* right);
   void close_sizes(Args operands);
-  // rounds.cpp: loops over a range that ends at a size
+  // walks.cpp: what a loop may walk whose rounds are as many as a size says
+  struct Walkable {
+    LoopRange range{};                 // of the indices
+    std::vector<Host::Parts> parts{};  // of which each round is given one of each
+    int64_t count = 0;               // of rounds
+    std::vector<size_t> numbers{};     // that say how many there are: watched ones
+    enum class Index : uint8_t { None, Alone, First } index = Index::None;  // First: of two that a round is given
+  };
+  struct Followed {
+    Ref object;
+    Walkable what;
+  };
+  bool note_range(Args args);
+  void note_walkable(PyObject* given);
+  std::optional<Walkable> walked_by(PyObject* iterator);
+  std::optional<Walkable> parts_of(PyObject* iterator);
+  std::optional<Walkable> enumerated(PyObject* arguments);
+  std::optional<Walkable> side_by_side(Args iterators);
+  void walk_on(PyObject* o);
+  void begin_walk();
+  bool begin_parts(Walkable& walked);
+  int64_t begin_loop(const Walkable& walked);
+  void close_walked(const Row& row, int op, int oparg);
+  void close_walkable(PyObject* o);
+
+  // rounds.cpp: their rounds
   struct Loop {
-    int64_t id = 0;     // the host's
-    size_t number = 0;  // the watched one at which the range ends
+    int64_t id = 0;               // the host's
+    std::vector<size_t> numbers;  // the watched ones that say how many rounds there are
     InterpreterFrame* frame = nullptr;
-    size_t depth = 0;                            // of that frame
-    int offset = 0;                              // of its FOR_ITER
-    PyObject* iterator = nullptr;                // that this walks
-    int64_t count = 0, round = -1;               // of rounds; the one that runs
-    int64_t alike_from = 0;                      // rounds from this number on are alike, as far as they have run
-    bool is_regular = true;                      // each appends to the same lists
-    bool gives_index = true;                     // it is over a range
+    size_t depth = 0;               // of that frame
+    int offset = 0;                 // of its FOR_ITER
+    PyObject* iterator = nullptr;   // that this walks
+    PyObject* below = nullptr;      // what lies below it on the stack: the list that a comprehension makes
+    int64_t count = 0, round = -1;  // of rounds; the one that runs
+    int64_t alike_from = 0;         // rounds from this number on are alike, as far as they have run
+    bool is_regular = true;         // each appends to the same lists
+    Walkable::Index index = Walkable::Index::None;
     size_t values_read = 0, numbers_before = 0;  // when the round began
     uint64_t path = 0, path_before = 0;          // hashes of the instructions of this round, and of the one before
     std::vector<Ref> state;                      // its frame's local variables, when the round began
+    struct Stored {
+      Ref list, items;
+    };
+    std::vector<Stored> stored;  // lists that were there before and in which rounds replace items; those of then
+    FlatSet<PyObject*> made;     // lists, in this round
     std::vector<PyObject*> appended, appended_before;  // the lists, in this round and in the one before
     PyObject* walked = nullptr;                        // GET_ITER has just been applied to it
     std::vector<PyObject*> iterators;                  // that rounds have made
@@ -334,7 +366,7 @@ class Tracer final : public Driver {
   /// A list to which each round of a loop appends tensors: how long it is only operators may see.
   struct Grown {
     int64_t loop;
-    size_t number;
+    std::vector<size_t> numbers;
     Py_ssize_t before;  // its length before the first round
     Ref list;
   };
@@ -342,11 +374,6 @@ class Tracer final : public Driver {
   /// that reads them. TakesList: an operator that is given a list of all rounds.
   enum class CalleeKind : uint8_t { Unknown, Function, AnyFunction, Reader, Append, TakesList };
   void judge_range(PyObject* callee, Args args);
-  bool begins_loop(Args args);
-  void follow_parts(const Row& row);
-  void note_parts(PyObject* parts);
-  void begin_walk();
-  void start_loop(int64_t id, size_t number, int64_t count, int offset);
   void arrive_at_round();
   void take_index();
   std::vector<Ref> state_of_loop() const;
@@ -356,17 +383,21 @@ class Tracer final : public Driver {
   void leave_loop(bool at_its_end);
   bool is_held_by_locals(const Grown& grown, const Loop& loop) const;
   const Grown* find_grown(PyObject* list) const;
-  void grow(PyObject* list, PyObject* item);
+  bool replaces_item(PyObject* list, PyObject* index);
+  bool is_filled_by_loop(PyObject* list) const;
+  void grow(PyObject* list, Args items);
+  void grow_by(PyObject* list, PyObject* more);
   void tell_lists(Args args);
   static bool calls_by_name(const Row& row);
   static bool is_call(const Row& row);
+  static constexpr int kMostOperands = 4;
   int operands_of(const Row& row, int op, int oparg);
   bool reads_grown(const Row& row, int op, int oparg);
   void close_grown();
   bool is_state_of_loop(int cell);
   bool is_repeatable(const Row& row, int op, int oparg);
   void watch_rounds(const Row& row, int op, int oparg);
-  void watched_rounds(const Row& row);
+  void watched_rounds(const Row& row, int op, int oparg);
   void note_reader(Args args);
   void guard_number(Derivation how, PyObject* number);
   void guard_asked(size_t scalar);
@@ -544,6 +575,7 @@ class Tracer final : public Driver {
   void judge_new(PyObject* callee, Args args);
   void judge_bool(PyObject*, Args args);
   void judge_container(PyObject* callee, Args args);
+  void judge_walking(PyObject* callee, Args args);
   void judge_fromkeys(PyObject* callee, Args args);
   bool maps_in_c(PyObject* callable);
   void judge_defaultdict(PyObject* callee, Args args);
@@ -678,9 +710,9 @@ class Tracer final : public Driver {
   FlatMap<PyTypeObject*, int> type_flags_;
   WatchedNumbers numbers_;
   std::optional<Loop> loop_;
-  PyObject* parts_ = nullptr;  // what a C function gave at once and an iterator is made of: see note_parts()
-  bool is_call_ = false, calls_before_ = false;  // of the instruction at hand, and of the one before that did more than
-                                                 // to move values
+  std::unordered_map<PyObject*, Followed> walkables_;  // by address
+  Walkable next_walkable_;                             // the object that the instruction at hand gives
+  bool walks_on_ = false;                              // and what it reads of them it makes an iterator of, or walks
   std::vector<Grown> grown_;
   CalleeKind callee_kind_ = CalleeKind::Unknown;
   bool gives_grown_ = false;                            // the instruction at hand has a list of rounds as an operand
