@@ -502,8 +502,10 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
         break;
     }
     const auto at = static_cast<uint32_t>(i);
-    if (scope_) give_sizes(event, at, args[i]);
-    give_number(event, at, args[i]);
+    if (!scope_ || !give_round_number(event, at, args[i])) {
+      if (scope_) give_sizes(event, at, args[i]);
+      give_number(event, at, args[i]);
+    }
     const bool is_number = item.kind == CallValue::Kind::Tensor && item.uses[0].number;
     if (is_number && args[i].tensor.node == ir::kNoNode) args[i].tensor = value(item.uses[0], event);
   }

@@ -172,6 +172,7 @@ class GraphBuilder {
   // loops.cpp
   LoopRound made_in(uint32_t number) const;
   void begin_step(const Event& event);
+  void make_in(LoopRound round);
   void enter_loop(uint32_t which);
   void fix_loop(uint32_t which);
   void refuse_rounds_of(uint32_t event);
@@ -191,6 +192,17 @@ class GraphBuilder {
   std::optional<std::vector<ir::Dim>> compared_in(const PythonLoop& loop, size_t round);
   bool compares_alike(uint32_t which);
   bool writes_outside(uint32_t which) const;
+  // round_numbers.cpp
+  std::optional<uint32_t> scalar_at(uint32_t event, uint32_t arg) const;
+  bool give_round_number(const Event& event, uint32_t i, Arg& arg);
+  ir::NodeId number_of_round(uint32_t number);
+  void make_numbers_of(uint32_t which);
+  ir::NodeId in_all_rounds(uint32_t number, uint32_t which);
+  ir::NodeId index_in_all_rounds(uint32_t which);
+  ir::NodeId ints_in_all_rounds(const SizeNumber& how, uint32_t which);
+  ir::NodeId floats_in_all_rounds(const Trace::Computed& how, uint32_t which);
+  ir::NodeId of_any_round(uint32_t number);
+  ir::NodeId side_by_side(ir::Op op, ir::NodeId a, ir::NodeId b);
   // size_numbers.cpp
   void place_sizes();
   std::optional<ir::Layout> layout_of(uint32_t tensor) const;
@@ -388,6 +400,9 @@ class GraphBuilder {
   };
   std::unordered_map<uint32_t, Part> parts_;  // by tensor: what loops of any number of rounds walk
   LoopRound round_;                           // of the step at hand
+  uint32_t line_ = 0;                         // of Trace::lines, of that step
+  std::unordered_map<ir::NodeId, ir::NodeId> numbers_of_rounds_;  // of all rounds of a loop -> as floats, which loops read
+  std::set<std::pair<uint32_t, uint32_t>> of_rounds_;  // (event, argument) of which each round is given its own number
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> calls_in_;  // (loop, round) -> its Capture::calls
   bool is_settling_ = false;                                                 // all steps are made
   std::vector<State> states_;

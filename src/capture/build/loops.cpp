@@ -82,11 +82,17 @@ LoopRound GraphBuilder::made_in(uint32_t number) const {
 
 // The step of this event is next.
 void GraphBuilder::begin_step(const Event& event) {
-  const std::string& line = trace_.lines[event.line];
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   round_ = trace_.loops.empty() ? LoopRound() : round_with(trace_, &Begin::event, index);
   if (round_.loop != kNone) enter_loop(round_.loop);
-  ir::TracedRound now{round_.loop == kNone ? ir::TracedRound::kNone : traced_[round_.loop], round_.round};
+  line_ = event.line;
+  make_in(round_);
+}
+
+// Nodes are of this round from now on.
+void GraphBuilder::make_in(LoopRound round) {
+  const std::string& line = trace_.lines[line_];
+  const ir::TracedRound now{round.loop == kNone ? ir::TracedRound::kNone : traced_[round.loop], round.round};
   const bool is_traced = now.loop != ir::TracedRound::kNone;
   graph_.set_line(is_traced ? graph_.intern_line(line, now) : graph_.intern_line(line));
   graph_.ask_in(now);
@@ -101,6 +107,8 @@ void GraphBuilder::enter_loop(uint32_t which) {
   if (!trip.is_symbolic() || trip.hint() != static_cast<int64_t>(loop.rounds())) return;
   traced_[which] = static_cast<uint32_t>(graph_.traced.size());
   graph_.traced.push_back({trip, static_cast<uint32_t>(loop.alike_from)});
+  make_in({});
+  make_numbers_of(which);
 }
 
 // The loop of any number of rounds that walks what the operator gives; kNone: none does. Of memory that is written to,

@@ -307,6 +307,7 @@ void GraphBuilder::fix_sizes_left(const Event& event, const std::vector<Arg>& ar
   for (uint32_t i = 0; i < args.size(); ++i) {
     const ir::NodeId node = args[i].scalar != ir::kNoNode ? args[i].scalar : args[i].tensor.node;
     if (args[i].takes_dims || is_used(node)) continue;
+    if (of_rounds_.contains({index, i})) fix_loop(round_.loop);
     for (const Dim dim : sizes_given(index, i)) static_cast<void>(dim.fixed());
   }
 }
