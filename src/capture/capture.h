@@ -249,8 +249,10 @@ class Recorder {
   /// Tells that it has ended; see observe::Host.
   void loop_ended(int64_t loop, int64_t alike_from);
   /// Tells that the operator about to run is given a list of `count` tensors: `before`, and then as many of each round
-  /// of the loop, until scalar_use_ended().
-  void rounds_used(int64_t loop, size_t before, size_t count);
+  /// of the loop, until scalar_use_ended(). reversed: those of the last round come first.
+  void rounds_used(int64_t loop, size_t before, size_t count, bool reversed);
+  /// Tells that each round of the loop is given one of these, which rounds of a loop before have made.
+  void list_walked(int64_t loop, const std::vector<at::Tensor>& items);
   /// Tells that the instruction about to run has a number of CallInputs as an operand; see observe::Host.
   void scalar_used(size_t scalar, bool alone, bool forwards, int element);
   void scalar_use_ended(bool entered);

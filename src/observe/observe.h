@@ -172,8 +172,10 @@ struct Host {
   /// values and by which object it is.
   bool (*is_next)(void* context, PyObject* a, PyObject* b) = nullptr;
   /// The Operator about to be called is given this list, of `before` tensors, and behind these as many of each round of
-  /// the loop. on_scalar_use_end says when it has run.
-  void (*on_rounds_used)(void* context, int64_t loop, size_t before, PyObject* list) = nullptr;
+  /// the loop; reversed: those of the last round come first. on_scalar_use_end says when it has run.
+  void (*on_rounds_used)(void* context, int64_t loop, size_t before, PyObject* list, bool reversed) = nullptr;
+  /// Each round of the loop is given an item of this list: rounds of a loop before have put them there.
+  void (*on_walk_list)(void* context, int64_t loop, PyObject* list) = nullptr;
   /// Whether the call has made a tensor whose sizes depend on data.
   bool (*has_data_sizes)(void* context) = nullptr;
   /// The instruction about to run has watched scalar `scalar` as an operand beside a tensor, or as an argument of an

@@ -494,7 +494,7 @@ std::vector<Arg> GraphBuilder::arguments(const Event& event) {
       case CallValue::Kind::OptionalTensorList:
         args[i].kind = Arg::Kind::TensorList;
         for (const Use& use : item.uses) args[i].list.push_back(value(use, event));
-        args[i].length = listed(static_cast<uint32_t>(&event - trace_.events.data()), item);
+        std::tie(args[i].length, args[i].reversed) = listed(static_cast<uint32_t>(&event - trace_.events.data()), item);
         break;
       case CallValue::Kind::Constant:
         args[i].kind = Arg::Kind::Constant;

@@ -187,7 +187,11 @@ class GraphBuilder {
   void check_writes(const Action& step);
   ir::Dim index_of(uint32_t number, const SizeNumber& how);
   void check_round(uint32_t number);
-  ir::Dim listed(uint32_t event, const CallValue& list);
+  std::pair<ir::Dim, bool> listed(uint32_t event, const CallValue& list);
+  void make_lists_of(uint32_t which);
+  ir::NodeId whole_of(const std::vector<uint32_t>& list, uint32_t which);
+  ir::NodeId stacked(const std::vector<uint32_t>& list, uint32_t before, ir::Dim length);
+  bool is_written_behind(uint32_t tensor, uint32_t before) const;
   void settle_loops();
   std::optional<std::vector<ir::Dim>> compared_in(const PythonLoop& loop, size_t round);
   bool compares_alike(uint32_t which);
@@ -399,6 +403,9 @@ class GraphBuilder {
     size_t dim;
   };
   std::unordered_map<uint32_t, Part> parts_;  // by tensor: what loops of any number of rounds walk
+  std::map<std::pair<uint32_t, uint32_t>, Part> items_;  // by loop and tensor: of lists that rounds before have filled
+  std::map<std::vector<uint32_t>, ir::NodeId> wholes_;   // such a list -> all of it as one tensor
+  std::vector<std::pair<uint32_t, State>> lent_;         // tensors that are such parts in this step, and what they are
   LoopRound round_;                           // of the step at hand
   uint32_t line_ = 0;                         // of Trace::lines, of that step
   std::unordered_map<ir::NodeId, ir::NodeId> numbers_of_rounds_;  // of all rounds of a loop -> as floats, which loops read

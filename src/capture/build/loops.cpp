@@ -85,6 +85,7 @@ void GraphBuilder::begin_step(const Event& event) {
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   round_ = trace_.loops.empty() ? LoopRound() : round_with(trace_, &Begin::event, index);
   if (round_.loop != kNone) enter_loop(round_.loop);
+  for (; !lent_.empty(); lent_.pop_back()) states_[lent_.back().first] = std::move(lent_.back().second);
   line_ = event.line;
   make_in(round_);
 }
@@ -109,6 +110,7 @@ void GraphBuilder::enter_loop(uint32_t which) {
   graph_.traced.push_back({trip, static_cast<uint32_t>(loop.alike_from)});
   make_in({});
   make_numbers_of(which);
+  make_lists_of(which);
 }
 
 // The loop of any number of rounds that walks what the operator gives; kNone: none does. Of memory that is written to,
@@ -124,6 +126,49 @@ uint32_t GraphBuilder::walker_of(uint32_t event) {
   return traced_[which] == ir::TracedRound::kNone ? kNone : which;
 }
 
+// What rounds of a loop before have put into lists, as one tensor of which each round is given a part.
+void GraphBuilder::make_lists_of(uint32_t which) {
+  for (const std::vector<uint32_t>& list : trace_.loops[which].lists) {
+    const ir::NodeId whole = whole_of(list, which);
+    for (uint32_t round = 0; whole != ir::kNoNode && round < list.size(); ++round)
+      items_[{which, list[round]}] = {which, round, whole, 0};
+  }
+}
+
+// kNoNode: they are not alike, or are written to from this loop on.
+ir::NodeId GraphBuilder::whole_of(const std::vector<uint32_t>& list, uint32_t which) {
+  const auto [known, is_new] = wholes_.try_emplace(list, ir::kNoNode);
+  if (is_new) known->second = stacked(list, trace_.loops[which].begins.front().event, graph_.traced[traced_[which]].trip);
+  return known->second;
+}
+
+ir::NodeId GraphBuilder::stacked(const std::vector<uint32_t>& list, uint32_t before, Dim length) {
+  std::vector<ir::NodeId> rows;
+  for (const uint32_t tensor : list) {
+    const ir::NodeId node = tensor == kNone ? ir::kNoNode : states_[tensor].node;
+    if (node == ir::kNoNode || is_written_behind(tensor, before)) return ir::kNoNode;
+    std::vector<Dim> sizes(graph_.sizes(node).begin(), graph_.sizes(node).end());
+    sizes.insert(sizes.begin(), 1);
+    rows.push_back(graph_.reshape(node, std::move(sizes)));
+  }
+  const auto alike = [&](ir::NodeId id) { return ir::identical(graph_.sizes(id), graph_.sizes(rows[0])); };
+  return std::ranges::all_of(rows, alike) ? graph_.cat(std::move(rows), 0, length) : ir::kNoNode;
+}
+
+// Whether an event from `before` on writes to its memory, or somebody to parts of it.
+bool GraphBuilder::is_written_behind(uint32_t tensor, uint32_t before) const {
+  const uint32_t storage = analysis_.storage[tensor];
+  if (!analysis_.written[storage]) return false;
+  Use use;
+  use.tensor = tensor;
+  use.storage = storage;
+  const auto writes = [&](const Action& step) {
+    return step.event >= before &&
+           std::ranges::any_of(step.writes, [&](uint32_t one) { return analysis_.storage[one] == storage; });
+  };
+  return is_parted(use) || std::ranges::any_of(analysis_.steps, writes);
+}
+
 void GraphBuilder::note_parts(uint32_t which, const Event& event, ir::NodeId whole) {
   const std::span<const Use> parts = flat_results(event);
   const auto rank = static_cast<int64_t>(graph_[whole].rank);
@@ -134,9 +179,11 @@ void GraphBuilder::note_parts(uint32_t which, const Event& event, ir::NodeId who
 
 // The round at hand is given its part. The last one may be read later, too.
 void GraphBuilder::take_part(const Use& use) {
-  const auto found = use.tensor == kNone ? parts_.end() : parts_.find(use.tensor);
-  if (found == parts_.end()) return;
-  const auto& [which, round, whole, dim] = found->second;
+  if (use.tensor == kNone) return;
+  const auto item = items_.empty() ? items_.end() : items_.find({round_.loop, use.tensor});
+  const auto part = parts_.find(use.tensor);
+  if (item == items_.end() && part == parts_.end()) return;
+  const auto& [which, round, whole, dim] = item != items_.end() ? item->second : part->second;
   const bool is_last = round + 1 == trace_.loops[which].rounds();
   if (!(round_ == LoopRound{which, round}) && !(is_last && round_.loop == kNone)) return fix_loop(which);
   std::vector<Dim> sizes(graph_.sizes(whole).begin(), graph_.sizes(whole).end());
@@ -147,6 +194,10 @@ void GraphBuilder::take_part(const Use& use) {
   ir::IndexMap map = ir::identity_map(sizes.size());
   if (keeps_dim) map.dims.erase(map.dims.begin() + at);
   map.dims.insert(map.dims.begin() + at, ir::Affine{place, {}});
+  if (item != items_.end()) {
+    lent_.emplace_back(use.tensor, states_[use.tensor]);
+    states_[use.tensor].real = ir::kNoNode;
+  }
   states_[use.tensor].node = graph_.view(whole, std::move(map), std::move(sizes));
 }
 
@@ -225,18 +276,18 @@ void GraphBuilder::check_round(uint32_t number) {
   if (made.loop != kNone && !(made == round_)) fix_loop(made.loop);
 }
 
-// How many tensors the list has that the operator is given.
-ir::Dim GraphBuilder::listed(uint32_t event, const CallValue& list) {
+// How many tensors the list has that the operator is given, and whether those of the last round come first.
+std::pair<ir::Dim, bool> GraphBuilder::listed(uint32_t event, const CallValue& list) {
   const auto length = static_cast<int64_t>(list.uses.size());
   for (const InstructionUse<RoundsUse>& use : trace_.rounds_uses) {
-    const auto& [which, before, count] = use.told;
+    const auto& [which, before, count, reversed] = use.told;
     if (use.events != std::vector<uint32_t>{event} || list.uses.size() != count) continue;
     const uint32_t traced = traced_[which];
     const size_t rounds = trace_.loops[which].rounds(), of_rounds = count - before;
-    if (traced == ir::TracedRound::kNone || of_rounds % rounds != 0) return length;
-    return graph_.traced[traced].trip * (of_rounds / rounds) + before;
+    if (traced == ir::TracedRound::kNone || of_rounds % rounds != 0) break;
+    return {graph_.traced[traced].trip * (of_rounds / rounds) + before, reversed};
   }
-  return length;
+  return {length, false};
 }
 
 void GraphBuilder::settle_loops() {
@@ -245,7 +296,8 @@ void GraphBuilder::settle_loops() {
     const auto has_parts = [&](uint32_t event) {
       return parts_.contains(flat_results(trace_.events[event])[0].tensor);
     };
-    const bool is_any = is_traced && compares_alike(which) && calls_alike(which) &&
+    const auto has_items = [&](const std::vector<uint32_t>& list) { return items_.contains({which, list[0]}); };
+    const bool is_any = is_traced && std::ranges::all_of(trace_.loops[which].lists, has_items) && compares_alike(which) && calls_alike(which) &&
                         !writes_outside(which) && std::ranges::all_of(trace_.loops[which].parts, has_parts);
     if (!is_any) fix_loop(which);
   }

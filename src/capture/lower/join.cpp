@@ -29,8 +29,17 @@ ir::NodeId joined(Call& c, std::vector<ir::NodeId> parts, int64_t dim) {
   const ir::Dim each = length_of(parts[0]);
   const auto is_alike = [&](ir::NodeId id) { return ir::identical(length_of(id), each); };
   if (parts.size() != list.list.size() || !std::ranges::all_of(parts, is_alike)) throw NotLowered{};
+  if (list.reversed && !ir::identical(each, 1)) throw NotLowered{};
   list.takes_length = true;
-  return c.graph.cat(std::move(parts), dim, list.length * each);
+  if (!list.reversed) return c.graph.cat(std::move(parts), dim, list.length * each);
+  std::ranges::reverse(parts);
+  const ir::NodeId all = c.graph.cat(std::move(parts), dim, list.length);
+  const std::span<const ir::Dim> sizes = c.graph.sizes(all);
+  const std::vector<ir::Dim> shape(sizes.begin(), sizes.end());
+  ir::IndexMap map = ir::identity_map(shape.size());
+  const auto at = static_cast<size_t>(dim);
+  map.dims[at] = {list.length - 1, {{static_cast<uint8_t>(dim), -1}}};
+  return c.graph.with_strides(c.graph.view(all, std::move(map), shape), row_major(shape));
 }
 
 void cat(Call& c) {

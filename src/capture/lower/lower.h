@@ -26,6 +26,7 @@ struct Arg {
   Value tensor;                       // Tensor
   ir::Dim length{};                   // TensorList: how many there are in any call; `list` has the recorded one's
   mutable bool takes_length = false;  // the row has looked at it
+  bool reversed = false;              // and those of the last round come first
   std::vector<Value> list;    // TensorList (an absent element of an optional list has node kNoNode and dtype Undefined)
   c10::IValue constant;       // Constant: int, float, bool, string, int list, dtype, Scalar as double/int/bool ...
   std::vector<ir::Dim> dims;  // Constant: its ints, where some follow from sizes that differ from call to call

@@ -122,6 +122,8 @@ bool Recorder::is_of_round(const at::Tensor& tensor) const {
     const std::span<const Use> parts = flat_results(impl_->trace.events[event]);
     if (parts[now].tensor == id || (now > 0 && parts[now - 1].tensor == id)) return true;
   }
+  for (const std::vector<uint32_t>& list : loops.back().lists)
+    if (list[now] == id || (now > 0 && list[now - 1] == id)) return true;
   return id >= begins[begins.size() - std::min<size_t>(begins.size(), 2)].tensor;
 }
 
@@ -140,8 +142,13 @@ void Recorder::loop_ended(int64_t loop, int64_t alike_from) {
   ended.alike_from = alike_from;
 }
 
-void Recorder::rounds_used(int64_t loop, size_t before, size_t count) {
-  impl_->trace.rounds_uses.push_back({{static_cast<uint32_t>(loop), before, count}});
+void Recorder::list_walked(int64_t loop, const std::vector<at::Tensor>& items) {
+  std::vector<uint32_t>& list = impl_->trace.loops[static_cast<size_t>(loop)].lists.emplace_back();
+  for (const at::Tensor& item : items) list.push_back(impl_->trace.find(item.unsafeGetTensorImpl()));
+}
+
+void Recorder::rounds_used(int64_t loop, size_t before, size_t count, bool reversed) {
+  impl_->trace.rounds_uses.push_back({{static_cast<uint32_t>(loop), before, count, reversed}});
   impl_->open_rounds = true;
 }
 

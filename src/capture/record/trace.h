@@ -167,6 +167,7 @@ struct PythonLoop {
   int64_t alike_from = -1;      // as observe::Host::on_loop_end
   uint32_t line = 0;            // of Trace::lines
   std::vector<uint32_t> parts{};  // events that gave what it walks, each one result a round
+  std::vector<std::vector<uint32_t>> lists{};  // tensors that it walks, each of one list of a round
   size_t rounds() const { return begins.size() - 1; }
   bool is_known() const { return alike_from >= 0; }
   bool ends_at(uint32_t number) const { return range.low.number == number || range.high.number == number; }
@@ -183,6 +184,7 @@ struct LoopRound {
 struct RoundsUse {
   uint32_t loop;
   size_t before, count;
+  bool reversed;  // those of the last round come first
 };
 
 /// A tensor that was indexed with slices or such ints.

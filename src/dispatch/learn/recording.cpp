@@ -256,8 +256,14 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.is_next = [](void* context, PyObject* a, PyObject* b) {
     return static_cast<Recording*>(context)->recorder->is_of_round(unpack(b)) && is_like(unpack(a), unpack(b));
   };
-  host.on_rounds_used = [](void* context, int64_t loop, size_t before, PyObject* list) {
-    static_cast<Recording*>(context)->recorder->rounds_used(loop, before, static_cast<size_t>(PyList_GET_SIZE(list)));
+  host.on_rounds_used = [](void* context, int64_t loop, size_t before, PyObject* list, bool reversed) {
+    const auto count = static_cast<size_t>(PyList_GET_SIZE(list));
+    static_cast<Recording*>(context)->recorder->rounds_used(loop, before, count, reversed);
+  };
+  host.on_walk_list = [](void* context, int64_t loop, PyObject* list) {
+    std::vector<at::Tensor> items;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) items.push_back(unpack(PyList_GET_ITEM(list, i)));
+    static_cast<Recording*>(context)->recorder->list_walked(loop, items);
   };
   host.on_unwatched = [](void* context, bool ended) { return static_cast<Recording*>(context)->unwatched(ended); };
   host.values_read = [](void* context) { return static_cast<Recording*>(context)->recorder->values_read(); };

@@ -70,6 +70,7 @@ class Driver : public Observer {
     static constexpr int kAllDims = INT_MIN;
     bool gives_index = false;        // it begins a round of a loop that is watched, and gives its index
     bool gives_walkable = false;     // it may give what a loop walks: see walks.cpp
+    PyObject* reversed = nullptr;    // it gives a copy of this list, the other way round
     PyObject* compared = nullptr;    // of this tensor the instruction at `compared_at` reads no sizes, though it gives
     int compared_at = 0;             // them: see same_sizes.cpp
     size_t found_number = SIZE_MAX;  // it reads a number that differs from call to call: which of the facts'

@@ -32,6 +32,10 @@ class StackView {
   /// The same where there may be fewer, as behind an instruction that has raised; null where neither the stack nor the
   /// locals below it have so many.
   PyObject* at_or_null(int n) const { return top_ >= n ? at(n) : nullptr; }
+  /// The same, without the locals.
+  PyObject* on_stack(int n, const PyCodeObject* code) const {
+    return top_ - code->co_nlocalsplus >= n ? at(n) : nullptr;
+  }
   /// `count` operands, the lowest of them at(n). Valid until the next call.
   Args from(int n, int count);
   /// The instruction gets `value`, a reference that goes to the stack, in the place of at(n).

@@ -300,9 +300,7 @@ void Tracer::apply(const Callee& row, PyObject* callee, Args args) {
       note_reader(args);
       return apply_reader(row, callee, args);
     case Rule::Mutate:
-      if (!is_own_container(callee, args)) return;
-      for (PyObject* arg : args.subspan(1)) touch(arg), keep(arg);
-      return may_enter_any();
+      return mutate(callee, args);
     case Rule::Special:
       if (only_reads(row.judge)) note_reader(args);
       return (this->*row.judge)(callee, args);

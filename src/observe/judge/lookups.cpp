@@ -319,6 +319,7 @@ void Tracer::subscript_of(PyObject* container, PyObject* index) {
   const bool is_found_deque = is_deque(container) && open(container);
   if (is_found_deque ||
       ((PyList_CheckExact(container) || is_dict(container) || is_deque(container)) && is_known(container))) {
+    if (reads_last_of_grown(container, index)) takes_grown_ = true;
     top().container_result = PySlice_Check(index);
     if (fresh_.contains(container)) note_item(container, index);
     // What its factory makes of a missing key is new.

@@ -5,6 +5,7 @@
 
 #if FASTJIT_OBSERVES
 #include <algorithm>
+#include <bit>
 
 #include "observe/judge/instruction.h"
 #include "observe/judge/tracer.h"
@@ -137,6 +138,8 @@ void Tracer::leave_loop(bool at_its_end) {
                           return one.loop != loop.id || is_held_by_locals(one, loop);
                         });
   host_.on_loop_end(host_.context, loop.id, is_known ? loop.alike_from : -1);
+  for (Grown& one : grown_)
+    if (one.loop == loop.id) one.each = std::ranges::count(loop.appended, one.list.get());
   if (is_known) return;
   for (const size_t number : loop.numbers) close_number(number);
   std::erase_if(grown_, [&](const Grown& one) { return one.loop == loop.id; });
@@ -161,6 +164,32 @@ const Tracer::Grown* Tracer::find_grown(PyObject* list) const {
   return found == grown_.end() ? nullptr : &*found;
 }
 
+// What rounds have put into the list, and nothing before them, lies the other way round in `copy`, which may be the list
+// itself. False: there is more in it, or it is no such list.
+bool Tracer::reverses_grown(PyObject* list, PyObject* copy) {
+  const auto found = std::ranges::find(grown_, list, [](const Grown& one) { return one.list.get(); });
+  if (found == grown_.end() || found->before > 0 || !PyList_CheckExact(copy)) return false;
+  if (copy == list) return found->reversed = !found->reversed, true;
+  grown_.push_back({found->loop, found->numbers, found->range, 0, Ref::share(copy), !found->reversed, found->each});
+  return true;
+}
+
+// An item that the last round has put there, however many there were; or [::-1].
+bool Tracer::reads_last_of_grown(PyObject* list, PyObject* index) {
+  const Grown* grown = loop_ ? nullptr : find_grown(list);
+  if (!grown) return false;
+  if (const auto* slice = reinterpret_cast<PySliceObject*>(index); PySlice_Check(index)) {
+    const bool is_step = PyLong_CheckExact(slice->step) && PyLong_AsLong(slice->step) == -1;
+    if (!is_step || slice->start != Py_None || slice->stop != Py_None) return PyErr_Clear(), false;
+    top().reversed = list;
+    return true;
+  }
+  if (!PyLong_CheckExact(index) || numbers_.is_open(index)) return false;
+  const long place = PyLong_AsLong(index);
+  PyErr_Clear();
+  return grown->reversed ? place >= 0 && place < grown->each : place < 0 && place >= -grown->each;
+}
+
 // Whether it is the list of a comprehension, whose rounds are the loop's.
 bool Tracer::is_filled_by_loop(PyObject* list) const {
   return loop_ && frames_.back().frame == loop_->frame && loop_->below == list;
@@ -176,7 +205,7 @@ void Tracer::grow_by(PyObject* list, PyObject* more) {
 }
 
 // A round puts these behind the items of a list.
-void Tracer::grow(PyObject* list, Args items) {
+void Tracer::grow(PyObject* list, Args items, bool in_front) {
   if (!loop_ || loop_->round < 0) return;
   if (loop_->made.contains(list)) return static_cast<void>(callee_kind_ = CalleeKind::Reader);
   const Grown* known = find_grown(list);
@@ -188,7 +217,11 @@ void Tracer::grow(PyObject* list, Args items) {
     loop_->is_regular = false;
     return;
   }
-  if (!known) grown_.push_back({loop_->id, loop_->numbers, PyList_GET_SIZE(list), Ref::share(list)});
+  if (in_front && PyList_GET_SIZE(list) > 0 && !known) loop_->is_regular = false;
+  if (known && known->reversed != in_front) loop_->is_regular = false;
+  if (!known)
+    grown_.push_back(
+        {loop_->id, loop_->numbers, loop_->range, PyList_GET_SIZE(list), Ref::share(list), in_front, 0});
   loop_->appended.insert(loop_->appended.end(), items.size(), list);
   callee_kind_ = CalleeKind::Append;
 }
@@ -197,7 +230,7 @@ void Tracer::grow(PyObject* list, Args items) {
 void Tracer::tell_lists(Args args) {
   for (PyObject* arg : args)
     if (const Grown* grown = find_grown(arg); grown && !loop_) {
-      host_.on_rounds_used(host_.context, grown->loop, static_cast<size_t>(grown->before), arg);
+      host_.on_rounds_used(host_.context, grown->loop, static_cast<size_t>(grown->before), arg, grown->reversed);
       using_scalars_ = true;
       callee_kind_ = CalleeKind::TakesList;
     }
@@ -221,13 +254,17 @@ int Tracer::operands_of(const Row& row, int op, int oparg) {
   const auto is = [&](auto... effects) { return ((row.effect == effects) || ...); };
   if (op == k_BUILD_TUPLE || op == k_BUILD_LIST || is(&Tracer::build, &Tracer::build_slice)) return oparg;
   if (is(&Tracer::move, &Tracer::load_global, &Tracer::load_deref, &Tracer::kw_names, &Tracer::store_deref)) return 0;
-  if (is(&Tracer::load_attr_op)) return loop_ && is_named(name_at(oparg >> kAttrShift), "append") ? 0 : 1;
+  if (is(&Tracer::load_attr_op)) {
+    const auto names = [&](const char* name) { return is_named(name_at(oparg >> kAttrShift), name); };
+    return (loop_ ? names("append") || names("insert") : names("reverse")) ? 0 : 1;
+  }
   if (is(&Tracer::give)) return frames_.size() == 1 ? 1 : 0;
   if (is(&Tracer::truth_op, &Tracer::get_iter, &Tracer::for_iter, &Tracer::unary, &Tracer::iterate_top,
          &Tracer::append))
     return 1;
   if (is(&Tracer::binary, &Tracer::subscript, &Tracer::compare, &Tracer::is_op, &Tracer::contains)) return 2;
   if (is(&Tracer::store_subscript)) return 3;
+  if (is(&Tracer::make_function)) return 1 + std::popcount(static_cast<unsigned>(oparg));
   if (is(&Tracer::call_op)) return oparg + 2;
   if (calls_by_name(row)) return oparg + 3;
   return kMostOperands;
@@ -235,7 +272,7 @@ int Tracer::operands_of(const Row& row, int op, int oparg) {
 
 bool Tracer::reads_grown(const Row& row, int op, int oparg) {
   for (int i = operands_of(row, op, oparg); i > 0; --i)
-    if (PyObject* o = top().stack.at_or_null(i); o && find_grown(o)) return true;
+    if (PyObject* o = operand(i); o && find_grown(o)) return true;
   return false;
 }
 
@@ -313,7 +350,8 @@ void Tracer::watched_rounds(const Row& row, int op, int oparg) {
   const bool may_take = callee_kind_ == Kind::Function || callee_kind_ == Kind::TakesList ||
                         (callee_kind_ == Kind::Append && loop_.has_value());
   const bool adds = row.effect == &Tracer::binary && callee_kind_ == Kind::Append;
-  if (std::exchange(gives_grown_, false) && !adds && !(calls && may_take)) close_grown();
+  const bool takes = std::exchange(takes_grown_, false) || adds || (calls && may_take);
+  if (std::exchange(gives_grown_, false) && !takes) close_grown();
   close_walked(row, op, oparg);
 }
 

@@ -164,6 +164,25 @@ void Tracer::settle_lent() {
   }
 }
 
+// Changes its first argument, which must be new.
+void Tracer::mutate(PyObject* callee, Args args) {
+  if (!is_own_container(callee, args)) return;
+  for (PyObject* arg : args.subspan(1)) touch(arg), keep(arg);
+  may_enter_any();
+}
+
+void Tracer::judge_insert(PyObject* callee, Args args) {
+  const bool is_first = args.size() == 3 && PyLong_CheckExact(args[1]) && !numbers_.is_open(args[1]) &&
+                        Py_SIZE(args[1]) == 0;
+  if (is_first) grow(args[0], args.subspan(2), true);
+  mutate(callee, args);
+}
+
+void Tracer::judge_reverse(PyObject* callee, Args args) {
+  if (args.size() == 1 && !loop_ && find_grown(args[0])) takes_grown_ = reverses_grown(args[0], args[0]);
+  mutate(callee, args);
+}
+
 void Tracer::judge_append(PyObject* callee, Args args) {
   if (args.size() != 2) return;
   grow(args[0], args.subspan(1));

@@ -317,6 +317,7 @@ class Tracer final : public Driver {
   struct Walkable {
     LoopRange range{};                 // of the indices
     std::vector<Host::Parts> parts{};  // of which each round is given one of each
+    std::vector<PyObject*> lists{};    // and so of these, which rounds of a loop before have filled
     int64_t count = 0;               // of rounds
     std::vector<size_t> numbers{};     // that say how many there are: watched ones
     enum class Index : uint8_t { None, Alone, First } index = Index::None;  // First: of two that a round is given
@@ -328,13 +329,13 @@ class Tracer final : public Driver {
   bool note_range(Args args);
   void note_walkable(PyObject* given);
   std::optional<Walkable> walked_by(PyObject* iterator);
+  std::optional<Walkable> list_of_rounds(Args list) const;
   std::optional<Walkable> parts_of(PyObject* iterator);
   std::optional<Walkable> enumerated(PyObject* arguments);
   std::optional<Walkable> side_by_side(Args iterators);
   void walk_on(PyObject* o);
   void begin_walk();
   bool begin_parts(Walkable& walked);
-  int64_t begin_loop(const Walkable& walked);
   void close_walked(const Row& row, int op, int oparg);
   void close_walkable(PyObject* o);
 
@@ -342,6 +343,7 @@ class Tracer final : public Driver {
   struct Loop {
     int64_t id = 0;               // the host's
     std::vector<size_t> numbers;  // the watched ones that say how many rounds there are
+    LoopRange range;
     InterpreterFrame* frame = nullptr;
     size_t depth = 0;               // of that frame
     int offset = 0;                 // of its FOR_ITER
@@ -367,8 +369,11 @@ class Tracer final : public Driver {
   struct Grown {
     int64_t loop;
     std::vector<size_t> numbers;
-    Py_ssize_t before;  // its length before the first round
+    LoopRange range;       // of that loop
+    Py_ssize_t before;     // its length before the first round
     Ref list;
+    bool reversed = false;   // what the rounds have put into it lies the other way round
+    Py_ssize_t each = 0;     // what a round puts into it; 0: the loop has not ended
   };
   /// What an instruction calls. AnyFunction: a Python function that gets its arguments in a tuple. Reader: a C function
   /// that reads them. TakesList: an operator that is given a list of all rounds.
@@ -383,15 +388,18 @@ class Tracer final : public Driver {
   void leave_loop(bool at_its_end);
   bool is_held_by_locals(const Grown& grown, const Loop& loop) const;
   const Grown* find_grown(PyObject* list) const;
+  bool reverses_grown(PyObject* list, PyObject* copy);
+  bool reads_last_of_grown(PyObject* list, PyObject* index);
   bool replaces_item(PyObject* list, PyObject* index);
   bool is_filled_by_loop(PyObject* list) const;
-  void grow(PyObject* list, Args items);
+  void grow(PyObject* list, Args items, bool in_front = false);
   void grow_by(PyObject* list, PyObject* more);
   void tell_lists(Args args);
   static bool calls_by_name(const Row& row);
   static bool is_call(const Row& row);
   static constexpr int kMostOperands = 4;
   int operands_of(const Row& row, int op, int oparg);
+  PyObject* operand(int n) const { return frames_.back().stack.on_stack(n, frames_.back().code); }
   bool reads_grown(const Row& row, int op, int oparg);
   void close_grown();
   bool is_state_of_loop(int cell);
@@ -556,6 +564,9 @@ class Tracer final : public Driver {
   bool lends(Facts::Id list);
   void settle_lent();
   void judge_append(PyObject* callee, Args args);
+  void judge_insert(PyObject* callee, Args args);
+  void judge_reverse(PyObject* callee, Args args);
+  void mutate(PyObject* callee, Args args);
   void judge_fill(PyObject* callee, Args args);
   void judge_count(PyObject* callee, Args args);
   void judge_key_change(PyObject* callee, Args args);
@@ -712,10 +723,12 @@ class Tracer final : public Driver {
   std::optional<Loop> loop_;
   std::unordered_map<PyObject*, Followed> walkables_;  // by address
   Walkable next_walkable_;                             // the object that the instruction at hand gives
+  bool walks_list_ = false;                            // it makes an iterator of a list that rounds have filled
   bool walks_on_ = false;                              // and what it reads of them it makes an iterator of, or walks
   std::vector<Grown> grown_;
   CalleeKind callee_kind_ = CalleeKind::Unknown;
   bool gives_grown_ = false;                            // the instruction at hand has a list of rounds as an operand
+  bool takes_grown_ = false;                            // and may: what it does with it is known for any number of them
   std::unordered_map<PyObject*, PyObject*> originals_;  // what the caller passed in place of a scalar
   FlatSet<PyObject*> told_;                             // tensors the host knows about
   FlatSet<PyObject*> gradients_;                        // those of tensors that facts lead to

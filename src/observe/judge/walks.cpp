@@ -64,6 +64,7 @@ void Tracer::judge_walking(PyObject* callee, Args args) {
 void Tracer::walk_on(PyObject* o) {
   if (loop_) return;
   top().gives_walkable = true;
+  if (find_grown(o)) takes_grown_ = walks_list_ = true;
   const auto found = walkables_.find(o);
   if (found == walkables_.end()) return;
   walks_on_ = true;
@@ -72,6 +73,7 @@ void Tracer::walk_on(PyObject* o) {
 
 // The instruction has given this.
 void Tracer::note_walkable(PyObject* given) {
+  const bool walks_list = std::exchange(walks_list_, false);
   if (loop_ || walkables_.contains(given)) return;
   std::optional<Walkable> what;
   if (PyRange_Check(given)) {
@@ -79,8 +81,9 @@ void Tracer::note_walkable(PyObject* given) {
   } else if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) >= kFewestRounds && host_.on_parts) {
     const Host::Parts parts = host_.on_parts(host_.context, given);
     if (parts.tensor >= 0) what = {.parts = {parts}, .count = PyTuple_GET_SIZE(given)};
-  } else if (!walkables_.empty() && PyIter_Check(given)) {
+  } else if ((walks_list || !walkables_.empty()) && PyIter_Check(given)) {
     what = walked_by(given);
+    if (walks_list && (!what || what->lists.empty())) close_grown();
   }
   if (what && what->count > 0) walkables_.emplace(given, Followed{Ref::share(given), std::move(*what)});
 }
@@ -100,8 +103,18 @@ std::optional<Tracer::Walkable> Tracer::walked_by(PyObject* iterator) {
   const auto found = walkables_.find(given.empty() ? nullptr : given[0]);
   if (Py_IS_TYPE(iterator, &PyTupleIter_Type))
     return found != walkables_.end() && is_at_begin(made.get()) ? std::optional(found->second.what) : std::nullopt;
+  if (Py_IS_TYPE(iterator, &PyListIter_Type)) return is_at_begin(made.get()) ? list_of_rounds(given) : std::nullopt;
   if (Py_IS_TYPE(iterator, &PyEnum_Type)) return enumerated(arguments);
   return Py_IS_TYPE(iterator, &PyZip_Type) ? side_by_side(given) : std::nullopt;
+}
+
+// A list into which each round of a loop has put one tensor, and nobody else.
+std::optional<Tracer::Walkable> Tracer::list_of_rounds(Args list) const {
+  const Grown* grown = list.empty() ? nullptr : find_grown(list[0]);
+  if (!grown || grown->before > 0 || grown->each != 1 || grown->reversed || !host_.on_walk_list) return std::nullopt;
+  LoopRange range = grown->range;
+  range.shift = 0, range.falls = false;
+  return Walkable{.range = range, .lists = {list[0]}, .count = PyList_GET_SIZE(list[0]), .numbers = grown->numbers};
 }
 
 // What an iterator gives that another one walks; nothing: more than parts.
@@ -129,8 +142,15 @@ std::optional<Tracer::Walkable> Tracer::side_by_side(Args iterators) {
   Walkable out;
   for (PyObject* one : iterators) {
     const std::optional<Walkable> next = parts_of(one);
-    if (!next || (!out.parts.empty() && out.count != next->count)) return std::nullopt;
-    out.count = next->count;
+    if (!next) return std::nullopt;
+    if (out.count == 0) {
+      out = *next;
+      continue;
+    }
+    // As long for one reason, or compared.
+    const bool has_lists = !out.lists.empty() || !next->lists.empty();
+    if (out.count != next->count || (has_lists && out.numbers != next->numbers)) return std::nullopt;
+    out.lists.insert(out.lists.end(), next->lists.begin(), next->lists.end());
     out.parts.insert(out.parts.end(), next->parts.begin(), next->parts.end());
   }
   return out;
@@ -145,15 +165,17 @@ void Tracer::begin_walk() {
   const int64_t id = host_.on_loop(host_.context, walked.range);
   if (id < 0) return;
   for (const Host::Parts& one : walked.parts) host_.on_walk(host_.context, id, one.event);
+  for (PyObject* list : walked.lists) host_.on_walk_list(host_.context, id, list);
   loop_.emplace();
   loop_->id = id;
   loop_->numbers = walked.numbers;
+  loop_->range = walked.range;
   loop_->frame = top().frame;
   loop_->depth = frames_.size() - 1;
   loop_->offset = top().offset;
   loop_->iterator = at(1);
-  loop_->below = top().stack.at_or_null(2);
   loop_->state = state_of_loop();
+  loop_->below = operand(2);
   loop_->count = walked.count;
   loop_->index = walked.index;
 }
@@ -191,7 +213,7 @@ void Tracer::close_walked(const Row& row, int op, int oparg) {
   const int count = stores ? 1 : operands_of(row, op, oparg);
   const bool is_known = count < kMostOperands || is_call(row) || row.effect == &Tracer::build;
   for (int i = count; i > 0; --i) {
-    PyObject* const o = top().stack.at_or_null(i);
+    PyObject* const o = operand(i);
     if (o && (is_known || !loop_ || o != loop_->iterator)) close_walkable(o);
   }
 }
