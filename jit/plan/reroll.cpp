@@ -71,6 +71,7 @@ class Reroller {
   bool take(MadeLoop made, const Wanted& wanted);
   std::vector<uint32_t> rounds_of_traced(uint32_t which) const;
   bool roll_traced(uint32_t which, const std::vector<uint32_t>& tokens);
+  bool roll_rounds(uint32_t which, const std::vector<uint32_t>& begins, size_t first, size_t behind);
   std::unordered_set<NodeId> beside(const Rounds& rounds, int64_t round) const;
   bool stays_in_its_round(uint32_t which, const Rounds& rounds, const Wanted& wanted) const;
   bool is_of_all_rounds(const CatOfRounds& of, ir::Dim count) const;
@@ -235,8 +236,16 @@ bool Reroller::roll_traced(uint32_t which, const std::vector<uint32_t>& tokens) 
   const size_t behind = is_usual(rounds - 1) ? rounds : rounds - 1;
   size_t first = rounds - 2;
   while (first > loop.alike_from && is_usual(first - 1)) --first;
+  // What the first one finds may be made otherwise: then it stays apart.
+  return roll_rounds(which, begins, first, behind) ||
+         (behind - first > kFewestRounds && roll_rounds(which, begins, first + 1, behind));
+}
+
+/// Rounds `first` to `behind` of a loop of the caller's are one, of which `begins` says where they are.
+bool Reroller::roll_rounds(uint32_t which, const std::vector<uint32_t>& begins, size_t first, size_t behind) {
+  const size_t rounds = begins.size() - 1;
   const auto trip = static_cast<int64_t>(behind - first);
-  const ir::Dim count = loop.trip - (static_cast<int64_t>(rounds) - trip);
+  const ir::Dim count = graph_.traced[which].trip - (static_cast<int64_t>(rounds) - trip);
   auto alike =
       alike_rounds(graph_, sequence_, {begins[first], begins[first + 1] - begins[first], trip, count, {}, {}, {}});
   const uint32_t left_over = alike ? begins[behind] - alike->end() : 0;
