@@ -105,12 +105,16 @@ DType result_type(Op op, std::span<const DType> in) {
 
 }  // namespace
 
+bool is_number_of_python(const Graph& graph, NodeId id) {
+  return graph[id].op == Op::Result && graph.externs[graph[graph[id].in[0]].attr].kind == ExternKind::Number;
+}
+
 std::vector<bool> live_nodes(const Graph& graph) {
   std::vector<bool> live(graph.nodes.size(), false);
   for (const NodeId id : graph.outputs) live[id] = true;
   for (const Store& store : graph.stores) live[store.value] = true;
   for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
-    if (!live[id] && graph[id].op != Op::Extern) continue;
+    if (!live[id] && graph[id].op != Op::Extern && !is_number_of_python(graph, id)) continue;
     live[id] = true;
     for (const NodeId in : graph.operands(id))
       if (in != kNoNode) live[in] = true;

@@ -311,6 +311,8 @@ std::string dot(const Graph& graph, std::span<const Cluster> clusters = {});  //
 
 /// Per node: outputs, stores or calls need it.
 std::vector<bool> live_nodes(const Graph& graph);
+/// A number that Python computes, which may raise: it stays where nobody reads it.
+bool is_number_of_python(const Graph& graph, NodeId id);
 
 /// Empty when the graph is legal, else one sentence naming the node and the rule it breaks.
 std::string verify(const Graph& graph);

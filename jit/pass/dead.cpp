@@ -66,8 +66,8 @@ Changed dead(const Graph& graph, const PassContext&) {
   for (const Store& store : graph.stores) live[store.value] = true;
   for (NodeId id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     const Op op = graph[id].op;
-    const bool is_number = op == Op::Result && graph.externs[graph[graph[id].in[0]].attr].kind == ExternKind::Number;
-    if (op == Op::Extern || op == Op::Input || op == Op::Scalar || is_number) live[id] = true;
+    const bool is_kept = op == Op::Extern || op == Op::Input || op == Op::Scalar || is_number_of_python(graph, id);
+    if (is_kept) live[id] = true;
     if (op == Op::Result && is_foretold(graph, id)) live[id] = true;
     if (!live[id]) continue;
     for (NodeId in : graph.operands(id))

@@ -247,7 +247,7 @@ class Recorder {
   /// Whether an operator of the round that runs, or of the one before, has given this tensor, and none before.
   bool is_of_round(const at::Tensor& tensor) const;
   /// Tells that it has ended; see observe::Host.
-  void loop_ended(int64_t loop, int64_t alike_from);
+  void loop_ended(int64_t loop, int64_t alike_from, bool last_differs);
   /// Tells that the operator about to run is given a list of `count` tensors: `before`, and then as many of each round
   /// of the loop, until scalar_use_ended(). reversed: those of the last round come first.
   void rounds_used(int64_t loop, size_t before, size_t count, bool reversed);

@@ -166,8 +166,9 @@ struct Host {
   /// has none.
   void (*on_round)(void* context, int64_t loop, PyObject* index) = nullptr;
   /// It has ended. Rounds from this number on are alike: as far as Python can tell, each does what the others do, with
-  /// tensors that these handed on, and in another call so do more or fewer of them. -1: they may not be.
-  void (*on_loop_end)(void* context, int64_t loop, int64_t alike_from) = nullptr;
+  /// tensors that these handed on, and in another call so do more or fewer of them. -1: they may not be. last_differs:
+  /// the last one takes another path.
+  void (*on_loop_end)(void* context, int64_t loop, int64_t alike_from, bool last_differs) = nullptr;
   /// Whether the round that runs, or the one before, has made tensor `b`, and Python can tell it from `a` only by its
   /// values and by which object it is.
   bool (*is_next)(void* context, PyObject* a, PyObject* b) = nullptr;

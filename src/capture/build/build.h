@@ -205,6 +205,7 @@ class GraphBuilder {
   ir::NodeId index_in_all_rounds(uint32_t which);
   ir::NodeId ints_in_all_rounds(const SizeNumber& how, uint32_t which);
   ir::NodeId floats_in_all_rounds(const Trace::Computed& how, uint32_t which);
+  bool is_size_by_now(uint32_t number) const;
   ir::NodeId of_any_round(uint32_t number);
   ir::NodeId side_by_side(ir::Op op, ir::NodeId a, ir::NodeId b);
   // size_numbers.cpp
@@ -396,19 +397,21 @@ class GraphBuilder {
   std::unordered_map<uint32_t, ir::Dim> free_ints_;  // those of CallInputs::free_ints that are symbols
   std::vector<uint32_t> traced_;                     // per Trace::loops: which of Graph::traced it is, or kNone
   std::set<uint32_t> entered_loops_;                 // those that a step has been met of
+  std::unordered_set<size_t> told_tests_;            // of Trace::size_tests: any number of rounds is told the same
   std::set<uint32_t> taken_rounds_;                  // events that take a list with values of all rounds
   struct Part {
     uint32_t loop, round;
     ir::NodeId whole;  // of which it is a part, along `dim`
     size_t dim;
   };
-  std::unordered_map<uint32_t, Part> parts_;  // by tensor: what loops of any number of rounds walk
+  std::unordered_map<uint32_t, Part> parts_;             // by tensor: what loops of any number of rounds walk
   std::map<std::pair<uint32_t, uint32_t>, Part> items_;  // by loop and tensor: of lists that rounds before have filled
   std::map<std::vector<uint32_t>, ir::NodeId> wholes_;   // such a list -> all of it as one tensor
   std::vector<std::pair<uint32_t, State>> lent_;         // tensors that are such parts in this step, and what they are
-  LoopRound round_;                           // of the step at hand
-  uint32_t line_ = 0;                         // of Trace::lines, of that step
-  std::unordered_map<ir::NodeId, ir::NodeId> numbers_of_rounds_;  // of all rounds of a loop -> as floats, which loops read
+  LoopRound round_;                                      // of the step at hand
+  uint32_t line_ = 0;                                    // of Trace::lines, of that step
+  std::unordered_map<ir::NodeId, ir::NodeId>
+      numbers_of_rounds_;                              // of all rounds of a loop -> as floats, which loops read
   std::set<std::pair<uint32_t, uint32_t>> of_rounds_;  // (event, argument) of which each round is given its own number
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> calls_in_;  // (loop, round) -> its Capture::calls
   bool is_settling_ = false;                                                 // all steps are made

@@ -47,18 +47,41 @@ bool same_call(const CallTemplate& a, const CallTemplate& b) {
          std::ranges::equal(a.numbers, b.numbers, same_number) && modes(a) == modes(b);
 }
 
-// Whether a comparison says the same of differences that grow or fall by as much in each of these rounds, of which the
-// last is the last one of any number.
-bool stays_beyond(int comparison, const std::vector<std::vector<Dim>>& differences, size_t which, Dim last) {
-  const int64_t first = differences[0][which].hint(), step = differences[1][which].hint() - first;
-  for (size_t round = 0; round + 1 < differences.size(); ++round)
-    if (!ir::identical(differences[round][which], first + step * static_cast<int64_t>(round))) return false;
-  if (step == 0 || !ir::identical(differences.back()[which], last * step + first)) return false;
-  if (comparison == Py_EQ || comparison == Py_NE) return step > 0 ? first > 0 : first < 0;
+// Whether a comparison says the same of all differences that are `first` or further from zero; away: they grow, else
+// they fall.
+bool says_the_same(int comparison, int64_t first, bool away) {
+  if (comparison == Py_EQ || comparison == Py_NE) return away ? first > 0 : first < 0;
   const bool is_at_zero_positive = comparison == Py_LT || comparison == Py_GE;  // a < b: negative; a > b: positive
-  if (step > 0) return is_at_zero_positive ? first >= 0 : first > 0;
+  if (away) return is_at_zero_positive ? first >= 0 : first > 0;
   return is_at_zero_positive ? first < 0 : first <= 0;
 }
+
+/// What Python compared in the rounds of a loop that are alike: differences, that of the first one first.
+struct Compared {
+  int comparison;
+  std::vector<Dim> differences;
+  Dim last;  // how many rounds the last one of any number is behind the first of these
+  bool has_last;
+
+  // They grow or fall by as much in each round, so that no later one, however many there are, is told otherwise.
+  bool stays_beyond() const {
+    const int64_t first = differences[0].hint(), step = differences[1].hint() - first;
+    const auto is_even = [&](size_t round, Dim by) { return ir::identical(differences[round], by * step + first); };
+    const size_t count = differences.size() - has_last;
+    for (size_t round = 0; round < count; ++round)
+      if (!is_even(round, static_cast<int64_t>(round))) return false;
+    return step != 0 && (!has_last || is_even(count, last)) && says_the_same(comparison, first, step > 0);
+  }
+  // They lead up to the last round, which is told on its own, and so is none before it.
+  bool stays_before() const {
+    const Dim step = differences[1] - differences[0];
+    if (has_last || step.is_symbolic() || ir::identical(step, 0)) return false;
+    const Dim at_last = differences[0] + last * step.hint();
+    for (size_t round = 0; round < differences.size(); ++round)
+      if (!ir::identical(differences[round], differences[0] + static_cast<int64_t>(round) * step.hint())) return false;
+    return !at_last.is_symbolic() && says_the_same(comparison, at_last.hint() - step.hint(), step.hint() < 0);
+  }
+};
 
 /// In which round of a loop that is known a number of `member` is; none: in none.
 LoopRound round_with(const Trace& trace, uint32_t Begin::* member, uint32_t number) {
@@ -138,7 +161,8 @@ void GraphBuilder::make_lists_of(uint32_t which) {
 // kNoNode: they are not alike, or are written to from this loop on.
 ir::NodeId GraphBuilder::whole_of(const std::vector<uint32_t>& list, uint32_t which) {
   const auto [known, is_new] = wholes_.try_emplace(list, ir::kNoNode);
-  if (is_new) known->second = stacked(list, trace_.loops[which].begins.front().event, graph_.traced[traced_[which]].trip);
+  if (is_new)
+    known->second = stacked(list, trace_.loops[which].begins.front().event, graph_.traced[traced_[which]].trip);
   return known->second;
 }
 
@@ -172,9 +196,12 @@ bool GraphBuilder::is_written_behind(uint32_t tensor, uint32_t before) const {
 void GraphBuilder::note_parts(uint32_t which, const Event& event, ir::NodeId whole) {
   const std::span<const Use> parts = flat_results(event);
   const auto rank = static_cast<int64_t>(graph_[whole].rank);
-  const int64_t dim = event.args.back().constant.toInt();
-  for (uint32_t round = 0; round < parts.size(); ++round)
-    parts_[parts[round].tensor] = {which, round, whole, static_cast<size_t>(dim < 0 ? dim + rank : dim)};
+  const int64_t given = event.args.back().constant.toInt();
+  const auto dim = static_cast<size_t>(given < 0 ? given + rank : given);
+  std::vector<Dim> sizes(graph_.sizes(whole).begin(), graph_.sizes(whole).end());
+  sizes[dim] = graph_.traced[traced_[which]].trip;  // of others that are walked beside the first, too
+  const ir::NodeId all = graph_.view(whole, ir::identity_map(sizes.size()), sizes);
+  for (uint32_t round = 0; round < parts.size(); ++round) parts_[parts[round].tensor] = {which, round, all, dim};
 }
 
 // The round at hand is given its part. The last one may be read later, too.
@@ -187,7 +214,7 @@ void GraphBuilder::take_part(const Use& use) {
   const bool is_last = round + 1 == trace_.loops[which].rounds();
   if (!(round_ == LoopRound{which, round}) && !(is_last && round_.loop == kNone)) return fix_loop(which);
   std::vector<Dim> sizes(graph_.sizes(whole).begin(), graph_.sizes(whole).end());
-  const Dim place = is_last ? sizes[dim] - 1 : Dim(round);
+  const Dim place = is_last ? graph_.traced[traced_[which]].trip - 1 : Dim(round);
   const bool keeps_dim = use.meta->sizes.size() == sizes.size();  // as split does
   const auto at = static_cast<std::ptrdiff_t>(dim);
   keeps_dim ? static_cast<void>(sizes[dim] = 1) : static_cast<void>(sizes.erase(sizes.begin() + at));
@@ -297,8 +324,9 @@ void GraphBuilder::settle_loops() {
       return parts_.contains(flat_results(trace_.events[event])[0].tensor);
     };
     const auto has_items = [&](const std::vector<uint32_t>& list) { return items_.contains({which, list[0]}); };
-    const bool is_any = is_traced && std::ranges::all_of(trace_.loops[which].lists, has_items) && compares_alike(which) && calls_alike(which) &&
-                        !writes_outside(which) && std::ranges::all_of(trace_.loops[which].parts, has_parts);
+    const bool is_any = is_traced && std::ranges::all_of(trace_.loops[which].lists, has_items) &&
+                        compares_alike(which) && calls_alike(which) && !writes_outside(which) &&
+                        std::ranges::all_of(trace_.loops[which].parts, has_parts);
     if (!is_any) fix_loop(which);
   }
   for (const InstructionUse<RoundsUse>& use : trace_.rounds_uses)
@@ -325,21 +353,25 @@ std::optional<std::vector<ir::Dim>> GraphBuilder::compared_in(const PythonLoop& 
   return all;
 }
 
-// Whether all rounds compared the same, or the index with a number that no later one reaches.
+// Whether all rounds compared the same, or the index with a number that none of them reaches.
 bool GraphBuilder::compares_alike(uint32_t which) {
   const PythonLoop& loop = trace_.loops[which];
   const auto first = static_cast<size_t>(loop.alike_from);
   const Dim last = graph_.traced[traced_[which]].trip - 1 - loop.alike_from;
   std::vector<std::vector<Dim>> all;
-  for (size_t round = first; round < loop.rounds(); ++round) {
+  for (size_t round = first; round < loop.alike_to(); ++round) {
     auto here = compared_in(loop, round);
     if (!here || (!all.empty() && here->size() != all[0].size())) return false;
     all.push_back(std::move(*here));
   }
   const SizeTest* tests = trace_.size_tests.data() + loop.begins[first].test;
   for (size_t i = 0; i < all[0].size(); ++i) {
-    const auto usual = [&](const auto& here) { return ir::identical(here[i], all[0][i]); };
-    if (!std::ranges::all_of(all, usual) && !stays_beyond(tests[i].comparison, all, i, last)) return false;
+    Compared one{tests[i].comparison, {}, last, !loop.last_differs};
+    for (const std::vector<Dim>& here : all) one.differences.push_back(here[i]);
+    const auto usual = [&](Dim here) { return ir::identical(here, one.differences[0]); };
+    if (std::ranges::all_of(one.differences, usual)) continue;
+    if (!one.stays_beyond() && !one.stays_before()) return false;
+    for (size_t round = first; round < loop.alike_to(); ++round) told_tests_.insert(loop.begins[round].test + i);
   }
   return true;
 }
@@ -354,7 +386,7 @@ bool GraphBuilder::calls_alike(uint32_t which) const {
   const PythonLoop& loop = trace_.loops[which];
   const auto first = static_cast<size_t>(loop.alike_from);
   const auto is_alike = [&](uint32_t a, uint32_t b) { return same_call(capture.calls[a], capture.calls[b]); };
-  for (size_t round = first + 1; round < loop.rounds(); ++round)
+  for (size_t round = first + 1; round < loop.alike_to(); ++round)
     if (!std::ranges::equal(calls_in(first), calls_in(round), is_alike)) return false;
   return true;
 }

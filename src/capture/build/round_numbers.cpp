@@ -83,9 +83,16 @@ ir::NodeId GraphBuilder::in_all_rounds(uint32_t number, uint32_t which) {
   return computed == trace_.computed.end() ? ir::kNoNode : floats_in_all_rounds(computed->second, which);
 }
 
+// Whether it is a size of a tensor that is there before the first round.
+bool GraphBuilder::is_size_by_now(uint32_t number) const {
+  const auto size = trace_.size_numbers.find(number);
+  return size != trace_.size_numbers.end() && made_in(number).loop == kNone &&
+         (size->second.tensor == kNone || layout_of(size->second.tensor));
+}
+
 // A number that was there before the loop.
 ir::NodeId GraphBuilder::of_any_round(uint32_t number) {
-  if (trace_.size_numbers.contains(number)) return graph_.size(size_of(number));
+  if (trace_.size_numbers.contains(number)) return is_size_by_now(number) ? graph_.size(size_of(number)) : ir::kNoNode;
   if (const ir::NodeId node = number_node(number); node != ir::kNoNode) return node;
   if (is_given(number)) return given_node(number);
   PyObject* value = inputs_.scalars[number].first;  // a guard says that it has this value
@@ -133,10 +140,9 @@ ir::NodeId GraphBuilder::floats_in_all_rounds(const Trace::Computed& how, uint32
     const NumberOp::Operand& one = how.op.operands[i];
     const auto number = static_cast<uint32_t>(how.operands[i]);
     if (how.op.kind == Arithmetic::Div && i == 1) {
-      const bool is_size = one.from != From::Constant && trace_.size_numbers.contains(number);
-      const bool is_there = is_size ? made_in(number).loop == kNone && Dim(0) < size_of(number)
-                                    : one.from == From::Constant && one.value != 0;
-      if (!is_there) return ir::kNoNode;
+      const bool is_more =
+          one.from == From::Constant ? one.value != 0 : is_size_by_now(number) && Dim(0) < size_of(number);
+      if (!is_more) return ir::kNoNode;
     }
     const ir::NodeId node =
         one.from == From::Constant ? graph_.constant(DType::F64, one.value) : in_all_rounds(number, which);

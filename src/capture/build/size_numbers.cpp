@@ -344,7 +344,9 @@ void GraphBuilder::settle_size_numbers() {
     if (!scalars_.bound[number]) fix_number(number);
   settle_indices();
   settle_loops();
-  for (const SizeTest& test : trace_.size_tests) {
+  for (size_t i = 0; i < trace_.size_tests.size(); ++i) {
+    if (told_tests_.contains(i)) continue;
+    const SizeTest& test = trace_.size_tests[i];
     const auto is_known = [&](const SizeOperand& operand) {
       const auto number = static_cast<uint32_t>(operand.number);
       return operand.is_size() ? trace_.size_numbers.contains(number) : operand.value != support::kNoInt;

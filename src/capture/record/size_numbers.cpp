@@ -136,10 +136,11 @@ void Recorder::round_begun(int64_t loop, PyObject* index) {
   impl_->inputs.scalars.emplace_back(index, "the index of a loop");
 }
 
-void Recorder::loop_ended(int64_t loop, int64_t alike_from) {
+void Recorder::loop_ended(int64_t loop, int64_t alike_from, bool last_differs) {
   PythonLoop& ended = impl_->trace.loops[static_cast<size_t>(loop)];
   ended.begins.push_back(impl_->next_round());
   ended.alike_from = alike_from;
+  ended.last_differs = last_differs;
 }
 
 void Recorder::list_walked(int64_t loop, const std::vector<at::Tensor>& items) {

@@ -163,12 +163,14 @@ struct PythonLoop {
     uint32_t event, number, tensor;  // the next ones
     size_t test;                     // of Trace::size_tests
   };
-  std::vector<Begin> begins{};  // per round, and where the last one ended
-  int64_t alike_from = -1;      // as observe::Host::on_loop_end
-  uint32_t line = 0;            // of Trace::lines
-  std::vector<uint32_t> parts{};  // events that gave what it walks, each one result a round
+  std::vector<Begin> begins{};                 // per round, and where the last one ended
+  int64_t alike_from = -1;                     // as observe::Host::on_loop_end
+  bool last_differs = false;                   // and so this
+  uint32_t line = 0;                           // of Trace::lines
+  std::vector<uint32_t> parts{};               // events that gave what it walks, each one result a round
   std::vector<std::vector<uint32_t>> lists{};  // tensors that it walks, each of one list of a round
   size_t rounds() const { return begins.size() - 1; }
+  size_t alike_to() const { return rounds() - last_differs; }  // behind the last of those that are alike
   bool is_known() const { return alike_from >= 0; }
   bool ends_at(uint32_t number) const { return range.low.number == number || range.high.number == number; }
   bool has_event(uint32_t event) const { return event >= begins.front().event && event < begins.back().event; }

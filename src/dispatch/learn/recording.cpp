@@ -250,8 +250,8 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_round = [](void* context, int64_t loop, PyObject* index) {
     static_cast<Recording*>(context)->recorder->round_begun(loop, index);
   };
-  host.on_loop_end = [](void* context, int64_t loop, int64_t alike_from) {
-    static_cast<Recording*>(context)->recorder->loop_ended(loop, alike_from);
+  host.on_loop_end = [](void* context, int64_t loop, int64_t alike_from, bool last_differs) {
+    static_cast<Recording*>(context)->recorder->loop_ended(loop, alike_from, last_differs);
   };
   host.is_next = [](void* context, PyObject* a, PyObject* b) {
     return static_cast<Recording*>(context)->recorder->is_of_round(unpack(b)) && is_like(unpack(a), unpack(b));

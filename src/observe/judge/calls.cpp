@@ -283,7 +283,8 @@ bool Tracer::only_reads(Judge judge) {
   return judge == &Tracer::judge_len || judge == &Tracer::judge_isinstance || judge == &Tracer::judge_getattr ||
          judge == &Tracer::judge_hasattr || judge == &Tracer::judge_type || judge == &Tracer::judge_super ||
          judge == &Tracer::judge_callable || judge == &Tracer::judge_bool || judge == &Tracer::judge_range ||
-         judge == &Tracer::judge_container || judge == &Tracer::judge_walking;
+         judge == &Tracer::judge_container || judge == &Tracer::judge_walking || judge == &Tracer::judge_iter ||
+         judge == &Tracer::judge_dict_view || judge == &Tracer::judge_dict_read;
 }
 
 void Tracer::apply(const Callee& row, PyObject* callee, Args args) {

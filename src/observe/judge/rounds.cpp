@@ -75,7 +75,8 @@ void Tracer::compare_rounds() {
   const auto alike_from = [&](int64_t round) { loop.alike_from = std::max(loop.alike_from, round); };
   if (host_.values_read && host_.values_read(host_.context) != loop.values_read) differ();
   if (loop.round > 0) {
-    if (loop.path != loop.path_before) alike_from(loop.round);
+    const bool is_last = loop.round + 1 == loop.count;
+    if (loop.path != loop.path_before) is_last ? static_cast<void>(loop.last_differs = true) : alike_from(loop.round);
     loop.is_regular &= loop.appended == loop.appended_before;
   }
   std::vector<Ref> state = state_of_loop();
@@ -132,12 +133,12 @@ void Tracer::leave_loop(bool at_its_end) {
   loop_.reset();
   walkables_.erase(loop.iterator);
   const bool is_known = at_its_end && loop.is_regular && loop.alike_from <= kMostOthers &&
-                        loop.count - loop.alike_from >= kFewestAlike &&
+                        loop.count - loop.last_differs - loop.alike_from >= kFewestAlike &&
                         std::ranges::all_of(loop.numbers, [&](size_t number) { return numbers_.is_open(number); }) &&
                         std::ranges::all_of(grown_, [&](const Grown& one) {
                           return one.loop != loop.id || is_held_by_locals(one, loop);
                         });
-  host_.on_loop_end(host_.context, loop.id, is_known ? loop.alike_from : -1);
+  host_.on_loop_end(host_.context, loop.id, is_known ? loop.alike_from : -1, loop.last_differs);
   for (Grown& one : grown_)
     if (one.loop == loop.id) one.each = std::ranges::count(loop.appended, one.list.get());
   if (is_known) return;
@@ -164,8 +165,8 @@ const Tracer::Grown* Tracer::find_grown(PyObject* list) const {
   return found == grown_.end() ? nullptr : &*found;
 }
 
-// What rounds have put into the list, and nothing before them, lies the other way round in `copy`, which may be the list
-// itself. False: there is more in it, or it is no such list.
+// What rounds have put into the list, and nothing before them, lies the other way round in `copy`, which may be the
+// list itself. False: there is more in it, or it is no such list.
 bool Tracer::reverses_grown(PyObject* list, PyObject* copy) {
   const auto found = std::ranges::find(grown_, list, [](const Grown& one) { return one.list.get(); });
   if (found == grown_.end() || found->before > 0 || !PyList_CheckExact(copy)) return false;
@@ -220,8 +221,7 @@ void Tracer::grow(PyObject* list, Args items, bool in_front) {
   if (in_front && PyList_GET_SIZE(list) > 0 && !known) loop_->is_regular = false;
   if (known && known->reversed != in_front) loop_->is_regular = false;
   if (!known)
-    grown_.push_back(
-        {loop_->id, loop_->numbers, loop_->range, PyList_GET_SIZE(list), Ref::share(list), in_front, 0});
+    grown_.push_back({loop_->id, loop_->numbers, loop_->range, PyList_GET_SIZE(list), Ref::share(list), in_front, 0});
   loop_->appended.insert(loop_->appended.end(), items.size(), list);
   callee_kind_ = CalleeKind::Append;
 }

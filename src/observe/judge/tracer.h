@@ -318,7 +318,7 @@ class Tracer final : public Driver {
     LoopRange range{};                 // of the indices
     std::vector<Host::Parts> parts{};  // of which each round is given one of each
     std::vector<PyObject*> lists{};    // and so of these, which rounds of a loop before have filled
-    int64_t count = 0;               // of rounds
+    int64_t count = 0;                 // of rounds
     std::vector<size_t> numbers{};     // that say how many there are: watched ones
     enum class Index : uint8_t { None, Alone, First } index = Index::None;  // First: of two that a round is given
   };
@@ -352,6 +352,7 @@ class Tracer final : public Driver {
     int64_t count = 0, round = -1;  // of rounds; the one that runs
     int64_t alike_from = 0;         // rounds from this number on are alike, as far as they have run
     bool is_regular = true;         // each appends to the same lists
+    bool last_differs = false;      // the last one takes another path
     Walkable::Index index = Walkable::Index::None;
     size_t values_read = 0, numbers_before = 0;  // when the round began
     uint64_t path = 0, path_before = 0;          // hashes of the instructions of this round, and of the one before
@@ -369,11 +370,11 @@ class Tracer final : public Driver {
   struct Grown {
     int64_t loop;
     std::vector<size_t> numbers;
-    LoopRange range;       // of that loop
-    Py_ssize_t before;     // its length before the first round
+    LoopRange range;    // of that loop
+    Py_ssize_t before;  // its length before the first round
     Ref list;
-    bool reversed = false;   // what the rounds have put into it lies the other way round
-    Py_ssize_t each = 0;     // what a round puts into it; 0: the loop has not ended
+    bool reversed = false;  // what the rounds have put into it lies the other way round
+    Py_ssize_t each = 0;    // what a round puts into it; 0: the loop has not ended
   };
   /// What an instruction calls. AnyFunction: a Python function that gets its arguments in a tuple. Reader: a C function
   /// that reads them. TakesList: an operator that is given a list of all rounds.

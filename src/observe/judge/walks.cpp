@@ -1,6 +1,6 @@
-// What a loop of Python may walk whose rounds are as many as a size says: ranges, all parts of a tensor, and iterators over
-// such. They are followed wherever instructions move them. Until a loop walks one, and while it does, what else reads it
-// might find out how many rounds there are: then that is a fact.
+// What a loop of Python may walk whose rounds are as many as a size says: ranges, all parts of a tensor, and iterators
+// over such. They are followed wherever instructions move them. Until a loop walks one, and while it does, what else
+// reads it might find out how many rounds there are: then that is a fact.
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES
