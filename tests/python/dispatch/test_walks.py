@@ -1,5 +1,5 @@
-"""What loops walk beside range(n): parts of tensors, enumerations, several at once, lists that loops before have filled;
-and what rounds compute of their index. One program serves every length, and what another reads of it makes it a fact.
+"""What loops walk beside range(n): parts of tensors, enumerations, several at once, lists that loops before filled; and
+what rounds compute of their index. One program serves every length, and what another reads of it makes it a fact.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def enumerated_from_two(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 
 def side_by_side(x: torch.Tensor, h: torch.Tensor) -> Any:
     outs = []
-    for row, other in zip(x, x.flip(0)):
+    for row, other in zip(x, x.flip(0), strict=True):
         h = step(row * other, h)
         outs.append(h)
     return torch.stack(outs)
 
 
 def three_side_by_side(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-    for t, (a, b, c) in enumerate(zip(x.unbind(0), x * 2, torch.cumsum(x, 0))):
+    for t, (a, b, c) in enumerate(zip(x.unbind(0), x * 2, torch.cumsum(x, 0), strict=False)):
         h = step(a + b - c * 0.1, h) + 0.01 * t
     return h
 
@@ -121,7 +121,7 @@ def comprehension_of_indices(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 def comprehensions(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     rows = [torch.tanh(row) for row in x]
     twice = [row * 2 for row in rows]
-    return torch.stack([a + b for a, b in zip(rows, twice)])
+    return torch.stack([a + b for a, b in zip(rows, twice, strict=True)])
 
 
 # ---- lists that they fill ----
@@ -284,11 +284,11 @@ def falling_numbers(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 SERVED = {
     fn.__name__: fn
     for fn in (
-        enumerated, enumerated_from_two, side_by_side, three_side_by_side, slices_of_one, kept_parts, parts_of_a_caller,
-        falling, falling_to_one, reversed_range, comprehension, comprehension_of_indices, comprehensions, layers,
-        both_ways, turned, a_turned_copy, last_item, added_to, states_in_lists, new_lists, another_first_round, another_last_round, first_and_last,
-        falling_to_a_last_one, by_time,
-        by_index, masked_by_length, integers, falling_numbers,
+        enumerated, enumerated_from_two, side_by_side, three_side_by_side, slices_of_one, kept_parts,
+        parts_of_a_caller, falling, falling_to_one, reversed_range, comprehension, comprehension_of_indices,
+        comprehensions, layers, both_ways, turned, a_turned_copy, last_item, added_to, states_in_lists, new_lists,
+        another_first_round, another_last_round, first_and_last, falling_to_a_last_one, by_time, by_index,
+        masked_by_length, integers, falling_numbers,
     )
 }  # fmt: skip
 
@@ -346,13 +346,13 @@ def takes_one_before(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 
 def one_iterator_twice(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     rows = iter(x.unbind(0))
-    for a, b in zip(rows, rows):
+    for a, b in zip(rows, rows, strict=False):
         h = step(a - b, h)
     return h
 
 
 def the_shorter(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-    for a, b in zip(x, x[1:]):
+    for a, b in zip(x, x[1:], strict=False):  # noqa: RUF007
         h = step(a - b, h)
     return h
 
@@ -456,8 +456,8 @@ OTHERS = {
     fn.__name__: fn
     for fn in (
         counts_parts, reads_a_part, gives_parts, skips, takes_one_before, one_iterator_twice, the_shorter, leaves,
-        every_hundredth, one_before_the_last, from_a_size, divides_by_the_index, in_front_of_more, first_item, swapped_lists,
-        one_list_twice, writes_to_items, list_in_a_list, of_a_generator, appends_while_it_walks,
+        every_hundredth, one_before_the_last, from_a_size, divides_by_the_index, in_front_of_more, first_item,
+        swapped_lists, one_list_twice, writes_to_items, list_in_a_list, of_a_generator, appends_while_it_walks,
     )
 }  # fmt: skip
 
@@ -470,7 +470,7 @@ def test_other_loops_are_as_in_eager(name: str) -> None:
 def test_parts_of_tensors_that_are_as_long_by_chance_are_not_one_size() -> None:
     def both(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         h = torch.zeros(3, H)
-        for a, b in zip(x, y):
+        for a, b in zip(x, y, strict=False):
             h = step(a - b, h)
         return h
 
