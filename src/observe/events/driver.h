@@ -70,6 +70,7 @@ class Driver : public Observer {
     static constexpr int kAllDims = INT_MIN;
     bool gives_index = false;        // it begins a round of a loop that is watched, and gives its index
     bool gives_walkable = false;     // it may give what a loop walks: see walks.cpp
+    std::vector<PyObject*> walks;    // of these it makes an iterator
     PyObject* reversed = nullptr;    // it gives a copy of this list, the other way round
     PyObject* compared = nullptr;    // of this tensor the instruction at `compared_at` reads no sizes, though it gives
     int compared_at = 0;             // them: see same_sizes.cpp

@@ -258,11 +258,13 @@ int Tracer::operands_of(const Row& row, int op, int oparg) {
     const auto names = [&](const char* name) { return is_named(name_at(oparg >> kAttrShift), name); };
     return (loop_ ? names("append") || names("insert") : names("reverse")) ? 0 : 1;
   }
-  if (is(&Tracer::give)) return frames_.size() == 1 ? 1 : 0;
+  if (is(&Tracer::give)) return frames_.size() == 1 || gives_to_c(row) ? 1 : 0;
   if (is(&Tracer::truth_op, &Tracer::get_iter, &Tracer::for_iter, &Tracer::unary, &Tracer::iterate_top,
          &Tracer::append))
     return 1;
   if (is(&Tracer::binary, &Tracer::subscript, &Tracer::compare, &Tracer::is_op, &Tracer::contains)) return 2;
+  if (is(&Tracer::build_map)) return 2 * oparg;
+  if (is(&Tracer::build_const_map)) return oparg + 1;
   if (is(&Tracer::store_subscript)) return 3;
   if (is(&Tracer::make_function)) return 1 + std::popcount(static_cast<unsigned>(oparg));
   if (is(&Tracer::call_op)) return oparg + 2;

@@ -281,7 +281,7 @@ void Tracer::conclude() {
   if (std::exchange(f.derived_result, false)) take_derived(at(1));
   if (const int64_t tensor = std::exchange(f.sizes_of, -1); tensor >= 0) take_sizes(tensor, f.size_dim);
   if (std::exchange(f.gives_index, false) && loop_) take_index();
-  if (std::exchange(f.gives_walkable, false)) note_walkable(at(1));
+  if (std::exchange(f.gives_walkable, false)) note_walkable(at(1), std::exchange(f.walks, {}));
   if (PyObject* list = std::exchange(f.reversed, nullptr); list && !reverses_grown(list, at(1))) close_grown();
   if (const size_t which = std::exchange(f.found_number, SIZE_MAX); which != SIZE_MAX) take_found(which);
   if (std::exchange(f.makes_class, false)) take_class(at(1));

@@ -327,7 +327,9 @@ class Tracer final : public Driver {
     Walkable what;
   };
   bool note_range(Args args);
-  void note_walkable(PyObject* given);
+  void note_walkable(PyObject* given, const std::vector<PyObject*>& walked);
+  std::optional<Walkable> what_is(PyObject* given);
+  bool gives_to_c(const Row& row) const;
   std::optional<Walkable> walked_by(PyObject* iterator);
   std::optional<Walkable> list_of_rounds(Args list) const;
   std::optional<Walkable> parts_of(PyObject* iterator);
@@ -724,7 +726,6 @@ class Tracer final : public Driver {
   std::optional<Loop> loop_;
   std::unordered_map<PyObject*, Followed> walkables_;  // by address
   Walkable next_walkable_;                             // the object that the instruction at hand gives
-  bool walks_list_ = false;                            // it makes an iterator of a list that rounds have filled
   bool walks_on_ = false;                              // and what it reads of them it makes an iterator of, or walks
   std::vector<Grown> grown_;
   CalleeKind callee_kind_ = CalleeKind::Unknown;

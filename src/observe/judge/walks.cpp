@@ -64,28 +64,34 @@ void Tracer::judge_walking(PyObject* callee, Args args) {
 void Tracer::walk_on(PyObject* o) {
   if (loop_) return;
   top().gives_walkable = true;
-  if (find_grown(o)) takes_grown_ = walks_list_ = true;
   const auto found = walkables_.find(o);
-  if (found == walkables_.end()) return;
-  walks_on_ = true;
-  if (PyRange_Check(o)) next_walkable_ = found->second.what;
+  const bool is_grown = find_grown(o), is_walkable = found != walkables_.end();
+  takes_grown_ |= is_grown;
+  walks_on_ |= is_walkable;
+  if (is_grown || is_walkable) top().walks.push_back(o);
+  if (PyRange_Check(o) && is_walkable) next_walkable_ = found->second.what;
 }
 
-// The instruction has given this.
-void Tracer::note_walkable(PyObject* given) {
-  const bool walks_list = std::exchange(walks_list_, false);
-  if (loop_ || walkables_.contains(given)) return;
-  std::optional<Walkable> what;
-  if (PyRange_Check(given)) {
-    what = std::exchange(next_walkable_, {});
-  } else if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) >= kFewestRounds && host_.on_parts) {
-    const Host::Parts parts = host_.on_parts(host_.context, given);
-    if (parts.tensor >= 0) what = {.parts = {parts}, .count = PyTuple_GET_SIZE(given)};
-  } else if ((walks_list || !walkables_.empty()) && PyIter_Check(given)) {
-    what = walked_by(given);
-    if (walks_list && (!what || what->lists.empty())) close_grown();
+// The instruction has given this, an iterator over `walked` where it has made one.
+void Tracer::note_walkable(PyObject* given, const std::vector<PyObject*>& walked) {
+  if (walkables_.contains(given)) return;
+  std::optional<Walkable> what = loop_ ? std::nullopt : what_is(given);
+  if (what && what->count > 0) return static_cast<void>(walkables_.emplace(given, Followed{Ref::share(given), *what}));
+  for (PyObject* one : walked) {  // nobody follows it
+    close_walkable(one);
+    if (find_grown(one)) close_grown();
   }
-  if (what && what->count > 0) walkables_.emplace(given, Followed{Ref::share(given), std::move(*what)});
+}
+
+std::optional<Tracer::Walkable> Tracer::what_is(PyObject* given) {
+  if (PyRange_Check(given)) return std::exchange(next_walkable_, {});
+  if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) >= kFewestRounds && host_.on_parts) {
+    const Host::Parts parts = host_.on_parts(host_.context, given);
+    return parts.tensor >= 0 ? std::optional(Walkable{.parts = {parts}, .count = PyTuple_GET_SIZE(given)})
+                             : std::nullopt;
+  }
+  const bool is_followed = !walkables_.empty() || !grown_.empty();
+  return is_followed && PyIter_Check(given) ? walked_by(given) : std::nullopt;
 }
 
 // What a new iterator walks; nothing: what nobody follows.
@@ -205,13 +211,24 @@ bool Tracer::begin_parts(Walkable& walked) {
   return true;
 }
 
+// Whether the instruction gives a value to code in C, which nobody watches.
+bool Tracer::gives_to_c(const Row& row) const {
+  if (row.effect != &Tracer::give || frames_.size() < 2) return false;
+  const Expect by = frames_[frames_.size() - 2].expect;
+  return by == Expect::Any || by == Expect::Inside;
+}
+
 // The instruction at hand has been judged. What it reads of them, and does not walk, it may count.
 void Tracer::close_walked(const Row& row, int op, int oparg) {
   const bool walks_on = std::exchange(walks_on_, false);
   if (walkables_.empty() || walks_on || (is_call(row) && callee_kind_ == CalleeKind::Function)) return;
+  if (gives_to_c(row)) {  // how many parts there are is a fact until a loop walks them
+    const auto found = walkables_.find(at(1));
+    return found != walkables_.end() && !found->second.what.numbers.empty() ? close_walkable(at(1)) : void();
+  }
   const bool stores = row.effect == &Tracer::store_deref;  // code elsewhere finds it there
   const int count = stores ? 1 : operands_of(row, op, oparg);
-  const bool is_known = count < kMostOperands || is_call(row) || row.effect == &Tracer::build;
+  const bool is_known = count != kMostOperands || is_call(row);
   for (int i = count; i > 0; --i) {
     PyObject* const o = operand(i);
     if (o && (is_known || !loop_ || o != loop_->iterator)) close_walkable(o);

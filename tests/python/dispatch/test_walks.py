@@ -336,6 +336,59 @@ def skips(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def counts_both_ways(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    rows, count = x.unbind(0), 0
+    for row in rows:
+        h = step(row, h)
+    for _ in reversed(rows):
+        count += 1
+    return h * count
+
+
+def counts_with_an_index(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for i, j in enumerate(range(x.size(0))):
+        h = torch.sin(h + i + j)
+    return h
+
+
+def counts_beside_parts(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for i, row in zip(range(x.size(0)), x, strict=False):
+        h = step(row, h) + i
+    return h
+
+
+class Counting:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Any:
+        return iter(range(self.count))
+
+
+def counts_in_a_class(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for i in Counting(x.size(0)):
+        h = torch.sin(h + i)
+    return h * len(list(Counting(x.size(0))))
+
+
+def counts_in_c(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    indices = range(x.size(0))
+    outs = [step(row, h) for row in x]
+    return h * len(list(indices)) + sum(map(len, [outs])) + outs[-1]
+
+
+def counts_what_a_function_gives(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    outs = [step(row, h) for row in x]
+    return outs[-1] * sum(map(len, map(lambda _: outs, (0,))))
+
+
+def joins_a_list_and_parts(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    outs = [step(row, h) for row in x]
+    for out, row in zip(outs, x, strict=True):
+        h = step(row, h + out)
+    return h
+
+
 def takes_one_before(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     rows = iter(x)
     h = h if x.size(0) == 0 else step(next(rows), h)
@@ -455,9 +508,11 @@ def appends_while_it_walks(x: torch.Tensor, h: torch.Tensor) -> Any:
 OTHERS = {
     fn.__name__: fn
     for fn in (
-        counts_parts, reads_a_part, gives_parts, skips, takes_one_before, one_iterator_twice, the_shorter, leaves,
-        every_hundredth, one_before_the_last, from_a_size, divides_by_the_index, in_front_of_more, first_item,
-        swapped_lists, one_list_twice, writes_to_items, list_in_a_list, of_a_generator, appends_while_it_walks,
+        counts_both_ways, counts_with_an_index, counts_beside_parts, counts_in_a_class, counts_in_c,
+        counts_what_a_function_gives, joins_a_list_and_parts, counts_parts, reads_a_part, gives_parts, skips,
+        takes_one_before, one_iterator_twice, the_shorter, leaves, every_hundredth, one_before_the_last, from_a_size,
+        divides_by_the_index, in_front_of_more, first_item, swapped_lists, one_list_twice, writes_to_items,
+        list_in_a_list, of_a_generator, appends_while_it_walks,
     )
 }  # fmt: skip
 
