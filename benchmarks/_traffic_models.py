@@ -96,6 +96,43 @@ class WideCells(nn.Module):
         return torch.stack(steps, 1)
 
 
+class BothWays(nn.Module):
+    """Layers of cells that go through a sequence from both ends, with a list of what each step gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead = nn.ModuleList([nn.GRUCell(32, 64), nn.GRUCell(128, 64)])
+        self.back = nn.ModuleList([nn.GRUCell(32, 64), nn.GRUCell(128, 64)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for ahead, back in zip(self.ahead, self.back, strict=True):
+            state, first = x.new_zeros(x.size(0), 64), []
+            for step in x.unbind(1):
+                state = ahead(step, state)
+                first.append(state)
+            state, last = torch.zeros_like(state), []
+            for t in reversed(range(x.size(1))):
+                state = back(x[:, t], state)
+                last.insert(0, state)
+            x = torch.cat([torch.stack(first, 1), torch.stack(last, 1)], -1)
+        return x
+
+
+class Flow(nn.Module):
+    """As many steps of an equation as the sequence is long, which ask what time it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pull = nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, dt = x[:, 0], 1.0 / x.size(1)
+        for t, step in enumerate(x.unbind(1)):
+            speed = torch.tanh(self.pull(y)) * (t * dt)
+            y = y + dt * (speed + step if t > 0 else speed)
+        return y
+
+
 def resnet() -> nn.Module:
     torch.manual_seed(0)
 
@@ -180,6 +217,9 @@ MODELS = (
     Model("LSTM cells in a Python loop, batch 2-7 x length 3-40", lambda: ready(LstmCells()), sequences(3, 40, 32)),
     Model("nn.LSTMCell(32, 1024) over x.unbind(1), batch 2-7 x length 3-40", lambda: ready(WideCells()),
           sequences(3, 40, 32)),
+    Model("GRU cells from both ends, two layers, batch 2-7 x length 3-40", lambda: ready(BothWays()),
+          sequences(3, 40, 32)),
+    Model("steps of an equation in time, batch 2-7 x length 3-40", lambda: ready(Flow()), sequences(3, 40, 32)),
 )  # fmt: skip
 
 

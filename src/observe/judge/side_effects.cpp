@@ -172,8 +172,9 @@ void Tracer::mutate(PyObject* callee, Args args) {
 }
 
 void Tracer::judge_insert(PyObject* callee, Args args) {
-  const bool is_first =
-      args.size() == 3 && PyLong_CheckExact(args[1]) && !numbers_.is_open(args[1]) && Py_SIZE(args[1]) == 0;
+  const bool is_place = args.size() == 3 && PyLong_CheckExact(args[1]) && !numbers_.is_open(args[1]);
+  int overflow = 0;
+  const bool is_first = is_place && PyLong_AsLongAndOverflow(args[1], &overflow) == 0 && overflow == 0;
   if (is_first) grow(args[0], args.subspan(2), true);
   mutate(callee, args);
 }
