@@ -207,7 +207,7 @@ class GraphBuilder {
   ir::NodeId floats_in_all_rounds(const Trace::Computed& how, uint32_t which);
   bool is_size_by_now(uint32_t number) const;
   ir::NodeId of_any_round(uint32_t number);
-  ir::NodeId side_by_side(ir::Op op, ir::NodeId a, ir::NodeId b);
+  ir::NodeId in_each_round(std::optional<ir::Op> op, const std::vector<ir::NodeId>& operands);
   // size_numbers.cpp
   void place_sizes();
   std::optional<ir::Layout> layout_of(uint32_t tensor) const;

@@ -105,10 +105,10 @@ LoopRound GraphBuilder::made_in(uint32_t number) const {
 
 // The step of this event is next.
 void GraphBuilder::begin_step(const Event& event) {
+  for (; !lent_.empty(); lent_.pop_back()) states_[lent_.back().first] = std::move(lent_.back().second);
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   round_ = trace_.loops.empty() ? LoopRound() : round_with(trace_, &Begin::event, index);
   if (round_.loop != kNone) enter_loop(round_.loop);
-  for (; !lent_.empty(); lent_.pop_back()) states_[lent_.back().first] = std::move(lent_.back().second);
   line_ = event.line;
   make_in(round_);
 }
@@ -170,7 +170,7 @@ ir::NodeId GraphBuilder::stacked(const std::vector<uint32_t>& list, uint32_t bef
   std::vector<ir::NodeId> rows;
   for (const uint32_t tensor : list) {
     const ir::NodeId node = tensor == kNone ? ir::kNoNode : states_[tensor].node;
-    if (node == ir::kNoNode || is_written_behind(tensor, before)) return ir::kNoNode;
+    if (node == ir::kNoNode || parts_.contains(tensor) || is_written_behind(tensor, before)) return ir::kNoNode;
     std::vector<Dim> sizes(graph_.sizes(node).begin(), graph_.sizes(node).end());
     sizes.insert(sizes.begin(), 1);
     rows.push_back(graph_.reshape(node, std::move(sizes)));

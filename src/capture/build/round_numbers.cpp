@@ -14,6 +14,43 @@ using support::IntArithmetic;
 
 constexpr double kMost = 0x1p62;  // as of sizes: what a tensor's type cannot hold raises in eager
 
+// Nothing: kernels do not compute it as Python does.
+std::optional<ir::Op> op_of(IntArithmetic how) {
+  switch (how) {
+    case IntArithmetic::Add:
+      return ir::Op::Add;
+    case IntArithmetic::Sub:
+      return ir::Op::Sub;
+    case IntArithmetic::Mul:
+      return ir::Op::Mul;
+    case IntArithmetic::Neg:
+      return ir::Op::Neg;
+    case IntArithmetic::FloorDiv:
+    case IntArithmetic::Mod:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<ir::Op> op_of(Arithmetic how) {
+  switch (how) {
+    case Arithmetic::Add:
+      return ir::Op::Add;
+    case Arithmetic::Sub:
+      return ir::Op::Sub;
+    case Arithmetic::Mul:
+      return ir::Op::Mul;
+    case Arithmetic::Div:
+      return ir::Op::Div;
+    case Arithmetic::Neg:
+      return ir::Op::Neg;
+    case Arithmetic::Pow:
+    case Arithmetic::Sqrt:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 // Which of the call's numbers the argument is, if it is one alone.
@@ -103,9 +140,9 @@ ir::NodeId GraphBuilder::of_any_round(uint32_t number) {
 ir::NodeId GraphBuilder::index_in_all_rounds(uint32_t which) {
   const auto& [low, high, shift, falls] = trace_.loops[which].range;
   const ir::NodeId rounds = graph_.iota({{graph_.traced[traced_[which]].trip}, {}}, 0);
-  if (falls) return side_by_side(ir::Op::Sub, graph_.size(size_of(high) + (shift - 1)), rounds);
+  if (falls) return in_each_round(ir::Op::Sub, {graph_.size(size_of(high) + (shift - 1)), rounds});
   const Dim first = size_of(low) + shift;
-  return ir::identical(first, 0) ? rounds : side_by_side(ir::Op::Add, rounds, graph_.size(first));
+  return ir::identical(first, 0) ? rounds : in_each_round(ir::Op::Add, {rounds, graph_.size(first)});
 }
 
 ir::NodeId GraphBuilder::ints_in_all_rounds(const SizeNumber& how, uint32_t which) {
@@ -116,20 +153,7 @@ ir::NodeId GraphBuilder::ints_in_all_rounds(const SizeNumber& how, uint32_t whic
                                      : graph_.constant_int(DType::I64, one.value));
     if (operands.back() == ir::kNoNode || graph_[operands.back()].dtype != DType::I64) return ir::kNoNode;
   }
-  switch (how.op) {
-    case IntArithmetic::Add:
-      return side_by_side(ir::Op::Add, operands[0], operands[1]);
-    case IntArithmetic::Sub:
-      return side_by_side(ir::Op::Sub, operands[0], operands[1]);
-    case IntArithmetic::Mul:
-      return side_by_side(ir::Op::Mul, operands[0], operands[1]);
-    case IntArithmetic::Neg:
-      return graph_.pointwise(ir::Op::Neg, {operands[0]});
-    case IntArithmetic::FloorDiv:
-    case IntArithmetic::Mod:
-      return ir::kNoNode;
-  }
-  return ir::kNoNode;
+  return in_each_round(op_of(how.op), operands);
 }
 
 // As Python computes floats, which raises where something is divided by nothing.
@@ -149,29 +173,16 @@ ir::NodeId GraphBuilder::floats_in_all_rounds(const Trace::Computed& how, uint32
     if (node == ir::kNoNode) return node;
     operands.push_back(graph_.convert(node, DType::F64));
   }
-  switch (how.op.kind) {
-    case Arithmetic::Add:
-      return side_by_side(ir::Op::Add, operands[0], operands[1]);
-    case Arithmetic::Sub:
-      return side_by_side(ir::Op::Sub, operands[0], operands[1]);
-    case Arithmetic::Mul:
-      return side_by_side(ir::Op::Mul, operands[0], operands[1]);
-    case Arithmetic::Div:
-      return side_by_side(ir::Op::Div, operands[0], operands[1]);
-    case Arithmetic::Neg:
-      return graph_.pointwise(ir::Op::Neg, {operands[0]});
-    case Arithmetic::Pow:
-    case Arithmetic::Sqrt:
-      return ir::kNoNode;
-  }
-  return ir::kNoNode;
+  return in_each_round(op_of(how.op.kind), operands);
 }
 
-ir::NodeId GraphBuilder::side_by_side(ir::Op op, ir::NodeId a, ir::NodeId b) {
-  const std::span<const Dim> sizes = graph_.sizes(graph_[a].rank > 0 ? a : b);
+ir::NodeId GraphBuilder::in_each_round(std::optional<ir::Op> op, const std::vector<ir::NodeId>& operands) {
+  if (!op) return ir::kNoNode;
+  if (operands.size() == 1) return graph_.pointwise(*op, {operands[0]});
+  const std::span<const Dim> sizes = graph_.sizes(operands[graph_[operands[0]].rank > 0 ? 0 : 1]);
   const std::vector<Dim> shape(sizes.begin(), sizes.end());
-  const ir::NodeId left = graph_.expand(a, shape), right = graph_.expand(b, shape);
-  return graph_.pointwise(op, {left, right});
+  const ir::NodeId left = graph_.expand(operands[0], shape), right = graph_.expand(operands[1], shape);
+  return graph_.pointwise(*op, {left, right});
 }
 
 }  // namespace fastjit::capture

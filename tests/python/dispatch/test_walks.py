@@ -382,6 +382,31 @@ def counts_what_a_function_gives(x: torch.Tensor, h: torch.Tensor) -> torch.Tens
     return outs[-1] * sum(map(len, map(lambda _: outs, (0,))))
 
 
+def walks_parts_that_a_list_has(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    rows = [row for row in x]
+    for row in rows:
+        h = step(row, h)
+    return h
+
+
+def walks_one_tensor_again_and_again(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    outs = []
+    for row in x:
+        outs.append(h)
+        h = step(row, h) if h.dim() > 5 else h
+    for out in outs:
+        h = torch.tanh(h + out)
+    return h
+
+
+def walks_items_of_two_rounds(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    outs, before = [step(row, h) for row in x], h
+    for out in outs:
+        h = torch.tanh(h + out - before)
+        before = out
+    return h
+
+
 def joins_a_list_and_parts(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     outs = [step(row, h) for row in x]
     for out, row in zip(outs, x, strict=True):
@@ -508,11 +533,12 @@ def appends_while_it_walks(x: torch.Tensor, h: torch.Tensor) -> Any:
 OTHERS = {
     fn.__name__: fn
     for fn in (
-        counts_both_ways, counts_with_an_index, counts_beside_parts, counts_in_a_class, counts_in_c,
-        counts_what_a_function_gives, joins_a_list_and_parts, counts_parts, reads_a_part, gives_parts, skips,
-        takes_one_before, one_iterator_twice, the_shorter, leaves, every_hundredth, one_before_the_last, from_a_size,
-        divides_by_the_index, in_front_of_more, first_item, swapped_lists, one_list_twice, writes_to_items,
-        list_in_a_list, of_a_generator, appends_while_it_walks,
+        walks_parts_that_a_list_has, walks_one_tensor_again_and_again, walks_items_of_two_rounds, counts_both_ways,
+        counts_with_an_index, counts_beside_parts, counts_in_a_class, counts_in_c, counts_what_a_function_gives,
+        joins_a_list_and_parts, counts_parts, reads_a_part, gives_parts, skips, takes_one_before, one_iterator_twice,
+        the_shorter, leaves, every_hundredth, one_before_the_last, from_a_size, divides_by_the_index,
+        in_front_of_more, first_item, swapped_lists, one_list_twice, writes_to_items, list_in_a_list, of_a_generator,
+        appends_while_it_walks,
     )
 }  # fmt: skip
 
