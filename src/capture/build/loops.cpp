@@ -4,6 +4,7 @@
 
 #include "capture/build/build.h"
 #include "capture/build/way_sizes.h"
+#include "capture/lower/util.h"
 
 namespace fastjit::capture {
 namespace {
@@ -83,6 +84,10 @@ struct Compared {
   }
 };
 
+bool walks(const PythonLoop& loop, uint32_t event) {
+  return loop.is_known() && std::ranges::find(loop.parts, event) != loop.parts.end();
+}
+
 /// In which round of a loop that is known a number of `member` is; none: in none.
 LoopRound round_with(const Trace& trace, uint32_t Begin::* member, uint32_t number) {
   for (uint32_t which = 0; which < trace.loops.size(); ++which) {
@@ -139,10 +144,7 @@ void GraphBuilder::enter_loop(uint32_t which) {
 // The loop of any number of rounds that walks what the operator gives; kNone: none does. Of memory that is written to,
 // parts are other values later.
 uint32_t GraphBuilder::walker_of(uint32_t event) {
-  const auto walks = [&](const PythonLoop& loop) {
-    return loop.is_known() && std::ranges::find(loop.parts, event) != loop.parts.end();
-  };
-  const auto loop = std::ranges::find_if(trace_.loops, walks);
+  const auto loop = std::ranges::find_if(trace_.loops, [&](const PythonLoop& one) { return walks(one, event); });
   if (loop == trace_.loops.end() || analysis_.written[trace_.events[event].args[0].uses[0].storage]) return kNone;
   const auto which = static_cast<uint32_t>(loop - trace_.loops.begin());
   enter_loop(which);
@@ -196,8 +198,7 @@ bool GraphBuilder::is_written_behind(uint32_t tensor, uint32_t before) const {
 void GraphBuilder::note_parts(uint32_t which, const Event& event, ir::NodeId whole) {
   const std::span<const Use> parts = flat_results(event);
   const auto rank = static_cast<int64_t>(graph_[whole].rank);
-  const int64_t given = event.args.back().constant.toInt();
-  const auto dim = static_cast<size_t>(given < 0 ? given + rank : given);
+  const auto dim = static_cast<size_t>(wrap_dim(event.args.back().constant.toInt(), rank));
   std::vector<Dim> sizes(graph_.sizes(whole).begin(), graph_.sizes(whole).end());
   sizes[dim] = graph_.traced[traced_[which]].trip;  // of others that are walked beside the first, too
   const ir::NodeId all = graph_.view(whole, ir::identity_map(sizes.size()), sizes);
@@ -253,10 +254,8 @@ bool GraphBuilder::reads_only_in_round(const Action& step) const {
 
 // A view of torch's is of its round, and of those that it gives at once there are as many as there were.
 void GraphBuilder::refuse_rounds_of(uint32_t event) {
-  for (uint32_t which = 0; which < trace_.loops.size(); ++which) {
-    const PythonLoop& loop = trace_.loops[which];
-    if (loop.is_known() && std::ranges::find(loop.parts, event) != loop.parts.end()) fix_loop(which);
-  }
+  for (uint32_t which = 0; which < trace_.loops.size(); ++which)
+    if (walks(trace_.loops[which], event)) fix_loop(which);
   const LoopRound round = trace_.loops.empty() ? LoopRound() : round_with(trace_, &Begin::event, event);
   if (round.loop != kNone) fix_loop(round.loop);
 }

@@ -12,8 +12,6 @@ using ir::DType;
 using support::Arithmetic;
 using support::IntArithmetic;
 
-constexpr double kMost = 0x1p62;  // as of sizes: what a tensor's type cannot hold raises in eager
-
 // Nothing: kernels do not compute it as Python does.
 std::optional<ir::Op> op_of(IntArithmetic how) {
   switch (how) {
@@ -72,8 +70,8 @@ bool GraphBuilder::give_round_number(const Event& event, uint32_t i, Arg& arg) {
   const bool is_number = event.op && event.op->schema().arguments()[i].type()->kind() == c10::TypeKind::NumberType;
   const auto scalar = is_tensor || is_number ? scalar_at(index, i) : std::nullopt;
   if (!scalar || !(made_in(*scalar) == round_)) return false;
-  const auto limit = limit_of(event, item, PyFloat_Check(inputs_.scalars[*scalar].first));
-  const ir::NodeId node = limit && *limit >= kMost ? number_of_round(*scalar) : ir::kNoNode;
+  const bool may_give = takes_any_size(event, item, PyFloat_Check(inputs_.scalars[*scalar].first));
+  const ir::NodeId node = may_give ? number_of_round(*scalar) : ir::kNoNode;
   if (node == ir::kNoNode) return false;
   (is_tensor ? arg.tensor.node : arg.scalar) = node;
   of_rounds_.insert({index, i});

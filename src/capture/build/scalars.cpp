@@ -256,6 +256,12 @@ std::optional<double> limit_of(const Event& event, const CallValue& item, bool i
   return limit;
 }
 
+bool takes_any_size(const Event& event, const CallValue& item, bool is_float) {
+  constexpr double kMost = 0x1p62;
+  const auto limit = limit_of(event, item, is_float);
+  return limit && *limit >= kMost;
+}
+
 const ScalarBindings::Place* ScalarBindings::find(uint32_t event, uint32_t argument) const {
   const auto it = places.find({event, argument});
   return it == places.end() ? nullptr : &it->second;

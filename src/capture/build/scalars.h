@@ -30,6 +30,9 @@ struct ScalarBindings {
 /// Nothing: the check cannot be expressed as a bound.
 std::optional<double> limit_of(const Event& event, const CallValue& item, bool is_float);
 
+/// Whether it takes any number that follows from sizes there: what a tensor's type cannot hold raises in eager.
+bool takes_any_size(const Event& event, const CallValue& item, bool is_float);
+
 ScalarBindings bind_scalars(const Trace& trace, const CallInputs& inputs, const std::vector<bool>& symbolic);
 
 }  // namespace fastjit::capture

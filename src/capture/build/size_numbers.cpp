@@ -274,11 +274,9 @@ std::optional<std::vector<ir::Dim>> GraphBuilder::listed_sizes(const Event& even
   return std::nullopt;
 }
 
-// A number that a kernel computes with, or torch: what a tensor's type cannot hold raises in eager.
+// A number that a kernel computes with, or torch.
 ir::NodeId GraphBuilder::size_node(ir::Dim size, const Event& event, const CallValue& item) {
-  constexpr double kMost = 0x1p62;
-  const auto limit = limit_of(event, item, false);
-  if (!limit || *limit < kMost) return static_cast<void>(size.fixed()), ir::kNoNode;
+  if (!takes_any_size(event, item, false)) return static_cast<void>(size.fixed()), ir::kNoNode;
   return graph_.size(size);
 }
 

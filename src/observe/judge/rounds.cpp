@@ -14,7 +14,7 @@
 namespace fastjit::observe {
 namespace {
 
-constexpr int64_t kFewestAlike = 5, kMostOthers = 2;
+constexpr int64_t kMostOthers = 2;
 constexpr int kDeepest = 4;
 
 // Whether walking it changes it: what it gives next hangs on what was asked before.
@@ -100,8 +100,7 @@ bool Tracer::replaces_item(PyObject* list, PyObject* index) {
                         PyLong_CheckExact(index) && !numbers_.is_open(index);
   if (!is_plain) return false;
   if (loop_->made.contains(list)) return true;
-  if (std::ranges::find(loop_->stored, list, [](const auto& one) { return one.list.get(); }) != loop_->stored.end())
-    return true;
+  if (loop_->stores_in(list)) return true;
   loop_->stored.push_back({Ref::share(list), {}});
   return false;
 }
@@ -142,7 +141,7 @@ void Tracer::leave_loop(bool at_its_end) {
   for (Grown& one : grown_)
     if (one.loop == loop.id) one.each = std::ranges::count(loop.appended, one.list.get());
   if (is_known) return;
-  for (const size_t number : loop.numbers) close_number(number);
+  close_numbers(loop.numbers);
   std::erase_if(grown_, [&](const Grown& one) { return one.loop == loop.id; });
 }
 
@@ -157,6 +156,14 @@ bool Tracer::is_held_by_locals(const Grown& grown, const Loop& loop) const {
       known += value == grown.list.get();
     }
   return Py_REFCNT(grown.list.get()) == known;
+}
+
+bool Tracer::Loop::stores_in(PyObject* list) const {
+  return std::ranges::find(stored, list, [](const Stored& one) { return one.list.get(); }) != stored.end();
+}
+
+void Tracer::close_numbers(const std::vector<size_t>& numbers) {
+  for (const size_t number : numbers) close_number(number);
 }
 
 const Tracer::Grown* Tracer::find_grown(PyObject* list) const {
@@ -210,8 +217,7 @@ void Tracer::grow(PyObject* list, Args items, bool in_front) {
   if (!loop_ || loop_->round < 0) return;
   if (loop_->made.contains(list)) return static_cast<void>(callee_kind_ = CalleeKind::Reader);
   const Grown* known = find_grown(list);
-  if (std::ranges::find(loop_->stored, list, [](const auto& one) { return one.list.get(); }) != loop_->stored.end())
-    loop_->is_regular = false;
+  if (loop_->stores_in(list)) loop_->is_regular = false;
   const bool is_plain = PyList_CheckExact(list) && fresh_.contains(list) &&
                         std::ranges::all_of(items, [&](PyObject* item) { return is_tensor(item); });
   if (!is_plain || (known && known->loop != loop_->id) || (!known && loop_->round > 0)) {
@@ -281,8 +287,7 @@ bool Tracer::reads_grown(const Row& row, int op, int oparg) {
 // What the call did with a list that rounds have made longer hangs on how many there were.
 void Tracer::close_grown() {
   for (const Grown& one : grown_)
-    if (!loop_ || loop_->id != one.loop)
-      for (const size_t number : one.numbers) close_number(number);
+    if (!loop_ || loop_->id != one.loop) close_numbers(one.numbers);
   if (loop_) loop_->is_regular = false;
   std::erase_if(grown_, [&](const Grown& one) { return !loop_ || loop_->id != one.loop; });
 }

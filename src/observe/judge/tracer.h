@@ -326,6 +326,7 @@ class Tracer final : public Driver {
     Ref object;
     Walkable what;
   };
+  static constexpr int64_t kFewestAlike = 5;  // rounds, of a loop that is followed
   bool note_range(Args args);
   void note_walkable(PyObject* given, const std::vector<PyObject*>& walked);
   std::optional<Walkable> what_is(PyObject* given);
@@ -340,6 +341,7 @@ class Tracer final : public Driver {
   bool begin_parts(Walkable& walked);
   void close_walked(const Row& row, int op, int oparg);
   void close_walkable(PyObject* o);
+  void close_numbers(const std::vector<size_t>& numbers);
 
   // rounds.cpp: their rounds
   struct Loop {
@@ -362,6 +364,7 @@ class Tracer final : public Driver {
     struct Stored {
       Ref list, items;
     };
+    bool stores_in(PyObject* list) const;
     std::vector<Stored> stored;  // lists that were there before and in which rounds replace items; those of then
     FlatSet<PyObject*> made;     // lists, in this round
     std::vector<PyObject*> appended, appended_before;  // the lists, in this round and in the one before

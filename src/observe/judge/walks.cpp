@@ -11,8 +11,6 @@
 namespace fastjit::observe {
 namespace {
 
-constexpr int64_t kFewestRounds = 5;
-
 // What the iterator of a tuple, an enumeration or a zip is made of: (callable, (argument, ...), place).
 Ref reduced(PyObject* iterator) {
   Ref out = Ref::steal(PyObject_CallMethod(iterator, "__reduce__", nullptr));
@@ -46,7 +44,7 @@ bool Tracer::note_range(Args args) {
   range.count = range.range.high.value - range.range.low.value;
   for (const SizeOperand& end : {start, stop})
     if (end.is_size()) range.numbers.push_back(static_cast<size_t>(end.number));
-  return top().gives_walkable = range.count >= kFewestRounds;
+  return top().gives_walkable = range.count >= kFewestAlike;
 }
 
 void Tracer::judge_range(PyObject* callee, Args args) {
@@ -85,7 +83,7 @@ void Tracer::note_walkable(PyObject* given, const std::vector<PyObject*>& walked
 
 std::optional<Tracer::Walkable> Tracer::what_is(PyObject* given) {
   if (PyRange_Check(given)) return std::exchange(next_walkable_, {});
-  if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) >= kFewestRounds && host_.on_parts) {
+  if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) >= kFewestAlike && host_.on_parts) {
     const Host::Parts parts = host_.on_parts(host_.context, given);
     return parts.tensor >= 0 ? std::optional(Walkable{.parts = {parts}, .count = PyTuple_GET_SIZE(given)})
                              : std::nullopt;
@@ -238,7 +236,7 @@ void Tracer::close_walked(const Row& row, int op, int oparg) {
 void Tracer::close_walkable(PyObject* o) {
   const auto found = walkables_.find(o);
   if (found == walkables_.end()) return;
-  for (const size_t number : found->second.what.numbers) close_number(number);
+  close_numbers(found->second.what.numbers);
   walkables_.erase(o);
 }
 

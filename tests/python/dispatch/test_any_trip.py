@@ -17,30 +17,13 @@ import torch
 from torch import nn
 
 from fastjit import fastjit
-from helpers import assert_same, in_threads, play_as_eager
+from helpers import assert_same, in_threads
+from loop_tools import SHORT, B, F, H, U, W, play, serves_every_length, step
 
-F, H = 4, 8
 LENGTHS = (10, 12, 9, 20, 50, 13, 11, 33, 300, 9, 12)
-SHORT = (2, 3, 1, 4, 5, 0)
-
-
-def weights() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    torch.manual_seed(3)
-    return torch.randn(F, H) / 2, torch.randn(H, H) / 3, torch.randn(H)
-
-
-W, U, B = weights()
+torch.manual_seed(3)
 TABLE = torch.randn(40, H)
 LOG: list[int] = []
-
-
-def step(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x @ W + h @ U + B)
-
-
-def play(fn: Callable[..., Any], lengths: tuple[int, ...], **options: Any) -> tuple[Any, str]:
-    """The compiled function, and of each call whether it was a hit or a miss."""
-    return play_as_eager(fn, ((torch.randn(n, 3, F), torch.randn(3, H)) for n in lengths), **options)
 
 
 # ---- loops that one program serves ----
@@ -266,9 +249,7 @@ SERVED = {
 
 @pytest.mark.parametrize("name", SERVED)
 def test_one_program_serves_any_number_of_rounds(name: str) -> None:
-    fast, seen = play(SERVED[name], LENGTHS)
-    assert seen == "mm" + "h" * (len(LENGTHS) - 2), fast.inspect("guards")
-    assert not fast.stats().fallbacks
+    fast = serves_every_length(SERVED[name], LENGTHS)
     kernels = fast.stats().compiles
     play_more = [(torch.randn(n, 3, F), torch.randn(3, H)) for n in (77, 1000)]
     for x, h in play_more:
