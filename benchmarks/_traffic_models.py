@@ -156,6 +156,35 @@ def timm_model(name: str, **config: Any) -> Callable[[], nn.Module]:
     return lambda: ready(library_of("timm").create_model(name, **config))
 
 
+class Tagger(nn.Module):
+    """An embedding, GRU cells in a Python loop and a loss, which is trained: its way back is a loop too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.cell, self.head = nn.Embedding(1000, 32), nn.GRUCell(32, 64), nn.Linear(64, 9)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, outs = self.embedding(ids), []
+        h = x.new_zeros(x.size(0), 64)
+        for t in range(x.size(1)):
+            h = self.cell(x[:, t], h)
+            outs.append(h)
+        return F.cross_entropy(self.head(torch.stack(outs, 1)).transpose(1, 2), ids % 9)
+
+
+class TrainedGru(nn.Module):
+    """A library's layer, which torch runs step by step where it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers, self.head = nn.GRU(32, 64, num_layers=2, batch_first=True), nn.Linear(64, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(x)[0]).square().mean()
+
+
 def of_transformers(name: str, layers: int) -> nn.Module:
     t = library_of("transformers")
     torch.manual_seed(0)
@@ -194,6 +223,16 @@ def tokens(rng: random.Random) -> Arguments:
     return (torch.randint(2, 1000, (rng.randint(2, 7), rng.randint(5, 64))),)
 
 
+def played(function: Callable[..., Any], model: Callable[..., Any], args: Arguments) -> Any:
+    """What it gives; of a model that is trained, the loss and all gradients."""
+    result = function(*args)
+    if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
+        return result
+    model.zero_grad()
+    result.backward()
+    return [result.detach(), *(p.grad for p in model.parameters())]
+
+
 TRANSFORMER = Model("transformer, batch 2-7 x length 30-64", transformer, sequences(30, 64, WIDTH))
 RESNET = Model("toy ResNet, batch 2-7 x 32-96 px", resnet, images((2, 7), 8, 24, 4))
 MODELS = (
@@ -220,6 +259,10 @@ MODELS = (
     Model("GRU cells from both ends, two layers, batch 2-7 x length 3-40", lambda: ready(BothWays()),
           sequences(3, 40, 32)),
     Model("steps of an equation in time, batch 2-7 x length 3-40", lambda: ready(Flow()), sequences(3, 40, 32)),
+    Model("GRU cells in a Python loop, trained, length 5-64", Tagger,
+          lambda rng: (torch.randint(2, 1000, (4, rng.randint(5, 64))),)),
+    Model("nn.GRU of two layers, trained, length 5-64", TrainedGru,
+          lambda rng: (torch.randn(4, rng.randint(5, 64), 32),)),
 )  # fmt: skip
 
 

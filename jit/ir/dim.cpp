@@ -263,11 +263,54 @@ bool Symbols::is_proven(Kind kind, Dim difference, bool holds) const {
                              : least(sum) >= 0;
 }
 
+// With atoms in place of those that guards say to be equal to them.
+Dim Symbols::with_equal(Dim dim) {
+  if (equal_.empty() || !dim.is_symbolic()) return dim;
+  Dim sum = 0;
+  for (const Term& term : sum_of(dim)) {
+    Dim product = term.coefficient;
+    for (const uint32_t atom : term.atoms) {
+      const auto found = equal_.find(atom);
+      product *= intern({{1, {found == equal_.end() ? atom : found->second}}});
+    }
+    sum += product;
+  }
+  return sum;
+}
+
+// Of two atoms whose difference is nothing one stands for the other, and for what that stood for.
+void Symbols::note_equal(const Sum& difference) {
+  const bool are_two = difference.size() == 2 && difference[0].atoms.size() == 1 && difference[1].atoms.size() == 1 &&
+                       difference[0].coefficient + difference[1].coefficient == 0;
+  if (!are_two) return;
+  const auto stands_for = [&](uint32_t atom) {
+    const auto found = equal_.find(atom);
+    return found == equal_.end() ? atom : found->second;
+  };
+  const uint32_t a = stands_for(difference[0].atoms[0]), b = stands_for(difference[1].atoms[0]);
+  if (a == b) return;
+  for (auto& [atom, other] : equal_)
+    if (other == b) other = a;
+  equal_[b] = a;
+}
+
 // Whether it is so where what is supposed holds.
 bool Symbols::follows(Kind kind, Dim difference, bool holds) {
   if (!supposed_.is_symbolic()) return false;
-  const Dim more = supposed_ - supposed_least_;  // never negative
-  const auto least_of = [&](Dim dim) { return least(sum_of(dim - more)); };
+  const Dim more = with_equal(supposed_ - supposed_least_);  // never negative
+  const Sum of_more = sum_of(more);
+  // What is left of a sum without as many times that as one of its terms has.
+  const auto least_of = [&](Dim dim) {
+    const Dim whole = with_equal(dim);
+    int64_t best = least(sum_of(whole - more));
+    for (const Term& term : sum_of(whole)) {
+      const Term& by = of_more.back();
+      if (by.coefficient != 1 || by.atoms.empty() || !divides(by.atoms, term.atoms)) continue;
+      const Dim times = intern({{term.coefficient, without(term.atoms, by.atoms)}});
+      if (least(sum_of(times)) >= 0) best = std::max(best, least(sum_of(whole - more * times)));
+    }
+    return best;
+  };
   if (kind == Kind::Equal) return !holds && (least_of(difference) > 0 || least_of(-difference) > 0);
   return holds ? least_of(-difference) > 0 : least_of(difference) >= 0;
 }
@@ -281,10 +324,12 @@ bool Symbols::ask(Kind kind, Dim a, Dim b) {
   found->second = holds;
   const Dim difference = a - b;
   if (!difference.is_symbolic() || is_proven(kind, difference, holds)) return holds;
-  if (follows(kind, difference, holds))
+  if (follows(kind, difference, holds)) {
     asked_.erase({kind, a, b});  // elsewhere it may be a guard
-  else
-    guards_.push_back({kind, difference.expr(), holds, place_});
+    return holds;
+  }
+  guards_.push_back({kind, difference.expr(), holds, place_});
+  if (kind == Kind::Equal && holds) note_equal(sum_of(difference));
   return holds;
 }
 

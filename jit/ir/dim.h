@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -196,6 +197,8 @@ class Symbols {
   bool ask(Kind kind, Dim a, Dim b);
   bool is_proven(Kind kind, Dim difference, bool holds) const;
   bool follows(Kind kind, Dim difference, bool holds);
+  Dim with_equal(Dim dim);
+  void note_equal(const Sum& difference);
   Sum sum_of(Dim dim) const;
   Dim intern(Sum sum);
   Dim atom(AtomKind kind, Dim a, Dim b, int64_t value);
@@ -224,6 +227,7 @@ class Symbols {
   };
   std::vector<Guard> guards_;
   uint32_t place_ = 0;
+  std::map<uint32_t, uint32_t> equal_;  // atoms that a guard says to be equal to others
   Dim supposed_;
   int64_t supposed_least_ = 0;
   size_t shared_sums_ = 0, shared_atoms_ = 0;  // of a body's: those of the symbols that it was made of

@@ -242,7 +242,9 @@ uint32_t Graph::intern_line(std::string_view file_and_line, TracedRound round) {
 void Graph::ask_in(TracedRound round) const {
   if (traced.empty()) return;
   const bool is_any = round.loop == TracedRound::kNone || round.round + 1 == traced[round.loop].trip.hint();
-  symbols->suppose(is_any ? Dim(0) : traced[round.loop].trip, round.round + 1);
+  if (is_any) return symbols->suppose(0, 0);
+  const TracedLoop& loop = traced[round.loop];
+  symbols->suppose(loop.trip, int64_t{round.round} + 1 + loop.last_apart);
 }
 
 /// A View that changes nothing: nobody makes one but to have the value twice in memory, and calls may write to that.

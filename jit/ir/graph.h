@@ -177,6 +177,7 @@ struct InputInfo {
 struct TracedLoop {
   Dim trip;                 // how many rounds there are
   uint32_t alike_from = 0;  // the rounds from this number on do the same
+  bool last_apart = false;  // but the last one
 };
 
 /// Where a node stands in such a loop.

@@ -60,6 +60,7 @@ class Splitter {
     for (size_t i = 0; i < graph_.outputs.size(); ++i)
       if (!at_.late_outputs[i]) first_[graph_.outputs[i]] = true;
     for (const Store& store : graph_.stores) first_[store.value] = true;
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) first_[id] = first_[id] || (!late_[id] && lists_rounds(id));
     for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
       const bool is_before = id < begin && !graph_[id].again;
       const bool is_call = graph_[id].op == Op::Extern && (is_before || kind_of(graph_, id) == ExternKind::Guard);
@@ -72,6 +73,17 @@ class Splitter {
         if (in != kNoNode) first_[in] = true;
     }
   }
+
+  // What all rounds of a loop have made, however many there are, is handed over as one.
+  bool lists_rounds(NodeId id) const {
+    const auto is_of_round = [&](NodeId in) {
+      while (!is_in_round(in) && is_view(graph_[in].op)) in = graph_[in].in[0];
+      return is_in_round(in);
+    };
+    return graph_[id].op == Op::Cat && !graph_.traced.empty() && std::ranges::any_of(graph_.operands(id), is_of_round);
+  }
+  // Each round of a loop is to do what the others do.
+  bool is_in_round(NodeId id) const { return graph_.round_of(id).loop != TracedRound::kNone; }
 
   // What memory of the program's own holds after a call has written it is handed over as it lies.
   bool is_written_to(NodeId id) const {
@@ -158,6 +170,7 @@ class Splitter {
       if (!handed_over_[id] || !is_pointwise(graph_[id].op) || kept.contains(id) || carried[id]) continue;
       std::vector<NodeId> chain, sources;
       if (!chain_of(id, there, kLongest, chain, sources)) continue;
+      if (std::ranges::any_of(chain, [&](NodeId made) { return is_in_round(made); })) continue;
       int64_t bytes = 0;
       for (const NodeId source : sources) bytes += bytes_of(source);
       if (bytes >= bytes_of(id) && (given[id] || !is_as_cheap(id, chain, sources, others))) continue;
@@ -179,7 +192,7 @@ class Splitter {
       if (!second_[id] || handed_over_[id]) continue;
       for (const NodeId in : graph_.operands(id)) {
         if (in == kNoNode || !handed_over_[in]) continue;
-        if (graph_[id].op == Op::View)
+        if (graph_[id].op == Op::View && !is_in_round(id))
           parts[in].push_back(id);
         else
           stays[in] = true;

@@ -225,6 +225,8 @@ std::vector<uint32_t> Reroller::rounds_of_traced(uint32_t which) const {
 /// alike, or it hangs on their number what is read of them.
 bool Reroller::roll_traced(uint32_t which, const std::vector<uint32_t>& tokens) {
   const ir::TracedLoop& loop = graph_.traced[which];
+  const auto is_its = [&](NodeId id) { return graph_.round_of(id).loop == which; };
+  if (std::ranges::none_of(sequence_.nodes, is_its)) return true;
   if (loop.alike_from == pass::kNeverAlike) return false;
   const std::vector<uint32_t> begins = rounds_of_traced(which);
   if (std::ssize(begins) < loop.alike_from + kFewestRounds + 2) return false;
@@ -233,7 +235,7 @@ bool Reroller::roll_traced(uint32_t which, const std::vector<uint32_t>& tokens) 
     const auto part = [&](size_t i) { return std::span(tokens).subspan(begins[i], begins[i + 1] - begins[i]); };
     return std::ranges::equal(part(round), part(rounds - 2));
   };
-  const size_t behind = is_usual(rounds - 1) ? rounds : rounds - 1;
+  const size_t behind = !loop.last_apart && is_usual(rounds - 1) ? rounds : rounds - 1;
   size_t first = rounds - 2;
   while (first > loop.alike_from && is_usual(first - 1)) --first;
   // What the first one finds may be made otherwise: then it stays apart.
@@ -276,9 +278,9 @@ std::unordered_set<NodeId> Reroller::beside(const Rounds& rounds, int64_t round)
   return found;
 }
 
-/// Whether nobody behind the loop, and not its last round, finds what a round but the last left beside it: x[t - 1], or
-/// what it handed on without a node. Which round that is hangs on their number, but of what all rounds share, and of
-/// Cats of what each has made.
+/// Whether nobody behind the loop, and not its last round, finds what a round but the first and the last left beside
+/// it: x[t - 1], or what it handed on without a node. Which round that is hangs on their number, but of what all rounds
+/// share, and of Cats of what each has made.
 bool Reroller::stays_in_its_round(uint32_t which, const Rounds& rounds, const Wanted& wanted) const {
   const std::unordered_set<NodeId> first = beside(rounds, 0), last = beside(rounds, rounds.trip - 1);
   std::vector<char> strays(graph_.nodes.size(), 0);
@@ -292,7 +294,7 @@ bool Reroller::stays_in_its_round(uint32_t which, const Rounds& rounds, const Wa
     const auto lists_all = [&] { return std::ranges::find(wanted.cats, id, &CatOfRounds::cat) != wanted.cats.end(); };
     if (is_found && !is_beside && place >= rounds.end() && !is_view && !lists_all()) return false;
     const ir::TracedRound of = graph_.round_of(id);
-    const bool is_of_other = of.loop == which && of.round + 1 < graph_.traced[which].trip.hint();
+    const bool is_of_other = of.loop == which && of.round > 0 && of.round + 1 < graph_.traced[which].trip.hint();
     strays[id] = (is_found && (is_beside || is_view)) || (is_of_other && !(first.contains(id) && last.contains(id)));
     if (strays[id] && is_result_[id]) return false;
   }

@@ -117,8 +117,9 @@ struct CallInputs {
   size_t max_values = kMaxValues;
   /// Called with the reason when the recording has passed a limit and has stopped; GIL held.
   std::function<void(const std::string& reason)> on_limit;
-  /// Whether a program can be had of a graph with loops of which a call runs any number of rounds (ir::Graph::traced).
-  std::function<bool(const ir::Graph& graph)> takes_any_trip;
+  /// Whether a program can be had of a capture with loops of which a call runs any number of rounds
+  /// (ir::Graph::traced).
+  std::function<bool(const Capture& captured)> takes_any_trip;
   bool adopt_unknown = false;  // tensors of unknown origin that Python holds become captured ones (pure=True)
 
   /// Whether the program is to be one for any size, or for any int.

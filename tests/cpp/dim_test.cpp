@@ -55,6 +55,20 @@ TEST_F(Sizes, WhatHoldsForAllSizesIsNoGuard) {
   EXPECT_EQ(symbols.guards(), (std::vector<std::string>{"n >= 2", "m >= 2"}));
 }
 
+TEST_F(Sizes, WhatIsSupposedHoldsOfEqualSizesToo) {
+  const Dim n = symbols.add(8, "n"), m = symbols.add(8, "m"), k = symbols.add(8, "k");
+  EXPECT_TRUE(n == m);
+  EXPECT_TRUE(k == m);
+  symbols.suppose(n, 8);
+  EXPECT_TRUE(m > 7);
+  EXPECT_TRUE(k * 2 > 15);
+  EXPECT_FALSE(k < 5);
+  EXPECT_EQ(symbols.guards(), (std::vector<std::string>{"n >= 2", "m >= 2", "k >= 2", "n == m", "k == m"}));
+  symbols.suppose(0, 0);
+  EXPECT_TRUE(m > 7);
+  EXPECT_EQ(symbols.guards().size(), 6U);
+}
+
 TEST_F(Sizes, AnswersAreGuards) {
   const Dim n = symbols.add(8, "n"), m = symbols.add(8, "m");
   EXPECT_TRUE(n == m);

@@ -184,7 +184,7 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
     narrow.fixed_sizes.insert(narrow.fixed_sizes.begin(), capture.fixed_sizes.begin(), capture.fixed_sizes.end());
     return narrow;
   }
-  if (capture.unsound.empty() && !capture.graph.traced.empty() && !inputs.takes_any_trip(capture.graph)) {
+  if (capture.unsound.empty() && !capture.graph.traced.empty() && !inputs.takes_any_trip(capture)) {
     CallInputs straight = inputs;
     straight.takes_any_trip = nullptr;
     return build(trace, straight, outputs, values, symbolic, numerics);
@@ -211,6 +211,7 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
   place_sizes();
   if (scope_) way_->set_symbols(capture.symbols);
   if (!scope_ || !way_->is_gone()) way_.reset();
+  if (way_) bind_sizes();
 }
 
 std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector<uint32_t>& values) {
@@ -227,13 +228,9 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     support::count_work(1 + event.args.size());
     first_nodes_.push_back(static_cast<ir::NodeId>(graph_.nodes.size()));
     begin_way_back(step.event, outputs);
+    if (gives_share(event) || makes_pieces(event)) continue;
     for (const CallValue& item : event.args)
-      for (const Use& use : item.uses) {
-        check_known(use, event);
-        check_moves(use);
-        refresh(use);
-        take_part(use);
-      }
+      for (const Use& use : item.uses) meet(use, event);
     enter(event);
     if (step.rebinds && !pinned(step)) {
       if (!rebind(step) || (step.exact && !is_exact(states_[event.args[step.target].uses[0].tensor].node)))
@@ -252,7 +249,10 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   for (const Use& use : outputs)
     if (const auto part = parts_.find(use.tensor); part != parts_.end()) fix_loop(part->second.loop);
   round_ = {};
-  for (const Use& output : outputs) check_moves(output);
+  for (const Use& output : outputs) {
+    settle_pieces(output);
+    check_moves(output);
+  }
   settle_parts(outputs);
   add_stores();
   end_way_back(outputs);
@@ -278,6 +278,15 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   if (const std::string wrong = ir::verify(graph_); !wrong.empty())
     unsound("the capture is not a legal graph: " + wrong);
   return {};
+}
+
+// The operator at hand finds it as the call has it now.
+void GraphBuilder::meet(const Use& use, const Event& event) {
+  settle_pieces(use);
+  check_known(use, event);
+  check_moves(use);
+  refresh(use);
+  take_part(use);
 }
 
 bool GraphBuilder::is_pinned_at(const Action& step, uint32_t tensor) const {

@@ -163,6 +163,7 @@ class GraphBuilder {
   bool is_on_sized_way(uint32_t event) const;
   void ask_for_formulas();
   void take_way_sizes(uint32_t event);
+  void bind_sizes();
   std::string way_reason(uint32_t place) const;
   void begin_way_back(uint32_t event, const std::vector<Use>& outputs);
   void end_way_back(const std::vector<Use>& outputs);
@@ -174,6 +175,7 @@ class GraphBuilder {
   void begin_step(const Event& event);
   void make_in(LoopRound round);
   void enter_loop(uint32_t which);
+  ir::Dim trip_of(const PythonLoop& loop);
   void fix_loop(uint32_t which);
   void refuse_rounds_of(uint32_t event);
   uint32_t add_call(CallTemplate made);
@@ -191,11 +193,70 @@ class GraphBuilder {
   void make_lists_of(uint32_t which);
   ir::NodeId whole_of(const std::vector<uint32_t>& list, uint32_t which);
   ir::NodeId stacked(const std::vector<uint32_t>& list, uint32_t before, ir::Dim length);
+  ir::NodeId as_rows(const std::vector<ir::NodeId>& nodes, ir::Dim length);
   bool is_written_behind(uint32_t tensor, uint32_t before) const;
+  bool is_written_later(uint32_t storage) const;
   void settle_loops();
   std::optional<std::vector<ir::Dim>> compared_in(const PythonLoop& loop, size_t round);
   bool compares_alike(uint32_t which);
   bool writes_outside(uint32_t which) const;
+  struct Part {
+    uint32_t loop, round;
+    ir::NodeId whole;  // of which it is a part, along `dim`
+    size_t dim;
+  };
+  // rounds_back.cpp
+  bool is_gone_back(uint32_t which) const;
+  bool goes_back(uint32_t which) const;
+  void enter_way_back(uint32_t which);
+  bool is_before(uint32_t which, uint32_t other) const;
+  void keep_for(uint32_t which, uint32_t other);
+  void keep(const std::vector<Use>& alike, uint32_t which, uint32_t other, bool falls);
+  /// What each round of a loop has left for a way back: `whole` has it along its first dim, or `nodes` are views which
+  /// begin so much further on each round, or one node.
+  struct Kept {
+    bool falls;  // later rounds are given what earlier ones have left
+    std::vector<ir::NodeId> nodes{};
+    std::vector<ir::Dim> steps{};
+    std::vector<ir::NodeId> seen{};  // as which reshapes of these, outermost first, in the first round
+    ir::NodeId whole = ir::kNoNode;
+  };
+  bool find_walk(Kept& kept, ir::Dim trip) const;
+  ir::Dim place_of(uint32_t round, bool falls) const;
+  bool is_kept(const Use& use) const;
+  void lend(uint32_t tensor, ir::NodeId node);
+  bool is_lent(uint32_t tensor) const;
+  void take_kept(const Use& use);
+  void take_part_back(const Use& use, const Part& part);
+  ir::NodeId row_of(ir::NodeId whole, size_t dim, ir::Dim place, bool keeps_dim);
+  /// What a formula gives a round on the way back.
+  struct Share {
+    uint32_t loop;
+    uint32_t round = 0;  // of the loop that it goes back through
+    ir::NodeId whole;    // of which it is a part, along `dim`, behind so many others
+    size_t dim = 0;
+    uint32_t before = 0;
+    bool falls;
+    bool is_row = true;  // the dim goes
+  };
+  void keep_written(uint32_t tensor);
+  bool gives_share(const Event& event);
+  ir::NodeId part_of(const Share& share, ir::Dim place);
+  void take_share(const Use& use);
+  /// What rounds on a way back put together, which is zeros elsewhere.
+  struct Pieced {
+    uint32_t loop;
+    bool falls;  // later rounds have earlier parts
+    size_t dim = 0;
+    std::map<uint32_t, ir::NodeId> rows{};   // by round
+    ir::NodeId base = ir::kNoNode;           // to which it is added
+    std::shared_ptr<const Pieced> others{};  // the same, of rounds of a loop that has ended
+  };
+  bool makes_pieces(const Event& event);
+  bool adds_pieces(const Event& event);
+  void hold_pieces(const Use& use, Pieced made);
+  void settle_pieces(const Use& use);
+  ir::NodeId put_together(const Pieced& made);
   // round_numbers.cpp
   std::optional<uint32_t> scalar_at(uint32_t event, uint32_t arg) const;
   bool give_round_number(const Event& event, uint32_t i, Arg& arg);
@@ -233,6 +294,7 @@ class GraphBuilder {
   void read_at(uint32_t number);
   std::string reason_of(uint32_t place) const;
   // build.cpp
+  void meet(const Use& use, const Event& event);
   void emit(uint32_t step);
   bool begin_memory(const Action& step);
   ir::NodeId alias_of(ir::NodeId memory, const SharedMeta& meta, uint32_t storage);
@@ -391,25 +453,26 @@ class GraphBuilder {
     support::IndexItem slice;
   };
   std::vector<Sliced> slices_;
-  std::set<uint32_t> unknown_indices_;               // tensors that were indexed in a way not known here
-  std::set<uint32_t> unplaced_;                      // numbers that nobody knows the place of
-  std::unordered_map<uint32_t, ir::Dim> size_dims_;  // number -> what it is
-  std::unordered_map<uint32_t, ir::Dim> free_ints_;  // those of CallInputs::free_ints that are symbols
-  std::vector<uint32_t> traced_;                     // per Trace::loops: which of Graph::traced it is, or kNone
-  std::set<uint32_t> entered_loops_;                 // those that a step has been met of
-  std::unordered_set<size_t> told_tests_;            // of Trace::size_tests: any number of rounds is told the same
-  std::set<uint32_t> taken_rounds_;                  // events that take a list with values of all rounds
-  struct Part {
-    uint32_t loop, round;
-    ir::NodeId whole;  // of which it is a part, along `dim`
-    size_t dim;
-  };
+  std::set<uint32_t> unknown_indices_;                   // tensors that were indexed in a way not known here
+  std::set<uint32_t> unplaced_;                          // numbers that nobody knows the place of
+  std::unordered_map<uint32_t, ir::Dim> size_dims_;      // number -> what it is
+  std::unordered_map<uint32_t, ir::Dim> free_ints_;      // those of CallInputs::free_ints that are symbols
+  std::vector<uint32_t> traced_;                         // per Trace::loops: which of Graph::traced it is, or kNone
+  std::set<uint32_t> entered_loops_;                     // those that a step has been met of
+  std::unordered_set<size_t> told_tests_;                // of Trace::size_tests: any number of rounds is told the same
+  std::set<uint32_t> taken_rounds_;                      // events that take a list with values of all rounds
   std::unordered_map<uint32_t, Part> parts_;             // by tensor: what loops of any number of rounds walk
   std::map<std::pair<uint32_t, uint32_t>, Part> items_;  // by loop and tensor: of lists that rounds before have filled
   std::map<std::vector<uint32_t>, ir::NodeId> wholes_;   // such a list -> all of it as one tensor
   std::vector<std::pair<uint32_t, State>> lent_;         // tensors that are such parts in this step, and what they are
-  LoopRound round_;                                      // of the step at hand
-  uint32_t line_ = 0;                                    // of Trace::lines, of that step
+  std::vector<Kept> kept_;
+  std::map<std::pair<uint32_t, uint32_t>, std::pair<uint32_t, uint32_t>>
+      kept_in_;  // by loop on the way back and tensor: which of `kept_`, and the round that made it
+  std::unordered_map<uint32_t, Share> shares_;   // by tensor
+  std::unordered_map<uint32_t, Pieced> pieced_;  // by tensor: that no node stands for yet
+  std::unordered_set<uint32_t> put_together_;    // tensors that were, and have nodes by now
+  LoopRound round_;                              // of the step at hand
+  uint32_t line_ = 0;                            // of Trace::lines, of that step
   std::unordered_map<ir::NodeId, ir::NodeId>
       numbers_of_rounds_;                              // of all rounds of a loop -> as floats, which loops read
   std::set<std::pair<uint32_t, uint32_t>> of_rounds_;  // (event, argument) of which each round is given its own number

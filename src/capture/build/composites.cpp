@@ -275,7 +275,8 @@ static bool is_divided_by_sizes(const Event& composite, const std::vector<ir::La
 bool GraphBuilder::follows(uint32_t index) {
   const Event& composite = trace_.events[index];
   if (!composite.op) return false;
-  if (follows_parts(index)) return true;
+  if (follows_parts(index) || std::ranges::find(trace_.loops, index, &PythonLoop::layer) != trace_.loops.end())
+    return true;
   if (is_divided_by_sizes(composite, layouts_of(composite))) return false;
   if (is_same_for_all_sizes(composite.name)) return hands_on(index), true;
   const auto given = given_by(trace_, index, layouts_of(composite));

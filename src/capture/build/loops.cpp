@@ -131,8 +131,9 @@ void GraphBuilder::make_in(LoopRound round) {
 void GraphBuilder::enter_loop(uint32_t which) {
   if (!entered_loops_.insert(which).second) return;
   const PythonLoop& loop = trace_.loops[which];
-  if (!scope_ || way_ || !inputs_.takes_any_trip) return;
-  const Dim trip = size_of(loop.range.high) - size_of(loop.range.low);
+  if (!scope_ || !inputs_.takes_any_trip || (way_ && !is_gone_back(which))) return;
+  if (loop.back_of != kNone) return enter_way_back(which);
+  const Dim trip = trip_of(loop);
   if (!trip.is_symbolic() || trip.hint() != static_cast<int64_t>(loop.rounds())) return;
   traced_[which] = static_cast<uint32_t>(graph_.traced.size());
   graph_.traced.push_back({trip, static_cast<uint32_t>(loop.alike_from)});
@@ -141,11 +142,19 @@ void GraphBuilder::enter_loop(uint32_t which) {
   make_lists_of(which);
 }
 
+// How many rounds it has.
+Dim GraphBuilder::trip_of(const PythonLoop& loop) {
+  if (loop.layer == kNone) return size_of(loop.range.high) - size_of(loop.range.low);
+  const Event& parts = trace_.events[loop.parts.empty() ? trace_.loops[loop.back_of].parts[0] : loop.parts[0]];
+  const std::optional<ir::Layout> walked = layout_of(parts.args[0].uses[0].tensor);
+  return walked ? walked->sizes[0] : Dim(static_cast<int64_t>(loop.rounds()));
+}
+
 // The loop of any number of rounds that walks what the operator gives; kNone: none does. Of memory that is written to,
 // parts are other values later.
 uint32_t GraphBuilder::walker_of(uint32_t event) {
   const auto loop = std::ranges::find_if(trace_.loops, [&](const PythonLoop& one) { return walks(one, event); });
-  if (loop == trace_.loops.end() || analysis_.written[trace_.events[event].args[0].uses[0].storage]) return kNone;
+  if (loop == trace_.loops.end() || is_written_later(trace_.events[event].args[0].uses[0].storage)) return kNone;
   const auto which = static_cast<uint32_t>(loop - trace_.loops.begin());
   enter_loop(which);
   return traced_[which] == ir::TracedRound::kNone ? kNone : which;
@@ -169,16 +178,31 @@ ir::NodeId GraphBuilder::whole_of(const std::vector<uint32_t>& list, uint32_t wh
 }
 
 ir::NodeId GraphBuilder::stacked(const std::vector<uint32_t>& list, uint32_t before, Dim length) {
-  std::vector<ir::NodeId> rows;
+  std::vector<ir::NodeId> nodes;
   for (const uint32_t tensor : list) {
     const ir::NodeId node = tensor == kNone ? ir::kNoNode : states_[tensor].node;
     if (node == ir::kNoNode || parts_.contains(tensor) || is_written_behind(tensor, before)) return ir::kNoNode;
+    nodes.push_back(node);
+  }
+  return as_rows(nodes, length);
+}
+
+// One tensor of so many rows, which these are, each as a row of its own; kNoNode: they are not alike.
+ir::NodeId GraphBuilder::as_rows(const std::vector<ir::NodeId>& nodes, Dim length) {
+  std::vector<ir::NodeId> rows;
+  for (const ir::NodeId node : nodes) {
     std::vector<Dim> sizes(graph_.sizes(node).begin(), graph_.sizes(node).end());
     sizes.insert(sizes.begin(), 1);
     rows.push_back(graph_.reshape(node, std::move(sizes)));
   }
   const auto alike = [&](ir::NodeId id) { return ir::identical(graph_.sizes(id), graph_.sizes(rows[0])); };
   return std::ranges::all_of(rows, alike) ? graph_.cat(std::move(rows), 0, length) : ir::kNoNode;
+}
+
+// Whether the step at hand writes to it, or one that has not been made.
+bool GraphBuilder::is_written_later(uint32_t storage) const {
+  if (!analysis_.written[storage]) return false;
+  return analysis_.pinned[storage] || analysis_.last_write[storage] + 1 >= std::ssize(first_nodes_);
 }
 
 // Whether an event from `before` on writes to its memory, or somebody to parts of it.
@@ -208,29 +232,25 @@ void GraphBuilder::note_parts(uint32_t which, const Event& event, ir::NodeId who
 // The round at hand is given its part. The last one may be read later, too.
 void GraphBuilder::take_part(const Use& use) {
   if (use.tensor == kNone) return;
+  if (is_kept(use)) return take_kept(use);
+  if (shares_.contains(use.tensor)) return take_share(use);
   const auto item = items_.empty() ? items_.end() : items_.find({round_.loop, use.tensor});
   const auto part = parts_.find(use.tensor);
   if (item == items_.end() && part == parts_.end()) return;
   const auto& [which, round, whole, dim] = item != items_.end() ? item->second : part->second;
+  if (goes_back(round_.loop)) return take_part_back(use, part->second);
   const bool is_last = round + 1 == trace_.loops[which].rounds();
   if (!(round_ == LoopRound{which, round}) && !(is_last && round_.loop == kNone)) return fix_loop(which);
-  std::vector<Dim> sizes(graph_.sizes(whole).begin(), graph_.sizes(whole).end());
   const Dim place = is_last ? graph_.traced[traced_[which]].trip - 1 : Dim(round);
-  const bool keeps_dim = use.meta->sizes.size() == sizes.size();  // as split does
-  const auto at = static_cast<std::ptrdiff_t>(dim);
-  keeps_dim ? static_cast<void>(sizes[dim] = 1) : static_cast<void>(sizes.erase(sizes.begin() + at));
-  ir::IndexMap map = ir::identity_map(sizes.size());
-  if (keeps_dim) map.dims.erase(map.dims.begin() + at);
-  map.dims.insert(map.dims.begin() + at, ir::Affine{place, {}});
-  if (item != items_.end()) {
-    lent_.emplace_back(use.tensor, states_[use.tensor]);
-    states_[use.tensor].real = ir::kNoNode;
-  }
-  states_[use.tensor].node = graph_.view(whole, std::move(map), std::move(sizes));
+  const bool keeps_dim = use.meta->sizes.size() == graph_.sizes(whole).size();  // as split does
+  const ir::NodeId part_of_whole = row_of(whole, dim, place, keeps_dim);
+  if (item != items_.end()) return lend(use.tensor, part_of_whole);
+  states_[use.tensor].node = part_of_whole;
 }
 
 // From here on the program is for as many rounds as there were.
 void GraphBuilder::fix_loop(uint32_t which) {
+  if (trace_.loops[which].layer != kNone) return static_cast<void>(trip_of(trace_.loops[which]).fixed());
   for (const support::SizeOperand& end : {trace_.loops[which].range.low, trace_.loops[which].range.high})
     if (end.is_size()) {
       read_at(static_cast<uint32_t>(end.number));
@@ -271,16 +291,24 @@ bool GraphBuilder::is_of_its_round(uint32_t tensor, LoopRound round) const {
 
 // A tensor that a round has made and another one, or what comes behind the loop, reads.
 void GraphBuilder::check_moves(const Use& use) {
-  if (trace_.loops.empty() || use.tensor == kNone) return;
+  if (trace_.loops.empty() || use.tensor == kNone || is_kept(use) || put_together_.contains(use.tensor)) return;
   const LoopRound made = round_with(trace_, &Begin::tensor, use.tensor);
-  if (made.loop != kNone && !(made == round_) && !is_of_its_round(use.tensor, made)) fix_loop(made.loop);
+  if (made.loop == kNone || made == round_ || is_of_its_round(use.tensor, made)) return;
+  // Gradients are added to, round by round, in other loops and behind all.
+  const ir::NodeId node = states_[use.tensor].node;
+  const uint32_t traced = node == ir::kNoNode ? ir::TracedRound::kNone : graph_.round_of(node).loop;
+  const auto now = std::ranges::find(traced_, traced);
+  const bool is_on_way = traced == ir::TracedRound::kNone || goes_back(static_cast<uint32_t>(now - traced_.begin()));
+  if (!goes_back(made.loop) || !is_on_way) fix_loop(made.loop);
 }
 
 // A round writes to tensors what it has made.
 void GraphBuilder::check_writes(const Action& step) {
   if (round_.loop == kNone) return;
-  for (const uint32_t tensor : step.writes)
+  for (const uint32_t tensor : step.writes) {
     if (!is_of_its_round(tensor, round_)) fix_loop(round_.loop);
+    keep_written(tensor);
+  }
 }
 
 // The index of a round: in the last one that of the last, however many there are.
@@ -323,9 +351,13 @@ void GraphBuilder::settle_loops() {
       return parts_.contains(flat_results(trace_.events[event])[0].tensor);
     };
     const auto has_items = [&](const std::vector<uint32_t>& list) { return items_.contains({which, list[0]}); };
+    const auto has_shares = [&](const Shares& shares) {
+      return shares_.contains(flat_results(trace_.events[shares.events[0]])[0].tensor);
+    };
     const bool is_any = is_traced && std::ranges::all_of(trace_.loops[which].lists, has_items) &&
                         compares_alike(which) && calls_alike(which) && !writes_outside(which) &&
-                        std::ranges::all_of(trace_.loops[which].parts, has_parts);
+                        std::ranges::all_of(trace_.loops[which].parts, has_parts) &&
+                        std::ranges::all_of(trace_.loops[which].shares, has_shares);
     if (!is_any) fix_loop(which);
   }
   for (const InstructionUse<RoundsUse>& use : trace_.rounds_uses)
@@ -390,14 +422,17 @@ bool GraphBuilder::calls_alike(uint32_t which) const {
   return true;
 }
 
-// Whether rounds write to memory that was there before the call: it counts how often.
+// Whether rounds, but a last one that is not like the others, write to memory that was there before the call: it counts
+// how often.
 bool GraphBuilder::writes_outside(uint32_t which) const {
   const auto is_root = [&](uint32_t tensor) {
     return std::ranges::any_of(trace_.roots,
                                [&](const Source& root) { return root.before.storage == analysis_.storage[tensor]; });
   };
+  const PythonLoop& loop = trace_.loops[which];
   return std::ranges::any_of(analysis_.steps, [&](const Action& step) {
-    return trace_.loops[which].has_event(step.event) && std::ranges::any_of(step.writes, is_root);
+    const bool is_inside = loop.has_event(step.event) && step.event < loop.begins[loop.alike_to()].event;
+    return is_inside && std::ranges::any_of(step.writes, is_root);
   });
 }
 

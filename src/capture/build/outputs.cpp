@@ -46,7 +46,6 @@ void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
         state.meta->strides != use.meta->strides || analysis_.storage[use.tensor] != use.storage)
       unsound("metadata of a result changed without an operator");
   }
-  find_private_bases(outputs);
   std::unordered_map<uint32_t, ir::NodeId> made;
   // Memory of the result alone has a counter of its own; an argument's or a captured tensor's shares that one's.
   std::unordered_set<uint32_t> of_roots;
@@ -57,12 +56,15 @@ void GraphBuilder::add_outputs(const std::vector<Use>& outputs) {
   // Autograd's user gets what a node makes, and not what that is a view of.
   const auto is_own = [&](const Use& use) {
     const bool is_gradient = &use - outputs.data() >= std::ssize(outputs) - static_cast<ptrdiff_t>(gradients);
-    return is_gradient && shown[use.storage] == 1 && !of_roots.contains(use.storage) && !may_overlap_itself(use.meta);
+    const bool is_alone = shown[use.storage] == 1 && !of_roots.contains(use.storage) && !may_overlap_itself(use.meta);
+    return trace_.left_gradients.contains(use.tensor) || (is_gradient && is_alone);
   };
+  std::vector<Use> as_in_eager;
+  std::ranges::remove_copy_if(outputs, std::back_inserter(as_in_eager), is_own);
+  find_private_bases(as_in_eager);
   for (const Use& use : outputs) {
     auto [place, fresh] = made.try_emplace(use.tensor, ir::kNoNode);
-    const bool is_left = trace_.left_gradients.contains(use.tensor);
-    if (fresh) place->second = is_left || is_own(use) ? own_value(use) : alias_of(use.tensor);
+    if (fresh) place->second = is_own(use) ? own_value(use) : alias_of(use.tensor);
     graph_.outputs.push_back(place->second);
     capture.result_versions.push_back(of_roots.contains(use.storage) ? -1 : use.version);
   }

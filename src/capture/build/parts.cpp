@@ -147,7 +147,7 @@ void GraphBuilder::follow_view(const Use& argument, const Use& result) {
   state.path = from.path;
   state.path.insert(state.path.end(), steps.rbegin(), steps.rend());
   state.version = parted_.at(result.storage);
-  state.node = value_at(result.storage, state.path);
+  if (!is_lent(argument.tensor)) state.node = value_at(result.storage, state.path);
 }
 
 /// Whether the value was the last to be written to `base`, to this very region: `x[i] += y` writes through a view, and

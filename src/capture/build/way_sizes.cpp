@@ -10,6 +10,7 @@
 
 #include "capture/build/build.h"
 #include "capture/build/formulas.h"
+#include "capture/build/told_by_others.h"
 #include "support/mix.h"
 
 namespace fastjit::capture {
@@ -20,9 +21,10 @@ using ir::Dim;
 /// Follows the way back: numbers in order, and a hash of all else.
 class Walk {
  public:
-  void event(const Event& event) {
+  // lists_rounds: it is given a list with a tensor of each round of a loop.
+  void event(const Event& event, bool lists_rounds) {
     for (const char letter : event.name) word(static_cast<unsigned char>(letter));
-    for (const CallValue& item : event.args) argument(item);
+    for (const CallValue& item : event.args) argument(item, lists_rounds ? 1 : item.uses.size());
     for (const Use& use : flat_results(event)) {
       tensor(use);
       if (use.tensor != kNone) numbers.insert(numbers.end(), use.meta->sizes.begin(), use.meta->sizes.end());
@@ -42,9 +44,9 @@ class Walk {
   uint64_t path = 0;
 
  private:
-  void argument(const CallValue& item) {
+  void argument(const CallValue& item, size_t most) {
     word(static_cast<uint64_t>(item.kind));
-    for (const Use& use : item.uses) tensor(use);
+    for (size_t i = 0; i < std::min(most, item.uses.size()); ++i) tensor(item.uses[i]);
     const WayArgument found = numbers_of(item);
     word(found.numbers.size() * 2 + found.is_float);
     numbers.insert(numbers.end(), found.numbers.begin(), found.numbers.end());
@@ -91,7 +93,7 @@ std::map<uint32_t, std::set<int64_t>> told_sizes(const Trace& trace, std::set<ui
 // The way there. Gives the places of the numbers that are constants of it: of numbers of the call the values that
 // guards say, and what operators got that no size goes into.
 std::vector<uint32_t> follow_call(const Trace& trace, const CallInputs& inputs, const ScalarBindings& scalars,
-                                  Walk& walk) {
+                                  const ToldByOthers& told_by, Walk& walk) {
   for (uint32_t i = 0; i < scalars.bound.size() && i < inputs.scalars.size(); ++i) {
     PyObject* number = inputs.scalars[i].first;
     if (scalars.bound[i] || trace.size_numbers.contains(i) || trace.derived.contains(i)) continue;
@@ -103,7 +105,7 @@ std::vector<uint32_t> follow_call(const Trace& trace, const CallInputs& inputs, 
   const auto sizes = told_sizes(trace, whole);
   std::vector<uint32_t> constants;
   for (uint32_t i = 0; i < trace.events.size(); i = std::max(trace.events[i].end, i + 1)) {
-    if (is_backward(trace.events[i])) continue;
+    if (is_backward(trace.events[i]) || told_by.by(i) != kNone) continue;
     auto at = static_cast<uint32_t>(walk.numbers.size());
     walk.call(trace.events[i]);
     const auto told = sizes.find(i);
@@ -154,14 +156,16 @@ WayPlaces numbers_of_way(const Trace& trace, const CallInputs& inputs, const Sca
   out.begin.assign(trace.events.size(), kNone);
   out.node.assign(trace.events.size(), kNone);
   Walk walk;
-  out.constants = follow_call(trace, inputs, scalars, walk);
+  const ToldByOthers told_by(trace);
+  out.constants = follow_call(trace, inputs, scalars, told_by, walk);
   for (uint32_t i = 0; i < trace.events.size(); ++i) {
     if (!is_backward(trace.events[i])) continue;
     for (const uint32_t end = std::max(trace.events[i].end, i + 1); i < end; ++i) {
       const Event& event = trace.events[i];
-      out.begin[i] = static_cast<uint32_t>(walk.numbers.size());
+      const uint32_t by = told_by.by(i);
+      out.begin[i] = by == kNone ? static_cast<uint32_t>(walk.numbers.size()) : out.begin[by];
       out.node[i] = is_backward(event) || event.parent == kNone ? i : out.node[event.parent];
-      walk.event(event);
+      if (by == kNone) walk.event(event, told_by.lists_rounds(i));
     }
     --i;
   }
@@ -356,19 +360,22 @@ void GraphBuilder::take_way_sizes(uint32_t event) {
     }
   for (const auto& [place, given] : size_places_)
     for (const auto& [element, number] : given.numbers)
-      if (place.first < event) {
+      if (place.first < event && made_in(number).loop == kNone) {
         way_->add(size_of(number), symbols);
         settle(size_of(number));
       }
-  const auto bonds = way_->bonds();
-  if (!bonds || !way_->is_told()) return fix_all_sizes();
+  if (!way_->bonds() || !way_->is_told()) fix_all_sizes();
+}
+
+// Sizes that were bound to each other in all recordings are so in every call.
+void GraphBuilder::bind_sizes() {
   std::vector<Dim> sizes;
   for (const SizeSymbol& its : capture.symbols) {
     if (its.argument == SizeSymbol::kNumber) sizes.push_back(free_ints_.at(its.dim));
     for (const auto& [argument, layout] : capture.layouts)
       if (argument == its.argument) sizes.push_back(layout.sizes[its.dim]);
   }
-  for (const std::vector<int64_t>& bond : *bonds) {
+  for (const std::vector<int64_t>& bond : way_->bonds().value_or(std::vector<std::vector<int64_t>>())) {
     Dim sum = bond.back(), other = 0;
     for (size_t i = 0; i < sizes.size(); ++i) (bond[i] > 0 ? sum : other) += sizes[i] * std::abs(bond[i]);
     static_cast<void>(sum == other);

@@ -13,6 +13,7 @@
 #include "capture/record/data_sizes.h"
 #include "capture/record/effects.h"
 #include "capture/record/library.h"
+#include "capture/record/loops_back.h"
 #include "capture/record/recorder.h"
 #include "capture/record/running.h"
 #include "support/error.h"
@@ -489,6 +490,7 @@ Capture Recorder::finish(const std::vector<at::Tensor>& outputs, const std::vect
   Capture capture;
   try {
     for (std::string& line : impl.lines.texts()) impl.trace.lines.push_back(std::move(line));
+    if (impl.inputs.for_any_size()) find_ways_back(impl.trace);
     capture = build(impl.trace, impl.inputs, outputs, values, symbolic, numerics);
   } catch (const std::exception& error) {
     capture = Capture{};

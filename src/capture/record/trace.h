@@ -156,7 +156,22 @@ struct SizeTest {
   support::SizeOperand a, b;
 };
 
-/// A loop of Python over a range that ends at such an int, or begins there.
+/// Parts of one tensor that a formula gives rounds on the way back, behind `before` others: its selects along a dim, or
+/// narrows of one length.
+struct Shares {
+  std::vector<uint32_t> events;  // in their order in the tensor
+  uint32_t before;
+  bool falls;  // later rounds are given earlier ones
+};
+
+/// Of each round on the way back the operator that makes zeros but for what the round has for its part of one tensor.
+struct Pieces {
+  std::vector<uint32_t> events;  // by round
+  bool falls;                    // later rounds have earlier parts
+};
+
+/// A loop of Python over a range that ends at such an int, or begins there, or one of torch's over steps in time, or
+/// autograd's way back through one of these.
 struct PythonLoop {
   support::LoopRange range;
   struct Begin {
@@ -169,6 +184,12 @@ struct PythonLoop {
   uint32_t line = 0;                           // of Trace::lines
   std::vector<uint32_t> parts{};               // events that gave what it walks, each one result a round
   std::vector<std::vector<uint32_t>> lists{};  // tensors that it walks, each of one list of a round
+  uint32_t layer = kNone;        // the operator that runs it, in C++ code, over what the first of `parts` gives;
+                                 // kNone: `range` says how many rounds it has
+  uint32_t back_of = kNone;      // it is autograd's way back through the rounds of that loop of Trace::loops, the last
+                                 // one first; kNone: it is Python's
+  std::vector<Shares> shares{};  // of such a way
+  std::vector<Pieces> pieces{};  // the same
   size_t rounds() const { return begins.size() - 1; }
   size_t alike_to() const { return rounds() - last_differs; }  // behind the last of those that are alike
   bool is_known() const { return alike_from >= 0; }

@@ -191,20 +191,29 @@ std::vector<uint32_t> source_ends(const Backward& node, const BackwardProgram& p
   return ends;
 }
 
-// Of a program for any size: what is asked of sizes here is asked of its own symbols.
-std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blueprint, const BackwardRequest& request,
-                                      std::span<const int64_t> sizes) {
-  const ir::Graph sized = sizes.empty() ? ir::Graph() : ir::at_sizes(node.graph, sizes);
-  const ir::Graph& graph = sizes.empty() ? node.graph : sized;
+// `bits`: as Blueprint has them; `graph`: the node's, at some sizes.
+pass::Pruned asked_for(const Backward& node, const std::vector<uint64_t>& bits, const BackwardRequest& request,
+                       const ir::Graph& graph) {
   const ir::Symbols::Scope scope(graph.symbols.get());
   std::vector<bool> late, missing;
-  for (const uint64_t bit : blueprint.bits) {
+  for (const uint64_t bit : bits) {
     late.push_back(bit != 0);
     missing.push_back(bit != 0 && !(bit & request.results));
   }
   std::vector<bool> wanted = request.sources;
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = wanted[i] && (node.sources[i].reached_by & request.results);
-  pass::Pruned pruned = pass::prune(graph, late, missing, wanted);
+  return pass::prune(graph, late, missing, wanted);
+}
+
+// Of a program for any size: what is asked of sizes here is asked of its own symbols.
+std::unique_ptr<BackwardProgram> make(const Backward& node, const Blueprint& blueprint, const BackwardRequest& request,
+                                      std::span<const int64_t> wanted_sizes) {
+  // A graph with the rounds of the recorded call says nothing of a call with other ones.
+  const std::span<const int64_t> sizes = node.runs_any_trip() ? std::span(node.recorded) : wanted_sizes;
+  const ir::Graph sized = sizes.empty() ? ir::Graph() : ir::at_sizes(node.graph, sizes);
+  const ir::Graph& graph = sizes.empty() ? node.graph : sized;
+  pass::Pruned pruned = asked_for(node, blueprint.bits, request, graph);
+  const ir::Symbols::Scope scope(graph.symbols.get());
   const std::unique_ptr<Compilation> compilation = blueprint.like->like(std::move(pruned.graph));
   compilation->make(Compilation::Place::Here);
   if (!compilation->made) throw std::bad_alloc();
@@ -302,7 +311,6 @@ Cut cut(capture::Capture& captured, const std::string& function, const pass::Pas
     add_node(out, half, results, of);
     out.nodes.back()->function = function;
     out.nodes.back()->is_over = derivative.is_over;
-    if (captured.graph.symbols) set_sizes(*out.nodes.back());
   }
   if (results.size() == 1 && !derivative.is_over) add_checked(*out.nodes[0], captured, moved);
   captured.graph = std::move(halves.first);
@@ -310,9 +318,26 @@ Cut cut(capture::Capture& captured, const std::string& function, const pass::Pas
   return out;
 }
 
+std::vector<ir::Graph> graphs_of(const Cut& cut) {
+  constexpr size_t kMostResults = 3;
+  std::vector<ir::Graph> graphs;
+  for (const std::shared_ptr<Backward>& node : cut.nodes) {
+    if (node->results.size() > kMostResults) throw support::Unable("its way back may begin in too many ways", "");
+    std::vector<uint64_t> bits;
+    for (const Given& given : node->given)
+      bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
+    BackwardRequest request = node->whole();
+    for (const uint64_t all = request.results; request.results > 0; --request.results)
+      if ((request.results & all) == request.results)
+        graphs.push_back(asked_for(*node, bits, request, node->graph).graph);
+  }
+  return graphs;
+}
+
 void make_like(Cut& cut, const Compilation& like, const Executable& executable, c10::Device device) {
   for (const std::shared_ptr<Backward>& made : cut.nodes) {
     Backward& node = *made;
+    if (node.graph.symbols) set_sizes(node);
     auto blueprint = std::make_shared<Blueprint>(Blueprint{{}, {}, {}, {}, device});
     for (const Given& given : node.given)
       blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);

@@ -17,6 +17,10 @@ struct Cut {
 /// needs of it. How both ways lie in memory is chosen here. Throws support::Unable.
 Cut cut(capture::Capture& captured, const std::string& function, const pass::PassContext& context);
 
+/// What programs of its nodes are made of, for gradients of all their results or some. Throws support::Unable: these
+/// are too many to be tried.
+std::vector<ir::Graph> graphs_of(const Cut& cut);
+
 /// Programs of the way back are made as the call's own, whose compilation, calls of torch's and device these are.
 void make_like(Cut& cut, const Compilation& like, const Executable& executable, c10::Device device);
 

@@ -13,6 +13,7 @@
 #include "pass/recompute.h"
 #include "runtime/fork_gate.h"
 #include "support/beside.h"
+#include "support/error.h"
 #include "support/log.h"
 
 namespace fastjit::dispatch {
@@ -208,12 +209,22 @@ pass::PassContext context_for(const Function& function, c10::Device device) {
   return {.numerics = function.options.numerics, .channels_last = device.is_cpu()};
 }
 
-bool takes_any_trip(const Function& function, const ir::Graph& graph) {
+bool takes_any_trip(const Function& function, const capture::Capture& captured) {
   plan::PlanOptions options;
   options.numerics = function.options.numerics;
   static_cast<void>(target_for(c10::kCPU, options));
-  graph.symbols->at(kPlanning);
-  return plan::takes_any_trip(pass::run(graph, context_for(function, c10::kCPU)), options);
+  captured.graph.symbols->at(kPlanning);
+  pass::PassContext context = context_for(function, c10::kCPU);
+  const auto takes = [&](const ir::Graph& graph) { return plan::takes_any_trip(pass::run(graph, context), options); };
+  if (!captured.derivative) return takes(captured.graph);
+  capture::Capture halved = captured;
+  try {
+    const Cut way = cut(halved, function.options.name, context);
+    context.channels_last = false;
+    return takes(halved.graph) && std::ranges::all_of(graphs_of(way), takes);
+  } catch (const support::Unable&) {
+    return false;
+  }
 }
 
 void Compilation::make(Place place) noexcept {

@@ -46,8 +46,9 @@ struct Compilation {
 void fill(Executable& executable, Compilation::Made& made);
 
 pass::PassContext context_for(const Function& function, c10::Device device);
-/// Whether a program on the CPU can be had of the graph in which loops of ir::Graph::traced run any number of rounds.
-bool takes_any_trip(const Function& function, const ir::Graph& graph);
+/// Whether programs on the CPU can be had of the capture, and of its way back, in which loops of ir::Graph::traced run
+/// any number of rounds.
+bool takes_any_trip(const Function& function, const capture::Capture& captured);
 
 /// A variant between its recording and its program. Only touched under the GIL.
 struct Pending {

@@ -128,8 +128,8 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   inputs.adopt_unknown = pure;
   constexpr uint32_t kMostRefused = 3;  // each costs a plan, and building the graph again
   if (recording.function.refused_loops < kMostRefused)
-    inputs.takes_any_trip = [&function = recording.function](const ir::Graph& graph) {
-      const bool takes = takes_any_trip(function, graph);
+    inputs.takes_any_trip = [&function = recording.function](const capture::Capture& captured) {
+      const bool takes = takes_any_trip(function, captured);
       function.refused_loops += !takes;
       return takes;
     };

@@ -65,7 +65,7 @@ std::shared_ptr<const BackwardProgram> Backward::find(Programs& known, const Bac
   }
   for (const auto& program : known) {
     lease.emplace(program->sized->take(sizes));
-    if (*lease && !program->sized->wants_plan()) return program;
+    if (*lease && (runs_any_trip() || !program->sized->wants_plan())) return program;
     lease.reset();
   }
   known.insert(known.begin(), make(request, sizes));

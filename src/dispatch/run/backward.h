@@ -76,6 +76,9 @@ class Backward {
   std::function<std::string()> changed;
   std::shared_ptr<std::atomic<bool>> again;  // its gradients are differentiated again, which no program can do
 
+  /// Whether it has loops of which a call runs any number of rounds (ir::Graph::traced). That its programs let in what
+  /// the call's own does was seen to before, of those that make all gradients.
+  bool runs_any_trip() const { return !graph.traced.empty(); }
   /// The request for everything.
   BackwardRequest whole() const;
   /// That at the recorded sizes. Made at its first use; threads may ask at once.

@@ -140,6 +140,7 @@ class BackwardNode final : public autograd::Node {
     const size_t sources = backward_->sources.size();
     for (size_t i = 0; i < sources; ++i)
       request.sources.push_back(way_ ? way_->wants(i) : task_should_compute_output(i));
+    if (backward_->runs_any_trip()) request.sources.assign(sources, true);
     results_ = request.results;
     Way way(*backward_, numbers_, request);
     std::vector<at::Tensor> inputs = gather(way.program(), gradients);

@@ -1,0 +1,35 @@
+#pragma once
+// Autograd's way back through loops.
+#include <optional>
+#include <vector>
+
+#include "capture/record/trace.h"
+
+namespace fastjit::capture {
+
+/// Adds to Trace::loops the ways back through those that there are. Autograd evaluates the nodes of its graph in the
+/// order in which they were made, the last one first. So it goes back round by round, does in each what follows from
+/// what the round did and from which gradients come to it, and where the rounds did the same and the gradients of one
+/// come from the round before, it does the same in any number of them.
+/// Recurrent layers, whose C++ code loops over the steps in time, have such loops where autograd goes back through
+/// them.
+void find_ways_back(Trace& trace);
+
+/// The rounds of such a loop from this one to the one before the last do the same, operator by operator.
+inline constexpr uint32_t kSameBack = 2;  // the first adds to no gradient, and the second not in place
+
+/// Of an event in a round of a loop: the same one in another round, where all rounds have as many.
+inline uint32_t in_round(const PythonLoop& loop, uint32_t event, uint32_t from, uint32_t to) {
+  return event - loop.begins[from].event + loop.begins[to].event;
+}
+
+/// What an operator has made in each round of a loop, of which rounds of another one are given some.
+struct RoundsGiven {
+  std::vector<Use> made;      // by round
+  std::optional<bool> falls;  // later rounds are given what earlier ones have made; nothing: it is neither so nor the
+                              // other way round, or not all rounds ran the operator
+};
+/// Of what rounds of `from`, which all ran the same operators or are a way back through such ones, have made.
+std::vector<RoundsGiven> given_to_rounds(const Trace& trace, const PythonLoop& to, const PythonLoop& from);
+
+}  // namespace fastjit::capture

@@ -1,0 +1,563 @@
+"""Loops over a length whose results need gradients: one program serves every length, there and back.
+
+The first call is a program of its own, the second one makes the loop one of any number of rounds, and the third tells
+sizes in autograd's formulas from other numbers: every length after these is a hit.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fastjit
+from gradient_tools import assert_same
+
+IN, HIDDEN, BATCH = 4, 8, 3
+LENGTHS = (7, 9, 8, 20, 5, 12, 33, 15, 64, 9, 7)
+
+
+class Net(nn.Module):
+    def __init__(self, loop: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.loop = loop
+        self.gru, self.lstm = nn.GRUCell(IN, HIDDEN), nn.LSTMCell(IN, HIDDEN)
+        self.rnn, self.upper = nn.RNNCell(IN, HIDDEN), nn.GRUCell(HIDDEN, HIDDEN)
+        self.out, self.inner, self.norm = nn.Linear(HIDDEN, 5), nn.Linear(IN, IN), nn.LayerNorm(HIDDEN)
+        self.tokens = nn.Embedding(10, IN)
+        self.w = nn.Parameter(torch.randn(IN, HIDDEN) / 2)
+        self.u = nn.Parameter(torch.randn(HIDDEN, HIDDEN) / 3)
+        self.b = nn.Parameter(torch.randn(HIDDEN))
+        self.decay = nn.Parameter(torch.tensor(0.3))
+
+    def step(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.w + h @ self.u + self.b)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, y: torch.Tensor, tokens: torch.Tensor) -> Any:
+        return self.loop(self, x, h, y, tokens)
+
+
+Loop = Callable[[Net, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Any]
+
+
+# ---- loops ----
+
+
+def all_states(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = net.gru(x[t], h)
+        outs.append(h)
+    return net.out(torch.stack(outs))
+
+
+def last_state(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    for t in range(x.size(0)):
+        h = net.gru(x[t], h)
+    return net.out(h)
+
+
+def two_states(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs, c = [], h
+    for t in range(x.size(0)):
+        h, c = net.lstm(x[t], (h, c))
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def several_results(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs, c = [], h
+    for t in range(x.size(0)):
+        h, c = net.lstm(x[t], (h, c))
+        outs.append(h)
+    return torch.stack(outs), h, c
+
+
+def loss_of_each_round(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    loss = 0.0
+    for t in range(x.size(0)):
+        h = net.gru(x[t], h)
+        loss = loss + F.mse_loss(net.out(h), y[t])
+    return loss
+
+
+def mean_of_losses(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    loss = x.new_zeros(())
+    for t in range(x.size(0)):
+        h = net.rnn(x[t], h)
+        loss += F.cross_entropy(net.out(h), tokens[t] % 5)
+    return loss / x.size(0)
+
+
+def a_layer_before(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    x, outs = net.inner(x), []
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def a_layer_before_batches(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    x, outs = net.inner(x.transpose(0, 1)), []
+    for t in range(x.size(1)):
+        h = net.step(x[:, t], h)
+        outs.append(h)
+    return torch.stack(outs, dim=1)
+
+
+def an_embedding_before(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    x, outs = net.tokens(tokens), []
+    for t in range(x.size(0)):
+        h = net.gru(x[t], h)
+        outs.append(h)
+    return net.out(torch.stack(outs))
+
+
+def rows(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for row in x:
+        h = net.step(row, h)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def rows_of_a_layer(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for _, row in enumerate(net.inner(x)):
+        h = net.step(row, h)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def rows_side_by_side(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    loss = 0.0
+    for row, wanted in zip(x, y, strict=True):
+        h = net.step(row, h)
+        loss = loss + (net.out(h) - wanted).square().sum()
+    return loss
+
+
+def backwards(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    x, outs = net.inner(x), []
+    for t in range(x.size(0) - 1, -1, -1):
+        h = net.step(x[t], h)
+        outs.append(h)
+    return torch.stack(outs[::-1])
+
+
+def both_ways(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    there = back = h
+    outs, turned = [], []
+    for t in range(x.size(0)):
+        there = net.gru(x[t], there)
+        outs.append(there)
+    for t in reversed(range(x.size(0))):
+        back = net.rnn(x[t], back)
+        turned.insert(0, back)
+    return torch.cat([torch.stack(outs), torch.stack(turned)], -1)
+
+
+def from_the_first_state_on(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = [h]
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def joined_by_cat(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        outs.append(h.unsqueeze(1))
+    return torch.cat(outs, 1)
+
+
+def joined_by_rows(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        outs.append(h)
+    return torch.cat(outs, 0)
+
+
+def leaky(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    drive, outs = x @ net.w, []
+    for t in range(x.size(0)):
+        h = net.decay * h + (1 - net.decay) * drive[t]
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def normed(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = net.norm(torch.relu(x[t] @ net.w + h @ net.u))
+        outs.append(h)
+    return torch.stack(outs).mean(0)
+
+
+def two_layers_at_once(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    lower = upper = h
+    outs = []
+    for t in range(x.size(0)):
+        lower = net.gru(x[t], lower)
+        upper = net.upper(lower, upper)
+        outs.append(upper)
+    return torch.stack(outs)
+
+
+def two_layers_one_by_one(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    lower, upper, states, outs = h, h, [], []
+    for t in range(x.size(0)):
+        lower = net.gru(x[t], lower)
+        states.append(lower)
+    for state in states:
+        upper = net.upper(state, upper)
+        outs.append(upper)
+    return torch.stack(outs)
+
+
+def two_layers_by_a_stack(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    lower, upper, states, outs = h, h, [], []
+    for t in range(x.size(0)):
+        lower = net.gru(x[t], lower)
+        states.append(lower)
+    below = torch.stack(states)
+    for t in range(below.size(0)):
+        upper = net.upper(below[t], upper)
+        outs.append(upper)
+    return torch.stack(outs)
+
+
+def steps_in_time(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    for _ in range(x.size(0)):
+        h = h + 0.1 * torch.tanh(h @ net.u + net.b)
+    return h
+
+
+def masked(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    mask, outs = (y[..., :1] > 0).double(), []
+    for t in range(x.size(0)):
+        h = mask[t] * net.step(x[t], h) + (1 - mask[t]) * h
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def attending(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    memory, outs = x @ net.w, []
+    for t in range(x.size(0)):
+        weights = torch.softmax((memory * h).sum(-1), 0)
+        h = torch.tanh(x[t] @ net.w + (weights.unsqueeze(-1) * memory).sum(0) @ net.u)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def around_the_loop(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    drive, outs = x @ net.w, []
+    for t in range(x.size(0)):
+        h = torch.tanh(drive[t] + h @ net.u)
+        outs.append(h)
+    return torch.stack(outs) + drive
+
+
+def differences(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(1, x.size(0)):
+        h = net.step(x[t] - x[t - 1], h)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+SERVED: list[Loop] = [
+    all_states,
+    last_state,
+    two_states,
+    several_results,
+    loss_of_each_round,
+    mean_of_losses,
+    a_layer_before,
+    a_layer_before_batches,
+    an_embedding_before,
+    rows,
+    rows_of_a_layer,
+    rows_side_by_side,
+    backwards,
+    both_ways,
+    from_the_first_state_on,
+    joined_by_cat,
+    joined_by_rows,
+    leaky,
+    normed,
+    two_layers_at_once,
+    two_layers_one_by_one,
+    two_layers_by_a_stack,
+    steps_in_time,
+    masked,
+    attending,
+    around_the_loop,
+    differences,
+]
+
+
+# ---- loops of other kinds ----
+
+
+def into_a_buffer(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    out = x.new_zeros(x.size(0), BATCH, HIDDEN)
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        out[t] = h
+    return out
+
+
+def cut_off_each_round(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = net.step(x[t], h.detach())
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def another_first_round(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = net.step(x[t], h) if t else torch.tanh(x[t] @ net.w)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def some_rounds_only(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    loss = torch.zeros((), dtype=x.dtype)
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        if t % 3 == 1:
+            loss = loss + h.square().sum()
+    return loss
+
+
+def one_round_in_the_middle(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        outs.append(h)
+    return outs[2] + outs[-1]
+
+
+def not_through_some(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    for t in range(x.size(0)):
+        if t == x.size(0) // 2:
+            h = h.detach()
+        h = net.step(x[t], h)
+    return h
+
+
+def pairs_of_states(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    before, outs = h, []
+    for t in range(x.size(0)):
+        h, before = net.step(x[t], h) + 0.1 * before, h
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def part_of_the_rows(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    x, outs = net.inner(x), []
+    for t in range(2, x.size(0)):
+        h = net.step(x[t], h)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def its_own_backward(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    loss = 0.0
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        loss = loss + h.square().mean()
+    return torch.autograd.grad(loss, [net.w, net.u]) if x.size(0) else None
+
+
+OTHERS: list[Loop] = [
+    into_a_buffer,
+    cut_off_each_round,
+    another_first_round,
+    some_rounds_only,
+    one_round_in_the_middle,
+    not_through_some,
+    pairs_of_states,
+    part_of_the_rows,
+    its_own_backward,
+]
+
+
+# ---- playing them ----
+
+
+def inputs(length: int) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(length)
+    x, h, y = (
+        torch.randn(*sizes, dtype=torch.float64) for sizes in ((length, BATCH, IN), (BATCH, HIDDEN), (length, BATCH, 5))
+    )
+    return x, h, y, torch.randint(0, 10, (length, BATCH))
+
+
+def total(results: Any, which: tuple[int, ...] = ()) -> torch.Tensor:
+    return sum((results[i].square().sum() for i in which or range(len(results))), torch.zeros((), dtype=torch.float64))
+
+
+def trained(net: Net, length: int, which: tuple[int, ...] = (), leaves: bool = False) -> Any:
+    """Results and all gradients of one step, or eager's error."""
+    net.zero_grad()
+    x, h, y, tokens = inputs(length)
+    x.requires_grad_(leaves)
+    h.requires_grad_(leaves)
+    try:
+        results = net(x, h, y, tokens)
+        results = results if isinstance(results, tuple) else (results,)
+        if all(isinstance(result, torch.Tensor) and result.requires_grad for result in results):
+            total(results, which).backward()
+    except Exception as error:  # eager's, whatever it is
+        return type(error), str(error).splitlines()[0]
+    return results, [p.grad for p in net.parameters()], x.grad, h.grad
+
+
+def play(loop: Loop, lengths: tuple[int, ...], **options: Any) -> tuple[Any, str]:
+    """The compiled function, and of each step whether its call was a hit or a miss."""
+    net = Net(loop).double()  # sums of rounds are rounded in another order
+    eager = copy.deepcopy(net)
+    fastjit.fastjit(net)
+    fast, seen = fastjit.of(net), ""
+    for length in lengths:
+        hits = fast.stats().hits
+        assert_same(trained(net, length, **options), trained(eager, length, **options), f"length {length}")
+        seen += "h" if fast.stats().hits > hits else "m"
+    return fast, seen
+
+
+def names(loops: list[Loop]) -> list[Any]:
+    return [pytest.param(loop, id=loop.__name__) for loop in loops]
+
+
+@pytest.mark.parametrize("loop", names(SERVED))
+@torch.enable_grad()
+def test_one_program_serves_every_length(loop: Loop) -> None:
+    fast, seen = play(loop, LENGTHS)
+    assert seen == "mmm" + "h" * (len(LENGTHS) - 3), fast.inspect("guards")
+    assert not fast.stats().fallbacks
+
+
+@pytest.mark.parametrize("loop", names(SERVED + OTHERS))
+@torch.enable_grad()
+def test_as_in_eager_with_few_rounds(loop: Loop) -> None:
+    play(loop, (9, 7, 11, 4, 2, 3, 1, 6, 5, 0, 8))
+
+
+@pytest.mark.parametrize("loop", names(OTHERS))
+@torch.enable_grad()
+def test_as_in_eager_where_lengths_matter(loop: Loop) -> None:
+    play(loop, LENGTHS)
+
+
+@pytest.mark.parametrize("loop", names([all_states, several_results, a_layer_before, rows, both_ways, around_the_loop]))
+@torch.enable_grad()
+def test_gradients_of_arguments(loop: Loop) -> None:
+    fast, seen = play(loop, LENGTHS, leaves=True)
+    assert seen == "mmm" + "h" * (len(LENGTHS) - 3), fast.inspect("guards")
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
+@torch.enable_grad()
+def test_gradients_of_some_results(which: tuple[int, ...]) -> None:
+    fast, seen = play(several_results, LENGTHS, which=which)
+    assert seen == "mmm" + "h" * (len(LENGTHS) - 3), fast.inspect("guards")
+
+
+# ---- layers of torch's ----
+
+
+class Layers(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = kind(IN, HIDDEN, dtype=torch.float64, **options)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        out, state = self.layers(x)
+        return out.square().sum(), state
+
+
+LAYERS = [
+    pytest.param(nn.GRU, {}, id="gru"),
+    pytest.param(nn.GRU, {"num_layers": 2, "batch_first": True}, id="gru, two layers, batch first"),
+    pytest.param(nn.RNN, {"nonlinearity": "relu", "bias": False}, id="rnn with relu"),
+    pytest.param(nn.RNN, {"num_layers": 2, "dropout": 0.4}, id="rnn with dropout"),
+    pytest.param(nn.LSTM, {"num_layers": 2}, id="lstm"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), LAYERS)
+@torch.enable_grad()
+def test_layers_of_torch(kind: type[nn.RNNBase], options: dict[str, Any]) -> None:
+    net = Layers(kind, **options)
+    eager = copy.deepcopy(net)
+    fastjit.fastjit(net)
+    fast, seen = fastjit.of(net), ""
+
+    def step(net: nn.Module, length: int) -> Any:
+        torch.manual_seed(length)
+        sizes = (BATCH, length, IN) if options.get("batch_first") else (length, BATCH, IN)
+        net.zero_grad()
+        loss, _ = net(torch.randn(*sizes, dtype=torch.float64))
+        loss.backward()
+        return [loss] + [p.grad for p in net.parameters()]
+
+    for length in itertools.chain(LENGTHS, (3, 1, 2)):
+        hits = fast.stats().hits
+        assert_same(step(net, length), step(eager, length), f"length {length}")
+        seen += "h" if fast.stats().hits > hits else "m"
+    assert seen[: len(LENGTHS)] == "mmm" + "h" * (len(LENGTHS) - 3), fast.inspect("guards")
+    assert not fast.stats().fallbacks
+
+
+@torch.enable_grad()
+def test_both_directions_of_a_layer_are_each_length_its_own() -> None:
+    net = Layers(nn.GRU, bidirectional=True)
+    eager = copy.deepcopy(net)
+    fastjit.fastjit(net)
+    for length in LENGTHS:
+        x = torch.randn(length, BATCH, IN, dtype=torch.float64)
+        for one in (net, eager):
+            one.zero_grad()
+            one(x)[0].backward()
+        assert_same([p.grad for p in net.parameters()], [p.grad for p in eager.parameters()])
+
+
+# ---- whole steps ----
+
+
+@torch.enable_grad()
+def test_whole_steps_with_loops() -> None:
+    """The step writes to the weights that the rounds read, so each length is a program of its own."""
+
+    def trains(run: Callable[[Callable[..., Any]], Any]) -> list[torch.Tensor]:
+        net = Net(loss_of_each_round).double()
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(x: Any, h: Any, y: Any, tokens: Any) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = net(x, h, y, tokens)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        play = run(step)
+        losses = [play(*inputs(length)) for length in LENGTHS]
+        return losses + [p.detach() for p in net.parameters()]
+
+    assert_same(trains(fastjit.fastjit), trains(lambda step: step))
